@@ -17,8 +17,8 @@ type AddressSetting struct {
 	AddressSettings
 }
 
-// ValidateMatch returns an error if text is no address pattern: words joined by '.', of which '*'
-// stands for one word and '#' for any number of words.
+// ValidateMatch returns an error if text is not an address pattern: words joined by '.'. '*'
+// matches one word and '#' any number of words.
 func ValidateMatch(text string) error {
 	_, err := address.Parse(text)
 	return err

@@ -38,7 +38,7 @@ func TestAddressSettingsValidation(t *testing.T) {
 	}
 	for _, want := range []string{
 		`"a..b"`, "redelivery-delay is -1", "max-redelivery-delay is 3153600000001", "expiry-delay is -2", "redelivery-delay-multiplier is +Inf",
-		"redelivery-collision-avoidance-factor is 1.01: give 0.0 to 1.0", "max-delivery-attempts is 0", `dead-letter-address is "a b"`,
+		"redelivery-collision-avoidance-factor is 1.01; give 0.0 to 1.0", "max-delivery-attempts is 0", `dead-letter-address is "a b"`,
 		`expiry-address is "TBW102"`, `dead-letter-queue-prefix is "?"`,
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {

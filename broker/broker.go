@@ -103,7 +103,7 @@ func (o Options) Validate() error {
 	o = o.withDefaults()
 	var errs []error
 	if o.Dir != "" && o.Memory != nil {
-		errs = append(errs, fmt.Errorf("options Dir, %q, and Memory exclude each other: give one of the two", o.Dir))
+		errs = append(errs, fmt.Errorf("options Dir (%q) and Memory exclude each other; set one of them", o.Dir))
 	}
 	if err := o.MaxBacklog.Validate("MaxBacklog"); err != nil {
 		errs = append(errs, err)
@@ -118,18 +118,18 @@ func (o Options) Validate() error {
 		errs = append(errs, err)
 	}
 	if o.MaxBodySize < 0 || o.MaxBodySize > 1<<30 {
-		errs = append(errs, fmt.Errorf("MaxBodySize is %d: give 1 to %d bytes", o.MaxBodySize, 1<<30))
+		errs = append(errs, fmt.Errorf("MaxBodySize is %d bytes; give 1 to %d, or 0 for the default", o.MaxBodySize, 1<<30))
 	}
 	if o.MinInvisibleDuration < 0 || o.MaxInvisibleDuration < o.MinInvisibleDuration {
-		errs = append(errs, fmt.Errorf("MinInvisibleDuration is %v and MaxInvisibleDuration %v: neither may be negative, nor the first above the second",
+		errs = append(errs, fmt.Errorf("MinInvisibleDuration is %v and MaxInvisibleDuration is %v; neither may be negative, and the minimum must not exceed the maximum",
 			o.MinInvisibleDuration, o.MaxInvisibleDuration))
 	}
 	errs = append(errs, settings.AtMost("MinInvisibleDuration", o.MinInvisibleDuration), settings.AtMost("MaxInvisibleDuration", o.MaxInvisibleDuration))
 	if o.MaxAutoGroups < 0 {
-		errs = append(errs, fmt.Errorf("MaxAutoGroups is %d: it may not be negative; 0 stands for %d", o.MaxAutoGroups, DefaultMaxAutoGroups))
+		errs = append(errs, fmt.Errorf("MaxAutoGroups is %d; give 1 or more, or 0 for %d", o.MaxAutoGroups, DefaultMaxAutoGroups))
 	}
 	if o.CacheBytes < 0 {
-		errs = append(errs, fmt.Errorf("CacheBytes is %d: it may not be negative", o.CacheBytes))
+		errs = append(errs, fmt.Errorf("CacheBytes is %d; give 1 or more, or 0 for the default", o.CacheBytes))
 	}
 	return errors.Join(errs...)
 }

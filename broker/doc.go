@@ -65,12 +65,12 @@
 // RedriveParked is also the only source of a dead-letter event for a parked message.
 //
 // A message is exhausted if its attempts have reached the maximum of the group or address; negative
-// acknowledgements have a maximum of their own. [GroupConfig.OnExhausted] then decides what
-// follows; park and block apply only to messages with a message group, in FIFO groups. If a
-// consumer requests a dead letter before the last attempt, the message becomes a dead letter
-// whatever OnExhausted is, and its successors continue. After the last attempt OnExhausted decides
-// about such a request: RocketMQ's push consumers of FIFO groups retry by themselves, and report
-// exhausted attempts with it.
+// acknowledgements have a maximum of their own. Then [GroupConfig.OnExhausted] decides; park and
+// block apply only to messages with a message group, in FIFO groups. If a
+// consumer requests a dead letter before the last attempt, the message becomes a dead letter with
+// any OnExhausted, and its successors continue. After the last attempt OnExhausted decides
+// about such a request, because RocketMQ's push consumers of FIFO groups retry by themselves and
+// report exhausted attempts with this request.
 //
 // [Broker.Rewind] makes messages of any state Ready again, as if they had never been delivered.
 //
@@ -184,6 +184,6 @@
 //
 // # Access
 //
-// The engine authenticates nobody. Package broker/server has access keys, rules for topics and
-// groups, and TLS.
+// The engine does not authenticate clients. Package broker/server has access keys, rules for topics
+// and groups, and TLS.
 package broker

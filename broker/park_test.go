@@ -113,7 +113,7 @@ func TestParkedMessageGroup(t *testing.T) {
 		}
 		p := page.Groups[0]
 		if p.MessageGroup != "a" || p.Topic != "t" || p.MessageID != "a:1" || p.Messages != 4 || p.Attempts != 2 ||
-			!strings.Contains(p.Reason, "consuming failed") || !p.Since.Equal(time.Now()) {
+			!strings.Contains(p.Reason, "delivery 2 failed") || !p.Since.Equal(time.Now()) {
 			t.Errorf("parked: %+v", p)
 		}
 
@@ -166,7 +166,7 @@ func TestParkedByTimeout(t *testing.T) {
 		expectMessages(t, receives(), "")
 		expectState(t, b, 0, 0, 0, 3, 2, 0)
 		page, err := b.Parked("g", ParkedQuery{Topic: "t", Limit: 1})
-		if err != nil || len(page.Groups) != 1 || page.Groups[0].MessageGroup != "a" || page.Next == "" || !strings.Contains(page.Groups[0].Reason, "not answered in time") {
+		if err != nil || len(page.Groups) != 1 || page.Groups[0].MessageGroup != "a" || page.Next == "" || !strings.Contains(page.Groups[0].Reason, "the last delivery timed out") {
 			t.Fatalf("the first page: %+v, %v", page, err)
 		}
 		page, err = b.Parked("g", ParkedQuery{Limit: 1, After: page.Next})

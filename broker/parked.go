@@ -140,7 +140,7 @@ func (b *Broker) redriveParked(ctx context.Context, group string, sel ParkedSele
 	}
 	defer b.end()
 	if sel.MessageGroup != "" && sel.Topic == "" {
-		return done, fail.New(tidegate.CodeBadRequest, "topic", "it is empty, and the message group is %q: name the topic of the message group", sel.MessageGroup)
+		return done, fail.New(tidegate.CodeBadRequest, "topic", "the topic is empty; give the topic of message group %q", sel.MessageGroup)
 	}
 	subs, err := b.parkers(group, sel.Topic)
 	if err != nil {
@@ -148,7 +148,7 @@ func (b *Broker) redriveParked(ctx context.Context, group string, sel ParkedSele
 	}
 	done.MessageGroups, done.Messages, err = b.letters.RedriveParked(ctx, subs, sel.MessageGroup, sel.DeadLetter)
 	if err == nil && sel.MessageGroup != "" && done.MessageGroups == 0 {
-		err = fail.New(tidegate.CodeMessageNotFound, sel.MessageGroup, "this message group is not parked for %q in topic %q", group, sel.Topic)
+		err = fail.New(tidegate.CodeMessageNotFound, sel.MessageGroup, "the message group is not parked for group %q in topic %q", group, sel.Topic)
 	}
 	return done, err
 }

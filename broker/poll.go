@@ -110,11 +110,11 @@ func (b *Broker) checkPoll(p Poll) (r subscription.Request, err error) {
 	case p.MaxBytes < 0:
 		return r, fail.New(tidegate.CodeBadRequest, "max bytes", "it is %d; give the largest number of bytes, or 0 for no bound", p.MaxBytes)
 	case p.Wait < 0:
-		return r, fail.New(tidegate.CodeIllegalPollingTime, "wait", "it is %v; it may not be negative", p.Wait)
+		return r, fail.New(tidegate.CodeIllegalPollingTime, "wait", "it is %v; it must not be negative", p.Wait)
 	case p.Repeat && p.AttemptID == "":
-		return r, fail.New(tidegate.CodeBadRequest, "attempt ID", "it is empty; a repeated receive names the one that it repeats")
+		return r, fail.New(tidegate.CodeBadRequest, "attempt ID", "it is empty; give the ID of the receive to repeat")
 	case len(p.AttemptID) > maxAttemptID:
-		return r, fail.New(tidegate.CodeBadRequest, "attempt ID", "it has %d bytes, at most %d are allowed", len(p.AttemptID), maxAttemptID)
+		return r, fail.New(tidegate.CodeBadRequest, "attempt ID", "it has %d bytes; the limit is %d", len(p.AttemptID), maxAttemptID)
 	}
 	p.Max = min(p.Max, maxReceive)
 	if p.Owner != "" {

@@ -27,14 +27,14 @@ func (b *Broker) recall(ctx context.Context, topicName, recallHandle string) (st
 	}
 	d, err := handle.ParseRecall(recallHandle)
 	if err != nil || d.Topic != t.ID() {
-		return "", fail.New(tidegate.CodeBadRequest, "recall handle", "it is not one that this broker gave for topic %q", topicName)
+		return "", fail.New(tidegate.CodeBadRequest, "recall handle", "this broker did not issue it for a message of topic %q; give the RecallHandle of that message's receipt", topicName)
 	}
 	id, ok, err := b.delayed.Recall(ctx, t, d)
 	if err != nil {
 		return "", fail.StoreUnless(ctx, err)
 	}
 	if !ok {
-		return "", fail.New(tidegate.CodeMessageNotFound, "recall handle", "the message does not wait any more: its time has come, or it was recalled")
+		return "", fail.New(tidegate.CodeMessageNotFound, "recall handle", "no such message waits for its delivery time: it was already delivered to its queue, or recalled")
 	}
 	return id, nil
 }

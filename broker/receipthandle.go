@@ -17,13 +17,13 @@ func (b *Broker) locate(d *tidegate.Delivery) (*subscription.Subscription, handl
 	}
 	s := b.catalog.Find(h.Group, h.Place.Topic)
 	if s == nil || int(h.Place.Queue) >= len(s.Topic().Queues()) {
-		return nil, h, fail.InvalidHandle("its topic or consumer group is not there any more")
+		return nil, h, fail.InvalidHandle("its topic or consumer group no longer exists")
 	}
 	if d.ConsumerGroup != "" && d.ConsumerGroup != s.Group().Name() {
-		return nil, h, fail.InvalidHandle("it is of group %q, not of %q", s.Group().Name(), d.ConsumerGroup)
+		return nil, h, fail.InvalidHandle("it belongs to group %q, not to %q", s.Group().Name(), d.ConsumerGroup)
 	}
 	if d.Topic != "" && d.Topic != s.Topic().Name() && !retriesFor(s, d.Topic) {
-		return nil, h, fail.InvalidHandle("it is of topic %q, not of %q", s.Topic().Name(), d.Topic)
+		return nil, h, fail.InvalidHandle("it belongs to topic %q, not to %q", s.Topic().Name(), d.Topic)
 	}
 	return s, h, nil
 }

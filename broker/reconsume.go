@@ -74,7 +74,7 @@ func (b *Broker) Reconsume(ctx context.Context, d *tidegate.Delivery, mode trans
 	const op = "Reconsume"
 	if mode.Negative {
 		if mode.Level != 0 {
-			return transport.RetryResult{}, fail.WithOp(op, fail.New(tidegate.CodeBadRequest, "level", "it is %d; a negative acknowledgement has no level, give a delay", mode.Level))
+			return transport.RetryResult{}, fail.WithOp(op, fail.New(tidegate.CodeBadRequest, "level", "it is %d, but a negative acknowledgement has none; give a delay", mode.Level))
 		}
 		out, err := b.negativeAck(ctx, d, mode.Delay)
 		if err != nil {

@@ -78,7 +78,7 @@ func (b *Broker) rewind(ctx context.Context, group, topic string, to Position) (
 	for i, r := range rewound {
 		done[i] = QueueRewind(r)
 	}
-	b.logger.Info("a group was rewound", "group", group, "topic", topic, "queues", len(done))
+	b.logger.Info("group rewound", "group", group, "topic", topic, "queues", len(done))
 	return done, nil
 }
 
@@ -91,7 +91,7 @@ func (p Position) validate() error {
 	}
 	slices.Sort(set)
 	if len(set) != 1 {
-		return fail.New(tidegate.CodeBadRequest, "position", "it has %d of earliest, latest, a time and offsets %q: give one", len(set), set)
+		return fail.New(tidegate.CodeBadRequest, "position", "it has %d of earliest, latest, a time and offsets %q; give one", len(set), set)
 	}
 	return nil
 }

@@ -365,7 +365,7 @@ func TestRewindRefuses(t *testing.T) {
 		`["earliest" `: func() ([]QueueRewind, error) {
 			return b.Rewind(t.Context(), "g", "t", Position{Latest: true, Earliest: true})
 		},
-		"no queue 2": func() ([]QueueRewind, error) {
+		"queue 2 does not exist": func() ([]QueueRewind, error) {
 			return b.Rewind(t.Context(), "g", "t", Position{Offsets: map[int]int64{2: 0}})
 		},
 		"give 0 to 0": func() ([]QueueRewind, error) {

@@ -236,7 +236,7 @@ func (b *Broker) Stats() Stats {
 		m, g := b.store.DatabaseStats()
 		s.Messages.add(m)
 		s.Groups.add(g)
-		s.CacheHits, s.CacheMisses = m.CacheHits, m.CacheMisses // the other one tells the same
+		s.CacheHits, s.CacheMisses = m.CacheHits, m.CacheMisses // the databases share one cache
 	}
 	return s
 }

@@ -86,7 +86,7 @@ func (b *Broker) endTransaction(ctx context.Context, e TransactionEnd) error {
 		return fail.New(tidegate.CodeInvalidTransactionID, "transaction ID", "it is empty")
 	}
 	if e.Resolution < ResolutionUnknown || e.Resolution > ResolutionRollback {
-		return fail.New(tidegate.CodeBadRequest, "resolution", "it is %d; there are unknown (0), commit (1) and rollback (2)", e.Resolution)
+		return fail.New(tidegate.CodeBadRequest, "resolution", "it is %d; give unknown (0), commit (1) or rollback (2)", e.Resolution)
 	}
 	t, err := b.catalog.Topic(e.Topic)
 	if err != nil {
@@ -107,7 +107,7 @@ func endError(ctx context.Context, e TransactionEnd, err error) error {
 	}
 	if unsynced, ok := errors.AsType[*pending.UnsyncedError](err); ok {
 		return &tidegate.Error{Code: tidegate.CodeInternalServerError, MaybeStored: true, Err: unsynced.Err,
-			Message: "the broker could not make sure that the end of the transaction is on disk"}
+			Message: "the broker cannot confirm that the end of the transaction is on disk; the transaction may have ended"}
 	}
 	if throttled, ok := errors.AsType[*tidegate.Error](err); ok {
 		return throttled
@@ -136,5 +136,5 @@ func (b *Broker) OnTransactionCheck(f func(TransactionCheck) bool) (remove func(
 
 func noTransaction(e TransactionEnd) error {
 	return fail.New(tidegate.CodeInternalServerError, "transaction ID",
-		"there is no transaction %.64q in topic %q: it has ended, or never began (TRANSACTION_DATA_NOT_FOUND)", e.TransactionID, e.Topic)
+		"topic %[2]q has no transaction %.64[1]q: it has ended, or never began (TRANSACTION_DATA_NOT_FOUND)", e.TransactionID, e.Topic)
 }

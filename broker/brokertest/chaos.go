@@ -62,11 +62,11 @@ func (b *Broker) ChaosClient(c Chaos) *ChaosClient {
 		value float64
 	}{{"Duplicate", c.Duplicate}, {"Late", c.Late}, {"Reorder", c.Reorder}} {
 		if !(p.value >= 0 && p.value <= 1) {
-			b.tb.Fatalf("brokertest: Chaos.%s is %v; a probability is from 0 to 1", p.name, p.value)
+			b.tb.Fatalf("brokertest: Chaos.%s is %v; give a probability of 0 to 1", p.name, p.value)
 		}
 	}
 	if c.Lateness < 0 {
-		b.tb.Fatalf("brokertest: Chaos.Lateness is %v; it cannot be negative", c.Lateness)
+		b.tb.Fatalf("brokertest: Chaos.Lateness is %v; it must not be negative", c.Lateness)
 	}
 	if c.Lateness == 0 {
 		c.Lateness = time.Minute

@@ -91,7 +91,7 @@ func (b *Broker) WaitIdle(group, topic string) {
 		for _, s := range g.Topics {
 			seen = seen || s.Topic == topic
 			if s.Ready+s.Inflight+s.WaitingRetry > 0 {
-				state = fmt.Sprintf("of %s group %s has %d ready messages, %d in flight and %d waiting for a retry",
+				state = fmt.Sprintf("group %[2]s has %[3]d ready messages of topic %[1]s, %[4]d in flight and %[5]d waiting for a retry",
 					s.Topic, group, s.Ready, s.Inflight, s.WaitingRetry)
 				return false
 			}

@@ -77,7 +77,7 @@ func TestWaitWithoutAConsumerFails(t *testing.T) {
 			b.CreateGroup("billing", broker.GroupConfig{})
 			b.WaitDeadLetter("billing")
 		},
-		"has 1 ready messages, 0 in flight and 0 waiting for a retry": func(b *brokertest.Broker) {
+		"has 1 ready messages of topic orders, 0 in flight and 0 waiting for a retry": func(b *brokertest.Broker) {
 			stop := b.Consume("billing", "orders", func(context.Context, *tidegate.Delivery) error { return nil })
 			b.WaitIdle("billing", "orders")
 			stop()

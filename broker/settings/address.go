@@ -121,17 +121,17 @@ func (s Address) Validate() error {
 		value *Milliseconds
 	}{{"redelivery-delay", s.RedeliveryDelay}, {"max-redelivery-delay", s.MaxRedeliveryDelay}, {"expiry-delay", s.ExpiryDelay}} {
 		if v := orDefault(f.value, 0); v < 0 || v > maxMilliseconds {
-			bad("%s is %d ms: give 0 to %d", f.name, v, maxMilliseconds)
+			bad("%s is %d ms; give 0 to %d", f.name, v, maxMilliseconds)
 		}
 	}
 	if v := orDefault(s.RedeliveryDelayMultiplier, 1); !(v > 0) || math.IsInf(v, 0) {
-		bad("redelivery-delay-multiplier is %v: give a number above 0", v)
+		bad("redelivery-delay-multiplier is %v; give a number above 0", v)
 	}
 	if v := orDefault(s.RedeliveryCollisionAvoidanceFactor, 0); !(v >= 0 && v <= 1) {
-		bad("redelivery-collision-avoidance-factor is %v: give 0.0 to 1.0", v)
+		bad("redelivery-collision-avoidance-factor is %v; give 0.0 to 1.0", v)
 	}
 	if v := orDefault(s.MaxDeliveryAttempts, -1); v < 1 && v != -1 || v > math.MaxInt32 {
-		bad("max-delivery-attempts is %d: give 1 to %d, or -1 for ever", v, math.MaxInt32)
+		bad("max-delivery-attempts is %d; give 1 to %d, or -1 for no maximum", v, math.MaxInt32)
 	}
 	for _, f := range []struct {
 		name  string
@@ -145,7 +145,7 @@ func (s Address) Validate() error {
 	}
 	prefix, suffix := orDefault(s.DeadLetterQueuePrefix, ""), orDefault(s.DeadLetterQueueSuffix, "")
 	if err := tidegate.ValidateTopic(prefix + "x" + suffix); err != nil {
-		bad("dead-letter-queue-prefix is %q and dead-letter-queue-suffix %q: with a topic's name in between they make no topic's name: %w", prefix, suffix, err)
+		bad("dead-letter-queue-prefix is %q and dead-letter-queue-suffix %q: together with a topic's name they are not a valid topic name: %w", prefix, suffix, err)
 	}
 	return errors.Join(errs...)
 }

@@ -17,7 +17,7 @@ func AtMost[D ~int64](field string, d D) error {
 	if time.Duration(d) <= MaxDuration {
 		return nil
 	}
-	return fmt.Errorf("%s is %v: give at most %v", field, time.Duration(d), MaxDuration)
+	return fmt.Errorf("%s is %v; give at most %v", field, time.Duration(d), MaxDuration)
 }
 
 // A Duration is a time.Duration that is a text in JSON, such as "1m30s". It is at most MaxDuration.
@@ -39,11 +39,11 @@ func (d Duration) MarshalJSON() ([]byte, error) {
 func (d *Duration) UnmarshalJSON(b []byte) error {
 	var s string
 	if err := json.Unmarshal(b, &s); err != nil {
-		return fmt.Errorf("%s is not a duration: give a text such as \"1m30s\"", b)
+		return fmt.Errorf("%s is not a duration; give a text such as \"1m30s\"", b)
 	}
 	v, err := time.ParseDuration(s)
 	if err != nil {
-		return fmt.Errorf("%q is not a duration: give a text such as \"1m30s\"", s)
+		return fmt.Errorf("%q is not a duration; give a text such as \"1m30s\"", s)
 	}
 	*d = Duration(v)
 	return nil
@@ -67,7 +67,7 @@ func ParseMilliseconds(text string) (Milliseconds, error) {
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d%time.Millisecond != 0 {
-		return 0, fmt.Errorf("%q is no time: give whole milliseconds such as 5000, or a duration such as \"5s\"", text)
+		return 0, fmt.Errorf("%q is not a time; give whole milliseconds such as 5000, or a duration such as \"5s\"", text)
 	}
 	return Milliseconds(d / time.Millisecond), nil
 }

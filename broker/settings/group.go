@@ -138,7 +138,7 @@ func (c Group) Validate() error {
 	c = c.WithDefaults()
 	var errs []error
 	if c.MaxAttempts < -1 {
-		errs = append(errs, fmt.Errorf("max_attempts is %d: give 1 or more, or -1 for ever", c.MaxAttempts))
+		errs = append(errs, fmt.Errorf("max_attempts is %d; give 1 or more, or -1 for no maximum", c.MaxAttempts))
 	}
 	if err := c.Retry.Validate(); err != nil {
 		errs = append(errs, fmt.Errorf("retry: %w", err))
@@ -147,17 +147,17 @@ func (c Group) Validate() error {
 		errs = append(errs, AtMost(fmt.Sprintf("retry: step %d of %d", i+1, len(c.Retry)), d))
 	}
 	if c.FIFORetryInterval < 0 {
-		errs = append(errs, fmt.Errorf("fifo_retry_interval is %v: it may not be negative", time.Duration(c.FIFORetryInterval)))
+		errs = append(errs, fmt.Errorf("fifo_retry_interval is %v; it must not be negative", time.Duration(c.FIFORetryInterval)))
 	}
 	errs = append(errs, AtMost("fifo_retry_interval", c.FIFORetryInterval))
 	if c.Start != StartEarliest && c.Start != StartLatest {
-		errs = append(errs, fmt.Errorf("start is %q: give earliest or latest", c.Start))
+		errs = append(errs, fmt.Errorf("start is %q; give earliest or latest", c.Start))
 	}
 	switch {
 	case c.OnExhausted != OnExhaustedDeadLetter && c.OnExhausted != OnExhaustedBlock && c.OnExhausted != OnExhaustedPark:
-		errs = append(errs, fmt.Errorf("on_exhausted is %q: give dead-letter, block or park", c.OnExhausted))
+		errs = append(errs, fmt.Errorf("on_exhausted is %q; give dead-letter, block or park", c.OnExhausted))
 	case c.OnExhausted != OnExhaustedDeadLetter && !c.FIFO:
-		errs = append(errs, fmt.Errorf("on_exhausted is %q and fifo is false: only a FIFO group has an order to keep; set fifo, or give dead-letter", c.OnExhausted))
+		errs = append(errs, fmt.Errorf("on_exhausted is %q and fifo is false; set fifo, or give dead-letter", c.OnExhausted))
 	}
 	errs = append(errs, c.MaxBacklog.Validate("max_backlog"), c.RetryTopic.validate(c.FIFO), c.NegativeAck.validate())
 	return errors.Join(errs...)

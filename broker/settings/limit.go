@@ -47,10 +47,10 @@ type Limit struct {
 func (l Limit) Validate(field string) error {
 	var errs []error
 	if l.Messages < 0 || l.Bytes < 0 {
-		errs = append(errs, fmt.Errorf("%s is %d messages, %d bytes: neither may be negative; 0 is no limit", field, l.Messages, l.Bytes))
+		errs = append(errs, fmt.Errorf("%s is %d messages and %d bytes; neither may be negative, 0 is no limit", field, l.Messages, l.Bytes))
 	}
 	if l.Age != 0 && l.Age < minAge {
-		errs = append(errs, fmt.Errorf("%s.age is %v: give %v or more; 0 is no limit", field, time.Duration(l.Age), time.Duration(minAge)))
+		errs = append(errs, fmt.Errorf("%s.age is %v; give %v or more, or 0 for no limit", field, time.Duration(l.Age), time.Duration(minAge)))
 	}
 	errs = append(errs, AtMost(field+".age", l.Age))
 	return errors.Join(errs...)
@@ -69,7 +69,7 @@ type Quota struct {
 // field, the name of the setting that has the quota.
 func (q Quota) Validate(field string) error {
 	if !(q.MessagesPerSecond >= 0) || math.IsInf(q.MessagesPerSecond, 0) || q.Burst < 0 || q.MessagesPerSecond == 0 && q.Burst > 0 {
-		return fmt.Errorf("%s is %g messages a second with a burst of %d: give a rate above 0 and a burst of 0 or more, or zero for no bound",
+		return fmt.Errorf("%s is %g messages per second with a burst of %d; give a rate above 0 and a burst of 0 or more, or a rate and burst of 0 for no limit",
 			field, q.MessagesPerSecond, q.Burst)
 	}
 	return nil
@@ -95,11 +95,11 @@ func (r Rate) Validate(field string) error {
 		value float64
 	}{{"messages_per_second", r.MessagesPerSecond}, {"bytes_per_second", r.BytesPerSecond}} {
 		if !(x.value >= 0) || math.IsInf(x.value, 0) {
-			errs = append(errs, fmt.Errorf("%s.%s is %g: give a number of 0 or more; 0 is no limit", field, x.name, x.value))
+			errs = append(errs, fmt.Errorf("%s.%s is %g; give a number above 0, or 0 for no limit", field, x.name, x.value))
 		}
 	}
 	if r.Burst < 0 || r.Burst > 0 && r.MessagesPerSecond == 0 {
-		errs = append(errs, fmt.Errorf("%s.burst is %d: it may not be negative, and needs messages_per_second", field, r.Burst))
+		errs = append(errs, fmt.Errorf("%s.burst is %d; it must not be negative, and needs messages_per_second", field, r.Burst))
 	}
 	return errors.Join(errs...)
 }

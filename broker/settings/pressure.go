@@ -57,7 +57,7 @@ func (p Pressure) Validate(field string) error {
 		{"max_cold_reads_bytes_per_second", p.MaxColdReads, 0}, {"cold_distance_bytes", p.ColdDistance, 0},
 	} {
 		if x.value < x.least {
-			errs = append(errs, fmt.Errorf("%s.%s is %d: give %d or more", field, x.name, x.value, x.least))
+			errs = append(errs, fmt.Errorf("%s.%s is %d; give %d or more", field, x.name, x.value, x.least))
 		}
 	}
 	return errors.Join(errs...)

@@ -24,11 +24,11 @@ type ReconsumeMode struct {
 func (c RetryTopic) Reconsume(times int, m ReconsumeMode) (delay time.Duration, dead bool, err error) {
 	switch {
 	case m.Delay != 0 && m.Level != 0:
-		return 0, false, invalid(tidegate.CodeBadRequest, "reconsume mode", "it has the delay %v and level %d: give one of them, or none for the next level", m.Delay, m.Level)
+		return 0, false, invalid(tidegate.CodeBadRequest, "reconsume mode", "it has the delay %v and the level %d; give one of them, or neither for the next level", m.Delay, m.Level)
 	case m.Delay != 0 && (m.Delay < MinReconsumeDelay || m.Delay > MaxReconsumeDelay):
 		return 0, false, invalid(tidegate.CodeIllegalDeliveryTime, "delay", "it is %v; give %v to %v", m.Delay, MinReconsumeDelay, MaxReconsumeDelay)
 	case m.Level < 0 || m.Level > len(c.Levels):
-		return 0, false, invalid(tidegate.CodeBadRequest, "level", "it is %d; the group has 1 to %d", m.Level, len(c.Levels))
+		return 0, false, invalid(tidegate.CodeBadRequest, "level", "it is %d; give 1 to %d", m.Level, len(c.Levels))
 	}
 	switch {
 	case times > c.MaxRetries:

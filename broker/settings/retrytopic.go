@@ -111,12 +111,12 @@ func (c RetryTopic) validate(fifo bool) error {
 	switch c.Naming {
 	case RetryNaming292, RetryNaming272, RetryNaming261:
 	default:
-		bad("naming is %q: give %s, %s or %s", c.Naming, RetryNaming292, RetryNaming272, RetryNaming261)
+		bad("naming is %q; give %s, %s or %s", c.Naming, RetryNaming292, RetryNaming272, RetryNaming261)
 	}
 	switch c.SubscriptionType {
 	case SubscriptionShared, SubscriptionKeyShared, SubscriptionExclusive, SubscriptionFailover:
 	default:
-		bad("subscription_type is %q: give %s, %s, %s or %s", c.SubscriptionType,
+		bad("subscription_type is %q; give %s, %s, %s or %s", c.SubscriptionType,
 			SubscriptionShared, SubscriptionKeyShared, SubscriptionExclusive, SubscriptionFailover)
 	}
 	for name, topic := range map[string]string{"topic": c.Topic, "dead_letter_topic": c.DeadLetterTopic} {
@@ -127,18 +127,18 @@ func (c RetryTopic) validate(fifo bool) error {
 		}
 	}
 	if c.Topic != "" && c.Topic == c.DeadLetterTopic {
-		bad("topic and retry_topic.dead_letter_topic are both %q: give two topics", c.Topic)
+		bad("topic and retry_topic.dead_letter_topic are both %q; give two different topics", c.Topic)
 	}
 	if c.MaxRetries < 0 {
-		bad("max_retries is %d: give 1 or more", c.MaxRetries)
+		bad("max_retries is %d; give 1 or more", c.MaxRetries)
 	}
 	for i, d := range c.Levels {
 		if d < MinReconsumeDelay || d > MaxReconsumeDelay {
-			bad("levels: level %d is %v: give %v to %v", i+1, d, MinReconsumeDelay, MaxReconsumeDelay)
+			bad("levels: level %d is %v; give %v to %v", i+1, d, MinReconsumeDelay, MaxReconsumeDelay)
 		}
 	}
 	if c.Enabled && fifo {
-		bad("enabled is true and fifo too: a retry topic does not keep the order; give one of them")
+		bad("enabled is true, and the group is FIFO; a retry topic does not keep the order, so set one of the two")
 	}
 	return errors.Join(errs...)
 }
@@ -149,9 +149,9 @@ func (c RetryTopic) validateNames(group string) error {
 	retry, dead := c.RetryName("", group), c.DeadLetterName("", group) // with 2.9.2, the ends of the names
 	switch {
 	case c.Topic != "" && c.DeadLetterTopic == "" && (retry == dead || c.Naming == RetryNaming292 && strings.HasSuffix(retry, dead)):
-		return fmt.Errorf("retry_topic.topic is %q, which naming %s gives to dead letters: give another one", c.Topic, c.Naming)
+		return fmt.Errorf("retry_topic.topic is %q, the name of dead letter topics by naming %s; give another name", c.Topic, c.Naming)
 	case c.Topic == "" && c.DeadLetterTopic != "" && (retry == dead || c.Naming == RetryNaming292 && strings.HasSuffix(dead, retry)):
-		return fmt.Errorf("retry_topic.dead_letter_topic is %q, which naming %s gives to retries: give another one", c.DeadLetterTopic, c.Naming)
+		return fmt.Errorf("retry_topic.dead_letter_topic is %q, the name of retry topics by naming %s; give another name", c.DeadLetterTopic, c.Naming)
 	}
 	return nil
 }
@@ -159,10 +159,10 @@ func (c RetryTopic) validateNames(group string) error {
 func (c NegativeAck) validate() error {
 	var errs []error
 	if d := time.Duration(c.Delay); d < 0 || d > MaxReconsumeDelay {
-		errs = append(errs, fmt.Errorf("negative_ack.delay is %v: give up to %v", d, MaxReconsumeDelay))
+		errs = append(errs, fmt.Errorf("negative_ack.delay is %v; give up to %v", d, MaxReconsumeDelay))
 	}
 	if c.MaxRedeliveries < 0 {
-		errs = append(errs, fmt.Errorf("negative_ack.max_redeliveries is %d: give 1 or more, or 0 for no maximum", c.MaxRedeliveries))
+		errs = append(errs, fmt.Errorf("negative_ack.max_redeliveries is %d; give 1 or more, or 0 for no maximum", c.MaxRedeliveries))
 	}
 	return errors.Join(errs...)
 }

@@ -77,10 +77,10 @@ func (c Topic) Validate() error {
 	switch c.Type {
 	case TopicNormal, TopicFIFO, TopicDelay, TopicTransaction:
 	default:
-		errs = append(errs, fmt.Errorf("type is %q: this broker has NORMAL, FIFO, DELAY and TRANSACTION", c.Type))
+		errs = append(errs, fmt.Errorf("type is %q; give NORMAL, FIFO, DELAY or TRANSACTION", c.Type))
 	}
 	if c.Queues < 1 || c.Queues > MaxQueues {
-		errs = append(errs, fmt.Errorf("queues is %d: give 1 to %d", c.Queues, MaxQueues))
+		errs = append(errs, fmt.Errorf("queues is %d; give 1 to %d", c.Queues, MaxQueues))
 	}
 	errs = append(errs, AtMost("duplicate_window", c.DuplicateWindow), c.MaxBacklog.Validate("max_backlog"), c.MaxRate.Validate("max_rate"), c.Retention.validate(), c.Transaction.Validate("transaction"))
 	return errors.Join(errs...)
@@ -136,7 +136,7 @@ type Retention struct {
 func (r Retention) validate() error {
 	errs := []error{AtMost("retention.time", r.Time)}
 	if r.Bytes < 0 {
-		errs = append(errs, fmt.Errorf("retention.bytes is %d: it may not be negative; 0 is no bound", r.Bytes))
+		errs = append(errs, fmt.Errorf("retention.bytes is %d; it must not be negative, 0 is no limit", r.Bytes))
 	}
 	return errors.Join(errs...)
 }

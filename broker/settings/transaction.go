@@ -59,13 +59,13 @@ func (c Transaction) WithDefaults() Transaction {
 func (c Transaction) Validate(field string) error {
 	var errs []error
 	if c.Timeout < 0 {
-		errs = append(errs, fmt.Errorf("%s.timeout is %v: it may not be negative; 0 stands for the default", field, time.Duration(c.Timeout)))
+		errs = append(errs, fmt.Errorf("%s.timeout is %v; it must not be negative, 0 means the default", field, time.Duration(c.Timeout)))
 	}
 	if c.CheckInterval < 0 {
-		errs = append(errs, fmt.Errorf("%s.check_interval is %v: it may not be negative; 0 stands for the default", field, time.Duration(c.CheckInterval)))
+		errs = append(errs, fmt.Errorf("%s.check_interval is %v; it must not be negative, 0 means the default", field, time.Duration(c.CheckInterval)))
 	}
 	if c.CheckMax < -1 {
-		errs = append(errs, fmt.Errorf("%s.check_max is %d: give 1 or more, -1 for no end, or 0 for the default", field, c.CheckMax))
+		errs = append(errs, fmt.Errorf("%s.check_max is %d; give 1 or more, -1 for no maximum, or 0 for the default", field, c.CheckMax))
 	}
 	errs = append(errs, AtMost(field+".timeout", c.Timeout), AtMost(field+".check_interval", c.CheckInterval))
 	return errors.Join(errs...)

@@ -17,28 +17,28 @@ func TestValidateNamesFields(t *testing.T) {
 		want string // in the error, separated by |; empty for a nil error
 	}{
 		{Topic{}.Validate(), ""},
-		{Topic{Type: "ODD", Queues: -1}.Validate(), `type is "ODD"|queues is -1: give 1 to 1024`},
+		{Topic{Type: "ODD", Queues: -1}.Validate(), `type is "ODD"|queues is -1; give 1 to 1024`},
 		{Topic{Queues: MaxQueues + 1}.Validate(), "queues is 1025"},
 		{Topic{Queues: MaxQueues, DuplicateWindow: -1, Retention: Retention{Time: -1}}.Validate(), ""},
 		{Topic{Retention: Retention{Bytes: -1}}.Validate(), "retention.bytes is -1"},
-		{Topic{MaxBacklog: Limit{Messages: -1, Age: 1}}.Validate(), "max_backlog is -1 messages, 0 bytes|max_backlog.age is 1ns: give 100ms or more"},
+		{Topic{MaxBacklog: Limit{Messages: -1, Age: 1}}.Validate(), "max_backlog is -1 messages and 0 bytes|max_backlog.age is 1ns; give 100ms or more"},
 		{Topic{MaxRate: Rate{Burst: 1}}.Validate(), "max_rate.burst is 1"},
 		{Topic{Transaction: Transaction{Timeout: -1, CheckInterval: -1, CheckMax: -2}}.Validate(), "transaction.timeout is -1ns|transaction.check_interval is -1ns|transaction.check_max is -2"},
 		{Limits{}.Validate(), ""},
-		{Limits{ClientQuota: Quota{Burst: 1}}.Validate(), "client_quota is 0 messages a second with a burst of 1"},
+		{Limits{ClientQuota: Quota{Burst: 1}}.Validate(), "client_quota is 0 messages per second with a burst of 1"},
 		{Limits{ClientQuota: Quota{MessagesPerSecond: .5, Burst: 1}}.Validate(), ""},
 		{Group{}.Validate(), ""},
 		{Group{MaxAttempts: -2, FIFORetryInterval: -1, Start: "middle", OnExhausted: "odd"}.Validate(), `max_attempts is -2|fifo_retry_interval is -1ns|start is "middle"|on_exhausted is "odd"`},
 		{Group{OnExhausted: OnExhaustedPark}.Validate(), `on_exhausted is "park" and fifo is false`},
 		{Group{FIFO: true, OnExhausted: OnExhaustedPark}.Validate(), ""},
 		{Group{Retry: backoff.Steps{time.Second, -1}}.Validate(), "retry: backoff: step 2 of 2 is -1ns"},
-		{Group{FIFO: true, RetryTopic: RetryTopic{Enabled: true}}.Validate(), "retry_topic.enabled is true and fifo too"},
+		{Group{FIFO: true, RetryTopic: RetryTopic{Enabled: true}}.Validate(), "retry_topic.enabled is true, and the group is FIFO"},
 		{Group{RetryTopic: RetryTopic{Naming: "1", MaxRetries: -1, SubscriptionType: "odd", Topic: "a b"}}.Validate(), `retry_topic.naming is "1"|retry_topic.max_retries is -1|retry_topic.subscription_type is "odd"|retry_topic.topic is "a b"`},
 		{Group{NegativeAck: NegativeAck{Delay: -1, MaxRedeliveries: -1}}.Validate(), "negative_ack.delay is -1ns|negative_ack.max_redeliveries is -1"},
 		{Group{RetryTopic: RetryTopic{Topic: "t-g-DLQ"}}.Validate(), ""}, // legal for most groups
-		{Group{RetryTopic: RetryTopic{Topic: "t-g-DLQ"}}.ValidateFor("g"), `retry_topic.topic is "t-g-DLQ", which naming 2.9.2 gives to dead letters`},
+		{Group{RetryTopic: RetryTopic{Topic: "t-g-DLQ"}}.ValidateFor("g"), `retry_topic.topic is "t-g-DLQ", the name of dead letter topics by naming 2.9.2`},
 		{Group{RetryTopic: RetryTopic{Topic: "t-g-DLQ"}}.ValidateFor("h"), ""},
-		{Group{RetryTopic: RetryTopic{Naming: RetryNaming272, DeadLetterTopic: "g-RETRY"}}.ValidateFor("g"), `retry_topic.dead_letter_topic is "g-RETRY", which naming 2.7.2 gives to retries`},
+		{Group{RetryTopic: RetryTopic{Naming: RetryNaming272, DeadLetterTopic: "g-RETRY"}}.ValidateFor("g"), `retry_topic.dead_letter_topic is "g-RETRY", the name of retry topics by naming 2.7.2`},
 	} {
 		if c.want == "" {
 			if c.err != nil {

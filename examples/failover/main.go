@@ -1,5 +1,5 @@
 // Command failover sends to a primary and a secondary broker while the primary
-// one is killed and started again. It prints what happened and exits with 1 if an
+// one is killed and started again. It prints each step and exits with 1 if an
 // accepted message was lost, if a send failed, or if sends did not return to the
 // primary broker.
 package main
@@ -118,7 +118,7 @@ func consume(ctx context.Context, t *failover.Transport, received *ids) (stop fu
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
-	running.Go(func() { _ = c.Run(ctx) }) // whether all arrived is what counts
+	running.Go(func() { _ = c.Run(ctx) }) // the program checks that all messages arrived
 	return func() {
 		cancel()
 		running.Wait()
@@ -131,7 +131,7 @@ type load struct {
 	stop     chan struct{}
 	senders  sync.WaitGroup
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	changed *sync.Cond
 	sent    []string
 	err     error

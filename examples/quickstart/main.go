@@ -1,4 +1,4 @@
-// Command quickstart tells the story of tidegate in a few seconds, with a real
+// Command quickstart shows tidegate in a few seconds, with a real
 // producer and real consumers over gRPC on this machine:
 //
 // A backlog grows to its limit, and the broker rejects the next send with 530 TOO_MANY_REQUESTS.

@@ -1,6 +1,6 @@
 // Command transaction ties orders in an SQL database to messages. Its worker, a
 // process of its own, kills itself twice: between the commit of the database and the
-// end of the message's transaction, and before the commit. It prints what happened and
+// end of the message's transaction, and before the commit. It prints each step and
 // exits with 1 unless each order in the database has its message, and no other has one.
 package main
 

@@ -42,7 +42,7 @@ func workFromEnv(ctx context.Context) error {
 }
 
 // openDatabase opens the file. The table outcomes has the resolution of each message:
-// whoever inserts it first decides, the local transaction or the checker.
+// the first insert decides, that of the local transaction or that of the checker.
 func openDatabase(path string) (*sql.DB, error) {
 	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_txlock=immediate")
 	if err != nil {

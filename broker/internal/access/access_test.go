@@ -104,11 +104,11 @@ func TestAllows(t *testing.T) {
 	}{
 		{Identity{"k"}, nil, ""},
 		{Identity{"k"}, []Need{ToSend("t")}, ""},
-		{Identity{"k"}, []Need{ToSend("t"), ToSend("u")}, `k may not send to topic "u"`},
-		{Identity{"k"}, []Need{OnTopic(Observe, "t")}, `k may not observe topic "t"`}, // which anonymous may
-		{Identity{"gone"}, []Need{Signed()}, "gone is not there any more"},
+		{Identity{"k"}, []Need{ToSend("t"), ToSend("u")}, `k is not permitted to send to topic "u"`},
+		{Identity{"k"}, []Need{OnTopic(Observe, "t")}, `k is not permitted to observe topic "t"`}, // which anonymous may
+		{Identity{"gone"}, []Need{Signed()}, "gone no longer exists"},
 		{Identity{}, []Need{OnTopic(Observe, "t"), Signed()}, ""},
-		{Identity{}, []Need{ToSend("t")}, `anonymous may not send to topic "t"`},
+		{Identity{}, []Need{ToSend("t")}, `anonymous is not permitted to send to topic "t"`},
 	} {
 		if err := p.Allows(c.who, c.needs...); fmt.Sprint(err) != c.want && (err != nil || c.want != "") {
 			t.Errorf("%s, %v: %v, want %q", c.who, c.needs, err, c.want)
@@ -323,12 +323,12 @@ func TestConfigFaults(t *testing.T) {
 		t.Fatal("it is taken")
 	}
 	for _, w := range []string{
-		"key 1: its name cannot be: give letters", "key 2: its name cannot be: it has 0 bytes", "key 3", `key 4: its name cannot be: "anonymous" stands for`,
-		`key "many" has 3 secrets; at most 2`, `key "none" has neither`, `key "empty" has an empty secret`, `key "same" has a secret of key "many"`,
-		`key "dup" is there twice`, `key "dup" has an empty name of a certificate`, `"c" stand for key "dup" already`,
-		`key "rules", rule 1: it has no actions; give some of send, receive, observe and admin`, `rule 2: there is no action "write"`,
-		"rule 3: to send, it needs topics", "rule 4: to receive, it needs topics and groups", "rule 5: to admin, it needs topics or groups",
-		`rule 6: pattern "a#b" covers no name: those of topics`, `pattern "" covers no name`, `rule 7: pattern "a.b" covers no name: those of groups`, "anonymous, rule 1: to observe", "a time zone is nil",
+		"key 1: invalid name: give letters", "key 2: invalid name: it has 0 bytes", "key 3", `key 4: invalid name: the name "anonymous" is reserved`,
+		`key "many" has 3 secrets; the limit is 2`, `key "none" has neither`, `key "empty" has an empty secret`, `key "same" has the same secret as key "many"`,
+		`key "dup" is listed twice`, `key "dup" has an empty certificate name`, `the certificate name "c", which key "dup" already has`,
+		`key "rules", rule 1: the rule has no actions; give one or more of send, receive, observe and admin`, `rule 2: the action "write" is unknown`,
+		"rule 3: action send needs topics", "rule 4: action receive needs topics and groups", "rule 5: action admin needs topics or groups",
+		`rule 6: the pattern "a#b" matches no name: names of topics`, `pattern "" matches no name`, `rule 7: the pattern "a.b" matches no name: names of groups`, "anonymous, rule 1: action observe", "a time zone is nil",
 	} {
 		if !strings.Contains(err.Error(), w) {
 			t.Errorf("it does not say %q", w)

@@ -98,32 +98,32 @@ func (c Config) validate() error {
 		what := fmt.Sprintf("key %q", k.Name)
 		if err := CheckName(k.Name); err != nil {
 			what = fmt.Sprintf("key %d", i+1) // its name may be a secret in the wrong place
-			bad("%s: its name cannot be: %w", what, err)
+			bad("%s: invalid name: %w", what, err)
 		} else if keys[k.Name] {
-			bad("%s is there twice", what)
+			bad("%s is listed twice", what)
 		}
 		keys[k.Name] = true
 		if n := len(k.Secrets); n > MaxSecrets {
-			bad("%s has %d secrets; at most %d hold at once, the old one and the new one", what, n, MaxSecrets)
+			bad("%s has %d secrets; the limit is %d, an old one and a new one", what, n, MaxSecrets)
 		}
 		if len(k.Secrets)+len(k.Certificates) == 0 {
-			bad("%s has neither a secret nor a certificate: nobody could use it", what)
+			bad("%s has neither a secret nor a certificate, so no client can use it; give one", what)
 		}
 		for _, s := range k.Secrets {
 			if s.Reveal() == "" {
 				bad("%s has an empty secret", what)
 			}
 			if other, twice := secrets[s.Reveal()]; twice && other != k.Name {
-				bad("%s has a secret of key %q: give each its own", what, other)
+				bad("%s has the same secret as key %q; give each key its own", what, other)
 			}
 			secrets[s.Reveal()] = k.Name
 		}
 		for _, name := range k.Certificates {
 			if strings.TrimSpace(name) == "" {
-				bad("%s has an empty name of a certificate", what)
+				bad("%s has an empty certificate name", what)
 			}
 			if other, twice := certificates[name]; twice {
-				bad("%s: certificates with the name %q stand for key %q already", what, name, other)
+				bad("%s has the certificate name %q, which key %q already has; give each name to one key", what, name, other)
 			}
 			certificates[name] = k.Name
 		}
@@ -140,7 +140,7 @@ func (c Config) validate() error {
 	}
 	for _, z := range c.TimeZones {
 		if z == nil {
-			bad("a time zone is nil")
+			bad("a time zone is nil; give a *time.Location")
 		}
 	}
 	return errors.Join(errs...)
@@ -153,7 +153,7 @@ func CheckName(name string) error {
 	case name == "" || len(name) > MaxNameLength:
 		return fmt.Errorf("it has %d bytes; give 1 to %d", len(name), MaxNameLength)
 	case name == anonymousName:
-		return fmt.Errorf("%q stands for requests without a key", name)
+		return fmt.Errorf("the name %q is reserved for requests without a key", name)
 	case strings.ContainsFunc(name, odd) || !alphanumeric(rune(name[0])):
 		return errors.New("give letters, digits and . _ -, the first a letter or digit")
 	}
@@ -169,18 +169,18 @@ func (r Rule) Check() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if len(r.Actions) == 0 {
-		bad("it has no actions; give some of %s", words(Actions))
+		bad("the rule has no actions; give one or more of %s", words(Actions))
 	}
 	for _, a := range r.Actions {
 		switch {
 		case !slices.Contains(Actions, a):
-			bad("there is no action %q; there are %s", a, words(Actions))
+			bad("the action %q is unknown; the actions are %s", a, words(Actions))
 		case a == Send && len(r.Topics) == 0:
-			bad(`to send, it needs topics: give names, or patterns such as "orders-*"`)
+			bad(`action send needs topics; give names, or patterns such as "orders-*"`)
 		case a == Receive && (len(r.Topics) == 0 || len(r.Groups) == 0):
-			bad(`to receive, it needs topics and groups: give names, or patterns such as "*"`)
+			bad(`action receive needs topics and groups; give names, or patterns such as "*"`)
 		case len(r.Topics)+len(r.Groups) == 0:
-			bad(`to %s, it needs topics or groups: give names, or patterns such as "*"`, a)
+			bad(`action %s needs topics or groups; give names, or patterns such as "*"`, a)
 		}
 	}
 	for _, list := range []struct {
@@ -191,7 +191,7 @@ func (r Rule) Check() error {
 			if p == "" || strings.ContainsFunc(p, func(c rune) bool {
 				return !alphanumeric(c) && c != '*' && !strings.ContainsRune(list.marks, c)
 			}) {
-				bad("pattern %q covers no name: those of %s have letters, digits and %s (and * stands for any run of them)", p, list.of, list.marks)
+				bad("the pattern %q matches no name: names of %s have letters, digits and %s; in a pattern, * matches any number of these", p, list.of, list.marks)
 			}
 		}
 	}

@@ -203,15 +203,15 @@ func (p *Policy) Allows(i Identity, needs ...Need) error {
 	if !i.Anonymous() {
 		k := p.keys[i.key]
 		if k == nil {
-			return fmt.Errorf("%s is not there any more", i)
+			return fmt.Errorf("%s no longer exists", i)
 		}
 		rules = k.rules
 	} else if len(rules) == 0 {
-		return fmt.Errorf("requests without credentials may do nothing")
+		return fmt.Errorf("requests without credentials have no permissions")
 	}
 	for _, n := range needs {
 		if !allow(rules, n) {
-			return fmt.Errorf("%s may not %s", i, n)
+			return fmt.Errorf("%s is not permitted to %s", i, n)
 		}
 	}
 	return nil

@@ -40,7 +40,7 @@ func (c *Catalog) PutAddress(ctx context.Context, match string, s settings.Addre
 			return set, nil, nil // nothing changes
 		}
 		if !there && n >= MaxAddresses {
-			return set, nil, fail.New(tidegate.CodeBadRequest, match, "there are settings for %d patterns, which is the limit; delete some", n)
+			return set, nil, fail.New(tidegate.CodeBadRequest, match, "%d patterns have address settings, which is the limit; delete some", n)
 		}
 		return set.With(p, s), func(w *store.Batch) { w.PutAddressSettings(match, v) }, nil
 	}))
@@ -102,7 +102,7 @@ func parseMatch(op, match string) (address.Pattern, error) {
 }
 
 func noAddress(match string) error {
-	return fail.New(tidegate.CodeNotFound, match, "there are no address settings for the pattern %q; PUT /v1/address-settings/{match} makes some", match)
+	return fail.New(tidegate.CodeNotFound, match, "the pattern %q has no address settings; create them with PUT /v1/address-settings/{match}", match)
 }
 
 // changeAddresses replaces the settings of all patterns by the result of change, after the returned

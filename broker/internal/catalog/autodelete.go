@@ -56,7 +56,7 @@ func (c *Catalog) DeleteUnused(t *topic.Topic) (deleted bool, err error) {
 		return t.Written().Messages == stored && t.Delayed().Messages == 0
 	})
 	if deleted {
-		c.config.Logger.Info("an automatic dead-letter queue was deleted: all of it was consumed", "topic", t.Name())
+		c.config.Logger.Info("empty auto-created dead-letter queue deleted", "topic", t.Name())
 	}
 	return deleted, err
 }

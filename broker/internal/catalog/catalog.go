@@ -77,10 +77,10 @@ func New(config Config) *Catalog {
 	c.addresses.Store(&address.Set[settings.Address]{})
 	c.config.Env.RetryTopic = c.retrySubscription
 	c.forgetting = config.Loop.Add(maintain.TaskConfig{
-		Step: c.forget, Failed: "old message IDs could not be forgotten", Pause: time.Second, MaxPause: time.Minute,
+		Step: c.forget, Failed: "old message IDs not deleted", Pause: time.Second, MaxPause: time.Minute,
 	})
 	c.autoDelete = config.Loop.Add(maintain.TaskConfig{
-		Step: c.deleteAllUnused, Failed: "an automatic dead-letter queue could not be deleted", Pause: AutoDeleteDelay, MaxPause: AutoDeleteDelay,
+		Step: c.deleteAllUnused, Failed: "empty auto-created dead-letter queue not deleted", Pause: AutoDeleteDelay, MaxPause: AutoDeleteDelay,
 	})
 	return c
 }

@@ -62,7 +62,7 @@ func (c *Catalog) CheckGroup(name string, s settings.Group) error {
 }
 
 func errFIFOFixed(group string) error {
-	return fail.New(tidegate.CodeBadRequest, group, "it has received already, so fifo cannot change; delete the group, or use another one")
+	return fail.New(tidegate.CodeBadRequest, group, "the group has received, so fifo cannot change; delete the group, or use another one")
 }
 
 // putGroupLocked is PutGroup without its wait. automatic means that the group is auto-created. The
@@ -154,7 +154,7 @@ func (c *Catalog) groupOr(ctx context.Context, name string, create func() (*topi
 		return g, nil
 	}
 	if c.autoGroups >= c.config.MaxAutoGroups {
-		return nil, fail.New(tidegate.CodeConsumerGroupNotFound, name, "there is no such consumer group, and the limit of %d auto-created groups (max_auto_groups) is reached: "+
+		return nil, fail.New(tidegate.CodeConsumerGroupNotFound, name, "the consumer group does not exist, and the limit of %d auto-created groups (max_auto_groups) is reached; "+
 			"create it with PUT /v1/groups/%s, or delete unused groups", c.autoGroups, name)
 	}
 	return create()

@@ -44,10 +44,10 @@ func (c *Catalog) PutTopicLocked(name string, s settings.Topic, automatic bool) 
 			s.Queues = before.Queues
 		}
 		if s.Type != before.Type {
-			return nil, fail.New(tidegate.CodeBadRequest, name, "its type is %s and cannot become %s; make another topic", before.Type, s.Type)
+			return nil, fail.New(tidegate.CodeBadRequest, name, "the topic's type is %s and cannot become %s; create another topic", before.Type, s.Type)
 		}
 		if s.Queues < before.Queues {
-			return nil, fail.New(tidegate.CodeBadRequest, name, "it has %d queues and cannot have fewer (%d): their messages would be lost",
+			return nil, fail.New(tidegate.CodeBadRequest, name, "the topic has %d queues and cannot have fewer (%d), because their messages would be lost; give at least as many",
 				before.Queues, s.Queues)
 		}
 	}
@@ -182,7 +182,7 @@ func (c *Catalog) OwnTopic(ctx context.Context, name string, s settings.Topic, a
 		return t, nil
 	}
 	if err := c.LockAdmin(ctx); err != nil {
-		return nil, fmt.Errorf("making topic %s: %w", name, err)
+		return nil, fmt.Errorf("create topic %s: %w", name, err)
 	}
 	defer c.UnlockAdmin()
 	if t := c.FindTopic(name); t != nil {

@@ -13,8 +13,8 @@ const (
 	closing       uint64 = 1 << 63 // another connection takes its place
 )
 
-// A Conn is one connection of a [Listener]. Goroutines may share it. All methods but those of
-// net.Conn may be called on a nil Conn, which stands for a connection without a limit.
+// A Conn is one connection of a [Listener]. Goroutines may share it. All methods except those of
+// net.Conn may be called on a nil Conn, which is a connection without a limit.
 type Conn struct {
 	net.Conn
 	lis   *Listener
@@ -50,7 +50,7 @@ func Of(c net.Conn) *Conn {
 
 // Begin notes that a request of the connection begins. It returns false if the connection is being
 // closed for another one: the client reads no response, so the request must not be carried out.
-// End must be called after Begin, whatever it returns.
+// End must be called after Begin, for both results.
 func (c *Conn) Begin() bool { return c == nil || c.state.Add(1)&closing == 0 }
 
 // End notes that a request of the connection has ended.

@@ -28,7 +28,7 @@ type Listener struct {
 
 	mu   sync.Mutex
 	open map[*Conn]struct{} // guarded by mu
-	idle []candidate        // guarded by mu: what is left of the last survey, longest idle first
+	idle []candidate        // guarded by mu: the rest of the last survey, longest idle first
 }
 
 // Limit returns a listener that has at most so many connections of lis open, each a [*Conn]. When

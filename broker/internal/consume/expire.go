@@ -45,7 +45,7 @@ func (p *Progress) Expire(policy *Policy, now time.Time) {
 func lastDelivery(l *Lease, e Event) string {
 	end := "failed"
 	if e == EventTimeout {
-		end = "was not answered in time"
+		end = "timed out"
 	}
-	return fmt.Sprintf("delivered %d times, the most that the group allows; the last delivery %s", l.Attempt, end)
+	return fmt.Sprintf("delivered %d times, the maximum of the group; the last delivery %s", l.Attempt, end)
 }

@@ -19,7 +19,7 @@ type ParkedGroup struct {
 // park parks the message group whose head is l. The head is not in the ready heap.
 func (p *Progress) park(l *Lease, reason string, now time.Time) {
 	if reason = shortReason(reason); reason == "" {
-		reason = "no reason was given"
+		reason = "no reason given"
 	}
 	l.Due, l.Owner, l.Blocked = now, "", false // Due: parked since
 	p.set(l, Parked)

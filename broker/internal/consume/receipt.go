@@ -19,10 +19,10 @@ const (
 
 // Why a receipt handle is not valid.
 var (
-	ErrNoQueue   = errors.New("its topic or consumer group is not there any more")
-	errSettled   = errors.New("the message was acknowledged or given up already")
-	errReplaced  = errors.New("a later delivery of the message, or a change of its invisible duration, replaced it")
-	errInvisible = errors.New("its invisible duration is over")
+	ErrNoQueue   = errors.New("its topic or consumer group no longer exists")
+	errSettled   = errors.New("the message was already acknowledged, or removed after its last attempt")
+	errReplaced  = errors.New("a later delivery of the message, or a change of its invisible duration, replaced the handle")
+	errInvisible = errors.New("its invisible duration has ended")
 )
 
 // Current returns the lease of a receipt handle. The handle is valid if

@@ -35,7 +35,7 @@ func (p *Progress) RestoreLease(queue int, offset int64, record store.Lease, fif
 	case state == Inflight, state == WaitingRetry:
 		p.set(l, state)
 	case state == Parked && p.groups[l.Group] != nil && p.groups[l.Group].head == l:
-		p.spillHeld(p.groups[l.Group], "it is not known any more") // until RestoreReason
+		p.spillHeld(p.groups[l.Group], "not recorded") // until RestoreReason
 		p.set(l, Parked)
 	default: // Ready, or held behind messages that are done
 		p.set(l, Ready)

@@ -54,7 +54,7 @@ type Position struct {
 func (p Position) String() string { return fmt.Sprintf("%d-%d", p.Queue, p.Offset) }
 
 // ErrPosition is the error of ParsePosition for a text that is not a position.
-var ErrPosition = errors.New("it is not the text of a position")
+var ErrPosition = errors.New("it is not a position")
 
 // ParsePosition parses the text of a position. An empty text means the beginning. The error is
 // ErrPosition.

@@ -55,7 +55,7 @@ func (m *Memory) Restore(from Source) error {
 	}
 	for queue := range from.Ends {
 		if err := r.readMessages(uint16(queue)); store.IsDamage(err) {
-			from.Logger.Error("the IDs of the last messages cannot be read; sent again, they are stored again", "topic", from.Topic, "queue", queue, "error", err)
+			from.Logger.Error("recent message IDs cannot be read; duplicates of these messages are not detected", "topic", from.Topic, "queue", queue, "error", err)
 		} else if err != nil {
 			return err
 		}
@@ -86,7 +86,7 @@ func (r *restoration) readIndex() error {
 	})
 	r.whole = left <= 0
 	if store.IsDamage(err) {
-		r.Logger.Warn("a part of the index of message IDs is damaged; the messages are read instead", "topic", r.Topic, "error", err)
+		r.Logger.Warn("index of message IDs is corrupt; reading the messages instead", "topic", r.Topic, "error", err)
 		return nil
 	}
 	return err

@@ -32,14 +32,14 @@ func WithOp(op string, err error) error {
 func TopicNotFound(name string) *tidegate.Error {
 	if strings.Contains(name, ".") { // no such name is legal in RocketMQ
 		return New(tidegate.CodeIllegalTopic, name,
-			"there is no such topic, and a name with '.' is illegal for RocketMQ; this broker takes one: create it first, with PUT /v1/topics/%s", name)
+			"the topic does not exist, and RocketMQ permits no '.' in its name; this broker does: create the topic with PUT /v1/topics/%s", name)
 	}
-	return New(tidegate.CodeTopicNotFound, name, "there is no such topic; create it first, for example with PUT /v1/topics/%s", name)
+	return New(tidegate.CodeTopicNotFound, name, "the topic does not exist; create it, for example with PUT /v1/topics/%s", name)
 }
 
 // GroupNotFound returns an error with 40403.
 func GroupNotFound(name string) *tidegate.Error {
-	return New(tidegate.CodeConsumerGroupNotFound, name, "there is no such consumer group; the first receive creates it")
+	return New(tidegate.CodeConsumerGroupNotFound, name, "the consumer group does not exist; the first receive creates it")
 }
 
 // InvalidHandle returns an error about a receipt handle, with 40013.
@@ -61,7 +61,7 @@ func IllegalInvisibleTime(subject string, d, least, most time.Duration) *tidegat
 // left for the delivery, with 40011. The message begins like that of IllegalInvisibleTime.
 func ConsumptionTooLong(d, left, longest time.Duration) *tidegate.Error {
 	return New(tidegate.CodeIllegalInvisibleTime, "invisible duration",
-		"the invisibleTime is too large. max is %d ms: the invisible duration is %v; a delivery may take %v in all (max_invisible_duration), of which %v are left; give no more, or end the delivery with a retry",
+		"the invisibleTime is too large. max is %d ms: the invisible duration is %v; a delivery may take %v with all extensions (max_invisible_duration), and %v are left; give less, or end the delivery with a retry",
 		left.Milliseconds(), d, longest, left)
 }
 
@@ -102,5 +102,5 @@ func Unsettled(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause == nil || !errors.Is(err, cause) {
 		return Store(err)
 	}
-	return &tidegate.Error{MaybeStored: true, Err: err, Message: "the wait for the disk ended; the message may be settled all the same"}
+	return &tidegate.Error{MaybeStored: true, Err: err, Message: "the call ended before the write was on disk; the message may be settled"}
 }

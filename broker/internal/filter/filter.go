@@ -57,7 +57,7 @@ func Tags(expression string) (*Filter, error) {
 		at += len(word) + len("||")
 	}
 	if len(f.tags) == 0 {
-		return nil, &Error{expression, 0, "the filter names no tag; write tags as in \"a || b\", or \"*\" for all"}
+		return nil, &Error{expression, 0, "the filter has no tag; write tags as in \"a || b\", or \"*\" for all"}
 	}
 	return f, nil
 }
@@ -84,7 +84,7 @@ func SQL(expression string) (*Filter, error) {
 }
 
 func tooLong(expression string) *Error {
-	return &Error{strings.ToValidUTF8(expression[:64], "") + "…", maxLength, fmt.Sprintf("the expression has %d bytes, at most %d are allowed", len(expression), maxLength)}
+	return &Error{strings.ToValidUTF8(expression[:64], "") + "…", maxLength, fmt.Sprintf("the expression has %d bytes; the limit is %d", len(expression), maxLength)}
 }
 
 // Match reports whether a message with this tag and these properties matches.

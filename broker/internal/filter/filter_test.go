@@ -92,7 +92,7 @@ func TestSQLErrorsSayWhere(t *testing.T) {
 		"price > > 3":            {8, "'>'"},
 		"price ? 3":              {6, "?"},
 		"price 3":                {6, "AND, OR or the end"},
-		"name = 'Bob":            {7, "no end"},
+		"name = 'Bob":            {7, "no closing quote"},
 		"price BETWEEN 1 OR 2":   {16, "'AND'"},
 		"price IN 1":             {9, "'('"},
 		"price IN (1 2)":         {12, "')'"},
@@ -121,7 +121,7 @@ func TestErrorCountsCharacters(t *testing.T) {
 		"größe > > 3":                      `, at character 9 of "größe > > 3"`,
 		"名 = '订单' AND ?":                   `, at character 14 of "名 = '订单' AND ?"`,
 		"price >":                          `, at character 8 of "price >"`,
-		strings.Repeat("ü", maxLength/2+1): `at most 32768 are allowed: "` + strings.Repeat("ü", 32) + `…"`,
+		strings.Repeat("ü", maxLength/2+1): `the limit is 32768: "` + strings.Repeat("ü", 32) + `…"`,
 	} {
 		if _, err := SQL(expression); err == nil || !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("%.40q: %v; want it to end with %s", expression, err, want)

@@ -66,7 +66,7 @@ func scan(s string) ([]token, error) {
 		default:
 			n := signLength(s[i:])
 			if n == 0 {
-				return nil, &Error{s, i, "the character " + string(r) + " means nothing here"}
+				return nil, &Error{s, i, "the character " + string(r) + " is not part of the syntax"}
 			}
 			i += n
 			out = append(out, token{tokenSign, s[start:i], start})
@@ -99,7 +99,7 @@ func scanString(s string, start int) (text string, end int, err error) {
 			return b.String(), i + 1, nil
 		}
 	}
-	return "", 0, &Error{s, start, "the string that begins here has no end"}
+	return "", 0, &Error{s, start, "the string that begins here has no closing quote"}
 }
 
 // scanNumber returns where the number ends that begins at i.

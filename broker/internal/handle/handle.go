@@ -25,7 +25,7 @@ const (
 var (
 	encoding = base64.RawURLEncoding.Strict()
 
-	errForeign = errors.New("it is not one of this broker's")
+	errForeign = errors.New("this broker did not issue it")
 )
 
 // A Receipt names one delivery of one message to one group.

@@ -126,7 +126,7 @@ func (l *Letters) writeChunk(ds []*Departure) []error {
 }
 
 // errNoTopics is the error of write if a topic of the departure does not exist yet.
-var errNoTopics = errors.New("a topic of the dead letter does not exist")
+var errNoTopics = errors.New("the topic for the dead letter does not exist")
 
 // Start is the first step of CarryOut: it adds the message to the message log, without waiting for
 // the disk. It reserves space in the log only while it reads and writes the message. It releases
@@ -289,16 +289,16 @@ func (d *Departure) Wait(l *Letters, removed *store.PendingWrite) error {
 		return fail.Store(err)
 	}
 	x := d.Why()
-	log, text := l.Logger.Warn, "a message became a dead letter"
+	log, text := l.Logger.Warn, "message became a dead letter"
 	switch {
 	case d.retried():
-		log, text = l.Logger.Debug, "a message went to the retry topic"
+		log, text = l.Logger.Debug, "message moved to the retry topic"
 	case x.Expired:
-		log, text = l.Logger.Info, "a message has expired"
+		log, text = l.Logger.Info, "message expired"
 	case d.stays:
-		text = "a dead letter failed again and stays in its topic"
+		text = "dead letter failed again and stays in its topic"
 	case len(d.topics) == 0:
-		text = "a message was removed: its last attempt failed, and its address has no dead-letter-address"
+		text = "message removed after its last attempt, because its address has no dead-letter-address"
 	}
 	from, place := d.Consumed(), d.Place()
 	log(text, "group", from.Group().Name(), "topic", from.Topic().Name(), "queue", place.Queue, "offset", place.Offset,

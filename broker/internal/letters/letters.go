@@ -90,7 +90,7 @@ func (l *Letters) topicOf(group, in string) (*topic.Topic, error) {
 func parsePosition(text string) (deadletter.Position, error) {
 	p, err := deadletter.ParsePosition(text)
 	if err != nil {
-		return p, fail.New(tidegate.CodeBadRequest, "after", "%.40q is not the position of a page: give the next of the previous page, or nothing for the first page", text)
+		return p, fail.New(tidegate.CodeBadRequest, "after", "%.40q is not the position of a page; give the value next of the previous page, or nothing for the first page", text)
 	}
 	return p, nil
 }
@@ -118,6 +118,6 @@ func (s source) Read(queue int, from, to int64, limit int, maxBytes int64) ([]st
 // SkipDamaged implements deadletter.Topic.
 func (s source) SkipDamaged(queue int, d *store.Damaged) {
 	s.letters.Damaged(d.To - d.From)
-	s.letters.Logger.Error("dead letters cannot be read from disk and are skipped",
+	s.letters.Logger.Error("dead letters skipped, because they are corrupt",
 		"topic", s.Name(), "queue", queue, "from_offset", d.From, "to_offset", d.To-1, "error", d.Err)
 }

@@ -99,7 +99,7 @@ func (l *Letters) AwaitParked(from *topic.Consumption, g *consume.ParkedGroup, w
 	if err := write.Wait(); err != nil {
 		return fail.Store(err)
 	}
-	l.Logger.Warn("a message group is parked", "group", from.Group().Name(), "topic", from.Topic().Name(), "message_group", g.MessageGroup,
+	l.Logger.Warn("message group parked", "group", from.Group().Name(), "topic", from.Topic().Name(), "message_group", g.MessageGroup,
 		"queue", g.Place.Queue, "offset", g.Place.Offset, "attempts", g.Attempts, "reason", g.Reason)
 	return nil
 }

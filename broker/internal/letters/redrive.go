@@ -96,7 +96,7 @@ func (l *Letters) move(ctx context.Context, group string, sel Selection, f func(
 	}
 	if sel.To != "" {
 		if sel.To == cmp.Or(sel.In, tidegate.DeadLetterTopic(group)) {
-			return "", fail.New(tidegate.CodeBadRequest, "to", "%q has the dead letters that are to be sent: give another topic", sel.To)
+			return "", fail.New(tidegate.CodeBadRequest, "to", "%q is the topic that holds the dead letters; give another topic", sel.To)
 		}
 		if _, err := l.topic(sel.To); err != nil {
 			return "", err

@@ -32,11 +32,11 @@ func (l *Letters) CheckRetryTopics(g *topic.Group, received []*topic.Consumption
 		s := progress[name]
 		if before.Enabled && s != nil {
 			return fail.New(tidegate.CodeBadRequest, g.Name(),
-				"it receives from the retry topic %s, so retry_topic's naming and topic cannot change; delete that topic, or use another group", name)
+				"the group receives from the retry topic %s, so retry_topic.naming and retry_topic.topic cannot change; delete that topic, or use another group", name)
 		}
 		if l.hasRetries(name, s) {
 			return fail.New(tidegate.CodeBadRequest, g.Name(),
-				"its retry topic %s has messages that it would not receive any more, so retry_topic's naming and topic cannot change; enable it as it was until they are consumed, or delete that topic", name)
+				"the group's retry topic %s has messages that the group would no longer receive, so retry_topic.naming and retry_topic.topic cannot change; enable the retry topic as before until its messages are consumed, or delete it", name)
 		}
 	}
 	return nil
@@ -77,7 +77,7 @@ func CheckRetryNames(group string, c *settings.RetryTopic, groups iter.Seq[*topi
 		}
 		if clash {
 			return fail.New(tidegate.CodeBadRequest, group,
-				"its retry topic %s is the one of group %s too, so each would consume the other's retries; give retry_topic.topic another name", name, g.Name())
+				"the retry topic %s is also that of group %s, so each group would consume the retries of the other; give retry_topic.topic another name", name, g.Name())
 		}
 	}
 	return nil

@@ -76,7 +76,7 @@ func (b backlog) check(limit settings.Limit, by *Sender, now time.Time) *Throttl
 	return &Throttle{
 		Limit: FairShare, Subject: b.subject, Unit: rateUnits[share.Measure],
 		Value: share.PerSecond, Mark: share.PerSecond, Resume: share.PerSecond, Since: share.Since, RetryAfter: settings.Duration(share.RetryAfter),
-		detail: fmt.Sprintf("client %q has used its share; %d clients share the drain rate of %q after a throttle", by.Client, share.Clients, b.subject),
+		detail: fmt.Sprintf("client %q has used its fair share: after a throttle %d clients share the drain rate of %q", by.Client, share.Clients, b.subject),
 	}
 }
 

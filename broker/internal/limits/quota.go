@@ -45,7 +45,7 @@ func (l *Limits) WithinQuota(client string) error {
 	wait = throttle.Bound(wait)
 	return &tidegate.Error{
 		Code: tidegate.CodeTooManyRequests, RetryAfter: wait,
-		Message: fmt.Sprintf("%d TOO_MANY_REQUESTS: client %q sends more than its quota of %g messages a second (burst %d); the next one is taken in %v",
+		Message: fmt.Sprintf("%d TOO_MANY_REQUESTS: client %q sends more than its quota of %g messages a second (burst %d); retry in %v",
 			tidegate.ReplyTooManyRequests, client, q.MessagesPerSecond, burst(q.Quota), wait),
 	}
 }

@@ -67,9 +67,9 @@ func (s *storage) ask(now time.Time) {
 	before := s.throttle.Swap(rejects)
 	switch {
 	case rejects != nil && (before == nil || before.Limit != rejects.Limit):
-		s.logger.Warn("all sends are refused", "limit", rejects.Limit, "value", rejects.Value, "mark", rejects.Mark, "resume", rejects.Resume, "advice", remedies[rejects.Limit])
+		s.logger.Warn("all sends throttled", "limit", rejects.Limit, "value", rejects.Value, "mark", rejects.Mark, "resume", rejects.Resume, "advice", remedies[rejects.Limit])
 	case rejects == nil && before != nil:
-		s.logger.Info("sends are accepted again", "limit", before.Limit)
+		s.logger.Info("sends accepted again", "limit", before.Limit)
 	}
 }
 
@@ -101,6 +101,6 @@ const diskFullRetryAfter = 5 * time.Second
 func diskFull(full *store.DiskFull) *Throttle {
 	return &Throttle{
 		Limit: DiskFull, Unit: unitBytes, Value: full.Missing, Mark: 1, Since: full.Since, RetryAfter: settings.Duration(diskFullRetryAfter),
-		detail: fmt.Sprintf("the disk of the data directory is full: sends are accepted again when %d more bytes are free", full.Missing),
+		detail: fmt.Sprintf("the disk of the data directory is full; sends are accepted again when %d more bytes are free", full.Missing),
 	}
 }

@@ -135,20 +135,20 @@ func (t Throttle) show(v int64) string {
 	return strconv.FormatInt(v, 10) + " " + t.Unit
 }
 
-// remedies has what the client or the operator can do, by Limit.
+// remedies has the advice to the client or the operator, by Limit.
 var remedies = map[string]string{
 	TopicMessages: remedyBacklog, TopicBytes: remedyBacklog, TopicAge: remedyBacklog,
 	GroupMessages: remedyBacklog, GroupBytes: remedyBacklog, GroupAge: remedyBacklog,
 	TopicRateMessages: remedyRate, TopicRateBytes: remedyRate,
-	FairShare: "this client used its fair share; retry when consumers have caught up",
-	ColdReads: "retry when the groups that are behind have caught up",
+	FairShare: "retry when the consumers have caught up",
+	ColdReads: "retry when the lagging groups have caught up",
 	FreeDisk:  remedySpace, DiskFull: remedySpace,
 	WriteStall: remedyDisk, CompactionDebt: remedyDisk,
 }
 
 const (
-	remedyBacklog = "consume faster, with more consumers, or raise max_backlog"
+	remedyBacklog = "add consumers or make them faster, or raise max_backlog"
 	remedyRate    = "send more slowly, or raise the topic's max_rate"
-	remedySpace   = "free space on the disk of the data directory, or add some; no restart is needed"
-	remedyDisk    = "the disk does not keep up: send more slowly, or use a faster one"
+	remedySpace   = "free or add space on the disk of the data directory; no restart is needed"
+	remedyDisk    = "the disk is too slow for this load; send more slowly, or use a faster disk"
 )

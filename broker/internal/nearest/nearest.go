@@ -1,4 +1,4 @@
-// Package nearest finds the name that a mistyped one most likely stands for.
+// Package nearest suggests the correct name for a mistyped one.
 package nearest
 
 import (
@@ -6,21 +6,21 @@ import (
 	"strings"
 )
 
-// maxName is how long a name may be to be taken for a typing error, in bytes:
-// the distance costs its square.
+// maxName is the maximum length of a name to compare, in bytes. The time for a distance grows with
+// the square of the length.
 const maxName = 100
 
-// Hint is the end of a fault about a name that is none of known: "did you
-// mean queues?", or all that there are.
+// Hint returns the end of the error text for an unknown name: "did you mean queues?", or the list
+// of all known names.
 func Hint(name string, known []string) string {
 	if n := Name(name, known); n != "" {
 		return fmt.Sprintf("did you mean %s?", n)
 	}
-	return "known are " + strings.Join(known, ", ")
+	return "the names are " + strings.Join(known, ", ")
 }
 
-// Name returns the one of known that name most likely stands for, the first
-// of several, or "" if it is far from all. Case does not count, nor do - and _ differ.
+// Name returns the known name that is most similar to name, the first
+// of several, or "" if none is similar. Case is ignored, and - equals _.
 func Name(name string, known []string) string {
 	if len(name) > maxName {
 		return ""
@@ -36,8 +36,8 @@ func Name(name string, known []string) string {
 	return best
 }
 
-// distance counts the letters to change, add, remove or swap with the next
-// one to make b of a.
+// distance returns the number of letters to change, add, remove or swap with the next
+// one that turns a into b.
 func distance(a, b []rune) int {
 	before, last := []int(nil), make([]int, len(b)+1)
 	for j := range last {

@@ -24,7 +24,7 @@ func TestHint(t *testing.T) {
 	if got := Hint("topcs", []string{"topics", "groups"}); got != "did you mean topics?" {
 		t.Error(got)
 	}
-	if got := Hint("zebra", []string{"topics", "groups"}); got != "known are topics, groups" {
+	if got := Hint("zebra", []string{"topics", "groups"}); got != "the names are topics, groups" {
 		t.Error(got)
 	}
 }

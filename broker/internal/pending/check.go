@@ -29,7 +29,7 @@ const (
 
 // errNoTopic is returned if a batch of checks needs the topic of GivenUp, and the topic does not
 // exist.
-var errNoTopic = errors.New("the topic of messages whose transactions are given up is not there")
+var errNoTopic = errors.New("the topic for half messages of abandoned transactions does not exist")
 
 // An action is the decision about one half message that is due.
 type action int
@@ -170,8 +170,8 @@ func (x *Transactions) load(ctx context.Context, due []store.DueHalf) (batch []*
 		case c.topic != nil && err != nil && (state.Due.IsZero() || state.Due.Equal(d.Due)):
 			c.action = discard
 			x.Damaged()
-			x.Logger.Error("a half message cannot be read from disk any more and is removed: its producer is not asked",
-				"topic", c.topic.Name(), "transaction", handle.Transaction(d.HalfID), "error", err)
+			x.Logger.Error("half message removed without a transaction check, because it is corrupt",
+				"topic", c.topic.Name(), "transaction_id", handle.Transaction(d.HalfID), "error", err)
 		case c.topic == nil || !ok || !state.Due.Equal(d.Due):
 			c.action = forget
 		default:
@@ -241,7 +241,7 @@ func (c *check) properties() map[string]string {
 	p[tidegate.PropertyDeadLetterTopic] = c.topic.Name()
 	p[tidegate.PropertyDeadLetterMessageID] = c.message.ID
 	p[tidegate.PropertyDeadLetterAttempts] = n
-	p[tidegate.PropertyDeadLetterReason] = "the transaction was not ended, and its producer was asked " + n + " times"
+	p[tidegate.PropertyDeadLetterReason] = "the transaction was neither committed nor rolled back after " + n + " checks"
 	return p
 }
 
@@ -249,15 +249,15 @@ func (c *check) properties() map[string]string {
 func (x *Transactions) announce(ctx context.Context, c *check) {
 	switch c.action {
 	case giveUp:
-		x.Logger.Warn("a transaction was given up: its producer did not end it", "topic", c.topic.Name(), "message", c.message.ID,
-			"checks", c.state.Checks, "sent", c.message.StoredAt, "kept_in", c.givenUp.Name())
+		x.Logger.Warn("transaction abandoned after its last check", "topic", c.topic.Name(), "message_id", c.message.ID,
+			"checks", c.state.Checks, "stored_at", c.message.StoredAt, "to", c.givenUp.Name())
 	case ask:
 		if x.ask(ctx, c) {
 			c.topic.Counters().Checks.Add(1)
 			return
 		}
 		c.topic.Counters().Unheard.Add(1)
-		x.Logger.Debug("no producer could be asked about a transaction", "topic", c.topic.Name(), "message", c.message.ID, "check", c.after.Checks)
+		x.Logger.Debug("transaction check not sent, because no producer is connected", "topic", c.topic.Name(), "message_id", c.message.ID, "check", c.after.Checks)
 	}
 }
 

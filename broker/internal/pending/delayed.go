@@ -40,7 +40,7 @@ type Delayed struct {
 func NewDelayed(c Config) *Delayed {
 	d := &Delayed{Config: c, number: rand.Uint64()}
 	d.Task = c.Loop.Add(maintain.TaskConfig{
-		Step: d.move, Failed: "delayed messages could not be moved to their queues", Pause: time.Second, MaxPause: time.Second,
+		Step: d.move, Failed: "delayed messages not moved to their queues", Pause: time.Second, MaxPause: time.Second,
 	})
 	return d
 }
@@ -114,7 +114,7 @@ func (d *Delayed) move(_ context.Context, now time.Time) (next time.Time, err er
 	for i := range ds {
 		if t := topic(ds[i].Topic); t != nil && ms[i].ID == "" {
 			d.Damaged()
-			d.Logger.Error("a delayed message cannot be read from disk and is skipped", "topic", t.Name(), "due", ds[i].Due)
+			d.Logger.Error("delayed message skipped, because it is corrupt", "topic", t.Name(), "due", ds[i].Due)
 		}
 	}
 	var published []func(error)

@@ -14,7 +14,7 @@ import (
 // Errors of End.
 var (
 	// ErrNoTransaction: the transaction has ended, or never began.
-	ErrNoTransaction = errors.New("there is no such transaction")
+	ErrNoTransaction = errors.New("the transaction does not exist")
 
 	// ErrTopicDeleted: the topic was deleted meanwhile.
 	ErrTopicDeleted = errors.New("the topic of the transaction was deleted")
@@ -27,7 +27,7 @@ type OtherMessageError struct {
 
 // Error returns both IDs.
 func (e *OtherMessageError) Error() string {
-	return fmt.Sprintf("it is of message %.130q, not of %.130q", e.Is, e.Named)
+	return fmt.Sprintf("the transaction belongs to message %.130q, not to %.130q", e.Is, e.Named)
 }
 
 // An UnsyncedError is returned if the end of a transaction may or may not be on disk.

@@ -324,7 +324,7 @@ func TestChecks(t *testing.T) {
 		if p := f.givenUp.Load().last.Properties; p[PropertyCheckTimes] != "2" || p[tidegate.PropertyDeadLetterTopic] != "a" || p[tidegate.PropertyDeadLetterMessageID] != "1" {
 			t.Errorf("properties %v", p)
 		}
-		if log := f.log.String(); !strings.Contains(log, "no luck") || !strings.Contains(log, "a transaction was given up") {
+		if log := f.log.String(); !strings.Contains(log, "no luck") || !strings.Contains(log, "transaction abandoned") {
 			t.Errorf("the log is %s", log)
 		}
 	})

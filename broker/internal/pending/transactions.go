@@ -63,7 +63,7 @@ func NewTransactions(c TransactionsConfig) *Transactions {
 		number: uint64(time.Now().UnixNano()),
 	}
 	x.Task = c.Loop.Add(maintain.TaskConfig{
-		Step: x.checkDue, Follow: x.askAll, Failed: "half messages could not be checked", Pause: time.Second, MaxPause: time.Second,
+		Step: x.checkDue, Follow: x.askAll, Failed: "transactions of half messages not checked", Pause: time.Second, MaxPause: time.Second,
 	})
 	return x
 }

@@ -131,7 +131,7 @@ func (c *Conn) Open(path string, headers ...string) (id uint32, err error) {
 }
 
 // ErrEnded is returned for a stream that the server has ended.
-var ErrEnded = errors.New("the server has ended the stream")
+var ErrEnded = errors.New("the server closed the stream")
 
 // Write sends data on a stream. It blocks while the flow control windows are full. end marks the
 // last data of the stream.
@@ -143,7 +143,7 @@ func (c *Conn) Write(id uint32, data []byte, end bool) error {
 		switch {
 		case c.err != nil:
 			defer c.mu.Unlock()
-			return fmt.Errorf("the connection has ended: %w", c.err)
+			return fmt.Errorf("the connection was closed: %w", c.err)
 		case !open:
 			c.mu.Unlock()
 			return ErrEnded

@@ -58,7 +58,7 @@ func (r *Remover) Purge(ctx context.Context, t *topic.Topic) (removed topic.Amou
 		removed.Bytes -= round.Queues[i].Gaps.Bytes
 	}
 	t.CountRemoved(retention.Purged, waiting.Messages)
-	r.Logger.Info("a topic was purged", "topic", t.Name(), "messages", removed.Messages, "bytes", removed.Bytes)
+	r.Logger.Info("topic purged", "topic", t.Name(), "messages", removed.Messages, "bytes", removed.Bytes)
 	r.ReclaimSoon()
 	return removed, nil
 }

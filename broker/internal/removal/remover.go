@@ -49,10 +49,10 @@ type Remover struct {
 func New(c Config) *Remover {
 	r := &Remover{Config: c}
 	r.task = c.Loop.Add(maintain.TaskConfig{
-		Step: r.removeNext, Failed: "messages could not be removed", Pause: time.Second, MaxPause: time.Minute,
+		Step: r.removeNext, Failed: "expired messages not removed", Pause: time.Second, MaxPause: time.Minute,
 	})
 	r.reclaim = c.Loop.Add(maintain.TaskConfig{
-		Step: r.reclaimAll, Failed: "the disk of removed messages is not given back yet", Pause: time.Minute, MaxPause: time.Minute,
+		Step: r.reclaimAll, Failed: "disk space of removed messages not freed yet", Pause: time.Minute, MaxPause: time.Minute,
 	})
 	return r
 }
@@ -79,7 +79,7 @@ func (r *Remover) removeNext(ctx context.Context, now time.Time) (next time.Time
 	}
 	if err := r.removeDue(ctx, t, now); err != nil && ctx.Err() == nil && !t.Deleted() {
 		t.WakeRetention(now.Add(time.Minute))
-		return now, fmt.Errorf("topic %q, tried again in a minute: %w", t.Name(), err)
+		return now, fmt.Errorf("topic %q (retry in a minute): %w", t.Name(), err)
 	}
 	return now, nil
 }

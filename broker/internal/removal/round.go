@@ -111,7 +111,7 @@ func (r *Round) Run(ctx context.Context) error {
 	subs := r.topic.Subscriptions()
 	for _, sub := range subs {
 		if lost := sub.SkipRemoved(r.Plan); lost.Messages > 0 && !r.Purge {
-			r.remover.Logger.Warn("messages were removed before a consumer group consumed them: retention is past them",
+			r.remover.Logger.Warn("messages removed by retention before the group consumed them",
 				"topic", r.topic.Name(), "group", sub.Consumed().Group().Name(), "messages", lost.Messages, "bytes", lost.Bytes)
 		}
 	}

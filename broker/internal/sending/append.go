@@ -71,7 +71,7 @@ func (s *Sender) Append(ctx context.Context, at func(i int) Message, results []t
 		FailAll(results, fail.Closed())
 	} else if err != nil {
 		failed := &tidegate.Error{Op: "SendMessage", Code: tidegate.CodeInternalServerError, MaybeStored: true, Err: err,
-			Message: "the broker could not make sure that the message is on disk"}
+			Message: "the broker cannot confirm that the message is on disk; it may be stored"}
 		for i := range results {
 			if results[i].Err == nil {
 				results[i] = transport.SendResult{Err: failed}

@@ -21,7 +21,7 @@ func (s *Sender) check(m Message) (*topic.Topic, error) {
 		return nil, err
 	}
 	if m.ID == "" {
-		return nil, fail.New(tidegate.CodeIllegalMessageID, "message ID", "the ID is empty; a producer gives each message one")
+		return nil, fail.New(tidegate.CodeIllegalMessageID, "message ID", "the ID is empty; give each message its own")
 	}
 	t, err := s.Topic(m.Topic)
 	if err != nil {
@@ -35,7 +35,7 @@ func (s *Sender) check(m Message) (*topic.Topic, error) {
 	}
 	if kind == settings.TopicDelay {
 		if ahead := time.Until(m.DeliverAt); ahead > maxDelay {
-			return nil, fail.New(tidegate.CodeIllegalDeliveryTime, "delivery time", "it is %v ahead, at most %v are allowed", ahead.Round(time.Millisecond), maxDelay)
+			return nil, fail.New(tidegate.CodeIllegalDeliveryTime, "delivery time", "it is %v ahead; the limit is %v", ahead.Round(time.Millisecond), maxDelay)
 		}
 	}
 	want := t.Settings().Type
@@ -68,9 +68,9 @@ func typeOf(m *tidegate.Message) settings.TopicType {
 func (m Message) checkHalf() error {
 	switch {
 	case m.MessageGroup != "":
-		return fail.New(tidegate.CodeMessagePropertyConflict, "message", "a half message cannot have a message group (%q)", m.MessageGroup)
+		return fail.New(tidegate.CodeMessagePropertyConflict, "message", "a half message cannot have a message group (%q); leave it out", m.MessageGroup)
 	case !m.DeliverAt.IsZero():
-		return fail.New(tidegate.CodeMessagePropertyConflict, "message", "a half message cannot have a delivery time")
+		return fail.New(tidegate.CodeMessagePropertyConflict, "message", "a half message cannot have a delivery time; leave it out")
 	case m.FirstCheck < 0 || m.FirstCheck > maxFirstCheck:
 		return fail.New(tidegate.CodeBadRequest, "first check", "it is %v; give 0 to %v", m.FirstCheck, maxFirstCheck)
 	}
@@ -87,18 +87,18 @@ func because(k settings.TopicType, m *tidegate.Message) string {
 	case settings.TopicTransaction:
 		return "TRANSACTION: it is a half message"
 	}
-	return "NORMAL: it has neither message group nor delivery time"
+	return "NORMAL: it has neither a message group nor a delivery time"
 }
 
 // needs returns the remedy for a message that a topic of the type rejects.
 func needs(k settings.TopicType) string {
 	switch k {
 	case settings.TopicFIFO:
-		return "give it a message group, and no delivery time"
+		return "give the message a message group and no delivery time"
 	case settings.TopicDelay:
-		return "give it a delivery time, and no message group"
+		return "give the message a delivery time and no message group"
 	case settings.TopicTransaction:
-		return "send it within a transaction"
+		return "send the message in a transaction"
 	}
-	return "give it neither"
+	return "leave both out"
 }

@@ -73,7 +73,7 @@ func (s *Store) checkClean() error {
 	}
 	before, ok := diskfs.ParseSums(text)
 	if !ok {
-		return fmt.Errorf("%s is damaged; restore the directory from a copy, or remove that file to open without comparing the others with what they were", path)
+		return fmt.Errorf("%s is corrupt; restore the directory from a backup, or remove this file to open the directory without comparing its files with their last state", path)
 	}
 	now, err := s.fingerprint()
 	if err != nil {
@@ -81,8 +81,8 @@ func (s *Store) checkClean() error {
 	}
 	for name, line := range before {
 		if now[name] != line {
-			return fmt.Errorf("%s is not as the broker left it: it is damaged, cut off, or not of this directory; restore it from a copy, "+
-				"or remove %s to go on with what can still be read: what was sent last may be gone then", s.fs.PathJoin(s.dir, name), path)
+			return fmt.Errorf("%s differs from the file that the broker closed: it is corrupt, truncated, or belongs to another directory; restore it from a backup, "+
+				"or remove %s to open the directory with the readable messages, which can lose the latest ones", s.fs.PathJoin(s.dir, name), path)
 		}
 	}
 	return nil

@@ -13,7 +13,7 @@ type Damaged struct {
 
 // Error implements error.
 func (d *Damaged) Error() string {
-	return fmt.Sprintf("the messages at offsets %d to %d are damaged: %v", d.From, d.To-1, d.Err)
+	return fmt.Sprintf("the messages at offsets %d to %d are corrupt: %v", d.From, d.To-1, d.Err)
 }
 
 // Unwrap returns the cause.

@@ -35,7 +35,7 @@ func (s *Store) prepare() (err error) {
 			s.room.GiveBack()
 		}
 		if free, _ = s.free(); free < minFreeDisk {
-			return fmt.Errorf("the disk is full: %d bytes are free, at least %d are needed; make room", free, minFreeDisk)
+			return fmt.Errorf("the disk is full: %d bytes are free, at least %d are needed; free space", free, minFreeDisk)
 		}
 	}
 	if s.room != nil {
@@ -50,9 +50,9 @@ func (s *Store) prepare() (err error) {
 	case err != nil:
 		return err
 	case version > formatVersion:
-		return fmt.Errorf("it has format %d, this program reads up to %d: use a newer program", version, formatVersion)
+		return fmt.Errorf("it has format %d, and this program reads up to %d; use a newer version of tidegate", version, formatVersion)
 	case version < 1:
-		return fmt.Errorf("%s says format %d: it is damaged, or not a tidegate data directory", formatFile, version)
+		return fmt.Errorf("%s contains format %d: the file is corrupt, or this is not a tidegate data directory", formatFile, version)
 	}
 	return nil
 }
@@ -70,7 +70,7 @@ func (s *Store) checkOurs() error {
 		switch base, _, _ := strings.Cut(name, "."); base {
 		case "", "LOCK", formatFile, diskfs.BallastFile, cleanFile, "messages", "groups", "lost+found":
 		default:
-			return fmt.Errorf("it has no file %s but others, such as %s: give an empty directory, or one that is not there yet", formatFile, name)
+			return fmt.Errorf("it has no file %s, but other files such as %s; give an empty directory, or one that does not exist", formatFile, name)
 		}
 	}
 	return nil
@@ -96,7 +96,7 @@ func (s *Store) readFormat() (int, error) {
 	word, ok := strings.CutPrefix(strings.TrimSpace(string(buf[:n])), "tidegate ")
 	v, err := strconv.Atoi(word)
 	if !ok || err != nil {
-		return 0, fmt.Errorf("%s says %q: it is damaged, or not a tidegate data directory", formatFile, buf[:n])
+		return 0, fmt.Errorf("%s contains %q: the file is corrupt, or this is not a tidegate data directory", formatFile, buf[:n])
 	}
 	return v, nil
 }

@@ -32,12 +32,12 @@ func (s *Store) checkIdentity() (id string, known bool, err error) {
 		have, role, _ := strings.Cut(text, " ")
 		switch {
 		case text == "" && known:
-			return "", false, fmt.Errorf("%s is missing: the database was removed, or is another one; %s", s.fs.PathJoin(s.dir, path), restore)
+			return "", false, fmt.Errorf("%s is missing: the database was removed or replaced; %s", s.fs.PathJoin(s.dir, path), restore)
 		case text == "":
 		case role != db:
 			return "", false, fmt.Errorf("%s is the database %q of directory %s, not %q: databases were swapped or copied; %s", s.fs.PathJoin(s.dir, db), role, have, db, restore)
 		case id != "" && have != id:
-			return "", false, fmt.Errorf("%s is of the data directory %s, this one is %s; %s", s.fs.PathJoin(s.dir, db), have, id, restore)
+			return "", false, fmt.Errorf("%s belongs to the data directory %s, but this directory is %s; %s", s.fs.PathJoin(s.dir, db), have, id, restore)
 		default:
 			id = have // the broker ended while it made the directory
 		}
@@ -74,7 +74,7 @@ func (s *Store) readIdentity(name string) (string, error) {
 	}
 	id, ok := strings.CutPrefix(strings.TrimSuffix(string(text), "\n"), "tidegate ")
 	if !ok || id == "" {
-		return "", fmt.Errorf("%s says %q: it is damaged; %s", path, text, restore)
+		return "", fmt.Errorf("%s contains %q: it is corrupt; %s", path, text, restore)
 	}
 	return id, nil
 }

@@ -129,7 +129,7 @@ func (l *Log) add(write func(*Batch), after func(error), lazy bool) *PendingWrit
 	whole := false
 	defer func() {
 		if !whole {
-			l.store.fail(fmt.Errorf("a write to %s was not encoded whole", l.name))
+			l.store.fail(fmt.Errorf("a write to %s was not encoded completely", l.name))
 		}
 	}()
 	write((*Batch)(w.batch))

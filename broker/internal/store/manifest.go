@@ -20,7 +20,7 @@ const (
 )
 
 // restore is the remedy in errors about databases that are not whole.
-const restore = "restore the whole data directory from a copy; nothing in it was changed"
+const restore = "restore the whole data directory from a backup; the broker changed nothing in it"
 
 // checkKnown compares the manifest of a database with its record, before Pebble opens the database
 // and removes files that the manifest does not name.
@@ -52,11 +52,11 @@ func (s *Store) checkKnown(db string, known bool) error {
 		return nil // of a version that noted nothing
 	}
 	if err != nil {
-		return fmt.Errorf("the state of %s: %w; %s", dir, err, restore)
+		return fmt.Errorf("reading the state of %s: %w; %s", dir, err, restore)
 	}
 	sums, ok := diskfs.ParseSums(text)
 	if !ok {
-		return fmt.Errorf("%s is damaged; %s", path, restore)
+		return fmt.Errorf("%s is corrupt; %s", path, restore)
 	}
 	if !known && sums[manifest] == "" {
 		return nil // the broker ended while it noted the first one
@@ -71,7 +71,7 @@ func (s *Store) checkManifest(dir, name, line string) error {
 	var sum uint32
 	path := s.fs.PathJoin(dir, name)
 	if _, err := fmt.Sscanf(line, diskfs.SumFormat, &size, &sum); err != nil {
-		return fmt.Errorf("%s is not the manifest that the broker left: it is old, or of another directory; %s", path, restore)
+		return fmt.Errorf("%s is not the manifest that the broker last used: it is older, or belongs to another directory; %s", path, restore)
 	}
 	f, err := s.fs.Open(path)
 	if err != nil {
@@ -83,7 +83,7 @@ func (s *Store) checkManifest(dir, name, line string) error {
 		return err
 	}
 	if n != size || h.Sum32() != sum {
-		return fmt.Errorf("%s is damaged or cut off within the first %d bytes, which were on disk: opening would lose messages; %s", path, size, restore)
+		return fmt.Errorf("%s is corrupt or truncated within its first %d bytes, so opening it would lose messages; %s", path, size, restore)
 	}
 	return nil
 }

@@ -166,7 +166,7 @@ func wantRefused(t *testing.T, fs *vfs.MemFS, dir string) {
 		s.Close()
 		t.Fatal("it was opened")
 	}
-	for _, w := range []string{"data", "restore the whole data directory from a copy"} {
+	for _, w := range []string{"data", "restore the whole data directory from a backup"} {
 		if !strings.Contains(err.Error(), w) {
 			t.Errorf("the error does not say %q: %v", w, err)
 		}

@@ -246,10 +246,10 @@ func (s *Store) Failed() <-chan struct{} { return s.failed }
 
 // fail marks the store as broken.
 func (s *Store) fail(cause error) {
-	err := fmt.Errorf("the store cannot go on: %w; restart the broker once the cause is gone", explain(cause))
+	err := fmt.Errorf("the store has failed: %w; remove the cause, then restart the broker", explain(cause))
 	if s.broken.CompareAndSwap(nil, &err) {
 		close(s.failed)
-		s.logger.Error("the store cannot go on; everything is refused", "error", err)
+		s.logger.Error("the store has failed; all requests are rejected", "error", err)
 	}
 }
 
@@ -271,7 +271,7 @@ func (s *Store) background(err error) {
 		return
 	}
 	if IsDamage(err) {
-		s.logger.Error("a part of the store cannot be rewritten, because it is damaged", "error", err)
+		s.logger.Error("compaction failed, because a file is corrupt", "error", err)
 		return
 	}
 	s.fail(err)
@@ -288,12 +288,12 @@ func (s *Store) Close() error {
 	var errs []error
 	for _, l := range []*Log{s.Messages, s.Groups} {
 		if l != nil && !l.close() {
-			errs = append(errs, fmt.Errorf("%s is stuck and was left open: %w", l.name, s.Broken()))
+			errs = append(errs, fmt.Errorf("%s: a write is blocked, so the database stays open: %w", l.name, s.Broken()))
 		}
 	}
 	select {
 	case <-s.abandoned:
-		errs = append(errs, fmt.Errorf("the store was left open, and locked: %w", s.Broken()))
+		errs = append(errs, fmt.Errorf("the store stays open and locked: %w", s.Broken()))
 	default:
 	}
 	if errs != nil {
@@ -307,7 +307,7 @@ func (s *Store) Close() error {
 	if s.room != nil && s.Groups != nil && s.Broken() == nil && errors.Join(errs...) == nil {
 		// Only a help for opening: without it nothing is compared.
 		if err := s.writeClean(); err != nil {
-			s.logger.Warn("the data directory is closed, but not marked as such", "directory", s.dir, "error", explain(err))
+			s.logger.Warn("the data directory was closed without its checksums; the next start compares no files", "directory", s.dir, "error", explain(err))
 		}
 	}
 	if s.room != nil {
@@ -324,16 +324,16 @@ func explain(err error) error {
 	file, ofFile := errors.AsType[*fs.PathError](err)
 	switch {
 	case errors.Is(err, syscall.EROFS):
-		return fmt.Errorf("it cannot be written to: its file system is mounted for reading only: %w", err)
+		return fmt.Errorf("its file system is mounted read-only: %w", err)
 	case ofFile && errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("the broker may not %s %s; check owner and permissions: %w", file.Op, file.Path, err)
+		return fmt.Errorf("the broker has no permission to %s %s; check owner and permissions: %w", file.Op, file.Path, err)
 	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.EACCES), // of locking: without a file's name
 		strings.Contains(err.Error(), "lock held by current process"):
-		return fmt.Errorf("another process has it open: stop that one first, or give another directory (%w)", err)
+		return fmt.Errorf("another process uses the directory; stop that process, or give another directory: %w", err)
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("the broker may not use it; check owner and permissions: %w", err)
+		return fmt.Errorf("the broker has no permission to use it; check owner and permissions: %w", err)
 	case errors.Is(err, syscall.ENOSPC):
-		return fmt.Errorf("the disk is full; make room: %w", err)
+		return fmt.Errorf("the disk is full; free space: %w", err)
 	}
 	return err
 }
@@ -343,11 +343,11 @@ func explain(err error) error {
 type pebbleLogger struct{ s *Store }
 
 func (l pebbleLogger) Infof(format string, args ...any) {
-	l.s.logger.Debug("pebble", "text", text{format, args})
+	l.s.logger.Debug("pebble message", "text", text{format, args})
 }
 
 func (l pebbleLogger) Errorf(format string, args ...any) {
-	l.s.logger.Error("the store reports an error", "text", fmt.Sprintf(format, args...))
+	l.s.logger.Error("pebble error", "text", fmt.Sprintf(format, args...))
 }
 
 func (l pebbleLogger) Fatalf(format string, args ...any) {

@@ -38,11 +38,11 @@ func TestOpenRefusesBadDirectories(t *testing.T) {
 			}
 			t.Cleanup(func() { s.Close() })
 			return nil
-		}, []string{"another process has it open"}},
+		}, []string{"another process uses the directory"}},
 		{"newer format", func(t *testing.T, dir string) vfs.FS {
 			write(t, dir, formatFile, "tidegate 99\n")
 			return nil
-		}, []string{"format 99", "reads up to 1", "newer program"}},
+		}, []string{"format 99", "reads up to 1", "newer version"}},
 		{"not ours", func(t *testing.T, dir string) vfs.FS {
 			write(t, dir, formatFile, "something else")
 			return nil
@@ -61,7 +61,7 @@ func TestOpenRefusesBadDirectories(t *testing.T) {
 			return nil
 		}, []string{"not a directory"}},
 		{"full", func(*testing.T, string) vfs.FS { return tinyFS{vfs.Default} }, []string{"the disk is full", "1048576 bytes are free", "16777216"}},
-		{"a lock that may not be written", func(*testing.T, string) vfs.FS { return deniedFS{vfs.Default} }, []string{"may not open", "LOCK", "check owner and permissions"}},
+		{"a lock that may not be written", func(*testing.T, string) vfs.FS { return deniedFS{vfs.Default} }, []string{"no permission to open", "LOCK", "check owner and permissions"}},
 		{"a table that may not be read", func(t *testing.T, dir string) vfs.FS {
 			s, err := openDir(dir, nil)
 			if err != nil {
@@ -75,8 +75,8 @@ func TestOpenRefusesBadDirectories(t *testing.T) {
 				t.Fatal(err)
 			}
 			return deniedFS{vfs.Default}
-		}, []string{"may not open", "check owner and permissions"}},
-		{"read-only", func(*testing.T, string) vfs.FS { return readOnlyFS{vfs.Default} }, []string{"cannot be written to", "mounted for reading only"}},
+		}, []string{"no permission to open", "check owner and permissions"}},
+		{"read-only", func(*testing.T, string) vfs.FS { return readOnlyFS{vfs.Default} }, []string{"mounted read-only"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "data")

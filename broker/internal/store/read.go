@@ -149,7 +149,7 @@ func (s *Store) Queue(topic uint32, queue uint16) (QueueState, error) {
 	var q QueueState
 	var err error
 	if q.First, err = s.mark(topic, queue); err != nil {
-		return q, fmt.Errorf("the beginning of queue %d: %w", queue, err)
+		return q, fmt.Errorf("reading the first offset of queue %d: %w", queue, err)
 	}
 	q.End = q.First
 	lower := record.AppendQueueKey(nil, topic, queue)
@@ -205,7 +205,7 @@ func (s *Store) readRemoved(topic uint32, queue uint16, q *QueueState) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("reading what was removed from queue %d: %w", queue, err)
+		return fmt.Errorf("reading the removed messages of queue %d: %w", queue, err)
 	}
 	defer closer.Close()
 	if q.Removed, err = record.DecodeRemoved(v); err != nil {

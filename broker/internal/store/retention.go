@@ -229,19 +229,19 @@ func (s *Store) Reclaim(ctx context.Context, ranges []Range, topics []uint32, pe
 			continue
 		}
 		if err := s.messages.Compact(ctx, []byte{prefix}, []byte{prefix + 1}, false); err != nil {
-			return fmt.Errorf("giving back disk: %w", err)
+			return fmt.Errorf("freeing disk space: %w", err)
 		}
 	}
 	for _, r := range ranges {
 		from, to := record.AppendMessageKey(nil, Place{Topic: r.Topic, Queue: r.Queue, Offset: r.From}), record.AppendMessageKey(nil, Place{Topic: r.Topic, Queue: r.Queue, Offset: r.To})
 		if err := s.messages.Compact(ctx, from, to, false); err != nil {
-			return fmt.Errorf("giving back disk: %w", err)
+			return fmt.Errorf("freeing disk space: %w", err)
 		}
 	}
 	for _, t := range topics {
 		p := binary.BigEndian.AppendUint32([]byte{record.PrefixMessage}, t)
 		if err := s.messages.Compact(ctx, p, record.PrefixEnd(p), false); err != nil {
-			return fmt.Errorf("giving back disk: %w", err)
+			return fmt.Errorf("freeing disk space: %w", err)
 		}
 	}
 	return nil

@@ -123,7 +123,7 @@ func (s *Subscription) deliveries(ctx context.Context, p *Request, grants []cons
 }
 
 // errUnprepared is the error of a receive whose Prepare panicked.
-var errUnprepared = errors.New("preparing the answer panicked")
+var errUnprepared = errors.New("encoding the response panicked")
 
 // prepare calls Request.Prepare. If that panics it returns an error: a panic over the content of a
 // message must not break the broker.
@@ -178,7 +178,7 @@ func (s *Subscription) expireMessages(ctx context.Context, handles []handle.Rece
 	if len(handles) == 0 {
 		return nil
 	}
-	reason := fmt.Sprintf("it was not delivered within expiry-delay, %v", s.Topic().Address().Expiry)
+	reason := fmt.Sprintf("not delivered within expiry-delay (%v)", s.Topic().Address().Expiry)
 	expired := s.expireHandles(handles, reason)
 	return s.env.CarryOut(ctx, func() error { return errors.Join(s.env.Depart(expired)...) })
 }

@@ -14,7 +14,7 @@ func (s *Subscription) expire() {
 	}
 	for i, err := range s.env.Depart(effects.leaving) {
 		if err != nil {
-			s.env.Logger.Error("a message could not be made a dead letter; it is tried again in a second",
+			s.env.Logger.Error("message not moved to the dead letters; retry in a second",
 				"group", s.Group().Name(), "topic", s.Topic().Name(), "offset", effects.leaving[i].place.Offset, "error", err)
 		}
 	}

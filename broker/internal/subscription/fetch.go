@@ -40,7 +40,7 @@ func (s *Subscription) fetchSpilled() {
 		if !valid || err == nil {
 			continue
 		}
-		s.env.Logger.Error("messages that were set aside could not be read; it is tried again in a second",
+		s.env.Logger.Error("spilled messages not read; retry in a second",
 			"group", s.Group().Name(), "topic", s.Topic().Name(), "message_group", f.MessageGroup, "error", err)
 		select {
 		case <-time.After(time.Second):

@@ -6,6 +6,6 @@ import "github.com/tidegate/tidegate/broker/internal/store"
 // because they cannot be read.
 func (s *Subscription) Lost(from store.Place, to int64, cause error) {
 	s.env.Damaged(to - from.Offset)
-	s.env.Logger.Error("messages cannot be read from disk and are skipped", "group", s.Group().Name(),
+	s.env.Logger.Error("messages skipped, because they are corrupt", "group", s.Group().Name(),
 		"topic", s.Topic().Name(), "queue", from.Queue, "from_offset", from.Offset, "to_offset", to-1, "error", cause)
 }

@@ -20,7 +20,7 @@ type repeatable struct {
 }
 
 // errSuperseded ends the wait of a receive that the client repeats.
-var errSuperseded = errors.New("the client repeats the receive")
+var errSuperseded = errors.New("the client repeated the receive")
 
 // supersede ends the receive under way with the same attempt ID, and returns once that receive is
 // over. Its deliveries can be replayed. The result is nil for a receive without an attempt ID.

@@ -65,12 +65,12 @@ func (s *Subscription) targets(to Position) ([]target, error) {
 	var errs []error
 	for _, n := range slices.Sorted(maps.Keys(to.Offsets)) {
 		if n < 0 || n >= len(queues) {
-			errs = append(errs, fmt.Errorf("there is no queue %d: topic %q has 0 to %d", n, s.Topic().Name(), len(queues)-1))
+			errs = append(errs, fmt.Errorf("queue %d does not exist; topic %q has the queues 0 to %d", n, s.Topic().Name(), len(queues)-1))
 			continue
 		}
 		q, offset := queues[n], to.Offsets[n]
 		if first, end := q.Low().Offset, q.End(); offset < first || offset > end {
-			errs = append(errs, fmt.Errorf("queue %d has no offset %d: give %d to %d", n, offset, first, end))
+			errs = append(errs, fmt.Errorf("queue %d has no offset %d; give %d to %d", n, offset, first, end))
 		}
 		out = append(out, target{queue: q, at: store.Mark{Offset: offset}})
 	}

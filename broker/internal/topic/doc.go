@@ -1,5 +1,5 @@
 // Package topic has the running topics, queues and consumer groups of a broker. A [Topic] assigns
-// offsets, encodes messages, remembers message IDs, and counts what it holds. It knows its groups
+// offsets, encodes messages, stores message IDs, and counts its messages. It knows its groups
 // only as [Subscription] values, and it makes no I/O except when it is restored.
 //
 // The package also has the stored forms of topics and groups, and [Policy], the retry settings of a

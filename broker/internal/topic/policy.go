@@ -57,7 +57,7 @@ func (p Policy) Rules() consume.Policy {
 	}
 }
 
-// exhaustion returns what happens after the last attempt of a message with a message group.
+// exhaustion returns the action after the last attempt of a message with a message group.
 func (p Policy) exhaustion() consume.Exhaustion {
 	switch {
 	case !p.Group.FIFO:

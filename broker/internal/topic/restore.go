@@ -81,8 +81,8 @@ func (l LostEnds) Restore(st *store.Store, logger *slog.Logger) {
 		e.topic.bytes.Add(bytes)
 		e.topic.opened.Messages += messages
 		e.topic.opened.Bytes += bytes
-		logger.Error("a queue has lost its last messages: groups had received more than the message log has; it goes on behind them",
-			"topic", e.topic.Name(), "queue", q.number, "messages", messages, "from", e.Offset, "next", q.nextOffset)
+		logger.Error("queue has lost its last messages; groups had received later offsets, and new messages continue after these",
+			"topic", e.topic.Name(), "queue", q.number, "messages", messages, "from_offset", e.Offset, "to_offset", q.nextOffset-1)
 	}
 	st.Messages.Add(func(w *store.Batch) {
 		for q, e := range l {

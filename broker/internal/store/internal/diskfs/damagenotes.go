@@ -62,7 +62,7 @@ func (d *DamageNotes) path() string { return d.fs.PathJoin(d.dir, DamagedFile) }
 // Found notes a corrupt file, and logs it once in a while.
 func (d *DamageNotes) Found(file string, err error) {
 	if d.note(file, time.Now()) {
-		d.logger.Error("a file of the store is damaged; restore it from a copy, or go on without what it has", "file", file, "error", err)
+		d.logger.Error("corrupt file in the data directory; restore it from a backup, or its messages are skipped", "file", file, "error", err)
 	}
 }
 
@@ -75,7 +75,7 @@ func (d *DamageNotes) note(file string, now time.Time) bool {
 		d.noRewrite.Store(true)
 		d.values = append(d.values, name)
 		if err := d.write(); err != nil {
-			d.logger.Error("the corrupt files could not be noted", "file", d.path(), "error", err)
+			d.logger.Error("the list of corrupt files was not written", "file", d.path(), "error", err)
 		}
 	}
 	if at, known := d.logged[file]; known && now.Sub(at) < damageQuiet {
@@ -121,7 +121,7 @@ func (d *DamageNotes) Read() error {
 	}
 	if len(d.values) > 0 {
 		d.noRewrite.Store(true)
-		d.logger.Warn("files of the store are damaged; until they are restored from a copy, files are not rewritten to take back the space of removed messages", "files", d.values)
+		d.logger.Warn("corrupt files in the data directory; until they are restored from a backup, the space of removed messages is not freed", "files", d.values)
 	}
 	if len(d.values) == len(before) {
 		return nil

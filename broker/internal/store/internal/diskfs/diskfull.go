@@ -130,10 +130,10 @@ func (fs *FullFS) GiveBack() {
 	}
 	since := time.Now()
 	if err := fs.FS.Remove(fs.Ballast()); err != nil && !errors.Is(err, os.ErrNotExist) {
-		fs.logger.Error("the ballast could not be given back", "file", fs.Ballast(), "error", err)
+		fs.logger.Error("the ballast file was not removed", "file", fs.Ballast(), "error", err)
 	}
 	fs.state.Store(&DiskFull{since, fs.missing()})
-	fs.logger.Error("the disk is full: sends are refused until there is room; what consumers do goes on", "directory", fs.dir, "needed_bytes", 2*ballastSize)
+	fs.logger.Error("disk full; sends are rejected until space is free, consumers continue", "directory", fs.dir, "needed_bytes", 2*ballastSize)
 	fs.watch.Go(func() {
 		for {
 			select {
@@ -144,7 +144,7 @@ func (fs *FullFS) GiveBack() {
 			if fs.makeBallast() == nil {
 				fs.state.Store(nil)
 				fs.taken.Store(false)
-				fs.logger.Info("the disk has room again: sends are accepted", "directory", fs.dir)
+				fs.logger.Info("disk has free space again; sends are accepted", "directory", fs.dir)
 				return
 			}
 			fs.state.Store(&DiskFull{since, fs.missing()})

@@ -9,7 +9,7 @@ import (
 )
 
 // ErrCorrupt is wrapped by every failure to read a stored record.
-var ErrCorrupt = errors.New("the record is damaged")
+var ErrCorrupt = errors.New("corrupt record")
 
 func uvarintLen(v uint64) int {
 	n := 1
@@ -64,7 +64,7 @@ func (r *reader) uvarint() uint64 {
 func (r *reader) count() int {
 	n := r.uvarint()
 	if n > uint64(len(r.b)-r.off) {
-		r.fail("a count beyond the record's end")
+		r.fail("a count exceeds the record")
 		return 0
 	}
 	return int(n)

@@ -73,7 +73,7 @@ func SplitStoredDelayed(k, v []byte) (d StoredDelayed, err error) {
 	r := reader{b: v, off: 16}
 	size := r.uvarint()
 	if r.err == nil && (r.off != len(v) || size > math.MaxInt32) {
-		r.fail("the size of a delayed message cannot be")
+		r.fail("the size of a delayed message is invalid")
 	}
 	return StoredDelayed{
 		Delayed: Delayed{fromNanos(binary.BigEndian.Uint64(v)), binary.BigEndian.Uint32(k[1:]), binary.BigEndian.Uint64(k[13:])},

@@ -86,7 +86,7 @@ func DecodeHalfState(v []byte) (HalfState, error) {
 	r := reader{b: v, off: 24}
 	n, size := r.uvarint(), r.uvarint()
 	if r.err == nil && (r.off != len(v) || n > math.MaxInt32 || size > math.MaxInt32) {
-		r.fail("a state of a half message that cannot be")
+		r.fail("the state of a half message is invalid")
 	}
 	return HalfState{
 		Due: fromNanos(binary.BigEndian.Uint64(v)), Checks: int(n),

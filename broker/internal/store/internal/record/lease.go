@@ -95,7 +95,7 @@ func DecodeLease(v []byte, l *Lease) error {
 	l.Blocked, l.Changed = flags&leaseBlocked != 0, flags&leaseChanged != 0
 	attempt := r.uvarint()
 	if attempt > 1<<31 {
-		r.fail("the attempt number is absurd")
+		r.fail("the attempt number is too large")
 	}
 	l.Attempt = int(attempt)
 	if len(v)-r.off < 28 {
@@ -110,7 +110,7 @@ func DecodeLease(v []byte, l *Lease) error {
 	l.Size = int64(r.uvarint())
 	l.Owner, l.Group = r.string(), r.string()
 	if r.err == nil && r.off != len(v) {
-		r.fail("something follows the message group")
+		r.fail("unexpected bytes after the message group")
 	}
 	return r.err
 }

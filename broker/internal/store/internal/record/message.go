@@ -126,7 +126,7 @@ func DecodeHeader(v []byte, m *Message) (body []byte, err error) {
 		}
 	}
 	if r.err == nil && r.off != len(head) {
-		r.fail("something follows the last property")
+		r.fail("unexpected bytes after the last property")
 	}
 	return body, r.err
 }

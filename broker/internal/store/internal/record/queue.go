@@ -52,11 +52,11 @@ func (r Range) Without(offsets []int64) []Range {
 // DecodeMark reads a stored mark: Offset and Bytes.
 func DecodeMark(v []byte) (Mark, error) {
 	if len(v) != 16 {
-		return Mark{}, fmt.Errorf("%w: the beginning of a queue has %d bytes, not 16", ErrCorrupt, len(v))
+		return Mark{}, fmt.Errorf("%w: the first offset of a queue has %d bytes, not 16", ErrCorrupt, len(v))
 	}
 	m := Mark{int64(binary.BigEndian.Uint64(v)), int64(binary.BigEndian.Uint64(v[8:]))}
 	if m.Offset < 0 || m.Bytes < 0 {
-		return Mark{}, fmt.Errorf("%w: the beginning of a queue is negative", ErrCorrupt)
+		return Mark{}, fmt.Errorf("%w: the first offset of a queue is negative", ErrCorrupt)
 	}
 	return m, nil
 }
@@ -84,12 +84,12 @@ type Removed struct {
 // DecodeRemoved reads a stored Removed: its fields in their order.
 func DecodeRemoved(v []byte) (Removed, error) {
 	if len(v) != 32 {
-		return Removed{}, fmt.Errorf("%w: what was removed from a queue has %d bytes, not 32", ErrCorrupt, len(v))
+		return Removed{}, fmt.Errorf("%w: the count of removed messages of a queue has %d bytes, not 32", ErrCorrupt, len(v))
 	}
 	n := func(i int) int64 { return int64(binary.BigEndian.Uint64(v[8*i:])) }
 	r := Removed{n(0), n(1), n(2), n(3)}
 	if r.Messages < 0 || r.Bytes < 0 || r.End < r.Messages || r.Sum < r.Bytes {
-		return Removed{}, fmt.Errorf("%w: what was removed from a queue is more than it had", ErrCorrupt)
+		return Removed{}, fmt.Errorf("%w: the count of removed messages exceeds the messages of the queue", ErrCorrupt)
 	}
 	return r, nil
 }
@@ -101,11 +101,11 @@ type Waiting struct{ Messages, Bytes int64 }
 // DecodeWaiting decodes the record of the waiting messages of a topic, and the topic from its key.
 func DecodeWaiting(k, v []byte) (topic uint32, n Waiting, err error) {
 	if len(k) != 1+4 || len(v) != 16 {
-		return 0, n, fmt.Errorf("%w: what waits for its delivery time has %d bytes, not 16", ErrCorrupt, len(v))
+		return 0, n, fmt.Errorf("%w: the count of delayed messages has %d bytes, not 16", ErrCorrupt, len(v))
 	}
 	n = Waiting{int64(binary.BigEndian.Uint64(v)), int64(binary.BigEndian.Uint64(v[8:]))}
 	if n.Messages < 0 || n.Bytes < 0 {
-		return 0, n, fmt.Errorf("%w: what waits for its delivery time is negative", ErrCorrupt)
+		return 0, n, fmt.Errorf("%w: the count of delayed messages is negative", ErrCorrupt)
 	}
 	return binary.BigEndian.Uint32(k[1:]), n, nil
 }
