@@ -45,7 +45,7 @@ func TestStopEndsBothAtOnce(t *testing.T) {
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	p.await(t, 0, "the broker stops")
+	p.await(t, 0, "broker stopping")
 	for late := time.Now().Add(30 * time.Second); ; {
 		c, err := net.Dial("tcp", p.http)
 		if err != nil {
