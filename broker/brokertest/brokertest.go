@@ -1,6 +1,6 @@
-// Package brokertest gives tests a whole broker: the engine in memory, the
-// real gRPC server, and an in-memory network between it and its clients. No
-// port, no file, no process.
+// Package brokertest runs a whole broker inside a test: the engine in memory, the
+// real gRPC server, and an in-memory network between it and its clients. It needs no
+// port, file or process.
 //
 //	func TestOrders(t *testing.T) {
 //		brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
@@ -14,10 +14,10 @@
 //
 // [Run] runs the test in a bubble of testing/synctest, where time is virtual: the
 // 4 h 46 m of the whole retry schedule take milliseconds. Outside of a bubble the broker
-// works as well, in real time. [Broker.Client] returns a transport for producers
-// and consumers with options of their own.
+// runs in real time. [Broker.Client] returns a transport for producers
+// and consumers with other options.
 //
-// [Broker.Intercept] puts faults around requests: delays, refusals,
+// [Broker.Intercept] injects faults into requests: delays, rejections,
 // throttling, and responses that are lost after the request took effect.
 // [Broker.Disconnect] and [Broker.Restart] break connections. [Broker.ChaosClient]
 // duplicates, postpones and reorders deliveries.
@@ -47,20 +47,20 @@ type Options struct {
 	// minimum.
 	Broker broker.Options
 
-	// MinLongPolling is the shortest wait of a receive. 0: none.
+	// MinLongPolling is the shortest wait of a receive. Zero means no minimum.
 	MinLongPolling time.Duration
 
 	// Access has the permissions of clients, which then need the Credentials of rocketmq.Options.
 	// The zero value allows everything.
 	Access server.AccessConfig
 
-	// Logger takes the logs of engine, server and clients. Nil: silent.
+	// Logger receives the logs of engine, server and clients. Nil means no log.
 	Logger *slog.Logger
 }
 
-// A Broker is a broker for one test. Its methods may be called by several
-// goroutines; those without an error fail the test, so they belong on the
-// test's goroutine. The embedded engine can be asked and changed directly.
+// A Broker is a broker for one test. Several goroutines can call its methods. Methods without an
+// error result fail the test on an error, so call these on the test's goroutine. The embedded
+// engine can be used directly.
 type Broker struct {
 	*broker.Broker
 
@@ -83,17 +83,17 @@ type Broker struct {
 // return an error after next. [server.Call] describes the effect on the client.
 type Middleware func(ctx context.Context, call server.Call, next func(context.Context) error) error
 
-// ErrNoAnswer is returned by a Middleware and leaves the client without an answer
-// until it gives up.
+// ErrNoAnswer is returned by a Middleware. The client then gets no response until it cancels the
+// request.
 var ErrNoAnswer = server.ErrNoAnswer
 
-// ErrConnectionLost is returned by a Middleware and ends the request as a broken
-// connection does. The connection itself stays, so the next request finds it: to
-// test recovery from an outage, use [Broker.Disconnect].
+// ErrConnectionLost is returned by a Middleware and ends the request like a broken connection. The
+// connection itself stays open for the next request. To test recovery from an outage, use
+// [Broker.Disconnect].
 var ErrConnectionLost = errors.New("connection lost, by the test")
 
-// Throttled returns the refusal of a broker that has too much to do: reply
-// code 530, with a push-back if retryAfter is not 0.
+// Throttled returns the error of a throttled request: reply code 530, with a push-back if
+// retryAfter is not 0.
 func Throttled(retryAfter time.Duration) error {
 	return &tidegate.Error{
 		Code: tidegate.CodeTooManyRequests, Message: "530 TOO_MANY_REQUESTS: throttled by the test", RetryAfter: retryAfter,
@@ -107,7 +107,7 @@ func New(tb testing.TB) *Broker {
 }
 
 // Run runs f in a bubble of testing/synctest, with a broker that has default
-// options. In f use its own t: the context of the outer test belongs to real
+// options. In f use the t of f: the context of the outer test belongs to real
 // time, and waiting for it in a bubble is a fatal error.
 func Run(t *testing.T, f func(t *testing.T, b *Broker)) {
 	t.Helper()
@@ -171,7 +171,7 @@ func (b *Broker) start() error {
 // stop undoes start.
 func (b *Broker) stop() error {
 	err := b.server.Close()
-	// Closed before Serve has begun, it returns ErrClosed.
+	// Serve returns ErrClosed if Close comes before it.
 	if served := <-b.served; !errors.Is(served, tidegate.ErrClosed) {
 		err = errors.Join(err, served)
 	}
@@ -181,8 +181,8 @@ func (b *Broker) stop() error {
 // Address returns the broker's endpoint in its network. Each broker has its own.
 func (b *Broker) Address() string { return b.address }
 
-// Close ends the broker before its test does, as a crash would: requests
-// under way get no response. A second call does nothing.
+// Close ends the broker before the end of the test, like a crash: requests in progress get no
+// response. A second call has no effect.
 func (b *Broker) Close() (err error) {
 	b.once.Do(func() { err = errors.Join(b.http.stop(), b.stop()) })
 	return err
@@ -191,8 +191,8 @@ func (b *Broker) Close() (err error) {
 // Client returns a transport to the broker through gRPC. It ends with the test.
 func (b *Broker) Client() *rocketmq.Client { return b.ClientWith(rocketmq.Options{}) }
 
-// ClientWith is Client with options. A Dialer of their own can use
-// [Broker.Dial]; nil means Dial.
+// ClientWith is Client with options. The zero Dialer means [Broker.Dial]; another Dialer can call
+// it.
 func (b *Broker) ClientWith(o rocketmq.Options) *rocketmq.Client {
 	b.tb.Helper()
 	if o.Dialer == nil {
@@ -230,7 +230,8 @@ func (b *Broker) CreateGroup(name string, c broker.GroupConfig) {
 	}
 }
 
-// Stats returns where a group is in a topic. The zero value: it has not received yet.
+// Stats returns the state of a group in a topic. The zero value means that the group has not
+// received from it.
 func (b *Broker) Stats(group, topic string) broker.Subscription {
 	g, err := b.Group(group)
 	if err != nil {
@@ -244,9 +245,9 @@ func (b *Broker) Stats(group, topic string) broker.Subscription {
 	return broker.Subscription{}
 }
 
-// Intercept puts m around every request through gRPC, outside of those put
-// there before, until remove is called. m runs on the goroutines of the
-// server, several at a time. remove may be called twice; requests that m has begun go on.
+// Intercept calls m around every gRPC request, until remove is called. m is called before earlier
+// middlewares. It runs on the goroutines of the server, on several at a time. remove can be called
+// twice; requests that are inside m continue.
 func (b *Broker) Intercept(m Middleware) (remove func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 type Chaos struct {
 	// Seed chooses the disturbances. They depend on the seed, the consumer group, and the
 	// topic, queue and offset of the message, so a run with the same messages repeats
-	// them. Zero is a seed as any other.
+	// them. Zero is a valid seed.
 	Seed uint64
 
 	// Duplicate is the probability, from 0 to 1, that the acknowledgement of a

@@ -98,19 +98,18 @@ func (n *network) dial(ctx context.Context) (net.Conn, error) {
 	return n.wires.add(c)
 }
 
-// Disconnect cuts the network: connections break, and new ones are refused until
-// Reconnect. Requests under way get no response, although the broker may carry
-// them out. Deliveries whose consumers are gone stay in flight until their
-// invisible time ends. It does not block, and does nothing a second time.
+// Disconnect cuts the network: connections break, and new ones fail until Reconnect. Requests in
+// progress get no response, although the broker may execute them. Deliveries of disconnected
+// consumers stay in flight until their invisible time ends. It does not block. A second call has no
+// effect.
 func (b *Broker) Disconnect() { b.network.wires.disconnect() }
 
-// Reconnect ends Disconnect. Clients connect again as their own backoff has it.
+// Reconnect ends Disconnect. Clients connect again after their own backoff.
 func (b *Broker) Reconnect() { b.network.wires.reconnect() }
 
-// Restart ends the broker as a crash of its process would and starts it again
-// with its data: connections break, requests under way get no response, and the
-// network refuses connections in between. The embedded engine is a new one
-// afterwards. No other method may run at the same time.
+// Restart ends the broker like a crash of its process and starts it again with its data:
+// connections break, requests in progress get no response, and new connections fail in between.
+// Afterwards the embedded engine is another one. No other method may run at the same time.
 func (b *Broker) Restart() {
 	b.tb.Helper()
 	b.Disconnect()

@@ -15,12 +15,12 @@ const (
 	// message is 24 h; the default retry schedule takes less than 5 h.
 	waitLimit = 25 * time.Hour
 
-	// waitPoll is the least interval at which they look for changes that come without a
-	// request, such as the end of an invisible duration.
+	// waitPoll is the shortest interval at which they check for changes without a request, such as
+	// the end of an invisible duration.
 	waitPoll = time.Second
 
-	// pollShare bounds the number of looks: the interval is at least this share of the
-	// time waited.
+	// pollShare bounds the number of checks: the interval is at least this share of the time
+	// waited.
 	pollShare = 256
 )
 
@@ -106,7 +106,7 @@ func (b *Broker) WaitIdle(group, topic string) {
 // WaitDeadLetter waits until the group has a dead letter in %DLQ%group that no
 // earlier call has returned, and returns the oldest such. In a bubble this lets
 // the time of all retries pass. It fails the test after 25 h, which are virtual
-// in a bubble. The dead letter stays stored.
+// in a bubble. The dead letter stays in its topic.
 func (b *Broker) WaitDeadLetter(group string) broker.StoredDeadLetter {
 	b.tb.Helper()
 	var letter broker.StoredDeadLetter

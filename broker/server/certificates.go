@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// certificatesCheck is how often, at most, a handshake looks whether the files changed.
+// certificatesCheck is the shortest time between two checks of the files by handshakes.
 const certificatesCheck = 2 * time.Second
 
 // ClientCertificates is the mode of client certificates.
@@ -26,30 +26,28 @@ const (
 
 // CertificateOptions are the files of [Certificates], all in PEM.
 type CertificateOptions struct {
-	// CertFile holds the certificate and those between it and the CA; KeyFile
-	// its private key. Both are required.
+	// CertFile has the certificate and the intermediate certificates, KeyFile its private key. Both
+	// are required.
 	CertFile string
 	KeyFile  string
 
-	// ClientCAFile holds the CAs of clients' certificates. Required unless
-	// ClientCertificates is none.
+	// ClientCAFile has the CAs of client certificates. Required unless ClientCertificates is none.
 	ClientCAFile string
 
 	// ClientCertificates is the mode of client certificates. Default: ClientCertificatesNone.
 	ClientCertificates ClientCertificates
 
 	// MinVersion is the oldest version of TLS: tls.VersionTLS12 or
-	// tls.VersionTLS13. 0: 1.2.
+	// tls.VersionTLS13. Default: tls.VersionTLS12.
 	MinVersion uint16
 
 	// Logger logs changed files. Nil means no log.
 	Logger *slog.Logger
 }
 
-// Certificates serve TLS from files, and follow them: a file that changed is
-// read again at the next handshake, though not more often than every 2 s.
-// While the files do not fit one another, as halfway through a renewal, those
-// read before stay in use. Goroutines may share it.
+// Certificates serve TLS from files. They read changed files again at the next handshake, at most
+// once in 2 s. While the files do not match each other, for example in the middle of a renewal, the
+// earlier contents stay in use. Goroutines may share the value.
 type Certificates struct {
 	o      CertificateOptions
 	loaded atomic.Pointer[certificates]
@@ -71,7 +69,7 @@ type fingerprint struct {
 	size    int64
 }
 
-// LoadCertificates reads the files. The error names all that is wrong.
+// LoadCertificates reads the files. The error lists all faults.
 func LoadCertificates(o CertificateOptions) (*Certificates, error) {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -199,7 +197,7 @@ func (c *Certificates) load(of fingerprints) error {
 		if c.o.ClientCertificates == ClientCertificatesRequire {
 			config.ClientAuth = tls.RequireAndVerifyClientCert
 		}
-		// A session that is resumed would not ask whether the CA is still in the file.
+		// A resumed session would not check whether the CA is still in the file.
 		config.SessionTicketsDisabled = true
 	}
 	c.failed.Store(nil)

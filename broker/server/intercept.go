@@ -53,11 +53,11 @@ type Call struct {
 	Topic    string // empty if the request has none
 	Group    string // likewise
 
-	// Messages is the number of messages sent, asked for or acknowledged;
-	// 0 for other requests.
+	// Messages is the number of messages that are sent, requested or acknowledged; 0 for other
+	// requests.
 	Messages int
 
-	// MessageIDs are the IDs that the request names. Nil if none.
+	// MessageIDs are the IDs in the request. Nil means none.
 	MessageIDs []string
 }
 
@@ -65,7 +65,7 @@ type Call struct {
 // it or the server ends.
 var ErrNoAnswer = errors.New("no response")
 
-// An rpc is how one unary RPC is served. There is one value for each RPC.
+// An rpc has the functions that serve one unary RPC. There is one value for each RPC.
 type rpc[Q proto.Message, R interface {
 	proto.Message
 	GetStatus() *rmqpb.Status
@@ -75,14 +75,14 @@ type rpc[Q proto.Message, R interface {
 	// describe sets the fields of a Call other than Op and ClientID.
 	describe func(req Q, c *Call)
 
-	// do carries the request out. Its error is the whole request's.
+	// do executes the request. Its error applies to the whole request.
 	do func(s *Server, ctx context.Context, client string, req Q) (R, error)
 
-	// fail returns the answer of a request that failed as a whole.
+	// fail returns the response to a request that failed as a whole.
 	fail func(req Q, st *rmqpb.Status) R
 }
 
-// serve reads and answers one request. It never panics, and its error is a gRPC status.
+// serve reads one request and responds to it. It never panics, and its error is a gRPC status.
 func (r *rpc[Q, R]) serve(s *Server, ctx context.Context) (resp R, err error) {
 	begin := time.Now()
 	defer func() { s.requests.Observe(r.op, begin, resp.GetStatus().GetCode(), err) }()
@@ -124,7 +124,7 @@ func (r *rpc[Q, R]) serve(s *Server, ctx context.Context) (resp R, err error) {
 	return resp, nil
 }
 
-// carryOut carries the request out, through the middleware if there is one.
+// carryOut executes the request, through the middleware if there is one.
 func (r *rpc[Q, R]) carryOut(s *Server, ctx context.Context, client string, req Q) (resp R, err error) {
 	if s.o.Intercept == nil {
 		return r.attempt(s, ctx, client, req)
@@ -147,7 +147,7 @@ func (r *rpc[Q, R]) carryOut(s *Server, ctx context.Context, client string, req 
 	return resp, err
 }
 
-// attempt carries the request out and turns a panic into an error.
+// attempt executes the request and turns a panic into an error.
 func (r *rpc[Q, R]) attempt(s *Server, ctx context.Context, client string, req Q) (resp R, err error) {
 	defer s.recovered(r.op, &err)
 	return r.do(s, ctx, client, req)
@@ -180,8 +180,8 @@ func asStatus(err *error) {
 	}
 }
 
-// read fills in the request. Its error is a *refusal.Cut if it did not come, and
-// a refusal if it is too large or there is no memory for it.
+// read reads the request. Its error is a *refusal.Cut if the request did not arrive, and a
+// rejection if the request is too large or there is no memory for it.
 func read(ctx context.Context, in *wire.Intake, request proto.Message) error {
 	refused, err := in.Read(ctx, request)
 	if err != nil {
@@ -190,8 +190,8 @@ func read(ctx context.Context, in *wire.Intake, request proto.Message) error {
 	return refused
 }
 
-// intercept runs the middleware. Its result is nil if next's answer is to be
-// sent, or else the failure to answer with.
+// intercept runs the middleware. It returns nil if the server must send the response of next, and
+// otherwise the error to respond with.
 func (s *Server) intercept(ctx context.Context, call Call, next func(context.Context) error, done *bool) error {
 	var last error
 	err := func() (err error) {
@@ -235,7 +235,7 @@ func (s *Server) answer(ctx context.Context, op string, err error) (*rmqpb.Statu
 		}
 		return wire.StatusOf(e), nil
 	case ctx.Err() != nil:
-		// The client gave up, or its time is over: it reads no answer.
+		// The client cancelled the request or its deadline passed, so it reads no response.
 		return nil, status.FromContextError(ctx.Err()).Err()
 	case errors.Is(err, tidegate.ErrClosed):
 		return nil, status.Error(codes.Unavailable, "the broker is closed")
@@ -244,8 +244,8 @@ func (s *Server) answer(ctx context.Context, op string, err error) (*rmqpb.Statu
 	return &rmqpb.Status{Code: rmqpb.Code_INTERNAL_SERVER_ERROR, Message: op + ": " + err.Error()}, nil
 }
 
-// logFailure logs a failure of the broker: an error, unless the broker refuses everything
-// and has logged why.
+// logFailure logs a failure of the broker. It is an error, unless the store has failed: then the
+// broker rejects everything and has logged the cause.
 func (s *Server) logFailure(ctx context.Context, text string, args ...any) {
 	level := slog.LevelError
 	if s.b.Healthy() != nil {
@@ -265,13 +265,13 @@ var errClosing = status.Error(codes.Unavailable, "the broker closed this idle co
 
 func setPushBack(ctx context.Context, d time.Duration) {
 	if d > 0 {
-		// It fails only if the answer is on its way, which is after this.
+		// It fails only after the response was sent, which is later.
 		_ = grpc.SetTrailer(ctx, wire.PushBack(d))
 	}
 }
 
-// through carries a request about messages out, through the middleware if
-// there is one. Its error may be a *refusal.Cut: then there is no answer.
+// through executes a request about messages, through the middleware if there is one. If its error
+// is a *refusal.Cut, there is no response.
 func (s *Server) through(ctx context.Context, call messages.Call, do func(context.Context) error) error {
 	if s.o.Intercept == nil {
 		return do(ctx)

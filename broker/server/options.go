@@ -32,7 +32,7 @@ type Options struct {
 	// client's request, as in RocketMQ's proxy, or else the local address of its connection.
 	Advertise string
 
-	// BrokerName is the broker's name in routes. Empty for DefaultBrokerName.
+	// BrokerName is the broker's name in routes. Default: DefaultBrokerName.
 	BrokerName string
 
 	// Logger is the log of the server. Nil means no log.
@@ -48,50 +48,50 @@ type Options struct {
 
 	// MaxTransitBytes bounds the memory that requests and responses take while they are read,
 	// carried out and written, in bytes, over gRPC and HTTP together. A single connection gets half
-	// of it at most. A request that finds no room is refused with 42900, over HTTP with 429, and
-	// may be tried again. When there is no room, connections that keep a lot of it waiting, since
-	// their clients neither send nor read, are closed in favour of others. The process needs
-	// about as much again for itself: let it be a quarter of the memory. Default: a quarter of Go's
-	// memory limit (GOMEMLIMIT), at most 1 GiB, or 256 MiB without a limit, and at least 12 times
-	// the broker's largest body and 16 MiB more.
+	// of it at most. The server rejects a request above the bound with 42900, over HTTP with 429;
+	// clients can retry it. It also closes connections whose clients hold much memory and neither
+	// send nor read. The process needs about as much memory again for other purposes, so set at
+	// most a quarter of its memory. Default: a quarter of Go's memory limit (GOMEMLIMIT), at most
+	// 1 GiB, or 256 MiB without a limit, and at least 12 times the broker's largest body plus
+	// 16 MiB.
 	MaxTransitBytes int64
 
-	// MaxParkedBytes bounds the memory of receives that wait for messages, likewise: each takes
-	// some 20 KiB. It also bounds how many requests over gRPC are under way on all connections,
-	// waiting receives among them: one for each 10 KiB, and at least 1000; further ones end with
-	// gRPC's Unavailable. A connection has half of them at most. Default: an eighth of Go's memory
-	// limit, at most 1 GiB, or 128 MiB without a limit.
+	// MaxParkedBytes bounds the memory of waiting receives in bytes; each takes about 20 KiB. It
+	// also bounds the number of gRPC requests in progress on all connections, including waiting
+	// receives: one for each 10 KiB, and at least 1000. Further requests end with gRPC's
+	// Unavailable. One connection can have half of them. Default: an eighth of Go's memory limit,
+	// at most 1 GiB, or 128 MiB without a limit.
 	MaxParkedBytes int64
 
-	// TLS is the configuration for clients that begin with TLS; others get
-	// plain text on the same port. Nil: a self-signed certificate made by New,
-	// which RocketMQ's Go and Java clients accept.
+	// TLS is the configuration for clients that begin with TLS. Other clients get plain text on
+	// the same port. Nil means a self-signed certificate that New creates; RocketMQ's Go and Java
+	// clients accept it.
 	TLS *tls.Config
 
-	// RequireTLS refuses clients that begin with plain text. False: they are taken.
+	// RequireTLS rejects clients that begin with plain text. Default: false, they are accepted.
 	RequireTLS bool
 
 	// Access has the permissions of clients; SetAccess changes them. The zero value allows
 	// everything.
 	Access AccessConfig
 
-	// AnyHost takes requests over HTTP for any host. False: one without
-	// credentials that arrives in plain text at a loopback address has to be for an
-	// IP address, localhost, the host of Advertise or one of HTTPHosts, so that no
-	// page in a browser can make up a name for this machine.
+	// AnyHost accepts HTTP requests for any host. If it is false, a request without credentials
+	// that arrives in plain text at a loopback address must be for an IP address, localhost, the
+	// host of Advertise or one of HTTPHosts. This protects against DNS rebinding, with which a web
+	// page gives its own name to this machine.
 	AnyHost bool
 
-	// HTTPHosts are further names that such requests may be for, without scheme and
-	// port: those that a reverse proxy on this machine passes on. Empty: none.
+	// HTTPHosts are further host names for such requests, without scheme and port, for example
+	// those of a reverse proxy on this machine. Nil means none.
 	HTTPHosts []string
 
-	// HandshakeTimeout is how long a new connection may take to begin with
-	// HTTP/2 before it is dropped. 0 for DefaultHandshakeTimeout.
+	// HandshakeTimeout is the time after which the server closes a new connection that has not
+	// begun HTTP/2. Default: DefaultHandshakeTimeout.
 	HandshakeTimeout time.Duration
 
 	// MaxSilentConnections is the maximum of gRPC connections that have not begun HTTP/2. A further
 	// one closes the connection that has been silent longest. If the listener has a maximum of its
-	// own, set a smaller value here: otherwise silent connections could keep out all others.
+	// own, set a smaller value here, or silent connections can exclude all others.
 	// Default: DefaultMaxSilentConnections.
 	MaxSilentConnections int
 
@@ -107,7 +107,7 @@ type Options struct {
 	ProducerMaxAttempts int
 	ProducerBackoff     *backoff.Exponential
 
-	// Intercept is called around every request. Nil: none. See [Call].
+	// Intercept is called around every request; see [Call]. Nil means none.
 	Intercept func(ctx context.Context, call Call, next func(context.Context) error) error
 }
 
@@ -117,7 +117,7 @@ func (o Options) Validate() error {
 	return err
 }
 
-// check returns o with its defaults filled in, or all that is wrong with it.
+// check returns o with its defaults, or an error that lists all faults.
 func (o Options) check() (Options, *rmqpb.Endpoints, error) {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }

@@ -22,7 +22,7 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
-// releaseTimeout is how long giving messages back may take after the client has gone.
+// releaseTimeout bounds the release of messages after the client has disconnected.
 const releaseTimeout = 10 * time.Second
 
 type receiveStream = grpc.ServerStreamingServer[rmqpb.ReceiveMessageResponse]
@@ -44,7 +44,7 @@ func (s *Server) receiveMessage(raw grpc.ServerStream) (err error) {
 	defer s.recovered("ReceiveMessage", &err)
 	stream := receiveStream(&grpc.GenericServerStream[rmqpb.ReceiveMessageRequest, rmqpb.ReceiveMessageResponse]{ServerStream: raw})
 	ctx := stream.Context()
-	// It fails only if the header is on its way, which is after this.
+	// It fails only after the header was sent, which is later.
 	_ = stream.SetHeader(wire.Features)
 	f := &wire.Deliveries{Packed: wire.Announces(ctx, wire.FeaturePacked), CRC: wire.Header(ctx, wire.HeaderLanguage) == wire.LanguageGo}
 	in := s.intake(ctx)
@@ -66,8 +66,8 @@ func (s *Server) receiveMessage(raw grpc.ServerStream) (err error) {
 	if len(ds) == 0 {
 		return writeEmpty(stream, noMessage)
 	}
-	// The frame that the client misses is never known for certain; but while it has not
-	// seen the last one, it has not taken any: RocketMQ's clients collect the whole stream.
+	// It is never certain which frame the client did not read. But a client that has not read the
+	// last frame has used no message, because RocketMQ's clients collect the whole stream.
 	if err = deliver(in, func() error { return writeMessages(stream, f, ds) }); err == nil {
 		err = ctx.Err()
 	}
@@ -78,7 +78,7 @@ func (s *Server) receiveMessage(raw grpc.ServerStream) (err error) {
 	return err
 }
 
-// noMessage is the status of an empty answer, in the words of RocketMQ's proxy.
+// noMessage is the status of an empty response, with the text of RocketMQ's proxy.
 var noMessage = &rmqpb.Status{Code: rmqpb.Code_MESSAGE_NOT_FOUND, Message: "no new message"}
 
 func writeEmpty(stream receiveStream, st *rmqpb.Status) error {
@@ -128,8 +128,8 @@ func (s *Server) release(ctx context.Context, ds []*tidegate.Delivery) {
 	s.b.Release(ctx, ds)
 }
 
-// receive reads a request and asks the engine, through the middleware if there is one.
-// Its error may be a *refusal.Cut.
+// receive reads a request and calls the engine, through the middleware if there is one.
+// Its error can be a *refusal.Cut.
 func (s *Server) receive(ctx context.Context, in *wire.Intake, f *wire.Deliveries) (ds []*tidegate.Delivery, err error) {
 	from, err := s.gate.Authenticate(ctx, time.Now(), wire.RPCReceive)
 	if err != nil {
@@ -294,5 +294,5 @@ func longPoll(asked, left, requestTimeout, lo, hi time.Duration) (time.Duration,
 	return min(wait, left-margin), true
 }
 
-// maxMargin is the time left for an answer to travel, at most.
+// maxMargin is the longest time that is reserved for the transfer of a response.
 const maxMargin = 500 * time.Millisecond

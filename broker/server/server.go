@@ -29,51 +29,51 @@ import (
 )
 
 const (
-	// idleTimeout is when a connection without requests is closed, as
-	// RocketMQ's proxy does. A Telemetry stream keeps it busy.
+	// idleTimeout is the time after which a connection without requests is closed, as in RocketMQ's
+	// proxy. A Telemetry stream keeps it open.
 	idleTimeout = 2 * time.Minute
 
-	// pingAfter and pingTimeout find clients that are gone without a word. The binary
-	// has TCP end connections after pingTimeout too.
+	// pingAfter and pingTimeout detect clients that disappeared without closing their connection.
+	// In the program, TCP also ends such connections after pingTimeout.
 	pingAfter   = time.Minute
 	pingTimeout = 20 * time.Second
 
-	// minClientPing is the shortest interval of pings that a client may send:
-	// RocketMQ's Java client sends one every 300 s, and gRPC allows no less than 10 s.
+	// minClientPing is the shortest interval of a client's pings. RocketMQ's Java client sends one
+	// every 300 s, and gRPC permits no less than 10 s.
 	minClientPing = 5 * time.Second
 
-	// writeBuffer has room for a whole receive of 1 KiB messages; gRPC's default has not.
+	// writeBuffer holds a whole receive of 1 KiB messages; gRPC's default does not.
 	writeBuffer = 128 << 10
 
-	// connWindow is how much a client may send on a connection ahead of the
-	// server's reading. It is fixed, as wire.StreamWindow is: gRPC would otherwise
-	// measure the line with pings beside the requests.
+	// connWindow is the number of bytes that a client can send on a connection before the server
+	// reads them. It is fixed, like wire.StreamWindow, because gRPC would otherwise measure the
+	// connection with pings.
 	connWindow = 4 << 20
 
-	// patience is how long a request or response may wait for its client while
-	// others need the memory that it holds.
+	// patience is the time for which a request or response can wait for its client while others need
+	// its memory.
 	patience = time.Second
 
-	// readBuffer is how much gRPC reads of a connection at once: requests of some 50 bytes at
-	// least, for each of which it starts a goroutine.
+	// readBuffer is the number of bytes that gRPC reads from a connection at once. gRPC starts a
+	// goroutine for each request in them, and a request has at least about 50 bytes.
 	readBuffer = 8 << 10
 
-	// maxStreams bounds the requests under way on one connection, which parked receives are most
-	// of: RocketMQ's clients park one for each queue of each topic, all on one connection. This is
-	// 1000 topics of 8 queues, and room for the rest, where there is memory for so many.
+	// maxStreams bounds the requests in progress on one connection. Most of them are waiting
+	// receives: RocketMQ's clients have one for each queue of each topic, all on one connection.
+	// The bound suffices for 1000 topics of 8 queues, and for other requests.
 	maxStreams = 10_000
 
-	// streamWorkers are goroutines that serve one request after the other, so that
-	// their stacks need not grow for each: of sends and acknowledgements that
-	// costs 5 % of the time. While all of them are busy, as parked receives keep
-	// them, a request gets a goroutine of its own.
+	// streamWorkers is the number of goroutines that serve one request after the other, so that
+	// their stacks do not grow again for each request; that takes 5 % of the time of sends and
+	// acknowledgements. While all of them are busy, for example with waiting receives, a request
+	// gets a goroutine of its own.
 	streamWorkers = 64
 
 	// maxHeaderSize bounds the headers of one request, in bytes.
 	maxHeaderSize = 64 << 10
 )
 
-// A Server answers gRPC and HTTP for one engine. Goroutines may share it.
+// A Server serves gRPC and HTTP for one engine. Goroutines may share it.
 type Server struct {
 	b         engine
 	o         Options
@@ -103,8 +103,7 @@ type Server struct {
 	wg        sync.WaitGroup // goroutines besides gRPC's own
 }
 
-// New returns a server for b. The error names every option that cannot be,
-// with its value.
+// New returns a server for b. The error lists every invalid option with its value.
 func New(b *broker.Broker, o Options) (*Server, error) {
 	if b == nil {
 		return nil, errors.New("server: the broker is nil")
@@ -178,9 +177,9 @@ func newServer(b engine, o Options) (*Server, error) {
 	return s, nil
 }
 
-// Serve answers gRPC on lis until Shutdown or Close, which makes it return
-// nil, or until lis fails. It closes lis. After Shutdown or Close it returns
-// tidegate.ErrClosed at once. It may be called for several listeners.
+// Serve serves gRPC on lis. It blocks until Shutdown or Close, and then returns nil, or until lis
+// fails. It closes lis. After Shutdown or Close it returns tidegate.ErrClosed at once. It can be
+// called for several listeners.
 func (s *Server) Serve(lis net.Listener) error {
 	err := s.grpc.Serve(lis)
 	switch {
@@ -193,13 +192,13 @@ func (s *Server) Serve(lis net.Listener) error {
 	return nil
 }
 
-// Handler returns the handler of all requests over HTTP, which the package comment lists. The
-// caller runs it in a net/http server. When the Server begins to end, receives return and streams
+// Handler returns the handler of all HTTP requests, which the package comment lists. The
+// caller runs it in a net/http server. When Shutdown or Close begins, receives return and streams
 // end; shut the net/http server down before the Server, or both at the same time.
 func (s *Server) Handler() http.Handler { return s.http }
 
 // Shutdown ends the server in order: waiting receives return no messages, Telemetry streams end,
-// and requests under way complete. If ctx ends first, Shutdown ends the rest as Close does and
+// and requests in progress complete. If ctx ends first, Shutdown ends the rest as Close does and
 // returns the cause of ctx. It returns when no request runs any more. Further calls, also after
 // Close, have no effect.
 func (s *Server) Shutdown(ctx context.Context) error {
@@ -221,8 +220,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// Close ends the server at once: connections are cut and requests under way
-// get no answer. It returns when none runs any more. Calling it again does no harm.
+// Close ends the server at once: it closes the connections, and requests in progress get no
+// response. It returns when no request runs any more. Further calls have no effect.
 func (s *Server) Close() error {
 	s.drain()
 	s.grpc.Stop()
@@ -230,7 +229,7 @@ func (s *Server) Close() error {
 	return nil
 }
 
-// drain begins the end: nothing that only waits goes on waiting.
+// drain ends everything that only waits.
 func (s *Server) drain() {
 	s.drainOnce.Do(func() {
 		close(s.draining)

@@ -120,7 +120,7 @@ var (
 	}
 )
 
-// heartbeat takes a sign of life.
+// heartbeat records a heartbeat.
 func (s *Server) heartbeat(ctx context.Context, client string, req *rmqpb.HeartbeatRequest) (*rmqpb.HeartbeatResponse, error) {
 	s.b.Touch(client) // the client is alive, known or not, and keeps its deliveries
 	c := s.sessions.Get(client)
@@ -146,7 +146,7 @@ func (s *Server) heartbeat(ctx context.Context, client string, req *rmqpb.Heartb
 	return &rmqpb.HeartbeatResponse{Status: wire.OK}, nil
 }
 
-// notifyClientTermination forgets the client and ends its parked receives.
+// notifyClientTermination removes the client and ends its parked receives.
 func (s *Server) notifyClientTermination(_ context.Context, client string, _ *rmqpb.NotifyClientTerminationRequest) (*rmqpb.NotifyClientTerminationResponse, error) {
 	s.sessions.Terminate(client)
 	return &rmqpb.NotifyClientTerminationResponse{Status: wire.OK}, nil
