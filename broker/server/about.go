@@ -13,7 +13,7 @@ import (
 //go:embed openapi.yaml
 var openapiYAML []byte
 
-// openapi answers with the description of everything over HTTP.
+// openapi returns the description of the HTTP API.
 func (s *Server) openapi(w http.ResponseWriter, _ *http.Request) (int, any, error) {
 	w.Header().Set("Content-Type", "application/yaml")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -52,7 +52,7 @@ func (m metered) Serving() bool { return !m.s.isDraining() }
 // Clients implements metrics.Source.
 func (m metered) Clients() int { return m.s.sessions.Len() }
 
-// metricsHandler answers GET /metrics.
+// metricsHandler serves GET /metrics.
 func (s *Server) metricsHandler() http.Handler {
 	budgets := map[string]*transit.Budget{"requests": s.bodies, "waiting_receives": s.parked, "streams": s.places}
 	return metrics.Handler(metered{s.b, s}, s.log, s.requests, s.gate.Refusals(), metrics.Transit(budgets, s.slow.Load))

@@ -85,7 +85,7 @@ var (
 	}
 )
 
-// pullMessage answers with a status, since there is nothing else.
+// pullMessage responds with a status only.
 func (s *Server) pullMessage(stream grpc.ServerStream) error {
 	answer, err := pullMessage.serve(s, stream.Context())
 	if err != nil {

@@ -228,7 +228,7 @@ func (s *Server) run(rt route) http.HandlerFunc {
 	}
 }
 
-// answered remembers how a request was answered.
+// answered records the response to a request.
 type answered struct {
 	http.ResponseWriter
 	status int  // 0: not yet

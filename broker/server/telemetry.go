@@ -74,7 +74,7 @@ func receiveCommand(ctx context.Context, in *wire.Intake) (*rmqpb.TelemetryComma
 	return cmd, err
 }
 
-// converse answers the client's settings until the stream or the server ends,
+// converse responds to the client's settings until the stream or the server ends,
 // or access rules hold that do not allow it.
 func (s *Server) converse(ctx context.Context, id string, began time.Time, under *gate.Regime, t *session.Stream, stream telemetryStream) error {
 	commands := make(chan *rmqpb.TelemetryCommand)

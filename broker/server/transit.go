@@ -43,7 +43,7 @@ const (
 )
 
 // fitMemory fills in the defaults that depend on how much memory Go may use, and on the largest
-// body that the broker takes, in bytes, and refuses options that do not go together.
+// body that the broker takes, in bytes, and rejects options that do not fit together.
 func (o *Options) fitMemory(memory int64, maxBody int) error {
 	if memory == math.MaxInt64 {
 		memory = unknownMemory
@@ -126,7 +126,7 @@ func (p *placedStream) SendMsg(m any) error {
 }
 
 // opened is gRPC's tap: gRPC calls it for each stream before it starts a goroutine for it. It
-// refuses none, because gRPC keeps the timers of the deadlines of those that a tap refuses. It
+// rejects none, because gRPC keeps the timers of the deadlines of those that a tap rejects. It
 // counts those that gRPC will call a handler for.
 func (s *Server) opened(ctx context.Context, info *tap.Info) (context.Context, error) {
 	if ctx.Err() == nil && s.methods[info.FullMethodName] && len(info.Header["grpc-encoding"]) == 0 {
@@ -173,7 +173,7 @@ const (
 	smallResponse = 1 << 10
 
 	// largerResponse is how many times larger than its request's memory a response may be without
-	// memory of its own: a request that was carried out is not refused afterwards.
+	// memory of its own: a request that was executed is not rejected afterwards.
 	largerResponse = 4
 )
 

@@ -103,7 +103,7 @@ func run(ctx context.Context, endpoint, http string, out io.Writer) error {
 	if err := errors.Join(s.faults...); err != nil {
 		return err
 	}
-	s.say("all", "all of it happened")
+	s.say("all", "all expected steps happened")
 	return nil
 }
 

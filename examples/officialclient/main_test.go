@@ -66,7 +66,7 @@ func TestAgainstTidegate(t *testing.T) {
 				"order 3 (attempt 2) came after",
 				"poison (attempt 4) came after",
 				`billing: "poison", because:`,
-				"its old handle is refused: CODE: INVALID_RECEIPT_HANDLE",
+				"its old handle is rejected: CODE: INVALID_RECEIPT_HANDLE",
 				"in order: message group alice",
 				"in order: message group carol",
 				"bob 6 came while alice 2 waited for its retry",
@@ -74,7 +74,7 @@ func TestAgainstTidegate(t *testing.T) {
 				"asked about transfer 1 after",
 				"for the 2. time",
 				"delivered: transfer 1 (attempt 1)",
-				"all of it happened",
+				"all expected steps happened",
 			} {
 				if !strings.Contains(out, want) {
 					t.Errorf("it does not tell %q", want)

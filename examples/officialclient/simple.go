@@ -78,7 +78,7 @@ func (s scene) simple(ctx context.Context) error {
 }
 
 // extend keeps a message for longer, and acknowledges it with the handle that
-// it got for that. The handle that it replaced is refused.
+// it got for that. The server rejects the handle that it replaced.
 func (s scene) extend(ctx context.Context, c rmq.SimpleConsumer, mv *rmq.MessageView) error {
 	stale := *mv
 	if err := c.ChangeInvisibleDuration(mv, 2*invisible); err != nil {
@@ -87,7 +87,7 @@ func (s scene) extend(ctx context.Context, c rmq.SimpleConsumer, mv *rmq.Message
 	s.assert(mv.GetReceiptHandle() != stale.GetReceiptHandle(), "a new receipt handle with a new invisible duration")
 	err := c.ChangeInvisibleDuration(&stale, 2*invisible)
 	s.assert(codeOf(err) == codeInvalidHandle, "code %d for a stale receipt handle: %v", codeInvalidHandle, err)
-	s.say("kept for longer: %s; its old handle is refused: %v", mv.GetBody(), err)
+	s.say("extended: %s; its old handle is rejected: %v", mv.GetBody(), err)
 	return c.Ack(ctx, mv)
 }
 
@@ -104,7 +104,7 @@ func (s scene) hurry(ctx context.Context, c rmq.SimpleConsumer, mv *rmq.MessageV
 	}
 	waited := time.Since(began)
 	d := deliveryOf(again[0])
-	s.say("given back for %v, received after %.2fs: %s", soon, waited.Seconds(), d)
+	s.say("released for %v, received after %.2fs: %s", soon, waited.Seconds(), d)
 	s.assert(d.id == mv.GetMessageId() && d.attempt == 2 && waited >= soon, "attempt 2 of %s after %v: %s after %v", mv.GetBody(), soon, d, waited)
 	return c.Ack(ctx, again[0])
 }

@@ -53,7 +53,7 @@ func (s scene) say(format string, args ...any) { s.story.say(s.name, format, arg
 // assert records a failed assertion unless ok is true.
 func (s scene) assert(ok bool, format string, args ...any) {
 	if !ok {
-		s.fault(fmt.Errorf("%s: it was expected, but did not happen: %s", s.name, fmt.Sprintf(format, args...)))
+		s.fault(fmt.Errorf("%s: expected, but it did not happen: %s", s.name, fmt.Sprintf(format, args...)))
 	}
 }
 

@@ -98,7 +98,7 @@ func (s scene) transaction(ctx context.Context) error {
 	}
 	s.say("committed %s, rolled back %s, left %s alone", committed, rolledBack, orphan)
 	err = txCommitted.Commit()
-	s.assert(codeOf(err) == codeNoTransaction, "a second commit of %s is refused: %v", committed, err)
+	s.assert(codeOf(err) == codeNoTransaction, "a second commit of %s is rejected: %v", committed, err)
 
 	var got []string
 	for _, want := range []string{committed, orphan} {

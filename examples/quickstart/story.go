@@ -42,7 +42,7 @@ func (s *story) assert(ok bool, format string, args ...any) {
 	if !ok {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.faults = append(s.faults, fmt.Errorf("it was told, but did not happen: "+format, args...))
+		s.faults = append(s.faults, fmt.Errorf("expected, but it did not happen: "+format, args...))
 	}
 }
 
@@ -50,11 +50,11 @@ func (s *story) end() error {
 	if err := errors.Join(s.faults...); err != nil {
 		return err
 	}
-	s.say("all of it happened")
+	s.say("all expected steps happened")
 	return nil
 }
 
-// throttle fills the backlog, is refused, backs off, and succeeds when a consumer drains.
+// throttle fills the backlog, is throttled, backs off, and succeeds when a consumer drains it.
 func (s *story) throttle(ctx context.Context) error {
 	if _, err := s.broker.PutTopic(ctx, "orders", broker.TopicConfig{MaxBacklog: broker.Limit{Messages: limit}}); err != nil {
 		return err
@@ -69,9 +69,9 @@ func (s *story) throttle(ctx context.Context) error {
 			}
 			attempts = append(attempts, a)
 			lo, hi := backoff.Default().Range(len(attempts) - 1)
-			s.say("attempt %d refused: %v", a.Number, a.Err)
+			s.say("attempt %d rejected: %v", a.Number, a.Err)
 			s.say("          waits %v (%s; the policy allows %v to %v)", a.Delay.Round(time.Millisecond), a.DelaySource, lo, hi)
-			s.assert(errors.Is(a.Err, tidegate.ErrThrottled), "refused with 530: %v", a.Err)
+			s.assert(errors.Is(a.Err, tidegate.ErrThrottled), "rejected with 530: %v", a.Err)
 			s.assert(a.Delay >= lo && (a.Delay <= hi || a.DelaySource == producer.PushBackDelay), "a wait within %v to %v: %v", lo, hi, a.Delay)
 			refusals <- struct{}{}
 		},
@@ -85,7 +85,7 @@ func (s *story) throttle(ctx context.Context) error {
 			return err
 		}
 	}
-	s.say("sent %d messages; nobody consumes; the backlog is %d", limit, s.backlog("orders"))
+	s.say("sent %d messages; no consumer runs; the backlog is %d", limit, s.backlog("orders"))
 	s.assert(s.backlog("orders") == limit, "a backlog of %d", limit)
 
 	var consumed atomic.Int64
@@ -113,7 +113,7 @@ func (s *story) throttle(ctx context.Context) error {
 		return err
 	}
 	s.say("attempt %d accepted: message %s is stored", receipt.Attempts, receipt.MessageID)
-	s.assert(receipt.Attempts == len(attempts)+1 && len(attempts) >= 2, "two or more refusals, then success: %d attempts", receipt.Attempts)
+	s.assert(receipt.Attempts == len(attempts)+1 && len(attempts) >= 2, "two or more rejections, then success: %d attempts", receipt.Attempts)
 	if err := wait(ctx, func() bool { return s.backlog("orders") == 0 }); err != nil {
 		return fmt.Errorf("waiting for the backlog to be drained: %w", err)
 	}

@@ -88,7 +88,7 @@ func run(ctx context.Context, out io.Writer) error {
 		case done != (life == 2):
 			return fmt.Errorf("worker %d finished: %v", life+1, done)
 		case !done:
-			say("worker %d is dead, and is started again", life+1)
+			say("worker %d was killed and is started again", life+1)
 			continue
 		}
 		// The worker serves checks until the end of its input.
@@ -101,7 +101,7 @@ func run(ctx context.Context, out io.Writer) error {
 			return err
 		}
 	}
-	say("each order has its message, and no other has one")
+	say("each order has its message, and no other order has one")
 	return nil
 }
 

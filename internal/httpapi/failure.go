@@ -131,7 +131,7 @@ func (k *call) noResponse(err error) *Failure {
 	return f
 }
 
-// refused returns the failure of an attempt with an error response.
+// refused returns the error of an attempt that got an error response.
 func (k *call) refused(resp *http.Response, text []byte) *Failure {
 	var p Problem
 	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))

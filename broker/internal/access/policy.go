@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// A Reason is why a request is refused, in a fixed word for metrics and logs.
+// A Reason is the reason for the rejection of a request, a fixed word for metrics and logs.
 // Empty: it is not.
 type Reason string
 

@@ -15,7 +15,7 @@ import (
 // both databases have to be there.
 const identityFile = "IDENTITY"
 
-// checkIdentity refuses a directory in which a database is missing, is another one, or
+// checkIdentity rejects a directory in which a database is missing, is another one, or
 // is not whole. known is false while the directory has no identity.
 func (s *Store) checkIdentity() (id string, known bool, err error) {
 	root, err := s.readIdentity(identityFile)

@@ -339,7 +339,7 @@ func explain(err error) error {
 }
 
 // A pebbleLogger hands Pebble's messages on. Pebble expects Fatalf to end the
-// process; ours marks the store as broken, so that everything is refused with the reason.
+// process; ours marks the store as broken, so that all requests are rejected with the reason.
 type pebbleLogger struct{ s *Store }
 
 func (l pebbleLogger) Infof(format string, args ...any) {

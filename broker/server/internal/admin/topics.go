@@ -103,7 +103,7 @@ func (h *Handlers) PurgeTopic(_ http.ResponseWriter, r *http.Request) (int, any,
 
 // ThrottleState is the answer of /v1/throttle.
 type ThrottleState struct {
-	// Throttles refuse sends now; NotReached are the other limits that are set.
+	// Throttles reject sends now; NotReached are the other limits that are set.
 	Throttles  []broker.LimitState `json:"throttles"`
 	NotReached []broker.LimitState `json:"not_reached"`
 

@@ -133,7 +133,7 @@ func (g *Gate) deny(op, at, key string, r *denial) {
 	}
 }
 
-// RefusedPlainText counts a connection that was refused for being one, and logs it.
+// RefusedPlainText counts and logs a rejected connection in plain text.
 func (g *Gate) RefusedPlainText(at net.Addr) {
 	g.refused.WithLabelValues(string(reasonPlainText)).Inc()
 	if more, ok := g.lines.take(reasonPlainText, time.Now()); ok {

@@ -16,7 +16,7 @@ const (
 	refusalPause = 2 * time.Second
 )
 
-// A refusalLog keeps refused clients from filling the log. Each reason has its own share, so that
+// A refusalLog bounds the log lines about rejected clients. Each reason has its own share, so that
 // noise of one kind does not hide another.
 type refusalLog struct {
 	mu      sync.Mutex

@@ -22,7 +22,7 @@ const (
 	maxStreamBytes = 1 << 20
 )
 
-// stream stores a message for each line and answers each with a line, in
+// stream stores a message for each line and responds to each with a line, in
 // their order, when it is stored. Lines that have arrived by then are stored together.
 func (to *sending) stream(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	h, out := to.h, web.NewLineWriter(w)
@@ -30,7 +30,7 @@ func (to *sending) stream(w http.ResponseWriter, r *http.Request) (int, any, err
 	if err != nil {
 		return 0, nil, err
 	}
-	// Where a connection cannot do both at once (HTTP/2 always can), the answers come after the
+	// Where a connection cannot do both at once (HTTP/2 always can), the responses come after the
 	// lines.
 	_ = out.Control.EnableFullDuplex()
 	defer h.endReading(out)()

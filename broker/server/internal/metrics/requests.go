@@ -14,7 +14,7 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
-// Requests count the requests that were answered, by name and status, and how
+// Requests count the completed requests, by name and status, and how
 // long they took. Goroutines may share them.
 type Requests struct {
 	seconds *prometheus.HistogramVec
@@ -31,7 +31,7 @@ type request struct {
 	ok      prometheus.Counter
 }
 
-// NewRequests returns the counts of a server that has answered nothing yet.
+// NewRequests returns the counts of a new server.
 func NewRequests() *Requests {
 	buckets := []float64{0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30}
 	r := &Requests{
@@ -141,7 +141,7 @@ func (r *Requests) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServer
 	return err
 }
 
-// A meteredStream remembers the last status that is sent: a refused Telemetry
+// A meteredStream remembers the last status that is sent: a rejected Telemetry
 // stream ends with one.
 type meteredStream struct {
 	grpc.ServerStream

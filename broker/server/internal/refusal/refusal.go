@@ -14,7 +14,7 @@ func New(code tidegate.Code, subject, text string) *tidegate.Error {
 	return &tidegate.Error{Code: code, Subject: subject, Message: text}
 }
 
-// TooLong refuses a field of n bytes that may have only so many.
+// TooLong returns the error of a field whose n bytes exceed the limit.
 func TooLong(code tidegate.Code, field string, n, limit int) error {
 	return New(code, field, fmt.Sprintf("the %s has %d bytes; the limit is %d", field, n, limit))
 }

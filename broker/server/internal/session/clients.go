@@ -40,7 +40,7 @@ var (
 )
 
 // EndedHere reports whether a parked receive was ended by the server, so that
-// it is answered as empty.
+// its response is empty.
 func EndedHere(parked context.Context) bool {
 	why := context.Cause(parked)
 	return errors.Is(why, ErrTerminated) || errors.Is(why, ErrDraining) || errors.Is(why, ErrNewRules)

@@ -40,8 +40,8 @@ func ReadJSON[T any](w http.ResponseWriter, r *http.Request, v *T) error {
 	return Decode(raw, v)
 }
 
-// ReadBody reads the request's body, and refuses one of more than limit bytes, or one for which the
-// request's hold (see transit.Of) gets no memory. The hold stays until the request is over.
+// ReadBody reads the request's body. It rejects a body of more than limit bytes, or one for which
+// the request's hold (see transit.Of) gets no memory. The hold stays until the request is over.
 func ReadBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	raw, err := readHeld(http.MaxBytesReader(w, r.Body, limit), transit.Of(r.Context()), min(r.ContentLength, limit))
 	if refusal.CodeOf(err) == tidegate.CodeTooManyRequests {
@@ -110,7 +110,7 @@ func readTime(r *http.Request) string {
 	return " in time"
 }
 
-// ReadNothing refuses a request that has a body.
+// ReadNothing rejects a request that has a body.
 func ReadNothing(w http.ResponseWriter, r *http.Request) error {
 	if r.Body == nil || r.Body == http.NoBody {
 		return nil

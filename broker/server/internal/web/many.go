@@ -42,7 +42,7 @@ func Alike(errs []error) error {
 	return refusal.Common(len(errs), func(i int) error { return errs[i] })
 }
 
-// CheckCount refuses a number of things that one request cannot have.
+// CheckCount rejects a number of entries that one request cannot have.
 func CheckCount(field string, n int) error {
 	if n < 1 || n > refusal.MaxMany {
 		return refusal.New(tidegate.CodeBadRequest, field, fmt.Sprintf("%s has %d entries; give 1 to %d", field, n, refusal.MaxMany))

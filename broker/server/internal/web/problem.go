@@ -109,7 +109,7 @@ func WriteProblem(w http.ResponseWriter, p *Problem) {
 	WriteJSON(w, p.Status, "application/problem+json", p)
 }
 
-// WriteNotAllowed answers a method that a path does not take.
+// WriteNotAllowed responds to a method that a path does not accept.
 func WriteNotAllowed(w http.ResponseWriter, r *http.Request, methods []string) {
 	if slices.Contains(methods, "GET") {
 		methods = append(slices.Clone(methods), "HEAD")
@@ -120,7 +120,7 @@ func WriteNotAllowed(w http.ResponseWriter, r *http.Request, methods []string) {
 	WriteProblem(w, &Problem{Status: http.StatusMethodNotAllowed, Detail: r.URL.Path + " accepts " + list + ", not " + r.Method})
 }
 
-// WriteJSON answers with v, for people to read.
+// WriteJSON writes v as the response, indented for people.
 func WriteJSON(w http.ResponseWriter, status int, contentType string, v any) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)

@@ -130,7 +130,7 @@ func holdFor(n int64) int64 { return 2 * (n + StreamWindow) }
 // MostOf returns the size of the largest request that can be read with a hold of so many bytes.
 func MostOf(hold int64) int64 { return hold/2 - StreamWindow }
 
-// checkLength refuses a request by its length alone.
+// checkLength rejects a request by its length alone.
 func (in *Intake) checkLength(request proto.Message, n int64) (refused, err error) {
 	switch request.(type) {
 	case *rmqpb.SendMessageRequest:

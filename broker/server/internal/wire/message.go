@@ -28,7 +28,7 @@ const (
 	// (RocketMQ's maxTransactionRecoverySecond).
 	maxRecovery = time.Hour
 
-	// maxNamespace bounds the namespace of a topic, which answers repeat, in bytes.
+	// maxNamespace bounds the namespace of a topic, which responses repeat, in bytes.
 	maxNamespace = 255
 )
 

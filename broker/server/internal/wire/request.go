@@ -42,7 +42,7 @@ const (
 	entryHandle = 2
 )
 
-// checkSize refuses a request that would be too large when decoded; its own length was checked
+// checkSize rejects a request that would be too large when decoded; its own length was checked
 // before it was read. Bytes that cannot be decoded pass.
 func checkSize(request proto.Message, raw []byte) error {
 	switch request.(type) {

@@ -167,7 +167,7 @@ func codeOf(op string, st *status.Status) tidegate.Code {
 	return 0
 }
 
-// tooLarge reports whether gRPC refused a message for its size. It has no code for
+// tooLarge reports whether gRPC rejected a message for its size. It has no code for
 // that, so only its texts differ: the first is that of grpc-go, the second of grpc-java.
 func tooLarge(text string) bool {
 	return strings.Contains(text, "larger than max") || strings.Contains(text, "exceeds maximum size")

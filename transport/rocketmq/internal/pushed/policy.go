@@ -20,7 +20,7 @@ func ProducerSettings(s *rmqpb.Settings, can transport.Capabilities) transport.P
 		MaxAttempts: positive(s.GetBackoffPolicy().GetMaxAttempts()),
 		MaxBodySize: positive(s.GetPublishing().GetMaxBodySize()),
 	}
-	// The policy on the wire has no jitter, but producers that were refused
+	// The policy on the wire has no jitter, but producers that were throttled
 	// together must not come back together.
 	if d := delayer(s.GetBackoffPolicy(), backoff.Default().Jitter); d != nil {
 		p.Backoff = throttleBackoff(d, can)

@@ -120,7 +120,7 @@ func (n numbering) Clone() credentials.TransportCredentials {
 // it for metadata when the connection is chosen, and before it writes anything.
 type BatchGate struct{ Refused *Connection }
 
-// GetRequestMetadata refuses the request unless its connection announced batch.
+// GetRequestMetadata rejects the request unless its connection announced batch.
 func (g *BatchGate) GetRequestMetadata(ctx context.Context, _ ...string) (map[string]string, error) {
 	info, _ := credentials.RequestInfoFromContext(ctx)
 	c, _ := info.AuthInfo.(*Connection)
