@@ -50,8 +50,8 @@ const (
 	// connection with pings.
 	connWindow = 4 << 20
 
-	// patience is the time for which a request or response can wait for its client while others need
-	// its memory.
+	// patience is the time for which a request or response can wait for its client while others
+	// need its memory.
 	patience = time.Second
 
 	// readBuffer is the number of bytes that gRPC reads from a connection at once. gRPC starts a

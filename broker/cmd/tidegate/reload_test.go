@@ -152,7 +152,7 @@ func TestConfigCheck(t *testing.T) {
 		stdout, says string
 	}{
 		{[]string{"config", "check", good}, 0, "ok\n", ""},
-		{[]string{"config", "check", bad}, 2, "", "\n" + bad + ":1: \"grcp\" is unknown: did you mean grpc?\n" + bad + ":2: http is \"2\": give"},
+		{[]string{"config", "check", bad}, 2, "", "\n" + bad + ":1: \"grcp\" is unknown; did you mean grpc?\n" + bad + ":2: http is \"2\": give"},
 		{[]string{"config", "check", dir + "/none"}, 2, "", "no such file"},
 		{[]string{"config", "check"}, 2, "", "takes one argument"},
 		{[]string{"config", "chekc"}, 2, "", `"chekc"`},
