@@ -18,8 +18,8 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
-// Options are the settings of a broker. The zero value is a broker in memory
-// without limits of the backlog and of rates.
+// Options are the settings of a broker. The zero value is a broker in memory without limits of the
+// backlog and of rates.
 type Options struct {
 	// Dir is the data directory. Open creates it if it is missing. One broker at a time can use it.
 	// Empty means that everything is in memory.
@@ -29,7 +29,8 @@ type Options struct {
 	// that Close discards the data of a broker without Dir.
 	Memory *Memory
 
-	// Logger receives the events that an operator should know. Nil means no log.
+	// Logger receives events for operators, for example throttles and corrupt messages. Nil means
+	// no log.
 	Logger *slog.Logger
 
 	// MaxBacklog is the backlog limit of topics without a limit of their own. Zero means no limit.
@@ -202,9 +203,9 @@ func Open(o Options) (*Broker, error) {
 	return b, nil
 }
 
-// SetTransaction changes Options.Transaction of a broker in use. It holds from
-// the next check of each transaction on and is not kept on disk. Settings that
-// are not legal are an error and change nothing.
+// SetTransaction replaces Options.Transaction while the broker is in use. The new times apply from
+// the next check of each transaction on and are not stored on disk. Zero fields mean the defaults.
+// If a value is invalid, SetTransaction changes nothing and returns an error.
 func (b *Broker) SetTransaction(c TransactionConfig) error {
 	if err := c.Validate("Transaction"); err != nil {
 		return err
@@ -252,7 +253,9 @@ func (b *Broker) wait() {
 	}
 }
 
-// Healthy returns why the broker cannot store messages, and nil if it can.
+// Healthy returns nil if the store works, and otherwise an error with the cause: the store has
+// failed and needs a restart of the broker, or the broker is closed. A throttle and a full disk are
+// not errors of Healthy, because they end without a restart; see [Broker.Throttles].
 func (b *Broker) Healthy() error {
 	if err := b.store.Broken(); err != nil {
 		return fail.Store(err)

@@ -21,8 +21,8 @@ func (b *Broker) ProducerSettings(ctx context.Context, _ string) (transport.Prod
 	return transport.ProducerSettings{MaxAttempts: 3, Backoff: backoff.Default(), MaxBodySize: b.opts.MaxBodySize}, nil
 }
 
-// ConsumerSettings returns the group's settings, with those of the topic's
-// address, and makes the group if there is none.
+// ConsumerSettings returns the settings of a group for a topic, with the address settings of the
+// topic. It creates the group if there is none.
 func (b *Broker) ConsumerSettings(ctx context.Context, group, topic string) (transport.ConsumerSettings, error) {
 	end, err := b.beginWith(ctx)
 	if err != nil {
@@ -45,7 +45,8 @@ func (b *Broker) InvisibleBounds() (least, most time.Duration) {
 	return b.opts.MinInvisibleDuration, b.opts.MaxInvisibleDuration
 }
 
-// Queues returns AnyQueue: one receive serves all queues; 40402 if there is no such topic.
+// Queues returns only transport.AnyQueue, because one receive serves all queues. The error is 40402
+// if there is no such topic.
 func (b *Broker) Queues(ctx context.Context, _, topic string) ([]int, error) {
 	end, err := b.beginWith(ctx)
 	if err != nil {
@@ -58,7 +59,7 @@ func (b *Broker) Queues(ctx context.Context, _, topic string) ([]int, error) {
 	return []int{transport.AnyQueue}, nil
 }
 
-// Capabilities returns everything: the broker can do all that the contract has.
+// Capabilities returns all capabilities of package transport.
 func (b *Broker) Capabilities() transport.Capabilities {
 	return transport.Capabilities{Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, Snooze: true, Reconsume: true}
 }

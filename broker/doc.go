@@ -1,12 +1,15 @@
 // Package broker is the engine of the tidegate broker: topics with queues, consumer groups, leases,
-// the retry schedule, dead letters and throttling. It knows no wire protocol. Package broker/server
-// adds gRPC and HTTP; a [*Broker] is also a transport.Transport, for producers and consumers in the
+// the retry schedule, dead letters and throttling. It has no wire protocol: package broker/server
+// adds gRPC and HTTP. A [*Broker] is also a transport.Transport, for producers and consumers in the
 // same process.
+//
+// The five-digit numbers in this documentation, such as 40013, are RocketMQ's codes, which errors
+// have in tidegate.Error.Code.
 //
 // # State of a message
 //
-// A message has one state for each consumer group. The names are those of RocketMQ's consumption
-// retry (RocketMQ: consumption retry); Parked and Held are additions:
+// A message has one state for each consumer group. The names are RocketMQ's (RocketMQ: consumption
+// retry); Parked and Held are additions:
 //
 //	Ready         can be delivered
 //	Inflight      delivered; the group has not responded
@@ -16,8 +19,9 @@
 //	Parked        the attempts are exhausted; the message group waits for an operator
 //	Held          like Ready, but an earlier message of its message group is unfinished
 //
-// The next table has all changes of state. The first row whose condition holds applies. The broker
-// rejects a request for a change that has no row.
+// The next table has all changes of state. The first row whose condition holds applies. "exhausted:
+// park" means that the message is exhausted, as defined below, and that OnExhausted of the group is
+// park. The broker rejects a request for a change that has no row.
 //
 //	from          event         to            condition
 //	Ready         deliver       Inflight      -
@@ -65,38 +69,39 @@
 // RedriveParked is also the only source of a dead-letter event for a parked message.
 //
 // A message is exhausted if its attempts have reached the maximum of the group or address; negative
-// acknowledgements have a maximum of their own. Then [GroupConfig.OnExhausted] decides; park and
-// block apply only to messages with a message group, in FIFO groups. If a
-// consumer requests a dead letter before the last attempt, the message becomes a dead letter with
-// any OnExhausted, and its successors continue. After the last attempt OnExhausted decides
-// about such a request, because RocketMQ's push consumers of FIFO groups retry by themselves and
-// report exhausted attempts with this request.
+// acknowledgements have a maximum of their own. [GroupConfig.OnExhausted] then sets the next state:
+// dead-letter, block or park. Block and park apply only to messages with a message group, in FIFO
+// groups. If a consumer requests a dead letter before the last attempt, the message becomes a dead
+// letter with any OnExhausted, and its successors continue. After the last attempt OnExhausted
+// applies to such a request too, because RocketMQ's push consumers of FIFO groups retry by
+// themselves and report exhausted attempts with this request.
 //
 // [Broker.Rewind] makes messages of any state Ready again, as if they had never been delivered.
 //
 // # Promises
 //
-// The broker acknowledges a send when the message is on disk. One fsync serves all sends that wait.
+// The broker acknowledges a send when the message is on disk. One fsync serves all waiting sends.
 // Acknowledgements, failures, changes of the invisible duration and dead letters are on disk before
 // the response. The attempt number of each delivery after the first is on disk before the message
-// is handed out. That of a first delivery follows within 20 ms, so a crash or power failure can
-// cause a second delivery with attempt 1. Without a data directory the same code runs on a file
-// system in memory.
+// is handed out. The attempt number of a first delivery is synced to disk about 20 ms later, so
+// after a crash or power failure the message can be delivered with attempt 1 again. Without a data
+// directory the same code runs on a file system in memory.
 //
-// A message is delivered at least once. It is delivered again if its invisible duration ends before
-// the acknowledgement, and not earlier. If the ID of a message was stored in its topic within the
+// A message is delivered at least once. If its invisible duration ends before the acknowledgement,
+// the broker delivers it again. Until then the group receives it only once, unless a consumer
+// returns it or reports a failure. If the ID of a message was stored in its topic within the
 // duplicate window (2 minutes by default), the broker returns the first receipt and does not store
 // the message again.
 //
 // # Retries
 //
-// Attempts begin with 1. After a failure or timeout of a push consumer the broker delivers the
+// The first attempt is 1. After a failure or timeout of a push consumer the broker delivers the
 // message again when its retry interval has ended: the step of the group's retry schedule for this
 // attempt (10 s to 2 h, [GroupConfig].Retry), or the fixed interval of a FIFO group. A message of a
 // simple consumer is delivered again when its invisible duration has ended. After MaxAttempts (17:
-// one delivery and 16 retries) the message becomes a dead letter, unless OnExhausted of a FIFO
-// group is another. All these settings can be changed while the group is in use. A change also
-// applies to messages in flight.
+// one delivery and 16 retries) the message becomes a dead letter, unless the group is FIFO and its
+// OnExhausted is block or park. All these settings can be changed while the group is in use. A
+// change also applies to messages in flight.
 //
 // # FIFO
 //
@@ -108,20 +113,21 @@
 //
 // # Dead letters
 //
-// Dead letters are in the topic %DLQ%group. The first dead letter creates it; consumers can receive
-// from it like from any topic. A dead letter has the ID, body and properties of the message, and
-// further properties (DLQ_...) with its origin, its attempts and the reason. It is kept forever,
-// unless the topic is configured otherwise. A dead letter that fails again in the group's own
-// %DLQ%group stays there and is not delivered to the group again. Address settings and retry topics
-// use other topics for dead letters; [Group].DeadLetterTopics lists all of them.
+// The dead letters of a group are in the topic %DLQ%group: for example, those of group billing are
+// in %DLQ%billing. The first dead letter creates the topic. Consumers can receive from it as from
+// any topic. A dead letter has the ID, body and properties of the message, and further properties
+// (DLQ_...) with its origin, its attempts and the reason. Retention does not remove it unless the
+// topic is configured so. A dead letter that fails again in the group's own %DLQ%group stays there
+// and is not delivered to the group again. Address settings and retry topics use other topics for
+// dead letters; [Group].DeadLetterTopics lists all of them.
 //
 // # Address settings
 //
-// [AddressSettings] are Artemis's redelivery settings (Artemis: undelivered messages) for the
-// topics that a pattern matches: delays with multiplier and random part, delivery attempts, dead
-// letter address, automatic dead letter queues, expiry. If a pattern with a redelivery setting
-// matches a topic, the address settings replace the retry schedule and MaxAttempts of all groups
-// there. Each field comes from the most specific pattern that sets it.
+// [AddressSettings] are the redelivery settings of Apache ActiveMQ Artemis (Artemis: undelivered
+// messages) for the topics that a pattern matches: delays with multiplier and random part, delivery
+// attempts, dead letter address, automatic dead letter queues, expiry. If a pattern with a
+// redelivery setting matches a topic, the address settings replace the retry schedule and
+// MaxAttempts of all groups there. Each field comes from the most specific pattern that sets it.
 //
 // # Retry topics
 //
@@ -160,24 +166,26 @@
 //   - the rate of a topic ([Rate]) or of a client ([Quota])
 //   - the state of the storage ([Pressure])
 //
-// The error contains the time after which to retry, if the broker can estimate it. A backlog limit
-// ends at 80 % of its value; from then on the sending clients share the drain rate. Receives are
-// never throttled, because they reduce the backlog. [Broker.Throttles] lists the limits and which
-// of them reject sends now; [Broker.SetLimits] changes the limits of the whole broker.
+// The error contains the time after which to retry, if the broker can estimate it. A throttle by
+// backlog ends when the backlog has fallen to 80 % of the limit. After that, each sending client
+// gets a fair share of the rate at which consumers reduce the backlog. Receives are never
+// throttled, because they reduce the backlog. [Broker.Throttles] lists the limits and which of them
+// reject sends now; [Broker.SetLimits] changes the limits of the whole broker.
 //
 // # Retention
 //
-// Messages are removed after 72 hours, above a size, or when all groups have consumed them, as the
-// topic is configured ([Retention]). [Broker.PurgeTopic] removes all messages at once. Both return
-// the disk space. A group that loses messages it has not consumed has a warning in the log and a
-// count in [Subscription].Overtaken. Messages in flight or waiting for a retry are not removed.
+// [Retention] of a topic removes messages by age (72 hours by default), by size, or when all groups
+// have consumed them. It does not remove messages in flight or waiting for a retry. If it removes
+// messages that a group has not consumed, the broker logs a warning and counts them in
+// [Subscription].Overtaken. [Broker.PurgeTopic] removes all messages at once, including those in
+// flight. Both free disk space.
 //
 // # Full or damaged disk
 //
 // If a write finds no disk space, the broker rejects all sends and repeats the write until there is
-// space. Consumers continue in a reserve of 64 MiB, which the data directory holds. To keep the
-// reserve for them, the broker also rejects commits and does not move due delayed messages to their
-// queues. No restart is needed.
+// space. Consumers continue: the broker then deletes a reserve file of 64 MiB in the data directory
+// and writes their progress to that space. To keep this space for consumers, the broker also
+// rejects commits and does not move due delayed messages to their queues. No restart is needed.
 //
 // A corrupt message is logged, counted and skipped. Open fails if settings are corrupt, or if logs
 // changed after an orderly close.

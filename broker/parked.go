@@ -124,11 +124,12 @@ func (b *Broker) parkers(group, topic string) (subs []*subscription.Subscription
 	return subs, nil
 }
 
-// RedriveParked sends parked message groups on, in order, the failed message first, and returns
-// when this is on disk. Attempts count anew. If the dead letter of a failed message cannot be
-// written, the message group stays parked. With an error, the result has the message groups that
-// were sent on. The error is 40403 or 40402 if the group or the topic does not exist, and 40401 if
-// the named message group is not parked. The end of ctx ends the call between two topics.
+// RedriveParked makes the messages of parked message groups ready again, in order, the failed
+// message first. It returns when this is on disk. Attempts count from 1 again. If the dead letter
+// of a failed message cannot be written, the message group stays parked. If RedriveParked returns
+// an error, the result counts the message groups that were redriven before it. The error is 40403
+// or 40402 if the group or the topic does not exist, and 40401 if the named message group is not
+// parked. The end of ctx ends the call between two topics.
 func (b *Broker) RedriveParked(ctx context.Context, group string, sel ParkedSelection) (ParkedRedrive, error) {
 	done, err := b.redriveParked(ctx, group, sel)
 	return done, fail.WithOp("RedriveParked", err)

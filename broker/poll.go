@@ -21,7 +21,7 @@ const (
 	maxAttemptID = 255
 )
 
-// A Poll is a receive with the server's knowledge of the client.
+// A Poll is a receive request with further fields for servers.
 type Poll struct {
 	transport.ReceiveRequest
 
@@ -49,18 +49,18 @@ func (b *Broker) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*ti
 
 // Poll receives up to p.Max messages, at most 128, and waits for the first one up to p.Wait. It
 // returns no deliveries and no error if there was no message. The attempt number of each delivery
-// is written before Poll returns it.
+// is written before Poll returns it; it is on disk if it is above 1.
 //
-// A receive with the AttemptID of an earlier one repeats that one. It ends the earlier receive if
-// that still waits. Otherwise it returns the deliveries of the earlier one that are still in
-// flight: with the same attempts, the rest of their invisible durations, and new handles that
-// replace the old ones. If no delivery is in flight, it is a new receive, or returns none at once
-// if p.Repeat is set.
+// A receive with the AttemptID of an earlier receive repeats it. If the earlier receive still
+// waits, Poll ends it. If deliveries of the earlier receive are still in flight, Poll returns them
+// with the same attempts, the rest of their invisible durations, and new handles that replace the
+// old ones. If none is in flight, Poll receives new messages, or returns none at once if p.Repeat
+// is set.
 //
-// Poll creates a group that does not exist; it begins at the oldest message. Poll rejects an
-// invisible duration out of bounds (40011), an AttemptID of more than 255 bytes, a negative Max or
-// Wait, and a Queue below transport.AnyQueue. If ctx ends, Poll returns its cause and takes no
-// message.
+// Poll creates a group that does not exist. The new group begins at the oldest message. Poll
+// rejects an invisible duration out of bounds (40011), an AttemptID of more than 255 bytes, a
+// negative Max or Wait, and a Queue below transport.AnyQueue. If ctx ends, Poll returns its cause
+// and takes no message.
 func (b *Broker) Poll(ctx context.Context, p Poll) ([]*tidegate.Delivery, error) {
 	ds, err := b.poll(ctx, p)
 	return ds, fail.WithOp("ReceiveMessage", err)

@@ -28,8 +28,9 @@ type Reconsumed struct {
 // message of the topic that it is received from.
 //
 // It returns when both are on disk. If the process ends in between, the group receives only the new
-// message. If ctx ends during the wait for the disk, the effect is that of Ack. The error is 40000
-// if the group has no retry topics, and 40013 if the handle is not valid any more.
+// message. If ctx ends while ReconsumeLater waits for the disk, both may have happened, and the
+// error has MaybeStored set. The error is 40000 if the group has no retry topics, and 40013 if the
+// handle is not valid any more.
 func (b *Broker) ReconsumeLater(ctx context.Context, d *tidegate.Delivery, m ReconsumeMode) (Reconsumed, error) {
 	r, err := b.reconsumeLater(ctx, d, m)
 	return r, fail.WithOp("ReconsumeLater", err)
@@ -57,9 +58,9 @@ func (b *Broker) reconsumeLater(ctx context.Context, d *tidegate.Delivery, mode 
 
 // NegativeAck reports that a message could not be consumed, and returns when this is on disk. The
 // message is delivered again after the delay; 0 means the group's NegativeAck.Delay. No new message
-// is stored. Neither the group's MaxAttempts nor the delays of address settings apply, but
-// NegativeAck.MaxRedeliveries: after these the message becomes a dead letter. The error is 40011 if
-// the delay is negative or above 864 000 s, and 40013 if the handle is not valid any more.
+// is stored. The group's MaxAttempts and the delays of address settings do not apply. After
+// NegativeAck.MaxRedeliveries the message becomes a dead letter. The error is 40011 if the delay is
+// negative or above 864 000 s, and 40013 if the handle is not valid any more.
 func (b *Broker) NegativeAck(ctx context.Context, d *tidegate.Delivery, delay time.Duration) error {
 	_, err := b.negativeAck(ctx, d, delay)
 	return fail.WithOp("NegativeAck", err)
@@ -68,8 +69,8 @@ func (b *Broker) NegativeAck(ctx context.Context, d *tidegate.Delivery, delay ti
 var _ transport.Reconsumer = (*Broker)(nil)
 
 // Reconsume is [Broker.ReconsumeLater], or [Broker.NegativeAck] if mode.Negative is set. It returns
-// the fate of the message. Its errors are theirs, and 40000 if the mode has two of Delay, Level and
-// Negative, except for Negative with Delay.
+// the fate of the message. It returns the errors of these methods. The error is also 40000 if mode
+// has both Delay and Level, or both Level and Negative.
 func (b *Broker) Reconsume(ctx context.Context, d *tidegate.Delivery, mode transport.ReconsumeMode) (transport.RetryResult, error) {
 	const op = "Reconsume"
 	if mode.Negative {

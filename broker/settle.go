@@ -15,10 +15,11 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Ack acknowledges deliveries. It returns an error for each of them, in their order, when the
-// acknowledgements are on disk: 40013 if the handle is not valid any more. If ctx ends while Ack
-// waits for the disk, the messages may be acknowledged, and the error has MaybeStored set. The
-// other settlements behave in the same way.
+// Ack acknowledges deliveries. It returns when the acknowledgements are on disk. The result has an
+// entry for each delivery, in their order: nil, or an error, which is 40013 if the handle is not
+// valid any more. If ctx ends while Ack waits for the disk, the messages may be acknowledged, and
+// the error has MaybeStored set. The same applies to [Broker.Retry],
+// [Broker.ChangeInvisibleDuration], [Broker.DeadLetter], [Broker.Snooze] and [Broker.NegativeAck].
 func (b *Broker) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 	errs := make([]error, len(ds))
 	end, err := b.beginWith(ctx)
@@ -73,10 +74,10 @@ func (b *Broker) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 //
 //   - After its last attempt the message becomes a dead letter, or is parked or blocked as
 //     [GroupConfig].OnExhausted decides. A reason that is not empty is recorded.
-//   - If a push consumer received the message, and address settings have redelivery settings for
-//     its topic, it is delivered again after their delay (0 by default).
-//   - Otherwise it is delivered again when the time after has passed from now. For
-//     [transport.ByLadder] this is the retry interval of its topic and group for its attempt.
+//   - If a push consumer received the message, and address settings with a redelivery setting match
+//     its topic, the message is delivered again after their delay (0 by default).
+//   - Otherwise the message is delivered again after the duration after, counted from now.
+//     [transport.ByLadder] means the retry interval of the topic and group for this attempt.
 //
 // The error is 40011 if after is negative, or exceeds both MaxInvisibleDuration and the longest
 // interval of the group and topic, and 40013 if the handle is not valid any more.
@@ -109,8 +110,9 @@ func (b *Broker) longestRetry(d *tidegate.Delivery, after time.Duration) time.Du
 // ChangeInvisibleDuration keeps the message invisible for dur from now on. It returns the handle
 // that replaces d.Handle, when the change is on disk. A dur of 0 returns the message to the queue:
 // for a simple consumer as a timeout, for a push consumer as a release, and the attempt does not
-// count. A delivery ends MaxInvisibleDuration after it was handed out, with all changes. The error
-// is 40011 if dur is negative or exceeds that, and 40013 if the handle is not valid any more.
+// count. A delivery ends at the latest MaxInvisibleDuration after it was handed out; changes do not
+// extend this limit. The error is 40011 if dur is negative or exceeds the limit, and 40013 if the
+// handle is not valid any more.
 func (b *Broker) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
 	return b.changeInvisible(ctx, d, dur, d.Handle)
 }
@@ -148,16 +150,17 @@ func (b *Broker) changeInvisible(ctx context.Context, d *tidegate.Delivery, dur 
 }
 
 // DeadLetter makes the message a dead letter of its group at once, and returns when the dead letter
-// is on disk. It does nothing if it is repeated, or if the group has finished the message. It is
-// also valid after the invisible duration, until another consumer receives the message.
+// is on disk. A repetition, or a call after the group has finished the message, has no effect and
+// returns nil. It is also valid after the invisible duration, until another consumer receives the
+// message.
 func (b *Broker) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) error {
 	_, err := b.DeadLetterResult(ctx, d, reason)
 	return err
 }
 
-// DeadLetterResult is DeadLetter and returns the fate of the message: a dead letter, or in the
-// last attempt of a FIFO group the fate that [GroupConfig].OnExhausted chooses. The fate is
-// FateUntold if the group was done with the message before.
+// DeadLetterResult is DeadLetter and also returns the fate of the message: a dead letter, or in the
+// last attempt of a FIFO group the state that [GroupConfig].OnExhausted specifies. The fate is
+// transport.FateUntold if the group had finished the message before.
 func (b *Broker) DeadLetterResult(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
 	out, err := b.settle(ctx, d, consume.Settlement{Event: consume.EventDeadLetter, Attempt: d.Attempt, Reason: reason})
 	if err != nil || out.To == 0 {

@@ -27,7 +27,7 @@ type Stats struct {
 	Refused map[RefusalReason]int64
 
 	// Throttled counts messages that were rejected with tidegate.ErrThrottled, by Throttle.Limit or
-	// "client quota". Every limit is a key, and so is "other": the keys are always the same.
+	// "client quota". Every limit and "other" are keys, also with a count of 0.
 	Throttled map[string]int64
 
 	// RetryLateness has the times from the end of a retry interval to the moment at which the
@@ -104,8 +104,8 @@ type SubscriptionStats struct {
 	Oldest, Undelivered time.Duration
 }
 
-// AttemptBounds are the highest attempts of the classes of SubscriptionStats.Deliveries. The last
-// class has no bound.
+// AttemptBounds are the upper bounds of the counts in SubscriptionStats.Deliveries: Deliveries[i]
+// counts attempts up to AttemptBounds[i] and above the previous bound. The last count has no bound.
 var AttemptBounds = subscription.AttemptBounds
 
 // A RefusalReason is the reason for which a message was not stored.
@@ -116,11 +116,11 @@ const (
 	RefusedThrottled RefusalReason = "throttled"       // by a limit; see Stats.Throttled
 	RefusedInvalid   RefusalReason = "invalid"         // the message is invalid, or the topic does not accept its type
 	RefusedNoTopic   RefusalReason = "topic_not_found" // there is no such topic
-	RefusedUnknown   RefusalReason = "unknown"         // the message may be stored: the store failed, or the sender left
-	RefusedOther     RefusalReason = "other"           // the broker is closing, or the context had ended
+	RefusedUnknown   RefusalReason = "unknown"         // the message may be stored: the store failed, or the context ended during the write
+	RefusedOther     RefusalReason = "other"           // the broker is closing, or the context had ended before the write
 )
 
-// StoreStats is one of the two databases.
+// StoreStats has the statistics of one of the two databases.
 type StoreStats struct {
 	Commit        Histogram // duration of commits in seconds, with the fsync if they wait for it
 	CommitRecords Histogram // records of a commit, which share an fsync

@@ -7,8 +7,9 @@ type Topic struct {
 	Name string `json:"name"`
 	TopicConfig
 
-	// AutoCreated is true for an auto-created dead-letter topic. The broker deletes it when all of
-	// its messages are consumed; PutTopic makes it permanent.
+	// AutoCreated is true for an automatic dead letter queue of address settings
+	// (AutoCreateDeadLetterResources). The broker deletes it when groups have consumed all of it,
+	// unless AutoDeleteQueues is false. PutTopic makes it permanent.
 	AutoCreated bool `json:"auto_created,omitempty"`
 
 	// Messages and Bytes count all stored messages, consumed or not.
@@ -60,7 +61,7 @@ type Subscription struct {
 	Backlog      Backlog `json:"backlog"`       // all of these, and their bytes
 
 	// ParkedGroups is the number of parked message groups. BlockedGroups is the number of message
-	// groups whose head is retried without end after its last attempt.
+	// groups whose oldest message is retried without end after its last attempt (OnExhaustedBlock).
 	ParkedGroups  int64 `json:"parked_groups"`
 	BlockedGroups int64 `json:"blocked_groups"`
 

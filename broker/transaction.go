@@ -49,7 +49,7 @@ type TransactionEnd struct {
 // A TransactionCheck requests the result of a transaction from a producer, which responds with
 // Broker.EndTransaction.
 type TransactionCheck struct {
-	Message       *tidegate.Message // with its topic; the receiver's own
+	Message       *tidegate.Message // with its topic; the receiver may change it
 	TransactionID string
 	Number        int // of this check, from 1
 
