@@ -80,9 +80,9 @@ const (
 	PropertyExpired           = "_AMQ_ACTUAL_EXPIRY"   // time of the expiry, in milliseconds since 1970
 )
 
-// PropertyDeadLetterRedrives counts how often a message was redriven from the dead letters. It
-// stays with the message if that becomes a dead letter again. A message to send may have it, so
-// that programs can forward such messages.
+// PropertyDeadLetterRedrives is the number of redrives of a message from the dead letters. The
+// message keeps the property if it becomes a dead letter again. A producer may send a message with
+// it, so programs can forward redriven messages.
 const PropertyDeadLetterRedrives = "DLQ_REDRIVES"
 
 // DeadLetterPrefix precedes the group's name in the name of its dead letter topic.
@@ -91,7 +91,7 @@ const DeadLetterPrefix = "%DLQ%"
 // DeadLetterTopic returns the topic of a consumer group's dead letters.
 func DeadLetterTopic(group string) string { return DeadLetterPrefix + group }
 
-// A DeadLetter is the origin of a dead letter and the reason of its end.
+// A DeadLetter is the origin of a dead letter and the reason why it became one.
 type DeadLetter struct {
 	Topic     string // topic of the original send
 	MessageID string
@@ -116,7 +116,7 @@ func (m *Message) DeadLetter() (DeadLetter, bool) {
 		Group:     m.Properties[PropertyDeadLetterGroup],
 		Reason:    m.Properties[PropertyDeadLetterReason],
 	}
-	// The letter itself counts more than a number.
+	// A malformed number does not make the dead letter unreadable.
 	d.Queue, _ = strconv.Atoi(m.Properties[PropertyDeadLetterQueue])
 	d.Offset, _ = strconv.ParseInt(m.Properties[PropertyDeadLetterOffset], 10, 64)
 	d.Attempts, _ = strconv.Atoi(m.Properties[PropertyDeadLetterAttempts])

@@ -1,8 +1,9 @@
 // Package deadletter lists dead letters, groups them by the reason of their failure, edits them,
 // and sends them back without loss or duplicates.
 //
-// A [Source] has the dead letters of a consumer group: [Broker] reads them from a tidegate broker
-// over its HTTP administration; [Queue] receives them from %DLQ%group of a RocketMQ.
+// A [Source] has the dead letters of a consumer group. [Broker] reads them over the HTTP
+// administration interface of a tidegate broker. [Queue] receives them from the topic %DLQ%group,
+// for example of a RocketMQ.
 //
 //	src := deadletter.Broker{Client: client, Group: "billing"}
 //	classes, err := deadletter.Summarize(ctx, src, deadletter.Filter{})
@@ -14,21 +15,24 @@
 //
 // # A redrive
 //
-// [Redrive] sends dead letters back at a limited rate. It stops if too many fail, and skips those
-// with three earlier redrives. DryRun shows its decisions without effects.
+// [Redrive] sends dead letters back to their topics at a limited rate (Options.PerSecond). It stops
+// if too many of them fail (MaxFailures), and skips messages that were already redriven three times
+// (MaxGenerations). With DryRun it reports its decisions and sends nothing.
 //
-// The journal is an audit trail in JSON lines, and makes a redrive resumable: one journal is one
-// job. After a crash, call Redrive again with the same journal. Each message is sent back once:
+// The journal is a file of JSON lines: an audit trail of the redrive, and its state. All calls of
+// Redrive with the same journal are one job. After a crash, call Redrive again with the same
+// journal. Each message is sent back once:
 //
 //   - On a tidegate broker, an unedited message is stored in its topic and removed from the dead
 //     letters in one write of the broker.
-//   - An edited message, and every message of a Queue, is sent with an ID that depends only on its
-//     first ID and the number of the redrive. It is removed afterwards. The journal records the
-//     intent before the send and the result after it.
+//   - An edited message, and every message of a Queue, is sent as a new message. Its ID depends
+//     only on the message's first ID and the number of the redrive. The dead letter is removed
+//     after the send. The journal records the intent before the send and the result after it.
 //
-// A crash between intent and result repeats the send with the same ID. A tidegate broker stores it
-// once within the duplicate window of the topic, by default 2 minutes. A RocketMQ stores it again:
-// consumers recognize it by its ID, for example with package consumer/inbox.
+// After a crash between intent and result, the next run repeats the send with the same ID. A
+// tidegate broker drops the repeated message within the duplicate window of the topic, by default 2
+// minutes. A RocketMQ stores the message twice: consumers recognize the duplicate by its ID, for
+// example with package consumer/inbox.
 //
 // Only one redrive of a journal may run at a time.
 package deadletter

@@ -14,10 +14,10 @@ import (
 // The events of a journal.
 const (
 	EventBegin    = "begin"    // a run begins
-	EventIntent   = "intent"   // the letter will be sent back
+	EventIntent   = "intent"   // the letter is about to be sent back
 	EventRedriven = "redriven" // the letter is stored in its topic
 	EventFailed   = "failed"   // the letter stays, and a later run tries it again
-	EventSkipped  = "skipped"  // the letter stays because of a rule
+	EventSkipped  = "skipped"  // the letter stays; Event.Why has the reason
 	EventEnd      = "end"      // the run has ended
 )
 

@@ -18,8 +18,8 @@ type Letter struct {
 	// letter was listed without bodies.
 	Message tidegate.Message
 
-	// Origin has the origin of the message and the reason of the dead letter. RocketMQ stores
-	// neither; there all fields except Redrives are zero.
+	// Origin has the origin of the message and the reason why it became a dead letter. RocketMQ
+	// records neither; there all fields except Redrives are zero.
 	Origin tidegate.DeadLetter
 
 	StoredAt time.Time // time at which it became a dead letter
@@ -32,9 +32,9 @@ type Letter struct {
 // Generation returns the number of earlier redrives of the message.
 func (l *Letter) Generation() int { return l.Origin.Redrives }
 
-// Fingerprint returns a short text that is equal for dead letters of the same topic and the same
-// reason. Numbers, identifiers and quoted texts in the reason do not count, because they differ
-// from message to message.
+// Fingerprint returns a hash of the original topic and the first line of the reason, as 12
+// hexadecimal digits. It ignores upper and lower case, words with digits and quoted texts in the
+// reason. For example, "order 17 not found" and "order 18 not found" have the same fingerprint.
 func (l *Letter) Fingerprint() string {
 	sum := sha256.Sum256([]byte(l.Origin.Topic + "\x00" + normal(l.Origin.Reason)))
 	return hex.EncodeToString(sum[:6])
@@ -53,7 +53,7 @@ func normal(reason string) string {
 type Filter struct {
 	Topic       string    // topic of the original send
 	MessageIDs  []string  // any of these
-	Reason      string    // a part of the reason
+	Reason      string    // a part of the reason; upper and lower case differ
 	Fingerprint string    // see Letter.Fingerprint
 	Since       time.Time // it became a dead letter at this time or later
 	Before      time.Time // it became a dead letter before this time

@@ -21,42 +21,48 @@ type Options struct {
 	// RocketMQ has no original topic, and fails without To.
 	To string
 
-	// Edit changes a message before it is sent. After an error of Edit the dead letter does not
-	// change. Edit must not change ID and Topic. It requires Sender. Nil means no change.
+	// Edit changes a message before it is sent. It must not change ID or Topic. If Edit returns an
+	// error, the message counts as failed and its dead letter stays. Edit requires Sender. Nil
+	// means no change.
 	Edit func(*tidegate.Message) error
 
-	// Sender is the transport for messages that are edited or come from a Queue. A redrive from a
-	// Broker without Edit does not use it. Nil means none.
+	// Sender sends edited messages and all messages of a Queue. A redrive from a Broker without
+	// Edit, and a redrive from a Queue with DryRun, need no Sender. Nil means none.
 	Sender transport.Sender
 
-	// Journal is the path of the audit trail. An existing journal is continued: letters that it
-	// records as sent are not sent again. It is required unless DryRun is set.
+	// Journal is the path of the journal file. Redrive creates the file or continues an existing
+	// one: letters that it records as sent are not sent again. Required unless DryRun is set;
+	// DryRun ignores it.
 	Journal string
 
-	// Actor is recorded in the journal: the person or program behind the redrive. Zero means
+	// Actor is the person or program that started the redrive, for the journal. Empty means
 	// unknown.
 	Actor string
 
-	// DryRun decides and reports without any change. Default: false.
+	// DryRun reports the decisions without sending or removing a letter. From a Queue it leases and
+	// releases the letters, as [List] does. On RocketMQ this costs each letter an attempt. Default:
+	// false.
 	DryRun bool
 
-	// PerSecond is the number of messages sent back in each second. Default: 100.
+	// PerSecond is the maximum rate, in messages per second. Default: 100.
 	PerSecond float64
 
-	// Limit is the number of letters that this run sends back. Zero means no limit.
+	// Limit is the maximum of letters that this run sends back. Zero means no limit.
 	Limit int
 
-	// MaxGenerations is the maximum of redrives of one message, 1 to 3. Default: 3.
+	// MaxGenerations is the maximum of redrives of one message, in all jobs together, 1 to 3.
+	// Letters that have reached it are skipped. Default: 3.
 	MaxGenerations int
 
-	// MaxFailures is the largest share of failures, 0 to 1, among the last 50 results. Above it the
-	// run stops, once there are 10 results. A message that becomes a dead letter again during the
-	// job is a failure too. Negative means 0: one failure among these results stops the run.
-	// Default: 0.1.
+	// MaxFailures is the largest accepted share of failures among the last 50 results, 0 to 1. The
+	// run stops when there are at least 10 results and the share is larger. A message that becomes
+	// a dead letter again during the job counts as a failure. Negative means 0: one failure among
+	// these results stops the run. Default: 0.1.
 	MaxFailures float64
 
-	// OnEvent is called on the caller's goroutine for each event in the journal; with DryRun, for
-	// each intent and skip. Nil means none.
+	// OnEvent is called on the caller's goroutine for each event after it was written to the
+	// journal. With DryRun it is called for intents and skips only. Letters that Filter does not
+	// select have no event. Nil means none.
 	OnEvent func(Event)
 }
 
@@ -139,15 +145,16 @@ func (o Options) withDefaults(src Source) (Options, error) {
 
 // A Report counts the results of a run of a redrive.
 type Report struct {
-	Seen     int            `json:"seen"`     // dead letters of the source
+	Seen     int            `json:"seen"`     // letters read from the source
 	Redriven int            `json:"redriven"` // sent back; with DryRun, to be sent back
 	Failed   int            `json:"failed"`   // not sent back; a later run tries them again
 	Returned int            `json:"returned"` // sent back, and dead letters again during the job
 	Skipped  map[string]int `json:"skipped"`  // the number of letters that each rule skipped
 
-	// Recovered counts letters that a run before a crash sent back without recording it. Unresolved
-	// counts letters of a Queue that another run has leased, or whose lease ended before their
-	// removal: run the job again after the lease.
+	// Recovered counts letters of a Broker that an earlier run sent back but did not record before
+	// it crashed. Unresolved counts letters of a Queue that a crashed run still leases, or whose
+	// lease ended before their removal. If it is not 0, run the job again when the leases have
+	// ended.
 	Recovered  int `json:"recovered"`
 	Unresolved int `json:"unresolved"`
 

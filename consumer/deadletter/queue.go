@@ -11,19 +11,19 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A Queue is the source of a group's dead letters that receives from %DLQ%group, for example on a
-// RocketMQ. The consumer group As leases the letters while a listing or a redrive runs. The
-// remaining letters are released at its end.
+// A Queue is a source that receives a group's dead letters from the topic %DLQ%group, for example
+// of a RocketMQ. The consumer group As leases the letters while a listing or a redrive runs. At the
+// end of the listing or redrive the letters that were not removed are released.
 //
-// On RocketMQ a letter keeps the number of its attempts in Group, and each release costs one more.
-// A letter that reaches the maximum of As moves to %DLQ%As. As must therefore be a group for this
-// purpose only, with at least 100 attempts (mqadmin updateSubGroup -g As -r 1000). With fewer,
-// listings and redrives fail before they receive. If a letter is in its last attempt of As, they
-// return an error after all letters.
+// On RocketMQ a letter keeps the number of its attempts in Group, and each release adds one. A
+// letter that reaches the maximum of As moves to %DLQ%As. Use As for this purpose only, with at
+// least 100 attempts, for example by mqadmin updateSubGroup -g As -r 1000. With fewer attempts,
+// listings and redrives return an error and receive nothing. If a letter is in its last attempt of
+// As, they process all letters and then return an error.
 //
-// A group without %DLQ%group has no letters. After a query for a missing topic, a RocketMQ proxy
-// reports the topic as missing for about 20 s, also if it is created in that time. A listing just
-// before the first dead letter therefore makes the listings in these 20 s empty.
+// If the topic %DLQ%group does not exist, the group has no letters. After a query for a missing
+// topic, a RocketMQ proxy reports the topic as missing for about 20 s, even if it is created in the
+// meantime. Listings within 20 s after such a query therefore return no letters.
 type Queue struct {
 	Transport interface {
 		transport.Receiver

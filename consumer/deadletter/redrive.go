@@ -16,11 +16,18 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Redrive sends dead letters back in the order of the source. It returns a report, also with an
-// error. It blocks until it has processed all letters, a rule stops it, or ctx ends. Throttled
-// sends wait as long as the server requests and are not failures. The error matches
-// ErrTooManyFailures, wraps context.Cause(ctx), or is an error of the source or the journal. To
-// continue after an error, call Redrive again with the same journal.
+// Redrive sends dead letters back in the order of the source. It blocks until it has processed all
+// letters, has reached Limit or MaxFailures, an error stops it, or ctx ends. After a throttled send
+// it waits at least as long as the server requests and repeats the send; this is not a failure.
+//
+// Redrive returns a report, also with an error. The error
+//
+//   - matches [ErrTooManyFailures] if MaxFailures stopped the run;
+//   - wraps context.Cause(ctx) if ctx has ended;
+//   - otherwise is an error of the options, the source or the journal, or the error of a send that
+//     found the server unavailable five times.
+//
+// To continue after an error, call Redrive again with the same journal.
 func Redrive(ctx context.Context, src Source, o Options) (Report, error) {
 	o, err := o.withDefaults(src)
 	if err != nil {

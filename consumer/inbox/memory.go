@@ -9,13 +9,12 @@ import (
 	"github.com/tidegate/tidegate/consumer"
 )
 
-// DefaultCapacity is the number of messages that a Memory remembers by default.
+// DefaultCapacity is the default number of records of a Memory.
 const DefaultCapacity = 100_000
 
-// A Memory is an inbox in memory. It remembers a bounded number of consumed
-// messages and forgets the oldest ones first. Goroutines may share it, and all
-// consumers of a process that belong to one group should. Create it with
-// [NewMemory].
+// A Memory is an inbox in memory. It keeps a bounded number of records, of all groups together, and
+// drops the oldest ones first. Several goroutines may share it. All consumers of a group in a
+// process should use the same Memory. Create it with [NewMemory].
 type Memory struct {
 	capacity int
 
@@ -28,8 +27,8 @@ type Memory struct {
 // A key names a message for one consumer group.
 type key struct{ group, id string }
 
-// NewMemory returns an inbox that remembers up to capacity consumed messages.
-// Zero or less means DefaultCapacity.
+// NewMemory returns an inbox that keeps up to capacity records of consumed messages. Zero or less
+// means DefaultCapacity.
 func NewMemory(capacity int) *Memory {
 	if capacity <= 0 {
 		capacity = DefaultCapacity
@@ -37,10 +36,11 @@ func NewMemory(capacity int) *Memory {
 	return &Memory{capacity: capacity, running: map[key]chan struct{}{}, done: map[key]*list.Element{}}
 }
 
-// Handler returns a handler that calls next unless the message was consumed
-// before. If next is at work on the same message in another goroutine, the
-// handler waits for it or for the end of ctx. An error or a panic of next leaves
-// the message unconsumed.
+// Handler returns a handler that calls next unless the message is recorded as consumed. The message
+// is recorded when next returns nil; after an error or a panic it is not.
+//
+// While another goroutine handles the same message, the handler waits until that call has returned.
+// It then calls next only if that call failed. If ctx ends first, the handler returns its cause.
 func (m *Memory) Handler(next consumer.Handler) consumer.Handler {
 	return func(ctx context.Context, d *tidegate.Delivery) error {
 		k := key{d.ConsumerGroup, d.ID}

@@ -12,10 +12,10 @@ import (
 	"github.com/tidegate/tidegate/consumer"
 )
 
-// DefaultTable is the name of the table of an SQL inbox by default.
+// DefaultTable is the default name of the table of an SQL inbox.
 const DefaultTable = "tidegate_inbox"
 
-// A Dialect is the kind of SQL that a database understands.
+// A Dialect selects the SQL syntax for a database.
 type Dialect int
 
 // The dialects.
@@ -25,21 +25,21 @@ const (
 	MySQL
 )
 
-// Options configure an [SQL]. The zero value is usable with SQLite.
+// Options configure an [SQL]. The zero value is valid and means SQLite.
 type Options struct {
-	// Dialect is the kind of SQL of the database. Zero means SQLite.
+	// Dialect is the SQL syntax of the database. Zero means SQLite.
 	Dialect Dialect
 
-	// Table is the table's name: letters, digits and '_', with a schema in front
-	// if wanted ("app.inbox"). Empty means DefaultTable.
+	// Table is the table's name: letters, digits and '_', optionally after a schema, for example
+	// "app.inbox". Empty means DefaultTable.
 	Table string
 
-	// TxOptions are those of the transactions. Nil means the driver's defaults.
+	// TxOptions are the options of each transaction. Nil means the driver's defaults.
 	TxOptions *sql.TxOptions
 }
 
-// An SQL is an inbox in a database. Goroutines and processes may share its
-// table. Create it with [NewSQL].
+// An SQL is an inbox in a database. Several goroutines may share an SQL, and several processes may
+// share its table. Create it with [NewSQL].
 type SQL struct {
 	db                    *sql.DB
 	tx                    *sql.TxOptions
@@ -48,8 +48,8 @@ type SQL struct {
 
 var tableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?$`)
 
-// NewSQL returns an inbox in db. It does not connect; [SQL.CreateTable] creates
-// the table.
+// NewSQL returns an inbox in db. It neither connects to the database nor creates the table; see
+// [SQL.CreateTable]. The error joins all faults of the arguments.
 func NewSQL(db *sql.DB, o Options) (*SQL, error) {
 	if o.Table == "" {
 		o.Table = DefaultTable
@@ -90,10 +90,11 @@ func invalid(subject, text string) error {
 	return &tidegate.Error{Op: "inbox.NewSQL", Subject: subject, Code: tidegate.CodeBadRequest, Message: text}
 }
 
-// CreateTable creates the inbox's table unless it exists. Programs that manage
-// their schema themselves create the same columns: consumer_group and
-// message_id, which are the primary key, and consumed_at, in milliseconds since
-// 1970.
+// CreateTable creates the inbox's table unless it exists. A program that manages its schema by
+// itself creates the same columns instead:
+//
+//   - consumer_group and message_id, VARCHAR(255), which together are the primary key;
+//   - consumed_at, BIGINT, the time in milliseconds since 1970.
 func (s *SQL) CreateTable(ctx context.Context) error {
 	if _, err := s.db.ExecContext(ctx, s.create); err != nil {
 		return fmt.Errorf("inbox: create the table: %w", err)
@@ -101,18 +102,18 @@ func (s *SQL) CreateTable(ctx context.Context) error {
 	return nil
 }
 
-// A TxHandler consumes a delivery within a database transaction. It must neither
-// commit nor roll back tx. Effects outside of tx can happen more than once.
+// A TxHandler consumes a delivery within a database transaction. It must neither commit nor roll
+// back tx. Effects outside of tx, such as a request to another service, can happen more than once.
 type TxHandler func(ctx context.Context, tx *sql.Tx, d *tidegate.Delivery) error
 
-// Handler returns a handler that calls next in a transaction that also records
-// the message. A message that was recorded before is acknowledged without a
-// call of next. An error or a panic of next rolls the transaction back, and the
-// consumer treats it as usual. Two deliveries of a message at the same time wait
-// for one another in the database.
+// Handler returns a handler that records the message and calls next in one transaction. If the
+// message is recorded already, the handler returns nil without calling next. After an error or a
+// panic of next the transaction is rolled back, and the handler returns the error or passes on the
+// panic. If two deliveries of a message are handled at the same time, the database makes the second
+// insert wait until the first transaction has ended.
 //
-// If the response to the commit is lost, the handler returns an error, the
-// message comes again, and the record shows whether it was consumed.
+// If the response to the commit is lost, the handler returns an error, and the consumer retries the
+// message. The retry calls next only if the database did not commit.
 func (s *SQL) Handler(next TxHandler) consumer.Handler {
 	return func(ctx context.Context, d *tidegate.Delivery) error {
 		tx, err := s.db.BeginTx(ctx, s.tx)
@@ -141,9 +142,9 @@ func (s *SQL) Handler(next TxHandler) consumer.Handler {
 	}
 }
 
-// Purge forgets the messages that were consumed before t and returns their
-// number. A message that comes again after that is consumed again, so keep
-// records for longer than the broker keeps messages.
+// Purge deletes the records of messages that were consumed before t and returns their number. A
+// message that is delivered again after the deletion is handled again. Keep the records for longer
+// than the broker retains messages.
 func (s *SQL) Purge(ctx context.Context, t time.Time) (int64, error) {
 	result, err := s.db.ExecContext(ctx, s.purge, t.UnixMilli())
 	if err != nil {

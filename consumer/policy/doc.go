@@ -8,8 +8,8 @@
 //		{Properties: map[string]string{"tenant": "acme"}, MaxAttempts: 5},
 //	}}
 //
-// A [Policy] sets some values for the messages that it matches. Each value comes from the most
-// specific of the policies that match the message and set the value. A value that no policy sets
+// A [Policy] sets values for the messages that it matches. If several policies match a message,
+// each value comes from the most specific one that sets it. A value that no matching policy sets
 // comes from Subscription.Retry, the server's settings or the default, in this order.
 //
 // A policy is more specific than another one if it

@@ -19,7 +19,7 @@ type Policy struct {
 	// original send. Empty means every topic.
 	Topic string
 
-	// Tag is the message's tag. Empty means every tag, and no tag.
+	// Tag is the message's tag. Empty means every message, with and without a tag.
 	Tag string
 
 	// Properties are user properties of the message with their values. An empty value means any
@@ -31,12 +31,12 @@ type Policy struct {
 	// Redelivery settings of the topic's address on a tidegate broker override it.
 	Retry backoff.Policy
 
-	// MaxAttempts is the number of deliveries, including the first. After the last one has failed,
-	// the message ends as Exhausted sets. A lower maximum of the server overrides it.
+	// MaxAttempts is the maximum of deliveries, including the first. After the last one has failed,
+	// Exhausted applies. A lower maximum of the server overrides it.
 	MaxAttempts int
 
-	// Exhausted is the end of a message whose delivery number MaxAttempts has failed. For a message
-	// that has reached the server's maximum, the settings of the server apply instead.
+	// Exhausted selects the end of a message whose last attempt by MaxAttempts has failed. If the
+	// server's maximum is lower, the settings of the server apply instead.
 	Exhausted Exhaustion
 }
 
@@ -63,9 +63,9 @@ func (e Exhaustion) String() string {
 	return "invalid"
 }
 
-// ServerSchedule returns the value of [Policy].Retry for the server's own retry schedule. It
-// overrides the Retry of less specific policies and of the subscription. Its own delays are those
-// of [backoff.RetryLadder].
+// ServerSchedule returns the value of [Policy].Retry that selects the server's own retry schedule.
+// It overrides the Retry of less specific policies and of the subscription. Its method Delay
+// returns the delays of [backoff.RetryLadder], which can differ from the server's.
 func ServerSchedule() backoff.Policy { return serverSchedule{backoff.RetryLadder()} }
 
 type serverSchedule struct{ backoff.Steps }
