@@ -2,76 +2,76 @@ package transporttest
 
 import "github.com/tidegate/tidegate/transport"
 
-// Guarantees are promises of the contract that not every server keeps, beside those
-// that a server announces as [transport.Capabilities]. The zero value describes Apache
-// RocketMQ 5.2.0 with its own proxy; a tidegate broker keeps [AllGuarantees]. Where a
-// server lacks one, the suite asserts the behaviour that the server documents, or leaves the
-// assertion out and logs the guarantee's name.
+// Guarantees are promises of package transport that some servers do not keep and that no
+// [transport.Capabilities] announce. The zero value describes Apache RocketMQ 5.2.0 with its own
+// proxy. A tidegate broker keeps [AllGuarantees]. For a missing guarantee the suite logs the name
+// and checks the behaviour of RocketMQ 5.2 instead, or checks nothing.
 type Guarantees struct {
-	// ExactWaits: a receive waits for ReceiveRequest.Wait and not longer, and with 0 it
-	// returns at once. RocketMQ 5.2 waits 5 s at least and 20 s at most.
+	// ExactWaits: without a message a receive returns after ReceiveRequest.Wait; 0 means at once.
+	// RocketMQ 5.2 waits for at least 5 s and at most 20 s.
 	ExactWaits bool
 
-	// RetriesWakeReceives: a waiting receive returns a message at the moment its retry
-	// delay or its invisible duration ends. RocketMQ 5.2 returns it at the end of a
-	// receive that waits, up to 20 s later, or 1 s to 2 s late.
+	// RetriesWakeReceives: a waiting receive returns a message as soon as its retry delay or its
+	// invisible duration ends. RocketMQ 5.2 returns it 1 s to 2 s late, or at the end of the
+	// receive's wait, up to 20 s late.
 	RetriesWakeReceives bool
 
-	// FullReceives: a receive returns all visible messages up to its bounds. RocketMQ 5.2
-	// may return fewer, because it reads some of the queues.
+	// FullReceives: a receive returns all visible messages up to its maximum of messages and bytes.
+	// RocketMQ 5.2 may return fewer, because a receive reads only some of the queues.
 	FullReceives bool
 
-	// BoundsBytes: the server keeps to ReceiveRequest.MaxBytes. RocketMQ 5.2 ignores it; the
-	// transport releases the messages beyond it, which spends an attempt of each.
+	// BoundsBytes: the server returns at most ReceiveRequest.MaxBytes. RocketMQ 5.2 ignores
+	// MaxBytes. The transport then releases the messages beyond it, which costs each an attempt.
 	BoundsBytes bool
 
-	// CancelledReceivesEnd: the server takes no message on behalf of a receive that the
-	// client cancelled while it waited. RocketMQ 5.2 may hand a later message to it; the
+	// CancelledReceivesEnd: the server delivers no message to a receive that the client cancelled
+	// during its wait. RocketMQ 5.2 may still deliver one; the client does not get it, and the
 	// message is redelivered after its invisible duration.
 	CancelledReceivesEnd bool
 
 	// RefusesStaleHandles: settling with a handle that was replaced fails with
-	// tidegate.ErrInvalidHandle. RocketMQ 5.2 reports success for an Ack, which then has
-	// no effect, and makes a dead letter even after the delivery has expired.
+	// [tidegate.ErrInvalidHandle]. RocketMQ 5.2 may report success for such an Ack, which has no
+	// effect. It creates a dead letter even after the invisible time of the delivery has ended.
 	RefusesStaleHandles bool
 
-	// RepeatsChanges: a transport.ChangeRepeater gets the same handle again.
-	// RocketMQ 5.2 creates another one.
+	// RepeatsChanges: a [transport.ChangeRepeater] that repeats a change of an invisible duration
+	// gets the handle of the first response again. RocketMQ 5.2 makes another change and returns
+	// another handle.
 	RepeatsChanges bool
 
-	// RefusesEmptyBodies: a send without a body fails with tidegate.CodeMessageBodyEmpty.
-	// RocketMQ 5.2 stores the message, and receives of its queue fail with 50001.
+	// RefusesEmptyBodies: a send without a body fails with [tidegate.CodeMessageBodyEmpty].
+	// RocketMQ 5.2 stores the message, and receives from its queue fail with 50001.
 	RefusesEmptyBodies bool
 
-	// PushesThrottleBackoff: ProducerSettings has the server's own backoff for throttled
-	// sends. RocketMQ 5.2 pushes one backoff for retries of every kind; it is shorter than
-	// the default of producers, which remains in force.
+	// PushesThrottleBackoff: ProducerSettings has a backoff of the server for throttled sends.
+	// RocketMQ 5.2 pushes one backoff for retries of every kind. It is shorter than the producers'
+	// default, so the transport leaves it out and the default applies.
 	PushesThrottleBackoff bool
 
-	// GroupsFlow: a message group that waits for a settlement or a retry holds no other
-	// message group. RocketMQ 5.2 locks the queue with all its message groups.
+	// GroupsFlow: a message group that waits for a settlement or a retry does not block other
+	// message groups. RocketMQ 5.2 locks the queue with all its message groups.
 	GroupsFlow bool
 
-	// TimeoutsTakeTheLadder: a delivery to a push consumer that expires is redelivered
-	// after the group's retry delay. RocketMQ 5.2 redelivers it without that delay.
+	// TimeoutsTakeTheLadder: after the invisible time of a delivery to a push consumer has ended,
+	// the message is redelivered after the group's retry delay. RocketMQ 5.2 redelivers it without
+	// that delay.
 	TimeoutsTakeTheLadder bool
 
-	// DeadLettersAtOnce: a message is in the dead letter queue as soon as its last attempt
-	// has ended. RocketMQ 5.2 moves it when a later receive finds it.
+	// DeadLettersAtOnce: a message is in the dead letter topic as soon as its last attempt has
+	// ended. RocketMQ 5.2 moves it there when a later receive of the group reads it.
 	DeadLettersAtOnce bool
 
-	// DeadLetterOrigins: a dead letter names its origin and its reason
-	// (tidegate.Delivery.DeadLetter), and keeps the properties of the message.
-	// RocketMQ 5.2 records neither and adds properties of its own.
+	// DeadLetterOrigins: [tidegate.Message.DeadLetter] returns the origin and the reason of a dead
+	// letter, and the properties of the message do not change otherwise. RocketMQ 5.2 records
+	// neither origin nor reason, and adds properties of its own.
 	DeadLetterOrigins bool
 
-	// Recall: a transport.Recaller can cancel a delayed message. RocketMQ 5.2 has no such
-	// request: receipts have no recall handle, and Recall fails with
-	// tidegate.CodeNotImplemented.
+	// Recall: a [transport.Recaller] can cancel a delayed message. RocketMQ 5.2 has no such
+	// request: receipts have no recall handle, and Recall fails with [tidegate.CodeNotImplemented].
 	Recall bool
 }
 
-// AllGuarantees returns the guarantees of a server that keeps the whole contract.
+// AllGuarantees returns the guarantees of a server that keeps all promises of package transport.
 func AllGuarantees() Guarantees {
 	return Guarantees{
 		ExactWaits: true, RetriesWakeReceives: true, FullReceives: true, BoundsBytes: true, CancelledReceivesEnd: true,

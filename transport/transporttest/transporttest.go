@@ -1,13 +1,13 @@
-// Package transporttest is the conformance suite for implementations of the transport contract. It
-// has one test for each promise of package transport.
+// Package transporttest is the conformance suite for implementations of [transport.Transport]. Its
+// cases check the promises in the comments of package transport.
 //
 //	func TestTransport(t *testing.T) {
 //		transporttest.Run(t, func(t *testing.T) transporttest.Fixture { … }, transporttest.Options{Virtual: true})
 //	}
 //
-// Servers differ in their [transport.Capabilities], which they announce, and in their
-// [Guarantees]. [Options] names both; the zero value is a real RocketMQ 5.2. The suite
-// logs each case that it leaves out with the name of the missing capability or guarantee.
+// Servers differ in their [transport.Capabilities], which they announce, and in their [Guarantees],
+// which they do not announce. Set both in [Options]; the zero values describe Apache RocketMQ 5.2.
+// The suite skips the cases that need a missing capability or guarantee, and logs their names.
 package transporttest
 
 import (
@@ -28,67 +28,68 @@ type TopicType string
 
 // The types that the suite needs.
 const (
-	// Normal topics take messages without a message group.
+	// Normal topics accept messages without a message group.
 	Normal TopicType = "NORMAL"
-	// FIFO topics take messages with a message group, and no others.
+	// FIFO topics accept only messages with a message group.
 	FIFO TopicType = "FIFO"
-	// Delay topics take messages with a delivery time; for a transport.Recaller.
+	// Delay topics accept messages with a delivery time. Needed to test a [transport.Recaller].
 	Delay TopicType = "DELAY"
-	// Transaction topics take half messages; for a transport.Transactor.
+	// Transaction topics accept half messages. Needed to test a [transport.Transactor].
 	Transaction TopicType = "TRANSACTION"
 )
 
 // A GroupConfig holds the settings of a new consumer group.
 type GroupConfig struct {
-	FIFO        bool            // messages of one message group one at a time, in order
-	MaxAttempts int             // deliveries of a message, the first included
+	FIFO        bool            // deliver the messages of a message group in order, one at a time
+	MaxAttempts int             // maximum of deliveries of a message, including the first
 	Retry       []time.Duration // the retry schedule; one step for a FIFO group
 }
 
-// A Fixture is a transport to a server. The names that the suite gives to topics and
-// groups are unique to the run and the case, so the server may have others.
+// A Fixture is a transport to a server. The server may have other topics and groups: the suite
+// creates its own, with names that are unique to the run and the case.
 type Fixture struct {
 	Transport transport.Transport
 
 	// CreateTopic creates a topic, with several queues if the server has queues.
 	CreateTopic func(ctx context.Context, name string, t TopicType) error
 
-	// CreateGroup creates a consumer group, which begins with the oldest message.
+	// CreateGroup creates a consumer group that starts at the oldest message of a topic.
 	CreateGroup func(ctx context.Context, name string, c GroupConfig) error
 }
 
-// Options configure a run of the suite. The zero value means real time and a server like RocketMQ
-// 5.2.
+// Options configure a run of the suite. The zero value means real time and the capabilities and
+// guarantees of RocketMQ 5.2. For a real RocketMQ 5.2 also set Unit to 5 s.
 type Options struct {
-	// Capabilities are exactly those that the transport has after its first response. They select
-	// the cases that run.
+	// Capabilities are the capabilities that the transport must report after the server's first
+	// response. They select the cases that run. Zero means none, as of RocketMQ 5.2.
 	Capabilities transport.Capabilities
 
-	// Guarantees are those that the server keeps. Zero means those of RocketMQ 5.2.
+	// Guarantees are the guarantees that the server keeps. Zero means those of RocketMQ 5.2.
 	Guarantees Guarantees
 
-	// Virtual runs each case, fixture included, in a testing/synctest bubble:
-	// times are then checked to 10 ms, and goroutines that are left fail the
-	// case. It needs a server within the process.
+	// Virtual runs each case in a [testing/synctest] bubble, including the call of newFixture. The
+	// default of Slack is 10 ms then, and a goroutine that is still running at the end fails the
+	// case. The server must run in the same process, without sockets. False means real time and
+	// cases in parallel.
 	Virtual bool
 
-	// Unit is the time that the cases count in. Receives wait for one or two units;
-	// invisible durations are two to four units, and one unit where a server has
-	// Capabilities.Snooze. RocketMQ 5.2 needs 5 s, since its shortest wait is 5 s and its
-	// shortest invisible duration 10 s. Zero means 10 s with Virtual, else 500 ms, which
-	// needs a server with lowered minima.
+	// Unit scales the durations of the cases. Receives wait for one or two units. Invisible
+	// durations are two to four units, or one unit on servers with Capabilities.Snooze. RocketMQ
+	// 5.2 needs 5 s: its shortest wait is 5 s, and its shortest invisible duration is 10 s. Zero
+	// means 10 s with Virtual and 500 ms without; with 500 ms the server must accept invisible
+	// durations of 500 ms.
 	Unit time.Duration
 
-	// Slack is how much later than expected something may happen. Zero means 10 ms with
-	// Virtual, else half a unit.
+	// Slack is the largest accepted delay of an event after its expected time. Zero means 10 ms
+	// with Virtual, and half a unit without.
 	Slack time.Duration
 
 	only func(testCase) bool // of the suite's own tests; nil: every case
 }
 
-// Run runs the suite. It calls newFixture once for each case, with the t of the case. newFixture
-// registers the release of its resources with t.Cleanup. The release must tolerate that the case
-// has closed the transport.
+// Run runs the suite. It calls newFixture once for each case, with the t of the case, and closes
+// the transport at the end of the case. newFixture registers the release of other resources with
+// t.Cleanup. These functions run after the transport was closed.
 func Run(t *testing.T, newFixture func(t *testing.T) Fixture, opts Options) {
 	t.Helper()
 	if opts.Unit == 0 {
