@@ -10,8 +10,9 @@ import (
 // An Attempt is the event of one decision: an attempt for one message and the step after it. Each
 // message of a shared request has its own event.
 //
-// A throttled server delays the waiting messages too. If that ends a waiting message, the message
-// has an event with Inputs.Waited above 0 and a Duration of 0.
+// The pause after a throttle also counts against the limits of the messages that wait in the queue
+// (see [Inputs].Waited). If a waiting message reaches a limit, its send fails without an attempt;
+// the event then has a Duration and a Messages of 0.
 type Attempt struct {
 	Topic     string
 	MessageID string

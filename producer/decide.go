@@ -11,9 +11,9 @@ import (
 // Inputs are all inputs of the decision after an attempt. They contain no pointers, so a program
 // can record them, for example as JSON, and compute the decision again with [Decide].
 type Inputs struct {
-	// Attempts is the number of attempts, including this one. Throttles is the number of throttled
-	// ones, plus the throttled requests of other messages that this message waited for in the
-	// queue. Waited is the number of the latter.
+	// Attempts is the number of attempts, including this one. Waited is the number of pauses, after
+	// throttles of other messages, that this message waited for in the queue. Throttles is the
+	// number of throttled attempts plus Waited.
 	Attempts, Throttles, Waited int
 
 	// MaxAttempts, MaxThrottles and MaxThrottleTime are the limits in effect.
@@ -37,7 +37,8 @@ type Inputs struct {
 	// BudgetSpent is true if Options.Budget rejected the retry.
 	BudgetSpent bool
 
-	// RetryAfter is the delay that the server asked for. Negative: do not retry.
+	// RetryAfter is the delay that the server requested; negative means that the server requested
+	// no further attempt. Zero means that the server requested nothing.
 	RetryAfter time.Duration
 
 	// ContextEnded is true if the caller's ctx ended, Closed if the producer was closed, and

@@ -1,6 +1,6 @@
 // Package producer sends messages and retries failed sends: at once after a transient failure, and
-// with growing delays while the server throttles. It does not retry where another attempt is
-// pointless. [Options].OnAttempt observes every attempt and the decision after it.
+// with growing delays while the server throttles. It does not retry after permanent errors.
+// [Options].OnAttempt observes every attempt and the decision after it.
 //
 //	p, err := producer.New(t, producer.Options{})
 //	receipt, err := p.Send(ctx, &tidegate.Message{Topic: "orders", Body: body})
@@ -16,8 +16,9 @@
 //   - throttled (reply code 530, TOO_MANY_REQUESTS): wait Backoff.Delay(n), or as
 //     long as the server requests if that is longer, and send again;
 //   - transient (connection lost, no response in time, a failure of the server):
-//     send again at once, at another server if there is one. From the second attempt
-//     on, an attempt waits for a connection;
+//     send again at once, at another server if there is one. If such failures repeat,
+//     the retries wait (Options.Pacing). Retries wait for a connection; the first attempt
+//     does not;
 //   - permanent (the request is wrong, or not permitted): stop;
 //   - ctx ended, or the producer was closed: stop.
 //
@@ -25,8 +26,8 @@
 // its error has the necessary and the remaining time.
 //
 // A message keeps its ID in all attempts. If only the response was lost, a failed attempt may have
-// been stored; [SendError].MaybeStored reports that. A server that remembers IDs stores a message
-// with the same ID only once.
+// been stored; [SendError].MaybeStored reports that. A server that detects duplicate IDs stores
+// such a message only once.
 //
 // # Spool
 //
@@ -36,11 +37,13 @@
 //
 // # Shared requests
 //
-// If the transport supports it ([transport.LaneSender]) and the server announces it, messages share
-// requests. A call to an idle server sends at once. While two requests are under way, further
-// messages queue, and the next request takes the whole queue. If the server rejects a shared
-// request because of one message, the producer isolates that message, and the others are stored.
+// If the transport supports it ([transport.LaneSender]) and the server announces it, messages of one
+// topic to one server share requests. If no such request is under way, a message is sent at once.
+// At most two requests are under way. A second request waits for up to 5 ms for further messages.
+// Later messages queue, and the next request takes as many of them as the server permits. If the
+// server rejects a shared request because of one message, the producer sends that message
+// separately, and the others are stored.
 //
-// After a throttle the producer pauses the server's messages. Then it sends one message as a probe.
-// It sends the others once the probe was accepted.
+// After a throttle the producer pauses all sends of the topic to that server. Then it sends one
+// message as a probe. It sends the others once the server has accepted the probe.
 package producer

@@ -27,7 +27,7 @@ type SendError struct {
 	Needed, Remaining time.Duration
 
 	// MaybeStored is true if at least one failed attempt may have been stored. Sending the message
-	// again can create a duplicate, unless it keeps its ID and the server remembers IDs.
+	// again can create a duplicate, unless it keeps its ID and the server detects duplicate IDs.
 	MaybeStored bool
 
 	op string // "send to" if empty

@@ -63,7 +63,7 @@ type Options struct {
 	// Delay(1) after the second. Nil means the server's setting, or backoff.Default() if the
 	// setting is unknown. The setting of a server without tidegate's features cannot shorten the
 	// wait below backoff.Default(), because RocketMQ uses one setting for all retries, by default
-	// 10 ms × 2 up to 1 s.
+	// 10 ms, doubled after each retry, up to 1 s.
 	Backoff backoff.Policy
 
 	// MaxThrottles is a separate limit for throttled attempts; MaxAttempts then counts the other
@@ -118,11 +118,13 @@ type Options struct {
 	MaxBodySize int
 
 	// Limiter permits attempts: before every attempt of a message the producer waits for one event,
-	// until the send's ctx ends. If the limiter returns an error, the send stops with it
-	// ([StopLimiter]). A limiter with a method Observe(error), such as ratelimit.Adaptive, is used
-	// before first attempts only, and receives the result of every attempt. It paces throttled
-	// servers, so the producer pauses these only as long as they request. Several producers may
-	// share a limiter. Nil means none.
+	// until the send's ctx ends. If the limiter returns an error, the send fails with [StopLimiter]
+	// and that error. Several producers may share a limiter. Nil means none.
+	//
+	// A limiter with a method Observe(error), such as ratelimit.Adaptive, is called before first
+	// attempts only. Its Observe receives the result of every attempt. Such a limiter lowers the
+	// rate after a throttle itself. The producer then pauses a throttled server only if the server
+	// requests it, for the requested time.
 	Limiter ratelimit.Limiter
 
 	// Budget bounds the retries of all producers that share it: each message earns a part of a

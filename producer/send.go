@@ -69,18 +69,18 @@ func (it *item) await() {
 //
 // An error, a [*SendError], means that the message was not accepted and that done is not called:
 // msg or done is nil, msg is invalid, the producer is closed or full, or ctx ended. SendAsync
-// blocks only while the producer is full, if [Options].WhenFull is WaitWhenFull. ctx bounds the
-// whole send and usually outlives SendAsync. If ctx ends later, the message fails at once and no
-// longer counts in MaxPending.
+// blocks only while the producer is full (see [Options].WhenFull). ctx bounds the whole send, so do
+// not cancel it when SendAsync returns. If ctx ends before the result, the message fails at once
+// and no longer counts in MaxPending.
 //
 // Messages of one topic and message group are sent in the order of the calls of Send, SendAsync and
 // SendBatch, also if one of them fails. Other messages have no order. Do not change msg before done
 // is called.
 //
 // The producer calls the functions one after the other, in the order of the results, from its own
-// goroutine and without a lock. The stored messages of a message group have their results in the
-// order of the messages. A failed message can have its result earlier, for example when its ctx
-// ends. A slow function delays the later ones, and the producer fills up. done must not call Close,
+// goroutine and without a lock. Within a message group the results of the stored messages come in
+// the order of the messages. The result of a failed message can come earlier, for example when its
+// ctx ends. A slow function delays the later ones, and the producer fills up. done must not call Close,
 // because Close waits for it. A panic in done is logged and otherwise ignored.
 func (p *Producer) SendAsync(ctx context.Context, msg *tidegate.Message, done func(tidegate.Receipt, error)) error {
 	if msg != nil && done == nil {

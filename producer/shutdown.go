@@ -12,7 +12,7 @@ import (
 type Accounts struct {
 	Accepted  int // by Send, SendAsync and SendBatch
 	Delivered int // accepted by the server
-	Failed    int // ended with an error before the producer was stopped
+	Failed    int // ended with an error, without those in Undelivered
 	Spooled   int // on disk in Options.Spool when their callers received the result
 	Drained   int // spooled messages that the server accepted, including those of an earlier process
 
@@ -35,9 +35,12 @@ func (p *Producer) Flush(ctx context.Context) error { return p.ledger.Flush(ctx)
 // Shutdown stops the producer: it rejects further messages, waits until the accepted ones have
 // their results, and returns the accounts. If ctx ends first, Shutdown aborts the remaining
 // messages, lists them in Accounts.Undelivered, and returns context.Cause(ctx) too. With
-// Options.Spool it moves them to the spool instead. It then waits at most a second for requests
-// with messages of the spool, and does not use the spool after its return. Shutdown does not wait
-// for a transport that ignores the cancellation of its request; Close does.
+// Options.Spool it moves them to the spool instead. Shutdown does not wait for a transport that
+// ignores the cancellation of its request; Close does.
+//
+// With Options.Spool Shutdown also stops the sending of spooled messages. It waits for requests
+// under way until ctx ends, for at most a second, and then cancels them; their messages stay in the
+// spool. The producer does not use the spool after Shutdown has returned.
 //
 // Shutdown can be called in any state, more than once, and by several goroutines.
 func (p *Producer) Shutdown(ctx context.Context) (Accounts, error) {

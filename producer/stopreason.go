@@ -5,20 +5,20 @@ type StopReason int
 
 // The reasons to stop.
 const (
-	NotStopped      StopReason = iota // it goes on, or succeeded
+	NotStopped      StopReason = iota // the send succeeded, or another attempt follows
 	StopInvalid                       // the message can never be sent; no attempt was made
 	StopPermanent                     // the same request would fail again
 	StopExhausted                     // MaxAttempts were made
 	StopThrottled                     // the server throttled for longer than MaxThrottles or MaxThrottleTime allows
-	StopPushedBack                    // the server asked not to try again
+	StopPushedBack                    // the server requested no further attempt
 	StopDeadline                      // the next attempt could not end before the deadline of ctx
 	StopLimiter                       // Options.Limiter returned an error
 	StopContext                       // ctx ended
 	StopClosed                        // the producer or its transport was closed
-	StopFull                          // the producer holds as many messages or bytes as it may; no attempt was made
+	StopFull                          // MaxPending or MaxPendingBytes is reached; no attempt was made
 	StopBudget                        // Options.Budget has no retry left
 	StopHalfMessage                   // the half message of a transaction failed; it is never sent twice
-	StopSpool                         // the message had to go to Options.Spool, which did not take it
+	StopSpool                         // Options.Spool rejected the message
 )
 
 // String returns the reason in words.
@@ -61,10 +61,10 @@ type DelaySource int
 
 // The sources of a delay.
 const (
-	NoDelay       DelaySource = iota // none: the next attempt is made at once, or there is none
-	BackoffDelay                     // the backoff policy, after a throttled attempt
-	PushBackDelay                    // the server asked for it, and for longer than the policy
-	PacingDelay                      // the pacing of repeated transient failures
+	NoDelay       DelaySource = iota // there is no wait, or no next attempt
+	BackoffDelay                     // Options.Backoff, after a throttled attempt
+	PushBackDelay                    // the server requested a longer wait than Options.Backoff or Pacing
+	PacingDelay                      // Options.Pacing, after repeated transient failures
 )
 
 // String returns the lower-case name.
