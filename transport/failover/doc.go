@@ -14,10 +14,10 @@
 // endpoint in the list that works; if none works, they stay. Attempts that wait for a connection to
 // the old endpoint end, so that the next attempts use the new one.
 //
-// The other endpoints are probed with Ping. Sends return to an earlier endpoint once it has worked
-// for [Options].SwitchBack. If sends leave it again soon, it has to work for twice as long the next
-// time, up to 32 times as long. An endpoint with recurring faults therefore does not make sends
-// flap.
+// The Transport probes the other endpoints with Ping. Sends return to an endpoint that precedes the
+// active one in the list once it has worked for [Options].SwitchBack. If sends leave it again
+// within ten times that time, it has to work for twice as long the next time, up to 32 times as
+// long. Sends therefore do not switch back and forth when the faults of an endpoint recur.
 //
 // # Receiving
 //
@@ -25,7 +25,8 @@
 // do not use. No endpoint can be treated as drained: other programs may switch at other times, a
 // retry can be due hours after the last new message, and operators send dead letters back. The
 // price is one waiting receive for each queue of each endpoint. Receives from an endpoint that is
-// down fail and are repeated at the pace of the consumer, by default at most about every 36 s.
+// down fail, and the consumer repeats each after its ReceiveBackoff: by default after about 1 s at
+// first, and after at most 36 s later.
 // [Transport.Queues] returns the queues of all endpoints, for separate Receives. A delivery is
 // settled at its endpoint; Delivery.Endpoint begins with the endpoint's name.
 //

@@ -43,12 +43,13 @@ type Options struct {
 	Failures int
 
 	// ThrottleGrace is the time for which an endpoint may throttle without accepting a message
-	// before sends leave it. Negative means that throttling is never a reason to leave. Default: 30
-	// s.
+	// before sends leave it. Negative means that throttling is never a reason to leave.
+	// Default: 30 s.
 	ThrottleGrace time.Duration
 
-	// SwitchBack is the time for which an earlier endpoint must work before sends return to it. It
-	// doubles after each early relapse, up to 32 times. Negative values are invalid. Default: 60 s.
+	// SwitchBack is the time for which an earlier endpoint must work before sends return to it. The
+	// time doubles, up to 32 times SwitchBack, each time that sends leave the endpoint again within
+	// ten times the time. Negative values are invalid. Default: 60 s.
 	SwitchBack time.Duration
 
 	// ProbeInterval is the time between probes of an endpoint. Endpoints that are not active are
@@ -56,8 +57,8 @@ type Options struct {
 	// makes sends leave an endpoint. Negative values are invalid. Default of each: 1 s.
 	ProbeInterval, ProbeTimeout time.Duration
 
-	// OnSwitch is called after each switch, in order, by one goroutine. It may block; later events
-	// wait for it, and so does Close. Nil means none.
+	// OnSwitch is called after each switch, in order, by one goroutine. It may block. Later events
+	// and Close wait for it. While 64 events wait, sends do not switch. Nil means none.
 	OnSwitch func(Event)
 
 	// Logger receives a warning for each switch. Nil means no logging.
@@ -211,7 +212,8 @@ func (t *Transport) Active() string { return t.now().Name }
 
 func (t *Transport) now() *end { return t.ends[t.active.Load()] }
 
-// Close closes the transports of all endpoints.
+// Close closes the transports of all endpoints, and waits for probes and for OnSwitch. The error joins
+// those of the transports.
 func (t *Transport) Close() error {
 	t.cancel()
 	errs := make([]error, len(t.ends))

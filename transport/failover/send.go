@@ -52,9 +52,9 @@ func (e *end) results(list []transport.SendResult) []transport.SendResult {
 	return list
 }
 
-// Send sends to the active endpoint, in one attempt, whose results count for switching. While a
-// send waits for a connection (transport.AwaitConnection) and the endpoint is left, it ends with an
-// error that matches tidegate.ErrUnavailable. The other errors are those of the endpoint's
+// Send sends to the active endpoint, in one attempt. Its results count for switching. A send that
+// waits for a connection (transport.AwaitConnection) ends when sends switch to another endpoint;
+// its error then matches tidegate.ErrUnavailable. The other errors are those of the endpoint's
 // transport.
 func (t *Transport) Send(ctx context.Context, msgs []*tidegate.Message) []transport.SendResult {
 	if len(msgs) == 0 {
