@@ -41,8 +41,8 @@ func (i *Instrumentation) PushOptions(o consumer.PushOptions) consumer.PushOptio
 }
 
 // Middleware puts a span around the handler and measures it. The span's parent is the span
-// of the message's send. The handler's ctx has the span. A handler's error and a panic
-// are the span's error.
+// of the message's send. The handler's ctx has the span. If the handler returns
+// an error or panics, the span has the status Error.
 func (i *Instrumentation) Middleware(next consumer.Handler) consumer.Handler {
 	return func(ctx context.Context, d *tidegate.Delivery) error {
 		ctx, span := i.start(extract(ctx, d.TraceContext), opProcess, trace.SpanKindConsumer, &d.Message,

@@ -16,15 +16,17 @@
 //
 // # Metrics
 //
-// By the conventions: messaging.client.operation.duration and messaging.client.sent.messages
+// Defined by the conventions: messaging.client.operation.duration and messaging.client.sent.messages
 // for sends (operation "send"), messaging.client.consumed.messages and
-// messaging.process.duration for deliveries (operation "process"). Of tidegate:
+// messaging.process.duration for deliveries (operation "process"). Defined by tidegate:
 //
 //   - tidegate.producer.attempts counts attempts, by their class ("ok", "throttled", "transient",
-//     "permanent") and, if the send ended without success, by the reason (tidegate.stop_reason);
+//     "permanent", "cancelled") and, if the send ended without success, by the reason
+//     (tidegate.stop_reason);
 //   - tidegate.consumer.deliveries counts deliveries, by their disposition ("acked", "retried",
 //     "dead-lettered", and the others of [consumer.Disposition]);
 //   - tidegate.consumer.receive.failures counts failed receives.
 //
-// No attribute of a metric depends on a message, except for its topic.
+// The topic is the only field of a message in the attributes of metrics, so the number of series
+// does not grow with the number of messages.
 package oteltidegate

@@ -13,17 +13,19 @@
 // # One attempt
 //
 // A call makes one attempt. For calls whose ctx comes from transport.AwaitConnection,
-// github.com/hashicorp/go-retryablehttp tries to connect once a second until it succeeds. It never
-// repeats a request that reached a connection, and never retries a throttled response.
+// github.com/hashicorp/go-retryablehttp tries to connect once a second until it succeeds or ctx
+// ends. It never repeats a request that reached a connection, and never retries a throttled
+// response.
 //
 // # Differences from transport/rocketmq
 //
 // The HTTP API lacks some features of gRPC:
 //
 //   - A change of an invisible duration whose response was lost cannot be repeated
-//     (no transport.ChangeRepeater): the delivery is over with its lease.
-//   - There are no transactions, since a broker asks about them over a stream.
-//   - Settings of topics and groups need the right to observe them. Without it, defaults hold.
-//   - The broker's address for producers and consumers is the one given to New: there
-//     are no routes.
+//     (no transport.ChangeRepeater): the broker redelivers the message when the lease ends.
+//   - There are no transactions, because the broker sends transaction checks over a gRPC stream.
+//   - A client reads the settings of topics and groups only with the permission to observe them.
+//     Without it, the client uses defaults.
+//   - There are no routes: all requests go to the address given to New.
+//   - A receive cannot select one queue.
 package rest

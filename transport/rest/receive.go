@@ -55,8 +55,8 @@ type delivery struct {
 	InvisibleFor string            `json:"invisible_for"`
 }
 
-// Receive implements transport.Receiver. The broker waits for 20 s at most, unless it is configured
-// otherwise.
+// Receive implements transport.Receiver. r.Queue must be transport.AnyQueue; any other queue fails
+// with CodeNotImplemented. The broker waits for 20 s at most, unless it is configured otherwise.
 func (c *Client) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
 	const op = "ReceiveMessage"
 	if r.Queue != transport.AnyQueue {

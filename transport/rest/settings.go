@@ -33,8 +33,8 @@ func (c *Client) topic(ctx context.Context, op, topic string) error {
 	return err
 }
 
-// ProducerSettings returns the largest body that the API documents and the attempts that RocketMQ
-// documents, because the HTTP API pushes no settings to producers. It sends a request that checks
+// ProducerSettings returns RocketMQ's documented values, 3 attempts and a body of 4 MiB, and no
+// backoff, because the HTTP API has no settings for producers. It sends a request that checks
 // whether the topic exists.
 func (c *Client) ProducerSettings(ctx context.Context, topic string) (transport.ProducerSettings, error) {
 	if err := c.topic(ctx, "ProducerSettings", topic); err != nil {
@@ -52,8 +52,9 @@ type groupSettings struct {
 }
 
 // ConsumerSettings requests the settings of the group and the address settings of the topic, which
-// override those of the group. The settings are zero if the credentials may not observe the group,
-// or if the group does not exist yet; its first receive creates it.
+// override those of the group. ReceiveBatchSize is always 32, and LongPolling zero. The other
+// settings are zero if the group does not exist yet; its first receive creates it. Settings that
+// the credentials may not observe count as not set.
 func (c *Client) ConsumerSettings(ctx context.Context, group, topic string) (transport.ConsumerSettings, error) {
 	const op = "ConsumerSettings"
 	if err := errors.Join(tidegate.ValidateGroup(group), tidegate.ValidateTopic(topic)); err != nil {
