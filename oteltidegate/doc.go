@@ -16,9 +16,9 @@
 //
 // # Metrics
 //
-// Defined by the conventions: messaging.client.operation.duration and messaging.client.sent.messages
-// for sends (operation "send"), messaging.client.consumed.messages and
-// messaging.process.duration for deliveries (operation "process"). Defined by tidegate:
+// Defined by the conventions: messaging.client.operation.duration and
+// messaging.client.sent.messages for sends (operation "send"), messaging.client.consumed.messages
+// and messaging.process.duration for deliveries (operation "process"). Defined by tidegate:
 //
 //   - tidegate.producer.attempts counts attempts, by their class ("ok", "throttled", "transient",
 //     "permanent", "cancelled") and, if the send ended without success, by the reason

@@ -37,12 +37,12 @@
 //
 // # Shared requests
 //
-// If the transport supports it ([transport.LaneSender]) and the server announces it, messages of one
-// topic to one server share requests. If no such request is under way, a message is sent at once.
-// At most two requests are under way. A second request waits for up to 5 ms for further messages.
-// Later messages queue, and the next request takes as many of them as the server permits. If the
-// server rejects a shared request because of one message, the producer sends that message
-// separately, and the others are stored.
+// If the transport supports it ([transport.LaneSender]) and the server announces it, messages of
+// one topic to one server share requests. If no such request is under way, a message is sent at
+// once. At most two requests are under way. A second request waits for up to 5 ms for further
+// messages. Later messages queue, and the next request takes as many of them as the server permits.
+// If the server rejects a shared request because of one message, the producer repeats it in halves
+// until only the faulty message is left, and the others are stored.
 //
 // After a throttle the producer pauses all sends of the topic to that server. Then it sends one
 // message as a probe. It sends the others once the server has accepted the probe.

@@ -15,7 +15,7 @@ const (
 	StopLimiter                       // Options.Limiter returned an error
 	StopContext                       // ctx ended
 	StopClosed                        // the producer or its transport was closed
-	StopFull                          // MaxPending or MaxPendingBytes is reached; no attempt was made
+	StopFull                          // MaxPending or MaxPendingBytes would be exceeded; no attempt was made
 	StopBudget                        // Options.Budget has no retry left
 	StopHalfMessage                   // the half message of a transaction failed; it is never sent twice
 	StopSpool                         // Options.Spool rejected the message

@@ -21,8 +21,8 @@ type AdaptiveOptions struct {
 	// limiter does not delay events before the first throttle.
 	Ceiling rate.Limit
 
-	// Decrease is the factor applied to the rate after a throttle, between 0
-	// and 1. Zero means 0.9.
+	// Decrease is the factor applied to the rate after a throttle, or to the lower rate at which
+	// the server accepted events. Above 0 and below 1. Zero means 0.9.
 	Decrease float64
 
 	// Increase sets the growth in each second without a throttle, as a share of the rate after the
@@ -37,9 +37,11 @@ const (
 	defaultIncrease float64    = 0.05
 )
 
-// An Adaptive is a [Limiter] that finds the rate that a server accepts. Each throttle multiplies
-// the rate by Decrease, and each second without one adds to it (additive increase, multiplicative
-// decrease, as in TCP). It permits bursts of a tenth of a second.
+// An Adaptive is a [Limiter] that finds the rate that a server accepts. A throttle lowers the rate
+// to Decrease times the current rate, or less if the server accepted events at a lower rate lately.
+// One throttle does not lower the rate below half of Decrease times a finite rate. Each second
+// without a throttle adds a fixed amount (additive increase, multiplicative decrease, as in TCP).
+// An Adaptive permits bursts of the events of a tenth of a second, at least one.
 //
 // The caller reports the result of each event with [Adaptive.Observe]. A producer takes tokens for
 // first attempts only, because a retry has its own backoff.
@@ -138,8 +140,8 @@ func (a *Adaptive) explain(ctx context.Context, n int, err error) error {
 }
 
 // Observe reports the result of an event: nil, or its error. An error that matches
-// tidegate.ErrThrottled lowers the rate, at most once in 100 ms because throttles come in groups.
-// Other errors change nothing.
+// tidegate.ErrThrottled lowers the rate, at most once in 100 ms because throttles come in groups. A
+// nil error counts as an accepted event. Other errors change nothing.
 func (a *Adaptive) Observe(err error) {
 	throttled := errors.Is(err, tidegate.ErrThrottled)
 	if err != nil && !throttled {

@@ -8,8 +8,9 @@ import (
 
 // BudgetOptions are the settings of a [Budget]. The zero value is valid.
 type BudgetOptions struct {
-	// Ratio is the number of retries that each call earns. A server that fails every request
-	// therefore receives at most 1 + Ratio requests for each call. 0 to 1. Zero means 0.1.
+	// Ratio is the number of retries that each call earns. Once the saved retries are spent, a
+	// server that fails every request receives at most 1 + Ratio requests for each call. Above 0,
+	// at most 1. Zero means 0.1.
 	Ratio float64
 
 	// Capacity is the largest number of saved retries, and the number in a new Budget. 1 or more.

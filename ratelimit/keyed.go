@@ -14,8 +14,8 @@ import (
 )
 
 // MaxKeys is the largest number of keys in a [Keyed]. At this number a new key replaces the least
-// recently used key. If the bucket of that key is not full, the new key is rejected until it is: a
-// key that is removed earlier could use its burst twice.
+// recently used key. The new key is rejected until the bucket of that old key is full. Otherwise
+// the old key could use its burst a second time after its removal.
 const MaxKeys = 1 << 16
 
 // A Keyed has a token bucket for each key, all with the same limit and burst. In any interval it

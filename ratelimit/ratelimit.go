@@ -4,7 +4,8 @@
 //
 // Limiters are token buckets like [rate.Limiter]: a bucket holds at most burst tokens and regains
 // limit tokens a second, and n events take n tokens. Errors about the request, the deadline and the
-// context are [*tidegate.Error] values that contain the necessary wait.
+// context are [*tidegate.Error] values. An error about the deadline contains the necessary wait if
+// the limiter reports its rate.
 package ratelimit
 
 import (

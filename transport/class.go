@@ -7,8 +7,9 @@ import (
 	"github.com/tidegate/tidegate"
 )
 
-// A Class is the class of a request's result. It determines whether and when the producer retries
-// (RocketMQ: sending retry and throttling): at once, except after a throttle.
+// A Class is the class of a request's result. The producer retries after [Transient] at once, after
+// [Throttled] with a growing delay, and after the others not at all (RocketMQ: sending retry and
+// throttling).
 type Class int
 
 const (

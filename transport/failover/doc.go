@@ -17,7 +17,7 @@
 // The Transport probes the other endpoints with Ping. Sends return to an endpoint that precedes the
 // active one in the list once it has worked for [Options].SwitchBack. If sends leave it again
 // within ten times that time, it has to work for twice as long the next time, up to 32 times as
-// long. Sends therefore do not switch back and forth when the faults of an endpoint recur.
+// long. Recurring faults of an endpoint therefore cause fewer switches.
 //
 // # Receiving
 //
@@ -26,9 +26,9 @@
 // retry can be due hours after the last new message, and operators send dead letters back. The
 // price is one waiting receive for each queue of each endpoint. Receives from an endpoint that is
 // down fail, and the consumer repeats each after its ReceiveBackoff: by default after about 1 s at
-// first, and after at most 36 s later.
-// [Transport.Queues] returns the queues of all endpoints, for separate Receives. A delivery is
-// settled at its endpoint; Delivery.Endpoint begins with the endpoint's name.
+// first, and after at most 36 s later. [Transport.Queues] returns the queues of all endpoints, for
+// separate Receives. A delivery is settled at its endpoint; Delivery.Endpoint begins with the
+// endpoint's name.
 //
 // A message group is in order within one endpoint. Messages on two endpoints around a switch have
 // no order. A send whose response was lost can be stored on both, with the same message ID.

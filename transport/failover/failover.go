@@ -43,8 +43,8 @@ type Options struct {
 	Failures int
 
 	// ThrottleGrace is the time for which an endpoint may throttle without accepting a message
-	// before sends leave it. Negative means that throttling is never a reason to leave.
-	// Default: 30 s.
+	// before sends leave it. Negative means that throttling is never a reason to leave. Default: 30
+	// s.
 	ThrottleGrace time.Duration
 
 	// SwitchBack is the time for which an earlier endpoint must work before sends return to it. The
@@ -212,8 +212,8 @@ func (t *Transport) Active() string { return t.now().Name }
 
 func (t *Transport) now() *end { return t.ends[t.active.Load()] }
 
-// Close closes the transports of all endpoints, and waits for probes and for OnSwitch. The error joins
-// those of the transports.
+// Close closes the transports of all endpoints, and waits for probes and for OnSwitch. The error
+// joins those of the transports.
 func (t *Transport) Close() error {
 	t.cancel()
 	errs := make([]error, len(t.ends))

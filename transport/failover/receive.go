@@ -93,11 +93,11 @@ func (t *Transport) each(f func(*end)) {
 // Receive receives from the endpoint of the queue. The errors are those of the endpoint's
 // transport.
 //
-// With [transport.AnyQueue] it queries the inactive endpoints first, one after the other and without
-// waiting for messages, until one returns messages. It skips an endpoint whose last probe failed,
-// and one that a query of the last 5 s found without messages. If no inactive endpoint returns a message,
-// Receive receives from the active one. An error of an inactive endpoint counts as no message,
-// unless ctx ended or the transport was closed.
+// With [transport.AnyQueue] it queries the inactive endpoints first, one after the other and
+// without waiting for messages, until one returns messages. It skips an endpoint whose last probe
+// failed, and one that a query of the last 5 s found without messages. If no inactive endpoint
+// returns a message, Receive receives from the active one. An error of an inactive endpoint counts
+// as no message, unless ctx ended or the transport was closed.
 func (t *Transport) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
 	if r.Queue != transport.AnyQueue {
 		q, i := queueOf(r.Queue, len(t.ends))

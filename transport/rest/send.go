@@ -41,9 +41,9 @@ type sendResult struct {
 	Error        *httpapi.Problem `json:"error"`
 }
 
-// Send makes one attempt to send messages of one topic, in requests of at most 256 messages and
-// 4 MiB of bodies, one after the other. JSON cannot carry texts that are not UTF-8, so Send rejects
-// a message with such a text before the request.
+// Send makes one attempt to send messages of one topic, in requests of at most 256 messages and 4
+// MiB of bodies, one after the other. JSON cannot carry texts that are not UTF-8, so Send rejects a
+// message with such a text before the request.
 func (c *Client) Send(ctx context.Context, msgs []*tidegate.Message) []transport.SendResult {
 	results := make([]transport.SendResult, len(msgs))
 	failed := map[string]error{} // transient failures by message group
