@@ -36,18 +36,16 @@ type QueueRewind struct {
 	Dropped int64 `json:"dropped"`
 }
 
-// Rewind moves a group to another position of a topic, backward or forward, and returns the result
-// by queue. All queues change in one write. The group loses its unfinished messages in these
-// queues: older handles are invalid (40013), attempts count from 1 again, and message groups are no
-// longer parked. Dead letters stay, so a message that is consumed again can have a second dead
-// letter. The group's backlog changes at once, and so do throttles that depend on it. The measured
-// drain rate does not count skipped messages. Rewind waits while retention or a purge removes
-// messages; ctx ends that wait.
+// Rewind moves a group to another position of a topic, backward or forward. All queues change in
+// one write. Rewind returns the result by queue when this write is on disk. The group loses its
+// unfinished messages in these queues: older handles are invalid (40013), attempts count from 1
+// again, and message groups are no longer parked. Dead letters stay, so a message that is consumed
+// again can have a second dead letter. The group's backlog changes at once, and so do throttles
+// that depend on it. The measured drain rate does not count skipped messages. Rewind waits while
+// retention or a purge removes messages; ctx ends that wait.
 //
 // A group that never received from the topic begins at the position. The error is 40403 or 40402 if
-// the group or the topic does not exist, and 40000 if the position is invalid. A crash of the
-// process does not lose the rewind. A power failure can lose the whole rewind: it is synced to disk
-// about 20 ms after the call.
+// the group or the topic does not exist, and 40000 if the position is invalid.
 func (b *Broker) Rewind(ctx context.Context, group, topic string, to Position) ([]QueueRewind, error) {
 	done, err := b.rewind(ctx, group, topic, to)
 	return done, fail.WithOp("Rewind", err)

@@ -9,8 +9,8 @@ import (
 	"github.com/tidegate/tidegate/internal/httpapi"
 )
 
-// A DeadLetterFilter selects dead letters of a group. A dead letter has to match all fields that
-// are not zero. The zero value selects all.
+// A DeadLetterFilter selects dead letters of a group. A dead letter must match all fields that are
+// not zero. The zero value selects all.
 type DeadLetterFilter struct {
 	Topic      string    `json:"topic,omitempty"`       // topic of the original send
 	MessageIDs []string  `json:"message_ids,omitempty"` // any of these
@@ -52,7 +52,7 @@ type DeadLetter struct {
 	Body         []byte            `json:"body,omitempty"` // nil unless the query asks for bodies
 }
 
-// An Origin is the origin of a dead letter and the reason of its end.
+// An Origin is the message that became a dead letter, with its group, its attempts and the reason.
 type Origin struct {
 	Topic    string `json:"topic"`
 	Queue    int    `json:"queue"`
@@ -126,10 +126,11 @@ func (c *Client) AllDeadLetters(ctx context.Context, group string, q DeadLetterQ
 	}
 }
 
-// RedriveDeadLetters sends dead letters back, the oldest first. The broker appends each to its
-// topic and removes it from the dead letters in one write, so neither a crash nor a repetition
-// creates a duplicate. A throttle of the topic ends the call early: the result then has Throttle
-// and Next. If nothing was sent back, the error matches tidegate.ErrThrottled instead.
+// RedriveDeadLetters sends dead letters back to their topics, the oldest first. The broker appends
+// each dead letter to the topic and removes it from the dead letters in one write, so neither a
+// crash nor a repetition creates a duplicate. A throttle of the topic ends the call early: the
+// result then has Throttle and Next. If nothing was sent back, the error matches
+// tidegate.ErrThrottled instead.
 func (c *Client) RedriveDeadLetters(ctx context.Context, group string, s DeadLetterSelection) (DeadLetterRedrive, error) {
 	return post[DeadLetterRedrive](ctx, c, "RedriveDeadLetters", group, escaped("groups", group, "dead-letters", "redrive"), s)
 }

@@ -16,7 +16,7 @@
 //
 //   - An attempt without a connection, or with status 429 (reply code 530), had no effect: every
 //     request is repeated.
-//   - An attempt without a whole response, or with status 500, 502, 503 or 504: reads, PUT and
+//   - An attempt without a complete response, or with status 500, 502, 503 or 504: reads, PUT and
 //     DELETE are repeated. A POST and a purge of dead letters are not: the broker may have carried
 //     them out.
 //   - Any other status, and a certificate that is not trusted: the error is returned.

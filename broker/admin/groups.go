@@ -16,7 +16,8 @@ type Group struct {
 	DeadLetterTopics []string       `json:"dead_letter_topics,omitempty"` // the existing ones
 }
 
-// A Subscription is the position of a group in a topic, in messages.
+// A Subscription is the state of a group in one topic. The counts are messages; ParkedGroups and
+// BlockedGroups are message groups.
 type Subscription struct {
 	Topic         string  `json:"topic"`
 	Ready         int64   `json:"ready"`
@@ -24,8 +25,8 @@ type Subscription struct {
 	WaitingRetry  int64   `json:"waiting_retry"`
 	Parked        int64   `json:"parked"`
 	ParkedGroups  int64   `json:"parked_groups"`
-	BlockedGroups int64   `json:"blocked_groups"` // message groups behind a message with unlimited retries
-	Backlog       Backlog `json:"backlog"`        // sum of the above
+	BlockedGroups int64   `json:"blocked_groups"` // message groups whose oldest message is retried without end
+	Backlog       Backlog `json:"backlog"`        // Ready, Inflight, WaitingRetry and Parked, and their bytes
 
 	// The following fields count since the broker was opened.
 
@@ -82,9 +83,9 @@ type rewindRequest struct {
 	Offsets map[string]int64 `json:"offsets,omitempty"`
 }
 
-// Rewind moves a group to another position of a topic. Unfinished messages of the group are dropped
-// there: their receipt handles become invalid, and their attempts count from 1 again. Dead letters
-// stay.
+// Rewind moves a group to another position of a topic, backward or forward. The group loses its
+// unfinished messages in the moved queues: their receipt handles become invalid, and their attempts
+// count from 1 again. Dead letters stay.
 func (c *Client) Rewind(ctx context.Context, group, topic string, to Position) ([]QueueRewind, error) {
 	r := rewindRequest{Topic: topic}
 	switch {

@@ -20,7 +20,8 @@ type ParkedPage struct {
 	Next   string        `json:"next,omitempty"` // After of the next page; empty on the last page
 }
 
-// A ParkedGroup is a message group that waits after the last attempt of one of its messages.
+// A ParkedGroup is a parked message group: one of its messages failed in its last attempt, and that
+// message and its successors wait for RedriveParked.
 type ParkedGroup struct {
 	Topic        string    `json:"topic"`
 	MessageGroup string    `json:"message_group"`
@@ -33,8 +34,8 @@ type ParkedGroup struct {
 	Messages     int64     `json:"messages"` // waiting messages, including the failed one
 }
 
-// A ParkedSelection selects the parked message groups to continue, and the end of their failed
-// messages.
+// A ParkedSelection selects the parked message groups of a redrive, and sets whether their failed
+// messages become dead letters.
 type ParkedSelection struct {
 	Topic        string `json:"topic,omitempty"`         // empty means all
 	MessageGroup string `json:"message_group,omitempty"` // empty means all of the topic
@@ -56,7 +57,8 @@ func (c *Client) Parked(ctx context.Context, group string, q ParkedQuery) (Parke
 	return get[ParkedPage](ctx, c, "Parked", group, escaped("groups", group, "parked"), v)
 }
 
-// RedriveParked lets parked message groups continue, in order.
+// RedriveParked makes the messages of parked message groups ready again, in order. Their attempts
+// count from 1 again.
 func (c *Client) RedriveParked(ctx context.Context, group string, s ParkedSelection) (ParkedRedrive, error) {
 	return post[ParkedRedrive](ctx, c, "RedriveParked", group, escaped("groups", group, "parked", "redrive"), s)
 }

@@ -8,8 +8,8 @@ func (c *Client) Healthy(ctx context.Context) error {
 	return err
 }
 
-// Ready returns nil if the broker can store messages and accepts requests, and otherwise the
-// reason.
+// Ready returns nil if the broker's store works and the broker accepts requests, and otherwise an
+// error with the reason. A throttle or a full disk is not an error.
 func (c *Client) Ready(ctx context.Context) error {
 	_, err := get[struct{}](ctx, c, "Ready", "", "/readyz", nil)
 	return err

@@ -7,7 +7,7 @@ type Topic struct {
 	TopicConfig
 
 	Name            string    `json:"name"`
-	AutoCreated     bool      `json:"auto_created,omitempty"` // an auto-created dead-letter queue; PutTopic makes it permanent
+	AutoCreated     bool      `json:"auto_created,omitempty"` // an automatic dead letter queue of address settings; PutTopic makes it permanent
 	StoredMessages  int64     `json:"stored_messages"`        // consumed or not
 	StoredBytes     int64     `json:"stored_bytes"`
 	HalfMessages    int64     `json:"half_messages,omitempty"`    // of unresolved transactions

@@ -19,18 +19,19 @@ const (
 )
 
 // An Address has the settings of the topics that an address pattern matches. The names are those of
-// Artemis. A nil field is inherited from the most specific other pattern that matches and sets it.
-// If no pattern sets the field, it has its default.
+// Apache ActiveMQ Artemis. A nil field is inherited from the most specific other pattern that
+// matches the topic and sets the field. If no pattern sets the field, it has its default.
 //
-// If one of the first nine fields is set for a topic, all nine apply there, with their defaults.
-// They replace MaxAttempts, Retry and FIFORetryInterval of the groups, and the delay that a push
-// consumer requests. The retry interval of a simple consumer stays its invisible duration
-// (RocketMQ: consumption retry).
+// If one of the first nine fields (RedeliveryDelay to DeadLetterQueueSuffix) is set for a topic,
+// all nine apply there, with their defaults. They replace MaxAttempts, Retry and FIFORetryInterval
+// of the groups, and the delay that a push consumer requests. The retry interval of a simple
+// consumer is still its invisible duration (RocketMQ: consumption retry).
 type Address struct {
 	// RedeliveryDelay is the time between a failed delivery and the next one. Default: 0.
 	RedeliveryDelay *Milliseconds `json:"redelivery-delay,omitempty"`
 
-	// RedeliveryDelayMultiplier is the factor between consecutive delays, above 0. Default: 1.
+	// RedeliveryDelayMultiplier is the factor from one delay to the next, above 0. For example, a
+	// delay of 1 s and a factor of 2 give 1 s, 2 s, 4 s. Default: 1.
 	RedeliveryDelayMultiplier *float64 `json:"redelivery-delay-multiplier,omitempty"`
 
 	// RedeliveryCollisionAvoidanceFactor is the maximum share of a delay, 0 to 1, that is added or
@@ -54,14 +55,16 @@ type Address struct {
 	// Default: false.
 	AutoCreateDeadLetterResources *bool `json:"auto-create-dead-letter-resources,omitempty"`
 
-	// DeadLetterQueuePrefix. Default: "DLQ."
+	// DeadLetterQueuePrefix is the start of the names of automatic dead letter queues. Default:
+	// "DLQ."
 	DeadLetterQueuePrefix *string `json:"dead-letter-queue-prefix,omitempty"`
 
-	// DeadLetterQueueSuffix. Default: empty.
+	// DeadLetterQueueSuffix is the end of the names of automatic dead letter queues. Default:
+	// empty.
 	DeadLetterQueueSuffix *string `json:"dead-letter-queue-suffix,omitempty"`
 
 	// PersistDeliveryCountBeforeDelivery delivers a message for the first time only when the
-	// attempt is on disk. Without it a crash or power failure can take the attempt back, so that
+	// attempt is on disk. If it is false, the attempt can be lost in a crash or power failure, and
 	// the message is delivered as attempt 1 again. Default: false.
 	PersistDeliveryCountBeforeDelivery *bool `json:"persist-delivery-count-before-delivery,omitempty"`
 
@@ -97,8 +100,8 @@ func (s Address) Over(less Address) Address {
 	}
 }
 
-// Redelivers reports whether one of the first nine fields is set, the settings of redelivery and of
-// dead letters. All nine apply then.
+// Redelivers reports whether one of the first nine fields is set: the settings of redelivery and
+// dead letters. If so, all nine apply.
 func (s Address) Redelivers() bool {
 	s.AutoDeleteQueues, s.PersistDeliveryCountBeforeDelivery, s.ExpiryDelay, s.ExpiryAddress = nil, nil, nil, nil
 	return s != (Address{})

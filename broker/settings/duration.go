@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// MaxDuration is the maximum of all durations of settings, 876 000 h. A time that is as far ahead
-// or ago can still be stored.
+// MaxDuration is the maximum of all durations of settings, 876 000 h. A time that far in the future
+// or past can still be stored.
 const MaxDuration = 100 * 365 * 24 * time.Hour
 
 const maxMilliseconds = Milliseconds(MaxDuration / time.Millisecond)
@@ -27,7 +27,7 @@ type Duration time.Duration
 func (d Duration) String() string { return time.Duration(d).String() }
 
 // MarshalJSON returns the quoted text of d. The text of every negative duration is "-1s", because
-// all of them mean none or never.
+// all negative values mean none or never.
 func (d Duration) MarshalJSON() ([]byte, error) {
 	if d < 0 {
 		return []byte(`"-1s"`), nil

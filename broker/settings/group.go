@@ -27,9 +27,9 @@ type Group struct {
 	// automatic dead letter queues and the group's own retry topics. Default: StartEarliest.
 	Start Start `json:"start,omitempty"`
 
-	// MaxAttempts is the maximum of deliveries of a message, including the first one. After the
-	// last one the message becomes a dead letter, unless OnExhausted is another. -1 means no
-	// maximum. Default: DefaultMaxAttempts.
+	// MaxAttempts is the maximum number of deliveries of a message, including the first one. After
+	// the last one the message becomes a dead letter, unless the group is FIFO and OnExhausted is
+	// block or park. -1 means no maximum. Default: DefaultMaxAttempts.
 	MaxAttempts int `json:"max_attempts,omitempty"`
 
 	// OnExhausted is the behaviour of a FIFO group after the last attempt of a message. A message
@@ -38,9 +38,9 @@ type Group struct {
 	// OnExhaustedDeadLetter.
 	OnExhausted OnExhausted `json:"on_exhausted,omitempty"`
 
-	// Retry is the retry schedule: the retry intervals after the first failed delivery, the second,
-	// and so on; the last one repeats. It applies to push consumers of groups that are not FIFO.
-	// Default: backoff.RetryLadder().
+	// Retry is the retry schedule: the intervals after the first failed delivery, after the second,
+	// and so on. The last interval repeats. It applies to push consumers of groups that are not
+	// FIFO. Default: backoff.RetryLadder().
 	Retry backoff.Steps `json:"retry,omitempty"`
 
 	// FIFORetryInterval is the fixed retry interval of a FIFO group. Default:
@@ -118,8 +118,8 @@ func (c Group) Ladder() backoff.Steps {
 	return c.Retry
 }
 
-// Interval returns the retry interval after a delivery attempt failed. The first attempt is 1. The
-// fields must have their defaults (WithDefaults).
+// Interval returns the retry interval after the failure of a delivery attempt. The first attempt is
+// 1. The fields must have their defaults (WithDefaults).
 func (c *Group) Interval(attempt int) time.Duration {
 	if c.FIFO {
 		return time.Duration(c.FIFORetryInterval)
@@ -127,8 +127,8 @@ func (c *Group) Interval(attempt int) time.Duration {
 	return c.Retry.Delay(attempt - 1)
 }
 
-// ValidateFor is Validate for the group with a name. It also checks the names of the group's retry
-// topic and dead letter topic.
+// ValidateFor is Validate for the group with the given name. It also checks the names of the
+// group's retry topic and dead letter topic.
 func (c Group) ValidateFor(name string) error {
 	return errors.Join(c.Validate(), c.RetryTopic.WithDefaults().validateNames(name))
 }

@@ -30,15 +30,15 @@ func (l Limits) Validate() error {
 	return errors.Join(l.MaxBacklog.Validate("max_backlog"), l.ClientQuota.Validate("client_quota"), l.Pressure.Validate("pressure"))
 }
 
-// A Limit bounds a backlog: the messages that a consumer group has not consumed yet, be they ready,
+// A Limit bounds a backlog: the messages that a consumer group has not consumed yet, whether ready,
 // in flight or waiting for a retry. The limit of a topic also counts the messages that wait for
-// their delivery time. Zero fields do not bound.
+// their delivery time. A zero field means no limit.
 type Limit struct {
 	Messages int64 `json:"messages,omitempty"`
 	Bytes    int64 `json:"bytes,omitempty"` // of bodies
 
-	// Age is the maximum age of the oldest unconsumed message, at least 100 ms. The broker reads it
-	// up to ten times a second while messages are sent.
+	// Age is the maximum age of the oldest unconsumed message, at least 100 ms. The broker checks
+	// the age at most ten times a second, and only while messages are sent.
 	Age Duration `json:"age,omitempty"`
 }
 
@@ -56,7 +56,7 @@ func (l Limit) Validate(field string) error {
 	return errors.Join(errs...)
 }
 
-// A Quota bounds the send rate of one client. Zero means no bound.
+// A Quota limits the send rate of one client. Zero means no limit.
 type Quota struct {
 	MessagesPerSecond float64 `json:"messages_per_second,omitempty"`
 
@@ -75,14 +75,14 @@ func (q Quota) Validate(field string) error {
 	return nil
 }
 
-// A Rate bounds the send rate of a topic. Zero fields do not bound.
+// A Rate bounds the send rate of a topic. A zero field means no limit.
 type Rate struct {
 	MessagesPerSecond float64 `json:"messages_per_second,omitempty"`
 	BytesPerSecond    float64 `json:"bytes_per_second,omitempty"` // of bodies
 
 	// Burst is the number of messages that the topic accepts at once after a pause. The burst of
-	// bytes has no setting: it is the bytes of one second, or one larger message. Default: the
-	// messages of one second, at least 1.
+	// bytes cannot be set: it is the bytes of one second, or one message if that is larger.
+	// Default: the messages of one second, at least 1.
 	Burst int `json:"burst,omitempty"`
 }
 

@@ -11,30 +11,32 @@ import (
 // continue, because they reduce the pressure. Without a data directory only MaxColdReads applies.
 type Pressure struct {
 	// MinFreeDisk is the free space of the disk, in bytes, below which the broker rejects sends and
-	// commits, and delayed messages stay where they are. The throttle ends at a quarter more. The
-	// consumers' progress and the compaction of tables use the free space. -1 means no limit.
-	// Default: 1 GiB, or 5 % of a smaller disk, at least 256 MiB.
+	// commits of transactions and does not move delayed messages to their queues. The throttle ends
+	// at 1.25 times this value. The free space is for the progress of consumers and the compaction
+	// of tables. -1 means no limit. Default: 1 GiB, or 5 % of a smaller disk, at least 256 MiB.
 	MinFreeDisk int64 `json:"min_free_disk_bytes,omitempty"`
 
-	// MaxCompactionDebt is the number of bytes that wait to be compacted at which the broker
-	// rejects sends. The throttle ends at ResumePercent of it. -1 means no limit. Default: 64 GiB;
-	// other stores of this kind delay writers from there on, because the disk does not catch up.
+	// MaxCompactionDebt is the compaction debt at which the broker rejects sends: the number of
+	// bytes that the storage engine still has to compact. The throttle ends at ResumePercent of it.
+	// -1 means no limit. Default: 64 GiB.
 	MaxCompactionDebt int64 `json:"max_compaction_debt_bytes,omitempty"`
 
-	// MaxWriteStall is how long the message store can delay writes, because it cannot flush or
-	// compact fast enough, before the broker rejects sends. The throttle ends when writes continue.
-	// Negative means no limit. Default: 1 s.
+	// MaxWriteStall is the duration of a write stall from which the broker rejects sends. In a
+	// stall the message store delays writes because it cannot flush or compact fast enough. The
+	// throttle ends when writes continue. Negative means no limit. Default: 1 s.
 	MaxWriteStall Duration `json:"max_write_stall,omitempty"`
 
-	// MaxColdReads is the number of bytes of bodies a second that groups more than ColdDistance
-	// behind can read from a topic before the broker rejects sends to that topic. The throttle ends
-	// when these groups are at ResumePercent of ColdDistance, or read ResumePercent of this rate
-	// (RocketMQ: sending retry and throttling: a group that consumes from an earlier moment makes
-	// "the storage pressure on the queue" surge). Zero means no limit.
+	// MaxColdReads is the rate of cold reads, in bytes of bodies per second, at which the broker
+	// rejects sends to a topic. Cold reads are those of groups that are more than ColdDistance
+	// behind the end of the topic; the rates of these groups are added. The throttle ends when all
+	// groups are within ResumePercent of ColdDistance, or when the rate falls to ResumePercent of
+	// this value. RocketMQ: sending retry and throttling names the reason: a group that consumes
+	// from an earlier moment makes "the storage pressure on the queue" surge. Zero means no limit.
 	MaxColdReads int64 `json:"max_cold_reads_bytes_per_second,omitempty"`
 
-	// ColdDistance is the number of bytes of bodies from which a group counts as far behind. Below
-	// it, reads are served from memory of the broker or of the operating system. Default: 64 MiB.
+	// ColdDistance is the backlog of a group, in bytes of bodies, above which its reads are cold.
+	// With a smaller backlog, reads are mostly served from memory of the broker or of the operating
+	// system. Default: 64 MiB.
 	ColdDistance int64 `json:"cold_distance_bytes,omitempty"`
 }
 

@@ -24,8 +24,8 @@ func RetryLevels() backoff.Steps {
 	return append(backoff.Steps{time.Second, 5 * time.Second}, backoff.RetryLadder()...)
 }
 
-// A RetryNaming is the form of the names of retry topics and their dead letter topics: that of a
-// version of TDMQ for Pulsar's clusters.
+// A RetryNaming is the form of the names of retry topics and their dead letter topics: the form of
+// one version of TDMQ for Pulsar clusters.
 type RetryNaming string
 
 // The namings.
@@ -176,18 +176,18 @@ func (n RetryNaming) suffixes() (retry, dead string) {
 }
 
 // Topics returns the names of the group's retry topic and dead letter topic for a topic. The topic
-// must be neither of the two itself. Each name can be too long for a topic.
+// must be neither of the two itself. The names can exceed the maximum length of a topic's name.
 func (c RetryTopic) Topics(topic, group string) (retry, deadLetter string) {
 	return c.RetryName(topic, group), c.DeadLetterName(topic, group)
 }
 
-// RetryName returns the first name of Topics.
+// RetryName returns the name of the group's retry topic for a topic, as Topics does.
 func (c RetryTopic) RetryName(topic, group string) string {
 	suffix, _ := c.Naming.suffixes()
 	return c.named(c.Topic, topic, group, suffix)
 }
 
-// DeadLetterName returns the second name of Topics.
+// DeadLetterName returns the name of the group's dead letter topic for a topic, as Topics does.
 func (c RetryTopic) DeadLetterName(topic, group string) string {
 	_, suffix := c.Naming.suffixes()
 	return c.named(c.DeadLetterTopic, topic, group, suffix)

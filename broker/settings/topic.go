@@ -98,21 +98,21 @@ func (c *Topic) IDWindow() time.Duration {
 	return time.Duration(c.DuplicateWindow)
 }
 
-// DefaultRetention is how long a message is kept. Messages of dead letter topics are kept forever,
-// unless the topic is configured otherwise.
+// DefaultRetention is the age at which a message is removed. Messages of dead letter topics are
+// kept forever, unless the topic is configured otherwise.
 const DefaultRetention = 72 * time.Hour
 
 // A Retention decides when the messages of a topic are removed, the oldest of each queue first. If
 // a consumer group has not consumed a removed message, the message counts in the group's Overtaken,
 // and a warning is logged. A message is not removed:
 //
-//   - while it is in flight or waits for a retry of any group, nor within an
-//     hour (or Time, if that is less) after it became ready again;
-//   - while its message group is parked or blocked. In that case the messages behind the failed one
-//     in the same message group stay too, and all later messages of the queue. After the end of the
-//     parking the failed message and those that waited stay until the group has consumed them;
-//   - within the topic's duplicate window, because duplicates are compared with it. It can be
-//     removed if more than 524 288 later messages are in its queue;
+//   - while it is in flight or waits for a retry of any group, nor within an hour (or Time, if that
+//     is less) after it became ready again;
+//   - while its message group is parked or blocked. Its successors and all later messages of the
+//     queue stay for this time too. After a redrive the failed message and its successors stay
+//     until the group has consumed them;
+//   - within the topic's duplicate window, because a duplicate gets its receipt. It can be removed
+//     if more than 524 288 later messages are in its queue;
 //   - before its delivery time.
 //
 // The zero value keeps messages for 72 hours. A group that begins later starts at the oldest
