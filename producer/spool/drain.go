@@ -34,9 +34,10 @@ var errDraining = errors.New("spool: another Drain is running")
 //   - after any other error, for example a missing topic or rejected credentials, the message
 //     stays at the head of its group.
 //
-// A message group with a failed message waits from 1 s up to 5 s, or as long as the error requests
-// (RetryAfter). A topic waits likewise if all its messages without a group failed. The other queues
-// continue.
+// After a failed message, Drain pauses its message group: for about 1 s after the first failure, up
+// to about 5 s after further ones, or for the RetryAfter of the error if that is longer. If all
+// messages without a group of a topic failed in one call of send, Drain pauses these messages
+// likewise. It continues with the other message groups and topics.
 //
 // After a crash between send and the removal, Drain sends the message again, with the same ID.
 // Drain returns an error if it cannot read or write the file, and if another Drain is under way.

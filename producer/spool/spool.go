@@ -9,7 +9,8 @@
 // [Spool.Drain] sends the messages, with the same IDs. While [Spool.Holds] reports messages of a
 // message group, newer messages of the group have to be spooled too. A message that Put accepted
 // survives a crash of the process and of the machine. It leaves the file after a server has stored
-// it, or by [Spool.Discard].
+// it. A rejected message stays in the file: [Spool.Discard] removes it, and [Spool.Requeue] makes
+// it pending again.
 //
 // Messages of one message group are sent in the order of their Puts. Only one process can open a
 // spool. The file is a bbolt database (go.etcd.io/bbolt).
@@ -31,7 +32,7 @@ import (
 )
 
 var (
-	// ErrFull matches the error of a Put beyond Options.MaxBytes.
+	// ErrFull matches the error of a Put that would exceed Options.MaxBytes.
 	ErrFull = errors.New("the spool is full")
 
 	// ErrDisk matches the error of a Put that could not write the file, for example because the
