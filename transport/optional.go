@@ -50,23 +50,22 @@ type Recaller interface {
 
 // A Transactor sends transactional messages.
 type Transactor interface {
-	// SendHalf stores msg as a half message, which no consumer sees before
-	// EndTransaction commits it, in one attempt. The receipt has a TransactionID. msg
-	// is of a topic of the type TRANSACTION and has an ID; SendHalf neither changes
-	// nor keeps it. The errors are those of Send.
+	// SendHalf stores msg as a half message in one attempt. No consumer receives the message before
+	// EndTransaction commits it. The receipt has a TransactionID. msg needs an ID and a topic of
+	// the type TRANSACTION. SendHalf neither changes nor keeps msg. The errors are those of Send.
 	SendHalf(ctx context.Context, msg *tidegate.Message) SendResult
 
-	// EndTransaction commits or rolls back a half message in one attempt. Repeating
-	// it changes nothing; the error then matches tidegate.ErrNotFound, as it does for
-	// a transaction that the server gave up or never had. It matches
-	// tidegate.ErrInvalid if r is neither Commit nor Rollback.
+	// EndTransaction commits or rolls back a half message in one attempt. A repeated call changes
+	// nothing. Its error matches tidegate.ErrNotFound, and so does the error for a transaction that
+	// the server has discarded or does not know. The error matches tidegate.ErrInvalid if r is
+	// neither Commit nor Rollback.
 	EndTransaction(ctx context.Context, t Transaction, r Resolution) error
 
-	// ServeChecks calls check when a server asks for the resolution of a half
-	// message of the topics, several calls at once, until ctx ends, and sends
-	// the resolution back; Unknown sends none, and the server asks again later.
-	// It returns once all calls of check have returned: nil if ctx ended. The ctx of
-	// check ends with ctx.
+	// ServeChecks calls check for each request of a server for the resolution of a half message of
+	// the topics, and sends the returned resolution to the server. It sends none for
+	// ResolutionUnknown; the server then repeats the request later. Several goroutines call check
+	// at the same time; its ctx ends with ctx. ServeChecks blocks until ctx ends or an error ends
+	// it, and then until all calls of check have returned. It returns nil if ctx ended.
 	ServeChecks(ctx context.Context, topics []string, check func(context.Context, TransactionCheck) Resolution) error
 }
 

@@ -12,7 +12,7 @@ type Delayer interface {
 }
 
 // ProducerSettings are the settings that a server has for producers. A zero field means that the
-// server has no setting, or one that the transport must not follow (see its documentation).
+// server has no setting, or that the transport ignores it (see the documentation of the transport).
 type ProducerSettings struct {
 	MaxAttempts int     // of one send, the first included
 	Backoff     Delayer // after a throttled attempt
@@ -24,7 +24,7 @@ type ProducerSettings struct {
 type ConsumerSettings struct {
 	FIFO             bool    // one message of each message group at a time, in order
 	MaxAttempts      int     // deliveries of one message, including the first; negative: no maximum
-	Retry            Delayer // the retry schedule: the delay after delivery n+1 failed
+	Retry            Delayer // the retry schedule: Delay(0) follows the first failed delivery
 	ReceiveBatchSize int     // messages per receive
 	LongPolling      time.Duration
 }

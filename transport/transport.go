@@ -66,7 +66,8 @@ type ReceiveRequest struct {
 
 	// MaxBytes bounds the bodies of the returned messages, in bytes; the first message may be
 	// larger. If a server ignores it, as RocketMQ does, the transport releases the messages beyond
-	// it, which costs these an attempt. Zero means the transport's own bound.
+	// the bound, and the delivery counts as an attempt of each. Zero means the transport's own
+	// bound.
 	MaxBytes int
 
 	// InvisibleDuration is the time before the server delivers an unacknowledged message again,
@@ -110,13 +111,13 @@ type Receiver interface {
 	// that have arrived, so that other consumers can receive them. The release takes up to 3 s if
 	// the server does not respond; the end of ctx does not shorten it, Close of the transport does.
 	//
-	// Messages that were still in transit stay invisible until their invisible time ends. To
+	// Messages that were still in transit stay invisible until their invisible duration is over. To
 	// release them at once, repeat the receive (r.Repeat) and release the returned messages.
 	Receive(ctx context.Context, r ReceiveRequest) ([]*tidegate.Delivery, error)
 }
 
-// ByLadder as the delay of Retry means the server's interval at that moment, for the topic and
-// group of the message.
+// ByLadder as the delay of Retry means the delay of the server's retry schedule, by its current
+// settings for the topic and group of the message.
 const ByLadder time.Duration = math.MinInt64
 
 // A Settler ends deliveries or postpones their end. Its errors match tidegate.ErrInvalidHandle if
@@ -127,16 +128,18 @@ type Settler interface {
 	Ack(ctx context.Context, ds []*tidegate.Delivery) []error
 
 	// Retry reports a failed consumption. The server delivers the message again after the delay,
-	// with the next attempt number, or ends it after its last attempt. The server may replace the
-	// delay. The handle is not valid afterwards.
+	// with the next attempt number; it may choose another delay. After the last attempt it makes
+	// the message a dead letter, or parks its message group (see [Fate]). The handle is not valid
+	// afterwards.
 	//
 	// On servers with [Capabilities].RetryResult the delay may be [ByLadder], the result describes
 	// the server's decision, and reason is stored with a dead letter. On other servers the result
 	// is zero and the reason is lost.
 	Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (RetryResult, error)
 
-	// ChangeInvisibleDuration lets the invisible time end dur from now and returns the handle that
-	// replaces d.Handle. It reports neither success nor failure of the consumption.
+	// ChangeInvisibleDuration makes the message invisible for dur from now, instead of the rest of
+	// its invisible duration. It returns the handle that replaces d.Handle, and reports neither
+	// success nor failure of the consumption.
 	//
 	// A dur of 0 releases an unhandled delivery: the message is ready at once. The released attempt
 	// does not count if the receive had Push set and the server has [Capabilities].Suspend.

@@ -1,7 +1,7 @@
 // Package rocketmq is the transport for RocketMQ 5: a client of the gRPC service
 // apache.rocketmq.v2.MessagingService of RocketMQ's proxies and of the tidegate broker. [Client]
 // implements [transport.Transport]. It makes one attempt per call; the producer and the consumer
-// retry. gRPC's transparent retry is the only other one.
+// retry. The one exception is gRPC's transparent retry of a request that reached no server.
 //
 // A Client requests the route of each topic from its endpoints and keeps a connection to each
 // server of a route. It has a Telemetry session for each server and consumer group, and one for
@@ -18,21 +18,23 @@
 // After a failure that another attempt can cure it does not send the later ones, which keeps their
 // order.
 //
-// The client adapts the settings that a server without features pushes, as RocketMQ pushes them.
-// After a throttle it waits at least as long as "RocketMQ: sending retry and throttling" requires.
-// It uses the pushed table of delays from the third delay on, as RocketMQ's broker does (RocketMQ:
-// consumption retry).
+// A server without extensions, such as RocketMQ 5.2, pushes settings that differ from RocketMQ's
+// documentation. The client returns them with two changes. The backoff after a throttle is at least
+// that of "RocketMQ: sending retry and throttling". The pushed table of 18 delays begins with its
+// third delay, as in RocketMQ's broker (RocketMQ: consumption retry).
 //
 // WIRE.md beside this file lists the differences that programs see on a RocketMQ 5.2.0, and how the
 // SDK reports each.
 //
-// A consumer group has a session as push consumer and one as simple consumer. Each has a client ID
-// of its own and is opened on first use. RocketMQ does not distinguish them. A tidegate broker
-// accepts failures only from push consumers, so Retry uses that session. ChangeInvisibleDuration
-// sets the flag suspend, so that no server counts it as a failure.
+// A consumer group can have two sessions with a server: one as push consumer and one as simple
+// consumer. The client opens each on first use, with a client ID of its own. RocketMQ does not
+// distinguish them. A tidegate broker accepts reports of failures only from push consumers, so
+// Retry uses the session of the push consumer. ChangeInvisibleDuration sets the flag suspend. A
+// server that supports the flag does not count the change as a failure.
 //
 // # Errors
 //
-// A status of the server becomes a [tidegate.Error] with its code. A failure of gRPC has code 0 and
-// matches tidegate.ErrUnavailable, unless a code fits: see the table at OfCall in internal/failure.
+// A status of the server becomes a [tidegate.Error] with its code. A failure of gRPC has the
+// matching code of RocketMQ if there is one (see OfCall in internal/failure), and otherwise code 0.
+// An error with code 0 matches tidegate.ErrUnavailable, unless ctx ended or the client was closed.
 package rocketmq

@@ -21,8 +21,7 @@ import (
 // time.Duration.
 const forever = time.Duration(1 << 61)
 
-// Options are the choices of a [Client]. The zero value is a plain-text client
-// without credentials.
+// Options configure a [Client]. The zero value is a plain-text client without credentials.
 type Options struct {
 	// TLS configures encrypted connections. Set its InsecureSkipVerify for a server with a
 	// self-signed certificate. Nil means plain text.
@@ -35,9 +34,9 @@ type Options struct {
 	// means none.
 	Namespace string
 
-	// ClientID identifies this client to the server. The session of a consumer group has the ID,
-	// "@" and the group's name. Two clients must not have the same ID. Empty means
-	// host@process@number@random, as in RocketMQ's clients.
+	// ClientID identifies this client to the server. The session of a consumer group appends "@"
+	// and the group's name, and that of a simple consumer also "@simple". Two clients must not have
+	// the same ID. Empty means host@process@number@random, as in RocketMQ's clients.
 	ClientID string
 
 	// RequestTimeout bounds every request, in addition to the caller's ctx. A receive has it in

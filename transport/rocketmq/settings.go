@@ -53,9 +53,9 @@ func (s *session) settingsCommand() *rmqpb.TelemetryCommand {
 // The first call for a server opens a session with it. The client ends a session that no call has
 // used for twice [Options].SettingsSync. Send needs no session.
 //
-// A server without features pushes one backoff for all retries. Where the backoff of "RocketMQ:
-// sending retry and throttling" is longer, ProducerSettings returns that one; if it is always
-// longer, Backoff is nil, which means the same.
+// A server without features pushes one backoff for all retries. ProducerSettings returns the longer
+// delay of this backoff and of backoff.Default() for each retry. If the pushed delays are never
+// longer, Backoff is nil, and the producer uses backoff.Default().
 func (c *Client) ProducerSettings(ctx context.Context, topicName string) (transport.ProducerSettings, error) {
 	t, r, err := c.route(ctx, opTelemetry, topicName)
 	if err != nil {
