@@ -1,6 +1,5 @@
-// Package brokertest runs a whole broker inside a test: the engine in memory, the
-// real gRPC server, and an in-memory network between it and its clients. It needs no
-// port, file or process.
+// Package brokertest runs a whole broker inside a test: the engine in memory, the real gRPC server,
+// and an in-memory network between it and its clients. It needs no port, file or process.
 //
 //	func TestOrders(t *testing.T) {
 //		brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
@@ -12,15 +11,14 @@
 //		})
 //	}
 //
-// [Run] runs the test in a bubble of testing/synctest, where time is virtual: the
-// 4 h 46 m of the whole retry schedule take milliseconds. Outside of a bubble the broker
-// runs in real time. [Broker.Client] returns a transport for producers
-// and consumers with other options.
+// [Run] runs the test in a bubble of testing/synctest, where time is virtual: the 4 h 46 m of the
+// whole retry schedule take milliseconds. Outside of a bubble the broker runs in real time.
+// [Broker.Consume] starts a consumer with default options; for other options, create producers and
+// consumers on the transport that [Broker.Client] returns.
 //
-// [Broker.Intercept] injects faults into requests: delays, rejections,
-// throttling, and responses that are lost after the request took effect.
-// [Broker.Disconnect] and [Broker.Restart] break connections. [Broker.ChaosClient]
-// duplicates, postpones and reorders deliveries.
+// [Broker.Intercept] injects faults into requests: delays, rejections, throttling, and responses
+// that are lost after the request took effect. [Broker.Disconnect] and [Broker.Restart] break
+// connections. [Broker.ChaosClient] duplicates, postpones and reorders deliveries.
 package brokertest
 
 import (
@@ -83,13 +81,13 @@ type Broker struct {
 // return an error after next. [server.Call] describes the effect on the client.
 type Middleware func(ctx context.Context, call server.Call, next func(context.Context) error) error
 
-// ErrNoAnswer is returned by a Middleware. The client then gets no response until it cancels the
-// request.
+// ErrNoAnswer is an error for a Middleware to return: the client gets no response, and the request
+// stays open until the client cancels it.
 var ErrNoAnswer = server.ErrNoAnswer
 
-// ErrConnectionLost is returned by a Middleware and ends the request like a broken connection. The
-// connection itself stays open for the next request. To test recovery from an outage, use
-// [Broker.Disconnect].
+// ErrConnectionLost is an error for a Middleware to return: the request ends like on a broken
+// connection. The connection itself stays open for the next request. To test recovery from an
+// outage, use [Broker.Disconnect].
 var ErrConnectionLost = errors.New("connection lost, by the test")
 
 // Throttled returns the error of a throttled request: reply code 530, with a push-back if
@@ -106,9 +104,9 @@ func New(tb testing.TB) *Broker {
 	return NewWith(tb, Options{})
 }
 
-// Run runs f in a bubble of testing/synctest, with a broker that has default
-// options. In f use the t of f: the context of the outer test belongs to real
-// time, and waiting for it in a bubble is a fatal error.
+// Run runs f in a bubble of testing/synctest, with a broker that has default options. f must use
+// its own t, not that of the outer test: the outer test's context is outside of the bubble, and a
+// wait for it inside the bubble is a fatal error.
 func Run(t *testing.T, f func(t *testing.T, b *Broker)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -191,8 +189,8 @@ func (b *Broker) Close() (err error) {
 // Client returns a transport to the broker through gRPC. It ends with the test.
 func (b *Broker) Client() *rocketmq.Client { return b.ClientWith(rocketmq.Options{}) }
 
-// ClientWith is Client with options. The zero Dialer means [Broker.Dial]; another Dialer can call
-// it.
+// ClientWith is Client with options. A nil Dialer means [Broker.Dial]; another Dialer can call
+// Broker.Dial.
 func (b *Broker) ClientWith(o rocketmq.Options) *rocketmq.Client {
 	b.tb.Helper()
 	if o.Dialer == nil {

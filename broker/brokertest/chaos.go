@@ -13,37 +13,35 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
-// Chaos are the disturbances of a [ChaosClient]. All of them are legal for a
-// broker that delivers at least once, so that a correct handler withstands them. The zero
-// value disturbs nothing.
+// Chaos has the probabilities of the disturbances of a [ChaosClient]. Every disturbance is
+// permitted by at-least-once delivery, so a correct handler withstands it. The zero value disturbs
+// nothing.
 type Chaos struct {
-	// Seed chooses the disturbances. They depend on the seed, the consumer group, and the
-	// topic, queue and offset of the message, so a run with the same messages repeats
-	// them. Zero is a valid seed.
+	// Seed chooses the disturbances. They depend on the seed, the consumer group, and the topic,
+	// queue and offset of the message, so a run with the same messages repeats them. Zero is a
+	// valid seed.
 	Seed uint64
 
-	// Duplicate is the probability, from 0 to 1, that the acknowledgement of a
-	// message is lost: the consumer sees it succeed, and the broker delivers the message
-	// again. It happens at most once to a message. Zero means never.
+	// Duplicate is the probability, from 0 to 1, that the acknowledgement of a message is lost: the
+	// acknowledgement returns no error, and the broker delivers the message again. This happens at
+	// most once for each message. Zero means never.
 	Duplicate float64
 
-	// Late is the probability, from 0 to 1, that a delivery is postponed by up to
-	// Lateness, without counting an attempt. Its message group waits for it.
-	// Zero means never.
+	// Late is the probability, from 0 to 1, that a delivery is postponed by up to Lateness, without
+	// counting an attempt. Its message group waits for it. Zero means never.
 	Late float64
 
-	// Lateness is the longest such delay. Default: a minute.
+	// Lateness is the maximum delay of a late delivery. Default: 1 minute.
 	Lateness time.Duration
 
-	// Reorder is the probability, from 0 to 1, that the messages of one receive
-	// arrive in random order. Messages of one message group keep their order.
-	// Zero means never.
+	// Reorder is the probability, from 0 to 1, that the messages of one receive arrive in random
+	// order. Messages of one message group keep their order. Zero means never.
 	Reorder float64
 }
 
-// A ChaosClient is a transport that disturbs deliveries, to show that a handler
-// withstands duplicates, late messages and changes of order. Create one with
-// [Broker.ChaosClient]. Its methods may be called by several goroutines.
+// A ChaosClient is a transport that disturbs deliveries, to show that a handler withstands
+// duplicates, late messages and changes of order. Create one with [Broker.ChaosClient]. Its methods
+// may be called by several goroutines.
 type ChaosClient struct {
 	*rocketmq.Client
 	chaos Chaos
@@ -52,9 +50,8 @@ type ChaosClient struct {
 	draws map[string]uint64 // guarded by mu; how often chance decided about each message
 }
 
-// ChaosClient returns a transport to the broker that disturbs deliveries. It ends
-// with the test. It fails the test if c has a probability outside of 0 to 1 or a
-// negative Lateness.
+// ChaosClient returns a transport to the broker that disturbs deliveries. It ends with the test. It
+// fails the test if c has a probability outside of 0 to 1 or a negative Lateness.
 func (b *Broker) ChaosClient(c Chaos) *ChaosClient {
 	b.tb.Helper()
 	for _, p := range []struct {
@@ -74,8 +71,8 @@ func (b *Broker) ChaosClient(c Chaos) *ChaosClient {
 	return &ChaosClient{Client: b.Client(), chaos: c, draws: map[string]uint64{}}
 }
 
-// Receive receives as the client does, and then postpones and reorders some of
-// the deliveries.
+// Receive receives as the embedded client does, and then postpones and reorders some of the
+// deliveries.
 func (c *ChaosClient) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
 	ds, err := c.Client.Receive(ctx, r)
 	if err != nil || r.Repeat {
@@ -143,8 +140,8 @@ func reorder(ds []*tidegate.Delivery, r *rand.Rand) []*tidegate.Delivery {
 	return out
 }
 
-// Ack acknowledges as the client does, except that it releases the messages
-// to be duplicated and reports them as acknowledged.
+// Ack acknowledges as the embedded client does, except for the messages to be duplicated: it
+// releases these and returns no error for them.
 func (c *ChaosClient) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 	errs := make([]error, len(ds))
 	var rest []*tidegate.Delivery

@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// HTTPAddress returns the URL of the broker's HTTP API in its network. Programs reach it
-// with [Broker.DialHTTP] as their dialer.
+// HTTPAddress returns the URL of the broker's HTTP API in its network. Clients need
+// [Broker.DialHTTP] as their dialer.
 func (b *Broker) HTTPAddress() string { return "http://" + b.http.Addr().String() }
 
 // DialHTTP connects to the broker's HTTP API. It has the form of the Dialer options of
 // transport/rest and broker/admin, and ignores addr: each network has one broker.
-// [Broker.Disconnect] cuts these connections too; [Broker.Intercept] is around requests
-// about messages.
+// [Broker.Disconnect] cuts these connections too. Middlewares of [Broker.Intercept] are called
+// around HTTP requests about messages, but not around administrative requests.
 func (b *Broker) DialHTTP(ctx context.Context, _ string) (net.Conn, error) {
 	b.http.once.Do(func() { b.http.serve(b) })
 	return b.http.dial(ctx)

@@ -123,6 +123,6 @@ func (b *Broker) Restart() {
 	b.Reconnect()
 }
 
-// Dial connects to the broker. It has the form of rocketmq.Options.Dialer and
-// serves any gRPC client. It ignores addr: each network has one broker.
+// Dial connects to the broker. It has the form of rocketmq.Options.Dialer and serves any gRPC
+// client. It ignores addr: each network has one broker.
 func (b *Broker) Dial(ctx context.Context, _ string) (net.Conn, error) { return b.network.dial(ctx) }

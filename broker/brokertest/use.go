@@ -24,10 +24,10 @@ const (
 	pollShare = 256
 )
 
-// Send stores messages in the broker directly, not through gRPC, and returns
-// their receipts. A message without an ID gets one; msgs are not changed. It fails
-// the test if the broker rejects a message. To test a producer, use
-// [Broker.Client]; the embedded engine's own method is Broker.Broker.Send.
+// Send stores messages in the broker directly, not through gRPC, and returns their receipts. A
+// message without an ID gets one; msgs are not changed. It fails the test if the broker rejects a
+// message. To test a producer, use [Broker.Client]; the embedded engine's own method is
+// Broker.Broker.Send.
 func (b *Broker) Send(msgs ...*tidegate.Message) []tidegate.Receipt {
 	b.tb.Helper()
 	receipts := make([]tidegate.Receipt, len(msgs))
@@ -45,11 +45,10 @@ func (b *Broker) Send(msgs ...*tidegate.Message) []tidegate.Receipt {
 	return receipts
 }
 
-// Consume starts a push consumer with default options, through gRPC, and returns
-// at once. The consumer stops when stop is called or the test ends; stop returns
-// when every handler has returned. It may be called several times. An error of the
-// consumer fails the test. For options, use [consumer.NewPush] with
-// [Broker.Client].
+// Consume starts a push consumer with default options, through gRPC, and returns at once. The
+// consumer stops when stop is called or the test ends; stop returns when every handler has
+// returned. It may be called several times. An error of the consumer fails the test. For options,
+// use [consumer.NewPush] with [Broker.Client].
 func (b *Broker) Consume(group, topic string, handle consumer.Handler) (stop func()) {
 	b.tb.Helper()
 	c, err := consumer.NewPush(b.Client(), consumer.Subscription{Group: group, Topic: topic}, handle, consumer.PushOptions{})
@@ -72,12 +71,12 @@ func (b *Broker) Consume(group, topic string, handle consumer.Handler) (stop fun
 	return stop
 }
 
-// WaitIdle waits until the group has consumed the topic: no message is ready,
-// in flight or waiting for a retry, in the topic and in the group's other topics.
-// Parked messages, and delayed messages whose delivery time has not come, do
-// not count. In a bubble this lets the time of all retries pass. It fails the test
-// after 25 h, which are virtual in a bubble. A change without a request, such as the end
-// of an invisible duration, is noticed after up to a second or 1/256 of the wait.
+// WaitIdle waits until the group has received from the topic at least once, and no message is
+// ready, in flight or waiting for a retry in any topic of the group. Parked messages, and delayed
+// messages whose delivery time has not come, do not count. In a bubble this lets the time of all
+// retries pass. It fails the test after 25 h, which are virtual in a bubble. A change without a
+// request, such as the end of an invisible duration, is noticed after up to a second or 1/256 of
+// the wait.
 func (b *Broker) WaitIdle(group, topic string) {
 	b.tb.Helper()
 	var state string
@@ -103,10 +102,9 @@ func (b *Broker) WaitIdle(group, topic string) {
 	}, func() string { return "wait until idle: " + state + "; does a consumer run?" })
 }
 
-// WaitDeadLetter waits until the group has a dead letter in %DLQ%group that no
-// earlier call has returned, and returns the oldest such. In a bubble this lets
-// the time of all retries pass. It fails the test after 25 h, which are virtual
-// in a bubble. The dead letter stays in its topic.
+// WaitDeadLetter waits until the group has a dead letter in %DLQ%group that no earlier call has
+// returned, and returns the oldest of these. In a bubble this lets the time of all retries pass. It
+// fails the test after 25 h, which are virtual in a bubble. The dead letter stays in its topic.
 func (b *Broker) WaitDeadLetter(group string) broker.StoredDeadLetter {
 	b.tb.Helper()
 	var letter broker.StoredDeadLetter

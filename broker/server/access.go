@@ -30,9 +30,9 @@ func NewSecret(text string) Secret { return access.NewSecret(text) }
 // The actions of rules.
 const (
 	ActionSend    = access.Send    // send to topics, and recall delayed messages
-	ActionReceive = access.Receive // receive from topics as groups, and settle it
+	ActionReceive = access.Receive // receive from topics as groups, and settle the deliveries
 	ActionObserve = access.Observe // read settings, backlogs and metrics
-	ActionAdmin   = access.Admin   // make, change and delete topics and groups; includes ActionObserve
+	ActionAdmin   = access.Admin   // create, change and delete topics and groups; includes ActionObserve
 )
 
 // DefaultMaxClockSkew is how far a signed time may be from the broker's.

@@ -19,9 +19,9 @@ type ClientCertificates string
 
 // The modes of client certificates.
 const (
-	ClientCertificatesNone    ClientCertificates = "none"    // they are not asked for one
-	ClientCertificatesRequest ClientCertificates = "request" // one that is shown is verified
-	ClientCertificatesRequire ClientCertificates = "require" // without a good one there is no connection
+	ClientCertificatesNone    ClientCertificates = "none"    // the server requests no certificate
+	ClientCertificatesRequest ClientCertificates = "request" // optional; the server verifies a certificate that a client sends
+	ClientCertificatesRequire ClientCertificates = "require" // the server rejects connections without a valid certificate
 )
 
 // CertificateOptions are the files of [Certificates], all in PEM.
@@ -37,8 +37,8 @@ type CertificateOptions struct {
 	// ClientCertificates is the mode of client certificates. Default: ClientCertificatesNone.
 	ClientCertificates ClientCertificates
 
-	// MinVersion is the oldest version of TLS: tls.VersionTLS12 or
-	// tls.VersionTLS13. Default: tls.VersionTLS12.
+	// MinVersion is the oldest version of TLS: tls.VersionTLS12 or tls.VersionTLS13. Default:
+	// tls.VersionTLS12.
 	MinVersion uint16
 
 	// Logger logs changed files. Nil means no log.
@@ -116,8 +116,8 @@ func (c *Certificates) Reload() error {
 	return c.load(of)
 }
 
-// Config returns a configuration for servers of the given protocols (ALPN),
-// such as "h2". It follows the files.
+// Config returns a configuration for servers of the given protocols (ALPN), such as "h2". The
+// configuration uses changed files without a restart.
 func (c *Certificates) Config(protocols ...string) *tls.Config {
 	type made struct {
 		from   *certificates

@@ -1,4 +1,4 @@
-// Package server puts gRPC and HTTP in front of the engine of package broker. The gRPC service is
+// Package server serves the engine of package broker over gRPC and HTTP. The gRPC service is
 // apache.rocketmq.v2.MessagingService, for the official clients of RocketMQ 5 and for tidegate's
 // SDK. HTTP with JSON carries messages and the administration.
 //
@@ -12,24 +12,24 @@
 // is then OK. Another gRPC status means that there is no response: the broker is closed, the client
 // cancelled the call, or its Telemetry settings are not valid. A throttled response has code 42900
 // and a text that begins with "530 TOO_MANY_REQUESTS". If the engine can estimate the time to wait,
-// it is in the trailer grpc-retry-pushback-ms.
+// the trailer grpc-retry-pushback-ms has it in milliseconds.
 //
 // # Extensions of the protocol
 //
-// The response header x-tidegate-features lists the extensions of RocketMQ 5.2:
+// The response header x-tidegate-features lists the extensions to the protocol of RocketMQ 5.2:
 //
 //   - "batch": each message of a SendMessage keeps its own ID, tag and properties, and has its own
 //     entry in the response.
-//   - "pushback": the trailer grpc-retry-pushback-ms.
+//   - "pushback": throttled responses have the trailer grpc-retry-pushback-ms.
 //   - "suspend": a ChangeInvisibleDuration with suspend never counts as a failure.
-//   - "deadletter": a repeated ForwardMessageToDeadLetterQueue creates no second copy. The request
-//     header x-tidegate-reason is kept with the dead letter.
+//   - "deadletter": a repeated ForwardMessageToDeadLetterQueue creates no second copy. The dead
+//     letter has the text of the request header x-tidegate-reason.
 //   - "retry": the ChangeInvisibleDuration with which a push consumer reports a failure creates no
-//     second dead letter either, and keeps the reason. With the request header x-tidegate-ladder:
-//     true the broker's retry interval applies instead of the duration. The trailer
-//     x-tidegate-retry of the response has the milliseconds until the next delivery, or
-//     "dead-letter" or "parked"; "dead-letter" includes the removal by address settings. The
-//     response to ForwardMessageToDeadLetterQueue has the same trailer.
+//     second dead letter when it is repeated, and its reason is recorded in the same way. With the
+//     request header x-tidegate-ladder: true the broker's retry interval applies instead of the
+//     duration. The trailer x-tidegate-retry of the response has the milliseconds until the next
+//     delivery, or "dead-letter" or "parked"; "dead-letter" includes the removal by address
+//     settings. The response to ForwardMessageToDeadLetterQueue has the same trailer.
 //   - "snooze": with the request header x-tidegate-snooze: true, ChangeInvisibleDuration ends the
 //     delivery and does not count its attempt.
 //   - "reconsume": with the request header x-tidegate-reconsume, ChangeInvisibleDuration ends a
@@ -43,8 +43,8 @@
 //     no entries if all of them succeeded.
 //
 // Two request headers need no feature. x-tidegate-max-bytes bounds the total size of the bodies in
-// a ReceiveMessage; the first message can be larger. x-tidegate-repeat marks a
-// ChangeInvisibleDuration that repeats one without a response (broker.Broker.RepeatChange).
+// a ReceiveMessage; the first message can be larger. x-tidegate-repeat marks the repetition of a
+// ChangeInvisibleDuration whose response was lost (broker.Broker.RepeatChange).
 //
 // # HTTP
 //
@@ -75,8 +75,8 @@
 //	PUT, GET, DELETE /v1/address-settings/{match}      broker.AddressSettings; GET /v1/address-settings lists all
 //	GET /v1/topics/{topic}/address-settings            the address settings in effect for a topic
 //	PUT, GET /v1/throttle                              broker.Limits, and which of them reject sends now
-//	GET /healthz                                       the process runs
-//	GET /readyz                                        the engine can store messages, and the server accepts requests
+//	GET /healthz                                       the process responds
+//	GET /readyz                                        the store works, and the server accepts requests; a throttle or a full disk is no error
 //	GET /metrics                                       metrics for Prometheus; see broker/server/monitoring
 //
 // The server rejects an unexpected query or body, and JSON with a duplicate key.
@@ -88,7 +88,7 @@
 //
 //   - 200 if all items succeeded
 //   - 207 with a result for each item if some failed
-//   - the status of the failure if all items failed alike
+//   - the status of the failure if all items failed with the same code
 //
 // Invalid JSON fails the whole request; the error has the path of the field. A send without a
 // response can be repeated with the same id, and is stored once.
@@ -96,16 +96,17 @@
 // The server responds to each line of a stream of sends when the message is stored. Clients must
 // read the responses while they send. Empty lines are heartbeats in both directions: each side
 // sends one at least every two minutes, and the other one skips it. A line with an error and
-// without a number is the last one. Streams and waiting receives end when the client disconnects or
+// without a number ends the stream. Streams and waiting receives end when the client disconnects or
 // the server begins to stop. Messages that the client did not get are ready again at once.
 //
 // # Access
 //
-// With [Options].Access every request needs a key. The client signs the request like RocketMQ 5
-// (authorization, x-mq-date-time), uses Basic authentication over HTTP, or has a client certificate
+// With keys or anonymous rules in [Options].Access, every request needs credentials or an anonymous
+// rule that allows it. The client signs the request like RocketMQ 5 (authorization,
+// x-mq-date-time), uses Basic authentication over HTTP, or has a client certificate
 // ([Certificates]). The server rejects a request that no [Rule] allows with 40300, and wrong or
-// missing credentials with 40100. It ignores x-mq-session-token. After [Server.SetAccess] the open
-// streams continue only if the new rules admit them.
+// missing credentials with 40100. It ignores x-mq-session-token. After [Server.SetAccess] an open
+// stream continues only if the new rules allow it.
 //
 // Over HTTP, pages of other origins cannot change anything. A request without credentials that
 // arrives in plain text at a loopback address must be for an IP address, localhost, the host of
@@ -114,8 +115,8 @@
 //
 // # Limits
 //
-// One request has at most 1000 messages or acknowledgements, and each message 64 KiB beside its
-// body. The size of a request is at most:
+// One request has at most 1000 messages or acknowledgements. Each message has at most 64 KiB in
+// addition to its body. The size of a request is at most:
 //
 //   - sends: [Options].MaxReceiveSize
 //   - acknowledgements: 1000 KiB

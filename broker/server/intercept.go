@@ -35,7 +35,7 @@ import (
 //
 // next carries out the request. It returns nil, or the [*tidegate.Error] with the status of the
 // response. Partial failures, which are in the entries of the response, are nil. The server sends
-// the response after Intercept has returned, and the result of Intercept decides about it:
+// the response after Intercept has returned, and the result of Intercept determines the response:
 //
 //   - nil, or the error of next, wrapped or not: the response of next.
 //   - another *tidegate.Error with a code: a response with this status, even if next succeeded.
@@ -49,7 +49,7 @@ import (
 // client cancels or the server is closed.
 type Call struct {
 	Op       string // the RPC's name, such as "SendMessage"
-	ClientID string // ID in the request; with keys, after the name of the key and /
+	ClientID string // ID in the request; if the request has a key: name of the key, then "/", then the ID
 	Topic    string // empty if the request has none
 	Group    string // likewise
 

@@ -39,11 +39,12 @@ type Options struct {
 	Logger *slog.Logger
 
 	// MaxReceiveSize is the maximum size of a SendMessage over gRPC in bytes. A larger request ends
-	// with gRPC's ResourceExhausted before it is read. Other requests have 64 KiB, an AckMessage
-	// 1000 KiB. A message with the largest body needs some KiB more than that body. tidegate's SDK
-	// divides a large Send into requests of 16 MiB, and therefore fails with less than 17 MiB. The
-	// maximum is a quarter of MaxTransitBytes. Default: DefaultMaxReceiveSize, or 1 MiB more than
-	// the broker's largest body if that is larger, or the maximum if that is less.
+	// with gRPC's ResourceExhausted before it is read. The maximum of an AckMessage is 1000 KiB,
+	// and that of other requests 64 KiB. A message with the largest body needs some KiB more than
+	// that body. tidegate's SDK divides a large Send into requests of 16 MiB, so a large Send can
+	// fail if MaxReceiveSize is below 17 MiB. The maximum is a quarter of MaxTransitBytes. Default:
+	// DefaultMaxReceiveSize, or 1 MiB more than the broker's largest body if that is larger, or the
+	// maximum if that is less.
 	MaxReceiveSize int
 
 	// MaxTransitBytes bounds the memory that requests and responses take while they are read,
@@ -59,8 +60,8 @@ type Options struct {
 	// MaxParkedBytes bounds the memory of waiting receives in bytes; each takes about 20 KiB. It
 	// also bounds the number of gRPC requests in progress on all connections, including waiting
 	// receives: one for each 10 KiB, and at least 1000. Further requests end with gRPC's
-	// Unavailable. One connection can have half of them. Default: an eighth of Go's memory limit,
-	// at most 1 GiB, or 128 MiB without a limit.
+	// Unavailable. One connection can have at most half of this number. Default: an eighth of Go's
+	// memory limit, at most 1 GiB, or 128 MiB without a limit.
 	MaxParkedBytes int64
 
 	// TLS is the configuration for clients that begin with TLS. Other clients get plain text on
@@ -77,8 +78,8 @@ type Options struct {
 
 	// AnyHost accepts HTTP requests for any host. If it is false, a request without credentials
 	// that arrives in plain text at a loopback address must be for an IP address, localhost, the
-	// host of Advertise or one of HTTPHosts. This protects against DNS rebinding, with which a web
-	// page gives its own name to this machine.
+	// host of Advertise or one of HTTPHosts. This protects against DNS rebinding, in which a web
+	// page makes its own host name resolve to this machine.
 	AnyHost bool
 
 	// HTTPHosts are further host names for such requests, without scheme and port, for example
@@ -89,10 +90,10 @@ type Options struct {
 	// begun HTTP/2. Default: DefaultHandshakeTimeout.
 	HandshakeTimeout time.Duration
 
-	// MaxSilentConnections is the maximum of gRPC connections that have not begun HTTP/2. A further
-	// one closes the connection that has been silent longest. If the listener has a maximum of its
-	// own, set a smaller value here, or silent connections can exclude all others.
-	// Default: DefaultMaxSilentConnections.
+	// MaxSilentConnections is the maximum number of gRPC connections that have not begun HTTP/2. If
+	// a client opens one more, the server closes the one that has been silent longest. If the
+	// listener has a maximum of its own, set a smaller value here, or silent connections can
+	// exclude all others. Default: DefaultMaxSilentConnections.
 	MaxSilentConnections int
 
 	// MinLongPolling and MaxLongPolling bound the time for which a receive waits; they override the

@@ -13,8 +13,7 @@ const (
 	// DefaultMaxClockSkew is how far a signed time may be from the broker's.
 	DefaultMaxClockSkew = 15 * time.Minute
 
-	// MaxSecrets is how many secrets of one key hold at once: the old one and
-	// the new one.
+	// MaxSecrets is the maximum number of secrets of a key: the old one and the new one.
 	MaxSecrets = 2
 
 	// MaxNameLength bounds the name of a key, in bytes.
@@ -30,9 +29,9 @@ type Action string
 // The actions. Admin includes Observe.
 const (
 	Send    Action = "send"    // send to topics, and recall delayed messages
-	Receive Action = "receive" // receive from topics as groups, and settle it
+	Receive Action = "receive" // receive from topics as groups, and settle the deliveries
 	Observe Action = "observe" // read settings, backlogs and metrics
-	Admin   Action = "admin"   // make, change and delete topics and groups
+	Admin   Action = "admin"   // create, change and delete topics and groups
 )
 
 // Actions are all actions.
@@ -48,13 +47,13 @@ type Rule struct {
 	Groups  []string `json:"groups,omitempty"`
 }
 
-// A Key is one identity: its name is RocketMQ's access key, and stands in logs.
+// A Key is one identity. Its name is RocketMQ's access key and appears in logs.
 type Key struct {
 	// Name is the access key: letters, digits and . _ -, the first a letter or digit.
 	Name string
 
-	// Secrets are those of which each request shows one; two while one
-	// replaces the other. None: the key is for Certificates only.
+	// Secrets are the valid secrets of the key, at most two. A request needs one of them; two are
+	// useful while one replaces the other. Nil means that the key is only for Certificates.
 	Secrets []Secret
 
 	// Certificates are the names in client certificates that are equivalent to this key: the common
@@ -66,7 +65,7 @@ type Key struct {
 }
 
 // A Config has the permissions of clients. The zero value allows everything. With a key or an
-// anonymous rule, each request is rejected that no rule allows.
+// anonymous rule, the server rejects each request that no rule allows.
 type Config struct {
 	// Keys are all identities.
 	Keys []Key
@@ -75,14 +74,13 @@ type Config struct {
 	// allowed.
 	Anonymous []Rule
 
-	// MaxClockSkew is how far the time that a request signs may be from the
-	// broker's. 0 for DefaultMaxClockSkew; negative: it is not looked at, and a
-	// signature that was seen once holds for ever.
+	// MaxClockSkew is the maximum difference between the signed time of a request and the broker's
+	// clock. Negative means no maximum: a signature is then valid forever. Default:
+	// DefaultMaxClockSkew.
 	MaxClockSkew time.Duration
 
-	// TimeZones are those in which clients write their time. RocketMQ's
-	// clients for Go, Java and Python sign the time of their wall clocks without
-	// saying the zone. Nil: UTC and the broker's own.
+	// TimeZones are the time zones of the clients' clocks. RocketMQ's clients for Go, Java and
+	// Python sign their local time without the zone. Nil means UTC and the broker's own zone.
 	TimeZones []*time.Location
 }
 
