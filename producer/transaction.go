@@ -30,8 +30,8 @@ type Transaction struct {
 
 // Begin sends msg as a half message, in one attempt. A half message whose response was lost is not
 // sent again, because the rules for transactional messages forbid it. The one exception is a
-// request that gRPC knows never reached the server. After an error, do not commit the local
-// transaction. The error is a [*SendError].
+// request that certainly did not reach the server: gRPC repeats it. After an error, do not commit
+// the local transaction. The error is a [*SendError].
 //
 // Begin blocks until the server responds, ctx ends, Options.AttemptTimeout is over or Close is
 // called. It requires Options.Checker and a transport that is a [transport.Transactor]. Half
@@ -79,9 +79,10 @@ func (p *Producer) Begin(ctx context.Context, msg *tidegate.Message) (*Transacti
 // Receipt returns the receipt of the half message.
 func (t *Transaction) Receipt() tidegate.Receipt { return t.receipt }
 
-// Commit makes the message available to consumers. It is retried like a send, which is harmless. If
-// it fails, nothing is lost: the server requests the resolution from the checker later. Commit may
-// be repeated; Commit after Rollback returns an error.
+// Commit makes the message available to consumers. It is retried like a send; a repeated commit
+// changes nothing. If it fails and the half message is unresolved, the server requests the
+// resolution later (see [Producer.ServeChecks]). Commit may be repeated; Commit after Rollback
+// returns an error.
 func (t *Transaction) Commit(ctx context.Context) error { return t.resolve(ctx, transport.Commit) }
 
 // Rollback removes the half message. It is retried, may fail and may be repeated like Commit.
