@@ -40,9 +40,9 @@ func (i *Instrumentation) PushOptions(o consumer.PushOptions) consumer.PushOptio
 	return o
 }
 
-// Middleware puts a span around the handler and measures it. The span's parent is the span of the
-// message's send. The handler's ctx has the span. If the handler returns an error or panics, the
-// span has the status Error.
+// Middleware creates a span for each call of the handler, and records the duration of the call. The
+// span's parent is the span of the message's send. The handler's ctx has the span. If the handler
+// returns an error or panics, the span has the status Error.
 func (i *Instrumentation) Middleware(next consumer.Handler) consumer.Handler {
 	return func(ctx context.Context, d *tidegate.Delivery) error {
 		ctx, span := i.start(extract(ctx, d.TraceContext), opProcess, trace.SpanKindConsumer, &d.Message,

@@ -47,8 +47,8 @@ type Options struct {
 	MeterProvider metric.MeterProvider
 }
 
-// An Instrumentation instruments producers and consumers. Several of them, and several
-// goroutines, may share one.
+// An Instrumentation creates spans and metrics of producers and consumers. Several producers,
+// consumers and goroutines may share one.
 type Instrumentation struct {
 	tracer trace.Tracer
 

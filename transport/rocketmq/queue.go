@@ -43,8 +43,8 @@ func (c *Client) endpointOf(b *rmqpb.Broker) (*remote.Server, error) {
 	return c.endpoint(b.GetEndpoints())
 }
 
-// Queues returns the numbers of the topic's queues. Only Receive of this client understands them:
-// for a topic on several brokers they include the broker.
+// Queues returns the numbers of the topic's queues. They are valid only for Receive of this client,
+// because for a topic on several brokers each number also identifies the broker.
 func (c *Client) Queues(ctx context.Context, group, topicName string) ([]int, error) {
 	const op = "QueryAssignment"
 	if err := tidegate.ValidateGroup(group); err != nil {

@@ -46,8 +46,9 @@ func (c *Client) SendHalf(ctx context.Context, msg *tidegate.Message) transport.
 }
 
 // EndTransaction implements transport.Transactor. It sends the request to the server that stored
-// the half message. RocketMQ's proxy forgets a transaction 30 s after the send: the error then
-// matches tidegate.ErrNotFound, and RocketMQ's broker asks the checker.
+// the half message. RocketMQ's proxy discards its entry of a transaction 30 s after the send. The
+// error then matches tidegate.ErrNotFound, and RocketMQ's broker sends a check to a producer later
+// (see ServeChecks).
 func (c *Client) EndTransaction(ctx context.Context, tx transport.Transaction, r transport.Resolution) error {
 	if err := c.endTransaction(ctx, tx, r, rmqpb.TransactionSource_SOURCE_CLIENT); err != nil {
 		return err
