@@ -33,9 +33,10 @@ const (
 //
 // A panic is a failure of all messages, and so is a runtime.Goexit.
 //
-// A batch of a FIFO group has at most one message of each message group. The next message of the
-// message group comes in a later batch, after this one was consumed or became a dead letter. If
-// this one fails, the next one waits for its retry. Other message groups continue.
+// A batch of a FIFO group has at most one message of each message group. The next message of a
+// message group is in a later batch, after the first one was consumed or became a dead letter. If
+// the first one fails, the next one waits until its retry has succeeded. Other message groups are
+// not affected.
 //
 // The consumer extends the invisible time of messages that wait for a batch, and while the handler
 // works. The handler's ctx ends when the ctx of one of its messages ends, with the same cause:
@@ -46,8 +47,9 @@ type BatchHandler func(ctx context.Context, ds []*tidegate.Delivery) error
 // A BatchResult is the error of a [BatchHandler] with a verdict for each message of the batch, in
 // the order in which the handler got them. nil acknowledges the message; other errors have the
 // meaning that they have for a [Handler]. A BatchResult of nils acknowledges all messages. Use
-// [Snooze](0) for messages that the handler did not reach: they are delivered again without
-// spending an attempt. The BatchResult may be wrapped.
+// [Snooze](0) for messages that the handler did not process: on servers with
+// [transport.Capabilities].Snooze they are delivered again without spending an attempt. The
+// BatchResult may be wrapped.
 //
 // A BatchResult of another length than the batch is a failure of all messages.
 type BatchResult []error
@@ -99,8 +101,8 @@ type BatchOptions struct {
 // the same time, 4 by default. Meanwhile the consumer gathers the messages of one more batch.
 //
 // All other features apply to each message, as without batches: leases, verdicts, policies,
-// outcomes, limiter, kill switch and StuckAfter. PushOptions.Middleware is called for each message
-// too, around its wait for the batch.
+// outcomes, limiter, kill switch and StuckAfter. PushOptions.Middleware is also called for each
+// message. A call of it lasts from the start of the wait for the batch until the batch was handled.
 func NewBatch(t Transport, sub Subscription, handler BatchHandler, opts PushOptions) (*Push, error) {
 	var f faults
 	if handler == nil {

@@ -10,11 +10,15 @@
 // failures by the group's retry schedule. [NewBatch] returns a Push whose handler gets several
 // messages at once. [Simple] has no handler: the program receives and acknowledges by itself.
 //
-// Both deliver at least once. A message can be delivered again after its handler has succeeded:
+// The invisible time of a delivery is the time for which the server does not deliver the message to
+// another consumer. If it ends before the message is settled, the message is delivered again.
+//
+// All consumers deliver at least once. A message can be delivered again after its handler has
+// succeeded:
 //
 //   - if the acknowledgement was lost or late;
-//   - on a RocketMQ, if the response to an extension of the invisible time was lost. Only that
-//     response has the receipt handle that acknowledges the message.
+//   - on a RocketMQ, if the response to an extension of the invisible time was lost. An extension
+//     replaces the receipt handle, and only its response has the new one.
 //
-// Handlers must therefore be idempotent by message ID. Package consumer/inbox helps.
+// Handlers must therefore be idempotent by message ID. Package consumer/inbox filters duplicates.
 package consumer

@@ -65,6 +65,7 @@ func Snooze(d time.Duration) error { return &decision.Snooze{Delay: max(0, d)} }
 // attempts are left. The returned error may be wrapped or joined. The text of err is the reason of
 // the dead letter; err may be nil.
 //
-// After the last attempt a FIFO group of a tidegate broker can block or park the message instead,
-// as its on_exhausted sets. Outcome.Disposition is Retried or Parked then.
+// If this is the message's last attempt, the on_exhausted setting of a FIFO group of a tidegate
+// broker applies instead. It can block or park the message group; Outcome.Disposition is [Retried]
+// or [Parked] then.
 func DeadLetter(err error) error { return &decision.DeadLetter{Err: err} }

@@ -43,9 +43,9 @@ var receiveBackoff = backoff.Exponential{
 //   - [RetryAfter] and [RetryLevel] retry it after their delay;
 //   - [Snooze] postpones it without counting the attempt;
 //   - [ReconsumeAfter], [ReconsumeLevel] and [ReconsumeNext] send it to the group's retry topic,
-//     and [NegativeAck] has it delivered again, as Apache Pulsar's clients do;
+//     and [NegativeAck] negatively acknowledges it, as in Apache Pulsar's clients;
 //   - any other error retries it by the retry schedule. After the last attempt the message becomes
-//     a dead letter, or its message group is parked if the group is configured so.
+//     a dead letter, or its message group is parked or blocked if the group is configured so.
 //
 // These errors may be wrapped and joined. A panic of the handler or of a method of its error, and a
 // runtime.Goexit, are failures like any other error.
@@ -71,8 +71,8 @@ type Filter = transport.Filter
 // Tags returns a filter for messages with one of the tags. Without tags it selects all messages.
 func Tags(tags ...string) Filter { return Filter{Expression: strings.Join(tags, "||")} }
 
-// SQL returns a filter by a SQL92 expression over properties, such as "region = 'eu' AND amount >
-// 100".
+// SQL returns a filter by a SQL92 expression over properties, for example
+// "region = 'eu' AND amount > 100".
 func SQL(expression string) Filter { return Filter{Expression: expression, SQL: true} }
 
 // A Subscription describes the messages that a consumer receives.
@@ -90,22 +90,27 @@ type Subscription struct {
 	//	}}
 	//
 	// All topics share the consumer's options: concurrency, buffers, limiter, kill switch and
-	// pause. They take turns, so that a topic with a large backlog does not delay the messages of
-	// the others. Messages of a FIFO group are in order within a topic. A batch of [NewBatch] can
-	// have messages of several topics. A topic that does not exist does not stop the others; see
-	// PushOptions.OnReceiveFailure. All consumers of a group must have the same topics and filters
-	// (RocketMQ: subscription relationship consistency). A simple consumer refuses them: use one
-	// for each topic. Nil means Topic alone.
+	// pause. The consumer handles messages of the topics in turn, so a topic with a large backlog
+	// does not delay the others. Messages of a FIFO group are in order within a topic. A batch of
+	// [NewBatch] can have messages of several topics. If a topic does not exist, the consumer
+	// continues with the others; see PushOptions.OnReceiveFailure. All consumers of a group must
+	// have the same topics and filters (RocketMQ: subscription relationship consistency).
+	//
+	// [NewSimple] rejects Topics: use one simple consumer for each topic. Nil means Topic alone.
 	Topics map[string]Filter
 
 	// Retry is the retry schedule of a push consumer: a message is delivered again Retry.Delay(n)
 	// after its delivery number n+1 failed. A delay above 12 h, which no server accepts, means 12
-	// h. Address settings of a tidegate broker about redelivery override it. A simple consumer
-	// refuses it.
+	// h. Redelivery settings of the address on a tidegate broker override it. [NewSimple] rejects
+	// it.
 	//
-	// Nil means the server's schedule: a tidegate broker uses its current settings, and other
-	// servers get the schedule that they pushed. The default table of a RocketMQ is replaced by
-	// [backoff.RetryLadder], which also holds if the server pushed none.
+	// Nil means the server's schedule:
+	//
+	//   - A tidegate broker uses its current settings.
+	//   - For a RocketMQ that pushes its table of 18 delays to the client, the consumer uses
+	//     [backoff.RetryLadder], and 3 s for a FIFO group, as RocketMQ's broker itself does.
+	//   - Otherwise the consumer uses the schedule that the server pushed, or
+	//     [backoff.RetryLadder] if it pushed none.
 	Retry backoff.Policy
 }
 
@@ -115,31 +120,34 @@ type PushOptions struct {
 	// [NewBatch] it is the number of batches. Default: 20, and 4 with NewBatch.
 	Concurrency int
 
-	// Batch has the limits of the batches of [NewBatch]. NewPush refuses it.
+	// Batch has the limits of the batches of [NewBatch]. [NewPush] rejects it.
 	Batch BatchOptions
 
-	// MaxBuffered is the number of messages that may wait for a handler. The consumer receives as
-	// many ahead as the handlers probably begin within 200 ms, so slow handlers keep few messages
-	// from other consumers. A topic that has no message in hand may exceed it by one message.
-	// Negative means none. Default: 1024.
+	// MaxBuffered is the maximum of received messages that wait for a handler. The consumer
+	// receives only as many ahead as its handlers are expected to start within 200 ms, by the
+	// average duration of their calls. If the handlers are slow, most messages therefore stay at
+	// the server for other consumers. Each topic without an unsettled message may add one message
+	// above the maximum. Negative means none. Default: 1024.
 	MaxBuffered int
 
-	// MaxBytes bounds the bodies of all messages in hand, in bytes. One message may exceed it if no
-	// other is in hand. RocketMQ does not know a bound in bytes for a receive, so there one receive
-	// with larger bodies than before may exceed it. Default: 64 MiB.
+	// MaxBytes bounds the bodies of all received and unsettled messages, in bytes. A single message
+	// may exceed it. RocketMQ cannot limit the bytes of a receive; there a receive may exceed
+	// MaxBytes if its messages are larger than the previous ones. Default: 64 MiB.
 	MaxBytes int
 
-	// InvisibleDuration is the time for which the server keeps a received message from other
-	// consumers. After a crash of this program, another consumer gets the message when it is over.
-	// The consumer extends it after a third of it, as long as the message is in hand. If an
-	// extension takes longer than that third, the consumer requests three times the duration of
-	// the extension. At most 12 h; RocketMQ rejects less than 10 s. Default: 30 s.
+	// InvisibleDuration is the time for which the server does not deliver a received message to
+	// other consumers. After a crash of this program, another consumer gets the message when this
+	// time has ended. Until the message is settled, the consumer extends the time whenever a third
+	// of it has passed. If requests for extensions take longer than a third of InvisibleDuration,
+	// the consumer requests three times as long as they take. At most 12 h; RocketMQ rejects less
+	// than 10 s. Default: 30 s.
 	InvisibleDuration time.Duration
 
-	// MaxExtension is the time after the receipt of a message for which its invisible time is
-	// extended. A handler that takes longer loses the message ([ErrLeaseLost]). The server's own
-	// maximum holds too: 12 h by default on a tidegate broker. Negative means that the consumer
-	// extends no message. Default: 1 h.
+	// MaxExtension is the time, from the receipt of a message, after which the consumer no longer
+	// extends its invisible time. If the handler is still running when the invisible time ends, its
+	// context ends with [ErrLeaseLost], and the message is delivered again. The server can have a
+	// maximum too, by default 12 h on a tidegate broker. Negative means that the consumer extends
+	// no message. Default: 1 h.
 	MaxExtension time.Duration
 
 	// Limiter limits the rate of received messages, one event for each message. Messages above the
@@ -157,7 +165,7 @@ type PushOptions struct {
 	LongPolling time.Duration
 
 	// ReceiveBackoff is the wait after a failed receive: Delay(n) after n+1 failures in a row.
-	// Default: 1 s × 1.6 up to 30 s, ± 20 %.
+	// Default: 1 s, multiplied by 1.6 after each further failure up to 30 s, ± 20 %.
 	ReceiveBackoff backoff.Policy
 
 	// ShutdownTimeout bounds the time from the end of Run's ctx to the return of Run. After nine
@@ -192,18 +200,18 @@ type PushOptions struct {
 	Classify func(error) error
 
 	// OnDelivery is called with the outcome of each delivery after the delivery was settled, by
-	// several goroutines at the same time. It should return quickly: the message counts as in hand
-	// until then, and further acknowledgements may wait. A panic in it is logged and otherwise
-	// ignored. Nil means none.
+	// several goroutines at the same time. It should return quickly: until it returns, the message
+	// counts as unsettled for MaxBuffered and MaxBytes, and other acknowledgements may be delayed.
+	// A panic in it is logged and otherwise ignored. Nil means none.
 	OnDelivery func(Outcome)
 
 	// OnDeadLetter is called before OnDelivery, and in the same way, for each delivery that ended
 	// as DeadLettered. cause is the handler's error. Nil means none.
 	OnDeadLetter func(ctx context.Context, d *tidegate.Delivery, cause error)
 
-	// OnReceiveFailure is called for each failed receive, for example of a topic that does not
-	// exist or with a filter that the server cannot read. Several goroutines call it at the same
-	// time. The next receive waits for it. Nil means none.
+	// OnReceiveFailure is called for each failed receive, for example from a topic that does not
+	// exist, or with a filter that the server cannot parse. Several goroutines call it at the same
+	// time. The next receive starts after it has returned. Nil means none.
 	OnReceiveFailure func(ReceiveFailure)
 
 	// OnStop is called once before Run returns. Nil means none.
@@ -213,7 +221,7 @@ type PushOptions struct {
 	//   - errors: panics;
 	//   - warnings: failed receives and settlements, lost leases, dead letters, discarded messages,
 	//     and parked message groups;
-	//   - infos: the end of Run, and deliveries that a request with a lost response has settled;
+	//   - infos: the end of Run, and deliveries that are [PerhapsSettled];
 	//   - debug messages: retries and acknowledgements.
 	//
 	// Nil means no logging.

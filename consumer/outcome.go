@@ -15,20 +15,35 @@ type Disposition int
 
 // The dispositions.
 const (
-	Acked          = Disposition(settlement.Acked)          // consumed
-	Retried        = Disposition(settlement.Retried)        // failed; delivered again after Outcome.Delay
-	DeadLettered   = Disposition(settlement.DeadLettered)   // failed in its last attempt, or the handler returned DeadLetter
-	LeaseLost      = Disposition(settlement.LeaseLost)      // its invisible time ended first; delivered again
-	Released       = Disposition(settlement.Released)       // not handled or not to the end; returned to the queue for another consumer
-	Unsettled      = Disposition(settlement.Unsettled)      // the server could not be reached; delivered again when its invisible time ends
-	PerhapsSettled = Disposition(settlement.PerhapsSettled) // probably settled, by a request whose response was lost; the repeated request came too late
-	Parked         = Disposition(settlement.Parked)         // failed in its last attempt; its message group waits for an operator
-	Snoozed        = Disposition(settlement.Snoozed)        // postponed by the handler; delivered again after Outcome.Delay with the same attempt number
-	Reconsumed     = Disposition(settlement.Reconsumed)     // failed; delivered as a new message of the retry topic after Outcome.Delay
-	Discarded      = Disposition(settlement.Discarded)      // failed in its last attempt, and acknowledged as a policy sets
+	// The message was consumed.
+	Acked = Disposition(settlement.Acked)
+	// The message failed and is delivered again after Outcome.Delay.
+	Retried = Disposition(settlement.Retried)
+	// The message failed in its last attempt, or the handler returned [DeadLetter].
+	DeadLettered = Disposition(settlement.DeadLettered)
+	// The invisible time ended, or the server rejected the receipt handle. The message is delivered
+	// again.
+	LeaseLost = Disposition(settlement.LeaseLost)
+	// The message was returned to the queue for another consumer, because this consumer stops, is
+	// paused, or its kill switch tripped.
+	Released = Disposition(settlement.Released)
+	// The server could not be reached. The message is delivered again when its invisible time ends.
+	Unsettled = Disposition(settlement.Unsettled)
+	// The delivery is probably settled, by a request whose response was lost. The repeated request
+	// was sent too late to confirm it.
+	PerhapsSettled = Disposition(settlement.PerhapsSettled)
+	// The message failed in its last attempt. Its message group waits for an operator.
+	Parked = Disposition(settlement.Parked)
+	// The handler or the kill switch postponed the message. It is delivered again after
+	// Outcome.Delay with the same attempt number.
+	Snoozed = Disposition(settlement.Snoozed)
+	// The message failed and is delivered as a new message of the retry topic after Outcome.Delay.
+	Reconsumed = Disposition(settlement.Reconsumed)
+	// The message failed in its last attempt and was acknowledged because of [policy.Discard].
+	Discarded = Disposition(settlement.Discarded)
 )
 
-// String returns the name in lower case.
+// String returns the disposition in lower-case words, for example "lease lost".
 func (d Disposition) String() string {
 	switch d {
 	case Acked:
@@ -63,7 +78,7 @@ type Outcome struct {
 	Group        string
 	MessageID    string
 	MessageGroup string
-	Attempt      int // the delivery's number, 1 the first time
+	Attempt      int // the number of the delivery, from 1
 
 	Disposition Disposition
 	Delay       time.Duration // before the next delivery: as the server reports it, or as requested; RocketMQ takes 2.5 s to 7 s longer
@@ -163,9 +178,9 @@ func (r *run) logPanic(ctx context.Context, text, messageID string, value any, s
 type StopReport struct {
 	Acked     int           // consumed
 	Retried   int           // failed, postponed, discarded or dead letters
-	Released  int           // returned to the queue unhandled
+	Released  int           // returned to the queue, except those in Cancelled
 	Cancelled int           // returned to the queue because their handlers did not finish in time
-	Unsettled int           // not settled in time; delivered again when their invisible times end
+	Unsettled int           // LeaseLost, Unsettled or PerhapsSettled; most are delivered again
 	Took      time.Duration // from the end of Run's context to the return of Run
 }
 

@@ -130,10 +130,10 @@ type run struct {
 // [transport.Capabilities].Suspend. On others, such as RocketMQ, a release would count as an
 // attempt, so these messages are handled.
 //
-// The stop takes PushOptions.ShutdownTimeout at most, if the handlers return when their contexts
-// end, after nine tenths of that time. Run does not return before all handlers have returned. On
-// servers without [transport.Capabilities].RepeatReceive, such as RocketMQ, the stop waits up to 5
-// s for the receives under way, and the messages of these receives are handled.
+// Run does not return before all handlers have returned. The contexts of the handlers end after
+// nine tenths of PushOptions.ShutdownTimeout. If the handlers return then, Run returns within
+// ShutdownTimeout. On servers without [transport.Capabilities].RepeatReceive, such as RocketMQ, the
+// stop waits up to 5 s for the receives under way, and the messages of these receives are handled.
 //
 // Run repeats failed receives, also those of a topic or group that does not exist yet; see
 // PushOptions.OnReceiveFailure. Before the end of ctx it stops in the same way and returns an error
@@ -143,8 +143,8 @@ type run struct {
 //   - the server rejected the arguments of the subscription to one of its topics;
 //   - the server has rejected the credentials for all topics for more than a minute.
 //
-// Run may be called again after it has returned, and several times at once: each call is a consumer
-// of its own.
+// Run may be called again after it has returned, and by several goroutines at the same time. Each
+// call has its own handlers, buffers and kill switch.
 func (p *Push) Run(ctx context.Context) error {
 	r := &run{Push: p, log: p.opts.Logger, hand: newHand(&p.opts), topics: p.sub.newTopics()}
 	r.gatherer = gather.New(p.limits, r.handleBatch)

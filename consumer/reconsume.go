@@ -41,13 +41,14 @@ func ReconsumeLevel(level int, err error) error {
 // level 2 for its second, and so on up to the last level.
 func ReconsumeNext(err error) error { return &decision.Reconsume{Err: err} }
 
-// NegativeAck returns an error for a handler that wants the same message again after d, 864 000 s
-// at most, with the next attempt number. Zero or less means the group's delay, 1 min by default.
-// The returned error may be wrapped or joined. err is the failure; it may be nil.
+// NegativeAck returns an error for a handler that negatively acknowledges the message: the server
+// delivers the same message again after d, 864 000 s at most, with the next attempt number. Zero or
+// less means the group's delay, 1 min by default. The returned error may be wrapped or joined. err
+// is the failure; it may be nil.
 //
-// The group's maximum of attempts and the redelivery delay of address settings do not apply; the
-// group's NegativeAck settings can have a maximum of their own. On a RocketMQ the message is
-// retried after the same delay as by [RetryAfter], and Outcome.SettleErr has the reason.
+// The group's maximum of attempts and the redelivery delay of address settings do not apply. The
+// group's NegativeAck settings can set another maximum. On a RocketMQ the message is retried as by
+// [RetryAfter], after 1 min if d is zero or less, and Outcome.SettleErr has the reason.
 //
 // Source: TDMQ for Apache Pulsar, message retry and dead letter mechanisms: negativeAcknowledge.
 func NegativeAck(d time.Duration, err error) error {

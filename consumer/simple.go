@@ -19,12 +19,13 @@ type SimpleOptions struct {
 	// 30 s.
 	InvisibleDuration time.Duration
 
-	// LongPolling is the time that the server waits for a message. Servers bound it. Default: 20 s.
+	// LongPolling is the time for which the server waits for a message. Servers have a minimum and
+	// a maximum: RocketMQ waits for at least 5 s and at most 20 s. Default: 20 s.
 	LongPolling time.Duration
 
 	// BatchSize is the number of messages that [Simple.All] receives in one request, at most 32.
 	// The invisible time of all of them begins with the receive. If the loop ends early, the
-	// remaining messages are redelivered after it. Default: 1.
+	// remaining messages are redelivered when that time has ended. Default: 1.
 	BatchSize int
 }
 
@@ -95,8 +96,9 @@ func (s *Simple) Receive(ctx context.Context, n int) ([]*tidegate.Delivery, erro
 	})
 }
 
-// Ack acknowledges the delivery in one attempt. The error matches tidegate.ErrInvalidHandle if the
-// invisible time is over.
+// Ack acknowledges the delivery in one attempt. The error matches [tidegate.ErrInvalidHandle] if
+// the invisible time has ended. RocketMQ may report no error in this case, although the message is
+// delivered again.
 func (s *Simple) Ack(ctx context.Context, d *tidegate.Delivery) error {
 	errs := s.transport.Ack(ctx, []*tidegate.Delivery{d})
 	if len(errs) != 1 {
@@ -105,10 +107,11 @@ func (s *Simple) Ack(ctx context.Context, d *tidegate.Delivery) error {
 	return errs[0]
 }
 
-// ChangeInvisibleDuration lets the invisible time end dur from now: later for more work, earlier
-// for an earlier redelivery. It sets d.Handle and d.InvisibleUntil if the server accepts, and does
-// not change d otherwise, so a call whose response was lost can be repeated. The error matches
-// tidegate.ErrInvalidHandle if the invisible time is over.
+// ChangeInvisibleDuration sets the end of the invisible time to dur from now, 0 to 12 h. A longer
+// time gives the program more time to process the message; a shorter one causes an earlier
+// redelivery. If the server accepts, ChangeInvisibleDuration sets d.Handle and d.InvisibleUntil.
+// Otherwise it does not change d, so the call can be repeated after a lost response. The error
+// matches [tidegate.ErrInvalidHandle] if the invisible time has ended.
 func (s *Simple) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
 	if dur < 0 || dur > maxInvisibleDuration {
 		return fmt.Errorf("consumer: %w", &tidegate.Error{
@@ -136,10 +139,11 @@ func (s *Simple) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason st
 
 // All receives messages until ctx ends, and then ends without an error.
 //
-// After a failed receive All yields the error with a nil delivery. If the loop continues, the next
-// receive follows after a wait of 1 s, growing by 1.6 up to 30 s. All ends when the transport is
-// closed, when the server rejects the arguments, and when the server has rejected the credentials
-// for a minute.
+// After a failed receive All yields the error with a nil delivery. If the loop continues, All waits
+// before the next receive: for 1 s, multiplied by 1.6 after each further failure up to 30 s, or for
+// the time that the server requests if that is longer. After it has yielded the error, All ends if
+// the transport is closed, the server rejects the arguments, or the server has rejected the
+// credentials for a minute.
 //
 //	for d, err := range c.All(ctx) {
 //		if err != nil { log.Print(err); continue }
