@@ -47,5 +47,5 @@ func lastDelivery(l *Lease, e Event) string {
 	if e == EventTimeout {
 		end = "timed out"
 	}
-	return fmt.Sprintf("delivered %d times, the maximum of the group; the last delivery %s", l.Attempt, end)
+	return fmt.Sprintf("delivered %d times, the maximum; the last delivery %s", l.Attempt, end)
 }

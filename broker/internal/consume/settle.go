@@ -181,7 +181,7 @@ func reasonOf(reason string, l *Lease) string {
 	if reason != "" {
 		return reason
 	}
-	return fmt.Sprintf("delivery %d failed, the last that the group allows", l.Attempt)
+	return fmt.Sprintf("delivery %d failed, the last attempt", l.Attempt)
 }
 
 // Release returns the message of a delivery that did not reach its consumer to the queue. The

@@ -52,7 +52,7 @@ func (l *Letters) ReconsumeLater(s *subscription.Subscription, h handle.Receipt,
 	if err := tidegate.ValidateTopic(out.Topic); err != nil {
 		return Reconsumed{}, nil, err // the names are too long together
 	}
-	leaving, now, err := s.Reconsume(h, fmt.Sprintf("retried %d times, the maximum of the group", out.Times))
+	leaving, now, err := s.Reconsume(h, fmt.Sprintf("retried %d times, the maximum", out.Times))
 	if err != nil {
 		return Reconsumed{}, nil, err
 	}
