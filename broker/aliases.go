@@ -49,7 +49,7 @@ type (
 	// Milliseconds is a number of milliseconds, the unit of address settings.
 	Milliseconds = settings.Milliseconds
 
-	// Duration is a time.Duration that is a text in JSON, such as "1m30s".
+	// Duration is a time.Duration that is a string in JSON, such as "1m30s".
 	Duration = settings.Duration
 
 	// Limits are the limits of the whole broker.
@@ -93,7 +93,7 @@ const (
 const (
 	RetryNaming292 = settings.RetryNaming292 // topic-group-RETRY and topic-group-DLQ
 	RetryNaming272 = settings.RetryNaming272 // group-RETRY and group-DLQ, for all topics of the group
-	RetryNaming261 = settings.RetryNaming261 // group-retry and group-dlq, likewise
+	RetryNaming261 = settings.RetryNaming261 // group-retry and group-dlq, for all topics of the group
 )
 
 // The types of groups with retry topics. Delays need Shared or KeyShared.

@@ -135,22 +135,22 @@ func (o Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-// A Broker has topics, consumer groups and messages. Several goroutines can call all methods at the
-// same time.
-//
-// A goroutine that holds a lock of the following list takes only locks that come after it:
-//
-//  1. Tokens, which are held across waits and I/O: that of Directory.LockAdmin, then the task of
-//     retention, then one of letters and the tasks of delayed messages and transactions. A step
-//     also holds its task.
-//  2. The lock of the message log, in which the functions given to Messages.Add run.
-//  3. The lock of a subscription.Subscription, one at a time.
-//  4. The lock of the catalog.Directory.
-//  5. The lock of the groups log, in which the functions given to Groups.Add run.
-//  6. All others, which are held for one read or change: those of limits, of the throttling of
-//     topics and subscriptions, owners, maintenance, retention, transactions, creations, watchers,
-//     and lifeMu.
+// A Broker stores topics, consumer groups and messages. [Open] opens one. Several goroutines can
+// call its methods at the same time.
 type Broker struct {
+	// A goroutine that holds a lock of the following list takes only locks that come after it:
+	//
+	//  1. Tokens, which are held across waits and I/O: that of Directory.LockAdmin, then the task
+	//     of retention, then one of letters and the tasks of delayed messages and transactions. A
+	//     step also holds its task.
+	//  2. The lock of the message log, in which the functions given to Messages.Add run.
+	//  3. The lock of a subscription.Subscription, one at a time.
+	//  4. The lock of the catalog.Directory.
+	//  5. The lock of the groups log, in which the functions given to Groups.Add run.
+	//  6. All others, which are held for one read or change: those of limits, of the throttling of
+	//     topics and subscriptions, owners, maintenance, retention, transactions, creations,
+	//     watchers, and lifeMu.
+
 	opts   Options
 	logger *slog.Logger
 	store  *store.Store
@@ -167,8 +167,8 @@ type Broker struct {
 }
 
 // Open opens a broker with the data of its directory: topics, groups, messages and leases. It fails
-// if the directory is in use, cannot be written, is full, has corrupt settings, or was written by a
-// newer version.
+// if an option is invalid, or if the directory is in use, cannot be written, is full, has corrupt
+// settings, or was written by a newer version. The caller must call Close.
 func Open(o Options) (*Broker, error) {
 	o = o.withDefaults()
 	if err := o.Validate(); err != nil {

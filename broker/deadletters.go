@@ -99,8 +99,8 @@ type DeadLetterPurge struct {
 	Next   string `json:"next,omitempty"` // position to continue at; empty at the end
 }
 
-// DeadLetters returns a page of the dead letters of a group, without consuming them. The group may
-// have been deleted. In a topic other than %DLQ%group it returns only the dead letters of the
+// DeadLetters returns a page of the dead letters of a group, without consuming them. It also works
+// for a deleted group. In a topic other than %DLQ%group it returns only the dead letters of the
 // group. It can read from the store, and waits for nothing else. The error is
 //
 //   - 40403 if there is neither such a group nor a dead letter of it,
@@ -131,14 +131,16 @@ func (b *Broker) DeadLetters(group string, q DeadLetterQuery) (DeadLetterPage, e
 // The message keeps its ID, body, keys, tag, message group and properties, except for those of a
 // dead letter. The duplicate window does not apply. tidegate.PropertyDeadLetterRedrives counts the
 // redrives. A message from a retry topic gets the ID of its original send again and loses the
-// properties of a retry, so its retries count anew. A FIFO topic accepts only messages with a
-// message group, and other topics only messages without one. The delivery time has passed.
+// properties of a retry, so its retries count from 1 again. A FIFO topic accepts only messages with
+// a message group, and other topics only messages without one. A delayed message is ready at once,
+// because its delivery time has passed.
 //
 // A throttle of the topic ends the call: the error matches tidegate.ErrThrottled, and the result
 // has the number of redriven messages and Next to continue later. One redrive or purge runs at a
-// time. The end of ctx ends the wait for the other one, and the redrive between two writes. The
-// close of the broker does the same (tidegate.ErrClosed). The result is also valid then. Other
-// errors are those of DeadLetters, and 40402 if To does not exist.
+// time; RedriveDeadLetters waits for the others. If ctx ends or the broker is closed
+// (tidegate.ErrClosed), this wait ends, and a redrive ends between two writes. The result is valid
+// with an error too: it counts the messages redriven before it. Other errors are those of
+// DeadLetters, and 40402 if To does not exist.
 func (b *Broker) RedriveDeadLetters(ctx context.Context, group string, sel DeadLetterSelection) (DeadLetterRedrive, error) {
 	const op = "RedriveDeadLetters"
 	if !b.begin() {
@@ -165,8 +167,8 @@ func (l *redriveLimits) Rejects(t *topic.Topic, bytes int64, now time.Time) bool
 }
 
 // PurgeDeadLetters removes dead letters of a group permanently, and returns when this is on disk.
-// Waiting and errors are those of RedriveDeadLetters. A receive from the topic of the dead letters
-// that is under way may still deliver them.
+// It waits, and returns errors, as RedriveDeadLetters does. A receive from the topic of the dead
+// letters that is under way may still deliver them.
 func (b *Broker) PurgeDeadLetters(ctx context.Context, group string, sel DeadLetterSelection) (DeadLetterPurge, error) {
 	const op = "PurgeDeadLetters"
 	if !b.begin() {

@@ -7,8 +7,8 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/limits"
 )
 
-// A Throttle is a limit at which the broker rejects sends, with its current value. String returns
-// it as a text for people. Its fields are
+// A Throttle is a limit at which the broker rejects sends, with its current value. String returns a
+// text for operators. Its fields are
 //
 //	Limit       string     name of the limit, for example "topic backlog messages"
 //	Subject     string     the topic, or the group of a limit of a group; empty for the whole broker

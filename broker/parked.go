@@ -129,7 +129,7 @@ func (b *Broker) parkers(group, topic string) (subs []*subscription.Subscription
 // of a failed message cannot be written, the message group stays parked. If RedriveParked returns
 // an error, the result counts the message groups that were redriven before it. The error is 40403
 // or 40402 if the group or the topic does not exist, and 40401 if the named message group is not
-// parked. The end of ctx ends the call between two topics.
+// parked. If ctx ends, the call ends between two topics.
 func (b *Broker) RedriveParked(ctx context.Context, group string, sel ParkedSelection) (ParkedRedrive, error) {
 	done, err := b.redriveParked(ctx, group, sel)
 	return done, fail.WithOp("RedriveParked", err)

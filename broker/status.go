@@ -51,7 +51,8 @@ type Group struct {
 	DeadLetterTopics []string `json:"dead_letter_topics,omitempty"`
 }
 
-// A Subscription is the state of a group in one topic. The counts are messages.
+// A Subscription is the state of a group in one topic. The counts are messages; ParkedGroups and
+// BlockedGroups are message groups.
 type Subscription struct {
 	Topic        string  `json:"topic"`
 	Ready        int64   `json:"ready"`         // undelivered, or due for redelivery
@@ -65,12 +66,14 @@ type Subscription struct {
 	ParkedGroups  int64 `json:"parked_groups"`
 	BlockedGroups int64 `json:"blocked_groups"`
 
-	Acked       int64 `json:"acked"`        // since the broker was opened
-	Redelivered int64 `json:"redelivered"`  // likewise: deliveries with attempt 2 and above
-	DeadLetters int64 `json:"dead_letters"` // likewise
-	Overtaken   int64 `json:"overtaken"`    // likewise: removed by Retention before they were consumed
-	Discarded   int64 `json:"discarded"`    // likewise: removed after the last attempt, because there is no dead-letter-address
-	Expired     int64 `json:"expired"`      // likewise: too old to be delivered, by expiry-delay
+	// The following fields count since Open.
+
+	Acked       int64 `json:"acked"`
+	Redelivered int64 `json:"redelivered"` // deliveries with attempt 2 and above
+	DeadLetters int64 `json:"dead_letters"`
+	Overtaken   int64 `json:"overtaken"` // removed by Retention before they were consumed
+	Discarded   int64 `json:"discarded"` // removed after the last attempt, because there is no dead-letter-address
+	Expired     int64 `json:"expired"`   // too old to be delivered, by expiry-delay
 }
 
 // A Backlog counts messages, and the bytes of their bodies, that a group has not consumed yet.

@@ -68,7 +68,9 @@ func (b *Broker) SendHalf(ctx context.Context, m *tidegate.Message, firstCheck t
 // to a queue, exactly once; a rollback removes it; ResolutionUnknown changes nothing. If ctx ends
 // before the disk responds, the transaction may end nevertheless. The errors are
 //
-//   - 40008 for an empty transaction ID, or that of another message,
+//   - 40000 for an invalid Resolution,
+//   - 40402 if there is no such topic,
+//   - 40008 for an empty transaction ID, or one of another message than MessageID,
 //   - tidegate.ErrThrottled for a commit while the storage limits reject all sends; the half
 //     message stays as it is,
 //   - 50001, as in RocketMQ, if there is no such transaction. It may have ended by an earlier call

@@ -27,7 +27,7 @@ type ParkedGroup struct {
 	MessageGroup string    `json:"message_group"`
 	Since        time.Time `json:"since"`
 	Reason       string    `json:"reason"`
-	MessageID    string    `json:"message_id"` // of the failed message, as are Queue, Offset and Attempts
+	MessageID    string    `json:"message_id"` // of the failed message; Queue, Offset and Attempts too
 	Queue        int       `json:"queue"`
 	Offset       int64     `json:"offset"`
 	Attempts     int       `json:"attempts"`

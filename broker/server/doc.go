@@ -102,11 +102,11 @@
 // # Access
 //
 // With keys or anonymous rules in [Options].Access, every request needs credentials or an anonymous
-// rule that allows it. The client signs the request like RocketMQ 5 (authorization,
-// x-mq-date-time), uses Basic authentication over HTTP, or has a client certificate
-// ([Certificates]). The server rejects a request that no [Rule] allows with 40300, and wrong or
-// missing credentials with 40100. It ignores x-mq-session-token. After [Server.SetAccess] an open
-// stream continues only if the new rules allow it.
+// rule that allows it. The paths /healthz, /readyz and /v1/openapi.yaml need neither. The client
+// signs the request like RocketMQ 5 (authorization, x-mq-date-time), uses Basic authentication over
+// HTTP, or has a client certificate ([Certificates]). The server rejects a request that no [Rule]
+// allows with 40300, and wrong or missing credentials with 40100. It ignores x-mq-session-token.
+// After [Server.SetAccess] an open stream continues only if the new rules allow it.
 //
 // Over HTTP, pages of other origins cannot change anything. A request without credentials that
 // arrives in plain text at a loopback address must be for an IP address, localhost, the host of

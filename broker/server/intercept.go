@@ -51,7 +51,7 @@ type Call struct {
 	Op       string // the RPC's name, such as "SendMessage"
 	ClientID string // ID in the request; if the request has a key: name of the key, then "/", then the ID
 	Topic    string // empty if the request has none
-	Group    string // likewise
+	Group    string // empty if the request has none
 
 	// Messages is the number of messages that are sent, requested or acknowledged; 0 for other
 	// requests.

@@ -20,7 +20,8 @@ func AtMost[D ~int64](field string, d D) error {
 	return fmt.Errorf("%s is %v; give at most %v", field, time.Duration(d), MaxDuration)
 }
 
-// A Duration is a time.Duration that is a text in JSON, such as "1m30s". It is at most MaxDuration.
+// A Duration is a time.Duration that is a string in JSON, such as "1m30s". It is at most
+// MaxDuration.
 type Duration time.Duration
 
 // String returns the text of d, as time.Duration does.
