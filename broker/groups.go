@@ -34,8 +34,9 @@ func (b *Broker) EnsureGroup(ctx context.Context, name string) (GroupConfig, err
 	return *g.Settings(), nil
 }
 
-// GroupSettings returns the settings of a consumer group, or the defaults that its first receive
-// creates it with. It creates nothing. It returns 40403 if the first receive would.
+// GroupSettings returns the settings of a consumer group. If there is no such group, it returns the
+// defaults with which the first receive would create the group, or 40403 if Options.MaxAutoGroups
+// is reached. It creates nothing.
 func (b *Broker) GroupSettings(ctx context.Context, name string) (GroupConfig, error) {
 	return b.catalog.GroupSettings(ctx, name)
 }

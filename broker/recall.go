@@ -9,8 +9,8 @@ import (
 )
 
 // Recall cancels a delayed message with the handle in its receipt, and returns the ID of the
-// message when this is on disk. The error's code is 40401 if the message does not wait any more,
-// and 40000 for an invalid handle.
+// message when this is on disk. The error is 40401 if the message no longer waits for its delivery
+// time, and 40000 for an invalid handle.
 func (b *Broker) Recall(ctx context.Context, topicName, recallHandle string) (id string, err error) {
 	id, err = b.recall(ctx, topicName, recallHandle)
 	return id, fail.WithOp("RecallMessage", err)

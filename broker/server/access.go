@@ -21,7 +21,7 @@ type Rule = access.Rule
 // An Action is a permission of a [Rule].
 type Action = access.Action
 
-// A Secret is a text that no print, log or encoder shows.
+// A Secret is a text that package fmt, logs and encoders do not show.
 type Secret = access.Secret
 
 // NewSecret hides text in a Secret.

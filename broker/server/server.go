@@ -197,7 +197,7 @@ func (s *Server) Serve(lis net.Listener) error {
 // end; shut the net/http server down before the Server, or both at the same time.
 func (s *Server) Handler() http.Handler { return s.http }
 
-// Shutdown ends the server in order: waiting receives return no messages, Telemetry streams end,
+// Shutdown ends the server gracefully: waiting receives return no messages, Telemetry streams end,
 // and requests in progress complete. If ctx ends first, Shutdown ends the rest as Close does and
 // returns the cause of ctx. It returns when no request runs any more. Further calls, also after
 // Close, have no effect.

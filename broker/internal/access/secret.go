@@ -8,9 +8,9 @@ import (
 // hidden is printed in place of a secret.
 const hidden = "(secret)"
 
-// A Secret is a text that no print, log or encoder shows. The zero value is empty. It contains a
-// pointer, because fmt calls no methods of unexported fields, and prints a pointer there as an
-// address.
+// A Secret is a text that package fmt, logs and encoders do not show. The zero value is empty. It
+// contains a pointer, because fmt calls no methods of unexported fields, and prints a pointer there
+// as an address.
 type Secret struct{ text *string }
 
 // NewSecret hides text.
