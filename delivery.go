@@ -71,8 +71,9 @@ const (
 	PropertyReconsumeTimes  = "RECONSUMETIMES"    // number of retries
 )
 
-// The properties that the broker adds to a dead or expired message where address settings decide
-// its destination (Artemis: undelivered messages).
+// The properties that the tidegate broker adds when it moves a dead or expired message to the
+// dead letter address or expiry address of its address settings (Apache ActiveMQ Artemis manual,
+// Undelivered Messages).
 const (
 	PropertyOriginalAddress   = "_AMQ_ORIG_ADDRESS"    // original topic
 	PropertyOriginalQueue     = "_AMQ_ORIG_QUEUE"      // consumer group that did not consume the message
@@ -103,8 +104,10 @@ type DeadLetter struct {
 	Redrives  int // earlier redrives of the message
 }
 
-// DeadLetter returns the origin of a dead letter. It returns false for other messages, and for the
-// dead letters of RocketMQ 5.2, which have no origin. A number that is missing or malformed is 0.
+// DeadLetter returns the origin of a dead letter. It also returns the origin of an expired message
+// that a tidegate broker has moved to an expiry address; Group, Attempts and Reason are zero then.
+// It returns false for other messages, and for the dead letters of RocketMQ 5.2, which have no
+// origin. A number that is missing or malformed is 0.
 func (m *Message) DeadLetter() (DeadLetter, bool) {
 	topic, ok := m.Properties[PropertyDeadLetterTopic]
 	if !ok {
@@ -127,8 +130,9 @@ func (m *Message) DeadLetter() (DeadLetter, bool) {
 // Forward returns a message for topic with the tag, keys, message group, properties, trace context
 // and body of the delivery. It shares the bytes of the body.
 //
-// The result has no ID, because a copy is a message of its own, no delivery time, and none of the
-// properties that servers add, such as the origin of a dead letter.
+// The result is a new message: it has no ID and no delivery time, and none of the properties that
+// servers add, such as the origin of a dead letter. Forward also removes properties with an empty
+// value, because a send rejects them.
 func (d *Delivery) Forward(topic string) *Message {
 	m := d.Message.Clone()
 	m.ID, m.Topic, m.DeliverAt = "", topic, time.Time{}

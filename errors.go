@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// The errors that callers compare with errors.Is. The matching [Error] has the server's text;
-// errors.AsType[*Error] returns it.
+// The sentinel errors for errors.Is. The [Error] in the tree of a returned error has the details,
+// such as the server's text; errors.AsType[*Error] returns it.
 var (
 	// ErrThrottled: the server rejected the request because of its load, with reply code 530,
 	// TOO_MANY_REQUESTS. It stored nothing.
@@ -27,10 +27,11 @@ var (
 	// ErrInvalid: the server can never accept the request. Change the request.
 	ErrInvalid = errors.New("invalid")
 
-	// ErrUnauthorized: the server does not accept the credentials. ErrForbidden: it accepts them,
-	// but they do not permit the operation.
+	// ErrUnauthorized: the server does not accept the credentials.
 	ErrUnauthorized = errors.New("unauthorized")
-	ErrForbidden    = errors.New("forbidden")
+
+	// ErrForbidden: the server accepts the credentials, but they do not permit the operation.
+	ErrForbidden = errors.New("forbidden")
 
 	// ErrUnavailable: the server could not be reached, did not respond in time, or failed. Another
 	// attempt can succeed. Requests that the server does not support (NOT_IMPLEMENTED, 505xx) do
@@ -41,8 +42,9 @@ var (
 	ErrClosed = errors.New("closed")
 )
 
-// An Error describes one failed request. It matches the sentinel errors above by its code, and
-// every error that Err matches. Several goroutines may share an Error if none changes it.
+// An Error describes one failed request. With errors.Is it matches the sentinel errors of its Code,
+// for example [ErrThrottled], and every error that Err matches. Several goroutines may share an
+// Error if none changes it.
 type Error struct {
 	// Op is the operation by RocketMQ's name, such as "SendMessage" or "AckMessage".
 	Op string
@@ -128,7 +130,8 @@ func (e *Error) codeText() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Is reports whether target is the sentinel error of e.Code.
+// Is reports whether target is a sentinel error of e.Code. For example, [CodeTopicNotFound] matches
+// [ErrTopicNotFound] and [ErrNotFound].
 func (e *Error) Is(target error) bool {
 	c := e.Code
 	switch target {

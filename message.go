@@ -8,11 +8,11 @@ import (
 
 // A Message is one message as a producer sends it.
 //
-// A send does not change the value. Do not change it while a send with it is under way. Several
-// goroutines may send one value at the same time: without an ID each send is a message of its own,
-// with an ID all of them send the same message.
+// A send does not change the Message. Do not change it before the send has returned. Several
+// goroutines may send the same Message at the same time. If ID is empty, each send creates a
+// separate message; otherwise all of them send the same message.
 //
-// [Message.Validate] checks the limits below that do not depend on the server.
+// [Message.Validate] checks the limits of the fields, except those that depend on the server.
 type Message struct {
 	// ID identifies the message across attempts, failover and dead letters. It is valid UTF-8 of at
 	// most 255 bytes and not blank. Empty means that the producer creates one, as [NewMessageID]
@@ -23,8 +23,8 @@ type Message struct {
 	// accepts several such words joined by '.'.
 	Topic string
 
-	// Tag is a word for filters of subscriptions, without '|' and control characters. Empty means
-	// no tag.
+	// Tag is a word by which subscriptions can filter messages. It has no '|' and no control
+	// characters. Empty means no tag.
 	Tag string
 
 	// Keys are words for looking up the message. A key is not blank and has no control character.
@@ -61,7 +61,7 @@ func (m *Message) Clone() *Message {
 	return &c
 }
 
-// A Receipt is the position of an accepted message.
+// A Receipt describes an accepted message: its ID, its position and the server that has it.
 type Receipt struct {
 	MessageID string
 	Topic     string
