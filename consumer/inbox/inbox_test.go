@@ -233,7 +233,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-const crashMessages = 2000
+// crashMessages are more than the process handles before it is killed, also if the test's own
+// goroutine waits for a processor. They bound the life of a process without its parent.
+const crashMessages = 200_000
 
 // consumeUntilKilled handles each message twice, from the first to the last.
 func consumeUntilKilled(path string) {
