@@ -46,11 +46,14 @@ type row struct{ imports, tests []string }
 var testTools = []string{"mocks", "transport/transporttest", "broker/brokertest"}
 
 var importTable = map[string]row{
-	"":                           {tests: []string{"..."}},
-	"backoff":                    {},
-	"ratelimit":                  {imports: []string{""}},
-	"transport":                  {imports: []string{""}},
-	"transport/rocketmq":         {imports: []string{"", "transport", "backoff", "internal/protomem"}},
+	"":          {tests: []string{"..."}},
+	"backoff":   {},
+	"ratelimit": {imports: []string{""}},
+	"transport": {imports: []string{""}},
+	"transport/rocketmq": {
+		imports: []string{"", "transport", "backoff", "internal/protomem"},
+		tests:   []string{"broker", "broker/server", "producer"}, // the example
+	},
 	"transport/rocketmq/interop": {tests: []string{"..."}}, // programs of users, on two servers
 	"transport/rest": {
 		imports: []string{"", "transport", "backoff", "internal/httpapi"},
@@ -86,7 +89,7 @@ var importTable = map[string]row{
 	"internal/address":  {},                      // patterns of broker and consumer
 	"internal/protomem": {},                      // under broker/server and transport/rocketmq
 	"broker/cmd":        {imports: []string{"..."}},
-	"mocks":             {imports: []string{"", "transport"}},
+	"mocks":             {imports: []string{"", "transport"}, tests: []string{"producer"}}, // the example
 	"examples":          {imports: []string{"..."}},
 }
 
