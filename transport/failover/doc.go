@@ -11,8 +11,10 @@
 //   - throttling for [Options].ThrottleGrace without an accepted send.
 //
 // Cancelled calls, permanent errors and single throttles do not count. Sends switch to the first
-// endpoint in the list that works; if none works, they stay. Attempts that wait for a connection to
-// the old endpoint end, so that the next attempts use the new one.
+// endpoint in the list that works; if none works, they stay. From an endpoint that throttles they
+// return to an earlier one only after [Options].SwitchBack, because they may have left that one for
+// its throttles. Attempts that wait for a connection to the old endpoint end, so that the next
+// attempts use the new one.
 //
 // The Transport probes the other endpoints with Ping. Sends return to an endpoint that precedes the
 // active one in the list once it has worked for [Options].SwitchBack. If sends leave it again

@@ -194,6 +194,93 @@ func TestAlternatingFaultsDoNotFlap(t *testing.T) {
 	}
 }
 
+// Sends that were under way at a switch end with a throttle. That is no news about an endpoint
+// without sends: they return to it like after any other outage.
+func TestLateThrottlesKeepNobodyAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begin, well := time.Now(), func() error { return nil }
+		a := &fake{sick: well, fail: func() error {
+			switch now := time.Since(begin); {
+			case now < time.Second: // slow, and throttled in the end
+				time.Sleep(30*time.Second - now)
+				return errThrottled
+			case now < 10*time.Second:
+				return errDown
+			}
+			return nil
+		}}
+		x, err := failover.New([]failover.Endpoint{{Name: "a", Transport: a}, {Name: "b", Transport: &fake{fail: well, sick: well}}}, failover.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { x.Close() })
+		send := func() { x.Send(t.Context(), []*tidegate.Message{{ID: "1", Topic: "t"}}) }
+		go send()
+		time.Sleep(time.Second)
+		for time.Since(begin) < 5*time.Minute {
+			send()
+			if time.Since(begin) > 5*time.Second && time.Since(begin) < time.Minute && x.Active() != "b" {
+				t.Fatalf("sends still go to %s after %v", x.Active(), time.Since(begin))
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		if x.Active() != "a" {
+			t.Errorf("after 5 minutes sends go to %s", x.Active())
+		}
+	})
+}
+
+// A throttle without a second one is no reason to switch, however long there is no other send.
+func TestSingleThrottlesDoNotSwitch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		well := func() error { return nil }
+		a := &fake{sick: well, fail: func() error { return errThrottled }}
+		var switches atomic.Int64
+		x, err := failover.New([]failover.Endpoint{{Name: "a", Transport: a}, {Name: "b", Transport: &fake{fail: well, sick: well}}},
+			failover.Options{OnSwitch: func(failover.Event) { switches.Add(1) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { x.Close() })
+		for range 3 {
+			x.Send(t.Context(), []*tidegate.Message{{ID: "1", Topic: "t"}})
+			time.Sleep(time.Hour)
+		}
+		if n := switches.Load(); n != 0 {
+			t.Errorf("%d switches for one throttle an hour", n)
+		}
+		// Throttles that are as far apart as the server demands are one throttling.
+		a.fail = func() error { return &tidegate.Error{Code: tidegate.CodeTooManyRequests, RetryAfter: 40 * time.Second} }
+		for range 2 {
+			x.Send(t.Context(), []*tidegate.Message{{ID: "1", Topic: "t"}})
+			time.Sleep(40 * time.Second)
+		}
+		if x.Active() != "b" {
+			t.Error("sends stay at an endpoint that throttles for 40s")
+		}
+	})
+}
+
+// Two endpoints that throttle all the time: changing between them helps nobody.
+func TestThrottlesEverywhereDoNotFlap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		well, busy := func() error { return nil }, func() error { return errThrottled }
+		var switches atomic.Int64
+		x, err := failover.New([]failover.Endpoint{{Name: "a", Transport: &fake{fail: busy, sick: well}}, {Name: "b", Transport: &fake{fail: busy, sick: well}}},
+			failover.Options{OnSwitch: func(failover.Event) { switches.Add(1) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { x.Close() })
+		for begin := time.Now(); time.Since(begin) < time.Hour; time.Sleep(100 * time.Millisecond) {
+			x.Send(t.Context(), []*tidegate.Message{{ID: "1", Topic: "t"}})
+		}
+		if n := switches.Load(); n < 1 || n > 12 {
+			t.Errorf("%d switches in an hour, want 1 to 12", n)
+		}
+	})
+}
+
 // Two brokers, of which the first is away for a while: every message arrives once, and
 // is acknowledged where it came from.
 //

@@ -81,9 +81,9 @@ func (t *Transport) note(e *end, err, v error) {
 	h := &t.health[e.index]
 	switch {
 	case v == nil:
-		h.throttledSince = time.Time{}
-	case throttled && h.throttledSince.IsZero():
-		h.throttledSince = time.Now()
+		*h = h.accepted()
+	case throttled && e.index == int(t.active.Load()): // otherwise the send began before a switch
+		*h = t.rules.throttle(*h, time.Now(), tidegate.RetryAfter(err))
 	}
 	e.throttled.Store(!h.throttledSince.IsZero())
 	if v != nil {
@@ -130,12 +130,15 @@ func (e *end) leave() {
 
 // sending returns a ctx that also ends when sends leave e, if the caller waits for a connection.
 // The next attempt then uses the other endpoint at once.
-func (e *end) sending(ctx context.Context) (context.Context, func()) {
+func (t *Transport) sending(ctx context.Context, e *end) (context.Context, func()) {
 	if !transport.AwaitsConnection(ctx) {
 		return ctx, func() {}
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(e.era.Load().ctx, func() { cancel(errLeft) })
+	if t.now() != e { // sends left e after the caller had chosen it: the era is that of its next use
+		cancel(errLeft)
+	}
 	return ctx, func() {
 		stop()
 		cancel(nil)

@@ -1,8 +1,13 @@
 package failover
 
 import (
+	"context"
+	"errors"
+	"math"
 	"testing"
 	"time"
+
+	"github.com/tidegate/tidegate/transport"
 )
 
 var epoch = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -13,6 +18,7 @@ func TestDecide(t *testing.T) {
 	r := rules{grace: 30 * time.Second, switchBack: time.Minute}
 	well := func(d time.Duration) health { return health{wellSince: ago(d)} }
 	failing := health{failing: true}
+	throttled := func(d time.Duration) health { return health{throttledSince: ago(d), throttledLast: epoch} }
 	for name, tt := range map[string]struct {
 		active int
 		all    []health
@@ -24,10 +30,11 @@ func TestDecide(t *testing.T) {
 		"the primary fails":                {0, []health{failing, {}}, r, 1, Failing},
 		"all fail":                         {0, []health{failing, failing}, r, 0, NoSwitch},
 		"the first that works":             {0, []health{failing, failing, {}}, r, 2, Failing},
-		"throttled for a while":            {0, []health{{throttledSince: ago(29 * time.Second)}, {}}, r, 0, NoSwitch},
-		"throttled for too long":           {0, []health{{throttledSince: ago(30 * time.Second)}, {}}, r, 1, Throttling},
-		"throttling is no reason":          {0, []health{{throttledSince: ago(time.Hour)}, {}}, rules{-1, time.Minute}, 0, NoSwitch},
-		"both throttle":                    {0, []health{{throttledSince: ago(time.Minute)}, {throttledSince: ago(time.Minute)}}, r, 0, NoSwitch},
+		"throttled for a while":            {0, []health{throttled(29 * time.Second), {}}, r, 0, NoSwitch},
+		"throttled for too long":           {0, []health{throttled(30 * time.Second), {}}, r, 1, Throttling},
+		"throttling is no reason":          {0, []health{throttled(time.Hour), {}}, rules{-1, time.Minute}, 0, NoSwitch},
+		"throttled once, long ago":         {0, []health{{throttledSince: ago(time.Hour), throttledLast: ago(time.Hour)}, {}}, r, 0, NoSwitch},
+		"both throttle":                    {0, []health{throttled(time.Minute), throttled(time.Minute)}, r, 0, NoSwitch},
 		"well, but not for long":           {1, []health{well(59 * time.Second), {}}, r, 1, NoSwitch},
 		"well for long enough":             {1, []health{well(time.Minute), {}}, r, 0, Recovered},
 		"never probed":                     {1, []health{{}, {}}, r, 1, NoSwitch},
@@ -37,8 +44,12 @@ func TestDecide(t *testing.T) {
 		"the secondary fails":              {1, []health{well(time.Second), failing}, r, 0, Failing},
 		"the secondary fails, no other":    {1, []health{{}, failing}, r, 1, NoSwitch}, // the primary's last probe failed
 		"the second before the third":      {2, []health{failing, well(time.Minute), {}}, r, 1, Recovered},
+		"the secondary throttles":          {1, []health{well(59 * time.Second), throttled(time.Minute)}, r, 1, NoSwitch}, // the primary may throttle too
+		"the secondary throttles, later":   {1, []health{well(60 * time.Second), throttled(time.Minute)}, r, 0, Throttling},
+		"the third, not the first":         {1, []health{well(59 * time.Second), throttled(time.Minute), {}}, r, 2, Throttling},
+		"well, for a very long SwitchBack": {1, []health{{wellSince: ago(time.Hour), relapses: 2}, {}}, rules{30 * time.Second, math.MaxInt64 / 3}, 1, NoSwitch},
 		"never forward without a reason":   {0, []health{{}, well(time.Hour)}, r, 0, NoSwitch},
-		"fails and is throttled elsewhere": {0, []health{failing, {throttledSince: ago(time.Minute)}}, r, 0, NoSwitch},
+		"fails and is throttled elsewhere": {0, []health{failing, throttled(time.Minute)}, r, 0, NoSwitch},
 	} {
 		if next, why := decide(epoch, tt.active, tt.all, tt.r); next != tt.next || why != tt.why {
 			t.Errorf("%s: %d, %s; want %d, %s", name, next, why, tt.next, tt.why)
@@ -86,3 +97,34 @@ func TestQueueNumbers(t *testing.T) {
 		}
 	}
 }
+
+// An endpoint is left between the choice of it and the start of the attempt.
+func TestAttemptAfterASwitchDoesNotWait(t *testing.T) {
+	x, err := New([]Endpoint{{"a", pinged{}}, {"b", pinged{}}}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	chosen := x.now()
+	x.mu.Lock()
+	x.health[0].down = true
+	x.reconsider(epoch)
+	x.mu.Unlock()
+	ctx, end := x.sending(transport.AwaitConnection(t.Context()), chosen)
+	defer end()
+	if !errors.Is(context.Cause(ctx), errLeft) {
+		t.Errorf("the attempt waits for an endpoint without sends: %v", context.Cause(ctx))
+	}
+	ctx, end = x.sending(transport.AwaitConnection(t.Context()), x.now())
+	defer end()
+	if ctx.Err() != nil {
+		t.Error(ctx.Err())
+	}
+	if err := x.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+type pinged struct{ transport.Transport }
+
+func (pinged) Ping(context.Context, ...string) error { return nil }
+func (pinged) Close() error                          { return nil }

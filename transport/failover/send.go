@@ -61,7 +61,7 @@ func (t *Transport) Send(ctx context.Context, msgs []*tidegate.Message) []transp
 		return nil
 	}
 	e := t.now()
-	ctx, end := e.sending(ctx)
+	ctx, end := t.sending(ctx, e)
 	defer end()
 	report := t.track(ctx, e)
 	list := e.Transport.Send(ctx, msgs)
@@ -84,7 +84,7 @@ func (t *Transport) Lane(ctx context.Context, r transport.LaneRequest) (transpor
 		}
 	}
 	r.Avoid = avoid
-	ctx, end := e.sending(ctx)
+	ctx, end := t.sending(ctx, e)
 	defer end()
 	lane, err := s.Lane(ctx, r)
 	if err != nil {
@@ -113,7 +113,7 @@ func (t *Transport) SendLane(ctx context.Context, lane transport.Lane, msgs []*t
 		return t.Send(ctx, msgs)
 	}
 	lane.Endpoint = server
-	ctx, end := e.sending(ctx)
+	ctx, end := t.sending(ctx, e)
 	defer end()
 	report := t.track(ctx, e)
 	list := s.SendLane(ctx, lane, msgs)
