@@ -14,12 +14,12 @@ import (
 // its entries, if an entry has another field than ID and handle, or if raw cannot be decoded.
 func decodeAck(raw []byte, request *rmqpb.AckMessageRequest) bool {
 	head := 0
-	for {
-		number, _, n := field(raw[head:])
-		if n < 0 {
+	for head < len(raw) {
+		number, kind, _, n := readField(raw[head:])
+		if n < 0 || kind != protowire.BytesType {
 			return false
 		}
-		if n == 0 || number == ackEntries {
+		if number == ackEntries {
 			break
 		}
 		head += n
@@ -27,8 +27,8 @@ func decodeAck(raw []byte, request *rmqpb.AckMessageRequest) bool {
 	list := raw[head:]
 	count := 0
 	for rest := list; len(rest) > 0; count++ {
-		number, _, n := field(rest)
-		if n < 0 || number != ackEntries {
+		number, kind, _, n := readField(rest)
+		if n < 0 || number != ackEntries || kind != protowire.BytesType {
 			return false
 		}
 		rest = rest[n:]
@@ -39,11 +39,11 @@ func decodeAck(raw []byte, request *rmqpb.AckMessageRequest) bool {
 	entries, texts, at := make([]rmqpb.AckMessageEntry, count), string(list), 0
 	request.Entries = make([]*rmqpb.AckMessageEntry, count)
 	for i := range entries {
-		_, value, n := field(list[at:])
-		if !decodeEntry(&entries[i], value, texts[at+n-len(value):at+n]) {
+		_, _, value, n := readField(list[at:])
+		at += n
+		if !decodeEntry(&entries[i], value, texts[at-len(value):at]) {
 			return false
 		}
-		at += n
 		request.Entries[i] = &entries[i]
 	}
 	return true
@@ -52,8 +52,8 @@ func decodeAck(raw []byte, request *rmqpb.AckMessageRequest) bool {
 // decodeEntry fills in an entry from its encoding, which text is too.
 func decodeEntry(e *rmqpb.AckMessageEntry, raw []byte, text string) bool {
 	for at := 0; at < len(raw); {
-		number, value, n := field(raw[at:])
-		if n < 0 || !utf8.Valid(value) {
+		number, kind, value, n := readField(raw[at:])
+		if n < 0 || kind != protowire.BytesType || !utf8.Valid(value) {
 			return false
 		}
 		at += n
@@ -67,26 +67,4 @@ func decodeEntry(e *rmqpb.AckMessageEntry, raw []byte, text string) bool {
 		}
 	}
 	return true
-}
-
-// field returns the number and value of the first field of an encoded message, and the length of
-// the field: 0 if there is none, and less than 0 if the field is not of bytes or cannot be decoded.
-func field(raw []byte) (number protowire.Number, value []byte, length int) {
-	if len(raw) == 0 {
-		return 0, nil, 0
-	}
-	// Most tags and lengths are of one byte.
-	if len(raw) > 1 && raw[0]&^0x78 == byte(protowire.BytesType) && raw[0] > 7 && raw[1] < 0x80 && int(raw[1]) <= len(raw)-2 {
-		length = 2 + int(raw[1])
-		return protowire.Number(raw[0] >> 3), raw[2:length], length
-	}
-	number, kind, n := protowire.ConsumeTag(raw)
-	if n < 0 || kind != protowire.BytesType {
-		return 0, nil, -1
-	}
-	value, size := protowire.ConsumeBytes(raw[n:])
-	if size < 0 {
-		return 0, nil, -1
-	}
-	return number, value, n + size
 }

@@ -68,67 +68,30 @@ func decodeSend(raw []byte, request *rmqpb.SendMessageRequest) bool {
 // nextMessage takes the first message of an encoded SendMessageRequest. It returns false if a field
 // of another kind comes first.
 func nextMessage(raw []byte) (value, rest []byte, ok bool) {
-	f, ok := readField(raw)
-	return f.value, raw[f.length:], ok && f.number == sendMessages && f.kind == protowire.BytesType
+	number, kind, value, n := readField(raw)
+	if n < 0 || number != sendMessages || kind != protowire.BytesType {
+		return nil, nil, false
+	}
+	return value, raw[n:], true
 }
 
 // splitBody splits an encoded message before its body, which encoders write last. The body is nil,
 // and all is head, if something follows the body or there is none.
 func splitBody(m []byte) (head, body []byte) {
 	for at := 0; at < len(m); {
-		f, ok := readField(m[at:])
-		if !ok {
+		number, kind, value, n := readField(m[at:])
+		if n < 0 {
 			return m, nil
 		}
-		if f.number == messageBody && f.kind == protowire.BytesType {
-			if at+f.length < len(m) {
+		if number == messageBody && kind == protowire.BytesType {
+			if at+n < len(m) {
 				return m, nil
 			}
-			return m[:at], slices.Clip(f.value)
+			return m[:at], slices.Clip(value)
 		}
-		at += f.length
+		at += n
 	}
 	return m, nil
-}
-
-// A rawField is the first field of an encoded message.
-type rawField struct {
-	number protowire.Number
-	kind   protowire.Type
-	value  []byte // of a BytesType
-	x      uint64 // of a VarintType
-	length int    // of the field
-}
-
-// text returns the value as a part of the text that begins with the field.
-func (f *rawField) text(from string) string { return from[f.length-len(f.value) : f.length] }
-
-// readField reads the first field of raw. It returns false if there is none, or if raw cannot be
-// decoded.
-func readField(raw []byte) (f rawField, ok bool) {
-	var n int
-	if len(raw) > 0 && raw[0] < 0x80 { // most tags are of one byte
-		f.number, f.kind, n = protowire.Number(raw[0]>>3), protowire.Type(raw[0]&7), 1
-		if f.number < protowire.MinValidNumber {
-			return rawField{}, false
-		}
-	} else if f.number, f.kind, n = protowire.ConsumeTag(raw); n < 0 {
-		return rawField{}, false
-	}
-	var size int
-	switch f.kind {
-	case protowire.BytesType:
-		f.value, size = protowire.ConsumeBytes(raw[n:])
-	case protowire.VarintType:
-		f.x, size = protowire.ConsumeVarint(raw[n:])
-	default:
-		size = protowire.ConsumeFieldValue(f.number, f.kind, raw[n:])
-	}
-	if size < 0 {
-		return rawField{}, false
-	}
-	f.length = n + size
-	return f, true
 }
 
 // A sendDecoder decodes the messages of one request. Most of them have the same topic and time of
@@ -145,20 +108,20 @@ type sendDecoder struct {
 // repeated, or cannot be decoded.
 func (d *sendDecoder) decode(m *sent, text string) bool {
 	for at := 0; at < len(m.head); {
-		f, ok := readField(m.head[at:])
-		if !ok || f.kind != protowire.BytesType {
+		number, kind, raw, n := readField(m.head[at:])
+		if n < 0 || kind != protowire.BytesType {
 			return false
 		}
-		from := text[at:]
-		at += f.length
-		switch f.number {
+		at += n
+		part := text[at-len(raw) : at]
+		switch number {
 		case messageTopic:
-			if m.message.Topic != nil || !d.takeTopic(f.value, f.text(from)) {
+			if m.message.Topic != nil || !d.takeTopic(raw, part) {
 				return false
 			}
 			m.message.Topic = d.topic
 		case messageProperties:
-			name, value, ok := readPair(f.value, f.text(from))
+			name, value, ok := readPair(raw, part)
 			if !ok {
 				return false
 			}
@@ -167,7 +130,7 @@ func (d *sendDecoder) decode(m *sent, text string) bool {
 			}
 			m.message.UserProperties[name] = value
 		case messageSystem:
-			if m.message.SystemProperties != nil || !d.system(&m.system, f.value, f.text(from)) {
+			if m.message.SystemProperties != nil || !d.system(&m.system, raw, part) {
 				return false
 			}
 			m.message.SystemProperties = &m.system
@@ -205,19 +168,17 @@ func (d *sendDecoder) takeBorn(raw []byte) bool {
 // system fills in p from its encoding, which text is too.
 func (d *sendDecoder) system(p *rmqpb.SystemProperties, raw []byte, text string) bool {
 	for at := 0; at < len(raw); {
-		f, ok := readField(raw[at:])
-		if !ok {
+		number, kind, value, n := readField(raw[at:])
+		if n < 0 {
 			return false
 		}
-		from := text[at:]
-		at += f.length
-		switch f.kind {
+		at += n
+		var ok bool
+		switch kind {
 		case protowire.VarintType:
-			ok = systemNumber(p, &f)
+			ok = systemNumber(p, number, value)
 		case protowire.BytesType:
-			ok = d.systemText(p, &f, from)
-		default:
-			ok = false
+			ok = d.systemText(p, number, value, text[at-len(value):at])
 		}
 		if !ok {
 			return false
@@ -226,9 +187,9 @@ func (d *sendDecoder) system(p *rmqpb.SystemProperties, raw []byte, text string)
 	return true
 }
 
-func systemNumber(p *rmqpb.SystemProperties, f *rawField) bool {
-	x := int32(f.x) //nolint:gosec // protobuf's decoders cut off the rest too
-	switch f.number {
+func systemNumber(p *rmqpb.SystemProperties, number protowire.Number, value []byte) bool {
+	x := int32(varint(value)) //nolint:gosec // protobuf's decoders cut off the rest too
+	switch number {
 	case sysBodyEncoding:
 		p.BodyEncoding = rmqpb.Encoding(x)
 	case sysMessageType:
@@ -241,37 +202,37 @@ func systemNumber(p *rmqpb.SystemProperties, f *rawField) bool {
 	return true
 }
 
-// systemText decodes a field of bytes, with which the text from begins.
-func (d *sendDecoder) systemText(p *rmqpb.SystemProperties, f *rawField, from string) bool {
-	switch f.number {
+// systemText decodes a field of bytes, which text is too.
+func (d *sendDecoder) systemText(p *rmqpb.SystemProperties, number protowire.Number, raw []byte, text string) bool {
+	switch number {
 	case sysBornTimestamp:
-		if p.BornTimestamp != nil || !d.takeBorn(f.value) {
+		if p.BornTimestamp != nil || !d.takeBorn(raw) {
 			return false
 		}
 		p.BornTimestamp = d.born
 		return true
 	case sysDeliveryTimestamp:
-		at, ok := readTimestamp(f.value)
+		at, ok := readTimestamp(raw)
 		ok = ok && p.DeliveryTimestamp == nil
 		p.DeliveryTimestamp = at
 		return ok
 	}
-	if !utf8.Valid(f.value) {
+	if !utf8.Valid(raw) {
 		return false
 	}
-	switch value := f.text(from); f.number {
+	switch number {
 	case sysMessageID:
-		p.MessageId = value
+		p.MessageId = text
 	case sysBornHost:
-		p.BornHost = value
+		p.BornHost = text
 	case sysKeys:
-		p.Keys = append(p.Keys, value)
+		p.Keys = append(p.Keys, text)
 	case sysTag:
-		p.Tag = new(value)
+		p.Tag = new(text)
 	case sysMessageGroup:
-		p.MessageGroup = new(value)
+		p.MessageGroup = new(text)
 	case sysTraceContext:
-		p.TraceContext = new(value)
+		p.TraceContext = new(text)
 	default:
 		return false
 	}
@@ -282,17 +243,16 @@ func (d *sendDecoder) systemText(p *rmqpb.SystemProperties, f *rawField, from st
 // text is too.
 func readPair(raw []byte, text string) (first, second string, ok bool) {
 	for at := 0; at < len(raw); {
-		f, ok := readField(raw[at:])
-		if !ok || f.kind != protowire.BytesType || !utf8.Valid(f.value) {
+		number, kind, value, n := readField(raw[at:])
+		if n < 0 || kind != protowire.BytesType || !utf8.Valid(value) {
 			return "", "", false
 		}
-		from := text[at:]
-		at += f.length
-		switch f.number {
+		at += n
+		switch number {
 		case pairFirst:
-			first = f.text(from)
+			first = text[at-len(value) : at]
 		case pairSecond:
-			second = f.text(from)
+			second = text[at-len(value) : at]
 		default:
 			return "", "", false
 		}
@@ -309,16 +269,16 @@ const (
 func readTimestamp(raw []byte) (t *timestamppb.Timestamp, ok bool) {
 	t = &timestamppb.Timestamp{}
 	for at := 0; at < len(raw); {
-		f, ok := readField(raw[at:])
-		if !ok || f.kind != protowire.VarintType {
+		number, kind, value, n := readField(raw[at:])
+		if n < 0 || kind != protowire.VarintType {
 			return nil, false
 		}
-		at += f.length
-		switch f.number {
+		at += n
+		switch number {
 		case timestampSeconds:
-			t.Seconds = int64(f.x) //nolint:gosec // a negative number is encoded so
+			t.Seconds = int64(varint(value)) //nolint:gosec // a negative number is encoded so
 		case timestampNanos:
-			t.Nanos = int32(f.x) //nolint:gosec // likewise
+			t.Nanos = int32(varint(value)) //nolint:gosec // likewise
 		default:
 			return nil, false
 		}

@@ -69,23 +69,14 @@ func checkSize(request proto.Message, raw []byte) error {
 // protobuf. At most refusal.MaxMany of the fields with a name are allowed.
 func walk(raw []byte, field protowire.Number, name string, f func(i int, value []byte) error) error {
 	for i := 0; len(raw) > 0; {
-		number, kind, n := protowire.ConsumeTag(raw)
+		number, kind, value, n := readField(raw)
 		if n < 0 {
 			return nil
 		}
 		raw = raw[n:]
 		if number != field || kind != protowire.BytesType {
-			if n = protowire.ConsumeFieldValue(number, kind, raw); n < 0 {
-				return nil
-			}
-			raw = raw[n:]
 			continue
 		}
-		value, n := protowire.ConsumeBytes(raw)
-		if n < 0 {
-			return nil
-		}
-		raw = raw[n:]
 		if i == refusal.MaxMany && name != "" {
 			return refusal.New(tidegate.CodeBadRequest, name, fmt.Sprintf("the request exceeds the limit of %d %s", refusal.MaxMany, name))
 		}
