@@ -27,19 +27,26 @@ func (c *callbacks) add(p *Producer, it *item) {
 
 func (c *callbacks) run(p *Producer) {
 	for {
-		c.mu.Lock()
-		if c.queue.Len() == 0 {
-			c.running = false
-			c.mu.Unlock()
+		it := c.next()
+		if it == nil {
 			return
 		}
-		it := c.queue.First()
-		it.entry.Place.Leave()
-		c.mu.Unlock()
 		p.ledger.Calling()
 		it.call(p)
 		p.ledger.Called(&it.entry)
 	}
+}
+
+// next takes the next message from the queue. It returns nil if there is none, and then the
+// goroutine ends.
+func (c *callbacks) next() *item {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	it := c.queue.First()
+	if c.running = it != nil; c.running {
+		it.entry.Place.Leave()
+	}
+	return it
 }
 
 // call calls the function of the message.

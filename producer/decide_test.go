@@ -53,12 +53,12 @@ func (s situation) inputs(err error) Inputs {
 
 func TestDecide(t *testing.T) {
 	const ms = time.Millisecond
-	plain := limits{maxAttempts: 4, backoff: ladder, pacing: defaultPacing, atOnce: retriesAtOnce}
-	separate := limits{maxAttempts: 2, maxThrottles: 5, backoff: ladder, pacing: defaultPacing, atOnce: retriesAtOnce}
-	forever := limits{maxAttempts: 2, maxThrottles: UntilContextEnds, backoff: ladder, pacing: defaultPacing, atOnce: retriesAtOnce}
-	timed := limits{maxAttempts: 2, maxThrottleTime: 10 * time.Second, backoff: ladder, pacing: defaultPacing, atOnce: retriesAtOnce}
-	paced := limits{maxAttempts: 5, backoff: ladder, pacing: backoff.Steps{70 * ms, 90 * ms}, atOnce: 1}
-	many := limits{maxAttempts: 16, backoff: ladder, pacing: backoff.Steps{100 * ms}, atOnce: retriesAtOnce}
+	plain := limits{maxAttempts: 4, backoff: ladder, bounds: &bounds{pacing: defaultPacing, atOnce: retriesAtOnce}}
+	separate := limits{maxAttempts: 2, backoff: ladder, bounds: &bounds{maxThrottles: 5, pacing: defaultPacing, atOnce: retriesAtOnce}}
+	forever := limits{maxAttempts: 2, backoff: ladder, bounds: &bounds{maxThrottles: UntilContextEnds, pacing: defaultPacing, atOnce: retriesAtOnce}}
+	timed := limits{maxAttempts: 2, backoff: ladder, bounds: &bounds{maxThrottleTime: 10 * time.Second, pacing: defaultPacing, atOnce: retriesAtOnce}}
+	paced := limits{maxAttempts: 5, backoff: ladder, bounds: &bounds{pacing: backoff.Steps{70 * ms, 90 * ms}, atOnce: 1}}
+	many := limits{maxAttempts: 16, backoff: ladder, bounds: &bounds{pacing: backoff.Steps{100 * ms}, atOnce: retriesAtOnce}}
 	broken := errors.New("connection reset by peer")
 	throttledClass, transient := Decision{Class: transport.Throttled}, Decision{Class: transport.Transient}
 	wait := func(d Decision, delay time.Duration, from DelaySource) Decision {
@@ -95,7 +95,7 @@ func TestDecide(t *testing.T) {
 		{"until the context ends, others used up", situation{limits: forever, attempts: 12, throttles: 10}, broken, stop(transport.Transient, StopExhausted)},
 		{"throttle time left", situation{limits: timed, attempts: 9, throttles: 9, throttledFor: 6 * time.Second}, throttled(0), wait(throttledClass, 4*time.Second, BackoffDelay)},
 		{"throttle time too short for the wait", situation{limits: timed, attempts: 9, throttles: 9, throttledFor: 6*time.Second + 1}, throttled(0), stop(transport.Throttled, StopThrottled)},
-		{"zero delay has no source", situation{limits: limits{maxAttempts: 3, backoff: backoff.Steps{0}}, attempts: 1, throttles: 1}, throttled(0), throttledClass},
+		{"zero delay has no source", situation{limits: limits{maxAttempts: 3, backoff: backoff.Steps{0}, bounds: &bounds{}}, attempts: 1, throttles: 1}, throttled(0), throttledClass},
 
 		{"transient", situation{limits: plain, attempts: 1}, broken, transient},
 		{"transient again", situation{limits: plain, attempts: 3}, broken, transient},
@@ -161,7 +161,7 @@ func TestDecideEveryCode(t *testing.T) {
 		if c == tidegate.CodeOK {
 			continue
 		}
-		s := situation{limits: limits{maxAttempts: 3, backoff: ladder, pacing: ladder, atOnce: retriesAtOnce}, attempts: 1}
+		s := situation{limits: limits{maxAttempts: 3, backoff: ladder, bounds: &bounds{pacing: ladder, atOnce: retriesAtOnce}}, attempts: 1}
 		if c == tidegate.CodeTooManyRequests {
 			s.throttles = 1
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/producer/internal/ledger"
+	"github.com/tidegate/tidegate/producer/internal/list"
 	"github.com/tidegate/tidegate/producer/internal/plan"
 )
 
@@ -32,8 +33,11 @@ type item struct {
 	// The end of the item. The goroutine that ends the item sets gone, once.
 	receipt tidegate.Receipt
 	err     *SendError
-	stop    func() bool   // of the function that watches ctx; nil if there is none
 	wake    chan struct{} // closed after the end; nil if no goroutine waits
+
+	watch   *watch // that ends the item with its ctx; nil if there is none
+	watched list.Link[*item]
+	unwatch func() bool // ends the watch that the item left as the last one; nil otherwise
 
 	entry ledger.Entry[*item] // used by the ledger first, later by the callbacks
 
@@ -75,10 +79,15 @@ func (it *item) queued() *plan.Item {
 
 // limits bound one send.
 type limits struct {
-	maxAttempts     int
+	*bounds
+	maxAttempts int
+	backoff     backoff.Policy
+}
+
+// bounds are the limits that all sends of a producer share.
+type bounds struct {
 	maxThrottles    int
 	maxThrottleTime time.Duration
-	backoff         backoff.Policy
 	pacing          backoff.Policy
 	atOnce          int // transient failures with an immediate retry
 	attempt         time.Duration
@@ -105,15 +114,15 @@ func (it *item) Share(now time.Time) time.Duration {
 }
 
 // separate reports whether throttled attempts have their own limits.
-func (l *limits) separate() bool { return l.maxThrottles != 0 || l.maxThrottleTime != 0 }
+func (l *bounds) separate() bool { return l.maxThrottles != 0 || l.maxThrottleTime != 0 }
 
-// inputs returns the inputs of a decision, except those from the attempt's error.
-func (it *item) inputs(ended time.Time, routeGood bool) Inputs {
+// inputs returns the inputs of a decision made now, except those from the attempt's error.
+func (it *item) inputs(ended, now time.Time, routeGood bool) Inputs {
 	in := Inputs{
 		Attempts: it.attempts, Throttles: it.throttles, Waited: it.waited,
 		MaxAttempts: it.limits.maxAttempts, MaxThrottles: it.limits.maxThrottles, MaxThrottleTime: it.limits.maxThrottleTime,
 		RouteGood: routeGood, ContextEnded: it.ctx.Err() != nil, AtOnce: it.limits.atOnce,
-		Elapsed: time.Since(ended), Floor: it.limits.floor,
+		Elapsed: now.Sub(ended), Floor: it.limits.floor,
 	}
 	if !it.throttledSince.IsZero() {
 		in.ThrottledFor = ended.Sub(it.throttledSince)

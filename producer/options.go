@@ -168,17 +168,16 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// limits returns the limits of a send.
-func (o *Options) limits(s Settings) limits {
-	l := limits{
-		maxAttempts: s.MaxAttempts, maxThrottles: o.MaxThrottles, maxThrottleTime: o.MaxThrottleTime,
-		backoff: s.Backoff, pacing: o.Pacing, atOnce: 1,
+// bounds returns the limits that all sends share.
+func (o *Options) bounds() *bounds {
+	b := &bounds{
+		maxThrottles: o.MaxThrottles, maxThrottleTime: o.MaxThrottleTime, pacing: o.Pacing, atOnce: 1,
 		attempt: o.AttemptTimeout, floor: min(attemptFloor, o.AttemptTimeout),
 	}
-	if l.pacing == nil {
-		l.pacing, l.atOnce = defaultPacing, retriesAtOnce
+	if b.pacing == nil {
+		b.pacing, b.atOnce = defaultPacing, retriesAtOnce
 	}
-	return l
+	return b
 }
 
 // validate returns all invalid fields of o as one error, or nil.

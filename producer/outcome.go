@@ -48,20 +48,24 @@ func (t *topic) decide(own *item, outs []outcome) {
 		p.askLater(t)
 	}
 	closed := p.closed.Load()
+	now := time.Now()
+	t.mu.Lock()
+	for i := range outs {
+		if o := &outs[i]; !o.skipped {
+			o.it.limits.maxAttempts, o.it.limits.backoff = settings.MaxAttempts, settings.Backoff
+			o.in = o.it.inputs(o.ended, now, t.good.Load())
+		}
+	}
+	t.mu.Unlock()
 	var drawn draws // messages that were throttled together are retried together
 	for i := range outs {
 		o := &outs[i]
 		if o.skipped {
 			continue
 		}
-		it := o.it
-		t.mu.Lock()
-		it.limits.maxAttempts, it.limits.backoff = settings.MaxAttempts, settings.Backoff
-		o.in = it.inputs(o.ended, t.good.Load())
-		t.mu.Unlock()
 		o.in.ofError(o.err)
 		o.in.Closed = closed
-		o.in.draw(&it.limits, &drawn)
+		o.in.draw(&o.it.limits, &drawn)
 		o.decision = p.decide(&o.in)
 	}
 }
@@ -223,7 +227,7 @@ func (t *topic) adapt(r *plan.Request, outs []outcome, now time.Time) (ended []o
 		it.waited++
 		it.throttle(now)
 		it.charged = now.Add(it.limits.backoff.Delay(it.throttles - 1))
-		o := outcome{it: it, err: throttle.err, ended: now, waiting: true, in: it.inputs(now, true)}
+		o := outcome{it: it, err: throttle.err, ended: now, waiting: true, in: it.inputs(now, now, true)}
 		o.in.ofError(throttle.err)
 		o.in.PolicyDelay = max(0, l.PausedUntil.Sub(now))
 		o.in.RetryAfter = 0

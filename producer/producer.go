@@ -32,6 +32,7 @@ type Producer struct {
 	log       *slog.Logger
 	observer  observer // of Options.Limiter; nil if it has none
 	unasked   Settings // in effect until the server has responded
+	bounds    *bounds  // of all sends
 
 	ledger    *ledger.Ledger[*item]
 	callbacks callbacks
@@ -69,6 +70,7 @@ func New(t Transport, opts Options) (*Producer, error) {
 		opts:      opts,
 		log:       opts.Logger,
 		unasked:   merge(opts, transport.ProducerSettings{}),
+		bounds:    opts.bounds(),
 		topics:    make(map[string]*topic),
 	}
 	p.life, p.end = context.WithCancelCause(context.Background()) // independent of the calls
@@ -86,6 +88,11 @@ func New(t Transport, opts Options) (*Producer, error) {
 		p.spooler.start()
 	}
 	return p, nil
+}
+
+// limits returns the limits of a send.
+func (p *Producer) limits(s Settings) limits {
+	return limits{bounds: p.bounds, maxAttempts: s.MaxAttempts, backoff: s.Backoff}
 }
 
 // use returns the state of a topic. The producer keeps it until release.
@@ -143,7 +150,7 @@ func (p *Producer) prepare(ctx context.Context, msg *tidegate.Message, done func
 			largest = math.MaxInt // the server decides at the attempt, if ctx has not ended
 		}
 	}
-	it.limits = p.opts.limits(settings)
+	it.limits = p.limits(settings)
 	if err := msg.Validate(largest); err != nil {
 		it.topic.release()
 		return nil, it.fail(StopInvalid, err)
@@ -249,8 +256,8 @@ func (p *Producer) conclude(items []*item) {
 func (p *Producer) release(items []*item) {
 	for _, it := range items {
 		it.topic.release()
-		if it.stop != nil {
-			it.stop()
+		if it.unwatch != nil {
+			it.unwatch()
 		}
 		if it.wake != nil {
 			close(it.wake)

@@ -34,7 +34,7 @@ func (p *Producer) Recall(ctx context.Context, topic, handle string) (messageID 
 	}
 	it.topic = p.use(topic)
 	defer it.topic.release()
-	it.limits = p.opts.limits(p.settings(it.topic))
+	it.limits = p.limits(p.settings(it.topic))
 	e := p.repeat(it, false, func(ctx context.Context) (err error) {
 		messageID, err = recaller.Recall(ctx, topic, handle)
 		return err
@@ -70,7 +70,7 @@ func (p *Producer) repeat(it *item, half bool, call func(ctx context.Context) er
 		if transport.Classify(o.err) == transport.Throttled {
 			it.throttle(o.ended)
 		}
-		o.in = it.inputs(o.ended, it.topic.good.Load())
+		o.in = it.inputs(o.ended, o.ended, it.topic.good.Load())
 		o.in.ofError(o.err)
 		o.in.HalfMessage = half
 		o.in.Closed = p.life.Err() != nil

@@ -95,27 +95,11 @@ func (p *Producer) SendAsync(ctx context.Context, msg *tidegate.Message, done fu
 	if err != nil {
 		return err
 	}
-	it.watch()
 	it.topic.submit(nil, it)
 	if it.forced {
 		<-it.wake
 	}
 	return nil
-}
-
-// watch ends the message when its ctx ends.
-func (it *item) watch() {
-	if it.ctx.Done() == nil {
-		return
-	}
-	stop := context.AfterFunc(it.ctx, func() { it.topic.leave(it, false) })
-	it.topic.mu.Lock()
-	defer it.topic.mu.Unlock()
-	if it.gone {
-		stop()
-		return
-	}
-	it.stop = stop
 }
 
 // A Result is the result of one message of [Producer.SendBatch]. Receipt is valid

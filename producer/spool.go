@@ -171,7 +171,7 @@ func (s *spooler) send(_ context.Context, msgs []*tidegate.Message) []error {
 		it := newItem(ctx, msg)
 		it.drained, it.wake, it.Size = true, make(chan struct{}), plan.SizeOf(msg)
 		it.topic = p.use(msg.Topic)
-		it.limits = p.opts.limits(p.settings(it.topic))
+		it.limits = p.limits(p.settings(it.topic))
 		if !p.ledger.Adopt(it, &it.entry) {
 			it.topic.release()
 			errs[i] = errProducerClosed

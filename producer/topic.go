@@ -35,10 +35,12 @@ type topic struct {
 	lookup attempt     // of the last ask
 	timer  *time.Timer // calls wake at timerAt; nil before its first use
 	wakeAt time.Time   // zero if the timer is stopped
+
+	watches map[<-chan struct{}]*watch // by Done of their ctx
 }
 
 func newTopic(p *Producer, name string) *topic {
-	t := &topic{p: p, name: name, asking: make(chan struct{}, 1)}
+	t := &topic{p: p, name: name, asking: make(chan struct{}, 1), watches: map[<-chan struct{}]*watch{}}
 	t.queue = plan.New(newRequest)
 	return t
 }
@@ -47,20 +49,27 @@ func newTopic(p *Producer, name string) *topic {
 // it, which the caller should do on its own goroutine.
 func (t *topic) submit(own *item, items ...*item) (plan.Job, bool) {
 	var ended []*item
+	var begun *watch
 	now := time.Now()
 	t.mu.Lock()
 	for _, it := range items {
 		switch {
-		case it.gone: // its ctx has ended already
+		case it.gone: // Close has aborted it
 		case t.diverts(it):
 			t.spool(it, it.fail(StopSpool, nil))
 		default:
 			t.queue.Add(&it.Item, now)
+			if it.done != nil { // items has no other one then
+				begun = t.watch(it)
+			}
 		}
 	}
 	ended = t.hopeless(now, items...)
 	j, ok := t.pump(own)
 	t.mu.Unlock()
+	if begun != nil {
+		begun.start()
+	}
 	t.p.complete(ended)
 	return j, ok
 }
@@ -267,6 +276,7 @@ func (t *topic) hopeless(now time.Time, items ...*item) (ended []*item) {
 // moves to the spool. The lock is held.
 func (t *topic) endItem(it *item, err *SendError, now time.Time) (ended bool) {
 	it.gone, it.err = true, err
+	it.leaveWatch()
 	if r := t.queue.Remove(&it.Item, now); r != nil {
 		ownerOf(r).cancel()
 	}
@@ -302,7 +312,7 @@ func (t *topic) leave(it *item, aborted bool) {
 			Op: "SendMessage", Subject: t.name, Endpoint: r.Lane.Endpoint, MaybeStored: true,
 			Message: "the call ended before the response", Err: cause,
 		}
-		o.err, o.skipped, o.in = it.last, false, it.inputs(now, t.good.Load())
+		o.err, o.skipped, o.in = it.last, false, it.inputs(now, now, t.good.Load())
 		o.in.ofError(o.err)
 		o.in.Closed = aborted
 		o.decision = Decide(o.in)

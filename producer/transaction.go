@@ -92,7 +92,7 @@ func (t *Transaction) resolve(ctx context.Context, r transport.Resolution) error
 	it := newItem(ctx, t.message)
 	it.topic = t.p.use(t.half.Topic)
 	defer it.topic.release()
-	it.limits = t.p.opts.limits(t.p.settings(it.topic))
+	it.limits = t.p.limits(t.p.settings(it.topic))
 	op := fmt.Sprintf("%v of the transaction of message %q in", r, t.message.ID)
 	t.mu.Lock()
 	before := t.resolution

@@ -1,0 +1,86 @@
+package producer
+
+import (
+	"context"
+
+	"github.com/tidegate/tidegate/producer/internal/list"
+)
+
+// A watch ends the messages of SendAsync with one ctx when that ctx ends. Programs often send many
+// messages with one ctx; a function of their own at the ctx for each takes several times as long.
+// The lock of the topic guards all fields.
+type watch struct {
+	topic *topic
+	ctx   context.Context //nolint:containedctx // the callers'; a watch lives as long as its messages
+	ended <-chan struct{} // of ctx
+	items list.List[*item]
+	stop  func() bool // nil until start has set it
+}
+
+// watch has the message end with its ctx. If that takes a new watch, watch returns it, and the
+// caller has to start it. The lock is held.
+func (t *topic) watch(it *item) (begun *watch) {
+	ended := it.ctx.Done()
+	if ended == nil {
+		return nil
+	}
+	w := t.watches[ended]
+	if w == nil {
+		w = &watch{topic: t, ctx: it.ctx, ended: ended}
+		begun = w
+		t.watches[ended] = w
+	}
+	it.watch, it.watched.Value = w, it
+	w.items.PushBack(&it.watched)
+	return begun
+}
+
+// start waits for the end of the ctx in the background. No lock is held, because the ctx can be a
+// type of the user.
+func (w *watch) start() {
+	stop := context.AfterFunc(w.ctx, w.end)
+	t := w.topic
+	t.mu.Lock()
+	w.stop = stop
+	needed := w.items.Len() > 0
+	t.mu.Unlock()
+	if !needed { // the last message has left before it could stop the watch
+		stop()
+	}
+}
+
+// end ends the messages of the watch. Later messages with the ctx get another watch.
+func (w *watch) end() {
+	t := w.topic
+	t.mu.Lock()
+	w.forget()
+	items := make([]*item, 0, w.items.Len())
+	for it := range w.items.All {
+		items = append(items, it)
+	}
+	t.mu.Unlock()
+	for _, it := range items {
+		t.leave(it, false)
+	}
+}
+
+// forget removes the watch from its topic. The lock is held.
+func (w *watch) forget() {
+	if w.topic.watches[w.ended] == w {
+		delete(w.topic.watches, w.ended)
+	}
+}
+
+// leaveWatch notes that the message has ended. The last message of a watch stops it afterwards,
+// without the lock. The lock is held.
+func (it *item) leaveWatch() {
+	w := it.watch
+	if w == nil {
+		return
+	}
+	it.watch = nil
+	if it.watched.Leave(); w.items.Len() == 0 {
+		w.forget()
+		it.unwatch = w.stop
+	}
+}
