@@ -39,6 +39,9 @@ func (e *SendError) Fault() Fault {
 	case StopInvalid:
 		return MessageFault
 	case StopPermanent:
+		if e.Last == nil {
+			return SetupFault // no attempt is possible, whatever the message is
+		}
 		return faultOf(e.Last)
 	}
 	return PassingFault

@@ -29,8 +29,7 @@ func (p *Producer) Recall(ctx context.Context, topic, handle string) (messageID 
 	}
 	recaller, ok := p.transport.(transport.Recaller)
 	if !ok {
-		it.last = unsupported(topic, "recalling messages")
-		return "", failed(it.fail(StopPermanent, nil))
+		return "", failed(it.fail(StopPermanent, unsupported("recalling messages", "Recaller")))
 	}
 	it.topic = p.use(topic)
 	defer it.topic.release()

@@ -46,11 +46,10 @@ func (p *Producer) Begin(ctx context.Context, msg *tidegate.Message) (*Transacti
 	transactor, ok := p.transport.(transport.Transactor)
 	switch {
 	case !ok:
-		it.last = unsupported(msg.Topic, "transactions")
-		return nil, it.fail(StopPermanent, nil)
+		return nil, it.fail(StopPermanent, unsupported("transactions", "Transactor"))
 	case p.opts.Checker == nil:
-		return nil, it.fail(StopInvalid, &tidegate.Error{
-			Subject: "Checker", Code: tidegate.CodeBadRequest, Message: "it is nil; give a function that resolves transactions, for the server's checks",
+		return nil, it.fail(StopPermanent, &tidegate.Error{
+			Subject: "Options.Checker", Code: tidegate.CodeBadRequest, Message: "it is nil; give a function that resolves transactions, for the server's checks",
 		})
 	}
 	it.limits.maxAttempts = 1
@@ -125,23 +124,34 @@ func (t *Transaction) resolve(ctx context.Context, r transport.Resolution) error
 //
 // The error is that of Begin, in which case local was not called, or that of local. If the
 // resolution fails, Transact logs the error and returns the result of local; ServeChecks resolves
-// the transaction later.
+// the transaction later. The checker and the resolution have Options.AttemptTimeout each, also if
+// ctx has ended.
 func (p *Producer) Transact(ctx context.Context, msg *tidegate.Message, local func(ctx context.Context, msg *tidegate.Message) error) (tidegate.Receipt, error) {
+	if local == nil && msg != nil {
+		return tidegate.Receipt{}, newItem(ctx, msg).fail(StopInvalid, &tidegate.Error{
+			Subject: "local", Code: tidegate.CodeBadRequest, Message: "it is nil; give the function with the local transaction, or use Send",
+		})
+	}
 	t, err := p.Begin(ctx, msg)
 	if err != nil {
 		return tidegate.Receipt{}, err
 	}
+	// The local transaction has ended then, even if ctx ended with it.
+	after := func() (context.Context, context.CancelFunc) {
+		return context.WithTimeout(context.WithoutCancel(ctx), p.opts.AttemptTimeout)
+	}
 	resolution := transport.Commit
 	if err = local(ctx, t.message); err != nil {
+		ctx, cancel := after()
 		resolution = p.check(ctx, transport.TransactionCheck{Transaction: t.half, Message: t.message})
+		cancel()
 	}
 	if resolution == transport.ResolutionUnknown {
 		return t.receipt, err
 	}
-	// The local transaction has ended, even if ctx ended with it.
-	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.opts.AttemptTimeout)
+	ctx, cancel := after()
 	defer cancel()
-	if failed := t.resolve(end, resolution); failed != nil {
+	if failed := t.resolve(ctx, resolution); failed != nil {
 		p.log.Warn("transaction not resolved; the server will check it later", "topic", msg.Topic, "message_id", t.message.ID, "error", failed)
 	}
 	return t.receipt, err
@@ -158,7 +168,7 @@ func (p *Producer) ServeChecks(ctx context.Context, topics ...string) error {
 	transactor, ok := p.transport.(transport.Transactor)
 	switch {
 	case !ok:
-		return fmt.Errorf("producer: %w", unsupported("", "transactions"))
+		return fmt.Errorf("producer: %w", unsupported("transactions", "Transactor"))
 	case p.opts.Checker == nil || len(topics) == 0:
 		return fmt.Errorf("producer: %w", &tidegate.Error{
 			Subject: "ServeChecks", Code: tidegate.CodeBadRequest, Message: "it needs Options.Checker and at least one topic",
@@ -194,6 +204,6 @@ func (p *Producer) check(ctx context.Context, c transport.TransactionCheck) (r t
 	return p.opts.Checker(ctx, c)
 }
 
-func unsupported(topic, what string) *tidegate.Error {
-	return &tidegate.Error{Subject: topic, Code: tidegate.CodeUnsupported, Message: "the transport does not support " + what}
+func unsupported(what, optional string) *tidegate.Error {
+	return &tidegate.Error{Code: tidegate.CodeUnsupported, Message: fmt.Sprintf("this transport does not support %s; use one that implements transport.%s", what, optional)}
 }

@@ -133,13 +133,18 @@ func TestHalfMessagesAreNotRetried(t *testing.T) {
 }
 
 func TestTransactionsNeedWhatTheyNeed(t *testing.T) {
-	if _, err := newProducer(t, &fake{}, Options{Checker: committed}).Begin(t.Context(), message()); sendError(t, err).Fault() != SetupFault {
-		t.Errorf("a transport without transactions: %v", err)
+	_, err := newProducer(t, &fake{}, Options{Checker: committed}).Begin(t.Context(), message())
+	if want := `send to "orders": 50500 UNSUPPORTED: this transport does not support transactions; use one that implements transport.Transactor`; sendError(t, err).Fault() != SetupFault || err.Error() != want {
+		t.Errorf("a transport without transactions: %v\nwant %s", err, want)
 	}
 	f := &txFake{}
 	p := newProducer(t, f, Options{})
-	if _, err := p.Begin(t.Context(), message()); !errors.Is(err, tidegate.ErrInvalid) {
-		t.Errorf("no checker: %v", err)
+	_, err = p.Begin(t.Context(), message())
+	if e := sendError(t, err); !errors.Is(err, tidegate.ErrInvalid) || e.Fault() != SetupFault || e.Reason != StopPermanent {
+		t.Errorf("no checker: %v, %v, %v", err, e.Reason, e.Fault())
+	}
+	if _, err := newProducer(t, f, Options{Checker: committed}).Transact(t.Context(), message(), nil); sendError(t, err).Reason != StopInvalid {
+		t.Errorf("no local transaction: %v", err)
 	}
 	if err := p.ServeChecks(t.Context(), "orders"); !errors.Is(err, tidegate.ErrInvalid) {
 		t.Errorf("no checker: %v", err)
@@ -219,6 +224,32 @@ func TestTransact(t *testing.T) {
 	}
 }
 
+// The end of ctx is often why the local transaction failed. The checker and the resolution have
+// their own time then.
+func TestTransactResolvesAfterTheEndOfItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		type key struct{}
+		f := &txFake{end: func(ctx context.Context, _ int, _ transport.Resolution) error { return ctx.Err() }}
+		p := newProducer(t, f, Options{Checker: func(ctx context.Context, _ transport.TransactionCheck) transport.Resolution {
+			if at, ok := ctx.Deadline(); !ok || time.Until(at) != DefaultAttemptTimeout || ctx.Value(key{}) != "trace" {
+				t.Errorf("the checker's deadline is %v, want %v from now; the value of ctx is %v", at, DefaultAttemptTimeout, ctx.Value(key{}))
+			}
+			if ctx.Err() != nil {
+				return transport.ResolutionUnknown // as a database would fail
+			}
+			return transport.Rollback
+		}})
+		ctx, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, "trace"))
+		_, err := p.Transact(ctx, message(), func(ctx context.Context, _ *tidegate.Message) error {
+			cancel() // the user has left
+			return ctx.Err()
+		})
+		if !errors.Is(err, context.Canceled) || fmt.Sprint(f.ends) != "[rollback]" {
+			t.Errorf("%v, resolutions %v; want one rollback", err, f.ends)
+		}
+	})
+}
+
 // ServeChecks goes on over failures that pass, and Close ends it.
 func TestServeChecks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -277,8 +308,9 @@ func TestRecall(t *testing.T) {
 				t.Errorf("%q: %v", in, err)
 			}
 		}
-		if _, err := newProducer(t, &fake{}, Options{}).Recall(t.Context(), "orders", "handle"); sendError(t, err).Fault() != SetupFault {
-			t.Errorf("a transport without recall: %v", err)
+		_, err = newProducer(t, &fake{}, Options{}).Recall(t.Context(), "orders", "handle")
+		if want := `recall from "orders": 50500 UNSUPPORTED: this transport does not support recalling messages; use one that implements transport.Recaller`; sendError(t, err).Fault() != SetupFault || err.Error() != want {
+			t.Errorf("a transport without recall: %v\nwant %s", err, want)
 		}
 	})
 }
