@@ -31,6 +31,10 @@ func (p *Producer) Recall(ctx context.Context, topic, handle string) (messageID 
 	if !ok {
 		return "", failed(it.fail(StopPermanent, unsupported("recalling messages", "Recaller")))
 	}
+	if !p.ledger.BeginCall() {
+		return "", failed(it.fail(StopClosed, errProducerClosed))
+	}
+	defer p.ledger.EndCall()
 	it.topic = p.use(topic)
 	defer it.topic.release()
 	it.limits = p.limits(p.settings(it.topic))
@@ -45,9 +49,9 @@ func (p *Producer) Recall(ctx context.Context, topic, handle string) (messageID 
 }
 
 // repeat makes a call outside the queue, on the caller's goroutine, until the call succeeds or the
-// policy stops it.
+// policy stops it. It runs between BeginCall and EndCall of the ledger, so Shutdown waits for it.
 func (p *Producer) repeat(it *item, half bool, call func(ctx context.Context) error) *SendError {
-	if !p.ledger.Hold() {
+	if !p.ledger.HoldCall() {
 		return it.fail(StopClosed, errProducerClosed)
 	}
 	defer p.ledger.Running.Done()

@@ -29,7 +29,8 @@ type Undelivered struct {
 
 // Flush waits until every message that was accepted before the call has its result and the
 // functions given to SendAsync have returned. It returns context.Cause(ctx) if ctx ends first.
-// Other goroutines may send during Flush.
+// Other goroutines may send during Flush. A function given to SendAsync that calls Flush waits for
+// itself, until ctx ends.
 func (p *Producer) Flush(ctx context.Context) error { return p.ledger.Flush(ctx) }
 
 // Shutdown stops the producer: it rejects further messages, waits until the accepted ones have
@@ -38,14 +39,22 @@ func (p *Producer) Flush(ctx context.Context) error { return p.ledger.Flush(ctx)
 // Options.Spool it moves them to the spool instead. Shutdown does not wait for a transport that
 // ignores the cancellation of its request; Close does.
 //
+// Shutdown also waits for the calls of Transact, Begin, Commit, Rollback and Recall that are under
+// way, until ctx ends. It does not wait for a [Transaction] of Begin without a resolution, and
+// later resolutions fail with tidegate.ErrClosed: use Transact, or resolve it before.
+//
 // With Options.Spool Shutdown also stops the sending of spooled messages. It waits for requests
 // under way until ctx ends, for at most a second, and then cancels them; their messages stay in the
 // spool. The producer does not use the spool after Shutdown has returned.
 //
-// Shutdown can be called in any state, more than once, and by several goroutines.
+// Shutdown can be called in any state, more than once, and by several goroutines. A function given
+// to SendAsync or Transact that calls Shutdown waits for itself, until ctx ends.
 func (p *Producer) Shutdown(ctx context.Context) (Accounts, error) {
 	p.ledger.Close()
 	err := p.ledger.Flush(ctx)
+	if err == nil {
+		err = p.ledger.AwaitCalls(ctx)
+	}
 	drained := true
 	if p.spooler != nil {
 		p.spooler.stop()
@@ -96,6 +105,7 @@ func (p *Producer) Close() error {
 
 // abort ends all messages without a result.
 func (p *Producer) abort(op string) {
+	p.ledger.Stop()
 	p.closed.Store(true)
 	p.end(errProducerClosed)
 	n := 0

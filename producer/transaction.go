@@ -37,6 +37,25 @@ type Transaction struct {
 // called. It requires Options.Checker and a transport that is a [transport.Transactor]. Half
 // messages do not count in Accounts and MaxPending.
 func (p *Producer) Begin(ctx context.Context, msg *tidegate.Message) (*Transaction, error) {
+	if err := p.beginCall(ctx, msg); err != nil {
+		return nil, err
+	}
+	defer p.ledger.EndCall()
+	return p.begin(ctx, msg)
+}
+
+// beginCall notes a call with a message. If it returns nil, EndCall must follow.
+func (p *Producer) beginCall(ctx context.Context, msg *tidegate.Message) error {
+	switch {
+	case msg == nil:
+		return errNilMessage
+	case !p.ledger.BeginCall():
+		return newItem(ctx, msg).fail(StopClosed, errProducerClosed)
+	}
+	return nil
+}
+
+func (p *Producer) begin(ctx context.Context, msg *tidegate.Message) (*Transaction, error) {
 	it, failed := p.prepare(ctx, msg, nil)
 	if failed != nil {
 		return nil, failed
@@ -82,17 +101,31 @@ func (t *Transaction) Receipt() tidegate.Receipt { return t.receipt }
 // changes nothing. If it fails and the half message is unresolved, the server requests the
 // resolution later (see [Producer.ServeChecks]). Commit may be repeated; Commit after Rollback
 // returns an error.
-func (t *Transaction) Commit(ctx context.Context) error { return t.resolve(ctx, transport.Commit) }
+func (t *Transaction) Commit(ctx context.Context) error { return t.end(ctx, transport.Commit) }
 
 // Rollback removes the half message. It is retried, may fail and may be repeated like Commit.
-func (t *Transaction) Rollback(ctx context.Context) error { return t.resolve(ctx, transport.Rollback) }
+func (t *Transaction) Rollback(ctx context.Context) error { return t.end(ctx, transport.Rollback) }
+
+func (t *Transaction) end(ctx context.Context, r transport.Resolution) error {
+	if !t.p.ledger.BeginCall() {
+		e := newItem(ctx, t.message).fail(StopClosed, errProducerClosed)
+		e.op = t.op(r)
+		return e
+	}
+	defer t.p.ledger.EndCall()
+	return t.resolve(ctx, r)
+}
+
+// op returns the beginning of an error's text.
+func (t *Transaction) op(r transport.Resolution) string {
+	return fmt.Sprintf("%v of the transaction of message %q in", r, t.message.ID)
+}
 
 func (t *Transaction) resolve(ctx context.Context, r transport.Resolution) error {
 	it := newItem(ctx, t.message)
 	it.topic = t.p.use(t.half.Topic)
 	defer it.topic.release()
 	it.limits = t.p.limits(t.p.settings(it.topic))
-	op := fmt.Sprintf("%v of the transaction of message %q in", r, t.message.ID)
 	t.mu.Lock()
 	before := t.resolution
 	if before == transport.ResolutionUnknown {
@@ -103,12 +136,12 @@ func (t *Transaction) resolve(ctx context.Context, r transport.Resolution) error
 		e := it.fail(StopInvalid, &tidegate.Error{
 			Subject: "resolution", Code: tidegate.CodeBadRequest, Message: fmt.Sprintf("the transaction already ended with %v", before),
 		})
-		e.op = op
+		e.op = t.op(r)
 		return e
 	}
 	err := t.p.repeat(it, false, func(ctx context.Context) error { return t.via.EndTransaction(ctx, t.half, r) })
 	if err != nil {
-		err.op = op
+		err.op = t.op(r)
 		return err
 	}
 	return nil
@@ -132,7 +165,11 @@ func (p *Producer) Transact(ctx context.Context, msg *tidegate.Message, local fu
 			Subject: "local", Code: tidegate.CodeBadRequest, Message: "it is nil; give the function with the local transaction, or use Send",
 		})
 	}
-	t, err := p.Begin(ctx, msg)
+	if err := p.beginCall(ctx, msg); err != nil {
+		return tidegate.Receipt{}, err
+	}
+	defer p.ledger.EndCall()
+	t, err := p.begin(ctx, msg)
 	if err != nil {
 		return tidegate.Receipt{}, err
 	}

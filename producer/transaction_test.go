@@ -250,6 +250,86 @@ func TestTransactResolvesAfterTheEndOfItsContext(t *testing.T) {
 	})
 }
 
+// Shutdown lets a transaction under way finish, so that its message does not wait for a check.
+// Close, and the end of Shutdown's ctx, abort it; the check of a later process resolves it.
+func TestShutdownWaitsForTransactions(t *testing.T) {
+	for name, tt := range map[string]struct {
+		stop func(ctx context.Context, p *Producer) error
+		took time.Duration
+		err  error
+		ends string
+	}{
+		"Shutdown": {func(ctx context.Context, p *Producer) error { _, err := p.Shutdown(ctx); return err }, 2 * time.Second, nil, "[commit commit]"},
+		"Shutdown with too little time": {func(ctx context.Context, p *Producer) error {
+			ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+			defer cancel()
+			_, err := p.Shutdown(ctx)
+			return err
+		}, 500 * time.Millisecond, context.DeadlineExceeded, "[]"},
+		"Close": {func(_ context.Context, p *Producer) error { return p.Close() }, 0, nil, "[]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := &txFake{end: func(_ context.Context, n int, _ transport.Resolution) error {
+					if n == 1 {
+						return codeError(tidegate.CodeProxyTimeout)
+					}
+					return nil
+				}}
+				p := newProducer(t, f, Options{Checker: committed})
+				local := make(chan struct{})
+				result := make(chan error, 1)
+				go func() {
+					_, err := p.Transact(t.Context(), message(), func(context.Context, *tidegate.Message) error {
+						close(local)
+						time.Sleep(2 * time.Second)
+						return nil
+					})
+					result <- err
+				}()
+				<-local
+				start := time.Now()
+				if err := tt.stop(t.Context(), p); !errors.Is(err, tt.err) || time.Since(start) != tt.took {
+					t.Errorf("%v after %v, want %v after %v", err, time.Since(start), tt.err, tt.took)
+				}
+				if _, err := p.Transact(t.Context(), message(), func(context.Context, *tidegate.Message) error { return nil }); sendError(t, err).Reason != StopClosed {
+					t.Errorf("a later transaction: %v", err)
+				}
+				if err := <-result; err != nil || fmt.Sprint(f.ends) != tt.ends {
+					t.Errorf("the transaction: %v, resolutions %v; want %s", err, f.ends, tt.ends)
+				}
+			})
+		})
+	}
+}
+
+// Shutdown also waits for a recall, and rejects later ones.
+func TestShutdownWaitsForRecalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &txFake{recall: func(ctx context.Context, _ int) (string, error) {
+			sleepFor(ctx, time.Second)
+			return "the-id", ctx.Err()
+		}}
+		p := newProducer(t, f, Options{})
+		result := make(chan error, 1)
+		go func() {
+			_, err := p.Recall(t.Context(), "orders", "handle")
+			result <- err
+		}()
+		synctest.Wait()
+		start := time.Now()
+		if _, err := p.Shutdown(t.Context()); err != nil || time.Since(start) != time.Second {
+			t.Errorf("%v after %v, want success after 1s", err, time.Since(start))
+		}
+		if err := <-result; err != nil {
+			t.Error(err)
+		}
+		if _, err := p.Recall(t.Context(), "orders", "handle"); sendError(t, err).Reason != StopClosed || !errors.Is(err, tidegate.ErrClosed) {
+			t.Errorf("after Shutdown: %v", err)
+		}
+	})
+}
+
 // ServeChecks goes on over failures that pass, and Close ends it.
 func TestServeChecks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -26,6 +26,9 @@ type Ledger[T any] struct {
 	pending  list.List[T]           // without a result
 	closed   bool                   // no further message is accepted
 	settled  chan struct{}          // closed when all messages have a result, after Close
+	stopped  bool                   // no request of a call begins any more
+	calls    int                    // outside the queue
+	returned chan struct{}          // closed when calls becomes 0; nil if nothing waits for that
 	counts   Counts
 	aborted  []T      // of Counts.Aborted
 	current  *batch   // of messages to flush
