@@ -165,6 +165,43 @@ func TestShutdownReturnsTheUndelivered(t *testing.T) {
 	})
 }
 
+// The log has the number of the messages that Close aborted, without one whose response arrived
+// during Close.
+func TestCloseLogsWhatItAborted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		respond, delivered := make(chan struct{}), make(chan struct{})
+		f := &fake{send: func(ctx context.Context, _ int, m *tidegate.Message) error {
+			if m.ID == "lost" {
+				return blackHole(ctx)
+			}
+			<-respond
+			return nil
+		}}
+		var log bytes.Buffer
+		p := newProducer(t, f, Options{Logger: slog.New(slog.NewTextHandler(&log, nil)), OnAttempt: func(a Attempt) {
+			if a.MessageID == "lost" {
+				close(respond)
+				<-delivered
+			}
+		}})
+		for _, id := range []string{"lost", "stored"} {
+			if err := p.SendAsync(t.Context(), named(id), func(_ tidegate.Receipt, err error) {
+				if err == nil {
+					close(delivered)
+				}
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		p.Close()
+		a, err := p.Shutdown(t.Context())
+		if err != nil || a.Delivered != 1 || len(a.Undelivered) != 1 || !strings.Contains(log.String(), "messages=1 ") {
+			t.Errorf("%+v, %v, logged %q; want one message delivered and one aborted", a, err, log.String())
+		}
+	})
+}
+
 func TestFlush(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{send: func(ctx context.Context, _ int, _ *tidegate.Message) error {

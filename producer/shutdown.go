@@ -110,10 +110,9 @@ func (p *Producer) abort(op string) {
 	p.end(errProducerClosed)
 	n := 0
 	for _, it := range p.ledger.Pending() {
-		if !it.drained {
+		if it.topic.leave(it, true) && !it.drained {
 			n++
 		}
-		it.topic.leave(it, true)
 	}
 	if n > 0 {
 		p.log.Warn("messages aborted", "operation", op, "messages", n, "spool", p.spooler != nil)

@@ -288,13 +288,14 @@ func (t *topic) endItem(it *item, err *SendError, now time.Time) (ended bool) {
 }
 
 // leave ends a message whose ctx ended or that Close aborts. If the message is in a request under
-// way, that request counts as an attempt, and the message does not wait for its response.
-func (t *topic) leave(it *item, aborted bool) {
+// way, that request counts as an attempt, and the message does not wait for its response. leave
+// returns false if the message had ended before.
+func (t *topic) leave(it *item, aborted bool) (left bool) {
 	now := time.Now()
 	t.mu.Lock()
 	if it.gone {
 		t.mu.Unlock()
-		return
+		return false
 	}
 	cause := errProducerClosed
 	if !aborted {
@@ -335,4 +336,5 @@ func (t *topic) leave(it *item, aborted bool) {
 	if ended {
 		t.p.complete([]*item{it})
 	}
+	return true
 }
