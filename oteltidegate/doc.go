@@ -20,9 +20,9 @@
 // messaging.client.sent.messages for sends (operation "send"), messaging.client.consumed.messages
 // and messaging.process.duration for deliveries (operation "process"). Defined by tidegate:
 //
-//   - tidegate.producer.attempts counts attempts, by their class ("ok", "throttled", "transient",
-//     "permanent", "cancelled") and, if the send ended without success, by the reason
-//     (tidegate.stop_reason);
+//   - tidegate.producer.attempts counts attempts, by their operation ("send", "begin", "commit",
+//     "rollback", "recall"), their class ("ok", "throttled", "transient", "permanent", "cancelled")
+//     and, if the operation ended without success, by the reason (tidegate.stop_reason);
 //   - tidegate.consumer.deliveries counts deliveries, by their disposition ("acked", "retried",
 //     "dead-lettered", and the others of [consumer.Disposition]);
 //   - tidegate.consumer.receive.failures counts failed receives.

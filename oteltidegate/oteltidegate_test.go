@@ -249,6 +249,11 @@ func TestMetrics(t *testing.T) {
 		if _, err := e.p.Send(e.Context(), &tidegate.Message{Topic: "missing", Body: []byte("x")}); err == nil {
 			t.Fatal("a send to a missing topic succeeded")
 		}
+		if tx, err := e.p.Begin(e.Context(), &tidegate.Message{Topic: "transfers", Body: []byte("x")}); err != nil {
+			t.Fatal(err)
+		} else if err := tx.Commit(e.Context()); err != nil {
+			t.Fatal(err)
+		}
 		e.consume(func(_ context.Context, d *tidegate.Delivery) error {
 			time.Sleep(time.Second)
 			if d.ID == "m0" && d.Attempt == 1 {
@@ -264,7 +269,9 @@ func TestMetrics(t *testing.T) {
 			"messaging.client.consumed.messages messaging.consumer.group.name=billing messaging.destination.name=orders messaging.operation.name=process messaging.system=rocketmq":                        "4",
 			"messaging.process.duration messaging.consumer.group.name=billing messaging.destination.name=orders messaging.operation.name=process messaging.system=rocketmq":                                "3 values, sum 3",
 			"messaging.process.duration error.type=*errors.errorString messaging.consumer.group.name=billing messaging.destination.name=orders messaging.operation.name=process messaging.system=rocketmq": "1 values, sum 1",
-			"tidegate.producer.attempts messaging.destination.name=orders tidegate.class=ok":                                                                                                               "3",
+			"tidegate.producer.attempts messaging.destination.name=transfers messaging.operation.name=begin tidegate.class=ok":                                                                             "1",
+			"tidegate.producer.attempts messaging.destination.name=transfers messaging.operation.name=commit tidegate.class=ok":                                                                            "1",
+			"tidegate.producer.attempts messaging.destination.name=orders messaging.operation.name=send tidegate.class=ok":                                                                                 "3",
 			"tidegate.consumer.deliveries messaging.consumer.group.name=billing messaging.destination.name=orders tidegate.disposition=acked":                                                              "3",
 			"tidegate.consumer.deliveries messaging.consumer.group.name=billing messaging.destination.name=orders tidegate.disposition=retried":                                                            "1",
 		} {

@@ -30,7 +30,7 @@ func (i *Instrumentation) ProducerOptions(o producer.Options) producer.Options {
 }
 
 func (i *Instrumentation) attempt(a producer.Attempt) {
-	attrs := []attribute.KeyValue{keyClass.String(a.Class.String())}
+	attrs := []attribute.KeyValue{keyClass.String(a.Class.String()), semconv.MessagingOperationName(a.Operation.String())}
 	if a.Stop != producer.NotStopped {
 		attrs = append(attrs, keyStopReason.String(a.Stop.String()))
 	}

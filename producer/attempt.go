@@ -7,6 +7,35 @@ import (
 	"time"
 )
 
+// An Operation is the kind of request that an attempt makes. Its name is that of the method.
+type Operation uint8
+
+// The operations.
+const (
+	SendOperation Operation = iota // Send, SendAsync, SendBatch, and messages of the spool
+	BeginOperation
+	CommitOperation
+	RollbackOperation
+	RecallOperation
+)
+
+// String returns the lower-case name.
+func (o Operation) String() string {
+	switch o {
+	case SendOperation:
+		return "send"
+	case BeginOperation:
+		return "begin"
+	case CommitOperation:
+		return "commit"
+	case RollbackOperation:
+		return "rollback"
+	case RecallOperation:
+		return "recall"
+	}
+	return "unknown"
+}
+
 // An Attempt is the event of one decision: an attempt for one message and the step after it. Each
 // message of a shared request has its own event.
 //
@@ -14,9 +43,10 @@ import (
 // (see [Inputs].Waited). If a waiting message reaches a limit, its send fails without an attempt;
 // the event then has a Duration and a Messages of 0.
 type Attempt struct {
+	Operation Operation
 	Topic     string
-	MessageID string
-	Number    int           // attempts so far; 1 for the first
+	MessageID string        // empty for RecallOperation
+	Number    int           // attempts of the operation so far; 1 for the first
 	Endpoint  string        // the server of the attempt; empty if unknown
 	Messages  int           // in the request, including this one
 	Began     time.Time     // start of the attempt
@@ -39,7 +69,7 @@ func (t *topic) observe(messages int, o *outcome, began time.Time) {
 		return
 	}
 	a := Attempt{
-		Topic: t.name, MessageID: o.it.Message.ID, Number: o.in.Attempts,
+		Operation: o.operation, Topic: t.name, MessageID: o.it.Message.ID, Number: o.in.Attempts,
 		Endpoint: o.endpoint(), Messages: messages, Began: began, Duration: o.ended.Sub(began),
 		Err: o.err, MaybeStored: maybeStored(o.err), Decision: o.decision, Inputs: o.in,
 	}
@@ -47,8 +77,8 @@ func (t *topic) observe(messages int, o *outcome, began time.Time) {
 		a.Began, a.Duration, a.MaybeStored, a.Messages = o.ended, 0, false, 0
 	}
 	if logs {
-		p.log.LogAttrs(context.Background(), slog.LevelDebug, "send attempt failed", // as above
-			slog.String("topic", a.Topic), slog.String("message_id", a.MessageID),
+		p.log.LogAttrs(context.Background(), slog.LevelDebug, "attempt failed", // as above
+			slog.String("operation", a.Operation.String()), slog.String("topic", a.Topic), slog.String("message_id", a.MessageID),
 			slog.Int("attempt", a.Number), slog.String("endpoint", a.Endpoint),
 			slog.String("class", a.Class.String()), slog.Any("error", a.Err),
 			slog.String("stop", a.Stop.String()),

@@ -20,9 +20,11 @@ type outcome struct {
 	in       Inputs
 	decision Decision
 	ended    time.Time // end of the attempt
-	skipped  bool      // the message had ended before
-	waiting  bool      // the message was not in the request; it waited for the lane
-	gone     bool      // a waiting message that ended here and did not move to the spool
+
+	operation Operation
+	skipped   bool // the message had ended before
+	waiting   bool // the message was not in the request; it waited for the lane
+	gone      bool // a waiting message that ended here and did not move to the spool
 }
 
 // decide sets the decisions. After a throttled attempt it first waits for the server's settings, if

@@ -38,7 +38,7 @@ func (p *Producer) Recall(ctx context.Context, topic, handle string) (messageID 
 	it.topic = p.use(topic)
 	defer it.topic.release()
 	it.limits = p.limits(p.settings(it.topic))
-	e := p.repeat(it, false, func(ctx context.Context) (err error) {
+	e := p.repeat(it, RecallOperation, func(ctx context.Context) (err error) {
 		messageID, err = recaller.Recall(ctx, topic, handle)
 		return err
 	})
@@ -50,7 +50,7 @@ func (p *Producer) Recall(ctx context.Context, topic, handle string) (messageID 
 
 // repeat makes a call outside the queue, on the caller's goroutine, until the call succeeds or the
 // policy stops it. It runs between BeginCall and EndCall of the ledger, so Shutdown waits for it.
-func (p *Producer) repeat(it *item, half bool, call func(ctx context.Context) error) *SendError {
+func (p *Producer) repeat(it *item, op Operation, call func(ctx context.Context) error) *SendError {
 	if !p.ledger.HoldCall() {
 		return it.fail(StopClosed, errProducerClosed)
 	}
@@ -64,7 +64,7 @@ func (p *Producer) repeat(it *item, half bool, call func(ctx context.Context) er
 		}
 		began := time.Now()
 		a := newAttempt(ctx, it.attempts > 0, it.Share(began))
-		o := outcome{it: it, err: call(a.ctx)}
+		o := outcome{it: it, operation: op, err: call(a.ctx)}
 		a.cancel()
 		o.ended = time.Now()
 		it.attempts++
@@ -75,7 +75,7 @@ func (p *Producer) repeat(it *item, half bool, call func(ctx context.Context) er
 		}
 		o.in = it.inputs(o.ended, o.ended, it.topic.good.Load())
 		o.in.ofError(o.err)
-		o.in.HalfMessage = half
+		o.in.HalfMessage = op == BeginOperation
 		o.in.Closed = p.life.Err() != nil
 		o.in.draw(&it.limits, new(draws))
 		o.decision = p.decide(&o.in)

@@ -73,7 +73,7 @@ func (p *Producer) begin(ctx context.Context, msg *tidegate.Message) (*Transacti
 	}
 	it.limits.maxAttempts = 1
 	var receipt tidegate.Receipt
-	err := p.repeat(it, true, func(ctx context.Context) error {
+	err := p.repeat(it, BeginOperation, func(ctx context.Context) error {
 		r := transactor.SendHalf(ctx, it.Message)
 		receipt = r.Receipt
 		if r.Err == nil && receipt.TransactionID == "" {
@@ -139,7 +139,11 @@ func (t *Transaction) resolve(ctx context.Context, r transport.Resolution) error
 		e.op = t.op(r)
 		return e
 	}
-	err := t.p.repeat(it, false, func(ctx context.Context) error { return t.via.EndTransaction(ctx, t.half, r) })
+	kind := CommitOperation
+	if r == transport.Rollback {
+		kind = RollbackOperation
+	}
+	err := t.p.repeat(it, kind, func(ctx context.Context) error { return t.via.EndTransaction(ctx, t.half, r) })
 	if err != nil {
 		err.op = t.op(r)
 		return err

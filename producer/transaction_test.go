@@ -1,11 +1,14 @@
 package producer
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -130,6 +133,54 @@ func TestHalfMessagesAreNotRetried(t *testing.T) {
 			}
 		})
 	}
+}
+
+// An observer can tell the attempts of a message's send from those of its commit, and from a
+// recall.
+func TestAttemptsHaveTheirOperation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lost := codeError(tidegate.CodeProxyTimeout)
+		f := &txFake{
+			end: func(_ context.Context, n int, _ transport.Resolution) error {
+				if n == 1 {
+					return lost
+				}
+				return nil
+			},
+			recall: func(context.Context, int) (string, error) { return "", codeError(tidegate.CodeMessageNotFound) },
+		}
+		var seen []string
+		var log bytes.Buffer
+		p := newProducer(t, f, Options{
+			Checker:   committed,
+			OnAttempt: func(a Attempt) { seen = append(seen, fmt.Sprintf("%v %d %s", a.Operation, a.Number, a.MessageID)) },
+			Logger:    slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		})
+		for _, r := range []transport.Resolution{transport.Commit, transport.Rollback} {
+			tx, err := p.Begin(t.Context(), named("m"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := tx.end(t.Context(), r); err != nil {
+				t.Error(err)
+			}
+		}
+		if _, err := p.Send(t.Context(), named("n")); err != nil {
+			t.Error(err)
+		}
+		if _, err := p.Recall(t.Context(), "orders", "handle"); err == nil {
+			t.Error("the recall succeeded")
+		}
+		want := []string{"begin 1 m", "commit 1 m", "commit 2 m", "begin 1 m", "rollback 1 m", "send 1 n", "recall 1 "}
+		if !slices.Equal(seen, want) {
+			t.Errorf("observed %q, want %q", seen, want)
+		}
+		for _, line := range []string{`msg="attempt failed" operation=commit topic=orders message_id=m attempt=1`, `msg="attempt failed" operation=recall topic=orders`} {
+			if !strings.Contains(log.String(), line) {
+				t.Errorf("logged %q, want %q", log.String(), line)
+			}
+		}
+	})
 }
 
 func TestTransactionsNeedWhatTheyNeed(t *testing.T) {
