@@ -28,6 +28,10 @@ const (
 	opProcess = "process"
 )
 
+// durationBuckets are the boundaries that the conventions require for durations, in seconds.
+// Package messagingconv does not set them.
+var durationBuckets = []float64{0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10}
+
 // Attributes that the conventions do not define.
 const (
 	keyAttempt     = attribute.Key("tidegate.attempt")
@@ -74,10 +78,11 @@ func New(o Options) (*Instrumentation, error) {
 	m := o.MeterProvider.Meter(scope, metric.WithSchemaURL(semconv.SchemaURL))
 	i := &Instrumentation{tracer: o.TracerProvider.Tracer(scope, trace.WithSchemaURL(semconv.SchemaURL))}
 	errs := make([]error, 7)
-	i.operations, errs[0] = messagingconv.NewClientOperationDuration(m)
+	buckets := metric.WithExplicitBucketBoundaries(durationBuckets...)
+	i.operations, errs[0] = messagingconv.NewClientOperationDuration(m, buckets)
 	i.sent, errs[1] = messagingconv.NewClientSentMessages(m)
 	i.consumed, errs[2] = messagingconv.NewClientConsumedMessages(m)
-	i.processing, errs[3] = messagingconv.NewProcessDuration(m)
+	i.processing, errs[3] = messagingconv.NewProcessDuration(m, buckets)
 	i.attempts, errs[4] = m.Int64Counter("tidegate.producer.attempts",
 		metric.WithUnit("{attempt}"), metric.WithDescription("Attempts to send a message, by class."))
 	i.deliveries, errs[5] = m.Int64Counter("tidegate.consumer.deliveries",

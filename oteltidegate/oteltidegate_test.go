@@ -171,9 +171,56 @@ func TestAttemptsAreEvents(t *testing.T) {
 			t.Fatalf("%d events, want 3 attempts", len(events))
 		}
 		want(t, "attempt 1", attrs(events[0].Attributes), "tidegate.attempt=1", "tidegate.class=throttled", "error.type=42900", "tidegate.delay_seconds=5")
-		want(t, "attempt 3", attrs(events[2].Attributes), "tidegate.attempt=3", "tidegate.class=ok")
+		want(t, "attempt 3", attrs(events[2].Attributes), "tidegate.attempt=3", "tidegate.class=ok", "server.port=8081")
 		if gap := events[1].Time.Sub(events[0].Time); gap < 5*time.Second || gap > 6*time.Second {
 			t.Errorf("attempt 2 came %v after the first, want 5 s", gap)
+		}
+	})
+}
+
+// The span of a transaction has the attempts of its begin and of its end, with their server.
+func TestTransactionsHaveTheirAttempts(t *testing.T) {
+	run(t, func(e *env) {
+		if _, err := e.p.Transact(e.Context(), &tidegate.Message{Topic: "transfers", Body: []byte("x")}, func(context.Context, *tidegate.Message) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+		events := e.spans.Ended()[0].Events()
+		if len(events) != 2 {
+			t.Fatalf("%d events, want 2 attempts", len(events))
+		}
+		for n, operation := range []string{"begin", "commit"} {
+			want(t, operation, attrs(events[n].Attributes), "messaging.operation.name="+operation, "tidegate.class=ok", "server.port=8081")
+		}
+	})
+}
+
+// The buckets of durations are those of the conventions, in seconds. The defaults of OpenTelemetry's
+// SDK are for milliseconds: nearly all durations would be in the first bucket.
+func TestBucketsAreInSeconds(t *testing.T) {
+	run(t, func(e *env) {
+		if _, err := e.p.Send(e.Context(), &tidegate.Message{Topic: "orders", Body: []byte("x")}); err != nil {
+			t.Fatal(err)
+		}
+		e.consume(func(context.Context, *tidegate.Delivery) error { return nil })
+		var rm metricdata.ResourceMetrics
+		if err := e.reader.Collect(e.Context(), &rm); err != nil {
+			t.Fatal(err)
+		}
+		// OpenTelemetry: semantic conventions for messaging client metrics 1.43.
+		buckets := []float64{0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10}
+		seen := 0
+		for _, m := range rm.ScopeMetrics[0].Metrics {
+			data, ok := m.Data.(metricdata.Histogram[float64])
+			if !ok {
+				continue
+			}
+			seen++
+			if got := data.DataPoints[0].Bounds; m.Unit != "s" || !slices.Equal(got, buckets) {
+				t.Errorf("%s in %s has the buckets %v, want %v", m.Name, m.Unit, got, buckets)
+			}
+		}
+		if seen != 2 {
+			t.Errorf("%d histograms, want 2", seen)
 		}
 	})
 }
