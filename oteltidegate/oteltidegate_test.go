@@ -194,8 +194,8 @@ func TestTransactionsHaveTheirAttempts(t *testing.T) {
 	})
 }
 
-// The buckets of durations are those of the conventions, in seconds. The defaults of OpenTelemetry's
-// SDK are for milliseconds: nearly all durations would be in the first bucket.
+// The buckets of durations are those of the conventions, in seconds. The defaults of the SDK of
+// OpenTelemetry are for milliseconds: nearly all durations would be in the first bucket.
 func TestBucketsAreInSeconds(t *testing.T) {
 	run(t, func(e *env) {
 		if _, err := e.p.Send(e.Context(), &tidegate.Message{Topic: "orders", Body: []byte("x")}); err != nil {

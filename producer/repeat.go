@@ -38,9 +38,9 @@ func (p *Producer) Recall(ctx context.Context, topic, handle string) (messageID 
 	it.topic = p.use(topic)
 	defer it.topic.release()
 	it.limits = p.limits(p.settings(it.topic))
-	e := p.repeat(it, RecallOperation, func(ctx context.Context) (err error) {
+	e := p.repeat(it, RecallOperation, func(ctx context.Context) (endpoint string, err error) {
 		messageID, err = recaller.Recall(ctx, topic, handle)
-		return err
+		return "", err // the transport reports the endpoint only with an error
 	})
 	if e != nil {
 		return "", failed(e)
@@ -49,8 +49,9 @@ func (p *Producer) Recall(ctx context.Context, topic, handle string) (messageID 
 }
 
 // repeat makes a call outside the queue, on the caller's goroutine, until the call succeeds or the
-// policy stops it. It runs between BeginCall and EndCall of the ledger, so Shutdown waits for it.
-func (p *Producer) repeat(it *item, op Operation, call func(ctx context.Context) error) *SendError {
+// policy stops it. The call returns its endpoint if that is known. repeat runs between BeginCall
+// and EndCall of the ledger, so Shutdown waits for it.
+func (p *Producer) repeat(it *item, op Operation, call func(ctx context.Context) (endpoint string, err error)) *SendError {
 	if !p.ledger.HoldCall() {
 		return it.fail(StopClosed, errProducerClosed)
 	}
@@ -64,7 +65,8 @@ func (p *Producer) repeat(it *item, op Operation, call func(ctx context.Context)
 		}
 		began := time.Now()
 		a := newAttempt(ctx, it.attempts > 0, it.Share(began))
-		o := outcome{it: it, operation: op, err: call(a.ctx)}
+		o := outcome{it: it, operation: op}
+		o.lane, o.err = call(a.ctx)
 		a.cancel()
 		o.ended = time.Now()
 		it.attempts++

@@ -73,16 +73,16 @@ func (p *Producer) begin(ctx context.Context, msg *tidegate.Message) (*Transacti
 	}
 	it.limits.maxAttempts = 1
 	var receipt tidegate.Receipt
-	err := p.repeat(it, BeginOperation, func(ctx context.Context) error {
+	err := p.repeat(it, BeginOperation, func(ctx context.Context) (endpoint string, err error) {
 		r := transactor.SendHalf(ctx, it.Message)
 		receipt = r.Receipt
 		if r.Err == nil && receipt.TransactionID == "" {
-			return &tidegate.Error{
+			return receipt.Endpoint, &tidegate.Error{
 				Op: "SendMessage", Subject: msg.Topic, Endpoint: receipt.Endpoint, Code: tidegate.CodeUnsupported, MaybeStored: true,
 				Message: "the response has no transaction ID",
 			}
 		}
-		return r.Err
+		return receipt.Endpoint, r.Err
 	})
 	if err != nil {
 		return nil, err
@@ -143,7 +143,9 @@ func (t *Transaction) resolve(ctx context.Context, r transport.Resolution) error
 	if r == transport.Rollback {
 		kind = RollbackOperation
 	}
-	err := t.p.repeat(it, kind, func(ctx context.Context) error { return t.via.EndTransaction(ctx, t.half, r) })
+	err := t.p.repeat(it, kind, func(ctx context.Context) (endpoint string, err error) {
+		return t.half.Endpoint, t.via.EndTransaction(ctx, t.half, r)
+	})
 	if err != nil {
 		err.op = t.op(r)
 		return err
