@@ -39,7 +39,7 @@ func TestMessagesWithOneContextShareItsWatch(t *testing.T) {
 		var ctxs [2]context.Context
 		for i := range ctxs {
 			ctx, cancel := context.WithCancel(t.Context())
-			ctxs[i], cancels[i] = foreign{ctx, &asked[i]}, cancel
+			ctxs[i], cancels[i] = foreign{ctx, &asked[i]}, cancel //nolint:fatcontext // each is that of the test
 		}
 		send := func(ctx context.Context, id string) error { return p.SendAsync(ctx, named(id), o.done(id)) }
 		for i := range 20 {
