@@ -142,11 +142,10 @@ func (c *Client) do(ctx context.Context, r httpapi.Request, again repeat) error 
 // decide reports whether a failed attempt is repeated, and after which wait. The package comment
 // has the rules.
 func decide(a httpapi.Attempt, again repeat, attempts int, policy backoff.Policy) (time.Duration, bool) {
-	const throttled = 429
 	switch {
 	case a.Number >= attempts || !a.Curable:
 		return 0, false
-	case again == unlessAccepted && a.Connected && a.Status != throttled:
+	case again == unlessAccepted && a.Connected && !a.Throttled:
 		return 0, false
 	}
 	return max(policy.Delay(a.Number-1), a.RetryAfter), true

@@ -14,8 +14,8 @@
 // never before the time in Retry-After. If a wait would end after the deadline of the caller's ctx,
 // the call returns the error at once.
 //
-//   - An attempt without a connection, or with status 429 (reply code 530), had no effect: every
-//     request is repeated.
+//   - An attempt without a connection, or with status 429 or 530 (reply code 530), had no effect:
+//     every request is repeated.
 //   - An attempt without a complete response, or with status 500, 502, 503 or 504: reads, PUT and
 //     DELETE are repeated. A POST and a purge of dead letters are not: the broker may have carried
 //     them out.

@@ -75,6 +75,9 @@ func responses(seen *record, list ...int) http.HandlerFunc {
 			w.WriteHeader(302)
 		case 502:
 			http.Error(w, "bad gateway", http.StatusBadGateway)
+		case 530: // the reply code as a status
+			w.Header().Set("Retry-After", "7")
+			http.Error(w, "TOO_MANY_REQUESTS", status)
 		case 429:
 			w.Header().Set("Retry-After", "7")
 			fallthrough
@@ -135,6 +138,8 @@ func TestRetries(t *testing.T) {
 		"post, failed":              {post, []int{500, 200}, 1, 0, 500, 50000, true},
 		"post, a proxy":             {post, []int{502, 200}, 1, 0, 502, tidegate.CodeInternalError, true},
 		"post, throttled":           {post, []int{429, 429, 200}, 3, 14 * time.Second, -1, 0, false},
+		"post, throttled with 530":  {post, []int{530, 200}, 2, 7 * time.Second, -1, 0, false},
+		"post, 530 for ever":        {post, []int{530}, 4, 21 * time.Second, 530, 42900, false},
 		"post, garbage":             {post, []int{599, 200}, 1, 0, 200, tidegate.CodeInternalError, true},
 		"purge of letters, lost":    {purge, []int{0, 200}, 1, 0, 0, 0, true},
 	} {

@@ -55,8 +55,9 @@ type Attempt struct {
 	// not seen it.
 	Connected bool
 
-	// Status is the HTTP status of a complete response; 0 if there was none.
-	Status int
+	// Throttled reports a complete response with the status 429, or 530 as a gateway may send it.
+	// The broker has not carried out the request.
+	Throttled bool
 
 	// Curable reports that another attempt may succeed, as go-retryablehttp judges the status,
 	// and the error of an attempt without a response.
@@ -230,9 +231,7 @@ func (k *call) check(ctx context.Context, resp *http.Response, err error) (bool,
 		curable = false
 	}
 	a := Attempt{Number: k.attempts, Connected: k.connected, Curable: curable, RetryAfter: max(k.last.Err.RetryAfter, 0)}
-	if resp != nil {
-		a.Status = resp.StatusCode
-	}
+	a.Throttled = resp != nil && err == nil && throttled(resp.StatusCode)
 	wait, again := k.decide(a)
 	if at, ok := ctx.Deadline(); ok && again && !k.request.WaitOut && time.Until(at) <= wait {
 		k.last.Err.Err = errors.Join(k.last.Err.Err, fmt.Errorf("the next attempt in %v would be after the deadline, which is in %v", wait, time.Until(at).Round(time.Millisecond)))

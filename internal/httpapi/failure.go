@@ -127,6 +127,8 @@ func (k *call) noResponse(err error) *Failure {
 		e.Message, e.Err = "the connection cannot be encrypted; check the address, Options.TLS and the certificate", err
 	case k.connected && errors.Is(err, io.ErrUnexpectedEOF):
 		f.Unreadable = true
+	case k.connected && strings.Contains(err.Error(), "malformed HTTP response"): // net/http exports no type for it
+		e.Message, e.Err = "the response is not HTTP/1.1; give the address for HTTP, not the one for gRPC", tidegate.ErrUnavailable
 	}
 	return f
 }
@@ -166,13 +168,21 @@ func foreign(resp *http.Response, text []byte) *tidegate.Error {
 		e.Code = tidegate.CodeForbidden
 	case http.StatusRequestEntityTooLarge:
 		e.Code = tidegate.CodePayloadTooLarge
-	case http.StatusTooManyRequests:
+	case http.StatusTooManyRequests, statusReply:
 		e.Code = tidegate.CodeTooManyRequests
 	case http.StatusGatewayTimeout:
 		e.Code = tidegate.CodeProxyTimeout
 	}
-	e.MaybeStored = resp.StatusCode >= 500 && resp.StatusCode != http.StatusNotImplemented
+	e.MaybeStored = resp.StatusCode >= 500 && resp.StatusCode != http.StatusNotImplemented && resp.StatusCode != statusReply
 	return e
+}
+
+// statusReply is the reply code for throttling (RocketMQ: sending retry and throttling) as an HTTP
+// status. A tidegate broker sends 429; a gateway in front of another server may send this status.
+const statusReply = 530
+
+func throttled(status int) bool {
+	return status == http.StatusTooManyRequests || status == statusReply
 }
 
 // retryAfter reads the header Retry-After in seconds or, of proxies, as a date.

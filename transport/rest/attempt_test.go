@@ -131,6 +131,11 @@ func TestOneAttempt(t *testing.T) {
 			w.Header().Set("Retry-After", "4")
 			http.Error(w, "slow down", http.StatusTooManyRequests)
 		}, transport.Throttled, 42900, false, 4 * time.Second, 0},
+		// The reply code of "RocketMQ: sending retry and throttling" as a status.
+		"a gateway throttles with status 530": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Retry-After", "4")
+			http.Error(w, "TOO_MANY_REQUESTS", 530)
+		}, transport.Throttled, 42900, false, 4 * time.Second, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -149,6 +154,27 @@ func TestOneAttempt(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The address of the gRPC server is a frequent mistake. The error names it instead of the bytes of
+// its response.
+func TestNotHTTP(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, f := answering(t, rest.Options{}, func(w http.ResponseWriter, _ *http.Request) {
+			conn, _, err := w.(http.Hijacker).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			io.WriteString(conn, "\x00\x00\x18\x04\x00\x00\x00\x00\x00") // the beginning of HTTP/2
+			conn.Close()
+		})
+		err := c.Send(t.Context(), []*tidegate.Message{message("a")})[0].Err
+		const want = `SendMessage "orders" at broker.test:80: the response is not HTTP/1.1; give the address for HTTP, not the one for gRPC: unavailable`
+		if err == nil || err.Error() != want || transport.Classify(err) != transport.Transient || f.count() != 1 {
+			t.Errorf("%v after %d requests\nwant %s", err, f.count(), want)
+		}
+	})
 }
 
 // A response to a receive that cannot be used is ErrUnreadable: the same attempt ID would bring it
