@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/producer/internal/plan"
 	"github.com/tidegate/tidegate/transport"
@@ -84,7 +86,8 @@ func TestContractResults(t *testing.T) {
 	})
 }
 
-// Demand 12: the retry options hold for every way to send.
+// Demand 12: the retry options hold for every way to send. Demand 1: retries after transient
+// failures can wait too (Options.Pacing).
 func TestContractRetries(t *testing.T) {
 	everyEntry(t, func(t *testing.T, entry string) {
 		for name, tt := range map[string]struct {
@@ -100,6 +103,7 @@ func TestContractRetries(t *testing.T) {
 			"until ctx ends":  {errs: slices.Repeat([]error{throttled(0)}, 9), opts: Options{Backoff: ladder, MaxThrottles: UntilContextEnds}, attempts: 10, took: 31 * time.Second},
 			"throttle time":   {errs: slices.Repeat([]error{throttled(0)}, 9), opts: Options{Backoff: ladder, MaxThrottleTime: 10 * time.Second}, attempts: 4, took: 7 * time.Second, reason: StopThrottled},
 			"transient":       {errs: []error{codeError(tidegate.CodeProxyTimeout), errors.New("reset")}, attempts: 3},
+			"paced":           {errs: slices.Repeat([]error{errors.New("reset")}, 4), opts: Options{MaxAttempts: 5, Pacing: ladder}, attempts: 5, took: 7 * time.Second},
 			"exhausted":       {errs: slices.Repeat([]error{errors.New("reset")}, 3), attempts: 3, reason: StopExhausted},
 			"permanent":       {errs: []error{codeError(tidegate.CodeForbidden)}, attempts: 1, reason: StopPermanent},
 			"asked to stop":   {errs: []error{throttled(-1)}, attempts: 1, reason: StopPushedBack},
@@ -210,6 +214,61 @@ func TestContractEnds(t *testing.T) {
 		}
 		if len(f.calls) != 0 {
 			t.Errorf("%d attempts of messages that were not accepted", len(f.calls))
+		}
+	})
+}
+
+// A send ends by its deadline, wherever the message is then: in an attempt, in a wait for the
+// connection, behind its message group, before the limiter, or outside a full producer. The server
+// is gone all the time.
+//
+// Demand 11: a send ends by its deadline while the broker is down.
+func TestContractDeadline(t *testing.T) {
+	const timeout = 3 * time.Second
+	gone := func(ctx context.Context, _ int, _ *tidegate.Message) error {
+		if transport.AwaitsConnection(ctx) {
+			return blackHole(ctx)
+		}
+		return &tidegate.Error{Op: "SendMessage", Subject: "orders", Endpoint: "a:1", Err: tidegate.ErrUnavailable}
+	}
+	silent := func(ctx context.Context, _ int, _ *tidegate.Message) error { return blackHole(ctx) }
+	never := func() *rate.Limiter {
+		l := rate.NewLimiter(rate.Every(time.Hour), 1)
+		l.Allow()
+		return l
+	}
+	everyEntry(t, func(t *testing.T, entry string) {
+		for name, tt := range map[string]struct {
+			send   func(context.Context, int, *tidegate.Message) error
+			opts   Options
+			before bool // another message of the group is under way
+		}{
+			"connection refused":                {send: gone},
+			"connection refused, many attempts": {send: gone, opts: Options{MaxAttempts: 1000}},
+			"no response":                       {send: silent},
+			"no response, long attempts":        {send: silent, opts: Options{AttemptTimeout: time.Hour, MaxAttempts: 1}},
+			"behind its message group":          {send: silent, opts: Options{AttemptTimeout: time.Hour}, before: true},
+			"full":                              {send: silent, opts: Options{AttemptTimeout: time.Hour, MaxPending: 1}, before: true},
+			"before the limiter":                {send: silent, opts: Options{Limiter: never()}},
+		} {
+			p := newProducer(t, &fake{send: tt.send}, tt.opts)
+			if tt.before {
+				if err := p.SendAsync(t.Context(), inGroup("before", "g"), func(tidegate.Receipt, error) {}); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), timeout)
+			start := time.Now()
+			r := sendBy(ctx, p, entry, inGroup("m", "g"))[0]
+			if took := time.Since(start); took > timeout {
+				t.Errorf("%s: the send ended after %v, its deadline was %v", name, took, timeout)
+			}
+			if e := sendError(t, r.Err); e.Fault() != PassingFault || !errors.Is(e, tidegate.ErrUnavailable) && !errors.Is(e, context.DeadlineExceeded) {
+				t.Errorf("%s: %v", name, e)
+			}
+			cancel()
+			p.Close()
 		}
 	})
 }
@@ -381,12 +440,17 @@ func TestContractGoroutines(t *testing.T) {
 		runtime.GC()
 		runtime.ReadMemStats(&before)
 		m := named("of a dead broker")
+		goroutines := runtime.NumGoroutine()
 		for range 1_000_000 {
 			if p.SendAsync(t.Context(), m, func(tidegate.Receipt, error) {}) == nil {
 				taken++
 			}
 		}
 		synctest.Wait()
+		// One for each request, and the settings request.
+		if n := runtime.NumGoroutine() - goroutines; n > plan.FirstWindow+1 {
+			t.Errorf("%d goroutines hold %d messages, want at most %d", n, taken, plan.FirstWindow+1)
+		}
 		runtime.GC()
 		runtime.ReadMemStats(&after)
 		if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > DefaultMaxPendingBytes {

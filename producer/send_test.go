@@ -172,8 +172,6 @@ func TestCancelDuringBackoff(t *testing.T) {
 	})
 }
 
-// Demand 11: a send ends by its deadline while the broker is down.
-//
 // RocketMQ: sending retry and throttling: "you must evaluate the timeout duration and maximum
 // number of retries for each call to prevent retries from blocking links"
 func TestDeadlineIsHonouredExactly(t *testing.T) {
@@ -369,17 +367,18 @@ func TestSendersRacingClose(t *testing.T) {
 	}
 }
 
-// A thousand producers that are refused at the same instant do not come back
-// in lock-step.
+// Producers that are refused at the same instant do not come back in lock-step: no 10 ms have more
+// than a twentieth of the retries. About a fortieth is expected.
 //
 // Demand 7: clients do not retry in lock-step.
 func TestRetriesSpread(t *testing.T) {
+	const clients = 2000
 	synctest.Test(t, func(t *testing.T) {
 		buckets := map[int64]int{}
 		var mu sync.Mutex
 		var wg sync.WaitGroup
 		start := time.Now()
-		for range 1000 {
+		for range clients {
 			p := newProducer(t, &fake{send: func(_ context.Context, n int, _ *tidegate.Message) error {
 				if n == 1 {
 					return throttled(0)
@@ -397,8 +396,8 @@ func TestRetriesSpread(t *testing.T) {
 		}
 		wg.Wait()
 		for b, n := range buckets {
-			if n > 60 {
-				t.Errorf("%d of 1000 retries came within the 10 ms after %d ms", n, b*10)
+			if n > clients/20 {
+				t.Errorf("%d of %d retries came within the 10 ms after %d ms", n, clients, b*10)
 			}
 		}
 	})
