@@ -110,10 +110,7 @@ func (r *rpc[Q, R]) serve(s *Server, ctx context.Context) (resp R, err error) {
 	if err != nil {
 		return r.failed(s, ctx, req, err)
 	}
-	resp, err = r.carryOut(s, ctx, client, req)
-	if s.o.Intercept == nil { // which could use the request for longer
-		in.Free()
-	}
+	resp, err = r.carryOut(s, ctx, client, req, in)
 	if err == nil {
 		err = holdForResponse(ctx, &in.Hold, proto.Size(resp))
 	}
@@ -124,10 +121,11 @@ func (r *rpc[Q, R]) serve(s *Server, ctx context.Context) (resp R, err error) {
 	return resp, nil
 }
 
-// carryOut executes the request, through the middleware if there is one.
-func (r *rpc[Q, R]) carryOut(s *Server, ctx context.Context, client string, req Q) (resp R, err error) {
+// carryOut executes the request, through the middleware if there is one, which could use the
+// request for longer. Otherwise it ends the use of the request's memory.
+func (r *rpc[Q, R]) carryOut(s *Server, ctx context.Context, client string, req Q, in *wire.Intake) (resp R, err error) {
 	if s.o.Intercept == nil {
-		return r.attempt(s, ctx, client, req)
+		return r.attempt(s, ctx, client, req, in)
 	}
 	call := Call{Op: r.op, ClientID: client}
 	r.describe(req, &call)
@@ -135,7 +133,7 @@ func (r *rpc[Q, R]) carryOut(s *Server, ctx context.Context, client string, req 
 	var failure error
 	err = s.intercept(ctx, call, func(ctx context.Context) error {
 		done = true
-		resp, failure = r.attempt(s, ctx, client, req)
+		resp, failure = r.attempt(s, ctx, client, req, nil)
 		if failure != nil {
 			return failure
 		}
@@ -147,10 +145,15 @@ func (r *rpc[Q, R]) carryOut(s *Server, ctx context.Context, client string, req 
 	return resp, err
 }
 
-// attempt executes the request and turns a panic into an error.
-func (r *rpc[Q, R]) attempt(s *Server, ctx context.Context, client string, req Q) (resp R, err error) {
+// attempt executes the request and turns a panic into an error. It ends the use of the memory of
+// in, unless in is nil.
+func (r *rpc[Q, R]) attempt(s *Server, ctx context.Context, client string, req Q, in *wire.Intake) (resp R, err error) {
 	defer s.recovered(r.op, &err)
-	return r.do(s, ctx, client, req)
+	resp, err = r.do(s, ctx, client, req)
+	if in != nil {
+		in.Free() // not after a panic: part of the engine may still use the request
+	}
+	return resp, err
 }
 
 func (r *rpc[Q, R]) failed(s *Server, ctx context.Context, req Q, err error) (resp R, _ error) {

@@ -21,8 +21,15 @@ func (s *Server) sendMessage(ctx context.Context, client string, req *rmqpb.Send
 	if len(in) == 0 {
 		return nil, refusal.New(tidegate.CodeMessageCorrupted, "messages", "the request has no message")
 	}
-	msgs := make([]tidegate.Message, len(in))
-	list := make([]broker.Incoming, len(in))
+	batch := newSendBatch(len(in))
+	resp, err := s.send(ctx, client, in, batch)
+	batch.free() // not after a panic: part of the engine may still use the messages
+	return resp, err
+}
+
+// send stores messages. The response has no reference to the batch, and neither has the error.
+func (s *Server) send(ctx context.Context, client string, in []*rmqpb.Message, batch *sendBatch) (*rmqpb.SendMessageResponse, error) {
+	msgs, list := batch.messages, batch.incoming
 	now, half := time.Now(), false
 	unpacked := hold(ctx, s.bodies)
 	defer unpacked.Release()

@@ -17,13 +17,15 @@ func (in *Intake) decode(data mem.BufferSlice, request proto.Message) (refused, 
 	data.Free()
 	raw := buf.ReadOnlyData()
 	refused = checkSize(request, raw)
-	send, isSend := request.(*rmqpb.SendMessageRequest)
+	if send, ok := request.(*rmqpb.SendMessageRequest); ok && refused == nil {
+		if list, ok := decodeSend(raw, send); ok {
+			in.shared, in.sent = buf, list
+			return nil, nil
+		}
+	}
 	ack, isAck := request.(*rmqpb.AckMessageRequest)
 	switch {
 	case refused != nil:
-	case isSend && decodeSend(raw, send):
-		in.shared = buf
-		return nil, nil
 	case isAck && decodeAck(raw, ack):
 	default:
 		if err = proto.Unmarshal(raw, request); err != nil {
@@ -34,11 +36,16 @@ func (in *Intake) decode(data mem.BufferSlice, request proto.Message) (refused, 
 	return refused, err
 }
 
-// Free ends the use of the memory that the bodies of the last request share. No body may be used
-// afterwards. Without Free the collector frees the memory.
+// Free ends the use of the last request if it is a SendMessage: no message and no body of it may be
+// used afterwards, because other requests use their memory. Texts, topics, keys and properties
+// remain valid. Without Free the collector frees the memory.
 func (in *Intake) Free() {
 	if in.shared != nil {
 		in.shared.Free()
 		in.shared = nil
+	}
+	if in.sent != nil {
+		in.sent.free()
+		in.sent = nil
 	}
 }

@@ -13,25 +13,18 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
-// A sent is one message of a SendMessageRequest. The messages of a request are allocated together.
-type sent struct {
-	message rmqpb.Message
-	system  rmqpb.SystemProperties
-	head    []byte // the encoding of the message, except for the body
-}
-
-// decodeSend decodes a request whose bodies share memory with raw. It returns false, and leaves the
-// request undefined, if raw has more than messages or cannot be decoded.
-func decodeSend(raw []byte, request *rmqpb.SendMessageRequest) bool {
+// decodeSend decodes a request whose bodies share memory with raw. Its messages are in list, which
+// is nil if their memory is not used again. decodeSend returns false, and leaves the request
+// undefined, if raw has more than messages or cannot be decoded.
+func decodeSend(raw []byte, request *rmqpb.SendMessageRequest) (list *sentList, ok bool) {
 	n := 0
 	for rest := raw; len(rest) > 0; n++ {
-		var ok bool
 		if _, rest, ok = nextMessage(rest); !ok {
-			return false
+			return nil, false
 		}
 	}
-	messages, size := make([]sent, n), 0
-	request.Messages = make([]*rmqpb.Message, n)
+	list, messages := newSent(n, request)
+	size := 0
 	for i := range messages {
 		var value, body []byte
 		value, raw, _ = nextMessage(raw)
@@ -56,13 +49,13 @@ func decodeSend(raw []byte, request *rmqpb.SendMessageRequest) bool {
 		}
 		body := m.message.GetBody()
 		if proto.Unmarshal(m.head, &m.message) != nil {
-			return false
+			return nil, false
 		}
 		if body != nil {
 			m.message.Body = body
 		}
 	}
-	return true
+	return list, true
 }
 
 // nextMessage takes the first message of an encoded SendMessageRequest. It returns false if a field

@@ -64,9 +64,15 @@ func FuzzDecodeSend(f *testing.F) {
 func checkDecodeSend(t *testing.T, raw []byte) bool {
 	t.Helper()
 	want, got := &rmqpb.SendMessageRequest{}, &rmqpb.SendMessageRequest{}
-	err, took := proto.Unmarshal(raw, want), decodeSend(raw, got)
+	err := proto.Unmarshal(raw, want)
+	list, took := decodeSend(raw, got)
 	if took && (err != nil || !proto.Equal(want, got)) {
 		t.Errorf("decoded as %v, want %v, %v", got, want, err)
+	}
+	if took && list != nil {
+		if list.free(); len(got.Messages) > 0 {
+			t.Error("the request has messages whose memory other requests use")
+		}
 	}
 	return took
 }
@@ -163,6 +169,19 @@ func TestSendDecoderTakesTheFieldsOfProducers(t *testing.T) {
 				t.Errorf("the decoder returned %v, want %v", took, c.take)
 			}
 		})
+	}
+}
+
+// A request has nothing of an earlier one whose memory it uses again.
+func TestDecodeSendUsesMemoryAgain(t *testing.T) {
+	for range 2 {
+		for name, c := range sendHeads() {
+			for _, n := range []int{minReused, minReused + 5, minReused - 1} {
+				if raw := bytes.Repeat(message(c.head), n); !checkDecodeSend(t, raw) && c.take {
+					t.Errorf("%s: decodeSend returned false", name)
+				}
+			}
+		}
 	}
 }
 

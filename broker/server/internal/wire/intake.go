@@ -52,6 +52,7 @@ type Intake struct {
 	Streams bool         // more requests may follow
 
 	shared mem.Buffer // memory that the bodies of the last request lie in; nil: they have their own
+	sent   *sentList  // memory of the messages of the last request; nil: it is not used again
 }
 
 // Read reads the next request of the RPC with the context ctx. refused is the error for a client
