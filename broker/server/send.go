@@ -99,12 +99,10 @@ func (s *Server) sent(ctx context.Context, msgs []tidegate.Message, results []tr
 	if err := refusal.Common(len(results), func(i int) error { return results[i].Err }); err != nil {
 		return nil, err
 	}
-	out := &rmqpb.SendMessageResponse{Status: wire.OK, Entries: make([]*rmqpb.SendResultEntry, len(results))}
-	entries := make([]rmqpb.SendResultEntry, len(results))
+	out := wire.NewSendResponse(len(results))
+	out.Status = wire.OK
 	var wait time.Duration
-	for i := range results {
-		e := &entries[i]
-		out.Entries[i] = e
+	for i, e := range out.Entries {
 		e.MessageId = msgs[i].ID
 		if err := results[i].Err; err != nil {
 			st, gerr := s.answer(ctx, "SendMessage", err)

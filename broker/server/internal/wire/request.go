@@ -110,6 +110,10 @@ func (c Codec) Marshal(v any) (mem.BufferSlice, error) {
 			return nil, err
 		}
 		v.Place.Begin()
+		if r, ok := v.Message.(*rmqpb.SendMessageResponse); ok && v.Last {
+			v.Message = nil // gRPC's traces show v later
+			freeSendResponse(r)
+		}
 		return append(slices.Clip(data), mem.NewBuffer(&placed, v.Place)), nil
 	case *Frame:
 		return v.data, nil
