@@ -1,9 +1,11 @@
 package failover_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"slices"
 	"strings"
@@ -163,6 +165,26 @@ func TestSwitches(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A switch is a warning with the error behind it. The return to a better endpoint is good news, and
+// has no error.
+func TestSwitchesAreLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		down := during(10*time.Second, time.Minute, errDown)
+		run(t, 5*time.Minute, failover.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, down, down)
+		_, log1, _ := strings.Cut(log.String(), " ")
+		left, back, _ := strings.Cut(log1, "\n")
+		_, back, _ = strings.Cut(back, " ")
+		left = strings.Replace(left, "probe: ", "", 1) // a send or a probe failed last
+		if want := `level=WARN msg="failover: switched" from=a to=b reason=failing error="SendMessage: unavailable"`; left != want {
+			t.Errorf("logged\n%s\nwant\n%s", left, want)
+		}
+		if want := `level=INFO msg="failover: switched" from=b to=a reason=recovered` + "\n"; back != want {
+			t.Errorf("logged\n%s\nwant\n%s", back, want)
+		}
+	})
 }
 
 // An hour of faults that come and go, as the pings show or do not: sends do not flap.

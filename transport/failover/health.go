@@ -158,7 +158,12 @@ func (t *Transport) watch() {
 	for {
 		select {
 		case e := <-t.events:
-			t.opts.Logger.Warn("failover: switched", "from", e.From, "to", e.To, "reason", e.Reason.String(), "error", e.Err)
+			log := t.opts.Logger.With("from", e.From, "to", e.To, "reason", e.Reason.String())
+			if e.Err != nil {
+				log.Warn("failover: switched", "error", e.Err)
+			} else {
+				log.Info("failover: switched")
+			}
 			if t.opts.OnSwitch != nil {
 				t.opts.OnSwitch(e)
 			}
