@@ -121,9 +121,12 @@ func (c *Client) Endpoint() string { return c.endpoint }
 // Close ends the requests under way, which fail with tidegate.ErrClosed, and closes idle
 // connections. A second call does nothing.
 func (c *Client) Close() {
-	c.end(tidegate.ErrClosed)
+	c.end(ErrClosed)
 	c.network.CloseIdleConnections()
 }
+
+// ErrClosed is the error of requests after Close.
+var ErrClosed = fmt.Errorf("client %w", tidegate.ErrClosed)
 
 // Closed reports whether Close was called.
 func (c *Client) Closed() bool { return c.life.Err() != nil }

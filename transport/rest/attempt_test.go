@@ -177,6 +177,21 @@ func TestNotHTTP(t *testing.T) {
 	})
 }
 
+func TestClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, f := answering(t, rest.Options{}, func(http.ResponseWriter, *http.Request) {})
+		c.Close()
+		const want = `SendMessage "orders" at broker.test:80: client closed`
+		err := c.Send(t.Context(), []*tidegate.Message{message("a")})[0].Err
+		if !errors.Is(err, tidegate.ErrClosed) || err.Error() != want || f.count() != 0 {
+			t.Errorf("%v after %d requests, want %s", err, f.count(), want)
+		}
+		if _, err := c.Lane(t.Context(), transport.LaneRequest{Topic: "orders"}); !errors.Is(err, tidegate.ErrClosed) || err.Error() != want {
+			t.Errorf("%v of a lane, want %s", err, want)
+		}
+	})
+}
+
 // A response to a receive that cannot be used is ErrUnreadable: the same attempt ID would bring it
 // again.
 func TestUnreadableReceive(t *testing.T) {

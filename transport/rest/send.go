@@ -182,7 +182,7 @@ func jsonOf(m *tidegate.Message) jsonMessage {
 func (c *Client) Lane(ctx context.Context, r transport.LaneRequest) (transport.Lane, error) {
 	switch {
 	case c.api.Closed():
-		return transport.Lane{}, &tidegate.Error{Op: opSend, Subject: r.Topic, Err: tidegate.ErrClosed}
+		return transport.Lane{}, &tidegate.Error{Op: opSend, Subject: r.Topic, Endpoint: c.api.Endpoint(), Err: httpapi.ErrClosed}
 	case ctx.Err() != nil:
 		return transport.Lane{}, &tidegate.Error{Op: opSend, Subject: r.Topic, Err: context.Cause(ctx)}
 	}

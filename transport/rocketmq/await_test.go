@@ -106,6 +106,10 @@ func TestAwaitConnectionEnds(t *testing.T) {
 		if _, err := sendOne(transport.AwaitConnection(t.Context()), c, message("3")); !errors.Is(err, tidegate.ErrClosed) {
 			t.Errorf("%v of a client that was closed, want ErrClosed", err)
 		}
+		const want = `SendMessage "t": transport closed`
+		if _, err := sendOne(t.Context(), c, message("4")); err == nil || err.Error() != want {
+			t.Errorf("%v after Close, want %s", err, want)
+		}
 	})
 }
 

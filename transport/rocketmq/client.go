@@ -3,6 +3,7 @@ package rocketmq
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -178,5 +179,7 @@ func fail(op, subject string, code tidegate.Code, text string) *tidegate.Error {
 
 // closedError returns the error of all calls on a closed client.
 func closedError(op, subject string) *tidegate.Error {
-	return &tidegate.Error{Op: op, Subject: subject, Err: tidegate.ErrClosed}
+	return &tidegate.Error{Op: op, Subject: subject, Err: errClosed}
 }
+
+var errClosed = fmt.Errorf("transport %w", tidegate.ErrClosed)

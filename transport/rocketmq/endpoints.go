@@ -15,7 +15,7 @@ import (
 const oldConnection = time.Minute
 
 // endpoint returns the server at the addresses of pb, and creates it if there is none. It does not
-// connect. The error is ErrClosed, or states that pb has no usable address.
+// connect. The error matches ErrClosed, or states that pb has no usable address.
 func (c *Client) endpoint(pb *rmqpb.Endpoints) (*remote.Server, error) {
 	addrs, ok := remote.AddressesOf(pb)
 	if !ok {
@@ -25,7 +25,7 @@ func (c *Client) endpoint(pb *rmqpb.Endpoints) (*remote.Server, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return nil, tidegate.ErrClosed
+		return nil, errClosed
 	}
 	if e := c.endpoints[key]; e != nil {
 		e.Unused = 0
