@@ -1,6 +1,8 @@
 package session
 
 import (
+	"strings"
+
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
@@ -29,10 +31,11 @@ func (r *Clients) publishLocked(c *Client, topic *rmqpb.Resource) {
 	if _, known := r.publishers[name][c]; known || len(c.topics) >= maxPublished || r.settingsBytes+publicationSize > r.settingsLimit {
 		return
 	}
+	name = strings.Clone(name) // which may be a part of a request's memory
 	if r.publishers[name] == nil {
 		r.publishers[name] = map[*Client]string{}
 	}
-	r.publishers[name][c] = topic.GetResourceNamespace()
+	r.publishers[name][c] = strings.Clone(topic.GetResourceNamespace())
 	c.topics = append(c.topics, name)
 	r.addBytesLocked(c, publicationSize)
 }

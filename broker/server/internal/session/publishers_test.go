@@ -1,0 +1,44 @@
+package session
+
+import (
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+)
+
+// The texts of a request share memory. The name of a topic does not keep it.
+func TestPublishesKeepsNoRequest(t *testing.T) {
+	const topics, request = 16, 1 << 20
+	r := New(func(string) {})
+	defer r.Close()
+	p, err := ProfileOf(producer(), "GO", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := NewStream(func(string) bool { return true })
+	if _, err := r.Attach("a", s, p, nil); err != nil {
+		t.Fatal(err)
+	}
+	defer r.Detach("a", s)
+	heap := func() int64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := heap()
+	for i := range topics {
+		text := strings.Repeat(string(rune('a'+i)), request)
+		r.Publishes("a", &rmqpb.Resource{Name: text[:5], ResourceNamespace: text[5:10]})
+	}
+	if kept := heap() - before; kept > topics*request/2 {
+		t.Errorf("%d topics keep %d bytes", topics, kept)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if n := len(r.publishers); n != topics {
+		t.Errorf("%d topics are known, want %d", n, topics)
+	}
+}
