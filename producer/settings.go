@@ -65,6 +65,9 @@ func merge(o Options, s transport.ProducerSettings) Settings {
 	switch {
 	case o.Backoff != nil:
 		e.Backoff, e.BackoffFrom = o.Backoff, FromClient
+		if own, ok := o.Backoff.(backoff.Exponential); ok {
+			e.Backoff = own.Filled() // the values in effect
+		}
 	case s.Backoff != nil:
 		e.Backoff, e.BackoffFrom = floored{s.Backoff}, FromServer
 	}

@@ -38,6 +38,10 @@ func TestEffectivePrecedence(t *testing.T) {
 			Settings{7, FromServer, floored{pushed.Backoff}, FromServer, 1000, FromServer}},
 		{"client", Options{MaxAttempts: 2, Backoff: own, MaxBodySize: 10}, pushed,
 			Settings{2, FromClient, own, FromClient, 10, FromClient}},
+		{"client, the rest by default", Options{Backoff: backoff.Exponential{Max: time.Minute}}, transport.ProducerSettings{},
+			Settings{3, FromDefault, backoff.Exponential{
+				Initial: time.Second, Multiplier: 1.6, Jitter: 0.2, Max: time.Minute, MinConnectTimeout: 20 * time.Second,
+			}, FromClient, tidegate.MaxBodySize, FromDefault}},
 		{"mixed", Options{MaxAttempts: 2}, transport.ProducerSettings{MaxBodySize: 1000},
 			Settings{2, FromClient, backoff.Default(), FromDefault, 1000, FromServer}},
 	} {
