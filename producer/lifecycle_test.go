@@ -110,7 +110,7 @@ func TestAccountsAddUp(t *testing.T) {
 	}
 }
 
-// Demand 18: closing flushes. Demand 65: the stop is bounded by its ctx.
+// Demand 18: closing flushes. Demand 65: an idle producer stops at once.
 func TestShutdownWaitsForWhatWasAccepted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := script(throttled(3 * time.Second))
@@ -126,6 +126,43 @@ func TestShutdownWaitsForWhatWasAccepted(t *testing.T) {
 		}
 		if _, err := p.Send(t.Context(), message()); !errors.Is(err, tidegate.ErrClosed) {
 			t.Errorf("after Shutdown: %v", err)
+		}
+		start = time.Now()
+		if a, err := newProducer(t, f, Options{}).Shutdown(t.Context()); err != nil || a.Accepted != 0 || time.Since(start) != 0 {
+			t.Errorf("of an idle producer: %+v, %v after %v", a, err, time.Since(start))
+		}
+	})
+}
+
+// Shutdown returns at the end of its ctx, also if the transport ignores the cancellation of its
+// requests. Close waits for them.
+//
+// Demand 65: the stop is bounded by its ctx.
+func TestShutdownIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const stuck, patience = time.Hour, 2 * time.Second
+		f := &fake{send: func(context.Context, int, *tidegate.Message) error {
+			time.Sleep(stuck)
+			return nil
+		}}
+		p := newProducer(t, f, Options{})
+		results := 0
+		for range 3 {
+			if err := p.SendAsync(t.Context(), message(), func(tidegate.Receipt, error) { results++ }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		start := time.Now()
+		a, err := p.Shutdown(ctx)
+		if took := time.Since(start); took != patience || !errors.Is(err, context.DeadlineExceeded) || len(a.Undelivered) != 3 {
+			t.Errorf("%+v, %v after %v, want 3 undelivered messages after %v", a, err, took, patience)
+		}
+		p.Close()
+		if took := time.Since(start); took != stuck || results != 3 {
+			t.Errorf("Close returned %v after the requests began, with %d of 3 results; want %v", took, results, stuck)
 		}
 	})
 }
