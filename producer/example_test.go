@@ -134,6 +134,65 @@ func ExampleProducer_SendAsync() {
 	// 3 3 0 <nil>
 }
 
+// A transactional server adds half messages to the demo.
+type transactional struct{ demo }
+
+func (*transactional) SendHalf(_ context.Context, m *tidegate.Message) transport.SendResult {
+	return transport.SendResult{Receipt: tidegate.Receipt{MessageID: m.ID, Topic: m.Topic, Endpoint: "broker:8081", TransactionID: "1"}}
+}
+
+func (*transactional) EndTransaction(_ context.Context, _ transport.Transaction, r transport.Resolution) error {
+	fmt.Println("the server receives:", r)
+	return nil
+}
+
+func (*transactional) ServeChecks(ctx context.Context, _ []string, _ func(context.Context, transport.TransactionCheck) transport.Resolution) error {
+	<-ctx.Done() // this server has no unresolved transactions
+	return nil
+}
+
+// Consumers receive the message if, and only if, the order is in the database. The directory
+// examples/transaction has the whole program with an SQL database.
+func ExampleProducer_Transact() {
+	orders := map[string]string{} // the database: orders by message ID
+	p, err := producer.New(&transactional{}, producer.Options{
+		Checker: func(_ context.Context, check transport.TransactionCheck) transport.Resolution {
+			if _, ok := orders[check.Transaction.MessageID]; ok {
+				return transport.Commit
+			}
+			return transport.Rollback
+		},
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer p.Close()
+	// From the start of the program: the checks can concern transactions of an earlier process.
+	go func() {
+		if err := p.ServeChecks(context.Background(), "orders"); err != nil {
+			fmt.Println(err)
+		}
+	}()
+
+	for _, order := range []string{"3 apples", "4 dragons"} {
+		_, err := p.Transact(context.Background(), &tidegate.Message{Topic: "orders", Body: []byte(order)},
+			func(_ context.Context, msg *tidegate.Message) error {
+				if order == "4 dragons" {
+					return errors.New("not in stock")
+				}
+				orders[msg.ID] = order
+				return nil
+			})
+		fmt.Printf("%s: %v\n", order, err)
+	}
+	// Output:
+	// the server receives: commit
+	// 3 apples: <nil>
+	// the server receives: rollback
+	// 4 dragons: not in stock
+}
+
 func ExampleProducer_SendBatch() {
 	p, err := producer.New(&demo{attempts: 1}, producer.Options{})
 	if err != nil {
