@@ -173,6 +173,18 @@ func (t *tail) read(topic uint32, queue uint16, from, to int64, limit int, maxBy
 	return ms, offsets
 }
 
+// next returns the offset after the newest message of a queue. It returns false for a queue
+// without recent messages.
+func (t *tail) next(topic uint32, queue uint16) (int64, bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	r := t.queues[tailQueue{topic, queue}]
+	if r == nil {
+		return 0, false
+	}
+	return r.next(), true
+}
+
 func splitMessageKey(k []byte) Place {
 	return Place{Topic: binary.BigEndian.Uint32(k[1:]), Queue: binary.BigEndian.Uint16(k[5:]), Offset: record.MessageOffset(k)}
 }
