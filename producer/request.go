@@ -62,16 +62,16 @@ type attempt struct {
 	cancel context.CancelFunc
 }
 
-// send carries out a request. It runs on the goroutine of own's caller if own is set.
-func (t *topic) send(r *request, own *item) {
+// send carries out a request. It runs on the goroutine of own's caller if own is set. It returns
+// the messages that have ended, for release.
+func (t *topic) send(r *request, own *item) (ended []*item) {
 	if l := t.p.opts.Limiter; l != nil {
 		t.limit(l, r)
 	}
 	items := t.start(r, own)
 	if len(items) == 0 {
 		r.attempt.cancel()
-		t.settle(r, own, nil, nil, nil, r.began)
-		return
+		return t.settle(r, own, nil, nil, nil, r.began)
 	}
 	msgs := r.oneMessage[:0]
 	for _, it := range items {
@@ -87,7 +87,7 @@ func (t *topic) send(r *request, own *item) {
 			Message: fmt.Sprintf("the transport returned %d results for %d messages", len(results), len(msgs)),
 		}
 	}
-	t.settle(r, own, items, results, err, r.began)
+	return t.settle(r, own, items, results, err, r.began)
 }
 
 // start creates the ctx of a request and returns the messages that are still pending. From then on
@@ -191,8 +191,8 @@ func (t *topic) limit(l ratelimit.Limiter, r *request) {
 var outcomePool = sync.Pool{New: func() any { return new([]outcome) }}
 
 // settle decides about each message of a request from its result, or from err if that is set. Then
-// it updates the queue.
-func (t *topic) settle(r *request, own *item, items []*item, results []transport.SendResult, err error, began time.Time) {
+// it updates the queue. It returns the messages that have ended, for release.
+func (t *topic) settle(r *request, own *item, items []*item, results []transport.SendResult, err error, began time.Time) (gone []*item) {
 	ended := time.Now()
 	outs := r.oneOutcome[:min(len(items), 1)]
 	if len(items) > 1 {
@@ -224,7 +224,6 @@ func (t *topic) settle(r *request, own *item, items []*item, results []transport
 		}
 	}
 
-	var gone []*item
 	var spooled []string
 	now := time.Now()
 	t.mu.Lock()
@@ -246,9 +245,7 @@ func (t *topic) settle(r *request, own *item, items []*item, results []transport
 	}
 	gone = append(gone, t.hopeless(now, items...)...)
 	t.p.conclude(gone)
-	t.pump(nil)
 	t.mu.Unlock()
-	t.p.release(gone)
 	var late []*item
 	for i := range waited {
 		t.observe(len(r.Items), &waited[i], began)
@@ -257,6 +254,7 @@ func (t *topic) settle(r *request, own *item, items []*item, results []transport
 		}
 	}
 	t.p.complete(late)
+	return gone
 }
 
 // charge counts the attempt in each message of the request. It returns false if the request does

@@ -139,26 +139,42 @@ func (t *topic) do(j plan.Job, own *item) (plan.Job, bool) {
 	if j.Ask != nil {
 		j.Request = t.route(j.Ask, own)
 	}
+	var ended []*item
 	if j.Request != nil {
-		t.send(ownerOf(j.Request), own)
+		ended = t.send(ownerOf(j.Request), own)
 	}
-	if own != nil && own.ctx.Err() != nil {
-		t.leave(own, false)
+	if own != nil {
+		t.p.release(ended)
+		return t.again(own)
 	}
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	if own != nil {
-		if own.gone {
-			t.pump(nil)
-			return plan.Job{}, false
-		}
-		return t.pump(own)
-	}
 	now := time.Now()
 	t.queue.Wake(now)
 	next, ok := t.next(now, nil)
 	t.pump(nil)
+	t.mu.Unlock()
+	if ok && len(ended) > 1 {
+		// The next request starts without a wait for the wake-ups. It needs more stack than they do,
+		// and this goroutine has it already.
+		t.p.ledger.Running.Go(func() { t.p.release(ended) })
+	} else {
+		t.p.release(ended)
+	}
 	return next, ok
+}
+
+// again returns the next job that the caller of own should do.
+func (t *topic) again(own *item) (plan.Job, bool) {
+	if own.ctx.Err() != nil {
+		t.leave(own, false)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if own.gone {
+		t.pump(nil)
+		return plan.Job{}, false
+	}
+	return t.pump(own)
 }
 
 // route requests the lanes of a, and returns the request that can begin. An error of the transport
@@ -195,7 +211,7 @@ func (t *topic) route(a *plan.Ask, own *item) *plan.Request {
 	t.mu.Unlock()
 	lookup.cancel()
 	if len(failed.Items) > 0 {
-		t.settle(ownerOf(failed), own, owners(failed.Items), make([]transport.SendResult, len(failed.Items)), err, began)
+		t.p.release(t.settle(ownerOf(failed), own, owners(failed.Items), make([]transport.SendResult, len(failed.Items)), err, began))
 	}
 	return r
 }
