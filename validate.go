@@ -64,7 +64,7 @@ func ValidateTopic(name string) error {
 	if err := validateName("topic", name, ".", MaxTopicLength, CodeIllegalTopic); err != nil {
 		return err
 	}
-	if strings.Contains("."+name+".", "..") {
+	if name[0] == '.' || name[len(name)-1] == '.' || strings.Contains(name, "..") {
 		return invalid(CodeIllegalTopic, "topic", "%q has a '.' at an end, or two in a row; give '.' only between two words", name)
 	}
 	switch name {
@@ -92,20 +92,31 @@ func ValidateGroup(name string) error {
 
 // validateName also takes the characters more.
 func validateName(field, name, more string, limit int, code Code) error {
-	if strings.TrimSpace(name) == "" {
+	if name == "" {
 		return invalid(code, field, "the name is empty; give 1 to %d characters", limit)
 	}
 	if len(name) > limit {
 		return invalid(code, field, "the name has %d characters; the limit is %d", len(name), limit)
 	}
-	for i, r := range name {
-		if !(r == '%' || r == '|' || r == '_' || r == '-' || strings.ContainsRune(more, r) ||
-			r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9') {
+	for i := range len(name) {
+		if c := name[i]; !nameBytes[c] && strings.IndexByte(more, c) < 0 {
+			if strings.TrimSpace(name) == "" {
+				return invalid(code, field, "the name is empty; give 1 to %d characters", limit)
+			}
+			r, _ := utf8.DecodeRuneInString(name[i:])
 			return invalid(code, field, "%q has %q at byte %d; allowed are letters, digits and %%|_-%s", name, r, i, more)
 		}
 	}
 	return nil
 }
+
+// nameBytes has the characters of names. A table, because every message of a send passes it.
+var nameBytes = func() (allowed [256]bool) {
+	for _, c := range []byte("%|_-abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789") {
+		allowed[c] = true
+	}
+	return allowed
+}()
 
 // Validate returns an [Error] that describes the first field of m that every server rejects, with
 // the value and the limit. It returns nil if there is none. A maxBody of 0 or less means
@@ -139,7 +150,7 @@ func (m *Message) Validate(maxBody int) error {
 	case m.MessageGroup != "" && !m.DeliverAt.IsZero():
 		return invalid(CodeMessagePropertyConflict, "message", "a message group (%q) and a delivery time exclude each other; set one of them",
 			m.MessageGroup)
-	case time.Until(m.DeliverAt) > MaxDelay:
+	case !m.DeliverAt.IsZero() && time.Until(m.DeliverAt) > MaxDelay:
 		return invalid(CodeIllegalDeliveryTime, "delivery time", "%s is %v ahead; the limit is %v",
 			m.DeliverAt.Format(time.RFC3339), time.Until(m.DeliverAt).Round(time.Second), MaxDelay)
 	case len(m.TraceContext) > MaxTraceContextLength:

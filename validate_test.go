@@ -2,6 +2,8 @@ package tidegate_test
 
 import (
 	"errors"
+	"math/rand/v2"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -46,6 +48,37 @@ func TestValidateRefuses(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Topics and consumer groups follow the patterns that RocketMQ's documentation states.
+func TestNamesFollowThePatterns(t *testing.T) {
+	word := `[%|_a-zA-Z0-9-]+`
+	topic, group := regexp.MustCompile(`^`+word+`(\.`+word+`)*$`), regexp.MustCompile(`^`+word+`$`)
+	pieces := []string{"a", "Z", "0", "9", "%", "|", "_", "-", ".", "..", " ", "/", "ä", "\x00", "\xff", "rmq_sys_", "@", "[", "`", "{"}
+	check := func(name string) {
+		if ok := tidegate.ValidateTopic(name) == nil; ok != (topic.MatchString(name) && len(name) <= 127 && !strings.HasPrefix(name, "rmq_sys_")) {
+			t.Errorf("topic %q: valid %v", name, ok)
+		}
+		if ok := tidegate.ValidateGroup(name) == nil; ok != (group.MatchString(name) && len(name) <= 120) {
+			t.Errorf("consumer group %q: valid %v", name, ok)
+		}
+	}
+	check("")
+	for c := range 256 {
+		check(string([]byte{byte(c)}))
+		check("a" + string([]byte{byte(c)}) + "b")
+	}
+	for _, n := range []int{120, 121, 127, 128} {
+		check(strings.Repeat("n", n))
+		check(strings.Repeat(" ", n))
+	}
+	for range 20_000 {
+		name := ""
+		for range rand.IntN(6) {
+			name += pieces[rand.IntN(len(pieces))]
+		}
+		check(name)
+	}
 }
 
 // A delivery can be sent on, also one that is a dead letter.

@@ -65,7 +65,7 @@ func (t *topic) submit(own *item, items ...*item) (plan.Job, bool) {
 		}
 	}
 	ended = t.hopeless(now, items...)
-	j, ok := t.pump(own)
+	j, ok := t.pumpAt(now, own)
 	t.mu.Unlock()
 	if begun != nil {
 		begun.start()
@@ -76,8 +76,9 @@ func (t *topic) submit(own *item, items ...*item) (plan.Job, bool) {
 
 // pump starts a worker for each job that is ready. A job for own alone it returns instead. The lock
 // is held.
-func (t *topic) pump(own *item) (plan.Job, bool) {
-	now := time.Now()
+func (t *topic) pump(own *item) (plan.Job, bool) { return t.pumpAt(time.Now(), own) }
+
+func (t *topic) pumpAt(now time.Time, own *item) (plan.Job, bool) {
 	t.queue.Wake(now)
 	for {
 		j, ok := t.next(now, own)
@@ -154,7 +155,7 @@ func (t *topic) do(j plan.Job, own *item) (plan.Job, bool) {
 	t.pump(nil)
 	t.mu.Unlock()
 	if ok && len(ended) > 1 {
-		// The next request starts without a wait for the wake-ups. It needs more stack than they do,
+		// The next request does not wait for the wake-ups. It needs more stack than they do,
 		// and this goroutine has it already.
 		t.p.ledger.Running.Go(func() { t.p.release(ended) })
 	} else {
