@@ -76,8 +76,8 @@ func TestPurgeTopic(t *testing.T) {
 					}
 					if kind != TopicDelay {
 						r := send(t, b, msgs[0])[0] // its ID is forgotten
-						if r.Err != nil || r.Receipt.Offset == 0 {
-							t.Errorf("%s: sent again: %+v", where, r)
+						if r.Err != nil {
+							t.Errorf("%s: sent again: %v", where, r.Err)
 						}
 						if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}); len(ds) != 1 || ds[0].ID != "m0" {
 							t.Errorf("%s: sent again and received %v", where, ds)
