@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -167,13 +168,15 @@ func ExampleProducer_Transact() {
 		fmt.Println(err)
 		return
 	}
-	defer p.Close()
 	// From the start of the program: the checks can concern transactions of an earlier process.
-	go func() {
-		if err := p.ServeChecks(context.Background(), "orders"); err != nil {
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		if err := p.ServeChecks(context.Background(), "orders"); err != nil && !errors.Is(err, tidegate.ErrClosed) {
 			fmt.Println(err)
 		}
-	}()
+	})
+	defer serving.Wait()
+	defer p.Close() // ends ServeChecks
 
 	for _, order := range []string{"3 apples", "4 dragons"} {
 		_, err := p.Transact(context.Background(), &tidegate.Message{Topic: "orders", Body: []byte(order)},
