@@ -130,9 +130,12 @@ func (l *Ledger[T]) Enter(ctx context.Context, message T, e *Entry[T], bytes int
 	case <-w.granted:
 	case <-ctx.Done():
 		l.mu.Lock()
-		granted := !w.place.Joined() && (w.closed || e.Place.Joined())
-		w.place.Leave()
-		if !granted {
+		granted := false
+		select {
+		case <-w.granted: // meanwhile; the message may even have its result already
+			granted = true
+		default:
+			w.place.Leave()
 			l.grant() // the next one may be smaller
 		}
 		l.mu.Unlock()

@@ -1,0 +1,35 @@
+package ledger
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+)
+
+// A message that got its place and its result before its Enter noticed: an Enter whose ctx has
+// ended meanwhile still reports that the message was accepted.
+func TestEndedCtxHidesNoAdmission(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for range 50 { // Enter may be too fast
+			l := New[*note](1, 100)
+			first := enter(t, l, 1, Wait, Admitted)
+			ctx, cancel := context.WithCancel(t.Context())
+			n := &note{}
+			got := make(chan Admission, 1)
+			go func() {
+				a, _ := l.Enter(ctx, n, &n.entry, 1, Wait, nil)
+				got <- a
+			}()
+			synctest.Wait()
+			cancel() // wakes Enter, which waits for the lock while all this happens:
+			l.Leave([]*note{first}, resultOf)
+			l.Close()
+			for _, m := range l.Pending() {
+				l.Leave([]*note{m}, resultOf)
+			}
+			if a := <-got; a != Admitted {
+				t.Fatalf("admission %d of a message that has a result", a)
+			}
+		}
+	})
+}
