@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -134,6 +135,8 @@ func TestDecide(t *testing.T) {
 		{"half message, accepted", situation{limits: plain, attempts: 1, half: true}, nil, Decision{}},
 		{"no time for the wait", situation{limits: plain, attempts: 1, throttles: 1, remaining: 1099 * ms, floor: 100 * ms}, throttled(0),
 			Decision{Class: transport.Throttled, Stop: StopDeadline, Needed: 1100 * ms}},
+		{"an endless push-back", situation{limits: plain, attempts: 1, throttles: 1, remaining: time.Hour, floor: 100 * ms}, throttled(math.MaxInt64),
+			Decision{Class: transport.Throttled, Stop: StopDeadline, Needed: math.MaxInt64}},
 		{"exhausted before late", situation{limits: plain, attempts: 4, remaining: ms, floor: 100 * ms}, broken, stop(transport.Transient, StopExhausted)},
 	}
 	for _, tt := range tests {

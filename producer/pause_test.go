@@ -2,6 +2,7 @@ package producer
 
 import (
 	"context"
+	"math"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -133,5 +134,69 @@ func TestPausedLaneFailsEarly(t *testing.T) {
 		if err := <-first; err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+// The same if the topic was sent to another server before, which is gone: nobody waits for that.
+func TestPausedLaneFailsEarlyBesideALostOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &laneFake{}
+		f.lane = func(_ context.Context, r transport.LaneRequest) (transport.Lane, error) {
+			endpoint := "a:1"
+			if len(f.requests()) > 0 {
+				endpoint = "b:2" // although it is busy
+			}
+			return transport.Lane{Topic: r.Topic, Endpoint: endpoint, MaxMessages: 100}, nil
+		}
+		f.do = func(_ context.Context, n int, _ transport.Lane, msgs []*tidegate.Message) []error {
+			if n == 2 {
+				return all(len(msgs), throttled(time.Minute))
+			}
+			return nil
+		}
+		p := newProducer(t, f, Options{})
+		if _, err := p.Send(t.Context(), message()); err != nil {
+			t.Fatal(err)
+		}
+		first := make(chan error, 1)
+		go func() {
+			_, err := p.Send(t.Context(), message())
+			first <- err
+		}()
+		synctest.Wait()
+		start := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		for range 2 {
+			_, err := p.Send(ctx, message())
+			if e := sendError(t, err); e.Reason != StopDeadline || time.Since(start) != 0 {
+				t.Errorf("%v after %v", err, time.Since(start))
+			}
+		}
+		if err := <-first; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// The wait that a server requests may be as long as can be: every send with a deadline ends at once.
+func TestEndlessPushBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProducer(t, always(throttled(math.MaxInt64)), Options{})
+		start := time.Now()
+		forever, cancel := context.WithCancel(t.Context())
+		if err := p.SendAsync(forever, message(), func(tidegate.Receipt, error) {}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		ctx, stop := context.WithTimeout(t.Context(), time.Hour)
+		defer stop()
+		for range 2 {
+			_, err := p.Send(ctx, message())
+			if e := sendError(t, err); e.Reason != StopDeadline || e.Needed < 200*365*24*time.Hour || time.Since(start) != 0 {
+				t.Errorf("%+v after %v", e, time.Since(start))
+			}
+		}
+		cancel()
 	})
 }

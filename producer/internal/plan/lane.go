@@ -39,6 +39,7 @@ type Lane struct {
 	bound   list.List[*unit] // message groups that wait for this lane
 	probing bool             // from the pause until a probe succeeded
 	probe   *Request         // under way, nil if there is none
+	lost    bool             // the transport returned a busy lane instead of this one, until it returns this one again
 	pauses  int              // pauses so far; a request with a smaller number began before the last pause
 }
 

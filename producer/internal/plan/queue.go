@@ -263,6 +263,7 @@ func (q *Queue) Routed(a *Ask, lanes []transport.Lane, now time.Time, own *Item)
 		if l.free(now) {
 			q.enough = l.recent / 2
 		}
+		q.lose(a, l)
 		return nil
 	}
 	head := a.units[0]
@@ -272,6 +273,17 @@ func (q *Queue) Routed(a *Ask, lanes []transport.Lane, now time.Time, own *Item)
 		}
 	}
 	return q.take(l, head, now, own != nil)
+}
+
+// lose notes the lanes that the transport does not have at present, if it returned l although the
+// ask avoids l.
+func (q *Queue) lose(a *Ask, returned *Lane) {
+	if !slices.Contains(a.Request.Avoid, returned.Endpoint) {
+		return
+	}
+	for _, l := range q.lanes {
+		l.lost = l.lost || l != returned && !slices.Contains(a.Request.Avoid, l.Endpoint)
+	}
 }
 
 // loose returns the first unit in ready if it has no message group.
@@ -286,7 +298,7 @@ func (q *Queue) loose() *unit {
 func (q *Queue) lane(info transport.Lane, now time.Time) *Lane {
 	for _, l := range q.lanes {
 		if l.Endpoint == info.Endpoint {
-			l.Lane = info
+			l.Lane, l.lost = info, false
 			return l
 		}
 	}
@@ -372,7 +384,8 @@ func (q *Queue) AnyPaused(now time.Time) bool {
 }
 
 // PauseOf returns the paused lane that a queued message waits for: the lane of its message group
-// or, if every lane is paused, the lane with the first end of its pause. It returns nil if the
+// or, if every lane is paused, the lane with the first end of its pause. Lanes that the transport no
+// longer returns, for example those of a server that is gone, do not count. It returns nil if the
 // message waits for no lane.
 func (q *Queue) PauseOf(it *Item, now time.Time) *Lane {
 	var first *Lane
@@ -382,6 +395,9 @@ func (q *Queue) PauseOf(it *Item, now time.Time) *Lane {
 				return l
 			}
 			return nil
+		}
+		if l.lost {
+			continue
 		}
 		if first == nil || l.PausedUntil.Before(first.PausedUntil) {
 			first = l
