@@ -185,3 +185,38 @@ func TestAdaptiveGoodput(t *testing.T) {
 		p.Close()
 	})
 }
+
+// Messages that the limiter took out of a request do not wait for its response.
+func TestLimiterReturnsMessagesToOtherLanes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &laneFake{}
+		f.lane = func(_ context.Context, r transport.LaneRequest) (transport.Lane, error) {
+			for _, ep := range []string{"a:1", "b:2"} {
+				if !slices.Contains(r.Avoid, ep) {
+					return transport.Lane{Topic: r.Topic, Endpoint: ep, MaxMessages: 100}, nil
+				}
+			}
+			return transport.Lane{Topic: r.Topic, Endpoint: "a:1", MaxMessages: 100}, nil
+		}
+		f.do = func(ctx context.Context, _ int, lane transport.Lane, _ []*tidegate.Message) []error {
+			if lane.Endpoint == "a:1" {
+				sleepFor(ctx, 2*time.Second)
+			}
+			return nil
+		}
+		p := newProducer(t, f, Options{Limiter: rate.NewLimiter(100, 1)})
+		start := time.Now()
+		for _, r := range p.SendBatch(t.Context(), numbered(20)) {
+			if r.Err != nil {
+				t.Error(r.Err)
+			}
+		}
+		var last time.Duration
+		for _, c := range f.sent {
+			last = max(last, c.at.Sub(start))
+		}
+		if last > time.Second {
+			t.Errorf("the last of 20 messages was sent after %v; the limiter permits 100/s", last)
+		}
+	})
+}

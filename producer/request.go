@@ -160,6 +160,7 @@ func (t *topic) limit(l ratelimit.Limiter, r *request) {
 		t.mu.Lock()
 		if joined {
 			t.queue.Shorten(&r.Request, i, now)
+			t.pump(nil) // another lane may be free
 			t.mu.Unlock()
 			return
 		}
@@ -178,6 +179,7 @@ func (t *topic) limit(l ratelimit.Limiter, r *request) {
 			if stop && it.Message.MessageGroup != "" {
 				t.spoolGroup(it.Message.MessageGroup, nil, nil, now)
 			}
+			t.pump(nil)
 		}
 		t.mu.Unlock()
 		t.p.complete(ended)
