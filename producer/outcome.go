@@ -223,7 +223,12 @@ func (t *topic) adapt(r *plan.Request, outs []outcome, now time.Time) (ended []o
 	}
 	for _, queued := range t.queue.Behind(l, now) {
 		it := owner(queued)
-		if it.gone || now.Before(it.charged) { // it followed another message to the spool, or the pause is counted already
+		switch {
+		case it.gone: // it followed another message to the spool
+			continue
+		case it.ctx.Err() != nil: // it is about to leave, with the cause of ctx
+			continue
+		case now.Before(it.charged): // the pause is counted already
 			continue
 		}
 		it.waited++

@@ -155,10 +155,9 @@ func (p *Producer) prepare(ctx context.Context, msg *tidegate.Message, done func
 		it.topic.release()
 		return nil, it.fail(StopInvalid, err)
 	}
+	it.copy(msg)
 	if msg.ID == "" {
-		c := *msg // a shallow copy is enough, because transports do not change messages
-		c.ID = tidegate.NewMessageID()
-		it.Message = &c
+		it.copied.ID = tidegate.NewMessageID()
 	}
 	it.Size = plan.SizeOf(it.Message)
 	return it, nil
