@@ -26,7 +26,7 @@ type AdaptiveOptions struct {
 	Decrease float64
 
 	// Increase sets the growth in each second without a throttle, as a share of the rate after the
-	// last decrease. Above 0. Zero means 0.05.
+	// last decrease and the doublings after it. Above 0. Zero means 0.05.
 	Increase float64
 }
 
@@ -41,6 +41,10 @@ const (
 // to Decrease times the current rate, or less if the server accepted events at a lower rate lately.
 // One throttle does not lower the rate below half of Decrease times a finite rate. Each second
 // without a throttle adds a fixed amount (additive increase, multiplicative decrease, as in TCP).
+// Below the rate at which the server last accepted events, times Decrease, the rate doubles in each
+// second instead. If the server throttles before it has accepted an event, the rate is unknown: it
+// begins at Floor and doubles until the next throttle.
+//
 // An Adaptive permits bursts of the events of a tenth of a second, at least one.
 //
 // The caller reports the result of each event with [Adaptive.Observe]. A producer takes tokens for

@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"math"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -23,6 +24,8 @@ const (
 type pace struct {
 	limit     rate.Limit
 	step      rate.Limit // added in each second; zero before the first throttle
+	known     rate.Limit // below it the limit doubles in each second; zero if it never does
+	learned   time.Time  // last change of known
 	decreased time.Time  // last; zero before the first throttle
 	grew      time.Time  // when limit was last brought up to date
 
@@ -58,6 +61,7 @@ func (p pace) throttled(now time.Time, o AdaptiveOptions) pace {
 		return p
 	}
 	base, seen := p.limit, p.measuredRate(now)
+	p = p.learnt(seen, now, o)
 	if seen > 0 || base == rate.Inf {
 		base = min(base, seen)
 	}
@@ -72,13 +76,42 @@ func (p pace) throttled(now time.Time, o AdaptiveOptions) pace {
 	return p
 }
 
-// grown adds the growth of the limit since its last update.
+// learnt updates the known rate at a throttle: seen is the rate at which the server accepted events
+// lately. A lower one counts half in each second, because a window in which the throttling began
+// shows too little.
+func (p pace) learnt(seen rate.Limit, now time.Time, o AdaptiveOptions) pace {
+	share := rate.Limit(o.Decrease)
+	switch {
+	case seen == 0 && p.limit == rate.Inf: // nothing is known
+		p.known = rate.Inf
+	case seen == 0:
+	case p.known == 0, p.known == rate.Inf, seen*share >= p.known:
+		p.known, p.learned = seen*share, now
+	case now.Sub(p.learned) >= 2*measureWindow:
+		p.known, p.learned = max(seen*share, p.known/2), now
+	}
+	return p
+}
+
+// grown adds the growth of the limit since its last update. Up to the known rate the limit doubles in
+// each second. Otherwise a server that refused everything for some seconds would be sent hardly
+// anything for hours.
 func (p pace) grown(now time.Time, o AdaptiveOptions) pace {
 	since := now.Sub(p.grew)
 	if p.step == 0 || p.limit >= o.Ceiling || since < growStep {
 		return p
 	}
-	p.limit = min(o.Ceiling, p.limit+p.step*rate.Limit(since.Seconds()))
+	rest := since.Seconds()
+	if p.limit < p.known {
+		doublings := min(rest, math.Log2(float64(p.known/p.limit)))
+		p.limit = min(p.known, p.limit*rate.Limit(math.Exp2(doublings)))
+		p.step = max(p.step, p.limit*rate.Limit(o.Increase))
+		rest -= doublings
+	}
+	if rest > 0 {
+		p.limit += p.step * rate.Limit(rest)
+	}
+	p.limit = min(o.Ceiling, p.limit)
 	p.grew = now
 	return p
 }
