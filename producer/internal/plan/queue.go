@@ -349,7 +349,7 @@ func (q *Queue) Wake(now time.Time) {
 		q.ready.PushFront(&u.place)
 	}
 	for _, l := range q.lanes {
-		if l.probing && l.probe == nil && !now.Before(l.PausedUntil) || l.gathered(now) {
+		if (l.probing || l.gathered(now)) && l.takes(q.ready.Len(), now) { // otherwise an ask would end in the same stall
 			q.stalled, q.enough = false, 0
 		}
 	}

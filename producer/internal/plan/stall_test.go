@@ -1,0 +1,61 @@
+package plan
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// Units that no lane takes wait. Asking the transport again at once would only repeat the answer, in
+// an endless loop.
+func TestNoAskWhileNoLaneTakes(t *testing.T) {
+	for name, change := range map[string]func(l *Lane){
+		"the pause is being decided":       func(l *Lane) { l.Deciding = true },
+		"a request beside the next probe":  func(*Lane) {},
+		"the pause has not ended":          func(l *Lane) { l.PausedUntil = l.PausedUntil.Add(time.Second) },
+		"it is probed, and another flies":  func(l *Lane) { l.probe = &Request{} },
+		"not even the lane's window opens": func(l *Lane) { l.probing, l.flying = false, sharedWindow },
+	} {
+		t.Run(name, func(t *testing.T) {
+			now := time.Unix(1000, 0)
+			q := New(func() *Request { return &Request{} })
+			add := func(n int) {
+				for i := range n {
+					q.Add(&Item{Owner: numbered(i), Size: 100, Message: &tidegate.Message{ID: fmt.Sprint(i), Topic: "t"}}, now)
+				}
+			}
+			request := func() *Request {
+				q.Wake(now)
+				j, ok := q.Next(now, nil)
+				if !ok || j.Ask == nil {
+					return nil
+				}
+				return q.Routed(j.Ask, []transport.Lane{{Topic: "t", Endpoint: "a", MaxMessages: 10}}, now, nil)
+			}
+			add(20)
+			first, second := request(), request()
+			if first == nil || second == nil || len(first.Items) != 10 || len(second.Items) != 10 {
+				t.Fatalf("%+v, %+v", first, second)
+			}
+			for _, it := range first.Items {
+				it.Due = now.Add(time.Minute)
+			}
+			first.Lane.Pause(first, now, 0, nil)
+			q.Finished(first, now)
+			change(first.Lane)
+			add(1)
+			if r := request(); r != nil {
+				t.Fatalf("a request of %d messages", len(r.Items))
+			}
+			if q.Wake(now); q.ready.Len() != 1 {
+				t.Fatalf("%d units are ready", q.ready.Len())
+			}
+			if j, ok := q.Next(now, nil); ok {
+				t.Errorf("the next job is %+v, although nothing has changed", j)
+			}
+		})
+	}
+}
