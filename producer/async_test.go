@@ -149,8 +149,28 @@ func TestSendAsyncRefusesNil(t *testing.T) {
 	if err := p.SendAsync(t.Context(), message(), nil); sendError(t, err).Reason != StopInvalid {
 		t.Errorf("nil function: %v", err)
 	}
-	if err := p.SendAsync(t.Context(), message(), func(tidegate.Receipt, error) { panic("the user's") }); err != nil {
-		t.Error(err)
-	}
-	p.Close() // it waits, and the panic is not ours
+}
+
+// A function that panics costs no later function its call, and Close returns.
+func TestFunctionsThatPanic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProducer(t, script(), Options{})
+		called := 0
+		for i := range 6 {
+			if err := p.SendAsync(t.Context(), message(), func(tidegate.Receipt, error) {
+				if called++; i%2 == 0 {
+					panic("the user's")
+				}
+			}); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := p.Flush(t.Context()); err != nil {
+			t.Error(err)
+		}
+		p.Close()
+		if called != 6 {
+			t.Errorf("%d of 6 functions were called", called)
+		}
+	})
 }

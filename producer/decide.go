@@ -2,10 +2,10 @@ package producer
 
 import (
 	"errors"
-	"math"
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/producer/internal/plan"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -106,20 +106,12 @@ func Decide(in Inputs) Decision {
 		d.Stop = stop
 	case in.BudgetSpent:
 		d.Stop = StopBudget
-	case in.HasDeadline && sum(delay, in.Floor) > in.Remaining:
-		d.Stop, d.Needed = StopDeadline, sum(delay, in.Floor)
+	case in.HasDeadline && plan.Sum(delay, in.Floor) > in.Remaining:
+		d.Stop, d.Needed = StopDeadline, plan.Sum(delay, in.Floor)
 	default:
 		d.Delay, d.DelaySource = delay, source
 	}
 	return d
-}
-
-// sum returns the sum of two times that are not negative, at most the longest time.
-func sum(a, b time.Duration) time.Duration {
-	if a > math.MaxInt64-b {
-		return math.MaxInt64
-	}
-	return a + b
 }
 
 // class returns the class of the error, corrected by facts that only the producer has.

@@ -1,12 +1,9 @@
 package producer
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -24,8 +21,7 @@ type item struct {
 	limits limits
 	done   func(tidegate.Receipt, error) // of SendAsync; nil otherwise
 
-	copied    tidegate.Message // the message, if copy was called
-	plan.Item                  // its place in the topic's queue
+	plan.Item // its place in the topic's queue
 
 	// The history so far.
 	attempts, throttles, waited int // as in Inputs
@@ -59,15 +55,6 @@ func newItem(ctx context.Context, msg *tidegate.Message) *item {
 	it := &item{ctx: ctx}
 	it.Message, it.Owner = msg, it
 	return it
-}
-
-// copy replaces the item's message by a copy of msg. The call returns when its ctx ends, and the
-// caller may then change msg while the transport still reads the message of a request under way.
-func (it *item) copy(msg *tidegate.Message) {
-	it.copied = *msg
-	it.copied.Keys, it.copied.Properties = slices.Clone(msg.Keys), maps.Clone(msg.Properties)
-	it.copied.Body = bytes.Clone(msg.Body)
-	it.Message = &it.copied
 }
 
 // owner returns the item that contains a queue's item.

@@ -53,12 +53,12 @@ func TestBudgetBoundsRetries(t *testing.T) {
 
 func TestBudgetPriority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		budget, err := ratelimit.NewBudget(ratelimit.BudgetOptions{Capacity: 10})
+		budget, err := ratelimit.NewBudget(ratelimit.BudgetOptions{Capacity: 100})
 		if err != nil {
 			t.Fatal(err)
 		}
 		retries := map[ratelimit.Priority]int{}
-		for range 40 {
+		for range 120 {
 			for _, priority := range []ratelimit.Priority{ratelimit.Low, ratelimit.Normal, ratelimit.High} {
 				f := always(codeError(tidegate.CodeInternalServerError))
 				p := newProducer(t, f, Options{MaxAttempts: 2, Budget: budget, Priority: priority})
@@ -66,7 +66,11 @@ func TestBudgetPriority(t *testing.T) {
 				retries[priority] += len(f.calls) - 1
 			}
 		}
-		if !(retries[ratelimit.Low] < retries[ratelimit.Normal] || retries[ratelimit.Normal] < retries[ratelimit.High]) || retries[ratelimit.Low] > 10 {
+		// Each round of three calls earns 0.3 and spends up to 3 of 100. Low stops at 50 and Normal
+		// at 10; High spends the rest and all that is earned.
+		total := retries[ratelimit.Low] + retries[ratelimit.Normal] + retries[ratelimit.High]
+		if low, normal := retries[ratelimit.Low], retries[ratelimit.Normal]; low < 17 || low > 20 || normal < low+15 || normal > low+30 ||
+			retries[ratelimit.High] < normal+30 || total > 100+120*3/10 {
 			t.Errorf("retries by priority: %v", retries)
 		}
 	})

@@ -179,7 +179,8 @@ func TestPausedLaneFailsEarlyBesideALostOne(t *testing.T) {
 	})
 }
 
-// The wait that a server requests may be as long as can be: every send with a deadline ends at once.
+// The wait that a server requests may be as long as can be: every send with a deadline ends at
+// once.
 func TestEndlessPushBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProducer(t, always(throttled(math.MaxInt64)), Options{})

@@ -155,9 +155,9 @@ func (p *Producer) prepare(ctx context.Context, msg *tidegate.Message, done func
 		it.topic.release()
 		return nil, it.fail(StopInvalid, err)
 	}
-	it.copy(msg)
+	it.Copy(msg)
 	if msg.ID == "" {
-		it.copied.ID = tidegate.NewMessageID()
+		it.Message.ID = tidegate.NewMessageID()
 	}
 	it.Size = plan.SizeOf(it.Message)
 	return it, nil

@@ -278,7 +278,7 @@ func (t *topic) hopeless(now time.Time, items ...*item) (ended []*item) {
 		if l == nil {
 			continue
 		}
-		needed := sum(l.PausedUntil.Sub(now), it.limits.floor)
+		needed := plan.Sum(l.PausedUntil.Sub(now), it.limits.floor)
 		if left, ok := it.left(now); ok && left < needed {
 			if t.endQueued(it, it.tooLate(needed, left, l.Throttle), now) {
 				ended = append(ended, it)

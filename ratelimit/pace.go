@@ -93,8 +93,8 @@ func (p pace) learnt(seen rate.Limit, now time.Time, o AdaptiveOptions) pace {
 	return p
 }
 
-// grown adds the growth of the limit since its last update. Up to the known rate the limit doubles in
-// each second. Otherwise a server that refused everything for some seconds would be sent hardly
+// grown adds the growth of the limit since its last update. Up to the known rate the limit doubles
+// in each second. Otherwise a server that refused everything for some seconds would be sent hardly
 // anything for hours.
 func (p pace) grown(now time.Time, o AdaptiveOptions) pace {
 	since := now.Sub(p.grew)

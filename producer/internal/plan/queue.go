@@ -384,9 +384,9 @@ func (q *Queue) AnyPaused(now time.Time) bool {
 }
 
 // PauseOf returns the paused lane that a queued message waits for: the lane of its message group
-// or, if every lane is paused, the lane with the first end of its pause. Lanes that the transport no
-// longer returns, for example those of a server that is gone, do not count. It returns nil if the
-// message waits for no lane.
+// or, if every lane is paused, the lane with the first end of its pause. Lanes that the transport
+// no longer returns, for example those of a server that is gone, do not count. PauseOf returns nil
+// if the message waits for no lane.
 func (q *Queue) PauseOf(it *Item, now time.Time) *Lane {
 	var first *Lane
 	for _, l := range q.lanes {

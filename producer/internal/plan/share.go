@@ -1,6 +1,9 @@
 package plan
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // lastMargin is the longest time that the last attempt leaves before the deadline.
 const lastMargin = 50 * time.Millisecond
@@ -23,4 +26,12 @@ func AttemptShare(attemptsLeft int, limit, floor, left time.Duration, hasDeadlin
 		share = left - min(left/20, lastMargin)
 	}
 	return min(limit, max(share, floor))
+}
+
+// Sum returns the sum of two times that are not negative, at most the longest time.
+func Sum(a, b time.Duration) time.Duration {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Units that no lane takes wait. Asking the transport again at once would only repeat the answer, in
-// an endless loop.
+// Units that no lane takes wait. Asking the transport again at once would only repeat the answer,
+// in an endless loop.
 func TestNoAskWhileNoLaneTakes(t *testing.T) {
 	for name, change := range map[string]func(l *Lane){
 		"the pause is being decided":       func(l *Lane) { l.Deciding = true },
