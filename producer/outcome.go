@@ -223,12 +223,8 @@ func (t *topic) adapt(r *plan.Request, outs []outcome, now time.Time) (ended []o
 	}
 	for _, queued := range t.queue.Behind(l, now) {
 		it := owner(queued)
-		switch {
-		case it.gone: // it followed another message to the spool
-			continue
-		case it.ctx.Err() != nil: // it is about to leave, with the cause of ctx
-			continue
-		case now.Before(it.charged): // the pause is counted already
+		// It followed another message to the spool, is about to leave, or the pause is counted already.
+		if it.gone || it.ctx.Err() != nil || now.Before(it.charged) {
 			continue
 		}
 		it.waited++

@@ -296,8 +296,7 @@ func (t *topic) charge(r *request, outs []outcome, ended time.Time) bool {
 		it.attempts++
 		it.changes = 0
 		it.last = o.err
-		// A message that leaves before apply fails, although the server may have accepted it.
-		it.maybe = it.maybe || o.err == nil || maybeStored(o.err)
+		it.maybe = it.maybe || o.err == nil || maybeStored(o.err) // it may leave before apply
 		if transport.Classify(o.err) == transport.Throttled && it.ctx.Err() == nil {
 			if ended.Before(it.charged) { // this attempt replaces the counted pause
 				it.waited--
