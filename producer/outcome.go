@@ -223,7 +223,7 @@ func (t *topic) adapt(r *plan.Request, outs []outcome, now time.Time) (ended []o
 	}
 	for _, queued := range t.queue.Behind(l, now) {
 		it := owner(queued)
-		// It followed another message to the spool, is about to leave, or the pause is counted already.
+		// It followed another one to the spool, is about to leave, or its pause is counted already.
 		if it.gone || it.ctx.Err() != nil || now.Before(it.charged) {
 			continue
 		}
