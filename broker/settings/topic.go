@@ -31,7 +31,9 @@ type Topic struct {
 	// Type is the kind of messages that the topic accepts. Default: TopicNormal.
 	Type TopicType `json:"type,omitempty"`
 
-	// Queues is the number of queues, at most MaxQueues. Default: DefaultQueues.
+	// Queues is the number of queues, at most MaxQueues. All messages of a message group are in one
+	// queue. The other messages of a request share a queue, and requests take the queues in turn.
+	// Default: DefaultQueues.
 	Queues int `json:"queues,omitempty"`
 
 	// DuplicateWindow is how long the broker remembers the ID of a message, also after a restart. A

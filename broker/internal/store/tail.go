@@ -21,6 +21,9 @@ type tail struct {
 	mu     sync.RWMutex // guards all of it; held for copying and decoding only
 	queues map[tailQueue]*tailRun
 	chunks []tailPart // the oldest first; the last one is being filled
+
+	lastQueue tailQueue // of the newest message; saves a search, because its successor often has it too
+	last      *tailRun  // its run in queues; nil if it is not there
 }
 
 type tailQueue struct {
@@ -47,7 +50,22 @@ func (r *tailRun) forget(before int64) {
 // A tailPart is a chunk, and which messages are in it.
 type tailPart struct {
 	b    []byte
-	ends map[tailQueue]int64 // after the last message of each queue
+	ends []tailEnd // for each queue at least one; the last one counts
+}
+
+// A tailEnd is the offset after a message.
+type tailEnd struct {
+	queue tailQueue
+	end   int64
+}
+
+// add notes a message of a queue.
+func (p *tailPart) add(q tailQueue, end int64) {
+	if last := len(p.ends) - 1; last >= 0 && p.ends[last].queue == q {
+		p.ends[last].end = end
+		return
+	}
+	p.ends = append(p.ends, tailEnd{q, end})
 }
 
 func newTail() *tail { return &tail{queues: map[tailQueue]*tailRun{}} }
@@ -95,16 +113,26 @@ func (t *tail) put(p Place, v []byte) {
 	part := t.room(len(v))
 	at := len(part.b)
 	part.b = append(part.b, v...)
-	part.ends[q] = p.Offset + 1
-	r := t.queues[q]
-	if r == nil {
-		r = &tailRun{first: p.Offset}
-		t.queues[q] = r
-	}
+	part.add(q, p.Offset+1)
+	r := t.run(q, p.Offset)
 	if p.Offset != r.next() {
 		r.first, r.values = p.Offset, nil
 	}
 	r.values = append(r.values, part.b[at:len(part.b):len(part.b)])
+}
+
+// run returns the run of a queue. A new one begins at first.
+func (t *tail) run(q tailQueue, first int64) *tailRun {
+	if t.last != nil && t.lastQueue == q {
+		return t.last
+	}
+	r := t.queues[q]
+	if r == nil {
+		r = &tailRun{first: first}
+		t.queues[q] = r
+	}
+	t.lastQueue, t.last = q, r
+	return r
 }
 
 // room returns a chunk with n free bytes, which it takes from the oldest messages if need be.
@@ -112,16 +140,14 @@ func (t *tail) room(n int) *tailPart {
 	if last := len(t.chunks) - 1; last >= 0 && len(t.chunks[last].b)+n <= tailChunk {
 		return &t.chunks[last]
 	}
-	part := tailPart{ends: map[tailQueue]int64{}}
+	var part tailPart
 	if len(t.chunks) < tailChunks {
 		part.b = make([]byte, 0, tailChunk)
 	} else {
-		for q, end := range t.chunks[0].ends {
-			t.forget(q, end)
+		for _, e := range t.chunks[0].ends {
+			t.forget(e.queue, e.end)
 		}
-		part.b = t.chunks[0].b[:0]
-		clear(t.chunks[0].ends)
-		part.ends = t.chunks[0].ends
+		part.b, part.ends = t.chunks[0].b[:0], t.chunks[0].ends[:0]
 		copy(t.chunks, t.chunks[1:])
 		t.chunks = t.chunks[:len(t.chunks)-1]
 	}
@@ -136,12 +162,15 @@ func (t *tail) forget(q tailQueue, before int64) {
 	}
 	if r.forget(before); len(r.values) == 0 {
 		delete(t.queues, q)
+		if t.lastQueue == q {
+			t.last = nil
+		}
 	}
 }
 
 func (t *tail) clear() {
 	clear(t.queues)
-	t.chunks = nil
+	t.chunks, t.last = nil, nil
 }
 
 // read returns the messages of a queue from an offset on, as Store.Read does. It

@@ -11,8 +11,8 @@ import (
 
 const _ = uint(recent.MaxQueues - settings.MaxQueues) // the memory of IDs has all queue numbers
 
-// Pick returns the queue for a message. Messages of one message group have the same queue. Other
-// messages take the queues in turn.
+// Pick returns the queue for a message. Messages of one message group have the same queue. Without
+// a message group, the calls take the queues in turn.
 func (t *Topic) Pick(messageGroup string) *Queue {
 	queues := t.Queues()
 	if messageGroup == "" {
