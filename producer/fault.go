@@ -34,6 +34,7 @@ func (f Fault) String() string {
 
 // Fault returns the class of the remedy. A gateway, for example, rejects the message after a
 // MessageFault, alerts and keeps the message after a SetupFault, and keeps it after a PassingFault.
+// The classes are those of sends: a Recall of a delivered message fails with a SetupFault too.
 func (e *SendError) Fault() Fault {
 	switch e.Reason {
 	case StopInvalid:
