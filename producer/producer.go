@@ -10,7 +10,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/producer/internal/ledger"
-	"github.com/tidegate/tidegate/producer/internal/plan"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -155,11 +154,7 @@ func (p *Producer) prepare(ctx context.Context, msg *tidegate.Message, done func
 		it.topic.release()
 		return nil, it.fail(StopInvalid, err)
 	}
-	it.Copy(msg)
-	if msg.ID == "" {
-		it.Message.ID = tidegate.NewMessageID()
-	}
-	it.Size = plan.SizeOf(it.Message)
+	it.SetMessage(msg)
 	return it, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/producer/internal/copies"
 	"github.com/tidegate/tidegate/producer/internal/plan"
 	"github.com/tidegate/tidegate/ratelimit"
 	"github.com/tidegate/tidegate/transport"
@@ -32,6 +33,9 @@ type request struct {
 	attempt attempt   // without a ctx while the request waits for the limiter
 	sent    bool      // the transport was called and has not returned
 	began   time.Time // start of that call
+
+	messages []*tidegate.Message // for the transport
+	copies   *copies.Set         // their memory; nil if they are the items' messages
 
 	oneItem    [1]*item // saves an allocation
 	oneMessage [1]*tidegate.Message
@@ -73,18 +77,15 @@ func (t *topic) send(r *request, own *item) (ended []*item) {
 		r.attempt.cancel()
 		return t.settle(r, own, nil, nil, nil, r.began)
 	}
-	msgs := r.oneMessage[:0]
-	for _, it := range items {
-		msgs = append(msgs, it.Message)
-	}
-	results := t.p.lanes.SendLane(r.attempt.ctx, r.Info, msgs)
+	results := t.p.lanes.SendLane(r.attempt.ctx, r.Info, r.messages)
 	r.attempt.cancel()
+	r.copies.Free()
 	var err error
-	if len(results) != len(msgs) {
-		results = make([]transport.SendResult, len(msgs))
+	if len(results) != len(items) {
+		results = make([]transport.SendResult, len(items))
 		err = &tidegate.Error{
 			Op: "SendMessage", Subject: t.name, MaybeStored: true,
-			Message: fmt.Sprintf("the transport returned %d results for %d messages", len(results), len(msgs)),
+			Message: fmt.Sprintf("the transport returned %d results for %d messages", len(results), len(items)),
 		}
 	}
 	return t.settle(r, own, items, results, err, r.began)
@@ -122,6 +123,14 @@ func (t *topic) start(r *request, own *item) []*item {
 		r.attempt = newAttempt(context.Background(), await, shortest)
 	}
 	r.sent, r.began = len(items) > 0, now
+	r.messages = r.oneMessage[:0]
+	for _, it := range items {
+		r.messages = append(r.messages, it.Message)
+	}
+	if own == nil { // the callers may leave before the end of the request
+		r.copies = copies.Of(r.messages)
+		r.messages = r.copies.Messages
+	}
 	return items
 }
 

@@ -62,7 +62,8 @@ func newStore() *store {
 			}
 			if (errs[i] == nil || f.after) && !f.known[m.ID] {
 				f.known[m.ID] = true
-				f.stored = append(f.stored, m)
+				kept := *m // the producer uses m again
+				f.stored = append(f.stored, &kept)
 			}
 		}
 		return errs

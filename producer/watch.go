@@ -17,26 +17,23 @@ type watch struct {
 	stop  func() bool // nil until start has set it
 }
 
-// watch has the message end with its ctx. If that takes a new watch, watch returns it, and the
-// caller has to start it. The lock is held.
+// watch has the message end with its ctx. It returns a new watch, which the caller has to start, or
+// nil. The lock is held.
 func (t *topic) watch(it *item) (begun *watch) {
 	ended := it.ctx.Done()
+	w := t.watches[ended]
 	if ended == nil {
 		return nil
-	}
-	w := t.watches[ended]
-	if w == nil {
+	} else if w == nil {
 		w = &watch{topic: t, ctx: it.ctx, ended: ended}
-		begun = w
-		t.watches[ended] = w
+		begun, t.watches[ended] = w, w
 	}
 	it.watch, it.watched.Value = w, it
 	w.items.PushBack(&it.watched)
 	return begun
 }
 
-// start waits for the end of the ctx in the background. No lock is held, because the ctx can be a
-// type of the user.
+// start waits for the end of the ctx in the background. No lock is held: the ctx can be the user's.
 func (w *watch) start() {
 	stop := context.AfterFunc(w.ctx, w.end)
 	t := w.topic

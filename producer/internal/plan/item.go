@@ -1,9 +1,6 @@
 package plan
 
 import (
-	"bytes"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -21,7 +18,7 @@ type Item struct {
 	Avoid string    // the endpoint where the last attempt failed
 	Limit int       // the most messages of its next request; 0 for no limit
 
-	copied   tidegate.Message // the message, if Copy was called
+	own      tidegate.Message // the message, if SetMessage was called
 	alone    unit             // of a message without a message group
 	unit     *unit            // nil before it is queued, and after it was removed from the queue
 	place    list.Link[*Item] // in unit.items
@@ -36,13 +33,14 @@ type Owner interface {
 	Share(now time.Time) time.Duration
 }
 
-// Copy replaces the item's message by a copy of msg. A send returns when its ctx ends, and its
-// caller may then change msg while the transport still reads the message of a request under way.
-func (it *Item) Copy(msg *tidegate.Message) {
-	it.copied = *msg
-	it.copied.Keys, it.copied.Properties = slices.Clone(msg.Keys), maps.Clone(msg.Properties)
-	it.copied.Body = bytes.Clone(msg.Body)
-	it.Message = &it.copied
+// SetMessage sets the item's message, with a new ID if msg has none. The message shares the body,
+// the keys and the properties of msg.
+func (it *Item) SetMessage(msg *tidegate.Message) {
+	it.own = *msg
+	if it.own.ID == "" {
+		it.own.ID = tidegate.NewMessageID()
+	}
+	it.Message, it.Size = &it.own, SizeOf(&it.own)
 }
 
 // Request returns the request that the message is in, nil if there is none.
