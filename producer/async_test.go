@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -151,15 +152,21 @@ func TestSendAsyncRefusesNil(t *testing.T) {
 	}
 }
 
-// A function that panics costs no later function its call, and Close returns.
+// A function that panics or ends its goroutine costs no later function its call, and Close returns.
 func TestFunctionsThatPanic(t *testing.T) {
+	for name, end := range map[string]func(){"panic": func() { panic("the user's") }, "FailNow": runtime.Goexit} {
+		t.Run(name, func(t *testing.T) { testFunctionsThatEnd(t, end) })
+	}
+}
+
+func testFunctionsThatEnd(t *testing.T, end func()) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProducer(t, script(), Options{})
 		called := 0
 		for i := range 6 {
 			if err := p.SendAsync(t.Context(), message(), func(tidegate.Receipt, error) {
 				if called++; i%2 == 0 {
-					panic("the user's")
+					end()
 				}
 			}); err != nil {
 				t.Error(err)

@@ -39,7 +39,7 @@ type item struct {
 	watched list.Link[*item]
 	unwatch func() bool // ends the watch that the item left as the last one; nil otherwise
 
-	entry ledger.Entry[*item] // used by the ledger first, later by the callbacks
+	entry ledger.Entry[*item] // used by the ledger first, later by the functions
 
 	// These fields are adjacent to fill one word.
 	drained  bool // it comes from the spool; set before it is queued

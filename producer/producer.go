@@ -34,8 +34,8 @@ type Producer struct {
 	bounds    *bounds  // of all sends
 
 	ledger    *ledger.Ledger[*item]
-	callbacks callbacks
-	spooler   *spooler // nil without Options.Spool
+	functions *ledger.Functions[*item] // of SendAsync
+	spooler   *spooler                 // nil without Options.Spool
 	closed    atomic.Bool
 	life      context.Context //nolint:containedctx // for settings requests that no call waits for; Close ends it
 	end       context.CancelCauseFunc
@@ -78,6 +78,7 @@ func New(t Transport, opts Options) (*Producer, error) {
 		p.lanes = single{t}
 	}
 	p.ledger = ledger.New[*item](opts.MaxPending, opts.MaxPendingBytes)
+	p.functions = ledger.NewFunctions(p.ledger, entryOf, p.call)
 	p.observer, _ = opts.Limiter.(observer)
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
@@ -241,7 +242,7 @@ func (p *Producer) conclude(items []*item) {
 	p.ledger.Leave(items, resultOf)
 	for _, it := range items {
 		if it.done != nil {
-			p.callbacks.add(p, it)
+			p.functions.Add(it)
 		}
 	}
 }

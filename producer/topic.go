@@ -15,7 +15,7 @@ import (
 // server.
 //
 // Its lock guards the queue and the state of the items in it. The locks acquired under it are the
-// ledger's, the callbacks', the spooler's and, in Holds, the spool's; none of them is held while
+// ledger's, the functions', the spooler's and, in Holds, the spool's; none of them is held while
 // another lock is acquired. It is never held during a call of the transport or of the user's
 // functions.
 type topic struct {

@@ -22,6 +22,8 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
+	"runtime"
 	"sync"
 	"time"
 
@@ -114,7 +116,7 @@ func Open(path string, o Options) (*Spool, error) {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	if err := s.load(); err != nil {
+	if err := errors.Join(s.load(), syncDir(filepath.Dir(path))); err != nil {
 		return nil, errors.Join(fmt.Errorf("spool: open %s: %w", path, err), db.Close())
 	}
 	return s, nil
@@ -122,6 +124,18 @@ func Open(path string, o Options) (*Spool, error) {
 
 func invalid(field, format string, args ...any) error {
 	return &tidegate.Error{Op: "spool.Open", Subject: field, Code: tidegate.CodeBadRequest, Message: fmt.Sprintf(format, args...)}
+}
+
+// syncDir makes the name of a new file survive a power failure. Windows has no such call.
+func syncDir(path string) error {
+	if runtime.GOOS == "windows" {
+		return nil
+	}
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
 }
 
 // load counts the entries.

@@ -63,9 +63,9 @@ func TestFunctionsCount(t *testing.T) {
 	a.called = true
 	l.Leave([]*note{a}, resultOf)
 	enter(t, l, 1, Reject, Full)
-	l.Calling()
+	l.calling()
 	b := enter(t, l, 100, Reject, Admitted)
-	l.Called(&a.entry)
+	l.called(&a.entry)
 	l.Leave([]*note{b}, resultOf)
 	empty(t, l)
 }
@@ -127,12 +127,12 @@ func TestSpoolWhenFull(t *testing.T) {
 		if c.entry.Place.Joined() {
 			t.Error("a message was admitted while a function was not called")
 		}
-		l.Calling()
+		l.calling()
 		synctest.Wait()
 		if got != Forced {
 			t.Errorf("admission %d after the call, want Forced", got)
 		}
-		l.Called(&b.entry)
+		l.called(&b.entry)
 		l.Leave([]*note{a, c}, resultOf)
 		empty(t, l)
 	})
@@ -149,12 +149,12 @@ func TestFlush(t *testing.T) {
 		synctest.Wait()
 		b := enter(t, l, 1, Wait, Admitted)
 		l.Leave([]*note{a}, resultOf)
-		l.Calling()
+		l.calling()
 		synctest.Wait()
 		if len(flushed) != 0 {
 			t.Error("Flush did not wait for the function")
 		}
-		l.Called(&a.entry)
+		l.called(&a.entry)
 		if err := <-flushed; err != nil {
 			t.Error(err)
 		}

@@ -79,16 +79,16 @@ func (l *Ledger[T]) done(e *Entry[T]) {
 	l.Running.Done()
 }
 
-// Calling notes that the function of a message is about to be called.
-func (l *Ledger[T]) Calling() {
+// calling notes that the function of a message is about to be called.
+func (l *Ledger[T]) calling() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.backlog--
 	l.grant()
 }
 
-// Called notes that the function of the message has returned.
-func (l *Ledger[T]) Called(e *Entry[T]) {
+// called notes that the function of the message has returned.
+func (l *Ledger[T]) called(e *Entry[T]) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.done(e)
