@@ -190,6 +190,7 @@ func (p *Producer) enter(it *item, blocked func()) *SendError {
 		when = ledger.Reject
 	case p.opts.WhenFull == SpoolWhenFull && it.Message.MessageGroup == "":
 		when = ledger.Spool
+		it.wake = make(chan struct{}) // before Enter, because Close can end the message from then on
 	}
 	admission, full := p.ledger.Enter(it.ctx, it, &it.entry, it.Size, when, blocked)
 	switch admission {
@@ -200,7 +201,7 @@ func (p *Producer) enter(it *item, blocked func()) *SendError {
 	case ledger.Ended:
 		return it.contextEnded()
 	case ledger.Forced:
-		it.forced, it.wake = true, make(chan struct{})
+		it.forced = true
 	case ledger.Admitted:
 	}
 	return nil
