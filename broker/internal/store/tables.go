@@ -11,6 +11,10 @@ import (
 // queues, the tables would be small.
 const queueTable = 4096
 
+// fewQueues is how many queues may receive messages, so that tables end with their queue. With 500
+// queues they would be too small.
+const fewQueues = 64
+
 // tablePolicy has Pebble end a table at tableEnd.
 func (s *Store) tablePolicy(first []byte) (pebble.SpanPolicy, []byte, error) {
 	return pebble.SpanPolicy{}, tableEnd(first, s.tail.next), nil
@@ -20,8 +24,9 @@ func (s *Store) tablePolicy(first []byte) (pebble.SpanPolicy, []byte, error) {
 // first key. The offsets of a queue only grow, so a table with messages of one queue overlaps no
 // older table, and a compaction moves it down without rewriting it. Together with tables of their
 // own for messages and for other records, this halves the bytes that compactions rewrite while
-// messages are sent. next returns the offset of the next message of a queue, if messages were sent
-// to it recently. An empty end means no end.
+// messages are sent. Pebble asks again only after the end, so a queue with few messages before the
+// others takes this gain away. next returns the offset of the next message of a queue, if messages
+// were sent to it and to few others recently. An empty end means no end.
 func tableEnd(first []byte, next func(topic uint32, queue uint16) (int64, bool)) []byte {
 	switch {
 	case len(first) == 0 || first[0] > record.PrefixMessage:

@@ -94,3 +94,20 @@ func TestTablesEndWithTheirQueue(t *testing.T) {
 		}
 	}
 }
+
+// With many queues that receive messages, tables of single queues would be too small.
+func TestTablesOfManyQueues(t *testing.T) {
+	tail := newTail()
+	for q := range uint16(fewQueues + 1) {
+		if n, ok := tail.next(1, 0); q > 0 && (n != 7+1 || !ok) {
+			t.Errorf("%d queues: the next offset is %d, %v, want 8", q, n, ok)
+		}
+		tail.put(Place{Topic: 1, Queue: q, Offset: 7}, []byte("v"))
+	}
+	if _, ok := tail.next(1, 0); ok {
+		t.Errorf("the next offset is known with %d queues", fewQueues+1)
+	}
+	if _, ok := newTail().next(1, 0); ok {
+		t.Error("the next offset of an idle queue is known")
+	}
+}

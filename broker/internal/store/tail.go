@@ -203,12 +203,12 @@ func (t *tail) read(topic uint32, queue uint16, from, to int64, limit int, maxBy
 }
 
 // next returns the offset after the newest message of a queue. It returns false for a queue
-// without recent messages.
+// without recent messages, and if more than fewQueues have some.
 func (t *tail) next(topic uint32, queue uint16) (int64, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	r := t.queues[tailQueue{topic, queue}]
-	if r == nil {
+	if r == nil || len(t.queues) > fewQueues {
 		return 0, false
 	}
 	return r.next(), true
