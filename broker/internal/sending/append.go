@@ -102,15 +102,20 @@ type appending struct {
 	wrote    bool                    // at least one message
 
 	firstCheck time.Time // first check of the half messages; zero for none
-	shared     run       // its queue takes the messages of its topic without a message group
+	shared     place     // of the messages without a message group
 	runs       []run     // of the last write
 }
 
 // A run is n messages one after the other in a queue. end is the offset after the last one.
 type run struct {
-	topic  *topic.Topic
-	queue  *topic.Queue
+	place
 	end, n int64
+}
+
+// A place is a queue and its topic.
+type place struct {
+	topic *topic.Topic
+	queue *topic.Queue
 }
 
 // checkAll validates the messages and takes them from the quotas of their clients. It returns false
@@ -218,7 +223,7 @@ func (a *appending) queue(t *topic.Topic, messageGroup string) *topic.Queue {
 		return t.Pick(messageGroup)
 	}
 	if a.shared.topic != t {
-		a.shared = run{topic: t, queue: t.Pick("")}
+		a.shared = place{t, t.Pick("")}
 	}
 	return a.shared.queue
 }
@@ -229,7 +234,7 @@ func (a *appending) extend(t *topic.Topic, q *topic.Queue, offset int64) {
 		a.runs[last].end, a.runs[last].n = offset+1, a.runs[last].n+1
 		return
 	}
-	a.runs = append(a.runs, run{topic: t, queue: q, end: offset + 1, n: 1})
+	a.runs = append(a.runs, run{place{t, q}, offset + 1, 1})
 }
 
 // delay writes a delayed message. Only called within the message log's Add.

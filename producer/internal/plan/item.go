@@ -18,7 +18,7 @@ type Item struct {
 	Avoid string    // the endpoint where the last attempt failed
 	Limit int       // the most messages of its next request; 0 for no limit
 
-	own      tidegate.Message // the message, if SetMessage was called
+	held     tidegate.Message // the message, if SetMessage was called
 	alone    unit             // of a message without a message group
 	unit     *unit            // nil before it is queued, and after it was removed from the queue
 	place    list.Link[*Item] // in unit.items
@@ -36,11 +36,11 @@ type Owner interface {
 // SetMessage sets the item's message, with a new ID if msg has none. The message shares the body,
 // the keys and the properties of msg.
 func (it *Item) SetMessage(msg *tidegate.Message) {
-	it.own = *msg
-	if it.own.ID == "" {
-		it.own.ID = tidegate.NewMessageID()
+	it.held = *msg
+	if it.held.ID == "" {
+		it.held.ID = tidegate.NewMessageID()
 	}
-	it.Message, it.Size = &it.own, SizeOf(&it.own)
+	it.Message, it.Size = &it.held, SizeOf(&it.held)
 }
 
 // Request returns the request that the message is in, nil if there is none.
