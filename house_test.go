@@ -54,7 +54,8 @@ var importTable = map[string]row{
 		imports: []string{"", "transport", "backoff", "internal/protomem"},
 		tests:   []string{"broker", "broker/server", "producer"}, // the example
 	},
-	"transport/rocketmq/interop": {tests: []string{"..."}}, // programs of users, on two servers
+	"transport/rocketmq/interop":         {tests: []string{"..."}}, // programs of users, on two servers
+	"transport/rocketmq/interop/compare": {imports: []string{"", "consumer", "producer", "transport/rocketmq"}, tests: []string{"broker", "broker/server"}},
 	"transport/rest": {
 		imports: []string{"", "transport", "backoff", "internal/httpapi"},
 		tests:   []string{"broker", "broker/server", "producer", "consumer"}, // over a broker
@@ -100,6 +101,7 @@ var notSDK = []string{
 	"oteltidegate",                     // imported only by programs that report to OpenTelemetry
 	"producer/spool", "consumer/inbox", // imported only by who wants a local disk
 	"transport/transporttest", "internal/endtoend", // imported only by tests
+	"transport/rocketmq/interop", // tests, and a program in a module of its own
 	"transport/rocketmq/rmqpb/internal",
 }
 

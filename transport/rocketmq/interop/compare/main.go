@@ -1,0 +1,161 @@
+// Command compare runs the SDK of this repository and Apache RocketMQ's own Go client side by side
+// on a real RocketMQ, through the same faults and with the same load, and prints a table of both.
+// It is a module of its own, so that tidegate does not depend on the client.
+//
+//	go run . -tool /path/rocketmq -rounds 10
+//
+// The tool starts a RocketMQ on loopback; see package interop for its commands "topic" and "group".
+// It also needs "up [--cluster] [--proxy KEY=VALUE] [--timeout SECONDS]" and
+// "down [--kill] [--wipe] [proxy]", each with "--port PORT". The program ends the server that it
+// has started.
+//
+// Each side runs in a process of its own behind a relay of its own (package relay). In rows with a
+// fault both sides run at the same time; the others measure one side after the other, in turns.
+// Without further options both clients have their defaults.
+//
+// The exit status is 1 if ours is worse in a cell (see verdict), 2 if the program failed. Where no
+// RocketMQ can be started, the program prints LEFT OUT and the reason, with exit status 0.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// The names of the sides, in the order of the table.
+var sides = []string{"ours", "official"}
+
+func main() {
+	tool := flag.String("tool", "", "the `program` that starts a RocketMQ")
+	port := flag.Int("port", 18400, "the `port` of the RocketMQ")
+	names := flag.String("rows", "", "`names` of rows, separated by commas; empty for all")
+	rounds := flag.Int("rounds", 1, "how `often` each row runs; verdicts need at least 2, and 10 are meant")
+	logs := flag.String("logs", "", "a `directory` for the logs of both clients; empty for none")
+	side := flag.String("side", "", "the program's own: run this side")
+	load := flag.String("load", "", "the program's own: the load of a side, as JSON")
+	flag.Parse()
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt)
+	var err error
+	status := 0
+	switch {
+	case *side != "":
+		err = playSide(ctx, *side, *load)
+	case flag.NArg() > 0 || *rounds < 1 || *tool == "":
+		err = fmt.Errorf("it needs -tool and a positive -rounds, and takes no arguments; it got %q", flag.Args())
+	default:
+		status, err = compare(ctx, os.Stdout, &rocketMQ{tool: *tool, port: *port}, *names, *rounds, *logs)
+	}
+	cancel()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "compare:", err)
+		status = 2
+	}
+	os.Exit(status)
+}
+
+func playSide(ctx context.Context, side, load string) error {
+	var s spec
+	if err := json.Unmarshal([]byte(load), &s); err != nil {
+		return fmt.Errorf("-load: %w", err)
+	}
+	clients := map[string]client{"ours": &ours{}, "official": &official{}}
+	c, ok := clients[side]
+	if !ok {
+		return fmt.Errorf("-side: %q is not one of %q", side, sides)
+	}
+	return runSide(ctx, c, s, os.Stdin, os.Stdout)
+}
+
+// compare runs the rows and prints the table.
+func compare(ctx context.Context, out io.Writer, s *rocketMQ, names string, rounds int, logs string) (status int, err error) {
+	selected, err := choose(rows(), names)
+	if err != nil {
+		return 2, err
+	}
+	if err := s.start(ctx); err != nil {
+		_, printed := fmt.Fprintln(out, "LEFT OUT:", err)
+		return 0, errors.Join(printed, s.stop())
+	}
+	defer func() { err = errors.Join(err, s.stop()) }()
+	f, err := newFeeder(s.endpoint())
+	if err != nil {
+		return 2, err
+	}
+	defer f.client.Close()
+	if logs != "" {
+		if logs, err = filepath.Abs(logs); err != nil {
+			return 2, err
+		}
+	}
+	var table []measured
+	for round := range rounds {
+		n := 0
+		for _, r := range selected {
+			runs, err := (&play{row: r, server: s, feeder: f, round: round, logs: logs}).run(ctx)
+			if err != nil {
+				return 2, fmt.Errorf("row %s, round %d: %w", r.name, round+1, err)
+			}
+			line := fmt.Sprintf("round %d, %s (%s), ours / official:", round+1, r.name, r.about)
+			for _, c := range r.cells {
+				if round == 0 {
+					table = append(table, measured{row: r.name, cell: c.name, more: c.more, format: c.format})
+				}
+				line += fmt.Sprintf(" %s %s;", c.name, table[n].add(c, runs))
+				n++
+			}
+			if _, err := fmt.Fprintln(out, line); err != nil {
+				return 2, err
+			}
+		}
+	}
+	words, good := format(table)
+	if !good {
+		status = 1
+	}
+	_, err = fmt.Fprint(out, words)
+	return status, err
+}
+
+// add appends the runs of a round and returns them in words.
+func (m *measured) add(c cell, runs []run) string {
+	detail := c.detail
+	if detail == nil {
+		detail = func(r run) string { return c.format(c.value(r)) }
+	}
+	m.ours = append(m.ours, c.value(runs[0]))
+	m.official = append(m.official, c.value(runs[1]))
+	words := detail(runs[0]) + " / " + detail(runs[1])
+	m.runs = append(m.runs, words)
+	return words
+}
+
+// choose returns the named rows in the order of all.
+func choose(all []row, names string) ([]row, error) {
+	if names == "" {
+		return all, nil
+	}
+	wanted := strings.Split(names, ",")
+	var known []string
+	var chosen []row
+	for _, r := range all {
+		known = append(known, r.name)
+		if slices.Contains(wanted, r.name) {
+			chosen = append(chosen, r)
+		}
+	}
+	for _, name := range wanted {
+		if !slices.Contains(known, name) {
+			return nil, fmt.Errorf("-rows: there is no row %q, only %s", name, strings.Join(known, ", "))
+		}
+	}
+	return chosen, nil
+}

@@ -1,0 +1,237 @@
+package relay
+
+import (
+	"context"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/apache/rocketmq-clients/golang/v5/protocol/v2"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+)
+
+// patience bounds every wait of a test that passes.
+const patience = 20 * time.Second
+
+// A proxy is a server behind the relay. It counts the sends that reach it.
+type proxy struct {
+	v2.UnimplementedMessagingServiceServer
+	sends  atomic.Int64
+	second chan struct{} // closed by the second send
+}
+
+func (p *proxy) SendMessage(_ context.Context, r *v2.SendMessageRequest) (*v2.SendMessageResponse, error) {
+	if p.sends.Add(1) == 2 {
+		close(p.second)
+	}
+	return &v2.SendMessageResponse{Status: &v2.Status{Code: v2.Code_OK}, Entries: []*v2.SendResultEntry{{
+		MessageId: r.GetMessages()[0].GetSystemProperties().GetMessageId(),
+	}}}, nil
+}
+
+// ReceiveMessage responds at once with an empty stream.
+func (p *proxy) ReceiveMessage(_ *v2.ReceiveMessageRequest, s v2.MessagingService_ReceiveMessageServer) error {
+	return s.Send(&v2.ReceiveMessageResponse{Content: &v2.ReceiveMessageResponse_Status{Status: &v2.Status{Code: v2.Code_MESSAGE_NOT_FOUND}}})
+}
+
+// A fixture is a client of a proxy behind a relay.
+type fixture struct {
+	t      *testing.T
+	relay  *Relay
+	proxy  *proxy
+	conn   *grpc.ClientConn
+	client v2.MessagingServiceClient
+	lose   atomic.Bool // the next decision on a response
+}
+
+func start(t *testing.T) *fixture {
+	f := &fixture{t: t, proxy: &proxy{second: make(chan struct{})}}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer() // which ends connections with more than two pings in five minutes
+	v2.RegisterMessagingServiceServer(s, f.proxy)
+	go s.Serve(l)
+	t.Cleanup(s.Stop)
+	f.relay, err = Listen(l.Addr().String(), func() float64 {
+		if f.lose.Load() {
+			return 0
+		}
+		return 1
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(f.relay.Close)
+	f.conn, err = grpc.NewClient(f.relay.Address(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.conn.Close() })
+	f.client = v2.NewMessagingServiceClient(f.conn)
+	return f
+}
+
+// send sends a message and returns its ID as the response has it, and the code of the response.
+func (f *fixture) send(limit time.Duration) (id string, code v2.Code, err error) {
+	ctx, cancel := context.WithTimeout(f.t.Context(), limit)
+	defer cancel()
+	// A body of 1 KiB: in the tests with many messages windows run out that nobody returns.
+	r, err := f.client.SendMessage(ctx, &v2.SendMessageRequest{Messages: []*v2.Message{{
+		SystemProperties: &v2.SystemProperties{MessageId: "m1"}, Body: make([]byte, 1024),
+	}}}, grpc.WaitForReady(true))
+	if len(r.GetEntries()) > 0 {
+		id = r.GetEntries()[0].GetMessageId()
+	}
+	return id, r.GetStatus().GetCode(), err
+}
+
+func (f *fixture) mustSend() {
+	f.t.Helper()
+	if id, code, err := f.send(patience); id != "m1" || code != v2.Code_OK || err != nil {
+		f.t.Fatalf("a send returned %q, %v, %v", id, code, err)
+	}
+}
+
+func TestForwards(t *testing.T) {
+	f := start(t)
+	for range 500 {
+		f.mustSend()
+	}
+	if n := f.proxy.sends.Load(); n != 500 {
+		t.Errorf("the server received %d sends, want 500", n)
+	}
+}
+
+func TestReset(t *testing.T) {
+	f := start(t)
+	f.mustSend()
+	f.relay.Set(Fault{Reset: true})
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", f.relay.Address())
+	if err == nil { // the reset can come after the handshake
+		_, err = c.Read(make([]byte, 1))
+		c.Close()
+	}
+	if err == nil {
+		t.Error("a new connection was not reset")
+	}
+	if _, err := f.client.SendMessage(ctx, &v2.SendMessageRequest{Messages: []*v2.Message{{}}}); status.Code(err) != codes.Unavailable {
+		t.Errorf("a send without a connection returned %v", err)
+	}
+	f.relay.Set(Fault{})
+	f.conn.ResetConnectBackoff()
+	f.mustSend()
+	if n := f.proxy.sends.Load(); n != 2 {
+		t.Errorf("the server received %d sends, want 2", n)
+	}
+}
+
+// More responses are lost than the windows of a connection hold, so a relay that returns no window
+// would block the server.
+func TestLosesResponses(t *testing.T) {
+	f := start(t)
+	f.mustSend()
+	const lost = 1500 // of more than 50 bytes each; a window is 65 535 bytes
+	f.relay.Set(Fault{LoseResponses: 0.5})
+	f.lose.Store(true)
+	ctx, cancel := context.WithCancel(t.Context())
+	for range lost {
+		go f.client.SendMessage(ctx, &v2.SendMessageRequest{Messages: []*v2.Message{{SystemProperties: &v2.SystemProperties{MessageId: "m1"}}}})
+	}
+	for f.proxy.sends.Load() < lost+1 { // the requests arrive all the same
+		if _, _, err := f.send(time.Millisecond); err == nil {
+			t.Fatal("a response was not lost")
+		}
+	}
+	r, err := f.client.ReceiveMessage(t.Context(), &v2.ReceiveMessageRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Recv(); err != nil {
+		t.Errorf("a receive, which is not lost, returned %v", err)
+	}
+	cancel()
+	f.lose.Store(false)
+	f.mustSend() // of the same connection
+}
+
+func TestDelays(t *testing.T) {
+	f := start(t)
+	f.mustSend()
+	const delay = 150 * time.Millisecond
+	f.relay.Set(Fault{Delay: delay})
+	began := time.Now()
+	f.mustSend()
+	if took := time.Since(began); took < delay {
+		t.Errorf("a response that is %v late came after %v", delay, took)
+	}
+	f.relay.Set(Fault{})
+	f.mustSend()
+}
+
+// More requests are throttled than the windows of a connection hold, so a relay that returns no
+// window would block the client.
+func TestThrottles(t *testing.T) {
+	f := start(t)
+	f.mustSend()
+	var on atomic.Bool
+	on.Store(true)
+	f.relay.Set(Fault{Throttle: on.Load})
+	for range 500 { // of 1 KiB
+		if id, code, err := f.send(patience); id != "" || code != v2.Code_TOO_MANY_REQUESTS || err != nil {
+			t.Fatalf("a throttled send returned %q, %v, %v", id, code, err)
+		}
+	}
+	if n := f.proxy.sends.Load(); n != 1 {
+		t.Errorf("the server received %d sends, want the first alone", n)
+	}
+	on.Store(false)
+	f.mustSend()
+}
+
+func TestBlackHole(t *testing.T) {
+	f := start(t)
+	f.mustSend()
+	f.relay.Set(Fault{Silent: true})
+	if _, _, err := f.send(100 * time.Millisecond); status.Code(err) != codes.DeadlineExceeded {
+		t.Errorf("a send into a black hole returned %v", err)
+	}
+	if n := f.proxy.sends.Load(); n != 1 {
+		t.Errorf("the server received %d sends, want the first alone", n)
+	}
+	f.relay.Set(Fault{})
+	f.mustSend() // on the same connection: its bytes were held
+}
+
+// Close ends links in every state, and their goroutines.
+func TestClose(t *testing.T) {
+	f := start(t)
+	f.mustSend()
+	f.relay.Set(Fault{Delay: time.Hour})
+	late := make(chan error, 1)
+	go func() {
+		_, err := f.client.SendMessage(t.Context(), &v2.SendMessageRequest{Messages: []*v2.Message{{}}})
+		late <- err
+	}()
+	<-f.proxy.second
+	f.relay.Set(Fault{Silent: true})
+	held, err := net.Dial("tcp", f.relay.Address())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	f.relay.Close()
+	if err := <-late; status.Code(err) != codes.Unavailable {
+		t.Errorf("a send whose response is late returned %v", err)
+	}
+	if _, err := held.Read(make([]byte, 1)); err == nil {
+		t.Error("a held connection is open after Close")
+	}
+}

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/tidegate/tidegate/transport/rocketmq/interop/compare/relay"
+)
+
+// A row is one fault with the load under which both sides meet it.
+type row struct {
+	name  string
+	about string // what happens, in a line
+	load  spec   // without the names
+	fed   bool   // a sender of the program, beside the relay, feeds the push consumer
+	turns bool   // the sides run one after the other, and the process's CPU time counts
+	// run makes the faults. It returns when the load shall end.
+	run   func(ctx context.Context, s *stage) error
+	cells []cell
+}
+
+// A stage is what a row's run acts on.
+type stage struct {
+	relays []*relay.Relay
+	server target
+	began  time.Time // of the fault
+	ended  time.Time // of the fault
+}
+
+// The times of a run with a fault. Both clients know the server before, and have time to return.
+const (
+	before = 5 * time.Second
+	after  = 25 * time.Second
+)
+
+// during puts a fault of the relay between two quiet times.
+func during(d time.Duration, faults func() relay.Fault) func(context.Context, *stage) error {
+	return func(ctx context.Context, s *stage) error {
+		if err := wait(ctx, before); err != nil {
+			return err
+		}
+		s.began = time.Now()
+		for _, r := range s.relays {
+			r.Set(faults())
+		}
+		if err := wait(ctx, d); err != nil {
+			return err
+		}
+		for _, r := range s.relays {
+			r.Set(relay.Fault{})
+		}
+		s.ended = time.Now()
+		return wait(ctx, after)
+	}
+}
+
+func always(f relay.Fault) func() relay.Fault { return func() relay.Fault { return f } }
+
+// proxyAway kills the proxy and starts it again. The whole takes d, or longer if the start does.
+func proxyAway(d time.Duration) func(context.Context, *stage) error {
+	const start = 10 * time.Second // of a proxy on a busy machine
+	return func(ctx context.Context, s *stage) error {
+		if err := wait(ctx, before); err != nil {
+			return err
+		}
+		s.began = time.Now()
+		if err := s.server.kill(ctx); err != nil {
+			return err
+		}
+		if err := wait(ctx, d-start-time.Since(s.began)); err != nil {
+			return err
+		}
+		if err := s.server.restart(ctx); err != nil {
+			return err
+		}
+		s.ended = time.Now()
+		return wait(ctx, after)
+	}
+}
+
+// load runs without a fault for a time.
+func undisturbed(d time.Duration) func(context.Context, *stage) error {
+	return func(ctx context.Context, s *stage) error {
+		s.began = time.Now()
+		err := wait(ctx, d)
+		s.ended = time.Now()
+		return err
+	}
+}
+
+// bucket returns a Throttle that accepts so many sends a second, and as many at once.
+func bucket(perSecond float64) func() bool {
+	var mu sync.Mutex
+	tokens, last := perSecond, time.Now()
+	return func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		now := time.Now()
+		tokens, last = math.Min(perSecond, tokens+now.Sub(last).Seconds()*perSecond), now
+		if tokens < 1 {
+			return true
+		}
+		tokens--
+		return false
+	}
+}
+
+func wait(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// paced is the load of the rows with a fault: 16 senders that send at most twice a second each.
+var paced = spec{Senders: 16, Pause: 500 * time.Millisecond, Size: 1024, Handlers: 20}
+
+const (
+	throttledRate = 15.0   // accepted sends a second and side while the relay throttles
+	backlog       = 20_000 // messages of the row push
+)
+
+// rows returns all rows in their order.
+func rows() []row {
+	return []row{{
+		name: "rst", about: "the relay resets all connections for 23 s", load: paced, fed: true,
+		run:   during(23*time.Second, always(relay.Fault{Reset: true})),
+		cells: []cell{failed, longestGap, firstDelivery},
+	}, {
+		name: "lost", about: "half of the responses are lost for 30 s", load: paced,
+		run:   during(30*time.Second, always(relay.Fault{LoseResponses: 0.5})),
+		cells: []cell{failed, longestSend, longestGap},
+	}, {
+		name: "throttled", about: "the server accepts 15 sends a second of each side for 40 s and throttles the others", load: paced,
+		run:   during(40*time.Second, func() relay.Fault { return relay.Fault{Throttle: bucket(throttledRate)} }),
+		cells: []cell{failed, acceptedRate, longestSend},
+	}, {
+		name: "blackhole", about: "no byte passes for 20 s", load: paced, fed: true,
+		run:   during(20*time.Second, always(relay.Fault{Silent: true})),
+		cells: []cell{failed, longestGap, firstDelivery},
+	}, {
+		name: "late", about: "responses are 2 s late for 20 s", load: paced,
+		run:   during(20*time.Second, always(relay.Fault{Delay: 2 * time.Second})),
+		cells: []cell{failed, longestSend, longestGap},
+	}, {
+		name: "fifo", about: "the proxy is away for 50 s; messages with message groups", load: ordered(paced),
+		run:   proxyAway(50 * time.Second),
+		cells: []cell{failed, outOfOrder, longestGap, firstDelivery},
+	}, {
+		name: "send", about: "64 senders for 10 s, one side after the other", load: spec{Senders: 64, Size: 1024}, turns: true,
+		run:   undisturbed(10 * time.Second),
+		cells: []cell{sendRate, cpuOfSends},
+	}, {
+		name: "push", about: "20 handlers consume 20 000 messages, one side after the other",
+		load: spec{Size: 1024, Handlers: 20, Total: backlog}, turns: true, cells: []cell{pushRate, cpuOfPush},
+	}}
+}
+
+func ordered(s spec) spec {
+	s.FIFO = true
+	return s
+}
