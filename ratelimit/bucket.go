@@ -33,7 +33,12 @@ func timeFor(tokens float64, limit rate.Limit) time.Duration {
 	case limit <= 0:
 		return math.MaxInt64
 	}
-	ns := math.Round(tokens / float64(limit) * float64(time.Second))
+	return duration(tokens / float64(limit))
+}
+
+// duration returns the seconds rounded to the nearest nanosecond, and at most the longest duration.
+func duration(seconds float64) time.Duration {
+	ns := math.Round(seconds * float64(time.Second))
 	if ns >= math.MaxInt64 {
 		return math.MaxInt64
 	}

@@ -38,8 +38,8 @@ const (
 // retry costs one. A few failed calls can retry as their own policies allow. When most calls fail,
 // the budget keeps their retries from multiplying the load of the server.
 //
-// Several goroutines may share it; use one for all producers of a process. No method blocks. Create
-// one with [NewBudget].
+// Several goroutines may share it; use one for all producers of a process. No method blocks, so
+// nothing waits in a Budget for a wake-up. Create one with [NewBudget].
 type Budget struct {
 	ratio, capacity float64
 

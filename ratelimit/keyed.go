@@ -33,6 +33,11 @@ const MaxKeys = 1 << 16
 //
 // Several goroutines may share a Keyed. Create one with [NewKeyed]; the zero value must not be
 // used.
+//
+// Liveness: the first waiting caller of a key has a timer at the time at which its tokens are
+// available, and SetLimit wakes it. When it leaves, the next one becomes the first. A wake-up of
+// the first caller ends its wait, follows a SetLimit, or follows a wait that was rounded down by
+// less than a nanosecond.
 type Keyed[K comparable] struct {
 	idle    time.Duration
 	maxKeys int // MaxKeys, except in tests

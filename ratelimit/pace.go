@@ -12,10 +12,6 @@ const (
 	// requests count once.
 	decreaseGap = 100 * time.Millisecond
 
-	// growStep is the shortest time between two increases, so that most calls do not change the
-	// limiter.
-	growStep = 20 * time.Millisecond
-
 	// measureWindow is the length of a window in which accepted events are counted.
 	measureWindow = 500 * time.Millisecond
 )
@@ -56,7 +52,8 @@ func (p pace) measured(now time.Time) pace {
 // throttled lowers the limit. The rate that the server accepted lately bounds it,
 // so one throttle is enough after a capacity fell to a fraction.
 func (p pace) throttled(now time.Time, o AdaptiveOptions) pace {
-	p = p.grown(now, o).measured(now)
+	p, _ = p.grown(now, o)
+	p = p.measured(now)
 	if !p.decreased.IsZero() && now.Sub(p.decreased) < decreaseGap {
 		return p
 	}
@@ -93,27 +90,104 @@ func (p pace) learnt(seen rate.Limit, now time.Time, o AdaptiveOptions) pace {
 	return p
 }
 
-// grown adds the growth of the limit since its last update. Up to the known rate the limit doubles
-// in each second. Otherwise a server that refused everything for some seconds would be sent hardly
-// anything for hours.
-func (p pace) grown(now time.Time, o AdaptiveOptions) pace {
-	since := now.Sub(p.grew)
-	if p.step == 0 || p.limit >= o.Ceiling || since < growStep {
-		return p
+// grown brings the limit up to date. It also returns the tokens that a bucket without a bound
+// regained since the last update.
+func (p pace) grown(now time.Time, o AdaptiveOptions) (next pace, regained float64) {
+	since := now.Sub(p.grew).Seconds()
+	if since <= 0 {
+		return p, 0
 	}
-	rest := since.Seconds()
-	if p.limit < p.known {
-		doublings := min(rest, math.Log2(float64(p.known/p.limit)))
-		p.limit = min(p.known, p.limit*rate.Limit(math.Exp2(doublings)))
-		p.step = max(p.step, p.limit*rate.Limit(o.Increase))
-		rest -= doublings
+	for _, ph := range p.phases(o) {
+		part := min(since, ph.lasts)
+		regained += ph.tokens(part)
+		p.limit = ph.limit(part)
+		if ph.doubles {
+			p.step = max(p.step, p.limit*rate.Limit(o.Increase))
+		}
+		if since -= part; since <= 0 {
+			break
+		}
 	}
-	if rest > 0 {
-		p.limit += p.step * rate.Limit(rest)
-	}
-	p.limit = min(o.Ceiling, p.limit)
 	p.grew = now
-	return p
+	return p, regained
+}
+
+// until returns the time to regain the tokens if no throttle comes meanwhile, rounded to the
+// nearest nanosecond like [timeFor]. The pace is up to date. A billionth of a token is 0: such a
+// rest is a rounding error, which can be too small for a further wait to change it.
+func (p pace) until(tokens float64, o AdaptiveOptions) time.Duration {
+	if tokens <= 1e-9 || p.limit == rate.Inf {
+		return 0
+	}
+	var wait float64
+	for _, ph := range p.phases(o) {
+		if all := ph.tokens(ph.lasts); tokens > all {
+			tokens -= all
+			wait += ph.lasts
+			continue
+		}
+		return duration(wait + ph.time(tokens))
+	}
+	return math.MaxInt64
+}
+
+// phases returns how the limit changes from now on if no throttle comes. The last phase has no end.
+// Up to the known rate the limit doubles in each second. Otherwise a server that refused everything
+// for some seconds would be sent hardly anything for hours.
+func (p pace) phases(o AdaptiveOptions) []phase {
+	var list []phase
+	from, step := p.limit, p.step
+	if top := min(p.known, o.Ceiling); step > 0 && from < top {
+		list = append(list, phase{from: from, to: top, doubles: true, lasts: math.Log2(float64(top / from))})
+		from, step = top, max(step, top*rate.Limit(o.Increase))
+	}
+	if step > 0 && from < o.Ceiling {
+		list = append(list, phase{from: from, to: o.Ceiling, slope: step, lasts: float64((o.Ceiling - from) / step)})
+		from = o.Ceiling
+	}
+	if from < rate.Inf || len(list) == 0 {
+		list = append(list, phase{from: from, to: from, lasts: math.Inf(1)})
+	}
+	return list
+}
+
+// A phase is a time in which a limit doubles in each second, or grows by slope in each second.
+type phase struct {
+	from, to rate.Limit
+	doubles  bool
+	slope    rate.Limit
+	lasts    float64 // seconds
+}
+
+// limit returns the limit t seconds after the begin.
+func (ph phase) limit(t float64) rate.Limit {
+	switch {
+	case t >= ph.lasts:
+		return ph.to
+	case ph.doubles:
+		return min(ph.to, ph.from*rate.Limit(math.Exp2(t)))
+	}
+	return min(ph.to, ph.from+ph.slope*rate.Limit(t))
+}
+
+// tokens returns the tokens that are regained in the first t seconds: the integral of the limit.
+func (ph phase) tokens(t float64) float64 {
+	switch {
+	case t <= 0:
+		return 0
+	case ph.doubles:
+		return float64(ph.limit(t)-ph.from) / math.Ln2
+	}
+	return t * float64(ph.from+ph.limit(t)) / 2
+}
+
+// time returns the seconds in which n tokens are regained: the inverse of tokens.
+func (ph phase) time(n float64) float64 {
+	from := float64(ph.from)
+	if ph.doubles {
+		return math.Log2(1 + n*math.Ln2/from)
+	}
+	return 2 * n / (from + math.Sqrt(from*from+2*float64(ph.slope)*n))
 }
 
 // measuredRate returns the rate at which the server accepted events lately: the
