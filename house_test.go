@@ -112,7 +112,7 @@ var heavyweights = []string{"github.com/cockroachdb", "go.etcd.io/bbolt", "githu
 const maxLines = 500
 
 // maxPackageLines bounds a package without its tests: one person should know all of it.
-const maxPackageLines = 3500
+const maxPackageLines = 6000
 
 // A source is one Go file of the repository, nested modules included.
 type source struct {
