@@ -10,8 +10,8 @@ import (
 // result, as after Shutdown and Close, Accepted is the sum of Delivered, Failed, Spooled and the
 // length of Undelivered.
 type Accounts struct {
-	Accepted  int // by Send, SendAsync and SendBatch
-	Delivered int // accepted by the server
+	Accepted  int // by Send, SendAsync, SendBatch, Begin and Transact
+	Delivered int // accepted by the server; for a half message, stored as such
 	Failed    int // ended with an error, without those in Undelivered
 	Spooled   int // on disk in Options.Spool when their callers received the result
 	Drained   int // spooled messages that the server accepted, including those of an earlier process

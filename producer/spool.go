@@ -197,7 +197,7 @@ func (s *spooler) send(_ context.Context, msgs []*tidegate.Message) []error {
 // spools reports whether a message that ends with err moves to the spool: it may succeed later, and
 // its caller still waits.
 func (p *Producer) spools(it *item, err *SendError) bool {
-	if p.spooler == nil || it.drained || err == nil {
+	if p.spooler == nil || it.drained || it.half || err == nil {
 		return false
 	}
 	switch err.Reason {

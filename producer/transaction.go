@@ -24,8 +24,9 @@ type Transaction struct {
 	message *tidegate.Message
 	receipt tidegate.Receipt
 
-	mu         sync.Mutex
-	resolution transport.Resolution // guarded by mu: the first requested resolution
+	mu         sync.Mutex           // guards the following fields
+	resolution transport.Resolution // the first requested one
+	reached    int                  // requests with it that the server may have carried out
 }
 
 // Begin sends msg as a half message, in one attempt. A half message whose response was lost is not
@@ -34,8 +35,9 @@ type Transaction struct {
 // the local transaction. The error is a [*SendError].
 //
 // Begin blocks until the server responds, ctx ends, Options.AttemptTimeout is over or Close is
-// called. It requires Options.Checker and a transport that is a [transport.Transactor]. Half
-// messages do not count in Accounts and MaxPending.
+// called. It requires Options.Checker and a transport that is a [transport.Transactor]. A half
+// message counts in Accounts, and in MaxPending until the response, but it does not wait for a
+// place.
 func (p *Producer) Begin(ctx context.Context, msg *tidegate.Message) (*Transaction, error) {
 	if err := p.beginCall(ctx, msg); err != nil {
 		return nil, err
@@ -72,6 +74,10 @@ func (p *Producer) begin(ctx context.Context, msg *tidegate.Message) (*Transacti
 		})
 	}
 	it.limits.maxAttempts = 1
+	counted := p.count(it)
+	if counted == nil {
+		return nil, it.fail(StopClosed, errProducerClosed)
+	}
 	var receipt tidegate.Receipt
 	err := p.repeat(it, BeginOperation, func(ctx context.Context) (endpoint string, err error) {
 		r := transactor.SendHalf(ctx, it.Message)
@@ -84,7 +90,7 @@ func (p *Producer) begin(ctx context.Context, msg *tidegate.Message) (*Transacti
 		}
 		return receipt.Endpoint, r.Err
 	})
-	if err != nil {
+	if err = p.counted(counted, err); err != nil {
 		return nil, err
 	}
 	receipt.Attempts = it.attempts
@@ -94,6 +100,36 @@ func (p *Producer) begin(ctx context.Context, msg *tidegate.Message) (*Transacti
 	}, nil
 }
 
+// count enters a half message into the accounts and returns its item there, which has no attempts
+// of its own, because Close can end it at any time. It returns nil after Close.
+func (p *Producer) count(it *item) *item {
+	c := newItem(it.ctx, it.Message)
+	c.topic, c.half, c.maybe = it.topic, true, true
+	if !p.ledger.Admit(c, &c.entry, it.Size) {
+		return nil
+	}
+	c.topic.users.Add(1) // complete releases it
+	return c
+}
+
+// counted notes the result of a half message in the accounts. If Close has aborted the message, it
+// returns that error also for a success, because the accounts have the message as undelivered.
+func (p *Producer) counted(c *item, err *SendError) *SendError {
+	c.topic.mu.Lock()
+	gone := c.gone
+	if !gone {
+		c.gone, c.err = true, err
+	}
+	c.topic.mu.Unlock()
+	switch {
+	case !gone:
+		p.complete([]*item{c})
+	case err == nil:
+		return c.err
+	}
+	return err
+}
+
 // Receipt returns the receipt of the half message.
 func (t *Transaction) Receipt() tidegate.Receipt { return t.receipt }
 
@@ -101,6 +137,10 @@ func (t *Transaction) Receipt() tidegate.Receipt { return t.receipt }
 // changes nothing. If it fails and the half message is unresolved, the server requests the
 // resolution later (see [Producer.ServeChecks]). Commit may be repeated; Commit after Rollback
 // returns an error.
+//
+// After a lost response, the server does not find the transaction if the lost request has ended it.
+// Commit then returns nil. If the lost request did not reach the server, and the server has
+// discarded the transaction meanwhile, as RocketMQ's proxy does after 30 s, a check ends it.
 func (t *Transaction) Commit(ctx context.Context) error { return t.end(ctx, transport.Commit) }
 
 // Rollback removes the half message. It is retried, may fail and may be repeated like Commit.
@@ -144,13 +184,32 @@ func (t *Transaction) resolve(ctx context.Context, r transport.Resolution) error
 		kind = RollbackOperation
 	}
 	err := t.p.repeat(it, kind, func(ctx context.Context) (endpoint string, err error) {
-		return t.half.Endpoint, t.via.EndTransaction(ctx, t.half, r)
+		return t.half.Endpoint, t.request(ctx, r)
 	})
 	if err != nil {
 		err.op = t.op(r)
 		return err
 	}
 	return nil
+}
+
+// request sends the resolution in one attempt. If the server does not find the transaction, an
+// earlier or concurrent request may have ended it; that is a success.
+func (t *Transaction) request(ctx context.Context, r transport.Resolution) error {
+	t.mu.Lock()
+	t.reached++
+	t.mu.Unlock()
+	err := t.via.EndTransaction(ctx, t.half, r)
+	if err == nil || maybeStored(err) {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.reached--
+	if e, ok := errors.AsType[*tidegate.Error](err); ok && e.Code == tidegate.CodeNotFound && t.reached > 0 {
+		return nil
+	}
+	return err
 }
 
 // Transact ties a local transaction to a message: it sends msg as a half message, calls local, and

@@ -53,6 +53,19 @@ type Entry[T any] struct {
 	bytes int
 }
 
+// Admit accepts a message also if the ledger is full. It returns false if the ledger is closed.
+func (l *Ledger[T]) Admit(message T, e *Entry[T], bytes int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return false
+	}
+	e.Place.Value = message
+	e.bytes = min(bytes, l.maxBytes)
+	l.admit(e)
+	return true
+}
+
 // An entrant waits for a place.
 type entrant[T any] struct {
 	place   list.Link[*entrant[T]]
