@@ -145,7 +145,8 @@ func (t *topic) limit(l ratelimit.Limiter, r *request) {
 	for i, planned := range r.Items {
 		it := owner(planned)
 		t.mu.Lock()
-		skip := it.gone || it.attempts > 0 && t.p.observer != nil
+		gone := it.gone
+		skip := gone || it.attempts > 0 && t.p.observer != nil
 		ctx, cancel := context.WithCancel(it.ctx)
 		if joined {
 			ctx, cancel = context.WithDeadline(it.ctx, patience)
@@ -154,6 +155,7 @@ func (t *topic) limit(l ratelimit.Limiter, r *request) {
 		t.mu.Unlock()
 		if skip {
 			cancel()
+			joined = joined || !gone // a retry needs no permission; the next message must not overtake it
 			continue
 		}
 		err := ratelimit.Wait(ctx, l, 1)
