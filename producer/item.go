@@ -45,6 +45,7 @@ type item struct {
 	drained  bool // it comes from the spool; set before it is queued
 	forced   bool // it goes to the spool because the producer is full; set before it is queued
 	half     bool // it is a half message, which is in no queue; set before it is counted
+	behind   bool // an older message of its group is in a request, so it cannot move to the spool
 	maybe    bool // an attempt may have been stored
 	gone     bool
 	aborted  bool // by Close or Shutdown

@@ -107,9 +107,11 @@ type Options struct {
 	// a topic was spooled, new messages of the topic are spooled without an attempt until a send to
 	// the topic succeeds.
 	//
-	// Permanent errors and the end of ctx fail the send as without a spool. If the spool rejects a
-	// message, for example because it is full, the send fails with [StopSpool], and the error
-	// matches the spool's error. Several producers cannot share a spool. Nil means none.
+	// Permanent errors and the cancellation of ctx fail the send as without a spool. A message at
+	// its deadline is spooled, and the call returns after the write; behind a request with an older
+	// message of its group it fails with the deadline. If the spool rejects a message, for example
+	// because it is full, the send fails with [StopSpool], and the error matches the spool's error.
+	// Several producers cannot share a spool. Nil means none.
 	Spool Spool
 
 	// MaxBodySize is the largest accepted body, in bytes. Zero means the server's setting, or 4 MiB

@@ -195,7 +195,8 @@ func (s *spooler) send(_ context.Context, msgs []*tidegate.Message) []error {
 }
 
 // spools reports whether a message that ends with err moves to the spool: it may succeed later, and
-// its caller still waits.
+// its caller has not cancelled it. A message at its deadline moves there, unless an older message
+// of its group is in a request.
 func (p *Producer) spools(it *item, err *SendError) bool {
 	if p.spooler == nil || it.drained || it.half || err == nil {
 		return false
@@ -203,9 +204,37 @@ func (p *Producer) spools(it *item, err *SendError) bool {
 	switch err.Reason {
 	case StopExhausted, StopThrottled, StopPushedBack, StopDeadline, StopLimiter, StopBudget, StopClosed, StopSpool:
 		return true
+	case StopContext:
+		return errors.Is(it.ctx.Err(), context.DeadlineExceeded) && !it.behind
 	default:
 		return false
 	}
+}
+
+// endAtDeadline ends a message at its deadline, with err. If the message moves to the spool, its
+// message group moves with it, in order: the messages in the same request and the queued ones. A
+// message behind a request of its group fails instead, because an older message would have to move
+// although a server may accept it in a moment. The lock is held.
+func (t *topic) endAtDeadline(it *item, err *SendError, now time.Time) (ended bool) {
+	group := it.Message.MessageGroup
+	if it.behind = group != "" && it.Request() == nil && t.queue.Flying(group); it.behind || !t.p.spools(it, err) {
+		return t.endItem(it, err, now)
+	}
+	if r := it.Request(); r != nil && group != "" {
+		sent := ownerOf(r).sent
+		for _, planned := range r.Items {
+			other := owner(planned)
+			if other == it {
+				t.endItem(it, err, now)
+			} else if !other.gone && other.Message.MessageGroup == group {
+				other.maybe = other.maybe || sent
+				t.endItem(other, other.fail(StopSpool, errBehind), now)
+			}
+		}
+		t.spoolGroup(group, nil, nil, now)
+		return false
+	}
+	return t.endQueued(it, err, now)
 }
 
 var errBehind = errors.New("older messages of its message group, or of its topic, are in the spool")

@@ -343,7 +343,7 @@ func (t *topic) leave(it *item, aborted bool) (left bool) {
 			t.lookup.cancel()
 		}
 	} else {
-		ended = t.endItem(it, it.fail(StopContext, cause), now)
+		ended = t.endAtDeadline(it, it.fail(StopContext, cause), now)
 	}
 	t.pump(nil)
 	t.mu.Unlock()

@@ -158,6 +158,12 @@ func (q *Queue) Remove(it *Item, now time.Time) *Request {
 // Has reports whether the queue has messages of the message group, in requests or not.
 func (q *Queue) Has(group string) bool { return q.groups[group] != nil }
 
+// Flying reports whether a message of the message group is in a request.
+func (q *Queue) Flying(group string) bool {
+	u := q.groups[group]
+	return u != nil && u.flying > 0
+}
+
 // Group returns the messages of the message group that are in no request, in order.
 func (q *Queue) Group(group string) []*Item {
 	if u := q.groups[group]; u != nil {
