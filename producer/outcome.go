@@ -206,7 +206,7 @@ func (t *topic) adapt(r *plan.Request, outs []outcome, now time.Time) (ended []o
 		case o.err == nil:
 			l.Succeeded(r)
 		case errors.Is(o.err, errAttemptTimeout):
-			l.TimedOut()
+			l.TimedOut(r)
 		case o.in.class() == transport.Throttled:
 			// This is enough for messages that were not throttled themselves.
 			d := tidegate.RetryAfter(o.err)

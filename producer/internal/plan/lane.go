@@ -39,14 +39,19 @@ type Lane struct {
 	bound   list.List[*unit] // message groups that wait for this lane
 	probing bool             // from the pause until a probe succeeded
 	probe   *Request         // under way, nil if there is none
-	lost    bool             // the transport returned a busy lane instead of this one, until it returns this one again
+	lost    bool             // the transport returned an avoided lane instead of this one, until it returns this one again
 	pauses  int              // pauses so far; a request with a smaller number began before the last pause
+	cuts    int              // reductions of the window so far, likewise
+
+	recheckAt time.Time // when the bound message groups ask for their lane again
 }
+
+func (l *Lane) paused(now time.Time) bool { return now.Before(l.PausedUntil) }
 
 // free reports whether the lane takes another request now.
 func (l *Lane) free(now time.Time) bool {
 	switch {
-	case l.Deciding, now.Before(l.PausedUntil):
+	case l.Deciding, l.paused(now):
 		return false
 	case l.probing:
 		return l.probe == nil
@@ -86,7 +91,7 @@ func (l *Lane) begin(r *Request, now time.Time) {
 	l.flying++
 	l.begun = now
 	l.recent = max(r.units, l.recent*3/4)
-	r.pauses = l.pauses
+	r.pauses, r.cuts = l.pauses, l.cuts
 	if l.probing {
 		l.probe = r
 	}
@@ -109,21 +114,30 @@ func (l *Lane) Succeeded(r *Request) {
 	}
 }
 
-// TimedOut notes that the server did not respond to r in time.
-func (l *Lane) TimedOut() { l.window = max(1, l.window/2) }
+// TimedOut notes that the server did not respond to r in time. Timeouts of requests that were under
+// way together halve the window once.
+func (l *Lane) TimedOut(r *Request) { l.cut(r) }
 
-// Pause notes that the server throttled r, for the given time. It returns false if the lane was
-// paused after r began: then the throttling is known already.
+func (l *Lane) cut(r *Request) {
+	if r.cuts == l.cuts {
+		l.cuts++
+		l.window = max(1, l.window/2)
+	}
+}
+
+// Pause notes that the server throttled r, for the given time. It returns false if r began before
+// the last pause: then the throttling is known already. Such a result can lengthen the pause, but
+// not begin another one: the server decided it before the probe.
 func (l *Lane) Pause(r *Request, now time.Time, d time.Duration, err error) bool {
-	if until := now.Add(d); until.After(l.PausedUntil) {
+	known := r.pauses != l.pauses
+	if until := now.Add(d); until.After(l.PausedUntil) && (!known || l.paused(now)) {
 		l.PausedUntil = until
 	}
-	l.probing = true
-	if r.pauses != l.pauses {
+	if known {
 		return false
 	}
 	l.pauses++
-	l.Throttle = err
-	l.window = max(1, l.window/2)
+	l.probing, l.Throttle = true, err
+	l.cut(r)
 	return true
 }

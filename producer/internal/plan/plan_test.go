@@ -165,7 +165,7 @@ func (m *model) finish() {
 	case 0:
 		r.Lane.Pause(r, m.now, time.Duration(m.rnd.IntN(3000))*time.Millisecond, nil)
 	case 1:
-		r.Lane.TimedOut()
+		r.Lane.TimedOut(r)
 	default:
 		r.Lane.Succeeded(r)
 	}
@@ -224,8 +224,8 @@ func TestQueueProperties(t *testing.T) {
 			}
 			m.pump()
 		}
-		if m.q.ready.Len()+len(m.q.waiting)+len(m.q.groups) > 0 {
-			t.Fatalf("round %d: left behind %d ready, %d waiting, %d message groups", round, m.q.ready.Len(), len(m.q.waiting), len(m.q.groups))
+		if m.q.loose.Len()+m.q.laneless.Len()+len(m.q.waiting)+len(m.q.groups) > 0 {
+			t.Fatalf("round %d: left behind %d ready, %d waiting, %d message groups", round, m.q.loose.Len()+m.q.laneless.Len(), len(m.q.waiting), len(m.q.groups))
 		}
 		for g, list := range m.order {
 			if !slices.IsSorted(list) {
@@ -257,8 +257,20 @@ func TestWindowAdapts(t *testing.T) {
 	if l.flying != maxWindow {
 		t.Errorf("%d requests after many successes, want %d", l.flying, maxWindow)
 	}
+	together := []*Request{{}, {}, {}}
+	for _, r := range together {
+		l.begin(r, now)
+	}
+	for _, r := range together {
+		l.TimedOut(r)
+	}
+	if l.window != maxWindow/2 {
+		t.Errorf("a window of %d after 3 timeouts of requests that were under way together, want %d", l.window, maxWindow/2)
+	}
 	for range 20 {
-		l.TimedOut()
+		r := &Request{}
+		l.begin(r, now)
+		l.TimedOut(r)
 	}
 	if l.window != 1 {
 		t.Errorf("a window of %d after 20 timeouts, want 1", l.window)

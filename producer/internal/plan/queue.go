@@ -15,17 +15,27 @@ import (
 // A Queue has the messages of one topic. Create one with [New].
 //
 // Messages are queued in units. The messages of a message group are one unit, which is in one
-// request at a time. A message without a message group is its own unit.
+// request at a time. A message without a message group is its own unit, a loose one.
+//
+// Who wakes what waits: the user calls Next until it returns no job after each call of Add, Routed,
+// Finished and Remove, and after Wake at the time of WakeAt. If the queue then holds a message, an
+// ask or a request is under way, or WakeAt is in the future. The queue stores no reason to wait: a
+// unit waits because no lane takes it now, and Next looks at the lanes.
+//
+// What bounds the steps: between two events, Next returns a request only for messages that were
+// not in one, and an ask only if a lane that the transport has takes the unit, or if the last ask
+// of that kind is recheck ago. An ask without use shows that a lane is busy or lost, so that it is
+// not repeated before the next event of that lane.
 type Queue struct {
-	ready   list.List[*unit] // units that can be sent and have no lane yet, first come first
-	waiting dueUnits         // units whose first message waits for its due time
-	groups  map[string]*unit // the message groups that have messages
-	lanes   []*Lane
+	loose    list.List[*unit] // loose units that can be sent, first come first
+	laneless list.List[*unit] // message groups that can be sent and whose lane is unknown
+	waiting  dueUnits         // units whose first message waits for its due time
+	groups   map[string]*unit // the message groups that have messages
+	lanes    []*Lane
 
-	routing bool   // a job asks the transport for lanes
-	stalled bool   // no lane takes the units without a message group now
-	enough  int    // the number of these units that ends the stall; 0 if only a finished request does
-	asked   uint64 // number of the last ask; orders messages and asks
+	routing bool      // a job asks the transport for lanes
+	askAt   time.Time // until then the transport has no lanes for loose units beside the known ones
+	asked   uint64    // number of the last ask; orders messages and asks
 
 	newRequest func() *Request
 }
@@ -37,45 +47,16 @@ func New(newRequest func() *Request) Queue {
 }
 
 // Empty reports whether the queue has no message outside of requests.
-func (q *Queue) Empty() bool { return q.ready.Len()+len(q.waiting)+len(q.groups) == 0 }
+func (q *Queue) Empty() bool { return q.loose.Len()+len(q.waiting)+len(q.groups) == 0 }
 
 // A unit is the messages of one message group, or a single message without one.
 type unit struct {
 	group  string // empty for a single message
 	items  list.List[*Item]
-	place  list.Link[*unit] // in Queue.ready or Lane.bound
+	place  list.Link[*unit] // in Queue.loose, Queue.laneless or Lane.bound
 	heapAt int              // index in Queue.waiting, -1 if it is not there
 	flying int              // messages in the request under way
 }
-
-// An Ask is the job of asking the transport for lanes: for one unit without a
-// message group, or for several message groups.
-type Ask struct {
-	Request transport.LaneRequest // for the first unit
-	Head    *Item                 // the first message of the first unit
-
-	units   []*unit
-	number  uint64
-	oneUnit [1]*unit // saves allocations
-	oneLane [1]transport.Lane
-}
-
-// Lanes yields the request for each lane that is asked for, in order.
-func (a *Ask) Lanes(yield func(transport.LaneRequest) bool) {
-	for _, u := range a.units {
-		r := a.Request
-		r.MessageGroup = u.group
-		if !yield(r) {
-			return
-		}
-	}
-}
-
-// Buffer returns an empty slice for the lanes.
-func (a *Ask) Buffer() []transport.Lane { return a.oneLane[:0] }
-
-// maxAsk bounds the message groups of one ask.
-const maxAsk = 128
 
 // A Job is the next action of the producer: an ask or a request.
 type Job struct {
@@ -123,10 +104,18 @@ func (q *Queue) settle(u *unit, now time.Time, first bool) {
 	case u.items.First().Due.After(now):
 		heap.Push(&q.waiting, u)
 	case first:
-		q.ready.PushFront(&u.place)
+		q.sendable(u).PushFront(&u.place)
 	default:
-		q.ready.PushBack(&u.place)
+		q.sendable(u).PushBack(&u.place)
 	}
+}
+
+// sendable returns the list for a unit that can be sent.
+func (q *Queue) sendable(u *unit) *list.List[*unit] {
+	if u.group == "" {
+		return &q.loose
+	}
+	return &q.laneless
 }
 
 // Remove takes a message that is no longer wanted out of the queue, or out of its request. The
@@ -176,128 +165,25 @@ func (q *Queue) Group(group string) []*Item {
 // is for own alone.
 func (q *Queue) Next(now time.Time, own *Item) (Job, bool) {
 	for _, l := range q.lanes {
-		if l.bound.Len() > 0 && l.takes(l.bound.Len()+q.ready.Len(), now) {
+		if l.bound.Len() > 0 && l.takes(l.bound.Len()+q.loose.Len(), now) {
 			return Job{Request: q.take(l, nil, now, false)}, true
 		}
 	}
-	if q.routing || q.ready.Len() == 0 {
+	if q.routing {
 		return Job{}, false
 	}
-	if q.enough > 0 && q.ready.Len() >= q.enough {
-		q.stalled, q.enough = false, 0
+	if head := q.laneless.First(); head != nil {
+		return Job{Ask: q.askGroups(head, own)}, true
 	}
-	head := q.ready.First()
-	if q.stalled && head.group == "" {
-		if head = q.firstGroup(); head == nil {
-			return Job{}, false
-		}
-	}
-	return Job{Ask: q.ask(head, now, own)}, true
-}
-
-func (q *Queue) firstGroup() *unit {
-	if len(q.groups) == 0 {
-		return nil
-	}
-	for u := range q.ready.All {
-		if u.group != "" {
-			return u
-		}
-	}
-	return nil
-}
-
-// ask begins to ask for the lane of head, and of the message groups beside it.
-func (q *Queue) ask(head *unit, now time.Time, own *Item) *Ask {
-	q.routing = true
-	q.asked++
-	it := head.items.First()
-	a := &Ask{Request: transport.LaneRequest{Topic: it.Message.Topic}, Head: it, number: q.asked}
-	a.oneUnit[0] = head
-	a.units = a.oneUnit[:]
-	if head.group == "" {
-		if it.Avoid != "" {
-			a.Request.Avoid = append(a.Request.Avoid, it.Avoid)
-		}
-		for _, l := range q.lanes {
-			if l.Endpoint != "" && l.Endpoint != it.Avoid && !l.takes(q.ready.Len(), now) {
-				a.Request.Avoid = append(a.Request.Avoid, l.Endpoint)
-			}
-		}
-		return a
-	}
-	a.Request.MessageGroup = head.group
-	if it == own {
-		return a
-	}
-	for u := range q.ready.All {
-		if len(a.units) == maxAsk {
-			break
-		}
-		if u.group != "" && u != head {
-			a.units = append(a.units, u)
-		}
-	}
-	return a
-}
-
-// Routed passes the lanes of an ask to the queue: one for each unit, except for units without an
-// answer of the transport. It returns a request if one can begin. If own is set, the request has
-// own alone.
-func (q *Queue) Routed(a *Ask, lanes []transport.Lane, now time.Time, own *Item) *Request {
-	q.routing = false
-	var l *Lane
-	for i, info := range lanes {
-		u := a.units[i]
-		l = q.lane(info, now)
-		if u.group != "" && u.place.In(&q.ready) {
-			u.place.Leave()
-			l.bound.PushBack(&u.place)
-		}
-	}
-	if l == nil {
-		return nil
-	}
-	if a.units[0].group != "" {
-		if own != nil && l.bound.Len() == 1 && l.takes(1+q.ready.Len(), now) && l.bound.First() == own.unit {
-			return q.take(l, nil, now, true)
-		}
-		return nil // Next forms the requests
-	}
-	if !l.takes(q.ready.Len(), now) {
-		q.stalled, q.enough = true, 0
-		if l.free(now) {
-			q.enough = l.recent / 2
-		}
-		q.lose(a, l)
-		return nil
-	}
-	head := a.units[0]
-	if !head.place.In(&q.ready) { // it left meanwhile
-		if head = q.loose(); head == nil || own != nil {
-			return nil
-		}
-	}
-	return q.take(l, head, now, own != nil)
-}
-
-// lose notes the lanes that the transport does not have at present, if it returned l although the
-// ask avoids l.
-func (q *Queue) lose(a *Ask, returned *Lane) {
-	if !slices.Contains(a.Request.Avoid, returned.Endpoint) {
-		return
+	if head := q.loose.First(); head != nil && (!now.Before(q.askAt) || q.open(head.items.First(), now)) {
+		return Job{Ask: q.askLoose(head, now)}, true
 	}
 	for _, l := range q.lanes {
-		l.lost = l.lost || l != returned && !slices.Contains(a.Request.Avoid, l.Endpoint)
+		if l.bound.Len() > 0 && !now.Before(l.recheckAt) {
+			return Job{Ask: q.recheck(l)}, true
+		}
 	}
-}
-
-// loose returns the first unit in ready if it has no message group.
-func (q *Queue) loose() *unit {
-	if q.ready.Len() == 0 || q.ready.First().group != "" {
-		return nil
-	}
-	return q.ready.First()
+	return Job{}, false
 }
 
 // lane returns the queue's record of a lane, brought up to date.
@@ -310,7 +196,7 @@ func (q *Queue) lane(info transport.Lane, now time.Time) *Lane {
 	}
 	if len(q.lanes) >= maxLanes {
 		for i, l := range q.lanes {
-			if l.flying == 0 && l.bound.Len() == 0 && !now.Before(l.PausedUntil) {
+			if l.flying == 0 && l.bound.Len() == 0 && !l.paused(now) {
 				q.lanes = append(q.lanes[:i], q.lanes[i+1:]...)
 				break
 			}
@@ -326,7 +212,6 @@ func (q *Queue) lane(info transport.Lane, now time.Time) *Lane {
 func (q *Queue) Finished(r *Request, now time.Time) {
 	if r.Lane != nil {
 		r.Lane.requestEnded(r)
-		q.stalled, q.enough = false, 0
 	}
 	for _, it := range slices.Backward(r.Items) {
 		q.giveBack(r, it, now)
@@ -352,16 +237,11 @@ func (q *Queue) Wake(now time.Time) {
 	for len(q.waiting) > 0 && !q.waiting[0].items.First().Due.After(now) {
 		u := q.waiting[0]
 		heap.Pop(&q.waiting)
-		q.ready.PushFront(&u.place)
-	}
-	for _, l := range q.lanes {
-		if (l.probing || l.gathered(now)) && l.takes(q.ready.Len(), now) { // otherwise an ask would end in the same stall
-			q.stalled, q.enough = false, 0
-		}
+		q.sendable(u).PushFront(&u.place)
 	}
 }
 
-// WakeAt returns when Wake has something to do; the zero time means never.
+// WakeAt returns when Wake and Next have something to do; the zero time means never.
 func (q *Queue) WakeAt(now time.Time) time.Time {
 	var at time.Time
 	earlier := func(t time.Time) {
@@ -372,10 +252,20 @@ func (q *Queue) WakeAt(now time.Time) time.Time {
 	if len(q.waiting) > 0 {
 		earlier(q.waiting[0].items.First().Due)
 	}
+	if q.loose.Len() > 0 && !q.routing { // the end of an ask wakes the units too
+		earlier(q.askAt)
+	}
 	for _, l := range q.lanes {
-		switch n := l.bound.Len() + q.ready.Len(); {
+		n := l.bound.Len()
+		if n > 0 && !q.routing {
+			earlier(l.recheckAt)
+		}
+		if !l.lost {
+			n += q.loose.Len()
+		}
+		switch {
 		case n == 0:
-		case now.Before(l.PausedUntil):
+		case l.paused(now):
 			earlier(l.PausedUntil)
 		case l.free(now) && !l.takes(n, now):
 			earlier(l.begun.Add(gather))
@@ -386,7 +276,7 @@ func (q *Queue) WakeAt(now time.Time) time.Time {
 
 // AnyPaused reports whether a lane is paused.
 func (q *Queue) AnyPaused(now time.Time) bool {
-	return slices.ContainsFunc(q.lanes, func(l *Lane) bool { return now.Before(l.PausedUntil) })
+	return slices.ContainsFunc(q.lanes, func(l *Lane) bool { return l.paused(now) })
 }
 
 // PauseOf returns the paused lane that a queued message waits for: the lane of its message group
@@ -397,7 +287,7 @@ func (q *Queue) PauseOf(it *Item, now time.Time) *Lane {
 	var first *Lane
 	for _, l := range q.lanes {
 		if it.unit.place.In(&l.bound) {
-			if now.Before(l.PausedUntil) {
+			if l.paused(now) {
 				return l
 			}
 			return nil
@@ -409,7 +299,7 @@ func (q *Queue) PauseOf(it *Item, now time.Time) *Lane {
 			first = l
 		}
 	}
-	if first == nil || !now.Before(first.PausedUntil) || !it.unit.place.In(&q.ready) {
+	if first == nil || !first.paused(now) || !it.unit.place.In(&q.loose) && !it.unit.place.In(&q.laneless) {
 		return nil
 	}
 	return first
@@ -420,11 +310,13 @@ func (q *Queue) Behind(l *Lane, now time.Time) (items []*Item) {
 	for u := range l.bound.All {
 		items = slices.AppendSeq(items, u.items.All)
 	}
-	if u := q.ready.First(); u == nil || q.PauseOf(u.items.First(), now) == nil {
-		return items
-	}
-	for u := range q.ready.All {
-		items = slices.AppendSeq(items, u.items.All)
+	for _, units := range []*list.List[*unit]{&q.loose, &q.laneless} {
+		if u := units.First(); u == nil || q.PauseOf(u.items.First(), now) == nil {
+			continue
+		}
+		for u := range units.All {
+			items = slices.AppendSeq(items, u.items.All)
+		}
 	}
 	return items
 }

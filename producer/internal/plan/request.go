@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tidegate/tidegate/producer/internal/list"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -19,6 +20,7 @@ type Request struct {
 	units   int
 	bytes   int
 	pauses  int           // of the lane when the request began
+	cuts    int           // likewise
 	share   time.Duration // the smallest share of its messages
 	limit   int           // the smallest limit of its messages, 0 if there is none
 	oneItem [1]*Item      // saves an allocation
@@ -47,7 +49,7 @@ func (q *Queue) take(l *Lane, head *unit, now time.Time, alone bool) *Request {
 		if alone {
 			break
 		}
-		if u = q.loose(); l.bound.Len() > 0 {
+		if u = q.loose.First(); l.bound.Len() > 0 {
 			u = l.bound.First()
 		} else if u != nil && !avoided && l.Endpoint != "" && u.items.First().Avoid == l.Endpoint {
 			break
@@ -108,23 +110,33 @@ func (q *Queue) Shorten(r *Request, from int, now time.Time) {
 
 // Withdraw returns the messages that were ready when the ask began, as a request without a lane. It
 // is for a transport without a lane for the ask: that transport has no lane for any of these
-// messages.
+// messages. Message groups that wait for a lane keep it.
 func (q *Queue) Withdraw(a *Ask) *Request {
 	r := q.newRequest()
-	for u := range q.ready.All {
-		for it := range u.items.All {
-			if it.asked >= a.number {
-				break // those behind it came later still
-			}
-			it.place.Leave()
-			it.req = r
-			u.flying++
-			r.Items = append(r.Items, it)
-		}
-		if u.flying > 0 {
-			u.place.Leave()
+	if a.of != nil {
+		return r
+	}
+	for _, units := range []*list.List[*unit]{&q.loose, &q.laneless} {
+		for u := range units.All {
+			q.withdraw(r, u, a.number)
 		}
 	}
 	r.Alive = len(r.Items)
 	return r
+}
+
+// withdraw moves the messages of u that came before the ask with the given number into r.
+func (q *Queue) withdraw(r *Request, u *unit, asked uint64) {
+	for it := range u.items.All {
+		if it.asked >= asked {
+			break // those behind it came later still
+		}
+		it.place.Leave()
+		it.req = r
+		u.flying++
+		r.Items = append(r.Items, it)
+	}
+	if u.flying > 0 {
+		u.place.Leave()
+	}
 }

@@ -50,8 +50,8 @@ func TestNoAskWhileNoLaneTakes(t *testing.T) {
 			if r := request(); r != nil {
 				t.Fatalf("a request of %d messages", len(r.Items))
 			}
-			if q.Wake(now); q.ready.Len() != 1 {
-				t.Fatalf("%d units are ready", q.ready.Len())
+			if q.Wake(now); q.loose.Len() != 1 {
+				t.Fatalf("%d units are ready", q.loose.Len())
 			}
 			if j, ok := q.Next(now, nil); ok {
 				t.Errorf("the next job is %+v, although nothing has changed", j)

@@ -1,0 +1,181 @@
+package plan
+
+import (
+	"slices"
+	"time"
+
+	"github.com/tidegate/tidegate/transport"
+)
+
+// recheck is the interval in which a queue whose units wait for lanes asks the transport again. A
+// transport does not report that it has other lanes, for example after the failover has switched.
+const recheck = time.Second
+
+// An Ask is the job of asking the transport for lanes: for one loose unit, or for several message
+// groups.
+type Ask struct {
+	Request transport.LaneRequest // for the first unit
+	Head    *Item                 // the first message of the first unit
+
+	of      *Lane // whose first bound unit asks again; nil for units without a lane
+	units   []*unit
+	number  uint64
+	oneUnit [1]*unit // saves allocations
+	oneLane [1]transport.Lane
+}
+
+// Lanes yields the request for each lane that is asked for, in order.
+func (a *Ask) Lanes(yield func(transport.LaneRequest) bool) {
+	for _, u := range a.units {
+		r := a.Request
+		r.MessageGroup = u.group
+		if !yield(r) {
+			return
+		}
+	}
+}
+
+// Buffer returns an empty slice for the lanes.
+func (a *Ask) Buffer() []transport.Lane { return a.oneLane[:0] }
+
+// maxAsk bounds the message groups of one ask.
+const maxAsk = 128
+
+// open reports whether a lane that the transport has takes the loose units now, with it as the
+// first message.
+func (q *Queue) open(it *Item, now time.Time) bool {
+	return slices.ContainsFunc(q.lanes, func(l *Lane) bool {
+		if l.lost || !l.takes(q.loose.Len(), now) {
+			return false
+		}
+		others, _ := q.others(it, now)
+		return l.Endpoint != it.Avoid || !others
+	})
+}
+
+// others reports whether the transport has lanes that are not paused, and whether it has lanes at
+// all, beside the lane that the message avoids.
+func (q *Queue) others(it *Item, now time.Time) (open, known bool) {
+	for _, l := range q.lanes {
+		if !l.lost && l.Endpoint != it.Avoid {
+			known = true
+			open = open || !l.paused(now)
+		}
+	}
+	return open, known
+}
+
+// askLoose begins to ask for the lane of a loose unit.
+func (q *Queue) askLoose(head *unit, now time.Time) *Ask {
+	a := q.newAsk(head)
+	it := a.Head
+	if open, known := q.others(it, now); it.Avoid != "" && (open || !known) { // not if all others are paused
+		a.Request.Avoid = append(a.Request.Avoid, it.Avoid)
+	}
+	for _, l := range q.lanes {
+		if l.Endpoint != "" && !l.takes(q.loose.Len(), now) && !slices.Contains(a.Request.Avoid, l.Endpoint) {
+			a.Request.Avoid = append(a.Request.Avoid, l.Endpoint)
+		}
+	}
+	return a
+}
+
+// askGroups begins to ask for the lanes of message groups.
+func (q *Queue) askGroups(head *unit, own *Item) *Ask {
+	a := q.newAsk(head)
+	if a.Head == own {
+		return a
+	}
+	for u := range q.laneless.All {
+		if len(a.units) == maxAsk {
+			break
+		}
+		if u != head {
+			a.units = append(a.units, u)
+		}
+	}
+	return a
+}
+
+// recheck begins to ask whether the first message group that waits for l still has that lane.
+func (q *Queue) recheck(l *Lane) *Ask {
+	a := q.newAsk(l.bound.First())
+	a.of = l
+	return a
+}
+
+func (q *Queue) newAsk(head *unit) *Ask {
+	q.routing = true
+	q.asked++
+	it := head.items.First()
+	a := &Ask{Head: it, number: q.asked, Request: transport.LaneRequest{Topic: it.Message.Topic, MessageGroup: head.group}}
+	a.oneUnit[0] = head
+	a.units = a.oneUnit[:]
+	return a
+}
+
+// Routed passes the lanes of an ask to the queue: one for each unit, except for units without an
+// answer of the transport. It returns a request if one can begin. If own is set, the request has
+// own alone.
+func (q *Queue) Routed(a *Ask, lanes []transport.Lane, now time.Time, own *Item) *Request {
+	q.routing = false
+	if a.of != nil {
+		a.of.recheckAt = now.Add(recheck)
+	}
+	if len(lanes) == 0 {
+		return nil
+	}
+	if a.units[0].group == "" {
+		return q.routedLoose(a, q.lane(lanes[0], now), now, own)
+	}
+	for i, info := range lanes {
+		q.bind(a, a.units[i], q.lane(info, now), now)
+	}
+	if own == nil {
+		return nil // Next forms the requests
+	}
+	l := q.lane(lanes[0], now)
+	if l.bound.Len() == 1 && l.bound.First() == own.unit && l.takes(1+q.loose.Len(), now) {
+		return q.take(l, nil, now, true)
+	}
+	return nil
+}
+
+// bind makes a message group wait for its lane l. If it waited for another one, all message groups
+// of that lane ask again.
+func (q *Queue) bind(a *Ask, u *unit, l *Lane, now time.Time) {
+	if a.of != nil && a.of != l {
+		for u := range a.of.bound.All {
+			u.place.Leave()
+			q.laneless.PushBack(&u.place)
+		}
+	}
+	if !u.place.In(&q.laneless) {
+		return // it has left meanwhile, or l is its lane already
+	}
+	if l.bound.Len() == 0 {
+		l.recheckAt = now.Add(recheck)
+	}
+	u.place.Leave()
+	l.bound.PushBack(&u.place)
+}
+
+// routedLoose passes the lane of a loose unit to the queue.
+func (q *Queue) routedLoose(a *Ask, l *Lane, now time.Time, own *Item) *Request {
+	if slices.Contains(a.Request.Avoid, l.Endpoint) { // the transport has no other lane at present
+		for _, other := range q.lanes {
+			other.lost = other.lost || other != l && !slices.Contains(a.Request.Avoid, other.Endpoint)
+		}
+	}
+	if !l.takes(q.loose.Len(), now) {
+		q.askAt = now.Add(recheck)
+		return nil
+	}
+	head := a.units[0]
+	if !head.place.In(&q.loose) { // it left meanwhile
+		if head = q.loose.First(); head == nil || own != nil {
+			return nil
+		}
+	}
+	return q.take(l, head, now, own != nil)
+}

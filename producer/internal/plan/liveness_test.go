@@ -1,0 +1,159 @@
+package plan
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// A desk is a queue with the helpers of the tests below. Its clock is now.
+type desk struct {
+	t      *testing.T
+	q      Queue
+	now    time.Time
+	number int
+}
+
+func newDesk(t *testing.T) *desk {
+	return &desk{t: t, now: time.Unix(1000, 0), q: New(func() *Request { return &Request{} })}
+}
+
+func (d *desk) add(group string) *Item {
+	d.number++
+	it := &Item{Owner: numbered(d.number), Size: 100, Message: &tidegate.Message{ID: fmt.Sprint(d.number), Topic: "t", MessageGroup: group}}
+	d.q.Add(it, d.now)
+	return it
+}
+
+// request returns the next request. The transport returns the lane at endpoint for each ask. The
+// result is nil if the queue neither asks nor sends. The test fails after ten asks.
+func (d *desk) request(endpoint string, most int) *Request {
+	d.t.Helper()
+	for asks := 0; ; asks++ {
+		d.q.Wake(d.now)
+		j, ok := d.q.Next(d.now, nil)
+		if !ok {
+			return nil
+		}
+		if j.Ask == nil {
+			return j.Request
+		}
+		if asks == 10 {
+			d.t.Fatal("the queue asks for lanes again and again, although nothing has changed")
+		}
+		var lanes []transport.Lane
+		for range j.Ask.Lanes {
+			lanes = append(lanes, transport.Lane{Topic: "t", Endpoint: endpoint, MaxMessages: most})
+		}
+		if r := d.q.Routed(j.Ask, lanes, d.now, nil); r != nil {
+			return r
+		}
+	}
+}
+
+// accepted ends a request with a success.
+func (d *desk) accepted(r *Request) {
+	for _, it := range r.Items {
+		d.q.Remove(it, d.now)
+	}
+	r.Lane.Succeeded(r)
+	d.q.Finished(r, d.now)
+}
+
+// throttled ends a request with a throttle. The messages are due again after the pause.
+func (d *desk) throttled(r *Request, pause time.Duration) {
+	for _, it := range r.Items {
+		it.Due = d.now.Add(pause)
+	}
+	r.Lane.Pause(r, d.now, pause, tidegate.ErrThrottled)
+	d.q.Finished(r, d.now)
+}
+
+// sleep moves the clock to the next event of the queue.
+func (d *desk) sleep() {
+	d.t.Helper()
+	at := d.q.WakeAt(d.now)
+	if !at.After(d.now) {
+		d.t.Fatalf("the queue holds messages and waits for %v, which is not in the future (%v)", at, d.now)
+	}
+	d.now = at
+}
+
+// A throttle of an older request arrives while the probe is under way. The messages that wait are
+// sent after the success of the probe.
+func TestLateThrottleBesideTheProbe(t *testing.T) {
+	d := newDesk(t)
+	for range 3 {
+		d.add("")
+	}
+	first, older := d.request("a", 1), d.request("a", 1)
+	third := d.request("a", 1)
+	d.throttled(first, time.Second)
+	d.accepted(third)
+	d.sleep()
+	probe := d.request("a", 1)
+	if probe == nil {
+		t.Fatal("no probe at the end of the pause")
+	}
+	d.throttled(older, time.Second)
+	d.accepted(probe)
+	d.add("")
+	for range 5 {
+		if r := d.request("a", 1); r != nil {
+			return
+		}
+		d.sleep()
+	}
+	t.Error("no message is sent after the success of the probe")
+}
+
+// The transport has switched from a throttling server to another one, which is busy.
+func TestLostLaneCausesNoAsks(t *testing.T) {
+	d := newDesk(t)
+	d.add("")
+	d.throttled(d.request("a", 10), time.Second)
+	d.now = d.now.Add(10 * time.Second) // the pause of a is over
+	for range 2 {
+		d.add("")
+		if r := d.request("b", 10); r == nil || r.Info.Endpoint != "b" {
+			t.Fatalf("request %+v, want one to b", r)
+		}
+	}
+	for range 5 {
+		d.add("")
+		if r := d.request("b", 10); r != nil {
+			t.Fatalf("a third request to b: %+v", r)
+		}
+	}
+}
+
+// The transport has switched while a message group waits for the end of a pause.
+func TestPausedMessageGroupFollowsASwitch(t *testing.T) {
+	d := newDesk(t)
+	began := d.now
+	d.add("g")
+	d.throttled(d.request("a", 10), 10*time.Minute)
+	for i := range 300 { // more than one ask takes
+		d.add(fmt.Sprint("other", i))
+	}
+	if r := d.request("a", 10); r != nil {
+		t.Fatalf("a request during the pause: %+v", r)
+	}
+	sent := 0
+	for range 20 {
+		d.sleep()
+		for r := d.request("b", 1000); r != nil; r = d.request("b", 1000) {
+			if sent += len(r.Items); r.Info.Endpoint != "b" {
+				t.Errorf("a request to %s", r.Info.Endpoint)
+			}
+			d.accepted(r)
+		}
+		if took := d.now.Sub(began); sent == 300 && took <= 2*time.Second {
+			return
+		}
+	}
+	t.Errorf("%d of 300 message groups followed after %v, want all within 2 s", sent, d.now.Sub(began))
+}
