@@ -67,7 +67,7 @@ type Inputs struct {
 type Decision struct {
 	Class       transport.Class
 	Stop        StopReason
-	Delay       time.Duration // from the end of the attempt to the next
+	Delay       time.Duration // from the end of the attempt to the next at the same server
 	DelaySource DelaySource
 
 	// Needed is the time that the next attempt would have needed, including its delay. Zero unless

@@ -14,7 +14,8 @@
 // policy):
 //
 //   - throttled (reply code 530, TOO_MANY_REQUESTS): wait Backoff.Delay(n), or as
-//     long as the server requests if that is longer, and send again;
+//     long as the server requests if that is longer, and send again. Another server of the
+//     topic can get the message after Backoff.Delay(n);
 //   - transient (connection lost, no response in time, a failure of the server):
 //     send again at once, at another server if there is one. If such failures repeat,
 //     the retries wait (Options.Pacing). Retries wait for a connection; the first attempt

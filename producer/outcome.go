@@ -104,9 +104,10 @@ func (in *Inputs) draw(l *limits, drawn *draws) {
 	}
 }
 
-// apply carries out the decision about a message. It returns true if the message has ended.
+// apply carries out the decision about a message after an attempt in lane l, nil if it had none. It
+// returns true if the message has ended.
 // Messages of the spooled groups move to the spool instead of being retried. The lock is held.
-func (t *topic) apply(o *outcome, spooled []string, now time.Time) bool {
+func (t *topic) apply(o *outcome, l *plan.Lane, spooled []string, now time.Time) bool {
 	it, d := o.it, o.decision
 	switch {
 	case d.Stop != NotStopped:
@@ -118,8 +119,14 @@ func (t *topic) apply(o *outcome, spooled []string, now time.Time) bool {
 		return t.endItem(it, it.fail(StopSpool, errBehind), now)
 	}
 	it.Avoid, it.Due = o.endpoint(), time.Time{}
-	if d.Delay > 0 {
-		it.Due = o.ended.Add(d.Delay)
+	delay := d.Delay
+	if d.DelaySource == PushBackDelay && l != nil {
+		// Another server can have the message after the delay of the policy.
+		it.By, it.Until = l, o.ended.Add(delay)
+		delay = o.in.PolicyDelay
+	}
+	if delay > 0 {
+		it.Due = o.ended.Add(delay)
 	}
 	return false
 }

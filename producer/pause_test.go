@@ -3,6 +3,7 @@ package producer
 import (
 	"context"
 	"math"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -199,5 +200,84 @@ func TestEndlessPushBack(t *testing.T) {
 			}
 		}
 		cancel()
+	})
+}
+
+// A server throttles all requests and asks to wait for ten minutes. Then the transport switches to
+// another server. The throttled messages and those behind them follow within seconds.
+func TestThrottledMessagesFollowASwitch(t *testing.T) {
+	for _, group := range []string{"", "g"} {
+		t.Run("group "+group, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				start := time.Now()
+				f := &laneFake{}
+				f.lane = func(_ context.Context, r transport.LaneRequest) (transport.Lane, error) {
+					endpoint := "a:1"
+					if time.Since(start) > 30*time.Second {
+						endpoint = "b:2"
+					}
+					return transport.Lane{Topic: r.Topic, Endpoint: endpoint, MaxMessages: 100}, nil
+				}
+				f.do = func(_ context.Context, _ int, lane transport.Lane, msgs []*tidegate.Message) []error {
+					if lane.Endpoint == "a:1" {
+						return all(len(msgs), throttled(10*time.Minute))
+					}
+					return nil
+				}
+				p := newProducer(t, f, Options{})
+				msgs := numbered(20)
+				for _, m := range msgs {
+					m.MessageGroup = group
+				}
+				for i, r := range p.SendBatch(t.Context(), msgs) {
+					if r.Err != nil || r.Receipt.Endpoint != "b:2" {
+						t.Errorf("message %d: %+v", i, r)
+					}
+				}
+				if took := time.Since(start); took > 35*time.Second {
+					t.Errorf("the messages followed after %v; the switch was after 30 s", took)
+				}
+				if f.asked > 100 {
+					t.Errorf("%d lanes were requested in 35 s", f.asked)
+				}
+			})
+		})
+	}
+}
+
+// A server that throttled a message gets it again after the requested wait, not before. Another
+// server gets it after the wait of the policy.
+func TestPushBackHoldsForItsServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		f := &laneFake{}
+		f.lane = func(_ context.Context, r transport.LaneRequest) (transport.Lane, error) {
+			for _, ep := range []string{"a:1", "b:2"} {
+				if !slices.Contains(r.Avoid, ep) {
+					return transport.Lane{Topic: r.Topic, Endpoint: ep, MaxMessages: 100}, nil
+				}
+			}
+			return transport.Lane{Topic: r.Topic, Endpoint: "a:1", MaxMessages: 100}, nil
+		}
+		f.do = func(_ context.Context, n int, _ transport.Lane, msgs []*tidegate.Message) []error {
+			if n <= 2 {
+				return all(len(msgs), throttled(time.Minute))
+			}
+			return nil
+		}
+		p := newProducer(t, f, Options{})
+		if _, err := p.Send(t.Context(), message()); err != nil {
+			t.Fatal(err)
+		}
+		if len(f.sent) != 3 || f.sent[0].lane.Endpoint != "a:1" || f.sent[1].lane.Endpoint != "b:2" {
+			t.Fatalf("the attempts were %+v", f.sent)
+		}
+		if at := f.sent[1].at.Sub(start); at < 800*time.Millisecond || at > 1200*time.Millisecond {
+			t.Errorf("the other server got the message after %v, want 1 s ± 20 %%", at)
+		}
+		third := f.sent[2]
+		if at := third.at.Sub(start); third.lane.Endpoint != "a:1" || at < time.Minute || at > 62*time.Second {
+			t.Errorf("the third attempt was at %s after %v, want a:1 after a minute", third.lane.Endpoint, at)
+		}
 	})
 }

@@ -244,7 +244,7 @@ func (t *topic) settle(r *request, own *item, items []*item, results []transport
 		spooled = t.groupsToSpool(outs)
 	}
 	for i := range outs {
-		if o := &outs[i]; charged && !o.it.gone && t.apply(o, spooled, now) {
+		if o := &outs[i]; charged && !o.it.gone && t.apply(o, r.Lane, spooled, now) {
 			gone = append(gone, o.it)
 		}
 	}

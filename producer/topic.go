@@ -106,6 +106,9 @@ func (t *topic) next(now time.Time, own *item) (plan.Job, bool) {
 // schedule sets the timer for the next event of the queue. The lock is held.
 func (t *topic) schedule(now time.Time) {
 	at := t.queue.WakeAt(now)
+	if t.p.closed.Load() { // the messages are about to leave
+		at = time.Time{}
+	}
 	switch {
 	case at.Equal(t.wakeAt):
 	case at.IsZero():

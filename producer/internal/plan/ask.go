@@ -17,7 +17,7 @@ type Ask struct {
 	Request transport.LaneRequest // for the first unit
 	Head    *Item                 // the first message of the first unit
 
-	of      *Lane // whose first bound unit asks again; nil for units without a lane
+	of      *Lane // of a unit that waits for it and asks again; nil for units without a lane
 	units   []*unit
 	number  uint64
 	oneUnit [1]*unit // saves allocations
@@ -45,7 +45,7 @@ const maxAsk = 128
 // first message.
 func (q *Queue) open(it *Item, now time.Time) bool {
 	return slices.ContainsFunc(q.lanes, func(l *Lane) bool {
-		if l.lost || !l.takes(q.loose.Len(), now) {
+		if l.lost || it.blocked(l, now) || !l.takes(q.loose.Len(), now) {
 			return false
 		}
 		others, _ := q.others(it, now)
@@ -68,16 +68,21 @@ func (q *Queue) others(it *Item, now time.Time) (open, known bool) {
 // askLoose begins to ask for the lane of a loose unit.
 func (q *Queue) askLoose(head *unit, now time.Time) *Ask {
 	a := q.newAsk(head)
-	it := a.Head
+	a.Request.Avoid = q.avoided(a.Head, now)
+	return a
+}
+
+// avoided returns the endpoints that the lane of a loose message should not have.
+func (q *Queue) avoided(it *Item, now time.Time) (endpoints []string) {
 	if open, known := q.others(it, now); it.Avoid != "" && (open || !known) { // not if all others are paused
-		a.Request.Avoid = append(a.Request.Avoid, it.Avoid)
+		endpoints = append(endpoints, it.Avoid)
 	}
 	for _, l := range q.lanes {
-		if l.Endpoint != "" && !l.takes(q.loose.Len(), now) && !slices.Contains(a.Request.Avoid, l.Endpoint) {
-			a.Request.Avoid = append(a.Request.Avoid, l.Endpoint)
+		if l.Endpoint != "" && (it.blocked(l, now) || !l.takes(q.loose.Len(), now)) && !slices.Contains(endpoints, l.Endpoint) {
+			endpoints = append(endpoints, l.Endpoint)
 		}
 	}
-	return a
+	return endpoints
 }
 
 // askGroups begins to ask for the lanes of message groups.
@@ -97,10 +102,17 @@ func (q *Queue) askGroups(head *unit, own *Item) *Ask {
 	return a
 }
 
-// recheck begins to ask whether the first message group that waits for l still has that lane.
-func (q *Queue) recheck(l *Lane) *Ask {
-	a := q.newAsk(l.bound.First())
+// recheck begins to ask whether the first of the units that wait for l still has that lane.
+func (q *Queue) recheck(l *Lane, now time.Time) *Ask {
+	u := l.bound.First()
+	if u == nil {
+		u = l.held.First()
+	}
+	a := q.newAsk(u)
 	a.of = l
+	if u.group == "" {
+		a.Request.Avoid = q.avoided(a.Head, now)
+	}
 	return a
 }
 
@@ -125,11 +137,14 @@ func (q *Queue) Routed(a *Ask, lanes []transport.Lane, now time.Time, own *Item)
 	if len(lanes) == 0 {
 		return nil
 	}
+	if q.lane(lanes[0], now) != a.of && a.of != nil && !slices.Contains(a.Request.Avoid, lanes[0].Endpoint) {
+		q.release(a.of) // the others may have another lane too
+	}
 	if a.units[0].group == "" {
 		return q.routedLoose(a, q.lane(lanes[0], now), now, own)
 	}
 	for i, info := range lanes {
-		q.bind(a, a.units[i], q.lane(info, now), now)
+		q.bind(a.units[i], q.lane(info, now), now)
 	}
 	if own == nil {
 		return nil // Next forms the requests
@@ -141,23 +156,15 @@ func (q *Queue) Routed(a *Ask, lanes []transport.Lane, now time.Time, own *Item)
 	return nil
 }
 
-// bind makes a message group wait for its lane l. If it waited for another one, all message groups
-// of that lane ask again.
-func (q *Queue) bind(a *Ask, u *unit, l *Lane, now time.Time) {
-	if a.of != nil && a.of != l {
-		for u := range a.of.bound.All {
-			u.place.Leave()
-			q.laneless.PushBack(&u.place)
-		}
+// bind makes a message group wait for its lane l.
+func (q *Queue) bind(u *unit, l *Lane, now time.Time) {
+	switch {
+	case !u.place.In(&q.laneless): // it has left meanwhile, or l is its lane already
+	case u.items.First().blocked(l, now):
+		q.hold(u, l, now)
+	default:
+		q.join(u, &l.bound, l, now)
 	}
-	if !u.place.In(&q.laneless) {
-		return // it has left meanwhile, or l is its lane already
-	}
-	if l.bound.Len() == 0 {
-		l.recheckAt = now.Add(recheck)
-	}
-	u.place.Leave()
-	l.bound.PushBack(&u.place)
 }
 
 // routedLoose passes the lane of a loose unit to the queue.
@@ -172,10 +179,17 @@ func (q *Queue) routedLoose(a *Ask, l *Lane, now time.Time, own *Item) *Request 
 		return nil
 	}
 	head := a.units[0]
+	if a.of != nil && !head.place.In(&q.loose) {
+		return nil // it still waits for its lane
+	}
 	if !head.place.In(&q.loose) { // it left meanwhile
 		if head = q.loose.First(); head == nil || own != nil {
 			return nil
 		}
+	}
+	if head.items.First().blocked(l, now) {
+		q.hold(head, l, now)
+		return nil
 	}
 	return q.take(l, head, now, own != nil)
 }

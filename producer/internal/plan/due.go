@@ -1,15 +1,27 @@
 package plan
 
-// dueUnits is a heap of units by the due time of their first message.
+import "time"
+
+// dueUnits is a heap of units by the time at which they can be sent.
 type dueUnits []*unit
 
 func (h dueUnits) Len() int { return len(h) }
 func (h dueUnits) Less(i, j int) bool {
-	return h[i].items.First().Due.Before(h[j].items.First().Due)
+	return h[i].at().Before(h[j].at())
 }
 func (h dueUnits) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
 	h[i].heapAt, h[j].heapAt = i, j
+}
+
+// at returns when a waiting unit can be sent: when its first message is due or, if a lane holds the
+// unit, at the end of the requested wait.
+func (u *unit) at() time.Time {
+	it := u.items.First()
+	if it.By != nil && u.place.In(&it.By.held) {
+		return it.Until
+	}
+	return it.Due
 }
 
 // Push implements heap.Interface.

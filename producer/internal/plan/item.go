@@ -15,8 +15,10 @@ type Item struct {
 	Size    int // estimate of the encoded bytes
 
 	Due   time.Time // not to be sent before
-	Avoid string    // the endpoint where the last attempt failed
-	Limit int       // the most messages of its next request; 0 for no limit
+	By    *Lane     // whose server is not to get the message before Until; nil if none requested that
+	Until time.Time
+	Avoid string // the endpoint where the last attempt failed
+	Limit int    // the most messages of its next request; 0 for no limit
 
 	held     tidegate.Message // the message, if SetMessage was called
 	alone    unit             // of a message without a message group
@@ -26,6 +28,9 @@ type Item struct {
 	asked    uint64           // Queue.asked when it became ready
 	returned bool             // it was in a request before
 }
+
+// blocked reports whether the server of l requested to get the message later.
+func (it *Item) blocked(l *Lane, now time.Time) bool { return it.By == l && now.Before(it.Until) }
 
 // An Owner is the struct of the queue's user that has an item.
 type Owner interface {

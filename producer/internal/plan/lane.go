@@ -37,13 +37,14 @@ type Lane struct {
 	begun   time.Time        // start of the newest request
 	window  int              // the most of them, where a request takes one message
 	bound   list.List[*unit] // message groups that wait for this lane
+	held    list.List[*unit] // units in Queue.waiting that this lane takes later, as its server requested
 	probing bool             // from the pause until a probe succeeded
 	probe   *Request         // under way, nil if there is none
 	lost    bool             // the transport returned an avoided lane instead of this one, until it returns this one again
 	pauses  int              // pauses so far; a request with a smaller number began before the last pause
 	cuts    int              // reductions of the window so far, likewise
 
-	recheckAt time.Time // when the bound message groups ask for their lane again
+	recheckAt time.Time // when one of the bound and held units asks for its lane again
 }
 
 func (l *Lane) paused(now time.Time) bool { return now.Before(l.PausedUntil) }

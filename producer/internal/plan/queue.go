@@ -29,7 +29,7 @@ import (
 type Queue struct {
 	loose    list.List[*unit] // loose units that can be sent, first come first
 	laneless list.List[*unit] // message groups that can be sent and whose lane is unknown
-	waiting  dueUnits         // units whose first message waits for its due time
+	waiting  dueUnits         // units whose first message waits for its due time, or for a lane that holds it
 	groups   map[string]*unit // the message groups that have messages
 	lanes    []*Lane
 
@@ -53,7 +53,7 @@ func (q *Queue) Empty() bool { return q.loose.Len()+len(q.waiting)+len(q.groups)
 type unit struct {
 	group  string // empty for a single message
 	items  list.List[*Item]
-	place  list.Link[*unit] // in Queue.loose, Queue.laneless or Lane.bound
+	place  list.Link[*unit] // in Queue.loose, Queue.laneless, Lane.bound or Lane.held
 	heapAt int              // index in Queue.waiting, -1 if it is not there
 	flying int              // messages in the request under way
 }
@@ -136,7 +136,7 @@ func (q *Queue) Remove(it *Item, now time.Time) *Request {
 	it.place.Leave()
 	it.unit = nil
 	if head && u.flying == 0 {
-		if u.items.Len() > 0 && u.heapAt < 0 && !u.items.First().Due.After(now) {
+		if next := u.items.First(); next != nil && u.heapAt < 0 && !next.Due.After(now) && !now.Before(next.Until) {
 			return nil // the next message takes its place
 		}
 		q.settle(u, now, false)
@@ -175,15 +175,50 @@ func (q *Queue) Next(now time.Time, own *Item) (Job, bool) {
 	if head := q.laneless.First(); head != nil {
 		return Job{Ask: q.askGroups(head, own)}, true
 	}
-	if head := q.loose.First(); head != nil && (!now.Before(q.askAt) || q.open(head.items.First(), now)) {
-		return Job{Ask: q.askLoose(head, now)}, true
+	for head := q.loose.First(); head != nil; head = q.loose.First() {
+		it := head.items.First()
+		if !now.Before(q.askAt) || q.open(it, now) {
+			return Job{Ask: q.askLoose(head, now)}, true
+		}
+		if it.By == nil || it.By.lost || !it.blocked(it.By, now) {
+			break
+		}
+		q.hold(head, it.By, now) // those behind it need not wait for its lane
 	}
 	for _, l := range q.lanes {
-		if l.bound.Len() > 0 && !now.Before(l.recheckAt) {
-			return Job{Ask: q.recheck(l)}, true
+		if l.bound.Len()+l.held.Len() > 0 && !now.Before(l.recheckAt) {
+			return Job{Ask: q.recheck(l, now)}, true
 		}
 	}
 	return Job{}, false
+}
+
+// hold makes a unit wait until l takes it, as the server of l requested.
+func (q *Queue) hold(u *unit, l *Lane, now time.Time) {
+	q.join(u, &l.held, l, now)
+	heap.Push(&q.waiting, u)
+}
+
+// join moves a unit that can be sent to the bound or held units of l.
+func (q *Queue) join(u *unit, units *list.List[*unit], l *Lane, now time.Time) {
+	if l.bound.Len()+l.held.Len() == 0 {
+		l.recheckAt = now.Add(recheck)
+	}
+	u.place.Leave()
+	units.PushBack(&u.place)
+}
+
+// release makes the units that wait for l ask for a lane again.
+func (q *Queue) release(l *Lane) {
+	for u := range l.bound.All {
+		u.place.Leave()
+		q.laneless.PushBack(&u.place)
+	}
+	for u := range l.held.All {
+		heap.Remove(&q.waiting, u.heapAt)
+		u.place.Leave()
+		q.sendable(u).PushBack(&u.place)
+	}
 }
 
 // lane returns the queue's record of a lane, brought up to date.
@@ -196,7 +231,7 @@ func (q *Queue) lane(info transport.Lane, now time.Time) *Lane {
 	}
 	if len(q.lanes) >= maxLanes {
 		for i, l := range q.lanes {
-			if l.flying == 0 && l.bound.Len() == 0 && !l.paused(now) {
+			if l.flying == 0 && l.bound.Len()+l.held.Len() == 0 && !l.paused(now) {
 				q.lanes = append(q.lanes[:i], q.lanes[i+1:]...)
 				break
 			}
@@ -234,9 +269,10 @@ func (q *Queue) giveBack(r *Request, it *Item, now time.Time) {
 
 // Wake moves the units that are due to where they can be sent.
 func (q *Queue) Wake(now time.Time) {
-	for len(q.waiting) > 0 && !q.waiting[0].items.First().Due.After(now) {
+	for len(q.waiting) > 0 && !q.waiting[0].at().After(now) {
 		u := q.waiting[0]
 		heap.Pop(&q.waiting)
+		u.place.Leave()
 		q.sendable(u).PushFront(&u.place)
 	}
 }
@@ -250,14 +286,14 @@ func (q *Queue) WakeAt(now time.Time) time.Time {
 		}
 	}
 	if len(q.waiting) > 0 {
-		earlier(q.waiting[0].items.First().Due)
+		earlier(q.waiting[0].at())
 	}
 	if q.loose.Len() > 0 && !q.routing { // the end of an ask wakes the units too
 		earlier(q.askAt)
 	}
 	for _, l := range q.lanes {
 		n := l.bound.Len()
-		if n > 0 && !q.routing {
+		if n+l.held.Len() > 0 && !q.routing {
 			earlier(l.recheckAt)
 		}
 		if !l.lost {

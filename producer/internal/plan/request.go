@@ -51,7 +51,7 @@ func (q *Queue) take(l *Lane, head *unit, now time.Time, alone bool) *Request {
 		}
 		if u = q.loose.First(); l.bound.Len() > 0 {
 			u = l.bound.First()
-		} else if u != nil && !avoided && l.Endpoint != "" && u.items.First().Avoid == l.Endpoint {
+		} else if u != nil && (!avoided && l.Endpoint != "" && u.items.First().Avoid == l.Endpoint || u.items.First().blocked(l, now)) {
 			break
 		}
 	}
@@ -67,7 +67,7 @@ func (r *Request) fill(u *unit, now time.Time) bool {
 	for u.items.Len() > 0 {
 		it := u.items.First()
 		s := it.Owner.Share(now)
-		if len(r.Items) > 0 && (it.Due.After(now) || !r.fits(it, s)) {
+		if len(r.Items) > 0 && (it.Due.After(now) || it.blocked(r.Lane, now) || !r.fits(it, s)) {
 			break
 		}
 		if len(r.Items) == 0 || s < r.share {
