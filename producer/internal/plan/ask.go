@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tidegate/tidegate/producer/internal/list"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -102,15 +103,25 @@ func (q *Queue) askGroups(head *unit, own *Item) *Ask {
 	return a
 }
 
-// recheck begins to ask whether the first of the units that wait for l still has that lane.
+// recheck begins to ask whether units that wait for l still have that lane: the first loose one,
+// and the first message groups.
 func (q *Queue) recheck(l *Lane, now time.Time) *Ask {
-	u := l.bound.First()
-	if u == nil {
-		u = l.held.First()
+	lists := [...]*list.List[*unit]{&l.bound, &l.held[1]}
+	var units []*unit
+	if u := l.held[0].First(); u != nil {
+		units = append(units, u)
 	}
-	a := q.newAsk(u)
-	a.of = l
-	if u.group == "" {
+	for _, groups := range lists {
+		for u := range groups.All {
+			if len(units) == maxAsk {
+				break
+			}
+			units = append(units, u)
+		}
+	}
+	a := q.newAsk(units[0])
+	a.of, a.units = l, units
+	if a.Request.MessageGroup == "" {
 		a.Request.Avoid = q.avoided(a.Head, now)
 	}
 	return a
@@ -134,20 +145,21 @@ func (q *Queue) Routed(a *Ask, lanes []transport.Lane, now time.Time, own *Item)
 	if a.of != nil {
 		a.of.recheckAt = now.Add(recheck)
 	}
-	if len(lanes) == 0 {
-		return nil
-	}
-	if q.lane(lanes[0], now) != a.of && a.of != nil && !slices.Contains(a.Request.Avoid, lanes[0].Endpoint) {
-		q.release(a.of) // the others may have another lane too
-	}
-	if a.units[0].group == "" {
-		return q.routedLoose(a, q.lane(lanes[0], now), now, own)
-	}
 	for i, info := range lanes {
-		q.bind(a.units[i], q.lane(info, now), now)
+		if l := q.lane(info, now); a.of != nil && a.of != l && (a.units[i].group != "" || !slices.Contains(a.Request.Avoid, l.Endpoint)) {
+			q.release(a.of) // the others may have another lane too
+		}
 	}
-	if own == nil {
-		return nil // Next forms the requests
+	var r *Request
+	for i, info := range lanes {
+		if l := q.lane(info, now); a.units[i].group != "" {
+			q.bind(a.units[i], l, now)
+		} else {
+			r = q.routedLoose(a, l, now, own)
+		}
+	}
+	if r != nil || own == nil || len(lanes) == 0 {
+		return r // Next forms the requests
 	}
 	l := q.lane(lanes[0], now)
 	if l.bound.Len() == 1 && l.bound.First() == own.unit && l.takes(1+q.loose.Len(), now) {
@@ -169,13 +181,16 @@ func (q *Queue) bind(u *unit, l *Lane, now time.Time) {
 
 // routedLoose passes the lane of a loose unit to the queue.
 func (q *Queue) routedLoose(a *Ask, l *Lane, now time.Time, own *Item) *Request {
-	if slices.Contains(a.Request.Avoid, l.Endpoint) { // the transport has no other lane at present
+	none := l.Endpoint == "" || slices.Contains(a.Request.Avoid, l.Endpoint) // the transport has no other lane
+	if none {
 		for _, other := range q.lanes {
 			other.lost = other.lost || other != l && !slices.Contains(a.Request.Avoid, other.Endpoint)
 		}
 	}
 	if !l.takes(q.loose.Len(), now) {
-		q.askAt = now.Add(recheck)
+		if none { // otherwise the lane has become busy since, and the next ask avoids it
+			q.askAt = now.Add(recheck)
+		}
 		return nil
 	}
 	head := a.units[0]

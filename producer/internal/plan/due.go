@@ -18,7 +18,7 @@ func (h dueUnits) Swap(i, j int) {
 // unit, at the end of the requested wait.
 func (u *unit) at() time.Time {
 	it := u.items.First()
-	if it.By != nil && u.place.In(&it.By.held) {
+	if it.By != nil && u.place.In(it.By.holding(u)) {
 		return it.Until
 	}
 	return it.Due

@@ -32,19 +32,30 @@ type Lane struct {
 	PausedUntil time.Time
 	Throttle    error // the error that caused the pause
 
-	flying  int              // requests under way
-	recent  int              // units in recent requests: the largest number, reduced by each request
-	begun   time.Time        // start of the newest request
-	window  int              // the most of them, where a request takes one message
-	bound   list.List[*unit] // message groups that wait for this lane
-	held    list.List[*unit] // units in Queue.waiting that this lane takes later, as its server requested
-	probing bool             // from the pause until a probe succeeded
-	probe   *Request         // under way, nil if there is none
-	lost    bool             // the transport returned an avoided lane instead of this one, until it returns this one again
-	pauses  int              // pauses so far; a request with a smaller number began before the last pause
-	cuts    int              // reductions of the window so far, likewise
+	flying  int                 // requests under way
+	recent  int                 // units in recent requests: the largest number, reduced by each request
+	begun   time.Time           // start of the newest request
+	window  int                 // the most of them, where a request takes one message
+	bound   list.List[*unit]    // message groups that wait for this lane
+	held    [2]list.List[*unit] // loose units and message groups in Queue.waiting that this lane takes later, as its server requested
+	probing bool                // from the pause until a probe succeeded
+	probe   *Request            // under way, nil if there is none
+	lost    bool                // the transport returned an avoided lane instead of this one, until it returns this one again
+	pauses  int                 // pauses so far; a request with a smaller number began before the last pause
+	cuts    int                 // reductions of the window so far, likewise
 
 	recheckAt time.Time // when one of the bound and held units asks for its lane again
+}
+
+// waiting returns the number of units that wait for this lane alone.
+func (l *Lane) waiting() int { return l.bound.Len() + l.held[0].Len() + l.held[1].Len() }
+
+// holding returns the list for a unit that the lane takes later.
+func (l *Lane) holding(u *unit) *list.List[*unit] {
+	if u.group == "" {
+		return &l.held[0]
+	}
+	return &l.held[1]
 }
 
 func (l *Lane) paused(now time.Time) bool { return now.Before(l.PausedUntil) }

@@ -186,7 +186,7 @@ func (q *Queue) Next(now time.Time, own *Item) (Job, bool) {
 		q.hold(head, it.By, now) // those behind it need not wait for its lane
 	}
 	for _, l := range q.lanes {
-		if l.bound.Len()+l.held.Len() > 0 && !now.Before(l.recheckAt) {
+		if l.waiting() > 0 && !now.Before(l.recheckAt) {
 			return Job{Ask: q.recheck(l, now)}, true
 		}
 	}
@@ -195,13 +195,13 @@ func (q *Queue) Next(now time.Time, own *Item) (Job, bool) {
 
 // hold makes a unit wait until l takes it, as the server of l requested.
 func (q *Queue) hold(u *unit, l *Lane, now time.Time) {
-	q.join(u, &l.held, l, now)
+	q.join(u, l.holding(u), l, now)
 	heap.Push(&q.waiting, u)
 }
 
 // join moves a unit that can be sent to the bound or held units of l.
 func (q *Queue) join(u *unit, units *list.List[*unit], l *Lane, now time.Time) {
-	if l.bound.Len()+l.held.Len() == 0 {
+	if l.waiting() == 0 {
 		l.recheckAt = now.Add(recheck)
 	}
 	u.place.Leave()
@@ -214,10 +214,12 @@ func (q *Queue) release(l *Lane) {
 		u.place.Leave()
 		q.laneless.PushBack(&u.place)
 	}
-	for u := range l.held.All {
-		heap.Remove(&q.waiting, u.heapAt)
-		u.place.Leave()
-		q.sendable(u).PushBack(&u.place)
+	for i := range l.held {
+		for u := range l.held[i].All {
+			heap.Remove(&q.waiting, u.heapAt)
+			u.place.Leave()
+			q.sendable(u).PushBack(&u.place)
+		}
 	}
 }
 
@@ -231,7 +233,7 @@ func (q *Queue) lane(info transport.Lane, now time.Time) *Lane {
 	}
 	if len(q.lanes) >= maxLanes {
 		for i, l := range q.lanes {
-			if l.flying == 0 && l.bound.Len()+l.held.Len() == 0 && !l.paused(now) {
+			if l.flying == 0 && l.waiting() == 0 && !l.paused(now) {
 				q.lanes = append(q.lanes[:i], q.lanes[i+1:]...)
 				break
 			}
@@ -293,7 +295,7 @@ func (q *Queue) WakeAt(now time.Time) time.Time {
 	}
 	for _, l := range q.lanes {
 		n := l.bound.Len()
-		if n+l.held.Len() > 0 && !q.routing {
+		if l.waiting() > 0 && !q.routing {
 			earlier(l.recheckAt)
 		}
 		if !l.lost {
