@@ -71,6 +71,10 @@ func (q *ReceiveRequest) poll(group, topic string, least, most time.Duration) (b
 
 // ReceiveMessages receives messages of a topic for a group: once, or as a stream of lines if the
 // client accepts that.
+//
+// It releases the messages if the client was gone before the response, or if the response could not
+// be written. The end of a connection after the write says nothing: a client that has read its
+// response may close the connection.
 func (h *Handlers) ReceiveMessages(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	client, err := httpClient(r)
 	if err != nil {
@@ -111,6 +115,9 @@ func (h *Handlers) ReceiveMessages(w http.ResponseWriter, r *http.Request) (int,
 		Messages []web.Delivery `json:"messages"`
 	}{from.json(ds)})
 	if err == nil {
+		err = r.Context().Err()
+	}
+	if err == nil {
 		w.Header().Set("Content-Type", web.TypeJSON)
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.Header().Set("Content-Length", strconv.Itoa(len(answer)))
@@ -120,9 +127,6 @@ func (h *Handlers) ReceiveMessages(w http.ResponseWriter, r *http.Request) (int,
 		if errors.Is(err, http.ErrNotSupported) {
 			err = nil // all of it is sent when this returns
 		}
-	}
-	if err == nil {
-		err = r.Context().Err()
 	}
 	if err != nil {
 		h.Release(r.Context(), ds) // the client did not get them
@@ -220,8 +224,8 @@ func (f *receiving) stream(w http.ResponseWriter, r *http.Request, req *ReceiveR
 			if err = held.Resize(held.Bytes(), true); err != nil {
 				break
 			}
-			if err = web.Write(out, f.json(ds)...); err == nil {
-				err = r.Context().Err()
+			if err = r.Context().Err(); err == nil {
+				err = web.Write(out, f.json(ds)...)
 			}
 			last, left = time.Now(), left-len(ds)
 		case h.isDraining():
