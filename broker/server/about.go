@@ -2,7 +2,9 @@ package server
 
 import (
 	_ "embed" // for openapiYAML
+	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/metrics"
@@ -29,10 +31,39 @@ func (s *Server) healthz(http.ResponseWriter, *http.Request) (int, any, error) {
 	return http.StatusOK, state{"ok"}, nil
 }
 
+// unreadyFor is how long GET /readyz responds with 503 after the store failed to read or write. The
+// state ends by itself: a client or load balancer that stays away would otherwise never end it.
+const unreadyFor = 30 * time.Second
+
+// storeFailed records that a request failed because the store could not read or write.
+func (s *Server) storeFailed(cause error) { s.failure.Store(&storeFailure{cause, time.Now()}) }
+
+// A storeFailure is the last failed read or write of the store that a request met.
+type storeFailure struct {
+	cause error
+	at    time.Time
+}
+
+// recentFailure returns the error of the last failed read or write if it is recent. The engine's
+// Healthy knows only failures that end all writes.
+func (s *Server) recentFailure() error {
+	f := s.failure.Load()
+	if f == nil || time.Since(f.at) >= unreadyFor {
+		return nil
+	}
+	return &tidegate.Error{
+		Code: tidegate.CodeInternalServerError, Err: f.cause,
+		Message: fmt.Sprintf("a request failed %v ago, because the broker could not read or write its data", time.Since(f.at).Round(time.Second)),
+	}
+}
+
 func (s *Server) readyz(http.ResponseWriter, *http.Request) (int, any, error) {
 	err := s.b.Healthy()
 	if err == nil && s.isDraining() {
 		err = tidegate.ErrClosed
+	}
+	if err == nil {
+		err = s.recentFailure()
 	}
 	if err != nil {
 		return 0, nil, &web.NotReady{Cause: err}

@@ -255,12 +255,22 @@ func TestBodiesNeedRights(t *testing.T) {
 	if _, err := e.b.PutGroup(t.Context(), "g", broker.GroupConfig{}); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := e.b.Rewind(t.Context(), "g", "normal", broker.Position{Earliest: true}); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		method, path, body string
 		status             int
 	}{
 		{"POST", "/v1/groups/g/rewind", `{"topic":"fifo","to":"earliest"}`, 200},
 		{"POST", "/v1/groups/g/rewind", `{"topic":"normal","to":"earliest"}`, 403},
+		{"GET", "/v1/groups/g/parked?topic=fifo", "", 200},
+		{"GET", "/v1/groups/g/parked?topic=normal", "", 403},
+		{"GET", "/v1/groups/g/parked", "", 403}, // g has received from normal too
+		{"POST", "/v1/groups/g/parked/redrive", `{"topic":"fifo"}`, 200},
+		{"POST", "/v1/groups/g/parked/redrive", `{"topic":"normal"}`, 403},
+		{"POST", "/v1/groups/g/parked/redrive", `{"topic":"nowhere"}`, 403},
+		{"POST", "/v1/groups/g/parked/redrive", `{}`, 403},
 		{"POST", "/v1/groups/g/dead-letters/redrive", `{"to":"fifo"}`, 200},
 		{"POST", "/v1/groups/g/dead-letters/redrive", `{"to":"normal"}`, 403},
 		{"POST", "/v1/groups/g/dead-letters/redrive", `{"topic":"fifo"}`, 200},
@@ -270,6 +280,8 @@ func TestBodiesNeedRights(t *testing.T) {
 		{"GET", "/v1/groups/g/dead-letters?dead_letter_topic=%25DLQ%25g", "", 404},
 		{"GET", "/v1/groups/g/dead-letters?dead_letter_topic=again", "", 404},
 		{"GET", "/v1/groups/g/dead-letters?dead_letter_topic=normal", "", 403},
+		{"GET", "/v1/groups/g/dead-letters?dead_letter_topic=fifo", "", 200},             // it may observe,
+		{"GET", "/v1/groups/g/dead-letters?dead_letter_topic=fifo&bodies=true", "", 403}, // and not receive
 		{"GET", "/v1/groups/g/dead-letters?dead_letter_topic=nowhere", "", 403},
 		{"DELETE", "/v1/groups/g/dead-letters?all=true&dead_letter_topic=fifo", "", 200},
 		{"DELETE", "/v1/groups/g/dead-letters?all=true&dead_letter_topic=normal", "", 403},

@@ -55,7 +55,9 @@ var routeTable = []struct{ route, own, foreign string }{
 	{"POST /v1/groups/{group}/rewind", "ao", "a"},
 	{"GET /v1/groups/{group}/parked", "mao", theServers},
 	{"POST /v1/groups/{group}/parked/redrive", "ao", "a"},
-	{"GET /v1/groups/{group}/dead-letters", "c", ""}, // it shows bodies, as a receive does
+	{"GET /v1/groups/{group}/dead-letters", "cmao", theServers},
+	{"GET /v1/groups/{group}/dead-letters?bodies=true", "c", ""}, // as a receive
+	{"GET /v1/groups/{group}/dead-letters?text=true", "c", ""},
 	{"DELETE /v1/groups/{group}/dead-letters", "ao", "a"},
 	{"POST /v1/groups/{group}/dead-letters/redrive", "a", "a"}, // it sends to whatever topics they came from
 	{"GET /v1/throttle", theServers, theServers},

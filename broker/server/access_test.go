@@ -390,3 +390,19 @@ func BenchmarkAccess(b *testing.B) {
 		})
 	}
 }
+
+// A consumer's settings may name only topics that it may receive from. Its group alone is not
+// sufficient.
+func TestSubscriptionsNeedRights(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{Access: someAccess()})
+		for topic, want := range map[string]tidegate.Code{"normal": tidegate.CodeOK, "fifo": tidegate.CodeForbidden} {
+			ctx, cancel := context.WithCancel(signed(t.Context(), "consumer"))
+			r, err := e.says(ctx, subscriber(topic))
+			cancel()
+			if err != nil || tidegate.Code(r.GetStatus().GetCode()) != want {
+				t.Errorf("a subscription of %s: %v, %v; want code %d", topic, r.GetStatus(), err, want)
+			}
+		}
+	})
+}

@@ -234,7 +234,8 @@ func (s *Server) answer(ctx context.Context, op string, err error) (*rmqpb.Statu
 		return nil, status.FromContextError(ctx.Err()).Err()
 	case known && e.Code != 0:
 		if e.Code == tidegate.CodeInternalServerError && e.Err != nil && !errors.Is(err, tidegate.ErrClosed) {
-			s.logFailure(ctx, "request failed", "operation", op, "error", err) // the disk, most likely
+			s.storeFailed(e.Err) // the disk, most likely
+			s.logFailure(ctx, "request failed", "operation", op, "error", err)
 		}
 		return wire.StatusOf(e), nil
 	case ctx.Err() != nil:

@@ -209,7 +209,11 @@ func (s *Server) run(rt route) http.HandlerFunc {
 		if e, ok := errors.AsType[*tidegate.Error](err); err != nil && (!ok || e.Code == 0) && r.Context().Err() != nil || gaveUp(r.Context(), err) {
 			cut = true // the client gave up: it reads no answer
 		}
-		if !cut && err != nil && refusal.CodeOf(err) == tidegate.CodeInternalServerError && !errors.Is(err, tidegate.ErrClosed) {
+		_, known := errors.AsType[*web.NotReady](err) // it was logged when it happened
+		if !cut && !known && err != nil && refusal.CodeOf(err) == tidegate.CodeInternalServerError && !errors.Is(err, tidegate.ErrClosed) {
+			if e, ok := errors.AsType[*tidegate.Error](err); ok && e.Err != nil {
+				s.storeFailed(e.Err)
+			}
 			s.logFailure(r.Context(), "HTTP request failed", "operation", rt.op, "method", r.Method, "path", r.URL.Path, "error", err)
 		}
 		w.allow()

@@ -93,6 +93,8 @@ type Server struct {
 	places *transit.Budget // of requests over gRPC, from their headers on
 	slow   atomic.Int64    // connections closed because their clients were too slow
 
+	failure atomic.Pointer[storeFailure] // the last; nil: none
+
 	stopChecks   func() // no check comes from the engine any more
 	stopSettings func() // no change of settings likewise
 

@@ -180,6 +180,29 @@ func TestExposed(t *testing.T) {
 	}
 }
 
+// A configuration by which other machines can administer the broker without credentials is legal,
+// and logged as a warning.
+func TestOpenToAll(t *testing.T) {
+	const far, keys = "tls: {cert: c, key: k}\nhttp: 0.0.0.0:1\n", "access:\n  keys: {k: {secret: s}}\n"
+	const admin, send = "  anonymous:\n  - {actions: [send], topics: ['*']}\n  - {actions: [admin], topics: ['*'], groups: ['*']}\n", "  anonymous: [{actions: [send], topics: ['*']}]\n"
+	for text, want := range map[string]string{
+		far + keys:             "",
+		far + keys + send:      "",
+		far + keys + admin:     "f:7: access.anonymous",
+		keys + admin:           "",
+		"":                     "",
+		far + "insecure: true": "no access keys",
+	} {
+		c, err := merge("f", []byte(text), nil, nil)
+		if err != nil {
+			t.Fatalf("%q: %v", text, err)
+		}
+		if got := c.openToAll(c.settings); (got == "") != (want == "") || !strings.Contains(got, want) {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
+
 func client(t *testing.T, p *process, key, secret string) *rocketmq.Client {
 	t.Helper()
 	c, err := rocketmq.New(p.grpc, rocketmq.Options{Credentials: rocketmq.Credentials{AccessKey: key, SecretKey: secret}})

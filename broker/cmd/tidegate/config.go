@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"maps"
 	"net"
 	"os"
@@ -123,14 +124,38 @@ func (c *config) exposed(s *settings) (bad faults) {
 		return nil
 	}
 	for _, a := range []struct{ key, value string }{{"grpc", s.grpc}, {"http", s.http}} {
-		host, _, err := net.SplitHostPort(a.value)
-		if ip := net.ParseIP(host); err == nil && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		if public(a.value) {
 			bad = append(bad, faultf(c.from[a.key], "is %q, which other machines could use without keys or verified TLS; "+
 				"give a loopback address such as 127.0.0.1, or set tls.cert, tls.key and access.keys and leave tls.allow_plain_text false, "+
 				"or add --insecure (in a file insecure: true)", a.value))
 		}
 	}
 	return bad
+}
+
+// public reports whether other machines can reach an address.
+func public(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	ip := net.ParseIP(host)
+	return err == nil && host != "localhost" && (ip == nil || !ip.IsLoopback())
+}
+
+// openToAll returns a warning if other machines can administer the broker without credentials, and
+// "" otherwise. That is legal, and rarely intended.
+func (c *config) openToAll(s *settings) string {
+	if !public(s.grpc) && !public(s.http) {
+		return ""
+	}
+	if len(c.keys) == 0 {
+		return "every client of the network has all permissions, because there are no access keys; give access.keys, or listen on a loopback address"
+	}
+	for i, r := range c.anonymous {
+		if slices.Contains(r.Actions, server.ActionAdmin) {
+			at := c.from[path("access", fmt.Sprintf("anonymous[%d]", i+1))]
+			return fmt.Sprintf("%s: access.anonymous lets every client of the network administer the broker without credentials; remove the action admin, or listen on a loopback address", at.comment())
+		}
+	}
+	return ""
 }
 
 // checkTLS refuses settings that go only with others.

@@ -164,6 +164,9 @@ func (r *reloader) reload(ctx context.Context) {
 	if len(later) > 0 {
 		r.logger.Warn("changed settings need a restart", "file", r.file, "keys", later)
 	}
+	if text := c.openToAll(&next); text != "" {
+		r.logger.Warn(text)
+	}
 	before := r.declared
 	r.declared = c.declared()
 	gone := slices.DeleteFunc(before, func(name string) bool { return slices.Contains(r.declared, name) })

@@ -148,6 +148,9 @@ func serve(ctx context.Context, cfg *config, o serveOptions) (err error) {
 	if err != nil {
 		return err
 	}
+	if text := cfg.openToAll(s); text != "" {
+		logger.Warn(text)
+	}
 	certificates, err := s.certificates(logger)
 	if err != nil {
 		return err

@@ -20,6 +20,7 @@ const (
 	kindSigned
 	kindSend
 	kindReceive
+	kindBrowse
 	kindAsGroup
 	kindUse
 	kindTopic
@@ -38,6 +39,10 @@ func ToSend(topic string) Need { return Need{kind: kindSend, topic: topic} }
 
 // ToReceive is the need to receive from a topic as a group, or to settle such a delivery.
 func ToReceive(topic, group string) Need { return Need{kind: kindReceive, topic: topic, group: group} }
+
+// ToBrowse is the need to list messages of a topic for a group without their bodies. The permission
+// to observe the group on the topic is sufficient, and so is the permission to receive.
+func ToBrowse(topic, group string) Need { return Need{kind: kindBrowse, topic: topic, group: group} }
 
 // AsGroup is the need to be a consumer of a group, in any topic.
 func AsGroup(group string) Need { return Need{kind: kindAsGroup, group: group} }
@@ -71,6 +76,8 @@ func (n Need) String() string {
 		return fmt.Sprintf("send to topic %.130q", n.topic)
 	case kindReceive:
 		return fmt.Sprintf("receive from topic %.130q as group %.130q", n.topic, n.group)
+	case kindBrowse:
+		return fmt.Sprintf("observe topic %.130q as group %.130q", n.topic, n.group)
 	case kindAsGroup:
 		return fmt.Sprintf("receive as group %.130q", n.group)
 	case kindUse:
@@ -111,6 +118,8 @@ func (r Rule) allows(n Need) bool {
 		return r.has(Send) && matchAny(r.Topics, n.topic)
 	case kindReceive:
 		return r.has(Receive) && matchAny(r.Groups, n.group) && r.receivable(n.topic)
+	case kindBrowse:
+		return (r.has(Receive) || r.has(Observe)) && matchAny(r.Groups, n.group) && r.receivable(n.topic)
 	case kindAsGroup:
 		return r.has(Receive) && matchAny(r.Groups, n.group)
 	case kindUse:
@@ -138,8 +147,9 @@ func (r Rule) has(a Action) bool {
 // transactions: half messages of all topics, so no group's own.
 const abandoned = "TRANS_CHECK_MAX_TIME_TOPIC"
 
-// receivable reports whether the rule lets its groups receive from a topic. The dead letters of a
-// group were messages of the group, so a permission to receive as the group includes them.
+// receivable reports whether the rule lets its groups receive from a topic, or browse it. The dead
+// letters of a group were messages of the group, so a permission to receive as the group includes
+// them.
 func (r Rule) receivable(topic string) bool {
 	if matchAny(r.Topics, topic) {
 		return true

@@ -48,6 +48,19 @@ func (h *Handlers) permitLettersIn(r *http.Request, topic string, need access.Ne
 	return h.gate.Permit(r, need)
 }
 
+// permitLetters rejects a list of dead letters in the topic in, or in the group's own for "".
+// Bodies need the permission to receive.
+func (h *Handlers) permitLetters(r *http.Request, in string, bodies bool) error {
+	group := r.PathValue("group")
+	if !bodies {
+		return h.permitLettersIn(r, in, access.ToBrowse(in, group))
+	}
+	if err := h.gate.Permit(r, access.ToReceive(tidegate.DeadLetterTopic(group), group)); err != nil {
+		return err
+	}
+	return h.permitLettersIn(r, in, access.ToReceive(in, group))
+}
+
 // ListDeadLetters returns dead letters of a group, without bodies unless the query has bodies or
 // text.
 func (h *Handlers) ListDeadLetters(_ http.ResponseWriter, r *http.Request) (int, any, error) {
@@ -57,7 +70,7 @@ func (h *Handlers) ListDeadLetters(_ http.ResponseWriter, r *http.Request) (int,
 	if q.Err != nil {
 		return 0, nil, q.Err
 	}
-	if err := h.permitLettersIn(r, letters.In, access.ToReceive(letters.In, r.PathValue("group"))); err != nil {
+	if err := h.permitLetters(r, letters.In, bodies || text); err != nil {
 		return 0, nil, err
 	}
 	page, err := h.engine.DeadLetters(r.PathValue("group"), letters)

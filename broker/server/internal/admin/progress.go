@@ -85,14 +85,38 @@ func (h *Handlers) ListParked(_ http.ResponseWriter, r *http.Request) (int, any,
 	if q.Err != nil {
 		return 0, nil, q.Err
 	}
+	if err := h.permitTopic(r, access.Observe, parked.Topic); err != nil {
+		return 0, nil, err
+	}
 	page, err := h.engine.Parked(r.PathValue("group"), parked)
 	return http.StatusOK, page, err
+}
+
+// permitTopic rejects a request about parked message groups unless the key has the right for the
+// group on the topic, or on each topic of the group if the request names none.
+func (h *Handlers) permitTopic(r *http.Request, a access.Action, topic string) error {
+	group := r.PathValue("group")
+	if topic != "" {
+		return h.gate.Permit(r, access.OnBoth(a, topic, group))
+	}
+	g, err := h.engine.Group(group)
+	if err != nil {
+		return nil //nolint:nilerr // the engine reports it
+	}
+	needs := make([]access.Need, len(g.Topics))
+	for i := range g.Topics {
+		needs[i] = access.OnBoth(a, g.Topics[i].Topic, group)
+	}
+	return h.gate.Permit(r, needs...)
 }
 
 // RedriveParked has parked message groups delivered again.
 func (h *Handlers) RedriveParked(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	var req ParkedRedriveRequest
 	if err := web.ReadJSON(w, r, &req); err != nil {
+		return 0, nil, err
+	}
+	if err := h.permitTopic(r, access.Admin, req.Topic); err != nil {
 		return 0, nil, err
 	}
 	done, err := h.engine.RedriveParked(r.Context(), r.PathValue("group"), broker.ParkedSelection(req))

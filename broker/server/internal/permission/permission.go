@@ -119,7 +119,7 @@ var Routes = map[string]func(r *http.Request) []access.Need{
 	"POST /v1/groups/{group}/rewind":               onGroup(access.Admin),
 	"GET /v1/groups/{group}/parked":                onGroup(access.Observe),
 	"POST /v1/groups/{group}/parked/redrive":       onGroup(access.Admin),
-	"GET /v1/groups/{group}/dead-letters":          readDeadLetters,
+	"GET /v1/groups/{group}/dead-letters":          listDeadLetters,
 	"POST /v1/groups/{group}/dead-letters/redrive": moveDeadLetters,
 	"DELETE /v1/groups/{group}/dead-letters":       moveDeadLetters,
 	"GET /v1/throttle":                             onServer(access.Observe),
@@ -138,11 +138,11 @@ func toReceive(r *http.Request) []access.Need {
 
 func asGroup(r *http.Request) []access.Need { return need(access.AsGroup(r.PathValue("group"))) }
 
-// readDeadLetters is the need to browse dead letters: to receive from the dead letter topic of the
-// group.
-func readDeadLetters(r *http.Request) []access.Need {
+// listDeadLetters is the need to list dead letters without their bodies. Package admin asks for
+// the permission to receive if the request has bodies.
+func listDeadLetters(r *http.Request) []access.Need {
 	group := r.PathValue("group")
-	return need(access.ToReceive(tidegate.DeadLetterTopic(group), group))
+	return need(access.ToBrowse(tidegate.DeadLetterTopic(group), group))
 }
 
 // moveDeadLetters is to take dead letters out of there. Abandoned transactions
