@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/tidegate/tidegate/broker/internal/access"
@@ -52,4 +53,9 @@ func (s *Server) SetAccess(c AccessConfig) error {
 	s.gate.Begin(p)
 	s.sessions.EndPolls(session.ErrNewRules)
 	return nil
+}
+
+// origin returns a function that returns the origin of a client's request, for package session.
+func (s *Server) origin(ctx context.Context, client string) func() string {
+	return func() string { return s.gate.Origin(ctx, client) }
 }

@@ -178,7 +178,7 @@ func (s *Server) poll(ctx context.Context, client string, under *gate.Regime, re
 	}
 	defer place.Release()
 	h.Release() // the place has its bytes too
-	parked, c, unpark, err := s.sessions.Park(ctx, client)
+	parked, c, unpark, err := s.sessions.Park(ctx, client, s.origin(ctx, client))
 	if err != nil {
 		return nil, err
 	}

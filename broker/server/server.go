@@ -139,7 +139,7 @@ func newServer(b engine, o Options) (*Server, error) {
 		draining:  make(chan struct{}),
 		requests:  metrics.NewRequests(),
 		gate:      gate.New(o.Logger, permission.OfRPC, permission.BeforeBody, o.hosts()),
-		sessions:  session.New(b.Forget),
+		sessions:  session.New(settingsOf(memoryLimit()), b.Forget),
 		bodies:    transit.New("memory for requests and responses", o.MaxTransitBytes, patience),
 		parked:    transit.New("memory for waiting receives", o.MaxParkedBytes, 0),
 		places:    transit.New("memory for requests under way", placesOf(o.MaxParkedBytes), 0),

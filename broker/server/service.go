@@ -175,10 +175,11 @@ var description = grpc.ServiceDesc{
 func (r *rpc[Q, R]) method() grpc.MethodDesc {
 	return grpc.MethodDesc{MethodName: r.op, Handler: func(srv any, ctx context.Context, _ func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 		s, _ := srv.(*Server)
-		place, err := s.place(ctx)
+		place, ended, err := s.place(ctx)
 		if err != nil {
 			return nil, err
 		}
+		defer ended()
 		resp, err := r.serve(s, transit.WithPlace(ctx, place))
 		if err != nil {
 			place.End()
@@ -192,10 +193,11 @@ func (r *rpc[Q, R]) method() grpc.MethodDesc {
 func streamed(f func(*Server, grpc.ServerStream) error) grpc.StreamHandler {
 	return func(srv any, stream grpc.ServerStream) error {
 		s, _ := srv.(*Server)
-		place, err := s.place(stream.Context())
+		place, ended, err := s.place(stream.Context())
 		if err != nil {
 			return err
 		}
+		defer ended()
 		defer place.End()
 		conn := sniff.InfoOf(stream.Context()).Link.Limit()
 		defer conn.End()

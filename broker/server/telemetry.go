@@ -121,7 +121,7 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 				return err
 			}
 			last = p
-			c, err := s.sessions.Attach(id, t, p, in.GetPublishing().GetTopics())
+			c, err := s.sessions.Attach(id, s.origin(ctx, id), t, p, in.GetPublishing().GetTopics())
 			if err != nil {
 				return refuseStream(stream, err)
 			}

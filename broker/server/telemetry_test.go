@@ -174,7 +174,7 @@ func TestTelemetryOfOneClientTooMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, Options{})
 		for i := range session.MaxClients {
-			_, _, unpark, err := e.s.sessions.Park(t.Context(), fmt.Sprint(i))
+			_, _, unpark, err := e.s.sessions.Park(t.Context(), fmt.Sprint(i), func() string { return "here" })
 			if err != nil {
 				t.Fatal(err)
 			}

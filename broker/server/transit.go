@@ -3,11 +3,13 @@ package server
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"math"
 	"net"
 	"net/http"
 	"runtime/debug"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -16,6 +18,7 @@ import (
 	"google.golang.org/grpc/tap"
 
 	"github.com/tidegate/tidegate/broker/internal/connlimit"
+	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/server/internal/sniff"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
@@ -32,11 +35,12 @@ const (
 	// mostParked is the most that a parked receive takes, with the largest request and headers.
 	mostParked = parkedSize + 3*wire.MaxSmallRequest + maxHeaderSize
 
-	// parkedPart and bodyPart are the budgets' parts of the memory that Go may use, and mostMemory
-	// bounds each where there is more than enough.
-	bodyPart   = 4
-	parkedPart = 8
-	mostMemory = 1 << 30
+	// bodyPart and parkedPart are the budgets' parts of the memory that Go may use, settingsPart is
+	// that of the settings of clients, and mostMemory bounds each where there is more than enough.
+	bodyPart     = 4
+	parkedPart   = 8
+	settingsPart = 16
+	mostMemory   = 1 << 30
 
 	// unknownMemory is used as the memory for Go if there is no limit.
 	unknownMemory = 1 << 30
@@ -65,6 +69,10 @@ func (o *Options) fitMemory(memory int64, maxBody int) error {
 	return nil
 }
 
+// settingsOf returns how many bytes the settings of all clients may have, of the memory that Go may
+// use.
+func settingsOf(memory int64) int { return int(min(memory/settingsPart, session.MaxSettingsBytes)) }
+
 // memoryLimit returns how much memory Go may use, in bytes: see GOMEMLIMIT.
 func memoryLimit() int64 { return debug.SetMemoryLimit(-1) }
 
@@ -73,7 +81,8 @@ func memoryLimit() int64 { return debug.SetMemoryLimit(-1) }
 //
 //   - gRPC takes no more requests of one connection at a time than maxStreams, or half of the
 //     places.
-//   - Reading from connections pauses while too many handlers have not begun, see sniff.Link.
+//   - Reading from a connection pauses while too many handlers have not begun, some of them its
+//     own, and while its client cancels too many streams, see sniff.Link.
 //   - A request whose handler begins takes a place of all connections' budget, and is refused if
 //     there is none. It has its place until gRPC has written the response, whether the handler
 //     has returned or not, and what the response takes in the budget of bodies as long. So
@@ -94,20 +103,28 @@ const (
 // many as receives may wait, so that these leave places for other requests.
 func placesOf(maxParked int64) int64 { return max(maxParked, leastPlaces*placeSize) }
 
-// place takes the place of a request over gRPC whose handler begins. Its error is a status of gRPC,
-// which needs no place itself.
-func (s *Server) place(ctx context.Context) (*transit.Place, error) {
+// place takes the place of a request over gRPC whose handler begins. The caller calls ended when
+// the handler ends. The error is a status of gRPC, which needs no place itself.
+func (s *Server) place(ctx context.Context) (p *transit.Place, ended func(), err error) {
 	var peer transit.Peer
-	link := sniff.InfoOf(ctx).Link
+	link, began := sniff.InfoOf(ctx).Link, time.Now()
 	if link != nil {
 		peer = link
 	}
-	p, err := s.places.Take(peer, placeSize)
 	link.Begun()
-	if err != nil {
-		return nil, status.Error(codes.Unavailable, err.Error())
+	ended = func() {
+		if errors.Is(ctx.Err(), context.Canceled) && time.Since(began) < sniff.ResetTime {
+			link.Reset()
+		}
 	}
-	return p, nil
+	if ctx.Err() != nil {
+		ended()
+		return nil, nil, status.FromContextError(ctx.Err()).Err()
+	}
+	if p, err = s.places.Take(peer, placeSize); err != nil {
+		return nil, nil, status.Error(codes.Unavailable, err.Error())
+	}
+	return p, ended, nil
 }
 
 // A placedStream keeps the place of the request until gRPC has written the response.

@@ -71,6 +71,9 @@ func TestAttackedProcessServesOthers(t *testing.T) {
 		{"small responses that are not read", func(ctx context.Context, t *testing.T, p *process) error {
 			return unreadRoutes(ctx, t, p, scaled(200), 1000)
 		}},
+		{"streams that are reset at once", func(ctx context.Context, t *testing.T, p *process) error {
+			return rapidResets(ctx, t, p, 8)
+		}},
 	} {
 		t.Run(attack.name, func(t *testing.T) {
 			t.Setenv("GOMEMLIMIT", attackGo)
@@ -289,6 +292,32 @@ func unreadRoutes(ctx context.Context, t *testing.T, p *process, conns, streams 
 			_ = c.Write(id, rawclient.Message(len(raw), raw), true)
 		}
 	})
+}
+
+// rapidResets opens streams and cancels them at once, as fast as the server reads, until ctx ends.
+// It connects again when the server closes a connection (CVE-2023-44487).
+func rapidResets(ctx context.Context, t *testing.T, p *process, conns int) error {
+	for range conns {
+		go func() {
+			for ctx.Err() == nil {
+				raw, err := new(net.Dialer).DialContext(ctx, "tcp", p.grpc)
+				if err != nil {
+					continue
+				}
+				stop := context.AfterFunc(ctx, func() { raw.Close() })
+				c, err := rawclient.New(raw, 1<<20)
+				for err == nil {
+					var id uint32
+					if id, err = c.Open(rpcs+"QueryRoute", "x-mq-client-id", "attacker"); err == nil {
+						err = c.Reset(id)
+					}
+				}
+				stop()
+				raw.Close()
+			}
+		}()
+	}
+	return nil
 }
 
 // flood has many connections with many requests each.

@@ -130,6 +130,14 @@ func (c *Conn) Open(path string, headers ...string) (id uint32, err error) {
 	return id, c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: c.headers.Bytes(), EndHeaders: true})
 }
 
+// Reset cancels a stream.
+func (c *Conn) Reset(id uint32) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.windows, id)
+	return c.framer.WriteRSTStream(id, http2.ErrCodeCancel)
+}
+
 // ErrEnded is returned for a stream that the server has ended.
 var ErrEnded = errors.New("the server closed the stream")
 

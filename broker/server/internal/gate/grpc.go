@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"fmt"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -158,6 +159,38 @@ func clientID(ctx context.Context, who *access.Identity) (string, error) {
 			fmt.Sprintf("the header %s has %d bytes; the limit is %d", wire.HeaderClientID, len(id), MaxClientID))
 	}
 	return scoped(who, id), nil
+}
+
+// Origin returns the share of the server's memory that a client counts for: its key and the address
+// of its connection. A whole network of IPv6 is one address, because one machine can have as many
+// as it likes.
+func (g *Gate) Origin(ctx context.Context, client string) string {
+	key := ""
+	if g.policy() != nil {
+		key, _, _ = strings.Cut(client, "/") // the client chose the rest
+	}
+	at := ""
+	if from, ok := peer.FromContext(ctx); ok && from.Addr != nil {
+		at = network(from.Addr.String())
+	}
+	return key + "@" + at
+}
+
+// network returns the IPv4 address, or the network of the IPv6 address, of an address with a port.
+// It returns other texts as they are.
+func network(address string) string {
+	at, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return address
+	}
+	if ip := at.Addr().Unmap(); ip.Is4() {
+		return ip.String()
+	}
+	p, err := at.Addr().WithZone("").Prefix(64)
+	if err != nil {
+		return address
+	}
+	return p.String()
 }
 
 // scoped puts the key before a client's ID.

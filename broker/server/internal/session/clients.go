@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,9 +26,9 @@ const (
 	// MaxClients bounds the clients remembered at once.
 	MaxClients = 100_000
 
-	// maxSettingsBytes bounds the stored settings of all clients: 2.6 KiB for each of MaxClients.
-	// The settings of a client with one topic take a fifth of that.
-	maxSettingsBytes = 256 << 20
+	// MaxSettingsBytes is a limit of the stored settings of all clients that suffices for any use:
+	// 2.6 KiB for each of MaxClients. The settings of a client with one topic take a fifth of that.
+	MaxSettingsBytes = 256 << 20
 )
 
 // Why a parked receive ends before its time.
@@ -49,6 +48,7 @@ func EndedHere(parked context.Context) bool {
 // A Client is one client, by its ID. Goroutines may share it.
 type Client struct {
 	id      string
+	origin  string                  // that its settings count for
 	seen    atomic.Int64            // the time of the last request, in ns since 1970
 	profile atomic.Pointer[Profile] // nil until its settings are known
 	sent    atomic.Uint64           // the digest of the settings that it got last; 0 if none
@@ -89,6 +89,10 @@ type poll struct{ cancel context.CancelCauseFunc }
 
 // Clients are the connected clients: those with a recent request. Goroutines may share
 // the value; after Close no timer runs.
+//
+// Clients count for their origin, which is an access key and an address. The settings of one origin
+// can take as many bytes as they leave free for others, so one origin alone gets half of the limit.
+// When there is no room, the clients of the largest origin make it that are gone.
 type Clients struct {
 	forget func(id string) // reports the end of a client to the engine
 
@@ -102,16 +106,20 @@ type Clients struct {
 
 	evicted time.Time // guarded by mu: when clients were last evicted
 
-	settingsBytes int // guarded by mu: size of the stored settings of all clients, in bytes
-	settingsLimit int // the limit of it
+	settingsBytes int            // guarded by mu: size of the stored settings of all clients, in bytes
+	originBytes   map[string]int // guarded by mu: those of each origin that has any
+	settingsLimit int            // of settingsBytes
 
 	expiring sync.WaitGroup // the timer, and its function
 }
 
-// New returns an empty set of clients. forget is called, without a
-// lock, with the ID of each client that is removed.
-func New(forget func(id string)) *Clients {
-	return &Clients{forget: forget, byID: map[string]*Client{}, publishers: map[string]map[*Client]string{}, settingsLimit: maxSettingsBytes}
+// New returns an empty set of clients, whose settings may take so many bytes together. forget is
+// called, without a lock, with the ID of each client that is removed.
+func New(settingsLimit int, forget func(id string)) *Clients {
+	return &Clients{
+		forget: forget, byID: map[string]*Client{}, publishers: map[string]map[*Client]string{},
+		originBytes: map[string]int{}, settingsLimit: settingsLimit,
+	}
 }
 
 // Get returns the client's session, or nil, and counts the call as a heartbeat.
@@ -131,18 +139,19 @@ func (r *Clients) IsPush(id string) bool {
 	return c != nil && c.IsPush()
 }
 
-// ensureLocked returns the client's session. It creates one if there is none.
-func (r *Clients) ensureLocked(id string) (*Client, error) {
+// ensureLocked returns the session of a client. It creates one if there is none; only then it calls
+// origin, which must not block.
+func (r *Clients) ensureLocked(id string, origin func() string) (*Client, error) {
 	c := r.byID[id]
 	if c == nil {
 		if len(r.byID) >= MaxClients {
-			r.evictLocked(time.Now())
+			r.evictLocked(time.Now(), func(*Client) int { return 1 })
 		}
 		if len(r.byID) >= MaxClients {
 			return nil, refusal.New(tidegate.CodeTooManyRequests, "clients",
 				fmt.Sprintf("%v: %d clients are connected, which is the limit; retry when others have disconnected", tidegate.ErrThrottled, len(r.byID)))
 		}
-		c = &Client{id: id}
+		c = &Client{id: id, origin: origin()}
 		r.byID[id] = c
 		r.armLocked()
 	}
@@ -153,44 +162,58 @@ func (r *Clients) ensureLocked(id string) (*Client, error) {
 // evictInterval is how often clients are evicted at most: all of them are looked at.
 const evictInterval = time.Second
 
-// evictLocked makes room for other clients: of the key that has the most clients without streams
-// and receives it forgets the half that was silent longest. The engine keeps the deliveries of
-// these.
-func (r *Clients) evictLocked(now time.Time) {
+// evictLocked makes room for other clients: of the origin whose clients without streams and
+// receives weigh most it forgets those that were silent longest, half of the weight. The engine
+// keeps the deliveries of these.
+func (r *Clients) evictLocked(now time.Time, weight func(c *Client) int) {
 	if now.Sub(r.evicted) < evictInterval {
 		return
 	}
 	r.evicted = now
-	byKey, most := map[string][]*Client{}, ""
-	for id, c := range r.byID {
-		if len(c.streams) > 0 || len(c.polls) > 0 {
-			continue
-		}
-		key, _, _ := strings.Cut(id, "/") // without keys, most IDs have none
-		if byKey[key] = append(byKey[key], c); len(byKey[key]) > len(byKey[most]) {
-			most = key
+	idle, sum, most := map[string][]*Client{}, map[string]int{}, ""
+	for _, c := range r.byID {
+		if w := weight(c); w > 0 && len(c.streams) == 0 && len(c.polls) == 0 {
+			idle[c.origin] = append(idle[c.origin], c)
+			if sum[c.origin] += w; sum[c.origin] > sum[most] {
+				most = c.origin
+			}
 		}
 	}
-	idle := byKey[most]
-	slices.SortFunc(idle, func(a, b *Client) int { return cmp.Compare(a.seen.Load(), b.seen.Load()) })
-	for _, c := range idle[:(len(idle)+1)/2] {
+	slices.SortFunc(idle[most], func(a, b *Client) int { return cmp.Compare(a.seen.Load(), b.seen.Load()) })
+	left := (sum[most] + 1) / 2
+	for _, c := range idle[most] {
+		if left <= 0 {
+			return
+		}
+		left -= weight(c)
 		delete(r.byID, c.id)
 		r.retractLocked(c)
 	}
 }
 
-// Attach adds a Telemetry stream to the client's session and sets its profile
-// and the topics that it publishes.
-func (r *Clients) Attach(id string, t *Stream, p *Profile, publishes []*rmqpb.Resource) (*Client, error) {
+// Attach adds a Telemetry stream to the session of a client of an origin, and sets its profile and
+// the topics that it publishes. It returns an error with 42900 if there is no room for these.
+func (r *Clients) Attach(id string, origin func() string, t *Stream, p *Profile, publishes []*rmqpb.Resource) (*Client, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	c, err := r.ensureLocked(id)
+	c, err := r.ensureLocked(id, origin)
 	if err != nil {
 		return nil, err
 	}
-	if r.settingsBytes-c.settingsBytes+len(p.settings)+len(publishes)*publicationSize > r.settingsLimit {
+	bytes := len(p.settings) + len(publishes)*publicationSize
+	if !r.fitsLocked(c, bytes) {
+		r.evictLocked(time.Now(), func(o *Client) int {
+			if o == c {
+				return 0
+			}
+			return o.settingsBytes
+		})
+	}
+	if !r.fitsLocked(c, bytes) {
+		r.dropLocked(c)
 		return nil, refusal.New(tidegate.CodeTooManyRequests, "clients",
-			fmt.Sprintf("%v: the settings of %d clients use %d MiB, which is the limit; retry when others have disconnected", tidegate.ErrThrottled, len(r.byID), r.settingsLimit>>20))
+			fmt.Sprintf("%v: the settings of this client have %d bytes; those of %d clients have %d bytes, %d of them from the key and address of this client, and the limit of all is %d; "+
+				"retry when others have disconnected", tidegate.ErrThrottled, bytes, len(r.byID), r.settingsBytes, r.originBytes[c.origin], r.settingsLimit))
 	}
 	if c.streams == nil {
 		c.streams = map[*Stream]struct{}{}
@@ -203,6 +226,21 @@ func (r *Clients) Attach(id string, t *Stream, p *Profile, publishes []*rmqpb.Re
 		r.publishLocked(c, topic)
 	}
 	return c, nil
+}
+
+// fitsLocked reports whether the settings of a client may have so many bytes instead of those that
+// it has: its origin leaves as much free as it uses.
+func (r *Clients) fitsLocked(c *Client, bytes int) bool {
+	more := bytes - c.settingsBytes
+	return more <= 0 || r.originBytes[c.origin]+more <= r.settingsLimit-r.settingsBytes-more
+}
+
+// dropLocked forgets a client that has neither a stream nor a receive and was never served.
+func (r *Clients) dropLocked(c *Client) {
+	if !c.served && len(c.polls) == 0 && len(c.streams) == 0 && r.byID[c.id] == c {
+		delete(r.byID, c.id)
+		r.retractLocked(c)
+	}
 }
 
 // Detach removes a Telemetry stream. The settings of the client stay for a while, because it can
@@ -219,12 +257,12 @@ func (r *Clients) Detach(id string, t *Stream) {
 // Park registers a receive of the client. The context that it returns ends
 // with ctx, or when the client or the server ends. unpark must be called, with whether the receive
 // succeeded: a client that did nothing but fail is not remembered.
-func (r *Clients) Park(ctx context.Context, id string) (parked context.Context, c *Client, unpark func(served bool), err error) {
+func (r *Clients) Park(ctx context.Context, id string, origin func() string) (parked context.Context, c *Client, unpark func(served bool), err error) {
 	p := &poll{}
 	parked, p.cancel = context.WithCancelCause(ctx)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if c, err = r.ensureLocked(id); err != nil {
+	if c, err = r.ensureLocked(id, origin); err != nil {
 		p.cancel(nil)
 		return nil, nil, nil, err
 	}
@@ -239,10 +277,8 @@ func (r *Clients) Park(ctx context.Context, id string) (parked context.Context, 
 		p.cancel(nil)
 		r.mu.Lock()
 		delete(c.polls, p)
-		if c.served = c.served || served; !c.served && len(c.polls) == 0 && len(c.streams) == 0 && r.byID[id] == c {
-			delete(r.byID, id)
-			r.retractLocked(c)
-		}
+		c.served = c.served || served
+		r.dropLocked(c)
 		r.mu.Unlock()
 		c.seen.Store(time.Now().UnixNano())
 	}, nil

@@ -17,10 +17,10 @@ import (
 func TestSessionsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var gone []string
-		r := New(func(id string) { gone = append(gone, id) })
+		r := New(MaxSettingsBytes, func(id string) { gone = append(gone, id) })
 		defer r.Close()
 		park := func(id string) (func(bool), error) {
-			_, _, unpark, err := r.Park(t.Context(), id)
+			_, _, unpark, err := r.Park(t.Context(), id, of(strings.Split(id, "/")[0]))
 			return unpark, err
 		}
 		stay := make([]func(bool), 0, MaxClients)
@@ -70,13 +70,16 @@ func TestSessionsAreBounded(t *testing.T) {
 	})
 }
 
+// of returns the origin of a client.
+func of(origin string) func() string { return func() string { return origin } }
+
 // A client whose receives were all refused is not remembered.
 func TestRefusedReceivesLeaveNoSession(t *testing.T) {
-	r := New(func(string) {})
+	r := New(MaxSettingsBytes, func(string) {})
 	defer r.Close()
 	var unparks []func(bool)
 	for range 2 {
-		_, _, unpark, err := r.Park(t.Context(), "c")
+		_, _, unpark, err := r.Park(t.Context(), "c", of("here"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -91,7 +94,7 @@ func TestRefusedReceivesLeaveNoSession(t *testing.T) {
 		t.Error("it is remembered")
 	}
 	for _, served := range []bool{true, false} { // once served, a failure does not count
-		_, _, unpark, err := r.Park(t.Context(), "c")
+		_, _, unpark, err := r.Park(t.Context(), "c", of("here"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -105,8 +108,9 @@ func TestRefusedReceivesLeaveNoSession(t *testing.T) {
 // a client says anew, and what is gone, no longer counts.
 func TestSettingsOfAllAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := New(func(string) {})
+		r := New(MaxSettingsBytes, func(string) {})
 		defer r.Close()
+		var leave []func()
 		say := func(id string, in *rmqpb.Settings) tidegate.Code {
 			t.Helper()
 			p, err := ProfileOf(in, "GO", false)
@@ -114,8 +118,8 @@ func TestSettingsOfAllAreBounded(t *testing.T) {
 				t.Fatal(err)
 			}
 			s := NewStream(func(string) bool { return true })
-			defer r.Detach(id, s)
-			if _, err = r.Attach(id, s, p, in.GetPublishing().GetTopics()); err == nil {
+			leave = append(leave, func() { r.Detach(id, s) })
+			if _, err = r.Attach(id, of("here"), s, p, in.GetPublishing().GetTopics()); err == nil {
 				return tidegate.CodeOK
 			}
 			if text := err.Error(); !strings.Contains(text, "530 TOO_MANY_REQUESTS") || !strings.Contains(text, "limit") {
@@ -146,12 +150,12 @@ func TestSettingsOfAllAreBounded(t *testing.T) {
 			}
 			if i == 0 {
 				r.mu.Lock()
-				r.settingsLimit = 2*r.settingsBytes + 100
+				r.settingsLimit = 2 * (2*r.settingsBytes + 100) // one origin gets half
 				r.mu.Unlock()
 			}
 		}
 		r.mu.Lock()
-		r.settingsLimit += publicationSize
+		r.settingsLimit += 2 * publicationSize
 		r.mu.Unlock()
 		r.Publishes("d", &rmqpb.Resource{Name: "half"})
 		r.mu.Lock()
@@ -159,11 +163,14 @@ func TestSettingsOfAllAreBounded(t *testing.T) {
 			t.Errorf("%d clients publish a topic that one sent half messages to", n)
 		}
 		r.mu.Unlock()
+		for _, f := range leave {
+			f()
+		}
 		time.Sleep(Timeout + expiryInterval)
 		synctest.Wait()
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if r.settingsBytes != 0 || len(r.byID) != 0 || len(r.publishers) != 0 {
+		if r.settingsBytes != 0 || len(r.originBytes) != 0 || len(r.byID) != 0 || len(r.publishers) != 0 {
 			t.Errorf("%d bytes of %d clients and %d topics are kept when all are gone", r.settingsBytes, len(r.byID), len(r.publishers))
 		}
 	})
@@ -171,9 +178,9 @@ func TestSettingsOfAllAreBounded(t *testing.T) {
 
 // A receive that ended is not remembered.
 func TestUnpark(t *testing.T) {
-	r := New(func(string) {})
+	r := New(MaxSettingsBytes, func(string) {})
 	defer r.Close()
-	parked, c, unpark, err := r.Park(t.Context(), "a")
+	parked, c, unpark, err := r.Park(t.Context(), "a", of("here"))
 	if err != nil || parked.Err() != nil || len(c.polls) != 1 {
 		t.Fatalf("%v, %v, %d polls", err, parked.Err(), len(c.polls))
 	}
@@ -181,4 +188,81 @@ func TestUnpark(t *testing.T) {
 	if parked.Err() == nil || len(c.polls) != 0 {
 		t.Errorf("%v, %d polls are still registered", parked.Err(), len(c.polls))
 	}
+}
+
+// Settings that one origin leaves behind shut out no other: it can use half of the limit, and its
+// clients that are gone make room.
+func TestOneOriginShutsOutNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const limit = 4 << 20
+		r := New(limit, func(string) {})
+		defer r.Close()
+		large, err := ProfileOf(producer(topicNames(500)...), "GO", false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		small, err := ProfileOf(producer("orders"), "GO", false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		attach := func(id, origin string, p *Profile) (leave func(), err error) {
+			s := NewStream(func(string) bool { return true })
+			_, err = r.Attach(id, of(origin), s, p, nil)
+			return func() { r.Detach(id, s) }, err
+		}
+		// used compares the count with what is stored.
+		used := func() int {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			sum := 0
+			for _, c := range r.byID {
+				if c.profile.Load() != nil {
+					sum += len(c.profile.Load().settings)
+				}
+			}
+			if sum != r.settingsBytes {
+				t.Errorf("%d bytes are stored and %d counted", sum, r.settingsBytes)
+			}
+			return sum
+		}
+		// Clients that leave: each second some of the oldest make room for others of the origin.
+		refused := 0
+		for i := range 5000 {
+			leave, err := attach(fmt.Sprintf("leaves/%d", i), "greedy", large)
+			if err != nil {
+				refused++
+			} else {
+				leave()
+			}
+			if used() > limit/2 {
+				t.Fatalf("after %d clients, one origin uses %d bytes of %d", i, used(), limit)
+			}
+			if i%500 == 0 {
+				time.Sleep(time.Second)
+				leave, err := attach(fmt.Sprintf("other/%d", i), "other", small)
+				if err != nil {
+					t.Fatalf("after %d clients, others are shut out: %v", i, err)
+				}
+				leave()
+			}
+		}
+		if refused == 0 || refused == 5000 {
+			t.Errorf("%d of 5000 were refused", refused)
+		}
+		// Clients that stay, of three greedy origins.
+		for i := range 3000 {
+			_, err := attach(fmt.Sprintf("stays/%d", i), fmt.Sprint("greedy-", i%3), large)
+			if err != nil && refusal.CodeOf(err) != tidegate.CodeTooManyRequests {
+				t.Fatal(err)
+			}
+		}
+		for i := range 100 {
+			if _, err := attach(fmt.Sprintf("last/%d", i), "last", small); err != nil {
+				t.Fatalf("beside three greedy origins, client %d: %v", i, err)
+			}
+		}
+		if len(r.byID) > 1200 {
+			t.Errorf("%d clients are remembered, with those that were refused", len(r.byID))
+		}
+	})
 }

@@ -28,7 +28,7 @@ type Publisher struct {
 // publishLocked notes that a client publishes a topic.
 func (r *Clients) publishLocked(c *Client, topic *rmqpb.Resource) {
 	name := topic.GetName()
-	if _, known := r.publishers[name][c]; known || len(c.topics) >= maxPublished || r.settingsBytes+publicationSize > r.settingsLimit {
+	if _, known := r.publishers[name][c]; known || len(c.topics) >= maxPublished || !r.fitsLocked(c, c.settingsBytes+publicationSize) {
 		return
 	}
 	name = strings.Clone(name) // which may be a part of a request's memory
@@ -42,6 +42,9 @@ func (r *Clients) publishLocked(c *Client, topic *rmqpb.Resource) {
 
 func (r *Clients) addBytesLocked(c *Client, bytes int) {
 	c.settingsBytes, r.settingsBytes = c.settingsBytes+bytes, r.settingsBytes+bytes
+	if r.originBytes[c.origin] += bytes; r.originBytes[c.origin] == 0 {
+		delete(r.originBytes, c.origin)
+	}
 }
 
 // retractLocked removes the settings of a client and its publications.

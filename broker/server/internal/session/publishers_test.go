@@ -11,14 +11,14 @@ import (
 // The texts of a request share memory. The name of a topic does not keep it.
 func TestPublishesKeepsNoRequest(t *testing.T) {
 	const topics, request = 16, 1 << 20
-	r := New(func(string) {})
+	r := New(MaxSettingsBytes, func(string) {})
 	defer r.Close()
 	p, err := ProfileOf(producer(), "GO", false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := NewStream(func(string) bool { return true })
-	if _, err := r.Attach("a", s, p, nil); err != nil {
+	if _, err := r.Attach("a", of("here"), s, p, nil); err != nil {
 		t.Fatal(err)
 	}
 	defer r.Detach("a", s)

@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/tidegate/tidegate/broker/internal/connlimit"
 )
 
@@ -17,8 +19,10 @@ type Link struct {
 	crowd *crowd
 
 	mu     sync.Mutex
-	opened int  // guarded by mu: streams whose handlers have not begun
-	ended  bool // guarded by mu
+	opened int           // guarded by mu: streams whose handlers have not begun
+	resets *rate.Limiter // guarded by mu: of Reset; nil before the first
+	until  time.Time     // guarded by mu: reading pauses until then because of resets
+	ended  bool          // guarded by mu
 }
 
 // End closes the connection without waiting for the client.
@@ -44,6 +48,38 @@ func (l *Link) Opened() { l.add(1) }
 
 // Begun notes that the handler of a stream begins.
 func (l *Link) Begun() { l.add(-1) }
+
+// Reset notes that the client has cancelled a stream soon after it opened it. A client can do this
+// without end, because a cancelled stream does not count in HTTP/2's limit of streams
+// (CVE-2023-44487). So reading from the connection pauses while the client has cancelled more than
+// resetBurst streams and resetRate a second.
+func (l *Link) Reset() {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.resets == nil {
+		l.resets = rate.NewLimiter(resetRate, resetBurst)
+	}
+	now := time.Now()
+	l.until = now.Add(l.resets.ReserveN(now, 1).DelayFrom(now))
+}
+
+// wait pauses before the connection is read: for resets, and while too many streams of all
+// connections wait for their handlers and some of these are this connection's. It ends after a
+// second in any case, so that it does not outlive the connection for long.
+func (l *Link) wait() {
+	l.mu.Lock()
+	resets, waiting := time.Until(l.until), l.opened > 0
+	l.mu.Unlock()
+	if resets > 0 {
+		<-time.After(min(resets, time.Second))
+	}
+	if waiting {
+		l.crowd.wait()
+	}
+}
 
 func (l *Link) add(n int) {
 	if l == nil {
@@ -75,6 +111,14 @@ const (
 	// it reads them, so without a pause a flood of requests would take memory for goroutines
 	// that could do nothing but refuse.
 	mostOpened = 1000
+
+	// resetRate is how many streams a second a client may cancel within ResetTime, and resetBurst
+	// how many at once.
+	resetRate  = 250
+	resetBurst = 500
+
+	// ResetTime is how long after its begin a cancelled stream counts as a reset.
+	ResetTime = 100 * time.Millisecond
 
 	// pause is how long reading from a connection pauses at most, and look how often it looks
 	// whether it may go on.

@@ -141,7 +141,7 @@ type greetedConn struct {
 }
 
 func (c *greetedConn) Read(b []byte) (int, error) {
-	c.link.crowd.wait()
+	c.link.wait()
 	n, err := c.Conn.Read(b)
 	if c.left > 0 {
 		if c.left -= n; c.left <= 0 || err != nil {
