@@ -1,8 +1,10 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -44,6 +46,7 @@ type hand struct {
 	workers   int
 	idle      int // waiting workers
 	gate      *gate.Gate
+	excuses   gate.Excuses
 	polls     map[*poll]struct{} // receives under way
 	reminders remind.Reminders[*source]
 	stopped   bool // release unread deliveries if that costs no attempt
@@ -97,6 +100,9 @@ func (h *hand) arrive(a arrival, now time.Time) (c change) {
 			a.source.endpoint = a.list[len(a.list)-1].Endpoint
 		}
 	}
+	if h.excuses.Len() > 0 && !a.fifo { // the best probe first
+		slices.SortStableFunc(items, func(a, b *item) int { return cmp.Compare(h.excuses.Count(a.key()), h.excuses.Count(b.key())) })
+	}
 	for _, it := range items {
 		h.credits.Take(it.size)
 		it.count(1)
@@ -108,7 +114,7 @@ func (h *hand) arrive(a arrival, now time.Time) (c change) {
 	}
 	for _, it := range items {
 		if it.unread() && h.unwanted(it) {
-			c.release = append(c.release, h.drop(it)...)
+			c.release = append(c.release, h.drop(it, release)...)
 		}
 	}
 	h.offer()
@@ -128,11 +134,14 @@ func (h *hand) unwanted(it *item) bool {
 	return h.leaving || it.caps.Suspend && (h.stopped || h.gate.Shut())
 }
 
-// drop marks an unread delivery for release. It returns the delivery, or nil if an extension has to
-// end first.
-func (h *hand) drop(it *item) []*item {
+// release is the verdict for a delivery that is returned to the queue.
+var release = decision.Verdict{Action: decision.GiveBack}
+
+// drop ends an unread delivery with a verdict. It returns the delivery, or nil if an extension has
+// to end first.
+func (h *hand) drop(it *item, v decision.Verdict) []*item {
 	h.lines.Close(it.line)
-	if h.settle(it, decision.Verdict{Action: decision.GiveBack}) {
+	if h.settle(it, v) {
 		return []*item{it}
 	}
 	return nil
@@ -145,6 +154,17 @@ type change struct {
 	interrupt []context.CancelFunc      // receives to interrupt
 	hire      int                       // workers to start
 	fetch     []*source                 // queues with a due retry
+	events    []gate.Event              // to report
+}
+
+// add adds the actions of d.
+func (c *change) add(d change) {
+	c.release = append(c.release, d.release...)
+	c.end = append(c.end, d.end...)
+	c.interrupt = append(c.interrupt, d.interrupt...)
+	c.hire += d.hire
+	c.fetch = append(c.fetch, d.fetch...)
+	c.events = append(c.events, d.events...)
 }
 
 // gateChanged applies the gate's state to the unread deliveries and to the receives under way.
@@ -158,15 +178,21 @@ func (h *hand) gateChanged(now time.Time) (c change) {
 	h.offer()
 	h.work.Broadcast()
 	c.hire = h.hire()
+	c.events = h.gate.Events()
 	return c
 }
 
-// dropUnread releases the unwanted unread deliveries, and interrupts the receives that can be
-// repeated.
+// dropUnread releases or postpones the unwanted unread deliveries, and interrupts the receives that
+// can be repeated.
 func (h *hand) dropUnread() (c change) {
 	for _, it := range h.all() {
 		if it.unread() && h.unwanted(it) {
-			c.release = append(c.release, h.drop(it)...)
+			v := release
+			if h.gate.State() == gate.Tripped && !h.stopped && it.caps.Snooze && h.excuses.Count(it.key()) > 0 {
+				// The next probe should receive other messages.
+				v = decision.Verdict{Action: decision.SnoozeFor, Delay: min(h.excuses.Delay(h.opts.KillSwitch.Probe), maxInvisibleDuration)}
+			}
+			c.release = append(c.release, h.drop(it, v)...)
 		}
 	}
 	for p := range h.polls {

@@ -11,7 +11,7 @@ import (
 // makeReady makes a delivery available to the handlers.
 func (h *hand) makeReady(it *item) {
 	it.phase = ready
-	h.ready.Push(it.topicNumber(), it.current.Attempt > 1, it)
+	h.ready.Push(it.topicNumber(), it.current.Attempt > 1 || h.excuses.Count(it.key()) > 0, it)
 	if h.idle > 0 {
 		h.work.Signal()
 	}
@@ -50,13 +50,14 @@ func (h *hand) take(cancel context.CancelCauseFunc) *item {
 	}
 }
 
-// next returns the next delivery to handle, or nil if there is none or no handler may begin.
+// next returns the next delivery to handle, or nil if there is none or no handler may begin. A
+// message that has not failed before is the better probe of the kill switch.
 func (h *hand) next() *item {
 	if h.running >= h.gate.Limit(h.opts.Concurrency) {
 		return nil
 	}
 	for {
-		it, ok := h.ready.Pop()
+		it, ok := h.ready.Pop(h.gate.State() == gate.Probing)
 		if !ok || it.phase == ready { // otherwise it was lost or released
 			return it
 		}
@@ -68,6 +69,7 @@ func (h *hand) leave() (hire int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.workers--
+	h.work.Signal() // the delivery that the worker would have taken
 	return h.hire()
 }
 
@@ -76,7 +78,7 @@ type handled struct {
 	verdict decision.Verdict
 	took    time.Duration
 	failed  bool // because of the message or a dependency
-	snooze  bool // the server supports snoozes
+	decided bool // the handler decided the end of the message, by DeadLetter
 }
 
 // returned ends the running phase of a delivery with its verdict, and reports whether to carry the
@@ -99,12 +101,9 @@ func (h *hand) returned(it *item, r handled, now time.Time) (carryOut bool, c ch
 	case v.Action == decision.GiveBack: // the run ends: neither a success nor a failure
 	default:
 		probe := h.gate.State() == gate.Probing
-		excused, changed := h.gate.Handled(now, r.failed)
-		switch {
-		case excused && r.snooze:
-			v = decision.Verdict{Action: decision.SnoozeFor, Delay: min(4*h.opts.KillSwitch.Probe, maxInvisibleDuration)}
-		case excused && it.caps.Suspend && !probe:
-			v = decision.Verdict{Action: decision.GiveBack}
+		excusable, changed := h.gate.Handled(now, r.failed)
+		if excusable && !r.decided {
+			v = h.excuse(it, v, probe)
 		}
 		if changed {
 			c = h.gateChanged(now)
@@ -114,6 +113,24 @@ func (h *hand) returned(it *item, r handled, now time.Time) (carryOut bool, c ch
 		h.lines.Close(it.line)
 	}
 	return h.settle(it, v), c
+}
+
+// excuse returns the verdict for a delivery whose failure the kill switch excuses. It is v, the
+// verdict without the switch, in two cases: the server would count the attempt in any case, or the
+// message has no excuse left, because a message that always fails has to reach its last attempt. A
+// failed probe is not released, because the next probe would handle it again.
+func (h *hand) excuse(it *item, v decision.Verdict, probe bool) decision.Verdict {
+	if !it.caps.Snooze && (!it.caps.Suspend || probe) {
+		return v
+	}
+	delay, ok := h.excuses.Excuse(it.key(), h.opts.KillSwitch.Probe)
+	switch {
+	case !ok:
+		return v
+	case it.caps.Snooze:
+		return decision.Verdict{Action: decision.SnoozeFor, Delay: min(delay, maxInvisibleDuration)}
+	}
+	return release
 }
 
 // settle begins the settling phase, and reports whether to carry the verdict out now. During an
@@ -141,12 +158,15 @@ func (h *hand) removeSettled(now time.Time, items ...*item) (c change) {
 		}
 		for _, b := range behind {
 			b.line = nil
-			if b.unread() && h.settle(b, decision.Verdict{Action: decision.GiveBack}) {
+			if b.unread() && h.settle(b, release) {
 				c.release = append(c.release, b)
 			}
 		}
 		h.unschedule(it)
 		it.phase = gone
+		if consumed {
+			h.excuses.Forget(it.key())
+		}
 		if it.disposition == Retried && !it.caps.Suspend && !h.stopped {
 			h.reminders.Retry(now.Add(it.delay), it.source)
 			if at := h.reminders[0].At; at.Before(h.armed) {
@@ -163,8 +183,7 @@ func (h *hand) removeSettled(now time.Time, items ...*item) (c change) {
 		}
 	}
 	if changed {
-		g := h.gateChanged(now)
-		c.release, c.interrupt = append(c.release, g.release...), g.interrupt
+		c.add(h.gateChanged(now))
 	}
 	h.offer()
 	h.checkEmpty()

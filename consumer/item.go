@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer/internal/gate"
 	"github.com/tidegate/tidegate/consumer/internal/lease"
 	"github.com/tidegate/tidegate/consumer/internal/line"
 	"github.com/tidegate/tidegate/consumer/internal/schedule"
@@ -63,6 +64,9 @@ func newItem(d *tidegate.Delivery, s *source, caps transport.Capabilities, l lea
 	it.wake.Value = it
 	return it
 }
+
+// key identifies the message of the delivery.
+func (it *item) key() gate.Key { return gate.Key{Topic: it.current.Topic, ID: it.current.ID} }
 
 // unread reports whether no handler has started with the delivery.
 func (it *item) unread() bool { return it.phase == inLine || it.phase == ready }

@@ -1,6 +1,8 @@
 package consumer
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/tidegate/tidegate/consumer/internal/gate"
@@ -10,13 +12,19 @@ import (
 // of a database. When it trips, the consumer stops receiving. On servers with
 // [transport.Capabilities].Suspend it releases the messages that wait for a handler.
 //
-// After Probe the consumer handles one message. If the handler fails, the switch trips again. If it
-// succeeds, the concurrency starts at 1 and doubles each second up to its full value.
+// After Probe the consumer handles one message, if there is one that did not fail in an earlier
+// probe. If the handler fails, the switch trips again. If it succeeds, the concurrency starts at 1
+// and doubles each second up to its full value. [Push.Tripped] reports the time from the trip to
+// the full concurrency, and PushOptions.OnKillSwitch is called at its begin and end.
 //
-// The failure that trips the switch, and all failures until the full concurrency is reached again,
-// cost no attempt on a tidegate broker: the message is delivered again after 4 × Probe, and
-// Outcome.Disposition is [Snoozed]. On servers without [transport.Capabilities].Snooze and Suspend,
-// such as RocketMQ, these messages are retried as usual.
+// The failure that trips the switch, and the failures until the full concurrency is reached again,
+// cost no attempt on a tidegate broker: the message is delivered again after 4 × Probe, twice as
+// long after each further failure, and Outcome.Disposition is [Snoozed]. Two kinds of failures are
+// excepted. A consumer excuses 5 failures of one message in this way; the next ones cost attempts,
+// so that a message that always fails becomes a dead letter. [DeadLetter] makes a dead letter in
+// any case. If very many messages have failed, or wait for a probe, the delay can be longer. On
+// servers without [transport.Capabilities].Snooze and Suspend, such as RocketMQ, all of these
+// messages are retried as usual.
 //
 // The zero value never stops the consumer.
 type KillSwitch struct {
@@ -38,6 +46,54 @@ type KillSwitch struct {
 
 	// Probe is the time from a trip or a failed probe to the next probe. Default: 5 s.
 	Probe time.Duration
+}
+
+// A KillSwitchEvent describes a trip of a [KillSwitch], or its return. A failed probe is no further
+// trip: between two trips is a return.
+type KillSwitchEvent struct {
+	Group   string
+	Tripped bool // false for the return to full concurrency
+
+	Handled     int           // of a trip: the recent messages that FailureRatio was compared with
+	Failed      int           // of a trip: the failures among them
+	DeadLetters int           // of a trip: the dead letters within KillSwitch.Window, if they are counted
+	Lasted      time.Duration // of a return: the time since the trip
+}
+
+// Tripped reports whether the kill switch of a Run under way holds messages back: from its trip
+// until full concurrency is reached again. It does not block.
+func (p *Push) Tripped() bool {
+	p.mu.Lock()
+	runs := slices.Collect(maps.Keys(p.runs))
+	p.mu.Unlock()
+	return slices.ContainsFunc(runs, func(r *run) bool { return r.hand.tripped() })
+}
+
+func (h *hand) tripped() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.gate.State() != gate.Flowing
+}
+
+// announce reports events of the kill switch.
+func (r *run) announce(events []gate.Event) {
+	for _, e := range events {
+		r.announcer.Do(func() {
+			if e.Tripped {
+				r.log.Warn("kill switch tripped; the consumer handles single messages until one succeeds", "topic", r.topicNames(), "group", r.sub.Group,
+					"handled", e.Handled, "failed", e.Failed, "dead_letters", e.DeadLetters, "probe_interval", r.opts.KillSwitch.Probe)
+			} else {
+				r.log.Info("kill switch returned to full concurrency", "topic", r.topicNames(), "group", r.sub.Group, "duration", e.Lasted)
+			}
+			if r.opts.OnKillSwitch != nil {
+				r.guard("OnKillSwitch panicked", "", func() {
+					r.opts.OnKillSwitch(KillSwitchEvent{
+						Group: r.sub.Group, Tripped: e.Tripped, Handled: e.Handled, Failed: e.Failed, DeadLetters: e.DeadLetters, Lasted: e.Lasted,
+					})
+				})
+			}
+		})
+	}
 }
 
 // gate returns the state machine of the switch.

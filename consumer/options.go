@@ -175,6 +175,11 @@ type PushOptions struct {
 	// KillSwitch stops the consumer while its handlers fail in large numbers. Zero means never.
 	KillSwitch KillSwitch
 
+	// OnKillSwitch is called for each trip of the kill switch and for each return, one call after
+	// the other. Run waits for it; the consumer does not. A panic in it is logged and otherwise
+	// ignored. Nil means none.
+	OnKillSwitch func(KillSwitchEvent)
+
 	// StuckAfter is the time after which a call of the handler counts as stuck. The consumer then
 	// calls OnStuck and starts another handler in its place, for at most Concurrency stuck calls at
 	// the same time. The result of the stuck call still settles its message if the invisible time
@@ -220,8 +225,9 @@ type PushOptions struct {
 	// Logger receives
 	//   - errors: panics;
 	//   - warnings: failed receives and settlements, lost leases, dead letters, discarded messages,
-	//     and parked message groups;
-	//   - infos: the end of Run, and deliveries that are [PerhapsSettled];
+	//     parked message groups, and trips of the kill switch;
+	//   - infos: the end of Run, returns of the kill switch, and deliveries that are
+	//     [PerhapsSettled];
 	//   - debug messages: retries and acknowledgements.
 	//
 	// Nil means no logging.

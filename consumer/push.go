@@ -117,6 +117,7 @@ type run struct {
 	ackers    sync.Map // ackKey → *batch.Batcher[*item]
 	settlers  *pool.Pool
 	renewers  *pool.Pool
+	announcer *pool.Pool // of one goroutine: keeps the order of the kill switch's events
 	receivers sync.WaitGroup
 	effects   sync.WaitGroup // workers, requests that settle, and maintainLeases
 	spent     sync.Once
@@ -159,6 +160,7 @@ func (p *Push) Run(ctx context.Context) error {
 	defer endSettling()
 	r.handlers, r.polling, r.settling = handlers, polling, settling
 	r.settlers = pool.New(settleRequests, r.effects.Go)
+	r.announcer = pool.New(1, r.effects.Go)
 	r.renewers = pool.New(max(settleRequests, p.opts.Concurrency), r.effects.Go)
 
 	maintaining, endMaintaining := context.WithCancel(r.detached)
@@ -249,4 +251,5 @@ func (r *run) follow(c change) {
 	for _, s := range c.fetch {
 		r.help(s)
 	}
+	r.announce(c.events)
 }

@@ -80,12 +80,21 @@ func (r *run) refresh(ctx context.Context, t *topic) ([]int, error) {
 	return queues, nil
 }
 
-// capsOf returns the capabilities of the server at endpoint.
-func (r *run) capsOf(endpoint string) transport.Capabilities {
+// capsOf returns the capabilities of the server at endpoint, without those that the transport does
+// not support.
+func (r *run) capsOf(endpoint string) (caps transport.Capabilities) {
 	if c, ok := r.transport.(transport.EndpointConfigurer); ok && endpoint != "" {
-		return c.EndpointCapabilities(endpoint)
+		caps = c.EndpointCapabilities(endpoint)
+	} else {
+		caps = r.transport.Capabilities()
 	}
-	return r.transport.Capabilities()
+	if _, ok := r.transport.(transport.Snoozer); !ok {
+		caps.Snooze = false
+	}
+	if _, ok := r.transport.(transport.Reconsumer); !ok {
+		caps.Reconsume = false
+	}
+	return caps
 }
 
 // capsOfSource returns the capabilities of the server that delivered last from a queue.
@@ -96,10 +105,7 @@ func (r *run) rulesFor(it *item) decision.Rules {
 	caps := r.capsOf(it.current.Endpoint)
 	rules := decision.NewRules(it.choice.Own(r.sub.Retry), *it.source.topic.settings.Load(), caps)
 	rules.OwnAttempts, rules.Discard = it.choice.MaxAttempts, it.choice.Exhausted == policy.Discard
-	_, can := r.transport.(transport.Snoozer)
-	rules.Snooze = can && caps.Snooze
-	_, can = r.transport.(transport.Reconsumer)
-	rules.Reconsume = can && caps.Reconsume
+	rules.Snooze, rules.Reconsume = caps.Snooze, caps.Reconsume
 	return rules
 }
 

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/tidegate/tidegate/consumer/internal/credit"
+	"github.com/tidegate/tidegate/consumer/internal/gate"
 )
 
 // A bid is a receive that waits for credits.
@@ -37,7 +38,11 @@ func (h *hand) ask(s *source, batch int) (credit.Ask, bool) {
 	if h.gate.Open() {
 		buffered = max(h.opts.MaxBuffered, 0)
 	}
-	h.credits.SetWindow(limit+h.stuck, buffered)
+	window := limit + h.stuck
+	if h.gate.State() == gate.Probing {
+		window += min(h.excuses.Len(), gate.Choice-1)
+	}
+	h.credits.SetWindow(window, buffered)
 	return credit.Ask{Batch: batch, UnderWay: s.underWay, Spare: s.topic.inHand == 0 && h.gate.Open()}, limit > 0
 }
 

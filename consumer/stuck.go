@@ -62,6 +62,7 @@ func (h *hand) replaceStuck(it *item) (c change, stuck bool) {
 		h.running--
 		h.workers--
 		h.offer()
+		h.work.Signal() // while the kill switch limits the handlers, idle workers wait for this place
 		c.hire = h.hire()
 	}
 	return c, true

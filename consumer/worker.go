@@ -69,7 +69,7 @@ func (r *run) handled(it *item, took time.Duration) {
 	failure := it.result.failure
 	it.Failure = failure
 	it.d = nil // the program owns it from here on
-	h := handled{took: took, failed: failure != nil && !failure.Snooze}
+	h := handled{took: took, failed: failure != nil && !failure.Snooze, decided: failure != nil && failure.DeadLetter}
 	switch {
 	case failure == nil:
 		h.verdict = decision.Verdict{Action: decision.Ack}
@@ -78,8 +78,7 @@ func (r *run) handled(it *item, took time.Duration) {
 		h.verdict = decision.Verdict{Action: decision.GiveBack}
 		it.cancelled = true
 	default:
-		rules := r.rulesFor(it)
-		h.verdict, h.snooze = decision.Judge(it.current.Attempt, failure, rules), rules.Snooze
+		h.verdict = decision.Judge(it.current.Attempt, failure, r.rulesFor(it))
 		if h.verdict.Plain {
 			it.Refused = errReconsume(&it.current)
 		}

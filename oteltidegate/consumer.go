@@ -18,10 +18,11 @@ import (
 )
 
 // PushOptions returns o with [Instrumentation.Middleware] as the outermost middleware, and with
-// functions OnDelivery and OnReceiveFailure that count. They also call the functions of o.
+// functions OnDelivery, OnReceiveFailure and OnKillSwitch that count. They also call the functions
+// of o.
 func (i *Instrumentation) PushOptions(o consumer.PushOptions) consumer.PushOptions {
 	o.Middleware = slices.Insert(slices.Clone(o.Middleware), 0, i.Middleware)
-	delivered, failed := o.OnDelivery, o.OnReceiveFailure
+	delivered, failed, switched := o.OnDelivery, o.OnReceiveFailure, o.OnKillSwitch
 	o.OnDelivery = func(out consumer.Outcome) {
 		i.deliveries.Add(context.Background(), 1, metric.WithAttributes( // an event has no context
 			semconv.MessagingDestinationName(out.Topic), semconv.MessagingConsumerGroupName(out.Group),
@@ -35,6 +36,16 @@ func (i *Instrumentation) PushOptions(o consumer.PushOptions) consumer.PushOptio
 			semconv.MessagingDestinationName(f.Topic), semconv.MessagingConsumerGroupName(f.Group), errorType(f.Err)))
 		if failed != nil {
 			failed(f)
+		}
+	}
+	o.OnKillSwitch = func(e consumer.KillSwitchEvent) {
+		event := "return"
+		if e.Tripped {
+			event = "trip"
+		}
+		i.killSwitches.Add(context.Background(), 1, metric.WithAttributes(semconv.MessagingConsumerGroupName(e.Group), keyEvent.String(event))) // likewise
+		if switched != nil {
+			switched(e)
 		}
 	}
 	return o

@@ -25,7 +25,9 @@
 //     and, if the operation ended without success, by the reason (tidegate.stop_reason);
 //   - tidegate.consumer.deliveries counts deliveries, by their disposition ("acked", "retried",
 //     "dead-lettered", and the others of [consumer.Disposition]);
-//   - tidegate.consumer.receive.failures counts failed receives.
+//   - tidegate.consumer.receive.failures counts failed receives;
+//   - tidegate.consumer.kill_switch.events counts the trips of kill switches and their returns, by
+//     tidegate.event ("trip", "return").
 //
 // The topic is the only field of a message in the attributes of metrics, so the number of series
 // does not grow with the number of messages.

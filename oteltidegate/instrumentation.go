@@ -40,6 +40,7 @@ const (
 	keyDelay       = attribute.Key("tidegate.delay_seconds")
 	keyMaybeStored = attribute.Key("tidegate.maybe_stored")
 	keyDisposition = attribute.Key("tidegate.disposition")
+	keyEvent       = attribute.Key("tidegate.event")
 )
 
 // Options select the providers. The zero value means the global ones.
@@ -63,6 +64,7 @@ type Instrumentation struct {
 	attempts        metric.Int64Counter
 	deliveries      metric.Int64Counter
 	receiveFailures metric.Int64Counter
+	killSwitches    metric.Int64Counter
 
 	spans sync.Map // spans of sends under way: from spanKey to trace.Span
 }
@@ -77,7 +79,7 @@ func New(o Options) (*Instrumentation, error) {
 	}
 	m := o.MeterProvider.Meter(scope, metric.WithSchemaURL(semconv.SchemaURL))
 	i := &Instrumentation{tracer: o.TracerProvider.Tracer(scope, trace.WithSchemaURL(semconv.SchemaURL))}
-	errs := make([]error, 7)
+	errs := make([]error, 8)
 	buckets := metric.WithExplicitBucketBoundaries(durationBuckets...)
 	i.operations, errs[0] = messagingconv.NewClientOperationDuration(m, buckets)
 	i.sent, errs[1] = messagingconv.NewClientSentMessages(m)
@@ -89,6 +91,8 @@ func New(o Options) (*Instrumentation, error) {
 		metric.WithUnit("{delivery}"), metric.WithDescription("Ended deliveries, by disposition."))
 	i.receiveFailures, errs[6] = m.Int64Counter("tidegate.consumer.receive.failures",
 		metric.WithUnit("{receive}"), metric.WithDescription("Failed receives."))
+	i.killSwitches, errs[7] = m.Int64Counter("tidegate.consumer.kill_switch.events",
+		metric.WithUnit("{event}"), metric.WithDescription("Trips of kill switches, and their returns."))
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}

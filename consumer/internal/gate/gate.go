@@ -56,6 +56,15 @@ const (
 	Ramping       // the concurrency doubles once a second
 )
 
+// An Event is a trip from Flowing, or the return to it.
+type Event struct {
+	Tripped     bool
+	Handled     int           // messages that the trip was decided by
+	Failed      int           // of Handled
+	DeadLetters int           // dead letters that the trip was decided by
+	Lasted      time.Duration // of a return: the time since the trip
+}
+
 // A tally counts results.
 type tally struct{ handled, failed int }
 
@@ -85,14 +94,25 @@ func (r *recent) sum() tally {
 }
 
 // A Gate decides how many handlers may run. Create one with [New].
+//
+// Who wakes what waits: in Tripped and Ramping, Wake is the time of the next Tick. In Probing, the
+// result of the probe ends the state; if there is no message, the next arrival is the probe. Pause
+// ends a pause.
+//
+// What bounds the steps: Tripped lasts at least Options.Probe, so there is at most one probe, and
+// one Tick, in that time. A ramp has a Tick each second and ends after as many doublings as the
+// concurrency has binary digits. [Excuses] bounds the failures of one message that count for
+// nothing.
 type Gate struct {
-	opts   Options
-	paused bool
-	state  State
-	next   time.Time // of Tripped: the probe; of Ramping: the next doubling
-	allow  int       // handlers at a time, of Ramping
-	recent recent    // results of handlers
-	dead   recent    // dead letters, as failed
+	opts    Options
+	paused  bool
+	state   State
+	next    time.Time // of Tripped: the probe; of Ramping: the next doubling
+	allow   int       // handlers at a time, of Ramping
+	recent  recent    // results of handlers
+	dead    recent    // dead letters, as failed
+	tripped time.Time // when Flowing ended
+	events  []Event   // that Events has not returned
 }
 
 // New returns a gate that lets everything through.
@@ -127,10 +147,16 @@ func (g *Gate) Limit(most int) int {
 	return most
 }
 
-// Handled notes the result of a handler. It returns whether a failure is to be released instead of
-// counted: while the dependency is away it is not the message's fault; and whether the state
-// changed.
-func (g *Gate) Handled(now time.Time, failed bool) (excused, changed bool) {
+// Events returns the trips and returns since its last call.
+func (g *Gate) Events() []Event {
+	events := g.events
+	g.events = nil
+	return events
+}
+
+// Handled notes the result of a handler. It returns whether a failure is excusable, because a
+// dependency may be away and the message not at fault, and whether the state changed.
+func (g *Gate) Handled(now time.Time, failed bool) (excusable, changed bool) {
 	if !g.opts.enabled() {
 		return false, false
 	}
@@ -172,6 +198,11 @@ func (g *Gate) DeadLettered(now time.Time) (changed bool) {
 }
 
 func (g *Gate) trip(now time.Time) {
+	if g.state == Flowing {
+		t := g.recent.sum()
+		g.events = append(g.events, Event{Tripped: true, Handled: t.handled, Failed: t.failed, DeadLetters: g.dead.sum().failed})
+		g.tripped = now
+	}
 	g.state, g.next = Tripped, now.Add(g.opts.Probe)
 	g.recent, g.dead = recent{}, recent{}
 }
@@ -189,7 +220,7 @@ func (g *Gate) excessive(growing bool) bool {
 	return t.handled >= least && float64(t.failed) >= g.opts.FailureRatio*float64(t.handled)
 }
 
-// Wake returns when to call tick, zero for never.
+// Wake returns when to call Tick, zero for never.
 func (g *Gate) Wake() time.Time {
 	if g.state == Tripped || g.state == Ramping {
 		return g.next
@@ -209,6 +240,7 @@ func (g *Gate) Tick(now time.Time, full int) (changed bool) {
 	}
 	if g.allow *= 2; g.allow >= full {
 		g.state = Flowing
+		g.events = append(g.events, Event{Lasted: now.Sub(g.tripped)})
 	} else {
 		g.next = now.Add(time.Second)
 	}

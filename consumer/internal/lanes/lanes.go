@@ -22,13 +22,14 @@ func (l *Lanes[T]) Push(topic int, retried bool, x T) {
 }
 
 // Pop removes the message to handle next; false if there is none. While both lanes have messages,
-// new messages have three turns of four, so that neither lane starves.
-func (l *Lanes[T]) Pop() (x T, ok bool) {
+// new messages have three turns of four, so that neither lane starves. With preferFresh they have
+// all turns.
+func (l *Lanes[T]) Pop(preferFresh bool) (x T, ok bool) {
 	if l.Len() == 0 {
 		return x, false
 	}
 	from := &l.fresh
-	if l.fresh.n == 0 || l.retried.n > 0 && l.popped%4 == 3 {
+	if l.fresh.n == 0 || !preferFresh && l.retried.n > 0 && l.popped%4 == 3 {
 		from = &l.retried
 	}
 	l.popped++

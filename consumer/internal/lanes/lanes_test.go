@@ -12,12 +12,12 @@ func TestTopicsTakeTurns(t *testing.T) {
 		for range 100 {
 			l.Push(2, retried, 2)
 		}
-		l.Pop()
+		l.Pop(false)
 		l.Push(0, retried, 0)
 		l.Push(5, retried, 5)
 		l.Push(0, retried, 0)
 		for i, want := range []int{2, 0, 5, 2, 0, 2, 2} {
-			if got, ok := l.Pop(); !ok || got != want {
+			if got, ok := l.Pop(false); !ok || got != want {
 				t.Errorf("retried %v: turn %d is topic %d, want %d", retried, i, got, want)
 			}
 		}
@@ -44,7 +44,7 @@ func TestLanesProperty(t *testing.T) {
 				continue
 			}
 			before := l.Len()
-			m, ok := l.Pop()
+			m, ok := l.Pop(false)
 			if ok != (before > 0) {
 				t.Fatalf("seed %d: Pop of %d messages: %v", seed, before, ok)
 			}
