@@ -5,7 +5,7 @@
 //	go run . -tool /path/rocketmq -rounds 10
 //
 // The tool starts a RocketMQ on loopback; see package interop for its commands "topic" and "group".
-// It also needs "up [--cluster] [--proxy KEY=VALUE] [--timeout SECONDS]" and
+// It also needs "up [--cluster] [--throttle] [--proxy KEY=VALUE] [--timeout SECONDS]" and
 // "down [--kill] [--wipe] [proxy]", each with "--port PORT". The program ends the server that it
 // has started.
 //
@@ -81,7 +81,7 @@ func compare(ctx context.Context, out io.Writer, s *rocketMQ, names string, roun
 	if err != nil {
 		return 2, err
 	}
-	if err := s.start(ctx); err != nil {
+	if err := s.start(ctx, selected[0].small); err != nil {
 		_, printed := fmt.Fprintln(out, "LEFT OUT:", err)
 		return 0, errors.Join(printed, s.stop())
 	}
@@ -100,6 +100,9 @@ func compare(ctx context.Context, out io.Writer, s *rocketMQ, names string, roun
 	for round := range rounds {
 		n := 0
 		for _, r := range selected {
+			if err := s.start(ctx, r.small); err != nil {
+				return 2, err
+			}
 			runs, err := (&play{row: r, server: s, feeder: f, round: round, logs: logs}).run(ctx)
 			if err != nil {
 				return 2, fmt.Errorf("row %s, round %d: %w", r.name, round+1, err)

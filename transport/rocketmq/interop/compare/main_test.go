@@ -84,9 +84,15 @@ func TestPlay(t *testing.T) {
 	}
 	defer feeder.client.Close()
 	for name, r := range map[string]row{
-		"together, fed":     {load: small, fed: true, run: undisturbed(time.Second)},
-		"message groups":    {load: ordered(small), run: undisturbed(time.Second)},
-		"sends in turns":    {load: small, turns: true, run: undisturbed(time.Second)},
+		"together, fed":  {load: small, fed: true, run: undisturbed(time.Second)},
+		"message groups": {load: ordered(small), run: undisturbed(time.Second)},
+		"sends in turns": {load: small, turns: true, run: undisturbed(time.Second)},
+		"beside others": {load: small, small: true, run: func(ctx context.Context, s *stage) error {
+			flood, end := context.WithTimeout(ctx, time.Second)
+			defer end()
+			s.flood(flood)
+			return nil
+		}},
 		"backlog, in turns": {load: spec{Size: 64, Handlers: 4, Total: 500}, turns: true},
 	} {
 		t.Run(name, func(t *testing.T) {

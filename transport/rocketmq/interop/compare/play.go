@@ -30,6 +30,13 @@ type play struct {
 func (p *play) run(ctx context.Context) ([]run, error) {
 	loads := make([]spec, len(sides))
 	stage := &stage{server: p.server}
+	if p.row.small {
+		others := "compare-others-" + strconv.FormatInt(time.Now().UnixMilli(), 36)
+		if err := p.server.topic(ctx, others, false); err != nil {
+			return nil, err
+		}
+		stage.flood = func(ctx context.Context) { p.feeder.flood(ctx, others, p.row.load.Size) }
+	}
 	for i, side := range sides {
 		r, err := relay.Listen(p.server.endpoint(), rand.Float64)
 		if err != nil {

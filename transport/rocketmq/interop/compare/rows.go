@@ -16,6 +16,7 @@ type row struct {
 	load  spec   // without the names
 	fed   bool   // a sender of the program, beside the relay, feeds the push consumer
 	turns bool   // the sides run one after the other, and the process's CPU time counts
+	small bool   // the server can take no more than 8 concurrent sends
 	// run makes the faults. It returns when the load shall end.
 	run   func(ctx context.Context, s *stage) error
 	cells []cell
@@ -25,8 +26,9 @@ type row struct {
 type stage struct {
 	relays []*relay.Relay
 	server target
-	began  time.Time // of the fault
-	ended  time.Time // of the fault
+	flood  func(context.Context) // sends as much as the server takes; nil unless the row is small
+	began  time.Time             // of the fault
+	ended  time.Time             // of the fault
 }
 
 // The times of a run with a fault. Both clients know the server before, and have time to return.
@@ -80,7 +82,22 @@ func proxyAway(d time.Duration) func(context.Context, *stage) error {
 	}
 }
 
-// load runs without a fault for a time.
+// flooded overloads a small server with sends of others.
+func flooded(d time.Duration) func(context.Context, *stage) error {
+	return func(ctx context.Context, s *stage) error {
+		if err := wait(ctx, before); err != nil {
+			return err
+		}
+		s.began = time.Now()
+		flood, end := context.WithTimeout(ctx, d)
+		defer end()
+		s.flood(flood)
+		s.ended = time.Now()
+		return wait(ctx, after)
+	}
+}
+
+// undisturbed runs without a fault for a time.
 func undisturbed(d time.Duration) func(context.Context, *stage) error {
 	return func(ctx context.Context, s *stage) error {
 		s.began = time.Now()
@@ -159,6 +176,10 @@ func rows() []row {
 	}, {
 		name: "push", about: "20 handlers consume 20 000 messages, one side after the other",
 		load: spec{Size: 1024, Handlers: 20, Total: backlog}, turns: true, cells: []cell{pushRate, cpuOfPush},
+	}, {
+		name: "overloaded", about: "other clients keep the queue of the broker full for 30 s, and it throttles", load: paced, small: true,
+		run:   flooded(30 * time.Second),
+		cells: []cell{failed, acceptedRate, longestSend},
 	}}
 }
 

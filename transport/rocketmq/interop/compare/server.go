@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -27,14 +28,26 @@ type target interface {
 // as in production. Only such a proxy can route clients to the address that they used, which is
 // that of the relay.
 type rocketMQ struct {
-	tool string
-	port int
+	tool    string
+	port    int
+	started bool
+	small   bool
 }
 
 func (s *rocketMQ) endpoint() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
 
-// start starts the server. A failure means that it cannot be had here.
-func (s *rocketMQ) start(ctx context.Context) error {
+// start starts the server, unless it runs with this setting. A small server has one thread that
+// writes sends, waits for the disk with each, and lets 8 more wait. A failure of the first start
+// means that the server cannot be had here.
+func (s *rocketMQ) start(ctx context.Context, small bool) error {
+	if s.started && s.small == small {
+		return nil
+	}
+	if s.started {
+		if err := s.stop(); err != nil {
+			return err
+		}
+	}
 	if _, err := os.Stat(s.tool); err != nil {
 		return fmt.Errorf("there is no program %s: %w", s.tool, err)
 	}
@@ -43,13 +56,19 @@ func (s *rocketMQ) start(ctx context.Context) error {
 			return fmt.Errorf("%s needs %s, which is not installed", s.tool, program)
 		}
 	}
-	return s.command(ctx, "up", "--cluster", "--proxy", "useEndpointPortFromRequest=true", "--timeout", "180")
+	args := []string{"up", "--cluster", "--proxy", "useEndpointPortFromRequest=true", "--timeout", "180"}
+	if small {
+		args = append(args, "--throttle")
+	}
+	s.started, s.small = true, small
+	return s.command(ctx, args...)
 }
 
 // stop ends the server and removes its data.
 func (s *rocketMQ) stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
+	s.started = false
 	return s.command(ctx, "down", "--kill", "--wipe")
 }
 
@@ -104,6 +123,20 @@ func (f *feeder) feed(ctx context.Context, topics []string, size int) {
 			return
 		}
 	}
+}
+
+// flood keeps 24 sends to a topic under way until ctx ends, and returns then.
+func (f *feeder) flood(ctx context.Context, topic string, size int) {
+	const senders, pause = 24, 5 * time.Millisecond
+	var all sync.WaitGroup
+	for i := range senders {
+		all.Go(func() {
+			for seq := 0; wait(ctx, pause) == nil; seq++ {
+				f.client.Send(ctx, []*tidegate.Message{{ID: tidegate.NewMessageID(), Topic: topic, Body: body(i, seq, size)}})
+			}
+		})
+	}
+	all.Wait()
 }
 
 // fill sends n messages to a topic.
