@@ -68,6 +68,12 @@ type Error struct {
 	// settlement it reports that the delivery may be settled.
 	MaybeStored bool
 
+	// NotConnected reports that the attempt never had a connection to the server. The server has
+	// certainly not received the request, and MaybeStored is false. NotConnected is false for faults
+	// that another attempt to connect does not cure: a fault of TLS, a host name that DNS does not
+	// have, and rejected credentials.
+	NotConnected bool
+
 	// Message is the text of the server or of this module: the value, the limit and the remedy.
 	Message string
 

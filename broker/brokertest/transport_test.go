@@ -21,7 +21,7 @@ func TestTransports(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			transporttest.Run(t, func(t *testing.T) transporttest.Fixture {
 				b := brokertest.New(t)
-				return transporttest.Fixture{
+				fixture := transporttest.Fixture{
 					Transport: open(b),
 					CreateTopic: func(ctx context.Context, name string, kind transporttest.TopicType) error {
 						_, err := b.PutTopic(ctx, name, broker.TopicConfig{Type: broker.TopicType(kind)})
@@ -36,6 +36,10 @@ func TestTransports(t *testing.T) {
 						return err
 					},
 				}
+				if name == "grpc" {
+					fixture.Disconnect = b.Disconnect
+				}
+				return fixture
 			}, transporttest.Options{Virtual: true, Guarantees: transporttest.AllGuarantees(), Capabilities: transport.Capabilities{
 				Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, Snooze: true, Reconsume: true,
 			}})

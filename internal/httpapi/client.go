@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -45,6 +46,7 @@ type Client struct {
 	endpoint string // host:port, for errors
 	options  Options
 	network  *http.Transport
+	unnamed  atomic.Bool     // the latest attempt to connect failed because DNS does not have the host name
 	life     context.Context //nolint:containedctx // the client's own life, which Close ends
 	end      context.CancelCauseFunc
 }
@@ -77,15 +79,32 @@ func New(address string, o Options) (*Client, error) {
 		MaxIdleConnsPerHost: maxIdle,
 		IdleConnTimeout:     90 * time.Second,
 		TLSHandshakeTimeout: 10 * time.Second,
+
+		OnProxyConnectResponse: func(_ context.Context, _ *url.URL, _ *http.Request, resp *http.Response) error {
+			if resp.StatusCode == http.StatusProxyAuthRequired || resp.StatusCode == http.StatusForbidden {
+				return fmt.Errorf("%w: HTTP status %s", errProxy, resp.Status)
+			}
+			return nil
+		},
 	}
 	if o.Dialer != nil {
 		network.Proxy = nil // the dialer decides where connections lead
 		network.DialContext = func(ctx context.Context, _, addr string) (net.Conn, error) { return o.Dialer(ctx, addr) }
 	}
 	c := &Client{base: base, endpoint: base.Host, options: o, network: network}
+	dial := network.DialContext
+	network.DialContext = func(ctx context.Context, kind, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, kind, addr)
+		fault, ok := errors.AsType[*net.DNSError](err)
+		c.unnamed.Store(ok && fault.IsNotFound)
+		return conn, err
+	}
 	c.life, c.end = context.WithCancelCause(context.Background()) // ended by Close
 	return c, nil
 }
+
+// errProxy is the error of a connection that the environment's HTTP proxy does not permit.
+var errProxy = errors.New("the proxy rejected the connection")
 
 func badOption(op, subject, text string) error {
 	return &tidegate.Error{Op: op, Subject: subject, Code: tidegate.CodeBadRequest, Message: text}

@@ -1,9 +1,15 @@
 package httpapi
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
 	"testing"
+	"time"
 
 	"github.com/tidegate/tidegate"
 )
@@ -22,5 +28,37 @@ func TestRequestsAfterCloseHaveEnded(t *testing.T) {
 		if !errors.Is(cause, tidegate.ErrClosed) {
 			t.Fatalf("the context of a request after Close: %v, want ErrClosed", cause)
 		}
+	}
+}
+
+// A proxy that asks for credentials is a fault of the configuration; one that cannot reach the
+// broker is an outage.
+func TestNotConnectedThroughAProxy(t *testing.T) {
+	for status, want := range map[string]bool{
+		"407 Proxy Authentication Required": false,
+		"403 Forbidden":                     false,
+		"502 Bad Gateway":                   true,
+	} {
+		c, err := New("https://broker.test", Options{Op: "test"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.network.Proxy = http.ProxyURL(&url.URL{Scheme: "http", Host: "proxy.test:3128"})
+		c.network.DialContext = func(context.Context, string, string) (net.Conn, error) {
+			proxy, conn := net.Pipe()
+			go func() {
+				defer proxy.Close()
+				if _, err := http.ReadRequest(bufio.NewReader(proxy)); err == nil {
+					_, _ = fmt.Fprintf(proxy, "HTTP/1.1 %s\r\nContent-Length: 0\r\n\r\n", status)
+				}
+			}()
+			return conn, nil
+		}
+		err = c.Do(t.Context(), &Request{Op: "GetTopic", Method: "GET", Path: "/v1/topics/t"},
+			func(Attempt) (time.Duration, bool) { return 0, false })
+		if f, ok := errors.AsType[*Failure](err); !ok || f.Err.NotConnected != want {
+			t.Errorf("%s: %#v, want NotConnected %t", status, err, want)
+		}
+		c.Close()
 	}
 }

@@ -227,7 +227,7 @@ func (k *call) check(ctx context.Context, resp *http.Response, err error) (bool,
 		return false, nil //nolint:nilerr // ended reports it, with its cause
 	}
 	curable, _ := retryablehttp.ErrorPropagatedRetryPolicy(ctx, resp, err)
-	if errors.Is(err, errTooLarge) || err != nil && isTLS(err) {
+	if errors.Is(err, errTooLarge) || errors.Is(err, errProxy) || err != nil && isTLS(err) {
 		curable = false
 	}
 	a := Attempt{Number: k.attempts, Connected: k.connected, Curable: curable, RetryAfter: max(k.last.Err.RetryAfter, 0)}

@@ -92,7 +92,8 @@ func (k *call) ended(ctx context.Context) *Failure {
 			err = fmt.Errorf("%w; the last attempt: %w", err, k.last.Err)
 		}
 	}
-	return k.fail(status, &tidegate.Error{Err: err, MaybeStored: k.maybe})
+	notConnected := k.last != nil && k.last.Err.NotConnected && !k.client.Closed()
+	return k.fail(status, &tidegate.Error{Err: err, MaybeStored: k.maybe, NotConnected: notConnected})
 }
 
 // failure returns the failure of an attempt; nil if the attempt succeeded. err is a *url.Error. Its
@@ -116,7 +117,7 @@ func (k *call) failure(resp *http.Response, err error) *Failure {
 
 // noResponse returns the failure of an attempt without a complete response.
 func (k *call) noResponse(err error) *Failure {
-	e := &tidegate.Error{Err: fmt.Errorf("%w: %w", tidegate.ErrUnavailable, err), MaybeStored: k.connected}
+	e := &tidegate.Error{Err: fmt.Errorf("%w: %w", tidegate.ErrUnavailable, err), MaybeStored: k.connected, NotConnected: k.unreached(err)}
 	f := k.fail(0, e)
 	switch {
 	case errors.Is(err, errTooLarge):
@@ -131,6 +132,13 @@ func (k *call) noResponse(err error) *Failure {
 		e.Message, e.Err = "the response is not HTTP/1.1; give the address for HTTP, not the one for gRPC", tidegate.ErrUnavailable
 	}
 	return f
+}
+
+// unreached reports whether the attempt failed because it had no connection. It is false for faults
+// that another attempt to connect does not cure: of TLS, of the host name, and of the credentials
+// for a proxy.
+func (k *call) unreached(err error) bool {
+	return !k.connected && !isTLS(err) && !k.client.unnamed.Load() && !errors.Is(err, errProxy)
 }
 
 // refused returns the error of an attempt that got an error response.

@@ -50,6 +50,11 @@ func TestSuite(t *testing.T) {
 				}
 				return both(func(b *brokertest.Broker) error { _, err := b.PutGroup(ctx, name, g); return err })
 			},
+			Disconnect: func() {
+				for _, b := range brokers {
+					b.Disconnect()
+				}
+			},
 		}
 	}, transporttest.Options{Virtual: true, Guarantees: transporttest.AllGuarantees(), Capabilities: transport.Capabilities{
 		Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, Snooze: true, Reconsume: true,

@@ -3,6 +3,7 @@ package rest
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"time"
 	"unicode/utf8"
 
@@ -53,9 +54,11 @@ func (c *Client) Send(ctx context.Context, msgs []*tidegate.Message) []transport
 		var at []int
 		for i := from; i < to; i++ {
 			if err := failed[msgs[i].MessageGroup]; err != nil && msgs[i].MessageGroup != "" {
+				earlier, _ := errors.AsType[*tidegate.Error](err)
 				results[i].Err = &tidegate.Error{
 					Op: opSend, Subject: msgs[i].Topic, Endpoint: c.api.Endpoint(), Code: tidegate.CodeInternalError,
 					Message: "not sent, because an earlier message of its message group failed", Err: err,
+					NotConnected: earlier != nil && earlier.NotConnected,
 				}
 				continue
 			}

@@ -49,6 +49,7 @@ func TestTransport(t *testing.T) {
 				_, err := b.PutGroup(ctx, name, g)
 				return err
 			},
+			Disconnect: b.Disconnect,
 		}
 	}, transporttest.Options{Virtual: true, Guarantees: guarantees, Capabilities: transport.Capabilities{
 		Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true,

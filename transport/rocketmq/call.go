@@ -88,7 +88,9 @@ func call[Req any, Res answer](
 			// gRPC reports no peer for a unary call with more than one response, which fails with
 			// Internal.
 			sent := info.peer.Addr != nil || status.Code(err) == codes.Internal
-			return res, nil, failure.OfCall(ctx, r.op, r.subject, r.ep.Key, err, sent && r.changes(), c.isClosed())
+			e := failure.OfCall(ctx, r.op, r.subject, r.ep.Key, err, sent && r.changes(), c.isClosed())
+			e.NotConnected = !sent && r.ep.Link.Load().Lacked(e, err)
+			return res, nil, e
 		}
 		if look {
 			r.ep.Learn(remote.ConnectionOf(&info.peer), info.header)
@@ -130,5 +132,5 @@ func (r request) tlsError(f *remote.TLSFault, err error) *tidegate.Error {
 // notConnected returns the error of a call that waited for a connection and got none.
 func (r request) notConnected(cause error) *tidegate.Error {
 	return &tidegate.Error{Op: r.op, Subject: r.subject, Endpoint: r.ep.Key, Err: cause,
-		Message: "there was no connection to the server"}
+		NotConnected: r.ep.Link.Load().Missing(), Message: "there was no connection to the server"}
 }

@@ -178,7 +178,9 @@ func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRe
 	stream, err := s.ep.API().ReceiveMessage(c.headers.Outgoing(rctx, s.id, receiveHeaders(r)...), req,
 		grpc.MaxCallRecvMsgSize(frameLimit(c.opts.MaxReceiveSize)))
 	if err != nil {
-		return nil, failed(err)
+		e := failed(err)
+		e.NotConnected = s.ep.Link.Load().Lacked(e, err)
+		return nil, e
 	}
 	for !got.full {
 		var f wire.Frame

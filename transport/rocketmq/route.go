@@ -59,7 +59,7 @@ func (c *Client) route(ctx context.Context, op, name string) (*topic, *routing.R
 	}
 	if transport.AwaitsConnection(ctx) {
 		if cause := c.regain(ctx, t); cause != nil {
-			return t, nil, &tidegate.Error{Op: "QueryRoute", Subject: name, Endpoint: c.access.Key, Err: cause}
+			return t, nil, c.noRoute(name, cause)
 		}
 	}
 	if r := t.known(); r != nil {
@@ -75,7 +75,9 @@ func (c *Client) route(ctx context.Context, op, name string) (*topic, *routing.R
 			cause = c.access.Await(ctx)
 		}
 		if cause != nil {
-			return t, nil, &tidegate.Error{Op: "QueryRoute", Subject: name, Endpoint: c.access.Key, Err: fmt.Errorf("%w: %w", cause, err.Err)}
+			e := c.noRoute(name, fmt.Errorf("%w: %w", cause, err.Err))
+			e.NotConnected = e.NotConnected && err.NotConnected
+			return t, nil, e
 		}
 	}
 }
@@ -110,8 +112,14 @@ func (c *Client) askRoute(ctx context.Context, op string, t *topic) (*routing.Ro
 		}
 		return f.route, nil
 	case <-ctx.Done():
-		return nil, &tidegate.Error{Op: "QueryRoute", Subject: t.name, Endpoint: c.access.Key, Err: context.Cause(ctx)}
+		return nil, c.noRoute(t.name, context.Cause(ctx))
 	}
+}
+
+// noRoute returns the error of a call whose ctx ended while it waited for the topic's route.
+func (c *Client) noRoute(topic string, cause error) *tidegate.Error {
+	return &tidegate.Error{Op: "QueryRoute", Subject: topic, Endpoint: c.access.Key, Err: cause,
+		NotConnected: c.access.Link.Load().Missing()}
 }
 
 // triedAt returns the time of the last route query.

@@ -204,8 +204,10 @@ func (s *session) await(ctx context.Context, since int, op, subject string) (*rm
 		case <-timer.C:
 			err = fail(op, subject, 0, "the session did not open within "+limit.String())
 			err.Endpoint, err.Err = s.ep.Key, tidegate.ErrUnavailable
+			err.NotConnected = s.ep.Link.Load().Missing()
 		case <-ctx.Done():
-			err = &tidegate.Error{Op: op, Subject: subject, Endpoint: s.ep.Key, Err: context.Cause(ctx)}
+			err = &tidegate.Error{Op: op, Subject: subject, Endpoint: s.ep.Key, Err: context.Cause(ctx),
+				NotConnected: s.ep.Link.Load().Missing()}
 		case <-s.ctx.Done():
 			err = closedError(op, subject)
 		}

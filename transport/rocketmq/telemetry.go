@@ -41,6 +41,7 @@ func (s *session) stream() *tidegate.Error {
 	case late.Load() && !s.isReady():
 		e := fail(opTelemetry, s.role.group, 0, "the server did not respond to the settings within "+limit.String())
 		e.Endpoint, e.Err = s.ep.Key, tidegate.ErrUnavailable
+		e.NotConnected = s.ep.Link.Load().Missing()
 		return e
 	}
 	return err
@@ -50,7 +51,9 @@ func (s *session) serve(ctx context.Context, cancel context.CancelFunc, patience
 	on := s.ep.Link.Load()
 	st, err := on.API.Telemetry(s.c.headers.Outgoing(ctx, s.id, remote.FeaturesKey, packed))
 	if err != nil {
-		return s.streamError(err)
+		e := s.streamError(err)
+		e.NotConnected = on.Lacked(e, err)
+		return e
 	}
 	commands := make(chan *rmqpb.TelemetryCommand)
 	var recvErr error // valid once commands is closed

@@ -15,6 +15,9 @@ import (
 func (m *model) settle(ctx context.Context, d *tidegate.Delivery, change func(i int, c *subCopy)) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if err := m.unconnected(ctx); err != nil {
+		return err
+	}
 	if m.isClosed() && m.fault != "open after Close" {
 		return tidegate.ErrClosed
 	}

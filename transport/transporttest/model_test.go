@@ -33,6 +33,7 @@ type model struct {
 	letters    map[string][]*tidegate.Message // by group, not yet in its dead letter queue
 	told       bool                           // there was an answer, so that the client knows can
 	fault      string                         // makes the model break one promise; empty for none
+	cut        bool                           // there is no connection
 	swallowing *transport.ReceiveRequest      // of a receive that was cancelled; see fault
 }
 
@@ -75,6 +76,22 @@ func (m *model) isClosed() bool {
 	}
 }
 
+// unconnected returns the error of a call without a connection; nil if there is one. m.mu is held,
+// and released while the call waits for a connection.
+func (m *model) unconnected(ctx context.Context) error {
+	if !m.cut {
+		return nil
+	}
+	e := &tidegate.Error{Err: tidegate.ErrUnavailable, NotConnected: m.fault != "hide the lost connection"}
+	if transport.AwaitsConnection(ctx) && m.fault != "never wait for a connection" {
+		m.mu.Unlock()
+		<-ctx.Done()
+		m.mu.Lock()
+		e.Err = context.Cause(ctx)
+	}
+	return e
+}
+
 func fault(c tidegate.Code) error { return &tidegate.Error{Code: c} }
 
 func (m *model) Close() error {
@@ -104,9 +121,12 @@ func (m *model) Send(ctx context.Context, msgs []*tidegate.Message) []transport.
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	results := make([]transport.SendResult, len(msgs))
+	lost := m.unconnected(ctx)
 	for i, msg := range msgs {
 		err := m.check(msg)
 		switch {
+		case lost != nil:
+			err = lost
 		case m.isClosed():
 			err = tidegate.ErrClosed
 		case ctx.Err() != nil:
@@ -278,6 +298,10 @@ func (m *model) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tid
 	for {
 		now := time.Now()
 		m.mu.Lock()
+		if err := m.unconnected(ctx); err != nil {
+			m.mu.Unlock()
+			return nil, err
+		}
 		if m.topics[r.Topic] == "" {
 			m.mu.Unlock()
 			return nil, fault(tidegate.CodeTopicNotFound)
@@ -413,6 +437,11 @@ func fixtureOf(m *model) Fixture {
 			defer m.mu.Unlock()
 			m.groups[name] = c
 			return nil
+		},
+		Disconnect: func() {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.cut = true
 		},
 	}
 }

@@ -120,8 +120,8 @@ var sendCases = []testCase{
 				e.Errorf("%s: got %+v, want an error", c.name, results)
 				continue
 			}
-			if te, ok := errors.AsType[*tidegate.Error](results[0].Err); !ok || te.Code != c.code || te.MaybeStored {
-				e.Errorf("%s: got %v, want %d %s and nothing stored", c.name, results[0].Err, int(c.code), c.code)
+			if te, ok := errors.AsType[*tidegate.Error](results[0].Err); !ok || te.Code != c.code || te.MaybeStored || te.NotConnected {
+				e.Errorf("%s: got %v, want %d %s with a connection and nothing stored", c.name, results[0].Err, int(c.code), c.code)
 			}
 		}
 		e.none(e.request())

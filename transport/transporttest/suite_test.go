@@ -114,6 +114,9 @@ func TestSuiteFindsFaults(t *testing.T) {
 
 		"negative acknowledgements come early": {"NegativeAck"},
 
+		"hide the lost connection":    {"NotConnected"},
+		"never wait for a connection": {"NotConnected"},
+
 		"tell no results":           {"RetryResult"},
 		"tell no capabilities":      {"Capabilities"},
 		"forget the settings":       {"ProducerSettings", "ConsumerSettings", "FIFOSettings"},

@@ -55,6 +55,11 @@ type Fixture struct {
 
 	// CreateGroup creates a consumer group that starts at the oldest message of a topic.
 	CreateGroup func(ctx context.Context, name string, c GroupConfig) error
+
+	// Disconnect breaks the connections of Transport to the server. New ones fail until the end of
+	// the case. Nil means that the fixture cannot do it, for example because the server runs in the
+	// same process; the case NotConnected then checks nothing.
+	Disconnect func()
 }
 
 // Options configure a run of the suite. The zero value means real time and the capabilities and
@@ -142,7 +147,7 @@ type testCase struct {
 }
 
 // cases are all cases of the suite.
-var cases = concat(capabilityCases, sendCases, receiveCases, settleCases, retryCases, fifoCases, endCases, optionalCases)
+var cases = concat(capabilityCases, sendCases, receiveCases, settleCases, retryCases, fifoCases, endCases, connectionCases, optionalCases)
 
 var capabilityCases = []testCase{
 	{name: "Capabilities", run: func(e *env) {

@@ -2,9 +2,14 @@ package remote
 
 import (
 	"context"
+	"errors"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/status"
+
+	"github.com/tidegate/tidegate"
 )
 
 // knockGap is the least time between two knocks for calls that wait for a
@@ -41,6 +46,30 @@ func (e *Server) Knock(ctx context.Context) {
 	// gRPC stays in this state, over attempts that fail too, until one does not.
 	l.Conn.WaitForStateChange(ctx, connectivity.TransientFailure)
 }
+
+// Lacked reports whether the call that failed with e had no connection. The caller knows that the
+// call was written to none; err is gRPC's error. Lacked is false after Close, and for a fault of TLS
+// or of the host name.
+func (l *Link) Lacked(e *tidegate.Error, err error) bool {
+	switch status.Code(err) {
+	case codes.Unavailable:
+	case codes.Canceled, codes.DeadlineExceeded: // the call may have waited for a free stream
+		if l.ready() {
+			return false
+		}
+	default:
+		return false
+	}
+	return e.Code == 0 && !errors.Is(e, tidegate.ErrClosed) && !l.misconfigured()
+}
+
+// Missing reports whether there is no connection, for a reason other than a fault of TLS or of the
+// host name.
+func (l *Link) Missing() bool { return !l.ready() && !l.misconfigured() }
+
+func (l *Link) ready() bool { return l.Conn.GetState() == connectivity.Ready }
+
+func (l *Link) misconfigured() bool { return l.Fault.Load() != nil || l.unnamed.Load() }
 
 // Await waits for a connection until ctx ends, and has it tried about once a second
 // meanwhile. The error is the cause of ctx; nil with a channel that was closed, since

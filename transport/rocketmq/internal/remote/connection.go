@@ -30,6 +30,7 @@ type Link struct {
 	current atomic.Pointer[Connection] // the latest that is of use; nil before the first
 	Fault   atomic.Pointer[TLSFault]   // of the latest attempt to connect; nil if it had none
 	probed  atomic.Int64               // when the server was asked whether it expects TLS
+	unnamed atomic.Bool                // the latest attempt to connect failed because DNS does not have the host name
 }
 
 // A Connection is one network connection to a server. Features belong to it: the

@@ -3,7 +3,11 @@ package remote
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
+	"net/http"
+	"net/url"
+	"slices"
 
 	"google.golang.org/grpc"
 	grpcbackoff "google.golang.org/grpc/backoff"
@@ -39,6 +43,25 @@ func (o *Dialing) dialer() func(ctx context.Context, addr string) (net.Conn, err
 	}
 }
 
+// proxied reports whether the environment names an HTTP proxy for one of the addresses. gRPC then
+// connects to the proxy, unless it has a dialer, and the proxy resolves the names.
+func proxied(addrs []string) bool {
+	return slices.ContainsFunc(addrs, func(addr string) bool {
+		proxy, err := http.ProxyFromEnvironment(&http.Request{URL: &url.URL{Scheme: "https", Host: addr}})
+		return proxy != nil || err != nil
+	})
+}
+
+// observed returns dial, and notes whether DNS has the host name.
+func (l *Link) observed(dial func(context.Context, string) (net.Conn, error)) func(context.Context, string) (net.Conn, error) {
+	return func(ctx context.Context, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, addr)
+		fault, ok := errors.AsType[*net.DNSError](err)
+		l.unnamed.Store(ok && fault.IsNotFound)
+		return conn, err
+	}
+}
+
 // Dial returns a link to the server at addrs, host:port each. It does not connect: the first call
 // does.
 func (o *Dialing) Dial(addrs []string) (*Link, error) {
@@ -62,8 +85,8 @@ func (o *Dialing) Dial(addrs []string) (*Link, error) {
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(o.MaxReceiveSize), grpc.ForceCodecV2(wire.FrameCodec{})),
 		experimental.WithBufferPool(protomem.Pool),
 	}
-	if o.Dialer != nil {
-		dialOpts = append(dialOpts, grpc.WithContextDialer(o.Dialer))
+	if o.Dialer != nil || !proxied(addrs) {
+		dialOpts = append(dialOpts, grpc.WithContextDialer(l.observed(o.dialer())))
 	}
 	// The resolver hands the addresses on as they are: names are looked up at
 	// each attempt to connect.
