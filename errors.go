@@ -69,9 +69,9 @@ type Error struct {
 	MaybeStored bool
 
 	// NotConnected reports that the attempt never had a connection to the server. The server has
-	// certainly not received the request, and MaybeStored is false. NotConnected is false for faults
-	// that another attempt to connect does not cure: a fault of TLS, a host name that DNS does not
-	// have, and rejected credentials.
+	// certainly not received the request, and MaybeStored is false. NotConnected is false for
+	// faults that another attempt to connect does not cure: a fault of TLS, a host name that DNS
+	// does not have, and rejected credentials.
 	NotConnected bool
 
 	// Message is the text of the server or of this module: the value, the limit and the remedy.

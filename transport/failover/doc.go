@@ -8,18 +8,21 @@
 //
 //   - [Options].Failures transient failures of sends in a row;
 //   - a transient failure of a send, followed by a failed probe;
-//   - throttling for [Options].ThrottleGrace without an accepted send.
+//   - two throttles, [Options].ThrottleGrace or longer apart, without an accepted send since the
+//     first of them.
 //
-// Cancelled calls, permanent errors and single throttles do not count. Sends switch to the first
-// endpoint in the list that works; if none works, they stay. From an endpoint that throttles they
-// return to an earlier one only after [Options].SwitchBack, because they may have left that one for
-// its throttles. Attempts that wait for a connection to the old endpoint end, so that the next
-// attempts use the new one.
+// Cancelled calls, permanent errors and single throttles do not count, and neither do the results
+// of sends that began before the last switch. Sends switch to the first endpoint in the list that
+// works; if none works, they stay. From an endpoint that throttles they return to an earlier one
+// only after [Options].SwitchBack, because they may have left that one for its throttles. Attempts
+// that wait for a connection to a failing endpoint end with the switch, so that the next attempts
+// use the new one.
 //
 // The Transport probes the other endpoints with Ping. Sends return to an endpoint that precedes the
 // active one in the list once it has worked for [Options].SwitchBack. If sends leave it again
-// within ten times that time, it has to work for twice as long the next time, up to 32 times as
-// long. Recurring faults of an endpoint therefore cause fewer switches.
+// within ten times that time, or before it accepted a send, it has to work for twice as long the
+// next time, up to 32 times as long. Recurring faults of an endpoint therefore cause fewer
+// switches.
 //
 // # Receiving
 //

@@ -10,8 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sony/gobreaker/v2"
-
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq"
@@ -43,13 +41,14 @@ type Options struct {
 	Failures int
 
 	// ThrottleGrace is the time for which an endpoint may throttle without accepting a message
-	// before sends leave it. Negative means that throttling is never a reason to leave. Default: 30
-	// s.
+	// before sends leave it. It counts from the first throttle to the last one, however few sends
+	// there are between them. Negative means that throttling is never a reason to leave. Default:
+	// 30 s.
 	ThrottleGrace time.Duration
 
 	// SwitchBack is the time for which an earlier endpoint must work before sends return to it. The
 	// time doubles, up to 32 times SwitchBack, each time that sends leave the endpoint again within
-	// ten times the time. Negative values are invalid. Default: 60 s.
+	// ten times the time, or before it accepted a send. Negative values are invalid. Default: 60 s.
 	SwitchBack time.Duration
 
 	// ProbeInterval is the time between probes of an endpoint. Endpoints that are not active are
@@ -57,11 +56,13 @@ type Options struct {
 	// makes sends leave an endpoint. Negative values are invalid. Default of each: 1 s.
 	ProbeInterval, ProbeTimeout time.Duration
 
-	// OnSwitch is called after each switch, in order, by one goroutine. It may block. Later events
-	// and Close wait for it. While 64 events wait, sends do not switch. Nil means none.
+	// OnSwitch is called after each switch, in order, by one goroutine. It may block, but must not
+	// call Close. Later events and Close wait for it. While 64 events wait, sends do not switch. A
+	// panic is logged. Nil means none.
 	OnSwitch func(Event)
 
-	// Logger receives a warning for each switch. Nil means no logging.
+	// Logger receives a warning for each switch, and errors: panics of OnSwitch, and endpoints that
+	// permanently fail to serve transaction checks. Nil means no logging.
 	Logger *slog.Logger
 }
 
@@ -79,6 +80,16 @@ var (
 )
 
 // A Transport sends to the active one of its endpoints. Several goroutines may share it.
+//
+// Who wakes what waits: the probes of the inactive endpoints, each once in ProbeInterval until
+// Close, also while OnSwitch blocks. After every probe, and after every result of a send that
+// changes the health of the active endpoint, the Transport decides where sends go. A switch from a
+// failing endpoint ends the attempts that wait for a connection to it.
+//
+// What bounds the steps: an endpoint is probed at most once in ProbeInterval, and the active one
+// only after a failed send or a failed probe. A switch needs a failed send, a throttle or a failed
+// probe, or an endpoint that has worked for SwitchBack. A receive from any queue sends at most one
+// request to each endpoint and one more to the active one.
 type Transport struct {
 	opts   Options
 	rules  rules
@@ -89,24 +100,23 @@ type Transport struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	events chan Event
+	visits visits
 
 	mu     sync.Mutex // guards health; never held across a wait or a call
 	health []health
 	last   []error // last failure of each endpoint
 }
 
-// An end is an endpoint with its circuit breaker.
+// An end is an endpoint with the parts of its state that calls read without a lock.
 type end struct {
 	Endpoint
-	index     int
-	ping      transport.Pinger
-	breaker   *gobreaker.TwoStepCircuitBreaker[struct{}]
-	throttled atomic.Bool // whether health.throttledSince is set
-	down      atomic.Bool // health.down
-	suspect   atomic.Bool // a send failed since the last probe
-	era       atomic.Pointer[era]
-	queues    sync.Map                  // groupTopic → []int, the last response
-	emptyAt   atomic.Pointer[time.Time] // when a receive from any queue returned nothing
+	index   int
+	ping    transport.Pinger
+	marked  atomic.Bool // while active: an accepted send would change its health
+	down    atomic.Bool // health.down
+	suspect atomic.Bool // a send failed since the last probe began
+	era     atomic.Pointer[era]
+	queues  sync.Map // groupTopic → []int, the last response
 }
 
 // Dial returns a transport over the RocketMQ clusters or tidegate brokers at addresses, the primary
@@ -189,13 +199,13 @@ func New(endpoints []Endpoint, o Options) (*Transport, error) {
 		return nil, err
 	}
 	t := &Transport{
-		opts: o, rules: rules{o.ThrottleGrace, o.SwitchBack}, events: make(chan Event, 64),
+		opts: o, rules: rules{o.Failures, o.ThrottleGrace, o.SwitchBack}, events: make(chan Event, 64),
 		health: make([]health, len(endpoints)), last: make([]error, len(endpoints)),
 	}
 	t.ctx, t.cancel = context.WithCancel(context.Background()) // the transport's lifetime
 	for i, e := range endpoints {
 		x := &end{Endpoint: e, index: i, ping: e.Transport.(transport.Pinger)}
-		x.breaker = t.newBreaker()
+		x.marked.Store(true)
 		ctx, cancel := context.WithCancelCause(context.Background()) // ends when sends leave the endpoint
 		x.era.Store(&era{ctx, cancel})
 		t.ends = append(t.ends, x)

@@ -257,35 +257,33 @@ func TestLateThrottlesKeepNobodyAway(t *testing.T) {
 	})
 }
 
-// A throttle without a second one is no reason to switch, however long there is no other send.
-func TestSingleThrottlesDoNotSwitch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		well := func() error { return nil }
-		a := &fake{sick: well, fail: func() error { return errThrottled }}
-		var switches atomic.Int64
-		x, err := failover.New([]failover.Endpoint{{Name: "a", Transport: a}, {Name: "b", Transport: &fake{fail: well, sick: well}}},
-			failover.Options{OnSwitch: func(failover.Event) { switches.Add(1) }})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { x.Close() })
-		for range 3 {
-			x.Send(t.Context(), []*tidegate.Message{{ID: "1", Topic: "t"}})
-			time.Sleep(time.Hour)
-		}
-		if n := switches.Load(); n != 0 {
-			t.Errorf("%d switches for one throttle an hour", n)
-		}
-		// Throttles that are as far apart as the server demands are one throttling.
-		a.fail = func() error { return &tidegate.Error{Code: tidegate.CodeTooManyRequests, RetryAfter: 40 * time.Second} }
-		for range 2 {
-			x.Send(t.Context(), []*tidegate.Message{{ID: "1", Topic: "t"}})
-			time.Sleep(40 * time.Second)
-		}
-		if x.Active() != "b" {
-			t.Error("sends stay at an endpoint that throttles for 40s")
-		}
-	})
+// A throttle without a second one is no reason to switch. Sends that are further apart than the
+// grace leave an endpoint that throttles all of them.
+func TestRareSendsLeaveAThrottlingEndpoint(t *testing.T) {
+	for gap, most := range map[time.Duration]int{31 * time.Second: 20, time.Minute: 20, 5 * time.Minute: 30, 20 * time.Minute: 50} {
+		synctest.Test(t, func(t *testing.T) {
+			a := &fake{sick: well, fail: func() error { return errThrottled }}
+			x := pair(t, a, &fake{fail: well, sick: well}, failover.Options{})
+			if !sent(x) {
+				time.Sleep(gap)
+			}
+			if x.Active() != "a" {
+				t.Errorf("a switch after a single throttle")
+			}
+			failed := 1
+			for range 59 {
+				if !sent(x) {
+					failed++
+				}
+				time.Sleep(gap)
+			}
+			// After each return one send shows the throttling again, and a second one that it
+			// lasts.
+			if failed > most {
+				t.Errorf("%d of 60 sends %v apart failed, want at most %d", failed, gap, most)
+			}
+		})
+	}
 }
 
 // Two endpoints that throttle all the time: changing between them helps nobody.

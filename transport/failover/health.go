@@ -4,9 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"time"
-
-	"github.com/sony/gobreaker/v2"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
@@ -17,16 +16,6 @@ import (
 const patience = 250 * time.Millisecond
 
 var errNothing = errors.New("the result does not show the state of the endpoint")
-
-// newBreaker returns the breaker of one endpoint. Sends report to it while it is closed, and probes
-// close it.
-func (t *Transport) newBreaker() *gobreaker.TwoStepCircuitBreaker[struct{}] {
-	return gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
-		Timeout:     t.opts.ProbeInterval / 2,
-		ReadyToTrip: func(c gobreaker.Counts) bool { return int(c.ConsecutiveFailures) >= t.opts.Failures },
-		IsExcluded:  func(err error) bool { return errors.Is(err, errNothing) },
-	})
-}
 
 // verdict returns the result of a send for its endpoint: nil if the endpoint works, errNothing if
 // the send shows nothing, or the failure. cause is the cause of the caller's ctx, or nil while ctx
@@ -45,12 +34,9 @@ func verdict(err, cause error, took time.Duration) error {
 	return errNothing
 }
 
-// track asks the endpoint's breaker to admit a send. The caller reports the results to the returned
-// function. If the breaker is open, the send uses the endpoint nevertheless, because there is no
-// better one.
+// track returns a function for the results of a send to e that begins now.
 func (t *Transport) track(ctx context.Context, e *end) (report func([]transport.SendResult)) {
 	begin := time.Now()
-	done, refused := e.breaker.Allow()
 	return func(results []transport.SendResult) {
 		err := errNothing
 		for i, r := range results {
@@ -62,42 +48,39 @@ func (t *Transport) track(ctx context.Context, e *end) (report func([]transport.
 				err = r.Err
 			}
 		}
-		v := verdict(err, context.Cause(ctx), time.Since(begin))
-		if refused == nil {
-			done(v)
-		}
-		t.note(e, err, v)
+		t.note(e, err, verdict(err, context.Cause(ctx), time.Since(begin)))
 	}
 }
 
 // note records the result of a send, and switches if necessary.
 func (t *Transport) note(e *end, err, v error) {
 	throttled := errors.Is(err, tidegate.ErrThrottled)
-	if v == nil && !e.throttled.Load() || !throttled && errors.Is(v, errNothing) {
+	if v == nil && !e.marked.Load() || !throttled && errors.Is(v, errNothing) {
 		return // the case of nearly all sends
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if e != t.now() {
+		return // the send began before a switch; probes show the health of e
+	}
 	h := &t.health[e.index]
 	switch {
 	case v == nil:
 		*h = h.accepted()
-	case throttled && e.index == int(t.active.Load()): // otherwise the send began before a switch
-		*h = t.rules.throttle(*h, time.Now(), tidegate.RetryAfter(err))
-	}
-	e.throttled.Store(!h.throttledSince.IsZero())
-	if v != nil {
+	case throttled:
+		*h = h.throttled(time.Now())
 		t.last[e.index] = err
-		e.suspect.Store(!errors.Is(v, errNothing))
+	default:
+		*h = h.failed()
+		t.last[e.index] = err
+		e.suspect.Store(true)
 	}
+	e.marked.Store(!h.spotless())
 	t.reconsider(time.Now())
 }
 
 // reconsider switches if the health of the endpoints demands it. t.mu is held.
 func (t *Transport) reconsider(now time.Time) {
-	for i, e := range t.ends {
-		t.health[i].failing = t.health[i].down || e.breaker.State() != gobreaker.StateClosed
-	}
 	from := int(t.active.Load())
 	to, why := decide(now, from, t.health, t.rules)
 	if why == NoSwitch || t.ctx.Err() != nil {
@@ -110,16 +93,17 @@ func (t *Transport) reconsider(now time.Time) {
 	select {
 	case t.events <- event:
 	default:
-		return // OnSwitch is 64 events late: do not switch
+		return // OnSwitch is 64 events late; the next probe decides again
 	}
 	switched(now, from, to, t.health, t.rules)
-	t.ends[from].throttled.Store(false)
-	t.ends[to].throttled.Store(false)
+	t.ends[to].marked.Store(true)
 	t.active.Store(int64(to))
-	t.ends[from].leave()
+	if why == Failing {
+		t.ends[from].leave()
+	}
 }
 
-// errLeft ends attempts that wait for a connection to the endpoint after a switch.
+// errLeft ends attempts that wait for a connection to a failing endpoint after a switch.
 var errLeft = fmt.Errorf("%w: sends now go to another endpoint", tidegate.ErrUnavailable)
 
 // leave ends the attempts that wait for a connection to e.
@@ -145,35 +129,39 @@ func (t *Transport) sending(ctx context.Context, e *end) (context.Context, func(
 	}
 }
 
-// An era is the time in which an endpoint is active.
+// An era is the time until sends leave an endpoint because it fails.
 type era struct {
 	ctx    context.Context //nolint:containedctx // independent of requests
 	cancel context.CancelCauseFunc
 }
 
-// watch reports switches, and checks periodically whether one is due.
+// watch reports switches.
 func (t *Transport) watch() {
-	ticker := time.NewTicker(t.opts.ProbeInterval)
-	defer ticker.Stop()
 	for {
 		select {
 		case e := <-t.events:
-			log := t.opts.Logger.With("from", e.From, "to", e.To, "reason", e.Reason.String())
-			if e.Err != nil {
-				log.Warn("failover: switched", "error", e.Err)
-			} else {
-				log.Info("failover: switched")
-			}
-			if t.opts.OnSwitch != nil {
-				t.opts.OnSwitch(e)
-			}
-		case <-ticker.C:
-			t.mu.Lock()
-			t.reconsider(time.Now())
-			t.mu.Unlock()
+			t.announce(e)
 		case <-t.ctx.Done():
 			return
 		}
+	}
+}
+
+// announce logs a switch and calls OnSwitch.
+func (t *Transport) announce(e Event) {
+	log := t.opts.Logger.With("from", e.From, "to", e.To, "reason", e.Reason.String())
+	defer func() {
+		if v := recover(); v != nil {
+			log.Error("failover: OnSwitch panicked", "panic", v, "stack", string(debug.Stack()))
+		}
+	}()
+	if e.Err != nil {
+		log.Warn("failover: switched", "error", e.Err)
+	} else {
+		log.Info("failover: switched")
+	}
+	if t.opts.OnSwitch != nil {
+		t.opts.OnSwitch(e)
 	}
 }
 
@@ -187,31 +175,22 @@ func (t *Transport) probe(e *end) {
 		case <-t.ctx.Done():
 			return
 		}
-		if t.now() == e && !e.suspect.Load() && !e.down.Load() && e.breaker.State() == gobreaker.StateClosed {
+		if suspect := e.suspect.Swap(false); t.now() == e && !suspect && !e.down.Load() {
 			continue // sends show its health
 		}
-		done, err := e.breaker.Allow()
-		if err != nil {
-			continue // another probe is under way, or one has just failed
-		}
 		ctx, cancel := context.WithTimeout(t.ctx, t.opts.ProbeTimeout)
-		err = e.ping.Ping(ctx)
+		err := e.ping.Ping(ctx)
 		cancel()
 		if transport.Classify(err) == transport.Throttled {
 			err = nil // it responds
 		}
-		done(err)
 		t.mu.Lock()
 		h := &t.health[e.index]
-		switch {
-		case err != nil:
-			h.down, h.wellSince = true, time.Time{}
+		*h = h.probed(time.Now(), err == nil)
+		if err != nil {
 			t.last[e.index] = fmt.Errorf("probe: %w", err)
-		case h.wellSince.IsZero():
-			h.down, h.wellSince = false, time.Now()
 		}
 		e.down.Store(h.down)
-		e.suspect.Store(false)
 		t.reconsider(time.Now())
 		t.mu.Unlock()
 	}

@@ -31,20 +31,22 @@ func (r Reason) String() string {
 	return "unknown"
 }
 
-// health is the known state of one endpoint. The zero value is a working endpoint.
+// health is the known state of one endpoint. The zero value is a working endpoint. Results of sends
+// change only the active endpoint's: a send to another one began before a switch.
 type health struct {
 	down           bool      // the last probe failed
-	failing        bool      // down, or its breaker is not closed
-	throttledSince time.Time // while active, the first throttle since the last success; zero for none
+	failures       int       // while active, the transient failures of sends in a row
+	throttledSince time.Time // while active, the first throttle since the last accepted send; zero for none
 	throttledLast  time.Time // the last throttle since then
-	throttledUntil time.Time // the end of the wait that it requested
 	wellSince      time.Time // while inactive, the first probe of an unbroken success; zero after a failed probe
 	activeSince    time.Time // the last time it became active
+	proven         bool      // it has accepted a send since then
 	relapses       int       // consecutive switches away soon after it had become active
 }
 
 // rules are the options of the decision.
 type rules struct {
+	failures   int           // of sends in a row, after which sends leave the endpoint
 	grace      time.Duration // negative: throttling is no reason to switch
 	switchBack time.Duration
 }
@@ -56,25 +58,47 @@ const (
 	steady      = 10
 )
 
+// failing reports whether sends must leave h.
+func (r rules) failing(h health) bool { return h.down || h.failures >= r.failures }
+
 // throttling reports whether h has throttled for longer than the grace. Only throttles count, not
 // the time after the last one, in which there may have been no sends.
 func (r rules) throttling(h health) bool {
 	return r.grace >= 0 && !h.throttledSince.IsZero() && h.throttledLast.Sub(h.throttledSince) >= r.grace
 }
 
-// throttle returns h after a throttle that requested a wait. A throttle more than the grace after
-// the end of the previous wait begins a new throttling.
-func (r rules) throttle(h health, now time.Time, wait time.Duration) health {
-	if h.throttledSince.IsZero() || now.Sub(h.throttledUntil) > r.grace {
+// throttled returns h after a throttle.
+func (h health) throttled(now time.Time) health {
+	if h.throttledSince.IsZero() {
 		h.throttledSince = now
 	}
-	h.throttledLast, h.throttledUntil = now, now.Add(max(0, wait))
+	h.throttledLast = now
+	return h
+}
+
+// failed returns h after a transient failure of a send.
+func (h health) failed() health {
+	h.failures++
 	return h
 }
 
 // accepted returns h after an accepted send.
 func (h health) accepted() health {
-	h.throttledSince, h.throttledLast, h.throttledUntil = time.Time{}, time.Time{}, time.Time{}
+	h.failures, h.throttledSince, h.throttledLast, h.proven = 0, time.Time{}, time.Time{}, true
+	return h
+}
+
+// spotless reports whether an accepted send would not change h.
+func (h health) spotless() bool { return h.failures == 0 && h.throttledSince.IsZero() && h.proven }
+
+// probed returns h after a probe.
+func (h health) probed(now time.Time, ok bool) health {
+	switch {
+	case !ok:
+		h.down, h.wellSince = true, time.Time{}
+	case h.wellSince.IsZero():
+		h.down, h.wellSince = false, now
+	}
 	return h
 }
 
@@ -99,13 +123,13 @@ func times(d time.Duration, n int) time.Duration {
 // been left because it throttles too.
 func decide(now time.Time, active int, all []health, r rules) (next int, why Reason) {
 	switch h := all[active]; {
-	case h.failing:
+	case r.failing(h):
 		why = Failing
 	case r.throttling(h):
 		why = Throttling
 	}
 	for i, h := range all {
-		if i == active || h.failing || r.throttling(h) {
+		if i == active || r.failing(h) {
 			continue
 		}
 		well := !h.wellSince.IsZero() && now.Sub(h.wellSince) >= r.demanded(h)
@@ -119,17 +143,20 @@ func decide(now time.Time, active int, all []health, r rules) (next int, why Rea
 	return active, NoSwitch
 }
 
-// switched returns the states after a switch.
+// switched returns the states after a switch. Sends that leave an endpoint soon after their return,
+// or before it accepted one of them, are a relapse.
 func switched(now time.Time, from, to int, all []health, r rules) []health {
-	left := &all[from]
+	left := all[from]
 	if from < to {
-		if left.activeSince.IsZero() || now.Sub(left.activeSince) >= times(r.demanded(*left), steady) {
+		long := now.Sub(left.activeSince) >= times(r.demanded(left), steady)
+		if left.activeSince.IsZero() || long && left.proven {
 			left.relapses = 0
 		} else {
 			left.relapses++
 		}
 	}
-	*left, all[to] = left.accepted(), all[to].accepted() // the throttles of an earlier time do not count
-	left.wellSince, all[to].activeSince = time.Time{}, now
+	// Probes show the health of an inactive endpoint, and sends that of the active one.
+	all[from] = health{down: left.down, relapses: left.relapses, activeSince: left.activeSince}
+	all[to] = health{down: all[to].down, relapses: all[to].relapses, activeSince: now}
 	return all
 }

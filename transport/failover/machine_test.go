@@ -15,9 +15,9 @@ var epoch = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 func ago(d time.Duration) time.Time { return epoch.Add(-d) }
 
 func TestDecide(t *testing.T) {
-	r := rules{grace: 30 * time.Second, switchBack: time.Minute}
+	r := rules{failures: 3, grace: 30 * time.Second, switchBack: time.Minute}
 	well := func(d time.Duration) health { return health{wellSince: ago(d)} }
-	failing := health{failing: true}
+	failing := health{down: true}
 	throttled := func(d time.Duration) health { return health{throttledSince: ago(d), throttledLast: epoch} }
 	for name, tt := range map[string]struct {
 		active int
@@ -32,9 +32,8 @@ func TestDecide(t *testing.T) {
 		"the first that works":             {0, []health{failing, failing, {}}, r, 2, Failing},
 		"throttled for a while":            {0, []health{throttled(29 * time.Second), {}}, r, 0, NoSwitch},
 		"throttled for too long":           {0, []health{throttled(30 * time.Second), {}}, r, 1, Throttling},
-		"throttling is no reason":          {0, []health{throttled(time.Hour), {}}, rules{-1, time.Minute}, 0, NoSwitch},
+		"throttling is no reason":          {0, []health{throttled(time.Hour), {}}, rules{3, -1, time.Minute}, 0, NoSwitch},
 		"throttled once, long ago":         {0, []health{{throttledSince: ago(time.Hour), throttledLast: ago(time.Hour)}, {}}, r, 0, NoSwitch},
-		"both throttle":                    {0, []health{throttled(time.Minute), throttled(time.Minute)}, r, 0, NoSwitch},
 		"well, but not for long":           {1, []health{well(59 * time.Second), {}}, r, 1, NoSwitch},
 		"well for long enough":             {1, []health{well(time.Minute), {}}, r, 0, Recovered},
 		"never probed":                     {1, []health{{}, {}}, r, 1, NoSwitch},
@@ -47,9 +46,10 @@ func TestDecide(t *testing.T) {
 		"the secondary throttles":          {1, []health{well(59 * time.Second), throttled(time.Minute)}, r, 1, NoSwitch}, // the primary may throttle too
 		"the secondary throttles, later":   {1, []health{well(60 * time.Second), throttled(time.Minute)}, r, 0, Throttling},
 		"the third, not the first":         {1, []health{well(59 * time.Second), throttled(time.Minute), {}}, r, 2, Throttling},
-		"well, for a very long SwitchBack": {1, []health{{wellSince: ago(time.Hour), relapses: 2}, {}}, rules{30 * time.Second, math.MaxInt64 / 3}, 1, NoSwitch},
+		"well, for a very long SwitchBack": {1, []health{{wellSince: ago(time.Hour), relapses: 2}, {}}, rules{3, 30 * time.Second, math.MaxInt64 / 3}, 1, NoSwitch},
 		"never forward without a reason":   {0, []health{{}, well(time.Hour)}, r, 0, NoSwitch},
-		"fails and is throttled elsewhere": {0, []health{failing, throttled(time.Minute)}, r, 0, NoSwitch},
+		"failures in a row":                {0, []health{{failures: 3}, {}}, r, 1, Failing},
+		"too few failures":                 {0, []health{{failures: 2}, {}}, r, 0, NoSwitch},
 	} {
 		if next, why := decide(epoch, tt.active, tt.all, tt.r); next != tt.next || why != tt.why {
 			t.Errorf("%s: %d, %s; want %d, %s", name, next, why, tt.next, tt.why)
@@ -58,7 +58,7 @@ func TestDecide(t *testing.T) {
 }
 
 func TestSwitched(t *testing.T) {
-	r := rules{grace: 30 * time.Second, switchBack: time.Minute}
+	r := rules{failures: 3, grace: 30 * time.Second, switchBack: time.Minute}
 	for name, tt := range map[string]struct {
 		from, to int
 		left     health
@@ -67,7 +67,8 @@ func TestSwitched(t *testing.T) {
 		"the first time":             {0, 1, health{}, 0},
 		"soon after it came back":    {0, 1, health{activeSince: ago(9 * time.Minute)}, 1},
 		"and once more":              {0, 1, health{activeSince: ago(time.Minute), relapses: 3}, 4},
-		"after a good while":         {0, 1, health{activeSince: ago(time.Hour), relapses: 2}, 0},
+		"after a good while":         {0, 1, health{activeSince: ago(time.Hour), relapses: 2, proven: true}, 0},
+		"without an accepted send":   {0, 1, health{activeSince: ago(time.Hour), relapses: 2}, 3},
 		"the secondary is left":      {1, 0, health{activeSince: ago(time.Minute)}, 0},
 		"a throttle does not linger": {0, 1, health{throttledSince: ago(time.Minute), wellSince: ago(time.Hour)}, 0},
 	} {

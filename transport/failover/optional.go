@@ -3,6 +3,7 @@ package failover
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
@@ -103,14 +104,17 @@ func (t *Transport) Recall(ctx context.Context, topic, handle string) (string, e
 }
 
 // SendHalf stores a half message at the active endpoint, in one attempt, whose result counts for
-// switching. The error has CodeNotImplemented if the endpoint's transport has no transactions; the
-// others are those of its transport.
+// switching. Like Send it ends if it waits for a connection when sends leave a failing endpoint.
+// The error has CodeNotImplemented if the endpoint's transport has no transactions; the others are
+// those of its transport.
 func (t *Transport) SendHalf(ctx context.Context, msg *tidegate.Message) transport.SendResult {
 	e := t.now()
 	x, ok := e.Transport.(transport.Transactor)
 	if !ok {
 		return transport.SendResult{Err: e.missing("SendMessage", msg.Topic)}
 	}
+	ctx, end := t.sending(ctx, e)
+	defer end()
 	report := t.track(ctx, e)
 	list := []transport.SendResult{x.SendHalf(ctx, msg)}
 	report(list)
@@ -135,29 +139,39 @@ func (t *Transport) EndTransaction(ctx context.Context, tx transport.Transaction
 	return e.wrap(x.EndTransaction(ctx, tx, r))
 }
 
-// ServeChecks serves the checks of all endpoints that have transactions, until ctx ends or one of
-// them fails, which ends the others. It returns once all calls of check have returned.
+// ServeChecks serves the checks of all endpoints that have transactions, until ctx ends. A
+// transient error of one endpoint ends the others and is returned, so that the caller can repeat
+// the call for all. A permanent error of one endpoint is logged, and the others continue;
+// ServeChecks returns the joined errors once all endpoints have failed permanently. It returns once
+// all calls of check have returned.
 func (t *Transport) ServeChecks(ctx context.Context, topics []string, check func(context.Context, transport.TransactionCheck) transport.Resolution) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	all, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	errs, served := make([]error, len(t.ends)), make([]bool, len(t.ends))
 	t.each(func(e *end) {
 		x, ok := e.Transport.(transport.Transactor)
 		if served[e.index] = ok; !ok {
 			return
 		}
-		errs[e.index] = e.wrap(x.ServeChecks(ctx, topics, func(ctx context.Context, q transport.TransactionCheck) transport.Resolution {
+		err := e.wrap(x.ServeChecks(all, topics, func(ctx context.Context, q transport.TransactionCheck) transport.Resolution {
 			q.Transaction.Endpoint = e.outer(q.Transaction.Endpoint)
 			return check(ctx, q)
 		}))
-		if errs[e.index] != nil {
-			cancel() // the others must not continue as if all endpoints were served
+		switch errs[e.index] = err; {
+		case err == nil || all.Err() != nil:
+		case transport.Classify(err) == transport.Permanent:
+			t.opts.Logger.Error("failover: the transaction checks of an endpoint ended; those of the others continue", "endpoint", e.Name, "error", err)
+		default:
+			cancel(err) // the others must not continue as if all endpoints were served
 		}
 	})
-	for _, ok := range served {
-		if ok {
-			return errors.Join(errs...)
-		}
+	switch cause := context.Cause(all); {
+	case ctx.Err() != nil:
+		return nil
+	case cause != nil:
+		return cause
+	case !slices.Contains(served, true):
+		return t.ends[0].missing("Telemetry", "")
 	}
-	return t.ends[0].missing("Telemetry", "")
+	return errors.Join(errs...)
 }

@@ -10,10 +10,6 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// drainEvery is the interval at which a receive from any queue queries an inactive endpoint without
-// messages.
-const drainEvery = 5 * time.Second
-
 type groupTopic struct{ group, topic string }
 
 // Queue numbers. Queue q of endpoint i of n has the number q·n+i. A negative number is one lower,
@@ -34,9 +30,10 @@ func queueOf(number, n int) (q, i int) {
 	return (number - i) / n, i
 }
 
-// Queues returns the queues of all endpoints. For an endpoint that does not respond it returns the
-// last known ones. It queries all endpoints at the same time and waits for all of them, until ctx
-// ends. The error is that of the first endpoint, if no endpoint responded and no queue is known.
+// Queues returns the queues of all endpoints. For an endpoint that does not respond, or throttles
+// the request, it returns the last known ones. It queries all endpoints at the same time and waits
+// for all of them, until ctx ends. The error is that of the first endpoint, if no endpoint
+// responded and no queue is known.
 func (t *Transport) Queues(ctx context.Context, group, topic string) ([]int, error) {
 	key := groupTopic{group, topic}
 	lists, errs := make([][]int, len(t.ends)), make([]error, len(t.ends))
@@ -44,7 +41,8 @@ func (t *Transport) Queues(ctx context.Context, group, topic string) ([]int, err
 		list, err := e.Transport.Queues(ctx, group, topic)
 		if err != nil {
 			errs[e.index] = e.wrap(err)
-			if known, ok := e.queues.Load(key); ok && transport.Classify(err) == transport.Transient {
+			class := transport.Classify(err)
+			if known, ok := e.queues.Load(key); ok && (class == transport.Transient || class == transport.Throttled) {
 				lists[e.index] = known.([]int)
 			}
 			return
@@ -93,35 +91,53 @@ func (t *Transport) each(f func(*end)) {
 // Receive receives from the endpoint of the queue. The errors are those of the endpoint's
 // transport.
 //
-// With [transport.AnyQueue] it queries the inactive endpoints first, one after the other and
-// without waiting for messages, until one returns messages. It skips an endpoint whose last probe
-// failed, and one that a query of the last 5 s found without messages. If no inactive endpoint
-// returns a message, Receive receives from the active one. An error of an inactive endpoint counts
-// as no message, unless ctx ended or the transport was closed.
+// With [transport.AnyQueue] it queries the endpoints one after the other, without waiting for
+// messages, until one returns messages. The inactive ones come first. After messages of an inactive
+// endpoint the next receive of the group and topic begins with the endpoint behind it, so that no
+// endpoint waits for another one to be empty. Receive skips an endpoint whose last probe failed,
+// and one at which a receive of the same group, topic and filter found no message in the last 5 s.
+// If no endpoint returns a message, Receive receives from the active one and waits. An error before
+// that counts as no message, unless ctx ended or the transport was closed.
+//
+// With r.Repeat and AnyQueue it queries all endpoints at the same time and returns the deliveries
+// of all. It fails if all fail; the error is that of the active endpoint.
 func (t *Transport) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
 	if r.Queue != transport.AnyQueue {
 		q, i := queueOf(r.Queue, len(t.ends))
 		r.Queue = q
 		return t.ends[i].receive(ctx, r)
 	}
-	active := t.now()
-	for _, e := range t.ends {
-		if e == active || e.down.Load() {
-			continue
-		}
-		if at := e.emptyAt.Load(); at != nil && time.Since(*at) < drainEvery {
-			continue
-		}
-		rest := r
+	if r.Repeat {
+		return t.repeat(ctx, r)
+	}
+	active, key := t.now(), visitKey{r.Group, r.Topic, r.Filter}
+	down := func(i int) bool { return t.ends[i].down.Load() }
+	for _, i := range t.visits.plan(key, active.index, len(t.ends), time.Now(), down) {
+		e, rest := t.ends[i], r
 		rest.Wait = 0
 		list, err := e.receive(ctx, rest)
+		t.visits.note(key, i, len(list) > 0, time.Now())
 		if len(list) > 0 || ctx.Err() != nil || errors.Is(err, tidegate.ErrClosed) {
 			return list, err
 		}
-		now := time.Now()
-		e.emptyAt.Store(&now)
 	}
-	return active.receive(ctx, r)
+	list, err := active.receive(ctx, r)
+	if len(list) > 0 {
+		t.visits.turned(key)
+	}
+	return list, err
+}
+
+// repeat repeats a receive from any queue. Only one endpoint has its deliveries, and the caller
+// does not know which.
+func (t *Transport) repeat(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
+	lists, errs := make([][]*tidegate.Delivery, len(t.ends)), make([]error, len(t.ends))
+	t.each(func(e *end) { lists[e.index], errs[e.index] = e.receive(ctx, r) })
+	all := slices.Concat(lists...)
+	if err := errs[t.now().index]; len(all) == 0 && !slices.Contains(errs, nil) {
+		return nil, err
+	}
+	return all, nil
 }
 
 func (e *end) receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {

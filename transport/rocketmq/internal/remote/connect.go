@@ -48,8 +48,8 @@ func (e *Server) Knock(ctx context.Context) {
 }
 
 // Lacked reports whether the call that failed with e had no connection. The caller knows that the
-// call was written to none; err is gRPC's error. Lacked is false after Close, and for a fault of TLS
-// or of the host name.
+// call was written to none; err is gRPC's error. Lacked is false after Close, and for a fault of
+// TLS or of the host name.
 func (l *Link) Lacked(e *tidegate.Error, err error) bool {
 	switch status.Code(err) {
 	case codes.Unavailable:

@@ -1,0 +1,335 @@
+package failover_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/failover"
+)
+
+func well() error { return nil }
+
+// pair returns a failover of the endpoints a and b that is closed with the test.
+func pair(t *testing.T, a, b transport.Transport, o failover.Options) *failover.Transport {
+	t.Helper()
+	x, err := failover.New([]failover.Endpoint{{Name: "a", Transport: a}, {Name: "b", Transport: b}}, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := x.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return x
+}
+
+// sent sends one message and reports whether it was accepted.
+func sent(x *failover.Transport) bool {
+	return x.Send(context.Background(), []*tidegate.Message{{ID: "1", Topic: "t"}})[0].Err == nil
+}
+
+// Pings that succeed between failed sends do not make the endpoint a working one: the sends are
+// failures in a row.
+func TestRareSendsLeaveAFailingEndpoint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := pair(t, &fake{sick: well, fail: func() error { return errDown }}, &fake{fail: well, sick: well}, failover.Options{})
+		for n := range 3 {
+			if x.Active() != "a" {
+				t.Errorf("left after %d failures, want 3", n)
+			}
+			sent(x)
+			time.Sleep(10 * time.Second)
+		}
+		if x.Active() != "b" {
+			t.Error("three failed sends in a row, and sends stay")
+		}
+	})
+}
+
+// A send that its caller gave less than 250 ms shows nothing about the endpoint.
+func TestShortDeadlinesDoNotSwitch(t *testing.T) {
+	for deadline, want := range map[time.Duration]string{100 * time.Millisecond: "a", 300 * time.Millisecond: "b"} {
+		synctest.Test(t, func(t *testing.T) {
+			x := pair(t, &hanging{fake{sick: well}}, &fake{fail: well, sick: well}, failover.Options{})
+			for range 10 {
+				ctx, cancel := context.WithTimeout(t.Context(), deadline)
+				x.Send(ctx, []*tidegate.Message{{ID: "1", Topic: "t"}})
+				cancel()
+			}
+			if x.Active() != want {
+				t.Errorf("after 10 sends of %v without a response sends go to %s, want %s", deadline, x.Active(), want)
+			}
+			// A caller that cancels does not wait for the endpoint.
+			for range 10 {
+				ctx, cancel := context.WithCancel(t.Context())
+				time.AfterFunc(time.Second, cancel)
+				x.Send(ctx, []*tidegate.Message{{ID: "1", Topic: "t"}})
+			}
+			if x.Active() != want {
+				t.Errorf("after cancelled sends they go to %s, want %s", x.Active(), want)
+			}
+		})
+	}
+}
+
+// A hanging endpoint responds to no send before its ctx ends.
+type hanging struct{ fake }
+
+func (h *hanging) Send(ctx context.Context, msgs []*tidegate.Message) []transport.SendResult {
+	<-ctx.Done()
+	return slices.Repeat([]transport.SendResult{{Err: &tidegate.Error{Op: "SendMessage", Err: context.Cause(ctx)}}}, len(msgs))
+}
+
+// The results of sends that began before a switch do not keep sends away from the endpoint.
+func TestLateResultsDoNotCount(t *testing.T) {
+	for _, late := range []error{errThrottled, errDown} {
+		synctest.Test(t, func(t *testing.T) {
+			begin, slow := time.Now(), []time.Duration{10 * time.Second, 30 * time.Second, 70 * time.Second}
+			a := &fake{sick: well}
+			a.fail = func() error {
+				if n := int(a.sends.Load()); n <= len(slow) {
+					time.Sleep(slow[n-1])
+					return late
+				}
+				if time.Since(begin) < time.Minute {
+					return errDown
+				}
+				return nil
+			}
+			x := pair(t, a, &fake{fail: well, sick: well}, failover.Options{SwitchBack: 80 * time.Second})
+			for range slow {
+				go sent(x)
+				time.Sleep(time.Millisecond)
+			}
+			for range 3 {
+				sent(x)
+			}
+			if x.Active() != "b" {
+				t.Fatal("sends did not leave the failing endpoint")
+			}
+			time.Sleep(90 * time.Second)
+			if x.Active() != "a" {
+				t.Errorf("late %v: sends do not return although the endpoint has worked for 80 s", late)
+			}
+		})
+	}
+}
+
+// A probe that is throttled had a response: the endpoint works.
+func TestThrottledProbesSucceed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		down := during(0, 10*time.Second, errDown)
+		begin := time.Now()
+		a := &fake{fail: func() error { return down(time.Since(begin)) }, sick: func() error { return errThrottled }}
+		x := pair(t, a, &fake{fail: well, sick: well}, failover.Options{})
+		for range 3 {
+			sent(x)
+		}
+		if x.Active() != "b" {
+			t.Fatal("sends did not leave the failing endpoint")
+		}
+		time.Sleep(2 * time.Minute)
+		if x.Active() != "a" {
+			t.Error("sends do not return to an endpoint whose probes are throttled")
+		}
+	})
+}
+
+// laned is an endpoint with lanes.
+type laned struct {
+	fake
+	lane func(context.Context) error
+}
+
+func (l *laned) Lane(ctx context.Context, r transport.LaneRequest) (transport.Lane, error) {
+	return transport.Lane{Topic: r.Topic, Endpoint: "server", MaxMessages: 1}, l.lane(ctx)
+}
+
+func (l *laned) SendLane(ctx context.Context, _ transport.Lane, msgs []*tidegate.Message) []transport.SendResult {
+	return l.Send(ctx, msgs)
+}
+
+// A producer that gets no lane sends nothing: the failed lookups count as failed sends.
+func TestFailedLanesSwitch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &laned{fake{fail: well, sick: well}, func(context.Context) error { return errDown }}
+		x := pair(t, a, &fake{fail: well, sick: well}, failover.Options{})
+		for range 3 {
+			if _, err := x.Lane(t.Context(), transport.LaneRequest{Topic: "t"}); err == nil {
+				t.Error("a lane of an endpoint that fails")
+			}
+		}
+		if x.Active() != "b" {
+			t.Error("sends stay at an endpoint without lanes")
+		}
+	})
+	synctest.Test(t, func(t *testing.T) { // a caller that gives up shows nothing
+		a := &laned{fake{fail: well, sick: well}, func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) }}
+		x := pair(t, a, &fake{fail: well, sick: well}, failover.Options{})
+		for range 5 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			x.Lane(ctx, transport.LaneRequest{Topic: "t"})
+			cancel()
+		}
+		if x.Active() != "a" {
+			t.Error("sends left an endpoint whose callers gave up")
+		}
+	})
+}
+
+// half is an endpoint with transactions.
+type half struct {
+	fake
+	half  func(context.Context) error
+	serve func(ctx context.Context) error
+}
+
+func (h *half) SendHalf(ctx context.Context, m *tidegate.Message) transport.SendResult {
+	return transport.SendResult{Receipt: tidegate.Receipt{MessageID: m.ID}, Err: h.half(ctx)}
+}
+
+func (h *half) EndTransaction(context.Context, transport.Transaction, transport.Resolution) error {
+	return nil
+}
+
+func (h *half) ServeChecks(ctx context.Context, _ []string, _ func(context.Context, transport.TransactionCheck) transport.Resolution) error {
+	return h.serve(ctx)
+}
+
+// Attempts that wait for a connection end when sends leave a failing endpoint. They do not end when
+// sends return to an earlier one: the endpoint that they use works, and their requests may be under
+// way.
+func TestOnlyAFailingEndpointEndsWaitingAttempts(t *testing.T) {
+	waits := func(ctx context.Context) error {
+		select {
+		case <-ctx.Done():
+			return &tidegate.Error{Err: context.Cause(ctx), NotConnected: true}
+		case <-time.After(5 * time.Minute):
+			return nil
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		down := during(time.Second, 2*time.Second, errDown)
+		a := &half{fake: fake{fail: func() error { return down(time.Since(begin)) }, sick: well}, half: waits}
+		b := &half{fake: fake{fail: well, sick: well}, half: waits}
+		x := pair(t, a, b, failover.Options{})
+		ends := map[string]error{}
+		await := func(name string) func() {
+			done := make(chan error, 1)
+			go func() {
+				done <- x.SendHalf(transport.AwaitConnection(context.Background()), &tidegate.Message{ID: "1", Topic: "t"}).Err
+			}()
+			return func() { ends[name] = <-done }
+		}
+		endA := await("a")
+		time.Sleep(time.Second)
+		for range 3 {
+			sent(x)
+		}
+		endB := await("b")
+		endA()
+		if !errors.Is(ends["a"], tidegate.ErrUnavailable) || time.Since(begin) > 2*time.Second {
+			t.Errorf("the attempt at the failing endpoint ended with %v after %v", ends["a"], time.Since(begin))
+		}
+		endB()
+		if ends["b"] != nil || x.Active() != "a" {
+			t.Errorf("the attempt at the working endpoint ended with %v; sends go to %s, want a", ends["b"], x.Active())
+		}
+	})
+}
+
+// A panic of OnSwitch is logged, and later switches are reported.
+func TestOnSwitchPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		begin, calls := time.Now(), 0
+		down := during(time.Second, 10*time.Second, errDown)
+		a := &fake{fail: func() error { return down(time.Since(begin)) }, sick: func() error { return down(time.Since(begin)) }}
+		x := pair(t, a, &fake{fail: well, sick: well}, failover.Options{
+			Logger:   slog.New(slog.NewTextHandler(&log, nil)),
+			OnSwitch: func(failover.Event) { calls++; panic("not today") },
+		})
+		for range 200 {
+			sent(x)
+			time.Sleep(time.Second)
+		}
+		synctest.Wait()
+		if x.Active() != "a" || calls != 2 || strings.Count(log.String(), `panic="not today"`) != 2 {
+			t.Errorf("active %s after %d calls; log:\n%s", x.Active(), calls, log.String())
+		}
+	})
+}
+
+// Sends follow the health of the endpoints while OnSwitch blocks.
+func TestOnSwitchBlocks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		down := during(time.Second, 10*time.Second, errDown)
+		a := &fake{fail: func() error { return down(time.Since(begin)) }, sick: func() error { return down(time.Since(begin)) }}
+		x := pair(t, a, &fake{fail: well, sick: well}, failover.Options{OnSwitch: func(failover.Event) { time.Sleep(time.Hour) }})
+		time.Sleep(time.Second)
+		for range 3 {
+			sent(x)
+		}
+		if x.Active() != "b" {
+			t.Fatal("sends did not leave the failing endpoint")
+		}
+		time.Sleep(2 * time.Minute) // without sends
+		if x.Active() != "a" {
+			t.Error("sends do not return while OnSwitch blocks")
+		}
+	})
+}
+
+func TestServeChecks(t *testing.T) {
+	forbidden := &tidegate.Error{Code: tidegate.CodeForbidden}
+	waits := func(ctx context.Context) error { <-ctx.Done(); return nil }
+	fails := func(err error) func(context.Context) error {
+		return func(context.Context) error { <-time.After(time.Second); return err }
+	}
+	for name, tt := range map[string]struct {
+		a, b func(context.Context) error
+		took time.Duration // until it returns; ctx ends after a minute
+		want error
+	}{
+		"both serve":                       {waits, waits, time.Minute, nil},
+		"one fails":                        {fails(errDown), waits, time.Second, tidegate.ErrUnavailable},
+		"the other fails":                  {waits, fails(errDown), time.Second, tidegate.ErrUnavailable},
+		"one is forbidden":                 {fails(forbidden), waits, time.Minute, nil},
+		"one is forbidden, then one fails": {fails(forbidden), func(context.Context) error { <-time.After(2 * time.Second); return errDown }, 2 * time.Second, tidegate.ErrUnavailable},
+		"both are forbidden":               {fails(forbidden), fails(forbidden), time.Second, tidegate.ErrForbidden},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var log bytes.Buffer
+				x := pair(t, &half{fake: fake{sick: well}, serve: tt.a}, &half{fake: fake{sick: well}, serve: tt.b},
+					failover.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				begin := time.Now()
+				err := x.ServeChecks(ctx, []string{"t"}, nil)
+				if !errors.Is(err, tt.want) || tt.want == nil && err != nil || time.Since(begin) != tt.took {
+					t.Errorf("%v after %v, want %v after %v", err, time.Since(begin), tt.want, tt.took)
+				}
+				// The producer repeats transient errors, and ends with permanent ones.
+				if tt.want != nil && (transport.Classify(err) == transport.Permanent) != (tt.want == tidegate.ErrForbidden) {
+					t.Errorf("class %v of %v", transport.Classify(err), err)
+				}
+				if strings.Contains(log.String(), "FORBIDDEN") != strings.Contains(name, "forbidden") {
+					t.Errorf("logged %q", log.String())
+				}
+			})
+		})
+	}
+}

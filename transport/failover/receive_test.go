@@ -1,0 +1,224 @@
+package failover_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/failover"
+)
+
+// A store is an endpoint with messages by topic, none of which has a tag. Its queues and errors are
+// those of the test.
+type store struct {
+	fake
+	mu       sync.Mutex
+	messages map[string]int
+	receives []transport.ReceiveRequest
+	queues   func(topic string) ([]int, error)
+	fail     func() error // of receives
+}
+
+func newStore() *store {
+	return &store{fake: fake{fail: well, sick: well}, messages: map[string]int{}, fail: well}
+}
+
+// Receive returns one message of the topic, or none after r.Wait.
+func (s *store) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
+	s.mu.Lock()
+	s.receives = append(s.receives, r)
+	some, err := s.messages[r.Topic] > 0 && r.Filter.Expression == "", s.fail()
+	if some && err == nil {
+		s.messages[r.Topic]--
+	}
+	s.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	if some {
+		return []*tidegate.Delivery{{Message: tidegate.Message{ID: "m", Topic: r.Topic}, Endpoint: "server"}}, nil
+	}
+	select {
+	case <-time.After(r.Wait):
+		return nil, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+func (s *store) Queues(_ context.Context, _, topic string) ([]int, error) { return s.queues(topic) }
+
+func (s *store) set(topic string, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.messages[topic] = n
+}
+
+func (s *store) left(topic string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.messages[topic]
+}
+
+// asked returns the number of receives from the store so far.
+func (s *store) asked() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.receives)
+}
+
+func from(topic string, wait time.Duration) transport.ReceiveRequest {
+	return transport.ReceiveRequest{Group: "g", Topic: topic, Queue: transport.AnyQueue, Max: 1, Wait: wait, InvisibleDuration: time.Minute}
+}
+
+// Receives of one topic do not keep those of another topic, of another group or with another filter
+// from the messages of an inactive endpoint.
+func TestEmptyTopicsStarveNoOtherReceive(t *testing.T) {
+	for name, other := range map[string]transport.ReceiveRequest{
+		"topic":  from("empty", time.Second),
+		"group":  {Group: "other", Topic: "none", Queue: transport.AnyQueue, Wait: time.Second},
+		"filter": {Group: "g", Topic: "full", Queue: transport.AnyQueue, Wait: time.Second, Filter: transport.Filter{Expression: "x"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, b := newStore(), newStore()
+				x := pair(t, a, b, failover.Options{})
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					for ctx.Err() == nil {
+						x.Receive(ctx, other)
+					}
+				}()
+				time.Sleep(10 * time.Second)
+				b.set("full", 5)
+				for begin := time.Now(); b.left("full") > 0; {
+					if _, err := x.Receive(t.Context(), from("full", time.Second)); err != nil {
+						t.Fatal(err)
+					}
+					if time.Since(begin) > 30*time.Second {
+						t.Fatalf("%d of 5 messages of the inactive endpoint were not received", b.left("full"))
+					}
+				}
+				cancel()
+				<-done
+			})
+		})
+	}
+}
+
+// An endpoint that always has messages keeps no consumer from those of the others.
+func TestNoEndpointStarvesAnother(t *testing.T) {
+	for full := range 3 {
+		synctest.Test(t, func(t *testing.T) {
+			stores := []*store{newStore(), newStore(), newStore()}
+			var ends []failover.Endpoint
+			for i, s := range stores {
+				s.set("t", 10)
+				ends = append(ends, failover.Endpoint{Name: fmt.Sprint(i), Transport: s})
+			}
+			stores[full].set("t", 1000)
+			x, err := failover.New(ends, failover.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer x.Close()
+			for range 31 { // each of the three in turn
+				if ds, err := x.Receive(t.Context(), from("t", time.Second)); err != nil || len(ds) != 1 {
+					t.Fatalf("%v, %v", ds, err)
+				}
+			}
+			for i, s := range stores {
+				if i != full && s.left("t") > 0 {
+					t.Errorf("%d messages of endpoint %d wait while endpoint %d has some", s.left("t"), i, full)
+				}
+			}
+		})
+	}
+}
+
+// An empty inactive endpoint is queried once in 5 s, however many receives there are.
+func TestEmptyEndpointsAreQueriedRarely(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newStore(), newStore()
+		a.set("t", 1<<30)
+		x := pair(t, a, b, failover.Options{})
+		for begin := time.Now(); time.Since(begin) < time.Minute; time.Sleep(10 * time.Millisecond) {
+			if _, err := x.Receive(t.Context(), from("t", 0)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := b.asked(); n < 10 || n > 13 {
+			t.Errorf("the inactive endpoint was queried %d times in a minute, want 12", n)
+		}
+		for _, r := range b.receives {
+			if r.Wait != 0 {
+				t.Fatalf("a query of the inactive endpoint waits for %v", r.Wait)
+			}
+		}
+	})
+}
+
+// A repeated receive returns the deliveries of the first one, which any endpoint may have.
+func TestRepeatQueriesAllEndpoints(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newStore(), newStore()
+		x := pair(t, a, b, failover.Options{})
+		if _, err := x.Receive(t.Context(), from("t", 0)); err != nil { // b is empty now
+			t.Fatal(err)
+		}
+		b.set("t", 1)
+		r := from("t", 0)
+		r.Repeat, r.AttemptID = true, "1"
+		if ds, err := x.Receive(t.Context(), r); err != nil || len(ds) != 1 || ds[0].Endpoint != "b/server" {
+			t.Errorf("%v, %v; want the delivery of b", ds, err)
+		}
+		a.fail = func() error { return errDown }
+		if _, err := x.Receive(t.Context(), r); err != nil {
+			t.Errorf("%v, although b responded", err)
+		}
+		b.fail = func() error { return errPermanent }
+		if _, err := x.Receive(t.Context(), r); !errors.Is(err, tidegate.ErrUnavailable) {
+			t.Errorf("%v, want the error of the active endpoint", err)
+		}
+	})
+}
+
+// An endpoint that cannot say which queues it has keeps them; one that says it has none loses them.
+func TestQueuesOfAnEndpointThatDoesNotSay(t *testing.T) {
+	for name, tt := range map[string]struct {
+		err  error
+		want []int
+	}{
+		"responds":    {nil, []int{0, 1, 2, 3}},
+		"throttles":   {errThrottled, []int{0, 1, 2, 3}},
+		"is down":     {errDown, []int{0, 1, 2, 3}},
+		"has no such": {&tidegate.Error{Code: tidegate.CodeTopicNotFound}, []int{1, 3}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := newStore(), newStore()
+			two := func(string) ([]int, error) { return []int{0, 1}, nil }
+			a.queues, b.queues = two, two
+			x := pair(t, a, b, failover.Options{})
+			if _, err := x.Queues(t.Context(), "g", "t"); err != nil {
+				t.Fatal(err)
+			}
+			if tt.err != nil {
+				a.queues = func(string) ([]int, error) { return nil, tt.err }
+			}
+			for range 3 {
+				if got, err := x.Queues(t.Context(), "g", "t"); err != nil || !slices.Equal(got, tt.want) {
+					t.Errorf("%v, %v; want %v", got, err, tt.want)
+				}
+			}
+		})
+	}
+}
