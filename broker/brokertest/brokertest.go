@@ -22,6 +22,7 @@
 package brokertest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -154,7 +155,7 @@ func (b *Broker) start() error {
 		return err
 	}
 	s, err := server.New(engine, server.Options{
-		Advertise: b.address, Logger: b.opts.Logger, MinLongPolling: max(b.opts.MinLongPolling, 1),
+		Advertise: b.address, Logger: b.opts.Logger, MinLongPolling: max(b.opts.MinLongPolling, 1), MaxLongPolling: quiet,
 		Intercept: b.intercept, Access: b.opts.Access,
 	})
 	if err != nil {
@@ -190,7 +191,8 @@ func (b *Broker) Close() (err error) {
 func (b *Broker) Client() *rocketmq.Client { return b.ClientWith(rocketmq.Options{}) }
 
 // ClientWith is Client with options. A nil Dialer means [Broker.Dial]; another Dialer can call
-// Broker.Dial.
+// Broker.Dial. A zero HeartbeatInterval or RouteRefresh means 5 min, longer than in production, so
+// that hours of virtual time take few requests.
 func (b *Broker) ClientWith(o rocketmq.Options) *rocketmq.Client {
 	b.tb.Helper()
 	if o.Dialer == nil {
@@ -199,6 +201,8 @@ func (b *Broker) ClientWith(o rocketmq.Options) *rocketmq.Client {
 	if o.Logger == nil {
 		o.Logger = b.opts.Logger
 	}
+	o.HeartbeatInterval = cmp.Or(o.HeartbeatInterval, quiet)
+	o.RouteRefresh = cmp.Or(o.RouteRefresh, quiet)
 	c, err := rocketmq.New(b.address, o)
 	if err != nil {
 		b.tb.Fatalf("brokertest: %v", err)

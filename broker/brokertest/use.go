@@ -3,6 +3,7 @@ package brokertest
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -11,6 +12,11 @@ import (
 )
 
 const (
+	// quiet is the interval of the requests by which an idle client shows that it is alive, asks for
+	// changes and repeats a receive. Without faults none of them has an effect inside one process, and
+	// together they were nearly the whole cost of hours of virtual time.
+	quiet = 5 * time.Minute
+
 	// waitLimit bounds WaitIdle and WaitDeadLetter. The longest legal delay of a
 	// message is 24 h; the default retry schedule takes less than 5 h.
 	waitLimit = 25 * time.Hour
@@ -47,11 +53,20 @@ func (b *Broker) Send(msgs ...*tidegate.Message) []tidegate.Receipt {
 
 // Consume starts a push consumer with default options, through gRPC, and returns at once. The
 // consumer stops when stop is called or the test ends; stop returns when every handler has
-// returned. It may be called several times. An error of the consumer fails the test. For options,
-// use [consumer.NewPush] with [Broker.Client].
+// returned. It may be called several times. An error of the consumer fails the test, and so does a
+// topic that does not exist, except a group's dead-letter topic, which the first dead letter creates.
+// A handler that has not returned after 30 s of real time is reported on the standard error. For
+// options, use [consumer.NewPush] with [Broker.Client].
 func (b *Broker) Consume(group, topic string, handle consumer.Handler) (stop func()) {
 	b.tb.Helper()
-	c, err := consumer.NewPush(b.Client(), consumer.Subscription{Group: group, Topic: topic}, handle, consumer.PushOptions{})
+	if _, err := b.Topic(topic); err != nil && !strings.HasPrefix(topic, tidegate.DeadLetterPrefix) {
+		b.tb.Fatalf("brokertest: consume %s as %s: %v; the topics are %s; call CreateTopic before Consume", topic, group, err, b.topicNames())
+	}
+	if handle != nil {
+		handle = b.watched(group, handle)
+	}
+	c, err := consumer.NewPush(b.Client(), consumer.Subscription{Group: group, Topic: topic}, handle,
+		consumer.PushOptions{LongPolling: quiet})
 	if err != nil {
 		b.tb.Fatalf("brokertest: consume %s as %s: %v", topic, group, err)
 	}
@@ -71,6 +86,30 @@ func (b *Broker) Consume(group, topic string, handle consumer.Handler) (stop fun
 	return stop
 }
 
+// watched reports the calls of a handler to handlers.
+func (b *Broker) watched(group string, handle consumer.Handler) consumer.Handler {
+	return func(ctx context.Context, d *tidegate.Delivery) error {
+		defer handlers.begin(b.address, group, d)()
+		return handle(ctx, d)
+	}
+}
+
+// topicNames lists the topics, at most ten of them.
+func (b *Broker) topicNames() string {
+	const most = 10
+	var names []string
+	for _, t := range b.Topics() {
+		names = append(names, t.Name)
+	}
+	switch {
+	case len(names) == 0:
+		return "none"
+	case len(names) > most:
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+	}
+	return strings.Join(names, ", ")
+}
+
 // WaitIdle waits until the group has received from the topic at least once, and no message is
 // ready, in flight or waiting for a retry in any topic of the group. Parked messages, and delayed
 // messages whose delivery time has not come, do not count. In a bubble this lets the time of all
@@ -79,27 +118,52 @@ func (b *Broker) Consume(group, topic string, handle consumer.Handler) (stop fun
 // the wait.
 func (b *Broker) WaitIdle(group, topic string) {
 	b.tb.Helper()
-	var state string
 	b.wait(func() bool {
 		g, err := b.Group(group)
 		if err != nil {
-			state = fmt.Sprintf("group %s has not received yet", group)
 			return false
 		}
 		seen := false
 		for _, s := range g.Topics {
 			seen = seen || s.Topic == topic
 			if s.Ready+s.Inflight+s.WaitingRetry > 0 {
-				state = fmt.Sprintf("group %[2]s has %[3]d ready messages of topic %[1]s, %[4]d in flight and %[5]d waiting for a retry",
-					s.Topic, group, s.Ready, s.Inflight, s.WaitingRetry)
 				return false
 			}
 		}
-		if !seen {
-			state = fmt.Sprintf("group %s has not received from %s yet", group, topic)
-		}
 		return seen
-	}, func() string { return "wait until idle: " + state + "; does a consumer run?" })
+	}, func() string {
+		return fmt.Sprintf("wait until group %s is idle in %s: %s", group, topic, b.state(group, topic))
+	})
+}
+
+// state describes the progress of a group for the error of a wait. topic is the topic that the group
+// has to receive from, empty if any will do.
+func (b *Broker) state(group, topic string) string {
+	g, err := b.Group(group)
+	if err != nil {
+		return "the group has not received yet; does a consumer run?"
+	}
+	var parts []string
+	seen := topic == ""
+	for _, s := range g.Topics {
+		seen = seen || s.Topic == topic
+		part := fmt.Sprintf("topic %s: %d ready, %d in flight, %d waiting for a retry, %d acknowledged, %d dead letters",
+			s.Topic, s.Ready, s.Inflight, s.WaitingRetry, s.Acked, s.DeadLetters)
+		if s.ParkedGroups+s.BlockedGroups > 0 {
+			part += fmt.Sprintf(", %d parked and %d blocked message groups", s.ParkedGroups, s.BlockedGroups)
+		}
+		if s.Ready > 0 && s.Inflight == 0 {
+			part += "; does a consumer run?"
+		}
+		parts = append(parts, part)
+	}
+	if !seen {
+		parts = append(parts, fmt.Sprintf("it has not received from %s; the topics are %s", topic, b.topicNames()))
+	}
+	if len(parts) == 0 {
+		parts = append(parts, "it has not received yet; does a consumer run?")
+	}
+	return strings.Join(parts, "; ") + handlers.of(b.address, group)
 }
 
 // WaitDeadLetter waits until the group has a dead letter in %DLQ%group that no earlier call has
@@ -113,10 +177,11 @@ func (b *Broker) WaitDeadLetter(group string) broker.StoredDeadLetter {
 		letter, found, last = b.nextDeadLetter(group)
 		return found
 	}, func() string {
+		why := "there is no other one"
 		if last != nil {
-			return fmt.Sprintf("wait for a dead letter of group %s: %v", group, last)
+			why = last.Error()
 		}
-		return fmt.Sprintf("wait for a dead letter of group %s: there is none", group)
+		return fmt.Sprintf("wait for a dead letter of group %s: %s; %s", group, why, b.state(group, ""))
 	})
 	return letter
 }

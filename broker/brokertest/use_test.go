@@ -72,12 +72,22 @@ func TestWaitDeadLetterReturnsEachOnce(t *testing.T) {
 // A wait without a consumer fails the test, names the state and ends.
 func TestWaitWithoutAConsumerFails(t *testing.T) {
 	for want, wait := range map[string]func(*brokertest.Broker){
-		"group billing has not received yet": func(b *brokertest.Broker) { b.WaitIdle("billing", "orders") },
-		"wait for a dead letter of group billing: there is none": func(b *brokertest.Broker) {
+		"wait until group billing is idle in orders: the group has not received yet": func(b *brokertest.Broker) {
+			b.WaitIdle("billing", "orders")
+		},
+		"it has not received from ordres; the topics are orders": func(b *brokertest.Broker) {
+			b.Consume("billing", "orders", func(context.Context, *tidegate.Delivery) error { return nil })
+			b.WaitIdle("billing", "ordres")
+		},
+		"wait for a dead letter of group billing: there is no other one; it has not received yet; does a consumer run?": func(b *brokertest.Broker) {
 			b.CreateGroup("billing", broker.GroupConfig{})
 			b.WaitDeadLetter("billing")
 		},
-		"has 1 ready messages of topic orders, 0 in flight and 0 waiting for a retry": func(b *brokertest.Broker) {
+		"there is no other one; topic orders: 0 ready, 0 in flight, 0 waiting for a retry, 1 acknowledged, 0 dead letters": func(b *brokertest.Broker) {
+			b.Consume("billing", "orders", func(context.Context, *tidegate.Delivery) error { return nil })
+			b.WaitDeadLetter("billing")
+		},
+		"topic orders: 1 ready, 0 in flight, 0 waiting for a retry, 1 acknowledged, 0 dead letters; does a consumer run?": func(b *brokertest.Broker) {
 			stop := b.Consume("billing", "orders", func(context.Context, *tidegate.Delivery) error { return nil })
 			b.WaitIdle("billing", "orders")
 			stop()
@@ -95,6 +105,71 @@ func TestWaitWithoutAConsumerFails(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A misspelt topic fails the test at once, instead of a wait for 25 h.
+func TestConsumeUnknownTopicFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &failing{TB: t}
+		b := brokertest.New(f)
+		b.CreateTopic("orders", broker.TopicConfig{})
+		start := time.Now()
+		got := f.catch(func() { b.Consume("billing", "ordres", func(context.Context, *tidegate.Delivery) error { return nil }) })
+		for _, want := range []string{"ordres", "the topics are orders", "CreateTopic"} {
+			if !strings.Contains(got, want) {
+				t.Errorf("the test failed with %q, want %q in it", got, want)
+			}
+		}
+		if took := time.Since(start); took != 0 {
+			t.Errorf("it failed after %v, want at once", took)
+		}
+	})
+}
+
+// The first dead letter creates the dead-letter topic of a group, so a consumer may wait for it.
+func TestConsumeDeadLettersBeforeTheFirst(t *testing.T) {
+	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+		b.CreateTopic("orders", broker.TopicConfig{})
+		letters := make(chan string, 1)
+		b.Consume("audit", tidegate.DeadLetterTopic("billing"), func(_ context.Context, d *tidegate.Delivery) error {
+			letters <- string(d.Body)
+			return nil
+		})
+		b.Consume("billing", "orders", func(context.Context, *tidegate.Delivery) error {
+			return consumer.DeadLetter(errors.New("poison"))
+		})
+		b.Send(sdktest.Order(1))
+		select {
+		case body := <-letters:
+			if body != "1" {
+				t.Errorf("the dead letter is %q, want 1", body)
+			}
+		case <-time.After(time.Hour):
+			t.Error("no dead letter within an hour")
+		}
+	})
+}
+
+// A handler that waits for ever is in the error of the wait.
+func TestWaitNamesTheRunningHandler(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &failing{TB: t}
+		b := brokertest.New(f)
+		b.CreateTopic("orders", broker.TopicConfig{})
+		release := make(chan struct{})
+		b.Consume("billing", "orders", func(context.Context, *tidegate.Delivery) error {
+			<-release
+			return nil
+		})
+		r := b.Send(sdktest.Order(1))
+		synctest.Wait()
+		got := f.catch(func() { b.WaitIdle("billing", "invoices") })
+		close(release)
+		want := "the handler has not returned for 25h0m0s: message " + r[0].MessageID + " of topic orders (group billing, attempt 1)"
+		if !strings.Contains(got, want) {
+			t.Errorf("the test failed with %q, want %q in it", got, want)
+		}
+	})
 }
 
 // A failing records the first fatal failure, and does not fail the test.

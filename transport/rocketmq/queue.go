@@ -3,6 +3,8 @@ package rocketmq
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
@@ -54,6 +56,9 @@ func (c *Client) Queues(ctx context.Context, group, topicName string) ([]int, er
 	if err != nil {
 		return nil, err
 	}
+	if numbers, ok := t.assigned(group, r); ok {
+		return numbers, nil
+	}
 	c.access.Knock(ctx)
 	res, _, err := call(ctx, c, request{ep: c.access, id: c.identity(role{group, true}), op: op, subject: topicName},
 		rmqpb.MessagingServiceClient.QueryAssignment,
@@ -67,7 +72,36 @@ func (c *Client) Queues(ctx context.Context, group, topicName string) ([]int, er
 		c.doubt(t)
 		return nil, noQueue(op, topicName, c.access.Key, "read")
 	}
+	t.assign(group, r, numbers)
 	return numbers, nil
+}
+
+// An assignment has the queues of a group, as the server assigned them while the topic had the
+// route.
+type assignment struct {
+	route   *routing.Route
+	numbers []int
+}
+
+// assigned returns the queues of the group if the server assigned them under this route. Queues
+// and routes change for the same reasons, so both are requested in the same interval.
+func (t *topic) assigned(group string, r *routing.Route) ([]int, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	a, ok := t.groups[group]
+	return slices.Clone(a.numbers), ok && a.route == r
+}
+
+// assign stores the queues of the group. It forgets those of earlier routes, so the map has only
+// groups that asked under this one.
+func (t *topic) assign(group string, r *routing.Route, numbers []int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.groups == nil {
+		t.groups = map[string]assignment{}
+	}
+	maps.DeleteFunc(t.groups, func(_ string, a assignment) bool { return a.route != r })
+	t.groups[group] = assignment{r, slices.Clone(numbers)}
 }
 
 // doubtIf refreshes the topic's route if a wrong route may be the cause of the error.

@@ -38,6 +38,7 @@ type topic struct {
 	tried    time.Time      // time of the last query
 	lost     bool           // a server contradicted the route after the last query
 	unused   int            // refreshes in a row without use
+	groups   map[string]assignment
 
 	places routing.Places
 }
