@@ -84,14 +84,15 @@ var importTable = map[string]row{
 		imports: []string{"", "broker", "broker/server", "consumer", "transport", "transport/rocketmq", "transport/rest"},
 		tests:   []string{"..."}, // with the SDK's producers and consumers
 	},
-	"internal/endtoend": {imports: []string{"..."}}, // tests only, and their set-up
-	"broker/admin":      {imports: []string{"", "backoff", "broker/settings", "internal/httpapi"}, tests: []string{"broker", "broker/server", "transport"}},
-	"internal/httpapi":  {imports: []string{""}}, // under broker/admin and transport/rest
-	"internal/address":  {},                      // patterns of broker and consumer
-	"internal/protomem": {},                      // under broker/server and transport/rocketmq
-	"broker/cmd":        {imports: []string{"..."}},
-	"mocks":             {imports: []string{"", "transport"}, tests: []string{"producer"}}, // the example
-	"examples":          {imports: []string{"..."}},
+	"internal/endtoend":   {imports: []string{"..."}}, // tests only, and their set-up
+	"internal/simulation": {imports: []string{"..."}}, // tests only
+	"broker/admin":        {imports: []string{"", "backoff", "broker/settings", "internal/httpapi"}, tests: []string{"broker", "broker/server", "transport"}},
+	"internal/httpapi":    {imports: []string{""}}, // under broker/admin and transport/rest
+	"internal/address":    {},                      // patterns of broker and consumer
+	"internal/protomem":   {},                      // under broker/server and transport/rocketmq
+	"broker/cmd":          {imports: []string{"..."}},
+	"mocks":               {imports: []string{"", "transport"}, tests: []string{"producer"}}, // the example
+	"examples":            {imports: []string{"..."}},
 }
 
 // notSDK are the packages that may bring what heavyweights names. A package

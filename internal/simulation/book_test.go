@@ -1,0 +1,195 @@
+package simulation
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tidegate/tidegate"
+)
+
+// A book has everything that the users of the SDK observed. Its methods may be called by several
+// goroutines.
+type book struct {
+	w *world
+
+	mu       sync.Mutex // guards the following fields
+	lines    []string
+	failures []string
+	sent     map[string]*sent     // by the name of the message
+	order    map[string]int       // the number of sends so far of each producer, topic and message group
+	handled  map[copyKey]*copyOf  // what each group did with a message
+	working  map[string]string    // message groups in work, by consumer group, broker and message group
+	open     map[string]time.Time // calls that have not returned, by a description
+}
+
+// A sent is a message that a producer was asked to send.
+type sent struct {
+	name, producer, topic, messageGroup string
+
+	number  int // in its message group, by the order of the calls
+	began   time.Duration
+	ended   bool
+	err     error
+	receipt tidegate.Receipt
+	maybe   bool // err != nil, and the broker may have it nevertheless
+}
+
+// A copyKey is a message as a consumer group sees it: each broker can have a copy of it.
+type copyKey struct {
+	group, name string
+	broker      int
+}
+
+// A copyOf is the history of a message in a group.
+type copyOf struct {
+	calls     []call
+	succeeded int
+	letters   int // dead letters
+}
+
+// A call is one call of a handler, or one receive of a simple consumer.
+type call struct {
+	attempt    int
+	offset     int64
+	queue      int
+	began, end time.Duration
+	err        error
+	returned   bool
+}
+
+func newBook(w *world) *book {
+	return &book{w: w, sent: map[string]*sent{}, order: map[string]int{}, handled: map[copyKey]*copyOf{}, working: map[string]string{}, open: map[string]time.Time{}}
+}
+
+// note adds a line to the log of the seed.
+func (b *book) note(format string, args ...any) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.noteLocked(format, args...)
+}
+
+func (b *book) noteLocked(format string, args ...any) {
+	b.lines = append(b.lines, fmt.Sprintf("%10.3f  ", b.w.now().Seconds())+fmt.Sprintf(format, args...))
+}
+
+// maxFailures bounds the reported failures of a seed. Most have one cause.
+const maxFailures = 10
+
+// fail records a broken promise.
+func (b *book) fail(format string, args ...any) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.failLocked(format, args...)
+}
+
+func (b *book) failLocked(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	b.failures = append(b.failures, text)
+	b.noteLocked("BROKEN: %s", text)
+}
+
+// begin records a call that has to end, and returns the function that records its end.
+func (b *book) begin(format string, args ...any) (end func()) {
+	name := fmt.Sprintf(format, args...)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.open[name] = time.Now()
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.open, name)
+	}
+}
+
+// pending returns the calls that have not ended, the oldest first.
+func (b *book) pending() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var list []string
+	for name, began := range b.open {
+		list = append(list, fmt.Sprintf("%s, since %v", name, time.Since(began).Round(time.Millisecond)))
+	}
+	slices.Sort(list)
+	return list
+}
+
+// send records the call for a message.
+func (b *book) send(m *tidegate.Message, producer string) *sent {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	key := producer + " " + m.Topic + " " + m.MessageGroup
+	s := &sent{name: m.ID, producer: producer, topic: m.Topic, messageGroup: m.MessageGroup, number: b.order[key], began: b.w.now()}
+	b.order[key]++
+	b.sent[m.ID] = s
+	b.noteLocked("%s sends %s (%s)", producer, m.ID, m.MessageGroup)
+	return s
+}
+
+// result records the result of a send.
+func (b *book) result(s *sent, r tidegate.Receipt, err error, maybeStored bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s.ended {
+		b.failLocked("%s has two results", s.name)
+	}
+	s.ended, s.err, s.receipt, s.maybe = true, err, r, maybeStored
+	if err != nil {
+		b.noteLocked("%s failed: %v", s.name, err)
+	} else {
+		b.noteLocked("%s is stored: %s queue %d offset %d, spooled %v, %d attempts", s.name, r.Endpoint, r.Queue, r.Offset, r.Spooled, r.Attempts)
+	}
+}
+
+// broker returns the number of the broker that a delivery came from.
+func (b *book) broker(d *tidegate.Delivery) int {
+	if strings.HasPrefix(d.Endpoint, "broker1/") {
+		return 1
+	}
+	return 0
+}
+
+// handle records the start of a handler and returns the function that records its end.
+func (b *book) handle(group, consumer string, d *tidegate.Delivery) (end func(error)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	key := copyKey{group, d.ID, b.broker(d)}
+	c := b.handled[key]
+	if c == nil {
+		c = &copyOf{}
+		b.handled[key] = c
+	}
+	n := len(c.calls)
+	c.calls = append(c.calls, call{attempt: d.Attempt, offset: d.Offset, queue: d.Queue, began: b.w.now()})
+	b.noteLocked("%s of %s begins %s, attempt %d (broker %d, queue %d, offset %d, group %s)", consumer, group, d.ID, d.Attempt, key.broker, d.Queue, d.Offset, d.MessageGroup)
+	work := fmt.Sprint(group, " broker ", key.broker, " ", d.Topic, " queue ", d.Queue, " offset ", d.Offset)
+	if d.MessageGroup != "" && b.fifo(group) {
+		work = fmt.Sprint(group, " broker ", key.broker, " ", d.Topic, " message group ", d.MessageGroup)
+	}
+	if other, busy := b.working[work]; busy {
+		b.failLocked("%s of %s handles %s while %s is being handled (%s)", consumer, group, d.ID, other, work)
+	}
+	b.working[work] = d.ID
+	return func(err error) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.working, work)
+		call := &c.calls[n]
+		call.end, call.err, call.returned = b.w.now(), err, true
+		if err == nil {
+			c.succeeded++
+		}
+		b.noteLocked("%s of %s ends %s: %v", consumer, group, d.ID, err)
+	}
+}
+
+func (b *book) fifo(group string) bool {
+	for _, g := range b.w.plan.groups {
+		if g.name == group {
+			return g.fifo
+		}
+	}
+	return false
+}

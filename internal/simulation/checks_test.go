@@ -1,0 +1,234 @@
+package simulation
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate/broker"
+)
+
+// A promise is a sentence that holds in every seed, and its check. The check reports each case in
+// which the promise is broken.
+type promise struct {
+	sentence string
+	check    func(w *world, broken func(format string, args ...any))
+}
+
+// promisesWhenIdle are checked after the last fault, while the consumers still run.
+var promisesWhenIdle = []promise{
+	{"every call of a producer returns within a bounded time after the last fault", callsReturn},
+	{"the groups become idle within a bounded time after the last fault", groupsBecomeIdle},
+}
+
+// promisesAtTheEnd are checked after all producers and consumers have ended.
+var promisesAtTheEnd = []promise{
+	{"each accepted message was handled or is a dead letter", acceptedMessagesEnd},
+	{"the messages of a message group are stored and handled in their order", messageGroupsKeepOrder},
+	{"no delivery has an attempt above the maximum of its group, and no handler call is beyond the bound", attemptsAreBounded},
+	{"no lease is left after the end of the consumers", noLeaseIsLeft},
+	{"the number of transport calls is bounded by the number of events", callsAreBounded},
+}
+
+func (b *book) checkAll(w *world, promises []promise) {
+	for _, p := range promises {
+		p.check(w, func(format string, args ...any) { b.fail("%s: %s", p.sentence, fmt.Sprintf(format, args...)) })
+	}
+}
+
+func callsReturn(w *world, broken func(string, ...any)) {
+	if list := w.book.pending(); len(list) > 0 {
+		broken("%d calls wait at %v, the first are %s", len(list), w.now(), strings.Join(list[:min(len(list), 3)], "; "))
+	}
+}
+
+// groupsBecomeIdle waits until no group has work.
+func groupsBecomeIdle(w *world, broken func(string, ...any)) {
+	var busy string
+	for began := time.Now(); time.Since(began) < idleLimit; wait(w.t.Context(), time.Second) {
+		if busy = w.busy(); busy == "" {
+			w.book.note("everything is idle")
+			return
+		}
+	}
+	broken("after %v %s", idleLimit, busy)
+}
+
+// busy returns the first group that has work, or "".
+func (w *world) busy() string {
+	for _, s := range w.sites {
+		for _, g := range w.plan.groups {
+			if x := s.Stats(g.name, g.topic); x.Ready+x.Inflight+x.WaitingRetry > 0 || x.Topic == "" {
+				return fmt.Sprintf("broker %d: %s has %d ready messages of %s, %d in flight and %d waiting for a retry", s.number, g.name, x.Ready, g.topic, x.Inflight, x.WaitingRetry)
+			}
+		}
+	}
+	return ""
+}
+
+// letters returns the dead letters of a group, by the name of the message.
+func (w *world) letters(group string) map[string]int {
+	letters := map[string]int{}
+	for _, s := range w.sites {
+		for q := (broker.DeadLetterQuery{}); ; {
+			page, err := s.DeadLetters(group, q)
+			if err != nil {
+				w.book.fail("the dead letters of %s: %v", group, err)
+				break
+			}
+			for _, l := range page.Letters {
+				letters[l.Message.ID]++
+			}
+			if q.After = page.Next; q.After == "" {
+				break
+			}
+		}
+	}
+	return letters
+}
+
+func acceptedMessagesEnd(w *world, broken func(string, ...any)) {
+	for _, g := range w.plan.groups {
+		letters := w.letters(g.name)
+		for _, s := range w.book.sent {
+			if s.topic != g.topic || s.err != nil {
+				continue
+			}
+			handled := 0
+			for broker := range w.sites {
+				if c := w.book.handled[copyKey{g.name, s.name, broker}]; c != nil {
+					handled += c.succeeded
+				}
+			}
+			if handled == 0 && letters[s.name] == 0 {
+				broken("%s of %s was stored at %s queue %d offset %d, and %s neither handled it nor has its dead letter", s.name, s.producer, s.receipt.Endpoint, s.receipt.Queue, s.receipt.Offset, g.name)
+			}
+			if g.reactionTo(w.plan.seed, s.name).failures < 0 && handled > 0 {
+				broken("%s failed in every call, and %s has handled it", s.name, g.name)
+			}
+		}
+	}
+}
+
+// messageGroupsKeepOrder compares the order of first deliveries with the order of the sends. It
+// compares the copies of one broker: after a switch of the failover the messages of one message
+// group are on two brokers.
+func messageGroupsKeepOrder(w *world, broken func(string, ...any)) {
+	type line struct {
+		group, producer, messageGroup string
+		broker                        int
+	}
+	type step struct {
+		began  time.Duration
+		number int
+		name   string
+		offset int64
+	}
+	lines := map[line][]step{}
+	for key, c := range w.book.handled {
+		s := w.book.sent[key.name]
+		if s == nil || s.messageGroup == "" || !w.book.fifo(key.group) {
+			continue
+		}
+		l := line{key.group, s.producer, s.messageGroup, key.broker}
+		lines[l] = append(lines[l], step{c.calls[0].began, s.number, key.name, c.calls[0].offset})
+	}
+	for l, steps := range lines {
+		slices.SortFunc(steps, func(a, b step) int { return int(a.offset - b.offset) })
+		for i := range steps[1:] {
+			a, b := steps[i], steps[i+1]
+			if a.number > b.number {
+				broken("%s: %s was stored before %s (%s of %s, broker %d)", l.group, a.name, b.name, l.messageGroup, l.producer, l.broker)
+			}
+			if a.began > b.began {
+				broken("%s: %s was delivered before %s (%s of %s, broker %d)", l.group, b.name, a.name, l.messageGroup, l.producer, l.broker)
+			}
+		}
+	}
+}
+
+// maxExcuses is the number of handler calls of one message beyond the maximum of attempts: repeated
+// deliveries with the same attempt number, for example by the kill switch.
+const maxExcuses = 30
+
+func attemptsAreBounded(w *world, broken func(string, ...any)) {
+	for key, c := range w.book.handled {
+		limit := 0
+		for _, g := range w.plan.groups {
+			if g.name == key.group {
+				limit = g.maxAttempts
+			}
+		}
+		highest := 0
+		for _, x := range c.calls {
+			highest = max(highest, x.attempt)
+		}
+		if highest > limit {
+			broken("%s had attempt %d of %d in %s", key.name, highest, limit, key.group)
+		}
+		if len(c.calls) > limit+maxExcuses {
+			broken("%s was handled %d times by %s, whose maximum is %d attempts", key.name, len(c.calls), key.group, limit)
+		}
+	}
+}
+
+func noLeaseIsLeft(w *world, broken func(string, ...any)) {
+	for _, s := range w.sites {
+		for _, g := range w.plan.groups {
+			if x := s.Stats(g.name, g.topic); x.Inflight > 0 {
+				broken("broker %d: %s has %d messages of %s in flight", s.number, g.name, x.Inflight, g.topic)
+			}
+		}
+	}
+}
+
+// callsAreBounded counts the calls of each transport. The events are messages with their attempts
+// and copies, and the seconds in which consumers poll.
+func callsAreBounded(w *world, broken func(string, ...any)) {
+	messages := len(w.book.sent)
+	consumers := 0
+	for _, g := range w.plan.groups {
+		consumers += len(g.consumers)
+	}
+	seconds := int(w.now().Seconds())
+	for _, c := range w.clients {
+		w.book.note("%v", c.meter)
+		for op, limit := range map[string]int{
+			"Lane":    30*messages + 1000,
+			"Send":    20*messages + 1000,
+			"Receive": consumers * (40*messages + 20*seconds),
+			"Ack":     20 * messages * consumers,
+		} {
+			if n := c.meter.total(op); n > limit {
+				broken("%s: %d calls of %s, with %d messages, %d consumers and %d seconds; the bound is %d", c.plan.name, n, op, messages, consumers, seconds, limit)
+			}
+		}
+	}
+}
+
+// checkGoroutines reports the goroutines that the world has left. It runs last.
+func (w *world) checkGoroutines() {
+	synctest.Wait()
+	stacks := make([]byte, 4<<20)
+	stacks = stacks[:runtime.Stack(stacks, true)]
+	_, bubble, ok := strings.Cut(firstLine(string(stacks)), "synctest bubble ")
+	if !ok {
+		w.book.fail("the simulation does not run in a bubble")
+		return
+	}
+	bubble, _, _ = strings.Cut(bubble, "]")
+	for i, stack := range strings.Split(string(stacks), "\n\n") {
+		// The bubble has two goroutines of its own: this one and that of the test.
+		if i > 0 && strings.Contains(firstLine(stack), "synctest bubble "+bubble+"]") && !strings.Contains(stack, "testing/synctest") && !strings.Contains(stack, "internal/synctest") {
+			w.book.fail("no goroutine is left: there is\n%s", stack)
+		}
+	}
+}
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(s, "\n")
+	return line
+}

@@ -1,0 +1,189 @@
+package simulation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/consumer"
+)
+
+// A groupPlan is a consumer group of one topic.
+type groupPlan struct {
+	name, topic string
+	fifo        bool
+	maxAttempts int
+	retry       time.Duration // first interval of the retry schedule
+	consumers   []consumerPlan
+
+	// The shares of messages by the reaction of the handlers.
+	failing, poison, panicking, slow float64
+}
+
+// A consumerPlan is one consumer of a group.
+type consumerPlan struct {
+	name        string
+	client      int
+	concurrency int
+	buffered    int
+	invisible   time.Duration
+	killSwitch  bool
+	stops       []span // when it does not run
+}
+
+// A span is a part of the first phase.
+type span struct{ from, to time.Duration }
+
+func (p *plan) newGroup(d dice, t topicPlan) groupPlan {
+	g := groupPlan{
+		name: fmt.Sprintf("group%d", len(p.groups)), topic: t.name, fifo: t.fifo && d.chance(0.8),
+		maxAttempts: d.between(2, 6), retry: d.span(100*time.Millisecond, 5*time.Second),
+		failing: pick(d, 0, 0.1, 0.3), poison: pick(d, 0, 0, 0.05, 0.2), panicking: pick(d, 0, 0.05), slow: pick(d, 0, 0.1),
+	}
+	for range d.between(1, 2) {
+		c := consumerPlan{
+			name: fmt.Sprintf("consumer%d", len(g.consumers)), client: d.IntN(len(p.clients)), concurrency: pick(d, 0, 1, 4), buffered: pick(d, 0, -1, 10),
+			invisible: d.span(2*time.Second, 30*time.Second), killSwitch: d.chance(0.3),
+		}
+		if d.chance(0.3) {
+			from := time.Duration(d.Int64N(int64(p.duration)))
+			c.stops = append(c.stops, span{from, from + d.span(10*time.Millisecond, 10*time.Second)})
+		}
+		g.consumers = append(g.consumers, c)
+	}
+	return g
+}
+
+func (g groupPlan) config() broker.GroupConfig {
+	return broker.GroupConfig{
+		FIFO: g.fifo, MaxAttempts: g.maxAttempts, FIFORetryInterval: broker.Duration(g.retry),
+		Retry: backoff.Steps{g.retry, 2 * g.retry, 4 * g.retry},
+	}
+}
+
+// A reaction is what the handlers of a group do with a message.
+type reaction struct {
+	failures int // before the first success; -1: always
+	panics   bool
+	slow     time.Duration
+}
+
+// reactionTo returns the reaction to a message. It is a pure function.
+func (g groupPlan) reactionTo(seed uint64, name string) (r reaction) {
+	d := newDice(seed, g.name+" "+name)
+	switch {
+	case d.chance(g.poison):
+		r.failures = -1
+	case d.chance(g.failing):
+		r.failures = d.between(1, g.maxAttempts-1)
+	}
+	r.panics = d.chance(g.panicking)
+	if d.chance(g.slow) {
+		r.slow = d.span(time.Millisecond, 40*time.Second)
+	}
+	return r
+}
+
+// A reader is a running consumer of a plan.
+type reader struct {
+	consumerPlan
+	group groupPlan
+	w     *world
+}
+
+var errHandler = errors.New("the handler fails, by the simulation")
+
+// handler returns a function that reacts to messages as the plan says.
+func (r *reader) handle(ctx context.Context, d *tidegate.Delivery) (err error) {
+	end := r.w.book.handle(r.group.name, r.name, d)
+	defer func() {
+		if p := recover(); p != nil {
+			end(fmt.Errorf("panic: %v", p))
+			panic(p)
+		}
+		end(err)
+	}()
+	re := r.group.reactionTo(r.w.plan.seed, d.ID)
+	if re.slow > 0 {
+		if wait(ctx, re.slow); ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+	if re.failures < 0 || d.Attempt <= re.failures || r.w.handlersOut(r.group.name) {
+		if re.panics {
+			panic(fmt.Sprintf("the handler panics, by the simulation (seed %d)", r.w.plan.seed))
+		}
+		return errHandler
+	}
+	return nil
+}
+
+// handlersOut reports whether the handlers of the group fail at present.
+func (w *world) handlersOut(group string) bool {
+	for _, f := range w.plan.faults {
+		if f.kind == handlersOut && f.group == group && f.active(w.now()) {
+			return true
+		}
+	}
+	return false
+}
+
+// run runs the consumer until ctx ends, except in its stops.
+func (r *reader) run(ctx context.Context) {
+	for _, s := range r.stops {
+		r.consume(ctx, s.from)
+		wait(ctx, s.to-r.w.now())
+	}
+	r.consume(ctx, 0)
+}
+
+// consume runs the consumer until a time of the plan, or until ctx ends if the time is 0.
+func (r *reader) consume(ctx context.Context, until time.Duration) {
+	if until > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, until-r.w.now())
+		defer cancel()
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	o := consumer.PushOptions{
+		Concurrency: r.concurrency, MaxBuffered: r.buffered, InvisibleDuration: r.invisible, ShutdownTimeout: shutdownTimeout,
+		OnDelivery: func(o consumer.Outcome) {
+			r.w.book.note("%s of %s: %s, attempt %d, is %v, delay %v (%v; %v)", r.name, r.group.name, o.MessageID, o.Attempt, o.Disposition, o.Delay, o.Err, o.SettleErr)
+		},
+		OnReceiveFailure: func(f consumer.ReceiveFailure) {
+			r.w.book.note("%s of %s: receive failed, next in %v: %v", r.name, r.group.name, f.RetryIn, f.Err)
+		},
+	}
+	if r.killSwitch {
+		o.KillSwitch = consumer.KillSwitch{FailureRatio: 0.5, MinMessages: 4, Probe: 2 * time.Second}
+	}
+	c, err := consumer.NewPush(r.w.clients[r.client], consumer.Subscription{Group: r.group.name, Topic: r.group.topic}, r.handle, o)
+	if err != nil {
+		r.w.t.Error(err)
+		return
+	}
+	r.w.book.note("%s of %s begins", r.name, r.group.name)
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	select {
+	case err = <-done:
+		if ctx.Err() == nil {
+			r.w.book.fail("%s of %s ended by itself: %v", r.name, r.group.name, err)
+		}
+	case <-ctx.Done():
+		ended := time.Now()
+		if err = <-done; time.Since(ended) > shutdownTimeout+returnLimit {
+			r.w.book.fail("%s of %s ended %v after its ctx; ShutdownTimeout is %v", r.name, r.group.name, time.Since(ended), shutdownTimeout)
+		}
+	}
+	r.w.book.note("%s of %s ends: %v", r.name, r.group.name, err)
+}
+
+// shutdownTimeout is that of all consumers.
+const shutdownTimeout = 5 * time.Second

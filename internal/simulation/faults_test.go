@@ -1,0 +1,210 @@
+package simulation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/brokertest"
+)
+
+// A kind is a kind of fault.
+type kind string
+
+// The kinds of faults. Those up to blackHole concern single requests.
+const (
+	throttle    kind = "throttle"     // the broker rejects the request with 42900, perhaps late
+	refuse      kind = "refuse"       // the connection is lost before the request takes effect
+	fail        kind = "fail"         // the broker reports an internal error and does nothing
+	loseReply   kind = "lose reply"   // the request takes effect and the connection is lost
+	delay       kind = "delay"        // the request arrives late
+	slowDisk    kind = "slow disk"    // the response arrives late
+	duplicate   kind = "duplicate"    // the request takes effect twice
+	blackHole   kind = "black hole"   // the request gets no response
+	disconnect  kind = "disconnect"   // all connections break, and new ones are refused until the end
+	restart     kind = "restart"      // like disconnect, and the broker restarts at the end
+	handlersOut kind = "handlers out" // the handlers of a group fail, for example because of its database
+)
+
+// class says which requests a fault concerns.
+type class string
+
+const (
+	anyRequest class = "any"
+	sends      class = "sends"
+	receives   class = "receives"
+	settles    class = "settles"
+	queries    class = "queries" // of routes, assignments and settings
+)
+
+// classes are the operations of each class, by the names of RocketMQ's RPCs.
+var classes = map[class][]string{
+	sends:    {"SendMessage", "EndTransaction", "RecallMessage"},
+	receives: {"ReceiveMessage"},
+	settles:  {"AckMessage", "ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue"},
+	queries:  {"QueryRoute", "QueryAssignment"},
+}
+
+// A fault happens to a broker from a time of the plan on and ends by itself.
+type fault struct {
+	kind     kind
+	broker   int
+	group    string // of handlersOut
+	at       time.Duration
+	lasts    time.Duration
+	requests class
+	share    float64       // of the requests
+	late     time.Duration // the longest delay of the request or of its rejection
+	pushBack time.Duration // that the throttle requests; 0: none
+}
+
+func (f fault) String() string {
+	return fmt.Sprintf("%v to %v: %s of broker %d%s, %s, %.0f %%, late %v, push-back %v",
+		f.at, f.at+f.lasts, f.kind, f.broker, f.group, f.requests, f.share*100, f.late, f.pushBack)
+}
+
+func (f fault) active(at time.Duration) bool { return at >= f.at && at < f.at+f.lasts }
+
+// onRequests reports whether the fault concerns single requests.
+func (f fault) onRequests() bool {
+	return f.kind != disconnect && f.kind != restart && f.kind != handlersOut
+}
+
+func (f fault) concerns(op string) bool {
+	return f.requests == anyRequest || slices.Contains(classes[f.requests], op)
+}
+
+// newFault returns a random fault that ends within the first phase.
+func (p *plan) newFault(d dice) fault {
+	f := fault{
+		kind:     pick(d, throttle, throttle, throttle, refuse, fail, loseReply, delay, slowDisk, duplicate, blackHole, disconnect, restart, handlersOut),
+		broker:   d.IntN(p.brokers),
+		requests: pick(d, anyRequest, sends, sends, receives, settles, queries),
+		share:    pick(d, 0.1, 0.5, 1),
+	}
+	f.lasts = min(d.span(50*time.Millisecond, 90*time.Second), p.duration-time.Second)
+	f.at = time.Duration(d.Int64N(int64(p.duration - f.lasts)))
+	switch f.kind {
+	case throttle:
+		if d.chance(0.5) {
+			f.late = d.span(time.Millisecond, 3*time.Second)
+		}
+		if d.chance(0.3) {
+			f.pushBack = d.span(10*time.Millisecond, 10*time.Second)
+		}
+	case delay, slowDisk:
+		f.late = d.span(time.Millisecond, 5*time.Second)
+	case handlersOut:
+		f.group = p.groups[d.IntN(len(p.groups))].name
+	}
+	return f
+}
+
+// A site is a broker with its faults.
+type site struct {
+	*brokertest.Broker
+
+	w      *world
+	number int
+	faults []fault                       // that concern requests
+	count  atomic.Int64                  // of requests, for the choice of those that a fault concerns
+	cuts   atomic.Int64                  // faults that disconnect the broker at present
+	engine atomic.Pointer[broker.Broker] // for in-process clients; nil while the broker restarts
+}
+
+// cut begins a fault that disconnects the broker. Several of them can overlap.
+func (s *site) cut() {
+	s.cuts.Add(1)
+	s.Disconnect()
+}
+
+// mend ends a fault that disconnects the broker.
+func (s *site) mend() {
+	if s.cuts.Add(-1) == 0 {
+		s.Reconnect()
+	}
+}
+
+// restart restarts the broker and ends the fault.
+func (s *site) restart() {
+	s.engine.Store(nil)
+	s.Restart()
+	s.engine.Store(s.Broker.Broker)
+	if s.cuts.Add(-1) > 0 {
+		s.Disconnect()
+	}
+}
+
+// chosen reports whether fault i concerns this request.
+func (s *site) chosen(i int, f fault) (dice, bool) {
+	d := newDice(s.w.plan.seed, fmt.Sprint(s.number, i, s.count.Add(1)))
+	return d, d.chance(f.share)
+}
+
+// around applies the faults of this time to a request.
+func (s *site) around(ctx context.Context, op string, next func(context.Context) error) error {
+	now := s.w.now()
+	for i, f := range s.faults {
+		if !f.active(now) || !f.concerns(op) {
+			continue
+		}
+		if d, hit := s.chosen(i, f); hit {
+			inner := next
+			next = func(ctx context.Context) error { return s.apply(ctx, f, d, inner) }
+		}
+	}
+	return next(ctx)
+}
+
+var errLost = errors.New("connection lost, by the simulation")
+
+// apply applies one fault to a request.
+func (s *site) apply(ctx context.Context, f fault, d dice, next func(context.Context) error) error {
+	late := func() {
+		if f.late > 0 {
+			wait(ctx, time.Duration(d.Int64N(int64(f.late))))
+		}
+	}
+	switch f.kind {
+	case throttle:
+		late()
+		return brokertest.Throttled(f.pushBack)
+	case refuse:
+		return errLost
+	case fail:
+		return &tidegate.Error{Code: tidegate.CodeInternalServerError, Message: "by the simulation"}
+	case loseReply:
+		_ = next(ctx)
+		return errLost
+	case delay:
+		if late(); ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return next(ctx)
+	case slowDisk:
+		err := next(ctx)
+		late()
+		return err
+	case duplicate:
+		_ = next(ctx)
+		return next(ctx)
+	case blackHole:
+		return brokertest.ErrNoAnswer
+	}
+	panic("no effect on a request: " + f.kind)
+}
+
+// wait returns after d, or when ctx ends.
+func wait(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,209 @@
+package simulation
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// maxCallsAtOnce is the number of calls of one method of one transport in one instant that is a
+// spin.
+const maxCallsAtOnce = 20_000
+
+// A meter counts the calls of a transport.
+type meter struct {
+	w    *world
+	name string
+
+	mu      sync.Mutex // guards the following fields
+	calls   map[string]int
+	instant time.Time
+	atOnce  map[string]int // calls in this instant
+	spun    bool
+}
+
+// add counts a call. A spin, which takes no time, would last forever in virtual time. The call
+// therefore takes a second once its method has been called too often in one instant.
+func (m *meter) add(op string) {
+	m.mu.Lock()
+	if m.calls == nil {
+		m.calls = map[string]int{}
+	}
+	m.calls[op]++
+	if now := time.Now(); now != m.instant {
+		m.instant, m.atOnce = now, map[string]int{}
+	}
+	m.atOnce[op]++
+	spins := m.atOnce[op] > maxCallsAtOnce
+	first := spins && !m.spun
+	m.spun = m.spun || spins
+	m.mu.Unlock()
+	if first {
+		m.w.book.fail("%s: %d calls of %s in one instant: somebody spins", m.name, maxCallsAtOnce, op)
+	}
+	if spins {
+		time.Sleep(time.Second)
+	}
+}
+
+// total returns the number of calls of a method.
+func (m *meter) total(op string) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.calls[op]
+}
+
+func (m *meter) String() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var list []string
+	for op, n := range m.calls {
+		list = append(list, fmt.Sprintf("%d %s", n, op))
+	}
+	slices.Sort(list)
+	return m.name + ": " + strings.Join(list, ", ")
+}
+
+// A fullTransport has the methods that all transports of the simulation have.
+type fullTransport interface {
+	transport.Transport
+	transport.EndpointConfigurer
+	transport.Pinger
+	transport.Recaller
+	transport.ChangeRepeater
+	transport.DeadLetterReporter
+	transport.Snoozer
+	transport.Reconsumer
+}
+
+// A laneTransport also has lanes and transactions.
+type laneTransport interface {
+	fullTransport
+	transport.LaneSender
+	transport.Transactor
+}
+
+// count returns t with a count of its calls.
+func (m *meter) count(t transport.Transport) transport.Transport {
+	full := counted{t.(fullTransport), m}
+	if lanes, ok := t.(laneTransport); ok {
+		return countedLanes{full, lanes}
+	}
+	return full
+}
+
+type counted struct {
+	fullTransport
+	m *meter
+}
+
+func (c counted) Send(ctx context.Context, msgs []*tidegate.Message) []transport.SendResult {
+	c.m.add("Send")
+	return c.fullTransport.Send(ctx, msgs)
+}
+
+func (c counted) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
+	c.m.add("Receive")
+	return c.fullTransport.Receive(ctx, r)
+}
+
+func (c counted) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
+	c.m.add("Ack")
+	return c.fullTransport.Ack(ctx, ds)
+}
+
+func (c counted) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (transport.RetryResult, error) {
+	c.m.add("Retry")
+	return c.fullTransport.Retry(ctx, d, after, reason)
+}
+
+func (c counted) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
+	c.m.add("ChangeInvisibleDuration")
+	return c.fullTransport.ChangeInvisibleDuration(ctx, d, dur)
+}
+
+func (c counted) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
+	c.m.add("RepeatChange")
+	return c.fullTransport.RepeatChange(ctx, d, dur)
+}
+
+func (c counted) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) error {
+	c.m.add("DeadLetter")
+	return c.fullTransport.DeadLetter(ctx, d, reason)
+}
+
+func (c counted) DeadLetterResult(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
+	c.m.add("DeadLetter")
+	return c.fullTransport.DeadLetterResult(ctx, d, reason)
+}
+
+func (c counted) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
+	c.m.add("Snooze")
+	return c.fullTransport.Snooze(ctx, d, dur)
+}
+
+func (c counted) Reconsume(ctx context.Context, d *tidegate.Delivery, mode transport.ReconsumeMode) (transport.RetryResult, error) {
+	c.m.add("Reconsume")
+	return c.fullTransport.Reconsume(ctx, d, mode)
+}
+
+func (c counted) Recall(ctx context.Context, topic, handle string) (string, error) {
+	c.m.add("Recall")
+	return c.fullTransport.Recall(ctx, topic, handle)
+}
+
+func (c counted) Ping(ctx context.Context, topics ...string) error {
+	c.m.add("Ping")
+	return c.fullTransport.Ping(ctx, topics...)
+}
+
+func (c counted) ProducerSettings(ctx context.Context, topic string) (transport.ProducerSettings, error) {
+	c.m.add("ProducerSettings")
+	return c.fullTransport.ProducerSettings(ctx, topic)
+}
+
+func (c counted) ConsumerSettings(ctx context.Context, group, topic string) (transport.ConsumerSettings, error) {
+	c.m.add("ConsumerSettings")
+	return c.fullTransport.ConsumerSettings(ctx, group, topic)
+}
+
+func (c counted) Queues(ctx context.Context, group, topic string) ([]int, error) {
+	c.m.add("Queues")
+	return c.fullTransport.Queues(ctx, group, topic)
+}
+
+type countedLanes struct {
+	counted
+	lanes laneTransport
+}
+
+func (c countedLanes) Lane(ctx context.Context, r transport.LaneRequest) (transport.Lane, error) {
+	c.m.add("Lane")
+	return c.lanes.Lane(ctx, r)
+}
+
+func (c countedLanes) SendLane(ctx context.Context, lane transport.Lane, msgs []*tidegate.Message) []transport.SendResult {
+	c.m.add("SendLane")
+	return c.lanes.SendLane(ctx, lane, msgs)
+}
+
+func (c countedLanes) SendHalf(ctx context.Context, msg *tidegate.Message) transport.SendResult {
+	c.m.add("SendHalf")
+	return c.lanes.SendHalf(ctx, msg)
+}
+
+func (c countedLanes) EndTransaction(ctx context.Context, tx transport.Transaction, r transport.Resolution) error {
+	c.m.add("EndTransaction")
+	return c.lanes.EndTransaction(ctx, tx, r)
+}
+
+func (c countedLanes) ServeChecks(ctx context.Context, topics []string, check func(context.Context, transport.TransactionCheck) transport.Resolution) error {
+	c.m.add("ServeChecks")
+	return c.lanes.ServeChecks(ctx, topics, check)
+}

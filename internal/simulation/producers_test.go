@@ -1,0 +1,241 @@
+package simulation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/producer"
+	"github.com/tidegate/tidegate/ratelimit"
+)
+
+// A producerPlan is a producer and its callers.
+type producerPlan struct {
+	name, topic   string
+	client        int
+	mode          string        // send, async or batch
+	callers       int           // goroutines
+	messages      int           // of each caller
+	gap           time.Duration // between two calls of a caller
+	timeout       time.Duration // of a call; 0: none
+	messageGroups int           // 0: none
+	stop          string        // shutdown or close
+	stopAt        time.Duration // 0: when everything is idle
+
+	maxAttempts     int
+	maxThrottles    int
+	maxThrottleTime time.Duration
+	attemptTimeout  time.Duration
+	maxPending      int
+	whenFull        producer.FullPolicy
+	limiter         string // "", rate or adaptive
+	budget          bool
+}
+
+func (p *plan) newProducer(d dice, t topicPlan) producerPlan {
+	x := producerPlan{
+		name: fmt.Sprintf("producer%d", len(p.producers)), topic: t.name, client: d.IntN(len(p.clients)),
+		mode: pick(d, "send", "send", "async", "batch"), callers: pick(d, 1, 4, 20, 100), stop: pick(d, "shutdown", "shutdown", "close"),
+		maxAttempts: pick(d, 0, 0, 1, 5, 16), maxThrottles: pick(d, 0, 0, 20, producer.UntilContextEnds),
+		attemptTimeout: pick(d, 0, 0, 500*time.Millisecond), maxPending: pick(d, 0, 0, 8), budget: d.chance(0.2),
+		limiter: pick(d, "", "", "", "rate", "adaptive"),
+	}
+	if t.fifo && d.chance(0.8) {
+		x.messageGroups = pick(d, 1, 3, 10)
+	}
+	if d.chance(0.1) {
+		x.maxThrottleTime = d.span(time.Second, time.Minute)
+	}
+	if d.chance(0.7) {
+		x.timeout = d.span(100*time.Millisecond, time.Minute)
+	}
+	if d.chance(0.2) {
+		x.whenFull = producer.RejectWhenFull
+	}
+	if d.chance(0.3) {
+		x.stopAt = d.span(time.Second, p.duration)
+	}
+	x.messages = max(1, d.between(20, 300)/x.callers)
+	x.gap = d.span(time.Millisecond, 2*p.duration/time.Duration(x.messages))
+	return x
+}
+
+// maxSendTime bounds the time of a call without a deadline after the last fault. Waits of throttled
+// sends grow to two minutes.
+const maxSendTime = 5 * time.Minute
+
+// returnLimit is the time after the end of its ctx within which a call returns.
+const returnLimit = 20 * time.Millisecond
+
+// A sender is a running producer of a plan.
+type sender struct {
+	producerPlan
+	w *world
+	p *producer.Producer
+
+	mu       sync.Mutex // guards accepted
+	accepted int        // messages whose acceptance the book knows
+
+	stopped sync.WaitGroup // of the shutdown before the end
+	end     sync.Once
+}
+
+func (w *world) newSender(x producerPlan) *sender {
+	s := &sender{producerPlan: x, w: w}
+	o := producer.Options{
+		MaxAttempts: x.maxAttempts, MaxThrottles: x.maxThrottles, MaxThrottleTime: x.maxThrottleTime,
+		AttemptTimeout: x.attemptTimeout, MaxPending: x.maxPending, WhenFull: x.whenFull,
+		OnAttempt: func(a producer.Attempt) {
+			w.book.note("%s: attempt %d of %s at %s (%d messages, %v): %v; %v, delay %v", x.name, a.Number, a.MessageID, a.Endpoint, a.Messages, a.Duration, a.Err, a.Stop, a.Delay)
+		},
+	}
+	var err error
+	switch x.limiter {
+	case "rate":
+		k, e := ratelimit.NewKeyed[string](200, 20, time.Minute)
+		o.Limiter, err = keyed{k}, e
+	case "adaptive":
+		o.Limiter, err = ratelimit.NewAdaptive(ratelimit.AdaptiveOptions{})
+	}
+	if err == nil && x.budget {
+		o.Budget, err = ratelimit.NewBudget(ratelimit.BudgetOptions{})
+	}
+	if err == nil {
+		s.p, err = producer.New(w.clients[x.client], o)
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return s
+}
+
+// keyed is a Keyed with one key as a Limiter.
+type keyed struct{ *ratelimit.Keyed[string] }
+
+func (k keyed) WaitN(ctx context.Context, n int) error { return k.Keyed.WaitN(ctx, "all", n) }
+
+// run calls the producer until all messages are sent or ctx ends. It returns when all calls have
+// returned.
+func (s *sender) run(ctx context.Context) {
+	var callers sync.WaitGroup
+	for i := range s.callers {
+		callers.Go(func() {
+			d := newDice(s.w.plan.seed, fmt.Sprint(s.name, i))
+			wait(ctx, time.Duration(d.Int64N(int64(s.gap)+1)))
+			for n := 0; n < s.messages && s.w.now() < s.w.plan.duration; {
+				count := 1
+				if s.mode == "batch" {
+					count = min(d.between(1, 20), s.messages-n)
+				}
+				var msgs []*tidegate.Message
+				for range count {
+					msgs = append(msgs, s.message(d, i, n))
+					n++
+				}
+				s.call(ctx, msgs)
+				wait(ctx, time.Duration(d.Int64N(2*int64(s.gap)+1)))
+			}
+		})
+	}
+	callers.Wait()
+}
+
+// message returns message n of caller i.
+func (s *sender) message(d dice, i, n int) *tidegate.Message {
+	m := &tidegate.Message{ID: fmt.Sprintf("%s-%d-%d", s.name, i, n), Topic: s.topic, Body: []byte("x")}
+	if s.messageGroups > 0 {
+		// A caller has message groups of its own: the order of concurrent calls is unknown.
+		m.MessageGroup = fmt.Sprintf("%s-%d-g%d", s.name, i, d.IntN(s.messageGroups))
+	}
+	return m
+}
+
+// call sends the messages in one call and checks that the call ends in time.
+func (s *sender) call(ctx context.Context, msgs []*tidegate.Message) {
+	cancel := context.CancelFunc(func() {})
+	if s.timeout > 0 {
+		ctx, cancel = context.WithTimeout(ctx, s.timeout)
+	}
+	sent := make([]*sent, len(msgs))
+	for i, m := range msgs {
+		sent[i] = s.w.book.send(m, s.name)
+	}
+	began := time.Now()
+	end := s.w.book.begin("%s: %s of %s", s.name, s.mode, msgs[0].ID)
+	finish := func() {
+		end()
+		if late := time.Since(began) - s.timeout; s.timeout > 0 && late > returnLimit {
+			s.w.book.fail("%s: the call for %s returned %v after its ctx", s.name, msgs[0].ID, late)
+		}
+	}
+	switch s.mode {
+	case "send":
+		r, err := s.p.Send(ctx, msgs[0])
+		finish()
+		s.result(sent[0], r, err, true)
+	case "batch":
+		results := s.p.SendBatch(ctx, msgs)
+		finish()
+		for i, r := range results {
+			s.result(sent[i], r.Receipt, r.Err, true)
+		}
+	case "async":
+		err := s.p.SendAsync(ctx, msgs[0], func(r tidegate.Receipt, err error) {
+			finish()
+			s.result(sent[0], r, err, false)
+			cancel()
+		})
+		if err == nil {
+			s.accept()
+			return // done cancels
+		}
+		finish()
+		s.result(sent[0], tidegate.Receipt{}, err, true)
+	}
+	cancel()
+}
+
+func (s *sender) accept() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.accepted++
+}
+
+// result records the result of a message. If count is true, the message also counts as accepted,
+// unless its error says that it was not.
+func (s *sender) result(x *sent, r tidegate.Receipt, err error, count bool) {
+	e, ok := errors.AsType[*producer.SendError](err)
+	if err != nil && !ok {
+		s.w.book.fail("%s: the error of %s is no SendError: %v", s.name, x.name, err)
+		return
+	}
+	if count && !(ok && e.Reason == producer.StopFull) {
+		s.accept()
+	}
+	s.w.book.result(x, r, err, ok && e.MaybeStored)
+}
+
+// finish ends the producer. A second call returns when the first has returned.
+func (s *sender) finish() {
+	s.end.Do(func() {
+		began := time.Now()
+		defer s.w.book.begin("%s: %s", s.name, s.stop)()
+		if s.stop == "close" {
+			_ = s.p.Close()
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second) // reason: t's ctx is that of the seed
+		defer cancel()
+		a, err := s.p.Shutdown(ctx)
+		if late := time.Since(began) - 10*time.Second; late > returnLimit {
+			s.w.book.fail("%s: Shutdown returned %v after its ctx", s.name, late)
+		}
+		s.w.book.note("%s ends: accounts %d accepted, %d delivered, %d failed, %d spooled, %d drained, %d undelivered (%v)", s.name, a.Accepted, a.Delivered, a.Failed, a.Spooled, a.Drained, len(a.Undelivered), err)
+		if sum := a.Delivered + a.Failed + a.Spooled + len(a.Undelivered); sum != a.Accepted {
+			s.w.book.fail("%s: accounts of Shutdown: %d accepted, but %d + %d + %d + %d = %d have a result", s.name, a.Accepted, a.Delivered, a.Failed, a.Spooled, len(a.Undelivered), sum)
+		}
+		_ = s.p.Close()
+	})
+}

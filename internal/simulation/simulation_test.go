@@ -1,0 +1,183 @@
+package simulation
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+var (
+	oneSeed = flag.Uint64("simulation.seed", 0, "run this seed only, and print its log if it fails")
+	seeds   = flag.Int("simulation.seeds", 60, "run this number of seeds")
+	atMost  = flag.Duration("simulation.time", 20*time.Second, "begin no seed after this time; 0: no limit")
+	first   = flag.Uint64("simulation.first", 0, "begin with this seed; 0: with 1, and at random with -soak")
+	soak    = flag.Duration("soak", 0, "run seeds for this time instead of a number of seeds")
+	verbose = flag.Bool("simulation.log", false, "print the log of every seed")
+)
+
+// stuckAfter is the real time after which a seed counts as stuck, for example because a goroutine
+// spins without a call of a transport.
+const stuckAfter = 2 * time.Minute
+
+// Random producers, consumers and faults: every promise holds in every seed.
+func TestSimulation(t *testing.T) {
+	began, ran, avoided := time.Now(), 0, map[string]int{}
+	seed := *first
+	switch {
+	case *oneSeed != 0:
+		seed = *oneSeed
+	case seed == 0 && *soak > 0:
+		seed = rand.Uint64N(1 << 40)
+	case seed == 0:
+		seed = 1
+	}
+	for ; ; seed++ {
+		switch {
+		case *oneSeed != 0 && ran > 0:
+			return
+		case *soak > 0 && time.Since(began) > *soak,
+			*soak == 0 && (ran >= *seeds || *atMost > 0 && time.Since(began) > *atMost):
+			t.Logf("%d seeds in %v; changed because of known faults: %v", ran, time.Since(began).Round(time.Second), avoided)
+			return
+		}
+		ran++
+		p := newPlan(seed)
+		for _, name := range p.withoutKnownFaults() {
+			avoided[name]++
+		}
+		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) { simulate(t, p) })
+	}
+}
+
+// simulate runs one plan.
+func simulate(t *testing.T, p *plan) {
+	seed := p.seed
+	var w *world
+	var mu sync.Mutex // guards w
+	watchdog := time.AfterFunc(stuckAfter, func() {
+		stacks := make([]byte, 4<<20)
+		stacks = stacks[:runtime.Stack(stacks, true)]
+		mu.Lock()
+		defer mu.Unlock()
+		fmt.Fprintf(os.Stderr, "the simulation is stuck: no end of seed %d after %v\n%s\n%s%s\n", seed, stuckAfter, command(seed), w.text(), stacks)
+		os.Exit(1)
+	})
+	defer watchdog.Stop()
+	defer func() { // synctest.Test ends a failed test
+		if *verbose || *oneSeed != 0 && w != nil && len(w.book.failures) > 0 {
+			t.Log(w.text())
+		}
+	}()
+	synctest.Test(t, func(t *testing.T) {
+		x := newWorld(t, p)
+		mu.Lock()
+		w = x
+		mu.Unlock()
+		w.run(t)
+		if len(w.book.failures) > 0 {
+			t.Errorf("repeat with\n\t%s\n%s", command(seed), strings.Join(w.book.failures[:min(len(w.book.failures), maxFailures)], "\n"))
+		}
+	})
+}
+
+// command returns the command that repeats a seed.
+func command(seed uint64) string {
+	c := fmt.Sprintf("go test ./internal/simulation -run TestSimulation -simulation.seed %d", seed)
+	if *allFaults {
+		c += " -simulation.known"
+	}
+	return c
+}
+
+// Equal seeds have equal plans, and different seeds have different ones.
+func TestPlanOfASeed(t *testing.T) {
+	plans := map[string]bool{}
+	for seed := range uint64(100) {
+		p := newPlan(seed)
+		if text := p.String(); text != newPlan(seed).String() {
+			t.Errorf("seed %d has two plans", seed)
+		} else if plans[text] = true; len(plans) != int(seed)+1 {
+			t.Errorf("seed %d has the plan of another seed", seed)
+		}
+		for _, f := range p.faults {
+			if f.at+f.lasts > p.duration {
+				t.Errorf("seed %d: %v ends after the first phase, which takes %v", seed, f, p.duration)
+			}
+		}
+	}
+}
+
+// text returns the plan and the log.
+func (w *world) text() string {
+	if w == nil {
+		return "the world was not created\n"
+	}
+	w.book.mu.Lock()
+	defer w.book.mu.Unlock()
+	return w.plan.String() + strings.Join(w.book.lines, "\n") + "\n"
+}
+
+// idleLimit is the time after the last fault and the last send within which everything is idle.
+const idleLimit = 15 * time.Minute
+
+// run runs the phases of the plan.
+func (w *world) run(t *testing.T) {
+	var sending, consuming sync.WaitGroup
+	sendCtx, stopSending := context.WithCancel(t.Context())
+	consumeCtx, stopConsuming := context.WithCancel(t.Context())
+	var senders []*sender
+	for _, x := range w.plan.producers {
+		s := w.newSender(x)
+		senders = append(senders, s)
+		sending.Go(func() { s.run(sendCtx) })
+		if s.stopAt > 0 {
+			sending.Go(func() {
+				wait(sendCtx, s.stopAt)
+				s.finish()
+			})
+		}
+	}
+	for _, g := range w.plan.groups {
+		for _, c := range g.consumers {
+			r := &reader{consumerPlan: c, group: g, w: w}
+			consuming.Go(func() { r.run(consumeCtx) })
+		}
+	}
+
+	w.play()
+
+	for began := time.Now(); len(w.book.pending()) > 0 && time.Since(began) < maxSendTime; {
+		wait(t.Context(), time.Second)
+	}
+	w.book.checkAll(w, promisesWhenIdle)
+	stopSending()
+	sending.Wait()
+	for _, s := range senders {
+		s.finish()
+	}
+	stopConsuming()
+	consuming.Wait()
+	w.book.checkAll(w, promisesAtTheEnd)
+	w.close()
+	w.checkGoroutines()
+}
+
+// play changes the brokers at the times of the plan, and returns after the first phase.
+func (w *world) play() {
+	acts := w.acts()
+	for _, a := range acts {
+		wait(w.t.Context(), a.at-w.now())
+		w.book.note("broker: %s", a.name)
+		a.do()
+	}
+	wait(w.t.Context(), w.plan.duration-w.now())
+	w.book.note("the first phase ends")
+}

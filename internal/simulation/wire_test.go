@@ -1,0 +1,200 @@
+package simulation
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// An inProcessTransport calls the engine of a site directly. The faults of the site apply to it
+// like to gRPC requests.
+type inProcessTransport struct{ s *site }
+
+// inProcessTimeout bounds a call whose response a fault suppresses. It is that of gRPC clients.
+const inProcessTimeout = 3 * time.Second
+
+// call makes one request. Like over a network, a request whose broker stops has no response.
+func (p *inProcessTransport) call(ctx context.Context, op string, do func(context.Context, *broker.Broker) error) error {
+	if p.s.engine.Load() == nil || p.s.cuts.Load() > 0 {
+		return &tidegate.Error{Op: op, Message: "connection refused, by the simulation", Err: tidegate.ErrUnavailable}
+	}
+	reached := false
+	err := p.s.around(ctx, op, func(ctx context.Context) error {
+		engine := p.s.engine.Load()
+		if engine == nil {
+			return errLost
+		}
+		reached = true
+		return do(ctx, engine)
+	})
+	switch {
+	case ctx.Err() != nil && err != nil:
+		return &tidegate.Error{Op: op, Message: "the call was cancelled", Err: context.Cause(ctx), MaybeStored: reached}
+	case errors.Is(err, brokertest.ErrNoAnswer):
+		wait(ctx, inProcessTimeout)
+		if ctx.Err() != nil {
+			return &tidegate.Error{Op: op, Err: context.Cause(ctx), MaybeStored: reached}
+		}
+		err = errLost
+	case errors.Is(err, tidegate.ErrClosed): // the engine's end is that of a connection
+		err = errLost
+	case p.s.cuts.Load() > 0:
+		err = errLost
+	}
+	if errors.Is(err, errLost) {
+		return &tidegate.Error{Op: op, Message: err.Error(), Err: tidegate.ErrUnavailable, MaybeStored: reached}
+	}
+	return err
+}
+
+func (p *inProcessTransport) Close() error { return nil }
+
+func (p *inProcessTransport) Ping(ctx context.Context, topics ...string) error {
+	return p.call(ctx, "QueryRoute", func(context.Context, *broker.Broker) error { return nil })
+}
+
+func (p *inProcessTransport) Send(ctx context.Context, msgs []*tidegate.Message) (results []transport.SendResult) {
+	err := p.call(ctx, "SendMessage", func(ctx context.Context, b *broker.Broker) error {
+		results = b.Send(ctx, msgs)
+		for _, r := range results {
+			if errors.Is(r.Err, tidegate.ErrClosed) || ctx.Err() != nil && r.Err != nil {
+				return r.Err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		results = make([]transport.SendResult, len(msgs))
+		for i := range results {
+			results[i].Err = err
+		}
+	}
+	return results
+}
+
+func (p *inProcessTransport) Receive(ctx context.Context, r transport.ReceiveRequest) (ds []*tidegate.Delivery, err error) {
+	err = p.call(ctx, "ReceiveMessage", func(ctx context.Context, b *broker.Broker) (err error) {
+		ds, err = b.Receive(ctx, r)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return ds, nil
+}
+
+func (p *inProcessTransport) Ack(ctx context.Context, ds []*tidegate.Delivery) (errs []error) {
+	err := p.call(ctx, "AckMessage", func(ctx context.Context, b *broker.Broker) error {
+		errs = b.Ack(ctx, ds)
+		for _, err := range errs {
+			if errors.Is(err, tidegate.ErrClosed) || ctx.Err() != nil && err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		errs = make([]error, len(ds))
+		for i := range errs {
+			errs[i] = err
+		}
+	}
+	return errs
+}
+
+func (p *inProcessTransport) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (r transport.RetryResult, err error) {
+	err = p.call(ctx, "ChangeInvisibleDuration", func(ctx context.Context, b *broker.Broker) (err error) {
+		r, err = b.Retry(ctx, d, after, reason)
+		return err
+	})
+	return r, err
+}
+
+func (p *inProcessTransport) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error) {
+	err = p.call(ctx, "ChangeInvisibleDuration", func(ctx context.Context, b *broker.Broker) (err error) {
+		handle, err = b.ChangeInvisibleDuration(ctx, d, dur)
+		return err
+	})
+	return handle, err
+}
+
+func (p *inProcessTransport) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error) {
+	err = p.call(ctx, "ChangeInvisibleDuration", func(ctx context.Context, b *broker.Broker) (err error) {
+		handle, err = b.RepeatChange(ctx, d, dur)
+		return err
+	})
+	return handle, err
+}
+
+func (p *inProcessTransport) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
+	return p.call(ctx, "ChangeInvisibleDuration", func(ctx context.Context, b *broker.Broker) error { return b.Snooze(ctx, d, dur) })
+}
+
+func (p *inProcessTransport) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) error {
+	_, err := p.DeadLetterResult(ctx, d, reason)
+	return err
+}
+
+func (p *inProcessTransport) DeadLetterResult(ctx context.Context, d *tidegate.Delivery, reason string) (r transport.RetryResult, err error) {
+	err = p.call(ctx, "ForwardMessageToDeadLetterQueue", func(ctx context.Context, b *broker.Broker) (err error) {
+		r, err = b.DeadLetterResult(ctx, d, reason)
+		return err
+	})
+	return r, err
+}
+
+func (p *inProcessTransport) Reconsume(ctx context.Context, d *tidegate.Delivery, mode transport.ReconsumeMode) (r transport.RetryResult, err error) {
+	err = p.call(ctx, "SendMessage", func(ctx context.Context, b *broker.Broker) (err error) {
+		r, err = b.Reconsume(ctx, d, mode)
+		return err
+	})
+	return r, err
+}
+
+func (p *inProcessTransport) Recall(ctx context.Context, topic, handle string) (id string, err error) {
+	err = p.call(ctx, "RecallMessage", func(ctx context.Context, b *broker.Broker) (err error) {
+		id, err = b.Recall(ctx, topic, handle)
+		return err
+	})
+	return id, err
+}
+
+func (p *inProcessTransport) ProducerSettings(ctx context.Context, topic string) (s transport.ProducerSettings, err error) {
+	err = p.call(ctx, "QueryRoute", func(ctx context.Context, b *broker.Broker) (err error) {
+		s, err = b.ProducerSettings(ctx, topic)
+		return err
+	})
+	return s, err
+}
+
+func (p *inProcessTransport) ConsumerSettings(ctx context.Context, group, topic string) (s transport.ConsumerSettings, err error) {
+	err = p.call(ctx, "QueryRoute", func(ctx context.Context, b *broker.Broker) (err error) {
+		s, err = b.ConsumerSettings(ctx, group, topic)
+		return err
+	})
+	return s, err
+}
+
+func (p *inProcessTransport) Queues(ctx context.Context, group, topic string) (queues []int, err error) {
+	err = p.call(ctx, "QueryAssignment", func(ctx context.Context, b *broker.Broker) (err error) {
+		queues, err = b.Queues(ctx, group, topic)
+		return err
+	})
+	return queues, err
+}
+
+func (p *inProcessTransport) Capabilities() transport.Capabilities {
+	if b := p.s.engine.Load(); b != nil {
+		return b.Capabilities()
+	}
+	return transport.Capabilities{}
+}
+
+func (p *inProcessTransport) EndpointCapabilities(string) transport.Capabilities {
+	return p.Capabilities()
+}

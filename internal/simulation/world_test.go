@@ -1,0 +1,141 @@
+package simulation
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/failover"
+)
+
+func pow(x, y float64) float64 { return math.Pow(x, y) }
+
+// A world is what a plan creates.
+type world struct {
+	t       *testing.T
+	plan    *plan
+	book    *book
+	start   time.Time
+	sites   []*site
+	clients []*client
+}
+
+// A client is a transport of a plan, with the count of its calls.
+type client struct {
+	plan clientPlan
+	transport.Transport
+	meter *meter
+}
+
+func (w *world) now() time.Duration { return time.Since(w.start) }
+
+// newWorld creates the brokers, topics, groups and clients of a plan.
+func newWorld(t *testing.T, p *plan) *world {
+	w := &world{t: t, plan: p, start: time.Now()}
+	w.book = newBook(w)
+	for i := range p.brokers {
+		s := &site{w: w, number: i, Broker: brokertest.NewWith(t, brokertest.Options{
+			Broker: broker.Options{CacheBytes: 1 << 20},
+		})}
+		s.engine.Store(s.Broker.Broker)
+		for _, f := range p.faults {
+			if f.broker == i && f.onRequests() {
+				s.faults = append(s.faults, f)
+			}
+		}
+		s.Intercept(func(ctx context.Context, call server.Call, next func(context.Context) error) error {
+			return s.around(ctx, call.Op, next)
+		})
+		for _, topic := range p.topics {
+			s.CreateTopic(topic.name, topic.config())
+		}
+		for _, g := range p.groups {
+			s.CreateGroup(g.name, g.config())
+		}
+		w.sites = append(w.sites, s)
+	}
+	for _, c := range p.clients {
+		w.clients = append(w.clients, w.newClient(c))
+	}
+	return w
+}
+
+func (t topicPlan) config() broker.TopicConfig {
+	c := broker.TopicConfig{Queues: t.queues, MaxBacklog: broker.Limit{Messages: t.maxBacklog}}
+	if t.fifo {
+		c.Type = broker.TopicFIFO
+	}
+	return c
+}
+
+// newClient returns the transport of a plan.
+func (w *world) newClient(p clientPlan) *client {
+	m := &meter{w: w, name: p.name}
+	if !p.failover {
+		return &client{p, m.count(w.sites[0].endpoint(p.inProcess)), m}
+	}
+	var ends []failover.Endpoint
+	for i, s := range w.sites {
+		m := &meter{w: w, name: fmt.Sprintf("%s's endpoint %d", p.name, i)}
+		ends = append(ends, failover.Endpoint{Name: fmt.Sprintf("broker%d", i), Transport: m.count(s.endpoint(p.inProcess))})
+	}
+	f, err := failover.New(ends, failover.Options{
+		ThrottleGrace: p.throttleGrace, SwitchBack: p.switchBack,
+		OnSwitch: func(e failover.Event) {
+			w.book.note("%s switches from %s to %s: %v (%v)", p.name, e.From, e.To, e.Reason, e.Err)
+		},
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return &client{p, m.count(f), m}
+}
+
+// endpoint returns a transport to the broker.
+func (s *site) endpoint(inProcess bool) transport.Transport {
+	if inProcess {
+		return &inProcessTransport{s: s}
+	}
+	return s.Client()
+}
+
+// close closes the clients and the brokers, in this order.
+func (w *world) close() {
+	for _, c := range w.clients {
+		if err := c.Transport.Close(); err != nil {
+			w.book.fail("%s: close: %v", c.plan.name, err)
+		}
+	}
+	for _, s := range w.sites {
+		if err := s.Close(); err != nil {
+			w.book.fail("broker %d: close: %v", s.number, err)
+		}
+	}
+}
+
+// An act is a change of a broker at a time of the plan.
+type act struct {
+	at   time.Duration
+	name string
+	do   func()
+}
+
+// acts returns the faults that change a broker, in the order of their times.
+func (w *world) acts() (list []act) {
+	for _, f := range w.plan.faults {
+		s := w.sites[f.broker]
+		switch f.kind {
+		case disconnect:
+			list = append(list, act{f.at, "disconnect", s.cut}, act{f.at + f.lasts, "reconnect", s.mend})
+		case restart:
+			list = append(list, act{f.at, "stop", s.cut}, act{f.at + f.lasts, "restart", s.restart})
+		}
+	}
+	return list
+}
