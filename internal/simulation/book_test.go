@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/producer"
 )
 
 // A book has everything that the users of the SDK observed. Its methods may be called by several
@@ -23,6 +25,34 @@ type book struct {
 	handled  map[copyKey]*copyOf  // what each group did with a message
 	working  map[string]string    // message groups in work, by consumer group, broker and message group
 	open     map[string]time.Time // calls that have not returned, by a description
+	attempts map[int][]attempt    // of the producers of each client
+	failed   time.Duration        // the end of the last failed attempt, with the wait that its response requested
+}
+
+// An attempt is an attempt of a producer for one message.
+type attempt struct {
+	began     time.Duration
+	endpoint  string
+	throttled bool
+	ok        bool
+}
+
+// attempt records an attempt.
+func (b *book) attempt(client int, a producer.Attempt) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.attempts[client] = append(b.attempts[client], attempt{a.Began.Sub(b.w.start), a.Endpoint, errors.Is(a.Err, tidegate.ErrThrottled), a.Err == nil})
+	if a.Err != nil {
+		b.failed = max(b.failed, b.w.now()+max(0, a.Inputs.RetryAfter))
+	}
+}
+
+// lastTrouble returns the end of the last failed attempt and of the wait that its response
+// requested.
+func (b *book) lastTrouble() time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.failed
 }
 
 // A sent is a message that a producer was asked to send.
@@ -61,7 +91,7 @@ type call struct {
 }
 
 func newBook(w *world) *book {
-	return &book{w: w, sent: map[string]*sent{}, order: map[string]int{}, handled: map[copyKey]*copyOf{}, working: map[string]string{}, open: map[string]time.Time{}}
+	return &book{w: w, sent: map[string]*sent{}, order: map[string]int{}, handled: map[copyKey]*copyOf{}, working: map[string]string{}, open: map[string]time.Time{}, attempts: map[int][]attempt{}}
 }
 
 // note adds a line to the log of the seed.
@@ -186,10 +216,6 @@ func (b *book) handle(group, consumer string, d *tidegate.Delivery) (end func(er
 }
 
 func (b *book) fifo(group string) bool {
-	for _, g := range b.w.plan.groups {
-		if g.name == group {
-			return g.fifo
-		}
-	}
-	return false
+	g := b.w.plan.group(group)
+	return g != nil && g.fifo
 }

@@ -18,9 +18,13 @@ type promise struct {
 	check    func(w *world, broken func(format string, args ...any))
 }
 
-// promisesWhenIdle are checked after the last fault, while the consumers still run.
-var promisesWhenIdle = []promise{
+// promisesOfCalls are checked after the first phase.
+var promisesOfCalls = []promise{
 	{"every call of a producer returns within a bounded time after the last fault", callsReturn},
+}
+
+// promisesOfGroups are checked when no producer sends.
+var promisesOfGroups = []promise{
 	{"the groups become idle within a bounded time after the last fault", groupsBecomeIdle},
 }
 
@@ -30,6 +34,7 @@ var promisesAtTheEnd = []promise{
 	{"the messages of a message group are stored and handled in their order", messageGroupsKeepOrder},
 	{"no delivery has an attempt above the maximum of its group, and no handler call is beyond the bound", attemptsAreBounded},
 	{"no lease is left after the end of the consumers", noLeaseIsLeft},
+	{"sends leave an endpoint that throttles for longer than the grace", throttlingEndpointsAreLeft},
 	{"the number of transport calls is bounded by the number of events", callsAreBounded},
 }
 
@@ -39,9 +44,23 @@ func (b *book) checkAll(w *world, promises []promise) {
 	}
 }
 
+// callsReturn waits until no call waits. A call can wait for the longest backoff after the last
+// failed attempt, twice: until the probe of its lane, and until its own attempt.
 func callsReturn(w *world, broken func(string, ...any)) {
-	if list := w.book.pending(); len(list) > 0 {
-		broken("%d calls wait at %v, the first are %s", len(list), w.now(), strings.Join(list[:min(len(list), 3)], "; "))
+	limit := 30 * time.Second
+	for i := range w.plan.producers {
+		limit = max(limit, 30*time.Second+2*w.plan.producers[i].longestBackoff())
+	}
+	for {
+		list := w.book.pending()
+		if len(list) == 0 {
+			return
+		}
+		if quiet := w.now() - max(w.book.lastTrouble(), w.plan.lastFault(), w.plan.duration); quiet > limit {
+			broken("%d calls still wait %v after the last failed attempt, the first are %s", len(list), quiet, strings.Join(list[:min(len(list), 3)], "; "))
+			return
+		}
+		wait(w.t.Context(), time.Second)
 	}
 }
 
@@ -156,13 +175,7 @@ const maxExcuses = 30
 
 func attemptsAreBounded(w *world, broken func(string, ...any)) {
 	for key, c := range w.book.handled {
-		limit := 0
-		for _, g := range w.plan.groups {
-			if g.name == key.group {
-				limit = g.maxAttempts
-			}
-		}
-		highest := 0
+		limit, highest := w.plan.group(key.group).maxAttempts, 0
 		for _, x := range c.calls {
 			highest = max(highest, x.attempt)
 		}
@@ -194,16 +207,47 @@ func callsAreBounded(w *world, broken func(string, ...any)) {
 		consumers += len(g.consumers)
 	}
 	seconds := int(w.now().Seconds())
-	for _, c := range w.clients {
+	for i, c := range w.clients {
 		w.book.note("%v", c.meter)
 		for op, limit := range map[string]int{
-			"Lane":    30*messages + 1000,
+			"Lane":    6*(messages+len(w.book.attempts[i])) + 200,
 			"Send":    20*messages + 1000,
 			"Receive": consumers * (40*messages + 20*seconds),
 			"Ack":     20 * messages * consumers,
 		} {
 			if n := c.meter.total(op); n > limit {
 				broken("%s: %d calls of %s, with %d messages, %d consumers and %d seconds; the bound is %d", c.plan.name, n, op, messages, consumers, seconds, limit)
+			}
+		}
+	}
+}
+
+// throttlingEndpointsAreLeft looks at plans in which one broker throttles every send and the other
+// one works. Attempts that begin in the instants around the switch do not count.
+func throttlingEndpointsAreLeft(w *world, broken func(string, ...any)) {
+	if w.plan.theme != leaving || w.plan.faults[0].kind != throttle {
+		return
+	}
+	f := w.plan.faults[0]
+	for i, c := range w.plan.clients {
+		if !c.failover {
+			continue
+		}
+		var since time.Duration // the first throttled attempt after the last accepted one
+		var last time.Duration
+		late := 0
+		for _, a := range w.book.attempts[i] {
+			switch {
+			case a.ok || !a.throttled || !f.active(a.began) || !strings.HasPrefix(a.endpoint, "broker0/"):
+				since = 0
+			case since == 0:
+				since = a.began
+			case a.began > since+c.throttleGrace+f.late+time.Second && a.began > last+time.Second:
+				last = a.began
+				if late++; late > 3 {
+					broken("%s: attempt at %s at %v, throttled since %v, grace %v", c.name, a.endpoint, a.began, since, c.throttleGrace)
+					return
+				}
 			}
 		}
 	}

@@ -40,9 +40,9 @@ type span struct{ from, to time.Duration }
 
 func (p *plan) newGroup(d dice, t topicPlan) groupPlan {
 	g := groupPlan{
-		name: fmt.Sprintf("group%d", len(p.groups)), topic: t.name, fifo: t.fifo && d.chance(0.8),
+		name: fmt.Sprintf("group%d", len(p.groups)), topic: t.name, fifo: t.kind == broker.TopicFIFO && d.chance(0.8),
 		maxAttempts: d.between(2, 6), retry: d.span(100*time.Millisecond, 5*time.Second),
-		failing: pick(d, 0, 0.1, 0.3), poison: pick(d, 0, 0, 0.05, 0.2), panicking: pick(d, 0, 0.05), slow: pick(d, 0, 0.1),
+		failing: pick(d, 0, 0.1, 0.3), poison: pick(d, 0, 0, 0.05, 0.2), panicking: pick(d, 0, 0.05), slow: pick(d, 0, 0.02),
 	}
 	for range d.between(1, 2) {
 		c := consumerPlan{
@@ -178,7 +178,7 @@ func (r *reader) consume(ctx context.Context, until time.Duration) {
 		}
 	case <-ctx.Done():
 		ended := time.Now()
-		if err = <-done; time.Since(ended) > shutdownTimeout+returnLimit {
+		if err = <-done; time.Since(ended) > shutdownTimeout+lastTry+returnLimit {
 			r.w.book.fail("%s of %s ended %v after its ctx; ShutdownTimeout is %v", r.name, r.group.name, time.Since(ended), shutdownTimeout)
 		}
 	}
@@ -187,3 +187,6 @@ func (r *reader) consume(ctx context.Context, until time.Duration) {
 
 // shutdownTimeout is that of all consumers.
 const shutdownTimeout = 5 * time.Second
+
+// lastTry is the time for a last attempt of each settlement after the shutdown timeout.
+const lastTry = time.Second

@@ -82,12 +82,20 @@ func (f fault) concerns(op string) bool {
 // newFault returns a random fault that ends within the first phase.
 func (p *plan) newFault(d dice) fault {
 	f := fault{
-		kind:     pick(d, throttle, throttle, throttle, refuse, fail, loseReply, delay, slowDisk, duplicate, blackHole, disconnect, restart, handlersOut),
+		kind:     pick(d, throttle, throttle, refuse, fail, loseReply, delay, slowDisk, duplicate, blackHole, disconnect, restart, handlersOut),
 		broker:   d.IntN(p.brokers),
 		requests: pick(d, anyRequest, sends, sends, receives, settles, queries),
 		share:    pick(d, 0.1, 0.5, 1),
 	}
-	f.lasts = min(d.span(50*time.Millisecond, 90*time.Second), p.duration-time.Second)
+	switch {
+	case p.theme == throttled:
+		f.kind, f.requests = pick(d, throttle, throttle, slowDisk), sends
+	case p.theme == queried:
+		f.kind, f.requests = throttle, queries
+	case p.theme == failing && d.chance(0.5):
+		f.kind = handlersOut
+	}
+	f.lasts = min(d.span(50*time.Millisecond, 90*time.Second), p.duration*9/10)
 	f.at = time.Duration(d.Int64N(int64(p.duration - f.lasts)))
 	switch f.kind {
 	case throttle:
@@ -103,6 +111,15 @@ func (p *plan) newFault(d dice) fault {
 		f.group = p.groups[d.IntN(len(p.groups))].name
 	}
 	return f
+}
+
+// newLongFault returns a fault of the first broker that takes most of the first phase.
+func (p *plan) newLongFault(d dice) fault {
+	at := d.span(10*time.Millisecond, p.duration/4)
+	return fault{
+		kind: pick(d, throttle, throttle, throttle, refuse, fail, blackHole, disconnect), requests: pick(d, sends, sends, anyRequest), share: 1,
+		at: at, lasts: d.span(p.duration/4, p.duration-at), late: pick(d, 0, 100*time.Millisecond, 2*time.Second),
+	}
 }
 
 // A site is a broker with its faults.
@@ -158,7 +175,22 @@ func (s *site) around(ctx context.Context, op string, next func(context.Context)
 			next = func(ctx context.Context) error { return s.apply(ctx, f, d, inner) }
 		}
 	}
-	return next(ctx)
+	return s.travel(ctx, next)
+}
+
+// travel adds the latency of the network to a request and to its response.
+func (s *site) travel(ctx context.Context, next func(context.Context) error) error {
+	latency := int64(s.w.plan.latency)
+	if latency == 0 {
+		return next(ctx)
+	}
+	d := newDice(s.w.plan.seed, fmt.Sprint(s.number, "latency", s.count.Add(1)))
+	if wait(ctx, time.Duration(d.Int64N(latency))); ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	err := next(ctx)
+	wait(ctx, time.Duration(d.Int64N(latency)))
+	return err
 }
 
 var errLost = errors.New("connection lost, by the simulation")

@@ -21,6 +21,13 @@ var knownFaults = []knownFault{
 		}
 		return changed
 	}},
+	{"a panic of OnSwitch ends the process", func(p *plan) (changed bool) {
+		for i := range p.clients {
+			changed = changed || p.clients[i].panics
+			p.clients[i].panics = false
+		}
+		return changed
+	}},
 }
 
 // withoutKnownFaults changes the plan and returns the names of the faults that it avoids.

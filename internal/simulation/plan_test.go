@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"strings"
 	"time"
+
+	"github.com/tidegate/tidegate/broker"
 )
 
 // A plan is everything that a seed determines.
@@ -18,7 +20,20 @@ type plan struct {
 	producers []producerPlan
 	groups    []groupPlan
 	faults    []fault
+	theme     theme
+	latency   time.Duration // the longest time of a request and of its response on the network
 }
+
+// A theme makes the faults of a plan similar, so that they meet.
+type theme string
+
+const (
+	mixed     theme = "mixed"
+	throttled theme = "throttled" // throttles of sends, many of them late
+	leaving   theme = "leaving"   // the first broker throttles or fails for long, the second one works
+	queried   theme = "queried"   // throttles of queries
+	failing   theme = "failing"   // handlers fail
+)
 
 // A clientPlan is a transport. Several producers and consumers can share it.
 type clientPlan struct {
@@ -27,12 +42,13 @@ type clientPlan struct {
 	failover  bool // over all brokers; false: the first broker alone
 
 	throttleGrace, switchBack time.Duration // of the failover
+	panics                    bool          // its OnSwitch panics
 }
 
 // A topicPlan is a topic, which all brokers have.
 type topicPlan struct {
 	name       string
-	fifo       bool
+	kind       broker.TopicType
 	queues     int
 	maxBacklog int64 // messages; 0: no limit
 }
@@ -66,17 +82,25 @@ func pick[T any](d dice, of ...T) T { return of[d.IntN(len(of))] }
 // newPlan returns the plan of a seed. It is a pure function.
 func newPlan(seed uint64) *plan {
 	d := newDice(seed, "plan")
-	p := &plan{seed: seed, duration: d.span(20*time.Second, 3*time.Minute), brokers: 1}
-	if d.chance(0.5) {
-		p.brokers = 2
+	p := &plan{seed: seed, duration: d.span(20*time.Second, 4*time.Minute), brokers: d.between(1, 2)}
+	p.latency = pick(d, 0, d.span(time.Millisecond, 300*time.Millisecond))
+	p.theme = pick(d, mixed, mixed, mixed, throttled, leaving, queried, failing)
+	longestGrace := 30 * time.Second
+	switch p.theme {
+	case leaving:
+		p.brokers, longestGrace = 2, 5*time.Second
+		fallthrough
+	case throttled: // many sends and faults in a short time
+		p.duration = d.span(3*time.Second, 40*time.Second)
 	}
 	for i := range d.between(1, 2) {
-		p.topics = append(p.topics, topicPlan{name: fmt.Sprintf("topic%d", i), fifo: d.chance(0.5), queues: d.between(1, 4), maxBacklog: int64(pick(d, 0, 0, 20, 200))})
+		p.topics = append(p.topics, topicPlan{name: fmt.Sprintf("topic%d", i), kind: pick(d, broker.TopicNormal, broker.TopicFIFO), queues: d.between(1, 4), maxBacklog: int64(pick(d, 0, 0, 20, 200))})
 	}
 	for i := range d.between(1, 3) {
 		c := clientPlan{name: fmt.Sprintf("client%d", i), inProcess: d.chance(0.3), failover: p.brokers > 1}
 		if c.failover {
-			c.throttleGrace, c.switchBack = d.span(time.Second, 30*time.Second), d.span(2*time.Second, time.Minute)
+			c.throttleGrace, c.switchBack = d.span(longestGrace/30, longestGrace), d.span(2*time.Second, time.Minute)
+			c.panics = d.chance(0.1)
 		}
 		p.clients = append(p.clients, c)
 	}
@@ -88,8 +112,12 @@ func newPlan(seed uint64) *plan {
 			p.groups = append(p.groups, p.newGroup(d, t))
 		}
 	}
-	for range d.between(0, 8) {
-		p.faults = append(p.faults, p.newFault(d))
+	if p.theme == leaving {
+		p.faults = append(p.faults, p.newLongFault(d))
+	} else {
+		for range d.between(0, 8) {
+			p.faults = append(p.faults, p.newFault(d))
+		}
 	}
 	return p
 }
@@ -97,7 +125,7 @@ func newPlan(seed uint64) *plan {
 // String returns the plan as text, for people.
 func (p *plan) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "seed %d: %d brokers, first phase %v\n", p.seed, p.brokers, p.duration)
+	fmt.Fprintf(&b, "seed %d: %d brokers, first phase %v, theme %s, latency %v\n", p.seed, p.brokers, p.duration, p.theme, p.latency)
 	for _, c := range p.clients {
 		fmt.Fprintf(&b, "  client %+v\n", c)
 	}
@@ -114,4 +142,22 @@ func (p *plan) String() string {
 		fmt.Fprintf(&b, "  fault %v\n", f)
 	}
 	return b.String()
+}
+
+// lastFault returns the time at which the last fault ends.
+func (p *plan) lastFault() (end time.Duration) {
+	for _, f := range p.faults {
+		end = max(end, f.at+f.lasts)
+	}
+	return end
+}
+
+// group returns the plan of a consumer group.
+func (p *plan) group(name string) *groupPlan {
+	for i := range p.groups {
+		if p.groups[i].name == name {
+			return &p.groups[i]
+		}
+	}
+	return nil
 }

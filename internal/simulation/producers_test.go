@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/ratelimit"
 )
@@ -30,6 +32,7 @@ type producerPlan struct {
 	maxThrottleTime time.Duration
 	attemptTimeout  time.Duration
 	maxPending      int
+	backoff         time.Duration // the longest; 0: the default
 	whenFull        producer.FullPolicy
 	limiter         string // "", rate or adaptive
 	budget          bool
@@ -38,18 +41,18 @@ type producerPlan struct {
 func (p *plan) newProducer(d dice, t topicPlan) producerPlan {
 	x := producerPlan{
 		name: fmt.Sprintf("producer%d", len(p.producers)), topic: t.name, client: d.IntN(len(p.clients)),
-		mode: pick(d, "send", "send", "async", "batch"), callers: pick(d, 1, 4, 20, 100), stop: pick(d, "shutdown", "shutdown", "close"),
-		maxAttempts: pick(d, 0, 0, 1, 5, 16), maxThrottles: pick(d, 0, 0, 20, producer.UntilContextEnds),
+		mode: pick(d, "send", "send", "async", "batch"), callers: pick(d, 1, 4, 20, 100, 300), stop: pick(d, "shutdown", "shutdown", "close"),
+		maxAttempts: pick(d, 0, 0, 1, 5, 16), maxThrottles: pick(d, 0, 0, 20, producer.UntilContextEnds, producer.UntilContextEnds),
 		attemptTimeout: pick(d, 0, 0, 500*time.Millisecond), maxPending: pick(d, 0, 0, 8), budget: d.chance(0.2),
-		limiter: pick(d, "", "", "", "rate", "adaptive"),
+		limiter: pick(d, "", "", "", "rate", "adaptive"), backoff: pick(d, 0, time.Second, 5*time.Second),
 	}
-	if t.fifo && d.chance(0.8) {
+	if t.kind == broker.TopicFIFO {
 		x.messageGroups = pick(d, 1, 3, 10)
 	}
 	if d.chance(0.1) {
 		x.maxThrottleTime = d.span(time.Second, time.Minute)
 	}
-	if d.chance(0.7) {
+	if d.chance(0.6) {
 		x.timeout = d.span(100*time.Millisecond, time.Minute)
 	}
 	if d.chance(0.2) {
@@ -58,14 +61,25 @@ func (p *plan) newProducer(d dice, t topicPlan) producerPlan {
 	if d.chance(0.3) {
 		x.stopAt = d.span(time.Second, p.duration)
 	}
-	x.messages = max(1, d.between(20, 300)/x.callers)
+	most := 300
+	if p.theme == throttled || p.theme == leaving {
+		most = 1000
+	}
+	x.messages = max(1, d.between(20, most)/x.callers)
 	x.gap = d.span(time.Millisecond, 2*p.duration/time.Duration(x.messages))
+	if d.chance(0.1) { // sends that are further apart than anything else
+		x.callers, x.messages, x.gap, x.maxAttempts, x.maxThrottles = 1, 30, d.span(5*time.Second, 40*time.Second), 1, 0
+	}
 	return x
 }
 
-// maxSendTime bounds the time of a call without a deadline after the last fault. Waits of throttled
-// sends grow to two minutes.
-const maxSendTime = 5 * time.Minute
+// longestBackoff returns the longest wait of a throttled send.
+func (x *producerPlan) longestBackoff() time.Duration {
+	if x.backoff > 0 {
+		return x.backoff * 6 / 5
+	}
+	return 144 * time.Second // of backoff.Default
+}
 
 // returnLimit is the time after the end of its ctx within which a call returns.
 const returnLimit = 20 * time.Millisecond
@@ -89,8 +103,12 @@ func (w *world) newSender(x producerPlan) *sender {
 		MaxAttempts: x.maxAttempts, MaxThrottles: x.maxThrottles, MaxThrottleTime: x.maxThrottleTime,
 		AttemptTimeout: x.attemptTimeout, MaxPending: x.maxPending, WhenFull: x.whenFull,
 		OnAttempt: func(a producer.Attempt) {
+			w.book.attempt(x.client, a)
 			w.book.note("%s: attempt %d of %s at %s (%d messages, %v): %v; %v, delay %v", x.name, a.Number, a.MessageID, a.Endpoint, a.Messages, a.Duration, a.Err, a.Stop, a.Delay)
 		},
+	}
+	if x.backoff > 0 {
+		o.Backoff = backoff.Exponential{Initial: 200 * time.Millisecond, Multiplier: 1.6, Max: x.backoff, Jitter: 0.2}
 	}
 	var err error
 	switch x.limiter {
@@ -98,7 +116,7 @@ func (w *world) newSender(x producerPlan) *sender {
 		k, e := ratelimit.NewKeyed[string](200, 20, time.Minute)
 		o.Limiter, err = keyed{k}, e
 	case "adaptive":
-		o.Limiter, err = ratelimit.NewAdaptive(ratelimit.AdaptiveOptions{})
+		o.Limiter = w.adaptive
 	}
 	if err == nil && x.budget {
 		o.Budget, err = ratelimit.NewBudget(ratelimit.BudgetOptions{})
@@ -212,10 +230,33 @@ func (s *sender) result(x *sent, r tidegate.Receipt, err error, count bool) {
 		s.w.book.fail("%s: the error of %s is no SendError: %v", s.name, x.name, err)
 		return
 	}
+	if ok && e.Fault() != producer.PassingFault {
+		s.w.book.fail("%s: no fault of the simulation is permanent, and %s failed permanently: %v", s.name, x.name, err)
+	}
 	if count && !(ok && e.Reason == producer.StopFull) {
 		s.accept()
 	}
 	s.w.book.result(x, r, err, ok && e.MaybeStored)
+}
+
+// canaryTimeout is enough for a send when nothing disturbs it.
+const canaryTimeout = 30 * time.Second
+
+// canary sends one message, which has to succeed.
+func (s *sender) canary(ctx context.Context) {
+	wait(ctx, s.w.book.lastTrouble()-s.w.now())
+	ctx, cancel := context.WithTimeout(ctx, canaryTimeout)
+	defer cancel()
+	m := &tidegate.Message{ID: s.name + "-canary", Topic: s.topic, Body: []byte("x")}
+	if s.messageGroups > 0 {
+		m.MessageGroup = s.name + "-canary"
+	}
+	x := s.w.book.send(m, s.name)
+	r, err := s.p.Send(ctx, m)
+	s.result(x, r, err, true)
+	if err != nil {
+		s.w.book.fail("%s: a send that nothing disturbs failed: %v", s.name, err)
+	}
 }
 
 // finish ends the producer. A second call returns when the first has returned.

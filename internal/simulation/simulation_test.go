@@ -154,12 +154,16 @@ func (w *world) run(t *testing.T) {
 
 	w.play()
 
-	for began := time.Now(); len(w.book.pending()) > 0 && time.Since(began) < maxSendTime; {
-		wait(t.Context(), time.Second)
-	}
-	w.book.checkAll(w, promisesWhenIdle)
+	w.book.checkAll(w, promisesOfCalls)
 	stopSending()
 	sending.Wait()
+	w.book.checkAll(w, promisesOfGroups)
+	for _, s := range senders {
+		if s.stopAt == 0 {
+			s.canary(t.Context())
+		}
+	}
+	w.book.checkAll(w, promisesOfGroups)
 	for _, s := range senders {
 		s.finish()
 	}

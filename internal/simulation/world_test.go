@@ -10,6 +10,7 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/ratelimit"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/failover"
 )
@@ -24,6 +25,8 @@ type world struct {
 	start   time.Time
 	sites   []*site
 	clients []*client
+
+	adaptive *ratelimit.Adaptive // of all producers with an adaptive limiter
 }
 
 // A client is a transport of a plan, with the count of its calls.
@@ -39,6 +42,10 @@ func (w *world) now() time.Duration { return time.Since(w.start) }
 func newWorld(t *testing.T, p *plan) *world {
 	w := &world{t: t, plan: p, start: time.Now()}
 	w.book = newBook(w)
+	var err error
+	if w.adaptive, err = ratelimit.NewAdaptive(ratelimit.AdaptiveOptions{}); err != nil {
+		t.Fatal(err)
+	}
 	for i := range p.brokers {
 		s := &site{w: w, number: i, Broker: brokertest.NewWith(t, brokertest.Options{
 			Broker: broker.Options{CacheBytes: 1 << 20},
@@ -67,11 +74,7 @@ func newWorld(t *testing.T, p *plan) *world {
 }
 
 func (t topicPlan) config() broker.TopicConfig {
-	c := broker.TopicConfig{Queues: t.queues, MaxBacklog: broker.Limit{Messages: t.maxBacklog}}
-	if t.fifo {
-		c.Type = broker.TopicFIFO
-	}
-	return c
+	return broker.TopicConfig{Type: t.kind, Queues: t.queues, MaxBacklog: broker.Limit{Messages: t.maxBacklog}}
 }
 
 // newClient returns the transport of a plan.
