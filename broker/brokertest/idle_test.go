@@ -5,7 +5,6 @@ import (
 	"errors"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -50,24 +49,23 @@ func failAlways(tb testing.TB, b *brokertest.Broker) {
 // The requests are nearly all of the cost of an idle consumer. An interval of 10 s is 1 080 of them
 // in three hours.
 func TestIdleConsumerSendsFewRequests(t *testing.T) {
-	for name, c := range map[string]struct {
-		run  func(testing.TB, *brokertest.Broker)
-		most int64
-	}{
-		"idle":           {consumeNothing, 200},
-		"retry schedule": {failAlways, 320},
-	} {
-		t.Run(name, func(t *testing.T) {
-			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-				n := countRequests(b)
-				c.run(t, b)
-				synctest.Wait()
-				if n := n.Load(); n > c.most {
-					t.Errorf("%d requests, want at most %d", n, c.most)
-				}
-			})
-		})
-	}
+	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+		n := countRequests(b)
+		consumeNothing(t, b)
+		if n := n.Load(); n > 200 {
+			t.Errorf("%d requests in three hours, want at most 200", n)
+		}
+	})
+}
+
+func TestRetryScheduleTakesFewRequests(t *testing.T) {
+	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+		n := countRequests(b)
+		failAlways(t, b)
+		if n := n.Load(); n > 320 {
+			t.Errorf("%d requests for the retry schedule, want at most 320", n)
+		}
+	})
 }
 
 // A queue that is added while the consumer is idle is found, although the intervals are long.

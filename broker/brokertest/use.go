@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	// quiet is the interval of the requests by which an idle client shows that it is alive, asks for
-	// changes and repeats a receive. Without faults none of them has an effect inside one process, and
-	// together they were nearly the whole cost of hours of virtual time.
+	// quiet is the interval of the requests by which an idle client shows that it is alive, asks
+	// for changes and repeats a receive. Inside one process none of them has an effect, and they
+	// would be nearly the whole cost of hours of virtual time.
 	quiet = 5 * time.Minute
 
 	// waitLimit bounds WaitIdle and WaitDeadLetter. The longest legal delay of a
@@ -54,9 +54,9 @@ func (b *Broker) Send(msgs ...*tidegate.Message) []tidegate.Receipt {
 // Consume starts a push consumer with default options, through gRPC, and returns at once. The
 // consumer stops when stop is called or the test ends; stop returns when every handler has
 // returned. It may be called several times. An error of the consumer fails the test, and so does a
-// topic that does not exist, except a group's dead-letter topic, which the first dead letter creates.
-// A handler that has not returned after 30 s of real time is reported on the standard error. For
-// options, use [consumer.NewPush] with [Broker.Client].
+// topic that does not exist, except the dead-letter topic of a group, which the first dead letter
+// creates. A handler that has not returned after 30 s of real time is reported on the standard
+// error. For options, use [consumer.NewPush] with [Broker.Client].
 func (b *Broker) Consume(group, topic string, handle consumer.Handler) (stop func()) {
 	b.tb.Helper()
 	if _, err := b.Topic(topic); err != nil && !strings.HasPrefix(topic, tidegate.DeadLetterPrefix) {
@@ -136,8 +136,8 @@ func (b *Broker) WaitIdle(group, topic string) {
 	})
 }
 
-// state describes the progress of a group for the error of a wait. topic is the topic that the group
-// has to receive from, empty if any will do.
+// state describes the progress of a group for the error of a wait. topic is the topic that the
+// group has to receive from, empty if any will do.
 func (b *Broker) state(group, topic string) string {
 	g, err := b.Group(group)
 	if err != nil {
