@@ -25,6 +25,7 @@ type header struct {
 
 	Reason   string    `json:"reason,omitempty"` // of a rejected entry; empty otherwise
 	Rejected time.Time `json:"rejected,omitzero"`
+	Corrupt  bool      `json:"corrupt,omitempty"` // the message could not be read; it is empty
 }
 
 var errFormat = errors.New("the entry is corrupt, or from a later version")
@@ -58,15 +59,6 @@ func decode(b []byte) (header, error) {
 	}
 	h.Message.Body = body
 	return h, nil
-}
-
-func key(seq uint64) []byte { return binary.BigEndian.AppendUint64(nil, seq) }
-
-func sequence(key []byte) uint64 {
-	if len(key) != 8 {
-		return 0
-	}
-	return binary.BigEndian.Uint64(key)
 }
 
 // queueOf returns the name of a message's queue. The messages of a topic and message group share a

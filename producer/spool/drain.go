@@ -4,10 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"time"
-
-	bolt "go.etcd.io/bbolt"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
@@ -54,15 +53,16 @@ func (s *Spool) Drain(ctx context.Context, send func(ctx context.Context, msgs [
 		s.draining = false
 		s.mu.Unlock()
 	}()
-	failed := pauses{}
-	var after []byte // the last queue of the previous batch
 	for ctx.Err() == nil {
-		batch, err := s.next(after, failed)
+		batch, wakeAt, err := s.next()
 		if err != nil {
-			return fmt.Errorf("spool: read: %w", closed(err))
+			return fmt.Errorf("spool: read: %w", err)
 		}
 		if len(batch) == 0 {
-			wait, cancel := failed.wait(ctx)
+			wait, cancel := ctx, context.CancelFunc(func() {})
+			if !wakeAt.IsZero() {
+				wait, cancel = context.WithDeadline(ctx, wakeAt)
+			}
 			select {
 			case <-s.wake:
 			case <-wait.Done():
@@ -70,111 +70,45 @@ func (s *Spool) Drain(ctx context.Context, send func(ctx context.Context, msgs [
 			cancel()
 			continue
 		}
-		after = batch[len(batch)-1].queue
-		if err := s.sendBatch(ctx, batch, failed, send); err != nil {
+		if err := s.sendBatch(ctx, batch, send); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// pauses are the waits of queues with failed messages.
-type pauses map[string]pause
-
-type pause struct {
-	failures int // consecutive ones
-	until    time.Time
-}
-
-// note updates the pauses after a batch.
-func (p pauses) note(batch []item, results []error, now time.Time) {
-	asked, progress := map[string]time.Duration{}, map[string]bool{}
-	for i, b := range batch {
-		queue := string(b.queue)
-		if finished(results[i]) {
-			progress[queue] = true
-			continue
-		}
-		asked[queue] = max(asked[queue], tidegate.RetryAfter(results[i]))
-	}
-	for queue := range progress {
-		delete(p, queue)
-	}
-	for queue, wait := range asked {
-		if !progress[queue] {
-			n := p[queue].failures
-			p[queue] = pause{n + 1, now.Add(max(wait, drainBackoff.Delay(n)))}
-		}
-	}
-}
-
-// over reports whether the pause of the queue is over.
-func (p pauses) over(queue []byte, now time.Time) bool {
-	return !now.Before(p[string(queue)].until)
-}
-
-// wait returns a ctx that ends with ctx or with the first pause.
-func (p pauses) wait(ctx context.Context) (context.Context, context.CancelFunc) {
-	var first time.Time
-	for _, pause := range p {
-		if first.IsZero() || pause.until.Before(first) {
-			first = pause.until
-		}
-	}
-	if first.IsZero() {
-		return ctx, func() {}
-	}
-	return context.WithDeadline(ctx, first)
-}
-
-// An item is a pending entry.
+// An item is a pending entry with its message.
 type item struct {
-	queue   []byte
-	seq     uint64
-	size    int
+	entry   *entry
+	queue   *queue
 	header  header
 	corrupt error
 }
 
-// next returns the next batch: the head of each message group and the first messages of each topic
-// without a group. It starts with the queue after the given one, and skips queues in a pause.
-func (s *Spool) next(after []byte, failed pauses) ([]item, error) {
-	var batch []item
-	now := time.Now()
-	err := s.db.View(func(tx *bolt.Tx) error {
-		c := tx.Bucket(bucketPending).Cursor()
-		bytes := 0
-		full := func() bool { return len(batch) >= batchMessages || bytes >= batchBytes }
-		visit := func(queue []byte) {
-			if !failed.over(queue, now) {
-				return
-			}
-			limit := 1
-			if !grouped(string(queue)) {
-				limit = batchMessages / 2 // the other half is for other queues
-			}
-			entries := tx.Bucket(bucketPending).Bucket(queue).Cursor()
-			for k, v := entries.First(); k != nil && limit > 0 && !full(); k, v = entries.Next() {
-				h, err := decode(slices.Clone(v)) // v is valid only during the transaction
-				batch = append(batch, item{slices.Clone(queue), sequence(k), len(v), h, err})
-				bytes += len(v)
-				limit--
-			}
+// next returns the next batch. If there is none, it returns the end of the first pause.
+func (s *Spool) next() (batch []item, wakeAt time.Time, err error) {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil, time.Time{}, os.ErrClosed
+	}
+	list := s.index.batch(time.Now())
+	wakeAt = s.index.wakeAt()
+	for _, e := range list {
+		batch = append(batch, item{entry: e, queue: e.queue})
+	}
+	s.mu.Unlock()
+	for i := range batch {
+		b := &batch[i]
+		if b.header, b.corrupt = s.message(b.entry); errors.Is(b.corrupt, os.ErrClosed) {
+			return nil, time.Time{}, os.ErrClosed
 		}
-		start, _ := c.Seek(append(slices.Clone(after), 0))
-		for k := start; k != nil && !full(); k, _ = c.Next() {
-			visit(k)
-		}
-		for k, _ := c.First(); k != nil && string(k) <= string(after) && !full(); k, _ = c.Next() {
-			visit(k)
-		}
-		return nil
-	})
-	return batch, err
+	}
+	return batch, wakeAt, nil
 }
 
 // sendBatch sends a batch and records the results.
-func (s *Spool) sendBatch(ctx context.Context, batch []item, failed pauses, send func(context.Context, []*tidegate.Message) []error) error {
+func (s *Spool) sendBatch(ctx context.Context, batch []item, send func(context.Context, []*tidegate.Message) []error) error {
 	now := time.Now()
 	results := make([]error, len(batch))
 	var msgs []*tidegate.Message
@@ -198,7 +132,13 @@ func (s *Spool) sendBatch(ctx context.Context, batch []item, failed pauses, send
 			results[i] = errs[n]
 		}
 	}
-	failed.note(batch, results, time.Now())
+	queues := make([]*queue, len(batch))
+	for i, b := range batch {
+		queues[i] = b.queue
+	}
+	s.mu.Lock()
+	s.index.note(queues, results, time.Now())
+	s.mu.Unlock()
 	if slices.ContainsFunc(results, finished) {
 		return s.record(batch, results)
 	}
@@ -213,57 +153,27 @@ func rejection(text string) error {
 	return &tidegate.Error{Op: "spool.Drain", Code: tidegate.CodeBadRequest, Message: text}
 }
 
-// record removes the sent entries and moves the rejected ones.
+// record removes the sent entries and marks the rejected ones.
 func (s *Spool) record(batch []item, results []error) error {
-	moved := map[uint64][]byte{}
-	err := s.db.Update(func(tx *bolt.Tx) error {
-		pending, rejected := tx.Bucket(bucketPending), tx.Bucket(bucketRejected)
-		for i, b := range batch {
-			if !finished(results[i]) {
-				continue
-			}
-			q := pending.Bucket(b.queue)
-			if err := results[i]; err != nil {
-				value := slices.Clone(q.Get(key(b.seq)))
-				if b.corrupt == nil {
-					h := b.header
-					h.Reason, h.Rejected = err.Error(), time.Now()
-					var err error
-					if value, err = encode(h, b.header.Message.Body); err != nil {
-						return err
-					}
-				}
-				if err := rejected.Put(key(b.seq), value); err != nil {
-					return err
-				}
-				moved[b.seq] = value
-			}
-			if err := q.Delete(key(b.seq)); err != nil {
-				return err
-			}
-			if k, _ := q.Cursor().First(); k == nil {
-				if err := pending.DeleteBucket(b.queue); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("spool: remove the messages that were sent: %w", closed(err))
-	}
-	s.mu.Lock()
+	var ops []*op
 	for i, b := range batch {
-		if !finished(results[i]) {
-			continue
-		}
-		s.count(string(b.queue), -1, -b.size)
-		if value, ok := moved[b.seq]; ok {
-			s.stats.Rejected++
-			s.stats.Bytes += int64(len(value))
+		switch err := results[i]; {
+		case !finished(err):
+		case err == nil:
+			ops = append(ops, &op{kind: kindRemoved, entry: b.entry})
+		default:
+			h := b.header
+			h.Reason, h.Rejected, h.Corrupt = err.Error(), time.Now(), b.corrupt != nil
+			value, err := encode(h, h.Message.Body)
+			if err != nil {
+				return fmt.Errorf("spool: reject message %s: %w", h.Message.ID, err)
+			}
+			ops = append(ops, &op{kind: kindRejected, entry: b.entry, value: value})
 		}
 	}
-	s.mu.Unlock()
+	if err := s.write(ops...); err != nil {
+		return fmt.Errorf("spool: record the messages that were sent: %w", err)
+	}
 	for i, b := range batch {
 		if results[i] != nil && finished(results[i]) {
 			s.log.Warn("spooled message rejected permanently",

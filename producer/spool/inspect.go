@@ -1,12 +1,10 @@
 package spool
 
 import (
-	"cmp"
+	"errors"
 	"fmt"
-	"slices"
+	"os"
 	"time"
-
-	bolt "go.etcd.io/bbolt"
 
 	"github.com/tidegate/tidegate"
 )
@@ -19,7 +17,7 @@ type Entry struct {
 	Bytes    int       // on disk
 
 	// Rejected is the time of the rejection, and Reason its reason. Both are zero for a pending
-	// message. Message is nil if a rejected entry is corrupt.
+	// message. Message is nil if the entry is corrupt; Reason then has the place.
 	Rejected time.Time
 	Reason   string
 }
@@ -28,130 +26,87 @@ type Entry struct {
 // or the rejected ones. It reads them from disk. To read all entries, call it again with the
 // sequence of the last one.
 func (s *Spool) Entries(rejected bool, after uint64, limit int) ([]Entry, error) {
-	var list []Entry
-	add := func(k, v []byte) {
-		seq := sequence(k)
-		if seq <= after {
-			return
-		}
-		e := Entry{Sequence: seq, Bytes: len(v)}
-		if h, err := decode(slices.Clone(v)); err == nil {
-			e.Message, e.Accepted, e.Rejected, e.Reason = &h.Message, h.Accepted, h.Rejected, h.Reason
-		} else {
-			e.Reason = err.Error()
-		}
-		at, _ := slices.BinarySearchFunc(list, seq, func(e Entry, seq uint64) int { return cmp.Compare(e.Sequence, seq) })
-		if list = slices.Insert(list, at, e); len(list) > limit {
-			list = list[:limit]
-		}
+	s.mu.Lock()
+	closed := s.closed
+	entries := s.index.list(rejected, after, limit)
+	s.mu.Unlock()
+	if closed {
+		return nil, fmt.Errorf("spool: read: %w", os.ErrClosed)
 	}
-	err := s.db.View(func(tx *bolt.Tx) error {
-		if rejected {
-			return first(tx.Bucket(bucketRejected), after, limit, add)
+	var list []Entry
+	for _, e := range entries {
+		h, err := s.message(e)
+		switch {
+		case errors.Is(err, errGone):
+			continue
+		case errors.Is(err, os.ErrClosed):
+			return nil, fmt.Errorf("spool: read: %w", err)
+		case err != nil:
+			h.Reason, h.Corrupt = err.Error(), true
 		}
-		pending := tx.Bucket(bucketPending)
-		return pending.ForEachBucket(func(name []byte) error {
-			return first(pending.Bucket(name), after, limit, add)
-		})
-	})
-	if err != nil {
-		return nil, fmt.Errorf("spool: read: %w", closed(err))
+		one := Entry{Sequence: e.seq, Bytes: e.size, Accepted: h.Accepted, Rejected: h.Rejected, Reason: h.Reason}
+		if !h.Corrupt {
+			one.Message = &h.Message
+		}
+		list = append(list, one)
 	}
 	return list, nil
-}
-
-// first calls add for the first limit entries of b with a sequence above after.
-func first(b *bolt.Bucket, after uint64, limit int, add func(k, v []byte)) error {
-	c := b.Cursor()
-	for k, v := c.Seek(key(after)); k != nil && limit > 0; k, v = c.Next() {
-		if sequence(k) > after {
-			add(k, v)
-			limit--
-		}
-	}
-	return nil
 }
 
 // Discard removes rejected entries permanently and returns their number. It ignores sequences of
 // other entries.
 func (s *Spool) Discard(sequences ...uint64) (int, error) {
-	return s.takeRejected(sequences, func(*bolt.Tx, []byte) (bool, error) { return true, nil })
+	var ops []*op
+	for _, e := range s.rejected(sequences) {
+		ops = append(ops, &op{kind: kindRemoved, entry: e})
+	}
+	return s.change(ops)
 }
 
 // Requeue moves rejected messages behind all pending ones and returns their number. It ignores
 // corrupt entries and sequences of other entries. MaxAge counts from the call.
 func (s *Spool) Requeue(sequences ...uint64) (int, error) {
-	type added struct {
-		queue string
-		size  int
-	}
-	var list []added
-	n, err := s.takeRejected(sequences, func(tx *bolt.Tx, value []byte) (bool, error) {
-		h, err := decode(slices.Clone(value))
-		if err != nil {
-			return false, nil //nolint:nilerr // a corrupt entry stays in the file
+	var ops []*op
+	for _, e := range s.rejected(sequences) {
+		h, err := s.message(e)
+		if errors.Is(err, os.ErrClosed) {
+			return 0, fmt.Errorf("spool: change rejected messages: %w", err)
+		}
+		if err != nil || h.Corrupt {
+			continue // a corrupt entry stays rejected
 		}
 		h.Accepted, h.Rejected, h.Reason = time.Now(), time.Time{}, ""
-		if value, err = encode(h, h.Message.Body); err != nil {
-			return false, err
-		}
-		pending := tx.Bucket(bucketPending)
-		seq, err := pending.NextSequence()
+		value, err := encode(h, h.Message.Body)
 		if err != nil {
-			return false, err
+			return 0, fmt.Errorf("spool: requeue message %s: %w", h.Message.ID, err)
 		}
-		queue := queueOf(h.Message.Topic, h.Message.MessageGroup)
-		b, err := pending.CreateBucketIfNotExists(queue)
-		if err != nil {
-			return false, err
-		}
-		list = append(list, added{string(queue), len(value)})
-		return true, b.Put(key(seq), value)
-	})
-	if err != nil {
-		return 0, err
+		name := string(queueOf(h.Message.Topic, h.Message.MessageGroup))
+		ops = append(ops, &op{kind: kindPending, name: name, entry: e, value: value})
 	}
-	s.mu.Lock()
-	for _, a := range list {
-		s.count(a.queue, 1, a.size)
-	}
-	s.mu.Unlock()
-	s.signal()
-	return n, nil
+	return s.change(ops)
 }
 
-// takeRejected removes the rejected entries for which f returns true, in one transaction.
-func (s *Spool) takeRejected(sequences []uint64, f func(tx *bolt.Tx, value []byte) (bool, error)) (n int, err error) {
-	var bytes int64
-	err = s.db.Update(func(tx *bolt.Tx) error {
-		rejected := tx.Bucket(bucketRejected)
-		for _, seq := range sequences {
-			value := rejected.Get(key(seq))
-			if value == nil {
-				continue
-			}
-			size := len(value)
-			take, err := f(tx, value)
-			if err != nil {
-				return err
-			}
-			if !take {
-				continue
-			}
-			if err := rejected.Delete(key(seq)); err != nil {
-				return err
-			}
-			n++
-			bytes += int64(size)
-		}
-		return nil
-	})
-	if err != nil {
-		return 0, fmt.Errorf("spool: change rejected messages: %w", closed(err))
-	}
+// rejected returns the rejected entries with the sequences.
+func (s *Spool) rejected(sequences []uint64) (list []*entry) {
 	s.mu.Lock()
-	s.stats.Rejected -= n
-	s.stats.Bytes -= bytes
-	s.mu.Unlock()
+	defer s.mu.Unlock()
+	for _, seq := range sequences {
+		if e := s.index.find(seq); e != nil && e.rejected {
+			list = append(list, e)
+		}
+	}
+	return list
+}
+
+// change writes the operations and returns the number of those that were not too late.
+func (s *Spool) change(ops []*op) (n int, err error) {
+	if err := s.write(ops...); err != nil {
+		return 0, fmt.Errorf("spool: change rejected messages: %w", err)
+	}
+	for _, o := range ops {
+		if !o.skipped {
+			n++
+		}
+	}
 	return n, nil
 }

@@ -13,24 +13,25 @@
 // it pending again.
 //
 // Messages of one message group are sent in the order of their Puts. Only one process can open a
-// spool. The file is a bbolt database (go.etcd.io/bbolt).
+// spool.
+//
+// The spool is a directory with a log of checksummed records in segments. [Open] reports damaged
+// records and missing files to the logger and in [Spool.Damage], and keeps the undamaged messages.
 package spool
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"time"
 
-	bolt "go.etcd.io/bbolt"
-	bolterrors "go.etcd.io/bbolt/errors"
-
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
 )
 
 var (
@@ -51,38 +52,46 @@ const (
 	lockWait        = time.Second // wait for another process to close the file
 )
 
-var (
-	bucketPending  = []byte("pending")  // queue → sequence → entry
-	bucketRejected = []byte("rejected") // sequence → entry
-)
-
 // Options configure a [Spool]. The zero value is valid.
 type Options struct {
-	// MaxBytes bounds the entries, bodies and headers, in bytes. The file has additional pages of
-	// bbolt and does not shrink. Zero means 1 GiB.
+	// MaxBytes bounds the entries, bodies and headers, in bytes. With removed entries the files can
+	// have twice as many bytes and four segments more; a segment has 16 MiB or a 64th of MaxBytes,
+	// whichever is more. Each message takes about 100 bytes of memory. Zero means 1 GiB.
 	MaxBytes int64
 
 	// MaxAge is the longest time that a message may wait to be sent. Older messages are rejected,
 	// see [Spool.Entries]. Zero means no limit.
 	MaxAge time.Duration
 
-	// Logger receives rejected messages as warnings and failed drains as debug records. Nil means
-	// no logging.
+	// Logger receives damage as errors, rejected messages as warnings and failed drains as debug
+	// records. Nil means that only damage is logged, to slog.Default.
 	Logger *slog.Logger
 }
 
 // A Spool is an open spool. Several goroutines may share it. Open one with [Open].
+//
+// Liveness: a Put, Requeue or Discard that waits for its write is woken by the goroutine that
+// writes; that goroutine runs while there are writes, and takes all that wait at once. Drain is
+// woken by a Put, by a Requeue and by the end of the first pause. Each call of send finishes a
+// message or pauses every queue in it, so between two Puts the number of calls is bounded by the
+// messages and by one call for each queue and pause.
 type Spool struct {
-	db   *bolt.DB
-	opts Options
-	log  *slog.Logger
-	wake chan struct{} // signals a Put to Drain
+	opts    Options
+	log     *slog.Logger
+	wake    chan struct{} // signals a Put to Drain
+	lock    *os.File
+	damages []error
+
+	records *segmentLog // used by the goroutine that writes
+	writers sync.WaitGroup
 
 	mu       sync.Mutex // guards the following fields; never held during I/O
-	stats    Stats
-	reserved int64          // bytes of concurrent Puts
-	groups   map[string]int // queue → messages, for queues of message groups
+	index    *index
+	reserved int64    // bytes of concurrent Puts
+	queue    []*write // that wait for the goroutine that writes
+	writing  bool     // that goroutine runs
 	draining bool
+	closed   bool
 }
 
 // Stats are the numbers of messages in a spool, and their size.
@@ -92,9 +101,13 @@ type Stats struct {
 	Bytes    int64 // of both kinds
 }
 
-// Open opens the spool in the file at path, creates the file if it does not exist, and reads the
-// headers of all entries. If another process has the file open, Open waits for a second and then
+// Open opens the spool in the directory at path, creates the directory if it does not exist, and
+// reads all entries. If another process has the spool open, Open waits for a second and then
 // returns an error that matches [ErrInUse].
+//
+// Damage of the files is no error: Open logs each damaged place and keeps the undamaged messages;
+// see [Spool.Damage]. A file that was interrupted in a write by the end of the process or of the
+// machine is not damaged.
 func Open(path string, o Options) (*Spool, error) {
 	switch {
 	case o.MaxBytes < 0:
@@ -105,77 +118,89 @@ func Open(path string, o Options) (*Spool, error) {
 	if o.MaxBytes == 0 {
 		o.MaxBytes = DefaultMaxBytes
 	}
-	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: lockWait})
-	if errors.Is(err, bolterrors.ErrTimeout) {
-		return nil, fmt.Errorf("spool: open %s: %w; stop that process, or use another file", path, ErrInUse)
-	}
+	lock, err := prepare(path)
 	if err != nil {
 		return nil, fmt.Errorf("spool: open %s: %w", path, err)
 	}
-	s := &Spool{db: db, opts: o, log: o.Logger, wake: make(chan struct{}, 1), groups: map[string]int{}}
+	s, err := openDisk(osDisk{path}, o, max(segmentBytes, o.MaxBytes/64))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("spool: open %s: %w", path, err), lock.Close())
+	}
+	s.lock = lock
+	return s, nil
+}
+
+// openDisk opens the spool on a disk.
+func openDisk(d disk, o Options, segment int64) (*Spool, error) {
+	records, index, damages, err := load(d, segment)
+	if err != nil {
+		return nil, err
+	}
+	s := &Spool{
+		opts: o, log: o.Logger, wake: make(chan struct{}, 1),
+		damages: damages, records: records, index: index,
+	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	if err := errors.Join(s.load(), syncDir(filepath.Dir(path))); err != nil {
-		return nil, errors.Join(fmt.Errorf("spool: open %s: %w", path, err), db.Close())
+	for _, err := range damages {
+		s.reportDamage(err)
 	}
 	return s, nil
 }
 
-func invalid(field, format string, args ...any) error {
-	return &tidegate.Error{Op: "spool.Open", Subject: field, Code: tidegate.CodeBadRequest, Message: fmt.Sprintf(format, args...)}
+func (s *Spool) reportDamage(err error) {
+	log := s.opts.Logger
+	if log == nil {
+		log = slog.Default()
+	}
+	log.Error("the spool is damaged", "error", err)
 }
 
-// syncDir makes the name of a new file survive a power failure. Windows has no such call.
-func syncDir(path string) error {
-	if runtime.GOOS == "windows" {
+// Damage returns the damage that Open found, or nil. The error names each file and the place in it.
+// A damaged file stays in the directory. When the messages of its undamaged part have left the
+// spool, it is renamed to a name with the ending .damaged, and Open does not report it any more.
+func (s *Spool) Damage() error {
+	if len(s.damages) == 0 {
 		return nil
 	}
-	dir, err := os.Open(path)
+	return fmt.Errorf("spool: %w", errors.Join(s.damages...))
+}
+
+// prepare creates the directory and locks it.
+func prepare(path string) (*os.File, error) {
+	err := os.Mkdir(path, 0o700)
+	if err == nil {
+		err = syncDir(filepath.Dir(path))
+	}
+	if err != nil && !errors.Is(err, os.ErrExist) {
+		return nil, err
+	}
+	if info, err := os.Stat(path); err == nil && !info.IsDir() {
+		return nil, errors.New("it is a file, and a spool is a directory; a file of an earlier version cannot be read. " +
+			"Send its messages with that version, then remove it, or use another name")
+	}
+	lock, err := os.OpenFile(filepath.Join(path, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return errors.Join(dir.Sync(), dir.Close())
+	for start := time.Now(); ; {
+		ok, err := tryLock(lock)
+		switch {
+		case ok:
+			return lock, nil
+		case err == nil && time.Since(start) >= lockWait:
+			err = fmt.Errorf("%w; stop that process, or use another directory", ErrInUse)
+		}
+		if err != nil {
+			return nil, errors.Join(err, lock.Close())
+		}
+		_ = backoff.Sleep(context.Background(), lockWait/20) // Open has no ctx; lockWait bounds it
+	}
 }
 
-// load counts the entries.
-func (s *Spool) load() error {
-	return s.db.Update(func(tx *bolt.Tx) error {
-		pending, err := tx.CreateBucketIfNotExists(bucketPending)
-		if err != nil {
-			return err
-		}
-		rejected, err := tx.CreateBucketIfNotExists(bucketRejected)
-		if err != nil {
-			return err
-		}
-		err = pending.ForEachBucket(func(name []byte) error {
-			return pending.Bucket(name).ForEach(func(_, v []byte) error {
-				s.count(string(name), 1, len(v))
-				return nil
-			})
-		})
-		if err != nil {
-			return err
-		}
-		return rejected.ForEach(func(_, v []byte) error {
-			s.stats.Rejected++
-			s.stats.Bytes += int64(len(v))
-			return nil
-		})
-	})
-}
-
-// count changes the numbers of pending messages. The caller holds s.mu, or is the only user of s.
-func (s *Spool) count(queue string, messages, bytes int) {
-	s.stats.Pending += messages
-	s.stats.Bytes += int64(bytes)
-	if !grouped(queue) {
-		return
-	}
-	if s.groups[queue] += messages; s.groups[queue] == 0 {
-		delete(s.groups, queue)
-	}
+func invalid(field, format string, args ...any) error {
+	return &tidegate.Error{Op: "spool.Open", Subject: field, Code: tidegate.CodeBadRequest, Message: fmt.Sprintf(format, args...)}
 }
 
 // Put adds a message with an ID and returns when the message is on disk. Concurrent Puts share an
@@ -186,12 +211,11 @@ func (s *Spool) Put(ctx context.Context, msg *tidegate.Message) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("spool: put message %s: %w", msg.ID, context.Cause(ctx))
 	}
-	e, err := s.entry(msg)
+	p, err := s.admit(msg)
 	if err != nil {
 		return err
 	}
-	err = s.db.Batch(e.write)
-	return s.stored(e, err)
+	return s.stored(p, s.write(p.op()))
 }
 
 // PutBatch adds messages like Put, in their order and with one fsync, and returns an error for
@@ -204,38 +228,36 @@ func (s *Spool) PutBatch(ctx context.Context, msgs []*tidegate.Message) []error 
 		}
 		return errs
 	}
-	entries := make([]*entry, len(msgs))
+	puts := make([]*putting, len(msgs))
+	var ops []*op
 	for i, m := range msgs {
-		entries[i], errs[i] = s.entry(m)
-	}
-	err := s.db.Update(func(tx *bolt.Tx) error {
-		for _, e := range entries {
-			if e == nil {
-				continue
-			}
-			if err := e.write(tx); err != nil {
-				return err
-			}
+		if puts[i], errs[i] = s.admit(m); errs[i] == nil {
+			ops = append(ops, puts[i].op())
 		}
-		return nil
-	})
-	for i, e := range entries {
-		if e != nil {
-			errs[i] = s.stored(e, err)
+	}
+	err := s.write(ops...)
+	for i, p := range puts {
+		if p != nil {
+			errs[i] = s.stored(p, err)
 		}
 	}
 	return errs
 }
 
-// An entry is a message that is being written.
-type entry struct {
+// A putting is a message that is being written.
+type putting struct {
 	id    string
-	queue []byte
+	queue string
 	value []byte
 }
 
-// entry encodes a message and reserves its bytes until stored.
-func (s *Spool) entry(msg *tidegate.Message) (*entry, error) {
+func (p *putting) op() *op { return &op{kind: kindPending, name: p.queue, value: p.value} }
+
+// size returns a bound of the size of its record.
+func (p *putting) size() int64 { return int64(headBytes + 2*binary.MaxVarintLen64 + len(p.value)) }
+
+// admit encodes a message and reserves its bytes until stored.
+func (s *Spool) admit(msg *tidegate.Message) (*putting, error) {
 	if msg.ID == "" {
 		return nil, &tidegate.Error{Op: "spool.Put", Subject: "ID", Code: tidegate.CodeIllegalMessageID,
 			Message: "the ID is empty; set the ID that the earlier attempts had"}
@@ -244,45 +266,29 @@ func (s *Spool) entry(msg *tidegate.Message) (*entry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("spool: put message %s: %w", msg.ID, err)
 	}
+	p := &putting{msg.ID, string(queueOf(msg.Topic, msg.MessageGroup)), value}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if used := s.stats.Bytes + s.reserved; used+int64(len(value)) > s.opts.MaxBytes {
+	if used := s.index.stats.Bytes + s.reserved; used+p.size() > s.opts.MaxBytes {
 		return nil, fmt.Errorf("spool: put message %s: %w: it has %d bytes, the message needs %d, and MaxBytes is %d; "+
-			"wait until a server accepts messages, or raise MaxBytes", msg.ID, ErrFull, used, len(value), s.opts.MaxBytes)
+			"wait until a server accepts messages, or raise MaxBytes", msg.ID, ErrFull, used, p.size(), s.opts.MaxBytes)
 	}
-	s.reserved += int64(len(value))
-	return &entry{id: msg.ID, queue: queueOf(msg.Topic, msg.MessageGroup), value: value}, nil
+	s.reserved += p.size()
+	return p, nil
 }
 
-func (e *entry) write(tx *bolt.Tx) error {
-	pending := tx.Bucket(bucketPending)
-	seq, err := pending.NextSequence()
-	if err != nil {
-		return err
-	}
-	b, err := pending.CreateBucketIfNotExists(e.queue)
-	if err != nil {
-		return err
-	}
-	return b.Put(key(seq), e.value)
-}
-
-// stored updates the counters after the write of an entry.
-func (s *Spool) stored(e *entry, err error) error {
+// stored releases the reserved bytes after the write.
+func (s *Spool) stored(p *putting, err error) error {
 	s.mu.Lock()
-	s.reserved -= int64(len(e.value))
-	if err == nil {
-		s.count(string(e.queue), 1, len(e.value))
-	}
+	s.reserved -= p.size()
 	s.mu.Unlock()
 	switch {
 	case err == nil:
-		s.signal()
 		return nil
-	case errors.Is(err, bolterrors.ErrDatabaseNotOpen):
-		return fmt.Errorf("spool: put message %s: %w", e.id, os.ErrClosed)
+	case errors.Is(err, os.ErrClosed):
+		return fmt.Errorf("spool: put message %s: %w", p.id, os.ErrClosed)
 	}
-	return fmt.Errorf("spool: put message %s: %w: %w; check the space on its disk", e.id, ErrDisk, err)
+	return fmt.Errorf("spool: put message %s: %w: %w; check the space on its disk", p.id, ErrDisk, err)
 }
 
 // Holds reports whether the spool has messages of the group, so that newer ones must be spooled
@@ -293,31 +299,37 @@ func (s *Spool) Holds(topic, group string) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.groups[string(queueOf(topic, group))] > 0
+	return s.index.queues[string(queueOf(topic, group))] != nil
 }
 
 // Stats returns the current numbers. It does not block.
 func (s *Spool) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.stats
+	return s.index.stats
 }
 
-// Close closes the file. It waits for concurrent Puts and reads. End [Spool.Drain] first. Later
-// calls return an error that matches os.ErrClosed.
-func (s *Spool) Close() error { return s.db.Close() }
+// Close closes the files. It waits for concurrent Puts. End [Spool.Drain] first. Later calls return
+// an error that matches os.ErrClosed.
+func (s *Spool) Close() error {
+	s.mu.Lock()
+	closed := s.closed
+	s.closed = true
+	s.mu.Unlock()
+	if closed {
+		return nil
+	}
+	s.writers.Wait()
+	err := s.records.close()
+	if s.lock != nil {
+		err = errors.Join(err, s.lock.Close())
+	}
+	return err
+}
 
 func (s *Spool) signal() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
 	}
-}
-
-// closed returns os.ErrClosed if err is bbolt's error for a closed file, and err otherwise.
-func closed(err error) error {
-	if errors.Is(err, bolterrors.ErrDatabaseNotOpen) {
-		return os.ErrClosed
-	}
-	return err
 }

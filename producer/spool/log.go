@@ -1,0 +1,194 @@
+package spool
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// segmentBytes is the size from which a segment gets a successor. A larger MaxBytes has larger
+// segments, so that there are about 64 of them.
+const segmentBytes = 16 << 20
+
+// A segment is a file of the log.
+type segment struct {
+	number  uint64
+	file    file
+	size    int64
+	live    int64 // bytes of records with an entry; the index counts them
+	damaged bool  // it is never removed, only renamed
+	sealed  bool  // it has an end record
+
+	readers int  // guarded by Spool.mu, as is removed
+	removed bool // the last reader closes the file
+}
+
+func segmentName(n uint64) string { return fmt.Sprintf("%016x.log", n) }
+
+// A segmentLog is the log on disk. One goroutine at a time uses it, except for the segments' files.
+type segmentLog struct {
+	disk     disk
+	segments []*segment // by number
+	synced   synced
+	file     file  // of synced
+	most     int64 // size from which a segment gets a successor
+	torn     bool  // the last segment has bytes behind its size
+	next     func() uint64
+}
+
+func (l *segmentLog) active() *segment { return l.segments[len(l.segments)-1] }
+
+// create starts the log. The note of what is on disk comes first, so that a crash during the
+// creation of the first segment does not look like damage.
+func (l *segmentLog) create() error {
+	if l.synced.turn == 0 {
+		l.synced = synced{turn: 1, first: 1}
+		_, err := l.file.WriteAt(l.synced.encode(), slotGap)
+		if err = syncAfter(l.file, err); err == nil {
+			err = l.disk.sync()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return l.begin(l.synced.last + 1)
+}
+
+// begin starts a new segment.
+func (l *segmentLog) begin(number uint64) error {
+	f, err := l.disk.open(segmentName(number), true)
+	if err != nil {
+		return err
+	}
+	payload := binary.AppendUvarint(nil, version)
+	b := appendRecord(nil, number, 0, kindBegin, binary.AppendUvarint(payload, l.next()))
+	_, err = f.WriteAt(b, 0)
+	if err = syncAfter(f, err); err == nil {
+		err = l.disk.sync()
+	}
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
+	l.segments = append(l.segments, &segment{number: number, file: f, size: int64(len(b))})
+	l.note()
+	return nil
+}
+
+// syncAfter syncs f after a write with the result err.
+func syncAfter(f file, err error) error {
+	if err == nil {
+		err = f.Sync()
+	}
+	return err
+}
+
+// note writes the part of the log that is on disk. It ignores an error: an older note only hides
+// that the newest bytes were cut off later.
+func (l *segmentLog) note() {
+	s := l.active()
+	l.synced = synced{turn: l.synced.turn + 1, first: l.segments[0].number, last: s.number, length: s.size}
+	_, _ = l.file.WriteAt(l.synced.encode(), int64(l.synced.turn%2)*slotGap)
+}
+
+// write writes records behind the last segment and syncs them. After an error nothing of them is in
+// the log.
+func (l *segmentLog) write(b []byte) error {
+	s := l.active()
+	if l.torn {
+		if err := s.file.Truncate(s.size); err != nil {
+			return err
+		}
+		l.torn = false
+	}
+	l.torn = true
+	_, err := s.file.WriteAt(b, s.size)
+	if err = syncAfter(s.file, err); err != nil {
+		l.torn = s.file.Truncate(s.size) != nil // the next write tries again
+		return err
+	}
+	l.torn = false
+	s.size += int64(len(b))
+	l.note()
+	return nil
+}
+
+// reserve makes the last segment one that can take more records: it begins a new one after an end
+// record, and if the last one is large.
+func (l *segmentLog) reserve() error {
+	s := l.active()
+	if !s.sealed && (s.size >= l.most || s.damaged) {
+		if !s.damaged {
+			if err := l.write(appendRecord(nil, s.number, s.size, kindEnd)); err != nil {
+				return err
+			}
+		}
+		s.sealed = true
+	}
+	if s.sealed {
+		return l.begin(s.number + 1)
+	}
+	return nil
+}
+
+// removeFirst removes the oldest segment. Only the oldest one can be removed: its records of
+// removed messages are about messages in itself and in older segments.
+func (l *segmentLog) removeFirst() error {
+	s := l.segments[0]
+	l.segments = l.segments[1:]
+	l.note()
+	err := l.file.Sync() // otherwise the segment would be missed after a power failure
+	if err == nil && s.damaged {
+		err = l.disk.rename(segmentName(s.number), segmentName(s.number)+".damaged")
+	} else if err == nil {
+		err = l.disk.remove(segmentName(s.number))
+	}
+	if err != nil {
+		l.segments = append([]*segment{s}, l.segments...)
+	}
+	return err
+}
+
+// size returns the bytes of all segments, and of those with an entry.
+func (l *segmentLog) size() (all, live int64) {
+	for _, s := range l.segments {
+		all += s.size
+		live += s.live
+	}
+	return all, live
+}
+
+func (l *segmentLog) close() error {
+	var errs []error
+	for _, s := range l.segments {
+		errs = append(errs, s.file.Close())
+	}
+	if l.file != nil {
+		errs = append(errs, l.file.Sync(), l.file.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// readAll returns the contents of a file.
+func readAll(f file) ([]byte, error) {
+	n, err := f.size()
+	if err != nil {
+		return nil, err
+	}
+	b := make([]byte, n)
+	if _, err := f.ReadAt(b, 0); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	return b, nil
+}
+
+// numberOf returns the number of the segment with a file name, and false for another file.
+func numberOf(name string) (n uint64, ok bool) {
+	hex, isLog := strings.CutSuffix(name, ".log")
+	if !isLog || len(hex) != 16 {
+		return 0, false
+	}
+	_, err := fmt.Sscanf(hex, "%016x", &n)
+	return n, err == nil && segmentName(n) == name
+}

@@ -1,0 +1,358 @@
+package spool
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/tidegate/tidegate"
+)
+
+var (
+	modelSeed    = flag.Uint64("model.seed", 0, "run the random tests with this seed; 0 for another one each time")
+	damagedFiles = flag.Int("damage.files", 400, "how many damaged spools TestDamagedFiles opens")
+	damageSeed   = flag.Uint64("damage.seed", 1, "the seed of the damage")
+)
+
+// seeded returns a random source and names the command that repeats a failure.
+func seeded(t *testing.T) *rand.Rand {
+	seed := *modelSeed
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("repeat with: go test ./producer/spool -run '^%s$' -model.seed %d", t.Name(), seed)
+		}
+	})
+	return rand.New(rand.NewPCG(seed, 0))
+}
+
+var quiet = slog.New(slog.DiscardHandler)
+
+func openMem(t *testing.T, d *memDisk) *Spool {
+	t.Helper()
+	s, err := openDisk(d, Options{Logger: quiet, MaxBytes: 1 << 20}, 2<<10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// A state is where each message is: pending, rejected or nowhere.
+type state map[string]string
+
+func stateOf(t *testing.T, s *Spool) (st state, order []string) {
+	t.Helper()
+	st = state{}
+	for _, rejected := range []bool{false, true} {
+		list, err := s.Entries(rejected, 0, 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range list {
+			if e.Message == nil {
+				continue
+			}
+			if want := body(e.Message.ID); string(e.Message.Body) != want {
+				t.Fatalf("message %s has the body %q, want %q", e.Message.ID, e.Message.Body, want)
+			}
+			if st[e.Message.ID] != "" {
+				t.Fatalf("message %s is in the spool twice", e.Message.ID)
+			}
+			st[e.Message.ID] = map[bool]string{false: "pending", true: "rejected"}[rejected]
+			if !rejected {
+				order = append(order, e.Message.ID)
+			}
+		}
+	}
+	return st, order
+}
+
+func body(id string) string { return "the body of " + id + strings.Repeat(".", len(id)*7) }
+
+// A workload changes a spool step by step.
+type workload struct {
+	s *Spool
+	r *rand.Rand
+	n int
+}
+
+func (w *workload) message() *tidegate.Message {
+	w.n++
+	m := message(fmt.Sprintf("m%04d", w.n), []string{"", "a", "b"}[w.r.IntN(3)])
+	m.Body = []byte(body(m.ID))
+	return m
+}
+
+var errRefused = &tidegate.Error{Code: tidegate.CodeMessageBodyTooLarge}
+
+func (w *workload) step(t *testing.T) {
+	t.Helper()
+	check := func(err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	switch w.r.IntN(6) {
+	case 0, 1:
+		check(w.s.Put(t.Context(), w.message()))
+	case 2:
+		var msgs []*tidegate.Message
+		for range 1 + w.r.IntN(5) {
+			msgs = append(msgs, w.message())
+		}
+		check(errors.Join(w.s.PutBatch(t.Context(), msgs)...))
+	case 3, 4:
+		batch, _, err := w.s.next()
+		check(err)
+		results := make([]error, len(batch))
+		for i := range results {
+			results[i] = []error{nil, nil, errRefused, tidegate.ErrUnavailable}[w.r.IntN(4)]
+		}
+		check(w.s.record(batch, results))
+	case 5:
+		list, err := w.s.Entries(true, 0, 3)
+		check(err)
+		for _, e := range list {
+			if w.r.IntN(2) == 0 {
+				_, err = w.s.Requeue(e.Sequence)
+			} else {
+				_, err = w.s.Discard(e.Sequence)
+			}
+			check(err)
+		}
+	}
+}
+
+// After a crash at any change of the disk, the spool has all that was confirmed before, nothing
+// that was removed, and perhaps parts of the step under way; it reports no damage; and it can be
+// used.
+func TestCrashAtEveryWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := seeded(t)
+		d := newMemDisk()
+		type point struct {
+			at int // changes of the disk so far
+			state
+		}
+		w := &workload{s: openMem(t, d), r: r}
+		points := []point{{0, state{}}, {len(d.trace), state{}}}
+		for range 120 {
+			w.step(t)
+			st, _ := stateOf(t, w.s)
+			points = append(points, point{len(d.trace), st})
+		}
+		if len(w.s.records.segments) < 3 || w.s.records.segments[0].number == 1 {
+			t.Errorf("%d segments from %d on: the test shows too little", len(w.s.records.segments), w.s.records.segments[0].number)
+		}
+		if err := w.s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		for n := 0; n <= points[len(points)-1].at; n++ {
+			i, _ := slices.BinarySearchFunc(points, n+1, func(p point, n int) int { return p.at - n })
+			before, after := points[i-1].state, points[min(i, len(points)-1)].state
+			for _, powerFails := range []bool{false, true} {
+				what := fmt.Sprintf("crash before change %d, power fails: %v", n, powerFails)
+				s, err := openDisk(d.crashed(n, powerFails, r), Options{Logger: quiet, MaxBytes: 1 << 20}, 2<<10)
+				if err != nil {
+					t.Fatalf("%s: %v", what, err)
+				}
+				if err := s.Damage(); err != nil {
+					t.Fatalf("%s: %v", what, err)
+				}
+				got, order := stateOf(t, s)
+				for id := range union(before, after, got) {
+					if got[id] != before[id] && got[id] != after[id] {
+						t.Fatalf("%s: message %s is %q, want %q or %q", what, id, got[id], before[id], after[id])
+					}
+				}
+				if n%5 == 0 {
+					use(t, s, order, what)
+				}
+			}
+		}
+	})
+}
+
+func union(states ...state) map[string]bool {
+	all := map[string]bool{}
+	for _, st := range states {
+		for id := range st {
+			all[id] = true
+		}
+	}
+	return all
+}
+
+// use checks that a spool accepts and drains messages, in the order of their groups.
+func use(t *testing.T, s *Spool, order []string, what string) {
+	t.Helper()
+	put(t, s, message("z-last", "a"))
+	f := &server{}
+	stop := drain(t, s, f)
+	empty(s)
+	stop()
+	got := f.ids()
+	if len(got) != len(order)+1 || got[len(got)-1] == "" || !slices.Contains(got, "z-last") {
+		t.Fatalf("%s: drained %v, want %v and z-last", what, got, order)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+}
+
+// A damaged spool opens, reports the place, changes no message, keeps all messages whose bytes are
+// whole, and can be used.
+func TestDamagedFiles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := rand.New(rand.NewPCG(*damageSeed, 0))
+		d := newMemDisk()
+		w := &workload{s: openMem(t, d), r: r}
+		for range 150 {
+			w.step(t)
+		}
+		type place struct {
+			file      string
+			off, size int64
+		}
+		places := map[string]place{}
+		for _, e := range w.s.index.all {
+			if !e.gone {
+				h, err := w.s.message(e)
+				if err != nil {
+					t.Fatal(err)
+				}
+				places[h.Message.ID] = place{segmentName(e.seg.number), e.off, int64(e.size)}
+			}
+		}
+		want, _ := stateOf(t, w.s)
+		if err := w.s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if len(want) < 20 || len(d.names) < 5 {
+			t.Fatalf("%d messages in %d files: the test shows too little", len(want), len(d.names))
+		}
+		names, _ := d.list()
+		slices.Sort(names)
+		for n := range *damagedFiles {
+			c := d.clone()
+			name := names[r.IntN(len(names))]
+			what, from, to := harm(c, name, r)
+			what = fmt.Sprintf("damage %d of seed %d: %s", n, *damageSeed, what)
+			s, err := openDisk(c, Options{Logger: quiet, MaxBytes: 1 << 20}, 2<<10)
+			if err != nil {
+				t.Fatalf("%s: %v", what, err)
+			}
+			got, order := stateOf(t, s)
+			report := fmt.Sprint(s.Damage())
+			if name != syncedName && from < to && !strings.Contains(report, name+": ") {
+				t.Errorf("%s: reported %q, want the file", what, report)
+			}
+			for id, p := range places {
+				if whole := p.file != name || p.off+p.size <= from || p.off >= to; whole && got[id] == "" {
+					t.Errorf("%s: message %s in bytes %d to %d of %s is lost", what, id, p.off, p.off+p.size, p.file)
+				}
+			}
+			if name == syncedName && fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Errorf("%s: the messages are %v, want %v", what, got, want)
+			}
+			use(t, s, order, what)
+		}
+	})
+}
+
+// harm damages a file. It returns the range of the changed bytes.
+func harm(d *memDisk, name string, r *rand.Rand) (what string, from, to int64) {
+	f := d.names[name]
+	size := int64(len(f.data))
+	before := string(f.data)
+	switch r.IntN(4) {
+	case 0:
+		n := r.Int64N(size)
+		f.truncate(n)
+		return fmt.Sprintf("%s of %d bytes cut to %d", name, size, n), n, size
+	case 1:
+		at := r.Int64N(size)
+		f.data[at] ^= 1 << r.IntN(8)
+		return fmt.Sprintf("a bit of byte %d of %s flipped", at, name), at, at + 1
+	case 2:
+		from = r.Int64N(size)
+		to = min(size, from+1+r.Int64N(1000))
+		clear(f.data[from:to])
+		what = fmt.Sprintf("bytes %d to %d of %s zeroed", from, to, name)
+	default:
+		delete(d.names, name)
+		return name + " removed", 0, size
+	}
+	if string(f.data) == before {
+		return what + " (they were zero)", 0, 0
+	}
+	return what, from, to
+}
+
+// Reading does not trust the contents of the files.
+func FuzzLoad(f *testing.F) {
+	d := newMemDisk()
+	s, err := openDisk(d, Options{MaxBytes: 1 << 20}, 2<<10)
+	if err != nil {
+		f.Fatal(err)
+	}
+	for i := range 3 {
+		if err := s.Put(context.Background(), message(fmt.Sprint(i), "g")); err != nil {
+			f.Fatal(err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(d.names[segmentName(1)].data, d.names[syncedName].data)
+	f.Add([]byte{}, []byte{})
+	f.Fuzz(func(t *testing.T, segment, synced []byte) {
+		d := newMemDisk()
+		d.names[segmentName(1)] = &memFile{disk: d, data: segment}
+		d.names[syncedName] = &memFile{disk: d, data: synced}
+		s, err := openDisk(d, Options{Logger: quiet, MaxBytes: 1 << 20}, 2<<10)
+		if err != nil {
+			if !errors.Is(err, errVersion) {
+				t.Errorf("%v, want errVersion or success", err)
+			}
+			return
+		}
+		for _, rejected := range []bool{false, true} {
+			if _, err := s.Entries(rejected, 0, 1<<20); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := s.Put(t.Context(), message("new", "g")); err != nil {
+			t.Error(err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A file of an earlier version, or any other file, is refused with the reason and the remedy.
+func TestOpenRefusesAFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "orders.spool")
+	if err := os.WriteFile(path, make([]byte, 32<<10), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Open(path, Options{})
+	if err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "a spool is a directory") {
+		t.Errorf("%v, want the path and the reason", err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Size() != 32<<10 {
+		t.Errorf("the file has changed: %v, %v", info, err)
+	}
+}
