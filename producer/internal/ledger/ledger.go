@@ -15,6 +15,11 @@ import (
 
 // A Ledger has the messages of one producer, each a T. Goroutines may share it. Its lock is never
 // held while another is acquired.
+//
+// Who wakes what waits: a message that waits for a place is admitted by the Leave of an earlier
+// message, by the call of a function, or by the end of the ctx of the message before it. Close
+// rejects all that wait. Flush waits for the messages before it, and AwaitCalls for EndCall.
+// What bounds the steps: each event admits the messages that fit, and looks at one more.
 type Ledger[T any] struct {
 	maxMessages, maxBytes int
 
@@ -23,6 +28,7 @@ type Ledger[T any] struct {
 	bytes    int                    // of them
 	backlog  int                    // messages with a result, before the call of their function
 	queue    list.List[*entrant[T]] // wait for a place
+	spooling list.List[*entrant[T]] // those of them that may be admitted on their way to the spool
 	pending  list.List[T]           // without a result
 	closed   bool                   // no further message is accepted
 	settled  chan struct{}          // closed when all messages have a result, after Close
@@ -68,9 +74,9 @@ func (l *Ledger[T]) Admit(message T, e *Entry[T], bytes int) bool {
 
 // An entrant waits for a place.
 type entrant[T any] struct {
-	place   list.Link[*entrant[T]]
+	place   list.Link[*entrant[T]] // in Ledger.queue
+	spools  list.Link[*entrant[T]] // in Ledger.spooling
 	entry   *Entry[T]
-	spools  bool // it may be admitted on its way to the spool
 	granted chan struct{}
 	forced  bool // guarded by mu until granted is closed, as is closed: it moves to the spool
 	closed  bool
@@ -130,10 +136,13 @@ func (l *Ledger[T]) Enter(ctx context.Context, message T, e *Entry[T], bytes int
 		l.mu.Unlock()
 		return Forced, nil
 	}
-	w := &entrant[T]{entry: e, spools: when == Spool, granted: make(chan struct{})}
-	w.place.Value = w
+	w := &entrant[T]{entry: e, granted: make(chan struct{})}
+	w.place.Value, w.spools.Value = w, w
 	if ctx.Err() == nil {
 		l.queue.PushBack(&w.place)
+		if when == Spool {
+			l.spooling.PushBack(&w.spools)
+		}
 	}
 	l.mu.Unlock()
 	if blocked != nil {
@@ -148,7 +157,7 @@ func (l *Ledger[T]) Enter(ctx context.Context, message T, e *Entry[T], bytes int
 		case <-w.granted: // meanwhile; the message may even have its result already
 			granted = true
 		default:
-			w.place.Leave()
+			w.leave()
 			l.grant() // the next one may be smaller
 		}
 		l.mu.Unlock()
@@ -189,24 +198,29 @@ func (l *Ledger[T]) admit(e *Entry[T]) {
 	l.Running.Add(1)
 }
 
+// grant admits the entrants that no longer have to wait. Its steps are one more than the entrants
+// that it admits, however many wait.
 func (l *Ledger[T]) grant() {
 	for l.queue.Len() > 0 && l.fits(l.queue.First().entry) {
-		w := l.queue.First()
-		w.place.Leave()
-		l.admit(w.entry)
-		close(w.granted)
+		l.let(l.queue.First())
 	}
-	for w := range l.queue.All {
-		if l.backlog >= l.maxMessages {
-			return
-		}
-		if w.spools {
-			w.place.Leave()
-			l.admit(w.entry)
-			w.forced = true
-			close(w.granted)
-		}
+	for l.spooling.Len() > 0 && l.backlog < l.maxMessages {
+		w := l.spooling.First()
+		w.forced = true
+		l.let(w)
 	}
+}
+
+// let admits an entrant.
+func (l *Ledger[T]) let(w *entrant[T]) {
+	w.leave()
+	l.admit(w.entry)
+	close(w.granted)
+}
+
+func (w *entrant[T]) leave() {
+	w.place.Leave()
+	w.spools.Leave()
 }
 
 // Flush waits until all messages accepted so far are done, or returns the cause of ctx.
@@ -241,7 +255,7 @@ func (l *Ledger[T]) Close() {
 		close(l.settled)
 	}
 	for w := range l.queue.All {
-		w.place.Leave()
+		w.leave()
 		w.closed = true
 		close(w.granted)
 	}
