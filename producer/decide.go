@@ -17,6 +17,10 @@ type Inputs struct {
 	// number of throttled attempts plus Waited.
 	Attempts, Throttles, Waited int
 
+	// Unconnected is the number of attempts that never had a connection to the server. They do not
+	// count in MaxAttempts.
+	Unconnected int
+
 	// MaxAttempts, MaxThrottles and MaxThrottleTime are the limits in effect.
 	MaxAttempts     int
 	MaxThrottles    int
@@ -31,6 +35,13 @@ type Inputs struct {
 	// RouteLost is true for an error that a cluster returns for a topic after its broker has
 	// stopped. RouteGood is true if the server accepted an earlier send to the topic.
 	RouteLost, RouteGood bool
+
+	// NotConnected is true if this attempt never had a connection. UnconnectedFor is the time from
+	// the start of the first such attempt to the end of this one, if all attempts between them had
+	// none. Spools is true if a message without a connection moves to Options.Spool.
+	NotConnected   bool
+	UnconnectedFor time.Duration
+	Spools         bool
 
 	// HalfMessage is true for the half message of a transaction, which is not retried.
 	HalfMessage bool
@@ -129,6 +140,9 @@ func (in *Inputs) class() transport.Class {
 	return in.Class
 }
 
+// maxUnconnected bounds the time without a connection if ctx has no deadline.
+const maxUnconnected = 2 * time.Minute
+
 // transients returns the number of attempts that were not throttled.
 func (in *Inputs) transients() int { return in.Attempts - (in.Throttles - in.Waited) }
 
@@ -151,8 +165,14 @@ func (in *Inputs) delay(class transport.Class) (d time.Duration, source DelaySou
 
 // exhausted returns the limit that forbids another attempt, or NotStopped.
 func (in *Inputs) exhausted(class transport.Class, delay time.Duration) StopReason {
+	if in.NotConnected && class == transport.Transient {
+		if in.Spools || !in.HasDeadline && plan.Sum(in.UnconnectedFor, delay) >= maxUnconnected {
+			return StopExhausted
+		}
+		return NotStopped
+	}
 	if in.MaxThrottles == 0 && in.MaxThrottleTime == 0 {
-		if in.Attempts+in.Waited >= in.MaxAttempts {
+		if in.Attempts-in.Unconnected+in.Waited >= in.MaxAttempts {
 			return StopExhausted
 		}
 		return NotStopped
@@ -161,7 +181,7 @@ func (in *Inputs) exhausted(class transport.Class, delay time.Duration) StopReas
 	case class == transport.Throttled && in.MaxThrottles > 0 && in.Throttles > in.MaxThrottles,
 		class == transport.Throttled && in.MaxThrottleTime > 0 && delay > in.MaxThrottleTime-in.ThrottledFor:
 		return StopThrottled
-	case in.transients() >= in.MaxAttempts:
+	case in.transients()-in.Unconnected >= in.MaxAttempts:
 		return StopExhausted
 	}
 	return NotStopped
@@ -172,12 +192,18 @@ func (in *Inputs) ofError(err error) {
 	in.Class = transport.Classify(err)
 	in.TransportClosed = errors.Is(err, tidegate.ErrClosed)
 	if e, ok := errors.AsType[*tidegate.Error](err); ok {
-		in.RetryAfter = e.RetryAfter
+		in.RetryAfter, in.NotConnected = e.RetryAfter, e.NotConnected
 		// A cluster returns these errors for the topics of a broker that has just stopped. Without
 		// an endpoint, the transport rejected the message before sending it, and will reject it
 		// again.
 		in.RouteLost = e.Endpoint != "" && (e.Code == tidegate.CodeTopicNotFound || e.Code == tidegate.CodeMessagePropertyConflict)
 	}
+}
+
+// notConnected reports whether a failed attempt never had a connection.
+func notConnected(err error) bool {
+	e, ok := errors.AsType[*tidegate.Error](err)
+	return ok && e.NotConnected
 }
 
 // maybeStored reports whether a failed attempt may have been stored. It is true for an error that

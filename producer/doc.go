@@ -19,7 +19,8 @@
 //   - transient (connection lost, no response in time, a failure of the server):
 //     send again at once, at another server if there is one. If such failures repeat,
 //     the retries wait (Options.Pacing). Retries wait for a connection; the first attempt
-//     does not;
+//     does not. An attempt that never had a connection does not count in MaxAttempts: such
+//     attempts repeat until the deadline of ctx, or for two minutes without one;
 //   - permanent (the request is wrong, or not permitted): stop;
 //   - ctx ended, or the producer was closed: stop.
 //

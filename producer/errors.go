@@ -68,7 +68,7 @@ func (e *SendError) writeAttempt(b *strings.Builder) {
 	switch {
 	case e.Throttles > 0 && e.Attempts > e.MaxAttempts:
 		fmt.Fprintf(b, " (%d throttled)", e.Throttles)
-	case e.MaxAttempts > 0:
+	case e.MaxAttempts >= e.Attempts:
 		fmt.Fprintf(b, " of %d", e.MaxAttempts)
 	}
 	last := e.Last

@@ -11,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate/producer/internal/ledger"
 	"github.com/tidegate/tidegate/producer/internal/list"
 	"github.com/tidegate/tidegate/producer/internal/plan"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // An item is an accepted message without a result. The first fields are set before the item is
@@ -24,11 +25,12 @@ type item struct {
 	plan.Item // its place in the topic's queue
 
 	// The history so far.
-	attempts, throttles, waited int // as in Inputs
-	changes                     int // consecutive attempts that found the lane changed
-	throttledSince              time.Time
-	charged                     time.Time // a pause of the lane before this time does not count as a further throttle
-	last                        error
+	attempts, throttles, waited, unconnected int // as in Inputs
+	changes                                  int // consecutive attempts that found the lane changed
+	throttledSince                           time.Time
+	unconnectedSince                         time.Time // start of the first of the last attempts, if they had no connection
+	charged                                  time.Time // a pause of the lane before this time does not count as a further throttle
+	last                                     error
 
 	// The end of the item. The goroutine that ends the item sets gone, once.
 	receipt tidegate.Receipt
@@ -108,9 +110,9 @@ func (it *item) Share(now time.Time) time.Duration {
 	if !ok {
 		return it.limits.attempt
 	}
-	made := it.attempts + it.waited
+	made := it.attempts - it.unconnected + it.waited
 	if it.limits.separate() {
-		made = it.attempts - (it.throttles - it.waited)
+		made -= it.throttles
 	}
 	return plan.AttemptShare(it.limits.maxAttempts-made, it.limits.attempt, it.limits.floor, left, ok)
 }
@@ -121,7 +123,7 @@ func (l *bounds) separate() bool { return l.maxThrottles != 0 || l.maxThrottleTi
 // inputs returns the inputs of a decision made now, except those from the attempt's error.
 func (it *item) inputs(ended, now time.Time, routeGood bool) Inputs {
 	in := Inputs{
-		Attempts: it.attempts, Throttles: it.throttles, Waited: it.waited,
+		Attempts: it.attempts, Throttles: it.throttles, Waited: it.waited, Unconnected: it.unconnected,
 		MaxAttempts: it.limits.maxAttempts, MaxThrottles: it.limits.maxThrottles, MaxThrottleTime: it.limits.maxThrottleTime,
 		RouteGood: routeGood, ContextEnded: it.ctx.Err() != nil, AtOnce: it.limits.atOnce,
 		Elapsed: now.Sub(ended), Floor: it.limits.floor,
@@ -129,11 +131,47 @@ func (it *item) inputs(ended, now time.Time, routeGood bool) Inputs {
 	if !it.throttledSince.IsZero() {
 		in.ThrottledFor = ended.Sub(it.throttledSince)
 	}
+	if !it.unconnectedSince.IsZero() {
+		in.UnconnectedFor = ended.Sub(it.unconnectedSince)
+	}
 	in.Remaining, in.HasDeadline = it.left(ended)
 	if !in.HasDeadline {
 		in.Remaining = 0
 	}
 	return in
+}
+
+// record counts an attempt.
+func (it *item) record(err error, began, ended time.Time) {
+	it.attempts++
+	it.changes = 0
+	it.last = err
+	it.maybe = it.maybe || err == nil || maybeStored(err) // a success may be lost if the message leaves at the same time
+	switch {
+	case !notConnected(err):
+		it.unconnectedSince = time.Time{}
+	case it.unconnectedSince.IsZero():
+		it.unconnectedSince = began
+		fallthrough
+	default:
+		it.unconnected++
+	}
+	if transport.Classify(err) == transport.Throttled && it.ctx.Err() == nil {
+		if ended.Before(it.charged) { // this attempt replaces the counted pause
+			it.waited--
+			it.throttles--
+			it.charged = time.Time{}
+		}
+		it.throttle(ended)
+	}
+}
+
+// throttle counts a throttled attempt, or a pause that the message waited for.
+func (it *item) throttle(now time.Time) {
+	it.throttles++
+	if it.throttledSince.IsZero() {
+		it.throttledSince = now
+	}
 }
 
 // fail returns the error of the send.

@@ -57,6 +57,10 @@ type Options struct {
 	// server's setting, at most 16, or 3 if the setting is unknown. The producer requests the
 	// setting after the first failed attempt. A throttled send waits for the response, for at most
 	// a second, and deducts that from its wait. Other sends do not wait.
+	//
+	// Attempts that never had a connection (tidegate.Error.NotConnected) do not count. They repeat
+	// until the deadline of ctx or, without a deadline, for two minutes. With Spool the message
+	// moves there after the first one.
 	MaxAttempts int
 
 	// Backoff is the wait after a throttled attempt: Delay(0) after the first throttled one,

@@ -67,6 +67,7 @@ func (t *topic) decide(own *item, outs []outcome) {
 		}
 		o.in.ofError(o.err)
 		o.in.Closed = closed
+		o.in.Spools = p.spooler != nil && !o.it.drained
 		o.in.draw(&o.it.limits, &drawn)
 		o.decision = p.decide(&o.in)
 	}
@@ -88,6 +89,9 @@ type draws struct {
 	last time.Duration
 }
 
+// unconnectedPacing bounds the default pacing after attempts that never had a connection.
+const unconnectedPacing = time.Second
+
 // draw sets the delay of the policy. Messages with the same number of throttles have the same
 // delay.
 func (in *Inputs) draw(l *limits, drawn *draws) {
@@ -100,6 +104,9 @@ func (in *Inputs) draw(l *limits, drawn *draws) {
 	case transport.Transient:
 		if n := in.transients() - 1 - in.AtOnce; n >= 0 {
 			in.PolicyDelay = l.pacing.Delay(n)
+			if in.NotConnected && l.atOnce == retriesAtOnce { // the default; an attempt that waits for a connection is no load
+				in.PolicyDelay = min(in.PolicyDelay, unconnectedPacing)
+			}
 		}
 	}
 }
@@ -162,6 +169,12 @@ func (it *item) stopped(o *outcome) *SendError {
 		return it.fail(StopClosed, nil) // the transport's error is part of it already
 	case StopDeadline:
 		return it.tooLate(d.Needed, o.in.Remaining, nil)
+	case StopExhausted:
+		var cause error
+		if o.in.NotConnected {
+			cause = fmt.Errorf("no connection to the server for %v", o.in.UnconnectedFor.Round(time.Second))
+		}
+		return it.fail(d.Stop, cause)
 	default:
 		return it.fail(d.Stop, nil)
 	}
@@ -212,6 +225,7 @@ func (t *topic) adapt(r *plan.Request, outs []outcome, now time.Time) (ended []o
 		case o.skipped:
 		case o.err == nil:
 			l.Succeeded(r)
+		case notConnected(o.err): // the server knows nothing of it
 		case errors.Is(o.err, errAttemptTimeout):
 			l.TimedOut(r)
 		case o.in.class() == transport.Throttled:

@@ -69,12 +69,7 @@ func (p *Producer) repeat(it *item, op Operation, call func(ctx context.Context)
 		o.lane, o.err = call(a.ctx)
 		a.cancel()
 		o.ended = time.Now()
-		it.attempts++
-		it.last = o.err
-		it.maybe = it.maybe || maybeStored(o.err)
-		if transport.Classify(o.err) == transport.Throttled {
-			it.throttle(o.ended)
-		}
+		it.record(o.err, began, o.ended)
 		o.in = it.inputs(o.ended, o.ended, it.topic.good.Load())
 		o.in.ofError(o.err)
 		o.in.HalfMessage = op == BeginOperation

@@ -304,28 +304,10 @@ func (t *topic) charge(r *request, outs []outcome, ended time.Time) bool {
 		if o.skipped = it.gone; o.skipped {
 			continue
 		}
-		it.attempts++
-		it.changes = 0
-		it.last = o.err
-		it.maybe = it.maybe || o.err == nil || maybeStored(o.err) // it may leave before apply
-		if transport.Classify(o.err) == transport.Throttled && it.ctx.Err() == nil {
-			if ended.Before(it.charged) { // this attempt replaces the counted pause
-				it.waited--
-				it.throttles--
-				it.charged = time.Time{}
-			}
-			it.throttle(ended)
-			if r.Lane != nil {
-				r.Lane.Deciding = true
-			}
+		it.record(o.err, r.began, ended)
+		if transport.Classify(o.err) == transport.Throttled && it.ctx.Err() == nil && r.Lane != nil {
+			r.Lane.Deciding = true
 		}
 	}
 	return true
-}
-
-func (it *item) throttle(now time.Time) {
-	it.throttles++
-	if it.throttledSince.IsZero() {
-		it.throttledSince = now
-	}
 }

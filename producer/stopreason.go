@@ -8,7 +8,7 @@ const (
 	NotStopped      StopReason = iota // the send succeeded, or another attempt follows
 	StopInvalid                       // the message can never be sent; no attempt was made
 	StopPermanent                     // the same request would fail again
-	StopExhausted                     // MaxAttempts were made
+	StopExhausted                     // MaxAttempts were made, or there was no connection for two minutes
 	StopThrottled                     // the server throttled for longer than MaxThrottles or MaxThrottleTime allows
 	StopPushedBack                    // the server requested no further attempt
 	StopDeadline                      // the next attempt could not end before the deadline of ctx

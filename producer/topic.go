@@ -327,12 +327,10 @@ func (t *topic) leave(it *item, aborted bool) (left bool) {
 		r = ownerOf(it.Request())
 	}
 	if r != nil && r.sent {
-		it.attempts++
-		it.maybe = true
-		it.last = &tidegate.Error{
+		it.record(&tidegate.Error{
 			Op: "SendMessage", Subject: t.name, Endpoint: r.Lane.Endpoint, MaybeStored: true,
 			Message: "the call ended before the response", Err: cause,
-		}
+		}, r.began, now)
 		o.err, o.skipped, o.in = it.last, false, it.inputs(now, now, t.good.Load())
 		o.in.ofError(o.err)
 		o.in.Closed = aborted
