@@ -157,3 +157,53 @@ func TestPausedMessageGroupFollowsASwitch(t *testing.T) {
 	}
 	t.Errorf("%d of 300 message groups followed after %v, want all within 2 s", sent, d.now.Sub(began))
 }
+
+// A request that was shortened ends when the messages that it kept have left.
+func TestShortenedRequestEndsWithItsMessages(t *testing.T) {
+	d := newDesk(t)
+	for range 6 {
+		d.add("")
+	}
+	first, second := d.request("a", 3), d.request("a", 3)
+	if first == nil || second == nil || len(second.Items) != 3 {
+		t.Fatalf("%+v, %+v; want a second request of three messages", first, second)
+	}
+	kept := second.Items[0]
+	d.q.Shorten(second, 1, d.now)
+	if r := d.q.Remove(kept, d.now); r != second {
+		t.Errorf("the only message of the request left, and Remove returned %+v", r)
+	}
+}
+
+// A transport without a lane fails the messages that waited when it was asked, not later ones.
+func TestWithdrawKeepsLaterMessages(t *testing.T) {
+	d := newDesk(t)
+	early := d.add("g")
+	j, _ := d.q.Next(d.now, nil)
+	d.q.Routed(j.Ask, nil, d.now, nil)
+	late := []*Item{d.add("g"), d.add("")}
+	r := d.q.Withdraw(j.Ask)
+	if len(r.Items) != 1 || r.Items[0] != early {
+		t.Errorf("%d messages fail, want the first one", len(r.Items))
+	}
+	for _, it := range late {
+		if !it.Queued() {
+			t.Errorf("message %s came after the ask and is not queued", it.Message.ID)
+		}
+	}
+}
+
+// The transport has more servers than the queue remembers. A paused one stays paused.
+func TestManyServersKeepTheirPauses(t *testing.T) {
+	d := newDesk(t)
+	d.add("")
+	d.throttled(d.request("paused", 1), 10*time.Minute)
+	for i := range 2 * maxLanes {
+		d.add("")
+		d.accepted(d.request(fmt.Sprint("server", i), 1))
+	}
+	d.add("")
+	if r := d.request("paused", 1); r != nil {
+		t.Errorf("a request to %s during its pause", r.Info.Endpoint)
+	}
+}
