@@ -3,6 +3,7 @@ package rocketmq
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -82,7 +83,7 @@ func (c *Client) resolve(ctx context.Context, q transport.TransactionCheck, chec
 	r := func() (r transport.Resolution) {
 		defer func() {
 			if v := recover(); v != nil {
-				log.Error("rocketmq: transaction check panicked; the server will repeat it", "panic", v, "stack", string(debug.Stack()))
+				c.unresolved.log(log, slog.LevelError, "rocketmq: transaction check panicked; the server will repeat it", "panic", v, "stack", string(debug.Stack()))
 			}
 		}()
 		return check(ctx, q)
@@ -91,7 +92,7 @@ func (c *Client) resolve(ctx context.Context, q transport.TransactionCheck, chec
 		return
 	}
 	if err := c.endTransaction(context.WithoutCancel(ctx), q.Transaction, r, rmqpb.TransactionSource_SOURCE_SERVER_CHECK); err != nil {
-		log.Warn("rocketmq: resolution not sent; the server will repeat the check", "resolution", r.String(), "error", err)
+		c.unresolved.log(log, slog.LevelWarn, "rocketmq: resolution not sent; the server will repeat the check", "resolution", r.String(), "error", err)
 	}
 }
 

@@ -40,6 +40,8 @@ type Client struct {
 	done   chan struct{} // closed when Close has finished
 	trips  atomic.Int64  // trips of all breakers, which orders them
 
+	unread, excess, rejected, unchecked, unresolved sampler // of the lines that servers cause
+
 	mu        sync.Mutex // never held across a wait
 	closed    bool
 	endpoints map[string]*remote.Server
@@ -99,7 +101,7 @@ func (c *Client) Capabilities() transport.Capabilities { return c.access.Capabil
 // knows to be over.
 func (c *Client) ResetConnectBackoff() {
 	for _, e := range c.allEndpoints() {
-		e.Link.Load().Conn.ResetConnectBackoff()
+		e.Link.Load().ResetConnectBackoff()
 	}
 }
 
@@ -161,7 +163,7 @@ func (c *Client) sayGoodbye(sessions []*session) {
 
 func (c *Client) closeConnections() {
 	for _, e := range c.allEndpoints() {
-		e.Link.Load().Conn.Close()
+		e.Link.Load().Close()
 	}
 }
 

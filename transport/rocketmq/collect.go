@@ -1,6 +1,7 @@
 package rocketmq
 
 import (
+	"log/slog"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -91,7 +92,7 @@ func (g *collector) message(raw []byte) {
 		err = p.Unpack(g.c.opts.MaxReceiveSize)
 	}
 	if err != nil {
-		g.c.opts.Logger.Error("rocketmq: message not received; the server will deliver it again", "topic", g.r.Topic,
+		g.c.unread.log(g.c.opts.Logger, slog.LevelError, "rocketmq: message not received; the server will deliver it again", "topic", g.r.Topic,
 			"group", g.r.Group, "message_id", d.ID, "endpoint", g.s.ep.Key, "error", err)
 		return
 	}

@@ -52,14 +52,14 @@ func (c *Client) reconnect(e *remote.Server, old *remote.Link) {
 		return // cannot happen: the same call succeeded before
 	}
 	if !e.Link.CompareAndSwap(old, l) {
-		l.Conn.Close()
+		l.Close()
 		return
 	}
 	ok := c.spawn(func() {
-		defer old.Conn.Close()
+		defer old.Close()
 		_ = backoff.Sleep(c.ctx, oldConnection)
 	})
 	if !ok {
-		old.Conn.Close()
+		old.Close()
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -197,7 +198,7 @@ func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRe
 		}
 	}
 	if got.full {
-		c.opts.Logger.Warn("rocketmq: the server sent more messages than the receive requested; the rest is discarded",
+		c.excess.log(c.opts.Logger, slog.LevelWarn, "rocketmq: the server sent more messages than the receive requested; the rest is discarded",
 			"topic", r.Topic, "group", r.Group, "endpoint", s.ep.Key, "max", req.GetBatchSize())
 	}
 	if got.err == nil {

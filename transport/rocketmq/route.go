@@ -332,7 +332,7 @@ func (c *Client) dropEndpoints() {
 	}
 	c.mu.Unlock()
 	for _, e := range gone {
-		e.Link.Load().Conn.Close()
+		e.Link.Load().Close()
 	}
 }
 

@@ -421,7 +421,7 @@ func TestCommands(t *testing.T) {
 			t.Error("the connection was not replaced")
 		}
 		time.Sleep(2 * time.Minute)
-		if got := before.Conn.GetState().String(); got != "SHUTDOWN" {
+		if got := before.State().String(); got != "SHUTDOWN" {
 			t.Errorf("the old connection is %s", got)
 		}
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -49,7 +50,7 @@ func (s *session) stream() *tidegate.Error {
 
 func (s *session) serve(ctx context.Context, cancel context.CancelFunc, patience *time.Timer) *tidegate.Error {
 	on := s.ep.Link.Load()
-	st, err := on.API.Telemetry(s.c.headers.Outgoing(ctx, s.id, remote.FeaturesKey, packed))
+	st, err := on.API().Telemetry(s.c.headers.Outgoing(ctx, s.id, remote.FeaturesKey, packed))
 	if err != nil {
 		e := s.streamError(err)
 		e.NotConnected = on.Lacked(e, err)
@@ -127,7 +128,7 @@ func (s *session) obey(on *remote.Link, st telemetryStream, cmd *rmqpb.Telemetry
 		if !s.isReady() {
 			return true, err
 		}
-		log.Warn("rocketmq: the server rejected a command", "error", err)
+		s.c.rejected.log(log, slog.LevelWarn, "rocketmq: the server rejected a command", "error", err)
 		return false, nil
 	}
 	switch {
@@ -147,7 +148,7 @@ func (s *session) obey(on *remote.Link, st telemetryStream, cmd *rmqpb.Telemetry
 			VerifyMessageResult: &rmqpb.VerifyMessageResult{Nonce: cmd.GetVerifyMessageCommand().GetNonce()}}}))
 	case cmd.GetRecoverOrphanedTransactionCommand() != nil:
 		if err := s.c.asked(s.ep, cmd.GetRecoverOrphanedTransactionCommand()); err != nil {
-			log.Warn("rocketmq: transaction check skipped; the server will repeat it", "error", err,
+			s.c.unchecked.log(log, slog.LevelWarn, "rocketmq: transaction check skipped; the server will repeat it", "error", err,
 				"transaction_id", cmd.GetRecoverOrphanedTransactionCommand().GetTransactionId())
 		}
 	default:

@@ -74,7 +74,7 @@ func TestVanishedServersAreForgotten(t *testing.T) {
 		if e := count(); e > 15 || c.openSessions() != 0 || c.known(addr(0)) != nil {
 			t.Errorf("%d endpoints and %d sessions are left", e, c.openSessions())
 		}
-		if got := old.Conn.GetState().String(); got != "SHUTDOWN" {
+		if got := old.State().String(); got != "SHUTDOWN" {
 			t.Errorf("the connection to the first server is %s", got)
 		}
 		if err := c.Ack(t.Context(), ds)[0]; !errors.Is(err, tidegate.ErrInvalid) {

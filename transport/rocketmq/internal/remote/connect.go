@@ -27,7 +27,7 @@ func knockGap(initial time.Duration) time.Duration {
 func (e *Server) knockOnce(l *Link, gap time.Duration) {
 	now, last := e.age(time.Now()), e.knocked.Load()
 	if (last == 0 || time.Duration(now-last) >= gap) && e.knocked.CompareAndSwap(last, now) {
-		l.Conn.ResetConnectBackoff()
+		l.ResetConnectBackoff()
 	}
 }
 
@@ -37,14 +37,14 @@ func (e *Server) knockOnce(l *Link, gap time.Duration) {
 // down gets at most one such attempt at a time.
 func (e *Server) Knock(ctx context.Context) {
 	l := e.Link.Load()
-	if l.Conn.GetState() != connectivity.TransientFailure {
+	if l.State() != connectivity.TransientFailure {
 		return
 	}
 	e.knockOnce(l, connectWait)
 	ctx, cancel := context.WithTimeout(ctx, connectWait)
 	defer cancel()
 	// gRPC stays in this state, over attempts that fail too, until one does not.
-	l.Conn.WaitForStateChange(ctx, connectivity.TransientFailure)
+	l.channel().conn.WaitForStateChange(ctx, connectivity.TransientFailure)
 }
 
 // Lacked reports whether the call that failed with e had no connection. The caller knows that the
@@ -67,7 +67,7 @@ func (l *Link) Lacked(e *tidegate.Error, err error) bool {
 // host name.
 func (l *Link) Missing() bool { return !l.ready() && !l.misconfigured() }
 
-func (l *Link) ready() bool { return l.Conn.GetState() == connectivity.Ready }
+func (l *Link) ready() bool { return l.State() == connectivity.Ready }
 
 func (l *Link) misconfigured() bool { return l.Fault.Load() != nil || l.unnamed.Load() }
 
@@ -77,12 +77,12 @@ func (l *Link) misconfigured() bool { return l.Fault.Load() != nil || l.unnamed.
 func (e *Server) Await(ctx context.Context) error {
 	for {
 		l := e.Link.Load()
-		state := l.Conn.GetState()
+		state := l.State()
 		switch state {
 		case connectivity.Ready, connectivity.Shutdown:
 			return nil
 		case connectivity.Idle:
-			l.Conn.Connect()
+			l.channel().conn.Connect()
 		case connectivity.TransientFailure:
 			if l.Fault.Load() != nil {
 				return nil // no connection will come; the call that follows reports why
@@ -93,7 +93,7 @@ func (e *Server) Await(ctx context.Context) error {
 		// The state stays TransientFailure over attempts that fail, so the wait ends in
 		// time for the next knock.
 		wait, cancel := context.WithTimeout(ctx, e.gap)
-		l.Conn.WaitForStateChange(wait, state)
+		l.channel().conn.WaitForStateChange(wait, state)
 		cancel()
 		if ctx.Err() != nil {
 			return context.Cause(ctx)

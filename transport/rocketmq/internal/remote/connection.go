@@ -4,10 +4,12 @@ import (
 	"context"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
@@ -21,16 +23,80 @@ import (
 // beyond RocketMQ 5.2.
 const FeaturesKey = "x-tidegate-features"
 
-// A Link is a gRPC channel, which makes one connection after the other, with
-// the stub over it.
+// A Link is a gRPC channel, which makes one connection after the other, with the stub over it. The
+// first call creates the channel, because a server may name thousands of servers that are never used.
 type Link struct {
-	Conn    *grpc.ClientConn
-	API     rmqpb.MessagingServiceClient
+	mu     sync.Mutex // guards closed and the creation of channel
+	closed bool
+	open   func() *grpc.ClientConn
+	made   atomic.Pointer[channel] // nil before the first call
+
 	count   atomic.Int64               // of connections made
 	current atomic.Pointer[Connection] // the latest that is of use; nil before the first
 	Fault   atomic.Pointer[TLSFault]   // of the latest attempt to connect; nil if it had none
 	probed  atomic.Int64               // when the server was asked whether it expects TLS
 	unnamed atomic.Bool                // the latest attempt to connect failed because DNS does not have the host name
+}
+
+type channel struct {
+	conn *grpc.ClientConn
+	api  rmqpb.MessagingServiceClient
+}
+
+// channel returns the gRPC channel, and creates it before the first call. After Close it is a closed
+// one.
+func (l *Link) channel() *channel {
+	if c := l.made.Load(); c != nil {
+		return c
+	}
+	c, closed := l.make()
+	if closed {
+		c.conn.Close()
+	}
+	return c
+}
+
+// make creates the channel unless there is one, and reports whether the link was closed before.
+func (l *Link) make() (c *channel, closed bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c := l.made.Load(); c != nil {
+		return c, l.closed
+	}
+	conn := l.open()
+	c = &channel{conn, rmqpb.NewMessagingServiceClient(conn)}
+	l.made.Store(c)
+	return c, l.closed
+}
+
+// API returns the stub over the channel.
+func (l *Link) API() rmqpb.MessagingServiceClient { return l.channel().api }
+
+// State returns the state of the channel.
+func (l *Link) State() connectivity.State {
+	c := l.made.Load()
+	if c == nil {
+		return connectivity.Idle
+	}
+	return c.conn.GetState()
+}
+
+// ResetConnectBackoff ends the current wait between attempts to connect.
+func (l *Link) ResetConnectBackoff() {
+	if c := l.made.Load(); c != nil {
+		c.conn.ResetConnectBackoff()
+	}
+}
+
+// Close closes the channel. Calls under way and later ones fail.
+func (l *Link) Close() {
+	l.mu.Lock()
+	l.closed = true
+	c := l.made.Load()
+	l.mu.Unlock()
+	if c != nil {
+		c.conn.Close()
+	}
 }
 
 // A Connection is one network connection to a server. Features belong to it: the

@@ -21,7 +21,6 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/internal/protomem"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/wire"
-	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
 )
 
 // A Dialing is how connections to servers are made.
@@ -62,16 +61,38 @@ func (l *Link) observed(dial func(context.Context, string) (net.Conn, error)) fu
 	}
 }
 
-// Dial returns a link to the server at addrs, host:port each. It does not connect: the first call
-// does.
+// Dial returns a link to the server at addrs, host:port each. It neither connects nor creates a gRPC
+// channel: the first call does.
 func (o *Dialing) Dial(addrs []string) (*Link, error) {
+	// The resolver hands the addresses on as they are: names are looked up at
+	// each attempt to connect.
+	target := "passthrough:///" + addrs[0]
+	if len(addrs) > 1 {
+		target = "rocketmq:///" + addrs[0]
+	}
+	if _, err := url.Parse(target); err != nil {
+		return nil, err
+	}
+	l := new(Link)
+	l.open = func() *grpc.ClientConn {
+		opts := o.options(l, addrs)
+		conn, err := grpc.NewClient(target, opts...)
+		if err != nil { // gRPC rejects no target that url.Parse accepts; a server's addresses must not end the program
+			conn, _ = grpc.NewClient("passthrough:///unusable.invalid:1", opts...)
+		}
+		return conn
+	}
+	return l, nil
+}
+
+// options returns the options of the channel of l to the server at addrs.
+func (o *Dialing) options(l *Link, addrs []string) []grpc.DialOption {
 	creds := insecure.NewCredentials()
 	if o.TLS != nil {
 		creds = credentials.NewTLS(o.TLS)
 	}
-	l := new(Link)
 	b := o.Backoff
-	dialOpts := []grpc.DialOption{
+	opts := []grpc.DialOption{
 		grpc.WithTransportCredentials(numbering{creds, l, o.TLS != nil, o.dialer(), o.Life}),
 		grpc.WithDisableRetry(), // except for the transparent retry
 		grpc.WithDisableServiceConfig(),
@@ -86,11 +107,8 @@ func (o *Dialing) Dial(addrs []string) (*Link, error) {
 		experimental.WithBufferPool(protomem.Pool),
 	}
 	if o.Dialer != nil || !proxied(addrs) {
-		dialOpts = append(dialOpts, grpc.WithContextDialer(l.observed(o.dialer())))
+		opts = append(opts, grpc.WithContextDialer(l.observed(o.dialer())))
 	}
-	// The resolver hands the addresses on as they are: names are looked up at
-	// each attempt to connect.
-	target := "passthrough:///" + addrs[0]
 	if len(addrs) > 1 {
 		r := manual.NewBuilderWithScheme("rocketmq")
 		var state resolver.State
@@ -98,13 +116,7 @@ func (o *Dialing) Dial(addrs []string) (*Link, error) {
 			state.Addresses = append(state.Addresses, resolver.Address{Addr: a, ServerName: a})
 		}
 		r.InitialState(state)
-		dialOpts = append(dialOpts, grpc.WithResolvers(r))
-		target = "rocketmq:///" + addrs[0]
+		opts = append(opts, grpc.WithResolvers(r))
 	}
-	conn, err := grpc.NewClient(target, dialOpts...)
-	if err != nil {
-		return nil, err
-	}
-	l.Conn, l.API = conn, rmqpb.NewMessagingServiceClient(conn)
-	return l, nil
+	return opts
 }

@@ -56,12 +56,12 @@ func New(key string, pb *rmqpb.Endpoints, l *Link, initial time.Duration, trips 
 func (e *Server) age(now time.Time) int64 { return max(int64(now.Sub(e.born)), 1) }
 
 // API returns the stub over the current link.
-func (e *Server) API() rmqpb.MessagingServiceClient { return e.Link.Load().API }
+func (e *Server) API() rmqpb.MessagingServiceClient { return e.Link.Load().API() }
 
 // SendMessage makes the RPC over the current link. The generated stub takes no *wire.Sending.
 func (e *Server) SendMessage(ctx context.Context, in *wire.Sending, opts ...grpc.CallOption) (*rmqpb.SendMessageResponse, error) {
 	out := new(rmqpb.SendMessageResponse)
-	err := e.Link.Load().Conn.Invoke(ctx, rmqpb.MessagingService_SendMessage_FullMethodName, in, out, append(opts, grpc.StaticMethod())...)
+	err := e.Link.Load().channel().conn.Invoke(ctx, rmqpb.MessagingService_SendMessage_FullMethodName, in, out, append(opts, grpc.StaticMethod())...)
 	if err != nil {
 		return nil, err
 	}
