@@ -1,0 +1,92 @@
+package rest_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rest"
+)
+
+// The response of a proxy shows nothing about the broker behind it.
+func TestAProxyAnnouncesNoCapabilities(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var up atomic.Bool
+		c, _ := answering(t, rest.Options{}, func(w http.ResponseWriter, _ *http.Request) {
+			if up.Load() {
+				problem(w, 404, 40402)
+				return
+			}
+			w.WriteHeader(http.StatusBadGateway)
+			io.WriteString(w, "<html>no backend</html>")
+		})
+		for _, want := range []transport.Capabilities{{}, {
+			Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, Snooze: true, Reconsume: true,
+		}} {
+			if _, err := c.ProducerSettings(t.Context(), "t"); err == nil {
+				t.Fatal("no error")
+			}
+			if got := c.Capabilities(); got != want {
+				t.Errorf("broker responds: %t; capabilities %+v", up.Load(), got)
+			}
+			up.Store(true)
+		}
+	})
+}
+
+// An ended is a context that ends without a signal, as one does that ends just after the response
+// was read.
+type ended struct {
+	context.Context
+	since atomic.Bool
+}
+
+func (e *ended) Err() error {
+	if e.since.Load() {
+		return context.Canceled
+	}
+	return e.Context.Err()
+}
+
+// A receive whose ctx ends when the response is there releases the messages: another receive gets
+// them at once.
+func TestCancelledReceiveReleasesItsMessages(t *testing.T) {
+	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+		b.CreateTopic("orders", broker.TopicConfig{})
+		ctx := &ended{Context: t.Context()}
+		b.Intercept(func(c context.Context, call server.Call, next func(context.Context) error) error {
+			err := next(c)
+			if call.Op == "ReceiveMessage" {
+				ctx.since.Store(true)
+			}
+			return err
+		})
+		c := over(t, b, rest.Options{})
+		if r := c.Send(t.Context(), []*tidegate.Message{message("1"), message("2"), message("3")}); r[2].Err != nil {
+			t.Fatal(r[2].Err)
+		}
+		req := transport.ReceiveRequest{Group: "billing", Topic: "orders", Queue: transport.AnyQueue, Max: 32, Push: true, InvisibleDuration: time.Hour}
+		if ds, err := c.Receive(ctx, req); len(ds) != 0 || !errors.Is(err, context.Canceled) {
+			t.Fatalf("%d deliveries, %v", len(ds), err)
+		}
+		ds, err := c.Receive(t.Context(), req)
+		if err != nil || len(ds) != 3 {
+			t.Fatalf("%d deliveries after the cancelled receive, %v; want 3", len(ds), err)
+		}
+		for _, d := range ds {
+			if d.Attempt != 1 {
+				t.Errorf("attempt %d, want 1: the release does not count", d.Attempt)
+			}
+		}
+	})
+}
