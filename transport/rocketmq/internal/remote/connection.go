@@ -24,7 +24,8 @@ import (
 const FeaturesKey = "x-tidegate-features"
 
 // A Link is a gRPC channel, which makes one connection after the other, with the stub over it. The
-// first call creates the channel, because a server may name thousands of servers that are never used.
+// first call creates the channel, because a server may name thousands of servers that are never
+// used.
 type Link struct {
 	mu     sync.Mutex // guards closed and the creation of channel
 	closed bool
@@ -43,8 +44,8 @@ type channel struct {
 	api  rmqpb.MessagingServiceClient
 }
 
-// channel returns the gRPC channel, and creates it before the first call. After Close it is a closed
-// one.
+// channel returns the gRPC channel, and creates it before the first call. After Close it is a
+// closed one.
 func (l *Link) channel() *channel {
 	if c := l.made.Load(); c != nil {
 		return c

@@ -61,8 +61,8 @@ func (l *Link) observed(dial func(context.Context, string) (net.Conn, error)) fu
 	}
 }
 
-// Dial returns a link to the server at addrs, host:port each. It neither connects nor creates a gRPC
-// channel: the first call does.
+// Dial returns a link to the server at addrs, host:port each. It neither connects nor creates a
+// gRPC channel: the first call does.
 func (o *Dialing) Dial(addrs []string) (*Link, error) {
 	// The resolver hands the addresses on as they are: names are looked up at
 	// each attempt to connect.
