@@ -66,7 +66,9 @@ type awaitKey struct{}
 
 // AwaitConnection returns a ctx for calls that wait for a connection until ctx ends. Without it, a
 // call fails at once if there is no connection. While a call waits, the transport tries to connect
-// about once a second. A request that reached a connection is not repeated.
+// about once a second. A request that reached a connection is not repeated. A consumer whose
+// receive failed for want of a connection need not guess a delay: its next receive waits for the
+// connection.
 func AwaitConnection(ctx context.Context) context.Context {
 	return context.WithValue(ctx, awaitKey{}, true)
 }

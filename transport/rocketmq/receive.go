@@ -95,6 +95,11 @@ func (c *Client) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*ti
 		c.doubt(t)
 		return nil, fail(opReceive, r.Topic, tidegate.CodeNotFound, "the route no longer has this queue; call Queues again")
 	}
+	if transport.AwaitsConnection(ctx) {
+		if cause := from.Server.Await(ctx); cause != nil {
+			return nil, request{ep: from.Server, op: opReceive, subject: r.Topic}.notConnected(cause)
+		}
+	}
 	filter := filterOf(r.Filter)
 	s, since, err := c.session(opReceive, from.Server, role{r.Group, r.Push}, r.Topic, filter)
 	if err != nil {
