@@ -11,24 +11,7 @@ type knownFault struct {
 	change func(p *plan) (changed bool)
 }
 
-var knownFaults = []knownFault{
-	{"the kill switch probes the same messages again and again", func(p *plan) (changed bool) {
-		for _, g := range p.groups {
-			for i := range g.consumers {
-				changed = changed || g.consumers[i].killSwitch
-				g.consumers[i].killSwitch = false
-			}
-		}
-		return changed
-	}},
-	{"a panic of OnSwitch ends the process", func(p *plan) (changed bool) {
-		for i := range p.clients {
-			changed = changed || p.clients[i].panics
-			p.clients[i].panics = false
-		}
-		return changed
-	}},
-}
+var knownFaults = []knownFault{}
 
 // withoutKnownFaults changes the plan and returns the names of the faults that it avoids.
 func (p *plan) withoutKnownFaults() (avoided []string) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/producer"
 )
 
 // A plan is everything that a seed determines.
@@ -112,14 +113,44 @@ func newPlan(seed uint64) *plan {
 			p.groups = append(p.groups, p.newGroup(d, t))
 		}
 	}
-	if p.theme == leaving {
-		p.faults = append(p.faults, p.newLongFault(d))
-	} else {
-		for range d.between(0, 8) {
-			p.faults = append(p.faults, p.newFault(d))
+	others := 8
+	switch p.theme {
+	case leaving:
+		others, p.faults = 0, append(p.faults, p.newLongFault(d))
+		if d.chance(0.6) {
+			p.sendSteadily(d)
 		}
+	case throttled:
+		others = 1
+		p.throttleLate(d)
+	}
+	for range d.between(0, others) {
+		p.faults = append(p.faults, p.newFault(d))
 	}
 	return p
+}
+
+// throttleLate makes the first broker throttle some of the sends, many of them late, and be slow to
+// accept the others.
+func (p *plan) throttleLate(d dice) {
+	f := fault{kind: throttle, requests: sends, share: pick(d, 0.3, 0.6, 1), lasts: d.span(p.duration/4, p.duration*9/10)}
+	f.at = pick(d, 0, time.Duration(d.Int64N(int64(p.duration-f.lasts))))
+	f.late = pick(d, time.Millisecond, d.span(300*time.Millisecond, 3*time.Second))
+	p.faults = append(p.faults, f)
+	p.sendSteadily(d)
+}
+
+// sendSteadily makes the producers send all the time, from many callers, to brokers with a latency.
+func (p *plan) sendSteadily(d dice) {
+	p.latency = d.span(10*time.Millisecond, 500*time.Millisecond)
+	for i := range p.producers {
+		x := &p.producers[i]
+		x.timeout, x.stopAt, x.maxPending, x.whenFull, x.attemptTimeout, x.maxThrottleTime = pick(d, 0, 0, time.Minute), 0, 0, producer.WaitWhenFull, 0, 0
+		x.maxThrottles, x.limiter, x.budget = producer.UntilContextEnds, pick(d, "", "", "adaptive"), false
+		x.callers = pick(d, 20, 100, 300)
+		x.messages = max(1, d.between(200, 1000)/x.callers)
+		x.gap = p.duration / time.Duration(x.messages) / time.Duration(pick(d, 1, 1, 10))
+	}
 }
 
 // String returns the plan as text, for people.

@@ -20,6 +20,7 @@ var (
 	atMost  = flag.Duration("simulation.time", 20*time.Second, "begin no seed after this time; 0: no limit")
 	first   = flag.Uint64("simulation.first", 0, "begin with this seed; 0: with 1, and at random with -soak")
 	soak    = flag.Duration("soak", 0, "run seeds for this time instead of a number of seeds")
+	only    = flag.String("simulation.theme", "", "skip the seeds of other themes")
 	verbose = flag.Bool("simulation.log", false, "print the log of every seed")
 )
 
@@ -50,6 +51,9 @@ func TestSimulation(t *testing.T) {
 		}
 		ran++
 		p := newPlan(seed)
+		if *only != "" && string(p.theme) != *only {
+			continue
+		}
 		for _, name := range p.withoutKnownFaults() {
 			avoided[name]++
 		}
