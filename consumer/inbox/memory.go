@@ -25,7 +25,9 @@ type Memory struct {
 }
 
 // A key names a message for one consumer group.
-type key struct{ group, id string }
+type key struct{ group, topic, id string }
+
+func keyOf(d *tidegate.Delivery) key { return key{d.ConsumerGroup, d.Topic, d.ID} }
 
 // NewMemory returns an inbox that keeps up to capacity records of consumed messages. Zero or less
 // means DefaultCapacity.
@@ -43,7 +45,7 @@ func NewMemory(capacity int) *Memory {
 // It then calls next only if that call failed. If ctx ends first, the handler returns its cause.
 func (m *Memory) Handler(next consumer.Handler) consumer.Handler {
 	return func(ctx context.Context, d *tidegate.Delivery) error {
-		k := key{d.ConsumerGroup, d.ID}
+		k := keyOf(d)
 		for {
 			consumed, other := m.claim(k)
 			if consumed {

@@ -70,18 +70,19 @@ func NewSQL(db *sql.DB, o Options) (*SQL, error) {
 	s := &SQL{db: db, tx: o.TxOptions}
 	s.create = "CREATE TABLE IF NOT EXISTS " + o.Table + ` (
 	consumer_group VARCHAR(255) NOT NULL,
+	topic VARCHAR(255) NOT NULL,
 	message_id VARCHAR(255) NOT NULL,
 	consumed_at BIGINT NOT NULL,
-	PRIMARY KEY (consumer_group, message_id))`
-	columns := o.Table + " (consumer_group, message_id, consumed_at) VALUES "
+	PRIMARY KEY (consumer_group, topic, message_id))`
+	columns := o.Table + " (consumer_group, topic, message_id, consumed_at) VALUES "
 	remove := "DELETE FROM " + o.Table + " WHERE consumed_at < "
 	switch o.Dialect {
 	case Postgres:
-		s.insert, s.purge = "INSERT INTO "+columns+"($1, $2, $3) ON CONFLICT DO NOTHING", remove+"$1"
+		s.insert, s.purge = "INSERT INTO "+columns+"($1, $2, $3, $4) ON CONFLICT DO NOTHING", remove+"$1"
 	case MySQL:
-		s.insert, s.purge = "INSERT IGNORE INTO "+columns+"(?, ?, ?)", remove+"?"
+		s.insert, s.purge = "INSERT IGNORE INTO "+columns+"(?, ?, ?, ?)", remove+"?"
 	default:
-		s.insert, s.purge = "INSERT INTO "+columns+"(?, ?, ?) ON CONFLICT DO NOTHING", remove+"?"
+		s.insert, s.purge = "INSERT INTO "+columns+"(?, ?, ?, ?) ON CONFLICT DO NOTHING", remove+"?"
 	}
 	return s, nil
 }
@@ -93,7 +94,7 @@ func invalid(subject, text string) error {
 // CreateTable creates the inbox's table unless it exists. A program that manages its schema by
 // itself creates the same columns instead:
 //
-//   - consumer_group and message_id, VARCHAR(255), which together are the primary key;
+//   - consumer_group, topic and message_id, VARCHAR(255), which together are the primary key;
 //   - consumed_at, BIGINT, the time in milliseconds since 1970.
 func (s *SQL) CreateTable(ctx context.Context) error {
 	if _, err := s.db.ExecContext(ctx, s.create); err != nil {
@@ -116,30 +117,42 @@ type TxHandler func(ctx context.Context, tx *sql.Tx, d *tidegate.Delivery) error
 // message. The retry calls next only if the database did not commit.
 func (s *SQL) Handler(next TxHandler) consumer.Handler {
 	return func(ctx context.Context, d *tidegate.Delivery) error {
-		tx, err := s.db.BeginTx(ctx, s.tx)
-		if err != nil {
-			return fmt.Errorf("inbox: begin a transaction: %w", err)
-		}
-		defer func() { _ = tx.Rollback() }() // after a commit it does nothing
-		result, err := tx.ExecContext(ctx, s.insert, d.ConsumerGroup, d.ID, time.Now().UnixMilli())
-		if err != nil {
-			return fmt.Errorf("inbox: record message %s: %w", d.ID, err)
-		}
-		n, err := result.RowsAffected()
-		if err != nil {
-			return fmt.Errorf("inbox: record message %s: %w", d.ID, err)
-		}
-		if n == 0 {
-			return nil // consumed before
-		}
-		if err := next(ctx, tx, d); err != nil {
-			return err
-		}
-		if err := tx.Commit(); err != nil {
-			return fmt.Errorf("inbox: commit message %s: %w", d.ID, err)
-		}
-		return nil
+		return s.transact(ctx, func(tx *sql.Tx) error {
+			if fresh, err := s.record(ctx, tx, keyOf(d)); err != nil || !fresh {
+				return err
+			}
+			return next(ctx, tx, d)
+		})
 	}
+}
+
+// transact calls f in a transaction, and commits it if f returns nil.
+func (s *SQL) transact(ctx context.Context, f func(tx *sql.Tx) error) error {
+	tx, err := s.db.BeginTx(ctx, s.tx)
+	if err != nil {
+		return fmt.Errorf("inbox: begin a transaction: %w", err)
+	}
+	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
+	if err := f(tx); err != nil {
+		return err
+	}
+	if err := tx.Commit(); err != nil {
+		return fmt.Errorf("inbox: commit: %w", err)
+	}
+	return nil
+}
+
+// record records a message as consumed, and reports false if it was recorded before.
+func (s *SQL) record(ctx context.Context, tx *sql.Tx, k key) (fresh bool, err error) {
+	result, err := tx.ExecContext(ctx, s.insert, k.group, k.topic, k.id, time.Now().UnixMilli())
+	if err != nil {
+		return false, fmt.Errorf("inbox: record message %s of %s: %w", k.id, k.topic, err)
+	}
+	n, err := result.RowsAffected()
+	if err != nil {
+		return false, fmt.Errorf("inbox: record message %s of %s: %w", k.id, k.topic, err)
+	}
+	return n > 0, nil
 }
 
 // Purge deletes the records of messages that were consumed before t and returns their number. A
