@@ -72,10 +72,14 @@ func errReconsume(d *tidegate.Delivery) error {
 // group has no retry topics, and 40300 if the credentials may not send to them.
 //
 // Source: TDMQ for Apache Pulsar, message retry and dead letter mechanisms.
-func (s *Simple) Reconsume(ctx context.Context, d *tidegate.Delivery, mode ReconsumeMode) (RetryResult, error) {
+func (s *Simple) Reconsume(ctx context.Context, d *tidegate.Delivery, mode ReconsumeMode) (result RetryResult, err error) {
 	r, ok := s.transport.(transport.Reconsumer)
 	if !ok {
 		return RetryResult{}, fmt.Errorf("consumer: %w", errReconsume(d))
 	}
-	return r.Reconsume(ctx, d, mode)
+	err = s.settle(ctx, d, func() (err error) {
+		result, err = r.Reconsume(ctx, d, mode)
+		return err
+	})
+	return result, err
 }

@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"time"
@@ -99,19 +100,46 @@ func (s *Simple) Receive(ctx context.Context, n int) ([]*tidegate.Delivery, erro
 // Ack acknowledges the delivery in one attempt. The error matches [tidegate.ErrInvalidHandle] if
 // the invisible time has ended. RocketMQ may report no error in this case, although the message is
 // delivered again.
+//
+// If the response to a ChangeInvisibleDuration was lost, d.Handle may have been replaced. If the
+// server rejects the handle, Ack therefore requests the valid one and repeats the attempt once. It
+// sets d.Handle and d.InvisibleUntil then. DeadLetter and Reconsume do the same. A transport without
+// [transport.ChangeRepeater] cannot request the valid handle.
 func (s *Simple) Ack(ctx context.Context, d *tidegate.Delivery) error {
-	errs := s.transport.Ack(ctx, []*tidegate.Delivery{d})
-	if len(errs) != 1 {
-		return &tidegate.Error{Op: "AckMessage", Subject: d.ID, Message: "the transport returned a different number of results than deliveries"}
+	return s.settle(ctx, d, func() error {
+		errs := s.transport.Ack(ctx, []*tidegate.Delivery{d})
+		if len(errs) != 1 {
+			return &tidegate.Error{Op: "AckMessage", Subject: d.ID, Message: "the transport returned a different number of results than deliveries"}
+		}
+		return errs[0]
+	})
+}
+
+// settle calls try, and once more if it failed because a lost response replaced the handle.
+func (s *Simple) settle(ctx context.Context, d *tidegate.Delivery, try func() error) error {
+	err := try()
+	repeater, ok := s.transport.(transport.ChangeRepeater)
+	if !ok || !errors.Is(err, tidegate.ErrInvalidHandle) {
+		return err
 	}
-	return errs[0]
+	before, now := d.Handle, time.Now()
+	handle, lost := repeater.RepeatChange(ctx, d, s.opts.InvisibleDuration)
+	if lost != nil || handle == "" || handle == before {
+		return err // the lease has ended
+	}
+	d.Handle, d.InvisibleUntil = handle, now.Add(s.opts.InvisibleDuration)
+	return try()
 }
 
 // ChangeInvisibleDuration sets the end of the invisible time to dur from now, 0 to 12 h. A longer
 // time gives the program more time to process the message; a shorter one causes an earlier
 // redelivery. If the server accepts, ChangeInvisibleDuration sets d.Handle and d.InvisibleUntil.
-// Otherwise it does not change d, so the call can be repeated after a lost response. The error
-// matches [tidegate.ErrInvalidHandle] if the invisible time has ended.
+// Otherwise it does not change d. The error matches [tidegate.ErrInvalidHandle] if the invisible
+// time has ended.
+//
+// After a lost response the call can be repeated if dur is not 0 and the transport and the server
+// support it ([transport.ChangeRepeater]); RocketMQ does not. A dur of 0 returns the message to the
+// queue, so a repetition gets ErrInvalidHandle if the first call was successful.
 func (s *Simple) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
 	if dur < 0 || dur > maxInvisibleDuration {
 		return fmt.Errorf("consumer: %w", &tidegate.Error{
@@ -119,8 +147,12 @@ func (s *Simple) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delive
 			Message: fmt.Sprintf("%v is not between 0 and %v", dur, maxInvisibleDuration),
 		})
 	}
+	change := s.transport.ChangeInvisibleDuration
+	if repeater, ok := s.transport.(transport.ChangeRepeater); ok && dur > 0 {
+		change = repeater.RepeatChange // the same, unless the response to an earlier call was lost
+	}
 	now := time.Now()
-	handle, err := s.transport.ChangeInvisibleDuration(ctx, d, dur)
+	handle, err := change(ctx, d, dur)
 	if err != nil {
 		return err
 	}
@@ -134,7 +166,7 @@ func (s *Simple) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delive
 // DeadLetter makes the message a dead letter of the group at once, in one attempt. On RocketMQ,
 // repeating a failed call can create a second dead letter.
 func (s *Simple) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) error {
-	return s.transport.DeadLetter(ctx, d, reason)
+	return s.settle(ctx, d, func() error { return s.transport.DeadLetter(ctx, d, reason) })
 }
 
 // All receives messages until ctx ends, and then ends without an error.
