@@ -49,27 +49,30 @@ type key struct {
 // keyOf returns the key of the next redrive of a letter.
 func keyOf(l *Letter) key { return keyFor(l.Message.ID, l.Generation()) }
 
-// keyFor returns the key for the ID of a letter, which may be a result of sentAs.
+// keyFor returns the key for the ID of a letter, which may be a result of sentAs. The key of a long
+// ID has its hash, because the letter has a hash too when it returns.
 func keyFor(id string, generation int) key {
-	return key{strings.TrimSuffix(id, suffix+strconv.Itoa(generation)), generation}
+	id = strings.TrimSuffix(id, suffix+strconv.Itoa(generation))
+	if len(id) > maxID-len(suffix)-maxDigits {
+		sum := sha256.Sum256([]byte(id))
+		id = hex.EncodeToString(sum[:])
+	}
+	return key{id, generation}
 }
 
 // A redriven message's ID ends with suffix and the number of the redrive.
 const suffix = ".redrive-"
 
-// maxID bounds a message ID, in bytes.
-const maxID = 255
+const (
+	maxID     = 255 // of a message, in bytes
+	maxDigits = 10  // of the number of a redrive
+)
 
 // sentAs returns the ID for sending a letter. It depends only on the message's first ID and the
 // number of the redrive. A hash replaces an ID that would be too long.
 func sentAs(l *Letter) string {
 	k := keyOf(l)
-	end := suffix + strconv.Itoa(k.generation+1)
-	if len(k.id)+len(end) > maxID {
-		sum := sha256.Sum256([]byte(k.id))
-		return hex.EncodeToString(sum[:]) + end
-	}
-	return k.id + end
+	return k.id + suffix + strconv.Itoa(k.generation+1)
 }
 
 // A plan decides about each letter in turn: send it back, skip it, or stop. It has no effects.

@@ -169,3 +169,20 @@ func TestFingerprint(t *testing.T) {
 		t.Error("another topic has the same fingerprint")
 	}
 }
+
+// A redriven message with a long ID is recognized when it becomes a dead letter again.
+func TestLongIDsReturn(t *testing.T) {
+	for n := 230; n <= 255; n++ {
+		id := strings.Repeat("x", n)
+		for generation := range 12 {
+			l := letter(id, generation)
+			p := plan{filter: &Filter{}, maxGenerations: 20, sent: map[key]bool{keyOf(l): true}}
+			if id = sentAs(l); len(id) > 255 {
+				t.Fatalf("sent as an ID of %d bytes", len(id))
+			}
+			if d := p.decide(letter(id, generation+1)); d.action != skip || d.why != whyReturned {
+				t.Fatalf("ID of %d bytes, returned from redrive %d: %+v", n, generation+1, d)
+			}
+		}
+	}
+}
