@@ -164,8 +164,10 @@ type PushOptions struct {
 	// or 20 s if it has none.
 	LongPolling time.Duration
 
-	// ReceiveBackoff is the wait after a failed receive: Delay(n) after n+1 failures in a row.
-	// Default: 1 s, multiplied by 1.6 after each further failure up to 30 s, ± 20 %.
+	// ReceiveBackoff is the wait after a failed receive: Delay(n) after n+1 failures in a row. If
+	// no server responds, the wait is at most 5 s, and ends when a server responds again, if the
+	// transport is a [transport.Pinger]. Default: 1 s, multiplied by 1.6 after each further failure
+	// up to 30 s, ± 20 %.
 	ReceiveBackoff backoff.Policy
 
 	// ShutdownTimeout bounds the time from the end of Run's ctx to the return of Run. After nine
@@ -230,7 +232,8 @@ type PushOptions struct {
 	//     [PerhapsSettled];
 	//   - debug messages: retries and acknowledgements.
 	//
-	// Nil means no logging.
+	// Nil means no logging, with one exception: if OnReceiveFailure is nil too, failed receives
+	// are logged by slog.Default, at most once a minute for each topic.
 	Logger *slog.Logger
 }
 

@@ -34,6 +34,7 @@ type Push struct {
 	policies     *policy.Set
 	batchHandler BatchHandler // nil if handler gets single messages
 	limits       gather.Limits
+	logsNothing  bool // PushOptions.Logger is nil
 
 	mu     sync.Mutex
 	paused bool
@@ -71,7 +72,7 @@ func newPush(f faults, t Transport, sub Subscription, handler Handler, opts Push
 	for _, wrap := range slices.Backward(opts.Middleware) {
 		handler = wrap(handler)
 	}
-	return &Push{transport: t, sub: sub, handler: handler, opts: opts.withDefaults(), policies: policies, runs: map[*run]struct{}{}}, nil
+	return &Push{transport: t, sub: sub, handler: handler, opts: opts.withDefaults(), policies: policies, logsNothing: opts.Logger == nil, runs: map[*run]struct{}{}}, nil
 }
 
 // Pause stops receiving and handling until [Push.Resume]. Running handlers continue. Messages that
@@ -123,7 +124,7 @@ type run struct {
 	spent     sync.Once
 	gatherer  *gather.Gatherer[batched]
 
-	mu sync.Mutex // guards the refusals of the topics
+	mu sync.Mutex // guards refusals and warned of the topics
 }
 
 // Run consumes until ctx ends. Then it stops receiving, waits for the running handlers, settles

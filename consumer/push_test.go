@@ -215,7 +215,7 @@ func TestReceiveFailures(t *testing.T) {
 func TestDefaultReceiveBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
-		s.onReceive = func() error { return errors.New("connection lost") }
+		s.onReceive = func() error { return &tidegate.Error{Code: tidegate.CodeInternalError} }
 		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil }, PushOptions{})
 		time.Sleep(10 * time.Minute)
 		stop()

@@ -19,6 +19,7 @@ func (r *run) watchQueues(t *topic) {
 	failures := 0
 	for r.running.Err() == nil {
 		wait := refresh
+		pause := r.pause
 		queues, err := r.refresh(r.running, t)
 		switch {
 		case r.running.Err() != nil:
@@ -33,12 +34,13 @@ func (r *run) watchQueues(t *topic) {
 				return
 			}
 			failures++
+			pause = func(d time.Duration) error { return awaitRecovery(r.running, r.transport, d, err) }
 		default:
 			// The earlier settings remain in effect. The receive loops report every other fault.
 			r.log.Debug("rereading the group's settings failed",
 				"topic", t.name, "group", r.sub.Group, "error", err)
 		}
-		if r.pause(wait) != nil {
+		if pause(wait) != nil {
 			return
 		}
 	}

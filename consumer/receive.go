@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -85,7 +86,7 @@ func (r *run) receive(s *source, helper bool) {
 			if errors.Is(err, transport.ErrUnreadable) {
 				attemptID = "" // the same ID would return the same response until its messages' invisible time ends
 			}
-			if r.pause(wait) != nil {
+			if awaitRecovery(r.running, r.transport, wait, err) != nil {
 				return
 			}
 			continue // otherwise with the same attempt ID, because the response may be lost
@@ -221,10 +222,14 @@ type ReceiveFailure struct {
 // failure ends the run.
 func (r *run) receiveFailed(t *topic, what string, err error, failures int) (wait time.Duration, end bool) {
 	if end = r.refused(t, err, time.Now()); !end {
-		wait = max(r.opts.ReceiveBackoff.Delay(failures), failure.PushBack(err))
+		wait = receiveWait(r.opts.ReceiveBackoff, failures, err)
 	}
 	r.log.Warn(what, "topic", t.name, "group", r.sub.Group, "error", err, "retry_in", wait)
-	if r.opts.OnReceiveFailure != nil {
+	switch {
+	case r.opts.OnReceiveFailure == nil && r.logsNothing && r.warnNow(t, time.Now()):
+		slog.Default().Warn("tidegate: a consumer without Logger and OnReceiveFailure cannot receive: "+what,
+			"topic", t.name, "group", r.sub.Group, "error", err, "failures", failures+1, "retry_in", wait)
+	case r.opts.OnReceiveFailure != nil:
 		r.guard("OnReceiveFailure panicked", "", func() {
 			r.opts.OnReceiveFailure(ReceiveFailure{Topic: t.name, Group: r.sub.Group, Err: err, Failures: failures + 1, RetryIn: wait})
 		})

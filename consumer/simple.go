@@ -103,8 +103,8 @@ func (s *Simple) Receive(ctx context.Context, n int) ([]*tidegate.Delivery, erro
 //
 // If the response to a ChangeInvisibleDuration was lost, d.Handle may have been replaced. If the
 // server rejects the handle, Ack therefore requests the valid one and repeats the attempt once. It
-// sets d.Handle and d.InvisibleUntil then. DeadLetter and Reconsume do the same. A transport without
-// [transport.ChangeRepeater] cannot request the valid handle.
+// sets d.Handle and d.InvisibleUntil then. DeadLetter and Reconsume do the same. A transport
+// without [transport.ChangeRepeater] cannot request the valid handle.
 func (s *Simple) Ack(ctx context.Context, d *tidegate.Delivery) error {
 	return s.settle(ctx, d, func() error {
 		errs := s.transport.Ack(ctx, []*tidegate.Delivery{d})
@@ -173,7 +173,8 @@ func (s *Simple) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason st
 //
 // After a failed receive All yields the error with a nil delivery. If the loop continues, All waits
 // before the next receive: for 1 s, multiplied by 1.6 after each further failure up to 30 s, or for
-// the time that the server requests if that is longer. After it has yielded the error, All ends if
+// the time that the server requests if that is longer. If no server responds, the wait is at most
+// 5 s, and ends when a server responds again. After it has yielded the error, All ends if
 // the transport is closed, the server rejects the arguments, or the server has rejected the
 // credentials for a minute.
 //
@@ -192,9 +193,9 @@ func (s *Simple) All(ctx context.Context) iter.Seq2[*tidegate.Delivery, error] {
 				if ctx.Err() != nil || !yield(nil, err) || refused.Failed(err, time.Now()) {
 					return
 				}
-				wait := max(receiveBackoff.Delay(failures), failure.PushBack(err))
+				wait := receiveWait(receiveBackoff, failures, err)
 				failures++
-				if backoff.Sleep(ctx, wait) != nil {
+				if awaitRecovery(ctx, s.transport, wait, err) != nil {
 					return
 				}
 				continue

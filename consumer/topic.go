@@ -19,6 +19,7 @@ type topic struct {
 	number   int // from 0
 	settings atomic.Pointer[transport.ConsumerSettings]
 	refusals failure.Refusals // guarded by run.mu
+	warned   time.Time        // of the last line in slog's default log; guarded by run.mu
 
 	// Guarded by hand.mu.
 	inHand    int // messages
@@ -80,6 +81,20 @@ func (r *run) refused(t *topic, err error, now time.Time) (end bool) {
 		return false
 	}
 	return failure.EndingOf(err) == failure.AtOnce || !slices.ContainsFunc(r.topics, func(t *topic) bool { return !t.refusals.Lasting(now) })
+}
+
+// warnPause is the time between two lines in slog's default log about one topic.
+const warnPause = time.Minute
+
+// warnNow reports whether to write a line to slog's default log, and records it.
+func (r *run) warnNow(t *topic, now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !t.warned.IsZero() && now.Sub(t.warned) < warnPause {
+		return false
+	}
+	t.warned = now
+	return true
 }
 
 // received records a successful receive from t.

@@ -21,9 +21,9 @@ type TxBatchHandler func(ctx context.Context, tx *sql.Tx, ds []*tidegate.Deliver
 //
 // The transaction is committed if next returns nil, or a [consumer.BatchResult] of nils. Otherwise
 // it is rolled back: the error is the verdict for all messages that next got. If the error is a
-// BatchResult, each of its errors is the verdict for its message; the messages without an error have
-// lost their effects too, so they are delivered again, as by [consumer.Snooze](0). Recorded messages
-// are acknowledged in any case.
+// BatchResult, each of its errors is the verdict for its message; the messages without an error
+// have lost their effects too, so they are delivered again, as by [consumer.Snooze](0). Recorded
+// messages are acknowledged in any case.
 //
 // A panic of next rolls the transaction back and is passed on. A BatchResult of another length than
 // the batch of next is a failure of all its messages. Within next, ctx is the one of the batch:

@@ -41,7 +41,8 @@ func EndingOf(err error) Ending {
 	return Never
 }
 
-// Refusals decide when failures to receive end a consumer. The zero value is ready.
+// Refusals decide when failures to receive end a consumer. The zero value is ready. The grace
+// begins anew after a success and after a failure of another kind.
 type Refusals struct {
 	since time.Time // when the credentials were refused first; zero while they are not
 }
@@ -57,6 +58,7 @@ func (r *Refusals) Failed(err error, now time.Time) (end bool) {
 		}
 		return r.Lasting(now)
 	}
+	r.since = time.Time{} // during an outage it is not known whether the credentials are accepted
 	return false
 }
 
@@ -114,6 +116,11 @@ func PushBack(err error) time.Duration {
 		return e.RetryAfter
 	}
 	return 0
+}
+
+// Unanswered reports whether a request failed because no server responded.
+func Unanswered(err error) bool {
+	return transport.Classify(err) == transport.Transient && Code(err) == 0
 }
 
 // Code returns the server's code, 0 if there is none.

@@ -1,0 +1,170 @@
+package consumer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+)
+
+// A reachable server responds to pings, except while it is away.
+type reachable struct {
+	*server
+	away time.Time // until then; zero means that it is not
+	// afterwards it only fails receives
+	broken bool
+	pings  int
+}
+
+func (r *reachable) Ping(ctx context.Context, _ ...string) error {
+	r.pings++
+	return backoff.Sleep(ctx, time.Until(r.away))
+}
+
+func newReachable(t *testing.T) *reachable {
+	r := &reachable{server: newServer(t)}
+	r.onReceive = func() error {
+		if r.broken || time.Now().Before(r.away) {
+			return &tidegate.Error{Op: "ReceiveMessage", Message: "connection refused"}
+		}
+		return nil
+	}
+	return r
+}
+
+// The first receive after an outage follows at once when the server responds to a ping, and
+// otherwise at most 5 s later. A server that responds to pings only is asked once a second.
+func TestReceivesFollowTheReturnOfAServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReachable(t)
+		begin := time.Now()
+		r.away = begin.Add(90*time.Second + 10*time.Millisecond)
+		r.fill(1)
+		var late time.Duration
+		var failures []ReceiveFailure
+		stop := start(t, r, Subscription{}, func(context.Context, *tidegate.Delivery) error {
+			late = time.Since(r.away)
+			return nil
+		}, PushOptions{OnReceiveFailure: func(f ReceiveFailure) { failures = append(failures, f) }, LongPolling: time.Second})
+		time.Sleep(2 * time.Minute)
+		if late < 0 || late > time.Second || r.left() != 0 {
+			t.Errorf("the first message was handled %v after the return", late)
+		}
+		for _, f := range failures {
+			if f.RetryIn > 5*time.Second {
+				t.Errorf("a receive without a response is repeated after %v, want 5 s at most", f.RetryIn)
+			}
+		}
+		polls := len(r.polls)
+		r.broken = true
+		time.Sleep(time.Minute)
+		if n := len(r.polls) - polls; n > 65 {
+			t.Errorf("%d receives in a minute from a server that only responds to pings", n)
+		}
+		stop()
+
+		s := newServer(t) // without pings
+		s.fill(1)
+		back := time.Now().Add(time.Minute)
+		s.onReceive = func() error {
+			if time.Now().Before(back) {
+				return &tidegate.Error{Op: "ReceiveMessage", Message: "connection refused"}
+			}
+			return nil
+		}
+		stop = start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil }, PushOptions{})
+		time.Sleep(time.Minute + 5*time.Second)
+		synctest.Wait()
+		if s.left() != 0 {
+			t.Error("the message is not handled 5 s after the return")
+		}
+		stop()
+	})
+}
+
+// A response is no outage: the wait is that of ReceiveBackoff, and there are no pings.
+func TestReceiveBackoffAfterAResponse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReachable(t)
+		r.onReceive = func() error { return &tidegate.Error{Code: tidegate.CodeInternalError} }
+		stop := start(t, r, Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
+			PushOptions{ReceiveBackoff: backoff.Steps{20 * time.Second}})
+		time.Sleep(time.Minute + time.Second)
+		stop()
+		if len(r.polls) != 4 || r.pings != 0 {
+			t.Errorf("%d receives and %d pings in a minute, want 4 and none", len(r.polls), r.pings)
+		}
+	})
+}
+
+// An outage between two rejections of the credentials does not end Run; rejections for a minute do.
+func TestRejectionsBesideAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		n := 0
+		s.onReceive = func() error {
+			if n++; n == 1 || n == 60 {
+				return &tidegate.Error{Code: tidegate.CodeUnauthorized}
+			}
+			if n < 60 {
+				return &tidegate.Error{Message: "connection refused"}
+			}
+			return nil
+		}
+		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil }, PushOptions{})
+		time.Sleep(10 * time.Minute)
+		if s.onReceive(); n < 61 {
+			t.Errorf("%d receives", n)
+		}
+		if err := stop(); err != nil {
+			t.Errorf("Run ended: %v", err)
+		}
+		s.onReceive = func() error { return &tidegate.Error{Code: tidegate.CodeUnauthorized} }
+		begin := time.Now()
+		p, err := NewPush(s, Subscription{Group: "billing", Topic: "orders"}, func(context.Context, *tidegate.Delivery) error { return nil }, PushOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Run(t.Context()); !errors.Is(err, tidegate.ErrUnauthorized) || time.Since(begin) < time.Minute || time.Since(begin) > 2*time.Minute {
+			t.Errorf("Run returned %v after %v of rejections", err, time.Since(begin))
+		}
+	})
+}
+
+// A consumer without Logger and OnReceiveFailure reports failures to slog's default, once a minute
+// for each topic. One of the two is enough to end that.
+func TestDefaultLogOfFailures(t *testing.T) {
+	var log bytes.Buffer
+	before := slog.Default()
+	defer slog.SetDefault(before)
+	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+	for name, tt := range map[string]struct {
+		opts PushOptions
+		want int
+	}{
+		"neither":          {PushOptions{}, 2 * 10},
+		"Logger":           {PushOptions{Logger: slog.New(slog.DiscardHandler)}, 0},
+		"OnReceiveFailure": {PushOptions{OnReceiveFailure: func(ReceiveFailure) {}}, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			log.Reset()
+			s := newServer(t)
+			s.onSettings = func() error { return &tidegate.Error{Op: "QueryAssignment", Code: tidegate.CodeTopicNotFound} }
+			stop := start(t, s, Subscription{Group: "billing", Topic: "orders", Topics: map[string]Filter{"returns": {}}},
+				func(context.Context, *tidegate.Delivery) error { return nil }, tt.opts)
+			time.Sleep(10*time.Minute - time.Second)
+			stop()
+			n := strings.Count(log.String(), "cannot receive")
+			if n > tt.want || n < tt.want*8/10 || tt.want > 0 && !strings.Contains(log.String(), "topic=returns group=billing") {
+				t.Errorf("%s: %d lines in ten minutes, want %d: %.300s", name, n, tt.want, log.String())
+			}
+		})
+	}
+}
