@@ -17,8 +17,10 @@ import (
 // and DeadLetter with the handle from before. When the invisible time is over they do not.
 func TestSimpleAfterALostChange(t *testing.T) {
 	for name, settle := range map[string]func(context.Context, *consumer.Simple, *tidegate.Delivery) error{
-		"ack":         func(ctx context.Context, s *consumer.Simple, d *tidegate.Delivery) error { return s.Ack(ctx, d) },
-		"dead letter": func(ctx context.Context, s *consumer.Simple, d *tidegate.Delivery) error { return s.DeadLetter(ctx, d, "x") },
+		"ack": func(ctx context.Context, s *consumer.Simple, d *tidegate.Delivery) error { return s.Ack(ctx, d) },
+		"dead letter": func(ctx context.Context, s *consumer.Simple, d *tidegate.Delivery) error {
+			return s.DeadLetter(ctx, d, "x")
+		},
 		"change": func(ctx context.Context, s *consumer.Simple, d *tidegate.Delivery) error {
 			if err := s.ChangeInvisibleDuration(ctx, d, 2*time.Minute); err != nil {
 				return err
