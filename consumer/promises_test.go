@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -127,7 +128,9 @@ type slowServer struct {
 func (s *slowServer) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
 	s.most.Store(max(s.most.Load(), s.underWay.Add(1)))
 	defer s.underWay.Add(-1)
-	time.Sleep(time.Second)
+	if err := backoff.Sleep(ctx, time.Second); err != nil {
+		return nil, err
+	}
 	return s.server.Receive(ctx, r)
 }
 

@@ -1,4 +1,4 @@
-package consumer_test
+package brokertest_test
 
 import (
 	"context"
