@@ -66,6 +66,11 @@ type Options struct {
 	// operating system's cache of files. Default: 4 MiB, or 1 MiB without Dir.
 	CacheBytes int64
 
+	// AcceptDataLoss opens a directory in which acknowledged data is missing, for example because a
+	// log was truncated or a database replaced by an older copy. The broker logs what is missing and
+	// continues without it. False means that Open fails and changes no stored data.
+	AcceptDataLoss bool
+
 	fs       vfs.FS // of tests, as is memTable: store.Options.MemTableBytes
 	memTable uint64
 	maxHeld  int64 // likewise: consume.Config.MaxHeld
@@ -177,7 +182,7 @@ func Open(o Options) (*Broker, error) {
 	if o.Memory != nil {
 		o.fs = o.Memory.fs
 	}
-	s, err := store.Open(store.Options{Dir: o.Dir, FS: o.fs, Logger: o.Logger, CacheBytes: o.CacheBytes, MemTableBytes: o.memTable})
+	s, err := store.Open(store.Options{Dir: o.Dir, FS: o.fs, Logger: o.Logger, CacheBytes: o.CacheBytes, MemTableBytes: o.memTable, AcceptLoss: o.AcceptDataLoss})
 	if err != nil {
 		return nil, err
 	}

@@ -142,7 +142,7 @@ func TestPowerLossAtEveryIndex(t *testing.T) {
 // crashWhileOpening returns what is left if the power fails once more, at a
 // random moment of opening what was left.
 func (c *crash) crashWhileOpening(t *testing.T, rnd *rand.Rand) (again *crash) {
-	at, percent, seed := rnd.IntN(60), rnd.IntN(101), rnd.Uint64()
+	at, percent, seed := rnd.IntN(100), rnd.IntN(101), rnd.Uint64()
 	synctest.Test(t, func(*testing.T) {
 		time.Sleep(time.Until(c.at))
 		fs := &crashFS{MemFS: c.fs.CrashClone(vfs.CrashCloneCfg{})}

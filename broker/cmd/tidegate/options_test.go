@@ -19,6 +19,7 @@ var elsewhere = map[string]string{
 	"server.Intercept":        "is a function",
 	"server.ProducerBackoff":  "producer_backoff_initial, producer_backoff_multiplier and producer_backoff_max",
 
+	"broker.AcceptDataLoss":       "--accept-data-loss, which is for one start",
 	"server.MaxSilentConnections": "max_connections, of which it is a half",
 }
 

@@ -77,6 +77,7 @@ those of this machine need access keys, --tls-cert and --tls-key.`,
 	}
 	f := c.Flags()
 	f.StringVar(&o.file, "config", "", "YAML `file` with settings, topics and consumer groups")
+	f.BoolVar(&o.acceptLoss, "accept-data-loss", false, "open a data directory in which acknowledged data is missing, and log what is missing")
 	f.BoolVar(&printOnly, "print-config", false, "print the configuration in effect, each value with its source, and exit")
 	for _, row := range defaultSettings().table() {
 		name := flagName(row.key)
@@ -114,6 +115,7 @@ func (v *flagValue) Type() string {
 // serveOptions are the inputs of serve in addition to its configuration.
 type serveOptions struct {
 	file           string
+	acceptLoss     bool
 	env, flags     values
 	hints          []string // about the environment
 	stdout, stderr io.Writer
@@ -156,7 +158,7 @@ func serve(ctx context.Context, cfg *config, o serveOptions) (err error) {
 		return err
 	}
 	bo, so := s.options()
-	bo.Logger, so.Logger, so.Access = logger, logger, who
+	bo.Logger, so.Logger, so.Access, bo.AcceptDataLoss = logger, logger, who, o.acceptLoss
 	b, err := broker.Open(bo)
 	if err != nil {
 		return err

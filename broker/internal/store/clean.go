@@ -81,8 +81,7 @@ func (s *Store) checkClean() error {
 	}
 	for name, line := range before {
 		if now[name] != line {
-			return fmt.Errorf("%s differs from the file that the broker closed: it is corrupt, truncated, or belongs to another directory; restore it from a backup, "+
-				"or remove %s to open the directory with the readable messages, which can lose the latest ones", s.fs.PathJoin(s.dir, name), path)
+			return &Lost{fmt.Errorf("%s differs from the file that the broker closed: it is corrupt, truncated, or belongs to another directory", s.fs.PathJoin(s.dir, name))}
 		}
 	}
 	return nil

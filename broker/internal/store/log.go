@@ -35,6 +35,10 @@ type Log struct {
 	meter  *logMeter
 	before func(*pebble.Batch) // sees each batch that is about to be written; may be nil
 
+	other    atomic.Pointer[Log] // the log of the other database, whose position this one records; nil in memory
+	noted    uint64              // the last recorded position; only run uses it
+	position atomic.Uint64       // after the last write that is on disk, of those since opening
+
 	held     atomic.Int64  // bytes in next and in batches that are not on disk
 	reserved atomic.Int64  // bytes that Room has reserved
 	freed    chan struct{} // size 1: Room may find some
@@ -233,6 +237,7 @@ func (l *Log) write(w *PendingWrite) {
 }
 
 func (l *Log) apply(w *PendingWrite) error {
+	l.noteOther(w.batch)
 	if l.before != nil {
 		l.before(w.batch)
 	}
@@ -261,6 +266,7 @@ func (l *Log) sync() {
 				w.err = l.store.Broken()
 			} else if w.err = l.store.Broken(); w.err == nil {
 				l.meter.countSynced(w)
+				l.position.Store(uint64(w.batch.SeqNum()) + uint64(w.batch.Count()))
 			}
 		}
 		l.release(w)

@@ -66,6 +66,8 @@ type Options struct {
 	CacheBytes int64
 	// MemTableBytes is how much is written before it is sorted into a table. 0: 12 MiB.
 	MemTableBytes uint64
+	// AcceptLoss opens a directory although synced data of its logs is missing, and logs the loss.
+	AcceptLoss bool
 }
 
 // A Store is open until Close. Its methods may be called by several goroutines.
@@ -86,6 +88,7 @@ type Store struct {
 	fs        vfs.FS
 	room      *diskfs.FullFS       // fs; nil in memory
 	noted     map[string][2]string // by database: its manifest and the record of it, while the store is opened
+	synced    []*diskfs.SyncedNotes
 	dir       string
 }
 
@@ -133,27 +136,39 @@ func Open(o Options) (*Store, error) {
 
 func (s *Store) openAll(o Options) (err error) {
 	id, known := "", true // memory needs none
+	var synced map[string]syncedFiles
 	if s.room != nil {
-		if err := s.checkClean(); err != nil {
+		if err := s.accept(o, s.checkClean()); err != nil {
 			return err
 		}
 		if id, known, err = s.checkIdentity(); err != nil {
+			return err
+		}
+		if synced, err = s.checkSynced(o); err != nil {
 			return err
 		}
 		if err := errors.Join(s.removeClean(), s.damage.Read()); err != nil {
 			return err
 		}
 	}
+	messagesFS, err := s.databaseFS(messagesDir, synced[messagesDir])
+	if err != nil {
+		return err
+	}
+	groupsFS, err := s.databaseFS(groupsDir, synced[groupsDir])
+	if err != nil {
+		return err
+	}
 	cache := pebble.NewCache(o.CacheBytes)
 	defer cache.Unref()
-	options := s.options(cache, o.MemTableBytes, diskfs.LogSyncFS{FS: s.knownFS(messagesDir)})
+	options := s.options(cache, o.MemTableBytes, messagesFS)
 	options.Experimental.SpanPolicyFunc = s.tablePolicy
 	options.Levels[0].BlockSize = messagesBlock // the other levels inherit it
 	s.watchStalls(options.EventListener)
 	if s.messages, err = s.openDB(s.fs.PathJoin(s.dir, messagesDir), options); err != nil {
 		return err
 	}
-	progress := s.options(cache, o.MemTableBytes/groupsMemTable, diskfs.LogSyncFS{FS: s.knownFS(groupsDir)})
+	progress := s.options(cache, o.MemTableBytes/groupsMemTable, groupsFS)
 	progress.Experimental.ValueSeparationPolicy = nil // the records are small
 	if s.groups, err = s.openDB(s.fs.PathJoin(s.dir, groupsDir), progress); err != nil {
 		return err
@@ -165,15 +180,7 @@ func (s *Store) openAll(o Options) (err error) {
 	}
 	s.Messages = newLog(s.messages, "the message log", s, s.tail.apply)
 	s.Groups = newLog(s.groups, "the groups' progress", s, nil)
-	return nil
-}
-
-// knownFS returns the file system of a database.
-func (s *Store) knownFS(db string) vfs.FS {
-	if s.room == nil {
-		return s.fs
-	}
-	return diskfs.NewKnownFS(s.fs, s.fs.PathJoin(s.dir, knownPrefix+db), s.noted[db])
+	return s.checkPositions(o)
 }
 
 // openDB opens a database. Pebble repeats failed background work without end, and opening waits for
@@ -304,6 +311,9 @@ func (s *Store) Close() error {
 		if db != nil {
 			errs = append(errs, db.Close())
 		}
+	}
+	for _, n := range s.synced {
+		errs = append(errs, n.Close())
 	}
 	if s.room != nil && s.Groups != nil && s.Broken() == nil && errors.Join(errs...) == nil {
 		// Only a help for opening: without it nothing is compared.

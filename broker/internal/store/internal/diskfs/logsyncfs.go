@@ -16,6 +16,7 @@ const (
 	walHeader     = 19
 	walLengthAt   = 4
 	walTypeAt     = 6
+	walNumberAt   = 7
 	walSyncedAt   = 11
 	walFirstType  = 9 // 9 to 12: whole records, and their first, middle and last parts
 	walLastType   = 12
@@ -47,7 +48,7 @@ func (fs LogSyncFS) ReuseForWrite(old, name string, c vfs.DiskWriteCategory) (vf
 func (fs LogSyncFS) Unwrap() vfs.FS { return fs.FS }
 
 func wrapLog(name string, f vfs.File, err error) (vfs.File, error) {
-	if err != nil || !strings.HasSuffix(name, ".log") {
+	if err != nil || !strings.HasSuffix(name, logSuffix) {
 		return f, err
 	}
 	return &syncedLog{File: f}, nil

@@ -28,6 +28,10 @@ import "encoding/binary"
 //	l group(4) topic(4) queue(2) offset(8)  a lease
 //	b group(4) topic(4) queue(2) length(1) message group, offset(8)  the lease of a spilled message
 //	p group(4) topic(4) queue(2) offset(8)  why the message group of the message is parked
+//
+// Key of both databases:
+//
+//	o                                       the position of the other database when this one was written
 const (
 	PrefixMessage    = 'm'
 	PrefixTopic      = 't'
@@ -44,6 +48,7 @@ const (
 	PrefixLease      = 'l'
 	PrefixSpilled    = 'b'
 	PrefixParked     = 'p'
+	PrefixOther      = 'o'
 
 	PrefixSubscription  = 's'
 	PrefixDelayedStored = 'r'

@@ -1,0 +1,255 @@
+package diskfs
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"hash/crc32"
+	"io/fs"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+const (
+	// syncedSlot is the size of one of the two slots in the file of SyncedNotes: a page, so that a
+	// power failure within a write of one slot leaves the other one whole.
+	syncedSlot = 4 << 10
+	// numberEntry is the entry of a slot that has its number. The slot with the higher number counts.
+	numberEntry = "number"
+)
+
+// SyncedNotes has how many bytes of each log and manifest of a database are on disk, in a file of
+// its own. Each fsync of a log updates the file without an fsync of the file. The file is therefore
+// never ahead of the disk. It survives the end of the process, and can lag after a power failure.
+//
+// A log is removed, created again or used again only after its entry was removed from the disk, and
+// it gets an entry after its name is on disk. So each file with an entry exists and has at least the
+// bytes of its entry.
+type SyncedNotes struct {
+	logger *slog.Logger
+	path   string
+
+	mu     sync.Mutex // held over writing the file, which the one writer of a log waits for anyway
+	file   vfs.File
+	number uint64
+	files  []SyncedFile // the oldest first
+	buf    []byte
+	used   [2]int // of each slot
+	failed bool   // the last write failed, which was logged
+}
+
+// A SyncedFile is how many bytes of a file of a database are on disk.
+type SyncedFile struct {
+	Name  string
+	Bytes int64
+}
+
+// ReadSynced reads the file of a SyncedNotes. It returns nothing if there is none, or if no slot of
+// it is whole, as after a power failure.
+func ReadSynced(vfs vfs.FS, path string) (files []SyncedFile, number uint64, err error) {
+	text, err := ReadFile(vfs, path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, 0, nil
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	for slot := range slices.Chunk(text, syncedSlot) {
+		if fs, n := parseSynced(slot); n > number {
+			files, number = fs, n
+		}
+	}
+	return files, number, nil
+}
+
+// parseSynced returns the content of a slot, and 0 if the slot is not whole.
+func parseSynced(slot []byte) (files []SyncedFile, number uint64) {
+	lines, ok := ParseSums([]byte(strings.TrimRight(string(slot), "\x00")))
+	if !ok {
+		return nil, 0
+	}
+	for name, text := range lines {
+		n, err := strconv.ParseUint(text, 10, 63)
+		switch {
+		case err != nil:
+			return nil, 0
+		case name == numberEntry:
+			number = n
+		default:
+			files = append(files, SyncedFile{name, int64(n)})
+		}
+	}
+	slices.SortFunc(files, func(a, b SyncedFile) int { return strings.Compare(a.Name, b.Name) })
+	return files, number
+}
+
+// appendSynced appends the content of a slot to an empty buffer. Entries that have no space are
+// left out, the oldest first.
+func appendSynced(b []byte, files []SyncedFile, number uint64) []byte {
+	for {
+		b = append(append(b[:0], numberEntry...), ' ')
+		b = append(strconv.AppendUint(b, number, 10), '\n')
+		for _, f := range files {
+			b = append(append(b, f.Name...), ' ')
+			b = append(strconv.AppendInt(b, f.Bytes, 10), '\n')
+		}
+		if len(b)+len("01234567\n") < syncedSlot { // a zero follows
+			sum := binary.BigEndian.AppendUint32(nil, crc32.Checksum(b, Castagnoli))
+			return append(hex.AppendEncode(b, sum), '\n')
+		}
+		files = files[1:]
+	}
+}
+
+// OpenSynced creates the file of a database's notes and returns them. files and number are the
+// results of ReadSynced. The caller has to call Close.
+func OpenSynced(fs vfs.FS, path string, files []SyncedFile, number uint64, logger *slog.Logger) (*SyncedNotes, error) {
+	n := &SyncedNotes{logger: logger, path: path, files: files, number: number + 1, buf: make([]byte, syncedSlot)}
+	slot := n.slot()
+	n.used = [2]int{syncedSlot, syncedSlot}
+	if err := WriteFile(fs, path, append(slices.Clone(slot), slot...)); err != nil {
+		return nil, err
+	}
+	var err error
+	n.file, err = fs.OpenReadWrite(path, vfs.WriteCategoryUnspecified)
+	return n, err
+}
+
+// Close closes the file.
+func (n *SyncedNotes) Close() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.file.Close()
+}
+
+// slot returns the content of a slot. mu is held.
+func (n *SyncedNotes) slot() []byte {
+	n.buf = appendSynced(n.buf, n.files, n.number)
+	used := len(n.buf)
+	n.buf = n.buf[:syncedSlot]
+	clear(n.buf[used:])
+	return n.buf
+}
+
+// synced notes that so many bytes of a file are on disk. A failure is logged: the entry then lags.
+func (n *SyncedNotes) synced(name string, bytes int64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	i := slices.IndexFunc(n.files, func(f SyncedFile) bool { return f.Name == name })
+	if i < 0 {
+		i = len(n.files)
+		n.files = append(n.files, SyncedFile{Name: name})
+	}
+	n.files[i].Bytes = bytes
+	err := n.write()
+	if err != nil && !n.failed {
+		n.logger.Warn("the length of a log was not recorded; after a crash a truncated log may not be found", "file", n.path, "error", err)
+	}
+	n.failed = err != nil
+}
+
+// write writes the next slot. mu is held.
+func (n *SyncedNotes) write() error {
+	n.number++
+	slot, at := n.slot(), n.number%2
+	used := bytes.IndexByte(slot, 0)
+	end := max(used, n.used[at]) // to the end of the text that is there
+	n.used[at] = used
+	_, err := n.file.WriteAt(slot[:end], int64(at)*syncedSlot)
+	return err
+}
+
+// forget removes the entry of a file from the disk, before the file is removed or used again.
+func (n *SyncedNotes) forget(name string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	i := slices.IndexFunc(n.files, func(f SyncedFile) bool { return f.Name == name })
+	if i < 0 {
+		return nil
+	}
+	n.files = slices.Delete(n.files, i, i+1)
+	// Both slots: a power failure may leave either.
+	return errors.Join(n.write(), n.write(), n.file.Sync())
+}
+
+// SyncedFS notes how many bytes of each log and manifest are on disk.
+type SyncedFS struct {
+	vfs.FS
+	Notes *SyncedNotes
+}
+
+// Create implements vfs.FS.
+func (fs SyncedFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	if err := fs.Notes.forget(fs.PathBase(name)); err != nil {
+		return nil, err
+	}
+	f, err := fs.FS.Create(name, c)
+	return fs.wrap(name, f, err)
+}
+
+// ReuseForWrite implements vfs.FS.
+func (fs SyncedFS) ReuseForWrite(old, name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	if err := fs.Notes.forget(fs.PathBase(old)); err != nil {
+		return nil, err
+	}
+	f, err := fs.FS.ReuseForWrite(old, name, c)
+	return fs.wrap(name, f, err)
+}
+
+// Remove implements vfs.FS.
+func (fs SyncedFS) Remove(name string) error {
+	if err := fs.Notes.forget(fs.PathBase(name)); err != nil {
+		return err
+	}
+	return fs.FS.Remove(name)
+}
+
+// Unwrap implements vfs.FS.
+func (fs SyncedFS) Unwrap() vfs.FS { return fs.FS }
+
+func (fs SyncedFS) wrap(name string, f vfs.File, err error) (vfs.File, error) {
+	base := fs.PathBase(name)
+	if err != nil || !strings.HasSuffix(base, logSuffix) && !strings.HasPrefix(base, ManifestPrefix) {
+		return f, err
+	}
+	return &notedFile{File: f, fs: fs, path: name}, nil
+}
+
+// A notedFile is a log or manifest that is being written, by one goroutine at a time.
+type notedFile struct {
+	vfs.File
+	fs      SyncedFS
+	path    string
+	written int64
+	named   bool // its name is on disk
+}
+
+// Write implements vfs.File.
+func (f *notedFile) Write(p []byte) (int, error) {
+	n, err := f.File.Write(p)
+	f.written += int64(n)
+	return n, err
+}
+
+// Sync implements vfs.File.
+func (f *notedFile) Sync() error { return f.noted(f.File.Sync()) }
+
+// SyncData implements vfs.File.
+func (f *notedFile) SyncData() error { return f.noted(f.File.SyncData()) }
+
+func (f *notedFile) noted(err error) error {
+	if err == nil && !f.named { // Pebble syncs the directory of a manifest later
+		err = SyncDir(f.fs.FS, f.fs.PathDir(f.path))
+		f.named = err == nil
+	}
+	if err == nil {
+		f.fs.Notes.synced(f.fs.PathBase(f.path), f.written)
+	}
+	return err
+}
