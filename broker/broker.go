@@ -66,9 +66,9 @@ type Options struct {
 	// operating system's cache of files. Default: 4 MiB, or 1 MiB without Dir.
 	CacheBytes int64
 
-	// AcceptDataLoss opens a directory in which acknowledged data is missing, for example because a
-	// log was truncated or a database replaced by an older copy. The broker logs what is missing and
-	// continues without it. False means that Open fails and changes no stored data.
+	// AcceptDataLoss opens a directory in which acknowledged data is missing, for example because
+	// a log was truncated or a database was replaced by an older copy. The broker logs the missing
+	// files and continues without them. False means that Open fails.
 	AcceptDataLoss bool
 
 	fs       vfs.FS // of tests, as is memTable: store.Options.MemTableBytes

@@ -44,13 +44,15 @@ type Log struct {
 	freed    chan struct{} // size 1: Room may find some
 
 	mu       sync.Mutex
-	changed  sync.Cond     // of mu: something that run waits for has changed
+	changed  sync.Cond     // of mu: something that run or pause waits for has changed
 	next     *PendingWrite // guarded by mu, as is all below; nil after close
 	buffer   int64         // bytes to give a new batch without a buffer: about the largest batch lately
 	syncing  int           // batches that wait for their fsync
 	unsynced bool          // a batch was written without an fsync, and none began since
 	lazily   *time.Timer   // requests that fsync; nil: none is needed, or there was never one
 	closing  bool
+	writing  bool // run has a batch that is not written
+	paused   bool // run takes no batch
 
 	syncs chan *PendingWrite // batches that wait for their fsync, in order
 	done  chan struct{}      // closed when both goroutines have ended
@@ -147,7 +149,7 @@ func (l *Log) add(write func(*Batch), after func(error), lazy bool) *PendingWrit
 	w.added = true
 	w.lazy = w.lazy || lazy
 	w.sync = w.sync || !lazy
-	l.changed.Signal()
+	l.changed.Broadcast()
 	return w
 }
 
@@ -166,7 +168,7 @@ func (l *Log) synced(w *PendingWrite) *PendingWrite {
 		w.added = true
 	}
 	w.sync = true
-	l.changed.Signal()
+	l.changed.Broadcast()
 	return w
 }
 
@@ -176,6 +178,7 @@ func (l *Log) run() {
 		w, last := l.take()
 		if w != nil {
 			l.write(w)
+			l.wrote()
 		}
 		if last {
 			return
@@ -187,10 +190,11 @@ func (l *Log) run() {
 func (l *Log) take() (w *PendingWrite, last bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for !l.closing && (!l.next.added || l.syncing > 0 && !l.next.lazy) {
+	for l.paused || !l.closing && (!l.next.added || l.syncing > 0 && !l.next.lazy) {
 		l.changed.Wait()
 	}
 	w = l.next
+	l.writing = true
 	if l.next = l.newWrite(); l.closing {
 		l.next = nil
 		w.sync = true
@@ -202,6 +206,32 @@ func (l *Log) take() (w *PendingWrite, last bool) {
 		l.needSync(true)
 	}
 	return w, l.closing
+}
+
+// wrote notes that the batch of take is written.
+func (l *Log) wrote() {
+	l.mu.Lock()
+	l.writing = false
+	l.mu.Unlock()
+	l.changed.Broadcast()
+}
+
+// pause returns when no batch is being written or synced, and lets none begin before resume. Only
+// one caller at a time may pause a Log.
+func (l *Log) pause() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for l.paused = true; l.writing || l.syncing > 0; {
+		l.changed.Wait()
+	}
+}
+
+// resume ends a pause.
+func (l *Log) resume() {
+	l.mu.Lock()
+	l.paused = false
+	l.mu.Unlock()
+	l.changed.Broadcast()
 }
 
 // needSync notes whether batches are written that no fsync follows, and has one follow. mu is
@@ -273,7 +303,7 @@ func (l *Log) sync() {
 		l.mu.Lock()
 		l.syncing--
 		l.mu.Unlock()
-		l.changed.Signal()
+		l.changed.Broadcast()
 	}
 }
 
@@ -299,7 +329,7 @@ func (l *Log) close() bool {
 	l.mu.Lock()
 	l.closing = true
 	l.mu.Unlock()
-	l.changed.Signal()
+	l.changed.Broadcast()
 	select {
 	case <-l.done:
 		return true

@@ -89,6 +89,7 @@ type Store struct {
 	room      *diskfs.FullFS       // fs; nil in memory
 	noted     map[string][2]string // by database: its manifest and the record of it, while the store is opened
 	synced    []*diskfs.SyncedNotes
+	values    *diskfs.ValueNotes // nil in memory
 	dir       string
 }
 
@@ -144,10 +145,13 @@ func (s *Store) openAll(o Options) (err error) {
 		if id, known, err = s.checkIdentity(); err != nil {
 			return err
 		}
+		if err := s.damage.Read(); err != nil {
+			return err
+		}
 		if synced, err = s.checkSynced(o); err != nil {
 			return err
 		}
-		if err := errors.Join(s.removeClean(), s.damage.Read()); err != nil {
+		if err := s.removeClean(); err != nil {
 			return err
 		}
 	}
@@ -217,7 +221,7 @@ func (s *Store) openDB(dir string, o *pebble.Options) (*pebble.DB, error) {
 func (s *Store) options(cache *pebble.Cache, memTable uint64, fs vfs.FS) *pebble.Options {
 	o := &pebble.Options{
 		Cache:  cache,
-		FS:     &diskfs.PausingFS{FS: diskfs.MarkerFS{FS: diskfs.BlobFS{FS: fs, Found: s.damage.Found}}, Broken: s.Broken, Damaged: s.damage.Recent},
+		FS:     &diskfs.PausingFS{FS: diskfs.MarkerFS{FS: diskfs.BlobFS{FS: fs, Found: s.damage.Found, Notes: s.values}}, Broken: s.Broken, Damaged: s.damage.Recent},
 		Logger: pebbleLogger{s},
 		// Pebble tries a failed flush again for ever; the writes behind it would wait as long.
 		EventListener:         &pebble.EventListener{BackgroundError: s.background, DataCorruption: s.damaged},

@@ -46,7 +46,8 @@ type syncedFiles struct {
 	number uint64
 }
 
-// checkSynced compares the logs of both databases with their record, before anything is changed.
+// checkSynced compares the logs of both databases, and the files of values, with their records,
+// before anything is changed.
 func (s *Store) checkSynced(o Options) (map[string]syncedFiles, error) {
 	known := map[string]syncedFiles{}
 	var lost []error
@@ -65,10 +66,36 @@ func (s *Store) checkSynced(o Options) (map[string]syncedFiles, error) {
 		}
 		known[db] = syncedFiles{files, number}
 	}
+	notes, values, err := diskfs.ReadValues(s.fs, s.fs.PathJoin(s.dir, diskfs.ValuesFile), s.fs.PathJoin(s.dir, messagesDir))
+	if err != nil {
+		return nil, err
+	}
+	s.values = notes
+	for _, f := range values {
+		lost = append(lost, f)
+	}
 	if lost == nil {
 		return known, nil
 	}
-	return known, s.accept(o, &Lost{errors.Join(lost...)})
+	if err := s.accept(o, &Lost{errors.Join(lost...)}); err != nil {
+		return nil, err
+	}
+	for _, f := range values {
+		if err := s.replaceValues(f); err != nil {
+			return nil, err
+		}
+	}
+	return known, nil
+}
+
+// replaceValues lets the store be opened without a file of values. An empty file has its place:
+// Pebble reports a file without a footer as corrupt, and panics if there is none.
+func (s *Store) replaceValues(f *diskfs.Shortened) error {
+	s.damage.Found(f.Path, f)
+	if err := diskfs.WriteFile(s.fs, f.Path, nil); err != nil {
+		return err
+	}
+	return s.values.Lose(f.Path)
 }
 
 // databaseFS returns the file system of a database.
@@ -81,8 +108,9 @@ func (s *Store) databaseFS(db string, known syncedFiles) (vfs.FS, error) {
 		return nil, err
 	}
 	s.synced = append(s.synced, notes)
-	fs := diskfs.NewKnownFS(s.fs, s.fs.PathJoin(s.dir, knownPrefix+db), s.noted[db])
-	return diskfs.LogSyncFS{FS: diskfs.SyncedFS{FS: fs, Notes: notes}}, nil
+	dir := s.fs.PathJoin(s.dir, db)
+	fs := diskfs.NewKnownFS(s.fs, dir, s.fs.PathJoin(s.dir, knownPrefix+db), s.noted[db])
+	return diskfs.LogSyncFS{FS: diskfs.SyncedFS{FS: fs, Dir: dir, Notes: notes}}, nil
 }
 
 // checkPositions compares each database with the position that the other one has of it, and has

@@ -21,6 +21,26 @@ import (
 type BlobFS struct {
 	vfs.FS
 	Found func(file string, err error) // called with each corruption
+	Notes *ValueNotes                  // nil: a replaced file is not found
+}
+
+// Create implements vfs.FS.
+func (b BlobFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := b.FS.Create(name, c)
+	if err != nil || !b.Notes.has(name) {
+		return f, err
+	}
+	return &newValues{File: f, notes: b.Notes, path: name}, nil
+}
+
+// Remove implements vfs.FS.
+func (b BlobFS) Remove(name string) error {
+	if b.Notes.has(name) {
+		if err := b.Notes.remove(name); err != nil {
+			return err
+		}
+	}
+	return b.FS.Remove(name)
 }
 
 // Open implements vfs.FS.
@@ -36,7 +56,13 @@ func (b BlobFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
 	case err != nil:
 		return nil, err
 	}
-	size, err := checkBlobFooter(f)
+	var size int64
+	if b.Notes.has(name) {
+		err = b.Notes.check(name, f)
+	}
+	if err == nil {
+		size, err = checkBlobFooter(f)
+	}
 	if err != nil {
 		if IsDamage(err) {
 			b.Found(name, err)

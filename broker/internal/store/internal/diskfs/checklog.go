@@ -22,17 +22,21 @@ const (
 	walShortFirstType = 5
 )
 
-// A Shortened is the error of a log or manifest of which less is on disk than was.
+// A Shortened is the error of a file of which less is on disk than was, or something else.
 type Shortened struct {
 	Path        string
 	Left, Known int64 // bytes: the readable ones from its beginning, and those that were on disk
 	Missing     bool  // the whole file
+	Replaced    bool  // by a file of Left bytes
 }
 
 // Error implements error.
 func (s *Shortened) Error() string {
 	if s.Missing {
 		return fmt.Sprintf("%s is missing: %d bytes of it were on disk, so acknowledged data is lost", s.Path, s.Known)
+	}
+	if s.Replaced {
+		return fmt.Sprintf("%s has %d bytes instead of %d: it was truncated or replaced, so acknowledged messages are lost", s.Path, s.Left, s.Known)
 	}
 	return fmt.Sprintf("%s is truncated or corrupt after %d bytes, but %d bytes of it were on disk, so acknowledged data is lost", s.Path, s.Left, s.Known)
 }

@@ -16,6 +16,7 @@ const ManifestPrefix = "MANIFEST-"
 // manifest.
 type KnownFS struct {
 	vfs.FS
+	dir  string // of the database
 	path string // of the file that has sums
 
 	mu    sync.Mutex // held over writing that file, which Pebble's one writer of a manifest waits for anyway
@@ -23,10 +24,10 @@ type KnownFS struct {
 	sums  map[string]string
 }
 
-// NewKnownFS returns a KnownFS; noted is the line of the manifest that a marker names, if there is
-// one.
-func NewKnownFS(fs vfs.FS, path string, noted [2]string) *KnownFS {
-	k := &KnownFS{FS: fs, path: path, sums: map[string]string{}}
+// NewKnownFS returns a KnownFS of the database in a directory. noted is the line of the manifest
+// that a marker names, if there is one.
+func NewKnownFS(fs vfs.FS, dir, path string, noted [2]string) *KnownFS {
+	k := &KnownFS{FS: fs, dir: dir, path: path, sums: map[string]string{}}
 	if manifest, line := noted[0], noted[1]; line != "" {
 		k.order, k.sums[manifest] = []string{manifest}, line
 	}
@@ -36,7 +37,7 @@ func NewKnownFS(fs vfs.FS, path string, noted [2]string) *KnownFS {
 // Create implements vfs.FS.
 func (k *KnownFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	f, err := k.FS.Create(name, c)
-	if base := k.PathBase(name); err == nil && strings.HasPrefix(base, ManifestPrefix) {
+	if base := k.PathBase(name); err == nil && k.PathDir(name) == k.dir && strings.HasPrefix(base, ManifestPrefix) {
 		return &manifestFile{File: f, fs: k, name: base}, nil
 	}
 	return f, err

@@ -20,7 +20,8 @@ const (
 	// syncedSlot is the size of one of the two slots in the file of SyncedNotes: a page, so that a
 	// power failure within a write of one slot leaves the other one whole.
 	syncedSlot = 4 << 10
-	// numberEntry is the entry of a slot that has its number. The slot with the higher number counts.
+	// numberEntry is the entry of a slot that has its number. The slot with the higher number
+	// counts.
 	numberEntry = "number"
 )
 
@@ -29,8 +30,8 @@ const (
 // never ahead of the disk. It survives the end of the process, and can lag after a power failure.
 //
 // A log is removed, created again or used again only after its entry was removed from the disk, and
-// it gets an entry after its name is on disk. So each file with an entry exists and has at least the
-// bytes of its entry.
+// it gets an entry after its name is on disk. So each file with an entry exists and has at least
+// the bytes of its entry.
 type SyncedNotes struct {
 	logger *slog.Logger
 	path   string
@@ -178,15 +179,23 @@ func (n *SyncedNotes) forget(name string) error {
 	return errors.Join(n.write(), n.write(), n.file.Sync())
 }
 
-// SyncedFS notes how many bytes of each log and manifest are on disk.
+// SyncedFS notes how many bytes of each log and manifest in a directory are on disk.
 type SyncedFS struct {
 	vfs.FS
+	Dir   string
 	Notes *SyncedNotes
+}
+
+func (fs SyncedFS) forget(name string) error {
+	if fs.PathDir(name) != fs.Dir { // of a snapshot
+		return nil
+	}
+	return fs.Notes.forget(fs.PathBase(name))
 }
 
 // Create implements vfs.FS.
 func (fs SyncedFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	if err := fs.Notes.forget(fs.PathBase(name)); err != nil {
+	if err := fs.forget(name); err != nil {
 		return nil, err
 	}
 	f, err := fs.FS.Create(name, c)
@@ -195,7 +204,7 @@ func (fs SyncedFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error
 
 // ReuseForWrite implements vfs.FS.
 func (fs SyncedFS) ReuseForWrite(old, name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	if err := fs.Notes.forget(fs.PathBase(old)); err != nil {
+	if err := fs.forget(old); err != nil {
 		return nil, err
 	}
 	f, err := fs.FS.ReuseForWrite(old, name, c)
@@ -204,7 +213,7 @@ func (fs SyncedFS) ReuseForWrite(old, name string, c vfs.DiskWriteCategory) (vfs
 
 // Remove implements vfs.FS.
 func (fs SyncedFS) Remove(name string) error {
-	if err := fs.Notes.forget(fs.PathBase(name)); err != nil {
+	if err := fs.forget(name); err != nil {
 		return err
 	}
 	return fs.FS.Remove(name)
@@ -215,7 +224,7 @@ func (fs SyncedFS) Unwrap() vfs.FS { return fs.FS }
 
 func (fs SyncedFS) wrap(name string, f vfs.File, err error) (vfs.File, error) {
 	base := fs.PathBase(name)
-	if err != nil || !strings.HasSuffix(base, logSuffix) && !strings.HasPrefix(base, ManifestPrefix) {
+	if err != nil || fs.PathDir(name) != fs.Dir || !strings.HasSuffix(base, logSuffix) && !strings.HasPrefix(base, ManifestPrefix) {
 		return f, err
 	}
 	return &notedFile{File: f, fs: fs, path: name}, nil
