@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"runtime/debug"
 	"sync/atomic"
 	"time"
 
@@ -74,6 +75,7 @@ type Options struct {
 	fs       vfs.FS // of tests, as is memTable: store.Options.MemTableBytes
 	memTable uint64
 	maxHeld  int64 // likewise: consume.Config.MaxHeld
+	memory   int64 // likewise: the memory of the process, in bytes; 0 for the limit of Go
 }
 
 // The defaults of Options.
@@ -98,6 +100,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.MaxAutoGroups == 0 {
 		o.MaxAutoGroups = DefaultMaxAutoGroups
+	}
+	if o.memory == 0 {
+		o.memory = debug.SetMemoryLimit(-1)
 	}
 	o.Transaction = o.Transaction.WithDefaults()
 	return o

@@ -57,7 +57,8 @@ func (b *Broker) openComponents() {
 	b.env = &subscription.Env{
 		Store: b.store, Logger: b.logger, Reads: subscription.NewReads(), Endpoint: b.name, Host: b.host,
 		MaxInvisible: b.opts.MaxInvisibleDuration, MaxHeld: b.opts.maxHeld, LastHeartbeat: b.owners.Last,
-		Life: b.life, Begin: b.begin, End: b.end, CarryOut: b.carryOut, Depart: b.depart, AwaitParked: b.letters.AwaitParked,
+		Leases: subscription.NewLeases(b.opts.memory),
+		Life:   b.life, Begin: b.begin, End: b.end, CarryOut: b.carryOut, Depart: b.depart, AwaitParked: b.letters.AwaitParked,
 		CountCold: b.limits.CountCold, Damaged: b.countDamaged, Lateness: &b.counters.lateness,
 	}
 	b.catalog = catalog.New(catalog.Config{

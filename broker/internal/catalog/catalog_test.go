@@ -65,7 +65,8 @@ func open(t *testing.T, fs vfs.FS) (c *Catalog, closeStore func()) {
 		}),
 		Letters: letters.New(letters.Config{Store: st, Directory: d, Logger: logger, Life: life, Delayed: delayed}),
 		Env: &subscription.Env{
-			Store: st, Logger: logger, Reads: subscription.NewReads(), MaxInvisible: time.Hour, LastHeartbeat: owners.Last,
+			Leases: subscription.NewLeases(1 << 30),
+			Store:  st, Logger: logger, Reads: subscription.NewReads(), MaxInvisible: time.Hour, LastHeartbeat: owners.Last,
 			Life: life, Begin: begin, End: done, CarryOut: carryOut, Lateness: &lateness,
 		},
 		Transaction: &times, MaxAutoGroups: 1, Life: life, Begin: begin, End: done,

@@ -91,7 +91,7 @@ func (c *Catalog) recoverSettings() (topics map[uint32]*topic.Topic, groups map[
 func (c *Catalog) recoverProgress(topics map[uint32]*topic.Topic, groups map[uint32]*topic.Group) error {
 	r := restoration{
 		Catalog: c, topicsByID: topics, groupsByID: groups,
-		subs: map[[2]uint32]*subscription.Subscription{}, orphans: map[[2]uint32]bool{}, lost: topic.LostEnds{},
+		subs: map[[2]uint32]*subscription.Subscription{}, orphans: map[[2]uint32]bool{}, lost: topic.LostEnds{}, texts: map[string]string{},
 	}
 	// Leases come after the cursors, and the records of parked and spilled messages after the
 	// leases.
@@ -120,6 +120,8 @@ type restoration struct {
 	// orphans are pairs of group and topic with records, whose value is true if the group or the
 	// topic does not exist. A power failure during a deletion leaves such records.
 	orphans map[[2]uint32]bool
+
+	texts map[string]string // owners and message groups of leases, each once
 
 	strays []func(*store.Batch) // remove records of messages that the group does not have any more
 }

@@ -95,11 +95,21 @@ func (r *restoration) lease(s *subscription.Subscription, p store.Place, l store
 		})
 		return
 	}
+	l.Owner, l.Group = r.once(l.Owner), r.once(l.Group)
 	fifo := s.Group().Settings().FIFO
 	s.Update(func(to *consume.Progress) { to.RestoreLease(int(p.Queue), p.Offset, l, fifo) })
 	if l.Owner != "" {
 		r.config.Owners.Own(l.Owner, now) // the client has a minute to reconnect
 	}
+}
+
+// once returns one copy of equal texts: clients and message groups have many leases.
+func (r *restoration) once(text string) string {
+	if have, ok := r.texts[text]; ok {
+		return have
+	}
+	r.texts[text] = text
+	return text
 }
 
 // parked restores the reasons of parked messages.

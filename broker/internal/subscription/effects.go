@@ -21,6 +21,7 @@ type effects struct {
 // held, so the writes are in the order of the changes.
 func (s *Subscription) apply(now time.Time) (out effects) {
 	e := s.progress.Effects()
+	s.countLeases()
 	s.Done(topic.Amount(e.Done), e.LeasedBytes)
 	if e.Drained != (consume.Amount{}) {
 		s.Drain(topic.Amount(e.Drained), now)

@@ -23,6 +23,7 @@ type Env struct {
 
 	MaxInvisible time.Duration // bound of a delivery with all changes of its invisible duration
 	MaxHeld      int64         // consume.Config.MaxHeld
+	Leases       *Leases
 
 	// LastHeartbeat is consume.Config.LastHeartbeat. It can be called under the lock.
 	LastHeartbeat func(owner string) (time.Time, bool)

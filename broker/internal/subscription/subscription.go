@@ -37,6 +37,7 @@ type Subscription struct {
 	receiving map[string]*repeatable      // receives under way, by attempt ID
 	leaving   map[*consume.Lease]*Leaving // departures under way
 	fetching  bool                        // fetchSpilled runs
+	leases    int64                       // that Env.Leases counts
 
 	redelivered int64
 	attempts    [len(AttemptBounds) + 1]int64

@@ -46,7 +46,7 @@ func newFixture(t *testing.T) *fixture {
 	})
 	f := &fixture{t: t}
 	lateness := histogram.Durations()
-	f.Env = Env{
+	f.Env = Env{Leases: NewLeases(1 << 30),
 		Store: st, Logger: logger, Reads: NewReads(), MaxInvisible: time.Hour, Life: life, Lateness: &lateness,
 		LastHeartbeat: func(string) (time.Time, bool) { return time.Time{}, false },
 		Begin:         func() bool { return true }, End: func() {},

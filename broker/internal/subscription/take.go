@@ -32,6 +32,13 @@ func (s *Subscription) take(p *Request) (grants []consume.Grant, write *store.Pe
 		if !ok {
 			break
 		}
+		if rejected := s.env.Leases.rejected(); rejected != nil {
+			s.progress.Unclaim(&r, claim.Queue)
+			if len(r.Grants) == 0 {
+				err = rejected
+			}
+			break
+		}
 		var more *store.PendingWrite
 		var end bool
 		if more, end, err = s.takeNew(p, &r, claim); more != nil {
