@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/tidegate/tidegate"
@@ -28,7 +29,7 @@ func (b *Broker) snapshot(ctx context.Context, dir string) error {
 	}
 	defer end()
 	if b.opts.Dir == "" {
-		return &tidegate.Error{Code: tidegate.CodeBadRequest, Err: fmt.Errorf("the broker is in memory; a snapshot needs Options.Dir")}
+		return &tidegate.Error{Code: tidegate.CodeBadRequest, Err: errors.New("the broker is in memory; a snapshot needs a data directory")}
 	}
 	if err := b.catalog.LockAdmin(ctx); err != nil {
 		return err

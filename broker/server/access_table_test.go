@@ -62,6 +62,7 @@ var routeTable = []struct{ route, own, foreign string }{
 	{"POST /v1/groups/{group}/dead-letters/redrive", "a", "a"}, // it sends to whatever topics they came from
 	{"GET /v1/throttle", theServers, theServers},
 	{"PUT /v1/throttle", "a", "a"},
+	{"POST /v1/snapshot", "a", "a"},
 	{"GET /v1/address-settings", theServers, theServers},
 	{"GET /v1/address-settings/{match}", theServers, theServers},
 	{"PUT /v1/address-settings/{match}", "a", "a"},

@@ -75,6 +75,7 @@
 //	PUT, GET, DELETE /v1/address-settings/{match}      broker.AddressSettings; GET /v1/address-settings lists all
 //	GET /v1/topics/{topic}/address-settings            the address settings in effect for a topic
 //	PUT, GET /v1/throttle                              broker.Limits, and which of them reject sends now
+//	POST /v1/snapshot                                  a consistent copy of the data directory, below Options.SnapshotDir
 //	GET /healthz                                       the process responds
 //	GET /readyz                                        the store works, and the server accepts requests; a throttle or a full disk is no error
 //	GET /metrics                                       metrics for Prometheus; see broker/server/monitoring

@@ -86,6 +86,11 @@ type Options struct {
 	// those of a reverse proxy on this machine. Nil means none.
 	HTTPHosts []string
 
+	// SnapshotDir is the directory in which POST /v1/snapshot creates a directory for each snapshot
+	// ([broker.Broker.Snapshot]). It must be on the file system of the data. Empty means that the
+	// request is rejected.
+	SnapshotDir string
+
 	// HandshakeTimeout is the time after which the server closes a new connection that has not
 	// begun HTTP/2. Default: DefaultHandshakeTimeout.
 	HandshakeTimeout time.Duration

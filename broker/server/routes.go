@@ -68,7 +68,7 @@ func (rt route) pattern() string { return strings.TrimSpace(rt.method + " " + rt
 
 // routes returns all that there is over HTTP.
 func (s *Server) routes() []route {
-	admin := admin.New(s.b, s.gate)
+	admin := admin.New(s.b, s.gate, s.o.SnapshotDir)
 	data := &messages.Handlers{
 		Engine: s.b, Gate: s.gate, Life: s.life, Bodies: s.bodies, MaxBody: s.maxBody,
 		MaxLongPolling: s.o.MaxLongPolling, IdleTimeout: idleTimeout,
@@ -99,6 +99,7 @@ func (s *Server) routes() []route {
 		{"deleteGroup", "DELETE", "/v1/groups/{group}", http.StatusNoContent, noInput, admin.DeleteGroup},
 		{"getThrottle", "GET", "/v1/throttle", http.StatusOK, noInput, admin.GetThrottle},
 		{"putThrottle", "PUT", "/v1/throttle", http.StatusOK, bodyInput, admin.PutThrottle},
+		{"postSnapshot", "POST", "/v1/snapshot", http.StatusCreated, noInput, admin.PostSnapshot},
 		{"listAddressSettings", "GET", "/v1/address-settings", http.StatusOK, noInput, admin.ListAddressSettings},
 		{"getAddressSettings", "GET", "/v1/address-settings/{match}", http.StatusOK, noInput, admin.GetAddressSettings},
 		{"putAddressSettings", "PUT", "/v1/address-settings/{match}", http.StatusOK, bodyInput, admin.PutAddressSettings},

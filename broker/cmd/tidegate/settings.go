@@ -104,6 +104,7 @@ func (s *settings) table() []setting {
 		{"grpc", &s.grpc, restart, "`address` for clients (gRPC, with TLS or without); port 0 for a free one"},
 		{"http", &s.http, restart, "`address` for messages and administration (HTTP); port 0 for a free one"},
 		{"data", &b.Dir, restart, "`directory` with all data; without it the broker keeps everything in memory"},
+		{"snapshot_dir", &s.server.SnapshotDir, restart, "`directory` for snapshots of the data (POST /v1/snapshot), on the file system of --data"},
 		{"advertise", &s.server.Advertise, restart, "`host:port` that the broker sends to clients as its address (default: the address that the client used)"},
 		{"http_hosts", &s.server.HTTPHosts, restart, "`name` of a host, without port, in HTTP requests from a reverse proxy on this machine (IP addresses, localhost and the host of --advertise are always accepted); can be repeated, or a list with commas"},
 		{"topic", &s.topics, live, "`name` of a topic to create at the start, or name:TYPE with the type NORMAL, FIFO, DELAY or TRANSACTION; can be repeated, or a list with commas"},

@@ -32,15 +32,18 @@ type Engine interface {
 	RedriveParked(ctx context.Context, group string, sel broker.ParkedSelection) (broker.ParkedRedrive, error)
 	DeadLetters(group string, q broker.DeadLetterQuery) (broker.DeadLetterPage, error)
 	RedriveDeadLetters(ctx context.Context, group string, sel broker.DeadLetterSelection) (broker.DeadLetterRedrive, error)
+	Snapshot(ctx context.Context, dir string) error
 	PurgeDeadLetters(ctx context.Context, group string, sel broker.DeadLetterSelection) (broker.DeadLetterPurge, error)
 }
 
 // Handlers carry out the requests of the administration. Each one is called when the gate has
 // admitted the request. It returns the status and the JSON value of the response, or an error.
 type Handlers struct {
-	engine Engine
-	gate   *gate.Gate
+	engine    Engine
+	gate      *gate.Gate
+	snapshots string
 }
 
 // New returns the handlers of one engine. gate checks the permissions for topics in request bodies.
-func New(e Engine, g *gate.Gate) *Handlers { return &Handlers{e, g} }
+// snapshots is the directory of snapshots; empty means that there are none.
+func New(e Engine, g *gate.Gate, snapshots string) *Handlers { return &Handlers{e, g, snapshots} }

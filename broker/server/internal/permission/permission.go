@@ -124,6 +124,7 @@ var Routes = map[string]func(r *http.Request) []access.Need{
 	"DELETE /v1/groups/{group}/dead-letters":       moveDeadLetters,
 	"GET /v1/throttle":                             onServer(access.Observe),
 	"PUT /v1/throttle":                             onServer(access.Admin),
+	"POST /v1/snapshot":                            onServer(access.Admin),
 	"GET /metrics":                                 onServer(access.Observe),
 	"GET /healthz":                                 nil, // probes of process managers have no keys
 	"GET /readyz":                                  nil,
