@@ -43,6 +43,8 @@ type Lane struct {
 	lost    bool                // the transport returned an avoided lane instead of this one, until it returns this one again
 	pauses  int                 // pauses so far; a request with a smaller number began before the last pause
 	cuts    int                 // reductions of the window so far, likewise
+	begins  int                 // requests so far; each has its own number
+	newest  int                 // largest number of a request that the server has accepted
 
 	recheckAt time.Time // when one of the bound and held units asks for its lane again
 }
@@ -103,7 +105,8 @@ func (l *Lane) begin(r *Request, now time.Time) {
 	l.flying++
 	l.begun = now
 	l.recent = max(r.units, l.recent*3/4)
-	r.pauses, r.cuts = l.pauses, l.cuts
+	l.begins++
+	r.number, r.pauses, r.cuts = l.begins, l.pauses, l.cuts
 	if l.probing {
 		l.probe = r
 	}
@@ -118,6 +121,7 @@ func (l *Lane) requestEnded(r *Request) {
 
 // Succeeded notes that the server accepted a message of r, while r is under way.
 func (l *Lane) Succeeded(r *Request) {
+	l.newest = max(l.newest, r.number)
 	if l.flying >= l.window && l.window < maxWindow && !l.probing {
 		l.window++
 	}
@@ -127,8 +131,13 @@ func (l *Lane) Succeeded(r *Request) {
 }
 
 // TimedOut notes that the server did not respond to r in time. Timeouts of requests that were under
-// way together halve the window once.
-func (l *Lane) TimedOut(r *Request) { l.cut(r) }
+// way together halve the window once. A server that has accepted a request that began after r is
+// not slow: the response to r is lost, and the window remains.
+func (l *Lane) TimedOut(r *Request) {
+	if l.newest <= r.number {
+		l.cut(r)
+	}
+}
 
 func (l *Lane) cut(r *Request) {
 	if r.cuts == l.cuts {

@@ -7,6 +7,32 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
+// The server that accepts a later request is not slow, so a lost response does not halve the window.
+func TestLostResponsesKeepTheWindow(t *testing.T) {
+	now := time.Unix(1000, 0)
+	l := &Lane{Lane: transport.Lane{MaxMessages: 1}, window: FirstWindow}
+	for range 100 {
+		lost, later := &Request{Lane: l}, &Request{Lane: l}
+		l.begin(lost, now)
+		l.begin(later, now)
+		l.Succeeded(later)
+		l.requestEnded(later)
+		l.TimedOut(lost)
+		l.requestEnded(lost)
+	}
+	if l.window != FirstWindow {
+		t.Errorf("a window of %d after lost responses, want %d", l.window, FirstWindow)
+	}
+	earlier, late := &Request{Lane: l}, &Request{Lane: l}
+	l.begin(earlier, now)
+	l.begin(late, now)
+	l.Succeeded(earlier)
+	l.TimedOut(late)
+	if l.window != FirstWindow/2 {
+		t.Errorf("a window of %d after a timeout with no success after it, want %d", l.window, FirstWindow/2)
+	}
+}
+
 // numbered is the owner of a message: its number in the order of the calls of Add.
 type numbered int
 

@@ -19,6 +19,7 @@ type Request struct {
 
 	units   int
 	bytes   int
+	number  int           // in its lane, from 1
 	pauses  int           // of the lane when the request began
 	cuts    int           // likewise
 	share   time.Duration // the smallest share of its messages
