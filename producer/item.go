@@ -30,6 +30,7 @@ type item struct {
 	throttledSince                           time.Time
 	unconnectedSince                         time.Time // start of the first of the last attempts, if they had no connection
 	charged                                  time.Time // a pause of the lane before this time does not count as a further throttle
+	pausedSince                              time.Time // the first pause that it waited for before its first attempt
 	last                                     error
 
 	// The end of the item. The goroutine that ends the item sets gone, once.

@@ -211,9 +211,24 @@ func (o *outcome) endpoint() string {
 	return o.lane
 }
 
+// maxUntried is the time for which pauses do not count for a message without an attempt.
+const maxUntried = 2 * time.Minute
+
+// untried reports whether pauses do not count for the message: it has had no attempt, and nothing
+// else can have the message meanwhile. Only its deadline can end such a message.
+func (it *item) untried(now time.Time, spools bool) bool {
+	if it.attempts > 0 || spools {
+		return false
+	}
+	if it.pausedSince.IsZero() {
+		it.pausedSince = now
+	}
+	return now.Sub(it.pausedSince) < maxUntried
+}
+
 // adapt updates the lane of a request. It returns the waiting messages that the throttled lane
 // ends: a pause that a message waits for counts as a throttled attempt of the message, at the pace
-// of its own backoff. The lock is held.
+// of its own backoff, unless the message is untried. The lock is held.
 func (t *topic) adapt(r *plan.Request, outs []outcome, now time.Time) (ended []outcome) {
 	l := r.Lane
 	l.Deciding = false
@@ -232,7 +247,7 @@ func (t *topic) adapt(r *plan.Request, outs []outcome, now time.Time) (ended []o
 			// This is enough for messages that were not throttled themselves.
 			d := tidegate.RetryAfter(o.err)
 			if d == 0 && t.p.observer == nil {
-				d = min(o.in.PolicyDelay, maxPause)
+				d = l.NextPause(min(o.in.PolicyDelay, maxPause))
 			}
 			if throttle == nil || d < pause {
 				throttle, pause = o, d
@@ -248,14 +263,17 @@ func (t *topic) adapt(r *plan.Request, outs []outcome, now time.Time) (ended []o
 		if it.gone || it.ctx.Err() != nil || now.Before(it.charged) {
 			continue
 		}
-		it.waited++
-		it.throttle(now)
-		it.charged = now.Add(it.limits.backoff.Delay(it.throttles - 1))
+		untried := it.untried(now, t.p.spooler != nil)
+		if !untried {
+			it.waited++
+			it.throttle(now)
+			it.charged = now.Add(it.limits.backoff.Delay(it.throttles - 1))
+		}
 		o := outcome{it: it, err: throttle.err, ended: now, waiting: true, in: it.inputs(now, now, true)}
 		o.in.ofError(throttle.err)
 		o.in.PolicyDelay = max(0, l.PausedUntil.Sub(now))
 		o.in.RetryAfter = 0
-		if o.decision = Decide(o.in); o.decision.Stop == NotStopped {
+		if o.decision = Decide(o.in); o.decision.Stop == NotStopped || untried && o.decision.Stop != StopDeadline {
 			continue
 		}
 		why := fmt.Errorf("the server throttles the topic: %w", throttle.err)

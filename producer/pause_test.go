@@ -39,7 +39,7 @@ func TestThrottledLaneProbes(t *testing.T) {
 				}
 			}
 		}
-		if refused > 8 {
+		if refused > 12 { // pauses of 50 ms to 800 ms, then of about a second
 			t.Errorf("%d refused requests in 5s", refused)
 		}
 		if took := time.Since(start); took > 15*time.Second {
@@ -48,8 +48,8 @@ func TestThrottledLaneProbes(t *testing.T) {
 	})
 }
 
-// Messages that wait for a throttled lane end when they would have ended with
-// attempts of their own: not one after the other.
+// Pauses that other messages caused end no message without an attempt. A server that throttles for
+// ever does not hold such messages for ever either: after two minutes pauses count like attempts.
 func TestThrottledLaneExhaustsAllThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &laneFake{do: func(_ context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
@@ -73,11 +73,54 @@ func TestThrottledLaneExhaustsAllThatWait(t *testing.T) {
 				t.Errorf("message %d: %+v", i, e)
 			}
 		}
-		if took := time.Since(start); took > 8*time.Second { // one alone: 2.1s to 3.1s
+		if took := time.Since(start); took > maxUntried+20*time.Second { // one alone: 2.1s to 3.1s, and probes are up to 5 s apart
 			t.Errorf("256 messages failed after %v", took)
 		}
-		if n := len(f.sent); n > 8 || len(ended) != 256 {
+		if n := len(f.sent); n > 200 || len(ended) != 256 {
 			t.Errorf("%d requests, %d ends observed", n, len(ended))
+		}
+		for id, a := range ended {
+			if after := a.Began.Add(a.Duration).Sub(start); a.Number == 0 && after < maxUntried {
+				t.Errorf("message %s ended after %v without an attempt", id, after)
+			}
+		}
+	})
+}
+
+// A server whose queue is full for a moment gets the next message soon, and all messages once it
+// has accepted one.
+func TestThrottledLaneOpensSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		f := &laneFake{do: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+			sleepFor(ctx, time.Millisecond)
+			if time.Since(start) < 100*time.Millisecond {
+				return all(len(msgs), throttled(0))
+			}
+			return nil
+		}}
+		f.lane = func(_ context.Context, r transport.LaneRequest) (transport.Lane, error) {
+			return transport.Lane{Topic: r.Topic, Endpoint: "a:1", MaxMessages: 1}, nil
+		}
+		var mu sync.Mutex
+		first := time.Duration(math.MaxInt64) // success
+		p := newProducer(t, f, Options{OnAttempt: func(a Attempt) {
+			mu.Lock()
+			defer mu.Unlock()
+			if a.Err == nil {
+				first = min(first, a.Began.Sub(start))
+			}
+		}})
+		for i, err := range sendAll(t.Context(), p, numbered(256)) {
+			if err != nil {
+				t.Errorf("message %d: %v", i, err)
+			}
+		}
+		if first > 300*time.Millisecond {
+			t.Errorf("the first success after %v; the server accepted from 100 ms on", first)
+		}
+		if took := time.Since(start); took > 1500*time.Millisecond { // a throttled message waits 1.2 s at most
+			t.Errorf("all messages after %v", took)
 		}
 	})
 }

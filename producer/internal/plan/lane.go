@@ -42,6 +42,7 @@ type Lane struct {
 	probe   *Request            // under way, nil if there is none
 	lost    bool                // the transport returned an avoided lane instead of this one, until it returns this one again
 	pauses  int                 // pauses so far; a request with a smaller number began before the last pause
+	refused int                 // pauses since the server last accepted a message
 	cuts    int                 // reductions of the window so far, likewise
 	begins  int                 // requests so far; each has its own number
 	newest  int                 // largest number of a request that the server has accepted
@@ -122,6 +123,7 @@ func (l *Lane) requestEnded(r *Request) {
 // Succeeded notes that the server accepted a message of r, while r is under way.
 func (l *Lane) Succeeded(r *Request) {
 	l.newest = max(l.newest, r.number)
+	l.refused = 0
 	if l.flying >= l.window && l.window < maxWindow && !l.probing {
 		l.window++
 	}
@@ -146,6 +148,17 @@ func (l *Lane) cut(r *Request) {
 	}
 }
 
+// firstPause is the pause of a lane after its first throttle, unless the server requests another.
+const firstPause = 50 * time.Millisecond
+
+// NextPause returns the pause after a throttle for which the server requests none: 50 ms, doubled
+// by each throttle until the server accepts a message, at most most. The queue of a server is often
+// full for a moment only. A throttled message has its own wait beside the pause, so the probes are
+// other messages.
+func (l *Lane) NextPause(most time.Duration) time.Duration {
+	return min(most, firstPause<<min(l.refused, 20))
+}
+
 // Pause notes that the server throttled r, for the given time. It returns false if r began before
 // the last pause: then the throttling is known already. Such a result can lengthen the pause, but
 // not begin another one: the server decided it before the probe.
@@ -157,8 +170,11 @@ func (l *Lane) Pause(r *Request, now time.Time, d time.Duration, err error) bool
 	if known {
 		return false
 	}
+	if !l.probing { // a probe does not fill the window
+		l.cut(r)
+	}
 	l.pauses++
+	l.refused++
 	l.probing, l.Throttle = true, err
-	l.cut(r)
 	return true
 }

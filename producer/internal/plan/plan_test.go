@@ -7,7 +7,7 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// The server that accepts a later request is not slow, so a lost response does not halve the window.
+// A server that accepts a later request is not slow, so a lost response does not halve the window.
 func TestLostResponsesKeepTheWindow(t *testing.T) {
 	now := time.Unix(1000, 0)
 	l := &Lane{Lane: transport.Lane{MaxMessages: 1}, window: FirstWindow}
