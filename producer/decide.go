@@ -43,7 +43,8 @@ type Inputs struct {
 	UnconnectedFor time.Duration
 	Spools         bool
 
-	// HalfMessage is true for the half message of a transaction, which is not retried.
+	// HalfMessage is true for the half message of a transaction that may have reached a server. It
+	// is not retried.
 	HalfMessage bool
 
 	// BudgetSpent is true if Options.Budget rejected the retry.

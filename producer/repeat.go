@@ -72,7 +72,7 @@ func (p *Producer) repeat(it *item, op Operation, call func(ctx context.Context)
 		it.record(o.err, began, o.ended)
 		o.in = it.inputs(o.ended, o.ended, it.topic.good.Load())
 		o.in.ofError(o.err)
-		o.in.HalfMessage = op == BeginOperation
+		o.in.HalfMessage = op == BeginOperation && !unsent(o.err)
 		o.in.Closed = p.life.Err() != nil
 		o.in.draw(&it.limits, new(draws))
 		o.decision = p.decide(&o.in)

@@ -17,7 +17,7 @@ const (
 	StopClosed                        // the producer or its transport was closed
 	StopFull                          // MaxPending or MaxPendingBytes would be exceeded; no attempt was made
 	StopBudget                        // Options.Budget has no retry left
-	StopHalfMessage                   // the half message of a transaction failed; it is never sent twice
+	StopHalfMessage                   // a half message failed that may have reached a server; it is not sent again
 	StopSpool                         // Options.Spool rejected the message
 )
 

@@ -29,10 +29,10 @@ type Transaction struct {
 	reached    int                  // requests with it that the server may have carried out
 }
 
-// Begin sends msg as a half message, in one attempt. A half message whose response was lost is not
-// sent again, because the rules for transactional messages forbid it. The one exception is a
-// request that certainly did not reach the server: gRPC repeats it. After an error, do not commit
-// the local transaction. The error is a [*SendError].
+// Begin sends msg as a half message. A half message whose response was lost is not sent again,
+// because the rules for transactional messages forbid it. Begin retries only an attempt that
+// certainly did not reach a server, for example because there was no connection. After an error, do
+// not commit the local transaction. The error is a [*SendError].
 //
 // Begin blocks until the server responds, ctx ends, Options.AttemptTimeout is over or Close is
 // called. It requires Options.Checker and a transport that is a [transport.Transactor]. A half
@@ -73,7 +73,6 @@ func (p *Producer) begin(ctx context.Context, msg *tidegate.Message) (*Transacti
 			Subject: "Options.Checker", Code: tidegate.CodeBadRequest, Message: "it is nil; give a function that resolves transactions, for the server's checks",
 		})
 	}
-	it.limits.maxAttempts = 1
 	counted := p.count(it)
 	if counted == nil {
 		return nil, it.fail(StopClosed, errProducerClosed)
@@ -98,6 +97,12 @@ func (p *Producer) begin(ctx context.Context, msg *tidegate.Message) (*Transacti
 		p: p, via: transactor, message: it.Message, receipt: receipt,
 		half: transport.Transaction{ID: receipt.TransactionID, MessageID: it.Message.ID, Topic: msg.Topic, Endpoint: receipt.Endpoint},
 	}, nil
+}
+
+// unsent reports whether a failed attempt certainly did not reach a server.
+func unsent(err error) bool {
+	e, ok := errors.AsType[*tidegate.Error](err)
+	return ok && e.Code == 0 && !e.MaybeStored
 }
 
 // count enters a half message into the accounts and returns its item there, which has no attempts

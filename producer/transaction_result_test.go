@@ -187,3 +187,43 @@ func TestServeChecksReturnsSoonAfterAService(t *testing.T) {
 		}
 	})
 }
+
+// A half message that certainly did not reach a server is sent again, for example over a switch of
+// the failover. One that may have reached a server is not.
+func TestHalfMessageWithoutAServer(t *testing.T) {
+	unconnected := &tidegate.Error{Op: "SendMessage", Endpoint: "a:1", Err: tidegate.ErrUnavailable}
+	for name, tt := range map[string]struct {
+		responses []error
+		want      error
+		attempts  int
+	}{
+		"a switch":                 {[]error{unconnected, unconnected}, nil, 3},
+		"lost after the switch":    {[]error{unconnected, errLost}, errLost, 2},
+		"throttled after a switch": {[]error{unconnected, throttled(0)}, tidegate.ErrThrottled, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := &txFake{half: func(_ context.Context, n int) error {
+					if n <= len(tt.responses) {
+						return tt.responses[n-1]
+					}
+					return nil
+				}}
+				p := newProducer(t, f, Options{Checker: committed})
+				called := false
+				r, err := p.Transact(t.Context(), message(), func(context.Context, *tidegate.Message) error {
+					called = true
+					return nil
+				})
+				if !errors.Is(err, tt.want) || called != (tt.want == nil) || len(f.halfMessages) != tt.attempts {
+					t.Errorf("%+v, %v after %d half messages; local transaction called: %v", r, err, len(f.halfMessages), called)
+				}
+				for _, m := range f.halfMessages {
+					if m.ID != f.halfMessages[0].ID {
+						t.Errorf("the attempts have the IDs %s and %s", f.halfMessages[0].ID, m.ID)
+					}
+				}
+			})
+		})
+	}
+}

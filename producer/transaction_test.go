@@ -107,7 +107,7 @@ func TestTransaction(t *testing.T) {
 	})
 }
 
-// Half messages are sent once: only the transport knows that one never left.
+// Half messages that may have reached a server are sent once.
 // RocketMQ: sending retry and throttling: "No retries are performed in network exception or timeout
 // scenarios"
 func TestHalfMessagesAreNotRetried(t *testing.T) {
