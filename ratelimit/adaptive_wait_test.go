@@ -151,3 +151,19 @@ func TestAdaptiveLargeN(t *testing.T) {
 		}
 	})
 }
+
+// One throttle after a quiet time takes at most half of a finite rate, times Decrease: the few
+// events of the quiet time do not show what the server accepts.
+func TestAdaptiveOneThrottleTakesHalf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAdaptive(t, ratelimit.AdaptiveOptions{Ceiling: 1000})
+		for range 10 {
+			a.Observe(nil)
+			time.Sleep(100 * time.Millisecond)
+		}
+		a.Observe(errThrottled)
+		if got := a.Limit(); got != 450 {
+			t.Errorf("limit %v/s after a throttle, want 0.9 * 1000/2", got)
+		}
+	})
+}
