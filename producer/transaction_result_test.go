@@ -3,6 +3,7 @@ package producer
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -198,6 +199,7 @@ func TestHalfMessageWithoutAServer(t *testing.T) {
 		attempts  int
 	}{
 		"a switch":                 {[]error{unconnected, unconnected}, nil, 3},
+		"a long outage":            {slices.Repeat([]error{&tidegate.Error{Err: tidegate.ErrUnavailable, NotConnected: true}}, 10), nil, 11},
 		"lost after the switch":    {[]error{unconnected, errLost}, errLost, 2},
 		"throttled after a switch": {[]error{unconnected, throttled(0)}, tidegate.ErrThrottled, 2},
 	} {
@@ -226,4 +228,26 @@ func TestHalfMessageWithoutAServer(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The wait before the checks are served again is at least what the server asks for.
+func TestServeChecksWaitsAsTheServerAsks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		var again time.Duration
+		f := &txFake{checks: func(ctx context.Context, n int, _ func(context.Context, transport.TransactionCheck) transport.Resolution) error {
+			if n == 1 {
+				return throttled(30 * time.Second)
+			}
+			again = time.Since(start)
+			<-ctx.Done()
+			return nil
+		}}
+		p := newProducer(t, f, Options{Checker: committed})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		if err := p.ServeChecks(ctx, "orders"); err != nil || again != 30*time.Second {
+			t.Errorf("%v, served again after %v, want 30s", err, again)
+		}
+	})
 }

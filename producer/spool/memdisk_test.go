@@ -16,6 +16,8 @@ type memDisk struct {
 	mu    sync.Mutex
 	names map[string]*memFile
 	trace []change
+
+	beforeSync func() // called before each sync of a file; nil means none
 }
 
 // A memFile is a file of a memDisk.
@@ -132,6 +134,9 @@ func (f *memFile) truncate(size int64) {
 }
 
 func (f *memFile) Sync() error {
+	if f.disk.beforeSync != nil {
+		f.disk.beforeSync()
+	}
 	f.disk.mu.Lock()
 	defer f.disk.mu.Unlock()
 	f.disk.trace = append(f.disk.trace, change{file: f, sync: true})

@@ -11,8 +11,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/tidegate/tidegate"
 )
@@ -355,4 +357,74 @@ func TestOpenRefusesAFile(t *testing.T) {
 	if info, err := os.Stat(path); err != nil || info.Size() != 32<<10 {
 		t.Errorf("the file has changed: %v, %v", info, err)
 	}
+}
+
+// Concurrent Puts share an fsync: those that arrive during a write are in the next one together.
+func TestPutsShareAnFsync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newMemDisk()
+		s := openMem(t, d)
+		syncs := 0
+		d.beforeSync = func() {
+			syncs++
+			time.Sleep(10 * time.Millisecond)
+		}
+		start := time.Now()
+		var wg sync.WaitGroup
+		for i := range 6 { // all of them are in one segment
+			wg.Go(func() {
+				if err := s.Put(t.Context(), message(fmt.Sprint(i), "")); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if took := time.Since(start); syncs > 2 || took != time.Duration(syncs)*10*time.Millisecond {
+			t.Errorf("6 concurrent Puts took %v and %d fsyncs, want at most 2", took, syncs)
+		}
+		d.beforeSync = nil
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A damaged file keeps its bytes: when its messages have left, it is renamed, and Open reports it no
+// longer.
+func TestADamagedFileIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newMemDisk()
+		s := openMem(t, d)
+		for i := range 30 {
+			put(t, s, message(fmt.Sprint(i), "g"))
+		}
+		e := s.index.all[2]
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		name := segmentName(e.seg.number)
+		d.names[name].data[e.off+20] ^= 1
+		harmed := string(d.names[name].data)
+		s = openMem(t, d)
+		if err := s.Damage(); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%s: bytes %d to %d are damaged", name, e.off, e.off+int64(e.size))) {
+			t.Errorf("reported %v, want bytes %d to %d of %s", err, e.off, e.off+int64(e.size), name)
+		}
+		f := &server{}
+		stop := drain(t, s, f)
+		empty(s)
+		stop()
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if kept := d.names[name+".damaged"]; kept == nil || string(kept.data) != harmed || d.names[name] != nil || len(f.ids()) != 29 {
+			t.Errorf("%d messages were sent; kept: %v", len(f.ids()), kept != nil)
+		}
+		s = openMem(t, d)
+		if err := s.Damage(); err != nil {
+			t.Error(err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 }
