@@ -2,6 +2,7 @@ package spool
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -18,6 +19,7 @@ type memDisk struct {
 	trace []change
 
 	beforeSync func() // called before each sync of a file; nil means none
+	failing    int    // so many changes of files fail; a failed write leaves half of its bytes
 }
 
 // A memFile is a file of a memDisk.
@@ -39,6 +41,14 @@ type change struct {
 }
 
 func newMemDisk() *memDisk { return &memDisk{names: map[string]*memFile{}} }
+
+var errNoSpace = errors.New("no space left on device")
+
+// fails reports whether the next change fails. The lock is held.
+func (d *memDisk) fails() bool {
+	d.failing = max(0, d.failing-1)
+	return d.failing > 0
+}
 
 func (d *memDisk) where(name string) string { return "mem/" + name }
 
@@ -106,9 +116,13 @@ func (f *memFile) ReadAt(b []byte, off int64) (int, error) {
 func (f *memFile) WriteAt(b []byte, off int64) (int, error) {
 	f.disk.mu.Lock()
 	defer f.disk.mu.Unlock()
+	var err error
+	if f.disk.fails() {
+		b, err = b[:len(b)/2], errNoSpace
+	}
 	f.write(b, off)
 	f.disk.trace = append(f.disk.trace, change{file: f, data: bytes.Clone(b), off: off})
-	return len(b), nil
+	return len(b), err
 }
 
 func (f *memFile) write(b []byte, off int64) {
@@ -121,6 +135,9 @@ func (f *memFile) write(b []byte, off int64) {
 func (f *memFile) Truncate(size int64) error {
 	f.disk.mu.Lock()
 	defer f.disk.mu.Unlock()
+	if f.disk.fails() {
+		return errNoSpace
+	}
 	f.truncate(size)
 	f.disk.trace = append(f.disk.trace, change{file: f, cut: true, off: size})
 	return nil

@@ -1,0 +1,111 @@
+package spool
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+
+	"github.com/tidegate/tidegate"
+)
+
+// A failed write leaves nothing, also if the disk refuses to cut it off at once.
+func TestAFailedWriteLeavesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for failing := 2; failing < 5; failing++ { // the write, then the cuts
+			d := newMemDisk()
+			s := openMem(t, d)
+			put(t, s, message("1", ""))
+			d.failing = failing
+			for s.Put(t.Context(), message("refused", "")) != nil {
+				if got := s.Stats().Pending; got != 1 {
+					t.Errorf("%d messages are pending after a failed Put", got)
+				}
+			}
+			put(t, s, message("2", ""))
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			s = openMem(t, d)
+			list, err := s.Entries(false, 0, 10)
+			if err != nil || s.Damage() != nil || len(list) != 3 || list[2].Message.ID != "2" {
+				t.Errorf("%+v, %v, damage %v; want message 1, the repeated one and 2", list, err, s.Damage())
+			}
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// The messages of a batch count in MaxBytes together, before any of them is on disk.
+func TestABatchIsBounded(t *testing.T) {
+	s := newSpool(t, Options{MaxBytes: 5000})
+	var msgs []*tidegate.Message
+	for i := range 100 {
+		msgs = append(msgs, message(fmt.Sprint(i), ""))
+	}
+	full := 0
+	for _, err := range s.PutBatch(t.Context(), msgs) {
+		if errors.Is(err, ErrFull) {
+			full++
+		}
+	}
+	if got := s.Stats(); got.Bytes > 5000 || got.Pending+full != 100 || got.Pending < 5 {
+		t.Errorf("%+v and %d refused, want at most 5000 bytes", got, full)
+	}
+}
+
+// A sequence that is given twice, or that an earlier call has changed, counts once.
+func TestASequenceCountsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSpool(t, Options{})
+		put(t, s, message("1", ""), message("2", ""))
+		f := &server{}
+		f.setFail(func(*tidegate.Message) error { return errRefused })
+		stop := drain(t, s, f)
+		synctest.Wait()
+		stop()
+		list, err := s.Entries(true, 0, 10)
+		if err != nil || len(list) != 2 {
+			t.Fatalf("%v, %v", list, err)
+		}
+		one, two := list[0].Sequence, list[1].Sequence
+		if n, err := s.Requeue(one, one, one+100); n != 1 || err != nil {
+			t.Errorf("Requeue: %d, %v", n, err)
+		}
+		if n, err := s.Discard(two, two, one); n != 1 || err != nil {
+			t.Errorf("Discard: %d, %v", n, err)
+		}
+		if got := s.Stats(); got.Pending != 1 || got.Rejected != 0 {
+			t.Errorf("%+v, want one pending message", got)
+		}
+	})
+}
+
+// A sequence is not used again after a restart, also if all messages have left.
+func TestSequencesGrowOverARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newMemDisk()
+		s := openMem(t, d)
+		last := uint64(0)
+		for range 3 {
+			put(t, s, message("m", ""))
+			list, err := s.Entries(false, 0, 1)
+			if err != nil || len(list) != 1 || list[0].Sequence <= last {
+				t.Fatalf("%+v, %v; want a sequence above %d", list, err, last)
+			}
+			last = list[0].Sequence
+			stop := drain(t, s, &server{})
+			empty(s)
+			stop()
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			s = openMem(t, d)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
