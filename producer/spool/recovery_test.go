@@ -389,8 +389,8 @@ func TestPutsShareAnFsync(t *testing.T) {
 	})
 }
 
-// A damaged file keeps its bytes: when its messages have left, it is renamed, and Open reports it no
-// longer.
+// A damaged file keeps its bytes: when its messages have left, it is renamed, and Open reports it
+// no longer.
 func TestADamagedFileIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newMemDisk()
