@@ -52,6 +52,7 @@ func (m *model) route(j *job) {
 	}
 	if failed {
 		m.events++
+		m.learns = m.now
 		r := m.q.Withdraw(j.ask)
 		for _, it := range r.Items {
 			m.retry(it.Owner.(*message), m.upTo(500*time.Millisecond))

@@ -86,10 +86,10 @@ type model struct {
 	now       time.Time
 	start     time.Time
 	servers   map[string]*server
-	endpoints []string // of all servers
-	up        []string // those that the transport returns
-	changed   time.Time
-	well      bool // the servers accept everything
+	endpoints []string  // of all servers
+	up        []string  // those that the transport returns
+	learns    time.Time // of the last change of up, or of the last ask that failed
+	well      bool      // the servers accept everything
 
 	jobs   []*job
 	live   []*message // without a result, in the order of Add
@@ -214,7 +214,7 @@ func (m *model) external() {
 func (m *model) setUp(up []string) {
 	if !slices.Equal(m.up, up) {
 		m.events++
-		m.up, m.changed = up, m.now
+		m.up, m.learns = up, m.now
 	}
 }
 
@@ -362,11 +362,11 @@ func (m *model) check() {
 	if at := m.q.WakeAt(m.now); len(m.live) > 0 && len(m.jobs) == 0 && !at.After(m.now) {
 		m.failed("%d messages wait, no job is under way, and the timer is at %v", len(m.live), at)
 	}
-	if slices.ContainsFunc(m.jobs, func(j *job) bool { return j.ask != nil }) || m.now.Sub(m.changed) <= patience {
+	if slices.ContainsFunc(m.jobs, func(j *job) bool { return j.ask != nil }) || m.now.Sub(m.learns) <= patience {
 		return // the queue is about to learn the servers
 	}
 	seen := map[string]bool{}
-	loose, movable := 0, 0
+	loose, movable, blocked := 0, 0, false
 	for _, msg := range m.live {
 		group := msg.Message.MessageGroup
 		if group != "" && seen[group] {
@@ -377,15 +377,19 @@ func (m *model) check() {
 			continue
 		}
 		pushedBack := msg.By != nil && m.now.Before(msg.Until)
-		can := slices.ContainsFunc(m.up, func(endpoint string) bool {
+		takes := func(endpoint string) bool {
 			s := m.servers[endpoint]
-			return s.idle(m.now) && (group == "" || endpoint == m.serverOf(group)) &&
-				(!pushedBack || msg.By != s.lane) &&
-				(group != "" || msg.Avoid != endpoint || len(m.up) == 1)
+			return s.idle(m.now) && (group == "" || endpoint == m.serverOf(group)) && (!pushedBack || msg.By != s.lane)
+		}
+		// The queue may wait for another server that the transport no longer has.
+		onlyAvoided := group == "" && len(m.up) == 1 && m.up[0] == msg.Avoid
+		can := slices.ContainsFunc(m.up, func(endpoint string) bool {
+			return takes(endpoint) && (group != "" || endpoint != msg.Avoid || onlyAvoided)
 		})
 		if !can {
 			msg.movable = m.now
-		} else if pushedBack && m.now.Sub(msg.movable) <= patience {
+		} else if (pushedBack || onlyAvoided) && m.now.Sub(msg.movable) <= patience {
+			blocked = blocked || onlyAvoided
 			continue // the queue looks for another server every second
 		}
 		switch {
@@ -398,7 +402,7 @@ func (m *model) check() {
 			}
 		}
 	}
-	if loose > 0 && movable == loose {
+	if loose > 0 && movable == loose && !blocked {
 		m.failed("%d messages wait, although a server is idle", loose)
 	}
 }
