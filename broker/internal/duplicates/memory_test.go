@@ -199,3 +199,16 @@ func TestForgetAll(t *testing.T) {
 		f.close(true)
 	})
 }
+
+// A message that is sent while the window is 0 takes the place of a delayed message with its ID:
+// the location of the delayed one is forgotten.
+func TestSendWithoutAWindowForgetsADelayedMessage(t *testing.T) {
+	f := open(t, vfs.NewMem(), 5)
+	now := time.Now()
+	f.Remember(&store.Message{Message: tidegate.Message{ID: "a"}}, recent.Location{Due: now.Add(time.Hour).UnixNano(), Offset: 3}, window, now)
+	f.Remember(&store.Message{Message: tidegate.Message{ID: "a"}}, recent.Location{Queue: 0, Offset: 4}, 0, now)
+	if l, ok := f.Find(f.Hash("a"), func(uint16) int64 { return 5 }); ok {
+		t.Errorf("the earlier location is remembered: %+v", l)
+	}
+	f.close(false)
+}
