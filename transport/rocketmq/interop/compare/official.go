@@ -11,10 +11,15 @@ import (
 // official is the Go client of Apache RocketMQ, with its default options apart from TLS. The
 // environment variable rocketmq.client.logRoot names the directory of its log; it must be set
 // before the process begins.
+//
+// Its Start makes one attempt, which a server that has just started can miss.
 type official struct {
 	producer rmq.Producer
 	push     rmq.PushConsumer
 }
+
+// starts is the number of calls of Start of which one must succeed.
+const starts = 5
 
 func (o *official) start(_ context.Context, s spec, deliver func([]byte)) error {
 	rmq.EnableSsl = false
@@ -28,10 +33,15 @@ func (o *official) start(_ context.Context, s spec, deliver func([]byte)) error 
 		topics = append(topics, s.PushTopic)
 	}
 	var err error
-	if o.producer, err = rmq.NewProducer(config, rmq.WithTopics(topics...)); err != nil {
-		return err
+	for range starts {
+		if o.producer, err = rmq.NewProducer(config, rmq.WithTopics(topics...)); err != nil {
+			return err
+		}
+		if err = o.producer.Start(); err == nil {
+			break
+		}
 	}
-	if err := o.producer.Start(); err != nil || s.PushTopic == "" {
+	if err != nil || s.PushTopic == "" {
 		return err
 	}
 	handle := func(m *rmq.MessageView) rmq.ConsumerResult {

@@ -156,7 +156,7 @@ func rows() []row {
 	}, {
 		name: "throttled", about: "the server accepts 15 sends a second of each side for 40 s and throttles the others", load: paced,
 		run:   during(40*time.Second, func() relay.Fault { return relay.Fault{Throttle: bucket(throttledRate)} }),
-		cells: []cell{failed, acceptedRate, longestSend},
+		cells: []cell{failed, acceptedRate},
 	}, {
 		name: "blackhole", about: "no byte passes for 20 s", load: paced, fed: true,
 		run:   during(20*time.Second, always(relay.Fault{Silent: true})),
@@ -179,7 +179,7 @@ func rows() []row {
 	}, {
 		name: "overloaded", about: "other clients keep the queue of the broker full for 30 s, and it throttles", load: paced, small: true,
 		run:   flooded(30 * time.Second),
-		cells: []cell{failed, acceptedRate, longestSend},
+		cells: []cell{failed, acceptedRate},
 	}}
 }
 
