@@ -13,6 +13,10 @@ const lookAgain = time.Minute
 // A Loop runs the steps of its tasks when they are due. All methods can be called by several
 // goroutines at once.
 //
+// Liveness: a task that waits is woken by Wake, or by the timer, which is set to the first due time
+// whenever a due time changes or a step ends. A task has a step only after a Wake, at the due time
+// that its last step returned, or after the pause of a failure.
+//
 // A due time without a monotonic reading, such as a stored time, is a time of the wall clock. When
 // the wall clock is set forward, or the machine was suspended, a step is at most a minute late.
 type Loop struct {

@@ -3,6 +3,14 @@
 // and the writes.
 //
 // The writes are in the order of the changes: each method applies the effects of package consume
-// before it releases the lock. A message that leaves the topic, for example a dead letter, is a
+// before it releases the lock.
+//
+// Liveness: a receive that waits is woken by a message that is stored in one of its queues, by a
+// message that is ready again (its failure, its release, or the timer of the first due lease), and
+// by the end of another receive that leaves messages. Its own time, its context, a repetition and
+// the end of the broker end it. A receive looks for messages once when it begins and once for each
+// of these events.
+//
+// A message that leaves the topic, for example a dead letter, is a
 // [Leaving]. The package above writes it to its new topic, without a lock, and calls [Leaving.End].
 package subscription
