@@ -26,6 +26,7 @@ type book struct {
 	working  map[string]string    // message groups in work, by consumer group, broker and message group
 	open     map[string]time.Time // calls that have not returned, by a description
 	attempts map[int][]attempt    // of the producers of each client
+	called   time.Duration        // the start of the last call of a handler
 	failed   time.Duration        // the end of the last failed attempt, with the wait that its response requested
 }
 
@@ -47,6 +48,13 @@ func (b *book) attempt(client int, a producer.Attempt) {
 	}
 }
 
+// lastCall returns the start of the last call of a handler.
+func (b *book) lastCall() time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.called
+}
+
 // lastTrouble returns the end of the last failed attempt and of the wait that its response
 // requested.
 func (b *book) lastTrouble() time.Duration {
@@ -65,7 +73,17 @@ type sent struct {
 	err     error
 	receipt tidegate.Receipt
 	maybe   bool // err != nil, and the broker may have it nevertheless
+	recall  recall
 }
+
+// A recall is what is known of the recall of a message.
+type recall int
+
+const (
+	notRecalled recall = iota
+	perhapsRecalled
+	recalled
+)
 
 // A copyKey is a message as a consumer group sees it: each broker can have a copy of it.
 type copyKey struct {
@@ -105,7 +123,7 @@ func (b *book) noteLocked(format string, args ...any) {
 	b.lines = append(b.lines, fmt.Sprintf("%10.3f  ", b.w.now().Seconds())+fmt.Sprintf(format, args...))
 }
 
-// maxFailures bounds the reported failures of a seed. Most have one cause.
+// maxFailures bounds the failures that the test of a seed reports. The log has all of them.
 const maxFailures = 10
 
 // fail records a broken promise.
@@ -173,6 +191,16 @@ func (b *book) result(s *sent, r tidegate.Receipt, err error, maybeStored bool) 
 	}
 }
 
+// recall records the result of a recall.
+func (b *book) recall(s *sent, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s.recall = perhapsRecalled; err == nil && s.receipt.Attempts == 1 {
+		s.recall = recalled
+	}
+	b.noteLocked("%s is recalled: %v", s.name, err)
+}
+
 // broker returns the number of the broker that a delivery came from.
 func (b *book) broker(d *tidegate.Delivery) int {
 	if strings.HasPrefix(d.Endpoint, "broker1/") {
@@ -192,6 +220,7 @@ func (b *book) handle(group, consumer string, d *tidegate.Delivery) (end func(er
 		b.handled[key] = c
 	}
 	n := len(c.calls)
+	b.called = b.w.now()
 	c.calls = append(c.calls, call{attempt: d.Attempt, offset: d.Offset, queue: d.Queue, began: b.w.now()})
 	b.noteLocked("%s of %s begins %s, attempt %d (broker %d, queue %d, offset %d, group %s)", consumer, group, d.ID, d.Attempt, key.broker, d.Queue, d.Offset, d.MessageGroup)
 	work := fmt.Sprint(group, " broker ", key.broker, " ", d.Topic, " queue ", d.Queue, " offset ", d.Offset)

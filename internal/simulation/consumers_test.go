@@ -27,6 +27,7 @@ type groupPlan struct {
 // A consumerPlan is one consumer of a group.
 type consumerPlan struct {
 	name        string
+	kind        string // push, batch or simple
 	client      int
 	concurrency int
 	buffered    int
@@ -46,12 +47,15 @@ func (p *plan) newGroup(d dice, t topicPlan) groupPlan {
 	}
 	for range d.between(1, 2) {
 		c := consumerPlan{
-			name: fmt.Sprintf("consumer%d", len(g.consumers)), client: d.IntN(len(p.clients)), concurrency: pick(d, 0, 1, 4), buffered: pick(d, 0, -1, 10),
+			name: fmt.Sprintf("consumer%d", len(g.consumers)), kind: pick(d, "push", "push", "push", "batch", "simple"), client: d.IntN(len(p.clients)), concurrency: pick(d, 0, 1, 4), buffered: pick(d, 0, -1, 10),
 			invisible: d.span(2*time.Second, 30*time.Second), killSwitch: d.chance(0.3),
 		}
 		if d.chance(0.3) {
 			from := time.Duration(d.Int64N(int64(p.duration)))
 			c.stops = append(c.stops, span{from, from + d.span(10*time.Millisecond, 10*time.Second)})
+		}
+		if c.kind == "simple" { // a failure takes the whole invisible time
+			g.poison, g.failing, c.invisible = 0, min(g.failing, 0.1), min(c.invisible, 5*time.Second)
 		}
 		g.consumers = append(g.consumers, c)
 	}
@@ -151,6 +155,10 @@ func (r *reader) consume(ctx context.Context, until time.Duration) {
 	if ctx.Err() != nil {
 		return
 	}
+	if r.kind == "simple" {
+		r.receive(ctx)
+		return
+	}
 	o := consumer.PushOptions{
 		Concurrency: r.concurrency, MaxBuffered: r.buffered, InvisibleDuration: r.invisible, ShutdownTimeout: shutdownTimeout,
 		OnDelivery: func(o consumer.Outcome) {
@@ -163,7 +171,12 @@ func (r *reader) consume(ctx context.Context, until time.Duration) {
 	if r.killSwitch {
 		o.KillSwitch = consumer.KillSwitch{FailureRatio: 0.5, MinMessages: 4, Probe: 2 * time.Second}
 	}
-	c, err := consumer.NewPush(r.w.clients[r.client], consumer.Subscription{Group: r.group.name, Topic: r.group.topic}, r.handle, o)
+	sub := consumer.Subscription{Group: r.group.name, Topic: r.group.topic}
+	c, err := consumer.NewPush(r.w.clients[r.client].Transport, sub, r.handle, o)
+	if r.kind == "batch" {
+		o.Batch = consumer.BatchOptions{MaxMessages: 10}
+		c, err = consumer.NewBatch(r.w.clients[r.client].Transport, sub, r.handleBatch, o)
+	}
 	if err != nil {
 		r.w.t.Error(err)
 		return

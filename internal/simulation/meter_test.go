@@ -43,12 +43,16 @@ func (m *meter) add(op string) {
 	spins := m.atOnce[op] > maxCallsAtOnce
 	first := spins && !m.spun
 	m.spun = m.spun || spins
+	calls := m.calls[op]
 	m.mu.Unlock()
+	if calls%1000 == 0 {
+		m.w.book.note("%s: %d calls of %s", m.name, calls, op)
+	}
 	if first {
 		m.w.book.fail("%s: %d calls of %s in one instant: somebody spins", m.name, maxCallsAtOnce, op)
 	}
 	if spins {
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 	}
 }
 

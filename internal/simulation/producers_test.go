@@ -18,7 +18,7 @@ import (
 type producerPlan struct {
 	name, topic   string
 	client        int
-	mode          string        // send, async or batch
+	mode          string        // send, async, batch, transaction or delay
 	callers       int           // goroutines
 	messages      int           // of each caller
 	gap           time.Duration // between two calls of a caller
@@ -67,6 +67,12 @@ func (p *plan) newProducer(d dice, t topicPlan) producerPlan {
 	}
 	x.messages = max(1, d.between(20, most)/x.callers)
 	x.gap = d.span(time.Millisecond, 2*p.duration/time.Duration(x.messages))
+	switch t.kind {
+	case broker.TopicTransaction: // in-process clients have no transactions
+		x.mode, x.stopAt, p.clients[x.client].inProcess = "transaction", 0, false
+	case broker.TopicDelay:
+		x.mode = "delay"
+	}
 	if d.chance(0.1) { // sends that are further apart than anything else
 		x.callers, x.messages, x.gap, x.maxAttempts, x.maxThrottles = 1, 30, d.span(5*time.Second, 40*time.Second), 1, 0
 	}
@@ -90,18 +96,14 @@ type sender struct {
 	w *world
 	p *producer.Producer
 
-	mu       sync.Mutex // guards accepted
-	accepted int        // messages whose acceptance the book knows
-
-	stopped sync.WaitGroup // of the shutdown before the end
-	end     sync.Once
+	end sync.Once
 }
 
 func (w *world) newSender(x producerPlan) *sender {
 	s := &sender{producerPlan: x, w: w}
 	o := producer.Options{
 		MaxAttempts: x.maxAttempts, MaxThrottles: x.maxThrottles, MaxThrottleTime: x.maxThrottleTime,
-		AttemptTimeout: x.attemptTimeout, MaxPending: x.maxPending, WhenFull: x.whenFull,
+		Checker: w.ledger.check, AttemptTimeout: x.attemptTimeout, MaxPending: x.maxPending, WhenFull: x.whenFull,
 		OnAttempt: func(a producer.Attempt) {
 			w.book.attempt(x.client, a)
 			w.book.note("%s: attempt %d of %s at %s (%d messages, %v): %v; %v, delay %v", x.name, a.Number, a.MessageID, a.Endpoint, a.Messages, a.Duration, a.Err, a.Stop, a.Delay)
@@ -122,7 +124,7 @@ func (w *world) newSender(x producerPlan) *sender {
 		o.Budget, err = ratelimit.NewBudget(ratelimit.BudgetOptions{})
 	}
 	if err == nil {
-		s.p, err = producer.New(w.clients[x.client], o)
+		s.p, err = producer.New(w.clients[x.client].Transport, o)
 	}
 	if err != nil {
 		w.t.Fatal(err)
@@ -168,6 +170,9 @@ func (s *sender) message(d dice, i, n int) *tidegate.Message {
 		// A caller has message groups of its own: the order of concurrent calls is unknown.
 		m.MessageGroup = fmt.Sprintf("%s-%d-g%d", s.name, i, d.IntN(s.messageGroups))
 	}
+	if s.mode == "delay" {
+		m.DeliverAt = time.Now().Add(d.span(time.Second, 20*time.Second))
+	}
 	return m
 }
 
@@ -193,38 +198,50 @@ func (s *sender) call(ctx context.Context, msgs []*tidegate.Message) {
 	case "send":
 		r, err := s.p.Send(ctx, msgs[0])
 		finish()
-		s.result(sent[0], r, err, true)
+		s.result(sent[0], r, err)
 	case "batch":
 		results := s.p.SendBatch(ctx, msgs)
 		finish()
 		for i, r := range results {
-			s.result(sent[i], r.Receipt, r.Err, true)
+			s.result(sent[i], r.Receipt, r.Err)
 		}
 	case "async":
 		err := s.p.SendAsync(ctx, msgs[0], func(r tidegate.Receipt, err error) {
 			finish()
-			s.result(sent[0], r, err, false)
+			s.result(sent[0], r, err)
 			cancel()
 		})
 		if err == nil {
-			s.accept()
 			return // done cancels
 		}
 		finish()
-		s.result(sent[0], tidegate.Receipt{}, err, true)
+		s.result(sent[0], tidegate.Receipt{}, err)
+	case "transaction":
+		r, err := s.transact(ctx, msgs[0])
+		end() // its checker and its resolution have times of their own
+		if errors.Is(err, errLocal) {
+			err = nil // the ledger has the outcome
+		}
+		s.result(sent[0], r, err)
+	case "delay":
+		r, err := s.p.Send(ctx, msgs[0])
+		finish()
+		s.result(sent[0], r, err)
+		if d := newDice(s.w.plan.seed, "recall "+msgs[0].ID); err == nil && d.chance(0.3) {
+			s.recall(ctx, sent[0])
+		}
 	}
 	cancel()
 }
 
-func (s *sender) accept() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.accepted++
+// recall recalls a delayed message. If an attempt failed, another copy of the message can remain.
+func (s *sender) recall(ctx context.Context, x *sent) {
+	_, err := s.p.Recall(ctx, x.topic, x.receipt.RecallHandle)
+	s.w.book.recall(x, err)
 }
 
-// result records the result of a message. If count is true, the message also counts as accepted,
-// unless its error says that it was not.
-func (s *sender) result(x *sent, r tidegate.Receipt, err error, count bool) {
+// result records the result of a message.
+func (s *sender) result(x *sent, r tidegate.Receipt, err error) {
 	e, ok := errors.AsType[*producer.SendError](err)
 	if err != nil && !ok {
 		s.w.book.fail("%s: the error of %s is no SendError: %v", s.name, x.name, err)
@@ -232,9 +249,6 @@ func (s *sender) result(x *sent, r tidegate.Receipt, err error, count bool) {
 	}
 	if ok && e.Fault() != producer.PassingFault {
 		s.w.book.fail("%s: no fault of the simulation is permanent, and %s failed permanently: %v", s.name, x.name, err)
-	}
-	if count && !(ok && e.Reason == producer.StopFull) {
-		s.accept()
 	}
 	s.w.book.result(x, r, err, ok && e.MaybeStored)
 }
@@ -247,13 +261,16 @@ func (s *sender) canary(ctx context.Context) {
 	wait(ctx, s.w.book.lastTrouble()-s.w.now())
 	ctx, cancel := context.WithTimeout(ctx, canaryTimeout)
 	defer cancel()
+	if s.mode == "transaction" || s.mode == "delay" {
+		return
+	}
 	m := &tidegate.Message{ID: s.name + "-canary", Topic: s.topic, Body: []byte("x")}
 	if s.messageGroups > 0 {
 		m.MessageGroup = s.name + "-canary"
 	}
 	x := s.w.book.send(m, s.name)
 	r, err := s.p.Send(ctx, m)
-	s.result(x, r, err, true)
+	s.result(x, r, err)
 	if err != nil {
 		s.w.book.fail("%s: a send that nothing disturbs failed: %v", s.name, err)
 	}

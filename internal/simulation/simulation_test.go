@@ -129,18 +129,17 @@ func (w *world) text() string {
 	return w.plan.String() + strings.Join(w.book.lines, "\n") + "\n"
 }
 
-// idleLimit is the time after the last fault and the last send within which everything is idle.
-const idleLimit = 15 * time.Minute
-
 // run runs the phases of the plan.
 func (w *world) run(t *testing.T) {
 	var sending, consuming sync.WaitGroup
 	sendCtx, stopSending := context.WithCancel(t.Context())
 	consumeCtx, stopConsuming := context.WithCancel(t.Context())
-	var senders []*sender
 	for _, x := range w.plan.producers {
 		s := w.newSender(x)
-		senders = append(senders, s)
+		w.senders = append(w.senders, s)
+		if s.mode == "transaction" {
+			consuming.Go(func() { s.serveChecks(consumeCtx) })
+		}
 		sending.Go(func() { s.run(sendCtx) })
 		if s.stopAt > 0 {
 			sending.Go(func() {
@@ -162,13 +161,13 @@ func (w *world) run(t *testing.T) {
 	stopSending()
 	sending.Wait()
 	w.book.checkAll(w, promisesOfGroups)
-	for _, s := range senders {
+	for _, s := range w.senders {
 		if s.stopAt == 0 {
 			s.canary(t.Context())
 		}
 	}
 	w.book.checkAll(w, promisesOfGroups)
-	for _, s := range senders {
+	for _, s := range w.senders {
 		s.finish()
 	}
 	stopConsuming()

@@ -25,15 +25,17 @@ type world struct {
 	start   time.Time
 	sites   []*site
 	clients []*client
+	senders []*sender
+	ledger  ledger
 
 	adaptive *ratelimit.Adaptive // of all producers with an adaptive limiter
 }
 
 // A client is a transport of a plan, with the count of its calls.
 type client struct {
-	plan clientPlan
-	transport.Transport
-	meter *meter
+	plan      clientPlan
+	Transport transport.Transport // with the optional methods of its kind; a field, because embedding hides them
+	meter     *meter
 }
 
 func (w *world) now() time.Duration { return time.Since(w.start) }
@@ -74,7 +76,10 @@ func newWorld(t *testing.T, p *plan) *world {
 }
 
 func (t topicPlan) config() broker.TopicConfig {
-	return broker.TopicConfig{Type: t.kind, Queues: t.queues, MaxBacklog: broker.Limit{Messages: t.maxBacklog}}
+	return broker.TopicConfig{
+		Type: t.kind, Queues: t.queues, MaxBacklog: broker.Limit{Messages: t.maxBacklog},
+		Transaction: broker.TransactionConfig{Timeout: broker.Duration(2 * time.Second), CheckInterval: broker.Duration(3 * time.Second), CheckMax: -1},
+	}
 }
 
 // newClient returns the transport of a plan.
