@@ -60,3 +60,15 @@ func TestGateStates(t *testing.T) {
 		}
 	}
 }
+
+// The defaults are those in the documentation of consumer.KillSwitch, and replace only zeros.
+func TestDefaults(t *testing.T) {
+	for _, tt := range []struct{ o, want Options }{
+		{Options{}, Options{MinMessages: 20, Window: 30 * time.Second, Probe: 5 * time.Second}},
+		{Options{MinMessages: 1, Window: 2, Probe: 3}, Options{MinMessages: 1, Window: 2, Probe: 3}},
+	} {
+		if got := tt.o.WithDefaults(); got != tt.want {
+			t.Errorf("%+v becomes %+v, want %+v", tt.o, got, tt.want)
+		}
+	}
+}

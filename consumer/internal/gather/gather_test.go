@@ -181,3 +181,40 @@ func TestReplace(t *testing.T) {
 		}
 	})
 }
+
+// A batch is handled without the items whose contexts ended before it began.
+func TestContextHasEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lost := errors.New("lease lost")
+		ended, cancel := context.WithCancelCause(t.Context())
+		cancel(lost)
+		for _, tt := range []struct{ before, ended, after, want string }{
+			{"ab", "c", "", "ab"},
+			{"", "abc", "def", "def"},
+			{"", "abc", "", ""},
+		} {
+			c := newCrowd(t, three, nil)
+			c.g.former.running++ // a batch before the next one
+			c.do(t.Context(), tt.before)
+			var done sync.WaitGroup
+			for item := range strings.SplitSeq(tt.ended, "") {
+				e := &entry[string]{item: item, ctx: ended, lead: make(chan *batch[string], 1), done: make(chan struct{})}
+				c.g.change(func(f *former[*entry[string]]) { f.add(e, 1, time.Now()) })
+				done.Go(func() {
+					select {
+					case b := <-e.lead:
+						c.g.run(b)
+					case <-e.done:
+					}
+					if e.err != lost {
+						t.Errorf("result %v of %s, whose context had ended", e.err, e.item)
+					}
+				})
+			}
+			c.do(t.Context(), tt.after)
+			c.g.change(func(f *former[*entry[string]]) { f.running-- })
+			done.Wait()
+			c.wait(tt.want)
+		}
+	})
+}

@@ -1,0 +1,60 @@
+package deadletter
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// The line that a crash has truncated is removed from a journal, so that each line of the journal
+// is an event, also if the next event is shorter.
+func TestTruncatedLine(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "journal")
+	whole := `{"event":"begin","group":"billing"}` + "\n"
+	if err := os.WriteFile(name, []byte(whole+`{"event":"intent","why":"`+strings.Repeat("x", 1000)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	j, err := openJournal(name, "billing")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := j.write(Event{Event: EventEnd}); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var events []string
+	for line := range strings.Lines(string(text)) {
+		var e struct{ Event string }
+		if err := json.Unmarshal([]byte(line), &e); err != nil || !strings.HasSuffix(line, "\n") {
+			t.Errorf("%q is not a line with an event: %v", line, err)
+		}
+		events = append(events, e.Event)
+	}
+	if want := []string{"begin", "end"}; !slices.Equal(events, want) {
+		t.Errorf("the journal has the events %q, want %q", events, want)
+	}
+}
+
+// An event is written when it is on disk: a file that cannot be synced, such as a pipe, accepts
+// none.
+func TestEventsAreSynced(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	j := &journal{file: w}
+	if err := j.write(Event{Event: EventIntent, MessageID: "m"}); err == nil {
+		t.Error("an event is written without a sync")
+	}
+}

@@ -1,0 +1,80 @@
+package deadletter_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/consumer/deadletter"
+	"github.com/tidegate/tidegate/transport/rest"
+)
+
+// After the end of ctx, a listing releases its letters, so that the next listing finds them before
+// their leases end.
+func TestCancelledListingReleases(t *testing.T) {
+	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+		p := newPlace(t, b)
+		p.fail("always", "a", "b", "c")
+		enough := errors.New("enough")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		defer cancel(nil)
+		var last error
+		for _, err := range deadletter.List(ctx, p.queue(), deadletter.Filter{}, false) {
+			last = err
+			cancel(enough)
+		}
+		if last == nil {
+			t.Error("the listing ended without an error")
+		}
+		if got := p.left(p.queue()); !slices.Equal(got, []string{"a", "b", "c"}) {
+			t.Errorf("the next listing has %q, want a, b and c", got)
+		}
+	})
+}
+
+// A recording client requires that the journal has the result of a letter that is removed.
+type recording struct {
+	*rest.Client
+	t       *testing.T
+	journal string
+	removed int
+}
+
+func (r *recording) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
+	text, err := os.ReadFile(r.journal)
+	if err != nil {
+		r.t.Error(err)
+	}
+	for _, d := range ds {
+		r.removed++
+		if !slices.ContainsFunc(strings.Split(string(text), "\n"), func(line string) bool {
+			return strings.Contains(line, `"event":"redriven"`) && strings.Contains(line, fmt.Sprintf(`"message_id":%q`, d.ID))
+		}) {
+			r.t.Errorf("letter %s is removed, and the journal has no result", d.ID)
+		}
+	}
+	return r.Client.Ack(ctx, ds)
+}
+
+// The journal has the result of a letter before the letter is removed. After a crash between the
+// two, the next run would otherwise not know that the letter was sent.
+func TestResultBeforeRemoval(t *testing.T) {
+	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+		p := newPlace(t, b)
+		p.fail("always", "a", "b", "c")
+		client := &recording{Client: p.rest, t: t, journal: filepath.Join(t.TempDir(), "journal")}
+		q := p.queue()
+		q.Transport = client
+		report, err := p.redrive(q, deadletter.Options{Journal: client.journal})
+		if err != nil || report.Redriven != 3 || client.removed != 3 {
+			t.Errorf("%+v, %v, and %d letters removed, want 3", report, err, client.removed)
+		}
+	})
+}
