@@ -1,0 +1,176 @@
+package failover_test
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/failover"
+)
+
+// A lane of an endpoint that sends have left takes no message.
+func TestLanesEndWithASwitch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &laned{fake{fail: func() error { return errDown }, sick: well}, func(context.Context) error { return nil }}
+		x := pair(t, a, &fake{fail: well, sick: well}, failover.Options{})
+		lane, err := x.Lane(t.Context(), transport.LaneRequest{Topic: "t"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		msgs := []*tidegate.Message{{ID: "1", Topic: "t"}}
+		for range 3 {
+			if r := x.SendLane(t.Context(), lane, msgs); r[0].Err == nil || errors.Is(r[0].Err, transport.ErrLaneChanged) {
+				t.Errorf("%v of a failing endpoint", r[0].Err)
+			}
+		}
+		before := a.sends.Load()
+		if r := x.SendLane(t.Context(), lane, msgs); !errors.Is(r[0].Err, transport.ErrLaneChanged) || a.sends.Load() != before {
+			t.Errorf("%v and %d sends to the endpoint after the switch, want ErrLaneChanged and none", r[0].Err, a.sends.Load()-before)
+		}
+	})
+}
+
+// A configured endpoint has the given settings and capabilities.
+type configured struct {
+	fake
+	settings func(context.Context) (transport.ConsumerSettings, error)
+	can      transport.Capabilities
+	ping     func(context.Context) error
+}
+
+func (c *configured) ConsumerSettings(ctx context.Context, _, _ string) (transport.ConsumerSettings, error) {
+	return c.settings(ctx)
+}
+
+func (c *configured) Capabilities() transport.Capabilities { return c.can }
+
+func (c *configured) Ping(ctx context.Context, _ ...string) error {
+	if c.ping == nil {
+		return nil
+	}
+	return c.ping(ctx)
+}
+
+func TestConsumerSettingsOfAnotherEndpoint(t *testing.T) {
+	has := func(n int, err error) *configured {
+		return &configured{settings: func(context.Context) (transport.ConsumerSettings, error) {
+			return transport.ConsumerSettings{MaxAttempts: n}, err
+		}}
+	}
+	for name, tt := range map[string]struct {
+		a, b *configured
+		want int
+		err  error
+	}{
+		"the active one responds":      {has(3, nil), has(5, nil), 3, nil},
+		"the active one is down":       {has(0, errDown), has(5, nil), 5, nil},
+		"the active one rejects":       {has(0, errPermanent), has(5, nil), 0, tidegate.ErrInvalid},
+		"none responds":                {has(0, errDown), has(0, errPermanent), 0, tidegate.ErrUnavailable},
+		"the other one is not queried": {has(3, nil), has(0, errDown), 3, nil},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			x := pair(t, tt.a, tt.b, failover.Options{})
+			s, err := x.ConsumerSettings(t.Context(), "g", "t")
+			if s.MaxAttempts != tt.want || !errors.Is(err, tt.err) || (err == nil) != (tt.err == nil) {
+				t.Errorf("%s: %d, %v; want %d, %v", name, s.MaxAttempts, err, tt.want, tt.err)
+			}
+		})
+	}
+}
+
+// A capability is one of all endpoints.
+func TestCapabilitiesOfAllEndpoints(t *testing.T) {
+	for i := range reflect.TypeFor[transport.Capabilities]().NumField() {
+		var one transport.Capabilities
+		reflect.ValueOf(&one).Elem().Field(i).SetBool(true)
+		for _, tt := range []struct{ a, b, want transport.Capabilities }{
+			{one, one, one}, {one, transport.Capabilities{}, transport.Capabilities{}}, {transport.Capabilities{}, one, transport.Capabilities{}},
+		} {
+			x := pair(t, &configured{can: tt.a}, &configured{can: tt.b}, failover.Options{})
+			if got := x.Capabilities(); got != tt.want {
+				t.Errorf("%+v of %+v and %+v", got, tt.a, tt.b)
+			}
+		}
+	}
+}
+
+// Ping returns with the first success. Without one it returns the error of the first endpoint.
+func TestPingOfSeveralEndpoints(t *testing.T) {
+	waits := func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) }
+	fails := func(err error) func(context.Context) error { return func(context.Context) error { return err } }
+	for name, tt := range map[string]struct {
+		a, b func(context.Context) error
+		want error
+	}{
+		"both respond":               {fails(nil), fails(nil), nil},
+		"the first does not respond": {waits, fails(nil), nil},
+		"the second is down":         {fails(nil), fails(errDown), nil},
+		"both fail":                  {fails(errPermanent), fails(errDown), tidegate.ErrInvalid},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			x := pair(t, &configured{ping: tt.a}, &configured{ping: tt.b}, failover.Options{ProbeInterval: time.Hour})
+			begin := time.Now()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			if err := x.Ping(ctx); !errors.Is(err, tt.want) || (err == nil) != (tt.want == nil) || time.Since(begin) > 0 {
+				t.Errorf("%s: %v after %v, want %v at once", name, err, time.Since(begin), tt.want)
+			}
+		})
+	}
+}
+
+// Close waits for OnSwitch.
+func TestCloseWaitsForOnSwitch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var done atomic.Bool
+		x := pair(t, &fake{fail: func() error { return errDown }, sick: well}, &fake{fail: well, sick: well}, failover.Options{
+			OnSwitch: func(failover.Event) {
+				time.Sleep(time.Minute)
+				done.Store(true)
+			},
+		})
+		for range 3 {
+			sent(x)
+		}
+		synctest.Wait()
+		if err := x.Close(); err != nil || !done.Load() {
+			t.Errorf("%v; OnSwitch has returned: %t", err, done.Load())
+		}
+	})
+}
+
+// An asking endpoint checks one transaction, and ends with ctx.
+type asking struct{ half }
+
+func (a *asking) ServeChecks(ctx context.Context, _ []string, check func(context.Context, transport.TransactionCheck) transport.Resolution) error {
+	check(ctx, transport.TransactionCheck{Transaction: transport.Transaction{ID: "1", Endpoint: "server"}})
+	<-ctx.Done()
+	return nil
+}
+
+// A check names the server as EndTransaction expects it.
+func TestChecksNameTheEndpoint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := pair(t, &asking{half{fake: fake{sick: well}}}, &fake{sick: well}, failover.Options{})
+		ctx, cancel := context.WithCancel(t.Context())
+		err := x.ServeChecks(ctx, []string{"t"}, func(_ context.Context, c transport.TransactionCheck) transport.Resolution {
+			defer cancel()
+			if c.Transaction.Endpoint != "a/server" {
+				t.Errorf("the check names %q, want a/server", c.Transaction.Endpoint)
+			}
+			return transport.Commit
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		if err := x.EndTransaction(t.Context(), transport.Transaction{Endpoint: "other/server"}, transport.Commit); !errors.Is(err, tidegate.ErrInvalid) {
+			t.Errorf("%v of a transaction at none of the endpoints", err)
+		}
+	})
+}
