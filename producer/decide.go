@@ -147,12 +147,21 @@ const maxUnconnected = 2 * time.Minute
 // transients returns the number of attempts that were not throttled.
 func (in *Inputs) transients() int { return in.Attempts - (in.Throttles - in.Waited) }
 
+// paced returns the number of transient failures that the wait grows with. An outage before an
+// attempt with a connection does not delay the retry of that attempt.
+func (in *Inputs) paced() int {
+	if in.NotConnected {
+		return in.transients()
+	}
+	return in.transients() - in.Unconnected
+}
+
 // delay returns the wait before the next attempt and the source of the wait.
 func (in *Inputs) delay(class transport.Class) (d time.Duration, source DelaySource) {
 	switch {
 	case class == transport.Throttled:
 		d, source = in.PolicyDelay, BackoffDelay
-	case in.transients() > in.AtOnce:
+	case in.paced() > in.AtOnce:
 		d, source = in.PolicyDelay, PacingDelay
 	}
 	if in.RetryAfter > d {

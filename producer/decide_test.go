@@ -268,3 +268,28 @@ func TestFaults(t *testing.T) {
 		}
 	}
 }
+
+// An outage before the attempt does not delay the retry of an attempt that had a connection: the
+// first such failure is retried at once. Attempts without a connection are paced, up to a second.
+func TestOutageDoesNotPaceConnectedAttempts(t *testing.T) {
+	l := &limits{bounds: &bounds{pacing: defaultPacing, atOnce: retriesAtOnce}}
+	decide := func(connected, unconnected int, last bool) time.Duration {
+		in := Inputs{
+			Class: transport.Transient, Attempts: connected + unconnected, Unconnected: unconnected,
+			MaxAttempts: 16, AtOnce: retriesAtOnce, NotConnected: last,
+		}
+		in.draw(l, new(draws))
+		return Decide(in).Delay
+	}
+	for connected := 1; connected <= retriesAtOnce; connected++ {
+		if d := decide(connected, 15, false); d != 0 {
+			t.Errorf("failure %d with a connection after an outage is retried after %v", connected, d)
+		}
+	}
+	if d := decide(retriesAtOnce+1, 15, false); d <= 0 || d > 200*time.Millisecond {
+		t.Errorf("failure %d with a connection is retried after %v, want about 100 ms", retriesAtOnce+1, d)
+	}
+	if d := decide(0, 16, true); d <= 0 || d > time.Second {
+		t.Errorf("an attempt without a connection is repeated after %v, want up to 1 s", d)
+	}
+}

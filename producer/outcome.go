@@ -102,7 +102,7 @@ func (in *Inputs) draw(l *limits, drawn *draws) {
 		}
 		in.PolicyDelay = drawn.last
 	case transport.Transient:
-		if n := in.transients() - 1 - in.AtOnce; n >= 0 {
+		if n := in.paced() - 1 - in.AtOnce; n >= 0 {
 			in.PolicyDelay = l.pacing.Delay(n)
 			if in.NotConnected && l.atOnce == retriesAtOnce { // the default; an attempt that waits for a connection is no load
 				in.PolicyDelay = min(in.PolicyDelay, unconnectedPacing)
