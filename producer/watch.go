@@ -9,6 +9,9 @@ import (
 // A watch ends the messages of SendAsync with one ctx when that ctx ends. Programs often send many
 // messages with one ctx; a function of their own at the ctx for each takes several times as long.
 // The lock of the topic guards all fields.
+//
+// Who wakes what waits: the end of the ctx ends the messages of the watch. What bounds the steps: a
+// watch has one function at its ctx, and the last of its messages removes that function.
 type watch struct {
 	topic *topic
 	ctx   context.Context //nolint:containedctx // the callers'; a watch lives as long as its messages
