@@ -27,6 +27,7 @@ type book struct {
 	open     map[string]time.Time // calls that have not returned, by a description
 	attempts map[int][]attempt    // of the producers of each client
 	called   time.Duration        // the start of the last call of a handler
+	most     int                  // the largest number of calls for one message
 	failed   time.Duration        // the end of the last failed attempt, with the wait that its response requested
 }
 
@@ -53,6 +54,13 @@ func (b *book) lastCall() time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.called
+}
+
+// excess reports whether a message was handled more often than any group permits.
+func (b *book) excess() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.most > mostAttempts+maxExcuses
 }
 
 // lastTrouble returns the end of the last failed attempt and of the wait that its response
@@ -220,7 +228,7 @@ func (b *book) handle(group, consumer string, d *tidegate.Delivery) (end func(er
 		b.handled[key] = c
 	}
 	n := len(c.calls)
-	b.called = b.w.now()
+	b.called, b.most = b.w.now(), max(b.most, n+1)
 	c.calls = append(c.calls, call{attempt: d.Attempt, offset: d.Offset, queue: d.Queue, began: b.w.now()})
 	b.noteLocked("%s of %s begins %s, attempt %d (broker %d, queue %d, offset %d, group %s)", consumer, group, d.ID, d.Attempt, key.broker, d.Queue, d.Offset, d.MessageGroup)
 	work := fmt.Sprint(group, " broker ", key.broker, " ", d.Topic, " queue ", d.Queue, " offset ", d.Offset)

@@ -23,6 +23,11 @@ var promisesOfCalls = []promise{
 	{"every call of a producer returns within a bounded time after the last fault", callsReturn},
 }
 
+// promisesOfSpools are checked after promisesOfCalls.
+var promisesOfSpools = []promise{
+	{"a spool becomes empty within a bounded time after the last fault", spoolsBecomeEmpty},
+}
+
 // promisesOfGroups are checked when no producer sends.
 var promisesOfGroups = []promise{
 	{"the groups become idle within a bounded time after the last fault", groupsBecomeIdle},
@@ -30,7 +35,8 @@ var promisesOfGroups = []promise{
 
 // promisesAtTheEnd are checked after all producers and consumers have ended.
 var promisesAtTheEnd = []promise{
-	{"each accepted message was handled or is a dead letter, unless it was recalled", acceptedMessagesEnd},
+	{"each accepted message was handled, is a dead letter or is in the spool, unless it was recalled", acceptedMessagesEnd},
+	{"a group with an inbox handles each message once", handledOnce},
 	{"a message whose transaction was committed is delivered, and one that was rolled back is not", transactionsEnd},
 	{"the messages of a message group are stored and handled in their order", messageGroupsKeepOrder},
 	{"no delivery has an attempt above the maximum of its group, and no handler call is beyond the bound", attemptsAreBounded},
@@ -88,6 +94,21 @@ const (
 	checksTime = time.Minute
 )
 
+// spoolsBecomeEmpty waits until no running producer has a spooled message.
+func spoolsBecomeEmpty(w *world, broken func(string, ...any)) {
+	for _, s := range w.senders {
+		if s.spool == nil || s.stopAt > 0 {
+			continue
+		}
+		for began := w.now(); s.spool.Stats().Pending > 0; wait(w.t.Context(), time.Second) {
+			if w.now()-max(began, w.book.lastTrouble()) > progressLimit {
+				broken("%s has %d messages in its spool", s.name, s.spool.Stats().Pending)
+				break
+			}
+		}
+	}
+}
+
 // groupsBecomeIdle waits until no group has work.
 func groupsBecomeIdle(w *world, broken func(string, ...any)) {
 	wait(w.t.Context(), checksTime)
@@ -97,7 +118,7 @@ func groupsBecomeIdle(w *world, broken func(string, ...any)) {
 			w.book.note("everything is idle")
 			return
 		}
-		if quiet := w.now() - max(began, w.book.lastCall()); quiet > progressLimit || w.now()-began > idleLimit {
+		if quiet := w.now() - max(began, w.book.lastCall()); quiet > progressLimit || w.now()-began > idleLimit || w.book.excess() {
 			broken("after %v, %v after the last call of a handler, %s", w.now()-began, quiet, busy)
 			return
 		}
@@ -156,7 +177,7 @@ func acceptedMessagesEnd(w *world, broken func(string, ...any)) {
 				}
 				continue
 			}
-			if w.rolledBack(s) {
+			if w.rolledBack(s) || w.spooled(s) {
 				continue
 			}
 			if handled == 0 && letters[s.name] == 0 {
@@ -165,6 +186,32 @@ func acceptedMessagesEnd(w *world, broken func(string, ...any)) {
 			if g.reactionTo(w.plan.seed, s.name).failures < 0 && handled > 0 {
 				broken("%s failed in every call, and %s has handled it", s.name, g.name)
 			}
+		}
+	}
+}
+
+// spooled reports whether the message is still in the spool of its producer, which has ended.
+func (w *world) spooled(x *sent) bool {
+	for _, s := range w.senders {
+		if s.left[x.name] {
+			return true
+		}
+	}
+	return false
+}
+
+// handledOnce looks at groups with an inbox.
+func handledOnce(w *world, broken func(string, ...any)) {
+	counts := map[copyKey]int{}
+	for key, c := range w.book.handled {
+		if w.plan.group(key.group).inbox {
+			key.broker = 0
+			counts[key] += c.succeeded
+		}
+	}
+	for key, n := range counts {
+		if n > 1 {
+			broken("%s handled %s %d times", key.group, key.name, n)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/consumer/inbox"
 )
 
 // A groupPlan is a consumer group of one topic.
@@ -19,6 +20,7 @@ type groupPlan struct {
 	maxAttempts int
 	retry       time.Duration // first interval of the retry schedule
 	consumers   []consumerPlan
+	inbox       bool // of push consumers alone
 
 	// The shares of messages by the reaction of the handlers.
 	failing, poison, panicking, slow float64
@@ -36,15 +38,19 @@ type consumerPlan struct {
 	stops       []span // when it does not run
 }
 
+// mostAttempts is the largest maximum of attempts of a group.
+const mostAttempts = 6
+
 // A span is a part of the first phase.
 type span struct{ from, to time.Duration }
 
 func (p *plan) newGroup(d dice, t topicPlan) groupPlan {
 	g := groupPlan{
 		name: fmt.Sprintf("group%d", len(p.groups)), topic: t.name, fifo: t.kind == broker.TopicFIFO && d.chance(0.8),
-		maxAttempts: d.between(2, 6), retry: d.span(100*time.Millisecond, 5*time.Second),
+		maxAttempts: d.between(2, mostAttempts), retry: d.span(100*time.Millisecond, 5*time.Second),
 		failing: pick(d, 0, 0.1, 0.3), poison: pick(d, 0, 0, 0.05, 0.2), panicking: pick(d, 0, 0.05), slow: pick(d, 0, 0.02),
 	}
+	g.inbox = d.chance(0.2)
 	for range d.between(1, 2) {
 		c := consumerPlan{
 			name: fmt.Sprintf("consumer%d", len(g.consumers)), kind: pick(d, "push", "push", "push", "batch", "simple"), client: d.IntN(len(p.clients)), concurrency: pick(d, 0, 1, 4), buffered: pick(d, 0, -1, 10),
@@ -57,6 +63,7 @@ func (p *plan) newGroup(d dice, t topicPlan) groupPlan {
 		if c.kind == "simple" { // a failure takes the whole invisible time
 			g.poison, g.failing, c.invisible = 0, min(g.failing, 0.1), min(c.invisible, 5*time.Second)
 		}
+		g.inbox = g.inbox && c.kind == "push"
 		g.consumers = append(g.consumers, c)
 	}
 	return g
@@ -97,6 +104,7 @@ type reader struct {
 	consumerPlan
 	group groupPlan
 	w     *world
+	inbox *inbox.Memory // of the group
 }
 
 var errHandler = errors.New("the handler fails, by the simulation")
@@ -172,7 +180,11 @@ func (r *reader) consume(ctx context.Context, until time.Duration) {
 		o.KillSwitch = consumer.KillSwitch{FailureRatio: 0.5, MinMessages: 4, Probe: 2 * time.Second}
 	}
 	sub := consumer.Subscription{Group: r.group.name, Topic: r.group.topic}
-	c, err := consumer.NewPush(r.w.clients[r.client].Transport, sub, r.handle, o)
+	handle := r.handle
+	if r.group.inbox {
+		handle = r.inbox.Handler(r.handle)
+	}
+	c, err := consumer.NewPush(r.w.clients[r.client].Transport, sub, handle, o)
 	if r.kind == "batch" {
 		o.Batch = consumer.BatchOptions{MaxMessages: 10}
 		c, err = consumer.NewBatch(r.w.clients[r.client].Transport, sub, r.handleBatch, o)

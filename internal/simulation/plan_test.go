@@ -146,7 +146,7 @@ func (p *plan) sendSteadily(d dice) {
 	for i := range p.producers {
 		x := &p.producers[i]
 		x.timeout, x.stopAt, x.maxPending, x.whenFull, x.attemptTimeout, x.maxThrottleTime = pick(d, 0, 0, time.Minute), 0, 0, producer.WaitWhenFull, 0, 0
-		x.maxThrottles, x.limiter, x.budget = producer.UntilContextEnds, pick(d, "", "", "adaptive"), false
+		x.maxThrottles, x.limiter, x.budget, x.spool = producer.UntilContextEnds, pick(d, "", "", "adaptive"), false, false
 		x.callers = pick(d, 20, 100, 300)
 		x.messages = max(1, d.between(200, 1000)/x.callers)
 		x.gap = p.duration / time.Duration(x.messages) / time.Duration(pick(d, 1, 1, 10))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/producer"
+	"github.com/tidegate/tidegate/producer/spool"
 	"github.com/tidegate/tidegate/ratelimit"
 )
 
@@ -36,6 +38,7 @@ type producerPlan struct {
 	whenFull        producer.FullPolicy
 	limiter         string // "", rate or adaptive
 	budget          bool
+	spool           bool
 }
 
 func (p *plan) newProducer(d dice, t topicPlan) producerPlan {
@@ -72,6 +75,8 @@ func (p *plan) newProducer(d dice, t topicPlan) producerPlan {
 		x.mode, x.stopAt, p.clients[x.client].inProcess = "transaction", 0, false
 	case broker.TopicDelay:
 		x.mode = "delay"
+	default:
+		x.spool = d.chance(0.25)
 	}
 	if d.chance(0.1) { // sends that are further apart than anything else
 		x.callers, x.messages, x.gap, x.maxAttempts, x.maxThrottles = 1, 30, d.span(5*time.Second, 40*time.Second), 1, 0
@@ -96,7 +101,9 @@ type sender struct {
 	w *world
 	p *producer.Producer
 
-	end sync.Once
+	spool *spool.Spool    // nil: none
+	left  map[string]bool // the names of the messages in the spool at the end
+	end   sync.Once
 }
 
 func (w *world) newSender(x producerPlan) *sender {
@@ -119,6 +126,10 @@ func (w *world) newSender(x producerPlan) *sender {
 		o.Limiter, err = keyed{k}, e
 	case "adaptive":
 		o.Limiter = w.adaptive
+	}
+	if err == nil && x.spool {
+		s.spool, err = spool.Open(filepath.Join(w.t.TempDir(), "spool"), spool.Options{})
+		o.Spool = s.spool
 	}
 	if err == nil && x.budget {
 		o.Budget, err = ratelimit.NewBudget(ratelimit.BudgetOptions{})
@@ -295,5 +306,28 @@ func (s *sender) finish() {
 			s.w.book.fail("%s: accounts of Shutdown: %d accepted, but %d + %d + %d + %d = %d have a result", s.name, a.Accepted, a.Delivered, a.Failed, a.Spooled, len(a.Undelivered), sum)
 		}
 		_ = s.p.Close()
+		if s.spool != nil {
+			s.closeSpool()
+		}
 	})
+}
+
+// closeSpool records the messages that are left in the spool, and closes it.
+func (s *sender) closeSpool() {
+	s.left = map[string]bool{}
+	for after := uint64(0); ; {
+		entries, err := s.spool.Entries(false, after, 1000)
+		if err != nil {
+			s.w.book.fail("%s: reading the spool: %v", s.name, err)
+		}
+		if len(entries) == 0 {
+			break
+		}
+		for _, e := range entries {
+			s.left[e.Message.ID], after = true, e.Sequence
+		}
+	}
+	if err := s.spool.Close(); err != nil {
+		s.w.book.fail("%s: closing the spool: %v", s.name, err)
+	}
 }

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/tidegate/tidegate/consumer/inbox"
 )
 
 var (
@@ -149,8 +151,9 @@ func (w *world) run(t *testing.T) {
 		}
 	}
 	for _, g := range w.plan.groups {
+		records := inbox.NewMemory(0)
 		for _, c := range g.consumers {
-			r := &reader{consumerPlan: c, group: g, w: w}
+			r := &reader{consumerPlan: c, group: g, w: w, inbox: records}
 			consuming.Go(func() { r.run(consumeCtx) })
 		}
 	}
@@ -158,6 +161,7 @@ func (w *world) run(t *testing.T) {
 	w.play()
 
 	w.book.checkAll(w, promisesOfCalls)
+	w.book.checkAll(w, promisesOfSpools)
 	stopSending()
 	sending.Wait()
 	w.book.checkAll(w, promisesOfGroups)
