@@ -109,3 +109,52 @@ func TestMessagesThatWereNotSentAreNotStored(t *testing.T) {
 		}
 	})
 }
+
+// Only a request that changes something can have taken effect although it failed.
+func TestFailedReadsStoreNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		c := newClient(t, n, nil)
+		if _, err := sendOne(t.Context(), c, message("0")); err != nil {
+			t.Fatal(err)
+		}
+		failed := &rmqpb.Status{Code: rmqpb.Code_INTERNAL_SERVER_ERROR}
+		s.assign = func() *rmqpb.QueryAssignmentResponse { return &rmqpb.QueryAssignmentResponse{Status: failed} }
+		s.send = func(context.Context, *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
+			return &rmqpb.SendMessageResponse{Status: failed}, nil
+		}
+		_, err := c.Queues(t.Context(), "g", "t")
+		if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.Code != tidegate.CodeInternalServerError || e.MaybeStored {
+			t.Errorf("Queues: %#v, want 50001 without MaybeStored", err)
+		}
+		if _, err := sendOne(t.Context(), c, message("1")); err == nil || !err.MaybeStored {
+			t.Errorf("Send: %#v, want 50001 with MaybeStored", err)
+		}
+	})
+}
+
+// The routes of all topics in use are refreshed, also of more topics than are queried at a time.
+func TestAllRoutesAreRefreshed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		c := newClient(t, n, func(o *Options) { o.RouteRefresh = time.Minute })
+		const topics, rounds = 3 * parallelRefreshes, 4
+		for range rounds {
+			for i := range topics {
+				m := message("m")
+				m.Topic = "topic-" + string(rune('a'+i))
+				if _, err := sendOne(t.Context(), c, m); err != nil {
+					t.Fatal(err)
+				}
+			}
+			time.Sleep(time.Minute)
+			synctest.Wait()
+		}
+		// The first send of a topic queries its route, and so does each refresh.
+		if got, want := len(s.of("QueryRoute")), topics*(1+rounds); got != want {
+			t.Errorf("%d route queries, want %d", got, want)
+		}
+	})
+}
