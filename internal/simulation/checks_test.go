@@ -78,6 +78,10 @@ func callsReturn(w *world, broken func(string, ...any)) {
 			broken("%d calls still wait %v after the last failed attempt, the first are %s", len(list), quiet, strings.Join(list[:min(len(list), 3)], "; "))
 			return
 		}
+		if w.now() > w.plan.duration+idleLimit { // the attempts fail again and again: the consumers are stuck
+			broken("%d calls fail again and again; %s", len(list), w.busy())
+			return
+		}
 		wait(w.t.Context(), time.Second)
 	}
 }
