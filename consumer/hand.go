@@ -24,6 +24,20 @@ import (
 // step of each. It calls neither the transport nor the program. Only take and reserve wait.
 //
 // Its lock is never held together with another one of this package.
+//
+// Who wakes what waits:
+//   - a delivery in a line waits for removeSettled of the delivery before it;
+//   - a ready delivery is taken by an idle worker, which makeReady signals, by a new worker, which
+//     hire counts, or by a worker whose handler returns; a change of the gate wakes all workers;
+//   - a delivery without a handler or a settlement attempt under way has an entry in leases, or
+//     waits for extended; maintainLeases sleeps until the first entry, the gate's Wake or the first
+//     reminder, and kick wakes it for an earlier one;
+//   - a receive that waits for credits gets them from offer, which runs after each arrival,
+//     settlement, failed receive, replaced worker, change of the gate and removal of a queue.
+//
+// What bounds the steps: maintainLeases checks once for each kick and each due time. Each due entry
+// starts an extension, which lease.Lease bounds, or a settlement attempt, which settlement.State
+// bounds, or ends the lease. Each retry has at most two reminders. gate.Gate bounds its changes.
 type hand struct {
 	opts   *PushOptions
 	mu     sync.Mutex
@@ -37,7 +51,7 @@ type hand struct {
 	ready     lanes.Lanes[*item]
 	lines     line.Lines[*item]
 	leases    schedule.Schedule[*item]
-	armed     time.Time // next check of the leases; zero during a check
+	armed     time.Time // next check by maintainLeases; zero before the first one
 	renewals  lease.RenewTime
 
 	unread    int // in a line or ready

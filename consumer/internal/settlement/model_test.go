@@ -1,0 +1,76 @@
+package settlement
+
+import (
+	"flag"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer/internal/decision"
+	"github.com/tidegate/tidegate/consumer/internal/failure"
+	"github.com/tidegate/tidegate/transport"
+)
+
+var (
+	modelSeed      = flag.Uint64("model.seed", 0, "run the random model with this seed only")
+	modelSequences = flag.Int("model.sequences", 100_000, "sequences of the random model")
+)
+
+// Between two delays there are at most three attempts: one with the handle that was found, and one
+// with a retry in place of the verdict. A delivery ends as settled if and only if its last attempt
+// succeeded.
+func TestModel(t *testing.T) {
+	for range *modelSequences {
+		seed := rand.Uint64()
+		if *modelSeed != 0 {
+			seed = *modelSeed
+		}
+		if runModel(t, rand.New(rand.NewPCG(seed, 0))); t.Failed() {
+			t.Fatalf("repeat with: go test ./consumer/internal/settlement -run '^TestModel$' -model.seed %d", seed)
+		}
+		if *modelSeed != 0 {
+			return
+		}
+	}
+}
+
+// runModel settles one delivery with random results, as the consumer does.
+func runModel(t *testing.T, r *rand.Rand) {
+	t.Helper()
+	throttled := &tidegate.Error{Code: tidegate.CodeTooManyRequests, RetryAfter: time.Second}
+	results := []error{nil, lost, lost, invalid, invalid, refused, throttled}
+	actions := []decision.Action{decision.Ack, decision.Retry, decision.DeadLetterNow, decision.SnoozeFor, decision.ReconsumeIn, decision.GiveBack, decision.Discard}
+	s := State{Verdict: decision.Verdict{Action: actions[r.IntN(len(actions))]}}
+	unsure, harmless := r.IntN(2) == 0, r.IntN(4) > 0
+	attempts := 0 // since the last delay
+	var err error
+	for next := Again; next == Again; {
+		if s.Last != nil {
+			if s.Tries++; s.Tries > r.IntN(20) {
+				break // the lease ends
+			}
+			attempts = 0
+		}
+		if attempts++; attempts > 3 {
+			t.Errorf("%d attempts without a delay", attempts)
+			return
+		}
+		err = results[r.IntN(len(results))]
+		next = s.After(err, harmless, unsure)
+		if next == FindHandle {
+			found := results[r.IntN(len(results))]
+			unsure = found != nil && (unsure || failure.Perhaps(found))
+			next = s.Found(found)
+		}
+		if next == RetryInstead {
+			s.Refused, s.Last, s.Verdict, next = s.Last, nil, decision.Verdict{Action: decision.Retry}, Again
+		}
+	}
+	end, _, report := s.Conclude(transport.RetryResult{}, s.Last)
+	failed := slices.Contains([]End{LeaseLost, Unsettled, PerhapsSettled}, end)
+	if failed != (err != nil) || failed && report == nil {
+		t.Errorf("end %d with the error %v after a last attempt with the error %v", end, report, err)
+	}
+}
