@@ -75,7 +75,7 @@ var importTable = map[string]row{
 		imports: []string{"", "transport", "backoff", "ratelimit", "broker/admin"},
 		tests:   []string{"broker", "broker/server", "transport/rest"}, // over a broker
 	},
-	"broker":          {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address", "broker/settings"}},
+	"broker":          {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address", "internal/tally", "broker/settings"}},
 	"broker/settings": {imports: []string{"", "backoff"}},
 	"broker/server": {
 		imports: []string{"", "backoff", "ratelimit", "transport", "transport/rocketmq", "transport/rest", "broker", "broker/admin", "internal/protomem"},
@@ -89,6 +89,7 @@ var importTable = map[string]row{
 	"broker/admin":        {imports: []string{"", "backoff", "broker/settings", "internal/httpapi"}, tests: []string{"broker", "broker/server", "transport"}},
 	"internal/httpapi":    {imports: []string{""}}, // under broker/admin and transport/rest
 	"internal/address":    {},                      // patterns of broker and consumer
+	"internal/tally":      {},                      // log lines of broker
 	"internal/protomem":   {},                      // under broker/server and transport/rocketmq
 	"broker/cmd":          {imports: []string{"..."}},
 	"mocks":               {imports: []string{"", "transport"}, tests: []string{"producer"}}, // the example

@@ -184,6 +184,7 @@ func Open(o Options) (*Broker, error) {
 	if err := o.Validate(); err != nil {
 		return nil, fmt.Errorf("broker options: %w", err)
 	}
+	began := time.Now()
 	if o.Memory != nil {
 		o.fs = o.Memory.fs
 	}
@@ -198,7 +199,7 @@ func Open(o Options) (*Broker, error) {
 	}
 	b := &Broker{
 		opts: o, logger: o.Logger, store: s, limits: l, name: "in-process",
-		counters: counters{lateness: histogram.Durations()},
+		counters: counters{lateness: histogram.Durations(), delayed: histogram.Durations()},
 	}
 	b.transactionDefaults.Store(&o.Transaction)
 	if b.host, err = os.Hostname(); err != nil {
@@ -210,6 +211,9 @@ func Open(o Options) (*Broker, error) {
 		return nil, errors.Join(fmt.Errorf("reading data directory %q: %w", o.Dir, err), b.Close())
 	}
 	b.maintenance.Start()
+	if s.Unclean() {
+		b.logRecovered(began)
+	}
 	return b, nil
 }
 
@@ -243,6 +247,7 @@ func (b *Broker) Close() error {
 		s.Stop()
 	}
 	b.catalog.IndexRest()
+	b.events.Close()
 	b.closeErr = b.store.Close()
 	close(b.closed)
 	return b.closeErr

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/catalog"
 	"github.com/tidegate/tidegate/broker/internal/heartbeat"
@@ -13,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/sending"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/internal/topic"
+	"github.com/tidegate/tidegate/internal/tally"
 )
 
 // components are the packages below broker, as one broker uses them.
@@ -27,11 +29,13 @@ type components struct {
 	catalog      *catalog.Catalog
 	env          *subscription.Env // of all subscriptions
 	owners       heartbeat.Owners
+	events       *tally.Log // of the ends of messages
 }
 
 // openComponents prepares all components. The tasks run after the maintenance is started.
 func (b *Broker) openComponents() {
 	b.maintenance = maintain.New(b.life, b.logger, b.guarded)
+	b.events = tally.New(b.logger)
 	directory := catalog.NewDirectory()
 	b.openPending(directory)
 	b.retention = removal.New(removal.Config{
@@ -45,7 +49,7 @@ func (b *Broker) openComponents() {
 		},
 	})
 	b.letters = letters.New(letters.Config{
-		Store: b.store, Directory: directory, Logger: b.logger, Life: b.life, Delayed: b.delayed, Damaged: b.countDamaged,
+		Store: b.store, Directory: directory, Logger: b.logger, Events: b.events, Life: b.life, Delayed: b.delayed, Damaged: b.countDamaged,
 		CreateTopic: func(name string, c TopicConfig, automatic bool) error {
 			return b.catalog.CreateOwnTopic(name, c, automatic)
 		},
@@ -74,6 +78,7 @@ func (b *Broker) openPending(directory *catalog.Directory) {
 		Store: b.store, Loop: b.maintenance, Logger: b.logger, Topics: directory.PendingTopics,
 		ShortOfDisk: func() bool { return b.limits.ShortOfDisk() != nil },
 		Damaged:     func() { b.countDamaged(1) },
+		Late:        func(d time.Duration) { b.counters.delayed.Observe(d.Seconds()) },
 	}
 	b.delayed = pending.NewDelayed(c)
 	b.transactions = pending.NewTransactions(pending.TransactionsConfig{

@@ -29,6 +29,9 @@ type DeadLetterQuery struct {
 	In    string // topic with the dead letters, see Group.DeadLetterTopics; empty means %DLQ%group
 	After string // Next of the previous page; empty means the first page
 	Limit int    // at most 1000; 0 means 100
+
+	NoBodies bool  // omit the bodies
+	MaxBytes int64 // a page with so many bytes ends; 0 means that only the bound of a call applies
 }
 
 // A StoredDeadLetter is a dead letter in its topic.
@@ -41,6 +44,8 @@ type StoredDeadLetter struct {
 	BornAt   time.Time
 	BornHost string
 	StoredAt time.Time // when it became a dead letter
+
+	BodySize int // in bytes, also if the query omits the bodies
 }
 
 // A DeadLetterPage is one page of dead letters, the oldest first. A page that is not the last can
@@ -115,7 +120,9 @@ func (b *Broker) DeadLetters(group string, q DeadLetterQuery) (DeadLetterPage, e
 	if err != nil {
 		return DeadLetterPage{}, err
 	}
-	found, next, err := b.letters.Browse(group, letters.Query{Filter: deadletter.Filter(q.DeadLetterFilter), In: q.In, After: q.After, Limit: limit})
+	found, next, err := b.letters.Browse(group, letters.Query{
+		Filter: deadletter.Filter(q.DeadLetterFilter), In: q.In, After: q.After, Limit: limit, NoBodies: q.NoBodies, MaxBytes: q.MaxBytes,
+	})
 	page := DeadLetterPage{Letters: make([]StoredDeadLetter, len(found)), Next: next}
 	for i := range found {
 		page.Letters[i] = StoredDeadLetter(found[i])

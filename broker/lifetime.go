@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/fail"
@@ -27,6 +28,25 @@ func (l *lifetime) openLifetime(broken func(error)) {
 	// The broker's own life, not a request's.
 	l.life, l.stop = context.WithCancelCause(context.Background())
 	l.closed, l.broken = make(chan struct{}), broken
+}
+
+// logRecovered logs the contents of a directory that was not closed in order.
+func (b *Broker) logRecovered(began time.Time) {
+	var stored, delayed, half, inflight, waiting int64
+	stats := b.Stats()
+	for i := range stats.Topics {
+		t := &stats.Topics[i]
+		stored, delayed = stored+t.Stored.Messages, delayed+t.Delayed.Messages
+		if t.Transactions != nil {
+			half += t.Transactions.HalfMessages
+		}
+	}
+	for i := range stats.Subscriptions {
+		inflight, waiting = inflight+stats.Subscriptions[i].Inflight, waiting+stats.Subscriptions[i].WaitingRetry
+	}
+	b.logger.Warn("the last process did not close the data directory; its contents are recovered", "directory", b.opts.Dir,
+		"topics", len(stats.Topics), "stored_messages", stored, "delayed_messages", delayed, "half_messages", half,
+		"deliveries_in_flight", inflight, "retries_waiting", waiting, "took", time.Since(began).Round(time.Millisecond))
 }
 
 // begin counts a call as under way, and returns false if the broker is closing.

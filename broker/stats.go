@@ -34,6 +34,10 @@ type Stats struct {
 	// message was ready, in seconds.
 	RetryLateness Histogram
 
+	// DelayedLateness has the times from the delivery time of a delayed message to the moment at
+	// which it was in its queue, in seconds.
+	DelayedLateness Histogram
+
 	// Damaged counts messages that were skipped because they cannot be read from disk: once for
 	// each group, once for a delayed message, and each time that a dead letter is listed, redriven
 	// or purged.
@@ -158,7 +162,8 @@ func (h Histogram) Count() uint64 {
 type counters struct {
 	refused   [len(refusalReasons)]atomic.Int64
 	throttled [len(limits.Names) + 1]atomic.Int64 // by limit; the last one for others
-	lateness  histogram.Histogram
+	lateness  histogram.Histogram                 // of retries
+	delayed   histogram.Histogram                 // lateness of delayed messages
 	damaged   atomic.Int64
 }
 
@@ -206,7 +211,7 @@ func refusal(err error) RefusalReason {
 func (b *Broker) Stats() Stats {
 	s := Stats{
 		Refused: map[RefusalReason]int64{}, Throttled: map[string]int64{},
-		RetryLateness: Histogram(b.counters.lateness.Snapshot()), Damaged: b.counters.damaged.Load(),
+		RetryLateness: Histogram(b.counters.lateness.Snapshot()), DelayedLateness: Histogram(b.counters.delayed.Snapshot()), Damaged: b.counters.damaged.Load(),
 		Messages: logStats(b.store.Messages.Stats()), Groups: logStats(b.store.Groups.Stats()),
 	}
 	for i, r := range refusalReasons {

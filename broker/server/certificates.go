@@ -101,19 +101,21 @@ func LoadCertificates(o CertificateOptions) (*Certificates, error) {
 		return nil, fmt.Errorf("certificates: %w", err)
 	}
 	c := &Certificates{o: o}
-	if err := c.Reload(); err != nil {
+	if _, err := c.Reload(); err != nil {
 		return nil, err
 	}
 	return c, nil
 }
 
-// Reload reads the files now. On an error, the earlier contents stay in use.
-func (c *Certificates) Reload() error {
+// Reload reads the files now, and reports whether their sizes or times differ from those of the
+// contents in use. On an error, the earlier contents stay in use.
+func (c *Certificates) Reload() (changed bool, err error) {
 	of, err := c.fingerprints()
 	if err != nil {
-		return err
+		return false, err
 	}
-	return c.load(of)
+	before := c.loaded.Load()
+	return before == nil || before.of != of, c.load(of)
 }
 
 // Config returns a configuration for servers of the given protocols (ALPN), such as "h2". The

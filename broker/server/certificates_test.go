@@ -189,7 +189,7 @@ func TestCertificatesFollowTheirFiles(t *testing.T) {
 			t.Errorf("halfway through a renewal: %s", s)
 		}
 	}
-	if err := certs.Reload(); err == nil || !strings.Contains(err.Error(), cert) {
+	if _, err := certs.Reload(); err == nil || !strings.Contains(err.Error(), cert) {
 		t.Errorf("Reload: %v", err)
 	}
 	if err := os.Remove(key); err != nil {
@@ -212,7 +212,7 @@ func TestCertificatesFollowTheirFiles(t *testing.T) {
 	if before := certs.loaded.Load(); certs.current(now) != before {
 		t.Error("it looked twice within 2s")
 	}
-	if err := certs.Reload(); err != nil {
+	if _, err := certs.Reload(); err != nil {
 		t.Error(err)
 	}
 	if s := shown(); s != "fifth" {

@@ -68,7 +68,7 @@ func (rt route) pattern() string { return strings.TrimSpace(rt.method + " " + rt
 
 // routes returns all that there is over HTTP.
 func (s *Server) routes() []route {
-	admin := admin.New(s.b, s.gate, s.o.SnapshotDir)
+	admin := admin.New(s.b, s.gate, s.o.SnapshotDir, s.maxBody)
 	data := &messages.Handlers{
 		Engine: s.b, Gate: s.gate, Life: s.life, Bodies: s.bodies, MaxBody: s.maxBody,
 		MaxLongPolling: s.o.MaxLongPolling, IdleTimeout: idleTimeout,
@@ -204,7 +204,11 @@ func (s *Server) run(rt route) http.HandlerFunc {
 			if err != nil {
 				return 0, nil, err
 			}
-			return rt.serve(w, in)
+			status, body, err = rt.serve(w, in)
+			if audited[rt.op] {
+				s.audit(in, rt.op, err)
+			}
+			return status, body, err
 		}()
 		_, cut := errors.AsType[*refusal.Cut](err)
 		if e, ok := errors.AsType[*tidegate.Error](err); err != nil && (!ok || e.Code == 0) && r.Context().Err() != nil || gaveUp(r.Context(), err) {

@@ -155,7 +155,10 @@ func (r *reloader) reload(ctx context.Context) {
 		}
 	}
 	if r.certificates != nil {
-		err = errors.Join(err, r.certificates.Reload())
+		files, rerr := r.certificates.Reload()
+		if err = errors.Join(err, rerr); files && rerr == nil {
+			applied = append(applied, "tls.cert")
+		}
 	}
 	changed, perr := put(ctx, c, r.broker)
 	if err = errors.Join(err, perr); err != nil {

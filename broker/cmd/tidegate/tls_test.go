@@ -104,7 +104,9 @@ func TestTLS(t *testing.T) {
 	if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	p.await(t, 0, "configuration reloaded")
+	if line := p.await(t, 0, "configuration reloaded"); !strings.Contains(line, "tls.cert") {
+		t.Errorf("a new certificate is not among the changes: %s", line)
+	}
 	both("renewed", renewed, true)
 	both("the former certificate", trust, false)
 	if code := p.stop(); code != 0 || strings.Contains(p.stderr.String(), "sesame") {

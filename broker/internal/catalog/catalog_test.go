@@ -22,6 +22,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/tally"
 )
 
 // open returns a recovered catalog with at most one auto-created group, and a function that closes
@@ -38,7 +39,7 @@ func open(t *testing.T, fs vfs.FS) (c *Catalog, closeStore func()) {
 	d := NewDirectory()
 	waiting := pending.Config{
 		Store: st, Loop: loop, Logger: logger, Topics: d.PendingTopics,
-		ShortOfDisk: func() bool { return false }, Damaged: func() { t.Error("a message is damaged") },
+		ShortOfDisk: func() bool { return false }, Damaged: func() { t.Error("a message is damaged") }, Late: func(time.Duration) {},
 	}
 	delayed := pending.NewDelayed(waiting)
 	transactions := pending.NewTransactions(pending.TransactionsConfig{Config: waiting})
@@ -63,7 +64,7 @@ func open(t *testing.T, fs vfs.FS) (c *Catalog, closeStore func()) {
 		Retention: removal.New(removal.Config{
 			Store: st, Loop: loop, Logger: logger, Delayed: delayed, Transactions: transactions, Topics: d.TopicsByID, Subscriptions: d.Subscriptions(),
 		}),
-		Letters: letters.New(letters.Config{Store: st, Directory: d, Logger: logger, Life: life, Delayed: delayed}),
+		Letters: letters.New(letters.Config{Store: st, Directory: d, Logger: logger, Events: tally.New(logger), Life: life, Delayed: delayed}),
 		Env: &subscription.Env{
 			Leases: subscription.NewLeases(1 << 30),
 			Store:  st, Logger: logger, Reads: subscription.NewReads(), MaxInvisible: time.Hour, LastHeartbeat: owners.Last,

@@ -24,6 +24,17 @@ type Letter struct {
 	BornAt   time.Time
 	BornHost string
 	StoredAt time.Time // when it became a dead letter
+
+	BodySize int // also of a letter whose body was left out
+}
+
+// Size returns the approximate memory of the letter in bytes.
+func (l *Letter) Size() int {
+	n := 1<<10 + len(l.Body)
+	for k, v := range l.Properties {
+		n += len(k) + len(v)
+	}
+	return n
 }
 
 // A Filter selects the dead letters that match each field that is not zero.

@@ -34,6 +34,7 @@ type Scan struct {
 	At       Position
 	Messages int   // number of messages that this call may still read
 	Bytes    int64 // size of the bodies that this call may still read
+	AtATime  int64 // size of the bodies that Next reads after the first message; 0 means 4 MiB
 }
 
 // Over reports whether this call must end: the scan is at the end of the topic, or has used up
@@ -66,7 +67,11 @@ func (s *Scan) Next(limit int) ([]Letter, error) {
 		s.At = Position{Queue: queue + 1}
 		return nil, nil
 	}
-	ms, offsets, err := s.Topic.Read(queue, s.At.Offset, end, Chunk, chunkBytes)
+	bytes := int64(chunkBytes)
+	if s.AtATime > 0 {
+		bytes = min(bytes, s.AtATime)
+	}
+	ms, offsets, err := s.Topic.Read(queue, s.At.Offset, end, Chunk, bytes)
 	if d, ok := errors.AsType[*store.Damaged](err); ok {
 		s.Topic.SkipDamaged(queue, d)
 		s.Messages -= int(d.To - s.At.Offset)

@@ -1,6 +1,8 @@
 package letters
 
 import (
+	"math"
+
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
 	"github.com/tidegate/tidegate/broker/internal/fail"
 )
@@ -11,6 +13,9 @@ type Query struct {
 	In    string // topic with the dead letters; empty means %DLQ%group
 	After string // position of the previous page; empty means the beginning
 	Limit int    // maximum number of dead letters
+
+	NoBodies bool  // omit the bodies
+	MaxBytes int64 // ends a page that has so many bytes; 0 means no limit beside that of a call
 }
 
 // Browse returns one page of dead letters, the oldest first, and the position of the next page,
@@ -30,10 +35,23 @@ func (l *Letters) Browse(group string, q Query) (page []deadletter.Letter, next 
 		Topic: source{t, l}, Group: group, Filter: q.Filter, At: at,
 		Messages: deadletter.BrowseMessages, Bytes: deadletter.BrowseBytes,
 	}
-	for len(page) < q.Limit && !scan.Over() {
+	left := q.MaxBytes
+	if left == 0 {
+		left = math.MaxInt64
+	}
+	for len(page) < q.Limit && left > 0 && !scan.Over() {
+		scan.AtATime = left
 		found, err := scan.Next(q.Limit - len(page))
 		if err != nil {
 			return page, "", fail.Store(err)
+		}
+		for i := range found {
+			l := &found[i]
+			l.BodySize = len(l.Body)
+			if q.NoBodies {
+				l.Body = nil
+			}
+			left -= int64(l.Size())
 		}
 		page = append(page, found...)
 	}

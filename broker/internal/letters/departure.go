@@ -2,6 +2,7 @@ package letters
 
 import (
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/consume"
@@ -263,6 +264,11 @@ func (d *Departure) RemoveLease() (removed *store.PendingWrite) {
 	return removed
 }
 
+// classOf returns the attributes that the events of a group in a topic have in common.
+func classOf(from *topic.Consumption) []slog.Attr {
+	return []slog.Attr{slog.String("group", from.Group().Name()), slog.String("topic", from.Topic().Name())}
+}
+
 func (d *Departure) destination() consume.Destination {
 	switch {
 	case d.lost:
@@ -289,19 +295,21 @@ func (d *Departure) Wait(l *Letters, removed *store.PendingWrite) error {
 		return fail.Store(err)
 	}
 	x := d.Why()
-	log, text := l.Logger.Warn, "message became a dead letter"
+	level, text := slog.LevelWarn, "message became a dead letter"
 	switch {
 	case d.retried():
-		log, text = l.Logger.Debug, "message moved to the retry topic"
+		level, text = slog.LevelDebug, "message moved to the retry topic"
 	case x.Expired:
-		log, text = l.Logger.Info, "message expired"
+		level, text = slog.LevelInfo, "message expired"
 	case d.stays:
 		text = "dead letter failed again and stays in its topic"
 	case len(d.topics) == 0:
 		text = "message removed after its last attempt, because its address has no dead-letter-address"
 	}
 	from, place := d.Consumed(), d.Place()
-	log(text, "group", from.Group().Name(), "topic", from.Topic().Name(), "queue", place.Queue, "offset", place.Offset,
-		"attempts", x.Tries, "reason", x.Reason, "to", d.topics)
+	l.Events.Note(level, text, classOf(from), []slog.Attr{
+		slog.Int("queue", int(place.Queue)), slog.Int64("offset", place.Offset),
+		slog.Int("attempts", x.Tries), slog.String("reason", x.Reason), slog.Any("to", d.topics),
+	})
 	return nil
 }

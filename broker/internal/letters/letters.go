@@ -11,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/tally"
 )
 
 // Config has the parts of a broker that Letters uses.
@@ -19,6 +20,7 @@ type Config struct {
 	Delayed   *pending.Delayed
 	Directory Directory
 	Logger    *slog.Logger
+	Events    *tally.Log // of the ends of messages
 
 	// Life ends when the broker closes.
 	Life context.Context //nolint:containedctx // the broker's own life, not a request's

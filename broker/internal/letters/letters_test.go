@@ -17,6 +17,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/tally"
 )
 
 // A fixture has a store in memory, the topic t, and the consumption of t by the group g.
@@ -43,7 +44,7 @@ func newFixture(t *testing.T) *fixture {
 	f.retention = maintain.New(t.Context(), logger, nil).Add(maintain.TaskConfig{})
 	f.Letters = New(Config{
 		Store: s, Directory: f, Logger: logger, Life: t.Context(), CreateTopic: f.create,
-		Damaged: func(int64) { t.Error("a dead letter is damaged") },
+		Damaged: func(int64) { t.Error("a dead letter is damaged") }, Events: tally.New(logger),
 	})
 	if err := f.create("t", settings.Topic{Queues: 1}, false); err != nil {
 		t.Fatal(err)

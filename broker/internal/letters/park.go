@@ -3,6 +3,7 @@ package letters
 import (
 	"cmp"
 	"context"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -99,7 +100,9 @@ func (l *Letters) AwaitParked(from *topic.Consumption, g *consume.ParkedGroup, w
 	if err := write.Wait(); err != nil {
 		return fail.Store(err)
 	}
-	l.Logger.Warn("message group parked", "group", from.Group().Name(), "topic", from.Topic().Name(), "message_group", g.MessageGroup,
-		"queue", g.Place.Queue, "offset", g.Place.Offset, "attempts", g.Attempts, "reason", g.Reason)
+	l.Events.Note(slog.LevelWarn, "message group parked", classOf(from), []slog.Attr{
+		slog.String("message_group", g.MessageGroup), slog.Int("queue", int(g.Place.Queue)), slog.Int64("offset", g.Place.Offset),
+		slog.Int("attempts", int(g.Attempts)), slog.String("reason", g.Reason),
+	})
 	return nil
 }

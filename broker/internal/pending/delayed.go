@@ -140,6 +140,11 @@ func (d *Delayed) move(_ context.Context, now time.Time) (next time.Time, err er
 	}).Wait(); err != nil {
 		return time.Time{}, err
 	}
+	for at := time.Now(); len(ds) > 0; ds = ds[1:] {
+		if topic(ds[0].Topic) != nil {
+			d.Late(max(at.Sub(ds[0].Due), 0))
+		}
+	}
 	return next, nil
 }
 

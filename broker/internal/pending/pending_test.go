@@ -107,7 +107,7 @@ func open(t *testing.T, fs vfs.FS) *fixture {
 	ctx, cancel := context.WithCancel(t.Context())
 	logger := slog.New(slog.NewTextHandler(&f.log, nil))
 	f.cancel, f.loop = cancel, maintain.New(ctx, logger, nil)
-	c := Config{Store: f.store, Loop: f.loop, Logger: logger, ShortOfDisk: func() bool { return f.short.Load() }, Damaged: func() { t.Error("damaged") }, Topics: f.finder}
+	c := Config{Store: f.store, Loop: f.loop, Logger: logger, ShortOfDisk: func() bool { return f.short.Load() }, Damaged: func() { t.Error("damaged") }, Late: func(time.Duration) {}, Topics: f.finder}
 	f.delayed = NewDelayed(c)
 	f.x = NewTransactions(TransactionsConfig{
 		Config: c, Room: func(ctx context.Context, n int64) error { return f.store.Messages.Room(ctx, n, nil) },

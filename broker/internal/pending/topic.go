@@ -47,6 +47,9 @@ type Config struct {
 
 	// Damaged counts a message that cannot be read.
 	Damaged func()
+
+	// Late counts a delayed message that is in its queue so long after its delivery time.
+	Late func(time.Duration)
 }
 
 // Counters count the pending messages and the transactions of one topic. Delayed and Half change

@@ -87,10 +87,14 @@ func (s *Store) checkClean() error {
 	return nil
 }
 
+// Unclean reports whether the directory is not new and was not closed in order before Open.
+func (s *Store) Unclean() bool { return s.unclean }
+
 // removeClean removes cleanFile before the files change.
 func (s *Store) removeClean() error {
 	err := s.fs.Remove(s.fs.PathJoin(s.dir, cleanFile))
 	if errors.Is(err, os.ErrNotExist) {
+		s.unclean = true // or new, which writeIdentity finds
 		return nil
 	}
 	return errors.Join(err, diskfs.SyncDir(s.fs, s.dir))

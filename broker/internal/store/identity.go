@@ -51,7 +51,7 @@ func (s *Store) checkIdentity() (id string, known bool, err error) {
 // writeIdentity completes the identities.
 func (s *Store) writeIdentity(id string) error {
 	if id == "" {
-		id = rand.Text()
+		id, s.unclean = rand.Text(), false
 	}
 	for _, db := range []string{messagesDir, groupsDir} {
 		if err := s.writeFile(s.fs.PathJoin(db, identityFile), fmt.Appendf(nil, "tidegate %s %s\n", id, db)); err != nil {

@@ -91,6 +91,7 @@ type Store struct {
 	synced    []*diskfs.SyncedNotes
 	values    *diskfs.ValueNotes // nil in memory
 	dir       string
+	unclean   bool // see Unclean; written by Open
 }
 
 // Open opens a directory, and creates it if necessary. Its errors name the fault of the directory

@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/internal/access"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 )
 
@@ -27,6 +28,32 @@ type DeadLetter struct {
 type DeadLetterPage struct {
 	DeadLetters []DeadLetter `json:"dead_letters"`
 	Next        string       `json:"next,omitempty"` // cursor after the last of them; empty on the last page
+}
+
+const (
+	// jsonFactor is how many times its size a page of dead letters takes: the letters, the base64
+	// of their bodies and the JSON around that, which grows by doubling.
+	jsonFactor = 5
+
+	// A page has a small part of the memory for requests and responses, within these bounds.
+	pagePart                = 32
+	leastOfPage, mostOfPage = 1 << 20, 8 << 20
+	besideBody              = 1 << 10 // of a letter
+)
+
+// pageBytes returns after how many bytes a page ends if all responses may take so much memory.
+func pageBytes(memory int64) int64 { return min(max(memory/pagePart, leastOfPage), mostOfPage) }
+
+// sizeOf returns the memory of a response with a page, in bytes.
+func sizeOf(page *broker.DeadLetterPage) int64 {
+	n := 0
+	for i := range page.Letters {
+		n += besideBody + len(page.Letters[i].Body)
+		for k, v := range page.Letters[i].Properties {
+			n += len(k) + len(v)
+		}
+	}
+	return jsonFactor * int64(n)
 }
 
 func deadLetterFilter(q *web.Query) broker.DeadLetterFilter {
@@ -73,7 +100,17 @@ func (h *Handlers) ListDeadLetters(_ http.ResponseWriter, r *http.Request) (int,
 	if err := h.permitLetters(r, letters.In, bodies || text); err != nil {
 		return 0, nil, err
 	}
+	letters.NoBodies = !bodies && !text
+	held := transit.Of(r.Context())
+	letters.MaxBytes = pageBytes(held.Limit())
+	most := letters.MaxBytes + int64(h.maxBody)
+	if err := held.Resize(min(jsonFactor*most, held.Largest()), false); err != nil {
+		return 0, nil, err
+	}
 	page, err := h.engine.DeadLetters(r.PathValue("group"), letters)
+	if held := held.Resize(sizeOf(&page), true); held != nil && err == nil {
+		err = held
+	}
 	out := DeadLetterPage{DeadLetters: make([]DeadLetter, len(page.Letters)), Next: page.Next}
 	for i := range page.Letters {
 		l := &page.Letters[i]
@@ -83,7 +120,7 @@ func (h *Handlers) ListDeadLetters(_ http.ResponseWriter, r *http.Request) (int,
 				Topic: l.Origin.Topic, Queue: l.Origin.Queue, Offset: l.Origin.Offset, Group: l.Origin.Group,
 				Attempts: l.Origin.Attempts, Reason: l.Origin.Reason, Redrives: l.Origin.Redrives,
 			},
-			MessageGroup: l.MessageGroup, Tag: l.Tag, Keys: l.Keys, BodySize: len(l.Body),
+			MessageGroup: l.MessageGroup, Tag: l.Tag, Keys: l.Keys, BodySize: l.BodySize,
 		}
 		for k, v := range l.Properties {
 			if tidegate.ReservedProperty(k) {

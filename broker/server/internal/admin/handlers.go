@@ -42,8 +42,12 @@ type Handlers struct {
 	engine    Engine
 	gate      *gate.Gate
 	snapshots string
+	maxBody   int // the largest body of a message, in bytes
 }
 
-// New returns the handlers of one engine. gate checks the permissions for topics in request bodies.
-// snapshots is the directory of snapshots; empty means that there are none.
-func New(e Engine, g *gate.Gate, snapshots string) *Handlers { return &Handlers{e, g, snapshots} }
+// New returns the handlers of one engine, whose bodies have at most maxBody bytes. gate checks the
+// permissions for topics in request bodies. snapshots is the directory of snapshots; empty means
+// that there are none.
+func New(e Engine, g *gate.Gate, snapshots string, maxBody int) *Handlers {
+	return &Handlers{e, g, snapshots, maxBody}
+}

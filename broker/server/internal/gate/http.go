@@ -80,6 +80,16 @@ func Authenticated(r *http.Request) bool {
 	return who != nil && !who.Anonymous()
 }
 
+// NameOf returns the name of the principal of an admitted request for logs, empty if nothing is
+// restricted.
+func NameOf(r *http.Request) string {
+	who := identityOf(r)
+	if who == nil {
+		return ""
+	}
+	return who.String()
+}
+
 // Restricts reports whether rules hold for the request.
 func (g *Gate) Restricts(r *http.Request) bool { return identityOf(r) != nil && g.policy() != nil }
 

@@ -62,13 +62,18 @@ func (told) Stats() broker.Stats {
 			broker.RefusedThrottled: 301, broker.RefusedInvalid: 302, broker.RefusedNoTopic: 303, broker.RefusedUnknown: 304, broker.RefusedOther: 305,
 		},
 		Throttled: map[string]int64{"topic backlog bytes": 401, "group backlog age": 402, "disk full": 403, "free disk": 404, "client quota": 405, "fair share": 406, "other": 407},
-		Damaged:   501, RetryLateness: histogram(502, 4.5), Messages: store(600), Groups: store(700), CacheHits: 801, CacheMisses: 802,
+		Damaged:   501, RetryLateness: histogram(502, 4.5), DelayedLateness: histogram(503, 5.5), Messages: store(600), Groups: store(700), CacheHits: 801, CacheMisses: 802,
 	}
 }
 
 // What /metrics says of it, by hand.
 const told1 = `
 tidegate_damaged_messages_total 501
+tidegate_delayed_lateness_seconds_bucket{le="+Inf"} 1512
+tidegate_delayed_lateness_seconds_bucket{le="0.5"} 503
+tidegate_delayed_lateness_seconds_bucket{le="2"} 1007
+tidegate_delayed_lateness_seconds_count 1512
+tidegate_delayed_lateness_seconds_sum 5.5
 tidegate_group_acknowledged_messages_total{group="g",topic="t"} 209
 tidegate_group_backlog_bytes{group="g",topic="t"} 206
 tidegate_group_backlog_messages{group="g",topic="t"} 205

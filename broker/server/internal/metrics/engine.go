@@ -87,11 +87,12 @@ var (
 
 	descGroupDiscarded = desc("group_discarded_messages_total", "Messages removed for the group without becoming dead letters, by reason: after their last attempt without a dead-letter-address, or expired before delivery.", append(groupLabels, "reason"))
 
-	descRefused       = desc("refused_messages_total", "Rejected messages, by reason.", []string{"reason"})
-	descThrottled     = desc("throttled_messages_total", "Messages rejected with TOO_MANY_REQUESTS, by limit.", []string{"limit"})
-	descLimitOn       = desc("limit_reached", "Topics that the limit throttles now. For limits of groups, subscriptions; for limits of all sends, 0 or 1.", []string{"limit"})
-	descDamaged       = desc("damaged_messages_total", "Corrupt messages that were skipped, counted for each group. Corrupt dead letters count each time they are listed.", nil)
-	descRetryLateness = desc("retry_lateness_seconds", "Time from the due time of a retry until the message was ready.", nil)
+	descRefused         = desc("refused_messages_total", "Rejected messages, by reason.", []string{"reason"})
+	descThrottled       = desc("throttled_messages_total", "Messages rejected with TOO_MANY_REQUESTS, by limit.", []string{"limit"})
+	descLimitOn         = desc("limit_reached", "Topics that the limit throttles now. For limits of groups, subscriptions; for limits of all sends, 0 or 1.", []string{"limit"})
+	descDamaged         = desc("damaged_messages_total", "Corrupt messages that were skipped, counted for each group. Corrupt dead letters count each time they are listed.", nil)
+	descDelayedLateness = desc("delayed_lateness_seconds", "Time from the delivery time of a delayed message until it was in its queue.", nil)
+	descRetryLateness   = desc("retry_lateness_seconds", "Time from the due time of a retry until the message was ready.", nil)
 
 	descHealthy       = desc("store_healthy", "1 while messages can be stored, 0 otherwise.", nil)
 	descCommit        = desc("store_commit_seconds", "Duration of the commit of a batch, including the fsync if the commit waits for it.", storeLabels)
@@ -179,6 +180,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	}
 	out.counter(descDamaged, st.Damaged)
 	out.histogram(descRetryLateness, st.RetryLateness)
+	out.histogram(descDelayedLateness, st.DelayedLateness)
 	out.store(&st.Messages, "messages")
 	out.store(&st.Groups, "groups")
 	out.counter(descCacheHits, st.CacheHits)

@@ -110,6 +110,12 @@ type Hold struct {
 	epoch   int  // of the share when that began
 }
 
+// Limit returns the size of the budget that the hold belongs to, in bytes.
+func (h *Hold) Limit() int64 { return h.budget.limit }
+
+// Largest returns the most bytes that the connection of the hold can have.
+func (h *Hold) Largest() int64 { return h.budget.Largest() }
+
 // Bytes returns the size of the hold.
 func (h *Hold) Bytes() int64 { return h.bytes }
 
