@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -132,6 +133,27 @@ type canary struct {
 	rounds  chan struct{} // gets one for each round that ends while a test waits
 	refused atomic.Int64  // requests, which were tried again
 	slowest atomic.Int64  // request, with its repetitions, in ns
+
+	mu    sync.Mutex
+	times []time.Duration // guarded by mu: of the requests, with their repetitions
+}
+
+// note records the time of a request.
+func (c *canary) note(took time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.times = append(c.times, took)
+}
+
+// p99 returns the time that 99 of 100 requests did not exceed, and the number of requests.
+func (c *canary) p99() (p99 time.Duration, requests int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	sorted := slices.Sorted(slices.Values(c.times))
+	if len(sorted) == 0 {
+		return 0, 0
+	}
+	return sorted[(len(sorted)*99+99)/100-1], len(sorted)
 }
 
 func newCanary(t *testing.T, p *process) *canary {
@@ -142,6 +164,7 @@ func newCanary(t *testing.T, p *process) *canary {
 func (c *canary) sing(ctx context.Context) error {
 	for n := 0; ; n++ {
 		var got []*tidegate.Delivery
+		acked := false // an acknowledgement was sent
 		for _, step := range []func(ctx context.Context) error{
 			func(ctx context.Context) error {
 				return c.c.Send(ctx, []*tidegate.Message{{Topic: "orders", ID: fmt.Sprint("canary-", n), Body: make([]byte, 1<<10)}})[0].Err
@@ -151,7 +174,12 @@ func (c *canary) sing(ctx context.Context) error {
 				return err
 			},
 			func(ctx context.Context) error {
-				return errors.Join(c.c.Ack(ctx, got)...)
+				err := errors.Join(c.c.Ack(ctx, got)...)
+				if e, ok := errors.AsType[*tidegate.Error](err); ok && acked && e.Code == tidegate.CodeInvalidReceiptHandle {
+					return nil // the response to the first attempt was lost
+				}
+				acked = true
+				return err
 			},
 			c.ready,
 		} {
@@ -177,10 +205,11 @@ func (c *canary) persist(ctx context.Context, step func(context.Context) error) 
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if took := int64(time.Since(began)); err == nil {
-			if took > c.slowest.Load() {
-				c.slowest.Store(took)
+		if took := time.Since(began); err == nil {
+			if int64(took) > c.slowest.Load() {
+				c.slowest.Store(int64(took))
 			}
+			c.note(took)
 			return nil
 		}
 		if c.refused.Add(1); time.Since(began) > 30*time.Second {
@@ -219,6 +248,7 @@ func attacker(ctx context.Context, t *testing.T, p *process, window uint32) (*ra
 		return nil, err
 	}
 	t.Cleanup(func() { c.Close() })
+	context.AfterFunc(ctx, func() { c.Close() })
 	return rawclient.New(c, window)
 }
 
@@ -252,6 +282,7 @@ func halfRequests(ctx context.Context, t *testing.T, p *process, conns int) erro
 			return err
 		}
 		t.Cleanup(func() { c.Close() })
+		context.AfterFunc(ctx, func() { c.Close() })
 		wg.Go(func() {
 			if _, err := fmt.Fprintf(c, "POST /v1/topics/orders/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n{\"body\":\"", 15<<20); err == nil {
 				_, _ = c.Write(half)
