@@ -27,7 +27,7 @@ func countRequests(b *brokertest.Broker) *atomic.Int64 {
 func consumeNothing(tb testing.TB, b *brokertest.Broker) {
 	b.CreateTopic("orders", broker.TopicConfig{})
 	b.Consume("billing", "orders", func(context.Context, *tidegate.Delivery) error { return nil })
-	time.Sleep(3 * time.Hour)
+	<-time.After(3 * time.Hour)
 	if s := b.Stats("billing", "orders"); s.Topic != "orders" {
 		tb.Error("the consumer has not received")
 	}

@@ -20,6 +20,9 @@ const (
 	maxClasses = 50
 )
 
+// noRequest is the context of all lines: a line can be about the events of many requests.
+var noRequest = context.Background() // no request's
+
 // A Log logs the first event of a class at once. Of the further ones it logs one line at the end of
 // each interval, with their number and the last of them. The class is the text and some attributes,
 // for example a group and a topic. Beyond 50 classes of a text at a time, the other events of this
@@ -53,8 +56,8 @@ func New(logger *slog.Logger) *Log {
 
 // Note logs or counts an event. of are the attributes of its class, and detail are further ones.
 func (l *Log) Note(level slog.Level, text string, of, detail []slog.Attr) {
-	if l.logger.Enabled(context.Background(), level) && l.isFirst(level, text, of, detail) {
-		l.logger.LogAttrs(context.Background(), level, text, slices.Concat(of, detail)...)
+	if l.logger.Enabled(noRequest, level) && l.isFirst(level, text, of, detail) {
+		l.logger.LogAttrs(noRequest, level, text, slices.Concat(of, detail)...)
 	}
 }
 
@@ -132,7 +135,7 @@ func (l *Log) takeLocked() (lines []class) {
 func (l *Log) write(lines []class) {
 	for _, c := range lines {
 		count := []slog.Attr{slog.Int("further", c.further), slog.Duration("within", Interval)}
-		l.logger.LogAttrs(context.Background(), c.level, c.text, slices.Concat(c.attrs, count, c.last)...)
+		l.logger.LogAttrs(noRequest, c.level, c.text, slices.Concat(c.attrs, count, c.last)...)
 	}
 }
 
