@@ -62,6 +62,10 @@ func (b *book) checkAll(w *world, promises []promise) {
 	}
 }
 
+// slowLimit is a rate, in events a second, below which the calls of a plan can wait for minutes. An
+// Adaptive that knows the rate of the server grows by a twentieth of that rate each second.
+const slowLimit = 50
+
 // callsReturn waits until no call waits. A call can wait for the longest backoff after the last
 // failed attempt, twice: until the probe of its lane, and until its own attempt.
 func callsReturn(w *world, broken func(string, ...any)) {
@@ -69,12 +73,16 @@ func callsReturn(w *world, broken func(string, ...any)) {
 	for i := range w.plan.producers {
 		limit = max(limit, 30*time.Second+2*w.plan.producers[i].longestBackoff())
 	}
+	var slow time.Duration // the last time at which the adaptive limiter was slow, which delays calls for long
 	for {
 		list := w.book.pending()
 		if len(list) == 0 {
 			return
 		}
-		if quiet := w.now() - max(w.book.lastTrouble(), w.plan.lastFault(), w.plan.duration); quiet > limit {
+		if w.adaptive.Limit() < slowLimit {
+			slow = w.now()
+		}
+		if quiet := w.now() - max(w.book.lastTrouble(), w.plan.lastFault(), w.plan.duration, slow); quiet > limit {
 			broken("%d calls still wait %v after the last failed attempt, the first are %s", len(list), quiet, strings.Join(list[:min(len(list), 3)], "; "))
 			return
 		}
