@@ -1,0 +1,288 @@
+package consumer
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer/internal/credit"
+	"github.com/tidegate/tidegate/consumer/internal/decision"
+	"github.com/tidegate/tidegate/consumer/internal/gate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+var (
+	modelSeed      = flag.Uint64("model.seed", 0, "run the random model with this seed only")
+	modelSequences = flag.Int("model.sequences", 300, "sequences of the random model")
+)
+
+// A handModel plays the workers, the server and maintainLeases of a run.
+type handModel struct {
+	*hand
+	t        *testing.T
+	r        *rand.Rand
+	now      time.Time
+	timer    time.Time // of maintainLeases
+	source   *source
+	grants   []credit.Grant // of receives under way
+	handlers []*item        // that are running
+	attempts []*item        // settlement attempts under way
+	renewals []*item        // extensions under way
+	in       map[*item]bool // in hand
+	events   int
+	checks   int // by maintainLeases
+	number   int // of messages
+}
+
+// Each delivery in hand is handled, is settled, is extended, waits behind another delivery of its
+// message group, or has an entry in the leases that maintainLeases has a timer for. A ready
+// delivery waits only if the gate or the workers are at their limit. The checks of maintainLeases
+// are bounded by the events, and when all events have ended nothing is in hand.
+func TestHandModel(t *testing.T) {
+	for range *modelSequences {
+		seed := rand.Uint64()
+		if *modelSeed != 0 {
+			seed = *modelSeed
+		}
+		if runHandModel(t, rand.New(rand.NewPCG(seed, 0))); t.Failed() {
+			t.Fatalf("repeat with: go test ./consumer -run '^TestHandModel$' -model.seed %d", seed)
+		}
+		if *modelSeed != 0 {
+			return
+		}
+	}
+}
+
+func runHandModel(t *testing.T, r *rand.Rand) {
+	t.Helper()
+	o := &PushOptions{
+		Concurrency: 1 + r.IntN(8), MaxBuffered: r.IntN(30), MaxBytes: 1 << 30, InvisibleDuration: 30 * time.Second, MaxExtension: time.Duration(r.IntN(600)) * time.Second,
+		KillSwitch: KillSwitch(gate.Options{FailureRatio: 0.5 * float64(r.IntN(3)), MinMessages: 4}.WithDefaults()),
+	}
+	m := &handModel{hand: newHand(o), t: t, r: r, now: time.Unix(0, 0), source: &source{topic: &topic{}}, in: map[*item]bool{}}
+	m.addSources(1)
+	m.watch()
+	for range 1000 {
+		m.step()
+		if m.check(); t.Failed() {
+			return
+		}
+	}
+	m.follow(m.pause(false, m.now))
+	for n := 0; len(m.in) > 0; n++ {
+		switch {
+		case len(m.renewals) > 0:
+			m.extension(nil)
+		case len(m.attempts) > 0:
+			m.settled(true)
+		case len(m.handlers) > 0:
+			m.handle(decision.Verdict{Action: decision.Ack}, false)
+		default:
+			m.now = m.timer
+		}
+		if m.check(); n > 10_000 || t.Failed() {
+			t.Errorf("%d deliveries are in hand %d steps after the last event", len(m.in), n)
+			return
+		}
+	}
+	if m.unread != 0 || m.running != 0 || m.credits.Messages() != 0 || m.leases.First() != nil {
+		t.Errorf("without a delivery in hand %d are unread, %d running and %d counted, and the first entry is %v", m.unread, m.running, m.credits.Messages(), m.leases.First())
+	}
+	if m.checks > 10*m.events {
+		t.Errorf("%d checks of the leases for %d events", m.checks, m.events)
+	}
+}
+
+// step makes one random event happen.
+func (m *handModel) step() {
+	m.events++
+	failure := []error{nil, nil, errLost, tidegate.ErrInvalidHandle}[m.r.IntN(4)]
+	switch n := m.r.IntN(100); {
+	case n < 15:
+		if g, ok := m.reserve(m.source, 1+m.r.IntN(32), false); ok {
+			m.grants = append(m.grants, g)
+		}
+	case n < 30 && len(m.grants) > 0:
+		m.receive()
+	case n < 50 && len(m.handlers) > 0:
+		action := []decision.Action{decision.Ack, decision.Ack, decision.Ack, decision.Retry, decision.DeadLetterNow}[m.r.IntN(5)]
+		m.handle(decision.Verdict{Action: action}, action != decision.Ack)
+	case n < 75 && len(m.attempts) > 0:
+		m.settled(m.r.IntN(4) > 0)
+	case n < 85 && len(m.renewals) > 0:
+		m.extension(failure)
+	case n < 87:
+		m.follow(m.pause(m.r.IntN(2) == 0, m.now))
+	default:
+		m.now = m.now.Add(min(time.Duration(m.r.IntN(8000))*time.Millisecond, m.timer.Sub(m.now)))
+	}
+}
+
+var errLost = &tidegate.Error{Err: tidegate.ErrUnavailable, MaybeStored: true}
+
+func pop[T any](m *handModel, list *[]T) (x T) {
+	i := m.r.IntN(len(*list))
+	x = (*list)[i]
+	*list = slices.Delete(*list, i, i+1)
+	return x
+}
+
+// receive ends a receive with some messages, of which the first ones are of one message group.
+func (m *handModel) receive() {
+	g := pop(m, &m.grants)
+	a := arrival{source: m.source, grant: g, sent: m.now.Add(-time.Second), invisible: m.opts.InvisibleDuration, fifo: m.r.IntN(2) == 0}
+	suspend, snooze := m.r.IntN(2) == 0, m.r.IntN(2) == 0
+	a.caps = func(string) transport.Capabilities { return transport.Capabilities{Suspend: suspend, Snooze: snooze} }
+	for i := range m.r.IntN(g.Messages + 1) {
+		m.number++
+		d := &tidegate.Delivery{Message: tidegate.Message{ID: fmt.Sprint(m.number), Topic: "orders"}, Attempt: 1}
+		if i < 5 {
+			d.MessageGroup = fmt.Sprint("group", m.number-i)
+		}
+		a.list = append(a.list, d)
+	}
+	before := m.all()
+	c := m.arrive(a, m.now)
+	for _, it := range slices.Concat(m.all(), c.release) {
+		if !slices.Contains(before, it) {
+			m.in[it] = true
+		}
+	}
+	m.follow(c)
+}
+
+// handle ends a handler with a verdict.
+func (m *handModel) handle(v decision.Verdict, failed bool) {
+	it := pop(m, &m.handlers)
+	carryOut, c := m.returned(it, handled{verdict: v, took: time.Millisecond, failed: failed}, m.now)
+	if carryOut {
+		m.attempts = append(m.attempts, it)
+	}
+	m.idle++ // its worker
+	m.follow(c)
+}
+
+// settled ends an attempt to settle a delivery.
+func (m *handModel) settled(good bool) {
+	it := pop(m, &m.attempts)
+	if it.Verdict.Action == decision.Forget {
+		good = true
+	}
+	if at := m.now.Add(time.Second); !good && at.Before(it.lease.Until) {
+		m.later(it, at)
+		return
+	}
+	it.disposition = Unsettled
+	if good {
+		it.disposition = map[decision.Action]Disposition{
+			decision.Ack: Acked, decision.Retry: Retried, decision.DeadLetterNow: DeadLettered, decision.GiveBack: Released,
+			decision.SnoozeFor: Snoozed, decision.Forget: LeaseLost,
+		}[it.Verdict.Action]
+	}
+	delete(m.in, it)
+	m.follow(m.removeSettled(m.now, it))
+}
+
+// extension ends an extension.
+func (m *handModel) extension(err error) {
+	it := pop(m, &m.renewals)
+	x := extension{sent: m.now.Add(-time.Millisecond), now: m.now, inv: m.opts.InvisibleDuration, handle: "handle", err: err}
+	t, lost, carryOut := m.extended(it, x)
+	if carryOut || lost && t.do == endLost {
+		m.attempts = append(m.attempts, it)
+	}
+}
+
+func (m *handModel) follow(c change) {
+	m.idle += c.hire
+	m.attempts = append(m.attempts, c.release...)
+}
+
+// watch does what maintainLeases does.
+func (m *handModel) watch() {
+	m.checks++
+	tasks, c, next := m.due(m.now)
+	m.follow(c)
+	for _, t := range tasks {
+		switch m.events++; t.do {
+		case extendLease:
+			m.renewals = append(m.renewals, t.it)
+		case endLost, settleAgain:
+			m.attempts = append(m.attempts, t.it)
+		}
+	}
+	if m.timer = next; !next.After(m.now) {
+		m.t.Errorf("the next check is %v ago", m.now.Sub(next))
+	}
+}
+
+// check lets maintainLeases and the workers act, and checks the state.
+func (m *handModel) check() {
+	m.t.Helper()
+	for again := true; again; {
+		select {
+		case <-m.kicked:
+			m.watch()
+		default:
+			if again = !m.timer.After(m.now); again {
+				m.watch()
+			}
+		}
+	}
+	for m.idle > 0 {
+		it := m.next()
+		if it == nil {
+			break
+		}
+		it.phase, it.cancel = running, func(error) {}
+		m.unread--
+		m.running++
+		m.idle--
+		m.handlers = append(m.handlers, it)
+	}
+	if first := m.leases.First(); first != nil && first.At.Before(m.timer) || !m.gate.Wake().IsZero() && m.gate.Wake().Before(m.timer) {
+		m.t.Error("maintainLeases sleeps longer than until the first entry or the change of the gate")
+	}
+	waiting, entries := 0, m.all()
+	for it := range m.in {
+		switch it.phase {
+		case running:
+			if !slices.Contains(m.handlers, it) {
+				m.t.Error("a running delivery has no handler")
+			}
+		case settling:
+			if !slices.Contains(m.attempts, it) && !slices.Contains(m.renewals, it) && !slices.Contains(entries, it) {
+				m.t.Errorf("the settlement of %s waits for nothing", it.current.ID)
+			}
+		case ready:
+			waiting++
+			fallthrough
+		case inLine:
+			if it.phase == inLine && !m.behind(it) {
+				m.t.Errorf("%s stands behind no other delivery", it.current.ID)
+			}
+			if !slices.Contains(entries, it) {
+				m.t.Errorf("the lease of %s has no entry", it.current.ID)
+			}
+		case gone:
+			m.t.Errorf("%s is settled and in hand", it.current.ID)
+		}
+	}
+	if limit := m.gate.Limit(m.opts.Concurrency); waiting > 0 && m.running < limit {
+		m.t.Errorf("%d deliveries are ready, and %d of %d handlers are running", waiting, m.running, limit)
+	}
+}
+
+// behind reports whether a delivery stands in a line with one whose end makes the next one ready.
+func (m *handModel) behind(it *item) bool {
+	for o := range m.in {
+		if o.line == it.line && o.phase != inLine {
+			return true
+		}
+	}
+	return false
+}
