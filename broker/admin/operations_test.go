@@ -243,6 +243,13 @@ func TestOperations(t *testing.T) {
 	s.call("deleteAddressSettings", func(c *admin.Client) error { return c.DeleteAddressSettings(ctx, "news.#") })
 	s.call("deleteGroup", func(c *admin.Client) error { return c.DeleteGroup(ctx, "billing") })
 	s.call("deleteTopic", func(c *admin.Client) error { return c.DeleteTopic(ctx, dlq) })
+	s.call("postSnapshot", func(c *admin.Client) error {
+		_, err := c.Snapshot(ctx)
+		if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.Code != tidegate.CodeBadRequest {
+			return fmt.Errorf("a broker without a directory for snapshots: %w; want 40000", err)
+		}
+		return nil
+	})
 	s.call("health", func(c *admin.Client) error { return c.Healthy(ctx) })
 	s.call("readiness", func(c *admin.Client) error { return c.Ready(ctx) })
 	s.call("metrics", func(c *admin.Client) error {

@@ -26,3 +26,14 @@ func (c *Client) OpenAPI(ctx context.Context) (string, error) {
 	text, err := get[[]byte](ctx, c, "OpenAPI", "", "/v1/openapi.yaml", nil)
 	return string(text), err
 }
+
+// Snapshot writes a consistent copy of the broker's data directory and returns its path on the
+// broker's machine. It waits until the copy is on disk. A call whose response was lost is not
+// repeated, because the repetition could write a second copy. The error is 40000 if the broker has
+// no directory for snapshots.
+func (c *Client) Snapshot(ctx context.Context) (path string, err error) {
+	out, err := post[struct {
+		Path string `json:"path"`
+	}](ctx, c, "Snapshot", "", "/v1/snapshot", nil)
+	return out.Path, err
+}

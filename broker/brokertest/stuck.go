@@ -80,7 +80,7 @@ func (w *watch) tick() (running bool) {
 	defer w.mu.Unlock()
 	for h := range w.running {
 		if h.watched += w.step; h.watched-w.step < w.limit && h.watched >= w.limit {
-			fmt.Fprintf(w.out, "brokertest: the handler has not returned for %v of real time: %v\n", w.limit, h)
+			_, _ = fmt.Fprintf(w.out, "brokertest: the handler has not returned for %v of real time: %v\n", w.limit, h)
 		}
 	}
 	return len(w.running) > 0

@@ -75,7 +75,7 @@ func TestHTTPReceiveGoneBeforeResponse(t *testing.T) {
 				w := &reader{httptest.NewRecorder(), func() {}}
 				func() {
 					defer func() {
-						if v := recover(); v != nil && v != http.ErrAbortHandler { //nolint:errorlint // a panic's value
+						if v := recover(); v != nil && v != http.ErrAbortHandler {
 							panic(v)
 						}
 					}()

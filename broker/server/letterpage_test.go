@@ -58,7 +58,7 @@ func TestDeadLettersHoldMemory(t *testing.T) {
 			return p, w.Code
 		}
 		seen, after := map[string]bool{}, ""
-		for pages := 0; pages < letters; pages++ {
+		for range letters {
 			p, status := get("bodies=true&after=" + url.QueryEscape(after))
 			if sum := len(p.Letters) * size; status != 200 || sum > 2<<20 {
 				t.Fatalf("%d, a page has %d bytes of bodies", status, sum)

@@ -16,7 +16,7 @@ import (
 func TestNotReadyAfterFailedReads(t *testing.T) {
 	for name, receive := range map[string]func(x *webEnv){
 		"gRPC": func(x *webEnv) { _, _ = frames(x.ReceiveMessage(x.ctx(), receiveRequest("normal"))) },
-		"HTTP": func(x *webEnv) { x.do("/v1/groups/g/topics/normal/receive", `{}`, nil) },
+		"HTTP": func(x *webEnv) { x.do("/v1/groups/g/topics/normal/receive", `{}`, nil) }, //nolint:bodyclose // do closes it
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			f := &faulty{}

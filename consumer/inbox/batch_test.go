@@ -102,7 +102,7 @@ func TestSQLBatch(t *testing.T) {
 			return tt.result(len(ds))
 		})
 		var ds []*tidegate.Delivery
-		for _, id := range strings.Split(tt.batch, "") {
+		for id := range strings.SplitSeq(tt.batch, "") {
 			ds = append(ds, in("orders", id))
 		}
 		verdicts := show(h(t.Context(), ds), len(ds))

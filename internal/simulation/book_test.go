@@ -103,7 +103,6 @@ type copyKey struct {
 type copyOf struct {
 	calls     []call
 	succeeded int
-	letters   int // dead letters
 }
 
 // A call is one call of a handler, or one receive of a simple consumer.

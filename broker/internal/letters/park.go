@@ -102,7 +102,7 @@ func (l *Letters) AwaitParked(from *topic.Consumption, g *consume.ParkedGroup, w
 	}
 	l.Events.Note(slog.LevelWarn, "message group parked", classOf(from), []slog.Attr{
 		slog.String("message_group", g.MessageGroup), slog.Int("queue", int(g.Place.Queue)), slog.Int64("offset", g.Place.Offset),
-		slog.Int("attempts", int(g.Attempts)), slog.String("reason", g.Reason),
+		slog.Int("attempts", g.Attempts), slog.String("reason", g.Reason),
 	})
 	return nil
 }

@@ -11,9 +11,9 @@ import (
 func TestExcuses(t *testing.T) {
 	var e Excuses
 	k := Key{"orders", "m"}
-	for n, want := range []time.Duration{20, 40, 80, 160, 320} {
-		if d, ok := e.Excuse(k, 5*time.Second); !ok || d != want*time.Second {
-			t.Errorf("excuse %d: %v, %v; want %v", n, d, ok, want*time.Second)
+	for n, want := range []time.Duration{20 * time.Second, 40 * time.Second, 80 * time.Second, 160 * time.Second, 320 * time.Second} {
+		if d, ok := e.Excuse(k, 5*time.Second); !ok || d != want {
+			t.Errorf("excuse %d: %v, %v; want %v", n, d, ok, want)
 		}
 	}
 	for _, other := range []Key{{"returns", "m"}, {"orders", "n"}} {

@@ -46,7 +46,8 @@ func ReadValues(fsys vfs.FS, path, dir string) (notes *ValueNotes, lost []*Short
 	n := &ValueNotes{fs: fsys, path: path, dir: dir, lines: map[string]string{}}
 	text, err := ReadFile(fsys, path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return n, nil, n.readAll()
+		err = n.readAll()
+		return n, nil, err
 	}
 	if err != nil {
 		return nil, nil, err
