@@ -100,7 +100,7 @@ const (
 	progressLimit = 5 * time.Minute
 
 	// idleLimit is the time after which all groups are idle, also with many failing messages.
-	idleLimit = 4 * time.Hour
+	idleLimit = 12 * time.Hour
 
 	// checksTime is the time in which delayed messages become due and transactions are checked.
 	checksTime = time.Minute
@@ -319,11 +319,11 @@ func callsAreBounded(w *world, broken func(string, ...any)) {
 }
 
 // lanesPerMessage is the largest number of calls of Lane for a message or an attempt. The producer
-// asks for many message groups at once, and again when it is throttled.
+// asks for many message groups at once, and again in each pass while their lane is busy.
 func (w *world) lanesPerMessage() int {
 	for _, p := range w.plan.producers {
 		if p.messageGroups > 0 {
-			return 60
+			return 300
 		}
 	}
 	return 6
