@@ -74,7 +74,10 @@ func TestKillSwitchCarriesOutDeadLetters(t *testing.T) {
 			return DeadLetter(errors.New("not an order"))
 		}, PushOptions{Concurrency: 1, KillSwitch: KillSwitch{FailureRatio: 0.5, MinMessages: 2, Probe: time.Minute}})
 		time.Sleep(time.Second)
-		if n := len(s.dead); n != 2 {
+		s.mu.Lock()
+		n := len(s.dead)
+		s.mu.Unlock()
+		if n != 2 {
 			t.Errorf("%d dead letters when the switch has tripped, want 2", n)
 		}
 		time.Sleep(2 * time.Minute)

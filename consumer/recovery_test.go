@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,21 +18,27 @@ import (
 // A reachable server responds to pings, except while it is away.
 type reachable struct {
 	*server
-	away time.Time // until then; zero means that it is not
-	// afterwards it only fails receives
-	broken bool
-	pings  int
+	away   time.Time   // until then; zero means that it is not
+	broken atomic.Bool // afterwards it only fails receives
+	pings  atomic.Int64
 }
 
 func (r *reachable) Ping(ctx context.Context, _ ...string) error {
-	r.pings++
+	r.pings.Add(1)
 	return backoff.Sleep(ctx, time.Until(r.away))
+}
+
+// received returns the number of receives.
+func (r *reachable) received() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.polls)
 }
 
 func newReachable(t *testing.T) *reachable {
 	r := &reachable{server: newServer(t)}
 	r.onReceive = func() error {
-		if r.broken || time.Now().Before(r.away) {
+		if r.broken.Load() || time.Now().Before(r.away) {
 			return &tidegate.Error{Op: "ReceiveMessage", Message: "connection refused"}
 		}
 		return nil
@@ -54,6 +61,7 @@ func TestReceivesFollowTheReturnOfAServer(t *testing.T) {
 			return nil
 		}, PushOptions{OnReceiveFailure: func(f ReceiveFailure) { failures = append(failures, f) }, LongPolling: time.Second})
 		time.Sleep(2 * time.Minute)
+		synctest.Wait()
 		if late < 0 || late > time.Second || r.left() != 0 {
 			t.Errorf("the first message was handled %v after the return", late)
 		}
@@ -62,10 +70,11 @@ func TestReceivesFollowTheReturnOfAServer(t *testing.T) {
 				t.Errorf("a receive without a response is repeated after %v, want 5 s at most", f.RetryIn)
 			}
 		}
-		polls := len(r.polls)
-		r.broken = true
+		polls := r.received()
+		r.broken.Store(true)
 		time.Sleep(time.Minute)
-		if n := len(r.polls) - polls; n > 65 {
+		synctest.Wait()
+		if n := r.received() - polls; n > 65 {
 			t.Errorf("%d receives in a minute from a server that only responds to pings", n)
 		}
 		stop()
@@ -98,8 +107,8 @@ func TestReceiveBackoffAfterAResponse(t *testing.T) {
 			PushOptions{ReceiveBackoff: backoff.Steps{20 * time.Second}})
 		time.Sleep(time.Minute + time.Second)
 		stop()
-		if len(r.polls) != 4 || r.pings != 0 {
-			t.Errorf("%d receives and %d pings in a minute, want 4 and none", len(r.polls), r.pings)
+		if len(r.polls) != 4 || r.pings.Load() != 0 {
+			t.Errorf("%d receives and %d pings in a minute, want 4 and none", len(r.polls), r.pings.Load())
 		}
 	})
 }
@@ -108,9 +117,10 @@ func TestReceiveBackoffAfterAResponse(t *testing.T) {
 func TestRejectionsBesideAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
-		n := 0
+		var receives atomic.Int64
 		s.onReceive = func() error {
-			if n++; n == 1 || n == 60 {
+			n := receives.Add(1)
+			if n == 1 || n == 60 {
 				return &tidegate.Error{Code: tidegate.CodeUnauthorized}
 			}
 			if n < 60 {
@@ -120,8 +130,8 @@ func TestRejectionsBesideAnOutage(t *testing.T) {
 		}
 		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil }, PushOptions{})
 		time.Sleep(10 * time.Minute)
-		if s.onReceive(); n < 61 {
-			t.Errorf("%d receives", n)
+		if n := receives.Load(); n < 61 {
+			t.Errorf("%d receives, want the one after the second rejection", n)
 		}
 		if err := stop(); err != nil {
 			t.Errorf("Run ended: %v", err)

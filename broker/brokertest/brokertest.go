@@ -155,7 +155,7 @@ func (b *Broker) start() error {
 		return err
 	}
 	s, err := server.New(engine, server.Options{
-		Advertise: b.address, Logger: b.opts.Logger, MinLongPolling: max(b.opts.MinLongPolling, 1), MaxLongPolling: quiet,
+		Advertise: b.address, Logger: b.opts.Logger, MinLongPolling: max(b.opts.MinLongPolling, 1),
 		Intercept: b.intercept, Access: b.opts.Access,
 	})
 	if err != nil {

@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	// quiet is the interval of the requests by which an idle client shows that it is alive, asks
-	// for changes and repeats a receive. Inside one process none of them has an effect, and they
-	// would be nearly the whole cost of hours of virtual time.
+	// quiet is the interval of the requests by which an idle client shows that it is alive and asks
+	// for changes. Inside one process none of them has an effect, and they would be most of the
+	// cost of hours of virtual time.
 	quiet = 5 * time.Minute
 
 	// waitLimit bounds WaitIdle and WaitDeadLetter. The longest legal delay of a
@@ -65,8 +65,7 @@ func (b *Broker) Consume(group, topic string, handle consumer.Handler) (stop fun
 	if handle != nil {
 		handle = b.watched(group, handle)
 	}
-	c, err := consumer.NewPush(b.Client(), consumer.Subscription{Group: group, Topic: topic}, handle,
-		consumer.PushOptions{LongPolling: quiet})
+	c, err := consumer.NewPush(b.Client(), consumer.Subscription{Group: group, Topic: topic}, handle, consumer.PushOptions{})
 	if err != nil {
 		b.tb.Fatalf("brokertest: consume %s as %s: %v", topic, group, err)
 	}

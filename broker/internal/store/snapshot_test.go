@@ -1,6 +1,8 @@
 package store
 
 import (
+	"errors"
+	"io"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -162,7 +164,7 @@ func TestCopyOfARunningStore(t *testing.T) {
 				if info, err := mem.Stat(mem.PathJoin("data", dir, name)); err != nil || info.IsDir() {
 					continue // removed since
 				}
-				data, err := mem.UnsafeGetFileDataBuffer(mem.PathJoin("data", dir, name))
+				data, err := readOpen(mem, mem.PathJoin("data", dir, name))
 				if err == nil {
 					rewriteNew(t, mem, mem.PathJoin(to, dir, name), data)
 				}
@@ -185,6 +187,16 @@ func TestCopyOfARunningStore(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
+}
+
+// readOpen reads a file that another goroutine may be writing.
+func readOpen(fs vfs.FS, path string) (data []byte, err error) {
+	f, err := fs.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	data, err = io.ReadAll(f)
+	return data, errors.Join(err, f.Close())
 }
 
 func rewriteNew(t *testing.T, fs vfs.FS, path string, data []byte) {

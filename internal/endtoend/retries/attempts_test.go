@@ -60,6 +60,7 @@ func TestMaxAttemptsAreDeliveries(t *testing.T) {
 						}
 						b.Send(m)
 						l := b.WaitDeadLetter("billing")
+						synctest.Wait()
 						// No request tells the wait of the end of a lease: it looks every second.
 						if took := time.Since(last); took > 50*time.Millisecond && way != "timeout" || took > 2*time.Second {
 							t.Errorf("the dead letter was there %v after the last failure", took)
