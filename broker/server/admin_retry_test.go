@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
 // What a gRPC client received can be retried over HTTP, and the group receives

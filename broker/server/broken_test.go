@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
 // A broker that refuses everything logs why, once, and not each request that it refuses.

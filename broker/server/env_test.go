@@ -19,7 +19,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
-	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
 // An env is an engine behind a server on an in-memory network, with a client.

@@ -17,7 +17,7 @@ import (
 
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
-	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
 func attempt(id string) ask { return func(r *rmqpb.ReceiveMessageRequest) { r.AttemptId = &id } }

@@ -14,7 +14,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
-	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
 // A client that announces it gets its messages packed into one frame; any other one gets

@@ -18,7 +18,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server"
-	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
 // BenchmarkSend compares sends of 1 KiB to a broker that has each on disk before it answers with

@@ -14,7 +14,7 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/failure"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/headers"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
-	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
 // A request has the parameters that all unary calls share.

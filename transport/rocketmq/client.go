@@ -13,7 +13,7 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/headers"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/wire"
-	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
 // closeTimeout bounds the time in which Close sends terminations to the servers.

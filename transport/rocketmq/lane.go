@@ -14,7 +14,7 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/routing"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/wire"
-	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
 const (

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/transport"
-	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
 // A push consumer of several topics is one client to the server: its settings announce all

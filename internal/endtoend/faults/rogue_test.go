@@ -18,7 +18,7 @@ import (
 
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/transport/rocketmq"
-	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
 // rawCodec passes messages on as bytes.

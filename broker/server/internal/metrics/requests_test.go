@@ -3,7 +3,7 @@ package metrics
 import (
 	"testing"
 
-	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
 func TestCodeLabel(t *testing.T) {

@@ -3,7 +3,7 @@ package session
 import (
 	"sync"
 
-	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
 const (

@@ -3,7 +3,7 @@ package session
 import (
 	"testing"
 
-	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
 // What waits for a stream that nobody reads is bounded.

@@ -5,7 +5,7 @@ import (
 	"net"
 	"testing"
 
-	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
 func TestEndpointsFor(t *testing.T) {

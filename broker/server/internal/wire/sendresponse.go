@@ -3,7 +3,7 @@ package wire
 import (
 	"sync"
 
-	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
 // sendResponses has responses of NewSendResponse. All their entries, up to the capacity, are zero.

@@ -3,7 +3,7 @@ package wire
 import (
 	"sync"
 
-	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
 // A sent is one message of a SendMessageRequest.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/transport"
-	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
 // ProducerSettings converts the server's settings for a producer. can are the features that the

@@ -10,7 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/transport"
-	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
 func wireExponential(initial, longest time.Duration, multiplier float32) *rmqpb.RetryPolicy {

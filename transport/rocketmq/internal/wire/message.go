@@ -17,7 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
 // An Encoder makes the wire form of messages. It is not changed; goroutines may share it.

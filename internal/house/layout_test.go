@@ -1,4 +1,4 @@
-package tidegate_test
+package house
 
 import (
 	"bytes"
@@ -21,9 +21,13 @@ import (
 	"testing"
 )
 
-// The rules of this repository that no compiler keeps: what lies where, who
-// may import whom, what is documented, what tests may not do. What they say
-// of functions is in house_code_test.go.
+// TestMain runs the tests in the root of the repository.
+func TestMain(m *testing.M) {
+	if err := os.Chdir("../.."); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
 
 const module = "github.com/tidegate/tidegate"
 
@@ -51,7 +55,7 @@ var importTable = map[string]row{
 	"ratelimit": {imports: []string{""}},
 	"transport": {imports: []string{""}},
 	"transport/rocketmq": {
-		imports: []string{"", "transport", "backoff", "internal/protomem"},
+		imports: []string{"", "transport", "backoff", "internal/protomem", "internal/rmqpb"},
 		tests:   []string{"broker", "broker/server", "producer"}, // the example
 	},
 	"transport/rocketmq/interop":         {tests: []string{"..."}}, // programs of users, on two servers
@@ -78,7 +82,7 @@ var importTable = map[string]row{
 	"broker":          {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address", "internal/tally", "broker/settings"}},
 	"broker/settings": {imports: []string{"", "backoff"}},
 	"broker/server": {
-		imports: []string{"", "backoff", "ratelimit", "transport", "transport/rocketmq", "transport/rest", "broker", "broker/admin", "internal/protomem"},
+		imports: []string{"", "backoff", "ratelimit", "transport", "transport/rocketmq", "transport/rest", "broker", "broker/admin", "internal/protomem", "internal/rmqpb"},
 	},
 	"broker/brokertest": {
 		imports: []string{"", "broker", "broker/server", "consumer", "transport", "transport/rocketmq", "transport/rest"},
@@ -91,6 +95,8 @@ var importTable = map[string]row{
 	"internal/address":    {},                      // patterns of broker and consumer
 	"internal/tally":      {},                      // log lines of broker
 	"internal/protomem":   {},                      // under broker/server and transport/rocketmq
+	"internal/rmqpb":      {},                      // the generated protocol
+	"internal/house":      {},                      // tests only
 	"broker/cmd":          {imports: []string{"..."}},
 	"mocks":               {imports: []string{"", "transport"}, tests: []string{"producer"}}, // the example
 	"examples":            {imports: []string{"..."}},
@@ -104,7 +110,7 @@ var notSDK = []string{
 	"producer/spool", "consumer/inbox", // imported only by who wants a local disk
 	"transport/transporttest", "internal/endtoend", // imported only by tests
 	"transport/rocketmq/interop", // tests, and a program in a module of its own
-	"transport/rocketmq/rmqpb/internal",
+	"internal/rmqpb/internal",
 }
 
 // heavyweights may not be linked into a program that imports only the SDK.

@@ -25,7 +25,7 @@ import (
 
 const (
 	importPath  = "tidegate/rmq/v2/" // the prefix of our files' registered names
-	goPackage   = "github.com/tidegate/tidegate/transport/rocketmq/rmqpb"
+	goPackage   = "github.com/tidegate/tidegate/internal/rmqpb"
 	ourService  = "tidegate.rmq.v2.MessagingService"
 	wireService = "apache.rocketmq.v2.MessagingService"
 )

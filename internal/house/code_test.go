@@ -1,4 +1,4 @@
-package tidegate_test
+package house
 
 import (
 	"go/ast"

@@ -2970,7 +2970,7 @@ const file_tidegate_rmq_v2_service_proto_rawDesc = "" +
 	"\x17NotifyClientTermination\x12/.tidegate.rmq.v2.NotifyClientTerminationRequest\x1a0.tidegate.rmq.v2.NotifyClientTerminationResponse\x12|\n" +
 	"\x17ChangeInvisibleDuration\x12/.tidegate.rmq.v2.ChangeInvisibleDurationRequest\x1a0.tidegate.rmq.v2.ChangeInvisibleDurationResponse\x12^\n" +
 	"\rRecallMessage\x12%.tidegate.rmq.v2.RecallMessageRequest\x1a&.tidegate.rmq.v2.RecallMessageResponse\x12s\n" +
-	"\x14SyncLiteSubscription\x12,.tidegate.rmq.v2.SyncLiteSubscriptionRequest\x1a-.tidegate.rmq.v2.SyncLiteSubscriptionResponseB7Z5github.com/tidegate/tidegate/transport/rocketmq/rmqpbb\x06proto3"
+	"\x14SyncLiteSubscription\x12,.tidegate.rmq.v2.SyncLiteSubscriptionRequest\x1a-.tidegate.rmq.v2.SyncLiteSubscriptionResponseB-Z+github.com/tidegate/tidegate/internal/rmqpbb\x06proto3"
 
 var (
 	file_tidegate_rmq_v2_service_proto_rawDescOnce sync.Once

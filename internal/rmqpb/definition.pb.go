@@ -2862,7 +2862,7 @@ const file_tidegate_rmq_v2_definition_proto_rawDesc = "" +
 	"\x11QueryOffsetPolicy\x12\r\n" +
 	"\tBEGINNING\x10\x00\x12\a\n" +
 	"\x03END\x10\x01\x12\r\n" +
-	"\tTIMESTAMP\x10\x02B7Z5github.com/tidegate/tidegate/transport/rocketmq/rmqpbb\x06proto3"
+	"\tTIMESTAMP\x10\x02B-Z+github.com/tidegate/tidegate/internal/rmqpbb\x06proto3"
 
 var (
 	file_tidegate_rmq_v2_definition_proto_rawDescOnce sync.Once

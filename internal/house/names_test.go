@@ -1,0 +1,85 @@
+package house
+
+import (
+	"go/ast"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Each exported name is a promise for ever, so their number is bounded: by maxSDKNames for the
+// packages that a program of producers and consumers imports, by maxBrokerNames for the broker,
+// its server, its settings and their tools. Methods and fields do not count.
+const (
+	maxSDKNames    = 392
+	maxBrokerNames = 276
+)
+
+// TestExportedNames counts the exported names. With -v it prints them by package.
+func TestExportedNames(t *testing.T) {
+	names := exportedNames(load(t, sources))
+	var sdk, broker int
+	for _, dir := range slices.Sorted(maps.Keys(names)) {
+		if under(dir, "broker") {
+			broker += len(names[dir])
+		} else {
+			sdk += len(names[dir])
+		}
+		slices.Sort(names[dir])
+		t.Logf("%3d %q: %s", len(names[dir]), dir, strings.Join(names[dir], ", "))
+	}
+	t.Logf("%d names in the SDK, %d beside the broker", sdk, broker)
+	for _, c := range []struct {
+		what       string
+		got, limit int
+	}{{"SDK", sdk, maxSDKNames}, {"broker", broker, maxBrokerNames}} {
+		if c.got > c.limit {
+			t.Errorf("the %s exports %d names, the limit is %d: remove one that no user needs, or raise the limit with the reason", c.what, c.got, c.limit)
+		}
+	}
+	// A count that misses a declaration would prove nothing.
+	for dir, name := range map[string]string{"": "Message", "producer": "New", "transport": "ErrLaneChanged", "broker/settings": "MaxQueues"} {
+		if !slices.Contains(names[dir], name) {
+			t.Errorf("the count misses %s of package %q", name, dir)
+		}
+	}
+}
+
+var notAPI = []string{"mocks", "examples", "transport/rocketmq/interop"}
+
+// exportedNames lists the names that importers of a package can use, by directory. Generated
+// mocks, examples, commands and tests are not counted.
+func exportedNames(list []source) map[string][]string {
+	names := map[string][]string{}
+	for _, s := range list {
+		if s.test() || s.main() || slices.Contains(strings.Split(s.dir, "/"), "internal") || slices.ContainsFunc(notAPI, func(p string) bool { return under(s.dir, p) }) {
+			continue
+		}
+		add := func(id *ast.Ident) {
+			if id.IsExported() {
+				names[s.dir] = append(names[s.dir], id.Name)
+			}
+		}
+		for _, d := range s.file.Decls {
+			switch d := d.(type) {
+			case *ast.FuncDecl:
+				if d.Recv == nil {
+					add(d.Name)
+				}
+			case *ast.GenDecl:
+				for _, spec := range d.Specs {
+					switch spec := spec.(type) {
+					case *ast.TypeSpec:
+						add(spec.Name)
+					case *ast.ValueSpec:
+						for _, id := range spec.Names {
+							add(id)
+						}
+					}
+				}
+			}
+		}
+	}
+	return names
+}
