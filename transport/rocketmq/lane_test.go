@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/transport"
 )
 
 func laneOf(t *testing.T, c *Client, r transport.LaneRequest) transport.Lane {

@@ -5,8 +5,8 @@ import (
 	"errors"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/transport"
 )
 
 var (

@@ -7,9 +7,9 @@ import (
 	"slices"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/routing"
-	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
 // newRoute returns a route of the queues in a response.

@@ -18,9 +18,9 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/failure"
-	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
 type receiveStream = rmqpb.MessagingService_ReceiveMessageServer

@@ -7,11 +7,11 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/headers"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/pushed"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
-	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
 // settingsCommand returns the settings of the session. They list the topics used recently, up to

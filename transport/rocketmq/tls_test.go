@@ -22,8 +22,8 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // selfSigned returns a certificate for 127.0.0.1 and a pool that trusts it.

@@ -22,9 +22,9 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/rawclient"
+	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq"
-	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
 var attackFull = flag.Bool("attack.full", false, "attack the process with as many requests as it is said to survive, not with a part of them")

@@ -16,8 +16,8 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/rawclient"
-	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/transport"
 )
 
 var attackSoak = flag.Duration("attack.soak", 0, "attack one process with everything in turn for so long, and require that 99 of 100 requests of another client take at most a second")

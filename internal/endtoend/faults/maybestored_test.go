@@ -11,8 +11,8 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
-	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/producer"
 )
 
 // A server that answers a send with an internal error may have stored the message: the error of

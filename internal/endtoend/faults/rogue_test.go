@@ -17,8 +17,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/tidegate/tidegate/broker/brokertest"
-	"github.com/tidegate/tidegate/transport/rocketmq"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
 // rawCodec passes messages on as bytes.

@@ -6,8 +6,8 @@ import (
 	"slices"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
 )
 
 // masterBroker is the broker id of the server that takes writes; the others of
