@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/tidegate/tidegate/broker/internal/access"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
+	"github.com/tidegate/tidegate/internal/access"
 )
 
 // An AccessConfig has the permissions of clients; see [Options].Access. The zero value allows

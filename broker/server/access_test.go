@@ -21,9 +21,9 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/access"
 	"github.com/tidegate/tidegate/broker/server/internal/permission"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/internal/access"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
 
-	"github.com/tidegate/tidegate/broker/internal/connlimit"
+	"github.com/tidegate/tidegate/internal/connlimit"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/tidegate/tidegate/broker/internal/rawclient"
+	"github.com/tidegate/tidegate/internal/rawclient"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 

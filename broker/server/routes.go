@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/nearest"
 	"github.com/tidegate/tidegate/broker/server/internal/admin"
 	"github.com/tidegate/tidegate/broker/server/internal/gate"
 	"github.com/tidegate/tidegate/broker/server/internal/messages"
@@ -17,6 +16,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
+	"github.com/tidegate/tidegate/internal/nearest"
 )
 
 // An endpoint executes one HTTP request. It returns the status and

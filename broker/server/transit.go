@@ -17,11 +17,11 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 
-	"github.com/tidegate/tidegate/broker/internal/connlimit"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/server/internal/sniff"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/internal/connlimit"
 )
 
 // Requests and responses hold their memory in two budgets: bodies in one, receives that are parked

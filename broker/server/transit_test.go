@@ -16,9 +16,9 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/rawclient"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/internal/rawclient"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 

@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 
 func TestAgainstTidegate(t *testing.T) {
 	tidegate := filepath.Join(t.TempDir(), "tidegate")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-C", "../..", "-o", tidegate, "./broker/cmd/tidegate").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-C", "../..", "-o", tidegate, "./cmd/tidegate").CombinedOutput(); err != nil {
 		t.Fatalf("building tidegate: %v\n%s", err, out)
 	}
 	atOnce := []string{"--min-invisible-duration", "0", "--min-long-polling", "0"}
@@ -135,7 +135,7 @@ func certificate(t *testing.T) []string {
 // A client with a wrong secret, or without one, gets an authentication error.
 func TestWrongKeys(t *testing.T) {
 	tidegate := filepath.Join(t.TempDir(), "tidegate")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-C", "../..", "-o", tidegate, "./broker/cmd/tidegate").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-C", "../..", "-o", tidegate, "./cmd/tidegate").CombinedOutput(); err != nil {
 		t.Fatalf("building tidegate: %v\n%s", err, out)
 	}
 	b := serve(t, tidegate, "--topic", "officialclient-x", "--config", keyFile(t))

@@ -34,7 +34,7 @@ const module = "github.com/tidegate/tidegate"
 // topLevel is everything that may lie in the root beside *.go, dot-files and
 // what .gitignore names.
 var topLevel = map[string]bool{ // true = a directory
-	"producer": true, "consumer": true, "backoff": true, "ratelimit": true,
+	"cmd": true, "producer": true, "consumer": true, "backoff": true, "ratelimit": true,
 	"transport": true, "oteltidegate": true, "broker": true, "examples": true, "mocks": true, "internal": true,
 	"go.mod": false, "go.sum": false, "README.md": false, "CHANGELOG.md": false, "DESIGN.md": false, "LICENSE": false,
 	"CONTRIBUTING.md": false, "SECURITY.md": false,
@@ -82,7 +82,7 @@ var importTable = map[string]row{
 	"broker":          {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address", "internal/tally", "broker/settings"}},
 	"broker/settings": {imports: []string{"", "backoff"}},
 	"broker/server": {
-		imports: []string{"", "backoff", "ratelimit", "transport", "transport/rocketmq", "transport/rest", "broker", "broker/admin", "internal/protomem", "internal/rmqpb"},
+		imports: []string{"", "backoff", "ratelimit", "transport", "transport/rocketmq", "transport/rest", "broker", "broker/admin", "internal/protomem", "internal/rmqpb", "internal/access", "internal/connlimit", "internal/nearest", "internal/rawclient"},
 	},
 	"broker/brokertest": {
 		imports: []string{"", "broker", "broker/server", "consumer", "transport", "transport/rocketmq", "transport/rest"},
@@ -96,8 +96,12 @@ var importTable = map[string]row{
 	"internal/tally":      {},                      // log lines of broker
 	"internal/protomem":   {},                      // under broker/server and transport/rocketmq
 	"internal/rmqpb":      {},                      // the generated protocol
+	"internal/access":     {},                      // access keys of broker/server and the program
+	"internal/connlimit":  {},                      // connections of broker/server and the program
+	"internal/nearest":    {},                      // "did you mean" of broker/server and the program
+	"internal/rawclient":  {},                      // tests only: gRPC calls
 	"internal/house":      {},                      // tests only
-	"broker/cmd":          {imports: []string{"..."}},
+	"cmd":                 {imports: []string{"..."}},
 	"mocks":               {imports: []string{"", "transport"}, tests: []string{"producer"}}, // the example
 	"examples":            {imports: []string{"..."}},
 }
@@ -105,7 +109,7 @@ var importTable = map[string]row{
 // notSDK are the packages that may bring what heavyweights names. A package
 // that is not below one of these belongs to the SDK.
 var notSDK = []string{
-	"broker", "mocks", "examples",
+	"broker", "cmd", "mocks", "examples",
 	"oteltidegate",                     // imported only by programs that report to OpenTelemetry
 	"producer/spool", "consumer/inbox", // imported only by who wants a local disk
 	"transport/transporttest", "internal/endtoend", // imported only by tests

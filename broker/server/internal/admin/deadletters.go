@@ -11,10 +11,10 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/admin"
-	"github.com/tidegate/tidegate/broker/internal/access"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
+	"github.com/tidegate/tidegate/internal/access"
 )
 
 // A DeadLetter is a stored dead letter in JSON, as clients read it, with the body as text if the

@@ -8,9 +8,9 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/access"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
+	"github.com/tidegate/tidegate/internal/access"
 )
 
 // RewindRequest asks a group to go on from another position: to is

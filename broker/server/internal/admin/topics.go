@@ -4,8 +4,8 @@ import (
 	"net/http"
 
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/access"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
+	"github.com/tidegate/tidegate/internal/access"
 )
 
 // ListTopics returns all topics.

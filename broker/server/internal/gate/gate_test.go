@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tidegate/tidegate/broker/internal/access"
+	"github.com/tidegate/tidegate/internal/access"
 )
 
 // Of one refusal each second, five are logged and then one each two seconds, by reason.

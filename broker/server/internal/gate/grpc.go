@@ -13,10 +13,10 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/access"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/sniff"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/internal/access"
 )
 
 // A Caller is the principal of a gRPC request.

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/access"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/internal/access"
 )
 
 // Enter returns an admitted HTTP request with its principal. pattern is the route, and needs are

@@ -10,8 +10,8 @@ import (
 	"strings"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/access"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/internal/access"
 )
 
 // Hosts are the accepted host names of HTTP requests that have no credentials and arrive in plain

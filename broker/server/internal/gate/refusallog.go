@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"github.com/tidegate/tidegate/broker/internal/access"
+	"github.com/tidegate/tidegate/internal/access"
 )
 
 const (

@@ -4,8 +4,8 @@ import (
 	"net/http"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/access"
 	"github.com/tidegate/tidegate/broker/server/internal/permission"
+	"github.com/tidegate/tidegate/internal/access"
 )
 
 // permitHandle checks the permission to settle a delivery by the topic in its handle, because the

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"github.com/tidegate/tidegate/broker/internal/connlimit"
+	"github.com/tidegate/tidegate/internal/connlimit"
 )
 
 // A Link is a connection below TLS. Its methods also work with a nil Link, which means an unknown

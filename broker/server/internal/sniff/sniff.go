@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/connlimit"
+	"github.com/tidegate/tidegate/internal/connlimit"
 )
 
 const (

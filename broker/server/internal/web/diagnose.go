@@ -14,7 +14,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/tidegate/tidegate/broker/internal/nearest"
+	"github.com/tidegate/tidegate/internal/nearest"
 )
 
 // diagnose returns the fault of a JSON text that cannot be decoded because of err, with the path of

@@ -1,6 +1,0 @@
-//go:build race
-
-package main
-
-// raceDetector is whether the race detector is on, which multiplies the memory of a process.
-const raceDetector = true

@@ -1,8 +1,0 @@
-//go:build !linux
-
-package main
-
-import "syscall"
-
-// userTimeout is for Linux alone, as gRPC's is.
-var userTimeout func(network, address string, c syscall.RawConn) error

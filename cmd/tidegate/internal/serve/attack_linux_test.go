@@ -1,0 +1,405 @@
+package serve
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/rawclient"
+	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq"
+)
+
+var attackFull = flag.Bool("attack.full", false, "attack the process with as many requests as it is said to survive, not with a part of them")
+
+const (
+	// attackMemory is the memory that the attacked process has, in bytes, and attackGo what of it
+	// Go may use.
+	attackMemory = 512 << 20
+	attackGo     = "410MiB" // goPart
+)
+
+// scaled returns n, or a part of it without the flag.
+func scaled(n int) int {
+	if *attackFull {
+		return n
+	}
+	return max(n/10, 1)
+}
+
+// Clients that send half of their requests, do not read their responses, or wait in large numbers
+// do not make the process larger than its memory, and others are served meanwhile.
+func TestAttackedProcessServesOthers(t *testing.T) {
+	for _, attack := range []struct {
+		name string
+		run  func(ctx context.Context, t *testing.T, p *process) error
+	}{
+		{"half a body over gRPC, one connection", func(ctx context.Context, t *testing.T, p *process) error {
+			return halfBodies(ctx, t, p, 1, scaled(80))
+		}},
+		{"half a body over gRPC, many connections", func(ctx context.Context, t *testing.T, p *process) error {
+			return halfBodies(ctx, t, p, scaled(200), 8)
+		}},
+		{"half a body over HTTP", func(ctx context.Context, t *testing.T, p *process) error {
+			return halfRequests(ctx, t, p, scaled(50))
+		}},
+		{"responses that are not read", func(ctx context.Context, t *testing.T, p *process) error {
+			return unreadReceives(ctx, t, p, scaled(100))
+		}},
+		{"receives that wait, one connection each 10 000", func(ctx context.Context, t *testing.T, p *process) error {
+			return waitingReceives(ctx, t, p, 10, scaled(10_000))
+		}},
+		{"receives that wait, many connections", func(ctx context.Context, t *testing.T, p *process) error {
+			return waitingReceives(ctx, t, p, scaled(500), 200)
+		}},
+		{"small responses that are not read", func(ctx context.Context, t *testing.T, p *process) error {
+			return unreadRoutes(ctx, t, p, scaled(200), 1000)
+		}},
+		{"streams that are reset at once", func(ctx context.Context, t *testing.T, p *process) error {
+			return rapidResets(ctx, t, p, 8)
+		}},
+	} {
+		t.Run(attack.name, func(t *testing.T) {
+			t.Setenv("GOMEMLIMIT", attackGo)
+			p := start(t, "--data", t.TempDir(), "--topic", "orders,large,quiet", "--min-invisible-duration", "0", "--min-long-polling", "0")
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			canary := newCanary(t, p)
+			served := make(chan error, 1)
+			go func() { served <- canary.sing(ctx) }()
+			if err := attack.run(ctx, t, p); err != nil {
+				t.Error(err)
+			}
+			for range 6 { // while the attack holds on; the first can have begun before it
+				select {
+				case err := <-served:
+					t.Fatalf("others are not served any more: %v\n%s", err, p.stderr.String())
+				case <-canary.rounds:
+				}
+			}
+			stop()
+			if err := <-served; !errors.Is(err, context.Canceled) {
+				t.Errorf("others: %v", err)
+			}
+			peak := peakMemory(t, p)
+			t.Logf("at most %d MiB; others were served %d times, %d of their requests were refused, the slowest took %v",
+				peak>>20, canary.served.Load(), canary.refused.Load(), time.Duration(canary.slowest.Load()).Round(time.Millisecond))
+			if peak > attackMemory && !raceDetector {
+				t.Errorf("the process had %d MiB", peak>>20)
+			}
+		})
+	}
+}
+
+// peakMemory returns the most memory that the process had, in bytes.
+func peakMemory(t *testing.T, p *process) int64 {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		var kilobytes int64
+		if n, _ := fmt.Sscanf(line, "VmHWM: %d kB", &kilobytes); n == 1 {
+			return kilobytes << 10
+		}
+	}
+	t.Fatalf("there is no VmHWM in %s", text)
+	return 0
+}
+
+// A canary is a client that does nothing wrong.
+type canary struct {
+	c       *rocketmq.Client
+	http    string
+	served  atomic.Int64  // rounds
+	rounds  chan struct{} // gets one for each round that ends while a test waits
+	refused atomic.Int64  // requests, which were tried again
+	slowest atomic.Int64  // request, with its repetitions, in ns
+
+	mu    sync.Mutex
+	times []time.Duration // guarded by mu: of the requests, with their repetitions
+}
+
+// note records the time of a request.
+func (c *canary) note(took time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.times = append(c.times, took)
+}
+
+// p99 returns the time that 99 of 100 requests did not exceed, and the number of requests.
+func (c *canary) p99() (p99 time.Duration, requests int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	sorted := slices.Sorted(slices.Values(c.times))
+	if len(sorted) == 0 {
+		return 0, 0
+	}
+	return sorted[(len(sorted)*99+99)/100-1], len(sorted)
+}
+
+func newCanary(t *testing.T, p *process) *canary {
+	return &canary{c: dial(t, p), http: p.http, rounds: make(chan struct{})}
+}
+
+// sing sends, receives and acknowledges until ctx ends, or a request fails for half a minute.
+func (c *canary) sing(ctx context.Context) error {
+	for n := 0; ; n++ {
+		var got []*tidegate.Delivery
+		acked := false // an acknowledgement was sent
+		for _, step := range []func(ctx context.Context) error{
+			func(ctx context.Context) error {
+				return c.c.Send(ctx, []*tidegate.Message{{Topic: "orders", ID: fmt.Sprint("canary-", n), Body: make([]byte, 1<<10)}})[0].Err
+			},
+			func(ctx context.Context) (err error) {
+				got, err = c.c.Receive(ctx, transport.ReceiveRequest{Group: "canary", Topic: "orders", Queue: transport.AnyQueue, Max: 32, InvisibleDuration: time.Minute})
+				return err
+			},
+			func(ctx context.Context) error {
+				err := errors.Join(c.c.Ack(ctx, got)...)
+				if e, ok := errors.AsType[*tidegate.Error](err); ok && acked && e.Code == tidegate.CodeInvalidReceiptHandle {
+					return nil // the response to the first attempt was lost
+				}
+				acked = true
+				return err
+			},
+			c.ready,
+		} {
+			if err := c.persist(ctx, step); err != nil {
+				return err
+			}
+		}
+		c.served.Add(1)
+		select {
+		case c.rounds <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// persist repeats a step that is refused, as clients do.
+func (c *canary) persist(ctx context.Context, step func(context.Context) error) error {
+	began := time.Now()
+	for {
+		attempt, cancel := context.WithTimeout(ctx, 5*time.Second)
+		err := step(attempt)
+		cancel()
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if took := time.Since(began); err == nil {
+			if int64(took) > c.slowest.Load() {
+				c.slowest.Store(int64(took))
+			}
+			c.note(took)
+			return nil
+		}
+		if c.refused.Add(1); time.Since(began) > 30*time.Second {
+			return err
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (c *canary) ready(ctx context.Context) error {
+	r, err := http.NewRequestWithContext(ctx, "GET", "http://"+c.http+"/readyz", nil)
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("/readyz: %s, %w", resp.Status, err)
+	}
+	return nil
+}
+
+const rpcs = "/apache.rocketmq.v2.MessagingService/"
+
+// attacker connects to the gRPC port.
+func attacker(ctx context.Context, t *testing.T, p *process, window uint32) (*rawclient.Conn, error) {
+	t.Helper()
+	c, err := new(net.Dialer).DialContext(ctx, "tcp", p.grpc)
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() { c.Close() })
+	context.AfterFunc(ctx, func() { c.Close() })
+	return rawclient.New(c, window)
+}
+
+// halfBodies sends the larger part of a request of 20 MiB on each stream of each connection.
+func halfBodies(ctx context.Context, t *testing.T, p *process, conns, streams int) error {
+	half := rawclient.Message(20<<20, make([]byte, 19<<20))
+	var wg sync.WaitGroup
+	for range conns {
+		c, err := attacker(ctx, t, p, 1<<20)
+		if err != nil {
+			return err
+		}
+		for range streams {
+			wg.Go(func() {
+				if id, err := c.Open(rpcs+"SendMessage", "x-mq-client-id", "attacker"); err == nil {
+					_ = c.Write(id, half, false) // as much as it gets
+				}
+			})
+		}
+	}
+	return within(&wg, time.Minute, "half of the bodies")
+}
+
+// halfRequests sends the larger part of a JSON body of 15 MiB over each connection.
+func halfRequests(ctx context.Context, t *testing.T, p *process, conns int) error {
+	half := bytes.Repeat([]byte{'A'}, 14<<20)
+	var wg sync.WaitGroup
+	for range conns {
+		c, err := new(net.Dialer).DialContext(ctx, "tcp", p.http)
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { c.Close() })
+		context.AfterFunc(ctx, func() { c.Close() })
+		wg.Go(func() {
+			if _, err := fmt.Fprintf(c, "POST /v1/topics/orders/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n{\"body\":\"", 15<<20); err == nil {
+				_, _ = c.Write(half)
+			}
+		})
+	}
+	return within(&wg, time.Minute, "half of the requests")
+}
+
+// unreadReceives receives four messages of 4 MiB in each of many groups and reads nothing.
+func unreadReceives(ctx context.Context, t *testing.T, p *process, groups int) error {
+	large := newCanary(t, p)
+	for i := range 4 {
+		m := []*tidegate.Message{{Topic: "large", ID: fmt.Sprint("large-", i), Body: make([]byte, 4<<20)}}
+		if err := large.persist(ctx, func(ctx context.Context) error { return large.c.Send(ctx, m)[0].Err }); err != nil {
+			return err
+		}
+	}
+	var wg sync.WaitGroup
+	for i := range groups {
+		c, err := attacker(ctx, t, p, 0)
+		if err != nil {
+			return err
+		}
+		wg.Go(func() { receive(c, "large", fmt.Sprint("unread-", i)) })
+	}
+	return within(&wg, time.Minute, "the receives")
+}
+
+// unreadRoutes asks for the route of a topic over and over and reads nothing.
+func unreadRoutes(ctx context.Context, t *testing.T, p *process, conns, streams int) error {
+	raw, err := proto.Marshal(&rmqpb.QueryRouteRequest{Topic: &rmqpb.Resource{Name: "orders"}})
+	if err != nil {
+		return err
+	}
+	return flood(ctx, t, p, conns, streams, 0, func(c *rawclient.Conn) {
+		if id, err := c.Open(rpcs+"QueryRoute", "x-mq-client-id", "attacker"); err == nil {
+			_ = c.Write(id, rawclient.Message(len(raw), raw), true)
+		}
+	})
+}
+
+// rapidResets opens streams and cancels them at once, as fast as the server reads, until ctx ends.
+// It connects again when the server closes a connection (CVE-2023-44487).
+func rapidResets(ctx context.Context, t *testing.T, p *process, conns int) error {
+	for range conns {
+		go func() {
+			for ctx.Err() == nil {
+				raw, err := new(net.Dialer).DialContext(ctx, "tcp", p.grpc)
+				if err != nil {
+					continue
+				}
+				stop := context.AfterFunc(ctx, func() { raw.Close() })
+				c, err := rawclient.New(raw, 1<<20)
+				for err == nil {
+					var id uint32
+					if id, err = c.Open(rpcs+"QueryRoute", "x-mq-client-id", "attacker"); err == nil {
+						err = c.Reset(id)
+					}
+				}
+				stop()
+				raw.Close()
+			}
+		}()
+	}
+	return nil
+}
+
+// flood has many connections with many requests each.
+func flood(ctx context.Context, t *testing.T, p *process, conns, streams int, window uint32, request func(c *rawclient.Conn)) error {
+	var wg sync.WaitGroup
+	for range conns {
+		c, err := attacker(ctx, t, p, window)
+		if err != nil {
+			return err
+		}
+		wg.Go(func() {
+			for range streams {
+				request(c)
+			}
+		})
+	}
+	return within(&wg, time.Minute, "the requests")
+}
+
+// waitingReceives parks receives on a topic without messages.
+func waitingReceives(ctx context.Context, t *testing.T, p *process, conns, streams int) error {
+	return flood(ctx, t, p, conns, streams, 1<<20, func(c *rawclient.Conn) { receive(c, "quiet", "waiting") })
+}
+
+// receive begins a receive.
+func receive(c *rawclient.Conn, topic, group string) {
+	raw, err := proto.Marshal(&rmqpb.ReceiveMessageRequest{
+		Group:        &rmqpb.Resource{Name: group},
+		MessageQueue: &rmqpb.MessageQueue{Topic: &rmqpb.Resource{Name: topic}, Id: -1}, BatchSize: 32,
+		InvisibleDuration: durationpb.New(time.Minute), LongPollingTimeout: durationpb.New(20 * time.Second),
+	})
+	if err != nil {
+		panic(err)
+	}
+	if id, err := c.Open(rpcs+"ReceiveMessage", "x-mq-client-id", "attacker"); err == nil {
+		_ = c.Write(id, rawclient.Message(len(raw), raw), true)
+	}
+}
+
+// within waits until all have written what they get to write. Those that wait for the server are
+// left alone: their connections are closed at the end of the test.
+func within(wg *sync.WaitGroup, d time.Duration, what string) error {
+	done := make(chan struct{})
+	go func() {
+		wg.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-time.After(d):
+		return fmt.Errorf("%s were not sent within %v", what, d)
+	}
+}

@@ -1,0 +1,263 @@
+package serve
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker"
+)
+
+// Each fault names the line, the name, the value and what is legal.
+var badFiles = []struct{ file, want string }{
+	{"grcp: x", `f:1: "grcp" is unknown; did you mean grpc?`},
+	{"max-backlog: 1", `f:1: "max-backlog" is unknown; did you mean max_backlog?`},
+	{"\nlogLevel: info", `f:2: "logLevel" is unknown; did you mean log_level?`},
+	{"zzzzzzzz: 1", `f:1: "zzzzzzzz" is unknown; the names are grpc, http`},
+	{"data: a\n\ndata: b", `f:3: "data" is repeated, first in line 1`},
+	{"data:", "f:1: data has no value"},
+	{"data: [a]", "f:1: data is a list; give a single value"},
+	{"data: !secret a", `f:1: data is a value with a YAML tag (a text that begins with !), which is not permitted here; quote the value; gi`},
+	{"data: &d x\nadvertise: *d", `f:2: advertise is a YAML alias (a text that begins with *), which is not permitted here; quote the value; give a `},
+	{"topics: {t: &t {}, u: *t}", `f:1: topics.u is a YAML alias (a text that begins with *), which is not permitted here; quote the value; give "ke`},
+	{"{a: b}: c", "f:1: a mapping is not a name"},
+	{"- a", "f:1: a list; give \"key: value\""},
+	{"just text", `f:1: "just text"; give "key: value"`},
+	{"a: b\n  c: d", "f:2: this is not YAML: mapping values are not allowed"},
+	{"grpc: 'x", "f:1: this is not YAML"},
+	{"grpc: 127.0.0.1:1\n\thttp: x", "f:2: this is not YAML"},
+	{"data: a\n---\ndata: b", "f:2: a second YAML document begins"},
+	{"data: a\nhttp: \xff", "f:2: the line is not UTF-8"},
+	{"data: a\n# \x01", "f:2: byte 3 of the line is the control character 0x01"},
+	{"grpc: here", `f:1: grpc is "here": give host:port`},
+	{"grpc: 127.0.0.1:x", `f:1: grpc is "127.0.0.1:x": give host:port with a port of 0 to 65535`},
+	{"http: 0.0.0.0:1", `f:1: http is "0.0.0.0:1", which other machines`},
+	{"http_hosts:\n- a.example\n- b.example:8082", `f:3: http_hosts is "a.example,b.example:8082": server options: HTTPHosts has "b.example:8082"; give host names`},
+	{"http_hosts: 'https://a.example'", `f:1: http_hosts is "https://a.example": server options: HTTPHosts has "https://a.example"`},
+	{"http_hosts: '*.example'", `f:1: http_hosts is "*.example"`},
+	{"advertise: h:0", `f:1: advertise is "h:0": server options: Advertise is "h:0": give host:port with a host and a port from 1 to 6`},
+	{"max_backlog: 1k", `f:1: max_backlog is "1k": give a whole number`},
+	{"max_backlog_bytes: -1", `f:1: max_backlog_bytes is "-1": MaxBacklog is 0 messages and -1 bytes; neither may be negative, 0 is no limit`},
+	{"max_backlog: {messages: 1}", "f:1: max_backlog is a mapping; give a single value"},
+	{"max_backlog_age: 3", `f:1: max_backlog_age is "3": give a duration such as "3s"`},
+	{"min_free_disk_bytes: -2", `f:1: min_free_disk_bytes is "-2": Pressure.min_free_disk_bytes is -2; give -1 or more`},
+	{"max_compaction_debt_bytes: -2", `f:1: max_compaction_debt_bytes is "-2": Pressure.max_compaction_debt_bytes is -2; give -1 or more`},
+	{"max_write_stall: soon", `f:1: max_write_stall is "soon": give a duration`},
+	{"topics:\n  t:\n    max_rate:\n      messages_per_second: -1", `f:4: topics.t.max_rate.messages_per_second is -1; give a number above 0, or 0 for no limit`},
+	{"max_client_rate: .nan", `f:1: max_client_rate is ".nan": give a number`},
+	{"max_client_rate: NaN", `f:1: max_client_rate is "NaN": ClientQuota is NaN messages per second with a burst of 0; give a rate above 0 and`},
+	{"stop_timeout: 3", `f:1: stop_timeout is "3": give a duration such as "3s"`},
+	{"max_request_bytes: 16777216", `f:1: max_request_bytes is "16777216": give 17825792 to 1073741824, or 0 for the default`},
+	{"min_long_polling: -3s", `f:1: min_long_polling is "-3s": server options: MinLongPolling is -3s; it must not be negative, 0 means th`},
+	{"insecure: yes", `f:1: insecure is "yes": give true or false`},
+	{"log_level: loud", `f:1: log_level is "loud": give debug, info, warn or error`},
+	{"log_format: xml", `f:1: log_format is "xml": give text or json`},
+	{"topic:\n- a\n- b:ODD", `f:3: topic is "a,b:ODD": give NORMAL, FIFO, DELAY or TRANSACTION after the colon`},
+	{"topic: t:transaction", `f:1: topic is "t:transaction": give NORMAL, FIFO, DELAY`},
+	{"topics: {t: {transaction: {check_interval: -1s}}}", `f:1: topics.t.transaction.check_interval is -1s; it must not be negative, 0 means the default`},
+	{"topic:\n- a\n- [b]", `f:3: topic is a list; give a single value`},
+	{"topic: t:FIFO\ntopics:\n  t:\n    type: NORMAL", `f:1: topic is "t:FIFO", but its type in f:4 is NORMAL`},
+	{"topics: [t]", "f:1: topics is a list"},
+	{"topics: {t: {max_backlog: 500}}", `f:1: topics.t.max_backlog is "500"; give "key: value", one on each line, of messages, bytes, age`},
+	{"topics:\n  t: 3", `f:2: topics.t is "3"; give "key: value"`},
+	{"topics:\n  a..b: {}", `f:2: topics.a..b has an invalid name: "topic"`},
+	{"groups:\n  g: {fifo: true, retry_topic: {enabled: true}}", `f:2: groups.g.retry_topic.enabled is true, and the group`},
+	{"groups:\n  g: {retry_topic: {levels: 1s 1ms}}", `f:2: groups.g.retry_topic.levels level 2 is 1ms`},
+	{"groups:\n  g: {retry_topic: {naming: 2.8}}", `f:2: groups.g.retry_topic.naming is "2.8"; give 2.9.2, 2.7.2 or 2.6.1`},
+	{"address_settings:\n  a..b: {}", `f:2: address_settings.a..b has an invalid name: the pattern "a..b" has an empty word; give a word between`},
+	{"address_settings:\n  '#': {redelivery_delay: 1}", `f:2: "redelivery_delay" is unknown in address_settings.#; did you mean redelivery-delay?`},
+	{"address_settings:\n  t: {redelivery-delay: 1.5}", `f:2: address_settings.t.redelivery-delay is "1.5": "1.5" is not a time; give whole milliseconds`},
+	{"address_settings:\n  t: {redelivery-collision-avoidance-factor: 2}", `f:2: address_settings.t.redelivery-collision-avoidance-factor is 2; give 0.0 to 1.0`},
+	{"address_settings:\n  t: {max-delivery-attempts: 0}", `f:2: address_settings.t.max-delivery-attempts is 0; give 1 to 2147483647, or -1 for no maximum`},
+	{"topics:\n  t:\n    quues: 3", `f:3: "quues" is unknown in topics.t; did you mean queues?`},
+	{"topics:\n  t:\n    queues: 1025", `f:3: topics.t.queues is 1025; give 1 to 1024`},
+	{"topics:\n  t:\n    type: fifo", `f:3: topics.t.type is "fifo"; give NORMAL, FIFO, DELAY or TRANSACTION`},
+	{"topics:\n  t:\n    retention: {bytes: -1}", `f:3: topics.t.retention.bytes is -1; it must not be negative, 0 is no limit`},
+	{"topics:\n  t:\n    max_backlog: 3", `f:3: topics.t.max_backlog is "3"; give "key: value"`},
+	{"topics:\n  t:\n    max_backlog:\n      message: 3", `f:4: "message" is unknown in topics.t.max_backlog; did you mean messages?`},
+	{"groups:\n  g:\n    max_backlog:\n      bytes: -3", `f:3: groups.g.max_backlog is 0 messages and -3 bytes; neither may be negative, 0 is no limit`},
+	{"groups:\n  g:\n    retry: 10s 30 1m", `f:3: groups.g.retry is "10s 30 1m": backoff: step 2 of 3, "30", is not a duration`},
+	{"max_backlog_age: 50ms", `f:1: max_backlog_age is "50ms": MaxBacklog.age is 50ms; give 100ms or more`},
+	{"topics:\n  t:\n    max_backlog: {age: 50ms}", `f:3: topics.t.max_backlog.age is 50ms; give 100ms or more`},
+	{"groups:\n  g:\n    max_backlog: {age: 50ms}", `f:3: groups.g.max_backlog.age is 50ms; give 100ms or more`},
+	{"topics:\n  t:\n    max_rate:\n      burst: 5", `f:4: topics.t.max_rate.burst is 5; it must not be negative, and needs messages_per_second`},
+	{"min_invisible_duration: 13h", `f:1: min_invisible_duration is "13h0m0s": MinInvisibleDuration is 13h0m0s and MaxInvisibleDuration is 12h0m0s`},
+	{"min_long_polling: 30s", `f:1: min_long_polling is "30s": server options: MinLongPolling is 30s and MaxLongPolling is 20s; the`},
+	{"max_long_polling: 4s", `f:1: max_long_polling is "4s": server options: MinLongPolling is 5s and MaxLongPolling is 4s; the`},
+	{"max_invisible_duration: 876001h", `f:1: max_invisible_duration is "876001h0m0s": MaxInvisibleDuration is 876001h0m0s; give at most 876000h0m0s`},
+	{"max_client_burst: 5", `f:1: max_client_burst is "5": ClientQuota is 0 messages per second with a burst of 5; give a rate above 0 and a`},
+	{"max_client_burst: -1", `f:1: max_client_burst is "-1": ClientQuota is 0 messages per second with a burst of -1; give a rate above 0 and`},
+	{"producer_backoff_multiplier: 0.9", `f:1: producer_backoff_multiplier is "0.9": server options: ProducerBackoff: backoff: Exponential.Multiplier is`},
+	{"producer_backoff_initial: 3m", `f:1: producer_backoff_initial is "3m0s": server options: ProducerBackoff: backoff: Exponential.Max is 2m0s; it`},
+	{"groups:\n  '': {}", `f:2: groups. has an invalid name: "consumer`},
+}
+
+func TestBadFiles(t *testing.T) {
+	for _, c := range badFiles {
+		err := check("f", c.file)
+		if err == nil || !strings.HasPrefix(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%q:\ngot  %v\nwant %s...", c.file, err, c.want)
+		}
+	}
+}
+
+// As over HTTP, 0 stands for the default.
+func TestZeroIsTheDefault(t *testing.T) {
+	for _, text := range []string{
+		"access:\n  max_clock_skew: 0s",
+		"max_compaction_debt_bytes: 0",
+		"max_write_stall: 0s",
+		"cold_distance_bytes: 0",
+		"transaction_timeout: 0s",
+		"transaction_check_max: 0",
+		"topics:\n  t:\n    queues: 0",
+		"topics:\n  t:\n    duplicate_window: 0s",
+		"topics:\n  t:\n    retention:\n      time: 0s",
+		"groups:\n  g:\n    max_attempts: 0",
+		"groups:\n  g:\n    retry: ''",
+		"groups:\n  g:\n    fifo_retry_interval: 0s",
+		"max_long_polling: 0s",
+		"producer_max_attempts: 0",
+	} {
+		if err := check("f", text); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+// check is load for a text.
+func check(name, text string) error {
+	_, err := merge(name, []byte(text), nil, nil)
+	return err
+}
+
+// All faults come at once, those of the file by line and before the others.
+func TestAllFaultsAtOnce(t *testing.T) {
+	env, _ := environment([]string{"TIDEGATE_HTTP=y"})
+	_, err := merge("f", []byte("topics:\n  t: {queues: x}\nlog_level: loud\nnope: 1\ngrpc: 12x\nmax_backlog: x\n"), env,
+		values{"data": {{"\xff", origin{name: "--data"}}}, "max_backlog": {{"1", origin{name: "--max-backlog"}}}})
+	got := err.Error()
+	for i, w := range []string{"f:2: topics.t.queues", "f:3: log_level", `f:4: "nope"`, "f:5: grpc", "f:6: max_backlog", "--data is", "TIDEGATE_HTTP is"} {
+		lines := strings.Split(got, "\n")
+		if len(lines) != 7 || !strings.HasPrefix(lines[i], w) {
+			t.Fatalf("line %d is not %q...:\n%s", i+1, w, got)
+		}
+	}
+}
+
+func TestPrecedence(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	text := "data: file\nlog_level: warn\nlog_format: json\ntopic: [a, b]\nmax_backlog: 5\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	env, hints := environment([]string{
+		"TIDEGATE_LOG_LEVEL=debug", "TIDEGATE_LOG_FORMAT=", "TIDEGATE_TOPIC=c,d:FIFO", "TIDEGATE_MAX_BACKLOG=6", "TIDEGATE_GRCP=x", "TIDEGATE_PORT_80_TCP=x", "GRPC=x",
+	})
+	flags := values{}
+	for _, text := range []string{"7", "8"} { // the last one counts
+		if err := (&flagValue{key: "max_backlog", flag: "max-backlog", into: flags}).Set(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := load(file, env, flags)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := c.settings
+	for _, x := range []struct{ key, got, want, from string }{
+		{"grpc", s.grpc, "127.0.0.1:8081", "default"},
+		{"data", s.broker.Dir, "file", file + ":1"},
+		{"log_level", s.logLevel, "debug", "TIDEGATE_LOG_LEVEL"},
+		{"log_format", s.logFormat, "json", file + ":3"},
+		{"topic", strings.Join(s.topics, " "), "c d:FIFO", "TIDEGATE_TOPIC"},
+		{"max_backlog", fmt.Sprint(s.broker.MaxBacklog.Messages), "8", "--max-backlog"},
+	} {
+		if x.got != x.want || c.from[x.key].comment() != x.from {
+			t.Errorf("%s is %q from %s, want %q from %s", x.key, x.got, c.from[x.key].comment(), x.want, x.from)
+		}
+	}
+	if want := []string{"TIDEGATE_GRCP is not a setting; did you mean TIDEGATE_GRPC?"}; !slices.Equal(hints, want) {
+		t.Errorf("hints %q, want %q", hints, want)
+	}
+}
+
+func TestExampleFile(t *testing.T) {
+	c, err := load("../../tidegate.example.yaml", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	example, err := os.ReadFile("../../tidegate.example.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := slices.Concat(leaves(reflect.TypeFor[broker.TopicConfig]()), leaves(reflect.TypeFor[broker.GroupConfig]()),
+		leaves(reflect.TypeFor[broker.AddressSettings]()), leaves(reflect.TypeFor[keyDeclaration]()))
+	for _, row := range c.table() {
+		keys = append(keys, row.key)
+	}
+	for _, k := range keys {
+		if inner := k[strings.LastIndex(k, ".")+1:]; !regexp.MustCompile(`(?m)(^|[# {])` + inner + `:|also .*\b` + inner + `\b`).Match(example) {
+			t.Errorf("it does not show %s", k)
+		}
+	}
+	// It shows the defaults, but for what it is there to show.
+	defaults := defaultSettings().table()
+	for i, row := range c.settings.table() {
+		if got, want := text(row.at), text(defaults[i].at); got != want && !slices.Contains([]string{"data", "topic", "max_backlog", "max_backlog_bytes"}, row.key) {
+			t.Errorf("it says of %s: %s, and the default is %s", row.key, got, want)
+		}
+	}
+	orders := broker.TopicConfig{
+		Type: broker.TopicNormal, Queues: 8, DuplicateWindow: broker.Duration(2 * time.Minute), MaxBacklog: broker.Limit{Messages: 50000},
+		Retention: broker.Retention{Time: broker.Duration(72 * time.Hour)},
+	}
+	if got := c.topics["orders"]; !reflect.DeepEqual(got, orders) {
+		t.Errorf("orders is %+v, want %+v", got, orders)
+	}
+	if got := c.groups["billing"].Retry; !slices.Equal(got, backoff.RetryLadder()) {
+		t.Errorf("the ladder of billing is %v", got)
+	}
+}
+
+// The help shows every setting with its default, and the names of a file are those over HTTP.
+func TestHelpShowsEverySetting(t *testing.T) {
+	var help, stderr strings.Builder
+	if code := run(t.Context(), []string{"serve", "--help"}, &help, &stderr); code != 0 {
+		t.Fatalf("code %d: %s", code, stderr.String())
+	}
+	for _, row := range defaultSettings().table() {
+		line := regexp.MustCompile(`(?m)^ +--` + flagName(row.key) + `[ \[].*$`).FindString(help.String())
+		preset := text(row.at)
+		if _, boolean := row.at.(*bool); line == "" || preset != "" && preset != "0" && preset != "0s" && !boolean && !strings.Contains(line, "(default "+preset+")") {
+			t.Errorf("--help says of %s, with the default %q: %q", row.key, preset, line)
+		}
+	}
+	for _, name := range slices.Concat(leaves(reflect.TypeFor[broker.TopicConfig]()), leaves(reflect.TypeFor[broker.GroupConfig]()), leaves(reflect.TypeFor[broker.AddressSettings]())) {
+		if name == "" || strings.HasSuffix(name, ".") {
+			t.Errorf("a field without a name: %q", name)
+		}
+	}
+}
+
+// leaves returns the names of a struct's fields and of those within it.
+func leaves(typ reflect.Type) (names []string) {
+	for i, name := range fieldsOf(typ) {
+		f := typ.Field(i)
+		if f.Type.Kind() == reflect.Struct {
+			for _, inner := range leaves(f.Type) {
+				names = append(names, name+"."+inner)
+			}
+			continue
+		}
+		names = append(names, name)
+	}
+	return names
+}

@@ -1,0 +1,203 @@
+package serve
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq"
+)
+
+var killRounds = flag.Int("kill.rounds", 8, "how often the process is killed")
+
+// A ledger is what clients were answered.
+type ledger struct {
+	mu       sync.Mutex
+	grown    sync.Cond // on mu; sent or acked has grown
+	sent     map[string]bool
+	attempts map[string]int          // the highest delivered to the group
+	before   map[string]int          // likewise, when the process was last started
+	seen     map[string]map[int]bool // every one delivered to the group
+	acked    map[string]int          // by which attempt
+}
+
+func newLedger() *ledger {
+	l := &ledger{
+		sent: map[string]bool{}, attempts: map[string]int{}, before: map[string]int{},
+		seen: map[string]map[int]bool{}, acked: map[string]int{},
+	}
+	l.grown.L = &l.mu
+	return l
+}
+
+// kill -9 in the middle of sends, receives and acknowledgements, again and
+// again on one directory: every answered message is there, once per group;
+// what was acknowledged does not come back; the attempt number goes on from
+// where it was, but a first delivery may be lost with the process.
+func TestKilledProcessLosesNothing(t *testing.T) {
+	dir := t.TempDir()
+	l := newLedger()
+	for round := range *killRounds {
+		p := start(t, "--data", dir, "--topic", "orders", "--min-invisible-duration", "0", "--min-long-polling", "0")
+		ctx, stop := context.WithCancel(t.Context())
+		c := dial(t, p)
+		var wg sync.WaitGroup
+		for s := range 4 {
+			wg.Go(func() { l.send(ctx, c, fmt.Sprintf("%d-%d", round, s)) })
+		}
+		for range 2 {
+			wg.Go(func() { l.consume(t, ctx, c) })
+		}
+		l.awaitMore(20+rand.IntN(180), 1+rand.IntN(20))
+		p.kill()
+		stop()
+		wg.Wait()
+		c.Close()
+		l.killed()
+	}
+	p := start(t, "--data", dir, "--min-invisible-duration", "0", "--min-long-polling", "0")
+	c := dial(t, p)
+	defer c.Close()
+
+	// A group that is new sees every answered message once.
+	seen := map[string]int{}
+	for {
+		ds := l.receive(t, t.Context(), c, "auditor", time.Hour)
+		if len(ds) == 0 {
+			break
+		}
+		for _, d := range ds {
+			seen[d.ID]++
+		}
+	}
+	for id := range l.sent {
+		if seen[id] != 1 {
+			t.Errorf("%s was answered, and is there %d times", id, seen[id])
+		}
+	}
+	// The group that was at work gets the rest, with attempts that go on.
+	rest := 0
+	for {
+		ds := l.receive(t, t.Context(), c, "workers", time.Hour)
+		if len(ds) == 0 {
+			break
+		}
+		rest += len(ds)
+		for _, d := range ds {
+			l.check(t, d)
+		}
+	}
+	for id := range l.sent {
+		if l.attempts[id] == 0 {
+			t.Errorf("%s was answered, but never came to the group", id)
+		}
+	}
+	t.Logf("%d kills: %d messages sent, %d acknowledged, %d left for the group", *killRounds, len(l.sent), len(l.acked), rest)
+	if code := p.stop(); code != 0 {
+		t.Errorf("SIGTERM: exit code %d\n%s", code, p.stderr.String())
+	}
+}
+
+func dial(t *testing.T, p *process) *rocketmq.Client {
+	t.Helper()
+	c, err := rocketmq.New(p.grpc, rocketmq.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// awaitMore waits until so many more messages were sent and acknowledged.
+func (l *ledger) awaitMore(sent, acked int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for sent, acked = sent+len(l.sent), acked+len(l.acked); len(l.sent) < sent || len(l.acked) < acked; {
+		l.grown.Wait()
+	}
+}
+
+func (l *ledger) send(ctx context.Context, c *rocketmq.Client, name string) {
+	for i := 0; ctx.Err() == nil; i++ {
+		id := fmt.Sprintf("%s-%d", name, i)
+		r := c.Send(ctx, []*tidegate.Message{{ID: id, Topic: "orders", Body: []byte(id)}})[0]
+		if r.Err != nil {
+			continue
+		}
+		l.mu.Lock()
+		l.sent[id] = true
+		l.grown.Broadcast()
+		l.mu.Unlock()
+	}
+}
+
+// consume acknowledges half of what it gets, and leaves the rest to time out.
+func (l *ledger) consume(t *testing.T, ctx context.Context, c *rocketmq.Client) {
+	for ctx.Err() == nil {
+		for _, d := range l.receive(t, ctx, c, "workers", 100*time.Millisecond) {
+			l.check(t, d)
+			if rand.IntN(2) == 0 {
+				continue
+			}
+			// Once it was asked for, it may be done, whether answered or not:
+			// only what was answered must be.
+			if err := c.Ack(ctx, []*tidegate.Delivery{d})[0]; err == nil {
+				l.mu.Lock()
+				l.acked[d.ID] = d.Attempt
+				l.grown.Broadcast()
+				l.mu.Unlock()
+			}
+		}
+	}
+}
+
+func (l *ledger) receive(t *testing.T, ctx context.Context, c *rocketmq.Client, group string, invisible time.Duration) []*tidegate.Delivery {
+	ds, err := c.Receive(ctx, transport.ReceiveRequest{
+		Group: group, Topic: "orders", Queue: transport.AnyQueue, Max: 32, InvisibleDuration: invisible, Wait: 500 * time.Millisecond,
+	})
+	if err != nil && ctx.Err() == nil && group == "auditor" {
+		t.Errorf("receive: %v", err)
+	}
+	return ds
+}
+
+// killed notes the attempts at the end of a process. A first delivery is not on disk at once, so a
+// message that was delivered once and not acknowledged may come as attempt 1 again.
+func (l *ledger) killed() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.before = maps.Clone(l.attempts)
+	for id, attempt := range l.attempts {
+		if attempt == 1 && l.acked[id] == 0 {
+			delete(l.before, id)
+			delete(l.seen, id)
+		}
+	}
+}
+
+// check holds a delivery against what was answered before.
+func (l *ledger) check(t *testing.T, d *tidegate.Delivery) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	// Two consumers can get here in another order than the broker delivered.
+	if by := l.acked[d.ID]; by > 0 && d.Attempt > by {
+		t.Errorf("%s was acknowledged in attempt %d, and came again with attempt %d", d.ID, by, d.Attempt)
+	}
+	if d.Attempt <= l.before[d.ID] || l.seen[d.ID][d.Attempt] {
+		t.Errorf("%s came with attempt %d after attempt %d", d.ID, d.Attempt, l.attempts[d.ID])
+	}
+	if l.seen[d.ID] == nil {
+		l.seen[d.ID] = map[int]bool{}
+	}
+	l.seen[d.ID][d.Attempt] = true
+	l.attempts[d.ID] = max(l.attempts[d.ID], d.Attempt)
+	if string(d.Body) != d.ID {
+		t.Errorf("the body of %s is %q", d.ID, d.Body)
+	}
+}

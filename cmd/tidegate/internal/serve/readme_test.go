@@ -1,0 +1,34 @@
+package serve
+
+import (
+	"bytes"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// The commands of the README that run this program are understood; one that
+// would serve is asked what it would do.
+func TestReadmeCommands(t *testing.T) {
+	t.Chdir("../../../..")
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := regexp.MustCompile(`(?m)^ {4}go run \./cmd/tidegate (.*)$`).FindAllStringSubmatch(string(readme), -1)
+	if len(lines) < 3 {
+		t.Fatalf("the README has %d commands of this program", len(lines))
+	}
+	for _, l := range lines {
+		args := strings.Fields(l[1])
+		if args[0] == "serve" && !slices.Contains(args, "--print-config") {
+			args = append(args, "--print-config")
+		}
+		var stdout, stderr bytes.Buffer
+		if code := run(t.Context(), args, &stdout, &stderr); code != 0 || stdout.Len() == 0 || stderr.Len() > 0 {
+			t.Errorf("%q: exit status %d\n%s%s", args, code, stdout.String(), stderr.String())
+		}
+	}
+}

@@ -1,0 +1,193 @@
+package serve
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+)
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// get reads a topic or group over HTTP.
+func get[T any](t *testing.T, p *process, path string) (v T, code int) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+p.http+"/v1/"+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusOK {
+		if err := json.NewDecoder(resp.Body).Decode(&v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return v, resp.StatusCode
+}
+
+// SIGHUP applies what can change, names what cannot, and takes nothing from
+// a file with a fault.
+func TestReload(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "tidegate.yaml")
+	write(t, file, "topics:\n  orders: {queues: 2}\n  old: {}\ngroups:\n  billing: {max_attempts: 3, retry: 1s 5s}\n")
+	p := start(t, "--config", file, "--log-format", "json")
+	reload := func(text, says string) string {
+		t.Helper()
+		from := len(p.stderr.String())
+		write(t, file, text)
+		if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+		p.await(t, from, says)
+		return p.stderr.String()[from:]
+	}
+	const reloaded, refused = "configuration reloaded", "configuration not reloaded"
+	if orders, _ := get[broker.Topic](t, p, "topics/orders"); orders.Queues != 2 || orders.Type != broker.TopicNormal {
+		t.Errorf("the topic of the file is %+v", orders)
+	}
+	if billing, _ := get[broker.Group](t, p, "groups/billing"); billing.MaxAttempts != 3 || billing.Retry.String() != "1s 5s" {
+		t.Errorf("the group of the file is %+v", billing)
+	}
+	c := dial(t, p)
+	defer c.Close()
+	send := func() error {
+		return c.Send(t.Context(), []*tidegate.Message{{ID: tidegate.NewMessageID(), Topic: "orders", Body: []byte("x")}})[0].Err
+	}
+	if err := send(); err != nil {
+		t.Fatal(err)
+	}
+
+	good := "log_level: debug\nmax_backlog: 1\nstop_timeout: 3s\nmin_long_polling: 1s\n" +
+		"topics:\n  orders: {queues: 4}\n  new: {type: FIFO}\ngroups:\n  billing: {max_attempts: 5}\n"
+	log := reload(good, reloaded)
+	orders, _ := get[broker.Topic](t, p, "topics/orders")
+	made, _ := get[broker.Topic](t, p, "topics/new")
+	billing, _ := get[broker.Group](t, p, "groups/billing")
+	if orders.Queues != 4 || made.Type != broker.TopicFIFO || billing.MaxAttempts != 5 || len(billing.Retry) != 16 {
+		t.Errorf("after the reload: %+v, %+v, %+v", orders, made, billing)
+	}
+	if err := send(); !errors.Is(err, tidegate.ErrThrottled) {
+		t.Errorf("with a backlog of 1, and max_backlog 1 in the file: %v", err)
+	}
+	for _, w := range []string{
+		`"keys":["min_long_polling","stop_timeout"]`, `"names":["topics.old"]`,
+		`"changed":["max_backlog","log_level","topics.new","topics.orders","groups.billing"]`,
+	} {
+		if !strings.Contains(log, w) {
+			t.Errorf("the log does not say %s:\n%s", w, log)
+		}
+	}
+	if _, code := get[broker.Topic](t, p, "topics/old"); code != http.StatusOK {
+		t.Errorf("the topic that left the file: %d", code)
+	}
+
+	newLedger().receive(t, t.Context(), c, "billing", time.Minute) // now it has received
+
+	// Each of these has good changes beside its faults: none is applied.
+	for _, c := range []struct {
+		text string
+		says []string
+	}{
+		{"max_backlog: 100\nlog_level: loud\nnope: 1\n", []string{file + ":2: log_level is", file + `:3: \"nope\" is unknown`}},
+		{"max_backlog: 100\ntopics:\n  orders: {queues: 3, type: FIFO}\n", []string{file + ":3: topics.orders.queues is", file + ":3: topics.orders.type is"}},
+		{"max_backlog: 100\ngroups:\n  billing: {fifo: true}\n", []string{file + ":3: groups.billing cannot be", "fifo cannot change"}},
+		{"max_backlog: 100\ndata: 'x\n", []string{"this is not YAML"}},
+		{"max_backlog: 5\nmax_backlog_age: 50ms\ntopics:\n  orders: {queues: 8}\n  newer: {}\n", []string{file + ":2: max_backlog_age is"}},
+		{"max_backlog: 5\ntopics:\n  orders: {queues: 8}\n  newer: {max_rate: {burst: 5}}\n", []string{file + ":4: topics.newer.max_rate.burst is"}},
+	} {
+		log := reload(c.text, refused)
+		for _, w := range c.says {
+			if !strings.Contains(log, w) {
+				t.Errorf("%q: the log does not say %q:\n%s", c.text, w, log)
+			}
+		}
+		if err := send(); !errors.Is(err, tidegate.ErrThrottled) {
+			t.Errorf("%q: max_backlog was changed by a file with a fault: %v", c.text, err)
+		}
+		orders, _ := get[broker.Topic](t, p, "topics/orders")
+		if _, code := get[broker.Topic](t, p, "topics/newer"); orders.Queues != 4 || code != http.StatusNotFound {
+			t.Errorf("%q: topics were changed by a file with a fault: %+v, %d", c.text, orders, code)
+		}
+	}
+	// What needs a restart is named again, and what changed back is not a change.
+	if log := reload(good, reloaded); !strings.Contains(log, `"keys":["min_long_polling","stop_timeout"]`) || !strings.Contains(log, `"changed":null`) {
+		t.Errorf("the same file again:\n%s", log)
+	}
+	reload("max_backlog: 100\nlog_level: info\n", reloaded)
+	if err := send(); err != nil {
+		t.Errorf("with the backlog limit raised: %v", err)
+	}
+	if code := p.stop(); code != 0 {
+		t.Errorf("SIGTERM: code %d\n%s", code, p.stderr.String())
+	}
+}
+
+func TestConfigCheck(t *testing.T) {
+	dir := t.TempDir()
+	bad, good := filepath.Join(dir, "bad.yaml"), filepath.Join(dir, "good.yaml")
+	write(t, bad, "grcp: 1\nhttp: 2\n")
+	write(t, good, "topics: {t: {}}\n")
+	t.Setenv("TIDEGATE_GRPC", "not looked at")
+	for _, c := range []struct {
+		args         []string
+		code         int
+		stdout, says string
+	}{
+		{[]string{"config", "check", good}, 0, "ok\n", ""},
+		{[]string{"config", "check", bad}, 2, "", "\n" + bad + ":1: \"grcp\" is unknown; did you mean grpc?\n" + bad + ":2: http is \"2\": give"},
+		{[]string{"config", "check", dir + "/none"}, 2, "", "no such file"},
+		{[]string{"config", "check"}, 2, "", "takes one argument"},
+		{[]string{"config", "chekc"}, 2, "", `"chekc"`},
+		{[]string{"serve", "--config", bad, "--print-config"}, 2, "", "TIDEGATE_GRPC is \"not looked at\": give"},
+	} {
+		var stdout, stderr strings.Builder
+		if code := run(t.Context(), c.args, &stdout, &stderr); code != c.code || stdout.String() != c.stdout || !strings.Contains(stderr.String(), c.says) {
+			t.Errorf("%q: code %d, stdout %q, stderr %q", c.args, code, stdout.String(), stderr.String())
+		}
+	}
+}
+
+// The printed configuration is a file for --config that prints the same.
+func TestPrintConfig(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	t.Setenv("TIDEGATE_STOP_TIMEOUT", "7s")
+	t.Setenv("TIDEGATE_CONFIG", "../../tidegate.example.yaml")
+	var first, second, stderr strings.Builder
+	if code := run(t.Context(), []string{"serve", "--print-config", "--max-backlog", "9"}, &first, &stderr); code != 0 {
+		t.Fatalf("code %d: %s", code, stderr.String())
+	}
+	write(t, file, first.String())
+	t.Setenv("TIDEGATE_STOP_TIMEOUT", "")
+	if code := run(t.Context(), []string{"serve", "--print-config", "--config", file}, &second, &stderr); code != 0 {
+		t.Fatalf("code %d: %s", code, stderr.String())
+	}
+	bare := func(text string) []string {
+		var lines []string
+		for line := range strings.Lines(text) {
+			line, _, _ = strings.Cut(line, " #")
+			lines = append(lines, strings.TrimRight(line, " "))
+		}
+		return lines
+	}
+	if a, b := bare(first.String()), bare(second.String()); !slices.Equal(a, b) || !slices.Contains(a, "max_backlog: 9") || !slices.Contains(a, "stop_timeout: 7s") {
+		t.Errorf("printed:\n%s\nand from that:\n%s", first.String(), second.String())
+	}
+}

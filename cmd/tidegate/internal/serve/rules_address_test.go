@@ -1,0 +1,41 @@
+package serve
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/tidegate/tidegate/broker"
+)
+
+// Address settings of a file reach the broker, and a change of the file changes them.
+// Artemis: undelivered messages: "Delayed redelivery is defined in the address-setting
+// configuration"
+// Artemis: undelivered messages: "Dead letter address is defined in the address-setting
+// configuration"
+func TestPutAddressSettings(t *testing.T) {
+	b, err := broker.Open(broker.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	apply := func(text string, want ...string) {
+		t.Helper()
+		c, err := merge("f", []byte(text), nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		changed, err := put(t.Context(), c, b)
+		if err != nil || !slices.Equal(changed, want) {
+			t.Errorf("changed %q, %v, want %q", changed, err, want)
+		}
+		if got := c.declared(); len(got) != len(c.addresses) {
+			t.Errorf("declared are %q", got)
+		}
+	}
+	apply("address_settings:\n  '#': {redelivery-delay: 5s}\n  orders.*: {max-delivery-attempts: 3, dead-letter-address: DLA}", "address_settings.#", "address_settings.orders.*")
+	apply("address_settings:\n  '#': {redelivery-delay: 5000}\n  orders.*: {max-delivery-attempts: 3}", "address_settings.orders.*")
+	s, matches := b.TopicAddressSettings("orders.eu")
+	if *s.RedeliveryDelay != 5000 || *s.MaxDeliveryAttempts != 3 || s.DeadLetterAddress != nil || len(matches) != 2 {
+		t.Errorf("orders.eu has %+v by %q", s, matches)
+	}
+}

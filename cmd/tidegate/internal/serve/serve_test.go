@@ -1,0 +1,192 @@
+package serve
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/test/bufconn"
+)
+
+// Errors name the flag, the value and what to give, and end with code 2.
+func TestBadFlags(t *testing.T) {
+	for _, c := range []struct {
+		args string
+		says []string
+	}{
+		{"serv", []string{`unknown command "serv"`, "serve", "tidegate --help"}},
+		{"serve now", []string{"no arguments", `"now"`}},
+		{"serve --nope", []string{"--nope", "tidegate serve --help"}},
+		{"serve --grpc 1", []string{`--grpc is "1"`, "host:port"}},
+		{"serve --http 0.0.0.0:1 --log-level loud --log-format xml", []string{`--http is "0.0.0.0:1"`, "--insecure", `--log-level is "loud"`}},
+		{"serve --max-backlog -1 --stop-timeout -1s --topic a:B", []string{"--max-backlog", "--stop-timeout", `"a:B"`, "FIFO"}},
+		{"serve --topic a!b:FIFO --advertise here", []string{`--topic is "a!b:FIFO"`, "allowed are letters", `--advertise is "here"`, "host:port"}},
+		{"serve --advertise h:99999", []string{`--advertise is "h:99999"`, "65535"}},
+	} {
+		var stdout, stderr strings.Builder
+		if code := run(t.Context(), strings.Fields(c.args), &stdout, &stderr); code != 2 || stdout.Len() > 0 {
+			t.Errorf("%s: code %d, stdout %q", c.args, code, stdout.String())
+		}
+		for _, w := range c.says {
+			if !strings.Contains(stderr.String(), w) {
+				t.Errorf("%s: stderr does not say %q: %s", c.args, w, stderr.String())
+			}
+		}
+	}
+}
+
+func TestServeFailures(t *testing.T) {
+	dir := t.TempDir()
+	p := start(t, "--data", dir)
+	for _, c := range []struct {
+		args []string
+		says string
+	}{
+		{[]string{"--data", dir}, "another process uses the directory"},
+		{[]string{"--grpc", p.grpc}, "address already in use"},
+	} {
+		var stdout, stderr strings.Builder
+		args := append([]string{"serve", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"}, c.args...)
+		if code := run(t.Context(), args, &stdout, &stderr); code != 1 || !strings.Contains(stderr.String(), c.says) {
+			t.Errorf("%v: code %d, stderr %q, want %q", c.args, code, stderr.String(), c.says)
+		}
+	}
+	if code := p.stop(); code != 0 {
+		t.Errorf("SIGTERM: code %d\n%s", code, p.stderr.String())
+	}
+}
+
+// Clients of the admin that stop in the middle, or never begin, are cut off.
+func TestSilentAdminConnections(t *testing.T) {
+	for name, said := range map[string]string{
+		"nothing":     "",
+		"half a line": "PUT /v1/top",
+		"no body":     "PUT /v1/topics/t HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n{",
+		"idle":        "GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				lis := bufconn.Listen(1 << 16)
+				admin := adminServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { io.Copy(io.Discard, r.Body) }),
+					slog.New(slog.DiscardHandler))
+				go admin.Serve(lis)
+				defer admin.Close()
+				c, err := lis.DialContext(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				if _, err := io.WriteString(c, said); err != nil {
+					t.Fatal(err)
+				}
+				c.SetReadDeadline(time.Now().Add(5 * time.Minute))
+				_, err = io.Copy(io.Discard, c)
+				if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
+					t.Errorf("still open after 5 minutes: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// A client that does not read has a minute for a response.
+func TestUnreadAdminResponse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ended := make(chan time.Duration, 1)
+		admin := adminServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			began := time.Now()
+			_, _ = w.Write(make([]byte, 1<<20))
+			ended <- time.Since(began)
+		}), slog.New(slog.DiscardHandler))
+		lis := bufconn.Listen(1 << 16)
+		go admin.Serve(lis)
+		defer admin.Close()
+		c, err := lis.DialContext(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := io.WriteString(c, "GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case took := <-ended:
+			if took != time.Minute {
+				t.Errorf("the response was given up after %v, want 1m0s", took)
+			}
+		case <-time.After(time.Hour):
+			t.Error("the response still waits for its reader after an hour")
+		}
+	})
+}
+
+// The help shows the default of each flag, and a name for the value of those that take one.
+func TestHelpShowsDefaults(t *testing.T) {
+	var stdout, stderr strings.Builder
+	if code := run(t.Context(), []string{"serve", "--help"}, &stdout, &stderr); code != 0 {
+		t.Fatalf("code %d: %s", code, stderr.String())
+	}
+	lines := map[string]string{}
+	for line := range strings.Lines(stdout.String()) {
+		if f := strings.Fields(line); len(f) > 1 {
+			lines[f[0]] = line
+		}
+	}
+	for flag, want := range map[string]struct{ value, preset string }{
+		"--grpc":         {"address", "127.0.0.1:8081"},
+		"--stop-timeout": {"duration", "10s"},
+		"--log-format":   {"format", "text"},
+		"--max-backlog":  {"messages", ""},
+		"--insecure":     {},
+	} {
+		line := lines[flag]
+		value, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), flag), "  ")
+		preset, ok := "", strings.HasSuffix(line, ")\n")
+		if _, after, found := strings.Cut(line, " (default "); found && ok {
+			preset = strings.TrimSuffix(after, ")\n")
+		}
+		if strings.TrimSpace(value) != want.value || preset != want.preset {
+			t.Errorf("%q: value %q and default %q, want %q and %q", line, value, preset, want.value, want.preset)
+		}
+	}
+}
+
+func TestAdminOverHTTP(t *testing.T) {
+	p := start(t)
+	for _, c := range []struct {
+		method, path, body string
+		code               int
+		says               string
+	}{
+		{"GET", "/readyz", "", 200, ""},
+		{"PUT", "/v1/topics/orders", `{"type":"FIFO","queues":3}`, 201, `"queues":3`},
+		{"PUT", "/v1/groups/billing", `{"fifo":true,"max_attempts":4,"retry":"1s 5s"}`, 201, `"retry":"1s 5s"`},
+		{"GET", "/v1/topics/orders", "", 200, `"stored_messages":0`},
+		{"PUT", "/v1/topics/orders", `{"quues":3}`, 400, "quues"},
+		{"DELETE", "/v1/topics/orders", "", 204, ""},
+		{"GET", "/v1/topics/orders", "", 404, "40402"},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), c.method, "http://"+p.http+c.path, strings.NewReader(c.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != c.code || !strings.Contains(strings.ReplaceAll(string(b), `": `, `":`), c.says) {
+			t.Errorf("%s %s %s: %d %s", c.method, c.path, c.body, resp.StatusCode, b)
+		}
+	}
+	if code := p.stop(); code != 0 {
+		t.Errorf("SIGTERM: code %d\n%s", code, p.stderr.String())
+	}
+}

@@ -1,0 +1,93 @@
+package serve
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Told to stop, it takes nothing new over HTTP and answers what is under way there, even
+// while a client of gRPC that does not read keeps the other half from ending.
+func TestStopEndsBothAtOnce(t *testing.T) {
+	p := start(t, "--topic", "orders", "--stop-timeout", "4s")
+	dial := func(address string) net.Conn {
+		t.Helper()
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	silent := dial(p.grpc)
+	if _, err := io.WriteString(silent, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"); err != nil { // and no more
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(silent, make([]byte, 9)); err != nil { // it is a connection of gRPC's by now
+		t.Fatal(err)
+	}
+	under, body := dial(p.http), `{"id":"m","body":"eA=="}`
+	fmt.Fprintf(under, "POST /v1/topics/orders/messages HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", len(body))
+	answers := bufio.NewReader(under)
+	if line, err := answers.ReadString('\n'); err != nil || !strings.Contains(line, "100") {
+		t.Fatalf("%q, %v", line, err)
+	}
+	if _, err := answers.ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	p.await(t, 0, "broker stopping")
+	for late := time.Now().Add(30 * time.Second); ; {
+		c, err := net.Dial("tcp", p.http)
+		if err != nil {
+			break
+		}
+		c.Close()
+		if time.Now().After(late) {
+			t.Fatal("it still takes connections")
+		}
+	}
+	if _, err := io.WriteString(under, body); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.ReadResponse(answers, nil)
+	if err != nil {
+		t.Fatalf("a request under way got no answer: %v", err)
+	}
+	defer resp.Body.Close()
+	if text, err := io.ReadAll(resp.Body); resp.StatusCode != 200 || err != nil || !strings.Contains(string(text), `"m"`) {
+		t.Errorf("%s %s, %v", resp.Status, text, err)
+	}
+	silent.Close()
+	if code := p.stop(); code != 0 {
+		t.Errorf("code %d\n%s", code, p.stderr.String())
+	}
+	if lines := p.stderr.String(); strings.Count(lines, "broker stopped") != 1 {
+		t.Errorf("the last line does not say that it has stopped:\n%s", lines)
+	}
+}
+
+// Told to stop while it starts, it ends in good order and is never ready.
+func TestStopDuringStart(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, topics := range []string{"", "a,b,c,d"} {
+		args := []string{"serve", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"}
+		if topics != "" {
+			args = append(args, "--topic", topics)
+		}
+		var stdout, stderr strings.Builder
+		if code := run(ctx, args, &stdout, &stderr); code != 0 || stdout.Len() > 0 || strings.Contains(stderr.String(), "cancel") {
+			t.Errorf("%q: code %d, stdout %q, stderr %q", topics, code, stdout.String(), stderr.String())
+		}
+	}
+}
