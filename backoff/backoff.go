@@ -14,30 +14,24 @@ import (
 
 // A Policy returns the wait before retry n; 0 is the first retry. A negative n means 0. The delay
 // is never negative. Delay changes nothing, so several goroutines may share a Policy.
+//
+// A policy with random delays should also have the method Range(n int) (lo, hi time.Duration),
+// which returns their bounds, as [Exponential] does. [Preview] uses it.
 type Policy interface {
 	Delay(n int) time.Duration
 }
 
-// A Ranger returns the bounds of its delays: lo <= Delay(n) <= hi. [Exponential] and [Steps] are
-// Rangers.
-type Ranger interface {
+// ranged is a policy that reports the bounds of its delays: lo <= Delay(n) <= hi.
+type ranged interface {
 	Range(n int) (lo, hi time.Duration)
 }
 
-// RangerOf returns p if it is a [Ranger], and otherwise a Ranger whose bounds are both p.Delay(n).
-func RangerOf(p Policy) Ranger {
-	if r, ok := p.(Ranger); ok {
-		return r
+// rangeOf returns the bounds of p.Delay(n). Without a method Range they are one delay.
+func rangeOf(p Policy, n int) (lo, hi time.Duration) {
+	if r, ok := p.(ranged); ok {
+		return r.Range(n)
 	}
-	return exact{p}
-}
-
-// exact is a policy that does not know the bounds of its delays.
-type exact struct{ Policy }
-
-// Range implements [Ranger].
-func (e exact) Range(n int) (lo, hi time.Duration) {
-	d := e.Delay(n)
+	d := p.Delay(n)
 	return d, d
 }
 

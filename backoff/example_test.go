@@ -43,8 +43,8 @@ func ExampleExponential_Range() {
 }
 
 func ExampleSteps() {
-	ladder, err := backoff.ParseSteps("500ms 1m 1h30m")
-	if err != nil {
+	var ladder backoff.Steps
+	if err := ladder.UnmarshalText([]byte("500ms 1m 1h30m")); err != nil {
 		fmt.Println(err)
 		return
 	}

@@ -11,7 +11,7 @@ import (
 
 var (
 	_ Policy = Exponential{}
-	_ Ranger = Exponential{}
+	_ ranged = Exponential{}
 )
 
 // NoJitter as Exponential.Jitter makes every delay equal to [Exponential.Base].

@@ -13,7 +13,7 @@ type Stage struct {
 	// Retry is the number of the retry, 1 for the first.
 	Retry int
 
-	// Lo and Hi are the bounds of the delay before the retry: Range(Retry-1).
+	// Lo and Hi are the bounds of the delay before the retry.
 	Lo, Hi time.Duration
 
 	// TotalLo and TotalHi are the bounds of the sum of all delays up to this one. They do not
@@ -24,12 +24,13 @@ type Stage struct {
 // A Schedule lists the retries of a policy with their delays.
 type Schedule []Stage
 
-// Preview returns the first n retries of r, one Stage each. It returns none if n is 0 or less.
-func Preview(r Ranger, n int) Schedule {
+// Preview returns the first n retries of p, one Stage each. It returns none if n is 0 or less. The
+// bounds of a policy without a method Range are one call of its Delay.
+func Preview(p Policy, n int) Schedule {
 	var s Schedule
 	var totalLo, totalHi time.Duration
 	for i := range n {
-		lo, hi := r.Range(i)
+		lo, hi := rangeOf(p, i)
 		totalLo, totalHi = add(totalLo, lo), add(totalHi, hi)
 		s = append(s, Stage{Retry: i + 1, Lo: lo, Hi: hi, TotalLo: totalLo, TotalHi: totalHi})
 	}

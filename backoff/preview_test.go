@@ -76,11 +76,11 @@ type every time.Duration
 
 func (e every) Delay(n int) time.Duration { return time.Duration(e) * time.Duration(n+1) }
 
-func TestRangerOf(t *testing.T) {
-	if lo, hi := RangerOf(every(time.Second)).Range(2); lo != 3*time.Second || hi != lo {
+func TestRangeOf(t *testing.T) {
+	if lo, hi := rangeOf(every(time.Second), 2); lo != 3*time.Second || hi != lo {
 		t.Errorf("Range(2) = %v, %v, want 3s twice", lo, hi)
 	}
-	if lo, hi := RangerOf(Default()).Range(0); lo != 800*time.Millisecond || hi != 1200*time.Millisecond {
+	if lo, hi := rangeOf(Default(), 0); lo != 800*time.Millisecond || hi != 1200*time.Millisecond {
 		t.Errorf("Range(0) = %v, %v, want its own 800ms, 1.2s", lo, hi)
 	}
 }

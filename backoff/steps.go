@@ -10,7 +10,7 @@ import (
 
 var (
 	_ Policy                   = Steps{}
-	_ Ranger                   = Steps{}
+	_ ranged                   = Steps{}
 	_ encoding.TextMarshaler   = Steps{}
 	_ encoding.TextUnmarshaler = (*Steps)(nil)
 )
@@ -18,8 +18,8 @@ var (
 // Steps is a list of fixed delays. The first step is the delay before the first retry; the last
 // step repeats without end. An empty list means no delay.
 //
-// The text form is that of RocketMQ's messageDelayLevel, "1s 5s 10s 30s 1m 2m"; [ParseSteps] reads
-// it. Several goroutines may share a list if none changes it.
+// The text form is that of RocketMQ's messageDelayLevel, "1s 5s 10s 30s 1m 2m"; UnmarshalText
+// reads it. Several goroutines may share a list if none changes it.
 type Steps []time.Duration
 
 // RetryLadder returns a new copy of RocketMQ's retry schedule for unordered messages (RocketMQ:
@@ -60,10 +60,8 @@ func (s Steps) Validate() error {
 	return errors.Join(errs...)
 }
 
-// ParseSteps parses durations in the form of [time.ParseDuration], such as "500ms", "1m" or
-// "1h30m", separated by white space. Text without words means no steps. The error lists every word
-// that is not a duration, or is negative, with its position, counted from 1.
-func ParseSteps(text string) (Steps, error) {
+// parseSteps parses the text form.
+func parseSteps(text string) (Steps, error) {
 	var s Steps
 	var errs []error
 	words := strings.Fields(text)
@@ -86,7 +84,7 @@ func ParseSteps(text string) (Steps, error) {
 	return s, nil
 }
 
-// String returns the steps in the form that ParseSteps reads: "10s 1m 1h30m".
+// String returns the steps in the form that UnmarshalText reads: "10s 1m 1h30m".
 func (s Steps) String() string {
 	words := make([]string, len(s))
 	for i, d := range s {
@@ -103,9 +101,12 @@ func (s Steps) MarshalText() ([]byte, error) {
 	return []byte(s.String()), nil
 }
 
-// UnmarshalText sets s to the result of ParseSteps. It does not change s if that returns an error.
+// UnmarshalText sets s to the durations of text, such as "500ms 1m 1h30m": each in the form of
+// [time.ParseDuration], separated by white space. Text without words means no steps. The error
+// lists every word that is not a duration, or is negative, with its position, counted from 1; s is
+// then unchanged.
 func (s *Steps) UnmarshalText(text []byte) error {
-	parsed, err := ParseSteps(string(text))
+	parsed, err := parseSteps(string(text))
 	if err != nil {
 		return err
 	}

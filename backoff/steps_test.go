@@ -53,13 +53,13 @@ func TestParseSteps(t *testing.T) {
 		"0 0s":                {0, 0},
 		" ":                   nil,
 	} {
-		got, err := ParseSteps(text)
+		got, err := parseSteps(text)
 		if err != nil || !slices.Equal(got, want) {
-			t.Errorf("ParseSteps(%q) = %v, %v, want %v", text, got, err, want)
+			t.Errorf("parseSteps(%q) = %v, %v, want %v", text, got, err, want)
 		}
 	}
 
-	_, err := ParseSteps("1s 5 1m -2s 1d")
+	_, err := parseSteps("1s 5 1m -2s 1d")
 	if err == nil {
 		t.Fatal("no error")
 	}
@@ -109,7 +109,7 @@ func FuzzStepsRoundTrip(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, a, b int64) {
 		in := Steps{time.Duration(a & math.MaxInt64), time.Duration(b & math.MaxInt64)}
-		out, err := ParseSteps(in.String())
+		out, err := parseSteps(in.String())
 		if err != nil || !slices.Equal(in, out) {
 			t.Errorf("%d prints as %q and is read back as %d, %v", in, in, out, err)
 		}
@@ -125,7 +125,7 @@ func FuzzParseSteps(f *testing.F) {
 	f.Add("1s 5s 10s 30s 1m 2m")
 	f.Add("1.5h -0s +3us 9223372036854775807ns 9223372036854775808ns")
 	f.Fuzz(func(t *testing.T, text string) {
-		s, err := ParseSteps(text)
+		s, err := parseSteps(text)
 		if err != nil {
 			if s != nil {
 				t.Errorf("steps %v beside error %v", s, err)
@@ -135,7 +135,7 @@ func FuzzParseSteps(f *testing.F) {
 		if len(s) != len(strings.Fields(text)) || s.Validate() != nil {
 			t.Errorf("%q is read as %v (%v)", text, s, s.Validate())
 		}
-		if again, err := ParseSteps(s.String()); err != nil || !slices.Equal(s, again) {
+		if again, err := parseSteps(s.String()); err != nil || !slices.Equal(s, again) {
 			t.Errorf("%q is read as %v, which is read as %v, %v", text, s, again, err)
 		}
 	})

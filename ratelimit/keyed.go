@@ -13,10 +13,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// MaxKeys is the largest number of keys in a [Keyed]. At this number a new key replaces the least
-// recently used key. The new key is rejected until the bucket of that old key is full. Otherwise
-// the old key could use its burst a second time after its removal.
-const MaxKeys = 1 << 16
+// maxKeys is the largest number of keys in a [Keyed].
+const maxKeys = 1 << 16
 
 // A Keyed has a token bucket for each key, all with the same limit and burst. In any interval it
 // permits a key at most
@@ -26,6 +24,10 @@ const MaxKeys = 1 << 16
 // events. Cancelled waits and removed keys do not change that: a key is removed only when its
 // bucket is full, which is also the state of a new bucket. Calls for any key remove keys that were
 // not used for the idle time; there is no goroutine.
+//
+// A Keyed has at most 65 536 keys. At this number a new key replaces the least recently used key.
+// The new key is rejected until the bucket of that old key is full. Otherwise the old key could use
+// its burst a second time after its removal.
 //
 // The waiting callers of a key are served in the order of their calls. A caller that gives up takes
 // no tokens. Keyed does not use the reservations of [rate.Limiter], because cancelling one can
@@ -40,7 +42,7 @@ const MaxKeys = 1 << 16
 // less than a nanosecond.
 type Keyed[K comparable] struct {
 	idle    time.Duration
-	maxKeys int // MaxKeys, except in tests
+	maxKeys int // the constant, except in tests
 
 	mu      sync.Mutex // guards the following fields; not held while waiting
 	limit   rate.Limit
@@ -67,7 +69,7 @@ func NewKeyed[K comparable](limit rate.Limit, burst int, idle time.Duration) (*K
 	}
 	return &Keyed[K]{
 		idle:    idle,
-		maxKeys: MaxKeys,
+		maxKeys: maxKeys,
 		limit:   limit,
 		burst:   burst,
 		changed: make(chan struct{}),
@@ -120,7 +122,7 @@ func (k *Keyed[K]) Len() int {
 
 // AllowN reports whether n events are permitted for key now, and takes their tokens if so. It never
 // blocks, and it never overtakes waiting callers. It returns false if n is negative or above the
-// burst, and for a new key without room (see [MaxKeys]).
+// burst, and for a new key without room (see [Keyed]).
 func (k *Keyed[K]) AllowN(key K, n int) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -143,7 +145,7 @@ func (k *Keyed[K]) AllowN(key K, n int) bool {
 // means now. It takes no tokens and never blocks. A server can return the time to a throttled
 // client.
 //
-// The bool is false if n is negative or above the burst. For a new key without room (see [MaxKeys])
+// The bool is false if n is negative or above the burst. For a new key without room (see [Keyed])
 // the time is that until there can be room.
 func (k *Keyed[K]) DelayN(key K, n int) (time.Duration, bool) {
 	k.mu.Lock()
@@ -166,7 +168,7 @@ func (k *Keyed[K]) DelayN(key K, n int) (time.Duration, bool) {
 
 // WaitN blocks until n events for key are permitted or ctx ends. It returns nil if they are
 // permitted. The errors are those of [Wait], with exact times. If there is no room for a new key
-// (see [MaxKeys]), the error matches tidegate.ErrThrottled and has RetryAfter.
+// (see [Keyed]), the error matches tidegate.ErrThrottled and has RetryAfter.
 func (k *Keyed[K]) WaitN(ctx context.Context, key K, n int) error {
 	// The key is formatted before k.mu is taken, because its String method may call k.
 	if err := k.waitN(ctx, key, n); err != nil {

@@ -330,8 +330,8 @@ func TestKeyedKeepsWhoWaits(t *testing.T) {
 func TestKeyedIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKeyed[int](t, 1, 10, time.Hour)
-		if k.maxKeys != MaxKeys {
-			t.Errorf("maxKeys = %d, want %d", k.maxKeys, MaxKeys)
+		if k.maxKeys != 65_536 {
+			t.Errorf("maxKeys = %d, want %d", k.maxKeys, 65_536)
 		}
 		k.maxKeys = 3
 		for i := range 3 {

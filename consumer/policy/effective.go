@@ -111,10 +111,9 @@ func (c Choice) retryField(own backoff.Policy) string {
 
 // firstLong returns the first retry with a delay that servers reject, or zero if there is none.
 func firstLong(p backoff.Policy, attempts int) (retry int, d time.Duration) {
-	r := backoff.RangerOf(p)
-	for n := range retriesOf(attempts) {
-		if _, hi := r.Range(n); hi > decision.MaxDelay {
-			return n + 1, hi
+	for _, stage := range backoff.Preview(p, retriesOf(attempts)) {
+		if stage.Hi > decision.MaxDelay {
+			return stage.Retry, stage.Hi
 		}
 	}
 	return 0, 0
@@ -154,7 +153,7 @@ type Preview struct {
 // Preview returns the retries of a message whose handler always fails, and its end. The delays
 // count from the end of the handler. They do not include the waits for a free handler.
 func (e Effective) Preview() Preview {
-	schedule := backoff.Preview(bounded{backoff.RangerOf(e.Retry)}, retriesOf(e.MaxAttempts))
+	schedule := backoff.Preview(bounded{e.Retry}, retriesOf(e.MaxAttempts))
 	return Preview{Retries: schedule, MaxAttempts: e.MaxAttempts, Exhausted: e.Exhausted}
 }
 
@@ -167,11 +166,18 @@ func retriesOf(attempts int) int {
 }
 
 // bounded is a schedule with delays that servers accept.
-type bounded struct{ backoff.Ranger }
+type bounded struct{ backoff.Policy }
 
-// Range implements [backoff.Ranger].
+// Range returns the bounds of a delay, see [backoff.Policy].
 func (b bounded) Range(n int) (lo, hi time.Duration) {
-	lo, hi = b.Ranger.Range(n)
+	if p, ok := b.Policy.(interface {
+		Range(n int) (lo, hi time.Duration)
+	}); ok {
+		lo, hi = p.Range(n)
+	} else {
+		lo = b.Delay(n)
+		hi = lo
+	}
 	return min(lo, decision.MaxDelay), min(hi, decision.MaxDelay)
 }
 

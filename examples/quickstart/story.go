@@ -124,10 +124,7 @@ func (s *story) throttle(ctx context.Context) error {
 
 // retry has a handler fail on one message until it is a dead letter.
 func (s *story) retry(ctx context.Context) error {
-	ladder, err := backoff.ParseSteps("200ms 400ms 800ms")
-	if err != nil {
-		return err
-	}
+	ladder := backoff.Steps{200 * time.Millisecond, 400 * time.Millisecond, 800 * time.Millisecond}
 	if _, err := s.broker.PutTopic(ctx, "payments", broker.TopicConfig{}); err != nil {
 		return err
 	}

@@ -46,9 +46,8 @@ var (
 	ErrInUse = errors.New("the spool is in use by another process")
 )
 
-// The defaults of Options.
 const (
-	DefaultMaxBytes = 1 << 30
+	defaultMaxBytes = 1 << 30
 	lockWait        = time.Second // wait for another process to close the file
 )
 
@@ -111,12 +110,12 @@ type Stats struct {
 func Open(path string, o Options) (*Spool, error) {
 	switch {
 	case o.MaxBytes < 0:
-		return nil, invalid("MaxBytes", "%d is negative; give the largest size in bytes, or 0 for %d", o.MaxBytes, DefaultMaxBytes)
+		return nil, invalid("MaxBytes", "%d is negative; give the largest size in bytes, or 0 for %d", o.MaxBytes, defaultMaxBytes)
 	case o.MaxAge < 0:
 		return nil, invalid("MaxAge", "%v is negative; give the longest wait, or 0 for no limit", o.MaxAge)
 	}
 	if o.MaxBytes == 0 {
-		o.MaxBytes = DefaultMaxBytes
+		o.MaxBytes = defaultMaxBytes
 	}
 	lock, err := prepare(path)
 	if err != nil {

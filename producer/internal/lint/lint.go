@@ -33,7 +33,7 @@ func (o Policy) Preview() backoff.Schedule {
 	case o.MaxThrottles < 0, o.MaxThrottleTime > 0:
 		n = previewed
 	}
-	schedule := backoff.Preview(backoff.RangerOf(o.Backoff), n)
+	schedule := backoff.Preview(o.Backoff, n)
 	for i, stage := range schedule {
 		if o.MaxThrottleTime > 0 && stage.TotalLo > o.MaxThrottleTime {
 			return schedule[:i]
@@ -65,7 +65,9 @@ func (o Policy) Findings(timeout time.Duration, clients int) (findings []string)
 	}
 	if clients > 1 {
 		exact := func(field string, p backoff.Policy) {
-			r, ok := p.(backoff.Ranger)
+			r, ok := p.(interface {
+				Range(n int) (lo, hi time.Duration)
+			})
 			if !ok {
 				return
 			}

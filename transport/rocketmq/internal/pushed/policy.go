@@ -47,7 +47,7 @@ func ConsumerSettings(s *rmqpb.Settings, can transport.Capabilities) transport.C
 // A policy is a retry policy that a server can push.
 type policy interface {
 	transport.Delayer
-	backoff.Ranger
+	Range(n int) (lo, hi time.Duration)
 }
 
 // throttleBackoff returns the wait after a throttled attempt, or nil for the client's default, the

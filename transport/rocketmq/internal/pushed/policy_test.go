@@ -63,7 +63,7 @@ func TestPushedThrottleBackoff(t *testing.T) {
 			continue
 		}
 		for n, want := range tt.want {
-			lo, hi := got.(backoff.Ranger).Range(n)
+			lo, hi := got.(policy).Range(n)
 			if lo != want[0] || hi != want[1] {
 				t.Errorf("%s: delay %d between %v and %v, want %v", tt.name, n, lo, hi, want)
 			}
