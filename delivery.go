@@ -4,6 +4,8 @@ import (
 	"maps"
 	"strconv"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // A Delivery is one delivery of a message to a consumer group. It is plain data; the consumer that
@@ -43,49 +45,6 @@ type Delivery struct {
 	InvisibleUntil time.Time
 }
 
-// The properties that the server adds to a dead letter. DLQ_ORIGIN_TOPIC and DLQ_ORIGIN_MESSAGE_ID
-// are RocketMQ's; the tidegate broker adds the others. A message to send must not have them.
-const (
-	PropertyDeadLetterTopic     = "DLQ_ORIGIN_TOPIC"
-	PropertyDeadLetterMessageID = "DLQ_ORIGIN_MESSAGE_ID"
-	PropertyDeadLetterQueue     = "DLQ_ORIGIN_QUEUE"
-	PropertyDeadLetterOffset    = "DLQ_ORIGIN_OFFSET"
-	PropertyDeadLetterGroup     = "DLQ_GROUP"
-	PropertyDeadLetterAttempts  = "DLQ_ATTEMPTS"
-	PropertyDeadLetterReason    = "DLQ_REASON"
-)
-
-// The properties in which RocketMQ's protocol repeats the message group and the transaction ID of a
-// delivery. A [Delivery] has them as fields and not among its Properties. A message to send must
-// not have them.
-const (
-	PropertyMessageGroup  = "__SHARDINGKEY"
-	PropertyTransactionID = "__transactionId__"
-)
-
-// The properties of a message in a retry topic (TDMQ for Pulsar: retry and dead letters).
-const (
-	PropertyRealTopic       = "REAL_TOPIC"        // topic of the original send
-	PropertyOriginMessageID = "ORIGIN_MESSAGE_ID" // ID in the original topic
-	PropertyRetryTopic      = "RETRY_TOPIC"       // the retry topic
-	PropertyReconsumeTimes  = "RECONSUMETIMES"    // number of retries
-)
-
-// The properties that the tidegate broker adds when it moves a dead or expired message to the
-// dead letter address or expiry address of its address settings (Apache ActiveMQ Artemis manual,
-// Undelivered Messages).
-const (
-	PropertyOriginalAddress   = "_AMQ_ORIG_ADDRESS"    // original topic
-	PropertyOriginalQueue     = "_AMQ_ORIG_QUEUE"      // consumer group that did not consume the message
-	PropertyOriginalMessageID = "_AMQ_ORIG_MESSAGE_ID" // original ID
-	PropertyExpired           = "_AMQ_ACTUAL_EXPIRY"   // time of the expiry, in milliseconds since 1970
-)
-
-// PropertyDeadLetterRedrives is the number of redrives of a message from the dead letters. The
-// message keeps the property if it becomes a dead letter again. A producer may send a message with
-// it, so programs can forward redriven messages.
-const PropertyDeadLetterRedrives = "DLQ_REDRIVES"
-
 // DeadLetterPrefix precedes the group's name in the name of its dead letter topic.
 const DeadLetterPrefix = "%DLQ%"
 
@@ -101,7 +60,10 @@ type DeadLetter struct {
 	Group     string // consumer group that could not consume the message
 	Attempts  int    // deliveries before the message became a dead letter
 	Reason    string
-	Redrives  int // earlier redrives of the message
+	// Redrives is the number of earlier redrives of the message. The property DLQ_REDRIVES has it,
+	// and a redriven message keeps the property. A producer may send a message with it, so programs
+	// can forward redriven messages.
+	Redrives int
 }
 
 // DeadLetter returns the origin of a dead letter. It also returns the origin of an expired message
@@ -109,21 +71,21 @@ type DeadLetter struct {
 // It returns false for other messages, and for the dead letters of RocketMQ 5.2, which have no
 // origin. A number that is missing or malformed is 0.
 func (m *Message) DeadLetter() (DeadLetter, bool) {
-	topic, ok := m.Properties[PropertyDeadLetterTopic]
+	topic, ok := m.Properties[protocol.PropertyDeadLetterTopic]
 	if !ok {
 		return DeadLetter{}, false
 	}
 	d := DeadLetter{
 		Topic:     topic,
-		MessageID: m.Properties[PropertyDeadLetterMessageID],
-		Group:     m.Properties[PropertyDeadLetterGroup],
-		Reason:    m.Properties[PropertyDeadLetterReason],
+		MessageID: m.Properties[protocol.PropertyDeadLetterMessageID],
+		Group:     m.Properties[protocol.PropertyDeadLetterGroup],
+		Reason:    m.Properties[protocol.PropertyDeadLetterReason],
 	}
 	// A malformed number does not make the dead letter unreadable.
-	d.Queue, _ = strconv.Atoi(m.Properties[PropertyDeadLetterQueue])
-	d.Offset, _ = strconv.ParseInt(m.Properties[PropertyDeadLetterOffset], 10, 64)
-	d.Attempts, _ = strconv.Atoi(m.Properties[PropertyDeadLetterAttempts])
-	d.Redrives, _ = strconv.Atoi(m.Properties[PropertyDeadLetterRedrives])
+	d.Queue, _ = strconv.Atoi(m.Properties[protocol.PropertyDeadLetterQueue])
+	d.Offset, _ = strconv.ParseInt(m.Properties[protocol.PropertyDeadLetterOffset], 10, 64)
+	d.Attempts, _ = strconv.Atoi(m.Properties[protocol.PropertyDeadLetterAttempts])
+	d.Redrives, _ = strconv.Atoi(m.Properties[protocol.PropertyDeadLetterRedrives])
 	return d, true
 }
 

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // The sentinel errors for errors.Is. The [Error] in the tree of a returned error has the details,
@@ -84,7 +86,7 @@ type Error struct {
 // ReplyCode returns 530 for a throttled request and the status code for all others.
 func (e *Error) ReplyCode() int {
 	if e.Code == CodeTooManyRequests {
-		return ReplyTooManyRequests
+		return protocol.ReplyTooManyRequests
 	}
 	return int(e.Code)
 }

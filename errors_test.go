@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 func TestErrorText(t *testing.T) {
@@ -17,7 +19,7 @@ func TestErrorText(t *testing.T) {
 		`SendMessage: 530 TOO_MANY_REQUESTS`:            {Op: "SendMessage", Code: CodeTooManyRequests},
 		`530 TOO_MANY_REQUESTS: the backlog is 10`:      {Code: CodeTooManyRequests, Message: "530 TOO_MANY_REQUESTS: the backlog is 10"},
 		`530 TOO_MANY_REQUESTS: please wait`:            {Code: CodeTooManyRequests, Message: "please wait"},
-		`"body": 41302 MESSAGE_BODY_EMPTY: it is empty`: {Subject: "body", Code: CodeMessageBodyEmpty, Message: "it is empty"},
+		`"body": 41302 MESSAGE_BODY_EMPTY: it is empty`: {Subject: "body", Code: protocol.CodeMessageBodyEmpty, Message: "it is empty"},
 		`49999: odd`:                   {Code: 49999, Message: "odd"},
 		`AckMessage: context canceled`: {Op: "AckMessage", Err: context.Canceled},
 		`unavailable`:                  {Err: ErrUnavailable},
@@ -37,7 +39,7 @@ func TestErrorIs(t *testing.T) {
 		CodeTooManyRequests: "throttled", CodeInvalidReceiptHandle: "handle invalid", CodeTopicNotFound: "topic notfound",
 		CodeConsumerGroupNotFound: "notfound", CodeMessageBodyTooLarge: "invalid", CodeMessagePropertiesTooLarge: "invalid",
 		CodeUnauthorized: "unauthorized", CodeForbidden: "forbidden", CodeInternalServerError: "unavailable",
-		CodeProxyTimeout: "unavailable", CodeRequestTimeout: "unavailable", CodeNotImplemented: "", CodeUnsupported: "", CodeOK: "", 0: "", 42901: "",
+		protocol.CodeProxyTimeout: "unavailable", CodeRequestTimeout: "unavailable", CodeNotImplemented: "", protocol.CodeUnsupported: "", CodeOK: "", 0: "", 42901: "",
 	} {
 		err := fmt.Errorf("around: %w", &Error{Code: code, Err: context.Canceled})
 		for name, sentinel := range sentinels {

@@ -3,6 +3,8 @@ package tidegate
 import (
 	"maps"
 	"testing"
+
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 func TestCloneSharesOnlyTheBody(t *testing.T) {
@@ -22,8 +24,8 @@ func TestDeadLetterOrigin(t *testing.T) {
 		t.Error("every message is a dead letter")
 	}
 	m := &Message{Properties: map[string]string{
-		PropertyDeadLetterTopic: "t", PropertyDeadLetterMessageID: "id", PropertyDeadLetterQueue: "3", PropertyDeadLetterOffset: "1234567890123",
-		PropertyDeadLetterGroup: "g", PropertyDeadLetterAttempts: "odd", PropertyDeadLetterReason: "r",
+		protocol.PropertyDeadLetterTopic: "t", protocol.PropertyDeadLetterMessageID: "id", protocol.PropertyDeadLetterQueue: "3", protocol.PropertyDeadLetterOffset: "1234567890123",
+		protocol.PropertyDeadLetterGroup: "g", protocol.PropertyDeadLetterAttempts: "odd", protocol.PropertyDeadLetterReason: "r",
 	}}
 	before := maps.Clone(m.Properties)
 	want := DeadLetter{Topic: "t", MessageID: "id", Queue: 3, Offset: 1234567890123, Group: "g", Attempts: 0, Reason: "r"}

@@ -6,12 +6,12 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // The limits of RocketMQ 5's proxy. The tidegate broker has the same.
 const (
-	MaxTopicLength        = 127      // characters
-	MaxGroupLength        = 120      // characters
 	MaxBodySize           = 4 << 20  // bytes; a server may set another
 	MaxProperties         = 128      // user properties of a message
 	MaxPropertiesSize     = 16 << 10 // bytes of properties, tag and keys together
@@ -21,9 +21,8 @@ const (
 // The limits of the tidegate broker. RocketMQ has the same maximum delay; it limits the other two
 // only together with the properties.
 const (
-	MaxMessageIDLength    = 255            // bytes
-	MaxTraceContextLength = 4 << 10        // bytes
-	MaxDelay              = 24 * time.Hour // from now to a delivery time
+	MaxMessageIDLength = 255            // bytes
+	MaxDelay           = 24 * time.Hour // from now to a delivery time
 )
 
 // Reserved property names are those that RocketMQ gives a meaning of its own.
@@ -39,9 +38,10 @@ var reservedProperties = func() map[string]bool {
 		m[k] = true
 	}
 	for _, k := range []string{
-		PropertyMessageGroup, PropertyTransactionID, PropertyDeadLetterQueue, PropertyDeadLetterOffset, PropertyDeadLetterGroup,
-		PropertyDeadLetterAttempts, PropertyDeadLetterReason,
-		PropertyOriginalAddress, PropertyOriginalQueue, PropertyOriginalMessageID, PropertyExpired, PropertyReconsumeTimes,
+		protocol.PropertyMessageGroup, protocol.PropertyTransactionID, protocol.PropertyReconsumeTimes,
+		protocol.PropertyDeadLetterQueue, protocol.PropertyDeadLetterOffset, protocol.PropertyDeadLetterGroup,
+		protocol.PropertyDeadLetterAttempts, protocol.PropertyDeadLetterReason, protocol.PropertyOriginalAddress,
+		protocol.PropertyOriginalQueue, protocol.PropertyOriginalMessageID, protocol.PropertyExpired,
 	} {
 		m[k] = true
 	}
@@ -61,7 +61,7 @@ func invalid(code Code, field, format string, args ...any) *Error {
 // joined by '.', the addresses of "Artemis: undelivered messages": a tidegate broker accepts such a
 // topic, a RocketMQ broker rejects it.
 func ValidateTopic(name string) error {
-	if err := validateName("topic", name, ".", MaxTopicLength, CodeIllegalTopic); err != nil {
+	if err := validateName("topic", name, ".", protocol.MaxTopicLength, CodeIllegalTopic); err != nil {
 		return err
 	}
 	if name[0] == '.' || name[len(name)-1] == '.' || strings.Contains(name, "..") {
@@ -81,7 +81,7 @@ func ValidateTopic(name string) error {
 // ValidateGroup returns an [Error] with [CodeIllegalConsumerGroup] if no server can have a consumer
 // group of that name, and nil otherwise.
 func ValidateGroup(name string) error {
-	if err := validateName("consumer group", name, "", MaxGroupLength, CodeIllegalConsumerGroup); err != nil {
+	if err := validateName("consumer group", name, "", protocol.MaxGroupLength, CodeIllegalConsumerGroup); err != nil {
 		return err
 	}
 	if strings.HasPrefix(name, "CID_RMQ_SYS_") {
@@ -133,28 +133,28 @@ func (m *Message) Validate(maxBody int) error {
 	}
 	switch {
 	case len(m.Body) == 0:
-		return invalid(CodeMessageBodyEmpty, "body", "the body is empty; give at least one byte")
+		return invalid(protocol.CodeMessageBodyEmpty, "body", "the body is empty; give at least one byte")
 	case len(m.Body) > maxBody:
 		return invalid(CodeMessageBodyTooLarge, "body", "the body has %d bytes; the limit is %d", len(m.Body), maxBody)
 	case m.ID != "" && (strings.TrimSpace(m.ID) == "" || !utf8.ValidString(m.ID)):
-		return invalid(CodeIllegalMessageID, "message ID", "%q is blank, or not UTF-8", m.ID)
+		return invalid(protocol.CodeIllegalMessageID, "message ID", "%q is blank, or not UTF-8", m.ID)
 	case len(m.ID) > MaxMessageIDLength:
-		return invalid(CodeIllegalMessageID, "message ID", "the ID %.20q… has %d bytes; the limit is %d", m.ID, len(m.ID), MaxMessageIDLength)
+		return invalid(protocol.CodeIllegalMessageID, "message ID", "the ID %.20q… has %d bytes; the limit is %d", m.ID, len(m.ID), MaxMessageIDLength)
 	case m.Tag != "" && (strings.TrimSpace(m.Tag) == "" || strings.Contains(m.Tag, "|") || !plain(m.Tag)):
-		return invalid(CodeIllegalMessageTag, "tag", "%q is blank, not UTF-8, or has '|' or a control character", m.Tag)
+		return invalid(protocol.CodeIllegalMessageTag, "tag", "%q is blank, not UTF-8, or has '|' or a control character", m.Tag)
 	case len(m.MessageGroup) > MaxMessageGroupLength:
-		return invalid(CodeIllegalMessageGroup, "message group", "the message group has %d bytes; the limit is %d",
+		return invalid(protocol.CodeIllegalMessageGroup, "message group", "the message group has %d bytes; the limit is %d",
 			len(m.MessageGroup), MaxMessageGroupLength)
 	case m.MessageGroup != "" && (strings.TrimSpace(m.MessageGroup) == "" || !plain(m.MessageGroup)):
-		return invalid(CodeIllegalMessageGroup, "message group", "%q is blank, not UTF-8, or has a control character", m.MessageGroup)
+		return invalid(protocol.CodeIllegalMessageGroup, "message group", "%q is blank, not UTF-8, or has a control character", m.MessageGroup)
 	case m.MessageGroup != "" && !m.DeliverAt.IsZero():
 		return invalid(CodeMessagePropertyConflict, "message", "a message group (%q) and a delivery time exclude each other; set one of them",
 			m.MessageGroup)
 	case !m.DeliverAt.IsZero() && time.Until(m.DeliverAt) > MaxDelay:
 		return invalid(CodeIllegalDeliveryTime, "delivery time", "%s is %v ahead; the limit is %v",
 			m.DeliverAt.Format(time.RFC3339), time.Until(m.DeliverAt).Round(time.Second), MaxDelay)
-	case len(m.TraceContext) > MaxTraceContextLength:
-		return invalid(CodeMessagePropertiesTooLarge, "trace context", "it has %d bytes; the limit is %d", len(m.TraceContext), MaxTraceContextLength)
+	case len(m.TraceContext) > protocol.MaxTraceContextLength:
+		return invalid(CodeMessagePropertiesTooLarge, "trace context", "it has %d bytes; the limit is %d", len(m.TraceContext), protocol.MaxTraceContextLength)
 	case !utf8.ValidString(m.TraceContext):
 		return invalid(CodeBadRequest, "trace context", "%q is not UTF-8", m.TraceContext)
 	}
@@ -165,7 +165,7 @@ func (m *Message) validateProperties() error {
 	size := len(m.Tag)
 	for _, k := range m.Keys {
 		if strings.TrimSpace(k) == "" || !plain(k) {
-			return invalid(CodeIllegalMessageKey, "key", "%q is blank, not UTF-8, or has a control character", k)
+			return invalid(protocol.CodeIllegalMessageKey, "key", "%q is blank, not UTF-8, or has a control character", k)
 		}
 		size += len(k)
 	}
@@ -175,10 +175,10 @@ func (m *Message) validateProperties() error {
 	}
 	for k, v := range m.Properties {
 		if k == "" || ReservedProperty(k) || !plain(k) {
-			return invalid(CodeIllegalMessagePropertyKey, "property", "%q is empty, reserved, not UTF-8, or has a control character", k)
+			return invalid(protocol.CodeIllegalMessagePropertyKey, "property", "%q is empty, reserved, not UTF-8, or has a control character", k)
 		}
 		if v == "" {
-			return invalid(CodeIllegalMessagePropertyKey, "property", "the value of %q is empty, and RocketMQ drops such properties; leave it out", k)
+			return invalid(protocol.CodeIllegalMessagePropertyKey, "property", "the value of %q is empty, and RocketMQ drops such properties; leave it out", k)
 		}
 		if !utf8.ValidString(v) {
 			return invalid(CodeBadRequest, "property", "the value of %q, %q, is not UTF-8; put binary data into the body", k, v)

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // The limits of RocketMQ's proxy: one below, at, and above each.
@@ -31,33 +33,33 @@ func TestValidate(t *testing.T) {
 		{"dead letter topic", func(m *Message) { m.Topic = "%DLQ%g" }, 0, ""},
 		{"a system topic", func(m *Message) { m.Topic = "TBW102" }, CodeIllegalTopic, "system topic of RocketMQ"},
 		{"begins like a system topic", func(m *Message) { m.Topic = "rmq_sys_x" }, CodeIllegalTopic, "system topics of RocketMQ"},
-		{"no body", func(m *Message) { m.Body = nil }, CodeMessageBodyEmpty, "empty"},
+		{"no body", func(m *Message) { m.Body = nil }, protocol.CodeMessageBodyEmpty, "empty"},
 		{"body of 4 MiB", func(m *Message) { m.Body = make([]byte, 4<<20) }, 0, ""},
 		{"body above 4 MiB", func(m *Message) { m.Body = make([]byte, 4<<20+1) }, CodeMessageBodyTooLarge, "4194305 bytes; the limit is 4194304"},
-		{"blank ID", func(m *Message) { m.ID = " " }, CodeIllegalMessageID, "blank"},
+		{"blank ID", func(m *Message) { m.ID = " " }, protocol.CodeIllegalMessageID, "blank"},
 		{"tag", func(m *Message) { m.Tag = "a b" }, 0, ""},
-		{"tag with |", func(m *Message) { m.Tag = "a|b" }, CodeIllegalMessageTag, "a|b"},
-		{"blank tag", func(m *Message) { m.Tag = "\t" }, CodeIllegalMessageTag, "tag"},
-		{"blank key", func(m *Message) { m.Keys = []string{"a", ""} }, CodeIllegalMessageKey, "key"},
+		{"tag with |", func(m *Message) { m.Tag = "a|b" }, protocol.CodeIllegalMessageTag, "a|b"},
+		{"blank tag", func(m *Message) { m.Tag = "\t" }, protocol.CodeIllegalMessageTag, "tag"},
+		{"blank key", func(m *Message) { m.Keys = []string{"a", ""} }, protocol.CodeIllegalMessageKey, "key"},
 		{"group of 63", func(m *Message) { m.MessageGroup = strings.Repeat("g", 63) }, 0, ""},
-		{"group of 64", func(m *Message) { m.MessageGroup = strings.Repeat("g", 64) }, CodeIllegalMessageGroup, "64 bytes; the limit is 63"},
-		{"blank group", func(m *Message) { m.MessageGroup = " " }, CodeIllegalMessageGroup, "blank"},
+		{"group of 64", func(m *Message) { m.MessageGroup = strings.Repeat("g", 64) }, protocol.CodeIllegalMessageGroup, "64 bytes; the limit is 63"},
+		{"blank group", func(m *Message) { m.MessageGroup = " " }, protocol.CodeIllegalMessageGroup, "blank"},
 		{"group and time", func(m *Message) { m.MessageGroup, m.DeliverAt = "g", time.Unix(1, 0) }, CodeMessagePropertyConflict, `"g"`},
 		{"128 properties", func(m *Message) { m.Properties = properties(128, 1) }, 0, ""},
 		{"129 properties", func(m *Message) { m.Properties = properties(129, 1) }, CodeMessagePropertiesTooLarge, "129 properties; the limit is 128"},
 		{"16 KiB", func(m *Message) { m.Properties = properties(16, 1020) }, 0, ""},
 		{"above 16 KiB, with the tag", func(m *Message) { m.Properties, m.Tag = properties(16, 1020), "t" }, CodeMessagePropertiesTooLarge, "16385 bytes; the limit is 16384"},
-		{"reserved property", func(m *Message) { m.Properties = map[string]string{"UNIQ_KEY": ""} }, CodeIllegalMessagePropertyKey, "UNIQ_KEY"},
-		{"dead letter property", func(m *Message) { m.Properties = map[string]string{PropertyDeadLetterReason: ""} }, CodeIllegalMessagePropertyKey, "DLQ_REASON"},
-		{"property with a line break", func(m *Message) { m.Properties = map[string]string{"a\nb": ""} }, CodeIllegalMessagePropertyKey, `a\nb`},
+		{"reserved property", func(m *Message) { m.Properties = map[string]string{"UNIQ_KEY": ""} }, protocol.CodeIllegalMessagePropertyKey, "UNIQ_KEY"},
+		{"dead letter property", func(m *Message) { m.Properties = map[string]string{protocol.PropertyDeadLetterReason: ""} }, protocol.CodeIllegalMessagePropertyKey, "DLQ_REASON"},
+		{"property with a line break", func(m *Message) { m.Properties = map[string]string{"a\nb": ""} }, protocol.CodeIllegalMessagePropertyKey, `a\nb`},
 		// What is not UTF-8 cannot travel: refused here, it is not taken for a broken connection
 		// later.
-		{"ID not UTF-8", func(m *Message) { m.ID = "a\xff" }, CodeIllegalMessageID, "UTF-8"},
-		{"tag not UTF-8", func(m *Message) { m.Tag = "\xff" }, CodeIllegalMessageTag, "UTF-8"},
-		{"key not UTF-8", func(m *Message) { m.Keys = []string{"\xff"} }, CodeIllegalMessageKey, "UTF-8"},
-		{"group not UTF-8", func(m *Message) { m.MessageGroup = "\xff" }, CodeIllegalMessageGroup, "UTF-8"},
+		{"ID not UTF-8", func(m *Message) { m.ID = "a\xff" }, protocol.CodeIllegalMessageID, "UTF-8"},
+		{"tag not UTF-8", func(m *Message) { m.Tag = "\xff" }, protocol.CodeIllegalMessageTag, "UTF-8"},
+		{"key not UTF-8", func(m *Message) { m.Keys = []string{"\xff"} }, protocol.CodeIllegalMessageKey, "UTF-8"},
+		{"group not UTF-8", func(m *Message) { m.MessageGroup = "\xff" }, protocol.CodeIllegalMessageGroup, "UTF-8"},
 		{"trace context not UTF-8", func(m *Message) { m.TraceContext = "\xff" }, CodeBadRequest, "trace context"},
-		{"property not UTF-8", func(m *Message) { m.Properties = map[string]string{"\xff": ""} }, CodeIllegalMessagePropertyKey, "UTF-8"},
+		{"property not UTF-8", func(m *Message) { m.Properties = map[string]string{"\xff": ""} }, protocol.CodeIllegalMessagePropertyKey, "UTF-8"},
 		{"property value not UTF-8", func(m *Message) { m.Properties = map[string]string{"k": "\xff"} }, CodeBadRequest, `"k"`},
 		{"replacement character", func(m *Message) { m.Tag = "\uFFFD" }, 0, ""},
 	} {

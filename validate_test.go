@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // What no server takes is refused with the field, the value and the limit.
@@ -22,15 +23,15 @@ func TestValidateRefuses(t *testing.T) {
 		}{
 			"plain":              {func(*tidegate.Message) {}, 0, nil},
 			"ID of 255":          {func(m *tidegate.Message) { m.ID = strings.Repeat("i", 255) }, 0, nil},
-			"ID of 256":          {func(m *tidegate.Message) { m.ID = strings.Repeat("i", 256) }, tidegate.CodeIllegalMessageID, []string{"message ID", "iii", "256", "255"}},
+			"ID of 256":          {func(m *tidegate.Message) { m.ID = strings.Repeat("i", 256) }, protocol.CodeIllegalMessageID, []string{"message ID", "iii", "256", "255"}},
 			"in 24 h":            {func(m *tidegate.Message) { m.DeliverAt = time.Now().Add(24 * time.Hour) }, 0, nil},
 			"in the past":        {func(m *tidegate.Message) { m.DeliverAt = time.Unix(1, 0) }, 0, nil},
 			"in more than 24 h":  {func(m *tidegate.Message) { m.DeliverAt = time.Now().Add(24*time.Hour + time.Second) }, tidegate.CodeIllegalDeliveryTime, []string{"delivery time", "24h0m1s", "24h0m0s"}},
 			"trace of 4 KiB":     {func(m *tidegate.Message) { m.TraceContext = strings.Repeat("t", 4096) }, 0, nil},
 			"trace of more":      {func(m *tidegate.Message) { m.TraceContext = strings.Repeat("t", 4097) }, tidegate.CodeMessagePropertiesTooLarge, []string{"trace context", "4097", "4096"}},
-			"empty property":     {func(m *tidegate.Message) { m.Properties = map[string]string{"color": ""} }, tidegate.CodeIllegalMessagePropertyKey, []string{"property", "color", "empty"}},
-			"dead letter's":      {func(m *tidegate.Message) { m.Properties = map[string]string{tidegate.PropertyDeadLetterGroup: "g"} }, tidegate.CodeIllegalMessagePropertyKey, []string{"property", "reserved"}},
-			"RocketMQ's":         {func(m *tidegate.Message) { m.Properties = map[string]string{"KEYS": "g"} }, tidegate.CodeIllegalMessagePropertyKey, []string{"property", "KEYS", "reserved"}},
+			"empty property":     {func(m *tidegate.Message) { m.Properties = map[string]string{"color": ""} }, protocol.CodeIllegalMessagePropertyKey, []string{"property", "color", "empty"}},
+			"dead letter's":      {func(m *tidegate.Message) { m.Properties = map[string]string{protocol.PropertyDeadLetterGroup: "g"} }, protocol.CodeIllegalMessagePropertyKey, []string{"property", "reserved"}},
+			"RocketMQ's":         {func(m *tidegate.Message) { m.Properties = map[string]string{"KEYS": "g"} }, protocol.CodeIllegalMessagePropertyKey, []string{"property", "KEYS", "reserved"}},
 			"a property of both": {func(m *tidegate.Message) { m.Properties = map[string]string{"color": "red"} }, 0, nil},
 		} {
 			m := &tidegate.Message{Topic: "t", Body: []byte("x")}
@@ -85,7 +86,7 @@ func TestNamesFollowThePatterns(t *testing.T) {
 func TestForward(t *testing.T) {
 	d := &tidegate.Delivery{Message: tidegate.Message{
 		ID: "1", Topic: "dead", Tag: "tag", Keys: []string{"k"}, MessageGroup: "g", TraceContext: "00-1", Body: []byte("body"), DeliverAt: time.Now(),
-		Properties: map[string]string{"mine": "v", "KEYS": "k", tidegate.PropertyDeadLetterReason: "failed", "empty": ""},
+		Properties: map[string]string{"mine": "v", "KEYS": "k", protocol.PropertyDeadLetterReason: "failed", "empty": ""},
 	}, Attempt: 3, Handle: "h"}
 	m := d.Forward("other")
 	if err := m.Validate(0); err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -141,7 +142,7 @@ func TestDeadLetterAddress(t *testing.T) {
 		}
 		for k, want := range map[string]string{
 			"_AMQ_ORIG_ADDRESS": "exampleQueue", "_AMQ_ORIG_QUEUE": "g", "_AMQ_ORIG_MESSAGE_ID": "m", "k": "v",
-			tidegate.PropertyDeadLetterTopic: "exampleQueue", tidegate.PropertyDeadLetterAttempts: "3", tidegate.PropertyDeadLetterOffset: "0",
+			protocol.PropertyDeadLetterTopic: "exampleQueue", protocol.PropertyDeadLetterAttempts: "3", protocol.PropertyDeadLetterOffset: "0",
 		} {
 			if got := ds[0].Properties[k]; got != want {
 				t.Errorf("%s is %q, want %q", k, got, want)

@@ -7,11 +7,12 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/handle"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // ownerOf returns the names of the groups that a dead letter or an expired message is of.
 func ownerOf(d *tidegate.Delivery) []string {
-	return []string{d.Properties[tidegate.PropertyDeadLetterGroup], d.Properties[tidegate.PropertyOriginalQueue]}
+	return []string{d.Properties[protocol.PropertyDeadLetterGroup], d.Properties[protocol.PropertyOriginalQueue]}
 }
 
 // delivered checks a delivery of a receive that began in a step. mu is held.
@@ -39,7 +40,7 @@ func (c *combined) delivered(d *tidegate.Delivery, began int, owned bool) {
 		copied = &combinedCopy{}
 		c.copies[key] = copied
 	}
-	original := d.Properties[tidegate.PropertyRealTopic] == ""
+	original := d.Properties[protocol.PropertyRealTopic] == ""
 	switch {
 	case m == nil:
 	case m.gone && m.goneIn < began:

@@ -136,7 +136,7 @@ func (b *Broker) DeadLetters(group string, q DeadLetterQuery) (DeadLetterPage, e
 // copy. Every group of the topic receives the message, beginning with attempt 1.
 //
 // The message keeps its ID, body, keys, tag, message group and properties, except for those of a
-// dead letter. The duplicate window does not apply. tidegate.PropertyDeadLetterRedrives counts the
+// dead letter. The duplicate window does not apply. protocol.PropertyDeadLetterRedrives counts the
 // redrives. A message from a retry topic gets the ID of its original send again and loses the
 // properties of a retry, so its retries count from 1 again. A FIFO topic accepts only messages with
 // a message group, and other topics only messages without one. A delayed message is ready at once,

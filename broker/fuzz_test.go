@@ -9,6 +9,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // Whatever a client sends as a receipt handle is refused with 40013, or names a
@@ -49,7 +50,7 @@ func FuzzRecallHandle(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) {
 		id, err := b.Recall(t.Context(), "d", s)
 		if e := (*tidegate.Error)(nil); s != r.Receipt.RecallHandle &&
-			(id != "" || !errors.As(err, &e) || e.Code != tidegate.CodeBadRequest && e.Code != tidegate.CodeMessageNotFound) {
+			(id != "" || !errors.As(err, &e) || e.Code != tidegate.CodeBadRequest && e.Code != protocol.CodeMessageNotFound) {
 			t.Fatalf("recall handle %q: %q, %v", s, id, err)
 		}
 	})

@@ -7,6 +7,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // A ParkedGroup is a parked message group: its failed message and the messages after it wait in
@@ -149,7 +150,7 @@ func (b *Broker) redriveParked(ctx context.Context, group string, sel ParkedSele
 	}
 	done.MessageGroups, done.Messages, err = b.letters.RedriveParked(ctx, subs, sel.MessageGroup, sel.DeadLetter)
 	if err == nil && sel.MessageGroup != "" && done.MessageGroups == 0 {
-		err = fail.New(tidegate.CodeMessageNotFound, sel.MessageGroup, "the message group is not parked for group %q in topic %q", group, sel.Topic)
+		err = fail.New(protocol.CodeMessageNotFound, sel.MessageGroup, "the message group is not parked for group %q in topic %q", group, sel.Topic)
 	}
 	return done, err
 }

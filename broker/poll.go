@@ -8,6 +8,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -110,7 +111,7 @@ func (b *Broker) checkPoll(p Poll) (r subscription.Request, err error) {
 	case p.MaxBytes < 0:
 		return r, fail.New(tidegate.CodeBadRequest, "max bytes", "it is %d; give the largest number of bytes, or 0 for no bound", p.MaxBytes)
 	case p.Wait < 0:
-		return r, fail.New(tidegate.CodeIllegalPollingTime, "wait", "it is %v; it must not be negative", p.Wait)
+		return r, fail.New(protocol.CodeIllegalPollingTime, "wait", "it is %v; it must not be negative", p.Wait)
 	case p.Repeat && p.AttemptID == "":
 		return r, fail.New(tidegate.CodeBadRequest, "attempt ID", "it is empty; give the ID of the receive to repeat")
 	case len(p.AttemptID) > maxAttemptID:

@@ -6,6 +6,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/handle"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // Recall cancels a delayed message with the handle in its receipt, and returns the ID of the
@@ -34,7 +35,7 @@ func (b *Broker) recall(ctx context.Context, topicName, recallHandle string) (st
 		return "", fail.StoreUnless(ctx, err)
 	}
 	if !ok {
-		return "", fail.New(tidegate.CodeMessageNotFound, "recall handle", "no such message waits for its delivery time: it was already delivered to its queue, or recalled")
+		return "", fail.New(protocol.CodeMessageNotFound, "recall handle", "no such message waits for its delivery time: it was already delivered to its queue, or recalled")
 	}
 	return id, nil
 }

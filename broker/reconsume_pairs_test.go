@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -35,7 +36,7 @@ func TestTwoPairsWithOneRetryTopic(t *testing.T) {
 		for _, p := range pairs {
 			for range 3 {
 				d := one(t, b, p.group, p.topic)
-				if d.Topic != p.topic || !strings.HasPrefix(d.Properties[tidegate.PropertyOriginMessageID], p.topic) {
+				if d.Topic != p.topic || !strings.HasPrefix(d.Properties[protocol.PropertyOriginMessageID], p.topic) {
 					t.Errorf("%s got a message of %s: %v", p.group, d.Topic, d.Properties)
 				}
 				ackDeliveries(t, b, []*tidegate.Delivery{d})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -97,7 +98,7 @@ func TestRetriedDeadLettersAreRedriven(t *testing.T) {
 					t.Fatalf("%+v, %v", done, err)
 				}
 				d := one(t, b, "g", "t")
-				if d.ID != "m" || d.Topic != "t" || !d.DeliverAt.IsZero() || len(d.Properties) != 2 || d.Properties["k"] != "v" || d.Properties[tidegate.PropertyDeadLetterRedrives] != "1" {
+				if d.ID != "m" || d.Topic != "t" || !d.DeliverAt.IsZero() || len(d.Properties) != 2 || d.Properties["k"] != "v" || d.Properties[protocol.PropertyDeadLetterRedrives] != "1" {
 					t.Errorf("what came back is %+v", d.Message)
 				}
 				if r, err := b.ReconsumeLater(t.Context(), d, ReconsumeMode{}); err != nil || r.Times != 1 || r.DeadLetter {
@@ -151,7 +152,7 @@ func TestOriginOfDeadLettersThatWereRetried(t *testing.T) {
 				t.Fatalf("%+v, %v", done, err)
 			}
 			d := one(t, b, "g", "t") // as it was
-			if d.ID != r.MessageID || d.Topic != "t" || d.Properties[tidegate.PropertyOriginMessageID] != "m" || d.Properties[tidegate.PropertyReconsumeTimes] != "1" {
+			if d.ID != r.MessageID || d.Topic != "t" || d.Properties[protocol.PropertyOriginMessageID] != "m" || d.Properties[protocol.PropertyReconsumeTimes] != "1" {
 				t.Errorf("what came back is %+v", d.Message)
 			}
 		})

@@ -16,6 +16,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -157,7 +158,7 @@ func TestDeadLettersAreRedriven(t *testing.T) {
 			d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
 			got := d.Message
 			want := *m.Clone()
-			want.Properties = map[string]string{"k": "v", tidegate.PropertyDeadLetterRedrives: fmt.Sprint(round)}
+			want.Properties = map[string]string{"k": "v", protocol.PropertyDeadLetterRedrives: fmt.Sprint(round)}
 			if d.Attempt != 1 || !reflect.DeepEqual(got, want) {
 				t.Errorf("attempt %d of %+v, want %+v", d.Attempt, got, want)
 			}

@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // Dead letters that were sent back or purged take no room of what their topic
@@ -49,7 +50,7 @@ func TestRetentionByBytesOfDeadLettersWithHoles(t *testing.T) {
 					elapse(5 * time.Second)
 					found := map[string]bool{}
 					for _, d := range receiveAll(t, b, "%DLQ%g") {
-						found[d.Properties[tidegate.PropertyDeadLetterMessageID]] = true
+						found[d.Properties[protocol.PropertyDeadLetterMessageID]] = true
 					}
 					var missing []string
 					for _, i := range want {

@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/internal/topic"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -199,7 +200,7 @@ func refusal(err error) RefusalReason {
 		return RefusedThrottled
 	case e.Code == tidegate.CodeTopicNotFound:
 		return RefusedNoTopic
-	case e.Code < tidegate.CodeInternalError:
+	case e.Code < protocol.CodeInternalError:
 		return RefusedInvalid
 	}
 	return RefusedOther

@@ -17,6 +17,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/limits"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -154,9 +155,9 @@ func TestRefusal(t *testing.T) {
 	}{
 		{limits.Rejected(Throttle{}), RefusedThrottled},
 		{fail.TopicNotFound("t"), RefusedNoTopic},
-		{e(tidegate.CodeIllegalMessageID), RefusedInvalid},
+		{e(protocol.CodeIllegalMessageID), RefusedInvalid},
 		{e(tidegate.CodeMessageBodyTooLarge), RefusedInvalid},
-		{e(tidegate.CodeInternalError), RefusedOther},
+		{e(protocol.CodeInternalError), RefusedOther},
 		{&tidegate.Error{Code: tidegate.CodeInternalServerError, MaybeStored: true, Err: errors.New("disk")}, RefusedUnknown},
 		{fail.WithOp("SendMessage", fail.Closed()), RefusedOther},
 		{fmt.Errorf("sending: %w", t.Context().Err()), RefusedOther},

@@ -9,6 +9,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/pending"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -85,7 +86,7 @@ func (b *Broker) endTransaction(ctx context.Context, e TransactionEnd) error {
 	}
 	defer b.end()
 	if e.TransactionID == "" {
-		return fail.New(tidegate.CodeInvalidTransactionID, "transaction ID", "it is empty")
+		return fail.New(protocol.CodeInvalidTransactionID, "transaction ID", "it is empty")
 	}
 	if e.Resolution < ResolutionUnknown || e.Resolution > ResolutionRollback {
 		return fail.New(tidegate.CodeBadRequest, "resolution", "it is %d; give unknown (0), commit (1) or rollback (2)", e.Resolution)
@@ -105,7 +106,7 @@ func (b *Broker) endTransaction(ctx context.Context, e TransactionEnd) error {
 // endError returns the error of EndTransaction for one of pending.
 func endError(ctx context.Context, e TransactionEnd, err error) error {
 	if other, ok := errors.AsType[*pending.OtherMessageError](err); ok {
-		return fail.New(tidegate.CodeInvalidTransactionID, "transaction ID", "%v", other)
+		return fail.New(protocol.CodeInvalidTransactionID, "transaction ID", "%v", other)
 	}
 	if unsynced, ok := errors.AsType[*pending.UnsyncedError](err); ok {
 		return &tidegate.Error{Code: tidegate.CodeInternalServerError, MaybeStored: true, Err: unsynced.Err,

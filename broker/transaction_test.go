@@ -14,6 +14,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -135,7 +136,7 @@ func TestTransactionsRefused(t *testing.T) {
 		"checked before":        {with(func(m *Incoming) { m.FirstCheck = -1 }), tidegate.CodeBadRequest},
 		"NORMAL to the topic":   {with(func(m *Incoming) { m.Half = false }), tidegate.CodeMessagePropertyConflict},
 		"ordered to the topic":  {with(func(m *Incoming) { m.Half, m.MessageGroup = false, "g" }), tidegate.CodeMessagePropertyConflict},
-		"without an ID":         {with(func(m *Incoming) { m.Message = &tidegate.Message{Topic: "t", Body: []byte("x")} }), tidegate.CodeIllegalMessageID},
+		"without an ID":         {with(func(m *Incoming) { m.Message = &tidegate.Message{Topic: "t", Body: []byte("x")} }), protocol.CodeIllegalMessageID},
 		"delayed to the topic":  {with(func(m *Incoming) { m.Half, m.DeliverAt = false, time.Now().Add(time.Hour) }), tidegate.CodeMessagePropertyConflict},
 		"to RocketMQ's own one": {half("TRANS_CHECK_MAX_TIME_TOPIC"), tidegate.CodeIllegalTopic},
 	} {
@@ -147,11 +148,11 @@ func TestTransactionsRefused(t *testing.T) {
 		end  TransactionEnd
 		code tidegate.Code
 	}{
-		"no transaction ID": {TransactionEnd{Topic: "t"}, tidegate.CodeInvalidTransactionID},
+		"no transaction ID": {TransactionEnd{Topic: "t"}, protocol.CodeInvalidTransactionID},
 		"nonsense":          {TransactionEnd{Topic: "t", TransactionID: "x", Resolution: ResolutionCommit}, tidegate.CodeInternalServerError},
 		"another topic's":   {TransactionEnd{Topic: "other", TransactionID: r.TransactionID, Resolution: ResolutionCommit}, tidegate.CodeInternalServerError},
 		"no topic":          {TransactionEnd{Topic: "nowhere", TransactionID: r.TransactionID, Resolution: ResolutionCommit}, tidegate.CodeTopicNotFound},
-		"another message's": {TransactionEnd{Topic: "t", TransactionID: r.TransactionID, MessageID: "n", Resolution: ResolutionCommit}, tidegate.CodeInvalidTransactionID},
+		"another message's": {TransactionEnd{Topic: "t", TransactionID: r.TransactionID, MessageID: "n", Resolution: ResolutionCommit}, protocol.CodeInvalidTransactionID},
 		"no resolution":     {TransactionEnd{Topic: "t", TransactionID: r.TransactionID, Resolution: 3}, tidegate.CodeBadRequest},
 	} {
 		wantCode(t, name, b.EndTransaction(t.Context(), c.end), c.code)

@@ -16,6 +16,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/consumer/internal/failure"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -215,7 +216,7 @@ func TestReceiveFailures(t *testing.T) {
 func TestDefaultReceiveBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
-		s.onReceive = func() error { return &tidegate.Error{Code: tidegate.CodeInternalError} }
+		s.onReceive = func() error { return &tidegate.Error{Code: protocol.CodeInternalError} }
 		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil }, PushOptions{})
 		time.Sleep(10 * time.Minute)
 		stop()
@@ -286,7 +287,7 @@ func TestWhatEndsRun(t *testing.T) {
 // A failure that may pass is waited out, whatever its code, and reported.
 func TestRunSurvives(t *testing.T) {
 	for _, c := range []tidegate.Code{
-		tidegate.CodeIllegalPollingTime, tidegate.CodeNotImplemented, tidegate.CodeBadRequest, tidegate.CodeInternalServerError,
+		protocol.CodeIllegalPollingTime, tidegate.CodeNotImplemented, tidegate.CodeBadRequest, tidegate.CodeInternalServerError,
 		tidegate.CodeTopicNotFound, tidegate.CodeForbidden, 49999, 0,
 	} {
 		synctest.Test(t, func(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // A reachable server responds to pings, except while it is away.
@@ -102,7 +103,7 @@ func TestReceivesFollowTheReturnOfAServer(t *testing.T) {
 func TestReceiveBackoffAfterAResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReachable(t)
-		r.onReceive = func() error { return &tidegate.Error{Code: tidegate.CodeInternalError} }
+		r.onReceive = func() error { return &tidegate.Error{Code: protocol.CodeInternalError} }
 		stop := start(t, r, Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
 			PushOptions{ReceiveBackoff: backoff.Steps{20 * time.Second}})
 		time.Sleep(time.Minute + time.Second)

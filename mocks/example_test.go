@@ -9,6 +9,7 @@ import (
 	"go.uber.org/mock/gomock"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/mocks"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
@@ -44,7 +45,7 @@ func TestShop(t *testing.T) {
 	}{
 		"accepted":             {tidegate.CodeOK, 1, nil},
 		"the server fails":     {tidegate.CodeInternalServerError, 3, errTryLater},
-		"the order is invalid": {tidegate.CodeIllegalMessageTag, 1, errRejected},
+		"the order is invalid": {protocol.CodeIllegalMessageTag, 1, errRejected},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := mocks.NewMockTransport(gomock.NewController(t))

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // outcomes gathers what done was told, by message ID, in order.
@@ -39,7 +40,7 @@ func (o *outcomes) done(id string) func(tidegate.Receipt, error) {
 // The call result is returned as an exception event or success event"
 func TestSendAsync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := script(throttled(7*time.Second), codeError(tidegate.CodeProxyTimeout))
+		f := script(throttled(7*time.Second), codeError(protocol.CodeProxyTimeout))
 		p := newProducer(t, f, Options{})
 		start := time.Now()
 		told := make(chan time.Duration, 1)
@@ -76,7 +77,7 @@ func TestSendAsyncKeepsTheOrderOfMessageGroups(t *testing.T) {
 				return context.Cause(ctx)
 			}
 			if rand.IntN(4) == 0 {
-				return codeError(tidegate.CodeProxyTimeout)
+				return codeError(protocol.CodeProxyTimeout)
 			}
 			mu.Lock()
 			defer mu.Unlock()

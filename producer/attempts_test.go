@@ -8,6 +8,7 @@ import (
 	"go.uber.org/mock/gomock"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/mocks"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
@@ -26,12 +27,12 @@ func TestAttemptsByCode(t *testing.T) {
 		0:                                3, // no answer
 		tidegate.CodeRequestTimeout:      3,
 		tidegate.CodeTooManyRequests:     3,
-		tidegate.CodeInternalError:       3,
-		tidegate.CodeInternalServerError: 3, tidegate.CodeHANotAvailable: 3,
-		tidegate.CodeProxyTimeout: 3, tidegate.CodeMasterPersistenceTimeout: 3, tidegate.CodeSlavePersistenceTimeout: 3,
-		tidegate.CodeFailedToConsumeMessage: 3, tidegate.CodeMultipleResults: 3,
-		tidegate.CodeNotImplemented: 1, tidegate.CodeUnsupported: 1, tidegate.CodeVersionUnsupported: 1,
-		tidegate.CodeVerifyFIFOMessageUnsupported: 1,
+		protocol.CodeInternalError:       3,
+		tidegate.CodeInternalServerError: 3, protocol.CodeHANotAvailable: 3,
+		protocol.CodeProxyTimeout: 3, protocol.CodeMasterPersistenceTimeout: 3, protocol.CodeSlavePersistenceTimeout: 3,
+		protocol.CodeFailedToConsumeMessage: 3, protocol.CodeMultipleResults: 3,
+		tidegate.CodeNotImplemented: 1, protocol.CodeUnsupported: 1, protocol.CodeVersionUnsupported: 1,
+		protocol.CodeVerifyFIFOMessageUnsupported: 1,
 	}
 	for c := tidegate.CodeBadRequest; c < 50000; c++ {
 		if _, ok := attempts[c]; !ok && c.String()[0] >= 'A' { // it has a name

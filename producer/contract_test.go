@@ -16,6 +16,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/producer/internal/plan"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -102,7 +103,7 @@ func TestContractRetries(t *testing.T) {
 			"throttled out":   {errs: []error{throttled(0), throttled(0)}, opts: Options{Backoff: ladder, MaxThrottles: 1}, attempts: 2, took: time.Second, reason: StopThrottled},
 			"until ctx ends":  {errs: slices.Repeat([]error{throttled(0)}, 9), opts: Options{Backoff: ladder, MaxThrottles: UntilContextEnds}, attempts: 10, took: 31 * time.Second},
 			"throttle time":   {errs: slices.Repeat([]error{throttled(0)}, 9), opts: Options{Backoff: ladder, MaxThrottleTime: 10 * time.Second}, attempts: 4, took: 7 * time.Second, reason: StopThrottled},
-			"transient":       {errs: []error{codeError(tidegate.CodeProxyTimeout), errors.New("reset")}, attempts: 3},
+			"transient":       {errs: []error{codeError(protocol.CodeProxyTimeout), errors.New("reset")}, attempts: 3},
 			"paced":           {errs: slices.Repeat([]error{errors.New("reset")}, 4), opts: Options{MaxAttempts: 5, Pacing: ladder}, attempts: 5, took: 7 * time.Second},
 			"exhausted":       {errs: slices.Repeat([]error{errors.New("reset")}, 3), attempts: 3, reason: StopExhausted},
 			"permanent":       {errs: []error{codeError(tidegate.CodeForbidden)}, attempts: 1, reason: StopPermanent},
@@ -385,9 +386,9 @@ func TestContractOrder(t *testing.T) {
 			for i, m := range msgs {
 				switch {
 				case n%3 == 1:
-					errs[i] = codeError(tidegate.CodeProxyTimeout)
+					errs[i] = codeError(protocol.CodeProxyTimeout)
 				case m.ID == "0004" && n%3 == 2:
-					errs[i] = codeError(tidegate.CodeIllegalMessageTag)
+					errs[i] = codeError(protocol.CodeIllegalMessageTag)
 				default:
 					stored = append(stored, m.ID)
 				}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/producer/internal/plan"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -224,8 +225,8 @@ func maybeStored(err error) bool {
 		return err != nil
 	}
 	switch e.Code {
-	case tidegate.CodeRequestTimeout, tidegate.CodeProxyTimeout,
-		tidegate.CodeMasterPersistenceTimeout, tidegate.CodeSlavePersistenceTimeout:
+	case tidegate.CodeRequestTimeout, protocol.CodeProxyTimeout,
+		protocol.CodeMasterPersistenceTimeout, protocol.CodeSlavePersistenceTimeout:
 		return true
 	}
 	return e.MaybeStored

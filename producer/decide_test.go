@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/producer/internal/plan"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -155,8 +156,8 @@ func TestDecideEveryCode(t *testing.T) {
 	permanent := map[tidegate.Code]bool{}
 	for c := range tidegate.Code(70000) {
 		if (c >= 40000 && c < 50000 && c != tidegate.CodeRequestTimeout && c != tidegate.CodeTooManyRequests) ||
-			c == tidegate.CodeNotImplemented || c == tidegate.CodeUnsupported || c == tidegate.CodeVersionUnsupported ||
-			c == tidegate.CodeVerifyFIFOMessageUnsupported {
+			c == tidegate.CodeNotImplemented || c == protocol.CodeUnsupported || c == protocol.CodeVersionUnsupported ||
+			c == protocol.CodeVerifyFIFOMessageUnsupported {
 			permanent[c] = true
 		}
 	}
@@ -197,9 +198,9 @@ func TestMaybeStored(t *testing.T) {
 		{fmt.Errorf("wrapped: %w", marked), true},
 		{throttled(0), false},
 		{codeError(tidegate.CodeRequestTimeout), true},
-		{codeError(tidegate.CodeProxyTimeout), true},
-		{codeError(tidegate.CodeMasterPersistenceTimeout), true},
-		{codeError(tidegate.CodeSlavePersistenceTimeout), true},
+		{codeError(protocol.CodeProxyTimeout), true},
+		{codeError(protocol.CodeMasterPersistenceTimeout), true},
+		{codeError(protocol.CodeSlavePersistenceTimeout), true},
 		{codeError(tidegate.CodeInternalServerError), false},
 		{codeError(tidegate.CodeTopicNotFound), false},
 	} {
@@ -248,13 +249,13 @@ func TestFaults(t *testing.T) {
 		{StopPermanent, codeError(tidegate.CodeIllegalDeliveryTime), MessageFault},
 		{StopPermanent, codeError(tidegate.CodeMessagePropertyConflict), MessageFault},
 		{StopPermanent, codeError(tidegate.CodeMessagePropertiesTooLarge), MessageFault},
-		{StopPermanent, fmt.Errorf("around: %w", codeError(tidegate.CodeIllegalMessageTag)), MessageFault},
+		{StopPermanent, fmt.Errorf("around: %w", codeError(protocol.CodeIllegalMessageTag)), MessageFault},
 		{StopPermanent, tidegate.ErrInvalid, MessageFault},
 		{StopPermanent, codeError(tidegate.CodeTopicNotFound), SetupFault},
 		{StopPermanent, codeError(tidegate.CodeIllegalTopic), SetupFault},
 		{StopPermanent, codeError(tidegate.CodeUnauthorized), SetupFault},
 		{StopPermanent, codeError(tidegate.CodeForbidden), SetupFault},
-		{StopPermanent, codeError(tidegate.CodeUnsupported), SetupFault},
+		{StopPermanent, codeError(protocol.CodeUnsupported), SetupFault},
 		{StopExhausted, codeError(tidegate.CodeInternalServerError), PassingFault},
 		{StopExhausted, throttled(0), PassingFault},
 		{StopThrottled, throttled(0), PassingFault},

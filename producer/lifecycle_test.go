@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -39,7 +40,7 @@ func TestAccountsAddUp(t *testing.T) {
 					case 3:
 						errs[i] = throttled(0)
 					case 4:
-						errs[i] = codeError(tidegate.CodeIllegalMessageTag)
+						errs[i] = codeError(protocol.CodeIllegalMessageTag)
 					}
 				}
 				return errs
@@ -360,7 +361,7 @@ func TestRecordAndReplay(t *testing.T) {
 				case 1:
 					errs[i] = pushedBack(tidegate.CodeTooManyRequests, 5*time.Second)
 				case 2:
-					errs[i] = codeError(tidegate.CodeProxyTimeout)
+					errs[i] = codeError(protocol.CodeProxyTimeout)
 				case 3:
 					errs[i] = codeError(tidegate.CodeTopicNotFound)
 				}

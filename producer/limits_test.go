@@ -12,6 +12,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/ratelimit"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -80,7 +81,7 @@ func TestBudgetPriority(t *testing.T) {
 func TestAdaptiveLimiterObserves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &learning{}
-		p := newProducer(t, script(throttled(0), codeError(tidegate.CodeProxyTimeout)), Options{Limiter: l})
+		p := newProducer(t, script(throttled(0), codeError(protocol.CodeProxyTimeout)), Options{Limiter: l})
 		if _, err := p.Send(t.Context(), message()); err != nil {
 			t.Fatal(err)
 		}

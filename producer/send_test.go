@@ -18,6 +18,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -214,7 +215,7 @@ func TestDeadContextMakesNoAttempt(t *testing.T) {
 // when a retry is triggered by throttling"
 func TestFirstRetryIsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := script(codeError(tidegate.CodeProxyTimeout))
+		f := script(codeError(protocol.CodeProxyTimeout))
 		f.settings = func(ctx context.Context) (transport.ProducerSettings, error) {
 			<-ctx.Done()
 			return transport.ProducerSettings{}, context.Cause(ctx)
@@ -230,7 +231,7 @@ func TestFirstRetryIsAtOnce(t *testing.T) {
 func TestAttemptsAreObserved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got []Attempt
-		lost := codeError(tidegate.CodeProxyTimeout)
+		lost := codeError(protocol.CodeProxyTimeout)
 		f := script(throttled(0), throttled(5*time.Second), lost)
 		p := newProducer(t, f, Options{MaxAttempts: 4, Backoff: ladder, OnAttempt: func(a Attempt) {
 			got = append(got, a)
@@ -351,7 +352,7 @@ func TestCloseEndsSends(t *testing.T) {
 func TestSendersRacingClose(t *testing.T) {
 	for range 200 {
 		synctest.Test(t, func(t *testing.T) {
-			p := newProducer(t, script(throttled(0), codeError(tidegate.CodeInternalError)), Options{Backoff: backoff.Steps{time.Microsecond}})
+			p := newProducer(t, script(throttled(0), codeError(protocol.CodeInternalError)), Options{Backoff: backoff.Steps{time.Microsecond}})
 			var wg sync.WaitGroup
 			for range 8 {
 				wg.Go(func() {
@@ -417,7 +418,7 @@ func TestSendProperties(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	codes := []tidegate.Code{
 		0, 0, tidegate.CodeTooManyRequests, tidegate.CodeTooManyRequests, tidegate.CodeInternalServerError,
-		tidegate.CodeProxyTimeout, tidegate.CodeTopicNotFound, tidegate.CodeForbidden, tidegate.CodeMessagePropertyConflict,
+		protocol.CodeProxyTimeout, tidegate.CodeTopicNotFound, tidegate.CodeForbidden, tidegate.CodeMessagePropertyConflict,
 	}
 	for range 300 {
 		synctest.Test(t, func(t *testing.T) {

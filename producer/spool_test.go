@@ -16,6 +16,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/producer/spool"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -394,7 +395,7 @@ func spoolRound(t *testing.T, round uint64, rnd *rand.Rand) {
 			return errors.New("reset")
 		case 2:
 			if m.MessageGroup == "" {
-				return codeError(tidegate.CodeIllegalMessageTag)
+				return codeError(protocol.CodeIllegalMessageTag)
 			}
 		}
 		return nil

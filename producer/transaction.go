@@ -9,6 +9,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -83,7 +84,7 @@ func (p *Producer) begin(ctx context.Context, msg *tidegate.Message) (*Transacti
 		receipt = r.Receipt
 		if r.Err == nil && receipt.TransactionID == "" {
 			return receipt.Endpoint, &tidegate.Error{
-				Op: "SendMessage", Subject: msg.Topic, Endpoint: receipt.Endpoint, Code: tidegate.CodeUnsupported, MaybeStored: true,
+				Op: "SendMessage", Subject: msg.Topic, Endpoint: receipt.Endpoint, Code: protocol.CodeUnsupported, MaybeStored: true,
 				Message: "the response has no transaction ID",
 			}
 		}
@@ -312,5 +313,5 @@ func (p *Producer) check(ctx context.Context, c transport.TransactionCheck) (r t
 }
 
 func unsupported(what, optional string) *tidegate.Error {
-	return &tidegate.Error{Code: tidegate.CodeUnsupported, Message: fmt.Sprintf("this transport does not support %s; use one that implements transport.%s", what, optional)}
+	return &tidegate.Error{Code: protocol.CodeUnsupported, Message: fmt.Sprintf("this transport does not support %s; use one that implements transport.%s", what, optional)}
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -84,7 +85,7 @@ func TestTransaction(t *testing.T) {
 		f := &txFake{}
 		f.end = func(_ context.Context, n int, _ transport.Resolution) error {
 			if n < 3 {
-				return codeError(tidegate.CodeProxyTimeout)
+				return codeError(protocol.CodeProxyTimeout)
 			}
 			return nil
 		}
@@ -112,7 +113,7 @@ func TestTransaction(t *testing.T) {
 // scenarios"
 func TestHalfMessagesAreNotRetried(t *testing.T) {
 	for name, answer := range map[string]error{
-		"throttled": throttled(0), "transient": codeError(tidegate.CodeProxyTimeout), "connection": errors.New("reset"),
+		"throttled": throttled(0), "transient": codeError(protocol.CodeProxyTimeout), "connection": errors.New("reset"),
 		"permanent": codeError(tidegate.CodeForbidden),
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -139,7 +140,7 @@ func TestHalfMessagesAreNotRetried(t *testing.T) {
 // recall.
 func TestAttemptsHaveTheirOperation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		lost := codeError(tidegate.CodeProxyTimeout)
+		lost := codeError(protocol.CodeProxyTimeout)
 		f := &txFake{
 			end: func(_ context.Context, n int, _ transport.Resolution) error {
 				if n == 1 {
@@ -147,7 +148,7 @@ func TestAttemptsHaveTheirOperation(t *testing.T) {
 				}
 				return nil
 			},
-			recall: func(context.Context, int) (string, error) { return "", codeError(tidegate.CodeMessageNotFound) },
+			recall: func(context.Context, int) (string, error) { return "", codeError(protocol.CodeMessageNotFound) },
 		}
 		var seen []string
 		var log bytes.Buffer
@@ -323,7 +324,7 @@ func TestShutdownWaitsForTransactions(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := &txFake{end: func(_ context.Context, n int, _ transport.Resolution) error {
 					if n == 1 {
-						return codeError(tidegate.CodeProxyTimeout)
+						return codeError(protocol.CodeProxyTimeout)
 					}
 					return nil
 				}}
@@ -417,7 +418,7 @@ func TestRecall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &txFake{recall: func(_ context.Context, n int) (string, error) {
 			if n == 1 {
-				return "", codeError(tidegate.CodeProxyTimeout)
+				return "", codeError(protocol.CodeProxyTimeout)
 			}
 			return "the-id", nil
 		}}
@@ -425,7 +426,7 @@ func TestRecall(t *testing.T) {
 		if id, err := p.Recall(t.Context(), "orders", "handle"); err != nil || id != "the-id" || f.n != 2 {
 			t.Errorf("%q, %v after %d attempts", id, err, f.n)
 		}
-		f.recall = func(context.Context, int) (string, error) { return "", codeError(tidegate.CodeMessageNotFound) }
+		f.recall = func(context.Context, int) (string, error) { return "", codeError(protocol.CodeMessageNotFound) }
 		_, err := p.Recall(t.Context(), "orders", "handle")
 		if e := sendError(t, err); !errors.Is(err, tidegate.ErrNotFound) || e.Attempts != 1 {
 			t.Errorf("delivered before: %v", err)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/ratelimit"
 	"golang.org/x/time/rate"
 )
@@ -151,7 +152,7 @@ func TestAdaptiveReturnsSoon(t *testing.T) {
 func TestAdaptiveIgnoresOtherErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAdaptive(t, ratelimit.AdaptiveOptions{Ceiling: 100})
-		for _, err := range []error{nil, errors.New("connection reset"), context.DeadlineExceeded, &tidegate.Error{Code: tidegate.CodeInternalError}} {
+		for _, err := range []error{nil, errors.New("connection reset"), context.DeadlineExceeded, &tidegate.Error{Code: protocol.CodeInternalError}} {
 			a.Observe(err)
 		}
 		if got := a.Limit(); got != 100 {

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // A Class is the class of a request's result. The producer retries after [Transient] at once, after
@@ -73,8 +74,8 @@ func classOf(c tidegate.Code) Class {
 		return Throttled
 	case c == tidegate.CodeRequestTimeout:
 		return Transient
-	case c == tidegate.CodeNotImplemented, c == tidegate.CodeUnsupported, c == tidegate.CodeVersionUnsupported,
-		c == tidegate.CodeVerifyFIFOMessageUnsupported:
+	case c == tidegate.CodeNotImplemented, c == protocol.CodeUnsupported, c == protocol.CodeVersionUnsupported,
+		c == protocol.CodeVerifyFIFOMessageUnsupported:
 		return Permanent
 	case c >= 40000 && c < 50000:
 		return Permanent
@@ -96,7 +97,7 @@ func IsMessageFault(err error) bool {
 	}
 	switch c := e.Code; {
 	case c == tidegate.CodeIllegalAccessPoint, c == tidegate.CodeIllegalTopic,
-		c == tidegate.CodeUnrecognizedClientType, c == tidegate.CodeClientIDRequired:
+		c == protocol.CodeUnrecognizedClientType, c == protocol.CodeClientIDRequired:
 		return false
 	case c == 0, c >= 40000 && c < 40100, c >= 41300 && c < 41400, c >= 43100 && c < 43200:
 		return true

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 func TestClassify(t *testing.T) {
@@ -15,9 +16,9 @@ func TestClassify(t *testing.T) {
 		tidegate.CodeBadRequest: Permanent, tidegate.CodeIllegalTopic: Permanent, tidegate.CodeInvalidReceiptHandle: Permanent,
 		tidegate.CodeUnauthorized: Permanent, tidegate.CodeForbidden: Permanent, tidegate.CodeTopicNotFound: Permanent,
 		tidegate.CodeMessageBodyTooLarge: Permanent, tidegate.CodeMessagePropertiesTooLarge: Permanent, 42901: Permanent,
-		tidegate.CodeInternalError: Transient, tidegate.CodeInternalServerError: Transient, tidegate.CodeProxyTimeout: Transient,
-		tidegate.CodeMasterPersistenceTimeout: Transient, tidegate.CodeHANotAvailable: Transient,
-		tidegate.CodeNotImplemented: Permanent, tidegate.CodeUnsupported: Permanent,
+		protocol.CodeInternalError: Transient, tidegate.CodeInternalServerError: Transient, protocol.CodeProxyTimeout: Transient,
+		protocol.CodeMasterPersistenceTimeout: Transient, protocol.CodeHANotAvailable: Transient,
+		tidegate.CodeNotImplemented: Permanent, protocol.CodeUnsupported: Permanent,
 	} {
 		if got := Classify(fmt.Errorf("around: %w", &tidegate.Error{Code: code})); got != want {
 			t.Errorf("%v is %v, want %v", code, got, want)
@@ -54,10 +55,10 @@ func TestUnavailableIsNeverPermanent(t *testing.T) {
 
 func TestIsMessageFault(t *testing.T) {
 	for code, want := range map[tidegate.Code]bool{
-		tidegate.CodeMessageBodyTooLarge: true, tidegate.CodeIllegalMessageTag: true, tidegate.CodeMessagePropertyConflict: true,
+		tidegate.CodeMessageBodyTooLarge: true, protocol.CodeIllegalMessageTag: true, tidegate.CodeMessagePropertyConflict: true,
 		tidegate.CodeMessagePropertiesTooLarge: true, tidegate.CodeIllegalDeliveryTime: true,
 		tidegate.CodeTopicNotFound: false, tidegate.CodeUnauthorized: false, tidegate.CodeForbidden: false, tidegate.CodeIllegalTopic: false,
-		tidegate.CodeIllegalAccessPoint: false, tidegate.CodeTooManyRequests: false, tidegate.CodeInternalError: false,
+		tidegate.CodeIllegalAccessPoint: false, tidegate.CodeTooManyRequests: false, protocol.CodeInternalError: false,
 		tidegate.CodeNotImplemented: false,
 	} {
 		if got := IsMessageFault(fmt.Errorf("around: %w", &tidegate.Error{Code: code})); got != want {

@@ -21,6 +21,7 @@ import (
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 const problem = `{"type":"about:blank","title":"T","status":%d,"detail":"the text","code":%d,"reply_code":%d}`
@@ -120,9 +121,9 @@ func TestRetries(t *testing.T) {
 		"read, breaks off for ever": {read, []int{-2}, 4, 7 * time.Second, 0, 0, false},
 		"read, silent":              {read, []int{-1, 200}, 2, 61 * time.Second, -1, 0, false},
 		"read, refused":             {read, []int{404, 200}, 1, 0, 404, 40400, false},
-		"read, too large":           {read, []int{-3, 200}, 1, 0, 0, tidegate.CodePayloadTooLarge, false},
-		"read, garbage":             {read, []int{599, 200}, 1, 0, 200, tidegate.CodeInternalError, false},
-		"read, redirected":          {read, []int{302, 200}, 1, 0, 302, tidegate.CodeInternalError, false},
+		"read, too large":           {read, []int{-3, 200}, 1, 0, 0, protocol.CodePayloadTooLarge, false},
+		"read, garbage":             {read, []int{599, 200}, 1, 0, 200, protocol.CodeInternalError, false},
+		"read, redirected":          {read, []int{302, 200}, 1, 0, 302, protocol.CodeInternalError, false},
 		"read, a proxy":             {read, []int{502, 200}, 2, time.Second, -1, 0, false},
 		"read, not implemented":     {read, []int{501, 200}, 1, 0, 501, 50100, false},
 		"put, lost":                 {put, []int{0, 200}, 2, time.Second, -1, 0, false},
@@ -136,11 +137,11 @@ func TestRetries(t *testing.T) {
 		"post, breaks off":          {post, []int{-2, 200}, 1, 0, 0, 0, true},
 		"post, silent":              {post, []int{-1, 200}, 1, time.Minute, 0, 0, true},
 		"post, failed":              {post, []int{500, 200}, 1, 0, 500, 50000, true},
-		"post, a proxy":             {post, []int{502, 200}, 1, 0, 502, tidegate.CodeInternalError, true},
+		"post, a proxy":             {post, []int{502, 200}, 1, 0, 502, protocol.CodeInternalError, true},
 		"post, throttled":           {post, []int{429, 429, 200}, 3, 14 * time.Second, -1, 0, false},
 		"post, throttled with 530":  {post, []int{530, 200}, 2, 7 * time.Second, -1, 0, false},
 		"post, 530 for ever":        {post, []int{530}, 4, 21 * time.Second, 530, 42900, false},
-		"post, garbage":             {post, []int{599, 200}, 1, 0, 200, tidegate.CodeInternalError, true},
+		"post, garbage":             {post, []int{599, 200}, 1, 0, 200, protocol.CodeInternalError, true},
 		"purge of letters, lost":    {purge, []int{0, 200}, 1, 0, 0, 0, true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -107,7 +108,7 @@ func TestWaitingReceivesAreAskedAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		refused(t, <-answers, tidegate.CodeMessageNotFound)
+		refused(t, <-answers, protocol.CodeMessageNotFound)
 		if d := time.Since(began); d != 0 {
 			t.Errorf("it waited for another %v", d)
 		}

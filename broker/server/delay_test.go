@@ -7,8 +7,8 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -43,7 +43,7 @@ func TestDelayAndRecall(t *testing.T) {
 		if r := recall(); r.GetStatus().GetCode() != rmqpb.Code_OK || r.GetMessageId() != "recalled" {
 			t.Errorf("recall: %v", r)
 		}
-		refused(t, recall().GetStatus(), tidegate.CodeMessageNotFound, "recall handle")
+		refused(t, recall().GetStatus(), protocol.CodeMessageNotFound, "recall handle")
 		<-time.After(time.Hour)
 		synctest.Wait()
 		m := e.one(e.ctx(), receiveRequest("delay", polling(0)))

@@ -17,6 +17,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/messages"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // One message over HTTP, with all that it can have, from the send to its end.
@@ -66,7 +67,7 @@ func TestHTTPMessage(t *testing.T) {
 		settle("dead-letter", `,"reason":"ugly","attempt":5`)
 		settle("dead-letter", "") // it does nothing
 		d = x.take("%25DLQ%25g", `{}`, 1)[0]
-		if d.ID != sent.ID || d.Properties[tidegate.PropertyDeadLetterReason] != "ugly" || d.Properties[tidegate.PropertyDeadLetterAttempts] != "5" {
+		if d.ID != sent.ID || d.Properties[protocol.PropertyDeadLetterReason] != "ugly" || d.Properties[protocol.PropertyDeadLetterAttempts] != "5" {
 			t.Errorf("dead letter %+v", d)
 		}
 	})

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -214,7 +215,7 @@ func TestNewRulesWhileAReceiveIsHeldUp(t *testing.T) {
 			}
 			refused(named{t, name}, r.GetStatus(), tidegate.CodeOK)
 			a := <-got
-			if refused(named{t, name}, a.st, tidegate.CodeMessageNotFound); len(a.ms) != 0 {
+			if refused(named{t, name}, a.st, protocol.CodeMessageNotFound); len(a.ms) != 0 {
 				t.Errorf("%s: %d messages are delivered", name, len(a.ms))
 			}
 		})

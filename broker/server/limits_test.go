@@ -21,6 +21,7 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -169,17 +170,17 @@ func TestRequestsAreBounded(t *testing.T) {
 		{"a long namespace to send to", with(func(m *rmqpb.Message) { m.Topic = topic(256) }), tidegate.CodeBadRequest, []string{"resource_namespace", "255"}},
 		{"1000 entries", acks(1000), tidegate.CodeInvalidReceiptHandle, nil},
 		{"1001 entries", acks(1001), tidegate.CodeBadRequest, []string{"1000 entries"}},
-		{"an entry of 1 MiB", &rmqpb.AckMessageRequest{Entries: []*rmqpb.AckMessageEntry{{ReceiptHandle: strings.Repeat("h", 1<<20)}}}, tidegate.CodePayloadTooLarge, []string{"1024000"}},
+		{"an entry of 1 MiB", &rmqpb.AckMessageRequest{Entries: []*rmqpb.AckMessageEntry{{ReceiptHandle: strings.Repeat("h", 1<<20)}}}, protocol.CodePayloadTooLarge, []string{"1024000"}},
 		{"a route", route(255, 64, 255), tidegate.CodeOK, nil},
 		{"a route with a long namespace", route(256, 1, 1), tidegate.CodeBadRequest, []string{"resource_namespace", "256", "255"}},
-		{"a route with a namespace of 1 MiB", route(1<<20, 1, 1), tidegate.CodePayloadTooLarge, []string{"65536"}},
+		{"a route with a namespace of 1 MiB", route(1<<20, 1, 1), protocol.CodePayloadTooLarge, []string{"65536"}},
 		{"a route with many addresses", route(0, 65, 1), tidegate.CodeIllegalAccessPoint, []string{"64"}},
 		{"a route with a long host", route(0, 2, 256), tidegate.CodeIllegalAccessPoint, []string{"255"}},
 		{"an assignment with a long namespace", &rmqpb.QueryAssignmentRequest{Topic: topic(256), Group: res("g")}, tidegate.CodeBadRequest, []string{"255"}},
-		{"a receive", receive(255, 255), tidegate.CodeMessageNotFound, nil},
+		{"a receive", receive(255, 255), protocol.CodeMessageNotFound, nil},
 		{"a receive with a long namespace", receive(256, 0), tidegate.CodeBadRequest, []string{"255"}},
 		{"a receive with a long attempt ID", receive(0, 256), tidegate.CodeBadRequest, []string{"attempt ID", "255"}},
-		{"a large receive", receive(0, 70<<10), tidegate.CodePayloadTooLarge, []string{"65536"}},
+		{"a large receive", receive(0, 70<<10), protocol.CodePayloadTooLarge, []string{"65536"}},
 		{"a large body", with(func(m *rmqpb.Message) { m.Body = make([]byte, 4<<20) }), tidegate.CodeOK, nil}, // the last one: the client of the test takes no delivery of that size
 	} {
 		st, err := func() (*rmqpb.Status, error) {

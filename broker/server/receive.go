@@ -18,6 +18,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -253,7 +254,7 @@ func (s *Server) pollOf(ctx context.Context, client string, c *session.Client, r
 	var asked, left time.Duration = -1, -1
 	if d := req.GetLongPollingTimeout(); d != nil {
 		if asked = d.AsDuration(); d.CheckValid() != nil || asked < 0 {
-			return out, refusal.New(tidegate.CodeIllegalPollingTime, "long_polling_timeout",
+			return out, refusal.New(protocol.CodeIllegalPollingTime, "long_polling_timeout",
 				fmt.Sprintf("the long_polling_timeout is %v; it must not be negative", asked))
 		}
 	}
@@ -262,7 +263,7 @@ func (s *Server) pollOf(ctx context.Context, client string, c *session.Client, r
 	}
 	var ok bool
 	if out.Wait, ok = longPoll(asked, left, c.Profile().RequestTimeout(), s.o.MinLongPolling, s.o.MaxLongPolling); !ok {
-		code := tidegate.CodeIllegalPollingTime
+		var code tidegate.Code = protocol.CodeIllegalPollingTime
 		if wire.Before503(wire.Header(ctx, wire.HeaderClientVersion)) {
 			code = tidegate.CodeBadRequest
 		}

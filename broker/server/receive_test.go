@@ -21,6 +21,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -139,12 +140,12 @@ func TestReceiveTiming(t *testing.T) {
 			want     time.Duration
 			code     tidegate.Code
 		}{
-			{"short poll", 9 * time.Second, []ask{polling(time.Second)}, 5 * time.Second, tidegate.CodeMessageNotFound},
-			{"long poll", 33 * time.Second, []ask{polling(30 * time.Second)}, 20 * time.Second, tidegate.CodeMessageNotFound},
-			{"the deadline is nearer", 7 * time.Second, []ask{polling(10 * time.Second)}, 6500 * time.Millisecond, tidegate.CodeMessageNotFound},
-			{"no wish", 10 * time.Second, nil, 8500 * time.Millisecond, tidegate.CodeMessageNotFound},
-			{"neither wish nor deadline", 0, nil, 20 * time.Second, tidegate.CodeMessageNotFound},
-			{"too little time", 4 * time.Second, []ask{polling(time.Second)}, 0, tidegate.CodeIllegalPollingTime},
+			{"short poll", 9 * time.Second, []ask{polling(time.Second)}, 5 * time.Second, protocol.CodeMessageNotFound},
+			{"long poll", 33 * time.Second, []ask{polling(30 * time.Second)}, 20 * time.Second, protocol.CodeMessageNotFound},
+			{"the deadline is nearer", 7 * time.Second, []ask{polling(10 * time.Second)}, 6500 * time.Millisecond, protocol.CodeMessageNotFound},
+			{"no wish", 10 * time.Second, nil, 8500 * time.Millisecond, protocol.CodeMessageNotFound},
+			{"neither wish nor deadline", 0, nil, 20 * time.Second, protocol.CodeMessageNotFound},
+			{"too little time", 4 * time.Second, []ask{polling(time.Second)}, 0, protocol.CodeIllegalPollingTime},
 		} {
 			ctx, cancel := e.ctx(), func() {}
 			if c.deadline > 0 {
@@ -200,7 +201,7 @@ func TestReceiveRefusals(t *testing.T) {
 			code   tidegate.Code
 			words  []string
 		}{
-			{"no client ID", "", func(*rmqpb.ReceiveMessageRequest) {}, tidegate.CodeClientIDRequired, []string{"x-mq-client-id"}},
+			{"no client ID", "", func(*rmqpb.ReceiveMessageRequest) {}, protocol.CodeClientIDRequired, []string{"x-mq-client-id"}},
 			{"unknown topic", "c", func(r *rmqpb.ReceiveMessageRequest) { r.MessageQueue.Topic.Name = "nowhere" }, tidegate.CodeTopicNotFound, []string{"nowhere"}},
 			{"no queue", "c", func(r *rmqpb.ReceiveMessageRequest) { r.MessageQueue = nil }, tidegate.CodeIllegalTopic, nil},
 			{"no group", "c", func(r *rmqpb.ReceiveMessageRequest) { r.Group = nil }, tidegate.CodeIllegalConsumerGroup, []string{"120"}},
@@ -213,7 +214,7 @@ func TestReceiveRefusals(t *testing.T) {
 			{"no invisible duration", "c", func(r *rmqpb.ReceiveMessageRequest) { r.InvisibleDuration = nil }, tidegate.CodeIllegalInvisibleTime, []string{"invisible_duration", "auto_renew"}},
 			{"invisible for too short", "c", invisible(0), tidegate.CodeIllegalInvisibleTime, []string{"0s", "1ns"}},
 			{"invisible for too long", "c", invisible(12*time.Hour + time.Millisecond), tidegate.CodeIllegalInvisibleTime, []string{"12h0m0.001s", "12h0m0s"}},
-			{"negative poll", "c", polling(-time.Second), tidegate.CodeIllegalPollingTime, []string{"long_polling_timeout", "-1s"}},
+			{"negative poll", "c", polling(-time.Second), protocol.CodeIllegalPollingTime, []string{"long_polling_timeout", "-1s"}},
 		} {
 			ctx := t.Context()
 			if c.client != "" {

@@ -10,6 +10,7 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -19,7 +20,7 @@ import (
 func (s *Server) sendMessage(ctx context.Context, client string, req *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
 	in := req.GetMessages()
 	if len(in) == 0 {
-		return nil, refusal.New(tidegate.CodeMessageCorrupted, "messages", "the request has no message")
+		return nil, refusal.New(protocol.CodeMessageCorrupted, "messages", "the request has no message")
 	}
 	batch := newSendBatch(len(in))
 	resp, err := s.send(ctx, client, in, batch)
@@ -61,7 +62,7 @@ func (s *Server) send(ctx context.Context, client string, in []*rmqpb.Message, b
 func (s *Server) incoming(to *tidegate.Message, m, first *rmqpb.Message, now time.Time) (born time.Time, err error) {
 	topic := m.GetTopic().GetName()
 	if t := first.GetTopic().GetName(); topic != t {
-		return born, refusal.New(tidegate.CodeMessageCorrupted, "topic",
+		return born, refusal.New(protocol.CodeMessageCorrupted, "topic",
 			fmt.Sprintf("its topic is %.130q, and that of the first message is %.130q; give all messages of a request the same topic", topic, t))
 	}
 	if err := wire.CheckNamespace(m.GetTopic()); err != nil {

@@ -22,6 +22,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -97,23 +98,23 @@ func TestSendRefusals(t *testing.T) {
 			{"topic's characters", []edit{topic("a b")}, tidegate.CodeIllegalTopic, []string{"topic", `"a b"`, "letters"}},
 			{"system topic", []edit{topic("TBW102")}, tidegate.CodeIllegalTopic, []string{"topic", "TBW102"}},
 			{"unknown topic", []edit{topic("nowhere")}, tidegate.CodeTopicNotFound, []string{"nowhere"}},
-			{"empty body", []edit{body(nil)}, tidegate.CodeMessageBodyEmpty, []string{"body", "empty"}},
+			{"empty body", []edit{body(nil)}, protocol.CodeMessageBodyEmpty, []string{"body", "empty"}},
 			{"body too large", []edit{body(make([]byte, 4<<20+1))}, tidegate.CodeMessageBodyTooLarge, []string{"body", "4194305", "4194304"}},
 			{"properties too many", []edit{props(many(129))}, tidegate.CodeMessagePropertiesTooLarge, []string{"properties", "129", "128"}},
 			{"properties too large", []edit{props(map[string]string{"k": strings.Repeat("v", 16<<10)})}, tidegate.CodeMessagePropertiesTooLarge, []string{"16385", "16384"}},
 			{"tag and keys count too", []edit{props(map[string]string{"k": strings.Repeat("v", 16<<10-2)}), tag("tt")}, tidegate.CodeMessagePropertiesTooLarge, []string{"16385"}},
-			{"reserved property", []edit{props(map[string]string{"UNIQ_KEY": "x"})}, tidegate.CodeIllegalMessagePropertyKey, []string{"property", "UNIQ_KEY"}},
-			{"dead letter property", []edit{props(map[string]string{"DLQ_ORIGIN_TOPIC": "x"})}, tidegate.CodeIllegalMessagePropertyKey, []string{"DLQ_ORIGIN_TOPIC"}},
-			{"property with control character", []edit{props(map[string]string{"a\nb": "x"})}, tidegate.CodeIllegalMessagePropertyKey, []string{`a\nb`}},
-			{"blank tag", []edit{tag(" ")}, tidegate.CodeIllegalMessageTag, []string{"tag", `" "`}},
-			{"tag with bar", []edit{tag("a|b")}, tidegate.CodeIllegalMessageTag, []string{"tag", "a|b"}},
-			{"blank key", []edit{sys(func(p *rmqpb.SystemProperties) { p.Keys = []string{"ok", "\t"} })}, tidegate.CodeIllegalMessageKey, []string{"key", `\t`}},
-			{"no message ID", []edit{id("")}, tidegate.CodeIllegalMessageID, []string{"message_id", "empty"}},
-			{"blank message ID", []edit{id("  ")}, tidegate.CodeIllegalMessageID, []string{"message_id", "blank"}},
-			{"message ID too long", []edit{id(strings.Repeat("x", 256))}, tidegate.CodeIllegalMessageID, []string{"256", "255"}},
-			{"no system properties", []edit{func(m *rmqpb.Message) { m.SystemProperties = nil }}, tidegate.CodeIllegalMessageID, []string{"message_id"}},
-			{"group too long", []edit{topic("fifo"), group(strings.Repeat("g", 64))}, tidegate.CodeIllegalMessageGroup, []string{"group", "64", "63"}},
-			{"blank group", []edit{topic("fifo"), group(" ")}, tidegate.CodeIllegalMessageGroup, []string{"group", `" "`}},
+			{"reserved property", []edit{props(map[string]string{"UNIQ_KEY": "x"})}, protocol.CodeIllegalMessagePropertyKey, []string{"property", "UNIQ_KEY"}},
+			{"dead letter property", []edit{props(map[string]string{"DLQ_ORIGIN_TOPIC": "x"})}, protocol.CodeIllegalMessagePropertyKey, []string{"DLQ_ORIGIN_TOPIC"}},
+			{"property with control character", []edit{props(map[string]string{"a\nb": "x"})}, protocol.CodeIllegalMessagePropertyKey, []string{`a\nb`}},
+			{"blank tag", []edit{tag(" ")}, protocol.CodeIllegalMessageTag, []string{"tag", `" "`}},
+			{"tag with bar", []edit{tag("a|b")}, protocol.CodeIllegalMessageTag, []string{"tag", "a|b"}},
+			{"blank key", []edit{sys(func(p *rmqpb.SystemProperties) { p.Keys = []string{"ok", "\t"} })}, protocol.CodeIllegalMessageKey, []string{"key", `\t`}},
+			{"no message ID", []edit{id("")}, protocol.CodeIllegalMessageID, []string{"message_id", "empty"}},
+			{"blank message ID", []edit{id("  ")}, protocol.CodeIllegalMessageID, []string{"message_id", "blank"}},
+			{"message ID too long", []edit{id(strings.Repeat("x", 256))}, protocol.CodeIllegalMessageID, []string{"256", "255"}},
+			{"no system properties", []edit{func(m *rmqpb.Message) { m.SystemProperties = nil }}, protocol.CodeIllegalMessageID, []string{"message_id"}},
+			{"group too long", []edit{topic("fifo"), group(strings.Repeat("g", 64))}, protocol.CodeIllegalMessageGroup, []string{"group", "64", "63"}},
+			{"blank group", []edit{topic("fifo"), group(" ")}, protocol.CodeIllegalMessageGroup, []string{"group", `" "`}},
 			{"group to a NORMAL topic", []edit{group("g")}, tidegate.CodeMessagePropertyConflict, []string{"normal", "NORMAL", `"g"`}},
 			{"no group to a FIFO topic", []edit{topic("fifo")}, tidegate.CodeMessagePropertyConflict, []string{"fifo", "FIFO"}},
 			{"delay", []edit{at(timestamppb.New(time.Now().Add(time.Hour)))}, tidegate.CodeMessagePropertyConflict, []string{"delivery time", "NORMAL"}},
@@ -128,14 +129,14 @@ func TestSendRefusals(t *testing.T) {
 			{"unknown type", []edit{kind(77)}, tidegate.CodeMessagePropertyConflict, []string{"message_type", "77"}},
 			{"priority", []edit{sys(func(p *rmqpb.SystemProperties) { p.Priority = proto.Int32(1) })}, tidegate.CodeMessagePropertyConflict, []string{"PRIORITY"}},
 			{"lite topic", []edit{sys(func(p *rmqpb.SystemProperties) { p.LiteTopic = new("l") })}, tidegate.CodeMessagePropertyConflict, []string{"LITE"}},
-			{"unknown encoding", []edit{sys(func(p *rmqpb.SystemProperties) { p.BodyEncoding = 9 })}, tidegate.CodeMessageCorrupted, []string{"body_encoding", "9"}},
-			{"not gzip", []edit{gz}, tidegate.CodeMessageCorrupted, []string{"GZIP", "5 bytes"}},
-			{"gzip cut off", []edit{gz, body(zipped([]byte("hello"))[:20])}, tidegate.CodeMessageCorrupted, []string{"GZIP", "truncated"}},
+			{"unknown encoding", []edit{sys(func(p *rmqpb.SystemProperties) { p.BodyEncoding = 9 })}, protocol.CodeMessageCorrupted, []string{"body_encoding", "9"}},
+			{"not gzip", []edit{gz}, protocol.CodeMessageCorrupted, []string{"GZIP", "5 bytes"}},
+			{"gzip cut off", []edit{gz, body(zipped([]byte("hello"))[:20])}, protocol.CodeMessageCorrupted, []string{"GZIP", "truncated"}},
 			{"gzip bomb", []edit{gz, body(zipped(make([]byte, 4<<20+1)))}, tidegate.CodeMessageBodyTooLarge, []string{"body", "4194304"}},
-			{"gzip of nothing", []edit{gz, body(zipped(nil))}, tidegate.CodeMessageBodyEmpty, nil},
-			{"wrong MD5", []edit{digest(rmqpb.DigestType_MD5, "00")}, tidegate.CodeMessageCorrupted, []string{"body_digest", "MD5", `"00"`, "5D41402ABC4B2A76B9719D911017C592"}},
-			{"wrong CRC32", []edit{digest(rmqpb.DigestType_CRC32, "1")}, tidegate.CodeMessageCorrupted, []string{"CRC32", "3610A686"}},
-			{"unknown digest", []edit{digest(8, "1")}, tidegate.CodeMessageCorrupted, []string{"body_digest", "8"}},
+			{"gzip of nothing", []edit{gz, body(zipped(nil))}, protocol.CodeMessageBodyEmpty, nil},
+			{"wrong MD5", []edit{digest(rmqpb.DigestType_MD5, "00")}, protocol.CodeMessageCorrupted, []string{"body_digest", "MD5", `"00"`, "5D41402ABC4B2A76B9719D911017C592"}},
+			{"wrong CRC32", []edit{digest(rmqpb.DigestType_CRC32, "1")}, protocol.CodeMessageCorrupted, []string{"CRC32", "3610A686"}},
+			{"unknown digest", []edit{digest(8, "1")}, protocol.CodeMessageCorrupted, []string{"body_digest", "8"}},
 			{"trace context too long", []edit{sys(func(p *rmqpb.SystemProperties) { p.TraceContext = new(strings.Repeat("t", 4097)) })}, tidegate.CodeMessagePropertiesTooLarge, []string{"trace_context", "4097", "4096"}},
 		} {
 			r, err := e.SendMessage(e.ctx(), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{msg("normal", "id", c.edit...)}})
@@ -164,12 +165,12 @@ func TestSendRefusesRequests(t *testing.T) {
 			code  tidegate.Code
 			words []string
 		}{
-			{"no message", e.ctx(), nil, tidegate.CodeMessageCorrupted, []string{"no message"}},
-			{"two topics", e.ctx(), []*rmqpb.Message{msg("normal", "1"), msg("fifo", "2")}, tidegate.CodeMessageCorrupted, []string{"message 2 of 2", "fifo", "normal"}},
-			{"second is bad", e.ctx(), []*rmqpb.Message{msg("normal", "1"), msg("normal", "")}, tidegate.CodeIllegalMessageID, []string{"message 2 of 2", "message_id"}},
-			{"no client ID", t.Context(), []*rmqpb.Message{msg("normal", "1")}, tidegate.CodeClientIDRequired, []string{"x-mq-client-id"}},
-			{"blank client ID", as(t.Context(), " "), []*rmqpb.Message{msg("normal", "1")}, tidegate.CodeClientIDRequired, []string{"x-mq-client-id"}},
-			{"client ID too long", as(t.Context(), strings.Repeat("c", 256)), []*rmqpb.Message{msg("normal", "1")}, tidegate.CodeClientIDRequired, []string{"256", "255"}},
+			{"no message", e.ctx(), nil, protocol.CodeMessageCorrupted, []string{"no message"}},
+			{"two topics", e.ctx(), []*rmqpb.Message{msg("normal", "1"), msg("fifo", "2")}, protocol.CodeMessageCorrupted, []string{"message 2 of 2", "fifo", "normal"}},
+			{"second is bad", e.ctx(), []*rmqpb.Message{msg("normal", "1"), msg("normal", "")}, protocol.CodeIllegalMessageID, []string{"message 2 of 2", "message_id"}},
+			{"no client ID", t.Context(), []*rmqpb.Message{msg("normal", "1")}, protocol.CodeClientIDRequired, []string{"x-mq-client-id"}},
+			{"blank client ID", as(t.Context(), " "), []*rmqpb.Message{msg("normal", "1")}, protocol.CodeClientIDRequired, []string{"x-mq-client-id"}},
+			{"client ID too long", as(t.Context(), strings.Repeat("c", 256)), []*rmqpb.Message{msg("normal", "1")}, protocol.CodeClientIDRequired, []string{"256", "255"}},
 		} {
 			r, err := e.SendMessage(c.ctx, &rmqpb.SendMessageRequest{Messages: c.ms})
 			if err != nil {
@@ -315,7 +316,7 @@ func TestSendMixedResults(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		refused(t, r.GetStatus(), tidegate.CodeMultipleResults)
+		refused(t, r.GetStatus(), protocol.CodeMultipleResults)
 		if len(r.GetEntries()) != 2 || r.GetEntries()[0].GetStatus().GetCode() != rmqpb.Code_OK ||
 			r.GetEntries()[1].GetStatus().GetCode() != rmqpb.Code_MESSAGE_BODY_EMPTY || r.GetEntries()[1].GetMessageId() != "bad" {
 			t.Errorf("entries %v", r.GetEntries())

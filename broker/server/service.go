@@ -10,6 +10,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/sniff"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -125,7 +126,7 @@ func (s *Server) heartbeat(ctx context.Context, client string, req *rmqpb.Heartb
 	s.b.Touch(client) // the client is alive, known or not, and keeps its deliveries
 	c := s.sessions.Get(client)
 	if c == nil || c.Profile() == nil {
-		return nil, refusal.New(tidegate.CodeUnrecognizedClientType, client,
+		return nil, refusal.New(protocol.CodeUnrecognizedClientType, client,
 			"the broker has no settings of this client; open a Telemetry stream and send them")
 	}
 	if group := req.GetGroup().GetName(); group != "" {

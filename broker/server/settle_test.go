@@ -16,6 +16,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -70,7 +71,7 @@ func TestAck(t *testing.T) {
 		}
 		refused(t, try("other", "normal", handle(0)).GetStatus(), tidegate.CodeInvalidReceiptHandle, "other")
 		mixed := try("g", "normal", handle(0), "x", handle(1))
-		refused(t, mixed.GetStatus(), tidegate.CodeMultipleResults)
+		refused(t, mixed.GetStatus(), protocol.CodeMultipleResults)
 		for i, want := range []rmqpb.Code{rmqpb.Code_OK, rmqpb.Code_INVALID_RECEIPT_HANDLE, rmqpb.Code_OK} {
 			if got := mixed.GetEntries()[i].GetStatus().GetCode(); got != want {
 				t.Errorf("entry %d: %v; want %v", i, got, want)

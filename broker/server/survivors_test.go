@@ -19,6 +19,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -85,7 +86,7 @@ func TestNegativeWait(t *testing.T) {
 	}
 	var p broker.Poll
 	p.Group, p.Topic, p.Queue, p.InvisibleDuration, p.Wait = "g", "normal", -1, time.Minute, -1
-	if _, err := x.b.Poll(t.Context(), p); refusal.CodeOf(err) != tidegate.CodeIllegalPollingTime {
+	if _, err := x.b.Poll(t.Context(), p); refusal.CodeOf(err) != protocol.CodeIllegalPollingTime {
 		t.Errorf("the engine: %v; want 40018", err)
 	}
 }

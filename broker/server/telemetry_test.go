@@ -26,6 +26,7 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -235,7 +236,7 @@ func TestTelemetryStreams(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		refused(t, cmd.GetStatus(), tidegate.CodeClientIDRequired)
+		refused(t, cmd.GetStatus(), protocol.CodeClientIDRequired)
 
 		// Headers come before the first command: Rust waits for them.
 		st, err = e.Telemetry(e.ctx())
@@ -280,7 +281,7 @@ func TestHeartbeat(t *testing.T) {
 			}
 			return r.GetStatus()
 		}
-		refused(t, beat("stranger"), tidegate.CodeUnrecognizedClientType, "settings", "stranger")
+		refused(t, beat("stranger"), protocol.CodeUnrecognizedClientType, "settings", "stranger")
 
 		goStream, _ := e.telemetry(as(t.Context(), "go", wire.HeaderLanguage, "GO"), consumer(rmqpb.ClientType_PUSH_CONSUMER))
 		nodeStream, _ := e.telemetry(as(t.Context(), "node", wire.HeaderLanguage, "HTTP"), consumer(rmqpb.ClientType_PUSH_CONSUMER))
@@ -360,7 +361,7 @@ func TestPushConsumerWithoutSettings(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			refused(t, r.GetStatus(), tidegate.CodeUnrecognizedClientType)
+			refused(t, r.GetStatus(), protocol.CodeUnrecognizedClientType)
 		}
 		// A failure is one: the only attempt is over, and the message is a dead letter at once.
 		r, err := e.ChangeInvisibleDuration(e.ctx(), &rmqpb.ChangeInvisibleDurationRequest{
@@ -400,7 +401,7 @@ func TestSessionsEnd(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		refused(t, r.GetStatus(), tidegate.CodeUnrecognizedClientType)
+		refused(t, r.GetStatus(), protocol.CodeUnrecognizedClientType)
 	})
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -76,7 +77,7 @@ func TestEndTransaction(t *testing.T) {
 			refused(t, e.endTransaction(e.ctx(), id, transaction, commit), tidegate.CodeInternalServerError, "transaction", `"tx"`, "ended")
 		}
 		refused(t, e.endTransaction(e.ctx(), "x", "x", commit), tidegate.CodeInternalServerError, "transaction")
-		refused(t, e.endTransaction(e.ctx(), "x", "", commit), tidegate.CodeInvalidTransactionID, "transaction ID", "empty")
+		refused(t, e.endTransaction(e.ctx(), "x", "", commit), protocol.CodeInvalidTransactionID, "transaction ID", "empty")
 		refused(t, e.endTransaction(e.ctx(), "kept", committed, 7), tidegate.CodeBadRequest, "resolution", "7")
 		m := e.one(e.ctx(), receiveRequest("tx"))
 		if p := m.GetSystemProperties(); p.GetMessageId() != "kept" || p.GetDeliveryAttempt() != 1 {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/admin"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // A Broker is the source of a group's dead letters on a tidegate broker. Listing does not consume
@@ -124,6 +125,6 @@ func maybe(err error) bool {
 }
 
 func generationOf(properties map[string]string) int {
-	n, _ := strconv.Atoi(properties[tidegate.PropertyDeadLetterRedrives]) // the letter itself counts more than a number
+	n, _ := strconv.Atoi(properties[protocol.PropertyDeadLetterRedrives]) // the letter itself counts more than a number
 	return max(n, 0)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/ratelimit"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -338,7 +339,7 @@ func (r *runner) message(l *Letter) (*tidegate.Message, error) {
 	if m.Properties == nil {
 		m.Properties = map[string]string{}
 	}
-	m.Properties[tidegate.PropertyDeadLetterRedrives] = strconv.Itoa(l.Generation() + 1)
+	m.Properties[protocol.PropertyDeadLetterRedrives] = strconv.Itoa(l.Generation() + 1)
 	return m, nil
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/consumer/deadletter"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rest"
 )
@@ -162,7 +163,7 @@ func TestRedrive(t *testing.T) {
 					t.Errorf("%d messages came, want each of 250 once", len(got))
 				}
 				for _, d := range ds {
-					if d.Tag != "tag" || d.Properties["p"] != "v" || d.Properties[tidegate.PropertyDeadLetterRedrives] != "1" || d.Attempt != 1 {
+					if d.Tag != "tag" || d.Properties["p"] != "v" || d.Properties[protocol.PropertyDeadLetterRedrives] != "1" || d.Attempt != 1 {
 						t.Fatalf("delivered %+v", d)
 					}
 				}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // A Policy sets the retries of the messages that it matches. A message has to match all of Topic,
@@ -99,7 +100,7 @@ func (p Policy) describe() string {
 
 // topicOf returns the topic that a message was sent to, also if a retry topic delivered it.
 func topicOf(m *tidegate.Message) string {
-	if t := m.Properties[tidegate.PropertyRealTopic]; t != "" {
+	if t := m.Properties[protocol.PropertyRealTopic]; t != "" {
 		return t
 	}
 	return m.Topic

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 func set(t *testing.T, list ...Policy) *Set {
@@ -24,7 +25,7 @@ func set(t *testing.T, list ...Policy) *Set {
 // A policy holds for the messages that match all of its conditions.
 func TestMatch(t *testing.T) {
 	m := &tidegate.Message{Topic: "orders.eu", Tag: "invoice", Properties: map[string]string{"tenant": "acme", "size": "1"}}
-	retried := &tidegate.Message{Topic: "orders.eu-billing-RETRY", Properties: map[string]string{tidegate.PropertyRealTopic: "orders.eu"}}
+	retried := &tidegate.Message{Topic: "orders.eu-billing-RETRY", Properties: map[string]string{protocol.PropertyRealTopic: "orders.eu"}}
 	for _, tt := range []struct {
 		policy Policy
 		m      *tidegate.Message

@@ -239,8 +239,12 @@ func TestTopLevel(t *testing.T) {
 	}
 }
 
-// rowOf is the row of the package at a path relative to the module.
+// rowOf is the row of the package at a path relative to the module. The constants of the protocol
+// belong to the root's row: they are the part of its words that programs do not need.
 func rowOf(pkg string) (string, bool) {
+	if pkg == "internal/protocol" {
+		return "", true
+	}
 	for p := pkg; ; p = path.Dir(p) {
 		if p == "." {
 			return "", false

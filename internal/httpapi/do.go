@@ -19,6 +19,7 @@ import (
 	"github.com/hashicorp/go-retryablehttp"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // A Request is one operation of the API.
@@ -256,7 +257,7 @@ func (k *call) decode(resp *http.Response) *Failure {
 	}
 	if err != nil {
 		f := k.fail(resp.StatusCode, &tidegate.Error{
-			Code: tidegate.CodeInternalError, MaybeStored: !k.request.Reads, Err: err,
+			Code: protocol.CodeInternalError, MaybeStored: !k.request.Reads, Err: err,
 			Message: "the response is not from a tidegate broker; check the address: " + strconv.Quote(short(string(text))),
 		})
 		f.Unreadable = true

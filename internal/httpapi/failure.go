@@ -15,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // A Failure is a failed request.
@@ -67,10 +68,10 @@ func (p *Problem) Error(op, subject, endpoint string) *tidegate.Error {
 // something. A broker with an internal error may have written the change to disk already.
 func mayHaveTakenEffect(c tidegate.Code) bool {
 	switch c {
-	case tidegate.CodeNotImplemented, tidegate.CodeUnsupported, tidegate.CodeVersionUnsupported, tidegate.CodeVerifyFIFOMessageUnsupported:
+	case tidegate.CodeNotImplemented, protocol.CodeUnsupported, protocol.CodeVersionUnsupported, protocol.CodeVerifyFIFOMessageUnsupported:
 		return false
 	}
-	return c >= tidegate.CodeInternalError && c < tidegate.CodeFailedToConsumeMessage
+	return c >= protocol.CodeInternalError && c < protocol.CodeFailedToConsumeMessage
 }
 
 // fail completes an error of this call.
@@ -122,7 +123,7 @@ func (k *call) noResponse(err error) *Failure {
 	switch {
 	case errors.Is(err, errTooLarge):
 		f.Unreadable = true
-		e.Code, e.Err = tidegate.CodePayloadTooLarge, err
+		e.Code, e.Err = protocol.CodePayloadTooLarge, err
 	case isTLS(err):
 		e.Code, e.MaybeStored = tidegate.CodeIllegalAccessPoint, false
 		e.Message, e.Err = "the connection cannot be encrypted; check the address, Options.TLS and the certificate", err
@@ -162,7 +163,7 @@ func (k *call) refused(resp *http.Response, text []byte) *Failure {
 
 // foreign returns the error for a response from a server or proxy that is not a tidegate broker.
 func foreign(resp *http.Response, text []byte) *tidegate.Error {
-	e := &tidegate.Error{Code: tidegate.CodeInternalError, RetryAfter: retryAfter(resp.Header)}
+	e := &tidegate.Error{Code: protocol.CodeInternalError, RetryAfter: retryAfter(resp.Header)}
 	e.Message = fmt.Sprintf("HTTP status %s, and the response is not from a tidegate broker", resp.Status)
 	if to := resp.Header.Get("Location"); to != "" && resp.StatusCode/100 == 3 {
 		e.Message += fmt.Sprintf("; it redirects to %.200q; give that address", to)
@@ -175,11 +176,11 @@ func foreign(resp *http.Response, text []byte) *tidegate.Error {
 	case http.StatusForbidden:
 		e.Code = tidegate.CodeForbidden
 	case http.StatusRequestEntityTooLarge:
-		e.Code = tidegate.CodePayloadTooLarge
+		e.Code = protocol.CodePayloadTooLarge
 	case http.StatusTooManyRequests, statusReply:
 		e.Code = tidegate.CodeTooManyRequests
 	case http.StatusGatewayTimeout:
-		e.Code = tidegate.CodeProxyTimeout
+		e.Code = protocol.CodeProxyTimeout
 	}
 	e.MaybeStored = resp.StatusCode >= 500 && resp.StatusCode != http.StatusNotImplemented && resp.StatusCode != statusReply
 	return e

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // crashDir names the directory of the process that is killed.
@@ -57,7 +58,7 @@ func runUntilKilled(dir string) {
 			errs := make([]error, len(msgs))
 			for i, m := range msgs {
 				if n++; n%2 == 0 { // so that some wait at any time
-					errs[i] = &tidegate.Error{Code: tidegate.CodeInternalError}
+					errs[i] = &tidegate.Error{Code: protocol.CodeInternalError}
 					continue
 				}
 				_, err := fmt.Fprintln(delivered, m.ID)

@@ -32,6 +32,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 var (
@@ -258,7 +259,7 @@ func (p *putting) size() int64 { return int64(headBytes + 2*binary.MaxVarintLen6
 // admit encodes a message and reserves its bytes until stored.
 func (s *Spool) admit(msg *tidegate.Message) (*putting, error) {
 	if msg.ID == "" {
-		return nil, &tidegate.Error{Op: "spool.Put", Subject: "ID", Code: tidegate.CodeIllegalMessageID,
+		return nil, &tidegate.Error{Op: "spool.Put", Subject: "ID", Code: protocol.CodeIllegalMessageID,
 			Message: "the ID is empty; set the ID that the earlier attempts had"}
 	}
 	value, err := encode(header{Accepted: time.Now(), Message: *msg}, msg.Body)

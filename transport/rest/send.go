@@ -9,6 +9,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/httpapi"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -56,7 +57,7 @@ func (c *Client) Send(ctx context.Context, msgs []*tidegate.Message) []transport
 			if err := failed[msgs[i].MessageGroup]; err != nil && msgs[i].MessageGroup != "" {
 				earlier, _ := errors.AsType[*tidegate.Error](err)
 				results[i].Err = &tidegate.Error{
-					Op: opSend, Subject: msgs[i].Topic, Endpoint: c.api.Endpoint(), Code: tidegate.CodeInternalError,
+					Op: opSend, Subject: msgs[i].Topic, Endpoint: c.api.Endpoint(), Code: protocol.CodeInternalError,
 					Message: "not sent, because an earlier message of its message group failed", Err: err,
 					NotConnected: earlier != nil && earlier.NotConnected,
 				}
@@ -134,7 +135,7 @@ func (c *Client) send(ctx context.Context, msgs []*tidegate.Message) []transport
 			results[i].Err = &e
 		default:
 			results[i].Err = &tidegate.Error{
-				Op: opSend, Subject: topic, Endpoint: c.api.Endpoint(), Code: tidegate.CodeInternalError, MaybeStored: true,
+				Op: opSend, Subject: topic, Endpoint: c.api.Endpoint(), Code: protocol.CodeInternalError, MaybeStored: true,
 				Message: "the response has a different number of results than the request has messages",
 			}
 		}

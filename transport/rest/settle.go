@@ -7,6 +7,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/httpapi"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -56,7 +57,7 @@ func (c *Client) ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 			errs[i] = &e
 		default:
 			errs[i] = &tidegate.Error{
-				Op: op, Subject: group, Endpoint: c.api.Endpoint(), Code: tidegate.CodeInternalError, MaybeStored: true,
+				Op: op, Subject: group, Endpoint: c.api.Endpoint(), Code: protocol.CodeInternalError, MaybeStored: true,
 				Message: "the response has a different number of results than the request has handles",
 			}
 		}

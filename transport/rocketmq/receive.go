@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/failure"
@@ -171,7 +172,7 @@ func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRe
 
 	failed := func(err error) *tidegate.Error {
 		e := failure.OfCall(ctx, opReceive, r.Topic, s.ep.Key, err, false, c.isClosed())
-		if e.Code == tidegate.CodePayloadTooLarge { // the response was too large, not the request
+		if e.Code == protocol.CodePayloadTooLarge { // the response was too large, not the request
 			// Not a code that ends a consumer (see Classify): the next receive may return other
 			// messages.
 			e.Code, e.Err = 0, fmt.Errorf("%w: %w", transport.ErrUnreadable, err)

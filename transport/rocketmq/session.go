@@ -7,6 +7,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/headers"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
@@ -338,7 +339,7 @@ func (s *session) heartbeats() {
 
 // resendIf sends the settings again if err means that the server has lost them.
 func (s *session) resendIf(err *tidegate.Error) {
-	if err.Code != tidegate.CodeUnrecognizedClientType {
+	if err.Code != protocol.CodeUnrecognizedClientType {
 		return
 	}
 	s.mu.Lock()

@@ -19,6 +19,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -162,7 +163,7 @@ func TestRequestForgotten(t *testing.T) {
 		time.Sleep(time.Second)
 		_, err := c.Receive(t.Context(), request1)
 		e, ok := errors.AsType[*tidegate.Error](err)
-		if !ok || e.Code != tidegate.CodeUnrecognizedClientType {
+		if !ok || e.Code != protocol.CodeUnrecognizedClientType {
 			t.Error(err)
 		}
 		time.Sleep(time.Second)
@@ -241,7 +242,7 @@ func TestSettingsRefused(t *testing.T) {
 			st.Send(&rmqpb.TelemetryCommand{Status: &rmqpb.Status{Code: rmqpb.Code_CLIENT_ID_REQUIRED}})
 			<-st.Context().Done()
 			return nil
-		}, tidegate.CodeClientIDRequired},
+		}, protocol.CodeClientIDRequired},
 		"stream": {func(rmqpb.MessagingService_TelemetryServer) error {
 			return status.Error(codes.InvalidArgument, "no")
 		}, tidegate.CodeBadRequest},

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
@@ -64,7 +65,7 @@ func (c *Client) endTransaction(ctx context.Context, tx transport.Transaction, r
 	case how == 0:
 		return fail(opEnd, tx.Topic, tidegate.CodeBadRequest, fmt.Sprintf("the resolution is %s; give Commit or Rollback", r))
 	case tx.ID == "":
-		return fail(opEnd, tx.Topic, tidegate.CodeInvalidTransactionID, "the transaction ID is empty; give Receipt.TransactionID of the half message")
+		return fail(opEnd, tx.Topic, protocol.CodeInvalidTransactionID, "the transaction ID is empty; give Receipt.TransactionID of the half message")
 	}
 	ep := c.access
 	if tx.Endpoint != "" {

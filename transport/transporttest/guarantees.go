@@ -39,7 +39,7 @@ type Guarantees struct {
 	// another handle.
 	RepeatsChanges bool
 
-	// RefusesEmptyBodies: a send without a body fails with [tidegate.CodeMessageBodyEmpty].
+	// RefusesEmptyBodies: a send without a body fails with [protocol.CodeMessageBodyEmpty].
 	// RocketMQ 5.2 stores the message, and receives from its queue fail with 50001.
 	RefusesEmptyBodies bool
 

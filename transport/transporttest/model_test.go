@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -191,13 +192,13 @@ func (m *model) bury(group string, i int, c *subCopy, reason string) {
 		letter.Properties = map[string]string{}
 	}
 	maps.Copy(letter.Properties, map[string]string{
-		tidegate.PropertyDeadLetterTopic: d.Topic, tidegate.PropertyDeadLetterMessageID: d.ID,
-		tidegate.PropertyDeadLetterQueue: "0", tidegate.PropertyDeadLetterOffset: strconv.Itoa(i),
-		tidegate.PropertyDeadLetterGroup: group, tidegate.PropertyDeadLetterAttempts: strconv.Itoa(c.attempt),
-		tidegate.PropertyDeadLetterReason: reason,
+		protocol.PropertyDeadLetterTopic: d.Topic, protocol.PropertyDeadLetterMessageID: d.ID,
+		protocol.PropertyDeadLetterQueue: "0", protocol.PropertyDeadLetterOffset: strconv.Itoa(i),
+		protocol.PropertyDeadLetterGroup: group, protocol.PropertyDeadLetterAttempts: strconv.Itoa(c.attempt),
+		protocol.PropertyDeadLetterReason: reason,
 	})
 	if m.fault == "lose the reason" {
-		delete(letter.Properties, tidegate.PropertyDeadLetterReason)
+		delete(letter.Properties, protocol.PropertyDeadLetterReason)
 	}
 	if !m.guarantees.DeadLetterOrigins {
 		letter.Properties = maps.Clone(d.Properties)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 var sendCases = []testCase{
@@ -93,13 +94,13 @@ var sendCases = []testCase{
 		}{
 			{"no such topic", func(m *tidegate.Message) { m.Topic = e.name("nowhere") }, tidegate.CodeTopicNotFound},
 			{"bad topic", func(m *tidegate.Message) { m.Topic = "a b" }, tidegate.CodeIllegalTopic},
-			{noBody, func(m *tidegate.Message) { m.Body = nil }, tidegate.CodeMessageBodyEmpty},
+			{noBody, func(m *tidegate.Message) { m.Body = nil }, protocol.CodeMessageBodyEmpty},
 			{"big body", func(m *tidegate.Message) { m.Body = make([]byte, tidegate.MaxBodySize+1) }, tidegate.CodeMessageBodyTooLarge},
-			{"bad tag", func(m *tidegate.Message) { m.Tag = "a|b" }, tidegate.CodeIllegalMessageTag},
-			{"blank key", func(m *tidegate.Message) { m.Keys = []string{" "} }, tidegate.CodeIllegalMessageKey},
-			{"long group", func(m *tidegate.Message) { m.MessageGroup = strings.Repeat("g", 64) }, tidegate.CodeIllegalMessageGroup},
+			{"bad tag", func(m *tidegate.Message) { m.Tag = "a|b" }, protocol.CodeIllegalMessageTag},
+			{"blank key", func(m *tidegate.Message) { m.Keys = []string{" "} }, protocol.CodeIllegalMessageKey},
+			{"long group", func(m *tidegate.Message) { m.MessageGroup = strings.Repeat("g", 64) }, protocol.CodeIllegalMessageGroup},
 			{"reserved property", func(m *tidegate.Message) { m.Properties = map[string]string{"UNIQ_KEY": "x"} },
-				tidegate.CodeIllegalMessagePropertyKey},
+				protocol.CodeIllegalMessagePropertyKey},
 			{"many properties", func(m *tidegate.Message) {
 				m.Properties = map[string]string{}
 				for i := range tidegate.MaxProperties + 1 {

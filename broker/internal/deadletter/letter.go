@@ -12,6 +12,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // A Letter is a dead letter in its topic.
@@ -94,20 +95,20 @@ func (l *Letter) Redriven(to string) *store.Message {
 		m.Properties = map[string]string{}
 	}
 	for _, p := range [...]string{
-		tidegate.PropertyDeadLetterTopic, tidegate.PropertyDeadLetterMessageID, tidegate.PropertyDeadLetterQueue, tidegate.PropertyDeadLetterOffset,
-		tidegate.PropertyDeadLetterGroup, tidegate.PropertyDeadLetterAttempts, tidegate.PropertyDeadLetterReason,
+		protocol.PropertyDeadLetterTopic, protocol.PropertyDeadLetterMessageID, protocol.PropertyDeadLetterQueue, protocol.PropertyDeadLetterOffset,
+		protocol.PropertyDeadLetterGroup, protocol.PropertyDeadLetterAttempts, protocol.PropertyDeadLetterReason,
 	} {
 		delete(m.Properties, p)
 	}
-	if retry, ok := m.Properties[tidegate.PropertyRetryTopic]; ok && retry != to { // otherwise it stays a message of the retry topic
+	if retry, ok := m.Properties[protocol.PropertyRetryTopic]; ok && retry != to { // otherwise it stays a message of the retry topic
 		m.ID, m.DeliverAt = cmp.Or(l.Origin.MessageID, m.ID), time.Time{}
 		for _, p := range [...]string{
-			tidegate.PropertyRealTopic, tidegate.PropertyOriginMessageID, tidegate.PropertyRetryTopic, tidegate.PropertyReconsumeTimes,
+			protocol.PropertyRealTopic, protocol.PropertyOriginMessageID, protocol.PropertyRetryTopic, protocol.PropertyReconsumeTimes,
 		} {
 			delete(m.Properties, p)
 		}
 	}
-	m.Properties[tidegate.PropertyDeadLetterRedrives] = strconv.Itoa(l.Origin.Redrives + 1)
+	m.Properties[protocol.PropertyDeadLetterRedrives] = strconv.Itoa(l.Origin.Redrives + 1)
 	return m
 }
 
@@ -133,22 +134,22 @@ func (d *Death) Properties(m *store.Message) map[string]string {
 	if p == nil {
 		p = map[string]string{}
 	}
-	if _, again := p[tidegate.PropertyDeadLetterTopic]; !again {
-		p[tidegate.PropertyDeadLetterTopic], p[tidegate.PropertyDeadLetterMessageID] = d.SentTo, d.SentID
-		p[tidegate.PropertyDeadLetterQueue] = strconv.Itoa(d.Queue)
-		p[tidegate.PropertyDeadLetterOffset] = strconv.FormatInt(d.Offset, 10)
+	if _, again := p[protocol.PropertyDeadLetterTopic]; !again {
+		p[protocol.PropertyDeadLetterTopic], p[protocol.PropertyDeadLetterMessageID] = d.SentTo, d.SentID
+		p[protocol.PropertyDeadLetterQueue] = strconv.Itoa(d.Queue)
+		p[protocol.PropertyDeadLetterOffset] = strconv.FormatInt(d.Offset, 10)
 	}
 	if d.Artemis || !d.Expired.IsZero() {
-		p[tidegate.PropertyOriginalAddress] = d.Topic
-		p[tidegate.PropertyOriginalQueue] = d.Group
-		p[tidegate.PropertyOriginalMessageID] = m.ID
+		p[protocol.PropertyOriginalAddress] = d.Topic
+		p[protocol.PropertyOriginalQueue] = d.Group
+		p[protocol.PropertyOriginalMessageID] = m.ID
 	}
 	if !d.Expired.IsZero() {
-		p[tidegate.PropertyExpired] = strconv.FormatInt(d.Expired.UnixMilli(), 10)
+		p[protocol.PropertyExpired] = strconv.FormatInt(d.Expired.UnixMilli(), 10)
 		return p
 	}
-	p[tidegate.PropertyDeadLetterGroup] = d.Group
-	p[tidegate.PropertyDeadLetterAttempts] = strconv.Itoa(d.Attempts)
-	p[tidegate.PropertyDeadLetterReason] = d.Reason
+	p[protocol.PropertyDeadLetterGroup] = d.Group
+	p[protocol.PropertyDeadLetterAttempts] = strconv.Itoa(d.Attempts)
+	p[protocol.PropertyDeadLetterReason] = d.Reason
 	return p
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 func TestPositions(t *testing.T) {
@@ -75,12 +76,12 @@ func TestRedrivenIsWhatWasSent(t *testing.T) {
 	l := Letter{Message: dead.Message, Origin: origin}
 	l.Origin.Redrives = 2
 	m := l.Redriven("t")
-	if want := map[string]string{"k": "v", tidegate.PropertyDeadLetterRedrives: "3"}; m.ID != "a" || !maps.Equal(m.Properties, want) {
+	if want := map[string]string{"k": "v", protocol.PropertyDeadLetterRedrives: "3"}; m.ID != "a" || !maps.Equal(m.Properties, want) {
 		t.Errorf("redriven: %s with %v, want %v", m.ID, m.Properties, want)
 	}
 	again := *death
 	again.SentTo, again.Group, again.Offset = "other", "h", 99
-	if p := again.Properties(&dead); p[tidegate.PropertyDeadLetterTopic] != "t" || p[tidegate.PropertyDeadLetterOffset] != "17" || p[tidegate.PropertyDeadLetterGroup] != "h" {
+	if p := again.Properties(&dead); p[protocol.PropertyDeadLetterTopic] != "t" || p[protocol.PropertyDeadLetterOffset] != "17" || p[protocol.PropertyDeadLetterGroup] != "h" {
 		t.Errorf("a second death: %v", p)
 	}
 }
@@ -91,7 +92,7 @@ func TestRedrivenOfARetry(t *testing.T) {
 	t.Parallel()
 	l := Letter{
 		Message: tidegate.Message{ID: "retry", DeliverAt: time.Unix(1, 0), Properties: map[string]string{
-			tidegate.PropertyRetryTopic: "t-g-RETRY", tidegate.PropertyReconsumeTimes: "16", tidegate.PropertyOriginMessageID: "a", tidegate.PropertyRealTopic: "t",
+			protocol.PropertyRetryTopic: "t-g-RETRY", protocol.PropertyReconsumeTimes: "16", protocol.PropertyOriginMessageID: "a", protocol.PropertyRealTopic: "t",
 		}},
 		Origin: tidegate.DeadLetter{MessageID: "a"},
 	}
@@ -109,12 +110,12 @@ func TestPropertiesOfAddresses(t *testing.T) {
 	m := &store.Message{Message: tidegate.Message{ID: "a"}}
 	d := &Death{Group: "g", Topic: "t", SentTo: "t", SentID: "a", Attempts: 3, Artemis: true}
 	p := d.Properties(m)
-	if p[tidegate.PropertyOriginalAddress] != "t" || p[tidegate.PropertyOriginalQueue] != "g" || p[tidegate.PropertyOriginalMessageID] != "a" || p[tidegate.PropertyDeadLetterAttempts] != "3" {
+	if p[protocol.PropertyOriginalAddress] != "t" || p[protocol.PropertyOriginalQueue] != "g" || p[protocol.PropertyOriginalMessageID] != "a" || p[protocol.PropertyDeadLetterAttempts] != "3" {
 		t.Errorf("a dead letter has %v", p)
 	}
 	d.Expired = time.UnixMilli(1234)
 	p = d.Properties(m)
-	if _, dead := p[tidegate.PropertyDeadLetterGroup]; dead || p[tidegate.PropertyExpired] != "1234" {
+	if _, dead := p[protocol.PropertyDeadLetterGroup]; dead || p[protocol.PropertyExpired] != "1234" {
 		t.Errorf("an expired message has %v", p)
 	}
 }
@@ -147,7 +148,7 @@ func (q *queues) Read(queue int, from, to int64, limit int, _ int64) (ms []store
 		m := store.Message{Message: tidegate.Message{ID: id, Body: make([]byte, 10)}}
 		m.Properties = (&Death{Group: "g", SentTo: "t", SentID: id}).Properties(&m)
 		if id == "other" {
-			m.Properties[tidegate.PropertyDeadLetterGroup] = "h"
+			m.Properties[protocol.PropertyDeadLetterGroup] = "h"
 		}
 		ms, offsets = append(ms, m), append(offsets, o)
 	}

@@ -6,9 +6,9 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // A Retry is a message for a retry topic, or a retried message for the dead letter topic. It is
@@ -28,19 +28,19 @@ func (r *Retry) Apply(m *store.Message, to string) {
 		p = map[string]string{}
 	}
 	if r.From != "" {
-		p[tidegate.PropertyRealTopic], p[tidegate.PropertyOriginMessageID] = r.From, m.ID
+		p[protocol.PropertyRealTopic], p[protocol.PropertyOriginMessageID] = r.From, m.ID
 	}
 	if !r.Dead {
-		p[tidegate.PropertyRetryTopic] = to
+		p[protocol.PropertyRetryTopic] = to
 	}
-	p[tidegate.PropertyReconsumeTimes] = strconv.Itoa(r.Times)
+	p[protocol.PropertyReconsumeTimes] = strconv.Itoa(r.Times)
 	m.ID, m.DeliverAt, m.Properties = r.ID, r.Due, p
 }
 
 // RealTopic returns the topic of the original send of a message. For messages that are not from a
 // retry topic, this is topic.
 func RealTopic(m *store.Message, topic string) string {
-	return cmp.Or(m.Properties[tidegate.PropertyRealTopic], topic)
+	return cmp.Or(m.Properties[protocol.PropertyRealTopic], topic)
 }
 
 // Origin returns the topic of the original send of a message in topic, and how often the group has
@@ -54,7 +54,7 @@ func Origin(c *settings.RetryTopic, m *store.Message, topic, group string) (from
 	if from == "" { // one retry topic for all topics of the group
 		from = RealTopic(m, topic)
 	}
-	times, _ = strconv.Atoi(m.Properties[tidegate.PropertyReconsumeTimes]) // only the broker writes it
+	times, _ = strconv.Atoi(m.Properties[protocol.PropertyReconsumeTimes]) // only the broker writes it
 	return from, max(times, 0)
 }
 
@@ -64,5 +64,5 @@ func Sent(c *settings.RetryTopic, m *store.Message, topic, group string) (to, id
 	if _, retry := c.Original(topic, group); !retry {
 		return topic, m.ID
 	}
-	return RealTopic(m, topic), cmp.Or(m.Properties[tidegate.PropertyOriginMessageID], m.ID)
+	return RealTopic(m, topic), cmp.Or(m.Properties[protocol.PropertyOriginMessageID], m.ID)
 }

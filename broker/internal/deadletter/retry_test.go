@@ -8,6 +8,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 func message(id string, properties ...string) *store.Message {
@@ -24,7 +25,7 @@ func message(id string, properties ...string) *store.Message {
 // The properties of a retry count only in the retry topic of the group itself.
 func TestOriginOfARetry(t *testing.T) {
 	t.Parallel()
-	retried := []string{tidegate.PropertyRealTopic, "orders", tidegate.PropertyOriginMessageID, "first", tidegate.PropertyReconsumeTimes, "3"}
+	retried := []string{protocol.PropertyRealTopic, "orders", protocol.PropertyOriginMessageID, "first", protocol.PropertyReconsumeTimes, "3"}
 	for _, c := range []struct {
 		naming     settings.RetryNaming
 		topic      string // of the message
@@ -40,7 +41,7 @@ func TestOriginOfARetry(t *testing.T) {
 		{settings.RetryNaming292, "orders-g-RETRY", nil, "orders", 0, "orders-g-RETRY", "m"}, // sent there by a client
 		{settings.RetryNaming272, "g-RETRY", retried, "orders", 3, "orders", "first"},
 		{settings.RetryNaming272, "g-RETRY", nil, "g-RETRY", 0, "g-RETRY", "m"},
-		{settings.RetryNaming272, "g-RETRY", []string{tidegate.PropertyReconsumeTimes, "-1"}, "g-RETRY", 0, "g-RETRY", "m"},
+		{settings.RetryNaming272, "g-RETRY", []string{protocol.PropertyReconsumeTimes, "-1"}, "g-RETRY", 0, "g-RETRY", "m"},
 	} {
 		config := &settings.RetryTopic{Enabled: true, Naming: c.naming}
 		m := message("m", c.properties...)
@@ -61,11 +62,11 @@ func TestApplyRetry(t *testing.T) {
 		want  []string
 	}{
 		"first": {Retry{ID: "new", Times: 1, From: "orders", Due: due},
-			[]string{"k", "v", tidegate.PropertyRealTopic, "orders", tidegate.PropertyOriginMessageID, "m", tidegate.PropertyRetryTopic, "to", tidegate.PropertyReconsumeTimes, "1"}},
+			[]string{"k", "v", protocol.PropertyRealTopic, "orders", protocol.PropertyOriginMessageID, "m", protocol.PropertyRetryTopic, "to", protocol.PropertyReconsumeTimes, "1"}},
 		"second": {Retry{ID: "new", Times: 2, Due: due},
-			[]string{"k", "v", tidegate.PropertyRetryTopic, "to", tidegate.PropertyReconsumeTimes, "2"}},
+			[]string{"k", "v", protocol.PropertyRetryTopic, "to", protocol.PropertyReconsumeTimes, "2"}},
 		"dead letter": {Retry{ID: "new", Times: 16, Dead: true},
-			[]string{"k", "v", tidegate.PropertyReconsumeTimes, "16"}},
+			[]string{"k", "v", protocol.PropertyReconsumeTimes, "16"}},
 	} {
 		m := message("m", "k", "v")
 		before := m.Properties

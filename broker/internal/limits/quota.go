@@ -9,6 +9,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/throttle"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/ratelimit"
 )
 
@@ -46,6 +47,6 @@ func (l *Limits) WithinQuota(client string) error {
 	return &tidegate.Error{
 		Code: tidegate.CodeTooManyRequests, RetryAfter: wait,
 		Message: fmt.Sprintf("%d TOO_MANY_REQUESTS: client %q sends more than its quota of %g messages a second (burst %d); retry in %v",
-			tidegate.ReplyTooManyRequests, client, q.MessagesPerSecond, burst(q.Quota), wait),
+			protocol.ReplyTooManyRequests, client, q.MessagesPerSecond, burst(q.Quota), wait),
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/throttle"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // A Throttle is a limit at which the broker rejects sends, with its current value.
@@ -108,7 +109,7 @@ func Rejected(t Throttle) error {
 	return &tidegate.Error{
 		Code:       tidegate.CodeTooManyRequests,
 		RetryAfter: time.Duration(t.RetryAfter),
-		Message:    strconv.Itoa(tidegate.ReplyTooManyRequests) + " TOO_MANY_REQUESTS: " + t.String(),
+		Message:    strconv.Itoa(protocol.ReplyTooManyRequests) + " TOO_MANY_REQUESTS: " + t.String(),
 	}
 }
 

@@ -8,9 +8,9 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // PropertyCheckTimes is RocketMQ's name of the property with the number of checks of a transaction.
@@ -238,10 +238,10 @@ func (c *check) properties() map[string]string {
 	}
 	n := strconv.Itoa(c.state.Checks)
 	p[PropertyCheckTimes] = n
-	p[tidegate.PropertyDeadLetterTopic] = c.topic.Name()
-	p[tidegate.PropertyDeadLetterMessageID] = c.message.ID
-	p[tidegate.PropertyDeadLetterAttempts] = n
-	p[tidegate.PropertyDeadLetterReason] = "the transaction was neither committed nor rolled back after " + n + " checks"
+	p[protocol.PropertyDeadLetterTopic] = c.topic.Name()
+	p[protocol.PropertyDeadLetterMessageID] = c.message.ID
+	p[protocol.PropertyDeadLetterAttempts] = n
+	p[protocol.PropertyDeadLetterReason] = "the transaction was neither committed nor rolled back after " + n + " checks"
 	return p
 }
 

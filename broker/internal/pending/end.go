@@ -9,6 +9,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // Errors of End.
@@ -110,7 +111,7 @@ func (x *Transactions) writeEnd(ctx context.Context, e End) (write *store.Pendin
 		if m.Properties == nil {
 			m.Properties = map[string]string{}
 		}
-		m.Properties[tidegate.PropertyTransactionID] = handle.Transaction(e.ID)
+		m.Properties[protocol.PropertyTransactionID] = handle.Transaction(e.ID)
 	}
 	deleted = new(bool)
 	var publish func(error)
@@ -140,7 +141,7 @@ func (x *Transactions) roomToCommit(ctx context.Context, id store.HalfID) (bytes
 	if !ok {
 		return 0, ErrNoTransaction
 	}
-	size := state.Size + int64(len(tidegate.PropertyTransactionID)+len(handle.Transaction(id))+2) // with the property that the commit adds
+	size := state.Size + int64(len(protocol.PropertyTransactionID)+len(handle.Transaction(id))+2) // with the property that the commit adds
 	return size, x.Room(ctx, size)
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/maintain"
 	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 var seed = maphash.MakeSeed()
@@ -321,7 +322,7 @@ func TestChecks(t *testing.T) {
 		}
 		elapse(time.Minute)
 		f.givenUp.Load().want(t, "1")
-		if p := f.givenUp.Load().last.Properties; p[PropertyCheckTimes] != "2" || p[tidegate.PropertyDeadLetterTopic] != "a" || p[tidegate.PropertyDeadLetterMessageID] != "1" {
+		if p := f.givenUp.Load().last.Properties; p[PropertyCheckTimes] != "2" || p[protocol.PropertyDeadLetterTopic] != "a" || p[protocol.PropertyDeadLetterMessageID] != "1" {
 			t.Errorf("properties %v", p)
 		}
 		if log := f.log.String(); !strings.Contains(log, "no luck") || !strings.Contains(log, "transaction abandoned") {
@@ -401,7 +402,7 @@ func TestEnd(t *testing.T) {
 			}
 		}
 		a.want(t, "1")
-		if a.last.Properties[tidegate.PropertyTransactionID] == "" {
+		if a.last.Properties[protocol.PropertyTransactionID] == "" {
 			t.Errorf("properties %v", a.last.Properties)
 		}
 		a.deleted.Store(true)

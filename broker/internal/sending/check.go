@@ -8,6 +8,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 const (
@@ -21,7 +22,7 @@ func (s *Sender) check(m Message) (*topic.Topic, error) {
 		return nil, err
 	}
 	if m.ID == "" {
-		return nil, fail.New(tidegate.CodeIllegalMessageID, "message ID", "the ID is empty; give each message its own")
+		return nil, fail.New(protocol.CodeIllegalMessageID, "message ID", "the ID is empty; give each message its own")
 	}
 	t, err := s.Topic(m.Topic)
 	if err != nil {

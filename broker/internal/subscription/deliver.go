@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // deliver returns the deliveries of a receive unless ctx has ended. A first delivery does not wait
@@ -145,10 +146,10 @@ func (s *Subscription) fill(d *tidegate.Delivery, g *consume.Grant) {
 		InvisibleUntil: g.Due,
 	}
 	d.Topic = s.Topic().Name()
-	if id := d.Properties[tidegate.PropertyTransactionID]; id != "" {
+	if id := d.Properties[protocol.PropertyTransactionID]; id != "" {
 		d.TransactionID = id
 		d.Properties = maps.Clone(d.Properties) // because the message of the store keeps the property
-		delete(d.Properties, tidegate.PropertyTransactionID)
+		delete(d.Properties, protocol.PropertyTransactionID)
 	}
 }
 

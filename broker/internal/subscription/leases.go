@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // leaseBytes is about the memory of one lease, with its places in maps and heaps.
@@ -34,7 +35,7 @@ func (l *Leases) rejected() error {
 	return &tidegate.Error{
 		Code: tidegate.CodeTooManyRequests, Subject: "deliveries in flight", RetryAfter: time.Second,
 		Message: fmt.Sprintf("%d TOO_MANY_REQUESTS: the broker has %d messages in flight or waiting for a retry, and its memory suffices for %d; "+
-			"acknowledge messages, or give the broker more memory", tidegate.ReplyTooManyRequests, n, l.max),
+			"acknowledge messages, or give the broker more memory", protocol.ReplyTooManyRequests, n, l.max),
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -86,9 +87,9 @@ func CanRepeat(err error, harmless bool) bool {
 	switch Code(err) {
 	case tidegate.CodeIllegalAccessPoint: // never sent, for example while the server's certificate is renewed
 		return true
-	case tidegate.CodeUnrecognizedClientType: // a server that lost the client's settings gets them with the next heartbeat
+	case protocol.CodeUnrecognizedClientType: // a server that lost the client's settings gets them with the next heartbeat
 		return true
-	case tidegate.CodeIllegalPollingTime: // of a RocketMQ proxy that was paused
+	case protocol.CodeIllegalPollingTime: // of a RocketMQ proxy that was paused
 		return harmless
 	}
 	return false

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 func TestEndingAndRepeat(t *testing.T) {
@@ -21,10 +22,10 @@ func TestEndingAndRepeat(t *testing.T) {
 		{code(tidegate.CodeTopicNotFound), Never, false, false},
 		{code(tidegate.CodeConsumerGroupNotFound), Never, false, false},
 		{code(tidegate.CodeInvalidReceiptHandle), Never, false, false},
-		{code(tidegate.CodeIllegalPollingTime), Never, true, false},    // of a proxy that was paused
-		{code(tidegate.CodeUnrecognizedClientType), Never, true, true}, // of a server that forgot the client
+		{code(protocol.CodeIllegalPollingTime), Never, true, false},    // of a proxy that was paused
+		{code(protocol.CodeUnrecognizedClientType), Never, true, true}, // of a server that forgot the client
 		{code(tidegate.CodeNotImplemented), Never, false, false},       // of an ingress without a backend
-		{code(tidegate.CodeUnsupported), Never, false, false},
+		{code(protocol.CodeUnsupported), Never, false, false},
 		{code(49999), Never, false, false},
 		{code(tidegate.CodeBadRequest), Never, false, false},
 		{code(tidegate.CodeIllegalConsumerGroup), AtOnce, false, false},

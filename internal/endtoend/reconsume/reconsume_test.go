@@ -16,6 +16,7 @@ import (
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
@@ -125,7 +126,7 @@ func TestReconsumeModesThroughTheSDK(t *testing.T) {
 					lasts += d
 				}
 				list := story(t, b, b.Client(), lasts, func(_ context.Context, d *tidegate.Delivery) error {
-					times, _ := strconv.Atoi(d.Properties[tidegate.PropertyReconsumeTimes])
+					times, _ := strconv.Atoi(d.Properties[protocol.PropertyReconsumeTimes])
 					return tt.fail(times)
 				})
 				if got := waits(list); !slices.Equal(got, tt.want) {

@@ -18,13 +18,14 @@ import (
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/consumer/deadletter"
 	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/producer"
 )
 
 // added are the properties that retries through a retry topic and dead letters add. Further ones of
 // dead letters begin with DLQ_.
 var added = []string{
-	tidegate.PropertyRealTopic, tidegate.PropertyOriginMessageID, tidegate.PropertyRetryTopic, tidegate.PropertyReconsumeTimes,
+	protocol.PropertyRealTopic, protocol.PropertyOriginMessageID, protocol.PropertyRetryTopic, protocol.PropertyReconsumeTimes,
 }
 
 // whole checks that a delivery is of the message that was sent: with all of its parts, and with no
@@ -37,7 +38,7 @@ func whole(t *testing.T, way string, sent *tidegate.Message, d *tidegate.Deliver
 		got.MessageGroup != sent.MessageGroup || got.TraceContext != sent.TraceContext {
 		t.Errorf("%s: delivered %+v, want %+v", way, got, *sent)
 	}
-	id := cmp.Or(got.Properties[tidegate.PropertyOriginMessageID], got.ID) // a retry topic has new messages
+	id := cmp.Or(got.Properties[protocol.PropertyOriginMessageID], got.ID) // a retry topic has new messages
 	if !born.IsZero() && (id != sent.ID || !d.BornAt.Equal(born)) {
 		t.Errorf("%s: delivered message %s of %v, want %s of %v", way, id, d.BornAt, sent.ID, born)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/transporttest"
@@ -78,9 +79,9 @@ func TestSendRefused(t *testing.T) {
 			code   tidegate.Code
 			reason producer.StopReason
 		}{
-			"no body":        {tidegate.Message{Topic: normal}, tidegate.CodeMessageBodyEmpty, producer.StopInvalid},
+			"no body":        {tidegate.Message{Topic: normal}, protocol.CodeMessageBodyEmpty, producer.StopInvalid},
 			"late delivery":  {tidegate.Message{Topic: normal, DeliverAt: time.Now().Add(25 * time.Hour)}, tidegate.CodeIllegalDeliveryTime, producer.StopInvalid},
-			"empty property": {tidegate.Message{Topic: normal, Properties: map[string]string{"k": ""}}, tidegate.CodeIllegalMessagePropertyKey, producer.StopInvalid},
+			"empty property": {tidegate.Message{Topic: normal, Properties: map[string]string{"k": ""}}, protocol.CodeIllegalMessagePropertyKey, producer.StopInvalid},
 			"a group":        {tidegate.Message{Topic: normal, MessageGroup: "g"}, tidegate.CodeMessagePropertyConflict, producer.StopPermanent},
 			"no group":       {tidegate.Message{Topic: fifo}, tidegate.CodeMessagePropertyConflict, producer.StopPermanent},
 			"no topic":       {tidegate.Message{Topic: x.name("nowhere")}, tidegate.CodeTopicNotFound, producer.StopPermanent},

@@ -12,11 +12,11 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
-	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/sniff"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/internal/access"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // A Caller is the principal of a gRPC request.
@@ -153,9 +153,9 @@ func clientID(ctx context.Context, who *access.Identity) (string, error) {
 	id := wire.Header(ctx, wire.HeaderClientID)
 	switch {
 	case strings.TrimSpace(id) == "":
-		return "", refusal.New(tidegate.CodeClientIDRequired, wire.HeaderClientID, "the header "+wire.HeaderClientID+" is missing or blank")
+		return "", refusal.New(protocol.CodeClientIDRequired, wire.HeaderClientID, "the header "+wire.HeaderClientID+" is missing or blank")
 	case len(id) > MaxClientID:
-		return "", refusal.New(tidegate.CodeClientIDRequired, wire.HeaderClientID,
+		return "", refusal.New(protocol.CodeClientIDRequired, wire.HeaderClientID,
 			fmt.Sprintf("the header %s has %d bytes; the limit is %d", wire.HeaderClientID, len(id), MaxClientID))
 	}
 	return scoped(who, id), nil

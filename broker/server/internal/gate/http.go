@@ -11,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/internal/access"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // Enter returns an admitted HTTP request with its principal. pattern is the route, and needs are
@@ -108,7 +109,7 @@ func ClientOf(r *http.Request, otherwise string) (string, error) {
 		id = otherwise
 	}
 	if len(id) > MaxClientID {
-		return "", refusal.TooLong(tidegate.CodeClientIDRequired, "header "+wire.HeaderClientID, len(id), MaxClientID)
+		return "", refusal.TooLong(protocol.CodeClientIDRequired, "header "+wire.HeaderClientID, len(id), MaxClientID)
 	}
 	return scoped(identityOf(r), id), nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -64,7 +65,7 @@ func (q *ReceiveRequest) poll(group, topic string, least, most time.Duration) (b
 		return p, refusal.New(tidegate.CodeBadRequest, "max_bytes", fmt.Sprintf("max_bytes is %d; give 1 or more, or leave it out for no limit", q.MaxBytes))
 	}
 	if q.Wait != nil && *q.Wait < 0 {
-		return p, refusal.New(tidegate.CodeIllegalPollingTime, "wait", fmt.Sprintf("wait is %v; it must not be negative", time.Duration(*q.Wait)))
+		return p, refusal.New(protocol.CodeIllegalPollingTime, "wait", fmt.Sprintf("wait is %v; it must not be negative", time.Duration(*q.Wait)))
 	}
 	return p, nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 const (
@@ -122,7 +123,7 @@ func (to *sending) gather(lines *web.LineReader) (b streamBatch, _ error) {
 		var m web.Message
 		switch {
 		case errors.Is(err, web.ErrLineTooLong):
-			err = refusal.New(tidegate.CodePayloadTooLarge, "line", fmt.Sprintf("the line exceeds the limit of %d bytes", lines.Max))
+			err = refusal.New(protocol.CodePayloadTooLarge, "line", fmt.Sprintf("the line exceeds the limit of %d bytes", lines.Max))
 		case err != nil:
 			return b, err
 		case len(line) == 0:

@@ -17,6 +17,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 const (
@@ -53,7 +54,7 @@ func ReadBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	case err == nil:
 		return raw, nil
 	case isTooLarge:
-		return nil, refusal.New(tidegate.CodePayloadTooLarge, "body", fmt.Sprintf("the body exceeds the limit of %d bytes", tooLarge.Limit))
+		return nil, refusal.New(protocol.CodePayloadTooLarge, "body", fmt.Sprintf("the body exceeds the limit of %d bytes", tooLarge.Limit))
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return nil, refusal.New(tidegate.CodeRequestTimeout, "body", "the body did not arrive"+readTime(r))
 	case isOnNetwork:
@@ -116,7 +117,7 @@ func ReadNothing(w http.ResponseWriter, r *http.Request) error {
 		return nil
 	}
 	switch _, err := ReadBody(w, r, 0); refusal.CodeOf(err) {
-	case tidegate.CodePayloadTooLarge:
+	case protocol.CodePayloadTooLarge:
 		return refusal.New(tidegate.CodeBadRequest, "body", "the request has a body, but this operation accepts none; leave it out")
 	default:
 		return err

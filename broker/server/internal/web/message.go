@@ -9,6 +9,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // A Message is a message in a request over HTTP. A key that is missing or null has its zero value.
@@ -41,7 +42,7 @@ func (m *Message) Message(topic string, now time.Time) (*tidegate.Message, error
 	case m.Body != nil && m.BodyText != nil:
 		return out, refusal.New(tidegate.CodeBadRequest, "body", "body and body_text exclude each other; give base64 in body, or text in body_text")
 	case len(m.ID) > refusal.MaxMessageID:
-		return out, refusal.TooLong(tidegate.CodeIllegalMessageID, "id", len(m.ID), refusal.MaxMessageID)
+		return out, refusal.TooLong(protocol.CodeIllegalMessageID, "id", len(m.ID), refusal.MaxMessageID)
 	case len(m.TraceContext) > refusal.MaxTraceContext:
 		return out, refusal.TooLong(tidegate.CodeMessagePropertiesTooLarge, "trace_context", len(m.TraceContext), refusal.MaxTraceContext)
 	case len(m.BornHost) > refusal.MaxBornHost:

@@ -8,8 +8,8 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -22,7 +22,7 @@ func RecoverCommand(c broker.TransactionCheck, topic *rmqpb.Resource) *rmqpb.Rec
 		user = map[string]string{}
 	}
 	user[broker.PropertyCheckTimes] = strconv.Itoa(c.Number)
-	user[tidegate.PropertyTransactionID] = c.TransactionID
+	user[protocol.PropertyTransactionID] = c.TransactionID
 	p := &rmqpb.SystemProperties{
 		Keys: m.Keys, MessageId: m.ID, MessageType: rmqpb.MessageType_TRANSACTION, BodyEncoding: rmqpb.Encoding_IDENTITY,
 		BodyDigest:     &rmqpb.Digest{Type: rmqpb.DigestType_MD5, Checksum: string(appendMD5(make([]byte, 0, 2*md5.Size), m.Body))},

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/protomem"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
@@ -217,10 +218,10 @@ func (f *Deliveries) add(d *tidegate.Delivery) error {
 	}
 	// RocketMQ's consumers find these among the properties.
 	if d.MessageGroup != "" {
-		f.user = appendPair(f.user, messageProperties, tidegate.PropertyMessageGroup, d.MessageGroup)
+		f.user = appendPair(f.user, messageProperties, protocol.PropertyMessageGroup, d.MessageGroup)
 	}
 	if d.TransactionID != "" {
-		f.user = appendPair(f.user, messageProperties, tidegate.PropertyTransactionID, d.TransactionID)
+		f.user = appendPair(f.user, messageProperties, protocol.PropertyTransactionID, d.TransactionID)
 	}
 	// The topic comes first, the body last. The fields between have been encoded.
 	size := pairSize(messageTopic, f.Namespace, d.Topic) + len(f.user) + bytesSize(messageSystem, len(f.sys))
@@ -324,14 +325,14 @@ var errNotUTF8 = errors.New("a name, key or property is not UTF-8, so the messag
 // from. RocketMQ has a field for topic and ID of the origin, so these two
 // leave the properties; clients of tidegate put them back.
 func deadLetterQueue(all map[string]string) (map[string]string, *rmqpb.DeadLetterQueue) {
-	topic, ok := all[tidegate.PropertyDeadLetterTopic]
-	id, okID := all[tidegate.PropertyDeadLetterMessageID]
+	topic, ok := all[protocol.PropertyDeadLetterTopic]
+	id, okID := all[protocol.PropertyDeadLetterMessageID]
 	if !ok && !okID {
 		return all, nil
 	}
 	user := make(map[string]string, len(all))
 	for k, v := range all {
-		if k != tidegate.PropertyDeadLetterTopic && k != tidegate.PropertyDeadLetterMessageID {
+		if k != protocol.PropertyDeadLetterTopic && k != protocol.PropertyDeadLetterMessageID {
 			user[k] = v
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -180,7 +181,7 @@ func TestOutgoing(t *testing.T) {
 	delayed := *full
 	delayed.MessageGroup, delayed.DeliverAt, delayed.BornAt = "", time.Unix(-5, 3), time.Time{}
 	dead := *full
-	dead.Properties = map[string]string{tidegate.PropertyDeadLetterTopic: "from", tidegate.PropertyDeadLetterMessageID: "old", "z": "1"}
+	dead.Properties = map[string]string{protocol.PropertyDeadLetterTopic: "from", protocol.PropertyDeadLetterMessageID: "old", "z": "1"}
 	dead.InvisibleUntil = now.Add(-time.Hour)
 	empty := &tidegate.Delivery{}                                                    // its CRC32 is 0
 	zeros := &tidegate.Delivery{Message: tidegate.Message{Body: []byte("tide 302")}} // its CRC32 begins with zeros

@@ -14,9 +14,9 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -147,7 +147,7 @@ func (in *Intake) checkLength(request proto.Message, n int64) (refused, err erro
 
 func smaller(n, limit int64) error {
 	if n > limit {
-		return refusal.New(tidegate.CodePayloadTooLarge, "request", fmt.Sprintf("the request has %d bytes; the limit is %d", n, limit))
+		return refusal.New(protocol.CodePayloadTooLarge, "request", fmt.Sprintf("the request has %d bytes; the limit is %d", n, limit))
 	}
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -50,9 +51,9 @@ func Message(m *rmqpb.Message, maxBody int, now time.Time) (out tidegate.Message
 	maps.DeleteFunc(out.Properties, func(_, value string) bool { return value == "" }) // as RocketMQ does
 	switch {
 	case strings.TrimSpace(out.ID) == "":
-		return out, born, refusal.New(tidegate.CodeIllegalMessageID, "message_id", "the message_id is empty or blank; give each message its own")
+		return out, born, refusal.New(protocol.CodeIllegalMessageID, "message_id", "the message_id is empty or blank; give each message its own")
 	case len(out.ID) > refusal.MaxMessageID:
-		return out, born, refusal.TooLong(tidegate.CodeIllegalMessageID, "message_id", len(out.ID), refusal.MaxMessageID)
+		return out, born, refusal.TooLong(protocol.CodeIllegalMessageID, "message_id", len(out.ID), refusal.MaxMessageID)
 	case len(out.TraceContext) > refusal.MaxTraceContext:
 		return out, born, refusal.TooLong(tidegate.CodeMessagePropertiesTooLarge, "trace_context", len(out.TraceContext), refusal.MaxTraceContext)
 	case len(p.GetBornHost()) > refusal.MaxBornHost:
@@ -92,7 +93,7 @@ func Message(m *rmqpb.Message, maxBody int, now time.Time) (out tidegate.Message
 		}
 		out.Body = body
 	default:
-		return out, born, refusal.New(tidegate.CodeMessageCorrupted, "body_encoding",
+		return out, born, refusal.New(protocol.CodeMessageCorrupted, "body_encoding",
 			fmt.Sprintf("the body_encoding is %d; give IDENTITY (1) or GZIP (2)", e))
 	}
 	return out, born, nil
@@ -101,7 +102,7 @@ func Message(m *rmqpb.Message, maxBody int, now time.Time) (out tidegate.Message
 // userProperties returns the properties that the user set: a program of RocketMQ's clients
 // that sends a delivered message on may send the server's with them.
 func userProperties(all map[string]string) map[string]string {
-	for _, name := range [...]string{tidegate.PropertyMessageGroup, tidegate.PropertyTransactionID} {
+	for _, name := range [...]string{protocol.PropertyMessageGroup, protocol.PropertyTransactionID} {
 		delete(all, name)
 	}
 	return all
@@ -158,13 +159,13 @@ func checkDigest(d *rmqpb.Digest, body []byte) error {
 		sum := sha1.Sum(body)
 		have = strings.ToUpper(hex.EncodeToString(sum[:]))
 	default:
-		return refusal.New(tidegate.CodeMessageCorrupted, "body_digest",
+		return refusal.New(protocol.CodeMessageCorrupted, "body_digest",
 			fmt.Sprintf("the body_digest has the type %d; give CRC32 (1), MD5 (2) or SHA1 (3)", d.GetType()))
 	}
 	if strings.EqualFold(have, d.GetChecksum()) {
 		return nil
 	}
-	return refusal.New(tidegate.CodeMessageCorrupted, "body_digest",
+	return refusal.New(protocol.CodeMessageCorrupted, "body_digest",
 		fmt.Sprintf("the body_digest is %v %.64q, but that of the %d bytes received is %s", d.GetType(), d.GetChecksum(), len(body), have))
 }
 
@@ -174,7 +175,7 @@ func gunzip(packed []byte, limit int) ([]byte, error) {
 		return nil, nil // an empty body, which the engine refuses as such
 	}
 	corrupted := func(err error) error {
-		return refusal.New(tidegate.CodeMessageCorrupted, "body", fmt.Sprintf("the body_encoding is GZIP, but the body of %d bytes is not valid GZIP: %v", len(packed), err))
+		return refusal.New(protocol.CodeMessageCorrupted, "body", fmt.Sprintf("the body_encoding is GZIP, but the body of %d bytes is not valid GZIP: %v", len(packed), err))
 	}
 	r, err := gzip.NewReader(bytes.NewReader(packed))
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -49,7 +50,7 @@ func OfStatus(op, subject, endpoint string, st *rmqpb.Status, trailer metadata.M
 		e.Message = "the response has no status code" + prefixed(": ", e.Message)
 	case tidegate.CodeTooManyRequests:
 		e.RetryAfter = parsePushback(trailer.Get(PushBackKey))
-	case tidegate.CodeIllegalPollingTime:
+	case protocol.CodeIllegalPollingTime:
 		if strings.Contains(e.Message, "deadline") {
 			e.Code, e.Message = tidegate.CodeRequestTimeout, "40018 ILLEGAL_POLLING_TIME: "+e.Message
 		}
@@ -89,10 +90,10 @@ func prefixed(prefix, s string) string {
 // 50400 and 50001 may be; a tidegate broker: 50001 if the state of its disk is unknown).
 func MaybeStored(c tidegate.Code) bool {
 	switch c {
-	case tidegate.CodeNotImplemented, tidegate.CodeUnsupported, tidegate.CodeVersionUnsupported, tidegate.CodeVerifyFIFOMessageUnsupported:
+	case tidegate.CodeNotImplemented, protocol.CodeUnsupported, protocol.CodeVersionUnsupported, protocol.CodeVerifyFIFOMessageUnsupported:
 		return false
 	}
-	return c >= tidegate.CodeInternalError && c < tidegate.CodeFailedToConsumeMessage
+	return c >= protocol.CodeInternalError && c < protocol.CodeFailedToConsumeMessage
 }
 
 // OfCall returns the error of a failed gRPC call. sent means that the request changes something and
@@ -155,7 +156,7 @@ func codeOf(op string, st *status.Status) tidegate.Code {
 		return tidegate.CodeForbidden
 	case codes.ResourceExhausted:
 		if tooLarge(st.Message()) {
-			return tidegate.CodePayloadTooLarge
+			return protocol.CodePayloadTooLarge
 		}
 	case codes.InvalidArgument, codes.OutOfRange:
 		return tidegate.CodeBadRequest

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -134,7 +135,7 @@ func TestFirstLine(t *testing.T) {
 func TestDeadlineOfAPausedProxy(t *testing.T) {
 	for text, want := range map[string]tidegate.Code{
 		"The deadline time remaining is not enough":                tidegate.CodeRequestTimeout,
-		"the polling time of 25s is above the largest one allowed": tidegate.CodeIllegalPollingTime,
+		"the polling time of 25s is above the largest one allowed": protocol.CodeIllegalPollingTime,
 	} {
 		e := OfStatus("ReceiveMessage", "t", "e", &rmqpb.Status{Code: rmqpb.Code_ILLEGAL_POLLING_TIME, Message: text}, nil)
 		class := transport.Permanent

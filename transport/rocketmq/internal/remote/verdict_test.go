@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -27,7 +28,7 @@ func TestVerdict(t *testing.T) {
 		"broken connection":         {err: lost, want: Failing},
 		"attempt's share over":      {err: lost, cause: share, took: time.Millisecond, want: Failing},
 		"internal error":            {err: answered(tidegate.CodeInternalServerError), want: Failing},
-		"proxy timeout":             {err: answered(tidegate.CodeProxyTimeout), want: Failing},
+		"proxy timeout":             {err: answered(protocol.CodeProxyTimeout), want: Failing},
 		"wrong message":             {err: answered(tidegate.CodeMessageBodyTooLarge), want: Nothing},
 		"wrong keys":                {err: answered(tidegate.CodeUnauthorized), want: Nothing},
 		"no topic":                  {err: answered(tidegate.CodeTopicNotFound), want: Nothing},

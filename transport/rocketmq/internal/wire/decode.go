@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -253,8 +254,8 @@ func (p *Parsed) setOrigin(topic, id string) {
 	if p.Delivery.Properties == nil {
 		p.Delivery.Properties = map[string]string{}
 	}
-	setIfMissing(p.Delivery.Properties, tidegate.PropertyDeadLetterTopic, topic)
-	setIfMissing(p.Delivery.Properties, tidegate.PropertyDeadLetterMessageID, id)
+	setIfMissing(p.Delivery.Properties, protocol.PropertyDeadLetterTopic, topic)
+	setIfMissing(p.Delivery.Properties, protocol.PropertyDeadLetterMessageID, id)
 }
 
 func (p *Parsed) readDigest(raw []byte) error {

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -164,8 +165,8 @@ func DecodeMessage(pb *rmqpb.Message, maxBody int) (*tidegate.Delivery, error) {
 		if d.Properties == nil {
 			d.Properties = map[string]string{}
 		}
-		setIfMissing(d.Properties, tidegate.PropertyDeadLetterTopic, o.GetTopic())
-		setIfMissing(d.Properties, tidegate.PropertyDeadLetterMessageID, o.GetMessageId())
+		setIfMissing(d.Properties, protocol.PropertyDeadLetterTopic, o.GetTopic())
+		setIfMissing(d.Properties, protocol.PropertyDeadLetterMessageID, o.GetMessageId())
 	}
 	return d, nil
 }
@@ -175,7 +176,7 @@ func takeServerProperties(d *tidegate.Delivery) {
 	if len(d.Properties) == 0 {
 		return
 	}
-	d.TransactionID = d.Properties[tidegate.PropertyTransactionID]
+	d.TransactionID = d.Properties[protocol.PropertyTransactionID]
 	for _, name := range serverProperties {
 		delete(d.Properties, name)
 	}
@@ -187,7 +188,7 @@ func takeServerProperties(d *tidegate.Delivery) {
 // serverProperties are the names that RocketMQ's servers add to the user's properties
 // of a message that they deliver. Messages that carry them cannot be sent on.
 var serverProperties = [...]string{
-	tidegate.PropertyMessageGroup, tidegate.PropertyTransactionID, "TRANSACTION_CHECK_TIMES", "CHECK_IMMUNITY_TIME_IN_SECONDS",
+	protocol.PropertyMessageGroup, protocol.PropertyTransactionID, "TRANSACTION_CHECK_TIMES", "CHECK_IMMUNITY_TIME_IN_SECONDS",
 }
 
 // propertyTraceContext is one more, with the message's trace context. A property of a user
