@@ -16,12 +16,12 @@ import (
 	"github.com/tidegate/tidegate/consumer/internal/gather"
 )
 
-// The defaults of batches. Those of bytes and time are Apache Pulsar's (BatchReceivePolicy).
+// The defaults of bytes and time are Apache Pulsar's (BatchReceivePolicy).
 const (
-	DefaultBatchMessages    = 100
-	DefaultBatchBytes       = 10 << 20
-	DefaultBatchWait        = 100 * time.Millisecond
-	DefaultBatchConcurrency = 4
+	defaultBatchMessages    = 100
+	defaultBatchBytes       = 10 << 20
+	defaultBatchWait        = 100 * time.Millisecond
+	defaultBatchConcurrency = 4
 )
 
 // A BatchHandler consumes a batch of at least one delivery, sorted by topic, queue and offset. Its
@@ -109,7 +109,7 @@ func NewBatch(t Transport, sub Subscription, handler BatchHandler, opts PushOpti
 		f.Add("handler", "it is nil; give the function that consumes a batch")
 	}
 	if opts.Concurrency == 0 {
-		opts.Concurrency = DefaultBatchConcurrency
+		opts.Concurrency = defaultBatchConcurrency
 	}
 	limits := opts.Batch.limits(opts)
 	if f.batch(opts, limits); f.Empty() {
@@ -128,13 +128,13 @@ func (b BatchOptions) limits(o PushOptions) gather.Limits {
 	l := gather.Limits{Items: b.MaxMessages, Bytes: b.MaxBytes, Wait: b.MaxWait, Batches: o.Concurrency}
 	o = o.withDefaults()
 	if l.Items == 0 {
-		l.Items = DefaultBatchMessages
+		l.Items = defaultBatchMessages
 	}
 	if l.Bytes == 0 {
-		l.Bytes = min(DefaultBatchBytes, o.MaxBytes)
+		l.Bytes = min(defaultBatchBytes, o.MaxBytes)
 	}
 	if l.Wait == 0 {
-		l.Wait = DefaultBatchWait
+		l.Wait = defaultBatchWait
 	}
 	return l
 }

@@ -64,9 +64,9 @@ func TestBatchResults(t *testing.T) {
 		{"success", func() error { return nil }, make([]Outcome, 4), ""},
 		{"no failure in a result", func() error { return make(BatchResult, 4) }, make([]Outcome, 4), ""},
 		{"one error", func() error { return errBroken }, []Outcome{retried, retried, retried, retried}, "broken"},
-		{"one verdict", func() error { return fmt.Errorf("load: %w", DeadLetter(errBroken)) }, []Outcome{dead, dead, dead, dead}, "load: broken"},
+		{"one verdict", func() error { return fmt.Errorf("load: %w", DeadLetterNow(errBroken)) }, []Outcome{dead, dead, dead, dead}, "load: broken"},
 		{"partial results", func() error {
-			return BatchResult{nil, errBroken, DeadLetter(errBroken), RetryAfter(time.Minute, errBroken)}
+			return BatchResult{nil, errBroken, DeadLetterNow(errBroken), RetryIn(time.Minute, errBroken)}
 		}, []Outcome{{}, retried, dead, {Disposition: Retried, Delay: time.Minute}}, "broken"},
 		{"a wrapped result", func() error { return fmt.Errorf("load: %w", BatchResult{errBroken, nil, nil, nil}) }, []Outcome{retried, {}, {}, {}}, "broken"},
 		{"the first messages alone", func() error { return BatchResult{nil, errBroken, Snooze(0), Snooze(0)} },
@@ -103,13 +103,13 @@ func TestBatchResults(t *testing.T) {
 				stop()
 				got := map[string]Outcome{}
 				for _, o := range seen.all() {
-					if _, later := got[o.MessageID]; !later {
-						got[o.MessageID] = o
+					if _, later := got[o.Delivery.ID]; !later {
+						got[o.Delivery.ID] = o
 					}
 				}
 				for i, want := range tt.want {
 					o := got[fmt.Sprint("m", i)]
-					if o.Disposition != want.Disposition || o.Delay != want.Delay || o.Attempt != 1 || o.Duration != time.Second {
+					if o.Disposition != want.Disposition || o.Delay != want.Delay || o.Delivery.Attempt != 1 || o.Duration != time.Second {
 						t.Errorf("m%d: %+v, want %v after %v", i, o, want.Disposition, want.Delay)
 					}
 					if (o.Err == nil) != (want.Disposition == Acked) || o.Err != nil && want.Disposition != Snoozed && !strings.Contains(errText(o.Err), tt.err) {
@@ -235,7 +235,7 @@ func TestBatchesOfFIFOGroups(t *testing.T) {
 				case d.ID == "a0" && d.Attempt == 1:
 					res[i] = errBroken
 				case d.ID == "b1":
-					res[i] = RetryAfter(3*time.Minute, errBroken)
+					res[i] = RetryIn(3*time.Minute, errBroken)
 				}
 			}
 			return res
@@ -330,7 +330,7 @@ func TestBatchMiddleware(t *testing.T) {
 				return err
 			}
 		}
-		var final []Finality
+		var got []finality
 		stop := startBatch(t, s, func(ctx context.Context, ds []*tidegate.Delivery) error {
 			if ctx.Value(key{}) != nil {
 				t.Error("the batch has the value of a message")
@@ -341,7 +341,7 @@ func TestBatchMiddleware(t *testing.T) {
 					t.Errorf("the context of %s is that of %v", d.ID, id)
 				}
 				if d.ID == "m1" {
-					final = append(final, FinalAttempt(BatchContext(ctx, i)))
+					got = append(got, finalityOf(BatchContext(ctx, i)))
 					res[i] = errBroken
 				}
 			}
@@ -350,8 +350,8 @@ func TestBatchMiddleware(t *testing.T) {
 		time.Sleep(time.Minute)
 		stop()
 		want := map[string]error{"m0#1": nil, "m1#1": errBroken, "m1#2": errBroken, "m2#1": nil}
-		if fmt.Sprint(calls) != fmt.Sprint(want) || !slices.Equal(final, []Finality{NotFinal, Final}) || s.dead["m1"] != "broken" {
-			t.Errorf("calls %v, want %v; %v, dead letters %v", calls, want, final, s.dead)
+		if fmt.Sprint(calls) != fmt.Sprint(want) || !slices.Equal(got, []finality{notFinal, final}) || s.dead["m1"] != "broken" {
+			t.Errorf("calls %v, want %v; %v, dead letters %v", calls, want, got, s.dead)
 		}
 	})
 	synctest.Test(t, func(t *testing.T) { // one that loses the context

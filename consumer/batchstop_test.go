@@ -76,7 +76,7 @@ func TestStuckBatch(t *testing.T) {
 		b := batches{begin: time.Now()}
 		stop := startBatch(t, s, stuckBatch(&b), PushOptions{
 			Concurrency: 1, Batch: BatchOptions{MaxMessages: 2}, StuckAfter: time.Minute,
-			OnStuck: func(_ context.Context, h StuckHandler) {
+			OnStuck: func(h StuckHandler) {
 				mu.Lock()
 				defer mu.Unlock()
 				stuck = append(stuck, h)

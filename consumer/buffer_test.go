@@ -12,7 +12,7 @@ import (
 // MaxBuffered bounds the messages that wait for a handler, however quick the handlers are.
 func TestMaxBufferedBoundsTheMessagesInHand(t *testing.T) {
 	for buffered, want := range map[int][2]int{ // the most messages in hand: at least and at most
-		-1: {1, 1}, 5: {6, 6}, 0: {100, 1 + DefaultMaxBuffered},
+		-1: {1, 1}, 5: {6, 6}, 0: {100, 1 + defaultMaxBuffered},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := newServer(t)

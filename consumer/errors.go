@@ -37,20 +37,14 @@ func (e *PanicError) Unwrap() error {
 	return err
 }
 
-// RetryAfter returns an error for a handler that retries the message after d instead of the retry
+// RetryIn returns an error for a handler that retries the message after d instead of the retry
 // schedule's delay. The attempt counts, and after the last attempt the message is not retried. The
 // returned error may be wrapped or joined. err is the failure; it may be nil.
 //
 // Address settings of a tidegate broker about redelivery override d, and Outcome.Delay reports
 // their delay. A negative d means 0. A d of more than 12 h, which no server accepts, means 12 h.
-func RetryAfter(d time.Duration, err error) error {
-	return &decision.RetryAfter{Delay: max(0, d), Err: err}
-}
-
-// RetryLevel returns the error of [RetryAfter] for one of RocketMQ's 18 delay levels: 1s 5s 10s 30s
-// 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h. A level below 1 means 1, one above 18 means 18.
-func RetryLevel(level int, err error) error {
-	return RetryAfter(decision.LevelDelay(level), err)
+func RetryIn(d time.Duration, err error) error {
+	return &decision.RetryIn{Delay: max(0, d), Err: err}
 }
 
 // Snooze returns an error for a handler that postpones the message: it is delivered again after d
@@ -61,11 +55,11 @@ func RetryLevel(level int, err error) error {
 // with the next attempt number. Outcome.AttemptSpent is true then.
 func Snooze(d time.Duration) error { return &decision.Snooze{Delay: max(0, d)} }
 
-// DeadLetter returns an error for a handler that makes the message a dead letter at once, even if
-// attempts are left. The returned error may be wrapped or joined. The text of err is the reason of
-// the dead letter; err may be nil.
+// DeadLetterNow returns an error for a handler that makes the message a dead letter at once, even
+// if attempts are left. The returned error may be wrapped or joined. The text of err is the reason
+// of the dead letter; err may be nil.
 //
 // If this is the message's last attempt, the on_exhausted setting of a FIFO group of a tidegate
 // broker applies instead. It can block or park the message group; Outcome.Disposition is [Retried]
 // or [Parked] then.
-func DeadLetter(err error) error { return &decision.DeadLetter{Err: err} }
+func DeadLetterNow(err error) error { return &decision.DeadLetter{Err: err} }

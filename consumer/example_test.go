@@ -59,7 +59,7 @@ func ExampleNewPush_topics() {
 	handled := make(chan string, 2)
 	c, err := consumer.NewPush(t, consumer.Subscription{
 		Group: "billing",
-		Topics: map[string]consumer.Filter{
+		Topics: map[string]transport.Filter{
 			"orders":  consumer.Tags("paid", "refunded"),
 			"returns": {}, // all messages
 		},
@@ -95,7 +95,7 @@ func ExampleNewBatch() {
 		return nil
 	}
 	c, err := consumer.NewBatch(t, consumer.Subscription{
-		Group: "billing", Topics: map[string]consumer.Filter{"orders": {}, "returns": {}},
+		Group: "billing", Topics: map[string]transport.Filter{"orders": {}, "returns": {}},
 	}, func(ctx context.Context, ds []*tidegate.Delivery) error {
 		defer cancel()
 		var lines []string
@@ -103,7 +103,7 @@ func ExampleNewBatch() {
 		for i, d := range ds {
 			var n int
 			if _, err := fmt.Sscan(string(d.Body), &n); err != nil {
-				result[i] = consumer.DeadLetter(fmt.Errorf("%s: %q has no number", d.Topic, d.Body))
+				result[i] = consumer.DeadLetterNow(fmt.Errorf("%s: %q has no number", d.Topic, d.Body))
 				fmt.Println(result)
 				continue
 			}

@@ -124,7 +124,7 @@ func TestBufferedMessagesKeepTheirLeases(t *testing.T) {
 		time.Sleep(time.Hour)
 		stop()
 		for _, o := range seen.all() {
-			if o.Disposition != Acked || o.Attempt != 1 {
+			if o.Disposition != Acked || o.Delivery.Attempt != 1 {
 				t.Errorf("%+v", o)
 			}
 		}
@@ -245,7 +245,7 @@ func TestAcknowledgementsShareRequests(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		stop()
 		for _, o := range seen.all() {
-			if o.Disposition != Acked || o.Attempt != 1 {
+			if o.Disposition != Acked || o.Delivery.Attempt != 1 {
 				t.Errorf("%+v", o)
 			}
 		}

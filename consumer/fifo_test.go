@@ -121,7 +121,7 @@ func TestFIFOProperty(t *testing.T) {
 					done = d.Attempt >= 5
 					panic("failed")
 				case chance(4):
-					return DeadLetter(errors.New("hopeless"))
+					return DeadLetterNow(errors.New("hopeless"))
 				}
 				return nil
 			}, PushOptions{Concurrency: concurrency, InvisibleDuration: 12 * time.Second, OnDelivery: func(Outcome) { inHand.Add(-1) }})

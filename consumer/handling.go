@@ -78,7 +78,7 @@ type handled struct {
 	verdict decision.Verdict
 	took    time.Duration
 	failed  bool // because of the message or a dependency
-	decided bool // the handler decided the end of the message, by DeadLetter
+	decided bool // the handler decided the end of the message, by DeadLetterNow
 }
 
 // returned ends the running phase of a delivery with its verdict, and reports whether to carry the

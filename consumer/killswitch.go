@@ -21,7 +21,7 @@ import (
 // cost no attempt on a tidegate broker: the message is delivered again after 4 × Probe, twice as
 // long after each further failure, and Outcome.Disposition is [Snoozed]. Two kinds of failures are
 // excepted. A consumer excuses 5 failures of one message in this way; the next ones cost attempts,
-// so that a message that always fails becomes a dead letter. [DeadLetter] makes a dead letter in
+// so that a message that always fails becomes a dead letter. [DeadLetterNow] makes a dead letter in
 // any case. If very many messages have failed, or wait for a probe, the delay can be longer. On
 // servers without [transport.Capabilities].Snooze and Suspend, such as RocketMQ, all of these
 // messages are retried as usual.

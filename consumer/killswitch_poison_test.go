@@ -71,7 +71,7 @@ func TestKillSwitchCarriesOutDeadLetters(t *testing.T) {
 		s.caps = ours
 		s.fill(4)
 		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error {
-			return DeadLetter(errors.New("not an order"))
+			return DeadLetterNow(errors.New("not an order"))
 		}, PushOptions{Concurrency: 1, KillSwitch: KillSwitch{FailureRatio: 0.5, MinMessages: 2, Probe: time.Minute}})
 		time.Sleep(time.Second)
 		s.mu.Lock()
@@ -156,7 +156,7 @@ func TestFullConcurrencyAfterDeadLetters(t *testing.T) {
 		var running, most atomic.Int64
 		stop := start(t, s, Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
 			if d.ID == "bad" {
-				return DeadLetter(errors.New("not an order"))
+				return DeadLetterNow(errors.New("not an order"))
 			}
 			most.Store(max(most.Load(), running.Add(1)))
 			defer running.Add(-1)

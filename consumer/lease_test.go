@@ -36,7 +36,7 @@ func TestLeaseIsExtended(t *testing.T) {
 			t.Errorf("%d calls, %d left, outcomes %+v", calls.Load(), s.left(), seen.list)
 		}
 		for _, d := range s.changes {
-			if d != DefaultInvisibleDuration {
+			if d != defaultInvisibleDuration {
 				t.Errorf("extended by %v", d)
 			}
 		}
@@ -122,7 +122,7 @@ func TestServersMaximumEndsTheLease(t *testing.T) {
 		var until time.Time // the end of the last extension that was granted
 		refusals := 0
 		s.onChange = func(*tidegate.Delivery) error {
-			if end := time.Now().Add(DefaultInvisibleDuration); end.Before(begin.Add(2 * time.Minute)) {
+			if end := time.Now().Add(defaultInvisibleDuration); end.Before(begin.Add(2 * time.Minute)) {
 				until = end
 				return nil
 			}
@@ -180,7 +180,7 @@ func TestTooLongInTheQueueIsATimeout(t *testing.T) {
 			switch {
 			case o.Disposition == LeaseLost && o.Duration == 0:
 				lost++
-			case o.Disposition == Acked && o.Attempt > 1:
+			case o.Disposition == Acked && o.Delivery.Attempt > 1:
 				handled++
 			}
 		}

@@ -15,15 +15,14 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// The defaults of the options.
 const (
-	DefaultConcurrency       = 20
-	DefaultMaxBuffered       = 1024
-	DefaultMaxBytes          = 64 << 20
-	DefaultInvisibleDuration = 30 * time.Second
-	DefaultMaxExtension      = time.Hour
-	DefaultLongPolling       = 20 * time.Second
-	DefaultShutdownTimeout   = 30 * time.Second
+	defaultConcurrency       = 20
+	defaultMaxBuffered       = 1024
+	defaultMaxBytes          = 64 << 20
+	defaultInvisibleDuration = 30 * time.Second
+	defaultMaxExtension      = time.Hour
+	defaultLongPolling       = 20 * time.Second
+	defaultShutdownTimeout   = 30 * time.Second
 
 	maxConcurrency       = 1 << 20
 	maxBatch             = 32             // maximum of servers for one receive
@@ -39,11 +38,11 @@ var receiveBackoff = backoff.Exponential{
 // A Handler consumes one delivery. Its result is the verdict:
 //
 //   - nil acknowledges the message;
-//   - [DeadLetter] makes it a dead letter at once;
-//   - [RetryAfter] and [RetryLevel] retry it after their delay;
+//   - [DeadLetterNow] makes it a dead letter at once;
+//   - [RetryIn] retries it after a delay;
 //   - [Snooze] postpones it without counting the attempt;
-//   - [ReconsumeAfter], [ReconsumeLevel] and [ReconsumeNext] send it to the group's retry topic,
-//     and [NegativeAck] negatively acknowledges it, as in Apache Pulsar's clients;
+//   - [Reconsume] sends it to the group's retry topic, or negatively acknowledges it, as Apache
+//     Pulsar's clients do;
 //   - any other error retries it by the retry schedule. After the last attempt the message becomes
 //     a dead letter, or its message group is parked or blocked if the group is configured so.
 //
@@ -65,26 +64,27 @@ type Handler func(ctx context.Context, d *tidegate.Delivery) error
 // next must be derived from its own.
 type Middleware func(next Handler) Handler
 
-// A Filter selects messages; see [Tags] and [SQL]. The zero value selects all.
-type Filter = transport.Filter
-
 // Tags returns a filter for messages with one of the tags. Without tags it selects all messages.
-func Tags(tags ...string) Filter { return Filter{Expression: strings.Join(tags, "||")} }
+func Tags(tags ...string) transport.Filter {
+	return transport.Filter{Expression: strings.Join(tags, "||")}
+}
 
 // SQL returns a filter by a SQL92 expression over properties, for example
 // "region = 'eu' AND amount > 100".
-func SQL(expression string) Filter { return Filter{Expression: expression, SQL: true} }
+func SQL(expression string) transport.Filter {
+	return transport.Filter{Expression: expression, SQL: true}
+}
 
 // A Subscription describes the messages that a consumer receives.
 type Subscription struct {
-	Group  string // the consumer group; required
-	Topic  string // may be empty if Topics is not
-	Filter Filter // of Topic; Zero means all messages
+	Group  string           // the consumer group; required
+	Topic  string           // may be empty if Topics is not
+	Filter transport.Filter // of Topic; see [Tags] and [SQL]; Zero means all messages
 
 	// Topics are further topics of the same consumer, each with its filter, like further calls of
 	// subscribe(topic, expression) of a RocketMQ client:
 	//
-	//	consumer.Subscription{Group: "billing", Topics: map[string]consumer.Filter{
+	//	consumer.Subscription{Group: "billing", Topics: map[string]transport.Filter{
 	//		"orders":  consumer.Tags("paid", "refunded"),
 	//		"returns": {},
 	//	}}
@@ -97,7 +97,7 @@ type Subscription struct {
 	// have the same topics and filters (RocketMQ: subscription relationship consistency).
 	//
 	// [NewSimple] rejects Topics: use one simple consumer for each topic. Nil means Topic alone.
-	Topics map[string]Filter
+	Topics map[string]transport.Filter
 
 	// Retry is the retry schedule of a push consumer: a message is delivered again Retry.Delay(n)
 	// after its delivery number n+1 failed. A delay above 12 h, which no server accepts, means 12
@@ -190,11 +190,11 @@ type PushOptions struct {
 
 	// OnStuck is called once for each stuck call of the handler. Run waits for it. A panic in it is
 	// logged and otherwise ignored. It needs StuckAfter. Nil means none.
-	OnStuck func(context.Context, StuckHandler)
+	OnStuck func(StuckHandler)
 
 	// Policies set the retries of messages by their topic, tag or properties; package [policy] has
 	// their precedence. They override Subscription.Retry, and a handler's verdict, such as
-	// [RetryAfter] or [DeadLetter], overrides them. [Push.EffectivePolicy] returns the values that
+	// [RetryIn] or [DeadLetterNow], overrides them. [Push.EffectivePolicy] returns the values that
 	// hold for a message. Nil means none.
 	Policies []policy.Policy
 
@@ -202,7 +202,7 @@ type PushOptions struct {
 	Middleware []Middleware
 
 	// Classify translates the error of a handler into a verdict, for example sql.ErrNoRows into
-	// [DeadLetter]. It returns other errors unchanged, and nil to acknowledge the message.
+	// [DeadLetterNow]. It returns other errors unchanged, and nil to acknowledge the message.
 	// Outcome.Err is the error before the translation. Nil means no translation.
 	Classify func(error) error
 
@@ -211,10 +211,6 @@ type PushOptions struct {
 	// counts as unsettled for MaxBuffered and MaxBytes, and other acknowledgements may be delayed.
 	// A panic in it is logged and otherwise ignored. Nil means none.
 	OnDelivery func(Outcome)
-
-	// OnDeadLetter is called before OnDelivery, and in the same way, for each delivery that ended
-	// as DeadLettered. cause is the handler's error. Nil means none.
-	OnDeadLetter func(ctx context.Context, d *tidegate.Delivery, cause error)
 
 	// OnReceiveFailure is called for each failed receive, for example from a topic that does not
 	// exist, or with a filter that the server cannot parse. Several goroutines call it at the same
@@ -239,26 +235,26 @@ type PushOptions struct {
 
 func (o PushOptions) withDefaults() PushOptions {
 	if o.Concurrency == 0 {
-		o.Concurrency = DefaultConcurrency
+		o.Concurrency = defaultConcurrency
 	}
 	if o.MaxBuffered == 0 {
-		o.MaxBuffered = DefaultMaxBuffered
+		o.MaxBuffered = defaultMaxBuffered
 	}
 	if o.MaxBytes == 0 {
-		o.MaxBytes = DefaultMaxBytes
+		o.MaxBytes = defaultMaxBytes
 	}
 	if o.InvisibleDuration == 0 {
-		o.InvisibleDuration = DefaultInvisibleDuration
+		o.InvisibleDuration = defaultInvisibleDuration
 	}
 	o.KillSwitch = KillSwitch(gate.Options(o.KillSwitch).WithDefaults())
 	if o.MaxExtension == 0 {
-		o.MaxExtension = DefaultMaxExtension
+		o.MaxExtension = defaultMaxExtension
 	}
 	if o.ReceiveBackoff == nil {
 		o.ReceiveBackoff = receiveBackoff
 	}
 	if o.ShutdownTimeout == 0 {
-		o.ShutdownTimeout = DefaultShutdownTimeout
+		o.ShutdownTimeout = defaultShutdownTimeout
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

@@ -6,6 +6,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/consumer/internal/decision"
 	"github.com/tidegate/tidegate/consumer/internal/settlement"
 )
@@ -19,7 +20,7 @@ const (
 	Acked = Disposition(settlement.Acked)
 	// The message failed and is delivered again after Outcome.Delay.
 	Retried = Disposition(settlement.Retried)
-	// The message failed in its last attempt, or the handler returned [DeadLetter].
+	// The message failed in its last attempt, or the handler returned [DeadLetterNow].
 	DeadLettered = Disposition(settlement.DeadLettered)
 	// The invisible time ended, or the server rejected the receipt handle. The message is delivered
 	// again.
@@ -74,11 +75,9 @@ func (d Disposition) String() string {
 
 // An Outcome describes one delivery that has ended.
 type Outcome struct {
-	Topic        string
-	Group        string
-	MessageID    string
-	MessageGroup string
-	Attempt      int // the number of the delivery, from 1
+	// Delivery is the delivery as it was received, with its body. It is read-only, except for the
+	// changes that the handler itself has made to its Properties.
+	Delivery *tidegate.Delivery
 
 	Disposition Disposition
 	Delay       time.Duration // before the next delivery: as the server reports it, or as requested; RocketMQ takes 2.5 s to 7 s longer
@@ -92,16 +91,15 @@ type Outcome struct {
 	Err error
 
 	// SettleErr is the reason of Unsettled, PerhapsSettled and LeaseLost, if it is known. It is
-	// also set if the message was retried because the server rejected a DeadLetter, ReconsumeAfter,
-	// ReconsumeLevel, ReconsumeNext or NegativeAck.
+	// also set if the message was retried because the server rejected a DeadLetterNow or a
+	// Reconsume.
 	SettleErr error
 }
 
 // outcome describes a delivery that was concluded.
 func (r *run) outcome(it *item) Outcome {
 	return Outcome{
-		Topic: it.current.Topic, Group: r.sub.Group, MessageID: it.current.ID, MessageGroup: it.current.MessageGroup,
-		Attempt: it.current.Attempt, Disposition: it.disposition, Delay: it.delay, Duration: it.duration,
+		Delivery: &it.current, Disposition: it.disposition, Delay: it.delay, Duration: it.duration,
 		AttemptSpent: it.Verdict.Spent && it.disposition == Retried, Err: it.result.err, SettleErr: it.settleErr,
 	}
 }
@@ -112,20 +110,14 @@ func (r *run) observe(it *item) {
 	if r.log.Enabled(r.detached, level) {
 		o := r.outcome(it)
 		r.log.LogAttrs(r.detached, level, text,
-			slog.String("topic", o.Topic), slog.String("group", o.Group), slog.String("message_id", o.MessageID),
-			slog.Int("attempt", o.Attempt), slog.String("disposition", o.Disposition.String()),
+			slog.String("topic", o.Delivery.Topic), slog.String("group", r.sub.Group), slog.String("message_id", o.Delivery.ID),
+			slog.Int("attempt", o.Delivery.Attempt), slog.String("disposition", o.Disposition.String()),
 			slog.Duration("delay", o.Delay), slog.Duration("duration", o.Duration),
 			errorAttr("error", o.Err), errorAttr("settle_error", o.SettleErr))
 	}
 	if it.Verdict.Spent {
 		r.spent.Do(func() {
 			r.log.Warn("the server counts the attempts of postponed messages", "topic", it.current.Topic, "group", r.sub.Group, "endpoint", it.current.Endpoint)
-		})
-	}
-	if r.opts.OnDeadLetter != nil && it.disposition == DeadLettered {
-		r.guard("OnDeadLetter panicked", it.current.ID, func() {
-			d := it.current
-			r.opts.OnDeadLetter(r.detached, &d, it.result.err)
 		})
 	}
 	if r.opts.OnDelivery != nil {

@@ -85,7 +85,7 @@ func (deadly) Error() string { runtime.Goexit(); return "" }
 
 // The text of an error is needed at the last attempt, and by DeadLetter.
 func TestAwkwardErrorsAsDeadLetters(t *testing.T) {
-	for _, err := range []error{(*fs.PathError)(nil), awkward{"boom"}, DeadLetter(awkward{"boom"}), DeadLetter((*fs.PathError)(nil))} {
+	for _, err := range []error{(*fs.PathError)(nil), awkward{"boom"}, DeadLetterNow(awkward{"boom"}), DeadLetterNow((*fs.PathError)(nil))} {
 		synctest.Test(t, func(t *testing.T) {
 			s := newServer(t)
 			s.settings.MaxAttempts = 2
@@ -119,7 +119,7 @@ func TestHandlerMayChangeItsDelivery(t *testing.T) {
 		}, PushOptions{OnDelivery: seen.add, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		time.Sleep(29 * time.Second)
 		stop()
-		if o := seen.all()[0]; o.Disposition != Retried || o.Attempt != 1 || o.MessageID != "m0" || len(s.dead) != 0 {
+		if o := seen.all()[0]; o.Disposition != Retried || o.Delivery.Attempt != 1 || o.Delivery.ID != "m0" || len(s.dead) != 0 {
 			t.Errorf("outcome %+v, dead letters %q", o, s.dead)
 		}
 		if text := log.String(); !strings.Contains(text, "connection lost") || strings.Contains(text, "<nil>") || strings.Contains(text, "message_id=mine") {

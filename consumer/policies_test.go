@@ -21,14 +21,14 @@ import (
 type tries struct {
 	mu    sync.Mutex
 	at    map[string][]time.Time
-	final map[string][]Finality
+	final map[string][]finality
 }
 
 func (c *tries) fail(ctx context.Context, d *tidegate.Delivery) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.at[d.Tag] = append(c.at[d.Tag], time.Now())
-	c.final[d.Tag] = append(c.final[d.Tag], FinalAttempt(ctx))
+	c.final[d.Tag] = append(c.final[d.Tag], finalityOf(ctx))
 	d.Tag = "changed by the handler"
 	clear(d.Properties)
 	return errors.New("no connection")
@@ -56,7 +56,7 @@ func TestPolicies(t *testing.T) {
 					props := map[string]string{"tenant": tag}
 					s.add(0, &tidegate.Message{ID: tag, Topic: "orders", Tag: tag, Properties: props, Body: []byte("x")})
 				}
-				c := &tries{at: map[string][]time.Time{}, final: map[string][]Finality{}}
+				c := &tries{at: map[string][]time.Time{}, final: map[string][]finality{}}
 				var seen outcomes
 				stop := start(t, s, Subscription{}, c.fail, PushOptions{OnDelivery: seen.add, Policies: []policy.Policy{
 					{MaxAttempts: 4, Retry: backoff.Steps{time.Second}},
@@ -84,7 +84,7 @@ func TestPolicies(t *testing.T) {
 						t.Errorf("%s: delivered again after %v, want %v", tag, got, want)
 					}
 					for i, f := range c.final[tag] {
-						if last := i == len(want); (f == Final) != last {
+						if last := i == len(want); (f == final) != last {
 							t.Errorf("%s: attempt %d is %v", tag, i+1, f)
 						}
 					}
@@ -93,8 +93,8 @@ func TestPolicies(t *testing.T) {
 						end = Discarded
 					}
 					list := seen.all()
-					o := list[slices.IndexFunc(list, func(o Outcome) bool { return o.MessageID == tag && o.Disposition != Retried })]
-					if _, dead := s.dead[tag]; o.Disposition != end || o.Attempt != len(want)+1 || dead != (end == DeadLettered) || o.SettleErr != nil {
+					o := list[slices.IndexFunc(list, func(o Outcome) bool { return o.Delivery.ID == tag && o.Disposition != Retried })]
+					if _, dead := s.dead[tag]; o.Disposition != end || o.Delivery.Attempt != len(want)+1 || dead != (end == DeadLettered) || o.SettleErr != nil {
 						t.Errorf("%s: %+v, dead letter %v, want %v", tag, o, dead, end)
 					}
 				}
@@ -103,15 +103,15 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// A verdict of the handler beats the policy. A RetryAfter counts as an attempt of the policy.
+// A verdict of the handler beats the policy. A RetryIn counts as an attempt of the policy.
 func TestVerdictsBeatPolicies(t *testing.T) {
 	for _, tt := range []struct {
 		verdict error
 		want    []Disposition // of attempts 1 and 2
 	}{
-		{RetryAfter(time.Minute, errors.New("busy")), []Disposition{Retried, Discarded}},
+		{RetryIn(time.Minute, errors.New("busy")), []Disposition{Retried, Discarded}},
 		{Snooze(time.Minute), []Disposition{Snoozed, Snoozed}},
-		{DeadLetter(errors.New("hopeless")), []Disposition{DeadLettered}},
+		{DeadLetterNow(errors.New("hopeless")), []Disposition{DeadLettered}},
 		{errors.New("broken"), []Disposition{Retried, Discarded}},
 	} {
 		synctest.Test(t, func(t *testing.T) {

@@ -111,9 +111,9 @@ func TestAttemptsOfARetryTopicAreUnknown(t *testing.T) {
 	src := &source{topic: &topic{name: "orders"}}
 	src.topic.settings.Store(&transport.ConsumerSettings{MaxAttempts: 3})
 	r := &run{}
-	for name, want := range map[string]Finality{"orders": Final, "orders-billing-RETRY": FinalityUnknown} {
+	for name, want := range map[string]int{"orders": 3, "orders-billing-RETRY": 0} {
 		it := &item{source: src, current: tidegate.Delivery{Message: tidegate.Message{Topic: name}, Attempt: 3}}
-		if got := finality(3, r.maxAttempts(it)); got != want {
+		if got := r.maxAttempts(it); got != want {
 			t.Errorf("%s: %v, want %v", name, got, want)
 		}
 	}

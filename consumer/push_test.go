@@ -43,18 +43,19 @@ func TestHandledAndAcked(t *testing.T) {
 		if err := p.Run(ctx); err != nil {
 			t.Errorf("Run: %v", err)
 		}
-		if n.Load() != 100 || s.left() != 0 || len(seen.list) != 100 || s.maxHand > DefaultConcurrency+DefaultConcurrency/2 {
+		if n.Load() != 100 || s.left() != 0 || len(seen.list) != 100 || s.maxHand > defaultConcurrency+defaultConcurrency/2 {
 			t.Errorf("%d handled, %d left, %d outcomes, at most %d in hand", n.Load(), s.left(), len(seen.list), s.maxHand)
 		}
-		want := Outcome{
-			Topic: "orders", Group: "billing", MessageID: seen.list[0].MessageID, Attempt: 1,
-			Disposition: Acked, Duration: time.Second,
+		got := seen.list[0]
+		d := got.Delivery
+		if d.Topic != "orders" || d.ConsumerGroup != "billing" || d.ID == "" || d.Attempt != 1 || len(d.Body) == 0 {
+			t.Errorf("delivery %+v", d)
 		}
-		if seen.list[0] != want {
-			t.Errorf("outcome %+v, want %+v", seen.list[0], want)
+		if want := (Outcome{Delivery: d, Disposition: Acked, Duration: time.Second}); got != want {
+			t.Errorf("outcome %+v, want %+v", got, want)
 		}
 		r := s.requests[0]
-		if !r.Push || r.InvisibleDuration != DefaultInvisibleDuration || r.Wait != shortPoll || r.AttemptID != "" || r.Max < 1 || r.MaxBytes < 1<<20 {
+		if !r.Push || r.InvisibleDuration != defaultInvisibleDuration || r.Wait != shortPoll || r.AttemptID != "" || r.Max < 1 || r.MaxBytes < 1<<20 {
 			t.Errorf("request %+v", r)
 		}
 	})
@@ -107,8 +108,8 @@ func TestOtherLadders(t *testing.T) {
 		{"own", Subscription{Group: "billing", Topic: "orders", Retry: own}, transport.ConsumerSettings{Retry: pushed, MaxAttempts: 3},
 			errors.New("x"), []time.Duration{3 * time.Second, 3 * time.Second}, true},
 		{"the handler's", Subscription{}, transport.ConsumerSettings{Retry: pushed, MaxAttempts: 2},
-			fmt.Errorf("busy: %w", RetryAfter(time.Minute, errors.New("x"))), []time.Duration{time.Minute}, true},
-		{"dead letter at once", Subscription{}, transport.ConsumerSettings{}, DeadLetter(errors.New("x")), nil, true},
+			fmt.Errorf("busy: %w", RetryIn(time.Minute, errors.New("x"))), []time.Duration{time.Minute}, true},
+		{"dead letter at once", Subscription{}, transport.ConsumerSettings{}, DeadLetterNow(errors.New("x")), nil, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -153,7 +154,7 @@ func TestRetriesAreFetchedWhenDue(t *testing.T) {
 			if len(at) == len(delays) {
 				return nil
 			}
-			return RetryAfter(delays[len(at)], errors.New("x"))
+			return RetryIn(delays[len(at)], errors.New("x"))
 		}, PushOptions{})
 		time.Sleep(time.Minute)
 		stop()

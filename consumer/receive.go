@@ -194,7 +194,7 @@ func (r *run) request(set *transport.ConsumerSettings, caps transport.Capabiliti
 		wait = set.LongPolling
 	}
 	if wait <= 0 {
-		wait = DefaultLongPolling
+		wait = defaultLongPolling
 	}
 	if !caps.RepeatReceive {
 		wait = min(wait, shortPoll)

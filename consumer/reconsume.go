@@ -3,56 +3,36 @@ package consumer
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/consumer/internal/decision"
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A ReconsumeMode selects how a failed message is consumed later; see [Simple.Reconsume].
-type ReconsumeMode = transport.ReconsumeMode
-
-// A RetryResult is the server's decision about a failed message.
-type RetryResult = transport.RetryResult
-
-// ReconsumeAfter returns an error for a handler that sends the message to the group's retry topic.
-// The delivery is acknowledged, and the message is delivered as a new message of the retry topic
-// after d, 1 s to 864 000 s. After the group's maximum of retries it becomes a dead letter. The
-// returned error may be wrapped or joined. err is the failure; it may be nil.
+// Reconsume returns an error for a handler that consumes the message later, as Apache Pulsar's
+// clients do. The returned error may be wrapped or joined. err is the failure; it may be nil.
 //
-// The group needs retry topics (RetryTopic.Enabled), and the consumer's credentials need the right
-// to send to them. If the group has none, or the server is a RocketMQ, the message is retried in
-// its own topic after the same delay, 12 h at most. Outcome.Disposition is Retried then, and
-// Outcome.SettleErr has the reason.
+// Without mode.Negative the message goes to the group's retry topic: the delivery is acknowledged,
+// and the message is delivered as a new message of the retry topic after mode.Delay, or after the
+// delay of mode.Level. The zero mode selects level 1 for a message's first retry, level 2 for its
+// second, and so on. After the group's maximum of retries the message becomes a dead letter. The
+// group needs retry topics (RetryTopic.Enabled), and the consumer's credentials need the right to
+// send to them.
 //
-// Source: TDMQ for Apache Pulsar, message retry and dead letter mechanisms: reconsumeLater.
-func ReconsumeAfter(d time.Duration, err error) error {
-	return &decision.Reconsume{Mode: ReconsumeMode{Delay: max(d, 1)}, Err: err} // the server rejects delays that are too short
-}
-
-// ReconsumeLevel returns the error of [ReconsumeAfter] for one of the group's delay levels, from 1.
-// By default these are RocketMQ's 18 delay levels; see [RetryLevel]. A level below 1 means 1.
-func ReconsumeLevel(level int, err error) error {
-	return &decision.Reconsume{Mode: ReconsumeMode{Level: max(level, 1)}, Err: err}
-}
-
-// ReconsumeNext returns the error of [ReconsumeLevel] with level 1 for a message's first retry,
-// level 2 for its second, and so on up to the last level.
-func ReconsumeNext(err error) error { return &decision.Reconsume{Err: err} }
-
-// NegativeAck returns an error for a handler that negatively acknowledges the message: the server
-// delivers the same message again after d, 864 000 s at most, with the next attempt number. Zero or
-// less means the group's delay, 1 min by default. The returned error may be wrapped or joined. err
-// is the failure; it may be nil.
+// With mode.Negative the server delivers the same message again, with the next attempt number. The
+// group's maximum of attempts and the redelivery delay of address settings do not apply; the
+// group's NegativeAck settings can set another maximum.
 //
-// The group's maximum of attempts and the redelivery delay of address settings do not apply. The
-// group's NegativeAck settings can set another maximum. On a RocketMQ the message is retried as by
-// [RetryAfter], after 1 min if d is zero or less, and Outcome.SettleErr has the reason.
+// If the server rejects the mode or the group has no retry topics, the message is retried in its
+// own topic after the same delay, 0 to 12 h, as by [RetryIn]. Outcome.Disposition is [Retried]
+// then, and Outcome.SettleErr has the reason. On a RocketMQ this is always the case: there the
+// levels are 1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h, and a negative
+// acknowledgement without a delay is retried after 1 min.
 //
-// Source: TDMQ for Apache Pulsar, message retry and dead letter mechanisms: negativeAcknowledge.
-func NegativeAck(d time.Duration, err error) error {
-	return &decision.Reconsume{Mode: ReconsumeMode{Delay: max(d, 0), Negative: true}, Err: err}
+// Source: TDMQ for Apache Pulsar, message retry and dead letter mechanisms: reconsumeLater,
+// negativeAcknowledge.
+func Reconsume(mode transport.ReconsumeMode, err error) error {
+	return &decision.Reconsume{Mode: mode, Err: err}
 }
 
 // errReconsume is the reason why a message is retried in its own topic.
@@ -72,10 +52,10 @@ func errReconsume(d *tidegate.Delivery) error {
 // group has no retry topics, and 40300 if the credentials may not send to them.
 //
 // Source: TDMQ for Apache Pulsar, message retry and dead letter mechanisms.
-func (s *Simple) Reconsume(ctx context.Context, d *tidegate.Delivery, mode ReconsumeMode) (result RetryResult, err error) {
+func (s *Simple) Reconsume(ctx context.Context, d *tidegate.Delivery, mode transport.ReconsumeMode) (result transport.RetryResult, err error) {
 	r, ok := s.transport.(transport.Reconsumer)
 	if !ok {
-		return RetryResult{}, fmt.Errorf("consumer: %w", errReconsume(d))
+		return transport.RetryResult{}, fmt.Errorf("consumer: %w", errReconsume(d))
 	}
 	err = s.settle(ctx, d, func() (err error) {
 		result, err = r.Reconsume(ctx, d, mode)

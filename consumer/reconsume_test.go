@@ -18,10 +18,10 @@ type reconsumer struct {
 	*server
 	err   error // of the requests, after they took effect if lost
 	lost  bool
-	modes []ReconsumeMode
+	modes []transport.ReconsumeMode
 }
 
-func (r *reconsumer) Reconsume(ctx context.Context, d *tidegate.Delivery, m ReconsumeMode) (RetryResult, error) {
+func (r *reconsumer) Reconsume(ctx context.Context, d *tidegate.Delivery, m transport.ReconsumeMode) (transport.RetryResult, error) {
 	r.mu.Lock()
 	r.modes = append(r.modes, m)
 	err := r.err
@@ -30,12 +30,12 @@ func (r *reconsumer) Reconsume(ctx context.Context, d *tidegate.Delivery, m Reco
 	}
 	r.mu.Unlock()
 	if err != nil && !r.lost {
-		return RetryResult{}, err
+		return transport.RetryResult{}, err
 	}
 	if serr := r.settle(ctx, d, nil, func(e *entry) { e.done = true; r.end(e, e.due) }); serr != nil {
-		return RetryResult{}, serr
+		return transport.RetryResult{}, serr
 	}
-	return RetryResult{Fate: transport.FateAgain, Delay: time.Minute}, err
+	return transport.RetryResult{Fate: transport.FateAgain, Delay: time.Minute}, err
 }
 
 // On a server without retry topics, such as a RocketMQ, the message is retried in its own topic
@@ -47,14 +47,15 @@ func TestReconsumeOnAPlainServer(t *testing.T) {
 		attempt int // that fails with it
 		want    time.Duration
 	}{
-		"a delay":                        {ReconsumeAfter(7*time.Second, away), 1, 7 * time.Second},
-		"more than a server takes":       {ReconsumeAfter(100*time.Hour, away), 1, 12 * time.Hour},
-		"a level":                        {ReconsumeLevel(3, away), 1, 10 * time.Second},
-		"the next level":                 {ReconsumeNext(away), 1, time.Second},
-		"the next level, second attempt": {ReconsumeNext(away), 2, 5 * time.Second},
-		"negative":                       {NegativeAck(0, away), 1, time.Minute},
-		"negative, with a delay":         {NegativeAck(3*time.Second, away), 1, 3 * time.Second},
-		"wrapped":                        {fmt.Errorf("pay: %w", ReconsumeAfter(7*time.Second, away)), 1, 7 * time.Second},
+		"a delay":                        {Reconsume(transport.ReconsumeMode{Delay: 7 * time.Second}, away), 1, 7 * time.Second},
+		"more than a server takes":       {Reconsume(transport.ReconsumeMode{Delay: 100 * time.Hour}, away), 1, 12 * time.Hour},
+		"a level":                        {Reconsume(transport.ReconsumeMode{Level: 3}, away), 1, 10 * time.Second},
+		"a level above the last":         {Reconsume(transport.ReconsumeMode{Level: 99}, away), 1, 2 * time.Hour},
+		"the next level":                 {Reconsume(transport.ReconsumeMode{}, away), 1, time.Second},
+		"the next level, second attempt": {Reconsume(transport.ReconsumeMode{}, away), 2, 5 * time.Second},
+		"negative":                       {Reconsume(transport.ReconsumeMode{Negative: true}, away), 1, time.Minute},
+		"negative, with a delay":         {Reconsume(transport.ReconsumeMode{Delay: 3 * time.Second, Negative: true}, away), 1, 3 * time.Second},
+		"wrapped":                        {fmt.Errorf("pay: %w", Reconsume(transport.ReconsumeMode{Delay: 7 * time.Second}, away)), 1, 7 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -65,7 +66,7 @@ func TestReconsumeOnAPlainServer(t *testing.T) {
 					if d.Attempt == tt.attempt {
 						return tt.err
 					}
-					return RetryAfter(time.Second, nil)
+					return RetryIn(time.Second, nil)
 				}, PushOptions{OnDelivery: seen.add})
 				time.Sleep(10 * time.Second)
 				stop()
@@ -89,19 +90,19 @@ func TestReconsumeRequests(t *testing.T) {
 		fail        error
 		err         error // of the server
 		lost        bool
-		mode        ReconsumeMode
+		mode        transport.ReconsumeMode
 		disposition Disposition
 		delay       time.Duration
 		is          error // what SettleErr matches
 	}{
-		"delay":    {ReconsumeAfter(time.Hour, nil), nil, false, ReconsumeMode{Delay: time.Hour}, Reconsumed, time.Minute, nil},
-		"level":    {ReconsumeLevel(4, nil), nil, false, ReconsumeMode{Level: 4}, Reconsumed, time.Minute, nil},
-		"next":     {ReconsumeNext(nil), nil, false, ReconsumeMode{}, Reconsumed, time.Minute, nil},
-		"negative": {NegativeAck(time.Hour, nil), nil, false, ReconsumeMode{Negative: true, Delay: time.Hour}, Retried, time.Minute, nil},
-		"refused":  {ReconsumeAfter(time.Hour, nil), refused, false, ReconsumeMode{Delay: time.Hour}, Retried, time.Hour, refused},
-		"lost":     {ReconsumeNext(nil), lost, true, ReconsumeMode{}, PerhapsSettled, 0, settlement.ErrPerhaps},
+		"delay":    {Reconsume(transport.ReconsumeMode{Delay: time.Hour}, nil), nil, false, transport.ReconsumeMode{Delay: time.Hour}, Reconsumed, time.Minute, nil},
+		"level":    {Reconsume(transport.ReconsumeMode{Level: 4}, nil), nil, false, transport.ReconsumeMode{Level: 4}, Reconsumed, time.Minute, nil},
+		"next":     {Reconsume(transport.ReconsumeMode{}, nil), nil, false, transport.ReconsumeMode{}, Reconsumed, time.Minute, nil},
+		"negative": {Reconsume(transport.ReconsumeMode{Delay: time.Hour, Negative: true}, nil), nil, false, transport.ReconsumeMode{Negative: true, Delay: time.Hour}, Retried, time.Minute, nil},
+		"refused":  {Reconsume(transport.ReconsumeMode{Delay: time.Hour}, nil), refused, false, transport.ReconsumeMode{Delay: time.Hour}, Retried, time.Hour, refused},
+		"lost":     {Reconsume(transport.ReconsumeMode{}, nil), lost, true, transport.ReconsumeMode{}, PerhapsSettled, 0, settlement.ErrPerhaps},
 		// A dead letter is the stronger wish.
-		"dead letter": {errors.Join(ReconsumeNext(nil), DeadLetter(nil)), nil, false, ReconsumeMode{}, DeadLettered, 0, nil},
+		"dead letter": {errors.Join(Reconsume(transport.ReconsumeMode{}, nil), DeadLetterNow(nil)), nil, false, transport.ReconsumeMode{}, DeadLettered, 0, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -131,7 +132,7 @@ func TestSimpleReconsumeNeedsTheTransport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = s.Reconsume(t.Context(), &tidegate.Delivery{}, ReconsumeMode{})
+	_, err = s.Reconsume(t.Context(), &tidegate.Delivery{}, transport.ReconsumeMode{})
 	if e, _ := errors.AsType[*tidegate.Error](err); e == nil || e.Code != tidegate.CodeNotImplemented {
 		t.Error(err)
 	}

@@ -54,7 +54,7 @@ func TestStopReportAddsUp(t *testing.T) {
 				case 0:
 					return errors.New("failed")
 				case 1:
-					return DeadLetter(errors.New("hopeless"))
+					return DeadLetterNow(errors.New("hopeless"))
 				case 2:
 					return Snooze(time.Minute)
 				}

@@ -70,10 +70,10 @@ func NewSimple(t SimpleTransport, sub Subscription, opts SimpleOptions) (*Simple
 		return nil, err
 	}
 	if opts.InvisibleDuration == 0 {
-		opts.InvisibleDuration = DefaultInvisibleDuration
+		opts.InvisibleDuration = defaultInvisibleDuration
 	}
 	if opts.LongPolling == 0 {
-		opts.LongPolling = DefaultLongPolling
+		opts.LongPolling = defaultLongPolling
 	}
 	if opts.BatchSize == 0 {
 		opts.BatchSize = 1

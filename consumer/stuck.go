@@ -38,7 +38,7 @@ func (r *run) watchStuck(it *item, of *tidegate.Delivery) (stop func()) {
 		r.log.Warn("handler stuck; starting another one", "topic", d.Topic, "group", r.sub.Group,
 			"message_id", d.ID, "attempt", d.Attempt, "duration", s.Took, "stack", s.Stack)
 		if r.opts.OnStuck != nil {
-			r.guard("OnStuck panicked", d.ID, func() { r.opts.OnStuck(r.detached, s) })
+			r.guard("OnStuck panicked", d.ID, func() { r.opts.OnStuck(s) })
 		}
 	})
 	return func() {

@@ -52,7 +52,7 @@ func TestStuckHandlersAreReplaced(t *testing.T) {
 					return nil
 				}, PushOptions{
 					Concurrency: concurrency, StuckAfter: time.Minute, OnDelivery: seen.add, MaxExtension: 24 * time.Hour,
-					OnStuck: func(_ context.Context, h StuckHandler) { mu.Lock(); reports = append(reports, h); mu.Unlock() },
+					OnStuck: func(h StuckHandler) { mu.Lock(); reports = append(reports, h); mu.Unlock() },
 				})
 				send := func(body string, n int) {
 					for range n {
@@ -115,7 +115,7 @@ func TestStuckHandlersAreBounded(t *testing.T) {
 			return nil
 		}, PushOptions{
 			Concurrency: 3, StuckAfter: time.Minute, MaxExtension: 24 * time.Hour,
-			OnStuck: func(context.Context, StuckHandler) { mu.Lock(); reports++; mu.Unlock() },
+			OnStuck: func(StuckHandler) { mu.Lock(); reports++; mu.Unlock() },
 		})
 		time.Sleep(time.Hour)
 		mu.Lock()

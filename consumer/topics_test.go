@@ -26,10 +26,10 @@ func (s *server) inTopic(queue int, topic, group string, n int) {
 	}
 }
 
-func ofTopics(names ...string) map[string]Filter {
-	all := map[string]Filter{}
+func ofTopics(names ...string) map[string]transport.Filter {
+	all := map[string]transport.Filter{}
 	for _, name := range names {
-		all[name] = Filter{}
+		all[name] = transport.Filter{}
 	}
 	return all
 }
@@ -39,7 +39,7 @@ func ofTopics(names ...string) map[string]Filter {
 func TestTopicsShareTheConsumer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
-		filters := map[string]Filter{"orders": Tags("paid", "refunded"), "returns": {}, "stock": SQL("region = 'eu'")}
+		filters := map[string]transport.Filter{"orders": Tags("paid", "refunded"), "returns": {}, "stock": SQL("region = 'eu'")}
 		for topic := range filters {
 			s.inTopic(0, topic, "", 10)
 		}
@@ -54,7 +54,7 @@ func TestTopicsShareTheConsumer(t *testing.T) {
 		}
 		p, err := NewPush(s, Subscription{
 			Group: "billing", Topic: "orders", Filter: filters["orders"],
-			Topics: map[string]Filter{"returns": filters["returns"], "stock": filters["stock"]},
+			Topics: map[string]transport.Filter{"returns": filters["returns"], "stock": filters["stock"]},
 		}, func(context.Context, *tidegate.Delivery) error {
 			count(1)
 			defer count(-1)
@@ -74,7 +74,7 @@ func TestTopicsShareTheConsumer(t *testing.T) {
 		}
 		handled := map[string]int{}
 		for _, o := range seen.all() {
-			handled[o.Topic]++
+			handled[o.Delivery.Topic]++
 		}
 		for topic, filter := range filters {
 			if handled[topic] != 10 {
@@ -182,7 +182,7 @@ func TestTopicsKeepTheirOwnOrder(t *testing.T) {
 			defer mu.Unlock()
 			order[d.Topic] = append(order[d.Topic], fmt.Sprint(d.ID, "/", d.Attempt, "@", time.Since(begin)))
 			if d.ID == "a-a1" && d.Attempt == 1 {
-				return RetryAfter(time.Second, errors.New("x"))
+				return RetryIn(time.Second, errors.New("x"))
 			}
 			return nil
 		}, PushOptions{})
@@ -211,7 +211,7 @@ func TestTopicsShareBatches(t *testing.T) {
 			topics := map[string]int{}
 			for i, d := range ds {
 				if topics[d.Topic]++; d.Topic == "returns" && d.Attempt == 1 {
-					verdicts[i] = RetryAfter(time.Second, errors.New("x"))
+					verdicts[i] = RetryIn(time.Second, errors.New("x"))
 				}
 			}
 			batches = append(batches, fmt.Sprint(topics))
@@ -231,7 +231,7 @@ func TestTopicsShareBatches(t *testing.T) {
 			t.Errorf("batches %s, want %s", got, want)
 		}
 		for _, o := range seen.all() {
-			if want := o.Topic == "returns" && o.Attempt == 1; want != (o.Disposition == Retried) {
+			if want := o.Delivery.Topic == "returns" && o.Delivery.Attempt == 1; want != (o.Disposition == Retried) {
 				t.Errorf("outcome %+v", o)
 			}
 		}

@@ -43,11 +43,11 @@ func TestSnooze(t *testing.T) {
 					t.Fatalf("%d deliveries, %d left, dead letters %v", len(list), s.left(), s.dead)
 				}
 				for i, o := range list[:3] {
-					want := Outcome{Topic: "orders", Group: "billing", MessageID: "m0", Attempt: 1, Disposition: Snoozed, Delay: time.Minute, Err: o.Err}
+					attempt, want := 1, Outcome{Delivery: o.Delivery, Disposition: Snoozed, Delay: time.Minute, Err: o.Err}
 					if !caps.Snooze {
-						want.Attempt, want.Disposition, want.AttemptSpent = i+1, Retried, true
+						attempt, want.Disposition, want.AttemptSpent = i+1, Retried, true
 					}
-					if o != want || at[i+1]-at[i] != time.Minute {
+					if o != want || o.Delivery.ID != "m0" || o.Delivery.Attempt != attempt || at[i+1]-at[i] != time.Minute {
 						t.Errorf("delivery %d: %+v, the next came %v later; want %+v", i, o, at[i+1]-at[i], want)
 					}
 				}
@@ -56,35 +56,52 @@ func TestSnooze(t *testing.T) {
 	}
 }
 
-// Demand 51: a flag for the last attempt, and a callback when the message is given up.
-func TestFinalAttemptAndOnDeadLetter(t *testing.T) {
+// A finality is the result of FinalAttempt.
+type finality struct{ final, known bool }
+
+var (
+	finalityUnknown = finality{}
+	notFinal        = finality{known: true}
+	final           = finality{final: true, known: true}
+)
+
+func finalityOf(ctx context.Context) finality {
+	final, known := FinalAttempt(ctx)
+	return finality{final, known}
+}
+
+// Demand 51: a flag for the last attempt, and a callback for the dead letter.
+func TestFinalAttemptAndDeadLetter(t *testing.T) {
 	for _, tt := range []struct {
 		most int
 		caps transport.Capabilities
-		want []Finality
+		want []finality
 	}{
-		{3, ours, []Finality{NotFinal, NotFinal, Final}},
-		{-1, ours, []Finality{NotFinal, NotFinal, NotFinal, NotFinal}},
-		{0, ours, []Finality{NotFinal, NotFinal, NotFinal, NotFinal}}, // 17 are the default of a tidegate broker
-		{0, transport.Capabilities{}, make([]Finality, 4)},
+		{3, ours, []finality{notFinal, notFinal, final}},
+		{-1, ours, []finality{notFinal, notFinal, notFinal, notFinal}},
+		{0, ours, []finality{notFinal, notFinal, notFinal, notFinal}}, // 17 are the default of a tidegate broker
+		{0, transport.Capabilities{}, make([]finality, 4)},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := newServer(t)
 			s.caps = tt.caps
 			s.settings.MaxAttempts, s.settings.Retry = tt.most, backoff.Steps{time.Second}
 			s.fill(1)
-			var got []Finality
+			var got []finality
 			broken := errors.New("broken")
 			letters := 0
 			stop := start(t, s, Subscription{}, func(ctx context.Context, d *tidegate.Delivery) error {
-				if got = append(got, FinalAttempt(ctx)); len(got) == 4 {
+				if got = append(got, finalityOf(ctx)); len(got) == 4 {
 					return nil
 				}
 				d.ID = "changed by the handler"
 				return broken
-			}, PushOptions{OnDeadLetter: func(_ context.Context, d *tidegate.Delivery, cause error) {
-				if letters++; d.ID != "m0" || d.Attempt != 3 || cause != broken {
-					t.Errorf("dead letter %+v because of %v", d, cause)
+			}, PushOptions{OnDelivery: func(o Outcome) {
+				if o.Disposition != DeadLettered {
+					return
+				}
+				if letters++; o.Delivery.ID != "m0" || o.Delivery.Attempt != 3 || o.Err != broken {
+					t.Errorf("dead letter %+v because of %v", o.Delivery, o.Err)
 				}
 			}})
 			time.Sleep(time.Minute)
@@ -94,7 +111,7 @@ func TestFinalAttemptAndOnDeadLetter(t *testing.T) {
 			}
 		})
 	}
-	if FinalAttempt(t.Context()) != FinalityUnknown {
+	if finalityOf(t.Context()) != finalityUnknown {
 		t.Error("a context that is no handler's knows about attempts")
 	}
 }
@@ -132,7 +149,7 @@ func TestClassifyAndMiddleware(t *testing.T) {
 			Classify: func(err error) error {
 				switch {
 				case errors.Is(err, sql.ErrNoRows):
-					return DeadLetter(err)
+					return DeadLetterNow(err)
 				case errors.Is(err, duplicate):
 					return nil
 				}
@@ -143,7 +160,7 @@ func TestClassifyAndMiddleware(t *testing.T) {
 		stop()
 		got := map[string]Outcome{}
 		for _, o := range seen.all() {
-			got[o.MessageID] = o
+			got[o.Delivery.ID] = o
 		}
 		if got["m0"].Disposition != DeadLettered || !errors.Is(got["m0"].Err, sql.ErrNoRows) || s.dead["m0"] != "load: sql: no rows in result set" ||
 			got["m1"].Disposition != Acked || got["m1"].Err != duplicate || got["m2"].Disposition != Acked {
@@ -156,11 +173,11 @@ func TestClassifyAndMiddleware(t *testing.T) {
 }
 
 func TestFilters(t *testing.T) {
-	for _, tt := range []struct{ got, want Filter }{
-		{Tags(), Filter{}},
-		{Tags("a"), Filter{Expression: "a"}},
-		{Tags("a", "b"), Filter{Expression: "a||b"}},
-		{SQL("amount > 100"), Filter{Expression: "amount > 100", SQL: true}},
+	for _, tt := range []struct{ got, want transport.Filter }{
+		{Tags(), transport.Filter{}},
+		{Tags("a"), transport.Filter{Expression: "a"}},
+		{Tags("a", "b"), transport.Filter{Expression: "a||b"}},
+		{SQL("amount > 100"), transport.Filter{Expression: "amount > 100", SQL: true}},
 	} {
 		if tt.got != tt.want {
 			t.Errorf("got %+v, want %+v", tt.got, tt.want)

@@ -155,49 +155,18 @@ func (r *run) panicked(ctx context.Context, id string, v any, err error, returne
 	}
 }
 
-// A Finality reports whether an attempt is the message's last.
-type Finality int
-
-// The finalities.
-const (
-	FinalityUnknown Finality = iota // the server has not announced how many attempts there are
-	NotFinal
-	Final
-)
-
-// String returns the lower-case name.
-func (f Finality) String() string {
-	switch f {
-	case FinalityUnknown:
-		return "unknown"
-	case NotFinal:
-		return "not final"
-	case Final:
-		return "final"
-	}
-	return "invalid"
-}
-
 // FinalAttempt reports whether the delivery of a handler's ctx is the message's last attempt. After
 // its failure the message becomes a dead letter, unless the group's settings or a policy set
 // another end. FinalAttempt uses the policies of the consumer and the number of attempts that the
-// server announced for the group. The server's number can have changed since.
-func FinalAttempt(ctx context.Context) Finality {
-	if c, ok := ctx.Value(deliveryKey{}).(*deliveryContext); ok {
-		return finality(c.it.current.Attempt, c.run.maxAttempts(c.it))
+// server announced for the group. The server's number can have changed since. known is false, and
+// final too, if the server has not announced a number, or ctx is not the context of a handler.
+func FinalAttempt(ctx context.Context) (final, known bool) {
+	c, ok := ctx.Value(deliveryKey{}).(*deliveryContext)
+	if !ok {
+		return false, false
 	}
-	return FinalityUnknown
-}
-
-// finality compares an attempt with the announced number; 0 for none, negative for no limit.
-func finality(attempt, most int) Finality {
-	switch {
-	case most == 0:
-		return FinalityUnknown
-	case most < 0 || attempt < most:
-		return NotFinal
-	}
-	return Final
+	most := c.run.maxAttempts(c.it)
+	return most > 0 && c.it.current.Attempt >= most, most != 0
 }
 
 type deliveryKey struct{}

@@ -25,7 +25,7 @@ func (i *Instrumentation) PushOptions(o consumer.PushOptions) consumer.PushOptio
 	delivered, failed, switched := o.OnDelivery, o.OnReceiveFailure, o.OnKillSwitch
 	o.OnDelivery = func(out consumer.Outcome) {
 		i.deliveries.Add(context.Background(), 1, metric.WithAttributes( // an event has no context
-			semconv.MessagingDestinationName(out.Topic), semconv.MessagingConsumerGroupName(out.Group),
+			semconv.MessagingDestinationName(out.Delivery.Topic), semconv.MessagingConsumerGroupName(out.Delivery.ConsumerGroup),
 			keyDisposition.String(out.Disposition.String())))
 		if delivered != nil {
 			delivered(out)

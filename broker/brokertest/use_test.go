@@ -55,7 +55,7 @@ func TestWaitDeadLetterReturnsEachOnce(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		b.CreateTopic("orders", broker.TopicConfig{})
 		b.Consume("billing", "orders", func(_ context.Context, d *tidegate.Delivery) error {
-			return consumer.DeadLetter(errors.New("poison " + string(d.Body)))
+			return consumer.DeadLetterNow(errors.New("poison " + string(d.Body)))
 		})
 		var reasons []string
 		for n := range 3 {
@@ -136,7 +136,7 @@ func TestConsumeDeadLettersBeforeTheFirst(t *testing.T) {
 			return nil
 		})
 		b.Consume("billing", "orders", func(context.Context, *tidegate.Delivery) error {
-			return consumer.DeadLetter(errors.New("poison"))
+			return consumer.DeadLetterNow(errors.New("poison"))
 		})
 		b.Send(sdktest.Order(1))
 		select {

@@ -119,10 +119,10 @@ func TestKillSendsEachOnce(t *testing.T) {
 			journal := filepath.Join(t.TempDir(), "journal")
 			for round := range 6 {
 				// Before a send, after one, and while its response is on its way.
-				event, n, last := deadletter.EventRedriven, 30, 0
+				event, n, last := "redriven", 30, 0
 				switch round % 3 {
 				case 0:
-					event = deadletter.EventIntent
+					event = "intent"
 				case 1:
 					n, last = 0, 1+round/3
 				}

@@ -11,17 +11,24 @@ import (
 	"time"
 )
 
-// The events of a journal.
+// The values of Event.Event.
 const (
-	EventBegin    = "begin"    // a run begins
-	EventIntent   = "intent"   // the letter is about to be sent back
-	EventRedriven = "redriven" // the letter is stored in its topic
-	EventFailed   = "failed"   // the letter stays, and a later run tries it again
-	EventSkipped  = "skipped"  // the letter stays; Event.Why has the reason
-	EventEnd      = "end"      // the run has ended
+	eventBegin    = "begin"
+	eventIntent   = "intent"
+	eventRedriven = "redriven"
+	eventFailed   = "failed"
+	eventSkipped  = "skipped"
+	eventEnd      = "end"
 )
 
-// An Event is one line of a journal.
+// An Event is one line of a journal. Its Event is one of these:
+//
+//   - "begin": a run begins;
+//   - "intent": the letter is about to be sent back;
+//   - "redriven": the letter is stored in its topic;
+//   - "failed": the letter stays, and a later run tries it again; Why has the reason;
+//   - "skipped": the letter stays; Why has the reason;
+//   - "end": the run has ended.
 type Event struct {
 	Time       time.Time `json:"time"`
 	Event      string    `json:"event"`
@@ -74,16 +81,16 @@ func (j *journal) read(group string) error {
 		}
 		k := keyFor(e.MessageID, e.Generation)
 		switch e.Event {
-		case EventBegin:
+		case eventBegin:
 			if e.Group != group {
 				return fmt.Errorf("the journal belongs to group %q, not to %q; give another path", e.Group, group)
 			}
-		case EventIntent:
+		case eventIntent:
 			j.pending[k] = e
-		case EventRedriven:
+		case eventRedriven:
 			j.sent[k] = true
 			delete(j.pending, k)
-		case EventFailed:
+		case eventFailed:
 			delete(j.pending, k)
 		}
 	}

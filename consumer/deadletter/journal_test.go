@@ -21,7 +21,7 @@ func TestTruncatedLine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := j.write(Event{Event: EventEnd}); err != nil {
+	if err := j.write(Event{Event: eventEnd}); err != nil {
 		t.Fatal(err)
 	}
 	if err := j.file.Close(); err != nil {
@@ -54,7 +54,7 @@ func TestEventsAreSynced(t *testing.T) {
 	defer r.Close()
 	defer w.Close()
 	j := &journal{file: w}
-	if err := j.write(Event{Event: EventIntent, MessageID: "m"}); err == nil {
+	if err := j.write(Event{Event: eventIntent, MessageID: "m"}); err == nil {
 		t.Error("an event is written without a sync")
 	}
 }

@@ -78,7 +78,7 @@ type runner struct {
 }
 
 func (r *runner) run(ctx context.Context) error {
-	if err := r.note(Event{Event: EventBegin, Group: r.src.group(), Actor: r.o.Actor}); err != nil {
+	if err := r.note(Event{Event: eventBegin, Group: r.src.group(), Actor: r.o.Actor}); err != nil {
 		return err
 	}
 	err := r.all(ctx)
@@ -98,7 +98,7 @@ func (r *runner) run(ctx context.Context) error {
 	if err != nil {
 		why = err.Error()
 	}
-	return errors.Join(err, r.note(Event{Event: EventEnd, Why: why, Report: &r.report}))
+	return errors.Join(err, r.note(Event{Event: eventEnd, Why: why, Report: &r.report}))
 }
 
 // all processes the letters until one stops it.
@@ -141,7 +141,7 @@ func (r *runner) all(ctx context.Context) error {
 				r.report.Returned++
 			}
 			if d.why != whyFilter {
-				if err := r.note(r.event(EventSkipped, l, d.why)); err != nil {
+				if err := r.note(r.event(eventSkipped, l, d.why)); err != nil {
 					return err
 				}
 			}
@@ -169,7 +169,7 @@ func (r *runner) recover() error {
 			continue
 		}
 		e := r.journal.pending[k]
-		e.Event, e.Why = EventRedriven, "found after a crash"
+		e.Event, e.Why = eventRedriven, "found after a crash"
 		if err := r.note(e); err != nil {
 			return err
 		}
@@ -188,7 +188,7 @@ func (r *runner) flush(ctx context.Context) error {
 	}
 	intents := make([]Event, len(batch))
 	for i, l := range batch {
-		intents[i] = r.event(EventIntent, l, "")
+		intents[i] = r.event(eventIntent, l, "")
 	}
 	if r.o.DryRun {
 		r.report.Redriven += len(batch)
@@ -313,10 +313,10 @@ func (r *runner) done(l *Letter, err error) Event {
 	r.plan.result(l, err == nil)
 	if err != nil {
 		r.report.Failed++
-		return r.event(EventFailed, l, err.Error())
+		return r.event(eventFailed, l, err.Error())
 	}
 	r.report.Redriven++
-	return r.event(EventRedriven, l, "")
+	return r.event(eventRedriven, l, "")
 }
 
 // message returns the message to send for a letter.
@@ -367,7 +367,7 @@ func (r *runner) note(events ...Event) error {
 	}
 	if r.o.OnEvent != nil {
 		for _, e := range events {
-			if r.journal != nil || e.Event == EventIntent || e.Event == EventSkipped {
+			if r.journal != nil || e.Event == eventIntent || e.Event == eventSkipped {
 				r.o.OnEvent(e)
 			}
 		}

@@ -9,8 +9,8 @@ import (
 	"github.com/tidegate/tidegate/consumer"
 )
 
-// DefaultCapacity is the default number of records of a Memory.
-const DefaultCapacity = 100_000
+// defaultCapacity is the default number of records of a Memory.
+const defaultCapacity = 100_000
 
 // A Memory is an inbox in memory. It keeps a bounded number of records, of all groups together, and
 // drops the oldest ones first. Several goroutines may share it. All consumers of a group in a
@@ -30,10 +30,10 @@ type key struct{ group, topic, id string }
 func keyOf(d *tidegate.Delivery) key { return key{d.ConsumerGroup, d.Topic, d.ID} }
 
 // NewMemory returns an inbox that keeps up to capacity records of consumed messages. Zero or less
-// means DefaultCapacity.
+// means 100 000.
 func NewMemory(capacity int) *Memory {
 	if capacity <= 0 {
-		capacity = DefaultCapacity
+		capacity = defaultCapacity
 	}
 	return &Memory{capacity: capacity, running: map[key]chan struct{}{}, done: map[key]*list.Element{}}
 }

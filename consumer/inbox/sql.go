@@ -12,8 +12,8 @@ import (
 	"github.com/tidegate/tidegate/consumer"
 )
 
-// DefaultTable is the default name of the table of an SQL inbox.
-const DefaultTable = "tidegate_inbox"
+// defaultTable is the default name of the table of an SQL inbox.
+const defaultTable = "tidegate_inbox"
 
 // A Dialect selects the SQL syntax for a database.
 type Dialect int
@@ -31,7 +31,7 @@ type Options struct {
 	Dialect Dialect
 
 	// Table is the table's name: letters, digits and '_', optionally after a schema, for example
-	// "app.inbox". Empty means DefaultTable.
+	// "app.inbox". Default: tidegate_inbox.
 	Table string
 
 	// TxOptions are the options of each transaction. Nil means the driver's defaults.
@@ -52,7 +52,7 @@ var tableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-
 // [SQL.CreateTable]. The error joins all faults of the arguments.
 func NewSQL(db *sql.DB, o Options) (*SQL, error) {
 	if o.Table == "" {
-		o.Table = DefaultTable
+		o.Table = defaultTable
 	}
 	var errs []error
 	if db == nil {

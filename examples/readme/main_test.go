@@ -19,6 +19,7 @@ import (
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // What the README shows is what this program and this test do, word for word
@@ -115,7 +116,7 @@ func TestTopics(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		b.CreateTopic("orders", broker.TopicConfig{})
 		b.CreateTopic("returns", broker.TopicConfig{})
-		sub := consumer.Subscription{Group: "billing", Topics: map[string]consumer.Filter{
+		sub := consumer.Subscription{Group: "billing", Topics: map[string]transport.Filter{
 			"orders":  consumer.Tags("paid", "refunded"),
 			"returns": {}, // all messages
 		}}

@@ -170,7 +170,7 @@ func (r *reader) consume(ctx context.Context, until time.Duration) {
 	o := consumer.PushOptions{
 		Concurrency: r.concurrency, MaxBuffered: r.buffered, InvisibleDuration: r.invisible, ShutdownTimeout: shutdownTimeout,
 		OnDelivery: func(o consumer.Outcome) {
-			r.w.book.note("%s of %s: %s, attempt %d, is %v, delay %v (%v; %v)", r.name, r.group.name, o.MessageID, o.Attempt, o.Disposition, o.Delay, o.Err, o.SettleErr)
+			r.w.book.note("%s of %s: %s, attempt %d, is %v, delay %v (%v; %v)", r.name, r.group.name, o.Delivery.ID, o.Delivery.Attempt, o.Disposition, o.Delay, o.Err, o.SettleErr)
 		},
 		OnReceiveFailure: func(f consumer.ReceiveFailure) {
 			r.w.book.note("%s of %s: receive failed, next in %v: %v", r.name, r.group.name, f.RetryIn, f.Err)

@@ -107,7 +107,7 @@ func Again(attempt int, f *Failure, r Rules) Verdict {
 	switch {
 	case f.Reconsume != nil:
 		v.Delay, v.Plain = min(instead(*f.Reconsume, attempt), MaxDelay), true
-	case !f.RetryAfter:
+	case !f.RetryIn:
 		v.Delay, v.ByServer = min(r.Schedule.Delay(max(0, attempt-1)), MaxDelay), r.ByServer
 	}
 	return v

@@ -7,14 +7,14 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A RetryAfter is the error of consumer.RetryAfter.
-type RetryAfter struct {
+// A RetryIn is the error of consumer.RetryIn.
+type RetryIn struct {
 	Delay time.Duration
 	Err   error // may be nil
 }
 
 // Error returns the text of the failure.
-func (e *RetryAfter) Error() string {
+func (e *RetryIn) Error() string {
 	if e.Err == nil {
 		return fmt.Sprintf("retry after %v", e.Delay)
 	}
@@ -22,7 +22,7 @@ func (e *RetryAfter) Error() string {
 }
 
 // Unwrap returns the failure.
-func (e *RetryAfter) Unwrap() error { return e.Err }
+func (e *RetryIn) Unwrap() error { return e.Err }
 
 // A Snooze is the error of consumer.Snooze.
 type Snooze struct{ Delay time.Duration }
@@ -30,7 +30,7 @@ type Snooze struct{ Delay time.Duration }
 // Error returns the delay in words.
 func (e *Snooze) Error() string { return fmt.Sprintf("postponed for %v", e.Delay) }
 
-// A DeadLetter is the error of consumer.DeadLetter.
+// A DeadLetter is the error of consumer.DeadLetterNow.
 type DeadLetter struct{ Err error } // may be nil
 
 // Error returns the text of the failure.
@@ -44,8 +44,7 @@ func (e *DeadLetter) Error() string {
 // Unwrap returns the failure.
 func (e *DeadLetter) Unwrap() error { return e.Err }
 
-// A Reconsume is the error of consumer.ReconsumeAfter, ReconsumeLevel, ReconsumeNext and
-// NegativeAck.
+// A Reconsume is the error of consumer.Reconsume.
 type Reconsume struct {
 	Mode transport.ReconsumeMode
 	Err  error // may be nil
@@ -81,8 +80,8 @@ const defaultNegativeAckDelay = time.Minute
 // server does not have mode.
 func instead(mode transport.ReconsumeMode, attempt int) time.Duration {
 	switch {
-	case mode.Delay > 0:
-		return mode.Delay
+	case mode.Delay != 0:
+		return max(mode.Delay, 0)
 	case mode.Negative:
 		return defaultNegativeAckDelay
 	case mode.Level > 0:

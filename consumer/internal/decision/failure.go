@@ -20,11 +20,11 @@ const maxReason = 1024
 // goroutine, and all decisions use the Failure.
 type Failure struct {
 	Reason     string // of the dead letter
-	DeadLetter bool   // the handler returned DeadLetter
-	RetryAfter bool   // the handler returned RetryAfter; see Delay
+	DeadLetter bool   // the handler returned DeadLetterNow
+	RetryIn    bool   // the handler returned RetryIn; see Delay
 	Snooze     bool   // the handler returned Snooze; see Delay
 	Delay      time.Duration
-	Reconsume  *transport.ReconsumeMode // the handler returned ReconsumeAfter or the like
+	Reconsume  *transport.ReconsumeMode // the handler returned Reconsume
 }
 
 // Read returns the content of err, nil if err is nil.
@@ -34,8 +34,8 @@ func Read(err error) *Failure {
 	}
 	f := &Failure{Reason: reason(err)}
 	_, f.DeadLetter = errors.AsType[*DeadLetter](err)
-	if ra, ok := errors.AsType[*RetryAfter](err); ok {
-		f.RetryAfter, f.Delay = true, ra.Delay
+	if ra, ok := errors.AsType[*RetryIn](err); ok {
+		f.RetryIn, f.Delay = true, ra.Delay
 	}
 	if sn, ok := errors.AsType[*Snooze](err); ok {
 		f.Snooze, f.Delay = true, sn.Delay

@@ -37,7 +37,7 @@ func TestLostAnswersToExtensions(t *testing.T) {
 		"one, and the handler returns":       {1, 14 * time.Second, nil, 0, consumer.Acked},
 		"two, of which one is after that":    {2, 14 * time.Second, nil, 0, consumer.Acked},
 		"one, and the handler fails":         {1, 14 * time.Second, failed, 0, consumer.Retried},
-		"one, and it wants a dead letter":    {1, 14 * time.Second, consumer.DeadLetter(failed), 0, consumer.DeadLettered},
+		"one, and it wants a dead letter":    {1, 14 * time.Second, consumer.DeadLetterNow(failed), 0, consumer.DeadLettered},
 		"one, and the consumer has no time":  {1, time.Minute, failed, 12 * time.Second, consumer.Released},
 		"all, and the lease ends in the end": {1000, 2 * time.Minute, nil, 0, consumer.LeaseLost},
 	} {
@@ -89,7 +89,7 @@ func TestLostAnswersToExtensions(t *testing.T) {
 				}
 				mu.Lock()
 				defer mu.Unlock()
-				if o := outcomes[0]; o.Attempt != 1 || o.Disposition != tt.want || tt.want != consumer.LeaseLost && o.SettleErr != nil {
+				if o := outcomes[0]; o.Delivery.Attempt != 1 || o.Disposition != tt.want || tt.want != consumer.LeaseLost && o.SettleErr != nil {
 					t.Errorf("%+v, want %v", o, tt.want)
 				}
 				s := b.Stats("billing", "orders")

@@ -103,18 +103,18 @@ func TestReconsumeModesThroughTheSDK(t *testing.T) {
 		want   []time.Duration
 	}{
 		"any delay": {broker.RetryTopicConfig{MaxRetries: 2}, func(times int) error {
-			return consumer.ReconsumeAfter([]time.Duration{s, 90 * s, s}[times], errAway)
+			return consumer.Reconsume(transport.ReconsumeMode{Delay: []time.Duration{s, 90 * s, s}[times]}, errAway)
 		}, []time.Duration{s, 90 * s}},
 		"a level": {broker.RetryTopicConfig{MaxRetries: 3}, func(times int) error {
-			return consumer.ReconsumeLevel([]int{3, 1, 14, 1}[times], errAway)
+			return consumer.Reconsume(transport.ReconsumeMode{Level: []int{3, 1, 14, 1}[times]}, errAway)
 		}, []time.Duration{10 * s, s, 10 * time.Minute}},
-		"the next level":    {broker.RetryTopicConfig{MaxRetries: 18}, func(int) error { return consumer.ReconsumeNext(errAway) }, levels},
-		"own levels":        {broker.RetryTopicConfig{MaxRetries: 3, Levels: own}, func(int) error { return consumer.ReconsumeNext(errAway) }, []time.Duration{own[0], own[1], own[1]}},
-		"a level of theirs": {broker.RetryTopicConfig{MaxRetries: 1, Levels: own}, func(int) error { return consumer.ReconsumeLevel(2, errAway) }, own[1:]},
+		"the next level":    {broker.RetryTopicConfig{MaxRetries: 18}, func(int) error { return consumer.Reconsume(transport.ReconsumeMode{}, errAway) }, levels},
+		"own levels":        {broker.RetryTopicConfig{MaxRetries: 3, Levels: own}, func(int) error { return consumer.Reconsume(transport.ReconsumeMode{}, errAway) }, []time.Duration{own[0], own[1], own[1]}},
+		"a level of theirs": {broker.RetryTopicConfig{MaxRetries: 1, Levels: own}, func(int) error { return consumer.Reconsume(transport.ReconsumeMode{Level: 2}, errAway) }, own[1:]},
 		"exclusive": {broker.RetryTopicConfig{MaxRetries: 2, SubscriptionType: broker.SubscriptionExclusive},
-			func(int) error { return consumer.ReconsumeAfter(time.Hour, errAway) }, []time.Duration{0, 0}},
+			func(int) error { return consumer.Reconsume(transport.ReconsumeMode{Delay: time.Hour}, errAway) }, []time.Duration{0, 0}},
 		"failover": {broker.RetryTopicConfig{MaxRetries: 2, SubscriptionType: broker.SubscriptionFailover},
-			func(int) error { return consumer.ReconsumeNext(errAway) }, []time.Duration{0, 0}},
+			func(int) error { return consumer.Reconsume(transport.ReconsumeMode{}, errAway) }, []time.Duration{0, 0}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -137,7 +137,7 @@ func TestReconsumeModesThroughTheSDK(t *testing.T) {
 					if i < len(tt.want) {
 						want = consumer.Reconsumed
 					}
-					if d.Disposition != want || d.Attempt != 1 || d.Err == nil || d.SettleErr != nil {
+					if d.Disposition != want || d.Delivery.Attempt != 1 || d.Err == nil || d.SettleErr != nil {
 						t.Errorf("delivery %d: %+v, want %v", i, d.Outcome, want)
 					}
 					if i < len(tt.want) && (d.Delay > tt.want[i] || d.Delay < tt.want[i]-100*time.Millisecond) {
@@ -163,7 +163,7 @@ func TestReconsumeDelayBoundsThroughTheSDK(t *testing.T) {
 		864_000 * time.Second:   {consumer.Reconsumed, 864_000 * time.Second},
 		time.Second - 1:         {consumer.Retried, time.Second - 1},
 		864_000*time.Second + 1: {consumer.Retried, 12 * time.Hour},
-		-time.Second:            {consumer.Retried, time.Millisecond}, // they are told in whole ones
+		-time.Second:            {consumer.Retried, 0},
 		100 * 24 * time.Hour:    {consumer.Retried, 12 * time.Hour},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -176,7 +176,7 @@ func TestReconsumeDelayBoundsThroughTheSDK(t *testing.T) {
 					return nil
 				}
 				first = false
-				return consumer.ReconsumeAfter(delay, errAway)
+				return consumer.Reconsume(transport.ReconsumeMode{Delay: delay}, errAway)
 			})[0]
 			if d.Disposition != want.disposition || d.Delay.Round(time.Millisecond) != want.delay.Round(time.Millisecond) || (d.SettleErr != nil) != (want.disposition == consumer.Retried) {
 				t.Errorf("%v: %+v, want %v after %v", delay, d.Outcome, want.disposition, want.delay)
@@ -249,14 +249,16 @@ func TestReconsumedUntilDeadThroughTheSDK(t *testing.T) {
 				if want.retries == 3 {
 					lasts = time.Minute
 				}
-				list := story(t, b, b.Client(), lasts, func(context.Context, *tidegate.Delivery) error { return consumer.ReconsumeNext(errAway) })
+				list := story(t, b, b.Client(), lasts, func(context.Context, *tidegate.Delivery) error {
+					return consumer.Reconsume(transport.ReconsumeMode{}, errAway)
+				})
 				deliveries := 1 + want.retries
 				if len(list) != deliveries || list[deliveries-1].Disposition != consumer.DeadLettered {
 					t.Fatalf("%d deliveries, want %d and a dead letter: %+v", len(list), deliveries, list)
 				}
 				ids := map[string]bool{}
 				for i, d := range list {
-					ids[d.MessageID] = true
+					ids[d.Delivery.ID] = true
 					times := ""
 					if i > 0 {
 						times = strconv.Itoa(i)
@@ -264,8 +266,8 @@ func TestReconsumedUntilDeadThroughTheSDK(t *testing.T) {
 							t.Errorf("retry %d has the properties %v", i, p)
 						}
 					}
-					if d.topic != "topic1" || d.properties["RECONSUMETIMES"] != times || d.Attempt != 1 {
-						t.Errorf("delivery %d is of %s with %v, attempt %d", i, d.topic, d.properties, d.Attempt)
+					if d.topic != "topic1" || d.properties["RECONSUMETIMES"] != times || d.Delivery.Attempt != 1 {
+						t.Errorf("delivery %d is of %s with %v, attempt %d", i, d.topic, d.properties, d.Delivery.Attempt)
 					}
 				}
 				if len(ids) != deliveries || !ids["m"] {
@@ -301,7 +303,7 @@ func TestReconsumeWithoutRetryTopicsThroughTheSDK(t *testing.T) {
 		b := brokertest.New(t)
 		b.CreateTopic("topic1", broker.TopicConfig{})
 		b.CreateGroup("sub1", broker.GroupConfig{MaxAttempts: 4})
-		fails := []error{consumer.ReconsumeAfter(20*time.Minute, errAway), consumer.ReconsumeLevel(3, errAway), consumer.ReconsumeNext(errAway), consumer.ReconsumeNext(errAway)}
+		fails := []error{consumer.Reconsume(transport.ReconsumeMode{Delay: 20 * time.Minute}, errAway), consumer.Reconsume(transport.ReconsumeMode{Level: 3}, errAway), consumer.Reconsume(transport.ReconsumeMode{}, errAway), consumer.Reconsume(transport.ReconsumeMode{}, errAway)}
 		n := 0
 		list := story(t, b, b.Client(), 25*time.Minute, func(context.Context, *tidegate.Delivery) error { n++; return fails[n-1] })
 		if got, want := waits(list), []time.Duration{20 * time.Minute, 10 * time.Second, 10 * time.Second}; !slices.Equal(got, want) {
@@ -313,7 +315,7 @@ func TestReconsumeWithoutRetryTopicsThroughTheSDK(t *testing.T) {
 				want = consumer.DeadLettered
 			}
 			e, _ := errors.AsType[*tidegate.Error](d.SettleErr)
-			if d.Disposition != want || d.Attempt != i+1 || d.MessageID != "m" || e == nil || e.Code != tidegate.CodeBadRequest {
+			if d.Disposition != want || d.Delivery.Attempt != i+1 || d.Delivery.ID != "m" || e == nil || e.Code != tidegate.CodeBadRequest {
 				t.Errorf("delivery %d: %+v", i, d.Outcome)
 			}
 		}
@@ -346,7 +348,7 @@ func TestReconsumeNeedsToSendThroughTheSDK(t *testing.T) {
 			list := story(t, b, c, 2*time.Minute, func(context.Context, *tidegate.Delivery) error {
 				if first {
 					first = false
-					return consumer.ReconsumeAfter(time.Minute, errAway)
+					return consumer.Reconsume(transport.ReconsumeMode{Delay: time.Minute}, errAway)
 				}
 				return nil
 			})
@@ -401,14 +403,14 @@ func TestNegativeAckThroughTheSDK(t *testing.T) {
 					if d.Attempt == tt.ends && tt.want == consumer.Acked {
 						return nil
 					}
-					return consumer.NegativeAck(tt.delay, errAway)
+					return consumer.Reconsume(transport.ReconsumeMode{Delay: tt.delay, Negative: true}, errAway)
 				})
 				if len(list) != tt.ends || list[tt.ends-1].Disposition != tt.want {
 					t.Fatalf("%d deliveries, the last %+v; want %d and %v", len(list), list[len(list)-1].Outcome, tt.ends, tt.want)
 				}
 				for i, d := range list {
-					if d.MessageID != "m" || d.Attempt != i+1 || i > 0 && d.at-list[i-1].at != tt.wait {
-						t.Errorf("delivery %d: %s, attempt %d, at %v", i, d.MessageID, d.Attempt, d.at)
+					if d.Delivery.ID != "m" || d.Delivery.Attempt != i+1 || i > 0 && d.at-list[i-1].at != tt.wait {
+						t.Errorf("delivery %d: %s, attempt %d, at %v", i, d.Delivery.ID, d.Delivery.Attempt, d.at)
 					}
 					if i < tt.ends-1 && (d.Disposition != consumer.Retried || d.SettleErr != nil || d.Delay != tt.wait) {
 						t.Errorf("delivery %d: %+v", i, d.Outcome)
@@ -436,13 +438,13 @@ func TestSimpleConsumerReconsumes(t *testing.T) {
 		}
 		b.Send(&tidegate.Message{Topic: "topic1", ID: "m", Body: []byte("x")})
 		for i, tt := range []struct {
-			mode consumer.ReconsumeMode
+			mode transport.ReconsumeMode
 			dead bool
 			wait time.Duration
 		}{
-			{consumer.ReconsumeMode{Negative: true}, false, time.Minute},
-			{consumer.ReconsumeMode{Level: 5}, false, time.Minute},
-			{consumer.ReconsumeMode{Delay: time.Hour}, true, 0},
+			{transport.ReconsumeMode{Negative: true}, false, time.Minute},
+			{transport.ReconsumeMode{Level: 5}, false, time.Minute},
+			{transport.ReconsumeMode{Delay: time.Hour}, true, 0},
 		} {
 			start := time.Now()
 			var ds []*tidegate.Delivery

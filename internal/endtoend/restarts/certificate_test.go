@@ -183,7 +183,7 @@ func TestConsumerSurvivesCertificateRenewal(t *testing.T) {
 				return // the lease has ended
 			}
 			for range 2 {
-				if o := <-outcomes; o.Disposition != consumer.Acked || o.Attempt != 1 {
+				if o := <-outcomes; o.Disposition != consumer.Acked || o.Delivery.Attempt != 1 {
 					t.Errorf("outcome %+v, want it acknowledged after the renewal", o)
 				}
 			}

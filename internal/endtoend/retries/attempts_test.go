@@ -153,9 +153,9 @@ func TestExpectedFailuresDoNotFloodTheLog(t *testing.T) {
 		stop := sdktest.RunPush(t, b.Client(), func(_ context.Context, d *tidegate.Delivery) error {
 			switch {
 			case string(d.Body) == "7":
-				return consumer.DeadLetter(errors.New("no such customer"))
+				return consumer.DeadLetterNow(errors.New("no such customer"))
 			case d.Attempt <= 2:
-				return consumer.RetryAfter(time.Second, errors.New("429 Too Many Requests"))
+				return consumer.RetryIn(time.Second, errors.New("429 Too Many Requests"))
 			}
 			return nil
 		}, consumer.PushOptions{Logger: slog.New(slog.NewTextHandler(&log, nil))})

@@ -54,9 +54,9 @@ func TestBatchVerdictsOnABroker(t *testing.T) {
 				case body == "poison":
 					res[i] = errors.New("no such customer")
 				case body == "hopeless":
-					res[i] = consumer.DeadLetter(errors.New("no such product"))
+					res[i] = consumer.DeadLetterNow(errors.New("no such product"))
 				case body == "busy" && d.Attempt == 1:
-					res[i] = consumer.RetryAfter(10*time.Second, errors.New("busy"))
+					res[i] = consumer.RetryIn(10*time.Second, errors.New("busy"))
 				case body == "later" && time.Since(begin) < time.Minute:
 					res[i] = consumer.Snooze(time.Minute)
 				}

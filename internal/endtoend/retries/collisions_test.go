@@ -60,7 +60,7 @@ func TestRedeliveriesAreSpread(t *testing.T) {
 			}, consumer.PushOptions{Concurrency: messages, OnDelivery: func(o consumer.Outcome) {
 				mu.Lock()
 				defer mu.Unlock()
-				reported[o.MessageID] = o.Delay
+				reported[o.Delivery.ID] = o.Delay
 			}})
 			p := sdktest.NewProducer(t, b, producer.Options{})
 			for i := range messages {

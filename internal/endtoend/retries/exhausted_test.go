@@ -74,7 +74,7 @@ func TestMaximumOfTheMomentHolds(t *testing.T) {
 				t.Fatalf("%s: %d deliveries, want 10: %+v", exhausted, len(list), list)
 			}
 			for i, o := range list[:9] {
-				if o.Attempt != i+1 || o.Disposition != consumer.Retried || o.Delay != time.Second {
+				if o.Delivery.Attempt != i+1 || o.Disposition != consumer.Retried || o.Delay != time.Second {
 					t.Errorf("%s: delivery %d: %+v", exhausted, i+1, o)
 				}
 			}
@@ -119,12 +119,12 @@ func TestMaximumOfTheRetryTopicHolds(t *testing.T) {
 				return errors.New("the database is away")
 			})
 		list = list[1:]
-		if len(list) != 5 || list[4].Attempt != 5 || list[4].Disposition != consumer.DeadLettered {
+		if len(list) != 5 || list[4].Delivery.Attempt != 5 || list[4].Disposition != consumer.DeadLettered {
 			t.Errorf("%d deliveries of the retry: %+v", len(list), list)
 		}
 		for i, want := range []time.Duration{10 * time.Second, 30 * time.Second, time.Minute, 2 * time.Minute} {
 			if got := list[i].Delay; got != want {
-				t.Errorf("attempt %d is followed by the next after %v, want the group's %v", list[i].Attempt, got, want)
+				t.Errorf("attempt %d is followed by the next after %v, want the group's %v", list[i].Delivery.Attempt, got, want)
 			}
 		}
 	})

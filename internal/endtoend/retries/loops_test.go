@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // A group consumes its topic and its own dead letters, and fails in both. Each message is delivered
@@ -29,8 +30,8 @@ func TestDeadLettersDoNotLoop(t *testing.T) {
 		want     map[string]int // deliveries
 	}{
 		"failures":        {errors.New("no"), nil, "%DLQ%billing", map[string]int{"orders": 2, "%DLQ%billing": 2}},
-		"the handler's":   {consumer.DeadLetter(errors.New("no")), nil, "%DLQ%billing", map[string]int{"orders": 1, "%DLQ%billing": 1}},
-		"without address": {consumer.DeadLetter(errors.New("no")), &broker.AddressSettings{MaxDeliveryAttempts: new(3)}, "%DLQ%billing", map[string]int{"orders": 1, "%DLQ%billing": 1}},
+		"the handler's":   {consumer.DeadLetterNow(errors.New("no")), nil, "%DLQ%billing", map[string]int{"orders": 1, "%DLQ%billing": 1}},
+		"without address": {consumer.DeadLetterNow(errors.New("no")), &broker.AddressSettings{MaxDeliveryAttempts: new(3)}, "%DLQ%billing", map[string]int{"orders": 1, "%DLQ%billing": 1}},
 		"an address": {
 			errors.New("no"), &broker.AddressSettings{MaxDeliveryAttempts: new(3), DeadLetterAddress: new("DLA")}, "DLA",
 			map[string]int{"orders": 3, "DLA": 3},
@@ -48,7 +49,7 @@ func TestDeadLettersDoNotLoop(t *testing.T) {
 				}
 				var mu sync.Mutex
 				got := map[string]int{}
-				sub := consumer.Subscription{Group: "billing", Topics: map[string]consumer.Filter{"orders": {}, tt.letters: {}}}
+				sub := consumer.Subscription{Group: "billing", Topics: map[string]transport.Filter{"orders": {}, tt.letters: {}}}
 				stop := sdktest.Consume(t, b, sub, func(_ context.Context, d *tidegate.Delivery) error {
 					mu.Lock()
 					defer mu.Unlock()

@@ -41,7 +41,7 @@ func TestPoliciesOnABroker(t *testing.T) {
 				OnDelivery: func(o consumer.Outcome) {
 					mu.Lock()
 					defer mu.Unlock()
-					ends[o.MessageID] = o.Disposition
+					ends[o.Delivery.ID] = o.Disposition
 				},
 			})
 		if err != nil {

@@ -81,7 +81,7 @@ func TestAddressSettingsAreTold(t *testing.T) {
 		var mu sync.Mutex
 		c, err := consumer.NewPush(b.Client(), consumer.Subscription{Topic: "t", Group: "g"},
 			func(context.Context, *tidegate.Delivery) error {
-				return consumer.RetryAfter(time.Minute, errors.New("no"))
+				return consumer.RetryIn(time.Minute, errors.New("no"))
 			},
 			consumer.PushOptions{OnDelivery: func(o consumer.Outcome) {
 				mu.Lock()

@@ -36,11 +36,10 @@ func TestVerdictsInWrappedAndJoinedErrors(t *testing.T) {
 		attempt int           // of the second delivery; 0 for none
 		after   time.Duration // of the second delivery
 	}{
-		"RetryAfter": {consumer.RetryAfter(7*time.Minute, cause), consumer.Outcome{Disposition: consumer.Retried, Delay: 7 * time.Minute}, 2, 7 * time.Minute},
-		"RetryLevel": {consumer.RetryLevel(4, cause), consumer.Outcome{Disposition: consumer.Retried, Delay: 30 * time.Second}, 2, 30 * time.Second},
-		"Snooze":     {consumer.Snooze(20 * time.Minute), consumer.Outcome{Disposition: consumer.Snoozed, Delay: 20 * time.Minute}, 1, 20 * time.Minute},
-		"DeadLetter": {consumer.DeadLetter(cause), consumer.Outcome{Disposition: consumer.DeadLettered}, 0, 0},
-		"error":      {cause, consumer.Outcome{Disposition: consumer.Retried, Delay: 10 * time.Second}, 2, 10 * time.Second},
+		"RetryIn":       {consumer.RetryIn(7*time.Minute, cause), consumer.Outcome{Disposition: consumer.Retried, Delay: 7 * time.Minute}, 2, 7 * time.Minute},
+		"Snooze":        {consumer.Snooze(20 * time.Minute), consumer.Outcome{Disposition: consumer.Snoozed, Delay: 20 * time.Minute}, 1, 20 * time.Minute},
+		"DeadLetterNow": {consumer.DeadLetterNow(cause), consumer.Outcome{Disposition: consumer.DeadLettered}, 0, 0},
+		"error":         {cause, consumer.Outcome{Disposition: consumer.Retried, Delay: 10 * time.Second}, 2, 10 * time.Second},
 	} {
 		for how, wrap := range wraps {
 			t.Run(name+" "+how, func(t *testing.T) {
@@ -69,7 +68,7 @@ func TestVerdictsInWrappedAndJoinedErrors(t *testing.T) {
 					b.WaitIdle("billing", "orders")
 					stop()
 					o := seen.All()[slices.IndexFunc(seen.All(), func(o consumer.Outcome) bool { return o.Disposition != consumer.Acked })]
-					if o.Disposition != tt.want.Disposition || o.Delay != tt.want.Delay || o.Attempt != 1 || o.AttemptSpent {
+					if o.Disposition != tt.want.Disposition || o.Delay != tt.want.Delay || o.Delivery.Attempt != 1 || o.AttemptSpent {
 						t.Errorf("outcome %+v, want %v after %v", o, tt.want.Disposition, tt.want.Delay)
 					}
 					want := []int{1, tt.attempt}
@@ -183,7 +182,7 @@ func TestDeadLetterFloodStopsTheConsumer(t *testing.T) {
 			if healed {
 				return nil
 			}
-			return consumer.DeadLetter(errors.New("unknown currency"))
+			return consumer.DeadLetterNow(errors.New("unknown currency"))
 		}, consumer.PushOptions{Concurrency: 4, KillSwitch: consumer.KillSwitch{DeadLetters: 10, Window: time.Minute, Probe: 10 * time.Second}})
 		for n := range 300 {
 			b.Send(sdktest.Order(n))
@@ -221,7 +220,7 @@ func TestRetriesReachTheirHandlersWhenDue(t *testing.T) {
 			if d.Attempt == 1 {
 				delay := time.Duration(len(due)) * 37 * time.Millisecond
 				due[d.ID] = time.Now().Add(delay)
-				return consumer.RetryAfter(delay, errors.New("not yet"))
+				return consumer.RetryIn(delay, errors.New("not yet"))
 			}
 			late = append(late, time.Since(due[d.ID]))
 			return nil

@@ -20,6 +20,7 @@ import (
 	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/producer"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // added are the properties that retries through a retry topic and dead letters add. Further ones of
@@ -67,13 +68,13 @@ func TestMessagesStayWhole(t *testing.T) {
 		verdicts []error // the last one makes the dead letter
 	}{
 		"message group": {broker.TopicFIFO, broker.GroupConfig{FIFO: true}, []error{
-			failure, consumer.Snooze(time.Second), consumer.RetryAfter(time.Second, failure), consumer.DeadLetter(failure),
+			failure, consumer.Snooze(time.Second), consumer.RetryIn(time.Second, failure), consumer.DeadLetterNow(failure),
 		}},
 		"own topic": {broker.TopicNormal, broker.GroupConfig{}, []error{
-			failure, consumer.RetryLevel(2, failure), consumer.Snooze(time.Second), consumer.NegativeAck(time.Second, failure), consumer.DeadLetter(failure),
+			failure, consumer.RetryIn(5*time.Second, failure), consumer.Snooze(time.Second), consumer.Reconsume(transport.ReconsumeMode{Delay: time.Second, Negative: true}, failure), consumer.DeadLetterNow(failure),
 		}},
 		"retry topic": {broker.TopicNormal, broker.GroupConfig{RetryTopic: broker.RetryTopicConfig{Enabled: true}}, []error{
-			consumer.ReconsumeAfter(time.Second, failure), consumer.ReconsumeLevel(1, failure), failure, consumer.ReconsumeNext(failure), consumer.DeadLetter(failure),
+			consumer.Reconsume(transport.ReconsumeMode{Delay: time.Second}, failure), consumer.Reconsume(transport.ReconsumeMode{Level: 1}, failure), failure, consumer.Reconsume(transport.ReconsumeMode{}, failure), consumer.DeadLetterNow(failure),
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -138,7 +139,7 @@ func TestMessagesStayWhole(t *testing.T) {
 				}
 				stopLetters()
 
-				verdicts = []error{consumer.DeadLetter(failure)}
+				verdicts = []error{consumer.DeadLetterNow(failure)}
 				if done, err := b.RedriveDeadLetters(t.Context(), "billing", broker.DeadLetterSelection{In: letters}); err != nil || done.Redriven != 1 {
 					t.Fatalf("redrive: %+v, %v", done, err)
 				}

@@ -40,9 +40,9 @@ func TestBatchVerdicts(t *testing.T) {
 				switch {
 				case d.Attempt > 1:
 				case string(d.Body) == "retry":
-					res[i] = consumer.RetryAfter(time.Second, errHandler)
+					res[i] = consumer.RetryIn(time.Second, errHandler)
 				case string(d.Body) == "dead":
-					res[i] = consumer.DeadLetter(errHandler)
+					res[i] = consumer.DeadLetterNow(errHandler)
 				}
 			}
 			return res
@@ -70,7 +70,7 @@ func TestBatchVerdicts(t *testing.T) {
 		got := map[string]int{}
 		for range 4 * each {
 			o := c.outcome()
-			got[fmt.Sprint(bodies[o.MessageID], " ", o.Attempt, " ", o.Disposition)]++
+			got[fmt.Sprint(bodies[o.Delivery.ID], " ", o.Delivery.Attempt, " ", o.Disposition)]++
 		}
 		c.stop()
 		if fmt.Sprint(got) != fmt.Sprint(want) {

@@ -27,7 +27,7 @@ func TestRetryAfter(t *testing.T) {
 		const delay = 3 * time.Second
 		c := x.consume(sub, func(_ context.Context, d *tidegate.Delivery) error {
 			if d.Attempt <= 3 {
-				return fmt.Errorf("wrapped: %w", consumer.RetryAfter(delay, errHandler))
+				return fmt.Errorf("wrapped: %w", consumer.RetryIn(delay, errHandler))
 			}
 			return nil
 		}, consumer.PushOptions{})
@@ -61,16 +61,11 @@ func TestRetryAfter(t *testing.T) {
 func TestDeadLetter(t *testing.T) {
 	on(t, func(x *target) {
 		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topic: x.topic("orders", transporttest.Normal)}
-		hooked := make(chan error, 1)
-		c := x.consume(sub, func(context.Context, *tidegate.Delivery) error { return consumer.DeadLetter(errHandler) },
-			consumer.PushOptions{OnDeadLetter: func(_ context.Context, _ *tidegate.Delivery, cause error) { hooked <- cause }})
+		c := x.consume(sub, func(context.Context, *tidegate.Delivery) error { return consumer.DeadLetterNow(errHandler) }, consumer.PushOptions{})
 		sent := x.send(x.producer(producer.Options{}), &tidegate.Message{Topic: sub.Topic, Body: []byte("x")})
 		c.next()
-		if o := c.outcome(); o.Disposition != consumer.DeadLettered || o.Attempt != 1 {
+		if o := c.outcome(); o.Disposition != consumer.DeadLettered || o.Delivery.Attempt != 1 || !errors.Is(o.Err, errHandler) {
 			t.Errorf("outcome %+v, want a dead letter", o)
-		}
-		if err := <-hooked; !errors.Is(err, errHandler) {
-			t.Errorf("OnDeadLetter: %v", err)
 		}
 		c.stop()
 		x.wantLetter(sub, sent.MessageID, tidegate.DeadLetter{Attempts: 1, Reason: errHandler.Error()})
@@ -82,21 +77,22 @@ func TestDeadLetter(t *testing.T) {
 func TestExhaustedAttempts(t *testing.T) {
 	on(t, func(x *target) {
 		sub := consumer.Subscription{Group: x.group("billing", false, 2), Topic: x.topic("orders", transporttest.Normal)}
-		finality := make(chan consumer.Finality, 2)
+		finals := make(chan bool, 2)
 		c := x.consume(sub, func(ctx context.Context, _ *tidegate.Delivery) error {
-			finality <- consumer.FinalAttempt(ctx)
+			final, known := consumer.FinalAttempt(ctx)
+			finals <- final && known
 			return errHandler
 		}, consumer.PushOptions{})
 		sent := x.send(x.producer(producer.Options{}), &tidegate.Message{Topic: sub.Topic, Body: []byte("x")})
 		for i, want := range []consumer.Outcome{
 			{Disposition: consumer.Retried, Delay: time.Second}, {Disposition: consumer.DeadLettered},
 		} {
-			if o := c.outcome(); o.Disposition != want.Disposition || o.Delay != want.Delay || o.Attempt != i+1 {
+			if o := c.outcome(); o.Disposition != want.Disposition || o.Delay != want.Delay || o.Delivery.Attempt != i+1 {
 				t.Errorf("outcome %+v, want %+v", o, want)
 			}
 		}
-		if first, second := <-finality, <-finality; first != consumer.NotFinal || second != consumer.Final {
-			t.Errorf("finality %v, %v, want %v, %v", first, second, consumer.NotFinal, consumer.Final)
+		if first, second := <-finals, <-finals; first || !second {
+			t.Errorf("final attempts: %v, %v, want false, true", first, second)
 		}
 		c.stop()
 		x.wantLetter(sub, sent.MessageID, tidegate.DeadLetter{Attempts: 2, Reason: errHandler.Error()})
@@ -144,7 +140,7 @@ func TestSnooze(t *testing.T) {
 		if o := c.outcome(); o.Disposition != want || o.AttemptSpent == x.can.Snooze || o.Delay != time.Second {
 			t.Errorf("outcome %+v, want %v, and the attempt spent: %v", o, want, !x.can.Snooze)
 		}
-		if o := c.outcome(); o.Disposition != consumer.Acked || o.Attempt != attempt {
+		if o := c.outcome(); o.Disposition != consumer.Acked || o.Delivery.Attempt != attempt {
 			t.Errorf("outcome %+v, want attempt %d", o, attempt)
 		}
 		c.stop()

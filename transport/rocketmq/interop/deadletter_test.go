@@ -46,7 +46,7 @@ func TestDeadLetterQueue(t *testing.T) {
 			case <-repaired:
 				if d.Tag == "hopeless" {
 					<-hopeless // until the redrive is over
-					return consumer.DeadLetter(errHandler)
+					return consumer.DeadLetterNow(errHandler)
 				}
 				return nil
 			default:

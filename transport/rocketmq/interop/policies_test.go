@@ -61,7 +61,7 @@ func TestPolicies(t *testing.T) {
 		got := map[string]end{}
 		for range outcomes {
 			o := c.outcome()
-			g := got[tags[o.MessageID]]
+			g := got[tags[o.Delivery.ID]]
 			if o.Disposition == consumer.Retried {
 				g.delays = append(g.delays, o.Delay)
 			} else {
@@ -70,7 +70,7 @@ func TestPolicies(t *testing.T) {
 			if !errors.Is(o.Err, errHandler) || o.SettleErr != nil {
 				t.Errorf("outcome %+v", o)
 			}
-			got[tags[o.MessageID]] = g
+			got[tags[o.Delivery.ID]] = g
 		}
 		for tag, w := range want {
 			if g := got[tag]; !slices.Equal(g.delays, w.delays) || g.end != w.end {

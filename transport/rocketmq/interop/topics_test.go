@@ -11,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/producer"
+	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/transporttest"
 )
 
@@ -20,13 +21,13 @@ import (
 func TestSeveralTopics(t *testing.T) {
 	on(t, func(x *target) {
 		orders, returns, missing := x.topic("orders", transporttest.Normal), x.topic("returns", transporttest.Normal), x.name("missing")
-		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topics: map[string]consumer.Filter{
+		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topics: map[string]transport.Filter{
 			orders: consumer.Tags("paid", "refunded"), returns: {}, missing: {},
 		}}
 		failures := make(chan consumer.ReceiveFailure, 1000)
 		c := x.consume(sub, func(_ context.Context, d *tidegate.Delivery) error {
 			if d.Topic == returns && d.Attempt == 1 {
-				return consumer.RetryAfter(time.Second, errHandler)
+				return consumer.RetryIn(time.Second, errHandler)
 			}
 			return nil
 		}, consumer.PushOptions{OnReceiveFailure: func(f consumer.ReceiveFailure) { failures <- f }})
@@ -47,7 +48,7 @@ func TestSeveralTopics(t *testing.T) {
 		for range each/2 + 2*each {
 			d := c.next()
 			got[d.Topic+" "+d.Tag]++
-			if o := c.outcome(); o.Topic != orders && o.Topic != returns || o.Group != sub.Group {
+			if o := c.outcome(); o.Delivery.Topic != orders && o.Delivery.Topic != returns || o.Delivery.ConsumerGroup != sub.Group {
 				t.Errorf("outcome %+v", o)
 			}
 		}
