@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -16,8 +17,8 @@ import (
 func BenchmarkAckUnderLoad(b *testing.B) {
 	const load = 5 * time.Second
 	br := open(b, Options{Dir: b.TempDir()})
-	putTopic(b, br, "t", TopicConfig{})
-	putGroup(b, br, "g", GroupConfig{})
+	putTopic(b, br, "t", settings.Topic{})
+	putGroup(b, br, "g", settings.Group{})
 	ctx, cancel := context.WithCancel(b.Context())
 	var wg sync.WaitGroup
 	var sent int64

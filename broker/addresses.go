@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/tidegate/tidegate/broker/internal/catalog"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/address"
 )
 
@@ -14,7 +15,7 @@ const MaxAddressSettings = catalog.MaxAddresses
 // An AddressSetting is the settings of one pattern.
 type AddressSetting struct {
 	Match string `json:"match"`
-	AddressSettings
+	settings.Address
 }
 
 // ValidateMatch returns an error if text is not an address pattern: words joined by '.'. '*'
@@ -28,7 +29,7 @@ func ValidateMatch(text string) error {
 // settings apply at once to the topics that match matches, also to messages in flight, except for
 // delays that have begun. The error is 40000, with all faults, for an invalid pattern, for invalid
 // settings, and if MaxAddressSettings is reached.
-func (b *Broker) PutAddressSettings(ctx context.Context, match string, s AddressSettings) (AddressSetting, error) {
+func (b *Broker) PutAddressSettings(ctx context.Context, match string, s settings.Address) (AddressSetting, error) {
 	err := b.catalog.PutAddress(ctx, match, s)
 	if err != nil {
 		return AddressSetting{}, err
@@ -61,15 +62,15 @@ func (b *Broker) AddressSettings(match string) (AddressSetting, error) {
 //  4. plain words further to the left.
 func (b *Broker) AllAddressSettings() []AddressSetting {
 	out := []AddressSetting{}
-	b.catalog.Addresses().All(func(p address.Pattern, s AddressSettings) { out = append(out, AddressSetting{p.String(), s}) })
+	b.catalog.Addresses().All(func(p address.Pattern, s settings.Address) { out = append(out, AddressSetting{p.String(), s}) })
 	return out
 }
 
 // TopicAddressSettings returns the merged settings of all patterns that match a topic, and these
 // patterns by precedence. The topic need not exist.
-func (b *Broker) TopicAddressSettings(topic string) (AddressSettings, []string) {
+func (b *Broker) TopicAddressSettings(topic string) (settings.Address, []string) {
 	matches := []string{}
-	b.catalog.Addresses().All(func(p address.Pattern, _ AddressSettings) {
+	b.catalog.Addresses().All(func(p address.Pattern, _ settings.Address) {
 		if p.Match(topic) {
 			matches = append(matches, p.String())
 		}

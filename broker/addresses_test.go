@@ -29,8 +29,8 @@ func openData(t *testing.T) (*Broker, *vfs.MemFS) {
 func TestAddressSettingsValidation(t *testing.T) {
 	t.Parallel()
 	b := open(t, Options{})
-	_, err := b.PutAddressSettings(t.Context(), "a..b", AddressSettings{
-		RedeliveryDelay: new(Milliseconds(-1)), MaxRedeliveryDelay: new(Milliseconds(settings.MaxDuration/time.Millisecond) + 1), ExpiryDelay: new(Milliseconds(-2)),
+	_, err := b.PutAddressSettings(t.Context(), "a..b", settings.Address{
+		RedeliveryDelay: new(settings.Milliseconds(-1)), MaxRedeliveryDelay: new(settings.Milliseconds(settings.MaxDuration/time.Millisecond) + 1), ExpiryDelay: new(settings.Milliseconds(-2)),
 		RedeliveryDelayMultiplier: new(math.Inf(1)), RedeliveryCollisionAvoidanceFactor: new(1.01), MaxDeliveryAttempts: new(0),
 		DeadLetterAddress: new("a b"), ExpiryAddress: new("TBW102"), DeadLetterQueuePrefix: new("?"),
 	})
@@ -49,7 +49,7 @@ func TestAddressSettingsValidation(t *testing.T) {
 	if got := b.AllAddressSettings(); len(got) != 0 {
 		t.Errorf("it was taken all the same: %+v", got)
 	}
-	if err := (AddressSettings{RedeliveryDelayMultiplier: new(math.NaN()), RedeliveryCollisionAvoidanceFactor: new(math.NaN())}).Validate(); err == nil {
+	if err := (settings.Address{RedeliveryDelayMultiplier: new(math.NaN()), RedeliveryCollisionAvoidanceFactor: new(math.NaN())}).Validate(); err == nil {
 		t.Error("NaN is legal")
 	}
 }
@@ -64,10 +64,10 @@ func TestAddressSettingsValidation(t *testing.T) {
 func TestAddressSettingsInherit(t *testing.T) {
 	t.Parallel()
 	b, fs := openData(t)
-	putTopic(t, b, "before.it", TopicConfig{})
-	putAddress(t, b, "#", AddressSettings{DeadLetterAddress: new("DLA"), MaxDeliveryAttempts: new(3)})
-	putAddress(t, b, "before.*", AddressSettings{MaxDeliveryAttempts: new(-1)})
-	putTopic(t, b, "after", TopicConfig{})
+	putTopic(t, b, "before.it", settings.Topic{})
+	putAddress(t, b, "#", settings.Address{DeadLetterAddress: new("DLA"), MaxDeliveryAttempts: new(3)})
+	putAddress(t, b, "before.*", settings.Address{MaxDeliveryAttempts: new(-1)})
+	putTopic(t, b, "after", settings.Topic{})
 	check := func(topic string, attempts int, matches ...string) {
 		t.Helper()
 		tp, err := b.catalog.Topic(topic)
@@ -109,7 +109,7 @@ func TestTopicNamesOfWords(t *testing.T) {
 	if err := send(t, b, &tidegate.Message{Topic: "orders.eu", Body: []byte("x")})[0].Err; !errors.As(err, &e) || e.Code != tidegate.CodeIllegalTopic {
 		t.Errorf("before it exists: %v", err)
 	}
-	putTopic(t, b, "orders.eu", TopicConfig{})
+	putTopic(t, b, "orders.eu", settings.Topic{})
 	mustSend(t, b, &tidegate.Message{Topic: "orders.eu", Body: []byte("x")})
 }
 
@@ -130,8 +130,8 @@ func TestDeadLetterAddress(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "exampleQueue", TopicConfig{Queues: 1})
-		putAddress(t, b, "exampleQueue", AddressSettings{DeadLetterAddress: new("deadLetterAddress"), MaxDeliveryAttempts: new(3)})
+		putTopic(t, b, "exampleQueue", settings.Topic{Queues: 1})
+		putAddress(t, b, "exampleQueue", settings.Address{DeadLetterAddress: new("deadLetterAddress"), MaxDeliveryAttempts: new(3)})
 		mustSend(t, b, &tidegate.Message{Topic: "exampleQueue", ID: "m", Body: []byte("x"), Properties: map[string]string{"k": "v"}})
 		if n := len(failures(t, b, "g", "exampleQueue")); n != 3 {
 			t.Errorf("%d deliveries, want 3", n)
@@ -172,12 +172,12 @@ func TestAutoCreateDeadLetterResources(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putAddress(t, b, "#", AddressSettings{
+		putAddress(t, b, "#", settings.Address{
 			DeadLetterAddress: new("DLA"), MaxDeliveryAttempts: new(3), AutoCreateDeadLetterResources: new(true),
 		})
-		putAddress(t, b, "orders", AddressSettings{DeadLetterQueuePrefix: new(""), DeadLetterQueueSuffix: new(".DLQ")})
+		putAddress(t, b, "orders", settings.Address{DeadLetterQueuePrefix: new(""), DeadLetterQueueSuffix: new(".DLQ")})
 		for _, topic := range []string{"stocks", "orders"} {
-			putTopic(t, b, topic, TopicConfig{})
+			putTopic(t, b, topic, settings.Topic{})
 			mustSend(t, b, &tidegate.Message{Topic: topic, ID: topic, Body: []byte("x")})
 			failures(t, b, "g", topic)
 		}
@@ -209,8 +209,8 @@ func TestAutomaticQueuesAreDeleted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b, fs := openData(t)
-		putTopic(t, b, "orders", TopicConfig{})
-		putAddress(t, b, "#", AddressSettings{
+		putTopic(t, b, "orders", settings.Topic{})
+		putAddress(t, b, "#", settings.Address{
 			DeadLetterAddress: new("DLA"), MaxDeliveryAttempts: new(1), AutoCreateDeadLetterResources: new(true),
 		})
 		fail := func() {
@@ -247,7 +247,7 @@ func TestAutomaticQueuesAreDeleted(t *testing.T) {
 		}
 		b = open(t, Options{Dir: "data", fs: fs})
 		is(true)
-		putAddress(t, b, "DLQ.#", AddressSettings{AutoDeleteQueues: new(false)})
+		putAddress(t, b, "DLQ.#", settings.Address{AutoDeleteQueues: new(false)})
 		ack()
 		is(true)
 		if err := b.DeleteAddressSettings(t.Context(), "DLQ.#"); err != nil {
@@ -268,7 +268,7 @@ func TestAutomaticQueuesAreDeleted(t *testing.T) {
 		ack()
 		is(false)
 		fail()
-		putTopic(t, b, "DLQ.orders", TopicConfig{}) // now it is somebody's
+		putTopic(t, b, "DLQ.orders", settings.Topic{}) // now it is somebody's
 		ack()
 		<-time.After(time.Hour)
 		if topic, err := b.Topic("DLQ.orders"); err != nil || topic.AutoCreated {
@@ -283,13 +283,13 @@ func TestAddressSettingsChangeUnderWay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{})
+		putTopic(t, b, "t", settings.Topic{})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", Push: true, Wait: time.Hour}
 		if _, err := b.Retry(t.Context(), receive(t, b, r)[0], time.Minute, ""); err != nil {
 			t.Fatal(err)
 		}
-		putAddress(t, b, "t", AddressSettings{RedeliveryDelay: new(Milliseconds(2000)), MaxDeliveryAttempts: new(-1)})
+		putAddress(t, b, "t", settings.Address{RedeliveryDelay: new(settings.Milliseconds(2000)), MaxDeliveryAttempts: new(-1)})
 		if _, err := b.Retry(t.Context(), receive(t, b, r)[0], time.Minute, ""); err != nil {
 			t.Fatal(err)
 		}
@@ -301,7 +301,7 @@ func TestAddressSettingsChangeUnderWay(t *testing.T) {
 		if _, err := b.Retry(t.Context(), d, 0, ""); err != nil {
 			t.Fatal(err)
 		}
-		putAddress(t, b, "t", AddressSettings{MaxDeliveryAttempts: new(2), DeadLetterAddress: new("DLA")})
+		putAddress(t, b, "t", settings.Address{MaxDeliveryAttempts: new(2), DeadLetterAddress: new("DLA")})
 		<-time.After(time.Minute)
 		synctest.Wait()
 		if n := len(receiveAll(t, b, "DLA")); n != 1 {
@@ -324,9 +324,9 @@ func TestPersistDeliveryCountBeforeDelivery(t *testing.T) {
 	for _, persist := range []*bool{nil, new(false), new(true)} {
 		synctest.Test(t, func(t *testing.T) {
 			b, fs := openData(t)
-			putTopic(t, b, "t", TopicConfig{Queues: 1})
-			putGroup(t, b, "g", GroupConfig{})
-			putAddress(t, b, "t", AddressSettings{PersistDeliveryCountBeforeDelivery: persist})
+			putTopic(t, b, "t", settings.Topic{Queues: 1})
+			putGroup(t, b, "g", settings.Group{})
+			putAddress(t, b, "t", settings.Address{PersistDeliveryCountBeforeDelivery: persist})
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 			receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: time.Second})
 			// The power fails at once: what is not synced is lost.
@@ -346,8 +346,8 @@ func TestExpiry(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{})
-		putAddress(t, b, "t", AddressSettings{ExpiryDelay: new(Milliseconds(60_000)), ExpiryAddress: new("expired")})
+		putTopic(t, b, "t", settings.Topic{})
+		putAddress(t, b, "t", settings.Address{ExpiryDelay: new(settings.Milliseconds(60_000)), ExpiryAddress: new("expired")})
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "tried", Body: []byte("x")})
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", Push: true, Max: 32}
 		if _, err := b.Retry(t.Context(), receive(t, b, r)[0], time.Second, ""); err != nil {
@@ -377,7 +377,7 @@ func TestExpiry(t *testing.T) {
 		if g, err := b.Group("g"); err != nil || g.Topics[0].Expired != 2 || g.Topics[0].Backlog.Messages != 1 {
 			t.Errorf("the group has %+v, %v", g.Topics, err)
 		}
-		putAddress(t, b, "t", AddressSettings{ExpiryDelay: new(Milliseconds(1000))}) // and no address
+		putAddress(t, b, "t", settings.Address{ExpiryDelay: new(settings.Milliseconds(1000))}) // and no address
 		<-time.After(time.Minute)
 		if ds := receive(t, b, r); len(ds) != 0 {
 			t.Errorf("%d deliveries", len(ds))
@@ -394,8 +394,8 @@ func TestAutomaticQueueIsDeletedAfter30s(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "orders", TopicConfig{})
-		putAddress(t, b, "#", AddressSettings{DeadLetterAddress: new("DLA"), MaxDeliveryAttempts: new(1), AutoCreateDeadLetterResources: new(true)})
+		putTopic(t, b, "orders", settings.Topic{})
+		putAddress(t, b, "#", settings.Address{DeadLetterAddress: new("DLA"), MaxDeliveryAttempts: new(1), AutoCreateDeadLetterResources: new(true)})
 		mustSend(t, b, &tidegate.Message{Topic: "orders", Body: []byte("x")})
 		created := time.Now()
 		if _, err := b.Retry(t.Context(), one(t, b, "g", "orders"), 0, ""); err != nil {
@@ -424,12 +424,12 @@ func TestRetryPolicy(t *testing.T) {
 	t.Parallel()
 	b := open(t, Options{})
 	for _, name := range []string{"plain", "slow", "slow2", "ever"} {
-		putTopic(t, b, name, TopicConfig{})
+		putTopic(t, b, name, settings.Topic{})
 	}
-	slow := AddressSettings{RedeliveryDelay: new(Milliseconds(5000)), RedeliveryDelayMultiplier: new(2.0), MaxRedeliveryDelay: new(Milliseconds(15000))}
+	slow := settings.Address{RedeliveryDelay: new(settings.Milliseconds(5000)), RedeliveryDelayMultiplier: new(2.0), MaxRedeliveryDelay: new(settings.Milliseconds(15000))}
 	putAddress(t, b, "slow", slow)
 	putAddress(t, b, "slow2", slow)
-	putAddress(t, b, "ever", AddressSettings{MaxDeliveryAttempts: new(-1)})
+	putAddress(t, b, "ever", settings.Address{MaxDeliveryAttempts: new(-1)})
 	ladder, steps := backoff.RetryLadder(), backoff.Steps{5 * time.Second, 10 * time.Second, 15 * time.Second}
 	for _, c := range []struct {
 		topics []string
@@ -443,7 +443,7 @@ func TestRetryPolicy(t *testing.T) {
 		{[]string{"slow", "ever"}, RetryPolicy{-1, ladder}},
 		{[]string{"ever"}, RetryPolicy{-1, backoff.Steps{0}}},
 	} {
-		got := b.RetryPolicy(GroupConfig{}, c.topics...)
+		got := b.RetryPolicy(settings.Group{}, c.topics...)
 		if got.MaxAttempts != c.want.MaxAttempts || !slices.Equal(got.Ladder, c.want.Ladder) {
 			t.Errorf("%q: %+v, want %+v", c.topics, got, c.want)
 		}

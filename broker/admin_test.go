@@ -14,6 +14,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -22,13 +23,13 @@ func TestSettingsSurviveAndAreChecked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
-		topic := TopicConfig{Type: TopicFIFO, Queues: 3, MaxBacklog: Limit{Messages: 7}}
-		group := GroupConfig{
-			FIFO: true, Start: StartLatest, MaxAttempts: -1, OnExhausted: OnExhaustedPark, Retry: backoff.Steps{time.Second}, FIFORetryInterval: Duration(time.Minute), MaxBacklog: Limit{Bytes: 9},
-			RetryTopic: RetryTopicConfig{
-				Naming: RetryNaming272, Topic: "r", DeadLetterTopic: "d", MaxRetries: 3, Levels: backoff.Steps{time.Second}, SubscriptionType: SubscriptionFailover,
+		topic := settings.Topic{Type: settings.TopicFIFO, Queues: 3, MaxBacklog: settings.Limit{Messages: 7}}
+		group := settings.Group{
+			FIFO: true, Start: settings.StartLatest, MaxAttempts: -1, OnExhausted: settings.OnExhaustedPark, Retry: backoff.Steps{time.Second}, FIFORetryInterval: settings.Duration(time.Minute), MaxBacklog: settings.Limit{Bytes: 9},
+			RetryTopic: settings.RetryTopic{
+				Naming: settings.RetryNaming272, Topic: "r", DeadLetterTopic: "d", MaxRetries: 3, Levels: backoff.Steps{time.Second}, SubscriptionType: settings.SubscriptionFailover,
 			},
-			NegativeAck: NegativeAckConfig{Delay: Duration(time.Hour), MaxRedeliveries: 5},
+			NegativeAck: settings.NegativeAck{Delay: settings.Duration(time.Hour), MaxRedeliveries: 5},
 		}
 		putTopic(t, b, "t", topic)
 		putGroup(t, b, "g", group)
@@ -38,21 +39,21 @@ func TestSettingsSurviveAndAreChecked(t *testing.T) {
 			t.Fatal(err)
 		}
 		b = open(t, Options{Dir: "data", fs: fs})
-		if got, err := b.Topic("t"); err != nil || got.TopicConfig != topic {
+		if got, err := b.Topic("t"); err != nil || got.Topic != topic {
 			t.Errorf("topic: %+v, %v; want %+v", got, err, topic)
 		}
-		if got, err := b.Group("g"); err != nil || fmt.Sprint(got.GroupConfig) != fmt.Sprint(group) {
+		if got, err := b.Group("g"); err != nil || fmt.Sprint(got.Group) != fmt.Sprint(group) {
 			t.Errorf("group: %+v, %v; want %+v", got, err, group)
 		}
 		for name, c := range map[string]struct {
 			topic string
-			c     TopicConfig
+			c     settings.Topic
 			says  []string
 		}{
-			"type":    {"t", TopicConfig{Type: TopicNormal}, []string{"FIFO", "NORMAL"}},
-			"fewer":   {"t", TopicConfig{Queues: 4}, []string{"5 queues", "4"}},
-			"several": {"new", TopicConfig{Type: "ODD", Queues: 5000, MaxBacklog: Limit{Bytes: -1}}, []string{"ODD", "5000", "1024", "max_backlog"}},
-			"name":    {"a b", TopicConfig{}, []string{"a b"}},
+			"type":    {"t", settings.Topic{Type: settings.TopicNormal}, []string{"FIFO", "NORMAL"}},
+			"fewer":   {"t", settings.Topic{Queues: 4}, []string{"5 queues", "4"}},
+			"several": {"new", settings.Topic{Type: "ODD", Queues: 5000, MaxBacklog: settings.Limit{Bytes: -1}}, []string{"ODD", "5000", "1024", "max_backlog"}},
+			"name":    {"a b", settings.Topic{}, []string{"a b"}},
 		} {
 			_, err := b.PutTopic(t.Context(), c.topic, c.c)
 			if !errors.Is(err, tidegate.ErrInvalid) {
@@ -65,7 +66,7 @@ func TestSettingsSurviveAndAreChecked(t *testing.T) {
 				}
 			}
 		}
-		if _, err := b.PutGroup(t.Context(), "x", GroupConfig{MaxAttempts: -2, FIFORetryInterval: -1, Retry: backoff.Steps{-1}}); !errors.Is(err, tidegate.ErrInvalid) {
+		if _, err := b.PutGroup(t.Context(), "x", settings.Group{MaxAttempts: -2, FIFORetryInterval: -1, Retry: backoff.Steps{-1}}); !errors.Is(err, tidegate.ErrInvalid) {
 			t.Errorf("group: %v", err)
 		}
 	})
@@ -78,7 +79,7 @@ func TestDeleteTopicInUse(t *testing.T) {
 	fs := vfs.NewMem()
 	b := open(t, Options{Dir: "data", fs: fs})
 	for round := range 5 {
-		putTopic(t, b, "t", TopicConfig{})
+		putTopic(t, b, "t", settings.Topic{})
 		if info, err := b.Topic("t"); err != nil || info.Messages != 0 {
 			t.Fatalf("round %d: a new topic has %d messages, %v", round, info.Messages, err)
 		}
@@ -143,7 +144,7 @@ func TestDeletionThatIsCutOffKeepsProgress(t *testing.T) {
 		for _, what := range []string{"topic", "group"} {
 			fs := vfs.NewCrashableMem()
 			b := open(t, Options{Dir: "data", fs: fs})
-			putTopic(t, b, "t", TopicConfig{Queues: 1})
+			putTopic(t, b, "t", settings.Topic{Queues: 1})
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 			if err := b.Ack(t.Context(), receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}))[0]; err != nil {
 				t.Fatal(err)
@@ -175,7 +176,7 @@ func TestDeletedGroupEndsWaitingReceives(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{})
+		putTopic(t, b, "t", settings.Topic{})
 		done := make(chan error)
 		go func() {
 			_, err := b.Receive(t.Context(), transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, InvisibleDuration: time.Minute, Wait: time.Hour})

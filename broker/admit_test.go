@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -20,7 +21,7 @@ func TestAdmit(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer b.Close()
-		if _, err := b.PutTopic(t.Context(), "t", TopicConfig{Queues: 1}); err != nil {
+		if _, err := b.PutTopic(t.Context(), "t", settings.Topic{Queues: 1}); err != nil {
 			t.Fatal(err)
 		}
 		for i := range 10 {

@@ -9,6 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -17,13 +18,13 @@ import (
 func TestMaxAutoGroups(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		o := Options{Dir: "data", fs: vfs.NewMem(), MaxAutoGroups: 2, MinInvisibleDuration: 1, Pressure: Pressure{MinFreeDisk: -1}}
+		o := Options{Dir: "data", fs: vfs.NewMem(), MaxAutoGroups: 2, MinInvisibleDuration: 1, Pressure: settings.Pressure{MinFreeDisk: -1}}
 		b, err := Open(o)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer func() { b.Close() }()
-		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		takes := func(group string, want bool) {
 			t.Helper()
 			groups := len(b.Groups())
@@ -42,16 +43,16 @@ func TestMaxAutoGroups(t *testing.T) {
 				t.Errorf("%d groups were %d before a refusal", n, groups)
 			}
 		}
-		putGroup(t, b, "mine", GroupConfig{})
+		putGroup(t, b, "mine", settings.Group{})
 		takes("a", true)
 		takes("b", true)
 		takes("c", false)
 		takes("mine", true)
 		takes("a", true)
-		putGroup(t, b, "c", GroupConfig{})
+		putGroup(t, b, "c", settings.Group{})
 		takes("c", true)
 		takes("d", false)
-		putGroup(t, b, "a", GroupConfig{}) // does not count from now on
+		putGroup(t, b, "a", settings.Group{}) // does not count from now on
 		takes("d", true)
 		takes("e", false)
 		if g, err := b.Group("a"); err != nil || g.AutoCreated {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -62,8 +63,8 @@ func filled(b *testing.B, n int) (*Broker, string) {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { br.Close() })
-	putTopic(b, br, "t", TopicConfig{})
-	putGroup(b, br, "g", GroupConfig{})
+	putTopic(b, br, "t", settings.Topic{})
+	putGroup(b, br, "g", settings.Group{})
 	body := make([]byte, 1024)
 	for done := 0; done < n; done += 1000 {
 		batch := make([]*tidegate.Message, 1000)
@@ -132,7 +133,7 @@ func rss(b *testing.B) float64 {
 // measures how long after its due time a retry reaches a waiting consumer.
 func BenchmarkDueRetry(b *testing.B) {
 	br := open(b, Options{Dir: b.TempDir()})
-	putTopic(b, br, "t", TopicConfig{DuplicateWindow: -1})
+	putTopic(b, br, "t", settings.Topic{DuplicateWindow: -1})
 	fail := func(n int, after func(i int) time.Duration) {
 		for done := 0; done < n; done += 32 {
 			batch := make([]*tidegate.Message, 32)

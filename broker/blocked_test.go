@@ -9,6 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -22,20 +23,20 @@ func TestBlockedAcrossARestart(t *testing.T) {
 		blocked   int64
 	}{
 		"waiting": {0, func(*testing.T, *Broker) {}, 1},
-		"ready":   {DefaultFIFORetryInterval, func(*testing.T, *Broker) {}, 1},
-		"in flight": {DefaultFIFORetryInterval, func(t *testing.T, b *Broker) {
+		"ready":   {settings.DefaultFIFORetryInterval, func(*testing.T, *Broker) {}, 1},
+		"in flight": {settings.DefaultFIFORetryInterval, func(t *testing.T, b *Broker) {
 			one(t, b, "g", "t")
 		}, 1},
-		"given back": {DefaultFIFORetryInterval, func(t *testing.T, b *Broker) {
+		"given back": {settings.DefaultFIFORetryInterval, func(t *testing.T, b *Broker) {
 			b.Release(t.Context(), []*tidegate.Delivery{one(t, b, "g", "t")})
 			synctest.Wait()
 		}, 1},
-		"negatively acknowledged": {DefaultFIFORetryInterval, func(t *testing.T, b *Broker) {
+		"negatively acknowledged": {settings.DefaultFIFORetryInterval, func(t *testing.T, b *Broker) {
 			if err := b.NegativeAck(t.Context(), one(t, b, "g", "t"), time.Minute); err != nil {
 				t.Fatal(err)
 			}
 		}, 1},
-		"done": {DefaultFIFORetryInterval, func(t *testing.T, b *Broker) {
+		"done": {settings.DefaultFIFORetryInterval, func(t *testing.T, b *Broker) {
 			ackDeliveries(t, b, []*tidegate.Delivery{one(t, b, "g", "t")})
 		}, 0},
 	} {
@@ -43,10 +44,10 @@ func TestBlockedAcrossARestart(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fs := vfs.NewMem()
 				b := open(t, Options{Dir: "data", fs: fs})
-				putTopic(t, b, "t", TopicConfig{Type: TopicFIFO, Queues: 1, DuplicateWindow: -1, Retention: Retention{Time: Duration(time.Hour)}})
-				putGroup(t, b, "g", GroupConfig{FIFO: true, MaxAttempts: 1, OnExhausted: OnExhaustedBlock, NegativeAck: NegativeAckConfig{MaxRedeliveries: 1}})
+				putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 1, DuplicateWindow: -1, Retention: settings.Retention{Time: settings.Duration(time.Hour)}})
+				putGroup(t, b, "g", settings.Group{FIFO: true, MaxAttempts: 1, OnExhausted: settings.OnExhaustedBlock, NegativeAck: settings.NegativeAck{MaxRedeliveries: 1}})
 				mustSend(t, b, &tidegate.Message{ID: "0", Topic: "t", MessageGroup: "a", Body: []byte("x")})
-				if _, err := b.Retry(t.Context(), one(t, b, "g", "t"), DefaultFIFORetryInterval, ""); err != nil {
+				if _, err := b.Retry(t.Context(), one(t, b, "g", "t"), settings.DefaultFIFORetryInterval, ""); err != nil {
 					t.Fatal(err)
 				}
 				elapse(c.wait)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -81,8 +82,8 @@ func TestBrokenStoreRefusesEverything(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			putTopic(t, b, "t", TopicConfig{Queues: 1})
-			putTopic(t, b, "empty", TopicConfig{Queues: 1})
+			putTopic(t, b, "t", settings.Topic{Queues: 1})
+			putTopic(t, b, "empty", settings.Topic{Queues: 1})
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
 			poll := func(wait time.Duration) error {

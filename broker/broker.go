@@ -35,18 +35,18 @@ type Options struct {
 	Logger *slog.Logger
 
 	// MaxBacklog is the backlog limit of topics without a limit of their own. Zero means no limit.
-	MaxBacklog Limit
+	MaxBacklog settings.Limit
 
 	// ClientQuota is the send rate of each client, which Incoming.Client identifies. Zero means no
 	// bound.
-	ClientQuota Quota
+	ClientQuota settings.Quota
 
 	// Pressure has the limits of the storage's state. Zero means the defaults of its fields.
-	Pressure Pressure
+	Pressure settings.Pressure
 
 	// Transaction has the times of checks for unresolved transactions, for topics without times of
 	// their own. Zero fields mean the defaults.
-	Transaction TransactionConfig
+	Transaction settings.Transaction
 
 	// MaxBodySize is the maximum size of a body in bytes. Default: 4 MiB.
 	MaxBodySize int
@@ -173,7 +173,7 @@ type Broker struct {
 	counters counters
 	limits   *limits.Limits
 
-	transactionDefaults atomic.Pointer[TransactionConfig] // Options.Transaction, or of SetTransaction
+	transactionDefaults atomic.Pointer[settings.Transaction] // Options.Transaction, or of SetTransaction
 }
 
 // Open opens a broker with the data of its directory: topics, groups, messages and leases. It fails
@@ -193,7 +193,7 @@ func Open(o Options) (*Broker, error) {
 		return nil, err
 	}
 	l, err := limits.New(limits.Config{Store: s, Logger: o.Logger, OnDisk: o.Dir != ""},
-		Limits{MaxBacklog: o.MaxBacklog, ClientQuota: o.ClientQuota, Pressure: o.Pressure})
+		settings.Limits{MaxBacklog: o.MaxBacklog, ClientQuota: o.ClientQuota, Pressure: o.Pressure})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("broker options: %w", err), s.Close())
 	}
@@ -220,7 +220,7 @@ func Open(o Options) (*Broker, error) {
 // SetTransaction replaces Options.Transaction while the broker is in use. The new times apply from
 // the next check of each transaction on and are not stored on disk. Zero fields mean the defaults.
 // If a value is invalid, SetTransaction changes nothing and returns an error.
-func (b *Broker) SetTransaction(c TransactionConfig) error {
+func (b *Broker) SetTransaction(c settings.Transaction) error {
 	if err := c.Validate("Transaction"); err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -22,7 +23,7 @@ func TestChangeIsRepeatable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
-		putTopic(t, b, "t", TopicConfig{})
+		putTopic(t, b, "t", settings.Topic{})
 		mustSend(t, b, &tidegate.Message{ID: "m", Topic: "t", Body: []byte("x")})
 		take := func() *tidegate.Delivery {
 			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: time.Minute, Push: true})
@@ -107,8 +108,8 @@ func TestChangedIsOfTheLastSerialNumber(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		sends, _ := fifo(t, b, OnExhaustedPark)
-		putGroup(t, b, "g", GroupConfig{FIFO: true, OnExhausted: OnExhaustedPark, MaxAttempts: 1})
+		sends, _ := fifo(t, b, settings.OnExhaustedPark)
+		putGroup(t, b, "g", settings.Group{FIFO: true, OnExhausted: settings.OnExhaustedPark, MaxAttempts: 1})
 		sends("a:1")
 		changed := func() (*tidegate.Delivery, *consume.Lease) {
 			t.Helper()

@@ -9,14 +9,15 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // RocketMQ: sending retry and throttling: "Throttling: throttling triggered by excessive traffic"
 func TestClientQuota(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{ClientQuota: Quota{MessagesPerSecond: 10, Burst: 5}})
-		putTopic(t, b, "t", TopicConfig{})
+		b := open(t, Options{ClientQuota: settings.Quota{MessagesPerSecond: 10, Burst: 5}})
+		putTopic(t, b, "t", settings.Topic{})
 		send := func(client string) error {
 			return b.Append(t.Context(), []Incoming{{Message: &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Body: []byte("x")}, Client: client}})[0].Err
 		}
@@ -53,7 +54,7 @@ func TestClientQuota(t *testing.T) {
 func TestBadOptions(t *testing.T) {
 	t.Parallel()
 	_, err := Open(Options{
-		MaxBacklog: Limit{Messages: -1}, ClientQuota: Quota{MessagesPerSecond: math.NaN()}, MaxBodySize: -1,
+		MaxBacklog: settings.Limit{Messages: -1}, ClientQuota: settings.Quota{MessagesPerSecond: math.NaN()}, MaxBodySize: -1,
 		MinInvisibleDuration: time.Hour, MaxInvisibleDuration: time.Minute, CacheBytes: -1,
 	})
 	if err == nil {
@@ -71,31 +72,31 @@ func TestBadOptions(t *testing.T) {
 func TestLimitsChangeInUse(t *testing.T) {
 	t.Parallel()
 	b := open(t, Options{})
-	putTopic(t, b, "t", TopicConfig{})
+	putTopic(t, b, "t", settings.Topic{})
 	send := func() error {
 		return b.Append(t.Context(), []Incoming{{Message: &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Body: []byte("x")}, Client: "c"}})[0].Err
 	}
 	for i, c := range []struct {
-		limit   Limit
-		quota   Quota
+		limit   settings.Limit
+		quota   settings.Quota
 		refused bool
 	}{
-		{Limit{}, Quota{}, false},
-		{Limit{Messages: 1}, Quota{}, true},
-		{Limit{}, Quota{MessagesPerSecond: 1e-3}, false},
-		{Limit{}, Quota{MessagesPerSecond: 1e-3, Burst: 1}, false},
-		{Limit{Messages: 100}, Quota{}, false},
+		{settings.Limit{}, settings.Quota{}, false},
+		{settings.Limit{Messages: 1}, settings.Quota{}, true},
+		{settings.Limit{}, settings.Quota{MessagesPerSecond: 1e-3}, false},
+		{settings.Limit{}, settings.Quota{MessagesPerSecond: 1e-3, Burst: 1}, false},
+		{settings.Limit{Messages: 100}, settings.Quota{}, false},
 	} {
-		if err := b.SetLimits(Limits{MaxBacklog: c.limit, ClientQuota: c.quota}); err != nil {
+		if err := b.SetLimits(settings.Limits{MaxBacklog: c.limit, ClientQuota: c.quota}); err != nil {
 			t.Fatal(err)
 		}
-		if b.SetLimits(Limits{MaxBacklog: Limit{Bytes: -1}}) == nil || b.SetLimits(Limits{ClientQuota: Quota{MessagesPerSecond: -1}}) == nil {
+		if b.SetLimits(settings.Limits{MaxBacklog: settings.Limit{Bytes: -1}}) == nil || b.SetLimits(settings.Limits{ClientQuota: settings.Quota{MessagesPerSecond: -1}}) == nil {
 			t.Error("a negative limit was accepted")
 		}
 		if err := send(); errors.Is(err, tidegate.ErrThrottled) != c.refused {
 			t.Errorf("step %d: %v", i, err)
 		}
-		if c.quota != (Quota{}) {
+		if c.quota != (settings.Quota{}) {
 			if err := send(); !errors.Is(err, tidegate.ErrThrottled) {
 				t.Errorf("step %d: beyond the quota: %v", i, err)
 			}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -17,9 +18,9 @@ func TestColdReadsThrottleSends(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const size, stored = 1000, 8000
-		b := open(t, Options{MinInvisibleDuration: 1, Pressure: Pressure{MaxColdReads: 300 * size, ColdDistance: 500 * size}})
-		putTopic(t, b, "t", TopicConfig{Queues: 1})
-		putTopic(t, b, "other", TopicConfig{})
+		b := open(t, Options{MinInvisibleDuration: 1, Pressure: settings.Pressure{MaxColdReads: 300 * size, ColdDistance: 500 * size}})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
+		putTopic(t, b, "other", settings.Topic{})
 		send := func(topic string) error {
 			return send(t, b, &tidegate.Message{Topic: topic, Body: make([]byte, size)})[0].Err
 		}
@@ -101,7 +102,7 @@ func TestColdReadsThatStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size = 1000
 		b := open(t, Options{MinInvisibleDuration: 1})
-		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		send := func() error {
 			return send(t, b, &tidegate.Message{Topic: "t", Body: make([]byte, size)})[0].Err
 		}
@@ -110,7 +111,7 @@ func TestColdReadsThatStop(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := b.SetLimits(Limits{Pressure: Pressure{MaxColdReads: 50 * size, ColdDistance: 100 * size}}); err != nil {
+		if err := b.SetLimits(settings.Limits{Pressure: settings.Pressure{MaxColdReads: 50 * size, ColdDistance: 100 * size}}); err != nil {
 			t.Fatal(err)
 		}
 		for range 1000 / 32 {
@@ -138,8 +139,8 @@ func TestRewindThrottlesSends(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const size, stored, each = 1000, 6000, 100
-		b := open(t, Options{MinInvisibleDuration: 1, Pressure: Pressure{MaxColdReads: 300 * size, ColdDistance: 500 * size}})
-		putTopic(t, b, "t", TopicConfig{Queues: 1, DuplicateWindow: -1})
+		b := open(t, Options{MinInvisibleDuration: 1, Pressure: settings.Pressure{MaxColdReads: 300 * size, ColdDistance: 500 * size}})
+		putTopic(t, b, "t", settings.Topic{Queues: 1, DuplicateWindow: -1})
 		send := func() error {
 			return send(t, b, &tidegate.Message{Topic: "t", Body: make([]byte, size)})[0].Err
 		}

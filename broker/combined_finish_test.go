@@ -7,6 +7,7 @@ import (
 
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // runDry consumes all that is left, and looks where each message went.
@@ -16,15 +17,15 @@ func (c *combined) runDry() {
 		_ = c.b.DeleteAddressSettings(ctx, s.Match)
 	}
 	for _, t := range c.b.Topics() {
-		t.Retention = Retention{Time: -1}
-		putTopic(c.t, c.b, t.Name, t.TopicConfig)
+		t.Retention = settings.Retention{Time: -1}
+		putTopic(c.t, c.b, t.Name, t.Topic)
 	}
 	for name := range combinedFilters {
 		g, _ := c.b.Group(name)
 		g.MaxAttempts = -1
-		putGroup(c.t, c.b, name, g.GroupConfig)
+		putGroup(c.t, c.b, name, g.Group)
 	}
-	putGroup(c.t, c.b, "w", GroupConfig{MaxAttempts: -1})
+	putGroup(c.t, c.b, "w", settings.Group{MaxAttempts: -1})
 	if err := c.b.Close(); err != nil {
 		c.t.Error(err)
 	}
@@ -57,7 +58,7 @@ func (c *combined) runDry() {
 	c.empty()
 }
 
-func mustOriginal(rt RetryTopicConfig, topic string) bool {
+func mustOriginal(rt settings.RetryTopic, topic string) bool {
 	_, is := rt.Original(topic, "r")
 	return is
 }
@@ -98,7 +99,7 @@ func (c *combined) empty() {
 	}
 	for _, t := range c.b.Topics() {
 		t.Retention.Consumed = true
-		putTopic(c.t, c.b, t.Name, t.TopicConfig)
+		putTopic(c.t, c.b, t.Name, t.Topic)
 	}
 	elapse(10 * time.Minute)
 	c.audit()

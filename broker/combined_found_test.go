@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -23,7 +24,7 @@ func TestDeadLetterOfALostDelivery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewCrashableMem()
 		b := open(t, Options{Dir: "data", fs: fs})
-		putTopic(t, b, "t", TopicConfig{})
+		putTopic(t, b, "t", settings.Topic{})
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
 		b = open(t, Options{Dir: "data", fs: fs.CrashClone(vfs.CrashCloneCfg{})})
@@ -43,7 +44,7 @@ func TestMessageInFlightSurvivesRetentionAndPowerLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewCrashableMem()
 		b := open(t, Options{Dir: "data", fs: fs})
-		putTopic(t, b, "t", TopicConfig{Queues: 1, DuplicateWindow: -1, Retention: Retention{Time: Duration(time.Minute)}})
+		putTopic(t, b, "t", settings.Topic{Queues: 1, DuplicateWindow: -1, Retention: settings.Retention{Time: settings.Duration(time.Minute)}})
 		receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
 		topic, _ := b.catalog.Topic("t")
@@ -102,7 +103,7 @@ func TestDamagedMessagesAreRemoved(t *testing.T) {
 			t.Run(fmt.Sprint(how, offsets), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					b := open(t, Options{})
-					c := TopicConfig{Queues: 1, DuplicateWindow: -1, Retention: Retention{Time: -1}}
+					c := settings.Topic{Queues: 1, DuplicateWindow: -1, Retention: settings.Retention{Time: -1}}
 					putTopic(t, b, "t", c)
 					receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
 					for range 10 {
@@ -114,7 +115,7 @@ func TestDamagedMessagesAreRemoved(t *testing.T) {
 					}
 					switch how {
 					case "time":
-						c.Retention.Time = Duration(time.Minute)
+						c.Retention.Time = settings.Duration(time.Minute)
 					case "bytes":
 						c.Retention.Bytes = 1
 					case "consumed":
@@ -162,8 +163,8 @@ func TestDamageHoldsUpNoDelayedOrHalfMessages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "d", TopicConfig{Type: TopicDelay})
-		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction})
+		putTopic(t, b, "d", settings.Topic{Type: settings.TopicDelay})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction})
 		for i := range 3 {
 			mustSend(t, b, &tidegate.Message{Topic: "d", Body: []byte("x"), DeliverAt: time.Now().Add(time.Duration(i+1) * time.Second)})
 		}
@@ -198,10 +199,10 @@ func TestAutomaticQueueThatIsARetryTopicStays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{})
+		putTopic(t, b, "t", settings.Topic{})
 		dead, auto, one := "DLA", true, 1
-		putAddress(t, b, "t", AddressSettings{DeadLetterAddress: &dead, AutoCreateDeadLetterResources: &auto, MaxDeliveryAttempts: &one})
-		putGroup(t, b, "g", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true, Topic: "DLQ.t"}})
+		putAddress(t, b, "t", settings.Address{DeadLetterAddress: &dead, AutoCreateDeadLetterResources: &auto, MaxDeliveryAttempts: &one})
+		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, Topic: "DLQ.t"}})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("first")})
 		if err := b.DeadLetter(t.Context(), receive(t, b, transport.ReceiveRequest{Group: "w", Topic: "t"})[0], "makes DLQ.t"); err != nil {
 			t.Fatal(err)
@@ -209,7 +210,7 @@ func TestAutomaticQueueThatIsARetryTopicStays(t *testing.T) {
 		b.Ack(t.Context(), receive(t, b, transport.ReceiveRequest{Group: "w", Topic: "DLQ.t"}))
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "later", Body: []byte("later")})
 		for _, d := range receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 8}) {
-			if _, err := b.ReconsumeLater(t.Context(), d, ReconsumeMode{Delay: 5 * time.Minute}); err != nil {
+			if _, err := b.ReconsumeLater(t.Context(), d, settings.ReconsumeMode{Delay: 5 * time.Minute}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 var (
@@ -100,13 +101,13 @@ func (c *combined) restart(powerLoss bool) {
 	c.open()
 }
 
-func combinedGroup(rnd *rand.Rand, name string) GroupConfig {
-	c := GroupConfig{
+func combinedGroup(rnd *rand.Rand, name string) settings.Group {
+	c := settings.Group{
 		FIFO: name == "o", MaxAttempts: 1 + rnd.IntN(4), Retry: []time.Duration{time.Second, 10 * time.Second},
-		FIFORetryInterval: Duration(3 * time.Second), NegativeAck: NegativeAckConfig{MaxRedeliveries: rnd.IntN(3)},
+		FIFORetryInterval: settings.Duration(3 * time.Second), NegativeAck: settings.NegativeAck{MaxRedeliveries: rnd.IntN(3)},
 	}
 	if name == "r" {
-		c.RetryTopic = RetryTopicConfig{Enabled: true, MaxRetries: 1 + rnd.IntN(3), Levels: []time.Duration{time.Second, 20 * time.Second}}
+		c.RetryTopic = settings.RetryTopic{Enabled: true, MaxRetries: 1 + rnd.IntN(3), Levels: []time.Duration{time.Second, 20 * time.Second}}
 	}
 	return c
 }
@@ -171,10 +172,10 @@ var combinedPatterns = []string{"#", "n", "f", "*", "DLQ.#"}
 
 func (c *combined) putAddress(rnd *rand.Rand, tame bool) {
 	match := combinedPatterns[rnd.IntN(len(combinedPatterns))]
-	delay, attempts, dead, auto, expiry, expired := Milliseconds(rnd.IntN(5000)), 1+rnd.IntN(3), "DLA", rnd.IntN(2) == 0, Milliseconds(60_000), "EXP"
-	s := AddressSettings{RedeliveryDelay: &delay, MaxDeliveryAttempts: &attempts, DeadLetterAddress: &dead, AutoCreateDeadLetterResources: &auto}
+	delay, attempts, dead, auto, expiry, expired := settings.Milliseconds(rnd.IntN(5000)), 1+rnd.IntN(3), "DLA", rnd.IntN(2) == 0, settings.Milliseconds(60_000), "EXP"
+	s := settings.Address{RedeliveryDelay: &delay, MaxDeliveryAttempts: &attempts, DeadLetterAddress: &dead, AutoCreateDeadLetterResources: &auto}
 	if rnd.IntN(3) == 0 {
-		s = AddressSettings{AutoDeleteQueues: &auto, PersistDeliveryCountBeforeDelivery: &auto}
+		s = settings.Address{AutoDeleteQueues: &auto, PersistDeliveryCountBeforeDelivery: &auto}
 	}
 	if rnd.IntN(4) == 0 {
 		s.ExpiryDelay, s.ExpiryAddress = &expiry, &expired
@@ -197,17 +198,17 @@ func (c *combined) putAddress(rnd *rand.Rand, tame bool) {
 
 func (c *combined) putTopic(rnd *rand.Rand, topic string, tame bool) {
 	config := combinedTopics[topic]
-	config.Retention = Retention{Time: -1, Consumed: rnd.IntN(2) == 0}
-	config.DuplicateWindow = Duration([]time.Duration{0, 0, time.Second, time.Minute}[rnd.IntN(4)])
+	config.Retention = settings.Retention{Time: -1, Consumed: rnd.IntN(2) == 0}
+	config.DuplicateWindow = settings.Duration([]time.Duration{0, 0, time.Second, time.Minute}[rnd.IntN(4)])
 	if !tame && rnd.IntN(2) == 0 {
 		c.mu.Lock()
 		c.lossy[topic] = true
 		c.mu.Unlock()
-		config.Retention.Time = Duration([]time.Duration{-1, time.Minute}[rnd.IntN(2)])
+		config.Retention.Time = settings.Duration([]time.Duration{-1, time.Minute}[rnd.IntN(2)])
 		config.Retention.Bytes = []int64{0, 3000}[rnd.IntN(2)]
 	}
 	config.MaxBacklog.Messages = int64(rnd.IntN(3) * 100)
-	config.MaxBacklog.Age = Duration(rnd.IntN(2)) * Duration(time.Hour)
+	config.MaxBacklog.Age = settings.Duration(rnd.IntN(2)) * settings.Duration(time.Hour)
 	if t, err := c.b.Topic(topic); err == nil && topic != "f" {
 		config.Queues = min(t.Queues+rnd.IntN(2), 4)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/handle"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
 
@@ -113,7 +114,7 @@ func (c *combined) settle(rnd *rand.Rand) {
 			err = c.b.NegativeAck(ctx, h.Delivery, dur)
 		case 2:
 			var r Reconsumed
-			mode := ReconsumeMode{}
+			mode := settings.ReconsumeMode{}
 			if rnd.IntN(4) == 0 {
 				mode.Delay = time.Duration(1+rnd.IntN(864_000)) * time.Second
 			}

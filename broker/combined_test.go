@@ -15,6 +15,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -78,8 +79,8 @@ type combined struct {
 	lost         int                    // the step of the last power loss
 }
 
-var combinedTopics = map[string]TopicConfig{
-	"n": {Queues: 2}, "f": {Type: TopicFIFO, Queues: 2}, "d": {Type: TopicDelay, Queues: 1}, "x": {Type: TopicTransaction, Queues: 1},
+var combinedTopics = map[string]settings.Topic{
+	"n": {Queues: 2}, "f": {Type: settings.TopicFIFO, Queues: 2}, "d": {Type: settings.TopicDelay, Queues: 1}, "x": {Type: settings.TopicTransaction, Queues: 1},
 }
 
 // Groups and their filters: g's is by tag, s's by SQL.

@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/sending"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/internal/topic"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/tally"
 )
 
@@ -50,7 +51,7 @@ func (b *Broker) openComponents() {
 	})
 	b.letters = letters.New(letters.Config{
 		Store: b.store, Directory: directory, Logger: b.logger, Events: b.events, Life: b.life, Delayed: b.delayed, Damaged: b.countDamaged,
-		CreateTopic: func(name string, c TopicConfig, automatic bool) error {
+		CreateTopic: func(name string, c settings.Topic, automatic bool) error {
 			return b.catalog.CreateOwnTopic(name, c, automatic)
 		},
 	})
@@ -90,7 +91,7 @@ func (b *Broker) openPending(directory *catalog.Directory) {
 			return nil
 		},
 		CreateGivenUp: func() error {
-			return b.catalog.CreateOwnTopic(AbandonedTransactions, TopicConfig{Queues: 1}, false)
+			return b.catalog.CreateOwnTopic(AbandonedTransactions, settings.Topic{Queues: 1}, false)
 		},
 		Room: b.roomOnDisk,
 	})

@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -85,13 +86,13 @@ func crashOptions(fs vfs.FS) Options {
 // run makes steps random operations, in time, with a restart now and then.
 func (r *recorder) run(steps int) {
 	r.open()
-	r.putTopic("n", TopicConfig{Queues: 2})
-	r.putTopic("f", TopicConfig{Type: TopicFIFO, Queues: 2})
-	r.putTopic("d", TopicConfig{Type: TopicDelay, Queues: 1})
-	r.putTopic("x", TopicConfig{Queues: 1})
-	r.putGroup("g", GroupConfig{MaxAttempts: 3})
-	r.putGroup("h", GroupConfig{MaxAttempts: -1})
-	r.putGroup("o", GroupConfig{MaxAttempts: 3, FIFO: true})
+	r.putTopic("n", settings.Topic{Queues: 2})
+	r.putTopic("f", settings.Topic{Type: settings.TopicFIFO, Queues: 2})
+	r.putTopic("d", settings.Topic{Type: settings.TopicDelay, Queues: 1})
+	r.putTopic("x", settings.Topic{Queues: 1})
+	r.putGroup("g", settings.Group{MaxAttempts: 3})
+	r.putGroup("h", settings.Group{MaxAttempts: -1})
+	r.putGroup("o", settings.Group{MaxAttempts: 3, FIFO: true})
 	for range steps {
 		switch n := r.rnd.IntN(40); {
 		case n < 10:
@@ -103,7 +104,7 @@ func (r *recorder) run(steps int) {
 		case n < 36:
 			<-time.After(time.Duration(r.rnd.IntN(20)) * time.Second)
 		case n == 36:
-			r.putGroup("g", GroupConfig{MaxAttempts: 2 + r.rnd.IntN(3)})
+			r.putGroup("g", settings.Group{MaxAttempts: 2 + r.rnd.IntN(3)})
 		case n == 37:
 			r.deleteTopic()
 		case n == 38:
@@ -120,16 +121,16 @@ func (r *recorder) run(steps int) {
 	}
 }
 
-func (r *recorder) putTopic(name string, c TopicConfig) {
+func (r *recorder) putTopic(name string, c settings.Topic) {
 	r.tell(fact{kind: "put topic", topic: name}, func(*fact) error {
 		_, err := r.b.PutTopic(r.t.Context(), name, c)
 		return err
 	})
 }
 
-func (r *recorder) putGroup(name string, c GroupConfig) {
+func (r *recorder) putGroup(name string, c settings.Group) {
 	c.Retry = []time.Duration{5 * time.Second, 10 * time.Second}
-	c.FIFORetryInterval = Duration(3 * time.Second)
+	c.FIFORetryInterval = settings.Duration(3 * time.Second)
 	r.tell(fact{kind: "put group", group: name, max: c.MaxAttempts}, func(*fact) error {
 		_, err := r.b.PutGroup(r.t.Context(), name, c)
 		return err
@@ -265,10 +266,10 @@ func (r *recorder) answer(d *tidegate.Delivery, how int, dur time.Duration) {
 func (r *recorder) deleteTopic() {
 	r.tell(fact{kind: "delete topic", topic: "x"}, func(*fact) error { return r.b.DeleteTopic(r.t.Context(), "x") })
 	r.gen++
-	r.putTopic("x", TopicConfig{Queues: 1})
+	r.putTopic("x", settings.Topic{Queues: 1})
 }
 
 func (r *recorder) deleteGroup() {
 	r.tell(fact{kind: "delete group", group: "h"}, func(*fact) error { return r.b.DeleteGroup(r.t.Context(), "h") })
-	r.putGroup("h", GroupConfig{MaxAttempts: -1})
+	r.putGroup("h", settings.Group{MaxAttempts: -1})
 }

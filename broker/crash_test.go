@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -28,8 +29,8 @@ func TestPowerLossKeepsWhatWasAnswered(t *testing.T) {
 func loseMessages(t *testing.T, seed uint64) {
 	answered, acked := map[string]bool{}, map[string]bool{}
 	b := losePower(t, rand.New(rand.NewPCG(seed, 0)), 100, func(b *Broker, p *powerCut) {
-		putTopic(t, b, "t", TopicConfig{Queues: 3})
-		putGroup(t, b, "g", GroupConfig{MaxAttempts: -1})
+		putTopic(t, b, "t", settings.Topic{Queues: 3})
+		putGroup(t, b, "g", settings.Group{MaxAttempts: -1})
 		var wg sync.WaitGroup
 		for c := range 4 {
 			wg.Go(func() {

@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -40,8 +41,8 @@ func record(t *testing.T, rnd *rand.Rand, closed bool) *damagedRun {
 	if err != nil {
 		t.Fatal(err)
 	}
-	putTopic(t, b, "t", TopicConfig{Queues: 2})
-	putGroup(t, b, "g", GroupConfig{MaxAttempts: -1})
+	putTopic(t, b, "t", settings.Topic{Queues: 2})
+	putGroup(t, b, "g", settings.Group{MaxAttempts: -1})
 	for range 8 {
 		for range 20 {
 			id := fmt.Sprintf("m%04d", len(r.ids))
@@ -204,7 +205,7 @@ func (r *damagedRun) verify(t *testing.T, b *Broker) (damaged int64) {
 func TestDamageDoesNotMoveBack(t *testing.T) {
 	t.Parallel()
 	b := open(t, Options{})
-	putTopic(t, b, "t", TopicConfig{Queues: 1})
+	putTopic(t, b, "t", settings.Topic{Queues: 1})
 	for range 4 {
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 	}
@@ -270,11 +271,11 @@ func TestLostEndOfAQueue(t *testing.T) {
 			fs := vfs.NewMem()
 			options := Options{Dir: "data", fs: fs}
 			b := open(t, options)
-			kind, messageGroup, config := TopicNormal, "", GroupConfig{}
+			kind, messageGroup, config := settings.TopicNormal, "", settings.Group{}
 			if fifo {
-				kind, messageGroup, config = TopicFIFO, "mg", GroupConfig{FIFO: true, OnExhausted: OnExhaustedPark, MaxAttempts: 1}
+				kind, messageGroup, config = settings.TopicFIFO, "mg", settings.Group{FIFO: true, OnExhausted: settings.OnExhaustedPark, MaxAttempts: 1}
 			}
-			putTopic(t, b, "t", TopicConfig{Queues: 1, Type: kind})
+			putTopic(t, b, "t", settings.Topic{Queues: 1, Type: kind})
 			putGroup(t, b, "g", config)
 			const before, after = 100, 40
 			sendOne := func(id string) tidegate.Receipt {

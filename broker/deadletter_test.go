@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/letters"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -24,8 +25,8 @@ func TestDeadLetterOnceAcrossACrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
-		putTopic(t, b, "t", TopicConfig{Queues: 1})
-		putGroup(t, b, "g", GroupConfig{MaxAttempts: 1})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
+		putGroup(t, b, "g", settings.Group{MaxAttempts: 1})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: time.Minute})[0]
 		_, h, err := b.locate(d)
@@ -56,7 +57,7 @@ func TestDeadLetterIsIdempotent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{})
+		putTopic(t, b, "t", settings.Topic{})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
 		for range 3 {
@@ -91,8 +92,8 @@ func TestMaxAttemptsChangesWhileUnderWay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{})
-		putGroup(t, b, "g", GroupConfig{MaxAttempts: 4})
+		putTopic(t, b, "t", settings.Topic{})
+		putGroup(t, b, "g", settings.Group{MaxAttempts: 4})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		deliveries := 0
 		for {
@@ -113,7 +114,7 @@ func TestMaxAttemptsChangesWhileUnderWay(t *testing.T) {
 		if _, err := b.Retry(t.Context(), d, time.Minute, ""); err != nil {
 			t.Fatal(err)
 		}
-		putGroup(t, b, "g", GroupConfig{MaxAttempts: 1})
+		putGroup(t, b, "g", settings.Group{MaxAttempts: 1})
 		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Hour}); len(ds) != 0 {
 			t.Errorf("delivered attempt %d of at most 1", ds[0].Attempt)
 		}
@@ -130,7 +131,7 @@ func TestDeadLetterComesLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, push := range []bool{true, false} { // waits for its retry, is ready again
 			b := open(t, Options{})
-			putTopic(t, b, "t", TopicConfig{Queues: 1})
+			putTopic(t, b, "t", settings.Topic{Queues: 1})
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")}, &tidegate.Message{Topic: "t", Body: []byte("y")})
 			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Push: push, Max: 2})
 			time.Sleep(31 * time.Second)

@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -22,7 +23,7 @@ func TestDeadLettersAreSummedUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		b := open(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-		putTopic(t, b, "t", TopicConfig{})
+		putTopic(t, b, "t", settings.Topic{})
 		const n = 300
 		for i := range n {
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: fmt.Append(nil, i)})
@@ -49,7 +50,7 @@ func TestLatenessOfDelayedMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
-		putTopic(t, b, "t", TopicConfig{Type: TopicDelay})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x"), DeliverAt: time.Now().Add(time.Hour)})
 		if h := b.Stats().DelayedLateness; h.Count() != 0 {
 			t.Errorf("before its time, %d messages count", h.Count())
@@ -82,7 +83,7 @@ func TestRecoveryAfterCrashIsLogged(t *testing.T) {
 			return open(t, Options{Dir: "data", fs: fs, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		}
 		b := begin(fs)
-		putTopic(t, b, "t", TopicConfig{})
+		putTopic(t, b, "t", settings.Topic{})
 		for i := range 5 {
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: fmt.Append(nil, i)})
 		}

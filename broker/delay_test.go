@@ -16,6 +16,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -26,7 +27,7 @@ func TestDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
-		putTopic(t, b, "t", TopicConfig{Type: TopicDelay})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay})
 		start := time.Now()
 		for _, after := range []time.Duration{3 * time.Hour, time.Second, time.Hour, -time.Hour, time.Minute, 0, 90 * time.Second} {
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte(after.String()), DeliverAt: start.Add(after)})
@@ -60,7 +61,7 @@ func TestManyDueAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Type: TopicDelay})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay})
 		at := time.Now().Add(time.Hour)
 		for i := range 3*pending.DueBatch + 1 {
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: fmt.Append(nil, i), DeliverAt: at})
@@ -76,8 +77,8 @@ func TestManyDueAtOnce(t *testing.T) {
 func TestDelayRefused(t *testing.T) {
 	t.Parallel()
 	b := open(t, Options{})
-	putTopic(t, b, "delay", TopicConfig{Type: TopicDelay})
-	putTopic(t, b, "normal", TopicConfig{})
+	putTopic(t, b, "delay", settings.Topic{Type: settings.TopicDelay})
+	putTopic(t, b, "normal", settings.Topic{})
 	for name, c := range map[string]struct {
 		m    tidegate.Message
 		code tidegate.Code
@@ -99,8 +100,8 @@ func TestRecall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Type: TopicDelay})
-		putTopic(t, b, "other", TopicConfig{Type: TopicDelay})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay})
+		putTopic(t, b, "other", settings.Topic{Type: settings.TopicDelay})
 		at := time.Now().Add(time.Minute)
 		m := &tidegate.Message{ID: "m", Topic: "t", Body: []byte("x"), DeliverAt: at}
 		r := send(t, b, m)[0].Receipt
@@ -147,12 +148,12 @@ func TestDeletedTopicHasNoDelayedMessages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Type: TopicDelay})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x"), DeliverAt: time.Now().Add(time.Minute)})
 		if err := b.DeleteTopic(t.Context(), "t"); err != nil {
 			t.Fatal(err)
 		}
-		putTopic(t, b, "t", TopicConfig{Type: TopicDelay})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay})
 		<-time.After(2 * time.Minute)
 		synctest.Wait()
 		if n := len(receiveAll(t, b, "t")); n != 0 {
@@ -172,7 +173,7 @@ func TestDelaysInRandomOrder(t *testing.T) {
 		seed := rand.Uint64()
 		rnd := rand.New(rand.NewPCG(seed, 0))
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Type: TopicDelay})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay})
 		const longest = 2 * time.Minute
 		arrived := map[string]time.Time{}
 		var consumer sync.WaitGroup
@@ -226,7 +227,7 @@ func BenchmarkDelayed(b *testing.B) {
 	for _, before := range []int{0, 100_000} {
 		b.Run(fmt.Sprintf("before=%d", before), func(b *testing.B) {
 			br := open(b, Options{})
-			putTopic(b, br, "t", TopicConfig{Type: TopicDelay, DuplicateWindow: -1})
+			putTopic(b, br, "t", settings.Topic{Type: settings.TopicDelay, DuplicateWindow: -1})
 			put := func(due time.Time, n int) {
 				batch := make([]*tidegate.Message, n)
 				for i := range batch {
@@ -260,12 +261,12 @@ func BenchmarkDelayed(b *testing.B) {
 // topic: the same when it is moved to its queue, and after a restart.
 func TestDelayedMessagesCountInTheLimit(t *testing.T) {
 	t.Parallel()
-	for name, limit := range map[string]Limit{"messages": {Messages: 100}, "bytes": {Bytes: 1000}} {
+	for name, limit := range map[string]settings.Limit{"messages": {Messages: 100}, "bytes": {Bytes: 1000}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fs := vfs.NewMem()
 				b := open(t, Options{Dir: "data", fs: fs})
-				putTopic(t, b, "t", TopicConfig{Type: TopicDelay, MaxBacklog: limit})
+				putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay, MaxBacklog: limit})
 				receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
 				send := func(after time.Duration) error {
 					return send(t, b, &tidegate.Message{Topic: "t", Body: make([]byte, 10), DeliverAt: time.Now().Add(after)})[0].Err
@@ -314,7 +315,7 @@ func TestDelayedMessagesAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
-		putTopic(t, b, "t", TopicConfig{Type: TopicDelay, Queues: 1})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay, Queues: 1})
 		send := func(after time.Duration) tidegate.Receipt {
 			t.Helper()
 			r := send(t, b, &tidegate.Message{Topic: "t", Body: make([]byte, 10), DeliverAt: time.Now().Add(after)})[0]
@@ -375,7 +376,7 @@ func TestDelayedMessagesAreCounted(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		putTopic(t, b, "t", TopicConfig{Type: TopicDelay, Queues: 1})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay, Queues: 1})
 		is("made anew", 0)
 	})
 }

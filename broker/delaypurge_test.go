@@ -9,6 +9,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // The delayed messages of other topics, however many or whatever is wrong with them, do
@@ -18,7 +19,7 @@ func TestPurgeLooksAtNoOtherTopicsDelayedMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		for _, name := range []string{"a", "b"} {
-			putTopic(t, b, name, TopicConfig{Type: TopicDelay, Queues: 1})
+			putTopic(t, b, name, settings.Topic{Type: settings.TopicDelay, Queues: 1})
 		}
 		overwrite(t, b, []byte("y, which is no key of a delayed message"))
 		later := func(i int) time.Time { return time.Now().Add(time.Duration(1+i%50) * time.Minute) }
@@ -58,7 +59,7 @@ func TestPurgeWhileDelayedMessagesAreSent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Type: TopicDelay, Queues: 1})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay, Queues: 1})
 		var handles []string
 		sends := func() {
 			r := send(t, b, &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Body: []byte("x"), DeliverAt: time.Now().Add(time.Hour)})[0]
@@ -125,7 +126,7 @@ func TestPurgeRemovesWhatDamageLeft(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Type: TopicDelay, Queues: 1})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay, Queues: 1})
 		for range 3 {
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x"), DeliverAt: time.Now().Add(time.Hour)})
 		}

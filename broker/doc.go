@@ -69,10 +69,10 @@
 // RedriveParked is also the only source of a dead-letter event for a parked message.
 //
 // A message is exhausted if its attempts have reached the maximum of the group or address; negative
-// acknowledgements have a maximum of their own. [GroupConfig.OnExhausted] then sets the next state:
-// dead-letter, block or park. Block and park apply only to messages with a message group, in FIFO
-// groups. If a consumer requests a dead letter before the last attempt, the message becomes a dead
-// letter with any OnExhausted, and its successors continue. After the last attempt OnExhausted
+// acknowledgements have a maximum of their own. [settings.Group].OnExhausted then sets the next
+// state: dead-letter, block or park. Block and park apply only to messages with a message group, in
+// FIFO groups. If a consumer requests a dead letter before the last attempt, the message becomes a
+// dead letter with any OnExhausted, and its successors continue. After the last attempt OnExhausted
 // applies to such a request too, because RocketMQ's push consumers of FIFO groups retry by
 // themselves and report exhausted attempts with this request.
 //
@@ -97,19 +97,19 @@
 //
 // The first attempt is 1. After a failure or timeout of a push consumer the broker delivers the
 // message again when its retry interval has ended: the step of the group's retry schedule for this
-// attempt (10 s to 2 h, [GroupConfig].Retry), or the fixed interval of a FIFO group. A message of a
-// simple consumer is delivered again when its invisible duration has ended. After MaxAttempts (17:
-// one delivery and 16 retries) the message becomes a dead letter, unless the group is FIFO and its
-// OnExhausted is block or park. All these settings can be changed while the group is in use. A
+// attempt (10 s to 2 h, [settings.Group].Retry), or the fixed interval of a FIFO group. A message
+// of a simple consumer is delivered again when its invisible duration has ended. After MaxAttempts
+// (17: one delivery and 16 retries) the message becomes a dead letter, unless the group is FIFO and
+// its OnExhausted is block or park. All these settings can be changed while the group is in use. A
 // change also applies to messages in flight.
 //
 // # FIFO
 //
-// A group with [GroupConfig].FIFO receives one message of a message group at a time. The successors
-// of that message wait while it is in flight or waits for its retry; other message groups continue.
-// Topics of type FIFO keep the messages of one message group in one queue, in the order of their
-// sends, as long as the number of queues does not change. If a limit rejects one message of a send,
-// it also rejects the later messages of the same message group.
+// A group with [settings.Group].FIFO receives one message of a message group at a time. The
+// successors of that message wait while it is in flight or waits for its retry; other message
+// groups continue. Topics of type FIFO keep the messages of one message group in one queue, in the
+// order of their sends, as long as the number of queues does not change. If a limit rejects one
+// message of a send, it also rejects the later messages of the same message group.
 //
 // # Dead letters
 //
@@ -123,7 +123,7 @@
 //
 // # Address settings
 //
-// [AddressSettings] are the redelivery settings of Apache ActiveMQ Artemis (Artemis: undelivered
+// [settings.Address] are the redelivery settings of Apache ActiveMQ Artemis (Artemis: undelivered
 // messages) for the topics that a pattern matches: delays with multiplier and random part, delivery
 // attempts, dead letter address, automatic dead letter queues, expiry. If a pattern with a
 // redelivery setting matches a topic, the address settings replace the retry schedule and
@@ -131,11 +131,12 @@
 //
 // # Retry topics
 //
-// Consumers of a group with [RetryTopicConfig].Enabled can call [Broker.ReconsumeLater] (TDMQ for
-// Pulsar: retry and dead letters). The broker then acknowledges the message and stores it again in
-// a retry topic of the group. Each receive from the original topic also takes from the retry topic.
-// After MaxRetries (16) the message goes to the group's dead letter topic. [Broker.NegativeAck]
-// delivers the same message again after a delay (1 minute), with a maximum of its own.
+// Consumers of a group with [settings.RetryTopic].Enabled can call [Broker.ReconsumeLater] (TDMQ
+// for Pulsar: retry and dead letters). The broker then acknowledges the message and stores it again
+// in a retry topic of the group. Each receive from the original topic also takes from the retry
+// topic. After MaxRetries (16) the message goes to the group's dead letter topic.
+// [Broker.NegativeAck] delivers the same message again after a delay (1 minute), with a maximum of
+// its own.
 //
 // # Delayed messages
 //
@@ -148,8 +149,8 @@
 // A half message ([Broker.SendHalf]), in a topic of type TRANSACTION, is on disk before the
 // response to its send, and is not delivered until [Broker.EndTransaction] commits it. The broker
 // checks an unresolved transaction with its producer: by default after 6 s and then every 30 s, 15
-// times ([TransactionConfig]). Then it ends the transaction, and the message becomes a dead letter
-// in [AbandonedTransactions].
+// times ([settings.Transaction]). Then it ends the transaction, and the message becomes a dead
+// letter in [AbandonedTransactions].
 //
 // # Filters
 //

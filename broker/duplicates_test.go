@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -24,10 +25,10 @@ func TestDuplicates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
-		putTopic(t, b, "t", TopicConfig{MaxBacklog: Limit{Messages: 2}})
-		putTopic(t, b, "other", TopicConfig{})
-		putTopic(t, b, "every", TopicConfig{DuplicateWindow: -1})
-		putTopic(t, b, "short", TopicConfig{DuplicateWindow: Duration(time.Second)})
+		putTopic(t, b, "t", settings.Topic{MaxBacklog: settings.Limit{Messages: 2}})
+		putTopic(t, b, "other", settings.Topic{})
+		putTopic(t, b, "every", settings.Topic{DuplicateWindow: -1})
+		putTopic(t, b, "short", settings.Topic{DuplicateWindow: settings.Duration(time.Second)})
 		sendID := func(topic, id string) transport.SendResult {
 			return b.Send(t.Context(), []*tidegate.Message{{ID: id, Topic: topic, Body: []byte(id)}})[0]
 		}
@@ -84,7 +85,7 @@ func TestDuplicates(t *testing.T) {
 func TestEqualHashesAreNoDuplicates(t *testing.T) {
 	t.Parallel()
 	b := open(t, Options{})
-	putTopic(t, b, "t", TopicConfig{Queues: 1})
+	putTopic(t, b, "t", settings.Topic{Queues: 1})
 	mustSend(t, b, &tidegate.Message{ID: "a", Topic: "t", Body: []byte("1")})
 	topic, err := b.catalog.Topic("t")
 	if err != nil {
@@ -107,7 +108,7 @@ func TestEqualHashesAreNoDuplicates(t *testing.T) {
 func TestDuplicatesAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	b := open(t, Options{})
-	putTopic(t, b, "t", TopicConfig{})
+	putTopic(t, b, "t", settings.Topic{})
 	var mu sync.Mutex
 	receipts := map[string]tidegate.Receipt{}
 	var wg sync.WaitGroup

@@ -20,10 +20,10 @@ func TestDurationsOfOptionsAreBounded(t *testing.T) {
 	for name, o := range map[string]Options{
 		"MinInvisibleDuration":       {MinInvisibleDuration: tooLong, MaxInvisibleDuration: tooLong},
 		"MaxInvisibleDuration":       {MaxInvisibleDuration: tooLong},
-		"MaxBacklog.age":             {MaxBacklog: Limit{Age: Duration(tooLong)}},
-		"Pressure.max_write_stall":   {Pressure: Pressure{MaxWriteStall: Duration(tooLong)}},
-		"Transaction.timeout":        {Transaction: TransactionConfig{Timeout: Duration(tooLong)}},
-		"Transaction.check_interval": {Transaction: TransactionConfig{CheckInterval: Duration(tooLong)}},
+		"MaxBacklog.age":             {MaxBacklog: settings.Limit{Age: settings.Duration(tooLong)}},
+		"Pressure.max_write_stall":   {Pressure: settings.Pressure{MaxWriteStall: settings.Duration(tooLong)}},
+		"Transaction.timeout":        {Transaction: settings.Transaction{Timeout: settings.Duration(tooLong)}},
+		"Transaction.check_interval": {Transaction: settings.Transaction{CheckInterval: settings.Duration(tooLong)}},
 	} {
 		if _, err := Open(o); err == nil || !strings.Contains(err.Error(), name+" is ") {
 			t.Errorf("%s: %v", name, err)
@@ -38,19 +38,19 @@ func TestDurationsOfOptionsAreBounded(t *testing.T) {
 // delivered is remembered after a restart.
 func TestLongestDuplicateWindow(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []TopicType{TopicDelay, TopicTransaction, TopicNormal} {
+	for _, kind := range []settings.TopicType{settings.TopicDelay, settings.TopicTransaction, settings.TopicNormal} {
 		t.Run(string(kind), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fs := vfs.NewMem()
 				b := open(t, Options{Dir: "data", fs: fs})
-				putTopic(t, b, "t", TopicConfig{Type: kind, DuplicateWindow: Duration(settings.MaxDuration), Retention: Retention{Time: -1}})
+				putTopic(t, b, "t", settings.Topic{Type: kind, DuplicateWindow: settings.Duration(settings.MaxDuration), Retention: settings.Retention{Time: -1}})
 				first := ""
 				for range 3 {
 					m := &tidegate.Message{ID: "m", Topic: "t", Body: []byte("x")}
-					if kind == TopicDelay {
+					if kind == settings.TopicDelay {
 						m.DeliverAt = time.Now().Add(time.Hour)
 					}
-					r := b.Append(t.Context(), []Incoming{{Message: m, Half: kind == TopicTransaction}})[0]
+					r := b.Append(t.Context(), []Incoming{{Message: m, Half: kind == settings.TopicTransaction}})[0]
 					if r.Err != nil {
 						t.Fatal(r.Err)
 					}

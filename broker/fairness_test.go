@@ -9,6 +9,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/limits"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -20,7 +21,7 @@ func TestThrottledClientsShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const clients, drained, seconds = 10, 100, 30
 		b := open(t, Options{MinInvisibleDuration: 1})
-		putTopic(t, b, "t", TopicConfig{Queues: 1, MaxBacklog: Limit{Messages: 500}})
+		putTopic(t, b, "t", settings.Topic{Queues: 1, MaxBacklog: settings.Limit{Messages: 500}})
 		var took [clients]int
 		client := func(i int) {
 			m := &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Body: []byte("x")}
@@ -77,7 +78,7 @@ func TestSharingDoesNotStarve(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{MinInvisibleDuration: 1})
-		putTopic(t, b, "t", TopicConfig{MaxBacklog: Limit{Messages: 100}})
+		putTopic(t, b, "t", settings.Topic{MaxBacklog: settings.Limit{Messages: 100}})
 		send := func(client string) bool {
 			m := &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Body: []byte("x")}
 			return b.Append(t.Context(), []Incoming{{Message: m, Client: client}})[0].Err == nil

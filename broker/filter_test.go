@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -14,18 +15,18 @@ import (
 // filter of a receive from one topic does not decide about another's.
 func TestSharedRetryTopicWithFilters(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]RetryTopicConfig{
-		"2.7.2": {Naming: RetryNaming272}, "2.6.1": {Naming: RetryNaming261}, "own name": {Topic: "retries"},
+	for name, c := range map[string]settings.RetryTopic{
+		"2.7.2": {Naming: settings.RetryNaming272}, "2.6.1": {Naming: settings.RetryNaming261}, "own name": {Topic: "retries"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := open(t, Options{})
 				c.Enabled = true
-				putGroup(t, b, "g", GroupConfig{RetryTopic: c})
+				putGroup(t, b, "g", settings.Group{RetryTopic: c})
 				for _, topic := range []string{"t1", "t2"} {
-					putTopic(t, b, topic, TopicConfig{})
+					putTopic(t, b, topic, settings.Topic{})
 					mustSend(t, b, &tidegate.Message{Topic: topic, ID: topic, Tag: "b", Body: []byte("x")})
-					if _, err := b.ReconsumeLater(t.Context(), one(t, b, "g", topic), ReconsumeMode{Level: 1}); err != nil {
+					if _, err := b.ReconsumeLater(t.Context(), one(t, b, "g", topic), settings.ReconsumeMode{Level: 1}); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -54,12 +55,12 @@ func TestFilterHoldsForRedeliveries(t *testing.T) {
 		t.Run(fmt.Sprint("fifo ", fifo), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := open(t, Options{})
-				topic := TopicConfig{Queues: 1}
+				topic := settings.Topic{Queues: 1}
 				if fifo {
-					topic.Type = TopicFIFO
+					topic.Type = settings.TopicFIFO
 				}
 				putTopic(t, b, "t", topic)
-				putGroup(t, b, "g", GroupConfig{FIFO: fifo})
+				putGroup(t, b, "g", settings.Group{FIFO: fifo})
 				for i, tag := range []string{"b", "b", "a"} {
 					m := &tidegate.Message{Topic: "t", ID: fmt.Sprint(i), Tag: tag, Body: []byte("x")}
 					if fifo {
@@ -89,7 +90,7 @@ func TestRemovedMessageIsNotAcknowledged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		kill(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		receive(t, b, transport.ReceiveRequest{Group: "other", Topic: "%DLQ%g", InvisibleDuration: time.Second})
 		if done, err := b.PurgeDeadLetters(t.Context(), "g", DeadLetterSelection{}); err != nil || done.Purged != 1 {

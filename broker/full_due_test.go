@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -21,9 +22,9 @@ func TestFullDiskPutsDelayedMessagesOff(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const n, acks = 1000, 300
 				fs := newQuotaFS()
-				b := open(t, Options{Dir: "data", fs: fs, memTable: 1 << 20, Pressure: Pressure{MinFreeDisk: -1}})
-				putTopic(t, b, "t", TopicConfig{Queues: 2})
-				putTopic(t, b, "later", TopicConfig{Type: TopicDelay, Queues: 2})
+				b := open(t, Options{Dir: "data", fs: fs, memTable: 1 << 20, Pressure: settings.Pressure{MinFreeDisk: -1}})
+				putTopic(t, b, "t", settings.Topic{Queues: 2})
+				putTopic(t, b, "later", settings.Topic{Type: settings.TopicDelay, Queues: 2})
 				var handle string
 				for i := range n {
 					r := send(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "later", Body: make([]byte, 5_000), DeliverAt: time.Now().Add(time.Hour)})[0]
@@ -74,8 +75,8 @@ func TestShortDiskPutsTransactionsOff(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := newQuotaFS()
-		b := open(t, Options{Dir: "data", fs: fs, Transaction: TransactionConfig{Timeout: Duration(time.Minute), CheckInterval: Duration(time.Minute), CheckMax: 1}})
-		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction})
+		b := open(t, Options{Dir: "data", fs: fs, Transaction: settings.Transaction{Timeout: settings.Duration(time.Minute), CheckInterval: settings.Duration(time.Minute), CheckMax: 1}})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction})
 		var ids []string
 		for i := range 3 {
 			r := b.SendHalf(t.Context(), &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: make([]byte, 1000)}, 0)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/limits"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -66,13 +67,13 @@ func TestFullDiskThrottlesSendsAndGoesOn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := newQuotaFS()
-		o := Options{Dir: "data", MinInvisibleDuration: 1, fs: fs, memTable: 1 << 20, Pressure: Pressure{MinFreeDisk: -1}}
+		o := Options{Dir: "data", MinInvisibleDuration: 1, fs: fs, memTable: 1 << 20, Pressure: settings.Pressure{MinFreeDisk: -1}}
 		b, err := Open(o)
 		if err != nil {
 			t.Fatal(err)
 		}
-		putTopic(t, b, "t", TopicConfig{Queues: 2})
-		putGroup(t, b, "g", GroupConfig{MaxAttempts: -1})
+		putTopic(t, b, "t", settings.Topic{Queues: 2})
+		putGroup(t, b, "g", settings.Group{MaxAttempts: -1})
 		all := map[string]bool{}
 		for round, free := range []int64{0, 3 << 20, 17 << 20} {
 			fs.leave(free)
@@ -138,11 +139,11 @@ func TestFullDiskWithoutReserveWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := newQuotaFS()
-		b, err := Open(Options{Dir: "data", MinInvisibleDuration: 1, fs: fs, Pressure: Pressure{MinFreeDisk: -1}})
+		b, err := Open(Options{Dir: "data", MinInvisibleDuration: 1, fs: fs, Pressure: settings.Pressure{MinFreeDisk: -1}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		putTopic(t, b, "t", TopicConfig{})
+		putTopic(t, b, "t", settings.Topic{})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("a")}, &tidegate.Message{Topic: "t", Body: []byte("b")})
 		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 2, InvisibleDuration: time.Hour})
 		fs.leave(0)
@@ -181,12 +182,12 @@ func TestFullDiskWithoutReserveCloses(t *testing.T) {
 	for _, waits := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			fs := newQuotaFS()
-			o := Options{Dir: "data", MinInvisibleDuration: 1, fs: fs, Pressure: Pressure{MinFreeDisk: -1}}
+			o := Options{Dir: "data", MinInvisibleDuration: 1, fs: fs, Pressure: settings.Pressure{MinFreeDisk: -1}}
 			b, err := Open(o)
 			if err != nil {
 				t.Fatal(err)
 			}
-			putTopic(t, b, "t", TopicConfig{})
+			putTopic(t, b, "t", settings.Topic{})
 			mustSend(t, b, &tidegate.Message{ID: "a", Topic: "t", Body: []byte("a")})
 			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: time.Hour})
 			fs.leave(0)

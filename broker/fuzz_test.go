@@ -9,6 +9,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
 
@@ -16,8 +17,8 @@ import (
 // delivery that is there.
 func FuzzHandle(f *testing.F) {
 	b := open(f, Options{})
-	putTopic(f, b, "t", TopicConfig{Queues: 1})
-	putGroup(f, b, "g", GroupConfig{})
+	putTopic(f, b, "t", settings.Topic{Queues: 1})
+	putGroup(f, b, "g", settings.Group{})
 	f.Add(handle.Receipt{Group: 2, Place: store.Place{Topic: 1, Queue: 0, Offset: 0}, Serial: 1}.String())
 	f.Add(handle.Receipt{Group: 2, Place: store.Place{Topic: 1, Queue: 9, Offset: -1}}.String())
 	f.Add("")
@@ -39,7 +40,7 @@ func FuzzHandle(f *testing.F) {
 // Whatever a client sends as a recall handle is refused, or names a message that waits.
 func FuzzRecallHandle(f *testing.F) {
 	b := open(f, Options{})
-	putTopic(f, b, "d", TopicConfig{Type: TopicDelay, Queues: 1})
+	putTopic(f, b, "d", settings.Topic{Type: settings.TopicDelay, Queues: 1})
 	r := send(f, b, &tidegate.Message{ID: "m", Topic: "d", DeliverAt: time.Now().Add(time.Hour), Body: []byte("x")})[0]
 	if r.Err != nil {
 		f.Fatal(r.Err)

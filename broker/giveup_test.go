@@ -11,6 +11,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -18,26 +19,26 @@ import (
 // removed; but what somebody makes a dead letter becomes one.
 func TestAskedDeadLettersAreKept(t *testing.T) {
 	t.Parallel()
-	settings := AddressSettings{RedeliveryDelay: new(Milliseconds(7))}
+	set := settings.Address{RedeliveryDelay: new(settings.Milliseconds(7))}
 	for name, c := range map[string]struct {
-		group  GroupConfig
+		group  settings.Group
 		giveUp func(t *testing.T, b *Broker)
 	}{
-		"negative acknowledgement": {GroupConfig{NegativeAck: NegativeAckConfig{MaxRedeliveries: 5}}, func(t *testing.T, b *Broker) {
+		"negative acknowledgement": {settings.Group{NegativeAck: settings.NegativeAck{MaxRedeliveries: 5}}, func(t *testing.T, b *Broker) {
 			for range 6 {
 				if err := b.NegativeAck(t.Context(), one(t, b, "g", "t"), time.Second); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}},
-		"negative acknowledgement after the last attempt": {GroupConfig{NegativeAck: NegativeAckConfig{MaxRedeliveries: 12}}, func(t *testing.T, b *Broker) {
+		"negative acknowledgement after the last attempt": {settings.Group{NegativeAck: settings.NegativeAck{MaxRedeliveries: 12}}, func(t *testing.T, b *Broker) {
 			for range 13 {
 				if err := b.NegativeAck(t.Context(), one(t, b, "g", "t"), time.Second); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}},
-		"redrive of what is parked": {GroupConfig{FIFO: true, OnExhausted: OnExhaustedPark}, func(t *testing.T, b *Broker) {
+		"redrive of what is parked": {settings.Group{FIFO: true, OnExhausted: settings.OnExhaustedPark}, func(t *testing.T, b *Broker) {
 			for range 10 {
 				if _, err := b.Retry(t.Context(), one(t, b, "g", "t"), time.Second, ""); err != nil {
 					t.Fatal(err)
@@ -51,8 +52,8 @@ func TestAskedDeadLettersAreKept(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := open(t, Options{})
-				putTopic(t, b, "t", TopicConfig{Type: TopicFIFO})
-				putAddress(t, b, "t", settings)
+				putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO})
+				putAddress(t, b, "t", set)
 				putGroup(t, b, "g", c.group)
 				mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", MessageGroup: "a", Body: []byte("x")})
 				c.giveUp(t, b)
@@ -85,9 +86,9 @@ func TestManyDeadLettersAtOnceAreFewInMemory(t *testing.T) {
 	const n, size = 16, 1 << 20
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Queues: 1})
-		putTopic(t, b, "%DLQ%g", TopicConfig{Queues: 1})
-		putGroup(t, b, "g", GroupConfig{MaxAttempts: 1})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
+		putTopic(t, b, "%DLQ%g", settings.Topic{Queues: 1})
+		putGroup(t, b, "g", settings.Group{MaxAttempts: 1})
 		body := make([]byte, size)
 		for i := range n {
 			mustSend(t, b, &tidegate.Message{Topic: "t", ID: fmt.Sprint(i), Body: body})
@@ -121,8 +122,8 @@ func TestRepeatedDeadLetterWaitsForTheFirst(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Queues: 1})
-		putTopic(t, b, "%DLQ%g", TopicConfig{Queues: 1})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
+		putTopic(t, b, "%DLQ%g", settings.Topic{Queues: 1})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
 		release := holdMessages(b)
@@ -151,7 +152,7 @@ func TestRepeatedDeadLetterFailsWithTheFirst(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
 		_, h, err := b.locate(d)
@@ -183,7 +184,7 @@ func TestLostMessageIsNoDeadLetter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
 		damage(t, b, "t", 0, 0)

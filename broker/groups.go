@@ -6,12 +6,13 @@ import (
 	"strings"
 
 	"github.com/tidegate/tidegate/broker/internal/topic"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // PutGroup creates a consumer group or changes its settings, and returns when this is on disk. The
 // change also applies to messages in flight. The error is 40000 for invalid settings, and for
 // another value of FIFO after the group has received.
-func (b *Broker) PutGroup(ctx context.Context, name string, c GroupConfig) (Group, error) {
+func (b *Broker) PutGroup(ctx context.Context, name string, c settings.Group) (Group, error) {
 	g, err := b.catalog.PutGroup(ctx, name, c)
 	if err != nil {
 		return Group{}, err
@@ -21,15 +22,17 @@ func (b *Broker) PutGroup(ctx context.Context, name string, c GroupConfig) (Grou
 
 // CheckGroup returns the error that PutGroup would return for the settings, as the group is now. It
 // changes nothing.
-func (b *Broker) CheckGroup(name string, c GroupConfig) error { return b.catalog.CheckGroup(name, c) }
+func (b *Broker) CheckGroup(name string, c settings.Group) error {
+	return b.catalog.CheckGroup(name, c)
+}
 
 // EnsureGroup creates a consumer group with default settings if there is none, and returns its
 // settings. It is cheap if the group exists. The error is 40403 if Options.MaxAutoGroups is
 // reached.
-func (b *Broker) EnsureGroup(ctx context.Context, name string) (GroupConfig, error) {
+func (b *Broker) EnsureGroup(ctx context.Context, name string) (settings.Group, error) {
 	g, err := b.catalog.EnsureGroup(ctx, name)
 	if err != nil {
-		return GroupConfig{}, err
+		return settings.Group{}, err
 	}
 	return *g.Settings(), nil
 }
@@ -37,7 +40,7 @@ func (b *Broker) EnsureGroup(ctx context.Context, name string) (GroupConfig, err
 // GroupSettings returns the settings of a consumer group. If there is no such group, it returns the
 // defaults with which the first receive would create the group, or 40403 if Options.MaxAutoGroups
 // is reached. It creates nothing.
-func (b *Broker) GroupSettings(ctx context.Context, name string) (GroupConfig, error) {
+func (b *Broker) GroupSettings(ctx context.Context, name string) (settings.Group, error) {
 	return b.catalog.GroupSettings(ctx, name)
 }
 
@@ -62,7 +65,7 @@ func (b *Broker) Groups() []Group {
 }
 
 func (b *Broker) describeGroup(g *topic.Group) Group {
-	d := Group{Name: g.Name(), AutoCreated: g.Automatic(), GroupConfig: *g.Settings(), DeadLetterTopics: b.deadLetterTopics(g)}
+	d := Group{Name: g.Name(), AutoCreated: g.Automatic(), Group: *g.Settings(), DeadLetterTopics: b.deadLetterTopics(g)}
 	for _, s := range b.catalog.SubscriptionsOf(g) {
 		at := s.Status()
 		d.Topics = append(d.Topics, describeSubscription(s, &at))

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -15,18 +16,18 @@ import (
 // the group receives from the new ones too.
 func TestTopicGrowsDuringAFirstReceive(t *testing.T) {
 	t.Parallel()
-	for _, start := range []Start{StartEarliest, StartLatest} {
+	for _, start := range []settings.Start{settings.StartEarliest, settings.StartLatest} {
 		t.Run(string(start), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := open(t, Options{})
-				putTopic(t, b, "t", TopicConfig{Queues: 1})
-				putGroup(t, b, "g", GroupConfig{Start: start})
+				putTopic(t, b, "t", settings.Topic{Queues: 1})
+				putGroup(t, b, "g", settings.Group{Start: start})
 				tp, err := b.catalog.Topic("t")
 				if err != nil {
 					t.Fatal(err)
 				}
 				s := subscription.New(b.env, b.catalog.FindGroup("g"), tp, false)
-				putTopic(t, b, "t", TopicConfig{Queues: 3})
+				putTopic(t, b, "t", settings.Topic{Queues: 3})
 				if _, err = b.catalog.Register(s); err != nil {
 					t.Fatal(err)
 				}
@@ -46,7 +47,7 @@ func TestRewindWhileATopicGrows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
 		tp, err := b.catalog.Topic("t")
 		if err != nil {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -17,14 +18,14 @@ func TestLeasesAreBoundedByTheMemory(t *testing.T) {
 	const leases = 20
 	options := Options{Memory: NewMemory(), memory: leases * 4 * 256, MinInvisibleDuration: 1}
 	b := open(t, options)
-	putTopic(t, b, "t", TopicConfig{Queues: 1})
+	putTopic(t, b, "t", settings.Topic{Queues: 1})
 	for i := range 100 {
 		send(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: []byte("x")})
 	}
 	var held []*tidegate.Delivery
 	for i := 0; len(held) < leases; i++ {
 		group := fmt.Sprint("g", i%2)
-		putGroup(t, b, group, GroupConfig{Retry: []time.Duration{time.Millisecond}})
+		putGroup(t, b, group, settings.Group{Retry: []time.Duration{time.Millisecond}})
 		held = append(held, receive(t, b, transport.ReceiveRequest{Group: group, Topic: "t", Max: 5, InvisibleDuration: time.Hour})...)
 	}
 	full := func(b *Broker) {

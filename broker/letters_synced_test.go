@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -45,9 +46,9 @@ func TestDeadLetterWaitsForTheLeasesFsync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := &slowGroupsFS{FS: vfs.NewMem()}
 		b := open(t, Options{Dir: "data", fs: fs})
-		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		letters := tidegate.DeadLetterPrefix + "g"
-		putTopic(t, b, letters, TopicConfig{Queues: 1})
+		putTopic(t, b, letters, settings.Topic{Queues: 1})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}) // the group is on disk
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("y")})

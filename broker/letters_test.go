@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -19,24 +20,24 @@ import (
 // in the same topic are left alone.
 func TestDeadLettersInOtherTopics(t *testing.T) {
 	t.Parallel()
-	dla := AddressSettings{DeadLetterAddress: new("DLA"), MaxDeliveryAttempts: new(1)}
+	dla := settings.Address{DeadLetterAddress: new("DLA"), MaxDeliveryAttempts: new(1)}
 	for name, c := range map[string]struct {
-		address AddressSettings
-		group   GroupConfig
+		address settings.Address
+		group   settings.Group
 		topics  []string
 		in      string
 	}{
-		"retry topics":             {AddressSettings{}, GroupConfig{MaxAttempts: 1, RetryTopic: RetryTopicConfig{Enabled: true}}, []string{"t-g-DLQ"}, "t-g-DLQ"},
-		"retry topics, older":      {AddressSettings{}, GroupConfig{MaxAttempts: 1, RetryTopic: RetryTopicConfig{Enabled: true, Naming: RetryNaming272}}, []string{"g-DLQ"}, "g-DLQ"},
-		"dead-letter-address":      {dla, GroupConfig{}, []string{"DLA"}, "DLA"},
-		"automatic":                {AddressSettings{AutoCreateDeadLetterResources: new(true)}.Over(dla), GroupConfig{}, []string{"DLA", "DLQ.t"}, "DLQ.t"},
-		"address and retry topics": {dla, GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true}}, []string{"DLA"}, "DLA"},
+		"retry topics":             {settings.Address{}, settings.Group{MaxAttempts: 1, RetryTopic: settings.RetryTopic{Enabled: true}}, []string{"t-g-DLQ"}, "t-g-DLQ"},
+		"retry topics, older":      {settings.Address{}, settings.Group{MaxAttempts: 1, RetryTopic: settings.RetryTopic{Enabled: true, Naming: settings.RetryNaming272}}, []string{"g-DLQ"}, "g-DLQ"},
+		"dead-letter-address":      {dla, settings.Group{}, []string{"DLA"}, "DLA"},
+		"automatic":                {settings.Address{AutoCreateDeadLetterResources: new(true)}.Over(dla), settings.Group{}, []string{"DLA", "DLQ.t"}, "DLQ.t"},
+		"address and retry topics": {dla, settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}}, []string{"DLA"}, "DLA"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fs := vfs.NewMem()
 				b := open(t, Options{Dir: "data", fs: fs})
-				putTopic(t, b, "t", TopicConfig{Queues: 1})
+				putTopic(t, b, "t", settings.Topic{Queues: 1})
 				putAddress(t, b, "t", c.address)
 				other := c.group
 				other.RetryTopic.DeadLetterTopic = c.in // both in one topic
@@ -83,7 +84,7 @@ func TestDeadLettersInOtherTopics(t *testing.T) {
 					b = reopen(t, b, fs)
 				}
 				// What was taken out is not counted again when the rest is removed.
-				putTopic(t, b, c.in, TopicConfig{DuplicateWindow: -1, Retention: Retention{Time: Duration(time.Second)}})
+				putTopic(t, b, c.in, settings.Topic{DuplicateWindow: -1, Retention: settings.Retention{Time: settings.Duration(time.Second)}})
 				elapse(time.Hour)
 				if info, err := b.Topic(c.in); err == nil && (info.Messages != 0 || info.Bytes != 0 || info.Backlog != (Backlog{})) {
 					t.Errorf("%s has %+v once all are removed", c.in, info)
@@ -96,8 +97,8 @@ func TestDeadLettersInOtherTopics(t *testing.T) {
 func TestDeadLettersInNoTopic(t *testing.T) {
 	t.Parallel()
 	b := open(t, Options{})
-	putTopic(t, b, "t", TopicConfig{})
-	putGroup(t, b, "g", GroupConfig{})
+	putTopic(t, b, "t", settings.Topic{})
+	putGroup(t, b, "g", settings.Group{})
 	mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 	if page, err := b.DeadLetters("g", DeadLetterQuery{In: "t"}); err != nil || len(page.Letters) != 0 {
 		t.Errorf("%+v, %v", page, err)
@@ -123,9 +124,9 @@ func TestDuplicateOfADeadLetter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
-		putTopic(t, b, "t", TopicConfig{Queues: 1})
-		putTopic(t, b, "DLA", TopicConfig{Queues: 1})
-		putAddress(t, b, "t", AddressSettings{DeadLetterAddress: new("DLA"), MaxDeliveryAttempts: new(1)})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
+		putTopic(t, b, "DLA", settings.Topic{Queues: 1})
+		putAddress(t, b, "t", settings.Address{DeadLetterAddress: new("DLA"), MaxDeliveryAttempts: new(1)})
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
 		if err := b.DeadLetter(t.Context(), one(t, b, "g", "t"), "no use"); err != nil {
 			t.Fatal(err)
@@ -137,7 +138,7 @@ func TestDuplicateOfADeadLetter(t *testing.T) {
 			}
 			b = reopen(t, b, fs)
 		}
-		time.Sleep(DefaultDuplicateWindow)
+		time.Sleep(settings.DefaultDuplicateWindow)
 		mustSend(t, b, &tidegate.Message{Topic: "DLA", ID: "m", Body: []byte("x")})
 		if info, err := b.Topic("DLA"); err != nil || info.Messages != 2 {
 			t.Errorf("after the window the topic is %+v, %v", info, err)

@@ -9,6 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -19,18 +20,18 @@ func TestBacklogLimitThatWasTakenAway(t *testing.T) {
 	for _, of := range []string{"topic", "group", "broker"} {
 		synctest.Test(t, func(t *testing.T) {
 			b := open(t, Options{})
-			putTopic(t, b, "t", TopicConfig{Queues: 1})
-			putGroup(t, b, "g", GroupConfig{})
+			putTopic(t, b, "t", settings.Topic{Queues: 1})
+			putGroup(t, b, "g", settings.Group{})
 			receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
 			limit := func(n int64) {
 				t.Helper()
-				switch l := (Limit{Messages: n}); of {
+				switch l := (settings.Limit{Messages: n}); of {
 				case "topic":
-					putTopic(t, b, "t", TopicConfig{Queues: 1, MaxBacklog: l})
+					putTopic(t, b, "t", settings.Topic{Queues: 1, MaxBacklog: l})
 				case "group":
-					putGroup(t, b, "g", GroupConfig{MaxBacklog: l})
+					putGroup(t, b, "g", settings.Group{MaxBacklog: l})
 				default:
-					if err := b.SetLimits(Limits{MaxBacklog: l}); err != nil {
+					if err := b.SetLimits(settings.Limits{MaxBacklog: l}); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -71,14 +72,14 @@ func TestColdLimitThatWasTakenAway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const size = 1000
-		b := open(t, Options{MinInvisibleDuration: 1, Pressure: Pressure{ColdDistance: 100 * size}})
-		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		b := open(t, Options{MinInvisibleDuration: 1, Pressure: settings.Pressure{ColdDistance: 100 * size}})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		send := func() error {
 			return send(t, b, &tidegate.Message{Topic: "t", Body: make([]byte, size)})[0].Err
 		}
 		limit := func(messages int64) {
 			t.Helper()
-			if err := b.SetLimits(Limits{Pressure: Pressure{MaxColdReads: messages * size, ColdDistance: 100 * size}}); err != nil {
+			if err := b.SetLimits(settings.Limits{Pressure: settings.Pressure{MaxColdReads: messages * size, ColdDistance: 100 * size}}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -118,7 +119,7 @@ func TestTopicSaysThatThereIsRoom(t *testing.T) {
 		}
 		free(gib / 2)
 		b := open(t, Options{Dir: "data", fs: fs})
-		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		says := func() string {
 			t.Helper()
 			d, err := b.Topic("t")

@@ -5,6 +5,7 @@ import (
 
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/limits"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // A Throttle is a limit at which the broker rejects sends, with its current value. String returns a
@@ -26,12 +27,12 @@ type Throttle = limits.Throttle
 type LimitState = limits.State
 
 // Limits returns the limits of the whole broker that are in effect.
-func (b *Broker) Limits() Limits { return b.limits.Settings() }
+func (b *Broker) Limits() settings.Limits { return b.limits.Settings() }
 
 // SetLimits replaces all limits of the whole broker while it is in use. The limits apply from the
 // next send on and are not stored on disk. A new ClientQuota refills the burst of every client. If
 // a value is invalid, SetLimits changes nothing and returns an error that names each fault (40000).
-func (b *Broker) SetLimits(l Limits) error {
+func (b *Broker) SetLimits(l settings.Limits) error {
 	return fail.Setting("SetLimits", "limits", b.limits.Set(l))
 }
 

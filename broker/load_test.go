@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -16,12 +17,12 @@ import (
 // several sizes: everything is consumed, without an error, and nobody is left waiting.
 func TestLoadIsConsumedWhole(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []TopicType{TopicNormal, TopicFIFO} {
+	for _, kind := range []settings.TopicType{settings.TopicNormal, settings.TopicFIFO} {
 		for _, callers := range []int{1, 16} {
 			t.Run(fmt.Sprintf("%s,%d", kind, callers), func(t *testing.T) {
 				b := open(t, Options{})
-				putTopic(t, b, "t", TopicConfig{Type: kind, Queues: 4})
-				putGroup(t, b, "g", GroupConfig{FIFO: kind == TopicFIFO, MaxAttempts: -1})
+				putTopic(t, b, "t", settings.Topic{Type: kind, Queues: 4})
+				putGroup(t, b, "g", settings.Group{FIFO: kind == settings.TopicFIFO, MaxAttempts: -1})
 				const each = 200
 				ctx, consumed := context.WithCancel(t.Context())
 				var acked, deliveries atomic.Int64
@@ -30,7 +31,7 @@ func TestLoadIsConsumedWhole(t *testing.T) {
 					wg.Go(func() {
 						for i := range each {
 							m := &tidegate.Message{Topic: "t", Tag: "a", Body: []byte("x")}
-							if kind == TopicFIFO {
+							if kind == settings.TopicFIFO {
 								m.MessageGroup = fmt.Sprint(c, i%7)
 							}
 							if r := send(t, b, m); r[0].Err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -34,14 +35,14 @@ func TestHoleUpToTheEndIsNoBacklog(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					fs := vfs.NewMem()
 					b := open(t, Options{Dir: "data", fs: fs})
-					putTopic(t, b, "t", TopicConfig{Queues: 1})
-					putTopic(t, b, "dead", TopicConfig{Queues: 1, MaxBacklog: Limit{Bytes: 30}, DuplicateWindow: -1})
-					putGroup(t, b, "g", GroupConfig{})
-					putAddress(t, b, "t", AddressSettings{DeadLetterAddress: new("dead")})
+					putTopic(t, b, "t", settings.Topic{Queues: 1})
+					putTopic(t, b, "dead", settings.Topic{Queues: 1, MaxBacklog: settings.Limit{Bytes: 30}, DuplicateWindow: -1})
+					putGroup(t, b, "g", settings.Group{})
+					putAddress(t, b, "t", settings.Address{DeadLetterAddress: new("dead")})
 					for i := range 3 {
 						kill(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: []byte("0123456789")})
 					}
-					putGroup(t, b, "reader", GroupConfig{})
+					putGroup(t, b, "reader", settings.Group{})
 					if _, err := b.Rewind(t.Context(), "reader", "dead", Position{Offsets: map[int]int64{0: from}}); err != nil {
 						t.Fatal(err)
 					}
@@ -67,7 +68,7 @@ func TestDamageUpToTheEndIsNoBacklog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
-		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		sendN(t, b, "t", 3, 10)
 		b = reopen(t, b, fs) // what was sent just now is in memory too
 		tp, err := b.catalog.Topic("t")

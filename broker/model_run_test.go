@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 var (
@@ -76,14 +78,14 @@ func runModel(t *testing.T, seed uint64) {
 	m := &model{t: t, rnd: rnd, fs: vfs.NewMem(), fifo: rnd.IntN(2) == 0, dead: map[string]int{}}
 	m.open()
 	defer func() { m.b.Close() }()
-	topicType := TopicNormal
+	topicType := settings.TopicNormal
 	if m.fifo {
-		topicType = TopicFIFO
+		topicType = settings.TopicFIFO
 	}
-	putTopic(t, m.b, "t", TopicConfig{Type: topicType, Queues: 1 + rnd.IntN(3)})
+	putTopic(t, m.b, "t", settings.Topic{Type: topicType, Queues: 1 + rnd.IntN(3)})
 	for i := range 1 + rnd.IntN(2) {
 		g := &modelGroup{name: fmt.Sprint("g", i), leases: map[string]*modelLease{}}
-		g.config = GroupConfig{FIFO: m.fifo && rnd.IntN(3) > 0, MaxAttempts: 1 + rnd.IntN(4), FIFORetryInterval: Duration(2 * time.Second)}.WithDefaults()
+		g.config = settings.Group{FIFO: m.fifo && rnd.IntN(3) > 0, MaxAttempts: 1 + rnd.IntN(4), FIFORetryInterval: settings.Duration(2 * time.Second)}.WithDefaults()
 		if rnd.IntN(3) == 0 {
 			g.filter = "a"
 		}

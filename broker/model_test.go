@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -36,7 +37,7 @@ type modelLease struct {
 
 type modelGroup struct {
 	name   string
-	config GroupConfig
+	config settings.Group
 	filter string
 	leases map[string]*modelLease // by message ID; none: never delivered
 }
@@ -106,7 +107,7 @@ func (m *model) send() {
 	}
 	var again *modelMessage // sent a second time, within the duplicate window
 	if len(m.messages) > 0 && m.rnd.IntN(3) == 0 {
-		if old := m.messages[m.rnd.IntN(len(m.messages))]; time.Since(old.sent) < DefaultDuplicateWindow {
+		if old := m.messages[m.rnd.IntN(len(m.messages))]; time.Since(old.sent) < settings.DefaultDuplicateWindow {
 			again = old
 			msgs = append(msgs, &tidegate.Message{ID: old.id, Topic: "t", MessageGroup: old.group, Body: []byte("again")})
 		}

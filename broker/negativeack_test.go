@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -29,9 +30,9 @@ func TestNegativeAck(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b, fs := openData(t)
-		putTopic(t, b, "t", TopicConfig{})
-		putGroup(t, b, "g", GroupConfig{MaxAttempts: 2})
-		putAddress(t, b, "t", AddressSettings{RedeliveryDelay: new(Milliseconds(7)), MaxDeliveryAttempts: new(3)})
+		putTopic(t, b, "t", settings.Topic{})
+		putGroup(t, b, "g", settings.Group{MaxAttempts: 2})
+		putAddress(t, b, "t", settings.Address{RedeliveryDelay: new(settings.Milliseconds(7)), MaxDeliveryAttempts: new(3)})
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
 		d := one(t, b, "g", "t")
 		for attempt := 2; attempt <= 40; attempt++ {
@@ -62,11 +63,11 @@ func TestNegativeAckDelays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{})
-		putGroup(t, b, "g", GroupConfig{NegativeAck: NegativeAckConfig{Delay: Duration(time.Hour)}})
+		putTopic(t, b, "t", settings.Topic{})
+		putGroup(t, b, "g", settings.Group{NegativeAck: settings.NegativeAck{Delay: settings.Duration(time.Hour)}})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		d := one(t, b, "g", "t")
-		for given, want := range map[time.Duration]time.Duration{0: time.Hour, time.Nanosecond: time.Nanosecond, MaxReconsumeDelay: MaxReconsumeDelay} {
+		for given, want := range map[time.Duration]time.Duration{0: time.Hour, time.Nanosecond: time.Nanosecond, settings.MaxReconsumeDelay: settings.MaxReconsumeDelay} {
 			asked := time.Now()
 			if err := b.NegativeAck(t.Context(), d, given); err != nil {
 				t.Fatal(err)
@@ -75,7 +76,7 @@ func TestNegativeAckDelays(t *testing.T) {
 				t.Errorf("%v: it came after %v", given, time.Since(asked))
 			}
 		}
-		for _, delay := range []time.Duration{-1, MaxReconsumeDelay + 1} {
+		for _, delay := range []time.Duration{-1, settings.MaxReconsumeDelay + 1} {
 			if err := b.NegativeAck(t.Context(), d, delay); !errors.Is(err, tidegate.ErrInvalid) {
 				t.Errorf("%v: %v", delay, err)
 			}
@@ -90,10 +91,10 @@ func TestNegativeAckMaximum(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{})
-		putGroup(t, b, "sub1", GroupConfig{
-			NegativeAck: NegativeAckConfig{MaxRedeliveries: 5, Delay: Duration(time.Second)},
-			RetryTopic:  RetryTopicConfig{Enabled: true, DeadLetterTopic: "sub1-dlq"},
+		putTopic(t, b, "t", settings.Topic{})
+		putGroup(t, b, "sub1", settings.Group{
+			NegativeAck: settings.NegativeAck{MaxRedeliveries: 5, Delay: settings.Duration(time.Second)},
+			RetryTopic:  settings.RetryTopic{Enabled: true, DeadLetterTopic: "sub1-dlq"},
 		})
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
 		var attempts []int
@@ -123,10 +124,10 @@ func TestNegativeMarkEndsWithTheNextDelivery(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{})
+		putTopic(t, b, "t", settings.Topic{})
 		allow := func(attempts int) {
 			t.Helper()
-			putGroup(t, b, "g", GroupConfig{MaxAttempts: attempts, Retry: []time.Duration{time.Hour}})
+			putGroup(t, b, "g", settings.Group{MaxAttempts: attempts, Retry: []time.Duration{time.Hour}})
 		}
 		allow(5)
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})

@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -21,7 +22,7 @@ func TestOldestAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs, MinInvisibleDuration: 1})
-		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		send := func() { mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")}) }
 		ages := func(oldest, undelivered time.Duration) {
 			t.Helper()
@@ -72,9 +73,9 @@ func TestAgeThrottlesSends(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{MinInvisibleDuration: 1})
-		putTopic(t, b, "t", TopicConfig{MaxBacklog: Limit{Age: Duration(10 * time.Second)}})
-		putTopic(t, b, "u", TopicConfig{})
-		putGroup(t, b, "strict", GroupConfig{MaxBacklog: Limit{Age: Duration(5 * time.Second)}})
+		putTopic(t, b, "t", settings.Topic{MaxBacklog: settings.Limit{Age: settings.Duration(10 * time.Second)}})
+		putTopic(t, b, "u", settings.Topic{})
+		putGroup(t, b, "strict", settings.Group{MaxBacklog: settings.Limit{Age: settings.Duration(5 * time.Second)}})
 		send := func(topic string) error {
 			return send(t, b, &tidegate.Message{Topic: topic, Body: []byte("x")})[0].Err
 		}
@@ -132,9 +133,9 @@ func TestAgeThrottlesSends(t *testing.T) {
 		get("strict", "u", 1)
 		time.Sleep(6 * time.Second)
 		refused("u", `group backlog age of "strict" is 6s`, "the limit is 5s")
-		putGroup(t, b, "strict", GroupConfig{}) // lifted while running
+		putGroup(t, b, "strict", settings.Group{}) // lifted while running
 		taken("u")
-		if _, err := b.PutTopic(t.Context(), "u", TopicConfig{MaxBacklog: Limit{Age: 1}}); err == nil || !strings.Contains(err.Error(), "max_backlog.age is 1ns") {
+		if _, err := b.PutTopic(t.Context(), "u", settings.Topic{MaxBacklog: settings.Limit{Age: 1}}); err == nil || !strings.Contains(err.Error(), "max_backlog.age is 1ns") {
 			t.Errorf("an age of 1 ns: %v", err)
 		}
 	})

@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -60,9 +61,9 @@ func TestPanicBreaksTheBroker(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			putTopic(t, b, "t", TopicConfig{Queues: 1})
-			putTopic(t, b, "empty", TopicConfig{Queues: 1})
-			putGroup(t, b, "g", GroupConfig{MaxAttempts: 1})
+			putTopic(t, b, "t", settings.Topic{Queues: 1})
+			putTopic(t, b, "empty", settings.Topic{Queues: 1})
+			putGroup(t, b, "g", settings.Group{MaxAttempts: 1})
 			for range 10 {
 				mustSend(t, b, &tidegate.Message{Topic: "t", Body: make([]byte, 40_000)})
 			}
@@ -112,8 +113,8 @@ func TestPanicBreaksTheBroker(t *testing.T) {
 func TestPanicInPrepare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Queues: 1})
-		putGroup(t, b, "g", GroupConfig{MaxAttempts: 2})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
+		putGroup(t, b, "g", settings.Group{MaxAttempts: 2})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		poll := func() error {
 			_, err := b.Poll(t.Context(), Poll{
@@ -147,7 +148,7 @@ func TestCloseBesideABlockedCheck(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction})
 		asked, over := make(chan struct{}), make(chan struct{})
 		b.OnTransactionCheck(func(TransactionCheck) bool {
 			close(asked)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -27,8 +28,8 @@ func loseParked(t *testing.T, seed uint64) {
 	rewinding := false
 	b := losePower(t, rnd, 60, func(b *Broker, p *powerCut) {
 		own := rand.New(rand.NewPCG(seed, 1))
-		putTopic(t, b, "t", TopicConfig{Type: TopicFIFO, Queues: 2})
-		putGroup(t, b, "g", GroupConfig{FIFO: true, MaxAttempts: 1, OnExhausted: OnExhaustedPark})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 2})
+		putGroup(t, b, "g", settings.Group{FIFO: true, MaxAttempts: 1, OnExhausted: settings.OnExhaustedPark})
 		var ms []*tidegate.Message
 		for i := range each {
 			for g := range groups {

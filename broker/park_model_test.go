@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -25,11 +26,11 @@ type parkModel struct {
 	done   map[string]map[int]bool       // consumed or dead
 	flying map[string]*tidegate.Delivery // by message group
 	until  map[string]time.Time
-	modes  []OnExhausted
+	modes  []settings.OnExhausted
 }
 
-func (m *parkModel) config() GroupConfig {
-	return GroupConfig{FIFO: true, MaxAttempts: 1 + m.rnd.IntN(2), OnExhausted: m.modes[m.rnd.IntN(len(m.modes))], FIFORetryInterval: Duration(time.Second)}
+func (m *parkModel) config() settings.Group {
+	return settings.Group{FIFO: true, MaxAttempts: 1 + m.rnd.IntN(2), OnExhausted: m.modes[m.rnd.IntN(len(m.modes))], FIFORetryInterval: settings.Duration(time.Second)}
 }
 
 func (m *parkModel) send() {
@@ -176,11 +177,11 @@ func runParkModel(t *testing.T, seed uint64) {
 	m := &parkModel{
 		t: t, rnd: rnd, sent: map[string]int{}, done: map[string]map[int]bool{},
 		flying: map[string]*tidegate.Delivery{}, until: map[string]time.Time{},
-		modes: []OnExhausted{OnExhaustedPark, OnExhaustedPark, OnExhaustedBlock, OnExhaustedDeadLetter}[:1+rnd.IntN(4)],
+		modes: []settings.OnExhausted{settings.OnExhaustedPark, settings.OnExhaustedPark, settings.OnExhaustedBlock, settings.OnExhaustedDeadLetter}[:1+rnd.IntN(4)],
 	}
 	fs := vfs.NewMem()
 	m.b = open(t, Options{Dir: "data", fs: fs})
-	putTopic(t, m.b, "t", TopicConfig{Type: TopicFIFO, Queues: 1 + rnd.IntN(3)})
+	putTopic(t, m.b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 1 + rnd.IntN(3)})
 	putGroup(t, m.b, "g", m.config())
 	for range 150 {
 		switch n := rnd.IntN(20); {

@@ -12,14 +12,15 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
 // fifo makes topic t and group g with two attempts and what follows them, and
 // returns what sends messages named "group:n", and what receives.
-func fifo(t *testing.T, b *Broker, then OnExhausted) (sends func(ids ...string), receives func() []*tidegate.Delivery) {
-	putTopic(t, b, "t", TopicConfig{Type: TopicFIFO, Queues: 2})
-	putGroup(t, b, "g", GroupConfig{FIFO: true, MaxAttempts: 2, OnExhausted: then})
+func fifo(t *testing.T, b *Broker, then settings.OnExhausted) (sends func(ids ...string), receives func() []*tidegate.Delivery) {
+	putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 2})
+	putGroup(t, b, "g", settings.Group{FIFO: true, MaxAttempts: 2, OnExhausted: then})
 	return fifoOf(t, b)
 }
 
@@ -91,7 +92,7 @@ func TestParkedMessageGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
-		sends, receives := fifo(t, b, OnExhaustedPark)
+		sends, receives := fifo(t, b, settings.OnExhaustedPark)
 		sends("a:1", "a:2", "b:1", "a:3", "b:2")
 		ds := expectMessages(t, receives(), "a:1/1 b:1/1")
 		failDeliveries(t, b, ds[:1])
@@ -155,7 +156,7 @@ func TestParkedByTimeout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		sends, receives := fifo(t, b, OnExhaustedPark)
+		sends, receives := fifo(t, b, settings.OnExhaustedPark)
 		sends("a:1", "a:2", "b:1")
 		expectMessages(t, receives(), "a:1/1 b:1/1")
 		time.Sleep(time.Minute + 3*time.Second)
@@ -193,7 +194,7 @@ func TestBlockedMessageGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
-		sends, receives := fifo(t, b, OnExhaustedBlock)
+		sends, receives := fifo(t, b, settings.OnExhaustedBlock)
 		sends("a:1", "a:2", "a:3")
 		for attempt := 1; attempt <= 5; attempt++ {
 			ds := expectMessages(t, receives(), fmt.Sprintf("a:1/%d", attempt))
@@ -222,7 +223,7 @@ func TestBlockedMessageGroup(t *testing.T) {
 				sends, receives = fifoOf(t, b)
 				expectState(t, b, 2, 0, 1, 0, 0, 1)
 			}
-			time.Sleep(DefaultFIFORetryInterval)
+			time.Sleep(settings.DefaultFIFORetryInterval)
 			synctest.Wait()
 		}
 		ackDeliveries(t, b, expectMessages(t, receives(), "a:1/6"))
@@ -231,12 +232,12 @@ func TestBlockedMessageGroup(t *testing.T) {
 		failDeliveries(t, b, expectMessages(t, receives(), "a:2/2"))
 		expectMessages(t, receives(), "a:2/3")
 		expectState(t, b, 2, 1, 0, 0, 0, 1)
-		putGroup(t, b, "g", GroupConfig{FIFO: true, MaxAttempts: 2, OnExhausted: OnExhaustedPark})
+		putGroup(t, b, "g", settings.Group{FIFO: true, MaxAttempts: 2, OnExhausted: settings.OnExhaustedPark})
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		expectMessages(t, receives(), "")
 		expectState(t, b, 0, 0, 0, 3, 1, 0)
-		putGroup(t, b, "g", GroupConfig{FIFO: true, MaxAttempts: 2}) // what is parked stays so
+		putGroup(t, b, "g", settings.Group{FIFO: true, MaxAttempts: 2}) // what is parked stays so
 		expectMessages(t, receives(), "")
 		if _, err := b.RedriveParked(t.Context(), "g", ParkedSelection{}); err != nil {
 			t.Fatal(err)
@@ -255,7 +256,7 @@ func TestDeadLetterRequestsWhereGroupsPark(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		sends, receives := fifo(t, b, OnExhaustedPark)
+		sends, receives := fifo(t, b, settings.OnExhaustedPark)
 		sends("a:1", "a:2", "a:3")
 		d := expectMessages(t, receives(), "a:1/1")[0]
 		if err := b.DeadLetter(t.Context(), d, "poison"); err != nil {
@@ -298,7 +299,7 @@ func TestParkedMessageGroupIsLong(t *testing.T) {
 		const n = consume.MaxHeld + 1000
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
-		sends, receives := fifo(t, b, OnExhaustedPark)
+		sends, receives := fifo(t, b, settings.OnExhaustedPark)
 		for from := 0; from < n; from += 1000 {
 			var ms []*tidegate.Message
 			for i := from; i < min(n, from+1000); i++ {
@@ -350,7 +351,7 @@ func TestParkedMessageGroupIsLong(t *testing.T) {
 func TestOnExhaustedIsForFIFO(t *testing.T) {
 	t.Parallel()
 	b := open(t, Options{})
-	for _, c := range []GroupConfig{{OnExhausted: OnExhaustedPark}, {OnExhausted: OnExhaustedBlock}, {FIFO: true, OnExhausted: "stop"}} {
+	for _, c := range []settings.Group{{OnExhausted: settings.OnExhaustedPark}, {OnExhausted: settings.OnExhaustedBlock}, {FIFO: true, OnExhausted: "stop"}} {
 		if _, err := b.PutGroup(t.Context(), "g", c); err == nil || !strings.Contains(err.Error(), "on_exhausted is "+fmt.Sprintf("%q", c.OnExhausted)) {
 			t.Errorf("%+v: %v", c, err)
 		}

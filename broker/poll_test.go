@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -20,7 +21,7 @@ func TestWaitingReceiveIsWoken(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{})
+		putTopic(t, b, "t", settings.Topic{})
 		start := time.Now()
 		time.AfterFunc(7*time.Second, func() { mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")}) })
 		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: 20 * time.Second})
@@ -45,7 +46,7 @@ func TestCancelledReceiveTakesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		cause := errors.New("enough")
 		for range 50 {
 			ctx, cancel := context.WithCancelCause(t.Context())
@@ -82,7 +83,7 @@ func TestCloseEndsWaitingReceives(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		putTopic(t, b, "t", TopicConfig{})
+		putTopic(t, b, "t", settings.Topic{})
 		done := make(chan error)
 		for range 3 {
 			go func() {
@@ -111,7 +112,7 @@ func TestFilter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{})
+		putTopic(t, b, "t", settings.Topic{})
 		for i := range 100 {
 			mustSend(t, b, &tidegate.Message{Topic: "t", Tag: fmt.Sprint("tag", i%4), Properties: map[string]string{"n": strconv.Itoa(i)}, Body: []byte("x")})
 		}
@@ -152,8 +153,8 @@ func TestOwnedLeaseLastsAsLongAsItsOwner(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{})
-		putGroup(t, b, "g", GroupConfig{})
+		putTopic(t, b, "t", settings.Topic{})
+		putGroup(t, b, "g", settings.Group{})
 		poll := func(owner string, wait time.Duration) []*tidegate.Delivery {
 			ds, err := b.Poll(t.Context(), Poll{ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, Wait: wait, Push: true}, Owner: owner})
 			if err != nil {
@@ -195,8 +196,8 @@ func TestOnlyOwnersAreRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
 		b := open(t, Options{Dir: dir})
-		putTopic(t, b, "t", TopicConfig{})
-		putGroup(t, b, "g", GroupConfig{})
+		putTopic(t, b, "t", settings.Topic{})
+		putGroup(t, b, "g", settings.Group{})
 		b.Touch("stranger")
 		if _, ok := b.owners.Last("stranger"); ok {
 			t.Error("a client is remembered that received nothing")
@@ -237,7 +238,7 @@ func TestOnlyOwnersAreRemembered(t *testing.T) {
 func TestAttemptIDHasALimit(t *testing.T) {
 	t.Parallel()
 	b := open(t, Options{})
-	putTopic(t, b, "t", TopicConfig{Type: TopicFIFO})
+	putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO})
 	for n, ok := range map[int]bool{255: true, 256: false} {
 		_, err := b.Receive(t.Context(), transport.ReceiveRequest{
 			Group: "g", Topic: "t", Queue: -1, InvisibleDuration: time.Minute, AttemptID: strings.Repeat("a", n),
@@ -254,7 +255,7 @@ func TestOwnedLeaseHoldsWhenTheTimerIsLate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{})
+		putTopic(t, b, "t", settings.Topic{})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		ds, err := b.Poll(t.Context(), Poll{ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, Push: true}, Owner: "c"})
 		if err != nil || len(ds) != 1 {
@@ -276,7 +277,7 @@ func TestWokenReceivePassesOnWhatItLeaves(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Queues: 2})
+		putTopic(t, b, "t", settings.Topic{Queues: 2})
 		tp, err := b.catalog.Topic("t")
 		if err != nil {
 			t.Fatal(err)
@@ -320,8 +321,8 @@ func TestQueuesGoOnWhenFewerMessagesAreHeld(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{maxHeld: 1})
-		putTopic(t, b, "t", TopicConfig{Type: TopicFIFO, Queues: 2})
-		putGroup(t, b, "g", GroupConfig{FIFO: true})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 2})
+		putGroup(t, b, "g", settings.Group{FIFO: true})
 		tp, err := b.catalog.Topic("t")
 		if err != nil {
 			t.Fatal(err)
@@ -361,8 +362,8 @@ func TestRetriesAndNewMessagesShare(t *testing.T) {
 	for _, batch := range []int{1, 3, 8, 32} {
 		synctest.Test(t, func(t *testing.T) {
 			b := open(t, Options{})
-			putTopic(t, b, "t", TopicConfig{})
-			putGroup(t, b, "g", GroupConfig{MaxAttempts: -1})
+			putTopic(t, b, "t", settings.Topic{})
+			putGroup(t, b, "g", settings.Group{MaxAttempts: -1})
 			for range 50 {
 				mustSend(t, b, &tidegate.Message{Topic: "t", Tag: "poison", Body: []byte("x")})
 			}
@@ -400,7 +401,7 @@ func TestReleaseSharesFsyncs(t *testing.T) {
 	t.Parallel()
 	b := open(t, Options{})
 	for _, topic := range []string{"t", "u"} {
-		putTopic(t, b, topic, TopicConfig{Queues: 2})
+		putTopic(t, b, topic, settings.Topic{Queues: 2})
 		sendN(t, b, topic, 20, 1)
 	}
 	ds := append(receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 20}), receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "u", Max: 20})...)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -14,8 +15,8 @@ import (
 func TestPrepare(t *testing.T) {
 	t.Parallel()
 	b := open(t, Options{})
-	putTopic(t, b, "t", TopicConfig{Type: TopicFIFO})
-	if _, err := b.PutGroup(t.Context(), "g", GroupConfig{FIFO: true}); err != nil {
+	putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO})
+	if _, err := b.PutGroup(t.Context(), "g", settings.Group{FIFO: true}); err != nil {
 		t.Fatal(err)
 	}
 	poll := func(attempt string) (prepared [][]*tidegate.Delivery, ds []*tidegate.Delivery) {

@@ -15,6 +15,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/letters"
 	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -22,20 +23,20 @@ import (
 // a power failure right after its answer brings nothing back.
 func TestPurgeTopic(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []TopicType{TopicNormal, TopicFIFO, TopicDelay} {
+	for _, kind := range []settings.TopicType{settings.TopicNormal, settings.TopicFIFO, settings.TopicDelay} {
 		t.Run(string(kind), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fs := vfs.NewCrashableMem()
 				b := open(t, Options{Dir: "data", fs: fs})
-				putTopic(t, b, "t", TopicConfig{Type: kind, Queues: 2})
-				putGroup(t, b, "g", GroupConfig{FIFO: kind == TopicFIFO, MaxAttempts: 2})
+				putTopic(t, b, "t", settings.Topic{Type: kind, Queues: 2})
+				putGroup(t, b, "g", settings.Group{FIFO: kind == settings.TopicFIFO, MaxAttempts: 2})
 				var msgs []*tidegate.Message
 				for i := range 20 {
 					m := &tidegate.Message{ID: fmt.Sprint("m", i), Topic: "t", Body: []byte("12345")}
 					switch kind {
-					case TopicFIFO:
+					case settings.TopicFIFO:
 						m.MessageGroup = fmt.Sprint(i % 4)
-					case TopicDelay:
+					case settings.TopicDelay:
 						if m.DeliverAt = time.Now(); i >= 10 {
 							m.DeliverAt = m.DeliverAt.Add(time.Hour)
 						}
@@ -74,7 +75,7 @@ func TestPurgeTopic(t *testing.T) {
 					if n := len(receiveAll(t, b, "%DLQ%g")); n != 1 {
 						t.Errorf("%s: %d dead letters, want 1", where, n)
 					}
-					if kind != TopicDelay {
+					if kind != settings.TopicDelay {
 						r := send(t, b, msgs[0])[0] // its ID is forgotten
 						if r.Err != nil {
 							t.Errorf("%s: sent again: %v", where, r.Err)
@@ -100,7 +101,7 @@ func TestPurgeMeetsOthersHalfWay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		sendN(t, b, "t", 10, 10)
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
 		s, h, err := b.locate(d)
@@ -147,7 +148,7 @@ func TestPurgeRefused(t *testing.T) {
 	if _, err := b.PurgeTopic(t.Context(), "none"); !errors.Is(err, tidegate.ErrTopicNotFound) {
 		t.Errorf("no topic: %v", err)
 	}
-	putTopic(t, b, "t", TopicConfig{})
+	putTopic(t, b, "t", settings.Topic{})
 	if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed != (Backlog{}) {
 		t.Errorf("an empty one: %+v, %v", removed, err)
 	}
@@ -165,7 +166,7 @@ func TestPurgeInUse(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Queues: 2, Retention: Retention{Consumed: true}})
+		putTopic(t, b, "t", settings.Topic{Queues: 2, Retention: settings.Retention{Consumed: true}})
 		stop := make(chan struct{})
 		running := func() bool {
 			select {
@@ -261,7 +262,7 @@ func TestDeletionLeavesNothing(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
 		for round := range 2 {
-			putTopic(t, b, "t", TopicConfig{Type: TopicDelay})
+			putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay})
 			now := time.Now()
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x"), DeliverAt: now.Add(time.Hour)},
 				&tidegate.Message{Topic: "t", Body: []byte("x"), DeliverAt: now}, &tidegate.Message{Topic: "t", Body: []byte("x"), DeliverAt: now})
@@ -305,8 +306,8 @@ func TestPurgeRemovesHalfMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewCrashableMem()
 		b := open(t, Options{Dir: "data", fs: fs})
-		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction})
-		putTopic(t, b, "other", TopicConfig{Type: TopicTransaction})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction})
+		putTopic(t, b, "other", settings.Topic{Type: settings.TopicTransaction})
 		const n = 2*pending.CheckBatch + 3
 		var receipts []tidegate.Receipt
 		for i := range n {
@@ -360,15 +361,15 @@ func TestPurgeMeetsTheEndOfATransaction(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction, Transaction: TransactionConfig{CheckMax: 1}})
-		putTopic(t, b, "purged", TopicConfig{Type: TopicTransaction})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction, Transaction: settings.Transaction{CheckMax: 1}})
+		putTopic(t, b, "purged", settings.Topic{Type: settings.TopicTransaction})
 		sendHalf(t, b, "given up")
-		elapse(DefaultTransactionTimeout)
+		elapse(settings.DefaultTransactionTimeout)
 		release, err := b.transactions.Task.Hold(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		elapse(DefaultTransactionCheckInterval)
+		elapse(settings.DefaultTransactionCheckInterval)
 		if r := b.SendHalf(t.Context(), &tidegate.Message{ID: "p", Topic: "purged", Body: []byte("12")}, 0); r.Err != nil {
 			t.Fatal(r.Err)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/throttle"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -20,7 +21,7 @@ func TestPushBackIsRightWithinTwo(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 0))
-	for _, limit := range []Limit{{Messages: 1000}, {Bytes: 1000 * 50}, {Age: Duration(100 * time.Second)}} {
+	for _, limit := range []settings.Limit{{Messages: 1000}, {Bytes: 1000 * 50}, {Age: settings.Duration(100 * time.Second)}} {
 		for _, base := range []float64{3, 20, 150, 1000} {
 			rate := base * (0.7 + 0.6*rnd.Float64())
 			groups := 1 + rnd.IntN(2)
@@ -30,11 +31,11 @@ func TestPushBackIsRightWithinTwo(t *testing.T) {
 		}
 	}
 	for _, c := range []struct {
-		limit Limit
+		limit settings.Limit
 		rate  float64
 		batch int
 	}{
-		{Limit{Messages: 500}, 0.2, 1}, {Limit{Messages: 250}, 0.04, 1}, {Limit{Bytes: 5000 * 50}, 1.07, 32}, {Limit{Messages: 5000}, 20, 32}, {Limit{Messages: 5000}, 0.5, 10},
+		{settings.Limit{Messages: 500}, 0.2, 1}, {settings.Limit{Messages: 250}, 0.04, 1}, {settings.Limit{Bytes: 5000 * 50}, 1.07, 32}, {settings.Limit{Messages: 5000}, 20, 32}, {settings.Limit{Messages: 5000}, 0.5, 10},
 	} {
 		t.Run(fmt.Sprintf("%+v at %g a second, %d at a time", c.limit, c.rate, c.batch), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { steadyDrain(t, c.limit, c.rate, c.batch, 1) })
@@ -44,11 +45,11 @@ func TestPushBackIsRightWithinTwo(t *testing.T) {
 
 // steadyDrain fills a topic until it throttles, drains it at a rate in batches (a second
 // group twice as fast), and compares what refused sends are told.
-func steadyDrain(t *testing.T, limit Limit, rate float64, batch, groups int) {
+func steadyDrain(t *testing.T, limit settings.Limit, rate float64, batch, groups int) {
 	b := open(t, Options{MinInvisibleDuration: 1})
-	putTopic(t, b, "t", TopicConfig{Queues: 1, MaxBacklog: limit})
+	putTopic(t, b, "t", settings.Topic{Queues: 1, MaxBacklog: limit})
 	for g := range groups {
-		putGroup(t, b, fmt.Sprint("g", g), GroupConfig{})
+		putGroup(t, b, fmt.Sprint("g", g), settings.Group{})
 		receive(t, b, transport.ReceiveRequest{Group: fmt.Sprint("g", g), Topic: "t"})
 	}
 	send := func() error { return send(t, b, &tidegate.Message{Topic: "t", Body: make([]byte, 50)})[0].Err }

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // The messages of one request without a message group share a queue of their topic. Requests take
@@ -16,11 +17,11 @@ func TestRequestsTakeTheQueuesInTurn(t *testing.T) {
 		b := open(t, Options{})
 		const queues = 4
 		for _, name := range []string{"t", "u"} {
-			if _, err := b.PutTopic(t.Context(), name, TopicConfig{Queues: queues}); err != nil {
+			if _, err := b.PutTopic(t.Context(), name, settings.Topic{Queues: queues}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if _, err := b.PutTopic(t.Context(), "fifo", TopicConfig{Queues: queues, Type: TopicFIFO}); err != nil {
+		if _, err := b.PutTopic(t.Context(), "fifo", settings.Topic{Queues: queues, Type: settings.TopicFIFO}); err != nil {
 			t.Fatal(err)
 		}
 		of := func(topic, group string, i int) *tidegate.Message {

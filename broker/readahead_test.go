@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -17,7 +18,7 @@ func TestReadAhead(t *testing.T) {
 	t.Parallel()
 	const n, aheadBytes = 1500, 256 << 10
 	b := open(t, Options{})
-	putTopic(t, b, "t", TopicConfig{Queues: 2})
+	putTopic(t, b, "t", settings.Topic{Queues: 2})
 	sizes := rand.New(rand.NewPCG(1, 2))
 	for i := 0; i < n; i += 50 {
 		batch := make([]*tidegate.Message, 50)

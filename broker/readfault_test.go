@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // A readFaultFS fails as many reads of tables as it is told to.
@@ -48,7 +49,7 @@ func TestReadErrorAmongDelayedMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := &readFaultFS{FS: vfs.NewMem()}
 		b := open(t, Options{Dir: "data", fs: fs})
-		putTopic(t, b, "t", TopicConfig{Type: TopicDelay, DuplicateWindow: -1})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay, DuplicateWindow: -1})
 		const n = 250 // in several blocks of a table, and one look
 		at := time.Now().Add(time.Hour)
 		for i := range n {

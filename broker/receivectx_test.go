@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -42,8 +43,8 @@ func TestReceiveEndsWithItsContext(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fs := &standingFS{FS: vfs.NewMem()}
 				b := open(t, Options{Dir: "data", fs: fs})
-				putTopic(t, b, "t", TopicConfig{Type: TopicFIFO, Queues: 1})
-				putGroup(t, b, "g", GroupConfig{FIFO: true})
+				putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 1})
+				putGroup(t, b, "g", settings.Group{FIFO: true})
 				mustSend(t, b, &tidegate.Message{Topic: "t", MessageGroup: "a", Body: []byte("x")})
 				r := transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, AttemptID: c.attemptID, InvisibleDuration: time.Minute}
 				receive(t, b, r)
@@ -53,7 +54,7 @@ func TestReceiveEndsWithItsContext(t *testing.T) {
 					receive(t, b, r)
 				}
 				if c.expiry {
-					putAddress(t, b, "t", AddressSettings{ExpiryDelay: new(Milliseconds(1)), ExpiryAddress: new("old")})
+					putAddress(t, b, "t", settings.Address{ExpiryDelay: new(settings.Milliseconds(1)), ExpiryAddress: new("old")})
 					want = 0
 				}
 
@@ -85,7 +86,7 @@ func TestRepeatedDeadLettersLeaveNothingBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := &standingFS{FS: vfs.NewMem()}
 		b := open(t, Options{Dir: "data", fs: fs})
-		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: time.Minute})[0]
 		fs.setStanding(true)

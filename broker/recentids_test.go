@@ -13,6 +13,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // What is remembered after a restart, orderly or not, is what was remembered
@@ -27,7 +28,7 @@ func TestIDsSurviveRestartsAtRandom(t *testing.T) {
 			const window = time.Minute
 			fs := vfs.NewCrashableMem()
 			b := open(t, Options{Dir: "data", fs: fs})
-			config := TopicConfig{Queues: 1 + rnd.IntN(3), DuplicateWindow: Duration(window)}
+			config := settings.Topic{Queues: 1 + rnd.IntN(3), DuplicateWindow: settings.Duration(window)}
 			putTopic(t, b, "t", config)
 			type sent struct {
 				receipt tidegate.Receipt
@@ -99,7 +100,7 @@ func TestOpeningReadsTheIndex(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewCrashableMem()
 		b := open(t, Options{Dir: "data", fs: fs})
-		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		const n = 3*store.MaxRecentIDs + 10
 		for i := range n {
 			mustSend(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: []byte("x")})
@@ -152,7 +153,7 @@ func TestIndexIsForgotten(t *testing.T) {
 		const window = time.Minute
 		fs := vfs.NewCrashableMem()
 		b := open(t, Options{Dir: "data", fs: fs})
-		config := TopicConfig{Queues: 2, DuplicateWindow: Duration(window)}
+		config := settings.Topic{Queues: 2, DuplicateWindow: settings.Duration(window)}
 		count := func() (n int) {
 			if err := b.store.Messages.Add(func(*store.Batch) {}, nil).Wait(); err != nil {
 				t.Fatal(err)
@@ -243,7 +244,7 @@ func TestIDsAreForgottenAfterOpeningOnly(t *testing.T) {
 	var names []string
 	for i := range 4 {
 		names = append(names, fmt.Sprint("t", i))
-		putTopic(t, b, names[i], TopicConfig{Type: TopicDelay, DuplicateWindow: Duration(20 * time.Millisecond)})
+		putTopic(t, b, names[i], settings.Topic{Type: settings.TopicDelay, DuplicateWindow: settings.Duration(20 * time.Millisecond)})
 	}
 	for range 10 {
 		for _, name := range names {
@@ -268,7 +269,7 @@ func TestForgettingIDsCostsFewDeletions(t *testing.T) {
 		const topics, windows, window = 50, 4, 100 * time.Second
 		b := open(t, Options{})
 		for i := range topics {
-			putTopic(t, b, fmt.Sprint("t", i), TopicConfig{Queues: 1, DuplicateWindow: Duration(window)})
+			putTopic(t, b, fmt.Sprint("t", i), settings.Topic{Queues: 1, DuplicateWindow: settings.Duration(window)})
 		}
 		from := make([]int64, topics) // where each one's index begins: a deletion moves it
 		deletions := 0
@@ -323,7 +324,7 @@ func TestIndexOfBeforeAStartIsForgotten(t *testing.T) {
 				fs := vfs.NewCrashableMem()
 				o := Options{Dir: "data", fs: fs}
 				b := open(t, o)
-				putTopic(t, b, "t", TopicConfig{DuplicateWindow: Duration(time.Minute)})
+				putTopic(t, b, "t", settings.Topic{DuplicateWindow: settings.Duration(time.Minute)})
 				left := func() (n int) {
 					for _, k := range records(t, fs.CrashClone(vfs.CrashCloneCfg{})) {
 						if k[0] == 'q' {
@@ -359,8 +360,8 @@ func TestIDsAreForgottenInSilence(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{})
-		putTopic(t, b, "short", TopicConfig{DuplicateWindow: Duration(time.Second)})
+		putTopic(t, b, "t", settings.Topic{})
+		putTopic(t, b, "short", settings.Topic{DuplicateWindow: settings.Duration(time.Second)})
 		remembered := func(name string) (n int, watched bool) {
 			tp, err := b.catalog.Topic(name)
 			if err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/catalog"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -45,7 +46,7 @@ func TestDiskOfKeptMessagesIsGivenBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Queues: 1, DuplicateWindow: -1, Retention: Retention{Time: Duration(time.Minute)}})
+		putTopic(t, b, "t", settings.Topic{Queues: 1, DuplicateWindow: -1, Retention: settings.Retention{Time: settings.Duration(time.Minute)}})
 		sendN(t, b, "t", 2, 100)
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 1, InvisibleDuration: time.Hour})
 		elapse(2 * time.Minute)
@@ -68,7 +69,7 @@ func TestPutKeepsAnAutomaticQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		tp, err := b.catalog.OwnTopic(t.Context(), "DLQ.t", TopicConfig{Queues: 1}, true)
+		tp, err := b.catalog.OwnTopic(t.Context(), "DLQ.t", settings.Topic{Queues: 1}, true)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -79,7 +80,7 @@ func TestPutKeepsAnAutomaticQueue(t *testing.T) {
 		}
 		elapse(catalog.AutoDeleteDelay)
 		// It has found that nobody uses it.
-		if _, err := b.catalog.PutTopicLocked("DLQ.t", TopicConfig{}, false); err != nil {
+		if _, err := b.catalog.PutTopicLocked("DLQ.t", settings.Topic{}, false); err != nil {
 			t.Fatal(err)
 		}
 		b.catalog.UnlockAdmin()
@@ -105,7 +106,7 @@ func TestDiskOfHalfMessagesIsGivenBack(t *testing.T) {
 		dir := t.TempDir()
 		b := open(t, Options{Dir: dir, memTable: 1 << 20})
 		b.retention.Freed().Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes-8*mb) // as if so much had been removed before
-		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction})
 		noise := rand.NewChaCha8([32]byte{}) // what is written is compressed
 		for i := range 12 {
 			body := make([]byte, mb)
@@ -132,10 +133,10 @@ func TestReclaimGoesOnWithWhatCameMeanwhile(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := &stallingFS{FS: vfs.NewMem()}
-		b := open(t, Options{Dir: "data", fs: fs, Pressure: Pressure{MinFreeDisk: -1}})
+		b := open(t, Options{Dir: "data", fs: fs, Pressure: settings.Pressure{MinFreeDisk: -1}})
 		fs.hold(true)
 		for _, name := range []string{"a", "b"} {
-			putTopic(t, b, name, TopicConfig{Queues: 1})
+			putTopic(t, b, name, settings.Topic{Queues: 1})
 			sendN(t, b, name, 2, 100)
 			b.retention.Freed().Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes)
 			if err := b.DeleteTopic(t.Context(), name); err != nil {
@@ -159,10 +160,10 @@ func TestReclaimDelaysNoDueMessage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := &stallingFS{FS: vfs.NewMem()}
-		b := open(t, Options{Dir: "data", fs: fs, Pressure: Pressure{MinFreeDisk: -1}})
-		putTopic(t, b, "d", TopicConfig{Type: TopicDelay, Queues: 1})
+		b := open(t, Options{Dir: "data", fs: fs, Pressure: settings.Pressure{MinFreeDisk: -1}})
+		putTopic(t, b, "d", settings.Topic{Type: settings.TopicDelay, Queues: 1})
 		mustSend(t, b, &tidegate.Message{ID: "a", Topic: "d", Body: []byte("x"), DeliverAt: time.Now().Add(time.Minute)})
-		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		sendN(t, b, "t", 2, 100)
 		fs.hold(true)
 		b.retention.Freed().Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes)
@@ -187,7 +188,7 @@ func TestDeletedTopicsLeaveLittle(t *testing.T) {
 			b.retention.Freed().AddDeleted(1<<31+i, 0, true, 0)
 		}
 		for i := range 20 {
-			putTopic(t, b, "t", TopicConfig{Queues: 16, DuplicateWindow: -1})
+			putTopic(t, b, "t", settings.Topic{Queues: 16, DuplicateWindow: -1})
 			if i%2 == 0 {
 				sendN(t, b, "t", 3, 10)
 			}

@@ -8,6 +8,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -31,12 +32,12 @@ type Reconsumed struct {
 // message. If ctx ends while ReconsumeLater waits for the disk, both may have happened, and the
 // error has MaybeStored set. The error is 40000 if the group has no retry topics, and 40013 if the
 // handle is not valid any more.
-func (b *Broker) ReconsumeLater(ctx context.Context, d *tidegate.Delivery, m ReconsumeMode) (Reconsumed, error) {
+func (b *Broker) ReconsumeLater(ctx context.Context, d *tidegate.Delivery, m settings.ReconsumeMode) (Reconsumed, error) {
 	r, err := b.reconsumeLater(ctx, d, m)
 	return r, fail.WithOp("ReconsumeLater", err)
 }
 
-func (b *Broker) reconsumeLater(ctx context.Context, d *tidegate.Delivery, mode ReconsumeMode) (Reconsumed, error) {
+func (b *Broker) reconsumeLater(ctx context.Context, d *tidegate.Delivery, mode settings.ReconsumeMode) (Reconsumed, error) {
 	end, err := b.beginWith(ctx)
 	if err != nil {
 		return Reconsumed{}, err
@@ -83,7 +84,7 @@ func (b *Broker) Reconsume(ctx context.Context, d *tidegate.Delivery, mode trans
 		}
 		return retryResult(out), nil
 	}
-	r, err := b.reconsumeLater(ctx, d, ReconsumeMode{Delay: mode.Delay, Level: mode.Level})
+	r, err := b.reconsumeLater(ctx, d, settings.ReconsumeMode{Delay: mode.Delay, Level: mode.Level})
 	switch {
 	case err != nil:
 		return transport.RetryResult{}, fail.WithOp(op, err)
@@ -96,8 +97,8 @@ func (b *Broker) Reconsume(ctx context.Context, d *tidegate.Delivery, mode trans
 }
 
 func (b *Broker) negativeAck(ctx context.Context, d *tidegate.Delivery, delay time.Duration) (subscription.Outcome, error) {
-	if delay < 0 || delay > MaxReconsumeDelay {
-		return subscription.Outcome{}, fail.New(tidegate.CodeIllegalInvisibleTime, "delay", "it is %v; give up to %v, or 0 for the group's", delay, MaxReconsumeDelay)
+	if delay < 0 || delay > settings.MaxReconsumeDelay {
+		return subscription.Outcome{}, fail.New(tidegate.CodeIllegalInvisibleTime, "delay", "it is %v; give up to %v, or 0 for the group's", delay, settings.MaxReconsumeDelay)
 	}
 	end, err := b.beginWith(ctx)
 	if err != nil {

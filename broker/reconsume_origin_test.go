@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -17,7 +18,7 @@ func deadAfter(t *testing.T, b *Broker, group, topic string, retries int) {
 	t.Helper()
 	mustSend(t, b, &tidegate.Message{Topic: topic, ID: "m", Body: []byte("x")})
 	for i := range retries + 1 {
-		r, err := b.ReconsumeLater(t.Context(), one(t, b, group, topic), ReconsumeMode{})
+		r, err := b.ReconsumeLater(t.Context(), one(t, b, group, topic), settings.ReconsumeMode{})
 		if err != nil || r.DeadLetter != (i == retries) {
 			t.Fatalf("retry %d: %+v, %v", i+1, r, err)
 		}
@@ -30,22 +31,22 @@ func deadAfter(t *testing.T, b *Broker, group, topic string, retries int) {
 func TestDeadLettersAreReconsumed(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		naming      RetryNaming
+		naming      settings.RetryNaming
 		group       string // that consumes the dead letters
 		dead, retry string // topics
 		deadAgain   string
 	}{
-		{RetryNaming292, "g2", "t-g-DLQ", "t-g-DLQ-g2-RETRY", "t-g-DLQ-g2-DLQ"},
-		{RetryNaming292, "g", "t-g-DLQ", "t-g-DLQ-g-RETRY", "t-g-DLQ-g-DLQ"},
-		{RetryNaming272, "g2", "g-DLQ", "g2-RETRY", "g2-DLQ"},
-		{RetryNaming272, "g", "g-DLQ", "g-RETRY", "g-DLQ"},
+		{settings.RetryNaming292, "g2", "t-g-DLQ", "t-g-DLQ-g2-RETRY", "t-g-DLQ-g2-DLQ"},
+		{settings.RetryNaming292, "g", "t-g-DLQ", "t-g-DLQ-g-RETRY", "t-g-DLQ-g-DLQ"},
+		{settings.RetryNaming272, "g2", "g-DLQ", "g2-RETRY", "g2-DLQ"},
+		{settings.RetryNaming272, "g", "g-DLQ", "g-RETRY", "g-DLQ"},
 	} {
 		t.Run(fmt.Sprint(c.naming, c.group), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := open(t, Options{})
-				putTopic(t, b, "t", TopicConfig{})
+				putTopic(t, b, "t", settings.Topic{})
 				for _, g := range []string{"g", "g2"} {
-					putGroup(t, b, g, GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true, Naming: c.naming, MaxRetries: 3}})
+					putGroup(t, b, g, settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, Naming: c.naming, MaxRetries: 3}})
 				}
 				deadAfter(t, b, "g", "t", 3)
 				for times := 1; times <= 3; times++ {
@@ -54,8 +55,8 @@ func TestDeadLettersAreReconsumed(t *testing.T) {
 						t.Fatalf("the dead letter: %q", d.Properties)
 					}
 					asked := time.Now()
-					r, err := b.ReconsumeLater(t.Context(), d, ReconsumeMode{})
-					if err != nil || r.Topic != c.retry || r.Times != times || r.DeadLetter || r.DeliverAt.Sub(asked) != RetryLevels().Delay(times-1) {
+					r, err := b.ReconsumeLater(t.Context(), d, settings.ReconsumeMode{})
+					if err != nil || r.Topic != c.retry || r.Times != times || r.DeadLetter || r.DeliverAt.Sub(asked) != settings.RetryLevels().Delay(times-1) {
 						t.Fatalf("retry %d: %+v, %v", times, r, err)
 					}
 				}
@@ -63,7 +64,7 @@ func TestDeadLettersAreReconsumed(t *testing.T) {
 				if d.Topic != c.dead || d.Properties["REAL_TOPIC"] != c.dead || d.Properties["RETRY_TOPIC"] != c.retry || d.Properties["RECONSUMETIMES"] != "3" {
 					t.Errorf("%s: %q", d.Topic, d.Properties)
 				}
-				r, err := b.ReconsumeLater(t.Context(), d, ReconsumeMode{})
+				r, err := b.ReconsumeLater(t.Context(), d, settings.ReconsumeMode{})
 				if err != nil || !r.DeadLetter || r.Topic != c.deadAgain {
 					t.Errorf("%+v, %v", r, err)
 				}
@@ -82,13 +83,13 @@ func TestRedrivenMessageIsReconsumed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{})
-		putGroup(t, b, "g", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true, DeadLetterTopic: "%DLQ%g"}})
+		putTopic(t, b, "t", settings.Topic{})
+		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, DeadLetterTopic: "%DLQ%g"}})
 		deadAfter(t, b, "g", "t", 16)
 		if done, err := b.RedriveDeadLetters(t.Context(), "g", DeadLetterSelection{}); err != nil || done.Redriven != 1 {
 			t.Fatalf("%+v, %v", done, err)
 		}
-		if r, err := b.ReconsumeLater(t.Context(), one(t, b, "g", "t"), ReconsumeMode{}); err != nil || r.DeadLetter || r.Times != 1 || r.Topic != "t-g-RETRY" {
+		if r, err := b.ReconsumeLater(t.Context(), one(t, b, "g", "t"), settings.ReconsumeMode{}); err != nil || r.DeadLetter || r.Times != 1 || r.Topic != "t-g-RETRY" {
 			t.Errorf("%+v, %v", r, err)
 		}
 	})
@@ -97,16 +98,16 @@ func TestRedrivenMessageIsReconsumed(t *testing.T) {
 // What somebody sent to a retry topic is retried there.
 func TestMessageSentToARetryTopic(t *testing.T) {
 	t.Parallel()
-	for naming, retry := range map[RetryNaming]string{RetryNaming292: "t-g-RETRY", RetryNaming261: "g-retry"} {
+	for naming, retry := range map[settings.RetryNaming]string{settings.RetryNaming292: "t-g-RETRY", settings.RetryNaming261: "g-retry"} {
 		synctest.Test(t, func(t *testing.T) {
 			b := open(t, Options{})
-			putTopic(t, b, "t", TopicConfig{})
-			putTopic(t, b, retry, TopicConfig{})
-			putGroup(t, b, "g", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true, Naming: naming}})
+			putTopic(t, b, "t", settings.Topic{})
+			putTopic(t, b, retry, settings.Topic{})
+			putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, Naming: naming}})
 			mustSend(t, b, &tidegate.Message{Topic: retry, ID: "m", Body: []byte("x")})
 			for times := 1; times <= 2; times++ {
 				d := one(t, b, "g", "t")
-				if r, err := b.ReconsumeLater(t.Context(), d, ReconsumeMode{}); err != nil || r.Topic != retry || r.Times != times {
+				if r, err := b.ReconsumeLater(t.Context(), d, settings.ReconsumeMode{}); err != nil || r.Topic != retry || r.Times != times {
 					t.Fatalf("%+v, %v", r, err)
 				}
 			}
@@ -123,23 +124,23 @@ func TestRetryTopicIsNoDeadLetterTopic(t *testing.T) {
 	t.Parallel()
 	b := open(t, Options{})
 	for _, c := range []struct {
-		config RetryTopicConfig
+		config settings.RetryTopic
 		ok     bool
 	}{
-		{RetryTopicConfig{}, true},
-		{RetryTopicConfig{Topic: "x", DeadLetterTopic: "x"}, false},
-		{RetryTopicConfig{Topic: "x", DeadLetterTopic: "y"}, true},
-		{RetryTopicConfig{Naming: RetryNaming272, Topic: "g-DLQ"}, false},
-		{RetryTopicConfig{Naming: RetryNaming272, Topic: "g-dlq"}, true},
-		{RetryTopicConfig{Naming: RetryNaming272, DeadLetterTopic: "g-RETRY"}, false},
-		{RetryTopicConfig{Naming: RetryNaming261, Topic: "g-dlq"}, false},
-		{RetryTopicConfig{Naming: RetryNaming261, DeadLetterTopic: "g-retry"}, false},
-		{RetryTopicConfig{Topic: "t-g-DLQ"}, false}, // of topic t
-		{RetryTopicConfig{Topic: "t-h-DLQ"}, true},
-		{RetryTopicConfig{DeadLetterTopic: "t-g-RETRY"}, false},
-		{RetryTopicConfig{DeadLetterTopic: "t-g-DLQ"}, true},
+		{settings.RetryTopic{}, true},
+		{settings.RetryTopic{Topic: "x", DeadLetterTopic: "x"}, false},
+		{settings.RetryTopic{Topic: "x", DeadLetterTopic: "y"}, true},
+		{settings.RetryTopic{Naming: settings.RetryNaming272, Topic: "g-DLQ"}, false},
+		{settings.RetryTopic{Naming: settings.RetryNaming272, Topic: "g-dlq"}, true},
+		{settings.RetryTopic{Naming: settings.RetryNaming272, DeadLetterTopic: "g-RETRY"}, false},
+		{settings.RetryTopic{Naming: settings.RetryNaming261, Topic: "g-dlq"}, false},
+		{settings.RetryTopic{Naming: settings.RetryNaming261, DeadLetterTopic: "g-retry"}, false},
+		{settings.RetryTopic{Topic: "t-g-DLQ"}, false}, // of topic t
+		{settings.RetryTopic{Topic: "t-h-DLQ"}, true},
+		{settings.RetryTopic{DeadLetterTopic: "t-g-RETRY"}, false},
+		{settings.RetryTopic{DeadLetterTopic: "t-g-DLQ"}, true},
 	} {
-		_, err := b.PutGroup(t.Context(), "g", GroupConfig{RetryTopic: c.config})
+		_, err := b.PutGroup(t.Context(), "g", settings.Group{RetryTopic: c.config})
 		if (err == nil) != c.ok {
 			t.Errorf("%+v: %v", c.config, err)
 		}
@@ -153,23 +154,23 @@ func TestRetryTopicIsNoDeadLetterTopic(t *testing.T) {
 // the group has retries in the old ones that it would never receive.
 func TestRetryTopicsAreRenamedWhenEmpty(t *testing.T) {
 	t.Parallel()
-	on := GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true}}
-	renamed := GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true, Naming: RetryNaming272}}
+	on := settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}}
+	renamed := settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, Naming: settings.RetryNaming272}}
 	for name, c := range map[string]struct {
 		received bool // from the retry topic too
-		mode     ReconsumeMode
+		mode     settings.ReconsumeMode
 		wait     time.Duration
 	}{
-		"delayed":                    {false, ReconsumeMode{Delay: time.Hour}, 0},
-		"delayed, received before":   {true, ReconsumeMode{Delay: time.Hour}, 0},
-		"there":                      {false, ReconsumeMode{Level: 1}, time.Minute},
-		"there, and received before": {true, ReconsumeMode{Level: 1}, time.Minute},
+		"delayed":                    {false, settings.ReconsumeMode{Delay: time.Hour}, 0},
+		"delayed, received before":   {true, settings.ReconsumeMode{Delay: time.Hour}, 0},
+		"there":                      {false, settings.ReconsumeMode{Level: 1}, time.Minute},
+		"there, and received before": {true, settings.ReconsumeMode{Level: 1}, time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := open(t, Options{})
-				putTopic(t, b, "t", TopicConfig{})
-				putGroup(t, b, "g", GroupConfig{})
+				putTopic(t, b, "t", settings.Topic{})
+				putGroup(t, b, "g", settings.Group{})
 				if c.received {
 					putGroup(t, b, "g", on)
 				}
@@ -180,7 +181,7 @@ func TestRetryTopicsAreRenamedWhenEmpty(t *testing.T) {
 					t.Fatal(err)
 				}
 				elapse(c.wait)
-				putGroup(t, b, "g", GroupConfig{})
+				putGroup(t, b, "g", settings.Group{})
 				if _, err := b.PutGroup(t.Context(), "g", renamed); err == nil || !strings.Contains(err.Error(), "t-g-RETRY") {
 					t.Errorf("renamed with a retry in it: %v", err)
 				}
@@ -192,7 +193,7 @@ func TestRetryTopicsAreRenamedWhenEmpty(t *testing.T) {
 				if err := b.Ack(t.Context(), []*tidegate.Delivery{d})[0]; err != nil {
 					t.Fatal(err)
 				}
-				putGroup(t, b, "g", GroupConfig{})
+				putGroup(t, b, "g", settings.Group{})
 				putGroup(t, b, "g", renamed)
 			})
 		})

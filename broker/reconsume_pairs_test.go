@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -24,11 +25,11 @@ func TestTwoPairsWithOneRetryTopic(t *testing.T) {
 		b := open(t, Options{})
 		pairs := []struct{ topic, group string }{{"T-X", "B"}, {"T", "X-B"}}
 		for _, p := range pairs {
-			putTopic(t, b, p.topic, TopicConfig{})
-			putGroup(t, b, p.group, GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true}})
+			putTopic(t, b, p.topic, settings.Topic{})
+			putGroup(t, b, p.group, settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}})
 			for i := range 3 {
 				mustSend(t, b, &tidegate.Message{Topic: p.topic, ID: fmt.Sprint(p.topic, i), Body: []byte("x")})
-				if r, err := b.ReconsumeLater(t.Context(), one(t, b, p.group, p.topic), ReconsumeMode{Delay: time.Hour}); err != nil || r.Topic != "T-X-B-RETRY" {
+				if r, err := b.ReconsumeLater(t.Context(), one(t, b, p.group, p.topic), settings.ReconsumeMode{Delay: time.Hour}); err != nil || r.Topic != "T-X-B-RETRY" {
 					t.Fatalf("%+v, %v", r, err)
 				}
 			}
@@ -63,8 +64,8 @@ func TestReceiveEndsWhileItsRetryTopicIsMade(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{})
-		putGroup(t, b, "g", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true}})
+		putTopic(t, b, "t", settings.Topic{})
+		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}})
 		if err := b.catalog.LockAdmin(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -86,12 +87,12 @@ func TestRetryTopicIsDeletedWhileAReceiveWaits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := open(t, Options{})
-				putTopic(t, b, "t", TopicConfig{Queues: 1})
-				putGroup(t, b, "g", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true}})
+				putTopic(t, b, "t", settings.Topic{Queues: 1})
+				putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}})
 				receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
 				if busy {
 					mustSend(t, b, &tidegate.Message{Topic: "t", ID: "lost", Body: []byte("x")})
-					if _, err := b.ReconsumeLater(t.Context(), one(t, b, "g", "t"), ReconsumeMode{Delay: time.Hour}); err != nil {
+					if _, err := b.ReconsumeLater(t.Context(), one(t, b, "g", "t"), settings.ReconsumeMode{Delay: time.Hour}); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -129,25 +130,25 @@ func TestRetryTopicIsDeletedWhileAReceiveWaits(t *testing.T) {
 func TestRetryTopicOfTwoGroups(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		g, h RetryTopicConfig
+		g, h settings.RetryTopic
 		ok   bool
 	}{
-		{RetryTopicConfig{Topic: "x"}, RetryTopicConfig{Topic: "x"}, false},
-		{RetryTopicConfig{Topic: "x"}, RetryTopicConfig{Topic: "y"}, true},
-		{RetryTopicConfig{Topic: "x"}, RetryTopicConfig{}, true},
-		{RetryTopicConfig{Topic: "x", DeadLetterTopic: "d"}, RetryTopicConfig{Topic: "y", DeadLetterTopic: "d"}, true},
-		{RetryTopicConfig{Topic: "t-h-RETRY"}, RetryTopicConfig{}, false},
-		{RetryTopicConfig{}, RetryTopicConfig{Topic: "t-g-RETRY"}, false},
-		{RetryTopicConfig{Topic: "h-RETRY"}, RetryTopicConfig{Naming: RetryNaming272}, false},
-		{RetryTopicConfig{Naming: RetryNaming261}, RetryTopicConfig{Topic: "g-retry"}, false},
-		{RetryTopicConfig{Naming: RetryNaming272}, RetryTopicConfig{Naming: RetryNaming272}, true},
+		{settings.RetryTopic{Topic: "x"}, settings.RetryTopic{Topic: "x"}, false},
+		{settings.RetryTopic{Topic: "x"}, settings.RetryTopic{Topic: "y"}, true},
+		{settings.RetryTopic{Topic: "x"}, settings.RetryTopic{}, true},
+		{settings.RetryTopic{Topic: "x", DeadLetterTopic: "d"}, settings.RetryTopic{Topic: "y", DeadLetterTopic: "d"}, true},
+		{settings.RetryTopic{Topic: "t-h-RETRY"}, settings.RetryTopic{}, false},
+		{settings.RetryTopic{}, settings.RetryTopic{Topic: "t-g-RETRY"}, false},
+		{settings.RetryTopic{Topic: "h-RETRY"}, settings.RetryTopic{Naming: settings.RetryNaming272}, false},
+		{settings.RetryTopic{Naming: settings.RetryNaming261}, settings.RetryTopic{Topic: "g-retry"}, false},
+		{settings.RetryTopic{Naming: settings.RetryNaming272}, settings.RetryTopic{Naming: settings.RetryNaming272}, true},
 	} {
 		b := open(t, Options{})
 		c.g.Enabled = true
-		putGroup(t, b, "g", GroupConfig{RetryTopic: c.g})
-		putGroup(t, b, "h", GroupConfig{RetryTopic: c.h}) // not enabled: nothing goes there
+		putGroup(t, b, "g", settings.Group{RetryTopic: c.g})
+		putGroup(t, b, "h", settings.Group{RetryTopic: c.h}) // not enabled: nothing goes there
 		c.h.Enabled = true
-		_, err := b.PutGroup(t.Context(), "h", GroupConfig{RetryTopic: c.h})
+		_, err := b.PutGroup(t.Context(), "h", settings.Group{RetryTopic: c.h})
 		if (err == nil) != c.ok || err != nil && !strings.Contains(err.Error(), "retry_topic.topic") {
 			t.Errorf("%+v beside %+v: %v", c.h, c.g, err)
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
 	"github.com/tidegate/tidegate/broker/internal/letters"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -69,15 +70,15 @@ func TestReconsumeLater(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "topic1", TopicConfig{})
-		putGroup(t, b, "sub1", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true}})
+		putTopic(t, b, "topic1", settings.Topic{})
+		putGroup(t, b, "sub1", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}})
 		mustSend(t, b, &tidegate.Message{Topic: "topic1", ID: "m", Body: []byte("x"), Tag: "a", Properties: map[string]string{"k": "v"}})
-		levels := RetryLevels()
+		levels := settings.RetryLevels()
 		ids := map[string]bool{"m": true}
 		d := one(t, b, "sub1", "topic1")
 		for times := 1; times <= 16; times++ {
 			asked := time.Now()
-			r, err := b.ReconsumeLater(t.Context(), d, ReconsumeMode{})
+			r, err := b.ReconsumeLater(t.Context(), d, settings.ReconsumeMode{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -99,7 +100,7 @@ func TestReconsumeLater(t *testing.T) {
 				t.Fatalf("retry %d: %+v", times, d)
 			}
 		}
-		r, err := b.ReconsumeLater(t.Context(), d, ReconsumeMode{Delay: time.Hour})
+		r, err := b.ReconsumeLater(t.Context(), d, settings.ReconsumeMode{Delay: time.Hour})
 		if err != nil || r.Topic != "topic1-sub1-DLQ" || !r.DeadLetter || r.Times != 16 || !r.DeliverAt.IsZero() || ids[r.MessageID] {
 			t.Fatalf("the 17th: %+v, %v", r, err)
 		}
@@ -125,14 +126,14 @@ func TestRetryTopicsAreOffByDefault(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{})
+		putTopic(t, b, "t", settings.Topic{})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		d := one(t, b, "g", "t")
 		var e *tidegate.Error
-		if _, err := b.ReconsumeLater(t.Context(), d, ReconsumeMode{}); !errors.As(err, &e) || e.Code != tidegate.CodeBadRequest || !strings.Contains(err.Error(), "retry_topic.enabled") {
+		if _, err := b.ReconsumeLater(t.Context(), d, settings.ReconsumeMode{}); !errors.As(err, &e) || e.Code != tidegate.CodeBadRequest || !strings.Contains(err.Error(), "retry_topic.enabled") {
 			t.Errorf("%v", err)
 		}
-		putGroup(t, b, "g", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true}})
+		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}})
 		if _, err := b.Retry(t.Context(), d, time.Second, ""); err != nil { // no ReconsumeLater
 			t.Fatal(err)
 		}
@@ -158,8 +159,8 @@ func TestRetryTopicsAreOffByDefault(t *testing.T) {
 func TestRetryTopicIsMadeWithTheSubscription(t *testing.T) {
 	t.Parallel()
 	b := open(t, Options{})
-	putTopic(t, b, "topic1", TopicConfig{})
-	putGroup(t, b, "sub1", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true}})
+	putTopic(t, b, "topic1", settings.Topic{})
+	putGroup(t, b, "sub1", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}})
 	receive(t, b, transport.ReceiveRequest{Group: "sub1", Topic: "topic1"})
 	var topics []string
 	for _, topic := range b.Topics() {
@@ -179,11 +180,11 @@ func TestSharedRetryTopic(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putGroup(t, b, "g", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true, Naming: RetryNaming261}})
+		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, Naming: settings.RetryNaming261}})
 		for _, topic := range []string{"t1", "t2"} {
-			putTopic(t, b, topic, TopicConfig{})
+			putTopic(t, b, topic, settings.Topic{})
 			mustSend(t, b, &tidegate.Message{Topic: topic, ID: "of " + topic, Body: []byte("x")})
-			if r, err := b.ReconsumeLater(t.Context(), one(t, b, "g", topic), ReconsumeMode{Level: 1}); err != nil || r.Topic != "g-retry" {
+			if r, err := b.ReconsumeLater(t.Context(), one(t, b, "g", topic), settings.ReconsumeMode{Level: 1}); err != nil || r.Topic != "g-retry" {
 				t.Fatalf("%+v, %v", r, err)
 			}
 		}
@@ -196,19 +197,19 @@ func TestSharedRetryTopic(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if _, err := b.PutGroup(t.Context(), "g", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true}}); err == nil || !strings.Contains(err.Error(), "g-retry") {
+		if _, err := b.PutGroup(t.Context(), "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}}); err == nil || !strings.Contains(err.Error(), "g-retry") {
 			t.Errorf("the naming changed under a group that uses it: %v", err)
 		}
-		for _, c := range []GroupConfig{{RetryTopic: RetryTopicConfig{Enabled: true}}, {FIFO: true}, {MaxAttempts: -2}} {
+		for _, c := range []settings.Group{{RetryTopic: settings.RetryTopic{Enabled: true}}, {FIFO: true}, {MaxAttempts: -2}} {
 			_, put := b.PutGroup(t.Context(), "g", c)
 			if err := b.CheckGroup("g", c); err == nil || put == nil || err.Error() != put.Error() {
 				t.Errorf("it is checked as %v and put as %v", err, put)
 			}
 		}
-		if err := errors.Join(b.CheckGroup("g", GroupConfig{}), b.CheckGroup("new", GroupConfig{FIFO: true})); err == nil || !strings.Contains(err.Error(), "g-retry") || strings.Contains(err.Error(), "new") {
+		if err := errors.Join(b.CheckGroup("g", settings.Group{}), b.CheckGroup("new", settings.Group{FIFO: true})); err == nil || !strings.Contains(err.Error(), "g-retry") || strings.Contains(err.Error(), "new") {
 			t.Errorf("%v", err)
 		}
-		putGroup(t, b, "g", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true, Naming: RetryNaming261, MaxRetries: 1}})
+		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, Naming: settings.RetryNaming261, MaxRetries: 1}})
 	})
 }
 
@@ -222,10 +223,10 @@ func TestRetryTopicWakes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{})
-		putGroup(t, b, "g", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true}})
+		putTopic(t, b, "t", settings.Topic{})
+		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}})
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "retried", Body: []byte("x")})
-		if _, err := b.ReconsumeLater(t.Context(), one(t, b, "g", "t"), ReconsumeMode{Delay: time.Hour}); err != nil {
+		if _, err := b.ReconsumeLater(t.Context(), one(t, b, "g", "t"), settings.ReconsumeMode{Delay: time.Hour}); err != nil {
 			t.Fatal(err)
 		}
 		start := time.Now()
@@ -256,8 +257,8 @@ func TestReconsumeOnceAcrossACrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
-		putTopic(t, b, "t", TopicConfig{Queues: 1})
-		putGroup(t, b, "g", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true}})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
+		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}})
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
 		_, h, err := b.locate(one(t, b, "g", "t"))
 		if err != nil {
@@ -297,14 +298,14 @@ func loseReconsumed(t *testing.T, seed uint64) {
 	const n = 20
 	moved := map[string]bool{}
 	b := losePower(t, rand.New(rand.NewPCG(seed, 0)), n, func(b *Broker, p *powerCut) {
-		putTopic(t, b, "t", TopicConfig{Queues: 2})
-		putGroup(t, b, "g", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true, SubscriptionType: SubscriptionFailover}})
+		putTopic(t, b, "t", settings.Topic{Queues: 2})
+		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, SubscriptionType: settings.SubscriptionFailover}})
 		for i := range n {
 			mustSend(t, b, &tidegate.Message{Topic: "t", ID: fmt.Sprint(i), Body: []byte("x")})
 		}
 		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: n, InvisibleDuration: time.Minute})
 		for _, d := range ds {
-			if _, err := b.ReconsumeLater(t.Context(), d, ReconsumeMode{}); err != nil {
+			if _, err := b.ReconsumeLater(t.Context(), d, settings.ReconsumeMode{}); err != nil {
 				t.Fatal(err)
 			}
 			p.responded(func() { moved[d.ID] = true })

@@ -8,10 +8,11 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
-func putAddress(tb testing.TB, b *Broker, match string, s AddressSettings) {
+func putAddress(tb testing.TB, b *Broker, match string, s settings.Address) {
 	tb.Helper()
 	if _, err := b.PutAddressSettings(tb.Context(), match, s); err != nil {
 		tb.Fatal(err)
@@ -48,8 +49,8 @@ func TestRedeliveryByDefault(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "exampleQueue", TopicConfig{})
-		putAddress(t, b, "exampleQueue", AddressSettings{MaxDeliveryAttempts: new(3)})
+		putTopic(t, b, "exampleQueue", settings.Topic{})
+		putAddress(t, b, "exampleQueue", settings.Address{MaxDeliveryAttempts: new(3)})
 		mustSend(t, b, &tidegate.Message{Topic: "exampleQueue", Body: []byte("x")})
 		if waits := failures(t, b, "g", "exampleQueue"); !slices.Equal(waits, []time.Duration{0, 0, 0}) {
 			t.Errorf("the deliveries came after %v, want three at once", waits)
@@ -80,9 +81,9 @@ func TestRedeliveryDelaysOneMessage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "exampleQueue", TopicConfig{Queues: 1})
-		putAddress(t, b, "#", AddressSettings{
-			RedeliveryDelay: new(Milliseconds(5000)), RedeliveryDelayMultiplier: new(2.0), MaxRedeliveryDelay: new(Milliseconds(15000)),
+		putTopic(t, b, "exampleQueue", settings.Topic{Queues: 1})
+		putAddress(t, b, "#", settings.Address{
+			RedeliveryDelay: new(settings.Milliseconds(5000)), RedeliveryDelayMultiplier: new(2.0), MaxRedeliveryDelay: new(settings.Milliseconds(15000)),
 		})
 		mustSend(t, b, &tidegate.Message{Topic: "exampleQueue", ID: "fails", Body: []byte("x")})
 		mustSend(t, b, &tidegate.Message{Topic: "exampleQueue", ID: "next", Body: []byte("x")})
@@ -133,8 +134,8 @@ func TestCollisionsAreAvoided(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b, fs := openData(t)
-		putTopic(t, b, "t", TopicConfig{Queues: 2})
-		putAddress(t, b, "t", AddressSettings{RedeliveryDelay: new(Milliseconds(100_000)), RedeliveryCollisionAvoidanceFactor: new(0.5)})
+		putTopic(t, b, "t", settings.Topic{Queues: 2})
+		putAddress(t, b, "t", settings.Address{RedeliveryDelay: new(settings.Milliseconds(100_000)), RedeliveryCollisionAvoidanceFactor: new(0.5)})
 		for range 8 {
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		}

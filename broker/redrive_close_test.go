@@ -7,6 +7,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // A broker that closes stops a redrive or a purge of many dead letters, which says so, how far it
@@ -27,8 +28,8 @@ func TestCloseStopsARedrive(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := open(t, Options{})
-				putTopic(t, b, "t", TopicConfig{})
-				putTopic(t, b, "%DLQ%g", TopicConfig{Queues: 1})
+				putTopic(t, b, "t", settings.Topic{})
+				putTopic(t, b, "%DLQ%g", settings.Topic{Queues: 1})
 				sendN(t, b, "%DLQ%g", n, 1)
 				release := hold(b.store.Messages)
 				ended := make(chan struct{})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -20,7 +21,7 @@ func TestPurgedAreNotReadAhead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{})
+		putTopic(t, b, "t", settings.Topic{})
 		for i := range 6 {
 			kill(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: []byte("x")})
 		}
@@ -53,28 +54,28 @@ func TestPurgedAreNotReadAhead(t *testing.T) {
 // as what was sent, whatever retries made of its delivery time.
 func TestRetriedDeadLettersAreRedriven(t *testing.T) {
 	t.Parallel()
-	retries := GroupConfig{MaxAttempts: 1, RetryTopic: RetryTopicConfig{Enabled: true, MaxRetries: 1}}
+	retries := settings.Group{MaxAttempts: 1, RetryTopic: settings.RetryTopic{Enabled: true, MaxRetries: 1}}
 	reconsumed := func(t *testing.T, b *Broker) {
-		if r, err := b.ReconsumeLater(t.Context(), one(t, b, "g", "t"), ReconsumeMode{Level: 1}); err != nil || r.Topic != "t-g-RETRY" {
+		if r, err := b.ReconsumeLater(t.Context(), one(t, b, "g", "t"), settings.ReconsumeMode{Level: 1}); err != nil || r.Topic != "t-g-RETRY" {
 			t.Fatalf("%+v, %v", r, err)
 		}
 	}
 	for name, c := range map[string]struct {
-		topic TopicType
+		topic settings.TopicType
 		die   func(*testing.T, *Broker)
 	}{
-		"given up": {TopicNormal, func(t *testing.T, b *Broker) {
+		"given up": {settings.TopicNormal, func(t *testing.T, b *Broker) {
 			if err := b.DeadLetter(t.Context(), one(t, b, "g", "t"), "no use"); err != nil {
 				t.Fatal(err)
 			}
 		}},
-		"last attempt": {TopicNormal, func(t *testing.T, b *Broker) {
+		"last attempt": {settings.TopicNormal, func(t *testing.T, b *Broker) {
 			if _, err := b.Retry(t.Context(), one(t, b, "g", "t"), 0, ""); err != nil {
 				t.Fatal(err)
 			}
 		}},
-		"last retry": {TopicDelay, func(t *testing.T, b *Broker) {
-			if r, err := b.ReconsumeLater(t.Context(), one(t, b, "g", "t"), ReconsumeMode{}); err != nil || !r.DeadLetter {
+		"last retry": {settings.TopicDelay, func(t *testing.T, b *Broker) {
+			if r, err := b.ReconsumeLater(t.Context(), one(t, b, "g", "t"), settings.ReconsumeMode{}); err != nil || !r.DeadLetter {
 				t.Fatalf("%+v, %v", r, err)
 			}
 		}},
@@ -83,10 +84,10 @@ func TestRetriedDeadLettersAreRedriven(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fs := vfs.NewMem()
 				b := open(t, Options{Dir: "data", fs: fs})
-				putTopic(t, b, "t", TopicConfig{Type: c.topic})
+				putTopic(t, b, "t", settings.Topic{Type: c.topic})
 				putGroup(t, b, "g", retries)
 				m := &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x"), Properties: map[string]string{"k": "v"}}
-				if c.topic == TopicDelay {
+				if c.topic == settings.TopicDelay {
 					m.DeliverAt = time.Now().Add(time.Minute)
 				}
 				mustSend(t, b, m)
@@ -101,7 +102,7 @@ func TestRetriedDeadLettersAreRedriven(t *testing.T) {
 				if d.ID != "m" || d.Topic != "t" || !d.DeliverAt.IsZero() || len(d.Properties) != 2 || d.Properties["k"] != "v" || d.Properties[protocol.PropertyDeadLetterRedrives] != "1" {
 					t.Errorf("what came back is %+v", d.Message)
 				}
-				if r, err := b.ReconsumeLater(t.Context(), d, ReconsumeMode{}); err != nil || r.Times != 1 || r.DeadLetter {
+				if r, err := b.ReconsumeLater(t.Context(), d, settings.ReconsumeMode{}); err != nil || r.Times != 1 || r.DeadLetter {
 					t.Errorf("its retries do not begin anew: %+v, %v", r, err)
 				}
 			})
@@ -126,9 +127,9 @@ func TestOriginOfDeadLettersThatWereRetried(t *testing.T) {
 	t.Run("sent on elsewhere", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b := open(t, Options{})
-			putTopic(t, b, "t", TopicConfig{})
-			putTopic(t, b, "u", TopicConfig{})
-			putGroup(t, b, "g", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true, MaxRetries: 1}})
+			putTopic(t, b, "t", settings.Topic{})
+			putTopic(t, b, "u", settings.Topic{})
+			putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, MaxRetries: 1}})
 			deadAfter(t, b, "g", "t", 1)
 			if done, err := b.RedriveDeadLetters(t.Context(), "g", DeadLetterSelection{In: "t-g-DLQ", To: "u"}); err != nil || done.Redriven != 1 {
 				t.Fatalf("%+v, %v", done, err)
@@ -139,10 +140,10 @@ func TestOriginOfDeadLettersThatWereRetried(t *testing.T) {
 	t.Run("read in another group's retry topic", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b := open(t, Options{})
-			putTopic(t, b, "t", TopicConfig{})
-			putGroup(t, b, "g", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true}})
+			putTopic(t, b, "t", settings.Topic{})
+			putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}})
 			mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
-			r, err := b.ReconsumeLater(t.Context(), one(t, b, "g", "t"), ReconsumeMode{Level: 1})
+			r, err := b.ReconsumeLater(t.Context(), one(t, b, "g", "t"), settings.ReconsumeMode{Level: 1})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -16,6 +16,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -58,12 +59,12 @@ func TestDeadLettersAreBrowsed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{})
-		putTopic(t, b, "u", TopicConfig{})
+		putTopic(t, b, "t", settings.Topic{})
+		putTopic(t, b, "u", settings.Topic{})
 		if _, err := b.DeadLetters("g", DeadLetterQuery{}); !errors.Is(err, tidegate.ErrNotFound) {
 			t.Errorf("of a group that is not there: %v", err)
 		}
-		putGroup(t, b, "g", GroupConfig{})
+		putGroup(t, b, "g", settings.Group{})
 		if got := listLetters(t, b, DeadLetterFilter{}); len(got) != 0 {
 			t.Errorf("at first: %v", got)
 		}
@@ -126,7 +127,7 @@ func TestDeadLettersAreRedriven(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
-		putTopic(t, b, "t", TopicConfig{Type: TopicFIFO, Queues: 3})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 3})
 		m := &tidegate.Message{
 			ID: "m", Topic: "t", MessageGroup: "mg", Tag: "tag", Keys: []string{"a", "b"}, Properties: map[string]string{"k": "v"},
 			TraceContext: "00-x", Body: []byte("body"),
@@ -184,9 +185,9 @@ func TestRedriveSelects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		for _, topic := range []string{"t", "u", "v"} {
-			putTopic(t, b, topic, TopicConfig{})
+			putTopic(t, b, topic, settings.Topic{})
 		}
-		putTopic(t, b, "fifo", TopicConfig{Type: TopicFIFO})
+		putTopic(t, b, "fifo", settings.Topic{Type: settings.TopicFIFO})
 		for i, topic := range []string{"t", "u", "t", "u", "v", "t"} {
 			kill(t, b, &tidegate.Message{ID: fmt.Sprint("m", i), Topic: topic, Body: []byte("x")})
 		}
@@ -235,11 +236,11 @@ func TestRedriveStopsAtAThrottle(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		for i := range 9 {
 			kill(t, b, &tidegate.Message{ID: fmt.Sprint("m", i), Topic: "t", Body: []byte("x")})
 		}
-		putTopic(t, b, "t", TopicConfig{Queues: 1, MaxBacklog: Limit{Messages: 5}})
+		putTopic(t, b, "t", settings.Topic{Queues: 1, MaxBacklog: settings.Limit{Messages: 5}})
 		done, err := b.RedriveDeadLetters(t.Context(), "g", DeadLetterSelection{})
 		if !errors.Is(err, tidegate.ErrThrottled) || done.Redriven != 5 || done.Throttle == nil || done.Next != "0-5" {
 			t.Fatalf("%+v, %v", done, err)
@@ -261,7 +262,7 @@ func TestDeadLettersArePurged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
-		putTopic(t, b, "t", TopicConfig{})
+		putTopic(t, b, "t", settings.Topic{})
 		for i := range 6 {
 			kill(t, b, &tidegate.Message{ID: fmt.Sprint("m", i), Topic: "t", Body: []byte("0123456789")})
 		}
@@ -336,7 +337,7 @@ func TestRedriveAcrossPowerLoss(t *testing.T) {
 func loseRedrive(t *testing.T, seed uint64) {
 	const n, pages = 100, 10
 	b := losePower(t, rand.New(rand.NewPCG(seed, 0)), pages, func(b *Broker, p *powerCut) {
-		putTopic(t, b, "t", TopicConfig{Queues: 3})
+		putTopic(t, b, "t", settings.Topic{Queues: 3})
 		for i := range n {
 			mustSend(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: []byte("x")})
 		}
@@ -352,7 +353,7 @@ func loseRedrive(t *testing.T, seed uint64) {
 		if err := b.DeleteTopic(t.Context(), "t"); err != nil {
 			t.Fatal(err)
 		}
-		putTopic(t, b, "t", TopicConfig{Queues: 3})
+		putTopic(t, b, "t", settings.Topic{Queues: 3})
 		for page, after := 0, ""; page == 0 || after != ""; page++ {
 			done, err := b.RedriveDeadLetters(t.Context(), "g", DeadLetterSelection{Limit: n / pages, After: after})
 			if err != nil {
@@ -399,7 +400,7 @@ func TestDamagedDeadLetter(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := open(t, Options{})
-				putTopic(t, b, "t", TopicConfig{})
+				putTopic(t, b, "t", settings.Topic{})
 				for i := range 3 {
 					kill(t, b, &tidegate.Message{Topic: "t", ID: fmt.Sprint(i), Body: []byte("x")})
 				}
@@ -425,8 +426,8 @@ func TestKeptDeadLettersAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{})
-		putTopic(t, b, "%DLQ%g", TopicConfig{Queues: 1, DuplicateWindow: -1, Retention: Retention{Time: Duration(time.Minute)}})
+		putTopic(t, b, "t", settings.Topic{})
+		putTopic(t, b, "%DLQ%g", settings.Topic{Queues: 1, DuplicateWindow: -1, Retention: settings.Retention{Time: settings.Duration(time.Minute)}})
 		kill(t, b, &tidegate.Message{Topic: "t", ID: "old", Body: []byte("x")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "other", Topic: "%DLQ%g", InvisibleDuration: time.Hour})
 		elapse(2 * time.Minute)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -16,16 +17,16 @@ import (
 func TestRepeatedReceiveOfAnyGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		if _, err := b.PutTopic(t.Context(), "t", TopicConfig{}); err != nil {
+		if _, err := b.PutTopic(t.Context(), "t", settings.Topic{}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := b.PutGroup(t.Context(), "g", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: true}}); err != nil {
+		if _, err := b.PutGroup(t.Context(), "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}}); err != nil {
 			t.Fatal(err)
 		}
 		mustSend(t, b, &tidegate.Message{ID: "first", Topic: "t", Body: []byte("x")})
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, Max: 32, InvisibleDuration: time.Hour}
 		ds := expectMessages(t, receive(t, b, r), "first/1")
-		if _, err := b.ReconsumeLater(t.Context(), ds[0], ReconsumeMode{Delay: time.Second}); err != nil {
+		if _, err := b.ReconsumeLater(t.Context(), ds[0], settings.ReconsumeMode{Delay: time.Second}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -21,7 +22,7 @@ func TestRepeatedReceivePartly(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		sends, _ := fifo(t, b, OnExhaustedDeadLetter)
+		sends, _ := fifo(t, b, settings.OnExhaustedDeadLetter)
 		sends("a:1", "b:1", "c:1", "d:1", "a:2")
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, AttemptID: "x", InvisibleDuration: time.Minute}
 		ds := expectMessages(t, receive(t, b, r), "a:1/1 b:1/1 c:1/1 d:1/1")
@@ -57,7 +58,7 @@ func TestLostAnswerIsReleasedLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
-		sends, _ := fifo(t, b, OnExhaustedDeadLetter)
+		sends, _ := fifo(t, b, settings.OnExhaustedDeadLetter)
 		sends("a:1", "b:1", "a:2")
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, AttemptID: "x", InvisibleDuration: time.Minute}
 		lost := expectMessages(t, receive(t, b, r), "a:1/1 b:1/1")
@@ -85,7 +86,7 @@ func TestRepeatedReceiveWhileItWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		sends, _ := fifo(t, b, OnExhaustedDeadLetter)
+		sends, _ := fifo(t, b, settings.OnExhaustedDeadLetter)
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, AttemptID: "x", Wait: time.Hour}
 		const n = 5
 		answers := make(chan string, n)
@@ -116,8 +117,8 @@ func TestRepeatedReceiveAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		sends, _ := fifo(t, b, OnExhaustedDeadLetter)
-		putAddress(t, b, "t", AddressSettings{PersistDeliveryCountBeforeDelivery: new(true)}) // deliveries wait for the store
+		sends, _ := fifo(t, b, settings.OnExhaustedDeadLetter)
+		putAddress(t, b, "t", settings.Address{PersistDeliveryCountBeforeDelivery: new(true)}) // deliveries wait for the store
 		sends("a:1", "b:1", "c:1", "d:1")
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", Max: 2, AttemptID: "x"}
 		release := hold(b.store.Groups)

@@ -9,6 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -23,7 +24,7 @@ func runPowerLoss(t *testing.T, seed uint64) {
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	p := newPowerCut(vfs.NewCrashableMem(), rnd, 400)
 	b := open(t, Options{Dir: "data", fs: p.fs})
-	config := TopicConfig{Queues: 1 + rnd.IntN(3), DuplicateWindow: -1, Retention: Retention{Time: -1, Consumed: true}}
+	config := settings.Topic{Queues: 1 + rnd.IntN(3), DuplicateWindow: -1, Retention: settings.Retention{Time: -1, Consumed: true}}
 	putTopic(t, b, "t", config)
 	groups := []string{"g0", "g1"}
 	for _, g := range groups { // one counts from its first receive on

@@ -12,6 +12,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -63,8 +64,8 @@ func TestSharedDiskIsGivenBack(t *testing.T) {
 		const mb = 1 << 20
 		dir := t.TempDir()
 		b := open(t, Options{Dir: dir, memTable: 1 << 20})
-		putTopic(t, b, "t", TopicConfig{})
-		putTopic(t, b, "other", TopicConfig{})
+		putTopic(t, b, "t", settings.Topic{})
+		putTopic(t, b, "other", settings.Topic{})
 		fillTopic(t, b, 10, "t", "t", "other")                                                                // 10 and 5 MiB
 		b.retention.Freed().Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes-8*mb) // as if so much had been removed before
 		before := sizeOf(t, dir)
@@ -89,7 +90,7 @@ func TestDiskIsGivenBack(t *testing.T) {
 	const mb = 1 << 20
 	for name, remove := range map[string]func(*testing.T, *Broker){
 		"consumed": func(t *testing.T, b *Broker) {
-			putTopic(t, b, "t", TopicConfig{DuplicateWindow: -1, Retention: Retention{Consumed: true}})
+			putTopic(t, b, "t", settings.Topic{DuplicateWindow: -1, Retention: settings.Retention{Consumed: true}})
 			for {
 				ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32})
 				if len(ds) == 0 {
@@ -99,10 +100,10 @@ func TestDiskIsGivenBack(t *testing.T) {
 			}
 		},
 		"time": func(t *testing.T, b *Broker) {
-			putTopic(t, b, "t", TopicConfig{DuplicateWindow: -1, Retention: Retention{Time: Duration(30 * time.Second)}})
+			putTopic(t, b, "t", settings.Topic{DuplicateWindow: -1, Retention: settings.Retention{Time: settings.Duration(30 * time.Second)}})
 		},
 		"bytes": func(t *testing.T, b *Broker) {
-			putTopic(t, b, "t", TopicConfig{DuplicateWindow: -1, Retention: Retention{Bytes: 1 << 20}})
+			putTopic(t, b, "t", settings.Topic{DuplicateWindow: -1, Retention: settings.Retention{Bytes: 1 << 20}})
 		},
 		"purge": func(t *testing.T, b *Broker) {
 			if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed != (Backlog{Messages: 320, Bytes: 10 * mb}) {
@@ -119,8 +120,8 @@ func TestDiskIsGivenBack(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				dir := t.TempDir()
 				b := open(t, Options{Dir: dir, memTable: 1 << 20})
-				putTopic(t, b, "t", TopicConfig{})
-				putTopic(t, b, "other", TopicConfig{Retention: Retention{Time: -1}})
+				putTopic(t, b, "t", settings.Topic{})
+				putTopic(t, b, "other", settings.Topic{Retention: settings.Retention{Time: -1}})
 				fillTopic(t, b, 16, "t")
 				fillTopic(t, b, 4, "t", "other")
 				if name == "purge" { // exactly what is said above

@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
 
@@ -22,10 +23,10 @@ func TestRetentionByBytesOfDeadLettersWithHoles(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fs := vfs.NewMem()
 				b := open(t, Options{Dir: "data", fs: fs})
-				putTopic(t, b, "t", TopicConfig{Queues: 1, DuplicateWindow: -1})
-				putTopic(t, b, "back", TopicConfig{})
-				putGroup(t, b, "g", GroupConfig{MaxAttempts: 1})
-				putTopic(t, b, "%DLQ%g", TopicConfig{Queues: queues, DuplicateWindow: -1, Retention: Retention{Bytes: 1000}})
+				putTopic(t, b, "t", settings.Topic{Queues: 1, DuplicateWindow: -1})
+				putTopic(t, b, "back", settings.Topic{})
+				putGroup(t, b, "g", settings.Group{MaxAttempts: 1})
+				putTopic(t, b, "%DLQ%g", settings.Topic{Queues: queues, DuplicateWindow: -1, Retention: settings.Retention{Bytes: 1000}})
 				next := 0
 				letters := func(n int) {
 					t.Helper()
@@ -80,7 +81,7 @@ func TestRetentionByBytesOfDeadLettersWithHoles(t *testing.T) {
 				has("purged", 1, 9, 12, 13, 14, 15, 16, 17, 18, 19)
 				letters(4) // the oldest go, with what is gone between them
 				has("four too many", 14, 15, 16, 17, 18, 19, 20, 21, 22, 23)
-				putTopic(t, b, "%DLQ%g", TopicConfig{Queues: queues, DuplicateWindow: -1, Retention: Retention{Bytes: 250}})
+				putTopic(t, b, "%DLQ%g", settings.Topic{Queues: queues, DuplicateWindow: -1, Retention: settings.Retention{Bytes: 250}})
 				has("a lower bound", 22, 23)
 			})
 		})

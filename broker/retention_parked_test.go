@@ -12,15 +12,16 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/retention"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
 // parkedTopic returns a broker with n messages of one message group, the
 // first of which has failed, so that the group is parked.
-func parkedTopic(t *testing.T, fs vfs.FS, r Retention, n int) *Broker {
+func parkedTopic(t *testing.T, fs vfs.FS, r settings.Retention, n int) *Broker {
 	b := open(t, Options{Dir: "data", fs: fs})
-	putTopic(t, b, "t", TopicConfig{Type: TopicFIFO, Queues: 1, DuplicateWindow: -1, Retention: r})
-	putGroup(t, b, "g", GroupConfig{FIFO: true, MaxAttempts: 1, OnExhausted: OnExhaustedPark})
+	putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 1, DuplicateWindow: -1, Retention: r})
+	putGroup(t, b, "g", settings.Group{FIFO: true, MaxAttempts: 1, OnExhausted: settings.OnExhaustedPark})
 	for i := range n {
 		mustSend(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", MessageGroup: "a", Body: []byte("x")})
 	}
@@ -40,7 +41,7 @@ func TestRetentionKeepsWhatIsParked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
-		b := parkedTopic(t, fs, Retention{Time: Duration(time.Minute), Bytes: 1, Consumed: true}, 10)
+		b := parkedTopic(t, fs, settings.Retention{Time: settings.Duration(time.Minute), Bytes: 1, Consumed: true}, 10)
 		elapse(10 * time.Minute)
 		b = reopen(t, b, fs)
 		elapse(10 * time.Minute)
@@ -82,7 +83,7 @@ func TestRetentionKeepsWhatWasSentOn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fs := vfs.NewMem()
-				b := parkedTopic(t, fs, Retention{Time: Duration(10 * time.Minute), Consumed: true}, c.messages)
+				b := parkedTopic(t, fs, settings.Retention{Time: settings.Duration(10 * time.Minute), Consumed: true}, c.messages)
 				elapse(time.Hour)
 				if _, err := b.RedriveParked(t.Context(), "g", ParkedSelection{}); err != nil {
 					t.Fatal(err)
@@ -115,8 +116,8 @@ func TestRetentionKeepsWhatWasBlocked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Type: TopicFIFO, Queues: 1, DuplicateWindow: -1, Retention: Retention{Time: Duration(10 * time.Minute)}})
-		putGroup(t, b, "g", GroupConfig{FIFO: true, MaxAttempts: 1, OnExhausted: OnExhaustedBlock})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 1, DuplicateWindow: -1, Retention: settings.Retention{Time: settings.Duration(10 * time.Minute)}})
+		putGroup(t, b, "g", settings.Group{FIFO: true, MaxAttempts: 1, OnExhausted: settings.OnExhaustedBlock})
 		for i := range 10 {
 			mustSend(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", MessageGroup: "a", Body: []byte("x")})
 		}
@@ -146,8 +147,8 @@ func TestRetentionKeepsWhatBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
-		putTopic(t, b, "t", TopicConfig{Type: TopicFIFO, Queues: 1, DuplicateWindow: -1, Retention: Retention{Time: Duration(10 * time.Minute)}})
-		putGroup(t, b, "g", GroupConfig{FIFO: true, MaxAttempts: 1, OnExhausted: OnExhaustedBlock})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 1, DuplicateWindow: -1, Retention: settings.Retention{Time: settings.Duration(10 * time.Minute)}})
+		putGroup(t, b, "g", settings.Group{FIFO: true, MaxAttempts: 1, OnExhausted: settings.OnExhaustedBlock})
 		for i := range 3 {
 			mustSend(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", MessageGroup: "a", Body: []byte("x")})
 		}
@@ -176,7 +177,7 @@ func TestPurgeOfAParkedTopic(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
-		b := parkedTopic(t, fs, Retention{Time: -1}, 10)
+		b := parkedTopic(t, fs, settings.Retention{Time: -1}, 10)
 		if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed.Messages != 10 {
 			t.Fatal(removed, err)
 		}
@@ -204,7 +205,7 @@ func TestRetentionOfDeadLettersWithHoles(t *testing.T) {
 	for name, remove := range map[string]func(context.Context, *Broker) error{
 		"none": func(context.Context, *Broker) error { return nil },
 		"time": func(ctx context.Context, b *Broker) error {
-			_, err := b.PutTopic(ctx, "%DLQ%g", TopicConfig{Retention: Retention{Time: Duration(90 * time.Second)}})
+			_, err := b.PutTopic(ctx, "%DLQ%g", settings.Topic{Retention: settings.Retention{Time: settings.Duration(90 * time.Second)}})
 			return err
 		},
 		"purge": func(ctx context.Context, b *Broker) error {
@@ -219,9 +220,9 @@ func TestRetentionOfDeadLettersWithHoles(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fs := vfs.NewMem()
 				b := open(t, Options{Dir: "data", fs: fs})
-				putTopic(t, b, "t", TopicConfig{Queues: 1, Retention: Retention{Time: -1}})
-				putGroup(t, b, "g", GroupConfig{MaxAttempts: 1})
-				putTopic(t, b, "%DLQ%g", TopicConfig{Queues: 1, DuplicateWindow: -1})
+				putTopic(t, b, "t", settings.Topic{Queues: 1, Retention: settings.Retention{Time: -1}})
+				putGroup(t, b, "g", settings.Group{MaxAttempts: 1})
+				putTopic(t, b, "%DLQ%g", settings.Topic{Queues: 1, DuplicateWindow: -1})
 				for i := range 10 {
 					mustSend(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: []byte("xy")})
 					ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
@@ -270,11 +271,11 @@ func TestRetentionOfDeadLettersWithHoles(t *testing.T) {
 // consumed, also if retention does not ask what is consumed.
 func TestRetentionComesBackForWhatWasParked(t *testing.T) {
 	t.Parallel()
-	for name, r := range map[string]Retention{"time": {Time: Duration(time.Hour)}, "bytes": {Time: -1, Bytes: 1}, "both": {Time: Duration(10 * time.Hour), Bytes: 1}} {
+	for name, r := range map[string]settings.Retention{"time": {Time: settings.Duration(time.Hour)}, "bytes": {Time: -1, Bytes: 1}, "both": {Time: settings.Duration(10 * time.Hour), Bytes: 1}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := parkedTopic(t, vfs.NewMem(), Retention{Time: -1}, 2*consume.FetchLimit)
-				putTopic(t, b, "t", TopicConfig{DuplicateWindow: -1, Retention: r})
+				b := parkedTopic(t, vfs.NewMem(), settings.Retention{Time: -1}, 2*consume.FetchLimit)
+				putTopic(t, b, "t", settings.Topic{DuplicateWindow: -1, Retention: r})
 				elapse(2 * time.Hour)
 				if n := stored(t, b, "t"); n != 2*consume.FetchLimit {
 					t.Fatalf("%d messages are left while they are parked", n)

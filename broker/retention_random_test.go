@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/topic"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -32,7 +33,7 @@ type retentionModel struct {
 	rnd      *rand.Rand
 	fs       vfs.FS
 	b        *Broker
-	config   TopicConfig
+	config   settings.Topic
 	messages []*retentionMessage
 	done     map[string]bool // group + ID: acknowledged
 	held     []*tidegate.Delivery
@@ -49,19 +50,19 @@ func runRetentionModel(t *testing.T, seed uint64) {
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	k := &retentionModel{t: t, rnd: rnd, fs: vfs.NewMem(), done: map[string]bool{}, next: map[int]int64{}}
 	k.b = open(t, Options{Dir: "data", fs: k.fs})
-	k.config = TopicConfig{Queues: 1 + rnd.IntN(3), DuplicateWindow: Duration([]time.Duration{-1, time.Second, time.Minute}[rnd.IntN(3)])}
+	k.config = settings.Topic{Queues: 1 + rnd.IntN(3), DuplicateWindow: settings.Duration([]time.Duration{-1, time.Second, time.Minute}[rnd.IntN(3)])}
 	r := &k.config.Retention
-	r.Time = Duration([]time.Duration{-1, time.Minute, 10 * time.Minute}[rnd.IntN(3)])
+	r.Time = settings.Duration([]time.Duration{-1, time.Minute, 10 * time.Minute}[rnd.IntN(3)])
 	r.Bytes = []int64{0, 0, 2000}[rnd.IntN(3)]
 	r.Consumed = rnd.IntN(2) == 0
 	fifo := rnd.IntN(2) == 0
 	if fifo {
-		k.config.Type = TopicFIFO
+		k.config.Type = settings.TopicFIFO
 	}
 	putTopic(t, k.b, "t", k.config)
 	for i := range 1 + rnd.IntN(2) {
 		g := fmt.Sprint("g", i)
-		putGroup(t, k.b, g, GroupConfig{FIFO: fifo && rnd.IntN(2) == 0, MaxAttempts: -1, FIFORetryInterval: Duration(time.Second)})
+		putGroup(t, k.b, g, settings.Group{FIFO: fifo && rnd.IntN(2) == 0, MaxAttempts: -1, FIFORetryInterval: settings.Duration(time.Second)})
 		receive(t, k.b, transport.ReceiveRequest{Group: g, Topic: "t"})
 		k.groups = append(k.groups, g)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/retention"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -60,14 +61,14 @@ func TestRetentionByTime(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		topic  string
-		config Duration
+		config settings.Duration
 		age    time.Duration
-	}{{"t", Duration(time.Hour), time.Hour}, {"%DLQ%g", Duration(time.Hour), time.Hour}, {"t", Duration(time.Second), DefaultDuplicateWindow}} {
+	}{{"t", settings.Duration(time.Hour), time.Hour}, {"%DLQ%g", settings.Duration(time.Hour), time.Hour}, {"t", settings.Duration(time.Second), settings.DefaultDuplicateWindow}} {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fs := vfs.NewMem()
 				b := open(t, Options{Dir: "data", fs: fs})
-				putTopic(t, b, c.topic, TopicConfig{Queues: 1, Retention: Retention{Time: c.config}})
+				putTopic(t, b, c.topic, settings.Topic{Queues: 1, Retention: settings.Retention{Time: c.config}})
 				sendN(t, b, c.topic, 10, 100)
 				ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: c.topic, Max: 4})
 				for _, err := range b.Ack(t.Context(), ds) {
@@ -112,7 +113,7 @@ func TestDefaultRetention(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{})
+		putTopic(t, b, "t", settings.Topic{})
 		sendN(t, b, "t", 3, 1)
 		elapse(72*time.Hour - 1)
 		if n := stored(t, b, "t"); n != 3 {
@@ -130,15 +131,15 @@ func TestRetentionForEver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Retention: Retention{Time: -1}})
-		putTopic(t, b, "%DLQ%g", TopicConfig{})
+		putTopic(t, b, "t", settings.Topic{Retention: settings.Retention{Time: -1}})
+		putTopic(t, b, "%DLQ%g", settings.Topic{})
 		sendN(t, b, "t", 3, 1)
 		sendN(t, b, "%DLQ%g", 3, 1)
 		elapse(10000 * time.Hour)
 		if n := stored(t, b, "t") + stored(t, b, "%DLQ%g"); n != 6 {
 			t.Errorf("%d are left, want 6", n)
 		}
-		putTopic(t, b, "t", TopicConfig{Retention: Retention{Time: Duration(time.Hour)}}) // a change holds at once
+		putTopic(t, b, "t", settings.Topic{Retention: settings.Retention{Time: settings.Duration(time.Hour)}}) // a change holds at once
 		elapse(1)
 		if n := stored(t, b, "t"); n != 0 {
 			t.Errorf("%d are left", n)
@@ -153,7 +154,7 @@ func TestRetentionOfAStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		const retention = 64 * time.Minute
-		putTopic(t, b, "t", TopicConfig{Queues: 2, Retention: Retention{Time: Duration(retention)}})
+		putTopic(t, b, "t", settings.Topic{Queues: 2, Retention: settings.Retention{Time: settings.Duration(retention)}})
 		for i := range 300 {
 			sendN(t, b, "t", 1, 10)
 			elapse(time.Minute/2 - 1)
@@ -185,12 +186,12 @@ func TestRetentionKeepsWhatIsUnderWay(t *testing.T) {
 						o = Options{Dir: "data", fs: fs}
 					}
 					b := open(t, o)
-					c := TopicConfig{Queues: 1, Retention: Retention{Time: Duration(3 * time.Hour)}}
+					c := settings.Topic{Queues: 1, Retention: settings.Retention{Time: settings.Duration(3 * time.Hour)}}
 					if fifo {
-						c.Type = TopicFIFO
+						c.Type = settings.TopicFIFO
 					}
 					putTopic(t, b, "t", c)
-					putGroup(t, b, "g", GroupConfig{FIFO: fifo, MaxAttempts: 2})
+					putGroup(t, b, "g", settings.Group{FIFO: fifo, MaxAttempts: 2})
 					groups := []string{"inflight", "waiting", "ready", "new", "inflight"} // in a FIFO group the last one is held
 					for i, g := range groups {
 						m := &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: []byte(g)}
@@ -259,7 +260,7 @@ func TestRetentionByBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
-		putTopic(t, b, "t", TopicConfig{Queues: 3, DuplicateWindow: -1, Retention: Retention{Bytes: 1000}})
+		putTopic(t, b, "t", settings.Topic{Queues: 3, DuplicateWindow: -1, Retention: settings.Retention{Bytes: 1000}})
 		for i := range 100 {
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: fmt.Appendf(nil, "%050d", i)})
 			elapse(100 * time.Millisecond)
@@ -290,7 +291,7 @@ func TestRetentionOfConsumed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
-		putTopic(t, b, "t", TopicConfig{Queues: 2, Retention: Retention{Consumed: true}})
+		putTopic(t, b, "t", settings.Topic{Queues: 2, Retention: settings.Retention{Consumed: true}})
 		for _, g := range []string{"one", "two"} {
 			if ds := receive(t, b, transport.ReceiveRequest{Group: g, Topic: "t"}); len(ds) != 0 {
 				t.Fatal(ds)
@@ -328,7 +329,7 @@ func TestRetentionOfConsumed(t *testing.T) {
 		mustSend(t, b, &tidegate.Message{ID: "twice", Topic: "t", Body: make([]byte, 10)})
 		consume("one", 1)
 		consume("two", 1)
-		elapse(DefaultDuplicateWindow - time.Second)
+		elapse(settings.DefaultDuplicateWindow - time.Second)
 		b = reopen(t, b, fs)
 		mustSend(t, b, &tidegate.Message{ID: "twice", Topic: "t", Body: make([]byte, 10)})
 		if n := stored(t, b, "t"); n != 1 {
@@ -361,7 +362,7 @@ func TestConsumedStepsOverWhatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
-		putTopic(t, b, "t", TopicConfig{Queues: 1, DuplicateWindow: -1, Retention: Retention{Consumed: true}})
+		putTopic(t, b, "t", settings.Topic{Queues: 1, DuplicateWindow: -1, Retention: settings.Retention{Consumed: true}})
 		sendN(t, b, "t", retention.StepOver+1, 10)
 		var failed *tidegate.Delivery
 		for {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -30,14 +31,14 @@ func open(tb testing.TB, o Options) *Broker {
 	return b
 }
 
-func putTopic(tb testing.TB, b *Broker, name string, c TopicConfig) {
+func putTopic(tb testing.TB, b *Broker, name string, c settings.Topic) {
 	tb.Helper()
 	if _, err := b.PutTopic(tb.Context(), name, c); err != nil {
 		tb.Fatal(err)
 	}
 }
 
-func putGroup(tb testing.TB, b *Broker, name string, c GroupConfig) {
+func putGroup(tb testing.TB, b *Broker, name string, c settings.Group) {
 	tb.Helper()
 	if _, err := b.PutGroup(tb.Context(), name, c); err != nil {
 		tb.Fatal(err)
@@ -102,7 +103,7 @@ func TestWholeLadder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "orders", TopicConfig{})
+		putTopic(t, b, "orders", settings.Topic{})
 		mustSend(t, b, &tidegate.Message{Topic: "orders", Body: []byte("x"), ID: "m1", Properties: map[string]string{"k": "v"}})
 		start := time.Now()
 		ladder := backoff.RetryLadder()

@@ -7,6 +7,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker/internal/topic"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // A RetryPolicy is the redelivery policy that the broker announces to the clients of a group.
@@ -37,7 +38,7 @@ func (b *Broker) RetryInterval(d *tidegate.Delivery) (time.Duration, error) {
 // maximum of attempts among the topics, and their retry schedule if it is the same in all of them,
 // or else that of the group. A topic that does not exist has the policy of the group. Clients only
 // show the policy; the broker applies it.
-func (b *Broker) RetryPolicy(c GroupConfig, topics ...string) RetryPolicy {
+func (b *Broker) RetryPolicy(c settings.Group, topics ...string) RetryPolicy {
 	c = c.WithDefaults()
 	own := topic.Policy{Group: &c, Address: &topic.AddressPolicy{}}
 	out := RetryPolicy{own.MaxAttempts(), own.Ladder()}

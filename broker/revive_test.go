@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/letters"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -21,7 +22,7 @@ import (
 // between finding it and writing to it, until the function that it returns is called.
 func deletedMeanwhile(t *testing.T, b *Broker) (over func()) {
 	t.Helper()
-	putTopic(t, b, "%DLQ%g", TopicConfig{Queues: 1})
+	putTopic(t, b, "%DLQ%g", settings.Topic{Queues: 1})
 	found, err := b.catalog.Topic("%DLQ%g")
 	if err != nil {
 		t.Fatal(err)
@@ -51,13 +52,13 @@ func TestDeadLetterThatFails(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					fs := vfs.NewMem()
 					b := open(t, Options{Dir: "data", fs: fs})
-					putTopic(t, b, "t", TopicConfig{Queues: 1})
+					putTopic(t, b, "t", settings.Topic{Queues: 1})
 					mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 					r := transport.ReceiveRequest{Group: "g", Topic: "t", Push: c.push, InvisibleDuration: time.Minute}
 					d := receive(t, b, r)[0]
 					elapse(c.wait)
 					over := deletedMeanwhile(t, b)
-					d.Attempt = DefaultMaxAttempts // a consumer that retries by itself has counted further
+					d.Attempt = settings.DefaultMaxAttempts // a consumer that retries by itself has counted further
 					if err := b.DeadLetter(t.Context(), d, "r"); !errors.Is(err, tidegate.ErrTopicNotFound) {
 						t.Errorf("answered with %v", err)
 					}
@@ -76,7 +77,7 @@ func TestDeadLetterThatFails(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: time.Minute})[0]
 		over := deletedMeanwhile(t, b)
@@ -99,8 +100,8 @@ func TestDeadLetterByTimeThatFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Queues: 1})
-		putGroup(t, b, "g", GroupConfig{MaxAttempts: 1})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
+		putGroup(t, b, "g", settings.Group{MaxAttempts: 1})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: time.Minute}
 		receive(t, b, r)
@@ -124,8 +125,8 @@ func TestParkedDeadLetterThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
-		putTopic(t, b, "t", TopicConfig{Type: TopicFIFO, Queues: 2})
-		putGroup(t, b, "g", GroupConfig{FIFO: true, OnExhausted: OnExhaustedPark, NegativeAck: NegativeAckConfig{MaxRedeliveries: 1}})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 2})
+		putGroup(t, b, "g", settings.Group{FIFO: true, OnExhausted: settings.OnExhaustedPark, NegativeAck: settings.NegativeAck{MaxRedeliveries: 1}})
 		sends, receives := fifoOf(t, b)
 		sends("a:1", "a:2", "a:3")
 		for range 2 {
@@ -182,7 +183,7 @@ func TestParkedDeadLetterAcrossACrash(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
-		b := parkedTopic(t, fs, Retention{}, 3)
+		b := parkedTopic(t, fs, settings.Retention{}, 3)
 		s := b.catalog.FindTopic("t").Subscriptions()[0].(*subscription.Subscription)
 		d := departing(s, func(p *consume.Progress) { p.Redrive("a", true, time.Now()) })
 		startOnDisk(t, b, letters.NewDeparture(d))

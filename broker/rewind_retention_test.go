@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/retention"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -15,7 +16,7 @@ func TestRewindWhileRetentionPlans(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Queues: 1, DuplicateWindow: -1, Retention: Retention{Consumed: true}})
+		putTopic(t, b, "t", settings.Topic{Queues: 1, DuplicateWindow: -1, Retention: settings.Retention{Consumed: true}})
 		const n = 100
 		sendN(t, b, "t", n, 1)
 		for range 4 {
@@ -53,18 +54,18 @@ func TestRewindWhileRetentionPlans(t *testing.T) {
 func TestRewindAheadIsRetentionsBusiness(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		retention          Retention
+		retention          settings.Retention
 		inflight           int
 		before, afterwards int64
 	}{
-		"consumed by all": {Retention{Time: -1, Consumed: true}, 0, 10, 0},
-		"kept in flight":  {Retention{Time: -1, Bytes: 40}, 2, 6, 4},
+		"consumed by all": {settings.Retention{Time: -1, Consumed: true}, 0, 10, 0},
+		"kept in flight":  {settings.Retention{Time: -1, Bytes: 40}, 2, 6, 4},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := open(t, Options{})
-				putTopic(t, b, "t", TopicConfig{Queues: 1, DuplicateWindow: -1})
-				putGroup(t, b, "g", GroupConfig{})
+				putTopic(t, b, "t", settings.Topic{Queues: 1, DuplicateWindow: -1})
+				putGroup(t, b, "g", settings.Group{})
 				if _, err := b.Rewind(t.Context(), "g", "t", Position{Earliest: true}); err != nil {
 					t.Fatal(err)
 				}
@@ -72,7 +73,7 @@ func TestRewindAheadIsRetentionsBusiness(t *testing.T) {
 				for range c.inflight {
 					one(t, b, "g", "t")
 				}
-				putTopic(t, b, "t", TopicConfig{Queues: 1, DuplicateWindow: -1, Retention: c.retention})
+				putTopic(t, b, "t", settings.Topic{Queues: 1, DuplicateWindow: -1, Retention: c.retention})
 				elapse(10 * time.Second)
 				if n := stored(t, b, "t"); n != c.before {
 					t.Fatalf("%d messages at first, want %d", n, c.before)

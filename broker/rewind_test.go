@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -177,12 +178,12 @@ func runRewindModel(t *testing.T, seed uint64) {
 	m.sent, m.next = make([][]time.Time, m.queues), make([]int64, m.queues)
 	fs := vfs.NewMem()
 	m.b = open(t, Options{Dir: "data", fs: fs})
-	topicType := TopicNormal
+	topicType := settings.TopicNormal
 	if m.fifo {
-		topicType = TopicFIFO
+		topicType = settings.TopicFIFO
 	}
-	putTopic(t, m.b, "t", TopicConfig{Type: topicType, Queues: m.queues})
-	putGroup(t, m.b, "g", GroupConfig{FIFO: m.fifo, MaxAttempts: -1})
+	putTopic(t, m.b, "t", settings.Topic{Type: topicType, Queues: m.queues})
+	putGroup(t, m.b, "g", settings.Group{FIFO: m.fifo, MaxAttempts: -1})
 	for range 80 {
 		switch m.rnd.IntN(9) {
 		case 0, 1:
@@ -239,8 +240,8 @@ func TestRewoundMessageDiesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
-		putTopic(t, b, "t", TopicConfig{Queues: 1})
-		putGroup(t, b, "g", GroupConfig{MaxAttempts: 1})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
+		putGroup(t, b, "g", settings.Group{MaxAttempts: 1})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		for round := 1; round <= 3; round++ {
 			failDeliveries(t, b, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Push: true}))
@@ -266,7 +267,7 @@ func TestRewindEndsParking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
-		sends, receives := fifo(t, b, OnExhaustedPark)
+		sends, receives := fifo(t, b, settings.OnExhaustedPark)
 		sends("a:1", "a:2", "a:3")
 		failDeliveries(t, b, expectMessages(t, receives(), "a:1/1"))
 		failDeliveries(t, b, expectMessages(t, receives(), "a:1/2"))
@@ -301,7 +302,7 @@ func TestRewindWakesReceives(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		sends, receives := fifo(t, b, OnExhaustedDeadLetter)
+		sends, receives := fifo(t, b, settings.OnExhaustedDeadLetter)
 		sends("a:1", "a:2")
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", AttemptID: "x"}
 		old := expectMessages(t, receive(t, b, r), "a:1/1")
@@ -330,7 +331,7 @@ func TestRewindThrottles(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Queues: 1, MaxBacklog: Limit{Messages: 10}})
+		putTopic(t, b, "t", settings.Topic{Queues: 1, MaxBacklog: settings.Limit{Messages: 10}})
 		for range 12 {
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 			ackDeliveries(t, b, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}))
@@ -356,8 +357,8 @@ func TestRewindThrottles(t *testing.T) {
 func TestRewindRefuses(t *testing.T) {
 	t.Parallel()
 	b := open(t, Options{})
-	putTopic(t, b, "t", TopicConfig{Queues: 2})
-	putGroup(t, b, "g", GroupConfig{})
+	putTopic(t, b, "t", settings.Topic{Queues: 2})
+	putGroup(t, b, "g", settings.Group{})
 	for want, call := range map[string]func() ([]QueueRewind, error){
 		"40403":    func() ([]QueueRewind, error) { return b.Rewind(t.Context(), "h", "t", Position{Latest: true}) },
 		"40402":    func() ([]QueueRewind, error) { return b.Rewind(t.Context(), "g", "u", Position{Latest: true}) },
@@ -397,12 +398,12 @@ func TestRewindRefuses(t *testing.T) {
 func TestRewindMeetsReceives(t *testing.T) {
 	t.Parallel()
 	b := open(t, Options{})
-	putTopic(t, b, "t", TopicConfig{Queues: 1})
+	putTopic(t, b, "t", settings.Topic{Queues: 1})
 	const n = 500
 	for range n {
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 	}
-	putGroup(t, b, "g", GroupConfig{MaxAttempts: -1})
+	putGroup(t, b, "g", settings.Group{MaxAttempts: -1})
 	stop := make(chan struct{})
 	done := make(chan struct{})
 	go func() {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/limits"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -32,8 +33,8 @@ func leaveRoom(t *testing.T, b *Broker, n int64) {
 // done gets the results of the sends that are in it or before it.
 func fullBatch(t *testing.T) (b *Broker, fs *stallingFS, sent int, done chan error) {
 	fs = &stallingFS{FS: vfs.NewMem()}
-	b = open(t, Options{Dir: "data", fs: fs, memTable: 256 << 10, Pressure: Pressure{MinFreeDisk: -1}})
-	putTopic(t, b, "t", TopicConfig{Queues: 1})
+	b = open(t, Options{Dir: "data", fs: fs, memTable: 256 << 10, Pressure: settings.Pressure{MinFreeDisk: -1}})
+	putTopic(t, b, "t", settings.Topic{Queues: 1})
 	fs.hold(true)
 	t.Cleanup(func() { fs.hold(false) }) // or a failure would hang
 	leaveRoom(t, b, 1<<20)
@@ -123,8 +124,8 @@ func TestCommitsWaitForRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n, size = 14, 256 << 10
 		fs := &stallingFS{FS: vfs.NewMem()}
-		b := open(t, Options{Dir: "data", fs: fs, memTable: 256 << 10, Pressure: Pressure{MinFreeDisk: -1}})
-		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction, Queues: 1})
+		b := open(t, Options{Dir: "data", fs: fs, memTable: 256 << 10, Pressure: settings.Pressure{MinFreeDisk: -1}})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction, Queues: 1})
 		ids := map[string]bool{}
 		for range n {
 			r := b.SendHalf(t.Context(), &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Body: make([]byte, size)}, time.Hour)

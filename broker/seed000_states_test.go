@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -46,8 +47,8 @@ func TestStatesOfAPushConsumer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{})
-		putGroup(t, b, "g", GroupConfig{MaxAttempts: 3})
+		putTopic(t, b, "t", settings.Topic{})
+		putGroup(t, b, "g", settings.Group{MaxAttempts: 3})
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", Push: true, Max: 32}
 		is := func(when string, want counts) {
 			t.Helper()
@@ -116,8 +117,8 @@ func TestStatesOfASimpleConsumer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{})
-		putGroup(t, b, "g", GroupConfig{MaxAttempts: 3})
+		putTopic(t, b, "t", settings.Topic{})
+		putGroup(t, b, "g", settings.Group{MaxAttempts: 3})
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: 10 * time.Second}
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		pass := func(seconds int, want counts) {
@@ -157,11 +158,11 @@ func TestSimpleConsumersIntervalIsFixed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{})
+		putTopic(t, b, "t", settings.Topic{})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: 30 * time.Millisecond, Wait: time.Hour}
 		start := time.Now()
-		for attempt := range DefaultMaxAttempts {
+		for attempt := range settings.DefaultMaxAttempts {
 			ds := receive(t, b, r)
 			if len(ds) != 1 || ds[0].Attempt != attempt+1 || time.Since(start) != time.Duration(attempt)*30*time.Millisecond {
 				t.Fatalf("delivery %d is %+v, after %v", attempt+1, ds, time.Since(start))
@@ -176,7 +177,7 @@ func TestLongerInvisibleDurationAvoidsARetry(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{})
+		putTopic(t, b, "t", settings.Topic{})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: 20 * time.Millisecond})[0]
 		time.Sleep(15 * time.Millisecond)
@@ -207,7 +208,7 @@ func TestOwnedLeaseHasAMaximum(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			b := open(t, Options{MinInvisibleDuration: time.Second, MaxInvisibleDuration: longest})
-			putTopic(t, b, "t", TopicConfig{})
+			putTopic(t, b, "t", settings.Topic{})
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 			ds, err := b.Poll(t.Context(), Poll{ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, Push: true}, Owner: "c"})
 			if err != nil || len(ds) != 1 {

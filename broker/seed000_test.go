@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -28,8 +29,8 @@ func TestThreeRetriesAreFourDeliveries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, push := range []bool{true, false} {
 			b := open(t, Options{})
-			putTopic(t, b, "t", TopicConfig{})
-			putGroup(t, b, "g", GroupConfig{MaxAttempts: 1 + 3})
+			putTopic(t, b, "t", settings.Topic{})
+			putGroup(t, b, "g", settings.Group{MaxAttempts: 1 + 3})
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 			for attempt := 1; attempt <= 4; attempt++ {
 				ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Push: push, Wait: 5 * time.Hour})
@@ -55,7 +56,7 @@ func TestIntervalIsConsumptionAndRetryInterval(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{})
+		putTopic(t, b, "t", settings.Topic{})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		first := time.Now()
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Push: true})[0]
@@ -79,8 +80,8 @@ func TestTimeoutOfOrderedMessageWaitsFixedInterval(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Type: TopicFIFO})
-		putGroup(t, b, "g", GroupConfig{FIFO: true, FIFORetryInterval: Duration(7 * time.Second)})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO})
+		putGroup(t, b, "g", settings.Group{FIFO: true, FIFORetryInterval: settings.Duration(7 * time.Second)})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x"), MessageGroup: "a"})
 		for attempt := 1; attempt <= 5; attempt++ {
 			start := time.Now()
@@ -110,7 +111,7 @@ func TestSimpleConsumerIsRetriedWhenInvisibleDurationEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, processing := range []time.Duration{10 * time.Millisecond, 30 * time.Millisecond} {
 			b := open(t, Options{})
-			putTopic(t, b, "t", TopicConfig{})
+			putTopic(t, b, "t", settings.Topic{})
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 			r := transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: 30 * time.Millisecond, Wait: time.Second}
 			receive(t, b, r)
@@ -134,7 +135,7 @@ func TestChangeCountsFromTheCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{})
+		putTopic(t, b, "t", settings.Topic{})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		for _, dur := range []time.Duration{time.Minute, time.Second} { // longer, and shorter
 			d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: 20 * time.Second})[0]
@@ -159,8 +160,8 @@ func TestChangeNeedsAnOpenDelivery(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{})
-		putGroup(t, b, "g", GroupConfig{})
+		putTopic(t, b, "t", settings.Topic{})
+		putGroup(t, b, "g", settings.Group{})
 		for name, end := range map[string]func(d *tidegate.Delivery){
 			"timed out":    func(*tidegate.Delivery) { time.Sleep(30 * time.Second) },
 			"acknowledged": func(d *tidegate.Delivery) { b.Ack(t.Context(), []*tidegate.Delivery{d}) },
@@ -187,8 +188,8 @@ func TestConsumptionIntervalHasAMaximum(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{MaxInvisibleDuration: time.Hour})
-		putTopic(t, b, "t", TopicConfig{})
-		putGroup(t, b, "g", GroupConfig{Retry: []time.Duration{time.Minute}})
+		putTopic(t, b, "t", settings.Topic{})
+		putGroup(t, b, "g", settings.Group{Retry: []time.Duration{time.Minute}})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, InvisibleDuration: time.Hour + 1}
 		if _, err := b.Receive(t.Context(), r); codeOf(err) != tidegate.CodeIllegalInvisibleTime {
@@ -216,8 +217,8 @@ func TestRepeatedChangesHaveAMaximum(t *testing.T) {
 	for _, push := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			b := open(t, Options{MaxInvisibleDuration: time.Hour})
-			putTopic(t, b, "t", TopicConfig{})
-			putGroup(t, b, "g", GroupConfig{Retry: []time.Duration{time.Minute}})
+			putTopic(t, b, "t", settings.Topic{})
+			putGroup(t, b, "g", settings.Group{Retry: []time.Duration{time.Minute}})
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 			r := transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, Push: push, InvisibleDuration: 20 * time.Minute}
 			d := receive(t, b, r)[0]
@@ -274,8 +275,8 @@ func TestRetriesStayInTheirGroup(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{})
-		putGroup(t, b, "fails", GroupConfig{MaxAttempts: 3})
+		putTopic(t, b, "t", settings.Topic{})
+		putGroup(t, b, "fails", settings.Group{MaxAttempts: 3})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		b.Ack(t.Context(), receive(t, b, transport.ReceiveRequest{Group: "consumes", Topic: "t"}))
 		for attempt := range 3 {

@@ -22,7 +22,7 @@ type Incoming struct {
 
 	// FirstCheck is the time from the send of a half message to the first check of its transaction,
 	// at most 1 h (RocketMQ's orphaned_transaction_recovery_duration). Zero means
-	// TransactionConfig.Timeout.
+	// settings.Transaction.Timeout.
 	FirstCheck time.Duration
 
 	// Client identifies the sending client for Options.ClientQuota and for fair shares after a

@@ -10,6 +10,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -27,7 +28,7 @@ func TestCancelledSendIsStoredAllTheSame(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		for range 3 {
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		}
@@ -58,7 +59,7 @@ func TestNewQueueWakesReceives(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		got := make(chan int)
 		go func() { got <- len(receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Hour})) }()
 		synctest.Wait()

@@ -12,6 +12,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/limits"
 	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // inGroup returns messages of one message group with these IDs, the bodies being the IDs.
@@ -38,7 +39,7 @@ func TestWrongSuspicionKeepsTheOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Type: TopicFIFO, Queues: 1})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 1})
 		mustSend(t, b, inGroup("g", "m1")...)
 		time.Sleep(3 * time.Minute) // its ID is not forgotten yet, and its window is over
 		msgs := append(inGroup("g", "m1", "m2"), inGroup("h", "n1")...)
@@ -63,7 +64,7 @@ func TestWrongSuspicionKeepsTheOrder(t *testing.T) {
 func TestRepeatedBatchOfAMessageGroup(t *testing.T) {
 	t.Parallel()
 	b := open(t, Options{})
-	putTopic(t, b, "t", TopicConfig{Type: TopicFIFO, Queues: 1})
+	putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 1})
 	first := b.Send(t.Context(), inGroup("g", "1", "2", "3"))
 	again := b.Send(t.Context(), inGroup("g", "1", "2", "3", "4", "5"))
 	if again[0] != first[0] || again[1] != first[1] || again[2] != first[2] || again[3].Err != nil || again[4].Err != nil {
@@ -79,16 +80,16 @@ func TestRefusalKeepsTheOrder(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		options Options
-		rate    Rate
+		rate    settings.Rate
 		limit   string
 	}{
-		"rate of bytes": {rate: Rate{BytesPerSecond: 200}, limit: limits.TopicRateBytes},
-		"client quota":  {options: Options{ClientQuota: Quota{MessagesPerSecond: 10, Burst: 2}}, limit: limits.ClientQuota},
+		"rate of bytes": {rate: settings.Rate{BytesPerSecond: 200}, limit: limits.TopicRateBytes},
+		"client quota":  {options: Options{ClientQuota: settings.Quota{MessagesPerSecond: 10, Burst: 2}}, limit: limits.ClientQuota},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := open(t, c.options)
-				putTopic(t, b, "t", TopicConfig{Type: TopicFIFO, Queues: 1, MaxRate: c.rate})
+				putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 1, MaxRate: c.rate})
 				from := func(client string, m *tidegate.Message) Incoming { return Incoming{Message: m, Client: client} }
 				ms := append(inGroup("g", "m1", "m2", "m3", "m4"), inGroup("h", "n1")...)
 				ms[2].Body = make([]byte, 150)
@@ -126,7 +127,7 @@ func TestRememberedPlaceThatIsEmpty(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		window := func(d time.Duration) {
-			putTopic(t, b, "t", TopicConfig{Type: TopicDelay, Queues: 1, DuplicateWindow: Duration(d)})
+			putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay, Queues: 1, DuplicateWindow: settings.Duration(d)})
 		}
 		send := func() tidegate.Receipt {
 			r := b.Send(t.Context(), []*tidegate.Message{{ID: "x", Topic: "t", DeliverAt: time.Now().Add(10 * time.Second), Body: []byte("x")}})[0]

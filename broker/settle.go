@@ -73,7 +73,7 @@ func (b *Broker) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 // Retry reports that consuming failed, and returns the fate of the message when it is on disk:
 //
 //   - After its last attempt the message becomes a dead letter, or is parked or blocked as
-//     [GroupConfig].OnExhausted decides. A reason that is not empty is recorded.
+//     [settings.Group].OnExhausted decides. A reason that is not empty is recorded.
 //   - If a push consumer received the message, and address settings with a redelivery setting match
 //     its topic, the message is delivered again after their delay (0 by default).
 //   - Otherwise the message is delivered again after the duration after, counted from now.
@@ -159,7 +159,7 @@ func (b *Broker) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason st
 }
 
 // DeadLetterResult is DeadLetter and also returns the fate of the message: a dead letter, or in the
-// last attempt of a FIFO group the state that [GroupConfig].OnExhausted specifies. The fate is
+// last attempt of a FIFO group the state that [settings.Group].OnExhausted specifies. The fate is
 // transport.FateUntold if the group had finished the message before.
 func (b *Broker) DeadLetterResult(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
 	out, err := b.settle(ctx, d, consume.Settlement{Event: consume.EventDeadLetter, Attempt: d.Attempt, Reason: reason})

@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -86,7 +87,7 @@ func TestSettlementsEndWithTheirContext(t *testing.T) {
 		},
 		"Snooze": func(b *Broker, ctx context.Context, d *tidegate.Delivery) error { return b.Snooze(ctx, d, time.Hour) },
 		"ReconsumeLater": func(b *Broker, ctx context.Context, d *tidegate.Delivery) error {
-			_, err := b.ReconsumeLater(ctx, d, ReconsumeMode{})
+			_, err := b.ReconsumeLater(ctx, d, settings.ReconsumeMode{})
 			return err
 		},
 	} {
@@ -94,8 +95,8 @@ func TestSettlementsEndWithTheirContext(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fs := &standingFS{FS: vfs.NewMem()}
 				b := open(t, Options{Dir: "data", MinInvisibleDuration: 1, fs: fs})
-				putTopic(t, b, "t", TopicConfig{Queues: 1})
-				putGroup(t, b, "g", GroupConfig{RetryTopic: RetryTopicConfig{Enabled: name == "ReconsumeLater"}})
+				putTopic(t, b, "t", settings.Topic{Queues: 1})
+				putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: name == "ReconsumeLater"}})
 				mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 				ds, err := b.Receive(t.Context(), transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, InvisibleDuration: time.Minute})
 				if err != nil || len(ds) != 1 {

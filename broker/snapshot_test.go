@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -14,8 +15,8 @@ func TestSnapshot(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	b := open(t, Options{Dir: dir + "/data"})
-	putTopic(t, b, "t", TopicConfig{Queues: 1})
-	putGroup(t, b, "g", GroupConfig{})
+	putTopic(t, b, "t", settings.Topic{Queues: 1})
+	putGroup(t, b, "g", settings.Group{})
 	for i := range 20 {
 		send(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: []byte("x")})
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -17,8 +18,8 @@ func TestSnooze(t *testing.T) {
 	for _, push := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			b, fs := openData(t)
-			putTopic(t, b, "t", TopicConfig{})
-			putGroup(t, b, "g", GroupConfig{MaxAttempts: 2})
+			putTopic(t, b, "t", settings.Topic{})
+			putGroup(t, b, "g", settings.Group{MaxAttempts: 2})
 			mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
 			r := transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, InvisibleDuration: time.Minute, Wait: time.Hour, Push: push}
 			receive := func() *tidegate.Delivery {
@@ -53,7 +54,7 @@ func TestSnooze(t *testing.T) {
 					}
 					b = open(t, Options{Dir: "data", fs: fs})
 				case 6:
-					putGroup(t, b, "g", GroupConfig{MaxAttempts: 1})
+					putGroup(t, b, "g", settings.Group{MaxAttempts: 1})
 				}
 				if d = receive(); d.ID != "m" || d.Attempt != 2 || time.Since(asked) != dur {
 					t.Fatalf("%s, attempt %d, came after %v, want attempt 2 after %v", d.ID, d.Attempt, time.Since(asked), dur)
@@ -73,8 +74,8 @@ func TestSnooze(t *testing.T) {
 func TestSnoozeKeepsTheOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Type: TopicFIFO, Queues: 1})
-		putGroup(t, b, "g", GroupConfig{FIFO: true})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 1})
+		putGroup(t, b, "g", settings.Group{FIFO: true})
 		for _, id := range []string{"a1", "a2", "b1"} {
 			mustSend(t, b, &tidegate.Message{Topic: "t", ID: id, MessageGroup: id[:1], Body: []byte("x")})
 		}
@@ -105,8 +106,8 @@ func TestSnoozeKeepsTheOrder(t *testing.T) {
 func TestSnoozeBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{})
-		putGroup(t, b, "g", GroupConfig{})
+		putTopic(t, b, "t", settings.Topic{})
+		putGroup(t, b, "g", settings.Group{})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		d := one(t, b, "g", "t")
 		for _, dur := range []time.Duration{-1, b.opts.MaxInvisibleDuration + 1} {

@@ -12,6 +12,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // spoil makes a record of the messages database unreadable, as damage within its value does.
@@ -39,8 +40,8 @@ func TestRewindToATimeBesideDamage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Queues: 1})
-		putGroup(t, b, "g", GroupConfig{})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
+		putGroup(t, b, "g", settings.Group{})
 		start := time.Now()
 		const n = 15
 		for range n {
@@ -80,17 +81,17 @@ func TestRewindToATimeBesideDamage(t *testing.T) {
 // removed when its producer would be asked.
 func TestOpeningPassesDamagedHalfAndDelayedMessages(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []TopicType{TopicTransaction, TopicDelay} {
+	for _, kind := range []settings.TopicType{settings.TopicTransaction, settings.TopicDelay} {
 		synctest.Test(t, func(t *testing.T) {
 			fs := vfs.NewCrashableMem()
 			b := open(t, Options{Dir: "data", fs: fs})
-			putTopic(t, b, "t", TopicConfig{Type: kind})
+			putTopic(t, b, "t", settings.Topic{Type: kind})
 			sendOne := func(id string) tidegate.Receipt {
 				m := &tidegate.Message{ID: id, Topic: "t", Body: []byte(id)}
-				if kind == TopicDelay {
+				if kind == settings.TopicDelay {
 					m.DeliverAt = time.Now().Add(time.Hour)
 				}
-				r := b.Append(t.Context(), []Incoming{{Message: m, Half: kind == TopicTransaction}})[0]
+				r := b.Append(t.Context(), []Incoming{{Message: m, Half: kind == settings.TopicTransaction}})[0]
 				if r.Err != nil {
 					t.Fatal(r.Err)
 				}
@@ -120,7 +121,7 @@ func TestOpeningPassesDamagedHalfAndDelayedMessages(t *testing.T) {
 					t.Errorf("%s: %s sent again: %+v, first %+v", kind, id, again, r)
 				}
 			}
-			if kind == TopicTransaction {
+			if kind == settings.TopicTransaction {
 				for id, r := range receipts {
 					if id != "damaged" {
 						if err := endTransaction(t, b, r, ResolutionCommit); err != nil {

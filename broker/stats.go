@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/internal/topic"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -258,7 +259,7 @@ func (b *Broker) topicStats(t *topic.Topic) TopicStats {
 		Topic:   t.Name(), Stored: Backlog{Messages: d.Messages, Bytes: d.Bytes}, Delayed: Backlog{d.DelayedMessages, d.DelayedBytes}, Backlog: d.Backlog, Throttle: d.Throttle,
 		Accepted: Backlog(t.Accepted()), Duplicates: t.Duplicates(),
 	}
-	if d.Type == TopicTransaction {
+	if d.Type == settings.TopicTransaction {
 		h := t.Counters()
 		out.Transactions = &TransactionStats{
 			HalfMessages: d.HalfMessages, Committed: h.Committed.Load(), RolledBack: h.RolledBack.Load(), Abandoned: h.GivenUp.Load(),

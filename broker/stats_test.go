@@ -17,6 +17,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/limits"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -25,12 +26,12 @@ func TestStats(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
-		b, err := Open(Options{Dir: dir, MinInvisibleDuration: 1, ClientQuota: Quota{MessagesPerSecond: 1, Burst: 3}})
+		b, err := Open(Options{Dir: dir, MinInvisibleDuration: 1, ClientQuota: settings.Quota{MessagesPerSecond: 1, Burst: 3}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer func() { b.Close() }()
-		putTopic(t, b, "t", TopicConfig{Queues: 1, MaxBacklog: Limit{Bytes: 100}})
+		putTopic(t, b, "t", settings.Topic{Queues: 1, MaxBacklog: settings.Limit{Bytes: 100}})
 		send := func(m Incoming) error {
 			m.Topic, m.Body = "t", make([]byte, 20)
 			return b.Append(t.Context(), []Incoming{m})[0].Err
@@ -108,7 +109,7 @@ func TestDelayedMessagesAreAcceptedWhenDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		files := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: files})
-		putTopic(t, b, "t", TopicConfig{Type: TopicDelay})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay})
 		for _, after := range []time.Duration{time.Minute, time.Hour} {
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x"), DeliverAt: time.Now().Add(after)})
 		}
@@ -128,7 +129,7 @@ func TestRetryLatenessIsMeasured(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{MinInvisibleDuration: 1})
-		putTopic(t, b, "t", TopicConfig{})
+		putTopic(t, b, "t", settings.Topic{})
 		mustSend(t, b, &tidegate.Message{ID: "1", Topic: "t", Body: []byte("b")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 1, InvisibleDuration: time.Minute})[0]
 		if _, err := b.Retry(t.Context(), d, time.Second, ""); err != nil {

@@ -1,11 +1,14 @@
 package broker
 
-import "github.com/tidegate/tidegate/broker/internal/subscription"
+import (
+	"github.com/tidegate/tidegate/broker/internal/subscription"
+	"github.com/tidegate/tidegate/broker/settings"
+)
 
 // A Topic has the name, the settings with all defaults, and the present contents of a topic.
 type Topic struct {
 	Name string `json:"name"`
-	TopicConfig
+	settings.Topic
 
 	// AutoCreated is true for an automatic dead letter queue of address settings
 	// (AutoCreateDeadLetterResources). The broker deletes it when groups have consumed all of it,
@@ -43,7 +46,7 @@ type Group struct {
 	// it. Such groups count in Options.MaxAutoGroups.
 	AutoCreated bool `json:"auto_created,omitempty"`
 
-	GroupConfig
+	settings.Group
 	Topics []Subscription `json:"topics,omitempty"`
 
 	// DeadLetterTopics are the existing topics for the dead letters of the group, by the present

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // Dead letters that wait for their topic, which nobody can make while settings are
@@ -17,7 +18,7 @@ func TestDeadLettersWaitForTheirTopicWithoutRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n, size = 6, 256 << 10 // more than the log has room for below
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Queues: 1})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		for range n {
 			if err := send0(t, b, size); err != nil {
 				t.Fatal(err)
@@ -59,7 +60,7 @@ func TestCommitWaitsForRoomWithoutItsClaim(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction, Queues: 1})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction, Queues: 1})
 		r := b.SendHalf(t.Context(), &tidegate.Message{ID: "a", Topic: "t", Body: []byte("x")}, time.Hour)
 		if r.Err != nil {
 			t.Fatal(r.Err)

@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -30,8 +31,8 @@ func TestFreeDiskThrottlesSends(t *testing.T) {
 		}
 		free(2 * gib)
 		b := open(t, Options{Dir: "data", fs: fs, MinInvisibleDuration: 1})
-		putTopic(t, b, "t", TopicConfig{Queues: 1})
-		putTopic(t, b, tidegate.DeadLetterPrefix+"x", TopicConfig{Queues: 1})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
+		putTopic(t, b, tidegate.DeadLetterPrefix+"x", settings.Topic{Queues: 1})
 		send := func(topic string) error {
 			return send(t, b, &tidegate.Message{Topic: topic, Body: []byte("x")})[0].Err
 		}
@@ -150,8 +151,8 @@ func TestWriteStallThrottlesSends(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := &stallingFS{FS: vfs.NewMem()}
 		b := open(t, Options{Dir: "data", fs: fs, MinInvisibleDuration: 1})
-		putTopic(t, b, "t", TopicConfig{Queues: 1})
-		putGroup(t, b, "g", GroupConfig{})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
+		putGroup(t, b, "g", settings.Group{})
 		receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}) // a group's first receive is written to the message log
 		fs.hold(true)
 		done := make(chan error, 1000)
@@ -188,8 +189,8 @@ func TestWriteStallThrottlesSends(t *testing.T) {
 // In memory the storage is not asked, and nothing ticks.
 func TestNoPressureInMemory(t *testing.T) {
 	t.Parallel()
-	b := open(t, Options{Pressure: Pressure{MinFreeDisk: 1 << 60}})
-	putTopic(t, b, "t", TopicConfig{})
+	b := open(t, Options{Pressure: settings.Pressure{MinFreeDisk: 1 << 60}})
+	putTopic(t, b, "t", settings.Topic{})
 	mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 	if ths := b.Throttles(); len(ths) != 0 {
 		t.Errorf("limits: %+v", ths)

@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -18,13 +19,13 @@ func TestStartLatestKeepsRetries(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Queues: 1})
-		putGroup(t, b, "g", GroupConfig{Start: StartLatest})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
+		putGroup(t, b, "g", settings.Group{Start: settings.StartLatest})
 		receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
 		mustSend(t, b, &tidegate.Message{ID: "m", Topic: "t", Body: []byte("x")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
-		putGroup(t, b, "g", GroupConfig{Start: StartLatest, RetryTopic: RetryTopicConfig{Enabled: true}})
-		if _, err := b.ReconsumeLater(t.Context(), d, ReconsumeMode{Delay: time.Second}); err != nil {
+		putGroup(t, b, "g", settings.Group{Start: settings.StartLatest, RetryTopic: settings.RetryTopic{Enabled: true}})
+		if _, err := b.ReconsumeLater(t.Context(), d, settings.ReconsumeMode{Delay: time.Second}); err != nil {
 			t.Fatal(err)
 		}
 		elapse(time.Minute) // it is in the retry topic, and nobody has received from there
@@ -43,12 +44,12 @@ func TestStartLatest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewCrashableMem()
 		b := open(t, Options{Dir: "data", fs: fs})
-		putTopic(t, b, "t", TopicConfig{Queues: 3})
-		putTopic(t, b, "%DLQ%h", TopicConfig{Queues: 1})
+		putTopic(t, b, "t", settings.Topic{Queues: 3})
+		putTopic(t, b, "%DLQ%h", settings.Topic{Queues: 1})
 		for i := range 10 {
 			mustSend(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: []byte("x")}, &tidegate.Message{Topic: "%DLQ%h", Body: []byte("x")})
 		}
-		putGroup(t, b, "g", GroupConfig{Start: StartLatest})
+		putGroup(t, b, "g", settings.Group{Start: settings.StartLatest})
 		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32}); len(ds) != 0 {
 			t.Errorf("received %d messages that were there before", len(ds))
 		}

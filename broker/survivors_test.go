@@ -9,6 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -19,8 +20,8 @@ func TestRepeatedDeadLetterWaitsForTheDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := &slowGroupsFS{FS: vfs.NewMem()}
 		b := open(t, Options{Dir: "data", fs: fs})
-		putTopic(t, b, "t", TopicConfig{Queues: 1})
-		putTopic(t, b, tidegate.DeadLetterPrefix+"g", TopicConfig{Queues: 1})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
+		putTopic(t, b, tidegate.DeadLetterPrefix+"g", settings.Topic{Queues: 1})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: 12 * time.Hour})
 		if len(ds) != 1 {
@@ -72,7 +73,7 @@ func TestRepeatedDeadLetterWaitsForTheDisk(t *testing.T) {
 func TestClaimedAttemptsAreBounded(t *testing.T) {
 	t.Parallel()
 	b := open(t, Options{})
-	putTopic(t, b, "t", TopicConfig{Queues: 1})
+	putTopic(t, b, "t", settings.Topic{Queues: 1})
 	mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 	d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
 	d.Attempt = math.MaxInt32
@@ -94,7 +95,7 @@ func TestEarliestOfOneSend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, seconds := range [][]int{{20, 10, 30}, {10, 20, 30}, {30, 20, 10}} {
 			b := open(t, Options{})
-			putTopic(t, b, "t", TopicConfig{Type: TopicDelay, Queues: 1})
+			putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay, Queues: 1})
 			start := time.Now()
 			var ms []*tidegate.Message
 			for _, s := range seconds {

@@ -7,16 +7,17 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/limits"
 	"github.com/tidegate/tidegate/broker/internal/topic"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
 // limited returns a broker with a topic and group that have every limit, of
 // which a backlog of most messages is the one that is reached.
 func limited(tb testing.TB, most int64) (*Broker, *topic.Topic) {
-	b := open(tb, Options{Pressure: Pressure{MaxColdReads: 1 << 40}})
-	all := Limit{Messages: most, Bytes: 1 << 40, Age: Duration(time.Hour)}
-	putTopic(tb, b, "t", TopicConfig{MaxBacklog: all, MaxRate: Rate{MessagesPerSecond: 1e9, BytesPerSecond: 1e12}})
-	putGroup(tb, b, "g", GroupConfig{MaxBacklog: Limit{Messages: 1 << 40, Bytes: 1 << 40, Age: Duration(time.Hour)}})
+	b := open(tb, Options{Pressure: settings.Pressure{MaxColdReads: 1 << 40}})
+	all := settings.Limit{Messages: most, Bytes: 1 << 40, Age: settings.Duration(time.Hour)}
+	putTopic(tb, b, "t", settings.Topic{MaxBacklog: all, MaxRate: settings.Rate{MessagesPerSecond: 1e9, BytesPerSecond: 1e12}})
+	putGroup(tb, b, "g", settings.Group{MaxBacklog: settings.Limit{Messages: 1 << 40, Bytes: 1 << 40, Age: settings.Duration(time.Hour)}})
 	if _, err := b.Receive(tb.Context(), transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, Max: 1, InvisibleDuration: time.Minute}); err != nil {
 		tb.Fatal(err)
 	}
@@ -42,7 +43,7 @@ func TestThrottlingAllocatesNothing(t *testing.T) {
 // with all limits, and refused.
 func BenchmarkThrottle(b *testing.B) {
 	free := open(b, Options{})
-	putTopic(b, free, "t", TopicConfig{})
+	putTopic(b, free, "t", settings.Topic{})
 	run := func(name string, br *Broker, t *topic.Topic, refused bool) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()

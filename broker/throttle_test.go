@@ -9,14 +9,15 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/throttle"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
 // What is told of a limit and what is done are the same.
 func TestResumePercent(t *testing.T) {
 	t.Parallel()
-	if ResumePercent != throttle.ResumePercent {
-		t.Errorf("it is told that throttles end at %d %%; they do at %d %%", ResumePercent, throttle.ResumePercent)
+	if settings.ResumePercent != throttle.ResumePercent {
+		t.Errorf("it is told that throttles end at %d %%; they do at %d %%", settings.ResumePercent, throttle.ResumePercent)
 	}
 }
 
@@ -26,7 +27,7 @@ func TestBacklogThrottlesSends(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "orders", TopicConfig{MaxBacklog: Limit{Messages: 1000}})
+		putTopic(t, b, "orders", settings.Topic{MaxBacklog: settings.Limit{Messages: 1000}})
 		var accepted, refused int
 		var err error
 		batch := make([]*tidegate.Message, 100)
@@ -92,22 +93,22 @@ func TestBacklogThrottlesSends(t *testing.T) {
 func TestGroupBacklogAndBytesThrottle(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{MaxBacklog: Limit{Bytes: 1000}})
-		putTopic(t, b, "t", TopicConfig{})
-		putTopic(t, b, "free", TopicConfig{MaxBacklog: Limit{Messages: 1 << 40}})
+		b := open(t, Options{MaxBacklog: settings.Limit{Bytes: 1000}})
+		putTopic(t, b, "t", settings.Topic{})
+		putTopic(t, b, "free", settings.Topic{MaxBacklog: settings.Limit{Messages: 1 << 40}})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: make([]byte, 999)}, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		r := send(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})[0]
 		if !errors.Is(r.Err, tidegate.ErrThrottled) || !strings.Contains(r.Err.Error(), "topic backlog bytes") {
 			t.Errorf("by bytes: %v", r.Err)
 		}
-		putGroup(t, b, "slow", GroupConfig{MaxBacklog: Limit{Messages: 2}})
+		putGroup(t, b, "slow", settings.Group{MaxBacklog: settings.Limit{Messages: 2}})
 		receive(t, b, transport.ReceiveRequest{Group: "slow", Topic: "free"})
 		mustSend(t, b, &tidegate.Message{Topic: "free", Body: make([]byte, 2000)}, &tidegate.Message{Topic: "free", Body: []byte("x")})
 		r = send(t, b, &tidegate.Message{Topic: "free", Body: []byte("x")})[0]
 		if !errors.Is(r.Err, tidegate.ErrThrottled) || !strings.Contains(r.Err.Error(), `group backlog messages of "slow"`) {
 			t.Errorf("by group: %v", r.Err)
 		}
-		putGroup(t, b, "slow", GroupConfig{}) // lifted while running
+		putGroup(t, b, "slow", settings.Group{}) // lifted while running
 		mustSend(t, b, &tidegate.Message{Topic: "free", Body: []byte("x")})
 	})
 }

@@ -8,29 +8,30 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 func TestTopicRate(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name     string
-		rate     Rate
+		rate     settings.Rate
 		size     int
 		least    int // accepted in ten seconds
 		most     int
 		waitMost time.Duration
 		says     string
 	}{
-		{"messages", Rate{MessagesPerSecond: 10, Burst: 5}, 1, 100, 105, 100 * time.Millisecond, `topic rate messages of "t" is`},
-		{"messages, default burst", Rate{MessagesPerSecond: 10}, 1, 105, 110, 100 * time.Millisecond, "the limit is 10 messages/s"},
-		{"bytes", Rate{BytesPerSecond: 1000}, 100, 105, 110, 100 * time.Millisecond, `topic rate bytes of "t" is`},
-		{"a message above a second's bytes", Rate{BytesPerSecond: 50}, 100, 5, 6, 2 * time.Second, "the limit is 50 bytes/s"},
-		{"both", Rate{MessagesPerSecond: 1000, BytesPerSecond: 1000}, 100, 105, 110, 100 * time.Millisecond, "raise the topic's max_rate"},
+		{"messages", settings.Rate{MessagesPerSecond: 10, Burst: 5}, 1, 100, 105, 100 * time.Millisecond, `topic rate messages of "t" is`},
+		{"messages, default burst", settings.Rate{MessagesPerSecond: 10}, 1, 105, 110, 100 * time.Millisecond, "the limit is 10 messages/s"},
+		{"bytes", settings.Rate{BytesPerSecond: 1000}, 100, 105, 110, 100 * time.Millisecond, `topic rate bytes of "t" is`},
+		{"a message above a second's bytes", settings.Rate{BytesPerSecond: 50}, 100, 5, 6, 2 * time.Second, "the limit is 50 bytes/s"},
+		{"both", settings.Rate{MessagesPerSecond: 1000, BytesPerSecond: 1000}, 100, 105, 110, 100 * time.Millisecond, "raise the topic's max_rate"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := open(t, Options{})
-				putTopic(t, b, "t", TopicConfig{MaxRate: c.rate})
+				putTopic(t, b, "t", settings.Topic{MaxRate: c.rate})
 				accepted := 0
 				for range 2000 {
 					r := send(t, b, &tidegate.Message{Topic: "t", Body: make([]byte, c.size)})[0]
@@ -56,7 +57,7 @@ func TestTopicRate(t *testing.T) {
 						t.Errorf("after a minute it throttles: %+v", th)
 					}
 				}
-				putTopic(t, b, "t", TopicConfig{}) // lifted while running
+				putTopic(t, b, "t", settings.Topic{}) // lifted while running
 				for range 100 {
 					mustSend(t, b, &tidegate.Message{Topic: "t", Body: make([]byte, c.size)})
 				}
@@ -69,15 +70,15 @@ func TestTopicRate(t *testing.T) {
 // owed, before it.
 func TestRateThatIsSetAgain(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct{ first, meanwhile, again Rate }{
-		"messages while bytes are limited": {Rate{MessagesPerSecond: 100, BytesPerSecond: 1e9}, Rate{BytesPerSecond: 1e9}, Rate{MessagesPerSecond: 100}},
-		"bytes while messages are limited": {Rate{MessagesPerSecond: 1e9, BytesPerSecond: 100}, Rate{MessagesPerSecond: 1e9}, Rate{BytesPerSecond: 100}},
-		"no limit meanwhile":               {Rate{BytesPerSecond: 0.5}, Rate{}, Rate{BytesPerSecond: 0.5}},
+	for name, c := range map[string]struct{ first, meanwhile, again settings.Rate }{
+		"messages while bytes are limited": {settings.Rate{MessagesPerSecond: 100, BytesPerSecond: 1e9}, settings.Rate{BytesPerSecond: 1e9}, settings.Rate{MessagesPerSecond: 100}},
+		"bytes while messages are limited": {settings.Rate{MessagesPerSecond: 1e9, BytesPerSecond: 100}, settings.Rate{MessagesPerSecond: 1e9}, settings.Rate{BytesPerSecond: 100}},
+		"no limit meanwhile":               {settings.Rate{BytesPerSecond: 0.5}, settings.Rate{}, settings.Rate{BytesPerSecond: 0.5}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := open(t, Options{})
-				put := func(r Rate) { putTopic(t, b, "t", TopicConfig{MaxRate: r, DuplicateWindow: -1}) }
+				put := func(r settings.Rate) { putTopic(t, b, "t", settings.Topic{MaxRate: r, DuplicateWindow: -1}) }
 				put(c.first)
 				mustSend(t, b, &tidegate.Message{Topic: "t", Body: make([]byte, 50)})
 				put(c.meanwhile)

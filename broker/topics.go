@@ -7,11 +7,12 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/topic"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // PutTopic creates a topic or changes its settings, and returns when this is on disk. The error is
 // 40000 for invalid settings, another type than before, or fewer queues than before.
-func (b *Broker) PutTopic(ctx context.Context, name string, c TopicConfig) (Topic, error) {
+func (b *Broker) PutTopic(ctx context.Context, name string, c settings.Topic) (Topic, error) {
 	t, err := b.catalog.PutTopic(ctx, name, c)
 	if err != nil {
 		return Topic{}, err
@@ -21,10 +22,10 @@ func (b *Broker) PutTopic(ctx context.Context, name string, c TopicConfig) (Topi
 
 // TopicSettings returns the settings of a topic, with defaults. The error is 40402 if there is no
 // such topic. The call is cheap.
-func (b *Broker) TopicSettings(name string) (TopicConfig, error) {
+func (b *Broker) TopicSettings(name string) (settings.Topic, error) {
 	t, err := b.catalog.Topic(name)
 	if err != nil {
-		return TopicConfig{}, err
+		return settings.Topic{}, err
 	}
 	return *t.Settings(), nil
 }
@@ -52,7 +53,7 @@ func (b *Broker) Topics() []Topic {
 func (b *Broker) describe(t *topic.Topic) Topic {
 	stored, subs := t.Stored(), t.Subscriptions()
 	d := Topic{
-		Name: t.Name(), AutoCreated: t.Automatic(), TopicConfig: *t.Settings(),
+		Name: t.Name(), AutoCreated: t.Automatic(), Topic: *t.Settings(),
 		Messages: stored.Messages, Bytes: stored.Bytes, Backlog: Backlog(t.Backlog()),
 		HalfMessages: t.Counters().Half.Load(),
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -56,7 +57,7 @@ func TestTransactions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
-		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction})
 		toCommit, gone, unknown := sendHalf(t, b, "kept"), sendHalf(t, b, "gone"), sendHalf(t, b, "unknown")
 		if n := len(receiveAll(t, b, "t")); n != 0 {
 			t.Errorf("%d half messages were delivered", n)
@@ -115,10 +116,10 @@ func TestTransactions(t *testing.T) {
 func TestTransactionsRefused(t *testing.T) {
 	t.Parallel()
 	b := open(t, Options{})
-	putTopic(t, b, "t", TopicConfig{Type: TopicTransaction})
-	putTopic(t, b, "other", TopicConfig{Type: TopicTransaction})
-	putTopic(t, b, "normal", TopicConfig{})
-	putTopic(t, b, "%DLQ%g", TopicConfig{})
+	putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction})
+	putTopic(t, b, "other", settings.Topic{Type: settings.TopicTransaction})
+	putTopic(t, b, "normal", settings.Topic{})
+	putTopic(t, b, "%DLQ%g", settings.Topic{})
 	half := func(topic string) Incoming {
 		return Incoming{Message: &tidegate.Message{ID: "x", Topic: topic, Body: []byte("x")}, Half: true}
 	}
@@ -169,7 +170,7 @@ func TestTransactionDuplicates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
-		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction, MaxBacklog: Limit{Messages: 1}})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction, MaxBacklog: settings.Limit{Messages: 1}})
 		a, c := sendHalf(t, b, "a"), sendHalf(t, b, "c")
 		if again := sendHalf(t, b, "a"); again != a {
 			t.Errorf("repeated: %+v, want %+v", again, a)
@@ -200,7 +201,7 @@ func TestTransactionDuplicates(t *testing.T) {
 		if st := b.Stats().Topics[0]; st.Stored.Messages != 2 || st.Transactions.HalfMessages != 0 || st.Duplicates != 3 {
 			t.Errorf("stored %+v, %+v; want 2 messages", st, st.Transactions)
 		}
-		putTopic(t, b, "t", TopicConfig{})
+		putTopic(t, b, "t", settings.Topic{})
 		e := sendHalf(t, b, "e")
 		if err := endTransaction(t, b, e, ResolutionRollback); err != nil {
 			t.Fatal(err)
@@ -216,12 +217,12 @@ func TestTransactionEndsOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction})
 		var want []string
 		for i := range 50 {
 			id := fmt.Sprint(i)
 			r := sendHalf(t, b, id)
-			<-time.After(DefaultTransactionTimeout) // the moment of the check
+			<-time.After(settings.DefaultTransactionTimeout) // the moment of the check
 			won := make(chan Resolution, 8)
 			var wg sync.WaitGroup
 			for j := range 8 {
@@ -259,7 +260,7 @@ func TestCancelledEndOfATransaction(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction})
 		r := sendHalf(t, b, "m")
 		release := hold(b.store.Messages)
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -289,7 +290,7 @@ func TestDeletedTopicHasNoHalfMessages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction})
 		var a asked
 		a.of(b)
 		r := sendHalf(t, b, "m")
@@ -297,7 +298,7 @@ func TestDeletedTopicHasNoHalfMessages(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantCode(t, "ended without its topic", endTransaction(t, b, r, ResolutionCommit), tidegate.CodeTopicNotFound)
-		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction})
 		wantCode(t, "ended in the next topic", endTransaction(t, b, r, ResolutionCommit), tidegate.CodeInternalServerError)
 		<-time.After(time.Hour)
 		synctest.Wait()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/pending"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // asked collects the checks that a broker makes.
@@ -41,7 +42,7 @@ func TestTransactionChecks(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			fs := vfs.NewMem()
 			b := open(t, Options{Dir: "data", fs: fs})
-			putTopic(t, b, "t", TopicConfig{Type: TopicTransaction})
+			putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction})
 			var a asked
 			a.of(b)
 			start := time.Now()
@@ -62,11 +63,11 @@ func TestTransactionChecks(t *testing.T) {
 			}
 			<-time.After(time.Hour)
 			synctest.Wait()
-			if len(a.all) != DefaultTransactionCheckMax {
-				t.Fatalf("it was asked %d times, want %d", len(a.all), DefaultTransactionCheckMax)
+			if len(a.all) != settings.DefaultTransactionCheckMax {
+				t.Fatalf("it was asked %d times, want %d", len(a.all), settings.DefaultTransactionCheckMax)
 			}
 			for i, c := range a.all {
-				want := DefaultTransactionTimeout + time.Duration(i)*DefaultTransactionCheckInterval
+				want := settings.DefaultTransactionTimeout + time.Duration(i)*settings.DefaultTransactionCheckInterval
 				if got := a.at[i].Sub(start); got != want {
 					t.Errorf("restart %t: check %d came after %v, want %v", restart, i+1, got, want)
 				}
@@ -108,8 +109,8 @@ func TestTransactionChecks(t *testing.T) {
 func TestTransactionSettings(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{Transaction: TransactionConfig{CheckInterval: Duration(10 * time.Second)}})
-		own := TopicConfig{Type: TopicTransaction, Transaction: TransactionConfig{Timeout: Duration(2 * time.Second), CheckMax: 2}}
+		b := open(t, Options{Transaction: settings.Transaction{CheckInterval: settings.Duration(10 * time.Second)}})
+		own := settings.Topic{Type: settings.TopicTransaction, Transaction: settings.Transaction{Timeout: settings.Duration(2 * time.Second), CheckMax: 2}}
 		putTopic(t, b, "t", own)
 		start := time.Now()
 		var at []time.Duration
@@ -135,10 +136,10 @@ func TestTransactionSettings(t *testing.T) {
 		}
 		own.Transaction.CheckMax = -1 // it would have been given up at 25 s
 		putTopic(t, b, "t", own)
-		if err := b.SetTransaction(TransactionConfig{CheckInterval: Duration(3 * time.Second)}); err != nil {
+		if err := b.SetTransaction(settings.Transaction{CheckInterval: settings.Duration(3 * time.Second)}); err != nil {
 			t.Fatal(err)
 		}
-		if err := b.SetTransaction(TransactionConfig{CheckInterval: -1, Timeout: -1, CheckMax: -2}); err == nil || strings.Count(err.Error(), "Transaction.") != 3 {
+		if err := b.SetTransaction(settings.Transaction{CheckInterval: -1, Timeout: -1, CheckMax: -2}); err == nil || strings.Count(err.Error(), "Transaction.") != 3 {
 			t.Errorf("three faults: %v", err)
 		}
 		<-time.After(13 * s)
@@ -171,9 +172,9 @@ func TestTransactionChecksAfterALongStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := open(t, Options{Dir: "data", fs: fs})
-		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction})
 		sendHalf(t, b, "m")
-		putTopic(t, b, "last", TopicConfig{Type: TopicTransaction, Transaction: TransactionConfig{CheckMax: 1}})
+		putTopic(t, b, "last", settings.Topic{Type: settings.TopicTransaction, Transaction: settings.Transaction{CheckMax: 1}})
 		half := func(topic string, firstCheck time.Duration) {
 			if r := b.SendHalf(t.Context(), &tidegate.Message{ID: topic, Topic: topic, Body: []byte("x")}, firstCheck); r.Err != nil {
 				t.Fatal(r.Err)
@@ -181,7 +182,7 @@ func TestTransactionChecksAfterALongStop(t *testing.T) {
 		}
 		half("last", 0)
 		<-time.After(7 * time.Second) // of the last one every check is made
-		putTopic(t, b, "due", TopicConfig{Type: TopicTransaction})
+		putTopic(t, b, "due", settings.Topic{Type: settings.TopicTransaction})
 		half("due", 50*time.Minute+time.Second)
 		if err := b.Close(); err != nil {
 			t.Fatal(err)
@@ -219,7 +220,7 @@ func TestManyTransactionsDueAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
-		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction, Transaction: TransactionConfig{CheckMax: 1}})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction, Transaction: settings.Transaction{CheckMax: 1}})
 		var a asked
 		a.of(b)
 		const n = 2*pending.CheckBatch + 1
@@ -229,12 +230,12 @@ func TestManyTransactionsDueAtOnce(t *testing.T) {
 				t.Fatal(r.Err)
 			}
 		}
-		<-time.After(DefaultTransactionTimeout)
+		<-time.After(settings.DefaultTransactionTimeout)
 		synctest.Wait()
 		if len(a.all) != n {
 			t.Errorf("%d were checked, want %d", len(a.all), n)
 		}
-		<-time.After(DefaultTransactionCheckInterval)
+		<-time.After(settings.DefaultTransactionCheckInterval)
 		synctest.Wait()
 		if got := len(receiveAll(t, b, AbandonedTransactions)); got != n {
 			t.Errorf("%d were given up, want %d", got, n)
@@ -253,8 +254,8 @@ func TestPowerLossKeepsTransactions(t *testing.T) {
 func loseTransactions(t *testing.T, seed uint64) {
 	answered, tried, receipts := map[string]string{}, map[string]string{}, map[string]tidegate.Receipt{} // by message ID
 	b := losePower(t, rand.New(rand.NewPCG(seed, 0)), 100, func(b *Broker, p *powerCut) {
-		putTopic(t, b, "t", TopicConfig{Type: TopicTransaction, Queues: 3, Transaction: TransactionConfig{
-			Timeout: Duration(time.Millisecond), CheckInterval: Duration(10 * time.Millisecond), CheckMax: -1,
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction, Queues: 3, Transaction: settings.Transaction{
+			Timeout: settings.Duration(time.Millisecond), CheckInterval: settings.Duration(10 * time.Millisecond), CheckMax: -1,
 		}})
 		b.OnTransactionCheck(func(TransactionCheck) bool { return true })
 		var wg sync.WaitGroup
@@ -331,7 +332,7 @@ func TestTransactionChecksAtRandom(t *testing.T) {
 			due := map[string]time.Time{} // by message ID
 			var early []string
 			open := func() *Broker {
-				b := open(t, Options{Dir: "data", fs: fs, Transaction: TransactionConfig{CheckInterval: Duration(1000 * time.Second), CheckMax: -1}})
+				b := open(t, Options{Dir: "data", fs: fs, Transaction: settings.Transaction{CheckInterval: settings.Duration(1000 * time.Second), CheckMax: -1}})
 				b.OnTransactionCheck(func(c TransactionCheck) bool {
 					mu.Lock()
 					defer mu.Unlock()
@@ -344,7 +345,7 @@ func TestTransactionChecksAtRandom(t *testing.T) {
 				return b
 			}
 			b := open()
-			putTopic(t, b, "t", TopicConfig{Type: TopicTransaction})
+			putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction})
 			for i := range 200 {
 				m := &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: make([]byte, 1+rnd.IntN(2)*rnd.IntN(1<<15))}
 				first := []time.Duration{1, time.Second, time.Minute, time.Hour}[rnd.IntN(4)]

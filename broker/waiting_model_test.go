@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -19,8 +20,8 @@ func TestWaitingReceivesModel(t *testing.T) {
 	t.Parallel()
 	runSequences(t, "model", *modelSeed, soak(150), func(t *testing.T, seed uint64) {
 		m := &waitingModel{t: t, b: open(t, Options{}), rnd: rand.New(rand.NewPCG(seed, 0)), queueOf: map[string]int{}, readyAt: map[string]time.Time{}, waiting: map[*waitingReceive]bool{}}
-		putTopic(t, m.b, "t", TopicConfig{Queues: 2})
-		putGroup(t, m.b, "g", GroupConfig{MaxAttempts: -1})
+		putTopic(t, m.b, "t", settings.Topic{Queues: 2})
+		putGroup(t, m.b, "g", settings.Group{MaxAttempts: -1})
 		for range 80 {
 			for range 1 + m.rnd.IntN(4) { // at once, as a message and a cancellation that meet
 				m.step()

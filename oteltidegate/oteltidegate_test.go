@@ -18,9 +18,9 @@ import (
 	apitrace "go.opentelemetry.io/otel/trace"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/oteltidegate"
 	"github.com/tidegate/tidegate/producer"
@@ -41,9 +41,9 @@ type env struct {
 func run(t *testing.T, f func(e *env)) {
 	t.Helper()
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		b.CreateTopic("orders", broker.TopicConfig{})
-		b.CreateTopic("transfers", broker.TopicConfig{Type: broker.TopicTransaction})
-		b.CreateGroup("billing", broker.GroupConfig{MaxAttempts: 2})
+		b.CreateTopic("orders", settings.Topic{})
+		b.CreateTopic("transfers", settings.Topic{Type: settings.TopicTransaction})
+		b.CreateGroup("billing", settings.Group{MaxAttempts: 2})
 		e := &env{T: t, broker: b, spans: tracetest.NewSpanRecorder(), reader: metric.NewManualReader()}
 		tp := trace.NewTracerProvider(trace.WithSpanProcessor(e.spans))
 		e.tracer = tp.Tracer("test")

@@ -1,11 +1,15 @@
 package admin
 
-import "context"
+import (
+	"context"
+
+	"github.com/tidegate/tidegate/broker/settings"
+)
 
 // An AddressSetting has the settings of one pattern.
 type AddressSetting struct {
 	Match string `json:"match"`
-	AddressSettings
+	settings.Address
 }
 
 // TopicAddressSettings are the settings of a topic, from all patterns that match it.
@@ -16,7 +20,7 @@ type TopicAddressSettings struct {
 	// Matches are the patterns in order of precedence.
 	Matches []string `json:"matches"`
 
-	AddressSettings
+	settings.Address
 }
 
 // AllAddressSettings returns the settings of all patterns in order of precedence.
@@ -35,7 +39,7 @@ func (c *Client) AddressSettings(ctx context.Context, match string) (AddressSett
 
 // PutAddressSettings replaces the settings of a pattern. A pattern has words joined by dots; *
 // matches one word, and # any number of words.
-func (c *Client) PutAddressSettings(ctx context.Context, match string, s AddressSettings) (AddressSetting, error) {
+func (c *Client) PutAddressSettings(ctx context.Context, match string, s settings.Address) (AddressSetting, error) {
 	return put[AddressSetting](ctx, c, "PutAddressSettings", match, escaped("address-settings", match), s)
 }
 

@@ -6,7 +6,7 @@
 //	c, err := admin.New("http://127.0.0.1:8082", admin.Options{})
 //	if err != nil { ... }
 //	defer c.Close()
-//	topic, err := c.PutTopic(ctx, "orders", admin.TopicConfig{Queues: 4})
+//	topic, err := c.PutTopic(ctx, "orders", settings.Topic{Queues: 4})
 //
 // # Retries
 //

@@ -11,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // exampleBroker serves a broker in memory, in place of one at 127.0.0.1:8082.
@@ -43,10 +44,10 @@ func Example() {
 	}
 	defer c.Close()
 
-	topic, err := c.PutTopic(ctx, "orders", admin.TopicConfig{
+	topic, err := c.PutTopic(ctx, "orders", settings.Topic{
 		Queues:     4,
-		MaxBacklog: admin.Limit{Messages: 100_000},
-		Retention:  admin.Retention{Time: admin.Duration(24 * time.Hour)},
+		MaxBacklog: settings.Limit{Messages: 100_000},
+		Retention:  settings.Retention{Time: settings.Duration(24 * time.Hour)},
 	})
 	if err != nil {
 		fmt.Println(err)
@@ -76,7 +77,7 @@ func ExampleClient_AllDeadLetters() {
 		return
 	}
 	defer c.Close()
-	if _, err := c.PutGroup(ctx, "billing", admin.GroupConfig{MaxAttempts: 3}); err != nil {
+	if _, err := c.PutGroup(ctx, "billing", settings.Group{MaxAttempts: 3}); err != nil {
 		fmt.Println(err)
 		return
 	}

@@ -17,10 +17,10 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
 
@@ -95,7 +95,7 @@ func responses(seen *record, list ...int) http.HandlerFunc {
 func TestRetries(t *testing.T) {
 	read := func(c *admin.Client, ctx context.Context) error { _, err := c.Topic(ctx, "orders"); return err }
 	put := func(c *admin.Client, ctx context.Context) error {
-		_, err := c.PutTopic(ctx, "orders", admin.TopicConfig{Queues: 3})
+		_, err := c.PutTopic(ctx, "orders", settings.Topic{Queues: 3})
 		return err
 	}
 	remove := func(c *admin.Client, ctx context.Context) error { return c.DeleteTopic(ctx, "orders") }
@@ -186,7 +186,7 @@ func TestRetries(t *testing.T) {
 // A request that found no connection is repeated whatever it is.
 func TestNoConnection(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		b.CreateTopic("orders", broker.TopicConfig{})
+		b.CreateTopic("orders", settings.Topic{})
 		c, err := admin.New(b.HTTPAddress(), admin.Options{Dialer: b.DialHTTP, Backoff: backoff.Steps{time.Second}})
 		if err != nil {
 			t.Fatal(err)
@@ -217,12 +217,12 @@ func TestNoConnection(t *testing.T) {
 func TestThrottledRedrive(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		e := &env{t: t, b: b.Broker}
-		b.CreateTopic("orders", broker.TopicConfig{})
+		b.CreateTopic("orders", settings.Topic{})
 		for i := range 4 {
 			e.send(message("orders", fmt.Sprint("m", i)))
 		}
 		e.giveUp("billing", "orders", "why", 3)
-		b.CreateTopic("orders", broker.TopicConfig{MaxBacklog: broker.Limit{Messages: 1}})
+		b.CreateTopic("orders", settings.Topic{MaxBacklog: settings.Limit{Messages: 1}})
 		c, err := admin.New(b.HTTPAddress(), admin.Options{Dialer: b.DialHTTP, Backoff: backoff.Steps{time.Millisecond}, MaxAttempts: 3})
 		if err != nil {
 			t.Fatal(err)
@@ -238,7 +238,7 @@ func TestThrottledRedrive(t *testing.T) {
 		if got := time.Since(start); got != 20*time.Second { // 10 s is what a broker says that cannot estimate
 			t.Errorf("two waits took %v, want 20 s", got)
 		}
-		time.AfterFunc(time.Second, func() { b.PutTopic(context.Background(), "orders", broker.TopicConfig{}) })
+		time.AfterFunc(time.Second, func() { b.PutTopic(context.Background(), "orders", settings.Topic{}) })
 		done, err := c.RedriveDeadLetters(t.Context(), "billing", admin.DeadLetterSelection{})
 		if err != nil || done.Redriven != 3 {
 			t.Errorf("%+v, %v, want 3", done, err)
@@ -338,7 +338,7 @@ func TestCredentials(t *testing.T) {
 			{"", "", "orders", tidegate.ErrUnauthorized, 401},
 		} {
 			c := client(t, e.URL, admin.Options{Credentials: admin.Credentials{AccessKey: tt.key, SecretKey: tt.secret}, TLS: trust(e)})
-			_, err := c.PutTopic(t.Context(), tt.topic, admin.TopicConfig{})
+			_, err := c.PutTopic(t.Context(), tt.topic, settings.Topic{})
 			if !errors.Is(err, tt.want) {
 				t.Errorf("https %v, %q with %q on %q: %v, want %v", https, tt.key, tt.secret, tt.topic, err, tt.want)
 			}

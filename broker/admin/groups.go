@@ -4,11 +4,13 @@ import (
 	"context"
 	"strconv"
 	"time"
+
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // A Group is a consumer group with its settings and its state.
 type Group struct {
-	GroupConfig
+	settings.Group
 
 	Name             string         `json:"name"`
 	AutoCreated      bool           `json:"auto_created,omitempty"` // created by a receive; PutGroup makes it permanent
@@ -52,7 +54,7 @@ func (c *Client) Group(ctx context.Context, name string) (Group, error) {
 }
 
 // PutGroup creates a consumer group, or replaces the settings of an existing one.
-func (c *Client) PutGroup(ctx context.Context, name string, config GroupConfig) (Group, error) {
+func (c *Client) PutGroup(ctx context.Context, name string, config settings.Group) (Group, error) {
 	return put[Group](ctx, c, "PutGroup", name, escaped("groups", name), config)
 }
 

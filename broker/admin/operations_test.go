@@ -15,9 +15,9 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -76,42 +76,42 @@ func TestOperations(t *testing.T) {
 	dlq := tidegate.DeadLetterTopic("billing")
 
 	s.call("putTopic", func(c *admin.Client) error {
-		got, err := c.PutTopic(ctx, "orders", admin.TopicConfig{
-			Type: admin.TopicFIFO, Queues: 2, DuplicateWindow: admin.Duration(time.Minute), MaxBacklog: admin.Limit{Messages: 5, Bytes: 6, Age: admin.Duration(time.Hour)},
-			MaxRate: admin.Rate{MessagesPerSecond: 1.5, BytesPerSecond: 7, Burst: 8}, Retention: admin.Retention{Time: admin.Duration(-time.Second), Bytes: 9, Consumed: true},
-			Transaction: admin.TransactionConfig{Timeout: admin.Duration(time.Second), CheckInterval: admin.Duration(2 * time.Second), CheckMax: 3},
+		got, err := c.PutTopic(ctx, "orders", settings.Topic{
+			Type: settings.TopicFIFO, Queues: 2, DuplicateWindow: settings.Duration(time.Minute), MaxBacklog: settings.Limit{Messages: 5, Bytes: 6, Age: settings.Duration(time.Hour)},
+			MaxRate: settings.Rate{MessagesPerSecond: 1.5, BytesPerSecond: 7, Burst: 8}, Retention: settings.Retention{Time: settings.Duration(-time.Second), Bytes: 9, Consumed: true},
+			Transaction: settings.Transaction{Timeout: settings.Duration(time.Second), CheckInterval: settings.Duration(2 * time.Second), CheckMax: 3},
 		})
-		want := broker.TopicConfig{
-			Type: broker.TopicFIFO, Queues: 2, DuplicateWindow: broker.Duration(time.Minute), MaxBacklog: broker.Limit{Messages: 5, Bytes: 6, Age: broker.Duration(time.Hour)},
-			MaxRate: broker.Rate{MessagesPerSecond: 1.5, BytesPerSecond: 7, Burst: 8}, Retention: broker.Retention{Time: broker.Duration(-time.Second), Bytes: 9, Consumed: true},
-			Transaction: broker.TransactionConfig{Timeout: broker.Duration(time.Second), CheckInterval: broker.Duration(2 * time.Second), CheckMax: 3},
+		want := settings.Topic{
+			Type: settings.TopicFIFO, Queues: 2, DuplicateWindow: settings.Duration(time.Minute), MaxBacklog: settings.Limit{Messages: 5, Bytes: 6, Age: settings.Duration(time.Hour)},
+			MaxRate: settings.Rate{MessagesPerSecond: 1.5, BytesPerSecond: 7, Burst: 8}, Retention: settings.Retention{Time: settings.Duration(-time.Second), Bytes: 9, Consumed: true},
+			Transaction: settings.Transaction{Timeout: settings.Duration(time.Second), CheckInterval: settings.Duration(2 * time.Second), CheckMax: 3},
 		}
 		stored, _ := s.b.TopicSettings("orders")
 		return errors.Join(err, equal(got.Name, "orders"), equal(got.Queues, 2), equal(stored, want))
 	})
 	s.call("putTopic", func(c *admin.Client) error {
-		got, err := c.PutTopic(ctx, "orders", admin.TopicConfig{Type: admin.TopicFIFO, Queues: 2}) // what is left out has its default
-		return errors.Join(err, equal(got.MaxBacklog, admin.Limit{}))
+		got, err := c.PutTopic(ctx, "orders", settings.Topic{Type: settings.TopicFIFO, Queues: 2}) // what is left out has its default
+		return errors.Join(err, equal(got.MaxBacklog, settings.Limit{}))
 	})
 	s.call("putGroup", func(c *admin.Client) error {
-		got, err := c.PutGroup(ctx, "billing", admin.GroupConfig{
-			FIFO: true, MaxAttempts: -1, Retry: backoff.Steps{time.Second, time.Minute}, Start: "latest", OnExhausted: "park", FIFORetryInterval: admin.Duration(time.Second),
-			MaxBacklog: admin.Limit{Messages: 4}, NegativeAck: admin.NegativeAckConfig{Delay: admin.Duration(time.Hour), MaxRedeliveries: 2},
+		got, err := c.PutGroup(ctx, "billing", settings.Group{
+			FIFO: true, MaxAttempts: -1, Retry: backoff.Steps{time.Second, time.Minute}, Start: "latest", OnExhausted: "park", FIFORetryInterval: settings.Duration(time.Second),
+			MaxBacklog: settings.Limit{Messages: 4}, NegativeAck: settings.NegativeAck{Delay: settings.Duration(time.Hour), MaxRedeliveries: 2},
 		})
 		g, _ := s.b.Group("billing")
-		return errors.Join(err, equal(got.Name, "billing"), equal(g.GroupConfig.MaxAttempts, -1), equal(g.GroupConfig.Retry, backoff.Steps{time.Second, time.Minute}),
-			equal(g.Start, broker.StartLatest), equal(g.OnExhausted, broker.OnExhaustedPark), equal(g.FIFORetryInterval, broker.Duration(time.Second)),
-			equal(g.MaxBacklog, broker.Limit{Messages: 4}), equal(g.NegativeAck, broker.NegativeAckConfig{Delay: broker.Duration(time.Hour), MaxRedeliveries: 2}))
+		return errors.Join(err, equal(got.Name, "billing"), equal(g.Group.MaxAttempts, -1), equal(g.Group.Retry, backoff.Steps{time.Second, time.Minute}),
+			equal(g.Start, settings.StartLatest), equal(g.OnExhausted, settings.OnExhaustedPark), equal(g.FIFORetryInterval, settings.Duration(time.Second)),
+			equal(g.MaxBacklog, settings.Limit{Messages: 4}), equal(g.NegativeAck, settings.NegativeAck{Delay: settings.Duration(time.Hour), MaxRedeliveries: 2}))
 	})
 	s.call("putGroup", func(c *admin.Client) error {
-		_, err := c.PutGroup(ctx, "billing", admin.GroupConfig{FIFO: true, MaxAttempts: 1, OnExhausted: "park"})
+		_, err := c.PutGroup(ctx, "billing", settings.Group{FIFO: true, MaxAttempts: 1, OnExhausted: "park"})
 		return err
 	})
 	s.call("putGroup", func(c *admin.Client) error {
-		got, err := c.PutGroup(ctx, "pulsar", admin.GroupConfig{RetryTopic: admin.RetryTopicConfig{
+		got, err := c.PutGroup(ctx, "pulsar", settings.Group{RetryTopic: settings.RetryTopic{
 			Enabled: true, Naming: "2.6.1", Topic: "again", DeadLetterTopic: "gone", MaxRetries: 3, Levels: backoff.Steps{time.Second}, SubscriptionType: "key_shared",
 		}})
-		return errors.Join(err, equal(got.RetryTopic, admin.RetryTopicConfig{
+		return errors.Join(err, equal(got.RetryTopic, settings.RetryTopic{
 			Enabled: true, Naming: "2.6.1", Topic: "again", DeadLetterTopic: "gone", MaxRetries: 3, Levels: backoff.Steps{time.Second}, SubscriptionType: "key_shared",
 		}))
 	})
@@ -205,9 +205,9 @@ func TestOperations(t *testing.T) {
 		return errors.Join(err, equal(got.Messages > 0, true))
 	})
 	s.call("putThrottle", func(c *admin.Client) error {
-		l := admin.Limits{
-			MaxBacklog: admin.Limit{Messages: 1000}, ClientQuota: admin.Quota{MessagesPerSecond: 5, Burst: 6},
-			Pressure: admin.Pressure{MinFreeDisk: -1, MaxCompactionDebt: 1 << 30, MaxWriteStall: admin.Duration(time.Second), MaxColdReads: 1 << 20, ColdDistance: 1 << 21},
+		l := settings.Limits{
+			MaxBacklog: settings.Limit{Messages: 1000}, ClientQuota: settings.Quota{MessagesPerSecond: 5, Burst: 6},
+			Pressure: settings.Pressure{MinFreeDisk: -1, MaxCompactionDebt: 1 << 30, MaxWriteStall: settings.Duration(time.Second), MaxColdReads: 1 << 20, ColdDistance: 1 << 21},
 		}
 		got, err := c.SetLimits(ctx, l)
 		return errors.Join(err, equal(got.Limits, l))
@@ -218,19 +218,19 @@ func TestOperations(t *testing.T) {
 			return l.Limit == "topic backlog messages" && l.Subject == "orders" && l.Mark == 1000
 		}), true))
 	})
-	settings := admin.AddressSettings{
-		RedeliveryDelay: new(admin.Milliseconds(5000)), RedeliveryDelayMultiplier: new(1.5), RedeliveryCollisionAvoidanceFactor: new(0.1),
-		MaxRedeliveryDelay: new(admin.Milliseconds(60_000)), MaxDeliveryAttempts: new(-1), DeadLetterAddress: new("graveyard"), AutoCreateDeadLetterResources: new(true),
+	settings := settings.Address{
+		RedeliveryDelay: new(settings.Milliseconds(5000)), RedeliveryDelayMultiplier: new(1.5), RedeliveryCollisionAvoidanceFactor: new(0.1),
+		MaxRedeliveryDelay: new(settings.Milliseconds(60_000)), MaxDeliveryAttempts: new(-1), DeadLetterAddress: new("graveyard"), AutoCreateDeadLetterResources: new(true),
 		DeadLetterQueuePrefix: new("P."), DeadLetterQueueSuffix: new(".S"), PersistDeliveryCountBeforeDelivery: new(true), AutoDeleteQueues: new(false),
-		ExpiryDelay: new(admin.Milliseconds(3_600_000)), ExpiryAddress: new("old"),
+		ExpiryDelay: new(settings.Milliseconds(3_600_000)), ExpiryAddress: new("old"),
 	}
 	s.call("putAddressSettings", func(c *admin.Client) error {
 		got, err := c.PutAddressSettings(ctx, "news.#", settings)
-		return errors.Join(err, equal(got, admin.AddressSetting{Match: "news.#", AddressSettings: settings}))
+		return errors.Join(err, equal(got, admin.AddressSetting{Match: "news.#", Address: settings}))
 	})
 	s.call("getAddressSettings", func(c *admin.Client) error {
 		got, err := c.AddressSettings(ctx, "news.#")
-		return errors.Join(err, equal(got.AddressSettings, settings))
+		return errors.Join(err, equal(got.Address, settings))
 	})
 	s.call("listAddressSettings", func(c *admin.Client) error {
 		got, err := c.AllAddressSettings(ctx)
@@ -279,14 +279,14 @@ func TestOperations(t *testing.T) {
 func TestSchemas(t *testing.T) {
 	schemas := document(t).Components.Schemas
 	for name, v := range map[string]any{
-		"TopicConfig": admin.TopicConfig{}, "Topic": admin.Topic{}, "Limit": admin.Limit{}, "Rate": admin.Rate{}, "Retention": admin.Retention{},
-		"TransactionSettings": admin.TransactionConfig{}, "Backlog": admin.Backlog{}, "GroupConfig": admin.GroupConfig{}, "Group": admin.Group{},
-		"RetryTopicConfig": admin.RetryTopicConfig{}, "NegativeAckConfig": admin.NegativeAckConfig{}, "Subscription": admin.Subscription{},
+		"TopicConfig": settings.Topic{}, "Topic": admin.Topic{}, "Limit": settings.Limit{}, "Rate": settings.Rate{}, "Retention": settings.Retention{},
+		"TransactionSettings": settings.Transaction{}, "Backlog": admin.Backlog{}, "GroupConfig": settings.Group{}, "Group": admin.Group{},
+		"RetryTopicConfig": settings.RetryTopic{}, "NegativeAckConfig": settings.NegativeAck{}, "Subscription": admin.Subscription{},
 		"QueueRewind": admin.QueueRewind{}, "ParkedPage": admin.ParkedPage{}, "ParkedGroup": admin.ParkedGroup{}, "ParkedSelection": admin.ParkedSelection{},
 		"ParkedRedrive": admin.ParkedRedrive{}, "DeadLetterPage": admin.DeadLetterPage{}, "DeadLetter": admin.DeadLetter{}, "DeadLetterOrigin": admin.Origin{},
 		"DeadLetterRedrive": admin.DeadLetterRedrive{}, "DeadLetterPurge": admin.DeadLetterPurge{}, "Throttle": admin.Throttle{}, "LimitState": admin.LimitState{},
-		"ThrottleState": admin.ThrottleState{}, "Limits": admin.Limits{}, "Quota": admin.Quota{}, "Pressure": admin.Pressure{},
-		"AddressSettings": admin.AddressSettings{}, "AddressSetting": admin.AddressSetting{}, "TopicAddressSettings": admin.TopicAddressSettings{},
+		"ThrottleState": admin.ThrottleState{}, "Limits": settings.Limits{}, "Quota": settings.Quota{}, "Pressure": settings.Pressure{},
+		"AddressSettings": settings.Address{}, "AddressSetting": admin.AddressSetting{}, "TopicAddressSettings": admin.TopicAddressSettings{},
 	} {
 		want := properties(schemas[name].Value)
 		if name == "DeadLetter" {

@@ -7,13 +7,14 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // The iterator reaches every dead letter once, whatever the size of a page, and stops when the loop
 // does.
 func TestAllDeadLetters(t *testing.T) {
 	e := open(t, server.Options{}, admin.Options{}, false)
-	if _, err := e.c.PutTopic(t.Context(), "orders", admin.TopicConfig{}); err != nil {
+	if _, err := e.c.PutTopic(t.Context(), "orders", settings.Topic{}); err != nil {
 		t.Fatal(err)
 	}
 	const n = 250

@@ -9,6 +9,7 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // Snapshot returns the path of a copy that a broker can open.
@@ -19,7 +20,7 @@ func TestSnapshot(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	if _, err := b.PutTopic(t.Context(), "orders", broker.TopicConfig{}); err != nil {
+	if _, err := b.PutTopic(t.Context(), "orders", settings.Topic{}); err != nil {
 		t.Fatal(err)
 	}
 	s, err := server.New(b, server.Options{Advertise: "127.0.0.1:8081", SnapshotDir: dir})

@@ -1,10 +1,14 @@
 package admin
 
-import "context"
+import (
+	"context"
+
+	"github.com/tidegate/tidegate/broker/settings"
+)
 
 // A Topic is a topic with its settings and its state.
 type Topic struct {
-	TopicConfig
+	settings.Topic
 
 	Name            string    `json:"name"`
 	AutoCreated     bool      `json:"auto_created,omitempty"` // an automatic dead letter queue of address settings; PutTopic makes it permanent
@@ -38,7 +42,7 @@ func (c *Client) Topic(ctx context.Context, name string) (Topic, error) {
 }
 
 // PutTopic creates a topic, or replaces the settings of an existing one.
-func (c *Client) PutTopic(ctx context.Context, name string, config TopicConfig) (Topic, error) {
+func (c *Client) PutTopic(ctx context.Context, name string, config settings.Topic) (Topic, error) {
 	return put[Topic](ctx, c, "PutTopic", name, escaped("topics", name), config)
 }
 

@@ -3,7 +3,7 @@
 //
 //	func TestOrders(t *testing.T) {
 //		brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-//			b.CreateTopic("orders", broker.TopicConfig{})
+//			b.CreateTopic("orders", settings.Topic{})
 //			b.Consume("billing", "orders", handle) // the handler under test
 //			b.Send(&tidegate.Message{Topic: "orders", Body: []byte("3 apples")})
 //			b.WaitIdle("billing", "orders")
@@ -37,6 +37,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
@@ -216,7 +217,7 @@ func (b *Broker) ClientWith(o rocketmq.Options) *rocketmq.Client {
 }
 
 // CreateTopic creates a topic, or changes it.
-func (b *Broker) CreateTopic(name string, c broker.TopicConfig) {
+func (b *Broker) CreateTopic(name string, c settings.Topic) {
 	b.tb.Helper()
 	if _, err := b.PutTopic(b.tb.Context(), name, c); err != nil {
 		b.tb.Fatalf("brokertest: %v", err)
@@ -225,7 +226,7 @@ func (b *Broker) CreateTopic(name string, c broker.TopicConfig) {
 
 // CreateGroup creates a consumer group or changes it. For other groups the first receive creates
 // the group, with default settings.
-func (b *Broker) CreateGroup(name string, c broker.GroupConfig) {
+func (b *Broker) CreateGroup(name string, c settings.Group) {
 	b.tb.Helper()
 	if _, err := b.PutGroup(b.tb.Context(), name, c); err != nil {
 		b.tb.Fatalf("brokertest: %v", err)

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
 	"github.com/tidegate/tidegate/producer"
@@ -20,7 +20,7 @@ import (
 func TestInterceptDelaysRefusesAndThrottles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)
-		b.CreateTopic("orders", broker.TopicConfig{})
+		b.CreateTopic("orders", settings.Topic{})
 		client := b.Client()
 		send := func() error {
 			return client.Send(t.Context(), []*tidegate.Message{{ID: tidegate.NewMessageID(), Topic: "orders", Body: []byte("x")}})[0].Err
@@ -73,7 +73,7 @@ func TestStartsAndStopsLeaveNothing(t *testing.T) {
 	for i := range 200 {
 		synctest.Test(t, func(t *testing.T) {
 			b := brokertest.New(t)
-			b.CreateTopic("orders", broker.TopicConfig{Queues: 1})
+			b.CreateTopic("orders", settings.Topic{Queues: 1})
 			p := sdktest.NewProducer(t, b, producer.Options{})
 			got := make(chan struct{})
 			stop := sdktest.Consume(t, b, consumer.Subscription{Group: "g", Topic: "orders"}, func(context.Context, *tidegate.Delivery) error {

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
 )
@@ -62,7 +62,7 @@ func consumeWith(t *testing.T, b *brokertest.Broker, c brokertest.Chaos, n int) 
 
 func TestChaosDuplicates(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		b.CreateTopic("orders", broker.TopicConfig{})
+		b.CreateTopic("orders", settings.Topic{})
 		for n := range 100 {
 			b.Send(sdktest.Order(n))
 		}
@@ -77,7 +77,7 @@ func TestChaosDuplicates(t *testing.T) {
 
 func TestChaosPostpones(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		b.CreateTopic("orders", broker.TopicConfig{})
+		b.CreateTopic("orders", settings.Topic{})
 		for n := range 200 {
 			b.Send(sdktest.Order(n))
 		}
@@ -106,10 +106,10 @@ func TestChaosReordersOnlyAcrossGroups(t *testing.T) {
 		for name, fifo := range map[string]bool{"plain": false, "fifo": true} {
 			b := brokertest.New(t)
 			if fifo {
-				b.CreateTopic("orders", broker.TopicConfig{Type: broker.TopicFIFO})
-				b.CreateGroup("billing", broker.GroupConfig{FIFO: true})
+				b.CreateTopic("orders", settings.Topic{Type: settings.TopicFIFO})
+				b.CreateGroup("billing", settings.Group{FIFO: true})
 			} else {
-				b.CreateTopic("orders", broker.TopicConfig{Queues: 1})
+				b.CreateTopic("orders", settings.Topic{Queues: 1})
 			}
 			var want []string
 			for n := range 60 {
@@ -133,7 +133,7 @@ func TestChaosIsSeeded(t *testing.T) {
 		var orders [3][]string
 		for i, seed := range []uint64{7, 7, 8} {
 			b := brokertest.New(t)
-			b.CreateTopic("orders", broker.TopicConfig{Queues: 1})
+			b.CreateTopic("orders", settings.Topic{Queues: 1})
 			for n := range 60 {
 				b.Send(sdktest.Order(n))
 			}

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // countRequests counts the requests to the broker.
@@ -25,7 +25,7 @@ func countRequests(b *brokertest.Broker) *atomic.Int64 {
 
 // consumeNothing runs an idle consumer for three hours.
 func consumeNothing(tb testing.TB, b *brokertest.Broker) {
-	b.CreateTopic("orders", broker.TopicConfig{})
+	b.CreateTopic("orders", settings.Topic{})
 	b.Consume("billing", "orders", func(context.Context, *tidegate.Delivery) error { return nil })
 	<-time.After(3 * time.Hour)
 	if s := b.Stats("billing", "orders"); s.Topic != "orders" {
@@ -35,7 +35,7 @@ func consumeNothing(tb testing.TB, b *brokertest.Broker) {
 
 // failAlways takes a message through the whole retry schedule.
 func failAlways(tb testing.TB, b *brokertest.Broker) {
-	b.CreateTopic("orders", broker.TopicConfig{})
+	b.CreateTopic("orders", settings.Topic{})
 	b.Consume("billing", "orders", func(context.Context, *tidegate.Delivery) error { return errors.New("out of stock") })
 	start := time.Now()
 	b.Send(&tidegate.Message{Topic: "orders", Body: []byte("3 apples")})
@@ -71,15 +71,15 @@ func TestRetryScheduleTakesFewRequests(t *testing.T) {
 // A queue that is added while the consumer is idle is found, although the intervals are long.
 func TestIdleConsumerFindsNewQueues(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		b.CreateTopic("orders", broker.TopicConfig{Type: broker.TopicFIFO, Queues: 1})
-		b.CreateGroup("billing", broker.GroupConfig{FIFO: true})
+		b.CreateTopic("orders", settings.Topic{Type: settings.TopicFIFO, Queues: 1})
+		b.CreateGroup("billing", settings.Group{FIFO: true})
 		var handled atomic.Int64
 		b.Consume("billing", "orders", func(context.Context, *tidegate.Delivery) error {
 			handled.Add(1)
 			return nil
 		})
 		time.Sleep(time.Hour)
-		b.CreateTopic("orders", broker.TopicConfig{Type: broker.TopicFIFO, Queues: 8})
+		b.CreateTopic("orders", settings.Topic{Type: settings.TopicFIFO, Queues: 8})
 		for _, group := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {
 			b.Send(&tidegate.Message{Topic: "orders", MessageGroup: group, Body: []byte("3 apples")})
 		}

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
 	"github.com/tidegate/tidegate/producer"
@@ -20,7 +20,7 @@ import (
 
 func TestDisconnectAndReconnect(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		b.CreateTopic("orders", broker.TopicConfig{})
+		b.CreateTopic("orders", settings.Topic{})
 		p := sdktest.NewProducer(t, b, producer.Options{})
 		sdktest.MustSend(t, p, &tidegate.Message{Topic: "orders", Body: []byte("before")})
 		b.Disconnect()
@@ -43,7 +43,7 @@ func TestDisconnectAndReconnect(t *testing.T) {
 // clients find the broker by themselves.
 func TestRestartKeepsTheData(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		b.CreateTopic("orders", broker.TopicConfig{})
+		b.CreateTopic("orders", settings.Topic{})
 		p := sdktest.NewProducer(t, b, producer.Options{})
 		var ids []string
 		for _, body := range []string{"acknowledged", "in flight", "ready"} {
@@ -99,7 +99,7 @@ func TestClientWithItsOwnDialer(t *testing.T) {
 		if b.Address() == other.Address() {
 			t.Errorf("two brokers have the address %s", b.Address())
 		}
-		b.CreateTopic("orders", broker.TopicConfig{})
+		b.CreateTopic("orders", settings.Topic{})
 		var dials atomic.Int64
 		c := b.ClientWith(rocketmq.Options{Dialer: func(ctx context.Context, addr string) (net.Conn, error) {
 			dials.Add(1)

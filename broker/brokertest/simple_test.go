@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 )
 
@@ -32,8 +32,8 @@ func TestSimpleAfterALostChange(t *testing.T) {
 		},
 	} {
 		brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-			b.CreateTopic("orders", broker.TopicConfig{})
-			b.CreateGroup("billing", broker.GroupConfig{})
+			b.CreateTopic("orders", settings.Topic{})
+			b.CreateGroup("billing", settings.Group{})
 			b.Send(&tidegate.Message{ID: "m", Topic: "orders", Body: []byte("x")})
 			s, err := consumer.NewSimple(b.Client(), consumer.Subscription{Group: "billing", Topic: "orders"}, consumer.SimpleOptions{})
 			if err != nil {

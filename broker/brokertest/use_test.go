@@ -13,15 +13,15 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
 )
 
 func TestConsumeUntilIdle(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		b.CreateTopic("orders", broker.TopicConfig{})
+		b.CreateTopic("orders", settings.Topic{})
 		var mu sync.Mutex
 		attempts := map[string]int{}
 		stop := b.Consume("billing", "orders", func(_ context.Context, d *tidegate.Delivery) error {
@@ -53,7 +53,7 @@ func TestConsumeUntilIdle(t *testing.T) {
 
 func TestWaitDeadLetterReturnsEachOnce(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		b.CreateTopic("orders", broker.TopicConfig{})
+		b.CreateTopic("orders", settings.Topic{})
 		b.Consume("billing", "orders", func(_ context.Context, d *tidegate.Delivery) error {
 			return consumer.DeadLetterNow(errors.New("poison " + string(d.Body)))
 		})
@@ -80,7 +80,7 @@ func TestWaitWithoutAConsumerFails(t *testing.T) {
 			b.WaitIdle("billing", "ordres")
 		},
 		"wait for a dead letter of group billing: there is no other one; it has not received yet; does a consumer run?": func(b *brokertest.Broker) {
-			b.CreateGroup("billing", broker.GroupConfig{})
+			b.CreateGroup("billing", settings.Group{})
 			b.WaitDeadLetter("billing")
 		},
 		"there is no other one; topic orders: 0 ready, 0 in flight, 0 waiting for a retry, 1 acknowledged, 0 dead letters": func(b *brokertest.Broker) {
@@ -98,7 +98,7 @@ func TestWaitWithoutAConsumerFails(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f := &failing{TB: t}
 			b := brokertest.New(f)
-			b.CreateTopic("orders", broker.TopicConfig{})
+			b.CreateTopic("orders", settings.Topic{})
 			b.Send(sdktest.Order(1))
 			if got := f.catch(func() { wait(b) }); !strings.Contains(got, want) {
 				t.Errorf("the test failed with %q, want %q in it", got, want)
@@ -112,7 +112,7 @@ func TestConsumeUnknownTopicFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &failing{TB: t}
 		b := brokertest.New(f)
-		b.CreateTopic("orders", broker.TopicConfig{})
+		b.CreateTopic("orders", settings.Topic{})
 		start := time.Now()
 		got := f.catch(func() { b.Consume("billing", "ordres", func(context.Context, *tidegate.Delivery) error { return nil }) })
 		for _, want := range []string{"ordres", "the topics are orders", "CreateTopic"} {
@@ -129,7 +129,7 @@ func TestConsumeUnknownTopicFails(t *testing.T) {
 // The first dead letter creates the dead-letter topic of a group, so a consumer may wait for it.
 func TestConsumeDeadLettersBeforeTheFirst(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		b.CreateTopic("orders", broker.TopicConfig{})
+		b.CreateTopic("orders", settings.Topic{})
 		letters := make(chan string, 1)
 		b.Consume("audit", tidegate.DeadLetterTopic("billing"), func(_ context.Context, d *tidegate.Delivery) error {
 			letters <- string(d.Body)
@@ -155,7 +155,7 @@ func TestWaitNamesTheRunningHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &failing{TB: t}
 		b := brokertest.New(f)
-		b.CreateTopic("orders", broker.TopicConfig{})
+		b.CreateTopic("orders", settings.Topic{})
 		release := make(chan struct{})
 		b.Consume("billing", "orders", func(context.Context, *tidegate.Delivery) error {
 			<-release

@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/messages"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -135,9 +136,9 @@ func TestHandlesOverHTTP(t *testing.T) {
 // A consumer that is allowed its topic and group alone settles the retries that
 // it was given, however the retry topic is named.
 func TestRetriesOverHTTP(t *testing.T) {
-	for name, c := range map[string]broker.RetryTopicConfig{
+	for name, c := range map[string]settings.RetryTopic{
 		"one for each topic": {},
-		"one for all":        {Naming: broker.RetryNaming272},
+		"one for all":        {Naming: settings.RetryNaming272},
 		"named":              {Topic: "again", DeadLetterTopic: "dead"},
 		"named but for one":  {Topic: "again"},
 	} {
@@ -145,7 +146,7 @@ func TestRetriesOverHTTP(t *testing.T) {
 			c.Enabled = true
 			naming := c
 			if naming.Naming == "" {
-				naming.Naming = broker.RetryNaming292
+				naming.Naming = settings.RetryNaming292
 			}
 			retry, dead := naming.Topics("orders", "billing")
 			consumer := Key{Name: "consumer", Secrets: []Secret{NewSecret("s")}, Allow: []Rule{
@@ -153,10 +154,10 @@ func TestRetriesOverHTTP(t *testing.T) {
 				{Actions: []Action{ActionSend}, Topics: []string{retry, dead}},
 			}}
 			e := start(named{t, name}, Options{Access: AccessConfig{Keys: []Key{consumer}}, MinLongPolling: 1})
-			if _, err := e.b.PutTopic(t.Context(), "orders", broker.TopicConfig{}); err != nil {
+			if _, err := e.b.PutTopic(t.Context(), "orders", settings.Topic{}); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := e.b.PutGroup(t.Context(), "billing", broker.GroupConfig{RetryTopic: c}); err != nil {
+			if _, err := e.b.PutGroup(t.Context(), "billing", settings.Group{RetryTopic: c}); err != nil {
 				t.Fatal(err)
 			}
 			post := func(status int, path, body string, args ...any) (text string) {
@@ -221,7 +222,7 @@ func TestReconsumeLaterNeedsToSend(t *testing.T) {
 		}
 		c := AccessConfig{Keys: []Key{{Name: "consumer", Secrets: []Secret{NewSecret("s")}, Allow: allow}}}
 		e := start(t, Options{Access: c, MinLongPolling: 1})
-		if _, err := e.b.PutGroup(t.Context(), "g", broker.GroupConfig{RetryTopic: broker.RetryTopicConfig{Enabled: true}}); err != nil {
+		if _, err := e.b.PutGroup(t.Context(), "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}}); err != nil {
 			t.Fatal(err)
 		}
 		if r := e.b.Send(t.Context(), []*tidegate.Message{{ID: "m", Topic: "normal", Body: []byte("x")}}); r[0].Err != nil {
@@ -252,7 +253,7 @@ func TestBodiesNeedRights(t *testing.T) {
 		{Actions: []Action{ActionReceive}, Topics: []string{"again"}, Groups: []string{"g"}},
 	}
 	e := start(t, Options{Access: AccessConfig{Keys: []Key{{Name: "team", Secrets: []Secret{NewSecret("s")}, Allow: allow}}}})
-	if _, err := e.b.PutGroup(t.Context(), "g", broker.GroupConfig{}); err != nil {
+	if _, err := e.b.PutGroup(t.Context(), "g", settings.Group{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := e.b.Rewind(t.Context(), "g", "normal", broker.Position{Earliest: true}); err != nil {
@@ -317,7 +318,7 @@ func TestAbandonedTransactionsAreNoGroupsOwn(t *testing.T) {
 			}}
 		}
 		e := withTransactions(t, Options{Access: AccessConfig{Keys: []Key{key("orders", "orders*"), key("all", "*")}}})
-		if _, err := e.b.PutTopic(t.Context(), "tx", broker.TopicConfig{Transaction: broker.TransactionConfig{CheckMax: 1}}); err != nil {
+		if _, err := e.b.PutTopic(t.Context(), "tx", settings.Topic{Transaction: settings.Transaction{CheckMax: 1}}); err != nil {
 			t.Fatal(err)
 		}
 		half := msg("tx", "half", sys(func(p *rmqpb.SystemProperties) { p.MessageType = rmqpb.MessageType_TRANSACTION }))

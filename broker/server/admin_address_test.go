@@ -11,7 +11,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -63,7 +63,7 @@ func TestAddressSettingsOverHTTP(t *testing.T) {
 // A consumer over HTTP that leaves the interval to the broker has that of the address.
 func TestRetryOverHTTPHasTheAddressDelay(t *testing.T) {
 	e := start(t, Options{MinLongPolling: 1})
-	if _, err := e.b.PutAddressSettings(t.Context(), "normal", broker.AddressSettings{RedeliveryDelay: new(broker.Milliseconds(1))}); err != nil {
+	if _, err := e.b.PutAddressSettings(t.Context(), "normal", settings.Address{RedeliveryDelay: new(settings.Milliseconds(1))}); err != nil {
 		t.Fatal(err)
 	}
 	e.send(msg("normal", "m"))

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/admin"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -57,7 +57,7 @@ func fail(t *testing.T, e *env, topic, messageGroup string, n int) {
 	}
 }
 
-func putGroup(t *testing.T, e *env, c broker.GroupConfig) {
+func putGroup(t *testing.T, e *env, c settings.Group) {
 	t.Helper()
 	if _, err := e.b.PutGroup(t.Context(), "g", c); err != nil {
 		t.Fatal(err)
@@ -66,7 +66,7 @@ func putGroup(t *testing.T, e *env, c broker.GroupConfig) {
 
 func TestAdminDeadLetters(t *testing.T) {
 	e := start(t, Options{})
-	putGroup(t, e, broker.GroupConfig{MaxAttempts: 1})
+	putGroup(t, e, settings.Group{MaxAttempts: 1})
 	const path = "/v1/groups/g/dead-letters"
 	adminCall(t, e, "GET", path, "", 200, `"dead_letters": []`)
 	adminCall(t, e, "GET", "/v1/groups/h/dead-letters", "", 404, "40403")
@@ -102,7 +102,7 @@ func TestAdminDeadLetters(t *testing.T) {
 	adminCall(t, e, "POST", path+"/redrive", `{"topic":"other"}`, 200, `"redriven": 0`)
 	adminCall(t, e, "POST", path+"/redrive", `{"max":1}`, 400, "max_redrives")
 	adminCall(t, e, "POST", path+"/redrive", `{"to":"nowhere"}`, 404, "40402")
-	if _, err := e.b.PutTopic(t.Context(), "normal", broker.TopicConfig{MaxBacklog: broker.Limit{Messages: 1}}); err != nil {
+	if _, err := e.b.PutTopic(t.Context(), "normal", settings.Topic{MaxBacklog: settings.Limit{Messages: 1}}); err != nil {
 		t.Fatal(err)
 	}
 	adminCall(t, e, "POST", path+"/redrive", `{"limit":10}`, 200, `"redriven": 1`, `"next": `, `"throttle": {`, `"topic backlog messages"`)
@@ -115,7 +115,7 @@ func TestAdminDeadLetters(t *testing.T) {
 // What of a query cannot be read is refused, not left out: without it, more would be chosen.
 func TestAdminRefusesHalfAQuery(t *testing.T) {
 	e := start(t, Options{})
-	putGroup(t, e, broker.GroupConfig{MaxAttempts: 1})
+	putGroup(t, e, settings.Group{MaxAttempts: 1})
 	fail(t, e, "normal", "", 3)
 	const path = "/v1/groups/g/dead-letters"
 	for _, query := range []string{"?all=true&dead_letter_topic=%DLQ%audit", "?topic=normal&reason=disk+at+100%", "?message_id=a;b", "?all=true&;"} {
@@ -129,7 +129,7 @@ func TestAdminRefusesHalfAQuery(t *testing.T) {
 // What a route does not take is refused: ignored, it would choose more than was meant.
 func TestAdminRefusesWhatItDoesNotTake(t *testing.T) {
 	e := start(t, Options{})
-	putGroup(t, e, broker.GroupConfig{FIFO: true, MaxAttempts: 1, OnExhausted: broker.OnExhaustedPark})
+	putGroup(t, e, settings.Group{FIFO: true, MaxAttempts: 1, OnExhausted: settings.OnExhaustedPark})
 	fail(t, e, "fifo", "mg", 1)
 	fail(t, e, "normal", "", 3)
 	for _, c := range []struct{ method, path, body, word string }{
@@ -171,7 +171,7 @@ func TestAdminParked(t *testing.T) {
 
 func TestAdminRewind(t *testing.T) {
 	e := start(t, Options{})
-	putGroup(t, e, broker.GroupConfig{MaxAttempts: 1})
+	putGroup(t, e, settings.Group{MaxAttempts: 1})
 	fail(t, e, "normal", "", 4)
 	const path = "/v1/groups/g/rewind"
 	adminCall(t, e, "POST", path, `{"topic":"normal","to":"earliest"}`, 200, `"queues": [`, `"to": 0`, `"from": 2`, `"dropped": 0`)
@@ -196,7 +196,7 @@ func TestAdminRewind(t *testing.T) {
 // before its last attempt, the message alone becomes a dead letter.
 func TestForwardWhereGroupsPark(t *testing.T) {
 	e := start(t, Options{})
-	putGroup(t, e, broker.GroupConfig{FIFO: true, MaxAttempts: 3, OnExhausted: broker.OnExhaustedPark})
+	putGroup(t, e, settings.Group{FIFO: true, MaxAttempts: 3, OnExhausted: settings.OnExhaustedPark})
 	group := func(m *rmqpb.Message) { m.SystemProperties.MessageGroup = new("mg") }
 	e.send(msg("fifo", "1", group), msg("fifo", "2", group), msg("fifo", "3", group))
 	forward := func(id string, attempt int32) {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -41,7 +41,7 @@ func TestRetryOverHTTP(t *testing.T) {
 	e.send(msg("normal", "m"))
 	m := e.one(e.ctx(), receiveRequest("normal"))
 	post("/v1/groups/g/reconsume-later", `{"handle":`+handle(m)+`}`, 400, "retry_topic.enabled")
-	if _, err := e.b.PutGroup(t.Context(), "g", broker.GroupConfig{RetryTopic: broker.RetryTopicConfig{Enabled: true, SubscriptionType: broker.SubscriptionFailover}}); err != nil {
+	if _, err := e.b.PutGroup(t.Context(), "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, SubscriptionType: settings.SubscriptionFailover}}); err != nil {
 		t.Fatal(err)
 	}
 	post("/v1/groups/other/reconsume-later", `{"handle":`+handle(m)+`}`, 400, `"code": 40013`)

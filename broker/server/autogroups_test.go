@@ -13,6 +13,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -26,7 +27,7 @@ func TestInventedGroupsAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer b.Close()
-		if _, err := b.PutTopic(t.Context(), "normal", broker.TopicConfig{Queues: 1}); err != nil {
+		if _, err := b.PutTopic(t.Context(), "normal", settings.Topic{Queues: 1}); err != nil {
 			t.Fatal(err)
 		}
 		s, err := New(b, Options{MinLongPolling: 1})
@@ -116,7 +117,7 @@ func TestTelemetryOfOneGroupTooMany(t *testing.T) {
 		if _, err := st.Recv(); !errors.Is(err, io.EOF) {
 			t.Errorf("the stream goes on with %v", err)
 		}
-		if _, err := e.b.PutGroup(t.Context(), "g", broker.GroupConfig{}); err != nil {
+		if _, err := e.b.PutGroup(t.Context(), "g", settings.Group{}); err != nil {
 			t.Fatal(err)
 		}
 		e.telemetry(e.ctx(), consumer(rmqpb.ClientType_PUSH_CONSUMER))

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -60,7 +61,7 @@ func BenchmarkReceive(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer e.Close()
-	if _, err := e.PutTopic(b.Context(), "bench", broker.TopicConfig{DuplicateWindow: -1}); err != nil {
+	if _, err := e.PutTopic(b.Context(), "bench", settings.Topic{DuplicateWindow: -1}); err != nil {
 		b.Fatal(err)
 	}
 	s, err := New(e, Options{})

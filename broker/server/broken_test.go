@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -15,7 +16,7 @@ func TestBrokenBrokerLogsOneError(t *testing.T) {
 	e.b.OnConsumerSettings(func(string) { panic("a bug") })
 	func() {
 		defer func() { _ = recover() }() // as a server does
-		_, _ = e.b.PutGroup(t.Context(), "g", broker.GroupConfig{})
+		_, _ = e.b.PutGroup(t.Context(), "g", settings.Group{})
 	}()
 	if e.b.Healthy() == nil {
 		t.Fatal("the broker is healthy")

@@ -7,7 +7,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
@@ -17,7 +17,7 @@ import (
 func TestDelayAndRecall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, Options{MinLongPolling: 1})
-		if _, err := e.b.PutTopic(t.Context(), "delay", broker.TopicConfig{Type: broker.TopicDelay}); err != nil {
+		if _, err := e.b.PutTopic(t.Context(), "delay", settings.Topic{Type: settings.TopicDelay}); err != nil {
 			t.Fatal(err)
 		}
 		at := time.Now().Add(time.Hour)

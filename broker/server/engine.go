@@ -7,6 +7,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/admin"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -31,12 +32,12 @@ type engine interface {
 	Forget(owner string)
 
 	ProducerSettings(ctx context.Context, topic string) (transport.ProducerSettings, error)
-	GroupSettings(ctx context.Context, name string) (broker.GroupConfig, error)
+	GroupSettings(ctx context.Context, name string) (settings.Group, error)
 
-	ReconsumeLater(ctx context.Context, d *tidegate.Delivery, m broker.ReconsumeMode) (broker.Reconsumed, error)
+	ReconsumeLater(ctx context.Context, d *tidegate.Delivery, m settings.ReconsumeMode) (broker.Reconsumed, error)
 	DeadLetterResult(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error)
 	RetryInterval(d *tidegate.Delivery) (time.Duration, error)
-	RetryPolicy(c broker.GroupConfig, topics ...string) broker.RetryPolicy
+	RetryPolicy(c settings.Group, topics ...string) broker.RetryPolicy
 	Healthy() error
 	Stats() broker.Stats
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -82,8 +83,8 @@ func startWith(t testing.TB, bo broker.Options, o Options, faults ...*faulty) *e
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { b.Close() })
-	for name, kind := range map[string]broker.TopicType{"normal": broker.TopicNormal, "fifo": broker.TopicFIFO} {
-		if _, err := b.PutTopic(t.Context(), name, broker.TopicConfig{Type: kind, Queues: 2, DuplicateWindow: -1}); err != nil {
+	for name, kind := range map[string]settings.TopicType{"normal": settings.TopicNormal, "fifo": settings.TopicFIFO} {
+		if _, err := b.PutTopic(t.Context(), name, settings.Topic{Type: kind, Queues: 2, DuplicateWindow: -1}); err != nil {
 			t.Fatal(err)
 		}
 	}

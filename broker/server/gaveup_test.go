@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -61,10 +62,10 @@ func TestCancelledSendIsNoError(t *testing.T) {
 func TestHTTPThrottledWithoutAnEstimate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := startWeb(t, Options{})
-		if _, err := x.b.PutTopic(t.Context(), "full", broker.TopicConfig{MaxBacklog: broker.Limit{Messages: 1}}); err != nil {
+		if _, err := x.b.PutTopic(t.Context(), "full", settings.Topic{MaxBacklog: settings.Limit{Messages: 1}}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := x.b.PutGroup(t.Context(), "g", broker.GroupConfig{}); err != nil {
+		if _, err := x.b.PutGroup(t.Context(), "g", settings.Group{}); err != nil {
 			t.Fatal(err)
 		}
 		const path = "/v1/topics/full/messages"
@@ -75,7 +76,7 @@ func TestHTTPThrottledWithoutAnEstimate(t *testing.T) {
 			if resp.StatusCode == 200 {
 				continue
 			}
-			if resp.StatusCode != 429 || resp.Header.Get("Retry-After") != "10" || p.RetryAfter != broker.Duration(10*time.Second) {
+			if resp.StatusCode != 429 || resp.Header.Get("Retry-After") != "10" || p.RetryAfter != settings.Duration(10*time.Second) {
 				t.Errorf("%d, Retry-After %q, %+v; want 429 and 10", resp.StatusCode, resp.Header.Get("Retry-After"), p)
 			}
 			return

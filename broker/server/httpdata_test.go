@@ -17,6 +17,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/messages"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
 
@@ -33,7 +34,7 @@ func TestHTTPMessage(t *testing.T) {
 		d := x.take("normal", `{"invisible_duration":"40s"}`, 1)[0]
 		if d.ID != "m1" || string(*d.Body) != "\x00\xff" || d.Tag != "a" || strings.Join(d.Keys, " ") != "k1 k2" || d.Properties["colour"] != "<red>" ||
 			d.TraceContext != "00-1" || d.BornHost != "h" || d.BornAt.Unix() != 946681200 || d.Attempt != 1 || d.Group != "g" || d.Topic != "normal" ||
-			d.StoredAt.IsZero() || time.Until(d.InvisibleUntil) != 40*time.Second || d.InvisibleFor != broker.Duration(40*time.Second) {
+			d.StoredAt.IsZero() || time.Until(d.InvisibleUntil) != 40*time.Second || d.InvisibleFor != settings.Duration(40*time.Second) {
 			t.Errorf("received %+v", d)
 		}
 		// A failure, with the interval that the client says, then with the group's.
@@ -159,7 +160,7 @@ func TestHTTPMany(t *testing.T) {
 // The same ID is stored once: what a client repeats that has seen no answer.
 func TestHTTPRepeatedID(t *testing.T) {
 	x := startWeb(t, Options{})
-	if _, err := x.b.PutTopic(t.Context(), "once", broker.TopicConfig{}); err != nil {
+	if _, err := x.b.PutTopic(t.Context(), "once", settings.Topic{}); err != nil {
 		t.Fatal(err)
 	}
 	var first, again messages.SendResult
@@ -324,7 +325,7 @@ func TestHTTPThrottled(t *testing.T) {
 		var p web.Problem
 		resp := x.do("/v1/topics/normal/messages", body, &p)
 		if resp.StatusCode != 429 || resp.Header.Get("Retry-After") != "2" || p.ReplyCode != 530 || p.Code != 42900 ||
-			p.RetryAfter != broker.Duration(1200*time.Millisecond) || p.Detail != "530 TOO_MANY_REQUESTS: enough" {
+			p.RetryAfter != settings.Duration(1200*time.Millisecond) || p.Detail != "530 TOO_MANY_REQUESTS: enough" {
 			t.Errorf("%s: %d %v %+v", body, resp.StatusCode, resp.Header, p)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // A webEnv is an env with a client over HTTP, on an in-memory network.
@@ -34,7 +35,7 @@ func startWeb(t testing.TB, o Options, faults ...*faulty) *webEnv {
 func startWebWith(t testing.TB, bo broker.Options, o Options, faults ...*faulty) *webEnv {
 	t.Helper()
 	e := startWith(t, bo, o, faults...)
-	if _, err := e.b.PutTopic(t.Context(), "delay", broker.TopicConfig{Type: broker.TopicDelay, Queues: 1}); err != nil {
+	if _, err := e.b.PutTopic(t.Context(), "delay", settings.Topic{Type: settings.TopicDelay, Queues: 1}); err != nil {
 		t.Fatal(err)
 	}
 	lis := &pipes{accept: make(chan net.Conn), closed: make(chan struct{})}

@@ -18,6 +18,7 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/messages"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // A sendStream is the client's side of a stream of sends.
@@ -137,7 +138,7 @@ func TestHTTPSendStreamInOrder(t *testing.T) {
 func TestHTTPSendStreamThrottled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := startWeb(t, Options{})
-		if _, err := x.b.PutTopic(t.Context(), "small", broker.TopicConfig{MaxBacklog: broker.Limit{Messages: 2}}); err != nil {
+		if _, err := x.b.PutTopic(t.Context(), "small", settings.Topic{MaxBacklog: settings.Limit{Messages: 2}}); err != nil {
 			t.Fatal(err)
 		}
 		s := x.sendStream(t.Context(), "small")
@@ -440,14 +441,14 @@ func TestHTTPReceiveStreamStalls(t *testing.T) {
 func TestHTTPReceiveAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := startWeb(t, Options{})
-		if _, err := x.b.PutGroup(t.Context(), "g", broker.GroupConfig{FIFO: true}); err != nil {
+		if _, err := x.b.PutGroup(t.Context(), "g", settings.Group{FIFO: true}); err != nil {
 			t.Fatal(err)
 		}
 		x.ok("/v1/topics/fifo/messages", `{"body":"eA==","message_group":"a"}`, nil)
 		first := x.take("fifo", `{"attempt_id":"1"}`, 1)[0]
 		time.Sleep(time.Second)
 		again := x.take("fifo", `{"attempt_id":"1"}`, 1)[0]
-		if again.ID != first.ID || again.Handle == first.Handle || again.Attempt != 1 || again.InvisibleFor != broker.Duration(29*time.Second) {
+		if again.ID != first.ID || again.Handle == first.Handle || again.Attempt != 1 || again.InvisibleFor != settings.Duration(29*time.Second) {
 			t.Errorf("first %+v, again %+v", first, again)
 		}
 		x.take("fifo", `{"attempt_id":"2"}`, 0)

@@ -14,9 +14,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tidegate/tidegate"
-
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -34,7 +33,7 @@ func TestCancelledReceiveSwallowsNothing(t *testing.T) {
 	for topic, fifo := range map[string]bool{"normal": false, "fifo": true} {
 		synctest.Test(t, func(t *testing.T) {
 			e := start(t, Options{})
-			if _, err := e.b.PutGroup(t.Context(), "g", broker.GroupConfig{FIFO: fifo}); err != nil {
+			if _, err := e.b.PutGroup(t.Context(), "g", settings.Group{FIFO: fifo}); err != nil {
 				t.Fatal(err)
 			}
 			e.telemetry(as(t.Context(), "leaver"), consumer(rmqpb.ClientType_PUSH_CONSUMER))

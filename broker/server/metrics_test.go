@@ -20,6 +20,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -79,14 +80,14 @@ func compare(t testing.TB, got, want map[string]float64) {
 // messages, in virtual time.
 func tellStory(t *testing.T, e *env) {
 	t.Helper()
-	put := func(topic string, c broker.TopicConfig) {
+	put := func(topic string, c settings.Topic) {
 		t.Helper()
 		if _, err := e.b.PutTopic(t.Context(), topic, c); err != nil {
 			t.Fatal(err)
 		}
 	}
-	put("orders", broker.TopicConfig{Queues: 1, MaxBacklog: broker.Limit{Messages: 5}})
-	if _, err := e.b.PutGroup(t.Context(), "g", broker.GroupConfig{MaxAttempts: 3}); err != nil {
+	put("orders", settings.Topic{Queues: 1, MaxBacklog: settings.Limit{Messages: 5}})
+	if _, err := e.b.PutGroup(t.Context(), "g", settings.Group{MaxAttempts: 3}); err != nil {
 		t.Fatal(err)
 	}
 	receive := func(n int, push bool) []*tidegate.Delivery {
@@ -122,7 +123,7 @@ func tellStory(t *testing.T, e *env) {
 	}
 
 	// Of four transactions one is committed, one rolled back, one given up, and one waits.
-	put("tx", broker.TopicConfig{Type: broker.TopicTransaction, Transaction: broker.TransactionConfig{Timeout: broker.Duration(time.Second), CheckInterval: broker.Duration(time.Second), CheckMax: 1}})
+	put("tx", settings.Topic{Type: settings.TopicTransaction, Transaction: settings.Transaction{Timeout: settings.Duration(time.Second), CheckInterval: settings.Duration(time.Second), CheckMax: 1}})
 	begin := func(id string, firstCheck time.Duration) broker.TransactionEnd {
 		r := e.b.SendHalf(t.Context(), &tidegate.Message{ID: id, Topic: "tx", Body: []byte("b")}, firstCheck)
 		must(r.Err)
@@ -291,7 +292,7 @@ func TestMetricsCardinality(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, Options{MinLongPolling: 1})
 		for _, g := range []string{"g1", "g2"} { // for ever: no dead letters, whose topic would be new
-			if _, err := e.b.PutGroup(t.Context(), g, broker.GroupConfig{MaxAttempts: -1}); err != nil {
+			if _, err := e.b.PutGroup(t.Context(), g, settings.Group{MaxAttempts: -1}); err != nil {
 				t.Fatal(err)
 			}
 		}

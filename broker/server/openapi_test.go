@@ -24,6 +24,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/admin"
 	"github.com/tidegate/tidegate/broker/server/internal/messages"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 var document = sync.OnceValues(func() (*openapi3.T, error) {
@@ -99,15 +100,15 @@ func TestPackageCommentHasAllRoutes(t *testing.T) {
 func TestOpenAPISchemas(t *testing.T) {
 	schemas := loadDocument(t).Components.Schemas
 	for name, v := range map[string]any{
-		"TopicConfig": broker.TopicConfig{}, "Topic": broker.Topic{}, "GroupConfig": broker.GroupConfig{}, "Group": broker.Group{},
-		"Subscription": broker.Subscription{}, "Backlog": broker.Backlog{}, "Limit": broker.Limit{}, "Throttle": broker.Throttle{},
-		"LimitState": broker.LimitState{}, "Limits": broker.Limits{}, "Rate": broker.Rate{}, "Quota": broker.Quota{}, "Pressure": broker.Pressure{}, "ThrottleState": admin.ThrottleState{},
+		"TopicConfig": settings.Topic{}, "Topic": broker.Topic{}, "GroupConfig": settings.Group{}, "Group": broker.Group{},
+		"Subscription": broker.Subscription{}, "Backlog": broker.Backlog{}, "Limit": settings.Limit{}, "Throttle": broker.Throttle{},
+		"LimitState": broker.LimitState{}, "Limits": settings.Limits{}, "Rate": settings.Rate{}, "Quota": settings.Quota{}, "Pressure": settings.Pressure{}, "ThrottleState": admin.ThrottleState{},
 		"Problem": web.Problem{}, "Message": web.Message{}, "SendResult": messages.SendResult{}, "Delivery": web.Delivery{},
 		"ReceiveRequest": messages.ReceiveRequest{}, "AcknowledgeRequest": messages.AckRequest{}, "ChangeInvisibleDurationRequest": messages.ChangeRequest{},
 		"ChangeInvisibleDurationResult": messages.ChangeResult{}, "RetryRequest": messages.RetryRequest{}, "DeadLetterRequest": messages.DeadLetterRequest{},
 		"ReconsumeRequest": messages.ReconsumeRequest{}, "Reconsumed": messages.ReconsumeResult{}, "RetryResult": messages.RetryResult{}, "SnoozeRequest": messages.SnoozeRequest{}, "NegativeAckRequest": messages.NegativeAckRequest{},
-		"RetryTopicConfig": broker.RetryTopicConfig{}, "NegativeAckConfig": broker.NegativeAckConfig{},
-		"AddressSettings": broker.AddressSettings{}, "AddressSetting": broker.AddressSetting{}, "TopicAddressSettings": admin.TopicAddressSettings{},
+		"RetryTopicConfig": settings.RetryTopic{}, "NegativeAckConfig": settings.NegativeAck{},
+		"AddressSettings": settings.Address{}, "AddressSetting": broker.AddressSetting{}, "TopicAddressSettings": admin.TopicAddressSettings{},
 		"RecallRequest": messages.RecallRequest{}, "RecallResult": messages.RecallResult{}, "Status": state{},
 		"RewindRequest": admin.RewindRequest{}, "RewindResult": admin.RewindResult{}, "QueueRewind": broker.QueueRewind{}, "ParkedPage": broker.ParkedPage{},
 		"ParkedGroup": broker.ParkedGroup{}, "ParkedSelection": admin.ParkedRedriveRequest{}, "ParkedRedrive": broker.ParkedRedrive{},

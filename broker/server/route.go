@@ -8,9 +8,9 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -59,9 +59,9 @@ func shortRoute(topic *rmqpb.Resource, at *rmqpb.Endpoints) error {
 
 // messageTypes are the message types that topics of each type accept. RocketMQ's clients reject
 // other messages before the send.
-var messageTypes = map[broker.TopicType]rmqpb.MessageType{
-	broker.TopicNormal: rmqpb.MessageType_NORMAL, broker.TopicFIFO: rmqpb.MessageType_FIFO,
-	broker.TopicDelay: rmqpb.MessageType_DELAY, broker.TopicTransaction: rmqpb.MessageType_TRANSACTION,
+var messageTypes = map[settings.TopicType]rmqpb.MessageType{
+	settings.TopicNormal: rmqpb.MessageType_NORMAL, settings.TopicFIFO: rmqpb.MessageType_FIFO,
+	settings.TopicDelay: rmqpb.MessageType_DELAY, settings.TopicTransaction: rmqpb.MessageType_TRANSACTION,
 }
 
 // queryAssignment returns the queues that a push consumer receives from: each queue for a FIFO

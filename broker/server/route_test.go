@@ -8,7 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -16,8 +16,8 @@ func TestRoutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, Options{})
 		at := &rmqpb.Endpoints{Scheme: rmqpb.AddressScheme_IPv4, Addresses: []*rmqpb.Address{{Host: "10.0.0.7", Port: 9000}}}
-		for name, kind := range map[string]broker.TopicType{"delay": broker.TopicDelay, "transaction": broker.TopicTransaction} {
-			if _, err := e.b.PutTopic(t.Context(), name, broker.TopicConfig{Type: kind, Queues: 2}); err != nil {
+		for name, kind := range map[string]settings.TopicType{"delay": settings.TopicDelay, "transaction": settings.TopicTransaction} {
+			if _, err := e.b.PutTopic(t.Context(), name, settings.Topic{Type: kind, Queues: 2}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -44,7 +44,7 @@ func TestRoutes(t *testing.T) {
 		}
 		refused(t, unknown.GetStatus(), tidegate.CodeTopicNotFound, "nowhere")
 
-		if _, err := e.b.PutGroup(t.Context(), "ordered", broker.GroupConfig{FIFO: true}); err != nil {
+		if _, err := e.b.PutGroup(t.Context(), "ordered", settings.Group{FIFO: true}); err != nil {
 			t.Fatal(err)
 		}
 		for group, want := range map[string][]int32{"g": {-1}, "ordered": {0, 1}} {

@@ -22,6 +22,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
@@ -265,7 +266,7 @@ func TestSendBatch(t *testing.T) {
 func TestSendThrottled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, Options{})
-		if _, err := e.b.PutTopic(t.Context(), "full", broker.TopicConfig{MaxBacklog: broker.Limit{Messages: 10}}); err != nil {
+		if _, err := e.b.PutTopic(t.Context(), "full", settings.Topic{MaxBacklog: settings.Limit{Messages: 10}}); err != nil {
 			t.Fatal(err)
 		}
 		for i := range 10 {

@@ -14,8 +14,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
@@ -97,7 +97,7 @@ func TestChangeInvisibleDuration(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := start(t, Options{})
-				if _, err := e.b.PutGroup(t.Context(), "g", broker.GroupConfig{MaxAttempts: 1}); err != nil {
+				if _, err := e.b.PutGroup(t.Context(), "g", settings.Group{MaxAttempts: 1}); err != nil {
 					t.Fatal(err)
 				}
 				if c.push {
@@ -133,7 +133,7 @@ func TestChangeInvisibleDuration(t *testing.T) {
 func TestLongRetryIntervalOfAPushConsumer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, Options{})
-		if _, err := e.b.PutGroup(t.Context(), "g", broker.GroupConfig{Retry: []time.Duration{24 * time.Hour}}); err != nil {
+		if _, err := e.b.PutGroup(t.Context(), "g", settings.Group{Retry: []time.Duration{24 * time.Hour}}); err != nil {
 			t.Fatal(err)
 		}
 		e.telemetry(e.ctx(), consumer(rmqpb.ClientType_PUSH_CONSUMER))

@@ -26,6 +26,7 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
@@ -86,12 +87,12 @@ func (e *env) settings(st stream) *rmqpb.Settings {
 
 // What each language is told: RocketMQ's clients differ in what they can read.
 func TestTelemetrySettings(t *testing.T) {
-	fifo := broker.GroupConfig{FIFO: true, MaxAttempts: 4}
-	short := broker.GroupConfig{Retry: backoff.Steps{time.Second, 5 * time.Second}, MaxAttempts: -1}
+	fifo := settings.Group{FIFO: true, MaxAttempts: 4}
+	short := settings.Group{Retry: backoff.Steps{time.Second, 5 * time.Second}, MaxAttempts: -1}
 	for _, c := range []struct {
 		name     string
 		language string
-		group    *broker.GroupConfig
+		group    *settings.Group
 		in       *rmqpb.Settings
 		attempts int32
 		policy   string
@@ -304,7 +305,7 @@ func TestHeartbeat(t *testing.T) {
 		}
 		// They are told at once of a group that was changed, by the process that has the broker
 		// as by the admin, and not again with a heartbeat.
-		if _, err := e.b.PutGroup(t.Context(), "g", broker.GroupConfig{MaxAttempts: 5}); err != nil {
+		if _, err := e.b.PutGroup(t.Context(), "g", settings.Group{MaxAttempts: 5}); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
@@ -312,7 +313,7 @@ func TestHeartbeat(t *testing.T) {
 			t.Errorf("settings after a change: %d for Go, %d for Node; want 1 and 2", toGo.Load(), toNode.Load())
 		}
 		refused(t, beat("go"), tidegate.CodeOK)
-		if _, err := e.b.PutGroup(t.Context(), "other", broker.GroupConfig{MaxAttempts: 5}); err != nil {
+		if _, err := e.b.PutGroup(t.Context(), "other", settings.Group{MaxAttempts: 5}); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
@@ -329,7 +330,7 @@ func TestHeartbeat(t *testing.T) {
 			t.Errorf("settings after PUT: %d for Go, %d for Node; want one more for each", toGo.Load(), toNode.Load())
 		}
 		// Address settings may concern any group.
-		if _, err := e.b.PutAddressSettings(t.Context(), "#", broker.AddressSettings{}); err != nil {
+		if _, err := e.b.PutAddressSettings(t.Context(), "#", settings.Address{}); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
@@ -348,7 +349,7 @@ func TestHeartbeat(t *testing.T) {
 func TestPushConsumerWithoutSettings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, Options{})
-		if _, err := e.b.PutGroup(t.Context(), "g", broker.GroupConfig{MaxAttempts: 1}); err != nil {
+		if _, err := e.b.PutGroup(t.Context(), "g", settings.Group{MaxAttempts: 1}); err != nil {
 			t.Fatal(err)
 		}
 		e.send(msg("normal", "1"))

@@ -10,13 +10,14 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/admin"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // GET /v1/throttle tells which limits refuse sends, why and since when, and which are near.
 func TestThrottleIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, Options{})
-		if _, err := e.b.PutTopic(t.Context(), "full", broker.TopicConfig{MaxBacklog: broker.Limit{Messages: 2, Bytes: 1000}}); err != nil {
+		if _, err := e.b.PutTopic(t.Context(), "full", settings.Topic{MaxBacklog: settings.Limit{Messages: 2, Bytes: 1000}}); err != nil {
 			t.Fatal(err)
 		}
 		send := func() error {

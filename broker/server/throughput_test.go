@@ -18,6 +18,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -78,7 +79,7 @@ func serveBroker(b testing.TB) string {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { engine.Close() })
-	if _, err := engine.PutTopic(b.Context(), "t", broker.TopicConfig{}); err != nil {
+	if _, err := engine.PutTopic(b.Context(), "t", settings.Topic{}); err != nil {
 		b.Fatal(err)
 	}
 	s, err := server.New(engine, server.Options{})

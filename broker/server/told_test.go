@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // A path that is nearly one is told which; any other where all are described.
@@ -46,7 +46,7 @@ func TestBadLadderIsNamed(t *testing.T) {
 func TestHTTPRetryKnowsTheAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := startWeb(t, Options{})
-		if _, err := x.b.PutGroup(t.Context(), "g", broker.GroupConfig{Retry: []time.Duration{time.Second, 9 * time.Second}}); err != nil {
+		if _, err := x.b.PutGroup(t.Context(), "g", settings.Group{Retry: []time.Duration{time.Second, 9 * time.Second}}); err != nil {
 			t.Fatal(err)
 		}
 		x.ok("/v1/topics/normal/messages", `{"body":"eA=="}`, nil)
@@ -67,7 +67,7 @@ func TestHTTPRetryKnowsTheAttempt(t *testing.T) {
 func TestLongRetryIntervals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := startWeb(t, Options{})
-		if _, err := x.b.PutGroup(t.Context(), "g", broker.GroupConfig{Retry: []time.Duration{24 * time.Hour}}); err != nil {
+		if _, err := x.b.PutGroup(t.Context(), "g", settings.Group{Retry: []time.Duration{24 * time.Hour}}); err != nil {
 			t.Fatal(err)
 		}
 		x.ok("/v1/topics/normal/messages", `{"body":"eA=="}`, nil)
@@ -97,7 +97,7 @@ func TestForeignHandleIsTold(t *testing.T) {
 // For ever is -1s, as it is written, not a nanosecond.
 func TestForEverIsReadable(t *testing.T) {
 	e := start(t, Options{})
-	c := broker.TopicConfig{DuplicateWindow: -1, Retention: broker.Retention{Time: -1}}
+	c := settings.Topic{DuplicateWindow: -1, Retention: settings.Retention{Time: -1}}
 	if _, err := e.b.PutTopic(t.Context(), "kept", c); err != nil {
 		t.Fatal(err)
 	}

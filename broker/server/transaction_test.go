@@ -14,6 +14,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
@@ -23,7 +24,7 @@ func withTransactions(t *testing.T, o Options) *env {
 	t.Helper()
 	o.MinLongPolling = 1
 	e := start(t, o)
-	if _, err := e.b.PutTopic(t.Context(), "tx", broker.TopicConfig{Type: broker.TopicTransaction, Queues: 2}); err != nil {
+	if _, err := e.b.PutTopic(t.Context(), "tx", settings.Topic{Type: settings.TopicTransaction, Queues: 2}); err != nil {
 		t.Fatal(err)
 	}
 	return e

@@ -1,6 +1,7 @@
 // Package settings has the settings of topics, consumer groups, addresses and the whole broker,
-// with their defaults, their validation and their form in JSON. Package broker uses these types
-// under the names of its aliases, for example broker.TopicConfig for [Topic].
+// with their defaults, their validation and their form in JSON. The broker, its HTTP
+// administration and its configuration file use the same types. A PUT over HTTP replaces all
+// settings of its subject: a zero field has its default, also when the subject exists.
 //
 // The package has no state and needs neither the storage engine nor gRPC, so a program that only
 // checks or writes settings can import it alone.

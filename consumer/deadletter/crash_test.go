@@ -22,6 +22,7 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer/deadletter"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rest"
@@ -185,10 +186,10 @@ func crashBroker(t *testing.T) (*broker.Broker, string) {
 func sendAndFail(t *testing.T, b *broker.Broker, n int) {
 	t.Helper()
 	ctx := t.Context()
-	if _, err := b.PutTopic(ctx, "orders", broker.TopicConfig{DuplicateWindow: broker.Duration(time.Hour)}); err != nil {
+	if _, err := b.PutTopic(ctx, "orders", settings.Topic{DuplicateWindow: settings.Duration(time.Hour)}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.PutGroup(ctx, "undertaker", broker.GroupConfig{Retry: backoff.Steps{time.Millisecond}}); err != nil {
+	if _, err := b.PutGroup(ctx, "undertaker", settings.Group{Retry: backoff.Steps{time.Millisecond}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, id := range ids("m", n) {

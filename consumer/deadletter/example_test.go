@@ -12,6 +12,7 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer/deadletter"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -25,7 +26,7 @@ func exampleBroker(ctx context.Context) (address string, stop func()) {
 	}
 	b, err := broker.Open(broker.Options{Memory: broker.NewMemory()})
 	must(err)
-	_, err = b.PutTopic(ctx, "orders", broker.TopicConfig{})
+	_, err = b.PutTopic(ctx, "orders", settings.Topic{})
 	must(err)
 	for i, reason := range []string{"customer 7 not found", "customer 9 not found", "database is down"} {
 		must(b.Send(ctx, []*tidegate.Message{{ID: fmt.Sprint("order-", i), Topic: "orders", Body: []byte("3 apples")}})[0].Err)

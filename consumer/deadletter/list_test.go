@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer/deadletter"
 )
 
@@ -49,7 +49,7 @@ func TestListsAll(t *testing.T) {
 	const n = 100_000
 	b := brokertest.New(t)
 	p := newPlace(t, b)
-	b.CreateTopic(tidegate.DeadLetterTopic("billing"), broker.TopicConfig{})
+	b.CreateTopic(tidegate.DeadLetterTopic("billing"), settings.Topic{})
 	for from := 0; from < n; from += 1000 {
 		var msgs []*tidegate.Message
 		for i := range 1000 {

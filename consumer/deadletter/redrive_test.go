@@ -13,9 +13,9 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer/deadletter"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
@@ -44,7 +44,7 @@ func newPlace(t *testing.T, b *brokertest.Broker) *place {
 		c.Close()
 		r.Close()
 	})
-	b.CreateTopic("orders", broker.TopicConfig{})
+	b.CreateTopic("orders", settings.Topic{})
 	return &place{b, t, c, r}
 }
 
@@ -295,7 +295,7 @@ func TestTooManyFailures(t *testing.T) {
 				if left := p.left(source(p)); len(left) != 200 {
 					t.Errorf("%d are left, want all 200", len(left))
 				}
-				p.CreateTopic("rescued", broker.TopicConfig{})
+				p.CreateTopic("rescued", settings.Topic{})
 				report, err = p.redrive(source(p), deadletter.Options{PerSecond: 50, To: "rescued", Limit: 150})
 				if err != nil || report.Redriven != 150 || report.Stopped != "limit reached" || len(p.left(source(p))) != 50 {
 					t.Errorf("to another topic: %+v, %v", report, err)
@@ -315,7 +315,7 @@ func TestThrottled(t *testing.T) {
 			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 				p := newPlace(t, b)
 				p.fail("always", ids("m", 60)...)
-				p.CreateTopic("orders", broker.TopicConfig{MaxRate: broker.Rate{MessagesPerSecond: 2, Burst: 5}})
+				p.CreateTopic("orders", settings.Topic{MaxRate: settings.Rate{MessagesPerSecond: 2, Burst: 5}})
 				start := time.Now()
 				report, err := p.redrive(source(p), deadletter.Options{PerSecond: 1000})
 				if err != nil || report.Redriven != 60 || report.Failed != 0 {

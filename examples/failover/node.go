@@ -7,6 +7,7 @@ import (
 
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // A node is a broker that can be killed and started again with its data. Outside
@@ -36,7 +37,7 @@ func (n *node) start(ctx context.Context) error {
 }
 
 func (n *node) serve(ctx context.Context, b *broker.Broker) (*server.Server, error) {
-	if _, err := b.PutTopic(ctx, topic, broker.TopicConfig{}); err != nil {
+	if _, err := b.PutTopic(ctx, topic, settings.Topic{}); err != nil {
 		return nil, err
 	}
 	address := n.address

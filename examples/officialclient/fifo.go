@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tidegate/tidegate/broker/admin"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // The retry interval of the scene fifo, the message that fails once, the one that
@@ -26,12 +26,12 @@ const (
 // After the last attempt it requests a dead letter. The broker holds the later messages of the
 // message group until then.
 func (s scene) fifo(ctx context.Context) error {
-	topic, err := s.topic(ctx, "tickets", admin.TopicConfig{Type: admin.TopicFIFO, Queues: 2})
+	topic, err := s.topic(ctx, "tickets", settings.Topic{Type: settings.TopicFIFO, Queues: 2})
 	if err != nil {
 		return err
 	}
 	// Before the client starts: it asks whether its group is FIFO only then.
-	group, err := s.group(ctx, "support", admin.GroupConfig{FIFO: true, FIFORetryInterval: admin.Duration(2 * time.Second), MaxAttempts: 3})
+	group, err := s.group(ctx, "support", settings.Group{FIFO: true, FIFORetryInterval: settings.Duration(2 * time.Second), MaxAttempts: 3})
 	if err != nil {
 		return err
 	}

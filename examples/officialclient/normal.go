@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/tidegate/tidegate/broker/admin"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // ladder is the retry schedule of the scene normal; the last step repeats.
@@ -19,11 +19,11 @@ const (
 
 // normal sends NORMAL messages to a push consumer that fails on some.
 func (s scene) normal(ctx context.Context) error {
-	topic, err := s.topic(ctx, "orders", admin.TopicConfig{Type: admin.TopicNormal, Queues: 4})
+	topic, err := s.topic(ctx, "orders", settings.Topic{Type: settings.TopicNormal, Queues: 4})
 	if err != nil {
 		return err
 	}
-	group, err := s.group(ctx, "billing", admin.GroupConfig{Retry: ladder, MaxAttempts: 4})
+	group, err := s.group(ctx, "billing", settings.Group{Retry: ladder, MaxAttempts: 4})
 	if err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func (s scene) checkAttempts(body string, ds []delivery) {
 func (s scene) readDeadLetter(ctx context.Context, group, body, id string) error {
 	deadLetters := "%DLQ%" + group
 	s.willDelete(made{deadLetters, s.admin.DeleteTopic})
-	auditors, err := s.group(ctx, s.name+"-auditors", admin.GroupConfig{})
+	auditors, err := s.group(ctx, s.name+"-auditors", settings.Group{})
 	if err != nil {
 		return err
 	}

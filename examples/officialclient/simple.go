@@ -8,7 +8,7 @@ import (
 
 	rmq "github.com/apache/rocketmq-clients/golang/v5"
 
-	"github.com/tidegate/tidegate/broker/admin"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // invisible is how long messages stay with the simple consumer. A broker with
@@ -18,11 +18,11 @@ const invisible = 15 * time.Second
 // simple receives NORMAL messages with a simple consumer, which decides for
 // each message by itself how long it stays invisible.
 func (s scene) simple(ctx context.Context) error {
-	topic, err := s.topic(ctx, "parcels", admin.TopicConfig{Type: admin.TopicNormal, Queues: 2})
+	topic, err := s.topic(ctx, "parcels", settings.Topic{Type: settings.TopicNormal, Queues: 2})
 	if err != nil {
 		return err
 	}
-	group, err := s.group(ctx, "warehouse", admin.GroupConfig{})
+	group, err := s.group(ctx, "warehouse", settings.Group{})
 	if err != nil {
 		return err
 	}

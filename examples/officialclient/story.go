@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker/admin"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // A story runs the steps of the example, prints their results, and collects failed assertions.
@@ -63,7 +64,7 @@ func assertEqual[T comparable](s scene, what string, got, want []T) {
 }
 
 // topic creates a topic with the settings, and returns its name.
-func (s scene) topic(ctx context.Context, name string, settings admin.TopicConfig) (string, error) {
+func (s scene) topic(ctx context.Context, name string, settings settings.Topic) (string, error) {
 	name = s.prefix + name
 	if _, err := s.admin.PutTopic(ctx, name, settings); err != nil {
 		return "", err
@@ -73,7 +74,7 @@ func (s scene) topic(ctx context.Context, name string, settings admin.TopicConfi
 }
 
 // group creates a consumer group with the settings, and returns its name.
-func (s scene) group(ctx context.Context, name string, settings admin.GroupConfig) (string, error) {
+func (s scene) group(ctx context.Context, name string, settings settings.Group) (string, error) {
 	name = s.prefix + name
 	if _, err := s.admin.PutGroup(ctx, name, settings); err != nil {
 		return "", err

@@ -9,7 +9,7 @@ import (
 
 	rmq "github.com/apache/rocketmq-clients/golang/v5"
 
-	"github.com/tidegate/tidegate/broker/admin"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // The settings of the scene transaction: when the broker asks about a
@@ -23,13 +23,13 @@ const (
 // unresolved, as by a producer that crashed. The broker sends transaction checks for that one. The
 // checker returns unknown at first, and then commit.
 func (s scene) transaction(ctx context.Context) error {
-	topic, err := s.topic(ctx, "transfers", admin.TopicConfig{
-		Type: admin.TopicTransaction, Queues: 2, Transaction: admin.TransactionConfig{Timeout: admin.Duration(checkAfter), CheckInterval: admin.Duration(checkInterval)},
+	topic, err := s.topic(ctx, "transfers", settings.Topic{
+		Type: settings.TopicTransaction, Queues: 2, Transaction: settings.Transaction{Timeout: settings.Duration(checkAfter), CheckInterval: settings.Duration(checkInterval)},
 	})
 	if err != nil {
 		return err
 	}
-	group, err := s.group(ctx, "ledger", admin.GroupConfig{})
+	group, err := s.group(ctx, "ledger", settings.Group{})
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
@@ -56,7 +57,7 @@ func (s *story) end() error {
 
 // throttle fills the backlog, is throttled, backs off, and succeeds when a consumer drains it.
 func (s *story) throttle(ctx context.Context) error {
-	if _, err := s.broker.PutTopic(ctx, "orders", broker.TopicConfig{MaxBacklog: broker.Limit{Messages: limit}}); err != nil {
+	if _, err := s.broker.PutTopic(ctx, "orders", settings.Topic{MaxBacklog: settings.Limit{Messages: limit}}); err != nil {
 		return err
 	}
 	refusals := make(chan struct{}, 100)
@@ -125,10 +126,10 @@ func (s *story) throttle(ctx context.Context) error {
 // retry has a handler fail on one message until it is a dead letter.
 func (s *story) retry(ctx context.Context) error {
 	ladder := backoff.Steps{200 * time.Millisecond, 400 * time.Millisecond, 800 * time.Millisecond}
-	if _, err := s.broker.PutTopic(ctx, "payments", broker.TopicConfig{}); err != nil {
+	if _, err := s.broker.PutTopic(ctx, "payments", settings.Topic{}); err != nil {
 		return err
 	}
-	if _, err := s.broker.PutGroup(ctx, "ledger", broker.GroupConfig{MaxAttempts: 4, Retry: ladder}); err != nil {
+	if _, err := s.broker.PutGroup(ctx, "ledger", settings.Group{MaxAttempts: 4, Retry: ladder}); err != nil {
 		return err
 	}
 	s.say("group ledger retries by the schedule %v, 4 deliveries in all", ladder)

@@ -18,6 +18,7 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -60,7 +61,7 @@ func TestProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { b.Close() })
-	if _, err := b.PutTopic(t.Context(), "orders", broker.TopicConfig{}); err != nil {
+	if _, err := b.PutTopic(t.Context(), "orders", settings.Topic{}); err != nil {
 		t.Fatal(err)
 	}
 	s, err := server.New(b, server.Options{})
@@ -96,7 +97,7 @@ func TestProgram(t *testing.T) {
 
 func TestBrokertest(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		b.CreateTopic("orders", broker.TopicConfig{})
+		b.CreateTopic("orders", settings.Topic{})
 		b.Consume("billing", "orders", func(_ context.Context, d *tidegate.Delivery) error {
 			if d.Attempt == 1 {
 				return errors.New("try again") // the next delivery comes 10 s later
@@ -114,8 +115,8 @@ func TestBrokertest(t *testing.T) {
 // One consumer of two topics gets the messages that its filters select.
 func TestTopics(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		b.CreateTopic("orders", broker.TopicConfig{})
-		b.CreateTopic("returns", broker.TopicConfig{})
+		b.CreateTopic("orders", settings.Topic{})
+		b.CreateTopic("returns", settings.Topic{})
 		sub := consumer.Subscription{Group: "billing", Topics: map[string]transport.Filter{
 			"orders":  consumer.Tags("paid", "refunded"),
 			"returns": {}, // all messages
@@ -158,7 +159,7 @@ func TestCurl(t *testing.T) {
 		t.Fatal("the README has no example http")
 	}
 	b := brokertest.New(t)
-	b.CreateTopic("orders", broker.TopicConfig{})
+	b.CreateTopic("orders", settings.Topic{})
 	s, err := server.New(b.Broker, server.Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 const (
@@ -113,10 +114,10 @@ func serve(ctx context.Context) (address string, stop func(), err error) {
 		return "", nil, err
 	}
 	fail := func(err error) (string, func(), error) { return "", nil, errors.Join(err, b.Close()) }
-	_, err = b.PutTopic(ctx, topic, broker.TopicConfig{
-		Type: broker.TopicTransaction,
-		Transaction: broker.TransactionConfig{
-			Timeout: broker.Duration(500 * time.Millisecond), CheckInterval: broker.Duration(500 * time.Millisecond),
+	_, err = b.PutTopic(ctx, topic, settings.Topic{
+		Type: settings.TopicTransaction,
+		Transaction: settings.Transaction{
+			Timeout: settings.Duration(500 * time.Millisecond), CheckInterval: settings.Duration(500 * time.Millisecond),
 		},
 	})
 	if err != nil {

@@ -47,7 +47,7 @@ var topLevel = map[string]bool{ // true = a directory
 // row names for them.
 type row struct{ imports, tests []string }
 
-var testTools = []string{"mocks", "transport/transporttest", "broker/brokertest"}
+var testTools = []string{"mocks", "transport/transporttest", "broker/brokertest", "broker/settings"}
 
 var importTable = map[string]row{
 	"":          {tests: []string{"..."}},
@@ -82,10 +82,10 @@ var importTable = map[string]row{
 	"broker":          {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address", "internal/tally", "broker/settings"}},
 	"broker/settings": {imports: []string{"", "backoff"}},
 	"broker/server": {
-		imports: []string{"", "backoff", "ratelimit", "transport", "transport/rocketmq", "transport/rest", "broker", "broker/admin", "internal/protomem", "internal/rmqpb", "internal/access", "internal/connlimit", "internal/nearest", "internal/rawclient"},
+		imports: []string{"", "backoff", "ratelimit", "transport", "transport/rocketmq", "transport/rest", "broker", "broker/admin", "broker/settings", "internal/protomem", "internal/rmqpb", "internal/access", "internal/connlimit", "internal/nearest", "internal/rawclient"},
 	},
 	"broker/brokertest": {
-		imports: []string{"", "broker", "broker/server", "consumer", "transport", "transport/rocketmq", "transport/rest"},
+		imports: []string{"", "broker", "broker/server", "broker/settings", "consumer", "transport", "transport/rocketmq", "transport/rest"},
 		tests:   []string{"..."}, // with the SDK's producers and consumers
 	},
 	"internal/endtoend":   {imports: []string{"..."}}, // tests only, and their set-up

@@ -8,7 +8,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
-	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/consumer/inbox"
 )
@@ -46,7 +46,7 @@ type span struct{ from, to time.Duration }
 
 func (p *plan) newGroup(d dice, t topicPlan) groupPlan {
 	g := groupPlan{
-		name: fmt.Sprintf("group%d", len(p.groups)), topic: t.name, fifo: t.kind == broker.TopicFIFO && d.chance(0.8),
+		name: fmt.Sprintf("group%d", len(p.groups)), topic: t.name, fifo: t.kind == settings.TopicFIFO && d.chance(0.8),
 		maxAttempts: d.between(2, mostAttempts), retry: d.span(100*time.Millisecond, 5*time.Second),
 		failing: pick(d, 0, 0.1, 0.3), poison: pick(d, 0, 0, 0.05, 0.2), panicking: pick(d, 0, 0.05), slow: pick(d, 0, 0.02),
 	}
@@ -69,9 +69,9 @@ func (p *plan) newGroup(d dice, t topicPlan) groupPlan {
 	return g
 }
 
-func (g groupPlan) config() broker.GroupConfig {
-	return broker.GroupConfig{
-		FIFO: g.fifo, MaxAttempts: g.maxAttempts, FIFORetryInterval: broker.Duration(g.retry),
+func (g groupPlan) config() settings.Group {
+	return settings.Group{
+		FIFO: g.fifo, MaxAttempts: g.maxAttempts, FIFORetryInterval: settings.Duration(g.retry),
 		Retry: backoff.Steps{g.retry, 2 * g.retry, 4 * g.retry},
 	}
 }

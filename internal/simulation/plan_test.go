@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/producer"
 )
 
@@ -49,7 +49,7 @@ type clientPlan struct {
 // A topicPlan is a topic, which all brokers have.
 type topicPlan struct {
 	name       string
-	kind       broker.TopicType
+	kind       settings.TopicType
 	queues     int
 	maxBacklog int64 // messages; 0: no limit
 }
@@ -95,7 +95,7 @@ func newPlan(seed uint64) *plan {
 		p.duration = d.span(3*time.Second, 40*time.Second)
 	}
 	for i := range d.between(1, 2) {
-		p.topics = append(p.topics, topicPlan{name: fmt.Sprintf("topic%d", i), kind: pick(d, broker.TopicNormal, broker.TopicNormal, broker.TopicFIFO, broker.TopicFIFO, broker.TopicTransaction, broker.TopicDelay), queues: d.between(1, 4), maxBacklog: int64(pick(d, 0, 0, 20, 200))})
+		p.topics = append(p.topics, topicPlan{name: fmt.Sprintf("topic%d", i), kind: pick(d, settings.TopicNormal, settings.TopicNormal, settings.TopicFIFO, settings.TopicFIFO, settings.TopicTransaction, settings.TopicDelay), queues: d.between(1, 4), maxBacklog: int64(pick(d, 0, 0, 20, 200))})
 	}
 	for i := range d.between(1, 3) {
 		c := clientPlan{name: fmt.Sprintf("client%d", i), inProcess: d.chance(0.3), failover: p.brokers > 1}

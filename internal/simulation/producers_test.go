@@ -10,7 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
-	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/producer/spool"
 	"github.com/tidegate/tidegate/ratelimit"
@@ -49,7 +49,7 @@ func (p *plan) newProducer(d dice, t topicPlan) producerPlan {
 		attemptTimeout: pick(d, 0, 0, 500*time.Millisecond), maxPending: pick(d, 0, 0, 8), budget: d.chance(0.2),
 		limiter: pick(d, "", "", "", "rate", "adaptive"), backoff: pick(d, 0, time.Second, 5*time.Second),
 	}
-	if t.kind == broker.TopicFIFO {
+	if t.kind == settings.TopicFIFO {
 		x.messageGroups = pick(d, 1, 3, 10)
 	}
 	if d.chance(0.1) {
@@ -71,9 +71,9 @@ func (p *plan) newProducer(d dice, t topicPlan) producerPlan {
 	x.messages = max(1, d.between(20, most)/x.callers)
 	x.gap = d.span(time.Millisecond, 2*p.duration/time.Duration(x.messages))
 	switch t.kind {
-	case broker.TopicTransaction: // in-process clients have no transactions
+	case settings.TopicTransaction: // in-process clients have no transactions
 		x.mode, x.stopAt, p.clients[x.client].inProcess = "transaction", 0, false
-	case broker.TopicDelay:
+	case settings.TopicDelay:
 		x.mode = "delay"
 	default:
 		x.spool = d.chance(0.25)

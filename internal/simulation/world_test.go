@@ -10,6 +10,7 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/ratelimit"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/failover"
@@ -75,10 +76,10 @@ func newWorld(t *testing.T, p *plan) *world {
 	return w
 }
 
-func (t topicPlan) config() broker.TopicConfig {
-	return broker.TopicConfig{
-		Type: t.kind, Queues: t.queues, MaxBacklog: broker.Limit{Messages: t.maxBacklog},
-		Transaction: broker.TransactionConfig{Timeout: broker.Duration(2 * time.Second), CheckInterval: broker.Duration(3 * time.Second), CheckMax: -1},
+func (t topicPlan) config() settings.Topic {
+	return settings.Topic{
+		Type: t.kind, Queues: t.queues, MaxBacklog: settings.Limit{Messages: t.maxBacklog},
+		Transaction: settings.Transaction{Timeout: settings.Duration(2 * time.Second), CheckInterval: settings.Duration(3 * time.Second), CheckMax: -1},
 	}
 }
 

@@ -17,9 +17,9 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/failover"
 	"github.com/tidegate/tidegate/transport/rocketmq"
@@ -39,14 +39,14 @@ func TestSuite(t *testing.T) {
 			Transport: learned{x, brokers},
 			CreateTopic: func(ctx context.Context, name string, kind transporttest.TopicType) error {
 				return both(func(b *brokertest.Broker) error {
-					_, err := b.PutTopic(ctx, name, broker.TopicConfig{Type: broker.TopicType(kind)})
+					_, err := b.PutTopic(ctx, name, settings.Topic{Type: settings.TopicType(kind)})
 					return err
 				})
 			},
 			CreateGroup: func(ctx context.Context, name string, c transporttest.GroupConfig) error {
-				g := broker.GroupConfig{FIFO: c.FIFO, MaxAttempts: c.MaxAttempts, Retry: backoff.Steps(c.Retry)}
+				g := settings.Group{FIFO: c.FIFO, MaxAttempts: c.MaxAttempts, Retry: backoff.Steps(c.Retry)}
 				if c.FIFO && len(c.Retry) > 0 {
-					g.FIFORetryInterval = broker.Duration(c.Retry[0])
+					g.FIFORetryInterval = settings.Duration(c.Retry[0])
 				}
 				return both(func(b *brokertest.Broker) error { _, err := b.PutGroup(ctx, name, g); return err })
 			},
@@ -315,7 +315,7 @@ func TestTwoBrokersLoseNothing(t *testing.T) {
 		brokers := []*brokertest.Broker{brokertest.New(t), brokertest.New(t)}
 		var ends []failover.Endpoint
 		for i, b := range brokers {
-			b.CreateTopic("orders", broker.TopicConfig{Queues: 4})
+			b.CreateTopic("orders", settings.Topic{Queues: 4})
 			ends = append(ends, failover.Endpoint{Name: []string{"primary", "secondary"}[i], Transport: b.Client()})
 		}
 		var away atomic.Bool
@@ -393,7 +393,7 @@ func TestTwoBrokersLoseNothing(t *testing.T) {
 func TestAwaitingSendIsNotKeptByADeadEndpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)
-		b.CreateTopic("orders", broker.TopicConfig{})
+		b.CreateTopic("orders", settings.Topic{})
 		dead, err := rocketmq.New("dead.test:8081", rocketmq.Options{Dialer: func(context.Context, string) (net.Conn, error) {
 			return nil, errors.New("connection refused")
 		}})

@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rest"
 )
@@ -210,7 +210,7 @@ func TestUnreadableReceive(t *testing.T) {
 // once a second until its ctx ends.
 func TestAwaitConnection(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		b.CreateTopic("orders", broker.TopicConfig{})
+		b.CreateTopic("orders", settings.Topic{})
 		dials := 0
 		c, err := rest.New(b.HTTPAddress(), rest.Options{Dialer: func(ctx context.Context, addr string) (net.Conn, error) {
 			dials++
@@ -253,7 +253,7 @@ func TestAwaitConnection(t *testing.T) {
 // groups.
 func TestManyRequests(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		b.CreateTopic("orders", broker.TopicConfig{Type: broker.TopicFIFO})
+		b.CreateTopic("orders", settings.Topic{Type: settings.TopicFIFO})
 		requests, failing := 0, 2
 		b.Intercept(func(ctx context.Context, call server.Call, next func(context.Context) error) error {
 			if requests++; requests == failing {

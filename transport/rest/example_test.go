@@ -9,6 +9,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport/rest"
@@ -20,7 +21,7 @@ func exampleBroker(ctx context.Context) (address string, stop func()) {
 	if err != nil {
 		panic(err)
 	}
-	if _, err := b.PutTopic(ctx, "orders", broker.TopicConfig{}); err != nil {
+	if _, err := b.PutTopic(ctx, "orders", settings.Topic{}); err != nil {
 		panic(err)
 	}
 	s, err := server.New(b, server.Options{Advertise: "127.0.0.1:8081"})

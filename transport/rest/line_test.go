@@ -10,9 +10,9 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
@@ -23,8 +23,8 @@ import (
 // share requests, failures take the group's schedule, and the last one makes a dead letter.
 func TestProducerAndConsumer(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		b.CreateTopic("orders", broker.TopicConfig{})
-		b.CreateGroup("billing", broker.GroupConfig{MaxAttempts: 3, Retry: backoff.Steps{time.Minute, 5 * time.Minute}})
+		b.CreateTopic("orders", settings.Topic{})
+		b.CreateGroup("billing", settings.Group{MaxAttempts: 3, Retry: backoff.Steps{time.Minute, 5 * time.Minute}})
 		requests, refuse := map[string]int{}, 2
 		var mu sync.Mutex
 		b.Intercept(func(ctx context.Context, call server.Call, next func(context.Context) error) error {
@@ -115,16 +115,16 @@ func TestProducerAndConsumer(t *testing.T) {
 func TestConsumerSettings(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		c := over(t, b, rest.Options{})
-		b.CreateTopic("orders", broker.TopicConfig{})
+		b.CreateTopic("orders", settings.Topic{})
 		if s, err := c.ConsumerSettings(t.Context(), "later", "orders"); err != nil || s.MaxAttempts != 0 || s.Retry != nil {
 			t.Errorf("of a group that does not exist yet: %+v, %v, want none", s, err)
 		}
-		b.CreateGroup("billing", broker.GroupConfig{FIFO: true, MaxAttempts: -1, FIFORetryInterval: broker.Duration(4 * time.Second)})
+		b.CreateGroup("billing", settings.Group{FIFO: true, MaxAttempts: -1, FIFORetryInterval: settings.Duration(4 * time.Second)})
 		if s, err := c.ConsumerSettings(t.Context(), "billing", "orders"); err != nil || !s.FIFO || s.MaxAttempts != -1 || s.Retry.Delay(3) != 4*time.Second {
 			t.Errorf("of a FIFO group: %+v, %v", s, err)
 		}
-		delay, factor, most := broker.Milliseconds(1000), 3.0, broker.Milliseconds(20_000)
-		if _, err := b.PutAddressSettings(t.Context(), "orders", broker.AddressSettings{RedeliveryDelay: &delay, RedeliveryDelayMultiplier: &factor, MaxRedeliveryDelay: &most}); err != nil {
+		delay, factor, most := settings.Milliseconds(1000), 3.0, settings.Milliseconds(20_000)
+		if _, err := b.PutAddressSettings(t.Context(), "orders", settings.Address{RedeliveryDelay: &delay, RedeliveryDelayMultiplier: &factor, MaxRedeliveryDelay: &most}); err != nil {
 			t.Fatal(err)
 		}
 		s, err := c.ConsumerSettings(t.Context(), "billing", "orders")
@@ -146,7 +146,7 @@ func TestRights(t *testing.T) {
 		Allow: []server.Rule{{Actions: []server.Action{server.ActionSend, server.ActionReceive}, Topics: []string{"orders"}, Groups: []string{"billing"}}},
 	}}}}
 	b := brokertest.NewWith(t, o)
-	b.CreateTopic("orders", broker.TopicConfig{})
+	b.CreateTopic("orders", settings.Topic{})
 	c := over(t, b, rest.Options{Credentials: rest.Credentials{AccessKey: "clerk", SecretKey: "open sesame"}})
 	ctx := t.Context()
 	_, settings := c.ProducerSettings(ctx, "orders")

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rest"
 )
@@ -62,7 +62,7 @@ func (e *ended) Err() error {
 // them at once.
 func TestCancelledReceiveReleasesItsMessages(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		b.CreateTopic("orders", broker.TopicConfig{})
+		b.CreateTopic("orders", settings.Topic{})
 		ctx := &ended{Context: t.Context()}
 		b.Intercept(func(c context.Context, call server.Call, next func(context.Context) error) error {
 			err := next(c)

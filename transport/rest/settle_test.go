@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rest"
 )
@@ -16,14 +16,14 @@ import (
 // after a delay, a level or the next level, up to the group's maximum, or by a negative
 // acknowledgement. The result says what becomes of the message.
 func TestReconsume(t *testing.T) {
-	retries := broker.GroupConfig{RetryTopic: broker.RetryTopicConfig{Enabled: true, MaxRetries: 2}}
+	retries := settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, MaxRetries: 2}}
 	again := func(d time.Duration) transport.RetryResult {
 		return transport.RetryResult{Fate: transport.FateAgain, Delay: d}
 	}
 	dead := transport.RetryResult{Fate: transport.FateDeadLetter}
 	type mode = transport.ReconsumeMode
 	for name, tt := range map[string]struct {
-		group broker.GroupConfig
+		group settings.Group
 		modes []mode
 		want  []transport.RetryResult
 	}{
@@ -32,11 +32,11 @@ func TestReconsume(t *testing.T) {
 		"a delay":     {retries, []mode{{Delay: time.Hour}}, []transport.RetryResult{again(time.Hour)}},
 		"negative":    {retries, []mode{{Negative: true}}, []transport.RetryResult{again(time.Minute)}},
 		"its own":     {retries, []mode{{Negative: true, Delay: 7 * time.Second}}, []transport.RetryResult{again(7 * time.Second)}},
-		"its maximum": {broker.GroupConfig{NegativeAck: broker.NegativeAckConfig{MaxRedeliveries: 1}}, []mode{{Negative: true}, {Negative: true}}, []transport.RetryResult{again(time.Minute), dead}},
+		"its maximum": {settings.Group{NegativeAck: settings.NegativeAck{MaxRedeliveries: 1}}, []mode{{Negative: true}, {Negative: true}}, []transport.RetryResult{again(time.Minute), dead}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-				b.CreateTopic("orders", broker.TopicConfig{})
+				b.CreateTopic("orders", settings.Topic{})
 				b.CreateGroup("billing", tt.group)
 				b.Send(&tidegate.Message{Topic: "orders", Body: []byte("x")})
 				c := over(t, b, rest.Options{})
@@ -63,8 +63,8 @@ func TestReconsume(t *testing.T) {
 // delivery goes on.
 func TestReconsumeIsRefused(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		b.CreateTopic("orders", broker.TopicConfig{})
-		b.CreateGroup("billing", broker.GroupConfig{})
+		b.CreateTopic("orders", settings.Topic{})
+		b.CreateGroup("billing", settings.Group{})
 		b.Send(&tidegate.Message{Topic: "orders", Body: []byte("x")})
 		c := over(t, b, rest.Options{})
 		d := receiveOne(t, c)
@@ -83,15 +83,15 @@ func TestReconsumeIsRefused(t *testing.T) {
 // A dead letter that is asked for in the last attempt of a FIFO group is what the group says, and
 // the result tells it.
 func TestDeadLetterResult(t *testing.T) {
-	for policy, want := range map[broker.OnExhausted]transport.RetryResult{
-		broker.OnExhaustedDeadLetter: {Fate: transport.FateDeadLetter},
-		broker.OnExhaustedPark:       {Fate: transport.FateParked},
-		broker.OnExhaustedBlock:      {Fate: transport.FateAgain, Delay: time.Minute},
+	for policy, want := range map[settings.OnExhausted]transport.RetryResult{
+		settings.OnExhaustedDeadLetter: {Fate: transport.FateDeadLetter},
+		settings.OnExhaustedPark:       {Fate: transport.FateParked},
+		settings.OnExhaustedBlock:      {Fate: transport.FateAgain, Delay: time.Minute},
 	} {
 		t.Run(string(policy), func(t *testing.T) {
 			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-				b.CreateTopic("orders", broker.TopicConfig{Type: broker.TopicFIFO})
-				b.CreateGroup("billing", broker.GroupConfig{FIFO: true, MaxAttempts: 1, FIFORetryInterval: broker.Duration(time.Minute), OnExhausted: policy})
+				b.CreateTopic("orders", settings.Topic{Type: settings.TopicFIFO})
+				b.CreateGroup("billing", settings.Group{FIFO: true, MaxAttempts: 1, FIFORetryInterval: settings.Duration(time.Minute), OnExhausted: policy})
 				b.Send(&tidegate.Message{Topic: "orders", MessageGroup: "customer 7", Body: []byte("x")})
 				c := over(t, b, rest.Options{})
 				if got, err := c.DeadLetterResult(t.Context(), receiveOne(t, c), "hopeless"); err != nil || got != want {

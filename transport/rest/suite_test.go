@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate/backoff"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rest"
 	"github.com/tidegate/tidegate/transport/transporttest"
@@ -38,13 +38,13 @@ func TestTransport(t *testing.T) {
 		return transporttest.Fixture{
 			Transport: over(t, b, rest.Options{}),
 			CreateTopic: func(ctx context.Context, name string, kind transporttest.TopicType) error {
-				_, err := b.PutTopic(ctx, name, broker.TopicConfig{Type: broker.TopicType(kind)})
+				_, err := b.PutTopic(ctx, name, settings.Topic{Type: settings.TopicType(kind)})
 				return err
 			},
 			CreateGroup: func(ctx context.Context, name string, c transporttest.GroupConfig) error {
-				g := broker.GroupConfig{FIFO: c.FIFO, MaxAttempts: c.MaxAttempts, Retry: backoff.Steps(c.Retry)}
+				g := settings.Group{FIFO: c.FIFO, MaxAttempts: c.MaxAttempts, Retry: backoff.Steps(c.Retry)}
 				if c.FIFO && len(c.Retry) > 0 {
-					g.FIFORetryInterval = broker.Duration(c.Retry[0])
+					g.FIFORetryInterval = settings.Duration(c.Retry[0])
 				}
 				_, err := b.PutGroup(ctx, name, g)
 				return err

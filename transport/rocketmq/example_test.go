@@ -10,6 +10,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
@@ -21,7 +22,7 @@ func exampleBroker() (address string, stop func()) {
 	if err != nil {
 		panic(err)
 	}
-	if _, err := b.PutTopic(ctx, "orders", broker.TopicConfig{}); err != nil {
+	if _, err := b.PutTopic(ctx, "orders", settings.Topic{}); err != nil {
 		panic(err)
 	}
 	lis, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport/rocketmq"
@@ -29,9 +29,9 @@ func TestAccess(t *testing.T) {
 			key("shop", server.Rule{Actions: []server.Action{server.ActionSend}, Topics: []string{"orders"}}),
 			key("billing", server.Rule{Actions: []server.Action{server.ActionReceive}, Topics: []string{"orders"}, Groups: []string{"billing*"}}),
 		}}})
-		b.CreateTopic("orders", broker.TopicConfig{})
-		b.CreateTopic("payments", broker.TopicConfig{})
-		b.CreateGroup("billing", broker.GroupConfig{MaxAttempts: 2})
+		b.CreateTopic("orders", settings.Topic{})
+		b.CreateTopic("payments", settings.Topic{})
+		b.CreateGroup("billing", settings.Group{MaxAttempts: 2})
 		as := func(name string) *rocketmq.Client {
 			return b.ClientWith(rocketmq.Options{Credentials: rocketmq.Credentials{AccessKey: name, SecretKey: name + "'s secret"}})
 		}

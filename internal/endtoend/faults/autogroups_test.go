@@ -9,6 +9,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -18,7 +19,7 @@ import (
 func TestOneGroupTooManyIsNotFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.NewWith(t, brokertest.Options{Broker: broker.Options{MaxAutoGroups: 1}})
-		b.CreateTopic("orders", broker.TopicConfig{})
+		b.CreateTopic("orders", settings.Topic{})
 		c := b.Client()
 		for _, group := range []string{"first", "second"} {
 			if _, err := c.ConsumerSettings(t.Context(), group, "orders"); err != nil {

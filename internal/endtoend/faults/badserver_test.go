@@ -15,8 +15,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
 	"github.com/tidegate/tidegate/internal/rmqpb"
@@ -109,8 +109,8 @@ func TestServerThatMisbehaves(t *testing.T) {
 				}
 				r := &rogue{}
 				misbehave(t, r, chance)
-				b.CreateTopic("orders", broker.TopicConfig{})
-				b.CreateGroup("billing", broker.GroupConfig{MaxAttempts: -1})
+				b.CreateTopic("orders", settings.Topic{})
+				b.CreateGroup("billing", settings.Group{MaxAttempts: -1})
 				var sent []*tidegate.Message
 				for n := range messages {
 					sent = append(sent, sdktest.Order(n))
@@ -144,7 +144,7 @@ func TestServerThatMisbehaves(t *testing.T) {
 // introduced themselves again: messages are handled all the same, and Run goes on.
 func TestServerThatForgetsItsClients(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		b.CreateTopic("orders", broker.TopicConfig{})
+		b.CreateTopic("orders", settings.Topic{})
 		var mu sync.Mutex
 		known, forgot := true, 0
 		r := &rogue{}
@@ -208,7 +208,7 @@ func TestClocksThatDiffer(t *testing.T) {
 		for _, told := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%v, invisible time told: %v", off, told), func(t *testing.T) {
 				brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-					b.CreateTopic("orders", broker.TopicConfig{})
+					b.CreateTopic("orders", settings.Topic{})
 					shift := func(at *timestamppb.Timestamp) *timestamppb.Timestamp {
 						if at == nil {
 							return nil
@@ -274,7 +274,7 @@ func TestClocksThatDiffer(t *testing.T) {
 func TestHandlersThatMisbehave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)
-		b.CreateTopic("orders", broker.TopicConfig{})
+		b.CreateTopic("orders", settings.Topic{})
 		var mu sync.Mutex
 		var seen []consumer.Outcome
 		l := sdktest.NewLedger()

@@ -15,9 +15,9 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
 	"github.com/tidegate/tidegate/producer"
@@ -127,12 +127,12 @@ func (f *faulty) handle(ctx context.Context, d *tidegate.Delivery) error {
 
 func (f *faulty) run() {
 	b := brokertest.New(f.t)
-	topic := broker.TopicConfig{Queues: 4}
+	topic := settings.Topic{Queues: 4}
 	if f.fifo {
-		topic.Type = broker.TopicFIFO
+		topic.Type = settings.TopicFIFO
 	}
 	b.CreateTopic("orders", topic)
-	b.CreateGroup("billing", broker.GroupConfig{FIFO: f.fifo, MaxAttempts: 100, Retry: backoff.Steps{time.Second}})
+	b.CreateGroup("billing", settings.Group{FIFO: f.fifo, MaxAttempts: 100, Retry: backoff.Steps{time.Second}})
 	defer b.Intercept(f.middleware)()
 
 	ctx, cancel := context.WithCancel(f.t.Context())

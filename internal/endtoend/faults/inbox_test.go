@@ -15,8 +15,8 @@ import (
 	_ "modernc.org/sqlite"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/consumer/inbox"
 	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
@@ -93,8 +93,8 @@ func TestInboxKeepsEffectsOnceUnderChaos(t *testing.T) {
 					}
 					return nil
 				}
-				b.CreateTopic("orders", broker.TopicConfig{})
-				b.CreateGroup("billing", broker.GroupConfig{MaxAttempts: -1})
+				b.CreateTopic("orders", settings.Topic{})
+				b.CreateGroup("billing", settings.Group{MaxAttempts: -1})
 				var sent []*tidegate.Message
 				for n := range messages {
 					sent = append(sent, sdktest.Order(n))

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/producer"
 )
@@ -44,7 +44,7 @@ func TestInternalErrorsMayBeStored(t *testing.T) {
 		for _, result := range forms {
 			t.Run(fmt.Sprintf("%v, stored %v, as a result %v", tt.code, tt.stored, result), func(t *testing.T) {
 				brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-					b.CreateTopic("orders", broker.TopicConfig{})
+					b.CreateTopic("orders", settings.Topic{})
 					refusal := &rmqpb.SendMessageResponse{Status: &rmqpb.Status{Code: tt.code, Message: "by the test"}}
 					if result {
 						refusal.Entries = []*rmqpb.SendResultEntry{{Status: refusal.Status}}

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
 )
@@ -38,8 +38,8 @@ func TestNoTwoHandlersAtAnyNetworkDelay(t *testing.T) {
 				return time.Duration(rnd.Int64N(int64(d)))
 			}
 			slowest := 1 + upTo(40*time.Second)
-			b.CreateTopic("orders", broker.TopicConfig{})
-			b.CreateGroup("billing", broker.GroupConfig{MaxAttempts: -1})
+			b.CreateTopic("orders", settings.Topic{})
+			b.CreateGroup("billing", settings.Group{MaxAttempts: -1})
 			restore := b.Intercept(func(ctx context.Context, call server.Call, next func(context.Context) error) error {
 				if call.Op != "ReceiveMessage" && call.Op != "ChangeInvisibleDuration" && call.Op != "AckMessage" {
 					return next(ctx)

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
@@ -22,7 +22,7 @@ import (
 func TestCancelledReceiveIsRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)
-		b.CreateTopic("orders", broker.TopicConfig{})
+		b.CreateTopic("orders", settings.Topic{})
 		p, leaver, other := sdktest.NewProducer(t, b, producer.Options{}), b.Client(), b.Client()
 		r := transport.ReceiveRequest{
 			Group: "billing", Topic: "orders", Queue: transport.AnyQueue, Push: true, Max: 32,

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
 	"github.com/tidegate/tidegate/producer"
@@ -44,8 +44,8 @@ func TestLostAnswersToExtensions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := brokertest.New(t)
-				b.CreateTopic("orders", broker.TopicConfig{})
-				b.CreateGroup("billing", broker.GroupConfig{})
+				b.CreateTopic("orders", settings.Topic{})
+				b.CreateGroup("billing", settings.Group{})
 				var lost atomic.Int64
 				defer b.Intercept(func(ctx context.Context, call server.Call, next func(context.Context) error) error {
 					err := next(ctx)

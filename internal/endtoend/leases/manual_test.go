@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
 )
@@ -34,7 +34,7 @@ func newSimple(t *testing.T, b *brokertest.Broker, o consumer.SimpleOptions) *co
 // Demand 39 and demand 56: each call returns an error or nil, and an extension spends no attempt.
 func TestSimpleConsumerByHand(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		b.CreateTopic("orders", broker.TopicConfig{})
+		b.CreateTopic("orders", settings.Topic{})
 		s := newSimple(t, b, consumer.SimpleOptions{InvisibleDuration: 30 * time.Second, LongPolling: 5 * time.Second})
 		receive := func() *tidegate.Delivery {
 			t.Helper()
@@ -92,7 +92,7 @@ func TestSimpleConsumerByHand(t *testing.T) {
 // Demand 58.
 func TestLateCallsOfASimpleConsumer(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		b.CreateTopic("orders", broker.TopicConfig{})
+		b.CreateTopic("orders", settings.Topic{})
 		s := newSimple(t, b, consumer.SimpleOptions{InvisibleDuration: 30 * time.Second, LongPolling: 5 * time.Second})
 		b.Send(sdktest.Order(1))
 		ds, err := s.Receive(t.Context(), 1)
@@ -135,7 +135,7 @@ func TestLateCallsOfASimpleConsumer(t *testing.T) {
 // Demand 67.
 func TestIteratorSurvivesRestarts(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		b.CreateTopic("orders", broker.TopicConfig{})
+		b.CreateTopic("orders", settings.Topic{})
 		s := newSimple(t, b, consumer.SimpleOptions{InvisibleDuration: 30 * time.Second, LongPolling: 10 * time.Second, BatchSize: 4})
 		var receives atomic.Int64 // every other one fails
 		b.Intercept(func(ctx context.Context, call server.Call, next func(context.Context) error) error {

@@ -12,6 +12,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
 	"github.com/tidegate/tidegate/producer"
@@ -25,8 +26,8 @@ import (
 func TestLongHandlerMeetsTheBrokersMaximum(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.NewWith(t, brokertest.Options{Broker: broker.Options{MaxInvisibleDuration: 10 * time.Minute}})
-		b.CreateTopic("orders", broker.TopicConfig{})
-		b.CreateGroup("billing", broker.GroupConfig{Retry: []time.Duration{time.Minute}})
+		b.CreateTopic("orders", settings.Topic{})
+		b.CreateGroup("billing", settings.Group{Retry: []time.Duration{time.Minute}})
 		var mu sync.Mutex
 		var begun, ended []time.Duration
 		start := time.Now()

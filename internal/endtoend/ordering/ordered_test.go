@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
 )
@@ -75,8 +76,8 @@ func sendGroups(b *brokertest.Broker, groups, each int) {
 func TestRetriesHoldOnlyTheirMessageGroup(t *testing.T) {
 	const groups, each = 100, 5
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		b.CreateTopic("orders", broker.TopicConfig{Type: broker.TopicFIFO})
-		b.CreateGroup("billing", broker.GroupConfig{FIFO: true, FIFORetryInterval: broker.Duration(time.Minute)})
+		b.CreateTopic("orders", settings.Topic{Type: settings.TopicFIFO})
+		b.CreateGroup("billing", settings.Group{FIFO: true, FIFORetryInterval: settings.Duration(time.Minute)})
 		sendGroups(b, groups, each)
 		s := newSequence()
 		stop := sdktest.RunPush(t, b.Client(), func(_ context.Context, d *tidegate.Delivery) error {
@@ -114,19 +115,19 @@ func TestRetriesHoldOnlyTheirMessageGroup(t *testing.T) {
 // Demand 61.
 func TestExhaustedMessagesOfAFIFOGroup(t *testing.T) {
 	const groups, each = 50, 4
-	for policy, want := range map[broker.OnExhausted]struct {
+	for policy, want := range map[settings.OnExhausted]struct {
 		consumed []string // of a poisoned group
 		last     consumer.Disposition
 		letters  int64
 	}{
-		broker.OnExhaustedBlock:      {[]string{"0"}, consumer.Retried, 0},
-		broker.OnExhaustedDeadLetter: {[]string{"0", "2", "3"}, consumer.DeadLettered, 5},
-		broker.OnExhaustedPark:       {[]string{"0"}, consumer.Parked, 0},
+		settings.OnExhaustedBlock:      {[]string{"0"}, consumer.Retried, 0},
+		settings.OnExhaustedDeadLetter: {[]string{"0", "2", "3"}, consumer.DeadLettered, 5},
+		settings.OnExhaustedPark:       {[]string{"0"}, consumer.Parked, 0},
 	} {
 		t.Run(string(policy), func(t *testing.T) {
 			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-				b.CreateTopic("orders", broker.TopicConfig{Type: broker.TopicFIFO})
-				b.CreateGroup("billing", broker.GroupConfig{FIFO: true, MaxAttempts: 3, FIFORetryInterval: broker.Duration(time.Minute), OnExhausted: policy})
+				b.CreateTopic("orders", settings.Topic{Type: settings.TopicFIFO})
+				b.CreateGroup("billing", settings.Group{FIFO: true, MaxAttempts: 3, FIFORetryInterval: settings.Duration(time.Minute), OnExhausted: policy})
 				sendGroups(b, groups, each)
 				s := newSequence()
 				var seen sdktest.Outcomes
@@ -177,14 +178,14 @@ func TestExhaustedMessagesOfAFIFOGroup(t *testing.T) {
 				mu.Lock()
 				healed = true
 				mu.Unlock()
-				if policy == broker.OnExhaustedPark {
+				if policy == settings.OnExhaustedPark {
 					if _, err := b.RedriveParked(t.Context(), "billing", broker.ParkedSelection{}); err != nil {
 						t.Error(err)
 					}
 				}
 				b.WaitIdle("billing", "orders")
 				stop()
-				for g := 0; g < groups && policy != broker.OnExhaustedDeadLetter; g += 10 {
+				for g := 0; g < groups && policy != settings.OnExhaustedDeadLetter; g += 10 {
 					if got := s.bodies[fmt.Sprint("customer ", g)]; !slices.Equal(got, []string{"0", "1", "2", "3"}) {
 						t.Errorf("customer %d after the cure: consumed %v, want its order kept", g, got)
 					}
@@ -200,13 +201,13 @@ func TestExhaustedMessagesOfAFIFOGroup(t *testing.T) {
 // A handler asks for a dead letter in the last attempt. The outcome says what the broker did
 // instead, also when the response to the request was lost and the request was repeated.
 func TestOutcomeOfADeadLetterInAFIFOGroup(t *testing.T) {
-	for policy, want := range map[broker.OnExhausted]consumer.Disposition{
-		broker.OnExhaustedBlock: consumer.Retried, broker.OnExhaustedDeadLetter: consumer.DeadLettered, broker.OnExhaustedPark: consumer.Parked,
+	for policy, want := range map[settings.OnExhausted]consumer.Disposition{
+		settings.OnExhaustedBlock: consumer.Retried, settings.OnExhaustedDeadLetter: consumer.DeadLettered, settings.OnExhaustedPark: consumer.Parked,
 	} {
 		for _, lost := range []bool{false, true} {
 			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-				b.CreateTopic("orders", broker.TopicConfig{Type: broker.TopicFIFO})
-				b.CreateGroup("billing", broker.GroupConfig{FIFO: true, MaxAttempts: 2, FIFORetryInterval: broker.Duration(time.Minute), OnExhausted: policy})
+				b.CreateTopic("orders", settings.Topic{Type: settings.TopicFIFO})
+				b.CreateGroup("billing", settings.Group{FIFO: true, MaxAttempts: 2, FIFORetryInterval: settings.Duration(time.Minute), OnExhausted: policy})
 				sendGroups(b, 1, 1)
 				requests := 0
 				b.Intercept(func(ctx context.Context, call server.Call, next func(context.Context) error) error {

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
 	"github.com/tidegate/tidegate/producer"
@@ -26,8 +26,8 @@ import (
 func TestLostReceiveOfAFIFOGroupIsOneDelivery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)
-		b.CreateTopic("orders", broker.TopicConfig{Type: broker.TopicFIFO})
-		b.CreateGroup("billing", broker.GroupConfig{FIFO: true})
+		b.CreateTopic("orders", settings.Topic{Type: settings.TopicFIFO})
+		b.CreateGroup("billing", settings.Group{FIFO: true})
 		sdktest.MustSend(t, sdktest.NewProducer(t, b, producer.Options{}), &tidegate.Message{Topic: "orders", MessageGroup: "a", Body: []byte("x")})
 		var lost atomic.Bool
 		b.Intercept(func(ctx context.Context, call server.Call, next func(context.Context) error) error {

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
@@ -60,9 +60,9 @@ func story(t *testing.T, b *brokertest.Broker, c *rocketmq.Client, lasts time.Du
 	return list
 }
 
-func retryGroup(c broker.RetryTopicConfig) broker.GroupConfig {
+func retryGroup(c settings.RetryTopic) settings.Group {
 	c.Enabled = true
-	return broker.GroupConfig{RetryTopic: c}
+	return settings.Group{RetryTopic: c}
 }
 
 var errAway = errors.New("the database is away")
@@ -98,28 +98,28 @@ func TestReconsumeModesThroughTheSDK(t *testing.T) {
 	}
 	own := []time.Duration{time.Minute, 7 * time.Minute}
 	for name, tt := range map[string]struct {
-		config broker.RetryTopicConfig
+		config settings.RetryTopic
 		fail   func(times int) error // after that many retries
 		want   []time.Duration
 	}{
-		"any delay": {broker.RetryTopicConfig{MaxRetries: 2}, func(times int) error {
+		"any delay": {settings.RetryTopic{MaxRetries: 2}, func(times int) error {
 			return consumer.Reconsume(transport.ReconsumeMode{Delay: []time.Duration{s, 90 * s, s}[times]}, errAway)
 		}, []time.Duration{s, 90 * s}},
-		"a level": {broker.RetryTopicConfig{MaxRetries: 3}, func(times int) error {
+		"a level": {settings.RetryTopic{MaxRetries: 3}, func(times int) error {
 			return consumer.Reconsume(transport.ReconsumeMode{Level: []int{3, 1, 14, 1}[times]}, errAway)
 		}, []time.Duration{10 * s, s, 10 * time.Minute}},
-		"the next level":    {broker.RetryTopicConfig{MaxRetries: 18}, func(int) error { return consumer.Reconsume(transport.ReconsumeMode{}, errAway) }, levels},
-		"own levels":        {broker.RetryTopicConfig{MaxRetries: 3, Levels: own}, func(int) error { return consumer.Reconsume(transport.ReconsumeMode{}, errAway) }, []time.Duration{own[0], own[1], own[1]}},
-		"a level of theirs": {broker.RetryTopicConfig{MaxRetries: 1, Levels: own}, func(int) error { return consumer.Reconsume(transport.ReconsumeMode{Level: 2}, errAway) }, own[1:]},
-		"exclusive": {broker.RetryTopicConfig{MaxRetries: 2, SubscriptionType: broker.SubscriptionExclusive},
+		"the next level":    {settings.RetryTopic{MaxRetries: 18}, func(int) error { return consumer.Reconsume(transport.ReconsumeMode{}, errAway) }, levels},
+		"own levels":        {settings.RetryTopic{MaxRetries: 3, Levels: own}, func(int) error { return consumer.Reconsume(transport.ReconsumeMode{}, errAway) }, []time.Duration{own[0], own[1], own[1]}},
+		"a level of theirs": {settings.RetryTopic{MaxRetries: 1, Levels: own}, func(int) error { return consumer.Reconsume(transport.ReconsumeMode{Level: 2}, errAway) }, own[1:]},
+		"exclusive": {settings.RetryTopic{MaxRetries: 2, SubscriptionType: settings.SubscriptionExclusive},
 			func(int) error { return consumer.Reconsume(transport.ReconsumeMode{Delay: time.Hour}, errAway) }, []time.Duration{0, 0}},
-		"failover": {broker.RetryTopicConfig{MaxRetries: 2, SubscriptionType: broker.SubscriptionFailover},
+		"failover": {settings.RetryTopic{MaxRetries: 2, SubscriptionType: settings.SubscriptionFailover},
 			func(int) error { return consumer.Reconsume(transport.ReconsumeMode{}, errAway) }, []time.Duration{0, 0}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := brokertest.New(t)
-				b.CreateTopic("topic1", broker.TopicConfig{})
+				b.CreateTopic("topic1", settings.Topic{})
 				b.CreateGroup("sub1", retryGroup(tt.config))
 				lasts := time.Minute
 				for _, d := range tt.want {
@@ -168,8 +168,8 @@ func TestReconsumeDelayBoundsThroughTheSDK(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			b := brokertest.New(t)
-			b.CreateTopic("topic1", broker.TopicConfig{})
-			b.CreateGroup("sub1", retryGroup(broker.RetryTopicConfig{}))
+			b.CreateTopic("topic1", settings.Topic{})
+			b.CreateGroup("sub1", retryGroup(settings.RetryTopic{}))
 			first := true
 			d := story(t, b, b.Client(), time.Minute, func(context.Context, *tidegate.Delivery) error {
 				if !first {
@@ -230,21 +230,21 @@ func TestReconsumeDelayBoundsThroughTheSDK(t *testing.T) {
 // msg.getRedeliveryCount() API is the number of retries under the negativeAcknowledge retry
 // mechanism"
 func TestReconsumedUntilDeadThroughTheSDK(t *testing.T) {
-	for naming, want := range map[broker.RetryNaming]struct {
+	for naming, want := range map[settings.RetryNaming]struct {
 		retry, dead string // topics
 		maxRetries  int    // of the group; 0 stands for the default
 		retries     int
 	}{
-		"":                    {"topic1-sub1-RETRY", "topic1-sub1-DLQ", 0, 16},
-		broker.RetryNaming292: {"topic1-sub1-RETRY", "topic1-sub1-DLQ", 3, 3},
-		broker.RetryNaming272: {"sub1-RETRY", "sub1-DLQ", 3, 3},
-		broker.RetryNaming261: {"sub1-retry", "sub1-dlq", 3, 3},
+		"":                      {"topic1-sub1-RETRY", "topic1-sub1-DLQ", 0, 16},
+		settings.RetryNaming292: {"topic1-sub1-RETRY", "topic1-sub1-DLQ", 3, 3},
+		settings.RetryNaming272: {"sub1-RETRY", "sub1-DLQ", 3, 3},
+		settings.RetryNaming261: {"sub1-retry", "sub1-dlq", 3, 3},
 	} {
 		t.Run(string(naming), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := brokertest.New(t)
-				b.CreateTopic("topic1", broker.TopicConfig{})
-				b.CreateGroup("sub1", retryGroup(broker.RetryTopicConfig{Naming: naming, MaxRetries: want.maxRetries}))
+				b.CreateTopic("topic1", settings.Topic{})
+				b.CreateGroup("sub1", retryGroup(settings.RetryTopic{Naming: naming, MaxRetries: want.maxRetries}))
 				lasts := 2 * time.Hour // 16 retries take 1 h 45 m
 				if want.retries == 3 {
 					lasts = time.Minute
@@ -301,8 +301,8 @@ func TestReconsumedUntilDeadThroughTheSDK(t *testing.T) {
 func TestReconsumeWithoutRetryTopicsThroughTheSDK(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)
-		b.CreateTopic("topic1", broker.TopicConfig{})
-		b.CreateGroup("sub1", broker.GroupConfig{MaxAttempts: 4})
+		b.CreateTopic("topic1", settings.Topic{})
+		b.CreateGroup("sub1", settings.Group{MaxAttempts: 4})
 		fails := []error{consumer.Reconsume(transport.ReconsumeMode{Delay: 20 * time.Minute}, errAway), consumer.Reconsume(transport.ReconsumeMode{Level: 3}, errAway), consumer.Reconsume(transport.ReconsumeMode{}, errAway), consumer.Reconsume(transport.ReconsumeMode{}, errAway)}
 		n := 0
 		list := story(t, b, b.Client(), 25*time.Minute, func(context.Context, *tidegate.Delivery) error { n++; return fails[n-1] })
@@ -341,8 +341,8 @@ func TestReconsumeNeedsToSendThroughTheSDK(t *testing.T) {
 			b := brokertest.NewWith(t, brokertest.Options{Access: server.AccessConfig{Keys: []server.Key{
 				{Name: "billing", Secrets: []server.Secret{server.NewSecret("secret")}, Allow: allow},
 			}}})
-			b.CreateTopic("topic1", broker.TopicConfig{})
-			b.CreateGroup("sub1", retryGroup(broker.RetryTopicConfig{}))
+			b.CreateTopic("topic1", settings.Topic{})
+			b.CreateGroup("sub1", retryGroup(settings.RetryTopic{}))
 			c := b.ClientWith(rocketmq.Options{Credentials: rocketmq.Credentials{AccessKey: "billing", SecretKey: "secret"}})
 			first := true
 			list := story(t, b, c, 2*time.Minute, func(context.Context, *tidegate.Delivery) error {
@@ -380,22 +380,22 @@ func TestReconsumeNeedsToSendThroughTheSDK(t *testing.T) {
 // number of retries can be obtained from msg.getRedeliveryCount()."
 func TestNegativeAckThroughTheSDK(t *testing.T) {
 	for name, tt := range map[string]struct {
-		config broker.NegativeAckConfig
+		config settings.NegativeAck
 		delay  time.Duration
 		wait   time.Duration
 		ends   int // at that delivery
 		want   consumer.Disposition
 	}{
-		"as it is":       {broker.NegativeAckConfig{}, 0, time.Minute, 6, consumer.Acked}, // the group allows 3 attempts, which do not count
-		"group's delay":  {broker.NegativeAckConfig{Delay: broker.Duration(10 * time.Minute)}, 0, 10 * time.Minute, 3, consumer.Acked},
-		"own delay":      {broker.NegativeAckConfig{Delay: broker.Duration(10 * time.Minute)}, 7 * time.Second, 7 * time.Second, 5, consumer.Acked},
-		"with a maximum": {broker.NegativeAckConfig{MaxRedeliveries: 5}, time.Second, time.Second, 6, consumer.DeadLettered},
+		"as it is":       {settings.NegativeAck{}, 0, time.Minute, 6, consumer.Acked}, // the group allows 3 attempts, which do not count
+		"group's delay":  {settings.NegativeAck{Delay: settings.Duration(10 * time.Minute)}, 0, 10 * time.Minute, 3, consumer.Acked},
+		"own delay":      {settings.NegativeAck{Delay: settings.Duration(10 * time.Minute)}, 7 * time.Second, 7 * time.Second, 5, consumer.Acked},
+		"with a maximum": {settings.NegativeAck{MaxRedeliveries: 5}, time.Second, time.Second, 6, consumer.DeadLettered},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := brokertest.New(t)
-				b.CreateTopic("topic1", broker.TopicConfig{})
-				b.CreateGroup("sub1", broker.GroupConfig{MaxAttempts: 3, NegativeAck: tt.config})
+				b.CreateTopic("topic1", settings.Topic{})
+				b.CreateGroup("sub1", settings.Group{MaxAttempts: 3, NegativeAck: tt.config})
 				list := story(t, b, b.Client(), time.Duration(tt.ends)*tt.wait+time.Minute, func(_ context.Context, d *tidegate.Delivery) error {
 					if s := b.Stats("sub1", "topic1"); s.Backlog.Messages != 1 || s.Acked != 0 {
 						t.Errorf("it is acknowledged: %+v", s)
@@ -430,8 +430,8 @@ func TestNegativeAckThroughTheSDK(t *testing.T) {
 func TestSimpleConsumerReconsumes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)
-		b.CreateTopic("topic1", broker.TopicConfig{})
-		b.CreateGroup("sub1", retryGroup(broker.RetryTopicConfig{MaxRetries: 1}))
+		b.CreateTopic("topic1", settings.Topic{})
+		b.CreateGroup("sub1", retryGroup(settings.RetryTopic{MaxRetries: 1}))
 		c, err := consumer.NewSimple(b.Client(), consumer.Subscription{Group: "sub1", Topic: "topic1"}, consumer.SimpleOptions{})
 		if err != nil {
 			t.Fatal(err)

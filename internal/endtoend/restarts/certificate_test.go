@@ -18,8 +18,8 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport/rocketmq"
@@ -101,7 +101,7 @@ func TestConsumerSurvivesCertificateRenewal(t *testing.T) {
 	for _, outage := range []time.Duration{10 * time.Second, 5 * time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
 			b := brokertest.New(t)
-			b.CreateTopic("orders", broker.TopicConfig{})
+			b.CreateTopic("orders", settings.Topic{})
 			f := &tlsFront{b: b, cert: trusted}
 			c := b.ClientWith(rocketmq.Options{Dialer: f.dial, TLS: &tls.Config{RootCAs: pool, ServerName: name}})
 			p, err := producer.New(c, producer.Options{})

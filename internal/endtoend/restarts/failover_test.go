@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport/failover"
@@ -78,7 +78,7 @@ func TestConsumerReadsBothEndpoints(t *testing.T) {
 		brokers := map[string]*brokertest.Broker{"primary": brokertest.New(t), "secondary": brokertest.New(t)}
 		var ends []failover.Endpoint
 		for _, name := range []string{"primary", "secondary"} {
-			brokers[name].CreateTopic("orders", broker.TopicConfig{})
+			brokers[name].CreateTopic("orders", settings.Topic{})
 			ends = append(ends, failover.Endpoint{Name: name, Transport: brokers[name].Client()})
 		}
 		x, err := failover.New(ends, failover.Options{})

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
 	"github.com/tidegate/tidegate/producer"
@@ -23,7 +23,7 @@ import (
 func TestMessagesFlowAfterEachRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)
-		b.CreateTopic("orders", broker.TopicConfig{})
+		b.CreateTopic("orders", settings.Topic{})
 		var mu sync.Mutex
 		handled := map[string]bool{}
 		var latest time.Time
@@ -61,7 +61,7 @@ func TestMessagesFlowAfterEachRestart(t *testing.T) {
 // restarts under load, and the broker has each accepted message once.
 func TestTwentyRestarts(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		b.CreateTopic("orders", broker.TopicConfig{})
+		b.CreateTopic("orders", settings.Topic{})
 		p := sdktest.NewProducer(t, b, producer.Options{})
 		ctx, cancel := context.WithCancel(t.Context())
 		var sent atomic.Int64

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
 	"github.com/tidegate/tidegate/producer"
@@ -25,7 +25,7 @@ func TestConsumersComeBackAfterAnOutage(t *testing.T) {
 			t.Run(name+" "+outage.String(), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					b := brokertest.New(t)
-					b.CreateTopic("orders", broker.TopicConfig{})
+					b.CreateTopic("orders", settings.Topic{})
 					send := func() {
 						msg := &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "orders", Body: []byte("x")}
 						if r := b.Broker.Send(t.Context(), []*tidegate.Message{msg}); r[0].Err != nil { // past the network
@@ -72,7 +72,7 @@ func TestConsumersComeBackAfterAnOutage(t *testing.T) {
 func TestTooLargeMessageIsPassedOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)
-		b.CreateTopic("orders", broker.TopicConfig{})
+		b.CreateTopic("orders", settings.Topic{})
 		p := sdktest.NewProducer(t, b, producer.Options{})
 		sdktest.MustSend(t, p, &tidegate.Message{Topic: "orders", Body: make([]byte, 2<<20)})
 		sdktest.MustSend(t, p, &tidegate.Message{Topic: "orders", Body: []byte("x")})

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
 	"github.com/tidegate/tidegate/producer"
@@ -24,16 +24,16 @@ import (
 // message waits for the end of a lease, and none spends an attempt.
 func TestRollingRestarts(t *testing.T) {
 	const beat = 16 * time.Millisecond
-	for name, group := range map[string]broker.GroupConfig{"unordered": {}, "fifo": {FIFO: true}} {
+	for name, group := range map[string]settings.Group{"unordered": {}, "fifo": {FIFO: true}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				seed := rand.Uint64()
 				t.Logf("seed %d", seed)
 				rnd := rand.New(rand.NewPCG(seed, 1))
 				b := brokertest.New(t)
-				topic := broker.TopicConfig{}
+				topic := settings.Topic{}
 				if group.FIFO {
-					topic.Type = broker.TopicFIFO
+					topic.Type = settings.TopicFIFO
 				}
 				b.CreateTopic("orders", topic)
 				b.CreateGroup("billing", group)

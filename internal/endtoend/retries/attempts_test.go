@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
 	"github.com/tidegate/tidegate/transport/rocketmq"
@@ -36,12 +36,12 @@ func TestMaxAttemptsAreDeliveries(t *testing.T) {
 			for most := 1; most <= 4; most++ {
 				t.Run(fmt.Sprintf("%s, fifo %v, %d", way, fifo, most), func(t *testing.T) {
 					brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-						topic := broker.TopicConfig{}
+						topic := settings.Topic{}
 						if fifo {
-							topic.Type = broker.TopicFIFO
+							topic.Type = settings.TopicFIFO
 						}
 						b.CreateTopic("orders", topic)
-						b.CreateGroup("billing", broker.GroupConfig{MaxAttempts: most, FIFO: fifo})
+						b.CreateGroup("billing", settings.Group{MaxAttempts: most, FIFO: fifo})
 						var attempts []int
 						var last time.Time
 						var seen sdktest.Outcomes
@@ -98,8 +98,8 @@ func TestAttemptsSurviveRestarts(t *testing.T) {
 		t.Run(restartWhile, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := brokertest.New(t)
-				b.CreateTopic("orders", broker.TopicConfig{})
-				b.CreateGroup("billing", broker.GroupConfig{MaxAttempts: most})
+				b.CreateTopic("orders", settings.Topic{})
+				b.CreateGroup("billing", settings.Group{MaxAttempts: most})
 				b.Send(sdktest.Order(1))
 				var first tidegate.Delivery
 				for n := range most {
@@ -148,7 +148,7 @@ func TestAttemptsSurviveRestarts(t *testing.T) {
 // Demand 42.
 func TestExpectedFailuresDoNotFloodTheLog(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		b.CreateTopic("orders", broker.TopicConfig{})
+		b.CreateTopic("orders", settings.Topic{})
 		var log bytes.Buffer
 		stop := sdktest.RunPush(t, b.Client(), func(_ context.Context, d *tidegate.Delivery) error {
 			switch {

@@ -11,8 +11,8 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 )
 
@@ -38,8 +38,8 @@ func runBatches(t *testing.T, b *brokertest.Broker, h consumer.BatchHandler, o c
 // and a message that is retried comes in a later batch.
 func TestBatchVerdictsOnABroker(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		b.CreateTopic("orders", broker.TopicConfig{})
-		b.CreateGroup("billing", broker.GroupConfig{MaxAttempts: 3, Retry: backoff.Steps{time.Second, time.Minute}})
+		b.CreateTopic("orders", settings.Topic{})
+		b.CreateGroup("billing", settings.Group{MaxAttempts: 3, Retry: backoff.Steps{time.Second, time.Minute}})
 		var mu sync.Mutex
 		tries := map[string]string{} // body → attempts and their times
 		begin := time.Now()
@@ -89,8 +89,8 @@ func TestBatchVerdictsOnABroker(t *testing.T) {
 func TestBatchesKeepOrderOnABroker(t *testing.T) {
 	const groups, each = 4, 5
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		b.CreateTopic("orders", broker.TopicConfig{Type: broker.TopicFIFO})
-		b.CreateGroup("billing", broker.GroupConfig{FIFO: true, MaxAttempts: 3, FIFORetryInterval: broker.Duration(time.Second)})
+		b.CreateTopic("orders", settings.Topic{Type: settings.TopicFIFO})
+		b.CreateGroup("billing", settings.Group{FIFO: true, MaxAttempts: 3, FIFORetryInterval: settings.Duration(time.Second)})
 		for i := range each {
 			for g := range groups {
 				b.Send(&tidegate.Message{Topic: "orders", MessageGroup: fmt.Sprint("g", g), Body: fmt.Append(nil, i)})

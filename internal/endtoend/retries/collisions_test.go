@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
 	"github.com/tidegate/tidegate/producer"
@@ -32,10 +32,10 @@ func TestRedeliveriesAreSpread(t *testing.T) {
 	for _, factor := range []float64{0.15, 0.5} {
 		synctest.Test(t, func(t *testing.T) {
 			b := brokertest.New(t)
-			b.CreateTopic("orders", broker.TopicConfig{})
-			if _, err := b.PutAddressSettings(t.Context(), "#", broker.AddressSettings{
-				RedeliveryDelay: new(broker.Milliseconds(first.Milliseconds())), RedeliveryDelayMultiplier: new(2.0),
-				MaxRedeliveryDelay: new(broker.Milliseconds(longest.Milliseconds())), RedeliveryCollisionAvoidanceFactor: &factor,
+			b.CreateTopic("orders", settings.Topic{})
+			if _, err := b.PutAddressSettings(t.Context(), "#", settings.Address{
+				RedeliveryDelay: new(settings.Milliseconds(first.Milliseconds())), RedeliveryDelayMultiplier: new(2.0),
+				MaxRedeliveryDelay: new(settings.Milliseconds(longest.Milliseconds())), RedeliveryCollisionAvoidanceFactor: &factor,
 			}); err != nil {
 				t.Fatal(err)
 			}

@@ -12,6 +12,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
 	"github.com/tidegate/tidegate/producer"
@@ -49,13 +50,13 @@ func dispositions(t *testing.T, b *brokertest.Broker, sub consumer.Subscription,
 //
 // RocketMQ: consumption retry: "Specified in the metadata when a consumer group is created"
 func TestMaximumOfTheMomentHolds(t *testing.T) {
-	for exhausted, want := range map[broker.OnExhausted]consumer.Disposition{
-		broker.OnExhaustedPark: consumer.Parked, broker.OnExhaustedDeadLetter: consumer.DeadLettered,
+	for exhausted, want := range map[settings.OnExhausted]consumer.Disposition{
+		settings.OnExhaustedPark: consumer.Parked, settings.OnExhaustedDeadLetter: consumer.DeadLettered,
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			b := brokertest.New(t)
-			b.CreateTopic("orders", broker.TopicConfig{Type: broker.TopicFIFO})
-			group := broker.GroupConfig{FIFO: true, MaxAttempts: 3, OnExhausted: exhausted, FIFORetryInterval: broker.Duration(time.Second)}
+			b.CreateTopic("orders", settings.Topic{Type: settings.TopicFIFO})
+			group := settings.Group{FIFO: true, MaxAttempts: 3, OnExhausted: exhausted, FIFORetryInterval: settings.Duration(time.Second)}
 			b.CreateGroup("billing", group)
 			failed := errors.New("out of stock")
 			list := dispositions(t, b, consumer.Subscription{Topic: "orders", Group: "billing"},
@@ -105,15 +106,15 @@ func TestMaximumOfTheMomentHolds(t *testing.T) {
 func TestMaximumOfTheRetryTopicHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)
-		b.CreateTopic("orders", broker.TopicConfig{})
-		b.CreateGroup("g", broker.GroupConfig{MaxAttempts: 5, RetryTopic: broker.RetryTopicConfig{Enabled: true}})
-		if _, err := b.PutAddressSettings(t.Context(), "orders", broker.AddressSettings{MaxDeliveryAttempts: new(2)}); err != nil {
+		b.CreateTopic("orders", settings.Topic{})
+		b.CreateGroup("g", settings.Group{MaxAttempts: 5, RetryTopic: settings.RetryTopic{Enabled: true}})
+		if _, err := b.PutAddressSettings(t.Context(), "orders", settings.Address{MaxDeliveryAttempts: new(2)}); err != nil {
 			t.Fatal(err)
 		}
 		list := dispositions(t, b, consumer.Subscription{Topic: "orders", Group: "g"}, &tidegate.Message{Topic: "orders", Body: []byte("x")},
 			func(ctx context.Context, d *tidegate.Delivery) error {
 				if d.Properties["RECONSUMETIMES"] == "" {
-					_, err := b.ReconsumeLater(ctx, d, broker.ReconsumeMode{})
+					_, err := b.ReconsumeLater(ctx, d, settings.ReconsumeMode{})
 					return err // the acknowledgement that follows comes late, and is refused
 				}
 				return errors.New("the database is away")

@@ -12,8 +12,8 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
 	"github.com/tidegate/tidegate/producer"
@@ -29,7 +29,7 @@ import (
 func TestWholeLadderThroughGRPC(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)
-		b.CreateTopic("orders", broker.TopicConfig{})
+		b.CreateTopic("orders", settings.Topic{})
 		p := sdktest.NewProducer(t, b, producer.Options{})
 		sdktest.MustSend(t, p, &tidegate.Message{Topic: "orders", Body: []byte("poison"), Tag: "t", Keys: []string{"k"}, Properties: map[string]string{"a": "b"}})
 
@@ -91,17 +91,17 @@ func TestWholeLadderThroughGRPC(t *testing.T) {
 func TestIntervalsAreTheGroups(t *testing.T) {
 	const s = time.Second
 	for _, c := range []struct {
-		config broker.GroupConfig
+		config settings.Group
 		want   []time.Duration
 	}{
-		{broker.GroupConfig{MaxAttempts: 4, Retry: backoff.Steps{5 * s, 50 * s}}, []time.Duration{5 * s, 50 * s, 50 * s}},
-		{broker.GroupConfig{MaxAttempts: 4, FIFO: true, FIFORetryInterval: broker.Duration(7 * s)}, []time.Duration{7 * s, 7 * s, 7 * s}},
+		{settings.Group{MaxAttempts: 4, Retry: backoff.Steps{5 * s, 50 * s}}, []time.Duration{5 * s, 50 * s, 50 * s}},
+		{settings.Group{MaxAttempts: 4, FIFO: true, FIFORetryInterval: settings.Duration(7 * s)}, []time.Duration{7 * s, 7 * s, 7 * s}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			b := brokertest.New(t)
-			topic, m := broker.TopicConfig{}, &tidegate.Message{Topic: "orders", Body: []byte("x")}
+			topic, m := settings.Topic{}, &tidegate.Message{Topic: "orders", Body: []byte("x")}
 			if c.config.FIFO {
-				topic.Type, m.MessageGroup = broker.TopicFIFO, "a"
+				topic.Type, m.MessageGroup = settings.TopicFIFO, "a"
 			}
 			b.CreateTopic("orders", topic)
 			b.CreateGroup("g", c.config)

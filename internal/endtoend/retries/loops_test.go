@@ -12,6 +12,7 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
 	"github.com/tidegate/tidegate/transport"
@@ -25,23 +26,23 @@ import (
 func TestDeadLettersDoNotLoop(t *testing.T) {
 	for name, tt := range map[string]struct {
 		err      error
-		settings *broker.AddressSettings
+		settings *settings.Address
 		letters  string         // the topic of the dead letters
 		want     map[string]int // deliveries
 	}{
 		"failures":        {errors.New("no"), nil, "%DLQ%billing", map[string]int{"orders": 2, "%DLQ%billing": 2}},
 		"the handler's":   {consumer.DeadLetterNow(errors.New("no")), nil, "%DLQ%billing", map[string]int{"orders": 1, "%DLQ%billing": 1}},
-		"without address": {consumer.DeadLetterNow(errors.New("no")), &broker.AddressSettings{MaxDeliveryAttempts: new(3)}, "%DLQ%billing", map[string]int{"orders": 1, "%DLQ%billing": 1}},
+		"without address": {consumer.DeadLetterNow(errors.New("no")), &settings.Address{MaxDeliveryAttempts: new(3)}, "%DLQ%billing", map[string]int{"orders": 1, "%DLQ%billing": 1}},
 		"an address": {
-			errors.New("no"), &broker.AddressSettings{MaxDeliveryAttempts: new(3), DeadLetterAddress: new("DLA")}, "DLA",
+			errors.New("no"), &settings.Address{MaxDeliveryAttempts: new(3), DeadLetterAddress: new("DLA")}, "DLA",
 			map[string]int{"orders": 3, "DLA": 3},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-				b.CreateTopic("orders", broker.TopicConfig{})
-				b.CreateTopic(tt.letters, broker.TopicConfig{})
-				b.CreateGroup("billing", broker.GroupConfig{MaxAttempts: 2, Retry: backoff.Steps{time.Second}})
+				b.CreateTopic("orders", settings.Topic{})
+				b.CreateTopic(tt.letters, settings.Topic{})
+				b.CreateGroup("billing", settings.Group{MaxAttempts: 2, Retry: backoff.Steps{time.Second}})
 				if tt.settings != nil {
 					if _, err := b.PutAddressSettings(t.Context(), "#", *tt.settings); err != nil {
 						t.Fatal(err)

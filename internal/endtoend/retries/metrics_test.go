@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // scrape returns the series of GET /metrics with their values.
@@ -55,7 +55,7 @@ func TestMetricsCountByReason(t *testing.T) {
 		none := func(int) string { return "" }
 		var stops []func()
 		fail := func(context.Context, *tidegate.Delivery) error { return errors.New("no") }
-		setAddress := func(topic string, s broker.AddressSettings) {
+		setAddress := func(topic string, s settings.Address) {
 			t.Helper()
 			if _, err := b.PutAddressSettings(ctx, topic, s); err != nil {
 				t.Fatal(err)
@@ -63,38 +63,38 @@ func TestMetricsCountByReason(t *testing.T) {
 		}
 
 		// 2 message groups are parked, with 4 and 5 messages.
-		b.CreateTopic("parking", broker.TopicConfig{Type: broker.TopicFIFO})
-		b.CreateGroup("parker", broker.GroupConfig{FIFO: true, MaxAttempts: 1, OnExhausted: broker.OnExhaustedPark})
+		b.CreateTopic("parking", settings.Topic{Type: settings.TopicFIFO})
+		b.CreateGroup("parker", settings.Group{FIFO: true, MaxAttempts: 1, OnExhausted: settings.OnExhaustedPark})
 		send("parking", 4, func(int) string { return "a" })
 		send("parking", 5, func(int) string { return "b" })
 		stops = append(stops, b.Consume("parker", "parking", fail))
 
 		// 3 message groups are blocked, with a message each.
-		b.CreateTopic("blocking", broker.TopicConfig{Type: broker.TopicFIFO})
-		b.CreateGroup("blocker", broker.GroupConfig{
-			FIFO: true, MaxAttempts: 1, OnExhausted: broker.OnExhaustedBlock, FIFORetryInterval: broker.Duration(10 * time.Minute),
+		b.CreateTopic("blocking", settings.Topic{Type: settings.TopicFIFO})
+		b.CreateGroup("blocker", settings.Group{
+			FIFO: true, MaxAttempts: 1, OnExhausted: settings.OnExhaustedBlock, FIFORetryInterval: settings.Duration(10 * time.Minute),
 		})
 		send("blocking", 3, func(i int) string { return fmt.Sprint("group", i) })
 		stops = append(stops, b.Consume("blocker", "blocking", fail))
 
 		// 6 messages are discarded after their only attempt, 7 become dead letters, 8 expire.
-		b.CreateTopic("discarding", broker.TopicConfig{})
-		setAddress("discarding", broker.AddressSettings{MaxDeliveryAttempts: new(1)})
+		b.CreateTopic("discarding", settings.Topic{})
+		setAddress("discarding", settings.Address{MaxDeliveryAttempts: new(1)})
 		send("discarding", 6, none)
 		stops = append(stops, b.Consume("discarder", "discarding", fail))
-		b.CreateTopic("dying", broker.TopicConfig{})
-		b.CreateGroup("dier", broker.GroupConfig{MaxAttempts: 1})
+		b.CreateTopic("dying", settings.Topic{})
+		b.CreateGroup("dier", settings.Group{MaxAttempts: 1})
 		send("dying", 7, none)
 		stops = append(stops, b.Consume("dier", "dying", fail))
-		b.CreateTopic("expiring", broker.TopicConfig{})
-		setAddress("expiring", broker.AddressSettings{ExpiryDelay: new(broker.Milliseconds(1000))})
+		b.CreateTopic("expiring", settings.Topic{})
+		setAddress("expiring", settings.Address{ExpiryDelay: new(settings.Milliseconds(1000))})
 		send("expiring", 8, none)
 
 		// 10 messages are removed before their group comes back for them, and 1 is acknowledged.
-		b.CreateTopic("fleeting", broker.TopicConfig{
-			DuplicateWindow: -1, Retention: broker.Retention{Time: broker.Duration(10 * time.Minute)},
+		b.CreateTopic("fleeting", settings.Topic{
+			DuplicateWindow: -1, Retention: settings.Retention{Time: settings.Duration(10 * time.Minute)},
 		})
-		b.CreateGroup("late", broker.GroupConfig{})
+		b.CreateGroup("late", settings.Group{})
 		stop := b.Consume("late", "fleeting", func(context.Context, *tidegate.Delivery) error { return nil })
 		send("fleeting", 1, none)
 		b.WaitIdle("late", "fleeting")

@@ -10,8 +10,8 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/consumer/policy"
 )
@@ -22,8 +22,8 @@ import (
 // Demand 3 and demand 36: attempts per message, and their sources.
 func TestPoliciesOnABroker(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		b.CreateTopic("orders", broker.TopicConfig{})
-		b.CreateGroup("billing", broker.GroupConfig{MaxAttempts: 5, Retry: backoff.Steps{time.Minute}})
+		b.CreateTopic("orders", settings.Topic{})
+		b.CreateGroup("billing", settings.Group{MaxAttempts: 5, Retry: backoff.Steps{time.Minute}})
 		var mu sync.Mutex
 		at, ends := map[string][]time.Time{}, map[string]consumer.Disposition{}
 		c, err := consumer.NewPush(b.Client(), consumer.Subscription{Group: "billing", Topic: "orders"},

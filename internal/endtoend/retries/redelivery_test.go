@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
 	"github.com/tidegate/tidegate/producer"
@@ -26,8 +26,8 @@ import (
 func TestAddressSettingsThroughGRPC(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)
-		b.CreateTopic("exampleQueue", broker.TopicConfig{})
-		b.CreateGroup("g", broker.GroupConfig{MaxAttempts: 3})
+		b.CreateTopic("exampleQueue", settings.Topic{})
+		b.CreateGroup("g", settings.Group{MaxAttempts: 3})
 		var mu sync.Mutex
 		var waits []time.Duration
 		var last time.Time
@@ -42,8 +42,8 @@ func TestAddressSettingsThroughGRPC(t *testing.T) {
 		})
 		defer stop()
 		<-time.After(time.Second)
-		if _, err := b.PutAddressSettings(t.Context(), "#", broker.AddressSettings{
-			RedeliveryDelay: new(broker.Milliseconds(5000)), RedeliveryDelayMultiplier: new(2.0), MaxRedeliveryDelay: new(broker.Milliseconds(15000)),
+		if _, err := b.PutAddressSettings(t.Context(), "#", settings.Address{
+			RedeliveryDelay: new(settings.Milliseconds(5000)), RedeliveryDelayMultiplier: new(2.0), MaxRedeliveryDelay: new(settings.Milliseconds(15000)),
 			MaxDeliveryAttempts: new(5), DeadLetterAddress: new("deadLetterAddress"),
 		}); err != nil {
 			t.Fatal(err)
@@ -70,10 +70,10 @@ func TestAddressSettingsThroughGRPC(t *testing.T) {
 func TestAddressSettingsAreTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)
-		b.CreateTopic("t", broker.TopicConfig{})
-		b.CreateGroup("g", broker.GroupConfig{MaxAttempts: 3})
-		if _, err := b.PutAddressSettings(t.Context(), "t", broker.AddressSettings{
-			RedeliveryDelay: new(broker.Milliseconds(2000)), MaxDeliveryAttempts: new(6), DeadLetterAddress: new("DLA"),
+		b.CreateTopic("t", settings.Topic{})
+		b.CreateGroup("g", settings.Group{MaxAttempts: 3})
+		if _, err := b.PutAddressSettings(t.Context(), "t", settings.Address{
+			RedeliveryDelay: new(settings.Milliseconds(2000)), MaxDeliveryAttempts: new(6), DeadLetterAddress: new("DLA"),
 		}); err != nil {
 			t.Fatal(err)
 		}
@@ -113,8 +113,8 @@ func TestAddressSettingsAreTold(t *testing.T) {
 func TestReconsumeLaterThroughGRPC(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)
-		b.CreateTopic("topic1", broker.TopicConfig{})
-		b.CreateGroup("sub1", broker.GroupConfig{RetryTopic: broker.RetryTopicConfig{Enabled: true}})
+		b.CreateTopic("topic1", settings.Topic{})
+		b.CreateGroup("sub1", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}})
 		var mu sync.Mutex
 		var times []string
 		start := time.Now()
@@ -127,7 +127,7 @@ func TestReconsumeLaterThroughGRPC(t *testing.T) {
 			if len(times) == 4 {
 				return nil
 			}
-			_, err := b.ReconsumeLater(ctx, d, broker.ReconsumeMode{})
+			_, err := b.ReconsumeLater(ctx, d, settings.ReconsumeMode{})
 			return err // the acknowledgement that follows comes late, and is refused
 		})
 		sdktest.MustSend(t, sdktest.NewProducer(t, b, producer.Options{}), &tidegate.Message{Topic: "topic1", Body: []byte("x")})

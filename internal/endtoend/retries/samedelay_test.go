@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
 	"github.com/tidegate/tidegate/producer"
@@ -35,8 +35,8 @@ func TestEveryFailureHasTheSameDelay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := brokertest.New(t)
-				b.CreateTopic("orders", broker.TopicConfig{})
-				b.CreateGroup("billing", broker.GroupConfig{})
+				b.CreateTopic("orders", settings.Topic{})
+				b.CreateGroup("billing", settings.Group{})
 				var mu sync.Mutex
 				var waits []time.Duration
 				var last time.Time

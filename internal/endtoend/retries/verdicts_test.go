@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
 	"github.com/tidegate/tidegate/transport/rocketmq"
@@ -44,7 +44,7 @@ func TestVerdictsInWrappedAndJoinedErrors(t *testing.T) {
 		for how, wrap := range wraps {
 			t.Run(name+" "+how, func(t *testing.T) {
 				brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-					b.CreateTopic("orders", broker.TopicConfig{})
+					b.CreateTopic("orders", settings.Topic{})
 					var seen sdktest.Outcomes
 					var first time.Time
 					var attempts []int
@@ -93,8 +93,8 @@ func TestVerdictsInWrappedAndJoinedErrors(t *testing.T) {
 // Demand 33.
 func TestThousandSnoozesSpendNoAttempt(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		b.CreateTopic("orders", broker.TopicConfig{})
-		b.CreateGroup("billing", broker.GroupConfig{MaxAttempts: 2})
+		b.CreateTopic("orders", settings.Topic{})
+		b.CreateGroup("billing", settings.Group{MaxAttempts: 2})
 		deliveries := 0
 		b.Consume("billing", "orders", func(_ context.Context, d *tidegate.Delivery) error {
 			if deliveries++; d.Attempt != 1 {
@@ -120,8 +120,8 @@ func TestThousandSnoozesSpendNoAttempt(t *testing.T) {
 func TestLostWorkerHasTheSameDelay(t *testing.T) {
 	const lease = 30 * time.Second
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		b.CreateTopic("orders", broker.TopicConfig{})
-		b.CreateGroup("billing", broker.GroupConfig{MaxAttempts: 4})
+		b.CreateTopic("orders", settings.Topic{})
+		b.CreateGroup("billing", settings.Group{MaxAttempts: 4})
 		b.Send(sdktest.Order(1))
 		began := make(chan int, 1)
 		var waits []time.Duration
@@ -170,7 +170,7 @@ func TestLostWorkerHasTheSameDelay(t *testing.T) {
 // Demand 54.
 func TestDeadLetterFloodStopsTheConsumer(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		b.CreateTopic("orders", broker.TopicConfig{})
+		b.CreateTopic("orders", settings.Topic{})
 		var mu sync.Mutex
 		healed, calls := false, 0
 		stop := sdktest.RunPush(t, b.Client(), func(_ context.Context, d *tidegate.Delivery) error {
@@ -210,7 +210,7 @@ func TestDeadLetterFloodStopsTheConsumer(t *testing.T) {
 func TestRetriesReachTheirHandlersWhenDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)
-		b.CreateTopic("orders", broker.TopicConfig{})
+		b.CreateTopic("orders", settings.Topic{})
 		var mu sync.Mutex
 		due := map[string]time.Time{}
 		var late []time.Duration

@@ -15,6 +15,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/consumer/deadletter"
 	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
@@ -63,29 +64,29 @@ func whole(t *testing.T, way string, sent *tidegate.Message, d *tidegate.Deliver
 func TestMessagesStayWhole(t *testing.T) {
 	failure := errors.New("no such customer")
 	for name, tt := range map[string]struct {
-		topic    broker.TopicType
-		group    broker.GroupConfig
+		topic    settings.TopicType
+		group    settings.Group
 		verdicts []error // the last one makes the dead letter
 	}{
-		"message group": {broker.TopicFIFO, broker.GroupConfig{FIFO: true}, []error{
+		"message group": {settings.TopicFIFO, settings.Group{FIFO: true}, []error{
 			failure, consumer.Snooze(time.Second), consumer.RetryIn(time.Second, failure), consumer.DeadLetterNow(failure),
 		}},
-		"own topic": {broker.TopicNormal, broker.GroupConfig{}, []error{
+		"own topic": {settings.TopicNormal, settings.Group{}, []error{
 			failure, consumer.RetryIn(5*time.Second, failure), consumer.Snooze(time.Second), consumer.Reconsume(transport.ReconsumeMode{Delay: time.Second, Negative: true}, failure), consumer.DeadLetterNow(failure),
 		}},
-		"retry topic": {broker.TopicNormal, broker.GroupConfig{RetryTopic: broker.RetryTopicConfig{Enabled: true}}, []error{
+		"retry topic": {settings.TopicNormal, settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}}, []error{
 			consumer.Reconsume(transport.ReconsumeMode{Delay: time.Second}, failure), consumer.Reconsume(transport.ReconsumeMode{Level: 1}, failure), failure, consumer.Reconsume(transport.ReconsumeMode{}, failure), consumer.DeadLetterNow(failure),
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-				b.CreateTopic("orders", broker.TopicConfig{Type: tt.topic})
+				b.CreateTopic("orders", settings.Topic{Type: tt.topic})
 				b.CreateGroup("billing", tt.group)
 				sent := &tidegate.Message{
 					ID: "01-order", Topic: "orders", Tag: "größe", Keys: []string{"k1", "k 2"}, Body: []byte{0, 1, 0xff, '\n'},
 					Properties: map[string]string{"currency": "€", "empty space": " x "}, TraceContext: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
 				}
-				if tt.topic == broker.TopicFIFO {
+				if tt.topic == settings.TopicFIFO {
 					sent.MessageGroup = "customer 7"
 				}
 				var mu sync.Mutex
@@ -169,7 +170,7 @@ func TestMessagesStayWhole(t *testing.T) {
 // Demand 46.
 func TestMessagesStayWholeAfterATimeout(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		b.CreateTopic("orders", broker.TopicConfig{})
+		b.CreateTopic("orders", settings.Topic{})
 		sent := &tidegate.Message{ID: "01-order", Topic: "orders", Tag: "paid", Keys: []string{"k"}, Body: []byte("x"), Properties: map[string]string{"a": "b"}, TraceContext: "00-1"}
 		sdktest.MustSend(t, sdktest.NewProducer(t, b, producer.Options{}), sent)
 		c, err := consumer.NewSimple(b.Client(), consumer.Subscription{Group: "billing", Topic: "orders"}, consumer.SimpleOptions{InvisibleDuration: 10 * time.Second})

@@ -19,8 +19,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport/rocketmq"
@@ -210,7 +210,7 @@ func TestOddEndpoints(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-				b.CreateTopic("orders", broker.TopicConfig{})
+				b.CreateTopic("orders", settings.Topic{})
 				n := &oddNetwork{well: b, fault: func(ctx context.Context) (net.Conn, error) { return tt.fault(ctx, b) }}
 				c := b.ClientWith(rocketmq.Options{Dialer: n.dial})
 				p := producerOf(t, c, producer.Options{AttemptTimeout: time.Second})
@@ -244,7 +244,7 @@ func TestEndpointChangesItsAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		from, to := brokertest.New(t), brokertest.New(t)
 		for _, b := range []*brokertest.Broker{from, to} {
-			b.CreateTopic("orders", broker.TopicConfig{})
+			b.CreateTopic("orders", settings.Topic{})
 		}
 		var mu sync.Mutex
 		target := from

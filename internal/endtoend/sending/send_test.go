@@ -15,9 +15,9 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
 	"github.com/tidegate/tidegate/producer"
@@ -34,7 +34,7 @@ import (
 func TestThrottledProducerBacksOffAndArrives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)
-		b.CreateTopic("orders", broker.TopicConfig{MaxBacklog: broker.Limit{Messages: 1000}})
+		b.CreateTopic("orders", settings.Topic{MaxBacklog: settings.Limit{Messages: 1000}})
 		filler := b.Client()
 		for range 10 {
 			batch := make([]*tidegate.Message, 100)
@@ -126,7 +126,7 @@ func TestThrottledProducerBacksOffAndArrives(t *testing.T) {
 func TestLostAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)
-		b.CreateTopic("orders", broker.TopicConfig{})
+		b.CreateTopic("orders", settings.Topic{})
 		var sent [][]string
 		remove := b.Intercept(func(ctx context.Context, call server.Call, next func(context.Context) error) error {
 			if call.Op != "SendMessage" {
@@ -160,8 +160,8 @@ func TestSendSurvivesARestart(t *testing.T) {
 	for _, restarted := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			old, next := brokertest.New(t), brokertest.New(t)
-			old.CreateTopic("orders", broker.TopicConfig{})
-			next.CreateTopic("orders", broker.TopicConfig{})
+			old.CreateTopic("orders", settings.Topic{})
+			next.CreateTopic("orders", settings.Topic{})
 			var dial atomic.Pointer[func(context.Context, string) (net.Conn, error)]
 			dial.Store(new(old.Dial))
 			closed := make(chan error, 1)
@@ -219,7 +219,7 @@ func TestSendSurvivesARestart(t *testing.T) {
 func TestSlowServerGetsTheAttemptsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)
-		b.CreateTopic("orders", broker.TopicConfig{})
+		b.CreateTopic("orders", settings.Topic{})
 		var sends atomic.Int64
 		b.Intercept(func(ctx context.Context, call server.Call, next func(context.Context) error) error {
 			if call.Op != "SendMessage" {

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
 	"github.com/tidegate/tidegate/producer"
@@ -23,7 +23,7 @@ func TestOutageUnderLoad(t *testing.T) {
 	for name, restart := range map[string]bool{"connections cut": false, "restart": true} {
 		t.Run(name, func(t *testing.T) {
 			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-				b.CreateTopic("orders", broker.TopicConfig{})
+				b.CreateTopic("orders", settings.Topic{})
 				p := sdktest.NewProducer(t, b, producer.Options{})
 				var sent atomic.Int64
 				var slowest atomic.Int64
@@ -67,7 +67,7 @@ func TestOutageUnderLoad(t *testing.T) {
 // ID, tag and result.
 func TestCallsShareRequestsAtTheBroker(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		b.CreateTopic("orders", broker.TopicConfig{})
+		b.CreateTopic("orders", settings.Topic{})
 		p := sdktest.NewProducer(t, b, producer.Options{})
 		if _, err := p.Send(t.Context(), &tidegate.Message{Topic: "orders", Body: []byte("first")}); err != nil {
 			t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq"
@@ -25,11 +25,11 @@ func BenchmarkPushSDK(b *testing.B) {
 	for name, fifo := range map[string]bool{"unordered": false, "groups=1000": true} {
 		b.Run(name, func(b *testing.B) {
 			const messages, callers = 32 << 10, 64
-			topic := broker.TopicConfig{}
+			topic := settings.Topic{}
 			if fifo {
-				topic.Type = broker.TopicFIFO
+				topic.Type = settings.TopicFIFO
 			}
-			c := newCountingClient(b, serveDiskWith(b, topic, broker.GroupConfig{FIFO: fifo}))
+			c := newCountingClient(b, serveDiskWith(b, topic, settings.Group{FIFO: fifo}))
 			floor := rawCalls(b, serveEcho(b), callers)
 			var took [2]time.Duration
 			var allocs uint64

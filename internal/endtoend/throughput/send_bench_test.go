@@ -21,6 +21,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport/rocketmq"
@@ -51,11 +52,11 @@ func serveEcho(b *testing.B) string {
 
 // serveDisk serves a broker with a directory, as tidegate serve --data does.
 func serveDisk(b *testing.B) string {
-	return serveDiskWith(b, broker.TopicConfig{}, broker.GroupConfig{})
+	return serveDiskWith(b, settings.Topic{}, settings.Group{})
 }
 
 // serveDiskWith is serveDisk with the settings of the topic t and the group g.
-func serveDiskWith(b *testing.B, topic broker.TopicConfig, group broker.GroupConfig) string {
+func serveDiskWith(b *testing.B, topic settings.Topic, group settings.Group) string {
 	engine, err := broker.Open(broker.Options{Dir: b.TempDir()})
 	if err != nil {
 		b.Fatal(err)

@@ -23,8 +23,8 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
@@ -105,7 +105,7 @@ func (x *target) topic(base string, kind transporttest.TopicType) string {
 
 func (x *target) createTopic(ctx context.Context, name string, kind transporttest.TopicType) error {
 	if x.broker != nil {
-		_, err := x.broker.PutTopic(ctx, name, broker.TopicConfig{Type: broker.TopicType(kind)})
+		_, err := x.broker.PutTopic(ctx, name, settings.Topic{Type: settings.TopicType(kind)})
 		return err
 	}
 	return admin(ctx, "topic", name, strings.ToLower(string(kind)))
@@ -124,9 +124,9 @@ func (x *target) group(base string, fifo bool, attempts int) string {
 
 func (x *target) createGroup(ctx context.Context, name string, c transporttest.GroupConfig) error {
 	if x.broker != nil {
-		g := broker.GroupConfig{FIFO: c.FIFO, MaxAttempts: c.MaxAttempts, Retry: backoff.Steps(c.Retry)}
+		g := settings.Group{FIFO: c.FIFO, MaxAttempts: c.MaxAttempts, Retry: backoff.Steps(c.Retry)}
 		if c.FIFO {
-			g.FIFORetryInterval = broker.Duration(c.Retry[0])
+			g.FIFORetryInterval = settings.Duration(c.Retry[0])
 		}
 		_, err := x.broker.PutGroup(ctx, name, g)
 		return err

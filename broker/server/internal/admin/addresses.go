@@ -5,6 +5,7 @@ import (
 
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // The administration of address settings (Artemis: undelivered messages). In a path, the pattern's
@@ -26,7 +27,7 @@ func (h *Handlers) GetAddressSettings(_ http.ResponseWriter, r *http.Request) (i
 // PutAddressSettings sets the address settings of a pattern.
 func (h *Handlers) PutAddressSettings(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	match := r.PathValue("match")
-	var a broker.AddressSettings
+	var a settings.Address
 	if err := web.ReadJSON(w, r, &a); err != nil {
 		return 0, nil, err
 	}
@@ -44,7 +45,7 @@ func (h *Handlers) DeleteAddressSettings(_ http.ResponseWriter, r *http.Request)
 type TopicAddressSettings struct {
 	Topic   string   `json:"topic"`
 	Matches []string `json:"matches"` // the first goes before the others
-	broker.AddressSettings
+	settings.Address
 }
 
 // GetTopicAddressSettings returns the address settings that apply to a topic, and the patterns that

@@ -5,27 +5,28 @@ import (
 
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/gate"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // An Engine is the part of a *broker.Broker that its administration needs.
 type Engine interface {
-	PutTopic(ctx context.Context, name string, c broker.TopicConfig) (broker.Topic, error)
+	PutTopic(ctx context.Context, name string, c settings.Topic) (broker.Topic, error)
 	Topic(name string) (broker.Topic, error)
-	TopicSettings(name string) (broker.TopicConfig, error)
+	TopicSettings(name string) (settings.Topic, error)
 	Topics() []broker.Topic
 	DeleteTopic(ctx context.Context, name string) error
 	PurgeTopic(ctx context.Context, name string) (broker.Backlog, error)
-	PutGroup(ctx context.Context, name string, c broker.GroupConfig) (broker.Group, error)
+	PutGroup(ctx context.Context, name string, c settings.Group) (broker.Group, error)
 	Group(name string) (broker.Group, error)
 	Groups() []broker.Group
 	DeleteGroup(ctx context.Context, name string) error
 	Throttles() []broker.LimitState
-	Limits() broker.Limits
-	SetLimits(l broker.Limits) error
-	PutAddressSettings(ctx context.Context, match string, s broker.AddressSettings) (broker.AddressSetting, error)
+	Limits() settings.Limits
+	SetLimits(l settings.Limits) error
+	PutAddressSettings(ctx context.Context, match string, s settings.Address) (broker.AddressSetting, error)
 	AddressSettings(match string) (broker.AddressSetting, error)
 	AllAddressSettings() []broker.AddressSetting
-	TopicAddressSettings(topic string) (broker.AddressSettings, []string)
+	TopicAddressSettings(topic string) (settings.Address, []string)
 	DeleteAddressSettings(ctx context.Context, match string) error
 	Rewind(ctx context.Context, group, topic string, to broker.Position) ([]broker.QueueRewind, error)
 	Parked(group string, q broker.ParkedQuery) (broker.ParkedPage, error)

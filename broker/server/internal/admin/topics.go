@@ -5,6 +5,7 @@ import (
 
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/access"
 )
 
@@ -24,7 +25,7 @@ func (h *Handlers) GetTopic(_ http.ResponseWriter, r *http.Request) (int, any, e
 // PutTopic creates a topic, or changes its settings.
 func (h *Handlers) PutTopic(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	name := r.PathValue("topic")
-	var c broker.TopicConfig
+	var c settings.Topic
 	if err := web.ReadJSON(w, r, &c); err != nil {
 		return 0, nil, err
 	}
@@ -55,7 +56,7 @@ func (h *Handlers) GetGroup(_ http.ResponseWriter, r *http.Request) (int, any, e
 // need permissions of their own.
 func (h *Handlers) PutGroup(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	name := r.PathValue("group")
-	var c broker.GroupConfig
+	var c settings.Group
 	if err := web.ReadJSON(w, r, &c); err != nil {
 		return 0, nil, err
 	}
@@ -108,7 +109,7 @@ type ThrottleState struct {
 	NotReached []broker.LimitState `json:"not_reached"`
 
 	// Limits are those of the whole broker, as PUT takes them.
-	Limits broker.Limits `json:"limits"`
+	Limits settings.Limits `json:"limits"`
 }
 
 // GetThrottle returns the limits that reject sends now, the other ones, and the broker's own.
@@ -127,7 +128,7 @@ func (h *Handlers) GetThrottle(http.ResponseWriter, *http.Request) (int, any, er
 // PutThrottle sets the limits of the whole broker; those that are left out
 // get their defaults.
 func (h *Handlers) PutThrottle(w http.ResponseWriter, r *http.Request) (int, any, error) {
-	var l broker.Limits
+	var l settings.Limits
 	if err := web.ReadJSON(w, r, &l); err != nil {
 		return 0, nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/gate"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -23,7 +24,7 @@ type Engine interface {
 	Recall(ctx context.Context, topic, recallHandle string) (id string, err error)
 	TopicOf(handle string) (topic, original string, err error)
 	Group(name string) (broker.Group, error)
-	ReconsumeLater(ctx context.Context, d *tidegate.Delivery, m broker.ReconsumeMode) (broker.Reconsumed, error)
+	ReconsumeLater(ctx context.Context, d *tidegate.Delivery, m settings.ReconsumeMode) (broker.Reconsumed, error)
 	DeadLetterResult(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error)
 	RetryInterval(d *tidegate.Delivery) (time.Duration, error)
 }

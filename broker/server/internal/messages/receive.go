@@ -16,6 +16,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -30,10 +31,10 @@ const jsonFactor = 5
 
 // A ReceiveRequest requests messages. Missing keys have the documented defaults.
 type ReceiveRequest struct {
-	Max               *int             `json:"max"`                // 1; without end in a stream
-	MaxBytes          int              `json:"max_bytes"`          // no bound
-	Wait              *broker.Duration `json:"wait"`               // 0; for ever in a stream
-	InvisibleDuration *broker.Duration `json:"invisible_duration"` // defaultInvisible
+	Max               *int               `json:"max"`                // 1; without end in a stream
+	MaxBytes          int                `json:"max_bytes"`          // no bound
+	Wait              *settings.Duration `json:"wait"`               // 0; for ever in a stream
+	InvisibleDuration *settings.Duration `json:"invisible_duration"` // defaultInvisible
 	Filter            struct {
 		Type       string `json:"type"`       // TAG
 		Expression string `json:"expression"` // *

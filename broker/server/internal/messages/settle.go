@@ -11,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -100,7 +101,7 @@ func (h *Handlers) settleOne(w http.ResponseWriter, r *http.Request, req interfa
 type ChangeRequest struct {
 	handleRequest
 
-	InvisibleDuration *broker.Duration `json:"invisible_duration"`
+	InvisibleDuration *settings.Duration `json:"invisible_duration"`
 }
 
 // A ChangeResult is the state after a ChangeRequest.
@@ -141,8 +142,8 @@ func changeCall(client, group string) Call {
 // A RetryResult is the fate of a message that was not consumed. It has no fate if the group had
 // finished the message before.
 type RetryResult struct {
-	Fate  string           `json:"fate,omitempty"`
-	Delay *broker.Duration `json:"delay,omitempty"` // until the next delivery; only of "again"
+	Fate  string             `json:"fate,omitempty"`
+	Delay *settings.Duration `json:"delay,omitempty"` // until the next delivery; only of "again"
 }
 
 // fates are the texts of fates in responses.
@@ -157,7 +158,7 @@ func retried(r transport.RetryResult, err error) (int, any, error) {
 	}
 	out := RetryResult{Fate: fates[r.Fate]}
 	if r.Fate == transport.FateAgain {
-		out.Delay = new(broker.Duration(r.Delay))
+		out.Delay = new(settings.Duration(r.Delay))
 	}
 	return http.StatusOK, out, nil
 }
@@ -166,7 +167,7 @@ func retried(r transport.RetryResult, err error) (int, any, error) {
 type SnoozeRequest struct {
 	handleRequest
 
-	Delay *broker.Duration `json:"delay"`
+	Delay *settings.Duration `json:"delay"`
 }
 
 // Snooze ends a delivery without counting its attempt.
@@ -189,9 +190,9 @@ func (h *Handlers) Snooze(w http.ResponseWriter, r *http.Request) (int, any, err
 type RetryRequest struct {
 	handleRequest
 
-	After   *broker.Duration `json:"after"`
-	Attempt int              `json:"attempt"` // the group's own interval after this one; 0: after that of the handle
-	Reason  string           `json:"reason"`  // of the dead letter, if it becomes one
+	After   *settings.Duration `json:"after"`
+	Attempt int                `json:"attempt"` // the group's own interval after this one; 0: after that of the handle
+	Reason  string             `json:"reason"`  // of the dead letter, if it becomes one
 }
 
 // Retry ends a failed delivery: the message is delivered again, becomes a dead letter, or parks its
@@ -300,15 +301,15 @@ func noContent(err error) (int, any, error) {
 type ReconsumeRequest struct {
 	handleRequest
 
-	Delay broker.Duration `json:"delay"`
-	Level int             `json:"level"`
+	Delay settings.Duration `json:"delay"`
+	Level int               `json:"level"`
 }
 
 // A ReconsumeResult is where and when the message is delivered next.
 type ReconsumeResult struct {
 	broker.Reconsumed
 
-	Delay broker.Duration `json:"delay"` // until DeliverAt, in the broker's clock
+	Delay settings.Duration `json:"delay"` // until DeliverAt, in the broker's clock
 }
 
 // ReconsumeLater has a delivery consumed later through the group's retry
@@ -326,14 +327,14 @@ func (h *Handlers) ReconsumeLater(w http.ResponseWriter, r *http.Request) (int, 
 	var out ReconsumeResult
 	call := Call{Op: "ReconsumeLater", ClientID: client, Group: d.ConsumerGroup, Messages: 1}
 	err = h.Through(r.Context(), call, func(ctx context.Context) (err error) {
-		out.Reconsumed, err = h.Engine.ReconsumeLater(ctx, d, broker.ReconsumeMode{Delay: time.Duration(req.Delay), Level: req.Level})
+		out.Reconsumed, err = h.Engine.ReconsumeLater(ctx, d, settings.ReconsumeMode{Delay: time.Duration(req.Delay), Level: req.Level})
 		return err
 	})
 	if err != nil {
 		return 0, nil, err
 	}
 	if !out.DeliverAt.IsZero() {
-		out.Delay = broker.Duration(max(time.Until(out.DeliverAt), 0))
+		out.Delay = settings.Duration(max(time.Until(out.DeliverAt), 0))
 	}
 	return http.StatusOK, out, nil
 }
@@ -342,7 +343,7 @@ func (h *Handlers) ReconsumeLater(w http.ResponseWriter, r *http.Request) (int, 
 type NegativeAckRequest struct {
 	handleRequest
 
-	Delay broker.Duration `json:"delay"`
+	Delay settings.Duration `json:"delay"`
 }
 
 // NegativeAcknowledge has a delivery delivered again after a delay, or after the

@@ -9,23 +9,24 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // A Message is a message in a request over HTTP. A key that is missing or null has its zero value.
 type Message struct {
-	ID           string            `json:"id"`   // one is made if it is missing
-	Body         []byte            `json:"body"` // base64
-	BodyText     *string           `json:"body_text"`
-	Tag          string            `json:"tag"`
-	Keys         []string          `json:"keys"`
-	Properties   map[string]string `json:"properties"`
-	MessageGroup string            `json:"message_group"`
-	DeliverAt    *time.Time        `json:"deliver_at"`
-	DeliverAfter *broker.Duration  `json:"deliver_after"`
-	TraceContext string            `json:"trace_context"`
-	BornAt       *time.Time        `json:"born_at"`
-	BornHost     string            `json:"born_host"`
+	ID           string             `json:"id"`   // one is made if it is missing
+	Body         []byte             `json:"body"` // base64
+	BodyText     *string            `json:"body_text"`
+	Tag          string             `json:"tag"`
+	Keys         []string           `json:"keys"`
+	Properties   map[string]string  `json:"properties"`
+	MessageGroup string             `json:"message_group"`
+	DeliverAt    *time.Time         `json:"deliver_at"`
+	DeliverAfter *settings.Duration `json:"deliver_after"`
+	TraceContext string             `json:"trace_context"`
+	BornAt       *time.Time         `json:"born_at"`
+	BornHost     string             `json:"born_host"`
 }
 
 // Message converts m for the engine, and rejects the faults that only HTTP can have; the engine
@@ -110,8 +111,8 @@ type Delivery struct {
 
 	// InvisibleUntil is a time of the server's clock. InvisibleFor is the remaining duration, for
 	// clients with another clock.
-	InvisibleUntil time.Time       `json:"invisible_until,omitzero"`
-	InvisibleFor   broker.Duration `json:"invisible_for"`
+	InvisibleUntil time.Time         `json:"invisible_until,omitzero"`
+	InvisibleFor   settings.Duration `json:"invisible_for"`
 }
 
 // DeliveryOf converts d to JSON. If text is requested, a body in UTF-8 becomes text.
@@ -123,7 +124,7 @@ func DeliveryOf(d *tidegate.Delivery, text bool, now time.Time) Delivery {
 		InvisibleUntil: d.InvisibleUntil,
 	}
 	if !d.InvisibleUntil.IsZero() {
-		out.InvisibleFor = broker.Duration(max(d.InvisibleUntil.Sub(now), 0))
+		out.InvisibleFor = settings.Duration(max(d.InvisibleUntil.Sub(now), 0))
 	}
 	if text && utf8.Valid(d.Body) {
 		out.BodyText = new(string(d.Body))
@@ -169,7 +170,7 @@ func MessageOfQuery(query map[string][]string) (m Message, err error) {
 			if err != nil {
 				return m, bad("is %.100q; give a duration such as 1m30s", last)
 			}
-			m.DeliverAfter = new(broker.Duration(d))
+			m.DeliverAfter = new(settings.Duration(d))
 		default:
 			return m, bad("is unknown; the parameters are id, tag, key, message_group, deliver_at, deliver_after, trace_context and property.NAME")
 		}

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // A Problem is an error over HTTP (RFC 9457), with RocketMQ's code and the reply code of the
@@ -27,7 +27,7 @@ type Problem struct {
 	ReplyCode int    `json:"reply_code,omitempty"`
 
 	// RetryAfter is the header Retry-After before it is rounded up to seconds.
-	RetryAfter broker.Duration `json:"retry_after,omitempty"`
+	RetryAfter settings.Duration `json:"retry_after,omitempty"`
 
 	// MaybeStored is set if a failed send may have taken effect.
 	MaybeStored bool `json:"maybe_stored,omitempty"`
@@ -69,9 +69,9 @@ func ProblemOf(err error) *Problem {
 	if own, ok := errors.AsType[*withStatus](err); ok {
 		p.Status = own.status
 	}
-	p.Type, p.RetryAfter, p.MaybeStored = "about:blank", broker.Duration(max(e.RetryAfter, 0)), e.MaybeStored
+	p.Type, p.RetryAfter, p.MaybeStored = "about:blank", settings.Duration(max(e.RetryAfter, 0)), e.MaybeStored
 	if p.Status == http.StatusTooManyRequests && p.RetryAfter == 0 {
-		p.RetryAfter = broker.Duration(retryAfterUnknown)
+		p.RetryAfter = settings.Duration(retryAfterUnknown)
 	}
 	if all, ok := errors.AsType[*allFailed](err); ok {
 		p.Results = all.results

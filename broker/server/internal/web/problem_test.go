@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // The status over HTTP is that of the code where HTTP means the same by it.
@@ -25,7 +25,7 @@ func TestProblemStatus(t *testing.T) {
 			t.Errorf("code %d: Retry-After %v", code, wait)
 		}
 	}
-	if p := ProblemOf(&tidegate.Error{Code: 42900, RetryAfter: time.Minute}); p.RetryAfter != broker.Duration(time.Minute) {
+	if p := ProblemOf(&tidegate.Error{Code: 42900, RetryAfter: time.Minute}); p.RetryAfter != settings.Duration(time.Minute) {
 		t.Errorf("an estimate of 1m is told as %v", p.RetryAfter)
 	}
 }

@@ -11,16 +11,17 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/nearest"
 )
 
 // A config is the whole configuration of serve, merged and checked.
 type config struct {
 	file      string
-	settings  *settings
-	topics    map[string]broker.TopicConfig
-	groups    map[string]broker.GroupConfig
-	addresses map[string]broker.AddressSettings
+	settings  *configuration
+	topics    map[string]settings.Topic
+	groups    map[string]settings.Group
+	addresses map[string]settings.Address
 	keys      map[string]keyDeclaration
 	anonymous []server.Rule
 	from      map[string]origin // by path; no entry: the default
@@ -119,7 +120,7 @@ func (c *config) refused(section, name string, nameErr, err error) (bad faults) 
 
 // exposed refuses addresses that other machines can use, unless clients need keys, over TLS with a
 // certificate that they can verify.
-func (c *config) exposed(s *settings) (bad faults) {
+func (c *config) exposed(s *configuration) (bad faults) {
 	if s.server.AnyHost || len(c.keys) > 0 && s.tls.cert != "" && !s.tls.allowPlainText {
 		return nil
 	}
@@ -142,7 +143,7 @@ func public(address string) bool {
 
 // openToAll returns a warning if other machines can administer the broker without credentials, and
 // "" otherwise. That is legal, and rarely intended.
-func (c *config) openToAll(s *settings) string {
+func (c *config) openToAll(s *configuration) string {
 	if !public(s.grpc) && !public(s.http) {
 		return ""
 	}

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/backoff"
-	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // Each fault names the line, the name, the value and what is legal.
@@ -198,8 +198,8 @@ func TestExampleFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	keys := slices.Concat(leaves(reflect.TypeFor[broker.TopicConfig]()), leaves(reflect.TypeFor[broker.GroupConfig]()),
-		leaves(reflect.TypeFor[broker.AddressSettings]()), leaves(reflect.TypeFor[keyDeclaration]()))
+	keys := slices.Concat(leaves(reflect.TypeFor[settings.Topic]()), leaves(reflect.TypeFor[settings.Group]()),
+		leaves(reflect.TypeFor[settings.Address]()), leaves(reflect.TypeFor[keyDeclaration]()))
 	for _, row := range c.table() {
 		keys = append(keys, row.key)
 	}
@@ -215,9 +215,9 @@ func TestExampleFile(t *testing.T) {
 			t.Errorf("it says of %s: %s, and the default is %s", row.key, got, want)
 		}
 	}
-	orders := broker.TopicConfig{
-		Type: broker.TopicNormal, Queues: 8, DuplicateWindow: broker.Duration(2 * time.Minute), MaxBacklog: broker.Limit{Messages: 50000},
-		Retention: broker.Retention{Time: broker.Duration(72 * time.Hour)},
+	orders := settings.Topic{
+		Type: settings.TopicNormal, Queues: 8, DuplicateWindow: settings.Duration(2 * time.Minute), MaxBacklog: settings.Limit{Messages: 50000},
+		Retention: settings.Retention{Time: settings.Duration(72 * time.Hour)},
 	}
 	if got := c.topics["orders"]; !reflect.DeepEqual(got, orders) {
 		t.Errorf("orders is %+v, want %+v", got, orders)
@@ -240,7 +240,7 @@ func TestHelpShowsEverySetting(t *testing.T) {
 			t.Errorf("--help says of %s, with the default %q: %q", row.key, preset, line)
 		}
 	}
-	for _, name := range slices.Concat(leaves(reflect.TypeFor[broker.TopicConfig]()), leaves(reflect.TypeFor[broker.GroupConfig]()), leaves(reflect.TypeFor[broker.AddressSettings]())) {
+	for _, name := range slices.Concat(leaves(reflect.TypeFor[settings.Topic]()), leaves(reflect.TypeFor[settings.Group]()), leaves(reflect.TypeFor[settings.Address]())) {
 		if name == "" || strings.HasSuffix(name, ".") {
 			t.Errorf("a field without a name: %q", name)
 		}

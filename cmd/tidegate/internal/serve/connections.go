@@ -36,7 +36,7 @@ func maxConnections(files uint64) int {
 }
 
 // connectionsEach is how many connections each address takes at a time.
-func (s *settings) connectionsEach() int {
+func (s *configuration) connectionsEach() int {
 	if s.maxConnections > 0 {
 		return s.maxConnections
 	}

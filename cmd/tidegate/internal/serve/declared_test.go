@@ -8,6 +8,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -20,10 +21,10 @@ func TestDeclaredIsNotAutoCreated(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	if _, err := b.PutTopic(t.Context(), "orders", broker.TopicConfig{Queues: 1}); err != nil {
+	if _, err := b.PutTopic(t.Context(), "orders", settings.Topic{Queues: 1}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.PutAddressSettings(t.Context(), "orders", broker.AddressSettings{
+	if _, err := b.PutAddressSettings(t.Context(), "orders", settings.Address{
 		MaxDeliveryAttempts: new(1), AutoCreateDeadLetterResources: new(true), DeadLetterAddress: new("DLA"),
 	}); err != nil {
 		t.Fatal(err)

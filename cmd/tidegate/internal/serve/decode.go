@@ -15,8 +15,8 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/access"
 	"github.com/tidegate/tidegate/internal/nearest"
 )
@@ -277,7 +277,7 @@ func set(v reflect.Value, text string) error {
 			*x = strings.Split(text, ",")
 		}
 		return nil
-	case *time.Duration, *broker.Duration:
+	case *time.Duration, *settings.Duration:
 		d, err := time.ParseDuration(text)
 		if err != nil {
 			return errors.New(`give a duration such as "3s" or "1m30s"`)
@@ -319,7 +319,7 @@ func text(at any) string {
 	switch x := at.(type) {
 	case *[]string:
 		return strings.Join(*x, ",")
-	case *broker.Duration:
+	case *settings.Duration:
 		return time.Duration(*x).String()
 	}
 	return fmt.Sprint(reflect.ValueOf(at).Elem().Interface())

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // refusals returns everything that the broker would reject of a configuration, so that it is found
@@ -42,17 +43,17 @@ func refusals(c *config, b *broker.Broker) error {
 // put creates and changes the topics, groups and address settings of a configuration, and returns
 // the names of those that it changed. Declaring an auto-created topic or group makes it permanent.
 func put(ctx context.Context, c *config, b *broker.Broker) (changed []string, err error) {
-	changed, err = putAll("topics.", c.topicsToPut(b), func(name string, topic broker.TopicConfig) (before, after any, err error) {
+	changed, err = putAll("topics.", c.topicsToPut(b), func(name string, topic settings.Topic) (before, after any, err error) {
 		was, _ := b.Topic(name)
 		is, err := b.PutTopic(ctx, name, topic)
-		return []any{was.Name, was.AutoCreated, was.TopicConfig}, []any{is.Name, is.AutoCreated, is.TopicConfig}, err
+		return []any{was.Name, was.AutoCreated, was.Topic}, []any{is.Name, is.AutoCreated, is.Topic}, err
 	})
-	groups, gerr := putAll("groups.", c.groups, func(name string, group broker.GroupConfig) (before, after any, err error) {
+	groups, gerr := putAll("groups.", c.groups, func(name string, group settings.Group) (before, after any, err error) {
 		was, _ := b.Group(name)
 		is, err := b.PutGroup(ctx, name, group)
-		return []any{was.Name, was.AutoCreated, was.GroupConfig}, []any{is.Name, is.AutoCreated, is.GroupConfig}, err
+		return []any{was.Name, was.AutoCreated, was.Group}, []any{is.Name, is.AutoCreated, is.Group}, err
 	})
-	addresses, aerr := putAll("address_settings.", c.addresses, func(match string, s broker.AddressSettings) (before, after any, err error) {
+	addresses, aerr := putAll("address_settings.", c.addresses, func(match string, s settings.Address) (before, after any, err error) {
 		was, _ := b.AddressSettings(match)
 		is, err := b.PutAddressSettings(ctx, match, s)
 		return was, is, err
@@ -75,10 +76,10 @@ func putAll[T any](prefix string, all map[string]T, put func(name string, v T) (
 
 // topicsToPut returns the topics that the file declares, and those of the setting topic that are
 // neither declared nor in the broker.
-func (c *config) topicsToPut(b *broker.Broker) map[string]broker.TopicConfig {
+func (c *config) topicsToPut(b *broker.Broker) map[string]settings.Topic {
 	put := maps.Clone(c.topics)
 	if put == nil {
-		put = map[string]broker.TopicConfig{}
+		put = map[string]settings.Topic{}
 	}
 	for _, t := range c.settings.topics {
 		name, kind, _ := strings.Cut(t, ":")
@@ -87,7 +88,7 @@ func (c *config) topicsToPut(b *broker.Broker) map[string]broker.TopicConfig {
 			continue
 		}
 		if topic.Type == "" || !declared {
-			topic.Type = broker.TopicType(kind)
+			topic.Type = settings.TopicType(kind)
 		}
 		put[name] = topic
 	}
@@ -102,7 +103,7 @@ type reloader struct {
 	broker     *broker.Broker
 	logger     *slog.Logger
 	level      *slog.LevelVar
-	running    settings
+	running    configuration
 	declared   []string // the topics, groups and address settings of the file
 
 	server       *server.Server

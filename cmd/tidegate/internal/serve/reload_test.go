@@ -14,6 +14,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 func write(t *testing.T, file, text string) {
@@ -60,7 +61,7 @@ func TestReload(t *testing.T) {
 		return p.stderr.String()[from:]
 	}
 	const reloaded, refused = "configuration reloaded", "configuration not reloaded"
-	if orders, _ := get[broker.Topic](t, p, "topics/orders"); orders.Queues != 2 || orders.Type != broker.TopicNormal {
+	if orders, _ := get[broker.Topic](t, p, "topics/orders"); orders.Queues != 2 || orders.Type != settings.TopicNormal {
 		t.Errorf("the topic of the file is %+v", orders)
 	}
 	if billing, _ := get[broker.Group](t, p, "groups/billing"); billing.MaxAttempts != 3 || billing.Retry.String() != "1s 5s" {
@@ -81,7 +82,7 @@ func TestReload(t *testing.T) {
 	orders, _ := get[broker.Topic](t, p, "topics/orders")
 	made, _ := get[broker.Topic](t, p, "topics/new")
 	billing, _ := get[broker.Group](t, p, "groups/billing")
-	if orders.Queues != 4 || made.Type != broker.TopicFIFO || billing.MaxAttempts != 5 || len(billing.Retry) != 16 {
+	if orders.Queues != 4 || made.Type != settings.TopicFIFO || billing.MaxAttempts != 5 || len(billing.Retry) != 16 {
 		t.Errorf("after the reload: %+v, %+v, %+v", orders, made, billing)
 	}
 	if err := send(); !errors.Is(err, tidegate.ErrThrottled) {

@@ -10,6 +10,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // A reload changes when producers are asked about their transactions, and how often.
@@ -22,7 +23,7 @@ func TestReloadOfTransactionSettings(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer b.Close()
-		if _, err := b.PutTopic(t.Context(), "orders", broker.TopicConfig{Type: broker.TopicTransaction, Queues: 1}); err != nil {
+		if _, err := b.PutTopic(t.Context(), "orders", settings.Topic{Type: settings.TopicTransaction, Queues: 1}); err != nil {
 			t.Fatal(err)
 		}
 		srv, err := server.New(b, server.Options{})

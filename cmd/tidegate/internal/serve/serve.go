@@ -123,7 +123,7 @@ type serveOptions struct {
 	stdout, stderr io.Writer
 }
 
-func (s *settings) logger(w io.Writer, level *slog.LevelVar) *slog.Logger {
+func (s *configuration) logger(w io.Writer, level *slog.LevelVar) *slog.Logger {
 	o := &slog.HandlerOptions{Level: level}
 	if s.logFormat == "json" {
 		return slog.New(slog.NewJSONHandler(w, o))

@@ -17,11 +17,12 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // settings are the settings of serve, except for the topics, groups, address settings and keys
 // that a file declares.
-type settings struct {
+type configuration struct {
 	grpc, http     string
 	topics         []string
 	broker         broker.Options
@@ -46,17 +47,17 @@ type tlsSettings struct {
 	allowPlainText     bool
 }
 
-func defaultSettings() *settings {
-	return &settings{
+func defaultSettings() *configuration {
+	return &configuration{
 		grpc: "127.0.0.1:8081", http: "127.0.0.1:8082",
 		broker: broker.Options{
-			Pressure: broker.Pressure{
-				MaxCompactionDebt: broker.DefaultMaxCompactionDebt, MaxWriteStall: broker.Duration(broker.DefaultMaxWriteStall),
-				ColdDistance: broker.DefaultColdDistance,
+			Pressure: settings.Pressure{
+				MaxCompactionDebt: settings.DefaultMaxCompactionDebt, MaxWriteStall: settings.Duration(settings.DefaultMaxWriteStall),
+				ColdDistance: settings.DefaultColdDistance,
 			},
-			Transaction: broker.TransactionConfig{
-				Timeout: broker.Duration(broker.DefaultTransactionTimeout), CheckInterval: broker.Duration(broker.DefaultTransactionCheckInterval),
-				CheckMax: broker.DefaultTransactionCheckMax,
+			Transaction: settings.Transaction{
+				Timeout: settings.Duration(settings.DefaultTransactionTimeout), CheckInterval: settings.Duration(settings.DefaultTransactionCheckInterval),
+				CheckMax: settings.DefaultTransactionCheckMax,
 			},
 			MinInvisibleDuration: broker.DefaultMinInvisibleDuration, MaxInvisibleDuration: broker.DefaultMaxInvisibleDuration,
 			MaxAutoGroups: broker.DefaultMaxAutoGroups,
@@ -98,7 +99,7 @@ func variable(key string) string {
 
 // table returns all settings, in the order in which they are printed. The file, the environment,
 // the flags, the reload and --print-config use this table.
-func (s *settings) table() []setting {
+func (s *configuration) table() []setting {
 	b, p := &s.broker, &s.broker.Pressure
 	return []setting{
 		{"grpc", &s.grpc, restart, "`address` for clients (gRPC, with TLS or without); port 0 for a free one"},
@@ -152,7 +153,7 @@ func (s *settings) table() []setting {
 
 // options returns the options of the broker and the server. In options 0 means the default, so the
 // shortest duration replaces a minimum of 0.
-func (s *settings) options() (broker.Options, server.Options) {
+func (s *configuration) options() (broker.Options, server.Options) {
 	bo, so, delays := s.broker, s.server, s.backoff
 	bo.MinInvisibleDuration, so.MinLongPolling = cmp.Or(bo.MinInvisibleDuration, 1), cmp.Or(so.MinLongPolling, 1)
 	so.ProducerBackoff = &delays
@@ -160,12 +161,12 @@ func (s *settings) options() (broker.Options, server.Options) {
 }
 
 // limits returns the settings that Broker.SetLimits changes.
-func (s *settings) limits() broker.Limits {
-	return broker.Limits{MaxBacklog: s.broker.MaxBacklog, ClientQuota: s.broker.ClientQuota, Pressure: s.broker.Pressure}
+func (s *configuration) limits() settings.Limits {
+	return settings.Limits{MaxBacklog: s.broker.MaxBacklog, ClientQuota: s.broker.ClientQuota, Pressure: s.broker.Pressure}
 }
 
 // validate returns all faults of the values, or nil.
-func (s *settings) validate() error {
+func (s *configuration) validate() error {
 	var errs []error
 	check := func(ok bool, advice string) {
 		if !ok {
@@ -190,7 +191,7 @@ func (s *settings) validate() error {
 	for _, t := range s.topics {
 		name, kind, typed := strings.Cut(t, ":")
 		errs = append(errs, tidegate.ValidateTopic(name))
-		check(!typed || kind != "" && broker.TopicConfig{Type: broker.TopicType(kind)}.Validate() == nil, "give NORMAL, FIFO, DELAY or TRANSACTION after the colon")
+		check(!typed || kind != "" && settings.Topic{Type: settings.TopicType(kind)}.Validate() == nil, "give NORMAL, FIFO, DELAY or TRANSACTION after the colon")
 	}
 	for _, name := range s.timeZones {
 		_, err := time.LoadLocation(name)
@@ -202,7 +203,7 @@ func (s *settings) validate() error {
 
 // change compares the running settings with wanted ones. next has the changes that can be applied
 // at once, applied their keys, and later the keys that need a restart.
-func change(running, wanted settings) (next settings, applied, later []string) {
+func change(running, wanted configuration) (next configuration, applied, later []string) {
 	next = running
 	from, to, is := wanted.table(), next.table(), running.table()
 	for i, row := range from {
@@ -219,7 +220,7 @@ func change(running, wanted settings) (next settings, applied, later []string) {
 }
 
 // certificates reads the files of TLS. It returns nil if there are none.
-func (s *settings) certificates(logger *slog.Logger) (*server.Certificates, error) {
+func (s *configuration) certificates(logger *slog.Logger) (*server.Certificates, error) {
 	if s.tls.cert == "" {
 		return nil, nil
 	}

@@ -11,7 +11,7 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
-	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // show writes the configuration as a file with the same meaning: every setting, and the fields that
@@ -65,7 +65,7 @@ func below(n *yaml.Node, name string) *yaml.Node {
 func node(at any) (*yaml.Node, error) {
 	n := &yaml.Node{}
 	value := reflect.ValueOf(at).Elem()
-	if d, ok := at.(*broker.Duration); ok {
+	if d, ok := at.(*settings.Duration); ok {
 		err := n.Encode(time.Duration(*d))
 		return n, err
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
@@ -47,18 +48,18 @@ func BenchmarkStartup(b *testing.B) {
 	run("closed", func(*testing.B) string { return old }, syscall.SIGTERM)
 	run("killed", func(*testing.B) string { return old }, syscall.SIGKILL)
 	recent := b.TempDir()
-	fill(b, recent, *startupMessages, broker.Duration(time.Hour))
+	fill(b, recent, *startupMessages, settings.Duration(time.Hour))
 	run("recent", func(*testing.B) string { return recent }, syscall.SIGTERM)
 }
 
 // fill leaves a directory with n messages that no group has consumed, in a
 // topic that remembers their IDs for window.
-func fill(b *testing.B, dir string, n int, window broker.Duration) {
+func fill(b *testing.B, dir string, n int, window settings.Duration) {
 	br, err := broker.Open(broker.Options{Dir: dir})
 	if err != nil {
 		b.Fatal(err)
 	}
-	if _, err := br.PutTopic(b.Context(), "orders", broker.TopicConfig{DuplicateWindow: window}); err != nil {
+	if _, err := br.PutTopic(b.Context(), "orders", settings.Topic{DuplicateWindow: window}); err != nil {
 		b.Fatal(err)
 	}
 	body := make([]byte, 1024)

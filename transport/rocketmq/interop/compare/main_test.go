@@ -12,6 +12,7 @@ import (
 
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport/rocketmq/interop/compare/relay"
 )
 
@@ -54,7 +55,7 @@ func serve(t *testing.T) *fake {
 func (f *fake) endpoint() string { return f.address }
 
 func (f *fake) topic(ctx context.Context, name string, fifo bool) error {
-	c := broker.TopicConfig{Type: "NORMAL"}
+	c := settings.Topic{Type: "NORMAL"}
 	if fifo {
 		c.Type = "FIFO"
 	}
@@ -63,7 +64,7 @@ func (f *fake) topic(ctx context.Context, name string, fifo bool) error {
 }
 
 func (f *fake) group(ctx context.Context, name string, fifo bool) error {
-	_, err := f.engine.PutGroup(ctx, name, broker.GroupConfig{FIFO: fifo})
+	_, err := f.engine.PutGroup(ctx, name, settings.Group{FIFO: fifo})
 	return err
 }
 
