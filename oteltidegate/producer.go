@@ -13,7 +13,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/producer"
-	"github.com/tidegate/tidegate/transport"
 )
 
 // ProducerOptions returns o with an OnAttempt that counts attempts and adds each as an
@@ -47,7 +46,7 @@ func (i *Instrumentation) attempt(a producer.Attempt) {
 	if a.Err != nil {
 		attrs = append(attrs, errorType(a.Err), semconv.ExceptionMessage(a.Err.Error()))
 	}
-	if a.Class != transport.OK && a.Stop == producer.NotStopped {
+	if a.Class != tidegate.ClassOK && a.Stop == producer.NotStopped {
 		attrs = append(attrs, keyDelay.Float64(a.Delay.Seconds()))
 	}
 	span.(trace.Span).AddEvent("attempt", trace.WithAttributes(attrs...))

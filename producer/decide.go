@@ -7,7 +7,6 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/producer/internal/plan"
-	"github.com/tidegate/tidegate/transport"
 )
 
 // Inputs are all inputs of the decision after an attempt. They contain no pointers, so a program
@@ -31,7 +30,7 @@ type Inputs struct {
 	ThrottledFor time.Duration
 
 	// Class is the class of the attempt's error alone. The other inputs can change it.
-	Class transport.Class
+	Class tidegate.Class
 
 	// RouteLost is true for an error that a cluster returns for a topic after its broker has
 	// stopped. RouteGood is true if the server accepted an earlier send to the topic.
@@ -75,10 +74,10 @@ type Inputs struct {
 	Remaining, Floor time.Duration
 }
 
-// A Decision is the step after an attempt. If Class is transport.OK, the send succeeded; if Stop is
-// set, the send failed; otherwise another attempt follows after Delay.
+// A Decision is the step after an attempt. If Class is tidegate.ClassOK, the send succeeded; if
+// Stop is set, the send failed; otherwise another attempt follows after Delay.
 type Decision struct {
-	Class       transport.Class
+	Class       tidegate.Class
 	Stop        StopReason
 	Delay       time.Duration // from the end of the attempt to the next at the same server
 	DelaySource DelaySource
@@ -93,15 +92,15 @@ type Decision struct {
 func Decide(in Inputs) Decision {
 	d := Decision{Class: in.class()}
 	switch d.Class {
-	case transport.OK:
+	case tidegate.ClassOK:
 		return d
-	case transport.Cancelled:
+	case tidegate.ClassCancelled:
 		d.Stop = StopContext
 		if !in.ContextEnded {
 			d.Stop = StopClosed
 		}
 		return d
-	case transport.Permanent:
+	case tidegate.ClassPermanent:
 		d.Stop = StopPermanent
 		return d
 	}
@@ -128,16 +127,16 @@ func Decide(in Inputs) Decision {
 }
 
 // class returns the class of the error, corrected by facts that only the producer has.
-func (in *Inputs) class() transport.Class {
+func (in *Inputs) class() tidegate.Class {
 	switch {
-	case in.Class == transport.OK:
-		return transport.OK
+	case in.Class == tidegate.ClassOK:
+		return tidegate.ClassOK
 	case in.ContextEnded || in.Closed:
-		return transport.Cancelled
-	case in.Class == transport.Cancelled && !in.TransportClosed:
-		return transport.Transient // the transport cancelled the request, not the caller
-	case in.Class == transport.Permanent && in.RouteGood && in.RouteLost:
-		return transport.Transient
+		return tidegate.ClassCancelled
+	case in.Class == tidegate.ClassCancelled && !in.TransportClosed:
+		return tidegate.ClassTransient // the transport cancelled the request, not the caller
+	case in.Class == tidegate.ClassPermanent && in.RouteGood && in.RouteLost:
+		return tidegate.ClassTransient
 	}
 	return in.Class
 }
@@ -158,9 +157,9 @@ func (in *Inputs) paced() int {
 }
 
 // delay returns the wait before the next attempt and the source of the wait.
-func (in *Inputs) delay(class transport.Class) (d time.Duration, source DelaySource) {
+func (in *Inputs) delay(class tidegate.Class) (d time.Duration, source DelaySource) {
 	switch {
-	case class == transport.Throttled:
+	case class == tidegate.ClassThrottled:
 		d, source = in.PolicyDelay, BackoffDelay
 	case in.paced() > in.AtOnce:
 		d, source = in.PolicyDelay, PacingDelay
@@ -175,8 +174,8 @@ func (in *Inputs) delay(class transport.Class) (d time.Duration, source DelaySou
 }
 
 // exhausted returns the limit that forbids another attempt, or NotStopped.
-func (in *Inputs) exhausted(class transport.Class, delay time.Duration) StopReason {
-	if in.NotConnected && class == transport.Transient {
+func (in *Inputs) exhausted(class tidegate.Class, delay time.Duration) StopReason {
+	if in.NotConnected && class == tidegate.ClassTransient {
 		if in.Spools || !in.HasDeadline && plan.Sum(in.UnconnectedFor, delay) >= maxUnconnected {
 			return StopExhausted
 		}
@@ -189,8 +188,8 @@ func (in *Inputs) exhausted(class transport.Class, delay time.Duration) StopReas
 		return NotStopped
 	}
 	switch {
-	case class == transport.Throttled && in.MaxThrottles > 0 && in.Throttles > in.MaxThrottles,
-		class == transport.Throttled && in.MaxThrottleTime > 0 && delay > in.MaxThrottleTime-in.ThrottledFor:
+	case class == tidegate.ClassThrottled && in.MaxThrottles > 0 && in.Throttles > in.MaxThrottles,
+		class == tidegate.ClassThrottled && in.MaxThrottleTime > 0 && delay > in.MaxThrottleTime-in.ThrottledFor:
 		return StopThrottled
 	case in.transients()-in.Unconnected >= in.MaxAttempts:
 		return StopExhausted
@@ -200,7 +199,7 @@ func (in *Inputs) exhausted(class transport.Class, delay time.Duration) StopReas
 
 // ofError sets the inputs that depend on the attempt's error.
 func (in *Inputs) ofError(err error) {
-	in.Class = transport.Classify(err)
+	in.Class = tidegate.Classify(err)
 	in.TransportClosed = errors.Is(err, tidegate.ErrClosed)
 	if e, ok := errors.AsType[*tidegate.Error](err); ok {
 		in.RetryAfter, in.NotConnected = e.RetryAfter, e.NotConnected

@@ -12,7 +12,6 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/producer/internal/plan"
-	"github.com/tidegate/tidegate/transport"
 )
 
 var ladder = backoff.Steps{1 * time.Second, 2 * time.Second, 4 * time.Second}
@@ -62,12 +61,12 @@ func TestDecide(t *testing.T) {
 	paced := limits{maxAttempts: 5, backoff: ladder, bounds: &bounds{pacing: backoff.Steps{70 * ms, 90 * ms}, atOnce: 1}}
 	many := limits{maxAttempts: 16, backoff: ladder, bounds: &bounds{pacing: backoff.Steps{100 * ms}, atOnce: retriesAtOnce}}
 	broken := errors.New("connection reset by peer")
-	throttledClass, transient := Decision{Class: transport.Throttled}, Decision{Class: transport.Transient}
+	throttledClass, transient := Decision{Class: tidegate.ClassThrottled}, Decision{Class: tidegate.ClassTransient}
 	wait := func(d Decision, delay time.Duration, from DelaySource) Decision {
 		d.Delay, d.DelaySource = delay, from
 		return d
 	}
-	stop := func(class transport.Class, r StopReason) Decision { return Decision{Class: class, Stop: r} }
+	stop := func(class tidegate.Class, r StopReason) Decision { return Decision{Class: class, Stop: r} }
 	tests := []struct {
 		name string
 		s    situation
@@ -82,26 +81,26 @@ func TestDecide(t *testing.T) {
 		{"n counts throttles, not attempts", situation{limits: plain, attempts: 3, throttles: 1}, throttled(0), wait(throttledClass, time.Second, BackoffDelay)},
 		{"push-back longer", situation{limits: plain, attempts: 1, throttles: 1}, throttled(1500 * ms), wait(throttledClass, 1500*ms, PushBackDelay)},
 		{"push-back shorter", situation{limits: plain, attempts: 1, throttles: 1}, throttled(ms), wait(throttledClass, time.Second, BackoffDelay)},
-		{"push-back says no", situation{limits: plain, attempts: 1, throttles: 1}, throttled(-1), stop(transport.Throttled, StopPushedBack)},
+		{"push-back says no", situation{limits: plain, attempts: 1, throttles: 1}, throttled(-1), stop(tidegate.ClassThrottled, StopPushedBack)},
 		{"the decision took longer than the delay", situation{limits: plain, attempts: 1, throttles: 1, elapsed: 1100 * ms}, throttled(0),
 			wait(throttledClass, 1100*ms, BackoffDelay)},
-		{"throttled counts in MaxAttempts", situation{limits: plain, attempts: 4, throttles: 4}, throttled(0), stop(transport.Throttled, StopExhausted)},
-		{"so do pauses that were waited for", situation{limits: plain, attempts: 1, throttles: 4, waited: 3}, throttled(0), stop(transport.Throttled, StopExhausted)},
+		{"throttled counts in MaxAttempts", situation{limits: plain, attempts: 4, throttles: 4}, throttled(0), stop(tidegate.ClassThrottled, StopExhausted)},
+		{"so do pauses that were waited for", situation{limits: plain, attempts: 1, throttles: 4, waited: 3}, throttled(0), stop(tidegate.ClassThrottled, StopExhausted)},
 		{"separate limit, not reached", situation{limits: separate, attempts: 6, throttles: 5}, throttled(0), wait(throttledClass, 4*time.Second, BackoffDelay)},
-		{"separate limit, reached", situation{limits: separate, attempts: 6, throttles: 6}, throttled(0), stop(transport.Throttled, StopThrottled)},
-		{"separate limit, reached by waiting", situation{limits: separate, throttles: 6, waited: 6}, throttled(0), stop(transport.Throttled, StopThrottled)},
+		{"separate limit, reached", situation{limits: separate, attempts: 6, throttles: 6}, throttled(0), stop(tidegate.ClassThrottled, StopThrottled)},
+		{"separate limit, reached by waiting", situation{limits: separate, throttles: 6, waited: 6}, throttled(0), stop(tidegate.ClassThrottled, StopThrottled)},
 		{"separate limit leaves the other alone", situation{limits: separate, attempts: 5, throttles: 4}, broken, transient},
-		{"separate limit, others used up", situation{limits: separate, attempts: 6, throttles: 4}, broken, stop(transport.Transient, StopExhausted)},
-		{"throttled after the others were used up", situation{limits: separate, attempts: 4, throttles: 2}, throttled(0), stop(transport.Throttled, StopExhausted)},
+		{"separate limit, others used up", situation{limits: separate, attempts: 6, throttles: 4}, broken, stop(tidegate.ClassTransient, StopExhausted)},
+		{"throttled after the others were used up", situation{limits: separate, attempts: 4, throttles: 2}, throttled(0), stop(tidegate.ClassThrottled, StopExhausted)},
 		{"until the context ends", situation{limits: forever, attempts: 1_000_000, throttles: 1_000_000}, throttled(0), wait(throttledClass, 4*time.Second, BackoffDelay)},
-		{"until the context ends, others used up", situation{limits: forever, attempts: 12, throttles: 10}, broken, stop(transport.Transient, StopExhausted)},
+		{"until the context ends, others used up", situation{limits: forever, attempts: 12, throttles: 10}, broken, stop(tidegate.ClassTransient, StopExhausted)},
 		{"throttle time left", situation{limits: timed, attempts: 9, throttles: 9, throttledFor: 6 * time.Second}, throttled(0), wait(throttledClass, 4*time.Second, BackoffDelay)},
-		{"throttle time too short for the wait", situation{limits: timed, attempts: 9, throttles: 9, throttledFor: 6*time.Second + 1}, throttled(0), stop(transport.Throttled, StopThrottled)},
+		{"throttle time too short for the wait", situation{limits: timed, attempts: 9, throttles: 9, throttledFor: 6*time.Second + 1}, throttled(0), stop(tidegate.ClassThrottled, StopThrottled)},
 		{"zero delay has no source", situation{limits: limits{maxAttempts: 3, backoff: backoff.Steps{0}, bounds: &bounds{}}, attempts: 1, throttles: 1}, throttled(0), throttledClass},
 
 		{"transient", situation{limits: plain, attempts: 1}, broken, transient},
 		{"transient again", situation{limits: plain, attempts: 3}, broken, transient},
-		{"transient at the end", situation{limits: plain, attempts: 4}, broken, stop(transport.Transient, StopExhausted)},
+		{"transient at the end", situation{limits: plain, attempts: 4}, broken, stop(tidegate.ClassTransient, StopExhausted)},
 		{"attempt timed out", situation{limits: plain, attempts: 1}, fmt.Errorf("send: %w", errAttemptTimeout), transient},
 		{"deadline below, not ours", situation{limits: plain, attempts: 1}, context.DeadlineExceeded, transient},
 		{"cancelled below, not ours", situation{limits: plain, attempts: 1}, context.Canceled, transient},
@@ -112,33 +111,33 @@ func TestDecide(t *testing.T) {
 		{"default pacing spares three", situation{limits: many, attempts: 3}, broken, transient},
 		{"default pacing from the fourth on", situation{limits: many, attempts: 4}, broken, wait(transient, 100*ms, PacingDelay)},
 		{"transient with push-back", situation{limits: plain, attempts: 1}, pushedBack(tidegate.CodeInternalServerError, time.Second), wait(transient, time.Second, PushBackDelay)},
-		{"transient, server says no", situation{limits: plain, attempts: 1}, pushedBack(tidegate.CodeInternalServerError, -1), stop(transport.Transient, StopPushedBack)},
+		{"transient, server says no", situation{limits: plain, attempts: 1}, pushedBack(tidegate.CodeInternalServerError, -1), stop(tidegate.ClassTransient, StopPushedBack)},
 
-		{"topic not found", situation{limits: plain, attempts: 1}, codeError(tidegate.CodeTopicNotFound), stop(transport.Permanent, StopPermanent)},
+		{"topic not found", situation{limits: plain, attempts: 1}, codeError(tidegate.CodeTopicNotFound), stop(tidegate.ClassPermanent, StopPermanent)},
 		{"topic not found, was good", situation{limits: plain, attempts: 1, routeGood: true}, codeError(tidegate.CodeTopicNotFound), transient},
-		{"wrong type before the wire, was good", situation{limits: plain, attempts: 1, routeGood: true}, &tidegate.Error{Code: tidegate.CodeMessagePropertyConflict}, stop(transport.Permanent, StopPermanent)},
+		{"wrong type before the wire, was good", situation{limits: plain, attempts: 1, routeGood: true}, &tidegate.Error{Code: tidegate.CodeMessagePropertyConflict}, stop(tidegate.ClassPermanent, StopPermanent)},
 		{"property conflict, was good", situation{limits: plain, attempts: 1, routeGood: true}, codeError(tidegate.CodeMessagePropertyConflict), transient},
-		{"group not found, was good", situation{limits: plain, attempts: 1, routeGood: true}, codeError(tidegate.CodeConsumerGroupNotFound), stop(transport.Permanent, StopPermanent)},
-		{"permanent beats push-back", situation{limits: plain, attempts: 1}, pushedBack(tidegate.CodeMessageBodyTooLarge, time.Second), stop(transport.Permanent, StopPermanent)},
+		{"group not found, was good", situation{limits: plain, attempts: 1, routeGood: true}, codeError(tidegate.CodeConsumerGroupNotFound), stop(tidegate.ClassPermanent, StopPermanent)},
+		{"permanent beats push-back", situation{limits: plain, attempts: 1}, pushedBack(tidegate.CodeMessageBodyTooLarge, time.Second), stop(tidegate.ClassPermanent, StopPermanent)},
 
-		{"ctx ended", situation{limits: plain, attempts: 1, ended: true}, context.Canceled, stop(transport.Cancelled, StopContext)},
-		{"ctx ended, whatever the response", situation{limits: plain, attempts: 1, throttles: 1, ended: true}, throttled(0), stop(transport.Cancelled, StopContext)},
-		{"producer closed", situation{limits: plain, attempts: 1, closed: true}, tidegate.ErrClosed, stop(transport.Cancelled, StopClosed)},
-		{"transport closed", situation{limits: plain, attempts: 1}, fmt.Errorf("rocketmq: %w", tidegate.ErrClosed), stop(transport.Cancelled, StopClosed)},
+		{"ctx ended", situation{limits: plain, attempts: 1, ended: true}, context.Canceled, stop(tidegate.ClassCancelled, StopContext)},
+		{"ctx ended, whatever the response", situation{limits: plain, attempts: 1, throttles: 1, ended: true}, throttled(0), stop(tidegate.ClassCancelled, StopContext)},
+		{"producer closed", situation{limits: plain, attempts: 1, closed: true}, tidegate.ErrClosed, stop(tidegate.ClassCancelled, StopClosed)},
+		{"transport closed", situation{limits: plain, attempts: 1}, fmt.Errorf("rocketmq: %w", tidegate.ErrClosed), stop(tidegate.ClassCancelled, StopClosed)},
 
 		{"time for one more attempt", situation{limits: plain, attempts: 1, remaining: 100 * ms, floor: 100 * ms}, broken, transient},
 		{"no time for one more attempt", situation{limits: plain, attempts: 1, remaining: 99 * ms, floor: 100 * ms}, broken,
-			Decision{Class: transport.Transient, Stop: StopDeadline, Needed: 100 * ms}},
+			Decision{Class: tidegate.ClassTransient, Stop: StopDeadline, Needed: 100 * ms}},
 		{"time for the wait and the attempt", situation{limits: plain, attempts: 1, throttles: 1, remaining: 1100 * ms, floor: 100 * ms}, throttled(0), wait(throttledClass, time.Second, BackoffDelay)},
-		{"half message, transient", situation{limits: plain, attempts: 1, half: true}, broken, stop(transport.Transient, StopHalfMessage)},
-		{"half message, throttled", situation{limits: plain, attempts: 1, throttles: 1, half: true}, throttled(time.Second), stop(transport.Throttled, StopHalfMessage)},
-		{"half message, permanent", situation{limits: plain, attempts: 1, half: true}, codeError(tidegate.CodeForbidden), stop(transport.Permanent, StopPermanent)},
+		{"half message, transient", situation{limits: plain, attempts: 1, half: true}, broken, stop(tidegate.ClassTransient, StopHalfMessage)},
+		{"half message, throttled", situation{limits: plain, attempts: 1, throttles: 1, half: true}, throttled(time.Second), stop(tidegate.ClassThrottled, StopHalfMessage)},
+		{"half message, permanent", situation{limits: plain, attempts: 1, half: true}, codeError(tidegate.CodeForbidden), stop(tidegate.ClassPermanent, StopPermanent)},
 		{"half message, accepted", situation{limits: plain, attempts: 1, half: true}, nil, Decision{}},
 		{"no time for the wait", situation{limits: plain, attempts: 1, throttles: 1, remaining: 1099 * ms, floor: 100 * ms}, throttled(0),
-			Decision{Class: transport.Throttled, Stop: StopDeadline, Needed: 1100 * ms}},
+			Decision{Class: tidegate.ClassThrottled, Stop: StopDeadline, Needed: 1100 * ms}},
 		{"an endless push-back", situation{limits: plain, attempts: 1, throttles: 1, remaining: time.Hour, floor: 100 * ms}, throttled(math.MaxInt64),
-			Decision{Class: transport.Throttled, Stop: StopDeadline, Needed: math.MaxInt64}},
-		{"exhausted before late", situation{limits: plain, attempts: 4, remaining: ms, floor: 100 * ms}, broken, stop(transport.Transient, StopExhausted)},
+			Decision{Class: tidegate.ClassThrottled, Stop: StopDeadline, Needed: math.MaxInt64}},
+		{"exhausted before late", situation{limits: plain, attempts: 4, remaining: ms, floor: 100 * ms}, broken, stop(tidegate.ClassTransient, StopExhausted)},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -175,7 +174,7 @@ func TestDecideEveryCode(t *testing.T) {
 			t.Errorf("%d: %+v, want it to be permanent", c, d)
 		case c == tidegate.CodeTooManyRequests && (d.Stop != NotStopped || d.Delay != time.Second):
 			t.Errorf("%d: %+v, want a retry after 1s", c, d)
-		case !permanent[c] && c != tidegate.CodeTooManyRequests && d != Decision{Class: transport.Transient}:
+		case !permanent[c] && c != tidegate.CodeTooManyRequests && d != Decision{Class: tidegate.ClassTransient}:
 			t.Errorf("%d: %+v, want a retry at once", c, d)
 		}
 	}
@@ -276,7 +275,7 @@ func TestOutageDoesNotPaceConnectedAttempts(t *testing.T) {
 	l := &limits{bounds: &bounds{pacing: defaultPacing, atOnce: retriesAtOnce}}
 	decide := func(connected, unconnected int, last bool) time.Duration {
 		in := Inputs{
-			Class: transport.Transient, Attempts: connected + unconnected, Unconnected: unconnected,
+			Class: tidegate.ClassTransient, Attempts: connected + unconnected, Unconnected: unconnected,
 			MaxAttempts: 16, AtOnce: retriesAtOnce, NotConnected: last,
 		}
 		in.draw(l, new(draws))

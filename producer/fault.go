@@ -1,6 +1,8 @@
 package producer
 
-import "github.com/tidegate/tidegate/transport"
+import (
+	"github.com/tidegate/tidegate"
+)
 
 // A Fault classifies a failed send by its remedy.
 type Fault int
@@ -51,9 +53,9 @@ func (e *SendError) Fault() Fault {
 // faultOf returns the fault behind a permanent error.
 func faultOf(err error) Fault {
 	switch {
-	case transport.IsMessageFault(err):
+	case tidegate.IsMessageFault(err):
 		return MessageFault
-	case transport.Classify(err) == transport.Permanent:
+	case tidegate.Classify(err) == tidegate.ClassPermanent:
 		return SetupFault
 	}
 	return PassingFault

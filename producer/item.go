@@ -11,7 +11,6 @@ import (
 	"github.com/tidegate/tidegate/producer/internal/ledger"
 	"github.com/tidegate/tidegate/producer/internal/list"
 	"github.com/tidegate/tidegate/producer/internal/plan"
-	"github.com/tidegate/tidegate/transport"
 )
 
 // An item is an accepted message without a result. The first fields are set before the item is
@@ -157,7 +156,7 @@ func (it *item) record(err error, began, ended time.Time) {
 	default:
 		it.unconnected++
 	}
-	if transport.Classify(err) == transport.Throttled && it.ctx.Err() == nil {
+	if tidegate.Classify(err) == tidegate.ClassThrottled && it.ctx.Err() == nil {
 		if ended.Before(it.charged) { // this attempt replaces the counted pause
 			it.waited--
 			it.throttles--

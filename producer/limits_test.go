@@ -85,7 +85,7 @@ func TestAdaptiveLimiterObserves(t *testing.T) {
 		if _, err := p.Send(t.Context(), message()); err != nil {
 			t.Fatal(err)
 		}
-		if want := []transport.Class{transport.Throttled, transport.Transient, transport.OK}; l.asked != 1 || !slices.Equal(l.seen, want) {
+		if want := []tidegate.Class{tidegate.ClassThrottled, tidegate.ClassTransient, tidegate.ClassOK}; l.asked != 1 || !slices.Equal(l.seen, want) {
 			t.Errorf("asked %d times, observed %v", l.asked, l.seen)
 		}
 	})
@@ -93,11 +93,11 @@ func TestAdaptiveLimiterObserves(t *testing.T) {
 
 type learning struct {
 	asked int
-	seen  []transport.Class
+	seen  []tidegate.Class
 }
 
 func (l *learning) WaitN(_ context.Context, n int) error { l.asked += n; return nil }
-func (l *learning) Observe(err error)                    { l.seen = append(l.seen, transport.Classify(err)) }
+func (l *learning) Observe(err error)                    { l.seen = append(l.seen, tidegate.Classify(err)) }
 
 // Demand 4: a broker that is busy now and then gets every message in
 // the end, with few requests more than messages.

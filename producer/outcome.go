@@ -8,7 +8,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/producer/internal/plan"
-	"github.com/tidegate/tidegate/transport"
 )
 
 // An outcome is the result of one message in a request, and the decision after it.
@@ -32,10 +31,10 @@ type outcome struct {
 func (t *topic) decide(own *item, outs []outcome) {
 	throttled, transient := false, false
 	for i := range outs {
-		switch o := &outs[i]; transport.Classify(o.err) {
-		case transport.Throttled:
+		switch o := &outs[i]; tidegate.Classify(o.err) {
+		case tidegate.ClassThrottled:
 			throttled = true
-		case transport.Transient:
+		case tidegate.ClassTransient:
 			transient = true
 		}
 	}
@@ -76,7 +75,7 @@ func (t *topic) decide(own *item, outs []outcome) {
 // decide is Decide with the budget, from which it takes the retry.
 func (p *Producer) decide(in *Inputs) Decision {
 	d := Decide(*in)
-	if d.Stop == NotStopped && d.Class != transport.OK && p.opts.Budget != nil && !p.opts.Budget.Spend(p.opts.Priority) {
+	if d.Stop == NotStopped && d.Class != tidegate.ClassOK && p.opts.Budget != nil && !p.opts.Budget.Spend(p.opts.Priority) {
 		in.BudgetSpent = true
 		d = Decide(*in)
 	}
@@ -96,12 +95,12 @@ const unconnectedPacing = time.Second
 // delay.
 func (in *Inputs) draw(l *limits, drawn *draws) {
 	switch in.class() {
-	case transport.Throttled:
+	case tidegate.ClassThrottled:
 		if n := in.Throttles; n != drawn.n {
 			*drawn = draws{n, l.backoff.Delay(in.Throttles - 1)}
 		}
 		in.PolicyDelay = drawn.last
-	case transport.Transient:
+	case tidegate.ClassTransient:
 		if n := in.paced() - 1 - in.AtOnce; n >= 0 {
 			in.PolicyDelay = l.pacing.Delay(n)
 			if in.NotConnected && l.atOnce == retriesAtOnce { // the default; an attempt that waits for a connection is no load
@@ -119,7 +118,7 @@ func (t *topic) apply(o *outcome, l *plan.Lane, spooled []string, now time.Time)
 	switch {
 	case d.Stop != NotStopped:
 		return t.endItem(it, it.stopped(o), now)
-	case d.Class == transport.OK:
+	case d.Class == tidegate.ClassOK:
 		t.accept(o)
 		return t.endItem(it, nil, now)
 	case slices.Contains(spooled, it.Message.MessageGroup):
@@ -243,7 +242,7 @@ func (t *topic) adapt(r *plan.Request, outs []outcome, now time.Time) (ended []o
 		case notConnected(o.err): // the server knows nothing of it
 		case errors.Is(o.err, errAttemptTimeout):
 			l.TimedOut(r)
-		case o.in.class() == transport.Throttled:
+		case o.in.class() == tidegate.ClassThrottled:
 			// This is enough for messages that were not throttled themselves.
 			d := tidegate.RetryAfter(o.err)
 			if d == 0 && t.p.observer == nil {

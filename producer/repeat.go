@@ -78,7 +78,7 @@ func (p *Producer) repeat(it *item, op Operation, call func(ctx context.Context)
 		o.decision = p.decide(&o.in)
 		it.topic.observe(1, &o, began)
 		switch d := o.decision; {
-		case d.Class == transport.OK:
+		case d.Class == tidegate.ClassOK:
 			return nil
 		case d.Stop == NotStopped:
 			if backoff.Sleep(ctx, time.Until(o.ended.Add(d.Delay))) == nil {

@@ -305,7 +305,7 @@ func (t *topic) charge(r *request, outs []outcome, ended time.Time) bool {
 			continue
 		}
 		it.record(o.err, r.began, ended)
-		if transport.Classify(o.err) == transport.Throttled && it.ctx.Err() == nil && r.Lane != nil {
+		if tidegate.Classify(o.err) == tidegate.ClassThrottled && it.ctx.Err() == nil && r.Lane != nil {
 			r.Lane.Deciding = true
 		}
 	}

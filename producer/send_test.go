@@ -242,10 +242,10 @@ func TestAttemptsAreObserved(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := []Attempt{
-			{Endpoint: "a:1", Err: throttled(0), Decision: Decision{Class: transport.Throttled, Delay: time.Second, DelaySource: BackoffDelay}},
-			{Endpoint: "a:1", Err: throttled(5 * time.Second), Decision: Decision{Class: transport.Throttled, Delay: 5 * time.Second, DelaySource: PushBackDelay}},
-			{Endpoint: "a:1", Err: lost, MaybeStored: true, Decision: Decision{Class: transport.Transient}},
-			{Endpoint: "b:2", Decision: Decision{Class: transport.OK}},
+			{Endpoint: "a:1", Err: throttled(0), Decision: Decision{Class: tidegate.ClassThrottled, Delay: time.Second, DelaySource: BackoffDelay}},
+			{Endpoint: "a:1", Err: throttled(5 * time.Second), Decision: Decision{Class: tidegate.ClassThrottled, Delay: 5 * time.Second, DelaySource: PushBackDelay}},
+			{Endpoint: "a:1", Err: lost, MaybeStored: true, Decision: Decision{Class: tidegate.ClassTransient}},
+			{Endpoint: "b:2", Decision: Decision{Class: tidegate.ClassOK}},
 		}
 		for i := range want {
 			want[i].Topic, want[i].MessageID, want[i].Number, want[i].Messages = "orders", r.MessageID, i+1, 1

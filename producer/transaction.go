@@ -294,7 +294,7 @@ func (p *Producer) ServeChecks(ctx context.Context, topics ...string) error {
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case transport.Classify(err) == transport.Permanent, errors.Is(err, tidegate.ErrClosed):
+		case tidegate.Classify(err) == tidegate.ClassPermanent, errors.Is(err, tidegate.ErrClosed):
 			return fmt.Errorf("producer: %w", err)
 		case time.Since(began) > time.Minute:
 			failures = 0

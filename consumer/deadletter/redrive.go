@@ -14,7 +14,6 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/ratelimit"
-	"github.com/tidegate/tidegate/transport"
 )
 
 // Redrive sends dead letters back in the order of the source. It blocks until it has processed all
@@ -275,9 +274,9 @@ func (r *runner) sendAnew(ctx context.Context, l *Letter) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx) // the intent remains, and the next run repeats the send
 		}
-		switch transport.Classify(err) {
-		case transport.Throttled:
-		case transport.Transient:
+		switch tidegate.Classify(err) {
+		case tidegate.ClassThrottled:
+		case tidegate.ClassTransient:
 			if n+1 >= transientAttempts {
 				return err // a fault of the server, not of the message
 			}

@@ -15,7 +15,6 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/producer"
-	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
@@ -65,7 +64,7 @@ func (s *story) throttle(ctx context.Context) error {
 	p, err := producer.New(s.transport, producer.Options{
 		MaxAttempts: 10,
 		OnAttempt: func(a producer.Attempt) {
-			if a.Class != transport.Throttled {
+			if a.Class != tidegate.ClassThrottled {
 				return
 			}
 			attempts = append(attempts, a)

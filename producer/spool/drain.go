@@ -10,7 +10,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
-	"github.com/tidegate/tidegate/transport"
 )
 
 const (
@@ -29,7 +28,7 @@ var errDraining = errors.New("spool: another Drain is running")
 // message:
 //
 //   - nil removes the message;
-//   - a fault of the message (transport.IsMessageFault) moves it to the rejected messages;
+//   - a fault of the message (tidegate.IsMessageFault) moves it to the rejected messages;
 //   - after any other error, for example a missing topic or rejected credentials, the message
 //     stays at the head of its group.
 //
@@ -147,7 +146,7 @@ func (s *Spool) sendBatch(ctx context.Context, batch []item, send func(context.C
 }
 
 // finished reports whether a result removes a message from its queue.
-func finished(err error) bool { return err == nil || transport.IsMessageFault(err) }
+func finished(err error) bool { return err == nil || tidegate.IsMessageFault(err) }
 
 func rejection(text string) error {
 	return &tidegate.Error{Op: "spool.Drain", Code: tidegate.CodeBadRequest, Message: text}

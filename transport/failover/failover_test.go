@@ -347,7 +347,7 @@ func TestTwoBrokersLoseNothing(t *testing.T) {
 					at[strings.Split(r.Receipt.Endpoint, "/")[0]]++
 					break
 				}
-				if transport.Classify(r.Err) != transport.Transient || attempt == 10 {
+				if tidegate.Classify(r.Err) != tidegate.ClassTransient || attempt == 10 {
 					t.Fatalf("message %d: %v", i, r.Err)
 				}
 			}
@@ -420,7 +420,7 @@ func TestAwaitingSendIsNotKeptByADeadEndpoint(t *testing.T) {
 				}
 				return
 			}
-			if attempt == 3 || transport.Classify(r.Err) != transport.Transient {
+			if attempt == 3 || tidegate.Classify(r.Err) != tidegate.ClassTransient {
 				t.Fatalf("attempt %d: %v", attempt, r.Err)
 			}
 		}

@@ -21,10 +21,10 @@ var errNothing = errors.New("the result does not show the state of the endpoint"
 // the send shows nothing, or the failure. cause is the cause of the caller's ctx, or nil while ctx
 // has not ended.
 func verdict(err, cause error, took time.Duration) error {
-	switch class := transport.Classify(err); {
-	case class == transport.OK:
+	switch class := tidegate.Classify(err); {
+	case class == tidegate.ClassOK:
 		return nil
-	case class != transport.Transient, errors.Is(err, transport.ErrLaneChanged):
+	case class != tidegate.ClassTransient, errors.Is(err, transport.ErrLaneChanged):
 		return errNothing // throttles do not count here, because they have a grace of their own
 	case cause == nil, errors.Is(cause, tidegate.ErrUnavailable):
 		return err
@@ -181,7 +181,7 @@ func (t *Transport) probe(e *end) {
 		ctx, cancel := context.WithTimeout(t.ctx, t.opts.ProbeTimeout)
 		err := e.ping.Ping(ctx)
 		cancel()
-		if transport.Classify(err) == transport.Throttled {
+		if tidegate.Classify(err) == tidegate.ClassThrottled {
 			err = nil // it responds
 		}
 		t.mu.Lock()

@@ -323,8 +323,8 @@ func TestServeChecks(t *testing.T) {
 					t.Errorf("%v after %v, want %v after %v", err, time.Since(begin), tt.want, tt.took)
 				}
 				// The producer repeats transient errors, and ends with permanent ones.
-				if tt.want != nil && (transport.Classify(err) == transport.Permanent) != (tt.want == tidegate.ErrForbidden) {
-					t.Errorf("class %v of %v", transport.Classify(err), err)
+				if tt.want != nil && (tidegate.Classify(err) == tidegate.ClassPermanent) != (tt.want == tidegate.ErrForbidden) {
+					t.Errorf("class %v of %v", tidegate.Classify(err), err)
 				}
 				if strings.Contains(log.String(), "FORBIDDEN") != strings.Contains(name, "forbidden") {
 					t.Errorf("logged %q", log.String())

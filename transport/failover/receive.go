@@ -41,8 +41,8 @@ func (t *Transport) Queues(ctx context.Context, group, topic string) ([]int, err
 		list, err := e.Transport.Queues(ctx, group, topic)
 		if err != nil {
 			errs[e.index] = e.wrap(err)
-			class := transport.Classify(err)
-			if known, ok := e.queues.Load(key); ok && (class == transport.Transient || class == transport.Throttled) {
+			class := tidegate.Classify(err)
+			if known, ok := e.queues.Load(key); ok && (class == tidegate.ClassTransient || class == tidegate.ClassThrottled) {
 				lists[e.index] = known.([]int)
 			}
 			return

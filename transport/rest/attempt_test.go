@@ -105,37 +105,37 @@ func problem(w http.ResponseWriter, status, code int) {
 func TestOneAttempt(t *testing.T) {
 	for name, tt := range map[string]struct {
 		respond http.HandlerFunc
-		class   transport.Class
+		class   tidegate.Class
 		code    tidegate.Code
 		maybe   bool
 		after   time.Duration
 		took    time.Duration
 	}{
-		"throttled": {func(w http.ResponseWriter, _ *http.Request) { problem(w, 429, 42900) }, transport.Throttled, 42900, false, 1500 * time.Millisecond, 0},
-		"failed":    {func(w http.ResponseWriter, _ *http.Request) { problem(w, 500, 50001) }, transport.Transient, 50001, true, 1500 * time.Millisecond, 0},
-		"refused":   {func(w http.ResponseWriter, _ *http.Request) { problem(w, 404, 40402) }, transport.Permanent, 40402, false, 1500 * time.Millisecond, 0},
-		"lost":      {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, transport.Transient, 0, true, 0, 0},
-		"silent":    {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, transport.Transient, 0, true, 0, 3 * time.Second},
-		"garbage":   {func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "<html>") }, transport.Transient, 50000, true, 0, 0},
+		"throttled": {func(w http.ResponseWriter, _ *http.Request) { problem(w, 429, 42900) }, tidegate.ClassThrottled, 42900, false, 1500 * time.Millisecond, 0},
+		"failed":    {func(w http.ResponseWriter, _ *http.Request) { problem(w, 500, 50001) }, tidegate.ClassTransient, 50001, true, 1500 * time.Millisecond, 0},
+		"refused":   {func(w http.ResponseWriter, _ *http.Request) { problem(w, 404, 40402) }, tidegate.ClassPermanent, 40402, false, 1500 * time.Millisecond, 0},
+		"lost":      {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, tidegate.ClassTransient, 0, true, 0, 0},
+		"silent":    {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, tidegate.ClassTransient, 0, true, 0, 3 * time.Second},
+		"garbage":   {func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "<html>") }, tidegate.ClassTransient, 50000, true, 0, 0},
 		"breaks off": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "9")
 			io.WriteString(w, "{")
-		}, transport.Transient, 0, true, 0, 0},
-		"too few results": {func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, `{"results":[]}`) }, transport.Transient, 50000, true, 0, 0},
-		"a proxy":         {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no upstream", http.StatusBadGateway) }, transport.Transient, 50000, true, 0, 0},
-		"another site":    {func(w http.ResponseWriter, r *http.Request) { http.NotFound(w, r) }, transport.Transient, 50000, false, 0, 0},
+		}, tidegate.ClassTransient, 0, true, 0, 0},
+		"too few results": {func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, `{"results":[]}`) }, tidegate.ClassTransient, 50000, true, 0, 0},
+		"a proxy":         {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no upstream", http.StatusBadGateway) }, tidegate.ClassTransient, 50000, true, 0, 0},
+		"another site":    {func(w http.ResponseWriter, r *http.Request) { http.NotFound(w, r) }, tidegate.ClassTransient, 50000, false, 0, 0},
 		"a redirect": {func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "https://x.test/", http.StatusMovedPermanently)
-		}, transport.Transient, 50000, false, 0, 0},
+		}, tidegate.ClassTransient, 50000, false, 0, 0},
 		"an ingress throttles": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Retry-After", "4")
 			http.Error(w, "slow down", http.StatusTooManyRequests)
-		}, transport.Throttled, 42900, false, 4 * time.Second, 0},
+		}, tidegate.ClassThrottled, 42900, false, 4 * time.Second, 0},
 		// The reply code of "RocketMQ: sending retry and throttling" as a status.
 		"a gateway throttles with status 530": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Retry-After", "4")
 			http.Error(w, "TOO_MANY_REQUESTS", 530)
-		}, transport.Throttled, 42900, false, 4 * time.Second, 0},
+		}, tidegate.ClassThrottled, 42900, false, 4 * time.Second, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -144,7 +144,7 @@ func TestOneAttempt(t *testing.T) {
 					start, before := time.Now(), f.count()
 					r := c.Send(ctx, []*tidegate.Message{message("a")})[0]
 					e, ok := errors.AsType[*tidegate.Error](r.Err)
-					if !ok || transport.Classify(r.Err) != tt.class || e.Code != tt.code || e.MaybeStored != tt.maybe || e.RetryAfter != tt.after {
+					if !ok || tidegate.Classify(r.Err) != tt.class || e.Code != tt.code || e.MaybeStored != tt.maybe || e.RetryAfter != tt.after {
 						t.Errorf("got %+v, want %v, code %d, maybe stored %v, retry after %v", r.Err, tt.class, tt.code, tt.maybe, tt.after)
 					}
 					if n, took := f.count()-before, time.Since(start); n != 1 || took != tt.took {
@@ -171,7 +171,7 @@ func TestNotHTTP(t *testing.T) {
 		})
 		err := c.Send(t.Context(), []*tidegate.Message{message("a")})[0].Err
 		const want = `SendMessage "orders" at broker.test:80: the response is not HTTP/1.1; give the address for HTTP, not the one for gRPC: unavailable`
-		if err == nil || err.Error() != want || transport.Classify(err) != transport.Transient || f.count() != 1 {
+		if err == nil || err.Error() != want || tidegate.Classify(err) != tidegate.ClassTransient || f.count() != 1 {
 			t.Errorf("%v after %d requests\nwant %s", err, f.count(), want)
 		}
 	})
@@ -291,7 +291,7 @@ func TestManyRequests(t *testing.T) {
 			msgs = append(msgs, m)
 		}
 		for i, r := range c.Send(t.Context(), msgs) {
-			if r.Err == nil || transport.Classify(r.Err) != transport.Transient {
+			if r.Err == nil || tidegate.Classify(r.Err) != tidegate.ClassTransient {
 				t.Errorf("large message %d: %v, want the failure of the first", i, r.Err)
 			}
 		}
@@ -329,7 +329,7 @@ func TestRefusedBeforeTheWire(t *testing.T) {
 			"group": {Group: "..", Topic: "t", Queue: transport.AnyQueue}, "topic": {Group: "g", Topic: "", Queue: transport.AnyQueue},
 			"queue": {Group: "g", Topic: "t", Queue: 1},
 		} {
-			if _, err := c.Receive(t.Context(), r); transport.Classify(err) != transport.Permanent {
+			if _, err := c.Receive(t.Context(), r); tidegate.Classify(err) != tidegate.ClassPermanent {
 				t.Errorf("receive with a bad %s: %v, want a permanent error", name, err)
 			}
 		}

@@ -43,7 +43,7 @@ func TestNotConnected(t *testing.T) {
 				defer cancel()
 				for what, ctx := range []context.Context{transport.AwaitConnection(short), t.Context()} {
 					e, ok := errors.AsType[*tidegate.Error](c.Send(ctx, []*tidegate.Message{message("1")})[0].Err)
-					if !ok || e.NotConnected != tt.want || e.MaybeStored || transport.Classify(e) != transport.Transient {
+					if !ok || e.NotConnected != tt.want || e.MaybeStored || tidegate.Classify(e) != tidegate.ClassTransient {
 						t.Errorf("%d: %#v, want a transient error with NotConnected %t", what, e, tt.want)
 					}
 				}

@@ -67,7 +67,7 @@ func (c *Client) Send(ctx context.Context, msgs []*tidegate.Message) []transport
 		}
 		for n, r := range c.send(ctx, list) {
 			results[at[n]] = r
-			if g := list[n].MessageGroup; r.Err != nil && transport.Classify(r.Err) != transport.Permanent && failed[g] == nil {
+			if g := list[n].MessageGroup; r.Err != nil && tidegate.Classify(r.Err) != tidegate.ClassPermanent && failed[g] == nil {
 				failed[g] = r.Err
 			}
 		}

@@ -96,7 +96,7 @@ func TestAwaitConnectionEnds(t *testing.T) {
 		ctx, cancel := context.WithTimeoutCause(transport.AwaitConnection(t.Context()), 7*time.Second, errGone)
 		defer cancel()
 		_, err := sendOne(ctx, c, message("2"))
-		if !errors.Is(err, errGone) || err.MaybeStored || time.Since(begin) != 7*time.Second || transport.Classify(err) != transport.Transient {
+		if !errors.Is(err, errGone) || err.MaybeStored || time.Since(begin) != 7*time.Second || tidegate.Classify(err) != tidegate.ClassTransient {
 			t.Errorf("%+v after %v, want the cause after 7s", err, time.Since(begin))
 		}
 		if err != nil && (err.Op != opSend || err.Subject != "t" || err.Endpoint != testAddr) {

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/transport"
 )
 
 // Only a missing connection sets NotConnected: a host name that DNS does not have needs a change of
@@ -56,7 +55,7 @@ func TestNotConnected(t *testing.T) {
 					},
 				} {
 					e, ok := errors.AsType[*tidegate.Error](call())
-					if !ok || e.NotConnected != tt.want || e.MaybeStored || transport.Classify(e) != transport.Transient {
+					if !ok || e.NotConnected != tt.want || e.MaybeStored || tidegate.Classify(e) != tidegate.ClassTransient {
 						t.Errorf("%s: %#v, want a transient error with NotConnected %t", what, e, tt.want)
 					}
 				}

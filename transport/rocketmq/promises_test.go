@@ -101,7 +101,7 @@ func TestMessagesThatWereNotSentAreNotStored(t *testing.T) {
 		if first == nil || !first.MaybeStored {
 			t.Errorf("the first message: %+v, want it perhaps stored", results[0].Err)
 		}
-		if second == nil || second.MaybeStored || !strings.Contains(second.Message, "not sent") || transport.Classify(second) != transport.Transient {
+		if second == nil || second.MaybeStored || !strings.Contains(second.Message, "not sent") || tidegate.Classify(second) != tidegate.ClassTransient {
 			t.Errorf("the second message: %+v, want a transient error of a message that was not sent", results[1].Err)
 		}
 		if got := len(s.of("SendMessage")); got != 1 {

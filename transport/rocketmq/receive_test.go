@@ -179,7 +179,7 @@ func TestReceiveOutcomes(t *testing.T) {
 				if e, isErr := errors.AsType[*tidegate.Error](err); isErr && (e.Code != tt.code || e.RetryAfter != tt.retry || tt.is != nil && !errors.Is(e, tt.is)) {
 					t.Errorf("%+v", e)
 				}
-				if class := transport.Classify(err); class == transport.Permanent {
+				if class := tidegate.Classify(err); class == tidegate.ClassPermanent {
 					t.Errorf("%v is %v: it would end a push consumer", err, class)
 				}
 				synctest.Wait()

@@ -204,8 +204,8 @@ func TestReceiveGarbage(t *testing.T) {
 			return st.Send(m)
 		}
 		_, err := newClient(t, n, nil).Receive(t.Context(), request1)
-		if _, isErr := errors.AsType[*tidegate.Error](err); !isErr || transport.Classify(err) != transport.Transient {
-			t.Errorf("%v is %v", err, transport.Classify(err))
+		if _, isErr := errors.AsType[*tidegate.Error](err); !isErr || tidegate.Classify(err) != tidegate.ClassTransient {
+			t.Errorf("%v is %v", err, tidegate.Classify(err))
 		}
 	})
 }

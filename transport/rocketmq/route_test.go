@@ -242,7 +242,7 @@ func TestBadRoutes(t *testing.T) {
 			}
 			c := newClient(t, n, nil)
 			expectAll(t, c, name, func(err error) bool {
-				return errors.Is(err, tidegate.ErrUnavailable) && transport.Classify(err) == transport.Transient
+				return errors.Is(err, tidegate.ErrUnavailable) && tidegate.Classify(err) == tidegate.ClassTransient
 			})
 			mqs = queues(testAddr, "b", 1)
 			expectAll(t, c, name, func(err error) bool { return err == nil })
@@ -269,7 +269,7 @@ func TestHalfRoutes(t *testing.T) {
 			half := map[string]bool{"Send": perm == rmqpb.Permission_WRITE, "ProducerSettings": perm == rmqpb.Permission_WRITE}
 			for _, r := range allOf(t, c) {
 				want := half[r.op] || !r.sends && perm == rmqpb.Permission_READ
-				if (r.err == nil) != want || !want && transport.Classify(r.err) == transport.Permanent && !errors.Is(r.err, tidegate.ErrNotFound) {
+				if (r.err == nil) != want || !want && tidegate.Classify(r.err) == tidegate.ClassPermanent && !errors.Is(r.err, tidegate.ErrNotFound) {
 					t.Errorf("%s with the permission %s: %v", r.op, perm, r.err)
 				}
 			}
@@ -360,7 +360,7 @@ func TestQueues(t *testing.T) {
 				s.receive = empty
 				c := newClient(t, n, nil)
 				got, err := c.Queues(t.Context(), "g", "t")
-				if !slices.Equal(got, tt.want) || (err == nil) != (tt.want != nil) || transport.Classify(err) == transport.Permanent {
+				if !slices.Equal(got, tt.want) || (err == nil) != (tt.want != nil) || tidegate.Classify(err) == tidegate.ClassPermanent {
 					t.Fatalf("%v, %v, want %v", got, err, tt.want)
 				}
 				var names []string

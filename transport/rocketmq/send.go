@@ -132,7 +132,7 @@ func (s *sending) send(p part) {
 			if group == "" || len(rest) == 0 {
 				continue
 			}
-			if class := transport.Classify(s.results[i].Err); class != transport.OK && class != transport.Permanent {
+			if class := tidegate.Classify(s.results[i].Err); class != tidegate.ClassOK && class != tidegate.ClassPermanent {
 				// Another attempt can succeed. The later messages of the group must wait for it,
 				// because the group would otherwise be stored out of order.
 				if failed == nil {

@@ -22,7 +22,6 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/internal/rmqpb"
-	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/failure"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/wire"
 )
@@ -392,11 +391,11 @@ func TestSendFailures(t *testing.T) {
 				if tt.cause != nil && !errors.Is(err, tt.cause) {
 					t.Errorf("%v does not wrap %v", err, tt.cause)
 				}
-				want := transport.Transient
+				want := tidegate.ClassTransient
 				if tt.cause == tidegate.ErrClosed {
-					want = transport.Cancelled
+					want = tidegate.ClassCancelled
 				}
-				if got := transport.Classify(err); got != want {
+				if got := tidegate.Classify(err); got != want {
 					t.Errorf("class %s, want %s", got, want)
 				}
 			})

@@ -23,7 +23,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/rmqpb"
-	"github.com/tidegate/tidegate/transport"
 )
 
 // selfSigned returns a certificate for 127.0.0.1 and a pool that trusts it.
@@ -93,7 +92,7 @@ func TestTLS(t *testing.T) {
 						}
 						continue
 					}
-					if err == nil || transport.Classify(err) != transport.Permanent || err.Code != tidegate.CodeIllegalAccessPoint || err.MaybeStored ||
+					if err == nil || tidegate.Classify(err) != tidegate.ClassPermanent || err.Code != tidegate.CodeIllegalAccessPoint || err.MaybeStored ||
 						!strings.Contains(err.Error(), tt.fault) || !strings.Contains(err.Error(), "Options.TLS") {
 						t.Errorf("%v, want a permanent error that names Options.TLS and %q", err, tt.fault)
 					}
@@ -159,7 +158,7 @@ func TestNoTLSFault(t *testing.T) {
 		defer hangUp.Close()
 		n.ports[testAddr] = hangUp
 		c := newClient(t, n, nil)
-		if _, err := sendOne(t.Context(), c, message("x")); !errors.Is(err, tidegate.ErrUnavailable) || transport.Classify(err) != transport.Transient {
+		if _, err := sendOne(t.Context(), c, message("x")); !errors.Is(err, tidegate.ErrUnavailable) || tidegate.Classify(err) != tidegate.ClassTransient {
 			t.Errorf("%v of a server that hangs up, want unavailable", err)
 		}
 		newServer(t, n, testAddr)

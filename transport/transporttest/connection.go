@@ -58,7 +58,7 @@ var connectionCases = []testCase{
 func (e *env) wantNotConnected(what string, err error) {
 	e.Helper()
 	te, ok := errors.AsType[*tidegate.Error](err)
-	if !ok || !te.NotConnected || te.MaybeStored || transport.Classify(err) != transport.Transient {
+	if !ok || !te.NotConnected || te.MaybeStored || tidegate.Classify(err) != tidegate.ClassTransient {
 		e.Errorf("%s: %#v, want a transient error with NotConnected", what, err)
 	}
 }

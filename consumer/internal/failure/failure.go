@@ -8,7 +8,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/protocol"
-	"github.com/tidegate/tidegate/transport"
 )
 
 // CredentialsGrace is the time for which a server may reject the credentials before that ends a
@@ -78,10 +77,10 @@ func CanRepeat(err error, harmless bool) bool {
 	if errors.Is(err, tidegate.ErrInvalidHandle) || errors.Is(err, tidegate.ErrClosed) {
 		return false
 	}
-	switch transport.Classify(err) {
-	case transport.Throttled:
+	switch tidegate.Classify(err) {
+	case tidegate.ClassThrottled:
 		return true // refused: nothing happened
-	case transport.Transient, transport.Cancelled:
+	case tidegate.ClassTransient, tidegate.ClassCancelled:
 		return harmless
 	}
 	switch Code(err) {
@@ -102,13 +101,13 @@ func Perhaps(err error) bool {
 	if e, ok := errors.AsType[*tidegate.Error](err); ok {
 		return e.MaybeStored
 	}
-	c := transport.Classify(err)
-	return c == transport.Transient || c == transport.Cancelled
+	c := tidegate.Classify(err)
+	return c == tidegate.ClassTransient || c == tidegate.ClassCancelled
 }
 
 // Permanent reports whether a settlement cannot succeed.
 func Permanent(err error) bool {
-	return transport.Classify(err) == transport.Permanent && !errors.Is(err, tidegate.ErrInvalidHandle)
+	return tidegate.Classify(err) == tidegate.ClassPermanent && !errors.Is(err, tidegate.ErrInvalidHandle)
 }
 
 // PushBack returns the wait that the server asks for, 0 if there is none.
@@ -121,7 +120,7 @@ func PushBack(err error) time.Duration {
 
 // Unanswered reports whether a request failed because no server responded.
 func Unanswered(err error) bool {
-	return transport.Classify(err) == transport.Transient && Code(err) == 0
+	return tidegate.Classify(err) == tidegate.ClassTransient && Code(err) == 0
 }
 
 // Code returns the server's code, 0 if there is none.

@@ -21,7 +21,6 @@ import (
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
 	"github.com/tidegate/tidegate/producer"
-	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
@@ -107,7 +106,7 @@ func TestThrottledProducerBacksOffAndArrives(t *testing.T) {
 		}
 		for i, a := range attempts[:len(attempts)-1] {
 			e, _ := errors.AsType[*tidegate.Error](a.Err)
-			if a.Class != transport.Throttled || !errors.Is(a.Err, tidegate.ErrThrottled) || e.ReplyCode() != 530 || !strings.Contains(e.Error(), "TOO_MANY_REQUESTS") {
+			if a.Class != tidegate.ClassThrottled || !errors.Is(a.Err, tidegate.ErrThrottled) || e.ReplyCode() != 530 || !strings.Contains(e.Error(), "TOO_MANY_REQUESTS") {
 				t.Errorf("attempt %d: %v, %v", i+1, a.Class, a.Err)
 			}
 		}
@@ -196,7 +195,7 @@ func TestSendSurvivesARestart(t *testing.T) {
 			if err := <-closed; err != nil {
 				t.Error(err)
 			}
-			if attempts[0].Class != transport.Transient || attempts[0].Delay != 0 {
+			if attempts[0].Class != tidegate.ClassTransient || attempts[0].Delay != 0 {
 				t.Errorf("the connection that was closed is %+v", attempts[0])
 			}
 			if !restarted {

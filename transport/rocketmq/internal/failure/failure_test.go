@@ -15,7 +15,6 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
-	"github.com/tidegate/tidegate/transport"
 )
 
 func TestTransportError(t *testing.T) {
@@ -34,29 +33,29 @@ func TestTransportError(t *testing.T) {
 		code         tidegate.Code
 		is           error
 		maybe        bool
-		class        transport.Class
+		class        tidegate.Class
 	}{
-		"refused":           {ctx: alive, grpc: codes.Unavailable, is: tidegate.ErrUnavailable, class: transport.Transient},
-		"broken":            {ctx: alive, grpc: codes.Unavailable, sent: true, is: tidegate.ErrUnavailable, maybe: true, class: transport.Transient},
-		"slow":              {ctx: alive, grpc: codes.DeadlineExceeded, sent: true, is: tidegate.ErrUnavailable, maybe: true, class: transport.Transient},
-		"deadline":          {ctx: late, grpc: codes.DeadlineExceeded, sent: true, is: context.DeadlineExceeded, maybe: true, class: transport.Transient},
-		"cancelled":         {ctx: gone, grpc: codes.Canceled, sent: true, is: errGone, maybe: true, class: transport.Transient},
-		"cancelled early":   {ctx: gone, grpc: codes.Canceled, is: errGone, class: transport.Transient},
-		"server cancelled":  {ctx: alive, grpc: codes.Canceled, sent: true, is: tidegate.ErrUnavailable, maybe: true, class: transport.Transient},
-		"closed":            {ctx: alive, grpc: codes.Canceled, sent: true, closed: true, is: tidegate.ErrClosed, maybe: true, class: transport.Cancelled},
-		"closed, deadline":  {ctx: late, grpc: codes.DeadlineExceeded, sent: true, closed: true, is: context.DeadlineExceeded, maybe: true, class: transport.Transient},
-		"refused, deadline": {ctx: late, grpc: codes.Unavailable, is: tidegate.ErrUnavailable, class: transport.Transient},
-		"unauthenticated":   {ctx: alive, grpc: codes.Unauthenticated, sent: true, code: 40100, is: tidegate.ErrUnauthorized, class: transport.Permanent},
-		"denied":            {ctx: alive, grpc: codes.PermissionDenied, sent: true, code: 40300, is: tidegate.ErrForbidden, class: transport.Permanent},
-		"too large":         {ctx: alive, grpc: codes.ResourceExhausted, text: "grpc: received message larger than max (5 vs. 4)", sent: true, code: 41300, is: tidegate.ErrInvalid, class: transport.Permanent},
-		"too large, Java":   {ctx: alive, grpc: codes.ResourceExhausted, text: "gRPC message exceeds maximum size 4: 5", sent: true, code: 41300, is: tidegate.ErrInvalid, class: transport.Permanent},
-		"calm":              {ctx: alive, grpc: codes.ResourceExhausted, text: "stream terminated by RST_STREAM with error code: ENHANCE_YOUR_CALM", sent: true, is: tidegate.ErrUnavailable, maybe: true, class: transport.Transient},
-		"invalid":           {ctx: alive, grpc: codes.InvalidArgument, sent: true, code: 40000, is: tidegate.ErrInvalid, class: transport.Permanent},
-		"out of range":      {ctx: alive, grpc: codes.OutOfRange, sent: true, code: 40000, is: tidegate.ErrInvalid, class: transport.Permanent},
-		"ingress":           {ctx: alive, grpc: codes.Unimplemented, text: "unexpected HTTP status code received from server: 404 (Not Found)", sent: true, is: tidegate.ErrUnavailable, maybe: true, class: transport.Transient},
-		"unimplemented":     {ctx: alive, op: optional, grpc: codes.Unimplemented, sent: true, code: 50100, class: transport.Permanent},
-		"internal":          {ctx: alive, grpc: codes.Internal, sent: true, is: tidegate.ErrUnavailable, maybe: true, class: transport.Transient},
-		"unknown":           {ctx: alive, grpc: codes.Unknown, sent: true, is: tidegate.ErrUnavailable, maybe: true, class: transport.Transient},
+		"refused":           {ctx: alive, grpc: codes.Unavailable, is: tidegate.ErrUnavailable, class: tidegate.ClassTransient},
+		"broken":            {ctx: alive, grpc: codes.Unavailable, sent: true, is: tidegate.ErrUnavailable, maybe: true, class: tidegate.ClassTransient},
+		"slow":              {ctx: alive, grpc: codes.DeadlineExceeded, sent: true, is: tidegate.ErrUnavailable, maybe: true, class: tidegate.ClassTransient},
+		"deadline":          {ctx: late, grpc: codes.DeadlineExceeded, sent: true, is: context.DeadlineExceeded, maybe: true, class: tidegate.ClassTransient},
+		"cancelled":         {ctx: gone, grpc: codes.Canceled, sent: true, is: errGone, maybe: true, class: tidegate.ClassTransient},
+		"cancelled early":   {ctx: gone, grpc: codes.Canceled, is: errGone, class: tidegate.ClassTransient},
+		"server cancelled":  {ctx: alive, grpc: codes.Canceled, sent: true, is: tidegate.ErrUnavailable, maybe: true, class: tidegate.ClassTransient},
+		"closed":            {ctx: alive, grpc: codes.Canceled, sent: true, closed: true, is: tidegate.ErrClosed, maybe: true, class: tidegate.ClassCancelled},
+		"closed, deadline":  {ctx: late, grpc: codes.DeadlineExceeded, sent: true, closed: true, is: context.DeadlineExceeded, maybe: true, class: tidegate.ClassTransient},
+		"refused, deadline": {ctx: late, grpc: codes.Unavailable, is: tidegate.ErrUnavailable, class: tidegate.ClassTransient},
+		"unauthenticated":   {ctx: alive, grpc: codes.Unauthenticated, sent: true, code: 40100, is: tidegate.ErrUnauthorized, class: tidegate.ClassPermanent},
+		"denied":            {ctx: alive, grpc: codes.PermissionDenied, sent: true, code: 40300, is: tidegate.ErrForbidden, class: tidegate.ClassPermanent},
+		"too large":         {ctx: alive, grpc: codes.ResourceExhausted, text: "grpc: received message larger than max (5 vs. 4)", sent: true, code: 41300, is: tidegate.ErrInvalid, class: tidegate.ClassPermanent},
+		"too large, Java":   {ctx: alive, grpc: codes.ResourceExhausted, text: "gRPC message exceeds maximum size 4: 5", sent: true, code: 41300, is: tidegate.ErrInvalid, class: tidegate.ClassPermanent},
+		"calm":              {ctx: alive, grpc: codes.ResourceExhausted, text: "stream terminated by RST_STREAM with error code: ENHANCE_YOUR_CALM", sent: true, is: tidegate.ErrUnavailable, maybe: true, class: tidegate.ClassTransient},
+		"invalid":           {ctx: alive, grpc: codes.InvalidArgument, sent: true, code: 40000, is: tidegate.ErrInvalid, class: tidegate.ClassPermanent},
+		"out of range":      {ctx: alive, grpc: codes.OutOfRange, sent: true, code: 40000, is: tidegate.ErrInvalid, class: tidegate.ClassPermanent},
+		"ingress":           {ctx: alive, grpc: codes.Unimplemented, text: "unexpected HTTP status code received from server: 404 (Not Found)", sent: true, is: tidegate.ErrUnavailable, maybe: true, class: tidegate.ClassTransient},
+		"unimplemented":     {ctx: alive, op: optional, grpc: codes.Unimplemented, sent: true, code: 50100, class: tidegate.ClassPermanent},
+		"internal":          {ctx: alive, grpc: codes.Internal, sent: true, is: tidegate.ErrUnavailable, maybe: true, class: tidegate.ClassTransient},
+		"unknown":           {ctx: alive, grpc: codes.Unknown, sent: true, is: tidegate.ErrUnavailable, maybe: true, class: tidegate.ClassTransient},
 	} {
 		t.Run(name, func(t *testing.T) {
 			op := cmp.Or(tt.op, "Op")
@@ -68,7 +67,7 @@ func TestTransportError(t *testing.T) {
 			if got := errors.Is(e, tidegate.ErrUnavailable); got != (tt.is == tidegate.ErrUnavailable) {
 				t.Errorf("unavailable: %t", got)
 			}
-			if got := transport.Classify(e); got != tt.class {
+			if got := tidegate.Classify(e); got != tt.class {
 				t.Errorf("class %s, want %s", got, tt.class)
 			}
 			if e.Op != op || e.Subject != "subject" || e.Endpoint != "here:1" {
@@ -138,11 +137,11 @@ func TestDeadlineOfAPausedProxy(t *testing.T) {
 		"the polling time of 25s is above the largest one allowed": protocol.CodeIllegalPollingTime,
 	} {
 		e := OfStatus("ReceiveMessage", "t", "e", &rmqpb.Status{Code: rmqpb.Code_ILLEGAL_POLLING_TIME, Message: text}, nil)
-		class := transport.Permanent
+		class := tidegate.ClassPermanent
 		if want == tidegate.CodeRequestTimeout {
-			class = transport.Transient
+			class = tidegate.ClassTransient
 		}
-		if e.Code != want || transport.Classify(e) != class || !strings.Contains(e.Error(), text) || !strings.Contains(e.Error(), "40018") {
+		if e.Code != want || tidegate.Classify(e) != class || !strings.Contains(e.Error(), text) || !strings.Contains(e.Error(), "40018") {
 			t.Errorf("%v, want %v", e, want)
 		}
 	}

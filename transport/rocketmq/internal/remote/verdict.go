@@ -41,10 +41,10 @@ func VerdictOf(err *tidegate.Error, cause error, took time.Duration) Verdict {
 	case errors.Is(err, transport.ErrLaneChanged), errors.Is(err, tidegate.ErrClosed):
 		return Nothing
 	}
-	switch class := transport.Classify(err); {
-	case class == transport.Throttled:
+	switch class := tidegate.Classify(err); {
+	case class == tidegate.ClassThrottled:
 		return Healthy
-	case class != transport.Transient:
+	case class != tidegate.ClassTransient:
 		return Nothing
 	case err.Code != 0 || cause == nil || errors.Is(cause, tidegate.ErrUnavailable):
 		return Failing

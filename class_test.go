@@ -1,0 +1,72 @@
+package tidegate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/tidegate/tidegate/internal/protocol"
+)
+
+func TestClassify(t *testing.T) {
+	for code, want := range map[Code]Class{
+		CodeOK: ClassOK, CodeTooManyRequests: ClassThrottled, CodeRequestTimeout: ClassTransient,
+		CodeBadRequest: ClassPermanent, CodeIllegalTopic: ClassPermanent, CodeInvalidReceiptHandle: ClassPermanent,
+		CodeUnauthorized: ClassPermanent, CodeForbidden: ClassPermanent, CodeTopicNotFound: ClassPermanent,
+		CodeMessageBodyTooLarge: ClassPermanent, CodeMessagePropertiesTooLarge: ClassPermanent, 42901: ClassPermanent,
+		protocol.CodeInternalError: ClassTransient, CodeInternalServerError: ClassTransient, protocol.CodeProxyTimeout: ClassTransient,
+		protocol.CodeMasterPersistenceTimeout: ClassTransient, protocol.CodeHANotAvailable: ClassTransient,
+		CodeNotImplemented: ClassPermanent, protocol.CodeUnsupported: ClassPermanent,
+	} {
+		if got := Classify(fmt.Errorf("around: %w", &Error{Code: code})); got != want {
+			t.Errorf("%v is %v, want %v", code, got, want)
+		}
+	}
+	for err, want := range map[error]Class{
+		nil: ClassOK, errors.New("EOF"): ClassTransient, context.DeadlineExceeded: ClassTransient, context.Canceled: ClassCancelled, ErrClosed: ClassCancelled,
+		ErrInvalid:                    ClassPermanent,
+		&Error{Err: context.Canceled}: ClassCancelled, &Error{Err: errors.New("reset")}: ClassTransient,
+		// A code is the server's word, whatever else is wrapped.
+		&Error{Code: CodeTooManyRequests, Err: context.Canceled}: ClassThrottled,
+	} {
+		if got := Classify(err); got != want {
+			t.Errorf("%v is %v, want %v", err, got, want)
+		}
+	}
+	for c := ClassOK; c <= ClassCancelled; c++ {
+		if c.String() == "unknown" {
+			t.Errorf("class %d has no name", c)
+		}
+	}
+}
+
+// Who sends again for as long as ErrUnavailable matches must come to an end
+// where nothing will ever change.
+func TestUnavailableIsNeverPermanent(t *testing.T) {
+	for code := Code(0); code <= 70000; code++ {
+		err := &Error{Code: code}
+		if class := Classify(err); errors.Is(err, ErrUnavailable) && class != ClassTransient {
+			t.Errorf("%v matches ErrUnavailable and is %v, want transient", code, class)
+		}
+	}
+}
+
+func TestIsMessageFault(t *testing.T) {
+	for code, want := range map[Code]bool{
+		CodeMessageBodyTooLarge: true, protocol.CodeIllegalMessageTag: true, CodeMessagePropertyConflict: true,
+		CodeMessagePropertiesTooLarge: true, CodeIllegalDeliveryTime: true,
+		CodeTopicNotFound: false, CodeUnauthorized: false, CodeForbidden: false, CodeIllegalTopic: false,
+		CodeIllegalAccessPoint: false, CodeTooManyRequests: false, protocol.CodeInternalError: false,
+		CodeNotImplemented: false,
+	} {
+		if got := IsMessageFault(fmt.Errorf("around: %w", &Error{Code: code})); got != want {
+			t.Errorf("%v: %v, want %v", code, got, want)
+		}
+	}
+	for err, want := range map[error]bool{nil: false, ErrInvalid: true, errors.New("EOF"): false, context.Canceled: false} {
+		if got := IsMessageFault(err); got != want {
+			t.Errorf("%v: %v, want %v", err, got, want)
+		}
+	}
+}
