@@ -9,9 +9,9 @@ import (
 	"github.com/tidegate/tidegate/consumer/internal/gate"
 	"github.com/tidegate/tidegate/consumer/internal/lease"
 	"github.com/tidegate/tidegate/consumer/internal/line"
+	"github.com/tidegate/tidegate/consumer/internal/policies"
 	"github.com/tidegate/tidegate/consumer/internal/schedule"
 	"github.com/tidegate/tidegate/consumer/internal/settlement"
-	"github.com/tidegate/tidegate/consumer/policy"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -32,7 +32,7 @@ type item struct {
 	current tidegate.Delivery  // a copy with the valid handle, for settlements
 	caps    transport.Capabilities
 	source  *source
-	choice  policy.Choice     // by the consumer's policies; set before the handler begins
+	choice  policies.Choice   // by the consumer's policies; set before the handler begins
 	size    int               // of the body, in bytes
 	line    *line.Line[*item] // of its message group; nil without a group
 

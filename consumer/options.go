@@ -195,7 +195,7 @@ type PushOptions struct {
 	// Policies set the retries of messages by their topic, tag or properties; package [policy] has
 	// their precedence. They override Subscription.Retry, and a handler's verdict, such as
 	// [RetryIn] or [DeadLetterNow], overrides them. [Push.EffectivePolicy] returns the values that
-	// hold for a message. Nil means none.
+	// hold for a message. At most 1024. Nil means none.
 	Policies []policy.Policy
 
 	// Middleware wraps the handler; the first one is the outermost. Nil means none.

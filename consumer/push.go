@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/consumer/internal/gather"
+	"github.com/tidegate/tidegate/consumer/internal/policies"
 	"github.com/tidegate/tidegate/consumer/internal/pool"
-	"github.com/tidegate/tidegate/consumer/policy"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -31,7 +31,7 @@ type Push struct {
 	sub          Subscription
 	handler      Handler
 	opts         PushOptions
-	policies     *policy.Set
+	policies     *policies.Set
 	batchHandler BatchHandler // nil if handler gets single messages
 	limits       gather.Limits
 	logsNothing  bool // PushOptions.Logger is nil
@@ -59,7 +59,7 @@ func newPush(f faults, t Transport, sub Subscription, handler Handler, opts Push
 	if t == nil {
 		f.Add("transport", "it is nil; give the transport to receive through")
 	}
-	policies, err := policy.NewSet(opts.Policies...)
+	set, err := policies.New(opts.Policies...)
 	if err != nil {
 		f.Append(err)
 	}
@@ -72,7 +72,7 @@ func newPush(f faults, t Transport, sub Subscription, handler Handler, opts Push
 	for _, wrap := range slices.Backward(opts.Middleware) {
 		handler = wrap(handler)
 	}
-	return &Push{transport: t, sub: sub, handler: handler, opts: opts.withDefaults(), policies: policies, logsNothing: opts.Logger == nil, runs: map[*run]struct{}{}}, nil
+	return &Push{transport: t, sub: sub, handler: handler, opts: opts.withDefaults(), policies: set, logsNothing: opts.Logger == nil, runs: map[*run]struct{}{}}, nil
 }
 
 // Pause stops receiving and handling until [Push.Resume]. Running handlers continue. Messages that

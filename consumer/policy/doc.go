@@ -24,6 +24,6 @@
 // The first condition in which two policies differ decides. The topic patterns are those of the
 // broker's address settings (Apache ActiveMQ Artemis manual, Undelivered Messages).
 //
-// [Effective] lists the values in effect for a message with their sources, and [Effective.Preview]
-// the retries until the last attempt.
+// Push.EffectivePolicy returns an [Effective]: the values in effect for a message with their
+// sources. [Effective.Preview] lists the retries until the last attempt.
 package policy

@@ -1,14 +1,8 @@
 package policy
 
 import (
-	"fmt"
-	"maps"
-	"slices"
-	"strings"
-
-	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
-	"github.com/tidegate/tidegate/internal/protocol"
+	"github.com/tidegate/tidegate/consumer/internal/decision"
 )
 
 // A Policy sets the retries of the messages that it matches. A message has to match all of Topic,
@@ -67,41 +61,4 @@ func (e Exhaustion) String() string {
 // ServerSchedule returns the value of [Policy].Retry that selects the server's own retry schedule.
 // It overrides the Retry of less specific policies and of the subscription. Its method Delay
 // returns the delays of [backoff.RetryLadder], which can differ from the server's.
-func ServerSchedule() backoff.Policy { return serverSchedule{backoff.RetryLadder()} }
-
-type serverSchedule struct{ backoff.Steps }
-
-func isServerSchedule(p backoff.Policy) bool {
-	_, ok := p.(serverSchedule)
-	return ok
-}
-
-// describe returns the messages of the policy in words.
-func (p Policy) describe() string {
-	var parts []string
-	for _, k := range slices.Sorted(maps.Keys(p.Properties)) {
-		if v := p.Properties[k]; v != "" {
-			parts = append(parts, fmt.Sprintf("property %s=%q", k, v))
-		} else {
-			parts = append(parts, "property "+k)
-		}
-	}
-	if p.Tag != "" {
-		parts = append(parts, fmt.Sprintf("tag %q", p.Tag))
-	}
-	if p.Topic != "" {
-		parts = append(parts, fmt.Sprintf("topic %q", p.Topic))
-	}
-	if len(parts) == 0 {
-		return "every message"
-	}
-	return strings.Join(parts, ", ")
-}
-
-// topicOf returns the topic that a message was sent to, also if a retry topic delivered it.
-func topicOf(m *tidegate.Message) string {
-	if t := m.Properties[protocol.PropertyRealTopic]; t != "" {
-		return t
-	}
-	return m.Topic
-}
+func ServerSchedule() backoff.Policy { return decision.ServerSchedule{Steps: backoff.RetryLadder()} }

@@ -51,6 +51,9 @@ func NewRules(own backoff.Policy, s transport.ConsumerSettings, c transport.Capa
 	return r
 }
 
+// A ServerSchedule is the schedule of policy.ServerSchedule: a mark for the server's own one.
+type ServerSchedule struct{ backoff.Steps }
+
 // An Action is the request that settles a delivery.
 type Action int
 

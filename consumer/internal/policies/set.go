@@ -1,4 +1,5 @@
-package policy
+// Package policies chooses the policies of a message. It has no clock, locks or goroutines.
+package policies
 
 import (
 	"cmp"
@@ -9,31 +10,32 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/consumer/policy"
 	"github.com/tidegate/tidegate/internal/address"
 )
 
-// MaxPolicies is the largest number of policies of one consumer.
-const MaxPolicies = 1024
+// most is the largest number of policies of one consumer.
+const most = 1024
 
 // A Set chooses the policies of a message. It does not change, so several goroutines may share it.
-// Create one with [NewSet]; a nil Set has no policies.
+// Create one with [New]; a nil Set has no policies.
 type Set struct {
 	entries []entry // the most specific first
 }
 
 type entry struct {
-	Policy
+	policy.Policy
 	index   int             // in the list
 	pattern address.Pattern // of Topic
 	valued  int             // properties with a value
 }
 
-// NewSet returns the set of the policies. The error joins all faults; each names the policy by its
+// New returns the set of the policies. The error joins all faults; each names the policy by its
 // index, the field, the value and its limit.
-func NewSet(list ...Policy) (*Set, error) {
+func New(list ...policy.Policy) (*Set, error) {
 	var errs []error
-	if len(list) > MaxPolicies {
-		errs = append(errs, fault("Policies", "%d are too many; give at most %d", len(list), MaxPolicies))
+	if len(list) > most {
+		errs = append(errs, fault("Policies", "%d are too many; give at most %d", len(list), most))
 	}
 	s := &Set{}
 	for i, p := range list {
@@ -41,7 +43,7 @@ func NewSet(list ...Policy) (*Set, error) {
 		errs = append(errs, faults...)
 		for _, o := range s.entries {
 			if e.sameMatch(o) {
-				errs = append(errs, fault(name(i, ""), "it matches the same messages as Policies[%d] (%s); combine them in one policy", o.index, o.describe()))
+				errs = append(errs, fault(name(i, ""), "it matches the same messages as Policies[%d] (%s); combine them in one policy", o.index, describe(o.Policy)))
 			}
 		}
 		s.entries = append(s.entries, e)
@@ -61,7 +63,7 @@ func fault(subject, format string, args ...any) error {
 func name(i int, field string) string { return fmt.Sprintf("Policies[%d]%s", i, field) }
 
 // newEntry checks a policy.
-func newEntry(i int, p Policy) (e entry, errs []error) {
+func newEntry(i int, p policy.Policy) (e entry, errs []error) {
 	add := func(field, format string, args ...any) {
 		errs = append(errs, fault(name(i, field), format, args...))
 	}
@@ -87,10 +89,10 @@ func newEntry(i int, p Policy) (e entry, errs []error) {
 	if p.MaxAttempts < 0 {
 		add(".MaxAttempts", "%d is negative; give 1 or more, or 0 to inherit", p.MaxAttempts)
 	}
-	if p.Exhausted < ExhaustionUnset || p.Exhausted > Discard {
-		add(".Exhausted", "%d is not a constant of this package; give DeadLetter or Discard", p.Exhausted)
+	if p.Exhausted < policy.ExhaustionUnset || p.Exhausted > policy.Discard {
+		add(".Exhausted", "%d is not a constant of package policy; give DeadLetter or Discard", p.Exhausted)
 	}
-	if p.Retry == nil && p.MaxAttempts == 0 && p.Exhausted == ExhaustionUnset {
+	if p.Retry == nil && p.MaxAttempts == 0 && p.Exhausted == policy.ExhaustionUnset {
 		add("", "it sets nothing; set Retry, MaxAttempts or Exhausted")
 	}
 	return e, errs
@@ -125,9 +127,9 @@ func (e entry) match(topic string, m *tidegate.Message) bool {
 
 // A Choice is the merged policies of one message.
 type Choice struct {
-	Retry       backoff.Policy // nil if no policy sets it
-	MaxAttempts int            // 0 if no policy sets it
-	Exhausted   Exhaustion     // ExhaustionUnset if no policy sets it
+	Retry       backoff.Policy    // nil if no policy sets it
+	MaxAttempts int               // 0 if no policy sets it
+	Exhausted   policy.Exhaustion // policy.ExhaustionUnset if no policy sets it
 
 	retryFrom, attemptsFrom, exhaustedFrom *entry
 }
@@ -150,7 +152,7 @@ func (s *Set) Choose(m *tidegate.Message) (c Choice) {
 		if c.MaxAttempts == 0 && e.MaxAttempts > 0 {
 			c.MaxAttempts, c.attemptsFrom = e.MaxAttempts, e
 		}
-		if c.Exhausted == ExhaustionUnset && e.Exhausted != ExhaustionUnset {
+		if c.Exhausted == policy.ExhaustionUnset && e.Exhausted != policy.ExhaustionUnset {
 			c.Exhausted, c.exhaustedFrom = e.Exhausted, e
 		}
 	}

@@ -1,4 +1,4 @@
-package policy
+package policies
 
 import (
 	"maps"
@@ -10,12 +10,13 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/consumer/policy"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
 
-func set(t *testing.T, list ...Policy) *Set {
+func set(t *testing.T, list ...policy.Policy) *Set {
 	t.Helper()
-	s, err := NewSet(list...)
+	s, err := New(list...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,37 +28,37 @@ func TestMatch(t *testing.T) {
 	m := &tidegate.Message{Topic: "orders.eu", Tag: "invoice", Properties: map[string]string{"tenant": "acme", "size": "1"}}
 	retried := &tidegate.Message{Topic: "orders.eu-billing-RETRY", Properties: map[string]string{protocol.PropertyRealTopic: "orders.eu"}}
 	for _, tt := range []struct {
-		policy Policy
+		policy policy.Policy
 		m      *tidegate.Message
 		want   bool
 	}{
-		{Policy{}, m, true},
-		{Policy{Topic: "orders.eu"}, m, true},
-		{Policy{Topic: "orders.us"}, m, false},
-		{Policy{Topic: "orders.*"}, m, true},
-		{Policy{Topic: "orders.*"}, retried, true}, // by the topic of the original send
-		{Policy{Topic: "orders.eu-billing-RETRY"}, retried, false},
-		{Policy{Topic: "#"}, m, true},
-		{Policy{Tag: "invoice"}, m, true},
-		{Policy{Tag: "invoic"}, m, false},
-		{Policy{Tag: "invoice"}, retried, false},
-		{Policy{Properties: map[string]string{"tenant": "acme"}}, m, true},
-		{Policy{Properties: map[string]string{"tenant": ""}}, m, true},
-		{Policy{Properties: map[string]string{"tenant": "other"}}, m, false},
-		{Policy{Properties: map[string]string{"region": ""}}, m, false},
-		{Policy{Properties: map[string]string{"tenant": "acme", "size": "2"}}, m, false},
-		{Policy{Topic: "orders.#", Tag: "invoice", Properties: map[string]string{"tenant": "acme", "size": "1"}}, m, true},
-		{Policy{Topic: "stock.#", Tag: "invoice"}, m, false},
+		{policy.Policy{}, m, true},
+		{policy.Policy{Topic: "orders.eu"}, m, true},
+		{policy.Policy{Topic: "orders.us"}, m, false},
+		{policy.Policy{Topic: "orders.*"}, m, true},
+		{policy.Policy{Topic: "orders.*"}, retried, true}, // by the topic of the original send
+		{policy.Policy{Topic: "orders.eu-billing-RETRY"}, retried, false},
+		{policy.Policy{Topic: "#"}, m, true},
+		{policy.Policy{Tag: "invoice"}, m, true},
+		{policy.Policy{Tag: "invoic"}, m, false},
+		{policy.Policy{Tag: "invoice"}, retried, false},
+		{policy.Policy{Properties: map[string]string{"tenant": "acme"}}, m, true},
+		{policy.Policy{Properties: map[string]string{"tenant": ""}}, m, true},
+		{policy.Policy{Properties: map[string]string{"tenant": "other"}}, m, false},
+		{policy.Policy{Properties: map[string]string{"region": ""}}, m, false},
+		{policy.Policy{Properties: map[string]string{"tenant": "acme", "size": "2"}}, m, false},
+		{policy.Policy{Topic: "orders.#", Tag: "invoice", Properties: map[string]string{"tenant": "acme", "size": "1"}}, m, true},
+		{policy.Policy{Topic: "stock.#", Tag: "invoice"}, m, false},
 	} {
 		tt.policy.MaxAttempts = 7
 		if got := set(t, tt.policy).Choose(tt.m).MaxAttempts == 7; got != tt.want {
-			t.Errorf("%s: matches %+v: %v, want %v", tt.policy.describe(), tt.m, got, tt.want)
+			t.Errorf("%s: matches %+v: %v, want %v", describe(tt.policy), tt.m, got, tt.want)
 		}
 	}
 }
 
 // precedence has policies that all match one message, the most specific first.
-var precedence = []Policy{
+var precedence = []policy.Policy{
 	{Properties: map[string]string{"tenant": "acme", "size": "1"}},
 	{Properties: map[string]string{"tenant": "acme", "size": ""}},
 	{Properties: map[string]string{"tenant": "", "size": ""}, Tag: "invoice", Topic: "orders.eu.berlin"},
@@ -91,7 +92,7 @@ func TestPrecedence(t *testing.T) {
 		}
 		rand.Shuffle(len(list), func(a, b int) { list[a], list[b] = list[b], list[a] })
 		if got := set(t, list...).Choose(m).MaxAttempts; got != i+1 {
-			t.Errorf("%s holds, want %s", precedence[got-1].describe(), precedence[i].describe())
+			t.Errorf("%s holds, want %s", describe(precedence[got-1]), describe(precedence[i]))
 		}
 	}
 }
@@ -99,7 +100,7 @@ func TestPrecedence(t *testing.T) {
 // Of two policies that are equally specific the first one in the list holds.
 func TestTheListDecidesLast(t *testing.T) {
 	m := &tidegate.Message{Topic: "a.b", Properties: map[string]string{"x": "1", "y": "1"}}
-	for _, pair := range [][2]Policy{
+	for _, pair := range [][2]policy.Policy{
 		{{Properties: map[string]string{"x": "1"}}, {Properties: map[string]string{"y": "1"}}},
 		{{Topic: "#.b.#"}, {Topic: "#.a.#"}},
 	} {
@@ -107,7 +108,7 @@ func TestTheListDecidesLast(t *testing.T) {
 			a, b := pair[first], pair[1-first]
 			a.MaxAttempts, b.MaxAttempts = 1, 2
 			if got := set(t, a, b).Choose(m).MaxAttempts; got != 1 {
-				t.Errorf("%s holds, want %s, which is listed first", b.describe(), a.describe())
+				t.Errorf("%s holds, want %s, which is listed first", describe(b), describe(a))
 			}
 		}
 	}
@@ -117,11 +118,11 @@ func TestTheListDecidesLast(t *testing.T) {
 func TestValuesAreInherited(t *testing.T) {
 	steps := backoff.Steps{time.Second}
 	c := set(t,
-		Policy{MaxAttempts: 9, Exhausted: Discard, Retry: backoff.Steps{time.Hour}},
-		Policy{Topic: "orders", Retry: steps},
-		Policy{Tag: "invoice", MaxAttempts: 3},
+		policy.Policy{MaxAttempts: 9, Exhausted: policy.Discard, Retry: backoff.Steps{time.Hour}},
+		policy.Policy{Topic: "orders", Retry: steps},
+		policy.Policy{Tag: "invoice", MaxAttempts: 3},
 	).Choose(&tidegate.Message{Topic: "orders", Tag: "invoice"})
-	if c.MaxAttempts != 3 || c.Exhausted != Discard || c.Retry.Delay(0) != time.Second {
+	if c.MaxAttempts != 3 || c.Exhausted != policy.Discard || c.Retry.Delay(0) != time.Second {
 		t.Errorf("got %+v", c)
 	}
 	if c := (*Set)(nil).Choose(&tidegate.Message{}); c != (Choice{}) {
@@ -132,7 +133,7 @@ func TestValuesAreInherited(t *testing.T) {
 // A Set does not follow later changes of the program's map.
 func TestSetCopiesProperties(t *testing.T) {
 	props := map[string]string{"tenant": "acme"}
-	s := set(t, Policy{Properties: props, MaxAttempts: 3})
+	s := set(t, policy.Policy{Properties: props, MaxAttempts: 3})
 	m := &tidegate.Message{Properties: maps.Clone(props)}
 	props["tenant"] = "other"
 	if s.Choose(m).MaxAttempts != 3 {
@@ -141,31 +142,31 @@ func TestSetCopiesProperties(t *testing.T) {
 }
 
 // Every fault names the policy, the field, the value and its limit.
-func TestNewSetRefuses(t *testing.T) {
-	many := make([]Policy, MaxPolicies+1)
+func TestNewRejects(t *testing.T) {
+	many := make([]policy.Policy, most+1)
 	for i := range many {
-		many[i] = Policy{Tag: strings.Repeat("x", i+1), MaxAttempts: 1}
+		many[i] = policy.Policy{Tag: strings.Repeat("x", i+1), MaxAttempts: 1}
 	}
 	for _, tt := range []struct {
-		list []Policy
+		list []policy.Policy
 		want []string
 	}{
-		{[]Policy{{MaxAttempts: 1}, {Topic: "a..b", MaxAttempts: 1}}, []string{`"Policies[1].Topic": `, `"a..b" has an empty word`}},
-		{[]Policy{{Topic: "orders*", MaxAttempts: 1}}, []string{`"Policies[0].Topic": `, "* and # replace whole words"}},
-		{[]Policy{{Properties: map[string]string{"": "x"}, MaxAttempts: 1}}, []string{`"Policies[0].Properties": 40000 BAD_REQUEST: the name of a property is empty`}},
-		{[]Policy{{MaxAttempts: -3}}, []string{`"Policies[0].MaxAttempts": 40000 BAD_REQUEST: -3 is negative; give 1 or more, or 0 to inherit`}},
-		{[]Policy{{Exhausted: 3}}, []string{`"Policies[0].Exhausted": 40000 BAD_REQUEST: 3 is not a constant of this package; give DeadLetter or Discard`}},
-		{[]Policy{{Exhausted: -1}}, []string{`"Policies[0].Exhausted": 40000 BAD_REQUEST: -1`}},
-		{[]Policy{{Retry: backoff.Exponential{Multiplier: 0.5}}}, []string{`"Policies[0].Retry": 40000 BAD_REQUEST: `, "Multiplier is 0.5"}},
-		{[]Policy{{Tag: "invoice"}}, []string{`"Policies[0]": 40000 BAD_REQUEST: it sets nothing; set Retry, MaxAttempts or Exhausted`}},
+		{[]policy.Policy{{MaxAttempts: 1}, {Topic: "a..b", MaxAttempts: 1}}, []string{`"Policies[1].Topic": `, `"a..b" has an empty word`}},
+		{[]policy.Policy{{Topic: "orders*", MaxAttempts: 1}}, []string{`"Policies[0].Topic": `, "* and # replace whole words"}},
+		{[]policy.Policy{{Properties: map[string]string{"": "x"}, MaxAttempts: 1}}, []string{`"Policies[0].Properties": 40000 BAD_REQUEST: the name of a property is empty`}},
+		{[]policy.Policy{{MaxAttempts: -3}}, []string{`"Policies[0].MaxAttempts": 40000 BAD_REQUEST: -3 is negative; give 1 or more, or 0 to inherit`}},
+		{[]policy.Policy{{Exhausted: 3}}, []string{`"Policies[0].Exhausted": 40000 BAD_REQUEST: 3 is not a constant of package policy; give DeadLetter or Discard`}},
+		{[]policy.Policy{{Exhausted: -1}}, []string{`"Policies[0].Exhausted": 40000 BAD_REQUEST: -1`}},
+		{[]policy.Policy{{Retry: backoff.Exponential{Multiplier: 0.5}}}, []string{`"Policies[0].Retry": 40000 BAD_REQUEST: `, "Multiplier is 0.5"}},
+		{[]policy.Policy{{Tag: "invoice"}}, []string{`"Policies[0]": 40000 BAD_REQUEST: it sets nothing; set Retry, MaxAttempts or Exhausted`}},
 		{
-			[]Policy{{Topic: "#", MaxAttempts: 1}, {Tag: "a", MaxAttempts: 2}, {MaxAttempts: 3}},
+			[]policy.Policy{{Topic: "#", MaxAttempts: 1}, {Tag: "a", MaxAttempts: 2}, {MaxAttempts: 3}},
 			[]string{`"Policies[2]": 40000 BAD_REQUEST: it matches the same messages as Policies[0] (topic "#"); combine them in one policy`},
 		},
-		{[]Policy{{MaxAttempts: -1}, {Tag: "a", Exhausted: 9}}, []string{"Policies[0].MaxAttempts", "Policies[1].Exhausted"}},
+		{[]policy.Policy{{MaxAttempts: -1}, {Tag: "a", Exhausted: 9}}, []string{"Policies[0].MaxAttempts", "Policies[1].Exhausted"}},
 		{many, []string{`"Policies": 40000 BAD_REQUEST: 1025 are too many; give at most 1024`}},
 	} {
-		s, err := NewSet(tt.list...)
+		s, err := New(tt.list...)
 		if err == nil || s != nil {
 			t.Errorf("%q: no error", tt.want)
 			continue
