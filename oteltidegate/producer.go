@@ -13,6 +13,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/producer"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // ProducerOptions returns o with an OnAttempt that counts attempts and adds each as an
@@ -29,7 +30,7 @@ func (i *Instrumentation) ProducerOptions(o producer.Options) producer.Options {
 }
 
 func (i *Instrumentation) attempt(a producer.Attempt) {
-	attrs := []attribute.KeyValue{keyClass.String(a.Class.String()), semconv.MessagingOperationName(a.Operation.String())}
+	attrs := []attribute.KeyValue{keyClass.String(a.Class.String()), semconv.MessagingOperationName(a.Operation)}
 	if a.Stop != producer.NotStopped {
 		attrs = append(attrs, keyStopReason.String(a.Stop.String()))
 	}
@@ -139,7 +140,7 @@ func (p *Producer) SendAsync(ctx context.Context, msg *tidegate.Message, done fu
 }
 
 // SendBatch is [producer.Producer.SendBatch] with a span for each message.
-func (p *Producer) SendBatch(ctx context.Context, msgs []*tidegate.Message) []producer.Result {
+func (p *Producer) SendBatch(ctx context.Context, msgs []*tidegate.Message) []transport.SendResult {
 	copies := make([]*tidegate.Message, len(msgs))
 	sends := make([]sending, len(msgs))
 	for n, m := range msgs {

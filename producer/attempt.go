@@ -5,47 +5,30 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/producer/internal/retry"
 )
 
-// An Operation is the kind of request that an attempt makes. Its name is that of the method.
-type Operation uint8
-
-// The operations.
+// The operations of attempts.
 const (
-	SendOperation Operation = iota // Send, SendAsync, SendBatch, and messages of the spool
-	BeginOperation
-	CommitOperation
-	RollbackOperation
-	RecallOperation
+	sendOperation     = "send" // of messages of the spool too
+	beginOperation    = "begin"
+	commitOperation   = "commit"
+	rollbackOperation = "rollback"
+	recallOperation   = "recall"
 )
-
-// String returns the lower-case name.
-func (o Operation) String() string {
-	switch o {
-	case SendOperation:
-		return "send"
-	case BeginOperation:
-		return "begin"
-	case CommitOperation:
-		return "commit"
-	case RollbackOperation:
-		return "rollback"
-	case RecallOperation:
-		return "recall"
-	}
-	return "unknown"
-}
 
 // An Attempt is the event of one decision: an attempt for one message and the step after it. Each
 // message of a shared request has its own event.
 //
-// The pause after a throttle also counts against the limits of the messages that wait in the queue
-// (see [Inputs].Waited). If a waiting message reaches a limit, its send fails without an attempt;
+// The pause after a throttle also counts against the limits of the messages that wait in the queue.
+// If a waiting message reaches a limit, its send fails without an attempt;
 // the event then has a Duration and a Messages of 0.
 type Attempt struct {
-	Operation Operation
+	Operation string // "send", "begin", "commit", "rollback" or "recall"
 	Topic     string
-	MessageID string        // empty for RecallOperation
+	MessageID string        // empty for a recall
 	Number    int           // attempts of the operation so far; 1 for the first
 	Endpoint  string        // the server of the attempt; empty if unknown
 	Messages  int           // in the request, including this one
@@ -55,9 +38,16 @@ type Attempt struct {
 	Err         error // nil if it succeeded
 	MaybeStored bool  // a failed attempt may have been stored
 
-	// Decision is the step after the attempt. It equals Decide(Inputs).
-	Decision
-	Inputs Inputs
+	// The step after the attempt. If Class is tidegate.ClassOK, the operation succeeded; if Stop is
+	// set, it failed; otherwise another attempt follows.
+	Class tidegate.Class // of Err, corrected by the end of ctx and by earlier successes
+	Stop  StopReason
+
+	// Delay is the wait from the end of the attempt to the next at the same server. DelayFrom is
+	// its origin: "backoff" for Options.Backoff, "pacing" for Options.Pacing, or "push-back" if the
+	// server requested a longer wait. Both are zero if there is no wait or no next attempt.
+	Delay     time.Duration
+	DelayFrom string
 }
 
 // observe reports the decision about an attempt to the log and to OnAttempt. messages is the number
@@ -71,18 +61,23 @@ func (t *topic) observe(messages int, o *outcome, began time.Time) {
 	a := Attempt{
 		Operation: o.operation, Topic: t.name, MessageID: o.it.Message.ID, Number: o.in.Attempts,
 		Endpoint: o.endpoint(), Messages: messages, Began: began, Duration: o.ended.Sub(began),
-		Err: o.err, MaybeStored: maybeStored(o.err), Decision: o.decision, Inputs: o.in,
+		Err: o.err, MaybeStored: retry.MaybeStored(o.err),
+		Class: o.decision.Class, Stop: stopReasons[o.decision.Stop],
+		Delay: o.decision.Delay, DelayFrom: o.decision.Source.String(),
+	}
+	if a.Operation == "" {
+		a.Operation = sendOperation
 	}
 	if o.waiting {
 		a.Began, a.Duration, a.MaybeStored, a.Messages = o.ended, 0, false, 0
 	}
 	if logs {
 		p.log.LogAttrs(context.Background(), slog.LevelDebug, "attempt failed", // as above
-			slog.String("operation", a.Operation.String()), slog.String("topic", a.Topic), slog.String("message_id", a.MessageID),
+			slog.String("operation", a.Operation), slog.String("topic", a.Topic), slog.String("message_id", a.MessageID),
 			slog.Int("attempt", a.Number), slog.String("endpoint", a.Endpoint),
 			slog.String("class", a.Class.String()), slog.Any("error", a.Err),
 			slog.String("stop", a.Stop.String()),
-			slog.Duration("delay", a.Delay), slog.String("delay_source", a.DelaySource.String()))
+			slog.Duration("delay", a.Delay), slog.String("delay_from", a.DelayFrom))
 	}
 	if p.opts.OnAttempt == nil {
 		return

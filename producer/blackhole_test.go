@@ -87,8 +87,8 @@ func TestBlackHolesLeaveTimeForTheLast(t *testing.T) {
 			t.Errorf("receipt %+v, error %v after %v; want success at attempt 3 after 2s", r, err, time.Since(start))
 		}
 		for i, gap := range f.gaps() {
-			if a := told[i]; a.Delay != 0 || a.DelaySource != NoDelay || gap != a.Duration {
-				t.Errorf("attempt %d took %v and was followed %v after its start; told: %v, %v", i+1, a.Duration, gap, a.Delay, a.DelaySource)
+			if a := told[i]; a.Delay != 0 || a.DelayFrom != "" || gap != a.Duration {
+				t.Errorf("attempt %d took %v and was followed %v after its start; told: %v, %v", i+1, a.Duration, gap, a.Delay, a.DelayFrom)
 			}
 		}
 		// The question is still open. Close ends it and waits for it.

@@ -26,8 +26,8 @@ var entryPoints = []string{"Send", "SendAsync", "SendBatch"}
 
 // sendBy sends the messages through an entry point and returns the results in
 // order. Send is called by a goroutine for each message.
-func sendBy(ctx context.Context, p *Producer, entry string, msgs ...*tidegate.Message) []Result {
-	results := make([]Result, len(msgs))
+func sendBy(ctx context.Context, p *Producer, entry string, msgs ...*tidegate.Message) []transport.SendResult {
+	results := make([]transport.SendResult, len(msgs))
 	var wg sync.WaitGroup
 	switch entry {
 	case "Send":
@@ -38,7 +38,7 @@ func sendBy(ctx context.Context, p *Producer, entry string, msgs ...*tidegate.Me
 		for i, m := range msgs {
 			wg.Add(1)
 			if err := p.SendAsync(ctx, m, func(r tidegate.Receipt, err error) {
-				results[i] = Result{r, err}
+				results[i] = transport.SendResult{Receipt: r, Err: err}
 				wg.Done()
 			}); err != nil {
 				results[i].Err = err
@@ -317,7 +317,7 @@ func TestContractFull(t *testing.T) {
 			for _, r := range sendBy(t.Context(), p, entry, msgs...) {
 				if r.Err != nil {
 					refused++
-					if e := sendError(t, r.Err); e.Reason != StopFull || e.Fault() != PassingFault || !strings.Contains(e.Error(), "MaxPending") {
+					if e := sendError(t, r.Err); e.Reason != StopFull || !errors.Is(r.Err, ErrFull) || e.Fault() != PassingFault || !strings.Contains(e.Error(), "MaxPending") {
 						t.Errorf("%s: %+v", name, e)
 					}
 				}
@@ -454,8 +454,8 @@ func TestContractGoroutines(t *testing.T) {
 		}
 		runtime.GC()
 		runtime.ReadMemStats(&after)
-		if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > DefaultMaxPendingBytes {
-			t.Errorf("the heap grew by %d bytes, MaxPendingBytes is %d", grown, DefaultMaxPendingBytes)
+		if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > defaultMaxPendingBytes {
+			t.Errorf("the heap grew by %d bytes, MaxPendingBytes is %d", grown, defaultMaxPendingBytes)
 		}
 		if taken != 5000 || most > plan.FirstWindow {
 			t.Errorf("%d messages were accepted, %d requests at once; want 5000 and at most %d", taken, most, plan.FirstWindow)

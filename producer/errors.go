@@ -1,12 +1,17 @@
 package producer
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/tidegate/tidegate"
 )
+
+// ErrFull matches the error of a send that a full producer rejects ([RejectWhenFull]). The text has
+// the counts and the limits.
+var ErrFull = errors.New("the producer is full")
 
 // A SendError is the error of a failed send; every error of [Producer.Send] is one. It matches the
 // cause of the end and the error of the last attempt. For example, a send that was throttled until

@@ -246,13 +246,3 @@ func ExampleOptions_Preview() {
 	//     4  3.28s to 4.92s  7.4s to 11.11s
 	// 4 retries in 7.4s to 11.11s
 }
-
-func ExampleOptions_Lint() {
-	opts := producer.Options{MaxAttempts: 5, Backoff: backoff.Steps{time.Second, 10 * time.Second}}
-	for _, finding := range opts.Lint(producer.Use{Timeout: 5 * time.Second, Clients: 1000}) {
-		fmt.Println(finding)
-	}
-	// Output:
-	// Backoff: throttled retry 2 comes after at least 11.1s, but a send has only 5s, so this retry never happens
-	// Backoff: without jitter, 1000 clients that fail at the same time retry at the same time
-}

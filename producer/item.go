@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/producer/internal/ledger"
 	"github.com/tidegate/tidegate/producer/internal/list"
 	"github.com/tidegate/tidegate/producer/internal/plan"
+	"github.com/tidegate/tidegate/producer/internal/retry"
 )
 
 // An item is an accepted message without a result. The first fields are set before the item is
@@ -18,19 +18,13 @@ import (
 type item struct {
 	topic  *topic
 	ctx    context.Context //nolint:containedctx // the caller's; an item lives as long as its call
-	limits limits
+	limits retry.Limits
 	done   func(tidegate.Receipt, error) // of SendAsync; nil otherwise
 
 	plan.Item // its place in the topic's queue
 
-	// The history so far.
-	attempts, throttles, waited, unconnected int // as in Inputs
-	changes                                  int // consecutive attempts that found the lane changed
-	throttledSince                           time.Time
-	unconnectedSince                         time.Time // start of the first of the last attempts, if they had no connection
-	charged                                  time.Time // a pause of the lane before this time does not count as a further throttle
-	pausedSince                              time.Time // the first pause that it waited for before its first attempt
-	last                                     error
+	history retry.History
+	changes int // consecutive attempts that found the lane changed
 
 	// The end of the item. The goroutine that ends the item sets gone, once.
 	receipt tidegate.Receipt
@@ -48,7 +42,6 @@ type item struct {
 	forced   bool // it goes to the spool because the producer is full; set before it is queued
 	half     bool // it is a half message, which is in no queue; set before it is counted
 	behind   bool // an older message of its group is in a request, so it cannot move to the spool
-	maybe    bool // an attempt may have been stored
 	gone     bool
 	aborted  bool // by Close or Shutdown
 	spooling bool // it has ended, but its result is that of a write to the spool
@@ -81,23 +74,6 @@ func (it *item) queued() *plan.Item {
 	return &it.Item
 }
 
-// limits bound one send.
-type limits struct {
-	*bounds
-	maxAttempts int
-	backoff     backoff.Policy
-}
-
-// bounds are the limits that all sends of a producer share.
-type bounds struct {
-	maxThrottles    int
-	maxThrottleTime time.Duration
-	pacing          backoff.Policy
-	atOnce          int // transient failures with an immediate retry
-	attempt         time.Duration
-	floor           time.Duration
-}
-
 // left returns the time until the deadline; ok is false if there is none.
 func (it *item) left(now time.Time) (left time.Duration, ok bool) {
 	deadline, ok := it.ctx.Deadline()
@@ -107,79 +83,29 @@ func (it *item) left(now time.Time) (left time.Duration, ok bool) {
 // Share implements plan.Owner.
 func (it *item) Share(now time.Time) time.Duration {
 	left, ok := it.left(now)
-	if !ok {
-		return it.limits.attempt
-	}
-	made := it.attempts - it.unconnected + it.waited
-	if it.limits.separate() {
-		made -= it.throttles
-	}
-	return plan.AttemptShare(it.limits.maxAttempts-made, it.limits.attempt, it.limits.floor, left, ok)
+	return it.history.Share(&it.limits, left, ok)
 }
 
-// separate reports whether throttled attempts have their own limits.
-func (l *bounds) separate() bool { return l.maxThrottles != 0 || l.maxThrottleTime != 0 }
-
 // inputs returns the inputs of a decision made now, except those from the attempt's error.
-func (it *item) inputs(ended, now time.Time, routeGood bool) Inputs {
-	in := Inputs{
-		Attempts: it.attempts, Throttles: it.throttles, Waited: it.waited, Unconnected: it.unconnected,
-		MaxAttempts: it.limits.maxAttempts, MaxThrottles: it.limits.maxThrottles, MaxThrottleTime: it.limits.maxThrottleTime,
-		RouteGood: routeGood, ContextEnded: it.ctx.Err() != nil, AtOnce: it.limits.atOnce,
-		Elapsed: now.Sub(ended), Floor: it.limits.floor,
-	}
-	if !it.throttledSince.IsZero() {
-		in.ThrottledFor = ended.Sub(it.throttledSince)
-	}
-	if !it.unconnectedSince.IsZero() {
-		in.UnconnectedFor = ended.Sub(it.unconnectedSince)
-	}
-	in.Remaining, in.HasDeadline = it.left(ended)
-	if !in.HasDeadline {
-		in.Remaining = 0
-	}
+func (it *item) inputs(ended, now time.Time, routeGood bool) retry.Inputs {
+	left, ok := it.left(ended)
+	in := it.history.Inputs(&it.limits, ended, left, ok)
+	in.RouteGood, in.ContextEnded, in.Elapsed = routeGood, it.ctx.Err() != nil, now.Sub(ended)
 	return in
 }
 
 // record counts an attempt.
 func (it *item) record(err error, began, ended time.Time) {
-	it.attempts++
+	it.history.Record(err, began, ended, it.ctx.Err() != nil)
 	it.changes = 0
-	it.last = err
-	it.maybe = it.maybe || err == nil || maybeStored(err) // a success may be lost if the message leaves at the same time
-	switch {
-	case !notConnected(err):
-		it.unconnectedSince = time.Time{}
-	case it.unconnectedSince.IsZero():
-		it.unconnectedSince = began
-		fallthrough
-	default:
-		it.unconnected++
-	}
-	if tidegate.Classify(err) == tidegate.ClassThrottled && it.ctx.Err() == nil {
-		if ended.Before(it.charged) { // this attempt replaces the counted pause
-			it.waited--
-			it.throttles--
-			it.charged = time.Time{}
-		}
-		it.throttle(ended)
-	}
-}
-
-// throttle counts a throttled attempt, or a pause that the message waited for.
-func (it *item) throttle(now time.Time) {
-	it.throttles++
-	if it.throttledSince.IsZero() {
-		it.throttledSince = now
-	}
 }
 
 // fail returns the error of the send.
 func (it *item) fail(r StopReason, cause error) *SendError {
 	return &SendError{
 		Topic: it.Message.Topic, MessageID: it.Message.ID, Reason: r,
-		Attempts: it.attempts, Throttles: it.throttles, MaxAttempts: it.limits.maxAttempts,
-		MaybeStored: it.maybe, Last: it.last, Cause: cause,
+		Attempts: it.history.Attempts, Throttles: it.history.Throttles, MaxAttempts: it.limits.MaxAttempts,
+		MaybeStored: it.history.Maybe, Last: it.history.Last, Cause: cause,
 	}
 }
 

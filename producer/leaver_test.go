@@ -22,7 +22,7 @@ func TestLeavingAfterTheResponse(t *testing.T) {
 		observing := make(chan struct{})
 		p := newProducer(t, f, Options{OnAttempt: func(Attempt) { <-observing }})
 		ctx, cancel := context.WithCancel(t.Context())
-		var got []Result
+		var got []transport.SendResult
 		var wg sync.WaitGroup
 		wg.Go(func() { got = sendBy(ctx, p, entry, message(), message()) })
 		synctest.Wait()

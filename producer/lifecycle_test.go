@@ -3,7 +3,6 @@ package producer
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -344,64 +343,6 @@ func TestSlowFunctionsAreBounded(t *testing.T) {
 		}
 		close(release)
 	})
-}
-
-// A recorded run gives the same decisions when its inputs are replayed.
-func TestRecordAndReplay(t *testing.T) {
-	var record bytes.Buffer
-	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex
-		enc := json.NewEncoder(&record)
-		f := &laneFake{do: func(ctx context.Context, n int, _ transport.Lane, msgs []*tidegate.Message) []error {
-			errs := make([]error, len(msgs))
-			for i := range msgs {
-				switch (n*7 + i) % 6 {
-				case 0:
-					errs[i] = throttled(0)
-				case 1:
-					errs[i] = pushedBack(tidegate.CodeTooManyRequests, 5*time.Second)
-				case 2:
-					errs[i] = codeError(protocol.CodeProxyTimeout)
-				case 3:
-					errs[i] = codeError(tidegate.CodeTopicNotFound)
-				}
-			}
-			return errs
-		}}
-		p := newProducer(t, f, Options{MaxAttempts: 8, OnAttempt: func(a Attempt) {
-			mu.Lock()
-			defer mu.Unlock()
-			if err := enc.Encode(struct {
-				ID       string
-				Inputs   Inputs
-				Decision Decision
-			}{a.MessageID, a.Inputs, a.Decision}); err != nil {
-				t.Error(err)
-			}
-		}})
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-		defer cancel()
-		sendAll(ctx, p, numbered(100))
-	})
-	dec := json.NewDecoder(&record)
-	stops := map[StopReason]int{}
-	n := 0
-	for ; dec.More(); n++ {
-		var event struct {
-			Inputs   Inputs
-			Decision Decision
-		}
-		if err := dec.Decode(&event); err != nil {
-			t.Fatal(err)
-		}
-		if got := Decide(event.Inputs); got != event.Decision {
-			t.Errorf("replayed %+v as %+v", event, got)
-		}
-		stops[event.Decision.Stop]++
-	}
-	if n < 150 || len(stops) < 3 {
-		t.Errorf("%d decisions, %v", n, stops)
-	}
 }
 
 // Topics that are not in use are forgotten.

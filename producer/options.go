@@ -9,32 +9,25 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/producer/internal/retry"
 	"github.com/tidegate/tidegate/ratelimit"
 	"github.com/tidegate/tidegate/transport"
 )
 
 // The values in effect if neither the client nor the server sets one.
 const (
-	DefaultMaxAttempts     = 3
-	DefaultAttemptTimeout  = 3 * time.Second // as RocketMQ's own clients
-	DefaultMaxPending      = 10_000
-	DefaultMaxPendingBytes = 64 << 20
+	defaultMaxAttempts     = 3
+	defaultAttemptTimeout  = 3 * time.Second // as RocketMQ's own clients
+	defaultMaxPending      = 10_000
+	defaultMaxPendingBytes = 64 << 20
 )
 
-const (
-	// attemptFloor is the shortest time for an attempt, unless AttemptTimeout is shorter. Shorter
-	// attempts would only fail.
-	attemptFloor = 100 * time.Millisecond
-
-	// retriesAtOnce is the default number of transient failures with an immediate retry.
-	retriesAtOnce = 3
-)
+// attemptFloor is the shortest time for an attempt, unless AttemptTimeout is shorter. Shorter
+// attempts would only fail.
+const attemptFloor = 100 * time.Millisecond
 
 // UntilContextEnds as Options.MaxThrottles lets a throttled send wait until its ctx ends.
 const UntilContextEnds = -1
-
-// defaultPacing is the pacing from the fourth transient failure on.
-var defaultPacing = backoff.Exponential{Initial: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, Max: 5 * time.Second}
 
 // A FullPolicy is the behaviour of a full producer when another message arrives.
 type FullPolicy int
@@ -42,7 +35,7 @@ type FullPolicy int
 // The policies of a full producer.
 const (
 	WaitWhenFull   FullPolicy = iota // the call blocks until there is room or its ctx ends
-	RejectWhenFull                   // the call fails at once with StopFull
+	RejectWhenFull                   // the call fails at once with an error that matches ErrFull
 
 	// SpoolWhenFull: the message goes to Options.Spool, and the call blocks until it is on disk.
 	// The call waits as with WaitWhenFull in two cases: the message has a message group, whose
@@ -163,27 +156,23 @@ type Options struct {
 // withDefaults returns o with defaults in the zero fields, except in those that the server may set.
 func (o Options) withDefaults() Options {
 	if o.AttemptTimeout == 0 {
-		o.AttemptTimeout = DefaultAttemptTimeout
+		o.AttemptTimeout = defaultAttemptTimeout
 	}
 	if o.MaxPending == 0 {
-		o.MaxPending = DefaultMaxPending
+		o.MaxPending = defaultMaxPending
 	}
 	if o.MaxPendingBytes == 0 {
-		o.MaxPendingBytes = DefaultMaxPendingBytes
+		o.MaxPendingBytes = defaultMaxPendingBytes
 	}
 	return o
 }
 
 // bounds returns the limits that all sends share.
-func (o *Options) bounds() *bounds {
-	b := &bounds{
-		maxThrottles: o.MaxThrottles, maxThrottleTime: o.MaxThrottleTime, pacing: o.Pacing, atOnce: 1,
-		attempt: o.AttemptTimeout, floor: min(attemptFloor, o.AttemptTimeout),
+func (o *Options) bounds() *retry.Bounds {
+	return &retry.Bounds{
+		MaxThrottles: o.MaxThrottles, MaxThrottleTime: o.MaxThrottleTime, Pacing: o.Pacing,
+		Attempt: o.AttemptTimeout, Floor: min(attemptFloor, o.AttemptTimeout),
 	}
-	if b.pacing == nil {
-		b.pacing, b.atOnce = defaultPacing, retriesAtOnce
-	}
-	return b
 }
 
 // validate returns all invalid fields of o as one error, or nil.
@@ -204,13 +193,13 @@ func (o Options) validate() error {
 		fault("MaxThrottleTime", "%v is negative; give a positive time, or 0 for no bound", o.MaxThrottleTime)
 	}
 	if o.AttemptTimeout < 0 {
-		fault("AttemptTimeout", "%v is negative; give a positive time, or 0 for %v", o.AttemptTimeout, DefaultAttemptTimeout)
+		fault("AttemptTimeout", "%v is negative; give a positive time, or 0 for %v", o.AttemptTimeout, defaultAttemptTimeout)
 	}
 	if o.MaxPending < 0 {
-		fault("MaxPending", "%d is negative; give 1 or more, or 0 for %d", o.MaxPending, DefaultMaxPending)
+		fault("MaxPending", "%d is negative; give 1 or more, or 0 for %d", o.MaxPending, defaultMaxPending)
 	}
 	if o.MaxPendingBytes < 0 {
-		fault("MaxPendingBytes", "%d is negative; give 1 byte or more, or 0 for %d", o.MaxPendingBytes, DefaultMaxPendingBytes)
+		fault("MaxPendingBytes", "%d is negative; give 1 byte or more, or 0 for %d", o.MaxPendingBytes, defaultMaxPendingBytes)
 	}
 	switch {
 	case o.WhenFull < WaitWhenFull || o.WhenFull > SpoolWhenFull:

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/producer/internal/plan"
+	"github.com/tidegate/tidegate/producer/internal/retry"
 )
 
 // An outcome is the result of one message in a request, and the decision after it.
@@ -16,11 +17,11 @@ type outcome struct {
 	receipt  tidegate.Receipt
 	err      error
 	lane     string // the endpoint of the request's lane; empty without one
-	in       Inputs
-	decision Decision
+	in       retry.Inputs
+	decision retry.Decision
 	ended    time.Time // end of the attempt
 
-	operation Operation
+	operation string
 	skipped   bool // the message had ended before
 	waiting   bool // the message was not in the request; it waited for the lane
 	gone      bool // a waiting message that ended here and did not move to the spool
@@ -53,61 +54,33 @@ func (t *topic) decide(own *item, outs []outcome) {
 	t.mu.Lock()
 	for i := range outs {
 		if o := &outs[i]; !o.skipped {
-			o.it.limits.maxAttempts, o.it.limits.backoff = settings.MaxAttempts, settings.Backoff
+			o.it.limits.MaxAttempts, o.it.limits.Backoff = settings.MaxAttempts, settings.Backoff
 			o.in = o.it.inputs(o.ended, now, t.good.Load())
 		}
 	}
 	t.mu.Unlock()
-	var drawn draws // messages that were throttled together are retried together
+	var drawn retry.Draws // messages that were throttled together are retried together
 	for i := range outs {
 		o := &outs[i]
 		if o.skipped {
 			continue
 		}
-		o.in.ofError(o.err)
+		o.in.OfError(o.err)
 		o.in.Closed = closed
 		o.in.Spools = p.spooler != nil && !o.it.drained
-		o.in.draw(&o.it.limits, &drawn)
+		o.in.Draw(&o.it.limits, &drawn)
 		o.decision = p.decide(&o.in)
 	}
 }
 
-// decide is Decide with the budget, from which it takes the retry.
-func (p *Producer) decide(in *Inputs) Decision {
-	d := Decide(*in)
-	if d.Stop == NotStopped && d.Class != tidegate.ClassOK && p.opts.Budget != nil && !p.opts.Budget.Spend(p.opts.Priority) {
+// decide is retry.Decide with the budget, from which it takes the retry.
+func (p *Producer) decide(in *retry.Inputs) retry.Decision {
+	d := retry.Decide(*in)
+	if d.Stop == retry.Continue && d.Class != tidegate.ClassOK && p.opts.Budget != nil && !p.opts.Budget.Spend(p.opts.Priority) {
 		in.BudgetSpent = true
-		d = Decide(*in)
+		d = retry.Decide(*in)
 	}
 	return d
-}
-
-// draws are the delays drawn from the backoff, by the number of throttles.
-type draws struct {
-	n    int
-	last time.Duration
-}
-
-// unconnectedPacing bounds the default pacing after attempts that never had a connection.
-const unconnectedPacing = time.Second
-
-// draw sets the delay of the policy. Messages with the same number of throttles have the same
-// delay.
-func (in *Inputs) draw(l *limits, drawn *draws) {
-	switch in.class() {
-	case tidegate.ClassThrottled:
-		if n := in.Throttles; n != drawn.n {
-			*drawn = draws{n, l.backoff.Delay(in.Throttles - 1)}
-		}
-		in.PolicyDelay = drawn.last
-	case tidegate.ClassTransient:
-		if n := in.paced() - 1 - in.AtOnce; n >= 0 {
-			in.PolicyDelay = l.pacing.Delay(n)
-			if in.NotConnected && l.atOnce == retriesAtOnce { // the default; an attempt that waits for a connection is no load
-				in.PolicyDelay = min(in.PolicyDelay, unconnectedPacing)
-			}
-		}
-	}
 }
 
 // apply carries out the decision about a message after an attempt in lane l, nil if it had none. It
@@ -116,7 +89,7 @@ func (in *Inputs) draw(l *limits, drawn *draws) {
 func (t *topic) apply(o *outcome, l *plan.Lane, spooled []string, now time.Time) bool {
 	it, d := o.it, o.decision
 	switch {
-	case d.Stop != NotStopped:
+	case d.Stop != retry.Continue:
 		return t.endItem(it, it.stopped(o), now)
 	case d.Class == tidegate.ClassOK:
 		t.accept(o)
@@ -126,7 +99,7 @@ func (t *topic) apply(o *outcome, l *plan.Lane, spooled []string, now time.Time)
 	}
 	it.Avoid, it.Due = o.endpoint(), time.Time{}
 	delay := d.Delay
-	if d.DelaySource == PushBackDelay && l != nil {
+	if d.Source == retry.FromPushBack && l != nil {
 		// Another server can have the message after the delay of the policy.
 		it.By, it.Until = l, o.ended.Add(delay)
 		delay = o.in.PolicyDelay
@@ -146,7 +119,7 @@ func (t *topic) groupsToSpool(outs []outcome) (groups []string) {
 	for i := range outs {
 		o := &outs[i]
 		group := o.it.Message.MessageGroup
-		if group == "" || o.it.gone || o.decision.Stop == NotStopped || slices.Contains(groups, group) {
+		if group == "" || o.it.gone || o.decision.Stop == retry.Continue || slices.Contains(groups, group) {
 			continue
 		}
 		if t.p.spools(o.it, o.it.stopped(o)) {
@@ -159,23 +132,23 @@ func (t *topic) groupsToSpool(outs []outcome) (groups []string) {
 // stopped returns the error of a message whose decision is a stop.
 func (it *item) stopped(o *outcome) *SendError {
 	switch d := o.decision; d.Stop {
-	case StopContext:
+	case retry.Context:
 		return it.contextEnded()
-	case StopClosed:
+	case retry.Closed:
 		if o.in.Closed {
 			return it.fail(StopClosed, errProducerClosed)
 		}
 		return it.fail(StopClosed, nil) // the transport's error is part of it already
-	case StopDeadline:
+	case retry.Deadline:
 		return it.tooLate(d.Needed, o.in.Remaining, nil)
-	case StopExhausted:
+	case retry.Exhausted:
 		var cause error
 		if o.in.NotConnected {
 			cause = fmt.Errorf("no connection to the server for %v", o.in.UnconnectedFor.Round(time.Second))
 		}
-		return it.fail(d.Stop, cause)
+		return it.fail(StopExhausted, cause)
 	default:
-		return it.fail(d.Stop, nil)
+		return it.fail(stopReasons[d.Stop], nil)
 	}
 }
 
@@ -189,7 +162,7 @@ func (t *topic) accept(o *outcome) {
 	t.down = false
 	it := o.it
 	it.receipt = o.receipt
-	it.receipt.Attempts = it.attempts
+	it.receipt.Attempts = it.history.Attempts
 	if it.receipt.MessageID == "" {
 		it.receipt.MessageID = it.Message.ID
 	}
@@ -210,21 +183,6 @@ func (o *outcome) endpoint() string {
 	return o.lane
 }
 
-// maxUntried is the time for which pauses do not count for a message without an attempt.
-const maxUntried = 2 * time.Minute
-
-// untried reports whether pauses do not count for the message: it has had no attempt, and nothing
-// else can have the message meanwhile. Only its deadline can end such a message.
-func (it *item) untried(now time.Time, spools bool) bool {
-	if it.attempts > 0 || spools {
-		return false
-	}
-	if it.pausedSince.IsZero() {
-		it.pausedSince = now
-	}
-	return now.Sub(it.pausedSince) < maxUntried
-}
-
 // adapt updates the lane of a request. It returns the waiting messages that the throttled lane
 // ends: a pause that a message waits for counts as a throttled attempt of the message, at the pace
 // of its own backoff, unless the message is untried. The lock is held.
@@ -239,10 +197,10 @@ func (t *topic) adapt(r *plan.Request, outs []outcome, now time.Time) (ended []o
 		case o.skipped:
 		case o.err == nil:
 			l.Succeeded(r)
-		case notConnected(o.err): // the server knows nothing of it
+		case retry.NotConnected(o.err): // the server knows nothing of it
 		case errors.Is(o.err, errAttemptTimeout):
 			l.TimedOut(r)
-		case o.in.class() == tidegate.ClassThrottled:
+		case o.decision.Class == tidegate.ClassThrottled:
 			// This is enough for messages that were not throttled themselves.
 			d := tidegate.RetryAfter(o.err)
 			if d == 0 && t.p.observer == nil {
@@ -259,25 +217,23 @@ func (t *topic) adapt(r *plan.Request, outs []outcome, now time.Time) (ended []o
 	for _, queued := range t.queue.Behind(l, now) {
 		it := owner(queued)
 		// It followed another one to the spool, is about to leave, or its pause is counted already.
-		if it.gone || it.ctx.Err() != nil || now.Before(it.charged) {
+		if it.gone || it.ctx.Err() != nil || it.history.Charged(now) {
 			continue
 		}
-		untried := it.untried(now, t.p.spooler != nil)
+		untried := t.p.spooler == nil && it.history.Untried(now) // else nothing else can have the message meanwhile
 		if !untried {
-			it.waited++
-			it.throttle(now)
-			it.charged = now.Add(it.limits.backoff.Delay(it.throttles - 1))
+			it.history.Charge(now, &it.limits)
 		}
 		o := outcome{it: it, err: throttle.err, ended: now, waiting: true, in: it.inputs(now, now, true)}
-		o.in.ofError(throttle.err)
+		o.in.OfError(throttle.err)
 		o.in.PolicyDelay = max(0, l.PausedUntil.Sub(now))
 		o.in.RetryAfter = 0
-		if o.decision = Decide(o.in); o.decision.Stop == NotStopped || untried && o.decision.Stop != StopDeadline {
+		if o.decision = retry.Decide(o.in); o.decision.Stop == retry.Continue || untried && o.decision.Stop != retry.Deadline {
 			continue
 		}
 		why := fmt.Errorf("the server throttles the topic: %w", throttle.err)
-		e := it.fail(o.decision.Stop, why)
-		if o.decision.Stop == StopDeadline {
+		e := it.fail(stopReasons[o.decision.Stop], why)
+		if o.decision.Stop == retry.Deadline {
 			e = it.tooLate(o.decision.Needed, o.in.Remaining, why)
 		}
 		o.gone = t.endQueued(it, e, now)

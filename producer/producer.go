@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/producer/internal/ledger"
+	"github.com/tidegate/tidegate/producer/internal/retry"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -29,9 +30,9 @@ type Producer struct {
 	lanes     transport.LaneSender
 	opts      Options
 	log       *slog.Logger
-	observer  observer // of Options.Limiter; nil if it has none
-	unasked   Settings // in effect until the server has responded
-	bounds    *bounds  // of all sends
+	observer  observer      // of Options.Limiter; nil if it has none
+	unasked   Settings      // in effect until the server has responded
+	bounds    *retry.Bounds // of all sends
 
 	ledger    *ledger.Ledger[*item]
 	functions *ledger.Functions[*item] // of SendAsync
@@ -91,8 +92,8 @@ func New(t Transport, opts Options) (*Producer, error) {
 }
 
 // limits returns the limits of a send.
-func (p *Producer) limits(s Settings) limits {
-	return limits{bounds: p.bounds, maxAttempts: s.MaxAttempts, backoff: s.Backoff}
+func (p *Producer) limits(s Settings) retry.Limits {
+	return retry.Limits{Bounds: p.bounds, MaxAttempts: s.MaxAttempts, Backoff: s.Backoff}
 }
 
 // use returns the state of a topic. The producer keeps it until release.
@@ -197,7 +198,7 @@ func (p *Producer) enter(it *item, blocked func()) *SendError {
 	case ledger.Closed:
 		return it.fail(StopClosed, errProducerClosed)
 	case ledger.Full:
-		return it.fail(StopFull, full)
+		return it.fail(StopFull, fmt.Errorf("%w: %w", ErrFull, full))
 	case ledger.Ended:
 		return it.contextEnded()
 	case ledger.Forced:

@@ -6,6 +6,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/producer/internal/retry"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -38,7 +39,7 @@ func (p *Producer) Recall(ctx context.Context, topic, handle string) (messageID 
 	it.topic = p.use(topic)
 	defer it.topic.release()
 	it.limits = p.limits(p.settings(it.topic))
-	e := p.repeat(it, RecallOperation, func(ctx context.Context) (endpoint string, err error) {
+	e := p.repeat(it, recallOperation, func(ctx context.Context) (endpoint string, err error) {
 		messageID, err = recaller.Recall(ctx, topic, handle)
 		return "", err // the transport reports the endpoint only with an error
 	})
@@ -51,7 +52,7 @@ func (p *Producer) Recall(ctx context.Context, topic, handle string) (messageID 
 // repeat makes a call outside the queue, on the caller's goroutine, until the call succeeds or the
 // policy stops it. The call returns its endpoint if that is known. repeat runs between BeginCall
 // and EndCall of the ledger, so Shutdown waits for it.
-func (p *Producer) repeat(it *item, op Operation, call func(ctx context.Context) (endpoint string, err error)) *SendError {
+func (p *Producer) repeat(it *item, op string, call func(ctx context.Context) (endpoint string, err error)) *SendError {
 	if !p.ledger.HoldCall() {
 		return it.fail(StopClosed, errProducerClosed)
 	}
@@ -64,23 +65,23 @@ func (p *Producer) repeat(it *item, op Operation, call func(ctx context.Context)
 			return it.contextEnded()
 		}
 		began := time.Now()
-		a := newAttempt(ctx, it.attempts > 0, it.Share(began))
+		a := newAttempt(ctx, it.history.Attempts > 0, it.Share(began))
 		o := outcome{it: it, operation: op}
 		o.lane, o.err = call(a.ctx)
 		a.cancel()
 		o.ended = time.Now()
 		it.record(o.err, began, o.ended)
 		o.in = it.inputs(o.ended, o.ended, it.topic.good.Load())
-		o.in.ofError(o.err)
-		o.in.HalfMessage = op == BeginOperation && !unsent(o.err)
+		o.in.OfError(o.err)
+		o.in.HalfMessage = op == beginOperation && !unsent(o.err)
 		o.in.Closed = p.life.Err() != nil
-		o.in.draw(&it.limits, new(draws))
+		o.in.Draw(&it.limits, new(retry.Draws))
 		o.decision = p.decide(&o.in)
 		it.topic.observe(1, &o, began)
 		switch d := o.decision; {
 		case d.Class == tidegate.ClassOK:
 			return nil
-		case d.Stop == NotStopped:
+		case d.Stop == retry.Continue:
 			if backoff.Sleep(ctx, time.Until(o.ended.Add(d.Delay))) == nil {
 				continue
 			}

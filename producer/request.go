@@ -111,7 +111,7 @@ func (t *topic) start(r *request, own *item) []*item {
 		if share := it.Share(now); len(items) == 0 || share < shortest {
 			shortest = share
 		}
-		await = await || it.attempts > 0
+		await = await || it.history.Attempts > 0
 		items = append(items, it)
 	}
 	switch {
@@ -146,7 +146,7 @@ func (t *topic) limit(l ratelimit.Limiter, r *request) {
 		it := owner(planned)
 		t.mu.Lock()
 		gone := it.gone
-		skip := gone || it.attempts > 0 && t.p.observer != nil
+		skip := gone || it.history.Attempts > 0 && t.p.observer != nil
 		ctx, cancel := context.WithCancel(it.ctx)
 		if joined {
 			ctx, cancel = context.WithDeadline(it.ctx, patience)

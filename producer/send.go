@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // Send sends msg and returns when the server has accepted it or the send has failed. Every error is
@@ -103,19 +104,12 @@ func (p *Producer) SendAsync(ctx context.Context, msg *tidegate.Message, done fu
 	return nil
 }
 
-// A Result is the result of one message of [Producer.SendBatch]. Receipt is valid
-// if Err is nil; otherwise Err is a [*SendError].
-type Result struct {
-	Receipt tidegate.Receipt
-	Err     error
-}
-
 // SendBatch sends msgs like Send and returns a result for each, in their order. It returns when all
 // messages have a result. The messages can have different topics, and each succeeds or fails on its
 // own. Messages for the same server share requests if the server supports that. SendBatch blocks
-// like Send.
-func (p *Producer) SendBatch(ctx context.Context, msgs []*tidegate.Message) []Result {
-	results := make([]Result, len(msgs))
+// like Send. Each error is a [*SendError].
+func (p *Producer) SendBatch(ctx context.Context, msgs []*tidegate.Message) []transport.SendResult {
+	results := make([]transport.SendResult, len(msgs))
 	items := make([]*item, len(msgs))
 	queued := map[*topic][]*item{} // accepted and not submitted yet
 	submit := func() {

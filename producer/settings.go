@@ -52,7 +52,7 @@ type Settings struct {
 // merge applies the precedence: client, server, default.
 func merge(o Options, s transport.ProducerSettings) Settings {
 	e := Settings{
-		MaxAttempts: DefaultMaxAttempts, MaxAttemptsFrom: FromDefault,
+		MaxAttempts: defaultMaxAttempts, MaxAttemptsFrom: FromDefault,
 		Backoff: backoff.Default(), BackoffFrom: FromDefault,
 		MaxBodySize: tidegate.MaxBodySize, MaxBodySizeFrom: FromDefault,
 	}

@@ -95,7 +95,7 @@ func TestCallerThatGivesUpSpoilsNothing(t *testing.T) {
 		p := newProducer(t, f, Options{})
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		defer cancel()
-		if s, err := p.Effective(ctx, "orders"); !errors.Is(err, context.DeadlineExceeded) || s.MaxAttempts != DefaultMaxAttempts {
+		if s, err := p.Effective(ctx, "orders"); !errors.Is(err, context.DeadlineExceeded) || s.MaxAttempts != defaultMaxAttempts {
 			t.Errorf("Effective of a caller that gives up: %+v, %v", s, err)
 		}
 		if s, err := p.Effective(t.Context(), "orders"); err != nil || s.MaxAttempts != 7 {
@@ -190,7 +190,7 @@ func TestSettingsAreAskedSeldom(t *testing.T) {
 			wg.Wait()
 			time.Sleep(time.Second) // for the answer
 		}
-		burst(DefaultMaxAttempts) // a failure is no time to wait for an answer
+		burst(defaultMaxAttempts) // a failure is no time to wait for an answer
 		burst(2)
 		if n := f.asked.Load(); n != 1 {
 			t.Errorf("asked %d times, want once for all", n)

@@ -10,6 +10,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/producer/internal/plan"
+	"github.com/tidegate/tidegate/producer/internal/retry"
 )
 
 // A Spool stores messages on a local disk while no server accepts them. Package producer/spool
@@ -118,7 +119,7 @@ func (t *topic) spooled(it *item, err error) {
 	if err == nil {
 		it.err = nil
 		it.receipt = tidegate.Receipt{
-			MessageID: it.Message.ID, Topic: it.Message.Topic, Queue: -1, Offset: -1, Spooled: true, Attempts: it.attempts,
+			MessageID: it.Message.ID, Topic: it.Message.Topic, Queue: -1, Offset: -1, Spooled: true, Attempts: it.history.Attempts,
 		}
 		return
 	}
@@ -153,7 +154,7 @@ func (s *spooler) drain(ctx context.Context) {
 			return
 		}
 		s.p.log.Error("draining the spool failed; retrying", "error", err)
-		_ = backoff.Sleep(ctx, max(time.Second, defaultPacing.Delay(failures))) // the loop checks ctx
+		_ = backoff.Sleep(ctx, max(time.Second, retry.DefaultPacing.Delay(failures))) // the loop checks ctx
 	}
 }
 
@@ -227,7 +228,7 @@ func (t *topic) endAtDeadline(it *item, err *SendError, now time.Time) (ended bo
 			if other == it {
 				t.endItem(it, err, now)
 			} else if !other.gone && other.Message.MessageGroup == group {
-				other.maybe = other.maybe || sent
+				other.history.Maybe = other.history.Maybe || sent
 				t.endItem(other, other.fail(StopSpool, errBehind), now)
 			}
 		}

@@ -270,9 +270,9 @@ func TestSpoolWhenFull(t *testing.T) {
 			return do(ctx, n, l, msgs)
 		}
 		p := newProducer(t, f, Options{Spool: s, MaxPending: 2, WhenFull: SpoolWhenFull, AttemptTimeout: time.Hour})
-		results := make(chan Result, 10)
+		results := make(chan transport.SendResult, 10)
 		for i := range 5 {
-			if err := p.SendAsync(t.Context(), named(fmt.Sprint(i)), func(r tidegate.Receipt, err error) { results <- Result{r, err} }); err != nil {
+			if err := p.SendAsync(t.Context(), named(fmt.Sprint(i)), func(r tidegate.Receipt, err error) { results <- transport.SendResult{Receipt: r, Err: err} }); err != nil {
 				t.Fatal(err)
 			}
 			if want := max(0, i-1); s.Stats().Pending != want {

@@ -1,5 +1,7 @@
 package producer
 
+import "github.com/tidegate/tidegate/producer/internal/retry"
+
 // A StopReason is the reason why a send ended without success.
 type StopReason int
 
@@ -56,28 +58,9 @@ func (r StopReason) String() string {
 	return "unknown"
 }
 
-// A DelaySource is the origin of the wait before the next attempt.
-type DelaySource int
-
-// The sources of a delay.
-const (
-	NoDelay       DelaySource = iota // there is no wait, or no next attempt
-	BackoffDelay                     // Options.Backoff, after a throttled attempt
-	PushBackDelay                    // the server requested a longer wait than Options.Backoff or Pacing
-	PacingDelay                      // Options.Pacing, after repeated transient failures
-)
-
-// String returns the lower-case name.
-func (s DelaySource) String() string {
-	switch s {
-	case NoDelay:
-		return "none"
-	case BackoffDelay:
-		return "backoff"
-	case PushBackDelay:
-		return "push-back"
-	case PacingDelay:
-		return "pacing"
-	}
-	return "unknown"
+// stopReasons are the reasons of the decisions.
+var stopReasons = [...]StopReason{
+	retry.Continue: NotStopped, retry.Permanent: StopPermanent, retry.Exhausted: StopExhausted,
+	retry.Throttled: StopThrottled, retry.PushedBack: StopPushedBack, retry.Deadline: StopDeadline,
+	retry.Context: StopContext, retry.Closed: StopClosed, retry.Budget: StopBudget, retry.HalfMessage: StopHalfMessage,
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/producer/internal/plan"
+	"github.com/tidegate/tidegate/producer/internal/retry"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -244,7 +245,7 @@ func (t *topic) begin(a *plan.Ask, own *item) (context.Context, bool) {
 	defer t.mu.Unlock()
 	now := time.Now()
 	head := owner(a.Head)
-	t.lookup = newAttempt(head.base(own != nil), head.attempts > 0, head.Share(now))
+	t.lookup = newAttempt(head.base(own != nil), head.history.Attempts > 0, head.Share(now))
 	return t.lookup.ctx, !head.gone
 }
 
@@ -281,7 +282,7 @@ func (t *topic) hopeless(now time.Time, items ...*item) (ended []*item) {
 		if l == nil {
 			continue
 		}
-		needed := plan.Sum(l.PausedUntil.Sub(now), it.limits.floor)
+		needed := retry.Sum(l.PausedUntil.Sub(now), it.limits.Floor)
 		if left, ok := it.left(now); ok && left < needed {
 			if t.endQueued(it, it.tooLate(needed, left, l.Throttle), now) {
 				ended = append(ended, it)
@@ -331,10 +332,10 @@ func (t *topic) leave(it *item, aborted bool) (left bool) {
 			Op: "SendMessage", Subject: t.name, Endpoint: r.Lane.Endpoint, MaybeStored: true,
 			Message: "the call ended before the response", Err: cause,
 		}, r.began, now)
-		o.err, o.skipped, o.in = it.last, false, it.inputs(now, now, t.good.Load())
-		o.in.ofError(o.err)
+		o.err, o.skipped, o.in = it.history.Last, false, it.inputs(now, now, t.good.Load())
+		o.in.OfError(o.err)
 		o.in.Closed = aborted
-		o.decision = Decide(o.in)
+		o.decision = retry.Decide(o.in)
 	}
 	it.aborted = aborted
 	var ended bool

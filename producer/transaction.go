@@ -10,6 +10,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/internal/protocol"
+	"github.com/tidegate/tidegate/producer/internal/retry"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -79,7 +80,7 @@ func (p *Producer) begin(ctx context.Context, msg *tidegate.Message) (*Transacti
 		return nil, it.fail(StopClosed, errProducerClosed)
 	}
 	var receipt tidegate.Receipt
-	err := p.repeat(it, BeginOperation, func(ctx context.Context) (endpoint string, err error) {
+	err := p.repeat(it, beginOperation, func(ctx context.Context) (endpoint string, err error) {
 		r := transactor.SendHalf(ctx, it.Message)
 		receipt = r.Receipt
 		if r.Err == nil && receipt.TransactionID == "" {
@@ -93,7 +94,7 @@ func (p *Producer) begin(ctx context.Context, msg *tidegate.Message) (*Transacti
 	if err = p.counted(counted, err); err != nil {
 		return nil, err
 	}
-	receipt.Attempts = it.attempts
+	receipt.Attempts = it.history.Attempts
 	return &Transaction{
 		p: p, via: transactor, message: it.Message, receipt: receipt,
 		half: transport.Transaction{ID: receipt.TransactionID, MessageID: it.Message.ID, Topic: msg.Topic, Endpoint: receipt.Endpoint},
@@ -110,7 +111,7 @@ func unsent(err error) bool {
 // of its own, because Close can end it at any time. It returns nil after Close.
 func (p *Producer) count(it *item) *item {
 	c := newItem(it.ctx, it.Message)
-	c.topic, c.half, c.maybe = it.topic, true, true
+	c.topic, c.half, c.history.Maybe = it.topic, true, true
 	if !p.ledger.Admit(c, &c.entry, it.Size) {
 		return nil
 	}
@@ -185,9 +186,9 @@ func (t *Transaction) resolve(ctx context.Context, r transport.Resolution) error
 		e.op = t.op(r)
 		return e
 	}
-	kind := CommitOperation
+	kind := commitOperation
 	if r == transport.Rollback {
-		kind = RollbackOperation
+		kind = rollbackOperation
 	}
 	err := t.p.repeat(it, kind, func(ctx context.Context) (endpoint string, err error) {
 		return t.half.Endpoint, t.request(ctx, r)
@@ -206,7 +207,7 @@ func (t *Transaction) request(ctx context.Context, r transport.Resolution) error
 	t.reached++
 	t.mu.Unlock()
 	err := t.via.EndTransaction(ctx, t.half, r)
-	if err == nil || maybeStored(err) {
+	if err == nil || retry.MaybeStored(err) {
 		return err
 	}
 	t.mu.Lock()
@@ -300,7 +301,7 @@ func (p *Producer) ServeChecks(ctx context.Context, topics ...string) error {
 			failures = 0
 		}
 		p.log.Warn("serving transaction checks failed; retrying", "error", err)
-		if backoff.Sleep(ctx, max(defaultPacing.Delay(failures), tidegate.RetryAfter(err))) != nil {
+		if backoff.Sleep(ctx, max(retry.DefaultPacing.Delay(failures), tidegate.RetryAfter(err))) != nil {
 			return nil
 		}
 	}

@@ -129,7 +129,7 @@ func TestHalfMessagesAreNotRetried(t *testing.T) {
 			if e := sendError(t, err); e.Reason != want || !errors.Is(err, answer) || len(f.halfMessages) != 1 || time.Since(start) != 0 {
 				t.Errorf("%s: %+v after %d half messages", name, e, len(f.halfMessages))
 			}
-			if len(seen) != 1 || Decide(seen[0].Inputs) != seen[0].Decision {
+			if len(seen) != 1 || seen[0].Stop != want {
 				t.Errorf("%s: observed %+v", name, seen)
 			}
 		})
@@ -283,8 +283,8 @@ func TestTransactResolvesAfterTheEndOfItsContext(t *testing.T) {
 		type key struct{}
 		f := &txFake{end: func(ctx context.Context, _ int, _ transport.Resolution) error { return ctx.Err() }}
 		p := newProducer(t, f, Options{Checker: func(ctx context.Context, _ transport.TransactionCheck) transport.Resolution {
-			if at, ok := ctx.Deadline(); !ok || time.Until(at) != DefaultAttemptTimeout || ctx.Value(key{}) != "trace" {
-				t.Errorf("the checker's deadline is %v, want %v from now; the value of ctx is %v", at, DefaultAttemptTimeout, ctx.Value(key{}))
+			if at, ok := ctx.Deadline(); !ok || time.Until(at) != defaultAttemptTimeout || ctx.Value(key{}) != "trace" {
+				t.Errorf("the checker's deadline is %v, want %v from now; the value of ctx is %v", at, defaultAttemptTimeout, ctx.Value(key{}))
 			}
 			if ctx.Err() != nil {
 				return transport.ResolutionUnknown // as a database would fail

@@ -70,9 +70,9 @@ func (s *story) throttle(ctx context.Context) error {
 			attempts = append(attempts, a)
 			lo, hi := backoff.Default().Range(len(attempts) - 1)
 			s.say("attempt %d rejected: %v", a.Number, a.Err)
-			s.say("          waits %v (%s; the policy allows %v to %v)", a.Delay.Round(time.Millisecond), a.DelaySource, lo, hi)
+			s.say("          waits %v (%s; the policy allows %v to %v)", a.Delay.Round(time.Millisecond), a.DelayFrom, lo, hi)
 			s.assert(errors.Is(a.Err, tidegate.ErrThrottled), "rejected with 530: %v", a.Err)
-			s.assert(a.Delay >= lo && (a.Delay <= hi || a.DelaySource == producer.PushBackDelay), "a wait within %v to %v: %v", lo, hi, a.Delay)
+			s.assert(a.Delay >= lo && (a.Delay <= hi || a.DelayFrom == "push-back"), "a wait within %v to %v: %v", lo, hi, a.Delay)
 			refusals <- struct{}{}
 		},
 	})

@@ -45,7 +45,7 @@ func (b *book) attempt(client int, a producer.Attempt) {
 	defer b.mu.Unlock()
 	b.attempts[client] = append(b.attempts[client], attempt{a.Began.Sub(b.w.start), a.Endpoint, errors.Is(a.Err, tidegate.ErrThrottled), a.Err == nil})
 	if a.Err != nil {
-		b.failed = max(b.failed, b.w.now()+max(0, a.Inputs.RetryAfter))
+		b.failed = max(b.failed, b.w.now()+max(0, tidegate.RetryAfter(a.Err)))
 	}
 }
 

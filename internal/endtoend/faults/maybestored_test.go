@@ -26,15 +26,15 @@ func TestInternalErrorsMayBeStored(t *testing.T) {
 		attempts int
 		maybe    bool
 	}{
-		{rmqpb.Code_INTERNAL_ERROR, true, producer.DefaultMaxAttempts, true},
-		{rmqpb.Code_INTERNAL_SERVER_ERROR, true, producer.DefaultMaxAttempts, true},
-		{rmqpb.Code_INTERNAL_SERVER_ERROR, false, producer.DefaultMaxAttempts, true},
-		{rmqpb.Code_HA_NOT_AVAILABLE, false, producer.DefaultMaxAttempts, true},
-		{rmqpb.Code_PROXY_TIMEOUT, true, producer.DefaultMaxAttempts, true},
-		{rmqpb.Code_MASTER_PERSISTENCE_TIMEOUT, true, producer.DefaultMaxAttempts, true},
-		{rmqpb.Code_SLAVE_PERSISTENCE_TIMEOUT, true, producer.DefaultMaxAttempts, true},
+		{rmqpb.Code_INTERNAL_ERROR, true, 3, true},
+		{rmqpb.Code_INTERNAL_SERVER_ERROR, true, 3, true},
+		{rmqpb.Code_INTERNAL_SERVER_ERROR, false, 3, true},
+		{rmqpb.Code_HA_NOT_AVAILABLE, false, 3, true},
+		{rmqpb.Code_PROXY_TIMEOUT, true, 3, true},
+		{rmqpb.Code_MASTER_PERSISTENCE_TIMEOUT, true, 3, true},
+		{rmqpb.Code_SLAVE_PERSISTENCE_TIMEOUT, true, 3, true},
 		{rmqpb.Code_NOT_IMPLEMENTED, false, 1, false},
-		{rmqpb.Code_TOO_MANY_REQUESTS, false, producer.DefaultMaxAttempts, false},
+		{rmqpb.Code_TOO_MANY_REQUESTS, false, 3, false},
 		{rmqpb.Code_TOPIC_NOT_FOUND, false, 1, false},
 	} {
 		forms := []bool{false} // of the response

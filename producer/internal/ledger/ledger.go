@@ -9,7 +9,6 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/producer/internal/list"
 )
 
@@ -180,9 +179,9 @@ func (l *Ledger[T]) fits(e *Entry[T]) bool {
 }
 
 func (l *Ledger[T]) full() error {
-	return &tidegate.Error{Subject: "producer", Message: fmt.Sprintf(
-		"the producer is full: %d of %d messages (MaxPending) and %d of %d bytes (MaxPendingBytes) wait for their result, and %d more messages for the end of their function; wait until some have ended",
-		l.messages, l.maxMessages, l.bytes, l.maxBytes, l.backlog)}
+	return fmt.Errorf(
+		"%d of %d messages (MaxPending) and %d of %d bytes (MaxPendingBytes) wait for their result, and %d more messages for the end of their function; wait until some have ended",
+		l.messages, l.maxMessages, l.bytes, l.maxBytes, l.backlog)
 }
 
 func (l *Ledger[T]) admit(e *Entry[T]) {

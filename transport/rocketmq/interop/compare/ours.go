@@ -30,7 +30,7 @@ func (o *ours) start(_ context.Context, s spec, deliver func([]byte)) error {
 		logger = slog.New(slog.NewTextHandler(file, &slog.HandlerOptions{Level: slog.LevelDebug}))
 		attempts = func(a producer.Attempt) {
 			if a.Err != nil || a.Number > 1 {
-				logger.Info("attempt", "id", a.MessageID, "number", a.Number, "took", a.Duration, "stop", a.Stop, "delay", a.Delay, "from", a.DelaySource, "err", a.Err)
+				logger.Info("attempt", "id", a.MessageID, "number", a.Number, "took", a.Duration, "stop", a.Stop, "delay", a.Delay, "from", a.DelayFrom, "err", a.Err)
 			}
 		}
 	}

@@ -1,4 +1,6 @@
-package producer
+// Package retry is the retry policy of a producer: it decides the step after an attempt. It is
+// pure: it neither locks nor waits nor reads a clock.
+package retry
 
 import (
 	"errors"
@@ -6,11 +8,9 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/protocol"
-	"github.com/tidegate/tidegate/producer/internal/plan"
 )
 
-// Inputs are all inputs of the decision after an attempt. They contain no pointers, so a program
-// can record them, for example as JSON, and compute the decision again with [Decide].
+// Inputs are all inputs of the decision after an attempt.
 type Inputs struct {
 	// Attempts is the number of attempts, including this one. Waited is the number of pauses, after
 	// throttles of other messages, that this message waited for in the queue. Throttles is the
@@ -77,51 +77,50 @@ type Inputs struct {
 // A Decision is the step after an attempt. If Class is tidegate.ClassOK, the send succeeded; if
 // Stop is set, the send failed; otherwise another attempt follows after Delay.
 type Decision struct {
-	Class       tidegate.Class
-	Stop        StopReason
-	Delay       time.Duration // from the end of the attempt to the next at the same server
-	DelaySource DelaySource
+	Class  tidegate.Class
+	Stop   Stop
+	Delay  time.Duration // from the end of the attempt to the next at the same server
+	Source Source        // of Delay
 
 	// Needed is the time that the next attempt would have needed, including its delay. Zero unless
-	// Stop is StopDeadline.
+	// Stop is Deadline.
 	Needed time.Duration
 }
 
-// Decide is the retry policy of the producer. It is a pure function: equal inputs give equal
-// decisions.
+// Decide returns the step after an attempt. Equal inputs give equal decisions.
 func Decide(in Inputs) Decision {
 	d := Decision{Class: in.class()}
 	switch d.Class {
 	case tidegate.ClassOK:
 		return d
 	case tidegate.ClassCancelled:
-		d.Stop = StopContext
+		d.Stop = Context
 		if !in.ContextEnded {
-			d.Stop = StopClosed
+			d.Stop = Closed
 		}
 		return d
 	case tidegate.ClassPermanent:
-		d.Stop = StopPermanent
+		d.Stop = Permanent
 		return d
 	}
 	if in.HalfMessage {
-		d.Stop = StopHalfMessage
+		d.Stop = HalfMessage
 		return d
 	}
 	if in.RetryAfter < 0 {
-		d.Stop = StopPushedBack
+		d.Stop = PushedBack
 		return d
 	}
 	delay, source := in.delay(d.Class)
 	switch stop := in.exhausted(d.Class, delay); {
-	case stop != NotStopped:
+	case stop != Continue:
 		d.Stop = stop
 	case in.BudgetSpent:
-		d.Stop = StopBudget
-	case in.HasDeadline && plan.Sum(delay, in.Floor) > in.Remaining:
-		d.Stop, d.Needed = StopDeadline, plan.Sum(delay, in.Floor)
+		d.Stop = Budget
+	case in.HasDeadline && Sum(delay, in.Floor) > in.Remaining:
+		d.Stop, d.Needed = Deadline, Sum(delay, in.Floor)
 	default:
-		d.Delay, d.DelaySource = delay, source
+		d.Delay, d.Source = delay, source
 	}
 	return d
 }
@@ -157,15 +156,15 @@ func (in *Inputs) paced() int {
 }
 
 // delay returns the wait before the next attempt and the source of the wait.
-func (in *Inputs) delay(class tidegate.Class) (d time.Duration, source DelaySource) {
+func (in *Inputs) delay(class tidegate.Class) (d time.Duration, source Source) {
 	switch {
 	case class == tidegate.ClassThrottled:
-		d, source = in.PolicyDelay, BackoffDelay
+		d, source = in.PolicyDelay, FromBackoff
 	case in.paced() > in.AtOnce:
-		d, source = in.PolicyDelay, PacingDelay
+		d, source = in.PolicyDelay, FromPacing
 	}
 	if in.RetryAfter > d {
-		d, source = in.RetryAfter, PushBackDelay
+		d, source = in.RetryAfter, FromPushBack
 	}
 	if d <= 0 {
 		return 0, NoDelay
@@ -173,32 +172,32 @@ func (in *Inputs) delay(class tidegate.Class) (d time.Duration, source DelaySour
 	return max(d, in.Elapsed), source
 }
 
-// exhausted returns the limit that forbids another attempt, or NotStopped.
-func (in *Inputs) exhausted(class tidegate.Class, delay time.Duration) StopReason {
+// exhausted returns the limit that forbids another attempt, or Continue.
+func (in *Inputs) exhausted(class tidegate.Class, delay time.Duration) Stop {
 	if in.NotConnected && class == tidegate.ClassTransient {
-		if in.Spools || !in.HasDeadline && plan.Sum(in.UnconnectedFor, delay) >= maxUnconnected {
-			return StopExhausted
+		if in.Spools || !in.HasDeadline && Sum(in.UnconnectedFor, delay) >= maxUnconnected {
+			return Exhausted
 		}
-		return NotStopped
+		return Continue
 	}
 	if in.MaxThrottles == 0 && in.MaxThrottleTime == 0 {
 		if in.Attempts-in.Unconnected+in.Waited >= in.MaxAttempts {
-			return StopExhausted
+			return Exhausted
 		}
-		return NotStopped
+		return Continue
 	}
 	switch {
 	case class == tidegate.ClassThrottled && in.MaxThrottles > 0 && in.Throttles > in.MaxThrottles,
 		class == tidegate.ClassThrottled && in.MaxThrottleTime > 0 && delay > in.MaxThrottleTime-in.ThrottledFor:
-		return StopThrottled
+		return Throttled
 	case in.transients()-in.Unconnected >= in.MaxAttempts:
-		return StopExhausted
+		return Exhausted
 	}
-	return NotStopped
+	return Continue
 }
 
-// ofError sets the inputs that depend on the attempt's error.
-func (in *Inputs) ofError(err error) {
+// OfError sets the inputs that depend on the attempt's error.
+func (in *Inputs) OfError(err error) {
 	in.Class = tidegate.Classify(err)
 	in.TransportClosed = errors.Is(err, tidegate.ErrClosed)
 	if e, ok := errors.AsType[*tidegate.Error](err); ok {
@@ -210,15 +209,15 @@ func (in *Inputs) ofError(err error) {
 	}
 }
 
-// notConnected reports whether a failed attempt never had a connection.
-func notConnected(err error) bool {
+// NotConnected reports whether a failed attempt never had a connection.
+func NotConnected(err error) bool {
 	e, ok := errors.AsType[*tidegate.Error](err)
 	return ok && e.NotConnected
 }
 
-// maybeStored reports whether a failed attempt may have been stored. It is true for an error that
+// MaybeStored reports whether a failed attempt may have been stored. It is true for an error that
 // is not a [tidegate.Error].
-func maybeStored(err error) bool {
+func MaybeStored(err error) bool {
 	e, ok := errors.AsType[*tidegate.Error](err)
 	if !ok {
 		return err != nil

@@ -1,0 +1,264 @@
+package retry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/protocol"
+)
+
+var ladder = backoff.Steps{1 * time.Second, 2 * time.Second, 4 * time.Second}
+
+func codeError(c tidegate.Code) *tidegate.Error {
+	return &tidegate.Error{Op: "SendMessage", Subject: "orders", Endpoint: "a:1", Code: c, Message: "said the server"}
+}
+
+func throttled(after time.Duration) error {
+	e := codeError(tidegate.CodeTooManyRequests)
+	e.RetryAfter = after
+	return e
+}
+
+func pushedBack(c tidegate.Code, after time.Duration) error {
+	e := codeError(c)
+	e.RetryAfter = after
+	return e
+}
+
+// A situation is a send after an attempt; the test draws the policy's delay from its limits.
+type situation struct {
+	limits                                  Limits
+	attempts, throttles, waited             int
+	routeGood, ended, closed, half          bool
+	throttledFor, elapsed, remaining, floor time.Duration
+}
+
+func (s situation) inputs(err error) Inputs {
+	in := Inputs{
+		Attempts: s.attempts, Throttles: s.throttles, Waited: s.waited, MaxAttempts: s.limits.MaxAttempts,
+		MaxThrottles: s.limits.MaxThrottles, MaxThrottleTime: s.limits.MaxThrottleTime, ThrottledFor: s.throttledFor,
+		HalfMessage: s.half, RouteGood: s.routeGood, ContextEnded: s.ended, Closed: s.closed, AtOnce: s.limits.atOnce(),
+		Elapsed: s.elapsed, HasDeadline: s.remaining != 0, Remaining: s.remaining, Floor: s.floor,
+	}
+	in.OfError(err)
+	in.Draw(&s.limits, new(Draws))
+	return in
+}
+
+// errTimeout is the producer's error for an attempt without a response.
+var errTimeout = fmt.Errorf("%w: no response", tidegate.ErrUnavailable)
+
+func TestDecide(t *testing.T) {
+	const ms = time.Millisecond
+	plain := Limits{MaxAttempts: 4, Backoff: ladder, Bounds: &Bounds{}}
+	separate := Limits{MaxAttempts: 2, Backoff: ladder, Bounds: &Bounds{MaxThrottles: 5}}
+	forever := Limits{MaxAttempts: 2, Backoff: ladder, Bounds: &Bounds{MaxThrottles: -1}}
+	timed := Limits{MaxAttempts: 2, Backoff: ladder, Bounds: &Bounds{MaxThrottleTime: 10 * time.Second}}
+	paced := Limits{MaxAttempts: 5, Backoff: ladder, Bounds: &Bounds{Pacing: backoff.Steps{70 * ms, 90 * ms}}}
+	many := Limits{MaxAttempts: 16, Backoff: ladder, Bounds: &Bounds{}}
+	broken := errors.New("connection reset by peer")
+	throttledClass, transient := Decision{Class: tidegate.ClassThrottled}, Decision{Class: tidegate.ClassTransient}
+	wait := func(d Decision, delay time.Duration, from Source) Decision {
+		d.Delay, d.Source = delay, from
+		return d
+	}
+	stop := func(class tidegate.Class, r Stop) Decision { return Decision{Class: class, Stop: r} }
+	tests := []struct {
+		name string
+		s    situation
+		err  error
+		want Decision
+	}{
+		{"success", situation{limits: plain, attempts: 1}, nil, Decision{}},
+		{"success although ctx ended", situation{limits: plain, attempts: 1, ended: true}, nil, Decision{}},
+
+		{"throttled first", situation{limits: plain, attempts: 1, throttles: 1}, throttled(0), wait(throttledClass, time.Second, FromBackoff)},
+		{"throttled second", situation{limits: plain, attempts: 2, throttles: 2}, throttled(0), wait(throttledClass, 2*time.Second, FromBackoff)},
+		{"n counts throttles, not attempts", situation{limits: plain, attempts: 3, throttles: 1}, throttled(0), wait(throttledClass, time.Second, FromBackoff)},
+		{"push-back longer", situation{limits: plain, attempts: 1, throttles: 1}, throttled(1500 * ms), wait(throttledClass, 1500*ms, FromPushBack)},
+		{"push-back shorter", situation{limits: plain, attempts: 1, throttles: 1}, throttled(ms), wait(throttledClass, time.Second, FromBackoff)},
+		{"push-back says no", situation{limits: plain, attempts: 1, throttles: 1}, throttled(-1), stop(tidegate.ClassThrottled, PushedBack)},
+		{"the decision took longer than the delay", situation{limits: plain, attempts: 1, throttles: 1, elapsed: 1100 * ms}, throttled(0),
+			wait(throttledClass, 1100*ms, FromBackoff)},
+		{"throttled counts in MaxAttempts", situation{limits: plain, attempts: 4, throttles: 4}, throttled(0), stop(tidegate.ClassThrottled, Exhausted)},
+		{"so do pauses that were waited for", situation{limits: plain, attempts: 1, throttles: 4, waited: 3}, throttled(0), stop(tidegate.ClassThrottled, Exhausted)},
+		{"separate limit, not reached", situation{limits: separate, attempts: 6, throttles: 5}, throttled(0), wait(throttledClass, 4*time.Second, FromBackoff)},
+		{"separate limit, reached", situation{limits: separate, attempts: 6, throttles: 6}, throttled(0), stop(tidegate.ClassThrottled, Throttled)},
+		{"separate limit, reached by waiting", situation{limits: separate, throttles: 6, waited: 6}, throttled(0), stop(tidegate.ClassThrottled, Throttled)},
+		{"separate limit leaves the other alone", situation{limits: separate, attempts: 5, throttles: 4}, broken, transient},
+		{"separate limit, others used up", situation{limits: separate, attempts: 6, throttles: 4}, broken, stop(tidegate.ClassTransient, Exhausted)},
+		{"throttled after the others were used up", situation{limits: separate, attempts: 4, throttles: 2}, throttled(0), stop(tidegate.ClassThrottled, Exhausted)},
+		{"until the context ends", situation{limits: forever, attempts: 1_000_000, throttles: 1_000_000}, throttled(0), wait(throttledClass, 4*time.Second, FromBackoff)},
+		{"until the context ends, others used up", situation{limits: forever, attempts: 12, throttles: 10}, broken, stop(tidegate.ClassTransient, Exhausted)},
+		{"throttle time left", situation{limits: timed, attempts: 9, throttles: 9, throttledFor: 6 * time.Second}, throttled(0), wait(throttledClass, 4*time.Second, FromBackoff)},
+		{"throttle time too short for the wait", situation{limits: timed, attempts: 9, throttles: 9, throttledFor: 6*time.Second + 1}, throttled(0), stop(tidegate.ClassThrottled, Throttled)},
+		{"zero delay has no source", situation{limits: Limits{MaxAttempts: 3, Backoff: backoff.Steps{0}, Bounds: &Bounds{}}, attempts: 1, throttles: 1}, throttled(0), throttledClass},
+
+		{"transient", situation{limits: plain, attempts: 1}, broken, transient},
+		{"transient again", situation{limits: plain, attempts: 3}, broken, transient},
+		{"transient at the end", situation{limits: plain, attempts: 4}, broken, stop(tidegate.ClassTransient, Exhausted)},
+		{"attempt timed out", situation{limits: plain, attempts: 1}, fmt.Errorf("send: %w", errTimeout), transient},
+		{"deadline below, not ours", situation{limits: plain, attempts: 1}, context.DeadlineExceeded, transient},
+		{"cancelled below, not ours", situation{limits: plain, attempts: 1}, context.Canceled, transient},
+		{"pacing spares the first", situation{limits: paced, attempts: 1}, broken, transient},
+		{"pacing second", situation{limits: paced, attempts: 2}, broken, wait(transient, 70*ms, FromPacing)},
+		{"pacing third", situation{limits: paced, attempts: 3}, broken, wait(transient, 90*ms, FromPacing)},
+		{"pacing counts transients only", situation{limits: paced, attempts: 3, throttles: 2}, broken, transient},
+		{"default pacing spares three", situation{limits: many, attempts: 3}, broken, transient},
+		{"transient with push-back", situation{limits: plain, attempts: 1}, pushedBack(tidegate.CodeInternalServerError, time.Second), wait(transient, time.Second, FromPushBack)},
+		{"transient, server says no", situation{limits: plain, attempts: 1}, pushedBack(tidegate.CodeInternalServerError, -1), stop(tidegate.ClassTransient, PushedBack)},
+
+		{"topic not found", situation{limits: plain, attempts: 1}, codeError(tidegate.CodeTopicNotFound), stop(tidegate.ClassPermanent, Permanent)},
+		{"topic not found, was good", situation{limits: plain, attempts: 1, routeGood: true}, codeError(tidegate.CodeTopicNotFound), transient},
+		{"wrong type before the wire, was good", situation{limits: plain, attempts: 1, routeGood: true}, &tidegate.Error{Code: tidegate.CodeMessagePropertyConflict}, stop(tidegate.ClassPermanent, Permanent)},
+		{"property conflict, was good", situation{limits: plain, attempts: 1, routeGood: true}, codeError(tidegate.CodeMessagePropertyConflict), transient},
+		{"group not found, was good", situation{limits: plain, attempts: 1, routeGood: true}, codeError(tidegate.CodeConsumerGroupNotFound), stop(tidegate.ClassPermanent, Permanent)},
+		{"permanent beats push-back", situation{limits: plain, attempts: 1}, pushedBack(tidegate.CodeMessageBodyTooLarge, time.Second), stop(tidegate.ClassPermanent, Permanent)},
+
+		{"ctx ended", situation{limits: plain, attempts: 1, ended: true}, context.Canceled, stop(tidegate.ClassCancelled, Context)},
+		{"ctx ended, whatever the response", situation{limits: plain, attempts: 1, throttles: 1, ended: true}, throttled(0), stop(tidegate.ClassCancelled, Context)},
+		{"producer closed", situation{limits: plain, attempts: 1, closed: true}, tidegate.ErrClosed, stop(tidegate.ClassCancelled, Closed)},
+		{"transport closed", situation{limits: plain, attempts: 1}, fmt.Errorf("rocketmq: %w", tidegate.ErrClosed), stop(tidegate.ClassCancelled, Closed)},
+
+		{"time for one more attempt", situation{limits: plain, attempts: 1, remaining: 100 * ms, floor: 100 * ms}, broken, transient},
+		{"no time for one more attempt", situation{limits: plain, attempts: 1, remaining: 99 * ms, floor: 100 * ms}, broken,
+			Decision{Class: tidegate.ClassTransient, Stop: Deadline, Needed: 100 * ms}},
+		{"time for the wait and the attempt", situation{limits: plain, attempts: 1, throttles: 1, remaining: 1100 * ms, floor: 100 * ms}, throttled(0), wait(throttledClass, time.Second, FromBackoff)},
+		{"half message, transient", situation{limits: plain, attempts: 1, half: true}, broken, stop(tidegate.ClassTransient, HalfMessage)},
+		{"half message, throttled", situation{limits: plain, attempts: 1, throttles: 1, half: true}, throttled(time.Second), stop(tidegate.ClassThrottled, HalfMessage)},
+		{"half message, permanent", situation{limits: plain, attempts: 1, half: true}, codeError(tidegate.CodeForbidden), stop(tidegate.ClassPermanent, Permanent)},
+		{"half message, accepted", situation{limits: plain, attempts: 1, half: true}, nil, Decision{}},
+		{"no time for the wait", situation{limits: plain, attempts: 1, throttles: 1, remaining: 1099 * ms, floor: 100 * ms}, throttled(0),
+			Decision{Class: tidegate.ClassThrottled, Stop: Deadline, Needed: 1100 * ms}},
+		{"an endless push-back", situation{limits: plain, attempts: 1, throttles: 1, remaining: time.Hour, floor: 100 * ms}, throttled(math.MaxInt64),
+			Decision{Class: tidegate.ClassThrottled, Stop: Deadline, Needed: math.MaxInt64}},
+		{"exhausted before late", situation{limits: plain, attempts: 4, remaining: ms, floor: 100 * ms}, broken, stop(tidegate.ClassTransient, Exhausted)},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			in := tt.s.inputs(tt.err)
+			if got := Decide(in); got != tt.want {
+				t.Errorf("Decide(%+v)\n got %+v\nwant %+v", in, got, tt.want)
+			}
+		})
+	}
+}
+
+// Every class of code has the number of attempts that its rule gives it (RocketMQ: sending retry
+// and throttling).
+func TestDecideEveryCode(t *testing.T) {
+	permanent := map[tidegate.Code]bool{}
+	for c := range tidegate.Code(70000) {
+		if (c >= 40000 && c < 50000 && c != tidegate.CodeRequestTimeout && c != tidegate.CodeTooManyRequests) ||
+			c == tidegate.CodeNotImplemented || c == protocol.CodeUnsupported || c == protocol.CodeVersionUnsupported ||
+			c == protocol.CodeVerifyFIFOMessageUnsupported {
+			permanent[c] = true
+		}
+	}
+	for c := range tidegate.Code(70000) {
+		if c == tidegate.CodeOK {
+			continue
+		}
+		s := situation{limits: Limits{MaxAttempts: 3, Backoff: ladder, Bounds: &Bounds{}}, attempts: 1}
+		if c == tidegate.CodeTooManyRequests {
+			s.throttles = 1
+		}
+		d := Decide(s.inputs(codeError(c)))
+		switch {
+		case permanent[c] && d.Stop != Permanent:
+			t.Errorf("%d: %+v, want it to be permanent", c, d)
+		case c == tidegate.CodeTooManyRequests && (d.Stop != Continue || d.Delay != time.Second):
+			t.Errorf("%d: %+v, want a retry after 1s", c, d)
+		case !permanent[c] && c != tidegate.CodeTooManyRequests && d != Decision{Class: tidegate.ClassTransient}:
+			t.Errorf("%d: %+v, want a retry at once", c, d)
+		}
+	}
+}
+
+// RocketMQ: sending retry and throttling: "the client does not know the processing result of the
+// presumably failed message on the broker"
+func TestMaybeStored(t *testing.T) {
+	marked := codeError(tidegate.CodeInternalServerError)
+	marked.MaybeStored = true
+	for _, tt := range []struct {
+		err  error
+		want bool
+	}{
+		{nil, false},
+		{errors.New("an error that says nothing"), true},
+		{errTimeout, true},
+		{codeError(0), false},
+		{marked, true},
+		{fmt.Errorf("wrapped: %w", marked), true},
+		{throttled(0), false},
+		{codeError(tidegate.CodeRequestTimeout), true},
+		{codeError(protocol.CodeProxyTimeout), true},
+		{codeError(protocol.CodeMasterPersistenceTimeout), true},
+		{codeError(protocol.CodeSlavePersistenceTimeout), true},
+		{codeError(tidegate.CodeInternalServerError), false},
+		{codeError(tidegate.CodeTopicNotFound), false},
+	} {
+		if got := MaybeStored(tt.err); got != tt.want {
+			t.Errorf("MaybeStored(%v) = %v, want %v", tt.err, got, tt.want)
+		}
+	}
+}
+
+func TestAttemptShare(t *testing.T) {
+	const floor = 100 * time.Millisecond
+	for _, tt := range []struct {
+		name               string
+		attemptsLeft       int
+		limit, floor, left time.Duration
+		deadline           bool
+		want               time.Duration
+	}{
+		{"no deadline", 3, 3 * time.Second, floor, 0, false, 3 * time.Second},
+		{"a third", 3, 3 * time.Second, floor, 3 * time.Second, true, time.Second},
+		{"a half of the rest", 2, 3 * time.Second, floor, 2 * time.Second, true, time.Second},
+		{"nearly all of the rest", 1, 3 * time.Second, floor, 2 * time.Second, true, 1950 * time.Millisecond},
+		{"a twentieth less", 1, 3 * time.Second, floor, 400 * time.Millisecond, true, 380 * time.Millisecond},
+		{"never above the limit", 3, 3 * time.Second, floor, time.Hour, true, 3 * time.Second},
+		{"floor", 3, 3 * time.Second, floor, 150 * time.Millisecond, true, 100 * time.Millisecond},
+		{"a limit below the floor", 3, 10 * time.Millisecond, floor, time.Second, true, 10 * time.Millisecond},
+		{"deadline passed", 3, 3 * time.Second, floor, -time.Second, true, 100 * time.Millisecond},
+		{"settings lowered meanwhile", -4, 3 * time.Second, floor, 2 * time.Second, true, 1950 * time.Millisecond},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := AttemptShare(tt.attemptsLeft, tt.limit, tt.floor, tt.left, tt.deadline); got != tt.want {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+// An outage before the attempt does not delay the retry of an attempt that had a connection: the
+// first such failure is retried at once. Attempts without a connection are paced, up to a second.
+func TestOutageDoesNotPaceConnectedAttempts(t *testing.T) {
+	l := &Limits{Bounds: &Bounds{}}
+	decide := func(connected, unconnected int, last bool) time.Duration {
+		in := Inputs{
+			Class: tidegate.ClassTransient, Attempts: connected + unconnected, Unconnected: unconnected,
+			MaxAttempts: 16, AtOnce: retriesAtOnce, NotConnected: last,
+		}
+		in.Draw(l, new(Draws))
+		return Decide(in).Delay
+	}
+	for connected := 1; connected <= retriesAtOnce; connected++ {
+		if d := decide(connected, 15, false); d != 0 {
+			t.Errorf("failure %d with a connection after an outage is retried after %v", connected, d)
+		}
+	}
+	if d := decide(retriesAtOnce+1, 15, false); d <= 0 || d > 200*time.Millisecond {
+		t.Errorf("failure %d with a connection is retried after %v, want about 100 ms", retriesAtOnce+1, d)
+	}
+	if d := decide(0, 16, true); d <= 0 || d > time.Second {
+		t.Errorf("an attempt without a connection is repeated after %v, want up to 1 s", d)
+	}
+}

@@ -1,0 +1,178 @@
+package retry
+
+import (
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+)
+
+// Limits bound one send.
+type Limits struct {
+	*Bounds
+	MaxAttempts int
+	Backoff     backoff.Policy // after throttled attempts
+}
+
+// Bounds are the limits that all sends of a producer share.
+type Bounds struct {
+	MaxThrottles    int // negative: no limit
+	MaxThrottleTime time.Duration
+	Pacing          backoff.Policy // nil means DefaultPacing from the fourth failure on
+	Attempt         time.Duration  // the longest attempt
+	Floor           time.Duration  // the shortest
+}
+
+// separate reports whether throttled attempts have limits of their own.
+func (b *Bounds) separate() bool { return b.MaxThrottles != 0 || b.MaxThrottleTime != 0 }
+
+// DefaultPacing is the pacing from the fourth transient failure on.
+var DefaultPacing = backoff.Exponential{Initial: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, Max: 5 * time.Second}
+
+const (
+	// retriesAtOnce is the default number of transient failures with an immediate retry.
+	retriesAtOnce = 3
+
+	// unconnectedPacing bounds the default pacing after attempts that never had a connection.
+	unconnectedPacing = time.Second
+
+	// maxUntried is the time for which pauses do not count for a message without an attempt.
+	maxUntried = 2 * time.Minute
+)
+
+// atOnce returns the number of transient failures with an immediate retry.
+func (b *Bounds) atOnce() int {
+	if b.Pacing == nil {
+		return retriesAtOnce
+	}
+	return 1
+}
+
+// A History is the attempts of one send so far.
+type History struct {
+	Attempts, Throttles, Waited, Unconnected int // as in Inputs
+
+	Last  error // of the last attempt
+	Maybe bool  // an attempt may have been stored
+
+	throttledSince   time.Time
+	unconnectedSince time.Time // start of the first of the last attempts, if they had no connection
+	charged          time.Time // a pause before this time does not count as a further throttle
+	pausedSince      time.Time // the first pause that it waited for before its first attempt
+}
+
+// Record counts an attempt. ctxEnded is true if the caller's ctx has ended; a throttle then does
+// not count.
+func (h *History) Record(err error, began, ended time.Time, ctxEnded bool) {
+	h.Attempts++
+	h.Last = err
+	h.Maybe = h.Maybe || err == nil || MaybeStored(err) // a success may be lost if the message leaves at the same time
+	switch {
+	case !NotConnected(err):
+		h.unconnectedSince = time.Time{}
+	case h.unconnectedSince.IsZero():
+		h.unconnectedSince = began
+		fallthrough
+	default:
+		h.Unconnected++
+	}
+	if tidegate.Classify(err) == tidegate.ClassThrottled && !ctxEnded {
+		if ended.Before(h.charged) { // this attempt replaces the counted pause
+			h.Waited--
+			h.Throttles--
+			h.charged = time.Time{}
+		}
+		h.throttle(ended)
+	}
+}
+
+// throttle counts a throttled attempt, or a pause that the message waited for.
+func (h *History) throttle(now time.Time) {
+	h.Throttles++
+	if h.throttledSince.IsZero() {
+		h.throttledSince = now
+	}
+}
+
+// Charged reports whether a pause that begins now is part of a counted one.
+func (h *History) Charged(now time.Time) bool { return now.Before(h.charged) }
+
+// Untried reports whether pauses do not count for the message: it has had no attempt in the first
+// two minutes of pauses. Only its deadline can end such a message.
+func (h *History) Untried(now time.Time) bool {
+	if h.Attempts > 0 {
+		return false
+	}
+	if h.pausedSince.IsZero() {
+		h.pausedSince = now
+	}
+	return now.Sub(h.pausedSince) < maxUntried
+}
+
+// Charge counts a pause that the message waits for as a throttled attempt, at the pace of its own
+// backoff.
+func (h *History) Charge(now time.Time, l *Limits) {
+	h.Waited++
+	h.throttle(now)
+	h.charged = now.Add(l.Backoff.Delay(h.Throttles - 1))
+}
+
+// Share returns the time limit of the next attempt.
+func (h *History) Share(l *Limits, left time.Duration, hasDeadline bool) time.Duration {
+	made := h.Attempts - h.Unconnected + h.Waited
+	if l.separate() {
+		made -= h.Throttles
+	}
+	return AttemptShare(l.MaxAttempts-made, l.Attempt, l.Floor, left, hasDeadline)
+}
+
+// Inputs returns the inputs of a decision after an attempt that ended then, except for those of its
+// error and of the producer. left is the time from the end of the attempt to the deadline.
+func (h *History) Inputs(l *Limits, ended time.Time, left time.Duration, hasDeadline bool) Inputs {
+	in := Inputs{
+		Attempts: h.Attempts, Throttles: h.Throttles, Waited: h.Waited, Unconnected: h.Unconnected,
+		MaxAttempts: l.MaxAttempts, MaxThrottles: l.MaxThrottles, MaxThrottleTime: l.MaxThrottleTime,
+		AtOnce: l.atOnce(), Floor: l.Floor,
+	}
+	if !h.throttledSince.IsZero() {
+		in.ThrottledFor = ended.Sub(h.throttledSince)
+	}
+	if !h.unconnectedSince.IsZero() {
+		in.UnconnectedFor = ended.Sub(h.unconnectedSince)
+	}
+	if hasDeadline {
+		in.Remaining, in.HasDeadline = left, true
+	}
+	return in
+}
+
+// Draws are the delays drawn from the backoff for one request, by the number of throttles: messages
+// that were throttled together are retried together.
+type Draws struct {
+	n    int
+	last time.Duration
+}
+
+// Draw sets the delay of the policy. Messages with the same number of throttles have the same
+// delay.
+func (in *Inputs) Draw(l *Limits, drawn *Draws) {
+	switch in.class() {
+	case tidegate.ClassThrottled:
+		if n := in.Throttles; n != drawn.n {
+			*drawn = Draws{n, l.Backoff.Delay(in.Throttles - 1)}
+		}
+		in.PolicyDelay = drawn.last
+	case tidegate.ClassTransient:
+		n := in.paced() - 1 - in.AtOnce
+		switch {
+		case n < 0:
+		case l.Pacing != nil:
+			in.PolicyDelay = l.Pacing.Delay(n)
+		default:
+			in.PolicyDelay = DefaultPacing.Delay(n)
+			if in.NotConnected { // an attempt that waits for a connection is no load
+				in.PolicyDelay = min(in.PolicyDelay, unconnectedPacing)
+			}
+		}
+	}
+}
