@@ -48,7 +48,7 @@ func (r *run) extend(it *item) {
 	handle, err := r.change(ctx, it, inv)
 	cancel()
 	if err != nil {
-		r.log.Warn("extending the invisible time failed", "topic", it.current.Topic, "message_id", it.current.ID, "error", err)
+		r.warn("extending the invisible time failed", it, err)
 	}
 	t, lost, carryOut := r.hand.extended(it, extension{sent: sent, now: time.Now(), inv: inv, handle: handle, err: err})
 	switch {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -104,16 +105,22 @@ func (r *run) outcome(it *item) Outcome {
 	}
 }
 
-// observe logs the end of a delivery and calls the program's hooks.
+// observe logs the end of a delivery and calls the program's hooks. Lines above the debug level are
+// tallied, because deliveries can end in this way in any number.
 func (r *run) observe(it *item) {
 	level, text := levelOf(it.disposition)
 	if r.log.Enabled(r.detached, level) {
 		o := r.outcome(it)
-		r.log.LogAttrs(r.detached, level, text,
-			slog.String("topic", o.Delivery.Topic), slog.String("group", r.sub.Group), slog.String("message_id", o.Delivery.ID),
-			slog.Int("attempt", o.Delivery.Attempt), slog.String("disposition", o.Disposition.String()),
-			slog.Duration("delay", o.Delay), slog.Duration("duration", o.Duration),
-			errorAttr("error", o.Err), errorAttr("settle_error", o.SettleErr))
+		of := []slog.Attr{slog.String("topic", o.Delivery.Topic), slog.String("group", r.sub.Group)}
+		detail := []slog.Attr{
+			slog.String("message_id", o.Delivery.ID), slog.Int("attempt", o.Delivery.Attempt), slog.String("disposition", o.Disposition.String()),
+			slog.Duration("delay", o.Delay), slog.Duration("duration", o.Duration), errorAttr("error", o.Err), errorAttr("settle_error", o.SettleErr),
+		}
+		if level > slog.LevelDebug {
+			r.events.Note(level, text, of, detail)
+		} else {
+			r.log.LogAttrs(r.detached, level, text, slices.Concat(of, detail)...)
+		}
 	}
 	if it.Verdict.Spent {
 		r.spent.Do(func() {
@@ -141,6 +148,13 @@ func levelOf(d Disposition) (slog.Level, string) {
 		return slog.LevelWarn, "delivery not settled"
 	}
 	return slog.LevelDebug, "delivery settled"
+}
+
+// warn tallies a warning about a delivery.
+func (r *run) warn(text string, it *item, err error) {
+	r.events.Note(slog.LevelWarn, text,
+		[]slog.Attr{slog.String("topic", it.current.Topic), slog.String("group", r.sub.Group)},
+		[]slog.Attr{slog.String("message_id", it.current.ID), slog.Any("error", err)})
 }
 
 // guard calls a hook of the program, and logs a panic in it.

@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate/consumer/internal/gather"
 	"github.com/tidegate/tidegate/consumer/internal/policies"
 	"github.com/tidegate/tidegate/consumer/internal/pool"
+	"github.com/tidegate/tidegate/internal/tally"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -103,8 +104,9 @@ func (p *Push) isPaused() bool {
 // Push, with one exception: Push.mu is held while a pause is announced to the runs.
 type run struct {
 	*Push
-	log  *slog.Logger
-	hand *hand
+	log    *slog.Logger
+	events *tally.Log // lines about deliveries
+	hand   *hand
 
 	// The contexts live as long as the run.
 	running  context.Context         //nolint:containedctx // Run's; ends with it or with a refusal
@@ -148,7 +150,7 @@ type run struct {
 // Run may be called again after it has returned, and by several goroutines at the same time. Each
 // call has its own handlers, buffers and kill switch.
 func (p *Push) Run(ctx context.Context) error {
-	r := &run{Push: p, log: p.opts.Logger, hand: newHand(&p.opts), topics: p.sub.newTopics()}
+	r := &run{Push: p, log: p.opts.Logger, events: tally.New(p.opts.Logger), hand: newHand(&p.opts), topics: p.sub.newTopics()}
 	r.gatherer = gather.New(p.limits, r.handleBatch)
 	r.running, r.fatal = context.WithCancelCause(ctx)
 	defer r.fatal(nil)
@@ -197,6 +199,7 @@ func (p *Push) Run(ctx context.Context) error {
 	r.leaveRuns()
 	endMaintaining()
 	r.effects.Wait()
+	r.events.Close()
 	r.reportStop(time.Since(begin))
 	if r, ok := errors.AsType[*refusal](context.Cause(r.running)); ok { // a refusal, not the end of ctx, which may have come later
 		return fmt.Errorf("consume %q for %q: %w", r.topic, p.sub.Group, r.error)

@@ -98,7 +98,7 @@ func (r *run) goOn(it *item, res transport.RetryResult, next settlement.Step) {
 		}
 		r.conclude(it, res, it.Last)
 	case settlement.RetryInstead:
-		r.log.Warn("the server rejected the handler's result; retrying the message", "topic", it.current.Topic, "message_id", it.current.ID, "error", it.Last)
+		r.warn("the server rejected the handler's result; retrying the message", it, it.Last)
 		it.Refused = it.Last
 		it.Verdict = decision.Again(it.current.Attempt, it.Failure, r.rulesFor(it))
 		r.carryOut(it)

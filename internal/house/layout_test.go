@@ -70,7 +70,7 @@ var importTable = map[string]row{
 	},
 	"transport/transporttest": {imports: []string{"", "transport"}},
 	"producer":                {imports: []string{"", "transport", "backoff", "ratelimit"}},
-	"consumer":                {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address"}},
+	"consumer":                {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address", "internal/tally"}},
 	"oteltidegate": {
 		imports: []string{"", "producer", "consumer", "transport"},
 		tests:   []string{"broker", "broker/server", "broker/brokertest"}, // a trace goes through the broker
@@ -93,7 +93,7 @@ var importTable = map[string]row{
 	"broker/admin":        {imports: []string{"", "backoff", "broker/settings", "internal/httpapi"}, tests: []string{"broker", "broker/server", "transport"}},
 	"internal/httpapi":    {imports: []string{""}}, // under broker/admin and transport/rest
 	"internal/address":    {},                      // patterns of broker and consumer
-	"internal/tally":      {},                      // log lines of broker
+	"internal/tally":      {},                      // log lines of broker and consumer
 	"internal/protomem":   {},                      // under broker/server and transport/rocketmq
 	"internal/rmqpb":      {},                      // the generated protocol
 	"internal/access":     {},                      // access keys of broker/server and the program
