@@ -21,7 +21,7 @@ type item struct {
 	limits retry.Limits
 	done   func(tidegate.Receipt, error) // of SendAsync; nil otherwise
 
-	plan.Item // its place in the topic's queue
+	plan.Item[*item, roundTrip] // its place in the topic's queue
 
 	history retry.History
 	changes int // consecutive attempts that found the lane changed
@@ -47,27 +47,15 @@ type item struct {
 	spooling bool // it has ended, but its result is that of a write to the spool
 }
 
-// newItem returns the item of a message. It is its own owner in the queue.
+// newItem returns the item of a message.
 func newItem(ctx context.Context, msg *tidegate.Message) *item {
 	it := &item{ctx: ctx}
-	it.Message, it.Owner = msg, it
+	it.Message, it.Of = msg, it
 	return it
 }
 
-// owner returns the item that contains a queue's item.
-func owner(it *plan.Item) *item { return it.Owner.(*item) }
-
-// owners returns the items that contain the queue's items.
-func owners(planned []*plan.Item) []*item {
-	items := make([]*item, len(planned))
-	for i, it := range planned {
-		items[i] = owner(it)
-	}
-	return items
-}
-
 // queued returns the queue's part of the item, or nil for a nil item.
-func (it *item) queued() *plan.Item {
+func (it *item) queued() *plan.Item[*item, roundTrip] {
 	if it == nil {
 		return nil
 	}
@@ -80,7 +68,7 @@ func (it *item) left(now time.Time) (left time.Duration, ok bool) {
 	return deadline.Sub(now), ok
 }
 
-// Share implements plan.Owner.
+// Share implements plan.Sharer.
 func (it *item) Share(now time.Time) time.Duration {
 	left, ok := it.left(now)
 	return it.history.Share(&it.limits, left, ok)

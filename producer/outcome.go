@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/producer/internal/plan"
 	"github.com/tidegate/tidegate/producer/internal/retry"
 )
 
@@ -86,7 +85,7 @@ func (p *Producer) decide(in *retry.Inputs) retry.Decision {
 // apply carries out the decision about a message after an attempt in lane l, nil if it had none. It
 // returns true if the message has ended.
 // Messages of the spooled groups move to the spool instead of being retried. The lock is held.
-func (t *topic) apply(o *outcome, l *plan.Lane, spooled []string, now time.Time) bool {
+func (t *topic) apply(o *outcome, l *lane, spooled []string, now time.Time) bool {
 	it, d := o.it, o.decision
 	switch {
 	case d.Stop != retry.Continue:
@@ -186,7 +185,7 @@ func (o *outcome) endpoint() string {
 // adapt updates the lane of a request. It returns the waiting messages that the throttled lane
 // ends: a pause that a message waits for counts as a throttled attempt of the message, at the pace
 // of its own backoff, unless the message is untried. The lock is held.
-func (t *topic) adapt(r *plan.Request, outs []outcome, now time.Time) (ended []outcome) {
+func (t *topic) adapt(r *request, outs []outcome, now time.Time) (ended []outcome) {
 	l := r.Lane
 	l.Deciding = false
 	var throttle *outcome
@@ -215,7 +214,7 @@ func (t *topic) adapt(r *plan.Request, outs []outcome, now time.Time) (ended []o
 		return nil
 	}
 	for _, queued := range t.queue.Behind(l, now) {
-		it := owner(queued)
+		it := queued.Of
 		// It followed another one to the spool, is about to leave, or its pause is counted already.
 		if it.gone || it.ctx.Err() != nil || it.history.Charged(now) {
 			continue

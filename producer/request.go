@@ -26,10 +26,8 @@ const maxLaneChanges = 3
 // limitPatience bounds the wait for each further message at the limiter.
 const limitPatience = time.Millisecond
 
-// A request is a planned request with the call of the transport.
-type request struct {
-	plan.Request
-
+// A roundTrip is the call of the transport for a request.
+type roundTrip struct {
 	attempt attempt   // without a ctx while the request waits for the limiter
 	sent    bool      // the transport was called and has not returned
 	began   time.Time // start of that call
@@ -42,20 +40,19 @@ type request struct {
 	oneOutcome [1]outcome
 }
 
-// newRequest returns the plan of a new request.
-func newRequest() *plan.Request {
-	r := &request{}
-	r.Owner = r
-	return &r.Request
-}
-
-// ownerOf returns the request that contains a planned request.
-func ownerOf(r *plan.Request) *request { return r.Owner.(*request) }
+// The plan of a topic.
+type (
+	queue   = plan.Queue[*item, roundTrip]
+	lane    = plan.Lane[*item, roundTrip]
+	ask     = plan.Ask[*item, roundTrip]
+	request = plan.Request[*item, roundTrip]
+	job     = plan.Job[*item, roundTrip]
+)
 
 // cancel cancels the call of the transport, if there is one.
-func (r *request) cancel() {
-	if r.attempt.cancel != nil {
-		r.attempt.cancel()
+func (c *roundTrip) cancel() {
+	if c.attempt.cancel != nil {
+		c.attempt.cancel()
 	}
 }
 
@@ -74,12 +71,12 @@ func (t *topic) send(r *request, own *item) (ended []*item) {
 	}
 	items := t.start(r, own)
 	if len(items) == 0 {
-		r.attempt.cancel()
-		return t.settle(r, own, nil, nil, nil, r.began)
+		r.Call.attempt.cancel()
+		return t.settle(r, own, nil, nil, nil, r.Call.began)
 	}
-	results := t.p.lanes.SendLane(r.attempt.ctx, r.Info, r.messages)
-	r.attempt.cancel()
-	r.copies.Free()
+	results := t.p.lanes.SendLane(r.Call.attempt.ctx, r.Info, r.Call.messages)
+	r.Call.attempt.cancel()
+	r.Call.copies.Free()
 	var err error
 	if len(results) != len(items) {
 		results = make([]transport.SendResult, len(items))
@@ -88,7 +85,7 @@ func (t *topic) send(r *request, own *item) (ended []*item) {
 			Message: fmt.Sprintf("the transport returned %d results for %d messages", len(results), len(items)),
 		}
 	}
-	return t.settle(r, own, items, results, err, r.began)
+	return t.settle(r, own, items, results, err, r.Call.began)
 }
 
 // start creates the ctx of a request and returns the messages that are still pending. From then on
@@ -99,12 +96,12 @@ func (t *topic) start(r *request, own *item) []*item {
 	now := time.Now()
 	var shortest time.Duration
 	await := false
-	items := r.oneItem[:0]
+	items := r.Call.oneItem[:0]
 	if r.Alive > 1 {
 		items = make([]*item, 0, r.Alive)
 	}
 	for _, planned := range r.Items {
-		it := owner(planned)
+		it := planned.Of
 		if it.gone {
 			continue
 		}
@@ -115,21 +112,21 @@ func (t *topic) start(r *request, own *item) []*item {
 		items = append(items, it)
 	}
 	switch {
-	case r.attempt.ctx != nil:
+	case r.Call.attempt.ctx != nil:
 	case len(items) == 1:
-		r.attempt = newAttempt(items[0].base(own != nil), await, shortest)
+		r.Call.attempt = newAttempt(items[0].base(own != nil), await, shortest)
 	default:
 		// The request serves several callers. It ends when all of them have left.
-		r.attempt = newAttempt(context.Background(), await, shortest)
+		r.Call.attempt = newAttempt(context.Background(), await, shortest)
 	}
-	r.sent, r.began = len(items) > 0, now
-	r.messages = r.oneMessage[:0]
+	r.Call.sent, r.Call.began = len(items) > 0, now
+	r.Call.messages = r.Call.oneMessage[:0]
 	for _, it := range items {
-		r.messages = append(r.messages, it.Message)
+		r.Call.messages = append(r.Call.messages, it.Message)
 	}
 	if own == nil { // the callers may leave before the end of the request
-		r.copies = copies.Of(r.messages)
-		r.messages = r.copies.Messages
+		r.Call.copies = copies.Of(r.Call.messages)
+		r.Call.messages = r.Call.copies.Messages
 	}
 	return items
 }
@@ -139,11 +136,11 @@ func (t *topic) start(r *request, own *item) []*item {
 // limitPatience, and otherwise returns to the queue. Without that bound, a request with many
 // messages would reach the server as one burst.
 func (t *topic) limit(l ratelimit.Limiter, r *request) {
-	r.cancel() // the attempt's time begins after the wait
+	r.Call.cancel() // the attempt's time begins after the wait
 	joined := false
 	patience := time.Now().Add(limitPatience)
 	for i, planned := range r.Items {
-		it := owner(planned)
+		it := planned.Of
 		t.mu.Lock()
 		gone := it.gone
 		skip := gone || it.history.Attempts > 0 && t.p.observer != nil
@@ -151,7 +148,7 @@ func (t *topic) limit(l ratelimit.Limiter, r *request) {
 		if joined {
 			ctx, cancel = context.WithDeadline(it.ctx, patience)
 		}
-		r.attempt.cancel, r.attempt.ctx = cancel, nil // Close ends the wait
+		r.Call.attempt.cancel, r.Call.attempt.ctx = cancel, nil // Close ends the wait
 		t.mu.Unlock()
 		if skip {
 			cancel()
@@ -170,7 +167,7 @@ func (t *topic) limit(l ratelimit.Limiter, r *request) {
 		stop := false
 		t.mu.Lock()
 		if joined {
-			t.queue.Shorten(&r.Request, i, now)
+			t.queue.Shorten(r, i, now)
 			t.pump(nil) // another lane may be free
 			t.mu.Unlock()
 			return
@@ -182,7 +179,7 @@ func (t *topic) limit(l ratelimit.Limiter, r *request) {
 			}
 			stop = t.p.spools(it, e)
 			if stop { // its message group has to follow it
-				t.queue.Shorten(&r.Request, i+1, now)
+				t.queue.Shorten(r, i+1, now)
 			}
 			if t.endItem(it, e, now) {
 				ended = append(ended, it)
@@ -207,7 +204,7 @@ var outcomePool = sync.Pool{New: func() any { return new([]outcome) }}
 // it updates the queue. It returns the messages that have ended, for release.
 func (t *topic) settle(r *request, own *item, items []*item, results []transport.SendResult, err error, began time.Time) (gone []*item) {
 	ended := time.Now()
-	outs := r.oneOutcome[:min(len(items), 1)]
+	outs := r.Call.oneOutcome[:min(len(items), 1)]
 	if len(items) > 1 {
 		pooled := outcomePool.Get().(*[]outcome)
 		*pooled = slices.Grow((*pooled)[:0], len(items))[:len(items)]
@@ -250,9 +247,9 @@ func (t *topic) settle(r *request, own *item, items []*item, results []transport
 	}
 	var waited []outcome
 	if charged && r.Lane != nil {
-		waited = t.adapt(&r.Request, outs, now)
+		waited = t.adapt(r, outs, now)
 	}
-	t.queue.Finished(&r.Request, now)
+	t.queue.Finished(r, now)
 	for _, group := range spooled {
 		t.spoolGroup(group, nil, nil, now)
 	}
@@ -294,7 +291,7 @@ func (t *topic) charge(r *request, outs []outcome, ended time.Time) bool {
 			outs[i].it.Limit = (len(outs) + 1) / 2
 		}
 	}
-	r.sent = false // a message that ends from here on is not in a request under way
+	r.Call.sent = false // a message that ends from here on is not in a request under way
 	if changed || refused {
 		return false
 	}
@@ -304,7 +301,7 @@ func (t *topic) charge(r *request, outs []outcome, ended time.Time) bool {
 		if o.skipped = it.gone; o.skipped {
 			continue
 		}
-		it.record(o.err, r.began, ended)
+		it.record(o.err, r.Call.began, ended)
 		if tidegate.Classify(o.err) == tidegate.ClassThrottled && it.ctx.Err() == nil && r.Lane != nil {
 			r.Lane.Deciding = true
 		}

@@ -222,9 +222,9 @@ func (t *topic) endAtDeadline(it *item, err *SendError, now time.Time) (ended bo
 		return t.endItem(it, err, now)
 	}
 	if r := it.Request(); r != nil && group != "" {
-		sent := ownerOf(r).sent
+		sent := r.Call.sent
 		for _, planned := range r.Items {
-			other := owner(planned)
+			other := planned.Of
 			if other == it {
 				t.endItem(it, err, now)
 			} else if !other.gone && other.Message.MessageGroup == group {
@@ -289,7 +289,7 @@ func (t *topic) endQueued(it *item, err *SendError, now time.Time) (ended bool) 
 // lock is held.
 func (t *topic) spoolGroup(group string, this *item, err *SendError, now time.Time) {
 	for _, queued := range t.queue.Group(group) {
-		switch it := owner(queued); {
+		switch it := queued.Of; {
 		case it == this:
 			t.endItem(it, err, now)
 		case !it.drained:

@@ -32,7 +32,7 @@ type topic struct {
 	spooling map[string]int // message groups with messages that wait for a write to the spool
 	down     bool           // the last messages with a result went to the spool after failed attempts
 
-	queue  plan.Queue
+	queue  queue
 	lookup attempt     // of the last ask
 	timer  *time.Timer // calls wake at timerAt; nil before its first use
 	wakeAt time.Time   // zero if the timer is stopped
@@ -42,13 +42,13 @@ type topic struct {
 
 func newTopic(p *Producer, name string) *topic {
 	t := &topic{p: p, name: name, asking: make(chan struct{}, 1), watches: map[<-chan struct{}]*watch{}}
-	t.queue = plan.New(newRequest)
+	t.queue = plan.New[*item, roundTrip]()
 	return t
 }
 
 // submit queues messages. If own is among them and can be sent at once, submit returns the job for
 // it, which the caller should do on its own goroutine.
-func (t *topic) submit(own *item, items ...*item) (plan.Job, bool) {
+func (t *topic) submit(own *item, items ...*item) (job, bool) {
 	var ended []*item
 	var begun *watch
 	now := time.Now()
@@ -77,15 +77,15 @@ func (t *topic) submit(own *item, items ...*item) (plan.Job, bool) {
 
 // pump starts a worker for each job that is ready. A job for own alone it returns instead. The lock
 // is held.
-func (t *topic) pump(own *item) (plan.Job, bool) { return t.pumpAt(time.Now(), own) }
+func (t *topic) pump(own *item) (job, bool) { return t.pumpAt(time.Now(), own) }
 
-func (t *topic) pumpAt(now time.Time, own *item) (plan.Job, bool) {
+func (t *topic) pumpAt(now time.Time, own *item) (job, bool) {
 	t.queue.Wake(now)
 	for {
 		j, ok := t.next(now, own)
 		if !ok {
 			t.schedule(now)
-			return plan.Job{}, false
+			return job{}, false
 		}
 		if own != nil && j.Ask != nil && j.Ask.Head == &own.Item {
 			t.schedule(now)
@@ -97,9 +97,9 @@ func (t *topic) pumpAt(now time.Time, own *item) (plan.Job, bool) {
 
 // next returns the next job of the queue. It returns none while Close aborts the messages. The lock
 // is held.
-func (t *topic) next(now time.Time, own *item) (plan.Job, bool) {
+func (t *topic) next(now time.Time, own *item) (job, bool) {
 	if t.p.closed.Load() {
-		return plan.Job{}, false
+		return job{}, false
 	}
 	return t.queue.Next(now, own.queued())
 }
@@ -132,7 +132,7 @@ func (t *topic) wake() {
 }
 
 // work does jobs until there are none. Each lane has one worker for each of its requests.
-func (t *topic) work(j plan.Job) {
+func (t *topic) work(j job) {
 	for ok := true; ok; {
 		j, ok = t.do(j, nil)
 	}
@@ -140,13 +140,13 @@ func (t *topic) work(j plan.Job) {
 
 // do does a job and returns the next one. If own is set, it does the jobs of that message on the
 // caller's goroutine and with the caller's ctx.
-func (t *topic) do(j plan.Job, own *item) (plan.Job, bool) {
+func (t *topic) do(j job, own *item) (job, bool) {
 	if j.Ask != nil {
 		j.Request = t.route(j.Ask, own)
 	}
 	var ended []*item
 	if j.Request != nil {
-		ended = t.send(ownerOf(j.Request), own)
+		ended = t.send(j.Request, own)
 	}
 	if own != nil {
 		t.p.release(ended)
@@ -169,7 +169,7 @@ func (t *topic) do(j plan.Job, own *item) (plan.Job, bool) {
 }
 
 // again returns the next job that the caller of own should do.
-func (t *topic) again(own *item) (plan.Job, bool) {
+func (t *topic) again(own *item) (job, bool) {
 	if own.ctx.Err() != nil {
 		t.leave(own, false)
 	}
@@ -177,14 +177,14 @@ func (t *topic) again(own *item) (plan.Job, bool) {
 	defer t.mu.Unlock()
 	if own.gone {
 		t.pump(nil)
-		return plan.Job{}, false
+		return job{}, false
 	}
 	return t.pump(own)
 }
 
 // route requests the lanes of a, and returns the request that can begin. An error of the transport
 // is a failed attempt of all messages that waited for the ask, because none of them has a lane.
-func (t *topic) route(a *plan.Ask, own *item) *plan.Request {
+func (t *topic) route(a *ask, own *item) *request {
 	began := time.Now()
 	var lanes []transport.Lane
 	var err error
@@ -200,10 +200,10 @@ func (t *topic) route(a *plan.Ask, own *item) *plan.Request {
 		if r != nil {
 			t.pump(nil) // other lanes may be free
 		} else {
-			ended = t.hopeless(now, owner(a.Head))
+			ended = t.hopeless(now, a.Head.Of)
 		}
 		if r != nil && len(r.Items) == 1 && r.Items[0] == a.Head {
-			ownerOf(r).attempt = lookup
+			r.Call.attempt = lookup
 			t.lookup = attempt{}
 		} else {
 			lookup.cancel()
@@ -216,7 +216,11 @@ func (t *topic) route(a *plan.Ask, own *item) *plan.Request {
 	t.mu.Unlock()
 	lookup.cancel()
 	if len(failed.Items) > 0 {
-		t.p.release(t.settle(ownerOf(failed), own, owners(failed.Items), make([]transport.SendResult, len(failed.Items)), err, began))
+		items := make([]*item, len(failed.Items))
+		for i, planned := range failed.Items {
+			items[i] = planned.Of
+		}
+		t.p.release(t.settle(failed, own, items, make([]transport.SendResult, len(items)), err, began))
 	}
 	return r
 }
@@ -224,7 +228,7 @@ func (t *topic) route(a *plan.Ask, own *item) *plan.Request {
 // ask requests the lanes of a from the transport, until the time of its first message's attempt is
 // over. It returns the lanes so far and the error of the next one. The end of own's ctx and Close
 // are not errors of the transport.
-func (t *topic) ask(ctx context.Context, a *plan.Ask, own *item) ([]transport.Lane, error) {
+func (t *topic) ask(ctx context.Context, a *ask, own *item) ([]transport.Lane, error) {
 	lanes := a.Buffer()
 	for r := range a.Lanes {
 		l, err := t.p.lanes.Lane(ctx, r)
@@ -240,11 +244,11 @@ func (t *topic) ask(ctx context.Context, a *plan.Ask, own *item) ([]transport.La
 }
 
 // begin creates the ctx of an ask. It returns false if the ask's message has ended.
-func (t *topic) begin(a *plan.Ask, own *item) (context.Context, bool) {
+func (t *topic) begin(a *ask, own *item) (context.Context, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
-	head := owner(a.Head)
+	head := a.Head.Of
 	t.lookup = newAttempt(head.base(own != nil), head.history.Attempts > 0, head.Share(now))
 	return t.lookup.ctx, !head.gone
 }
@@ -299,7 +303,7 @@ func (t *topic) endItem(it *item, err *SendError, now time.Time) (ended bool) {
 	it.gone, it.err = true, err
 	it.leaveWatch()
 	if r := t.queue.Remove(&it.Item, now); r != nil {
-		ownerOf(r).cancel()
+		r.Call.cancel()
 	}
 	if t.p.spools(it, err) {
 		t.spool(it, err)
@@ -323,15 +327,12 @@ func (t *topic) leave(it *item, aborted bool) (left bool) {
 		cause = endCause(it.ctx.Err(), context.Cause(it.ctx))
 	}
 	o := outcome{it: it, ended: now, skipped: true}
-	var r *request
-	if it.Request() != nil {
-		r = ownerOf(it.Request())
-	}
-	if r != nil && r.sent {
+	r := it.Request()
+	if r != nil && r.Call.sent {
 		it.record(&tidegate.Error{
 			Op: "SendMessage", Subject: t.name, Endpoint: r.Lane.Endpoint, MaybeStored: true,
 			Message: "the call ended before the response", Err: cause,
-		}, r.began, now)
+		}, r.Call.began, now)
 		o.err, o.skipped, o.in = it.history.Last, false, it.inputs(now, now, t.good.Load())
 		o.in.OfError(o.err)
 		o.in.Closed = aborted
@@ -350,7 +351,7 @@ func (t *topic) leave(it *item, aborted bool) (left bool) {
 	t.pump(nil)
 	t.mu.Unlock()
 	if !o.skipped {
-		t.observe(len(r.Items), &o, r.began)
+		t.observe(len(r.Items), &o, r.Call.began)
 	}
 	if ended {
 		t.p.complete([]*item{it})

@@ -14,19 +14,19 @@ const recheck = time.Second
 
 // An Ask is the job of asking the transport for lanes: for one loose unit, or for several message
 // groups.
-type Ask struct {
+type Ask[T Sharer, C any] struct {
 	Request transport.LaneRequest // for the first unit
-	Head    *Item                 // the first message of the first unit
+	Head    *Item[T, C]           // the first message of the first unit
 
-	of      *Lane // of a unit that waits for it and asks again; nil for units without a lane
-	units   []*unit
+	of      *Lane[T, C] // of a unit that waits for it and asks again; nil for units without a lane
+	units   []*unit[T, C]
 	number  uint64
-	oneUnit [1]*unit // saves allocations
+	oneUnit [1]*unit[T, C] // saves allocations
 	oneLane [1]transport.Lane
 }
 
 // Lanes yields the request for each lane that is asked for, in order.
-func (a *Ask) Lanes(yield func(transport.LaneRequest) bool) {
+func (a *Ask[T, C]) Lanes(yield func(transport.LaneRequest) bool) {
 	for _, u := range a.units {
 		r := a.Request
 		r.MessageGroup = u.group
@@ -37,15 +37,15 @@ func (a *Ask) Lanes(yield func(transport.LaneRequest) bool) {
 }
 
 // Buffer returns an empty slice for the lanes.
-func (a *Ask) Buffer() []transport.Lane { return a.oneLane[:0] }
+func (a *Ask[T, C]) Buffer() []transport.Lane { return a.oneLane[:0] }
 
 // maxAsk bounds the message groups of one ask.
 const maxAsk = 128
 
 // open reports whether a lane that the transport has takes the loose units now, with it as the
 // first message.
-func (q *Queue) open(it *Item, now time.Time) bool {
-	return slices.ContainsFunc(q.lanes, func(l *Lane) bool {
+func (q *Queue[T, C]) open(it *Item[T, C], now time.Time) bool {
+	return slices.ContainsFunc(q.lanes, func(l *Lane[T, C]) bool {
 		if l.lost || it.blocked(l, now) || !l.takes(q.loose.Len(), now) {
 			return false
 		}
@@ -56,7 +56,7 @@ func (q *Queue) open(it *Item, now time.Time) bool {
 
 // others reports whether the transport has lanes that are not paused, and whether it has lanes at
 // all, beside the lane that the message avoids.
-func (q *Queue) others(it *Item, now time.Time) (open, known bool) {
+func (q *Queue[T, C]) others(it *Item[T, C], now time.Time) (open, known bool) {
 	for _, l := range q.lanes {
 		if !l.lost && l.Endpoint != it.Avoid {
 			known = true
@@ -67,14 +67,14 @@ func (q *Queue) others(it *Item, now time.Time) (open, known bool) {
 }
 
 // askLoose begins to ask for the lane of a loose unit.
-func (q *Queue) askLoose(head *unit, now time.Time) *Ask {
+func (q *Queue[T, C]) askLoose(head *unit[T, C], now time.Time) *Ask[T, C] {
 	a := q.newAsk(head)
 	a.Request.Avoid = q.avoided(a.Head, now)
 	return a
 }
 
 // avoided returns the endpoints that the lane of a loose message should not have.
-func (q *Queue) avoided(it *Item, now time.Time) (endpoints []string) {
+func (q *Queue[T, C]) avoided(it *Item[T, C], now time.Time) (endpoints []string) {
 	if open, known := q.others(it, now); it.Avoid != "" && (open || !known) { // not if all others are paused
 		endpoints = append(endpoints, it.Avoid)
 	}
@@ -87,7 +87,7 @@ func (q *Queue) avoided(it *Item, now time.Time) (endpoints []string) {
 }
 
 // askGroups begins to ask for the lanes of message groups.
-func (q *Queue) askGroups(head *unit, own *Item) *Ask {
+func (q *Queue[T, C]) askGroups(head *unit[T, C], own *Item[T, C]) *Ask[T, C] {
 	a := q.newAsk(head)
 	if a.Head == own {
 		return a
@@ -105,9 +105,9 @@ func (q *Queue) askGroups(head *unit, own *Item) *Ask {
 
 // recheck begins to ask whether units that wait for l still have that lane: the first loose one,
 // and the first message groups.
-func (q *Queue) recheck(l *Lane, now time.Time) *Ask {
-	lists := [...]*list.List[*unit]{&l.bound, &l.held[1]}
-	var units []*unit
+func (q *Queue[T, C]) recheck(l *Lane[T, C], now time.Time) *Ask[T, C] {
+	lists := [...]*list.List[*unit[T, C]]{&l.bound, &l.held[1]}
+	var units []*unit[T, C]
 	if u := l.held[0].First(); u != nil {
 		units = append(units, u)
 	}
@@ -127,11 +127,11 @@ func (q *Queue) recheck(l *Lane, now time.Time) *Ask {
 	return a
 }
 
-func (q *Queue) newAsk(head *unit) *Ask {
+func (q *Queue[T, C]) newAsk(head *unit[T, C]) *Ask[T, C] {
 	q.routing = true
 	q.asked++
 	it := head.items.First()
-	a := &Ask{Head: it, number: q.asked, Request: transport.LaneRequest{Topic: it.Message.Topic, MessageGroup: head.group}}
+	a := &Ask[T, C]{Head: it, number: q.asked, Request: transport.LaneRequest{Topic: it.Message.Topic, MessageGroup: head.group}}
 	a.oneUnit[0] = head
 	a.units = a.oneUnit[:]
 	return a
@@ -140,7 +140,7 @@ func (q *Queue) newAsk(head *unit) *Ask {
 // Routed passes the lanes of an ask to the queue: one for each unit, except for units without an
 // answer of the transport. It returns a request if one can begin. If own is set, the request has
 // own alone.
-func (q *Queue) Routed(a *Ask, lanes []transport.Lane, now time.Time, own *Item) *Request {
+func (q *Queue[T, C]) Routed(a *Ask[T, C], lanes []transport.Lane, now time.Time, own *Item[T, C]) *Request[T, C] {
 	q.routing = false
 	if a.of != nil {
 		a.of.recheckAt = now.Add(recheck)
@@ -150,7 +150,7 @@ func (q *Queue) Routed(a *Ask, lanes []transport.Lane, now time.Time, own *Item)
 			q.release(a.of) // the others may have another lane too
 		}
 	}
-	var r *Request
+	var r *Request[T, C]
 	for i, info := range lanes {
 		if l := q.lane(info, now); a.units[i].group != "" {
 			q.bind(a.units[i], l, now)
@@ -169,7 +169,7 @@ func (q *Queue) Routed(a *Ask, lanes []transport.Lane, now time.Time, own *Item)
 }
 
 // bind makes a message group wait for its lane l.
-func (q *Queue) bind(u *unit, l *Lane, now time.Time) {
+func (q *Queue[T, C]) bind(u *unit[T, C], l *Lane[T, C], now time.Time) {
 	switch {
 	case !u.place.In(&q.laneless): // it has left meanwhile, or l is its lane already
 	case u.items.First().blocked(l, now):
@@ -180,7 +180,7 @@ func (q *Queue) bind(u *unit, l *Lane, now time.Time) {
 }
 
 // routedLoose passes the lane of a loose unit to the queue.
-func (q *Queue) routedLoose(a *Ask, l *Lane, now time.Time, own *Item) *Request {
+func (q *Queue[T, C]) routedLoose(a *Ask[T, C], l *Lane[T, C], now time.Time, own *Item[T, C]) *Request[T, C] {
 	none := l.Endpoint == "" || slices.Contains(a.Request.Avoid, l.Endpoint) // the transport has no other lane
 	if none {
 		for _, other := range q.lanes {

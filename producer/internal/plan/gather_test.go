@@ -13,21 +13,21 @@ import (
 // one, over one server that takes many messages in a request.
 type loop struct {
 	t      *testing.T
-	q      Queue
+	q      Queue[numbered, struct{}]
 	now    time.Time
 	number int
-	flying []*Request
+	flying []*Request[numbered, struct{}]
 }
 
 func newLoop(t *testing.T) *loop {
-	return &loop{t: t, now: time.Unix(1000, 0), q: New(func() *Request { return &Request{} })}
+	return &loop{t: t, now: time.Unix(1000, 0), q: New[numbered, struct{}]()}
 }
 
 // add queues n messages one after the other.
 func (l *loop) add(n int) {
 	for range n {
 		l.number++
-		l.q.Add(&Item{Owner: numbered(l.number), Size: 1024, Message: &tidegate.Message{ID: fmt.Sprint(l.number), Topic: "t"}}, l.now)
+		l.q.Add(&Item[numbered, struct{}]{Of: numbered(l.number), Size: 1024, Message: &tidegate.Message{ID: fmt.Sprint(l.number), Topic: "t"}}, l.now)
 		l.pump()
 	}
 }

@@ -7,40 +7,42 @@ import (
 	"github.com/tidegate/tidegate/producer/internal/list"
 )
 
-// An Item is one message of a queue. The caller sets the first part before
+// An Item is one message of a queue: of a T of the user. The caller sets the first part before
 // [Queue.Add], and the second part while the item is in a request.
-type Item struct {
-	Owner   Owner
+type Item[T Sharer, C any] struct {
+	Of      T // the struct of the user that has the item
 	Message *tidegate.Message
 	Size    int // estimate of the encoded bytes
 
-	Due   time.Time // not to be sent before
-	By    *Lane     // whose server is not to get the message before Until; nil if none requested that
+	Due   time.Time   // not to be sent before
+	By    *Lane[T, C] // whose server is not to get the message before Until; nil if none requested that
 	Until time.Time
 	Avoid string // the endpoint where the last attempt failed
 	Limit int    // the most messages of its next request; 0 for no limit
 
-	held     tidegate.Message // the message, if SetMessage was called
-	alone    unit             // of a message without a message group
-	unit     *unit            // nil before it is queued, and after it was removed from the queue
-	place    list.Link[*Item] // in unit.items
-	req      *Request         // that it is in, else nil
-	asked    uint64           // Queue.asked when it became ready
-	returned bool             // it was in a request before
+	held     tidegate.Message       // the message, if SetMessage was called
+	alone    unit[T, C]             // of a message without a message group
+	unit     *unit[T, C]            // nil before it is queued, and after it was removed from the queue
+	place    list.Link[*Item[T, C]] // in unit.items
+	req      *Request[T, C]         // that it is in, else nil
+	asked    uint64                 // Queue.asked when it became ready
+	returned bool                   // it was in a request before
 }
 
 // blocked reports whether the server of l requested to get the message later.
-func (it *Item) blocked(l *Lane, now time.Time) bool { return it.By == l && now.Before(it.Until) }
+func (it *Item[T, C]) blocked(l *Lane[T, C], now time.Time) bool {
+	return it.By == l && now.Before(it.Until)
+}
 
-// An Owner is the struct of the queue's user that has an item.
-type Owner interface {
+// A Sharer is a struct of the queue's user that has an item.
+type Sharer interface {
 	// Share is the time that the message's next attempt gets.
 	Share(now time.Time) time.Duration
 }
 
 // SetMessage sets the item's message, with a new ID if msg has none. The message shares the body,
 // the keys and the properties of msg.
-func (it *Item) SetMessage(msg *tidegate.Message) {
+func (it *Item[T, C]) SetMessage(msg *tidegate.Message) {
 	it.held = *msg
 	if it.held.ID == "" {
 		it.held.ID = tidegate.NewMessageID()
@@ -49,10 +51,10 @@ func (it *Item) SetMessage(msg *tidegate.Message) {
 }
 
 // Request returns the request that the message is in, nil if there is none.
-func (it *Item) Request() *Request { return it.req }
+func (it *Item[T, C]) Request() *Request[T, C] { return it.req }
 
 // Queued reports whether the message is in a queue, and in no request.
-func (it *Item) Queued() bool { return it.unit != nil && it.req == nil }
+func (it *Item[T, C]) Queued() bool { return it.unit != nil && it.req == nil }
 
 // SizeOf estimates the encoded size of a message from above.
 func SizeOf(m *tidegate.Message) int {

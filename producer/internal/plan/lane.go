@@ -26,45 +26,45 @@ const (
 
 // A Lane is the queue's state of one server for its topic. A throttled lane pauses, and then sends
 // one request with one message, the probe. Only a successful probe opens the lane again.
-type Lane struct {
+type Lane[T Sharer, C any] struct {
 	transport.Lane
 	Deciding    bool // it throttled a request, and the pause is being decided
 	PausedUntil time.Time
 	Throttle    error // the error that caused the pause
 
-	flying  int                 // requests under way
-	recent  int                 // units in recent requests: the largest number, reduced by each request
-	begun   time.Time           // start of the newest request
-	window  int                 // the most of them, where a request takes one message
-	bound   list.List[*unit]    // message groups that wait for this lane
-	held    [2]list.List[*unit] // loose units and message groups in Queue.waiting that this lane takes later, as its server requested
-	probing bool                // from the pause until a probe succeeded
-	probe   *Request            // under way, nil if there is none
-	lost    bool                // the transport returned an avoided lane instead of this one, until it returns this one again
-	pauses  int                 // pauses so far; a request with a smaller number began before the last pause
-	refused int                 // pauses since the server last accepted a message
-	cuts    int                 // reductions of the window so far, likewise
-	begins  int                 // requests so far; each has its own number
-	newest  int                 // largest number of a request that the server has accepted
+	flying  int                       // requests under way
+	recent  int                       // units in recent requests: the largest number, reduced by each request
+	begun   time.Time                 // start of the newest request
+	window  int                       // the most of them, where a request takes one message
+	bound   list.List[*unit[T, C]]    // message groups that wait for this lane
+	held    [2]list.List[*unit[T, C]] // loose units and message groups in Queue.waiting that this lane takes later, as its server requested
+	probing bool                      // from the pause until a probe succeeded
+	probe   *Request[T, C]            // under way, nil if there is none
+	lost    bool                      // the transport returned an avoided lane instead of this one, until it returns this one again
+	pauses  int                       // pauses so far; a request with a smaller number began before the last pause
+	refused int                       // pauses since the server last accepted a message
+	cuts    int                       // reductions of the window so far, likewise
+	begins  int                       // requests so far; each has its own number
+	newest  int                       // largest number of a request that the server has accepted
 
 	recheckAt time.Time // when one of the bound and held units asks for its lane again
 }
 
 // waiting returns the number of units that wait for this lane alone.
-func (l *Lane) waiting() int { return l.bound.Len() + l.held[0].Len() + l.held[1].Len() }
+func (l *Lane[T, C]) waiting() int { return l.bound.Len() + l.held[0].Len() + l.held[1].Len() }
 
 // holding returns the list for a unit that the lane takes later.
-func (l *Lane) holding(u *unit) *list.List[*unit] {
+func (l *Lane[T, C]) holding(u *unit[T, C]) *list.List[*unit[T, C]] {
 	if u.group == "" {
 		return &l.held[0]
 	}
 	return &l.held[1]
 }
 
-func (l *Lane) paused(now time.Time) bool { return now.Before(l.PausedUntil) }
+func (l *Lane[T, C]) paused(now time.Time) bool { return now.Before(l.PausedUntil) }
 
 // free reports whether the lane takes another request now.
-func (l *Lane) free(now time.Time) bool {
+func (l *Lane[T, C]) free(now time.Time) bool {
 	switch {
 	case l.Deciding, l.paused(now):
 		return false
@@ -85,24 +85,24 @@ func (l *Lane) free(now time.Time) bool {
 //
 // Without the rule about the size, requests of one message alternate with requests of all other
 // messages when many callers wait for their results.
-func (l *Lane) takes(n int, now time.Time) bool {
+func (l *Lane[T, C]) takes(n int, now time.Time) bool {
 	return l.free(now) && (l.flying == 0 || l.MaxMessages <= 1 || n >= l.recent/2 || l.gathered(now))
 }
 
 // gathered reports whether the wait for messages of a second request is over.
-func (l *Lane) gathered(now time.Time) bool {
+func (l *Lane[T, C]) gathered(now time.Time) bool {
 	return l.flying > 0 && l.free(now) && now.Sub(l.begun) >= gather
 }
 
 // most is the number of messages that one request takes now.
-func (l *Lane) most() int {
+func (l *Lane[T, C]) most() int {
 	if l.probing {
 		return 1
 	}
 	return max(1, l.MaxMessages)
 }
 
-func (l *Lane) begin(r *Request, now time.Time) {
+func (l *Lane[T, C]) begin(r *Request[T, C], now time.Time) {
 	l.flying++
 	l.begun = now
 	l.recent = max(r.units, l.recent*3/4)
@@ -113,7 +113,7 @@ func (l *Lane) begin(r *Request, now time.Time) {
 	}
 }
 
-func (l *Lane) requestEnded(r *Request) {
+func (l *Lane[T, C]) requestEnded(r *Request[T, C]) {
 	l.flying--
 	if l.probe == r {
 		l.probe = nil
@@ -121,7 +121,7 @@ func (l *Lane) requestEnded(r *Request) {
 }
 
 // Succeeded notes that the server accepted a message of r, while r is under way.
-func (l *Lane) Succeeded(r *Request) {
+func (l *Lane[T, C]) Succeeded(r *Request[T, C]) {
 	l.newest = max(l.newest, r.number)
 	l.refused = 0
 	if l.flying >= l.window && l.window < maxWindow && !l.probing {
@@ -135,13 +135,13 @@ func (l *Lane) Succeeded(r *Request) {
 // TimedOut notes that the server did not respond to r in time. Timeouts of requests that were under
 // way together halve the window once. A server that has accepted a request that began after r is
 // not slow: the response to r is lost, and the window remains.
-func (l *Lane) TimedOut(r *Request) {
+func (l *Lane[T, C]) TimedOut(r *Request[T, C]) {
 	if l.newest <= r.number {
 		l.cut(r)
 	}
 }
 
-func (l *Lane) cut(r *Request) {
+func (l *Lane[T, C]) cut(r *Request[T, C]) {
 	if r.cuts == l.cuts {
 		l.cuts++
 		l.window = max(1, l.window/2)
@@ -155,14 +155,14 @@ const firstPause = 50 * time.Millisecond
 // by each throttle until the server accepts a message, at most most. The queue of a server is often
 // full for a moment only. A throttled message has its own wait beside the pause, so the probes are
 // other messages.
-func (l *Lane) NextPause(most time.Duration) time.Duration {
+func (l *Lane[T, C]) NextPause(most time.Duration) time.Duration {
 	return min(most, firstPause<<min(l.refused, 20))
 }
 
 // Pause notes that the server throttled r, for the given time. It returns false if r began before
 // the last pause: then the throttling is known already. Such a result can lengthen the pause, but
 // not begin another one: the server decided it before the probe.
-func (l *Lane) Pause(r *Request, now time.Time, d time.Duration, err error) bool {
+func (l *Lane[T, C]) Pause(r *Request[T, C], now time.Time, d time.Duration, err error) bool {
 	known := r.pauses != l.pauses
 	if until := now.Add(d); until.After(l.PausedUntil) && (!known || l.paused(now)) {
 		l.PausedUntil = until

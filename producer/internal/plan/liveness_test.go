@@ -12,25 +12,25 @@ import (
 // A desk is a queue with the helpers of the tests below. Its clock is now.
 type desk struct {
 	t      *testing.T
-	q      Queue
+	q      Queue[numbered, struct{}]
 	now    time.Time
 	number int
 }
 
 func newDesk(t *testing.T) *desk {
-	return &desk{t: t, now: time.Unix(1000, 0), q: New(func() *Request { return &Request{} })}
+	return &desk{t: t, now: time.Unix(1000, 0), q: New[numbered, struct{}]()}
 }
 
-func (d *desk) add(group string) *Item {
+func (d *desk) add(group string) *Item[numbered, struct{}] {
 	d.number++
-	it := &Item{Owner: numbered(d.number), Size: 100, Message: &tidegate.Message{ID: fmt.Sprint(d.number), Topic: "t", MessageGroup: group}}
+	it := &Item[numbered, struct{}]{Of: numbered(d.number), Size: 100, Message: &tidegate.Message{ID: fmt.Sprint(d.number), Topic: "t", MessageGroup: group}}
 	d.q.Add(it, d.now)
 	return it
 }
 
 // request returns the next request. The transport returns the lane at endpoint for each ask. The
 // result is nil if the queue neither asks nor sends. The test fails after ten asks.
-func (d *desk) request(endpoint string, most int) *Request {
+func (d *desk) request(endpoint string, most int) *Request[numbered, struct{}] {
 	d.t.Helper()
 	for asks := 0; ; asks++ {
 		d.q.Wake(d.now)
@@ -55,7 +55,7 @@ func (d *desk) request(endpoint string, most int) *Request {
 }
 
 // accepted ends a request with a success.
-func (d *desk) accepted(r *Request) {
+func (d *desk) accepted(r *Request[numbered, struct{}]) {
 	for _, it := range r.Items {
 		d.q.Remove(it, d.now)
 	}
@@ -64,7 +64,7 @@ func (d *desk) accepted(r *Request) {
 }
 
 // throttled ends a request with a throttle. The messages are due again after the pause.
-func (d *desk) throttled(r *Request, pause time.Duration) {
+func (d *desk) throttled(r *Request[numbered, struct{}], pause time.Duration) {
 	for _, it := range r.Items {
 		it.Due = d.now.Add(pause)
 	}
@@ -181,7 +181,7 @@ func TestWithdrawKeepsLaterMessages(t *testing.T) {
 	early := d.add("g")
 	j, _ := d.q.Next(d.now, nil)
 	d.q.Routed(j.Ask, nil, d.now, nil)
-	late := []*Item{d.add("g"), d.add("")}
+	late := []*Item[numbered, struct{}]{d.add("g"), d.add("")}
 	r := d.q.Withdraw(j.Ask)
 	if len(r.Items) != 1 || r.Items[0] != early {
 		t.Errorf("%d messages fail, want the first one", len(r.Items))

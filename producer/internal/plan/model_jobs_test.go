@@ -32,13 +32,13 @@ func (m *model) end(j *job) {
 
 // route ends an ask with the lanes of the transport.
 func (m *model) route(j *job) {
-	var own *plan.Item
+	var own *plan.Item[*message, struct{}]
 	if j.own != nil {
 		own = &j.own.Item
 	}
 	var lanes []transport.Lane
 	failed := false
-	if !j.ask.Head.Owner.(*message).gone { // else nothing was asked
+	if !j.ask.Head.Of.gone { // else nothing was asked
 		for r := range j.ask.Lanes {
 			if failed = len(m.up) == 0 || !m.well && m.chance(2); failed {
 				break
@@ -55,7 +55,7 @@ func (m *model) route(j *job) {
 		m.learns = m.now
 		r := m.q.Withdraw(j.ask)
 		for _, it := range r.Items {
-			m.retry(it.Owner.(*message), m.upTo(500*time.Millisecond))
+			m.retry(it.Of, m.upTo(500*time.Millisecond))
 		}
 		m.q.Finished(r, m.now)
 	}
@@ -102,7 +102,7 @@ func (m *model) finish(j *job) {
 		m.throttle(j, s)
 	case !slices.Contains(m.up, endpoint): // the route has changed
 		for _, it := range r.Items {
-			m.retry(it.Owner.(*message), 0)
+			m.retry(it.Of, 0)
 		}
 	case m.well, kind < 6:
 		m.accept(r, len(r.Items))
@@ -113,7 +113,7 @@ func (m *model) finish(j *job) {
 	default:
 		for _, it := range r.Items {
 			it.Avoid = endpoint
-			m.retry(it.Owner.(*message), []time.Duration{0, m.upTo(5 * time.Second)}[m.rnd.IntN(2)])
+			m.retry(it.Of, []time.Duration{0, m.upTo(5 * time.Second)}[m.rnd.IntN(2)])
 		}
 		if kind == 9 {
 			r.Lane.TimedOut(r)
@@ -131,9 +131,9 @@ func (m *model) succeeded(j *job, s *server) {
 
 // accept stores the first n messages of a request that are still wanted. The server stores nothing
 // of a message group behind a failure, and the others fail at once.
-func (m *model) accept(r *plan.Request, n int) {
+func (m *model) accept(r *plan.Request[*message, struct{}], n int) {
 	for i, it := range r.Items {
-		msg := it.Owner.(*message)
+		msg := it.Of
 		switch {
 		case i >= n:
 			m.retry(msg, 0)
@@ -152,7 +152,7 @@ func (m *model) throttle(j *job, s *server) {
 	pause := m.upTo(2 * time.Second)
 	pushed := m.chance(50)
 	for _, it := range r.Items {
-		msg := it.Owner.(*message)
+		msg := it.Of
 		it.Avoid = r.Info.Endpoint
 		m.retry(msg, m.upTo(2*time.Second))
 		if wait := m.upTo(20 * time.Second); pushed {

@@ -50,7 +50,7 @@ const (
 
 // A message is the model's record of one message.
 type message struct {
-	plan.Item
+	plan.Item[*message, struct{}]
 	number   int
 	attempts int
 	share    time.Duration
@@ -58,14 +58,14 @@ type message struct {
 	gone     bool
 }
 
-// Share implements plan.Owner.
+// Share implements plan.Sharer.
 func (m *message) Share(time.Time) time.Duration { return m.share }
 
 // A job is an ask or a request that ends at a time.
 type job struct {
 	ends    time.Time
-	ask     *plan.Ask
-	request *plan.Request
+	ask     *plan.Ask[*message, struct{}]
+	request *plan.Request[*message, struct{}]
 	own     *message // whose caller does the job; nil if another goroutine does it
 	decides bool     // the request was throttled, and the pause is being decided
 	number  int      // of the job
@@ -73,8 +73,8 @@ type job struct {
 
 // A server is one lane of the model's transport.
 type server struct {
-	most    int        // messages of a request
-	lane    *plan.Lane // nil before its first request
+	most    int                            // messages of a request
+	lane    *plan.Lane[*message, struct{}] // nil before its first request
 	flying  int
 	probing int // number of the job after which a success ends the throttling; 0 without throttling
 }
@@ -82,7 +82,7 @@ type server struct {
 type model struct {
 	rnd       *rand.Rand
 	seed      uint64
-	q         plan.Queue
+	q         plan.Queue[*message, struct{}]
 	now       time.Time
 	start     time.Time
 	servers   map[string]*server
@@ -104,7 +104,7 @@ func newModel(seed uint64) *model {
 		rnd: rand.New(rand.NewPCG(seed, 1)), seed: seed, now: time.Unix(1000, 0), start: time.Unix(1000, 0),
 		servers: map[string]*server{}, stored: map[string][]int{},
 	}
-	m.q = plan.New(func() *plan.Request { return &plan.Request{} })
+	m.q = plan.New[*message, struct{}]()
 	m.endpoints = []string{"a", "b", "c"}[:1+m.rnd.IntN(3)]
 	for _, endpoint := range m.endpoints {
 		m.servers[endpoint] = &server{most: []int{1, 3, 100}[m.rnd.IntN(3)]}
@@ -222,7 +222,7 @@ func (m *model) add() {
 	m.messages++
 	m.events++
 	msg := &message{number: m.messages, share: []time.Duration{100 * time.Millisecond, time.Second, 3 * time.Second}[m.rnd.IntN(3)]}
-	msg.Owner, msg.Size = msg, 100+m.rnd.IntN(400)
+	msg.Of, msg.Size = msg, 100+m.rnd.IntN(400)
 	msg.Message = &tidegate.Message{ID: fmt.Sprint(m.messages), Topic: "t"}
 	if m.chance(40) {
 		msg.Message.MessageGroup = fmt.Sprint("g", m.rnd.IntN(8))
@@ -252,7 +252,7 @@ func (m *model) gone(msg *message) {
 // pump takes the jobs of the queue, and then checks that those that are missing are not needed.
 func (m *model) pump(own *message) {
 	m.q.Wake(m.now)
-	var item *plan.Item
+	var item *plan.Item[*message, struct{}]
 	if own != nil {
 		item = &own.Item
 	}
@@ -321,7 +321,7 @@ func (m *model) began(j *job) {
 		if it.By == r.Lane && m.now.Before(it.Until) || it.Due.After(m.now) {
 			m.failed("message %s is sent to %s too early", it.Message.ID, r.Info.Endpoint)
 		}
-		if it.Owner.(*message).gone {
+		if it.Of.gone {
 			m.failed("message %s is sent after its end", it.Message.ID)
 		}
 		if group := it.Message.MessageGroup; group != "" {

@@ -10,9 +10,9 @@ import (
 // A server that accepts a later request is not slow, so a lost response does not halve the window.
 func TestLostResponsesKeepTheWindow(t *testing.T) {
 	now := time.Unix(1000, 0)
-	l := &Lane{Lane: transport.Lane{MaxMessages: 1}, window: FirstWindow}
+	l := &Lane[numbered, struct{}]{Lane: transport.Lane{MaxMessages: 1}, window: FirstWindow}
 	for range 100 {
-		lost, later := &Request{Lane: l}, &Request{Lane: l}
+		lost, later := &Request[numbered, struct{}]{Lane: l}, &Request[numbered, struct{}]{Lane: l}
 		l.begin(lost, now)
 		l.begin(later, now)
 		l.Succeeded(later)
@@ -23,7 +23,7 @@ func TestLostResponsesKeepTheWindow(t *testing.T) {
 	if l.window != FirstWindow {
 		t.Errorf("a window of %d after lost responses, want %d", l.window, FirstWindow)
 	}
-	earlier, late := &Request{Lane: l}, &Request{Lane: l}
+	earlier, late := &Request[numbered, struct{}]{Lane: l}, &Request[numbered, struct{}]{Lane: l}
 	l.begin(earlier, now)
 	l.begin(late, now)
 	l.Succeeded(earlier)
@@ -40,10 +40,10 @@ func (numbered) Share(time.Time) time.Duration { return time.Second }
 
 func TestWindowAdapts(t *testing.T) {
 	now := time.Unix(1000, 0)
-	l := &Lane{Lane: transport.Lane{MaxMessages: 1}, window: FirstWindow}
+	l := &Lane[numbered, struct{}]{Lane: transport.Lane{MaxMessages: 1}, window: FirstWindow}
 	requests := func() (n int) {
 		for l.free(now) {
-			l.begin(&Request{Lane: l}, now)
+			l.begin(&Request[numbered, struct{}]{Lane: l}, now)
 			n++
 		}
 		return n
@@ -52,7 +52,7 @@ func TestWindowAdapts(t *testing.T) {
 		t.Errorf("%d requests at first, want %d", n, FirstWindow)
 	}
 	for range 10_000 {
-		r := &Request{Lane: l}
+		r := &Request[numbered, struct{}]{Lane: l}
 		l.Succeeded(r)
 		l.requestEnded(r)
 		requests()
@@ -60,7 +60,7 @@ func TestWindowAdapts(t *testing.T) {
 	if l.flying != maxWindow {
 		t.Errorf("%d requests after many successes, want %d", l.flying, maxWindow)
 	}
-	together := []*Request{{}, {}, {}}
+	together := []*Request[numbered, struct{}]{{}, {}, {}}
 	for _, r := range together {
 		l.begin(r, now)
 	}
@@ -71,7 +71,7 @@ func TestWindowAdapts(t *testing.T) {
 		t.Errorf("a window of %d after 3 timeouts of requests that were under way together, want %d", l.window, maxWindow/2)
 	}
 	for range 20 {
-		r := &Request{}
+		r := &Request[numbered, struct{}]{}
 		l.begin(r, now)
 		l.TimedOut(r)
 	}
@@ -79,7 +79,7 @@ func TestWindowAdapts(t *testing.T) {
 		t.Errorf("a window of %d after 20 timeouts, want 1", l.window)
 	}
 	l.flying = 0
-	old := &Request{Lane: l}
+	old := &Request[numbered, struct{}]{Lane: l}
 	l.begin(old, now)
 	if !l.Pause(old, now, time.Second, nil) || l.Pause(old, now, time.Second, nil) {
 		t.Error("the second result from before the pause counts as another throttle")

@@ -12,7 +12,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A Queue has the messages of one topic. Create one with [New].
+// A Queue has the messages of one topic, each in a T of the user. Its requests have a C, which only
+// the user reads and writes. Create one with [New].
 //
 // Messages are queued in units. The messages of a message group are one unit, which is in one
 // request at a time. A message without a message group is its own unit, a loose one.
@@ -26,46 +27,43 @@ import (
 // not in one, and an ask only if a lane that the transport has takes the unit, or if the last ask
 // of that kind is recheck ago. An ask without use shows that a lane is busy or lost, so that it is
 // not repeated before the next event of that lane.
-type Queue struct {
-	loose    list.List[*unit] // loose units that can be sent, first come first
-	laneless list.List[*unit] // message groups that can be sent and whose lane is unknown
-	waiting  dueUnits         // units whose first message waits for its due time, or for a lane that holds it
-	groups   map[string]*unit // the message groups that have messages
-	lanes    []*Lane
+type Queue[T Sharer, C any] struct {
+	loose    list.List[*unit[T, C]] // loose units that can be sent, first come first
+	laneless list.List[*unit[T, C]] // message groups that can be sent and whose lane is unknown
+	waiting  dueUnits[T, C]         // units whose first message waits for its due time, or for a lane that holds it
+	groups   map[string]*unit[T, C] // the message groups that have messages
+	lanes    []*Lane[T, C]
 
 	routing bool      // a job asks the transport for lanes
 	askAt   time.Time // until then the transport has no lanes for loose units beside the known ones
 	asked   uint64    // number of the last ask; orders messages and asks
-
-	newRequest func() *Request
 }
 
-// New returns an empty queue. It creates requests with newRequest, so that its user
-// can keep a request inside a larger struct.
-func New(newRequest func() *Request) Queue {
-	return Queue{groups: make(map[string]*unit), newRequest: newRequest}
+// New returns an empty queue.
+func New[T Sharer, C any]() Queue[T, C] {
+	return Queue[T, C]{groups: make(map[string]*unit[T, C])}
 }
 
 // Empty reports whether the queue has no message outside of requests.
-func (q *Queue) Empty() bool { return q.loose.Len()+len(q.waiting)+len(q.groups) == 0 }
+func (q *Queue[T, C]) Empty() bool { return q.loose.Len()+len(q.waiting)+len(q.groups) == 0 }
 
 // A unit is the messages of one message group, or a single message without one.
-type unit struct {
+type unit[T Sharer, C any] struct {
 	group  string // empty for a single message
-	items  list.List[*Item]
-	place  list.Link[*unit] // in Queue.loose, Queue.laneless, Lane.bound or Lane.held
-	heapAt int              // index in Queue.waiting, -1 if it is not there
-	flying int              // messages in the request under way
+	items  list.List[*Item[T, C]]
+	place  list.Link[*unit[T, C]] // in Queue.loose, Queue.laneless, Lane.bound or Lane.held
+	heapAt int                    // index in Queue.waiting, -1 if it is not there
+	flying int                    // messages in the request under way
 }
 
 // A Job is the next action of the producer: an ask or a request.
-type Job struct {
-	Ask     *Ask
-	Request *Request
+type Job[T Sharer, C any] struct {
+	Ask     *Ask[T, C]
+	Request *Request[T, C]
 }
 
 // Add puts a message at the end of its message group.
-func (q *Queue) Add(it *Item, now time.Time) {
+func (q *Queue[T, C]) Add(it *Item[T, C], now time.Time) {
 	u := q.unitOf(it)
 	it.asked = q.asked
 	it.unit, it.place.Value = u, it
@@ -75,11 +73,11 @@ func (q *Queue) Add(it *Item, now time.Time) {
 	}
 }
 
-func (q *Queue) unitOf(it *Item) *unit {
+func (q *Queue[T, C]) unitOf(it *Item[T, C]) *unit[T, C] {
 	if group := it.Message.MessageGroup; group != "" {
 		u := q.groups[group]
 		if u == nil {
-			u = &unit{group: group, heapAt: -1}
+			u = &unit[T, C]{group: group, heapAt: -1}
 			u.place.Value = u
 			q.groups[group] = u
 		}
@@ -91,7 +89,7 @@ func (q *Queue) unitOf(it *Item) *unit {
 }
 
 // settle moves a unit that is in no request to the list or heap for its state.
-func (q *Queue) settle(u *unit, now time.Time, first bool) {
+func (q *Queue[T, C]) settle(u *unit[T, C], now time.Time, first bool) {
 	u.place.Leave()
 	if u.heapAt >= 0 {
 		heap.Remove(&q.waiting, u.heapAt)
@@ -111,7 +109,7 @@ func (q *Queue) settle(u *unit, now time.Time, first bool) {
 }
 
 // sendable returns the list for a unit that can be sent.
-func (q *Queue) sendable(u *unit) *list.List[*unit] {
+func (q *Queue[T, C]) sendable(u *unit[T, C]) *list.List[*unit[T, C]] {
 	if u.group == "" {
 		return &q.loose
 	}
@@ -120,7 +118,7 @@ func (q *Queue) sendable(u *unit) *list.List[*unit] {
 
 // Remove takes a message that is no longer wanted out of the queue, or out of its request. The
 // request continues for its other messages. Remove returns the request if it has no others.
-func (q *Queue) Remove(it *Item, now time.Time) *Request {
+func (q *Queue[T, C]) Remove(it *Item[T, C], now time.Time) *Request[T, C] {
 	if r := it.req; r != nil {
 		it.req = nil
 		if r.Alive--; r.Alive == 0 {
@@ -145,16 +143,16 @@ func (q *Queue) Remove(it *Item, now time.Time) *Request {
 }
 
 // Has reports whether the queue has messages of the message group, in requests or not.
-func (q *Queue) Has(group string) bool { return q.groups[group] != nil }
+func (q *Queue[T, C]) Has(group string) bool { return q.groups[group] != nil }
 
 // Flying reports whether a message of the message group is in a request.
-func (q *Queue) Flying(group string) bool {
+func (q *Queue[T, C]) Flying(group string) bool {
 	u := q.groups[group]
 	return u != nil && u.flying > 0
 }
 
 // Group returns the messages of the message group that are in no request, in order.
-func (q *Queue) Group(group string) []*Item {
+func (q *Queue[T, C]) Group(group string) []*Item[T, C] {
 	if u := q.groups[group]; u != nil {
 		return slices.Collect(u.items.All)
 	}
@@ -163,22 +161,22 @@ func (q *Queue) Group(group string) []*Item {
 
 // Next returns the next job that can be done now, and false if there is none. If own is set, an ask
 // is for own alone.
-func (q *Queue) Next(now time.Time, own *Item) (Job, bool) {
+func (q *Queue[T, C]) Next(now time.Time, own *Item[T, C]) (Job[T, C], bool) {
 	for _, l := range q.lanes {
 		if l.bound.Len() > 0 && l.takes(l.bound.Len()+q.loose.Len(), now) {
-			return Job{Request: q.take(l, nil, now, false)}, true
+			return Job[T, C]{Request: q.take(l, nil, now, false)}, true
 		}
 	}
 	if q.routing {
-		return Job{}, false
+		return Job[T, C]{}, false
 	}
 	if head := q.laneless.First(); head != nil {
-		return Job{Ask: q.askGroups(head, own)}, true
+		return Job[T, C]{Ask: q.askGroups(head, own)}, true
 	}
 	for head := q.loose.First(); head != nil; head = q.loose.First() {
 		it := head.items.First()
 		if !now.Before(q.askAt) || q.open(it, now) {
-			return Job{Ask: q.askLoose(head, now)}, true
+			return Job[T, C]{Ask: q.askLoose(head, now)}, true
 		}
 		if it.By == nil || it.By.lost || !it.blocked(it.By, now) {
 			break
@@ -187,20 +185,20 @@ func (q *Queue) Next(now time.Time, own *Item) (Job, bool) {
 	}
 	for _, l := range q.lanes {
 		if l.waiting() > 0 && !now.Before(l.recheckAt) {
-			return Job{Ask: q.recheck(l, now)}, true
+			return Job[T, C]{Ask: q.recheck(l, now)}, true
 		}
 	}
-	return Job{}, false
+	return Job[T, C]{}, false
 }
 
 // hold makes a unit wait until l takes it, as the server of l requested.
-func (q *Queue) hold(u *unit, l *Lane, now time.Time) {
+func (q *Queue[T, C]) hold(u *unit[T, C], l *Lane[T, C], now time.Time) {
 	q.join(u, l.holding(u), l, now)
 	heap.Push(&q.waiting, u)
 }
 
 // join moves a unit that can be sent to the bound or held units of l.
-func (q *Queue) join(u *unit, units *list.List[*unit], l *Lane, now time.Time) {
+func (q *Queue[T, C]) join(u *unit[T, C], units *list.List[*unit[T, C]], l *Lane[T, C], now time.Time) {
 	if l.waiting() == 0 {
 		l.recheckAt = now.Add(recheck)
 	}
@@ -209,7 +207,7 @@ func (q *Queue) join(u *unit, units *list.List[*unit], l *Lane, now time.Time) {
 }
 
 // release makes the units that wait for l ask for a lane again.
-func (q *Queue) release(l *Lane) {
+func (q *Queue[T, C]) release(l *Lane[T, C]) {
 	for u := range l.bound.All {
 		u.place.Leave()
 		q.laneless.PushBack(&u.place)
@@ -224,7 +222,7 @@ func (q *Queue) release(l *Lane) {
 }
 
 // lane returns the queue's record of a lane, brought up to date.
-func (q *Queue) lane(info transport.Lane, now time.Time) *Lane {
+func (q *Queue[T, C]) lane(info transport.Lane, now time.Time) *Lane[T, C] {
 	for _, l := range q.lanes {
 		if l.Endpoint == info.Endpoint {
 			l.Lane, l.lost = info, false
@@ -239,14 +237,14 @@ func (q *Queue) lane(info transport.Lane, now time.Time) *Lane {
 			}
 		}
 	}
-	l := &Lane{Lane: info, window: FirstWindow}
+	l := &Lane[T, C]{Lane: info, window: FirstWindow}
 	q.lanes = append(q.lanes, l)
 	return l
 }
 
 // Finished reports the end of a request. Those of its messages that are still
 // wanted return to the front of their units, and wait until they are due.
-func (q *Queue) Finished(r *Request, now time.Time) {
+func (q *Queue[T, C]) Finished(r *Request[T, C], now time.Time) {
 	if r.Lane != nil {
 		r.Lane.requestEnded(r)
 	}
@@ -257,7 +255,7 @@ func (q *Queue) Finished(r *Request, now time.Time) {
 
 // giveBack takes a message out of a request. If it is still wanted, it returns to
 // the front of its unit. The messages of a request return in reverse order.
-func (q *Queue) giveBack(r *Request, it *Item, now time.Time) {
+func (q *Queue[T, C]) giveBack(r *Request[T, C], it *Item[T, C], now time.Time) {
 	u := it.unit
 	u.flying--
 	if it.req == r {
@@ -270,7 +268,7 @@ func (q *Queue) giveBack(r *Request, it *Item, now time.Time) {
 }
 
 // Wake moves the units that are due to where they can be sent.
-func (q *Queue) Wake(now time.Time) {
+func (q *Queue[T, C]) Wake(now time.Time) {
 	for len(q.waiting) > 0 && !q.waiting[0].at().After(now) {
 		u := q.waiting[0]
 		heap.Pop(&q.waiting)
@@ -280,7 +278,7 @@ func (q *Queue) Wake(now time.Time) {
 }
 
 // WakeAt returns when Wake and Next have something to do; the zero time means never.
-func (q *Queue) WakeAt(now time.Time) time.Time {
+func (q *Queue[T, C]) WakeAt(now time.Time) time.Time {
 	var at time.Time
 	earlier := func(t time.Time) {
 		if at.IsZero() || t.Before(at) {
@@ -313,16 +311,16 @@ func (q *Queue) WakeAt(now time.Time) time.Time {
 }
 
 // AnyPaused reports whether a lane is paused.
-func (q *Queue) AnyPaused(now time.Time) bool {
-	return slices.ContainsFunc(q.lanes, func(l *Lane) bool { return l.paused(now) })
+func (q *Queue[T, C]) AnyPaused(now time.Time) bool {
+	return slices.ContainsFunc(q.lanes, func(l *Lane[T, C]) bool { return l.paused(now) })
 }
 
 // PauseOf returns the paused lane that a queued message waits for: the lane of its message group
 // or, if every lane is paused, the lane with the first end of its pause. Lanes that the transport
 // no longer returns, for example those of a server that is gone, do not count. PauseOf returns nil
 // if the message waits for no lane.
-func (q *Queue) PauseOf(it *Item, now time.Time) *Lane {
-	var first *Lane
+func (q *Queue[T, C]) PauseOf(it *Item[T, C], now time.Time) *Lane[T, C] {
+	var first *Lane[T, C]
 	for _, l := range q.lanes {
 		if it.unit.place.In(&l.bound) {
 			if l.paused(now) {
@@ -344,11 +342,11 @@ func (q *Queue) PauseOf(it *Item, now time.Time) *Lane {
 }
 
 // Behind returns the messages that wait for the end of the pause of l.
-func (q *Queue) Behind(l *Lane, now time.Time) (items []*Item) {
+func (q *Queue[T, C]) Behind(l *Lane[T, C], now time.Time) (items []*Item[T, C]) {
 	for u := range l.bound.All {
 		items = slices.AppendSeq(items, u.items.All)
 	}
-	for _, units := range []*list.List[*unit]{&q.loose, &q.laneless} {
+	for _, units := range []*list.List[*unit[T, C]]{&q.loose, &q.laneless} {
 		if u := units.First(); u == nil || q.PauseOf(u.items.First(), now) == nil {
 			continue
 		}

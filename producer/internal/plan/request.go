@@ -9,29 +9,29 @@ import (
 )
 
 // A Request is the job of sending messages in one request.
-type Request struct {
-	Owner any // the struct of the queue's user that has the request
+type Request[T Sharer, C any] struct {
+	Call C // of the user
 
-	Lane  *Lane          // nil if the transport has none
+	Lane  *Lane[T, C]    // nil if the transport has none
 	Info  transport.Lane // as Lane was when the request was formed
-	Items []*Item
+	Items []*Item[T, C]
 	Alive int // items that are still wanted
 
 	units   int
 	bytes   int
-	number  int           // in its lane, from 1
-	pauses  int           // of the lane when the request began
-	cuts    int           // likewise
-	share   time.Duration // the smallest share of its messages
-	limit   int           // the smallest limit of its messages, 0 if there is none
-	oneItem [1]*Item      // saves an allocation
+	number  int            // in its lane, from 1
+	pauses  int            // of the lane when the request began
+	cuts    int            // likewise
+	share   time.Duration  // the smallest share of its messages
+	limit   int            // the smallest limit of its messages, 0 if there is none
+	oneItem [1]*Item[T, C] // saves an allocation
 }
 
 // take forms a request for l, which is free: of head if it is set, of the
 // message groups that wait for l, and of units without a message group. If
 // alone is set, it has only the first of these messages.
-func (q *Queue) take(l *Lane, head *unit, now time.Time, alone bool) *Request {
-	r := q.newRequest()
+func (q *Queue[T, C]) take(l *Lane[T, C], head *unit[T, C], now time.Time, alone bool) *Request[T, C] {
+	r := &Request[T, C]{}
 	r.Lane, r.Info = l, l.Lane
 	r.Items = r.oneItem[:0]
 	if alone {
@@ -63,11 +63,11 @@ func (q *Queue) take(l *Lane, head *unit, now time.Time, alone bool) *Request {
 
 // fill moves messages of u into the request, in order, as many as fit. It
 // returns false if not even the first does.
-func (r *Request) fill(u *unit, now time.Time) bool {
+func (r *Request[T, C]) fill(u *unit[T, C], now time.Time) bool {
 	before := len(r.Items)
 	for u.items.Len() > 0 {
 		it := u.items.First()
-		s := it.Owner.Share(now)
+		s := it.Of.Share(now)
 		if len(r.Items) > 0 && (it.Due.After(now) || it.blocked(r.Lane, now) || !r.fits(it, s)) {
 			break
 		}
@@ -90,7 +90,7 @@ func (r *Request) fill(u *unit, now time.Time) bool {
 //   - the request stays within the bounds of the lane,
 //   - it stays within the limits of all of its messages, and
 //   - neither the message's share of the time nor the request's is less than half of the other.
-func (r *Request) fits(it *Item, share time.Duration) bool {
+func (r *Request[T, C]) fits(it *Item[T, C], share time.Duration) bool {
 	n := len(r.Items) + 1
 	return n <= r.Lane.most() &&
 		(r.Lane.MaxBytes <= 0 || r.bytes+it.Size <= r.Lane.MaxBytes) &&
@@ -99,7 +99,7 @@ func (r *Request) fits(it *Item, share time.Duration) bool {
 }
 
 // Shorten returns the messages of r from the given place on to the queue.
-func (q *Queue) Shorten(r *Request, from int, now time.Time) {
+func (q *Queue[T, C]) Shorten(r *Request[T, C], from int, now time.Time) {
 	for _, it := range slices.Backward(r.Items[from:]) {
 		if it.req == r { // otherwise it has left, and counts no more
 			r.Alive--
@@ -112,12 +112,12 @@ func (q *Queue) Shorten(r *Request, from int, now time.Time) {
 // Withdraw returns the messages that were ready when the ask began, as a request without a lane. It
 // is for a transport without a lane for the ask: that transport has no lane for any of these
 // messages. Message groups that wait for a lane keep it.
-func (q *Queue) Withdraw(a *Ask) *Request {
-	r := q.newRequest()
+func (q *Queue[T, C]) Withdraw(a *Ask[T, C]) *Request[T, C] {
+	r := &Request[T, C]{}
 	if a.of != nil {
 		return r
 	}
-	for _, units := range []*list.List[*unit]{&q.loose, &q.laneless} {
+	for _, units := range []*list.List[*unit[T, C]]{&q.loose, &q.laneless} {
 		for u := range units.All {
 			q.withdraw(r, u, a.number)
 		}
@@ -127,7 +127,7 @@ func (q *Queue) Withdraw(a *Ask) *Request {
 }
 
 // withdraw moves the messages of u that came before the ask with the given number into r.
-func (q *Queue) withdraw(r *Request, u *unit, asked uint64) {
+func (q *Queue[T, C]) withdraw(r *Request[T, C], u *unit[T, C], asked uint64) {
 	for it := range u.items.All {
 		if it.asked >= asked {
 			break // those behind it came later still

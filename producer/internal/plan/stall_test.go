@@ -12,22 +12,22 @@ import (
 // Units that no lane takes wait. Asking the transport again at once would only repeat the answer,
 // in an endless loop.
 func TestNoAskWhileNoLaneTakes(t *testing.T) {
-	for name, change := range map[string]func(l *Lane){
-		"the pause is being decided":       func(l *Lane) { l.Deciding = true },
-		"a request beside the next probe":  func(*Lane) {},
-		"the pause has not ended":          func(l *Lane) { l.PausedUntil = l.PausedUntil.Add(time.Second) },
-		"it is probed, and another flies":  func(l *Lane) { l.probe = &Request{} },
-		"not even the lane's window opens": func(l *Lane) { l.probing, l.flying = false, sharedWindow },
+	for name, change := range map[string]func(l *Lane[numbered, struct{}]){
+		"the pause is being decided":       func(l *Lane[numbered, struct{}]) { l.Deciding = true },
+		"a request beside the next probe":  func(*Lane[numbered, struct{}]) {},
+		"the pause has not ended":          func(l *Lane[numbered, struct{}]) { l.PausedUntil = l.PausedUntil.Add(time.Second) },
+		"it is probed, and another flies":  func(l *Lane[numbered, struct{}]) { l.probe = &Request[numbered, struct{}]{} },
+		"not even the lane's window opens": func(l *Lane[numbered, struct{}]) { l.probing, l.flying = false, sharedWindow },
 	} {
 		t.Run(name, func(t *testing.T) {
 			now := time.Unix(1000, 0)
-			q := New(func() *Request { return &Request{} })
+			q := New[numbered, struct{}]()
 			add := func(n int) {
 				for i := range n {
-					q.Add(&Item{Owner: numbered(i), Size: 100, Message: &tidegate.Message{ID: fmt.Sprint(i), Topic: "t"}}, now)
+					q.Add(&Item[numbered, struct{}]{Of: numbered(i), Size: 100, Message: &tidegate.Message{ID: fmt.Sprint(i), Topic: "t"}}, now)
 				}
 			}
-			request := func() *Request {
+			request := func() *Request[numbered, struct{}] {
 				q.Wake(now)
 				j, ok := q.Next(now, nil)
 				if !ok || j.Ask == nil {
