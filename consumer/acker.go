@@ -32,10 +32,14 @@ func (r *run) acknowledge(it *item) {
 
 func (r *run) sendAcks(list []*item) {
 	ds := make([]*tidegate.Delivery, len(list))
+	var grace time.Time
 	for i, it := range list {
 		ds[i] = &it.current
+		if it.grace.After(grace) {
+			grace = it.grace
+		}
 	}
-	ctx, cancel := r.tryContext()
+	ctx, cancel := r.tryContext(grace)
 	errs := r.transport.Ack(ctx, ds)
 	cancel()
 	r.acked(list, errs)

@@ -57,6 +57,7 @@ type item struct {
 	ctx         deliveryContext // of the handler
 	result      result          // of the handler
 	cancelled   bool            // the handler's context ended with the run
+	grace       time.Time       // end of the settlement if the handler returned after the shutdown time; otherwise zero
 }
 
 func newItem(d *tidegate.Delivery, s *source, caps transport.Capabilities, l lease.Lease) *item {

@@ -61,7 +61,7 @@ func (r *run) extend(it *item) {
 
 // extendContext returns the context of one attempt to extend a lease.
 func (r *run) extendContext(timeout time.Duration) (context.Context, context.CancelFunc) {
-	if r.late() { // a settlement may wait for the extension
+	if r.late() { // a handler is still running
 		return context.WithTimeout(r.detached, min(timeout, lastTry))
 	}
 	return context.WithTimeout(r.settling, timeout)

@@ -136,7 +136,9 @@ type run struct {
 //
 // Run does not return before all handlers have returned. The contexts of the handlers end after
 // nine tenths of PushOptions.ShutdownTimeout. If the handlers return then, Run returns within
-// ShutdownTimeout. On servers without [transport.Capabilities].RepeatReceive, such as RocketMQ, the
+// ShutdownTimeout, and messages that are not settled by then are delivered again. A handler that
+// returns after ShutdownTimeout delays Run by at most a second more, for the settlement of its
+// message. On servers without [transport.Capabilities].RepeatReceive, such as RocketMQ, the
 // stop waits up to 5 s for the receives under way, and the messages of these receives are handled.
 //
 // Run repeats failed receives, also those of a topic or group that does not exist yet; see
@@ -186,9 +188,7 @@ func (p *Push) Run(ctx context.Context) error {
 	defer last.Stop()
 	over := time.AfterFunc(timeout, func() {
 		endSettling()
-		for _, it := range r.hand.postponed() {
-			r.conclude(it, transport.RetryResult{}, it.Last)
-		}
+		r.concludePostponed()
 	})
 	defer over.Stop()
 	r.follow(r.hand.stop(false))

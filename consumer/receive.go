@@ -159,7 +159,7 @@ func (r *run) receiveOnce(s *source, q transport.ReceiveRequest, g credit.Grant,
 func (r *run) recall(q transport.ReceiveRequest) []*tidegate.Delivery {
 	q.Repeat, q.Wait = true, 0
 	for n := range maxRecalls {
-		ctx, cancel := r.tryContext()
+		ctx, cancel := r.tryContext(time.Time{})
 		ds, err := r.transport.Receive(ctx, q)
 		cancel()
 		if err == nil {

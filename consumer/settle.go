@@ -15,7 +15,7 @@ const (
 	// settleTimeout bounds one settlement attempt.
 	settleTimeout = 3 * time.Second
 
-	// lastTry bounds the last settlement attempt, after the shutdown time.
+	// lastTry bounds the settlement of a delivery whose handler returned after the shutdown time.
 	lastTry = time.Second
 )
 
@@ -40,7 +40,7 @@ func (r *run) carryOut(it *item) {
 		r.acknowledge(it)
 	default:
 		r.settlers.Do(func() {
-			ctx, cancel := r.tryContext()
+			ctx, cancel := r.tryContext(it.grace)
 			defer cancel()
 			res, err := r.tell(ctx, it)
 			r.told(it, res, err)
@@ -94,6 +94,9 @@ func (r *run) goOn(it *item, res transport.RetryResult, next settlement.Step) {
 		it.Tries++
 		if at := time.Now().Add(delay); at.Before(it.lease.Until) && !r.late() {
 			r.hand.later(it, at)
+			if r.late() { // since the look at it
+				r.concludePostponed()
+			}
 			return
 		}
 		r.conclude(it, res, it.Last)
@@ -110,7 +113,7 @@ func (r *run) goOn(it *item, res transport.RetryResult, next settlement.Step) {
 // find finds the valid handle by repeating the extension whose response was lost. It does not
 // extend the lease.
 func (r *run) find(it *item) error {
-	ctx, cancel := r.tryContext()
+	ctx, cancel := r.tryContext(it.grace)
 	defer cancel()
 	handle, err := r.change(ctx, it, max(time.Until(it.lease.Until), time.Millisecond))
 	it.takeOver(extension{handle: handle, err: err})
@@ -127,16 +130,25 @@ func (r *run) change(ctx context.Context, it *item, d time.Duration) (handle str
 	return r.transport.ChangeInvisibleDuration(ctx, &it.current, d)
 }
 
-// tryContext returns the context of one settlement attempt. It outlives Run's context.
-func (r *run) tryContext() (context.Context, context.CancelFunc) {
-	if r.late() {
-		return context.WithTimeout(r.detached, lastTry)
+// tryContext returns the context of one settlement attempt. It outlives Run's context. grace is the
+// latest grace of its deliveries.
+func (r *run) tryContext(grace time.Time) (context.Context, context.CancelFunc) {
+	if grace.IsZero() {
+		return context.WithTimeout(r.settling, settleTimeout)
 	}
-	return context.WithTimeout(r.settling, settleTimeout)
+	return context.WithDeadline(r.detached, grace)
 }
 
-// late reports whether the shutdown time is over. Each open settlement then has one last attempt.
+// late reports whether the shutdown time is over. Only deliveries whose handlers return after it
+// have a further settlement attempt, until item.grace.
 func (r *run) late() bool { return r.settling.Err() != nil }
+
+// concludePostponed ends the deliveries whose settlement was to be repeated.
+func (r *run) concludePostponed() {
+	for _, it := range r.hand.postponed() {
+		r.conclude(it, transport.RetryResult{}, it.Last)
+	}
+}
 
 // conclude ends a delivery.
 func (r *run) conclude(it *item, res transport.RetryResult, err error) {

@@ -69,6 +69,9 @@ func (r *run) handled(it *item, took time.Duration) {
 	failure := it.result.failure
 	it.Failure = failure
 	it.d = nil // the program owns it from here on
+	if r.late() {
+		it.grace = time.Now().Add(lastTry)
+	}
 	h := handled{took: took, failed: failure != nil && !failure.Snooze, decided: failure != nil && failure.DeadLetter}
 	switch {
 	case failure == nil:
