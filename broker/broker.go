@@ -211,6 +211,7 @@ func Open(o Options) (*Broker, error) {
 		return nil, errors.Join(fmt.Errorf("reading data directory %q: %w", o.Dir, err), b.Close())
 	}
 	b.maintenance.Start()
+	b.limits.ShortOfDisk() // logs a limit that rejects sends from the start on
 	if s.Unclean() {
 		b.logRecovered(began)
 	}

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"errors"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -195,4 +196,40 @@ func TestNoPressureInMemory(t *testing.T) {
 	if ths := b.Throttles(); len(ths) != 0 {
 		t.Errorf("limits: %+v", ths)
 	}
+}
+
+// A disk of 200 MB with the default settings accepts sends. If less than an eighth of it is free,
+// the log at the start names the limit and the setting.
+func TestSmallDisk(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		fs := vfs.NewMem()
+		free := func(n uint64) {
+			fs.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: n, TotalBytes: 200e6, UsedBytes: 200e6 - n})
+		}
+		free(120e6)
+		b := open(t, Options{Dir: "data", fs: fs})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+
+		free(24e6)
+		var log strings.Builder
+		b = open(t, Options{Dir: "data", fs: fs, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		for _, w := range []string{"all sends throttled", "free disk", "value=24000000", "mark=25000000", "min_free_disk_bytes"} {
+			if !strings.Contains(log.String(), w) {
+				t.Errorf("the log does not contain %q: %s", w, log.String())
+			}
+		}
+		if err := send(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})[0].Err; !errors.Is(err, tidegate.ErrThrottled) {
+			t.Errorf("with 24 MB free: %v", err)
+		}
+		free(40e6)
+		time.Sleep(time.Second)
+		if err := send(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})[0].Err; err != nil {
+			t.Errorf("with 40 MB free: %v", err)
+		}
+	})
 }

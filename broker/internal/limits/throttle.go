@@ -143,7 +143,7 @@ var remedies = map[string]string{
 	TopicRateMessages: remedyRate, TopicRateBytes: remedyRate,
 	FairShare: "retry when the consumers have caught up",
 	ColdReads: "retry when the lagging groups have caught up",
-	FreeDisk:  remedySpace, DiskFull: remedySpace,
+	FreeDisk:  remedyFree, DiskFull: remedySpace,
 	WriteStall: remedyDisk, CompactionDebt: remedyDisk,
 }
 
@@ -151,5 +151,6 @@ const (
 	remedyBacklog = "add consumers or make them faster, or raise max_backlog"
 	remedyRate    = "send more slowly, or raise the topic's max_rate"
 	remedySpace   = "free or add space on the disk of the data directory; no restart is needed"
+	remedyFree    = remedySpace + "; or lower min_free_disk_bytes"
 	remedyDisk    = "the disk is too slow for this load; send more slowly, or use a faster disk"
 )

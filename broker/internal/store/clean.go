@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"maps"
 	"os"
+	"slices"
 
 	"github.com/tidegate/tidegate/broker/internal/store/internal/diskfs"
 )
@@ -79,9 +81,11 @@ func (s *Store) checkClean() error {
 	if err != nil {
 		return err
 	}
-	for name, line := range before {
-		if now[name] != line {
-			return &Lost{fmt.Errorf("%s differs from the file that the broker closed: it is corrupt, truncated, or belongs to another directory", s.fs.PathJoin(s.dir, name))}
+	for _, name := range slices.Sorted(maps.Keys(before)) {
+		if path, line := s.fs.PathJoin(s.dir, name), before[name]; now[name] == "" {
+			return &Lost{fmt.Errorf("%s is missing, and the broker had it when it closed the directory", path)}
+		} else if now[name] != line {
+			return &Lost{fmt.Errorf("%s differs from the file that the broker closed: it is corrupt, truncated, or belongs to another directory", path)}
 		}
 	}
 	return nil

@@ -65,6 +65,9 @@ func (s *Store) checkOurs() error {
 	if slices.Contains(names, formatFile) {
 		return nil
 	}
+	if slices.Contains(names, identityFile) {
+		return fmt.Errorf("%s is missing; %s", s.fs.PathJoin(s.dir, formatFile), restore)
+	}
 	slices.Sort(names)
 	for _, name := range names {
 		switch base, _, _ := strings.Cut(name, "."); base {

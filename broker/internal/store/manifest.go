@@ -6,7 +6,10 @@ import (
 	"hash/crc32"
 	"io"
 	"io/fs"
+	"regexp"
 	"strings"
+
+	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/tidegate/tidegate/broker/internal/store/internal/diskfs"
 )
@@ -20,7 +23,7 @@ const (
 )
 
 // restore is the remedy in errors about databases that are not whole.
-const restore = "restore the whole data directory from a backup; the broker changed nothing in it"
+const restore = "restore the whole data directory from a backup, or give another directory; the broker changed nothing in it"
 
 // checkKnown compares the manifest of a database with its record, before Pebble opens the database
 // and removes files that the manifest does not name.
@@ -63,6 +66,25 @@ func (s *Store) checkKnown(db string, known bool) error {
 	}
 	s.noted[db] = [2]string{manifest, sums[manifest]}
 	return s.checkManifest(dir, manifest, sums[manifest])
+}
+
+// unknownTable is a part of Pebble's error about a table that the manifest names and the directory
+// does not have.
+var unknownTable = regexp.MustCompile(`file (\d+) \(type sstable\) unknown`)
+
+// explainOpen returns the error of Pebble's Open. If a file of the database is missing, the error
+// names the file and the remedy.
+func (s *Store) explainOpen(dir string, err error) error {
+	missing := ""
+	if m := unknownTable.FindStringSubmatch(err.Error()); m != nil {
+		missing = m[1] + ".sst"
+	} else if errors.Is(err, pebble.ErrDBNotPristine) {
+		missing = "marker.format-version.*"
+	}
+	if missing == "" {
+		return err
+	}
+	return fmt.Errorf("%s is missing: %w; %s", s.fs.PathJoin(dir, missing), err, restore)
 }
 
 // checkManifest compares the beginning of a manifest with the line that was noted of it.

@@ -198,6 +198,9 @@ func (s *Store) openDB(dir string, o *pebble.Options) (*pebble.DB, error) {
 	done := make(chan result, 1)
 	go func() { // ends with Pebble's own; if it never does, the caller has given up
 		db, err := pebble.Open(dir, o)
+		if err != nil {
+			err = s.explainOpen(dir, err)
+		}
 		done <- result{db, err}
 	}()
 	finish := func(r result) (*pebble.DB, error) {

@@ -18,7 +18,7 @@ import (
 const syncedPrefix = "SYNCED."
 
 // acceptable is the remedy in errors about missing data that Options.AcceptLoss accepts.
-const acceptable = "restore the whole data directory from a backup, or accept the loss: start the broker once with --accept-data-loss"
+const acceptable = "restore the whole data directory from a backup, give another directory, or accept the loss: start the broker once with --accept-data-loss"
 
 // A Lost is the error of a directory in which data is missing that was on disk, while the rest can
 // be opened.

@@ -120,7 +120,8 @@ func TestStorageLimits(t *testing.T) {
 	}{
 		"1 GiB free":             {StorageLimits{}, 100 * gib, Condition{Free: gib, Debt: 64 * gib, Stalled: time.Second}},
 		"a small disk: 5 %":      {StorageLimits{}, 10 * gib, Condition{Free: gib / 2, Debt: 64 * gib, Stalled: time.Second}},
-		"a smaller one: 256 MiB": {StorageLimits{}, gib, Condition{Free: gib / 4, Debt: 64 * gib, Stalled: time.Second}},
+		"a smaller one: 256 MiB": {StorageLimits{}, 2 * gib, Condition{Free: gib / 4, Debt: 64 * gib, Stalled: time.Second}},
+		"200 MB: an eighth":      {StorageLimits{}, 200e6, Condition{Free: 25e6, Debt: 64 * gib, Stalled: time.Second}},
 		"no disk":                {StorageLimits{Free: 1}, 0, Condition{Debt: 64 * gib, Stalled: time.Second}},
 		"all set":                {StorageLimits{Free: 1, Debt: 2, Stalled: 3}, gib, Condition{Free: 1, Debt: 2, Stalled: 3}},
 		"all off":                {StorageLimits{Free: -1, Debt: -1, Stalled: -1}, gib, Condition{}},

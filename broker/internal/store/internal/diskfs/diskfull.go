@@ -15,9 +15,11 @@ import (
 const (
 	BallastFile = "BALLAST"
 
-	// ballastSize is the size of the ballast: space for about a million acknowledgements, and for
-	// the tables of both databases.
-	ballastSize = 64 << 20
+	// mostBallast is the size of the ballast: space for about a million acknowledgements, and for
+	// the tables of both databases. On a disk of less than 1 GiB it is smallDisk of it, so that
+	// there is space for messages: the ballast needs the same space beside it.
+	mostBallast = 64 << 20
+	smallDisk   = 16
 
 	// fullLook is how often a full disk is looked at, fullPause how long a
 	// write that finds no room rests before it is tried again.
@@ -76,11 +78,18 @@ func (fs *FullFS) StopWaiting() { fs.stop() }
 
 // missing returns how many bytes are not free that should be, at least 1.
 func (fs *FullFS) missing() int64 {
+	size, free, _ := fs.space()
+	return max(1, 2*size-free)
+}
+
+// space returns the size of the ballast, and how many bytes of the disk are free. If the file
+// system does not report its space, known is false and free is 0.
+func (fs *FullFS) space() (ballast, free int64, known bool) {
 	u, err := fs.FS.GetDiskUsage(fs.dir)
-	if err != nil {
-		return 2 * ballastSize
+	if err != nil || u.TotalBytes == 0 {
+		return mostBallast, 0, false
 	}
-	return max(1, 2*ballastSize-int64(u.AvailBytes))
+	return int64(min(mostBallast, u.TotalBytes/smallDisk)), int64(u.AvailBytes), true
 }
 
 // Ballast returns the path of the ballast.
@@ -102,7 +111,8 @@ func (fs *FullFS) Prepare() error {
 
 // makeBallast makes the ballast if as much is left beside it.
 func (fs *FullFS) makeBallast() error {
-	if u, err := fs.FS.GetDiskUsage(fs.dir); err == nil && u.TotalBytes > 0 && u.AvailBytes < 2*ballastSize {
+	size, free, known := fs.space()
+	if known && free < 2*size {
 		return syscall.ENOSPC
 	}
 	f, err := fs.FS.Create(fs.Ballast(), vfs.WriteCategoryUnspecified)
@@ -111,7 +121,7 @@ func (fs *FullFS) makeBallast() error {
 	}
 	// Where files cannot be given room beforehand, there is no ballast, and a
 	// full disk is only waited for.
-	err = f.Preallocate(0, ballastSize)
+	err = f.Preallocate(0, size)
 	if errors.Is(err, syscall.EOPNOTSUPP) || errors.Is(err, syscall.ENOSYS) || errors.Is(err, syscall.EINVAL) {
 		err = nil
 	}
@@ -133,7 +143,8 @@ func (fs *FullFS) GiveBack() {
 		fs.logger.Error("the ballast file was not removed", "file", fs.Ballast(), "error", err)
 	}
 	fs.state.Store(&DiskFull{since, fs.missing()})
-	fs.logger.Error("disk full; sends are rejected until space is free, consumers continue", "directory", fs.dir, "needed_bytes", 2*ballastSize)
+	size, _, _ := fs.space()
+	fs.logger.Error("disk full; sends are rejected until space is free, consumers continue", "directory", fs.dir, "needed_bytes", 2*size)
 	fs.watch.Go(func() {
 		for {
 			select {
