@@ -54,10 +54,11 @@ func TestChangeIsRepeatable(t *testing.T) {
 			_, retried := b.Retry(t.Context(), d, 0, "")
 			_, given := b.ChangeInvisibleDuration(t.Context(), d, 0)
 			_, changed := b.ChangeInvisibleDuration(t.Context(), d, time.Minute)
+			_, dead := b.DeadLetter(t.Context(), d, "")
 			_, givenAgain := b.RepeatChange(t.Context(), d, 0)
 			errs := map[string]error{
 				"ack": b.Ack(t.Context(), []*tidegate.Delivery{d})[0], "retry": retried, "give back": given, "give back again": givenAgain,
-				"change": changed, "dead letter": b.DeadLetter(t.Context(), d, ""),
+				"change": changed, "dead letter": dead,
 			}
 			if repeatToo {
 				_, errs["repeated change"] = b.RepeatChange(t.Context(), d, time.Minute)

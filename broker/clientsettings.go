@@ -59,7 +59,10 @@ func (b *Broker) Queues(ctx context.Context, _, topic string) ([]int, error) {
 	return []int{transport.AnyQueue}, nil
 }
 
-// Capabilities returns all capabilities of package transport.
-func (b *Broker) Capabilities() transport.Capabilities {
-	return transport.Capabilities{Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, Snooze: true, Reconsume: true}
+// Capabilities returns all capabilities of package transport. It ignores the endpoint.
+func (b *Broker) Capabilities(string) transport.Capabilities {
+	return transport.Capabilities{
+		Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true,
+		RepeatReceive: true, RepeatChange: true, Snooze: true, Reconsume: true,
+	}
 }

@@ -134,7 +134,7 @@ func (c *combined) settle(rnd *rand.Rand) {
 				c.mu.Unlock()
 			}
 		case 4:
-			if err = c.b.DeadLetter(ctx, h.Delivery, "combined"); err == nil {
+			if _, err = c.b.DeadLetter(ctx, h.Delivery, "combined"); err == nil {
 				c.acked(h, "dead letter")
 			}
 		case 5:

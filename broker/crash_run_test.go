@@ -255,7 +255,7 @@ func (r *recorder) answer(d *tidegate.Delivery, how int, dur time.Duration) {
 		}
 		f.kind = "dead letter"
 		r.note(f)
-		err = r.b.DeadLetter(ctx, d, "crash")
+		_, err = r.b.DeadLetter(ctx, d, "crash")
 	}
 	if err == nil {
 		f.answer = true

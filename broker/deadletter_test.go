@@ -61,7 +61,7 @@ func TestDeadLetterIsIdempotent(t *testing.T) {
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
 		for range 3 {
-			if err := b.DeadLetter(t.Context(), d, "no use"); err != nil {
+			if _, err := b.DeadLetter(t.Context(), d, "no use"); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -74,7 +74,7 @@ func TestDeadLetterIsIdempotent(t *testing.T) {
 		}
 		// A dead letter that fails again keeps its first origin.
 		again := receive(t, b, transport.ReceiveRequest{Group: "h", Topic: "%DLQ%g"})[0]
-		if err := b.DeadLetter(t.Context(), again, "still no use"); err != nil {
+		if _, err := b.DeadLetter(t.Context(), again, "still no use"); err != nil {
 			t.Fatal(err)
 		}
 		o, _ := receiveAll(t, b, "%DLQ%h")[0].DeadLetter()
@@ -136,14 +136,14 @@ func TestDeadLetterComesLate(t *testing.T) {
 			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Push: push, Max: 2})
 			time.Sleep(31 * time.Second)
 			synctest.Wait()
-			if err := b.DeadLetter(t.Context(), ds[0], "late"); err != nil {
+			if _, err := b.DeadLetter(t.Context(), ds[0], "late"); err != nil {
 				t.Errorf("push %v: %v", push, err)
 			}
 			again := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Push: push, Wait: time.Minute, Max: 2})
 			if len(again) != 1 || string(again[0].Body) != "y" || again[0].Attempt != 2 {
 				t.Errorf("push %v: delivered again: %v", push, again)
 			}
-			if err := b.DeadLetter(t.Context(), ds[1], "too late"); !errors.Is(err, tidegate.ErrInvalidHandle) {
+			if _, err := b.DeadLetter(t.Context(), ds[1], "too late"); !errors.Is(err, tidegate.ErrInvalidHandle) {
 				t.Errorf("push %v: somebody else has it: %v", push, err)
 			}
 			if n := len(receiveAll(t, b, "%DLQ%g")); n != 1 {

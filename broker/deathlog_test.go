@@ -30,7 +30,7 @@ func TestDeadLettersAreSummedUp(t *testing.T) {
 		}
 		for done := 0; done < n; {
 			for _, d := range receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, InvisibleDuration: time.Minute}) {
-				if err := b.DeadLetter(t.Context(), d, "bad"); err != nil {
+				if _, err := b.DeadLetter(t.Context(), d, "bad"); err != nil {
 					t.Fatal(err)
 				}
 				done++

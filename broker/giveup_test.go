@@ -129,7 +129,7 @@ func TestRepeatedDeadLetterWaitsForTheFirst(t *testing.T) {
 		release := holdMessages(b)
 		answers := make(chan error, 2)
 		for range 2 {
-			go func() { answers <- b.DeadLetter(t.Context(), d, "r") }()
+			go func() { answers <- second(b.DeadLetter(t.Context(), d, "r")) }()
 			synctest.Wait()
 		}
 		if len(answers) != 0 {
@@ -162,7 +162,7 @@ func TestRepeatedDeadLetterFailsWithTheFirst(t *testing.T) {
 		s := b.catalog.Find(h.Group, h.Place.Topic)
 		first := departingNow(t, s, h)
 		repeated := make(chan error, 1)
-		go func() { repeated <- b.DeadLetter(t.Context(), d, "r") }()
+		go func() { repeated <- second(b.DeadLetter(t.Context(), d, "r")) }()
 		synctest.Wait()
 		if _, err := first.End(0, errors.New("no room")); err == nil {
 			t.Error("the departure has ended without its error")
@@ -170,7 +170,7 @@ func TestRepeatedDeadLetterFailsWithTheFirst(t *testing.T) {
 		if err := <-repeated; err == nil {
 			t.Error("it was answered, and there is no dead letter")
 		}
-		if err := b.DeadLetter(t.Context(), d, "r"); err != nil {
+		if _, err := b.DeadLetter(t.Context(), d, "r"); err != nil {
 			t.Error(err)
 		}
 		if n := len(receiveAll(t, b, "%DLQ%g")); n != 1 {
@@ -188,7 +188,7 @@ func TestLostMessageIsNoDeadLetter(t *testing.T) {
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
 		damage(t, b, "t", 0, 0)
-		if err := b.DeadLetter(t.Context(), d, "r"); err != nil {
+		if _, err := b.DeadLetter(t.Context(), d, "r"); err != nil {
 			t.Error(err)
 		}
 		if s := subscriptionOf(t, b, "g"); s.DeadLetters != 0 || s.Acked != 0 || s.Backlog != (Backlog{}) || b.Stats().Damaged != 1 {

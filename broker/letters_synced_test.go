@@ -59,7 +59,7 @@ func TestDeadLetterWaitsForTheLeasesFsync(t *testing.T) {
 			t.Fatalf("received %d messages", len(ds))
 		}
 		done := make(chan error)
-		go func() { done <- b.DeadLetter(t.Context(), ds[0], "") }()
+		go func() { done <- second(b.DeadLetter(t.Context(), ds[0], "")) }()
 		stored := func() int64 {
 			info, err := b.Topic(letters)
 			if err != nil {

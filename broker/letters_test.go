@@ -128,7 +128,7 @@ func TestDuplicateOfADeadLetter(t *testing.T) {
 		putTopic(t, b, "DLA", settings.Topic{Queues: 1})
 		putAddress(t, b, "t", settings.Address{DeadLetterAddress: new("DLA"), MaxDeliveryAttempts: new(1)})
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
-		if err := b.DeadLetter(t.Context(), one(t, b, "g", "t"), "no use"); err != nil {
+		if _, err := b.DeadLetter(t.Context(), one(t, b, "g", "t"), "no use"); err != nil {
 			t.Fatal(err)
 		}
 		for range 2 {

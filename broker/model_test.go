@@ -241,7 +241,7 @@ func (m *model) answer() {
 		err = m.b.Snooze(m.t.Context(), d, dur)
 		want.state, want.due, want.attempt, want.handle = StateWaitingRetry, now.Add(dur), l.attempt-1, ""
 	case 4: // may come late, and again
-		err = m.b.DeadLetter(m.t.Context(), d, "model")
+		_, err = m.b.DeadLetter(m.t.Context(), d, "model")
 		done := l.state == StateCommit || l.state == StateDeadLetter
 		if valid = done || l.handle == d.Handle; !done {
 			want.state = StateDeadLetter

@@ -108,7 +108,7 @@ func (m *parkModel) settle(good bool) {
 			m.b.Release(m.t.Context(), []*tidegate.Delivery{d})
 		case op < 9:
 			d.Attempt += m.rnd.IntN(2)
-			err = m.b.DeadLetter(m.t.Context(), d, "wanted")
+			_, err = m.b.DeadLetter(m.t.Context(), d, "wanted")
 		default:
 			continue
 		}

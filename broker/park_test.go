@@ -199,7 +199,7 @@ func TestBlockedMessageGroup(t *testing.T) {
 		for attempt := 1; attempt <= 5; attempt++ {
 			ds := expectMessages(t, receives(), fmt.Sprintf("a:1/%d", attempt))
 			if attempt == 4 { // RocketMQ's FIFO consumer, having retried by itself: a failure
-				if err := b.DeadLetter(t.Context(), ds[0], "mine"); err != nil {
+				if _, err := b.DeadLetter(t.Context(), ds[0], "mine"); err != nil {
 					t.Fatal(err)
 				}
 			} else {
@@ -259,7 +259,7 @@ func TestDeadLetterRequestsWhereGroupsPark(t *testing.T) {
 		sends, receives := fifo(t, b, settings.OnExhaustedPark)
 		sends("a:1", "a:2", "a:3")
 		d := expectMessages(t, receives(), "a:1/1")[0]
-		if err := b.DeadLetter(t.Context(), d, "poison"); err != nil {
+		if _, err := b.DeadLetter(t.Context(), d, "poison"); err != nil {
 			t.Fatal(err)
 		}
 		d = expectMessages(t, receives(), "a:2/1")[0]
@@ -267,7 +267,7 @@ func TestDeadLetterRequestsWhereGroupsPark(t *testing.T) {
 		synctest.Wait()
 		d.Attempt = 2 // its own count
 		for range 2 {
-			if err := b.DeadLetter(t.Context(), d, "used up"); err != nil {
+			if _, err := b.DeadLetter(t.Context(), d, "used up"); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -283,7 +283,7 @@ func TestDeadLetterRequestsWhereGroupsPark(t *testing.T) {
 		if _, err := b.RedriveParked(t.Context(), "g", ParkedSelection{}); err != nil {
 			t.Fatal(err)
 		}
-		if err := b.DeadLetter(t.Context(), d, "again"); err == nil {
+		if _, err := b.DeadLetter(t.Context(), d, "again"); err == nil {
 			t.Error("the handle of before the redrive is taken")
 		}
 		ackDeliveries(t, b, expectMessages(t, receives(), "a:2/1"))

@@ -49,7 +49,7 @@ func TestPurgeTopic(t *testing.T) {
 					t.Fatalf("%d deliveries", len(ds))
 				}
 				_, err := b.Retry(t.Context(), ds[1], time.Minute, "")
-				if err := errors.Join(err, b.Ack(t.Context(), ds[:1])[0], b.DeadLetter(t.Context(), ds[2], "r")); err != nil {
+				if err := errors.Join(err, b.Ack(t.Context(), ds[:1])[0], second(b.DeadLetter(t.Context(), ds[2], "r"))); err != nil {
 					t.Fatal(err)
 				}
 				elapse(time.Second) // the progress so far is on disk, and comes back, unlike that of the purge
@@ -193,7 +193,7 @@ func TestPurgeInUse(t *testing.T) {
 						case 1:
 							_, err = b.Retry(t.Context(), d, time.Second, "")
 						case 2:
-							err = b.DeadLetter(t.Context(), d, "r")
+							_, err = b.DeadLetter(t.Context(), d, "r")
 						}
 						if err != nil && !errors.Is(err, tidegate.ErrInvalidHandle) {
 							t.Error(err)
@@ -270,7 +270,7 @@ func TestDeletionLeavesNothing(t *testing.T) {
 			if len(ds) != 2 || ds[0].Attempt != 1 {
 				t.Fatalf("received %v", ds)
 			}
-			if err := b.DeadLetter(t.Context(), ds[0], "r"); err != nil {
+			if _, err := b.DeadLetter(t.Context(), ds[0], "r"); err != nil {
 				t.Fatal(err)
 			}
 			if round == 1 { // the group first

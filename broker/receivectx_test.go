@@ -93,7 +93,7 @@ func TestRepeatedDeadLettersLeaveNothingBehind(t *testing.T) {
 		before := 0
 		for i := range 100 {
 			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Millisecond, errImpatient)
-			err := b.DeadLetter(ctx, d, "")
+			_, err := b.DeadLetter(ctx, d, "")
 			cancel()
 			var e *tidegate.Error
 			if !errors.Is(err, errImpatient) || !errors.As(err, &e) || !e.MaybeStored {
@@ -108,7 +108,7 @@ func TestRepeatedDeadLettersLeaveNothingBehind(t *testing.T) {
 			t.Errorf("%d goroutines after the first request, %d after 99 more", before, n)
 		}
 		done := make(chan error)
-		go func() { done <- b.DeadLetter(t.Context(), d, "") }()
+		go func() { done <- second(b.DeadLetter(t.Context(), d, "")) }()
 		synctest.Wait()
 		fs.setStanding(false)
 		if err := <-done; err != nil {

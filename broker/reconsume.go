@@ -67,8 +67,6 @@ func (b *Broker) NegativeAck(ctx context.Context, d *tidegate.Delivery, delay ti
 	return fail.WithOp("NegativeAck", err)
 }
 
-var _ transport.Reconsumer = (*Broker)(nil)
-
 // Reconsume is [Broker.ReconsumeLater], or [Broker.NegativeAck] if mode.Negative is set. It returns
 // the fate of the message. It returns the errors of these methods. The error is also 40000 if mode
 // has both Delay and Level, or both Level and Negative.

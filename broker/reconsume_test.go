@@ -144,7 +144,7 @@ func TestRetryTopicsAreOffByDefault(t *testing.T) {
 			t.Errorf("%d messages in the retry topic", len(ds))
 		}
 		// What fails without it becomes a dead letter in the same place.
-		if err := b.DeadLetter(t.Context(), d, "no use"); err != nil {
+		if _, err := b.DeadLetter(t.Context(), d, "no use"); err != nil {
 			t.Fatal(err)
 		}
 		if n := len(receiveAll(t, b, "t-g-DLQ")); n != 1 {

@@ -65,7 +65,7 @@ func TestRetriedDeadLettersAreRedriven(t *testing.T) {
 		die   func(*testing.T, *Broker)
 	}{
 		"given up": {settings.TopicNormal, func(t *testing.T, b *Broker) {
-			if err := b.DeadLetter(t.Context(), one(t, b, "g", "t"), "no use"); err != nil {
+			if _, err := b.DeadLetter(t.Context(), one(t, b, "g", "t"), "no use"); err != nil {
 				t.Fatal(err)
 			}
 		}},
@@ -116,7 +116,7 @@ func TestOriginOfDeadLettersThatWereRetried(t *testing.T) {
 	t.Parallel()
 	giveUp := func(t *testing.T, b *Broker, group, topic, from, id string) {
 		t.Helper()
-		if err := b.DeadLetter(t.Context(), one(t, b, group, topic), "no use"); err != nil {
+		if _, err := b.DeadLetter(t.Context(), one(t, b, group, topic), "no use"); err != nil {
 			t.Fatal(err)
 		}
 		page, err := b.DeadLetters(group, DeadLetterQuery{})

@@ -31,7 +31,7 @@ func kill(t *testing.T, b *Broker, ms ...*tidegate.Message) {
 		if len(ds) != 1 {
 			t.Fatalf("%d deliveries", len(ds))
 		}
-		if err := b.DeadLetter(t.Context(), ds[0], "because of "+m.ID); err != nil {
+		if _, err := b.DeadLetter(t.Context(), ds[0], "because of "+m.ID); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
@@ -163,7 +163,7 @@ func TestDeadLettersAreRedriven(t *testing.T) {
 			if d.Attempt != 1 || !reflect.DeepEqual(got, want) {
 				t.Errorf("attempt %d of %+v, want %+v", d.Attempt, got, want)
 			}
-			if err := b.DeadLetter(t.Context(), d, "again"); err != nil {
+			if _, err := b.DeadLetter(t.Context(), d, "again"); err != nil {
 				t.Fatal(err)
 			}
 			page, err := b.DeadLetters("g", DeadLetterQuery{})
@@ -344,7 +344,7 @@ func loseRedrive(t *testing.T, seed uint64) {
 		for i := 0; i < n; {
 			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, InvisibleDuration: time.Hour})
 			for _, d := range ds {
-				if err := b.DeadLetter(t.Context(), d, "r"); err != nil {
+				if _, err := b.DeadLetter(t.Context(), d, "r"); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -33,7 +33,7 @@ func TestRetentionByBytesOfDeadLettersWithHoles(t *testing.T) {
 					for range n {
 						mustSend(t, b, &tidegate.Message{ID: fmt.Sprint("m", next), Topic: "t", Body: make([]byte, 100)})
 						next++
-						if err := b.DeadLetter(t.Context(), one(t, b, "g", "t"), "r"); err != nil {
+						if _, err := b.DeadLetter(t.Context(), one(t, b, "g", "t"), "r"); err != nil {
 							t.Fatal(err)
 						}
 						elapse(1500 * time.Millisecond)

@@ -226,7 +226,7 @@ func TestRetentionOfDeadLettersWithHoles(t *testing.T) {
 				for i := range 10 {
 					mustSend(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: []byte("xy")})
 					ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
-					if err := b.DeadLetter(t.Context(), ds[0], "r"); err != nil {
+					if _, err := b.DeadLetter(t.Context(), ds[0], "r"); err != nil {
 						t.Fatal(err)
 					}
 					elapse(30 * time.Second)
@@ -255,7 +255,7 @@ func TestRetentionOfDeadLettersWithHoles(t *testing.T) {
 				}
 				mustSend(t, b, &tidegate.Message{ID: "new", Topic: "t", Body: []byte("xy")})
 				ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
-				if err := b.DeadLetter(t.Context(), ds[0], "r"); err != nil {
+				if _, err := b.DeadLetter(t.Context(), ds[0], "r"); err != nil {
 					t.Fatal(err)
 				}
 				all := receiveAll(t, b, "%DLQ%g")

@@ -59,7 +59,7 @@ func TestDeadLetterThatFails(t *testing.T) {
 					elapse(c.wait)
 					over := deletedMeanwhile(t, b)
 					d.Attempt = settings.DefaultMaxAttempts // a consumer that retries by itself has counted further
-					if err := b.DeadLetter(t.Context(), d, "r"); !errors.Is(err, tidegate.ErrTopicNotFound) {
+					if _, err := b.DeadLetter(t.Context(), d, "r"); !errors.Is(err, tidegate.ErrTopicNotFound) {
 						t.Errorf("answered with %v", err)
 					}
 					over()
@@ -81,12 +81,12 @@ func TestDeadLetterThatFails(t *testing.T) {
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: time.Minute})[0]
 		over := deletedMeanwhile(t, b)
-		if err := b.DeadLetter(t.Context(), d, "r"); err == nil {
+		if _, err := b.DeadLetter(t.Context(), d, "r"); err == nil {
 			t.Error("it was answered, and there is no dead letter")
 		}
 		over()
 		elapse(2 * time.Second)
-		if err := b.DeadLetter(t.Context(), d, "r"); err != nil {
+		if _, err := b.DeadLetter(t.Context(), d, "r"); err != nil {
 			t.Error(err)
 		}
 		if n := len(receiveAll(t, b, "%DLQ%g")); n != 1 {

@@ -166,7 +166,7 @@ func TestChangeNeedsAnOpenDelivery(t *testing.T) {
 			"timed out":    func(*tidegate.Delivery) { time.Sleep(30 * time.Second) },
 			"acknowledged": func(d *tidegate.Delivery) { b.Ack(t.Context(), []*tidegate.Delivery{d}) },
 			"failed":       func(d *tidegate.Delivery) { _, _ = b.Retry(t.Context(), d, time.Hour, "") },
-			"given up":     func(d *tidegate.Delivery) { _ = b.DeadLetter(t.Context(), d, "no use") },
+			"given up":     func(d *tidegate.Delivery) { _ = second(b.DeadLetter(t.Context(), d, "no use")) },
 		} {
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte(name)})
 			d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]

@@ -153,15 +153,11 @@ func (b *Broker) changeInvisible(ctx context.Context, d *tidegate.Delivery, dur 
 // is on disk. A repetition, or a call after the group has finished the message, has no effect and
 // returns nil. It is also valid after the invisible duration, until another consumer receives the
 // message.
-func (b *Broker) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) error {
-	_, err := b.DeadLetterResult(ctx, d, reason)
-	return err
-}
-
-// DeadLetterResult is DeadLetter and also returns the fate of the message: a dead letter, or in the
-// last attempt of a FIFO group the state that [settings.Group].OnExhausted specifies. The fate is
-// transport.FateUntold if the group had finished the message before.
-func (b *Broker) DeadLetterResult(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
+//
+// The fate of the message is a dead letter, or in the last attempt of a FIFO group the state that
+// [settings.Group].OnExhausted specifies. It is transport.FateUntold if the group had finished the
+// message before.
+func (b *Broker) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
 	out, err := b.settle(ctx, d, consume.Settlement{Event: consume.EventDeadLetter, Attempt: d.Attempt, Reason: reason})
 	if err != nil || out.To == 0 {
 		return transport.RetryResult{}, fail.WithOp("ForwardMessageToDeadLetterQueue", err)

@@ -81,7 +81,9 @@ func TestSettlementsEndWithTheirContext(t *testing.T) {
 			}
 			return err
 		},
-		"DeadLetter": func(b *Broker, ctx context.Context, d *tidegate.Delivery) error { return b.DeadLetter(ctx, d, "") },
+		"DeadLetter": func(b *Broker, ctx context.Context, d *tidegate.Delivery) error {
+			return second(b.DeadLetter(ctx, d, ""))
+		},
 		"NegativeAck": func(b *Broker, ctx context.Context, d *tidegate.Delivery) error {
 			return b.NegativeAck(ctx, d, time.Hour)
 		},

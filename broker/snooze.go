@@ -7,10 +7,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/fail"
-	"github.com/tidegate/tidegate/transport"
 )
-
-var _ transport.Snoozer = (*Broker)(nil)
 
 // Snooze ends a delivery of a push consumer or a simple consumer without counting its attempt, and
 // returns when this is on disk. The message is delivered again after dur with the same attempt

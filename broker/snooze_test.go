@@ -41,7 +41,7 @@ func TestSnooze(t *testing.T) {
 					t.Fatal(err)
 				}
 				for name, err := range map[string]error{
-					"Ack": b.Ack(t.Context(), []*tidegate.Delivery{d})[0], "Snooze": b.Snooze(t.Context(), d, 0), "DeadLetter": b.DeadLetter(t.Context(), d, ""),
+					"Ack": b.Ack(t.Context(), []*tidegate.Delivery{d})[0], "Snooze": b.Snooze(t.Context(), d, 0), "DeadLetter": second(b.DeadLetter(t.Context(), d, "")),
 				} {
 					if !errors.Is(err, tidegate.ErrInvalidHandle) {
 						t.Errorf("%s of a delivery that was snoozed: %v", name, err)

@@ -34,7 +34,7 @@ func TestDeadLettersWaitForTheirTopicWithoutRoom(t *testing.T) {
 		}
 		done := make(chan error, n)
 		for _, d := range ds {
-			go func() { done <- b.DeadLetter(t.Context(), d, "") }()
+			go func() { done <- second(b.DeadLetter(t.Context(), d, "")) }()
 		}
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)

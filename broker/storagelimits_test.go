@@ -67,7 +67,7 @@ func TestFreeDiskThrottlesSends(t *testing.T) {
 			t.Fatalf("%d received", len(ds))
 		}
 		_, err := b.Retry(t.Context(), ds[1], time.Second, "")
-		if err := errors.Join(err, b.DeadLetter(t.Context(), ds[0], "no"), errors.Join(b.Ack(t.Context(), ds[2:])...)); err != nil {
+		if err := errors.Join(err, second(b.DeadLetter(t.Context(), ds[0], "no")), errors.Join(b.Ack(t.Context(), ds[2:])...)); err != nil {
 			t.Error(err)
 		}
 		free(5 * gib / 4)

@@ -37,7 +37,7 @@ func TestRepeatedDeadLetterWaitsForTheDisk(t *testing.T) {
 		ends := make(chan end)
 		call := func() {
 			begun := time.Since(start)
-			err := b.DeadLetter(t.Context(), ds[0], "")
+			_, err := b.DeadLetter(t.Context(), ds[0], "")
 			ends <- end{begun, time.Since(start), err}
 		}
 		const repeated = 24
@@ -77,7 +77,7 @@ func TestClaimedAttemptsAreBounded(t *testing.T) {
 	mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 	d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
 	d.Attempt = math.MaxInt32
-	if err := b.DeadLetter(t.Context(), d, ""); err != nil {
+	if _, err := b.DeadLetter(t.Context(), d, ""); err != nil {
 		t.Fatal(err)
 	}
 	page, err := b.DeadLetters("g", DeadLetterQuery{})

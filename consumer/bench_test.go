@@ -14,6 +14,7 @@ import (
 
 // free is a transport that costs nothing: its deliveries are there from the beginning.
 type free struct {
+	transport.Base
 	ring                        []*tidegate.Delivery
 	next, left                  atomic.Int64
 	receives, requests, settled atomic.Int64
@@ -53,7 +54,9 @@ func (f *free) Retry(context.Context, *tidegate.Delivery, time.Duration, string)
 func (f *free) ChangeInvisibleDuration(context.Context, *tidegate.Delivery, time.Duration) (string, error) {
 	return "", nil
 }
-func (f *free) DeadLetter(context.Context, *tidegate.Delivery, string) error { return nil }
+func (f *free) DeadLetter(context.Context, *tidegate.Delivery, string) (transport.RetryResult, error) {
+	return transport.RetryResult{}, nil
+}
 func (f *free) ProducerSettings(context.Context, string) (transport.ProducerSettings, error) {
 	return transport.ProducerSettings{}, nil
 }
@@ -65,7 +68,7 @@ func (f *free) ConsumerSettings(context.Context, string, string) (transport.Cons
 func (f *free) Queues(context.Context, string, string) ([]int, error) {
 	return []int{transport.AnyQueue}, nil
 }
-func (f *free) Capabilities() transport.Capabilities { return ours }
+func (f *free) Capabilities(string) transport.Capabilities { return ours }
 
 // The engine's own cost of a message, with 64 workers and an empty handler, and with a server that
 // takes 1 ms for a request. The allocations are those beyond decoding: the deliveries are made

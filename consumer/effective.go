@@ -27,7 +27,7 @@ func (p *Push) EffectivePolicy(ctx context.Context, m *tidegate.Message) (policy
 	if asked.Topic == "" {
 		asked.Topic = p.sub.Topic
 	}
-	b := policies.Base{Retry: p.sub.Retry, Capabilities: p.transport.Capabilities()}
+	b := policies.Base{Retry: p.sub.Retry, Capabilities: p.transport.Capabilities("")}
 	err := tidegate.ValidateTopic(asked.Topic)
 	if err == nil {
 		b.Server, err = p.transport.ConsumerSettings(ctx, p.sub.Group, asked.Topic)

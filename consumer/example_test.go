@@ -27,7 +27,7 @@ func (d *demo) Queues(context.Context, string, string) ([]int, error) {
 	return []int{transport.AnyQueue}, nil
 }
 
-func (d *demo) Capabilities() transport.Capabilities {
+func (d *demo) Capabilities(string) transport.Capabilities {
 	return transport.Capabilities{RepeatReceive: true}
 }
 
@@ -46,7 +46,9 @@ func (d *demo) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tide
 	return nil, context.Cause(ctx)
 }
 
-func (d *demo) DeadLetter(context.Context, *tidegate.Delivery, string) error { return nil }
+func (d *demo) DeadLetter(context.Context, *tidegate.Delivery, string) (transport.RetryResult, error) {
+	return transport.RetryResult{}, nil
+}
 
 func (d *demo) Ack(_ context.Context, ds []*tidegate.Delivery) []error { return make([]error, len(ds)) }
 

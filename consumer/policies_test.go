@@ -45,7 +45,7 @@ func (c *tries) gaps(tag string) (gaps []time.Duration) {
 // whatever its handler does with the delivery.
 func TestPolicies(t *testing.T) {
 	for name, caps := range map[string]transport.Capabilities{
-		"a server that decides": {Suspend: true, IdempotentDeadLetter: true, RepeatReceive: true, RetryResult: true}, "a RocketMQ": {},
+		"a server that decides": {Suspend: true, IdempotentDeadLetter: true, RepeatReceive: true, RepeatChange: true, RetryResult: true}, "a RocketMQ": {},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -82,21 +82,9 @@ func (r *run) refresh(ctx context.Context, t *topic) ([]int, error) {
 	return queues, nil
 }
 
-// capsOf returns the capabilities of the server at endpoint, without those that the transport does
-// not support.
-func (r *run) capsOf(endpoint string) (caps transport.Capabilities) {
-	if c, ok := r.transport.(transport.EndpointConfigurer); ok && endpoint != "" {
-		caps = c.EndpointCapabilities(endpoint)
-	} else {
-		caps = r.transport.Capabilities()
-	}
-	if _, ok := r.transport.(transport.Snoozer); !ok {
-		caps.Snooze = false
-	}
-	if _, ok := r.transport.(transport.Reconsumer); !ok {
-		caps.Reconsume = false
-	}
-	return caps
+// capsOf returns the capabilities of the server at endpoint.
+func (r *run) capsOf(endpoint string) transport.Capabilities {
+	return r.transport.Capabilities(endpoint)
 }
 
 // capsOfSource returns the capabilities of the server that delivered last from a queue.

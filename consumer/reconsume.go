@@ -2,7 +2,6 @@ package consumer
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/consumer/internal/decision"
@@ -53,12 +52,8 @@ func errReconsume(d *tidegate.Delivery) error {
 //
 // Source: TDMQ for Apache Pulsar, message retry and dead letter mechanisms.
 func (s *Simple) Reconsume(ctx context.Context, d *tidegate.Delivery, mode transport.ReconsumeMode) (result transport.RetryResult, err error) {
-	r, ok := s.transport.(transport.Reconsumer)
-	if !ok {
-		return transport.RetryResult{}, fmt.Errorf("consumer: %w", errReconsume(d))
-	}
 	err = s.settle(ctx, d, func() (err error) {
-		result, err = r.Reconsume(ctx, d, mode)
+		result, err = s.transport.Reconsume(ctx, d, mode)
 		return err
 	})
 	return result, err

@@ -15,13 +15,14 @@ import (
 // server is a small server in one piece: what it keeps of FIFO groups is
 // RocketMQ's way, several messages of a message group in one answer.
 type server struct {
-	t        *testing.T
-	settings transport.ConsumerSettings
-	queues   []int
-	caps     transport.Capabilities
-	result   transport.RetryResult // of every Retry
-	deaf     bool                  // as on RocketMQ: retries do not wake a parked receive, and are late
-	ran      time.Duration         // of each invisible time, before the answer came
+	transport.Base // Reconsume
+	t              *testing.T
+	settings       transport.ConsumerSettings
+	queues         []int
+	caps           transport.Capabilities
+	result         transport.RetryResult // of every Retry
+	deaf           bool                  // as on RocketMQ: retries do not wake a parked receive, and are late
+	ran            time.Duration         // of each invisible time, before the answer came
 
 	// Called without a lock before the server does anything; an error is the answer.
 	onReceive, onSettings func() error
@@ -68,7 +69,7 @@ type retryCall struct {
 }
 
 // ours is what a tidegate broker can do, beside deciding about retries.
-var ours = transport.Capabilities{Suspend: true, IdempotentDeadLetter: true, RepeatReceive: true, Snooze: true}
+var ours = transport.Capabilities{Suspend: true, IdempotentDeadLetter: true, RepeatReceive: true, RepeatChange: true, Snooze: true}
 
 func newServer(t *testing.T) *server {
 	return &server{t: t, queues: []int{transport.AnyQueue}, wake: make(chan struct{}), dead: map[string]string{}, given: map[string][]*entry{}}
@@ -310,8 +311,8 @@ func (s *server) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Dura
 	})
 }
 
-func (s *server) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) error {
-	return s.settle(ctx, d, s.onDead, func(e *entry) {
+func (s *server) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
+	return transport.RetryResult{}, s.settle(ctx, d, s.onDead, func(e *entry) {
 		s.dead[d.ID] = reason
 		e.done = true
 		s.end(e, e.due)
@@ -339,7 +340,7 @@ func (s *server) Queues(context.Context, string, string) ([]int, error) {
 	return s.queues, nil
 }
 
-func (s *server) Capabilities() transport.Capabilities { return s.caps }
+func (s *server) Capabilities(string) transport.Capabilities { return s.caps }
 
 // start runs a push consumer until stop is called, which returns what Run did.
 func start(t *testing.T, s Transport, sub Subscription, h Handler, o PushOptions) (stop func() error) {

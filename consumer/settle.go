@@ -53,14 +53,11 @@ func (r *run) tell(ctx context.Context, it *item) (res transport.RetryResult, er
 	v := &it.Verdict
 	switch v.Action {
 	case decision.DeadLetterNow:
-		if reporter, ok := r.transport.(transport.DeadLetterReporter); ok {
-			return reporter.DeadLetterResult(ctx, &it.current, v.Reason)
-		}
-		return res, r.transport.DeadLetter(ctx, &it.current, v.Reason)
+		return r.transport.DeadLetter(ctx, &it.current, v.Reason)
 	case decision.SnoozeFor:
-		return res, r.transport.(transport.Snoozer).Snooze(ctx, &it.current, v.Delay) // see rulesFor
+		return res, r.transport.Snooze(ctx, &it.current, v.Delay) // see rulesFor
 	case decision.ReconsumeIn:
-		return r.transport.(transport.Reconsumer).Reconsume(ctx, &it.current, v.Mode) // likewise
+		return r.transport.Reconsume(ctx, &it.current, v.Mode) // likewise
 	case decision.GiveBack:
 		_, err = r.transport.ChangeInvisibleDuration(ctx, &it.current, 0)
 		return res, err
@@ -124,8 +121,8 @@ func (r *run) find(it *item) error {
 // remembers the replaced handle. RocketMQ does not; there a lost response to an extension causes a
 // redelivery.
 func (r *run) change(ctx context.Context, it *item, d time.Duration) (handle string, err error) {
-	if repeater, ok := r.transport.(transport.ChangeRepeater); ok && it.unsure {
-		return repeater.RepeatChange(ctx, &it.current, d)
+	if it.unsure && r.capsOf(it.current.Endpoint).RepeatChange {
+		return r.transport.RepeatChange(ctx, &it.current, d)
 	}
 	return r.transport.ChangeInvisibleDuration(ctx, &it.current, d)
 }

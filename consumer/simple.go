@@ -30,26 +30,20 @@ type SimpleOptions struct {
 	BatchSize int
 }
 
-// A SimpleTransport has the methods of a transport that a simple consumer calls.
-type SimpleTransport interface {
-	transport.Receiver
-	transport.Settler
-}
-
 // A Simple consumer receives messages on request. A message that is not acknowledged within its
 // invisible time is delivered again.
 //
 // Several goroutines may share a consumer, but not a delivery. The consumer starts no goroutine and
 // needs no Close. Create one with [NewSimple].
 type Simple struct {
-	transport SimpleTransport
+	transport Transport
 	sub       Subscription
 	opts      SimpleOptions
 }
 
 // NewSimple returns a consumer of sub that receives through t. The error joins all faults of the
 // arguments.
-func NewSimple(t SimpleTransport, sub Subscription, opts SimpleOptions) (*Simple, error) {
+func NewSimple(t Transport, sub Subscription, opts SimpleOptions) (*Simple, error) {
 	var f faults
 	if t == nil {
 		f.Add("transport", "it is nil; give the transport to receive through")
@@ -103,8 +97,8 @@ func (s *Simple) Receive(ctx context.Context, n int) ([]*tidegate.Delivery, erro
 //
 // If the response to a ChangeInvisibleDuration was lost, d.Handle may have been replaced. If the
 // server rejects the handle, Ack therefore requests the valid one and repeats the attempt once. It
-// sets d.Handle and d.InvisibleUntil then. DeadLetter and Reconsume do the same. A transport
-// without [transport.ChangeRepeater] cannot request the valid handle.
+// sets d.Handle and d.InvisibleUntil then. DeadLetter and Reconsume do the same. It cannot
+// request the valid handle from a server without [transport.Capabilities].RepeatChange.
 func (s *Simple) Ack(ctx context.Context, d *tidegate.Delivery) error {
 	return s.settle(ctx, d, func() error {
 		errs := s.transport.Ack(ctx, []*tidegate.Delivery{d})
@@ -118,12 +112,11 @@ func (s *Simple) Ack(ctx context.Context, d *tidegate.Delivery) error {
 // settle calls try, and once more if it failed because a lost response replaced the handle.
 func (s *Simple) settle(ctx context.Context, d *tidegate.Delivery, try func() error) error {
 	err := try()
-	repeater, ok := s.transport.(transport.ChangeRepeater)
-	if !ok || !errors.Is(err, tidegate.ErrInvalidHandle) {
+	if !errors.Is(err, tidegate.ErrInvalidHandle) || !s.transport.Capabilities(d.Endpoint).RepeatChange {
 		return err
 	}
 	before, now := d.Handle, time.Now()
-	handle, lost := repeater.RepeatChange(ctx, d, s.opts.InvisibleDuration)
+	handle, lost := s.transport.RepeatChange(ctx, d, s.opts.InvisibleDuration)
 	if lost != nil || handle == "" || handle == before {
 		return err // the lease has ended
 	}
@@ -137,8 +130,8 @@ func (s *Simple) settle(ctx context.Context, d *tidegate.Delivery, try func() er
 // Otherwise it does not change d. The error matches [tidegate.ErrInvalidHandle] if the invisible
 // time has ended.
 //
-// After a lost response the call can be repeated if dur is not 0 and the transport and the server
-// support it ([transport.ChangeRepeater]); RocketMQ does not. A dur of 0 returns the message to the
+// After a lost response the call can be repeated if dur is not 0 and the server supports it
+// ([transport.Capabilities].RepeatChange); RocketMQ does not. A dur of 0 returns the message to the
 // queue, so a repetition gets ErrInvalidHandle if the first call was successful.
 func (s *Simple) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
 	if dur < 0 || dur > maxInvisibleDuration {
@@ -148,8 +141,8 @@ func (s *Simple) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delive
 		})
 	}
 	change := s.transport.ChangeInvisibleDuration
-	if repeater, ok := s.transport.(transport.ChangeRepeater); ok && dur > 0 {
-		change = repeater.RepeatChange // the same, unless the response to an earlier call was lost
+	if dur > 0 && s.transport.Capabilities(d.Endpoint).RepeatChange {
+		change = s.transport.RepeatChange // the same, unless the response to an earlier call was lost
 	}
 	now := time.Now()
 	handle, err := change(ctx, d, dur)
@@ -166,7 +159,10 @@ func (s *Simple) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delive
 // DeadLetter makes the message a dead letter of the group at once, in one attempt. On RocketMQ,
 // repeating a failed call can create a second dead letter.
 func (s *Simple) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) error {
-	return s.settle(ctx, d, func() error { return s.transport.DeadLetter(ctx, d, reason) })
+	return s.settle(ctx, d, func() error {
+		_, err := s.transport.DeadLetter(ctx, d, reason)
+		return err
+	})
 }
 
 // All receives messages until ctx ends, and then ends without an error.

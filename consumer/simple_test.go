@@ -23,6 +23,7 @@ var sub = consumer.Subscription{Group: "billing", Topic: "orders", Filter: trans
 func newSimple(t *testing.T, o consumer.SimpleOptions) (*consumer.Simple, *mocks.MockTransport) {
 	t.Helper()
 	m := mocks.NewMockTransport(gomock.NewController(t))
+	m.EXPECT().Capabilities(gomock.Any()).AnyTimes()
 	s, err := consumer.NewSimple(m, sub, o)
 	if err != nil {
 		t.Fatal(err)
@@ -52,7 +53,7 @@ func TestSimpleReceiveAndAck(t *testing.T) {
 	stale := &tidegate.Error{Code: tidegate.CodeInvalidReceiptHandle}
 	m.EXPECT().Ack(gomock.Any(), got[:1]).Return([]error{nil})
 	m.EXPECT().Ack(gomock.Any(), got[1:]).Return([]error{stale})
-	m.EXPECT().DeadLetter(gomock.Any(), got[1], "because").Return(nil)
+	m.EXPECT().DeadLetter(gomock.Any(), got[1], "because").Return(transport.RetryResult{}, nil)
 	if err := s.Ack(t.Context(), got[0]); err != nil {
 		t.Error(err)
 	}
@@ -174,7 +175,7 @@ func TestDeadLetterIsRepeatedOnlyWhereSafe(t *testing.T) {
 	for _, caps := range []transport.Capabilities{{}, {IdempotentDeadLetter: true}} {
 		synctest.Test(t, func(t *testing.T) {
 			m := mocks.NewMockTransport(gomock.NewController(t))
-			m.EXPECT().Capabilities().Return(caps).AnyTimes()
+			m.EXPECT().Capabilities(gomock.Any()).Return(caps).AnyTimes()
 			m.EXPECT().ConsumerSettings(gomock.Any(), "billing", "orders").Return(transport.ConsumerSettings{MaxAttempts: 1}, nil).AnyTimes()
 			m.EXPECT().Queues(gomock.Any(), "billing", "orders").Return([]int{transport.AnyQueue}, nil).AnyTimes()
 			first := m.EXPECT().Receive(gomock.Any(), gomock.Any()).Return(deliveries("1"), nil)
@@ -182,9 +183,9 @@ func TestDeadLetterIsRepeatedOnlyWhereSafe(t *testing.T) {
 				func(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
 					return nil, backoff.Sleep(ctx, r.Wait)
 				})
-			lost := m.EXPECT().DeadLetter(gomock.Any(), gomock.Any(), "x").Return(errors.New("the answer was lost"))
+			lost := m.EXPECT().DeadLetter(gomock.Any(), gomock.Any(), "x").Return(transport.RetryResult{}, errors.New("the answer was lost"))
 			if caps.IdempotentDeadLetter {
-				m.EXPECT().DeadLetter(gomock.Any(), gomock.Any(), "x").After(lost.Call).Return(nil)
+				m.EXPECT().DeadLetter(gomock.Any(), gomock.Any(), "x").After(lost.Call).Return(transport.RetryResult{}, nil)
 			}
 			var got []consumer.Disposition
 			p, err := consumer.NewPush(m, sub, func(context.Context, *tidegate.Delivery) error { return errors.New("x") },

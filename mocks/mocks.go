@@ -245,11 +245,12 @@ func (c *MockSettlerChangeInvisibleDurationCall) DoAndReturn(f func(context.Cont
 }
 
 // DeadLetter mocks base method.
-func (m *MockSettler) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) error {
+func (m *MockSettler) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
 	m.ctrl.T.Helper()
 	ret := m.ctrl.Call(m, "DeadLetter", ctx, d, reason)
-	ret0, _ := ret[0].(error)
-	return ret0
+	ret0, _ := ret[0].(transport.RetryResult)
+	ret1, _ := ret[1].(error)
+	return ret0, ret1
 }
 
 // DeadLetter indicates an expected call of DeadLetter.
@@ -265,19 +266,97 @@ type MockSettlerDeadLetterCall struct {
 }
 
 // Return rewrite *gomock.Call.Return
-func (c *MockSettlerDeadLetterCall) Return(arg0 error) *MockSettlerDeadLetterCall {
-	c.Call = c.Call.Return(arg0)
+func (c *MockSettlerDeadLetterCall) Return(arg0 transport.RetryResult, arg1 error) *MockSettlerDeadLetterCall {
+	c.Call = c.Call.Return(arg0, arg1)
 	return c
 }
 
 // Do rewrite *gomock.Call.Do
-func (c *MockSettlerDeadLetterCall) Do(f func(context.Context, *tidegate.Delivery, string) error) *MockSettlerDeadLetterCall {
+func (c *MockSettlerDeadLetterCall) Do(f func(context.Context, *tidegate.Delivery, string) (transport.RetryResult, error)) *MockSettlerDeadLetterCall {
 	c.Call = c.Call.Do(f)
 	return c
 }
 
 // DoAndReturn rewrite *gomock.Call.DoAndReturn
-func (c *MockSettlerDeadLetterCall) DoAndReturn(f func(context.Context, *tidegate.Delivery, string) error) *MockSettlerDeadLetterCall {
+func (c *MockSettlerDeadLetterCall) DoAndReturn(f func(context.Context, *tidegate.Delivery, string) (transport.RetryResult, error)) *MockSettlerDeadLetterCall {
+	c.Call = c.Call.DoAndReturn(f)
+	return c
+}
+
+// Reconsume mocks base method.
+func (m *MockSettler) Reconsume(ctx context.Context, d *tidegate.Delivery, mode transport.ReconsumeMode) (transport.RetryResult, error) {
+	m.ctrl.T.Helper()
+	ret := m.ctrl.Call(m, "Reconsume", ctx, d, mode)
+	ret0, _ := ret[0].(transport.RetryResult)
+	ret1, _ := ret[1].(error)
+	return ret0, ret1
+}
+
+// Reconsume indicates an expected call of Reconsume.
+func (mr *MockSettlerMockRecorder) Reconsume(ctx, d, mode any) *MockSettlerReconsumeCall {
+	mr.mock.ctrl.T.Helper()
+	call := mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Reconsume", reflect.TypeOf((*MockSettler)(nil).Reconsume), ctx, d, mode)
+	return &MockSettlerReconsumeCall{Call: call}
+}
+
+// MockSettlerReconsumeCall wrap *gomock.Call
+type MockSettlerReconsumeCall struct {
+	*gomock.Call
+}
+
+// Return rewrite *gomock.Call.Return
+func (c *MockSettlerReconsumeCall) Return(arg0 transport.RetryResult, arg1 error) *MockSettlerReconsumeCall {
+	c.Call = c.Call.Return(arg0, arg1)
+	return c
+}
+
+// Do rewrite *gomock.Call.Do
+func (c *MockSettlerReconsumeCall) Do(f func(context.Context, *tidegate.Delivery, transport.ReconsumeMode) (transport.RetryResult, error)) *MockSettlerReconsumeCall {
+	c.Call = c.Call.Do(f)
+	return c
+}
+
+// DoAndReturn rewrite *gomock.Call.DoAndReturn
+func (c *MockSettlerReconsumeCall) DoAndReturn(f func(context.Context, *tidegate.Delivery, transport.ReconsumeMode) (transport.RetryResult, error)) *MockSettlerReconsumeCall {
+	c.Call = c.Call.DoAndReturn(f)
+	return c
+}
+
+// RepeatChange mocks base method.
+func (m *MockSettler) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
+	m.ctrl.T.Helper()
+	ret := m.ctrl.Call(m, "RepeatChange", ctx, d, dur)
+	ret0, _ := ret[0].(string)
+	ret1, _ := ret[1].(error)
+	return ret0, ret1
+}
+
+// RepeatChange indicates an expected call of RepeatChange.
+func (mr *MockSettlerMockRecorder) RepeatChange(ctx, d, dur any) *MockSettlerRepeatChangeCall {
+	mr.mock.ctrl.T.Helper()
+	call := mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "RepeatChange", reflect.TypeOf((*MockSettler)(nil).RepeatChange), ctx, d, dur)
+	return &MockSettlerRepeatChangeCall{Call: call}
+}
+
+// MockSettlerRepeatChangeCall wrap *gomock.Call
+type MockSettlerRepeatChangeCall struct {
+	*gomock.Call
+}
+
+// Return rewrite *gomock.Call.Return
+func (c *MockSettlerRepeatChangeCall) Return(handle string, err error) *MockSettlerRepeatChangeCall {
+	c.Call = c.Call.Return(handle, err)
+	return c
+}
+
+// Do rewrite *gomock.Call.Do
+func (c *MockSettlerRepeatChangeCall) Do(f func(context.Context, *tidegate.Delivery, time.Duration) (string, error)) *MockSettlerRepeatChangeCall {
+	c.Call = c.Call.Do(f)
+	return c
+}
+
+// DoAndReturn rewrite *gomock.Call.DoAndReturn
+func (c *MockSettlerRepeatChangeCall) DoAndReturn(f func(context.Context, *tidegate.Delivery, time.Duration) (string, error)) *MockSettlerRepeatChangeCall {
 	c.Call = c.Call.DoAndReturn(f)
 	return c
 }
@@ -321,6 +400,44 @@ func (c *MockSettlerRetryCall) DoAndReturn(f func(context.Context, *tidegate.Del
 	return c
 }
 
+// Snooze mocks base method.
+func (m *MockSettler) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
+	m.ctrl.T.Helper()
+	ret := m.ctrl.Call(m, "Snooze", ctx, d, dur)
+	ret0, _ := ret[0].(error)
+	return ret0
+}
+
+// Snooze indicates an expected call of Snooze.
+func (mr *MockSettlerMockRecorder) Snooze(ctx, d, dur any) *MockSettlerSnoozeCall {
+	mr.mock.ctrl.T.Helper()
+	call := mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Snooze", reflect.TypeOf((*MockSettler)(nil).Snooze), ctx, d, dur)
+	return &MockSettlerSnoozeCall{Call: call}
+}
+
+// MockSettlerSnoozeCall wrap *gomock.Call
+type MockSettlerSnoozeCall struct {
+	*gomock.Call
+}
+
+// Return rewrite *gomock.Call.Return
+func (c *MockSettlerSnoozeCall) Return(arg0 error) *MockSettlerSnoozeCall {
+	c.Call = c.Call.Return(arg0)
+	return c
+}
+
+// Do rewrite *gomock.Call.Do
+func (c *MockSettlerSnoozeCall) Do(f func(context.Context, *tidegate.Delivery, time.Duration) error) *MockSettlerSnoozeCall {
+	c.Call = c.Call.Do(f)
+	return c
+}
+
+// DoAndReturn rewrite *gomock.Call.DoAndReturn
+func (c *MockSettlerSnoozeCall) DoAndReturn(f func(context.Context, *tidegate.Delivery, time.Duration) error) *MockSettlerSnoozeCall {
+	c.Call = c.Call.DoAndReturn(f)
+	return c
+}
+
 // MockConfigurer is a mock of Configurer interface.
 type MockConfigurer struct {
 	ctrl     *gomock.Controller
@@ -346,17 +463,17 @@ func (m *MockConfigurer) EXPECT() *MockConfigurerMockRecorder {
 }
 
 // Capabilities mocks base method.
-func (m *MockConfigurer) Capabilities() transport.Capabilities {
+func (m *MockConfigurer) Capabilities(endpoint string) transport.Capabilities {
 	m.ctrl.T.Helper()
-	ret := m.ctrl.Call(m, "Capabilities")
+	ret := m.ctrl.Call(m, "Capabilities", endpoint)
 	ret0, _ := ret[0].(transport.Capabilities)
 	return ret0
 }
 
 // Capabilities indicates an expected call of Capabilities.
-func (mr *MockConfigurerMockRecorder) Capabilities() *MockConfigurerCapabilitiesCall {
+func (mr *MockConfigurerMockRecorder) Capabilities(endpoint any) *MockConfigurerCapabilitiesCall {
 	mr.mock.ctrl.T.Helper()
-	call := mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Capabilities", reflect.TypeOf((*MockConfigurer)(nil).Capabilities))
+	call := mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Capabilities", reflect.TypeOf((*MockConfigurer)(nil).Capabilities), endpoint)
 	return &MockConfigurerCapabilitiesCall{Call: call}
 }
 
@@ -372,13 +489,13 @@ func (c *MockConfigurerCapabilitiesCall) Return(arg0 transport.Capabilities) *Mo
 }
 
 // Do rewrite *gomock.Call.Do
-func (c *MockConfigurerCapabilitiesCall) Do(f func() transport.Capabilities) *MockConfigurerCapabilitiesCall {
+func (c *MockConfigurerCapabilitiesCall) Do(f func(string) transport.Capabilities) *MockConfigurerCapabilitiesCall {
 	c.Call = c.Call.Do(f)
 	return c
 }
 
 // DoAndReturn rewrite *gomock.Call.DoAndReturn
-func (c *MockConfigurerCapabilitiesCall) DoAndReturn(f func() transport.Capabilities) *MockConfigurerCapabilitiesCall {
+func (c *MockConfigurerCapabilitiesCall) DoAndReturn(f func(string) transport.Capabilities) *MockConfigurerCapabilitiesCall {
 	c.Call = c.Call.DoAndReturn(f)
 	return c
 }
@@ -563,17 +680,17 @@ func (c *MockTransportAckCall) DoAndReturn(f func(context.Context, []*tidegate.D
 }
 
 // Capabilities mocks base method.
-func (m *MockTransport) Capabilities() transport.Capabilities {
+func (m *MockTransport) Capabilities(endpoint string) transport.Capabilities {
 	m.ctrl.T.Helper()
-	ret := m.ctrl.Call(m, "Capabilities")
+	ret := m.ctrl.Call(m, "Capabilities", endpoint)
 	ret0, _ := ret[0].(transport.Capabilities)
 	return ret0
 }
 
 // Capabilities indicates an expected call of Capabilities.
-func (mr *MockTransportMockRecorder) Capabilities() *MockTransportCapabilitiesCall {
+func (mr *MockTransportMockRecorder) Capabilities(endpoint any) *MockTransportCapabilitiesCall {
 	mr.mock.ctrl.T.Helper()
-	call := mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Capabilities", reflect.TypeOf((*MockTransport)(nil).Capabilities))
+	call := mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Capabilities", reflect.TypeOf((*MockTransport)(nil).Capabilities), endpoint)
 	return &MockTransportCapabilitiesCall{Call: call}
 }
 
@@ -589,13 +706,13 @@ func (c *MockTransportCapabilitiesCall) Return(arg0 transport.Capabilities) *Moc
 }
 
 // Do rewrite *gomock.Call.Do
-func (c *MockTransportCapabilitiesCall) Do(f func() transport.Capabilities) *MockTransportCapabilitiesCall {
+func (c *MockTransportCapabilitiesCall) Do(f func(string) transport.Capabilities) *MockTransportCapabilitiesCall {
 	c.Call = c.Call.Do(f)
 	return c
 }
 
 // DoAndReturn rewrite *gomock.Call.DoAndReturn
-func (c *MockTransportCapabilitiesCall) DoAndReturn(f func() transport.Capabilities) *MockTransportCapabilitiesCall {
+func (c *MockTransportCapabilitiesCall) DoAndReturn(f func(string) transport.Capabilities) *MockTransportCapabilitiesCall {
 	c.Call = c.Call.DoAndReturn(f)
 	return c
 }
@@ -717,11 +834,12 @@ func (c *MockTransportConsumerSettingsCall) DoAndReturn(f func(context.Context, 
 }
 
 // DeadLetter mocks base method.
-func (m *MockTransport) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) error {
+func (m *MockTransport) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
 	m.ctrl.T.Helper()
 	ret := m.ctrl.Call(m, "DeadLetter", ctx, d, reason)
-	ret0, _ := ret[0].(error)
-	return ret0
+	ret0, _ := ret[0].(transport.RetryResult)
+	ret1, _ := ret[1].(error)
+	return ret0, ret1
 }
 
 // DeadLetter indicates an expected call of DeadLetter.
@@ -737,19 +855,19 @@ type MockTransportDeadLetterCall struct {
 }
 
 // Return rewrite *gomock.Call.Return
-func (c *MockTransportDeadLetterCall) Return(arg0 error) *MockTransportDeadLetterCall {
-	c.Call = c.Call.Return(arg0)
+func (c *MockTransportDeadLetterCall) Return(arg0 transport.RetryResult, arg1 error) *MockTransportDeadLetterCall {
+	c.Call = c.Call.Return(arg0, arg1)
 	return c
 }
 
 // Do rewrite *gomock.Call.Do
-func (c *MockTransportDeadLetterCall) Do(f func(context.Context, *tidegate.Delivery, string) error) *MockTransportDeadLetterCall {
+func (c *MockTransportDeadLetterCall) Do(f func(context.Context, *tidegate.Delivery, string) (transport.RetryResult, error)) *MockTransportDeadLetterCall {
 	c.Call = c.Call.Do(f)
 	return c
 }
 
 // DoAndReturn rewrite *gomock.Call.DoAndReturn
-func (c *MockTransportDeadLetterCall) DoAndReturn(f func(context.Context, *tidegate.Delivery, string) error) *MockTransportDeadLetterCall {
+func (c *MockTransportDeadLetterCall) DoAndReturn(f func(context.Context, *tidegate.Delivery, string) (transport.RetryResult, error)) *MockTransportDeadLetterCall {
 	c.Call = c.Call.DoAndReturn(f)
 	return c
 }
@@ -871,6 +989,84 @@ func (c *MockTransportReceiveCall) DoAndReturn(f func(context.Context, transport
 	return c
 }
 
+// Reconsume mocks base method.
+func (m *MockTransport) Reconsume(ctx context.Context, d *tidegate.Delivery, mode transport.ReconsumeMode) (transport.RetryResult, error) {
+	m.ctrl.T.Helper()
+	ret := m.ctrl.Call(m, "Reconsume", ctx, d, mode)
+	ret0, _ := ret[0].(transport.RetryResult)
+	ret1, _ := ret[1].(error)
+	return ret0, ret1
+}
+
+// Reconsume indicates an expected call of Reconsume.
+func (mr *MockTransportMockRecorder) Reconsume(ctx, d, mode any) *MockTransportReconsumeCall {
+	mr.mock.ctrl.T.Helper()
+	call := mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Reconsume", reflect.TypeOf((*MockTransport)(nil).Reconsume), ctx, d, mode)
+	return &MockTransportReconsumeCall{Call: call}
+}
+
+// MockTransportReconsumeCall wrap *gomock.Call
+type MockTransportReconsumeCall struct {
+	*gomock.Call
+}
+
+// Return rewrite *gomock.Call.Return
+func (c *MockTransportReconsumeCall) Return(arg0 transport.RetryResult, arg1 error) *MockTransportReconsumeCall {
+	c.Call = c.Call.Return(arg0, arg1)
+	return c
+}
+
+// Do rewrite *gomock.Call.Do
+func (c *MockTransportReconsumeCall) Do(f func(context.Context, *tidegate.Delivery, transport.ReconsumeMode) (transport.RetryResult, error)) *MockTransportReconsumeCall {
+	c.Call = c.Call.Do(f)
+	return c
+}
+
+// DoAndReturn rewrite *gomock.Call.DoAndReturn
+func (c *MockTransportReconsumeCall) DoAndReturn(f func(context.Context, *tidegate.Delivery, transport.ReconsumeMode) (transport.RetryResult, error)) *MockTransportReconsumeCall {
+	c.Call = c.Call.DoAndReturn(f)
+	return c
+}
+
+// RepeatChange mocks base method.
+func (m *MockTransport) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
+	m.ctrl.T.Helper()
+	ret := m.ctrl.Call(m, "RepeatChange", ctx, d, dur)
+	ret0, _ := ret[0].(string)
+	ret1, _ := ret[1].(error)
+	return ret0, ret1
+}
+
+// RepeatChange indicates an expected call of RepeatChange.
+func (mr *MockTransportMockRecorder) RepeatChange(ctx, d, dur any) *MockTransportRepeatChangeCall {
+	mr.mock.ctrl.T.Helper()
+	call := mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "RepeatChange", reflect.TypeOf((*MockTransport)(nil).RepeatChange), ctx, d, dur)
+	return &MockTransportRepeatChangeCall{Call: call}
+}
+
+// MockTransportRepeatChangeCall wrap *gomock.Call
+type MockTransportRepeatChangeCall struct {
+	*gomock.Call
+}
+
+// Return rewrite *gomock.Call.Return
+func (c *MockTransportRepeatChangeCall) Return(handle string, err error) *MockTransportRepeatChangeCall {
+	c.Call = c.Call.Return(handle, err)
+	return c
+}
+
+// Do rewrite *gomock.Call.Do
+func (c *MockTransportRepeatChangeCall) Do(f func(context.Context, *tidegate.Delivery, time.Duration) (string, error)) *MockTransportRepeatChangeCall {
+	c.Call = c.Call.Do(f)
+	return c
+}
+
+// DoAndReturn rewrite *gomock.Call.DoAndReturn
+func (c *MockTransportRepeatChangeCall) DoAndReturn(f func(context.Context, *tidegate.Delivery, time.Duration) (string, error)) *MockTransportRepeatChangeCall {
+	c.Call = c.Call.DoAndReturn(f)
+	return c
+}
+
 // Retry mocks base method.
 func (m *MockTransport) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (transport.RetryResult, error) {
 	m.ctrl.T.Helper()
@@ -944,6 +1140,44 @@ func (c *MockTransportSendCall) Do(f func(context.Context, []*tidegate.Message) 
 
 // DoAndReturn rewrite *gomock.Call.DoAndReturn
 func (c *MockTransportSendCall) DoAndReturn(f func(context.Context, []*tidegate.Message) []transport.SendResult) *MockTransportSendCall {
+	c.Call = c.Call.DoAndReturn(f)
+	return c
+}
+
+// Snooze mocks base method.
+func (m *MockTransport) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
+	m.ctrl.T.Helper()
+	ret := m.ctrl.Call(m, "Snooze", ctx, d, dur)
+	ret0, _ := ret[0].(error)
+	return ret0
+}
+
+// Snooze indicates an expected call of Snooze.
+func (mr *MockTransportMockRecorder) Snooze(ctx, d, dur any) *MockTransportSnoozeCall {
+	mr.mock.ctrl.T.Helper()
+	call := mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Snooze", reflect.TypeOf((*MockTransport)(nil).Snooze), ctx, d, dur)
+	return &MockTransportSnoozeCall{Call: call}
+}
+
+// MockTransportSnoozeCall wrap *gomock.Call
+type MockTransportSnoozeCall struct {
+	*gomock.Call
+}
+
+// Return rewrite *gomock.Call.Return
+func (c *MockTransportSnoozeCall) Return(arg0 error) *MockTransportSnoozeCall {
+	c.Call = c.Call.Return(arg0)
+	return c
+}
+
+// Do rewrite *gomock.Call.Do
+func (c *MockTransportSnoozeCall) Do(f func(context.Context, *tidegate.Delivery, time.Duration) error) *MockTransportSnoozeCall {
+	c.Call = c.Call.Do(f)
+	return c
+}
+
+// DoAndReturn rewrite *gomock.Call.DoAndReturn
+func (c *MockTransportSnoozeCall) DoAndReturn(f func(context.Context, *tidegate.Delivery, time.Duration) error) *MockTransportSnoozeCall {
 	c.Call = c.Call.DoAndReturn(f)
 	return c
 }

@@ -26,7 +26,7 @@ func (accepting) ProducerSettings(context.Context, string) (transport.ProducerSe
 	return transport.ProducerSettings{}, nil
 }
 
-func (accepting) Capabilities() transport.Capabilities { return transport.Capabilities{} }
+func (accepting) Capabilities(string) transport.Capabilities { return transport.Capabilities{} }
 
 func Example() {
 	spans := tracetest.NewSpanRecorder() // an exporter, in a program

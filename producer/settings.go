@@ -86,10 +86,10 @@ const (
 )
 
 // floored is a server's backoff with a lower bound that protects the server.
-type floored struct{ transport.Delayer }
+type floored struct{ backoff.Policy }
 
 // Delay implements backoff.Policy.
-func (f floored) Delay(n int) time.Duration { return max(minServerDelay, f.Delayer.Delay(n)) }
+func (f floored) Delay(n int) time.Duration { return max(minServerDelay, f.Policy.Delay(n)) }
 
 const (
 	settingsMaxAge = 30 * time.Second // maximum age of settings before they are requested again

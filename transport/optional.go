@@ -3,7 +3,6 @@ package transport
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/tidegate/tidegate"
 )
@@ -17,18 +16,6 @@ import (
 // connection to its endpoint did not announce support for several messages in one request, or the
 // topic or a message group moved to another server. Nothing was sent.
 var ErrLaneChanged = errors.New("the lane has changed; the transport sent nothing")
-
-// An EndpointConfigurer reports the capabilities of each server. A client can be connected to
-// servers of several kinds, so the capabilities of the access endpoint ([Configurer].Capabilities)
-// do not apply to all of them.
-type EndpointConfigurer interface {
-	// EndpointCapabilities returns the capabilities that the server at endpoint, as
-	// in Delivery.Endpoint, announced on its current connection. Until the first
-	// response on a new connection it returns those of the connection before,
-	// without Batch. It returns the zero value for a server that never responded or
-	// is unknown. It does not block.
-	EndpointCapabilities(endpoint string) Capabilities
-}
 
 // A Pinger checks servers and topics.
 type Pinger interface {
@@ -105,62 +92,4 @@ func (r Resolution) String() string {
 		return "rollback"
 	}
 	return "invalid"
-}
-
-// A ChangeRepeater can repeat a change of an invisible duration whose response
-// was lost.
-type ChangeRepeater interface {
-	// RepeatChange is ChangeInvisibleDuration with dur above 0, after a call whose response was
-	// lost. If that call replaced d.Handle, the server makes the change again and returns the same
-	// new handle. On a server that does not support it, RepeatChange is ChangeInvisibleDuration.
-	// The error matches tidegate.ErrInvalidHandle if the lease has ended.
-	RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error)
-}
-
-// A DeadLetterReporter makes dead letters and reports the decision of the server.
-type DeadLetterReporter interface {
-	// DeadLetterResult is DeadLetter of [Settler] and returns the fate of the message:
-	// FateDeadLetter, or in the last attempt of a FIFO group FateParked or FateAgain if the group
-	// is configured so. FateUntold means that the server does not report it, or that the message
-	// had ended before. The errors are those of DeadLetter.
-	DeadLetterResult(ctx context.Context, d *tidegate.Delivery, reason string) (RetryResult, error)
-}
-
-// A Snoozer postpones deliveries without counting an attempt.
-type Snoozer interface {
-	// Snooze ends the delivery. The message is delivered again after dur with the
-	// same attempt number; zero means at once. It fails with CodeNotImplemented, and
-	// does nothing, unless the delivering server has [Capabilities].Snooze. The error
-	// matches tidegate.ErrInvalidHandle if the lease has ended, and has
-	// CodeIllegalInvisibleTime if dur is negative or above the server's maximum.
-	Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error
-}
-
-// A Reconsumer ends failed deliveries as Apache Pulsar does: through the group's retry topic, or by
-// a negative acknowledgement.
-type Reconsumer interface {
-	// Reconsume ends the delivery of a message that could not be consumed, in one attempt, and
-	// returns the fate of the message. The handle is invalid afterwards. If it was invalid before,
-	// the error matches tidegate.ErrInvalidHandle. Reconsume fails with CodeNotImplemented, and
-	// does nothing, unless the delivering server has [Capabilities].Reconsume. It fails with
-	// CodeBadRequest if the group has no retry topics or no such level, and with CodeForbidden if
-	// the credentials may not send to the group's retry topic and its dead letter topic.
-	Reconsume(ctx context.Context, d *tidegate.Delivery, mode ReconsumeMode) (RetryResult, error)
-}
-
-// A ReconsumeMode selects how a [Reconsumer] ends a delivery. The zero value selects a retry
-// through the retry topic with the next level: level 1 after the first failure, level 2 after the
-// second, up to the last one.
-type ReconsumeMode struct {
-	// Delay is the time until the next delivery, 1 s to 864 000 s. A negative acknowledgement takes
-	// shorter ones too. Zero means Level, or for a negative acknowledgement the group's delay.
-	Delay time.Duration
-
-	// Level is one of the group's delay levels, the first of them 1. It excludes Delay. Zero means
-	// Delay, or the next level.
-	Level int
-
-	// Negative selects a negative acknowledgement: the server delivers the same message again, with
-	// the next attempt number, instead of a new message through the retry topic. It excludes Level.
-	Negative bool
 }

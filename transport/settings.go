@@ -3,29 +3,25 @@ package transport
 import (
 	"context"
 	"time"
-)
 
-// A Delayer returns the wait before retry n; 0 is the first retry. The policies of package backoff
-// are Delayers.
-type Delayer interface {
-	Delay(n int) time.Duration
-}
+	"github.com/tidegate/tidegate/backoff"
+)
 
 // ProducerSettings are the settings that a server has for producers. A zero field means that the
 // server has no setting, or that the transport ignores it (see the documentation of the transport).
 type ProducerSettings struct {
-	MaxAttempts int     // of one send, the first included
-	Backoff     Delayer // after a throttled attempt
-	MaxBodySize int     // bytes
+	MaxAttempts int            // of one send, the first included
+	Backoff     backoff.Policy // after a throttled attempt
+	MaxBodySize int            // bytes
 }
 
 // ConsumerSettings are the settings that a server has for the consumers of a group. A zero field
 // means that the server has no setting.
 type ConsumerSettings struct {
-	FIFO             bool    // one message of each message group at a time, in order
-	MaxAttempts      int     // deliveries of one message, including the first; negative: no maximum
-	Retry            Delayer // the retry schedule: Delay(0) follows the first failed delivery
-	ReceiveBatchSize int     // messages per receive
+	FIFO             bool           // one message of each message group at a time, in order
+	MaxAttempts      int            // deliveries of one message, including the first; negative: no maximum
+	Retry            backoff.Policy // the retry schedule: Delay(0) follows the first failed delivery
+	ReceiveBatchSize int            // messages per receive
 	LongPolling      time.Duration
 }
 
@@ -51,12 +47,15 @@ type Capabilities struct {
 	// leaves the delay and the last attempt to the server.
 	RetryResult bool
 
-	// Snooze: the server can postpone a delivery without counting the attempt ([Snoozer]).
+	// Snooze: the server can postpone a delivery without counting the attempt ([Settler].Snooze).
 	Snooze bool
 
-	// Reconsume: the server has retry topics and negative acknowledgements
-	// ([Reconsumer]).
+	// Reconsume: the server has retry topics and negative acknowledgements ([Settler].Reconsume).
 	Reconsume bool
+
+	// RepeatChange: a change of an invisible duration can be repeated after its response was lost
+	// ([Settler].RepeatChange).
+	RepeatChange bool
 
 	// RepeatReceive: a receive with an AttemptID can be repeated in groups of every kind, also with
 	// [ReceiveRequest].Repeat.
@@ -77,7 +76,13 @@ type Configurer interface {
 	// own. It returns [AnyQueue] alone if one Receive is enough for all of them.
 	Queues(ctx context.Context, group, topic string) ([]int, error)
 
-	// Capabilities returns the announced capabilities of the server. It returns the zero value
-	// before the server's first response.
-	Capabilities() Capabilities
+	// Capabilities returns the capabilities of the server at endpoint, as in Delivery.Endpoint, or
+	// of the server that the transport connects to first if endpoint is empty. A client can be
+	// connected to servers of several kinds. A transport whose servers are all of one kind returns
+	// constants. Capabilities does not block.
+	//
+	// If servers announce their capabilities, these are the ones of the current connection. Until
+	// the first response on a new connection they are those of the connection before, without
+	// Batch. They are zero for a server that never responded or is unknown.
+	Capabilities(endpoint string) Capabilities
 }

@@ -122,15 +122,20 @@ const ByLadder time.Duration = math.MinInt64
 
 // A Settler ends deliveries or postpones their end. Its errors match tidegate.ErrInvalidHandle if
 // the handle of the delivery is no longer valid.
+//
+// The last three methods need a capability of the server that delivered the message. Without it
+// they fail with CodeNotImplemented and do nothing, as those of [Base] do.
 type Settler interface {
 	// Ack acknowledges deliveries of one topic and group in as few requests as possible. It returns
-	// an error for each delivery, in their order; nil means acknowledged.
+	// an error for each delivery, in their order. Nil means acknowledged, or, over a protocol that
+	// does not confirm acknowledgements, written to the connection.
 	Ack(ctx context.Context, ds []*tidegate.Delivery) []error
 
 	// Retry reports a failed consumption. The server delivers the message again after the delay,
 	// with the next attempt number; it may choose another delay. After the last attempt it makes
 	// the message a dead letter, or parks its message group (see [Fate]). The handle is not valid
-	// afterwards.
+	// afterwards. A server that does not store attempt numbers may count from 1 again after a
+	// crash.
 	//
 	// On servers with [Capabilities].RetryResult the delay may be [ByLadder], the result describes
 	// the server's decision, and reason is stored with a dead letter. On other servers the result
@@ -145,10 +150,47 @@ type Settler interface {
 	// does not count if the receive had Push set and the server has [Capabilities].Suspend.
 	ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error)
 
-	// DeadLetter makes the message a dead letter of the group at once. On servers with
-	// [Capabilities].IdempotentDeadLetter a second call for the same delivery succeeds and does
-	// nothing; on others it can create a second dead letter.
-	DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) error
+	// DeadLetter makes the message a dead letter of the group at once, and returns the fate of the
+	// message: FateDeadLetter, or in the last attempt of a FIFO group FateParked or FateAgain if
+	// the group is configured so. FateUntold means that the server does not report it, or that the
+	// message had ended before. On servers with [Capabilities].IdempotentDeadLetter a second call
+	// for the same delivery succeeds and does nothing; on others it can create a second dead
+	// letter.
+	DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) (RetryResult, error)
+
+	// RepeatChange is ChangeInvisibleDuration with dur above 0, after a call whose response may
+	// have been lost. If that call replaced d.Handle, the server makes the change again and returns
+	// the same new handle. Otherwise it makes the change. It needs [Capabilities].RepeatChange.
+	RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error)
+
+	// Snooze ends the delivery. The message is delivered again after dur with the same attempt
+	// number; zero means at once. The error has CodeIllegalInvisibleTime if dur is negative or
+	// above the server's maximum. It needs [Capabilities].Snooze.
+	Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error
+
+	// Reconsume ends a failed delivery as Apache Pulsar does, through the group's retry topic or by
+	// a negative acknowledgement, and returns the fate of the message. The handle is not valid
+	// afterwards. The error has CodeBadRequest if the group has no retry topics or no such level,
+	// and CodeForbidden if the credentials may not send to the group's retry topic and its dead
+	// letter topic. It needs [Capabilities].Reconsume.
+	Reconsume(ctx context.Context, d *tidegate.Delivery, mode ReconsumeMode) (RetryResult, error)
+}
+
+// A ReconsumeMode selects how [Settler].Reconsume ends a delivery. The zero value selects a retry
+// through the retry topic with the next level: level 1 after the first failure, level 2 after the
+// second, up to the last one.
+type ReconsumeMode struct {
+	// Delay is the time until the next delivery, 1 s to 864 000 s. A negative acknowledgement takes
+	// shorter ones too. Zero means Level, or for a negative acknowledgement the group's delay.
+	Delay time.Duration
+
+	// Level is one of the group's delay levels, the first of them 1. It excludes Delay. Zero means
+	// Delay, or the next level.
+	Level int
+
+	// Negative selects a negative acknowledgement: the server delivers the same message again, with
+	// the next attempt number, instead of a new message through the retry topic. It excludes Level.
+	Negative bool
 }
 
 // A RetryResult is the server's decision after a failed consumption.
@@ -170,7 +212,9 @@ const (
 	FateParked
 )
 
-// A Transport is a connection with all methods that producers and consumers need.
+// A Transport is a connection with all methods that producers and consumers need. An implementation
+// embeds [Base], which has the methods that not every server supports. [LaneSender], [Pinger],
+// [Recaller] and [Transactor] are optional.
 type Transport interface {
 	Sender
 	Receiver

@@ -157,7 +157,7 @@ func TestOperations(t *testing.T) {
 		got, err := c.RedriveParked(ctx, "billing", admin.ParkedSelection{Topic: "orders", MessageGroup: ds[0].MessageGroup, DeadLetter: true})
 		return errors.Join(err, equal(got.MessageGroups, 1))
 	})
-	if err := s.b.DeadLetter(ctx, ds[1], "also gone"); err != nil { // it had its last attempt, and is parked
+	if _, err := s.b.DeadLetter(ctx, ds[1], "also gone"); err != nil { // it had its last attempt, and is parked
 		t.Fatal(err)
 	}
 	s.call("redriveParked", func(c *admin.Client) error {

@@ -41,7 +41,7 @@ func TestTransports(t *testing.T) {
 				}
 				return fixture
 			}, transporttest.Options{Virtual: true, Guarantees: transporttest.AllGuarantees(), Capabilities: transport.Capabilities{
-				Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, Snooze: true, Reconsume: true,
+				Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, RepeatChange: true, Snooze: true, Reconsume: true,
 			}})
 		})
 	}

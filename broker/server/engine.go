@@ -15,9 +15,6 @@ import (
 // can have an engine that fails, panics or blocks.
 type engine interface {
 	transport.Settler
-	transport.Snoozer
-	transport.Reconsumer
-	transport.ChangeRepeater
 	admin.Engine
 	Append(ctx context.Context, msgs []broker.Incoming) []transport.SendResult
 	Poll(ctx context.Context, p broker.Poll) ([]*tidegate.Delivery, error)
@@ -35,7 +32,6 @@ type engine interface {
 	GroupSettings(ctx context.Context, name string) (settings.Group, error)
 
 	ReconsumeLater(ctx context.Context, d *tidegate.Delivery, m settings.ReconsumeMode) (broker.Reconsumed, error)
-	DeadLetterResult(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error)
 	RetryInterval(d *tidegate.Delivery) (time.Duration, error)
 	RetryPolicy(c settings.Group, topics ...string) broker.RetryPolicy
 	Healthy() error

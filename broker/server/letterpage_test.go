@@ -32,7 +32,7 @@ func TestDeadLettersHoldMemory(t *testing.T) {
 			if err != nil || len(ds) != 1 {
 				t.Fatal(len(ds), err)
 			}
-			if err := e.b.DeadLetter(t.Context(), ds[0], "bad"); err != nil {
+			if _, err := e.b.DeadLetter(t.Context(), ds[0], "bad"); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -141,7 +141,8 @@ func tellStory(t *testing.T, e *env) {
 	// flight.
 	ds := receive(5, true)
 	must(e.b.Ack(t.Context(), ds[:1])[0])
-	must(e.b.DeadLetter(t.Context(), ds[1], "poison"))
+	_, err := e.b.DeadLetter(t.Context(), ds[1], "poison")
+	must(err)
 	retry := func(d *tidegate.Delivery, after time.Duration) {
 		_, err := e.b.Retry(t.Context(), d, after, "")
 		must(err)

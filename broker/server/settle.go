@@ -174,7 +174,7 @@ func (s *Server) forward(ctx context.Context, client string, req *rmqpb.ForwardM
 	var delivery tidegate.Delivery
 	fill(&delivery, group, topic, req.GetMessageId(), req.GetReceiptHandle())
 	delivery.Attempt = int(req.GetDeliveryAttempt())
-	result, err := s.b.DeadLetterResult(ctx, &delivery, why)
+	result, err := s.b.DeadLetter(ctx, &delivery, why)
 	if e, ok := errors.AsType[*tidegate.Error](err); ok && !ours && e.Code == tidegate.CodeInvalidReceiptHandle {
 		// RocketMQ's clients repeat this request for ever on any failure. The
 		// delivery is over, so there is nothing that they could do.

@@ -23,7 +23,7 @@ type counting struct {
 	most, had int
 }
 
-func (c counting) Capabilities() transport.Capabilities { return transport.Capabilities{} }
+func (c counting) Capabilities(string) transport.Capabilities { return transport.Capabilities{} }
 
 func (c counting) ConsumerSettings(context.Context, string, string) (transport.ConsumerSettings, error) {
 	return transport.ConsumerSettings{MaxAttempts: c.most}, nil

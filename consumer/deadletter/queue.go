@@ -124,7 +124,7 @@ func (q Queue) attempts(ctx context.Context, topic string) (int, error) {
 		return 0, nil
 	}
 	s, err := c.ConsumerSettings(ctx, q.As, topic)
-	if err != nil || c.Capabilities().Suspend || s.MaxAttempts <= 0 {
+	if err != nil || c.Capabilities("").Suspend || s.MaxAttempts <= 0 {
 		return 0, err
 	}
 	if s.MaxAttempts < minAttempts {

@@ -17,7 +17,7 @@ type demo struct {
 	consumer.Transport // for the methods that the example does not call
 }
 
-func (demo) Capabilities() transport.Capabilities { return transport.Capabilities{} }
+func (demo) Capabilities(string) transport.Capabilities { return transport.Capabilities{} }
 
 func (demo) ConsumerSettings(context.Context, string, string) (transport.ConsumerSettings, error) {
 	return transport.ConsumerSettings{MaxAttempts: 17}, nil

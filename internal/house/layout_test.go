@@ -53,7 +53,7 @@ var importTable = map[string]row{
 	"":          {tests: []string{"..."}},
 	"backoff":   {},
 	"ratelimit": {imports: []string{""}},
-	"transport": {imports: []string{""}},
+	"transport": {imports: []string{"", "backoff"}},
 	"transport/rocketmq": {
 		imports: []string{"", "transport", "backoff", "internal/protomem", "internal/rmqpb"},
 		tests:   []string{"broker", "broker/server", "producer"}, // the example

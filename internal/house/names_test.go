@@ -12,7 +12,7 @@ import (
 // packages that a program of producers and consumers imports, by maxBrokerNames for the broker,
 // its server, its settings and their tools. Methods and fields do not count.
 const (
-	maxSDKNames    = 284
+	maxSDKNames    = 278
 	maxBrokerNames = 199
 )
 

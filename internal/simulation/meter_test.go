@@ -77,13 +77,8 @@ func (m *meter) String() string {
 // A fullTransport has the methods that all transports of the simulation have.
 type fullTransport interface {
 	transport.Transport
-	transport.EndpointConfigurer
 	transport.Pinger
 	transport.Recaller
-	transport.ChangeRepeater
-	transport.DeadLetterReporter
-	transport.Snoozer
-	transport.Reconsumer
 }
 
 // A laneTransport also has lanes and transactions.
@@ -137,14 +132,9 @@ func (c counted) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur tim
 	return c.fullTransport.RepeatChange(ctx, d, dur)
 }
 
-func (c counted) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) error {
+func (c counted) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
 	c.m.add("DeadLetter")
 	return c.fullTransport.DeadLetter(ctx, d, reason)
-}
-
-func (c counted) DeadLetterResult(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
-	c.m.add("DeadLetter")
-	return c.fullTransport.DeadLetterResult(ctx, d, reason)
 }
 
 func (c counted) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {

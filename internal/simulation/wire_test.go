@@ -135,14 +135,9 @@ func (p *inProcessTransport) Snooze(ctx context.Context, d *tidegate.Delivery, d
 	return p.call(ctx, "ChangeInvisibleDuration", func(ctx context.Context, b *broker.Broker) error { return b.Snooze(ctx, d, dur) })
 }
 
-func (p *inProcessTransport) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) error {
-	_, err := p.DeadLetterResult(ctx, d, reason)
-	return err
-}
-
-func (p *inProcessTransport) DeadLetterResult(ctx context.Context, d *tidegate.Delivery, reason string) (r transport.RetryResult, err error) {
+func (p *inProcessTransport) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) (r transport.RetryResult, err error) {
 	err = p.call(ctx, "ForwardMessageToDeadLetterQueue", func(ctx context.Context, b *broker.Broker) (err error) {
-		r, err = b.DeadLetterResult(ctx, d, reason)
+		r, err = b.DeadLetter(ctx, d, reason)
 		return err
 	})
 	return r, err
@@ -188,13 +183,9 @@ func (p *inProcessTransport) Queues(ctx context.Context, group, topic string) (q
 	return queues, err
 }
 
-func (p *inProcessTransport) Capabilities() transport.Capabilities {
+func (p *inProcessTransport) Capabilities(endpoint string) transport.Capabilities {
 	if b := p.s.engine.Load(); b != nil {
-		return b.Capabilities()
+		return b.Capabilities(endpoint)
 	}
 	return transport.Capabilities{}
-}
-
-func (p *inProcessTransport) EndpointCapabilities(string) transport.Capabilities {
-	return p.Capabilities()
 }

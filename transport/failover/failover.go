@@ -67,16 +67,11 @@ type Options struct {
 }
 
 var (
-	_ transport.Transport          = (*Transport)(nil)
-	_ transport.LaneSender         = (*Transport)(nil)
-	_ transport.EndpointConfigurer = (*Transport)(nil)
-	_ transport.Pinger             = (*Transport)(nil)
-	_ transport.Recaller           = (*Transport)(nil)
-	_ transport.Transactor         = (*Transport)(nil)
-	_ transport.ChangeRepeater     = (*Transport)(nil)
-	_ transport.DeadLetterReporter = (*Transport)(nil)
-	_ transport.Snoozer            = (*Transport)(nil)
-	_ transport.Reconsumer         = (*Transport)(nil)
+	_ transport.Transport  = (*Transport)(nil)
+	_ transport.LaneSender = (*Transport)(nil)
+	_ transport.Pinger     = (*Transport)(nil)
+	_ transport.Recaller   = (*Transport)(nil)
+	_ transport.Transactor = (*Transport)(nil)
 )
 
 // A Transport sends to the active one of its endpoints. Several goroutines may share it.

@@ -57,7 +57,7 @@ func TestSuite(t *testing.T) {
 			},
 		}
 	}, transporttest.Options{Virtual: true, Guarantees: transporttest.AllGuarantees(), Capabilities: transport.Capabilities{
-		Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, Snooze: true, Reconsume: true,
+		Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, RepeatChange: true, Snooze: true, Reconsume: true,
 	}})
 }
 

@@ -25,20 +25,15 @@ import (
 // has to forward their methods: the SDK finds optional ones by a type assertion, so that a
 // decorator without them would silently take a feature away.
 var interfaces = map[string]reflect.Type{
-	"Sender":             reflect.TypeFor[transport.Sender](),
-	"Receiver":           reflect.TypeFor[transport.Receiver](),
-	"Settler":            reflect.TypeFor[transport.Settler](),
-	"Configurer":         reflect.TypeFor[transport.Configurer](),
-	"Transport":          reflect.TypeFor[transport.Transport](),
-	"LaneSender":         reflect.TypeFor[transport.LaneSender](),
-	"EndpointConfigurer": reflect.TypeFor[transport.EndpointConfigurer](),
-	"Pinger":             reflect.TypeFor[transport.Pinger](),
-	"Recaller":           reflect.TypeFor[transport.Recaller](),
-	"Transactor":         reflect.TypeFor[transport.Transactor](),
-	"ChangeRepeater":     reflect.TypeFor[transport.ChangeRepeater](),
-	"DeadLetterReporter": reflect.TypeFor[transport.DeadLetterReporter](),
-	"Snoozer":            reflect.TypeFor[transport.Snoozer](),
-	"Reconsumer":         reflect.TypeFor[transport.Reconsumer](),
+	"Sender":     reflect.TypeFor[transport.Sender](),
+	"Receiver":   reflect.TypeFor[transport.Receiver](),
+	"Settler":    reflect.TypeFor[transport.Settler](),
+	"Configurer": reflect.TypeFor[transport.Configurer](),
+	"Transport":  reflect.TypeFor[transport.Transport](),
+	"LaneSender": reflect.TypeFor[transport.LaneSender](),
+	"Pinger":     reflect.TypeFor[transport.Pinger](),
+	"Recaller":   reflect.TypeFor[transport.Recaller](),
+	"Transactor": reflect.TypeFor[transport.Transactor](),
 }
 
 // A new interface of package transport has to be added to the list.
@@ -58,7 +53,7 @@ func TestInterfacesAreComplete(t *testing.T) {
 			t.Fatal(err)
 		}
 		ast.Inspect(f, func(n ast.Node) bool {
-			if s, ok := n.(*ast.TypeSpec); ok && s.Name.IsExported() && s.Name.Name != "Delayer" { // a Delayer is no part of a transport
+			if s, ok := n.(*ast.TypeSpec); ok && s.Name.IsExported() {
 				if _, ok := s.Type.(*ast.InterfaceType); ok {
 					declared = append(declared, s.Name.Name)
 				}
@@ -131,13 +126,8 @@ func (r *recorder) RepeatChange(_ context.Context, d *tidegate.Delivery, _ time.
 	return "", nil
 }
 
-func (r *recorder) DeadLetter(_ context.Context, d *tidegate.Delivery, _ string) error {
+func (r *recorder) DeadLetter(_ context.Context, d *tidegate.Delivery, _ string) (transport.RetryResult, error) {
 	r.note("DeadLetter", d.Endpoint)
-	return nil
-}
-
-func (r *recorder) DeadLetterResult(_ context.Context, d *tidegate.Delivery, _ string) (transport.RetryResult, error) {
-	r.note("DeadLetterResult", d.Endpoint)
 	return transport.RetryResult{}, nil
 }
 
@@ -166,13 +156,8 @@ func (r *recorder) Queues(context.Context, string, string) ([]int, error) {
 	return nil, nil
 }
 
-func (r *recorder) Capabilities() transport.Capabilities {
-	r.note("Capabilities")
-	return transport.Capabilities{}
-}
-
-func (r *recorder) EndpointCapabilities(endpoint string) transport.Capabilities {
-	r.note("EndpointCapabilities", endpoint)
+func (r *recorder) Capabilities(endpoint string) transport.Capabilities {
+	r.note("Capabilities", endpoint)
 	return transport.Capabilities{}
 }
 
@@ -258,8 +243,8 @@ func TestEveryMethodIsForwarded(t *testing.T) {
 		if len(got) != 1 || got[0] != "" && got[0] != inner {
 			t.Errorf("%s: the endpoint a received %q, want one call that names %s or no server", method, got, inner)
 		}
-		names := slices.Contains([]string{"Ack", "Retry", "ChangeInvisibleDuration", "RepeatChange", "DeadLetter", "DeadLetterResult", "Snooze",
-			"Reconsume", "EndpointCapabilities", "Lane", "SendLane", "Recall", "EndTransaction"}, method)
+		names := slices.Contains([]string{"Ack", "Retry", "ChangeInvisibleDuration", "RepeatChange", "DeadLetter", "Snooze",
+			"Reconsume", "Capabilities", "Lane", "SendLane", "Recall", "EndTransaction"}, method)
 		if len(got) == 1 && names && got[0] != inner {
 			t.Errorf("%s: the call does not name the server: %q", method, got)
 		}

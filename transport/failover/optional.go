@@ -35,12 +35,20 @@ func (t *Transport) ConsumerSettings(ctx context.Context, group, topic string) (
 	return s, active.wrap(err)
 }
 
-// Capabilities returns the capabilities that all endpoints have. It does not block. See
-// EndpointCapabilities for those of one server.
-func (t *Transport) Capabilities() transport.Capabilities {
-	all := t.ends[0].Transport.Capabilities()
+// Capabilities returns the capabilities of one server, named as in Delivery.Endpoint. Without an
+// endpoint it returns those that all endpoints have, and for an unknown one none. It does not
+// block.
+func (t *Transport) Capabilities(endpoint string) transport.Capabilities {
+	if endpoint != "" {
+		e, server := t.inner(endpoint)
+		if e == nil {
+			return transport.Capabilities{}
+		}
+		return e.Transport.Capabilities(server)
+	}
+	all := t.ends[0].Transport.Capabilities("")
 	for _, e := range t.ends[1:] {
-		c := e.Transport.Capabilities()
+		c := e.Transport.Capabilities("")
 		all.Batch = all.Batch && c.Batch
 		all.PushBack = all.PushBack && c.PushBack
 		all.Suspend = all.Suspend && c.Suspend
@@ -49,21 +57,9 @@ func (t *Transport) Capabilities() transport.Capabilities {
 		all.Snooze = all.Snooze && c.Snooze
 		all.Reconsume = all.Reconsume && c.Reconsume
 		all.RepeatReceive = all.RepeatReceive && c.RepeatReceive
+		all.RepeatChange = all.RepeatChange && c.RepeatChange
 	}
 	return all
-}
-
-// EndpointCapabilities returns the capabilities of one server, named as in Delivery.Endpoint. It
-// does not block. It returns the zero value for an unknown server.
-func (t *Transport) EndpointCapabilities(endpoint string) transport.Capabilities {
-	e, server := t.inner(endpoint)
-	if e == nil {
-		return transport.Capabilities{}
-	}
-	if c, ok := e.Transport.(transport.EndpointConfigurer); ok {
-		return c.EndpointCapabilities(server)
-	}
-	return e.Transport.Capabilities()
 }
 
 // Ping succeeds if one of the endpoints responds and knows the topics. It queries all endpoints at

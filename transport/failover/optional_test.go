@@ -48,7 +48,7 @@ func (c *configured) ConsumerSettings(ctx context.Context, _, _ string) (transpo
 	return c.settings(ctx)
 }
 
-func (c *configured) Capabilities() transport.Capabilities { return c.can }
+func (c *configured) Capabilities(string) transport.Capabilities { return c.can }
 
 func (c *configured) Ping(ctx context.Context, _ ...string) error {
 	if c.ping == nil {
@@ -93,7 +93,7 @@ func TestCapabilitiesOfAllEndpoints(t *testing.T) {
 			{one, one, one}, {one, transport.Capabilities{}, transport.Capabilities{}}, {transport.Capabilities{}, one, transport.Capabilities{}},
 		} {
 			x := pair(t, &configured{can: tt.a}, &configured{can: tt.b}, failover.Options{})
-			if got := x.Capabilities(); got != tt.want {
+			if got := x.Capabilities(""); got != tt.want {
 				t.Errorf("%+v of %+v and %+v", got, tt.a, tt.b)
 			}
 		}

@@ -67,72 +67,44 @@ func (t *Transport) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Del
 	return handle, e.wrap(err)
 }
 
-// RepeatChange repeats a change at the endpoint of the delivery. If the endpoint's transport is not
-// a transport.ChangeRepeater, RepeatChange is ChangeInvisibleDuration. Its errors are those of Ack.
+// RepeatChange repeats a change at the endpoint of the delivery. Its errors are those of Ack.
 func (t *Transport) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
 	e, inner, err := t.from("ChangeInvisibleDuration", d)
 	if err != nil {
 		return "", err
 	}
-	change := e.Transport.ChangeInvisibleDuration
-	if r, ok := e.Transport.(transport.ChangeRepeater); ok {
-		change = r.RepeatChange
-	}
-	handle, err := change(ctx, inner, dur)
+	handle, err := e.Transport.RepeatChange(ctx, inner, dur)
 	return handle, e.wrap(err)
 }
 
 // DeadLetter makes the message a dead letter at the endpoint of the delivery. Its errors are those
 // of Ack.
-func (t *Transport) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) error {
-	e, inner, err := t.from("ForwardMessageToDeadLetterQueue", d)
-	if err != nil {
-		return err
-	}
-	return e.wrap(e.Transport.DeadLetter(ctx, inner, reason))
-}
-
-// DeadLetterResult is DeadLetter and returns the fate of the message. The result is zero if the
-// endpoint's transport is not a transport.DeadLetterReporter.
-func (t *Transport) DeadLetterResult(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
+func (t *Transport) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
 	e, inner, err := t.from("ForwardMessageToDeadLetterQueue", d)
 	if err != nil {
 		return transport.RetryResult{}, err
 	}
-	r, ok := e.Transport.(transport.DeadLetterReporter)
-	if !ok {
-		return transport.RetryResult{}, e.wrap(e.Transport.DeadLetter(ctx, inner, reason))
-	}
-	result, err := r.DeadLetterResult(ctx, inner, reason)
+	result, err := e.Transport.DeadLetter(ctx, inner, reason)
 	return result, e.wrap(err)
 }
 
-// Snooze postpones the message at the endpoint of the delivery. Its errors are those of Ack, and
-// CodeNotImplemented if the endpoint's transport is not a transport.Snoozer.
+// Snooze postpones the message at the endpoint of the delivery. Its errors are those of Ack.
 func (t *Transport) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
 	e, inner, err := t.from("Snooze", d)
 	if err != nil {
 		return err
 	}
-	s, ok := e.Transport.(transport.Snoozer)
-	if !ok {
-		return e.missing("Snooze", d.Topic)
-	}
-	return e.wrap(s.Snooze(ctx, inner, dur))
+	return e.wrap(e.Transport.Snooze(ctx, inner, dur))
 }
 
 // Reconsume ends a failed delivery at its endpoint, as its ReconsumeMode states. Its errors are
-// those of Ack, and CodeNotImplemented if the endpoint's transport is not a transport.Reconsumer.
+// those of Ack.
 func (t *Transport) Reconsume(ctx context.Context, d *tidegate.Delivery, mode transport.ReconsumeMode) (transport.RetryResult, error) {
 	e, inner, err := t.from("Reconsume", d)
 	if err != nil {
 		return transport.RetryResult{}, err
 	}
-	r, ok := e.Transport.(transport.Reconsumer)
-	if !ok {
-		return transport.RetryResult{}, e.missing("Reconsume", d.Topic)
-	}
-	result, err := r.Reconsume(ctx, inner, mode)
+	result, err := e.Transport.Reconsume(ctx, inner, mode)
 	return result, e.wrap(err)
 }
 

@@ -15,14 +15,10 @@ import (
 )
 
 var (
-	_ transport.Transport          = (*Client)(nil)
-	_ transport.LaneSender         = (*Client)(nil)
-	_ transport.EndpointConfigurer = (*Client)(nil)
-	_ transport.Recaller           = (*Client)(nil)
-	_ transport.Pinger             = (*Client)(nil)
-	_ transport.Snoozer            = (*Client)(nil)
-	_ transport.Reconsumer         = (*Client)(nil)
-	_ transport.DeadLetterReporter = (*Client)(nil)
+	_ transport.Transport  = (*Client)(nil)
+	_ transport.LaneSender = (*Client)(nil)
+	_ transport.Recaller   = (*Client)(nil)
+	_ transport.Pinger     = (*Client)(nil)
 )
 
 // Credentials are an access key of the broker and its secret. Over https the client sends both.
@@ -68,10 +64,11 @@ const (
 
 // A Client is a transport to one broker. Several goroutines may share it.
 type Client struct {
-	api     *httpapi.Client
-	timeout time.Duration
-	limit   int64
-	known   atomic.Bool // set after the first response of the broker
+	transport.Base // RepeatChange
+	api            *httpapi.Client
+	timeout        time.Duration
+	limit          int64
+	known          atomic.Bool // set after the first response of the broker
 }
 
 // New returns a transport to the broker at an address. The address is an http or https URL, or
@@ -112,24 +109,16 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// Capabilities returns the capabilities of a broker's HTTP API. Before the broker's first response
-// it returns the zero value.
-func (c *Client) Capabilities() transport.Capabilities {
-	if !c.known.Load() {
+// Capabilities returns the capabilities of a broker's HTTP API: all except RepeatChange. Before the
+// broker's first response, and for another endpoint, it returns the zero value.
+func (c *Client) Capabilities(endpoint string) transport.Capabilities {
+	if !c.known.Load() || endpoint != "" && endpoint != c.api.Endpoint() {
 		return transport.Capabilities{}
 	}
 	return transport.Capabilities{
 		Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true,
 		RetryResult: true, RepeatReceive: true, Snooze: true, Reconsume: true,
 	}
-}
-
-// EndpointCapabilities implements transport.EndpointConfigurer: there is one endpoint.
-func (c *Client) EndpointCapabilities(endpoint string) transport.Capabilities {
-	if endpoint != c.api.Endpoint() {
-		return transport.Capabilities{}
-	}
-	return c.Capabilities()
 }
 
 // A call is one request to the broker.

@@ -22,7 +22,7 @@
 // The HTTP API lacks some features of gRPC:
 //
 //   - A change of an invisible duration whose response was lost cannot be repeated
-//     (no transport.ChangeRepeater): the broker redelivers the message when the lease ends.
+//     (no Capabilities.RepeatChange): the broker redelivers the message when the lease ends.
 //   - There are no transactions, because the broker sends transaction checks over a gRPC stream.
 //   - A client reads the settings of topics and groups only with the permission to observe them.
 //     Without it, the client uses defaults.

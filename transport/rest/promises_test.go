@@ -36,7 +36,7 @@ func TestAProxyAnnouncesNoCapabilities(t *testing.T) {
 			if _, err := c.ProducerSettings(t.Context(), "t"); err == nil {
 				t.Fatal("no error")
 			}
-			if got := c.Capabilities(); got != want {
+			if got := c.Capabilities(""); got != want {
 				t.Errorf("broker responds: %t; capabilities %+v", up.Load(), got)
 			}
 			up.Store(true)

@@ -114,7 +114,7 @@ func (a *addressSettings) attempts() int {
 }
 
 // delays returns the delays between deliveries: Delay, Delay times Multiplier, and so on up to Max.
-func (a *addressSettings) delays() transport.Delayer {
+func (a *addressSettings) delays() backoff.Policy {
 	const maxFactor = 10 // default of Max, as a multiple of Delay
 	ms := func(n *int64, otherwise time.Duration) time.Duration {
 		if n == nil {

@@ -122,12 +122,12 @@ type delayRequest struct {
 	Level  int    `json:"level,omitempty"`
 }
 
-// Snooze implements transport.Snoozer.
+// Snooze implements transport.Settler.
 func (c *Client) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
 	return errOf(c.settle(ctx, "ChangeInvisibleDuration", d, "snooze", delayRequest{Handle: d.Handle, Delay: dur.String()}, nil))
 }
 
-// Reconsume implements transport.Reconsumer.
+// Reconsume implements transport.Settler.
 func (c *Client) Reconsume(ctx context.Context, d *tidegate.Delivery, mode transport.ReconsumeMode) (transport.RetryResult, error) {
 	const op = "Reconsume"
 	if mode.Level != 0 && (mode.Delay != 0 || mode.Negative) {
@@ -174,12 +174,6 @@ type deadLetterRequest struct {
 }
 
 // DeadLetter implements transport.Settler.
-func (c *Client) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) error {
-	_, err := c.DeadLetterResult(ctx, d, reason)
-	return err
-}
-
-// DeadLetterResult implements transport.DeadLetterReporter.
-func (c *Client) DeadLetterResult(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
+func (c *Client) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
 	return c.settled(ctx, "ForwardMessageToDeadLetterQueue", d, "dead-letter", deadLetterRequest{d.Handle, reason, d.Attempt})
 }

@@ -94,7 +94,7 @@ func TestDeadLetterResult(t *testing.T) {
 				b.CreateGroup("billing", settings.Group{FIFO: true, MaxAttempts: 1, FIFORetryInterval: settings.Duration(time.Minute), OnExhausted: policy})
 				b.Send(&tidegate.Message{Topic: "orders", MessageGroup: "customer 7", Body: []byte("x")})
 				c := over(t, b, rest.Options{})
-				if got, err := c.DeadLetterResult(t.Context(), receiveOne(t, c), "hopeless"); err != nil || got != want {
+				if got, err := c.DeadLetter(t.Context(), receiveOne(t, c), "hopeless"); err != nil || got != want {
 					t.Errorf("%+v, %v; want %+v", got, err, want)
 				}
 			})

@@ -32,7 +32,7 @@ func over(t *testing.T, b *brokertest.Broker, o rest.Options) *rest.Client {
 // lacks.
 func TestTransport(t *testing.T) {
 	guarantees := transporttest.AllGuarantees()
-	guarantees.RepeatsChanges, guarantees.PushesThrottleBackoff = false, false
+	guarantees.PushesThrottleBackoff = false
 	transporttest.Run(t, func(t *testing.T) transporttest.Fixture {
 		b := brokertest.New(t)
 		return transporttest.Fixture{

@@ -93,8 +93,21 @@ func (c *Client) spawn(f func()) bool {
 	return true
 }
 
-// Capabilities returns EndpointCapabilities of the client's own endpoints.
-func (c *Client) Capabilities() transport.Capabilities { return c.access.Capabilities() }
+// Capabilities returns the capabilities that the server at endpoint announced on the current
+// connection, or without an endpoint those of the client's own endpoints. Before the first response
+// on a new connection it returns those of the previous one, without Batch.
+func (c *Client) Capabilities(endpoint string) transport.Capabilities {
+	if endpoint == "" {
+		return c.access.Capabilities()
+	}
+	c.mu.Lock()
+	e := c.endpoints[endpoint]
+	c.mu.Unlock()
+	if e == nil {
+		return transport.Capabilities{}
+	}
+	return e.Capabilities()
+}
 
 // ResetConnectBackoff ends the current waits between attempts to connect: the client connects at
 // once, and the backoff begins with the first delay again. Use it after an outage that the program

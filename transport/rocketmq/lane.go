@@ -27,10 +27,7 @@ const (
 	maxBatchBytes = 16 << 20
 )
 
-var (
-	_ transport.LaneSender         = (*Client)(nil)
-	_ transport.EndpointConfigurer = (*Client)(nil)
-)
+var _ transport.LaneSender = (*Client)(nil)
 
 // Lane implements transport.LaneSender. It returns the server of the message group, or the next
 // server in turn that did not fail. It sends a request only for the route of a new topic. A lane
@@ -79,19 +76,6 @@ func (c *Client) SendLane(ctx context.Context, lane transport.Lane, msgs []*tide
 		results[i].Err = err
 	}
 	return results
-}
-
-// EndpointCapabilities returns the capabilities that the server at endpoint announced on the
-// current connection. Before the first response on a new connection it returns those of the
-// previous one, without Batch.
-func (c *Client) EndpointCapabilities(endpoint string) transport.Capabilities {
-	c.mu.Lock()
-	e := c.endpoints[endpoint]
-	c.mu.Unlock()
-	if e == nil {
-		return transport.Capabilities{}
-	}
-	return e.Capabilities()
 }
 
 // writable returns the topic and its route. It fails if the route has no writable queue.

@@ -63,10 +63,10 @@ func TestLane(t *testing.T) {
 			if got := s.sizes(); !slices.Equal(got, []int{len(msgs)}) {
 				t.Errorf("%q: requests of %v messages", tt.features, got)
 			}
-			if got := c.EndpointCapabilities(testAddr); got != tt.can {
+			if got := c.Capabilities(testAddr); got != tt.can {
 				t.Errorf("%q: capabilities %+v", tt.features, got)
 			}
-			if got := c.EndpointCapabilities("unknown:1"); got != (transport.Capabilities{}) {
+			if got := c.Capabilities("unknown:1"); got != (transport.Capabilities{}) {
 				t.Errorf("capabilities %+v of a server that is not known", got)
 			}
 		})
@@ -169,7 +169,7 @@ func TestBatchNeverReachesAPlainServer(t *testing.T) {
 				t.Error(r.Err)
 			}
 			check(t, plain, 1)
-			if c.Capabilities().Batch {
+			if c.Capabilities("").Batch {
 				t.Error("the plain server is said to take batches")
 			}
 		})

@@ -292,7 +292,7 @@ func TestReceiveEnds(t *testing.T) {
 			"Ack":                     c.Ack(t.Context(), []*tidegate.Delivery{{Endpoint: testAddr}})[0],
 			"Retry":                   second(c.Retry(t.Context(), &tidegate.Delivery{Endpoint: testAddr}, 0, "")),
 			"ChangeInvisibleDuration": second(c.ChangeInvisibleDuration(t.Context(), &tidegate.Delivery{Endpoint: testAddr}, 0)),
-			"DeadLetter":              c.DeadLetter(t.Context(), &tidegate.Delivery{Endpoint: testAddr}, ""),
+			"DeadLetter":              second(c.DeadLetter(t.Context(), &tidegate.Delivery{Endpoint: testAddr}, "")),
 			"ProducerSettings":        second(c.ProducerSettings(t.Context(), "t")),
 			"ConsumerSettings":        second(c.ConsumerSettings(t.Context(), "g", "t")),
 			"Queues":                  second(c.Queues(t.Context(), "g", "t")),

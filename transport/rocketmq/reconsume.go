@@ -16,8 +16,6 @@ const (
 	reconsumeKey = "x-tidegate-reconsume"
 )
 
-var _ transport.Reconsumer = (*Client)(nil)
-
 // Reconsume sends a change of the invisible duration to the delay, with a header of its own. It
 // sends no request to a server that does not announce the feature, because such a server would only
 // extend the lease.

@@ -120,7 +120,7 @@ func TestSendSeveral(t *testing.T) {
 				if got := len(s.of("SendMessage")); got != want {
 					t.Errorf("%d requests, want %d", got, want)
 				}
-				if got := c.Capabilities(); got.Batch != (features != "") || got.PushBack != got.Batch || got.Suspend {
+				if got := c.Capabilities(""); got.Batch != (features != "") || got.PushBack != got.Batch || got.Suspend {
 					t.Errorf("capabilities %+v", got)
 				}
 			})

@@ -47,8 +47,6 @@ const (
 	maxAckBytes = 512 << 10
 )
 
-var _ transport.Snoozer = (*Client)(nil)
-
 // settling returns the common part of requests about a delivery. They go to the server that
 // delivered the message, in the session of the push consumer. If there is only a session of a
 // simple consumer, and push returns false for the server, they use that one. RocketMQ rejects
@@ -210,7 +208,7 @@ func (s *session) interval(attempt int) time.Duration {
 	s.mu.Lock()
 	settings := s.settings
 	s.mu.Unlock()
-	var ladder transport.Delayer = backoff.RetryLadder()
+	var ladder backoff.Policy = backoff.RetryLadder()
 	if told := pushed.ConsumerSettings(settings, s.ep.Capabilities()).Retry; told != nil {
 		ladder = told
 	}
@@ -247,7 +245,7 @@ func (c *Client) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delive
 	return c.extend(ctx, d, dur, nil)
 }
 
-// RepeatChange implements transport.ChangeRepeater. It sends ChangeInvisibleDuration with a header.
+// RepeatChange implements transport.Settler. It sends ChangeInvisibleDuration with a header.
 // With the header a tidegate broker finds the handle that replaced d.Handle. Other servers ignore
 // the header.
 func (c *Client) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
@@ -268,7 +266,7 @@ func (c *Client) extend(ctx context.Context, d *tidegate.Delivery, dur time.Dura
 	return handle, nil
 }
 
-// Snooze implements transport.Snoozer. It sends ChangeInvisibleDuration with a header. Without an
+// Snooze implements transport.Settler. It sends ChangeInvisibleDuration with a header. Without an
 // announcement of the feature it sends no request.
 func (c *Client) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
 	r, err := c.settling(ctx, opSnooze, d, nil)
@@ -303,15 +301,8 @@ func (c *Client) changeInvisible(ctx context.Context, r request, d *tidegate.Del
 }
 
 // DeadLetter makes the message a dead letter. Only tidegate brokers receive the reason, at most 1
-// KiB of it.
-func (c *Client) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) error {
-	_, err := c.DeadLetterResult(ctx, d, reason)
-	return err
-}
-
-// DeadLetterResult is DeadLetter and returns the fate of the message, which tidegate brokers
-// report in a trailer.
-func (c *Client) DeadLetterResult(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
+// KiB of it, and report the fate of the message, in a trailer.
+func (c *Client) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
 	r, err := c.settling(ctx, opDeadLetter, d, nil)
 	if err != nil {
 		return transport.RetryResult{}, err

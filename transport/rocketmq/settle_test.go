@@ -192,7 +192,7 @@ func TestChangeRetryDeadLetter(t *testing.T) {
 		if h, err := c.ChangeInvisibleDuration(t.Context(), d, time.Minute); h != "" || !errors.Is(err, tidegate.ErrInvalidHandle) {
 			t.Errorf("%q, %v", h, err)
 		}
-		if err := c.DeadLetter(t.Context(), d, "no such order: 7"); err != nil {
+		if _, err := c.DeadLetter(t.Context(), d, "no such order: 7"); err != nil {
 			t.Error(err)
 		}
 		calls := s.of("ChangeInvisibleDuration")

@@ -129,6 +129,7 @@ var endCases = []testCase{
 			}
 		}
 		_, retry := e.Transport.Retry(ctx, ds[1], 0, "")
+		_, dead := e.Transport.DeadLetter(ctx, ds[3], "nobody waits")
 		handle, change := e.Transport.ChangeInvisibleDuration(ctx, ds[2], 4*e.unit)
 		if handle != "" {
 			e.Errorf("ChangeInvisibleDuration returned the handle %q with a dead context", handle)
@@ -137,7 +138,7 @@ var endCases = []testCase{
 			"Ack":                     e.Transport.Ack(ctx, ds[:1])[0],
 			"Retry":                   retry,
 			"ChangeInvisibleDuration": change,
-			"DeadLetter":              e.Transport.DeadLetter(ctx, ds[3], "nobody waits"),
+			"DeadLetter":              dead,
 		} {
 			if !errors.Is(err, errEnough) {
 				e.Errorf("%s: %v; want the cause of the context", name, err)
@@ -181,6 +182,7 @@ var endCases = []testCase{
 		_, receive := e.Transport.Receive(ctx, e.request())
 		_, retry := e.Transport.Retry(ctx, d, 0, "")
 		_, change := e.Transport.ChangeInvisibleDuration(ctx, d, e.unit)
+		_, dead := e.Transport.DeadLetter(ctx, d, "closed")
 		_, producer := e.Transport.ProducerSettings(ctx, e.topic)
 		_, consumer := e.Transport.ConsumerSettings(ctx, e.group, e.topic)
 		_, queues := e.Transport.Queues(ctx, e.group, e.topic)
@@ -190,7 +192,7 @@ var endCases = []testCase{
 			"Ack":                     e.ack(d),
 			"Retry":                   retry,
 			"ChangeInvisibleDuration": change,
-			"DeadLetter":              e.Transport.DeadLetter(ctx, d, "closed"),
+			"DeadLetter":              dead,
 			"ProducerSettings":        producer,
 			"ConsumerSettings":        consumer,
 			"Queues":                  queues,

@@ -151,7 +151,7 @@ var fifoCases = []testCase{
 		e.setup(FIFO)
 		e.send(e.ordered(0, 0), e.ordered(0, 1))
 		r := e.fifoRequest()
-		if err := e.Transport.DeadLetter(e.Context(), e.oneOf(r), "hopeless"); err != nil {
+		if _, err := e.Transport.DeadLetter(e.Context(), e.oneOf(r), "hopeless"); err != nil {
 			e.Fatal(err)
 		}
 		if d := e.oneOf(r); string(d.Body) != "1" || d.Attempt != 1 {

@@ -34,11 +34,6 @@ type Guarantees struct {
 	// effect. It creates a dead letter even after the invisible time of the delivery has ended.
 	RefusesStaleHandles bool
 
-	// RepeatsChanges: a [transport.ChangeRepeater] that repeats a change of an invisible duration
-	// gets the handle of the first response again. RocketMQ 5.2 makes another change and returns
-	// another handle.
-	RepeatsChanges bool
-
 	// RefusesEmptyBodies: a send without a body fails with [protocol.CodeMessageBodyEmpty].
 	// RocketMQ 5.2 stores the message, and receives from its queue fail with 50001.
 	RefusesEmptyBodies bool
@@ -75,7 +70,7 @@ type Guarantees struct {
 func AllGuarantees() Guarantees {
 	return Guarantees{
 		ExactWaits: true, RetriesWakeReceives: true, FullReceives: true, BoundsBytes: true, CancelledReceivesEnd: true,
-		RefusesStaleHandles: true, RepeatsChanges: true, RefusesEmptyBodies: true, PushesThrottleBackoff: true,
+		RefusesStaleHandles: true, RefusesEmptyBodies: true, PushesThrottleBackoff: true,
 		GroupsFlow: true, TimeoutsTakeTheLadder: true, DeadLettersAtOnce: true, DeadLetterOrigins: true, Recall: true,
 	}
 }

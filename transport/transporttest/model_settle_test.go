@@ -143,16 +143,16 @@ func (m *model) change(ctx context.Context, d *tidegate.Delivery, dur time.Durat
 	return handle, err
 }
 
-func (m *model) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) error {
+func (m *model) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
 	m.mu.Lock()
 	over := m.copy(d.ConsumerGroup, int(d.Offset)).done && !m.isClosed()
 	m.mu.Unlock()
 	if over {
-		return nil
+		return transport.RetryResult{}, nil
 	}
 	err := m.settle(ctx, d, func(i int, c *subCopy) { m.bury(d.ConsumerGroup, i, c, reason) })
 	if m.fault == "late dead letters succeed" && errors.Is(err, tidegate.ErrInvalidHandle) {
-		return nil
+		err = nil
 	}
-	return err
+	return transport.RetryResult{}, err
 }

@@ -53,7 +53,7 @@ type ladderSteps []time.Duration
 func (l ladderSteps) Delay(n int) time.Duration { return l[min(n, len(l)-1)] }
 
 // everything is what the model can do.
-var everything = transport.Capabilities{Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, Snooze: true, Reconsume: true}
+var everything = transport.Capabilities{Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatChange: true, RepeatReceive: true, Snooze: true, Reconsume: true}
 
 func newModel(can transport.Capabilities, guarantees Guarantees) *model {
 	return &model{
@@ -407,7 +407,7 @@ func (m *model) Queues(_ context.Context, _, topic string) ([]int, error) {
 }
 
 // Capabilities are unknown at first, as with a connection that is not yet there.
-func (m *model) Capabilities() transport.Capabilities {
+func (m *model) Capabilities(string) transport.Capabilities {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.told {

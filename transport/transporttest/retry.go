@@ -135,11 +135,11 @@ var retryCases = []testCase{
 		msg.Tag, msg.Keys, msg.Properties = "tag", []string{"key"}, map[string]string{"p": "v"}
 		e.send(msg)
 		d := e.one()
-		if err := e.Transport.DeadLetter(e.Context(), d, "no such customer: Müller"); err != nil {
+		if _, err := e.Transport.DeadLetter(e.Context(), d, "no such customer: Müller"); err != nil {
 			e.Fatal(err)
 		}
 		if e.can.IdempotentDeadLetter {
-			if err := e.Transport.DeadLetter(e.Context(), d, "again"); err != nil {
+			if _, err := e.Transport.DeadLetter(e.Context(), d, "again"); err != nil {
 				e.Errorf("a second time: %v", err)
 			}
 		}
@@ -155,7 +155,7 @@ var retryCases = []testCase{
 		e.sleep(2 * e.unit)
 		second := e.one()
 		for _, reason := range []string{"", "hopeless"} {
-			if err := e.Transport.DeadLetter(e.Context(), first, reason); !errors.Is(err, tidegate.ErrInvalidHandle) {
+			if _, err := e.Transport.DeadLetter(e.Context(), first, reason); !errors.Is(err, tidegate.ErrInvalidHandle) {
 				e.Errorf("DeadLetter for %q with the handle of the delivery before: %v, want ErrInvalidHandle", reason, err)
 			}
 		}

@@ -78,13 +78,9 @@ var settleCases = []testCase{
 			e.Fatalf("handle %q replaces %q (before the call: %q); want another one, and d left alone", handle, first.Handle, before.Handle)
 		}
 		e.stale(first)
-		if !e.lacks(e.guarantees.RepeatsChanges, "RepeatsChanges", "a repeated change is another change") {
+		if e.can.RepeatChange {
 			changed = time.Now()
-			repeater, ok := e.Transport.(transport.ChangeRepeater)
-			if !ok {
-				e.Fatal("a transport with capabilities does not implement transport.ChangeRepeater")
-			}
-			if again, err := repeater.RepeatChange(e.Context(), first, 3*e.unit); again != handle || err != nil {
+			if again, err := e.Transport.RepeatChange(e.Context(), first, 3*e.unit); again != handle || err != nil {
 				e.Errorf("repeated, as after a lost answer: %q, %v, want %q as before", again, err, handle)
 			}
 		}
@@ -153,10 +149,6 @@ var settleCases = []testCase{
 	}},
 	{name: "Snooze", needs: needSnooze, run: func(e *env) {
 		e.setup(Normal)
-		snoozer, ok := e.Transport.(transport.Snoozer)
-		if !ok {
-			e.Fatal("the transport has the capability Snooze and is no transport.Snoozer")
-		}
 		for _, push := range []bool{true, false} {
 			e.send(e.message("x"))
 			r := e.request()
@@ -169,11 +161,11 @@ var settleCases = []testCase{
 			d = e.oneOf(r)
 			for _, dur := range []time.Duration{0, e.unit / 2, 3 * e.unit / 2, 0} { // the third is longer than the lease
 				start := time.Now()
-				if err := snoozer.Snooze(e.Context(), d, dur); err != nil {
+				if err := e.Transport.Snooze(e.Context(), d, dur); err != nil {
 					e.Fatal(err)
 				}
 				e.stale(d)
-				if err := snoozer.Snooze(e.Context(), d, dur); !errors.Is(err, tidegate.ErrInvalidHandle) {
+				if err := e.Transport.Snooze(e.Context(), d, dur); !errors.Is(err, tidegate.ErrInvalidHandle) {
 					e.Errorf("Snooze with an old handle: %v, want ErrInvalidHandle", err)
 				}
 				d = e.oneOf(r)
@@ -187,21 +179,17 @@ var settleCases = []testCase{
 	}},
 	{name: "NegativeAck", needs: needReconsume, run: func(e *env) {
 		e.setup(Normal)
-		r, ok := e.Transport.(transport.Reconsumer)
-		if !ok {
-			e.Fatal("the transport has the capability Reconsume and is no transport.Reconsumer")
-		}
 		e.send(e.message("x"))
 		d := e.one()
 		for attempt := 2; attempt <= 5; attempt++ { // more often than the group's maximum of attempts, which does not count
 			start := time.Now()
 			mode := transport.ReconsumeMode{Negative: true, Delay: e.unit}
-			got, err := r.Reconsume(e.Context(), d, mode)
+			got, err := e.Transport.Reconsume(e.Context(), d, mode)
 			if err != nil || got.Fate != transport.FateAgain || got.Delay <= 0 || got.Delay > e.unit {
 				e.Fatalf("%+v, %v; want a delivery after %v", got, err, e.unit)
 			}
 			e.stale(d)
-			if _, err := r.Reconsume(e.Context(), d, mode); !errors.Is(err, tidegate.ErrInvalidHandle) {
+			if _, err := e.Transport.Reconsume(e.Context(), d, mode); !errors.Is(err, tidegate.ErrInvalidHandle) {
 				e.Errorf("an old handle: %v, want ErrInvalidHandle", err)
 			}
 			q := e.request()
@@ -221,7 +209,7 @@ var settleCases = []testCase{
 		e.send(first, second)
 		d := e.one()
 		start := time.Now()
-		if err := e.Transport.(transport.Snoozer).Snooze(e.Context(), d, e.unit); err != nil {
+		if err := e.Transport.Snooze(e.Context(), d, e.unit); err != nil {
 			e.Fatal(err)
 		}
 		e.none(e.request())

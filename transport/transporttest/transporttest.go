@@ -156,7 +156,7 @@ var capabilityCases = []testCase{
 		if _, err := e.Transport.ProducerSettings(e.Context(), e.topic); err != nil {
 			e.Fatal(err)
 		}
-		if got := e.Transport.Capabilities(); got != e.can {
+		if got := e.Transport.Capabilities(""); got != e.can {
 			e.Errorf("the transport has the capabilities %+v, the options say %+v", got, e.can)
 		}
 	}},

@@ -59,7 +59,7 @@ func TestSend(t *testing.T) {
 			}
 			delete(sent, d.ID)
 		}
-		if got := x.client.Capabilities(); got != x.can {
+		if got := x.client.Capabilities(""); got != x.can {
 			t.Errorf("capabilities %+v, want %+v", got, x.can)
 		}
 		if a, err := p.Shutdown(x.ctx); err != nil || a.Delivered != 3*each || a.Failed != 0 {

@@ -45,7 +45,7 @@ var run = strconv.FormatInt(time.Now().UnixNano(), 36)
 
 // features are the capabilities of a tidegate broker.
 var features = transport.Capabilities{
-	Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, Snooze: true,
+	Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, RepeatChange: true, Snooze: true,
 	Reconsume: true,
 }
 

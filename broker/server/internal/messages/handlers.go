@@ -16,8 +16,6 @@ import (
 // An Engine is the part of a *broker.Broker that requests about messages need.
 type Engine interface {
 	transport.Settler
-	transport.Snoozer
-	transport.Reconsumer
 	Append(ctx context.Context, msgs []broker.Incoming) []transport.SendResult
 	Poll(ctx context.Context, p broker.Poll) ([]*tidegate.Delivery, error)
 	InvisibleBounds() (least, most time.Duration)
@@ -25,7 +23,6 @@ type Engine interface {
 	TopicOf(handle string) (topic, original string, err error)
 	Group(name string) (broker.Group, error)
 	ReconsumeLater(ctx context.Context, d *tidegate.Delivery, m settings.ReconsumeMode) (broker.Reconsumed, error)
-	DeadLetterResult(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error)
 	RetryInterval(d *tidegate.Delivery) (time.Duration, error)
 }
 

@@ -251,7 +251,7 @@ func (h *Handlers) DeadLetter(w http.ResponseWriter, r *http.Request) (int, any,
 	call := Call{Op: "ForwardMessageToDeadLetterQueue", ClientID: client, Group: d.ConsumerGroup, Messages: 1}
 	var result transport.RetryResult
 	err = h.Through(r.Context(), call, func(ctx context.Context) (err error) {
-		result, err = h.Engine.DeadLetterResult(ctx, d, req.Reason)
+		result, err = h.Engine.DeadLetter(ctx, d, req.Reason)
 		return err
 	})
 	return retried(result, err)

@@ -46,7 +46,7 @@ func ConsumerSettings(s *rmqpb.Settings, can transport.Capabilities) transport.C
 
 // A policy is a retry policy that a server can push.
 type policy interface {
-	transport.Delayer
+	backoff.Policy
 	Range(n int) (lo, hi time.Duration)
 }
 
@@ -54,7 +54,7 @@ type policy interface {
 // backoff of "RocketMQ: sending retry and throttling". No shorter wait is used: RocketMQ pushes one
 // policy for all retries, 10 ms doubled up to 1 s, and three attempts would end 40 ms after the
 // first throttle. The policy of a server with features is used unchanged.
-func throttleBackoff(pushed policy, can transport.Capabilities) transport.Delayer {
+func throttleBackoff(pushed policy, can transport.Capabilities) backoff.Policy {
 	if can != (transport.Capabilities{}) {
 		return pushed
 	}
@@ -107,7 +107,7 @@ const fifoRetryInterval = 3 * time.Second
 // retryLadder returns the delays between deliveries. RocketMQ's broker itself begins with the third
 // step of its table (RocketMQ: consumption retry: 10 s), but pushes the whole table. It also pushes
 // the table to FIFO groups, whose interval is fixed.
-func retryLadder(pushed policy, fifo bool, can transport.Capabilities) transport.Delayer {
+func retryLadder(pushed policy, fifo bool, can transport.Capabilities) backoff.Policy {
 	steps, ok := pushed.(backoff.Steps)
 	switch {
 	case can != (transport.Capabilities{}) || !ok || !slices.Equal(steps, delayLevels):

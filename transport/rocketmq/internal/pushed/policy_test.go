@@ -83,7 +83,7 @@ func TestPushedLadder(t *testing.T) {
 		pushed *rmqpb.RetryPolicy
 		fifo   bool
 		can    transport.Capabilities
-		want   transport.Delayer
+		want   backoff.Policy
 	}{
 		{"RocketMQ's table", whole, false, transport.Capabilities{}, backoff.RetryLadder()},
 		{"in order", whole, true, transport.Capabilities{}, backoff.Steps{3 * time.Second}},

@@ -263,7 +263,7 @@ func parseFeatures(values []string) transport.Capabilities {
 			case "reconsume":
 				f.Reconsume = true
 			case "repeat":
-				f.RepeatReceive = true
+				f.RepeatReceive, f.RepeatChange = true, true
 			}
 		}
 	}
