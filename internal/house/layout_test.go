@@ -320,6 +320,18 @@ func TestHTTPClientsLinkNoGRPC(t *testing.T) {
 	}
 }
 
+// The client commands of the program do not need the engine, so that a build with them alone is
+// possible.
+func TestClientCommandsLinkNoEngine(t *testing.T) {
+	engine := []string{"github.com/cockroachdb", "github.com/prometheus", module + "/broker/server"}
+	for _, importer := range dependents(t, engine, "./cmd/tidegate/internal/client") {
+		t.Errorf("the client commands would link %s", importer)
+	}
+	if len(dependents(t, engine, "./cmd/tidegate")) == 0 {
+		t.Errorf("the program seems to link none of %q: this test no longer sees them", engine)
+	}
+}
+
 // dependents lists who, among the packages and all they import, imports one of heavyweights.
 func dependents(t *testing.T, heavyweights []string, packages ...string) []string {
 	t.Helper()

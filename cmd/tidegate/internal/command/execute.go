@@ -3,11 +3,16 @@ package command
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/tidegate/tidegate"
 )
 
 // A UsageError is an argument that a command does not understand.
@@ -19,41 +24,106 @@ type UsageError struct {
 func (e UsageError) Error() string { return e.Err.Error() }
 func (e UsageError) Unwrap() error { return e.Err }
 
+// Usagef returns a UsageError of a command.
+func Usagef(c *cobra.Command, format string, args ...any) error {
+	return UsageError{Err: fmt.Errorf(format, args...), Command: c.CommandPath()}
+}
+
+// A Status is the error of a command that has printed its result and ends with an exit code of its
+// own.
+type Status int
+
+func (s Status) Error() string { return fmt.Sprintf("exit code %d", int(s)) }
+
 // An Invalid error is a configuration with faults. Its text has a line for each.
 type Invalid interface {
 	error
 	Invalid()
 }
 
+// A Hinted error has the command or change that cures it.
+type Hinted interface {
+	error
+	Hint() string
+}
+
 // Execute runs the command that args name below root. It prints an error to stderr and returns the
-// exit code.
+// exit code. With the flag -o json of the command, the error is one JSON object.
 func Execute(ctx context.Context, root *cobra.Command, args []string, stdout, stderr io.Writer) int {
 	root.SilenceUsage, root.SilenceErrors = true, true
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return UsageError{err, c.CommandPath()} })
-	err := root.ExecuteContext(ctx)
+	ran, err := root.ExecuteContextC(ctx)
 	if err == nil {
-		return 0
+		return ExitDone
 	}
-	var invalid Invalid
-	wrong := errors.As(err, &invalid)
-	if wrong {
+	if status, ok := errors.AsType[Status](err); ok {
+		return int(status)
+	}
+	if _, usage := errors.AsType[UsageError](err); !usage {
+		if c, _, ferr := root.Find(args); ferr != nil || c == root {
+			err = UsageError{err, root.CommandPath()} // an unknown command
+		}
+	}
+	code := ExitCode(err)
+	if f := ran.Flags().Lookup("output"); f != nil && strings.HasPrefix(f.Value.String(), "json") {
+		_ = json.NewEncoder(stderr).Encode(problemOf(err, code)) // nothing is left to report a failure to
+		return code
+	}
+	if invalid, ok := errors.AsType[Invalid](err); ok {
 		fmt.Fprintf(stderr, "tidegate: the configuration is invalid\n%v\n", invalid)
 	} else {
 		fmt.Fprintf(stderr, "tidegate: %v\n", err)
 	}
+	if h := hint(err); h != "" {
+		fmt.Fprintln(stderr, h)
+	}
+	return code
+}
+
+// hint returns the line that follows an error; empty for none.
+func hint(err error) string {
 	if u, ok := errors.AsType[UsageError](err); ok {
-		fmt.Fprintf(stderr, "Run '%s --help' for its arguments and flags.\n", u.Command)
-		return 2
+		if strings.Contains(u.Command, " ") {
+			return fmt.Sprintf("Run '%s --help' for its arguments and flags.", u.Command)
+		}
+		return fmt.Sprintf("Run '%s --help' for the commands.", u.Command)
 	}
-	if wrong {
-		return 2
+	if h, ok := errors.AsType[Hinted](err); ok {
+		return h.Hint()
 	}
-	if c, _, ferr := root.Find(args); ferr != nil || c == root {
-		fmt.Fprintln(stderr, "Run 'tidegate --help' for the commands.")
-		return 2
+	return ""
+}
+
+// A problem is an error as JSON. Its fields are those of the HTTP API's problems, with exit and
+// hint.
+type problem struct {
+	Type        string `json:"type"`
+	Title       string `json:"title"`
+	Detail      string `json:"detail"`
+	Exit        int    `json:"exit"`
+	Hint        string `json:"hint,omitempty"`
+	Code        int    `json:"code,omitempty"`
+	ReplyCode   int    `json:"reply_code,omitempty"`
+	RetryAfter  string `json:"retry_after,omitempty"`
+	MaybeStored bool   `json:"maybe_stored,omitempty"`
+}
+
+func problemOf(err error, exit int) problem {
+	p := problem{Type: "about:blank", Title: "FAILED", Detail: err.Error(), Exit: exit, Hint: hint(err)}
+	if exit == ExitUsage {
+		p.Title = "USAGE"
 	}
-	return 1
+	if e, ok := errors.AsType[*tidegate.Error](err); ok {
+		p.MaybeStored = e.MaybeStored
+		if e.Code != 0 {
+			p.Title, p.Code, p.ReplyCode = e.Code.String(), int(e.Code), e.ReplyCode()
+		}
+		if e.RetryAfter > 0 {
+			p.RetryAfter = e.RetryAfter.Round(time.Millisecond).String()
+		}
+	}
+	return p
 }

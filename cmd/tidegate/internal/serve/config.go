@@ -12,6 +12,7 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/cmd/tidegate/internal/connection"
 	"github.com/tidegate/tidegate/internal/nearest"
 )
 
@@ -187,6 +188,9 @@ func (c *config) checkTLS() (bad faults) {
 func environment(environ []string) (v values, hints []string) {
 	v = values{}
 	known := map[string]string{variable("config"): ""}
+	for _, name := range connection.Variables {
+		known[name] = "" // of client commands
+	}
 	for _, row := range defaultSettings().table() {
 		known[variable(row.key)] = row.key
 	}

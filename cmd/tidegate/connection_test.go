@@ -1,0 +1,145 @@
+package main
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A flag goes before the environment, and the environment before the context. Each value has its
+// source, and a secret is never printed.
+func TestSources(t *testing.T) {
+	tl := newTool(t)
+	tl.env["TIDEGATE_SECRET"] = "sesame"
+	tl.must("context", "add", "one", "--grpc", "one.example:1", "--http", "http://one.example:2", "--access-key", "k")
+	r := tl.must("context", "show", "--http", "http://flag.example:3")
+	for _, want := range []string{"http://flag.example:3 (--http)", tl.grpc + " (TIDEGATE_SERVER_GRPC)", "k (context one)", "(hidden) (TIDEGATE_SECRET)"} {
+		if !strings.Contains(r.stdout, want) {
+			t.Errorf("the sources lack %q:\n%s", want, r.stdout)
+		}
+	}
+	for _, args := range [][]string{{"context", "show"}, {"context", "show", "-o", "json"}, {"status", "--http", "http://127.0.0.1:1", "--no-retry"}} {
+		if r := tl.run(args...); strings.Contains(r.stdout+r.stderr, "sesame") {
+			t.Errorf("%q prints the secret", args)
+		}
+	}
+}
+
+// The secret of a key comes from a file or a command; if it is missing or broken, the error says
+// where it should be.
+func TestSecrets(t *testing.T) {
+	tl := newTool(t)
+	file := filepath.Join(tl.home, "secret")
+	for _, c := range []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"none", nil, "set TIDEGATE_SECRET"},
+		{"no such file", []string{"--secret-file", file + "x"}, file + "x"},
+		{"command fails", []string{"--secret-command", "false"}, "false"},
+	} {
+		tl.must(append([]string{"context", "add", "c", "--http", tl.http, "--access-key", "k"}, c.args...)...)
+		if r := tl.run("topic", "list", "--context", "c"); r.code != 2 || !strings.Contains(r.stderr, c.want) {
+			t.Errorf("%s: exit code %d, want 2 with %q: %s", c.name, r.code, c.want, r.stderr)
+		}
+	}
+	if err := os.WriteFile(file, []byte("sesame\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"--secret-file", file}, {"--secret-command", "echo,sesame"}} {
+		tl.must(append([]string{"context", "add", "c", "--http", tl.http, "--access-key", "k"}, args...)...)
+		tl.must("topic", "list", "--context", "c") // a broker without keys takes any
+	}
+}
+
+// A broken file of contexts names the file and the place, and one that others can read gets a
+// warning.
+func TestContextFile(t *testing.T) {
+	tl := newTool(t)
+	tl.must("context", "add", "one", "--grpc", tl.grpc, "--http", tl.http)
+	tl.must("context", "add", "two", "--grpc", tl.grpc)
+	if r := tl.must("context", "use", "two"); !strings.Contains(r.stderr, "two") {
+		t.Error(r.stderr)
+	}
+	tl.must("context", "use", "-")
+	if out := tl.must("context", "list").stdout; !strings.Contains(out, "one *") {
+		t.Errorf("use - did not go back:\n%s", out)
+	}
+	if r := tl.run("context", "use", "tow"); r.code != 3 || !strings.Contains(r.stderr, "did you mean two?") {
+		t.Errorf("exit code %d, %s", r.code, r.stderr)
+	}
+	path := filepath.Join(tl.env["XDG_CONFIG_HOME"], "tidegate", "contexts.yaml")
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the file of contexts: %v, %v", info.Mode(), err)
+	}
+	if err := os.Chmod(path, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if r := tl.must("topic", "list"); !strings.Contains(r.stderr, "chmod 600") {
+		t.Errorf("no warning: %s", r.stderr)
+	}
+	if err := os.WriteFile(path, []byte("contexts:\n  one: {grcp: x}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r := tl.run("topic", "list"); r.code != 2 || !strings.Contains(r.stderr, path) || !strings.Contains(r.stderr, "grcp") || !strings.Contains(r.stderr, "line 2") {
+		t.Errorf("exit code %d, %s", r.code, r.stderr)
+	}
+}
+
+// On a RocketMQ a command that needs the HTTP API names RocketMQ's own.
+func TestCommandsWithoutHTTP(t *testing.T) {
+	tl := newTool(t)
+	tl.must("context", "add", "rmq", "--kind", "rocketmq", "--grpc", "127.0.0.1:1")
+	delete(tl.env, "TIDEGATE_SERVER_HTTP")
+	for _, c := range []struct{ args, says string }{
+		{"topic list", "mqadmin topicList"},
+		{"group show g", "mqadmin consumerProgress"},
+		{"parked list g", "has no command for it"},
+		{"api GET /v1/topics", "HTTP API"},
+	} {
+		if r := tl.run(append(strings.Fields(c.args), "--context", "rmq")...); r.code != 2 || !strings.Contains(r.stderr, c.says) {
+			t.Errorf("%s: exit code %d, want 2 with %q: %s", c.args, r.code, c.says, r.stderr)
+		}
+	}
+}
+
+// doctor names the fault and the remedy of a wrong port, TLS, topic and group.
+func TestDoctor(t *testing.T) {
+	tl := newTool(t, "--topic", "orders:FIFO")
+	if r := tl.must("doctor"); strings.Contains(r.stdout, "failed") || !strings.Contains(r.stdout, "the clocks agree") {
+		t.Errorf("a healthy broker:\n%s", r.stdout)
+	}
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	go func() { // closes what it does not understand, as the remoting port of RocketMQ does
+		for {
+			conn, err := silent.Accept()
+			if err != nil {
+				return
+			}
+			conn.Close()
+		}
+	}()
+	for _, c := range []struct {
+		name, args string
+		code       int
+		says       string
+	}{
+		{"nothing listens", "--grpc 127.0.0.1:1", 6, "is the server running"},
+		{"an HTTP/1 server", "--grpc " + strings.TrimPrefix(tl.http, "http://"), 2, "what to do"},
+		{"another protocol", "--grpc " + silent.Addr().String(), 2, "9876 and 10911"},
+		{"no such topic", "--topic nope", 3, "tidegate topic create nope"},
+		{"a normal message in a FIFO topic", "--topic orders --send", 2, "FIFO needs a message group"},
+	} {
+		r := tl.run(append([]string{"doctor"}, strings.Fields(c.args)...)...)
+		if r.code != c.code || !strings.Contains(r.stdout, c.says) {
+			t.Errorf("%s: exit code %d, want %d with %q:\n%s%s", c.name, r.code, c.code, c.says, r.stdout, r.stderr)
+		}
+	}
+}

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/tidegate/tidegate/cmd/tidegate/internal/client"
+)
+
+// The test binary is the program if the environment has this variable.
+const asProgram = "TIDEGATE_TEST_AS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		code := run(ctx, os.Args[1:], client.New(os.Stdin, os.Stdout, os.Stderr))
+		stop()
+		os.Exit(code)
+	}
+	os.Exit(m.Run())
+}
+
+// A tool runs commands against a broker of its own.
+type tool struct {
+	t          *testing.T
+	home       string // the directories of the user
+	grpc, http string
+	env        map[string]string
+	terminal   bool
+}
+
+// A result is what a command printed, and its exit code.
+type result struct {
+	code           int
+	stdout, stderr string
+}
+
+// newTool starts a broker in memory.
+func newTool(t *testing.T, flags ...string) *tool {
+	t.Helper()
+	tl := &tool{t: t, home: t.TempDir()}
+	ctx, stop := context.WithCancel(t.Context())
+	out, in := io.Pipe()
+	var ended sync.WaitGroup
+	var log bytes.Buffer
+	ended.Go(func() {
+		defer in.Close()
+		args := append([]string{"serve", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--min-invisible-duration", "10ms", "--min-long-polling", "0s", "--log-level", "error"}, flags...)
+		if code := run(ctx, args, &client.App{In: strings.NewReader(""), Out: in, Err: &log, Env: func(string) string { return "" }}); code != 0 {
+			t.Errorf("the broker ended with %d", code)
+		}
+	})
+	t.Cleanup(func() {
+		stop()
+		ended.Wait()
+		if t.Failed() {
+			t.Logf("the broker's log:\n%s", log.String())
+		}
+	})
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended.Go(func() { _, _ = io.Copy(io.Discard, out) })
+	if _, err := fmt.Sscanf(line, "ready grpc=%s http=%s\n", &tl.grpc, &tl.http); err != nil {
+		t.Fatalf("the broker printed %q: %v", line, err)
+	}
+	tl.http = "http://" + tl.http
+	tl.env = map[string]string{
+		"XDG_CONFIG_HOME": filepath.Join(tl.home, "config"), "XDG_STATE_HOME": filepath.Join(tl.home, "state"), "HOME": tl.home,
+		"TIDEGATE_SERVER_GRPC": tl.grpc, "TIDEGATE_SERVER_HTTP": tl.http,
+	}
+	return tl
+}
+
+// run runs a command with a standard input.
+func (tl *tool) input(stdin string, args ...string) result {
+	tl.t.Helper()
+	var stdout, stderr lockedBuffer
+	code := run(tl.t.Context(), args, &client.App{
+		In: strings.NewReader(stdin), Out: &stdout, Err: &stderr, Terminal: tl.terminal,
+		Env: func(name string) string { return tl.env[name] },
+	})
+	return result{code, stdout.String(), stderr.String()}
+}
+
+func (tl *tool) run(args ...string) result {
+	tl.t.Helper()
+	return tl.input("", args...)
+}
+
+// must runs a command that ends with 0, and returns its result.
+func (tl *tool) must(args ...string) result {
+	tl.t.Helper()
+	r := tl.run(args...)
+	if r.code != 0 {
+		tl.t.Fatalf("tidegate %s: exit code %d\n%s%s", strings.Join(args, " "), r.code, r.stdout, r.stderr)
+	}
+	return r
+}
+
+// A lockedBuffer is a buffer that several goroutines may write.
+type lockedBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}

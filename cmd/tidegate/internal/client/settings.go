@@ -1,0 +1,160 @@
+package client
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/tidegate/tidegate/internal/nearest"
+)
+
+// change sets fields of settings, a struct with JSON names, by arguments such as queues=4 or
+// max_backlog.messages=1000. A value is JSON, or else a text. Other fields keep their value.
+func change[T any](settings T, args []string) (T, error) {
+	var zero T
+	patch := map[string]any{}
+	for _, arg := range args {
+		key, text, ok := strings.Cut(arg, "=")
+		if !ok || key == "" {
+			return zero, fmt.Errorf("%q is no setting; the form is KEY=VALUE, for example %s=VALUE", arg, jsonNames(reflect.TypeFor[T]())[0])
+		}
+		if err := set(patch, reflect.TypeFor[T](), key, strings.Split(key, "."), text); err != nil {
+			return zero, err
+		}
+	}
+	text, err := json.Marshal(patch)
+	if err != nil {
+		return zero, err
+	}
+	return merged(settings, text)
+}
+
+// fromFile sets fields of settings by a file with a JSON object.
+func fromFile[T any](settings T, path string) (T, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return settings, fmt.Errorf("the settings cannot be read: %w", err)
+	}
+	out, err := merged(settings, text)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", path, err)
+	}
+	return out, err
+}
+
+// merged decodes a JSON object over settings.
+func merged[T any](settings T, text []byte) (T, error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	err := d.Decode(&settings)
+	if typ, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		return settings, fmt.Errorf("%s is a %s; it needs a %s", typ.Field, typ.Value, typ.Type.Kind())
+	}
+	return settings, err
+}
+
+func set(into map[string]any, t reflect.Type, key string, parts []string, text string) error {
+	names := jsonNames(t)
+	if !slices.Contains(names, parts[0]) {
+		suggestion := "; the settings are " + strings.Join(names, ", ")
+		if near := nearest.Name(parts[0], names); near != "" {
+			suggestion = fmt.Sprintf("; did you mean %s?", near)
+		}
+		return fmt.Errorf("there is no setting %q%s", key, suggestion)
+	}
+	if len(parts) == 1 {
+		into[parts[0]] = value(fieldOf(t, parts[0]).Type, text)
+		return nil
+	}
+	inner := fieldOf(t, parts[0]).Type
+	if inner.Kind() != reflect.Struct {
+		return fmt.Errorf("%s has no parts: %s is one value", key, parts[0])
+	}
+	below, ok := into[parts[0]].(map[string]any)
+	if !ok {
+		below = map[string]any{}
+		into[parts[0]] = below
+	}
+	return set(below, inner, key, parts[1:], text)
+}
+
+// value is a text as the JSON of a field: the text itself, unless the field is a number, a truth
+// value or an object.
+func value(t reflect.Type, text string) any {
+	var v any
+	marshals := reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]())
+	switch kind := t.Kind(); {
+	case kind == reflect.String, marshals && !json.Valid([]byte(text)):
+		return text
+	case json.Unmarshal([]byte(text), &v) != nil:
+		return text
+	}
+	return v
+}
+
+func fieldOf(t reflect.Type, name string) reflect.StructField {
+	for f := range t.Fields() {
+		if jsonName(f) == name {
+			return f
+		}
+	}
+	return reflect.StructField{}
+}
+
+func jsonNames(t reflect.Type) []string {
+	var names []string
+	for f := range t.Fields() {
+		if n := jsonName(f); n != "" {
+			names = append(names, n)
+		}
+	}
+	return names
+}
+
+func jsonName(f reflect.StructField) string {
+	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	return name
+}
+
+// settingsHelp lists the settings of a struct for the help: queues, max_backlog.messages.
+func settingsHelp[T any]() string {
+	var lines []string
+	var walk func(t reflect.Type, prefix string)
+	walk = func(t reflect.Type, prefix string) {
+		for f := range t.Fields() {
+			name := jsonName(f)
+			if name == "" {
+				continue
+			}
+			if f.Type.Kind() == reflect.Struct {
+				walk(f.Type, prefix+name+".")
+				continue
+			}
+			lines = append(lines, prefix+name)
+		}
+	}
+	walk(reflect.TypeFor[T](), "")
+	return strings.Join(lines, ", ")
+}
+
+// wrap breaks a text at spaces into lines of at most 80 columns.
+func wrap(text string) string {
+	var lines []string
+	line := ""
+	for word := range strings.FieldsSeq(text) {
+		if line != "" && len(line)+1+len(word) > 80 {
+			lines = append(lines, line)
+			line = ""
+		}
+		if line != "" {
+			line += " "
+		}
+		line += word
+	}
+	return strings.Join(append(lines, line), "\n")
+}

@@ -1,0 +1,281 @@
+// Package output prints results: tables for people, JSON for programs, names for xargs. Text of
+// messages and names cannot control the terminal.
+package output
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A Format is a form of results.
+type Format string
+
+// The formats of -o.
+const (
+	Table Format = "table" // the frequent columns
+	Wide  Format = "wide"  // all columns
+	JSON  Format = "json"  // one document, the body of the HTTP API
+	JSONL Format = "jsonl" // one object a line
+	Name  Format = "name"  // one name a line
+)
+
+// Formats are all formats in the order of the help.
+var Formats = []Format{Table, Wide, JSON, JSONL, Name}
+
+// Options are the flags of a command's output.
+type Options struct {
+	Format    Format
+	Columns   []string // names of the columns to print; nil means those of the format
+	NoHeaders bool
+	Sort      string // a column, descending with a leading -; empty keeps the order
+	Limit     int    // most rows; 0 means no limit
+	Times     TimeStyle
+}
+
+// A Column is one column of a table.
+type Column[T any] struct {
+	Name string // upper case, as the header has it
+	Wide bool   // only with -o wide or by name
+	Cell func(T) any
+}
+
+// A List is a result of several rows.
+type List[T any] struct {
+	Rows     []T
+	Columns  []Column[T]
+	Name     func(T) string
+	Document func([]T) any // the JSON document of the rows
+	Empty    string        // the note on stderr if there are no rows
+}
+
+// Print writes the list to w in the form of o, and notes to notes. The error names a column that
+// does not exist, or is that of w.
+func (l List[T]) Print(w, notes io.Writer, o Options) error {
+	rows, err := l.sorted(o.Sort)
+	if err != nil {
+		return err
+	}
+	columns, err := l.columns(o)
+	if err != nil {
+		return err
+	}
+	total := len(rows)
+	if o.Limit > 0 && total > o.Limit {
+		rows = rows[:o.Limit]
+	}
+	switch o.Format {
+	case JSON:
+		return Encode(w, l.Document(rows))
+	case JSONL:
+		return eachLine(w, rows)
+	case Name:
+		for _, r := range rows {
+			if _, err := fmt.Fprintln(w, Safe(l.Name(r))); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if total == 0 {
+		fmt.Fprintln(notes, l.Empty)
+		return nil
+	}
+	if len(rows) < total {
+		fmt.Fprintf(notes, "%s of %s; --limit shows more\n", Number(int64(len(rows))), Number(int64(total)))
+	}
+	return writeTable(w, rows, columns, o)
+}
+
+func (l List[T]) find(name string) (Column[T], error) {
+	var known []string
+	for _, c := range l.Columns {
+		if strings.EqualFold(c.Name, name) {
+			return c, nil
+		}
+		known = append(known, strings.ToLower(c.Name))
+	}
+	return Column[T]{}, fmt.Errorf("there is no column %q; the columns are %s", name, strings.Join(known, ", "))
+}
+
+func (l List[T]) columns(o Options) ([]Column[T], error) {
+	var out []Column[T]
+	for _, name := range o.Columns {
+		c, err := l.find(name)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, c)
+	}
+	if len(out) > 0 {
+		return out, nil
+	}
+	for _, c := range l.Columns {
+		if !c.Wide || o.Format == Wide {
+			out = append(out, c)
+		}
+	}
+	return out, nil
+}
+
+func (l List[T]) sorted(by string) ([]T, error) {
+	name, descending := strings.CutPrefix(by, "-")
+	if name == "" {
+		return l.Rows, nil
+	}
+	c, err := l.find(name)
+	if err != nil {
+		return nil, err
+	}
+	rows := slices.Clone(l.Rows)
+	slices.SortStableFunc(rows, func(a, b T) int {
+		n := compare(c.Cell(a), c.Cell(b))
+		if descending {
+			return -n
+		}
+		return n
+	})
+	return rows, nil
+}
+
+// compare orders two cells of one column.
+func compare(a, b any) int {
+	switch a := a.(type) {
+	case int:
+		return cmp.Compare(a, b.(int))
+	case int64:
+		return cmp.Compare(a, b.(int64))
+	case Bytes:
+		return cmp.Compare(a, b.(Bytes))
+	case time.Duration:
+		return cmp.Compare(a, b.(time.Duration))
+	case time.Time:
+		return a.Compare(b.(time.Time))
+	}
+	return cmp.Compare(fmt.Sprint(a), fmt.Sprint(b))
+}
+
+// number reports whether a cell is aligned to the right.
+func number(cell any) bool {
+	switch cell.(type) {
+	case int, int64, Bytes, time.Duration:
+		return true
+	}
+	return false
+}
+
+// Cell returns the text of a value in a table: numbers in groups of digits, times in the style.
+func Cell(v any, style TimeStyle, now time.Time) string {
+	switch v := v.(type) {
+	case nil:
+		return "-"
+	case string:
+		return Safe(v)
+	case int:
+		return Number(int64(v))
+	case int64:
+		return Number(v)
+	case time.Duration:
+		return Duration(v)
+	case time.Time:
+		return style.Time(v, now)
+	case []string:
+		return Safe(strings.Join(v, ","))
+	}
+	return Safe(fmt.Sprint(v))
+}
+
+func writeTable[T any](w io.Writer, rows []T, columns []Column[T], o Options) error {
+	now := time.Now()
+	var cells [][]string
+	right := make([]bool, len(columns))
+	if !o.NoHeaders {
+		header := make([]string, len(columns))
+		for i, c := range columns {
+			header[i] = c.Name
+		}
+		cells = append(cells, header)
+	}
+	for _, r := range rows {
+		line := make([]string, len(columns))
+		for i, c := range columns {
+			v := c.Cell(r)
+			line[i], right[i] = Cell(v, o.Times, now), number(v)
+		}
+		cells = append(cells, line)
+	}
+	return writeCells(w, cells, right)
+}
+
+func writeCells(w io.Writer, cells [][]string, right []bool) error {
+	widths := make([]int, len(right))
+	for _, line := range cells {
+		for i, text := range line {
+			widths[i] = max(widths[i], Width(text))
+		}
+	}
+	var out strings.Builder
+	for _, line := range cells {
+		var b strings.Builder
+		for i, text := range line {
+			if i > 0 {
+				b.WriteString("  ")
+			}
+			pad := strings.Repeat(" ", widths[i]-Width(text))
+			if right[i] {
+				b.WriteString(pad + text)
+			} else {
+				b.WriteString(text + pad)
+			}
+		}
+		out.WriteString(strings.TrimRight(b.String(), " ") + "\n")
+	}
+	_, err := io.WriteString(w, out.String())
+	return err
+}
+
+// Encode writes a JSON document with indentation.
+func Encode(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+// Line writes a JSON object in one line.
+func Line(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+func eachLine[T any](w io.Writer, rows []T) error {
+	for _, r := range rows {
+		if err := Line(w, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// A Field is one line of a result about one subject.
+type Field struct {
+	Name  string
+	Value any
+}
+
+// Fields writes names and values in two columns. Lines whose value is the empty text are left out.
+func Fields(w io.Writer, o Options, fields []Field) error {
+	now := time.Now()
+	var cells [][]string
+	for _, f := range fields {
+		if text := Cell(f.Value, o.Times, now); text != "" {
+			cells = append(cells, []string{f.Name, text})
+		}
+	}
+	return writeCells(w, cells, make([]bool, 2))
+}

@@ -1,0 +1,249 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// lines decodes JSON lines.
+func lines[T any](t *testing.T, text string) []T {
+	t.Helper()
+	var out []T
+	for line := range strings.Lines(text) {
+		var v T
+		if err := json.Unmarshal([]byte(line), &v); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		out = append(out, v)
+	}
+	return out
+}
+
+type received struct {
+	ID           string            `json:"id"`
+	BodyText     string            `json:"body_text"`
+	Body         []byte            `json:"body"`
+	Tag          string            `json:"tag"`
+	Keys         []string          `json:"keys"`
+	Properties   map[string]string `json:"properties"`
+	MessageGroup string            `json:"message_group"`
+	Attempt      int               `json:"attempt"`
+}
+
+// Messages keep their fields from send to receive, also through JSON lines and files.
+func TestSendAndReceive(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	file := filepath.Join(tl.home, "body")
+	if err := os.WriteFile(file, []byte{0xff, 0, 1}, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tl.must("send", "orders", "argument", "--tag", "created", "--key", "k1", "--key", "k2", "-p", "color=red")
+	tl.must("send", "orders", "@"+file)
+	for _, in := range []struct {
+		stdin string
+		args  []string
+	}{
+		{"standard input", []string{"send", "orders", "-"}},
+		{"line 1\nline 2\n", []string{"send", "orders", "--lines"}},
+		{`{"body_text":"json","tag":"t"}` + "\n", []string{"send", "orders", "--jsonl", "--tag", "other"}},
+	} {
+		if r := tl.input(in.stdin, in.args...); r.code != 0 {
+			t.Fatalf("%q: %d %s", in.args, r.code, r.stderr)
+		}
+	}
+	got := lines[received](t, tl.must("receive", "billing", "orders", "--then", "ack", "--max", "6", "-o", "jsonl").stdout)
+	bodies := map[string]received{}
+	for _, m := range got {
+		bodies[m.BodyText+string(m.Body)] = m
+	}
+	for _, want := range []string{"argument", "\xff\x00\x01", "standard input", "line 1", "line 2", "json"} {
+		if _, ok := bodies[want]; !ok {
+			t.Errorf("the body %q did not come; %d messages came", want, len(got))
+		}
+	}
+	if m := bodies["argument"]; m.Tag != "created" || !slices.Equal(m.Keys, []string{"k1", "k2"}) || m.Properties["color"] != "red" || m.Attempt != 1 {
+		t.Errorf("the message with all fields is %+v", m)
+	}
+	if m := bodies["json"]; m.Tag != "t" {
+		t.Errorf("the tag of the JSON line is %q, want that of the line", m.Tag)
+	}
+	if r := tl.run("receive", "billing", "orders", "--then", "ack", "--wait", "10ms", "--expect", "1"); r.code != 7 {
+		t.Errorf("after everything was acknowledged: exit code %d, want 7: %s%s", r.code, r.stdout, r.stderr)
+	}
+}
+
+// Looking at messages consumes nothing and counts no attempt: on a terminal it is the default.
+func TestLookingDoesNotConsume(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.must("send", "orders", "a")
+	tl.must("send", "orders", "b")
+	tl.terminal = true
+	for range 3 {
+		got := lines[received](t, tl.must("receive", "billing", "orders", "--max", "2", "-o", "jsonl").stdout)
+		if len(got) != 2 || got[0].Attempt != 1 || got[1].Attempt != 1 {
+			t.Fatalf("a look got %+v, want both messages in attempt 1", got)
+		}
+	}
+	tl.terminal = false
+	if r := tl.run("receive", "billing", "orders"); r.code != 2 || !strings.Contains(r.stderr, "--then") {
+		t.Errorf("without a terminal and --then: exit code %d, %s", r.code, r.stderr)
+	}
+}
+
+// A worker's exit code is the verdict: 0 acknowledges, 75 retries, another makes a dead letter. Its
+// reason is the last line of the standard error.
+func TestExecVerdicts(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.must("group", "create", "billing", "retry=1s")
+	for _, body := range []string{"good", "busy", "bad"} {
+		tl.must("send", "orders", body)
+	}
+	script := `case "$(cat)" in
+bad) echo first >&2; echo no such account >&2; exit 1;;
+busy) [ "$TIDEGATE_ATTEMPT" = 1 ] && exit 75;;
+esac
+echo "$TIDEGATE_TOPIC $TIDEGATE_ATTEMPT"`
+	r := tl.run("receive", "billing", "orders", "--exec", script, "--max", "4", "--workers", "2")
+	if r.code != 0 || strings.Count(r.stdout, "orders 1") != 1 || strings.Count(r.stdout, "orders 2") != 1 {
+		t.Errorf("exit code %d, %s%s", r.code, r.stdout, r.stderr)
+	}
+	if out := tl.must("dead-letters", "list", "billing").stdout; !strings.Contains(out, "no such account (exit code 1)") || strings.Contains(out, "first") {
+		t.Errorf("the dead letters are\n%s", out)
+	}
+}
+
+// The poison message among many is found, seen, corrected and sent back in four commands.
+func TestRepair(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	var stdin strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&stdin, "order %d\n", i)
+	}
+	tl.input(stdin.String(), "send", "orders", "--lines")
+	tl.must("send", "orders", "order x EUR")
+	r := tl.run("receive", "billing", "orders", "--exec", `grep -q EUR && { echo "unknown currency EUR" >&2; exit 1; }; true`, "--max", "1001", "--workers", "16")
+	if r.code != 0 {
+		t.Fatal(r.stderr)
+	}
+	top := lines[struct {
+		Fingerprint, Reason string
+		Count               int
+	}](t, tl.must("dead-letters", "top", "billing", "-o", "jsonl").stdout)
+	if len(top) != 1 || top[0].Count != 1 || !strings.Contains(top[0].Reason, "unknown currency EUR") {
+		t.Fatalf("the classes are %+v", top)
+	}
+	dry := tl.must("dead-letters", "redrive", "billing", "--class", top[0].Fingerprint, "--dry-run")
+	if !strings.Contains(dry.stdout, "would be sent back  1") {
+		t.Errorf("the dry run printed\n%s", dry.stdout)
+	}
+	tl.must("dead-letters", "redrive", "billing", "--class", top[0].Fingerprint, "--edit", "sed s/EUR/USD/", "--yes")
+	got := lines[received](t, tl.must("receive", "billing", "orders", "--then", "ack", "--max", "1", "-o", "jsonl").stdout)
+	if len(got) != 1 || got[0].BodyText != "order x USD" {
+		t.Errorf("the corrected message is %+v", got)
+	}
+	if out := tl.must("dead-letters", "list", "billing").stderr; !strings.Contains(out, "no dead letters") {
+		t.Errorf("dead letters after the repair: %s", out)
+	}
+}
+
+// Text of messages cannot control the terminal, and reaches JSON unchanged.
+func TestHostileText(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	hostile := "a\x1b[31mred\x1b]0;title\x07\u202eb\rc"
+	if r := tl.input(hostile, "send", "orders", "-", "-p", "note="+"\u202eevil"); r.code != 0 {
+		t.Fatal(r.stderr)
+	}
+	tl.terminal = true
+	text := tl.must("receive", "billing", "orders", "--max", "1").stdout
+	if strings.ContainsAny(text, "\x1b\x07\r\u202e") || !strings.Contains(text, `a\x1b[31mred`) || !strings.Contains(text, `\u202e`) {
+		t.Errorf("the terminal gets %q", text)
+	}
+	got := lines[received](t, tl.must("receive", "billing", "orders", "--max", "1", "--then", "dead=\x1b[2Jgone", "-o", "jsonl").stdout)
+	if len(got) != 1 || got[0].BodyText != hostile {
+		t.Errorf("JSON has %+v", got)
+	}
+	if text := tl.must("dead-letters", "list", "billing").stdout; strings.Contains(text, "\x1b") {
+		t.Errorf("the list of dead letters has %q", text)
+	}
+}
+
+// A name that does not exist ends with 3 and a suggestion; an existing name is no suggestion.
+func TestUnknownNames(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.must("group", "create", "billing")
+	for _, c := range []struct {
+		args []string
+		hint string
+	}{
+		{[]string{"topic", "show", "order"}, "Did you mean orders?"},
+		{[]string{"topic", "purge", "ordersx", "--yes"}, "Did you mean orders?"},
+		{[]string{"group", "show", "biling"}, "Did you mean billing?"},
+		{[]string{"group", "set", "biling", "max_attempts=3"}, "Did you mean billing?"},
+		{[]string{"dead-letters", "show", "billing", "none"}, ""},
+	} {
+		if r := tl.run(c.args...); r.code != 3 || !strings.Contains(r.stderr, c.hint) {
+			t.Errorf("%q: exit code %d, want 3 with %q: %s", c.args, r.code, c.hint, r.stderr)
+		}
+	}
+}
+
+// Settings are changed by name; the others stay, and a wrong name gets a suggestion.
+func TestSettings(t *testing.T) {
+	tl := newTool(t)
+	tl.must("topic", "create", "orders", "type=FIFO", "queues=3", "max_backlog.messages=1000", "retention.time=24h")
+	tl.must("topic", "set", "orders", "max_backlog.messages=2000")
+	var topic struct {
+		Type       string
+		Queues     int
+		MaxBacklog struct{ Messages int } `json:"max_backlog"`
+		Retention  struct{ Time string }
+	}
+	if err := json.Unmarshal([]byte(tl.must("topic", "show", "orders", "-o", "json").stdout), &topic); err != nil {
+		t.Fatal(err)
+	}
+	if topic.Type != "FIFO" || topic.Queues != 3 || topic.MaxBacklog.Messages != 2000 || topic.Retention.Time != "24h0m0s" && topic.Retention.Time != "24h" {
+		t.Errorf("the topic is %+v", topic)
+	}
+	if r := tl.must("topic", "set", "orders", "queues=5", "--dry-run"); r.stdout != "queues: 3 -> 5\n" {
+		t.Errorf("the dry run printed %q", r.stdout)
+	}
+	for _, c := range []struct{ arg, hint string }{
+		{"max_backlok.messages=1", "did you mean max_backlog?"},
+		{"queues=many", "queues"},
+		{"queues", "KEY=VALUE"},
+		{"queues.x=1", "one value"},
+	} {
+		if r := tl.run("topic", "set", "orders", c.arg); r.code != 2 || !strings.Contains(r.stderr, c.hint) {
+			t.Errorf("%s: exit code %d, want 2 with %q: %s", c.arg, r.code, c.hint, r.stderr)
+		}
+	}
+}
+
+// A removal needs --yes without a terminal, and on a protected context the name of its subject.
+func TestConfirmation(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.must("send", "orders", "a")
+	if r := tl.run("topic", "purge", "orders"); r.code != 2 || !strings.Contains(r.stderr, "--yes") {
+		t.Errorf("without --yes: exit code %d, %s", r.code, r.stderr)
+	}
+	tl.terminal = true
+	if r := tl.input("n\n", "topic", "purge", "orders"); r.code != 1 || !strings.Contains(r.stderr, "purge 1 messages of orders? [y/N]") {
+		t.Errorf("after a no: exit code %d, %s", r.code, r.stderr)
+	}
+	tl.terminal = false
+	tl.must("context", "add", "prod", "--grpc", tl.grpc, "--http", tl.http, "--protect")
+	if r := tl.run("topic", "purge", "orders", "--yes", "--context", "prod"); r.code != 2 || !strings.Contains(r.stderr, "--yes=orders") {
+		t.Errorf("on a protected context: exit code %d, %s", r.code, r.stderr)
+	}
+	if r := tl.must("topic", "purge", "orders", "--dry-run"); !strings.Contains(r.stderr, "would remove 1 messages") {
+		t.Errorf("the dry run: %s", r.stderr)
+	}
+	if r := tl.must("topic", "purge", "orders", "--yes=orders", "--context", "prod"); !strings.Contains(r.stderr, "removed 1 messages") {
+		t.Errorf("the purge: %s", r.stderr)
+	}
+}

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tidegate/tidegate/cmd/tidegate/internal/client"
+	"github.com/tidegate/tidegate/cmd/tidegate/internal/command"
+	"github.com/tidegate/tidegate/cmd/tidegate/internal/serve"
+)
+
+// run is the whole program. It ends when its command does, or in order when ctx ends.
+func run(ctx context.Context, args []string, a *client.App) int {
+	return command.Execute(ctx, root(a), args, a.Out, a.Err)
+}
+
+// root returns the tree of all commands.
+func root(a *client.App) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "tidegate",
+		Short: "A message broker for RocketMQ 5 clients, and a command line for it and for RocketMQ",
+		Long: `tidegate is a message broker that speaks the gRPC protocol of Apache RocketMQ 5, and
+a command line for it and for RocketMQ clusters.
+
+Start a broker, send a message, receive it:
+
+  tidegate serve --topic orders
+  tidegate send orders 'order 42'
+  tidegate receive billing orders`,
+		Version: version(),
+	}
+	c.AddGroup(&cobra.Group{ID: "server", Title: "The broker:"})
+	c.AddGroup(client.Groups()...)
+	for _, s := range serve.Commands(a.Out, a.Err) {
+		s.GroupID = "server"
+		c.AddCommand(s)
+	}
+	c.AddCommand(a.Commands()...)
+	c.AddCommand(versionCommand(a))
+	c.AddCommand(topics()...)
+	c.SetHelpCommandGroupID("tools")
+	c.SetCompletionCommandGroupID("tools")
+	return c
+}
+
+func versionCommand(a *client.App) *cobra.Command {
+	return a.Local(&cobra.Command{
+		Use: "version", GroupID: "tools",
+		Short:   "Print the version, the commit and the platform",
+		Example: "  tidegate version -o json",
+	}, func() (any, [][2]string) {
+		v := buildOf()
+		return v, [][2]string{{"version", v.Version}, {"commit", v.Commit}, {"built", v.Time}, {"go", v.Go}, {"platform", v.Platform}}
+	})
+}
+
+// A build describes the program.
+type build struct {
+	Version  string `json:"version"`
+	Commit   string `json:"commit,omitempty"`
+	Time     string `json:"time,omitempty"` // of the commit
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+func buildOf() build {
+	b := build{Version: version(), Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return b
+	}
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			b.Commit = s.Value
+		case "vcs.time":
+			b.Time = s.Value
+		case "vcs.modified":
+			if s.Value == "true" {
+				b.Commit += " with changes"
+			}
+		}
+	}
+	return b
+}
+
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "unknown"
+}
+
+// topics are the texts of "tidegate help".
+func topics() []*cobra.Command {
+	return []*cobra.Command{
+		{Use: "exit-codes", Short: "The exit codes of all commands", Long: fmt.Sprintf(`The exit codes of all commands:
+
+  %-4d done
+  %-4d failed for another reason
+  %-4d wrong arguments or configuration, or not supported by this server
+  %-4d no topic, group or message of this name
+  %-4d not permitted
+  %-4d throttled, or no room; the error has the time to wait
+  %-4d no answer: unreachable or timed out
+  %-4d partly done
+  %-4d interrupted
+
+tidegate check alone has those of Nagios: 0 OK, 1 warning, 2 critical, 3 unknown.
+With -o json an error is one JSON object on standard error, with the fields of the
+HTTP API's errors, exit and hint.`,
+			command.ExitDone, command.ExitFailed, command.ExitUsage, command.ExitNotFound, command.ExitNotPermitted,
+			command.ExitThrottled, command.ExitNoAnswer, command.ExitPartly, command.ExitInterrupted)},
+		{Use: "environment", Short: "The environment variables of client commands", Long: `The environment variables of client commands:
+
+  TIDEGATE_CONTEXT       name of a context
+  TIDEGATE_SERVER_GRPC   host:port of the broker or RocketMQ proxy
+  TIDEGATE_SERVER_HTTP   URL of the broker's HTTP API
+  TIDEGATE_ACCESS_KEY    access key
+  TIDEGATE_SECRET        its secret
+  XDG_CONFIG_HOME        directory of tidegate/contexts.yaml
+
+A flag goes before the environment, and the environment before the context.
+'tidegate context show' prints each value with its source. 'tidegate serve' has
+variables of its own ('tidegate help serve').`},
+		{Use: "output", Short: "The formats of results", Long: `The formats of results (-o):
+
+  table   the frequent columns
+  wide    all columns
+  json    one document, the body of the HTTP API
+  jsonl   one JSON object a line
+  name    one name a line, for xargs
+
+--columns selects columns, --sort sorts by one (-COLUMN descending), --limit bounds
+the rows. Times in tables are relative on a terminal and UTC otherwise (--time).
+Arguments take times as RFC 3339, as a duration from now (-15m), or as Unix seconds
+(@1784887200).`},
+	}
+}

@@ -1,0 +1,211 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tidegate/tidegate/cmd/tidegate/internal/client"
+)
+
+// leaves are all commands that do something, except those of the broker and of cobra.
+func leaves(c *cobra.Command) []*cobra.Command {
+	var out []*cobra.Command
+	for _, child := range c.Commands() {
+		switch name := child.Name(); {
+		case slices.Contains([]string{"serve", "config", "completion", "help"}, name), child.IsAdditionalHelpTopicCommand():
+		case child.HasSubCommands():
+			out = append(out, leaves(child)...)
+		default:
+			out = append(out, child)
+		}
+	}
+	return out
+}
+
+func words(c *cobra.Command) []string { return strings.Fields(c.CommandPath())[1:] }
+
+// placeholders are arguments of the right number for a command.
+func placeholders(c *cobra.Command) []string {
+	var args []string
+	for _, arg := range strings.Fields(c.Use)[1:] {
+		switch {
+		case strings.HasPrefix(arg, "["):
+		case arg == "METHOD":
+			args = append(args, "GET")
+		case arg == "PATH":
+			args = append(args, "/v1/topics")
+		default:
+			args = append(args, "x1")
+		}
+	}
+	return args
+}
+
+// Each command has a short text, an example that names it, and exit code 2 for an unknown flag or
+// too many arguments. The error is JSON with -o json.
+func TestTree(t *testing.T) {
+	tl := newTool(t)
+	all := leaves(root(&client.App{Env: os.Getenv}))
+	if len(all) < 30 {
+		t.Fatalf("the tree has %d commands: this test no longer sees them", len(all))
+	}
+	for _, c := range all {
+		path := words(c)
+		t.Run(strings.Join(path, " "), func(t *testing.T) {
+			if c.Short == "" || strings.HasSuffix(c.Short, ".") {
+				t.Errorf("the short text is %q", c.Short)
+			}
+			if !strings.Contains(c.Example, c.CommandPath()) {
+				t.Errorf("no example names the command: %q", c.Example)
+			}
+			if r := tl.run(append(path, "--help")...); r.code != 0 || !strings.Contains(r.stdout, "Usage:") {
+				t.Errorf("--help: exit code %d, %q", r.code, r.stdout)
+			}
+			for name, args := range map[string][]string{
+				"unknown flag":       {"--nope"},
+				"too many arguments": {"a", "b", "c=d", "e", "f"},
+			} {
+				if strings.Contains(c.Use, "...") && name != "unknown flag" {
+					continue // takes any number
+				}
+				r := tl.run(append(slices.Clone(path), args...)...)
+				if r.code != 2 || !strings.Contains(r.stderr, "--help") || r.stdout != "" {
+					t.Errorf("%s: exit code %d, %q, %q", name, r.code, r.stdout, r.stderr)
+				}
+			}
+			r := tl.run(append(slices.Clone(path), "-o", "json", "a", "b", "c", "d=", "e", "f", "--nope")...)
+			var problem struct{ Exit int }
+			if err := json.Unmarshal([]byte(r.stderr), &problem); err != nil || problem.Exit != 2 && r.code != 2 {
+				t.Errorf("the error with -o json is %q: %v", r.stderr, err)
+			}
+		})
+	}
+}
+
+// A command that needs a server ends with 6 if nothing answers.
+func TestTreeWithoutServer(t *testing.T) {
+	tl := newTool(t)
+	tl.env["TIDEGATE_SERVER_GRPC"], tl.env["TIDEGATE_SERVER_HTTP"] = "127.0.0.1:1", "http://127.0.0.1:1"
+	local := []string{"version", "context"}
+	for _, c := range leaves(root(&client.App{Env: os.Getenv})) {
+		path := words(c)
+		if slices.Contains(local, path[0]) {
+			continue
+		}
+		args := append(slices.Clone(path), placeholders(c)...)
+		args = append(args, "--timeout", "2s", "--no-retry")
+		for flag, value := range map[string]string{"yes": "true", "then": "ack", "ack-timeout": "1s", "to": "earliest"} {
+			if f := c.Flags().Lookup(flag); f != nil && (flag != "to" || path[0] == "group") {
+				args = append(args, "--"+flag+"="+value)
+			}
+		}
+		t.Run(strings.Join(path, " "), func(t *testing.T) {
+			r := tl.input("body", args...)
+			want := 6
+			if path[0] == "check" {
+				want = 2 // critical
+			}
+			if r.code != want || strings.Contains(r.stderr, "panic") {
+				t.Errorf("exit code %d, want %d\n%s%s", r.code, want, r.stdout, r.stderr)
+			}
+		})
+	}
+}
+
+// Each line of each example runs in a shell and ends in order.
+func TestExamples(t *testing.T) {
+	bin := t.TempDir()
+	script := "#!/bin/sh\n" + asProgram + "=1 exec '" + testBinary(t) + "' \"$@\"\n"
+	if err := os.WriteFile(filepath.Join(bin, "tidegate"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range leaves(root(&client.App{Env: os.Getenv})) {
+		for line := range strings.Lines(c.Example) {
+			line = strings.TrimSpace(line)
+			t.Run(line, func(t *testing.T) {
+				t.Parallel()
+				example(t, bin, c, line)
+			})
+		}
+	}
+}
+
+func testBinary(t *testing.T) string {
+	t.Helper()
+	path, err := filepath.Abs(os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func example(t *testing.T, bin string, c *cobra.Command, line string) {
+	tl := newTool(t)
+	dir := t.TempDir()
+	for name, text := range map[string]string{"invoice.pdf": "%PDF", "charge.sh": "#!/bin/sh\ncat >> charged.txt\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	secret := filepath.Join(tl.home, ".mq")
+	if err := os.WriteFile(secret, []byte("sesame\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	line = strings.NewReplacer("1000000 |", "1000 |", "proxy.example:8081", tl.grpc).Replace(line)
+	if c.Name() == "doctor" {
+		line = strings.ReplaceAll(line, "proxy.example:8081", tl.grpc)
+	}
+	if strings.Contains(line, "--exec") {
+		line += " --max 1"
+	}
+	prepare(t, tl, c, &line)
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", line)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))
+	for name, value := range tl.env {
+		cmd.Env = append(cmd.Env, name+"="+value)
+	}
+	text, err := cmd.CombinedOutput()
+	if err != nil && c.Name() != "check" {
+		t.Errorf("%s: %v\n%s", line, err, text)
+	}
+}
+
+// prepare makes what an example needs: topics, groups, a dead letter, a delayed message, contexts.
+func prepare(t *testing.T, tl *tool, c *cobra.Command, line *string) {
+	t.Helper()
+	if c.Name() == "create" {
+		return
+	}
+	tl.must("topic", "create", "orders")
+	tl.must("topic", "create", "pays", "type=FIFO")
+	tl.must("topic", "create", "reminders", "type=DELAY")
+	tl.must("group", "create", "billing")
+	tl.must("group", "create", "ledger", "fifo=true", "on_exhausted=park", "max_attempts=1")
+	tl.must("address", "set", "orders.#", "max-delivery-attempts=4")
+	tl.must("send", "orders", "bad")
+	dead := strings.TrimSpace(tl.must("receive", "billing", "orders", "--max", "1", "--then", "dead=no such account", "-o", "name").stdout)
+	var delayed struct {
+		Handle string `json:"recall_handle"`
+	}
+	if err := json.Unmarshal([]byte(tl.must("send", "reminders", "later", "--in", "10m", "-o", "json").stdout), &delayed); err != nil {
+		t.Fatal(err)
+	}
+	tl.must("context", "add", "prod", "--grpc", tl.grpc, "--http", tl.http)
+	tl.must("context", "add", "dev", "--grpc", tl.grpc, "--http", tl.http)
+	if c.Name() == "receive" {
+		tl.must("send", "orders", "good", "--count", "100")
+	}
+	if strings.HasPrefix(c.CommandPath(), "tidegate parked") {
+		tl.must("send", "pays", "no money", "--message-group", "account-7")
+		tl.must("receive", "ledger", "pays", "--max", "1", "--then", "retry")
+	}
+	*line = strings.NewReplacer(" HANDLE", " "+delayed.Handle, "billing ID", "billing "+dead, "--id ID", "--id "+dead).Replace(*line)
+}
