@@ -121,11 +121,7 @@ func TestTreeWithoutServer(t *testing.T) {
 
 // Each line of each example runs in a shell and ends in order.
 func TestExamples(t *testing.T) {
-	bin := t.TempDir()
-	script := "#!/bin/sh\n" + asProgram + "=1 exec '" + testBinary(t) + "' \"$@\"\n"
-	if err := os.WriteFile(filepath.Join(bin, "tidegate"), []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	bin := program(t)
 	for _, c := range leaves(root(&client.App{Env: os.Getenv})) {
 		for line := range strings.Lines(c.Example) {
 			line = strings.TrimSpace(line)
@@ -137,13 +133,28 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-func testBinary(t *testing.T) string {
+// program returns a directory with the program tidegate.
+func program(t *testing.T) string {
 	t.Helper()
 	path, err := filepath.Abs(os.Args[0])
 	if err != nil {
 		t.Fatal(err)
 	}
-	return path
+	bin := t.TempDir()
+	script := "#!/bin/sh\n" + asProgram + "=1 exec '" + path + "' \"$@\"\n"
+	if err := os.WriteFile(filepath.Join(bin, "tidegate"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return bin
+}
+
+// environ is the environment of a shell with the program in its path.
+func (tl *tool) environ(bin string) []string {
+	env := append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))
+	for name, value := range tl.env {
+		env = append(env, name+"="+value)
+	}
+	return env
 }
 
 func example(t *testing.T, bin string, c *cobra.Command, line string) {
@@ -167,11 +178,7 @@ func example(t *testing.T, bin string, c *cobra.Command, line string) {
 	}
 	prepare(t, tl, c, &line)
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", line)
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))
-	for name, value := range tl.env {
-		cmd.Env = append(cmd.Env, name+"="+value)
-	}
+	cmd.Dir, cmd.Env = dir, tl.environ(bin)
 	text, err := cmd.CombinedOutput()
 	if err != nil && c.Name() != "check" {
 		t.Errorf("%s: %v\n%s", line, err, text)
