@@ -26,6 +26,12 @@ const exitRetry = 75
 // work runs the program of --exec for each message until ctx ends, or until --max messages are
 // handled.
 func (r *receiveCommand) work(ctx context.Context, t *rocketmq.Client, sub consumer.Subscription) error {
+	bounded, cancel := r.bounded(ctx)
+	err := t.Ping(bounded, sub.Topic) // a worker waits for a server that is away, but not for a wrong address
+	cancel()
+	if err != nil {
+		return err
+	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	running := ctx

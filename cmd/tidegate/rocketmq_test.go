@@ -1,0 +1,110 @@
+package main
+
+import (
+	"flag"
+	"net"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+var (
+	rocketmqEndpoint = flag.String("rocketmq.endpoint", "", "host:port of a real RocketMQ; empty for a tidegate broker in this process")
+	rocketmqTool     = flag.String("rocketmq.tool", "", "the program that creates topics and groups of that RocketMQ")
+)
+
+// A target is a server for the commands that need no HTTP API.
+type target struct {
+	*tool
+	suffix string
+	real   bool
+}
+
+func newTarget(t *testing.T) *target {
+	t.Helper()
+	x := &target{tool: newTool(t), suffix: "-" + strconv.FormatInt(time.Now().UnixNano(), 36), real: *rocketmqEndpoint != ""}
+	if x.real {
+		delete(x.env, "TIDEGATE_SERVER_GRPC")
+		delete(x.env, "TIDEGATE_SERVER_HTTP")
+		x.must("context", "add", "rmq", "--kind", "rocketmq", "--grpc", *rocketmqEndpoint)
+	}
+	return x
+}
+
+// topic creates a topic of a type.
+func (x *target) topic(base, kind string) string {
+	x.t.Helper()
+	if x.real {
+		x.admin("topic", base+x.suffix, strings.ToLower(kind))
+	} else {
+		x.must("topic", "create", base+x.suffix, "type="+kind)
+	}
+	return base + x.suffix
+}
+
+// group creates a consumer group with a number of attempts.
+func (x *target) group(base string, attempts int) string {
+	x.t.Helper()
+	if x.real {
+		x.admin("group", base+x.suffix, "--max-retries", strconv.Itoa(attempts-1), "--retry-delays", "1000")
+	} else {
+		x.must("group", "create", base+x.suffix, "max_attempts="+strconv.Itoa(attempts), "retry=1s")
+	}
+	return base + x.suffix
+}
+
+func (x *target) admin(args ...string) {
+	x.t.Helper()
+	_, port, err := net.SplitHostPort(*rocketmqEndpoint)
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(x.t.Context(), *rocketmqTool, append(args, "--port", port)...).CombinedOutput(); err != nil {
+		x.t.Fatalf("%q: %v: %s", args, err, out)
+	}
+}
+
+// The commands for messages and dead letters work on a tidegate broker and on a RocketMQ.
+func TestCommandsForMessages(t *testing.T) {
+	x := newTarget(t)
+	topic, group := x.topic("orders", "NORMAL"), x.group("billing", 3)
+	delayed := x.topic("reminders", "DELAY")
+	x.must("status")
+	x.must("check")
+	if r := x.must("doctor", "--topic", topic, "--group", group, "--send"); strings.Contains(r.stdout, "failed") {
+		t.Errorf("doctor:\n%s", r.stdout)
+	}
+	if r := x.run("doctor", "--topic", delayed, "--send"); r.code != 2 || !strings.Contains(r.stdout, "DELAY a time") {
+		t.Errorf("doctor with a message of the wrong type: exit code %d\n%s", r.code, r.stdout)
+	}
+	x.must("send", topic, "one", "--tag", "a", "--key", "k", "-p", "color=red")
+	if r := x.input("two\nthree\nbad\n", "send", topic, "--lines"); r.code != 0 {
+		t.Fatal(r.stderr)
+	}
+	x.must("send", delayed, "later", "--in", "2s")
+	if got := lines[received](t, x.must("receive", group, topic, "--then", "ack", "--filter", "a", "--max", "1", "-o", "jsonl").stdout); len(got) != 1 || got[0].BodyText != "one" || got[0].Properties["color"] != "red" {
+		t.Errorf("with a filter: %+v", got)
+	}
+	if got := lines[received](t, x.must("receive", group, delayed, "--then", "ack", "--max", "1", "--wait", "20s", "-o", "jsonl").stdout); len(got) != 1 || got[0].BodyText != "later" {
+		t.Errorf("the delayed message: %+v", got)
+	}
+	worker := `body=$(cat); [ "$body" != bad ] || { echo no such account >&2; exit 1; }`
+	all := x.group("all", 3)
+	if r := x.must("receive", all, topic, "--exec", worker, "--max", "5", "--workers", "3"); !strings.Contains(r.stderr, "5 handled, 1 failed") {
+		t.Errorf("the worker: %s", r.stderr)
+	}
+	as := []string{}
+	if x.real {
+		as = []string{"--as", x.group("repair", 200)}
+	}
+	top := lines[struct{ Count int }](t, x.must(append([]string{"dead-letters", "top", all, "-o", "jsonl"}, as...)...).stdout)
+	if len(top) != 1 || top[0].Count != 1 {
+		t.Errorf("the classes of dead letters are %+v, want one with one letter", top)
+	}
+	x.must(append([]string{"dead-letters", "redrive", all, "--to", topic, "--edit", "sed s/bad/good/", "--yes"}, as...)...)
+	if got := lines[received](t, x.must("receive", all, topic, "--then", "ack", "--max", "1", "--wait", "20s", "-o", "jsonl").stdout); len(got) != 1 || got[0].BodyText != "good" {
+		t.Errorf("the corrected message: %+v", got)
+	}
+}
