@@ -53,17 +53,17 @@ func DeadLetterTopic(group string) string { return DeadLetterPrefix + group }
 
 // A DeadLetter is the origin of a dead letter and the reason why it became one.
 type DeadLetter struct {
-	Topic     string // topic of the original send
-	MessageID string
-	Queue     int
-	Offset    int64
-	Group     string // consumer group that could not consume the message
-	Attempts  int    // deliveries before the message became a dead letter
-	Reason    string
+	Topic     string `json:"topic"` // topic of the original send
+	MessageID string `json:"message_id"`
+	Queue     int    `json:"queue"`
+	Offset    int64  `json:"offset"`
+	Group     string `json:"group"`    // consumer group that could not consume the message
+	Attempts  int    `json:"attempts"` // deliveries before the message became a dead letter
+	Reason    string `json:"reason"`
 	// Redrives is the number of earlier redrives of the message. The property DLQ_REDRIVES has it,
 	// and a redriven message keeps the property. A producer may send a message with it, so programs
 	// can forward redriven messages.
-	Redrives int
+	Redrives int `json:"redrives"`
 }
 
 // DeadLetter returns the origin of a dead letter. It also returns the origin of an expired message

@@ -6,17 +6,12 @@ import (
 
 	"github.com/tidegate/tidegate/broker/internal/catalog"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/address"
 )
 
 // MaxAddressSettings is the maximum number of patterns with settings.
 const MaxAddressSettings = catalog.MaxAddresses
-
-// An AddressSetting is the settings of one pattern.
-type AddressSetting struct {
-	Match string `json:"match"`
-	settings.Address
-}
 
 // ValidateMatch returns an error if text is not an address pattern: words joined by '.'. '*'
 // matches one word and '#' any number of words.
@@ -29,12 +24,12 @@ func ValidateMatch(text string) error {
 // settings apply at once to the topics that match matches, also to messages in flight, except for
 // delays that have begun. The error is 40000, with all faults, for an invalid pattern, for invalid
 // settings, and if MaxAddressSettings is reached.
-func (b *Broker) PutAddressSettings(ctx context.Context, match string, s settings.Address) (AddressSetting, error) {
+func (b *Broker) PutAddressSettings(ctx context.Context, match string, s settings.Address) (status.Address, error) {
 	err := b.catalog.PutAddress(ctx, match, s)
 	if err != nil {
-		return AddressSetting{}, err
+		return status.Address{}, err
 	}
-	return AddressSetting{match, s}, nil
+	return status.Address{Match: match, Address: s}, nil
 }
 
 // DeleteAddressSettings removes the settings of a pattern, and returns when this is on disk. The
@@ -45,12 +40,12 @@ func (b *Broker) DeleteAddressSettings(ctx context.Context, match string) error 
 
 // AddressSettings returns the settings of a pattern. The error is 40400 if the pattern has none,
 // and 40000 if it is invalid.
-func (b *Broker) AddressSettings(match string) (AddressSetting, error) {
+func (b *Broker) AddressSettings(match string) (status.Address, error) {
 	s, err := b.catalog.Address(match)
 	if err != nil {
-		return AddressSetting{}, err
+		return status.Address{}, err
 	}
-	return AddressSetting{match, s}, nil
+	return status.Address{Match: match, Address: s}, nil
 }
 
 // AllAddressSettings returns the settings of all patterns, by precedence. If several patterns match
@@ -60,20 +55,22 @@ func (b *Broker) AddressSettings(match string) (AddressSetting, error) {
 //  2. more words that must match,
 //  3. fewer '#',
 //  4. plain words further to the left.
-func (b *Broker) AllAddressSettings() []AddressSetting {
-	out := []AddressSetting{}
-	b.catalog.Addresses().All(func(p address.Pattern, s settings.Address) { out = append(out, AddressSetting{p.String(), s}) })
+func (b *Broker) AllAddressSettings() []status.Address {
+	out := []status.Address{}
+	b.catalog.Addresses().All(func(p address.Pattern, s settings.Address) {
+		out = append(out, status.Address{Match: p.String(), Address: s})
+	})
 	return out
 }
 
 // TopicAddressSettings returns the merged settings of all patterns that match a topic, and these
 // patterns by precedence. The topic need not exist.
-func (b *Broker) TopicAddressSettings(topic string) (settings.Address, []string) {
+func (b *Broker) TopicAddressSettings(topic string) status.TopicAddress {
 	matches := []string{}
 	b.catalog.Addresses().All(func(p address.Pattern, _ settings.Address) {
 		if p.Match(topic) {
 			matches = append(matches, p.String())
 		}
 	})
-	return b.catalog.AddressOf(topic), slices.Clip(matches)
+	return status.TopicAddress{Topic: topic, Matches: slices.Clip(matches), Address: b.catalog.AddressOf(topic)}
 }

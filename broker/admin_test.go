@@ -80,8 +80,8 @@ func TestDeleteTopicInUse(t *testing.T) {
 	b := open(t, Options{Dir: "data", fs: fs})
 	for round := range 5 {
 		putTopic(t, b, "t", settings.Topic{})
-		if info, err := b.Topic("t"); err != nil || info.Messages != 0 {
-			t.Fatalf("round %d: a new topic has %d messages, %v", round, info.Messages, err)
+		if info, err := b.Topic("t"); err != nil || info.StoredMessages != 0 {
+			t.Fatalf("round %d: a new topic has %d messages, %v", round, info.StoredMessages, err)
 		}
 		var wg sync.WaitGroup
 		var sent atomic.Int64

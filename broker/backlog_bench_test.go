@@ -46,7 +46,7 @@ func BenchmarkBacklog(b *testing.B) {
 		b.Fatal(err)
 	}
 	b.ReportMetric(time.Since(start).Seconds(), "reopen-s")
-	if t, err := again.Topic("t"); err != nil || t.Messages < int64(*backlogMessages) {
+	if t, err := again.Topic("t"); err != nil || t.StoredMessages < int64(*backlogMessages) {
 		b.Errorf("reopened with %+v, %v", t, err)
 	}
 	if err := again.Close(); err != nil {

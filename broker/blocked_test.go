@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -77,7 +78,7 @@ func TestBlockedAcrossARestart(t *testing.T) {
 					}
 					ackDeliveries(t, b, []*tidegate.Delivery{d})
 				}
-				if s := subscriptionOf(t, b, "g"); s.BlockedGroups != 0 || s.Overtaken != 0 || s.Backlog != (Backlog{}) {
+				if s := subscriptionOf(t, b, "g"); s.BlockedGroups != 0 || s.Overtaken != 0 || s.Backlog != (status.Backlog{}) {
 					t.Errorf("at last: %+v", s)
 				}
 			})

@@ -11,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -139,7 +140,7 @@ func TestChangedIsOfTheLastSerialNumber(t *testing.T) {
 		if out, err := b.Retry(t.Context(), d, 0, ""); err != nil || out.Fate != transport.FateParked {
 			t.Fatal(out, err)
 		}
-		if done, err := b.RedriveParked(t.Context(), "g", ParkedSelection{}); err != nil || done != (ParkedRedrive{1, 1}) {
+		if done, err := b.RedriveParked(t.Context(), "g", status.ParkedSelection{}); err != nil || done != (status.ParkedRedrive{MessageGroups: 1, Messages: 1}) {
 			t.Fatal(done, err)
 		}
 		if l.Changed {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -166,7 +167,7 @@ func TestRewindThrottlesSends(t *testing.T) {
 			consume(each)
 			time.Sleep(time.Second)
 		}
-		if _, err := b.Rewind(t.Context(), "g", "t", Position{Earliest: true}); err != nil {
+		if _, err := b.Rewind(t.Context(), "g", "t", status.Position{Earliest: true}); err != nil {
 			t.Fatal(err)
 		}
 		refusedAt, takenAt := 0, 0 // how far behind the group was at the first refusal, and when sends were taken again

@@ -9,6 +9,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/internal/throttle"
 	"github.com/tidegate/tidegate/broker/internal/topic"
+	"github.com/tidegate/tidegate/broker/status"
 )
 
 // audit compares what the broker counts with what is there, in memory and on disk.
@@ -28,8 +29,8 @@ func (c *combined) audit() {
 		if err != nil {
 			c.t.Fatal(err)
 		}
-		if d := b.describe(t); s.Stored != (Backlog{d.Messages, d.Bytes}) {
-			c.t.Errorf("%s has %+v in the statistics, and %d messages, %d bytes", s.Topic, s.Stored, d.Messages, d.Bytes)
+		if d := b.describe(t); s.Stored != (status.Backlog{Messages: d.StoredMessages, Bytes: d.StoredBytes}) {
+			c.t.Errorf("%s has %+v in the statistics, and %d messages, %d bytes", s.Topic, s.Stored, d.StoredMessages, d.StoredBytes)
 		}
 	}
 }
@@ -85,7 +86,7 @@ func (c *combined) auditAll(b *Broker) {
 
 // auditTopic reads every queue of a topic.
 func (c *combined) auditTopic(t *topic.Topic) {
-	var all, low, leftovers Backlog
+	var all, low, leftovers status.Backlog
 	for _, q := range t.Queues() {
 		at := q.Low()
 		st, err := c.b.store.Queue(t.ID(), q.Number())
@@ -120,10 +121,10 @@ func (c *combined) auditTopic(t *topic.Topic) {
 		all.Messages, all.Bytes = all.Messages+q.Next().Offset, all.Bytes+q.Next().Bytes
 		low.Messages, low.Bytes = low.Messages+at.Offset, low.Bytes+at.Bytes
 	}
-	if got := (Backlog{t.Written().Messages, t.Written().Bytes}); got != all {
+	if got := (status.Backlog{Messages: t.Written().Messages, Bytes: t.Written().Bytes}); got != all {
 		c.t.Errorf("%s counts %+v in all; it is %+v", t.Name(), got, all)
 	}
-	var delayed Backlog
+	var delayed status.Backlog
 	waiting, err := c.b.store.DelayedOf(t.ID(), store.StoredDelayed{}, 1<<20)
 	if err != nil {
 		c.t.Fatal(err)
@@ -131,13 +132,13 @@ func (c *combined) auditTopic(t *topic.Topic) {
 	for _, m := range waiting {
 		delayed.Messages, delayed.Bytes = delayed.Messages+1, delayed.Bytes+m.Size
 	}
-	if got := Backlog(t.Delayed()); got != delayed {
+	if got := status.Backlog(t.Delayed()); got != delayed {
 		c.t.Errorf("%s counts %+v delayed; it is %+v", t.Name(), got, delayed)
 	}
-	if got := (Backlog{t.Before().Messages, t.Before().Bytes}); got != low {
+	if got := (status.Backlog{Messages: t.Before().Messages, Bytes: t.Before().Bytes}); got != low {
 		c.t.Errorf("%s counts %+v removed; it is %+v", t.Name(), got, low)
 	}
-	if got := (Backlog{t.Leftovers().Messages, t.Leftovers().Bytes}); got != leftovers {
+	if got := (status.Backlog{Messages: t.Leftovers().Messages, Bytes: t.Leftovers().Bytes}); got != leftovers {
 		c.t.Errorf("%s counts %+v kept; it is %+v", t.Name(), got, leftovers)
 	}
 }
@@ -146,11 +147,11 @@ func (c *combined) auditTopic(t *topic.Topic) {
 // bytes that are read ahead.
 func (c *combined) auditSubscription(s *subscription.Subscription, leases map[copyOf]store.Lease, cursors map[copyOf]store.Cursor) (ahead int64) {
 	who := s.Group().Name() + " in " + s.Topic().Name()
-	var want Backlog
+	var want status.Backlog
 	var leased int64
 	s.Look(func(p *consume.Progress) { want, leased = c.auditProgress(s, p, leases, cursors) })
 	want.Bytes += leased
-	if got := Backlog(s.Backlog()); got != want {
+	if got := status.Backlog(s.Backlog()); got != want {
 		c.t.Errorf("%s counts a backlog of %+v; it is %+v", who, got, want)
 	}
 	if s.LeasedBytes() != leased {
@@ -165,7 +166,7 @@ func (c *combined) auditSubscription(s *subscription.Subscription, leases map[co
 
 // auditProgress is the part of auditSubscription under the lock. It returns the messages after the
 // cursors and under leases, without the bytes of the latter, and these bytes.
-func (c *combined) auditProgress(s *subscription.Subscription, p *consume.Progress, leases map[copyOf]store.Lease, cursors map[copyOf]store.Cursor) (want Backlog, leased int64) {
+func (c *combined) auditProgress(s *subscription.Subscription, p *consume.Progress, leases map[copyOf]store.Lease, cursors map[copyOf]store.Cursor) (want status.Backlog, leased int64) {
 	who := s.Group().Name() + " in " + s.Topic().Name()
 	for i, q := range s.Topic().Queues()[:p.Queues()] {
 		cur := p.Cursor(i)

@@ -8,6 +8,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 )
 
 // runDry consumes all that is left, and looks where each message went.
@@ -88,7 +89,7 @@ func (c *combined) account() {
 // empty checks that nothing is left once everything is consumed.
 func (c *combined) empty() {
 	for _, s := range c.b.Stats().Subscriptions {
-		if s.Backlog != (Backlog{}) || s.Ready+s.Inflight+s.WaitingRetry != 0 || s.Oldest != 0 || s.Undelivered != 0 {
+		if s.Backlog != (status.Backlog{}) || s.Ready+s.Inflight+s.WaitingRetry != 0 || s.Oldest != 0 || s.Undelivered != 0 {
 			c.t.Errorf("%s is left with %+v", s.Group, s)
 		}
 	}
@@ -104,8 +105,8 @@ func (c *combined) empty() {
 	elapse(10 * time.Minute)
 	c.audit()
 	for _, t := range c.b.Topics() {
-		if len(t.Groups) > 0 && (t.Messages != 0 || t.Bytes != 0) || t.HalfMessages != 0 {
-			c.t.Errorf("%s is left with %d messages, %d bytes, %d half messages", t.Name, t.Messages, t.Bytes, t.HalfMessages)
+		if len(t.Groups) > 0 && (t.StoredMessages != 0 || t.StoredBytes != 0) || t.HalfMessages != 0 {
+			c.t.Errorf("%s is left with %d messages, %d bytes, %d half messages", t.Name, t.StoredMessages, t.StoredBytes, t.HalfMessages)
 		}
 	}
 }

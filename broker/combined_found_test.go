@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -149,7 +150,7 @@ func TestDamagedMessagesAreRemoved(t *testing.T) {
 						}
 					}
 					elapse(5 * time.Minute)
-					if s := subscriptionOf(t, b, "g"); s.Backlog != (Backlog{}) {
+					if s := subscriptionOf(t, b, "g"); s.Backlog != (status.Backlog{}) {
 						t.Errorf("the group is left with %+v", s)
 					}
 				})

@@ -15,6 +15,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -323,7 +324,7 @@ func TestLostEndOfAQueue(t *testing.T) {
 			options.AcceptDataLoss = true
 			b = open(t, options)
 			info, err := b.Topic("t")
-			left := info.Messages
+			left := info.StoredMessages
 			if err != nil || left < before/4 || left > before*3/4 {
 				t.Fatalf("%d messages are left of %d, %v", left, before, err)
 			}
@@ -348,8 +349,8 @@ func TestLostEndOfAQueue(t *testing.T) {
 						}
 					}
 				}
-				if info, err := b.Topic("t"); err != nil || info.Messages != left+after {
-					t.Errorf("start %d: %d messages, want %d; %v", restart, info.Messages, left+after, err)
+				if info, err := b.Topic("t"); err != nil || info.StoredMessages != left+after {
+					t.Errorf("start %d: %d messages, want %d; %v", restart, info.StoredMessages, left+after, err)
 				}
 				if fifo {
 					break
@@ -375,8 +376,8 @@ func TestLostEndOfAQueue(t *testing.T) {
 			if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed.Messages != left+after {
 				t.Errorf("a purge removes %d messages, want %d; %v", removed.Messages, left+after, err)
 			}
-			if info, err := b.Topic("t"); err != nil || info.Messages != 0 || info.Bytes != 0 || info.Backlog != (Backlog{}) {
-				t.Errorf("after it there are %d messages, %d bytes, backlog %v; %v", info.Messages, info.Bytes, info.Backlog, err)
+			if info, err := b.Topic("t"); err != nil || info.StoredMessages != 0 || info.StoredBytes != 0 || info.Backlog != (status.Backlog{}) {
+				t.Errorf("after it there are %d messages, %d bytes, backlog %v; %v", info.StoredMessages, info.StoredBytes, info.Backlog, err)
 			}
 		})
 	}

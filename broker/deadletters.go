@@ -6,102 +6,18 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/deadletter"
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/letters"
 	"github.com/tidegate/tidegate/broker/internal/limits"
 	"github.com/tidegate/tidegate/broker/internal/topic"
+	"github.com/tidegate/tidegate/broker/status"
 )
 
-// A DeadLetterFilter selects the dead letters of a group that match each field that is not zero.
-// The zero value selects all.
-type DeadLetterFilter struct {
-	Topic      string    // topic of the original send
-	MessageIDs []string  // any of these
-	Reason     string    // a part of the reason
-	Since      time.Time // it became a dead letter at this time or later
-	Before     time.Time // it became a dead letter before this time
-}
-
-// A DeadLetterQuery selects one page of dead letters.
-type DeadLetterQuery struct {
-	DeadLetterFilter
-	In    string // topic with the dead letters, see Group.DeadLetterTopics; empty means %DLQ%group
-	After string // Next of the previous page; empty means the first page
-	Limit int    // at most 1000; 0 means 100
-
-	NoBodies bool  // omit the bodies
-	MaxBytes int64 // a page with so many bytes ends; 0 means that only the bound of a call applies
-}
-
-// A StoredDeadLetter is a dead letter in its topic.
-type StoredDeadLetter struct {
-	tidegate.Message                     // with the properties of a dead letter, and its topic
-	Origin           tidegate.DeadLetter // zero for a message that was sent to the topic
-
-	Queue    int
-	Offset   int64
-	BornAt   time.Time
-	BornHost string
-	StoredAt time.Time // when it became a dead letter
-
-	BodySize int // in bytes, also if the query omits the bodies
-}
-
-// A DeadLetterPage is one page of dead letters, the oldest first. A page that is not the last can
-// have fewer dead letters than the limit, or none, because a call reads a bounded number of
-// messages.
-type DeadLetterPage struct {
-	Letters []StoredDeadLetter
-	Next    string // After of the next page; empty on the last page
-}
-
-// A DeadLetterSelection selects the dead letters of a redrive or purge.
-type DeadLetterSelection struct {
-	DeadLetterFilter
-
-	// In is the topic with the dead letters, see Group.DeadLetterTopics. Empty means %DLQ%group. If
-	// a message has a dead letter in each of two topics, a redrive from both sends it twice.
-	In string
-
-	After string // Next of the previous call; empty means the beginning
-	Limit int    // dead letters of this call, at most 100 000; 0 means 1000
-
-	// To is the target topic of a redrive. Empty means the topic of each message's original send.
-	To string
-
-	// MaxRedrives excludes messages with at least that many earlier redrives. Zero means no bound.
-	// For redrives only.
-	MaxRedrives int
-}
-
-func (s *DeadLetterSelection) internal() letters.Selection {
+func selection(s *status.DeadLetterSelection) letters.Selection {
 	return letters.Selection{
-		Query: letters.Query{Filter: deadletter.Filter(s.DeadLetterFilter), In: s.In, After: s.After, Limit: s.Limit},
+		Query: letters.Query{DeadLetterFilter: s.DeadLetterFilter, In: s.In, After: s.After, Limit: s.Limit},
 		To:    s.To, MaxRedrives: s.MaxRedrives,
 	}
-}
-
-// A DeadLetterRedrive is the result of Broker.RedriveDeadLetters.
-type DeadLetterRedrive struct {
-	Redriven int64 `json:"redriven"`
-
-	// NoTarget and TooOften are the numbers of dead letters that were not sent: because the topic
-	// does not exist or does not accept such a message, and because of MaxRedrives.
-	NoTarget int64 `json:"no_target"`
-	TooOften int64 `json:"too_often"`
-
-	// Next is the position to continue at. Empty at the end.
-	Next string `json:"next,omitempty"`
-
-	// Throttle is the throttle that ended the call before its limit. Nil if none did.
-	Throttle *Throttle `json:"throttle,omitempty"`
-}
-
-// A DeadLetterPurge is the result of Broker.PurgeDeadLetters.
-type DeadLetterPurge struct {
-	Purged int64  `json:"purged"`
-	Next   string `json:"next,omitempty"` // position to continue at; empty at the end
 }
 
 // DeadLetters returns a page of the dead letters of a group, without consuming them. It also works
@@ -111,21 +27,27 @@ type DeadLetterPurge struct {
 //   - 40403 if there is neither such a group nor a dead letter of it,
 //   - 40402 if the query names a topic that does not exist,
 //   - 40000 if After or Limit is invalid.
-func (b *Broker) DeadLetters(group string, q DeadLetterQuery) (DeadLetterPage, error) {
+func (b *Broker) DeadLetters(group string, q status.DeadLetterQuery) (status.DeadLetterPage, error) {
+	return b.DeadLettersUpTo(group, q, 0)
+}
+
+// DeadLettersUpTo is [Broker.DeadLetters] for servers. A page ends when it has that many bytes;
+// zero means that only the bound of a call applies.
+func (b *Broker) DeadLettersUpTo(group string, q status.DeadLetterQuery, maxBytes int64) (status.DeadLetterPage, error) {
 	if !b.begin() {
-		return DeadLetterPage{}, fail.Closed()
+		return status.DeadLetterPage{}, fail.Closed()
 	}
 	defer b.end()
 	limit, err := pageLimit(q.Limit)
 	if err != nil {
-		return DeadLetterPage{}, err
+		return status.DeadLetterPage{}, err
 	}
 	found, next, err := b.letters.Browse(group, letters.Query{
-		Filter: deadletter.Filter(q.DeadLetterFilter), In: q.In, After: q.After, Limit: limit, NoBodies: q.NoBodies, MaxBytes: q.MaxBytes,
+		DeadLetterFilter: q.DeadLetterFilter, In: q.In, After: q.After, Limit: limit, NoBodies: !q.Bodies, MaxBytes: maxBytes,
 	})
-	page := DeadLetterPage{Letters: make([]StoredDeadLetter, len(found)), Next: next}
+	page := status.DeadLetterPage{DeadLetters: make([]status.DeadLetter, len(found)), Next: next}
 	for i := range found {
-		page.Letters[i] = StoredDeadLetter(found[i])
+		page.DeadLetters[i] = found[i].Status()
 	}
 	return page, err
 }
@@ -148,24 +70,24 @@ func (b *Broker) DeadLetters(group string, q DeadLetterQuery) (DeadLetterPage, e
 // (tidegate.ErrClosed), this wait ends, and a redrive ends between two writes. The result is valid
 // with an error too: it counts the messages redriven before it. Other errors are those of
 // DeadLetters, and 40402 if To does not exist.
-func (b *Broker) RedriveDeadLetters(ctx context.Context, group string, sel DeadLetterSelection) (DeadLetterRedrive, error) {
+func (b *Broker) RedriveDeadLetters(ctx context.Context, group string, sel status.DeadLetterSelection) (status.DeadLetterRedrive, error) {
 	const op = "RedriveDeadLetters"
 	if !b.begin() {
-		return DeadLetterRedrive{}, fail.WithOp(op, fail.Closed())
+		return status.DeadLetterRedrive{}, fail.WithOp(op, fail.Closed())
 	}
 	defer b.end()
 	check := redriveLimits{Limits: b.limits}
-	r, err := b.letters.Redrive(ctx, group, sel.internal(), &check)
+	r, err := b.letters.Redrive(ctx, group, selection(&sel), &check)
 	if err == nil && check.throttle != nil {
 		err = limits.Rejected(*check.throttle)
 	}
-	return DeadLetterRedrive{r.Redriven, r.NoTarget, r.TooOften, r.Next, check.throttle}, fail.WithOp(op, err)
+	return status.DeadLetterRedrive{Redriven: r.Redriven, NoTarget: r.NoTarget, TooOften: r.TooOften, Next: r.Next, Throttle: check.throttle}, fail.WithOp(op, err)
 }
 
 // redriveLimits are the limits of one redrive.
 type redriveLimits struct {
 	*limits.Limits
-	throttle *Throttle // that rejected a dead letter; nil if none did
+	throttle *status.Throttle // that rejected a dead letter; nil if none did
 }
 
 func (l *redriveLimits) Rejects(t *topic.Topic, bytes int64, now time.Time) bool {
@@ -176,14 +98,14 @@ func (l *redriveLimits) Rejects(t *topic.Topic, bytes int64, now time.Time) bool
 // PurgeDeadLetters removes dead letters of a group permanently, and returns when this is on disk.
 // It waits, and returns errors, as RedriveDeadLetters does. A receive from the topic of the dead
 // letters that is under way may still deliver them.
-func (b *Broker) PurgeDeadLetters(ctx context.Context, group string, sel DeadLetterSelection) (DeadLetterPurge, error) {
+func (b *Broker) PurgeDeadLetters(ctx context.Context, group string, sel status.DeadLetterSelection) (status.DeadLetterPurge, error) {
 	const op = "PurgeDeadLetters"
 	if !b.begin() {
-		return DeadLetterPurge{}, fail.WithOp(op, fail.Closed())
+		return status.DeadLetterPurge{}, fail.WithOp(op, fail.Closed())
 	}
 	defer b.end()
-	purged, next, err := b.letters.Purge(ctx, group, sel.internal())
-	return DeadLetterPurge{purged, next}, fail.WithOp(op, err)
+	purged, next, err := b.letters.Purge(ctx, group, selection(&sel))
+	return status.DeadLetterPurge{Purged: purged, Next: next}, fail.WithOp(op, err)
 }
 
 // deadLetterTopics returns, by name, the existing topics that receive the dead letters of a group

@@ -17,6 +17,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -237,7 +238,7 @@ func BenchmarkDelayed(b *testing.B) {
 			}
 			moved := func(n int64) {
 				for {
-					if t, err := br.Topic("t"); err != nil || t.Messages >= n {
+					if t, err := br.Topic("t"); err != nil || t.StoredMessages >= n {
 						return
 					}
 					runtime.Gosched()
@@ -274,10 +275,10 @@ func TestDelayedMessagesCountInTheLimit(t *testing.T) {
 				is := func(when string, stored, delayed, backlog int64, throttled bool) {
 					t.Helper()
 					info, err := b.Topic("t")
-					if err != nil || info.Messages != stored || info.DelayedMessages != delayed || info.DelayedBytes != delayed*10 || info.Backlog.Messages != backlog {
+					if err != nil || info.StoredMessages != stored || info.DelayedMessages != delayed || info.DelayedBytes != delayed*10 || info.Backlog.Messages != backlog {
 						t.Errorf("%s: %+v, %v", when, info, err)
 					}
-					if st := b.Stats().Topics[0]; st.Delayed != (Backlog{delayed, delayed * 10}) {
+					if st := b.Stats().Topics[0]; st.Delayed != (status.Backlog{Messages: delayed, Bytes: delayed * 10}) {
 						t.Errorf("%s: the figures say %+v", when, st.Delayed)
 					}
 					if (info.Throttle != nil) != throttled {
@@ -345,7 +346,7 @@ func TestDelayedMessagesAreCounted(t *testing.T) {
 			t.Error("it was recalled twice")
 		}
 		is("recalled", 2)
-		if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed != (Backlog{2, 20}) {
+		if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed != (status.Backlog{Messages: 2, Bytes: 20}) {
 			t.Errorf("purged %+v, %v", removed, err)
 		}
 		is("purged", 0)

@@ -10,6 +10,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 )
 
 // The delayed messages of other topics, however many or whatever is wrong with them, do
@@ -34,7 +35,7 @@ func TestPurgeLooksAtNoOtherTopicsDelayedMessages(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := Backlog(a.Delayed())
+		want := status.Backlog(a.Delayed())
 		if removed, err := b.PurgeTopic(t.Context(), "a"); err != nil || removed != want || want.Messages != pending.DelayedBatch+5 {
 			t.Errorf("purged %+v, %v; want %+v", removed, err, want)
 		}
@@ -48,7 +49,7 @@ func TestPurgeLooksAtNoOtherTopicsDelayedMessages(t *testing.T) {
 		if id, err := b.Recall(t.Context(), "b", r.Receipt.RecallHandle); err != nil || id != "recalled" {
 			t.Errorf("recalled %q, %v", id, err)
 		}
-		if other, err := b.catalog.Topic("b"); err != nil || Backlog(other.Delayed()) != (Backlog{5, 5}) {
+		if other, err := b.catalog.Topic("b"); err != nil || status.Backlog(other.Delayed()) != (status.Backlog{Messages: 5, Bytes: 5}) {
 			t.Errorf("%+v wait in the other topic, %v", other.Delayed(), err)
 		}
 	})
@@ -79,7 +80,7 @@ func TestPurgeWhileDelayedMessagesAreSent(t *testing.T) {
 			t.Fatal(err)
 		}
 		type result struct {
-			removed Backlog
+			removed status.Backlog
 			err     error
 		}
 		done := make(chan result, 1)
@@ -98,7 +99,7 @@ func TestPurgeWhileDelayedMessagesAreSent(t *testing.T) {
 		}
 		select {
 		case r := <-done:
-			if r.err != nil || r.removed != (Backlog{3, 3}) {
+			if r.err != nil || r.removed != (status.Backlog{Messages: 3, Bytes: 3}) {
 				t.Errorf("purged %+v, %v; want the 3 that were there", r.removed, r.err)
 			}
 		default:
@@ -114,7 +115,7 @@ func TestPurgeWhileDelayedMessagesAreSent(t *testing.T) {
 				t.Fatalf("of what was sent since: %v", err)
 			}
 		}
-		if tp, err := b.catalog.Topic("t"); err != nil || Backlog(tp.Delayed()) != (Backlog{}) {
+		if tp, err := b.catalog.Topic("t"); err != nil || status.Backlog(tp.Delayed()) != (status.Backlog{}) {
 			t.Errorf("%+v wait, %v", tp.Delayed(), err)
 		}
 	})
@@ -145,10 +146,10 @@ func TestPurgeRemovesWhatDamageLeft(t *testing.T) {
 		if ds, err = b.store.DelayedOf(tp.ID(), store.StoredDelayed{}, 10); err != nil || len(ds) != 2 || !ds[0].Gone || ds[1].Gone {
 			t.Errorf("%+v are there, %v", ds, err)
 		}
-		if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed != (Backlog{3, 3}) {
+		if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed != (status.Backlog{Messages: 3, Bytes: 3}) {
 			t.Errorf("purged %+v, %v; want two that came and one that waits", removed, err)
 		}
-		if ds, err = b.store.DelayedOf(tp.ID(), store.StoredDelayed{}, 10); err != nil || len(ds) != 0 || Backlog(tp.Delayed()) != (Backlog{}) {
+		if ds, err = b.store.DelayedOf(tp.ID(), store.StoredDelayed{}, 10); err != nil || len(ds) != 0 || status.Backlog(tp.Delayed()) != (status.Backlog{}) {
 			t.Errorf("%+v are left, %v; %+v wait", ds, err, tp.Delayed())
 		}
 	})

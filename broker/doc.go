@@ -119,7 +119,7 @@
 // (DLQ_...) with its origin, its attempts and the reason. Retention does not remove it unless the
 // topic is configured so. A dead letter that fails again in the group's own %DLQ%group stays there
 // and is not delivered to the group again. Address settings and retry topics use other topics for
-// dead letters; [Group].DeadLetterTopics lists all of them.
+// dead letters; [status.Group].DeadLetterTopics lists all of them.
 //
 // # Address settings
 //

@@ -34,8 +34,8 @@ func TestDuplicates(t *testing.T) {
 		}
 		stored := func(topic string, want int64) {
 			t.Helper()
-			if info, err := b.Topic(topic); err != nil || info.Messages != want {
-				t.Errorf("%s has %d messages, want %d; %v", topic, info.Messages, want, err)
+			if info, err := b.Topic(topic); err != nil || info.StoredMessages != want {
+				t.Errorf("%s has %d messages, want %d; %v", topic, info.StoredMessages, want, err)
 			}
 		}
 		first := sendID("t", "a")
@@ -127,7 +127,7 @@ func TestDuplicatesAtTheSameTime(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if info, err := b.Topic("t"); err != nil || info.Messages != 200 {
-		t.Errorf("%d messages, want 200; %v", info.Messages, err)
+	if info, err := b.Topic("t"); err != nil || info.StoredMessages != 200 {
+		t.Errorf("%d messages, want 200; %v", info.StoredMessages, err)
 	}
 }

@@ -61,7 +61,7 @@ func TestLongestDuplicateWindow(t *testing.T) {
 					}
 					b = reopen(t, b, fs)
 				}
-				if info, err := b.Topic("t"); err != nil || info.Messages+info.DelayedMessages+info.HalfMessages != 1 {
+				if info, err := b.Topic("t"); err != nil || info.StoredMessages+info.DelayedMessages+info.HalfMessages != 1 {
 					t.Errorf("%+v, %v", info, err)
 				}
 				elapse(2 * time.Hour)

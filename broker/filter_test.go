@@ -8,6 +8,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -93,13 +94,13 @@ func TestRemovedMessageIsNotAcknowledged(t *testing.T) {
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		kill(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		receive(t, b, transport.ReceiveRequest{Group: "other", Topic: "%DLQ%g", InvisibleDuration: time.Second})
-		if done, err := b.PurgeDeadLetters(t.Context(), "g", DeadLetterSelection{}); err != nil || done.Purged != 1 {
+		if done, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{}); err != nil || done.Purged != 1 {
 			t.Fatal(done, err)
 		}
 		if ds := receive(t, b, transport.ReceiveRequest{Group: "other", Topic: "%DLQ%g", Wait: time.Minute}); len(ds) != 0 {
 			t.Errorf("%+v was delivered", ds[0])
 		}
-		if s := subscriptionOf(t, b, "other"); s.Acked != 0 || s.Backlog != (Backlog{}) || s.Inflight != 0 {
+		if s := subscriptionOf(t, b, "other"); s.Acked != 0 || s.Backlog != (status.Backlog{}) || s.Inflight != 0 {
 			t.Errorf("the group has %+v", s)
 		}
 	})

@@ -12,6 +12,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -44,7 +45,7 @@ func TestAskedDeadLettersAreKept(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if done, err := b.RedriveParked(t.Context(), "g", ParkedSelection{DeadLetter: true}); err != nil || done.Messages != 1 {
+			if done, err := b.RedriveParked(t.Context(), "g", status.ParkedSelection{DeadLetter: true}); err != nil || done.Messages != 1 {
 				t.Fatal(done, err)
 			}
 		}},
@@ -107,11 +108,11 @@ func TestManyDeadLettersAtOnceAreFewInMemory(t *testing.T) {
 		}
 		release()
 		elapse(time.Minute)
-		if s := subscriptionOf(t, b, "g"); s.DeadLetters != n || s.Backlog != (Backlog{}) {
+		if s := subscriptionOf(t, b, "g"); s.DeadLetters != n || s.Backlog != (status.Backlog{}) {
 			t.Errorf("the group has %+v", s)
 		}
-		if page, err := b.DeadLetters("g", DeadLetterQuery{}); err != nil || len(page.Letters) != n {
-			t.Errorf("%d dead letters, %v", len(page.Letters), err)
+		if page, err := b.DeadLetters("g", status.DeadLetterQuery{}); err != nil || len(page.DeadLetters) != n {
+			t.Errorf("%d dead letters, %v", len(page.DeadLetters), err)
 		}
 	})
 }
@@ -191,7 +192,7 @@ func TestLostMessageIsNoDeadLetter(t *testing.T) {
 		if _, err := b.DeadLetter(t.Context(), d, "r"); err != nil {
 			t.Error(err)
 		}
-		if s := subscriptionOf(t, b, "g"); s.DeadLetters != 0 || s.Acked != 0 || s.Backlog != (Backlog{}) || b.Stats().Damaged != 1 {
+		if s := subscriptionOf(t, b, "g"); s.DeadLetters != 0 || s.Acked != 0 || s.Backlog != (status.Backlog{}) || b.Stats().Damaged != 1 {
 			t.Errorf("%d damaged, the group has %+v", b.Stats().Damaged, s)
 		}
 	})

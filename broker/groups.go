@@ -7,15 +7,16 @@ import (
 
 	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 )
 
 // PutGroup creates a consumer group or changes its settings, and returns when this is on disk. The
 // change also applies to messages in flight. The error is 40000 for invalid settings, and for
 // another value of FIFO after the group has received.
-func (b *Broker) PutGroup(ctx context.Context, name string, c settings.Group) (Group, error) {
+func (b *Broker) PutGroup(ctx context.Context, name string, c settings.Group) (status.Group, error) {
 	g, err := b.catalog.PutGroup(ctx, name, c)
 	if err != nil {
-		return Group{}, err
+		return status.Group{}, err
 	}
 	return b.describeGroup(g), nil
 }
@@ -45,32 +46,32 @@ func (b *Broker) GroupSettings(ctx context.Context, name string) (settings.Group
 }
 
 // Group returns a consumer group. The error is 40403 if there is no such group.
-func (b *Broker) Group(name string) (Group, error) {
+func (b *Broker) Group(name string) (status.Group, error) {
 	g, err := b.catalog.Group(name)
 	if err != nil {
-		return Group{}, err
+		return status.Group{}, err
 	}
 	return b.describeGroup(g), nil
 }
 
 // Groups returns all consumer groups by name.
-func (b *Broker) Groups() []Group {
+func (b *Broker) Groups() []status.Group {
 	gs := b.catalog.AllGroups()
-	out := make([]Group, 0, len(gs))
+	out := make([]status.Group, 0, len(gs))
 	for _, g := range gs {
 		out = append(out, b.describeGroup(g))
 	}
-	slices.SortFunc(out, func(x, y Group) int { return strings.Compare(x.Name, y.Name) })
+	slices.SortFunc(out, func(x, y status.Group) int { return strings.Compare(x.Name, y.Name) })
 	return out
 }
 
-func (b *Broker) describeGroup(g *topic.Group) Group {
-	d := Group{Name: g.Name(), AutoCreated: g.Automatic(), Group: *g.Settings(), DeadLetterTopics: b.deadLetterTopics(g)}
+func (b *Broker) describeGroup(g *topic.Group) status.Group {
+	d := status.Group{Name: g.Name(), AutoCreated: g.Automatic(), Group: *g.Settings(), DeadLetterTopics: b.deadLetterTopics(g)}
 	for _, s := range b.catalog.SubscriptionsOf(g) {
 		at := s.Status()
 		d.Topics = append(d.Topics, describeSubscription(s, &at))
 	}
-	slices.SortFunc(d.Topics, func(x, y Subscription) int { return strings.Compare(x.Topic, y.Topic) })
+	slices.SortFunc(d.Topics, func(x, y status.Subscription) int { return strings.Compare(x.Topic, y.Topic) })
 	return d
 }
 

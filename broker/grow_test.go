@@ -9,6 +9,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -59,7 +60,7 @@ func TestRewindWhileATopicGrows(t *testing.T) {
 		for i := range 9 {
 			mustSend(t, b, &tidegate.Message{Topic: "t", ID: fmt.Sprint(i), Body: []byte("x")})
 		}
-		for _, to := range []Position{{Latest: true}, {Earliest: true}, {Offsets: map[int]int64{2: 1}}} {
+		for _, to := range []status.Position{{Latest: true}, {Earliest: true}, {Offsets: map[int]int64{2: 1}}} {
 			if _, err := b.Rewind(t.Context(), "g", "t", to); err != nil {
 				t.Error(err)
 			}

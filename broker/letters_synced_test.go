@@ -65,7 +65,7 @@ func TestDeadLetterWaitsForTheLeasesFsync(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return info.Messages
+			return info.StoredMessages
 		}
 		<-time.After(time.Minute)
 		if n := stored(); n != 0 {

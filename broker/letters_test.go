@@ -12,6 +12,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -56,20 +57,20 @@ func TestDeadLettersInOtherTopics(t *testing.T) {
 				}
 				list := func(group string, want string) {
 					t.Helper()
-					page, err := b.DeadLetters(group, DeadLetterQuery{In: c.in})
+					page, err := b.DeadLetters(group, status.DeadLetterQuery{In: c.in})
 					if got := fmt.Sprint(letterIDs(page)); err != nil || got != want {
 						t.Errorf("%s has %s in %s, %v; want %s", group, got, c.in, err, want)
 					}
 				}
 				list("g", "[0 1 2 3]")
 				list("other", "[0 1 2 3]")
-				only := DeadLetterFilter{MessageIDs: []string{"1", "2"}}
-				if done, err := b.PurgeDeadLetters(t.Context(), "g", DeadLetterSelection{In: c.in, DeadLetterFilter: only}); err != nil || done.Purged != 2 {
+				only := status.DeadLetterFilter{MessageIDs: []string{"1", "2"}}
+				if done, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{In: c.in, DeadLetterFilter: only}); err != nil || done.Purged != 2 {
 					t.Errorf("%+v, %v", done, err)
 				}
 				list("g", "[0 3]")
 				list("other", "[0 1 2 3]")
-				if done, err := b.RedriveDeadLetters(t.Context(), "other", DeadLetterSelection{In: c.in}); err != nil || done.Redriven != 4 {
+				if done, err := b.RedriveDeadLetters(t.Context(), "other", status.DeadLetterSelection{In: c.in}); err != nil || done.Redriven != 4 {
 					t.Errorf("%+v, %v", done, err)
 				}
 				list("other", "[]")
@@ -78,7 +79,7 @@ func TestDeadLettersInOtherTopics(t *testing.T) {
 				}
 				for range 2 {
 					list("g", "[0 3]")
-					if info, err := b.Topic(c.in); err != nil || info.Messages != 2 || info.Backlog.Messages != 2 || info.Bytes != 2 {
+					if info, err := b.Topic(c.in); err != nil || info.StoredMessages != 2 || info.Backlog.Messages != 2 || info.StoredBytes != 2 {
 						t.Errorf("%s has %+v, %v", c.in, info, err)
 					}
 					b = reopen(t, b, fs)
@@ -86,7 +87,7 @@ func TestDeadLettersInOtherTopics(t *testing.T) {
 				// What was taken out is not counted again when the rest is removed.
 				putTopic(t, b, c.in, settings.Topic{DuplicateWindow: -1, Retention: settings.Retention{Time: settings.Duration(time.Second)}})
 				elapse(time.Hour)
-				if info, err := b.Topic(c.in); err == nil && (info.Messages != 0 || info.Bytes != 0 || info.Backlog != (Backlog{})) {
+				if info, err := b.Topic(c.in); err == nil && (info.StoredMessages != 0 || info.StoredBytes != 0 || info.Backlog != (status.Backlog{})) {
 					t.Errorf("%s has %+v once all are removed", c.in, info)
 				}
 			})
@@ -100,16 +101,16 @@ func TestDeadLettersInNoTopic(t *testing.T) {
 	putTopic(t, b, "t", settings.Topic{})
 	putGroup(t, b, "g", settings.Group{})
 	mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
-	if page, err := b.DeadLetters("g", DeadLetterQuery{In: "t"}); err != nil || len(page.Letters) != 0 {
+	if page, err := b.DeadLetters("g", status.DeadLetterQuery{In: "t"}); err != nil || len(page.DeadLetters) != 0 {
 		t.Errorf("%+v, %v", page, err)
 	}
-	if done, err := b.PurgeDeadLetters(t.Context(), "g", DeadLetterSelection{In: "t"}); err != nil || done.Purged != 0 {
+	if done, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{In: "t"}); err != nil || done.Purged != 0 {
 		t.Errorf("%+v, %v", done, err)
 	}
-	if _, err := b.DeadLetters("g", DeadLetterQuery{In: "u"}); !errors.Is(err, tidegate.ErrTopicNotFound) {
+	if _, err := b.DeadLetters("g", status.DeadLetterQuery{In: "u"}); !errors.Is(err, tidegate.ErrTopicNotFound) {
 		t.Error(err)
 	}
-	if _, err := b.RedriveDeadLetters(t.Context(), "g", DeadLetterSelection{In: "t", To: "t"}); err == nil {
+	if _, err := b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{In: "t", To: "t"}); err == nil {
 		t.Error("dead letters are sent to where they are")
 	}
 	if g, err := b.Group("g"); err != nil || len(g.DeadLetterTopics) != 0 {
@@ -133,14 +134,14 @@ func TestDuplicateOfADeadLetter(t *testing.T) {
 		}
 		for range 2 {
 			r := send(t, b, &tidegate.Message{Topic: "DLA", ID: "m", Body: []byte("x")})[0]
-			if info, err := b.Topic("DLA"); r.Err != nil || err != nil || info.Messages != 1 || r.Receipt.Offset != 0 {
+			if info, err := b.Topic("DLA"); r.Err != nil || err != nil || info.StoredMessages != 1 || r.Receipt.Offset != 0 {
 				t.Errorf("%+v, %v; the topic is %+v, %v", r.Receipt, r.Err, info, err)
 			}
 			b = reopen(t, b, fs)
 		}
 		time.Sleep(settings.DefaultDuplicateWindow)
 		mustSend(t, b, &tidegate.Message{Topic: "DLA", ID: "m", Body: []byte("x")})
-		if info, err := b.Topic("DLA"); err != nil || info.Messages != 2 {
+		if info, err := b.Topic("DLA"); err != nil || info.StoredMessages != 2 {
 			t.Errorf("after the window the topic is %+v, %v", info, err)
 		}
 	})

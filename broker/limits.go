@@ -4,27 +4,9 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/fail"
-	"github.com/tidegate/tidegate/broker/internal/limits"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 )
-
-// A Throttle is a limit at which the broker rejects sends, with its current value. String returns a
-// text for operators. Its fields are
-//
-//	Limit       string     name of the limit, for example "topic backlog messages"
-//	Subject     string     the topic, or the group of a limit of a group; empty for the whole broker
-//	Topic       string     the topic whose sends the limit of a group rejects
-//	Unit        string     of the three values: messages, bytes, ms, messages/s or bytes/s
-//	Value       int64      current value
-//	Mark        int64      the limit itself
-//	Resume      int64      value at which the broker accepts sends again
-//	Since       time.Time  start of the throttle; zero if the limit is not reached
-//	RetryAfter  Duration   estimated time until Resume; zero means no estimate
-type Throttle = limits.Throttle
-
-// A LimitState is a limit that is set, with its current value. Besides the fields of Throttle it
-// has On, which is true while the limit rejects sends.
-type LimitState = limits.State
 
 // Limits returns the limits of the whole broker that are in effect.
 func (b *Broker) Limits() settings.Limits { return b.limits.Settings() }
@@ -39,7 +21,7 @@ func (b *Broker) SetLimits(l settings.Limits) error {
 // Throttles returns the state of each limit that is set: first the limits that reject sends, then
 // by limit and subject. It omits the quota of a client, which rejects one client for a moment. It
 // can read from the store.
-func (b *Broker) Throttles() []LimitState {
+func (b *Broker) Throttles() []status.LimitState {
 	open := b.begin()
 	if open {
 		defer b.end()

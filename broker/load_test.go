@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -69,7 +70,7 @@ func TestLoadIsConsumedWhole(t *testing.T) {
 				<-ctx.Done() // the test's time limit, with the stacks of who waits, if something is lost
 				wg.Wait()
 				consumed()
-				if g, err := b.Group("g"); err != nil || g.Topics[0].Backlog != (Backlog{}) || g.Topics[0].Inflight != 0 {
+				if g, err := b.Group("g"); err != nil || g.Topics[0].Backlog != (status.Backlog{}) || g.Topics[0].Inflight != 0 {
 					t.Errorf("left: %+v, %v", g.Topics, err)
 				}
 			})

@@ -10,6 +10,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -19,12 +20,12 @@ func TestHoleUpToTheEndIsNoBacklog(t *testing.T) {
 	t.Parallel()
 	holes := map[string]func(t *testing.T, b *Broker){
 		"purged": func(t *testing.T, b *Broker) {
-			if done, err := b.PurgeDeadLetters(t.Context(), "g", DeadLetterSelection{In: "dead"}); err != nil || done.Purged != 3 {
+			if done, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{In: "dead"}); err != nil || done.Purged != 3 {
 				t.Fatalf("%+v, %v", done, err)
 			}
 		},
 		"sent back": func(t *testing.T, b *Broker) {
-			if done, err := b.RedriveDeadLetters(t.Context(), "g", DeadLetterSelection{In: "dead"}); err != nil || done.Redriven != 3 {
+			if done, err := b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{In: "dead"}); err != nil || done.Redriven != 3 {
 				t.Fatalf("%+v, %v", done, err)
 			}
 		},
@@ -43,13 +44,13 @@ func TestHoleUpToTheEndIsNoBacklog(t *testing.T) {
 						kill(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: []byte("0123456789")})
 					}
 					putGroup(t, b, "reader", settings.Group{})
-					if _, err := b.Rewind(t.Context(), "reader", "dead", Position{Offsets: map[int]int64{0: from}}); err != nil {
+					if _, err := b.Rewind(t.Context(), "reader", "dead", status.Position{Offsets: map[int]int64{0: from}}); err != nil {
 						t.Fatal(err)
 					}
 					take(t, b)
 					expectMessages(t, receive(t, b, transport.ReceiveRequest{Group: "reader", Topic: "dead"}), "")
 					for range 2 {
-						if got := subscriptionOf(t, b, "reader").Backlog; got != (Backlog{}) {
+						if got := subscriptionOf(t, b, "reader").Backlog; got != (status.Backlog{}) {
 							t.Errorf("the backlog is %+v", got)
 						}
 						mustSend(t, b, &tidegate.Message{Topic: "dead", Body: make([]byte, 25)})
@@ -80,7 +81,7 @@ func TestDamageUpToTheEndIsNoBacklog(t *testing.T) {
 		}
 		ackDeliveries(t, b, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32}))
 		expectMessages(t, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}), "")
-		if got := subscriptionOf(t, b, "g").Backlog; got != (Backlog{}) || b.Stats().Damaged == 0 {
+		if got := subscriptionOf(t, b, "g").Backlog; got != (status.Backlog{}) || b.Stats().Damaged == 0 {
 			t.Errorf("the backlog is %+v; %d messages were found damaged", got, b.Stats().Damaged)
 		}
 	})

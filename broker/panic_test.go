@@ -13,6 +13,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -86,7 +87,7 @@ func TestPanicBreaksTheBroker(t *testing.T) {
 				case "receive":
 					_ = poll("t", 0)
 				case "rewind":
-					_, _ = b.Rewind(t.Context(), "g", "t", Position{Time: time.Now()})
+					_, _ = b.Rewind(t.Context(), "g", "t", status.Position{Time: time.Now()})
 				}
 			})
 			if v != "a bug" {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -60,14 +61,14 @@ func loseParked(t *testing.T, seed uint64) {
 				}
 			}
 			if own.IntN(3) == 0 {
-				if _, err := b.RedriveParked(t.Context(), "g", ParkedSelection{}); err != nil {
+				if _, err := b.RedriveParked(t.Context(), "g", status.ParkedSelection{}); err != nil {
 					t.Fatal(err)
 				}
 				p.responded(func() {})
 			}
 			if done := acked["0"]+acked["1"]+acked["2"] == groups*each; done || own.IntN(30) == 0 {
 				p.unlessFailed(func() { rewinding = true })
-				if _, err := b.Rewind(t.Context(), "g", "t", Position{Earliest: true}); err != nil {
+				if _, err := b.Rewind(t.Context(), "g", "t", status.Position{Earliest: true}); err != nil {
 					t.Fatal(err)
 				}
 				p.responded(func() {
@@ -76,7 +77,7 @@ func loseParked(t *testing.T, seed uint64) {
 			}
 		}
 	})
-	if _, err := b.RedriveParked(t.Context(), "g", ParkedSelection{}); err != nil {
+	if _, err := b.RedriveParked(t.Context(), "g", status.ParkedSelection{}); err != nil {
 		t.Fatal(err)
 	}
 	last := map[string]int{}

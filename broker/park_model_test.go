@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -69,14 +70,14 @@ func (m *parkModel) receive() int {
 
 // dead reports whether a message is a dead letter, and takes note of it.
 func (m *parkModel) dead(group string, n int) bool {
-	page, err := m.b.DeadLetters("g", DeadLetterQuery{DeadLetterFilter: DeadLetterFilter{MessageIDs: []string{fmt.Sprint(group, ":", n)}}})
-	if err != nil || len(page.Letters) > 1 {
+	page, err := m.b.DeadLetters("g", status.DeadLetterQuery{DeadLetterFilter: status.DeadLetterFilter{MessageIDs: []string{fmt.Sprint(group, ":", n)}}})
+	if err != nil || len(page.DeadLetters) > 1 {
 		m.t.Fatalf("dead letters of %s:%d: %+v, %v", group, n, page, err)
 	}
-	if len(page.Letters) == 1 {
+	if len(page.DeadLetters) == 1 {
 		m.finish(group, n)
 	}
-	return len(page.Letters) == 1
+	return len(page.DeadLetters) == 1
 }
 
 func (m *parkModel) finish(group string, n int) {
@@ -121,8 +122,8 @@ func (m *parkModel) settle(good bool) {
 }
 
 func (m *parkModel) redrive() {
-	sel := ParkedSelection{DeadLetter: m.rnd.IntN(4) == 0}
-	if page, err := m.b.Parked("g", ParkedQuery{}); err != nil {
+	sel := status.ParkedSelection{DeadLetter: m.rnd.IntN(4) == 0}
+	if page, err := m.b.Parked("g", status.ParkedQuery{}); err != nil {
 		m.t.Fatal(err)
 	} else if len(page.Groups) > 0 && m.rnd.IntN(3) > 0 {
 		sel.Topic, sel.MessageGroup = "t", page.Groups[m.rnd.IntN(len(page.Groups))].MessageGroup
@@ -155,7 +156,7 @@ func (m *parkModel) check() {
 	if n := sub.LeasedBytes(); n != s.Backlog.Bytes-fresh { // a body has one byte
 		m.t.Fatalf("%d bytes are leased, want %d", n, s.Backlog.Bytes-fresh)
 	}
-	page, err := m.b.Parked("g", ParkedQuery{})
+	page, err := m.b.Parked("g", status.ParkedQuery{})
 	sum := int64(0)
 	for _, p := range page.Groups {
 		sum += p.Messages
@@ -209,7 +210,7 @@ func runParkModel(t *testing.T, seed uint64) {
 	for idle := 0; idle < 3; idle++ {
 		time.Sleep(11 * time.Second)
 		synctest.Wait()
-		if _, err := m.b.RedriveParked(t.Context(), "g", ParkedSelection{}); err != nil {
+		if _, err := m.b.RedriveParked(t.Context(), "g", status.ParkedSelection{}); err != nil {
 			t.Fatal(err)
 		}
 		for m.receive() > 0 {
@@ -226,7 +227,7 @@ func runParkModel(t *testing.T, seed uint64) {
 			}
 		}
 	}
-	if g, err := m.b.Group("g"); err != nil || len(g.Topics) > 0 && g.Topics[0].Backlog != (Backlog{}) {
+	if g, err := m.b.Group("g"); err != nil || len(g.Topics) > 0 && g.Topics[0].Backlog != (status.Backlog{}) {
 		t.Errorf("the group is left with %+v, %v", g.Topics, err)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -108,7 +109,7 @@ func TestParkedMessageGroup(t *testing.T) {
 		sends("a:4", "b:3")
 		ackDeliveries(t, b, expectMessages(t, receives(), "b:3/1"))
 		expectState(t, b, 0, 0, 0, 4, 1, 0)
-		page, err := b.Parked("g", ParkedQuery{})
+		page, err := b.Parked("g", status.ParkedQuery{})
 		if err != nil || len(page.Groups) != 1 {
 			t.Fatalf("parked: %+v, %v", page, err)
 		}
@@ -127,14 +128,14 @@ func TestParkedMessageGroup(t *testing.T) {
 		time.Sleep(time.Hour)
 		expectMessages(t, receives(), "")
 		expectState(t, b, 0, 0, 0, 4, 1, 0)
-		if page, err := b.Parked("g", ParkedQuery{}); err != nil || len(page.Groups) != 1 || !page.Groups[0].Since.Equal(p.Since) || page.Groups[0].Reason != p.Reason {
+		if page, err := b.Parked("g", status.ParkedQuery{}); err != nil || len(page.Groups) != 1 || !page.Groups[0].Since.Equal(p.Since) || page.Groups[0].Reason != p.Reason {
 			t.Errorf("parked after a restart: %+v, %v; want %+v", page, err, p)
 		}
 		sends("a:5")
 		expectMessages(t, receives(), "")
 
-		done, err := b.RedriveParked(t.Context(), "g", ParkedSelection{Topic: "t", MessageGroup: "a"})
-		if err != nil || done != (ParkedRedrive{1, 5}) {
+		done, err := b.RedriveParked(t.Context(), "g", status.ParkedSelection{Topic: "t", MessageGroup: "a"})
+		if err != nil || done != (status.ParkedRedrive{MessageGroups: 1, Messages: 5}) {
 			t.Fatalf("redriven: %+v, %v", done, err)
 		}
 		sends("a:6")
@@ -144,7 +145,7 @@ func TestParkedMessageGroup(t *testing.T) {
 			ackDeliveries(t, b, expectMessages(t, receives(), fmt.Sprintf("a:%d/1", i)))
 		}
 		expectState(t, b, 0, 0, 0, 0, 0, 0)
-		if _, err := b.RedriveParked(t.Context(), "g", ParkedSelection{Topic: "t", MessageGroup: "a"}); err == nil {
+		if _, err := b.RedriveParked(t.Context(), "g", status.ParkedSelection{Topic: "t", MessageGroup: "a"}); err == nil {
 			t.Error("nothing is parked, and a redrive of it is taken")
 		}
 	})
@@ -166,16 +167,16 @@ func TestParkedByTimeout(t *testing.T) {
 		synctest.Wait()
 		expectMessages(t, receives(), "")
 		expectState(t, b, 0, 0, 0, 3, 2, 0)
-		page, err := b.Parked("g", ParkedQuery{Topic: "t", Limit: 1})
+		page, err := b.Parked("g", status.ParkedQuery{Topic: "t", Limit: 1})
 		if err != nil || len(page.Groups) != 1 || page.Groups[0].MessageGroup != "a" || page.Next == "" || !strings.Contains(page.Groups[0].Reason, "the last delivery timed out") {
 			t.Fatalf("the first page: %+v, %v", page, err)
 		}
-		page, err = b.Parked("g", ParkedQuery{Limit: 1, After: page.Next})
+		page, err = b.Parked("g", status.ParkedQuery{Limit: 1, After: page.Next})
 		if err != nil || len(page.Groups) != 1 || page.Groups[0].MessageGroup != "b" || page.Next != "" {
 			t.Fatalf("the second page: %+v, %v", page, err)
 		}
-		done, err := b.RedriveParked(t.Context(), "g", ParkedSelection{DeadLetter: true})
-		if err != nil || done != (ParkedRedrive{2, 3}) {
+		done, err := b.RedriveParked(t.Context(), "g", status.ParkedSelection{DeadLetter: true})
+		if err != nil || done != (status.ParkedRedrive{MessageGroups: 2, Messages: 3}) {
 			t.Fatalf("%+v, %v", done, err)
 		}
 		synctest.Wait()
@@ -239,7 +240,7 @@ func TestBlockedMessageGroup(t *testing.T) {
 		expectState(t, b, 0, 0, 0, 3, 1, 0)
 		putGroup(t, b, "g", settings.Group{FIFO: true, MaxAttempts: 2}) // what is parked stays so
 		expectMessages(t, receives(), "")
-		if _, err := b.RedriveParked(t.Context(), "g", ParkedSelection{}); err != nil {
+		if _, err := b.RedriveParked(t.Context(), "g", status.ParkedSelection{}); err != nil {
 			t.Fatal(err)
 		}
 		failDeliveries(t, b, expectMessages(t, receives(), "a:2/1"))
@@ -273,14 +274,14 @@ func TestDeadLetterRequestsWhereGroupsPark(t *testing.T) {
 		}
 		expectMessages(t, receives(), "")
 		expectState(t, b, 0, 0, 0, 2, 1, 0)
-		page, err := b.Parked("g", ParkedQuery{})
+		page, err := b.Parked("g", status.ParkedQuery{})
 		if err != nil || page.Groups[0].Reason != "used up" || page.Groups[0].Attempts != 2 {
 			t.Errorf("%+v, %v", page, err)
 		}
 		if n := len(receiveAll(t, b, "%DLQ%g")); n != 1 {
 			t.Errorf("%d dead letters, want 1", n)
 		}
-		if _, err := b.RedriveParked(t.Context(), "g", ParkedSelection{}); err != nil {
+		if _, err := b.RedriveParked(t.Context(), "g", status.ParkedSelection{}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := b.DeadLetter(t.Context(), d, "again"); err == nil {
@@ -334,7 +335,7 @@ func TestParkedMessageGroupIsLong(t *testing.T) {
 		b = open(t, Options{Dir: "data", fs: fs})
 		_, receives = fifoOf(t, b)
 		expectState(t, b, 0, 0, 0, n, 1, 0)
-		if _, err := b.RedriveParked(t.Context(), "g", ParkedSelection{}); err != nil {
+		if _, err := b.RedriveParked(t.Context(), "g", status.ParkedSelection{}); err != nil {
 			t.Fatal(err)
 		}
 		for i := range 2 * consume.FetchLimit {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/retention"
+	"github.com/tidegate/tidegate/broker/status"
 )
 
 // PurgeTopic removes all messages of a topic that were stored before the call: ready ones, those in
@@ -14,12 +15,12 @@ import (
 // and the duplicate window forgets their message IDs. Dead letters of the topic's messages stay,
 // because they are messages of another topic. The error's code is 40402 if there is no such topic.
 // If ctx ends, a part of the messages may be removed.
-func (b *Broker) PurgeTopic(ctx context.Context, name string) (Backlog, error) {
+func (b *Broker) PurgeTopic(ctx context.Context, name string) (status.Backlog, error) {
 	removed, err := b.purgeTopic(ctx, name)
 	return removed, fail.WithOp("PurgeTopic", err)
 }
 
-func (b *Broker) purgeTopic(ctx context.Context, name string) (removed Backlog, err error) {
+func (b *Broker) purgeTopic(ctx context.Context, name string) (removed status.Backlog, err error) {
 	if !b.begin() {
 		return removed, fail.Closed()
 	}
@@ -33,7 +34,7 @@ func (b *Broker) purgeTopic(ctx context.Context, name string) (removed Backlog, 
 		return removed, err
 	}
 	all, err := b.retention.Purge(ctx, t)
-	return Backlog(all), err
+	return status.Backlog(all), err
 }
 
 // A RemovalCause is the reason for a removal of messages.

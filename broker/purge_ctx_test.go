@@ -47,8 +47,8 @@ func TestPurgeEndsWithItsContext(t *testing.T) {
 		}
 		release()
 		time.Sleep(2 * time.Minute)
-		if left, err := b.Topic("t"); err != nil || left.Messages != 0 {
-			t.Errorf("%d messages are left, %v", left.Messages, err)
+		if left, err := b.Topic("t"); err != nil || left.StoredMessages != 0 {
+			t.Errorf("%d messages are left, %v", left.StoredMessages, err)
 		}
 	})
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -54,7 +55,7 @@ func TestPurgeTopic(t *testing.T) {
 				}
 				elapse(time.Second) // the progress so far is on disk, and comes back, unlike that of the purge
 				removed, err := b.PurgeTopic(t.Context(), "t")
-				if err != nil || removed != (Backlog{Messages: 20, Bytes: 100}) {
+				if err != nil || removed != (status.Backlog{Messages: 20, Bytes: 100}) {
 					t.Errorf("removed %+v, %v", removed, err)
 				}
 				cut := fs.CrashClone(vfs.CrashCloneCfg{})
@@ -62,7 +63,7 @@ func TestPurgeTopic(t *testing.T) {
 					t.Errorf("%d counted", n)
 				}
 				for _, where := range []string{"at once", "after a power failure"} {
-					if s := subscriptionOf(t, b, "g"); s.Backlog != (Backlog{}) || s.Ready+s.Inflight+s.WaitingRetry != 0 || s.Overtaken != 0 {
+					if s := subscriptionOf(t, b, "g"); s.Backlog != (status.Backlog{}) || s.Ready+s.Inflight+s.WaitingRetry != 0 || s.Overtaken != 0 {
 						t.Errorf("%s: the group has %+v", where, s)
 					}
 					if err := b.Ack(t.Context(), ds[3:])[0]; !errors.Is(err, tidegate.ErrInvalidHandle) {
@@ -136,7 +137,7 @@ func TestPurgeMeetsOthersHalfWay(t *testing.T) {
 		if len(r.Grants) != 0 || next != 10 {
 			t.Errorf("%d are delivered, the group is at %d", len(r.Grants), next)
 		}
-		if s := subscriptionOf(t, b, "g"); s.Backlog != (Backlog{}) || s.Ready+s.Inflight+s.WaitingRetry != 0 {
+		if s := subscriptionOf(t, b, "g"); s.Backlog != (status.Backlog{}) || s.Ready+s.Inflight+s.WaitingRetry != 0 {
 			t.Errorf("the group has %+v", s)
 		}
 	})
@@ -149,7 +150,7 @@ func TestPurgeRefused(t *testing.T) {
 		t.Errorf("no topic: %v", err)
 	}
 	putTopic(t, b, "t", settings.Topic{})
-	if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed != (Backlog{}) {
+	if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed != (status.Backlog{}) {
 		t.Errorf("an empty one: %+v, %v", removed, err)
 	}
 	if err := b.Close(); err != nil {
@@ -213,7 +214,7 @@ func TestPurgeInUse(t *testing.T) {
 		if _, err := b.PurgeTopic(t.Context(), "t"); err != nil {
 			t.Fatal(err)
 		}
-		if s := subscriptionOf(t, b, "g"); s.Backlog != (Backlog{}) || s.Ready+s.Inflight+s.WaitingRetry != 0 || stored(t, b, "t") != 0 {
+		if s := subscriptionOf(t, b, "g"); s.Backlog != (status.Backlog{}) || s.Ready+s.Inflight+s.WaitingRetry != 0 || stored(t, b, "t") != 0 {
 			t.Errorf("left: %+v, %d", s, stored(t, b, "t"))
 		}
 		sendN(t, b, "t", 5, 10)
@@ -319,7 +320,7 @@ func TestPurgeRemovesHalfMessages(t *testing.T) {
 		if err := endTransaction(t, b, receipts[1], ResolutionCommit); err != nil {
 			t.Fatal(err)
 		}
-		if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed != (Backlog{Messages: n, Bytes: 4 * n}) {
+		if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed != (status.Backlog{Messages: n, Bytes: 4 * n}) {
 			t.Errorf("removed %+v, %v; want all %d", removed, err, n)
 		}
 		var a asked
@@ -328,8 +329,8 @@ func TestPurgeRemovesHalfMessages(t *testing.T) {
 				b = open(t, Options{Dir: "data", fs: fs.CrashClone(vfs.CrashCloneCfg{})})
 			}
 			a.of(b)
-			if info, err := b.Topic("t"); err != nil || info.HalfMessages != 0 || info.Messages > 1 {
-				t.Errorf("restart %t: %d half messages, %d messages, %v", restart, info.HalfMessages, info.Messages, err)
+			if info, err := b.Topic("t"); err != nil || info.HalfMessages != 0 || info.StoredMessages > 1 {
+				t.Errorf("restart %t: %d half messages, %d messages, %v", restart, info.HalfMessages, info.StoredMessages, err)
 			}
 			wantCode(t, "end of what was purged", endTransaction(t, b, receipts[0], ResolutionCommit), tidegate.CodeInternalServerError)
 			again := b.SendHalf(t.Context(), &tidegate.Message{ID: "0000", Topic: "t", Body: []byte("0000")}, 0)
@@ -376,7 +377,7 @@ func TestPurgeMeetsTheEndOfATransaction(t *testing.T) {
 		purged := make(chan error, 1)
 		go func() {
 			removed, err := b.PurgeTopic(t.Context(), "purged")
-			if removed != (Backlog{Messages: 1, Bytes: 2}) {
+			if removed != (status.Backlog{Messages: 1, Bytes: 2}) {
 				t.Errorf("removed %+v", removed)
 			}
 			purged <- err

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -86,7 +87,7 @@ func TestRedrivenMessageIsReconsumed(t *testing.T) {
 		putTopic(t, b, "t", settings.Topic{})
 		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, DeadLetterTopic: "%DLQ%g"}})
 		deadAfter(t, b, "g", "t", 16)
-		if done, err := b.RedriveDeadLetters(t.Context(), "g", DeadLetterSelection{}); err != nil || done.Redriven != 1 {
+		if done, err := b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{}); err != nil || done.Redriven != 1 {
 			t.Fatalf("%+v, %v", done, err)
 		}
 		if r, err := b.ReconsumeLater(t.Context(), one(t, b, "g", "t"), settings.ReconsumeMode{}); err != nil || r.DeadLetter || r.Times != 1 || r.Topic != "t-g-RETRY" {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -50,7 +51,7 @@ func TestTwoPairsWithOneRetryTopic(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, s := range g.Topics {
-				if s.Backlog != (Backlog{}) {
+				if s.Backlog != (status.Backlog{}) {
 					t.Errorf("%s is left with %+v of %s", p.group, s.Backlog, s.Topic)
 				}
 			}

@@ -8,6 +8,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 )
 
 // A broker that closes stops a redrive or a purge of many dead letters, which says so, how far it
@@ -17,11 +18,11 @@ func TestCloseStopsARedrive(t *testing.T) {
 	const n = 3 * deadletter.Chunk
 	for name, move := range map[string]func(t *testing.T, b *Broker) (moved int64, next string, err error){
 		"redrive": func(t *testing.T, b *Broker) (int64, string, error) {
-			done, err := b.RedriveDeadLetters(t.Context(), "g", DeadLetterSelection{To: "t", Limit: n})
+			done, err := b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{To: "t", Limit: n})
 			return done.Redriven, done.Next, err
 		},
 		"purge": func(t *testing.T, b *Broker) (int64, string, error) {
-			done, err := b.PurgeDeadLetters(t.Context(), "g", DeadLetterSelection{Limit: n})
+			done, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{Limit: n})
 			return done.Purged, done.Next, err
 		},
 	} {

@@ -11,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -40,7 +41,7 @@ func TestPurgedAreNotReadAhead(t *testing.T) {
 		if b.env.Reads.Ahead() == 0 {
 			t.Fatal("nothing was read ahead")
 		}
-		if done, err := b.PurgeDeadLetters(t.Context(), "g", DeadLetterSelection{}); err != nil || done.Purged != 6 {
+		if done, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{}); err != nil || done.Purged != 6 {
 			t.Fatalf("%+v, %v", done, err)
 		}
 		s.Update(func(p *consume.Progress) { p.Unclaim(&r, c.Queue) })
@@ -94,8 +95,8 @@ func TestRetriedDeadLettersAreRedriven(t *testing.T) {
 				reconsumed(t, b)
 				c.die(t, b)
 				b = reopen(t, b, fs)
-				done, err := b.RedriveDeadLetters(t.Context(), "g", DeadLetterSelection{In: "t-g-DLQ"})
-				if err != nil || done != (DeadLetterRedrive{Redriven: 1}) {
+				done, err := b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{In: "t-g-DLQ"})
+				if err != nil || done != (status.DeadLetterRedrive{Redriven: 1}) {
 					t.Fatalf("%+v, %v", done, err)
 				}
 				d := one(t, b, "g", "t")
@@ -119,8 +120,8 @@ func TestOriginOfDeadLettersThatWereRetried(t *testing.T) {
 		if _, err := b.DeadLetter(t.Context(), one(t, b, group, topic), "no use"); err != nil {
 			t.Fatal(err)
 		}
-		page, err := b.DeadLetters(group, DeadLetterQuery{})
-		if err != nil || len(page.Letters) != 1 || page.Letters[0].Origin.Topic != from || page.Letters[0].Origin.MessageID != id {
+		page, err := b.DeadLetters(group, status.DeadLetterQuery{})
+		if err != nil || len(page.DeadLetters) != 1 || page.DeadLetters[0].Origin.Topic != from || page.DeadLetters[0].Origin.MessageID != id {
 			t.Fatalf("%+v, %v; want one of %s in %s", page, err, id, from)
 		}
 	}
@@ -131,7 +132,7 @@ func TestOriginOfDeadLettersThatWereRetried(t *testing.T) {
 			putTopic(t, b, "u", settings.Topic{})
 			putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, MaxRetries: 1}})
 			deadAfter(t, b, "g", "t", 1)
-			if done, err := b.RedriveDeadLetters(t.Context(), "g", DeadLetterSelection{In: "t-g-DLQ", To: "u"}); err != nil || done.Redriven != 1 {
+			if done, err := b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{In: "t-g-DLQ", To: "u"}); err != nil || done.Redriven != 1 {
 				t.Fatalf("%+v, %v", done, err)
 			}
 			giveUp(t, b, "h", "u", "u", "m")
@@ -149,7 +150,7 @@ func TestOriginOfDeadLettersThatWereRetried(t *testing.T) {
 			}
 			giveUp(t, b, "h", r.Topic, r.Topic, r.MessageID)
 			ackDeliveries(t, b, []*tidegate.Delivery{one(t, b, "g", "t")})
-			if done, err := b.RedriveDeadLetters(t.Context(), "h", DeadLetterSelection{}); err != nil || done.Redriven != 1 {
+			if done, err := b.RedriveDeadLetters(t.Context(), "h", status.DeadLetterSelection{}); err != nil || done.Redriven != 1 {
 				t.Fatalf("%+v, %v", done, err)
 			}
 			d := one(t, b, "g", "t") // as it was

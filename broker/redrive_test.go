@@ -17,6 +17,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -38,16 +39,16 @@ func kill(t *testing.T, b *Broker, ms ...*tidegate.Message) {
 	}
 }
 
-func letterIDs(p DeadLetterPage) (out []string) {
-	for _, l := range p.Letters {
-		out = append(out, l.ID)
+func letterIDs(p status.DeadLetterPage) (out []string) {
+	for _, l := range p.DeadLetters {
+		out = append(out, l.MessageID)
 	}
 	return out
 }
 
-func listLetters(t *testing.T, b *Broker, f DeadLetterFilter) []string {
+func listLetters(t *testing.T, b *Broker, f status.DeadLetterFilter) []string {
 	t.Helper()
-	page, err := b.DeadLetters("g", DeadLetterQuery{DeadLetterFilter: f})
+	page, err := b.DeadLetters("g", status.DeadLetterQuery{DeadLetterFilter: f})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,18 +62,18 @@ func TestDeadLettersAreBrowsed(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", settings.Topic{})
 		putTopic(t, b, "u", settings.Topic{})
-		if _, err := b.DeadLetters("g", DeadLetterQuery{}); !errors.Is(err, tidegate.ErrNotFound) {
+		if _, err := b.DeadLetters("g", status.DeadLetterQuery{}); !errors.Is(err, tidegate.ErrNotFound) {
 			t.Errorf("of a group that is not there: %v", err)
 		}
 		putGroup(t, b, "g", settings.Group{})
-		if got := listLetters(t, b, DeadLetterFilter{}); len(got) != 0 {
+		if got := listLetters(t, b, status.DeadLetterFilter{}); len(got) != 0 {
 			t.Errorf("at first: %v", got)
 		}
 		start := time.Now()
 		for i, topic := range []string{"t", "u", "t", "t", "u"} {
 			kill(t, b, &tidegate.Message{ID: fmt.Sprint("m", i), Topic: topic, Body: []byte{byte(i)}})
 		}
-		for want, f := range map[string]DeadLetterFilter{
+		for want, f := range map[string]status.DeadLetterFilter{
 			"m0 m1 m2 m3 m4": {},
 			"m0 m2 m3":       {Topic: "t"},
 			"m1 m4":          {MessageIDs: []string{"m4", "m1", "x"}},
@@ -88,8 +89,8 @@ func TestDeadLettersAreBrowsed(t *testing.T) {
 		}
 		var all []string
 		for after, pages := "", 0; pages == 0 || after != ""; pages++ {
-			page, err := b.DeadLetters("g", DeadLetterQuery{After: after, Limit: 2})
-			if err != nil || len(page.Letters) > 2 {
+			page, err := b.DeadLetters("g", status.DeadLetterQuery{After: after, Limit: 2})
+			if err != nil || len(page.DeadLetters) > 2 {
 				t.Fatalf("%+v, %v", page, err)
 			}
 			all, after = append(all, letterIDs(page)...), page.Next
@@ -97,16 +98,16 @@ func TestDeadLettersAreBrowsed(t *testing.T) {
 		if got := strings.Join(all, " "); got != "m0 m1 m2 m3 m4" {
 			t.Errorf("by pages: %s", got)
 		}
-		page, err := b.DeadLetters("g", DeadLetterQuery{Limit: 1})
+		page, err := b.DeadLetters("g", status.DeadLetterQuery{Limit: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
-		l := page.Letters[0]
+		l := page.DeadLetters[0]
 		want := tidegate.DeadLetter{Topic: "t", MessageID: "m0", Queue: l.Origin.Queue, Group: "g", Attempts: 1, Reason: "because of m0"}
 		if l.Origin != want || l.Offset != 0 || !l.StoredAt.Equal(start) || string(l.Body) != "\x00" {
 			t.Errorf("%+v", l)
 		}
-		for _, bad := range []DeadLetterQuery{{After: "x"}, {After: "1"}, {After: "0--1"}, {Limit: -1}, {Limit: 1001}} {
+		for _, bad := range []status.DeadLetterQuery{{After: "x"}, {After: "1"}, {After: "0--1"}, {Limit: -1}, {Limit: 1001}} {
 			if _, err := b.DeadLetters("g", bad); !errors.Is(err, tidegate.ErrInvalid) {
 				t.Errorf("%+v: %v", bad, err)
 			}
@@ -114,7 +115,7 @@ func TestDeadLettersAreBrowsed(t *testing.T) {
 		if err := b.DeleteGroup(t.Context(), "g"); err != nil {
 			t.Fatal(err)
 		}
-		if got := listLetters(t, b, DeadLetterFilter{}); len(got) != 5 {
+		if got := listLetters(t, b, status.DeadLetterFilter{}); len(got) != 5 {
 			t.Errorf("of a group that was deleted: %v", got)
 		}
 	})
@@ -134,17 +135,17 @@ func TestDeadLettersAreRedriven(t *testing.T) {
 		}
 		kill(t, b, m)
 		for round := 1; round <= 3; round++ {
-			done, err := b.RedriveDeadLetters(t.Context(), "g", DeadLetterSelection{})
-			if err != nil || done != (DeadLetterRedrive{Redriven: 1}) {
+			done, err := b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{})
+			if err != nil || done != (status.DeadLetterRedrive{Redriven: 1}) {
 				t.Fatalf("%+v, %v", done, err)
 			}
-			if got := listLetters(t, b, DeadLetterFilter{}); len(got) != 0 {
+			if got := listLetters(t, b, status.DeadLetterFilter{}); len(got) != 0 {
 				t.Errorf("they are still there: %v", got)
 			}
-			if topic, err := b.Topic("%DLQ%g"); err != nil || topic.Messages != 0 || topic.Bytes != 0 || topic.Backlog != (Backlog{}) {
+			if topic, err := b.Topic("%DLQ%g"); err != nil || topic.StoredMessages != 0 || topic.StoredBytes != 0 || topic.Backlog != (status.Backlog{}) {
 				t.Errorf("the dead letters' topic is %+v, %v", topic, err)
 			}
-			if done, err := b.RedriveDeadLetters(t.Context(), "g", DeadLetterSelection{}); err != nil || done != (DeadLetterRedrive{}) {
+			if done, err := b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{}); err != nil || done != (status.DeadLetterRedrive{}) {
 				t.Errorf("once more: %+v, %v", done, err)
 			}
 			if round == 2 { // its place is not given away
@@ -152,7 +153,7 @@ func TestDeadLettersAreRedriven(t *testing.T) {
 					t.Fatal(err)
 				}
 				b = open(t, Options{Dir: "data", fs: fs})
-				if topic, err := b.Topic("%DLQ%g"); err != nil || topic.Messages != 0 || topic.Bytes != 0 {
+				if topic, err := b.Topic("%DLQ%g"); err != nil || topic.StoredMessages != 0 || topic.StoredBytes != 0 {
 					t.Errorf("after a restart the dead letters' topic is %+v, %v", topic, err)
 				}
 			}
@@ -166,13 +167,13 @@ func TestDeadLettersAreRedriven(t *testing.T) {
 			if _, err := b.DeadLetter(t.Context(), d, "again"); err != nil {
 				t.Fatal(err)
 			}
-			page, err := b.DeadLetters("g", DeadLetterQuery{})
-			if err != nil || len(page.Letters) != 1 || page.Letters[0].Origin.Redrives != round || page.Letters[0].Offset != int64(round) {
+			page, err := b.DeadLetters("g", status.DeadLetterQuery{})
+			if err != nil || len(page.DeadLetters) != 1 || page.DeadLetters[0].Origin.Redrives != round || page.DeadLetters[0].Offset != int64(round) {
 				t.Fatalf("%+v, %v", page, err)
 			}
 		}
-		done, err := b.RedriveDeadLetters(t.Context(), "g", DeadLetterSelection{MaxRedrives: 3})
-		if err != nil || done != (DeadLetterRedrive{TooOften: 1}) {
+		done, err := b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{MaxRedrives: 3})
+		if err != nil || done != (status.DeadLetterRedrive{TooOften: 1}) {
 			t.Errorf("the fourth time: %+v, %v", done, err)
 		}
 	})
@@ -194,38 +195,38 @@ func TestRedriveSelects(t *testing.T) {
 		if err := b.DeleteTopic(t.Context(), "v"); err != nil {
 			t.Fatal(err)
 		}
-		redrive := func(sel DeadLetterSelection, want DeadLetterRedrive, left string) {
+		redrive := func(sel status.DeadLetterSelection, want status.DeadLetterRedrive, left string) {
 			t.Helper()
 			done, err := b.RedriveDeadLetters(t.Context(), "g", sel)
 			next := done.Next
 			if done.Next = ""; err != nil || done != want {
 				t.Errorf("%+v: %+v, %v; want %+v", sel, done, err, want)
 			}
-			if got := strings.Join(listLetters(t, b, DeadLetterFilter{}), " "); got != left {
+			if got := strings.Join(listLetters(t, b, status.DeadLetterFilter{}), " "); got != left {
 				t.Errorf("%+v leaves %q, want %q", sel, got, left)
 			}
 			if (next != "") != (sel.Limit > 0) {
 				t.Errorf("%+v goes on at %q", sel, next)
 			}
 		}
-		redrive(DeadLetterSelection{DeadLetterFilter: DeadLetterFilter{MessageIDs: []string{"m2"}}}, DeadLetterRedrive{Redriven: 1}, "m0 m1 m3 m4 m5")
-		redrive(DeadLetterSelection{DeadLetterFilter: DeadLetterFilter{Topic: "u"}, Limit: 1}, DeadLetterRedrive{Redriven: 1}, "m0 m3 m4 m5")
-		redrive(DeadLetterSelection{To: "fifo"}, DeadLetterRedrive{NoTarget: 4}, "m0 m3 m4 m5")
-		redrive(DeadLetterSelection{}, DeadLetterRedrive{Redriven: 3, NoTarget: 1}, "m4")
-		redrive(DeadLetterSelection{To: "u"}, DeadLetterRedrive{Redriven: 1}, "")
+		redrive(status.DeadLetterSelection{DeadLetterFilter: status.DeadLetterFilter{MessageIDs: []string{"m2"}}}, status.DeadLetterRedrive{Redriven: 1}, "m0 m1 m3 m4 m5")
+		redrive(status.DeadLetterSelection{DeadLetterFilter: status.DeadLetterFilter{Topic: "u"}, Limit: 1}, status.DeadLetterRedrive{Redriven: 1}, "m0 m3 m4 m5")
+		redrive(status.DeadLetterSelection{To: "fifo"}, status.DeadLetterRedrive{NoTarget: 4}, "m0 m3 m4 m5")
+		redrive(status.DeadLetterSelection{}, status.DeadLetterRedrive{Redriven: 3, NoTarget: 1}, "m4")
+		redrive(status.DeadLetterSelection{To: "u"}, status.DeadLetterRedrive{Redriven: 1}, "")
 		for topic, want := range map[string]int{"t": 3 + 2, "u": 2 + 3} { // m0 m2 m5 twice; m1 m3 twice, m4
 			if n := len(receiveAll(t, b, topic)); n != want && topic == "u" || topic == "t" && n != 6 {
 				t.Errorf("topic %s has %d messages", topic, n)
 			}
 		}
-		for want, sel := range map[string]DeadLetterSelection{"40402": {To: "v"}, "another topic": {To: "%DLQ%g"}, "100000": {Limit: 100_001}} {
+		for want, sel := range map[string]status.DeadLetterSelection{"40402": {To: "v"}, "another topic": {To: "%DLQ%g"}, "100000": {Limit: 100_001}} {
 			if _, err := b.RedriveDeadLetters(t.Context(), "g", sel); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%+v: %v", sel, err)
 			}
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := b.RedriveDeadLetters(ctx, "g", DeadLetterSelection{}); err != nil && !errors.Is(err, context.Canceled) {
+		if _, err := b.RedriveDeadLetters(ctx, "g", status.DeadLetterSelection{}); err != nil && !errors.Is(err, context.Canceled) {
 			t.Errorf("cancelled: %v", err)
 		}
 	})
@@ -241,16 +242,16 @@ func TestRedriveStopsAtAThrottle(t *testing.T) {
 			kill(t, b, &tidegate.Message{ID: fmt.Sprint("m", i), Topic: "t", Body: []byte("x")})
 		}
 		putTopic(t, b, "t", settings.Topic{Queues: 1, MaxBacklog: settings.Limit{Messages: 5}})
-		done, err := b.RedriveDeadLetters(t.Context(), "g", DeadLetterSelection{})
+		done, err := b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{})
 		if !errors.Is(err, tidegate.ErrThrottled) || done.Redriven != 5 || done.Throttle == nil || done.Next != "0-5" {
 			t.Fatalf("%+v, %v", done, err)
 		}
-		if got := strings.Join(listLetters(t, b, DeadLetterFilter{}), " "); got != "m5 m6 m7 m8" {
+		if got := strings.Join(listLetters(t, b, status.DeadLetterFilter{}), " "); got != "m5 m6 m7 m8" {
 			t.Errorf("left: %s", got)
 		}
 		ackDeliveries(t, b, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32}))
-		done, err = b.RedriveDeadLetters(t.Context(), "g", DeadLetterSelection{After: done.Next})
-		if err != nil || done != (DeadLetterRedrive{Redriven: 4}) {
+		done, err = b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{After: done.Next})
+		if err != nil || done != (status.DeadLetterRedrive{Redriven: 4}) {
 			t.Errorf("%+v, %v", done, err)
 		}
 	})
@@ -270,16 +271,16 @@ func TestDeadLettersArePurged(t *testing.T) {
 			return receive(t, b, transport.ReceiveRequest{Group: "reader", Topic: "%DLQ%g", InvisibleDuration: time.Second})[0]
 		}
 		read() // m0: in flight, and read ahead
-		done, err := b.PurgeDeadLetters(t.Context(), "g", DeadLetterSelection{DeadLetterFilter: DeadLetterFilter{MessageIDs: []string{"m0", "m1", "m3", "m5"}}})
-		if err != nil || done != (DeadLetterPurge{Purged: 4}) {
+		done, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{DeadLetterFilter: status.DeadLetterFilter{MessageIDs: []string{"m0", "m1", "m3", "m5"}}})
+		if err != nil || done != (status.DeadLetterPurge{Purged: 4}) {
 			t.Fatalf("%+v, %v", done, err)
 		}
 		for round := range 2 {
 			topic, err := b.Topic("%DLQ%g")
-			if err != nil || topic.Messages != 2 || topic.Bytes != 20 {
+			if err != nil || topic.StoredMessages != 2 || topic.StoredBytes != 20 {
 				t.Errorf("the topic is %+v, %v", topic, err)
 			}
-			if got := strings.Join(listLetters(t, b, DeadLetterFilter{}), " "); got != "m2 m4" {
+			if got := strings.Join(listLetters(t, b, status.DeadLetterFilter{}), " "); got != "m2 m4" {
 				t.Errorf("left: %s", got)
 			}
 			if round == 0 {
@@ -301,13 +302,13 @@ func TestDeadLettersArePurged(t *testing.T) {
 			}
 			ackDeliveries(t, b, ds)
 		}
-		if g, err := b.Group("reader"); err != nil || g.Topics[0].Backlog != (Backlog{}) {
+		if g, err := b.Group("reader"); err != nil || g.Topics[0].Backlog != (status.Backlog{}) {
 			t.Errorf("the reader is left with %+v, %v", g.Topics, err)
 		}
-		if done, err := b.PurgeDeadLetters(t.Context(), "g", DeadLetterSelection{}); err != nil || done.Purged != 3 {
+		if done, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{}); err != nil || done.Purged != 3 {
 			t.Errorf("the rest: %+v, %v", done, err)
 		}
-		for _, to := range []Position{{Earliest: true}, {Latest: true}, {Time: time.Now()}} {
+		for _, to := range []status.Position{{Earliest: true}, {Latest: true}, {Time: time.Now()}} {
 			if _, err := b.Rewind(t.Context(), "reader", "%DLQ%g", to); err != nil {
 				t.Fatal(err)
 			}
@@ -317,10 +318,10 @@ func TestDeadLettersArePurged(t *testing.T) {
 				t.Fatalf("rewound to %+v: %d messages", to, len(ds))
 			}
 			ackDeliveries(t, b, ds)
-			if g, err := b.Group("reader"); err != nil || g.Topics[0].Backlog != (Backlog{}) {
+			if g, err := b.Group("reader"); err != nil || g.Topics[0].Backlog != (status.Backlog{}) {
 				t.Errorf("rewound to %+v the reader is left with %+v, %v", to, g.Topics, err)
 			}
-			if done, err := b.PurgeDeadLetters(t.Context(), "g", DeadLetterSelection{}); err != nil || done.Purged != 1 {
+			if done, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{}); err != nil || done.Purged != 1 {
 				t.Errorf("%+v, %v", done, err)
 			}
 		}
@@ -355,7 +356,7 @@ func loseRedrive(t *testing.T, seed uint64) {
 		}
 		putTopic(t, b, "t", settings.Topic{Queues: 3})
 		for page, after := 0, ""; page == 0 || after != ""; page++ {
-			done, err := b.RedriveDeadLetters(t.Context(), "g", DeadLetterSelection{Limit: n / pages, After: after})
+			done, err := b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{Limit: n / pages, After: after})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -383,14 +384,14 @@ func TestDamagedDeadLetter(t *testing.T) {
 	}{
 		"browse": {func(context.Context, *Broker) error { return nil }, "[0 2]"},
 		"redrive": {func(ctx context.Context, b *Broker) error {
-			done, err := b.RedriveDeadLetters(ctx, "g", DeadLetterSelection{})
+			done, err := b.RedriveDeadLetters(ctx, "g", status.DeadLetterSelection{})
 			if done.Redriven != 2 || done.Next != "" {
 				return fmt.Errorf("%+v, %w", done, err)
 			}
 			return err
 		}, "[]"},
 		"purge": {func(ctx context.Context, b *Broker) error {
-			done, err := b.PurgeDeadLetters(ctx, "g", DeadLetterSelection{})
+			done, err := b.PurgeDeadLetters(ctx, "g", status.DeadLetterSelection{})
 			if done.Purged != 2 || done.Next != "" {
 				return fmt.Errorf("%+v, %w", done, err)
 			}
@@ -409,7 +410,7 @@ func TestDamagedDeadLetter(t *testing.T) {
 					t.Error(err)
 				}
 				before := b.Stats().Damaged
-				if got := fmt.Sprint(listLetters(t, b, DeadLetterFilter{})); got != c.left {
+				if got := fmt.Sprint(listLetters(t, b, status.DeadLetterFilter{})); got != c.left {
 					t.Errorf("%s are left, want %s", got, c.left)
 				}
 				if n := b.Stats().Damaged - before; n != 1 {
@@ -432,13 +433,13 @@ func TestKeptDeadLettersAreLeftAlone(t *testing.T) {
 		d := receive(t, b, transport.ReceiveRequest{Group: "other", Topic: "%DLQ%g", InvisibleDuration: time.Hour})
 		elapse(2 * time.Minute)
 		kill(t, b, &tidegate.Message{Topic: "t", ID: "new", Body: []byte("x")})
-		if got := fmt.Sprint(listLetters(t, b, DeadLetterFilter{})); got != "[new]" {
+		if got := fmt.Sprint(listLetters(t, b, status.DeadLetterFilter{})); got != "[new]" {
 			t.Errorf("%s are listed", got)
 		}
 		if n := stored(t, b, "%DLQ%g"); n != 2 {
 			t.Errorf("%d dead letters are stored, want 2", n)
 		}
-		if done, err := b.PurgeDeadLetters(t.Context(), "g", DeadLetterSelection{}); err != nil || done.Purged != 1 {
+		if done, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{}); err != nil || done.Purged != 1 {
 			t.Error(done, err)
 		}
 		if n := stored(t, b, "%DLQ%g"); n != 1 {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -89,7 +90,7 @@ func runPowerLoss(t *testing.T, seed uint64) {
 				t.Errorf("%s was answered, and %s never got it", id, g)
 			}
 		}
-		if s := subscriptionOf(t, b, g); s.Backlog != (Backlog{}) || s.Overtaken != 0 {
+		if s := subscriptionOf(t, b, g); s.Backlog != (status.Backlog{}) || s.Overtaken != 0 {
 			t.Errorf("%s is left with %+v", g, s)
 		}
 	}

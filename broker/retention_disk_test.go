@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -106,7 +107,7 @@ func TestDiskIsGivenBack(t *testing.T) {
 			putTopic(t, b, "t", settings.Topic{DuplicateWindow: -1, Retention: settings.Retention{Bytes: 1 << 20}})
 		},
 		"purge": func(t *testing.T, b *Broker) {
-			if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed != (Backlog{Messages: 320, Bytes: 10 * mb}) {
+			if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed != (status.Backlog{Messages: 320, Bytes: 10 * mb}) {
 				t.Errorf("removed %+v, %v", removed, err)
 			}
 		},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -80,7 +81,7 @@ func TestFailedRoundIsRepeated(t *testing.T) {
 				if st.Removed[c.cause] != 3-c.remaining || st.Stored.Bytes != c.remaining*100 {
 					t.Errorf("removed %v, %d bytes are left", st.Removed, st.Stored.Bytes)
 				}
-				if s := subscriptionOf(t, b, "g"); s.Backlog != (Backlog{c.remaining, c.remaining * 100}) || s.Inflight != c.remaining {
+				if s := subscriptionOf(t, b, "g"); s.Backlog != (status.Backlog{Messages: c.remaining, Bytes: c.remaining * 100}) || s.Inflight != c.remaining {
 					t.Errorf("the group has %+v", s)
 				}
 				if tp, _ = b.catalog.Topic("t"); tp.Written().Messages != tp.Before().Messages || tp.Written().Bytes != tp.Before().Bytes {

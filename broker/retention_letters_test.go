@@ -11,6 +11,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
 
@@ -39,7 +40,7 @@ func TestRetentionByBytesOfDeadLettersWithHoles(t *testing.T) {
 						elapse(1500 * time.Millisecond)
 					}
 				}
-				sel := func(from, to int) (s DeadLetterSelection) {
+				sel := func(from, to int) (s status.DeadLetterSelection) {
 					for i := from; i < to; i++ {
 						s.MessageIDs = append(s.MessageIDs, fmt.Sprint("m", i))
 					}
@@ -59,8 +60,8 @@ func TestRetentionByBytesOfDeadLettersWithHoles(t *testing.T) {
 							missing = append(missing, id)
 						}
 					}
-					if info, err := b.Topic("%DLQ%g"); err != nil || len(missing) > 0 || len(found) != len(want) || info.Bytes != int64(len(want))*100 {
-						t.Fatalf("%s: %d letters, %d bytes, without %s; want %v; %v", when, len(found), info.Bytes, strings.Join(missing, " "), want, err)
+					if info, err := b.Topic("%DLQ%g"); err != nil || len(missing) > 0 || len(found) != len(want) || info.StoredBytes != int64(len(want))*100 {
+						t.Fatalf("%s: %d letters, %d bytes, without %s; want %v; %v", when, len(found), info.StoredBytes, strings.Join(missing, " "), want, err)
 					}
 				}
 				letters(9)

@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -45,7 +46,7 @@ func TestRetentionKeepsWhatIsParked(t *testing.T) {
 		elapse(10 * time.Minute)
 		b = reopen(t, b, fs)
 		elapse(10 * time.Minute)
-		if _, err := b.RedriveParked(t.Context(), "g", ParkedSelection{}); err != nil {
+		if _, err := b.RedriveParked(t.Context(), "g", status.ParkedSelection{}); err != nil {
 			t.Fatal(err)
 		}
 		elapse(2 * time.Second)
@@ -85,7 +86,7 @@ func TestRetentionKeepsWhatWasSentOn(t *testing.T) {
 				fs := vfs.NewMem()
 				b := parkedTopic(t, fs, settings.Retention{Time: settings.Duration(10 * time.Minute), Consumed: true}, c.messages)
 				elapse(time.Hour)
-				if _, err := b.RedriveParked(t.Context(), "g", ParkedSelection{}); err != nil {
+				if _, err := b.RedriveParked(t.Context(), "g", status.ParkedSelection{}); err != nil {
 					t.Fatal(err)
 				}
 				elapse(c.before)
@@ -183,10 +184,10 @@ func TestPurgeOfAParkedTopic(t *testing.T) {
 		}
 		for range 2 {
 			s := subscriptionOf(t, b, "g")
-			if s.Backlog != (Backlog{}) || s.Parked+s.ParkedGroups+s.Ready+s.Inflight+s.WaitingRetry != 0 || stored(t, b, "t") != 0 {
+			if s.Backlog != (status.Backlog{}) || s.Parked+s.ParkedGroups+s.Ready+s.Inflight+s.WaitingRetry != 0 || stored(t, b, "t") != 0 {
 				t.Errorf("left: %+v", s)
 			}
-			if p, err := b.Parked("g", ParkedQuery{}); err != nil || len(p.Groups) != 0 {
+			if p, err := b.Parked("g", status.ParkedQuery{}); err != nil || len(p.Groups) != 0 {
 				t.Errorf("parked: %+v, %v", p, err)
 			}
 			b = reopen(t, b, fs)
@@ -210,7 +211,7 @@ func TestRetentionOfDeadLettersWithHoles(t *testing.T) {
 		},
 		"purge": func(ctx context.Context, b *Broker) error {
 			removed, err := b.PurgeTopic(ctx, "%DLQ%g")
-			if removed != (Backlog{6, 12}) {
+			if removed != (status.Backlog{Messages: 6, Bytes: 12}) {
 				return fmt.Errorf("removed %+v, %w", removed, err)
 			}
 			return err
@@ -232,11 +233,11 @@ func TestRetentionOfDeadLettersWithHoles(t *testing.T) {
 					elapse(30 * time.Second)
 				}
 				// The 2nd, 3rd, 8th and last one go.
-				sel := DeadLetterSelection{DeadLetterFilter: DeadLetterFilter{MessageIDs: []string{"1", "2", "7", "9"}}}
+				sel := status.DeadLetterSelection{DeadLetterFilter: status.DeadLetterFilter{MessageIDs: []string{"1", "2", "7", "9"}}}
 				if done, err := b.PurgeDeadLetters(t.Context(), "g", sel); err != nil || done.Purged != 4 {
 					t.Fatal(done, err)
 				}
-				if info, err := b.Topic("%DLQ%g"); err != nil || info.Messages != 6 || info.Bytes != 12 {
+				if info, err := b.Topic("%DLQ%g"); err != nil || info.StoredMessages != 6 || info.StoredBytes != 12 {
 					t.Fatalf("%+v, %v", info, err)
 				}
 				if err := remove(t.Context(), b); err != nil {
@@ -245,8 +246,8 @@ func TestRetentionOfDeadLettersWithHoles(t *testing.T) {
 				elapse(2 * time.Second)
 				want := map[string]int64{"none": 6, "time": 1, "purge": 0}[name] // of 90 seconds: 7, 8 and 9
 				for range 2 {
-					if info, err := b.Topic("%DLQ%g"); err != nil || info.Messages != want || info.Bytes != 2*want {
-						t.Errorf("%d messages, %d bytes are left, %v; want %d", info.Messages, info.Bytes, err, want)
+					if info, err := b.Topic("%DLQ%g"); err != nil || info.StoredMessages != want || info.StoredBytes != 2*want {
+						t.Errorf("%d messages, %d bytes are left, %v; want %d", info.StoredMessages, info.StoredBytes, err, want)
 					}
 					if ds := receiveAll(t, b, "%DLQ%g"); len(ds) != int(want) {
 						t.Errorf("%d are delivered, want %d", len(ds), want)
@@ -280,7 +281,7 @@ func TestRetentionComesBackForWhatWasParked(t *testing.T) {
 				if n := stored(t, b, "t"); n != 2*consume.FetchLimit {
 					t.Fatalf("%d messages are left while they are parked", n)
 				}
-				if _, err := b.RedriveParked(t.Context(), "g", ParkedSelection{}); err != nil {
+				if _, err := b.RedriveParked(t.Context(), "g", status.ParkedSelection{}); err != nil {
 					t.Fatal(err)
 				}
 				for i := range 2 * consume.FetchLimit {

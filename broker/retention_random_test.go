@@ -15,6 +15,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -156,7 +157,7 @@ func (k *retentionModel) check() {
 	}
 	r, window := k.config.Retention, k.config.IDWindow()
 	there := map[[2]int64]bool{}
-	var total, overtaken Backlog
+	var total, overtaken status.Backlog
 	for _, m := range k.messages {
 		q := topic.Queues()[m.place[0]]
 		_, ok, err := k.b.store.Get(placeOf(topic, m))
@@ -182,11 +183,11 @@ func (k *retentionModel) check() {
 		}
 	}
 	info := k.b.describe(topic)
-	if info.Messages != total.Messages || info.Bytes != total.Bytes {
-		k.t.Fatalf("the topic says %d messages, %d bytes; there are %+v", info.Messages, info.Bytes, total)
+	if info.StoredMessages != total.Messages || info.StoredBytes != total.Bytes {
+		k.t.Fatalf("the topic says %d messages, %d bytes; there are %+v", info.StoredMessages, info.StoredBytes, total)
 	}
 	for _, s := range subscriptionsTo(k.b, topic) {
-		var want Backlog
+		var want status.Backlog
 		s.Look(func(p *consume.Progress) {
 			for _, m := range k.messages {
 				queue := int(m.place[0])
@@ -204,7 +205,7 @@ func (k *retentionModel) check() {
 			}
 			overtaken.Messages += p.Stats().Overtaken
 		})
-		if got := Backlog(s.Backlog()); got != want {
+		if got := status.Backlog(s.Backlog()); got != want {
 			k.t.Fatalf("%s says its backlog is %+v, want %+v", s.Group().Name(), got, want)
 		}
 		if d := s.Status(); d.Ready+d.Inflight+d.WaitingRetry != want.Messages {
@@ -229,7 +230,7 @@ func (k *retentionModel) consumeAll() {
 			elapse(2 * time.Minute)
 			k.check()
 		}
-		if s := subscriptionOf(k.t, k.b, g); s.Backlog != (Backlog{}) {
+		if s := subscriptionOf(k.t, k.b, g); s.Backlog != (status.Backlog{}) {
 			k.t.Fatalf("%s is left with %+v", g, s)
 		}
 		for _, m := range k.messages {

@@ -12,6 +12,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -21,10 +22,10 @@ func stored(tb testing.TB, b *Broker, topic string) int64 {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return info.Messages
+	return info.StoredMessages
 }
 
-func subscriptionOf(tb testing.TB, b *Broker, group string) Subscription {
+func subscriptionOf(tb testing.TB, b *Broker, group string) status.Subscription {
 	tb.Helper()
 	g, err := b.Group(group)
 	if err != nil || len(g.Topics) != 1 {
@@ -86,11 +87,11 @@ func TestRetentionByTime(t *testing.T) {
 				if n := stored(t, b, c.topic); n != 0 {
 					t.Fatalf("just after: %d messages", n)
 				}
-				if s := subscriptionOf(t, b, "g"); s.Overtaken != 6 || s.Backlog != (Backlog{}) || s.Ready != 0 {
+				if s := subscriptionOf(t, b, "g"); s.Overtaken != 6 || s.Backlog != (status.Backlog{}) || s.Ready != 0 {
 					t.Errorf("the group is left with %+v", s)
 				}
 				for range 2 {
-					if n := b.Stats().Topics[0]; n.Stored != (Backlog{}) || n.Backlog != (Backlog{}) {
+					if n := b.Stats().Topics[0]; n.Stored != (status.Backlog{}) || n.Backlog != (status.Backlog{}) {
 						t.Errorf("left: %+v", n)
 					}
 					b = reopen(t, b, fs)
@@ -267,7 +268,7 @@ func TestRetentionByBytes(t *testing.T) {
 		}
 		elapse(2 * time.Second)
 		info, err := b.Topic("t")
-		if err != nil || info.Bytes != 1000 || info.Messages != 20 {
+		if err != nil || info.StoredBytes != 1000 || info.StoredMessages != 20 {
 			t.Fatalf("it holds %+v, %v", info, err)
 		}
 		b = reopen(t, b, fs)
@@ -278,7 +279,7 @@ func TestRetentionByBytes(t *testing.T) {
 		}
 		sendN(t, b, "t", 50, 50) // all at the same time
 		elapse(2 * time.Second)
-		if info, err := b.Topic("t"); err != nil || info.Bytes != 1000 || info.Messages != 20 {
+		if info, err := b.Topic("t"); err != nil || info.StoredBytes != 1000 || info.StoredMessages != 20 {
 			t.Fatalf("it holds %+v, %v", info, err)
 		}
 	})

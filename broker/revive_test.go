@@ -15,6 +15,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -134,9 +135,9 @@ func TestParkedDeadLetterThatFails(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		parked := func() []ParkedGroup {
+		parked := func() []status.ParkedGroup {
 			t.Helper()
-			page, err := b.Parked("g", ParkedQuery{})
+			page, err := b.Parked("g", status.ParkedQuery{})
 			if err != nil || len(page.Groups) != 1 {
 				t.Fatalf("%+v, %v", page, err)
 			}
@@ -145,7 +146,7 @@ func TestParkedDeadLetterThatFails(t *testing.T) {
 		expectMessages(t, receives(), "")
 		before := parked()
 		over := deletedMeanwhile(t, b)
-		if done, err := b.RedriveParked(t.Context(), "g", ParkedSelection{DeadLetter: true}); !errors.Is(err, tidegate.ErrTopicNotFound) || done != (ParkedRedrive{}) {
+		if done, err := b.RedriveParked(t.Context(), "g", status.ParkedSelection{DeadLetter: true}); !errors.Is(err, tidegate.ErrTopicNotFound) || done != (status.ParkedRedrive{}) {
 			t.Errorf("%+v, %v", done, err)
 		}
 		over()
@@ -159,15 +160,15 @@ func TestParkedDeadLetterThatFails(t *testing.T) {
 			b = reopen(t, b, fs)
 			_, receives = fifoOf(t, b)
 		}
-		if done, err := b.RedriveParked(t.Context(), "g", ParkedSelection{DeadLetter: true}); err != nil || done != (ParkedRedrive{1, 3}) {
+		if done, err := b.RedriveParked(t.Context(), "g", status.ParkedSelection{DeadLetter: true}); err != nil || done != (status.ParkedRedrive{MessageGroups: 1, Messages: 3}) {
 			t.Errorf("%+v, %v", done, err)
 		}
 		synctest.Wait()
 		ackDeliveries(t, b, expectMessages(t, receives(), "a:2/1"))
 		ackDeliveries(t, b, expectMessages(t, receives(), "a:3/1"))
 		expectState(t, b, 0, 0, 0, 0, 0, 0)
-		page, err := b.DeadLetters("g", DeadLetterQuery{})
-		if err != nil || len(page.Letters) != 1 || page.Letters[0].Origin.Reason != before[0].Reason {
+		page, err := b.DeadLetters("g", status.DeadLetterQuery{})
+		if err != nil || len(page.DeadLetters) != 1 || page.DeadLetters[0].Origin.Reason != before[0].Reason {
 			t.Errorf("%+v, %v", page, err)
 		}
 		n := 0

@@ -3,38 +3,12 @@ package broker
 import (
 	"context"
 	"slices"
-	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
+	"github.com/tidegate/tidegate/broker/status"
 )
-
-// A Position is a position in a topic, from which a group continues. Exactly one field is set.
-type Position struct {
-	Earliest bool // the oldest stored message
-	Latest   bool // the next message to be stored
-
-	// Time selects the first message of each queue that was stored at that time or later. The
-	// messages of a queue are in the order of these times unless the broker's clock goes back.
-	Time time.Time
-
-	// Offsets are the positions by queue number, from the offset of the oldest message to the one
-	// after the last. The group's positions in other queues stay.
-	Offsets map[int]int64
-}
-
-// A QueueRewind is the result of Broker.Rewind in one queue.
-type QueueRewind struct {
-	Queue int   `json:"queue"`
-	From  int64 `json:"from"` // next offset before the rewind
-	To    int64 `json:"to"`   // next offset after it
-
-	// Dropped is the number of unfinished messages that were taken from the group: those in flight,
-	// those that waited for a retry or for their message group, and parked ones. Messages from To
-	// on are delivered again.
-	Dropped int64 `json:"dropped"`
-}
 
 // Rewind moves a group to another position of a topic, backward or forward. All queues change in
 // one write. Rewind returns the result by queue when this write is on disk. The group loses its
@@ -46,17 +20,17 @@ type QueueRewind struct {
 //
 // A group that never received from the topic begins at the position. The error is 40403 or 40402 if
 // the group or the topic does not exist, and 40000 if the position is invalid.
-func (b *Broker) Rewind(ctx context.Context, group, topic string, to Position) ([]QueueRewind, error) {
+func (b *Broker) Rewind(ctx context.Context, group, topic string, to status.Position) ([]status.QueueRewind, error) {
 	done, err := b.rewind(ctx, group, topic, to)
 	return done, fail.WithOp("Rewind", err)
 }
 
-func (b *Broker) rewind(ctx context.Context, group, topic string, to Position) ([]QueueRewind, error) {
+func (b *Broker) rewind(ctx context.Context, group, topic string, to status.Position) ([]status.QueueRewind, error) {
 	if !b.begin() {
 		return nil, fail.Closed()
 	}
 	defer b.end()
-	if err := to.validate(); err != nil {
+	if err := validate(to); err != nil {
 		return nil, err
 	}
 	if _, err := b.catalog.Group(group); err != nil {
@@ -73,15 +47,15 @@ func (b *Broker) rewind(ctx context.Context, group, topic string, to Position) (
 	if err := write.Wait(); err != nil {
 		return nil, fail.Store(err)
 	}
-	done := make([]QueueRewind, len(rewound))
+	done := make([]status.QueueRewind, len(rewound))
 	for i, r := range rewound {
-		done[i] = QueueRewind(r)
+		done[i] = status.QueueRewind(r)
 	}
 	b.logger.Info("group rewound", "group", group, "topic", topic, "queues", len(done))
 	return done, nil
 }
 
-func (p Position) validate() error {
+func validate(p status.Position) error {
 	var set []string
 	for name, isSet := range map[string]bool{"earliest": p.Earliest, "latest": p.Latest, "a time": !p.Time.IsZero(), "offsets": len(p.Offsets) > 0} {
 		if isSet {

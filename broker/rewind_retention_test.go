@@ -7,6 +7,7 @@ import (
 
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -24,9 +25,9 @@ func TestRewindWhileRetentionPlans(t *testing.T) {
 		}
 		release := hold(b.store.Messages) // which the plan asks where the queue ends
 		elapse(2 * retention.Pause)
-		done := make(chan []QueueRewind)
+		done := make(chan []status.QueueRewind)
 		go func() {
-			q, err := b.Rewind(t.Context(), "g", "t", Position{Earliest: true})
+			q, err := b.Rewind(t.Context(), "g", "t", status.Position{Earliest: true})
 			if err != nil {
 				t.Error(err)
 			}
@@ -66,7 +67,7 @@ func TestRewindAheadIsRetentionsBusiness(t *testing.T) {
 				b := open(t, Options{})
 				putTopic(t, b, "t", settings.Topic{Queues: 1, DuplicateWindow: -1})
 				putGroup(t, b, "g", settings.Group{})
-				if _, err := b.Rewind(t.Context(), "g", "t", Position{Earliest: true}); err != nil {
+				if _, err := b.Rewind(t.Context(), "g", "t", status.Position{Earliest: true}); err != nil {
 					t.Fatal(err)
 				}
 				sendN(t, b, "t", 10, 10)
@@ -78,7 +79,7 @@ func TestRewindAheadIsRetentionsBusiness(t *testing.T) {
 				if n := stored(t, b, "t"); n != c.before {
 					t.Fatalf("%d messages at first, want %d", n, c.before)
 				}
-				if _, err := b.Rewind(t.Context(), "g", "t", Position{Latest: true}); err != nil {
+				if _, err := b.Rewind(t.Context(), "g", "t", status.Position{Latest: true}); err != nil {
 					t.Fatal(err)
 				}
 				elapse(2 * retention.Pause)

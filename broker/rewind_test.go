@@ -14,6 +14,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -89,7 +90,7 @@ func (m *rewindModel) settle() {
 }
 
 func (m *rewindModel) rewind() {
-	to := Position{}
+	to := status.Position{}
 	want := make([]int64, m.queues)
 	switch m.rnd.IntN(4) {
 	case 0:
@@ -207,7 +208,7 @@ func runRewindModel(t *testing.T, seed uint64) {
 		m.check()
 	}
 	// In the end, everything from the beginning on.
-	if _, err := m.b.Rewind(t.Context(), "g", "t", Position{Earliest: true}); err != nil {
+	if _, err := m.b.Rewind(t.Context(), "g", "t", status.Position{Earliest: true}); err != nil {
 		t.Fatal(err)
 	}
 	got := make([]int64, m.queues)
@@ -228,7 +229,7 @@ func runRewindModel(t *testing.T, seed uint64) {
 			t.Errorf("queue %d: %d of %d messages", q, got[q], len(m.sent[q]))
 		}
 	}
-	if g, _ := m.b.Group("g"); g.Topics[0].Backlog != (Backlog{}) {
+	if g, _ := m.b.Group("g"); g.Topics[0].Backlog != (status.Backlog{}) {
 		t.Errorf("the backlog is %+v", g.Topics[0].Backlog)
 	}
 }
@@ -248,7 +249,7 @@ func TestRewoundMessageDiesAgain(t *testing.T) {
 			if n := len(receiveAll(t, b, "%DLQ%g")); n != round {
 				t.Fatalf("%d dead letters in round %d", n, round)
 			}
-			if _, err := b.Rewind(t.Context(), "g", "t", Position{Offsets: map[int]int64{0: 0}}); err != nil {
+			if _, err := b.Rewind(t.Context(), "g", "t", status.Position{Offsets: map[int]int64{0: 0}}); err != nil {
 				t.Fatal(err)
 			}
 			if round == 2 {
@@ -273,7 +274,7 @@ func TestRewindEndsParking(t *testing.T) {
 		failDeliveries(t, b, expectMessages(t, receives(), "a:1/2"))
 		expectMessages(t, receives(), "")
 		for round := range 2 {
-			if _, err := b.Rewind(t.Context(), "g", "t", Position{Earliest: true}); err != nil {
+			if _, err := b.Rewind(t.Context(), "g", "t", status.Position{Earliest: true}); err != nil {
 				t.Fatal(err)
 			}
 			expectState(t, b, 3, 0, 0, 0, 0, 0)
@@ -312,7 +313,7 @@ func TestRewindWakesReceives(t *testing.T) {
 		r.AttemptID = "y"
 		go func() { got <- receive(t, b, r) }()
 		synctest.Wait()
-		if _, err := b.Rewind(t.Context(), "g", "t", Position{Earliest: true}); err != nil {
+		if _, err := b.Rewind(t.Context(), "g", "t", status.Position{Earliest: true}); err != nil {
 			t.Fatal(err)
 		}
 		expectMessages(t, <-got, "a:1/1")
@@ -337,14 +338,14 @@ func TestRewindThrottles(t *testing.T) {
 			ackDeliveries(t, b, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}))
 			time.Sleep(time.Second)
 		}
-		if _, err := b.Rewind(t.Context(), "g", "t", Position{Earliest: true}); err != nil {
+		if _, err := b.Rewind(t.Context(), "g", "t", status.Position{Earliest: true}); err != nil {
 			t.Fatal(err)
 		}
 		r := send(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})[0]
 		if e, ok := errors.AsType[*tidegate.Error](r.Err); !ok || !errors.Is(r.Err, tidegate.ErrThrottled) || e.RetryAfter < 3*time.Second || e.RetryAfter > 6*time.Second {
 			t.Errorf("sent to a rewound topic: %v", r.Err) // 4 too many, drained at 1 a second
 		}
-		if _, err := b.Rewind(t.Context(), "g", "t", Position{Latest: true}); err != nil {
+		if _, err := b.Rewind(t.Context(), "g", "t", status.Position{Latest: true}); err != nil {
 			t.Fatal(err)
 		}
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
@@ -359,18 +360,22 @@ func TestRewindRefuses(t *testing.T) {
 	b := open(t, Options{})
 	putTopic(t, b, "t", settings.Topic{Queues: 2})
 	putGroup(t, b, "g", settings.Group{})
-	for want, call := range map[string]func() ([]QueueRewind, error){
-		"40403":    func() ([]QueueRewind, error) { return b.Rewind(t.Context(), "h", "t", Position{Latest: true}) },
-		"40402":    func() ([]QueueRewind, error) { return b.Rewind(t.Context(), "g", "u", Position{Latest: true}) },
-		"give one": func() ([]QueueRewind, error) { return b.Rewind(t.Context(), "g", "t", Position{}) },
-		`["earliest" `: func() ([]QueueRewind, error) {
-			return b.Rewind(t.Context(), "g", "t", Position{Latest: true, Earliest: true})
+	for want, call := range map[string]func() ([]status.QueueRewind, error){
+		"40403": func() ([]status.QueueRewind, error) {
+			return b.Rewind(t.Context(), "h", "t", status.Position{Latest: true})
 		},
-		"queue 2 does not exist": func() ([]QueueRewind, error) {
-			return b.Rewind(t.Context(), "g", "t", Position{Offsets: map[int]int64{2: 0}})
+		"40402": func() ([]status.QueueRewind, error) {
+			return b.Rewind(t.Context(), "g", "u", status.Position{Latest: true})
 		},
-		"give 0 to 0": func() ([]QueueRewind, error) {
-			return b.Rewind(t.Context(), "g", "t", Position{Offsets: map[int]int64{1: 1}})
+		"give one": func() ([]status.QueueRewind, error) { return b.Rewind(t.Context(), "g", "t", status.Position{}) },
+		`["earliest" `: func() ([]status.QueueRewind, error) {
+			return b.Rewind(t.Context(), "g", "t", status.Position{Latest: true, Earliest: true})
+		},
+		"queue 2 does not exist": func() ([]status.QueueRewind, error) {
+			return b.Rewind(t.Context(), "g", "t", status.Position{Offsets: map[int]int64{2: 0}})
+		},
+		"give 0 to 0": func() ([]status.QueueRewind, error) {
+			return b.Rewind(t.Context(), "g", "t", status.Position{Offsets: map[int]int64{1: 1}})
 		},
 	} {
 		if _, err := call(); err == nil || !strings.Contains(err.Error(), want) {
@@ -382,14 +387,14 @@ func TestRewindRefuses(t *testing.T) {
 	}
 	// A group that never received begins where it was told to.
 	mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
-	if _, err := b.Rewind(t.Context(), "g", "t", Position{Latest: true}); err != nil {
+	if _, err := b.Rewind(t.Context(), "g", "t", status.Position{Latest: true}); err != nil {
 		t.Fatal(err)
 	}
 	if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}); len(ds) != 0 {
 		t.Errorf("received %v", ds)
 	}
 	// No offsets are no offsets, in whatever form.
-	if done, err := b.Rewind(t.Context(), "g", "t", Position{Earliest: true, Offsets: map[int]int64{}}); err != nil || len(done) != 2 {
+	if done, err := b.Rewind(t.Context(), "g", "t", status.Position{Earliest: true, Offsets: map[int]int64{}}); err != nil || len(done) != 2 {
 		t.Errorf("%+v, %v", done, err)
 	}
 }
@@ -419,13 +424,13 @@ func TestRewindMeetsReceives(t *testing.T) {
 		}
 	}()
 	for range 200 {
-		if _, err := b.Rewind(t.Context(), "g", "t", Position{Offsets: map[int]int64{0: rand.Int64N(n)}}); err != nil {
+		if _, err := b.Rewind(t.Context(), "g", "t", status.Position{Offsets: map[int]int64{0: rand.Int64N(n)}}); err != nil {
 			t.Error(err)
 		}
 	}
 	close(stop)
 	<-done
-	if _, err := b.Rewind(t.Context(), "g", "t", Position{Earliest: true}); err != nil {
+	if _, err := b.Rewind(t.Context(), "g", "t", status.Position{Earliest: true}); err != nil {
 		t.Fatal(err)
 	}
 	var got []int64
@@ -442,7 +447,7 @@ func TestRewindMeetsReceives(t *testing.T) {
 	if len(got) != n || !slices.IsSorted(got) {
 		t.Errorf("%d messages, want %d in order", len(got), n)
 	}
-	if g, _ := b.Group("g"); g.Topics[0].Backlog != (Backlog{}) {
+	if g, _ := b.Group("g"); g.Topics[0].Backlog != (status.Backlog{}) {
 		t.Errorf("the backlog is %+v", g.Topics[0].Backlog)
 	}
 }

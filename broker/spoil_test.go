@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 )
 
 // spoil makes a record of the messages database unreadable, as damage within its value does.
@@ -61,7 +62,7 @@ func TestRewindToATimeBesideDamage(t *testing.T) {
 			spoil(t, b, key)
 			for want := range int64(n + 1) {
 				at := start.Add(time.Duration(want) * time.Second)
-				done, err := b.Rewind(t.Context(), "g", "t", Position{Time: at})
+				done, err := b.Rewind(t.Context(), "g", "t", status.Position{Time: at})
 				if err != nil {
 					t.Fatalf("message %d is damaged, rewound to %v: %v", damaged, at.Sub(start), err)
 				}

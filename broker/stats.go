@@ -15,6 +15,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -55,15 +56,15 @@ type Stats struct {
 // TopicStats is a topic in Stats.
 type TopicStats struct {
 	Topic    string
-	Stored   Backlog // all stored messages, consumed or not
-	Delayed  Backlog // messages before their delivery time; they are not in Stored
-	Backlog  Backlog // of the slowest group; without a group, all stored messages
-	Throttle *Throttle
+	Stored   status.Backlog // all stored messages, consumed or not
+	Delayed  status.Backlog // messages before their delivery time; they are not in Stored
+	Backlog  status.Backlog // of the slowest group; without a group, all stored messages
+	Throttle *status.Throttle
 
 	// Accepted counts messages since Open, including dead letters. A message counts when it is
 	// written to a queue, shortly before it is on disk: a delayed message at its delivery time, a
 	// half message when it is committed.
-	Accepted Backlog
+	Accepted status.Backlog
 
 	// Removed counts removed messages since Open, by cause. Every RemovalCause is a key.
 	Removed map[RemovalCause]int64
@@ -91,7 +92,7 @@ type TransactionStats struct {
 // SubscriptionStats is a group's consumption of one topic in Stats.
 type SubscriptionStats struct {
 	Group string
-	Subscription
+	status.Subscription
 
 	// Waiting is the number of receives that wait for a message.
 	Waiting int64
@@ -256,8 +257,8 @@ func (b *Broker) topicStats(t *topic.Topic) TopicStats {
 	}
 	out := TopicStats{
 		Removed: removed,
-		Topic:   t.Name(), Stored: Backlog{Messages: d.Messages, Bytes: d.Bytes}, Delayed: Backlog{d.DelayedMessages, d.DelayedBytes}, Backlog: d.Backlog, Throttle: d.Throttle,
-		Accepted: Backlog(t.Accepted()), Duplicates: t.Duplicates(),
+		Topic:   t.Name(), Stored: status.Backlog{Messages: d.StoredMessages, Bytes: d.StoredBytes}, Delayed: status.Backlog{Messages: d.DelayedMessages, Bytes: d.DelayedBytes}, Backlog: d.Backlog, Throttle: d.Throttle,
+		Accepted: status.Backlog(t.Accepted()), Duplicates: t.Duplicates(),
 	}
 	if d.Type == settings.TopicTransaction {
 		h := t.Counters()

@@ -18,6 +18,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/limits"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -51,7 +52,7 @@ func TestStats(t *testing.T) {
 		}
 		time.Sleep(7 * time.Second)
 		st := b.Stats()
-		if len(st.Topics) != 1 || st.Topics[0].Accepted != (Backlog{5, 100}) || st.Topics[0].Throttle == nil {
+		if len(st.Topics) != 1 || st.Topics[0].Accepted != (status.Backlog{Messages: 5, Bytes: 100}) || st.Topics[0].Throttle == nil {
 			t.Errorf("topics %+v: want one, with 5 messages of 100 bytes accepted, throttled", st.Topics)
 		}
 		for reason, want := range map[RefusalReason]int64{RefusedThrottled: 3, RefusedInvalid: 1, RefusedNoTopic: 0, RefusedUnknown: 0, RefusedOther: 0} {
@@ -97,7 +98,7 @@ func TestStats(t *testing.T) {
 			t.Fatal(err)
 		}
 		st = b.Stats()
-		if st.Topics[0].Accepted != (Backlog{}) || st.Topics[0].Stored != (Backlog{5, 100}) || st.Subscriptions[0].Backlog != (Backlog{5, 100}) {
+		if st.Topics[0].Accepted != (status.Backlog{}) || st.Topics[0].Stored != (status.Backlog{Messages: 5, Bytes: 100}) || st.Subscriptions[0].Backlog != (status.Backlog{Messages: 5, Bytes: 100}) {
 			t.Errorf("after a restart: %+v, %+v; want nothing accepted, 5 messages stored and in the backlog", st.Topics, st.Subscriptions)
 		}
 	})
@@ -154,7 +155,7 @@ func TestRefusal(t *testing.T) {
 		err  error
 		want RefusalReason
 	}{
-		{limits.Rejected(Throttle{}), RefusedThrottled},
+		{limits.Rejected(status.Throttle{}), RefusedThrottled},
 		{fail.TopicNotFound("t"), RefusedNoTopic},
 		{e(protocol.CodeIllegalMessageID), RefusedInvalid},
 		{e(tidegate.CodeMessageBodyTooLarge), RefusedInvalid},

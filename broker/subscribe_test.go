@@ -11,6 +11,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -53,7 +54,7 @@ func TestStartLatest(t *testing.T) {
 		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32}); len(ds) != 0 {
 			t.Errorf("received %d messages that were there before", len(ds))
 		}
-		if s := subscriptionOf(t, b, "g"); s.Backlog != (Backlog{}) || s.Ready != 0 {
+		if s := subscriptionOf(t, b, "g"); s.Backlog != (status.Backlog{}) || s.Ready != 0 {
 			t.Errorf("the group begins with %+v", s)
 		}
 		crashed := fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 0, RNG: rand.New(rand.NewPCG(1, 2))})

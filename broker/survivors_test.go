@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -80,11 +81,11 @@ func TestClaimedAttemptsAreBounded(t *testing.T) {
 	if _, err := b.DeadLetter(t.Context(), d, ""); err != nil {
 		t.Fatal(err)
 	}
-	page, err := b.DeadLetters("g", DeadLetterQuery{})
-	if err != nil || len(page.Letters) != 1 {
+	page, err := b.DeadLetters("g", status.DeadLetterQuery{})
+	if err != nil || len(page.DeadLetters) != 1 {
 		t.Fatal(page, err)
 	}
-	if n := page.Letters[0].Origin.Attempts; n != 1<<20 {
+	if n := page.DeadLetters[0].Origin.Attempts; n != 1<<20 {
 		t.Errorf("the dead letter has %d attempts, want the bound of %d", n, 1<<20)
 	}
 }

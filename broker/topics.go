@@ -8,14 +8,15 @@ import (
 
 	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 )
 
 // PutTopic creates a topic or changes its settings, and returns when this is on disk. The error is
 // 40000 for invalid settings, another type than before, or fewer queues than before.
-func (b *Broker) PutTopic(ctx context.Context, name string, c settings.Topic) (Topic, error) {
+func (b *Broker) PutTopic(ctx context.Context, name string, c settings.Topic) (status.Topic, error) {
 	t, err := b.catalog.PutTopic(ctx, name, c)
 	if err != nil {
-		return Topic{}, err
+		return status.Topic{}, err
 	}
 	return b.describe(t), nil
 }
@@ -31,35 +32,35 @@ func (b *Broker) TopicSettings(name string) (settings.Topic, error) {
 }
 
 // Topic returns a topic. The error is 40402 if there is no such topic.
-func (b *Broker) Topic(name string) (Topic, error) {
+func (b *Broker) Topic(name string) (status.Topic, error) {
 	t, err := b.catalog.Topic(name)
 	if err != nil {
-		return Topic{}, err
+		return status.Topic{}, err
 	}
 	return b.describe(t), nil
 }
 
 // Topics returns all topics by name, including topics of dead letters.
-func (b *Broker) Topics() []Topic {
+func (b *Broker) Topics() []status.Topic {
 	ts, _ := b.catalog.All()
-	out := make([]Topic, 0, len(ts))
+	out := make([]status.Topic, 0, len(ts))
 	for _, t := range ts {
 		out = append(out, b.describe(t))
 	}
-	slices.SortFunc(out, func(x, y Topic) int { return strings.Compare(x.Name, y.Name) })
+	slices.SortFunc(out, func(x, y status.Topic) int { return strings.Compare(x.Name, y.Name) })
 	return out
 }
 
-func (b *Broker) describe(t *topic.Topic) Topic {
+func (b *Broker) describe(t *topic.Topic) status.Topic {
 	stored, subs := t.Stored(), t.Subscriptions()
-	d := Topic{
+	d := status.Topic{
 		Name: t.Name(), AutoCreated: t.Automatic(), Topic: *t.Settings(),
-		Messages: stored.Messages, Bytes: stored.Bytes, Backlog: Backlog(t.Backlog()),
+		StoredMessages: stored.Messages, StoredBytes: stored.Bytes, Backlog: status.Backlog(t.Backlog()),
 		HalfMessages: t.Counters().Half.Load(),
 	}
 	d.DelayedMessages, d.DelayedBytes = t.Counters().Delayed()
 	if len(subs) == 0 {
-		d.Backlog = Backlog{Messages: d.Messages, Bytes: d.Bytes}
+		d.Backlog = status.Backlog{Messages: d.StoredMessages, Bytes: d.StoredBytes}
 	}
 	for _, s := range subs {
 		d.Groups = append(d.Groups, s.Consumed().Group().Name())

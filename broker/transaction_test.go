@@ -15,6 +15,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -62,7 +63,7 @@ func TestTransactions(t *testing.T) {
 		if n := len(receiveAll(t, b, "t")); n != 0 {
 			t.Errorf("%d half messages were delivered", n)
 		}
-		if info, err := b.Topic("t"); err != nil || info.HalfMessages != 3 || info.Messages != 0 || info.Backlog != (Backlog{}) {
+		if info, err := b.Topic("t"); err != nil || info.HalfMessages != 3 || info.StoredMessages != 0 || info.Backlog != (status.Backlog{}) {
 			t.Errorf("the topic holds %+v, %v; want 3 half messages and nothing else", info, err)
 		}
 		got := make(chan time.Time)

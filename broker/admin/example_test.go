@@ -12,6 +12,7 @@ import (
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 )
 
 // exampleBroker serves a broker in memory, in place of one at 127.0.0.1:8082.
@@ -83,7 +84,7 @@ func ExampleClient_AllDeadLetters() {
 	}
 
 	n := 0
-	for letter, err := range c.AllDeadLetters(ctx, "billing", admin.DeadLetterQuery{}) {
+	for letter, err := range c.AllDeadLetters(ctx, "billing", status.DeadLetterQuery{}) {
 		if err != nil {
 			fmt.Println(err)
 			return

@@ -21,6 +21,7 @@ import (
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
 
@@ -101,7 +102,7 @@ func TestRetries(t *testing.T) {
 	remove := func(c *admin.Client, ctx context.Context) error { return c.DeleteTopic(ctx, "orders") }
 	post := func(c *admin.Client, ctx context.Context) error { _, err := c.PurgeTopic(ctx, "orders"); return err }
 	purge := func(c *admin.Client, ctx context.Context) error {
-		_, err := c.PurgeDeadLetters(ctx, "billing", admin.DeadLetterSelection{Limit: 10})
+		_, err := c.PurgeDeadLetters(ctx, "billing", status.DeadLetterSelection{Limit: 10})
 		return err
 	}
 	for name, tt := range map[string]struct {
@@ -230,7 +231,7 @@ func TestThrottledRedrive(t *testing.T) {
 		defer c.Close()
 		time.Sleep(time.Hour) // the broker has forgotten how fast the group consumed
 		start := time.Now()
-		_, err = c.RedriveDeadLetters(t.Context(), "billing", admin.DeadLetterSelection{})
+		_, err = c.RedriveDeadLetters(t.Context(), "billing", status.DeadLetterSelection{})
 		ae, ok := errors.AsType[*admin.Error](err)
 		if !ok || ae.Status != 429 || ae.Err.ReplyCode() != 530 || ae.Attempts != 3 || !errors.Is(err, tidegate.ErrThrottled) || tidegate.RetryAfter(err) != 10*time.Second {
 			t.Errorf("got %v, want status 429, reply code 530 and 10 s", err)
@@ -239,7 +240,7 @@ func TestThrottledRedrive(t *testing.T) {
 			t.Errorf("two waits took %v, want 20 s", got)
 		}
 		time.AfterFunc(time.Second, func() { b.PutTopic(context.Background(), "orders", settings.Topic{}) })
-		done, err := c.RedriveDeadLetters(t.Context(), "billing", admin.DeadLetterSelection{})
+		done, err := c.RedriveDeadLetters(t.Context(), "billing", status.DeadLetterSelection{})
 		if err != nil || done.Redriven != 3 {
 			t.Errorf("%+v, %v, want 3", done, err)
 		}

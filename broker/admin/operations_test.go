@@ -18,6 +18,7 @@ import (
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -139,14 +140,14 @@ func TestOperations(t *testing.T) {
 	})
 	s.call("listTopics", func(c *admin.Client) error {
 		got, err := c.Topics(ctx)
-		return errors.Join(err, equal(slices.ContainsFunc(got, func(t admin.Topic) bool { return t.Name == "orders" }), true))
+		return errors.Join(err, equal(slices.ContainsFunc(got, func(t status.Topic) bool { return t.Name == "orders" }), true))
 	})
 	s.call("listGroups", func(c *admin.Client) error {
 		got, err := c.Groups(ctx)
 		return errors.Join(err, equal(len(got), 2), equal(got[0].Name, "billing"))
 	})
 	s.call("listParked", func(c *admin.Client) error {
-		got, err := c.Parked(ctx, "billing", admin.ParkedQuery{Topic: "orders", Limit: 10, After: ""})
+		got, err := c.Parked(ctx, "billing", status.ParkedQuery{Topic: "orders", Limit: 10, After: ""})
 		if err != nil || len(got.Groups) != 1 {
 			return fmt.Errorf("%+v, %w", got, err)
 		}
@@ -154,19 +155,19 @@ func TestOperations(t *testing.T) {
 		return errors.Join(equal(g.MessageGroup, ds[0].MessageGroup), equal(g.Reason, "no such customer"), equal(g.MessageID, ds[0].ID), equal(g.Attempts, 1), equal(g.Since.IsZero(), false))
 	})
 	s.call("redriveParked", func(c *admin.Client) error {
-		got, err := c.RedriveParked(ctx, "billing", admin.ParkedSelection{Topic: "orders", MessageGroup: ds[0].MessageGroup, DeadLetter: true})
+		got, err := c.RedriveParked(ctx, "billing", status.ParkedSelection{Topic: "orders", MessageGroup: ds[0].MessageGroup, DeadLetter: true})
 		return errors.Join(err, equal(got.MessageGroups, 1))
 	})
 	if _, err := s.b.DeadLetter(ctx, ds[1], "also gone"); err != nil { // it had its last attempt, and is parked
 		t.Fatal(err)
 	}
 	s.call("redriveParked", func(c *admin.Client) error {
-		got, err := c.RedriveParked(ctx, "billing", admin.ParkedSelection{DeadLetter: true})
+		got, err := c.RedriveParked(ctx, "billing", status.ParkedSelection{DeadLetter: true})
 		return errors.Join(err, equal(got.MessageGroups, 1))
 	})
 	s.call("listDeadLetters", func(c *admin.Client) error {
-		got, err := c.DeadLetters(ctx, "billing", admin.DeadLetterQuery{
-			DeadLetterFilter: admin.DeadLetterFilter{Topic: "orders", MessageIDs: []string{ds[0].ID, "other"}, Reason: "customer", Since: time.Now().Add(-time.Hour), Before: time.Now().Add(time.Hour)},
+		got, err := c.DeadLetters(ctx, "billing", status.DeadLetterQuery{
+			DeadLetterFilter: status.DeadLetterFilter{Topic: "orders", MessageIDs: []string{ds[0].ID, "other"}, Reason: "customer", Since: time.Now().Add(-time.Hour), Before: time.Now().Add(time.Hour)},
 			In:               dlq, Bodies: true, Limit: 5,
 		})
 		if err != nil || len(got.DeadLetters) != 1 {
@@ -175,23 +176,23 @@ func TestOperations(t *testing.T) {
 		d := got.DeadLetters[0]
 		return errors.Join(equal(d.MessageID, ds[0].ID), equal(string(d.Body), string(ds[0].Body)), equal(d.BodySize, len(ds[0].Body)), equal(d.Properties, map[string]string{"p": "v"}),
 			equal(d.MessageGroup, ds[0].MessageGroup), equal(d.Keys, []string{"k"}), equal(d.Tag, "tag"), equal(d.StoredAt.IsZero(), false), equal(d.BornAt.IsZero(), false),
-			equal(d.Origin, admin.Origin{Topic: "orders", Queue: ds[0].Queue, Offset: ds[0].Offset, Group: "billing", Attempts: 1, Reason: "no such customer"}))
+			equal(d.Origin, tidegate.DeadLetter{Topic: "orders", MessageID: ds[0].ID, Queue: ds[0].Queue, Offset: ds[0].Offset, Group: "billing", Attempts: 1, Reason: "no such customer"}))
 	})
 	s.call("redriveDeadLetters", func(c *admin.Client) error {
-		got, err := c.RedriveDeadLetters(ctx, "billing", admin.DeadLetterSelection{
-			DeadLetterFilter: admin.DeadLetterFilter{MessageIDs: []string{ds[0].ID}, Topic: "orders", Since: time.Now().Add(-time.Hour)}, In: dlq, To: "orders", Limit: 7, MaxRedrives: 3,
+		got, err := c.RedriveDeadLetters(ctx, "billing", status.DeadLetterSelection{
+			DeadLetterFilter: status.DeadLetterFilter{MessageIDs: []string{ds[0].ID}, Topic: "orders", Since: time.Now().Add(-time.Hour)}, In: dlq, To: "orders", Limit: 7, MaxRedrives: 3,
 		})
-		return errors.Join(err, equal(got, admin.DeadLetterRedrive{Redriven: 1}))
+		return errors.Join(err, equal(got, status.DeadLetterRedrive{Redriven: 1}))
 	})
 	s.call("purgeDeadLetters", func(c *admin.Client) error {
-		got, err := c.PurgeDeadLetters(ctx, "billing", admin.DeadLetterSelection{In: dlq, Limit: 10})
-		return errors.Join(err, equal(got, admin.DeadLetterPurge{Purged: 1}))
+		got, err := c.PurgeDeadLetters(ctx, "billing", status.DeadLetterSelection{In: dlq, Limit: 10})
+		return errors.Join(err, equal(got, status.DeadLetterPurge{Purged: 1}))
 	})
 	s.call("rewindGroup", func(c *admin.Client) error {
-		got, err := c.Rewind(ctx, "billing", "orders", admin.Position{Earliest: true})
+		got, err := c.Rewind(ctx, "billing", "orders", status.Position{Earliest: true})
 		return errors.Join(err, equal(len(got), 2))
 	})
-	for _, to := range []admin.Position{{Latest: true}, {Time: time.Now()}, {Offsets: map[int]int64{1: 0}}} {
+	for _, to := range []status.Position{{Latest: true}, {Time: time.Now()}, {Offsets: map[int]int64{1: 0}}} {
 		s.call("rewindGroup", func(c *admin.Client) error {
 			got, err := c.Rewind(ctx, "billing", "orders", to)
 			if to.Offsets != nil {
@@ -214,7 +215,7 @@ func TestOperations(t *testing.T) {
 	})
 	s.call("getThrottle", func(c *admin.Client) error {
 		got, err := c.Throttles(ctx)
-		return errors.Join(err, equal(len(got.Throttles), 0), equal(slices.ContainsFunc(got.NotReached, func(l admin.LimitState) bool {
+		return errors.Join(err, equal(len(got.Throttles), 0), equal(slices.ContainsFunc(got.NotReached, func(l status.LimitState) bool {
 			return l.Limit == "topic backlog messages" && l.Subject == "orders" && l.Mark == 1000
 		}), true))
 	})
@@ -226,7 +227,7 @@ func TestOperations(t *testing.T) {
 	}
 	s.call("putAddressSettings", func(c *admin.Client) error {
 		got, err := c.PutAddressSettings(ctx, "news.#", settings)
-		return errors.Join(err, equal(got, admin.AddressSetting{Match: "news.#", Address: settings}))
+		return errors.Join(err, equal(got, status.Address{Match: "news.#", Address: settings}))
 	})
 	s.call("getAddressSettings", func(c *admin.Client) error {
 		got, err := c.AddressSettings(ctx, "news.#")
@@ -279,14 +280,14 @@ func TestOperations(t *testing.T) {
 func TestSchemas(t *testing.T) {
 	schemas := document(t).Components.Schemas
 	for name, v := range map[string]any{
-		"TopicConfig": settings.Topic{}, "Topic": admin.Topic{}, "Limit": settings.Limit{}, "Rate": settings.Rate{}, "Retention": settings.Retention{},
-		"TransactionSettings": settings.Transaction{}, "Backlog": admin.Backlog{}, "GroupConfig": settings.Group{}, "Group": admin.Group{},
-		"RetryTopicConfig": settings.RetryTopic{}, "NegativeAckConfig": settings.NegativeAck{}, "Subscription": admin.Subscription{},
-		"QueueRewind": admin.QueueRewind{}, "ParkedPage": admin.ParkedPage{}, "ParkedGroup": admin.ParkedGroup{}, "ParkedSelection": admin.ParkedSelection{},
-		"ParkedRedrive": admin.ParkedRedrive{}, "DeadLetterPage": admin.DeadLetterPage{}, "DeadLetter": admin.DeadLetter{}, "DeadLetterOrigin": admin.Origin{},
-		"DeadLetterRedrive": admin.DeadLetterRedrive{}, "DeadLetterPurge": admin.DeadLetterPurge{}, "Throttle": admin.Throttle{}, "LimitState": admin.LimitState{},
-		"ThrottleState": admin.ThrottleState{}, "Limits": settings.Limits{}, "Quota": settings.Quota{}, "Pressure": settings.Pressure{},
-		"AddressSettings": settings.Address{}, "AddressSetting": admin.AddressSetting{}, "TopicAddressSettings": admin.TopicAddressSettings{},
+		"TopicConfig": settings.Topic{}, "Topic": status.Topic{}, "Limit": settings.Limit{}, "Rate": settings.Rate{}, "Retention": settings.Retention{},
+		"TransactionSettings": settings.Transaction{}, "Backlog": status.Backlog{}, "GroupConfig": settings.Group{}, "Group": status.Group{},
+		"RetryTopicConfig": settings.RetryTopic{}, "NegativeAckConfig": settings.NegativeAck{}, "Subscription": status.Subscription{},
+		"QueueRewind": status.QueueRewind{}, "ParkedPage": status.ParkedPage{}, "ParkedGroup": status.ParkedGroup{}, "ParkedSelection": status.ParkedSelection{},
+		"ParkedRedrive": status.ParkedRedrive{}, "DeadLetterPage": status.DeadLetterPage{}, "DeadLetter": status.DeadLetter{}, "DeadLetterOrigin": tidegate.DeadLetter{},
+		"DeadLetterRedrive": status.DeadLetterRedrive{}, "DeadLetterPurge": status.DeadLetterPurge{}, "Throttle": status.Throttle{}, "LimitState": status.LimitState{},
+		"ThrottleState": status.Throttles{}, "Limits": settings.Limits{}, "Quota": settings.Quota{}, "Pressure": settings.Pressure{},
+		"AddressSettings": settings.Address{}, "AddressSetting": status.Address{}, "TopicAddressSettings": status.TopicAddress{},
 	} {
 		want := properties(schemas[name].Value)
 		if name == "DeadLetter" {

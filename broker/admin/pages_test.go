@@ -8,6 +8,7 @@ import (
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 )
 
 // The iterator reaches every dead letter once, whatever the size of a page, and stops when the loop
@@ -26,7 +27,7 @@ func TestAllDeadLetters(t *testing.T) {
 	e.giveUp("billing", "orders", "why", n)
 	for _, limit := range []int{0, 7, 1000} {
 		seen := map[string]int{}
-		for d, err := range e.c.AllDeadLetters(t.Context(), "billing", admin.DeadLetterQuery{Limit: limit}) {
+		for d, err := range e.c.AllDeadLetters(t.Context(), "billing", status.DeadLetterQuery{Limit: limit}) {
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -48,7 +49,7 @@ func TestAllDeadLetters(t *testing.T) {
 			}
 		}
 	}
-	for _, err := range e.c.AllDeadLetters(t.Context(), "nobody", admin.DeadLetterQuery{}) {
+	for _, err := range e.c.AllDeadLetters(t.Context(), "nobody", status.DeadLetterQuery{}) {
 		if err == nil {
 			t.Error("a group that does not exist has dead letters")
 		}

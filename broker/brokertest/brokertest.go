@@ -38,6 +38,7 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
@@ -235,17 +236,17 @@ func (b *Broker) CreateGroup(name string, c settings.Group) {
 
 // Stats returns the state of a group in a topic. The zero value means that the group has not
 // received from it.
-func (b *Broker) Stats(group, topic string) broker.Subscription {
+func (b *Broker) Stats(group, topic string) status.Subscription {
 	g, err := b.Group(group)
 	if err != nil {
-		return broker.Subscription{}
+		return status.Subscription{}
 	}
 	for _, s := range g.Topics {
 		if s.Topic == topic {
 			return s
 		}
 	}
-	return broker.Subscription{}
+	return status.Subscription{}
 }
 
 // Intercept calls m around every gRPC request, until remove is called. m is called before earlier

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/consumer"
 )
 
@@ -168,9 +168,9 @@ func (b *Broker) state(group, topic string) string {
 // WaitDeadLetter waits until the group has a dead letter in %DLQ%group that no earlier call has
 // returned, and returns the oldest of these. In a bubble this lets the time of all retries pass. It
 // fails the test after 25 h, which are virtual in a bubble. The dead letter stays in its topic.
-func (b *Broker) WaitDeadLetter(group string) broker.StoredDeadLetter {
+func (b *Broker) WaitDeadLetter(group string) status.DeadLetter {
 	b.tb.Helper()
-	var letter broker.StoredDeadLetter
+	var letter status.DeadLetter
 	var last error
 	b.wait(func() (found bool) {
 		letter, found, last = b.nextDeadLetter(group)
@@ -186,14 +186,14 @@ func (b *Broker) WaitDeadLetter(group string) broker.StoredDeadLetter {
 }
 
 // nextDeadLetter returns the oldest dead letter that it has not returned before.
-func (b *Broker) nextDeadLetter(group string) (l broker.StoredDeadLetter, found bool, err error) {
-	for q := (broker.DeadLetterQuery{}); ; {
+func (b *Broker) nextDeadLetter(group string) (l status.DeadLetter, found bool, err error) {
+	for q := (status.DeadLetterQuery{Bodies: true}); ; {
 		page, err := b.DeadLetters(group, q)
 		if err != nil {
 			return l, false, err
 		}
-		for _, l := range page.Letters {
-			if key := fmt.Sprint(l.Topic, l.Queue, l.Offset); b.returned(key) {
+		for _, l := range page.DeadLetters {
+			if key := fmt.Sprint(group, " ", l.Queue, l.Offset); b.returned(key) {
 				return l, true, nil
 			}
 		}

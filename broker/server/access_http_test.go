@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/messages"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -256,7 +256,7 @@ func TestBodiesNeedRights(t *testing.T) {
 	if _, err := e.b.PutGroup(t.Context(), "g", settings.Group{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := e.b.Rewind(t.Context(), "g", "normal", broker.Position{Earliest: true}); err != nil {
+	if _, err := e.b.Rewind(t.Context(), "g", "normal", status.Position{Earliest: true}); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {

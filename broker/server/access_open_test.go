@@ -176,7 +176,7 @@ func TestHTTPStreamsOfARemovedKey(t *testing.T) {
 			}
 			synctest.Wait()
 			stored, err := x.b.Topic("normal")
-			if want := map[bool]int64{true: 2, false: 1}[c.status == 0]; err != nil || stored.Messages != want {
+			if want := map[bool]int64{true: 2, false: 1}[c.status == 0]; err != nil || stored.StoredMessages != want {
 				t.Errorf("%s: %+v, %v; want %d messages", name, stored, err, want)
 			}
 		})

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
+	"github.com/tidegate/tidegate/broker/status"
 )
 
 func TestAdmin(t *testing.T) {
@@ -175,4 +175,4 @@ func TestAdminSurvivesTheEngine(t *testing.T) {
 
 type panicking struct{ engine }
 
-func (panicking) Topics() []broker.Topic { panic("ouch") }
+func (panicking) Topics() []status.Topic { panic("ouch") }

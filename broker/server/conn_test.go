@@ -20,6 +20,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -236,7 +237,7 @@ func clientsThatVanish(t *testing.T) {
 		t.Errorf("%d messages; want %d", len(got), n)
 	}
 	group, err := e.b.Group("g")
-	if err != nil || group.Topics[0].Backlog != (broker.Backlog{}) {
+	if err != nil || group.Topics[0].Backlog != (status.Backlog{}) {
 		t.Errorf("backlog %+v, %v; want none", group.Topics, err)
 	}
 	synctest.Wait()

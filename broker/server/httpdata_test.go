@@ -282,8 +282,8 @@ func TestHTTPRefusals(t *testing.T) {
 		x.failed(c.path, c.body, c.status, c.code, c.words...)
 	}
 	topic, err := x.b.Topic("normal")
-	if err != nil || topic.Messages != 0 {
-		t.Errorf("%d messages were stored, %v", topic.Messages, err)
+	if err != nil || topic.StoredMessages != 0 {
+		t.Errorf("%d messages were stored, %v", topic.StoredMessages, err)
 	}
 }
 

@@ -10,8 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
+	"github.com/tidegate/tidegate/broker/status"
 )
 
 // redrives is an engine that redrives for a while.
@@ -21,13 +21,13 @@ type redrives struct {
 	begun chan struct{}
 }
 
-func (e redrives) RedriveDeadLetters(ctx context.Context, _ string, _ broker.DeadLetterSelection) (broker.DeadLetterRedrive, error) {
+func (e redrives) RedriveDeadLetters(ctx context.Context, _ string, _ status.DeadLetterSelection) (status.DeadLetterRedrive, error) {
 	e.begun <- struct{}{}
 	select {
 	case <-time.After(e.takes):
-		return broker.DeadLetterRedrive{Redriven: 7, Next: "0-7"}, nil
+		return status.DeadLetterRedrive{Redriven: 7, Next: "0-7"}, nil
 	case <-ctx.Done():
-		return broker.DeadLetterRedrive{Redriven: 3}, context.Cause(ctx)
+		return status.DeadLetterRedrive{Redriven: 3}, context.Cause(ctx)
 	}
 }
 

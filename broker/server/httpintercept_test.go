@@ -92,7 +92,7 @@ func TestHTTPIntercept(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return topic.Messages
+			return topic.StoredMessages
 		}
 		before := stored()
 		m = func(ctx context.Context, _ Call, next func(context.Context) error) error {

@@ -33,7 +33,7 @@ func TestIntercept(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return topic.Messages
+			return topic.StoredMessages
 		}
 
 		var seen []Call

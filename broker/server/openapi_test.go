@@ -19,12 +19,13 @@ import (
 	"github.com/getkin/kin-openapi/openapi3filter"
 	"github.com/getkin/kin-openapi/routers"
 
+	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	api "github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/server/internal/admin"
 	"github.com/tidegate/tidegate/broker/server/internal/messages"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 )
 
 var document = sync.OnceValues(func() (*openapi3.T, error) {
@@ -100,20 +101,20 @@ func TestPackageCommentHasAllRoutes(t *testing.T) {
 func TestOpenAPISchemas(t *testing.T) {
 	schemas := loadDocument(t).Components.Schemas
 	for name, v := range map[string]any{
-		"TopicConfig": settings.Topic{}, "Topic": broker.Topic{}, "GroupConfig": settings.Group{}, "Group": broker.Group{},
-		"Subscription": broker.Subscription{}, "Backlog": broker.Backlog{}, "Limit": settings.Limit{}, "Throttle": broker.Throttle{},
-		"LimitState": broker.LimitState{}, "Limits": settings.Limits{}, "Rate": settings.Rate{}, "Quota": settings.Quota{}, "Pressure": settings.Pressure{}, "ThrottleState": admin.ThrottleState{},
+		"TopicConfig": settings.Topic{}, "Topic": status.Topic{}, "GroupConfig": settings.Group{}, "Group": status.Group{},
+		"Subscription": status.Subscription{}, "Backlog": status.Backlog{}, "Limit": settings.Limit{}, "Throttle": status.Throttle{},
+		"LimitState": status.LimitState{}, "Limits": settings.Limits{}, "Rate": settings.Rate{}, "Quota": settings.Quota{}, "Pressure": settings.Pressure{}, "ThrottleState": status.Throttles{},
 		"Problem": web.Problem{}, "Message": web.Message{}, "SendResult": messages.SendResult{}, "Delivery": web.Delivery{},
 		"ReceiveRequest": messages.ReceiveRequest{}, "AcknowledgeRequest": messages.AckRequest{}, "ChangeInvisibleDurationRequest": messages.ChangeRequest{},
 		"ChangeInvisibleDurationResult": messages.ChangeResult{}, "RetryRequest": messages.RetryRequest{}, "DeadLetterRequest": messages.DeadLetterRequest{},
 		"ReconsumeRequest": messages.ReconsumeRequest{}, "Reconsumed": messages.ReconsumeResult{}, "RetryResult": messages.RetryResult{}, "SnoozeRequest": messages.SnoozeRequest{}, "NegativeAckRequest": messages.NegativeAckRequest{},
 		"RetryTopicConfig": settings.RetryTopic{}, "NegativeAckConfig": settings.NegativeAck{},
-		"AddressSettings": settings.Address{}, "AddressSetting": broker.AddressSetting{}, "TopicAddressSettings": admin.TopicAddressSettings{},
+		"AddressSettings": settings.Address{}, "AddressSetting": status.Address{}, "TopicAddressSettings": status.TopicAddress{},
 		"RecallRequest": messages.RecallRequest{}, "RecallResult": messages.RecallResult{}, "Status": state{},
-		"RewindRequest": admin.RewindRequest{}, "RewindResult": admin.RewindResult{}, "QueueRewind": broker.QueueRewind{}, "ParkedPage": broker.ParkedPage{},
-		"ParkedGroup": broker.ParkedGroup{}, "ParkedSelection": admin.ParkedRedriveRequest{}, "ParkedRedrive": broker.ParkedRedrive{},
-		"DeadLetterPage": admin.DeadLetterPage{}, "DeadLetter": admin.DeadLetter{}, "DeadLetterOrigin": api.Origin{},
-		"DeadLetterSelection": api.DeadLetterSelection{}, "DeadLetterRedrive": broker.DeadLetterRedrive{}, "DeadLetterPurge": broker.DeadLetterPurge{},
+		"RewindRequest": admin.RewindRequest{}, "RewindResult": admin.RewindResult{}, "QueueRewind": status.QueueRewind{}, "ParkedPage": status.ParkedPage{},
+		"ParkedGroup": status.ParkedGroup{}, "ParkedSelection": admin.ParkedRedriveRequest{}, "ParkedRedrive": status.ParkedRedrive{},
+		"DeadLetterPage": admin.DeadLetterPage{}, "DeadLetter": admin.DeadLetter{}, "DeadLetterOrigin": tidegate.DeadLetter{},
+		"DeadLetterSelection": status.DeadLetterSelection{}, "DeadLetterRedrive": status.DeadLetterRedrive{}, "DeadLetterPurge": status.DeadLetterPurge{},
 	} {
 		ref := schemas[name]
 		if ref == nil {

@@ -150,8 +150,8 @@ func TestSendRefusals(t *testing.T) {
 			}
 			refused(named{t, c.name}, r.GetStatus(), c.code, c.words...)
 		}
-		if got, _ := e.b.Topic("normal"); got.Messages != 0 {
-			t.Errorf("%d messages were stored; want none", got.Messages)
+		if got, _ := e.b.Topic("normal"); got.StoredMessages != 0 {
+			t.Errorf("%d messages were stored; want none", got.StoredMessages)
 		}
 	})
 }

@@ -8,9 +8,8 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/server/internal/admin"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 )
 
 // GET /v1/throttle tells which limits refuse sends, why and since when, and which are near.
@@ -24,7 +23,7 @@ func TestThrottleIsTold(t *testing.T) {
 			m := &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "full", Body: []byte("x")}
 			return e.b.Send(t.Context(), []*tidegate.Message{m})[0].Err
 		}
-		get := func() (a admin.ThrottleState) {
+		get := func() (a status.Throttles) {
 			t.Helper()
 			w := httptest.NewRecorder()
 			e.s.Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", "/v1/throttle", nil))
@@ -33,7 +32,7 @@ func TestThrottleIsTold(t *testing.T) {
 			}
 			return a
 		}
-		limits := func(ls []broker.LimitState) (names []string) {
+		limits := func(ls []status.LimitState) (names []string) {
 			for _, l := range ls {
 				names = append(names, l.Limit)
 			}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/admin"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
 
@@ -18,14 +19,14 @@ import (
 type Broker struct {
 	Client *admin.Client
 	Group  string
-	In     string // topic with the dead letters, see admin.Group.DeadLetterTopics; empty means %DLQ%group
+	In     string // topic with the dead letters, see status.Group.DeadLetterTopics; empty means %DLQ%group
 }
 
 func (b Broker) group() string { return b.Group }
 
 func (b Broker) letters(ctx context.Context, f *Filter, by query) iter.Seq2[*Letter, error] {
 	return func(yield func(*Letter, error) bool) {
-		q := admin.DeadLetterQuery{DeadLetterFilter: f.onBroker(), In: b.In, Limit: by.page, Bodies: by.bodies}
+		q := status.DeadLetterQuery{DeadLetterFilter: f.onBroker(), In: b.In, Limit: by.page, Bodies: by.bodies}
 		for {
 			page, err := b.Client.DeadLetters(ctx, b.Group, q)
 			if err != nil {
@@ -44,7 +45,7 @@ func (b Broker) letters(ctx context.Context, f *Filter, by query) iter.Seq2[*Let
 	}
 }
 
-func (b Broker) letter(d *admin.DeadLetter, page string) *Letter {
+func (b Broker) letter(d *status.DeadLetter, page string) *Letter {
 	o := d.Origin
 	return &Letter{
 		Message: tidegate.Message{
@@ -64,8 +65,8 @@ func (b Broker) topic() string {
 	return tidegate.DeadLetterTopic(b.Group)
 }
 
-func (b Broker) selection(ls []*Letter) admin.DeadLetterSelection {
-	s := admin.DeadLetterSelection{In: b.In, After: ls[0].page, Limit: len(ls)}
+func (b Broker) selection(ls []*Letter) status.DeadLetterSelection {
+	s := status.DeadLetterSelection{In: b.In, After: ls[0].page, Limit: len(ls)}
 	for _, l := range ls {
 		s.MessageIDs = append(s.MessageIDs, l.Message.ID)
 	}
@@ -94,7 +95,7 @@ func (b Broker) sendBack(ctx context.Context, ls []*Letter, to string) (stay map
 		return nil, err
 	}
 	// The counts do not identify the letters that stayed, and a response may be lost.
-	q := admin.DeadLetterQuery{DeadLetterFilter: admin.DeadLetterFilter{MessageIDs: s.MessageIDs}, In: b.In, After: s.After, Limit: len(ls)}
+	q := status.DeadLetterQuery{DeadLetterFilter: status.DeadLetterFilter{MessageIDs: s.MessageIDs}, In: b.In, After: s.After, Limit: len(ls)}
 	page, lookErr := b.Client.DeadLetters(ctx, b.Group, q)
 	if lookErr != nil {
 		return nil, errors.Join(err, lookErr)

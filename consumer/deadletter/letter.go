@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/admin"
+	"github.com/tidegate/tidegate/broker/status"
 )
 
 // A Letter is a dead letter.
@@ -75,6 +75,6 @@ func (f *Filter) matches(l *Letter) bool {
 }
 
 // onBroker is the part of the filter that a broker applies itself.
-func (f *Filter) onBroker() admin.DeadLetterFilter {
-	return admin.DeadLetterFilter{Topic: f.Topic, MessageIDs: f.MessageIDs, Reason: f.Reason, Since: f.Since, Before: f.Before}
+func (f *Filter) onBroker() status.DeadLetterFilter {
+	return status.DeadLetterFilter{Topic: f.Topic, MessageIDs: f.MessageIDs, Reason: f.Reason, Since: f.Since, Before: f.Before}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/consumer/deadletter"
 )
 
@@ -25,11 +26,11 @@ func TestAfterACrash(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		p := newPlace(t, b)
 		p.fail("always", "gone", "there", "back")
-		if _, err := p.c.RedriveDeadLetters(t.Context(), "billing", admin.DeadLetterSelection{DeadLetterFilter: admin.DeadLetterFilter{MessageIDs: []string{"back"}}}); err != nil {
+		if _, err := p.c.RedriveDeadLetters(t.Context(), "billing", status.DeadLetterSelection{DeadLetterFilter: status.DeadLetterFilter{MessageIDs: []string{"back"}}}); err != nil {
 			t.Fatal(err)
 		}
 		p.giveUp("always", 1)
-		if _, err := p.c.PurgeDeadLetters(t.Context(), "billing", admin.DeadLetterSelection{DeadLetterFilter: admin.DeadLetterFilter{MessageIDs: []string{"gone"}}}); err != nil {
+		if _, err := p.c.PurgeDeadLetters(t.Context(), "billing", status.DeadLetterSelection{DeadLetterFilter: status.DeadLetterFilter{MessageIDs: []string{"gone"}}}); err != nil {
 			t.Fatal(err)
 		}
 		journal := filepath.Join(t.TempDir(), "journal")

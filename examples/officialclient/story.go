@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 )
 
 // A story runs the steps of the example, prints their results, and collects failed assertions.
@@ -115,7 +116,7 @@ func (s scene) settled(ctx context.Context, group, topic string, want progress) 
 		if err != nil {
 			return err
 		}
-		i := slices.IndexFunc(g.Topics, func(t admin.Subscription) bool { return t.Topic == topic })
+		i := slices.IndexFunc(g.Topics, func(t status.Subscription) bool { return t.Topic == topic })
 		if i < 0 {
 			return fmt.Errorf("group %s has not received from topic %s", group, topic)
 		}

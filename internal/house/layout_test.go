@@ -47,7 +47,7 @@ var topLevel = map[string]bool{ // true = a directory
 // row names for them.
 type row struct{ imports, tests []string }
 
-var testTools = []string{"mocks", "transport/transporttest", "broker/brokertest", "broker/settings"}
+var testTools = []string{"mocks", "transport/transporttest", "broker/brokertest", "broker/settings", "broker/status"}
 
 var importTable = map[string]row{
 	"":          {tests: []string{"..."}},
@@ -76,21 +76,22 @@ var importTable = map[string]row{
 		tests:   []string{"broker", "broker/server", "broker/brokertest"}, // a trace goes through the broker
 	},
 	"consumer/deadletter": {
-		imports: []string{"", "transport", "backoff", "ratelimit", "broker/admin"},
+		imports: []string{"", "transport", "backoff", "ratelimit", "broker/admin", "broker/status"},
 		tests:   []string{"broker", "broker/server", "transport/rest"}, // over a broker
 	},
-	"broker":          {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address", "internal/tally", "broker/settings"}},
+	"broker":          {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address", "internal/tally", "broker/settings", "broker/status"}},
 	"broker/settings": {imports: []string{"", "backoff"}},
+	"broker/status":   {imports: []string{"", "broker/settings"}},
 	"broker/server": {
-		imports: []string{"", "backoff", "ratelimit", "transport", "transport/rocketmq", "transport/rest", "broker", "broker/admin", "broker/settings", "internal/protomem", "internal/rmqpb", "internal/access", "internal/connlimit", "internal/nearest", "internal/rawclient"},
+		imports: []string{"", "backoff", "ratelimit", "transport", "transport/rocketmq", "transport/rest", "broker", "broker/admin", "broker/settings", "broker/status", "internal/protomem", "internal/rmqpb", "internal/access", "internal/connlimit", "internal/nearest", "internal/rawclient"},
 	},
 	"broker/brokertest": {
-		imports: []string{"", "broker", "broker/server", "broker/settings", "consumer", "transport", "transport/rocketmq", "transport/rest"},
+		imports: []string{"", "broker", "broker/server", "broker/settings", "broker/status", "consumer", "transport", "transport/rocketmq", "transport/rest"},
 		tests:   []string{"..."}, // with the SDK's producers and consumers
 	},
 	"internal/endtoend":   {imports: []string{"..."}}, // tests only, and their set-up
 	"internal/simulation": {imports: []string{"..."}}, // tests only
-	"broker/admin":        {imports: []string{"", "backoff", "broker/settings", "internal/httpapi"}, tests: []string{"broker", "broker/server", "transport"}},
+	"broker/admin":        {imports: []string{"", "backoff", "broker/settings", "broker/status", "internal/httpapi"}, tests: []string{"broker", "broker/server", "transport"}},
 	"internal/httpapi":    {imports: []string{""}}, // under broker/admin and transport/rest
 	"internal/address":    {},                      // patterns of broker and consumer
 	"internal/tally":      {},                      // log lines of broker and consumer
@@ -308,7 +309,7 @@ func TestSDKLinksNoHeavyweights(t *testing.T) {
 
 // overHTTP are the packages that need no more than HTTP. A program with these alone links neither
 // the storage engine nor gRPC.
-var overHTTP = []string{"./broker/admin", "./broker/settings", "./transport/rest"}
+var overHTTP = []string{"./broker/admin", "./broker/settings", "./broker/status", "./transport/rest"}
 
 func TestHTTPClientsLinkNoGRPC(t *testing.T) {
 	grpc := append(slices.Clone(heavyweights), "google.golang.org")

@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/status"
 )
 
 // A promise is a sentence that holds in every seed, and its check. The check reports each case in
@@ -153,14 +153,14 @@ func (w *world) busy() string {
 func (w *world) letters(group string) map[string]int {
 	letters := map[string]int{}
 	for _, s := range w.sites {
-		for q := (broker.DeadLetterQuery{}); ; {
+		for q := (status.DeadLetterQuery{}); ; {
 			page, err := s.DeadLetters(group, q)
 			if err != nil {
 				w.book.fail("the dead letters of %s: %v", group, err)
 				break
 			}
-			for _, l := range page.Letters {
-				letters[l.Message.ID]++
+			for _, l := range page.DeadLetters {
+				letters[l.MessageID]++
 			}
 			if q.After = page.Next; q.After == "" {
 				break

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
 
@@ -38,17 +39,27 @@ func (l *Letter) Size() int {
 	return n
 }
 
-// A Filter selects the dead letters that match each field that is not zero.
-type Filter struct {
-	Topic      string    // topic that the message was sent to
-	MessageIDs []string  // the ID is one of these
-	Reason     string    // the reason contains it
-	Since      time.Time // the message became a dead letter at this time or later
-	Before     time.Time // the message became a dead letter before this time
+// Status returns the dead letter as users see it. Properties that servers add are in its Origin or
+// left out. It shares the body.
+func (l *Letter) Status() status.DeadLetter {
+	d := status.DeadLetter{
+		MessageID: l.ID, Queue: l.Queue, Offset: l.Offset, StoredAt: l.StoredAt, BornAt: l.BornAt, BornHost: l.BornHost,
+		MessageGroup: l.MessageGroup, Tag: l.Tag, Keys: l.Keys, TraceContext: l.TraceContext, BodySize: l.BodySize, Body: l.Body, Origin: l.Origin,
+	}
+	for k, v := range l.Properties {
+		if tidegate.ReservedProperty(k) {
+			continue
+		}
+		if d.Properties == nil {
+			d.Properties = map[string]string{}
+		}
+		d.Properties[k] = v
+	}
+	return d
 }
 
-// Match reports whether the filter selects a dead letter.
-func (f *Filter) Match(m *store.Message, origin tidegate.DeadLetter) bool {
+// matches reports whether the filter selects a dead letter.
+func matches(f *status.DeadLetterFilter, m *store.Message, origin tidegate.DeadLetter) bool {
 	return (f.Topic == "" || f.Topic == origin.Topic) &&
 		(len(f.MessageIDs) == 0 || slices.Contains(f.MessageIDs, m.ID)) &&
 		strings.Contains(origin.Reason, f.Reason) &&

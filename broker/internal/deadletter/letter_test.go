@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
 
@@ -36,23 +37,23 @@ func TestFilter(t *testing.T) {
 	m := &store.Message{Message: tidegate.Message{ID: "a"}, StoredAt: at}
 	origin := tidegate.DeadLetter{Topic: "t", Reason: "no such customer"}
 	for _, c := range []struct {
-		filter Filter
+		filter status.DeadLetterFilter
 		want   bool
 	}{
-		{Filter{}, true},
-		{Filter{Topic: "t"}, true},
-		{Filter{Topic: "u"}, false},
-		{Filter{MessageIDs: []string{"b", "a"}}, true},
-		{Filter{MessageIDs: []string{"b"}}, false},
-		{Filter{Reason: "customer"}, true},
-		{Filter{Reason: "Customer"}, false},
-		{Filter{Since: at}, true},
-		{Filter{Since: at.Add(1)}, false},
-		{Filter{Before: at}, false},
-		{Filter{Before: at.Add(1)}, true},
-		{Filter{Topic: "t", MessageIDs: []string{"a"}, Reason: "no", Since: at, Before: at.Add(1)}, true},
+		{status.DeadLetterFilter{}, true},
+		{status.DeadLetterFilter{Topic: "t"}, true},
+		{status.DeadLetterFilter{Topic: "u"}, false},
+		{status.DeadLetterFilter{MessageIDs: []string{"b", "a"}}, true},
+		{status.DeadLetterFilter{MessageIDs: []string{"b"}}, false},
+		{status.DeadLetterFilter{Reason: "customer"}, true},
+		{status.DeadLetterFilter{Reason: "Customer"}, false},
+		{status.DeadLetterFilter{Since: at}, true},
+		{status.DeadLetterFilter{Since: at.Add(1)}, false},
+		{status.DeadLetterFilter{Before: at}, false},
+		{status.DeadLetterFilter{Before: at.Add(1)}, true},
+		{status.DeadLetterFilter{Topic: "t", MessageIDs: []string{"a"}, Reason: "no", Since: at, Before: at.Add(1)}, true},
 	} {
-		if got := c.filter.Match(m, origin); got != c.want {
+		if got := matches(&c.filter, m, origin); got != c.want {
 			t.Errorf("%+v: %v, want %v", c.filter, got, c.want)
 		}
 	}

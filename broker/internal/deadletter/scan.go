@@ -5,6 +5,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/status"
 )
 
 const (
@@ -30,7 +31,7 @@ type Topic interface {
 type Scan struct {
 	Topic    Topic
 	Group    string
-	Filter   Filter
+	Filter   status.DeadLetterFilter
 	At       Position
 	Messages int   // number of messages that this call may still read
 	Bytes    int64 // size of the bodies that this call may still read
@@ -102,7 +103,7 @@ func (s *Scan) selected(ms []store.Message, offsets []int64, limit int) (found [
 		s.Messages--
 		s.Bytes -= int64(len(m.Body))
 		origin, _ := m.DeadLetter()
-		if origin.Group != s.Group && s.Topic.Name() != tidegate.DeadLetterTopic(s.Group) || !s.Filter.Match(m, origin) {
+		if origin.Group != s.Group && s.Topic.Name() != tidegate.DeadLetterTopic(s.Group) || !matches(&s.Filter, m, origin) {
 			continue
 		}
 		m.Topic = s.Topic.Name()

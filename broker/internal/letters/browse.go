@@ -5,11 +5,12 @@ import (
 
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
 	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/status"
 )
 
 // A Query selects dead letters of a group.
 type Query struct {
-	deadletter.Filter
+	status.DeadLetterFilter
 	In    string // topic with the dead letters; empty means %DLQ%group
 	After string // position of the previous page; empty means the beginning
 	Limit int    // maximum number of dead letters
@@ -32,7 +33,7 @@ func (l *Letters) Browse(group string, q Query) (page []deadletter.Letter, next 
 		return nil, "", err
 	}
 	scan := deadletter.Scan{
-		Topic: source{t, l}, Group: group, Filter: q.Filter, At: at,
+		Topic: source{t, l}, Group: group, Filter: q.DeadLetterFilter, At: at,
 		Messages: deadletter.BrowseMessages, Bytes: deadletter.BrowseBytes,
 	}
 	left := q.MaxBytes

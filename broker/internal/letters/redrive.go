@@ -115,7 +115,7 @@ func (l *Letters) move(ctx context.Context, group string, sel Selection, f func(
 	}
 	defer release()
 	scan := deadletter.Scan{
-		Topic: source{t, l}, Group: group, Filter: sel.Filter, At: at,
+		Topic: source{t, l}, Group: group, Filter: sel.DeadLetterFilter, At: at,
 		Messages: max(left, deadletter.BrowseMessages), Bytes: 1 << 40,
 	}
 	for left > 0 && !scan.Over() {

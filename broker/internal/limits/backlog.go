@@ -1,12 +1,12 @@
 package limits
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/throttle"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 )
 
 // A backlogged has a backlog with limits. It is a topic, or a group in a topic.
@@ -51,7 +51,7 @@ func (b backlog) update(value, marks throttle.Amount, now time.Time) (throttle.M
 // check returns the limit that rejects a send now, or nil. throttle.Backlog.Update decides, and
 // backlogged.DrainTime estimates RetryAfter. After a throttle, throttle.Backlog.Share decides about
 // the share of the client. If by is nil, nothing is sent.
-func (b backlog) check(limit settings.Limit, by *Sender, now time.Time) *Throttle {
+func (b backlog) check(limit settings.Limit, by *Sender, now time.Time) *status.Throttle {
 	if limit == (settings.Limit{}) && !b.Used.Load() {
 		return nil
 	}
@@ -73,15 +73,14 @@ func (b backlog) check(limit settings.Limit, by *Sender, now time.Time) *Throttl
 	if ok {
 		return nil
 	}
-	return &Throttle{
+	return &status.Throttle{
 		Limit: FairShare, Subject: b.subject, Unit: rateUnits[share.Measure],
 		Value: share.PerSecond, Mark: share.PerSecond, Resume: share.PerSecond, Since: share.Since, RetryAfter: settings.Duration(share.RetryAfter),
-		detail: fmt.Sprintf("client %q has used its fair share: after a throttle %d clients share the drain rate of %q", by.Client, share.Clients, b.subject),
 	}
 }
 
 // states returns the state of each limit that is set.
-func (b backlog) states(limit settings.Limit, now time.Time) (out []State) {
+func (b backlog) states(limit settings.Limit, now time.Time) (out []status.LimitState) {
 	b.Mu.Lock()
 	defer b.Mu.Unlock()
 	value, marks := b.of.Limited(now), amount(limit)
@@ -95,10 +94,10 @@ func (b backlog) states(limit settings.Limit, now time.Time) (out []State) {
 }
 
 // state returns the state of one limit. Callers hold Mu.
-func (b backlog) state(m throttle.Measure, value, marks throttle.Amount, now time.Time) State {
+func (b backlog) state(m throttle.Measure, value, marks throttle.Amount, now time.Time) status.LimitState {
 	s := b.Gates.Gates.State(m, value, marks)
 	if s.On {
 		s.RetryAfter = b.of.DrainTime(m, s.Resume, now)
 	}
-	return Throttle{Limit: b.names[m], Subject: b.subject, Unit: backlogUnits[m]}.state(s)
+	return stateOf(status.Throttle{Limit: b.names[m], Subject: b.subject, Unit: backlogUnits[m]}, s)
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/throttle"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 )
 
 // CountCold counts messages that a group has read from the store, if the group is far behind and
@@ -25,13 +26,13 @@ func coldLimit(p *settings.Pressure) throttle.ColdLimit {
 
 // checkCold returns the throttle of cold reads if they reject sends to the topic, or nil. If the
 // limit was removed while it rejected sends, checkCold ends the throttle.
-func (l *Limits) checkCold(t *topic.Topic, subs []topic.Subscription, now time.Time) *Throttle {
+func (l *Limits) checkCold(t *topic.Topic, subs []topic.Subscription, now time.Time) *status.Throttle {
 	limit := coldLimit(l.storage.limits.Load())
 	if limit.PerSecond <= 0 && !t.Throttling.ColdOn.Load() {
 		return nil
 	}
 	if s := updateCold(t, limit, subs, now); s.On {
-		th := coldThrottle(t).at(s)
+		th := at(coldThrottle(t), s)
 		return &th
 	}
 	return nil
@@ -54,6 +55,6 @@ func updateCold(t *topic.Topic, limit throttle.ColdLimit, subs []topic.Subscript
 	return s
 }
 
-func coldThrottle(t *topic.Topic) Throttle {
-	return Throttle{Limit: ColdReads, Subject: t.Name(), Unit: unitBytesPerSecond}
+func coldThrottle(t *topic.Topic) status.Throttle {
+	return status.Throttle{Limit: ColdReads, Subject: t.Name(), Unit: unitBytesPerSecond}
 }

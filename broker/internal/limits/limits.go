@@ -12,6 +12,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/throttle"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 )
 
 // Limits are the limits of a broker in use. Several goroutines can call all methods at the same
@@ -92,7 +93,7 @@ func (l *Limits) Observe(t *topic.Topic, now time.Time) {
 // rate of the topic and from the share of its client. If by is nil, it only returns the limit that
 // rejects sends now, and takes nothing. Only the limits of the storage apply to a topic of dead
 // letters.
-func (l *Limits) Check(t *topic.Topic, now time.Time, by *Sender) *Throttle {
+func (l *Limits) Check(t *topic.Topic, now time.Time, by *Sender) *status.Throttle {
 	if th := l.Storage(); th != nil {
 		return th
 	}
@@ -117,7 +118,7 @@ func (l *Limits) Check(t *topic.Topic, now time.Time, by *Sender) *Throttle {
 }
 
 // Storage returns the limit that rejects all sends now, or nil.
-func (l *Limits) Storage() *Throttle {
+func (l *Limits) Storage() *status.Throttle {
 	if full := l.store.DiskFull(); full != nil {
 		return diskFull(full)
 	}
@@ -127,7 +128,7 @@ func (l *Limits) Storage() *Throttle {
 // ShortOfDisk returns the limit of the disk that is reached, or nil. The free space of the disk is
 // then a reserve for consumers. Work that copies stored messages asks first, and waits if the limit
 // is reached. Callers hold no lock, because ShortOfDisk can read from the store.
-func (l *Limits) ShortOfDisk() *Throttle {
+func (l *Limits) ShortOfDisk() *status.Throttle {
 	l.storage.look(time.Now())
 	if th := l.Storage(); th != nil && (th.Limit == DiskFull || th.Limit == FreeDisk) {
 		return th
@@ -155,7 +156,7 @@ func (l *Limits) Room(ctx context.Context, bytes int64) (limit string, err error
 // States returns the state of each limit that is set: first the limits that reject sends, then by
 // limit and subject. It omits the quota, which rejects one client for a moment. If look is set, it
 // updates the values first, which can read from the store.
-func (l *Limits) States(topics []*topic.Topic, look bool, now time.Time) (out []State) {
+func (l *Limits) States(topics []*topic.Topic, look bool, now time.Time) (out []status.LimitState) {
 	if look && l.storage.onDisk {
 		l.storage.ask(now)
 	}
@@ -163,7 +164,7 @@ func (l *Limits) States(topics []*topic.Topic, look bool, now time.Time) (out []
 		out = append(out, *states...)
 	}
 	if full := l.store.DiskFull(); full != nil {
-		out = append(out, State{Throttle: *diskFull(full), On: true})
+		out = append(out, status.LimitState{Throttle: *diskFull(full), On: true})
 	}
 	for _, t := range topics {
 		if topic.IsDeadLetter(t.Name()) {
@@ -174,7 +175,7 @@ func (l *Limits) States(topics []*topic.Topic, look bool, now time.Time) (out []
 		}
 		out = append(out, l.topicStates(t, now)...)
 	}
-	slices.SortFunc(out, func(x, y State) int {
+	slices.SortFunc(out, func(x, y status.LimitState) int {
 		if x.On != y.On {
 			if x.On {
 				return -1
@@ -187,7 +188,7 @@ func (l *Limits) States(topics []*topic.Topic, look bool, now time.Time) (out []
 }
 
 // topicStates returns the limits of a topic and of its groups.
-func (l *Limits) topicStates(t *topic.Topic, now time.Time) (out []State) {
+func (l *Limits) topicStates(t *topic.Topic, now time.Time) (out []status.LimitState) {
 	subs := t.Subscriptions()
 	out = append(out, ofTopic(t).states(l.backlogLimit(t), now)...)
 	out = append(out, rateStates(t, now)...)
@@ -199,7 +200,7 @@ func (l *Limits) topicStates(t *topic.Topic, now time.Time) (out []State) {
 		}
 	}
 	if cold := coldLimit(l.storage.limits.Load()); cold.PerSecond > 0 {
-		out = append(out, coldThrottle(t).state(updateCold(t, cold, subs, now)))
+		out = append(out, stateOf(coldThrottle(t), updateCold(t, cold, subs, now)))
 	}
 	return out
 }

@@ -83,7 +83,7 @@ func TestPressureStates(t *testing.T) {
 			t.Fatalf("%+v: %+v", c.limits, states)
 		}
 		for i, l := range states {
-			if !strings.HasPrefix(l.String(), c.want[i]) || l.On != c.on || l.Since.IsZero() == c.on {
+			if !strings.HasPrefix(text(l.Throttle), c.want[i]) || l.On != c.on || l.Since.IsZero() == c.on {
 				t.Errorf("%+v: %v, %+v; want %q", c.limits, l, l, c.want[i])
 			}
 		}

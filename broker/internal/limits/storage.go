@@ -1,7 +1,6 @@
 package limits
 
 import (
-	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -9,6 +8,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/throttle"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 )
 
 // storage has the limits of the storage's state. It reads the state when a message is sent or a
@@ -19,8 +19,8 @@ type storage struct {
 	onDisk bool
 
 	limits   atomic.Pointer[settings.Pressure]
-	throttle atomic.Pointer[Throttle] // rejects all sends; nil for none
-	states   atomic.Pointer[[]State]
+	throttle atomic.Pointer[status.Throttle] // rejects all sends; nil for none
+	states   atomic.Pointer[[]status.LimitState]
 
 	asking atomic.Bool  // one goroutine reads the state; the others use the last result
 	at     atomic.Int64 // of the last read, in nanoseconds since 1970
@@ -56,7 +56,7 @@ func (s *storage) ask(now time.Time) {
 		held = now.Sub(since)
 	}
 	states := s.decide(s.store.Pressure(), held, now)
-	var rejects *Throttle
+	var rejects *status.Throttle
 	for i := range states {
 		if states[i].On {
 			rejects = &states[i].Throttle
@@ -75,7 +75,7 @@ func (s *storage) ask(now time.Time) {
 
 // decide returns the state of each limit that is set, from the state of the storage and the time
 // for which it has delayed writes.
-func (s *storage) decide(at store.Pressure, held time.Duration, now time.Time) (states []State) {
+func (s *storage) decide(at store.Pressure, held time.Duration, now time.Time) (states []status.LimitState) {
 	p := s.limits.Load()
 	limits := throttle.StorageLimits{Free: p.MinFreeDisk, Debt: p.MaxCompactionDebt, Stalled: time.Duration(p.MaxWriteStall)}.Of(at.Disk, int64(at.Total))
 	free, stalled, debt := s.gates.Update(limits, throttle.Condition{Free: int64(at.Free), Debt: int64(at.CompactionDebt), Stalled: held}, now)
@@ -89,7 +89,7 @@ func (s *storage) decide(at store.Pressure, held time.Duration, now time.Time) (
 		{limits.Debt > 0, CompactionDebt, unitBytes, debt},
 	} {
 		if l.set {
-			states = append(states, Throttle{Limit: l.limit, Unit: l.unit}.state(l.is))
+			states = append(states, stateOf(status.Throttle{Limit: l.limit, Unit: l.unit}, l.is))
 		}
 	}
 	return states
@@ -98,9 +98,8 @@ func (s *storage) decide(at store.Pressure, held time.Duration, now time.Time) (
 // diskFullRetryAfter is the RetryAfter of a full disk. There is no estimate of when space is free.
 const diskFullRetryAfter = 5 * time.Second
 
-func diskFull(full *store.DiskFull) *Throttle {
-	return &Throttle{
+func diskFull(full *store.DiskFull) *status.Throttle {
+	return &status.Throttle{
 		Limit: DiskFull, Unit: unitBytes, Value: full.Missing, Mark: 1, Since: full.Since, RetryAfter: settings.Duration(diskFullRetryAfter),
-		detail: fmt.Sprintf("the disk of the data directory is full; sends are accepted again when %d more bytes are free", full.Missing),
 	}
 }

@@ -7,45 +7,9 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/throttle"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
-
-// A Throttle is a limit at which the broker rejects sends, with its current value.
-type Throttle struct {
-	// Limit is one of
-	//
-	//	"topic backlog messages"  "topic backlog bytes"  "topic backlog age"
-	//	"group backlog messages"  "group backlog bytes"  "group backlog age"
-	//	"topic rate messages"     "topic rate bytes"     "fair share"
-	//	"cold reads"              "free disk"            "write stall"
-	//	"compaction debt"         "disk full"
-	Limit string `json:"limit"`
-
-	// Subject is the topic's name or, for a limit of a group, the group's name. Empty for limits of
-	// the whole broker.
-	Subject string `json:"subject,omitempty"`
-
-	// Topic is the topic whose sends a group's limit rejects. Empty for other limits.
-	Topic string `json:"topic,omitempty"`
-
-	Unit   string    `json:"unit"`           // of Value, Mark and Resume: "messages", "bytes", "ms", "messages/s" or "bytes/s"
-	Value  int64     `json:"value"`          // current value
-	Mark   int64     `json:"mark"`           // the limit itself
-	Resume int64     `json:"resume"`         // the broker accepts sends again at or below this value; for free disk, at or above
-	Since  time.Time `json:"since,omitzero"` // start of the throttle; zero if the limit is not reached
-
-	// RetryAfter is the estimated time until Resume, from the measured drain rate. Zero means that
-	// there is no estimate.
-	RetryAfter settings.Duration `json:"retry_after,omitempty"`
-
-	detail string // replaces value and mark in the text
-}
-
-// A State is a limit that is set, with its current value.
-type State struct {
-	Throttle
-	On bool `json:"on"` // the limit rejects sends
-}
 
 // Values of Throttle.Limit.
 const (
@@ -75,7 +39,7 @@ var Names = [...]string{
 	FairShare, ColdReads, FreeDisk, WriteStall, CompactionDebt, DiskFull, ClientQuota,
 }
 
-// Units of a Throttle.
+// Units of a status.Throttle.
 const (
 	unitMessages          = "messages"
 	unitBytes             = "bytes"
@@ -93,47 +57,54 @@ var (
 	rateUnits    = [...]string{unitMessagesPerSecond, unitBytesPerSecond}
 )
 
-// at returns the throttle with the numbers of a limit.
-func (t Throttle) at(s throttle.State) Throttle {
+// at returns t with the numbers of a limit.
+func at(t status.Throttle, s throttle.State) status.Throttle {
 	t.Value, t.Mark, t.Resume, t.Since, t.RetryAfter = s.Value, s.Mark, s.Resume, s.Since, settings.Duration(s.RetryAfter)
 	return t
 }
 
-// state returns the state of the limit with its numbers.
-func (t Throttle) state(s throttle.State) State { return State{t.at(s), s.On} }
+// stateOf returns the state of the limit t with its numbers.
+func stateOf(t status.Throttle, s throttle.State) status.LimitState {
+	return status.LimitState{Throttle: at(t, s), On: s.On}
+}
 
 // Rejected returns the error of a send that a limit rejects: 530 TOO_MANY_REQUESTS with the limit,
 // its value and the value at which the broker accepts sends again (RocketMQ: sending retry and
 // throttling).
-func Rejected(t Throttle) error {
+func Rejected(t status.Throttle) error {
 	return &tidegate.Error{
 		Code:       tidegate.CodeTooManyRequests,
 		RetryAfter: time.Duration(t.RetryAfter),
-		Message:    strconv.Itoa(protocol.ReplyTooManyRequests) + " TOO_MANY_REQUESTS: " + t.String(),
+		Message:    strconv.Itoa(protocol.ReplyTooManyRequests) + " TOO_MANY_REQUESTS: " + text(t),
 	}
 }
 
-// String returns the limit, its value and bounds, and the remedy, as a text for people.
-func (t Throttle) String() string {
-	text := t.detail
-	if text == "" {
-		text = t.Limit
+// text returns the limit, its value and bounds, and the remedy, as a text for people.
+func text(t status.Throttle) string {
+	var what string
+	switch t.Limit {
+	case FairShare:
+		what = "this client has used its fair share of the drain rate of " + strconv.Quote(t.Subject) + ", " + show(t.Value, t.Unit)
+	case DiskFull:
+		what = "the disk of the data directory is full; sends are accepted again when " + show(t.Value, unitBytes) + " more bytes are free"
+	default:
+		what = t.Limit
 		if t.Subject != "" {
-			text += " of " + strconv.Quote(t.Subject)
+			what += " of " + strconv.Quote(t.Subject)
 		}
-		text += " is " + t.show(t.Value) + ", the limit is " + t.show(t.Mark) + "; sends are accepted again at " + t.show(t.Resume)
+		what += " is " + show(t.Value, t.Unit) + ", the limit is " + show(t.Mark, t.Unit) + "; sends are accepted again at " + show(t.Resume, t.Unit)
 	}
-	return text + "; " + remedies[t.Limit]
+	return what + "; " + remedies[t.Limit]
 }
 
-func (t Throttle) show(v int64) string {
-	switch t.Unit {
+func show(v int64, unit string) string {
+	switch unit {
 	case unitMilliseconds:
 		return (time.Duration(v) * time.Millisecond).String()
 	case unitMessages, unitBytes:
 		return strconv.FormatInt(v, 10)
 	}
-	return strconv.FormatInt(v, 10) + " " + t.Unit
+	return strconv.FormatInt(v, 10) + " " + unit
 }
 
 // remedies has the advice to the client or the operator, by Limit.

@@ -84,8 +84,8 @@ func TestInternalErrorsMayBeStored(t *testing.T) {
 					if tt.stored {
 						want = 1
 					}
-					if info, err := b.Topic("orders"); err != nil || info.Messages != want {
-						t.Errorf("the broker has %d messages, %v; want %d", info.Messages, err, want)
+					if info, err := b.Topic("orders"); err != nil || info.StoredMessages != want {
+						t.Errorf("the broker has %d messages, %v; want %d", info.StoredMessages, err, want)
 					}
 				})
 			})

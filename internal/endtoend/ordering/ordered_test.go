@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
 )
@@ -179,7 +179,7 @@ func TestExhaustedMessagesOfAFIFOGroup(t *testing.T) {
 				healed = true
 				mu.Unlock()
 				if policy == settings.OnExhaustedPark {
-					if _, err := b.RedriveParked(t.Context(), "billing", broker.ParkedSelection{}); err != nil {
+					if _, err := b.RedriveParked(t.Context(), "billing", status.ParkedSelection{}); err != nil {
 						t.Error(err)
 					}
 				}

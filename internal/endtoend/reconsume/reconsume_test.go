@@ -417,8 +417,8 @@ func TestNegativeAckThroughTheSDK(t *testing.T) {
 					}
 				}
 				if tt.want == consumer.DeadLettered {
-					if letter := b.WaitDeadLetter("sub1"); letter.ID != "m" {
-						t.Errorf("the dead letter is %s", letter.ID)
+					if letter := b.WaitDeadLetter("sub1"); letter.MessageID != "m" {
+						t.Errorf("the dead letter is %s", letter.MessageID)
 					}
 				}
 			})

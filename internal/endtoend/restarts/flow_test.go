@@ -99,8 +99,8 @@ func TestTwentyRestarts(t *testing.T) {
 		}
 		cancel()
 		senders.Wait()
-		if info, err := b.Topic("orders"); err != nil || info.Messages != int64(len(ids)) {
-			t.Errorf("%d messages were accepted, the broker has %d, %v", len(ids), info.Messages, err)
+		if info, err := b.Topic("orders"); err != nil || info.StoredMessages != int64(len(ids)) {
+			t.Errorf("%d messages were accepted, the broker has %d, %v", len(ids), info.StoredMessages, err)
 		}
 	})
 }

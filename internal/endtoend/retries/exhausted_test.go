@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
 	"github.com/tidegate/tidegate/producer"
@@ -82,7 +82,7 @@ func TestMaximumOfTheMomentHolds(t *testing.T) {
 			if o := list[9]; o.Disposition != want || o.Delay != 0 || !errors.Is(o.Err, failed) || o.SettleErr != nil {
 				t.Errorf("%s: the last delivery: %+v", exhausted, o)
 			}
-			page, err := b.Parked("billing", broker.ParkedQuery{})
+			page, err := b.Parked("billing", status.ParkedQuery{})
 			if err != nil {
 				t.Fatal(err)
 			}

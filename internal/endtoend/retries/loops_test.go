@@ -10,9 +10,9 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
 	"github.com/tidegate/tidegate/transport"
@@ -63,14 +63,14 @@ func TestDeadLettersDoNotLoop(t *testing.T) {
 				if fmt.Sprint(got) != fmt.Sprint(tt.want) {
 					t.Errorf("deliveries %v, want %v", got, tt.want)
 				}
-				page, err := b.DeadLetters("billing", broker.DeadLetterQuery{})
-				if err != nil || len(page.Letters) != 1 || page.Letters[0].Origin.Reason != "no" {
+				page, err := b.DeadLetters("billing", status.DeadLetterQuery{})
+				if err != nil || len(page.DeadLetters) != 1 || page.DeadLetters[0].Origin.Reason != "no" {
 					t.Fatalf("dead letters %+v, %v, want one", page, err)
 				}
 				if s := b.Stats("billing", tt.letters); s.Ready+s.Inflight+s.WaitingRetry != 0 || s.Discarded != 0 {
 					t.Errorf("the group's dead letters are %+v", s)
 				}
-				done, err := b.RedriveDeadLetters(t.Context(), "billing", broker.DeadLetterSelection{})
+				done, err := b.RedriveDeadLetters(t.Context(), "billing", status.DeadLetterSelection{})
 				if err != nil || done.Redriven != 1 || b.Stats("billing", "orders").Ready != 1 {
 					t.Errorf("redrive: %+v, %v, with %+v", done, err, b.Stats("billing", "orders"))
 				}

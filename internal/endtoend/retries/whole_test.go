@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/consumer/deadletter"
 	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
@@ -141,7 +141,7 @@ func TestMessagesStayWhole(t *testing.T) {
 				stopLetters()
 
 				verdicts = []error{consumer.DeadLetterNow(failure)}
-				if done, err := b.RedriveDeadLetters(t.Context(), "billing", broker.DeadLetterSelection{In: letters}); err != nil || done.Redriven != 1 {
+				if done, err := b.RedriveDeadLetters(t.Context(), "billing", status.DeadLetterSelection{In: letters}); err != nil || done.Redriven != 1 {
 					t.Fatalf("redrive: %+v, %v", done, err)
 				}
 				whole(t, "redriven by the broker", sent, take("redriven by the broker", 1)[0], born)

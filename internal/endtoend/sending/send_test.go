@@ -143,8 +143,8 @@ func TestLostAnswer(t *testing.T) {
 		if err != nil || r.Attempts != 2 || len(sent) != 2 || sent[0][0] != sent[1][0] || sent[0][0] != r.MessageID {
 			t.Errorf("receipt %+v, %v; sent %v", r, err, sent)
 		}
-		if info, err := b.Topic("orders"); err != nil || info.Messages != 1 {
-			t.Errorf("stored %d times, %v; want once", info.Messages, err)
+		if info, err := b.Topic("orders"); err != nil || info.StoredMessages != 1 {
+			t.Errorf("stored %d times, %v; want once", info.StoredMessages, err)
 		}
 	})
 }
@@ -206,8 +206,8 @@ func TestSendSurvivesARestart(t *testing.T) {
 				}
 				return
 			}
-			if info, e := next.Topic("orders"); err != nil || e != nil || info.Messages != 1 || r.Attempts < 2 || time.Since(start) > 2*time.Second {
-				t.Errorf("%+v, %v after %v; the node has %d messages, %v", r, err, time.Since(start), info.Messages, e)
+			if info, e := next.Topic("orders"); err != nil || e != nil || info.StoredMessages != 1 || r.Attempts < 2 || time.Since(start) > 2*time.Second {
+				t.Errorf("%+v, %v after %v; the node has %d messages, %v", r, err, time.Since(start), info.StoredMessages, e)
 			}
 		})
 	}

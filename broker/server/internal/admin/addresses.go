@@ -3,9 +3,9 @@ package admin
 import (
 	"net/http"
 
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 )
 
 // The administration of address settings (Artemis: undelivered messages). In a path, the pattern's
@@ -14,7 +14,7 @@ import (
 // ListAddressSettings returns the address settings of all patterns.
 func (h *Handlers) ListAddressSettings(http.ResponseWriter, *http.Request) (int, any, error) {
 	return http.StatusOK, struct {
-		Settings []broker.AddressSetting `json:"address_settings"`
+		Settings []status.Address `json:"address_settings"`
 	}{notNil(h.engine.AllAddressSettings())}, nil
 }
 
@@ -41,17 +41,8 @@ func (h *Handlers) DeleteAddressSettings(_ http.ResponseWriter, r *http.Request)
 	return http.StatusNoContent, nil, h.engine.DeleteAddressSettings(r.Context(), r.PathValue("match"))
 }
 
-// TopicAddressSettings are the address settings of a topic, with the patterns that they come from.
-type TopicAddressSettings struct {
-	Topic   string   `json:"topic"`
-	Matches []string `json:"matches"` // the first goes before the others
-	settings.Address
-}
-
 // GetTopicAddressSettings returns the address settings that apply to a topic, and the patterns that
 // they come from.
 func (h *Handlers) GetTopicAddressSettings(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	topic := r.PathValue("topic")
-	a, matches := h.engine.TopicAddressSettings(topic)
-	return http.StatusOK, TopicAddressSettings{topic, matches, a}, nil
+	return http.StatusOK, h.engine.TopicAddressSettings(r.PathValue("topic")), nil
 }

@@ -9,18 +9,17 @@ import (
 	"unicode/utf8"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/access"
 )
 
 // A DeadLetter is a stored dead letter in JSON, as clients read it, with the body as text if the
 // query asks for text.
 type DeadLetter struct {
-	admin.DeadLetter
+	status.DeadLetter
 	BodyText *string `json:"body_text,omitempty"`
 }
 
@@ -45,19 +44,19 @@ const (
 func pageBytes(memory int64) int64 { return min(max(memory/pagePart, leastOfPage), mostOfPage) }
 
 // sizeOf returns the memory of a response with a page, in bytes.
-func sizeOf(page *broker.DeadLetterPage) int64 {
+func sizeOf(page *status.DeadLetterPage) int64 {
 	n := 0
-	for i := range page.Letters {
-		n += besideBody + len(page.Letters[i].Body)
-		for k, v := range page.Letters[i].Properties {
+	for i := range page.DeadLetters {
+		n += besideBody + len(page.DeadLetters[i].Body)
+		for k, v := range page.DeadLetters[i].Properties {
 			n += len(k) + len(v)
 		}
 	}
 	return jsonFactor * int64(n)
 }
 
-func deadLetterFilter(q *web.Query) broker.DeadLetterFilter {
-	return broker.DeadLetterFilter{
+func deadLetterFilter(q *web.Query) status.DeadLetterFilter {
+	return status.DeadLetterFilter{
 		Topic: q.Text("topic"), MessageIDs: q.List("message_id"), Reason: q.Text("reason"), Since: q.Time("since"), Before: q.Time("before"),
 	}
 }
@@ -92,7 +91,7 @@ func (h *Handlers) permitLetters(r *http.Request, in string, bodies bool) error 
 // text.
 func (h *Handlers) ListDeadLetters(_ http.ResponseWriter, r *http.Request) (int, any, error) {
 	q := web.QueryOf(r, "topic", "message_id", "reason", "since", "before", "after", "limit", "bodies", "text", "dead_letter_topic")
-	letters := broker.DeadLetterQuery{DeadLetterFilter: deadLetterFilter(q), In: q.Text("dead_letter_topic"), After: q.Text("after"), Limit: q.Number("limit")}
+	letters := status.DeadLetterQuery{DeadLetterFilter: deadLetterFilter(q), In: q.Text("dead_letter_topic"), After: q.Text("after"), Limit: q.Number("limit")}
 	bodies, text := q.Yes("bodies"), q.Yes("text")
 	if q.Err != nil {
 		return 0, nil, q.Err
@@ -100,43 +99,20 @@ func (h *Handlers) ListDeadLetters(_ http.ResponseWriter, r *http.Request) (int,
 	if err := h.permitLetters(r, letters.In, bodies || text); err != nil {
 		return 0, nil, err
 	}
-	letters.NoBodies = !bodies && !text
+	letters.Bodies = bodies || text
 	held := transit.Of(r.Context())
-	letters.MaxBytes = pageBytes(held.Limit())
-	most := letters.MaxBytes + int64(h.maxBody)
-	if err := held.Resize(min(jsonFactor*most, held.Largest()), false); err != nil {
+	bytes := pageBytes(held.Limit())
+	if err := held.Resize(min(jsonFactor*(bytes+int64(h.maxBody)), held.Largest()), false); err != nil {
 		return 0, nil, err
 	}
-	page, err := h.engine.DeadLetters(r.PathValue("group"), letters)
+	page, err := h.engine.DeadLettersUpTo(r.PathValue("group"), letters, bytes)
 	if held := held.Resize(sizeOf(&page), true); held != nil && err == nil {
 		err = held
 	}
-	out := DeadLetterPage{DeadLetters: make([]DeadLetter, len(page.Letters)), Next: page.Next}
-	for i := range page.Letters {
-		l := &page.Letters[i]
-		d := admin.DeadLetter{
-			MessageID: l.ID, Queue: l.Queue, Offset: l.Offset, StoredAt: l.StoredAt, BornAt: l.BornAt, BornHost: l.BornHost,
-			Origin: admin.Origin{
-				Topic: l.Origin.Topic, Queue: l.Origin.Queue, Offset: l.Origin.Offset, Group: l.Origin.Group,
-				Attempts: l.Origin.Attempts, Reason: l.Origin.Reason, Redrives: l.Origin.Redrives,
-			},
-			MessageGroup: l.MessageGroup, Tag: l.Tag, Keys: l.Keys, BodySize: l.BodySize,
-		}
-		for k, v := range l.Properties {
-			if tidegate.ReservedProperty(k) {
-				continue // in Origin
-			}
-			if d.Properties == nil {
-				d.Properties = map[string]string{}
-			}
-			d.Properties[k] = v
-		}
-		out.DeadLetters[i].DeadLetter = d
-		switch {
-		case text && utf8.Valid(l.Body):
-			out.DeadLetters[i].BodyText = new(string(l.Body))
-		case text, bodies:
-			out.DeadLetters[i].Body = l.Body
+	out := DeadLetterPage{DeadLetters: make([]DeadLetter, len(page.DeadLetters)), Next: page.Next}
+	for i, d := range page.DeadLetters {
+		if out.DeadLetters[i].DeadLetter = d; text && utf8.Valid(d.Body) {
+			out.DeadLetters[i].Body, out.DeadLetters[i].BodyText = nil, new(string(d.Body))
 		}
 	}
 	return http.StatusOK, out, err
@@ -145,7 +121,7 @@ func (h *Handlers) ListDeadLetters(_ http.ResponseWriter, r *http.Request) (int,
 // RedriveDeadLetters responds with 429 only if a throttle rejected the first dead letter. Otherwise
 // the throttle is a part of the result.
 func (h *Handlers) RedriveDeadLetters(w http.ResponseWriter, r *http.Request) (int, any, error) {
-	var req admin.DeadLetterSelection
+	var req status.DeadLetterSelection
 	if err := web.ReadJSON(w, r, &req); err != nil {
 		return 0, nil, err
 	}
@@ -162,10 +138,7 @@ func (h *Handlers) RedriveDeadLetters(w http.ResponseWriter, r *http.Request) (i
 	if err := h.permitLettersIn(r, req.In, access.OnTopic(access.Admin, req.In)); err != nil {
 		return 0, nil, err
 	}
-	done, err := h.engine.RedriveDeadLetters(r.Context(), r.PathValue("group"), broker.DeadLetterSelection{
-		DeadLetterFilter: broker.DeadLetterFilter(req.DeadLetterFilter),
-		In:               req.In, After: req.After, Limit: req.Limit, To: req.To, MaxRedrives: req.MaxRedrives,
-	})
+	done, err := h.engine.RedriveDeadLetters(r.Context(), r.PathValue("group"), req)
 	if errors.Is(err, tidegate.ErrThrottled) && done.Redriven > 0 {
 		err = nil
 	}
@@ -175,7 +148,7 @@ func (h *Handlers) RedriveDeadLetters(w http.ResponseWriter, r *http.Request) (i
 // PurgeDeadLetters removes the selected dead letters; all of them only with all=true.
 func (h *Handlers) PurgeDeadLetters(_ http.ResponseWriter, r *http.Request) (int, any, error) {
 	q := web.QueryOf(r, "topic", "message_id", "reason", "since", "before", "after", "limit", "all", "dead_letter_topic")
-	sel := broker.DeadLetterSelection{DeadLetterFilter: deadLetterFilter(q), In: q.Text("dead_letter_topic"), After: q.Text("after"), Limit: q.Number("limit")}
+	sel := status.DeadLetterSelection{DeadLetterFilter: deadLetterFilter(q), In: q.Text("dead_letter_topic"), After: q.Text("after"), Limit: q.Number("limit")}
 	all := q.Yes("all")
 	if q.Err != nil {
 		return 0, nil, q.Err

@@ -3,38 +3,38 @@ package admin
 import (
 	"context"
 
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/gate"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 )
 
 // An Engine is the part of a *broker.Broker that its administration needs.
 type Engine interface {
-	PutTopic(ctx context.Context, name string, c settings.Topic) (broker.Topic, error)
-	Topic(name string) (broker.Topic, error)
+	PutTopic(ctx context.Context, name string, c settings.Topic) (status.Topic, error)
+	Topic(name string) (status.Topic, error)
 	TopicSettings(name string) (settings.Topic, error)
-	Topics() []broker.Topic
+	Topics() []status.Topic
 	DeleteTopic(ctx context.Context, name string) error
-	PurgeTopic(ctx context.Context, name string) (broker.Backlog, error)
-	PutGroup(ctx context.Context, name string, c settings.Group) (broker.Group, error)
-	Group(name string) (broker.Group, error)
-	Groups() []broker.Group
+	PurgeTopic(ctx context.Context, name string) (status.Backlog, error)
+	PutGroup(ctx context.Context, name string, c settings.Group) (status.Group, error)
+	Group(name string) (status.Group, error)
+	Groups() []status.Group
 	DeleteGroup(ctx context.Context, name string) error
-	Throttles() []broker.LimitState
+	Throttles() []status.LimitState
 	Limits() settings.Limits
 	SetLimits(l settings.Limits) error
-	PutAddressSettings(ctx context.Context, match string, s settings.Address) (broker.AddressSetting, error)
-	AddressSettings(match string) (broker.AddressSetting, error)
-	AllAddressSettings() []broker.AddressSetting
-	TopicAddressSettings(topic string) (settings.Address, []string)
+	PutAddressSettings(ctx context.Context, match string, s settings.Address) (status.Address, error)
+	AddressSettings(match string) (status.Address, error)
+	AllAddressSettings() []status.Address
+	TopicAddressSettings(topic string) status.TopicAddress
 	DeleteAddressSettings(ctx context.Context, match string) error
-	Rewind(ctx context.Context, group, topic string, to broker.Position) ([]broker.QueueRewind, error)
-	Parked(group string, q broker.ParkedQuery) (broker.ParkedPage, error)
-	RedriveParked(ctx context.Context, group string, sel broker.ParkedSelection) (broker.ParkedRedrive, error)
-	DeadLetters(group string, q broker.DeadLetterQuery) (broker.DeadLetterPage, error)
-	RedriveDeadLetters(ctx context.Context, group string, sel broker.DeadLetterSelection) (broker.DeadLetterRedrive, error)
+	Rewind(ctx context.Context, group, topic string, to status.Position) ([]status.QueueRewind, error)
+	Parked(group string, q status.ParkedQuery) (status.ParkedPage, error)
+	RedriveParked(ctx context.Context, group string, sel status.ParkedSelection) (status.ParkedRedrive, error)
+	DeadLettersUpTo(group string, q status.DeadLetterQuery, maxBytes int64) (status.DeadLetterPage, error)
+	RedriveDeadLetters(ctx context.Context, group string, sel status.DeadLetterSelection) (status.DeadLetterRedrive, error)
 	Snapshot(ctx context.Context, dir string) error
-	PurgeDeadLetters(ctx context.Context, group string, sel broker.DeadLetterSelection) (broker.DeadLetterPurge, error)
+	PurgeDeadLetters(ctx context.Context, group string, sel status.DeadLetterSelection) (status.DeadLetterPurge, error)
 }
 
 // Handlers carry out the requests of the administration. Each one is called when the gate has

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/access"
 )
 
@@ -23,7 +23,7 @@ type RewindRequest struct {
 
 // A RewindResult is the result of a rewind by queue.
 type RewindResult struct {
-	Queues []broker.QueueRewind `json:"queues"`
+	Queues []status.QueueRewind `json:"queues"`
 }
 
 // RewindGroup sets a group's position in a topic.
@@ -45,7 +45,7 @@ func (h *Handlers) RewindGroup(w http.ResponseWriter, r *http.Request) (int, any
 	return http.StatusOK, RewindResult{notNil(queues)}, err
 }
 
-func (r RewindRequest) position() (p broker.Position, err error) {
+func (r RewindRequest) position() (p status.Position, err error) {
 	switch r.To {
 	case "":
 	case "earliest":
@@ -81,7 +81,7 @@ type ParkedRedriveRequest struct {
 // ListParked returns the parked message groups of a consumer group.
 func (h *Handlers) ListParked(_ http.ResponseWriter, r *http.Request) (int, any, error) {
 	q := web.QueryOf(r, "topic", "after", "limit")
-	parked := broker.ParkedQuery{Topic: q.Text("topic"), After: q.Text("after"), Limit: q.Number("limit")}
+	parked := status.ParkedQuery{Topic: q.Text("topic"), After: q.Text("after"), Limit: q.Number("limit")}
 	if q.Err != nil {
 		return 0, nil, q.Err
 	}
@@ -119,6 +119,6 @@ func (h *Handlers) RedriveParked(w http.ResponseWriter, r *http.Request) (int, a
 	if err := h.permitTopic(r, access.Admin, req.Topic); err != nil {
 		return 0, nil, err
 	}
-	done, err := h.engine.RedriveParked(r.Context(), r.PathValue("group"), broker.ParkedSelection(req))
+	done, err := h.engine.RedriveParked(r.Context(), r.PathValue("group"), status.ParkedSelection(req))
 	return http.StatusOK, done, err
 }

@@ -3,16 +3,16 @@ package admin
 import (
 	"net/http"
 
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/access"
 )
 
 // ListTopics returns all topics.
 func (h *Handlers) ListTopics(http.ResponseWriter, *http.Request) (int, any, error) {
 	return http.StatusOK, struct {
-		Topics []broker.Topic `json:"topics"`
+		Topics []status.Topic `json:"topics"`
 	}{notNil(h.engine.Topics())}, nil
 }
 
@@ -42,7 +42,7 @@ func (h *Handlers) DeleteTopic(_ http.ResponseWriter, r *http.Request) (int, any
 // ListGroups returns all consumer groups.
 func (h *Handlers) ListGroups(http.ResponseWriter, *http.Request) (int, any, error) {
 	return http.StatusOK, struct {
-		Groups []broker.Group `json:"groups"`
+		Groups []status.Group `json:"groups"`
 	}{notNil(h.engine.Groups())}, nil
 }
 
@@ -98,23 +98,13 @@ func notNil[T any](s []T) []T {
 func (h *Handlers) PurgeTopic(_ http.ResponseWriter, r *http.Request) (int, any, error) {
 	removed, err := h.engine.PurgeTopic(r.Context(), r.PathValue("topic"))
 	return http.StatusOK, struct {
-		Removed broker.Backlog `json:"removed"`
+		Removed status.Backlog `json:"removed"`
 	}{removed}, err
-}
-
-// ThrottleState is the answer of /v1/throttle.
-type ThrottleState struct {
-	// Throttles reject sends now; NotReached are the other limits that are set.
-	Throttles  []broker.LimitState `json:"throttles"`
-	NotReached []broker.LimitState `json:"not_reached"`
-
-	// Limits are those of the whole broker, as PUT takes them.
-	Limits settings.Limits `json:"limits"`
 }
 
 // GetThrottle returns the limits that reject sends now, the other ones, and the broker's own.
 func (h *Handlers) GetThrottle(http.ResponseWriter, *http.Request) (int, any, error) {
-	a := ThrottleState{Throttles: []broker.LimitState{}, NotReached: []broker.LimitState{}, Limits: h.engine.Limits()}
+	a := status.Throttles{Throttles: []status.LimitState{}, NotReached: []status.LimitState{}, Limits: h.engine.Limits()}
 	for _, l := range h.engine.Throttles() {
 		if l.On {
 			a.Throttles = append(a.Throttles, l)

@@ -10,6 +10,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/gate"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -21,7 +22,7 @@ type Engine interface {
 	InvisibleBounds() (least, most time.Duration)
 	Recall(ctx context.Context, topic, recallHandle string) (id string, err error)
 	TopicOf(handle string) (topic, original string, err error)
-	Group(name string) (broker.Group, error)
+	Group(name string) (status.Group, error)
 	ReconsumeLater(ctx context.Context, d *tidegate.Delivery, m settings.ReconsumeMode) (broker.Reconsumed, error)
 	RetryInterval(d *tidegate.Delivery) (time.Duration, error)
 }

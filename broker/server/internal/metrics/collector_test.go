@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/status"
 )
 
 // A told source has a value of its own, none of them 0, for everything that an engine says.
@@ -23,11 +24,11 @@ func (told) Clients() int     { return 901 }
 func (s told) Serving() bool  { return s.serving }
 func (s told) Healthy() error { return s.broken }
 
-func (told) Throttles() []broker.LimitState {
-	limit := func(name string, on bool) broker.LimitState {
-		return broker.LimitState{Throttle: broker.Throttle{Limit: name}, On: on}
+func (told) Throttles() []status.LimitState {
+	limit := func(name string, on bool) status.LimitState {
+		return status.LimitState{Throttle: status.Throttle{Limit: name}, On: on}
 	}
-	return []broker.LimitState{
+	return []status.LimitState{
 		limit("topic backlog bytes", true), limit("topic backlog bytes", true), limit("topic backlog bytes", true), limit("topic backlog bytes", false),
 		limit("group backlog age", true), limit("group backlog age", true), limit("disk full", true), limit("free disk", false),
 	}
@@ -45,15 +46,15 @@ func (told) Stats() broker.Stats {
 	}
 	return broker.Stats{
 		Topics: []broker.TopicStats{{
-			Topic: "t", Stored: broker.Backlog{Messages: 101, Bytes: 102}, Delayed: broker.Backlog{Messages: 103, Bytes: 104},
-			Backlog: broker.Backlog{Messages: 105, Bytes: 106}, Accepted: broker.Backlog{Messages: 107, Bytes: 108}, Duplicates: 109,
+			Topic: "t", Stored: status.Backlog{Messages: 101, Bytes: 102}, Delayed: status.Backlog{Messages: 103, Bytes: 104},
+			Backlog: status.Backlog{Messages: 105, Bytes: 106}, Accepted: status.Backlog{Messages: 107, Bytes: 108}, Duplicates: 109,
 			Removed:      map[broker.RemovalCause]int64{"time": 110, "bytes": 111, "consumed": 112, "purge": 113},
-			Throttle:     &broker.Throttle{},
+			Throttle:     &status.Throttle{},
 			Transactions: &broker.TransactionStats{HalfMessages: 114, Committed: 115, RolledBack: 116, Abandoned: 117, Checks: 118, Unheard: 119},
 		}, {Topic: "free"}},
 		Subscriptions: []broker.SubscriptionStats{{
-			Group: "g", Subscription: broker.Subscription{
-				Topic: "t", Ready: 201, Inflight: 202, WaitingRetry: 203, Parked: 204, Backlog: broker.Backlog{Messages: 205, Bytes: 206},
+			Group: "g", Subscription: status.Subscription{
+				Topic: "t", Ready: 201, Inflight: 202, WaitingRetry: 203, Parked: 204, Backlog: status.Backlog{Messages: 205, Bytes: 206},
 				ParkedGroups: 207, BlockedGroups: 208, Acked: 209, Redelivered: 210, DeadLetters: 2110, Overtaken: 212, Discarded: 213, Expired: 214,
 			},
 			Waiting: 215, Deliveries: [...]int64{216, 217, 218, 219, 220}, GivenUp: 221, Oldest: 222 * time.Second, Undelivered: 223500 * time.Millisecond,

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/status"
 )
 
 // A collector exports the counts of the engine to Prometheus. It stores nothing between scrapes, so
@@ -23,7 +24,7 @@ type collector struct {
 type Source interface {
 	// The engine's.
 	Stats() broker.Stats
-	Throttles() []broker.LimitState
+	Throttles() []status.LimitState
 	Healthy() error
 
 	// Serving reports whether the server takes requests, and Clients how many gave

@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/status"
 )
 
 // aSource has one of everything that has labels.
@@ -14,12 +15,12 @@ type aSource struct{}
 func (aSource) Stats() broker.Stats {
 	return broker.Stats{
 		Topics:        []broker.TopicStats{{Topic: "t", Removed: map[broker.RemovalCause]int64{broker.RemovedTime: 1}, Transactions: &broker.TransactionStats{}}},
-		Subscriptions: []broker.SubscriptionStats{{Group: "g", Subscription: broker.Subscription{Topic: "t"}}},
+		Subscriptions: []broker.SubscriptionStats{{Group: "g", Subscription: status.Subscription{Topic: "t"}}},
 		Refused:       map[broker.RefusalReason]int64{"full": 1},
 		Throttled:     map[string]int64{"topic backlog messages": 1},
 	}
 }
-func (aSource) Throttles() []broker.LimitState { return nil }
+func (aSource) Throttles() []status.LimitState { return nil }
 func (aSource) Healthy() error                 { return nil }
 func (aSource) Serving() bool                  { return true }
 func (aSource) Clients() int                   { return 1 }

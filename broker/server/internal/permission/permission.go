@@ -6,6 +6,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/access"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
@@ -211,7 +212,7 @@ var BeforeBody = map[string]access.Need{"SendMessage": access.ToSendAnywhere()}
 
 // A Engine knows the topics of a delivery and of its group.
 type Engine interface {
-	Group(name string) (broker.Group, error)
+	Group(name string) (status.Group, error)
 	TopicOf(handle string) (topic, original string, err error)
 }
 

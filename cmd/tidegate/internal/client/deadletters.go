@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tidegate/tidegate/broker/admin"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/command"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/connection"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/output"
@@ -62,9 +62,9 @@ func (s *selection) times(c *call) (since, before time.Time, err error) {
 }
 
 // filter is the selection for the HTTP API.
-func (s *selection) filter(c *call) (admin.DeadLetterFilter, error) {
+func (s *selection) filter(c *call) (status.DeadLetterFilter, error) {
 	since, before, err := s.times(c)
-	return admin.DeadLetterFilter{Topic: s.topic, MessageIDs: s.ids, Reason: s.reason, Since: since, Before: before}, err
+	return status.DeadLetterFilter{Topic: s.topic, MessageIDs: s.ids, Reason: s.reason, Since: since, Before: before}, err
 }
 
 // source returns the dead letters of a group: over HTTP, or on a RocketMQ by receiving them. Close
@@ -175,7 +175,7 @@ func (a *App) deadLettersList() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		q := admin.DeadLetterQuery{DeadLetterFilter: filter, In: s.in, Bodies: bodies}
+		q := status.DeadLetterQuery{DeadLetterFilter: filter, In: s.in, Bodies: bodies}
 		if c.format.Format == output.JSONL && c.sort == "" { // any number, in constant memory
 			n := 0
 			for l, err := range client.AllDeadLetters(ctx, c.args[0], q) {
@@ -195,7 +195,7 @@ func (a *App) deadLettersList() *cobra.Command {
 		if most == 0 {
 			most = 1000
 		}
-		var letters []admin.DeadLetter
+		var letters []status.DeadLetter
 		more := false
 		for l, err := range client.AllDeadLetters(ctx, c.args[0], q) {
 			if err != nil {
@@ -209,11 +209,11 @@ func (a *App) deadLettersList() *cobra.Command {
 		if more {
 			c.note("the oldest %s; --limit shows more, and -o jsonl all", output.Number(int64(most)))
 		}
-		return printList(c, output.List[admin.DeadLetter]{
+		return printList(c, output.List[status.DeadLetter]{
 			Rows:     letters,
 			Columns:  letterColumns,
-			Name:     func(l admin.DeadLetter) string { return l.MessageID },
-			Document: func(ls []admin.DeadLetter) any { return map[string]any{"dead_letters": notNil(ls), "complete": !more} },
+			Name:     func(l status.DeadLetter) string { return l.MessageID },
+			Document: func(ls []status.DeadLetter) any { return map[string]any{"dead_letters": notNil(ls), "complete": !more} },
 			Empty:    noLetters(c.args[0], s),
 		})
 	})
@@ -222,17 +222,17 @@ func (a *App) deadLettersList() *cobra.Command {
 	return c
 }
 
-var letterColumns = []output.Column[admin.DeadLetter]{
-	{Name: "ID", Cell: func(l admin.DeadLetter) any { return l.MessageID }},
-	{Name: "TOPIC", Cell: func(l admin.DeadLetter) any { return l.Origin.Topic }},
-	{Name: "DIED", Cell: func(l admin.DeadLetter) any { return l.StoredAt }},
-	{Name: "ATTEMPTS", Cell: func(l admin.DeadLetter) any { return l.Origin.Attempts }},
-	{Name: "REDRIVES", Wide: true, Cell: func(l admin.DeadLetter) any { return l.Origin.Redrives }},
-	{Name: "SIZE", Cell: func(l admin.DeadLetter) any { return output.Bytes(l.BodySize) }},
-	{Name: "TAG", Wide: true, Cell: func(l admin.DeadLetter) any { return l.Tag }},
-	{Name: "KEYS", Wide: true, Cell: func(l admin.DeadLetter) any { return l.Keys }},
-	{Name: "MESSAGE-GROUP", Wide: true, Cell: func(l admin.DeadLetter) any { return l.MessageGroup }},
-	{Name: "REASON", Cell: func(l admin.DeadLetter) any { return l.Origin.Reason }},
+var letterColumns = []output.Column[status.DeadLetter]{
+	{Name: "ID", Cell: func(l status.DeadLetter) any { return l.MessageID }},
+	{Name: "TOPIC", Cell: func(l status.DeadLetter) any { return l.Origin.Topic }},
+	{Name: "DIED", Cell: func(l status.DeadLetter) any { return l.StoredAt }},
+	{Name: "ATTEMPTS", Cell: func(l status.DeadLetter) any { return l.Origin.Attempts }},
+	{Name: "REDRIVES", Wide: true, Cell: func(l status.DeadLetter) any { return l.Origin.Redrives }},
+	{Name: "SIZE", Cell: func(l status.DeadLetter) any { return output.Bytes(l.BodySize) }},
+	{Name: "TAG", Wide: true, Cell: func(l status.DeadLetter) any { return l.Tag }},
+	{Name: "KEYS", Wide: true, Cell: func(l status.DeadLetter) any { return l.Keys }},
+	{Name: "MESSAGE-GROUP", Wide: true, Cell: func(l status.DeadLetter) any { return l.MessageGroup }},
+	{Name: "REASON", Cell: func(l status.DeadLetter) any { return l.Origin.Reason }},
 }
 
 func (a *App) deadLettersShow() *cobra.Command {
@@ -249,7 +249,7 @@ func (a *App) deadLettersShow() *cobra.Command {
 		}
 		ctx, cancel := c.bounded(ctx)
 		defer cancel()
-		q := admin.DeadLetterQuery{DeadLetterFilter: admin.DeadLetterFilter{MessageIDs: c.args[1:]}, In: in, Bodies: true}
+		q := status.DeadLetterQuery{DeadLetterFilter: status.DeadLetterFilter{MessageIDs: c.args[1:]}, In: in, Bodies: true}
 		for l, err := range client.AllDeadLetters(ctx, c.args[0], q) {
 			if err != nil {
 				return err
@@ -262,7 +262,7 @@ func (a *App) deadLettersShow() *cobra.Command {
 	return c
 }
 
-func letterFields(l admin.DeadLetter) []output.Field {
+func letterFields(l status.DeadLetter) []output.Field {
 	fields := []output.Field{
 		{Name: "id", Value: l.MessageID},
 		{Name: "reason", Value: l.Origin.Reason},
@@ -299,7 +299,7 @@ func (a *App) deadLettersPurge() *cobra.Command {
 			return err
 		}
 		var n int64
-		for _, err := range client.AllDeadLetters(ctx, c.args[0], admin.DeadLetterQuery{DeadLetterFilter: filter, In: s.in, Limit: 1000}) {
+		for _, err := range client.AllDeadLetters(ctx, c.args[0], status.DeadLetterQuery{DeadLetterFilter: filter, In: s.in, Limit: 1000}) {
 			if err != nil {
 				return err
 			}
@@ -318,7 +318,7 @@ func (a *App) deadLettersPurge() *cobra.Command {
 		}
 		total, after := int64(0), ""
 		for {
-			p, err := client.PurgeDeadLetters(ctx, c.args[0], admin.DeadLetterSelection{DeadLetterFilter: filter, In: s.in, After: after})
+			p, err := client.PurgeDeadLetters(ctx, c.args[0], status.DeadLetterSelection{DeadLetterFilter: filter, In: s.in, After: after})
 			total += p.Purged
 			if err != nil {
 				return errors.Join(err, fmt.Errorf("%s were removed before it", output.Number(total)))

@@ -12,6 +12,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/command"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/output"
 )
@@ -25,7 +26,7 @@ func (a *App) groups() *cobra.Command {
 // lines.
 type progress struct {
 	Group string `json:"group"`
-	admin.Subscription
+	status.Subscription
 }
 
 func (a *App) groupList() *cobra.Command {
@@ -49,7 +50,7 @@ func (a *App) groupList() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		groups, err = matching(c, groups, match, func(g admin.Group) string { return g.Name })
+		groups, err = matching(c, groups, match, func(g status.Group) string { return g.Name })
 		if err != nil {
 			return err
 		}
@@ -57,7 +58,7 @@ func (a *App) groupList() *cobra.Command {
 		for _, g := range groups {
 			subs := g.Topics
 			if len(subs) == 0 && topic == "" && lagging == 0 {
-				subs = []admin.Subscription{{}} // a group that has not received yet
+				subs = []status.Subscription{{}} // a group that has not received yet
 			}
 			for _, s := range subs {
 				if (topic == "" || s.Topic == topic) && s.Backlog.Messages >= lagging {
@@ -126,7 +127,7 @@ func (a *App) groupShow() *cobra.Command {
 	})
 }
 
-func (c *call) showGroup(g admin.Group) error {
+func (c *call) showGroup(g status.Group) error {
 	fields := []output.Field{
 		{Name: "group", Value: g.Name},
 		{Name: "order", Value: map[bool]string{true: "FIFO, by message group", false: "none"}[g.FIFO]},
@@ -339,15 +340,15 @@ messages there: their receipt handles become invalid.`,
 		if err != nil {
 			return err
 		}
-		return printList(c, output.List[admin.QueueRewind]{
+		return printList(c, output.List[status.QueueRewind]{
 			Rows: queues,
-			Columns: []output.Column[admin.QueueRewind]{
-				{Name: "QUEUE", Cell: func(q admin.QueueRewind) any { return q.Queue }},
-				{Name: "FROM", Cell: func(q admin.QueueRewind) any { return q.From }},
-				{Name: "TO", Cell: func(q admin.QueueRewind) any { return q.To }},
+			Columns: []output.Column[status.QueueRewind]{
+				{Name: "QUEUE", Cell: func(q status.QueueRewind) any { return q.Queue }},
+				{Name: "FROM", Cell: func(q status.QueueRewind) any { return q.From }},
+				{Name: "TO", Cell: func(q status.QueueRewind) any { return q.To }},
 			},
-			Name:     func(q admin.QueueRewind) string { return fmt.Sprint(q.Queue) },
-			Document: func(qs []admin.QueueRewind) any { return map[string]any{"queues": notNil(qs)} },
+			Name:     func(q status.QueueRewind) string { return fmt.Sprint(q.Queue) },
+			Document: func(qs []status.QueueRewind) any { return map[string]any{"queues": notNil(qs)} },
 			Empty:    "the topic has no queue of this group",
 		})
 	})
@@ -356,20 +357,20 @@ messages there: their receipt handles become invalid.`,
 }
 
 // positionOf reads the value of --to.
-func positionOf(text string, now time.Time) (admin.Position, error) {
+func positionOf(text string, now time.Time) (status.Position, error) {
 	switch text {
 	case "":
-		return admin.Position{}, errors.New("--to is missing: give earliest, latest, a time, or a duration before now as in -1h")
+		return status.Position{}, errors.New("--to is missing: give earliest, latest, a time, or a duration before now as in -1h")
 	case "earliest":
-		return admin.Position{Earliest: true}, nil
+		return status.Position{Earliest: true}, nil
 	case "latest":
-		return admin.Position{Latest: true}, nil
+		return status.Position{Latest: true}, nil
 	}
 	t, err := output.ParseTime(text, now)
 	if err != nil {
-		return admin.Position{}, fmt.Errorf("--to %w, earliest or latest", err)
+		return status.Position{}, fmt.Errorf("--to %w, earliest or latest", err)
 	}
-	return admin.Position{Time: t}, nil
+	return status.Position{Time: t}, nil
 }
 
 func (a *App) groupDelete() *cobra.Command {

@@ -10,6 +10,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/output"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -40,7 +41,7 @@ func (a *App) limits() *cobra.Command {
 }
 
 // A limitRow is a limit with its state.
-type limitRow = admin.LimitState
+type limitRow = status.LimitState
 
 var limitColumns = []output.Column[limitRow]{
 	{Name: "LIMIT", Cell: func(l limitRow) any { return l.Limit }},
@@ -147,14 +148,14 @@ func (a *App) addressList() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return printList(c, output.List[admin.AddressSetting]{
+		return printList(c, output.List[status.Address]{
 			Rows: list,
-			Columns: []output.Column[admin.AddressSetting]{
-				{Name: "MATCH", Cell: func(s admin.AddressSetting) any { return s.Match }},
-				{Name: "SETTINGS", Cell: func(s admin.AddressSetting) any { return joined(settingFields(s.Address)) }},
+			Columns: []output.Column[status.Address]{
+				{Name: "MATCH", Cell: func(s status.Address) any { return s.Match }},
+				{Name: "SETTINGS", Cell: func(s status.Address) any { return joined(settingFields(s.Address)) }},
 			},
-			Name:     func(s admin.AddressSetting) string { return s.Match },
-			Document: func(l []admin.AddressSetting) any { return map[string]any{"address_settings": notNil(l)} },
+			Name:     func(s status.Address) string { return s.Match },
+			Document: func(l []status.Address) any { return map[string]any{"address_settings": notNil(l)} },
 			Empty:    "no address settings: 'tidegate address set MATCH KEY=VALUE' adds some",
 		})
 	})

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tidegate/tidegate/broker/admin"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/output"
 )
 
@@ -27,8 +27,8 @@ func (a *App) parkedList() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		var all []admin.ParkedGroup
-		for q := (admin.ParkedQuery{Topic: topic, Limit: 1000}); ; {
+		var all []status.ParkedGroup
+		for q := (status.ParkedQuery{Topic: topic, Limit: 1000}); ; {
 			bounded, cancel := c.bounded(ctx)
 			page, err := client.Parked(bounded, c.args[0], q)
 			cancel()
@@ -40,19 +40,19 @@ func (a *App) parkedList() *cobra.Command {
 				break
 			}
 		}
-		return printList(c, output.List[admin.ParkedGroup]{
+		return printList(c, output.List[status.ParkedGroup]{
 			Rows: all,
-			Columns: []output.Column[admin.ParkedGroup]{
-				{Name: "MESSAGE-GROUP", Cell: func(p admin.ParkedGroup) any { return p.MessageGroup }},
-				{Name: "TOPIC", Cell: func(p admin.ParkedGroup) any { return p.Topic }},
-				{Name: "WAITING", Cell: func(p admin.ParkedGroup) any { return p.Messages }},
-				{Name: "SINCE", Cell: func(p admin.ParkedGroup) any { return p.Since }},
-				{Name: "ATTEMPTS", Cell: func(p admin.ParkedGroup) any { return p.Attempts }},
-				{Name: "FAILED-ID", Cell: func(p admin.ParkedGroup) any { return p.MessageID }},
-				{Name: "REASON", Cell: func(p admin.ParkedGroup) any { return p.Reason }},
+			Columns: []output.Column[status.ParkedGroup]{
+				{Name: "MESSAGE-GROUP", Cell: func(p status.ParkedGroup) any { return p.MessageGroup }},
+				{Name: "TOPIC", Cell: func(p status.ParkedGroup) any { return p.Topic }},
+				{Name: "WAITING", Cell: func(p status.ParkedGroup) any { return p.Messages }},
+				{Name: "SINCE", Cell: func(p status.ParkedGroup) any { return p.Since }},
+				{Name: "ATTEMPTS", Cell: func(p status.ParkedGroup) any { return p.Attempts }},
+				{Name: "FAILED-ID", Cell: func(p status.ParkedGroup) any { return p.MessageID }},
+				{Name: "REASON", Cell: func(p status.ParkedGroup) any { return p.Reason }},
 			},
-			Name:     func(p admin.ParkedGroup) string { return p.MessageGroup },
-			Document: func(ps []admin.ParkedGroup) any { return admin.ParkedPage{Groups: notNil(ps)} },
+			Name:     func(p status.ParkedGroup) string { return p.MessageGroup },
+			Document: func(ps []status.ParkedGroup) any { return status.ParkedPage{Groups: notNil(ps)} },
 			Empty:    "no parked message groups of group " + output.Safe(c.args[0]),
 		})
 	})
@@ -61,7 +61,7 @@ func (a *App) parkedList() *cobra.Command {
 }
 
 func (a *App) parkedRedrive() *cobra.Command {
-	var s admin.ParkedSelection
+	var s status.ParkedSelection
 	cmd := &cobra.Command{
 		Use:   "redrive",
 		Short: "Release parked message groups: their failed message is delivered again first",

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tidegate/tidegate/broker/admin"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/connection"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/output"
 )
@@ -115,7 +116,7 @@ func report(ctx context.Context, client *admin.Client) (statusReport, error) {
 	return r, nil
 }
 
-func throttled(state admin.ThrottleState) []problem {
+func throttled(state status.Throttles) []problem {
 	out := []problem{}
 	for _, t := range state.Throttles {
 		out = append(out, problem{"throttle", or(t.Subject, "broker"), fmt.Sprintf("sends are rejected: %s is %s of %s %s, accepted again at %s",
@@ -125,7 +126,7 @@ func throttled(state admin.ThrottleState) []problem {
 }
 
 // troubled lists what is wrong with groups, the largest first.
-func troubled(groups []admin.Group) []problem {
+func troubled(groups []status.Group) []problem {
 	type ranked struct {
 		problem
 		weight int64

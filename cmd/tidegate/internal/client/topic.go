@@ -12,6 +12,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/command"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/output"
 )
@@ -42,15 +43,15 @@ func (a *App) topicList() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		topics, err = matching(c, topics, match, func(t admin.Topic) string { return t.Name })
+		topics, err = matching(c, topics, match, func(t status.Topic) string { return t.Name })
 		if err != nil {
 			return err
 		}
-		return printList(c, output.List[admin.Topic]{
+		return printList(c, output.List[status.Topic]{
 			Rows:     topics,
 			Columns:  topicColumns,
-			Name:     func(t admin.Topic) string { return t.Name },
-			Document: func(ts []admin.Topic) any { return map[string]any{"topics": notNil(ts)} },
+			Name:     func(t status.Topic) string { return t.Name },
+			Document: func(ts []status.Topic) any { return map[string]any{"topics": notNil(ts)} },
 			Empty:    "no topics" + matchNote(match) + ": create one with 'tidegate topic create NAME'",
 		})
 	})
@@ -58,22 +59,22 @@ func (a *App) topicList() *cobra.Command {
 	return c
 }
 
-var topicColumns = []output.Column[admin.Topic]{
-	{Name: "NAME", Cell: func(t admin.Topic) any { return t.Name }},
-	{Name: "TYPE", Cell: func(t admin.Topic) any { return string(t.Type) }},
-	{Name: "QUEUES", Cell: func(t admin.Topic) any { return t.Queues }},
-	{Name: "BACKLOG", Cell: func(t admin.Topic) any { return t.Backlog.Messages }},
-	{Name: "BYTES", Cell: func(t admin.Topic) any { return output.Bytes(t.Backlog.Bytes) }},
-	{Name: "STORED", Cell: func(t admin.Topic) any { return t.StoredMessages }},
-	{Name: "STORED-BYTES", Wide: true, Cell: func(t admin.Topic) any { return output.Bytes(t.StoredBytes) }},
-	{Name: "DELAYED", Cell: func(t admin.Topic) any { return t.DelayedMessages }},
-	{Name: "HALF", Wide: true, Cell: func(t admin.Topic) any { return t.HalfMessages }},
-	{Name: "THROTTLE", Cell: func(t admin.Topic) any { return throttleText(t.Throttle) }},
-	{Name: "GROUPS", Wide: true, Cell: func(t admin.Topic) any { return t.Groups }},
+var topicColumns = []output.Column[status.Topic]{
+	{Name: "NAME", Cell: func(t status.Topic) any { return t.Name }},
+	{Name: "TYPE", Cell: func(t status.Topic) any { return string(t.Type) }},
+	{Name: "QUEUES", Cell: func(t status.Topic) any { return t.Queues }},
+	{Name: "BACKLOG", Cell: func(t status.Topic) any { return t.Backlog.Messages }},
+	{Name: "BYTES", Cell: func(t status.Topic) any { return output.Bytes(t.Backlog.Bytes) }},
+	{Name: "STORED", Cell: func(t status.Topic) any { return t.StoredMessages }},
+	{Name: "STORED-BYTES", Wide: true, Cell: func(t status.Topic) any { return output.Bytes(t.StoredBytes) }},
+	{Name: "DELAYED", Cell: func(t status.Topic) any { return t.DelayedMessages }},
+	{Name: "HALF", Wide: true, Cell: func(t status.Topic) any { return t.HalfMessages }},
+	{Name: "THROTTLE", Cell: func(t status.Topic) any { return throttleText(t.Throttle) }},
+	{Name: "GROUPS", Wide: true, Cell: func(t status.Topic) any { return t.Groups }},
 }
 
 // throttleText is a throttle in one cell: empty for none.
-func throttleText(t *admin.Throttle) string {
+func throttleText(t *status.Throttle) string {
 	if t == nil {
 		return ""
 	}
@@ -101,7 +102,7 @@ func (a *App) topicShow() *cobra.Command {
 	})
 }
 
-func topicFields(t admin.Topic) []output.Field {
+func topicFields(t status.Topic) []output.Field {
 	fields := []output.Field{
 		{Name: "topic", Value: t.Name},
 		{Name: "type", Value: string(t.Type)},

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 )
 
 func write(t *testing.T, file, text string) {
@@ -61,10 +61,10 @@ func TestReload(t *testing.T) {
 		return p.stderr.String()[from:]
 	}
 	const reloaded, refused = "configuration reloaded", "configuration not reloaded"
-	if orders, _ := get[broker.Topic](t, p, "topics/orders"); orders.Queues != 2 || orders.Type != settings.TopicNormal {
+	if orders, _ := get[status.Topic](t, p, "topics/orders"); orders.Queues != 2 || orders.Type != settings.TopicNormal {
 		t.Errorf("the topic of the file is %+v", orders)
 	}
-	if billing, _ := get[broker.Group](t, p, "groups/billing"); billing.MaxAttempts != 3 || billing.Retry.String() != "1s 5s" {
+	if billing, _ := get[status.Group](t, p, "groups/billing"); billing.MaxAttempts != 3 || billing.Retry.String() != "1s 5s" {
 		t.Errorf("the group of the file is %+v", billing)
 	}
 	c := dial(t, p)
@@ -79,9 +79,9 @@ func TestReload(t *testing.T) {
 	good := "log_level: debug\nmax_backlog: 1\nstop_timeout: 3s\nmin_long_polling: 1s\n" +
 		"topics:\n  orders: {queues: 4}\n  new: {type: FIFO}\ngroups:\n  billing: {max_attempts: 5}\n"
 	log := reload(good, reloaded)
-	orders, _ := get[broker.Topic](t, p, "topics/orders")
-	made, _ := get[broker.Topic](t, p, "topics/new")
-	billing, _ := get[broker.Group](t, p, "groups/billing")
+	orders, _ := get[status.Topic](t, p, "topics/orders")
+	made, _ := get[status.Topic](t, p, "topics/new")
+	billing, _ := get[status.Group](t, p, "groups/billing")
 	if orders.Queues != 4 || made.Type != settings.TopicFIFO || billing.MaxAttempts != 5 || len(billing.Retry) != 16 {
 		t.Errorf("after the reload: %+v, %+v, %+v", orders, made, billing)
 	}
@@ -96,7 +96,7 @@ func TestReload(t *testing.T) {
 			t.Errorf("the log does not say %s:\n%s", w, log)
 		}
 	}
-	if _, code := get[broker.Topic](t, p, "topics/old"); code != http.StatusOK {
+	if _, code := get[status.Topic](t, p, "topics/old"); code != http.StatusOK {
 		t.Errorf("the topic that left the file: %d", code)
 	}
 
@@ -123,8 +123,8 @@ func TestReload(t *testing.T) {
 		if err := send(); !errors.Is(err, tidegate.ErrThrottled) {
 			t.Errorf("%q: max_backlog was changed by a file with a fault: %v", c.text, err)
 		}
-		orders, _ := get[broker.Topic](t, p, "topics/orders")
-		if _, code := get[broker.Topic](t, p, "topics/newer"); orders.Queues != 4 || code != http.StatusNotFound {
+		orders, _ := get[status.Topic](t, p, "topics/orders")
+		if _, code := get[status.Topic](t, p, "topics/newer"); orders.Queues != 4 || code != http.StatusNotFound {
 			t.Errorf("%q: topics were changed by a file with a fault: %+v, %d", c.text, orders, code)
 		}
 	}

@@ -1,0 +1,96 @@
+package status
+
+import (
+	"time"
+
+	"github.com/tidegate/tidegate"
+)
+
+// A DeadLetter is a dead letter in its topic.
+type DeadLetter struct {
+	MessageID    string            `json:"message_id"`
+	Queue        int               `json:"queue"` // queue of the dead letter, as is Offset
+	Offset       int64             `json:"offset"`
+	StoredAt     time.Time         `json:"stored_at"` // time at which it became a dead letter
+	BornAt       time.Time         `json:"born_at"`   // time of the send
+	BornHost     string            `json:"born_host,omitempty"`
+	MessageGroup string            `json:"message_group,omitempty"`
+	Tag          string            `json:"tag,omitempty"`
+	Keys         []string          `json:"keys,omitempty"`
+	TraceContext string            `json:"trace_context,omitempty"` // W3C traceparent of the send
+	BodySize     int               `json:"body_size"`               // in bytes, also without Body
+	Body         []byte            `json:"body,omitempty"`          // nil unless the query asks for bodies
+	Properties   map[string]string `json:"properties,omitempty"`
+
+	// Origin is the message that became a dead letter, with the reason. It is zero for a message
+	// that was sent to the topic. Properties do not repeat it.
+	Origin tidegate.DeadLetter `json:"origin"`
+}
+
+// A DeadLetterFilter selects the dead letters of a group that match each field that is not zero.
+// The zero value selects all.
+type DeadLetterFilter struct {
+	Topic      string    `json:"topic,omitempty"`       // topic of the original send
+	MessageIDs []string  `json:"message_ids,omitempty"` // any of these
+	Reason     string    `json:"reason,omitempty"`      // a part of the reason
+	Since      time.Time `json:"since,omitzero"`        // it became a dead letter at this time or later
+	Before     time.Time `json:"before,omitzero"`       // it became a dead letter before this time
+}
+
+// A DeadLetterQuery selects one page of dead letters.
+type DeadLetterQuery struct {
+	DeadLetterFilter
+	In     string // topic with the dead letters, see Group.DeadLetterTopics; empty means %DLQ%group
+	After  string // Next of the previous page; empty means the first page
+	Limit  int    // at most 1000; 0 means 100
+	Bodies bool   // include the bodies
+}
+
+// A DeadLetterPage is one page of dead letters, the oldest first. A page that is not the last can
+// have fewer dead letters than the limit, or none, because a call reads a bounded number of
+// messages.
+type DeadLetterPage struct {
+	DeadLetters []DeadLetter `json:"dead_letters"`
+	Next        string       `json:"next,omitempty"` // After of the next page; empty on the last page
+}
+
+// A DeadLetterSelection selects the dead letters of a redrive or purge.
+type DeadLetterSelection struct {
+	DeadLetterFilter
+
+	// In is the topic with the dead letters, see Group.DeadLetterTopics. Empty means %DLQ%group. If
+	// a message has a dead letter in each of two topics, a redrive from both sends it twice.
+	In string `json:"dead_letter_topic,omitempty"`
+
+	After string `json:"after,omitempty"` // Next of the previous result; empty means from the oldest
+	Limit int    `json:"limit,omitempty"` // dead letters of this call, at most 100 000; 0 means 1000
+
+	// To is the target topic of a redrive. Empty means the topic of each message's original send.
+	To string `json:"to,omitempty"`
+
+	// MaxRedrives excludes messages with at least that many earlier redrives. Zero means no bound.
+	// For redrives only.
+	MaxRedrives int `json:"max_redrives,omitempty"`
+}
+
+// A DeadLetterRedrive is the result of a redrive of dead letters.
+type DeadLetterRedrive struct {
+	Redriven int64 `json:"redriven"`
+
+	// NoTarget and TooOften are the numbers of dead letters that were not sent: because the topic
+	// does not exist or does not accept such a message, and because of MaxRedrives.
+	NoTarget int64 `json:"no_target"`
+	TooOften int64 `json:"too_often"`
+
+	// Next is the position to continue at. Empty at the end.
+	Next string `json:"next,omitempty"`
+
+	// Throttle is the throttle that ended the call before its limit. Nil if none did.
+	Throttle *Throttle `json:"throttle,omitempty"`
+}
+
+// A DeadLetterPurge is the result of a purge of dead letters.
+type DeadLetterPurge struct {
+	Purged int64  `json:"purged"`
+	Next   string `json:"next,omitempty"` // position to continue at; empty at the end
+}

@@ -1,0 +1,76 @@
+package status
+
+import (
+	"time"
+
+	"github.com/tidegate/tidegate/broker/settings"
+)
+
+// A Group has the name, the settings with all defaults, and the present state in each topic of a
+// consumer group.
+type Group struct {
+	Name string `json:"name"`
+
+	// AutoCreated is true if the first receive created the group and PutGroup was not called for
+	// it. The broker has a maximum of such groups (broker.Options.MaxAutoGroups).
+	AutoCreated bool `json:"auto_created,omitempty"`
+
+	settings.Group
+	Topics []Subscription `json:"topics,omitempty"`
+
+	// DeadLetterTopics are the existing topics for the dead letters of the group, by the present
+	// settings: %DLQ%group, and others by address settings and retry topics.
+	DeadLetterTopics []string `json:"dead_letter_topics,omitempty"`
+}
+
+// A Subscription is the state of a group in one topic. The counts are messages; ParkedGroups and
+// BlockedGroups are message groups.
+type Subscription struct {
+	Topic        string  `json:"topic"`
+	Ready        int64   `json:"ready"`         // undelivered, or due for redelivery
+	Inflight     int64   `json:"inflight"`      // delivered and not settled
+	WaitingRetry int64   `json:"waiting_retry"` // until their retry interval is over
+	Parked       int64   `json:"parked"`        // in parked message groups
+	Backlog      Backlog `json:"backlog"`       // all of these, and their bytes
+
+	// ParkedGroups is the number of parked message groups. BlockedGroups is the number of message
+	// groups whose oldest message is retried without end after its last attempt
+	// (settings.OnExhaustedBlock).
+	ParkedGroups  int64 `json:"parked_groups"`
+	BlockedGroups int64 `json:"blocked_groups"`
+
+	// The following fields count since the broker was opened.
+
+	Acked       int64 `json:"acked"`
+	Redelivered int64 `json:"redelivered"` // deliveries with attempt 2 and above
+	DeadLetters int64 `json:"dead_letters"`
+	Overtaken   int64 `json:"overtaken"` // removed by retention before they were consumed
+	Discarded   int64 `json:"discarded"` // removed after the last attempt, because there is no dead-letter-address
+	Expired     int64 `json:"expired"`   // too old to be delivered, by expiry-delay
+}
+
+// A Position is a position in a topic, from which a group continues. Exactly one field is set.
+type Position struct {
+	Earliest bool // the oldest stored message
+	Latest   bool // the next message to be stored
+
+	// Time selects the first message of each queue that was stored at that time or later. The
+	// messages of a queue are in the order of these times unless the broker's clock goes back.
+	Time time.Time
+
+	// Offsets are the positions by queue number, from the offset of the oldest message to the one
+	// after the last. The group's positions in other queues stay.
+	Offsets map[int]int64
+}
+
+// A QueueRewind is the result of a rewind in one queue.
+type QueueRewind struct {
+	Queue int   `json:"queue"`
+	From  int64 `json:"from"` // next offset before the rewind
+	To    int64 `json:"to"`   // next offset after it
+
+	// Dropped is the number of unfinished messages that were taken from the group: those in flight,
+	// those that waited for a retry or for their message group, and parked ones. Messages from To
+	// on are delivered again.
+	Dropped int64 `json:"dropped"`
+}
