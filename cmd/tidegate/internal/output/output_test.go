@@ -1,0 +1,151 @@
+package output
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+)
+
+// The escapes are those of Go's string literals; the dangerous characters are those of
+// CVE-2021-25743 and of "Trojan Source".
+func TestSafe(t *testing.T) {
+	for _, c := range []struct{ in, want string }{
+		{"orders", "orders"},
+		{"Bestellung für Łódź, 注文", "Bestellung für Łódź, 注文"},
+		{"a\x1b[31mb", `a\x1b[31mb`},
+		{"a\nb\tc\rd", `a\nb\tc\x0dd`},
+		{"\u009b1m", `\u009b1m`},
+		{"\u202eevil\u2066", `\u202eevil\u2066`},
+		{"\xff\xfe", `\xff\xfe`},
+		{"\u2028", `\u2028`},
+	} {
+		if got := Safe(c.in); got != c.want {
+			t.Errorf("Safe(%q) is %q, want %q", c.in, got, c.want)
+		}
+	}
+}
+
+func FuzzSafe(f *testing.F) {
+	f.Add("a\x1b]0;title\x07")
+	f.Fuzz(func(t *testing.T, text string) {
+		got := Safe(text)
+		if !utf8.ValidString(got) || strings.ContainsFunc(got, unsafe) {
+			t.Errorf("Safe(%q) is %q, which controls a terminal", text, got)
+		}
+		if again := Safe(got); again != got {
+			t.Errorf("Safe of the safe text %q is %q", got, again)
+		}
+	})
+}
+
+// Widths are those of Unicode's East Asian Width for the characters that tables have.
+func TestWidth(t *testing.T) {
+	for text, want := range map[string]int{"": 0, "abc": 3, "注文": 4, "é": 1, "e\u0301": 1, "한글": 4, "ｆｕｌｌ": 8, "🚀": 2} {
+		if got := Width(text); got != want {
+			t.Errorf("Width(%q) is %d, want %d", text, got, want)
+		}
+	}
+}
+
+func TestNumbers(t *testing.T) {
+	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1 000", 12345: "12 345", -1234567: "-1 234 567"} {
+		if got := Number(n); got != want {
+			t.Errorf("Number(%d) is %q, want %q", n, got, want)
+		}
+	}
+	for b, want := range map[Bytes]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1536: "1.5 KiB", 1<<30 + 1<<28: "1.2 GiB", 1 << 62: "4.0 EiB", 1<<20 - 1: "1.0 MiB"} {
+		if got := b.String(); got != want {
+			t.Errorf("%d bytes are %q, want %q", int64(b), got, want)
+		}
+	}
+	for d, want := range map[time.Duration]string{
+		0: "0s", 20 * time.Millisecond: "20ms", 1540 * time.Millisecond: "1.5s", 59*time.Second + 600*time.Millisecond: "1m 00s",
+		252 * time.Second: "4m 12s", 2*time.Hour + 3*time.Minute: "2h 03m", 50 * time.Hour: "2d 02h", -time.Minute: "-1m 00s",
+	} {
+		if got := Duration(d); got != want {
+			t.Errorf("Duration(%v) is %q, want %q", int64(d), got, want)
+		}
+	}
+}
+
+func TestTimes(t *testing.T) {
+	now := time.Date(2026, 11, 23, 14, 0, 0, 0, time.UTC)
+	for _, c := range []struct {
+		style TimeStyle
+		at    time.Time
+		want  string
+	}{
+		{Relative, now.Add(-190 * time.Second), "3m 10s ago"},
+		{Relative, now.Add(10 * time.Minute), "in 10m 00s"},
+		{Relative, time.Time{}, "-"},
+		{UTC, now, "2026-11-23T14:00:00Z"},
+	} {
+		if got := c.style.Time(c.at, now); got != c.want {
+			t.Errorf("%v in the form %s is %q, want %q", c.at, c.style, got, c.want)
+		}
+	}
+	for text, want := range map[string]time.Time{
+		"2026-11-23T13:00:00Z": now.Add(-time.Hour), "-15m": now.Add(-15 * time.Minute), "10m": now.Add(10 * time.Minute), "@1795442400": time.Unix(1795442400, 0),
+	} {
+		if got, err := ParseTime(text, now); err != nil || !got.Equal(want) {
+			t.Errorf("ParseTime(%q) is %v, %v; want %v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "yesterday", "@x", "2026-11-23"} {
+		if _, err := ParseTime(text, now); err == nil || !strings.Contains(err.Error(), "RFC 3339") {
+			t.Errorf("ParseTime(%q): %v", text, err)
+		}
+	}
+}
+
+type city struct {
+	Name   string `json:"name"`
+	People int64  `json:"people"`
+}
+
+func cities() List[city] {
+	return List[city]{
+		Rows: []city{{"Ulm", 128928}, {"東京", 13960000}, {"a\x1bb", 7}},
+		Columns: []Column[city]{
+			{Name: "NAME", Cell: func(c city) any { return c.Name }},
+			{Name: "PEOPLE", Cell: func(c city) any { return c.People }},
+			{Name: "SHORT", Wide: true, Cell: func(c city) any { return c.Name[:1] }},
+		},
+		Name:     func(c city) string { return c.Name },
+		Document: func(cs []city) any { return map[string]any{"cities": cs} },
+		Empty:    "no cities",
+	}
+}
+
+func TestList(t *testing.T) {
+	for name, c := range map[string]struct {
+		o           Options
+		want, notes string
+	}{
+		"table":      {Options{Format: Table}, "NAME        PEOPLE\nUlm        128 928\n東京    13 960 000\na\\x1bb           7\n", ""},
+		"sorted":     {Options{Format: Table, Sort: "-people", NoHeaders: true, Columns: []string{"people"}}, "13 960 000\n   128 928\n         7\n", ""},
+		"limit":      {Options{Format: Name, Limit: 1}, "Ulm\n", ""},
+		"limit note": {Options{Format: Table, Limit: 1, NoHeaders: true}, "Ulm  128 928\n", "1 of 3; --limit shows more\n"},
+		"names":      {Options{Format: Name, Sort: "name"}, "Ulm\na\\x1bb\n東京\n", ""},
+		"json lines": {Options{Format: JSONL, Limit: 1}, `{"name":"Ulm","people":128928}` + "\n", ""},
+		"json":       {Options{Format: JSON, Limit: 1}, "{\n  \"cities\": [\n    {\n      \"name\": \"Ulm\",\n      \"people\": 128928\n    }\n  ]\n}\n", ""},
+	} {
+		var out, notes bytes.Buffer
+		if err := cities().Print(&out, &notes, c.o); err != nil || out.String() != c.want || notes.String() != c.notes {
+			t.Errorf("%s: %v\ngot  %q %q\nwant %q %q", name, err, out.String(), notes.String(), c.want, c.notes)
+		}
+	}
+	for _, o := range []Options{{Format: Table, Columns: []string{"size"}}, {Format: JSON, Sort: "size"}} {
+		if err := cities().Print(&bytes.Buffer{}, &bytes.Buffer{}, o); err == nil || !strings.Contains(err.Error(), "name, people, short") {
+			t.Errorf("an unknown column: %v", err)
+		}
+	}
+	empty := cities()
+	empty.Rows = nil
+	var out, notes bytes.Buffer
+	if err := empty.Print(&out, &notes, Options{Format: Table}); err != nil || out.Len() > 0 || notes.String() != "no cities\n" {
+		t.Errorf("an empty list: %v, %q, %q", err, out.String(), notes.String())
+	}
+}
