@@ -100,6 +100,9 @@ func TestTreeWithoutServer(t *testing.T) {
 			continue
 		}
 		args := append(slices.Clone(path), placeholders(c)...)
+		if path[0] == "apply" {
+			args[1] = "-"
+		}
 		args = append(args, "--timeout", "2s", "--no-retry")
 		for flag, value := range map[string]string{"yes": "true", "then": "ack", "ack-timeout": "1s", "to": "earliest"} {
 			if f := c.Flags().Lookup(flag); f != nil && (flag != "to" || path[0] == "group") {
@@ -107,7 +110,7 @@ func TestTreeWithoutServer(t *testing.T) {
 			}
 		}
 		t.Run(strings.Join(path, " "), func(t *testing.T) {
-			r := tl.input("body", args...)
+			r := tl.input("topics: {x1: {}}", args...)
 			want := 6
 			if path[0] == "check" {
 				want = 2 // critical
@@ -160,7 +163,7 @@ func (tl *tool) environ(bin string) []string {
 func example(t *testing.T, bin string, c *cobra.Command, line string) {
 	tl := newTool(t)
 	dir := t.TempDir()
-	for name, text := range map[string]string{"invoice.pdf": "%PDF", "charge.sh": "#!/bin/sh\ncat >> charged.txt\n"} {
+	for name, text := range map[string]string{"invoice.pdf": "%PDF", "charge.sh": "#!/bin/sh\ncat >> charged.txt\n", "cluster.yaml": "topics: {invoices: {queues: 2}}\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o700); err != nil {
 			t.Fatal(err)
 		}

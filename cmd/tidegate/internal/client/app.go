@@ -56,7 +56,7 @@ func (a *App) Commands() []*cobra.Command {
 		a.send(), a.receive(), a.recall(),
 		a.status(), a.check(), a.topics(), a.groups(),
 		a.deadLetters(), a.parked(),
-		a.limits(), a.address(), a.api(),
+		a.limits(), a.address(), a.apply(), a.export(), a.api(),
 		a.contexts(), a.doctor(),
 	}
 }

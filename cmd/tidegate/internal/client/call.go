@@ -55,6 +55,9 @@ func (a *App) remote(cmd *cobra.Command, args []string, work run) *call {
 	for _, name := range []string{"context", "http", "grpc", "access-key", "secret-file", "tls", "cacert", "cert", "cert-key", "tls-skip-verify", "timeout", "no-retry"} {
 		_ = f.SetAnnotation(name, section, []string{"Connection"}) // the flag exists
 	}
+	cmd.ValidArgsFunction = func(_ *cobra.Command, given []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		return c.complete(args, given, prefix), cobra.ShellCompDirectiveNoFileComp
+	}
 	return c
 }
 

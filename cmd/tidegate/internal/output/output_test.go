@@ -126,11 +126,11 @@ func TestList(t *testing.T) {
 	}{
 		"table":      {Options{Format: Table}, "NAME        PEOPLE\nUlm        128 928\n東京    13 960 000\na\\x1bb           7\n", ""},
 		"sorted":     {Options{Format: Table, Sort: "-people", NoHeaders: true, Columns: []string{"people"}}, "13 960 000\n   128 928\n         7\n", ""},
-		"limit":      {Options{Format: Name, Limit: 1}, "Ulm\n", ""},
+		"limit":      {Options{Format: Name, Limit: 1}, "Ulm\n", "1 of 3; --limit shows more\n"},
 		"limit note": {Options{Format: Table, Limit: 1, NoHeaders: true}, "Ulm  128 928\n", "1 of 3; --limit shows more\n"},
 		"names":      {Options{Format: Name, Sort: "name"}, "Ulm\na\\x1bb\n東京\n", ""},
-		"json lines": {Options{Format: JSONL, Limit: 1}, `{"name":"Ulm","people":128928}` + "\n", ""},
-		"json":       {Options{Format: JSON, Limit: 1}, "{\n  \"cities\": [\n    {\n      \"name\": \"Ulm\",\n      \"people\": 128928\n    }\n  ]\n}\n", ""},
+		"json lines": {Options{Format: JSONL, Limit: 1}, `{"name":"Ulm","people":128928}` + "\n", "1 of 3; --limit shows more\n"},
+		"json":       {Options{Format: JSON, Limit: 1}, "{\n  \"cities\": [\n    {\n      \"name\": \"Ulm\",\n      \"people\": 128928\n    }\n  ]\n}\n", "1 of 3; --limit shows more\n"},
 	} {
 		var out, notes bytes.Buffer
 		if err := cities().Print(&out, &notes, c.o); err != nil || out.String() != c.want || notes.String() != c.notes {

@@ -68,6 +68,9 @@ func (l List[T]) Print(w, notes io.Writer, o Options) error {
 	if o.Limit > 0 && total > o.Limit {
 		rows = rows[:o.Limit]
 	}
+	if len(rows) < total {
+		fmt.Fprintf(notes, "%s of %s; --limit shows more\n", Number(int64(len(rows))), Number(int64(total)))
+	}
 	switch o.Format {
 	case JSON:
 		return Encode(w, l.Document(rows))
@@ -84,9 +87,6 @@ func (l List[T]) Print(w, notes io.Writer, o Options) error {
 	if total == 0 {
 		fmt.Fprintln(notes, l.Empty)
 		return nil
-	}
-	if len(rows) < total {
-		fmt.Fprintf(notes, "%s of %s; --limit shows more\n", Number(int64(len(rows))), Number(int64(total)))
 	}
 	return writeTable(w, rows, columns, o)
 }
