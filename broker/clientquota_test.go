@@ -87,10 +87,10 @@ func TestLimitsChangeInUse(t *testing.T) {
 		{settings.Limit{}, settings.Quota{MessagesPerSecond: 1e-3, Burst: 1}, false},
 		{settings.Limit{Messages: 100}, settings.Quota{}, false},
 	} {
-		if err := b.SetLimits(settings.Limits{MaxBacklog: c.limit, ClientQuota: c.quota}); err != nil {
+		if err := b.SetLimits(t.Context(), settings.Limits{MaxBacklog: c.limit, ClientQuota: c.quota}); err != nil {
 			t.Fatal(err)
 		}
-		if b.SetLimits(settings.Limits{MaxBacklog: settings.Limit{Bytes: -1}}) == nil || b.SetLimits(settings.Limits{ClientQuota: settings.Quota{MessagesPerSecond: -1}}) == nil {
+		if b.SetLimits(t.Context(), settings.Limits{MaxBacklog: settings.Limit{Bytes: -1}}) == nil || b.SetLimits(t.Context(), settings.Limits{ClientQuota: settings.Quota{MessagesPerSecond: -1}}) == nil {
 			t.Error("a negative limit was accepted")
 		}
 		if err := send(); errors.Is(err, tidegate.ErrThrottled) != c.refused {

@@ -112,7 +112,7 @@ func TestColdReadsThatStop(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := b.SetLimits(settings.Limits{Pressure: settings.Pressure{MaxColdReads: 50 * size, ColdDistance: 100 * size}}); err != nil {
+		if err := b.SetLimits(t.Context(), settings.Limits{Pressure: settings.Pressure{MaxColdReads: 50 * size, ColdDistance: 100 * size}}); err != nil {
 			t.Fatal(err)
 		}
 		for range 1000 / 32 {

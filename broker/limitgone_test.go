@@ -31,7 +31,7 @@ func TestBacklogLimitThatWasTakenAway(t *testing.T) {
 				case "group":
 					putGroup(t, b, "g", settings.Group{MaxBacklog: l})
 				default:
-					if err := b.SetLimits(settings.Limits{MaxBacklog: l}); err != nil {
+					if err := b.SetLimits(t.Context(), settings.Limits{MaxBacklog: l}); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -79,7 +79,7 @@ func TestColdLimitThatWasTakenAway(t *testing.T) {
 		}
 		limit := func(messages int64) {
 			t.Helper()
-			if err := b.SetLimits(settings.Limits{Pressure: settings.Pressure{MaxColdReads: messages * size, ColdDistance: 100 * size}}); err != nil {
+			if err := b.SetLimits(t.Context(), settings.Limits{Pressure: settings.Pressure{MaxColdReads: messages * size, ColdDistance: 100 * size}}); err != nil {
 				t.Fatal(err)
 			}
 		}

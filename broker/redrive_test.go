@@ -98,7 +98,7 @@ func TestDeadLettersAreBrowsed(t *testing.T) {
 		if got := strings.Join(all, " "); got != "m0 m1 m2 m3 m4" {
 			t.Errorf("by pages: %s", got)
 		}
-		page, err := b.DeadLetters("g", status.DeadLetterQuery{Limit: 1})
+		page, err := b.DeadLetters("g", status.DeadLetterQuery{Limit: 1, Bodies: true})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -79,21 +79,21 @@ func TestFreeDiskThrottlesSends(t *testing.T) {
 		free(3 * gib)
 		l := b.Limits()
 		l.Pressure.MinFreeDisk = 4 * gib
-		if err := b.SetLimits(l); err != nil {
+		if err := b.SetLimits(t.Context(), l); err != nil {
 			t.Fatal(err)
 		}
 		if err := send("t"); !errors.Is(err, tidegate.ErrThrottled) {
 			t.Errorf("with a limit of 4 GiB: %v", err)
 		}
 		l.Pressure.MinFreeDisk = -1
-		if err := b.SetLimits(l); err != nil {
+		if err := b.SetLimits(t.Context(), l); err != nil {
 			t.Fatal(err)
 		}
 		if err := send("t"); err != nil {
 			t.Errorf("without a limit: %v", err)
 		}
 		l.Pressure.MinFreeDisk = gib
-		if err := b.SetLimits(l); err != nil {
+		if err := b.SetLimits(t.Context(), l); err != nil {
 			t.Fatal(err)
 		}
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})

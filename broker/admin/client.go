@@ -122,7 +122,7 @@ type repeat int
 
 const (
 	unlessAccepted repeat = iota // POST: only if the broker certainly did not execute it
-	always                       // a read, PUT or DELETE
+	always                       // a read, PUT, PATCH or DELETE
 )
 
 // do sends a request and decodes its response into out.
@@ -159,8 +159,13 @@ func get[T any](ctx context.Context, c *Client, op, subject, path string, query 
 }
 
 func put[T any](ctx context.Context, c *Client, op, subject, path string, body any) (T, error) {
+	return call[T](ctx, c, "PUT", op, subject, path, body)
+}
+
+// call sends a request that can be repeated.
+func call[T any](ctx context.Context, c *Client, method, op, subject, path string, body any) (T, error) {
 	var out T
-	err := c.do(ctx, httpapi.Request{Op: op, Subject: subject, Method: "PUT", Path: path, Body: body, Out: &out}, always)
+	err := c.do(ctx, httpapi.Request{Op: op, Subject: subject, Method: method, Path: path, Body: body, Out: &out}, always)
 	return out, err
 }
 

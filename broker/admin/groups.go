@@ -27,6 +27,14 @@ func (c *Client) PutGroup(ctx context.Context, name string, config settings.Grou
 	return put[status.Group](ctx, c, "PutGroup", name, escaped("groups", name), config)
 }
 
+// PatchGroup changes some settings of an existing consumer group. The JSON of patch is a merge
+// patch (RFC 7396) of settings.Group: settings that it does not name stay as they are, and null
+// means the default. patch can be a settings.Group, whose zero fields are not named, or a map. The
+// error matches tidegate.ErrNotFound if there is no such group.
+func (c *Client) PatchGroup(ctx context.Context, name string, patch any) (status.Group, error) {
+	return call[status.Group](ctx, c, "PATCH", "PatchGroup", name, escaped("groups", name), patch)
+}
+
 // DeleteGroup deletes a consumer group; its dead letters stay. The error matches
 // tidegate.ErrNotFound if there is none.
 func (c *Client) DeleteGroup(ctx context.Context, name string) error {

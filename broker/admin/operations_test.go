@@ -213,6 +213,15 @@ func TestOperations(t *testing.T) {
 		got, err := c.SetLimits(ctx, l)
 		return errors.Join(err, equal(got.Limits, l))
 	})
+	s.call("patchThrottle", func(c *admin.Client) error {
+		got, err := c.PatchLimits(ctx, map[string]any{"client_quota": nil, "max_backlog": map[string]any{"bytes": 1 << 30}})
+		return errors.Join(err, equal(got.Limits.ClientQuota, settings.Quota{}), equal(got.Limits.MaxBacklog, settings.Limit{Messages: 1000, Bytes: 1 << 30}),
+			equal(got.Limits.Pressure.ColdDistance, 1<<21))
+	})
+	s.call("patchGroup", func(c *admin.Client) error {
+		got, err := c.PatchGroup(ctx, "billing", settings.Group{NegativeAck: settings.NegativeAck{MaxRedeliveries: 77}})
+		return errors.Join(err, equal(got.NegativeAck.MaxRedeliveries, 77), equal(got.MaxAttempts, 1), equal(got.OnExhausted, settings.OnExhaustedPark))
+	})
 	s.call("getThrottle", func(c *admin.Client) error {
 		got, err := c.Throttles(ctx)
 		return errors.Join(err, equal(len(got.Throttles), 0), equal(slices.ContainsFunc(got.NotReached, func(l status.LimitState) bool {

@@ -51,6 +51,7 @@ var routeTable = []struct{ route, own, foreign string }{
 	{"GET /v1/groups", theServers, theServers},
 	{"GET /v1/groups/{group}", "mao", theServers},
 	{"PUT /v1/groups/{group}", "ao", "a"},
+	{"PATCH /v1/groups/{group}", "ao", "a"},
 	{"DELETE /v1/groups/{group}", "ao", "a"},
 	{"POST /v1/groups/{group}/rewind", "ao", "a"},
 	{"GET /v1/groups/{group}/parked", "mao", theServers},
@@ -62,6 +63,7 @@ var routeTable = []struct{ route, own, foreign string }{
 	{"POST /v1/groups/{group}/dead-letters/redrive", "a", "a"}, // it sends to whatever topics they came from
 	{"GET /v1/throttle", theServers, theServers},
 	{"PUT /v1/throttle", "a", "a"},
+	{"PATCH /v1/throttle", "a", "a"},
 	{"POST /v1/snapshot", "a", "a"},
 	{"GET /v1/address-settings", theServers, theServers},
 	{"GET /v1/address-settings/{match}", theServers, theServers},

@@ -11,9 +11,9 @@ import (
 // that are not the client's. Each call of them that the gate has admitted is a line of the log.
 var audited = map[string]bool{
 	"putTopic": true, "deleteTopic": true, "purgeTopic": true,
-	"putGroup": true, "deleteGroup": true, "rewindGroup": true, "redriveParked": true,
+	"putGroup": true, "patchGroup": true, "deleteGroup": true, "rewindGroup": true, "redriveParked": true,
 	"purgeDeadLetters": true, "redriveDeadLetters": true,
-	"putThrottle": true, "postSnapshot": true,
+	"putThrottle": true, "patchThrottle": true, "postSnapshot": true,
 	"putAddressSettings": true, "deleteAddressSettings": true,
 }
 

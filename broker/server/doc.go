@@ -66,7 +66,7 @@
 //
 //	PUT, GET, DELETE /v1/topics/{topic}                a topic, as settings.Topic; GET /v1/topics lists all
 //	POST /v1/topics/{topic}/purge                      removes all messages
-//	PUT, GET, DELETE /v1/groups/{group}                a group, as settings.Group; GET /v1/groups lists all
+//	PUT, PATCH, GET, DELETE /v1/groups/{group}         a group, as settings.Group; GET /v1/groups lists all
 //	POST /v1/groups/{group}/rewind                     moves the group to an offset, a time, the beginning or the end
 //	GET /v1/groups/{group}/parked                      lists message groups that are parked
 //	POST /v1/groups/{group}/parked/redrive             redrives them
@@ -74,7 +74,7 @@
 //	POST /v1/groups/{group}/dead-letters/redrive       sends them back
 //	PUT, GET, DELETE /v1/address-settings/{match}      settings.Address; GET /v1/address-settings lists all
 //	GET /v1/topics/{topic}/address-settings            the address settings in effect for a topic
-//	PUT, GET /v1/throttle                              broker.Limits, and which of them reject sends now
+//	PUT, PATCH, GET /v1/throttle                       settings.Limits, and which of them reject sends now
 //	POST /v1/snapshot                                  a consistent copy of the data directory, below Options.SnapshotDir
 //	GET /healthz                                       the process responds
 //	GET /readyz                                        the store works, and the server accepts requests; a throttle or a full disk is no error

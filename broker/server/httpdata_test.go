@@ -246,6 +246,8 @@ func TestHTTPRefusals(t *testing.T) {
 		{send, `{"body_text":"\ud83d\ude00","tag":"|"}`, 400, 40004, nil},
 		{send, `{"body":"` + big + `"}`, 413, 41301, []string{"4194305"}},
 		{send, `{"body":"` + strings.Repeat("x", 17<<20) + `"}`, 413, 41300, []string{"16777216"}},
+		{send, `{"body":"eA==","properties":{"colour":7}}`, 400, 40000, []string{"properties.colour is a number (7)", "give a string"}},
+		{send, `{"messages":[{"properties":["a=b"]}]}`, 400, 40000, []string{"messages[0].properties is a list; give an object"}},
 		{send, `{"id":"` + strings.Repeat("x", 256) + `"}`, 400, 40009, []string{"256"}},
 		{send, `{"body":"eA==","message_group":"g"}`, 400, 40014, []string{"leave both out"}},
 		{"/v1/topics/fifo/messages", `{"body":"eA=="}`, 400, 40014, []string{"give the message a message group"}},

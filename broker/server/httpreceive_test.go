@@ -92,3 +92,21 @@ func TestHTTPReceiveGoneBeforeResponse(t *testing.T) {
 		})
 	}
 }
+
+// A receive that waits for less than it requested returns the longest wait.
+func TestHTTPReceiveReturnsItsLongestWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := startWeb(t, Options{})
+		for wait, longest := range map[string]string{"40s": "20s", "20s": "", "1s": ""} {
+			var got struct {
+				LongestWait string `json:"longest_wait"`
+			}
+			began := time.Now()
+			x.ok("/v1/groups/g/topics/normal/receive", `{"wait":"`+wait+`"}`, &got)
+			want, _ := time.ParseDuration(wait)
+			if want = min(want, 20*time.Second); time.Since(began) != want || got.LongestWait != longest {
+				t.Errorf("wait %s: %q after %v, want %q after %v", wait, got.LongestWait, time.Since(began), longest, want)
+			}
+		}
+	})
+}

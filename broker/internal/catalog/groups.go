@@ -37,6 +37,33 @@ func (c *Catalog) PutGroup(ctx context.Context, name string, s settings.Group) (
 	return g, nil
 }
 
+// PatchGroup is PutGroup for a change of the settings that a group has. It calls change with a copy
+// of them, while no other change of settings is made; change must not wait. The error is that of
+// change, or 40403 if there is no such group.
+func (c *Catalog) PatchGroup(ctx context.Context, name string, change func(*settings.Group) error) (*topic.Group, error) {
+	if !c.config.Begin() {
+		return nil, fail.Closed()
+	}
+	defer c.config.End()
+	if err := c.LockAdmin(ctx); err != nil {
+		return nil, err
+	}
+	defer c.UnlockAdmin()
+	g, err := c.Group(name)
+	if err != nil {
+		return nil, err
+	}
+	s := *g.Settings()
+	if err := change(&s); err != nil {
+		return nil, err
+	}
+	if g, err = c.putGroupLocked(name, s, false); err != nil {
+		return nil, err
+	}
+	c.watchers.notify(name)
+	return g, nil
+}
+
 // CheckGroup returns the error that PutGroup would return for the settings of a group, as the group
 // is now. It changes nothing. The error is 40000.
 func (c *Catalog) CheckGroup(name string, s settings.Group) error {

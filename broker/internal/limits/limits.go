@@ -24,6 +24,8 @@ type Limits struct {
 	backlog atomic.Pointer[settings.Limit] // of topics without a limit of their own
 	quota   atomic.Pointer[quota]
 	storage storage
+
+	configured settings.Limits // guarded by the token of Directory.LockAdmin
 }
 
 // A Config has the parts of the broker that limits need.
@@ -36,13 +38,18 @@ type Config struct {
 	OnDisk bool
 }
 
-// New returns the limits of a broker. The settings must be valid.
-func New(c Config, s settings.Limits) (*Limits, error) {
+// New returns the limits of a broker: the configured ones, which must be valid, and those that Set
+// stored after the last change of the configuration.
+func New(c Config, configured settings.Limits) (*Limits, error) {
+	s, err := recovered(c, configured)
+	if err != nil {
+		return nil, err
+	}
 	q, err := newQuota(s.ClientQuota)
 	if err != nil {
 		return nil, err
 	}
-	l := &Limits{store: c.Store, storage: storage{store: c.Store, logger: c.Logger, onDisk: c.OnDisk}}
+	l := &Limits{store: c.Store, storage: storage{store: c.Store, logger: c.Logger, onDisk: c.OnDisk}, configured: configured}
 	l.backlog.Store(&s.MaxBacklog)
 	l.quota.Store(q)
 	l.storage.limits.Store(&s.Pressure)
@@ -54,13 +61,8 @@ func (l *Limits) Settings() settings.Limits {
 	return settings.Limits{MaxBacklog: *l.backlog.Load(), ClientQuota: l.quota.Load().Quota, Pressure: *l.storage.limits.Load()}
 }
 
-// Set replaces the limits of the whole broker. They apply from the next send on. A changed quota
-// refills the burst of every client. If a value is invalid, Set changes nothing and returns an
-// error that names each fault.
-func (l *Limits) Set(s settings.Limits) error {
-	if err := s.Validate(); err != nil {
-		return err
-	}
+// apply has the limits in effect from the next send on.
+func (l *Limits) apply(s settings.Limits) error {
 	if l.quota.Load().Quota != s.ClientQuota {
 		q, err := newQuota(s.ClientQuota)
 		if err != nil {

@@ -86,6 +86,12 @@ func (b *Batch) PutNumber(n uint32) {
 	must(b.pebble().Set([]byte{record.PrefixNumber}, binary.BigEndian.AppendUint32(nil, n), nil))
 }
 
+// PutLimits writes the limits of the whole broker.
+func (b *Batch) PutLimits(v []byte) { must(b.pebble().Set([]byte{record.PrefixLimits}, v, nil)) }
+
+// DeleteLimits removes them.
+func (b *Batch) DeleteLimits() { must(b.pebble().Delete([]byte{record.PrefixLimits}, nil)) }
+
 // DeleteTopic removes a topic's settings and messages, except for the leftovers of groups
 // (DeleteSubscriptionOfTopic) and for its delayed messages, which DelayedOf still finds.
 func (b *Batch) DeleteTopic(name string, topic uint32) {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -292,6 +293,19 @@ func (s *Store) LastNumber() (uint32, error) {
 		return 0, fmt.Errorf("%w: the last number has %d bytes", record.ErrCorrupt, len(v))
 	}
 	return binary.BigEndian.Uint32(v), nil
+}
+
+// Limits returns the value of PutLimits, and nil if there is none.
+func (s *Store) Limits() ([]byte, error) {
+	v, closer, err := s.messages.Get([]byte{record.PrefixLimits})
+	if errors.Is(err, pebble.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer closer.Close()
+	return slices.Clone(v), nil
 }
 
 // Cursors calls f with every cursor.

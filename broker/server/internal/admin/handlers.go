@@ -17,12 +17,14 @@ type Engine interface {
 	DeleteTopic(ctx context.Context, name string) error
 	PurgeTopic(ctx context.Context, name string) (status.Backlog, error)
 	PutGroup(ctx context.Context, name string, c settings.Group) (status.Group, error)
+	PatchGroup(ctx context.Context, name string, change func(*settings.Group) error) (status.Group, error)
 	Group(name string) (status.Group, error)
 	Groups() []status.Group
 	DeleteGroup(ctx context.Context, name string) error
 	Throttles() []status.LimitState
 	Limits() settings.Limits
-	SetLimits(l settings.Limits) error
+	SetLimits(ctx context.Context, l settings.Limits) error
+	PatchLimits(ctx context.Context, change func(*settings.Limits) error) error
 	PutAddressSettings(ctx context.Context, match string, s settings.Address) (status.Address, error)
 	AddressSettings(match string) (status.Address, error)
 	AllAddressSettings() []status.Address

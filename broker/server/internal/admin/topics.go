@@ -1,8 +1,11 @@
 package admin
 
 import (
+	"fmt"
 	"net/http"
 
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
@@ -26,8 +29,13 @@ func (h *Handlers) GetTopic(_ http.ResponseWriter, r *http.Request) (int, any, e
 func (h *Handlers) PutTopic(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	name := r.PathValue("topic")
 	var c settings.Topic
-	if err := web.ReadJSON(w, r, &c); err != nil {
+	raw, err := web.ReadObject(w, r, &c)
+	if err != nil {
 		return 0, nil, err
+	}
+	if c.Queues == 0 && web.Names(raw, "queues") {
+		return 0, nil, refusal.New(tidegate.CodeBadRequest, "queues", fmt.Sprintf(
+			"queues is 0; give 1 to %d, or leave it out for %d in a new topic", settings.MaxQueues, settings.DefaultQueues))
 	}
 	_, missing := h.engine.TopicSettings(name)
 	t, err := h.engine.PutTopic(r.Context(), name, c)
@@ -60,19 +68,40 @@ func (h *Handlers) PutGroup(w http.ResponseWriter, r *http.Request) (int, any, e
 	if err := web.ReadJSON(w, r, &c); err != nil {
 		return 0, nil, err
 	}
-	var needs []access.Need // for topics that are not the group's own by their names
-	if to := c.RetryTopic.Topic; to != "" {
-		needs = append(needs, access.ToSend(to), access.ToReceive(to, name)) // receives of the group take from it
-	}
-	if to := c.RetryTopic.DeadLetterTopic; to != "" {
-		needs = append(needs, access.ToSend(to))
-	}
-	if err := h.gate.Permit(r, needs...); err != nil {
+	if err := h.permitTopics(r, name, &c.RetryTopic); err != nil {
 		return 0, nil, err
 	}
 	_, missing := h.engine.Group(name)
 	g, err := h.engine.PutGroup(r.Context(), name, c)
 	return putStatus(missing), g, err
+}
+
+// PatchGroup changes the settings of a consumer group that the body names.
+func (h *Handlers) PatchGroup(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	name := r.PathValue("group")
+	patch, err := web.ReadPatch[settings.Group](w, r)
+	if err != nil {
+		return 0, nil, err
+	}
+	g, err := h.engine.PatchGroup(r.Context(), name, func(c *settings.Group) error {
+		if err := patch(c); err != nil {
+			return err
+		}
+		return h.permitTopics(r, name, &c.RetryTopic)
+	})
+	return http.StatusOK, g, err
+}
+
+// permitTopics checks the permissions for the topics that retry settings of a group name.
+func (h *Handlers) permitTopics(r *http.Request, group string, c *settings.RetryTopic) error {
+	var needs []access.Need // for topics that are not the group's own by their names
+	if to := c.Topic; to != "" {
+		needs = append(needs, access.ToSend(to), access.ToReceive(to, group)) // receives of the group take from it
+	}
+	if to := c.DeadLetterTopic; to != "" {
+		needs = append(needs, access.ToSend(to))
+	}
+	return h.gate.Permit(r, needs...)
 }
 
 // DeleteGroup removes a consumer group with its progress.
@@ -122,7 +151,19 @@ func (h *Handlers) PutThrottle(w http.ResponseWriter, r *http.Request) (int, any
 	if err := web.ReadJSON(w, r, &l); err != nil {
 		return 0, nil, err
 	}
-	if err := h.engine.SetLimits(l); err != nil {
+	if err := h.engine.SetLimits(r.Context(), l); err != nil {
+		return 0, nil, err
+	}
+	return h.GetThrottle(w, r)
+}
+
+// PatchThrottle changes the limits of the whole broker that the body names.
+func (h *Handlers) PatchThrottle(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	patch, err := web.ReadPatch[settings.Limits](w, r)
+	if err != nil {
+		return 0, nil, err
+	}
+	if err := h.engine.PatchLimits(r.Context(), patch); err != nil {
 		return 0, nil, err
 	}
 	return h.GetThrottle(w, r)

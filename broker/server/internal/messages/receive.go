@@ -102,8 +102,12 @@ func (h *Handlers) ReceiveMessages(w http.ResponseWriter, r *http.Request) (int,
 				fmt.Sprintf("max is %d; give 1 to %d, or request a stream with the header Accept: %s", *req.Max, refusal.MaxReceive, web.TypeNDJSON))
 		}
 	}
+	var shortened *settings.Duration // the wait, if it is shorter than requested
 	if req.Wait != nil {
 		from.poll.Wait = min(time.Duration(*req.Wait), h.MaxLongPolling)
+		if from.poll.Wait < time.Duration(*req.Wait) {
+			shortened = new(settings.Duration(from.poll.Wait))
+		}
 	}
 	ds, err := from.some(r)
 	if err != nil {
@@ -114,8 +118,9 @@ func (h *Handlers) ReceiveMessages(w http.ResponseWriter, r *http.Request) (int,
 		return 0, nil, err
 	}
 	answer, err := json.Marshal(struct {
-		Messages []web.Delivery `json:"messages"`
-	}{from.json(ds)})
+		Messages    []web.Delivery     `json:"messages"`
+		LongestWait *settings.Duration `json:"longest_wait,omitempty"`
+	}{from.json(ds), shortened})
 	if err == nil {
 		err = r.Context().Err()
 	}

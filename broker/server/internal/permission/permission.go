@@ -116,6 +116,7 @@ var Routes = map[string]func(r *http.Request) []access.Need{
 	"GET /v1/groups":                               onServer(access.Observe),
 	"GET /v1/groups/{group}":                       onGroup(access.Observe),
 	"PUT /v1/groups/{group}":                       onGroup(access.Admin),
+	"PATCH /v1/groups/{group}":                     onGroup(access.Admin),
 	"DELETE /v1/groups/{group}":                    onGroup(access.Admin),
 	"POST /v1/groups/{group}/rewind":               onGroup(access.Admin),
 	"GET /v1/groups/{group}/parked":                onGroup(access.Observe),
@@ -125,6 +126,7 @@ var Routes = map[string]func(r *http.Request) []access.Need{
 	"DELETE /v1/groups/{group}/dead-letters":       moveDeadLetters,
 	"GET /v1/throttle":                             onServer(access.Observe),
 	"PUT /v1/throttle":                             onServer(access.Admin),
+	"PATCH /v1/throttle":                           onServer(access.Admin),
 	"POST /v1/snapshot":                            onServer(access.Admin),
 	"GET /metrics":                                 onServer(access.Observe),
 	"GET /healthz":                                 nil, // probes of process managers have no keys

@@ -34,11 +34,17 @@ const (
 // ReadJSON decodes the request's body into v: one JSON object with known keys, of at most
 // MaxAdminBody bytes. No body means an empty object.
 func ReadJSON[T any](w http.ResponseWriter, r *http.Request, v *T) error {
+	_, err := ReadObject(w, r, v)
+	return err
+}
+
+// ReadObject is ReadJSON, and also returns the text of the object.
+func ReadObject[T any](w http.ResponseWriter, r *http.Request, v *T) (text []byte, err error) {
 	raw, err := ReadBody(w, r, MaxAdminBody)
 	if err != nil || len(bytes.TrimSpace(raw)) == 0 {
-		return err
+		return nil, err
 	}
-	return Decode(raw, v)
+	return raw, Decode(raw, v)
 }
 
 // ReadBody reads the request's body. It rejects a body of more than limit bytes, or one for which

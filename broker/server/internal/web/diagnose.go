@@ -14,6 +14,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/internal/nearest"
 )
 
@@ -65,6 +66,8 @@ func wrongValue(raw []byte, fault *json.SemanticError) string {
 	switch {
 	case t == reflect.TypeFor[time.Time]():
 		return is + ", which is not a time; give one in the form of RFC 3339, such as \"2026-01-31T15:04:05Z\""
+	case t == reflect.TypeFor[backoff.Steps]() && value[0] != '"':
+		return is + "; give one text with all intervals, such as \"10s 30s 1m\""
 	case t == reflect.TypeFor[[]byte]() && wrongType:
 		return is + "; give a text in base64"
 	case t == reflect.TypeFor[[]byte]():

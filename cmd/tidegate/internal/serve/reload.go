@@ -145,7 +145,7 @@ func (r *reloader) reload(ctx context.Context) {
 		r.logger.Error("configuration not reloaded", "file", r.file, "faults", lines)
 		return
 	}
-	err = errors.Join(setLevel(r.level, next.logLevel), r.broker.SetLimits(next.limits()), r.broker.SetTransaction(next.broker.Transaction))
+	err = errors.Join(setLevel(r.level, next.logLevel), r.broker.ConfigureLimits(ctx, next.limits()), r.broker.SetTransaction(next.broker.Transaction))
 	r.running = next
 	if !reflect.DeepEqual(who, r.access) {
 		err = errors.Join(err, protect(next.broker.Dir, who.On(), next.noKeys))

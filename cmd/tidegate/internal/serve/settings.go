@@ -160,7 +160,7 @@ func (s *configuration) options() (broker.Options, server.Options) {
 	return bo, so
 }
 
-// limits returns the settings that Broker.SetLimits changes.
+// limits returns the settings that Broker.ConfigureLimits changes.
 func (s *configuration) limits() settings.Limits {
 	return settings.Limits{MaxBacklog: s.broker.MaxBacklog, ClientQuota: s.broker.ClientQuota, Pressure: s.broker.Pressure}
 }

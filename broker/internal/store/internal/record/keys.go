@@ -9,6 +9,7 @@ import "encoding/binary"
 //	g name                                a group's settings
 //	a pattern                             the address settings of a pattern
 //	n                                     the last number given to a topic or group
+//	u                                     the limits of the whole broker, if they were changed in use
 //	y due(8) topic(4) number(8)           a delayed message
 //	r topic(4) stored(8) number(8)        metadata of a delayed message, by storage time
 //	h topic(4) number(8)                  a half message
@@ -38,6 +39,7 @@ const (
 	PrefixGroup      = 'g'
 	PrefixNumber     = 'n'
 	PrefixAddress    = 'a'
+	PrefixLimits     = 'u'
 	PrefixDeadLetter = 'd'
 	PrefixDelayed    = 'y'
 	PrefixMark       = 'f'
