@@ -137,9 +137,9 @@ func TestFullDiskForTablesCloses(t *testing.T) {
 		if n == 100 {
 			t.Fatal("100 writes do not stall it")
 		}
-		b.begin()
+		b.calls.Begin()
 		go func() {
-			defer b.end()
+			defer b.calls.End()
 			done <- b.store.Messages.Add(func(w *store.Batch) { w.PutTopic("t", make([]byte, 50_000)) }, nil).Wait()
 		}()
 		for waits := true; waits && b.store.StalledSince().IsZero(); {

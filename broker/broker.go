@@ -167,7 +167,7 @@ type Broker struct {
 	host   string
 	name   string // the Endpoint of its receipts and deliveries
 
-	lifetime
+	calls lifetime
 	components
 
 	counters counters
@@ -205,7 +205,7 @@ func Open(o Options) (*Broker, error) {
 	if b.host, err = os.Hostname(); err != nil {
 		b.host = "localhost"
 	}
-	b.openLifetime(s.Abandon)
+	b.calls.open(s)
 	b.openComponents()
 	if err := b.catalog.Recover(); err != nil {
 		return nil, errors.Join(fmt.Errorf("reading data directory %q: %w", o.Dir, err), b.Close())
@@ -236,11 +236,11 @@ func (b *Broker) SetTransaction(c settings.Transaction) error {
 // waits for nothing and leaves the store locked until the process ends. Close can be called twice;
 // both calls return when the broker is closed.
 func (b *Broker) Close() error {
-	if !b.beginClosing() {
-		<-b.closed
-		return b.closeErr
+	if !b.calls.beginClosing() {
+		<-b.calls.closed
+		return b.calls.closeErr
 	}
-	b.stop(tidegate.ErrClosed)
+	b.calls.stop(tidegate.ErrClosed)
 	b.store.StopWaiting()
 	b.wait()
 	_, subs := b.catalog.All()
@@ -249,9 +249,9 @@ func (b *Broker) Close() error {
 	}
 	b.catalog.IndexRest()
 	b.events.Close()
-	b.closeErr = b.store.Close()
-	close(b.closed)
-	return b.closeErr
+	b.calls.closeErr = b.store.Close()
+	close(b.calls.closed)
+	return b.calls.closeErr
 }
 
 // wait returns when no call is under way. After a panic calls may never return from the store, and
@@ -260,7 +260,7 @@ func (b *Broker) wait() {
 	done := make(chan struct{})
 	go func() {
 		b.maintenance.Stop()
-		b.operating.Wait()
+		b.calls.operating.Wait()
 		close(done)
 	}()
 	select {
@@ -276,7 +276,7 @@ func (b *Broker) Healthy() error {
 	if err := b.store.Broken(); err != nil {
 		return fail.Store(err)
 	}
-	if b.isClosing() {
+	if b.calls.isClosing() {
 		return fail.Closed()
 	}
 	return nil

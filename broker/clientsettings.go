@@ -13,7 +13,7 @@ var _ transport.Transport = (*Broker)(nil)
 // ProducerSettings returns the broker's settings for producers: the defaults of "RocketMQ: sending
 // retry and throttling", and the largest body.
 func (b *Broker) ProducerSettings(ctx context.Context, _ string) (transport.ProducerSettings, error) {
-	end, err := b.beginWith(ctx)
+	end, err := b.calls.beginWith(ctx)
 	if err != nil {
 		return transport.ProducerSettings{}, err
 	}
@@ -24,7 +24,7 @@ func (b *Broker) ProducerSettings(ctx context.Context, _ string) (transport.Prod
 // ConsumerSettings returns the settings of a group for a topic, with the address settings of the
 // topic. It creates the group if there is none.
 func (b *Broker) ConsumerSettings(ctx context.Context, group, topic string) (transport.ConsumerSettings, error) {
-	end, err := b.beginWith(ctx)
+	end, err := b.calls.beginWith(ctx)
 	if err != nil {
 		return transport.ConsumerSettings{}, err
 	}
@@ -48,7 +48,7 @@ func (b *Broker) InvisibleBounds() (least, most time.Duration) {
 // Queues returns only transport.AnyQueue, because one receive serves all queues. The error is 40402
 // if there is no such topic.
 func (b *Broker) Queues(ctx context.Context, _, topic string) ([]int, error) {
-	end, err := b.beginWith(ctx)
+	end, err := b.calls.beginWith(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -2,7 +2,6 @@ package broker
 
 import (
 	"context"
-	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/catalog"
 	"github.com/tidegate/tidegate/broker/internal/heartbeat"
@@ -33,68 +32,68 @@ type components struct {
 	events       *tally.Log // of the ends of messages
 }
 
-// openComponents prepares all components. The tasks run after the maintenance is started.
+// openComponents prepares all components. Each one gets only parts that are complete, in the order
+// of the code, with two exceptions: subscriptions need the catalog, which creates them, so
+// catalog.New completes their Env; and the transactions need the catalog, which restores them, so
+// pendingHost uses it. Both use it only after catalog.Recover has begun. The tasks run after the
+// maintenance is started.
 func (b *Broker) openComponents() {
-	b.maintenance = maintain.New(b.life, b.logger, b.guarded)
+	life := b.calls.life
+	b.maintenance = maintain.New(life, b.logger, b.calls.guarded)
 	b.events = tally.New(b.logger)
 	directory := catalog.NewDirectory()
-	b.openPending(directory)
+	b.letters = letters.New(letters.Config{Store: b.store, Directory: directory, Logger: b.logger, Life: life, Damaged: &b.counters.damaged})
+	p := pending.Config{
+		Store: b.store, Loop: b.maintenance, Logger: b.logger, Host: pendingHost{b, directory}, Damaged: &b.counters.damaged, Late: &b.counters.delayed,
+	}
+	b.delayed, b.transactions = pending.NewDelayed(p), pending.NewTransactions(p)
 	b.retention = removal.New(removal.Config{
 		Store: b.store, Loop: b.maintenance, Logger: b.logger, Delayed: b.delayed, Transactions: b.transactions,
-		Topics: directory.TopicsByID, Subscriptions: directory.Subscriptions(),
-		HoldLetters: func(ctx context.Context) (release func(), err error) {
-			ctx, cancel := context.WithCancelCause(ctx)
-			defer cancel(nil)
-			defer context.AfterFunc(b.life, func() { cancel(context.Cause(b.life)) })()
-			return b.letters.Hold(ctx)
-		},
-	})
-	b.letters = letters.New(letters.Config{
-		Store: b.store, Directory: directory, Logger: b.logger, Events: b.events, Life: b.life, Delayed: b.delayed, Damaged: b.countDamaged,
-		CreateTopic: func(name string, c settings.Topic, automatic bool) error {
-			return b.catalog.CreateOwnTopic(name, c, automatic)
-		},
+		Directory: directory, Subscriptions: directory.Subscriptions(), Letters: b.letters,
 	})
 	b.sender = sending.New(sending.Config{
-		Store: b.store, Limits: b.limits, Delayed: b.delayed, Transactions: b.transactions, Topic: directory.Topic,
-		MaxBodySize: b.opts.MaxBodySize, Endpoint: b.name, Throttled: b.counters.countThrottled,
+		Store: b.store, Limits: b.limits, Delayed: b.delayed, Transactions: b.transactions, Directory: directory,
+		MaxBodySize: b.opts.MaxBodySize, Endpoint: b.name, Throttled: &b.counters.throttled,
 	})
 	b.env = &subscription.Env{
 		Store: b.store, Logger: b.logger, Reads: subscription.NewReads(), Endpoint: b.name, Host: b.host,
-		MaxInvisible: b.opts.MaxInvisibleDuration, MaxHeld: b.opts.maxHeld, LastHeartbeat: b.owners.Last,
-		Leases: subscription.NewLeases(b.opts.memory),
-		Life:   b.life, Begin: b.begin, End: b.end, CarryOut: b.carryOut, Depart: b.depart, AwaitParked: b.letters.AwaitParked,
-		CountCold: b.limits.CountCold, Damaged: b.countDamaged, Lateness: &b.counters.lateness,
+		MaxInvisible: b.opts.MaxInvisibleDuration, MaxHeld: b.opts.maxHeld, Leases: subscription.NewLeases(b.opts.memory),
+		Owners: &b.owners, Limits: b.limits, Delayed: b.delayed, Events: b.events, Life: life, Calls: &b.calls,
+		Damaged: &b.counters.damaged, Lateness: &b.counters.lateness,
 	}
 	b.catalog = catalog.New(catalog.Config{
 		Store: b.store, Logger: b.logger, Loop: b.maintenance, Delayed: b.delayed, Transactions: b.transactions,
 		Retention: b.retention, Letters: b.letters, Owners: &b.owners, Directory: directory, Env: b.env,
-		Transaction: &b.transactionDefaults, MaxAutoGroups: b.opts.MaxAutoGroups, Life: b.life, Begin: b.begin, End: b.end,
+		Transaction: &b.transactionDefaults, MaxAutoGroups: b.opts.MaxAutoGroups,
 	})
 }
 
-// openPending prepares the delayed messages and the transactions.
-func (b *Broker) openPending(directory *catalog.Directory) {
-	c := pending.Config{
-		Store: b.store, Loop: b.maintenance, Logger: b.logger, Topics: directory.PendingTopics,
-		ShortOfDisk: func() bool { return b.limits.ShortOfDisk() != nil },
-		Damaged:     func() { b.countDamaged(1) },
-		Late:        func(d time.Duration) { b.counters.delayed.Observe(d.Seconds()) },
+// A pendingHost is the broker as the messages see it that are in no queue yet.
+type pendingHost struct {
+	b         *Broker
+	directory *catalog.Directory
+}
+
+// Topics implements pending.Host.
+func (h pendingHost) Topics() func(id uint32) pending.Topic { return h.directory.PendingTopics() }
+
+// ShortOfDisk implements pending.Host.
+func (h pendingHost) ShortOfDisk() bool { return h.b.limits.ShortOfDisk() != nil }
+
+// Room implements pending.Host.
+func (h pendingHost) Room(ctx context.Context, bytes int64) error { return h.b.roomOnDisk(ctx, bytes) }
+
+// GivenUp implements pending.Host.
+func (h pendingHost) GivenUp() pending.Topic {
+	if t := h.directory.FindTopic(AbandonedTransactions); t != nil {
+		return topic.FirstQueue{Topic: t}
 	}
-	b.delayed = pending.NewDelayed(c)
-	b.transactions = pending.NewTransactions(pending.TransactionsConfig{
-		Config: c,
-		GivenUp: func() pending.Topic {
-			if t := directory.FindTopic(AbandonedTransactions); t != nil {
-				return topic.FirstQueue{Topic: t}
-			}
-			return nil
-		},
-		CreateGivenUp: func() error {
-			return b.catalog.CreateOwnTopic(AbandonedTransactions, settings.Topic{Queues: 1}, false)
-		},
-		Room: b.roomOnDisk,
-	})
+	return nil
+}
+
+// CreateGivenUp implements pending.Host.
+func (h pendingHost) CreateGivenUp() error {
+	return h.b.catalog.CreateOwnTopic(AbandonedTransactions, settings.Topic{Queues: 1}, false)
 }
 
 // roomOnDisk waits until there is room for so many bytes. While the disk is short of room, or would
@@ -106,6 +105,3 @@ func (b *Broker) roomOnDisk(ctx context.Context, bytes int64) error {
 	_, err := b.limits.Room(ctx, bytes)
 	return err
 }
-
-// countDamaged counts messages that cannot be read.
-func (b *Broker) countDamaged(messages int64) { b.counters.damaged.Add(messages) }

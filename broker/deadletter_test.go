@@ -11,7 +11,6 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/handle"
-	"github.com/tidegate/tidegate/broker/internal/letters"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -36,7 +35,7 @@ func TestDeadLetterOnceAcrossACrash(t *testing.T) {
 		s := b.catalog.Find(h.Group, h.Place.Topic)
 		policy := s.Policy().Rules()
 		dying := departing(s, func(p *consume.Progress) { p.Expire(&policy, time.Now().Add(time.Minute)) })
-		startOnDisk(t, b, letters.NewDeparture(dying))
+		startOnDisk(t, b, dying)
 		if err := b.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -155,22 +154,22 @@ func TestDeadLetterComesLate(t *testing.T) {
 
 // startOnDisk writes the message of a departure to its new topic. Its lease stays, as after a
 // crash.
-func startOnDisk(t *testing.T, b *Broker, d *letters.Departure) {
+func startOnDisk(t *testing.T, b *Broker, d *subscription.Departure) {
 	t.Helper()
-	d.Start(b.letters)
+	d.Start()
 	if err := b.store.Messages.Add(func(*store.Batch) {}, nil).Wait(); err != nil {
 		t.Fatal(err)
 	}
 }
 
 // departing begins a departure, and leaves it to the caller to write the dead letter.
-func departing(s *subscription.Subscription, begin func(*consume.Progress)) *subscription.Leaving {
+func departing(s *subscription.Subscription, begin func(*consume.Progress)) *subscription.Departure {
 	_, leaving := s.Update(begin)
 	return leaving[0]
 }
 
 // departingNow is departing for a delivery whose consumer requests a dead letter.
-func departingNow(t *testing.T, s *subscription.Subscription, h handle.Receipt) *subscription.Leaving {
+func departingNow(t *testing.T, s *subscription.Subscription, h handle.Receipt) *subscription.Departure {
 	t.Helper()
 	policy := s.Policy().Rules()
 	return departing(s, func(p *consume.Progress) {

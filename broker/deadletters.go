@@ -34,10 +34,10 @@ func (b *Broker) DeadLetters(group string, q status.DeadLetterQuery) (status.Dea
 // DeadLettersUpTo is [Broker.DeadLetters] for servers. A page ends when it has that many bytes;
 // zero means that only the bound of a call applies.
 func (b *Broker) DeadLettersUpTo(group string, q status.DeadLetterQuery, maxBytes int64) (status.DeadLetterPage, error) {
-	if !b.begin() {
+	if !b.calls.Begin() {
 		return status.DeadLetterPage{}, fail.Closed()
 	}
-	defer b.end()
+	defer b.calls.End()
 	limit, err := pageLimit(q.Limit)
 	if err != nil {
 		return status.DeadLetterPage{}, err
@@ -72,10 +72,10 @@ func (b *Broker) DeadLettersUpTo(group string, q status.DeadLetterQuery, maxByte
 // DeadLetters, and 40402 if To does not exist.
 func (b *Broker) RedriveDeadLetters(ctx context.Context, group string, sel status.DeadLetterSelection) (status.DeadLetterRedrive, error) {
 	const op = "RedriveDeadLetters"
-	if !b.begin() {
+	if !b.calls.Begin() {
 		return status.DeadLetterRedrive{}, fail.WithOp(op, fail.Closed())
 	}
-	defer b.end()
+	defer b.calls.End()
 	check := redriveLimits{Limits: b.limits}
 	r, err := b.letters.Redrive(ctx, group, selection(&sel), &check)
 	if err == nil && check.throttle != nil {
@@ -100,10 +100,10 @@ func (l *redriveLimits) Rejects(t *topic.Topic, bytes int64, now time.Time) bool
 // letters that is under way may still deliver them.
 func (b *Broker) PurgeDeadLetters(ctx context.Context, group string, sel status.DeadLetterSelection) (status.DeadLetterPurge, error) {
 	const op = "PurgeDeadLetters"
-	if !b.begin() {
+	if !b.calls.Begin() {
 		return status.DeadLetterPurge{}, fail.WithOp(op, fail.Closed())
 	}
-	defer b.end()
+	defer b.calls.End()
 	purged, next, err := b.letters.Purge(ctx, group, selection(&sel))
 	return status.DeadLetterPurge{Purged: purged, Next: next}, fail.WithOp(op, err)
 }

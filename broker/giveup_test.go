@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -141,38 +140,6 @@ func TestRepeatedDeadLetterWaitsForTheFirst(t *testing.T) {
 			if err := <-answers; err != nil {
 				t.Error(err)
 			}
-		}
-		if n := len(receiveAll(t, b, "%DLQ%g")); n != 1 {
-			t.Errorf("%d dead letters", n)
-		}
-	})
-}
-
-// It fails when the first one does.
-func TestRepeatedDeadLetterFailsWithTheFirst(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
-		putTopic(t, b, "t", settings.Topic{Queues: 1})
-		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
-		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
-		_, h, err := b.locate(d)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := b.catalog.Find(h.Group, h.Place.Topic)
-		first := departingNow(t, s, h)
-		repeated := make(chan error, 1)
-		go func() { repeated <- second(b.DeadLetter(t.Context(), d, "r")) }()
-		synctest.Wait()
-		if _, err := first.End(0, errors.New("no room")); err == nil {
-			t.Error("the departure has ended without its error")
-		}
-		if err := <-repeated; err == nil {
-			t.Error("it was answered, and there is no dead letter")
-		}
-		if _, err := b.DeadLetter(t.Context(), d, "r"); err != nil {
-			t.Error(err)
 		}
 		if n := len(receiveAll(t, b, "%DLQ%g")); n != 1 {
 			t.Errorf("%d dead letters", n)

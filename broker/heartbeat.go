@@ -9,10 +9,10 @@ func (b *Broker) Touch(owner string) { b.owners.Touch(owner, time.Now()) }
 // Forget reports that a client has ended: the unacknowledged deliveries that the client received
 // with Poll.Owner time out in a second.
 func (b *Broker) Forget(owner string) {
-	if !b.begin() {
+	if !b.calls.Begin() {
 		return
 	}
-	defer b.end()
+	defer b.calls.End()
 	b.owners.Forget(owner)
 	_, subs := b.catalog.All()
 	for _, s := range subs {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
 // A lifetime is the time between Open and Close, and the calls under way.
@@ -15,7 +16,7 @@ type lifetime struct {
 	life context.Context //nolint:containedctx // the broker's own life, not a request's: it ends, with cause ErrClosed, when Close begins
 	stop context.CancelCauseFunc
 
-	broken func(error) // breaks the broker after a panic
+	store *store.Store // abandoned after a panic
 
 	lifeMu    sync.RWMutex
 	closing   bool           // guarded by lifeMu
@@ -24,10 +25,10 @@ type lifetime struct {
 	closeErr  error // valid once closed is closed
 }
 
-func (l *lifetime) openLifetime(broken func(error)) {
+func (l *lifetime) open(s *store.Store) {
 	// The broker's own life, not a request's.
 	l.life, l.stop = context.WithCancelCause(context.Background())
-	l.closed, l.broken = make(chan struct{}), broken
+	l.closed, l.store = make(chan struct{}), s
 }
 
 // logRecovered logs the contents of a directory that was not closed in order.
@@ -49,8 +50,8 @@ func (b *Broker) logRecovered(began time.Time) {
 		"deliveries_in_flight", inflight, "retries_waiting", waiting, "took", time.Since(began).Round(time.Millisecond))
 }
 
-// begin counts a call as under way, and returns false if the broker is closing.
-func (l *lifetime) begin() bool {
+// Begin counts a call as under way, and returns false if the broker is closing.
+func (l *lifetime) Begin() bool {
 	l.lifeMu.RLock()
 	defer l.lifeMu.RUnlock()
 	if l.closing {
@@ -60,10 +61,10 @@ func (l *lifetime) begin() bool {
 	return true
 }
 
-// end ends the call that begin counted. Callers defer it. A panic continues in the caller, which
-// can survive it, as servers do. The state in memory is unknown after a panic, so end breaks the
+// End ends the call that Begin counted. Callers defer it. A panic continues in the caller, which
+// can survive it, as servers do. The state in memory is unknown after a panic, so End breaks the
 // broker first: the broker rejects all calls, and a restart reads the state from disk.
-func (l *lifetime) end() {
+func (l *lifetime) End() {
 	p := recover()
 	if p != nil {
 		l.abandon(p)
@@ -74,7 +75,7 @@ func (l *lifetime) end() {
 	}
 }
 
-// guarded runs a step of maintenance. A panic breaks the broker, as in end.
+// guarded runs a step of maintenance. A panic breaks the broker, as in End.
 func (l *lifetime) guarded(step func()) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -86,22 +87,38 @@ func (l *lifetime) guarded(step func()) {
 }
 
 // abandon breaks the broker after a panic.
-func (l *lifetime) abandon(p any) { l.broken(fmt.Errorf("a panic in the broker: %v", p)) }
+func (l *lifetime) abandon(p any) { l.store.Abandon(fmt.Errorf("a panic in the broker: %v", p)) }
 
-// beginWith is begin for a call with a ctx. The error is the cause of a ctx that has ended, or that
-// the broker is closing. Without an error the caller has to call end.
+// CarryOut runs work to its end, even if ctx ends before. The caller has begun a call.
+func (l *lifetime) CarryOut(ctx context.Context, work func() error) error {
+	done := make(chan error, 1)
+	l.operating.Add(1)
+	go func() {
+		defer l.End()
+		done <- work()
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fail.Unsettled(ctx, context.Cause(ctx))
+	}
+}
+
+// beginWith is Begin for a call with a ctx. The error is the cause of a ctx that has ended, or that
+// the broker is closing. Without an error the caller has to call End.
 func (l *lifetime) beginWith(ctx context.Context) (end func(), err error) {
-	if !l.begin() {
+	if !l.Begin() {
 		return nil, fail.Closed()
 	}
 	if ctx.Err() != nil {
-		l.end()
+		l.End()
 		return nil, &tidegate.Error{Err: context.Cause(ctx)}
 	}
-	return l.end, nil
+	return l.End, nil
 }
 
-// beginClosing ends begin, and reports whether this is the first call.
+// beginClosing ends Begin, and reports whether this is the first call.
 func (l *lifetime) beginClosing() (first bool) {
 	l.lifeMu.Lock()
 	defer l.lifeMu.Unlock()

@@ -48,7 +48,7 @@ func (b *Broker) ConfigureLimits(ctx context.Context, l settings.Limits) error {
 
 func (b *Broker) changeLimits(ctx context.Context, change func() error) error {
 	const op = "SetLimits"
-	end, err := b.beginWith(ctx)
+	end, err := b.calls.beginWith(ctx)
 	if err != nil {
 		return fail.WithOp(op, err)
 	}
@@ -68,9 +68,9 @@ func (b *Broker) changeLimits(ctx context.Context, change func() error) error {
 // by limit and subject. It omits the quota of a client, which rejects one client for a moment. It
 // can read from the store.
 func (b *Broker) Throttles() []status.LimitState {
-	open := b.begin()
+	open := b.calls.Begin()
 	if open {
-		defer b.end()
+		defer b.calls.End()
 	}
 	topics, _ := b.catalog.All()
 	return b.limits.States(topics, open && b.store.Broken() == nil, time.Now())

@@ -14,10 +14,10 @@ import (
 // the store. The error is 40403 if there is no such group, 40402 if the query names a topic that
 // does not exist, and 40000 if Limit is invalid.
 func (b *Broker) Parked(group string, q status.ParkedQuery) (status.ParkedPage, error) {
-	if !b.begin() {
+	if !b.calls.Begin() {
 		return status.ParkedPage{}, fail.Closed()
 	}
-	defer b.end()
+	defer b.calls.End()
 	limit, err := pageLimit(q.Limit)
 	if err != nil {
 		return status.ParkedPage{}, err
@@ -88,10 +88,10 @@ func (b *Broker) RedriveParked(ctx context.Context, group string, sel status.Par
 }
 
 func (b *Broker) redriveParked(ctx context.Context, group string, sel status.ParkedSelection) (done status.ParkedRedrive, err error) {
-	if !b.begin() {
+	if !b.calls.Begin() {
 		return done, fail.Closed()
 	}
-	defer b.end()
+	defer b.calls.End()
 	if sel.MessageGroup != "" && sel.Topic == "" {
 		return done, fail.New(tidegate.CodeBadRequest, "topic", "the topic is empty; give the topic of message group %q", sel.MessageGroup)
 	}

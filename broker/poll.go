@@ -68,10 +68,10 @@ func (b *Broker) Poll(ctx context.Context, p Poll) ([]*tidegate.Delivery, error)
 }
 
 func (b *Broker) poll(ctx context.Context, p Poll) ([]*tidegate.Delivery, error) {
-	if !b.begin() {
+	if !b.calls.Begin() {
 		return nil, fail.Closed()
 	}
-	defer b.end()
+	defer b.calls.End()
 	r, err := b.checkPoll(p)
 	if err != nil {
 		return nil, err

@@ -21,10 +21,10 @@ func (b *Broker) PurgeTopic(ctx context.Context, name string) (status.Backlog, e
 }
 
 func (b *Broker) purgeTopic(ctx context.Context, name string) (removed status.Backlog, err error) {
-	if !b.begin() {
+	if !b.calls.Begin() {
 		return removed, fail.Closed()
 	}
-	defer b.end()
+	defer b.calls.End()
 	if err := b.catalog.LockAdmin(ctx); err != nil { // a topic that is purged is not deleted meanwhile
 		return removed, err
 	}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/letters"
 	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -109,7 +108,7 @@ func TestPurgeMeetsOthersHalfWay(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		dying := letters.NewDeparture(departingNow(t, s, h))
+		dying := departingNow(t, s, h)
 		r := consume.Receive{Queue: transport.AnyQueue, Max: 4, MaxBytes: 16 << 20, Filter: allMessages{}}
 		var c consume.Claim
 		s.Update(func(p *consume.Progress) {
@@ -117,7 +116,7 @@ func TestPurgeMeetsOthersHalfWay(t *testing.T) {
 			p.Begin(&r, time.Now())
 			c, _ = p.Claim(&r)
 		})
-		dying.Start(b.letters)
+		dying.Start()
 		ms, offsets, err := b.store.Read(s.Topic().ID(), 0, c.From, c.To, c.Limit, 1000)
 		if err != nil || len(ms) != 4 {
 			t.Fatal(ms, err)
@@ -125,7 +124,7 @@ func TestPurgeMeetsOthersHalfWay(t *testing.T) {
 		if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed.Messages != 10 {
 			t.Fatal(removed, err)
 		}
-		if err := dying.Wait(b.letters, dying.RemoveLease()); err != nil {
+		if err := dying.Wait(dying.RemoveLease()); err != nil {
 			t.Error(err)
 		}
 		var next int64

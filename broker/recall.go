@@ -18,10 +18,10 @@ func (b *Broker) Recall(ctx context.Context, topicName, recallHandle string) (id
 }
 
 func (b *Broker) recall(ctx context.Context, topicName, recallHandle string) (string, error) {
-	if !b.begin() {
+	if !b.calls.Begin() {
 		return "", fail.Closed()
 	}
-	defer b.end()
+	defer b.calls.End()
 	t, err := b.catalog.Topic(topicName)
 	if err != nil {
 		return "", err

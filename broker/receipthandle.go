@@ -32,10 +32,10 @@ func (b *Broker) locate(d *tidegate.Delivery) (*subscription.Subscription, handl
 // the original topic, which receives show. The two differ if the message is in the group's retry
 // topic. The error is 40013 if the handle is not one of this broker.
 func (b *Broker) TopicOf(receiptHandle string) (topic, original string, err error) {
-	if !b.begin() {
+	if !b.calls.Begin() {
 		return "", "", fail.Closed()
 	}
-	defer b.end()
+	defer b.calls.End()
 	s, h, err := b.locate(&tidegate.Delivery{Handle: receiptHandle})
 	if err != nil {
 		return "", "", err

@@ -7,7 +7,6 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/fail"
-	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -38,7 +37,7 @@ func (b *Broker) ReconsumeLater(ctx context.Context, d *tidegate.Delivery, m set
 }
 
 func (b *Broker) reconsumeLater(ctx context.Context, d *tidegate.Delivery, mode settings.ReconsumeMode) (Reconsumed, error) {
-	end, err := b.beginWith(ctx)
+	end, err := b.calls.beginWith(ctx)
 	if err != nil {
 		return Reconsumed{}, err
 	}
@@ -47,10 +46,7 @@ func (b *Broker) reconsumeLater(ctx context.Context, d *tidegate.Delivery, mode 
 	if err != nil {
 		return Reconsumed{}, err
 	}
-	out, write, err := b.letters.ReconsumeLater(s, h, mode)
-	if err == nil {
-		err = b.carryOut(ctx, write)
-	}
+	out, err := b.letters.ReconsumeLater(ctx, s, h, mode)
 	if err != nil {
 		return Reconsumed{}, err
 	}
@@ -94,18 +90,18 @@ func (b *Broker) Reconsume(ctx context.Context, d *tidegate.Delivery, mode trans
 	return transport.RetryResult{Fate: transport.FateAgain, Delay: max(time.Until(r.DeliverAt), 0)}, nil
 }
 
-func (b *Broker) negativeAck(ctx context.Context, d *tidegate.Delivery, delay time.Duration) (subscription.Outcome, error) {
+func (b *Broker) negativeAck(ctx context.Context, d *tidegate.Delivery, delay time.Duration) (consume.Outcome, error) {
 	if delay < 0 || delay > settings.MaxReconsumeDelay {
-		return subscription.Outcome{}, fail.New(tidegate.CodeIllegalInvisibleTime, "delay", "it is %v; give up to %v, or 0 for the group's", delay, settings.MaxReconsumeDelay)
+		return consume.Outcome{}, fail.New(tidegate.CodeIllegalInvisibleTime, "delay", "it is %v; give up to %v, or 0 for the group's", delay, settings.MaxReconsumeDelay)
 	}
-	end, err := b.beginWith(ctx)
+	end, err := b.calls.beginWith(ctx)
 	if err != nil {
-		return subscription.Outcome{}, err
+		return consume.Outcome{}, err
 	}
 	defer end()
 	s, h, err := b.locate(d)
 	if err != nil {
-		return subscription.Outcome{}, err
+		return consume.Outcome{}, err
 	}
 	if delay == 0 {
 		delay = time.Duration(s.Group().Settings().NegativeAck.Delay)

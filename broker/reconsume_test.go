@@ -15,7 +15,6 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
-	"github.com/tidegate/tidegate/broker/internal/letters"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -271,7 +270,8 @@ func TestReconsumeOnceAcrossACrash(t *testing.T) {
 			}
 		})
 		retry := &deadletter.Retry{ID: "m2", Times: 1, From: "t", Due: time.Now().Add(time.Hour)}
-		startOnDisk(t, b, letters.NewRetry(d, "t-g-RETRY", retry))
+		d.Redirect("t-g-RETRY", retry)
+		startOnDisk(t, b, d)
 		if err := b.Close(); err != nil {
 			t.Fatal(err)
 		}

@@ -11,10 +11,10 @@ import (
 // Release returns deliveries that did not reach a consumer to the queue: they are ready again at
 // once, and the attempt does not count. Handles that are not valid any more change nothing.
 func (b *Broker) Release(_ context.Context, ds []*tidegate.Delivery) {
-	if !b.begin() {
+	if !b.calls.Begin() {
 		return
 	}
-	defer b.end()
+	defer b.calls.End()
 	var writes []*store.PendingWrite
 	for i := 0; i < len(ds); {
 		s, h, err := b.locate(ds[i])

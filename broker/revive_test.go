@@ -11,7 +11,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/letters"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -187,7 +186,7 @@ func TestParkedDeadLetterAcrossACrash(t *testing.T) {
 		b := parkedTopic(t, fs, settings.Retention{}, 3)
 		s := b.catalog.FindTopic("t").Subscriptions()[0].(*subscription.Subscription)
 		d := departing(s, func(p *consume.Progress) { p.Redrive("a", true, time.Now()) })
-		startOnDisk(t, b, letters.NewDeparture(d))
+		startOnDisk(t, b, d)
 		b = reopen(t, b, fs)
 		synctest.Wait()
 		for _, want := range []string{"1/1", "2/1"} {

@@ -26,10 +26,10 @@ func (b *Broker) Rewind(ctx context.Context, group, topic string, to status.Posi
 }
 
 func (b *Broker) rewind(ctx context.Context, group, topic string, to status.Position) ([]status.QueueRewind, error) {
-	if !b.begin() {
+	if !b.calls.Begin() {
 		return nil, fail.Closed()
 	}
-	defer b.end()
+	defer b.calls.End()
 	if err := validate(to); err != nil {
 		return nil, err
 	}

@@ -56,11 +56,11 @@ func (b *Broker) Send(ctx context.Context, msgs []*tidegate.Message) []transport
 func (b *Broker) Append(ctx context.Context, msgs []Incoming) []transport.SendResult {
 	results := make([]transport.SendResult, len(msgs))
 	defer b.counters.countRefused(results)
-	if !b.begin() {
+	if !b.calls.Begin() {
 		sending.FailAll(results, fail.Closed())
 		return results
 	}
-	defer b.end()
+	defer b.calls.End()
 	if ctx.Err() != nil {
 		sending.FailAll(results, context.Cause(ctx))
 		return results

@@ -9,9 +9,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/handle"
-	"github.com/tidegate/tidegate/broker/internal/letters"
 	"github.com/tidegate/tidegate/broker/internal/store"
-	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -22,7 +20,7 @@ import (
 // [Broker.ChangeInvisibleDuration], [Broker.DeadLetter], [Broker.Snooze] and [Broker.NegativeAck].
 func (b *Broker) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 	errs := make([]error, len(ds))
-	end, err := b.beginWith(ctx)
+	end, err := b.calls.beginWith(ctx)
 	if err != nil {
 		for i := range errs {
 			errs[i] = fail.WithOp("AckMessage", err)
@@ -166,47 +164,21 @@ func (b *Broker) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason st
 }
 
 // settle applies a settlement to the delivery that d names, and waits until that is on disk.
-func (b *Broker) settle(ctx context.Context, d *tidegate.Delivery, e consume.Settlement) (subscription.Outcome, error) {
-	end, err := b.beginWith(ctx)
+func (b *Broker) settle(ctx context.Context, d *tidegate.Delivery, e consume.Settlement) (consume.Outcome, error) {
+	end, err := b.calls.beginWith(ctx)
 	if err != nil {
-		return subscription.Outcome{}, err
+		return consume.Outcome{}, err
 	}
 	defer end()
 	s, h, err := b.locate(d)
 	if err != nil {
-		return subscription.Outcome{}, err
+		return consume.Outcome{}, err
 	}
 	return s.Settle(ctx, h, e)
 }
 
-// carryOut runs work to its end, even if ctx ends before. The caller has begun a call.
-func (b *Broker) carryOut(ctx context.Context, work func() error) error {
-	done := make(chan error, 1)
-	b.operating.Add(1)
-	go func() {
-		defer b.end()
-		done <- work()
-	}()
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return fail.Unsettled(ctx, context.Cause(ctx))
-	}
-}
-
-// depart writes messages that leave, as dead letters or to an expiry address, and removes their
-// leases. It returns an error for each when this is on disk.
-func (b *Broker) depart(ds []*subscription.Leaving) []error {
-	all := make([]letters.Leaving, len(ds))
-	for i, x := range ds {
-		all[i] = x
-	}
-	return b.letters.Depart(all)
-}
-
 // retryResult returns the fate of a message after a settlement.
-func retryResult(o subscription.Outcome) transport.RetryResult {
+func retryResult(o consume.Outcome) transport.RetryResult {
 	switch o.To {
 	case StateDeadLetter:
 		return transport.RetryResult{Fate: transport.FateDeadLetter}

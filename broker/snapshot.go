@@ -23,7 +23,7 @@ func (b *Broker) Snapshot(ctx context.Context, dir string) error {
 }
 
 func (b *Broker) snapshot(ctx context.Context, dir string) error {
-	end, err := b.beginWith(ctx)
+	end, err := b.calls.beginWith(ctx)
 	if err != nil {
 		return err
 	}

@@ -164,9 +164,9 @@ func (h Histogram) Count() uint64 {
 // nothing.
 type counters struct {
 	refused   [len(refusalReasons)]atomic.Int64
-	throttled [len(limits.Names) + 1]atomic.Int64 // by limit; the last one for others
-	lateness  histogram.Histogram                 // of retries
-	delayed   histogram.Histogram                 // lateness of delayed messages
+	throttled limits.Counters
+	lateness  histogram.Histogram // of retries
+	delayed   histogram.Histogram // lateness of delayed messages
 	damaged   atomic.Int64
 }
 
@@ -179,15 +179,6 @@ func (c *counters) countRefused(results []transport.SendResult) {
 			c.refused[slices.Index(refusalReasons[:], refusal(err))].Add(1)
 		}
 	}
-}
-
-// countThrottled counts a message that a limit rejected.
-func (c *counters) countThrottled(limit string) {
-	i := slices.Index(limits.Names[:], limit)
-	if i < 0 {
-		i = len(limits.Names)
-	}
-	c.throttled[i].Add(1)
 }
 
 // refusal returns the reason of a failed send.
@@ -229,9 +220,9 @@ func (b *Broker) Stats() Stats {
 		s.Topics = append(s.Topics, b.topicStats(t))
 	}
 	slices.SortFunc(s.Topics, func(x, y TopicStats) int { return strings.Compare(x.Topic, y.Topic) })
-	open := b.begin()
+	open := b.calls.Begin()
 	if open {
-		defer b.end()
+		defer b.calls.End()
 	}
 	readable := open && b.store.Broken() == nil
 	for _, sub := range subs {

@@ -178,7 +178,7 @@ func TestCountingAllocatesNothing(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() {
 		c.countRefused(results)
 		c.countRefused(refused)
-		c.countThrottled("topic backlog bytes")
+		c.throttled.Add("topic backlog bytes")
 	}); n != 0 {
 		t.Errorf("%g allocations, want 0", n)
 	}

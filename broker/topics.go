@@ -67,11 +67,11 @@ func (b *Broker) describe(t *topic.Topic) status.Topic {
 	}
 	slices.Sort(d.Groups)
 	now := time.Now()
-	if b.begin() {
+	if b.calls.Begin() {
 		if b.store.Broken() == nil {
 			b.limits.Observe(t, now)
 		}
-		b.end()
+		b.calls.End()
 	}
 	d.Throttle = b.limits.Check(t, now, nil)
 	return d

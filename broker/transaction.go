@@ -81,10 +81,10 @@ func (b *Broker) EndTransaction(ctx context.Context, e TransactionEnd) error {
 }
 
 func (b *Broker) endTransaction(ctx context.Context, e TransactionEnd) error {
-	if !b.begin() {
+	if !b.calls.Begin() {
 		return fail.Closed()
 	}
-	defer b.end()
+	defer b.calls.End()
 	if e.TransactionID == "" {
 		return fail.New(protocol.CodeInvalidTransactionID, "transaction ID", "it is empty")
 	}

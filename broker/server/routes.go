@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -66,13 +67,27 @@ const opOther = "other"
 // pattern is the route's for a ServeMux.
 func (rt route) pattern() string { return strings.TrimSpace(rt.method + " " + rt.path) }
 
+// handling is the server as the handlers of messages see it.
+type handling struct{ s *Server }
+
+// Through implements messages.Server.
+func (h handling) Through(ctx context.Context, call messages.Call, do func(context.Context) error) error {
+	return h.s.through(ctx, call, do)
+}
+
+// Park implements messages.Server.
+func (h handling) Park(r *http.Request) (transit.Hold, error) { return h.s.parkHTTP(r) }
+
+// Release implements messages.Server.
+func (h handling) Release(ctx context.Context, ds []*tidegate.Delivery) { h.s.release(ctx, ds) }
+
 // routes returns all that there is over HTTP.
 func (s *Server) routes() []route {
 	admin := admin.New(s.b, s.gate, s.o.SnapshotDir, s.maxBody)
 	data := &messages.Handlers{
 		Engine: s.b, Gate: s.gate, Life: s.life, Bodies: s.bodies, MaxBody: s.maxBody,
 		MaxLongPolling: s.o.MaxLongPolling, IdleTimeout: idleTimeout,
-		Through: s.through, Park: s.parkHTTP, Release: s.release,
+		Server: handling{s},
 	}
 	return []route{
 		// Data.

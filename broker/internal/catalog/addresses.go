@@ -108,10 +108,10 @@ func noAddress(match string) error {
 // changeAddresses replaces the settings of all patterns by the result of change, after the returned
 // write. Without a write, or with an error, nothing changes.
 func (c *Catalog) changeAddresses(ctx context.Context, change func(address.Set[settings.Address]) (address.Set[settings.Address], func(*store.Batch), error)) error {
-	if !c.config.Begin() {
+	if !c.config.Env.Calls.Begin() {
 		return fail.Closed()
 	}
-	defer c.config.End()
+	defer c.config.Env.Calls.End()
 	if err := c.LockAdmin(ctx); err != nil {
 		return err
 	}

@@ -40,7 +40,7 @@ func (c *Catalog) DeleteUnused(t *topic.Topic) (deleted bool, err error) {
 	if !t.Unused(AutoDeleteDelay, time.Now()) {
 		return false, nil
 	}
-	if err := c.LockAdmin(c.config.Life); err != nil {
+	if err := c.LockAdmin(c.config.Env.Life); err != nil {
 		return false, nil // the broker closes; the next Open checks the queue again
 	}
 	defer c.UnlockAdmin()
@@ -51,7 +51,7 @@ func (c *Catalog) DeleteUnused(t *topic.Topic) (deleted bool, err error) {
 	if !t.Unused(AutoDeleteDelay, time.Now()) { // changed during the wait for the token
 		return false, nil
 	}
-	deleted, err = c.deleteTopic(c.config.Life, t, func() bool {
+	deleted, err = c.deleteTopic(c.config.Env.Life, t, func() bool {
 		// A queue with delayed messages is also a retry topic: these messages are still to come.
 		return t.Written().Messages == stored && t.Delayed().Messages == 0
 	})

@@ -1,7 +1,6 @@
 package catalog
 
 import (
-	"context"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -29,7 +28,7 @@ type Config struct {
 	Owners       *heartbeat.Owners
 	Directory    *Directory
 
-	// Env is for all subscriptions. New sets its RetryTopic.
+	// Env is for all subscriptions. New sets its Topics.
 	Env *subscription.Env
 
 	// Transaction has the broker's times of transaction checks, for topics without times of their
@@ -38,14 +37,6 @@ type Config struct {
 
 	// MaxAutoGroups is the maximum number of auto-created groups.
 	MaxAutoGroups int
-
-	// Life ends when the broker closes.
-	Life context.Context //nolint:containedctx // the broker's own life, not a request's
-
-	// Begin counts a call as under way, and returns false if the broker is closing. End is deferred
-	// and ends that call.
-	Begin func() bool
-	End   func()
 }
 
 // A Catalog creates, changes, deletes and restores topics, groups and subscriptions. Several
@@ -75,7 +66,7 @@ type Catalog struct {
 func New(config Config) *Catalog {
 	c := &Catalog{Directory: config.Directory, config: config}
 	c.addresses.Store(&address.Set[settings.Address]{})
-	c.config.Env.RetryTopic = c.retrySubscription
+	c.config.Env.Topics = c
 	c.forgetting = config.Loop.Add(maintain.TaskConfig{
 		Step: c.forget, Failed: "old message IDs not deleted", Pause: time.Second, MaxPause: time.Minute,
 	})

@@ -37,40 +37,26 @@ func open(t *testing.T, fs vfs.FS) (c *Catalog, closeStore func()) {
 	life, end := context.WithCancelCause(t.Context())
 	loop := maintain.New(life, logger, nil)
 	d := NewDirectory()
-	waiting := pending.Config{
-		Store: st, Loop: loop, Logger: logger, Topics: d.PendingTopics,
-		ShortOfDisk: func() bool { return false }, Damaged: func() { t.Error("a message is damaged") }, Late: func(time.Duration) {},
-	}
-	delayed := pending.NewDelayed(waiting)
-	transactions := pending.NewTransactions(pending.TransactionsConfig{Config: waiting})
+	var damaged atomic.Int64
+	lateness := histogram.Durations()
+	waiting := pending.Config{Store: st, Loop: loop, Logger: logger, Host: host{d}, Damaged: &damaged, Late: &lateness}
+	delayed, transactions := pending.NewDelayed(waiting), pending.NewTransactions(waiting)
 	var times atomic.Pointer[settings.Transaction]
 	times.Store(&settings.Transaction{})
-	lateness := histogram.Durations()
 	owners := &heartbeat.Owners{}
-	begin, done := func() bool { return true }, func() {}
-	var operating sync.WaitGroup
-	carryOut := func(ctx context.Context, work func() error) error {
-		result := make(chan error, 1)
-		operating.Go(func() { result <- work() })
-		select {
-		case err := <-result:
-			return err
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
+	calls := &calls{}
 	c = New(Config{
 		Store: st, Logger: logger, Loop: loop, Delayed: delayed, Transactions: transactions, Owners: owners, Directory: d,
 		Retention: removal.New(removal.Config{
-			Store: st, Loop: loop, Logger: logger, Delayed: delayed, Transactions: transactions, Topics: d.TopicsByID, Subscriptions: d.Subscriptions(),
+			Store: st, Loop: loop, Logger: logger, Delayed: delayed, Transactions: transactions, Directory: d, Subscriptions: d.Subscriptions(),
 		}),
-		Letters: letters.New(letters.Config{Store: st, Directory: d, Logger: logger, Events: tally.New(logger), Life: life, Delayed: delayed}),
+		Letters: letters.New(letters.Config{Store: st, Directory: d, Logger: logger, Life: life, Damaged: &damaged}),
 		Env: &subscription.Env{
 			Leases: subscription.NewLeases(1 << 30),
-			Store:  st, Logger: logger, Reads: subscription.NewReads(), MaxInvisible: time.Hour, LastHeartbeat: owners.Last,
-			Life: life, Begin: begin, End: done, CarryOut: carryOut, Lateness: &lateness,
+			Store:  st, Logger: logger, Reads: subscription.NewReads(), MaxInvisible: time.Hour, Owners: owners, Events: tally.New(logger),
+			Life: life, Calls: calls, Delayed: delayed, Damaged: &damaged, Lateness: &lateness,
 		},
-		Transaction: &times, MaxAutoGroups: 1, Life: life, Begin: begin, End: done,
+		Transaction: &times, MaxAutoGroups: 1,
 	})
 	if err := c.Recover(); err != nil {
 		t.Fatal(err)
@@ -81,7 +67,7 @@ func open(t *testing.T, fs vfs.FS) (c *Catalog, closeStore func()) {
 			return
 		}
 		closed = true
-		operating.Wait()
+		calls.operating.Wait()
 		end(tidegate.ErrClosed)
 		loop.Stop()
 		_, subs := c.All()
@@ -94,6 +80,41 @@ func open(t *testing.T, fs vfs.FS) (c *Catalog, closeStore func()) {
 	}
 	t.Cleanup(closeStore)
 	return c, closeStore
+}
+
+// A host is the broker of the messages that are in no queue yet.
+type host struct{ d *Directory }
+
+func (h host) Topics() func(uint32) pending.Topic { return h.d.PendingTopics() }
+func (host) ShortOfDisk() bool                    { return false }
+func (host) Room(context.Context, int64) error    { return nil }
+func (host) GivenUp() pending.Topic               { return nil }
+func (host) CreateGivenUp() error                 { return nil }
+
+// calls are the calls under way. around, if not nil, runs the work of CarryOut.
+type calls struct {
+	operating sync.WaitGroup
+	around    func(work func() error) error
+}
+
+func (*calls) Begin() bool { return true }
+func (*calls) End()        {}
+
+func (c *calls) CarryOut(ctx context.Context, work func() error) error {
+	result := make(chan error, 1)
+	c.operating.Go(func() {
+		if c.around != nil {
+			result <- c.around(work)
+			return
+		}
+		result <- work()
+	})
+	select {
+	case err := <-result:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // stored returns the subscriptions that have a record, by the numbers of group and topic.

@@ -20,13 +20,10 @@ func TestOneCreationOfASubscriptionRuns(t *testing.T) {
 		c, closeStore := open(t, vfs.NewMem())
 		tp, g := topicAndGroup(t, c, "")
 		var running, most atomic.Int64
-		carryOut := c.config.Env.CarryOut
-		c.config.Env.CarryOut = func(ctx context.Context, work func() error) error {
-			return carryOut(ctx, func() error {
-				most.Store(max(most.Load(), running.Add(1)))
-				defer running.Add(-1)
-				return work()
-			})
+		c.config.Env.Calls.(*calls).around = func(work func() error) error {
+			most.Store(max(most.Load(), running.Add(1)))
+			defer running.Add(-1)
+			return work()
 		}
 		disk := make(chan struct{})
 		c.config.Store.Messages.Add(func(*store.Batch) {}, func(error) { <-disk })

@@ -18,10 +18,10 @@ import (
 // PutGroup creates a consumer group or changes its settings. It returns when this is on disk. The
 // errors are those of CheckGroup.
 func (c *Catalog) PutGroup(ctx context.Context, name string, s settings.Group) (*topic.Group, error) {
-	if !c.config.Begin() {
+	if !c.config.Env.Calls.Begin() {
 		return nil, fail.Closed()
 	}
-	defer c.config.End()
+	defer c.config.Env.Calls.End()
 	if err := tidegate.ValidateGroup(name); err != nil {
 		return nil, err
 	}
@@ -41,10 +41,10 @@ func (c *Catalog) PutGroup(ctx context.Context, name string, s settings.Group) (
 // of them, while no other change of settings is made; change must not wait. The error is that of
 // change, or 40403 if there is no such group.
 func (c *Catalog) PatchGroup(ctx context.Context, name string, change func(*settings.Group) error) (*topic.Group, error) {
-	if !c.config.Begin() {
+	if !c.config.Env.Calls.Begin() {
 		return nil, fail.Closed()
 	}
-	defer c.config.End()
+	defer c.config.Env.Calls.End()
 	if err := c.LockAdmin(ctx); err != nil {
 		return nil, err
 	}
@@ -169,10 +169,10 @@ func (c *Catalog) groupOr(ctx context.Context, name string, create func() (*topi
 	if err := tidegate.ValidateGroup(name); err != nil {
 		return nil, err
 	}
-	if !c.config.Begin() {
+	if !c.config.Env.Calls.Begin() {
 		return nil, fail.Closed()
 	}
-	defer c.config.End()
+	defer c.config.Env.Calls.End()
 	if err := c.LockAdmin(ctx); err != nil {
 		return nil, err
 	}
@@ -190,10 +190,10 @@ func (c *Catalog) groupOr(ctx context.Context, name string, create func() (*topi
 // DeleteGroup removes a consumer group with its progress. Its dead letters stay, because they are
 // messages of their own topic. The error is 40403 if there is no such group.
 func (c *Catalog) DeleteGroup(ctx context.Context, name string) error {
-	if !c.config.Begin() {
+	if !c.config.Env.Calls.Begin() {
 		return fail.Closed()
 	}
-	defer c.config.End()
+	defer c.config.Env.Calls.End()
 	if err := c.LockAdmin(ctx); err != nil {
 		return err
 	}

@@ -56,7 +56,7 @@ func (c *Catalog) create(g *topic.Group, t *topic.Topic) (*subscription.Subscrip
 // subscription would be a subscription after the next restart.
 func (c *Catalog) carryOut(ctx context.Context, create func() (*subscription.Subscription, error)) (*subscription.Subscription, error) {
 	var created *subscription.Subscription
-	err := c.config.Env.CarryOut(ctx, func() (err error) {
+	err := c.config.Env.Calls.CarryOut(ctx, func() (err error) {
 		created, err = create()
 		return err
 	})
@@ -131,9 +131,9 @@ func (c *Catalog) createLate(g *topic.Group, t *topic.Topic) (*subscription.Subs
 	return c.Register(s)
 }
 
-// retrySubscription returns the group's subscription to its retry topic for the topic of s, and
+// RetrySubscription returns the group's subscription to its retry topic for the topic of s, and
 // creates both if necessary. It returns nil if the group has no such retry topic.
-func (c *Catalog) retrySubscription(ctx context.Context, s *subscription.Subscription) (*subscription.Subscription, error) {
+func (c *Catalog) RetrySubscription(ctx context.Context, s *subscription.Subscription) (*subscription.Subscription, error) {
 	retry := s.Group().Settings().RetryTopic
 	if !retry.Enabled {
 		return nil, nil //nolint:nilnil // most groups have none, and nothing is wrong then

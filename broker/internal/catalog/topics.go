@@ -17,10 +17,10 @@ import (
 // PutTopic creates a topic or changes its settings. It returns when this is on disk. The error is
 // 40000 for invalid settings, another type, or fewer queues than before.
 func (c *Catalog) PutTopic(ctx context.Context, name string, s settings.Topic) (*topic.Topic, error) {
-	if !c.config.Begin() {
+	if !c.config.Env.Calls.Begin() {
 		return nil, fail.Closed()
 	}
-	defer c.config.End()
+	defer c.config.Env.Calls.End()
 	if err := tidegate.ValidateTopic(name); err != nil {
 		return nil, err
 	}
@@ -113,10 +113,10 @@ func (c *Catalog) grow(t *topic.Topic, queues int) []topic.Subscription {
 // DeleteTopic removes a topic with its messages and the progress of groups in it. The error is
 // 40402 if there is no such topic.
 func (c *Catalog) DeleteTopic(ctx context.Context, name string) error {
-	if !c.config.Begin() {
+	if !c.config.Env.Calls.Begin() {
 		return fail.Closed()
 	}
-	defer c.config.End()
+	defer c.config.Env.Calls.End()
 	if err := c.LockAdmin(ctx); err != nil {
 		return err
 	}
@@ -168,7 +168,7 @@ func (c *Catalog) deleteTopic(ctx context.Context, t *topic.Topic, may func() bo
 // CreateOwnTopic is OwnTopic for work that no request can cancel, for example a dead letter. Close
 // does not cancel it either, but waits for the work.
 func (c *Catalog) CreateOwnTopic(name string, s settings.Topic, automatic bool) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.config.Life), time.Minute)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.config.Env.Life), time.Minute)
 	defer cancel()
 	_, err := c.OwnTopic(ctx, name, s, automatic)
 	return err

@@ -75,7 +75,7 @@ func (m *model) open() {
 	if m.rnd.IntN(4) == 0 {
 		held = 2
 	}
-	m.p = New(Config{Group: 1, Topic: 2, MaxInvisible: m.policy.longest, MaxHeld: held, LastHeartbeat: func(string) (time.Time, bool) { return m.heartbeat, true }})
+	m.p = New(Config{Group: 1, Topic: 2, MaxInvisible: m.policy.longest, MaxHeld: held, Owners: m})
 }
 
 // step does one operation. A nested one happens while a receive reads.
@@ -426,3 +426,6 @@ func (m *model) replay() {
 		delete(m.replayed, id)
 	}
 }
+
+// Last implements the owners of Config: there is one.
+func (m *model) Last(string) (time.Time, bool) { return m.heartbeat, true }

@@ -20,8 +20,10 @@ type Config struct {
 	// MaxInvisible bounds the time from a delivery to its end.
 	MaxInvisible time.Duration
 
-	// LastHeartbeat returns when an owner sent its last heartbeat, and false for an unknown owner.
-	LastHeartbeat func(owner string) (time.Time, bool)
+	Owners interface {
+		// Last returns when an owner sent its last heartbeat, and false for an unknown owner.
+		Last(owner string) (time.Time, bool)
+	}
 
 	// MaxHeld bounds the held messages in memory. At the bound no receive takes new messages.
 	// Spilled messages do not count. Default: the constant MaxHeld.

@@ -96,7 +96,7 @@ func (p *Progress) renew(l *Lease, now time.Time) bool {
 	if l.Owner == "" {
 		return false
 	}
-	seen, ok := p.config.LastHeartbeat(l.Owner)
+	seen, ok := p.config.Owners.Last(l.Owner)
 	until := renewedUntil(seen, l.Since, p.config.MaxInvisible)
 	if !ok || !until.After(now) {
 		return false

@@ -3,34 +3,26 @@ package letters
 import (
 	"context"
 	"log/slog"
+	"sync/atomic"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
 	"github.com/tidegate/tidegate/broker/internal/fail"
-	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/topic"
-	"github.com/tidegate/tidegate/broker/settings"
-	"github.com/tidegate/tidegate/internal/tally"
 )
 
 // Config has the parts of a broker that Letters uses.
 type Config struct {
 	Store     *store.Store
-	Delayed   *pending.Delayed
 	Directory Directory
 	Logger    *slog.Logger
-	Events    *tally.Log // of the ends of messages
 
 	// Life ends when the broker closes.
 	Life context.Context //nolint:containedctx // the broker's own life, not a request's
 
-	// Damaged is called with the number of corrupt messages that a scan skipped.
-	Damaged func(messages int64)
-
-	// CreateTopic creates a topic that the broker itself writes to, unless it exists. automatic
-	// means that it is an automatic dead letter queue. It waits for other changes of settings.
-	CreateTopic func(name string, c settings.Topic, automatic bool) error
+	// Damaged counts the corrupt messages that a scan skipped.
+	Damaged *atomic.Int64
 }
 
 // A Directory finds topics and groups by name. Its methods take one lock, hold it only for the
@@ -51,14 +43,16 @@ type Letters struct {
 func New(c Config) *Letters { return &Letters{Config: c, token: make(chan struct{}, 1)} }
 
 // Hold waits until no redrive, purge or other holder runs, and excludes them until release is
-// called. It returns the cause of ctx if ctx ends first. The caller holds no lock, and of the
-// tokens of the broker only admin and the task of retention.
+// called. It returns the cause of ctx if ctx ends first, or of Config.Life. The caller holds no
+// lock, and of the tokens of the broker only admin and the task of retention.
 func (l *Letters) Hold(ctx context.Context) (release func(), err error) {
 	select {
 	case l.token <- struct{}{}:
 		return func() { <-l.token }, nil
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
+	case <-l.Life.Done():
+		return nil, context.Cause(l.Life)
 	}
 }
 
@@ -119,7 +113,7 @@ func (s source) Read(queue int, from, to int64, limit int, maxBytes int64) ([]st
 
 // SkipDamaged implements deadletter.Topic.
 func (s source) SkipDamaged(queue int, d *store.Damaged) {
-	s.letters.Damaged(d.To - d.From)
+	s.letters.Damaged.Add(d.To - d.From)
 	s.letters.Logger.Error("dead letters skipped, because they are corrupt",
 		"topic", s.Name(), "queue", queue, "from_offset", d.From, "to_offset", d.To-1, "error", d.Err)
 }

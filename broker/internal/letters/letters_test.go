@@ -5,19 +5,18 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
 	"github.com/tidegate/tidegate/broker/internal/duplicates"
 	"github.com/tidegate/tidegate/broker/internal/maintain"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/settings"
-	"github.com/tidegate/tidegate/internal/tally"
 )
 
 // A fixture has a store in memory, the topic t, and the consumption of t by the group g.
@@ -27,9 +26,6 @@ type fixture struct {
 	topics    map[string]*topic.Topic
 	retention *maintain.Task
 	consumed  topic.Consumption
-	marked    bool
-	lost      int64
-	full      bool // CreateTopic fails
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -42,9 +38,11 @@ func newFixture(t *testing.T) *fixture {
 	t.Cleanup(func() { _ = s.Close() })
 	f := &fixture{t: t, topics: map[string]*topic.Topic{}}
 	f.retention = maintain.New(t.Context(), logger, nil).Add(maintain.TaskConfig{})
-	f.Letters = New(Config{
-		Store: s, Directory: f, Logger: logger, Life: t.Context(), CreateTopic: f.create,
-		Damaged: func(int64) { t.Error("a dead letter is damaged") }, Events: tally.New(logger),
+	f.Letters = New(Config{Store: s, Directory: f, Logger: logger, Life: t.Context(), Damaged: new(atomic.Int64)})
+	t.Cleanup(func() {
+		if f.Damaged.Load() > 0 {
+			t.Error("a dead letter is damaged")
+		}
 	})
 	if err := f.create("t", settings.Topic{Queues: 1}, false); err != nil {
 		t.Fatal(err)
@@ -65,9 +63,6 @@ func (f *fixture) FindGroup(name string) *topic.Group {
 var errFull = errors.New("the disk is full")
 
 func (f *fixture) create(name string, c settings.Topic, _ bool) error {
-	if f.full {
-		return errFull
-	}
 	id := uint32(len(f.topics) + 1)
 	f.topics[name] = topic.New(topic.Config{
 		ID: id, Name: name, Retention: f.retention,
@@ -107,74 +102,28 @@ func (f *fixture) ids(name string) (ids []string) {
 	return ids
 }
 
-func (f *fixture) Consumed() *topic.Consumption             { return &f.consumed }
-func (f *fixture) Mark()                                    { f.marked = true }
-func (f *fixture) Lost(from store.Place, to int64, _ error) { f.lost += to - from.Offset }
-
-// A leaving is a message that leaves t.
-type leaving struct {
-	*fixture
-	why   consume.Departure
-	place store.Place
-	to    consume.Destination
-	err   error
-	ends  int
-}
-
-func (l *leaving) Why() *consume.Departure { return &l.why }
-func (l *leaving) Place() store.Place      { return l.place }
-
-func (l *leaving) End(to consume.Destination, err error) (*store.PendingWrite, error) {
-	l.to, l.err = to, err
-	l.ends++
-	return l.Store.Groups.Add(func(*store.Batch) {}, nil), err
-}
-
-func (f *fixture) leave(place store.Place) *leaving {
-	return &leaving{fixture: f, place: place, why: consume.Departure{Lease: &consume.Lease{Lease: store.Lease{Size: 1}}, Tries: 16, Reason: "no"}}
-}
-
-func TestDepart(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	first := f.leave(f.send("t", "a", nil))
-	gone := f.leave(store.Place{Topic: f.topics["t"].ID(), Offset: 99})
-	for i, err := range f.Depart([]Leaving{first, gone}) {
-		if err != nil {
-			t.Errorf("departure %d: %v", i, err)
+// bury adds a dead letter of the group in t.
+func (f *fixture) bury(id string) {
+	f.t.Helper()
+	const name = "%DLQ%g"
+	if f.topics[name] == nil {
+		if err := f.create(name, settings.Topic{Queues: 1}, false); err != nil {
+			f.t.Fatal(err)
 		}
 	}
-	if ids := f.ids("%DLQ%g"); !slices.Equal(ids, []string{"a"}) || !f.marked || f.lost != 0 {
-		t.Errorf("the dead letters are %q, marked %v, %d lost", ids, f.marked, f.lost)
-	}
-	if first.to != consume.ToDeadLetters || first.ends != 1 || gone.to != consume.ToNowhere || gone.ends != 1 {
-		t.Errorf("the departures ended at %v and %v", first.to, gone.to)
-	}
+	place := f.send("t", id, nil)
+	death := deadletter.Death{Group: "g", Topic: "t", Offset: place.Offset, Attempts: 16, Reason: "no", SentTo: "t", SentID: id}
+	f.send(name, id, death.Properties(&store.Message{Message: tidegate.Message{ID: id}}))
+}
+
+func TestBrowse(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.bury("a")
 	page, _, err := f.Browse("g", Query{Limit: 10})
 	want := tidegate.DeadLetter{Topic: "t", MessageID: "a", Group: "g", Attempts: 16, Reason: "no"}
 	if err != nil || len(page) != 1 || page[0].Origin != want {
 		t.Errorf("browsed: %+v, %v", page, err)
-	}
-	// As after a crash before the lease was removed: the mark prevents a second copy.
-	if err := f.Depart([]Leaving{f.leave(first.place)})[0]; err != nil {
-		t.Error(err)
-	}
-	if ids := f.ids("%DLQ%g"); len(ids) != 1 {
-		t.Errorf("repeated: the dead letters are %q", ids)
-	}
-}
-
-func TestDepartFails(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	x := f.leave(f.send("t", "a", nil))
-	f.full = true
-	if err := f.Depart([]Leaving{x})[0]; !errors.Is(err, errFull) || !errors.Is(x.err, errFull) || f.ids("%DLQ%g") != nil {
-		t.Errorf("it returned %v, the departure ended with %v", err, x.err)
-	}
-	f.full = false
-	if err := f.Depart([]Leaving{x})[0]; err != nil || x.err != nil || x.to != consume.ToDeadLetters {
-		t.Errorf("again: %v, %v, to %v", err, x.err, x.to)
 	}
 }
 
@@ -192,9 +141,7 @@ func TestRedriveAndPurge(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	for _, id := range []string{"a", "b", "c"} {
-		if err := f.Depart([]Leaving{f.leave(f.send("t", id, nil))})[0]; err != nil {
-			t.Fatal(err)
-		}
+		f.bury(id)
 	}
 	two := limits(2)
 	done, err := f.Redrive(t.Context(), "g", Selection{}, &two)
@@ -218,9 +165,7 @@ func TestHold(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
-		if err := f.Depart([]Leaving{f.leave(f.send("t", "a", nil))})[0]; err != nil {
-			t.Fatal(err)
-		}
+		f.bury("a")
 		release, err := f.Hold(t.Context())
 		if err != nil {
 			t.Fatal(err)

@@ -3,14 +3,11 @@ package letters
 import (
 	"cmp"
 	"context"
-	"log/slog"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/fail"
-	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 )
@@ -63,7 +60,7 @@ func (l *Letters) RedriveParked(ctx context.Context, subs []*subscription.Subscr
 		if ctx.Err() != nil {
 			return groups, messages, context.Cause(ctx)
 		}
-		g, m, err := l.redriveParked(s, messageGroup, deadLetter)
+		g, m, err := s.RedriveParked(messageGroup, deadLetter)
 		groups += g
 		messages += m
 		if err != nil {
@@ -71,38 +68,4 @@ func (l *Letters) RedriveParked(ctx context.Context, subs []*subscription.Subscr
 		}
 	}
 	return groups, messages, nil
-}
-
-func (l *Letters) redriveParked(s *subscription.Subscription, messageGroup string, deadLetter bool) (groups, messages int64, err error) {
-	r := s.RedriveParked(messageGroup, deadLetter)
-	if r.MessageGroups > 0 {
-		s.Consumed().Topic().WakeRetention(time.Now()) // it kept the messages of parked message groups
-	}
-	leaving := make([]Leaving, len(r.Leaving))
-	for i, x := range r.Leaving {
-		leaving[i] = x
-	}
-	for i, derr := range l.Depart(leaving) {
-		if derr != nil { // its message group stays parked
-			err = derr
-			r.MessageGroups--
-			r.Messages -= 1 + r.Behind[i]
-		}
-	}
-	if werr := r.Write.Wait(); werr != nil {
-		err = fail.Store(werr)
-	}
-	return r.MessageGroups, r.Messages, err
-}
-
-// AwaitParked waits until the record of a message group that was parked is on disk, and logs it.
-func (l *Letters) AwaitParked(from *topic.Consumption, g *consume.ParkedGroup, write *store.PendingWrite) error {
-	if err := write.Wait(); err != nil {
-		return fail.Store(err)
-	}
-	l.Events.Note(slog.LevelWarn, "message group parked", classOf(from), []slog.Attr{
-		slog.String("message_group", g.MessageGroup), slog.Int("queue", int(g.Place.Queue)), slog.Int64("offset", g.Place.Offset),
-		slog.Int("attempts", g.Attempts), slog.String("reason", g.Reason),
-	})
-	return nil
 }

@@ -1,7 +1,9 @@
 package limits
 
 import (
+	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -125,3 +127,15 @@ const (
 	remedyFree    = remedySpace + "; or lower min_free_disk_bytes"
 	remedyDisk    = "the disk is too slow for this load; send more slowly, or use a faster disk"
 )
+
+// Counters count the messages that each limit rejected. The zero value is ready for use.
+type Counters [len(Names) + 1]atomic.Int64 // in the order of Names; the last one for others
+
+// Add counts a message that a limit rejected.
+func (c *Counters) Add(limit string) {
+	i := slices.Index(Names[:], limit)
+	if i < 0 {
+		i = len(Names)
+	}
+	c[i].Add(1)
+}

@@ -169,7 +169,7 @@ func (x *Transactions) load(ctx context.Context, due []store.DueHalf) (batch []*
 		switch {
 		case c.topic != nil && err != nil && (state.Due.IsZero() || state.Due.Equal(d.Due)):
 			c.action = discard
-			x.Damaged()
+			x.Damaged.Add(1)
 			x.Logger.Error("half message removed without a transaction check, because it is corrupt",
 				"topic", c.topic.Name(), "transaction_id", handle.Transaction(d.HalfID), "error", err)
 		case c.topic == nil || !ok || !state.Due.Equal(d.Due):

@@ -113,7 +113,7 @@ func (d *Delayed) move(_ context.Context, now time.Time) (next time.Time, err er
 	topic := d.Topics()
 	for i := range ds {
 		if t := topic(ds[i].Topic); t != nil && ms[i].ID == "" {
-			d.Damaged()
+			d.Damaged.Add(1)
 			d.Logger.Error("delayed message skipped, because it is corrupt", "topic", t.Name(), "due", ds[i].Due)
 		}
 	}
@@ -142,7 +142,7 @@ func (d *Delayed) move(_ context.Context, now time.Time) (next time.Time, err er
 	}
 	for at := time.Now(); len(ds) > 0; ds = ds[1:] {
 		if topic(ds[0].Topic) != nil {
-			d.Late(max(at.Sub(ds[0].Due), 0))
+			d.Late.Observe(max(at.Sub(ds[0].Due), 0).Seconds())
 		}
 	}
 	return next, nil

@@ -17,6 +17,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/histogram"
 	"github.com/tidegate/tidegate/broker/internal/maintain"
 	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/store"
@@ -94,7 +95,30 @@ type fixture struct {
 	givenUp atomic.Pointer[topic]
 	created atomic.Int32
 	short   atomic.Bool
+	damaged atomic.Int64
 	cancel  context.CancelFunc
+}
+
+func (f *fixture) Topics() func(uint32) Topic { return f.finder() }
+func (f *fixture) ShortOfDisk() bool          { return f.short.Load() }
+
+func (f *fixture) Room(ctx context.Context, n int64) error {
+	return f.store.Messages.Room(ctx, n, nil)
+}
+
+func (f *fixture) GivenUp() Topic {
+	if t := f.givenUp.Load(); t != nil {
+		return t
+	}
+	return nil
+}
+
+func (f *fixture) CreateGivenUp() error {
+	if f.created.Add(1) == 1 {
+		return errors.New("no luck")
+	}
+	f.givenUp.Store(newTopic(3, "given up"))
+	return nil
 }
 
 // open opens a fixture on a file system, which outlives it.
@@ -108,23 +132,13 @@ func open(t *testing.T, fs vfs.FS) *fixture {
 	ctx, cancel := context.WithCancel(t.Context())
 	logger := slog.New(slog.NewTextHandler(&f.log, nil))
 	f.cancel, f.loop = cancel, maintain.New(ctx, logger, nil)
-	c := Config{Store: f.store, Loop: f.loop, Logger: logger, ShortOfDisk: func() bool { return f.short.Load() }, Damaged: func() { t.Error("damaged") }, Late: func(time.Duration) {}, Topics: f.finder}
-	f.delayed = NewDelayed(c)
-	f.x = NewTransactions(TransactionsConfig{
-		Config: c, Room: func(ctx context.Context, n int64) error { return f.store.Messages.Room(ctx, n, nil) },
-		GivenUp: func() Topic {
-			if t := f.givenUp.Load(); t != nil {
-				return t
-			}
-			return nil
-		},
-		CreateGivenUp: func() error {
-			if f.created.Add(1) == 1 {
-				return errors.New("no luck")
-			}
-			f.givenUp.Store(newTopic(3, "given up"))
-			return nil
-		},
+	late := histogram.Durations()
+	c := Config{Store: f.store, Loop: f.loop, Logger: logger, Host: f, Damaged: &f.damaged, Late: &late}
+	f.delayed, f.x = NewDelayed(c), NewTransactions(c)
+	t.Cleanup(func() {
+		if n := f.damaged.Load(); n > 0 {
+			t.Errorf("%d messages are damaged", n)
+		}
 	})
 	find := f.finder()
 	if err := errors.Join(f.delayed.Recover(find), f.x.Recover(find, time.Now())); err != nil {

@@ -1,10 +1,12 @@
 package pending
 
 import (
+	"context"
 	"log/slog"
 	"sync/atomic"
 	"time"
 
+	"github.com/tidegate/tidegate/broker/internal/histogram"
 	"github.com/tidegate/tidegate/broker/internal/maintain"
 	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/store"
@@ -38,18 +40,27 @@ type Config struct {
 	Store  *store.Store
 	Loop   *maintain.Loop
 	Logger *slog.Logger
+	Host
 
+	Damaged *atomic.Int64        // counts messages that cannot be read
+	Late    *histogram.Histogram // times from the delivery time of a delayed message to its queue, in seconds
+}
+
+// A Host is the broker as this package sees it.
+type Host interface {
 	// Topics returns a function that finds the topic of a number, nil if there is none.
-	Topics func() func(id uint32) Topic
+	Topics() func(id uint32) Topic
 
 	// ShortOfDisk reports whether the disk has no space for messages.
-	ShortOfDisk func() bool
+	ShortOfDisk() bool
 
-	// Damaged counts a message that cannot be read.
-	Damaged func()
+	// Room waits until the message log has room for that number of bytes, and reserves them.
+	Room(ctx context.Context, bytes int64) error
 
-	// Late counts a delayed message that is in its queue so long after its delivery time.
-	Late func(time.Duration)
+	// GivenUp returns the topic for the messages of transactions that are given up, and nil if the
+	// topic does not exist. CreateGivenUp creates it.
+	GivenUp() Topic
+	CreateGivenUp() error
 }
 
 // Counters count the pending messages and the transactions of one topic. Delayed and Half change

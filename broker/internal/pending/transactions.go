@@ -12,22 +12,9 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
-// A TransactionsConfig holds the parts of the broker that Transactions uses.
-type TransactionsConfig struct {
-	Config
-
-	// GivenUp returns the topic for the messages of transactions that are given up, and nil if the
-	// topic does not exist. CreateGivenUp creates it.
-	GivenUp       func() Topic
-	CreateGivenUp func() error
-
-	// Room waits until the message log has room for that number of bytes, and reserves them.
-	Room func(ctx context.Context, bytes int64) error
-}
-
 // Transactions asks the producers of half messages about unresolved transactions.
 type Transactions struct {
-	TransactionsConfig
+	Config
 
 	// Task is held while more than one half message is claimed. Otherwise two such claimants could
 	// wait for each other.
@@ -57,9 +44,9 @@ type Check struct {
 }
 
 // NewTransactions returns Transactions with its task.
-func NewTransactions(c TransactionsConfig) *Transactions {
+func NewTransactions(c Config) *Transactions {
 	x := &Transactions{
-		TransactionsConfig: c, claimed: map[store.HalfID]chan struct{}{}, handlers: map[*func(Check) bool]int{},
+		Config: c, claimed: map[store.HalfID]chan struct{}{}, handlers: map[*func(Check) bool]int{},
 		number: uint64(time.Now().UnixNano()),
 	}
 	x.Task = c.Loop.Add(maintain.TaskConfig{

@@ -22,15 +22,19 @@ type Config struct {
 	Delayed      *pending.Delayed
 	Transactions *pending.Transactions
 
-	// Topics returns all topics by number.
-	Topics func() map[uint32]*topic.Topic
+	Directory interface {
+		// TopicsByID returns all topics by number.
+		TopicsByID() map[uint32]*topic.Topic
+	}
 
 	// Subscriptions is held while the subscriptions of a topic change.
 	Subscriptions sync.Locker
 
-	// HoldLetters waits until no dead letter is moved or removed, and prevents that until release.
-	// An error means that ctx has ended or that the broker closes.
-	HoldLetters func(ctx context.Context) (release func(), err error)
+	Letters interface {
+		// Hold waits until no dead letter is moved or removed, and prevents that until release. An
+		// error means that ctx has ended or that the broker closes.
+		Hold(ctx context.Context) (release func(), err error)
+	}
 }
 
 // A Remover removes messages of all topics, and returns their disk space. Several goroutines can
@@ -86,7 +90,7 @@ func (r *Remover) removeNext(ctx context.Context, now time.Time) (next time.Time
 
 // look returns the topics that are due, and the time when the first of the others is.
 func (r *Remover) look(now time.Time) (due []*topic.Topic, next time.Time) {
-	for _, t := range r.Topics() {
+	for _, t := range r.Directory.TopicsByID() {
 		switch at, ok := t.NextRound(); {
 		case !ok:
 		case !at.After(now):

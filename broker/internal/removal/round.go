@@ -132,7 +132,7 @@ func (r *Round) Run(ctx context.Context) error {
 func (r *Round) remove(ctx context.Context, subs []topic.Subscription) error {
 	t := r.topic
 	if t.HasGaps() {
-		release, err := r.remover.HoldLetters(ctx)
+		release, err := r.remover.Letters.Hold(ctx)
 		switch {
 		case err == nil:
 		case ctx.Err() != nil:

@@ -35,8 +35,10 @@ type Config struct {
 	Delayed      *pending.Delayed
 	Transactions *pending.Transactions
 
-	// Topic returns the topic with a name, or an error with 40402 or 40002.
-	Topic func(name string) (*topic.Topic, error)
+	Directory interface {
+		// Topic returns the topic with a name, or an error with 40402 or 40002.
+		Topic(name string) (*topic.Topic, error)
+	}
 
 	// MaxBodySize is the maximum size of a body in bytes.
 	MaxBodySize int
@@ -44,8 +46,7 @@ type Config struct {
 	// Endpoint is the Endpoint of the receipts.
 	Endpoint string
 
-	// Throttled counts a message that a limit rejected.
-	Throttled func(limit string)
+	Throttled *limits.Counters // of the messages that a limit rejected
 }
 
 // A Sender stores messages. Several goroutines can call its methods at the same time.

@@ -24,7 +24,7 @@ func (s *Sender) check(m Message) (*topic.Topic, error) {
 	if m.ID == "" {
 		return nil, fail.New(protocol.CodeIllegalMessageID, "message ID", "the ID is empty; give each message its own")
 	}
-	t, err := s.Topic(m.Topic)
+	t, err := s.Directory.Topic(m.Topic)
 	if err != nil {
 		return nil, err
 	}

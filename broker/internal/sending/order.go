@@ -53,7 +53,7 @@ func (o *order) hold(i int, t *topic.Topic, name string) bool {
 func (a *appending) reject(i int, t *topic.Topic, err error, limit string) {
 	a.results[i].Err = fail.WithOp("SendMessage", err)
 	if limit != "" {
-		a.Throttled(limit)
+		a.Throttled.Add(limit)
 	}
 	if name := a.at(i).MessageGroup; name != "" {
 		if a.order.rejected == nil {

@@ -181,10 +181,10 @@ func (s *Subscription) expireMessages(ctx context.Context, handles []handle.Rece
 	}
 	reason := fmt.Sprintf("not delivered within expiry-delay (%v)", s.Topic().Address().Expiry)
 	expired := s.expireHandles(handles, reason)
-	return s.env.CarryOut(ctx, func() error { return errors.Join(s.env.Depart(expired)...) })
+	return s.env.Calls.CarryOut(ctx, func() error { return errors.Join(s.depart(expired)...) })
 }
 
-func (s *Subscription) expireHandles(handles []handle.Receipt, reason string) []*Leaving {
+func (s *Subscription) expireHandles(handles []handle.Receipt, reason string) []*Departure {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.gone != nil {

@@ -11,6 +11,8 @@
 // the end of the broker end it. A receive looks for messages once when it begins and once for each
 // of these events.
 //
-// A message that leaves the topic, for example a dead letter, is a
-// [Leaving]. The package above writes it to its new topic, without a lock, and calls [Leaving.End].
+// A message that leaves the topic, for example a dead letter, is a [Departure]. It takes two
+// writes, because messages and leases are in two databases: without the lock, the message is
+// written to its new topic with a mark, and then its lease is removed. The mark prevents a second
+// copy after a crash.
 package subscription

@@ -13,8 +13,8 @@ import (
 // applied.
 type effects struct {
 	write   *store.PendingWrite // of the writes; nil if there were none
-	leaving []*Leaving          // for Env.Depart
-	parked  []*parking          // for Env.AwaitParked
+	leaving []*Departure        // for depart
+	parked  []*parking          // for awaitParked
 }
 
 // apply carries out the effects of the caller's changes to s.progress. No other code does. mu is
@@ -36,7 +36,7 @@ func (s *Subscription) apply(now time.Time) (out effects) {
 		out.write = s.env.Store.Groups.AddLazy(s.encode)
 	}
 	for i := range e.Departures {
-		out.leaving = append(out.leaving, s.depart(e.Departures[i]))
+		out.leaving = append(out.leaving, s.departing(e.Departures[i]))
 	}
 	for i := range e.Parked {
 		out.parked = append(out.parked, &parking{group: e.Parked[i], write: out.write})

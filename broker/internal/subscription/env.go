@@ -6,14 +6,18 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/heartbeat"
 	"github.com/tidegate/tidegate/broker/internal/histogram"
+	"github.com/tidegate/tidegate/broker/internal/limits"
+	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/topic"
+	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/tally"
 )
 
-// An Env has the parts of a broker that all its subscriptions share. A subscription calls its
-// functions without a lock, except for those whose comments allow it.
+// An Env has the parts of a broker that all its subscriptions share. A subscription uses
+// them without a lock, except for those whose comments allow it.
 type Env struct {
 	Store  *store.Store
 	Logger *slog.Logger
@@ -25,40 +29,48 @@ type Env struct {
 	MaxHeld      int64         // consume.Config.MaxHeld
 	Leases       *Leases
 
-	// LastHeartbeat is consume.Config.LastHeartbeat. It can be called under the lock.
-	LastHeartbeat func(owner string) (time.Time, bool)
+	Owners  *heartbeat.Owners
+	Limits  *limits.Limits // count cold reads
+	Delayed *pending.Delayed
+	Events  *tally.Log // of the ends of messages
 
 	// Life ends when the broker closes.
 	Life context.Context //nolint:containedctx // the broker's own life, not a request's
 
-	// Begin counts work as under way, and returns false if the broker is closing. End is deferred
-	// and ends that work. Begin can be called under the lock.
-	Begin func() bool
-	End   func()
+	Calls  Calls
+	Topics Topics // set by catalog.New
 
-	// CarryOut runs work to its end, even if ctx ends before. The caller has begun its own work.
-	CarryOut func(ctx context.Context, work func() error) error
-
-	// Depart writes messages that leave to their new topics, ends each with Leaving.End, and
-	// returns an error for each when this is on disk.
-	Depart func([]*Leaving) []error
-
-	// AwaitParked waits until the record of a parked message group is on disk, and logs it.
-	AwaitParked func(from *topic.Consumption, g *consume.ParkedGroup, write *store.PendingWrite) error
-
-	// RetryTopic returns the subscription of the same group to its retry topic for the topic of a
-	// subscription, and nil if there is none.
-	RetryTopic func(ctx context.Context, s *Subscription) (*Subscription, error)
-
-	// CountCold counts messages that a group far behind has read from the store.
-	CountCold func(c *topic.Consumption, ms []store.Message)
-
-	// Damaged counts messages that cannot be read.
-	Damaged func(messages int64)
+	Damaged *atomic.Int64 // counts messages that cannot be read
 
 	// Lateness has the times from the end of a retry interval to the moment at which the message
 	// was ready, in seconds.
 	Lateness *histogram.Histogram
+}
+
+// Calls count the work under way, which the end of the broker waits for.
+type Calls interface {
+	// Begin counts work as under way, and returns false if the broker is closing. End is deferred
+	// and ends that work. Begin can be called under the lock.
+	Begin() bool
+	End()
+
+	// CarryOut runs work to its end, even if ctx ends before. The caller has begun its own work.
+	CarryOut(ctx context.Context, work func() error) error
+}
+
+// Topics find and create the topics that messages leave for.
+type Topics interface {
+	// FindTopic returns a topic, and nil if there is none. It takes one lock, and holds it only for
+	// the look.
+	FindTopic(name string) *topic.Topic
+
+	// CreateOwnTopic creates a topic that the broker itself writes to, unless it exists. automatic
+	// means that it is an automatic dead letter queue. It waits for other changes of settings.
+	CreateOwnTopic(name string, c settings.Topic, automatic bool) error
+
+	// RetrySubscription returns the subscription of the same group to its retry topic for the topic
+	// of a subscription, and nil if there is none.
+	RetrySubscription(ctx context.Context, s *Subscription) (*Subscription, error)
 }
 
 // Bounds of the messages that receives have read and not admitted yet.

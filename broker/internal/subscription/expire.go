@@ -4,22 +4,22 @@ import "time"
 
 // expire ends the leases and retry intervals that are due. The timer calls it.
 func (s *Subscription) expire() {
-	if !s.env.Begin() {
+	if !s.env.Calls.Begin() {
 		return
 	}
-	defer s.env.End()
+	defer s.env.Calls.End()
 	effects, gone := s.expireUnsynced()
 	if gone {
 		return
 	}
-	for i, err := range s.env.Depart(effects.leaving) {
+	for i, err := range s.depart(effects.leaving) {
 		if err != nil {
 			s.env.Logger.Error("message not moved to the dead letters; retry in a second",
 				"group", s.Group().Name(), "topic", s.Topic().Name(), "offset", effects.leaving[i].place.Offset, "error", err)
 		}
 	}
 	for _, p := range effects.parked {
-		_ = s.env.AwaitParked(s.Consumed(), &p.group, p.write) // other calls report a store that fails
+		_ = s.awaitParked(p) // other calls report a store that fails
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 
 // startFetch starts fetchSpilled unless it runs. mu is held.
 func (s *Subscription) startFetch() {
-	if s.fetching || !s.env.Begin() { // after the restart of a closing broker it runs again
+	if s.fetching || !s.env.Calls.Begin() { // after the restart of a closing broker it runs again
 		return
 	}
 	s.fetching = true
@@ -19,7 +19,7 @@ func (s *Subscription) startFetch() {
 
 // fetchSpilled reads spilled messages back. One runs at a time; the broker waits for it.
 func (s *Subscription) fetchSpilled() {
-	defer s.env.End()
+	defer s.env.Calls.End()
 	for {
 		f, ok := s.nextFetch()
 		if !ok {

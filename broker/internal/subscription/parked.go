@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -14,27 +15,39 @@ func (s *Subscription) ParkedGroups() []consume.ParkedGroup {
 	return s.progress.ParkedGroups()
 }
 
-// A ParkedRedrive is the result of [Subscription.RedriveParked].
-type ParkedRedrive struct {
-	MessageGroups, Messages int64
-	Leaving                 []*Leaving          // failed messages that become dead letters
-	Behind                  []int64             // number of messages behind each of Leaving
-	Write                   *store.PendingWrite // of the change; never nil
+// RedriveParked sends parked message groups on, in order, the failed message first or, with
+// deadLetter, without it: it leaves as a dead letter. messageGroup names the only one; empty means
+// all. It returns the number of message groups and messages when this is on disk. With an error
+// these are the ones that were sent on.
+func (s *Subscription) RedriveParked(messageGroup string, deadLetter bool) (groups, messages int64, err error) {
+	groups, messages, behind, effects := s.redriveUnsynced(messageGroup, deadLetter)
+	if groups > 0 {
+		s.Topic().WakeRetention(time.Now()) // it kept the messages of parked message groups
+	}
+	for i, derr := range s.depart(effects.leaving) {
+		if derr != nil { // its message group stays parked
+			err = derr
+			groups--
+			messages -= 1 + behind[i]
+		}
+	}
+	if effects.write == nil {
+		effects.write = s.env.Store.Groups.Add(func(*store.Batch) {}, nil)
+	}
+	if werr := effects.write.Wait(); werr != nil {
+		err = fail.Store(werr)
+	}
+	return groups, messages, err
 }
 
-// RedriveParked sends parked message groups on: their failed messages are ready again or, with
-// deadLetter, leave as dead letters. messageGroup names the only one; empty means all.
-func (s *Subscription) RedriveParked(messageGroup string, deadLetter bool) (r ParkedRedrive) {
+// redriveUnsynced also returns the number of messages behind each one that leaves.
+func (s *Subscription) redriveUnsynced(messageGroup string, deadLetter bool) (groups, messages int64, behind []int64, out effects) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.gone == nil {
-		now := time.Now()
-		r.MessageGroups, r.Messages, r.Behind = s.progress.Redrive(messageGroup, deadLetter, now)
-		effects := s.apply(now)
-		r.Write, r.Leaving = effects.write, effects.leaving
+	if s.gone != nil {
+		return 0, 0, nil, effects{}
 	}
-	if r.Write == nil {
-		r.Write = s.env.Store.Groups.Add(func(*store.Batch) {}, nil)
-	}
-	return r
+	now := time.Now()
+	groups, messages, behind = s.progress.Redrive(messageGroup, deadLetter, now)
+	return groups, messages, behind, s.apply(now)
 }

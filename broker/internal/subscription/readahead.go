@@ -101,11 +101,11 @@ func (s *Subscription) read(r *queueReader, c consume.Claim, maxBytes int64) ([]
 		s.dropReadAhead(r)
 		if c.To-c.From <= int64(c.Limit) || c.Limit >= aheadMessages || s.env.Reads.Ahead() >= maxAheadBytes {
 			ms, offsets, err := st.Read(s.Topic().ID(), r.queue.Number(), c.From, c.To, c.Limit, maxBytes)
-			s.env.CountCold(&s.Consumption, ms)
+			s.env.Limits.CountCold(&s.Consumption, ms)
 			return ms, offsets, err
 		}
 		ms, offsets, err := st.Read(s.Topic().ID(), r.queue.Number(), c.From, c.To, aheadMessages, aheadBytes)
-		s.env.CountCold(&s.Consumption, ms)
+		s.env.Limits.CountCold(&s.Consumption, ms)
 		if err != nil || len(ms) == 0 {
 			return ms, offsets, err
 		}

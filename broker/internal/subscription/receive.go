@@ -77,7 +77,7 @@ type source struct {
 // sources returns the sources of a receive: the subscription, and the subscription to the retry
 // topic if there is one. They take turns in being the first.
 func (s *Subscription) sources(ctx context.Context, p *Request) ([]source, error) {
-	retry, err := s.env.RetryTopic(ctx, s)
+	retry, err := s.env.Topics.RetrySubscription(ctx, s)
 	if retry == nil || err != nil {
 		return []source{{s, p}}, err
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/deadletter"
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
@@ -52,62 +53,40 @@ func (s *Subscription) releaseGrants(grants []consume.Grant) {
 	s.Release(handles)
 }
 
-// An Outcome is the result of a settlement.
-type Outcome struct {
-	To   consume.State // 0 if the group had finished the message before
-	Wait time.Duration // until the next delivery
-}
-
 // Settle applies a settlement to the delivery of a handle, and returns when this is on disk.
-func (s *Subscription) Settle(ctx context.Context, h handle.Receipt, e consume.Settlement) (Outcome, error) {
-	out, err := s.settleUnsynced(h, e)
+func (s *Subscription) Settle(ctx context.Context, h handle.Receipt, e consume.Settlement) (consume.Outcome, error) {
+	out, effects, first, err := s.settleUnsynced(h, e)
 	switch {
 	case err != nil:
-		return out.Outcome, err
-	case out.first != nil:
-		return out.Outcome, out.first.join(ctx)
-	case out.rest != nil:
-		return out.Outcome, s.env.CarryOut(ctx, out.rest)
+		return out, asInvalidHandle(err)
+	case first != nil:
+		return out, first.join(ctx)
+	case len(effects.leaving) > 0:
+		return out, s.env.Calls.CarryOut(ctx, func() error { return s.depart(effects.leaving)[0] })
+	case len(effects.parked) > 0:
+		return out, s.env.Calls.CarryOut(ctx, func() error { return s.awaitParked(effects.parked[0]) })
+	case out.Repeated != nil || out.To == 0: // the writes of the earlier request may not be on disk yet
+		effects.write = s.env.Store.Groups.Add(func(*store.Batch) {}, nil)
 	}
-	if err := out.write.WaitContext(ctx); err != nil {
-		return out.Outcome, fail.Unsettled(ctx, err)
+	if err := effects.write.WaitContext(ctx); err != nil {
+		return out, fail.Unsettled(ctx, err)
 	}
-	return out.Outcome, nil
+	return out, nil
 }
 
-// A settled is the result of a settlement before the wait for the disk.
-type settled struct {
-	Outcome
-	write *store.PendingWrite // to wait for, if rest and first are nil
-	rest  func() error        // the work without the lock: a dead letter, or a parked message group; nil for none
-	first *Leaving            // departure of an earlier request, which this one repeats; nil for none
-}
-
-func (s *Subscription) settleUnsynced(h handle.Receipt, e consume.Settlement) (settled, error) {
+// settleUnsynced also returns the departure of an earlier request that this one repeats, and nil if
+// there is none.
+func (s *Subscription) settleUnsynced(h handle.Receipt, e consume.Settlement) (out consume.Outcome, did effects, first *Departure, err error) {
 	policy := s.Policy().Rules()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.gone != nil {
-		return settled{}, asInvalidHandle(consume.ErrNoQueue)
+		return out, did, nil, consume.ErrNoQueue
 	}
 	now := time.Now()
-	did, err := s.progress.Settle(h, e, &policy, now)
-	effects := s.apply(now)
-	out := settled{write: effects.write, Outcome: Outcome{To: did.To, Wait: did.Wait}}
-	switch {
-	case err != nil:
-		return settled{}, asInvalidHandle(err)
-	case len(effects.leaving) > 0:
-		out.rest = func() error { return s.env.Depart(effects.leaving)[0] }
-	case len(effects.parked) > 0:
-		p := effects.parked[0]
-		out.rest = func() error { return s.env.AwaitParked(s.Consumed(), &p.group, p.write) }
-	case did.Repeated != nil && s.leaving[did.Repeated] != nil:
-		out.first = s.leaving[did.Repeated]
-	case did.Repeated != nil || did.To == 0: // the writes of the earlier request may not be on disk yet
-		out.write = s.env.Store.Groups.Add(func(*store.Batch) {}, nil)
-	}
-	return out, nil
+	out, err = s.progress.Settle(h, e, &policy, now)
+	did = s.apply(now)
+	return out, did, s.leaving[out.Repeated], err
 }
 
 // Attempt returns the attempt of the delivery of a handle. The error is 40013 if the handle is not
@@ -135,19 +114,41 @@ func (s *Subscription) Replacement(h handle.Receipt) handle.Receipt {
 	return s.progress.Replacement(h)
 }
 
-// Reconsume ends the delivery of a handle, and returns its message, which leaves for a reason, and
-// the time. The error is 40013 if the handle is not valid any more.
-func (s *Subscription) Reconsume(h handle.Receipt, reason string) (*Leaving, time.Time, error) {
+// A Reconsumption is a message that a consumer sends to a retry topic, or to a dead letter topic
+// after the maximum of retries.
+type Reconsumption struct {
+	To     string            // the topic
+	Retry  *deadletter.Retry // Reconsume sets its Due
+	Delay  time.Duration
+	Reason string // of the dead letter
+}
+
+// Reconsume ends the delivery of a handle, whose message becomes a new one, and returns when this
+// is on disk. The error is 40013 if the handle is not valid any more.
+func (s *Subscription) Reconsume(ctx context.Context, h handle.Receipt, r Reconsumption) error {
+	d, err := s.reconsumeUnsynced(h, r)
+	if err != nil {
+		return asInvalidHandle(err)
+	}
+	return s.env.Calls.CarryOut(ctx, func() error { return s.depart([]*Departure{d})[0] })
+}
+
+func (s *Subscription) reconsumeUnsynced(h handle.Receipt, r Reconsumption) (*Departure, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now, err := time.Now(), consume.ErrNoQueue
-	if s.gone == nil {
-		err = s.progress.Reconsume(h, reason, now)
+	if s.gone != nil {
+		return nil, consume.ErrNoQueue
 	}
-	if err != nil {
-		return nil, now, asInvalidHandle(err)
+	now := time.Now()
+	if err := s.progress.Reconsume(h, r.Reason, now); err != nil {
+		return nil, err
 	}
-	return s.apply(now).leaving[0], now, nil
+	d := s.apply(now).leaving[0]
+	if r.Delay > 0 {
+		r.Retry.Due = now.Add(r.Delay)
+	}
+	d.Redirect(r.To, r.Retry)
+	return d, nil
 }
 
 // asInvalidHandle returns the error of a receipt handle that is not valid, for the reason that

@@ -33,11 +33,11 @@ type Subscription struct {
 	timer     *time.Timer    // fires when the first lease is due
 	armed     time.Time      // due time of timer; zero if it is not set
 	waiters   []*waiter
-	lastTake  time.Time                   // when a receive last looked or waited for messages
-	receiving map[string]*repeatable      // receives under way, by attempt ID
-	leaving   map[*consume.Lease]*Leaving // departures under way
-	fetching  bool                        // fetchSpilled runs
-	leases    int64                       // that Env.Leases counts
+	lastTake  time.Time                     // when a receive last looked or waited for messages
+	receiving map[string]*repeatable        // receives under way, by attempt ID
+	leaving   map[*consume.Lease]*Departure // departures under way
+	fetching  bool                          // fetchSpilled runs
+	leases    int64                         // that Env.Leases counts
 
 	redelivered int64
 	attempts    [len(AttemptBounds) + 1]int64
@@ -112,10 +112,10 @@ type waiter struct {
 // New returns the subscription of a group to a topic. It begins at the oldest message. With
 // restoring it delivers nothing before Resume.
 func New(env *Env, g *topic.Group, t *topic.Topic, restoring bool) *Subscription {
-	s := &Subscription{env: env, restoring: restoring, receiving: map[string]*repeatable{}, leaving: map[*consume.Lease]*Leaving{}}
+	s := &Subscription{env: env, restoring: restoring, receiving: map[string]*repeatable{}, leaving: map[*consume.Lease]*Departure{}}
 	s.Init(g, t)
 	s.progress = consume.New(consume.Config{
-		Group: g.ID(), Topic: t.ID(), MaxInvisible: env.MaxInvisible, LastHeartbeat: env.LastHeartbeat, MaxHeld: env.MaxHeld,
+		Group: g.ID(), Topic: t.ID(), MaxInvisible: env.MaxInvisible, Owners: env.Owners, MaxHeld: env.MaxHeld,
 	})
 	s.encode = s.progress.Encode
 	s.timer = time.AfterFunc(time.Hour, s.expire)
@@ -125,9 +125,9 @@ func New(env *Env, g *topic.Group, t *topic.Topic, restoring bool) *Subscription
 }
 
 // Update changes the progress and applies the effects. It returns the write of the change, which is
-// nil if there is nothing to write, and the messages that leave, which the caller passes to
-// Env.Depart. f runs under the lock, and is not called after Close.
-func (s *Subscription) Update(f func(*consume.Progress)) (*store.PendingWrite, []*Leaving) {
+// nil if there is nothing to write, and the messages that leave, whose steps the caller takes. f
+// runs under the lock, and is not called after Close.
+func (s *Subscription) Update(f func(*consume.Progress)) (*store.PendingWrite, []*Departure) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.gone != nil {

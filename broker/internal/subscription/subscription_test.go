@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,12 +14,14 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/duplicates"
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/filter"
-	"github.com/tidegate/tidegate/broker/internal/handle"
+	"github.com/tidegate/tidegate/broker/internal/heartbeat"
 	"github.com/tidegate/tidegate/broker/internal/histogram"
+	"github.com/tidegate/tidegate/broker/internal/limits"
 	"github.com/tidegate/tidegate/broker/internal/maintain"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/tally"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -26,10 +29,46 @@ import (
 // group g uses.
 type fixture struct {
 	Env
-	t        *testing.T
-	topic    *topic.Topic
-	group    *topic.Group
-	departed []*Leaving
+	t      *testing.T
+	topic  *topic.Topic
+	group  *topic.Group
+	topics map[string]*topic.Topic // all
+
+	cannotCreate error                         // of CreateOwnTopic
+	around       func(work func() error) error // of CarryOut, if not nil
+}
+
+func (f *fixture) FindTopic(name string) *topic.Topic { return f.topics[name] }
+
+func (f *fixture) CreateOwnTopic(name string, c settings.Topic, _ bool) error {
+	if f.cannotCreate != nil {
+		return f.cannotCreate
+	}
+	f.create(name, c)
+	return nil
+}
+
+func (f *fixture) create(name string, c settings.Topic) *topic.Topic {
+	id := uint32(len(f.topics) + 1)
+	f.topics[name] = topic.New(topic.Config{
+		ID: id, Name: name, Retention: maintain.New(f.t.Context(), f.Logger, nil).Add(maintain.TaskConfig{}),
+		IDs: duplicates.NewMemory(id, func() store.IDKey { return store.IDKey{} }, func(time.Time) {}),
+	}, c.WithDefaults())
+	return f.topics[name]
+}
+
+func (f *fixture) RetrySubscription(context.Context, *Subscription) (*Subscription, error) {
+	return nil, nil
+}
+
+func (f *fixture) Begin() bool { return true }
+func (f *fixture) End()        {}
+
+func (f *fixture) CarryOut(_ context.Context, work func() error) error {
+	if f.around != nil {
+		return f.around(work)
+	}
+	return work()
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -44,29 +83,24 @@ func newFixture(t *testing.T) *fixture {
 		end()
 		_ = st.Close()
 	})
-	f := &fixture{t: t}
-	lateness := histogram.Durations()
-	f.Env = Env{Leases: NewLeases(1 << 30),
-		Store: st, Logger: logger, Reads: NewReads(), MaxInvisible: time.Hour, Life: life, Lateness: &lateness,
-		LastHeartbeat: func(string) (time.Time, bool) { return time.Time{}, false },
-		Begin:         func() bool { return true }, End: func() {},
-		CarryOut:   func(_ context.Context, work func() error) error { return work() },
-		Depart:     f.depart,
-		RetryTopic: func(context.Context, *Subscription) (*Subscription, error) { return nil, nil },
-		CountCold:  func(*topic.Consumption, []store.Message) {},
-		Damaged:    func(int64) { t.Error("a message is damaged") },
+	f := &fixture{t: t, topics: map[string]*topic.Topic{}}
+	lateness, damaged := histogram.Durations(), new(atomic.Int64)
+	t.Cleanup(func() {
+		if damaged.Load() > 0 {
+			t.Error("a message is damaged")
+		}
+	})
+	l, err := limits.New(limits.Config{Store: st, Logger: logger}, settings.Limits{})
+	if err != nil {
+		t.Fatal(err)
 	}
-	f.topic = topic.New(topic.Config{
-		ID: 1, Name: "t", Retention: maintain.New(t.Context(), logger, nil).Add(maintain.TaskConfig{}),
-		IDs: duplicates.NewMemory(1, func() store.IDKey { return store.IDKey{} }, func(time.Time) {}),
-	}, settings.Topic{Queues: 1}.WithDefaults())
+	f.Env = Env{
+		Leases: NewLeases(1 << 30), Store: st, Logger: logger, Reads: NewReads(), MaxInvisible: time.Hour, Life: life, Lateness: &lateness,
+		Owners: &heartbeat.Owners{}, Calls: f, Topics: f, Limits: l, Events: tally.New(logger), Damaged: damaged,
+	}
+	f.topic = f.create("t", settings.Topic{Queues: 1})
 	f.group = topic.NewGroup("g", 2, settings.Group{}.WithDefaults())
 	return f
-}
-
-func (f *fixture) depart(ds []*Leaving) []error {
-	f.departed = append(f.departed, ds...)
-	return make([]error, len(ds))
 }
 
 // subscribe adds a subscription of the group to the topic.
@@ -161,53 +195,6 @@ func TestNothingExpiresDuringRestore(t *testing.T) {
 		synctest.Wait()
 		if d := s.Status(); d.Inflight != 0 || d.Ready != 1 {
 			t.Errorf("after the restore: %+v", d)
-		}
-	})
-}
-
-// A message leaves by Env.Depart, which runs without the lock. A repeated request waits for its
-// end.
-func TestDeadLetterLeaves(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := newFixture(t)
-		f.send(message("a", ""))
-		s := f.subscribe(false)
-		h, err := s.Receive(t.Context(), &Request{ReceiveRequest: transport.ReceiveRequest{Queue: -1, Max: 1, InvisibleDuration: time.Minute}})
-		if err != nil || len(h) != 1 {
-			t.Fatal(h, err)
-		}
-		request := consume.Settlement{Event: consume.EventDeadLetter, Attempt: 1, Reason: "no"}
-		receipt, err := handle.ParseReceipt(h[0].Handle)
-		if err != nil {
-			t.Fatal(err)
-		}
-		repeated := make(chan error, 1)
-		f.Env.Depart = func(ds []*Leaving) []error {
-			go func() {
-				_, err := s.Settle(t.Context(), receipt, request)
-				repeated <- err
-			}()
-			synctest.Wait()
-			select {
-			case err := <-repeated:
-				t.Errorf("the repeated request returned %v before the message had left", err)
-			default:
-			}
-			if _, err := ds[0].End(consume.ToDeadLetters, nil); err != nil {
-				t.Error(err)
-			}
-			return f.depart(ds)
-		}
-		out, err := s.Settle(t.Context(), receipt, request)
-		if err != nil || out.To != consume.DeadLetter || len(f.departed) != 1 || f.departed[0].Why().Reason != "no" {
-			t.Errorf("settled: %+v, %v; %d messages have left", out, err, len(f.departed))
-		}
-		if err := <-repeated; err != nil {
-			t.Errorf("the repeated request: %v", err)
-		}
-		if d := s.Status(); d.DeadLetters != 1 || s.Backlog().Messages != 0 {
-			t.Errorf("the group has %+v, backlog %+v", d, s.Backlog())
 		}
 	})
 }

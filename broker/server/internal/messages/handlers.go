@@ -41,15 +41,20 @@ type Handlers struct {
 	MaxLongPolling time.Duration   // of a receive
 	IdleTimeout    time.Duration   // how long a stream may bring no line
 
-	// through calls do, around which the middleware is called if there is one. Its error may be
+	Server Server
+}
+
+// A Server is the server as the handlers see it.
+type Server interface {
+	// Through calls do, around which the middleware is called if there is one. Its error may be
 	// a *refusal.Cut: then there is no response.
-	Through func(ctx context.Context, call Call, do func(context.Context) error) error
+	Through(ctx context.Context, call Call, do func(context.Context) error) error
 
-	// park holds the memory of a receive that waits.
-	Park func(r *http.Request) (transit.Hold, error)
+	// Park holds the memory of a receive that waits.
+	Park(r *http.Request) (transit.Hold, error)
 
-	// release returns messages to their queues that the client did not get.
-	Release func(ctx context.Context, ds []*tidegate.Delivery)
+	// Release returns messages to their queues that the client did not get.
+	Release(ctx context.Context, ds []*tidegate.Delivery)
 }
 
 // A Call describes a request to the middleware; its fields are those of the server's Call.

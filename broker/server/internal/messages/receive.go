@@ -136,7 +136,7 @@ func (h *Handlers) ReceiveMessages(w http.ResponseWriter, r *http.Request) (int,
 		}
 	}
 	if err != nil {
-		h.Release(r.Context(), ds) // the client did not get them
+		h.Server.Release(r.Context(), ds) // the client did not get them
 	}
 	return 0, nil, gone(err)
 }
@@ -153,8 +153,8 @@ type receiving struct {
 // server ends or other access rules hold, by which the request is asked again.
 func (f *receiving) some(r *http.Request) (ds []*tidegate.Delivery, err error) {
 	call := Call{Op: "ReceiveMessage", ClientID: f.client, Topic: f.poll.Topic, Group: f.poll.Group, Messages: f.poll.Max}
-	err = f.h.Through(r.Context(), call, func(ctx context.Context) (err error) {
-		place, err := f.h.Park(r)
+	err = f.h.Server.Through(r.Context(), call, func(ctx context.Context) (err error) {
+		place, err := f.h.Server.Park(r)
 		if err != nil {
 			return err
 		}
@@ -174,7 +174,7 @@ func (f *receiving) some(r *http.Request) (ds []*tidegate.Delivery, err error) {
 		return nil, err
 	}
 	if err := f.h.Gate.StillAllowed(r); err != nil {
-		f.h.Release(r.Context(), ds)
+		f.h.Server.Release(r.Context(), ds)
 		return nil, err
 	}
 	return ds, nil
@@ -241,7 +241,7 @@ func (f *receiving) stream(w http.ResponseWriter, r *http.Request, req *ReceiveR
 			err = out.Alive()
 		}
 		if err != nil {
-			h.Release(r.Context(), ds)
+			h.Server.Release(r.Context(), ds)
 			return 0, nil, gone(err)
 		}
 		if left == 0 || req.Wait != nil && time.Since(last) >= time.Duration(*req.Wait) && len(ds) == 0 {

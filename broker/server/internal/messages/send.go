@@ -123,7 +123,7 @@ func (to *sending) all(ctx context.Context, in []web.Message) ([]SendResult, []e
 			list, at = append(list, in[i].Incoming(m, to.client, to.host)), append(at, i)
 		}
 	}
-	err := to.h.Through(ctx, call, func(ctx context.Context) error {
+	err := to.h.Server.Through(ctx, call, func(ctx context.Context) error {
 		var sent []transport.SendResult
 		if len(list) > 0 {
 			sent = to.h.Engine.Append(ctx, list)

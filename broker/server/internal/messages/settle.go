@@ -59,7 +59,7 @@ func (h *Handlers) Acknowledge(w http.ResponseWriter, r *http.Request) (int, any
 	}
 	if len(list) > 0 {
 		call := Call{Op: "AckMessage", ClientID: client, Group: group, Messages: len(list)}
-		err = h.Through(r.Context(), call, func(ctx context.Context) error {
+		err = h.Server.Through(r.Context(), call, func(ctx context.Context) error {
 			acked := h.Engine.Ack(ctx, list)
 			if len(acked) != len(list) {
 				return fmt.Errorf("the engine gave %d results for %d handles", len(acked), len(list))
@@ -123,7 +123,7 @@ func (h *Handlers) ChangeInvisible(w http.ResponseWriter, r *http.Request) (int,
 	}
 	var out ChangeResult
 	dur := time.Duration(*req.InvisibleDuration)
-	err = h.Through(r.Context(), changeCall(client, d.ConsumerGroup), func(ctx context.Context) (err error) {
+	err = h.Server.Through(r.Context(), changeCall(client, d.ConsumerGroup), func(ctx context.Context) (err error) {
 		out.InvisibleUntil = time.Now().Add(dur) // or a little later
 		out.Handle, err = h.Engine.ChangeInvisibleDuration(ctx, d, dur)
 		return err
@@ -181,7 +181,7 @@ func (h *Handlers) Snooze(w http.ResponseWriter, r *http.Request) (int, any, err
 		return 0, nil, refusal.New(tidegate.CodeIllegalInvisibleTime, "delay",
 			"delay is missing; give the time until the next delivery, or \"0s\" for none")
 	}
-	return noContent(h.Through(r.Context(), changeCall(client, d.ConsumerGroup), func(ctx context.Context) error {
+	return noContent(h.Server.Through(r.Context(), changeCall(client, d.ConsumerGroup), func(ctx context.Context) error {
 		return h.Engine.Snooze(ctx, d, time.Duration(*req.Delay))
 	}))
 }
@@ -222,7 +222,7 @@ func (h *Handlers) Retry(w http.ResponseWriter, r *http.Request) (int, any, erro
 		}
 	}
 	var result transport.RetryResult
-	err = h.Through(r.Context(), changeCall(client, d.ConsumerGroup), func(ctx context.Context) (err error) {
+	err = h.Server.Through(r.Context(), changeCall(client, d.ConsumerGroup), func(ctx context.Context) (err error) {
 		result, err = h.Engine.Retry(ctx, d, after, wire.Bounded(req.Reason))
 		return err
 	})
@@ -250,7 +250,7 @@ func (h *Handlers) DeadLetter(w http.ResponseWriter, r *http.Request) (int, any,
 	d.Attempt = req.Attempt
 	call := Call{Op: "ForwardMessageToDeadLetterQueue", ClientID: client, Group: d.ConsumerGroup, Messages: 1}
 	var result transport.RetryResult
-	err = h.Through(r.Context(), call, func(ctx context.Context) (err error) {
+	err = h.Server.Through(r.Context(), call, func(ctx context.Context) (err error) {
 		result, err = h.Engine.DeadLetter(ctx, d, req.Reason)
 		return err
 	})
@@ -279,7 +279,7 @@ func (h *Handlers) RecallMessage(w http.ResponseWriter, r *http.Request) (int, a
 	}
 	topic := r.PathValue("topic")
 	var out RecallResult
-	err = h.Through(r.Context(), Call{Op: "RecallMessage", ClientID: client, Topic: topic}, func(ctx context.Context) (err error) {
+	err = h.Server.Through(r.Context(), Call{Op: "RecallMessage", ClientID: client, Topic: topic}, func(ctx context.Context) (err error) {
 		out.ID, err = h.Engine.Recall(ctx, topic, req.RecallHandle)
 		return err
 	})
@@ -326,7 +326,7 @@ func (h *Handlers) ReconsumeLater(w http.ResponseWriter, r *http.Request) (int, 
 	}
 	var out ReconsumeResult
 	call := Call{Op: "ReconsumeLater", ClientID: client, Group: d.ConsumerGroup, Messages: 1}
-	err = h.Through(r.Context(), call, func(ctx context.Context) (err error) {
+	err = h.Server.Through(r.Context(), call, func(ctx context.Context) (err error) {
 		out.Reconsumed, err = h.Engine.ReconsumeLater(ctx, d, settings.ReconsumeMode{Delay: time.Duration(req.Delay), Level: req.Level})
 		return err
 	})
@@ -356,7 +356,7 @@ func (h *Handlers) NegativeAcknowledge(w http.ResponseWriter, r *http.Request) (
 	}
 	call := Call{Op: "NegativeAck", ClientID: client, Group: d.ConsumerGroup, Messages: 1}
 	var result transport.RetryResult
-	err = h.Through(r.Context(), call, func(ctx context.Context) (err error) {
+	err = h.Server.Through(r.Context(), call, func(ctx context.Context) (err error) {
 		result, err = h.Engine.Reconsume(ctx, d, transport.ReconsumeMode{Negative: true, Delay: time.Duration(req.Delay)})
 		return err
 	})

@@ -1,6 +1,7 @@
-package letters
+package subscription
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"time"
@@ -20,99 +21,71 @@ const (
 	chunkBytes    = 4 << 20
 )
 
-// A Source is a subscription that messages leave.
-type Source interface {
-	Consumed() *topic.Consumption
-
-	// Lost logs and counts messages from a place up to an offset that cannot be read.
-	Lost(from store.Place, to int64, err error)
-
-	// Mark notes that there may be marks of dead letters. Only called within the message log's Add.
-	Mark()
-}
-
-// A Leaving is a message on its way out of a subscription. Its lease stays until End.
-type Leaving interface {
-	Source
-	Why() *consume.Departure
-	Place() store.Place
-
-	// End removes the lease of a message that is at its destination. With an error it returns the
-	// lease to its former state. It returns the write of this, which is nil if the subscription was
-	// deleted, and err unless there is no lease any more.
-	End(to consume.Destination, err error) (*store.PendingWrite, error)
-}
-
 // A Departure is a message that leaves its topic: to a dead letter topic, a retry topic or an
 // expiry address. First the message is written to its new topic, and then its lease is removed. The
 // mark that is written with the message prevents a second copy if the process ends in between.
 type Departure struct {
-	Leaving
+	consume.Departure
+	sub   *Subscription
+	place store.Place
+
 	topics []string          // that it goes to; without any it is removed, or stays
 	stays  bool              // it is a dead letter already, in this topic
 	retry  *deadletter.Retry // nil: it stays the message that it is
 
 	put  *store.PendingWrite // nil if there was nothing to write
 	lost bool                // the message cannot be read, or does not exist any more
-	err  error
+
+	err   error         // after ended: of this departure
+	ended chan struct{} // closed when the lease is removed, or has its former state
 }
 
-// NewDeparture returns the departure of a dead letter, or of a message that has expired. Its topics
-// follow from the settings of the group and the topic.
-func NewDeparture(leaving Leaving) *Departure {
-	d := &Departure{Leaving: leaving}
-	from := leaving.Consumed()
-	group, name, p := from.Group().Name(), from.Topic().Name(), from.Policy()
-	if leaving.Why().Expired {
+// departing begins a departure as a dead letter, or to the expiry address. Its topics follow from
+// the settings of the group and the topic. mu is held.
+func (s *Subscription) departing(d consume.Departure) *Departure {
+	x := &Departure{Departure: d, sub: s, place: s.progress.Place(d.Lease), ended: make(chan struct{})}
+	s.leaving[d.Lease] = x
+	group, name, p := s.Group().Name(), s.Topic().Name(), s.Policy()
+	if d.Expired {
 		if to := p.Address.ExpiryAddress; to != "" && to != name {
-			d.topics = []string{to}
+			x.topics = []string{to}
 		}
-		return d
+		return x
 	}
-	d.topics = p.DeadLetterTopics(group, name, leaving.Why().Early)
-	d.stays = len(d.topics) == 0 && p.OwnDeadLetterTopic(group, name) == name
-	return d
+	x.topics = p.DeadLetterTopics(group, name, d.Early)
+	x.stays = len(x.topics) == 0 && p.OwnDeadLetterTopic(group, name) == name
+	return x
 }
 
-// NewRetry returns the departure of a message to its group's retry topic, or after the maximum of
-// retries to its dead letter topic.
-func NewRetry(leaving Leaving, to string, r *deadletter.Retry) *Departure {
-	return &Departure{Leaving: leaving, topics: []string{to}, retry: r}
+// Redirect has the departure end in a retry topic, or in the dead letter topic of retry topics.
+func (d *Departure) Redirect(to string, r *deadletter.Retry) {
+	d.topics, d.stays, d.retry = []string{to}, false, r
 }
 
-// Depart writes messages that leave, as dead letters or to an expiry address, and removes their
-// leases. It returns an error for each message when all of this is on disk. The messages share
-// fsyncs. The caller holds no lock.
-func (l *Letters) Depart(leaving []Leaving) []error {
-	ds := make([]*Departure, len(leaving))
-	for i, x := range leaving {
-		ds[i] = NewDeparture(x)
-	}
-	return l.CarryOut(ds)
-}
-
-// CarryOut is Depart for departures whose topics are known.
-func (l *Letters) CarryOut(ds []*Departure) []error {
+// depart writes messages that leave a subscription, and removes their leases. It returns an error
+// for each message when all of this is on disk. The messages share fsyncs. The caller holds no
+// lock.
+func (s *Subscription) depart(ds []*Departure) []error {
 	errs := make([]error, 0, len(ds))
 	for len(errs) < len(ds) {
 		some := ds[len(errs):]
 		n, bytes := 0, int64(0)
 		for n < min(len(some), chunkMessages) && bytes < chunkBytes {
-			bytes += some[n].Why().Lease.Size
+			bytes += some[n].Lease.Size
 			n++
 		}
-		errs = append(errs, l.writeChunk(some[:n])...)
+		errs = append(errs, s.writeChunk(some[:n])...)
 	}
 	return errs
 }
 
 // writeChunk first waits until the leases are on disk. Otherwise a power failure could leave the
 // dead letter without the lease, and the message would be delivered again as a new one.
-func (l *Letters) writeChunk(ds []*Departure) []error {
-	err := l.Store.Groups.Add(func(*store.Batch) {}, nil).Wait()
+func (s *Subscription) writeChunk(ds []*Departure) []error {
+	err := s.env.Store.Groups.Add(func(*store.Batch) {}, nil).Wait()
 	for _, d := range ds {
 		if d.err = err; err == nil {
-			d.Start(l)
+			d.Start()
 		}
 	}
 	removed := make([]*store.PendingWrite, len(ds))
@@ -121,7 +94,7 @@ func (l *Letters) writeChunk(ds []*Departure) []error {
 	}
 	errs := make([]error, len(ds))
 	for i, d := range ds {
-		errs[i] = d.Wait(l, removed[i])
+		errs[i] = d.Wait(removed[i])
 	}
 	return errs
 }
@@ -129,34 +102,35 @@ func (l *Letters) writeChunk(ds []*Departure) []error {
 // errNoTopics is the error of write if a topic of the departure does not exist yet.
 var errNoTopics = errors.New("the topic for the dead letter does not exist")
 
-// Start is the first step of CarryOut: it adds the message to the message log, without waiting for
+// Start is the first step of depart: it adds the message to the message log, without waiting for
 // the disk. It reserves space in the log only while it reads and writes the message. It releases
 // the space while it creates topics, because that waits for other changes of settings, and sends
 // would wait for the space meanwhile.
-func (d *Departure) Start(l *Letters) {
-	for bytes := d.Why().Lease.Size * int64(len(d.topics)); ; {
-		if d.err = l.Store.Messages.Room(l.Life, bytes, nil); d.err != nil {
+func (d *Departure) Start() {
+	env := d.sub.env
+	for bytes := d.Lease.Size * int64(len(d.topics)); ; {
+		if d.err = env.Store.Messages.Room(env.Life, bytes, nil); d.err != nil {
 			return
 		}
-		d.write(l)
-		l.Store.Messages.Release(bytes)
+		d.write()
+		env.Store.Messages.Release(bytes)
 		if !errors.Is(d.err, errNoTopics) {
 			return
 		}
-		if d.err = d.createTopics(l); d.err != nil {
+		if d.err = d.createTopics(); d.err != nil {
 			return
 		}
 	}
 }
 
 // createTopics creates the missing topics of the departure.
-func (d *Departure) createTopics(l *Letters) error {
+func (d *Departure) createTopics() error {
 	for i, name := range d.topics {
 		c := settings.Topic{Queues: 1}
 		if !d.retried() {
 			c.Retention.Time = -1 // dead letters stay
 		}
-		if err := l.CreateTopic(name, c, i > 0); err != nil {
+		if err := d.sub.env.Topics.CreateOwnTopic(name, c, i > 0); err != nil {
 			return err
 		}
 	}
@@ -168,13 +142,14 @@ func (d *Departure) retried() bool { return d.retry != nil && !d.retry.Dead }
 
 // write reads the message and adds it to the log. If a topic is missing it writes nothing and sets
 // d.err to errNoTopics.
-func (d *Departure) write(l *Letters) {
+func (d *Departure) write() {
 	if len(d.topics) == 0 {
 		return
 	}
-	m, ok, err := l.Store.Get(d.Place())
+	s, env := d.sub, d.sub.env
+	m, ok, err := env.Store.Get(d.place)
 	if store.IsDamage(err) {
-		d.Lost(d.Place(), d.Place().Offset+1, err)
+		s.Lost(d.place, d.place.Offset+1, err)
 	} else if err != nil {
 		d.err = err
 		return
@@ -182,16 +157,15 @@ func (d *Departure) write(l *Letters) {
 	if d.lost = !ok; d.lost {
 		return // there is no message to write
 	}
-	from := d.Consumed()
-	group, place, rewound := from.Group(), d.Place(), d.Why().Rewound
-	marked, err := l.Store.IsDeadLetter(group.ID(), place, rewound)
+	group := s.Group()
+	marked, err := env.Store.IsDeadLetter(group.ID(), d.place, d.Rewound)
 	if err != nil || marked {
 		d.err = err
 		return
 	}
 	topics := make([]*topic.Topic, len(d.topics))
 	for i, name := range d.topics {
-		if topics[i] = l.Directory.FindTopic(name); topics[i] == nil {
+		if topics[i] = env.Topics.FindTopic(name); topics[i] == nil {
 			d.err = errNoTopics
 			return
 		}
@@ -205,7 +179,7 @@ func (d *Departure) write(l *Letters) {
 		due = d.retry.Due
 	}
 	var published []func(error)
-	d.put = l.Store.Messages.Add(func(w *store.Batch) {
+	d.put = env.Store.Messages.Add(func(w *store.Batch) {
 		for _, t := range topics {
 			if t.Deleted() {
 				d.err = fail.TopicNotFound(t.Name()) // deleted meanwhile; the next attempt creates it again
@@ -215,7 +189,7 @@ func (d *Departure) write(l *Letters) {
 		now := time.Now()
 		for _, t := range topics {
 			if !due.IsZero() {
-				l.Delayed.Put(w, t, &m, now)
+				env.Delayed.Put(w, t, &m, now)
 				continue
 			}
 			q := t.Pick(m.MessageGroup)
@@ -223,12 +197,12 @@ func (d *Departure) write(l *Letters) {
 			published = append(published, t.Publish(q))
 		}
 		if !group.Deleted() {
-			w.MarkDeadLetter(group.ID(), place, rewound)
-			d.Mark()
+			w.MarkDeadLetter(group.ID(), d.place, d.Rewound)
+			s.marked.Store(true)
 		}
 	}, func(err error) {
 		if !due.IsZero() && err == nil {
-			l.Delayed.Wake(due)
+			env.Delayed.Wake(due)
 		}
 		for _, f := range published {
 			f(err)
@@ -238,14 +212,13 @@ func (d *Departure) write(l *Letters) {
 
 // death returns how the message became a dead letter, or expires now.
 func (d *Departure) death(m *store.Message) *deadletter.Death {
-	from, x, place := d.Consumed(), d.Why(), d.Place()
-	group, name := from.Group(), from.Topic().Name()
+	group, t := d.sub.Group(), d.sub.Topic()
 	death := &deadletter.Death{
-		Group: group.Name(), Topic: name, Queue: int(place.Queue), Offset: place.Offset, Attempts: x.Tries, Reason: x.Reason,
-		Artemis: from.Topic().Address().Redelivery != nil,
+		Group: group.Name(), Topic: t.Name(), Queue: int(d.place.Queue), Offset: d.place.Offset, Attempts: d.Tries, Reason: d.Reason,
+		Artemis: t.Address().Redelivery != nil,
 	}
-	death.SentTo, death.SentID = deadletter.Sent(&group.Settings().RetryTopic, m, name, group.Name())
-	if x.Expired {
+	death.SentTo, death.SentID = deadletter.Sent(&group.Settings().RetryTopic, m, t.Name(), group.Name())
+	if d.Expired {
 		death.Expired = time.Now()
 	}
 	return death
@@ -253,20 +226,28 @@ func (d *Departure) death(m *store.Message) *deadletter.Death {
 
 // RemoveLease is the second step: it waits until the message is on disk, and removes the lease.
 // After a failure the lease returns to its former state: a valid handle stays valid, and a message
-// that became a dead letter by a timeout is due again in a second.
-func (d *Departure) RemoveLease() (removed *store.PendingWrite) {
+// that became a dead letter by a timeout is due again in a second. The write is nil if the
+// subscription was deleted.
+func (d *Departure) RemoveLease() *store.PendingWrite {
 	if d.err == nil && d.put != nil {
-		if err := d.put.Wait(); err != nil {
-			d.err = err
-		}
+		d.err = d.put.Wait()
 	}
-	removed, d.err = d.End(d.destination(), d.err)
-	return removed
-}
-
-// classOf returns the attributes that the events of a group in a topic have in common.
-func classOf(from *topic.Consumption) []slog.Attr {
-	return []slog.Attr{slog.String("group", from.Group().Name()), slog.String("topic", from.Topic().Name())}
+	defer close(d.ended)
+	s := d.sub
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.leaving, d.Lease)
+	if s.gone != nil {
+		d.err = nil // nothing is left to write
+		return nil
+	}
+	now := time.Now()
+	if d.err == nil {
+		s.progress.Departed(d.Departure, d.destination())
+	} else if !s.progress.Returned(d.Departure, now) {
+		d.err = nil // removed or rewound
+	}
+	return s.apply(now).write
 }
 
 func (d *Departure) destination() consume.Destination {
@@ -275,7 +256,7 @@ func (d *Departure) destination() consume.Destination {
 		return consume.ToNowhere
 	case d.retried():
 		return consume.ToRetryTopic
-	case d.Why().Expired:
+	case d.Expired:
 		return consume.ToExpiryAddress
 	case len(d.topics) == 0 && !d.stays:
 		return consume.ToBeRemovedAlone
@@ -284,7 +265,7 @@ func (d *Departure) destination() consume.Destination {
 }
 
 // Wait is the last step: it waits until the write of RemoveLease is on disk.
-func (d *Departure) Wait(l *Letters, removed *store.PendingWrite) error {
+func (d *Departure) Wait(removed *store.PendingWrite) error {
 	if d.err != nil {
 		return fail.Store(d.err)
 	}
@@ -294,22 +275,59 @@ func (d *Departure) Wait(l *Letters, removed *store.PendingWrite) error {
 	if err := removed.Wait(); err != nil {
 		return fail.Store(err)
 	}
-	x := d.Why()
 	level, text := slog.LevelWarn, "message became a dead letter"
 	switch {
 	case d.retried():
 		level, text = slog.LevelDebug, "message moved to the retry topic"
-	case x.Expired:
+	case d.Expired:
 		level, text = slog.LevelInfo, "message expired"
 	case d.stays:
 		text = "dead letter failed again and stays in its topic"
 	case len(d.topics) == 0:
 		text = "message removed after its last attempt, because its address has no dead-letter-address"
 	}
-	from, place := d.Consumed(), d.Place()
-	l.Events.Note(level, text, classOf(from), []slog.Attr{
-		slog.Int("queue", int(place.Queue)), slog.Int64("offset", place.Offset),
-		slog.Int("attempts", x.Tries), slog.String("reason", x.Reason), slog.Any("to", d.topics),
+	d.sub.env.Events.Note(level, text, d.sub.class(), []slog.Attr{
+		slog.Int("queue", int(d.place.Queue)), slog.Int64("offset", d.place.Offset),
+		slog.Int("attempts", d.Tries), slog.String("reason", d.Reason), slog.Any("to", d.topics),
 	})
+	return nil
+}
+
+// A parking is a message group that was parked.
+type parking struct {
+	group consume.ParkedGroup
+	write *store.PendingWrite
+}
+
+// awaitParked waits until the record of a message group that was parked is on disk, and logs it.
+func (s *Subscription) awaitParked(p *parking) error {
+	if err := p.write.Wait(); err != nil {
+		return fail.Store(err)
+	}
+	s.env.Events.Note(slog.LevelWarn, "message group parked", s.class(), []slog.Attr{
+		slog.String("message_group", p.group.MessageGroup), slog.Int("queue", int(p.group.Place.Queue)), slog.Int64("offset", p.group.Place.Offset),
+		slog.Int("attempts", p.group.Attempts), slog.String("reason", p.group.Reason),
+	})
+	return nil
+}
+
+// class returns the attributes that the events of a group in a topic have in common.
+func (s *Subscription) class() []slog.Attr {
+	return []slog.Attr{slog.String("group", s.Group().Name()), slog.String("topic", s.Topic().Name())}
+}
+
+// join waits, on behalf of a repeated request, until the first request has finished.
+func (d *Departure) join(ctx context.Context) error {
+	select {
+	case <-d.ended:
+	case <-ctx.Done():
+		return fail.Unsettled(ctx, context.Cause(ctx))
+	}
+	if d.err != nil {
+		return fail.Store(d.err)
+	}
+	if err := d.sub.env.Store.Groups.Add(func(*store.Batch) {}, nil).WaitContext(ctx); err != nil {
+		return fail.Unsettled(ctx, err)
+	}
 	return nil
 }
