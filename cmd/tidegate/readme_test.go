@@ -41,6 +41,9 @@ func TestReadme(t *testing.T) {
 			}
 			line = strings.Replace(line, "CLASS", class.Fingerprint, 1)
 		}
+		if strings.HasPrefix(line, "tidegate bench") {
+			line += " --duration 100ms --warmup 0s || [ $? = 7 ]" // a busy machine has no valid figures
+		}
 		n++
 		cmd := exec.CommandContext(t.Context(), "sh", "-c", line)
 		cmd.Dir, cmd.Env = dir, tl.environ(bin)

@@ -57,7 +57,7 @@ func (a *App) Commands() []*cobra.Command {
 		a.status(), a.check(), a.topics(), a.groups(),
 		a.deadLetters(), a.parked(),
 		a.limits(), a.address(), a.apply(), a.export(), a.api(),
-		a.contexts(), a.doctor(),
+		a.contexts(), a.doctor(), a.bench(),
 	}
 }
 

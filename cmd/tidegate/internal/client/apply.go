@@ -127,11 +127,12 @@ func (c *call) applyAll(ctx context.Context, client *admin.Client, d declaration
 			return err
 		},
 	}
-	return changed, errors.Join(
+	err = errors.Join(
 		applyKind(ctx, c, topics, d.Topics, dryRun, &changed),
 		applyKind(ctx, c, groups, d.Groups, dryRun, &changed),
 		applyKind(ctx, c, addresses, d.AddressSettings, dryRun, &changed),
 	)
+	return changed, err
 }
 
 // applyKind applies the subjects of one kind in the order of their names, until one fails.

@@ -1,0 +1,173 @@
+package bench
+
+import (
+	"context"
+	"math"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func near(t *testing.T, name string, gotMicros float64, want, tolerance time.Duration) {
+	t.Helper()
+	got := time.Duration(gotMicros * 1e3)
+	if (got - want).Abs() > tolerance {
+		t.Errorf("%s is %v, want %v ± %v", name, got, want, tolerance)
+	}
+}
+
+// A server that stands still for one second in ten, at 1 000 operations a second: a tenth of the
+// operations is due in the stall, and the one that is due x before its end waits for x. So the p90
+// is 0, the p95 is half a second and the p99 is 900 ms. A generator that waits for its responses
+// would have measured one slow operation for each caller.
+func TestStallIsMeasuredFromTheDueTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		op := func(context.Context) string {
+			if now := time.Since(start); now%(10*time.Second) >= 9*time.Second {
+				time.Sleep(10*time.Second - now%(10*time.Second))
+			}
+			return ""
+		}
+		r, err := Run(t.Context(), Options{Callers: 2000, Rate: 1000, Arrivals: Even, Duration: 60 * time.Second, Outstanding: 1000}, op)
+		if err != nil || r.Invalid != "" || r.Done != 60000 {
+			t.Fatalf("%v, invalid %q, %d done", err, r.Invalid, r.Done)
+		}
+		near(t, "p50", r.Response.P50, 0, time.Millisecond)
+		near(t, "p90", r.Response.P90, 0, 5*time.Millisecond)
+		near(t, "p99", r.Response.P99, 900*time.Millisecond, 10*time.Millisecond)
+		near(t, "max", r.Response.Max, time.Second, 5*time.Millisecond)
+		near(t, "the worst second's p99", r.WorstP99, 990*time.Millisecond, 15*time.Millisecond)
+	})
+}
+
+// With one caller the operations that come due in the stall wait in turn: the response has the
+// wait, the service time has not.
+func TestWaitsForACallerCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first := true
+		op := func(context.Context) string {
+			if first {
+				first = false
+				time.Sleep(time.Second)
+			}
+			return ""
+		}
+		r, err := Run(t.Context(), Options{Callers: 1, Rate: 100, Arrivals: Even, Duration: 10 * time.Second, Outstanding: 1000}, op)
+		if err != nil {
+			t.Fatal(err)
+		}
+		near(t, "the response's p99", r.Response.P99, 900*time.Millisecond, 20*time.Millisecond)
+		near(t, "the service's p99", r.Service.P99, 0, time.Millisecond)
+		if r.Invalid != "" {
+			t.Errorf("the run is %q; its figures are those of one caller", r.Invalid)
+		}
+	})
+}
+
+// Five milliseconds for one caller are 200 operations a second, and not 250.
+func TestOverload(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		op := func(context.Context) string { time.Sleep(5 * time.Millisecond); return "" }
+		r, err := Run(t.Context(), Options{Callers: 1, Rate: 250, Arrivals: Even, Duration: 10 * time.Second, Outstanding: 100}, op)
+		if err != nil || !strings.HasPrefix(r.Invalid, "OVERLOADED") {
+			t.Errorf("%v, invalid %q, want overloaded", err, r.Invalid)
+		}
+		r, err = Run(t.Context(), Options{Callers: 1, Rate: 0, Arrivals: Even, Duration: 10 * time.Second, Outstanding: 1}, op)
+		if err != nil || math.Abs(r.Achieved-200) > 1 || r.Response != nil {
+			t.Errorf("a closed loop: %v, %v a second, response %v; want 200 and no response", err, r.Achieved, r.Response)
+		}
+	})
+}
+
+// A generator that is late measures itself: the run has no figures.
+func TestLateGenerator(t *testing.T) {
+	o := Options{Rate: 100, Outstanding: 10}
+	for _, c := range []struct {
+		name         string
+		late, median time.Duration
+		valid        bool
+	}{
+		{"in time", 100 * time.Microsecond, 300 * time.Microsecond, true},
+		{"late", 2 * time.Millisecond, 10 * time.Millisecond, false},
+		{"late, and the response is long", 2 * time.Millisecond, 100 * time.Millisecond, true},
+	} {
+		if got := invalid(o, Round{Achieved: 100}, c.late, c.median, false); (got == "") != c.valid {
+			t.Errorf("%s: %q, want valid %v", c.name, got, c.valid)
+		}
+	}
+}
+
+// Failures are counted by cause and are no latency.
+func TestFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		n := 0
+		op := func(context.Context) string {
+			time.Sleep(time.Millisecond)
+			mu.Lock()
+			defer mu.Unlock()
+			if n++; n%10 == 0 {
+				return "throttled"
+			}
+			return ""
+		}
+		r, err := Run(t.Context(), Options{Callers: 10, Rate: 100, Arrivals: Poisson, Duration: 10 * time.Second, Outstanding: 10, Seed: 1}, op)
+		if total := r.Done + r.Failed["throttled"]; err != nil || r.Failed["throttled"] != total/10 || total < 900 || total > 1100 {
+			t.Errorf("%v, %d done, failed %v", err, r.Done, r.Failed)
+		}
+	})
+}
+
+// The end of ctx ends a round, and the error is its cause.
+func TestCancel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, rate := range []float64{0, 1000} {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			op := func(ctx context.Context) string { time.Sleep(time.Millisecond); return "" }
+			start := time.Now()
+			r, err := Run(ctx, Options{Callers: 2, Rate: rate, Arrivals: Even, Duration: time.Hour, Outstanding: 10}, op)
+			if err == nil || time.Since(start) > 1100*time.Millisecond || r.Done == 0 {
+				t.Errorf("rate %v: %v after %v, %d done", rate, err, time.Since(start), r.Done)
+			}
+			cancel()
+		}
+	})
+}
+
+// The intervals of Poisson arrivals have the mean of the rate and, as exponential times have, a
+// standard deviation equal to the mean.
+func TestPoisson(t *testing.T) {
+	s := newSchedule(1000, Poisson, 7)
+	var sum, squares float64
+	last := time.Duration(0)
+	const n = 200_000
+	for range n {
+		at := s.next()
+		gap := (at - last).Seconds()
+		sum, squares, last = sum+gap, squares+gap*gap, at
+	}
+	mean := sum / n
+	deviation := math.Sqrt(squares/n - mean*mean)
+	if math.Abs(mean-0.001) > 0.00001 || math.Abs(deviation-0.001) > 0.00002 {
+		t.Errorf("mean %v, standard deviation %v, want 1 ms each", mean, deviation)
+	}
+}
+
+func TestVerifier(t *testing.T) {
+	v := NewVerifier()
+	for range 5 {
+		v.Accept()
+	}
+	for _, d := range []struct {
+		number int64
+		group  string
+	}{{1, "a"}, {3, "a"}, {2, "a"}, {1, "a"}, {0, ""}} {
+		v.Deliver(d.number, d.group)
+	}
+	if got, want := v.Truth(), (Truth{Accepted: 5, Delivered: 4, Lost: 1, Twice: 1, OutOfOrder: 1}); got != want || v.Complete() {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
