@@ -2,7 +2,9 @@ package broker
 
 import (
 	"fmt"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -12,9 +14,13 @@ import (
 
 // The leases of all groups together are bounded by the memory. At the bound a receive of new
 // messages is rejected with 42900, retries are delivered, and an acknowledgement makes room. A
-// store with more leases than the memory suffices for is opened and drained.
+// store with twice as many leases is opened and drained. The error of one with more has the remedy.
 func TestLeasesAreBoundedByTheMemory(t *testing.T) {
 	t.Parallel()
+	synctest.Test(t, testLeases)
+}
+
+func testLeases(t *testing.T) {
 	const leases = 20
 	options := Options{Memory: NewMemory(), memory: leases * 4 * 256, MinInvisibleDuration: 1}
 	b := open(t, options)
@@ -42,6 +48,7 @@ func TestLeasesAreBoundedByTheMemory(t *testing.T) {
 	if _, err := b.Retry(t.Context(), held[0], 0, ""); err != nil {
 		t.Fatal(err)
 	}
+	synctest.Wait() // it is ready
 	again := receive(t, b, transport.ReceiveRequest{Group: "g0", Topic: "t", Max: 5, InvisibleDuration: time.Hour, Wait: time.Minute})
 	if len(again) != 1 || again[0].ID != held[0].ID || again[0].Attempt != 2 {
 		t.Fatalf("the retry at the bound: %v", again)
@@ -52,10 +59,20 @@ func TestLeasesAreBoundedByTheMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	options.memory /= 4
+	options.memory = leases*2*256 - 4
+	if b, err := Open(options); err == nil {
+		t.Error("a store with more leases than half of the memory was opened", b.Close())
+	} else {
+		for _, w := range []string{"20 messages in flight", "10236 bytes suffices for 18", "at least 10240 bytes (GOMEMLIMIT)", "nothing was changed"} {
+			if !strings.Contains(err.Error(), w) {
+				t.Errorf("the error does not contain %q: %v", w, err)
+			}
+		}
+	}
+	options.memory = leases * 2 * 256
 	b = open(t, options)
 	full(b)
-	for i, err := range b.Ack(t.Context(), held[:leases*3/4+1]) {
+	for i, err := range b.Ack(t.Context(), held[:leases/2+1]) {
 		if err != nil {
 			t.Fatal(i, err)
 		}

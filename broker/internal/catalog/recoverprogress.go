@@ -61,14 +61,18 @@ func (r *restoration) cursors() error {
 	})
 }
 
-// leases restores the leases.
+// leases restores the leases. If the memory does not suffice for all, it counts the rest and
+// returns an error.
 func (r *restoration) leases() error {
 	marks, err := r.config.Store.Marks()
 	if err != nil {
 		return err
 	}
-	now := time.Now()
+	now, count := time.Now(), int64(0)
 	err = r.config.Store.Leases(func(group uint32, p store.Place, l store.Lease) error {
+		if count++; r.config.Env.Leases.CanRestore(count) != nil {
+			return nil
+		}
 		if r.gone(group, p.Topic) {
 			r.orphans[[2]uint32{group, p.Topic}] = true
 		} else if s := r.find(group, p.Topic, p.Queue); s != nil {
@@ -76,7 +80,7 @@ func (r *restoration) leases() error {
 		}
 		return nil
 	})
-	return errors.Join(err, marks.Close())
+	return errors.Join(err, marks.Close(), r.config.Env.Leases.CanRestore(count))
 }
 
 // lease restores a lease, unless its message was removed or lost, or became a dead letter whose

@@ -15,16 +15,32 @@ const leaseBytes = 256
 // Leases counts the leases in memory of all subscriptions of a broker, and bounds them: at the
 // bound no receive takes new messages. Ready messages have a lease already, so they are delivered
 // at the bound too, and each acknowledgement makes room. The bound can be exceeded by a batch of
-// each receive under way, and by the leases of a store that a larger machine wrote.
+// each receive under way, and up to twice by the leases of a store that a larger machine wrote. A
+// store with more is not opened, because the process would use up its memory while it starts, again
+// and again.
 //
 // No receive waits for the bound: it is rejected, and the client calls again.
 type Leases struct {
-	max   int64
-	count atomic.Int64
+	memory int64 // of the process, in bytes
+	max    int64
+	count  atomic.Int64
 }
 
 // NewLeases returns Leases that may use a quarter of the memory of the process, in bytes.
-func NewLeases(memory int64) *Leases { return &Leases{max: max(1, memory/4/leaseBytes)} }
+func NewLeases(memory int64) *Leases {
+	return &Leases{memory: memory, max: max(1, memory/4/leaseBytes)}
+}
+
+// CanRestore returns an error if the leases of a store are too many for the memory: they can use
+// half of it.
+func (l *Leases) CanRestore(leases int64) error {
+	if leases <= 2*l.max {
+		return nil
+	}
+	return fmt.Errorf("it has %d messages in flight or waiting for a retry, and a memory limit of %d bytes suffices for %d; "+
+		"nothing was changed: start the broker with a memory limit of at least %d bytes (GOMEMLIMIT) and consume them there",
+		leases, l.memory, 2*l.max, 2*leases*leaseBytes)
+}
 
 // rejected returns the error of a receive of new messages at the bound, and nil below it.
 func (l *Leases) rejected() error {
