@@ -4,14 +4,10 @@ import (
 	"context"
 	"slices"
 
-	"github.com/tidegate/tidegate/broker/internal/catalog"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/address"
 )
-
-// MaxAddressSettings is the maximum number of patterns with settings.
-const MaxAddressSettings = catalog.MaxAddresses
 
 // ValidateMatch returns an error if text is not an address pattern: words joined by '.'. '*'
 // matches one word and '#' any number of words.

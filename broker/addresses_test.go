@@ -13,6 +13,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
@@ -433,17 +434,17 @@ func TestRetryPolicy(t *testing.T) {
 	ladder, steps := backoff.RetryLadder(), backoff.Steps{5 * time.Second, 10 * time.Second, 15 * time.Second}
 	for _, c := range []struct {
 		topics []string
-		want   RetryPolicy
+		want   serving.RetryPolicy
 	}{
-		{nil, RetryPolicy{17, ladder}},
-		{[]string{"plain", "not there"}, RetryPolicy{17, ladder}},
-		{[]string{"slow"}, RetryPolicy{10, steps}},
-		{[]string{"slow", "slow2"}, RetryPolicy{10, steps}},
-		{[]string{"slow", "plain"}, RetryPolicy{17, ladder}},
-		{[]string{"slow", "ever"}, RetryPolicy{-1, ladder}},
-		{[]string{"ever"}, RetryPolicy{-1, backoff.Steps{0}}},
+		{nil, serving.RetryPolicy{MaxAttempts: 17, Ladder: ladder}},
+		{[]string{"plain", "not there"}, serving.RetryPolicy{MaxAttempts: 17, Ladder: ladder}},
+		{[]string{"slow"}, serving.RetryPolicy{MaxAttempts: 10, Ladder: steps}},
+		{[]string{"slow", "slow2"}, serving.RetryPolicy{MaxAttempts: 10, Ladder: steps}},
+		{[]string{"slow", "plain"}, serving.RetryPolicy{MaxAttempts: 17, Ladder: ladder}},
+		{[]string{"slow", "ever"}, serving.RetryPolicy{MaxAttempts: -1, Ladder: ladder}},
+		{[]string{"ever"}, serving.RetryPolicy{MaxAttempts: -1, Ladder: backoff.Steps{0}}},
 	} {
-		got := b.RetryPolicy(settings.Group{}, c.topics...)
+		got := serve(b).RetryPolicy(settings.Group{}, c.topics...)
 		if got.MaxAttempts != c.want.MaxAttempts || !slices.Equal(got.Ladder, c.want.Ladder) {
 			t.Errorf("%q: %+v, want %+v", c.topics, got, c.want)
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -32,7 +33,7 @@ func TestAdmit(t *testing.T) {
 		full := errors.New("full")
 		poll := func(room int64, want int, attempt int) {
 			t.Helper()
-			ds, err := b.Poll(t.Context(), Poll{
+			ds, err := serve(b).Poll(t.Context(), serving.Poll{
 				ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, Max: 32, InvisibleDuration: time.Second},
 				Admit: func(bytes int64) error {
 					if bytes > room {

@@ -29,7 +29,7 @@ func TestMaxAutoGroups(t *testing.T) {
 			t.Helper()
 			groups := len(b.Groups())
 			_, err := b.Receive(t.Context(), transport.ReceiveRequest{Group: group, Topic: "t", Queue: transport.AnyQueue, Max: 1, InvisibleDuration: 1})
-			_, ensured := b.EnsureGroup(t.Context(), group)
+			_, ensured := serve(b).EnsureGroup(t.Context(), group)
 			if (err == nil) != want || (ensured == nil) != want {
 				t.Fatalf("group %s: %v, %v", group, err, ensured)
 			}

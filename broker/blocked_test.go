@@ -29,11 +29,11 @@ func TestBlockedAcrossARestart(t *testing.T) {
 			one(t, b, "g", "t")
 		}, 1},
 		"given back": {settings.DefaultFIFORetryInterval, func(t *testing.T, b *Broker) {
-			b.Release(t.Context(), []*tidegate.Delivery{one(t, b, "g", "t")})
+			serve(b).Release(t.Context(), []*tidegate.Delivery{one(t, b, "g", "t")})
 			synctest.Wait()
 		}, 1},
 		"negatively acknowledged": {settings.DefaultFIFORetryInterval, func(t *testing.T, b *Broker) {
-			if err := b.NegativeAck(t.Context(), one(t, b, "g", "t"), time.Minute); err != nil {
+			if err := serve(b).NegativeAck(t.Context(), one(t, b, "g", "t"), time.Minute); err != nil {
 				t.Fatal(err)
 			}
 		}, 1},

@@ -133,7 +133,7 @@ func TestChangedIsOfTheLastSerialNumber(t *testing.T) {
 			return d, l
 		}
 		d, l := changed()
-		if b.Release(t.Context(), []*tidegate.Delivery{d}); l.Changed {
+		if serve(b).Release(t.Context(), []*tidegate.Delivery{d}); l.Changed {
 			t.Error("it was changed, and then given back")
 		}
 		d, l = changed()

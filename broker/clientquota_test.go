@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
@@ -19,7 +20,7 @@ func TestClientQuota(t *testing.T) {
 		b := open(t, Options{ClientQuota: settings.Quota{MessagesPerSecond: 10, Burst: 5}})
 		putTopic(t, b, "t", settings.Topic{})
 		send := func(client string) error {
-			return b.Append(t.Context(), []Incoming{{Message: &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Body: []byte("x")}, Client: client}})[0].Err
+			return serve(b).Append(t.Context(), []serving.Incoming{{Message: &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Body: []byte("x")}, Client: client}})[0].Err
 		}
 		accepted := 0
 		var refusal error
@@ -74,7 +75,7 @@ func TestLimitsChangeInUse(t *testing.T) {
 	b := open(t, Options{})
 	putTopic(t, b, "t", settings.Topic{})
 	send := func() error {
-		return b.Append(t.Context(), []Incoming{{Message: &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Body: []byte("x")}, Client: "c"}})[0].Err
+		return serve(b).Append(t.Context(), []serving.Incoming{{Message: &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Body: []byte("x")}, Client: "c"}})[0].Err
 	}
 	for i, c := range []struct {
 		limit   settings.Limit

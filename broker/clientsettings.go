@@ -29,11 +29,11 @@ func (b *Broker) ConsumerSettings(ctx context.Context, group, topic string) (tra
 		return transport.ConsumerSettings{}, err
 	}
 	defer end()
-	c, err := b.EnsureGroup(ctx, group)
+	c, err := serve(b).EnsureGroup(ctx, group)
 	if err != nil {
 		return transport.ConsumerSettings{}, err
 	}
-	p := b.RetryPolicy(c, topic)
+	p := serve(b).RetryPolicy(c, topic)
 	return transport.ConsumerSettings{
 		FIFO: c.FIFO, MaxAttempts: p.MaxAttempts, Retry: p.Ladder, ReceiveBatchSize: settingReceive, LongPolling: 20 * time.Second,
 	}, nil
@@ -41,7 +41,7 @@ func (b *Broker) ConsumerSettings(ctx context.Context, group, topic string) (tra
 
 // InvisibleBounds returns the bounds of the invisible duration that a receive can request:
 // Options.MinInvisibleDuration and MaxInvisibleDuration.
-func (b *Broker) InvisibleBounds() (least, most time.Duration) {
+func (b served) InvisibleBounds() (least, most time.Duration) {
 	return b.opts.MinInvisibleDuration, b.opts.MaxInvisibleDuration
 }
 

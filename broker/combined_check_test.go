@@ -24,7 +24,7 @@ func (c *combined) audit() {
 		c.auditAll(b)
 	}, nil)
 	release()
-	for _, s := range b.Stats().Topics {
+	for _, s := range serve(b).Stats().Topics {
 		t, err := b.catalog.Topic(s.Topic)
 		if err != nil {
 			c.t.Fatal(err)
@@ -187,7 +187,7 @@ func (c *combined) auditProgress(s *subscription.Subscription, p *consume.Progre
 			want.Messages++
 			oldest = throttle.Lesser(oldest, l.Stored/throttle.AgeTick)
 			switch l.State() {
-			case StateInflight, StateWaitingRetry, StateReady, consume.Held:
+			case consume.Inflight, consume.WaitingRetry, consume.Ready, consume.Held:
 			default:
 				c.t.Errorf("%s: offset %d is %v, and nothing is under way", who, o, l.State())
 			}

@@ -88,7 +88,7 @@ func (c *combined) account() {
 
 // empty checks that nothing is left once everything is consumed.
 func (c *combined) empty() {
-	for _, s := range c.b.Stats().Subscriptions {
+	for _, s := range serve(c.b).Stats().Subscriptions {
 		if s.Backlog != (status.Backlog{}) || s.Ready+s.Inflight+s.WaitingRetry != 0 || s.Oldest != 0 || s.Undelivered != 0 {
 			c.t.Errorf("%s is left with %+v", s.Group, s)
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/handle"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
@@ -177,12 +178,12 @@ func TestDamageHoldsUpNoDelayedOrHalfMessages(t *testing.T) {
 		k := binary.BigEndian.AppendUint64([]byte{'y'}, uint64(waiting[1].Due.UnixNano()))
 		overwrite(t, b, binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32(k, d.ID()), waiting[1].Number))
 		elapse(time.Minute)
-		if n := stored(t, b, "d"); n != 2 || b.Stats().Damaged != 1 {
-			t.Errorf("%d delayed messages came, %d were reported as damaged; want 2 and 1", n, b.Stats().Damaged)
+		if n := stored(t, b, "d"); n != 2 || serve(b).Stats().Damaged != 1 {
+			t.Errorf("%d delayed messages came, %d were reported as damaged; want 2 and 1", n, serve(b).Stats().Damaged)
 		}
 
 		heard := 0
-		defer b.OnTransactionCheck(func(TransactionCheck) bool { heard++; return true })()
+		defer serve(b).OnTransactionCheck(func(serving.TransactionCheck) bool { heard++; return true })()
 		first, _ := handle.ParseTransaction(sendHalf(t, b, "a").TransactionID)
 		elapse(time.Millisecond)
 		sendHalf(t, b, "b")
@@ -211,7 +212,7 @@ func TestAutomaticQueueThatIsARetryTopicStays(t *testing.T) {
 		b.Ack(t.Context(), receive(t, b, transport.ReceiveRequest{Group: "w", Topic: "DLQ.t"}))
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "later", Body: []byte("later")})
 		for _, d := range receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 8}) {
-			if _, err := b.ReconsumeLater(t.Context(), d, settings.ReconsumeMode{Delay: 5 * time.Minute}); err != nil {
+			if _, err := serve(b).ReconsumeLater(t.Context(), d, transport.ReconsumeMode{Delay: 5 * time.Minute}); err != nil {
 				t.Fatal(err)
 			}
 		}

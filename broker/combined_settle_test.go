@@ -7,8 +7,9 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/handle"
-	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/internal/protocol"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // ownerOf returns the names of the groups that a dead letter or an expired message is of.
@@ -111,14 +112,14 @@ func (c *combined) settle(rnd *rand.Rand) {
 		case 7:
 			err = c.b.Snooze(ctx, h.Delivery, dur)
 		case 1:
-			err = c.b.NegativeAck(ctx, h.Delivery, dur)
+			err = serve(c.b).NegativeAck(ctx, h.Delivery, dur)
 		case 2:
-			var r Reconsumed
-			mode := settings.ReconsumeMode{}
+			var r serving.Reconsumed
+			mode := transport.ReconsumeMode{}
 			if rnd.IntN(4) == 0 {
 				mode.Delay = time.Duration(1+rnd.IntN(864_000)) * time.Second
 			}
-			if r, err = c.b.ReconsumeLater(ctx, h.Delivery, mode); err == nil && r.MessageID != "" {
+			if r, err = serve(c.b).ReconsumeLater(ctx, h.Delivery, mode); err == nil && r.MessageID != "" {
 				c.acked(h, "reconsumed")
 			}
 		case 3:
@@ -138,7 +139,7 @@ func (c *combined) settle(rnd *rand.Rand) {
 				c.acked(h, "dead letter")
 			}
 		case 5:
-			c.b.Release(ctx, []*tidegate.Delivery{h.Delivery})
+			serve(c.b).Release(ctx, []*tidegate.Delivery{h.Delivery})
 		default:
 			c.ack([]taken{h})
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/handle"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
@@ -118,7 +119,7 @@ func (c *combined) send(rnd *rand.Rand) {
 	topic := c.topic(rnd)
 	in := c.number(topic)
 	var ms []*combinedMessage
-	var out []Incoming
+	var out []serving.Incoming
 	for range 1 + rnd.IntN(5) {
 		c.mu.Lock()
 		c.n++
@@ -133,11 +134,11 @@ func (c *combined) send(rnd *rand.Rand) {
 			m.due = time.Now().Add(time.Duration(rnd.IntN(90)) * time.Second)
 			msg.DeliverAt = m.due
 		}
-		ms, out = append(ms, m), append(out, Incoming{Message: msg, Half: topic == "x"})
+		ms, out = append(ms, m), append(out, serving.Incoming{Message: msg, Half: topic == "x"})
 	}
-	results := c.b.Append(c.t.Context(), out)
+	results := serve(c.b).Append(c.t.Context(), out)
 	if rnd.IntN(5) == 0 && !c.wasDeleted(in) { // the answer was lost: the same once more
-		again := c.b.Append(c.t.Context(), out)
+		again := serve(c.b).Append(c.t.Context(), out)
 		for i := range results {
 			if results[i].Err != nil {
 				results[i] = again[i]
@@ -182,14 +183,14 @@ func (c *combined) endTransaction(rnd *rand.Rand) {
 	m := c.halfMessages[i]
 	c.halfMessages = append(c.halfMessages[:i:i], c.halfMessages[i+1:]...)
 	c.mu.Unlock()
-	how := ResolutionCommit
+	how := transport.Commit
 	if rnd.IntN(4) == 0 {
-		how = ResolutionRollback
+		how = transport.Rollback
 	}
 	c.mu.Lock()
-	m.gone = m.gone && how != ResolutionCommit
+	m.gone = m.gone && how != transport.Commit
 	c.mu.Unlock()
-	err := c.b.EndTransaction(c.t.Context(), TransactionEnd{Topic: m.topic, TransactionID: m.half.TransactionID, MessageID: m.id, Resolution: how})
+	err := serve(c.b).EndTransaction(c.t.Context(), serving.TransactionEnd{Topic: m.topic, TransactionID: m.half.TransactionID, MessageID: m.id, Resolution: how})
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -222,7 +223,7 @@ func (c *combined) receive(rnd *rand.Rand, group, topic string, limit int) int {
 	c.mu.Lock()
 	step := c.step
 	c.mu.Unlock()
-	p := Poll{ReceiveRequest: transport.ReceiveRequest{
+	p := serving.Poll{ReceiveRequest: transport.ReceiveRequest{
 		Group: group, Topic: topic, Max: limit, Queue: transport.AnyQueue, Filter: combinedFilters[group], Push: rnd.IntN(2) == 0,
 		InvisibleDuration: time.Duration(1+rnd.IntN(60)) * time.Second,
 	}}
@@ -233,7 +234,7 @@ func (c *combined) receive(rnd *rand.Rand, group, topic string, limit int) int {
 		p.AttemptID = fmt.Sprint("attempt", rnd.IntN(3))
 	}
 	before := c.numbers(group, topic)
-	ds, err := c.b.Poll(c.t.Context(), p)
+	ds, err := serve(c.b).Poll(c.t.Context(), p)
 	after := c.numbers(group, topic)
 	if err != nil {
 		if code := codeOf(err); code != tidegate.CodeTopicNotFound && code != tidegate.CodeConsumerGroupNotFound {

@@ -250,7 +250,7 @@ func (r *recorder) answer(d *tidegate.Delivery, how int, dur time.Duration) {
 		if d.ConsumerGroup == "h" {
 			f.kind = "release"
 			r.note(f)
-			r.b.Release(ctx, []*tidegate.Delivery{d})
+			serve(r.b).Release(ctx, []*tidegate.Delivery{d})
 			break
 		}
 		f.kind = "dead letter"

@@ -186,7 +186,7 @@ func (r *damagedRun) verify(t *testing.T, b *Broker) (damaged int64) {
 	}
 	drain("g", r.acked)
 	drain("fresh", nil)
-	damaged = b.Stats().Damaged
+	damaged = serve(b).Stats().Damaged
 	missing := int64(0)
 	for _, id := range r.ids {
 		if !seen["g"+id] && !r.acked[id] {

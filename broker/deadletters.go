@@ -28,12 +28,12 @@ func selection(s *status.DeadLetterSelection) letters.Selection {
 //   - 40402 if the query names a topic that does not exist,
 //   - 40000 if After or Limit is invalid.
 func (b *Broker) DeadLetters(group string, q status.DeadLetterQuery) (status.DeadLetterPage, error) {
-	return b.DeadLettersUpTo(group, q, 0)
+	return serve(b).DeadLettersUpTo(group, q, 0)
 }
 
 // DeadLettersUpTo is [Broker.DeadLetters] for servers. A page ends when it has that many bytes;
 // zero means that only the bound of a call applies.
-func (b *Broker) DeadLettersUpTo(group string, q status.DeadLetterQuery, maxBytes int64) (status.DeadLetterPage, error) {
+func (b served) DeadLettersUpTo(group string, q status.DeadLetterQuery, maxBytes int64) (status.DeadLetterPage, error) {
 	if !b.calls.Begin() {
 		return status.DeadLetterPage{}, fail.Closed()
 	}

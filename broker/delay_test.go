@@ -278,7 +278,7 @@ func TestDelayedMessagesCountInTheLimit(t *testing.T) {
 					if err != nil || info.StoredMessages != stored || info.DelayedMessages != delayed || info.DelayedBytes != delayed*10 || info.Backlog.Messages != backlog {
 						t.Errorf("%s: %+v, %v", when, info, err)
 					}
-					if st := b.Stats().Topics[0]; st.Delayed != (status.Backlog{Messages: delayed, Bytes: delayed * 10}) {
+					if st := serve(b).Stats().Topics[0]; st.Delayed != (status.Backlog{Messages: delayed, Bytes: delayed * 10}) {
 						t.Errorf("%s: the figures say %+v", when, st.Delayed)
 					}
 					if (info.Throttle != nil) != throttled {

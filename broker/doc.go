@@ -131,12 +131,12 @@
 //
 // # Retry topics
 //
-// Consumers of a group with [settings.RetryTopic].Enabled can call [Broker.ReconsumeLater] (TDMQ
-// for Pulsar: retry and dead letters). The broker then acknowledges the message and stores it again
-// in a retry topic of the group. Each receive from the original topic also takes from the retry
-// topic. After MaxRetries (16) the message goes to the group's dead letter topic.
-// [Broker.NegativeAck] delivers the same message again after a delay (1 minute), with a maximum of
-// its own.
+// Consumers of a group with [settings.RetryTopic].Enabled can call [Broker.Reconsume] (TDMQ for
+// Pulsar: retry and dead letters). The broker then acknowledges the message and stores it again in
+// a retry topic of the group. Each receive from the original topic also takes from the retry topic.
+// After MaxRetries (16) the message goes to the group's dead letter topic. A negative
+// acknowledgement delivers the same message again after a delay (1 minute), with a maximum of its
+// own.
 //
 // # Delayed messages
 //
@@ -146,11 +146,11 @@
 //
 // # Transactions
 //
-// A half message ([Broker.SendHalf]), in a topic of type TRANSACTION, is on disk before the
-// response to its send, and is not delivered until [Broker.EndTransaction] commits it. The broker
-// checks an unresolved transaction with its producer: by default after 6 s and then every 30 s, 15
-// times ([settings.Transaction]). Then it ends the transaction, and the message becomes a dead
-// letter in [AbandonedTransactions].
+// A half message, in a topic of type TRANSACTION, is on disk before the response to its send, and
+// is not delivered until its producer commits it, through a server. The broker checks an unresolved
+// transaction with its producer: by default after 6 s and then every 30 s, 15 times
+// ([settings.Transaction]). Then it ends the transaction, and the message becomes a dead letter in
+// [AbandonedTransactions].
 //
 // # Filters
 //

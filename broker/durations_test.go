@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
@@ -50,7 +51,7 @@ func TestLongestDuplicateWindow(t *testing.T) {
 					if kind == settings.TopicDelay {
 						m.DeliverAt = time.Now().Add(time.Hour)
 					}
-					r := b.Append(t.Context(), []Incoming{{Message: m, Half: kind == settings.TopicTransaction}})[0]
+					r := serve(b).Append(t.Context(), []serving.Incoming{{Message: m, Half: kind == settings.TopicTransaction}})[0]
 					if r.Err != nil {
 						t.Fatal(r.Err)
 					}

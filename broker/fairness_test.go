@@ -9,6 +9,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/limits"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -25,7 +26,7 @@ func TestThrottledClientsShare(t *testing.T) {
 		var took [clients]int
 		client := func(i int) {
 			m := &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Body: []byte("x")}
-			err := b.Append(t.Context(), []Incoming{{Message: m, Client: fmt.Sprint("client", i)}})[0].Err
+			err := serve(b).Append(t.Context(), []serving.Incoming{{Message: m, Client: fmt.Sprint("client", i)}})[0].Err
 			switch {
 			case err == nil:
 				took[i]++
@@ -67,7 +68,7 @@ func TestThrottledClientsShare(t *testing.T) {
 				t.Errorf("client %d sent %d; an equal share is %d: %v", i, n, total/clients, took)
 			}
 		}
-		if n := b.Stats().Throttled[limits.FairShare]; n == 0 {
+		if n := serve(b).Stats().Throttled[limits.FairShare]; n == 0 {
 			t.Error("nobody was refused for its share")
 		}
 	})
@@ -81,7 +82,7 @@ func TestSharingDoesNotStarve(t *testing.T) {
 		putTopic(t, b, "t", settings.Topic{MaxBacklog: settings.Limit{Messages: 100}})
 		send := func(client string) bool {
 			m := &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Body: []byte("x")}
-			return b.Append(t.Context(), []Incoming{{Message: m, Client: client}})[0].Err == nil
+			return serve(b).Append(t.Context(), []serving.Incoming{{Message: m, Client: client}})[0].Err == nil
 		}
 		for send("a") {
 		}

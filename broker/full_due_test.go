@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -79,24 +80,24 @@ func TestShortDiskPutsTransactionsOff(t *testing.T) {
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction})
 		var ids []string
 		for i := range 3 {
-			r := b.SendHalf(t.Context(), &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: make([]byte, 1000)}, 0)
+			r := serve(b).SendHalf(t.Context(), &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: make([]byte, 1000)}, 0)
 			if r.Err != nil {
 				t.Fatal(r.Err)
 			}
 			ids = append(ids, r.Receipt.TransactionID)
 		}
-		end := func(i int, r Resolution) error {
-			return b.EndTransaction(t.Context(), TransactionEnd{Topic: "t", TransactionID: ids[i], Resolution: r})
+		end := func(i int, r transport.Resolution) error {
+			return serve(b).EndTransaction(t.Context(), serving.TransactionEnd{Topic: "t", TransactionID: ids[i], Resolution: r})
 		}
 		fs.leave(100 << 20) // less than MinFreeDisk
 		time.Sleep(time.Second)
-		if err := end(0, ResolutionCommit); !errors.Is(err, tidegate.ErrThrottled) || !strings.Contains(err.Error(), "free disk") {
+		if err := end(0, transport.Commit); !errors.Is(err, tidegate.ErrThrottled) || !strings.Contains(err.Error(), "free disk") {
 			t.Errorf("commit: %v", err)
 		}
-		if err := end(0, ResolutionUnknown); err != nil {
+		if err := end(0, transport.ResolutionUnknown); err != nil {
 			t.Errorf("it is there still: %v", err)
 		}
-		if err := end(1, ResolutionRollback); err != nil {
+		if err := end(1, transport.Rollback); err != nil {
 			t.Errorf("rollback: %v", err)
 		}
 		elapse(10 * time.Minute)
@@ -105,7 +106,7 @@ func TestShortDiskPutsTransactionsOff(t *testing.T) {
 		}
 		fs.leave(1 << 40)
 		time.Sleep(time.Second)
-		if err := end(0, ResolutionCommit); err != nil {
+		if err := end(0, transport.Commit); err != nil {
 			t.Errorf("commit when there is room: %v", err)
 		}
 		elapse(2 * time.Minute)

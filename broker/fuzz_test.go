@@ -33,7 +33,7 @@ func FuzzHandle(f *testing.F) {
 				t.Fatalf("%s with handle %q: %v", name, s, err)
 			}
 		}
-		b.Release(t.Context(), []*tidegate.Delivery{d})
+		serve(b).Release(t.Context(), []*tidegate.Delivery{d})
 	})
 }
 

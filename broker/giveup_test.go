@@ -26,14 +26,14 @@ func TestAskedDeadLettersAreKept(t *testing.T) {
 	}{
 		"negative acknowledgement": {settings.Group{NegativeAck: settings.NegativeAck{MaxRedeliveries: 5}}, func(t *testing.T, b *Broker) {
 			for range 6 {
-				if err := b.NegativeAck(t.Context(), one(t, b, "g", "t"), time.Second); err != nil {
+				if err := serve(b).NegativeAck(t.Context(), one(t, b, "g", "t"), time.Second); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}},
 		"negative acknowledgement after the last attempt": {settings.Group{NegativeAck: settings.NegativeAck{MaxRedeliveries: 12}}, func(t *testing.T, b *Broker) {
 			for range 13 {
-				if err := b.NegativeAck(t.Context(), one(t, b, "g", "t"), time.Second); err != nil {
+				if err := serve(b).NegativeAck(t.Context(), one(t, b, "g", "t"), time.Second); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -159,8 +159,8 @@ func TestLostMessageIsNoDeadLetter(t *testing.T) {
 		if _, err := b.DeadLetter(t.Context(), d, "r"); err != nil {
 			t.Error(err)
 		}
-		if s := subscriptionOf(t, b, "g"); s.DeadLetters != 0 || s.Acked != 0 || s.Backlog != (status.Backlog{}) || b.Stats().Damaged != 1 {
-			t.Errorf("%d damaged, the group has %+v", b.Stats().Damaged, s)
+		if s := subscriptionOf(t, b, "g"); s.DeadLetters != 0 || s.Acked != 0 || s.Backlog != (status.Backlog{}) || serve(b).Stats().Damaged != 1 {
+			t.Errorf("%d damaged, the group has %+v", serve(b).Stats().Damaged, s)
 		}
 	})
 }

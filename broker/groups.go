@@ -42,7 +42,7 @@ func (b *Broker) CheckGroup(name string, c settings.Group) error {
 // EnsureGroup creates a consumer group with default settings if there is none, and returns its
 // settings. It is cheap if the group exists. The error is 40403 if Options.MaxAutoGroups is
 // reached.
-func (b *Broker) EnsureGroup(ctx context.Context, name string) (settings.Group, error) {
+func (b served) EnsureGroup(ctx context.Context, name string) (settings.Group, error) {
 	g, err := b.catalog.EnsureGroup(ctx, name)
 	if err != nil {
 		return settings.Group{}, err
@@ -53,7 +53,7 @@ func (b *Broker) EnsureGroup(ctx context.Context, name string) (settings.Group, 
 // GroupSettings returns the settings of a consumer group. If there is no such group, it returns the
 // defaults with which the first receive would create the group, or 40403 if Options.MaxAutoGroups
 // is reached. It creates nothing.
-func (b *Broker) GroupSettings(ctx context.Context, name string) (settings.Group, error) {
+func (b served) GroupSettings(ctx context.Context, name string) (settings.Group, error) {
 	return b.catalog.GroupSettings(ctx, name)
 }
 
@@ -98,6 +98,6 @@ func (b *Broker) DeleteGroup(ctx context.Context, name string) error {
 // follow: with the name of a changed group, or with "" for address settings, which can concern
 // every group. The change returns after f, so f must not wait and must not change settings. After
 // remove no new call begins; remove does not wait for a call under way.
-func (b *Broker) OnConsumerSettings(f func(group string)) (remove func()) {
+func (b served) OnConsumerSettings(f func(group string)) (remove func()) {
 	return b.catalog.OnConsumerSettings(f)
 }

@@ -4,11 +4,11 @@ import "time"
 
 // Touch records a heartbeat of a client: the deliveries that the client received with Poll.Owner
 // stay invisible. It does nothing for a client that received none.
-func (b *Broker) Touch(owner string) { b.owners.Touch(owner, time.Now()) }
+func (b served) Touch(owner string) { b.owners.Touch(owner, time.Now()) }
 
 // Forget reports that a client has ended: the unacknowledged deliveries that the client received
 // with Poll.Owner time out in a second.
-func (b *Broker) Forget(owner string) {
+func (b served) Forget(owner string) {
 	if !b.calls.Begin() {
 		return
 	}

@@ -34,7 +34,7 @@ func (l *lifetime) open(s *store.Store) {
 // logRecovered logs the contents of a directory that was not closed in order.
 func (b *Broker) logRecovered(began time.Time) {
 	var stored, delayed, half, inflight, waiting int64
-	stats := b.Stats()
+	stats := serve(b).Stats()
 	for i := range stats.Topics {
 		t := &stats.Topics[i]
 		stored, delayed = stored+t.Stored.Messages, delayed+t.Delayed.Messages

@@ -126,7 +126,7 @@ func TestTopicSaysThatThereIsRoom(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := b.Stats().Topics[0].Throttle
+			s := serve(b).Stats().Topics[0].Throttle
 			if (d.Throttle == nil) != (s == nil) {
 				t.Errorf("the topic says %v, the statistics %v", d.Throttle, s)
 			}

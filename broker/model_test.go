@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -26,7 +27,7 @@ type modelMessage struct {
 }
 
 type modelLease struct {
-	state    State
+	state    consume.State
 	attempt  int
 	since    time.Time // of the delivery
 	due      time.Time
@@ -61,15 +62,15 @@ const modelMaxInvisible = 12 * time.Second
 // settle lets time have its effect on the model.
 func (g *modelGroup) settle(now time.Time, dead map[string]int) {
 	for id, l := range g.leases {
-		for (l.state == StateInflight || l.state == StateWaitingRetry) && !l.due.After(now) {
+		for (l.state == consume.Inflight || l.state == consume.WaitingRetry) && !l.due.After(now) {
 			switch {
 			case l.attempt >= g.config.MaxAttempts:
-				l.state = StateDeadLetter
+				l.state = consume.DeadLetter
 				dead[g.name+id]++
-			case l.state == StateInflight && l.push:
-				l.state, l.due = StateWaitingRetry, l.due.Add(g.config.Interval(l.attempt))
+			case l.state == consume.Inflight && l.push:
+				l.state, l.due = consume.WaitingRetry, l.due.Add(g.config.Interval(l.attempt))
 			default:
-				l.state = StateReady
+				l.state = consume.Ready
 			}
 		}
 	}
@@ -84,8 +85,8 @@ func (m *model) ready(g *modelGroup) map[string]*modelMessage {
 			continue
 		}
 		l := g.leases[msg.id]
-		done := l != nil && (l.state == StateCommit || l.state == StateDeadLetter)
-		if !done && !(g.config.FIFO && blocked[msg.group]) && (l == nil || l.state == StateReady) {
+		done := l != nil && (l.state == consume.Commit || l.state == consume.DeadLetter)
+		if !done && !(g.config.FIFO && blocked[msg.group]) && (l == nil || l.state == consume.Ready) {
 			out[msg.id] = msg
 		}
 		if !done && msg.group != "" {
@@ -148,7 +149,7 @@ func (m *model) receive() {
 		}) {
 			m.failf("the same attempt again: %v, %v; want %v", again, err, ds)
 		}
-		m.b.Release(m.t.Context(), ds) // the lost answer's
+		serve(m.b).Release(m.t.Context(), ds) // the lost answer's
 		ds = again
 	}
 	for _, d := range ds {
@@ -161,7 +162,7 @@ func (m *model) receive() {
 			l = &modelLease{}
 			g.leases[d.ID] = l
 		}
-		*l = modelLease{StateInflight, l.attempt + 1, time.Now(), time.Now().Add(inv), d.Handle, push, ""}
+		*l = modelLease{consume.Inflight, l.attempt + 1, time.Now(), time.Now().Add(inv), d.Handle, push, ""}
 		if d.Attempt != l.attempt {
 			m.failf("%s has attempt %d, want %d", d.ID[26:], d.Attempt, l.attempt)
 		}
@@ -184,7 +185,7 @@ func (m *model) answer() {
 	d := m.stale[m.rnd.IntN(len(m.stale))]
 	g := m.groups[slices.IndexFunc(m.groups, func(g *modelGroup) bool { return g.name == d.ConsumerGroup })]
 	l, now := g.leases[d.ID], time.Now()
-	valid := l.state == StateInflight && l.handle == d.Handle && l.due.After(now)
+	valid := l.state == consume.Inflight && l.handle == d.Handle && l.due.After(now)
 	last := l.attempt >= g.config.MaxAttempts
 	want := *l
 	dur := time.Duration(m.rnd.IntN(10)) * time.Second
@@ -193,17 +194,17 @@ func (m *model) answer() {
 	switch op {
 	case 0:
 		err = m.b.Ack(m.t.Context(), []*tidegate.Delivery{d})[0]
-		want.state = StateCommit
+		want.state = consume.Commit
 	case 1:
 		_, err = m.b.Retry(m.t.Context(), d, dur, "")
-		if want.state, want.due = StateWaitingRetry, now.Add(dur); last {
-			want.state = StateDeadLetter
+		if want.state, want.due = consume.WaitingRetry, now.Add(dur); last {
+			want.state = consume.DeadLetter
 		}
 	case 2:
 		do := m.b.ChangeInvisibleDuration
 		if m.rnd.IntN(2) == 0 { // the answer to another one was lost, perhaps
 			do = m.b.RepeatChange
-			valid = valid || dur > 0 && l.state == StateInflight && l.replaced == d.Handle && l.due.After(now)
+			valid = valid || dur > 0 && l.state == consume.Inflight && l.replaced == d.Handle && l.due.After(now)
 		}
 		tooLong := valid && dur > 0 && now.Add(dur).After(l.since.Add(modelMaxInvisible))
 		want.due, want.replaced = now.Add(dur), d.Handle
@@ -226,25 +227,25 @@ func (m *model) answer() {
 		switch { // 0 gives it back
 		case dur > 0:
 		case l.push:
-			want.state, want.attempt = StateReady, l.attempt-1
+			want.state, want.attempt = consume.Ready, l.attempt-1
 		case last:
-			want.state = StateDeadLetter
+			want.state = consume.DeadLetter
 		default:
-			want.state = StateReady
+			want.state = consume.Ready
 		}
 	case 3:
-		m.b.Release(m.t.Context(), []*tidegate.Delivery{d})
-		if want.state, want.attempt, want.handle = StateReady, l.attempt-1, ""; !valid {
+		serve(m.b).Release(m.t.Context(), []*tidegate.Delivery{d})
+		if want.state, want.attempt, want.handle = consume.Ready, l.attempt-1, ""; !valid {
 			err = tidegate.ErrInvalidHandle // it has no answer
 		}
 	case 5:
 		err = m.b.Snooze(m.t.Context(), d, dur)
-		want.state, want.due, want.attempt, want.handle = StateWaitingRetry, now.Add(dur), l.attempt-1, ""
+		want.state, want.due, want.attempt, want.handle = consume.WaitingRetry, now.Add(dur), l.attempt-1, ""
 	case 4: // may come late, and again
 		_, err = m.b.DeadLetter(m.t.Context(), d, "model")
-		done := l.state == StateCommit || l.state == StateDeadLetter
+		done := l.state == consume.Commit || l.state == consume.DeadLetter
 		if valid = done || l.handle == d.Handle; !done {
-			want.state = StateDeadLetter
+			want.state = consume.DeadLetter
 		}
 	}
 	m.note("answer %d to %s attempt %d: valid %v, %v", op, d.ID[26:], d.Attempt, valid, err)
@@ -254,7 +255,7 @@ func (m *model) answer() {
 	if !valid {
 		return
 	}
-	if want.state == StateDeadLetter && l.state != StateDeadLetter {
+	if want.state == consume.DeadLetter && l.state != consume.DeadLetter {
 		m.dead[g.name+d.ID]++
 	}
 	*l = want
@@ -278,7 +279,7 @@ func (m *model) check() {
 		backlog := int64(0)
 		for _, msg := range m.messages {
 			l := g.leases[msg.id]
-			if l == nil || l.state != StateCommit && l.state != StateDeadLetter {
+			if l == nil || l.state != consume.Commit && l.state != consume.DeadLetter {
 				backlog++
 			}
 		}

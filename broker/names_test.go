@@ -8,9 +8,9 @@ import (
 
 // The names are in logs, errors and the table of the package's doc.
 func TestNamesOfStatesAndEvents(t *testing.T) {
-	for s, want := range map[State]string{
-		StateReady: "Ready", StateInflight: "Inflight", StateWaitingRetry: "WaitingRetry", StateCommit: "Commit",
-		StateDeadLetter: "DeadLetter", StateParked: "Parked", consume.Held: "Held", 99: "unknown",
+	for s, want := range map[consume.State]string{
+		consume.Ready: "Ready", consume.Inflight: "Inflight", consume.WaitingRetry: "WaitingRetry", consume.Commit: "Commit",
+		consume.DeadLetter: "DeadLetter", consume.Parked: "Parked", consume.Held: "Held", 99: "unknown",
 	} {
 		if got := s.String(); got != want {
 			t.Errorf("state %d is %q, want %q", uint8(s), got, want)

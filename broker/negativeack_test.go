@@ -37,7 +37,7 @@ func TestNegativeAck(t *testing.T) {
 		d := one(t, b, "g", "t")
 		for attempt := 2; attempt <= 40; attempt++ {
 			asked := time.Now()
-			if err := b.NegativeAck(t.Context(), d, 0); err != nil {
+			if err := serve(b).NegativeAck(t.Context(), d, 0); err != nil {
 				t.Fatal(err)
 			}
 			if attempt == 20 {
@@ -69,7 +69,7 @@ func TestNegativeAckDelays(t *testing.T) {
 		d := one(t, b, "g", "t")
 		for given, want := range map[time.Duration]time.Duration{0: time.Hour, time.Nanosecond: time.Nanosecond, settings.MaxReconsumeDelay: settings.MaxReconsumeDelay} {
 			asked := time.Now()
-			if err := b.NegativeAck(t.Context(), d, given); err != nil {
+			if err := serve(b).NegativeAck(t.Context(), d, given); err != nil {
 				t.Fatal(err)
 			}
 			if d = one(t, b, "g", "t"); time.Since(asked) != want {
@@ -77,7 +77,7 @@ func TestNegativeAckDelays(t *testing.T) {
 			}
 		}
 		for _, delay := range []time.Duration{-1, settings.MaxReconsumeDelay + 1} {
-			if err := b.NegativeAck(t.Context(), d, delay); !errors.Is(err, tidegate.ErrInvalid) {
+			if err := serve(b).NegativeAck(t.Context(), d, delay); !errors.Is(err, tidegate.ErrInvalid) {
 				t.Errorf("%v: %v", delay, err)
 			}
 		}
@@ -104,7 +104,7 @@ func TestNegativeAckMaximum(t *testing.T) {
 				break
 			}
 			attempts = append(attempts, ds[0].Attempt)
-			if err := b.NegativeAck(t.Context(), ds[0], 0); err != nil {
+			if err := serve(b).NegativeAck(t.Context(), ds[0], 0); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -131,7 +131,7 @@ func TestNegativeMarkEndsWithTheNextDelivery(t *testing.T) {
 		}
 		allow(5)
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
-		if err := b.NegativeAck(t.Context(), one(t, b, "g", "t"), time.Hour); err != nil {
+		if err := serve(b).NegativeAck(t.Context(), one(t, b, "g", "t"), time.Hour); err != nil {
 			t.Fatal(err)
 		}
 		allow(1)

@@ -27,7 +27,7 @@ func TestOldestAge(t *testing.T) {
 		ages := func(oldest, undelivered time.Duration) {
 			t.Helper()
 			synctest.Wait()
-			if s := b.Stats().Subscriptions[0]; s.Oldest != oldest || s.Undelivered != undelivered {
+			if s := serve(b).Stats().Subscriptions[0]; s.Oldest != oldest || s.Undelivered != undelivered {
 				t.Errorf("the oldest is %v, the oldest undelivered %v; want %v, %v", s.Oldest, s.Undelivered, oldest, undelivered)
 			}
 		}

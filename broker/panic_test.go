@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
@@ -118,7 +119,7 @@ func TestPanicInPrepare(t *testing.T) {
 		putGroup(t, b, "g", settings.Group{MaxAttempts: 2})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		poll := func() error {
-			_, err := b.Poll(t.Context(), Poll{
+			_, err := serve(b).Poll(t.Context(), serving.Poll{
 				ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, InvisibleDuration: time.Minute},
 				Prepare:        func([]*tidegate.Delivery) { panic("cannot be encoded") },
 			})
@@ -151,12 +152,12 @@ func TestCloseBesideABlockedCheck(t *testing.T) {
 		}
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction})
 		asked, over := make(chan struct{}), make(chan struct{})
-		b.OnTransactionCheck(func(TransactionCheck) bool {
+		serve(b).OnTransactionCheck(func(serving.TransactionCheck) bool {
 			close(asked)
 			<-over
 			return true
 		})
-		if r := b.Append(t.Context(), []Incoming{{Message: &tidegate.Message{ID: "m", Topic: "t", Body: []byte("x")}, Half: true}})[0]; r.Err != nil {
+		if r := serve(b).Append(t.Context(), []serving.Incoming{{Message: &tidegate.Message{ID: "m", Topic: "t", Body: []byte("x")}, Half: true}})[0]; r.Err != nil {
 			t.Fatal(r.Err)
 		}
 		<-asked

@@ -7,6 +7,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
@@ -22,30 +23,9 @@ const (
 	maxAttemptID = 255
 )
 
-// A Poll is a receive request with further fields for servers.
-type Poll struct {
-	transport.ReceiveRequest
-
-	// Owner identifies the receiving client. Its heartbeats ([Broker.Touch]) keep its deliveries
-	// invisible, in place of InvisibleDuration: for a minute after the last heartbeat, and for 3
-	// hours in all. Empty means that InvisibleDuration applies.
-	Owner string
-
-	// Prepare, if not nil, is called with the deliveries while their attempts are written, for
-	// example to encode a response. The caller must discard its result unless Poll returns the
-	// deliveries without an error. Prepare must not wait or call the broker. If it panics, Poll
-	// returns an error, and the messages are delivered again after their invisible duration.
-	Prepare func([]*tidegate.Delivery)
-
-	// Admit, if not nil, is called with the size in bytes of all bodies that Poll is about to keep
-	// in memory for the caller. If Admit returns an error, Poll returns fewer messages, or the
-	// error if there are none. Admit must not wait or call the broker.
-	Admit func(bytes int64) error
-}
-
-// Receive is [Broker.Poll] without an owner.
+// Receive is Poll without an owner.
 func (b *Broker) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
-	return b.Poll(ctx, Poll{ReceiveRequest: r})
+	return serve(b).Poll(ctx, serving.Poll{ReceiveRequest: r})
 }
 
 // Poll receives up to p.Max messages, at most 128, and waits for the first one up to p.Wait. It
@@ -62,12 +42,12 @@ func (b *Broker) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*ti
 // rejects an invisible duration out of bounds (40011), an AttemptID of more than 255 bytes, a
 // negative Max or Wait, and a Queue below transport.AnyQueue. If ctx ends, Poll returns its cause
 // and takes no message.
-func (b *Broker) Poll(ctx context.Context, p Poll) ([]*tidegate.Delivery, error) {
+func (b served) Poll(ctx context.Context, p serving.Poll) ([]*tidegate.Delivery, error) {
 	ds, err := b.poll(ctx, p)
 	return ds, fail.WithOp("ReceiveMessage", err)
 }
 
-func (b *Broker) poll(ctx context.Context, p Poll) ([]*tidegate.Delivery, error) {
+func (b *Broker) poll(ctx context.Context, p serving.Poll) ([]*tidegate.Delivery, error) {
 	if !b.calls.Begin() {
 		return nil, fail.Closed()
 	}
@@ -96,7 +76,7 @@ func (b *Broker) poll(ctx context.Context, p Poll) ([]*tidegate.Delivery, error)
 }
 
 // checkPoll returns the request of a receive.
-func (b *Broker) checkPoll(p Poll) (r subscription.Request, err error) {
+func (b *Broker) checkPoll(p serving.Poll) (r subscription.Request, err error) {
 	if err := tidegate.ValidateGroup(p.Group); err != nil {
 		return r, err
 	}

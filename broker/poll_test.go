@@ -12,6 +12,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
@@ -156,7 +157,7 @@ func TestOwnedLeaseLastsAsLongAsItsOwner(t *testing.T) {
 		putTopic(t, b, "t", settings.Topic{})
 		putGroup(t, b, "g", settings.Group{})
 		poll := func(owner string, wait time.Duration) []*tidegate.Delivery {
-			ds, err := b.Poll(t.Context(), Poll{ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, Wait: wait, Push: true}, Owner: owner})
+			ds, err := serve(b).Poll(t.Context(), serving.Poll{ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, Wait: wait, Push: true}, Owner: owner})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -166,7 +167,7 @@ func TestOwnedLeaseLastsAsLongAsItsOwner(t *testing.T) {
 		first := poll("client-1", 0)
 		for range 30 { // five minutes of heartbeats
 			time.Sleep(10 * time.Second)
-			b.Touch("client-1")
+			serve(b).Touch("client-1")
 		}
 		if ds := poll("client-2", 0); len(ds) != 0 {
 			t.Fatal("delivered again while its owner lives")
@@ -177,7 +178,7 @@ func TestOwnedLeaseLastsAsLongAsItsOwner(t *testing.T) {
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("y")})
 		poll("client-1", 0)
 		start := time.Now()
-		b.Forget("client-1")
+		serve(b).Forget("client-1")
 		// A push consumer's timeout goes through the ladder: 1 s, then 10 s.
 		if ds := poll("client-2", time.Minute); len(ds) != 1 || time.Since(start) != 11*time.Second || ds[0].Attempt != 2 {
 			t.Fatalf("after its owner ended: %d deliveries after %v", len(ds), time.Since(start))
@@ -198,13 +199,13 @@ func TestOnlyOwnersAreRemembered(t *testing.T) {
 		b := open(t, Options{Dir: dir})
 		putTopic(t, b, "t", settings.Topic{})
 		putGroup(t, b, "g", settings.Group{})
-		b.Touch("stranger")
+		serve(b).Touch("stranger")
 		if _, ok := b.owners.Last("stranger"); ok {
 			t.Error("a client is remembered that received nothing")
 		}
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		poll := func(owner string) []*tidegate.Delivery {
-			ds, err := b.Poll(t.Context(), Poll{ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, Push: true}, Owner: owner})
+			ds, err := serve(b).Poll(t.Context(), serving.Poll{ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, Push: true}, Owner: owner})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -217,8 +218,8 @@ func TestOnlyOwnersAreRemembered(t *testing.T) {
 		b = open(t, Options{Dir: dir})
 		for range 12 {
 			time.Sleep(10 * time.Second)
-			b.Touch("owner") // a heartbeat: it has not received since
-			b.Touch("stranger")
+			serve(b).Touch("owner") // a heartbeat: it has not received since
+			serve(b).Touch("stranger")
 		}
 		if ds := poll("other"); len(ds) != 0 {
 			t.Error("delivered again while its owner lives")
@@ -257,12 +258,12 @@ func TestOwnedLeaseHoldsWhenTheTimerIsLate(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", settings.Topic{})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
-		ds, err := b.Poll(t.Context(), Poll{ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, Push: true}, Owner: "c"})
+		ds, err := serve(b).Poll(t.Context(), serving.Poll{ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, Push: true}, Owner: "c"})
 		if err != nil || len(ds) != 1 {
 			t.Fatal(ds, err)
 		}
 		time.Sleep(30 * time.Second)
-		b.Touch("c")
+		serve(b).Touch("c")
 		subscriptions(b)[0].Stop()
 		time.Sleep(31 * time.Second)
 		if err := b.Ack(t.Context(), ds)[0]; err != nil {
@@ -406,9 +407,9 @@ func TestReleaseSharesFsyncs(t *testing.T) {
 	}
 	ds := append(receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 20}), receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "u", Max: 20})...)
 	ds = append(ds[:10], append([]*tidegate.Delivery{{Handle: "none"}}, ds[10:]...)...)
-	before := b.Stats().Groups.Commit.Count()
-	b.Release(t.Context(), ds)
-	if n := b.Stats().Groups.Commit.Count() - before; n > 4 {
+	before := serve(b).Stats().Groups.Commit.Count()
+	serve(b).Release(t.Context(), ds)
+	if n := serve(b).Stats().Groups.Commit.Count() - before; n > 4 {
 		t.Errorf("%d commits", n)
 	}
 	for _, topic := range []string{"t", "u"} {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -21,7 +22,7 @@ func TestPrepare(t *testing.T) {
 	}
 	poll := func(attempt string) (prepared [][]*tidegate.Delivery, ds []*tidegate.Delivery) {
 		t.Helper()
-		ds, err := b.Poll(t.Context(), Poll{
+		ds, err := serve(b).Poll(t.Context(), serving.Poll{
 			ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, Max: 8, InvisibleDuration: time.Minute, AttemptID: attempt},
 			Prepare:        func(ds []*tidegate.Delivery) { prepared = append(prepared, slices.Clone(ds)) },
 		})

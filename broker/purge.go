@@ -5,6 +5,7 @@ import (
 
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/retention"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/status"
 )
 
@@ -37,17 +38,6 @@ func (b *Broker) purgeTopic(ctx context.Context, name string) (removed status.Ba
 	return status.Backlog(all), err
 }
 
-// A RemovalCause is the reason for a removal of messages.
-type RemovalCause string
-
-// The causes.
-const (
-	RemovedTime     RemovalCause = "time"     // Retention.Time
-	RemovedBytes    RemovalCause = "bytes"    // Retention.Bytes
-	RemovedConsumed RemovalCause = "consumed" // Retention.Consumed, or a removal that a group had delayed
-	RemovedPurge    RemovalCause = "purge"    // Broker.PurgeTopic
-)
-
-var removalCauses = [retention.Causes]RemovalCause{
-	retention.TooOld: RemovedTime, retention.TooMany: RemovedBytes, retention.Consumed: RemovedConsumed, retention.Purged: RemovedPurge,
+var removalCauses = [retention.Causes]serving.RemovalCause{
+	retention.TooOld: serving.RemovedTime, retention.TooMany: serving.RemovedBytes, retention.Consumed: serving.RemovedConsumed, retention.Purged: serving.RemovedPurge,
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/pending"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
@@ -58,7 +59,7 @@ func TestPurgeTopic(t *testing.T) {
 					t.Errorf("removed %+v, %v", removed, err)
 				}
 				cut := fs.CrashClone(vfs.CrashCloneCfg{})
-				if n := b.Stats().Topics[0].Removed[RemovedPurge]; n+b.Stats().Topics[1].Removed[RemovedPurge] != 20 {
+				if n := serve(b).Stats().Topics[0].Removed[serving.RemovedPurge]; n+serve(b).Stats().Topics[1].Removed[serving.RemovedPurge] != 20 {
 					t.Errorf("%d counted", n)
 				}
 				for _, where := range []string{"at once", "after a power failure"} {
@@ -313,10 +314,10 @@ func TestPurgeRemovesHalfMessages(t *testing.T) {
 		for i := range n {
 			receipts = append(receipts, sendHalf(t, b, fmt.Sprintf("%04d", i)))
 		}
-		if r := b.SendHalf(t.Context(), &tidegate.Message{ID: "other", Topic: "other", Body: []byte("x")}, 0); r.Err != nil {
+		if r := serve(b).SendHalf(t.Context(), &tidegate.Message{ID: "other", Topic: "other", Body: []byte("x")}, 0); r.Err != nil {
 			t.Fatal(r.Err)
 		}
-		if err := endTransaction(t, b, receipts[1], ResolutionCommit); err != nil {
+		if err := endTransaction(t, b, receipts[1], transport.Commit); err != nil {
 			t.Fatal(err)
 		}
 		if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed != (status.Backlog{Messages: n, Bytes: 4 * n}) {
@@ -331,13 +332,13 @@ func TestPurgeRemovesHalfMessages(t *testing.T) {
 			if info, err := b.Topic("t"); err != nil || info.HalfMessages != 0 || info.StoredMessages > 1 {
 				t.Errorf("restart %t: %d half messages, %d messages, %v", restart, info.HalfMessages, info.StoredMessages, err)
 			}
-			wantCode(t, "end of what was purged", endTransaction(t, b, receipts[0], ResolutionCommit), tidegate.CodeInternalServerError)
-			again := b.SendHalf(t.Context(), &tidegate.Message{ID: "0000", Topic: "t", Body: []byte("0000")}, 0)
+			wantCode(t, "end of what was purged", endTransaction(t, b, receipts[0], transport.Commit), tidegate.CodeInternalServerError)
+			again := serve(b).SendHalf(t.Context(), &tidegate.Message{ID: "0000", Topic: "t", Body: []byte("0000")}, 0)
 			if again.Err != nil || again.Receipt == receipts[0] {
 				t.Errorf("restart %t: sent again: %+v, first %+v", restart, again, receipts[0])
 			}
 			if !restart {
-				if err := endTransaction(t, b, again.Receipt, ResolutionCommit); err != nil {
+				if err := endTransaction(t, b, again.Receipt, transport.Commit); err != nil {
 					t.Error(err)
 				}
 			}
@@ -370,7 +371,7 @@ func TestPurgeMeetsTheEndOfATransaction(t *testing.T) {
 			t.Fatal(err)
 		}
 		elapse(settings.DefaultTransactionCheckInterval)
-		if r := b.SendHalf(t.Context(), &tidegate.Message{ID: "p", Topic: "purged", Body: []byte("12")}, 0); r.Err != nil {
+		if r := serve(b).SendHalf(t.Context(), &tidegate.Message{ID: "p", Topic: "purged", Body: []byte("12")}, 0); r.Err != nil {
 			t.Fatal(r.Err)
 		}
 		purged := make(chan error, 1)

@@ -31,7 +31,7 @@ func (b *Broker) locate(d *tidegate.Delivery) (*subscription.Subscription, handl
 // TopicOf returns the topic of the delivery that a receipt handle names, also after its end, and
 // the original topic, which receives show. The two differ if the message is in the group's retry
 // topic. The error is 40013 if the handle is not one of this broker.
-func (b *Broker) TopicOf(receiptHandle string) (topic, original string, err error) {
+func (b served) TopicOf(receiptHandle string) (topic, original string, err error) {
 	if !b.calls.Begin() {
 		return "", "", fail.Closed()
 	}

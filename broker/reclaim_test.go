@@ -111,7 +111,7 @@ func TestDiskOfHalfMessagesIsGivenBack(t *testing.T) {
 		for i := range 12 {
 			body := make([]byte, mb)
 			_, _ = noise.Read(body)
-			if r := b.SendHalf(t.Context(), &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: body}, time.Hour); r.Err != nil {
+			if r := serve(b).SendHalf(t.Context(), &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: body}, time.Hour); r.Err != nil {
 				t.Fatal(r.Err)
 			}
 		}

@@ -7,65 +7,53 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A Reconsumed is the result of Broker.ReconsumeLater.
-type Reconsumed struct {
-	Topic     string    `json:"topic"`               // new topic of the message: the group's retry topic or dead letter topic
-	MessageID string    `json:"message_id"`          // new ID of the message
-	Times     int       `json:"reconsume_times"`     // retries, including this one
-	DeliverAt time.Time `json:"deliver_at,omitzero"` // delivery time; zero means at once
-
-	// DeadLetter is set if the message had the maximum of retries.
-	DeadLetter bool `json:"dead_letter"`
-}
-
-// ReconsumeLater acknowledges a delivery and stores its message again, as a new message of the
-// group's retry topic with a delivery time. After the maximum of retries it stores the message in
-// the group's dead letter topic. A dead letter, or a retry of another group, is retried like a new
-// message of the topic that it is received from.
-//
-// It returns when both are on disk. If the process ends in between, the group receives only the new
-// message. If ctx ends while ReconsumeLater waits for the disk, both may have happened, and the
-// error has MaybeStored set. The error is 40000 if the group has no retry topics, and 40013 if the
-// handle is not valid any more.
-func (b *Broker) ReconsumeLater(ctx context.Context, d *tidegate.Delivery, m settings.ReconsumeMode) (Reconsumed, error) {
+// ReconsumeLater is [Broker.Reconsume] without mode.Negative, and returns the new message.
+func (b served) ReconsumeLater(ctx context.Context, d *tidegate.Delivery, m transport.ReconsumeMode) (serving.Reconsumed, error) {
 	r, err := b.reconsumeLater(ctx, d, m)
 	return r, fail.WithOp("ReconsumeLater", err)
 }
 
-func (b *Broker) reconsumeLater(ctx context.Context, d *tidegate.Delivery, mode settings.ReconsumeMode) (Reconsumed, error) {
+func (b *Broker) reconsumeLater(ctx context.Context, d *tidegate.Delivery, mode transport.ReconsumeMode) (serving.Reconsumed, error) {
 	end, err := b.calls.beginWith(ctx)
 	if err != nil {
-		return Reconsumed{}, err
+		return serving.Reconsumed{}, err
 	}
 	defer end()
 	s, h, err := b.locate(d)
 	if err != nil {
-		return Reconsumed{}, err
+		return serving.Reconsumed{}, err
 	}
 	out, err := b.letters.ReconsumeLater(ctx, s, h, mode)
 	if err != nil {
-		return Reconsumed{}, err
+		return serving.Reconsumed{}, err
 	}
-	return Reconsumed(out), nil
+	return serving.Reconsumed(out), nil
 }
 
-// NegativeAck reports that a message could not be consumed, and returns when this is on disk. The
-// message is delivered again after the delay; 0 means the group's NegativeAck.Delay. No new message
-// is stored. The group's MaxAttempts and the delays of address settings do not apply. After
-// NegativeAck.MaxRedeliveries the message becomes a dead letter. The error is 40011 if the delay is
-// negative or above 864 000 s, and 40013 if the handle is not valid any more.
-func (b *Broker) NegativeAck(ctx context.Context, d *tidegate.Delivery, delay time.Duration) error {
-	_, err := b.negativeAck(ctx, d, delay)
-	return fail.WithOp("NegativeAck", err)
-}
-
-// Reconsume is [Broker.ReconsumeLater], or [Broker.NegativeAck] if mode.Negative is set. It returns
-// the fate of the message. It returns the errors of these methods. The error is also 40000 if mode
-// has both Delay and Level, or both Level and Negative.
+// Reconsume acknowledges a delivery and stores its message again, as a new message of the group's
+// retry topic with a delivery time. After the maximum of retries it stores the message in the
+// group's dead letter topic. A dead letter, or a retry of another group, is retried like a new
+// message of the topic that it is received from.
+//
+// With mode.Negative, Reconsume delivers the same message again after the delay, and stores no new
+// message; a delay of 0 means the group's NegativeAck.Delay. The group's MaxAttempts and the delays
+// of address settings do not apply. After NegativeAck.MaxRedeliveries the message becomes a dead
+// letter.
+//
+// Reconsume returns the fate of the message when all of this is on disk. If the process ends in
+// between, the group receives only the new message. If ctx ends while Reconsume waits for the disk,
+// the change may have happened, and the error has MaybeStored set. The error is
+//
+//   - 40000 if the group has no retry topics and mode.Negative is not set, or if mode has both
+//     Delay and Level, or both Level and Negative,
+//   - 40011 if the delay of a negative acknowledgement is negative or above 864 000 s, and 40012 if
+//     the delay of another retry is invalid,
+//   - 40013 if the handle is not valid any more.
 func (b *Broker) Reconsume(ctx context.Context, d *tidegate.Delivery, mode transport.ReconsumeMode) (transport.RetryResult, error) {
 	const op = "Reconsume"
 	if mode.Negative {
@@ -78,7 +66,7 @@ func (b *Broker) Reconsume(ctx context.Context, d *tidegate.Delivery, mode trans
 		}
 		return retryResult(out), nil
 	}
-	r, err := b.reconsumeLater(ctx, d, settings.ReconsumeMode{Delay: mode.Delay, Level: mode.Level})
+	r, err := b.reconsumeLater(ctx, d, mode)
 	switch {
 	case err != nil:
 		return transport.RetryResult{}, fail.WithOp(op, err)

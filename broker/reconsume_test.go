@@ -77,7 +77,7 @@ func TestReconsumeLater(t *testing.T) {
 		d := one(t, b, "sub1", "topic1")
 		for times := 1; times <= 16; times++ {
 			asked := time.Now()
-			r, err := b.ReconsumeLater(t.Context(), d, settings.ReconsumeMode{})
+			r, err := serve(b).ReconsumeLater(t.Context(), d, transport.ReconsumeMode{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -99,7 +99,7 @@ func TestReconsumeLater(t *testing.T) {
 				t.Fatalf("retry %d: %+v", times, d)
 			}
 		}
-		r, err := b.ReconsumeLater(t.Context(), d, settings.ReconsumeMode{Delay: time.Hour})
+		r, err := serve(b).ReconsumeLater(t.Context(), d, transport.ReconsumeMode{Delay: time.Hour})
 		if err != nil || r.Topic != "topic1-sub1-DLQ" || !r.DeadLetter || r.Times != 16 || !r.DeliverAt.IsZero() || ids[r.MessageID] {
 			t.Fatalf("the 17th: %+v, %v", r, err)
 		}
@@ -129,7 +129,7 @@ func TestRetryTopicsAreOffByDefault(t *testing.T) {
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		d := one(t, b, "g", "t")
 		var e *tidegate.Error
-		if _, err := b.ReconsumeLater(t.Context(), d, settings.ReconsumeMode{}); !errors.As(err, &e) || e.Code != tidegate.CodeBadRequest || !strings.Contains(err.Error(), "retry_topic.enabled") {
+		if _, err := serve(b).ReconsumeLater(t.Context(), d, transport.ReconsumeMode{}); !errors.As(err, &e) || e.Code != tidegate.CodeBadRequest || !strings.Contains(err.Error(), "retry_topic.enabled") {
 			t.Errorf("%v", err)
 		}
 		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}})
@@ -183,7 +183,7 @@ func TestSharedRetryTopic(t *testing.T) {
 		for _, topic := range []string{"t1", "t2"} {
 			putTopic(t, b, topic, settings.Topic{})
 			mustSend(t, b, &tidegate.Message{Topic: topic, ID: "of " + topic, Body: []byte("x")})
-			if r, err := b.ReconsumeLater(t.Context(), one(t, b, "g", topic), settings.ReconsumeMode{Level: 1}); err != nil || r.Topic != "g-retry" {
+			if r, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", topic), transport.ReconsumeMode{Level: 1}); err != nil || r.Topic != "g-retry" {
 				t.Fatalf("%+v, %v", r, err)
 			}
 		}
@@ -225,7 +225,7 @@ func TestRetryTopicWakes(t *testing.T) {
 		putTopic(t, b, "t", settings.Topic{})
 		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}})
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "retried", Body: []byte("x")})
-		if _, err := b.ReconsumeLater(t.Context(), one(t, b, "g", "t"), settings.ReconsumeMode{Delay: time.Hour}); err != nil {
+		if _, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", "t"), transport.ReconsumeMode{Delay: time.Hour}); err != nil {
 			t.Fatal(err)
 		}
 		start := time.Now()
@@ -305,7 +305,7 @@ func loseReconsumed(t *testing.T, seed uint64) {
 		}
 		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: n, InvisibleDuration: time.Minute})
 		for _, d := range ds {
-			if _, err := b.ReconsumeLater(t.Context(), d, settings.ReconsumeMode{}); err != nil {
+			if _, err := serve(b).ReconsumeLater(t.Context(), d, transport.ReconsumeMode{}); err != nil {
 				t.Fatal(err)
 			}
 			p.responded(func() { moved[d.ID] = true })

@@ -57,7 +57,7 @@ func TestRetriedDeadLettersAreRedriven(t *testing.T) {
 	t.Parallel()
 	retries := settings.Group{MaxAttempts: 1, RetryTopic: settings.RetryTopic{Enabled: true, MaxRetries: 1}}
 	reconsumed := func(t *testing.T, b *Broker) {
-		if r, err := b.ReconsumeLater(t.Context(), one(t, b, "g", "t"), settings.ReconsumeMode{Level: 1}); err != nil || r.Topic != "t-g-RETRY" {
+		if r, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", "t"), transport.ReconsumeMode{Level: 1}); err != nil || r.Topic != "t-g-RETRY" {
 			t.Fatalf("%+v, %v", r, err)
 		}
 	}
@@ -76,7 +76,7 @@ func TestRetriedDeadLettersAreRedriven(t *testing.T) {
 			}
 		}},
 		"last retry": {settings.TopicDelay, func(t *testing.T, b *Broker) {
-			if r, err := b.ReconsumeLater(t.Context(), one(t, b, "g", "t"), settings.ReconsumeMode{}); err != nil || !r.DeadLetter {
+			if r, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", "t"), transport.ReconsumeMode{}); err != nil || !r.DeadLetter {
 				t.Fatalf("%+v, %v", r, err)
 			}
 		}},
@@ -103,7 +103,7 @@ func TestRetriedDeadLettersAreRedriven(t *testing.T) {
 				if d.ID != "m" || d.Topic != "t" || !d.DeliverAt.IsZero() || len(d.Properties) != 2 || d.Properties["k"] != "v" || d.Properties[protocol.PropertyDeadLetterRedrives] != "1" {
 					t.Errorf("what came back is %+v", d.Message)
 				}
-				if r, err := b.ReconsumeLater(t.Context(), d, settings.ReconsumeMode{}); err != nil || r.Times != 1 || r.DeadLetter {
+				if r, err := serve(b).ReconsumeLater(t.Context(), d, transport.ReconsumeMode{}); err != nil || r.Times != 1 || r.DeadLetter {
 					t.Errorf("its retries do not begin anew: %+v, %v", r, err)
 				}
 			})
@@ -144,7 +144,7 @@ func TestOriginOfDeadLettersThatWereRetried(t *testing.T) {
 			putTopic(t, b, "t", settings.Topic{})
 			putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}})
 			mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
-			r, err := b.ReconsumeLater(t.Context(), one(t, b, "g", "t"), settings.ReconsumeMode{Level: 1})
+			r, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", "t"), transport.ReconsumeMode{Level: 1})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -409,11 +409,11 @@ func TestDamagedDeadLetter(t *testing.T) {
 				if err := c.do(t.Context(), b); err != nil {
 					t.Error(err)
 				}
-				before := b.Stats().Damaged
+				before := serve(b).Stats().Damaged
 				if got := fmt.Sprint(listLetters(t, b, status.DeadLetterFilter{})); got != c.left {
 					t.Errorf("%s are left, want %s", got, c.left)
 				}
-				if n := b.Stats().Damaged - before; n != 1 {
+				if n := serve(b).Stats().Damaged - before; n != 1 {
 					t.Errorf("%d damaged messages were counted", n)
 				}
 			})

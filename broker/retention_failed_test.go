@@ -8,6 +8,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
@@ -21,8 +22,8 @@ func TestFailedRoundIsRepeated(t *testing.T) {
 	for _, c := range []struct {
 		purge, restart bool
 		remaining      int64
-		cause          RemovalCause
-	}{{false, false, 1, RemovedTime}, {false, true, 1, RemovedTime}, {true, false, 1, RemovedPurge}} {
+		cause          serving.RemovalCause
+	}{{false, false, 1, serving.RemovedTime}, {false, true, 1, serving.RemovedTime}, {true, false, 1, serving.RemovedPurge}} {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fs := vfs.NewMem()
@@ -77,7 +78,7 @@ func TestFailedRoundIsRepeated(t *testing.T) {
 				if n := stored(t, b, "t"); n != c.remaining {
 					t.Errorf("%d messages are left, want %d", n, c.remaining)
 				}
-				st := b.Stats().Topics[0]
+				st := serve(b).Stats().Topics[0]
 				if st.Removed[c.cause] != 3-c.remaining || st.Stored.Bytes != c.remaining*100 {
 					t.Errorf("removed %v, %d bytes are left", st.Removed, st.Stored.Bytes)
 				}

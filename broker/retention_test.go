@@ -11,6 +11,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/retention"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
@@ -91,7 +92,7 @@ func TestRetentionByTime(t *testing.T) {
 					t.Errorf("the group is left with %+v", s)
 				}
 				for range 2 {
-					if n := b.Stats().Topics[0]; n.Stored != (status.Backlog{}) || n.Backlog != (status.Backlog{}) {
+					if n := serve(b).Stats().Topics[0]; n.Stored != (status.Backlog{}) || n.Backlog != (status.Backlog{}) {
 						t.Errorf("left: %+v", n)
 					}
 					b = reopen(t, b, fs)
@@ -212,7 +213,7 @@ func TestRetentionKeepsWhatIsUnderWay(t *testing.T) {
 					receive(t, b, req)
 					if fifo { // passes over the last one
 						req.Queue, req.Max = transport.AnyQueue, 1
-						b.Release(t.Context(), receive(t, b, req))
+						serve(b).Release(t.Context(), receive(t, b, req))
 					}
 					elapse(90 * time.Minute) // the third is ready for half an hour
 					if n := stored(t, b, "t"); n != 3 {
@@ -323,7 +324,7 @@ func TestRetentionOfConsumed(t *testing.T) {
 		if n := stored(t, b, "t"); n != 0 {
 			t.Fatalf("%d are left, but all groups have consumed all", n)
 		}
-		if n := b.Stats().Topics[0].Removed[RemovedConsumed]; n != 10 {
+		if n := serve(b).Stats().Topics[0].Removed[serving.RemovedConsumed]; n != 10 {
 			t.Errorf("%d removed as consumed", n)
 		}
 		// Within the duplicate window what is consumed stays, so that its ID is known.

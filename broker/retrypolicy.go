@@ -5,22 +5,16 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/settings"
 )
-
-// A RetryPolicy is the redelivery policy that the broker announces to the clients of a group.
-type RetryPolicy struct {
-	MaxAttempts int           // deliveries of one message; -1 means no maximum
-	Ladder      backoff.Steps // the interval after the first failure, the second, ...; the last one repeats
-}
 
 // RetryInterval returns the interval, without jitter, between a failure of delivery d and the
 // redelivery. It is the interval after attempt d.Attempt or, if that is zero, after the attempt of
 // the handle. The error is 40013 for an invalid handle. A handle that has been replaced is an error
 // only if d.Attempt is zero.
-func (b *Broker) RetryInterval(d *tidegate.Delivery) (time.Duration, error) {
+func (b served) RetryInterval(d *tidegate.Delivery) (time.Duration, error) {
 	s, h, err := b.locate(d)
 	if err != nil {
 		return 0, err
@@ -38,10 +32,10 @@ func (b *Broker) RetryInterval(d *tidegate.Delivery) (time.Duration, error) {
 // maximum of attempts among the topics, and their retry schedule if it is the same in all of them,
 // or else that of the group. A topic that does not exist has the policy of the group. Clients only
 // show the policy; the broker applies it.
-func (b *Broker) RetryPolicy(c settings.Group, topics ...string) RetryPolicy {
+func (b served) RetryPolicy(c settings.Group, topics ...string) serving.RetryPolicy {
 	c = c.WithDefaults()
 	own := topic.Policy{Group: &c, Address: &topic.AddressPolicy{}}
-	out := RetryPolicy{own.MaxAttempts(), own.Ladder()}
+	out := serving.RetryPolicy{MaxAttempts: own.MaxAttempts(), Ladder: own.Ladder()}
 	seen := 0
 	for _, name := range topics {
 		p := own
@@ -50,7 +44,7 @@ func (b *Broker) RetryPolicy(c settings.Group, topics ...string) RetryPolicy {
 		}
 		most, ladder := p.MaxAttempts(), p.Ladder()
 		if seen++; seen == 1 {
-			out = RetryPolicy{most, ladder}
+			out = serving.RetryPolicy{MaxAttempts: most, Ladder: ladder}
 			continue
 		}
 		if out.MaxAttempts > 0 && (most < 0 || most > out.MaxAttempts) {

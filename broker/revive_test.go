@@ -130,7 +130,7 @@ func TestParkedDeadLetterThatFails(t *testing.T) {
 		sends, receives := fifoOf(t, b)
 		sends("a:1", "a:2", "a:3")
 		for range 2 {
-			if err := b.NegativeAck(t.Context(), one(t, b, "g", "t"), time.Second); err != nil {
+			if err := serve(b).NegativeAck(t.Context(), one(t, b, "g", "t"), time.Second); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/limits"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -76,7 +77,7 @@ func TestWriteStallEndsTheWaitForRoom(t *testing.T) {
 		if d := time.Since(start); d > 1100*time.Millisecond {
 			t.Errorf("it took %v", d)
 		}
-		if n := b.Stats().Throttled[limits.WriteStall]; n != 2 {
+		if n := serve(b).Stats().Throttled[limits.WriteStall]; n != 2 {
 			t.Errorf("%d are counted, want 2", n)
 		}
 		fs.hold(false)
@@ -128,7 +129,7 @@ func TestCommitsWaitForRoom(t *testing.T) {
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction, Queues: 1})
 		ids := map[string]bool{}
 		for range n {
-			r := b.SendHalf(t.Context(), &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Body: make([]byte, size)}, time.Hour)
+			r := serve(b).SendHalf(t.Context(), &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Body: make([]byte, size)}, time.Hour)
 			if r.Err != nil {
 				t.Fatal(r.Err)
 			}
@@ -144,7 +145,7 @@ func TestCommitsWaitForRoom(t *testing.T) {
 		done := make(chan result, n)
 		for id := range ids {
 			go func() {
-				done <- result{id, b.EndTransaction(t.Context(), TransactionEnd{Topic: "t", TransactionID: id, Resolution: ResolutionCommit})}
+				done <- result{id, serve(b).EndTransaction(t.Context(), serving.TransactionEnd{Topic: "t", TransactionID: id, Resolution: transport.Commit})}
 			}()
 			synctest.Wait()
 		}
@@ -176,7 +177,7 @@ func TestCommitsWaitForRoom(t *testing.T) {
 			if ended {
 				continue
 			}
-			if err := b.EndTransaction(t.Context(), TransactionEnd{Topic: "t", TransactionID: id, Resolution: ResolutionCommit}); err != nil {
+			if err := serve(b).EndTransaction(t.Context(), serving.TransactionEnd{Topic: "t", TransactionID: id, Resolution: transport.Commit}); err != nil {
 				t.Error(err)
 			}
 		}

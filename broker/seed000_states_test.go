@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -210,7 +211,7 @@ func TestOwnedLeaseHasAMaximum(t *testing.T) {
 			b := open(t, Options{MinInvisibleDuration: time.Second, MaxInvisibleDuration: longest})
 			putTopic(t, b, "t", settings.Topic{})
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
-			ds, err := b.Poll(t.Context(), Poll{ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, Push: true}, Owner: "c"})
+			ds, err := serve(b).Poll(t.Context(), serving.Poll{ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, Push: true}, Owner: "c"})
 			if err != nil || len(ds) != 1 {
 				t.Fatal(ds, err)
 			}
@@ -219,7 +220,7 @@ func TestOwnedLeaseHasAMaximum(t *testing.T) {
 				if got := countsOf(t, b, "g"); got != (counts{inflight: 1}) {
 					t.Fatalf("after %v: %+v", time.Since(start), got)
 				}
-				b.Touch("c")
+				serve(b).Touch("c")
 				time.Sleep(30 * time.Second)
 			}
 			if got := countsOf(t, b, "g"); got != (counts{waiting: 1}) {

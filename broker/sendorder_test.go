@@ -11,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/limits"
 	"github.com/tidegate/tidegate/broker/internal/recent"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 )
@@ -90,12 +91,14 @@ func TestRefusalKeepsTheOrder(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := open(t, c.options)
 				putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 1, MaxRate: c.rate})
-				from := func(client string, m *tidegate.Message) Incoming { return Incoming{Message: m, Client: client} }
+				from := func(client string, m *tidegate.Message) serving.Incoming {
+					return serving.Incoming{Message: m, Client: client}
+				}
 				ms := append(inGroup("g", "m1", "m2", "m3", "m4"), inGroup("h", "n1")...)
 				ms[2].Body = make([]byte, 150)
-				in := []Incoming{from("c", ms[0]), from("c", ms[1]), from("c", ms[2]), from("", ms[3]), from("", ms[4])}
+				in := []serving.Incoming{from("c", ms[0]), from("c", ms[1]), from("c", ms[2]), from("", ms[3]), from("", ms[4])}
 				in[1].Message.Body = make([]byte, 100)
-				rs := b.Append(t.Context(), in)
+				rs := serve(b).Append(t.Context(), in)
 				for i, refused := range []bool{false, false, true, true, false} {
 					if errors.Is(rs[i].Err, tidegate.ErrThrottled) != refused || !refused && rs[i].Err != nil {
 						t.Errorf("message %d: %v", i, rs[i].Err)
@@ -104,12 +107,12 @@ func TestRefusalKeepsTheOrder(t *testing.T) {
 				if fmt.Sprint(rs[2].Err) != fmt.Sprint(rs[3].Err) {
 					t.Errorf("the reasons: %v, %v", rs[2].Err, rs[3].Err)
 				}
-				if n := b.Stats().Throttled[c.limit]; n != 2 {
+				if n := serve(b).Stats().Throttled[c.limit]; n != 2 {
 					t.Errorf("%d are counted, want 2", n)
 				}
 				// Each is refused by itself only as long as one before it is.
 				time.Sleep(time.Second)
-				if rs := b.Append(t.Context(), in[2:4]); rs[0].Err != nil || rs[1].Err != nil {
+				if rs := serve(b).Append(t.Context(), in[2:4]); rs[0].Err != nil || rs[1].Err != nil {
 					t.Errorf("a second later: %+v", rs)
 				}
 				if ds := receiveAll(t, b, "t"); len(ds) != 5 || ds[3].ID != "m3" || ds[4].ID != "m4" {
@@ -141,7 +144,7 @@ func TestRememberedPlaceThatIsEmpty(t *testing.T) {
 		if again := send(); again != first {
 			t.Errorf("repeated: %+v, first %+v", again, first)
 		}
-		if n := b.Stats().Topics[0].Duplicates; n != 1 {
+		if n := serve(b).Stats().Topics[0].Duplicates; n != 1 {
 			t.Errorf("%d duplicates are counted", n)
 		}
 		window(-1)

@@ -17,7 +17,7 @@ import (
 // entry for each delivery, in their order: nil, or an error, which is 40013 if the handle is not
 // valid any more. If ctx ends while Ack waits for the disk, the messages may be acknowledged, and
 // the error has MaybeStored set. The same applies to [Broker.Retry],
-// [Broker.ChangeInvisibleDuration], [Broker.DeadLetter], [Broker.Snooze] and [Broker.NegativeAck].
+// [Broker.ChangeInvisibleDuration], [Broker.DeadLetter], [Broker.Snooze] and NegativeAck.
 func (b *Broker) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 	errs := make([]error, len(ds))
 	end, err := b.calls.beginWith(ctx)
@@ -180,9 +180,9 @@ func (b *Broker) settle(ctx context.Context, d *tidegate.Delivery, e consume.Set
 // retryResult returns the fate of a message after a settlement.
 func retryResult(o consume.Outcome) transport.RetryResult {
 	switch o.To {
-	case StateDeadLetter:
+	case consume.DeadLetter:
 		return transport.RetryResult{Fate: transport.FateDeadLetter}
-	case StateParked:
+	case consume.Parked:
 		return transport.RetryResult{Fate: transport.FateParked}
 	}
 	return transport.RetryResult{Fate: transport.FateAgain, Delay: o.Wait}

@@ -85,11 +85,11 @@ func TestSettlementsEndWithTheirContext(t *testing.T) {
 			return second(b.DeadLetter(ctx, d, ""))
 		},
 		"NegativeAck": func(b *Broker, ctx context.Context, d *tidegate.Delivery) error {
-			return b.NegativeAck(ctx, d, time.Hour)
+			return serve(b).NegativeAck(ctx, d, time.Hour)
 		},
 		"Snooze": func(b *Broker, ctx context.Context, d *tidegate.Delivery) error { return b.Snooze(ctx, d, time.Hour) },
 		"ReconsumeLater": func(b *Broker, ctx context.Context, d *tidegate.Delivery) error {
-			_, err := b.ReconsumeLater(ctx, d, settings.ReconsumeMode{})
+			_, err := serve(b).ReconsumeLater(ctx, d, transport.ReconsumeMode{})
 			return err
 		},
 	} {

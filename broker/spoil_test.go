@@ -11,9 +11,11 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/handle"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // spoil makes a record of the messages database unreadable, as damage within its value does.
@@ -92,7 +94,7 @@ func TestOpeningPassesDamagedHalfAndDelayedMessages(t *testing.T) {
 				if kind == settings.TopicDelay {
 					m.DeliverAt = time.Now().Add(time.Hour)
 				}
-				r := b.Append(t.Context(), []Incoming{{Message: m, Half: kind == settings.TopicTransaction}})[0]
+				r := serve(b).Append(t.Context(), []serving.Incoming{{Message: m, Half: kind == settings.TopicTransaction}})[0]
 				if r.Err != nil {
 					t.Fatal(r.Err)
 				}
@@ -125,12 +127,12 @@ func TestOpeningPassesDamagedHalfAndDelayedMessages(t *testing.T) {
 			if kind == settings.TopicTransaction {
 				for id, r := range receipts {
 					if id != "damaged" {
-						if err := endTransaction(t, b, r, ResolutionCommit); err != nil {
+						if err := endTransaction(t, b, r, transport.Commit); err != nil {
 							t.Errorf("%s: %v", id, err)
 						}
 					}
 				}
-				if err := endTransaction(t, b, sendOne("damaged"), ResolutionRollback); err != nil {
+				if err := endTransaction(t, b, sendOne("damaged"), transport.Rollback); err != nil {
 					t.Error(err)
 				}
 				if info, err := b.Topic("t"); err != nil || info.HalfMessages != 1 {
@@ -138,8 +140,8 @@ func TestOpeningPassesDamagedHalfAndDelayedMessages(t *testing.T) {
 				}
 				<-time.After(10 * time.Second)
 				synctest.Wait()
-				if info, err := b.Topic("t"); err != nil || info.HalfMessages != 0 || b.Stats().Damaged != 1 {
-					t.Errorf("%d half messages, %d damaged; %v", info.HalfMessages, b.Stats().Damaged, err)
+				if info, err := b.Topic("t"); err != nil || info.HalfMessages != 0 || serve(b).Stats().Damaged != 1 {
+					t.Errorf("%d half messages, %d damaged; %v", info.HalfMessages, serve(b).Stats().Damaged, err)
 				}
 				for _, k := range records(t, fs.CrashClone(vfs.CrashCloneCfg{})) {
 					if c := k[0]; c == 'h' || c == 'i' || c == 'x' {

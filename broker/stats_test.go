@@ -17,6 +17,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/limits"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/protocol"
@@ -33,29 +34,29 @@ func TestStats(t *testing.T) {
 		}
 		defer func() { b.Close() }()
 		putTopic(t, b, "t", settings.Topic{Queues: 1, MaxBacklog: settings.Limit{Bytes: 100}})
-		send := func(m Incoming) error {
+		send := func(m serving.Incoming) error {
 			m.Topic, m.Body = "t", make([]byte, 20)
-			return b.Append(t.Context(), []Incoming{m})[0].Err
+			return serve(b).Append(t.Context(), []serving.Incoming{m})[0].Err
 		}
 		for i := range 4 { // the fourth is beyond the client's quota
-			if err := send(Incoming{Message: &tidegate.Message{ID: fmt.Sprint("a", i)}, Client: "c"}); (err != nil) != (i == 3) {
+			if err := send(serving.Incoming{Message: &tidegate.Message{ID: fmt.Sprint("a", i)}, Client: "c"}); (err != nil) != (i == 3) {
 				t.Fatal(i, err)
 			}
 		}
 		for i := range 4 { // the last two are beyond the topic's limit
-			if err := send(Incoming{Message: &tidegate.Message{ID: fmt.Sprint("b", i)}}); (err != nil) != (i > 1) {
+			if err := send(serving.Incoming{Message: &tidegate.Message{ID: fmt.Sprint("b", i)}}); (err != nil) != (i > 1) {
 				t.Fatal(i, err)
 			}
 		}
-		if err := send(Incoming{Message: &tidegate.Message{ID: ""}}); err == nil {
+		if err := send(serving.Incoming{Message: &tidegate.Message{ID: ""}}); err == nil {
 			t.Fatal("a message without an ID was taken")
 		}
 		time.Sleep(7 * time.Second)
-		st := b.Stats()
+		st := serve(b).Stats()
 		if len(st.Topics) != 1 || st.Topics[0].Accepted != (status.Backlog{Messages: 5, Bytes: 100}) || st.Topics[0].Throttle == nil {
 			t.Errorf("topics %+v: want one, with 5 messages of 100 bytes accepted, throttled", st.Topics)
 		}
-		for reason, want := range map[RefusalReason]int64{RefusedThrottled: 3, RefusedInvalid: 1, RefusedNoTopic: 0, RefusedUnknown: 0, RefusedOther: 0} {
+		for reason, want := range map[serving.RefusalReason]int64{serving.RefusedThrottled: 3, serving.RefusedInvalid: 1, serving.RefusedNoTopic: 0, serving.RefusedUnknown: 0, serving.RefusedOther: 0} {
 			if st.Refused[reason] != want {
 				t.Errorf("%d refused: %s, want %d", st.Refused[reason], reason, want)
 			}
@@ -79,11 +80,11 @@ func TestStats(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		sub := b.Stats().Subscriptions[0]
+		sub := serve(b).Stats().Subscriptions[0]
 		if sub.Group != "g" || sub.Topic != "t" || sub.Undelivered != 9*time.Second || sub.Ready != 4 || sub.Inflight != 1 || sub.Deliveries != [5]int64{2} {
 			t.Errorf("subscription %+v: want 4 ready, 1 in flight, the oldest new message 9 s old", sub)
 		}
-		if l := b.Stats().RetryLateness; l.Count() != 1 || l.Sum != 0 {
+		if l := serve(b).Stats().RetryLateness; l.Count() != 1 || l.Sum != 0 {
 			t.Errorf("retry lateness %+v: want one retry, in time", l)
 		}
 
@@ -91,13 +92,13 @@ func TestStats(t *testing.T) {
 		if err := b.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if closed := b.Stats(); closed.Messages.Disk != 0 || len(closed.Topics) != 1 {
+		if closed := serve(b).Stats(); closed.Messages.Disk != 0 || len(closed.Topics) != 1 {
 			t.Errorf("a closed broker tells %+v", closed)
 		}
 		if b, err = Open(Options{Dir: dir, MinInvisibleDuration: 1}); err != nil {
 			t.Fatal(err)
 		}
-		st = b.Stats()
+		st = serve(b).Stats()
 		if st.Topics[0].Accepted != (status.Backlog{}) || st.Topics[0].Stored != (status.Backlog{Messages: 5, Bytes: 100}) || st.Subscriptions[0].Backlog != (status.Backlog{Messages: 5, Bytes: 100}) {
 			t.Errorf("after a restart: %+v, %+v; want nothing accepted, 5 messages stored and in the backlog", st.Topics, st.Subscriptions)
 		}
@@ -119,7 +120,7 @@ func TestDelayedMessagesAreAcceptedWhenDue(t *testing.T) {
 				b = reopen(t, b, files)
 			}
 			elapse(after)
-			if st := b.Stats().Topics[0]; st.Accepted.Messages != int64(min(i, 1)) || st.Delayed.Messages != int64(2-i) {
+			if st := serve(b).Stats().Topics[0]; st.Accepted.Messages != int64(min(i, 1)) || st.Delayed.Messages != int64(2-i) {
 				t.Errorf("after %v: %+v", after, st)
 			}
 		}
@@ -142,7 +143,7 @@ func TestRetryLatenessIsMeasured(t *testing.T) {
 		time.Sleep(4*time.Second - time.Millisecond)
 		// A receive whose wait ends looks for due messages as the timer does.
 		receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Millisecond})
-		if l := b.Stats().RetryLateness; l.Count() != 1 || l.Sum != 3 {
+		if l := serve(b).Stats().RetryLateness; l.Count() != 1 || l.Sum != 3 {
 			t.Errorf("lateness %+v, want one of 3 s", l)
 		}
 	})
@@ -153,16 +154,16 @@ func TestRefusal(t *testing.T) {
 	e := func(c tidegate.Code) error { return &tidegate.Error{Code: c} }
 	for _, c := range []struct {
 		err  error
-		want RefusalReason
+		want serving.RefusalReason
 	}{
-		{limits.Rejected(status.Throttle{}), RefusedThrottled},
-		{fail.TopicNotFound("t"), RefusedNoTopic},
-		{e(protocol.CodeIllegalMessageID), RefusedInvalid},
-		{e(tidegate.CodeMessageBodyTooLarge), RefusedInvalid},
-		{e(protocol.CodeInternalError), RefusedOther},
-		{&tidegate.Error{Code: tidegate.CodeInternalServerError, MaybeStored: true, Err: errors.New("disk")}, RefusedUnknown},
-		{fail.WithOp("SendMessage", fail.Closed()), RefusedOther},
-		{fmt.Errorf("sending: %w", t.Context().Err()), RefusedOther},
+		{limits.Rejected(status.Throttle{}), serving.RefusedThrottled},
+		{fail.TopicNotFound("t"), serving.RefusedNoTopic},
+		{e(protocol.CodeIllegalMessageID), serving.RefusedInvalid},
+		{e(tidegate.CodeMessageBodyTooLarge), serving.RefusedInvalid},
+		{e(protocol.CodeInternalError), serving.RefusedOther},
+		{&tidegate.Error{Code: tidegate.CodeInternalServerError, MaybeStored: true, Err: errors.New("disk")}, serving.RefusedUnknown},
+		{fail.WithOp("SendMessage", fail.Closed()), serving.RefusedOther},
+		{fmt.Errorf("sending: %w", t.Context().Err()), serving.RefusedOther},
 	} {
 		if got := refusal(c.err); got != c.want {
 			t.Errorf("%v: %s, want %s", c.err, got, c.want)

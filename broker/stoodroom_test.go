@@ -7,8 +7,10 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // Dead letters that wait for their topic, which nobody can make while settings are
@@ -61,7 +63,7 @@ func TestCommitWaitsForRoomWithoutItsClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, Options{})
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction, Queues: 1})
-		r := b.SendHalf(t.Context(), &tidegate.Message{ID: "a", Topic: "t", Body: []byte("x")}, time.Hour)
+		r := serve(b).SendHalf(t.Context(), &tidegate.Message{ID: "a", Topic: "t", Body: []byte("x")}, time.Hour)
 		if r.Err != nil {
 			t.Fatal(r.Err)
 		}
@@ -75,7 +77,7 @@ func TestCommitWaitsForRoomWithoutItsClaim(t *testing.T) {
 		}
 		done := make(chan error)
 		go func() {
-			done <- b.EndTransaction(t.Context(), TransactionEnd{Topic: "t", TransactionID: r.Receipt.TransactionID, Resolution: ResolutionCommit})
+			done <- serve(b).EndTransaction(t.Context(), serving.TransactionEnd{Topic: "t", TransactionID: r.Receipt.TransactionID, Resolution: transport.Commit})
 		}()
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -58,7 +58,7 @@ func TestFreeDiskThrottlesSends(t *testing.T) {
 		if d, err := b.Topic("t"); err != nil || d.Throttle == nil || d.Throttle.Limit != "free disk" {
 			t.Errorf("the topic says %+v, %v", d.Throttle, err)
 		}
-		if n := b.Stats().Throttled["free disk"]; n != 2 {
+		if n := serve(b).Stats().Throttled["free disk"]; n != 2 {
 			t.Errorf("%d are counted", n)
 		}
 		// All of consumption works.

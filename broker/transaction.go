@@ -3,12 +3,12 @@ package broker
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/pending"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -18,51 +18,8 @@ import (
 // RocketMQ keeps them in TRANS_CHECK_MAX_TIME_TOPIC, which its clients cannot read.
 const AbandonedTransactions = tidegate.DeadLetterPrefix + "TRANS_CHECK_MAX_TIME_TOPIC"
 
-// PropertyCheckTimes is the property with the number of checks, under RocketMQ's name. Checks and
-// abandoned transactions have it.
-const PropertyCheckTimes = "TRANSACTION_CHECK_TIMES"
-
-// A Resolution is the result of a transaction.
-type Resolution int
-
-// The resolutions.
-const (
-	ResolutionUnknown  Resolution = iota // not known yet: the broker checks again later
-	ResolutionCommit                     // the message is delivered
-	ResolutionRollback                   // the message is removed
-)
-
-var resolutions = map[Resolution]pending.Resolution{
-	ResolutionUnknown: pending.Unknown, ResolutionCommit: pending.Commit, ResolutionRollback: pending.Rollback,
-}
-
-// A TransactionEnd has the result of a transaction.
-type TransactionEnd struct {
-	Topic         string
-	TransactionID string // as in the receipt of the half message
-
-	// MessageID is the ID of the half message. Empty means that it is not compared.
-	MessageID string
-
-	Resolution Resolution
-}
-
-// A TransactionCheck requests the result of a transaction from a producer, which responds with
-// Broker.EndTransaction.
-type TransactionCheck struct {
-	Message       *tidegate.Message // with its topic; the receiver may change it
-	TransactionID string
-	Number        int // of this check, from 1
-
-	BornAt, StoredAt time.Time
-	BornHost         string
-}
-
-// SendHalf stores a half message in a topic of type TRANSACTION. Consumers receive it after
-// EndTransaction has committed the transaction of the receipt. firstCheck is Incoming.FirstCheck.
-// In all other respects it is like [Broker.Send].
-func (b *Broker) SendHalf(ctx context.Context, m *tidegate.Message, firstCheck time.Duration) transport.SendResult {
-	return b.Append(ctx, []Incoming{{Message: m, BornHost: b.host, Half: true, FirstCheck: firstCheck}})[0]
+var resolutions = map[transport.Resolution]pending.Resolution{
+	transport.ResolutionUnknown: pending.Unknown, transport.Commit: pending.Commit, transport.Rollback: pending.Rollback,
 }
 
 // EndTransaction ends a transaction and returns when that is on disk. A commit writes the message
@@ -76,11 +33,11 @@ func (b *Broker) SendHalf(ctx context.Context, m *tidegate.Message, firstCheck t
 //     message stays as it is,
 //   - 50001, as in RocketMQ, if there is no such transaction. It may have ended by an earlier call
 //     whose response was lost.
-func (b *Broker) EndTransaction(ctx context.Context, e TransactionEnd) error {
+func (b served) EndTransaction(ctx context.Context, e serving.TransactionEnd) error {
 	return fail.WithOp("EndTransaction", b.endTransaction(ctx, e))
 }
 
-func (b *Broker) endTransaction(ctx context.Context, e TransactionEnd) error {
+func (b *Broker) endTransaction(ctx context.Context, e serving.TransactionEnd) error {
 	if !b.calls.Begin() {
 		return fail.Closed()
 	}
@@ -88,7 +45,7 @@ func (b *Broker) endTransaction(ctx context.Context, e TransactionEnd) error {
 	if e.TransactionID == "" {
 		return fail.New(protocol.CodeInvalidTransactionID, "transaction ID", "it is empty")
 	}
-	if e.Resolution < ResolutionUnknown || e.Resolution > ResolutionRollback {
+	if e.Resolution < transport.ResolutionUnknown || e.Resolution > transport.Rollback {
 		return fail.New(tidegate.CodeBadRequest, "resolution", "it is %d; give unknown (0), commit (1) or rollback (2)", e.Resolution)
 	}
 	t, err := b.catalog.Topic(e.Topic)
@@ -104,7 +61,7 @@ func (b *Broker) endTransaction(ctx context.Context, e TransactionEnd) error {
 }
 
 // endError returns the error of EndTransaction for one of pending.
-func endError(ctx context.Context, e TransactionEnd, err error) error {
+func endError(ctx context.Context, e serving.TransactionEnd, err error) error {
 	if other, ok := errors.AsType[*pending.OtherMessageError](err); ok {
 		return fail.New(protocol.CodeInvalidTransactionID, "transaction ID", "%v", other)
 	}
@@ -133,11 +90,11 @@ func endError(ctx context.Context, e TransactionEnd, err error) error {
 // registration until one returns true. f can call the broker. Several goroutines can call f at the
 // same time. f must return soon, because other checks wait for it. After remove no new call begins;
 // remove and Close do not wait for a call under way. A panic in f ends the process.
-func (b *Broker) OnTransactionCheck(f func(TransactionCheck) bool) (remove func()) {
-	return b.transactions.OnCheck(func(c pending.Check) bool { return f(TransactionCheck(c)) })
+func (b served) OnTransactionCheck(f func(serving.TransactionCheck) bool) (remove func()) {
+	return b.transactions.OnCheck(func(c pending.Check) bool { return f(serving.TransactionCheck(c)) })
 }
 
-func noTransaction(e TransactionEnd) error {
+func noTransaction(e serving.TransactionEnd) error {
 	return fail.New(tidegate.CodeInternalServerError, "transaction ID",
 		"topic %[2]q has no transaction %.64[1]q: it has ended, or never began (TRANSACTION_DATA_NOT_FOUND)", e.TransactionID, e.Topic)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/protocol"
@@ -22,16 +23,16 @@ import (
 
 func sendHalf(tb testing.TB, b *Broker, id string) tidegate.Receipt {
 	tb.Helper()
-	r := b.SendHalf(tb.Context(), &tidegate.Message{ID: id, Topic: "t", Body: []byte(id), Properties: map[string]string{"k": "v"}}, 0)
+	r := serve(b).SendHalf(tb.Context(), &tidegate.Message{ID: id, Topic: "t", Body: []byte(id), Properties: map[string]string{"k": "v"}}, 0)
 	if r.Err != nil || r.Receipt.TransactionID == "" || r.Receipt.Queue != -1 || r.Receipt.MessageID != id {
 		tb.Fatalf("a half message was answered with %+v", r)
 	}
 	return r.Receipt
 }
 
-func endTransaction(tb testing.TB, b *Broker, r tidegate.Receipt, how Resolution) error {
+func endTransaction(tb testing.TB, b *Broker, r tidegate.Receipt, how transport.Resolution) error {
 	tb.Helper()
-	return b.EndTransaction(tb.Context(), TransactionEnd{Topic: r.Topic, TransactionID: r.TransactionID, MessageID: r.MessageID, Resolution: how})
+	return serve(b).EndTransaction(tb.Context(), serving.TransactionEnd{Topic: r.Topic, TransactionID: r.TransactionID, MessageID: r.MessageID, Resolution: how})
 }
 
 // wantCode fails the test unless err has the code.
@@ -75,22 +76,22 @@ func TestTransactions(t *testing.T) {
 			got <- time.Now()
 		}()
 		<-time.After(time.Second)
-		if err := endTransaction(t, b, gone, ResolutionRollback); err != nil {
+		if err := endTransaction(t, b, gone, transport.Rollback); err != nil {
 			t.Error(err)
 		}
-		if err := endTransaction(t, b, unknown, ResolutionUnknown); err != nil {
+		if err := endTransaction(t, b, unknown, transport.ResolutionUnknown); err != nil {
 			t.Error(err)
 		}
 		<-time.After(time.Second)
 		committed := time.Now()
-		if err := endTransaction(t, b, toCommit, ResolutionCommit); err != nil {
+		if err := endTransaction(t, b, toCommit, transport.Commit); err != nil {
 			t.Error(err)
 		}
 		if at := <-got; !at.Equal(committed) {
 			t.Errorf("it was delivered %v after the commit", at.Sub(committed))
 		}
 		for range 2 {
-			for _, how := range []Resolution{ResolutionCommit, ResolutionRollback, ResolutionUnknown} {
+			for _, how := range []transport.Resolution{transport.Commit, transport.Rollback, transport.ResolutionUnknown} {
 				wantCode(t, "a committed one is ended again", endTransaction(t, b, toCommit, how), tidegate.CodeInternalServerError)
 				wantCode(t, "one rolled back is ended again", endTransaction(t, b, gone, how), tidegate.CodeInternalServerError)
 			}
@@ -99,16 +100,16 @@ func TestTransactions(t *testing.T) {
 			}
 			b = open(t, Options{Dir: "data", fs: fs})
 		}
-		if st := b.Stats().Topics[0]; st.Stored.Messages != 1 || st.Transactions == nil || st.Transactions.HalfMessages != 1 {
+		if st := serve(b).Stats().Topics[0]; st.Stored.Messages != 1 || st.Transactions == nil || st.Transactions.HalfMessages != 1 {
 			t.Errorf("after restarts: %+v, %+v; want one message and one half message", st, st.Transactions)
 		}
-		if err := endTransaction(t, b, unknown, ResolutionCommit); err != nil {
+		if err := endTransaction(t, b, unknown, transport.Commit); err != nil {
 			t.Error(err)
 		}
 		if got := ids(receiveAll(t, b, "t")); got != "kept unknown" {
 			t.Errorf("in the end there are %q", got)
 		}
-		if st := b.Stats().Topics[0]; *st.Transactions != (TransactionStats{Committed: 1}) || st.Accepted.Messages != 1 {
+		if st := serve(b).Stats().Topics[0]; *st.Transactions != (serving.TransactionStats{Committed: 1}) || st.Accepted.Messages != 1 {
 			t.Errorf("counts %+v, %+v", st, st.Transactions)
 		}
 	})
@@ -121,45 +122,45 @@ func TestTransactionsRefused(t *testing.T) {
 	putTopic(t, b, "other", settings.Topic{Type: settings.TopicTransaction})
 	putTopic(t, b, "normal", settings.Topic{})
 	putTopic(t, b, "%DLQ%g", settings.Topic{})
-	half := func(topic string) Incoming {
-		return Incoming{Message: &tidegate.Message{ID: "x", Topic: topic, Body: []byte("x")}, Half: true}
+	half := func(topic string) serving.Incoming {
+		return serving.Incoming{Message: &tidegate.Message{ID: "x", Topic: topic, Body: []byte("x")}, Half: true}
 	}
-	with := func(f func(*Incoming)) Incoming { m := half("t"); f(&m); return m }
+	with := func(f func(*serving.Incoming)) serving.Incoming { m := half("t"); f(&m); return m }
 	for name, c := range map[string]struct {
-		m    Incoming
+		m    serving.Incoming
 		code tidegate.Code
 	}{
 		"to a NORMAL topic":     {half("normal"), tidegate.CodeMessagePropertyConflict},
 		"to dead letters":       {half("%DLQ%g"), tidegate.CodeMessagePropertyConflict},
 		"to nowhere":            {half("nowhere"), tidegate.CodeTopicNotFound},
-		"with a group":          {with(func(m *Incoming) { m.MessageGroup = "g" }), tidegate.CodeMessagePropertyConflict},
-		"with a delivery time":  {with(func(m *Incoming) { m.DeliverAt = time.Now() }), tidegate.CodeMessagePropertyConflict},
-		"checked too late":      {with(func(m *Incoming) { m.FirstCheck = time.Hour + 1 }), tidegate.CodeBadRequest},
-		"checked before":        {with(func(m *Incoming) { m.FirstCheck = -1 }), tidegate.CodeBadRequest},
-		"NORMAL to the topic":   {with(func(m *Incoming) { m.Half = false }), tidegate.CodeMessagePropertyConflict},
-		"ordered to the topic":  {with(func(m *Incoming) { m.Half, m.MessageGroup = false, "g" }), tidegate.CodeMessagePropertyConflict},
-		"without an ID":         {with(func(m *Incoming) { m.Message = &tidegate.Message{Topic: "t", Body: []byte("x")} }), protocol.CodeIllegalMessageID},
-		"delayed to the topic":  {with(func(m *Incoming) { m.Half, m.DeliverAt = false, time.Now().Add(time.Hour) }), tidegate.CodeMessagePropertyConflict},
+		"with a group":          {with(func(m *serving.Incoming) { m.MessageGroup = "g" }), tidegate.CodeMessagePropertyConflict},
+		"with a delivery time":  {with(func(m *serving.Incoming) { m.DeliverAt = time.Now() }), tidegate.CodeMessagePropertyConflict},
+		"checked too late":      {with(func(m *serving.Incoming) { m.FirstCheck = time.Hour + 1 }), tidegate.CodeBadRequest},
+		"checked before":        {with(func(m *serving.Incoming) { m.FirstCheck = -1 }), tidegate.CodeBadRequest},
+		"NORMAL to the topic":   {with(func(m *serving.Incoming) { m.Half = false }), tidegate.CodeMessagePropertyConflict},
+		"ordered to the topic":  {with(func(m *serving.Incoming) { m.Half, m.MessageGroup = false, "g" }), tidegate.CodeMessagePropertyConflict},
+		"without an ID":         {with(func(m *serving.Incoming) { m.Message = &tidegate.Message{Topic: "t", Body: []byte("x")} }), protocol.CodeIllegalMessageID},
+		"delayed to the topic":  {with(func(m *serving.Incoming) { m.Half, m.DeliverAt = false, time.Now().Add(time.Hour) }), tidegate.CodeMessagePropertyConflict},
 		"to RocketMQ's own one": {half("TRANS_CHECK_MAX_TIME_TOPIC"), tidegate.CodeIllegalTopic},
 	} {
-		wantCode(t, name, b.Append(t.Context(), []Incoming{c.m})[0].Err, c.code)
+		wantCode(t, name, serve(b).Append(t.Context(), []serving.Incoming{c.m})[0].Err, c.code)
 	}
 
 	r := sendHalf(t, b, "m")
 	for name, c := range map[string]struct {
-		end  TransactionEnd
+		end  serving.TransactionEnd
 		code tidegate.Code
 	}{
-		"no transaction ID": {TransactionEnd{Topic: "t"}, protocol.CodeInvalidTransactionID},
-		"nonsense":          {TransactionEnd{Topic: "t", TransactionID: "x", Resolution: ResolutionCommit}, tidegate.CodeInternalServerError},
-		"another topic's":   {TransactionEnd{Topic: "other", TransactionID: r.TransactionID, Resolution: ResolutionCommit}, tidegate.CodeInternalServerError},
-		"no topic":          {TransactionEnd{Topic: "nowhere", TransactionID: r.TransactionID, Resolution: ResolutionCommit}, tidegate.CodeTopicNotFound},
-		"another message's": {TransactionEnd{Topic: "t", TransactionID: r.TransactionID, MessageID: "n", Resolution: ResolutionCommit}, protocol.CodeInvalidTransactionID},
-		"no resolution":     {TransactionEnd{Topic: "t", TransactionID: r.TransactionID, Resolution: 3}, tidegate.CodeBadRequest},
+		"no transaction ID": {serving.TransactionEnd{Topic: "t"}, protocol.CodeInvalidTransactionID},
+		"nonsense":          {serving.TransactionEnd{Topic: "t", TransactionID: "x", Resolution: transport.Commit}, tidegate.CodeInternalServerError},
+		"another topic's":   {serving.TransactionEnd{Topic: "other", TransactionID: r.TransactionID, Resolution: transport.Commit}, tidegate.CodeInternalServerError},
+		"no topic":          {serving.TransactionEnd{Topic: "nowhere", TransactionID: r.TransactionID, Resolution: transport.Commit}, tidegate.CodeTopicNotFound},
+		"another message's": {serving.TransactionEnd{Topic: "t", TransactionID: r.TransactionID, MessageID: "n", Resolution: transport.Commit}, protocol.CodeInvalidTransactionID},
+		"no resolution":     {serving.TransactionEnd{Topic: "t", TransactionID: r.TransactionID, Resolution: 3}, tidegate.CodeBadRequest},
 	} {
-		wantCode(t, name, b.EndTransaction(t.Context(), c.end), c.code)
+		wantCode(t, name, serve(b).EndTransaction(t.Context(), c.end), c.code)
 	}
-	if err := endTransaction(t, b, r, ResolutionCommit); err != nil {
+	if err := endTransaction(t, b, r, transport.Commit); err != nil {
 		t.Errorf("after all this it cannot be committed: %v", err)
 	}
 }
@@ -183,28 +184,28 @@ func TestTransactionDuplicates(t *testing.T) {
 		if again := sendHalf(t, b, "a"); again != a {
 			t.Errorf("repeated after a restart: %+v, want %+v", again, a)
 		}
-		if err := endTransaction(t, b, a, ResolutionCommit); err != nil {
+		if err := endTransaction(t, b, a, transport.Commit); err != nil {
 			t.Fatal(err)
 		}
 		// The topic is throttled now. That is for new half messages, not for commits.
-		wantCode(t, "above the limit", b.SendHalf(t.Context(), &tidegate.Message{ID: "d", Topic: "t", Body: []byte("d")}, 0).Err, tidegate.CodeTooManyRequests)
+		wantCode(t, "above the limit", serve(b).SendHalf(t.Context(), &tidegate.Message{ID: "d", Topic: "t", Body: []byte("d")}, 0).Err, tidegate.CodeTooManyRequests)
 		if again := sendHalf(t, b, "c"); again != c {
 			t.Errorf("repeated while throttled: %+v, want %+v", again, c)
 		}
-		if err := endTransaction(t, b, c, ResolutionCommit); err != nil {
+		if err := endTransaction(t, b, c, transport.Commit); err != nil {
 			t.Error(err)
 		}
-		r := b.SendHalf(t.Context(), &tidegate.Message{ID: "a", Topic: "t", Body: []byte("a")}, 0)
+		r := serve(b).SendHalf(t.Context(), &tidegate.Message{ID: "a", Topic: "t", Body: []byte("a")}, 0)
 		if r.Err != nil || r.Receipt.Queue < 0 || r.Receipt.TransactionID == "" {
 			t.Errorf("repeated after the commit: %+v; want where it is, and a transaction ID", r)
 		}
-		wantCode(t, "its transaction", endTransaction(t, b, r.Receipt, ResolutionCommit), tidegate.CodeInternalServerError)
-		if st := b.Stats().Topics[0]; st.Stored.Messages != 2 || st.Transactions.HalfMessages != 0 || st.Duplicates != 3 {
+		wantCode(t, "its transaction", endTransaction(t, b, r.Receipt, transport.Commit), tidegate.CodeInternalServerError)
+		if st := serve(b).Stats().Topics[0]; st.Stored.Messages != 2 || st.Transactions.HalfMessages != 0 || st.Duplicates != 3 {
 			t.Errorf("stored %+v, %+v; want 2 messages", st, st.Transactions)
 		}
 		putTopic(t, b, "t", settings.Topic{})
 		e := sendHalf(t, b, "e")
-		if err := endTransaction(t, b, e, ResolutionRollback); err != nil {
+		if err := endTransaction(t, b, e, transport.Rollback); err != nil {
 			t.Fatal(err)
 		}
 		if anew := sendHalf(t, b, "e"); anew.TransactionID == e.TransactionID {
@@ -224,11 +225,11 @@ func TestTransactionEndsOnce(t *testing.T) {
 			id := fmt.Sprint(i)
 			r := sendHalf(t, b, id)
 			<-time.After(settings.DefaultTransactionTimeout) // the moment of the check
-			won := make(chan Resolution, 8)
+			won := make(chan transport.Resolution, 8)
 			var wg sync.WaitGroup
 			for j := range 8 {
 				wg.Go(func() {
-					how := ResolutionCommit + Resolution((i+j)%2)
+					how := transport.Commit + transport.Resolution((i+j)%2)
 					switch err := endTransaction(t, b, r, how); {
 					case err == nil:
 						won <- how
@@ -242,7 +243,7 @@ func TestTransactionEndsOnce(t *testing.T) {
 			if len(won) != 1 {
 				t.Fatalf("%d ends succeeded", len(won))
 			}
-			if <-won == ResolutionCommit {
+			if <-won == transport.Commit {
 				want = append(want, id)
 			}
 		}
@@ -266,9 +267,9 @@ func TestCancelledEndOfATransaction(t *testing.T) {
 		release := hold(b.store.Messages)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		errs := make(chan error)
-		for _, how := range []Resolution{ResolutionCommit, ResolutionRollback} {
+		for _, how := range []transport.Resolution{transport.Commit, transport.Rollback} {
 			go func() {
-				errs <- b.EndTransaction(ctx, TransactionEnd{Topic: "t", TransactionID: r.TransactionID, Resolution: how})
+				errs <- serve(b).EndTransaction(ctx, serving.TransactionEnd{Topic: "t", TransactionID: r.TransactionID, Resolution: how})
 			}()
 			synctest.Wait()
 		}
@@ -298,9 +299,9 @@ func TestDeletedTopicHasNoHalfMessages(t *testing.T) {
 		if err := b.DeleteTopic(t.Context(), "t"); err != nil {
 			t.Fatal(err)
 		}
-		wantCode(t, "ended without its topic", endTransaction(t, b, r, ResolutionCommit), tidegate.CodeTopicNotFound)
+		wantCode(t, "ended without its topic", endTransaction(t, b, r, transport.Commit), tidegate.CodeTopicNotFound)
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction})
-		wantCode(t, "ended in the next topic", endTransaction(t, b, r, ResolutionCommit), tidegate.CodeInternalServerError)
+		wantCode(t, "ended in the next topic", endTransaction(t, b, r, transport.Commit), tidegate.CodeInternalServerError)
 		<-time.After(time.Hour)
 		synctest.Wait()
 		if len(a.all) != 0 {

@@ -14,18 +14,21 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/pending"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/protocol"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // asked collects the checks that a broker makes.
 type asked struct {
 	mu  sync.Mutex
-	all []TransactionCheck
+	all []serving.TransactionCheck
 	at  []time.Time
 }
 
 func (a *asked) of(b *Broker) (remove func()) {
-	return b.OnTransactionCheck(func(c TransactionCheck) bool {
+	return serve(b).OnTransactionCheck(func(c serving.TransactionCheck) bool {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.all, a.at = append(a.all, c), append(a.at, time.Now())
@@ -75,7 +78,7 @@ func TestTransactionChecks(t *testing.T) {
 					t.Errorf("check %d is %+v", i+1, c)
 				}
 			}
-			wantCode(t, "ended too late", b.EndTransaction(t.Context(), TransactionEnd{Topic: "t", TransactionID: a.all[0].TransactionID, Resolution: ResolutionCommit}),
+			wantCode(t, "ended too late", serve(b).EndTransaction(t.Context(), serving.TransactionEnd{Topic: "t", TransactionID: a.all[0].TransactionID, Resolution: transport.Commit}),
 				tidegate.CodeInternalServerError)
 			if n := len(receiveAll(t, b, "t")); n != 0 {
 				t.Errorf("it was delivered: %d", n)
@@ -85,14 +88,14 @@ func TestTransactionChecks(t *testing.T) {
 				t.Fatalf("left are %+v", left)
 			}
 			if d, ok := left[0].DeadLetter(); !ok || d.Topic != "t" || d.MessageID != "m" || d.Attempts != 15 || d.Reason == "" || d.Group != "" ||
-				left[0].Properties["k"] != "v" || left[0].Properties[PropertyCheckTimes] != "15" {
+				left[0].Properties["k"] != "v" || left[0].Properties[protocol.PropertyCheckTimes] != "15" {
 				t.Errorf("it is kept as %+v, %v", d, left[0].Properties)
 			}
-			want := TransactionStats{Abandoned: 1, Checks: 15}
+			want := serving.TransactionStats{Abandoned: 1, Checks: 15}
 			if restart {
 				want.Checks = 11
 			}
-			for _, st := range b.Stats().Topics {
+			for _, st := range serve(b).Stats().Topics {
 				if st.Topic == "t" && *st.Transactions != want {
 					t.Errorf("counts %+v, want %+v", *st.Transactions, want)
 				}
@@ -114,13 +117,13 @@ func TestTransactionSettings(t *testing.T) {
 		putTopic(t, b, "t", own)
 		start := time.Now()
 		var at []time.Duration
-		var last TransactionCheck
-		remove := b.OnTransactionCheck(func(c TransactionCheck) bool { at, last = append(at, time.Since(start)), c; return true })
+		var last serving.TransactionCheck
+		remove := serve(b).OnTransactionCheck(func(c serving.TransactionCheck) bool { at, last = append(at, time.Since(start)), c; return true })
 		unasked := sendHalf(t, b, "a")
-		if err := endTransaction(t, b, unasked, ResolutionCommit); err != nil {
+		if err := endTransaction(t, b, unasked, transport.Commit); err != nil {
 			t.Fatal(err)
 		}
-		first := b.SendHalf(t.Context(), &tidegate.Message{ID: "b", Topic: "t", Body: []byte("b")}, 5*time.Second)
+		first := serve(b).SendHalf(t.Context(), &tidegate.Message{ID: "b", Topic: "t", Body: []byte("b")}, 5*time.Second)
 		check := func(want ...time.Duration) {
 			t.Helper()
 			synctest.Wait()
@@ -147,19 +150,19 @@ func TestTransactionSettings(t *testing.T) {
 		remove()
 		<-time.After(3 * s)
 		check(5*s, 15*s, 25*s, 28*s)
-		if st := b.Stats().Topics[0].Transactions; *st != (TransactionStats{HalfMessages: 1, Committed: 1, Checks: 4, Unheard: 1}) {
+		if st := serve(b).Stats().Topics[0].Transactions; *st != (serving.TransactionStats{HalfMessages: 1, Committed: 1, Checks: 4, Unheard: 1}) {
 			t.Errorf("counts %+v", *st)
 		}
 		// A checker may end the transaction at once.
-		b.OnTransactionCheck(func(TransactionCheck) bool { return false })
-		b.OnTransactionCheck(func(c TransactionCheck) bool {
-			if err := b.EndTransaction(t.Context(), TransactionEnd{Topic: "t", TransactionID: c.TransactionID, Resolution: ResolutionRollback}); err != nil {
+		serve(b).OnTransactionCheck(func(serving.TransactionCheck) bool { return false })
+		serve(b).OnTransactionCheck(func(c serving.TransactionCheck) bool {
+			if err := serve(b).EndTransaction(t.Context(), serving.TransactionEnd{Topic: "t", TransactionID: c.TransactionID, Resolution: transport.Rollback}); err != nil {
 				t.Error(err)
 			}
 			return true
 		})
 		<-time.After(time.Hour)
-		if st := b.Stats().Topics[0].Transactions; *st != (TransactionStats{Committed: 1, RolledBack: 1, Checks: 5, Unheard: 1}) {
+		if st := serve(b).Stats().Topics[0].Transactions; *st != (serving.TransactionStats{Committed: 1, RolledBack: 1, Checks: 5, Unheard: 1}) {
 			t.Errorf("counts %+v", *st)
 		}
 	})
@@ -176,7 +179,7 @@ func TestTransactionChecksAfterALongStop(t *testing.T) {
 		sendHalf(t, b, "m")
 		putTopic(t, b, "last", settings.Topic{Type: settings.TopicTransaction, Transaction: settings.Transaction{CheckMax: 1}})
 		half := func(topic string, firstCheck time.Duration) {
-			if r := b.SendHalf(t.Context(), &tidegate.Message{ID: topic, Topic: topic, Body: []byte("x")}, firstCheck); r.Err != nil {
+			if r := serve(b).SendHalf(t.Context(), &tidegate.Message{ID: topic, Topic: topic, Body: []byte("x")}, firstCheck); r.Err != nil {
 				t.Fatal(r.Err)
 			}
 		}
@@ -226,7 +229,7 @@ func TestManyTransactionsDueAtOnce(t *testing.T) {
 		const n = 2*pending.CheckBatch + 1
 		for i := range n {
 			m := &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: make([]byte, 1+(i%32/31)*(pending.CheckBytes/12))}
-			if r := b.SendHalf(t.Context(), m, 0); r.Err != nil {
+			if r := serve(b).SendHalf(t.Context(), m, 0); r.Err != nil {
 				t.Fatal(r.Err)
 			}
 		}
@@ -257,7 +260,7 @@ func loseTransactions(t *testing.T, seed uint64) {
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction, Queues: 3, Transaction: settings.Transaction{
 			Timeout: settings.Duration(time.Millisecond), CheckInterval: settings.Duration(10 * time.Millisecond), CheckMax: -1,
 		}})
-		b.OnTransactionCheck(func(TransactionCheck) bool { return true })
+		serve(b).OnTransactionCheck(func(serving.TransactionCheck) bool { return true })
 		var wg sync.WaitGroup
 		for c := range 4 {
 			wg.Go(func() {
@@ -268,11 +271,11 @@ func loseTransactions(t *testing.T, seed uint64) {
 					default:
 					}
 					id := fmt.Sprintf("%d-%d", c, i)
-					r := b.SendHalf(t.Context(), &tidegate.Message{ID: id, Topic: "t", Body: []byte(id)}, 0)
+					r := serve(b).SendHalf(t.Context(), &tidegate.Message{ID: id, Topic: "t", Body: []byte(id)}, 0)
 					if r.Err != nil {
 						continue
 					}
-					how, name := []Resolution{ResolutionUnknown, ResolutionCommit, ResolutionRollback}[i%3], []string{"half", "Commit", "Rollback"}[i%3]
+					how, name := []transport.Resolution{transport.ResolutionUnknown, transport.Commit, transport.Rollback}[i%3], []string{"half", "Commit", "Rollback"}[i%3]
 					p.responded(func() { answered[id], tried[id], receipts[id] = "half", name, r.Receipt })
 					if err := endTransaction(t, b, r.Receipt, how); err == nil {
 						p.responded(func() { answered[id] = name })
@@ -288,7 +291,7 @@ func loseTransactions(t *testing.T, seed uint64) {
 	}
 	waiting := map[string]bool{}
 	for id, state := range answered {
-		half := endTransaction(t, b, receipts[id], ResolutionUnknown) == nil
+		half := endTransaction(t, b, receipts[id], transport.ResolutionUnknown) == nil
 		if half {
 			waiting[id] = true
 		}
@@ -301,11 +304,11 @@ func loseTransactions(t *testing.T, seed uint64) {
 			t.Errorf("%s was %s, then %s was tried: it waits: %t, delivered: %d", id, state, tried[id], half, seen[id])
 		}
 	}
-	if n := b.Stats().Topics[0].Transactions.HalfMessages; n < int64(len(waiting)) {
+	if n := serve(b).Stats().Topics[0].Transactions.HalfMessages; n < int64(len(waiting)) {
 		t.Errorf("%d half messages are counted, at least %d wait", n, len(waiting))
 	}
 	var mu sync.Mutex // of waiting
-	b.OnTransactionCheck(func(c TransactionCheck) bool {
+	serve(b).OnTransactionCheck(func(c serving.TransactionCheck) bool {
 		mu.Lock()
 		defer mu.Unlock()
 		delete(waiting, c.Message.ID)
@@ -333,7 +336,7 @@ func TestTransactionChecksAtRandom(t *testing.T) {
 			var early []string
 			open := func() *Broker {
 				b := open(t, Options{Dir: "data", fs: fs, Transaction: settings.Transaction{CheckInterval: settings.Duration(1000 * time.Second), CheckMax: -1}})
-				b.OnTransactionCheck(func(c TransactionCheck) bool {
+				serve(b).OnTransactionCheck(func(c serving.TransactionCheck) bool {
 					mu.Lock()
 					defer mu.Unlock()
 					if want := due[c.Message.ID]; !time.Now().Equal(want) {
@@ -352,13 +355,13 @@ func TestTransactionChecksAtRandom(t *testing.T) {
 				mu.Lock()
 				due[m.ID] = time.Now().Add(first)
 				mu.Unlock()
-				r := b.SendHalf(t.Context(), m, first)
+				r := serve(b).SendHalf(t.Context(), m, first)
 				if r.Err != nil {
 					t.Fatal(r.Err)
 				}
 				synctest.Wait()
 				if rnd.IntN(3) == 0 {
-					if err := endTransaction(t, b, r.Receipt, ResolutionRollback); err != nil {
+					if err := endTransaction(t, b, r.Receipt, transport.Rollback); err != nil {
 						t.Fatal(err)
 					}
 					mu.Lock()

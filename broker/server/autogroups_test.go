@@ -13,6 +13,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
@@ -99,7 +100,7 @@ func TestTelemetryMakesNoGroup(t *testing.T) {
 func TestTelemetryOfOneGroupTooMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := startWith(t, broker.Options{MinInvisibleDuration: 1, MaxAutoGroups: 1}, Options{})
-		if _, err := e.b.EnsureGroup(t.Context(), "first"); err != nil {
+		if _, err := serving.Of(e.b).EnsureGroup(t.Context(), "first"); err != nil {
 			t.Fatal(err)
 		}
 		st, err := e.Telemetry(e.ctx())

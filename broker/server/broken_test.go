@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
@@ -13,7 +14,7 @@ import (
 func TestBrokenBrokerLogsOneError(t *testing.T) {
 	log, text := testLog()
 	e := startWith(t, broker.Options{Logger: log}, Options{Logger: log})
-	e.b.OnConsumerSettings(func(string) { panic("a bug") })
+	serving.Of(e.b).OnConsumerSettings(func(string) { panic("a bug") })
 	func() {
 		defer func() { _ = recover() }() // as a server does
 		_, _ = e.b.PutGroup(t.Context(), "g", settings.Group{})

@@ -18,6 +18,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/rmqpb"
@@ -37,12 +38,12 @@ type env struct {
 // faulty is a real engine with a method or two replaced.
 type faulty struct {
 	engine
-	append func(ctx context.Context, msgs []broker.Incoming) error // an error or panic before the real one
+	append func(ctx context.Context, msgs []serving.Incoming) error // an error or panic before the real one
 	poll   func(ctx context.Context) error
 	after  func(ds []*tidegate.Delivery) // called with what was polled
 }
 
-func (f *faulty) Append(ctx context.Context, msgs []broker.Incoming) []transportResult {
+func (f *faulty) Append(ctx context.Context, msgs []serving.Incoming) []transportResult {
 	if f.append != nil {
 		if err := f.append(ctx, msgs); err != nil {
 			out := make([]transportResult, len(msgs))
@@ -55,7 +56,7 @@ func (f *faulty) Append(ctx context.Context, msgs []broker.Incoming) []transport
 	return f.engine.Append(ctx, msgs)
 }
 
-func (f *faulty) Poll(ctx context.Context, p broker.Poll) ([]*tidegate.Delivery, error) {
+func (f *faulty) Poll(ctx context.Context, p serving.Poll) ([]*tidegate.Delivery, error) {
 	if f.poll != nil {
 		if err := f.poll(ctx); err != nil {
 			return nil, err
@@ -88,7 +89,7 @@ func startWith(t testing.TB, bo broker.Options, o Options, faults ...*faulty) *e
 			t.Fatal(err)
 		}
 	}
-	var e engine = b
+	var e engine = brokerEngine{b, serving.Of(b)}
 	for _, f := range faults {
 		f.engine = e
 		e = f

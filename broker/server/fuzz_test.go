@@ -8,7 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/internal/rmqpb"
@@ -45,8 +45,8 @@ func FuzzMessage(f *testing.F) {
 			}
 			return
 		}
-		in := []broker.Incoming{{Message: &out, BornAt: born}}
-		if err := e.b.Append(t.Context(), in)[0].Err; err != nil {
+		in := []serving.Incoming{{Message: &out, BornAt: born}}
+		if err := serving.Of(e.b).Append(t.Context(), in)[0].Err; err != nil {
 			if refusal.CodeOf(err) == tidegate.CodeInternalServerError {
 				t.Fatalf("the engine refused it: %v", err)
 			}

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/rmqpb"
@@ -28,7 +28,7 @@ func TestCancelledSendIsNoError(t *testing.T) {
 			}
 			synctest.Test(t, func(t *testing.T) {
 				log, lines := testLog()
-				f := &faulty{append: func(ctx context.Context, _ []broker.Incoming) error {
+				f := &faulty{append: func(ctx context.Context, _ []serving.Incoming) error {
 					<-ctx.Done()
 					cause := context.Cause(ctx)
 					if disk {

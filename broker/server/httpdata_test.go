@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/server/internal/messages"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
@@ -319,7 +319,7 @@ func TestHTTPHeaders(t *testing.T) {
 
 // RocketMQ: sending retry and throttling: "reply-code:530"
 func TestHTTPThrottled(t *testing.T) {
-	f := &faulty{append: func(context.Context, []broker.Incoming) error {
+	f := &faulty{append: func(context.Context, []serving.Incoming) error {
 		return &tidegate.Error{Code: tidegate.CodeTooManyRequests, RetryAfter: 1200 * time.Millisecond, Message: "530 TOO_MANY_REQUESTS: enough"}
 	}}
 	x := startWeb(t, Options{}, f)
@@ -332,7 +332,7 @@ func TestHTTPThrottled(t *testing.T) {
 		}
 	}
 	// Of what may be stored, the client is told.
-	f.append = func(context.Context, []broker.Incoming) error {
+	f.append = func(context.Context, []serving.Incoming) error {
 		return &tidegate.Error{Code: tidegate.CodeInternalServerError, MaybeStored: true, Message: "disk"}
 	}
 	if p := x.failed("/v1/topics/normal/messages", `{"body":"eA=="}`, 500, 50001, "disk"); !p.MaybeStored {
@@ -343,7 +343,7 @@ func TestHTTPThrottled(t *testing.T) {
 // Each client has its quota: by the header, or by its address.
 func TestHTTPClient(t *testing.T) {
 	var clients []string
-	x := startWeb(t, Options{}, &faulty{append: func(_ context.Context, in []broker.Incoming) error {
+	x := startWeb(t, Options{}, &faulty{append: func(_ context.Context, in []serving.Incoming) error {
 		clients = append(clients, in[0].Client)
 		return nil
 	}})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -26,7 +27,7 @@ func TestInvisibleBoundsAreTheEngines(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				x := startWebWith(t, broker.Options{MinInvisibleDuration: c.least, MaxInvisibleDuration: c.most}, Options{})
-				_, most := x.b.InvisibleBounds()
+				_, most := serving.Of(x.b).InvisibleBounds()
 				x.send(msg("normal", "a"), msg("normal", "b"))
 
 				ds := x.take("normal", `{}`, 1)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/server/internal/admin"
 	"github.com/tidegate/tidegate/broker/server/internal/messages"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
@@ -143,7 +144,7 @@ func TestOpenAPIThrottleLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	want := b.Stats().Throttled
+	want := serving.Of(b).Stats().Throttled
 	delete(want, "client quota") // the error of the send reports it
 	delete(want, "other")
 	limit := loadDocument(t).Components.Schemas["ThrottleFields"].Value.Properties["limit"]

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/server/internal/gate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
@@ -203,12 +203,12 @@ func (s *Server) poll(ctx context.Context, client string, under *gate.Regime, re
 }
 
 // pollOf checks a receive and converts it into the request of the engine.
-func (s *Server) pollOf(ctx context.Context, client string, c *session.Client, req *rmqpb.ReceiveMessageRequest) (broker.Poll, error) {
+func (s *Server) pollOf(ctx context.Context, client string, c *session.Client, req *rmqpb.ReceiveMessageRequest) (serving.Poll, error) {
 	most := batchSize(wire.Announces(ctx, wire.FeaturePacked))
 	if req.GetAutoRenew() {
 		c.AutoRenews()
 	}
-	out := broker.Poll{
+	out := serving.Poll{
 		ReceiveRequest: transport.ReceiveRequest{
 			Group:             req.GetGroup().GetName(),
 			Topic:             req.GetMessageQueue().GetTopic().GetName(),

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/internal/protocol"
@@ -42,7 +42,7 @@ func (s *Server) send(ctx context.Context, client string, in []*rmqpb.Message, b
 		if err != nil {
 			return nil, oneOf(i, len(in), err)
 		}
-		list[i] = broker.Incoming{Message: &msgs[i], BornAt: born, BornHost: m.GetSystemProperties().GetBornHost(), Client: client}
+		list[i] = serving.Incoming{Message: &msgs[i], BornAt: born, BornHost: m.GetSystemProperties().GetBornHost(), Client: client}
 		if p := m.GetSystemProperties(); p.GetMessageType() == rmqpb.MessageType_TRANSACTION {
 			list[i].Half, list[i].FirstCheck = true, p.GetOrphanedTransactionRecoveryDuration().AsDuration()
 			half = true

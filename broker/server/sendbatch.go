@@ -4,21 +4,21 @@ import (
 	"sync"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 )
 
 // A sendBatch has the messages of one request in the engine's types.
 type sendBatch struct {
 	messages []tidegate.Message
-	incoming []broker.Incoming
+	incoming []serving.Incoming
 }
 
 // A batchOfOne is a sendBatch of one message, in one allocation.
 type batchOfOne struct {
 	sendBatch
 	message  [1]tidegate.Message
-	incoming [1]broker.Incoming
+	incoming [1]serving.Incoming
 }
 
 var sendBatches sync.Pool // of *sendBatch, zero up to the capacity
@@ -36,7 +36,7 @@ func newSendBatch(n int) *sendBatch {
 			return b
 		}
 	}
-	return &sendBatch{make([]tidegate.Message, n), make([]broker.Incoming, n)}
+	return &sendBatch{make([]tidegate.Message, n), make([]serving.Incoming, n)}
 }
 
 // free ends the use of the batch: other requests use its memory.

@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
@@ -31,7 +31,7 @@ func largeSend(name string) (ms []*rmqpb.Message) {
 }
 
 // checkIncoming checks that the engine has the messages of largeSend.
-func checkIncoming(t *testing.T, name string, msgs []broker.Incoming) {
+func checkIncoming(t *testing.T, name string, msgs []serving.Incoming) {
 	t.Helper()
 	for i, m := range msgs {
 		want := fmt.Sprint(name, i)
@@ -49,7 +49,7 @@ func TestSendsShareNoMemory(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		held := make(chan struct{})
-		e := start(t, Options{}, &faulty{append: func(_ context.Context, msgs []broker.Incoming) error {
+		e := start(t, Options{}, &faulty{append: func(_ context.Context, msgs []serving.Incoming) error {
 			name := msgs[0].ID[:1]
 			if name == "a" {
 				<-held
@@ -79,8 +79,8 @@ func TestSendsShareNoMemory(t *testing.T) {
 // After a panic, a part of the engine may still use the messages.
 func TestSendKeepsItsMemoryAfterAPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var kept []broker.Incoming
-		e := start(t, Options{}, &faulty{append: func(_ context.Context, msgs []broker.Incoming) error {
+		var kept []serving.Incoming
+		e := start(t, Options{}, &faulty{append: func(_ context.Context, msgs []serving.Incoming) error {
 			if kept == nil {
 				kept = msgs
 				panic("ouch")

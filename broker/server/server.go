@@ -17,6 +17,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/server/internal/gate"
 	"github.com/tidegate/tidegate/broker/server/internal/metrics"
 	"github.com/tidegate/tidegate/broker/server/internal/permission"
@@ -110,7 +111,7 @@ func New(b *broker.Broker, o Options) (*Server, error) {
 	if b == nil {
 		return nil, errors.New("server: the broker is nil")
 	}
-	return newServer(b, o)
+	return newServer(brokerEngine{b, serving.Of(b)}, o)
 }
 
 func newServer(b engine, o Options) (*Server, error) {

@@ -7,10 +7,11 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/transport"
 )
 
 var endTransaction = rpc[*rmqpb.EndTransactionRequest, *rmqpb.EndTransactionResponse]{
@@ -26,10 +27,10 @@ var endTransaction = rpc[*rmqpb.EndTransactionRequest, *rmqpb.EndTransactionResp
 
 // resolutions are the ends of a transaction that a client can send. RocketMQ's Go client sends
 // UNSPECIFIED if it does not know the end; the broker then checks again.
-var resolutions = map[rmqpb.TransactionResolution]broker.Resolution{
-	rmqpb.TransactionResolution_TRANSACTION_RESOLUTION_UNSPECIFIED: broker.ResolutionUnknown,
-	rmqpb.TransactionResolution_COMMIT:                             broker.ResolutionCommit,
-	rmqpb.TransactionResolution_ROLLBACK:                           broker.ResolutionRollback,
+var resolutions = map[rmqpb.TransactionResolution]transport.Resolution{
+	rmqpb.TransactionResolution_TRANSACTION_RESOLUTION_UNSPECIFIED: transport.ResolutionUnknown,
+	rmqpb.TransactionResolution_COMMIT:                             transport.Commit,
+	rmqpb.TransactionResolution_ROLLBACK:                           transport.Rollback,
 }
 
 func (s *Server) endTransaction(ctx context.Context, client string, req *rmqpb.EndTransactionRequest) (*rmqpb.EndTransactionResponse, error) {
@@ -39,7 +40,7 @@ func (s *Server) endTransaction(ctx context.Context, client string, req *rmqpb.E
 		return nil, refusal.New(tidegate.CodeBadRequest, "resolution",
 			fmt.Sprintf("the resolution is %d; give COMMIT (1), ROLLBACK (2), or 0 if it is unknown", req.GetResolution()))
 	}
-	if err := s.b.EndTransaction(ctx, broker.TransactionEnd{
+	if err := s.b.EndTransaction(ctx, serving.TransactionEnd{
 		Topic: req.GetTopic().GetName(), TransactionID: req.GetTransactionId(), MessageID: req.GetMessageId(), Resolution: how,
 	}); err != nil {
 		return nil, err
@@ -48,7 +49,7 @@ func (s *Server) endTransaction(ctx context.Context, client string, req *rmqpb.E
 }
 
 // check passes a check on to a client that publishes its topic.
-func (s *Server) check(c broker.TransactionCheck) bool {
+func (s *Server) check(c serving.TransactionCheck) bool {
 	for _, p := range s.sessions.Publishing(c.Message.Topic) {
 		cmd := wire.RecoverCommand(c, p.Topic)
 		if p.Stream.Offer(cmd, proto.Size(cmd)) {

@@ -14,7 +14,7 @@ import (
 const (
 	DefaultMaxRetries       = 16
 	DefaultNegativeAckDelay = time.Minute
-	MinReconsumeDelay       = time.Second
+	minReconsumeDelay       = time.Second
 	MaxReconsumeDelay       = 864_000 * time.Second
 )
 
@@ -133,8 +133,8 @@ func (c RetryTopic) validate(fifo bool) error {
 		bad("max_retries is %d; give 1 or more", c.MaxRetries)
 	}
 	for i, d := range c.Levels {
-		if d < MinReconsumeDelay || d > MaxReconsumeDelay {
-			bad("levels: level %d is %v; give %v to %v", i+1, d, MinReconsumeDelay, MaxReconsumeDelay)
+		if d < minReconsumeDelay || d > MaxReconsumeDelay {
+			bad("levels: level %d is %v; give %v to %v", i+1, d, minReconsumeDelay, MaxReconsumeDelay)
 		}
 	}
 	if c.Enabled && fifo {

@@ -79,39 +79,40 @@ func TestReconsumeModes(t *testing.T) {
 	for _, c := range []struct {
 		config RetryTopic
 		times  int
-		mode   ReconsumeMode
+		after  time.Duration
+		level  int
 		delay  time.Duration
 		dead   bool
 		err    string
 	}{
-		{RetryTopic{}, 1, ReconsumeMode{Delay: time.Second}, time.Second, false, ""},
-		{RetryTopic{}, 1, ReconsumeMode{Delay: 864_000 * time.Second}, 864_000 * time.Second, false, ""},
-		{RetryTopic{}, 1, ReconsumeMode{Delay: time.Second - 1}, 0, false, "1s to 240h0m0s"},
-		{RetryTopic{}, 1, ReconsumeMode{Delay: -1}, 0, false, "1s to 240h0m0s"},
-		{RetryTopic{}, 1, ReconsumeMode{Delay: 864_001 * time.Second}, 0, false, "1s to 240h0m0s"},
-		{RetryTopic{}, 5, ReconsumeMode{Level: 1}, time.Second, false, ""},
-		{RetryTopic{}, 1, ReconsumeMode{Level: 3}, 10 * time.Second, false, ""},
-		{RetryTopic{}, 1, ReconsumeMode{Level: 18}, 2 * time.Hour, false, ""},
-		{RetryTopic{}, 1, ReconsumeMode{Level: 19}, 0, false, "give 1 to 18"},
-		{RetryTopic{}, 1, ReconsumeMode{Level: -1}, 0, false, "give 1 to 18"},
-		{RetryTopic{}, 1, ReconsumeMode{Level: 1, Delay: time.Second}, 0, false, "one of them"},
-		{RetryTopic{}, 1, ReconsumeMode{}, time.Second, false, ""},
-		{RetryTopic{}, 2, ReconsumeMode{}, 5 * time.Second, false, ""},
-		{RetryTopic{}, 16, ReconsumeMode{}, 30 * time.Minute, false, ""},
-		{RetryTopic{}, 17, ReconsumeMode{}, 0, true, ""},
-		{RetryTopic{}, 17, ReconsumeMode{Delay: time.Hour}, 0, true, ""},
-		{own, 1, ReconsumeMode{}, time.Minute, false, ""},
-		{own, 3, ReconsumeMode{}, time.Hour, false, ""}, // the last level repeats
-		{own, 4, ReconsumeMode{}, 0, true, ""},
-		{own, 1, ReconsumeMode{Level: 2}, time.Hour, false, ""},
-		{RetryTopic{SubscriptionType: SubscriptionKeyShared}, 1, ReconsumeMode{Level: 3}, 10 * time.Second, false, ""},
-		{RetryTopic{SubscriptionType: SubscriptionExclusive}, 1, ReconsumeMode{Delay: time.Hour}, 0, false, ""},
-		{RetryTopic{SubscriptionType: SubscriptionFailover}, 2, ReconsumeMode{}, 0, false, ""},
-		{RetryTopic{SubscriptionType: SubscriptionFailover}, 17, ReconsumeMode{}, 0, true, ""},
+		{RetryTopic{}, 1, time.Second, 0, time.Second, false, ""},
+		{RetryTopic{}, 1, 864_000 * time.Second, 0, 864_000 * time.Second, false, ""},
+		{RetryTopic{}, 1, time.Second - 1, 0, 0, false, "1s to 240h0m0s"},
+		{RetryTopic{}, 1, -1, 0, 0, false, "1s to 240h0m0s"},
+		{RetryTopic{}, 1, 864_001 * time.Second, 0, 0, false, "1s to 240h0m0s"},
+		{RetryTopic{}, 5, 0, 1, time.Second, false, ""},
+		{RetryTopic{}, 1, 0, 3, 10 * time.Second, false, ""},
+		{RetryTopic{}, 1, 0, 18, 2 * time.Hour, false, ""},
+		{RetryTopic{}, 1, 0, 19, 0, false, "give 1 to 18"},
+		{RetryTopic{}, 1, 0, -1, 0, false, "give 1 to 18"},
+		{RetryTopic{}, 1, time.Second, 1, 0, false, "one of them"},
+		{RetryTopic{}, 1, 0, 0, time.Second, false, ""},
+		{RetryTopic{}, 2, 0, 0, 5 * time.Second, false, ""},
+		{RetryTopic{}, 16, 0, 0, 30 * time.Minute, false, ""},
+		{RetryTopic{}, 17, 0, 0, 0, true, ""},
+		{RetryTopic{}, 17, time.Hour, 0, 0, true, ""},
+		{own, 1, 0, 0, time.Minute, false, ""},
+		{own, 3, 0, 0, time.Hour, false, ""}, // the last level repeats
+		{own, 4, 0, 0, 0, true, ""},
+		{own, 1, 0, 2, time.Hour, false, ""},
+		{RetryTopic{SubscriptionType: SubscriptionKeyShared}, 1, 0, 3, 10 * time.Second, false, ""},
+		{RetryTopic{SubscriptionType: SubscriptionExclusive}, 1, time.Hour, 0, 0, false, ""},
+		{RetryTopic{SubscriptionType: SubscriptionFailover}, 2, 0, 0, 0, false, ""},
+		{RetryTopic{SubscriptionType: SubscriptionFailover}, 17, 0, 0, 0, true, ""},
 	} {
-		delay, dead, err := c.config.WithDefaults().Reconsume(c.times, c.mode)
+		delay, dead, err := c.config.WithDefaults().Reconsume(c.times, c.after, c.level)
 		if delay != c.delay || dead != c.dead || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
-			t.Errorf("%s, retry %d, %+v: %v, %t, %v", c.config.SubscriptionType, c.times, c.mode, delay, dead, err)
+			t.Errorf("%s, retry %d after %v at level %d: %v, %t, %v", c.config.SubscriptionType, c.times, c.after, c.level, delay, dead, err)
 		}
 	}
 }

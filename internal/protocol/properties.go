@@ -42,3 +42,7 @@ const (
 // message keeps the property if it becomes a dead letter again. A producer may send a message with
 // it, so programs can forward redriven messages.
 const PropertyDeadLetterRedrives = "DLQ_REDRIVES"
+
+// PropertyCheckTimes is the property with the number of checks, under RocketMQ's name. Checks and
+// abandoned transactions have it.
+const PropertyCheckTimes = "TRANSACTION_CHECK_TIMES"

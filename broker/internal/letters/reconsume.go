@@ -10,7 +10,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
-	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // A Reconsumed is the result of [Letters.ReconsumeLater].
@@ -26,7 +26,7 @@ type Reconsumed struct {
 // or in its dead letter topic after the maximum of retries. It returns the new message when it is
 // on disk. The error is 40000 if the group has no retry topics or the mode is invalid, and 40013 if
 // the handle is not valid any more.
-func (l *Letters) ReconsumeLater(ctx context.Context, s *subscription.Subscription, h handle.Receipt, mode settings.ReconsumeMode) (out Reconsumed, err error) {
+func (l *Letters) ReconsumeLater(ctx context.Context, s *subscription.Subscription, h handle.Receipt, mode transport.ReconsumeMode) (out Reconsumed, err error) {
 	from := s.Consumed()
 	group, c := from.Group().Name(), from.Group().Settings().RetryTopic
 	if !c.Enabled {
@@ -42,7 +42,7 @@ func (l *Letters) ReconsumeLater(ctx context.Context, s *subscription.Subscripti
 	}
 	original, times := deadletter.Origin(&c, &m, from.Topic().Name(), group)
 	times++
-	delay, dead, err := c.Reconsume(times, mode)
+	delay, dead, err := c.Reconsume(times, mode.Delay, mode.Level)
 	if err != nil {
 		return out, err
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
 	"github.com/tidegate/tidegate/producer"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // dispositions runs a push consumer whose deliveries fail by fail, for ten minutes,
@@ -114,7 +115,7 @@ func TestMaximumOfTheRetryTopicHolds(t *testing.T) {
 		list := dispositions(t, b, consumer.Subscription{Topic: "orders", Group: "g"}, &tidegate.Message{Topic: "orders", Body: []byte("x")},
 			func(ctx context.Context, d *tidegate.Delivery) error {
 				if d.Properties["RECONSUMETIMES"] == "" {
-					_, err := b.ReconsumeLater(ctx, d, settings.ReconsumeMode{})
+					_, err := b.Broker.Reconsume(ctx, d, transport.ReconsumeMode{})
 					return err // the acknowledgement that follows comes late, and is refused
 				}
 				return errors.New("the database is away")

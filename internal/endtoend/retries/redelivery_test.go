@@ -127,7 +127,7 @@ func TestReconsumeLaterThroughGRPC(t *testing.T) {
 			if len(times) == 4 {
 				return nil
 			}
-			_, err := b.ReconsumeLater(ctx, d, settings.ReconsumeMode{})
+			_, err := b.Broker.Reconsume(ctx, d, transport.ReconsumeMode{})
 			return err // the acknowledgement that follows comes late, and is refused
 		})
 		sdktest.MustSend(t, sdktest.NewProducer(t, b, producer.Options{}), &tidegate.Message{Topic: "topic1", Body: []byte("x")})

@@ -6,10 +6,9 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/server/internal/gate"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
-	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -17,13 +16,13 @@ import (
 // An Engine is the part of a *broker.Broker that requests about messages need.
 type Engine interface {
 	transport.Settler
-	Append(ctx context.Context, msgs []broker.Incoming) []transport.SendResult
-	Poll(ctx context.Context, p broker.Poll) ([]*tidegate.Delivery, error)
+	Append(ctx context.Context, msgs []serving.Incoming) []transport.SendResult
+	Poll(ctx context.Context, p serving.Poll) ([]*tidegate.Delivery, error)
 	InvisibleBounds() (least, most time.Duration)
 	Recall(ctx context.Context, topic, recallHandle string) (id string, err error)
 	TopicOf(handle string) (topic, original string, err error)
 	Group(name string) (status.Group, error)
-	ReconsumeLater(ctx context.Context, d *tidegate.Delivery, m settings.ReconsumeMode) (broker.Reconsumed, error)
+	ReconsumeLater(ctx context.Context, d *tidegate.Delivery, m transport.ReconsumeMode) (serving.Reconsumed, error)
 	RetryInterval(d *tidegate.Delivery) (time.Duration, error)
 }
 

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/transport"
@@ -112,7 +112,7 @@ func (to *sending) one(ctx context.Context, m *web.Message) (int, any, error) {
 // error is that of a request that the middleware took the answer from.
 func (to *sending) all(ctx context.Context, in []web.Message) ([]SendResult, []error, error) {
 	results, errs := make([]SendResult, len(in)), make([]error, len(in))
-	list, at := make([]broker.Incoming, 0, len(in)), make([]int, 0, len(in))
+	list, at := make([]serving.Incoming, 0, len(in)), make([]int, 0, len(in))
 	call := Call{Op: "SendMessage", ClientID: to.client, Topic: to.topic, Messages: len(in)}
 	now := time.Now()
 	for i := range in {

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
@@ -307,7 +307,7 @@ type ReconsumeRequest struct {
 
 // A ReconsumeResult is where and when the message is delivered next.
 type ReconsumeResult struct {
-	broker.Reconsumed
+	serving.Reconsumed
 
 	Delay settings.Duration `json:"delay"` // until DeliverAt, in the broker's clock
 }
@@ -327,7 +327,7 @@ func (h *Handlers) ReconsumeLater(w http.ResponseWriter, r *http.Request) (int, 
 	var out ReconsumeResult
 	call := Call{Op: "ReconsumeLater", ClientID: client, Group: d.ConsumerGroup, Messages: 1}
 	err = h.Server.Through(r.Context(), call, func(ctx context.Context) (err error) {
-		out.Reconsumed, err = h.Engine.ReconsumeLater(ctx, d, settings.ReconsumeMode{Delay: time.Duration(req.Delay), Level: req.Level})
+		out.Reconsumed, err = h.Engine.ReconsumeLater(ctx, d, transport.ReconsumeMode{Delay: time.Duration(req.Delay), Level: req.Level})
 		return err
 	})
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/status"
 )
 
@@ -34,33 +34,33 @@ func (told) Throttles() []status.LimitState {
 	}
 }
 
-func (told) Stats() broker.Stats {
-	histogram := func(n uint64, sum float64) broker.Histogram {
-		return broker.Histogram{Bounds: []float64{0.5, 2}, Counts: []uint64{n, n + 1, n + 2}, Sum: sum}
+func (told) Stats() serving.Stats {
+	histogram := func(n uint64, sum float64) serving.Histogram {
+		return serving.Histogram{Bounds: []float64{0.5, 2}, Counts: []uint64{n, n + 1, n + 2}, Sum: sum}
 	}
-	store := func(n int64) broker.StoreStats {
-		return broker.StoreStats{
+	store := func(n int64) serving.StoreStats {
+		return serving.StoreStats{
 			Commit: histogram(uint64(n), 1.5), CommitRecords: histogram(uint64(n)+10, 2.5), CommitBytes: n + 3, Fsync: histogram(uint64(n)+20, 3.5),
 			Disk: n + 4, WAL: n + 5, MemTables: n + 6, CompactionDebt: n + 7, ReadAmplification: n + 8, L0Files: n + 9, Compactions: n + 10, Flushes: n + 11,
 		}
 	}
-	return broker.Stats{
-		Topics: []broker.TopicStats{{
+	return serving.Stats{
+		Topics: []serving.TopicStats{{
 			Topic: "t", Stored: status.Backlog{Messages: 101, Bytes: 102}, Delayed: status.Backlog{Messages: 103, Bytes: 104},
 			Backlog: status.Backlog{Messages: 105, Bytes: 106}, Accepted: status.Backlog{Messages: 107, Bytes: 108}, Duplicates: 109,
-			Removed:      map[broker.RemovalCause]int64{"time": 110, "bytes": 111, "consumed": 112, "purge": 113},
+			Removed:      map[serving.RemovalCause]int64{"time": 110, "bytes": 111, "consumed": 112, "purge": 113},
 			Throttle:     &status.Throttle{},
-			Transactions: &broker.TransactionStats{HalfMessages: 114, Committed: 115, RolledBack: 116, Abandoned: 117, Checks: 118, Unheard: 119},
+			Transactions: &serving.TransactionStats{HalfMessages: 114, Committed: 115, RolledBack: 116, Abandoned: 117, Checks: 118, Unheard: 119},
 		}, {Topic: "free"}},
-		Subscriptions: []broker.SubscriptionStats{{
+		Subscriptions: []serving.SubscriptionStats{{
 			Group: "g", Subscription: status.Subscription{
 				Topic: "t", Ready: 201, Inflight: 202, WaitingRetry: 203, Parked: 204, Backlog: status.Backlog{Messages: 205, Bytes: 206},
 				ParkedGroups: 207, BlockedGroups: 208, Acked: 209, Redelivered: 210, DeadLetters: 2110, Overtaken: 212, Discarded: 213, Expired: 214,
 			},
 			Waiting: 215, Deliveries: [...]int64{216, 217, 218, 219, 220}, GivenUp: 221, Oldest: 222 * time.Second, Undelivered: 223500 * time.Millisecond,
 		}},
-		Refused: map[broker.RefusalReason]int64{
-			broker.RefusedThrottled: 301, broker.RefusedInvalid: 302, broker.RefusedNoTopic: 303, broker.RefusedUnknown: 304, broker.RefusedOther: 305,
+		Refused: map[serving.RefusalReason]int64{
+			serving.RefusedThrottled: 301, serving.RefusedInvalid: 302, serving.RefusedNoTopic: 303, serving.RefusedUnknown: 304, serving.RefusedOther: 305,
 		},
 		Throttled: map[string]int64{"topic backlog bytes": 401, "group backlog age": 402, "disk full": 403, "free disk": 404, "client quota": 405, "fair share": 406, "other": 407},
 		Damaged:   501, RetryLateness: histogram(502, 4.5), DelayedLateness: histogram(503, 5.5), Messages: store(600), Groups: store(700), CacheHits: 801, CacheMisses: 802,

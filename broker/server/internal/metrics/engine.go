@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/status"
 )
 
@@ -23,7 +23,7 @@ type collector struct {
 // A Source has the exported counts.
 type Source interface {
 	// The engine's.
-	Stats() broker.Stats
+	Stats() serving.Stats
 	Throttles() []status.LimitState
 	Healthy() error
 
@@ -142,7 +142,7 @@ func (out scrape) counter(d *prometheus.Desc, v int64, labels ...string) {
 	out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 }
 
-func (out scrape) histogram(d *prometheus.Desc, h broker.Histogram, labels ...string) {
+func (out scrape) histogram(d *prometheus.Desc, h serving.Histogram, labels ...string) {
 	buckets := make(map[float64]uint64, len(h.Bounds))
 	var n uint64
 	for i, bound := range h.Bounds {
@@ -192,7 +192,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	out.gauge(descSessions, int64(c.of.Clients()))
 }
 
-func (out scrape) topic(t *broker.TopicStats) {
+func (out scrape) topic(t *serving.TopicStats) {
 	out.gauge(descTopicStoredMessages, t.Stored.Messages, t.Topic)
 	out.gauge(descTopicStoredBytes, t.Stored.Bytes, t.Topic)
 	out.gauge(descTopicDelayedMessages, t.Delayed.Messages, t.Topic)
@@ -216,7 +216,7 @@ func (out scrape) topic(t *broker.TopicStats) {
 	}
 }
 
-func (out scrape) subscription(s *broker.SubscriptionStats) {
+func (out scrape) subscription(s *serving.SubscriptionStats) {
 	out.gauge(descGroupBacklogMessages, s.Backlog.Messages, s.Topic, s.Group)
 	out.gauge(descGroupBacklogBytes, s.Backlog.Bytes, s.Topic, s.Group)
 	out.gauge(descGroupReady, s.Ready, s.Topic, s.Group)
@@ -239,7 +239,7 @@ func (out scrape) subscription(s *broker.SubscriptionStats) {
 	out.counter(descGroupDiscarded, s.Expired, s.Topic, s.Group, "expired")
 }
 
-func (out scrape) store(s *broker.StoreStats, name string) {
+func (out scrape) store(s *serving.StoreStats, name string) {
 	out.histogram(descCommit, s.Commit, name)
 	out.histogram(descCommitRecords, s.CommitRecords, name)
 	out.counter(descCommitBytes, s.CommitBytes, name)
@@ -258,7 +258,7 @@ func (out scrape) store(s *broker.StoreStats, name string) {
 var attemptLabels = func() []string {
 	var labels []string
 	from := 1
-	for _, to := range broker.AttemptBounds {
+	for _, to := range serving.AttemptBounds {
 		if from == to {
 			labels = append(labels, fmt.Sprint(to))
 		} else {

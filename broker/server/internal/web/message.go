@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
@@ -74,8 +74,8 @@ func outside(field string, t time.Time) string {
 }
 
 // Incoming returns a message with the values that only its producer knows.
-func (m *Message) Incoming(out *tidegate.Message, client, host string) broker.Incoming {
-	in := broker.Incoming{Message: out, BornHost: m.BornHost, Client: client}
+func (m *Message) Incoming(out *tidegate.Message, client, host string) serving.Incoming {
+	in := serving.Incoming{Message: out, BornHost: m.BornHost, Client: client}
 	if m.BornAt != nil {
 		in.BornAt = *m.BornAt
 	}

@@ -8,20 +8,20 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
 // RecoverCommand is a check in the form of the wire. The message has all that
 // RocketMQ's clients want of one: Node a digest, Python an encoding.
-func RecoverCommand(c broker.TransactionCheck, topic *rmqpb.Resource) *rmqpb.RecoverOrphanedTransactionCommand {
+func RecoverCommand(c serving.TransactionCheck, topic *rmqpb.Resource) *rmqpb.RecoverOrphanedTransactionCommand {
 	m := c.Message
 	user := maps.Clone(m.Properties)
 	if user == nil {
 		user = map[string]string{}
 	}
-	user[broker.PropertyCheckTimes] = strconv.Itoa(c.Number)
+	user[protocol.PropertyCheckTimes] = strconv.Itoa(c.Number)
 	user[protocol.PropertyTransactionID] = c.TransactionID
 	p := &rmqpb.SystemProperties{
 		Keys: m.Keys, MessageId: m.ID, MessageType: rmqpb.MessageType_TRANSACTION, BodyEncoding: rmqpb.Encoding_IDENTITY,

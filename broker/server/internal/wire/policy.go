@@ -6,7 +6,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -19,7 +19,7 @@ const (
 // RetryPolicy returns a policy as a client of the language reads it.
 // RocketMQ's Node client knows only exponential policies, the others read
 // ladders (and Python nothing else).
-func RetryPolicy(p broker.RetryPolicy, language string) *rmqpb.RetryPolicy {
+func RetryPolicy(p serving.RetryPolicy, language string) *rmqpb.RetryPolicy {
 	steps := p.Ladder
 	if len(steps) == 0 { // a ladder without steps: every delay is 0; clients refuse an empty list
 		steps = []time.Duration{0}

@@ -29,7 +29,7 @@ func TestDeclaredIsNotAutoCreated(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if r := b.Append(t.Context(), []broker.Incoming{{Message: &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "orders", Body: []byte("x")}}}); r[0].Err != nil {
+	if r := b.Send(t.Context(), []*tidegate.Message{{ID: tidegate.NewMessageID(), Topic: "orders", Body: []byte("x")}}); r[0].Err != nil {
 		t.Fatal(r[0].Err)
 	}
 	ds, err := b.Receive(t.Context(), transport.ReceiveRequest{Group: "billing", Topic: "orders", Queue: transport.AnyQueue, Push: true, Max: 1, InvisibleDuration: time.Minute})

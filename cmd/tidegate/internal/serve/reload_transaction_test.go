@@ -1,16 +1,19 @@
 package serve
 
 import (
+	"context"
 	"log/slog"
 	"path/filepath"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // A reload changes when producers are asked about their transactions, and how often.
@@ -18,15 +21,9 @@ func TestReloadOfTransactionSettings(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tidegate.yaml")
 	write(t, file, "transaction_timeout: 7s\ntransaction_check_interval: 11s\ntransaction_check_max: 3\n")
 	synctest.Test(t, func(t *testing.T) {
-		b, err := broker.Open(broker.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer b.Close()
-		if _, err := b.PutTopic(t.Context(), "orders", settings.Topic{Type: settings.TopicTransaction, Queues: 1}); err != nil {
-			t.Fatal(err)
-		}
-		srv, err := server.New(b, server.Options{})
+		b := brokertest.New(t)
+		b.CreateTopic("orders", settings.Topic{Type: settings.TopicTransaction, Queues: 1})
+		srv, err := server.New(b.Broker, server.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -35,20 +32,31 @@ func TestReloadOfTransactionSettings(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := reloader{file: file, broker: b, server: srv, logger: slog.New(slog.DiscardHandler), level: new(slog.LevelVar), running: *before.settings}
+		r := reloader{file: file, broker: b.Broker, server: srv, logger: slog.New(slog.DiscardHandler), level: new(slog.LevelVar), running: *before.settings}
 		r.reload(t.Context())
+		var mu sync.Mutex
 		var asked []time.Duration
 		began := time.Now()
-		stop := b.OnTransactionCheck(func(broker.TransactionCheck) bool {
-			asked = append(asked, time.Since(began))
-			return true
-		})
-		defer stop()
-		if r := b.SendHalf(t.Context(), &tidegate.Message{Topic: "orders", ID: "1", Body: []byte("x")}, 0); r.Err != nil {
+		ctx, stop := context.WithCancel(t.Context())
+		client := b.Client()
+		checks := make(chan error, 1)
+		go func() {
+			checks <- client.ServeChecks(ctx, []string{"orders"}, func(context.Context, transport.TransactionCheck) transport.Resolution {
+				mu.Lock()
+				defer mu.Unlock()
+				asked = append(asked, time.Since(began))
+				return transport.ResolutionUnknown
+			})
+		}()
+		synctest.Wait()
+		if r := client.SendHalf(ctx, &tidegate.Message{Topic: "orders", ID: tidegate.NewMessageID(), Body: []byte("x")}); r.Err != nil {
 			t.Fatal(r.Err)
 		}
 		time.Sleep(10 * time.Minute)
-		synctest.Wait()
+		stop()
+		if err := <-checks; err != nil {
+			t.Fatal(err)
+		}
 		if len(asked) != 3 {
 			t.Fatalf("the producer was asked after %v, want 3 times", asked)
 		}

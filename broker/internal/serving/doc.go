@@ -1,0 +1,45 @@
+// Package serving has the operations of an engine that only package broker/server calls: receives
+// and sends with the data of a client, heartbeats, the ends and checks of transactions, and
+// metrics. They are methods of [Engine] and not of *broker.Broker, which has the operations of
+// programs.
+package serving
+
+import (
+	"context"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// Of returns the engine of a *broker.Broker. Package broker sets it when it is initialised. It
+// panics for a value of another type.
+var Of func(broker any) Engine
+
+// An Engine has the operations of a *broker.Broker for servers. Several goroutines can call them at
+// the same time. Package broker documents each method.
+type Engine interface {
+	Append(ctx context.Context, msgs []Incoming) []transport.SendResult
+	Poll(ctx context.Context, p Poll) ([]*tidegate.Delivery, error)
+	InvisibleBounds() (least, most time.Duration)
+	Release(ctx context.Context, ds []*tidegate.Delivery)
+	TopicOf(handle string) (topic, original string, err error)
+	ReconsumeLater(ctx context.Context, d *tidegate.Delivery, m transport.ReconsumeMode) (Reconsumed, error)
+	RetryInterval(d *tidegate.Delivery) (time.Duration, error)
+	DeadLettersUpTo(group string, q status.DeadLetterQuery, maxBytes int64) (status.DeadLetterPage, error)
+
+	Touch(owner string)
+	Forget(owner string)
+
+	EndTransaction(ctx context.Context, e TransactionEnd) error
+	OnTransactionCheck(f func(TransactionCheck) bool) (remove func())
+
+	EnsureGroup(ctx context.Context, name string) (settings.Group, error)
+	GroupSettings(ctx context.Context, name string) (settings.Group, error)
+	RetryPolicy(c settings.Group, topics ...string) RetryPolicy
+	OnConsumerSettings(f func(group string)) (remove func())
+
+	Stats() Stats
+}

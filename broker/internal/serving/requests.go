@@ -1,0 +1,67 @@
+package serving
+
+import (
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// Incoming is a message to store, with the data of its producer.
+type Incoming struct {
+	*tidegate.Message
+	BornAt   time.Time // zero for now
+	BornHost string
+
+	// Half makes it a half message, for topics of type TRANSACTION. It is not delivered until
+	// [Broker.EndTransaction] commits the transaction in its receipt. Default: false.
+	Half bool
+
+	// FirstCheck is the time from the send of a half message to the first check of its transaction,
+	// at most 1 h (RocketMQ's orphaned_transaction_recovery_duration). Zero means
+	// settings.Transaction.Timeout.
+	FirstCheck time.Duration
+
+	// Client identifies the sending client for Options.ClientQuota and for fair shares after a
+	// throttle. Messages without it have no quota, and one common share.
+	Client string
+}
+
+// A Poll is a receive request with further fields for servers.
+type Poll struct {
+	transport.ReceiveRequest
+
+	// Owner identifies the receiving client. Its heartbeats ([Broker.Touch]) keep its deliveries
+	// invisible, in place of InvisibleDuration: for a minute after the last heartbeat, and for 3
+	// hours in all. Empty means that InvisibleDuration applies.
+	Owner string
+
+	// Prepare, if not nil, is called with the deliveries while their attempts are written, for
+	// example to encode a response. The caller must discard its result unless Poll returns the
+	// deliveries without an error. Prepare must not wait or call the broker. If it panics, Poll
+	// returns an error, and the messages are delivered again after their invisible duration.
+	Prepare func([]*tidegate.Delivery)
+
+	// Admit, if not nil, is called with the size in bytes of all bodies that Poll is about to keep
+	// in memory for the caller. If Admit returns an error, Poll returns fewer messages, or the
+	// error if there are none. Admit must not wait or call the broker.
+	Admit func(bytes int64) error
+}
+
+// A Reconsumed is the result of Broker.ReconsumeLater.
+type Reconsumed struct {
+	Topic     string    `json:"topic"`               // new topic of the message: the group's retry topic or dead letter topic
+	MessageID string    `json:"message_id"`          // new ID of the message
+	Times     int       `json:"reconsume_times"`     // retries, including this one
+	DeliverAt time.Time `json:"deliver_at,omitzero"` // delivery time; zero means at once
+
+	// DeadLetter is set if the message had the maximum of retries.
+	DeadLetter bool `json:"dead_letter"`
+}
+
+// A RetryPolicy is the redelivery policy that the broker announces to the clients of a group.
+type RetryPolicy struct {
+	MaxAttempts int           // deliveries of one message; -1 means no maximum
+	Ladder      backoff.Steps // the interval after the first failure, the second, ...; the last one repeats
+}

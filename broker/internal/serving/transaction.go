@@ -1,0 +1,30 @@
+package serving
+
+import (
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// A TransactionEnd has the result of a transaction.
+type TransactionEnd struct {
+	Topic         string
+	TransactionID string // as in the receipt of the half message
+
+	// MessageID is the ID of the half message. Empty means that it is not compared.
+	MessageID string
+
+	Resolution transport.Resolution
+}
+
+// A TransactionCheck requests the result of a transaction from a producer, which responds with
+// Broker.EndTransaction.
+type TransactionCheck struct {
+	Message       *tidegate.Message // with its topic; the receiver may change it
+	TransactionID string
+	Number        int // of this check, from 1
+
+	BornAt, StoredAt time.Time
+	BornHost         string
+}

@@ -1,0 +1,21 @@
+package broker
+
+import (
+	"context"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// SendHalf stores a half message, as a server does.
+func (b served) SendHalf(ctx context.Context, m *tidegate.Message, firstCheck time.Duration) transport.SendResult {
+	return b.Append(ctx, []serving.Incoming{{Message: m, BornHost: b.host, Half: true, FirstCheck: firstCheck}})[0]
+}
+
+// NegativeAck is a Reconsume with a negative acknowledgement.
+func (b served) NegativeAck(ctx context.Context, d *tidegate.Delivery, delay time.Duration) error {
+	_, err := b.Reconsume(ctx, d, transport.ReconsumeMode{Negative: true, Delay: delay})
+	return err
+}
