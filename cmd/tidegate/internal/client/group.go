@@ -286,14 +286,19 @@ func (a *App) groupPut(verb string) *cobra.Command {
 		case err == nil && verb == "create":
 			return fmt.Errorf("group %q exists; change it with 'tidegate group set %s KEY=VALUE'", name, name)
 		}
-		wanted, err := changed(c, before.Group, file, c.args[1:])
+		wanted, patch, err := changed(c, before.Group, file, c.args[1:])
 		if err != nil {
 			return err
 		}
 		if dryRun {
 			return c.diff(name, before.Group, wanted)
 		}
-		g, err := client.PutGroup(ctx, name, wanted)
+		var g status.Group
+		if verb == "create" {
+			g, err = client.PutGroup(ctx, name, wanted)
+		} else {
+			g, err = client.PatchGroup(ctx, name, patch) // two operators can change different settings
+		}
 		if err != nil {
 			return err
 		}

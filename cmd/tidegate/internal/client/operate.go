@@ -107,7 +107,7 @@ func (a *App) limitsSet() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		wanted, err := changed(c, state.Limits, file, c.args)
+		wanted, patch, err := changed(c, state.Limits, file, c.args)
 		if err != nil {
 			return err
 		}
@@ -117,7 +117,7 @@ func (a *App) limitsSet() *cobra.Command {
 		if err := c.confirm("change the limits of the whole broker?", "limits"); err != nil {
 			return err
 		}
-		state, err = client.SetLimits(bounded, wanted)
+		state, err = client.PatchLimits(bounded, patch)
 		if err != nil {
 			return err
 		}
@@ -212,7 +212,7 @@ func (a *App) addressSet() *cobra.Command {
 		if err != nil && !errors.Is(err, tidegate.ErrNotFound) {
 			return err
 		}
-		wanted, err := changed(c, before.Address, file, c.args[1:])
+		wanted, _, err := changed(c, before.Address, file, c.args[1:])
 		if err != nil {
 			return err
 		}

@@ -13,38 +13,30 @@ import (
 	"github.com/tidegate/tidegate/internal/nearest"
 )
 
-// change sets fields of settings, a struct with JSON names, by arguments such as queues=4 or
-// max_backlog.messages=1000. A value is JSON, or else a text. Other fields keep their value.
-func change[T any](settings T, args []string) (T, error) {
-	var zero T
+// patchOf returns the changes of a file, a JSON object, and of arguments such as queues=4 or
+// max_backlog.messages=1000, which go before the file. The value of an argument is JSON, or else a
+// text. The result is a merge patch of the settings T.
+func patchOf[T any](file string, args []string) (map[string]any, error) {
 	patch := map[string]any{}
+	if file != "" {
+		text, err := os.ReadFile(file)
+		if err == nil {
+			err = json.Unmarshal(text, &patch)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("the settings cannot be read: %w", err)
+		}
+	}
 	for _, arg := range args {
 		key, text, ok := strings.Cut(arg, "=")
 		if !ok || key == "" {
-			return zero, fmt.Errorf("%q is no setting; the form is KEY=VALUE, for example %s=VALUE", arg, jsonNames(reflect.TypeFor[T]())[0])
+			return nil, fmt.Errorf("%q is no setting; the form is KEY=VALUE, for example %s=VALUE", arg, jsonNames(reflect.TypeFor[T]())[0])
 		}
 		if err := set(patch, reflect.TypeFor[T](), key, strings.Split(key, "."), text); err != nil {
-			return zero, err
+			return nil, err
 		}
 	}
-	text, err := json.Marshal(patch)
-	if err != nil {
-		return zero, err
-	}
-	return merged(settings, text)
-}
-
-// fromFile sets fields of settings by a file with a JSON object.
-func fromFile[T any](settings T, path string) (T, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return settings, fmt.Errorf("the settings cannot be read: %w", err)
-	}
-	out, err := merged(settings, text)
-	if err != nil {
-		err = fmt.Errorf("%s: %w", path, err)
-	}
-	return out, err
+	return patch, nil
 }
 
 // merged decodes a JSON object over settings.

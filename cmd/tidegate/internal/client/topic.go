@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -151,7 +152,7 @@ func (a *App) topicPut(verb string) *cobra.Command {
 		case err == nil && verb == "create":
 			return fmt.Errorf("topic %q exists; change it with 'tidegate topic set %s KEY=VALUE'", name, name)
 		}
-		wanted, err := changed(c, before.Topic, file, c.args[1:])
+		wanted, _, err := changed(c, before.Topic, file, c.args[1:])
 		if err != nil {
 			return err
 		}
@@ -169,19 +170,18 @@ func (a *App) topicPut(verb string) *cobra.Command {
 	return c
 }
 
-// changed returns settings with the changes of a file and of arguments.
-func changed[T any](c *call, before T, file string, args []string) (T, error) {
-	wanted, err := before, error(nil)
-	if file != "" {
-		wanted, err = fromFile(wanted, file)
-	}
-	if err == nil {
-		wanted, err = change(wanted, args)
+// changed returns settings with the changes of a file and of arguments, and the changes alone.
+func changed[T any](c *call, before T, file string, args []string) (wanted T, patch map[string]any, err error) {
+	if patch, err = patchOf[T](file, args); err == nil {
+		var text []byte
+		if text, err = json.Marshal(patch); err == nil {
+			wanted, err = merged(before, text)
+		}
 	}
 	if err != nil {
-		return wanted, command.UsageError{Err: err, Command: c.command.CommandPath()}
+		return before, nil, command.UsageError{Err: err, Command: c.command.CommandPath()}
 	}
-	return wanted, nil
+	return wanted, patch, nil
 }
 
 func (a *App) topicDelete() *cobra.Command {
