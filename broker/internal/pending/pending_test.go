@@ -96,11 +96,16 @@ type fixture struct {
 	created atomic.Int32
 	short   atomic.Bool
 	damaged atomic.Int64
+	looks   atomic.Int64 // calls of Topics: a step that found something due makes one
 	cancel  context.CancelFunc
 }
 
-func (f *fixture) Topics() func(uint32) Topic { return f.finder() }
-func (f *fixture) ShortOfDisk() bool          { return f.short.Load() }
+func (f *fixture) Topics() func(uint32) Topic {
+	f.looks.Add(1)
+	return f.finder()
+}
+
+func (f *fixture) ShortOfDisk() bool { return f.short.Load() }
 
 func (f *fixture) Room(ctx context.Context, n int64) error {
 	return f.store.Messages.Room(ctx, n, nil)

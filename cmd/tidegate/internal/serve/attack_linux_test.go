@@ -127,12 +127,14 @@ func peakMemory(t *testing.T, p *process) int64 {
 
 // A canary is a client that does nothing wrong.
 type canary struct {
-	c       *rocketmq.Client
-	http    string
-	served  atomic.Int64  // rounds
-	rounds  chan struct{} // gets one for each round that ends while a test waits
-	refused atomic.Int64  // requests, which were tried again
-	slowest atomic.Int64  // request, with its repetitions, in ns
+	c        *rocketmq.Client
+	http     string
+	served   atomic.Int64    // rounds
+	rounds   chan struct{}   // gets one for each round that ends while a test waits
+	refused  atomic.Int64    // requests, which were tried again
+	acked    map[string]bool // message IDs; used by sing
+	repeated atomic.Int64    // acknowledgements that got 40013, after the response to the first one was lost
+	slowest  atomic.Int64    // request, with its repetitions, in ns
 
 	mu    sync.Mutex
 	times []time.Duration // guarded by mu: of the requests, with their repetitions
@@ -157,30 +159,29 @@ func (c *canary) p99() (p99 time.Duration, requests int) {
 }
 
 func newCanary(t *testing.T, p *process) *canary {
-	return &canary{c: dial(t, p), http: p.http, rounds: make(chan struct{})}
+	return &canary{c: dial(t, p), http: p.http, rounds: make(chan struct{}), acked: map[string]bool{}}
 }
 
 // sing sends, receives and acknowledges until ctx ends, or a request fails for half a minute.
 func (c *canary) sing(ctx context.Context) error {
 	for n := 0; ; n++ {
 		var got []*tidegate.Delivery
-		acked := false // an acknowledgement was sent
+		var acks acknowledgements
 		for _, step := range []func(ctx context.Context) error{
 			func(ctx context.Context) error {
 				return c.c.Send(ctx, []*tidegate.Message{{Topic: "orders", ID: fmt.Sprint("canary-", n), Body: make([]byte, 1<<10)}})[0].Err
 			},
 			func(ctx context.Context) (err error) {
 				got, err = c.c.Receive(ctx, transport.ReceiveRequest{Group: "canary", Topic: "orders", Queue: transport.AnyQueue, Max: 32, InvisibleDuration: time.Minute})
-				return err
-			},
-			func(ctx context.Context) error {
-				err := errors.Join(c.c.Ack(ctx, got)...)
-				if e, ok := errors.AsType[*tidegate.Error](err); ok && acked && e.Code == tidegate.CodeInvalidReceiptHandle {
-					return nil // the response to the first attempt was lost
+				for _, d := range got {
+					if c.acked[d.ID] {
+						return violation{fmt.Errorf("message %s was delivered after its acknowledgement, as attempt %d", d.ID, d.Attempt)}
+					}
 				}
-				acked = true
+				acks = acknowledgements{left: got}
 				return err
 			},
+			func(ctx context.Context) error { return acks.send(ctx, c) },
 			c.ready,
 		} {
 			if err := c.persist(ctx, step); err != nil {
@@ -195,6 +196,47 @@ func (c *canary) sing(ctx context.Context) error {
 	}
 }
 
+// A violation is an error that a repetition does not excuse.
+type violation struct{ error }
+
+// acknowledgements acknowledge what one receive returned.
+type acknowledgements struct {
+	left  []*tidegate.Delivery
+	maybe map[string]bool // by message ID: the response to an earlier attempt was lost
+}
+
+// send acknowledges the deliveries that are left. An acknowledgement ends the lease, and the broker
+// does not remember the handles of ended leases. A repetition after a lost response therefore gets
+// 40013. Without a lost response 40013 is a violation: the invisible duration is a minute, and
+// persist gives up after half of it.
+func (a *acknowledgements) send(ctx context.Context, c *canary) error {
+	var left []*tidegate.Delivery
+	var failed error
+	for i, err := range c.c.Ack(ctx, a.left) {
+		d := a.left[i]
+		e, ok := errors.AsType[*tidegate.Error](err)
+		switch invalid := ok && e.Code == tidegate.CodeInvalidReceiptHandle; {
+		case invalid && !a.maybe[d.ID]:
+			return violation{fmt.Errorf("the first acknowledgement of %s that the broker responded to: %w", d.ID, err)}
+		case invalid:
+			c.repeated.Add(1)
+			c.acked[d.ID] = true
+		case err == nil:
+			c.acked[d.ID] = true
+		default:
+			if ok && e.MaybeStored {
+				if a.maybe == nil {
+					a.maybe = map[string]bool{}
+				}
+				a.maybe[d.ID] = true
+			}
+			left, failed = append(left, d), err
+		}
+	}
+	a.left = left
+	return failed
+}
+
 // persist repeats a step that is refused, as clients do.
 func (c *canary) persist(ctx context.Context, step func(context.Context) error) error {
 	began := time.Now()
@@ -204,6 +246,9 @@ func (c *canary) persist(ctx context.Context, step func(context.Context) error) 
 		cancel()
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
+		}
+		if v, ok := errors.AsType[violation](err); ok {
+			return v
 		}
 		if took := time.Since(began); err == nil {
 			if int64(took) > c.slowest.Load() {

@@ -1,0 +1,265 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+var (
+	modelSeed      = flag.Uint64("model.seed", 0, "run one sequence of the model test, the one with this seed")
+	modelSequences = flag.Int("model.sequences", 1000, "how many sequences the model test runs")
+)
+
+// Random streams, waiting receives, heartbeats and ends of a few clients. A receive ends when its
+// client terminates or all receives are ended, and not before. A client without stream, receive and
+// heartbeat is removed within Timeout and expiryInterval, and others are not. The engine hears of
+// each removed client that is not merely dropped. With the last client the timer ends, and every
+// byte of settings is returned.
+func TestModel(t *testing.T) {
+	t.Parallel()
+	seeds := []uint64{*modelSeed}
+	if *modelSeed == 0 {
+		seeds = nil
+		for range *modelSequences {
+			seeds = append(seeds, rand.Uint64())
+		}
+	}
+	for _, seed := range seeds {
+		synctest.Test(t, func(t *testing.T) { runModel(t, rand.New(rand.NewPCG(seed, 0))) })
+		if t.Failed() {
+			t.Fatalf("run it again with -run TestModel -model.seed %d", seed)
+		}
+	}
+}
+
+// A modelClient is what a client must be.
+type modelClient struct {
+	seen    time.Time
+	streams []*Stream
+	waits   []*modelWait
+	served  bool
+}
+
+// A modelWait is a waiting receive.
+type modelWait struct {
+	parked context.Context //nolint:containedctx // what Park returned
+	unpark func(served bool)
+	of     *modelClient
+	ended  error // with which it must have ended; nil: it waits
+}
+
+// A modelRun has the clients beside their model.
+type modelRun struct {
+	t       *testing.T
+	rnd     *rand.Rand
+	real    *Clients
+	clients map[string]*modelClient
+
+	mu        sync.Mutex
+	forgotten map[string]int // guarded by mu: calls of forget
+	ended     map[string]int // ends by Terminate
+}
+
+func runModel(t *testing.T, rnd *rand.Rand) {
+	m := &modelRun{t: t, rnd: rnd, clients: map[string]*modelClient{}, forgotten: map[string]int{}, ended: map[string]int{}}
+	m.real = New(1<<20, func(id string) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.forgotten[id]++
+	})
+	defer m.real.Close()
+	for range 60 {
+		m.act()
+		if rnd.IntN(4) == 0 {
+			time.Sleep(time.Duration(rnd.Int64N(int64(Timeout))))
+			synctest.Wait()
+		}
+		m.check()
+	}
+	// Every event ends: then nothing is left, and nothing runs.
+	for _, id := range slices.Sorted(maps.Keys(m.clients)) {
+		c := m.clients[id]
+		for _, s := range c.streams {
+			m.real.Detach(id, s)
+		}
+		for _, w := range c.waits {
+			w.unpark(true)
+		}
+		c.streams, c.waits, c.seen = nil, nil, time.Now()
+	}
+	time.Sleep(Timeout + 2*expiryInterval)
+	synctest.Wait()
+	m.check()
+	m.real.mu.Lock()
+	defer m.real.mu.Unlock()
+	if n := len(m.real.byID); n != 0 || m.real.timer != nil {
+		t.Errorf("%d clients are left; a timer runs: %v", n, m.real.timer != nil)
+	}
+	if m.real.settingsBytes != 0 || len(m.real.originBytes) != 0 {
+		t.Errorf("%d bytes of settings are left, by origin %v", m.real.settingsBytes, m.real.originBytes)
+	}
+}
+
+// act makes one random event.
+func (m *modelRun) act() {
+	id := fmt.Sprint("c", m.rnd.IntN(4))
+	origin := func() string { return "o" + id[:1] }
+	now, c := time.Now(), m.clients[id]
+	switch m.rnd.IntN(8) {
+	case 0:
+		if (m.real.Get(id) != nil) && c != nil {
+			c.seen = now
+		}
+	case 1:
+		s := NewStream(func(string) bool { return true })
+		p := &Profile{Group: "g", settings: make([]byte, m.rnd.IntN(1000))}
+		if _, err := m.real.Attach(id, origin, s, p, nil); err != nil {
+			m.t.Error(err)
+		}
+		c = m.ensure(id)
+		c.streams, c.served = append(c.streams, s), true
+	case 2, 3:
+		parked, _, unpark, err := m.real.Park(m.t.Context(), id, origin)
+		if err != nil {
+			m.t.Error(err)
+			return
+		}
+		c = m.ensure(id)
+		c.waits = append(c.waits, &modelWait{parked: parked, unpark: unpark, of: c})
+	case 4:
+		if c != nil && len(c.streams) > 0 {
+			m.real.Detach(id, c.streams[0])
+			c.streams, c.seen = c.streams[1:], now
+		}
+	case 5:
+		if c != nil && len(c.waits) > 0 {
+			w, served := c.waits[0], m.rnd.IntN(2) == 0
+			w.unpark(served)
+			c.waits, c.seen, c.served = c.waits[1:], now, c.served || served
+			if !c.served && len(c.waits) == 0 && len(c.streams) == 0 {
+				delete(m.clients, id) // it did nothing but fail
+			}
+		}
+	case 6:
+		m.real.Terminate(id)
+		m.ended[id]++
+		if c != nil {
+			m.end(c, ErrTerminated)
+			if len(c.streams) == 0 {
+				m.leave(c)
+				delete(m.clients, id)
+			}
+		}
+	case 7:
+		if m.rnd.IntN(4) == 0 {
+			m.real.EndPolls(ErrNewRules)
+			for _, c := range m.clients {
+				m.end(c, ErrNewRules)
+			}
+		}
+	}
+}
+
+// ensure returns a client, which sends a request now.
+func (m *modelRun) ensure(id string) *modelClient {
+	m.expire()
+	c := m.clients[id]
+	if c == nil {
+		c = &modelClient{}
+		m.clients[id] = c
+	}
+	c.seen = time.Now()
+	return c
+}
+
+// end ends the waiting receives of a client.
+func (m *modelRun) end(c *modelClient, why error) {
+	for _, w := range c.waits {
+		if w.ended == nil {
+			w.ended = why
+		}
+	}
+}
+
+// leave has the receives of a client end that is removed.
+func (m *modelRun) leave(c *modelClient) {
+	for _, w := range c.waits {
+		w.unpark(true)
+	}
+	c.waits = nil
+}
+
+// expire removes the clients from the model that were silent for so long that the timer has removed
+// them. Between Timeout and that time both are right.
+func (m *modelRun) expire() {
+	for id, c := range m.clients {
+		silent := time.Since(c.seen)
+		if len(c.streams) > 0 || len(c.waits) > 0 || silent < Timeout {
+			continue
+		}
+		m.real.mu.Lock()
+		there := m.real.byID[id] != nil
+		m.real.mu.Unlock()
+		if there && silent < Timeout+expiryInterval {
+			continue
+		}
+		if there {
+			m.t.Errorf("%s is known %v after its last request", id, silent)
+		}
+		m.mu.Lock()
+		if m.forgotten[id]--; m.forgotten[id] < 0 {
+			m.t.Errorf("the engine did not hear of the end of %s", id)
+		}
+		m.mu.Unlock()
+		delete(m.clients, id)
+	}
+}
+
+// check compares the clients with the model.
+func (m *modelRun) check() {
+	m.t.Helper()
+	m.expire()
+	m.real.mu.Lock()
+	defer m.real.mu.Unlock()
+	bytes := 0
+	for id, c := range m.real.byID {
+		bytes += c.settingsBytes
+		if m.clients[id] == nil {
+			m.t.Errorf("%s is known, although it has ended", id)
+		}
+	}
+	if bytes != m.real.settingsBytes {
+		m.t.Errorf("the settings of all have %d bytes, want %d", m.real.settingsBytes, bytes)
+	}
+	for id, c := range m.clients {
+		real := m.real.byID[id]
+		if real == nil {
+			m.t.Errorf("%s is not known any more, %v after its last request", id, time.Since(c.seen))
+			continue
+		}
+		if len(real.streams) != len(c.streams) || len(real.polls) != len(c.waits) {
+			m.t.Errorf("%s has %d streams and %d receives, want %d and %d", id, len(real.streams), len(real.polls), len(c.streams), len(c.waits))
+		}
+		for _, w := range c.waits {
+			if why := context.Cause(w.parked); !errors.Is(why, w.ended) || w.ended == nil && why != nil {
+				m.t.Errorf("a receive of %s ended with %v, want %v", id, why, w.ended)
+			}
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for id, n := range m.ended {
+		if m.forgotten[id] < n {
+			m.t.Errorf("the engine heard %d times of the end of %s, want %d", m.forgotten[id], id, n)
+		}
+	}
+}
