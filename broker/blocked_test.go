@@ -24,20 +24,20 @@ func TestBlockedAcrossARestart(t *testing.T) {
 		blocked   int64
 	}{
 		"waiting": {0, func(*testing.T, *Broker) {}, 1},
-		"ready":   {settings.DefaultFIFORetryInterval, func(*testing.T, *Broker) {}, 1},
-		"in flight": {settings.DefaultFIFORetryInterval, func(t *testing.T, b *Broker) {
+		"ready":   {3 * time.Second, func(*testing.T, *Broker) {}, 1},
+		"in flight": {3 * time.Second, func(t *testing.T, b *Broker) {
 			one(t, b, "g", "t")
 		}, 1},
-		"given back": {settings.DefaultFIFORetryInterval, func(t *testing.T, b *Broker) {
+		"given back": {3 * time.Second, func(t *testing.T, b *Broker) {
 			serve(b).Release(t.Context(), []*tidegate.Delivery{one(t, b, "g", "t")})
 			synctest.Wait()
 		}, 1},
-		"negatively acknowledged": {settings.DefaultFIFORetryInterval, func(t *testing.T, b *Broker) {
+		"negatively acknowledged": {3 * time.Second, func(t *testing.T, b *Broker) {
 			if err := serve(b).NegativeAck(t.Context(), one(t, b, "g", "t"), time.Minute); err != nil {
 				t.Fatal(err)
 			}
 		}, 1},
-		"done": {settings.DefaultFIFORetryInterval, func(t *testing.T, b *Broker) {
+		"done": {3 * time.Second, func(t *testing.T, b *Broker) {
 			ackDeliveries(t, b, []*tidegate.Delivery{one(t, b, "g", "t")})
 		}, 0},
 	} {
@@ -48,7 +48,7 @@ func TestBlockedAcrossARestart(t *testing.T) {
 				putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 1, DuplicateWindow: -1, Retention: settings.Retention{Time: settings.Duration(time.Hour)}})
 				putGroup(t, b, "g", settings.Group{FIFO: true, MaxAttempts: 1, OnExhausted: settings.OnExhaustedBlock, NegativeAck: settings.NegativeAck{MaxRedeliveries: 1}})
 				mustSend(t, b, &tidegate.Message{ID: "0", Topic: "t", MessageGroup: "a", Body: []byte("x")})
-				if _, err := b.Retry(t.Context(), one(t, b, "g", "t"), settings.DefaultFIFORetryInterval, ""); err != nil {
+				if _, err := b.Retry(t.Context(), one(t, b, "g", "t"), 3*time.Second, ""); err != nil {
 					t.Fatal(err)
 				}
 				elapse(c.wait)

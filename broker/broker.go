@@ -135,7 +135,7 @@ func (o Options) Validate() error {
 		errs = append(errs, fmt.Errorf("MinInvisibleDuration is %v and MaxInvisibleDuration is %v; neither may be negative, and the minimum must not exceed the maximum",
 			o.MinInvisibleDuration, o.MaxInvisibleDuration))
 	}
-	errs = append(errs, settings.AtMost("MinInvisibleDuration", o.MinInvisibleDuration), settings.AtMost("MaxInvisibleDuration", o.MaxInvisibleDuration))
+	errs = append(errs, atMost("MinInvisibleDuration", o.MinInvisibleDuration), atMost("MaxInvisibleDuration", o.MaxInvisibleDuration))
 	if o.MaxAutoGroups < 0 {
 		errs = append(errs, fmt.Errorf("MaxAutoGroups is %d; give 1 or more, or 0 for %d", o.MaxAutoGroups, DefaultMaxAutoGroups))
 	}
@@ -143,6 +143,14 @@ func (o Options) Validate() error {
 		errs = append(errs, fmt.Errorf("CacheBytes is %d; give 1 or more, or 0 for the default", o.CacheBytes))
 	}
 	return errors.Join(errs...)
+}
+
+// atMost returns an error if d is above the maximum of settings.
+func atMost(field string, d time.Duration) error {
+	if d <= settings.MaxDuration {
+		return nil
+	}
+	return fmt.Errorf("%s is %v; give at most %v", field, d, settings.MaxDuration)
 }
 
 // A Broker stores topics, consumer groups and messages. [Open] opens one. Several goroutines can

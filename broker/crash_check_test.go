@@ -10,7 +10,6 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -215,7 +214,7 @@ func (v *verifier) duplicates() {
 	for i := len(v.e.order) - 1; i >= 0 && left > 0; i-- {
 		id := v.e.order[i]
 		m := v.e.messages[id]
-		if must, _ := v.e.presence(id); !must || m.receipt == nil || time.Since(m.sent) >= settings.DefaultDuplicateWindow || m.topic == "d" && !m.until.After(time.Now()) {
+		if must, _ := v.e.presence(id); !must || m.receipt == nil || time.Since(m.sent) >= 2*time.Minute || m.topic == "d" && !m.until.After(time.Now()) {
 			continue
 		}
 		left--

@@ -139,7 +139,7 @@ func TestDuplicateOfADeadLetter(t *testing.T) {
 			}
 			b = reopen(t, b, fs)
 		}
-		time.Sleep(settings.DefaultDuplicateWindow)
+		time.Sleep(2 * time.Minute)
 		mustSend(t, b, &tidegate.Message{Topic: "DLA", ID: "m", Body: []byte("x")})
 		if info, err := b.Topic("DLA"); err != nil || info.StoredMessages != 2 {
 			t.Errorf("after the window the topic is %+v, %v", info, err)

@@ -108,7 +108,7 @@ func (m *model) send() {
 	}
 	var again *modelMessage // sent a second time, within the duplicate window
 	if len(m.messages) > 0 && m.rnd.IntN(3) == 0 {
-		if old := m.messages[m.rnd.IntN(len(m.messages))]; time.Since(old.sent) < settings.DefaultDuplicateWindow {
+		if old := m.messages[m.rnd.IntN(len(m.messages))]; time.Since(old.sent) < 2*time.Minute {
 			again = old
 			msgs = append(msgs, &tidegate.Message{ID: old.id, Topic: "t", MessageGroup: old.group, Body: []byte("again")})
 		}

@@ -224,7 +224,7 @@ func TestBlockedMessageGroup(t *testing.T) {
 				sends, receives = fifoOf(t, b)
 				expectState(t, b, 2, 0, 1, 0, 0, 1)
 			}
-			time.Sleep(settings.DefaultFIFORetryInterval)
+			time.Sleep(3 * time.Second)
 			synctest.Wait()
 		}
 		ackDeliveries(t, b, expectMessages(t, receives(), "a:1/6"))

@@ -365,12 +365,12 @@ func TestPurgeMeetsTheEndOfATransaction(t *testing.T) {
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction, Transaction: settings.Transaction{CheckMax: 1}})
 		putTopic(t, b, "purged", settings.Topic{Type: settings.TopicTransaction})
 		sendHalf(t, b, "given up")
-		elapse(settings.DefaultTransactionTimeout)
+		elapse(6 * time.Second)
 		release, err := b.transactions.Task.Hold(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		elapse(settings.DefaultTransactionCheckInterval)
+		elapse(30 * time.Second)
 		if r := serve(b).SendHalf(t.Context(), &tidegate.Message{ID: "p", Topic: "purged", Body: []byte("12")}, 0); r.Err != nil {
 			t.Fatal(r.Err)
 		}

@@ -57,7 +57,7 @@ func TestDeadLettersAreReconsumed(t *testing.T) {
 					}
 					asked := time.Now()
 					r, err := serve(b).ReconsumeLater(t.Context(), d, transport.ReconsumeMode{})
-					if err != nil || r.Topic != c.retry || r.Times != times || r.DeadLetter || r.DeliverAt.Sub(asked) != settings.RetryLevels().Delay(times-1) {
+					if err != nil || r.Topic != c.retry || r.Times != times || r.DeadLetter || r.DeliverAt.Sub(asked) != (settings.RetryTopic{}).WithDefaults().Levels.Delay(times-1) {
 						t.Fatalf("retry %d: %+v, %v", times, r, err)
 					}
 				}

@@ -72,7 +72,7 @@ func TestReconsumeLater(t *testing.T) {
 		putTopic(t, b, "topic1", settings.Topic{})
 		putGroup(t, b, "sub1", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}})
 		mustSend(t, b, &tidegate.Message{Topic: "topic1", ID: "m", Body: []byte("x"), Tag: "a", Properties: map[string]string{"k": "v"}})
-		levels := settings.RetryLevels()
+		levels := settings.RetryTopic{}.WithDefaults().Levels
 		ids := map[string]bool{"m": true}
 		d := one(t, b, "sub1", "topic1")
 		for times := 1; times <= 16; times++ {

@@ -65,7 +65,7 @@ func TestRetentionByTime(t *testing.T) {
 		topic  string
 		config settings.Duration
 		age    time.Duration
-	}{{"t", settings.Duration(time.Hour), time.Hour}, {"%DLQ%g", settings.Duration(time.Hour), time.Hour}, {"t", settings.Duration(time.Second), settings.DefaultDuplicateWindow}} {
+	}{{"t", settings.Duration(time.Hour), time.Hour}, {"%DLQ%g", settings.Duration(time.Hour), time.Hour}, {"t", settings.Duration(time.Second), 2 * time.Minute}} {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fs := vfs.NewMem()
@@ -331,7 +331,7 @@ func TestRetentionOfConsumed(t *testing.T) {
 		mustSend(t, b, &tidegate.Message{ID: "twice", Topic: "t", Body: make([]byte, 10)})
 		consume("one", 1)
 		consume("two", 1)
-		elapse(settings.DefaultDuplicateWindow - time.Second)
+		elapse(2*time.Minute - time.Second)
 		b = reopen(t, b, fs)
 		mustSend(t, b, &tidegate.Message{ID: "twice", Topic: "t", Body: make([]byte, 10)})
 		if n := stored(t, b, "t"); n != 1 {

@@ -8,18 +8,9 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/throttle"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
-
-// What is told of a limit and what is done are the same.
-func TestResumePercent(t *testing.T) {
-	t.Parallel()
-	if settings.ResumePercent != throttle.ResumePercent {
-		t.Errorf("it is told that throttles end at %d %%; they do at %d %%", settings.ResumePercent, throttle.ResumePercent)
-	}
-}
 
 // RocketMQ: sending retry and throttling: "If the number of messages piling up exceeds the
 // threshold, throttling is triggered to alleviate burden on the downstream system"

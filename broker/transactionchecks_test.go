@@ -66,11 +66,11 @@ func TestTransactionChecks(t *testing.T) {
 			}
 			<-time.After(time.Hour)
 			synctest.Wait()
-			if len(a.all) != settings.DefaultTransactionCheckMax {
-				t.Fatalf("it was asked %d times, want %d", len(a.all), settings.DefaultTransactionCheckMax)
+			if len(a.all) != 15 {
+				t.Fatalf("it was asked %d times, want %d", len(a.all), 15)
 			}
 			for i, c := range a.all {
-				want := settings.DefaultTransactionTimeout + time.Duration(i)*settings.DefaultTransactionCheckInterval
+				want := 6*time.Second + time.Duration(i)*(30*time.Second)
 				if got := a.at[i].Sub(start); got != want {
 					t.Errorf("restart %t: check %d came after %v, want %v", restart, i+1, got, want)
 				}
@@ -233,12 +233,12 @@ func TestManyTransactionsDueAtOnce(t *testing.T) {
 				t.Fatal(r.Err)
 			}
 		}
-		<-time.After(settings.DefaultTransactionTimeout)
+		<-time.After(6 * time.Second)
 		synctest.Wait()
 		if len(a.all) != n {
 			t.Errorf("%d were checked, want %d", len(a.all), n)
 		}
-		<-time.After(settings.DefaultTransactionCheckInterval)
+		<-time.After(30 * time.Second)
 		synctest.Wait()
 		if got := len(receiveAll(t, b, AbandonedTransactions)); got != n {
 			t.Errorf("%d were given up, want %d", got, n)

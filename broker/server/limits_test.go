@@ -219,7 +219,7 @@ func TestRequestsAreBounded(t *testing.T) {
 
 // Without a setting, a request has room for the largest body.
 func TestDefaultMaxReceiveSize(t *testing.T) {
-	for body, want := range map[int]int{0: DefaultMaxReceiveSize, 64 << 20: 65 << 20} {
+	for body, want := range map[int]int{0: defaultMaxReceiveSize, 64 << 20: 65 << 20} {
 		b, err := broker.Open(broker.Options{MaxBodySize: body})
 		if err != nil {
 			t.Fatal(err)

@@ -17,9 +17,9 @@ import (
 
 // Defaults of Options.
 const (
-	DefaultBrokerName           = "tidegate"
-	DefaultMaxReceiveSize       = 32 << 20 // bytes; RocketMQ's clients send one message of at most 4 MiB
-	DefaultHandshakeTimeout     = 10 * time.Second
+	defaultBrokerName           = "tidegate"
+	defaultMaxReceiveSize       = 32 << 20 // bytes; RocketMQ's clients send one message of at most 4 MiB
+	defaultHandshakeTimeout     = 10 * time.Second
 	DefaultMaxSilentConnections = 1024
 	DefaultMinLongPolling       = 5 * time.Second
 	DefaultMaxLongPolling       = 20 * time.Second
@@ -32,7 +32,7 @@ type Options struct {
 	// client's request, as in RocketMQ's proxy, or else the local address of its connection.
 	Advertise string
 
-	// BrokerName is the broker's name in routes. Default: DefaultBrokerName.
+	// BrokerName is the broker's name in routes. Default: "tidegate".
 	BrokerName string
 
 	// Logger is the log of the server. Nil means no log.
@@ -43,7 +43,7 @@ type Options struct {
 	// and that of other requests 64 KiB. A message with the largest body needs some KiB more than
 	// that body. tidegate's SDK divides a large Send into requests of 16 MiB, so a large Send can
 	// fail if MaxReceiveSize is below 17 MiB. The maximum is a quarter of MaxTransitBytes. Default:
-	// DefaultMaxReceiveSize, or 1 MiB more than the broker's largest body if that is larger, or the
+	// 32 MiB, or 1 MiB more than the broker's largest body if that is larger, or the
 	// maximum if that is less.
 	MaxReceiveSize int
 
@@ -92,24 +92,24 @@ type Options struct {
 	SnapshotDir string
 
 	// HandshakeTimeout is the time after which the server closes a new connection that has not
-	// begun HTTP/2. Default: DefaultHandshakeTimeout.
+	// begun HTTP/2. Default: 10 s.
 	HandshakeTimeout time.Duration
 
 	// MaxSilentConnections is the maximum number of gRPC connections that have not begun HTTP/2. If
 	// a client opens one more, the server closes the one that has been silent longest. If the
 	// listener has a maximum of its own, set a smaller value here, or silent connections can
-	// exclude all others. Default: DefaultMaxSilentConnections.
+	// exclude all others. Default: 1024.
 	MaxSilentConnections int
 
 	// MinLongPolling and MaxLongPolling bound the time for which a receive waits; they override the
-	// client's value. Default: DefaultMinLongPolling and DefaultMaxLongPolling. For no minimum,
+	// client's value. Default: 5 s and 20 s. For no minimum,
 	// for example in tests, set MinLongPolling to 1 (ns).
 	MinLongPolling time.Duration
 	MaxLongPolling time.Duration
 
 	// ProducerMaxAttempts and ProducerBackoff are the retry policy that the server pushes to
 	// producers. RocketMQ's proxy pushes 3 attempts and 10 ms × 2 up to 1 s. Defaults:
-	// DefaultProducerMaxAttempts and backoff.Default().
+	// 3 and backoff.Default().
 	ProducerMaxAttempts int
 	ProducerBackoff     *backoff.Exponential
 
@@ -148,7 +148,7 @@ func (o Options) check() (Options, *rmqpb.Endpoints, error) {
 		}
 	}
 	if o.MaxReceiveSize < 0 {
-		bad("MaxReceiveSize is %d; it must not be negative, 0 means %d", o.MaxReceiveSize, DefaultMaxReceiveSize)
+		bad("MaxReceiveSize is %d; it must not be negative, 0 means %d", o.MaxReceiveSize, defaultMaxReceiveSize)
 	}
 	for name, n := range map[string]int64{"MaxTransitBytes": o.MaxTransitBytes, "MaxParkedBytes": o.MaxParkedBytes} {
 		if n < 0 {
@@ -179,8 +179,8 @@ func (o Options) check() (Options, *rmqpb.Endpoints, error) {
 		bad("TLS.MinVersion is %#04x; give tls.VersionTLS12 or more, or 0 for tls.VersionTLS12", o.TLS.MinVersion)
 	}
 
-	setDefault(&o.BrokerName, DefaultBrokerName)
-	setDefault(&o.HandshakeTimeout, DefaultHandshakeTimeout)
+	setDefault(&o.BrokerName, defaultBrokerName)
+	setDefault(&o.HandshakeTimeout, defaultHandshakeTimeout)
 	setDefault(&o.MaxSilentConnections, DefaultMaxSilentConnections)
 	setDefault(&o.MinLongPolling, DefaultMinLongPolling)
 	setDefault(&o.MaxLongPolling, DefaultMaxLongPolling)

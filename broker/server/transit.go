@@ -62,7 +62,7 @@ func (o *Options) fitMemory(memory int64, maxBody int) error {
 		return fmt.Errorf("server options: MaxParkedBytes is %d; give %d or more", o.MaxParkedBytes, 2*mostParked)
 	}
 	most := wire.MostOf(o.MaxTransitBytes / 2)
-	setDefault(&o.MaxReceiveSize, int(min(max(DefaultMaxReceiveSize, int64(maxBody)+1<<20), most)))
+	setDefault(&o.MaxReceiveSize, int(min(max(defaultMaxReceiveSize, int64(maxBody)+1<<20), most)))
 	if int64(o.MaxReceiveSize) > most {
 		return fmt.Errorf("server options: MaxReceiveSize is %d; give %d or less, because MaxTransitBytes is %d by default on this machine", o.MaxReceiveSize, most, o.MaxTransitBytes)
 	}

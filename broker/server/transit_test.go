@@ -145,7 +145,7 @@ func TestHalfSentSmallRequest(t *testing.T) {
 func TestLargeRequestIsNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, Options{})
-		for op, size := range map[string]int{"SendMessage": DefaultMaxReceiveSize + 1, "AckMessage": 2 << 20, "QueryRoute": 64<<10 + 1, "Telemetry": 64<<10 + 1} {
+		for op, size := range map[string]int{"SendMessage": defaultMaxReceiveSize + 1, "AckMessage": 2 << 20, "QueryRoute": 64<<10 + 1, "Telemetry": 64<<10 + 1} {
 			c := e.raw(1 << 16)
 			e.open(c, op, rawclient.Message(size, nil), false)
 			synctest.Wait()
@@ -296,8 +296,8 @@ func TestFitMemory(t *testing.T) {
 		refused string
 	}{
 		{"512 MiB", Options{}, 410 << 20, Options{MaxTransitBytes: 410 << 18, MaxParkedBytes: 410 << 17, MaxReceiveSize: 410<<16 - wire.StreamWindow}, ""},
-		{"no limit", Options{}, 1<<63 - 1, Options{MaxTransitBytes: 256 << 20, MaxParkedBytes: 128 << 20, MaxReceiveSize: DefaultMaxReceiveSize}, ""},
-		{"a large machine", Options{}, 1 << 40, Options{MaxTransitBytes: 1 << 30, MaxParkedBytes: 1 << 30, MaxReceiveSize: DefaultMaxReceiveSize}, ""},
+		{"no limit", Options{}, 1<<63 - 1, Options{MaxTransitBytes: 256 << 20, MaxParkedBytes: 128 << 20, MaxReceiveSize: defaultMaxReceiveSize}, ""},
+		{"a large machine", Options{}, 1 << 40, Options{MaxTransitBytes: 1 << 30, MaxParkedBytes: 1 << 30, MaxReceiveSize: defaultMaxReceiveSize}, ""},
 		{"a tiny one", Options{}, 64 << 20, Options{MaxTransitBytes: 64 << 20, MaxParkedBytes: 8 << 20, MaxReceiveSize: 16<<20 - wire.StreamWindow}, ""},
 		{"too little", Options{MaxTransitBytes: 63 << 20}, 1 << 30, Options{}, "MaxTransitBytes is 66060288"},
 		{"too little for one receive", Options{MaxParkedBytes: 1 << 10}, 1 << 30, Options{}, "MaxParkedBytes is 1024"},

@@ -12,8 +12,8 @@ const MaxDuration = 100 * 365 * 24 * time.Hour
 
 const maxMilliseconds = Milliseconds(MaxDuration / time.Millisecond)
 
-// AtMost returns an error with the field's name if d is above MaxDuration, or nil.
-func AtMost[D ~int64](field string, d D) error {
+// atMost returns an error with the field's name if d is above MaxDuration, or nil.
+func atMost[D ~int64](field string, d D) error {
 	if time.Duration(d) <= MaxDuration {
 		return nil
 	}
@@ -57,9 +57,9 @@ type Milliseconds int64
 // Duration returns m as a time.Duration.
 func (m Milliseconds) Duration() time.Duration { return time.Duration(m) * time.Millisecond }
 
-// ParseMilliseconds reads a whole number of milliseconds, or a duration such as "5s" or "1m30s". A
+// parseMilliseconds reads a whole number of milliseconds, or a duration such as "5s" or "1m30s". A
 // duration with a fraction of a millisecond is an error.
-func ParseMilliseconds(text string) (Milliseconds, error) {
+func parseMilliseconds(text string) (Milliseconds, error) {
 	var n json.Number
 	if err := json.Unmarshal([]byte(text), &n); err == nil {
 		if v, err := n.Int64(); err == nil {
@@ -81,7 +81,7 @@ func (m *Milliseconds) UnmarshalJSON(b []byte) error {
 			return err
 		}
 	}
-	v, err := ParseMilliseconds(text)
+	v, err := parseMilliseconds(text)
 	if err != nil {
 		return err
 	}

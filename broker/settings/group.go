@@ -10,8 +10,8 @@ import (
 
 // The defaults of Group.
 const (
-	DefaultMaxAttempts       = 17 // one delivery and 16 retries (RocketMQ: consumption retry)
-	DefaultFIFORetryInterval = 3 * time.Second
+	defaultMaxAttempts       = 17 // one delivery and 16 retries (RocketMQ: consumption retry)
+	defaultFIFORetryInterval = 3 * time.Second
 )
 
 // A Group has the settings of a consumer group. They can be changed while the group is in use. A
@@ -29,7 +29,7 @@ type Group struct {
 
 	// MaxAttempts is the maximum number of deliveries of a message, including the first one. After
 	// the last one the message becomes a dead letter, unless the group is FIFO and OnExhausted is
-	// block or park. -1 means no maximum. Default: DefaultMaxAttempts.
+	// block or park. -1 means no maximum. Default: 17.
 	MaxAttempts int `json:"max_attempts,omitempty"`
 
 	// OnExhausted is the behaviour of a FIFO group after the last attempt of a message. A message
@@ -43,8 +43,7 @@ type Group struct {
 	// FIFO. Default: backoff.RetryLadder().
 	Retry backoff.Steps `json:"retry,omitempty"`
 
-	// FIFORetryInterval is the fixed retry interval of a FIFO group. Default:
-	// DefaultFIFORetryInterval.
+	// FIFORetryInterval is the fixed retry interval of a FIFO group. Default: 3 s.
 	FIFORetryInterval Duration `json:"fifo_retry_interval,omitempty"`
 
 	// MaxBacklog is the backlog of the group in a topic at which the broker throttles sends to that
@@ -94,17 +93,17 @@ func (c Group) WithDefaults() Group {
 		c.OnExhausted = OnExhaustedDeadLetter
 	}
 	if c.MaxAttempts == 0 {
-		c.MaxAttempts = DefaultMaxAttempts
+		c.MaxAttempts = defaultMaxAttempts
 	}
 	if len(c.Retry) == 0 {
 		c.Retry = backoff.RetryLadder()
 	}
 	if c.FIFORetryInterval == 0 {
-		c.FIFORetryInterval = Duration(DefaultFIFORetryInterval)
+		c.FIFORetryInterval = Duration(defaultFIFORetryInterval)
 	}
 	c.RetryTopic = c.RetryTopic.WithDefaults()
 	if c.NegativeAck.Delay == 0 {
-		c.NegativeAck.Delay = Duration(DefaultNegativeAckDelay)
+		c.NegativeAck.Delay = Duration(defaultNegativeAckDelay)
 	}
 	return c
 }
@@ -144,12 +143,12 @@ func (c Group) Validate() error {
 		errs = append(errs, fmt.Errorf("retry: %w", err))
 	}
 	for i, d := range c.Retry {
-		errs = append(errs, AtMost(fmt.Sprintf("retry: step %d of %d", i+1, len(c.Retry)), d))
+		errs = append(errs, atMost(fmt.Sprintf("retry: step %d of %d", i+1, len(c.Retry)), d))
 	}
 	if c.FIFORetryInterval < 0 {
 		errs = append(errs, fmt.Errorf("fifo_retry_interval is %v; it must not be negative", time.Duration(c.FIFORetryInterval)))
 	}
-	errs = append(errs, AtMost("fifo_retry_interval", c.FIFORetryInterval))
+	errs = append(errs, atMost("fifo_retry_interval", c.FIFORetryInterval))
 	if c.Start != StartEarliest && c.Start != StartLatest {
 		errs = append(errs, fmt.Errorf("start is %q; give earliest or latest", c.Start))
 	}

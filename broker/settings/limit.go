@@ -7,9 +7,6 @@ import (
 	"time"
 )
 
-// ResumePercent is the percentage of a backlog limit at which the broker accepts sends again.
-const ResumePercent = 80
-
 // minAge is the smallest limit of an age.
 const minAge = Duration(100 * time.Millisecond)
 
@@ -52,7 +49,7 @@ func (l Limit) Validate(field string) error {
 	if l.Age != 0 && l.Age < minAge {
 		errs = append(errs, fmt.Errorf("%s.age is %v; give %v or more, or 0 for no limit", field, time.Duration(l.Age), time.Duration(minAge)))
 	}
-	errs = append(errs, AtMost(field+".age", l.Age))
+	errs = append(errs, atMost(field+".age", l.Age))
 	return errors.Join(errs...)
 }
 

@@ -18,7 +18,7 @@ type Pressure struct {
 	MinFreeDisk int64 `json:"min_free_disk_bytes,omitempty"`
 
 	// MaxCompactionDebt is the compaction debt at which the broker rejects sends: the number of
-	// bytes that the storage engine still has to compact. The throttle ends at ResumePercent of it.
+	// bytes that the storage engine still has to compact. The throttle ends at 80 % of it.
 	// -1 means no limit. Default: 64 GiB.
 	MaxCompactionDebt int64 `json:"max_compaction_debt_bytes,omitempty"`
 
@@ -30,7 +30,7 @@ type Pressure struct {
 	// MaxColdReads is the rate of cold reads, in bytes of bodies per second, at which the broker
 	// rejects sends to a topic. Cold reads are those of groups that are more than ColdDistance
 	// behind the end of the topic; the rates of these groups are added. The throttle ends when all
-	// groups are within ResumePercent of ColdDistance, or when the rate falls to ResumePercent of
+	// groups are within 80 % of ColdDistance, or when the rate falls to 80 % of
 	// this value. RocketMQ: sending retry and throttling names the reason: a group that consumes
 	// from an earlier moment makes "the storage pressure on the queue" surge. Zero means no limit.
 	MaxColdReads int64 `json:"max_cold_reads_bytes_per_second,omitempty"`
@@ -51,7 +51,7 @@ const (
 // Validate returns an error that names every field with an invalid value, or nil. The names in the
 // error begin with field, the name of the setting that has the limits.
 func (p Pressure) Validate(field string) error {
-	errs := []error{AtMost(field+".max_write_stall", p.MaxWriteStall)}
+	errs := []error{atMost(field+".max_write_stall", p.MaxWriteStall)}
 	for _, x := range []struct {
 		name         string
 		value, least int64

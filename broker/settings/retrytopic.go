@@ -12,15 +12,15 @@ import (
 
 // The defaults and bounds of retry topics (TDMQ for Pulsar: retry and dead letters).
 const (
-	DefaultMaxRetries       = 16
-	DefaultNegativeAckDelay = time.Minute
+	defaultMaxRetries       = 16
+	defaultNegativeAckDelay = time.Minute
 	minReconsumeDelay       = time.Second
 	MaxReconsumeDelay       = 864_000 * time.Second
 )
 
-// RetryLevels returns a new copy of the delay levels (MESSAGE_DELAYLEVEL): level 1 is 1 s, level 18
+// retryLevels returns a new copy of the delay levels (MESSAGE_DELAYLEVEL): level 1 is 1 s, level 18
 // is 2 h.
-func RetryLevels() backoff.Steps {
+func retryLevels() backoff.Steps {
 	return append(backoff.Steps{time.Second, 5 * time.Second}, backoff.RetryLadder()...)
 }
 
@@ -65,10 +65,11 @@ type RetryTopic struct {
 	DeadLetterTopic string `json:"dead_letter_topic,omitempty"`
 
 	// MaxRetries is the maximum number of retries of a message. The next ReconsumeLater moves it to
-	// the dead letter topic. Default: DefaultMaxRetries.
+	// the dead letter topic. Default: 16.
 	MaxRetries int `json:"max_retries,omitempty"`
 
-	// Levels are the delays of the levels, from level 1 on. Default: RetryLevels().
+	// Levels are the delays of the levels, from level 1 on. Default: 1 s, 5 s, and the schedule of
+	// backoff.RetryLadder(), to 2 h at level 18.
 	Levels backoff.Steps `json:"levels,omitempty"`
 
 	// SubscriptionType is the type of the group. Groups of type exclusive and failover retry
@@ -79,8 +80,7 @@ type RetryTopic struct {
 // A NegativeAck has the settings of negative acknowledgements: the same message is delivered again,
 // and no new message is stored (TDMQ for Pulsar: retry and dead letters).
 type NegativeAck struct {
-	// Delay is the time until the next delivery if the consumer requests none. Default:
-	// DefaultNegativeAckDelay.
+	// Delay is the time until the next delivery if the consumer requests none. Default: 1 min.
 	Delay Duration `json:"delay,omitempty"`
 
 	// MaxRedeliveries is the maximum number of redeliveries of a message. The next negative
@@ -94,10 +94,10 @@ func (c RetryTopic) WithDefaults() RetryTopic {
 		c.Naming = RetryNaming292
 	}
 	if c.MaxRetries == 0 {
-		c.MaxRetries = DefaultMaxRetries
+		c.MaxRetries = defaultMaxRetries
 	}
 	if len(c.Levels) == 0 {
-		c.Levels = RetryLevels()
+		c.Levels = retryLevels()
 	}
 	if c.SubscriptionType == "" {
 		c.SubscriptionType = SubscriptionShared

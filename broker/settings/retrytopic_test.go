@@ -72,7 +72,7 @@ func TestRetryTopicNames(t *testing.T) {
 // 8m 9m 10m 20m 30m 1h 2h"
 func TestReconsumeModes(t *testing.T) {
 	t.Parallel()
-	if got := RetryLevels().String(); got != "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h" {
+	if got := retryLevels().String(); got != "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h" {
 		t.Errorf("the levels are %s", got)
 	}
 	own := RetryTopic{Levels: backoff.Steps{time.Minute, time.Hour}, MaxRetries: 3}

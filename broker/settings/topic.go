@@ -20,9 +20,9 @@ const (
 
 // The defaults and bounds of Topic.
 const (
-	DefaultQueues          = 8
+	defaultQueues          = 8
 	MaxQueues              = 1024
-	DefaultDuplicateWindow = 2 * time.Minute
+	defaultDuplicateWindow = 2 * time.Minute
 )
 
 // A Topic has the settings of a topic. They can be changed while the topic is in use, except that
@@ -33,17 +33,16 @@ type Topic struct {
 
 	// Queues is the number of queues, at most MaxQueues. All messages of a message group are in one
 	// queue. The other messages of a request share a queue, and requests take the queues in turn.
-	// Default: DefaultQueues.
+	// Default: 8.
 	Queues int `json:"queues,omitempty"`
 
 	// DuplicateWindow is how long the broker remembers the ID of a message, also after a restart. A
 	// send with a remembered ID returns the first receipt and stores nothing. The broker remembers
-	// at most the last 262 144 messages. Negative means that duplicates are stored. Default:
-	// DefaultDuplicateWindow.
+	// at most the last 262 144 messages. Negative means that duplicates are stored. Default: 2 min.
 	DuplicateWindow Duration `json:"duplicate_window,omitempty"`
 
 	// MaxBacklog is the backlog at which the broker throttles sends to the topic, until the backlog
-	// is at ResumePercent of the limit. The backlog is that of the slowest group, or all messages
+	// is at 80 % of the limit. The backlog is that of the slowest group, or all messages
 	// if the topic has no group. Zero means the limit of the whole broker, Limits.MaxBacklog.
 	MaxBacklog Limit `json:"max_backlog,omitzero"`
 
@@ -67,7 +66,7 @@ func (c Topic) WithDefaults() Topic {
 		c.Type = TopicNormal
 	}
 	if c.Queues == 0 {
-		c.Queues = DefaultQueues
+		c.Queues = defaultQueues
 	}
 	return c
 }
@@ -84,7 +83,7 @@ func (c Topic) Validate() error {
 	if c.Queues < 1 || c.Queues > MaxQueues {
 		errs = append(errs, fmt.Errorf("queues is %d; give 1 to %d", c.Queues, MaxQueues))
 	}
-	errs = append(errs, AtMost("duplicate_window", c.DuplicateWindow), c.MaxBacklog.Validate("max_backlog"), c.MaxRate.Validate("max_rate"), c.Retention.validate(), c.Transaction.Validate("transaction"))
+	errs = append(errs, atMost("duplicate_window", c.DuplicateWindow), c.MaxBacklog.Validate("max_backlog"), c.MaxRate.Validate("max_rate"), c.Retention.validate(), c.Transaction.Validate("transaction"))
 	return errors.Join(errs...)
 }
 
@@ -95,7 +94,7 @@ func (c *Topic) IDWindow() time.Duration {
 	case c.DuplicateWindow < 0:
 		return 0
 	case c.DuplicateWindow == 0:
-		return DefaultDuplicateWindow
+		return defaultDuplicateWindow
 	}
 	return time.Duration(c.DuplicateWindow)
 }
@@ -136,7 +135,7 @@ type Retention struct {
 }
 
 func (r Retention) validate() error {
-	errs := []error{AtMost("retention.time", r.Time)}
+	errs := []error{atMost("retention.time", r.Time)}
 	if r.Bytes < 0 {
 		errs = append(errs, fmt.Errorf("retention.bytes is %d; it must not be negative, 0 is no limit", r.Bytes))
 	}

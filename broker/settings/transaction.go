@@ -9,9 +9,9 @@ import (
 // The defaults of Transaction, which are RocketMQ's: transactionTimeOut, transactionCheckInterval
 // and transactionCheckMax.
 const (
-	DefaultTransactionTimeout       = 6 * time.Second
-	DefaultTransactionCheckInterval = 30 * time.Second
-	DefaultTransactionCheckMax      = 15
+	defaultTransactionTimeout       = 6 * time.Second
+	defaultTransactionCheckInterval = 30 * time.Second
+	defaultTransactionCheckMax      = 15
 )
 
 // A Transaction has the times of checks: the broker asks the producers of unresolved transactions
@@ -19,17 +19,16 @@ const (
 // zero field of a topic is that of the broker (Options.Transaction).
 type Transaction struct {
 	// Timeout is the time from the send of the half message to the first check. A half message can
-	// request another one (Incoming.FirstCheck). Default of the broker: DefaultTransactionTimeout.
+	// request another one. Default of the broker: 6 s.
 	Timeout Duration `json:"timeout,omitempty"`
 
-	// CheckInterval is the time between two checks. Default of the broker:
-	// DefaultTransactionCheckInterval.
+	// CheckInterval is the time between two checks. Default of the broker: 30 s.
 	CheckInterval Duration `json:"check_interval,omitempty"`
 
 	// CheckMax is the maximum number of checks, including those without a connected producer. One
 	// CheckInterval after the last check the broker ends the transaction: the message is not
 	// delivered and becomes a dead letter in the topic AbandonedTransactions. -1 means no maximum.
-	// Default of the broker: DefaultTransactionCheckMax.
+	// Default of the broker: 15.
 	CheckMax int `json:"check_max,omitempty"`
 }
 
@@ -50,7 +49,7 @@ func (c Transaction) Or(d Transaction) Transaction {
 // WithDefaults returns c with the default of every zero field.
 func (c Transaction) WithDefaults() Transaction {
 	return c.Or(Transaction{
-		Timeout: Duration(DefaultTransactionTimeout), CheckInterval: Duration(DefaultTransactionCheckInterval), CheckMax: DefaultTransactionCheckMax,
+		Timeout: Duration(defaultTransactionTimeout), CheckInterval: Duration(defaultTransactionCheckInterval), CheckMax: defaultTransactionCheckMax,
 	})
 }
 
@@ -67,6 +66,6 @@ func (c Transaction) Validate(field string) error {
 	if c.CheckMax < -1 {
 		errs = append(errs, fmt.Errorf("%s.check_max is %d; give 1 or more, -1 for no maximum, or 0 for the default", field, c.CheckMax))
 	}
-	errs = append(errs, AtMost(field+".timeout", c.Timeout), AtMost(field+".check_interval", c.CheckInterval))
+	errs = append(errs, atMost(field+".timeout", c.Timeout), atMost(field+".check_interval", c.CheckInterval))
 	return errors.Join(errs...)
 }

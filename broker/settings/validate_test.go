@@ -57,7 +57,7 @@ func TestValidateNamesFields(t *testing.T) {
 // The defaults are valid settings, and have defaults no more.
 func TestDefaults(t *testing.T) {
 	t.Parallel()
-	if got, want := (Topic{}).WithDefaults(), (Topic{Type: TopicNormal, Queues: DefaultQueues}); got != want {
+	if got, want := (Topic{}).WithDefaults(), (Topic{Type: TopicNormal, Queues: defaultQueues}); got != want {
 		t.Errorf("the defaults of a topic are %+v", got)
 	}
 	g := Group{}.WithDefaults()

@@ -13,7 +13,7 @@ import (
 // its server, its settings and their tools. Methods and fields do not count.
 const (
 	maxSDKNames    = 278
-	maxBrokerNames = 138
+	maxBrokerNames = 122
 )
 
 // TestExportedNames counts the exported names. With -v it prints them by package.

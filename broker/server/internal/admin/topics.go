@@ -35,7 +35,7 @@ func (h *Handlers) PutTopic(w http.ResponseWriter, r *http.Request) (int, any, e
 	}
 	if c.Queues == 0 && web.Names(raw, "queues") {
 		return 0, nil, refusal.New(tidegate.CodeBadRequest, "queues", fmt.Sprintf(
-			"queues is 0; give 1 to %d, or leave it out for %d in a new topic", settings.MaxQueues, settings.DefaultQueues))
+			"queues is 0; give 1 to %d, or leave it out for %d in a new topic", settings.MaxQueues, settings.Topic{}.WithDefaults().Queues))
 	}
 	_, missing := h.engine.TopicSettings(name)
 	t, err := h.engine.PutTopic(r.Context(), name, c)

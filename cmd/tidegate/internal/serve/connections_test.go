@@ -21,7 +21,6 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
@@ -225,7 +224,7 @@ func TestSilentConnectionsMakeRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(server.DefaultHandshakeTimeout / 2)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	// The preface and empty SETTINGS; the server's SETTINGS come.

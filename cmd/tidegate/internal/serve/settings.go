@@ -55,10 +55,7 @@ func defaultSettings() *configuration {
 				MaxCompactionDebt: settings.DefaultMaxCompactionDebt, MaxWriteStall: settings.Duration(settings.DefaultMaxWriteStall),
 				ColdDistance: settings.DefaultColdDistance,
 			},
-			Transaction: settings.Transaction{
-				Timeout: settings.Duration(settings.DefaultTransactionTimeout), CheckInterval: settings.Duration(settings.DefaultTransactionCheckInterval),
-				CheckMax: settings.DefaultTransactionCheckMax,
-			},
+			Transaction:          settings.Transaction{}.WithDefaults(),
 			MinInvisibleDuration: broker.DefaultMinInvisibleDuration, MaxInvisibleDuration: broker.DefaultMaxInvisibleDuration,
 			MaxAutoGroups: broker.DefaultMaxAutoGroups,
 		},
