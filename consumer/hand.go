@@ -41,7 +41,7 @@ import (
 type hand struct {
 	opts   *PushOptions
 	mu     sync.Mutex
-	work   sync.Cond     // workers wait for deliveries; its lock is mu
+	work   waker         // workers wait for deliveries; its lock is mu
 	kicked chan struct{} // of capacity 1: wakes maintainLeases
 
 	credits   credit.Credits
@@ -76,8 +76,15 @@ func newHand(o *PushOptions) *hand {
 		credits: credit.New(o.Concurrency, max(o.MaxBuffered, 0), o.MaxBytes),
 		gate:    o.KillSwitch.gate(),
 	}
-	h.work.L = &h.mu
+	h.work = sync.NewCond(&h.mu)
 	return h
+}
+
+// A waker is a [sync.Cond]; the model of hand counts the workers that it wakes.
+type waker interface {
+	Wait()
+	Signal()
+	Broadcast()
 }
 
 // An arrival is a response to a receive.

@@ -1,7 +1,6 @@
 package consumer
 
 import (
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -12,12 +11,8 @@ import (
 	"github.com/tidegate/tidegate/consumer/internal/credit"
 	"github.com/tidegate/tidegate/consumer/internal/decision"
 	"github.com/tidegate/tidegate/consumer/internal/gate"
+	"github.com/tidegate/tidegate/internal/model"
 	"github.com/tidegate/tidegate/transport"
-)
-
-var (
-	modelSeed      = flag.Uint64("model.seed", 0, "run the random model with this seed only")
-	modelSequences = flag.Int("model.sequences", 300, "sequences of the random model")
 )
 
 // A handModel plays the workers, the server and maintainLeases of a run.
@@ -30,6 +25,8 @@ type handModel struct {
 	source   *source
 	grants   []credit.Grant // of receives under way
 	handlers []*item        // that are running
+	awake    int            // workers that look for a delivery
+	woken    int            // of the waiting workers, counted by idle: a signal has reached them
 	attempts []*item        // settlement attempts under way
 	renewals []*item        // extensions under way
 	in       map[*item]bool // in hand
@@ -42,20 +39,7 @@ type handModel struct {
 // message group, or has an entry in the leases that maintainLeases has a timer for. A ready
 // delivery waits only if the gate or the workers are at their limit. The checks of maintainLeases
 // are bounded by the events, and when all events have ended nothing is in hand.
-func TestHandModel(t *testing.T) {
-	for range *modelSequences {
-		seed := rand.Uint64()
-		if *modelSeed != 0 {
-			seed = *modelSeed
-		}
-		if runHandModel(t, rand.New(rand.NewPCG(seed, 0))); t.Failed() {
-			t.Fatalf("repeat with: go test ./consumer -run '^TestHandModel$' -model.seed %d", seed)
-		}
-		if *modelSeed != 0 {
-			return
-		}
-	}
-}
+func TestHandModel(t *testing.T) { model.Run(t, 300, runHandModel) }
 
 func runHandModel(t *testing.T, r *rand.Rand) {
 	t.Helper()
@@ -64,6 +48,7 @@ func runHandModel(t *testing.T, r *rand.Rand) {
 		KillSwitch: KillSwitch(gate.Options{FailureRatio: 0.5 * float64(r.IntN(3)), MinMessages: 4}.WithDefaults()),
 	}
 	m := &handModel{hand: newHand(o), t: t, r: r, now: time.Unix(0, 0), source: &source{topic: &topic{}}, in: map[*item]bool{}}
+	m.work = m
 	m.addSources(1)
 	m.watch()
 	for range 1000 {
@@ -162,7 +147,11 @@ func (m *handModel) handle(v decision.Verdict, failed bool) {
 	if carryOut {
 		m.attempts = append(m.attempts, it)
 	}
-	m.idle++ // its worker
+	if m.r.IntN(8) == 0 { // the handler has ended its goroutine
+		m.awake += m.leave()
+	} else {
+		m.awake++
+	}
 	m.follow(c)
 }
 
@@ -198,7 +187,7 @@ func (m *handModel) extension(err error) {
 }
 
 func (m *handModel) follow(c change) {
-	m.idle += c.hire
+	m.awake += c.hire
 	m.attempts = append(m.attempts, c.release...)
 }
 
@@ -233,15 +222,16 @@ func (m *handModel) check() {
 			}
 		}
 	}
-	for m.idle > 0 {
+	m.awake, m.idle, m.woken = m.awake+m.woken, m.idle-m.woken, 0
+	for ; m.awake > 0; m.awake-- {
 		it := m.next()
 		if it == nil {
-			break
+			m.idle++
+			continue
 		}
 		it.phase, it.cancel = running, func(error) {}
 		m.unread--
 		m.running++
-		m.idle--
 		m.handlers = append(m.handlers, it)
 	}
 	if first := m.leases.First(); first != nil && first.At.Before(m.timer) || !m.gate.Wake().IsZero() && m.gate.Wake().Before(m.timer) {
@@ -276,6 +266,11 @@ func (m *handModel) check() {
 		m.t.Errorf("%d deliveries are ready, and %d of %d handlers are running", waiting, m.running, limit)
 	}
 }
+
+// Wait, Signal and Broadcast are those of a sync.Cond whose woken workers wait for the lock.
+func (m *handModel) Wait()      { m.t.Error("the model waits") }
+func (m *handModel) Signal()    { m.woken = min(m.woken+1, m.idle) }
+func (m *handModel) Broadcast() { m.woken = m.idle }
 
 // behind reports whether a delivery stands in a line with one whose end makes the next one ready.
 func (m *handModel) behind(it *item) bool {

@@ -203,7 +203,6 @@ func (h *hand) close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.closed = true
-	h.work.Broadcast()
 	h.checkEmpty()
 }
 

@@ -47,7 +47,7 @@ var topLevel = map[string]bool{ // true = a directory
 // row names for them.
 type row struct{ imports, tests []string }
 
-var testTools = []string{"mocks", "transport/transporttest", "broker/brokertest", "broker/settings", "broker/status"}
+var testTools = []string{"mocks", "transport/transporttest", "broker/brokertest", "broker/settings", "broker/status", "internal/model"}
 
 var importTable = map[string]row{
 	"":          {tests: []string{"..."}},
@@ -101,6 +101,7 @@ var importTable = map[string]row{
 	"internal/connlimit":  {},                      // connections of broker/server and the program
 	"internal/nearest":    {},                      // "did you mean" of broker/server and the program
 	"internal/rawclient":  {},                      // tests only: gRPC calls
+	"internal/model":      {},                      // tests only: random models
 	"internal/house":      {},                      // tests only
 	"cmd":                 {imports: []string{"..."}},
 	"mocks":               {imports: []string{"", "transport"}, tests: []string{"producer"}}, // the example
@@ -113,7 +114,7 @@ var notSDK = []string{
 	"broker", "cmd", "mocks", "examples",
 	"oteltidegate",                     // imported only by programs that report to OpenTelemetry
 	"producer/spool", "consumer/inbox", // imported only by who wants a local disk
-	"transport/transporttest", "internal/endtoend", // imported only by tests
+	"transport/transporttest", "internal/endtoend", "internal/model", // imported only by tests
 	"transport/rocketmq/interop", // tests, and a program in a module of its own
 	"internal/rmqpb/internal",
 }

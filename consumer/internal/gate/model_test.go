@@ -1,15 +1,11 @@
 package gate
 
 import (
-	"flag"
 	"math/rand/v2"
 	"testing"
 	"time"
-)
 
-var (
-	modelSeed      = flag.Uint64("model.seed", 0, "run the random model with this seed only")
-	modelSequences = flag.Int("model.sequences", 1000, "sequences of the random model")
+	"github.com/tidegate/tidegate/internal/model"
 )
 
 // A consumer of the model has a backlog, and as many handlers as the gate permits.
@@ -29,28 +25,7 @@ type consumer struct {
 // future at which the gate changes, unless it is paused. The changes by time are bounded by the
 // events, and after the last failure the consumer returns to its full concurrency. Trips and
 // returns take turns.
-func TestModel(t *testing.T) {
-	for range *modelSequences {
-		seed := rand.Uint64()
-		if *modelSeed != 0 {
-			seed = *modelSeed
-		}
-		func() {
-			defer func() {
-				if t.Failed() {
-					t.Logf("repeat with: go test ./consumer/internal/gate -run '^TestModel$' -model.seed %d", seed)
-				}
-			}()
-			runModel(t, rand.New(rand.NewPCG(seed, 0)))
-		}()
-		if t.Failed() {
-			return
-		}
-		if *modelSeed != 0 {
-			return
-		}
-	}
-}
+func TestModel(t *testing.T) { model.Run(t, 1000, runModel) }
 
 func runModel(t *testing.T, r *rand.Rand) {
 	t.Helper()

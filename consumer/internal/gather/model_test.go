@@ -1,16 +1,12 @@
 package gather
 
 import (
-	"flag"
 	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
-)
 
-var (
-	modelSeed      = flag.Uint64("model.seed", 0, "run the random model with this seed only")
-	modelSequences = flag.Int("model.sequences", 1000, "sequences of the random model")
+	"github.com/tidegate/tidegate/internal/model"
 )
 
 // An item of the model knows its size and its arrival.
@@ -33,28 +29,7 @@ type table struct {
 // While items wait, all batches are running or a timer is set in the future, at most Wait after
 // the arrival of the first item. Batches have the items in their order, within the limits. The
 // calls of next are bounded by the events, and all items leave after the last event.
-func TestModel(t *testing.T) {
-	for range *modelSequences {
-		seed := rand.Uint64()
-		if *modelSeed != 0 {
-			seed = *modelSeed
-		}
-		func() {
-			defer func() {
-				if t.Failed() {
-					t.Logf("repeat with: go test ./consumer/internal/gather -run '^TestModel$' -model.seed %d", seed)
-				}
-			}()
-			runModel(t, rand.New(rand.NewPCG(seed, 0)))
-		}()
-		if t.Failed() {
-			return
-		}
-		if *modelSeed != 0 {
-			return
-		}
-	}
-}
+func TestModel(t *testing.T) { model.Run(t, 1000, runModel) }
 
 func runModel(t *testing.T, r *rand.Rand) {
 	t.Helper()

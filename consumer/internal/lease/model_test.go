@@ -1,42 +1,17 @@
 package lease
 
 import (
-	"flag"
 	"math/rand/v2"
 	"testing"
 	"time"
-)
 
-var (
-	modelSeed      = flag.Uint64("model.seed", 0, "run the random model with this seed only")
-	modelSequences = flag.Int("model.sequences", 100_000, "sequences of the random model")
+	"github.com/tidegate/tidegate/internal/model"
 )
 
 // The next step for a delivery is never in the past, and at the latest at the end of its lease. The
 // lease ends before the server's. The extensions are bounded by the time, and none begins after the
 // longest time for which a delivery is extended, so that every lease ends.
-func TestModel(t *testing.T) {
-	for range *modelSequences {
-		seed := rand.Uint64()
-		if *modelSeed != 0 {
-			seed = *modelSeed
-		}
-		func() {
-			defer func() {
-				if t.Failed() {
-					t.Logf("repeat with: go test ./consumer/internal/lease -run '^TestModel$' -model.seed %d", seed)
-				}
-			}()
-			runModel(t, rand.New(rand.NewPCG(seed, 0)))
-		}()
-		if t.Failed() {
-			return
-		}
-		if *modelSeed != 0 {
-			return
-		}
-	}
-}
+func TestModel(t *testing.T) { model.Run(t, 100_000, runModel) }
 
 // runModel extends one delivery until its lease ends.
 func runModel(t *testing.T, r *rand.Rand) {

@@ -1,7 +1,6 @@
 package settlement
 
 import (
-	"flag"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -10,31 +9,14 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/consumer/internal/decision"
 	"github.com/tidegate/tidegate/consumer/internal/failure"
+	"github.com/tidegate/tidegate/internal/model"
 	"github.com/tidegate/tidegate/transport"
-)
-
-var (
-	modelSeed      = flag.Uint64("model.seed", 0, "run the random model with this seed only")
-	modelSequences = flag.Int("model.sequences", 100_000, "sequences of the random model")
 )
 
 // Between two delays there are at most three attempts: one with the handle that was found, and one
 // with a retry in place of the verdict. A delivery ends as settled if and only if its last attempt
 // succeeded.
-func TestModel(t *testing.T) {
-	for range *modelSequences {
-		seed := rand.Uint64()
-		if *modelSeed != 0 {
-			seed = *modelSeed
-		}
-		if runModel(t, rand.New(rand.NewPCG(seed, 0))); t.Failed() {
-			t.Fatalf("repeat with: go test ./consumer/internal/settlement -run '^TestModel$' -model.seed %d", seed)
-		}
-		if *modelSeed != 0 {
-			return
-		}
-	}
-}
+func TestModel(t *testing.T) { model.Run(t, 100_000, runModel) }
 
 // runModel settles one delivery with random results, as the consumer does.
 func runModel(t *testing.T, r *rand.Rand) {

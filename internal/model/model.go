@@ -1,0 +1,43 @@
+// Package model runs the random models of tests. A model is a function that makes random steps with
+// the part under test and checks it after each of them.
+package model
+
+import (
+	"flag"
+	"math/rand/v2"
+	"testing"
+)
+
+var (
+	seedFlag = flag.Uint64("model.seed", 0, "run the random model with this seed only")
+	factor   = flag.Float64("model.factor", 1, "run this many times the sequences of the random model")
+)
+
+// Run runs a model with so many random seeds, multiplied by the flag -model.factor, until one
+// fails. It logs the command that repeats the failed seed. With the flag -model.seed it runs that
+// seed alone.
+func Run(t *testing.T, sequences int, run func(t *testing.T, r *rand.Rand)) {
+	t.Helper()
+	if *seedFlag != 0 {
+		sequences = 1
+	} else {
+		sequences = int(float64(sequences) * *factor)
+	}
+	for n := 0; n < sequences && !t.Failed(); n++ {
+		seed := *seedFlag
+		if seed == 0 {
+			seed = rand.Uint64()
+		}
+		once(t, seed, run)
+	}
+}
+
+func once(t *testing.T, seed uint64, run func(t *testing.T, r *rand.Rand)) {
+	t.Helper()
+	defer func() { // also after t.Fatal
+		if t.Failed() {
+			t.Logf("repeat in the directory of the test with: go test -run '^%s$' -model.seed %d", t.Name(), seed)
+		}
+	}()
+	run(t, rand.New(rand.NewPCG(seed, 0)))
+}
