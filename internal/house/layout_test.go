@@ -79,7 +79,7 @@ var importTable = map[string]row{
 		imports: []string{"", "transport", "backoff", "ratelimit", "broker/admin", "broker/status"},
 		tests:   []string{"broker", "broker/server", "transport/rest"}, // over a broker
 	},
-	"broker":          {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address", "internal/tally", "broker/settings", "broker/status"}},
+	"broker":          {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address", "internal/tally", "broker/settings", "broker/status"}, tests: []string{"producer"}}, // the example
 	"broker/settings": {imports: []string{"", "backoff"}},
 	"broker/status":   {imports: []string{"", "broker/settings"}},
 	"broker/server": {

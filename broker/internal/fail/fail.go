@@ -13,7 +13,7 @@ import (
 
 // New returns an error with a formatted message, and without an operation. WithOp adds the
 // operation.
-func New(code tidegate.Code, subject, format string, args ...any) *tidegate.Error {
+func New(code tidegate.Code, subject, format string, args ...any) error {
 	return &tidegate.Error{Code: code, Subject: subject, Message: fmt.Sprintf(format, args...)}
 }
 
@@ -29,7 +29,7 @@ func WithOp(op string, err error) error {
 }
 
 // TopicNotFound returns an error with 40402, or 40002 if the name is illegal for RocketMQ.
-func TopicNotFound(name string) *tidegate.Error {
+func TopicNotFound(name string) error {
 	if strings.Contains(name, ".") { // no such name is legal in RocketMQ
 		return New(tidegate.CodeIllegalTopic, name,
 			"the topic does not exist, and RocketMQ permits no '.' in its name; this broker does: create the topic with PUT /v1/topics/%s", name)
@@ -38,18 +38,18 @@ func TopicNotFound(name string) *tidegate.Error {
 }
 
 // GroupNotFound returns an error with 40403.
-func GroupNotFound(name string) *tidegate.Error {
+func GroupNotFound(name string) error {
 	return New(tidegate.CodeConsumerGroupNotFound, name, "the consumer group does not exist; the first receive creates it")
 }
 
 // InvalidHandle returns an error about a receipt handle, with 40013.
-func InvalidHandle(format string, args ...any) *tidegate.Error {
+func InvalidHandle(format string, args ...any) error {
 	return New(tidegate.CodeInvalidReceiptHandle, "receipt handle", format, args...)
 }
 
 // IllegalInvisibleTime returns an error about a time that is not between least and most, with
 // 40011. The message begins with the words of RocketMQ's proxy, which clients search for.
-func IllegalInvisibleTime(subject string, d, least, most time.Duration) *tidegate.Error {
+func IllegalInvisibleTime(subject string, d, least, most time.Duration) error {
 	bound := fmt.Sprintf("large. max is %d", most.Milliseconds())
 	if d < least {
 		bound = fmt.Sprintf("small. min is %d", least.Milliseconds())
@@ -59,7 +59,7 @@ func IllegalInvisibleTime(subject string, d, least, most time.Duration) *tidegat
 
 // ConsumptionTooLong returns an error about an invisible duration d that is longer than the time
 // left for the delivery, with 40011. The message begins like that of IllegalInvisibleTime.
-func ConsumptionTooLong(d, left, longest time.Duration) *tidegate.Error {
+func ConsumptionTooLong(d, left, longest time.Duration) error {
 	return New(tidegate.CodeIllegalInvisibleTime, "invisible duration",
 		"the invisibleTime is too large. max is %d ms: the invisible duration is %v; a delivery may take %v with all extensions (max_invisible_duration), and %v are left; give less, or end the delivery with a retry",
 		left.Milliseconds(), d, longest, left)

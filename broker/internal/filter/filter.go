@@ -83,7 +83,7 @@ func SQL(expression string) (*Filter, error) {
 	return &Filter{expr: expr}, nil
 }
 
-func tooLong(expression string) *Error {
+func tooLong(expression string) error {
 	return &Error{strings.ToValidUTF8(expression[:64], "") + "…", maxLength, fmt.Sprintf("the expression has %d bytes; the limit is %d", len(expression), maxLength)}
 }
 

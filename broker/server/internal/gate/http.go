@@ -67,6 +67,8 @@ func (g *Gate) StillAllowed(r *http.Request) error {
 	return nil
 }
 
+// readmit admits the request again under the present policy. It returns a concrete type, nil if the
+// request is admitted, because admitHTTP does; Permit turns it into an error.
 func (g *Gate) readmit(r *http.Request, a *admission) *tidegate.Error {
 	a.under = g.current.Load()
 	var err *tidegate.Error

@@ -10,6 +10,7 @@ import (
 )
 
 // New returns the error of a rejected request, with a code, a subject and a reason.
+// The result is never nil. It has its concrete type because callers read its fields.
 func New(code tidegate.Code, subject, text string) *tidegate.Error {
 	return &tidegate.Error{Code: code, Subject: subject, Message: text}
 }
