@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tidegate/tidegate"
 )
@@ -183,6 +184,26 @@ func TestLongIDsReturn(t *testing.T) {
 			if d := p.decide(letter(id, generation+1)); d.action != skip || d.why != whyReturned {
 				t.Fatalf("ID of %d bytes, returned from redrive %d: %+v", n, generation+1, d)
 			}
+		}
+	}
+}
+
+// Since is inclusive, Before is not.
+func TestFilterTimes(t *testing.T) {
+	at := time.Unix(1000, 0)
+	l := &Letter{StoredAt: at}
+	for _, tt := range []struct {
+		name   string
+		filter Filter
+		want   bool
+	}{
+		{"since then", Filter{Since: at}, true},
+		{"since later", Filter{Since: at.Add(1)}, false},
+		{"before then", Filter{Before: at}, false},
+		{"before later", Filter{Before: at.Add(1)}, true},
+	} {
+		if got := tt.filter.matches(l); got != tt.want {
+			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
 		}
 	}
 }

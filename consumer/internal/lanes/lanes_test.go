@@ -67,3 +67,20 @@ func TestLanesProperty(t *testing.T) {
 		}
 	}
 }
+
+// A pop that prefers fresh messages returns a retried one only if there is no fresh one.
+func TestPopPrefersFresh(t *testing.T) {
+	var l Lanes[string]
+	l.Push(0, true, "retried")
+	for range 8 {
+		l.Push(0, false, "fresh")
+	}
+	for n := range 8 {
+		if x, ok := l.Pop(true); !ok || x != "fresh" {
+			t.Errorf("pop %d: %q, %v", n, x, ok)
+		}
+	}
+	if x, _ := l.Pop(true); x != "retried" {
+		t.Errorf("the last pop: %q", x)
+	}
+}

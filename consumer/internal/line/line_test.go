@@ -183,3 +183,15 @@ func TestLinesOfTwoTopics(t *testing.T) {
 		t.Error("a message of one topic waits for one of another topic")
 	}
 }
+
+// Closing a line that another one has replaced does not close the other one.
+func TestCloseOfAReplacedLine(t *testing.T) {
+	l, key := Lines[int]{}, Key{Group: "a"}
+	old, _ := l.Join(key, 1)
+	l.Close(old)
+	l.Join(key, 2)
+	l.Close(old)
+	if _, first := l.Join(key, 3); first {
+		t.Error("the third item is first in a line, want it behind the second one")
+	}
+}
