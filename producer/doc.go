@@ -46,6 +46,27 @@
 // If the server rejects a shared request because of one message, the producer repeats it in halves
 // until only the faulty message is left, and the others are stored.
 //
+// # Life of a message
+//
+// Send, SendAsync and SendBatch prepare a message (producer.go): they validate it and wait for a
+// place (internal/ledger). An item (item.go) has its limits, its history and its state. The topic
+// (topic.go) then has it until its end:
+//
+//   - submit queues the item (internal/plan), or moves it to the spool (spool.go);
+//   - pump begins the jobs that are ready: an ask for lanes, or a request. A job has a worker, or
+//     runs on the goroutine of a Send;
+//   - route carries out an ask, and send a request (request.go): limiter, ctx, transport;
+//   - settle records the attempt and decides (settle.go, outcome.go; the policy is
+//     internal/retry). It then ends items, returns others to the queue, and pauses a lane;
+//   - end gives an item its state (end.go). The ledger counts it, and its caller wakes.
+//
+// Transactions and recalls do not use the queue: repeat.go has their loop.
+//
+// A throttled Send is submit, route, send, settle with a pause, a timer (wake), and the same again
+// on a worker. The first attempt takes the lock of the topic three times if it succeeds.
+//
+// # Pauses
+//
 // After a throttle the producer pauses all sends of the topic to that server. Then it sends one
 // message as a probe. It sends the others once the server has accepted the probe.
 package producer

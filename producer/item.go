@@ -20,13 +20,16 @@ type item struct {
 	ctx    context.Context //nolint:containedctx // the caller's; an item lives as long as its call
 	limits retry.Limits
 	done   func(tidegate.Receipt, error) // of SendAsync; nil otherwise
+	origin origin
 
 	plan.Item[*item, roundTrip] // its place in the topic's queue
 
 	history retry.History
 	changes int // consecutive attempts that found the lane changed
 
-	// The end of the item. The goroutine that ends the item sets gone, once.
+	// The end of the item. The goroutine that ends it sets state, once; a write to the spool may
+	// follow.
+	state   state
 	receipt tidegate.Receipt
 	err     *SendError
 	wake    chan struct{} // closed after the end; nil if no goroutine waits
@@ -36,15 +39,42 @@ type item struct {
 	unwatch func() bool // ends the watch that the item left as the last one; nil otherwise
 
 	entry ledger.Entry[*item] // used by the ledger first, later by the functions
+}
 
-	// These fields are adjacent to fill one word.
-	drained  bool // it comes from the spool; set before it is queued
-	forced   bool // it goes to the spool because the producer is full; set before it is queued
-	half     bool // it is a half message, which is in no queue; set before it is counted
-	behind   bool // an older message of its group is in a request, so it cannot move to the spool
-	gone     bool
-	aborted  bool // by Close or Shutdown
-	spooling bool // it has ended, but its result is that of a write to the spool
+// An origin is the way on which a message came to the producer.
+type origin uint8
+
+const (
+	fromCaller  origin = iota
+	forced             // as fromCaller; it goes to the spool because the producer is full
+	fromSpool          // the drain sends it; it does not move to the spool again
+	halfMessage        // of a transaction; it is in no queue
+)
+
+// A state says where a message is.
+type state uint8
+
+const (
+	pending   state = iota // in the queue of its topic or in a request, or on its way there
+	spooling               // it has left the queue; the write to the spool decides between the next ones
+	delivered              // a server has accepted it
+	spooled                // it is on the disk
+	failed
+	aborted // it failed because Close or Shutdown ended the producer
+)
+
+// over reports whether the message has its result.
+func (it *item) over() bool { return it.state > spooling }
+
+// endState returns the state of a message that ends with err, nil if it was accepted.
+func endState(err *SendError) state {
+	switch {
+	case err == nil:
+		return delivered
+	case err.Cause == errProducerClosed: //nolint:errorlint // the producer's own value
+		return aborted
+	}
+	return failed
 }
 
 // newItem returns the item of a message.

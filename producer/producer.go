@@ -202,7 +202,7 @@ func (p *Producer) enter(it *item, blocked func()) *SendError {
 	case ledger.Ended:
 		return it.contextEnded()
 	case ledger.Forced:
-		it.forced = true
+		it.origin = forced
 	case ledger.Admitted:
 	}
 	return nil
@@ -211,19 +211,12 @@ func (p *Producer) enter(it *item, blocked func()) *SendError {
 // resultOf returns the ledger's class of an item with a result. It also reports whether the item
 // has a function of SendAsync.
 func resultOf(it *item) (e *ledger.Entry[*item], r ledger.Result, called bool) {
-	switch {
-	case it.drained && it.err == nil:
+	results := [...]ledger.Result{delivered: ledger.Delivered, spooled: ledger.Spooled, failed: ledger.Failed, aborted: ledger.Aborted}
+	switch r = results[it.state]; {
+	case it.origin == fromSpool && it.state == delivered:
 		r = ledger.Drained
-	case it.drained:
+	case it.origin == fromSpool:
 		r = ledger.LeftInSpool
-	case it.err == nil && it.receipt.Spooled:
-		r = ledger.Spooled
-	case it.err == nil:
-		r = ledger.Delivered
-	case it.aborted:
-		r = ledger.Aborted
-	default:
-		r = ledger.Failed
 	}
 	return &it.entry, r, it.done != nil
 }

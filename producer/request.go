@@ -2,10 +2,7 @@ package producer
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -29,10 +26,11 @@ const limitPatience = time.Millisecond
 // A roundTrip is the call of the transport for a request.
 type roundTrip struct {
 	attempt attempt   // without a ctx while the request waits for the limiter
-	sent    bool      // the transport was called and has not returned
-	began   time.Time // start of that call
+	sent    bool      // the call has begun, and its results are not counted yet
+	began   time.Time // start of the call
 
-	messages []*tidegate.Message // for the transport
+	items    []*item             // of the call
+	messages []*tidegate.Message // of items, for the transport
 	copies   *copies.Set         // their memory; nil if they are the items' messages
 
 	oneItem    [1]*item // saves an allocation
@@ -56,79 +54,183 @@ func (c *roundTrip) cancel() {
 	}
 }
 
-// An attempt is the ctx of a job. A request with a single message continues with the ctx of its
-// ask, because both are one attempt.
+// An attempt is the ctx of an ask or request. A request with a single message continues with the
+// ctx of its ask, because both are one attempt.
 type attempt struct {
 	ctx    context.Context //nolint:containedctx // lives as long as the job
 	cancel context.CancelFunc
 }
 
-// send carries out a request. It runs on the goroutine of own's caller if own is set. It returns
-// the messages that have ended, for release.
-func (t *topic) send(r *request, own *item) (ended []*item) {
-	if l := t.p.opts.Limiter; l != nil {
-		t.limit(l, r)
-	}
-	items := t.start(r, own)
-	if len(items) == 0 {
-		r.Call.attempt.cancel()
-		return t.settle(r, own, nil, nil, nil, r.Call.began)
-	}
-	results := t.p.lanes.SendLane(r.Call.attempt.ctx, r.Info, r.Call.messages)
-	r.Call.attempt.cancel()
-	r.Call.copies.Free()
-	var err error
-	if len(results) != len(items) {
-		results = make([]transport.SendResult, len(items))
-		err = &tidegate.Error{
-			Op: "SendMessage", Subject: t.name, MaybeStored: true,
-			Message: fmt.Sprintf("the transport returned %d results for %d messages", len(results), len(items)),
+// route carries out an ask, and returns the request that can begin. If there is none, it returns
+// the next job of the worker. An error of the transport is a failed attempt of all messages that
+// waited for the ask, because none of them has a lane.
+func (t *topic) route(a *ask) (r *request, next job, ok bool) {
+	began := time.Now()
+	lanes, err := t.ask(t.lookup.ctx, a)
+	now := time.Now()
+	t.mu.Lock()
+	lookup := t.lookup
+	t.lookup = attempt{}
+	r = t.queue.Routed(a, lanes, now)
+	var ended []*item
+	var failed *request
+	switch {
+	case err != nil:
+		failed = t.queue.Withdraw(a)
+		failed.Call.began = began
+		for _, planned := range failed.Items {
+			failed.Call.items = append(failed.Call.items, planned.Of)
 		}
+	case r == nil:
+		ended = t.hopeless(now, a.Head.Of)
+	case len(r.Items) == 1 && r.Items[0] == a.Head:
+		r.Call.attempt, lookup.cancel = lookup, nil
 	}
-	return t.settle(r, own, items, results, err, r.Call.began)
+	if r != nil {
+		t.begin(job{Request: r}, now)
+	}
+	worker := r == nil && !a.Alone
+	if failed == nil {
+		next, ok = t.pump(now, nil, worker)
+	}
+	t.mu.Unlock()
+	if lookup.cancel != nil {
+		lookup.cancel()
+	}
+	t.p.complete(ended)
+	if failed != nil {
+		ended, next, ok = t.settle(failed, nil, err, worker)
+		t.p.release(ended)
+	}
+	return r, next, ok
 }
 
-// start creates the ctx of a request and returns the messages that are still pending. From then on
-// a message that ends may have been stored.
-func (t *topic) start(r *request, own *item) []*item {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+// ask requests the lanes of a from the transport, until the time of its first message's attempt is
+// over. It returns the lanes so far and the error of the next one. The end of the caller's ctx and
+// Close are not errors of the transport.
+func (t *topic) ask(ctx context.Context, a *ask) (lanes []transport.Lane, err error) {
+	returned := false
+	defer func() {
+		if !returned {
+			t.abandon(a, nil)
+		}
+	}()
+	lanes = a.Buffer()
+	for r := range a.Lanes {
+		var l transport.Lane
+		if l, err = t.p.lanes.Lane(ctx, r); err != nil {
+			if a.Alone && a.Head.Of.ctx.Err() != nil || t.p.closed.Load() {
+				err = nil
+			}
+			break
+		}
+		lanes = append(lanes, l)
+	}
+	returned = true
+	return lanes, err
+}
+
+// send carries out a request. It returns the messages that have ended, for release, and the next
+// job of the worker.
+func (t *topic) send(r *request) (ended []*item, next job, ok bool) {
+	returned := false
+	defer func() {
+		if !returned {
+			t.abandon(nil, r)
+		}
+	}()
+	if l := t.p.opts.Limiter; l != nil {
+		t.limit(l, r)
+		t.mu.Lock()
+		t.start(r, time.Now())
+		t.mu.Unlock()
+	}
+	c := &r.Call
+	var results []transport.SendResult
+	if len(c.items) > 0 {
+		results = t.p.lanes.SendLane(c.attempt.ctx, r.Info, c.messages)
+	}
+	returned = true
+	c.attempt.cancel()
+	c.copies.Free()
+	var err error
+	if len(results) != len(c.items) {
+		err = &tidegate.Error{
+			Op: "SendMessage", Subject: t.name, MaybeStored: true,
+			Message: fmt.Sprintf("the transport returned %d results for %d messages", len(results), len(c.items)),
+		}
+	}
+	return t.settle(r, results, err, !r.Alone)
+}
+
+// abandon ends an ask or a request whose goroutine the transport or the limiter has ended: by a
+// panic that the caller of Send may recover from, or by runtime.Goexit. The messages in it fail.
+// The others go on.
+func (t *topic) abandon(a *ask, r *request) {
 	now := time.Now()
+	err := &tidegate.Error{Op: "SendMessage", Subject: t.name, MaybeStored: r != nil, Message: "the transport panicked, or ended its goroutine"}
+	t.mu.Lock()
+	var ended []*item
+	fail := func(it *item, began time.Time) {
+		if it.state != pending {
+			return
+		}
+		it.record(err, began, now)
+		if t.end(it, it.fail(StopPermanent, nil), now) {
+			ended = append(ended, it)
+		}
+	}
+	if a != nil {
+		t.lookup.cancel()
+		t.queue.Routed(a, nil, now)
+		fail(a.Head.Of, now)
+	} else {
+		r.Call.sent = false
+		r.Call.cancel()
+		for _, planned := range r.Items {
+			fail(planned.Of, r.Call.began)
+		}
+		t.queue.Finished(r, now)
+	}
+	t.pump(now, nil, false)
+	t.mu.Unlock()
+	t.p.complete(ended)
+}
+
+// start creates the ctx of a request, and the list of its messages that are still pending. From
+// then on a message that ends may have been stored. The lock is held.
+func (t *topic) start(r *request, now time.Time) {
+	c := &r.Call
 	var shortest time.Duration
 	await := false
-	items := r.Call.oneItem[:0]
+	c.items, c.messages = c.oneItem[:0], c.oneMessage[:0]
 	if r.Alive > 1 {
-		items = make([]*item, 0, r.Alive)
+		c.items, c.messages = make([]*item, 0, r.Alive), make([]*tidegate.Message, 0, r.Alive)
 	}
 	for _, planned := range r.Items {
 		it := planned.Of
-		if it.gone {
+		if it.state != pending {
 			continue
 		}
-		if share := it.Share(now); len(items) == 0 || share < shortest {
+		if share := it.Share(now); len(c.items) == 0 || share < shortest {
 			shortest = share
 		}
 		await = await || it.history.Attempts > 0
-		items = append(items, it)
+		c.items, c.messages = append(c.items, it), append(c.messages, it.Message)
 	}
 	switch {
-	case r.Call.attempt.ctx != nil:
-	case len(items) == 1:
-		r.Call.attempt = newAttempt(items[0].base(own != nil), await, shortest)
+	case c.attempt.ctx != nil:
+	case len(c.items) == 1:
+		c.attempt = newAttempt(c.items[0].base(r.Alone), await, shortest)
 	default:
 		// The request serves several callers. It ends when all of them have left.
-		r.Call.attempt = newAttempt(context.Background(), await, shortest)
+		c.attempt = newAttempt(context.Background(), await, shortest)
 	}
-	r.Call.sent, r.Call.began = len(items) > 0, now
-	r.Call.messages = r.Call.oneMessage[:0]
-	for _, it := range items {
-		r.Call.messages = append(r.Call.messages, it.Message)
+	c.sent, c.began = len(c.items) > 0, now
+	if !r.Alone { // the callers may leave before the end of the request
+		c.copies = copies.Of(c.messages)
+		c.messages = c.copies.Messages
 	}
-	if own == nil { // the callers may leave before the end of the request
-		r.Call.copies = copies.Of(r.Call.messages)
-		r.Call.messages = r.Call.copies.Messages
-	}
-	return items
 }
 
 // limit waits for the limiter's permission for each message of the request. It waits for the first
@@ -142,7 +244,7 @@ func (t *topic) limit(l ratelimit.Limiter, r *request) {
 	for i, planned := range r.Items {
 		it := planned.Of
 		t.mu.Lock()
-		gone := it.gone
+		gone := it.state != pending
 		skip := gone || it.history.Attempts > 0 && t.p.observer != nil
 		ctx, cancel := context.WithCancel(it.ctx)
 		if joined {
@@ -168,26 +270,26 @@ func (t *topic) limit(l ratelimit.Limiter, r *request) {
 		t.mu.Lock()
 		if joined {
 			t.queue.Shorten(r, i, now)
-			t.pump(nil) // another lane may be free
+			t.pump(now, nil, false) // another lane may be free
 			t.mu.Unlock()
 			return
 		}
-		if !it.gone {
+		if it.state == pending {
 			e := it.fail(StopLimiter, fmt.Errorf("limiter: %w", err))
 			if it.ctx.Err() != nil {
 				e = it.contextEnded()
 			}
-			stop = t.p.spools(it, e)
+			stop = t.spools(it, e)
 			if stop { // its message group has to follow it
 				t.queue.Shorten(r, i+1, now)
 			}
-			if t.endItem(it, e, now) {
+			if t.end(it, e, now) {
 				ended = append(ended, it)
 			}
 			if stop && it.Message.MessageGroup != "" {
 				t.spoolGroup(it.Message.MessageGroup, nil, nil, now)
 			}
-			t.pump(nil)
+			t.pump(now, nil, false)
 		}
 		t.mu.Unlock()
 		t.p.complete(ended)
@@ -195,116 +297,4 @@ func (t *topic) limit(l ratelimit.Limiter, r *request) {
 			return
 		}
 	}
-}
-
-// outcomePool reuses the slices of finished requests.
-var outcomePool = sync.Pool{New: func() any { return new([]outcome) }}
-
-// settle decides about each message of a request from its result, or from err if that is set. Then
-// it updates the queue. It returns the messages that have ended, for release.
-func (t *topic) settle(r *request, own *item, items []*item, results []transport.SendResult, err error, began time.Time) (gone []*item) {
-	ended := time.Now()
-	outs := r.Call.oneOutcome[:min(len(items), 1)]
-	if len(items) > 1 {
-		pooled := outcomePool.Get().(*[]outcome)
-		*pooled = slices.Grow((*pooled)[:0], len(items))[:len(items)]
-		outs = *pooled
-		defer func() {
-			clear(outs)
-			outcomePool.Put(pooled)
-		}()
-	}
-	for i, it := range items {
-		outs[i] = outcome{it: it, receipt: results[i].Receipt, err: results[i].Err, ended: ended}
-		if r.Lane != nil {
-			outs[i].lane = r.Info.Endpoint
-		}
-		if err != nil {
-			outs[i].err = err
-		}
-	}
-	charged := t.charge(r, outs, ended)
-	if charged {
-		t.decide(own, outs)
-		for i := range outs {
-			if l := t.p.observer; l != nil && !outs[i].skipped && r.Lane != nil {
-				l.Observe(outs[i].err)
-			}
-			t.observe(len(r.Items), &outs[i], began)
-		}
-	}
-
-	var spooled []string
-	now := time.Now()
-	t.mu.Lock()
-	if charged {
-		spooled = t.groupsToSpool(outs)
-	}
-	for i := range outs {
-		if o := &outs[i]; charged && !o.it.gone && t.apply(o, r.Lane, spooled, now) {
-			gone = append(gone, o.it)
-		}
-	}
-	var waited []outcome
-	if charged && r.Lane != nil {
-		waited = t.adapt(r, outs, now)
-	}
-	t.queue.Finished(r, now)
-	for _, group := range spooled {
-		t.spoolGroup(group, nil, nil, now)
-	}
-	gone = append(gone, t.hopeless(now, items...)...)
-	t.p.conclude(gone)
-	t.mu.Unlock()
-	var late []*item
-	for i := range waited {
-		t.observe(len(r.Items), &waited[i], began)
-		if waited[i].gone {
-			late = append(late, waited[i].it)
-		}
-	}
-	t.p.complete(late)
-	return gone
-}
-
-// charge counts the attempt in each message of the request. It returns false if the request does
-// not count as an attempt: if the lane had changed, or if the server rejected several messages
-// because of one of them. In the latter case the request is repeated in halves, until the faulty
-// message is alone.
-func (t *topic) charge(r *request, outs []outcome, ended time.Time) bool {
-	changed, refused := len(outs) > 0, len(outs) > 1
-	for i := range outs {
-		changed = changed && errors.Is(outs[i].err, transport.ErrLaneChanged)
-		refused = refused && faultOf(outs[i].err) == MessageFault
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if changed {
-		r.Lane.MaxMessages = 1
-		for i := range outs {
-			outs[i].it.changes++
-			changed = changed && outs[i].it.changes <= maxLaneChanges
-		}
-	}
-	if refused {
-		for i := range outs {
-			outs[i].it.Limit = (len(outs) + 1) / 2
-		}
-	}
-	r.Call.sent = false // a message that ends from here on is not in a request under way
-	if changed || refused {
-		return false
-	}
-	for i := range outs {
-		o := &outs[i]
-		it := o.it
-		if o.skipped = it.gone; o.skipped {
-			continue
-		}
-		it.record(o.err, r.Call.began, ended)
-		if tidegate.Classify(o.err) == tidegate.ClassThrottled && it.ctx.Err() == nil && r.Lane != nil {
-			r.Lane.Deciding = true
-		}
-	}
-	return true
 }

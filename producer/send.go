@@ -35,10 +35,9 @@ func (p *Producer) Send(ctx context.Context, msg *tidegate.Message) (tidegate.Re
 		return tidegate.Receipt{}, err
 	}
 	t := it.topic
-	for j, ok := t.submit(it, it); ok; {
-		j, ok = t.do(j, it)
+	if j, ok := t.submit(it, it); !ok || !t.attempt(j.Ask) {
+		it.await()
 	}
-	it.await()
 	if it.err != nil {
 		return tidegate.Receipt{}, it.err
 	}
@@ -49,7 +48,7 @@ func (p *Producer) Send(ctx context.Context, msg *tidegate.Message) (tidegate.Re
 func (it *item) await() {
 	t := it.topic
 	t.mu.Lock()
-	if it.gone && !it.spooling && it.wake == nil {
+	if it.over() && it.wake == nil {
 		t.mu.Unlock()
 		return
 	}
@@ -98,7 +97,7 @@ func (p *Producer) SendAsync(ctx context.Context, msg *tidegate.Message, done fu
 		return err
 	}
 	it.topic.submit(nil, it)
-	if it.forced {
+	if it.origin == forced {
 		<-it.wake
 	}
 	return nil

@@ -167,16 +167,16 @@ func (p *Producer) awaitedSettings(ctx context.Context, t *topic, attempt time.D
 	return p.askedSettings(ctx, t)
 }
 
-// settingsFor is awaitedSettings for a throttled send. It ends with own's ctx, if own is set, and
-// with Close. After an error the settings remain in effect.
-func (p *Producer) settingsFor(own *item, t *topic) Settings {
+// settingsFor is awaitedSettings for a throttled send. It ends with Close, and with the ctx of
+// the caller that carries out the request. After an error the settings remain in effect.
+func (p *Producer) settingsFor(r *request, t *topic) Settings {
 	if a := t.fresh(); a != nil {
 		return a.settings
 	}
 	ctx := p.life
-	if own != nil {
+	if r.Alone {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithCancel(own.ctx)
+		ctx, cancel = context.WithCancel(r.Items[0].Of.ctx)
 		defer cancel()
 		defer context.AfterFunc(p.life, cancel)()
 	}

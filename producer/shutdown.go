@@ -110,7 +110,7 @@ func (p *Producer) abort(op string) {
 	p.end(errProducerClosed)
 	n := 0
 	for _, it := range p.ledger.Pending() {
-		if it.topic.leave(it, true) && !it.drained {
+		if it.topic.leave(it, true) && it.origin != fromSpool {
 			n++
 		}
 	}

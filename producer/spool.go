@@ -110,14 +110,13 @@ func (s *spooler) write() {
 func (t *topic) spooled(it *item, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	it.spooling = false
 	if group := it.Message.MessageGroup; group != "" {
 		if t.spooling[group]--; t.spooling[group] == 0 {
 			delete(t.spooling, group)
 		}
 	}
 	if err == nil {
-		it.err = nil
+		it.state, it.err = spooled, nil
 		it.receipt = tidegate.Receipt{
 			MessageID: it.Message.ID, Topic: it.Message.Topic, Queue: -1, Offset: -1, Spooled: true, Attempts: it.history.Attempts,
 		}
@@ -127,7 +126,7 @@ func (t *topic) spooled(it *item, err error) {
 	if it.err.Cause != nil {
 		cause = fmt.Errorf("%w; %w", it.err.Cause, cause)
 	}
-	it.err = it.fail(StopSpool, cause)
+	it.state, it.err = endState(it.err), it.fail(StopSpool, cause)
 }
 
 // drainGrace bounds the time that Shutdown waits for requests with messages of the spool. Without a
@@ -170,7 +169,7 @@ func (s *spooler) send(_ context.Context, msgs []*tidegate.Message) []error {
 	queued := map[*topic][]*item{}
 	for i, msg := range msgs {
 		it := newItem(ctx, msg)
-		it.drained, it.wake, it.Size = true, make(chan struct{}), plan.SizeOf(msg)
+		it.origin, it.wake, it.Size = fromSpool, make(chan struct{}), plan.SizeOf(msg)
 		it.topic = p.use(msg.Topic)
 		it.limits = p.limits(p.settings(it.topic))
 		if !p.ledger.Adopt(it, &it.entry) {
@@ -195,49 +194,6 @@ func (s *spooler) send(_ context.Context, msgs []*tidegate.Message) []error {
 	return errs
 }
 
-// spools reports whether a message that ends with err moves to the spool: it may succeed later, and
-// its caller has not cancelled it. A message at its deadline moves there, unless an older message
-// of its group is in a request.
-func (p *Producer) spools(it *item, err *SendError) bool {
-	if p.spooler == nil || it.drained || it.half || err == nil {
-		return false
-	}
-	switch err.Reason {
-	case StopExhausted, StopThrottled, StopPushedBack, StopDeadline, StopLimiter, StopBudget, StopClosed, StopSpool:
-		return true
-	case StopContext:
-		return errors.Is(it.ctx.Err(), context.DeadlineExceeded) && !it.behind
-	default:
-		return false
-	}
-}
-
-// endAtDeadline ends a message at its deadline, with err. If the message moves to the spool, its
-// message group moves with it, in order: the messages in the same request and the queued ones. A
-// message behind a request of its group fails instead, because an older message would have to move
-// although a server may accept it in a moment. The lock is held.
-func (t *topic) endAtDeadline(it *item, err *SendError, now time.Time) (ended bool) {
-	group := it.Message.MessageGroup
-	if it.behind = group != "" && it.Request() == nil && t.queue.Flying(group); it.behind || !t.p.spools(it, err) {
-		return t.endItem(it, err, now)
-	}
-	if r := it.Request(); r != nil && group != "" {
-		sent := r.Call.sent
-		for _, planned := range r.Items {
-			other := planned.Of
-			if other == it {
-				t.endItem(it, err, now)
-			} else if !other.gone && other.Message.MessageGroup == group {
-				other.history.Maybe = other.history.Maybe || sent
-				t.endItem(other, other.fail(StopSpool, errBehind), now)
-			}
-		}
-		t.spoolGroup(group, nil, nil, now)
-		return false
-	}
-	return t.endQueued(it, err, now)
-}
-
 var errBehind = errors.New("older messages of its message group, or of its topic, are in the spool")
 
 // diverts reports whether a new message goes to the spool without an attempt: its message group has
@@ -245,19 +201,19 @@ var errBehind = errors.New("older messages of its message group, or of its topic
 // The lock is held.
 func (t *topic) diverts(it *item) bool {
 	s := t.p.spooler
-	if s == nil || it.drained {
+	if s == nil || it.origin == fromSpool {
 		return false
 	}
 	group := it.Message.MessageGroup
 	if group == "" {
-		return it.forced || t.down
+		return it.origin == forced || t.down
 	}
 	return t.spooling[group] > 0 || s.spool.Holds(t.name, group) || t.down && !t.queue.Has(group)
 }
 
 // spool queues a message that left the topic's queue for a write to the spool. The lock is held.
 func (t *topic) spool(it *item, err *SendError) {
-	it.gone, it.spooling, it.err = true, true, err
+	it.state, it.err = spooling, err
 	if group := it.Message.MessageGroup; group != "" {
 		if t.spooling == nil {
 			t.spooling = make(map[string]int)
@@ -270,30 +226,4 @@ func (t *topic) spool(it *item, err *SendError) {
 	default:
 	}
 	t.p.spooler.add(it)
-}
-
-// endQueued ends a queued message. If the message moves to the spool, the other queued messages of
-// its message group follow it, in their order. endQueued returns false for a message that moves to
-// the spool. The lock is held.
-func (t *topic) endQueued(it *item, err *SendError, now time.Time) (ended bool) {
-	group := it.Message.MessageGroup
-	if group == "" || !t.p.spools(it, err) {
-		return t.endItem(it, err, now)
-	}
-	t.spoolGroup(group, it, err, now)
-	return false
-}
-
-// spoolGroup moves the queued messages of a message group to the spool, in their order, because a
-// message of the group moves there: this one, with its error, or one that was in a request. The
-// lock is held.
-func (t *topic) spoolGroup(group string, this *item, err *SendError, now time.Time) {
-	for _, queued := range t.queue.Group(group) {
-		switch it := queued.Of; {
-		case it == this:
-			t.endItem(it, err, now)
-		case !it.drained:
-			t.endItem(it, it.fail(StopSpool, errBehind), now)
-		}
-	}
 }

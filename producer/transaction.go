@@ -111,7 +111,7 @@ func unsent(err error) bool {
 // of its own, because Close can end it at any time. It returns nil after Close.
 func (p *Producer) count(it *item) *item {
 	c := newItem(it.ctx, it.Message)
-	c.topic, c.half, c.history.Maybe = it.topic, true, true
+	c.topic, c.origin, c.history.Maybe = it.topic, halfMessage, true
 	if !p.ledger.Admit(c, &c.entry, it.Size) {
 		return nil
 	}
@@ -123,9 +123,9 @@ func (p *Producer) count(it *item) *item {
 // returns that error also for a success, because the accounts have the message as undelivered.
 func (p *Producer) counted(c *item, err *SendError) *SendError {
 	c.topic.mu.Lock()
-	gone := c.gone
+	gone := c.state != pending
 	if !gone {
-		c.gone, c.err = true, err
+		c.state, c.err = endState(err), err
 	}
 	c.topic.mu.Unlock()
 	switch {

@@ -17,6 +17,7 @@ const recheck = time.Second
 type Ask[T Sharer, C any] struct {
 	Request transport.LaneRequest // for the first unit
 	Head    *Item[T, C]           // the first message of the first unit
+	Alone   bool                  // for Head alone, whose caller carries out the ask and its request
 
 	of      *Lane[T, C] // of a unit that waits for it and asks again; nil for units without a lane
 	units   []*unit[T, C]
@@ -138,9 +139,8 @@ func (q *Queue[T, C]) newAsk(head *unit[T, C]) *Ask[T, C] {
 }
 
 // Routed passes the lanes of an ask to the queue: one for each unit, except for units without an
-// answer of the transport. It returns a request if one can begin. If own is set, the request has
-// own alone.
-func (q *Queue[T, C]) Routed(a *Ask[T, C], lanes []transport.Lane, now time.Time, own *Item[T, C]) *Request[T, C] {
+// answer of the transport. It returns a request if one can begin: for Head alone if the ask is.
+func (q *Queue[T, C]) Routed(a *Ask[T, C], lanes []transport.Lane, now time.Time) *Request[T, C] {
 	q.routing = false
 	if a.of != nil {
 		a.of.recheckAt = now.Add(recheck)
@@ -155,14 +155,14 @@ func (q *Queue[T, C]) Routed(a *Ask[T, C], lanes []transport.Lane, now time.Time
 		if l := q.lane(info, now); a.units[i].group != "" {
 			q.bind(a.units[i], l, now)
 		} else {
-			r = q.routedLoose(a, l, now, own)
+			r = q.routedLoose(a, l, now)
 		}
 	}
-	if r != nil || own == nil || len(lanes) == 0 {
+	if r != nil || !a.Alone || len(lanes) == 0 {
 		return r // Next forms the requests
 	}
 	l := q.lane(lanes[0], now)
-	if l.bound.Len() == 1 && l.bound.First() == own.unit && l.takes(1+q.loose.Len(), now) {
+	if l.bound.Len() == 1 && l.bound.First() == a.Head.unit && l.takes(1+q.loose.Len(), now) {
 		return q.take(l, nil, now, true)
 	}
 	return nil
@@ -180,7 +180,7 @@ func (q *Queue[T, C]) bind(u *unit[T, C], l *Lane[T, C], now time.Time) {
 }
 
 // routedLoose passes the lane of a loose unit to the queue.
-func (q *Queue[T, C]) routedLoose(a *Ask[T, C], l *Lane[T, C], now time.Time, own *Item[T, C]) *Request[T, C] {
+func (q *Queue[T, C]) routedLoose(a *Ask[T, C], l *Lane[T, C], now time.Time) *Request[T, C] {
 	none := l.Endpoint == "" || slices.Contains(a.Request.Avoid, l.Endpoint) // the transport has no other lane
 	if none {
 		for _, other := range q.lanes {
@@ -198,7 +198,7 @@ func (q *Queue[T, C]) routedLoose(a *Ask[T, C], l *Lane[T, C], now time.Time, ow
 		return nil // it still waits for its lane
 	}
 	if !head.place.In(&q.loose) { // it left meanwhile
-		if head = q.loose.First(); head == nil || own != nil {
+		if head = q.loose.First(); head == nil || a.Alone {
 			return nil
 		}
 	}
@@ -206,5 +206,5 @@ func (q *Queue[T, C]) routedLoose(a *Ask[T, C], l *Lane[T, C], now time.Time, ow
 		q.hold(head, l, now)
 		return nil
 	}
-	return q.take(l, head, now, own != nil)
+	return q.take(l, head, now, a.Alone)
 }

@@ -41,7 +41,7 @@ func (l *loop) pump() {
 		}
 		r := j.Request
 		if j.Ask != nil {
-			r = l.q.Routed(j.Ask, []transport.Lane{{Endpoint: "a", MaxMessages: 256}}, l.now, nil)
+			r = l.q.Routed(j.Ask, []transport.Lane{{Endpoint: "a", MaxMessages: 256}}, l.now)
 		}
 		if r != nil {
 			l.flying = append(l.flying, r)

@@ -48,7 +48,7 @@ func (d *desk) request(endpoint string, most int) *Request[numbered, struct{}] {
 		for range j.Ask.Lanes {
 			lanes = append(lanes, transport.Lane{Topic: "t", Endpoint: endpoint, MaxMessages: most})
 		}
-		if r := d.q.Routed(j.Ask, lanes, d.now, nil); r != nil {
+		if r := d.q.Routed(j.Ask, lanes, d.now); r != nil {
 			return r
 		}
 	}
@@ -180,7 +180,7 @@ func TestWithdrawKeepsLaterMessages(t *testing.T) {
 	d := newDesk(t)
 	early := d.add("g")
 	j, _ := d.q.Next(d.now, nil)
-	d.q.Routed(j.Ask, nil, d.now, nil)
+	d.q.Routed(j.Ask, nil, d.now)
 	late := []*Item[numbered, struct{}]{d.add("g"), d.add("")}
 	r := d.q.Withdraw(j.Ask)
 	if len(r.Items) != 1 || r.Items[0] != early {

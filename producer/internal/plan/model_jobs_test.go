@@ -32,10 +32,6 @@ func (m *model) end(j *job) {
 
 // route ends an ask with the lanes of the transport.
 func (m *model) route(j *job) {
-	var own *plan.Item[*message, struct{}]
-	if j.own != nil {
-		own = &j.own.Item
-	}
 	var lanes []transport.Lane
 	failed := false
 	if !j.ask.Head.Of.gone { // else nothing was asked
@@ -47,7 +43,7 @@ func (m *model) route(j *job) {
 			lanes = append(lanes, transport.Lane{Topic: "t", Endpoint: endpoint, MaxMessages: m.servers[endpoint].most, MaxBytes: 1000})
 		}
 	}
-	if r := m.q.Routed(j.ask, lanes, m.now, own); r != nil {
+	if r := m.q.Routed(j.ask, lanes, m.now); r != nil {
 		m.begin(&job{request: r, own: j.own})
 	}
 	if failed {

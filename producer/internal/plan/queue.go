@@ -160,7 +160,7 @@ func (q *Queue[T, C]) Group(group string) []*Item[T, C] {
 }
 
 // Next returns the next job that can be done now, and false if there is none. If own is set, an ask
-// is for own alone.
+// with own as its first message is for own alone, and so is the request that follows it.
 func (q *Queue[T, C]) Next(now time.Time, own *Item[T, C]) (Job[T, C], bool) {
 	for _, l := range q.lanes {
 		if l.bound.Len() > 0 && l.takes(l.bound.Len()+q.loose.Len(), now) {
@@ -170,13 +170,22 @@ func (q *Queue[T, C]) Next(now time.Time, own *Item[T, C]) (Job[T, C], bool) {
 	if q.routing {
 		return Job[T, C]{}, false
 	}
+	if a := q.nextAsk(now, own); a != nil {
+		a.Alone = a.Head == own
+		return Job[T, C]{Ask: a}, true
+	}
+	return Job[T, C]{}, false
+}
+
+// nextAsk begins the ask that is useful now, and returns nil if there is none.
+func (q *Queue[T, C]) nextAsk(now time.Time, own *Item[T, C]) *Ask[T, C] {
 	if head := q.laneless.First(); head != nil {
-		return Job[T, C]{Ask: q.askGroups(head, own)}, true
+		return q.askGroups(head, own)
 	}
 	for head := q.loose.First(); head != nil; head = q.loose.First() {
 		it := head.items.First()
 		if !now.Before(q.askAt) || q.open(it, now) {
-			return Job[T, C]{Ask: q.askLoose(head, now)}, true
+			return q.askLoose(head, now)
 		}
 		if it.By == nil || it.By.lost || !it.blocked(it.By, now) {
 			break
@@ -185,10 +194,10 @@ func (q *Queue[T, C]) Next(now time.Time, own *Item[T, C]) (Job[T, C], bool) {
 	}
 	for _, l := range q.lanes {
 		if l.waiting() > 0 && !now.Before(l.recheckAt) {
-			return Job[T, C]{Ask: q.recheck(l, now)}, true
+			return q.recheck(l, now)
 		}
 	}
-	return Job[T, C]{}, false
+	return nil
 }
 
 // hold makes a unit wait until l takes it, as the server of l requested.

@@ -15,7 +15,8 @@ type Request[T Sharer, C any] struct {
 	Lane  *Lane[T, C]    // nil if the transport has none
 	Info  transport.Lane // as Lane was when the request was formed
 	Items []*Item[T, C]
-	Alive int // items that are still wanted
+	Alive int  // items that are still wanted
+	Alone bool // it has one message, whose caller carries it out
 
 	units   int
 	bytes   int
@@ -34,7 +35,7 @@ func (q *Queue[T, C]) take(l *Lane[T, C], head *unit[T, C], now time.Time, alone
 	r := &Request[T, C]{}
 	r.Lane, r.Info = l, l.Lane
 	r.Items = r.oneItem[:0]
-	if alone {
+	if r.Alone = alone; alone {
 		r.limit = 1
 	}
 	avoided := head != nil && head.items.First().Avoid == l.Endpoint // the transport has no other lane

@@ -1,0 +1,131 @@
+package producer
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// An OnAttempt that ends its goroutine, as FailNow of package testing does, does not stop the
+// server's other messages: neither on the goroutine of a caller nor on one of the producer.
+func TestObserverThatEndsItsGoroutine(t *testing.T) {
+	for name, send := range map[string]func(*testing.T, *Producer) bool{
+		"Send": func(t *testing.T, p *Producer) (returned bool) {
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				_, _ = p.Send(t.Context(), message())
+				returned = true
+			})
+			wg.Wait()
+			return returned
+		},
+		"SendAsync": func(t *testing.T, p *Producer) bool {
+			done := make(chan error)
+			if err := p.SendAsync(t.Context(), message(), func(_ tidegate.Receipt, err error) { done <- err }); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			return false
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := &laneFake{do: func(_ context.Context, n int, _ transport.Lane, msgs []*tidegate.Message) []error {
+					if n == 1 {
+						return all(len(msgs), throttled(0))
+					}
+					return nil
+				}}
+				var attempts atomic.Int64
+				p := newProducer(t, f, Options{OnAttempt: func(Attempt) {
+					if attempts.Add(1) == 1 {
+						runtime.Goexit()
+					}
+				}})
+				if send(t, p) {
+					t.Error("Send has returned")
+				}
+				if _, err := p.Send(t.Context(), message()); err != nil {
+					t.Error(err)
+				}
+				a, err := p.Shutdown(t.Context())
+				if err != nil || a.Delivered != 2 {
+					t.Errorf("%+v, %v", a, err)
+				}
+			})
+		})
+	}
+}
+
+// A panic of the transport or the limiter on the goroutine of a Send goes to the caller, who may
+// recover from it, as servers of HTTP do. Its message fails, and keeps no place.
+func TestPanicOnTheCallersGoroutine(t *testing.T) {
+	const panics = 40 // more than the requests that a lane has at the same time
+	for name, tt := range map[string]struct {
+		inLane, inSend, inLimiter bool
+		most                      int
+	}{
+		"Lane":             {inLane: true, most: 100},
+		"SendLane":         {inSend: true, most: 100},
+		"SendLane, single": {inSend: true, most: 1},
+		"limiter":          {inLimiter: true, most: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var lanes, sends, waits atomic.Int64
+				f := &laneFake{
+					lane: func(_ context.Context, r transport.LaneRequest) (transport.Lane, error) {
+						if tt.inLane && lanes.Add(1) <= panics {
+							panic("by the test")
+						}
+						return transport.Lane{Topic: r.Topic, Endpoint: "a:1", MaxMessages: tt.most}, nil
+					},
+					do: func(context.Context, int, transport.Lane, []*tidegate.Message) []error {
+						if tt.inSend && sends.Add(1) <= panics {
+							panic("by the test")
+						}
+						return nil
+					},
+				}
+				p := newProducer(t, f, Options{Limiter: limiterFunc(func(context.Context, int) error {
+					if tt.inLimiter && waits.Add(1) <= panics {
+						panic("by the test")
+					}
+					return nil
+				})})
+				for range panics {
+					func() {
+						defer func() {
+							if recover() == nil {
+								t.Error("the panic has not reached the caller of Send")
+							}
+						}()
+						_, _ = p.Send(t.Context(), message())
+					}()
+				}
+				start := time.Now()
+				if _, err := p.Send(t.Context(), message()); err != nil || time.Since(start) > time.Second {
+					t.Errorf("%v after %v", err, time.Since(start))
+				}
+				a, err := p.Shutdown(t.Context())
+				if err != nil || a.Delivered != 1 || a.Failed != panics {
+					t.Errorf("%+v, %v", a, err)
+				}
+			})
+		})
+	}
+}
+
+// A limiterFunc is a ratelimit.Limiter.
+type limiterFunc func(ctx context.Context, n int) error
+
+func (f limiterFunc) WaitN(ctx context.Context, n int) error { return f(ctx, n) }
