@@ -45,11 +45,17 @@ type Delivery struct {
 	InvisibleUntil time.Time
 }
 
-// DeadLetterPrefix precedes the group's name in the name of its dead letter topic.
-const DeadLetterPrefix = "%DLQ%"
+// A Filter selects messages by tag or by SQL. The zero value selects all.
+type Filter struct {
+	// Expression is "*" or empty for all messages, or tags joined by "||".
+	Expression string
+	// SQL means that Expression is a SQL92 expression.
+	SQL bool
+}
 
-// DeadLetterTopic returns the topic of a consumer group's dead letters.
-func DeadLetterTopic(group string) string { return DeadLetterPrefix + group }
+// DeadLetterTopic returns the topic of a consumer group's dead letters: "%DLQ%" and the group's
+// name.
+func DeadLetterTopic(group string) string { return protocol.DeadLetterPrefix + group }
 
 // A DeadLetter is the origin of a dead letter and the reason why it became one.
 type DeadLetter struct {

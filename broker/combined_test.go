@@ -85,7 +85,7 @@ var combinedTopics = map[string]settings.Topic{
 }
 
 // Groups and their filters: g's is by tag, s's by SQL.
-var combinedFilters = map[string]transport.Filter{
+var combinedFilters = map[string]tidegate.Filter{
 	"g": {Expression: "a || b"}, "s": {SQL: true, Expression: "TAGS <> 'c'"}, "r": {}, "o": {},
 }
 

@@ -6,12 +6,11 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/filter"
-	"github.com/tidegate/tidegate/transport"
 )
 
 // compileFilter returns the filter of a receive; nil selects all messages. The error for an invalid
 // expression is 40010 with the position.
-func compileFilter(f transport.Filter) (*filter.Filter, error) {
+func compileFilter(f tidegate.Filter) (*filter.Filter, error) {
 	compile := filter.Tags
 	if f.SQL {
 		compile = filter.SQL

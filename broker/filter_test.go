@@ -32,7 +32,7 @@ func TestSharedRetryTopicWithFilters(t *testing.T) {
 					}
 				}
 				elapse(time.Second)
-				filtered := transport.ReceiveRequest{Group: "g", Topic: "t1", Filter: transport.Filter{Expression: "a"}, Wait: time.Second, Max: 32}
+				filtered := transport.ReceiveRequest{Group: "g", Topic: "t1", Filter: tidegate.Filter{Expression: "a"}, Wait: time.Second, Max: 32}
 				var got []string
 				for _, d := range append(receive(t, b, filtered), receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t2", Wait: time.Second})...) {
 					got = append(got, d.Topic+" "+d.Properties["ORIGIN_MESSAGE_ID"])
@@ -71,7 +71,7 @@ func TestFilterHoldsForRedeliveries(t *testing.T) {
 				}
 				// All three are passed by the cursor; none is answered.
 				receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, InvisibleDuration: time.Second})
-				ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Filter: transport.Filter{Expression: "a"}, Max: 32, Wait: time.Minute})
+				ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Filter: tidegate.Filter{Expression: "a"}, Max: 32, Wait: time.Minute})
 				if len(ds) != 1 || ds[0].ID != "2" {
 					t.Fatalf("%d deliveries: %+v", len(ds), ds)
 				}

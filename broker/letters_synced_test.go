@@ -11,6 +11,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -47,7 +48,7 @@ func TestDeadLetterWaitsForTheLeasesFsync(t *testing.T) {
 		fs := &slowGroupsFS{FS: vfs.NewMem()}
 		b := open(t, Options{Dir: "data", fs: fs})
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
-		letters := tidegate.DeadLetterPrefix + "g"
+		letters := protocol.DeadLetterPrefix + "g"
 		putTopic(t, b, letters, settings.Topic{Queues: 1})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}) // the group is on disk

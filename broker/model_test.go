@@ -136,7 +136,7 @@ func (m *model) receive() {
 	want := m.ready(g)
 	r := transport.ReceiveRequest{
 		Group: g.name, Topic: "t", Queue: transport.AnyQueue, Max: n, InvisibleDuration: inv, Push: push,
-		Filter: transport.Filter{Expression: g.filter}, AttemptID: tidegate.NewMessageID(),
+		Filter: tidegate.Filter{Expression: g.filter}, AttemptID: tidegate.NewMessageID(),
 	}
 	ds, err := m.b.Receive(m.t.Context(), r)
 	if err != nil {

@@ -119,7 +119,7 @@ func TestFilter(t *testing.T) {
 		}
 		got := 0
 		for {
-			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Filter: transport.Filter{Expression: " tag1|| tag3 "}})
+			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Filter: tidegate.Filter{Expression: " tag1|| tag3 "}})
 			if len(ds) == 0 {
 				break
 			}
@@ -134,7 +134,7 @@ func TestFilter(t *testing.T) {
 		if err != nil || got != 50 || g.Topics[0].Backlog.Messages != 50 {
 			t.Errorf("%d messages, backlog %+v, %v; want 50, 50", got, g.Topics, err)
 		}
-		ds := receive(t, b, transport.ReceiveRequest{Group: "sql", Topic: "t", Max: 32, Filter: transport.Filter{SQL: true, Expression: "TAGS IN ('tag0', 'tag2') AND n BETWEEN 10 AND 19"}})
+		ds := receive(t, b, transport.ReceiveRequest{Group: "sql", Topic: "t", Max: 32, Filter: tidegate.Filter{SQL: true, Expression: "TAGS IN ('tag0', 'tag2') AND n BETWEEN 10 AND 19"}})
 		if len(ds) != 5 {
 			t.Errorf("by SQL got %d, want 5", len(ds))
 		}
@@ -142,7 +142,7 @@ func TestFilter(t *testing.T) {
 			t.Errorf("another group got %d", len(ds))
 		}
 		for _, expr := range []string{"a|b", "|", "||"} {
-			_, err := b.Receive(t.Context(), transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, InvisibleDuration: time.Minute, Filter: transport.Filter{Expression: expr}})
+			_, err := b.Receive(t.Context(), transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, InvisibleDuration: time.Minute, Filter: tidegate.Filter{Expression: expr}})
 			if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.Code != tidegate.CodeIllegalFilterExpression || !strings.Contains(e.Message, expr) {
 				t.Errorf("%q: %v", expr, err)
 			}

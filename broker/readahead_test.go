@@ -45,7 +45,7 @@ func TestReadAhead(t *testing.T) {
 				for {
 					ds, err := b.Receive(t.Context(), transport.ReceiveRequest{
 						Group: c.group, Topic: "t", Queue: transport.AnyQueue, Max: 1 + r.IntN(maxReceive), InvisibleDuration: time.Minute,
-						Filter: transport.Filter{Expression: c.filter}, Wait: 50 * time.Millisecond,
+						Filter: tidegate.Filter{Expression: c.filter}, Wait: 50 * time.Millisecond,
 					})
 					if err != nil || len(ds) == 0 {
 						if err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -33,7 +34,7 @@ func TestFreeDiskThrottlesSends(t *testing.T) {
 		free(2 * gib)
 		b := open(t, Options{Dir: "data", fs: fs, MinInvisibleDuration: 1})
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
-		putTopic(t, b, tidegate.DeadLetterPrefix+"x", settings.Topic{Queues: 1})
+		putTopic(t, b, protocol.DeadLetterPrefix+"x", settings.Topic{Queues: 1})
 		send := func(topic string) error {
 			return send(t, b, &tidegate.Message{Topic: topic, Body: []byte("x")})[0].Err
 		}
@@ -44,7 +45,7 @@ func TestFreeDiskThrottlesSends(t *testing.T) {
 		}
 		free(gib / 2)
 		time.Sleep(time.Second)
-		for _, topic := range []string{"t", tidegate.DeadLetterPrefix + "x"} {
+		for _, topic := range []string{"t", protocol.DeadLetterPrefix + "x"} {
 			err := send(topic)
 			if !errors.Is(err, tidegate.ErrThrottled) {
 				t.Fatalf("with half a GiB free: %v", err)

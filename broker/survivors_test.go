@@ -11,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -22,7 +23,7 @@ func TestRepeatedDeadLetterWaitsForTheDisk(t *testing.T) {
 		fs := &slowGroupsFS{FS: vfs.NewMem()}
 		b := open(t, Options{Dir: "data", fs: fs})
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
-		putTopic(t, b, tidegate.DeadLetterPrefix+"g", settings.Topic{Queues: 1})
+		putTopic(t, b, protocol.DeadLetterPrefix+"g", settings.Topic{Queues: 1})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: 12 * time.Hour})
 		if len(ds) != 1 {

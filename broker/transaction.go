@@ -16,7 +16,7 @@ import (
 // AbandonedTransactions is the topic of half messages that were unresolved after the last check.
 // They have the properties of dead letters, with the original topic and the number of checks.
 // RocketMQ keeps them in TRANS_CHECK_MAX_TIME_TOPIC, which its clients cannot read.
-const AbandonedTransactions = tidegate.DeadLetterPrefix + "TRANS_CHECK_MAX_TIME_TOPIC"
+const AbandonedTransactions = protocol.DeadLetterPrefix + "TRANS_CHECK_MAX_TIME_TOPIC"
 
 var resolutions = map[transport.Resolution]pending.Resolution{
 	transport.ResolutionUnknown: pending.Unknown, transport.Commit: pending.Commit, transport.Rollback: pending.Rollback,

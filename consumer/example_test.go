@@ -61,7 +61,7 @@ func ExampleNewPush_topics() {
 	handled := make(chan string, 2)
 	c, err := consumer.NewPush(t, consumer.Subscription{
 		Group: "billing",
-		Topics: map[string]transport.Filter{
+		Topics: map[string]tidegate.Filter{
 			"orders":  consumer.Tags("paid", "refunded"),
 			"returns": {}, // all messages
 		},
@@ -97,7 +97,7 @@ func ExampleNewBatch() {
 		return nil
 	}
 	c, err := consumer.NewBatch(t, consumer.Subscription{
-		Group: "billing", Topics: map[string]transport.Filter{"orders": {}, "returns": {}},
+		Group: "billing", Topics: map[string]tidegate.Filter{"orders": {}, "returns": {}},
 	}, func(ctx context.Context, ds []*tidegate.Delivery) error {
 		defer cancel()
 		var lines []string

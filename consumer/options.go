@@ -12,7 +12,6 @@ import (
 	"github.com/tidegate/tidegate/consumer/internal/gate"
 	"github.com/tidegate/tidegate/consumer/policy"
 	"github.com/tidegate/tidegate/ratelimit"
-	"github.com/tidegate/tidegate/transport"
 )
 
 const (
@@ -65,26 +64,26 @@ type Handler func(ctx context.Context, d *tidegate.Delivery) error
 type Middleware func(next Handler) Handler
 
 // Tags returns a filter for messages with one of the tags. Without tags it selects all messages.
-func Tags(tags ...string) transport.Filter {
-	return transport.Filter{Expression: strings.Join(tags, "||")}
+func Tags(tags ...string) tidegate.Filter {
+	return tidegate.Filter{Expression: strings.Join(tags, "||")}
 }
 
 // SQL returns a filter by a SQL92 expression over properties, for example
 // "region = 'eu' AND amount > 100".
-func SQL(expression string) transport.Filter {
-	return transport.Filter{Expression: expression, SQL: true}
+func SQL(expression string) tidegate.Filter {
+	return tidegate.Filter{Expression: expression, SQL: true}
 }
 
 // A Subscription describes the messages that a consumer receives.
 type Subscription struct {
-	Group  string           // the consumer group; required
-	Topic  string           // may be empty if Topics is not
-	Filter transport.Filter // of Topic; see [Tags] and [SQL]; Zero means all messages
+	Group  string          // the consumer group; required
+	Topic  string          // may be empty if Topics is not
+	Filter tidegate.Filter // of Topic; see [Tags] and [SQL]; Zero means all messages
 
 	// Topics are further topics of the same consumer, each with its filter, like further calls of
 	// subscribe(topic, expression) of a RocketMQ client:
 	//
-	//	consumer.Subscription{Group: "billing", Topics: map[string]transport.Filter{
+	//	consumer.Subscription{Group: "billing", Topics: map[string]tidegate.Filter{
 	//		"orders":  consumer.Tags("paid", "refunded"),
 	//		"returns": {},
 	//	}}
@@ -97,7 +96,7 @@ type Subscription struct {
 	// have the same topics and filters (RocketMQ: subscription relationship consistency).
 	//
 	// [NewSimple] rejects Topics: use one simple consumer for each topic. Nil means Topic alone.
-	Topics map[string]transport.Filter
+	Topics map[string]tidegate.Filter
 
 	// Retry is the retry schedule of a push consumer: a message is delivered again Retry.Delay(n)
 	// after its delivery number n+1 failed. A delay above 12 h, which no server accepts, means 12

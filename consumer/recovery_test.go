@@ -14,7 +14,6 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/internal/protocol"
-	"github.com/tidegate/tidegate/transport"
 )
 
 // A reachable server responds to pings, except while it is away.
@@ -169,7 +168,7 @@ func TestDefaultLogOfFailures(t *testing.T) {
 			log.Reset()
 			s := newServer(t)
 			s.onSettings = func() error { return &tidegate.Error{Op: "QueryAssignment", Code: tidegate.CodeTopicNotFound} }
-			stop := start(t, s, Subscription{Group: "billing", Topic: "orders", Topics: map[string]transport.Filter{"returns": {}}},
+			stop := start(t, s, Subscription{Group: "billing", Topic: "orders", Topics: map[string]tidegate.Filter{"returns": {}}},
 				func(context.Context, *tidegate.Delivery) error { return nil }, tt.opts)
 			time.Sleep(10*time.Minute - time.Second)
 			stop()

@@ -18,7 +18,7 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-var sub = consumer.Subscription{Group: "billing", Topic: "orders", Filter: transport.Filter{Expression: "a||b"}}
+var sub = consumer.Subscription{Group: "billing", Topic: "orders", Filter: tidegate.Filter{Expression: "a||b"}}
 
 func newSimple(t *testing.T, o consumer.SimpleOptions) (*consumer.Simple, *mocks.MockTransport) {
 	t.Helper()

@@ -15,7 +15,7 @@ import (
 // A topic is one of the topics of a run.
 type topic struct {
 	name     string
-	filter   transport.Filter
+	filter   tidegate.Filter
 	number   int // from 0
 	settings atomic.Pointer[transport.ConsumerSettings]
 	refusals failure.Refusals // guarded by run.mu
@@ -27,10 +27,10 @@ type topic struct {
 }
 
 // filters returns the topics of the subscription with their filters.
-func (s *Subscription) filters() map[string]transport.Filter {
+func (s *Subscription) filters() map[string]tidegate.Filter {
 	all := maps.Clone(s.Topics)
 	if all == nil {
-		all = map[string]transport.Filter{}
+		all = map[string]tidegate.Filter{}
 	}
 	if s.Topic != "" {
 		all[s.Topic] = s.Filter
@@ -61,7 +61,7 @@ func (f *faults) validateTopics(s *Subscription) {
 	if _, twice := s.Topics[s.Topic]; twice && s.Topic != "" {
 		f.Add("Subscription.Topics", "%q is Subscription.Topic too; give it once", s.Topic)
 	}
-	if s.Topic == "" && s.Filter != (transport.Filter{}) && len(s.Topics) > 0 {
+	if s.Topic == "" && s.Filter != (tidegate.Filter{}) && len(s.Topics) > 0 {
 		f.Add("Subscription.Filter", "it is the filter of Subscription.Topic, which is empty; set the filters in Topics")
 	}
 	if s.Topic != "" || len(s.Topics) == 0 {

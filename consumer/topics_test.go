@@ -26,10 +26,10 @@ func (s *server) inTopic(queue int, topic, group string, n int) {
 	}
 }
 
-func ofTopics(names ...string) map[string]transport.Filter {
-	all := map[string]transport.Filter{}
+func ofTopics(names ...string) map[string]tidegate.Filter {
+	all := map[string]tidegate.Filter{}
 	for _, name := range names {
-		all[name] = transport.Filter{}
+		all[name] = tidegate.Filter{}
 	}
 	return all
 }
@@ -39,7 +39,7 @@ func ofTopics(names ...string) map[string]transport.Filter {
 func TestTopicsShareTheConsumer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
-		filters := map[string]transport.Filter{"orders": Tags("paid", "refunded"), "returns": {}, "stock": SQL("region = 'eu'")}
+		filters := map[string]tidegate.Filter{"orders": Tags("paid", "refunded"), "returns": {}, "stock": SQL("region = 'eu'")}
 		for topic := range filters {
 			s.inTopic(0, topic, "", 10)
 		}
@@ -54,7 +54,7 @@ func TestTopicsShareTheConsumer(t *testing.T) {
 		}
 		p, err := NewPush(s, Subscription{
 			Group: "billing", Topic: "orders", Filter: filters["orders"],
-			Topics: map[string]transport.Filter{"returns": filters["returns"], "stock": filters["stock"]},
+			Topics: map[string]tidegate.Filter{"returns": filters["returns"], "stock": filters["stock"]},
 		}, func(context.Context, *tidegate.Delivery) error {
 			count(1)
 			defer count(-1)

@@ -173,11 +173,11 @@ func TestClassifyAndMiddleware(t *testing.T) {
 }
 
 func TestFilters(t *testing.T) {
-	for _, tt := range []struct{ got, want transport.Filter }{
-		{Tags(), transport.Filter{}},
-		{Tags("a"), transport.Filter{Expression: "a"}},
-		{Tags("a", "b"), transport.Filter{Expression: "a||b"}},
-		{SQL("amount > 100"), transport.Filter{Expression: "amount > 100", SQL: true}},
+	for _, tt := range []struct{ got, want tidegate.Filter }{
+		{Tags(), tidegate.Filter{}},
+		{Tags("a"), tidegate.Filter{Expression: "a"}},
+		{Tags("a", "b"), tidegate.Filter{Expression: "a||b"}},
+		{SQL("amount > 100"), tidegate.Filter{Expression: "amount > 100", SQL: true}},
 	} {
 		if tt.got != tt.want {
 			t.Errorf("got %+v, want %+v", tt.got, tt.want)

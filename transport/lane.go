@@ -62,19 +62,13 @@ type LaneSender interface {
 	SendLane(ctx context.Context, lane Lane, msgs []*tidegate.Message) []SendResult
 }
 
-type awaitKey struct{}
-
-// AwaitConnection returns a ctx for calls that wait for a connection until ctx ends. Without it, a
-// call fails at once if there is no connection. While a call waits, the transport tries to connect
-// about once a second. A request that reached a connection is not repeated. A consumer whose
-// receive failed for want of a connection need not guess a delay: its next receive waits for the
-// connection.
-func AwaitConnection(ctx context.Context) context.Context {
-	return context.WithValue(ctx, awaitKey{}, true)
-}
-
-// AwaitsConnection reports whether ctx comes from [AwaitConnection].
-func AwaitsConnection(ctx context.Context) bool {
-	await, _ := ctx.Value(awaitKey{}).(bool)
-	return await
-}
+// AwaitConnection is the key of a context value. Calls with a ctx from
+//
+//	context.WithValue(ctx, transport.AwaitConnection{}, true)
+//
+// wait for a connection until ctx ends. Other calls fail at once if there is no connection. While a
+// call waits, the transport tries to connect about once a second. A request that reached a
+// connection is not repeated. A consumer whose receive failed for want of a connection need not
+// guess a delay: its next receive waits for the connection. A transport that keeps no connections
+// ignores the value.
+type AwaitConnection struct{}

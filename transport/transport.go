@@ -38,14 +38,6 @@ type Sender interface {
 	Send(ctx context.Context, msgs []*tidegate.Message) []SendResult
 }
 
-// A Filter selects messages by tag or by SQL. The zero value selects all.
-type Filter struct {
-	// Expression is "*" or empty for all messages, or tags joined by "||".
-	Expression string
-	// SQL means that Expression is a SQL92 expression.
-	SQL bool
-}
-
 // A ReceiveRequest describes one receive of a consumer group from a topic.
 type ReceiveRequest struct {
 	Group string
@@ -59,7 +51,7 @@ type ReceiveRequest struct {
 	Push bool
 
 	// Filter selects the messages. The server does not deliver the others to the group.
-	Filter Filter
+	Filter tidegate.Filter
 
 	// Max is the largest number of messages to return. Servers return at most 32. Zero means 1.
 	Max int

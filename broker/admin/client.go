@@ -14,18 +14,10 @@ import (
 	"github.com/tidegate/tidegate/internal/httpapi"
 )
 
-// Credentials are an access key of the broker and its secret. Over https the client sends both.
-// Over plain text it sends a signature of each request's time instead of the secret, so the clocks
-// of client and broker must agree within minutes.
-type Credentials struct {
-	AccessKey string
-	SecretKey string
-}
-
 // Options configure a [Client]. The zero value is a client without credentials.
 type Options struct {
 	// Credentials authenticate every request. Zero means none.
-	Credentials Credentials
+	Credentials tidegate.Credentials
 
 	// TLS configures connections to an https address and can have a client certificate. Default:
 	// Go's configuration.
@@ -98,7 +90,7 @@ func New(address string, o Options) (*Client, error) {
 		c.limit = defaultMaxResponse
 	}
 	api, err := httpapi.New(address, httpapi.Options{
-		Op: "admin.New", TLS: o.TLS, AccessKey: o.Credentials.AccessKey, SecretKey: o.Credentials.SecretKey, Dialer: o.Dialer,
+		Op: "admin.New", TLS: o.TLS, Credentials: o.Credentials, Dialer: o.Dialer,
 	})
 	if err = errors.Join(append(errs, err)...); err != nil {
 		return nil, err

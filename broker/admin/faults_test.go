@@ -338,7 +338,7 @@ func TestCredentials(t *testing.T) {
 			{"nobody", "open sesame", "orders", tidegate.ErrUnauthorized, 401},
 			{"", "", "orders", tidegate.ErrUnauthorized, 401},
 		} {
-			c := client(t, e.URL, admin.Options{Credentials: admin.Credentials{AccessKey: tt.key, SecretKey: tt.secret}, TLS: trust(e)})
+			c := client(t, e.URL, admin.Options{Credentials: tidegate.Credentials{AccessKey: tt.key, SecretKey: tt.secret}, TLS: trust(e)})
 			_, err := c.PutTopic(t.Context(), tt.topic, settings.Topic{})
 			if !errors.Is(err, tt.want) {
 				t.Errorf("https %v, %q with %q on %q: %v, want %v", https, tt.key, tt.secret, tt.topic, err, tt.want)
@@ -405,9 +405,9 @@ func TestNewRefuses(t *testing.T) {
 		"a password":     {"http://a:sesame@x", admin.Options{}, "Options.Credentials"},
 		"a query":        {"http://x?y", admin.Options{}, "query"},
 		"no URL":         {"http://x:y", admin.Options{}, "port"},
-		"half of a key":  {"x", admin.Options{Credentials: admin.Credentials{AccessKey: "a"}}, "SecretKey"},
-		"key":            {"x", admin.Options{Credentials: admin.Credentials{AccessKey: "a b", SecretKey: "c"}}, "AccessKey"},
-		"colon":          {"x", admin.Options{Credentials: admin.Credentials{AccessKey: "a:b", SecretKey: "c"}}, "colon"},
+		"half of a key":  {"x", admin.Options{Credentials: tidegate.Credentials{AccessKey: "a"}}, "SecretKey"},
+		"key":            {"x", admin.Options{Credentials: tidegate.Credentials{AccessKey: "a b", SecretKey: "c"}}, "AccessKey"},
+		"colon":          {"x", admin.Options{Credentials: tidegate.Credentials{AccessKey: "a:b", SecretKey: "c"}}, "colon"},
 		"MaxAttempts":    {"x", admin.Options{MaxAttempts: -1}, "MaxAttempts"},
 		"AttemptTimeout": {"x", admin.Options{AttemptTimeout: -1}, "AttemptTimeout"},
 		"MaxResponse":    {"x", admin.Options{MaxResponse: -1}, "MaxResponse"},

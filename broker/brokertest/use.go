@@ -9,6 +9,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 const (
@@ -59,7 +60,7 @@ func (b *Broker) Send(msgs ...*tidegate.Message) []tidegate.Receipt {
 // error. For options, use [consumer.NewPush] with [Broker.Client].
 func (b *Broker) Consume(group, topic string, handle consumer.Handler) (stop func()) {
 	b.tb.Helper()
-	if _, err := b.Topic(topic); err != nil && !strings.HasPrefix(topic, tidegate.DeadLetterPrefix) {
+	if _, err := b.Topic(topic); err != nil && !strings.HasPrefix(topic, protocol.DeadLetterPrefix) {
 		b.tb.Fatalf("brokertest: consume %s as %s: %v; the topics are %s; call CreateTopic before Consume", topic, group, err, b.topicNames())
 	}
 	if handle != nil {

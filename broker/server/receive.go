@@ -246,7 +246,7 @@ func (s *Server) pollOf(ctx context.Context, client string, c *session.Client, r
 	case rmqpb.FilterType_FILTER_TYPE_UNSPECIFIED, rmqpb.FilterType_TAG:
 		out.Filter.Expression = f.GetExpression()
 	case rmqpb.FilterType_SQL:
-		out.Filter = transport.Filter{Expression: f.GetExpression(), SQL: true}
+		out.Filter = tidegate.Filter{Expression: f.GetExpression(), SQL: true}
 	default:
 		return out, refusal.New(tidegate.CodeIllegalFilterExpression, "filter_expression",
 			fmt.Sprintf("the filter_expression has the type %d; give TAG (1) or SQL (2)", f.GetType()))

@@ -20,7 +20,6 @@ import (
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
-	"github.com/tidegate/tidegate/transport"
 )
 
 // What the README shows is what this program and this test do, word for word
@@ -117,7 +116,7 @@ func TestTopics(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		b.CreateTopic("orders", settings.Topic{})
 		b.CreateTopic("returns", settings.Topic{})
-		sub := consumer.Subscription{Group: "billing", Topics: map[string]transport.Filter{
+		sub := consumer.Subscription{Group: "billing", Topics: map[string]tidegate.Filter{
 			"orders":  consumer.Tags("paid", "refunded"),
 			"returns": {}, // all messages
 		}}

@@ -30,8 +30,8 @@ type Options struct {
 	// TLS is the configuration of connections to an https URL. Nil: Go's defaults.
 	TLS *tls.Config
 
-	// AccessKey and SecretKey identify every request. Empty: none.
-	AccessKey, SecretKey string
+	// Credentials identify every request. Zero means none. They have no SessionToken.
+	Credentials tidegate.Credentials
 
 	// ClientID is sent as x-mq-client-id. Empty: none.
 	ClientID string
@@ -58,16 +58,20 @@ func New(address string, o Options) (*Client, error) {
 	if err != nil {
 		return nil, badOption(o.Op, "address", err.Error())
 	}
-	if (o.AccessKey == "") != (o.SecretKey == "") {
+	keys := o.Credentials
+	if keys.SessionToken != "" {
+		return nil, badOption(o.Op, "Options.Credentials.SessionToken", "the HTTP API has no temporary keys; leave it empty")
+	}
+	if (keys.AccessKey == "") != (keys.SecretKey == "") {
 		return nil, badOption(o.Op, "Options.Credentials", "only one of AccessKey and SecretKey is set; give both, or neither")
 	}
-	for field, value := range map[string]string{"Options.Credentials.AccessKey": o.AccessKey, "Options.ClientID": o.ClientID} {
+	for field, value := range map[string]string{"Options.Credentials.AccessKey": keys.AccessKey, "Options.ClientID": o.ClientID} {
 		if strings.ContainsFunc(value, func(r rune) bool { return r <= ' ' || r > '~' }) {
 			return nil, badOption(o.Op, field, fmt.Sprintf("%q is not a valid header value; give printable ASCII without spaces", value))
 		}
 	}
-	if strings.Contains(o.AccessKey, ":") {
-		return nil, badOption(o.Op, "Options.Credentials.AccessKey", fmt.Sprintf("%q has a colon, which HTTP Basic authentication does not permit; use another key", o.AccessKey))
+	if strings.Contains(keys.AccessKey, ":") {
+		return nil, badOption(o.Op, "Options.Credentials.AccessKey", fmt.Sprintf("%q has a colon, which HTTP Basic authentication does not permit; use another key", keys.AccessKey))
 	}
 	dialer := &net.Dialer{Timeout: connectTimeout}
 	network := &http.Transport{

@@ -29,19 +29,19 @@ func (c *Client) header(h http.Header, body bool) {
 // secret, which do not depend on the clock. In plain text they are RocketMQ's signature, which is
 // computed for each attempt.
 func (c *Client) signed(r *http.Request) *http.Request {
-	if c.options.AccessKey == "" {
+	if c.options.Credentials.AccessKey == "" {
 		return r
 	}
 	r.Header = r.Header.Clone() // the caller's request stays as it is
 	if c.base.Scheme == "https" {
-		r.SetBasicAuth(c.options.AccessKey, c.options.SecretKey)
+		r.SetBasicAuth(c.options.Credentials.AccessKey, c.options.Credentials.SecretKey)
 		return r
 	}
 	now := time.Now().UTC().Format(dateTimeLayout)
-	mac := hmac.New(sha1.New, []byte(c.options.SecretKey))
+	mac := hmac.New(sha1.New, []byte(c.options.Credentials.SecretKey))
 	mac.Write([]byte(now))
 	r.Header.Set("x-mq-date-time", now)
-	r.Header.Set("Authorization", fmt.Sprintf("MQv2-HMAC-SHA1 Credential=%s, SignedHeaders=x-mq-date-time, Signature=%X", c.options.AccessKey, mac.Sum(nil)))
+	r.Header.Set("Authorization", fmt.Sprintf("MQv2-HMAC-SHA1 Credential=%s, SignedHeaders=x-mq-date-time, Signature=%X", c.options.Credentials.AccessKey, mac.Sum(nil)))
 	return r
 }
 

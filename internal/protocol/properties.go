@@ -46,3 +46,6 @@ const PropertyDeadLetterRedrives = "DLQ_REDRIVES"
 // PropertyCheckTimes is the property with the number of checks, under RocketMQ's name. Checks and
 // abandoned transactions have it.
 const PropertyCheckTimes = "TRANSACTION_CHECK_TIMES"
+
+// DeadLetterPrefix precedes the group's name in the name of its dead letter topic.
+const DeadLetterPrefix = "%DLQ%"

@@ -84,7 +84,7 @@ func TestEmptyTopicsStarveNoOtherReceive(t *testing.T) {
 	for name, other := range map[string]transport.ReceiveRequest{
 		"topic":  from("empty", time.Second),
 		"group":  {Group: "other", Topic: "none", Queue: transport.AnyQueue, Wait: time.Second},
-		"filter": {Group: "g", Topic: "full", Queue: transport.AnyQueue, Wait: time.Second, Filter: transport.Filter{Expression: "x"}},
+		"filter": {Group: "g", Topic: "full", Queue: transport.AnyQueue, Wait: time.Second, Filter: tidegate.Filter{Expression: "x"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate"
 )
 
 // drainEvery is the interval at which receives from any queue query an inactive endpoint without
@@ -18,7 +18,7 @@ const minVisits = 64
 // A visitKey names the receives from any queue that find the same messages.
 type visitKey struct {
 	group, topic string
-	filter       transport.Filter
+	filter       tidegate.Filter
 }
 
 // A visit is the state of these receives. The zero value means that there was none.

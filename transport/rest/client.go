@@ -21,18 +21,10 @@ var (
 	_ transport.Pinger     = (*Client)(nil)
 )
 
-// Credentials are an access key of the broker and its secret. Over https the client sends both.
-// Over plain text it sends a signature of each request's time instead of the secret, so the clocks
-// of client and broker must agree within minutes.
-type Credentials struct {
-	AccessKey string
-	SecretKey string
-}
-
 // Options configure a [Client]. The zero value is a client without credentials.
 type Options struct {
 	// Credentials authenticate every request. Zero means none.
-	Credentials Credentials
+	Credentials tidegate.Credentials
 
 	// TLS configures connections to an https address and can have a client certificate. Default:
 	// Go's configuration.
@@ -89,7 +81,7 @@ func New(address string, o Options) (*Client, error) {
 		c.limit = defaultMaxResponse
 	}
 	api, err := httpapi.New(address, httpapi.Options{
-		Op: "rest.New", TLS: o.TLS, AccessKey: o.Credentials.AccessKey, SecretKey: o.Credentials.SecretKey, ClientID: o.ClientID, Dialer: o.Dialer,
+		Op: "rest.New", TLS: o.TLS, Credentials: o.Credentials, ClientID: o.ClientID, Dialer: o.Dialer,
 	})
 	if err = errors.Join(append(errs, err)...); err != nil {
 		return nil, err
@@ -140,7 +132,7 @@ func (c *Client) do(ctx context.Context, q call) *httpapi.Failure {
 	if q.unbounded {
 		r.Timeout = 0
 	}
-	await := transport.AwaitsConnection(ctx)
+	await := ctx.Value(transport.AwaitConnection{}) == true
 	err := c.api.Do(ctx, &r, func(a httpapi.Attempt) (time.Duration, bool) { return redial, await && !a.Connected && a.Curable })
 	f, ok := errors.AsType[*httpapi.Failure](err)
 	if !ok || f.FromBroker {

@@ -147,7 +147,7 @@ func TestRights(t *testing.T) {
 	}}}}
 	b := brokertest.NewWith(t, o)
 	b.CreateTopic("orders", settings.Topic{})
-	c := over(t, b, rest.Options{Credentials: rest.Credentials{AccessKey: "clerk", SecretKey: "open sesame"}})
+	c := over(t, b, rest.Options{Credentials: tidegate.Credentials{AccessKey: "clerk", SecretKey: "open sesame"}})
 	ctx := t.Context()
 	_, settings := c.ProducerSettings(ctx, "orders")
 	_, group := c.ConsumerSettings(ctx, "billing", "orders")
@@ -163,7 +163,7 @@ func TestRights(t *testing.T) {
 	if err := c.Ack(ctx, ds)[0]; err != nil {
 		t.Error(err)
 	}
-	wrong := over(t, b, rest.Options{Credentials: rest.Credentials{AccessKey: "clerk", SecretKey: "open barley"}})
+	wrong := over(t, b, rest.Options{Credentials: tidegate.Credentials{AccessKey: "clerk", SecretKey: "open barley"}})
 	for name, err := range map[string]error{
 		"Ping": wrong.Ping(ctx), "Send": wrong.Send(ctx, []*tidegate.Message{message("a")})[0].Err, "Queues": func() error { _, err := wrong.Queues(ctx, "billing", "orders"); return err }(),
 	} {

@@ -50,7 +50,7 @@ func call[Req any, Res answer](
 	if c.isClosed() {
 		return res, nil, closedError(r.op, r.subject)
 	}
-	await := transport.AwaitsConnection(ctx)
+	await := ctx.Value(transport.AwaitConnection{}) == true
 	var info struct {
 		peer            peer.Peer
 		header, trailer metadata.MD

@@ -47,7 +47,7 @@ func Example() {
 	defer stop()
 
 	t, err := rocketmq.New(address, rocketmq.Options{
-		Credentials: rocketmq.Credentials{AccessKey: "orders-service", SecretKey: "from a file"}, // ignored by this broker
+		Credentials: tidegate.Credentials{AccessKey: "orders-service", SecretKey: "from a file"}, // ignored by this broker
 	})
 	if err != nil {
 		fmt.Println(err)

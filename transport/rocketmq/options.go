@@ -28,7 +28,7 @@ type Options struct {
 	TLS *tls.Config
 
 	// Credentials sign every request. Zero means unsigned requests.
-	Credentials Credentials
+	Credentials tidegate.Credentials
 
 	// Namespace is the prefix of the names of topics and groups on servers with namespaces. Empty
 	// means none.
@@ -82,13 +82,6 @@ type Options struct {
 	// Logger receives the events that no call returns, for example lost sessions and corrupt
 	// messages. Nil means no logging.
 	Logger *slog.Logger
-}
-
-// Credentials are the keys of RocketMQ's ACL.
-type Credentials struct {
-	AccessKey    string
-	SecretKey    string
-	SessionToken string // of temporary keys; empty means none
 }
 
 // withDefaults returns o with a default in each zero field, or an error that names all invalid

@@ -14,7 +14,7 @@ import (
 func TestNewRefuses(t *testing.T) {
 	_, err := New("nowhere", Options{
 		RequestTimeout: -1, HeartbeatInterval: -1, RouteRefresh: -1, SettingsSync: -1, MaxReceiveSize: -1, Compression: -1,
-		Namespace: "a b", ClientID: "ü", Credentials: Credentials{AccessKey: "x"},
+		Namespace: "a b", ClientID: "ü", Credentials: tidegate.Credentials{AccessKey: "x"},
 	})
 	for _, field := range []string{"nowhere", "RequestTimeout", "HeartbeatInterval", "RouteRefresh", "SettingsSync",
 		"MaxReceiveSize", "Compression", "Namespace", "ClientID", "Credentials"} {

@@ -96,7 +96,7 @@ func (c *Client) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*ti
 		c.doubt(t)
 		return nil, fail(opReceive, r.Topic, tidegate.CodeNotFound, "the route no longer has this queue; call Queues again")
 	}
-	if transport.AwaitsConnection(ctx) {
+	if ctx.Value(transport.AwaitConnection{}) == true {
 		if cause := from.Server.Await(ctx); cause != nil {
 			return nil, request{ep: from.Server, op: opReceive, subject: r.Topic}.notConnected(cause)
 		}
@@ -143,7 +143,7 @@ func attemptID(id string) *string {
 	return &id
 }
 
-func filterOf(f transport.Filter) *rmqpb.FilterExpression {
+func filterOf(f tidegate.Filter) *rmqpb.FilterExpression {
 	switch {
 	case f.SQL:
 		return &rmqpb.FilterExpression{Type: rmqpb.FilterType_SQL, Expression: f.Expression}

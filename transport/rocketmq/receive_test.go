@@ -44,7 +44,7 @@ func empty(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
 }
 
 var request1 = transport.ReceiveRequest{
-	Group: "g", Topic: "t", Queue: transport.AnyQueue, Push: true, Filter: transport.Filter{Expression: "a||b"}, Max: 16,
+	Group: "g", Topic: "t", Queue: transport.AnyQueue, Push: true, Filter: tidegate.Filter{Expression: "a||b"}, Max: 16,
 	InvisibleDuration: 30 * time.Second, Wait: 20 * time.Second, AttemptID: "att",
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -24,7 +25,7 @@ func TestSettingsAnnounceAllSubscriptions(t *testing.T) {
 			return nil
 		}
 		c := newClient(t, n, nil)
-		filters := map[string]transport.Filter{"orders": {Expression: "paid||refunded"}, "returns": {}, "stock": {Expression: "region = 'eu'", SQL: true}}
+		filters := map[string]tidegate.Filter{"orders": {Expression: "paid||refunded"}, "returns": {}, "stock": {Expression: "region = 'eu'", SQL: true}}
 		var wg sync.WaitGroup
 		for topic, filter := range filters {
 			wg.Go(func() { // as the consumer does for each of its topics

@@ -84,7 +84,7 @@ func (m *model) unconnected(ctx context.Context) error {
 		return nil
 	}
 	e := &tidegate.Error{Err: tidegate.ErrUnavailable, NotConnected: m.fault != "hide the lost connection"}
-	if transport.AwaitsConnection(ctx) && m.fault != "never wait for a connection" {
+	if ctx.Value(transport.AwaitConnection{}) == true && m.fault != "never wait for a connection" {
 		m.mu.Unlock()
 		<-ctx.Done()
 		m.mu.Lock()
@@ -218,7 +218,7 @@ func (m *model) moveLetters(group string) {
 	delete(m.letters, group)
 }
 
-func matches(f transport.Filter, tag string) bool {
+func matches(f tidegate.Filter, tag string) bool {
 	if f.Expression == "" || f.Expression == "*" {
 		return true
 	}

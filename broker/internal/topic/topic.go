@@ -6,12 +6,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/duplicates"
 	"github.com/tidegate/tidegate/broker/internal/maintain"
 	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // An Amount is a number of messages, and the size of their bodies in bytes.
@@ -171,5 +171,5 @@ func (t *Topic) Unused(idle time.Duration, now time.Time) bool {
 
 // IsDeadLetter reports whether a name is that of the dead letter topic of a group.
 func IsDeadLetter(name string) bool {
-	return len(name) > len(tidegate.DeadLetterPrefix) && strings.HasPrefix(name, tidegate.DeadLetterPrefix)
+	return len(name) > len(protocol.DeadLetterPrefix) && strings.HasPrefix(name, protocol.DeadLetterPrefix)
 }

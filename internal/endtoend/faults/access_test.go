@@ -33,7 +33,7 @@ func TestAccess(t *testing.T) {
 		b.CreateTopic("payments", settings.Topic{})
 		b.CreateGroup("billing", settings.Group{MaxAttempts: 2})
 		as := func(name string) *rocketmq.Client {
-			return b.ClientWith(rocketmq.Options{Credentials: rocketmq.Credentials{AccessKey: name, SecretKey: name + "'s secret"}})
+			return b.ClientWith(rocketmq.Options{Credentials: tidegate.Credentials{AccessKey: name, SecretKey: name + "'s secret"}})
 		}
 		send := func(c *rocketmq.Client, topic string) error {
 			t.Helper()

@@ -343,7 +343,7 @@ func TestReconsumeNeedsToSendThroughTheSDK(t *testing.T) {
 			}}})
 			b.CreateTopic("topic1", settings.Topic{})
 			b.CreateGroup("sub1", retryGroup(settings.RetryTopic{}))
-			c := b.ClientWith(rocketmq.Options{Credentials: rocketmq.Credentials{AccessKey: "billing", SecretKey: "secret"}})
+			c := b.ClientWith(rocketmq.Options{Credentials: tidegate.Credentials{AccessKey: "billing", SecretKey: "secret"}})
 			first := true
 			list := story(t, b, c, 2*time.Minute, func(context.Context, *tidegate.Delivery) error {
 				if first {

@@ -15,7 +15,6 @@ import (
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
-	"github.com/tidegate/tidegate/transport"
 )
 
 // A group consumes its topic and its own dead letters, and fails in both. Each message is delivered
@@ -50,7 +49,7 @@ func TestDeadLettersDoNotLoop(t *testing.T) {
 				}
 				var mu sync.Mutex
 				got := map[string]int{}
-				sub := consumer.Subscription{Group: "billing", Topics: map[string]transport.Filter{"orders": {}, tt.letters: {}}}
+				sub := consumer.Subscription{Group: "billing", Topics: map[string]tidegate.Filter{"orders": {}, tt.letters: {}}}
 				stop := sdktest.Consume(t, b, sub, func(_ context.Context, d *tidegate.Delivery) error {
 					mu.Lock()
 					defer mu.Unlock()

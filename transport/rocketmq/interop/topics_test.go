@@ -11,7 +11,6 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/producer"
-	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/transporttest"
 )
 
@@ -21,7 +20,7 @@ import (
 func TestSeveralTopics(t *testing.T) {
 	on(t, func(x *target) {
 		orders, returns, missing := x.topic("orders", transporttest.Normal), x.topic("returns", transporttest.Normal), x.name("missing")
-		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topics: map[string]transport.Filter{
+		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topics: map[string]tidegate.Filter{
 			orders: consumer.Tags("paid", "refunded"), returns: {}, missing: {},
 		}}
 		failures := make(chan consumer.ReceiveFailure, 1000)

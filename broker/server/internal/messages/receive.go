@@ -50,7 +50,7 @@ type ReceiveRequest struct {
 func (q *ReceiveRequest) poll(group, topic string, least, most time.Duration) (serving.Poll, error) {
 	p := serving.Poll{ReceiveRequest: transport.ReceiveRequest{
 		Group: group, Topic: topic, Queue: transport.AnyQueue, Push: q.Push, AttemptID: q.AttemptID, Repeat: q.Repeat, MaxBytes: q.MaxBytes,
-		InvisibleDuration: min(max(defaultInvisible, least), most), Filter: transport.Filter{Expression: q.Filter.Expression},
+		InvisibleDuration: min(max(defaultInvisible, least), most), Filter: tidegate.Filter{Expression: q.Filter.Expression},
 	}}
 	if q.InvisibleDuration != nil {
 		p.InvisibleDuration = time.Duration(*q.InvisibleDuration)

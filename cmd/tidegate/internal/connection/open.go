@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/internal/httpapi"
 	"github.com/tidegate/tidegate/transport/rocketmq"
@@ -28,7 +29,7 @@ func (s Server) Admin(ctx context.Context, maxAttempts int) (*admin.Client, erro
 		return nil, err
 	}
 	return admin.New(s.HTTP, admin.Options{
-		Credentials: admin.Credentials{AccessKey: s.Key, SecretKey: secret},
+		Credentials: tidegate.Credentials{AccessKey: s.Key, SecretKey: secret},
 		TLS:         config,
 		MaxAttempts: maxAttempts,
 	})
@@ -47,7 +48,7 @@ func (s Server) Raw(ctx context.Context) (*httpapi.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return httpapi.New(s.HTTP, httpapi.Options{Op: "tidegate api", TLS: config, AccessKey: s.Key, SecretKey: secret})
+	return httpapi.New(s.HTTP, httpapi.Options{Op: "tidegate api", TLS: config, Credentials: tidegate.Credentials{AccessKey: s.Key, SecretKey: secret}})
 }
 
 // ErrNoHTTP is the error of a server without HTTP administration.
@@ -64,7 +65,7 @@ func (s Server) Transport(ctx context.Context) (*rocketmq.Client, error) {
 	}
 	o := rocketmq.Options{
 		Namespace:   s.Namespace,
-		Credentials: rocketmq.Credentials{AccessKey: s.Key, SecretKey: secret},
+		Credentials: tidegate.Credentials{AccessKey: s.Key, SecretKey: secret},
 	}
 	if s.TLS {
 		if o.TLS, err = s.TLSConfig(); err != nil {

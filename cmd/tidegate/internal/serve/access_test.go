@@ -205,7 +205,7 @@ func TestOpenToAll(t *testing.T) {
 
 func client(t *testing.T, p *process, key, secret string) *rocketmq.Client {
 	t.Helper()
-	c, err := rocketmq.New(p.grpc, rocketmq.Options{Credentials: rocketmq.Credentials{AccessKey: key, SecretKey: secret}})
+	c, err := rocketmq.New(p.grpc, rocketmq.Options{Credentials: tidegate.Credentials{AccessKey: key, SecretKey: secret}})
 	if err != nil {
 		t.Fatal(err)
 	}

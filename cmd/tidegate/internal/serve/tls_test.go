@@ -61,7 +61,7 @@ func TestTLS(t *testing.T) {
 		"access: {keys: {app: {secret: sesame, allow: [{actions: [send, admin], topics: ['*'], groups: ['*']}]}}}\n")
 	p := start(t, "--config", file)
 	send := func(trust *tls.Config) error {
-		c, err := rocketmq.New(p.grpc, rocketmq.Options{TLS: trust, Credentials: rocketmq.Credentials{AccessKey: "app", SecretKey: "sesame"}})
+		c, err := rocketmq.New(p.grpc, rocketmq.Options{TLS: trust, Credentials: tidegate.Credentials{AccessKey: "app", SecretKey: "sesame"}})
 		if err != nil {
 			t.Fatal(err)
 		}
