@@ -89,22 +89,6 @@ func (l *lifetime) guarded(step func()) {
 // abandon breaks the broker after a panic.
 func (l *lifetime) abandon(p any) { l.store.Abandon(fmt.Errorf("a panic in the broker: %v", p)) }
 
-// CarryOut runs work to its end, even if ctx ends before. The caller has begun a call.
-func (l *lifetime) CarryOut(ctx context.Context, work func() error) error {
-	done := make(chan error, 1)
-	l.operating.Add(1)
-	go func() {
-		defer l.End()
-		done <- work()
-	}()
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return fail.Unsettled(ctx, context.Cause(ctx))
-	}
-}
-
 // beginWith is Begin for a call with a ctx. The error is the cause of a ctx that has ended, or that
 // the broker is closing. Without an error the caller has to call End.
 func (l *lifetime) beginWith(ctx context.Context) (end func(), err error) {

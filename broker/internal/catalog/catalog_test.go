@@ -91,30 +91,21 @@ func (host) Room(context.Context, int64) error    { return nil }
 func (host) GivenUp() pending.Topic               { return nil }
 func (host) CreateGivenUp() error                 { return nil }
 
-// calls are the calls under way. around, if not nil, runs the work of CarryOut.
+// calls are the calls under way.
 type calls struct {
 	operating sync.WaitGroup
-	around    func(work func() error) error
+	running   atomic.Int64
 }
 
-func (*calls) Begin() bool { return true }
-func (*calls) End()        {}
+func (c *calls) Begin() bool {
+	c.operating.Add(1)
+	c.running.Add(1)
+	return true
+}
 
-func (c *calls) CarryOut(ctx context.Context, work func() error) error {
-	result := make(chan error, 1)
-	c.operating.Go(func() {
-		if c.around != nil {
-			result <- c.around(work)
-			return
-		}
-		result <- work()
-	})
-	select {
-	case err := <-result:
-		return err
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+func (c *calls) End() {
+	c.running.Add(-1)
+	c.operating.Done()
 }
 
 // stored returns the subscriptions that have a record, by the numbers of group and topic.

@@ -56,7 +56,7 @@ func (c *Catalog) create(g *topic.Group, t *topic.Topic) (*subscription.Subscrip
 // subscription would be a subscription after the next restart.
 func (c *Catalog) carryOut(ctx context.Context, create func() (*subscription.Subscription, error)) (*subscription.Subscription, error) {
 	var created *subscription.Subscription
-	err := c.config.Env.Calls.CarryOut(ctx, func() (err error) {
+	err := c.config.Env.CarryOut(ctx, func() (err error) {
 		created, err = create()
 		return err
 	})

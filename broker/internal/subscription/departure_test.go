@@ -56,7 +56,7 @@ func TestDeadLetterLeaves(t *testing.T) {
 		s := f.subscribe(false)
 		h := f.receive(s)
 		repeated := make(chan error, 1)
-		f.around = func(work func() error) error {
+		f.creating = func() {
 			go func() {
 				_, err := s.Settle(t.Context(), h, giveUp)
 				repeated <- err
@@ -67,7 +67,6 @@ func TestDeadLetterLeaves(t *testing.T) {
 				t.Errorf("the repeated request returned %v before the message had left", err)
 			default:
 			}
-			return work()
 		}
 		out, err := s.Settle(t.Context(), h, giveUp)
 		if err != nil || out.To != consume.DeadLetter {
@@ -141,14 +140,13 @@ func TestRepeatedDeadLetterFailsWithTheFirst(t *testing.T) {
 		h := f.receive(s)
 		f.cannotCreate = errors.New("no room")
 		repeated := make(chan error, 1)
-		f.around = func(work func() error) error {
-			f.around = nil
+		f.creating = func() {
+			f.creating = nil
 			go func() {
 				_, err := s.Settle(t.Context(), h, giveUp)
 				repeated <- err
 			}()
 			synctest.Wait()
-			return work()
 		}
 		if _, err := s.Settle(t.Context(), h, giveUp); !errors.Is(err, f.cannotCreate) {
 			t.Errorf("the first request: %v", err)

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/heartbeat"
 	"github.com/tidegate/tidegate/broker/internal/histogram"
 	"github.com/tidegate/tidegate/broker/internal/limits"
@@ -53,9 +54,25 @@ type Calls interface {
 	// and ends that work. Begin can be called under the lock.
 	Begin() bool
 	End()
+}
 
-	// CarryOut runs work to its end, even if ctx ends before. The caller has begun its own work.
-	CarryOut(ctx context.Context, work func() error) error
+// CarryOut runs work to its end, even if ctx ends before. The caller has begun its own work. While
+// the broker is closing, which waits for the caller, CarryOut waits for the work.
+func (e *Env) CarryOut(ctx context.Context, work func() error) error {
+	if !e.Calls.Begin() {
+		return work()
+	}
+	done := make(chan error, 1)
+	go func() {
+		defer e.Calls.End()
+		done <- work()
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fail.Unsettled(ctx, context.Cause(ctx))
+	}
 }
 
 // Topics find and create the topics that messages leave for.

@@ -62,9 +62,9 @@ func (s *Subscription) Settle(ctx context.Context, h handle.Receipt, e consume.S
 	case first != nil:
 		return out, first.join(ctx)
 	case len(effects.leaving) > 0:
-		return out, s.env.Calls.CarryOut(ctx, func() error { return s.depart(effects.leaving)[0] })
+		return out, s.env.CarryOut(ctx, func() error { return s.depart(effects.leaving)[0] })
 	case len(effects.parked) > 0:
-		return out, s.env.Calls.CarryOut(ctx, func() error { return s.awaitParked(effects.parked[0]) })
+		return out, s.env.CarryOut(ctx, func() error { return s.awaitParked(effects.parked[0]) })
 	case out.Repeated != nil || out.To == 0: // the writes of the earlier request may not be on disk yet
 		effects.write = s.env.Store.Groups.Add(func(*store.Batch) {}, nil)
 	}
@@ -130,7 +130,7 @@ func (s *Subscription) Reconsume(ctx context.Context, h handle.Receipt, r Recons
 	if err != nil {
 		return asInvalidHandle(err)
 	}
-	return s.env.Calls.CarryOut(ctx, func() error { return s.depart([]*Departure{d})[0] })
+	return s.env.CarryOut(ctx, func() error { return s.depart([]*Departure{d})[0] })
 }
 
 func (s *Subscription) reconsumeUnsynced(h handle.Receipt, r Reconsumption) (*Departure, error) {

@@ -34,13 +34,16 @@ type fixture struct {
 	group  *topic.Group
 	topics map[string]*topic.Topic // all
 
-	cannotCreate error                         // of CreateOwnTopic
-	around       func(work func() error) error // of CarryOut, if not nil
+	cannotCreate error  // of CreateOwnTopic
+	creating     func() // called by CreateOwnTopic, if not nil
 }
 
 func (f *fixture) FindTopic(name string) *topic.Topic { return f.topics[name] }
 
 func (f *fixture) CreateOwnTopic(name string, c settings.Topic, _ bool) error {
+	if f.creating != nil {
+		f.creating()
+	}
 	if f.cannotCreate != nil {
 		return f.cannotCreate
 	}
@@ -63,13 +66,6 @@ func (f *fixture) RetrySubscription(context.Context, *Subscription) (*Subscripti
 
 func (f *fixture) Begin() bool { return true }
 func (f *fixture) End()        {}
-
-func (f *fixture) CarryOut(_ context.Context, work func() error) error {
-	if f.around != nil {
-		return f.around(work)
-	}
-	return work()
-}
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
