@@ -79,7 +79,7 @@ var importTable = map[string]row{
 		imports: []string{"", "transport", "backoff", "ratelimit", "broker/admin", "broker/status"},
 		tests:   []string{"broker", "broker/server", "transport/rest"}, // over a broker
 	},
-	"broker":          {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address", "internal/tally", "broker/settings", "broker/status"}, tests: []string{"producer"}}, // the example
+	"broker":          {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address", "internal/powerloss", "internal/tally", "broker/settings", "broker/status"}, tests: []string{"producer"}}, // the example
 	"broker/settings": {imports: []string{"", "backoff"}},
 	"broker/status":   {imports: []string{"", "broker/settings"}},
 	"broker/server": {
@@ -103,6 +103,7 @@ var importTable = map[string]row{
 	"internal/rawclient":  {},                      // tests only: gRPC calls
 	"internal/model":      {},                      // tests only: random models
 	"internal/house":      {},                      // tests only
+	"internal/powerloss":  {},                      // a seam of broker for tests
 	"cmd":                 {imports: []string{"..."}},
 	"mocks":               {imports: []string{"", "transport"}, tests: []string{"producer"}}, // the example
 	"examples":            {imports: []string{"..."}},

@@ -23,7 +23,7 @@ type book struct {
 	sent     map[string]*sent     // by the name of the message
 	order    map[string]int       // the number of sends so far of each producer, topic and message group
 	handled  map[copyKey]*copyOf  // what each group did with a message
-	working  map[string]string    // message groups in work, by consumer group, broker and message group
+	working  map[string]work      // message groups in work, by consumer group, broker and message group
 	open     map[string]time.Time // calls that have not returned, by a description
 	attempts map[int][]attempt    // of the producers of each client
 	called   time.Duration        // the start of the last call of a handler
@@ -116,7 +116,7 @@ type call struct {
 }
 
 func newBook(w *world) *book {
-	return &book{w: w, sent: map[string]*sent{}, order: map[string]int{}, handled: map[copyKey]*copyOf{}, working: map[string]string{}, open: map[string]time.Time{}, attempts: map[int][]attempt{}}
+	return &book{w: w, sent: map[string]*sent{}, order: map[string]int{}, handled: map[copyKey]*copyOf{}, working: map[string]work{}, open: map[string]time.Time{}, attempts: map[int][]attempt{}}
 }
 
 // note adds a line to the log of the seed.
@@ -230,18 +230,20 @@ func (b *book) handle(group, consumer string, d *tidegate.Delivery) (end func(er
 	b.called, b.most = b.w.now(), max(b.most, n+1)
 	c.calls = append(c.calls, call{attempt: d.Attempt, offset: d.Offset, queue: d.Queue, began: b.w.now()})
 	b.noteLocked("%s of %s begins %s, attempt %d (broker %d, queue %d, offset %d, group %s)", consumer, group, d.ID, d.Attempt, key.broker, d.Queue, d.Offset, d.MessageGroup)
-	work := fmt.Sprint(group, " broker ", key.broker, " ", d.Topic, " queue ", d.Queue, " offset ", d.Offset)
+	line := fmt.Sprint(group, " broker ", key.broker, " ", d.Topic, " queue ", d.Queue, " offset ", d.Offset)
 	if d.MessageGroup != "" && b.fifo(group) {
-		work = fmt.Sprint(group, " broker ", key.broker, " ", d.Topic, " message group ", d.MessageGroup)
+		line = fmt.Sprint(group, " broker ", key.broker, " ", d.Topic, " message group ", d.MessageGroup)
 	}
-	if other, busy := b.working[work]; busy {
-		b.failLocked("%s of %s handles %s while %s is being handled (%s)", consumer, group, d.ID, other, work)
+	// The first delivery of a message is not synced before the response, so a power failure can
+	// lose its lease, and the message is delivered again at once.
+	if other, busy := b.working[line]; busy && (b.w.sites[key.broker].lost.Load() == 0 || int64(other.began) > b.w.sites[key.broker].lost.Load()) {
+		b.failLocked("%s of %s handles %s while %s is being handled (%s)", consumer, group, d.ID, other.id, line)
 	}
-	b.working[work] = d.ID
+	b.working[line] = work{d.ID, b.w.now()}
 	return func(err error) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		delete(b.working, work)
+		delete(b.working, line)
 		call := &c.calls[n]
 		call.end, call.err, call.returned = b.w.now(), err, true
 		if err == nil {
@@ -249,6 +251,12 @@ func (b *book) handle(group, consumer string, d *tidegate.Delivery) (end func(er
 		}
 		b.noteLocked("%s of %s ends %s: %v", consumer, group, d.ID, err)
 	}
+}
+
+// A work is a message that is being handled.
+type work struct {
+	id    string
+	began time.Duration
 }
 
 func (b *book) fifo(group string) bool {

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"slices"
 	"sync/atomic"
+	"testing"
 	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/internal/powerloss"
 )
 
 // A kind is a kind of fault.
@@ -28,6 +30,7 @@ const (
 	blackHole   kind = "black hole"   // the request gets no response
 	disconnect  kind = "disconnect"   // all connections break, and new ones are refused until the end
 	restart     kind = "restart"      // like disconnect, and the broker restarts at the end
+	powerLoss   kind = "power loss"   // like restart, and what was not synced at the beginning is lost
 	handlersOut kind = "handlers out" // the handlers of a group fail, for example because of its database
 )
 
@@ -72,7 +75,7 @@ func (f fault) active(at time.Duration) bool { return at >= f.at && at < f.at+f.
 
 // onRequests reports whether the fault concerns single requests.
 func (f fault) onRequests() bool {
-	return f.kind != disconnect && f.kind != restart && f.kind != handlersOut
+	return f.kind != disconnect && f.kind != restart && f.kind != powerLoss && f.kind != handlersOut
 }
 
 func (f fault) concerns(op string) bool {
@@ -107,6 +110,10 @@ func (p *plan) newFault(d dice) fault {
 		}
 	case delay, slowDisk:
 		f.late = d.span(time.Millisecond, 5*time.Second)
+	case disconnect, restart: // by dice of its own: other faults keep their plans
+		if newDice(p.seed, fmt.Sprint("power ", f.at)).chance(0.5) {
+			f.kind = powerLoss
+		}
 	case handlersOut:
 		f.group = p.groups[d.IntN(len(p.groups))].name
 	}
@@ -131,6 +138,8 @@ type site struct {
 	faults []fault                       // that concern requests
 	count  atomic.Int64                  // of requests, for the choice of those that a fault concerns
 	cuts   atomic.Int64                  // faults that disconnect the broker at present
+	memory *broker.Memory                // of powerloss.NewMemory
+	lost   atomic.Int64                  // when the power failed last, from the start of the world; 0 for never
 	engine atomic.Pointer[broker.Broker] // for in-process clients; nil while the broker restarts
 }
 
@@ -138,6 +147,14 @@ type site struct {
 func (s *site) cut() {
 	s.cuts.Add(1)
 	s.Disconnect()
+}
+
+// losePower begins a fault that disconnects the broker, whose power fails at the same time. The
+// requests of other clients get their responses before, or not at all.
+func (s *site) losePower(f fault) {
+	s.cut()
+	s.lost.Store(int64(s.w.now()))
+	powerloss.Lose(s.memory, newDice(s.w.plan.seed, fmt.Sprint("power ", s.number, f.at)).Rand)
 }
 
 // mend ends a fault that disconnects the broker.
@@ -238,5 +255,21 @@ func wait(ctx context.Context, d time.Duration) {
 	select {
 	case <-timer.C:
 	case <-ctx.Done():
+	}
+}
+
+// Enough of the seeds cut the power of a broker.
+func TestSeedsCutThePower(t *testing.T) {
+	t.Parallel()
+	cuts := 0
+	for seed := range uint64(200) {
+		for _, f := range newPlan(seed + 1).faults {
+			if f.kind == powerLoss {
+				cuts++
+			}
+		}
+	}
+	if t.Logf("%d power losses in 200 plans", cuts); cuts < 20 {
+		t.Errorf("%d power losses in 200 plans", cuts)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/powerloss"
 	"github.com/tidegate/tidegate/ratelimit"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/failover"
@@ -50,8 +52,12 @@ func newWorld(t *testing.T, p *plan) *world {
 		t.Fatal(err)
 	}
 	for i := range p.brokers {
-		s := &site{w: w, number: i, Broker: brokertest.NewWith(t, brokertest.Options{
-			Broker: broker.Options{CacheBytes: 1 << 20},
+		memory := broker.NewMemory()
+		if slices.ContainsFunc(p.faults, func(f fault) bool { return f.kind == powerLoss && f.broker == i }) {
+			memory = powerloss.NewMemory().(*broker.Memory)
+		}
+		s := &site{w: w, number: i, memory: memory, Broker: brokertest.NewWith(t, brokertest.Options{
+			Broker: broker.Options{CacheBytes: 1 << 20, Memory: memory},
 		})}
 		s.engine.Store(s.Broker.Broker)
 		for _, f := range p.faults {
@@ -142,6 +148,8 @@ func (w *world) acts() (list []act) {
 		switch f.kind {
 		case disconnect:
 			list = append(list, act{f.at, "disconnect", s.cut}, act{f.at + f.lasts, "reconnect", s.mend})
+		case powerLoss:
+			list = append(list, act{f.at, "power loss", func() { s.losePower(f) }}, act{f.at + f.lasts, "restart", s.restart})
 		case restart:
 			list = append(list, act{f.at, "stop", s.cut}, act{f.at + f.lasts, "restart", s.restart})
 		}
