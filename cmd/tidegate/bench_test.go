@@ -52,10 +52,42 @@ func TestBench(t *testing.T) {
 			t.Errorf("after the benchmarks there is still the %s %s", list, out)
 		}
 	}
-	if r := tl.must("bench", "compare", file, file, "--max-regression", "5%"); strings.Count(r.stdout, "no difference shown") != 5 {
-		t.Errorf("a result compared with itself:\n%s", r.stdout)
-	}
 	if r := tl.run("bench", "send", "--topic", "orders"); r.code != 2 || !strings.Contains(r.stderr, "--into-existing") {
 		t.Errorf("a topic of others: exit code %d, %s", r.code, r.stderr)
+	}
+}
+
+// compare refuses results without an interval: too few rounds, rounds without valid figures, and
+// results of different benchmarks.
+func TestBenchCompare(t *testing.T) {
+	tl := newTool(t)
+	write := func(name, benchmark string, rounds ...string) string {
+		path := filepath.Join(tl.home, name)
+		text := `{"schema":1,"benchmark":"` + benchmark + `","arguments":{},"rounds":[` + strings.Join(rounds, ",") + `]}`
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	round := func(rate string) string {
+		return `{"achieved":` + rate + `,"service":{"p50_us":100,"p99_us":200}}`
+	}
+	before := write("before", "send", round("100"), round("101"), round("99"))
+	after := write("after", "send", round("80"), round("81"), round("79"))
+	if r := tl.must("bench", "compare", before, before); strings.Count(r.stdout, "no difference shown") != 3 {
+		t.Errorf("a result compared with itself:\n%s", r.stdout)
+	}
+	if r := tl.run("bench", "compare", before, after, "--max-regression", "5%"); r.code != 7 || !strings.Contains(r.stderr, "the rate is worse by at least") {
+		t.Errorf("a fifth less: exit code %d\n%s%s", r.code, r.stdout, r.stderr)
+	}
+	tl.must("bench", "compare", after, before, "--max-regression", "5%")
+	for name, other := range map[string]string{
+		"an interval needs":     write("few", "send", round("100")),
+		"without valid figures": write("invalid", "send", `{"achieved":1,"invalid":"NOT VALID"}`, round("100"), round("100")),
+		"bench e2e":             write("e2e", "e2e", round("100"), round("100"), round("100")),
+	} {
+		if r := tl.run("bench", "compare", before, other); r.code != 2 || !strings.Contains(r.stderr, name) {
+			t.Errorf("exit code %d, want 2 with %q: %s", r.code, name, r.stderr)
+		}
 	}
 }

@@ -1,13 +1,18 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/tidegate/tidegate/cmd/tidegate/internal/client"
 )
 
 // lines decodes JSON lines.
@@ -245,5 +250,113 @@ func TestConfirmation(t *testing.T) {
 	}
 	if r := tl.must("topic", "purge", "orders", "--yes=orders", "--context", "prod"); !strings.Contains(r.stderr, "removed 1 messages") {
 		t.Errorf("the purge: %s", r.stderr)
+	}
+}
+
+// After Ctrl-C the messages under way end, none is cut off, and the error names the rest of the
+// input.
+func TestInterruptedSend(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	ctx, interrupt := context.WithCancel(t.Context())
+	in := &endless{at: 5000, reached: interrupt}
+	var stdout, stderr lockedBuffer
+	code := run(ctx, []string{"send", "orders", "--lines"}, &client.App{In: in, Out: &stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
+	if code != 130 || !strings.Contains(stderr.String(), " 0 failed") {
+		t.Fatalf("exit code %d, %s", code, stderr.String())
+	}
+	var rest, stored int
+	if _, err := fmt.Sscanf(regexp.MustCompile(`tail -n \+\d+`).FindString(stderr.String()), "tail -n +%d", &rest); err != nil {
+		t.Fatalf("%v: %s", err, stderr.String())
+	}
+	var topic struct {
+		Stored int `json:"stored_messages"`
+	}
+	if err := json.Unmarshal([]byte(tl.must("topic", "show", "orders", "-o", "json").stdout), &topic); err != nil {
+		t.Fatal(err)
+	}
+	if stored = topic.Stored; stored != rest-1 {
+		t.Errorf("%d messages are stored, and the rest begins at line %d", stored, rest)
+	}
+}
+
+// An endless input has lines without end, and calls reached once.
+type endless struct {
+	n, at   int
+	reached func()
+}
+
+func (e *endless) Read(p []byte) (int, error) {
+	if e.n += copy(p, "line\n"); e.n >= e.at {
+		e.reached()
+	}
+	return len("line\n"), nil
+}
+
+// An interrupted redrive prints a command with all of its flags. A dry run shows bodies before and
+// after --edit. A selection without dead letters is an error.
+func TestRedriveAdvice(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	for i := range 3 {
+		tl.must("send", "orders", fmt.Sprintf("%d EUR", i))
+	}
+	tl.must("receive", "billing", "orders", "--then", "dead=unknown currency", "--max", "3")
+	r := tl.must("dead-letters", "redrive", "billing", "--edit", "sed s/EUR/USD/", "--dry-run")
+	if !strings.Contains(r.stdout, "EUR -> ") || !strings.Contains(r.stdout, " USD") {
+		t.Errorf("the dry run printed\n%s", r.stdout)
+	}
+	if r := tl.run("dead-letters", "redrive", "billing", "--class", "none", "--yes"); r.code != 3 {
+		t.Errorf("nothing to send back: exit code %d\n%s%s", r.code, r.stdout, r.stderr)
+	}
+	ctx, interrupt := context.WithCancel(t.Context())
+	var stdout, stderr lockedBuffer
+	journal := filepath.Join(tl.home, "a journal.jsonl")
+	args := []string{"dead-letters", "redrive", "billing", "--edit", "touch '" + journal + ".begun'; sed s/EUR/USD/", "--rate", "0.1", "--reason", "unknown currency", "--journal", journal, "--yes"}
+	done := make(chan int)
+	go func() {
+		done <- run(ctx, args, &client.App{In: strings.NewReader(""), Out: &stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
+	}()
+	for _, err := os.Stat(journal + ".begun"); err != nil; _, err = os.Stat(journal + ".begun") {
+		runtime.Gosched()
+	}
+	interrupt()
+	if code := <-done; code != 130 {
+		t.Errorf("exit code %d, want 130: %s", code, stderr.String())
+	}
+	for _, want := range []string{"--edit='touch '", "--reason='unknown currency'", "--rate=0.1", "--journal='" + journal + "'", "--yes=true"} {
+		if !strings.Contains(stderr.String(), want) {
+			t.Errorf("the advice lacks %s:\n%s", want, stderr.String())
+		}
+	}
+}
+
+// A worker with --wait ends when no message comes any more.
+func TestWorkerEndsAfterWait(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.must("send", "orders", "a", "--count", "5")
+	if r := tl.must("receive", "billing", "orders", "--exec", "cat > /dev/null", "--wait", "300ms"); !strings.Contains(r.stderr, "5 handled, 0 failed") {
+		t.Errorf("the worker: %s", r.stderr)
+	}
+}
+
+// status and check count the dead letters that are there, not those that were.
+func TestStatusCountsStoredDeadLetters(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.must("send", "orders", "a")
+	tl.must("receive", "billing", "orders", "--then", "dead=why", "--max", "1")
+	if out := tl.must("status").stdout; !strings.Contains(out, "1 dead letter of messages") {
+		t.Errorf("with a dead letter:\n%s", out)
+	}
+	if r := tl.run("check", "group", "billing", "--dead-letters-warn", "1"); r.code != 1 {
+		t.Errorf("check: exit code %d, %s", r.code, r.stdout)
+	}
+	tl.must("dead-letters", "purge", "billing", "--yes")
+	if out := tl.must("status").stdout; strings.Contains(out, "dead letter") {
+		t.Errorf("after the purge:\n%s", out)
+	}
+	if r := tl.run("check", "group", "billing", "--dead-letters-warn", "1"); r.code != 0 {
+		t.Errorf("check after the purge: exit code %d, %s", r.code, r.stdout)
+	}
+	if r := tl.run("check", "nonsense"); r.code != 3 {
+		t.Errorf("check with a wrong argument: exit code %d, want Nagios' unknown", r.code)
 	}
 }

@@ -133,7 +133,7 @@ variables of its own ('tidegate help serve').`},
   wide    all columns
   json    one document, the body of the HTTP API
   jsonl   one JSON object a line
-  name    one name a line, for xargs
+  name    one name a line, for xargs -n 1
 
 --columns selects columns, --sort sorts by one (-COLUMN descending), --limit bounds
 the rows. Times in tables are relative on a terminal and UTC otherwise (--time).

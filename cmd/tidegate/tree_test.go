@@ -188,7 +188,7 @@ func example(t *testing.T, bin string, c *cobra.Command, line string) {
 		line += " --rounds 1 --duration 100ms --warmup 0s"
 	}
 	if c.Name() == "compare" {
-		tl.run("bench", "send", "--rounds", "1", "--duration", "100ms", "--warmup", "0s", "--json", filepath.Join(dir, "before.json"))
+		tl.must("bench", "send", "--rounds", "3", "--duration", "100ms", "--warmup", "0s", "--json", filepath.Join(dir, "before.json"))
 		line = "cp before.json after.json && " + line
 	}
 	prepare(t, tl, c, &line)
@@ -232,5 +232,6 @@ func prepare(t *testing.T, tl *tool, c *cobra.Command, line *string) {
 		tl.must("send", "pays", "no money", "--message-group", "account-7")
 		tl.must("receive", "ledger", "pays", "--max", "1", "--then", "retry")
 	}
-	*line = strings.NewReplacer(" HANDLE", " "+delayed.Handle, "billing ID", "billing "+dead, "--id ID", "--id "+dead).Replace(*line)
+	class := strings.TrimSpace(tl.must("dead-letters", "top", "billing", "-o", "name").stdout)
+	*line = strings.NewReplacer("5f1c9a", class, " HANDLE", " "+delayed.Handle, "billing ID", "billing "+dead, "--id ID", "--id "+dead).Replace(*line)
 }

@@ -163,10 +163,24 @@ func applyOne[T any](ctx context.Context, c *call, k kind[T], name string, text 
 	if !missing && reflect.DeepEqual(wanted, before) {
 		return nil
 	}
+	if v, ok := any(wanted).(interface{ Validate() error }); ok {
+		err = v.Validate()
+	}
+	if topic, ok := any(wanted).(settings.Topic); ok && !missing && err == nil {
+		err = fixed(any(before).(settings.Topic), topic) //nolint:forcetypeassert // both are T
+	}
+	if err != nil {
+		return command.UsageError{Err: err, Command: c.command.CommandPath()}
+	}
 	*changed++
 	fmt.Fprintf(c.Out, "%s %s: %s\n", k.name, name, map[bool]string{true: "new", false: "changed"}[missing])
-	if err := c.diff(name, before, wanted); err != nil || dryRun {
-		return err
+	if !reflect.DeepEqual(wanted, before) {
+		if err := c.diff(name, before, wanted); err != nil {
+			return err
+		}
+	}
+	if dryRun {
+		return nil
 	}
 	return k.put(ctx, name, wanted)
 }

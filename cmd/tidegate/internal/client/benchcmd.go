@@ -396,6 +396,9 @@ func (a *App) benchCompare() *cobra.Command {
 	return c
 }
 
+// minRounds is the number of rounds from which a bootstrap has more than a few different samples.
+const minRounds = 3
+
 // A comparisonRow is one compared figure.
 type comparisonRow struct {
 	Figure string `json:"figure"`
@@ -424,6 +427,19 @@ func (c *call) compare(most string) error {
 		}
 		if err != nil {
 			return command.Usagef(c.command, "%s: %v", path, err)
+		}
+	}
+	if a, b := results[0].Benchmark, results[1].Benchmark; a != b {
+		return command.Usagef(c.command, "%s is a result of bench %s, and %s one of bench %s", c.args[0], a, c.args[1], b)
+	}
+	for i, r := range results {
+		for _, round := range r.Rounds {
+			if round.Invalid != "" {
+				return command.Usagef(c.command, "%s has a round without valid figures: %s", c.args[i], round.Invalid)
+			}
+		}
+		if len(r.Rounds) < minRounds {
+			return command.Usagef(c.command, "%s has %s; an interval needs at least %d (--rounds)", c.args[i], count(int64(len(r.Rounds)), "round"), minRounds)
 		}
 	}
 	for name, value := range results[0].Arguments {
@@ -466,11 +482,14 @@ func compared(before, after []bench.Round) []comparisonRow {
 		}
 		return r
 	}
-	rows := []comparisonRow{
-		row("rate", true, func(r bench.Round) float64 { return r.Achieved }),
+	var rows []comparisonRow
+	if before[0].Offered == 0 { // the rate of an open loop is given
+		rows = append(rows, row("rate", true, func(r bench.Round) float64 { return r.Achieved }))
+	}
+	rows = append(rows,
 		row("service p50", false, func(r bench.Round) float64 { return r.Service.P50 }),
 		row("service p99", false, func(r bench.Round) float64 { return r.Service.P99 }),
-	}
+	)
 	if before[0].Response != nil && after[0].Response != nil {
 		rows = append(rows,
 			row("response p50", false, func(r bench.Round) float64 { return r.Response.P50 }),

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/command"
@@ -55,6 +56,13 @@ func (a *App) remote(cmd *cobra.Command, args []string, work run) *call {
 	for _, name := range []string{"context", "http", "grpc", "access-key", "secret-file", "tls", "cacert", "cert", "cert-key", "tls-skip-verify", "timeout", "no-retry"} {
 		_ = f.SetAnnotation(name, section, []string{"Connection"}) // the flag exists
 	}
+	_ = cmd.RegisterFlagCompletionFunc("context", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) { // the flag exists
+		f, _, err := c.contextFile()
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		return f.Names(), cobra.ShellCompDirectiveNoFileComp
+	})
 	cmd.ValidArgsFunction = func(_ *cobra.Command, given []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		return c.complete(args, given, prefix), cobra.ShellCompDirectiveNoFileComp
 	}
@@ -107,10 +115,13 @@ func (c *call) destructive() *cobra.Command {
 }
 
 func noArguments(cmd *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return command.Usagef(cmd, "unknown command %q for %q", args[0], cmd.CommandPath())
+	if len(args) == 0 {
+		return nil
 	}
-	return nil
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		return command.Usagef(cmd, "unknown command %q for %q; did you mean %s?", args[0], cmd.CommandPath(), near[0])
+	}
+	return command.Usagef(cmd, "unknown command %q for %q", args[0], cmd.CommandPath())
 }
 
 // exactly checks the number of arguments by their names.
@@ -129,7 +140,7 @@ func exactly(names []string) cobra.PositionalArgs {
 		case len(args) < least:
 			return command.Usagef(cmd, "%s is missing", names[len(args)])
 		case most >= 0 && len(args) > most:
-			return command.Usagef(cmd, "the argument %q is too many; the arguments are %s", args[most], or(strings.Join(names, " "), "none"))
+			return command.Usagef(cmd, "the argument %q is too many; the command takes %s", args[most], or(strings.Join(names, " "), "no argument"))
 		}
 		for i, arg := range args {
 			if arg == "" && i < least {
@@ -335,4 +346,40 @@ func (a *App) Local(cmd *cobra.Command, subject func() (document any, fields [][
 		}
 		return c.show(document, pairs[0][1], fields)
 	}).command
+}
+
+// again returns the command with its arguments and flags, for a shell. Further values replace those
+// of the flags.
+func (c *call) again(further map[string]string) string {
+	parts := strings.Fields(c.command.CommandPath())
+	for _, arg := range c.args {
+		parts = append(parts, quoted(arg))
+	}
+	c.command.Flags().Visit(func(f *pflag.Flag) {
+		if _, replaced := further[f.Name]; replaced {
+			return
+		}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			for _, v := range list.GetSlice() {
+				parts = append(parts, "--"+f.Name+"="+quoted(v))
+			}
+			return
+		}
+		parts = append(parts, "--"+f.Name+"="+quoted(f.Value.String()))
+	})
+	for name, value := range sorted(further) {
+		parts = append(parts, "--"+name+"="+quoted(value))
+	}
+	return strings.Join(parts, " ")
+}
+
+// quoted is a word for a shell.
+func quoted(word string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./:,@%+=", r)
+	}
+	if word != "" && strings.IndexFunc(word, func(r rune) bool { return !plain(r) }) < 0 {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }

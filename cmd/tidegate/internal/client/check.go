@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -46,8 +47,8 @@ type bound struct {
 }
 
 func (b *bound) register(c *cobra.Command, what string) {
-	c.Flags().Int64Var(&b.warning, b.name+"-warn", -1, "warn from `N` "+what+" on")
-	c.Flags().Int64Var(&b.critical, b.name+"-crit", -1, "critical from `N` "+what+" on")
+	c.Flags().Int64Var(&b.warning, b.name+"-warn", -1, "warn from `N` "+what+" on; -1 means never")
+	c.Flags().Int64Var(&b.critical, b.name+"-crit", -1, "critical from `N` "+what+" on; -1 means never")
 }
 
 // judge adds a value to a finding.
@@ -96,14 +97,24 @@ warning, 2 critical, 3 unknown.`,
 	}
 	k.call = a.remote(c, []string{"[SUBJECT]", "[NAME]"}, func(ctx context.Context, _ *call) error { return k.run(ctx) })
 	k.backlog.register(c, "messages of backlog")
-	k.dead.register(c, "dead letters since the broker started")
+	k.dead.register(c, "stored dead letters")
 	k.parked.register(c, "parked messages")
 	c.Flags().StringVar(&k.throttled, "throttled", "warn", "`level` of a throttle: ok, warn or crit")
 	c.Flags().StringVar(&k.nagios, "format", "nagios", "`form` of the line: nagios or json")
 	return c
 }
 
+// run prints what is wrong with the arguments itself: for Nagios their exit code is unknown.
 func (k *checkCommand) run(ctx context.Context) error {
+	err := k.checked(ctx)
+	if usage, ok := errors.AsType[command.UsageError](err); ok {
+		k.note("tidegate: %v", usage)
+		return command.Status(checkUnknown)
+	}
+	return err
+}
+
+func (k *checkCommand) checked(ctx context.Context) error {
 	level, ok := map[string]int{"ok": checkOK, "warn": checkWarning, "crit": checkCritical}[k.throttled]
 	if !ok {
 		return command.Usagef(k.command, "--throttled is %q; it is ok, warn or crit", k.throttled)
@@ -190,8 +201,14 @@ func (k *checkCommand) group(ctx context.Context, client *admin.Client, f *findi
 	var backlog, dead, parked int64
 	for _, s := range g.Topics {
 		backlog += s.Backlog.Messages
-		dead += s.DeadLetters
 		parked += s.Parked
+	}
+	for _, topic := range g.DeadLetterTopics {
+		t, err := client.Topic(ctx, topic)
+		if err != nil {
+			return err
+		}
+		dead += t.StoredMessages
 	}
 	k.backlog.judge(f, backlog)
 	k.dead.judge(f, dead)

@@ -2,8 +2,13 @@ package client
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"net"
+	"net/url"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -59,6 +64,7 @@ func (a *App) contextList() *cobra.Command {
 				{Name: "GRPC", Cell: func(r contextRow) any { return r.GRPC }},
 				{Name: "HTTP", Cell: func(r contextRow) any { return r.HTTP }},
 				{Name: "ACCESS-KEY", Cell: func(r contextRow) any { return r.Key }},
+				{Name: "PROTECTED", Cell: func(r contextRow) any { return map[bool]string{true: "yes"}[r.Protect] }},
 			},
 			Name:     func(r contextRow) string { return r.Name },
 			Document: func(rs []contextRow) any { return map[string]any{"contexts": notNil(rs)} },
@@ -119,6 +125,9 @@ they are: in a file, or in the output of a command.`,
 			return err
 		}
 		n.SecretCommand = secretCommand
+		if err := validContext(c.args[0], &n); err != nil {
+			return command.UsageError{Err: err, Command: c.command.CommandPath()}
+		}
 		switch {
 		case n.Kind != "" && n.Kind != connection.Tidegate && n.Kind != connection.RocketMQ:
 			return command.Usagef(c.command, "--kind is %q; it is %s or %s", n.Kind, connection.Tidegate, connection.RocketMQ)
@@ -159,6 +168,36 @@ they are: in a file, or in the output of a command.`,
 	return c.command
 }
 
+var contextName = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
+
+// validContext checks the name and the addresses of a context, and makes the paths of its files
+// absolute: commands run in any directory.
+func validContext(name string, n *connection.Context) error {
+	if !contextName.MatchString(name) {
+		return fmt.Errorf("the name %q has other characters than letters, digits, '.', '_' and '-'", name)
+	}
+	for address := range strings.SplitSeq(n.GRPC, ";") {
+		host, port, err := net.SplitHostPort(address)
+		if number, perr := strconv.Atoi(port); n.GRPC != "" && (err != nil || host == "" || perr != nil || number < 1 || number > 65535) {
+			return fmt.Errorf("--grpc is %q; it is HOST:PORT", n.GRPC)
+		}
+	}
+	if u, err := url.Parse(n.HTTP); n.HTTP != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+		return fmt.Errorf("--http is %q; it is a URL such as http://127.0.0.1:8082", n.HTTP)
+	}
+	for _, path := range []*string{&n.SecretFile, &n.CACert, &n.Cert, &n.CertKey} {
+		if *path == "" || strings.HasPrefix(*path, "~/") {
+			continue
+		}
+		absolute, err := filepath.Abs(*path)
+		if err != nil {
+			return err
+		}
+		*path = absolute
+	}
+	return nil
+}
+
 func (a *App) contextShow() *cobra.Command {
 	return a.leaf(&cobra.Command{
 		Use:     "show",
@@ -169,11 +208,14 @@ func (a *App) contextShow() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		fields := make([]output.Field, len(s.Sources))
-		for i, v := range s.Sources {
-			fields[i] = output.Field{Name: v[0], Value: fmt.Sprintf("%s (%s)", v[1], v[2])}
+		var fields []output.Field
+		for _, v := range s.Sources {
+			fields = append(fields, output.Field{Name: v[0], Value: fmt.Sprintf("%s (%s)", v[1], v[2])})
 		}
-		return c.show(contextRow{s.Name, true, s.Context}, s.Name, fields)
+		if s.Protect {
+			fields = append(fields, output.Field{Name: "protected", Value: "destructive commands need --yes=NAME"})
+		}
+		return c.show(contextRow{s.Name, s.Name != "", s.Context}, s.Name, fields)
 	})
 }
 
@@ -198,6 +240,10 @@ func (a *App) contextRemove() *cobra.Command {
 		if f.Previous == name {
 			f.Previous = ""
 		}
-		return errors.Join(f.Write(path))
+		if err := f.Write(path); err != nil {
+			return err
+		}
+		c.note("removed the context %s", output.Safe(name))
+		return nil
 	}).command
 }

@@ -112,7 +112,7 @@ func (d *doctorCommand) reach(ctx context.Context, name, address string) bool {
 	defer cancel()
 	ips, err := net.DefaultResolver.LookupHost(bounded, host)
 	if err != nil {
-		return d.failed(name+" name", errors.Join(err, tidegate.ErrUnavailable), "check the name for a typing error, and the DNS of this machine")
+		return d.failed(name+" name", classed(err, tidegate.ErrUnavailable), "check the name for a typing error, and the DNS of this machine")
 	}
 	d.ok(name+" name", "%s is %s", host, strings.Join(ips, ", "))
 	conn, err := (&net.Dialer{}).DialContext(bounded, "tcp", address)
@@ -121,12 +121,22 @@ func (d *doctorCommand) reach(ctx context.Context, name, address string) bool {
 		if bounded.Err() != nil || strings.Contains(err.Error(), "timeout") {
 			remedy = "nothing answers: a firewall between here and " + host + " may swallow the packets"
 		}
-		return d.failed(name+" connect", errors.Join(err, tidegate.ErrUnavailable), remedy)
+		return d.failed(name+" connect", classed(err, tidegate.ErrUnavailable), remedy)
 	}
 	_ = conn.Close() // the connection was the test
 	d.ok(name+" connect", "port %s accepts connections", port)
 	return true
 }
+
+// classed is an error with a class for the exit code.
+func classed(err, class error) error { return &classedError{err, class} }
+
+type classedError struct {
+	error
+	class error
+}
+
+func (e *classedError) Unwrap() []error { return []error{e.error, e.class} }
 
 // The beginnings of what servers answer to a client of another protocol.
 const (
@@ -144,7 +154,7 @@ func (d *doctorCommand) spoken(ctx context.Context, s connection.Server, address
 		if err == nil {
 			err = errors.New("the port does not speak TLS")
 		}
-		return d.failed("grpc tls", errors.Join(err, tidegate.ErrInvalid), "remove --tls, or use the port with TLS")
+		return d.failed("grpc tls", classed(err, tidegate.ErrInvalid), "remove --tls, or use the port with TLS")
 	case s.TLS:
 		return d.certificate(bounded, s, address)
 	}
@@ -176,7 +186,7 @@ func (d *doctorCommand) certificate(ctx context.Context, s connection.Server, ad
 	config.NextProtos = []string{"h2"}
 	conn, err := (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", address)
 	if err != nil {
-		return d.failed("grpc tls", errors.Join(err, tidegate.ErrInvalid), "give the certificates to trust with --cacert, or accept any with --tls-skip-verify; check the host name")
+		return d.failed("grpc tls", classed(err, tidegate.ErrInvalid), "give the certificates to trust with --cacert, or accept any with --tls-skip-verify; check the host name")
 	}
 	state := conn.(*tls.Conn).ConnectionState() //nolint:forcetypeassert // tls.Dialer documents the type
 	_ = conn.Close()                            // the handshake was the test
@@ -288,7 +298,11 @@ func (d *doctorCommand) lane(ctx context.Context, t *rocketmq.Client) {
 		return
 	}
 	order := map[bool]string{true: "in the order of message groups", false: "without order"}[settings.FIFO]
-	d.ok("group", "%s receives %s, with %d attempts for a message (0: the server does not say)", output.Safe(d.group), order, settings.MaxAttempts)
+	attempts := ""
+	if settings.MaxAttempts > 0 {
+		attempts = fmt.Sprintf(", with %d attempts for a message", settings.MaxAttempts)
+	}
+	d.ok("group", "%s receives %s%s; a group that does not exist yet has the defaults", output.Safe(d.group), order, attempts)
 }
 
 func (d *doctorCommand) probe(ctx context.Context, t *rocketmq.Client) {

@@ -91,7 +91,7 @@ var groupColumns = []output.Column[progress]{
 	{Name: "BYTES", Wide: true, Cell: func(p progress) any { return output.Bytes(p.Backlog.Bytes) }},
 	{Name: "ACKED", Wide: true, Cell: func(p progress) any { return p.Acked }},
 	{Name: "REDELIVERED", Wide: true, Cell: func(p progress) any { return p.Redelivered }},
-	{Name: "DEAD", Cell: func(p progress) any { return p.DeadLetters }},
+	{Name: "DIED", Cell: func(p progress) any { return p.DeadLetters }},
 	{Name: "NOTE", Cell: func(p progress) any { return progressNote(p) }},
 }
 
@@ -99,9 +99,9 @@ var groupColumns = []output.Column[progress]{
 func progressNote(p progress) string {
 	switch {
 	case p.ParkedGroups > 0:
-		return fmt.Sprintf("%s message groups parked: tidegate parked list %s", output.Number(p.ParkedGroups), p.Group)
+		return fmt.Sprintf("%s parked: tidegate parked list %s", count(p.ParkedGroups, "message group"), p.Group)
 	case p.BlockedGroups > 0:
-		return fmt.Sprintf("%s message groups blocked by a failing message", output.Number(p.BlockedGroups))
+		return count(p.BlockedGroups, "message group") + " blocked by a failing message"
 	}
 	return ""
 }
@@ -270,7 +270,7 @@ func (a *App) groupPut(verb string) *cobra.Command {
 		c.Short = "Change settings of a consumer group; the others stay"
 		c.Example = "  tidegate group set billing 'retry=1s 10s 1m' max_attempts=8"
 	}
-	c.Long = c.Short + ".\n\n" + wrap("The settings are "+settingsHelp[settings.Group]()+".") + "\nDurations have units, as in 1h30m; retry is a list of them in one argument."
+	c.Long = c.Short + ".\n\n" + wrap("The settings are "+settingsHelp[settings.Group]()+".") + "\nDurations have units, as in 1h30m; retry is a list of them\nwith spaces between, in one argument. start is earliest or latest; on_exhausted is\ndead-letter, block or park (FIFO groups)."
 	a.leaf(c, []string{"GROUP", "[KEY=VALUE...]"}, func(ctx context.Context, c *call) error {
 		client, err := c.admin(ctx)
 		if err != nil {

@@ -63,7 +63,7 @@ reason. The lease is extended while it runs.`,
 	r.call = a.remote(c, []string{"GROUP", "TOPIC"}, func(ctx context.Context, _ *call) error { return r.run(ctx) })
 	f := c.Flags()
 	f.IntVar(&r.max, "max", 0, "most messages; 0 means 10, and no end with --follow and --exec")
-	f.DurationVar(&r.wait, "wait", 5*time.Second, "end when no message came for this `time`")
+	f.DurationVar(&r.wait, "wait", 5*time.Second, "end when no message came for this `time`; with --exec only if it is given")
 	f.BoolVar(&r.follow, "follow", false, "go on when there are no messages")
 	f.StringVar(&r.tags, "filter", "", "only messages with one of these `tags`, separated by commas")
 	f.StringVar(&r.sql, "sql", "", "only messages that match this SQL92 `expression`")

@@ -94,6 +94,14 @@ func (c *call) redrive(ctx context.Context, src deadletter.Source, o deadletter.
 	if o.Actor == "" {
 		o.Actor = c.Env("USER")
 	}
+	if c.dryRun && edit != "" {
+		if err := c.previewEdit(ctx, src, o, edit); err != nil {
+			return err
+		}
+	}
+	if !c.dryRun {
+		c.note("the journal is %s", o.Journal)
+	}
 	progress := newProgress(c)
 	o.OnEvent = func(e deadletter.Event) {
 		if e.Event == "failed" {
@@ -108,13 +116,60 @@ func (c *call) redrive(ctx context.Context, src deadletter.Source, o deadletter.
 	}
 	switch {
 	case ctx.Err() != nil:
-		c.note("interrupted; this continues it: tidegate dead-letters redrive %s --journal %s --yes", group, o.Journal)
+		c.note("interrupted; this continues it: %s", c.again(map[string]string{"journal": o.Journal, "yes": "true"}))
 	case err == nil && (report.Failed > 0 || report.Stopped != ""):
 		err = fmt.Errorf("%s of %s dead letters were sent back; the journal is %s: %w", output.Number(int64(report.Redriven)), output.Number(int64(report.Seen)), o.Journal, command.ErrPartly)
-	case err == nil && !c.dryRun:
-		c.note("the journal is %s", o.Journal)
+	case err == nil && report.Redriven+report.Failed+report.Returned+report.Recovered+report.Unresolved == 0 && onlyFiltered(report):
+		return &notFoundError{noLetters(group, &selection{class: "-"})}
 	}
 	return err
+}
+
+// onlyFiltered reports whether no dead letter was skipped for another reason than the selection.
+func onlyFiltered(r deadletter.Report) bool {
+	for rule, n := range r.Skipped {
+		if n > 0 && rule != "filtered out" {
+			return false
+		}
+	}
+	return true
+}
+
+// previews is the number of edits that a dry run shows.
+const previews = 5
+
+// previewEdit runs the program of --edit for the first dead letters, and prints the bodies before
+// and after it.
+func (c *call) previewEdit(ctx context.Context, src deadletter.Source, o deadletter.Options, program string) error {
+	n := 0
+	for l, err := range deadletter.List(ctx, src, o.Filter, true) {
+		if err != nil {
+			return err
+		}
+		m := l.Message.Clone()
+		var result string
+		if err := c.edit(ctx, program, m); err != nil {
+			result = "fails: " + err.Error()
+		} else {
+			result = short(string(l.Message.Body)) + " -> " + short(string(m.Body))
+		}
+		if _, err := fmt.Fprintf(c.Out, "%s  %s\n", output.Safe(m.ID), result); err != nil {
+			return err
+		}
+		if n++; n == previews {
+			return nil
+		}
+	}
+	return nil
+}
+
+// short is the beginning of a body in one line.
+func short(body string) string {
+	const most = 200
+	if len(body) > most {
+		body = body[:most] + "…"
+	}
+	return output.Safe(body)
 }
 
 func reportFields(r deadletter.Report) []output.Field {

@@ -12,6 +12,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -282,7 +283,8 @@ type sending struct {
 	*sendCommand
 	p       *producer.Producer
 	started time.Time
-	single  bool // each receipt is printed, also on a terminal
+	single  bool         // each receipt is printed, also on a terminal
+	read    atomic.Int64 // messages that were begun
 
 	mu       sync.Mutex
 	out      *bufio.Writer
@@ -321,16 +323,15 @@ func (r *sending) feed(ctx context.Context, next func() (*tidegate.Message, erro
 		if err != nil {
 			return command.UsageError{Err: err, Command: r.command.CommandPath()}
 		}
-		if limit != nil {
-			if err := limit.Wait(ctx); err != nil {
-				return err
-			}
+		if limit != nil && limit.Wait(ctx) != nil || ctx.Err() != nil {
+			return r.interrupted()
 		}
 		if err := r.broken(); err != nil {
 			return err
 		}
-		sendCtx, cancel := context.WithTimeoutCause(ctx, r.deadline, fmt.Errorf("the message was not accepted within %v (--ack-timeout): %w", r.deadline, context.DeadlineExceeded))
+		sendCtx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), r.deadline, fmt.Errorf("the message was not accepted within %v (--ack-timeout): %w", r.deadline, context.DeadlineExceeded))
 		inFlight.Add(1)
+		r.read.Add(1)
 		err = r.p.SendAsync(sendCtx, m, func(receipt tidegate.Receipt, err error) {
 			cancel()
 			r.done(receipt, err)
@@ -339,12 +340,19 @@ func (r *sending) feed(ctx context.Context, next func() (*tidegate.Message, erro
 		if err != nil {
 			cancel()
 			inFlight.Done()
-			if ctx.Err() != nil {
-				return err
-			}
 			r.done(tidegate.Receipt{}, err)
 		}
 	}
+}
+
+// interrupted is the error after Ctrl-C: messages under way end, and the rest is not read.
+func (r *sending) interrupted() error {
+	n := r.read.Load()
+	rest := ""
+	if r.lines || r.jsonLines {
+		rest = fmt.Sprintf("; 'tail -n +%d' of the input is the rest, if it has no empty lines", n+1)
+	}
+	return fmt.Errorf("interrupted after %s%s: %w", count(n, "message"), rest, context.Canceled)
 }
 
 // broken returns the error of the output, for example of a closed pipe.
@@ -434,6 +442,8 @@ func (r *sending) result(err error) error {
 		r.note("%s of them are in %s: send again with --spool to deliver them", output.Number(r.spooled), r.spoolDir)
 	}
 	switch {
+	case errors.Is(err, context.Canceled) && r.failed > 0:
+		err = fmt.Errorf("%w; %s messages failed, the first with: %v", err, output.Number(r.failed), r.first) //nolint:errorlint // the interruption decides the exit code
 	case r.failed > 0 && r.accepted > 0:
 		err = errors.Join(err, fmt.Errorf("%s of %s messages failed, the first with: %w (%w)", output.Number(r.failed), output.Number(r.failed+r.accepted), r.first, command.ErrPartly))
 	case r.failed > 0:

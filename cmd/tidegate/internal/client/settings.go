@@ -45,9 +45,22 @@ func merged[T any](settings T, text []byte) (T, error) {
 	d.DisallowUnknownFields()
 	err := d.Decode(&settings)
 	if typ, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return settings, fmt.Errorf("%s is a %s; it needs a %s", typ.Field, typ.Value, typ.Type.Kind())
+		return settings, fmt.Errorf("%s is a %s; it is %s", typ.Field, typ.Value, kindText(typ))
 	}
 	return settings, err
+}
+
+// kindText names what a setting takes.
+func kindText(e *json.UnmarshalTypeError) string {
+	switch e.Type.Kind() {
+	case reflect.Struct:
+		return "an object: give one of its parts, as in " + e.Field + "." + jsonNames(e.Type)[0]
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Slice, reflect.String:
+		return "a text"
+	}
+	return "a number"
 }
 
 func set(into map[string]any, t reflect.Type, key string, parts []string, text string) error {
@@ -55,7 +68,7 @@ func set(into map[string]any, t reflect.Type, key string, parts []string, text s
 	if !slices.Contains(names, parts[0]) {
 		suggestion := "; the settings are " + strings.Join(names, ", ")
 		if near := nearest.Name(parts[0], names); near != "" {
-			suggestion = fmt.Sprintf("; did you mean %s?", near)
+			suggestion = fmt.Sprintf("; did you mean %s?", strings.TrimSuffix(key, strings.Join(parts, "."))+near)
 		}
 		return fmt.Errorf("there is no setting %q%s", key, suggestion)
 	}

@@ -112,7 +112,11 @@ func report(ctx context.Context, client *admin.Client) (statusReport, error) {
 			r.Waiting += s.WaitingRetry
 		}
 	}
-	r.Problems = append(throttled(throttles), troubled(groups)...)
+	stored := map[string]int64{}
+	for _, t := range topics {
+		stored[t.Name] = t.StoredMessages
+	}
+	r.Problems = append(throttled(throttles), troubled(groups, stored)...)
 	return r, nil
 }
 
@@ -125,8 +129,9 @@ func throttled(state status.Throttles) []problem {
 	return out
 }
 
-// troubled lists what is wrong with groups, the largest first.
-func troubled(groups []status.Group) []problem {
+// troubled lists what is wrong with groups, the largest first. Stored has the stored messages of
+// each topic.
+func troubled(groups []status.Group, stored map[string]int64) []problem {
 	type ranked struct {
 		problem
 		weight int64
@@ -136,21 +141,20 @@ func troubled(groups []status.Group) []problem {
 		for _, s := range g.Topics {
 			subject := g.Name + " in " + s.Topic
 			if s.ParkedGroups > 0 {
-				out = append(out, ranked{problem{"parked", subject, fmt.Sprintf("%s message groups with %s messages wait after a failed message", output.Number(s.ParkedGroups), output.Number(s.Parked)),
+				out = append(out, ranked{problem{"parked", subject, fmt.Sprintf("%s with %s wait after a failed message", count(s.ParkedGroups, "message group"), count(s.Parked, "message")),
 					"tidegate parked list " + g.Name}, s.Parked})
 			}
 			if s.BlockedGroups > 0 {
-				out = append(out, ranked{problem{"blocked", subject, fmt.Sprintf("%s message groups are blocked by a message that fails without end", output.Number(s.BlockedGroups)),
+				out = append(out, ranked{problem{"blocked", subject, count(s.BlockedGroups, "message group") + " blocked by a message that fails without end",
 					"tidegate group show " + g.Name}, s.BlockedGroups})
 			}
 			if s.Ready > 0 && s.Inflight == 0 {
-				out = append(out, ranked{problem{"backlog", subject, fmt.Sprintf("%s messages are ready and none is in flight: does a consumer run?", output.Number(s.Ready)),
+				out = append(out, ranked{problem{"backlog", subject, count(s.Ready, "message") + " ready and none in flight: does a consumer run?",
 					"tidegate group show " + g.Name}, s.Ready})
 			}
-			if s.DeadLetters > 0 {
-				out = append(out, ranked{problem{"dead-letters", subject, fmt.Sprintf("%s dead letters since the broker started", output.Number(s.DeadLetters)),
-					"tidegate dead-letters top " + g.Name}, s.DeadLetters})
-			}
+		}
+		if n := deadLettersOf(g, stored); n > 0 {
+			out = append(out, ranked{problem{"dead-letters", g.Name, count(n, "dead letter") + " of messages that failed in all attempts", "tidegate dead-letters top " + g.Name}, n})
 		}
 	}
 	slices.SortStableFunc(out, func(a, b ranked) int { return int(min(max(b.weight-a.weight, -1), 1)) })
@@ -159,6 +163,23 @@ func troubled(groups []status.Group) []problem {
 		list[i] = r.problem
 	}
 	return list
+}
+
+// deadLettersOf is the number of stored dead letters of a group.
+func deadLettersOf(g status.Group, stored map[string]int64) int64 {
+	var n int64
+	for _, topic := range g.DeadLetterTopics {
+		n += stored[topic]
+	}
+	return n
+}
+
+// count is a number with its noun: 1 message, 2 messages.
+func count(n int64, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return output.Number(n) + " " + noun
 }
 
 func (c *call) showStatus(r statusReport) error {

@@ -136,7 +136,7 @@ func (a *App) topicPut(verb string) *cobra.Command {
 		c.Short = "Change settings of a topic; the others stay"
 		c.Example = "  tidegate topic set orders max_rate.messages_per_second=500 retention.time=24h"
 	}
-	c.Long = c.Short + ".\n\n" + wrap("The settings are "+settingsHelp[settings.Topic]()+".") + "\nDurations have units, as in 1h30m."
+	c.Long = c.Short + ".\n\n" + wrap("The settings are "+settingsHelp[settings.Topic]()+".") + "\nDurations have units, as in 1h30m. type is NORMAL, FIFO, DELAY or TRANSACTION."
 	a.leaf(c, []string{"TOPIC", "[KEY=VALUE...]"}, func(ctx context.Context, c *call) error {
 		client, err := c.admin(ctx)
 		if err != nil {
@@ -156,6 +156,9 @@ func (a *App) topicPut(verb string) *cobra.Command {
 		if err != nil {
 			return err
 		}
+		if err := fixed(before.Topic, wanted); err != nil && verb == "set" {
+			return command.UsageError{Err: err, Command: c.command.CommandPath()}
+		}
 		if dryRun {
 			return c.diff(name, before.Topic, wanted)
 		}
@@ -170,6 +173,18 @@ func (a *App) topicPut(verb string) *cobra.Command {
 	return c
 }
 
+// fixed returns an error if a change is not possible in an existing topic.
+func fixed(before, wanted settings.Topic) error {
+	before, wanted = before.WithDefaults(), wanted.WithDefaults()
+	switch {
+	case before.Type != wanted.Type:
+		return fmt.Errorf("type is %s and cannot change to %s; create another topic", before.Type, wanted.Type)
+	case wanted.Queues < before.Queues:
+		return fmt.Errorf("queues are %d and cannot shrink to %d", before.Queues, wanted.Queues)
+	}
+	return nil
+}
+
 // changed returns settings with the changes of a file and of arguments, and the changes alone.
 func changed[T any](c *call, before T, file string, args []string) (wanted T, patch map[string]any, err error) {
 	if patch, err = patchOf[T](file, args); err == nil {
@@ -177,6 +192,9 @@ func changed[T any](c *call, before T, file string, args []string) (wanted T, pa
 		if text, err = json.Marshal(patch); err == nil {
 			wanted, err = merged(before, text)
 		}
+	}
+	if v, ok := any(wanted).(interface{ Validate() error }); ok && err == nil {
+		err = v.Validate()
 	}
 	if err != nil {
 		return before, nil, command.UsageError{Err: err, Command: c.command.CommandPath()}

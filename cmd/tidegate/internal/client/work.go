@@ -61,6 +61,9 @@ func (r *receiveCommand) work(ctx context.Context, t *rocketmq.Client, sub consu
 	if err != nil {
 		return command.UsageError{Err: err, Command: r.command.CommandPath()}
 	}
+	if r.command.Flags().Changed("wait") && !r.follow {
+		go stopIdle(ctx, stop, r.wait, &begun, &handled)
+	}
 	started := time.Now()
 	err = p.Run(ctx)
 	if ctx.Err() != nil {
@@ -71,6 +74,21 @@ func (r *receiveCommand) work(ctx context.Context, t *rocketmq.Client, sub consu
 		err = fmt.Errorf("%d of %d expected messages came: %w", handled.Load(), r.expect, command.ErrPartly)
 	}
 	return err
+}
+
+// stopIdle calls stop when no program has begun for a time and none is running.
+func stopIdle(ctx context.Context, stop func(), wait time.Duration, begun, handled *atomic.Int64) {
+	for last := int64(0); ; {
+		if sleep(ctx, wait) != nil {
+			return
+		}
+		n := begun.Load()
+		if n == last && handled.Load() >= n {
+			stop()
+			return
+		}
+		last = n
+	}
 }
 
 // program runs the program for one message and turns its exit code into a verdict.

@@ -68,7 +68,11 @@ func Execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 		}
 	}
 	code := ExitCode(err)
-	if f := ran.Flags().Lookup("output"); f != nil && strings.HasPrefix(f.Value.String(), "json") {
+	if ctx.Err() != nil && code == ExitInterrupted && err.Error() != "" && !strings.HasPrefix(err.Error(), "interrupted") {
+		fmt.Fprintf(stderr, "tidegate: interrupted\n")
+		return code
+	}
+	if wantsJSON(ran, args) {
 		_ = json.NewEncoder(stderr).Encode(problemOf(err, code)) // nothing is left to report a failure to
 		return code
 	}
@@ -83,6 +87,15 @@ func Execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	return code
 }
 
+// wantsJSON reports whether a command has -o json, also if a faulty flag stands before it.
+func wantsJSON(ran *cobra.Command, args []string) bool {
+	if f := ran.Flags().Lookup("output"); f != nil && strings.HasPrefix(f.Value.String(), "json") {
+		return true
+	}
+	line := " " + strings.Join(args, " ") + " "
+	return strings.Contains(line, " -o json") || strings.Contains(line, " --output json") || strings.Contains(line, " --output=json") || strings.Contains(line, " -ojson")
+}
+
 // hint returns the line that follows an error; empty for none.
 func hint(err error) string {
 	if u, ok := errors.AsType[UsageError](err); ok {
@@ -93,6 +106,14 @@ func hint(err error) string {
 	}
 	if h, ok := errors.AsType[Hinted](err); ok {
 		return h.Hint()
+	}
+	switch {
+	case errors.Is(err, tidegate.ErrTopicNotFound):
+		return "'tidegate topic list' has all topics; 'tidegate topic create NAME' creates one."
+	case errors.Is(err, tidegate.ErrUnauthorized):
+		return "Give --access-key and --secret-file, or a context with them ('tidegate context add')."
+	case ExitCode(err) == ExitNoAnswer:
+		return "'tidegate doctor' finds out why the server does not answer."
 	}
 	return ""
 }
@@ -113,8 +134,8 @@ type problem struct {
 
 func problemOf(err error, exit int) problem {
 	p := problem{Type: "about:blank", Title: "FAILED", Detail: err.Error(), Exit: exit, Hint: hint(err)}
-	if exit == ExitUsage {
-		p.Title = "USAGE"
+	if title, ok := map[int]string{ExitUsage: "USAGE", ExitNotFound: "NOT_FOUND", ExitNoAnswer: "NO_ANSWER", ExitPartly: "PARTLY_DONE"}[exit]; ok {
+		p.Title = title
 	}
 	if e, ok := errors.AsType[*tidegate.Error](err); ok {
 		p.MaybeStored = e.MaybeStored
