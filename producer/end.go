@@ -3,6 +3,7 @@ package producer
 import (
 	"context"
 	"errors"
+	"iter"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -34,14 +35,13 @@ func (t *topic) endWithGroup(it *item, err *SendError, now time.Time) (ended boo
 		return t.end(it, err, now)
 	}
 	if r := it.Request(); r != nil {
-		for _, planned := range r.Items {
-			switch other := planned.Of; {
-			case other == it:
+		for other := range t.inRequest(group) {
+			if other == it {
 				t.end(it, err, now)
-			case other.state == pending && other.Message.MessageGroup == group:
-				other.history.Maybe = other.history.Maybe || r.Call.sent
-				t.end(other, other.fail(StopSpool, errBehind), now)
+				continue
 			}
+			other.history.Maybe = other.history.Maybe || r.Call.sent
+			t.end(other, other.fail(StopSpool, errBehind), now)
 		}
 	}
 	t.spoolGroup(group, it, err, now)
@@ -62,10 +62,42 @@ func (t *topic) spoolGroup(group string, this *item, err *SendError, now time.Ti
 	}
 }
 
+// inRequest yields the messages of a message group that are in a request and have no result, in
+// their order. Each may end while it is yielded. The lock is held.
+func (t *topic) inRequest(group string) iter.Seq[*item] {
+	return func(yield func(*item) bool) {
+		r := t.queue.RequestOf(group)
+		if r == nil {
+			return
+		}
+		for _, planned := range r.Items {
+			it := planned.Of
+			if it.state == pending && it.Message.MessageGroup == group && !yield(it) {
+				return
+			}
+		}
+	}
+}
+
+// lateBefore returns a message that has to leave before this one, or nil. It is an older message of
+// the same message group that is in a request and whose ctx has ended. Callers often give the
+// messages of a group the same deadline, and their goroutines wake in any order. The lock is held.
+func (t *topic) lateBefore(it *item, now time.Time) *item {
+	if it.Message.MessageGroup == "" || it.Request() != nil {
+		return nil
+	}
+	for older := range t.inRequest(it.Message.MessageGroup) {
+		if older.ended(now) != nil {
+			return older
+		}
+	}
+	return nil
+}
+
 // spools reports whether a message that ends with err moves to the spool: it may succeed later, and
-// its caller has not cancelled it. A message at its deadline moves there, unless an older message
-// of its group is in a request: a server may accept that one in a moment, so it cannot move. The
-// lock is held.
+// its caller has not cancelled it. A message at its deadline moves there, unless it waits behind an
+// older message of its group that is in a request: a server may accept the older one in a moment,
+// so that one cannot move. The lock is held.
 func (t *topic) spools(it *item, err *SendError) bool {
 	if t.p.spooler == nil || it.origin == fromSpool || it.origin == halfMessage || err == nil {
 		return false
@@ -74,9 +106,13 @@ func (t *topic) spools(it *item, err *SendError) bool {
 	case StopExhausted, StopThrottled, StopPushedBack, StopDeadline, StopLimiter, StopBudget, StopClosed, StopSpool:
 		return true
 	case StopContext:
-		group := it.Message.MessageGroup
-		behind := group != "" && it.Request() == nil && t.queue.Flying(group)
-		return errors.Is(it.ctx.Err(), context.DeadlineExceeded) && !behind
+		if it.Message.MessageGroup != "" && it.Request() == nil {
+			for range t.inRequest(it.Message.MessageGroup) {
+				return false
+			}
+		}
+		err := it.ctx.Err() // nil if the timer of the ctx is late
+		return err == nil || errors.Is(err, context.DeadlineExceeded)
 	default:
 		return false
 	}
@@ -110,15 +146,25 @@ func (t *topic) hopeless(now time.Time, items ...*item) (ended []*item) {
 // way, that request counts as an attempt, and the message does not wait for its response. leave
 // returns false if the message had ended before.
 func (t *topic) leave(it *item, aborted bool) (left bool) {
-	now := time.Now()
 	t.mu.Lock()
+	now := time.Now()
+	for !aborted && it.state == pending {
+		older := t.lateBefore(it, now)
+		if older == nil {
+			break
+		}
+		t.mu.Unlock()
+		t.leave(older, false)
+		t.mu.Lock()
+		now = time.Now()
+	}
 	if it.state != pending {
 		t.mu.Unlock()
 		return false
 	}
 	cause := errProducerClosed
 	if !aborted {
-		cause = endCause(it.ctx.Err(), context.Cause(it.ctx))
+		cause = it.ended(now)
 	}
 	o := outcome{it: it, ended: now, skipped: true}
 	r := it.Request()

@@ -127,9 +127,21 @@ func (it *item) fail(r StopReason, cause error) *SendError {
 	}
 }
 
+// ended returns why the ctx has ended, nil before its end. A ctx has ended at its deadline, also if
+// its own timer is late.
+func (it *item) ended(now time.Time) error {
+	if err := it.ctx.Err(); err != nil {
+		return endCause(err, context.Cause(it.ctx))
+	}
+	if left, ok := it.left(now); ok && left <= 0 {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
 // contextEnded returns the error of a send whose ctx ended.
 func (it *item) contextEnded() *SendError {
-	return it.fail(StopContext, endCause(it.ctx.Err(), context.Cause(it.ctx)))
+	return it.fail(StopContext, it.ended(time.Now()))
 }
 
 // tooLate returns the error of a send whose deadline leaves no time for an attempt.

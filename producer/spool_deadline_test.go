@@ -129,6 +129,73 @@ func TestSpoolOfARequestAtTheDeadline(t *testing.T) {
 	})
 }
 
+// A message that reaches its deadline behind an older one of its group moves to the spool if the
+// ctx of the older one has ended too. The goroutine of the older one need not have noticed that:
+// here that goroutine is in a transport that ignores the end of ctx.
+func TestDeadlineBehindAnEndedMessageOfTheGroup(t *testing.T) {
+	const limit = 2 * time.Second
+	for name, c := range map[string]struct {
+		// older returns the ctx of the older message from that of the younger.
+		older func(t *testing.T, ctx context.Context) context.Context
+		want  []string // messages in the spool
+	}{
+		"with the same ctx": {func(_ *testing.T, ctx context.Context) context.Context { return ctx }, []string{"1", "2"}},
+		"whose timer is late": {func(t *testing.T, ctx context.Context) context.Context {
+			deadline, _ := ctx.Deadline()
+			late, cancel := context.WithTimeout(t.Context(), limit+time.Second)
+			t.Cleanup(cancel)
+			return lateContext{late, deadline}
+		}, []string{"1", "2"}},
+		"that was cancelled": {func(_ *testing.T, ctx context.Context) context.Context {
+			ctx, cancel := context.WithCancel(ctx)
+			time.AfterFunc(time.Second, cancel)
+			return ctx
+		}, []string{"2"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := &laneFake{do: func(context.Context, int, transport.Lane, []*tidegate.Message) []error {
+					time.Sleep(time.Minute)
+					return []error{codeError(tidegate.CodeInternalServerError)}
+				}}
+				s := newSpool(t, spool.Options{})
+				p := newProducer(t, f, Options{Spool: s})
+				ctx, cancel := context.WithTimeout(t.Context(), limit)
+				defer cancel()
+				older := make(chan tidegate.Receipt, 1)
+				go func() {
+					r, _ := p.Send(c.older(t, ctx), grouped("1"))
+					older <- r
+				}()
+				synctest.Wait()
+				start := time.Now()
+				if r, err := p.Send(ctx, grouped("2")); err != nil || !r.Spooled || time.Since(start) != limit {
+					t.Errorf("%+v, %v after %v; want it in the spool after %v", r, err, time.Since(start), limit)
+				}
+				entries, err := s.Entries(false, 0, 10)
+				var ids []string
+				for _, e := range entries {
+					ids = append(ids, e.Message.ID)
+				}
+				if err != nil || !slices.Equal(ids, c.want) {
+					t.Errorf("messages %v, %v in the spool; want %v", ids, err, c.want)
+				}
+				if r := <-older; r.Spooled != slices.Contains(c.want, "1") {
+					t.Errorf("receipt of the older message: %+v", r)
+				}
+			})
+		})
+	}
+}
+
+// A lateContext ends after its deadline.
+type lateContext struct {
+	context.Context
+	deadline time.Time
+}
+
+func (c lateContext) Deadline() (time.Time, bool) { return c.deadline, true }
+
 // A message that reaches its deadline behind an older one of its group, which a server is about to
 // accept, is not spooled: the older one might follow it into the spool.
 func TestDeadlineBehindARequestOfTheGroup(t *testing.T) {

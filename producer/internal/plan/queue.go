@@ -53,7 +53,8 @@ type unit[T Sharer, C any] struct {
 	items  list.List[*Item[T, C]]
 	place  list.Link[*unit[T, C]] // in Queue.loose, Queue.laneless, Lane.bound or Lane.held
 	heapAt int                    // index in Queue.waiting, -1 if it is not there
-	flying int                    // messages in the request under way
+	req    *Request[T, C]         // under way with messages of the unit, nil if there is none
+	flying int                    // messages in req, also those that have left
 }
 
 // A Job is the next action of the producer: an ask or a request.
@@ -145,10 +146,13 @@ func (q *Queue[T, C]) Remove(it *Item[T, C], now time.Time) *Request[T, C] {
 // Has reports whether the queue has messages of the message group, in requests or not.
 func (q *Queue[T, C]) Has(group string) bool { return q.groups[group] != nil }
 
-// Flying reports whether a message of the message group is in a request.
-func (q *Queue[T, C]) Flying(group string) bool {
-	u := q.groups[group]
-	return u != nil && u.flying > 0
+// RequestOf returns the request under way with messages of the message group, nil if there is none.
+// The messages of the group in it may have left it.
+func (q *Queue[T, C]) RequestOf(group string) *Request[T, C] {
+	if u := q.groups[group]; u != nil {
+		return u.req
+	}
+	return nil
 }
 
 // Group returns the messages of the message group that are in no request, in order.
@@ -272,6 +276,7 @@ func (q *Queue[T, C]) giveBack(r *Request[T, C], it *Item[T, C], now time.Time) 
 		u.items.PushFront(&it.place)
 	}
 	if u.flying == 0 {
+		u.req = nil
 		q.settle(u, now, u.items.Len() > 0 && u.items.First().returned)
 	}
 }

@@ -81,7 +81,7 @@ func (r *Request[T, C]) fill(u *unit[T, C], now time.Time) bool {
 		r.bytes += it.Size
 		r.Items = append(r.Items, it)
 		it.place.Leave()
-		it.req = r
+		it.req, u.req = r, r
 		u.flying++
 	}
 	return len(r.Items) > before
@@ -134,7 +134,7 @@ func (q *Queue[T, C]) withdraw(r *Request[T, C], u *unit[T, C], asked uint64) {
 			break // those behind it came later still
 		}
 		it.place.Leave()
-		it.req = r
+		it.req, u.req = r, r
 		u.flying++
 		r.Items = append(r.Items, it)
 	}
