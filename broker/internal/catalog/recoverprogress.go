@@ -68,9 +68,9 @@ func (r *restoration) leases() error {
 	if err != nil {
 		return err
 	}
-	now, count := time.Now(), int64(0)
+	now, count, most := time.Now(), int64(0), r.config.Env.Leases.Restorable()
 	err = r.config.Store.Leases(func(group uint32, p store.Place, l store.Lease) error {
-		if count++; r.config.Env.Leases.CanRestore(count) != nil {
+		if count++; count > most { // the rest is only counted
 			return nil
 		}
 		if r.gone(group, p.Topic) {

@@ -2,6 +2,7 @@ package limits
 
 import (
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/tidegate/tidegate/broker/settings"
@@ -51,7 +52,7 @@ func leaves(t reflect.Type, at []int) (out [][]int) {
 		return [][]int{at}
 	}
 	for i := range t.NumField() {
-		out = append(out, leaves(t.Field(i).Type, append(at[:len(at):len(at)], i))...)
+		out = append(out, leaves(t.Field(i).Type, append(slices.Clip(at), i))...)
 	}
 	return out
 }

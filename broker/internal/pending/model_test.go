@@ -3,6 +3,7 @@ package pending
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
@@ -200,9 +201,7 @@ func (r *modelRun) restart() {
 func (r *modelRun) collect() {
 	for _, tp := range r.topics {
 		tp.mu.Lock()
-		for id, at := range tp.messages {
-			r.delivered[id] = at
-		}
+		maps.Copy(r.delivered, tp.messages)
 		tp.mu.Unlock()
 	}
 	if tp := r.fixture.givenUp.Load(); tp != nil {

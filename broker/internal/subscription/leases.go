@@ -31,15 +31,18 @@ func NewLeases(memory int64) *Leases {
 	return &Leases{memory: memory, max: max(1, memory/4/leaseBytes)}
 }
 
-// CanRestore returns an error if the leases of a store are too many for the memory: they can use
-// half of it.
+// Restorable returns the largest number of leases of a store for which the memory suffices. They
+// can use half of it.
+func (l *Leases) Restorable() int64 { return 2 * l.max }
+
+// CanRestore returns an error if the leases of a store are more than Restorable.
 func (l *Leases) CanRestore(leases int64) error {
-	if leases <= 2*l.max {
+	if leases <= l.Restorable() {
 		return nil
 	}
 	return fmt.Errorf("it has %d messages in flight or waiting for a retry, and a memory limit of %d bytes suffices for %d; "+
 		"nothing was changed: start the broker with a memory limit of at least %d bytes (GOMEMLIMIT) and consume them there",
-		leases, l.memory, 2*l.max, 2*leases*leaseBytes)
+		leases, l.memory, l.Restorable(), 2*leases*leaseBytes)
 }
 
 // rejected returns the error of a receive of new messages at the bound, and nil below it.

@@ -51,7 +51,7 @@ type modelClient struct {
 
 // A modelWait is a waiting receive.
 type modelWait struct {
-	parked context.Context //nolint:containedctx // what Park returned
+	parked context.Context // that Park returned
 	unpark func(served bool)
 	of     *modelClient
 	ended  error // with which it must have ended; nil: it waits
@@ -241,13 +241,13 @@ func (m *modelRun) check() {
 		m.t.Errorf("the settings of all have %d bytes, want %d", m.real.settingsBytes, bytes)
 	}
 	for id, c := range m.clients {
-		real := m.real.byID[id]
-		if real == nil {
+		have := m.real.byID[id]
+		if have == nil {
 			m.t.Errorf("%s is not known any more, %v after its last request", id, time.Since(c.seen))
 			continue
 		}
-		if len(real.streams) != len(c.streams) || len(real.polls) != len(c.waits) {
-			m.t.Errorf("%s has %d streams and %d receives, want %d and %d", id, len(real.streams), len(real.polls), len(c.streams), len(c.waits))
+		if len(have.streams) != len(c.streams) || len(have.polls) != len(c.waits) {
+			m.t.Errorf("%s has %d streams and %d receives, want %d and %d", id, len(have.streams), len(have.polls), len(c.streams), len(c.waits))
 		}
 		for _, w := range c.waits {
 			if why := context.Cause(w.parked); !errors.Is(why, w.ended) || w.ended == nil && why != nil {
