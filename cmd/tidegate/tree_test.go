@@ -107,13 +107,14 @@ func TestTreeWithoutServer(t *testing.T) {
 		if c.Name() == "compare" {
 			continue // of files
 		}
-		args = append(args, "--timeout", "2s", "--no-retry")
+		args = append(args, "--timeout", "1s", "--no-retry")
 		for flag, value := range map[string]string{"yes": "true", "then": "ack", "ack-timeout": "1s", "to": "earliest"} {
 			if f := c.Flags().Lookup(flag); f != nil && (flag != "to" || path[0] == "group") {
 				args = append(args, "--"+flag+"="+value)
 			}
 		}
 		t.Run(strings.Join(path, " "), func(t *testing.T) {
+			t.Parallel()
 			r := tl.input("topics: {x1: {}}", args...)
 			want := 6
 			if path[0] == "check" {

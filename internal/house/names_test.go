@@ -3,6 +3,7 @@ package house
 import (
 	"go/ast"
 	"maps"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -82,4 +83,20 @@ func exportedNames(list []source) map[string][]string {
 		}
 	}
 	return names
+}
+
+// maxIndex is the length of the index of a package in lines: about one page.
+const maxIndex = 45
+
+// TestIndexIsShort bounds the index that go doc prints for a package of the API.
+func TestIndexIsShort(t *testing.T) {
+	for dir := range exportedNames(load(t, sources)) {
+		out, err := exec.CommandContext(t.Context(), "go", "doc", "-short", "./"+dir).Output()
+		if err != nil {
+			t.Fatalf("go doc -short ./%s: %v", dir, err)
+		}
+		if n := strings.Count(string(out), "\n"); n > maxIndex || n == 0 {
+			t.Errorf("the index of package %q has %d lines, the limit is %d", dir, n, maxIndex)
+		}
+	}
 }
