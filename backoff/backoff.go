@@ -1,6 +1,6 @@
 // Package backoff computes the wait before a retry. Its policies are functions of the retry's
-// number alone. They have no state, so several goroutines can share one, [Preview] can print it, and
-// tests can compare a delay with its bounds (Range).
+// number alone. They have no state, so several goroutines can share one, [Preview] can print it,
+// and tests can compare a delay with its bounds (Range).
 //
 // [Exponential] is gRPC's connection backoff, which RocketMQ uses for throttled sends (RocketMQ:
 // sending retry and throttling). [Steps] is a list of fixed delays, which RocketMQ uses for

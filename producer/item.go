@@ -20,7 +20,11 @@ type item struct {
 	ctx    context.Context //nolint:containedctx // the caller's; an item lives as long as its call
 	limits retry.Limits
 	done   func(tidegate.Receipt, error) // of SendAsync; nil otherwise
-	origin origin
+	origin origin                        // set before another goroutine can see the item
+
+	// full means that the producer was full, so that the item goes to the spool. The caller sets it
+	// after the ledger admitted the item; the topic reads it from submit on.
+	full bool
 
 	plan.Item[*item, roundTrip] // its place in the topic's queue
 
@@ -46,7 +50,6 @@ type origin uint8
 
 const (
 	fromCaller  origin = iota
-	forced             // as fromCaller; it goes to the spool because the producer is full
 	fromSpool          // the drain sends it; it does not move to the spool again
 	halfMessage        // of a transaction; it is in no queue
 )

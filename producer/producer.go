@@ -202,7 +202,7 @@ func (p *Producer) enter(it *item, blocked func()) *SendError {
 	case ledger.Ended:
 		return it.contextEnded()
 	case ledger.Forced:
-		it.origin = forced
+		it.full = true
 	case ledger.Admitted:
 	}
 	return nil

@@ -97,7 +97,7 @@ func (p *Producer) SendAsync(ctx context.Context, msg *tidegate.Message, done fu
 		return err
 	}
 	it.topic.submit(nil, it)
-	if it.origin == forced {
+	if it.full {
 		<-it.wake
 	}
 	return nil

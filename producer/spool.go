@@ -206,7 +206,7 @@ func (t *topic) diverts(it *item) bool {
 	}
 	group := it.Message.MessageGroup
 	if group == "" {
-		return it.origin == forced || t.down
+		return it.full || t.down
 	}
 	return t.spooling[group] > 0 || s.spool.Holds(t.name, group) || t.down && !t.queue.Has(group)
 }

@@ -70,6 +70,13 @@ func (d *memDisk) open(name string, create bool) (file, error) {
 	return f, nil
 }
 
+// changes is the number of changes so far.
+func (d *memDisk) changes() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.trace)
+}
+
 func (d *memDisk) remove(name string) error { return d.rename(name, "") }
 
 func (d *memDisk) rename(from, to string) error {

@@ -148,11 +148,11 @@ func TestCrashAtEveryWrite(t *testing.T) {
 			state
 		}
 		w := &workload{s: openMem(t, d), r: r}
-		points := []point{{0, state{}}, {len(d.trace), state{}}}
+		points := []point{{0, state{}}, {d.changes(), state{}}}
 		for range 120 {
 			w.step(t)
 			st, _ := stateOf(t, w.s)
-			points = append(points, point{len(d.trace), st})
+			points = append(points, point{d.changes(), st})
 		}
 		if len(w.s.records.segments) < 3 || w.s.records.segments[0].number == 1 {
 			t.Errorf("%d segments from %d on: the test shows too little", len(w.s.records.segments), w.s.records.segments[0].number)
