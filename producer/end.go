@@ -79,11 +79,12 @@ func (t *topic) inRequest(group string) iter.Seq[*item] {
 	}
 }
 
-// lateBefore returns a message that has to leave before this one, or nil. It is an older message of
-// the same message group that is in a request and whose ctx has ended. Callers often give the
-// messages of a group the same deadline, and their goroutines wake in any order. The lock is held.
+// lateBefore returns a message that has to leave before this one, or nil: with a spool, an older
+// message of the same message group that is in a request and whose ctx has ended. Callers often
+// give the messages of a group the same deadline, and their goroutines wake in any order. The lock
+// is held.
 func (t *topic) lateBefore(it *item, now time.Time) *item {
-	if it.Message.MessageGroup == "" || it.Request() != nil {
+	if t.p.spooler == nil || it.Message.MessageGroup == "" || it.Request() != nil {
 		return nil
 	}
 	for older := range t.inRequest(it.Message.MessageGroup) {
@@ -189,11 +190,11 @@ func (t *topic) leave(it *item, aborted bool) (left bool) {
 	}
 	t.pump(now, nil, false)
 	t.mu.Unlock()
+	if ended {
+		defer t.p.complete([]*item{it}) // also if OnAttempt ends this goroutine
+	}
 	if !o.skipped {
 		t.observe(len(r.Items), &o, r.Call.began)
-	}
-	if ended {
-		t.p.complete([]*item{it})
 	}
 	return true
 }

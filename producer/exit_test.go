@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/producer/spool"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -129,3 +130,29 @@ func TestPanicOnTheCallersGoroutine(t *testing.T) {
 type limiterFunc func(ctx context.Context, n int) error
 
 func (f limiterFunc) WaitN(ctx context.Context, n int) error { return f(ctx, n) }
+
+// An OnAttempt that ends the goroutine of a message at its deadline does not keep the place of the
+// cancelled older message of its group, which leaves first on that goroutine.
+func TestObserverThatEndsALeaver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &laneFake{do: func(context.Context, int, transport.Lane, []*tidegate.Message) []error {
+			time.Sleep(time.Minute) // the transport ignores the end of ctx
+			return nil
+		}}
+		p := newProducer(t, f, Options{Spool: newSpool(t, spool.Options{}), OnAttempt: func(Attempt) { runtime.Goexit() }})
+		older, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		go func() { _, _ = p.Send(older, grouped("1")) }()
+		synctest.Wait()
+		younger, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		go func() {
+			_, _ = p.Send(younger, grouped("2"))
+			t.Error("Send has returned")
+		}()
+		time.Sleep(time.Hour)
+		if a, err := p.Shutdown(t.Context()); err != nil || a.Failed < 1 {
+			t.Errorf("%+v, %v", a, err)
+		}
+	})
+}
