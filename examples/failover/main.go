@@ -40,7 +40,15 @@ func run(ctx context.Context, out io.Writer) error {
 		defer n.kill()
 	}
 	switches := make(chan failover.Event, 8)
-	t, err := failover.Dial([]string{primary.address, secondary.address}, rocketmq.Options{}, failover.Options{
+	first, err := rocketmq.New(primary.address, rocketmq.Options{})
+	if err != nil {
+		return err
+	}
+	second, err := rocketmq.New(secondary.address, rocketmq.Options{})
+	if err != nil {
+		return err
+	}
+	t, err := failover.New([]failover.Endpoint{{Name: "primary", Transport: first}, {Name: "secondary", Transport: second}}, failover.Options{
 		SwitchBack:    2 * time.Second, // the default of 60 s suits production
 		ProbeInterval: 200 * time.Millisecond,
 		OnSwitch:      func(e failover.Event) { switches <- e },

@@ -65,8 +65,8 @@ var importTable = map[string]row{
 		tests:   []string{"broker", "broker/server", "producer", "consumer"}, // over a broker
 	},
 	"transport/failover": {
-		imports: []string{"", "transport", "transport/rocketmq"},
-		tests:   []string{"backoff", "broker", "broker/server"}, // over two brokers
+		imports: []string{"", "transport"},
+		tests:   []string{"backoff", "broker", "broker/server", "transport/rocketmq"}, // over two brokers
 	},
 	"transport/transporttest": {imports: []string{"", "transport"}},
 	"producer":                {imports: []string{"", "transport", "backoff", "ratelimit"}},

@@ -1,6 +1,6 @@
 // Package failover is a transport over an ordered list of endpoints: RocketMQ clusters, tidegate
-// brokers, or both. Sends go to the active endpoint, at the beginning the first one. [Dial] is for
-// a primary and a secondary address; [New] accepts transports of any kind.
+// brokers, or both. Sends go to the active endpoint, at the beginning the first one. [New]
+// accepts transports of any kind.
 //
 // # Switching
 //

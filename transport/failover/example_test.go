@@ -8,15 +8,25 @@ import (
 )
 
 // A transport for a producer or a consumer, over a primary and a secondary cluster.
-func ExampleDial() {
-	t, err := failover.Dial([]string{"mq-1.example:8081", "mq-2.example:8081"}, rocketmq.Options{}, failover.Options{
+func ExampleNew() {
+	primary, err := rocketmq.New("mq-1.example:8081", rocketmq.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	secondary, err := rocketmq.New("mq-2.example:8081", rocketmq.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	t, err := failover.New([]failover.Endpoint{{Name: "primary", Transport: primary}, {Name: "secondary", Transport: secondary}}, failover.Options{
 		OnSwitch: func(e failover.Event) { fmt.Println("from", e.From, "to", e.To, "because it is", e.Reason) },
 	})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	defer t.Close()
+	defer t.Close() // closes the clients too
 	fmt.Println("sends go to the", t.Active())
 	// Output: sends go to the primary
 }

@@ -12,7 +12,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
-	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
 // An Endpoint is one of the transports to choose from.
@@ -112,36 +111,6 @@ type end struct {
 	suspect atomic.Bool // a send failed since the last probe began
 	era     atomic.Pointer[era]
 	queues  sync.Map // groupTopic → []int, the last response
-}
-
-// Dial returns a transport over the RocketMQ clusters or tidegate brokers at addresses, the primary
-// one first, each with the same options. Their names are "primary", "secondary", "endpoint-3" and
-// so on. Dial does not connect. Addresses have the form of rocketmq.New.
-func Dial(addresses []string, client rocketmq.Options, o Options) (*Transport, error) {
-	var ends []Endpoint
-	for i, address := range addresses {
-		c, err := rocketmq.New(address, client)
-		if err != nil {
-			closeAll(ends)
-			return nil, err
-		}
-		name := fmt.Sprintf("endpoint-%d", i+1)
-		if i < 2 {
-			name = [...]string{"primary", "secondary"}[i]
-		}
-		ends = append(ends, Endpoint{name, c})
-	}
-	t, err := New(ends, o)
-	if err != nil {
-		closeAll(ends)
-	}
-	return t, err
-}
-
-func closeAll(ends []Endpoint) {
-	for _, e := range ends {
-		_ = e.Transport.Close() // it was never used
-	}
 }
 
 func invalid(field, format string, args ...any) error {

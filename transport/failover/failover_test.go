@@ -428,28 +428,30 @@ func TestAwaitingSendIsNotKeptByADeadEndpoint(t *testing.T) {
 }
 
 func TestNewRefuses(t *testing.T) {
-	for name, f := range map[string]func() (*failover.Transport, error){
-		"one address": func() (*failover.Transport, error) {
-			return failover.Dial([]string{"a:1"}, rocketmq.Options{}, failover.Options{})
-		},
-		"no address": func() (*failover.Transport, error) {
-			return failover.Dial([]string{"a:1", "b"}, rocketmq.Options{}, failover.Options{})
-		},
-		"negative": func() (*failover.Transport, error) {
-			return failover.Dial([]string{"a:1", "b:1"}, rocketmq.Options{}, failover.Options{Failures: -1})
-		},
-		"negative return": func() (*failover.Transport, error) {
-			return failover.Dial([]string{"a:1", "b:1"}, rocketmq.Options{}, failover.Options{SwitchBack: -1})
-		},
-		"no name": func() (*failover.Transport, error) {
-			return failover.New([]failover.Endpoint{{}, {}}, failover.Options{})
-		},
+	client := func() transport.Transport {
+		c, err := rocketmq.New("a:1", rocketmq.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	two := []failover.Endpoint{{Name: "primary", Transport: client()}, {Name: "secondary", Transport: client()}}
+	for name, c := range map[string]struct {
+		endpoints []failover.Endpoint
+		options   failover.Options
+	}{
+		"one endpoint":    {two[:1], failover.Options{}},
+		"the same name":   {[]failover.Endpoint{two[0], {Name: "primary", Transport: client()}}, failover.Options{}},
+		"negative":        {two, failover.Options{Failures: -1}},
+		"negative return": {two, failover.Options{SwitchBack: -1}},
+		"no name":         {[]failover.Endpoint{{}, {}}, failover.Options{}},
 	} {
-		if x, err := f(); !errors.Is(err, tidegate.ErrInvalid) || x != nil {
+		if x, err := failover.New(c.endpoints, c.options); !errors.Is(err, tidegate.ErrInvalid) || x != nil {
 			t.Errorf("%s: %v, %v", name, x, err)
 		}
 	}
-	x, err := failover.Dial([]string{"a:1", "b:1", "c:1"}, rocketmq.Options{}, failover.Options{})
+	x, err := failover.New(append(two, failover.Endpoint{Name: "third", Transport: client()}), failover.Options{})
 	if err != nil || x.Active() != "primary" {
 		t.Fatal(err)
 	}
