@@ -8,8 +8,8 @@ import (
 )
 
 // A Class is the class of a request's result. The producer retries after [ClassTransient] at once,
-// after [ClassThrottled] with a growing delay, and after the others not at all (RocketMQ: sending
-// retry and throttling).
+// or with delays if such failures repeat. It retries after [ClassThrottled] with a growing delay,
+// and after the others not at all (RocketMQ: sending retry and throttling).
 type Class int
 
 const (

@@ -173,7 +173,9 @@ func TestDefaultLogOfFailures(t *testing.T) {
 			time.Sleep(10*time.Minute - time.Second)
 			stop()
 			n := strings.Count(log.String(), "cannot receive")
-			if n > tt.want || n < tt.want*8/10 || tt.want > 0 && !strings.Contains(log.String(), "topic=returns group=billing") {
+			// The first failure after each minute is logged. Failures are up to 36 s apart, which
+			// is 30 s and jitter, so each topic has a line at least every 96 s.
+			if n > tt.want || n < tt.want*7/10 || tt.want > 0 && !strings.Contains(log.String(), "topic=returns group=billing") {
 				t.Errorf("%s: %d lines in ten minutes, want %d: %.300s", name, n, tt.want, log.String())
 			}
 		})

@@ -227,7 +227,7 @@ func TestContractEnds(t *testing.T) {
 func TestContractDeadline(t *testing.T) {
 	const timeout = 3 * time.Second
 	gone := func(ctx context.Context, _ int, _ *tidegate.Message) error {
-		if ctx.Value(transport.AwaitConnection{}) == true {
+		if transport.AwaitsConnection(ctx) {
 			return blackHole(ctx)
 		}
 		return &tidegate.Error{Op: "SendMessage", Subject: "orders", Endpoint: "a:1", Err: tidegate.ErrUnavailable}

@@ -62,8 +62,9 @@
 //
 // Transactions and recalls do not use the queue: repeat.go has their loop.
 //
-// A throttled Send is submit, route, send, settle with a pause, a timer (wake), and the same again
-// on a worker. The first attempt takes the lock of the topic three times if it succeeds.
+// A throttled Send is submit, pump, route, send, settle with a pause, a timer (wake), and the same
+// from pump on again, on a worker. The first attempt takes the lock of the topic three times if it
+// succeeds.
 //
 // # Pauses
 //

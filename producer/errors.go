@@ -10,7 +10,7 @@ import (
 )
 
 // ErrFull matches the error of a send that a full producer rejects ([RejectWhenFull]). The text has
-// the counts and the limits.
+// the counts and the limits. It is not the error of a full spool, spool.ErrFull.
 var ErrFull = errors.New("the producer is full")
 
 // A SendError is the error of a failed send; every error of [Producer.Send] is one. It matches the

@@ -346,7 +346,7 @@ func TestRetriesAwaitTheConnection(t *testing.T) {
 		f := &laneFake{do: func(ctx context.Context, n int, _ transport.Lane, msgs []*tidegate.Message) []error {
 			down := &tidegate.Error{Op: "SendMessage", Err: tidegate.ErrUnavailable}
 			if time.Now().Before(up) {
-				if ctx.Value(transport.AwaitConnection{}) == nil {
+				if !transport.AwaitsConnection(ctx) {
 					return all(len(msgs), down)
 				}
 				sleepFor(ctx, time.Until(up))

@@ -14,7 +14,7 @@ import (
 )
 
 // A Spool stores messages on a local disk while no server accepts them. Package producer/spool
-// implements it. A program that imports only this package links no database.
+// implements it.
 type Spool interface {
 	// PutBatch stores messages in their order and returns an error for each. A message
 	// without an error survives a crash of the process and of the machine. The producer

@@ -181,7 +181,7 @@ func (it *item) base(own bool) context.Context {
 // newAttempt creates the ctx of an attempt.
 func newAttempt(base context.Context, await bool, share time.Duration) (a attempt) {
 	if await {
-		base = context.WithValue(base, transport.AwaitConnection{}, true)
+		base = transport.AwaitConnection(base)
 	}
 	a.ctx, a.cancel = context.WithTimeoutCause(base, share, errAttemptTimeout)
 	return a

@@ -20,7 +20,7 @@ func outage(d time.Duration) *laneFake {
 		return transport.Lane{Topic: r.Topic, Endpoint: "a:1", MaxMessages: 1}, nil
 	}
 	f.do = func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
-		if ctx.Value(transport.AwaitConnection{}) == true {
+		if transport.AwaitsConnection(ctx) {
 			sleepFor(ctx, time.Until(back))
 		}
 		if time.Now().Before(back) {

@@ -62,13 +62,15 @@ type LaneSender interface {
 	SendLane(ctx context.Context, lane Lane, msgs []*tidegate.Message) []SendResult
 }
 
-// AwaitConnection is the key of a context value. Calls with a ctx from
-//
-//	context.WithValue(ctx, transport.AwaitConnection{}, true)
-//
-// wait for a connection until ctx ends. Other calls fail at once if there is no connection. While a
-// call waits, the transport tries to connect about once a second. A request that reached a
-// connection is not repeated. A consumer whose receive failed for want of a connection need not
-// guess a delay: its next receive waits for the connection. A transport that keeps no connections
-// ignores the value.
-type AwaitConnection struct{}
+// AwaitConnection returns a ctx whose calls wait for a connection until it ends. Other calls fail
+// at once if there is no connection. While a call waits, the transport tries to connect about once
+// a second. A request that reached a connection is not repeated. The producer uses it for retries.
+// A transport that keeps no connections ignores it.
+func AwaitConnection(ctx context.Context) context.Context {
+	return context.WithValue(ctx, awaitKey{}, true)
+}
+
+// AwaitsConnection reports whether ctx comes from AwaitConnection. Transports call it.
+func AwaitsConnection(ctx context.Context) bool { return ctx.Value(awaitKey{}) != nil }
+
+type awaitKey struct{}

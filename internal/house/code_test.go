@@ -15,6 +15,7 @@ import (
 var realSleeps = map[string]string{}
 
 func TestPackageComments(t *testing.T) {
+	atRoot(t)
 	name, doc := map[string]string{}, map[string]string{}
 	for _, s := range load(t, sources) {
 		if !s.test() {
@@ -33,6 +34,7 @@ func TestPackageComments(t *testing.T) {
 }
 
 func TestExportedIdentifiersAreDocumented(t *testing.T) {
+	atRoot(t)
 	for _, s := range load(t, sources) {
 		if s.test() || s.generated || s.main() || slices.Contains(strings.Split(s.dir, "/"), "internal") {
 			continue
@@ -127,6 +129,7 @@ func receiver(d *ast.FuncDecl) string {
 // A root context in library code is cut off from its caller's deadline and
 // cancellation, so the line, or the comment above it, says whose life it has.
 func TestRootContextsHaveAReason(t *testing.T) {
+	atRoot(t)
 	for _, s := range load(t, sources) {
 		if s.test() || s.main() {
 			continue
@@ -154,6 +157,7 @@ func selects(n ast.Node, pkg, name string) bool {
 }
 
 func TestNoSkips(t *testing.T) {
+	atRoot(t)
 	for _, s := range load(t, sources) {
 		for n := range ast.Preorder(s.file) {
 			for _, tb := range []string{"t", "b", "f", "tb"} {
@@ -168,6 +172,7 @@ func TestNoSkips(t *testing.T) {
 // Time passes in bubbles only. A sleep outside one makes a test slow, or
 // wrong on a slow machine; in a library it outlives the caller's context.
 func TestSleepsAreVirtual(t *testing.T) {
+	atRoot(t)
 	packages := map[string][]source{}
 	for _, s := range load(t, sources) {
 		switch {

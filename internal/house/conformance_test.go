@@ -35,6 +35,7 @@ var (
 // TestConformanceTable requires that each rule that a test quotes is listed beside that test,
 // and that each test that is listed beside a rule quotes it.
 func TestConformanceTable(t *testing.T) {
+	atRoot(t)
 	quoted := map[string]map[externalRule]bool{} // by "directory Test"
 	for _, s := range load(t, sources) {
 		if !s.test() {

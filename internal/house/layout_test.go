@@ -21,12 +21,12 @@ import (
 	"testing"
 )
 
-// TestMain runs the tests in the root of the repository.
-func TestMain(m *testing.M) {
-	if err := os.Chdir("../.."); err != nil {
-		panic(err)
-	}
-	os.Exit(m.Run())
+// atRoot makes the root of the repository the working directory of a test. It is not the work of a
+// TestMain: go test does not see a change of the directory there, and would then take results from
+// its cache although files have changed.
+func atRoot(t *testing.T) {
+	t.Helper()
+	t.Chdir("../..")
 }
 
 const module = "github.com/tidegate/tidegate"
@@ -221,6 +221,7 @@ var gitignore = sync.OnceValue(func() []string {
 })
 
 func TestTopLevel(t *testing.T) {
+	atRoot(t)
 	entries, err := os.ReadDir(".")
 	if err != nil {
 		t.Fatal(err)
@@ -259,6 +260,7 @@ func rowOf(pkg string) (string, bool) {
 }
 
 func TestImportTable(t *testing.T) {
+	atRoot(t)
 	for _, s := range load(t, sources) {
 		key, ok := rowOf(s.dir)
 		if !ok {
@@ -293,6 +295,7 @@ func ourPath(spec *ast.ImportSpec) (relative string, ours bool) {
 }
 
 func TestSDKLinksNoHeavyweights(t *testing.T) {
+	atRoot(t)
 	var sdk []string
 	for _, s := range load(t, sources) {
 		if !s.test() && !s.main() && !slices.ContainsFunc(notSDK, func(p string) bool { return under(s.dir, p) }) {
@@ -314,6 +317,7 @@ func TestSDKLinksNoHeavyweights(t *testing.T) {
 var overHTTP = []string{"./broker/admin", "./broker/settings", "./broker/status", "./transport/rest"}
 
 func TestHTTPClientsLinkNoGRPC(t *testing.T) {
+	atRoot(t)
 	grpc := append(slices.Clone(heavyweights), "google.golang.org")
 	for _, importer := range dependents(t, grpc, overHTTP...) {
 		t.Errorf("%q would link %s: they are to need HTTP alone", overHTTP, importer)
@@ -326,6 +330,7 @@ func TestHTTPClientsLinkNoGRPC(t *testing.T) {
 // The client commands of the program do not need the engine, so that a build with them alone is
 // possible.
 func TestClientCommandsLinkNoEngine(t *testing.T) {
+	atRoot(t)
 	engine := []string{"github.com/cockroachdb", "github.com/prometheus", module + "/broker/server"}
 	for _, importer := range dependents(t, engine, "./cmd/tidegate/internal/client") {
 		t.Errorf("the client commands would link %s", importer)
@@ -371,6 +376,7 @@ func under(p, prefix string) bool { return p == prefix || strings.HasPrefix(p, p
 // A replace in go.mod holds for us alone: who imports the module gets another
 // build than we tested. A nested module may point at this one.
 func TestNoReplace(t *testing.T) {
+	atRoot(t)
 	for _, name := range load(t, files) {
 		if path.Base(name) != "go.mod" {
 			continue
@@ -394,6 +400,7 @@ func TestNoReplace(t *testing.T) {
 }
 
 func TestFileLength(t *testing.T) {
+	atRoot(t)
 	for _, s := range load(t, sources) {
 		if n := len(s.lines) - 1; !s.generated && n > maxLines { // a file ends with a line break
 			t.Errorf("%s has %d lines, the limit is %d: split it by concern", s.path, n, maxLines)
@@ -402,6 +409,7 @@ func TestFileLength(t *testing.T) {
 }
 
 func TestPackageLength(t *testing.T) {
+	atRoot(t)
 	lines := map[string]int{}
 	for _, s := range load(t, sources) {
 		if !s.test() && !s.generated {
@@ -418,6 +426,7 @@ func TestPackageLength(t *testing.T) {
 var machinePath = regexp.MustCompile("(?:^|[\\s\"'`=(:])(/(?:home|root|work|Users)/[\\w.-]+)")
 
 func TestNoMachinePaths(t *testing.T) {
+	atRoot(t)
 	for _, name := range load(t, files) {
 		if name == ".git" {
 			continue // of a linked work tree: git's own file names the repository

@@ -21,6 +21,7 @@ var (
 // TestPurePackages requires that a package whose comment claims pure functions has no lock, no I/O
 // and no clock.
 func TestPurePackages(t *testing.T) {
+	atRoot(t)
 	list := load(t, sources)
 	pure := map[string]bool{}
 	for _, s := range list {

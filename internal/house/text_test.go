@@ -39,6 +39,7 @@ type violation struct {
 }
 
 func TestTextRules(t *testing.T) {
+	atRoot(t)
 	var found []violation
 	for _, s := range load(t, sources) {
 		if !s.generated {
@@ -129,6 +130,7 @@ var (
 // TestDocumentsNameExistingThings requires that files, tests and benchmarks that a document names
 // exist.
 func TestDocumentsNameExistingThings(t *testing.T) {
+	atRoot(t)
 	tests := map[string]bool{}
 	for _, s := range load(t, sources) {
 		for _, d := range s.file.Decls {
@@ -163,6 +165,7 @@ func TestDocumentsNameExistingThings(t *testing.T) {
 const maxOverview = 2200
 
 func TestOverviewIsShort(t *testing.T) {
+	atRoot(t)
 	text, err := os.ReadFile("DESIGN.md")
 	if err != nil {
 		t.Fatal(err)
@@ -175,6 +178,7 @@ func TestOverviewIsShort(t *testing.T) {
 // TestTablesNameExistingPackages requires that each package that a table of this repository names
 // exists, so that no rule outlives its package.
 func TestTablesNameExistingPackages(t *testing.T) {
+	atRoot(t)
 	var named []string
 	for key, r := range importTable {
 		named = append(append(append(named, key), r.imports...), r.tests...)
@@ -197,6 +201,7 @@ var mapRow = regexp.MustCompile("(?m)^\\| `([^`]+)` \\| (.+) \\| (.+) \\|$")
 // TestPackageMap compares DESIGN.md's package map with importTable, which TestImportTable compares
 // with the code.
 func TestPackageMap(t *testing.T) {
+	atRoot(t)
 	text, err := os.ReadFile("DESIGN.md")
 	if err != nil {
 		t.Fatal(err)

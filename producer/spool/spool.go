@@ -1,4 +1,4 @@
-// Package spool stores messages in a local file while no server accepts them.
+// Package spool stores messages in a local directory while no server accepts them.
 //
 // Set it as the spool of a producer:
 //
@@ -8,8 +8,8 @@
 // A program can also use a spool without a producer. [Spool.Put] adds a message, and a goroutine in
 // [Spool.Drain] sends the messages, with the same IDs. While [Spool.Holds] reports messages of a
 // message group, newer messages of the group have to be spooled too. A message that Put accepted
-// survives a crash of the process and of the machine. It leaves the file after a server has stored
-// it. A rejected message stays in the file: [Spool.Discard] removes it, and [Spool.Requeue] makes
+// survives a crash of the process and of the machine. It leaves the spool after a server has stored
+// it. A rejected message stays in the spool: [Spool.Discard] removes it, and [Spool.Requeue] makes
 // it pending again.
 //
 // Messages of one message group are sent in the order of their Puts. Only one process can open a
@@ -39,11 +39,11 @@ var (
 	// ErrFull matches the error of a Put that would exceed Options.MaxBytes.
 	ErrFull = errors.New("the spool is full")
 
-	// ErrDisk matches the error of a Put that could not write the file, for example because the
+	// ErrDisk matches the error of a Put that could not write to the disk, for example because the
 	// disk is full. The message is not in the spool.
-	ErrDisk = errors.New("the file of the spool cannot be written")
+	ErrDisk = errors.New("the spool cannot be written")
 
-	// ErrInUse matches the error of an Open of a file that another process has open.
+	// ErrInUse matches the error of an Open of a spool that another process has open.
 	ErrInUse = errors.New("the spool is in use by another process")
 )
 
@@ -205,7 +205,7 @@ func invalid(field, format string, args ...any) error {
 
 // Put adds a message with an ID and returns when the message is on disk. Concurrent Puts share an
 // fsync. The end of ctx does not interrupt a write. The error matches [ErrFull] if the message
-// would exceed MaxBytes, [ErrDisk] if the file cannot be written, os.ErrClosed after Close, and the
+// would exceed MaxBytes, [ErrDisk] if the disk cannot be written, os.ErrClosed after Close, and the
 // cause of ctx if it ended before the write. After an error the message is not in the spool.
 func (s *Spool) Put(ctx context.Context, msg *tidegate.Message) error {
 	if ctx.Err() != nil {

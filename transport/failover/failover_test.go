@@ -406,7 +406,7 @@ func TestAwaitingSendIsNotKeptByADeadEndpoint(t *testing.T) {
 		}
 		t.Cleanup(func() { x.Close() })
 		begin := time.Now()
-		waiting, cancel := context.WithTimeout(context.WithValue(t.Context(), transport.AwaitConnection{}, true), time.Minute)
+		waiting, cancel := context.WithTimeout(transport.AwaitConnection(t.Context()), time.Minute)
 		defer cancel()
 		for attempt := 1; ; attempt++ {
 			ctx := waiting

@@ -115,7 +115,7 @@ func (e *end) leave() {
 // sending returns a ctx that also ends when sends leave e, if the caller waits for a connection.
 // The next attempt then uses the other endpoint at once.
 func (t *Transport) sending(ctx context.Context, e *end) (context.Context, func()) {
-	if ctx.Value(transport.AwaitConnection{}) == nil {
+	if !transport.AwaitsConnection(ctx) {
 		return ctx, func() {}
 	}
 	ctx, cancel := context.WithCancelCause(ctx)

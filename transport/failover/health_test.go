@@ -228,7 +228,7 @@ func TestOnlyAFailingEndpointEndsWaitingAttempts(t *testing.T) {
 		await := func(name string) func() {
 			done := make(chan error, 1)
 			go func() {
-				done <- x.SendHalf(context.WithValue(context.Background(), transport.AwaitConnection{}, true), &tidegate.Message{ID: "1", Topic: "t"}).Err
+				done <- x.SendHalf(transport.AwaitConnection(context.Background()), &tidegate.Message{ID: "1", Topic: "t"}).Err
 			}()
 			return func() { ends[name] = <-done }
 		}

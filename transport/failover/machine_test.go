@@ -110,12 +110,12 @@ func TestAttemptAfterASwitchDoesNotWait(t *testing.T) {
 	x.health[0].down = true
 	x.reconsider(epoch)
 	x.mu.Unlock()
-	ctx, end := x.sending(context.WithValue(t.Context(), transport.AwaitConnection{}, true), chosen)
+	ctx, end := x.sending(transport.AwaitConnection(t.Context()), chosen)
 	defer end()
 	if !errors.Is(context.Cause(ctx), errLeft) {
 		t.Errorf("the attempt waits for an endpoint without sends: %v", context.Cause(ctx))
 	}
-	ctx, end = x.sending(context.WithValue(t.Context(), transport.AwaitConnection{}, true), x.now())
+	ctx, end = x.sending(transport.AwaitConnection(t.Context()), x.now())
 	defer end()
 	if ctx.Err() != nil {
 		t.Error(ctx.Err())

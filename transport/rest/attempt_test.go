@@ -140,7 +140,7 @@ func TestOneAttempt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c, f := answering(t, rest.Options{}, tt.respond)
-				for _, ctx := range []context.Context{t.Context(), context.WithValue(t.Context(), transport.AwaitConnection{}, true)} {
+				for _, ctx := range []context.Context{t.Context(), transport.AwaitConnection(t.Context())} {
 					start, before := time.Now(), f.count()
 					r := c.Send(ctx, []*tidegate.Message{message("a")})[0]
 					e, ok := errors.AsType[*tidegate.Error](r.Err)
@@ -229,7 +229,7 @@ func TestAwaitConnection(t *testing.T) {
 			t.Errorf("without a connection: %v after %v and %d dials, want ErrUnavailable at once", err, time.Since(start), dials)
 		}
 
-		ctx, cancel := context.WithTimeout(context.WithValue(t.Context(), transport.AwaitConnection{}, true), 3500*time.Millisecond)
+		ctx, cancel := context.WithTimeout(transport.AwaitConnection(t.Context()), 3500*time.Millisecond)
 		defer cancel()
 		start, dials = time.Now(), 0
 		err = send(ctx)
@@ -239,7 +239,7 @@ func TestAwaitConnection(t *testing.T) {
 
 		time.AfterFunc(2500*time.Millisecond, b.Reconnect)
 		start = time.Now()
-		if err := send(context.WithValue(t.Context(), transport.AwaitConnection{}, true)); err != nil || time.Since(start) != 3*time.Second {
+		if err := send(transport.AwaitConnection(t.Context())); err != nil || time.Since(start) != 3*time.Second {
 			t.Errorf("awaited: %v after %v, want a success after 3s", err, time.Since(start))
 		}
 		b.Restart() // an idle connection that is gone is no failure

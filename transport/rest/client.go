@@ -132,7 +132,7 @@ func (c *Client) do(ctx context.Context, q call) *httpapi.Failure {
 	if q.unbounded {
 		r.Timeout = 0
 	}
-	await := ctx.Value(transport.AwaitConnection{}) == true
+	await := transport.AwaitsConnection(ctx)
 	err := c.api.Do(ctx, &r, func(a httpapi.Attempt) (time.Duration, bool) { return redial, await && !a.Connected && a.Curable })
 	f, ok := errors.AsType[*httpapi.Failure](err)
 	if !ok || f.FromBroker {

@@ -41,14 +41,14 @@ func TestNotConnected(t *testing.T) {
 				defer c.Close()
 				short, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 				defer cancel()
-				for what, ctx := range []context.Context{context.WithValue(short, transport.AwaitConnection{}, true), t.Context()} {
+				for what, ctx := range []context.Context{transport.AwaitConnection(short), t.Context()} {
 					e, ok := errors.AsType[*tidegate.Error](c.Send(ctx, []*tidegate.Message{message("1")})[0].Err)
 					if !ok || e.NotConnected != tt.want || e.MaybeStored || tidegate.Classify(e) != tidegate.ClassTransient {
 						t.Errorf("%d: %#v, want a transient error with NotConnected %t", what, e, tt.want)
 					}
 				}
 				time.AfterFunc(time.Second, func() { c.Close() })
-				e, _ := errors.AsType[*tidegate.Error](c.Send(context.WithValue(t.Context(), transport.AwaitConnection{}, true), []*tidegate.Message{message("2")})[0].Err)
+				e, _ := errors.AsType[*tidegate.Error](c.Send(transport.AwaitConnection(t.Context()), []*tidegate.Message{message("2")})[0].Err)
 				if !errors.Is(e, tidegate.ErrClosed) || e.NotConnected {
 					t.Errorf("during Close: %#v", e)
 				}

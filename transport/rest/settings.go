@@ -156,7 +156,7 @@ func (c *Client) Queues(ctx context.Context, group, topic string) ([]int, error)
 // existing. Ping waits for a connection until ctx ends, and needs no permission except valid
 // credentials.
 func (c *Client) Ping(ctx context.Context, topics ...string) error {
-	ctx = context.WithValue(ctx, transport.AwaitConnection{}, true)
+	ctx = transport.AwaitConnection(ctx)
 	if len(topics) == 0 {
 		// The path does not exist. The broker reports that only to authenticated clients.
 		f := c.do(ctx, call{op: "Ping", method: "GET", path: []string{"ping"}})

@@ -126,7 +126,7 @@ func TestLostRouteIsAskedForBeforeTheNextAttempt(t *testing.T) {
 				}
 				// The wait is part of the attempt, and ends with it.
 				broken.Store(true)
-				ctx, cancel := context.WithTimeoutCause(context.WithValue(t.Context(), transport.AwaitConnection{}, true), refreshGap/2, errGone)
+				ctx, cancel := context.WithTimeoutCause(transport.AwaitConnection(t.Context()), refreshGap/2, errGone)
 				defer cancel()
 				if !denied {
 					time.Sleep(refreshGap)

@@ -16,7 +16,7 @@ import (
 
 // awaiting returns a ctx that waits for a connection for as long as d.
 func awaiting(t *testing.T, d time.Duration) context.Context {
-	ctx, cancel := context.WithTimeout(context.WithValue(t.Context(), transport.AwaitConnection{}, true), d)
+	ctx, cancel := context.WithTimeout(transport.AwaitConnection(t.Context()), d)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -93,7 +93,7 @@ func TestAwaitConnectionEnds(t *testing.T) {
 		if _, err := sendOne(t.Context(), c, message("1")); err == nil || time.Since(begin) > 0 {
 			t.Errorf("%v after %v, want a failure at once", err, time.Since(begin))
 		}
-		ctx, cancel := context.WithTimeoutCause(context.WithValue(t.Context(), transport.AwaitConnection{}, true), 7*time.Second, errGone)
+		ctx, cancel := context.WithTimeoutCause(transport.AwaitConnection(t.Context()), 7*time.Second, errGone)
 		defer cancel()
 		_, err := sendOne(ctx, c, message("2"))
 		if !errors.Is(err, errGone) || err.MaybeStored || time.Since(begin) != 7*time.Second || tidegate.Classify(err) != tidegate.ClassTransient {
@@ -103,7 +103,7 @@ func TestAwaitConnectionEnds(t *testing.T) {
 			t.Errorf("%+v does not name what it is about", err)
 		}
 		time.AfterFunc(time.Second, func() { c.Close() })
-		if _, err := sendOne(context.WithValue(t.Context(), transport.AwaitConnection{}, true), c, message("3")); !errors.Is(err, tidegate.ErrClosed) {
+		if _, err := sendOne(transport.AwaitConnection(t.Context()), c, message("3")); !errors.Is(err, tidegate.ErrClosed) {
 			t.Errorf("%v of a client that was closed, want ErrClosed", err)
 		}
 		const want = `SendMessage "t": transport closed`
@@ -122,7 +122,7 @@ func TestAwaitConnectionIsNoPatience(t *testing.T) {
 		s.send = silent
 		c := newClient(t, n, nil)
 		begin := time.Now()
-		_, err := sendOne(context.WithValue(t.Context(), transport.AwaitConnection{}, true), c, message("1"))
+		_, err := sendOne(transport.AwaitConnection(t.Context()), c, message("1"))
 		if err == nil || !err.MaybeStored || !errors.Is(err, tidegate.ErrUnavailable) || time.Since(begin) != 3*time.Second {
 			t.Errorf("%+v after %v, want unavailable after the request timeout", err, time.Since(begin))
 		}

@@ -29,7 +29,7 @@ func TestReceiveAwaitsConnection(t *testing.T) {
 			}
 			s.stop()
 			time.Sleep(outage / 2)
-			short, cancel := context.WithTimeoutCause(context.WithValue(t.Context(), transport.AwaitConnection{}, true), time.Second, errGone)
+			short, cancel := context.WithTimeoutCause(transport.AwaitConnection(t.Context()), time.Second, errGone)
 			defer cancel()
 			_, err := c.Receive(short, request1)
 			if e, ok := errors.AsType[*tidegate.Error](err); !ok || !e.NotConnected || !errors.Is(err, errGone) {

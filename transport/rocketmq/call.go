@@ -50,7 +50,7 @@ func call[Req any, Res answer](
 	if c.isClosed() {
 		return res, nil, closedError(r.op, r.subject)
 	}
-	await := ctx.Value(transport.AwaitConnection{}) == true
+	await := transport.AwaitsConnection(ctx)
 	var info struct {
 		peer            peer.Peer
 		header, trailer metadata.MD

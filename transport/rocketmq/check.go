@@ -109,7 +109,7 @@ func (c *Client) holdSessions(ctx context.Context, topics []string) {
 	for {
 		wanted := map[*session]bool{}
 		for _, name := range topics {
-			_, rt, err := c.route(context.WithValue(ctx, transport.AwaitConnection{}, true), opTelemetry, name)
+			_, rt, err := c.route(transport.AwaitConnection(ctx), opTelemetry, name)
 			if err != nil {
 				c.opts.Logger.Warn("rocketmq: serving transaction checks of a topic failed", "topic", name, "error", err)
 				continue

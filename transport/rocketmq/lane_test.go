@@ -197,7 +197,7 @@ func TestBatchNeverReachesAPlainServer(t *testing.T) {
 			plain.stop()
 			synctest.Wait()
 			time.AfterFunc(5*time.Second, plain.start)
-			ctx, cancel := context.WithTimeout(context.WithValue(t.Context(), transport.AwaitConnection{}, true), time.Minute)
+			ctx, cancel := context.WithTimeout(transport.AwaitConnection(t.Context()), time.Minute)
 			defer cancel()
 			for i, r := range c.SendLane(ctx, lane, several(5)) {
 				if !errors.Is(r.Err, transport.ErrLaneChanged) {

@@ -20,7 +20,7 @@ const anyTopic = "tidegate_ping"
 // Ping implements transport.Pinger. It requests the routes of the topics from the client's own
 // endpoints. Without topics it requests that of a topic that need not exist.
 func (c *Client) Ping(ctx context.Context, topics ...string) error {
-	ctx = context.WithValue(ctx, transport.AwaitConnection{}, true)
+	ctx = transport.AwaitConnection(ctx)
 	if len(topics) == 0 {
 		err := c.ping(ctx, anyTopic)
 		if errors.Is(err, tidegate.ErrNotFound) || errors.Is(err, tidegate.ErrForbidden) {

@@ -96,7 +96,7 @@ func (c *Client) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*ti
 		c.doubt(t)
 		return nil, fail(opReceive, r.Topic, tidegate.CodeNotFound, "the route no longer has this queue; call Queues again")
 	}
-	if ctx.Value(transport.AwaitConnection{}) == true {
+	if transport.AwaitsConnection(ctx) {
 		if cause := from.Server.Await(ctx); cause != nil {
 			return nil, request{ep: from.Server, op: opReceive, subject: r.Topic}.notConnected(cause)
 		}

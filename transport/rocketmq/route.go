@@ -58,7 +58,7 @@ func (c *Client) route(ctx context.Context, op, name string) (*topic, *routing.R
 	if err != nil {
 		return nil, nil, err
 	}
-	if ctx.Value(transport.AwaitConnection{}) == true {
+	if transport.AwaitsConnection(ctx) {
 		if cause := c.regain(ctx, t); cause != nil {
 			return t, nil, c.noRoute(name, cause)
 		}
@@ -68,7 +68,7 @@ func (c *Client) route(ctx context.Context, op, name string) (*topic, *routing.R
 	}
 	for {
 		r, err := c.askRoute(ctx, op, t)
-		if err == nil || ctx.Value(transport.AwaitConnection{}) == nil || err.Code != 0 || !errors.Is(err, tidegate.ErrUnavailable) || ctx.Err() != nil {
+		if err == nil || !transport.AwaitsConnection(ctx) || err.Code != 0 || !errors.Is(err, tidegate.ErrUnavailable) || ctx.Err() != nil {
 			return t, r, err
 		}
 		cause := c.sleep(ctx, refreshGap-time.Since(t.triedAt()))

@@ -43,7 +43,7 @@ var connectionCases = []testCase{
 			e.wantNotConnected(call.name, call.do(e.Context()))
 		}
 		start := time.Now()
-		waiting, cancel := context.WithTimeoutCause(context.WithValue(e.Context(), transport.AwaitConnection{}, true), e.unit, errEnough)
+		waiting, cancel := context.WithTimeoutCause(transport.AwaitConnection(e.Context()), e.unit, errEnough)
 		defer cancel()
 		results := e.Transport.Send(waiting, []*tidegate.Message{e.message("y")})
 		e.wantNotConnected("Send that waits for a connection", results[0].Err)

@@ -84,7 +84,7 @@ func (m *model) unconnected(ctx context.Context) error {
 		return nil
 	}
 	e := &tidegate.Error{Err: tidegate.ErrUnavailable, NotConnected: m.fault != "hide the lost connection"}
-	if ctx.Value(transport.AwaitConnection{}) == true && m.fault != "never wait for a connection" {
+	if transport.AwaitsConnection(ctx) && m.fault != "never wait for a connection" {
 		m.mu.Unlock()
 		<-ctx.Done()
 		m.mu.Lock()

@@ -17,8 +17,7 @@ import (
 	"github.com/tidegate/tidegate/internal/tally"
 )
 
-// An Env has the parts of a broker that all its subscriptions share. A subscription uses
-// them without a lock, except for those whose comments allow it.
+// An Env has the parts of a broker that all its subscriptions share.
 type Env struct {
 	Store  *store.Store
 	Logger *slog.Logger

@@ -108,7 +108,7 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer canary.Close()
-			ctx, cancel := context.WithTimeout(context.WithValue(t.Context(), transport.AwaitConnection{}, true), time.Minute)
+			ctx, cancel := context.WithTimeout(transport.AwaitConnection(t.Context()), time.Minute)
 			defer cancel()
 			if err := canary.Send(ctx, []*tidegate.Message{{Topic: "orders", ID: "1", Body: []byte("canary")}})[0].Err; err != nil {
 				t.Errorf("over gRPC, beside %d idle connections of %d: %v", 2*most, most, err)
