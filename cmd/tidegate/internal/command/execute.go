@@ -68,12 +68,12 @@ func Execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 		}
 	}
 	code := ExitCode(err)
-	if ctx.Err() != nil && code == ExitInterrupted && err.Error() != "" && !strings.HasPrefix(err.Error(), "interrupted") {
-		fmt.Fprintf(stderr, "tidegate: interrupted\n")
-		return code
-	}
 	if wantsJSON(ran, args) {
 		_ = json.NewEncoder(stderr).Encode(problemOf(err, code)) // nothing is left to report a failure to
+		return code
+	}
+	if ctx.Err() != nil && code == ExitInterrupted && !strings.HasPrefix(err.Error(), "interrupted") {
+		fmt.Fprintln(stderr, "tidegate: interrupted") // not the call that the interruption met
 		return code
 	}
 	if invalid, ok := errors.AsType[Invalid](err); ok {
