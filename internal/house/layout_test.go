@@ -60,6 +60,10 @@ var importTable = map[string]row{
 	},
 	"transport/rocketmq/interop":         {tests: []string{"..."}}, // programs of users, on two servers
 	"transport/rocketmq/interop/compare": {imports: []string{"", "consumer", "producer", "transport/rocketmq"}, tests: []string{"broker", "broker/server"}},
+	"transport/amqp": { // a nested module; it imports no internal package of this one
+		imports: []string{"", "transport", "backoff"},
+		tests:   []string{"producer", "consumer"}, // on a real server
+	},
 	"transport/rest": {
 		imports: []string{"", "transport", "backoff", "internal/httpapi"},
 		tests:   []string{"broker", "broker/server", "producer", "consumer"}, // over a broker
@@ -117,6 +121,7 @@ var notSDK = []string{
 	"producer/spool", "consumer/inbox", // imported only by who wants a local disk
 	"transport/transporttest", "internal/endtoend", "internal/model", // imported only by tests
 	"transport/rocketmq/interop", // tests, and a program in a module of its own
+	"transport/amqp",             // a module of its own, which this one does not see
 	"internal/rmqpb/internal",
 }
 

@@ -1,0 +1,132 @@
+package artemis
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+)
+
+var (
+	//go:embed java/Artemis.java
+	source []byte
+	//go:embed java/pom.xml
+	pom []byte
+)
+
+const oldestJava = 17
+
+// An installation is a directory with the jars and the compiled class, and the Java to run them.
+type installation struct{ dir, java string }
+
+// install returns the installation in the user's cache directory, which it creates if there is
+// none of this version.
+func install(ctx context.Context) (installation, error) {
+	java, err := tool("java")
+	if err != nil {
+		return installation{}, err
+	}
+	if err := checkJava(ctx, java); err != nil {
+		return installation{}, err
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return installation{}, err
+	}
+	sum := sha256.Sum256(append(bytes.Clone(pom), source...))
+	dir := filepath.Join(cache, "tidegate-artemis", fmt.Sprintf("%x", sum[:8]))
+	if _, err := os.Stat(dir); err == nil {
+		return installation{dir, java}, nil
+	}
+	javac, err := tool("javac")
+	if err != nil {
+		return installation{}, err
+	}
+	mvn, err := tool("mvn")
+	if err != nil {
+		return installation{}, err
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return installation{}, err
+	}
+	// Everything is created beside its place and renamed, because two programs may install at once.
+	temporary, err := os.MkdirTemp(filepath.Dir(dir), "new-")
+	if err != nil {
+		return installation{}, err
+	}
+	defer os.RemoveAll(temporary)
+	for name, text := range map[string][]byte{"Artemis.java": source, "pom.xml": pom} {
+		if err := os.WriteFile(filepath.Join(temporary, name), text, 0o600); err != nil {
+			return installation{}, err
+		}
+	}
+	if err := command(ctx, temporary, mvn, "--batch-mode", "--quiet", "dependency:copy-dependencies",
+		"-DincludeScope=runtime", "-DoutputDirectory=lib"); err != nil {
+		return installation{}, fmt.Errorf("maven could not download Artemis: %w", err)
+	}
+	if err := command(ctx, temporary, javac, "-cp", "lib/*", "-d", "classes", "Artemis.java"); err != nil {
+		return installation{}, err
+	}
+	if err := os.Rename(temporary, dir); err != nil {
+		if _, other := os.Stat(dir); other != nil {
+			return installation{}, err
+		}
+	}
+	return installation{dir, java}, nil
+}
+
+// tool returns the path of a program of the JDK or of Maven.
+func tool(name string) (string, error) {
+	if home := os.Getenv("JAVA_HOME"); home != "" && name != "mvn" {
+		if p, err := exec.LookPath(filepath.Join(home, "bin", name)); err == nil {
+			return p, nil
+		}
+	}
+	p, err := exec.LookPath(name)
+	if err != nil {
+		what := fmt.Sprintf("a JDK of version %d or later", oldestJava)
+		if name == "mvn" {
+			what = "Maven"
+		}
+		return "", fmt.Errorf("%s is missing: install %s: %w", name, what, err)
+	}
+	return p, nil
+}
+
+var javaVersion = regexp.MustCompile(`version "([0-9]+)`)
+
+func checkJava(ctx context.Context, java string) error {
+	out, err := exec.CommandContext(ctx, java, "-version").CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%s -version: %w\n%s", java, err, out)
+	}
+	return checkVersion(out)
+}
+
+// checkVersion checks the output of java -version.
+func checkVersion(out []byte) error {
+	m := javaVersion.FindSubmatch(out)
+	if m == nil {
+		return fmt.Errorf("this is not the version of a Java: %q", out)
+	}
+	if n, _ := strconv.Atoi(string(m[1])); n < oldestJava { // 1 is Java 1.8
+		return fmt.Errorf("java has version %s: install a JDK of version %d or later, or set JAVA_HOME", m[1], oldestJava)
+	}
+	return nil
+}
+
+func command(ctx context.Context, dir, name string, args ...string) error {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return errors.Join(fmt.Errorf("%s: %w", filepath.Base(name), err), errors.New(string(out)))
+	}
+	return nil
+}
