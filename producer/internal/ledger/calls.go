@@ -26,22 +26,28 @@ func (l *Ledger[T]) EndCall() {
 
 // AwaitCalls waits until no call is under way, or returns the cause of ctx. Close comes first.
 func (l *Ledger[T]) AwaitCalls(ctx context.Context) error {
-	l.mu.Lock()
-	if l.calls == 0 {
-		l.mu.Unlock()
-		return nil
-	}
-	if l.returned == nil {
-		l.returned = make(chan struct{})
-	}
-	returned := l.returned
-	l.mu.Unlock()
 	select {
-	case <-returned:
+	case <-l.allReturned():
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+// allReturned returns a channel that is closed once no call is under way.
+func (l *Ledger[T]) allReturned() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	returned := l.returned
+	if returned == nil {
+		returned = make(chan struct{})
+		if l.calls == 0 {
+			close(returned)
+		} else {
+			l.returned = returned
+		}
+	}
+	return returned
 }
 
 // HoldCall adds a request of a call to Running. It returns false after Stop.

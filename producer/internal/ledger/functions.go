@@ -6,12 +6,16 @@ import (
 	"github.com/tidegate/tidegate/producer/internal/list"
 )
 
-// Functions calls the functions of messages one after the other, in the order of the results. A
-// goroutine runs while there are any.
+// Functions calls the functions of messages one after the other, in the order of the results.
+//
+// Who wakes what waits: a goroutine runs while a function waits. Add starts it, and a function that
+// ends it starts the next one. What bounds the steps: the goroutine looks at the queue once for
+// each function, and once at its end.
 type Functions[T any] struct {
 	ledger *Ledger[T]
 	entry  func(T) *Entry[T]
 	call   func(T)
+	start  func(func()) // starts a goroutine
 
 	mu      sync.Mutex
 	queue   list.List[T] // guarded by mu; linked by Entry.Place, which the ledger no longer uses
@@ -21,7 +25,7 @@ type Functions[T any] struct {
 // NewFunctions returns the functions of a ledger's messages. entry returns the entry of a message.
 // call calls its function, and recovers from its panics.
 func NewFunctions[T any](l *Ledger[T], entry func(T) *Entry[T], call func(T)) *Functions[T] {
-	return &Functions[T]{ledger: l, entry: entry, call: call}
+	return &Functions[T]{ledger: l, entry: entry, call: call, start: l.Running.Go}
 }
 
 // Add queues the function of a message. Leave has noted the result before.
@@ -31,7 +35,7 @@ func (f *Functions[T]) Add(m T) {
 	f.queue.PushBack(&f.entry(m).Place)
 	if !f.running {
 		f.running = true
-		f.ledger.Running.Go(f.run) // the message counts in Running until called, so nobody's wait for it has ended
+		f.start(f.run) // the message counts in Running until called, so nobody's wait for it has ended
 	}
 }
 
@@ -60,7 +64,7 @@ func (f *Functions[T]) do(m T) {
 	defer func() {
 		f.ledger.called(f.entry(m))
 		if !returned {
-			f.ledger.Running.Go(f.run)
+			f.start(f.run)
 		}
 	}()
 	f.call(m)

@@ -17,8 +17,10 @@ import (
 //
 // Who wakes what waits: a message that waits for a place is admitted by the Leave of an earlier
 // message, by the call of a function, or by the end of the ctx of the message before it. Close
-// rejects all that wait. Flush waits for the messages before it, and AwaitCalls for EndCall.
-// What bounds the steps: each event admits the messages that fit, and looks at one more.
+// rejects all that wait. The end of the last message of a batch, which is its Leave or the return
+// of its function, wakes each Flush that waits for the batch. The last EndCall wakes AwaitCalls,
+// and the last Leave after Close closes Settled.
+// What bounds the steps: each event looks at the messages that it admits, and at two more.
 type Ledger[T any] struct {
 	maxMessages, maxBytes int
 
@@ -38,6 +40,7 @@ type Ledger[T any] struct {
 	aborted  []T      // of Counts.Aborted
 	current  *batch   // of messages to flush
 	sealed   []*batch // that a Flush waits for
+	looks    int      // at entrants; the model bounds them
 
 	// Running counts the unfinished messages and the producer's goroutines.
 	Running sync.WaitGroup
@@ -77,8 +80,8 @@ type entrant[T any] struct {
 	spools  list.Link[*entrant[T]] // in Ledger.spooling
 	entry   *Entry[T]
 	granted chan struct{}
-	forced  bool // guarded by mu until granted is closed, as is closed: it moves to the spool
-	closed  bool
+
+	admission Admission // guarded by mu until granted is closed
 }
 
 // A batch is the messages that were accepted between two calls of Flush.
@@ -113,64 +116,61 @@ const (
 // ledger counts as that bound. If the ledger is full, when decides. If blocked is not nil, Enter
 // calls it before a wait, without a lock. The error explains Full.
 func (l *Ledger[T]) Enter(ctx context.Context, message T, e *Entry[T], bytes int, when WhenFull, blocked func()) (Admission, error) {
-	e.Place.Value = message
-	e.bytes = min(bytes, l.maxBytes) // a larger message travels alone
-	l.mu.Lock()
-	if l.closed {
-		l.mu.Unlock()
-		return Closed, nil
+	w, admission, err := l.enter(ctx, message, e, bytes, when)
+	if w == nil {
+		return admission, err
 	}
-	if l.queue.Len() == 0 && l.fits(e) {
-		l.admit(e)
-		l.mu.Unlock()
-		return Admitted, nil
-	}
-	switch {
-	case when == Reject:
-		err := l.full()
-		l.mu.Unlock()
-		return Full, err
-	case when == Spool && l.backlog < l.maxMessages:
-		l.admit(e)
-		l.mu.Unlock()
-		return Forced, nil
-	}
-	w := &entrant[T]{entry: e, granted: make(chan struct{})}
-	w.place.Value, w.spools.Value = w, w
-	if ctx.Err() == nil {
-		l.queue.PushBack(&w.place)
-		if when == Spool {
-			l.spooling.PushBack(&w.spools)
-		}
-	}
-	l.mu.Unlock()
 	if blocked != nil {
 		blocked()
 	}
 	select {
 	case <-w.granted:
 	case <-ctx.Done():
-		l.mu.Lock()
-		granted := false
-		select {
-		case <-w.granted: // meanwhile; the message may even have its result already
-			granted = true
-		default:
-			w.leave()
-			l.grant() // the next one may be smaller
-		}
-		l.mu.Unlock()
-		if !granted {
-			return Ended, nil
-		}
+		l.stopWaiting(w)
 	}
+	return w.admission, nil
+}
+
+// enter is the part of Enter before a wait. It returns an entrant if the message has to wait.
+func (l *Ledger[T]) enter(ctx context.Context, message T, e *Entry[T], bytes int, when WhenFull) (*entrant[T], Admission, error) {
+	e.Place.Value = message
+	e.bytes = min(bytes, l.maxBytes) // a larger message travels alone
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	switch {
-	case w.closed:
-		return Closed, nil
-	case w.forced:
-		return Forced, nil
+	case l.closed:
+		return nil, Closed, nil
+	case l.queue.Len() == 0 && l.fits(e):
+		l.admit(e)
+		return nil, Admitted, nil
+	case when == Reject:
+		return nil, Full, l.full()
+	case when == Spool && l.backlog < l.maxMessages:
+		l.admit(e)
+		return nil, Forced, nil
+	case ctx.Err() != nil:
+		return nil, Ended, nil
 	}
-	return Admitted, nil
+	w := &entrant[T]{entry: e, granted: make(chan struct{})}
+	w.place.Value, w.spools.Value = w, w
+	l.queue.PushBack(&w.place)
+	if when == Spool {
+		l.spooling.PushBack(&w.spools)
+	}
+	return w, Admitted, nil
+}
+
+// stopWaiting notes the end of the ctx of an entrant. Its message may have been admitted meanwhile,
+// and may even have its result already.
+func (l *Ledger[T]) stopWaiting(w *entrant[T]) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	select {
+	case <-w.granted:
+	default:
+		w.let(Ended)
+		l.grant() // the next one may be smaller
+	}
 }
 
 // fits and the functions below are called with mu held.
@@ -197,41 +197,35 @@ func (l *Ledger[T]) admit(e *Entry[T]) {
 	l.Running.Add(1)
 }
 
-// grant admits the entrants that no longer have to wait. Its steps are one more than the entrants
-// that it admits, however many wait.
+// grant admits the entrants that no longer have to wait. It looks at two more than it admits,
+// however many wait.
 func (l *Ledger[T]) grant() {
-	for l.queue.Len() > 0 && l.fits(l.queue.First().entry) {
-		l.let(l.queue.First())
+	for w := l.head(&l.queue); w != nil && l.fits(w.entry); w = l.head(&l.queue) {
+		l.admit(w.entry)
+		w.let(Admitted)
 	}
-	for l.spooling.Len() > 0 && l.backlog < l.maxMessages {
-		w := l.spooling.First()
-		w.forced = true
-		l.let(w)
+	for w := l.head(&l.spooling); w != nil && l.backlog < l.maxMessages; w = l.head(&l.spooling) {
+		l.admit(w.entry)
+		w.let(Forced)
 	}
 }
 
-// let admits an entrant.
-func (l *Ledger[T]) let(w *entrant[T]) {
-	w.leave()
-	l.admit(w.entry)
-	close(w.granted)
+func (l *Ledger[T]) head(of *list.List[*entrant[T]]) *entrant[T] {
+	l.looks++
+	return of.First()
 }
 
-func (w *entrant[T]) leave() {
+// let ends the wait of an entrant.
+func (w *entrant[T]) let(a Admission) {
 	w.place.Leave()
 	w.spools.Leave()
+	w.admission = a
+	close(w.granted)
 }
 
 // Flush waits until all messages accepted so far are done, or returns the cause of ctx.
 func (l *Ledger[T]) Flush(ctx context.Context) error {
-	l.mu.Lock()
-	if l.current != nil && l.current.n > 0 {
-		l.sealed = append(l.sealed, l.current)
-		l.current = nil
-	}
-	open := slices.Clone(l.sealed)
-	l.mu.Unlock()
-	for _, b := range open {
+	for _, b := range l.seal() {
 		select {
 		case <-b.done:
 		case <-ctx.Done():
@@ -239,6 +233,17 @@ func (l *Ledger[T]) Flush(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// seal returns the batches of the messages that are not done. Later messages are in other batches.
+func (l *Ledger[T]) seal() []*batch {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.current != nil && l.current.n > 0 {
+		l.sealed = append(l.sealed, l.current)
+		l.current = nil
+	}
+	return slices.Clone(l.sealed)
 }
 
 // Close makes the ledger reject all further messages, including those that wait for a place.
@@ -254,9 +259,7 @@ func (l *Ledger[T]) Close() {
 		close(l.settled)
 	}
 	for w := range l.queue.All {
-		w.leave()
-		w.closed = true
-		close(w.granted)
+		w.let(Closed)
 	}
 }
 
