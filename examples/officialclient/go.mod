@@ -8,6 +8,11 @@ require (
 )
 
 require (
+	github.com/sony/gobreaker/v2 v2.4.0 // indirect
+	golang.org/x/time v0.16.0 // indirect
+)
+
+require (
 	contrib.go.opencensus.io/exporter/ocagent v0.7.0 // indirect
 	github.com/census-instrumentation/opencensus-proto v0.4.1 // indirect
 	github.com/dchest/siphash v1.2.3 // indirect
