@@ -21,7 +21,7 @@ func (instant) ProducerSettings(context.Context, string) (transport.ProducerSett
 }
 
 func (i instant) Lane(_ context.Context, r transport.LaneRequest) (transport.Lane, error) {
-	return transport.Lane{Topic: r.Topic, Endpoint: "a:1", MaxMessages: i.most, MaxBytes: 4 << 20}, nil
+	return transport.Lane{Endpoint: "a:1", MaxMessages: i.most, MaxBytes: 4 << 20}, nil
 }
 
 func (instant) SendLane(_ context.Context, _ transport.Lane, msgs []*tidegate.Message) []transport.SendResult {

@@ -88,7 +88,7 @@ func TestPanicOnTheCallersGoroutine(t *testing.T) {
 						if tt.inLane && lanes.Add(1) <= panics {
 							panic("by the test")
 						}
-						return transport.Lane{Topic: r.Topic, Endpoint: "a:1", MaxMessages: tt.most}, nil
+						return transport.Lane{Endpoint: "a:1", MaxMessages: tt.most}, nil
 					},
 					do: func(context.Context, int, transport.Lane, []*tidegate.Message) []error {
 						if tt.inSend && sends.Add(1) <= panics {

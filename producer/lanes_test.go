@@ -39,7 +39,7 @@ func (f *laneFake) Lane(ctx context.Context, r transport.LaneRequest) (transport
 	if f.lane != nil {
 		return f.lane(ctx, r)
 	}
-	return transport.Lane{Topic: r.Topic, Endpoint: "a:1", MaxMessages: 100, MaxBytes: 1 << 20}, nil
+	return transport.Lane{Endpoint: "a:1", MaxMessages: 100, MaxBytes: 1 << 20}, nil
 }
 
 func (f *laneFake) SendLane(ctx context.Context, lane transport.Lane, msgs []*tidegate.Message) []transport.SendResult {
@@ -165,7 +165,7 @@ func TestRequestsKeepTheBoundsOfTheLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &laneFake{
 			lane: func(_ context.Context, r transport.LaneRequest) (transport.Lane, error) {
-				return transport.Lane{Topic: r.Topic, Endpoint: "a:1", MaxMessages: 5, MaxBytes: 10_000}, nil
+				return transport.Lane{Endpoint: "a:1", MaxMessages: 5, MaxBytes: 10_000}, nil
 			},
 			do: func(ctx context.Context, _ int, lane transport.Lane, msgs []*tidegate.Message) []error {
 				sleepFor(ctx, 10*time.Millisecond)
@@ -266,10 +266,10 @@ func TestRetryAvoidsTheFailedServer(t *testing.T) {
 			for range 2 {
 				calls++
 				if ep := []string{"a:1", "b:2"}[calls%2]; !slices.Contains(r.Avoid, ep) {
-					return transport.Lane{Topic: r.Topic, Endpoint: ep, MaxMessages: 10}, nil
+					return transport.Lane{Endpoint: ep, MaxMessages: 10}, nil
 				}
 			}
-			return transport.Lane{Topic: r.Topic, Endpoint: "a:1", MaxMessages: 10}, nil
+			return transport.Lane{Endpoint: "a:1", MaxMessages: 10}, nil
 		}
 		f.do = func(ctx context.Context, _ int, lane transport.Lane, msgs []*tidegate.Message) []error {
 			if lane.Endpoint == "a:1" {
@@ -320,7 +320,7 @@ func TestLaneChanged(t *testing.T) {
 			if len(f.sent) > 0 {
 				most = 1
 			}
-			return transport.Lane{Topic: r.Topic, Endpoint: "a:1", MaxMessages: most}, nil
+			return transport.Lane{Endpoint: "a:1", MaxMessages: most}, nil
 		}
 		p := newProducer(t, f, Options{})
 		for _, r := range p.SendBatch(t.Context(), numbered(20)) {

@@ -191,10 +191,10 @@ func TestLimiterReturnsMessagesToOtherLanes(t *testing.T) {
 		f.lane = func(_ context.Context, r transport.LaneRequest) (transport.Lane, error) {
 			for _, ep := range []string{"a:1", "b:2"} {
 				if !slices.Contains(r.Avoid, ep) {
-					return transport.Lane{Topic: r.Topic, Endpoint: ep, MaxMessages: 100}, nil
+					return transport.Lane{Endpoint: ep, MaxMessages: 100}, nil
 				}
 			}
-			return transport.Lane{Topic: r.Topic, Endpoint: "a:1", MaxMessages: 100}, nil
+			return transport.Lane{Endpoint: "a:1", MaxMessages: 100}, nil
 		}
 		f.do = func(ctx context.Context, _ int, lane transport.Lane, _ []*tidegate.Message) []error {
 			if lane.Endpoint == "a:1" {

@@ -97,7 +97,7 @@ func TestThrottledLaneOpensSoon(t *testing.T) {
 			return nil
 		}}
 		f.lane = func(_ context.Context, r transport.LaneRequest) (transport.Lane, error) {
-			return transport.Lane{Topic: r.Topic, Endpoint: "a:1", MaxMessages: 1}, nil
+			return transport.Lane{Endpoint: "a:1", MaxMessages: 1}, nil
 		}
 		var mu sync.Mutex
 		first := time.Duration(math.MaxInt64) // success
@@ -187,7 +187,7 @@ func TestPausedLaneFailsEarlyBesideALostOne(t *testing.T) {
 			if len(f.requests()) > 0 {
 				endpoint = "b:2" // although it is busy
 			}
-			return transport.Lane{Topic: r.Topic, Endpoint: endpoint, MaxMessages: 100}, nil
+			return transport.Lane{Endpoint: endpoint, MaxMessages: 100}, nil
 		}
 		f.do = func(_ context.Context, n int, _ transport.Lane, msgs []*tidegate.Message) []error {
 			if n == 2 {
@@ -256,7 +256,7 @@ func TestThrottledMessagesFollowASwitch(t *testing.T) {
 					if time.Since(start) > 30*time.Second {
 						endpoint = "b:2"
 					}
-					return transport.Lane{Topic: r.Topic, Endpoint: endpoint, MaxMessages: 100}, nil
+					return transport.Lane{Endpoint: endpoint, MaxMessages: 100}, nil
 				}
 				f.do = func(_ context.Context, _ int, lane transport.Lane, msgs []*tidegate.Message) []error {
 					if lane.Endpoint == "a:1" {
@@ -294,10 +294,10 @@ func TestPushBackHoldsForItsServer(t *testing.T) {
 		f.lane = func(_ context.Context, r transport.LaneRequest) (transport.Lane, error) {
 			for _, ep := range []string{"a:1", "b:2"} {
 				if !slices.Contains(r.Avoid, ep) {
-					return transport.Lane{Topic: r.Topic, Endpoint: ep, MaxMessages: 100}, nil
+					return transport.Lane{Endpoint: ep, MaxMessages: 100}, nil
 				}
 			}
-			return transport.Lane{Topic: r.Topic, Endpoint: "a:1", MaxMessages: 100}, nil
+			return transport.Lane{Endpoint: "a:1", MaxMessages: 100}, nil
 		}
 		f.do = func(_ context.Context, n int, _ transport.Lane, msgs []*tidegate.Message) []error {
 			if n <= 2 {

@@ -11,7 +11,7 @@ import (
 type single struct{ transport.Sender }
 
 func (single) Lane(_ context.Context, r transport.LaneRequest) (transport.Lane, error) {
-	return transport.Lane{Topic: r.Topic, MaxMessages: 1}, nil
+	return transport.Lane{MaxMessages: 1}, nil
 }
 
 func (s single) SendLane(ctx context.Context, _ transport.Lane, msgs []*tidegate.Message) []transport.SendResult {

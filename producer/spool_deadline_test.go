@@ -26,10 +26,10 @@ func TestSpoolAtTheDeadline(t *testing.T) {
 			n := 0
 			return func(ctx context.Context, r transport.LaneRequest) (transport.Lane, error) {
 				if n++; n%2 == 1 {
-					return transport.Lane{Topic: r.Topic, Endpoint: "a:1", MaxMessages: 1, MaxBytes: 1 << 20}, nil
+					return transport.Lane{Endpoint: "a:1", MaxMessages: 1, MaxBytes: 1 << 20}, nil
 				}
 				<-ctx.Done() // and the answer comes in the last moment
-				return transport.Lane{Topic: r.Topic, Endpoint: "b:2", MaxMessages: 1, MaxBytes: 1 << 20}, nil
+				return transport.Lane{Endpoint: "b:2", MaxMessages: 1, MaxBytes: 1 << 20}, nil
 			}
 		}(), do: func(ctx context.Context, _ int, l transport.Lane, msgs []*tidegate.Message) []error {
 			if l.Endpoint == "b:2" {

@@ -17,7 +17,7 @@ func outage(d time.Duration) *laneFake {
 	back := time.Now().Add(d)
 	f := &laneFake{}
 	f.lane = func(_ context.Context, r transport.LaneRequest) (transport.Lane, error) {
-		return transport.Lane{Topic: r.Topic, Endpoint: "a:1", MaxMessages: 1}, nil
+		return transport.Lane{Endpoint: "a:1", MaxMessages: 1}, nil
 	}
 	f.do = func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
 		if transport.AwaitsConnection(ctx) {

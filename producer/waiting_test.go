@@ -78,7 +78,7 @@ func TestMessageGroupGoesOnWhenAMessageLeaves(t *testing.T) {
 		}}
 		// Another lane is free from the start, so that only the order holds the second message.
 		f.lane = func(_ context.Context, r transport.LaneRequest) (transport.Lane, error) {
-			return transport.Lane{Topic: r.Topic, Endpoint: []string{"a:1", "b:2"}[min(1, len(f.requests()))], MaxMessages: 1}, nil
+			return transport.Lane{Endpoint: []string{"a:1", "b:2"}[min(1, len(f.requests()))], MaxMessages: 1}, nil
 		}
 		p := newProducer(t, f, Options{MaxThrottles: UntilContextEnds, Limiter: quiet{}})
 		start := time.Now()

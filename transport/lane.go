@@ -6,12 +6,9 @@ import (
 	"github.com/tidegate/tidegate"
 )
 
-// A Lane is one server that accepts messages of one topic. Messages of the same lane can share a
+// A Lane is one server that accepts messages. Messages of one topic and the same lane can share a
 // request if the server supports that.
 type Lane struct {
-	// Topic is the topic that the lane's messages are sent to.
-	Topic string
-
 	// Endpoint is the server. It equals Receipt.Endpoint and Error.Endpoint of the lane's sends.
 	// [LaneRequest].Avoid lists such endpoints.
 	Endpoint string
@@ -51,14 +48,15 @@ type LaneSender interface {
 	// of a result of Send, with MaybeStored false.
 	Lane(ctx context.Context, r LaneRequest) (Lane, error)
 
-	// SendLane sends msgs in one request and returns a result for each, in their
-	// order. There are at most lane.MaxMessages of them, all of lane.Topic, each
-	// with an ID. SendLane neither changes nor keeps them. It blocks until there is a
-	// response or ctx ends. The errors are those of Send.
+	// SendLane sends msgs to the lane's server in one request and returns a result for each, in
+	// their order. There are at most lane.MaxMessages of them, all of one topic, each with an ID.
+	// SendLane neither changes nor keeps them. It blocks until there is a response or ctx ends. The
+	// errors are those of Send.
 	//
 	// If the lane has changed, for example because the current connection does not support several
-	// messages in one request, SendLane sends nothing, and every result matches ErrLaneChanged. The
-	// caller then calls Lane again. Such a call is not an attempt.
+	// messages in one request, or if the server does not accept the topic of msgs, SendLane sends
+	// nothing, and every result matches ErrLaneChanged. The caller then calls Lane again. Such a
+	// call is not an attempt.
 	SendLane(ctx context.Context, lane Lane, msgs []*tidegate.Message) []SendResult
 }
 

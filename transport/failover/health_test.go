@@ -152,7 +152,7 @@ type laned struct {
 }
 
 func (l *laned) Lane(ctx context.Context, r transport.LaneRequest) (transport.Lane, error) {
-	return transport.Lane{Topic: r.Topic, Endpoint: "server", MaxMessages: 1}, l.lane(ctx)
+	return transport.Lane{Endpoint: "server", MaxMessages: 1}, l.lane(ctx)
 }
 
 func (l *laned) SendLane(ctx context.Context, _ transport.Lane, msgs []*tidegate.Message) []transport.SendResult {

@@ -75,7 +75,7 @@ func (t *Transport) Lane(ctx context.Context, r transport.LaneRequest) (transpor
 	e := t.now()
 	s, ok := e.Transport.(transport.LaneSender)
 	if !ok {
-		return transport.Lane{Topic: r.Topic, Endpoint: e.outer(""), MaxMessages: 1}, nil
+		return transport.Lane{Endpoint: e.outer(""), MaxMessages: 1}, nil
 	}
 	var avoid []string
 	for _, outer := range r.Avoid {
@@ -104,7 +104,7 @@ func (t *Transport) SendLane(ctx context.Context, lane transport.Lane, msgs []*t
 	if e == nil || e != t.now() {
 		list := make([]transport.SendResult, len(msgs))
 		for i := range list {
-			list[i].Err = &tidegate.Error{Op: "SendMessage", Subject: lane.Topic, Endpoint: lane.Endpoint, Err: transport.ErrLaneChanged}
+			list[i].Err = &tidegate.Error{Op: "SendMessage", Subject: msgs[i].Topic, Endpoint: lane.Endpoint, Err: transport.ErrLaneChanged}
 		}
 		return list
 	}

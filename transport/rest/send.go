@@ -190,7 +190,7 @@ func (c *Client) Lane(ctx context.Context, r transport.LaneRequest) (transport.L
 	case ctx.Err() != nil:
 		return transport.Lane{}, &tidegate.Error{Op: opSend, Subject: r.Topic, Err: context.Cause(ctx)}
 	}
-	return transport.Lane{Topic: r.Topic, Endpoint: c.api.Endpoint(), MaxMessages: maxMessages, MaxBytes: maxBytes}, nil
+	return transport.Lane{Endpoint: c.api.Endpoint(), MaxMessages: maxMessages, MaxBytes: maxBytes}, nil
 }
 
 // SendLane sends messages in one request.

@@ -38,7 +38,7 @@ func (c *Client) Lane(ctx context.Context, r transport.LaneRequest) (transport.L
 		return transport.Lane{}, err
 	}
 	q, probe := rt.Choose(&t.next, r.MessageGroup, r.Avoid)
-	lane := transport.Lane{Topic: r.Topic, Endpoint: q.Server.Key, MaxMessages: 1, MaxBytes: maxBatchBytes}
+	lane := transport.Lane{Endpoint: q.Server.Key, MaxMessages: 1, MaxBytes: maxBatchBytes}
 	if !probe && q.Server.Batch() {
 		lane.MaxMessages = maxBatch
 	}
@@ -53,7 +53,8 @@ func (c *Client) SendLane(ctx context.Context, lane transport.Lane, msgs []*tide
 	if len(msgs) == 0 {
 		return results
 	}
-	t, rt, err := c.writable(ctx, lane.Topic)
+	topic := msgs[0].Topic
+	t, rt, err := c.writable(ctx, topic)
 	if err == nil {
 		if rest, some := c.refuse(ctx, t, rt, msgs, results); some {
 			sendRest(rest, msgs, results, func(msgs []*tidegate.Message) []transport.SendResult { return c.SendLane(ctx, lane, msgs) })
@@ -61,7 +62,7 @@ func (c *Client) SendLane(ctx context.Context, lane transport.Lane, msgs []*tide
 		}
 	}
 	if err == nil && !rt.Leads(lane.Endpoint, msgs) {
-		err = laneChanged(lane.Topic, lane.Endpoint)
+		err = laneChanged(topic, lane.Endpoint)
 	}
 	if err == nil {
 		q := rt.At[lane.Endpoint]
@@ -70,7 +71,7 @@ func (c *Client) SendLane(ctx context.Context, lane transport.Lane, msgs []*tide
 			c.sendReported(ctx, t, q, msgs, results, report)
 			return results
 		}
-		err = laneChanged(lane.Topic, lane.Endpoint)
+		err = laneChanged(topic, lane.Endpoint)
 	}
 	for i := range results {
 		results[i].Err = err

@@ -51,7 +51,7 @@ func TestLane(t *testing.T) {
 			s.features = tt.features
 			c := newClient(t, n, nil)
 			lane := laneOf(t, c, transport.LaneRequest{Topic: "t"})
-			if want := (transport.Lane{Topic: "t", Endpoint: testAddr, MaxMessages: tt.most, MaxBytes: maxBatchBytes}); lane != want {
+			if want := (transport.Lane{Endpoint: testAddr, MaxMessages: tt.most, MaxBytes: maxBatchBytes}); lane != want {
 				t.Errorf("%q: %+v, want %+v", tt.features, lane, want)
 			}
 			msgs := several(min(10, tt.most))
@@ -107,12 +107,12 @@ func TestLaneAvoids(t *testing.T) {
 		}
 		// A route that leads the group elsewhere changes its lane.
 		other := map[string]string{testAddr: otherAddr, otherAddr: testAddr}[home]
-		for _, r := range c.SendLane(t.Context(), transport.Lane{Topic: "t", Endpoint: other}, []*tidegate.Message{message("1"), inGroup("2", "g")}) {
+		for _, r := range c.SendLane(t.Context(), transport.Lane{Endpoint: other}, []*tidegate.Message{message("1"), inGroup("2", "g")}) {
 			if e, isErr := errors.AsType[*tidegate.Error](r.Err); !isErr || !errors.Is(e, transport.ErrLaneChanged) || e.MaybeStored {
 				t.Errorf("%v, want ErrLaneChanged", r.Err)
 			}
 		}
-		if err := c.SendLane(t.Context(), transport.Lane{Topic: "t", Endpoint: "gone:1"}, several(1))[0].Err; !errors.Is(err, transport.ErrLaneChanged) {
+		if err := c.SendLane(t.Context(), transport.Lane{Endpoint: "gone:1"}, several(1))[0].Err; !errors.Is(err, transport.ErrLaneChanged) {
 			t.Errorf("a server that the route does not name: %v", err)
 		}
 		if len(s.of("SendMessage")) != 0 {

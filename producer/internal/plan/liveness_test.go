@@ -46,7 +46,7 @@ func (d *desk) request(endpoint string, most int) *Request[numbered, struct{}] {
 		}
 		var lanes []transport.Lane
 		for range j.Ask.Lanes {
-			lanes = append(lanes, transport.Lane{Topic: "t", Endpoint: endpoint, MaxMessages: most})
+			lanes = append(lanes, transport.Lane{Endpoint: endpoint, MaxMessages: most})
 		}
 		if r := d.q.Routed(j.Ask, lanes, d.now); r != nil {
 			return r

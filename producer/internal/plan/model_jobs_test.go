@@ -40,7 +40,7 @@ func (m *model) route(j *job) {
 				break
 			}
 			endpoint := m.lane(r)
-			lanes = append(lanes, transport.Lane{Topic: "t", Endpoint: endpoint, MaxMessages: m.servers[endpoint].most, MaxBytes: 1000})
+			lanes = append(lanes, transport.Lane{Endpoint: endpoint, MaxMessages: m.servers[endpoint].most, MaxBytes: 1000})
 		}
 	}
 	if r := m.q.Routed(j.ask, lanes, m.now); r != nil {

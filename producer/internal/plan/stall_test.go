@@ -33,7 +33,7 @@ func TestNoAskWhileNoLaneTakes(t *testing.T) {
 				if !ok || j.Ask == nil {
 					return nil
 				}
-				return q.Routed(j.Ask, []transport.Lane{{Topic: "t", Endpoint: "a", MaxMessages: 10}}, now)
+				return q.Routed(j.Ask, []transport.Lane{{Endpoint: "a", MaxMessages: 10}}, now)
 			}
 			add(20)
 			first, second := request(), request()
