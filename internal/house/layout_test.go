@@ -72,6 +72,7 @@ var importTable = map[string]row{
 		imports: []string{"", "transport"},
 		tests:   []string{"backoff", "broker", "broker/server", "transport/rocketmq"}, // over two brokers
 	},
+	"transport/held":          {imports: []string{"", "transport"}},
 	"transport/transporttest": {imports: []string{"", "transport"}},
 	"producer":                {imports: []string{"", "transport", "backoff", "ratelimit"}},
 	"consumer":                {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address", "internal/tally"}},

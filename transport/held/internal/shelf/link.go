@@ -1,0 +1,105 @@
+package shelf
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/tidegate/tidegate"
+)
+
+// Opened reports the end of the opening of a link.
+func (s *Shelf) Opened(l *Link, err error, now time.Time) {
+	switch {
+	case err != nil:
+		s.Lost(l, err, now)
+	case l.ended:
+		s.out.Close = append(s.out.Close, l)
+	default:
+		l.open, l.openedAt = true, now
+		for _, w := range l.Source.waiters {
+			s.wake(w) // its end depends on this moment
+		}
+		s.update(l.Source, now)
+	}
+}
+
+// Lost reports that a link has ended, and with it all deliveries: the system has the messages back.
+// The receives fail.
+func (s *Shelf) Lost(l *Link, err error, now time.Time) {
+	if !l.ended {
+		s.drop(l, err)
+		s.feed(now)
+	}
+}
+
+// drop forgets the messages of a link. Its receives fail.
+func (s *Shelf) drop(l *Link, err error) {
+	src := l.Source
+	l.ended, l.open, l.err = true, false, err
+	s.credit -= l.credit
+	l.credit = 0
+	for _, m := range l.messages {
+		s.held--
+		s.bytes -= m.size
+		switch m.state {
+		case settling: // Finish follows
+		case leased:
+			s.lose(m)
+		default:
+			s.alarms.remove(&m.alarm)
+			m.state = gone
+		}
+	}
+	l.messages = nil
+	src.link = nil
+	s.alarms.remove(&src.alarm)
+	for _, w := range src.waiters {
+		w.err = err
+		s.wake(w)
+	}
+	s.forget(src)
+}
+
+// lose keeps the handle of a delivery whose link has ended until the end of its lease, so that its
+// settlement fails for the lost connection until there is a new one.
+func (s *Shelf) lose(m *Message) {
+	m.state = lost
+	s.wakeAt(&m.alarm, m.until)
+}
+
+// idle returns messages of a source without receives.
+func (s *Shelf) idle(src *Source, now time.Time) {
+	l := src.link
+	switch {
+	case len(src.waiters) > 0 || l == nil || !l.open:
+	case l.inHand == 0:
+		s.out.Close = append(s.out.Close, l) // the system gets back what is buffered
+		s.drop(l, nil)
+		s.feed(now)
+	case !l.FIFO:
+		list := slices.SortedFunc(slices.Values(l.ready.heap.list), func(a, b *Message) int { return cmp.Compare(b.seq, a.seq) })
+		for _, m := range list { // the last first: systems put a released message at the front
+			l.ready.remove(m)
+			s.settle(m, Settlement{Outcome: Released})
+		}
+	}
+}
+
+// Close ends everything: the receives fail, the links close, and no handle is valid.
+func (s *Shelf) Close() {
+	s.closed = true
+	for _, src := range s.sources {
+		l := src.link
+		if l == nil {
+			continue
+		}
+		if l.open {
+			s.out.Close = append(s.out.Close, l)
+		}
+		s.drop(l, tidegate.ErrClosed)
+	}
+	clear(s.handles)
+	s.starved, s.buried, s.out.Settle = nil, nil, nil
+	s.alarms = pile[*alarm]{order[*alarm]{less: s.alarms.heap.less, place: s.alarms.heap.place}}
+}

@@ -1,0 +1,259 @@
+package shelf
+
+import (
+	"slices"
+	"time"
+
+	"github.com/tidegate/tidegate"
+)
+
+// find returns the message of a valid handle.
+func (s *Shelf) find(handle string) (*Message, error) {
+	m := s.handles[handle]
+	if s.closed {
+		return nil, tidegate.ErrClosed
+	}
+	switch {
+	case m == nil:
+	case m.state == leased:
+		return m, nil
+	case m.state == settling:
+		return nil, &tidegate.Error{Err: tidegate.ErrUnavailable, Message: "another settlement of this delivery is under way"}
+	case m.state == lost && !s.opened(m.Link.Source.Key):
+		return nil, &tidegate.Error{NotConnected: true, Err: m.Link.err, Message: "the connection that the message came from is lost"}
+	}
+	return nil, &tidegate.Error{Code: tidegate.CodeInvalidReceiptHandle}
+}
+
+func (s *Shelf) opened(k Key) bool {
+	src := s.sources[k]
+	return src != nil && src.link != nil && src.link.open
+}
+
+// unlease ends the validity of the handle.
+func (s *Shelf) unlease(m *Message) {
+	delete(s.handles, m.handle)
+	s.alarms.remove(&m.alarm)
+	if m.attemptID == "" {
+		return
+	}
+	receives := m.Link.receives
+	list := slices.DeleteFunc(receives[m.attemptID], func(o *Message) bool { return o == m })
+	if receives[m.attemptID] = list; len(list) == 0 {
+		delete(receives, m.attemptID)
+	}
+	m.attemptID = ""
+}
+
+// Begin begins a settlement by the caller, which Finish ends.
+func (s *Shelf) Begin(handle string) (*Message, error) {
+	m, err := s.find(handle)
+	if err == nil {
+		m.set(settling)
+		s.alarms.remove(&m.alarm)
+	}
+	return m, err
+}
+
+// Finish ends a settlement that Begin began. After an error the handle is valid until the end of
+// its lease. With bury, Buried recognizes the handle until then.
+func (s *Shelf) Finish(m *Message, err error, bury bool, now time.Time) {
+	expired := !m.until.After(now)
+	switch {
+	case err == nil:
+		ended := m.Link.ended
+		s.unlease(m)
+		if !ended {
+			s.remove(m, now)
+		}
+		if bury && !expired && !s.closed {
+			s.bury(m)
+		}
+	case s.closed:
+	case m.Link.ended:
+		s.lose(m)
+	case expired:
+		s.expire(m, now)
+	default:
+		m.set(leased)
+		s.wakeAt(&m.alarm, m.until)
+	}
+}
+
+// bury remembers the handle of a dead letter until the end of its lease.
+func (s *Shelf) bury(m *Message) {
+	m.state = buried
+	s.handles[m.handle] = m
+	s.wakeAt(&m.alarm, m.until)
+	if s.buried = append(s.buried, m); len(s.buried) > s.limits.Messages {
+		oldest := s.buried[0]
+		s.buried = slices.Delete(s.buried, 0, 1)
+		if oldest.state == buried {
+			s.alarms.remove(&oldest.alarm)
+			delete(s.handles, oldest.handle)
+			oldest.state = gone
+		}
+	}
+}
+
+// Buried reports whether the handle is the one of a dead letter that a caller created.
+func (s *Shelf) Buried(handle string) bool {
+	m := s.handles[handle]
+	return m != nil && m.state == buried
+}
+
+// Change moves the end of a lease and replaces the handle. A dur of 0 releases the message.
+func (s *Shelf) Change(handle string, dur time.Duration, now time.Time) (string, error) {
+	m, err := s.find(handle)
+	switch {
+	case err != nil:
+		return "", err
+	case dur > 0:
+		delete(s.handles, m.handle)
+		m.handle = s.newHandle()
+		s.handles[m.handle] = m
+		m.until = now.Add(dur)
+		s.wakeAt(&m.alarm, m.until)
+	case m.push: // it was not handled
+		s.unlease(m)
+		s.putBack(m, now)
+	default:
+		s.expire(m, now)
+	}
+	if dur > 0 {
+		return m.handle, nil
+	}
+	return "", nil
+}
+
+// Snooze postpones a message in this process. It returns false if too many messages wait.
+func (s *Shelf) Snooze(handle string, dur time.Duration, now time.Time) (bool, error) {
+	m, err := s.find(handle)
+	if err != nil {
+		return false, err
+	}
+	if dur > 0 && s.held > s.limits.Messages/2 {
+		return false, nil
+	}
+	s.unlease(m)
+	s.postpone(m, dur, now)
+	return true, nil
+}
+
+// Retry ends a failed delivery. It returns a settlement that the caller carries out and ends with
+// Finish, or none.
+func (s *Shelf) Retry(handle string, after time.Duration, reason string, now time.Time) (*Settlement, error) {
+	m, err := s.find(handle)
+	if err != nil {
+		return nil, err
+	}
+	st := &Settlement{Message: m, Outcome: Retried, Delay: after, Reason: reason}
+	switch {
+	case m.last():
+		st.Outcome, st.Delay = DeadLettered, 0
+	case m.inLine: // a retry by the system would come after the next messages of the group
+		s.unlease(m)
+		m.Delivery.Attempt++
+		s.postpone(m, after, now)
+		return nil, nil
+	}
+	m.set(settling)
+	s.alarms.remove(&m.alarm)
+	return st, nil
+}
+
+// last reports whether the message has no further attempt.
+func (m *Message) last() bool {
+	limit := m.Link.maxAttempts
+	return limit > 0 && m.Delivery.Attempt >= limit
+}
+
+// TimedOut is the reason of dead letters whose last delivery was not settled.
+const TimedOut = "the invisible duration of the last delivery ended"
+
+// expire ends a lease that nobody settled.
+func (s *Shelf) expire(m *Message, now time.Time) {
+	s.unlease(m)
+	switch {
+	case m.last():
+		s.settle(m, Settlement{Outcome: DeadLettered, Reason: TimedOut})
+	case m.inLine:
+		m.Delivery.Attempt++
+		s.putBack(m, now)
+	default:
+		m.Link.expected = now
+		s.settle(m, Settlement{Outcome: Retried})
+	}
+	s.update(m.Link.Source, now)
+}
+
+// postpone makes a message ready after dur.
+func (s *Shelf) postpone(m *Message, dur time.Duration, now time.Time) {
+	if dur <= 0 {
+		s.putBack(m, now)
+		return
+	}
+	m.set(postponed)
+	s.wakeAt(&m.alarm, now.Add(dur))
+	s.update(m.Link.Source, now)
+}
+
+// putBack makes a message ready that was delivered or postponed, at its place.
+func (s *Shelf) putBack(m *Message, now time.Time) {
+	m.set(buffered)
+	m.Link.ready.put(m)
+	s.update(m.Link.Source, now)
+}
+
+// settle settles a message in the background.
+func (s *Shelf) settle(m *Message, st Settlement) {
+	m.set(leaving)
+	st.Message = m
+	m.leave = st
+	s.out.Settle = append(s.out.Settle, st)
+}
+
+// Left ends a settlement in the background. One that failed is repeated while the link lasts.
+func (s *Shelf) Left(m *Message, err error, now time.Time) {
+	switch {
+	case m.Link.ended:
+	case err == nil:
+		s.remove(m, now)
+	default:
+		m.failures++
+		s.wakeAt(&m.alarm, now.Add(min(time.Second<<min(m.failures-1, 10), time.Minute)))
+	}
+}
+
+// remove removes a message that the system has no more, or has back.
+func (s *Shelf) remove(m *Message, now time.Time) {
+	l := m.Link
+	m.set(buffered)
+	m.state = gone
+	end := len(l.messages) - 1
+	last := l.messages[end]
+	l.messages[m.place-1], last.place = last, m.place
+	l.messages[end] = nil
+	l.messages = l.messages[:end]
+	s.held--
+	s.bytes -= m.size
+	if g := m.Delivery.MessageGroup; m.inLine {
+		if line := l.lines[g][1:]; len(line) > 0 {
+			l.lines[g] = line
+			l.ready.put(line[0])
+		} else {
+			delete(l.lines, g)
+		}
+	}
+	s.update(l.Source, now)
+	s.feed(now)
+}
+
+// feed asks for the messages of sources that the limits stopped.
+func (s *Shelf) feed(now time.Time) {
+	list := s.starved
+	s.starved = nil
+	for _, src := range list {
+		s.update(src, now)
+	}
+}

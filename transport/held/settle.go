@@ -1,0 +1,159 @@
+package held
+
+import (
+	"context"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/held/internal/shelf"
+)
+
+// Ack implements [transport.Settler] with one Link.Settle for each link.
+func (t *Table) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
+	const op = "AckMessage"
+	errs := make([]error, len(ds))
+	batch := make([]shelf.Settlement, 0, len(ds))
+	which := make([]int, 0, len(ds)) // of ds
+	now := t.lock()
+	for i, d := range ds {
+		err := context.Cause(ctx)
+		var m *shelf.Message
+		if err == nil {
+			m, err = t.shelf.Begin(d.Handle)
+		}
+		if err != nil {
+			errs[i] = failure(op, d.Topic, err)
+			continue
+		}
+		batch = append(batch, shelf.Settlement{Message: m, Outcome: shelf.Accepted})
+		which = append(which, i)
+	}
+	t.unlock(now)
+	for len(batch) > 0 {
+		n := 1
+		for n < len(batch) && batch[n].Link == batch[0].Link {
+			n++
+		}
+		results := settle(ctx, batch[:n])
+		now := t.lock()
+		for i, s := range batch[:n] {
+			err := errAt(results, i)
+			t.shelf.Finish(s.Message, err, false, now)
+			if err != nil {
+				errs[which[i]] = failure(op, ds[which[i]].Topic, err)
+			}
+		}
+		t.unlock(now)
+		batch, which = batch[n:], which[n:]
+	}
+	return errs
+}
+
+// Retry implements [transport.Settler]. In a FIFO group the message waits in this process;
+// otherwise its outcome is [Retried]. In the last attempt it becomes a dead letter. The delay must
+// not be negative; [transport.ByLadder] fails with CodeNotImplemented. The result is zero.
+func (t *Table) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (transport.RetryResult, error) {
+	const op = "RetryMessage"
+	none := transport.RetryResult{}
+	if err := t.refused(ctx, after); err != nil {
+		return none, failure(op, d.Topic, err)
+	}
+	if reason == "" {
+		reason = "the last attempt failed"
+	}
+	now := t.lock()
+	s, err := t.shelf.Retry(d.Handle, after, reason, now)
+	t.unlock(now)
+	if err == nil && s != nil {
+		err = t.finish(ctx, *s, false)
+	}
+	if err != nil {
+		return none, failure(op, d.Topic, err)
+	}
+	return none, nil
+}
+
+// DeadLetter implements [transport.Settler]. A second call for the same delivery succeeds and does
+// nothing until the invisible duration of the delivery is over.
+func (t *Table) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
+	const op = "ForwardMessageToDeadLetterQueue"
+	none := transport.RetryResult{}
+	if err := context.Cause(ctx); err != nil {
+		return none, failure(op, d.Topic, err)
+	}
+	if reason == "" {
+		reason = "the consumer rejected the message"
+	}
+	now := t.lock()
+	m, err := t.shelf.Begin(d.Handle)
+	again := t.shelf.Buried(d.Handle)
+	t.unlock(now)
+	switch {
+	case again:
+		return none, nil
+	case err == nil:
+		err = t.finish(ctx, shelf.Settlement{Message: m, Outcome: shelf.DeadLettered, Reason: reason}, true)
+	}
+	if err != nil {
+		return none, failure(op, d.Topic, err)
+	}
+	return transport.RetryResult{Fate: transport.FateDeadLetter}, nil
+}
+
+// finish carries out a settlement that has begun.
+func (t *Table) finish(ctx context.Context, s shelf.Settlement, bury bool) error {
+	err := errAt(settle(ctx, []shelf.Settlement{s}), 0)
+	now := t.lock()
+	t.shelf.Finish(s.Message, err, bury, now)
+	t.unlock(now)
+	return err
+}
+
+// ChangeInvisibleDuration implements [transport.Settler] without a request. A released delivery of
+// a push receive stays in this process, the first for the next receive; another one is [Retried].
+func (t *Table) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
+	const op = "ChangeInvisibleDuration"
+	if err := t.refused(ctx, dur); err != nil {
+		return "", failure(op, d.Topic, err)
+	}
+	now := t.lock()
+	handle, err := t.shelf.Change(d.Handle, dur, now)
+	t.unlock(now)
+	if err != nil {
+		return "", failure(op, d.Topic, err)
+	}
+	return handle, nil
+}
+
+// Snooze implements [transport.Settler] without a request: the message waits in this process. It
+// fails with CodeTooManyRequests if the Table holds more than half of Options.MaxHeld messages.
+func (t *Table) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
+	const op = "SnoozeMessage"
+	if err := t.refused(ctx, dur); err != nil {
+		return failure(op, d.Topic, err)
+	}
+	now := t.lock()
+	ok, err := t.shelf.Snooze(d.Handle, dur, now)
+	t.unlock(now)
+	if err == nil && !ok {
+		err = &tidegate.Error{Code: tidegate.CodeTooManyRequests, Message: "too many messages are held in this process to snooze another one"}
+	}
+	if err != nil {
+		return failure(op, d.Topic, err)
+	}
+	return nil
+}
+
+// refused returns why a call with this ctx and duration does nothing.
+func (*Table) refused(ctx context.Context, dur time.Duration) error {
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case dur == transport.ByLadder:
+		return &tidegate.Error{Code: tidegate.CodeNotImplemented, Message: "the system has no retry schedule"}
+	case dur < 0:
+		return &tidegate.Error{Code: tidegate.CodeIllegalInvisibleTime, Message: dur.String() + " is negative"}
+	}
+	return nil
+}
