@@ -16,7 +16,7 @@ import (
 func (t *topic) end(it *item, err *SendError, now time.Time) (ended bool) {
 	spools := t.spools(it, err) // before the message leaves its request
 	it.state, it.err = endState(err), err
-	it.leaveWatch()
+	it.unwatch = it.watched.Leave()
 	if r := t.queue.Remove(&it.Item, now); r != nil {
 		r.Call.cancel()
 	}
@@ -141,6 +141,25 @@ func (t *topic) hopeless(now time.Time, items ...*item) (ended []*item) {
 		}
 	}
 	return ended
+}
+
+// leaveAll is leave for several messages. If OnAttempt ends the goroutine, another one continues.
+// leaveAll returns the number of messages that it ended, without those of the spool.
+func leaveAll(items []*item, aborted bool) (left int) {
+	i := 0
+	defer func() {
+		if i < len(items) {
+			go leaveAll(items[i:], aborted)
+		}
+	}()
+	for i < len(items) {
+		it := items[i]
+		i++
+		if it.topic.leave(it, aborted) && it.origin != fromSpool {
+			left++
+		}
+	}
+	return left
 }
 
 // leave ends a message whose ctx ended or that Close aborts. If the message is in a request under

@@ -156,3 +156,51 @@ func TestObserverThatEndsALeaver(t *testing.T) {
 		}
 	})
 }
+
+// An OnAttempt that ends its goroutine for one message at the end of a ctx, or in Close, does not
+// keep the other messages.
+func TestObserverThatEndsTheLeavingOfMany(t *testing.T) {
+	for name, end := range map[string]func(p *Producer, cancel func()){
+		"ctx":      func(_ *Producer, cancel func()) { cancel() },
+		"Close":    func(p *Producer, _ func()) { go func() { _ = p.Close() }() },
+		"Shutdown": func(p *Producer, _ func()) { go func() { _, _ = p.Shutdown(cancelled()) }() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := &laneFake{do: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+					<-ctx.Done()
+					return all(len(msgs), context.Cause(ctx))
+				}}
+				var observed atomic.Int64
+				p := newProducer(t, f, Options{AttemptTimeout: time.Hour, OnAttempt: func(Attempt) {
+					observed.Add(1)
+					runtime.Goexit()
+				}})
+				ctx, cancel := context.WithCancel(t.Context())
+				o := outcomes{errs: map[string]error{}}
+				for _, m := range numbered(50) {
+					if err := p.SendAsync(ctx, m, o.done(m.ID)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				synctest.Wait()
+				end(p, cancel)
+				synctest.Wait()
+				if ended := len(p.ledger.Pending()) == 0; !ended || len(o.errs) != 50 {
+					t.Errorf("all messages have left: %v, %d functions of 50 were called", ended, len(o.errs))
+				}
+				if observed.Load() < 2 {
+					t.Errorf("%d attempts were observed, want several", observed.Load())
+				}
+				cancel()
+			})
+		})
+	}
+}
+
+// cancelled returns a ctx that has ended.
+func cancelled() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}

@@ -8,9 +8,9 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/producer/internal/ledger"
-	"github.com/tidegate/tidegate/producer/internal/list"
 	"github.com/tidegate/tidegate/producer/internal/plan"
 	"github.com/tidegate/tidegate/producer/internal/retry"
+	"github.com/tidegate/tidegate/producer/internal/watch"
 )
 
 // An item is an accepted message without a result. The first fields are set before the item is
@@ -38,9 +38,8 @@ type item struct {
 	err     *SendError
 	wake    chan struct{} // closed after the end; nil if no goroutine waits
 
-	watch   *watch // that ends the item with its ctx; nil if there is none
-	watched list.Link[*item]
-	unwatch func() bool // ends the watch that the item left as the last one; nil otherwise
+	watched watch.Member[*item] // of the watch that ends the item of a SendAsync with its ctx
+	unwatch func() bool         // ends the watch that the item left as the last one; nil otherwise
 
 	entry ledger.Entry[*item] // used by the ledger first, later by the functions
 }

@@ -108,13 +108,7 @@ func (p *Producer) abort(op string) {
 	p.ledger.Stop()
 	p.closed.Store(true)
 	p.end(errProducerClosed)
-	n := 0
-	for _, it := range p.ledger.Pending() {
-		if it.topic.leave(it, true) && it.origin != fromSpool {
-			n++
-		}
-	}
-	if n > 0 {
+	if n := leaveAll(p.ledger.Pending(), true); n > 0 {
 		p.log.Warn("messages aborted", "operation", op, "messages", n, "spool", p.spooler != nil)
 	}
 }

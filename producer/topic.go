@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/producer/internal/plan"
+	"github.com/tidegate/tidegate/producer/internal/watch"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -35,19 +36,20 @@ type topic struct {
 	timer  *time.Timer // calls wake at timerAt; nil before its first use
 	wakeAt time.Time   // zero if the timer is stopped
 
-	watches map[<-chan struct{}]*watch // by Done of their ctx
+	watches watch.Set[*item] // of the messages of SendAsync
 }
 
 func newTopic(p *Producer, name string) *topic {
-	t := &topic{p: p, name: name, asking: make(chan struct{}, 1), watches: map[<-chan struct{}]*watch{}}
+	t := &topic{p: p, name: name, asking: make(chan struct{}, 1)}
 	t.queue = plan.New[*item, roundTrip]()
+	t.watches = watch.NewSet(&t.mu, func(items []*item) { leaveAll(items, false) })
 	return t
 }
 
 // submit queues messages. If own is among them and can be sent at once, submit returns the ask for
 // it, which the caller has to carry out with attempt.
 func (t *topic) submit(own *item, items ...*item) (job, bool) {
-	var begun *watch
+	var begun *watch.Watch[*item]
 	now := time.Now()
 	t.mu.Lock()
 	for _, it := range items {
@@ -58,7 +60,7 @@ func (t *topic) submit(own *item, items ...*item) (job, bool) {
 		default:
 			t.queue.Add(&it.Item, now)
 			if it.done != nil { // items has no other one then
-				begun = t.watch(it)
+				begun = t.watches.Join(it.ctx, it, &it.watched)
 			}
 		}
 	}
@@ -66,7 +68,7 @@ func (t *topic) submit(own *item, items ...*item) (job, bool) {
 	j, ok := t.pump(now, own, false)
 	t.mu.Unlock()
 	if begun != nil {
-		begun.start()
+		begun.Start()
 	}
 	t.p.complete(ended)
 	return j, ok

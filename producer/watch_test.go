@@ -65,7 +65,7 @@ func TestMessagesWithOneContextShareItsWatch(t *testing.T) {
 			t.Errorf("a message with an ended ctx: %v", err)
 		}
 		p.Close()
-		if n := len(p.topics["orders"].watches); n != 0 || time.Since(began) != 0 {
+		if n := p.topics["orders"].watches.Len(); n != 0 || time.Since(began) != 0 {
 			t.Errorf("%d watches are left after %v", n, time.Since(began))
 		}
 		if n := asked[1].Load(); n != 1 || !errors.Is(o.errs["1"], tidegate.ErrClosed) {
@@ -109,7 +109,7 @@ func TestWatchesEndEachMessageOnce(t *testing.T) {
 			if a, c := accepted.Load(), called.Load(); a != c {
 				t.Errorf("%d messages accepted, %d results at the end of all ctxs", a, c)
 			}
-			if n := len(p.topics["orders"].watches); n != 0 {
+			if n := p.topics["orders"].watches.Len(); n != 0 {
 				t.Errorf("%d watches are left", n)
 			}
 		})
