@@ -56,7 +56,7 @@ func (b *Broker) describe(t *topic.Topic) status.Topic {
 	d := status.Topic{
 		Name: t.Name(), AutoCreated: t.Automatic(), Topic: *t.Settings(),
 		StoredMessages: stored.Messages, StoredBytes: stored.Bytes, Backlog: status.Backlog(t.Backlog()),
-		HalfMessages: t.Counters().Half.Load(),
+		AcceptedMessages: t.Accepted().Messages, HalfMessages: t.Counters().Half.Load(),
 	}
 	d.DelayedMessages, d.DelayedBytes = t.Counters().Delayed()
 	if len(subs) == 0 {

@@ -16,6 +16,11 @@ type Topic struct {
 	StoredMessages int64 `json:"stored_messages"`
 	StoredBytes    int64 `json:"stored_bytes"`
 
+	// AcceptedMessages counts the messages that were stored since the broker was opened, dead
+	// letters included: a delayed message from its delivery time on, a half message from its commit
+	// on.
+	AcceptedMessages int64 `json:"accepted_messages"`
+
 	// HalfMessages counts messages of unresolved transactions. No other field counts them.
 	HalfMessages int64 `json:"half_messages,omitempty"`
 

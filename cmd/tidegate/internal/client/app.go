@@ -54,7 +54,7 @@ func Groups() []*cobra.Group {
 func (a *App) Commands() []*cobra.Command {
 	return []*cobra.Command{
 		a.send(), a.receive(), a.recall(),
-		a.status(), a.check(), a.topics(), a.groups(),
+		a.status(), a.top(), a.check(), a.topics(), a.groups(),
 		a.deadLetters(), a.parked(),
 		a.limits(), a.address(), a.apply(), a.export(), a.api(),
 		a.contexts(), a.doctor(), a.bench(),

@@ -439,7 +439,7 @@ func (c *call) compare(most string) error {
 			}
 		}
 		if len(r.Rounds) < minRounds {
-			return command.Usagef(c.command, "%s has %s; an interval needs at least %d (--rounds)", c.args[i], count(int64(len(r.Rounds)), "round"), minRounds)
+			return command.Usagef(c.command, "%s has %s; an interval needs at least %d (--rounds)", c.args[i], output.Count(int64(len(r.Rounds)), "round"), minRounds)
 		}
 	}
 	for name, value := range results[0].Arguments {

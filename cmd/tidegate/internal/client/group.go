@@ -99,9 +99,9 @@ var groupColumns = []output.Column[progress]{
 func progressNote(p progress) string {
 	switch {
 	case p.ParkedGroups > 0:
-		return fmt.Sprintf("%s parked: tidegate parked list %s", count(p.ParkedGroups, "message group"), p.Group)
+		return fmt.Sprintf("%s parked: tidegate parked list %s", output.Count(p.ParkedGroups, "message group"), p.Group)
 	case p.BlockedGroups > 0:
-		return count(p.BlockedGroups, "message group") + " blocked by a failing message"
+		return output.Count(p.BlockedGroups, "message group") + " blocked by a failing message"
 	}
 	return ""
 }

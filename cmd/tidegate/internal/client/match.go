@@ -2,7 +2,6 @@ package client
 
 import (
 	"fmt"
-	"path"
 	"reflect"
 	"slices"
 	"strings"
@@ -10,17 +9,6 @@ import (
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/output"
 	"github.com/tidegate/tidegate/internal/nearest"
 )
-
-// glob returns a function that tells whether a name matches a pattern with *, ? and [a-z].
-func glob(pattern string) (func(string) bool, error) {
-	if _, err := path.Match(pattern, ""); err != nil {
-		return nil, fmt.Errorf("--match is %q: %w", pattern, err)
-	}
-	return func(name string) bool {
-		ok, _ := path.Match(pattern, name) // the pattern is valid
-		return ok
-	}, nil
-}
 
 // An unknownError is the error of a name that does not exist, with a hint.
 type unknownError struct {

@@ -352,7 +352,7 @@ func (r *sending) interrupted() error {
 	if r.lines || r.jsonLines {
 		rest = fmt.Sprintf("; 'tail -n +%d' of the input is the rest, if it has no empty lines", n+1)
 	}
-	return fmt.Errorf("interrupted after %s%s: %w", count(n, "message"), rest, context.Canceled)
+	return fmt.Errorf("interrupted after %s%s: %w", output.Count(n, "message"), rest, context.Canceled)
 }
 
 // broken returns the error of the output, for example of a closed pipe.

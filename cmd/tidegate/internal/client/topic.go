@@ -310,7 +310,7 @@ func matching[T any](c *call, list []T, pattern string, name func(T) string) ([]
 	if pattern == "" {
 		return list, nil
 	}
-	match, err := glob(pattern)
+	match, err := output.Glob(pattern)
 	if err != nil {
 		return nil, command.UsageError{Err: err, Command: c.command.CommandPath()}
 	}

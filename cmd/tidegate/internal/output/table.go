@@ -151,6 +151,8 @@ func compare(a, b any) int {
 		return cmp.Compare(a, b.(int64))
 	case Bytes:
 		return cmp.Compare(a, b.(Bytes))
+	case Rate:
+		return cmp.Compare(a, b.(Rate))
 	case time.Duration:
 		return cmp.Compare(a, b.(time.Duration))
 	case time.Time:
@@ -162,7 +164,7 @@ func compare(a, b any) int {
 // number reports whether a cell is aligned to the right.
 func number(cell any) bool {
 	switch cell.(type) {
-	case int, int64, Bytes, time.Duration:
+	case int, int64, Bytes, Rate, time.Duration:
 		return true
 	}
 	return false
@@ -204,7 +206,7 @@ func writeTable[T any](w io.Writer, rows []T, columns []Column[T], o Options) er
 		line := make([]string, len(columns))
 		for i, c := range columns {
 			v := c.Cell(r)
-			line[i], right[i] = Cell(v, o.Times, now), number(v)
+			line[i], right[i] = Cell(v, o.Times, now), right[i] || number(v)
 		}
 		cells = append(cells, line)
 	}

@@ -3,6 +3,7 @@ package output
 import (
 	"fmt"
 	"math"
+	"path"
 	"strconv"
 	"strings"
 	"time"
@@ -43,6 +44,40 @@ func Number(n int64) string {
 	return sign + b.String()
 }
 
+// A Rate is a number a second. A table shows one digit after the point below 10.
+type Rate float64
+
+// String returns the rate: 0, 1.5, 12, 1 204. A negative rate is not known: "-".
+func (r Rate) String() string {
+	switch {
+	case r < 0:
+		return "-"
+	case r == 0:
+		return "0"
+	case r < 9.95:
+		return strconv.FormatFloat(float64(r), 'f', 1, 64)
+	}
+	return Number(int64(math.Round(float64(r))))
+}
+
+// Spark returns the values as bars of eight heights, the largest value as the highest one.
+func Spark(values []float64) string {
+	most := 0.0
+	for _, v := range values {
+		most = max(most, v)
+	}
+	bars := []rune("▁▂▃▄▅▆▇█")
+	var b strings.Builder
+	for _, v := range values {
+		i := 0
+		if most > 0 {
+			i = int(math.Ceil(v/most*float64(len(bars)))) - 1
+		}
+		b.WriteRune(bars[max(i, 0)])
+	}
+	return b.String()
+}
+
 // Duration returns the two largest units of a duration: 2h 03m, 4m 12s, 1.5s, 20ms.
 func Duration(d time.Duration) string {
 	switch {
@@ -64,6 +99,26 @@ func Duration(d time.Duration) string {
 		return fmt.Sprintf("%dm %02ds", m, s)
 	}
 	return fmt.Sprintf("%ds", s)
+}
+
+// Count returns a number with its noun: 1 message, 2 messages.
+func Count(n int64, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return Number(n) + " " + noun
+}
+
+// Glob returns a function that reports whether a name matches a pattern with *, ? and [a-z]. The
+// empty pattern matches all.
+func Glob(pattern string) (func(string) bool, error) {
+	if _, err := path.Match(pattern, ""); err != nil {
+		return nil, fmt.Errorf("--match is %q: %w", pattern, err)
+	}
+	return func(name string) bool {
+		ok, _ := path.Match(pattern, name) // the pattern is valid
+		return ok || pattern == ""
+	}, nil
 }
 
 // A TimeStyle is a form of times in tables.
