@@ -1,0 +1,296 @@
+// Package conn keeps the connection to a server. go-amqp itself never reconnects.
+package conn
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/Azure/go-amqp"
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport/amqp/internal/fault"
+)
+
+// redial is the time between two attempts to connect.
+const redial = time.Second
+
+// Options configure a [Supervisor].
+type Options struct {
+	Dial        func(ctx context.Context) (net.Conn, error) // with TLS, if any
+	DialTimeout time.Duration
+	AMQP        amqp.ConnOptions
+}
+
+// A Live is an open connection.
+type Live struct {
+	*amqp.Conn
+	life    context.Context //nolint:containedctx // of the supervisor
+	traffic *traffic
+
+	mu       sync.Mutex
+	sessions map[any]*session
+	values   map[any]any
+}
+
+// A Supervisor has at most one connection. It connects when a call needs a connection and there is
+// none, at most once a second. Several goroutines may call its methods.
+type Supervisor struct {
+	options Options
+	life    context.Context //nolint:containedctx // of the goroutines that connect; Close ends it
+	end     context.CancelCauseFunc
+
+	mu     sync.Mutex
+	live   *Live
+	dial   *attempt // the attempt under way or the last one
+	closed bool
+}
+
+// An attempt is one attempt to connect.
+type attempt struct {
+	done chan struct{} // closed at the end of the attempt
+	at   time.Time     // begin
+	live *Live
+	err  *tidegate.Error
+}
+
+// New returns a supervisor. It does not connect.
+func New(o Options) *Supervisor {
+	s := &Supervisor{options: o}
+	s.life, s.end = context.WithCancelCause(context.Background()) // ended by Close
+	return s
+}
+
+// Get returns the connection, and connects if there is none. After a failed attempt it fails with
+// the same error until a second has passed. If await is set it repeats the attempts until ctx ends.
+// The error is a *tidegate.Error, with NotConnected if another attempt can succeed.
+func (s *Supervisor) Get(ctx context.Context, await bool) (*Live, *tidegate.Error) {
+	var last *tidegate.Error
+	for {
+		s.mu.Lock()
+		if s.closed {
+			s.mu.Unlock()
+			return nil, &tidegate.Error{Err: tidegate.ErrClosed}
+		}
+		if l := s.live; l != nil {
+			if !l.Ended() {
+				s.mu.Unlock()
+				return l, nil
+			}
+			s.live = nil
+		}
+		a := s.dial
+		wait := time.Duration(0)
+		if a != nil && a.over() {
+			wait = redial - time.Since(a.at)
+			if a.err == nil { // the connection was lost at once
+				last = &tidegate.Error{NotConnected: true, Err: tidegate.ErrUnavailable, Message: "the connection was lost"}
+			} else {
+				last = a.err
+			}
+		}
+		if a == nil || a.over() && wait <= 0 {
+			wait = 0
+			a = &attempt{done: make(chan struct{}), at: time.Now()}
+			s.dial = a
+			go s.connect(a)
+		}
+		s.mu.Unlock()
+		if wait > 0 && (!await || !last.NotConnected) {
+			return nil, last
+		}
+		if err := s.wait(ctx, a, wait, last); err != nil {
+			return nil, err
+		}
+		if a.over() && a.err != nil {
+			last = a.err
+			if !await || !last.NotConnected {
+				return nil, last
+			}
+		}
+	}
+}
+
+func (a *attempt) over() bool {
+	select {
+	case <-a.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// wait waits for the end of an attempt, or if pause is positive for its end.
+func (s *Supervisor) wait(ctx context.Context, a *attempt, pause time.Duration, last *tidegate.Error) *tidegate.Error {
+	done := a.done
+	var timer <-chan time.Time
+	if pause > 0 {
+		t := time.NewTimer(pause)
+		defer t.Stop()
+		done, timer = nil, t.C
+	}
+	select {
+	case <-done:
+		return nil
+	case <-timer:
+		return nil
+	case <-s.life.Done():
+		return &tidegate.Error{Err: tidegate.ErrClosed}
+	case <-ctx.Done():
+		e := &tidegate.Error{Err: context.Cause(ctx), NotConnected: true, Message: "there was no connection to the server"}
+		if last != nil {
+			e.Err = errors.Join(e.Err, last)
+		}
+		return e
+	}
+}
+
+// connect makes one attempt.
+func (s *Supervisor) connect(a *attempt) {
+	defer close(a.done)
+	ctx, cancel := context.WithTimeout(s.life, s.options.DialTimeout)
+	defer cancel()
+	raw, err := s.options.Dial(ctx)
+	if err != nil {
+		a.err = fault.OfDial(err)
+		return
+	}
+	counted := &traffic{Conn: raw}
+	o := s.options.AMQP
+	c, err := amqp.NewConn(ctx, counted, &o)
+	if err != nil {
+		raw.Close()
+		a.err = fault.OfDial(err)
+		return
+	}
+	a.live = &Live{Conn: c, life: s.life, traffic: counted, sessions: map[any]*session{}, values: map[any]any{}}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		go c.Close()
+		a.live, a.err = nil, &tidegate.Error{Err: tidegate.ErrClosed}
+		return
+	}
+	s.live = a.live
+}
+
+// Close closes the connection. Calls under way and later ones fail with tidegate.ErrClosed.
+func (s *Supervisor) Close() {
+	s.mu.Lock()
+	l := s.live
+	s.live, s.closed = nil, true
+	s.mu.Unlock()
+	s.end(tidegate.ErrClosed)
+	if l != nil {
+		_ = l.Close() // the error is for diagnosis only
+	}
+}
+
+// Closed reports whether Close was called.
+func (s *Supervisor) Closed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed
+}
+
+// Ended reports whether the connection has ended.
+func (l *Live) Ended() bool {
+	select {
+	case <-l.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// attachTimeout bounds the opening of sessions and links. They do not use the ctx of a caller: an
+// ended ctx can leave a half-open link in the session.
+const attachTimeout = 10 * time.Second
+
+// Attaching returns a context for the opening or closing of a link. It ends with the supervisor.
+func (l *Live) Attaching() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(l.life, attachTimeout)
+}
+
+// A session is an AMQP session that is opened once.
+type session struct {
+	once sync.Once
+	s    *amqp.Session
+	err  error
+}
+
+// Session returns the session for a key, which it opens if there is none. Only goroutines that own
+// links call it.
+func (l *Live) Session(key any) (*amqp.Session, error) {
+	l.mu.Lock()
+	s := l.sessions[key]
+	if s == nil {
+		s = &session{}
+		l.sessions[key] = s
+	}
+	l.mu.Unlock()
+	s.once.Do(func() {
+		ctx, cancel := l.Attaching()
+		defer cancel()
+		opened, err := l.NewSession(ctx, nil)
+		l.mu.Lock()
+		s.s, s.err = opened, err
+		l.mu.Unlock()
+	})
+	if s.err != nil {
+		l.Forget(key, s.s)
+	}
+	return s.s, s.err
+}
+
+// Forget removes a session that has ended. The next call of Session opens a new one.
+func (l *Live) Forget(key any, ended *amqp.Session) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s := l.sessions[key]; s != nil && s.s == ended {
+		delete(l.sessions, key)
+	}
+}
+
+// Value returns the value of the connection for a key. The first call creates it.
+func (l *Live) Value(key any, create func() any) any {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	v, ok := l.values[key]
+	if !ok {
+		v = create()
+		l.values[key] = v
+	}
+	return v
+}
+
+// Remove removes a value, if it is still v.
+func (l *Live) Remove(key, v any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.values[key] == v {
+		delete(l.values, key)
+	}
+}
+
+// Traffic returns the number of bytes written so far, and whether a write is under way.
+func (l *Live) Traffic() (written int64, writing bool) {
+	return l.traffic.written.Load(), l.traffic.writing.Load()
+}
+
+// A traffic counts the bytes that a connection writes.
+type traffic struct {
+	net.Conn
+	written atomic.Int64
+	writing atomic.Bool
+}
+
+func (t *traffic) Write(b []byte) (int, error) {
+	t.writing.Store(true)
+	n, err := t.Conn.Write(b)
+	t.writing.Store(false)
+	t.written.Add(int64(n))
+	return n, err
+}

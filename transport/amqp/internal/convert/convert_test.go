@@ -1,0 +1,98 @@
+package convert
+
+import (
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/Azure/go-amqp"
+	"github.com/tidegate/tidegate"
+)
+
+// through sends a message through AMQP's encoding.
+func through(t *testing.T, m *amqp.Message) *amqp.Message {
+	t.Helper()
+	b, err := m.MarshalBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back amqp.Message
+	if err := back.UnmarshalBinary(b); err != nil {
+		t.Fatal(err)
+	}
+	return &back
+}
+
+func TestRoundTrip(t *testing.T) {
+	at := time.UnixMilli(1_700_000_000_123)
+	m := &tidegate.Message{
+		ID: "id", Topic: "orders", Tag: "tag", Keys: []string{"k 1", "k2"}, MessageGroup: "g",
+		Properties: map[string]string{"a": "b"}, TraceContext: "00-1-2-01", Body: []byte{0, 1, 255},
+	}
+	to := ToAMQP(m, Extras{BornHost: "host", BornAt: at, Duplicate: "dup", Failed: 2})
+	if to.Header == nil || !to.Header.Durable {
+		t.Fatal("the message is not durable")
+	}
+	if got := to.ApplicationProperties["_AMQ_DUPL_ID"]; got != "dup" {
+		t.Errorf("_AMQ_DUPL_ID is %v", got)
+	}
+	got := FromAMQP("orders", through(t, to))
+	if !reflect.DeepEqual(got.Message, *m) {
+		t.Errorf("got  %+v\nwant %+v", got.Message, *m)
+	}
+	if got.Failed != 2 || got.BornHost != "host" || !got.BornAt.Equal(at) || !got.StoredAt.IsZero() {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// Every message is durable: a message without the header is lost with the server's process.
+func TestMinimalMessageIsDurable(t *testing.T) {
+	back := through(t, ToAMQP(&tidegate.Message{ID: "id", Topic: "t", Body: []byte("x")}, Extras{}))
+	if back.Header == nil || !back.Header.Durable {
+		t.Errorf("header %+v, want durable", back.Header)
+	}
+}
+
+func TestDeliveryTime(t *testing.T) {
+	m := &tidegate.Message{ID: "id", Body: []byte("x"), DeliverAt: time.UnixMilli(5000)}
+	if got := ToAMQP(m, Extras{}).Annotations["x-opt-delivery-time"]; got != int64(5000) {
+		t.Errorf("x-opt-delivery-time is %v, want 5000", got)
+	}
+	if got := ToAMQP(m, Extras{DeliverAt: time.UnixMilli(7000)}).Annotations["x-opt-delivery-time"]; got != int64(7000) {
+		t.Errorf("x-opt-delivery-time is %v, want 7000", got)
+	}
+}
+
+// Messages of other programs.
+func TestForeignMessages(t *testing.T) {
+	subject := "tag"
+	m := &amqp.Message{
+		Header:                &amqp.MessageHeader{DeliveryCount: 3},
+		Annotations:           amqp.Annotations{"x-opt-ingress-time": int64(5000)},
+		Properties:            &amqp.MessageProperties{MessageID: uint64(7), Subject: &subject},
+		ApplicationProperties: map[string]any{"n": int32(4), "RECONSUMETIMES": "2", "flag": true},
+		Value:                 "text",
+	}
+	got := FromAMQP("t", through(t, m))
+	want := tidegate.Message{ID: "7", Topic: "t", Tag: "tag", Properties: map[string]string{"n": "4", "flag": "true"}, Body: []byte("text")}
+	if !reflect.DeepEqual(got.Message, want) || got.Failed != 5 || !got.StoredAt.Equal(time.UnixMilli(5000)) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	none := FromAMQP("t", &amqp.Message{Data: [][]byte{[]byte("a"), []byte("b")}})
+	if none.Message.ID == "" || string(none.Message.Body) != "ab" || none.Failed != 0 {
+		t.Errorf("got %+v, want a new ID and the body ab", none)
+	}
+}
+
+func TestDeadLetter(t *testing.T) {
+	m := &tidegate.Message{ID: "id", Topic: "orders", Tag: "tag", Properties: map[string]string{"p": "v"}, Body: []byte("x")}
+	letter := DeadLetter(m, "billing", 3, "hopeless")
+	got, ok := letter.DeadLetter()
+	want := tidegate.DeadLetter{Topic: "orders", MessageID: "id", Queue: -1, Offset: -1, Group: "billing", Attempts: 3, Reason: "hopeless"}
+	if !ok || got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if len(m.Properties) != 1 {
+		t.Errorf("the message itself has changed: %v", m.Properties)
+	}
+}

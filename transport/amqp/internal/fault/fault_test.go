@@ -1,0 +1,108 @@
+package fault
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"net"
+	"testing"
+
+	"github.com/Azure/go-amqp"
+	"github.com/tidegate/tidegate"
+)
+
+// The conditions and texts are those of Artemis 2.37.
+func TestOfOutcome(t *testing.T) {
+	rejected := func(c amqp.ErrCond, text string) amqp.DeliveryState {
+		return &amqp.StateRejected{Error: &amqp.Error{Condition: c, Description: text}}
+	}
+	for _, c := range []struct {
+		state amqp.DeliveryState
+		class tidegate.Class
+		code  tidegate.Code
+		maybe bool
+	}{
+		{&amqp.StateAccepted{}, tidegate.ClassOK, 0, false},
+		{rejected("amqp:resource-limit-exceeded", `AMQ229102: Address "fail.a" is full.`), tidegate.ClassThrottled, 42900, false},
+		{rejected("amqp:resource-limit-exceeded", "Address is full: reject.a"), tidegate.ClassThrottled, 42900, false},
+		{rejected("amqp:unauthorized-access", "AMQ229032: User: a does not have permission='SEND' on address b"), tidegate.ClassPermanent, 40300, false},
+		{rejected("amqp:decode-error", ""), tidegate.ClassPermanent, 40016, false},
+		{rejected("amqp:internal-error", "out of order"), tidegate.ClassTransient, 50001, false},
+		{rejected("failed", ""), tidegate.ClassTransient, 50001, false},
+		{&amqp.StateRejected{}, tidegate.ClassTransient, 50001, false},
+		{&amqp.StateReleased{}, tidegate.ClassTransient, 50001, false},
+		{&amqp.StateModified{}, tidegate.ClassTransient, 50001, false},
+		{nil, tidegate.ClassTransient, 50001, true},
+	} {
+		e := OfOutcome(c.state)
+		if e == nil {
+			if c.class != tidegate.ClassOK {
+				t.Errorf("%v: no error, want %v", c.state, c.class)
+			}
+			continue
+		}
+		if got := tidegate.Classify(e); got != c.class || e.Code != c.code || e.MaybeStored != c.maybe {
+			t.Errorf("%v: %v, %v, MaybeStored %v; want %v, %d, %v", c.state, got, e, e.MaybeStored, c.class, int(c.code), c.maybe)
+		}
+	}
+}
+
+func TestOfLink(t *testing.T) {
+	remote := func(c amqp.ErrCond) *amqp.Error { return &amqp.Error{Condition: c, Description: "text"} }
+	for _, c := range []struct {
+		err  error
+		code tidegate.Code
+	}{
+		{remote("amqp:not-found"), 40402}, // AMQ119002 and AMQ119010, of an attach
+		{&amqp.LinkError{RemoteErr: remote("amqp:not-found")}, 40402},
+		{&amqp.LinkError{RemoteErr: remote("amqp:unauthorized-access")}, 40300},
+		{&amqp.LinkError{RemoteErr: remote("amqp:link:message-size-exceeded")}, 41301},
+		{remote("amqp:link:message-size-exceeded"), 41301}, // go-amqp's own check
+		{&amqp.LinkError{RemoteErr: remote("amqp:link:detach-forced")}, 50001},
+		{&amqp.LinkError{RemoteErr: remote("amqp:resource-deleted")}, 50001},
+		{&amqp.SessionError{RemoteErr: remote("amqp:illegal-state")}, 50001},
+		{&amqp.ConnError{RemoteErr: remote("amqp:connection:forced")}, 50001},
+		{&amqp.LinkError{}, 0},
+		{&amqp.ConnError{}, 0},
+		{context.DeadlineExceeded, 0}, // of the attach, not of the caller
+		{nil, 0},
+	} {
+		e := OfLink(c.err)
+		if e.Code != c.code || e.MaybeStored || e.NotConnected {
+			t.Errorf("%v: %#v, want code %d", c.err, e, int(c.code))
+		}
+		if c.code == 0 && (!errors.Is(e, tidegate.ErrUnavailable) || tidegate.Classify(e) != tidegate.ClassTransient) {
+			t.Errorf("%v: %v, want a transient error that matches ErrUnavailable", c.err, e)
+		}
+	}
+}
+
+func TestOfDial(t *testing.T) {
+	for _, c := range []struct {
+		err          error
+		code         tidegate.Code
+		notConnected bool
+	}{
+		{&net.OpError{Op: "dial", Err: errors.New("connection refused")}, 0, true},
+		{&net.DNSError{IsTemporary: true}, 0, true},
+		{&net.DNSError{IsNotFound: true}, 0, false},
+		{x509.UnknownAuthorityError{}, 40001, false},
+		{errors.New("SASL PLAIN auth failed with code 0x1: []"), 40100, false},
+		{errors.New("no supported auth mechanism ([PLAIN])"), 40100, false},
+		{&amqp.ConnError{RemoteErr: &amqp.Error{Condition: "amqp:unauthorized-access"}}, 40100, false},
+		{&amqp.ConnError{RemoteErr: &amqp.Error{Condition: "amqp:connection:forced"}}, 0, true},
+		{context.DeadlineExceeded, 0, true},
+	} {
+		e := OfDial(c.err)
+		if e.Code != c.code || e.NotConnected != c.notConnected || e.MaybeStored {
+			t.Errorf("%v: %#v, want code %d, NotConnected %v", c.err, e, int(c.code), c.notConnected)
+		}
+	}
+}
+
+func TestNoCredit(t *testing.T) {
+	own := &amqp.Error{Condition: "amqp:link:transfer-limit-exceeded"}
+	if !NoCredit(own) || NoCredit(&amqp.LinkError{RemoteErr: own}) || NoCredit(context.Canceled) || NoCredit(nil) {
+		t.Error("only go-amqp's own error means that there was no credit")
+	}
+}

@@ -1,0 +1,320 @@
+// Package sending sends messages over one link with one goroutine. go-amqp holds a lock while it
+// waits for credit, so that a second send would wait without regard to its own context.
+package sending
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/Azure/go-amqp"
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport/amqp/internal/fault"
+)
+
+// CreditWait is the time that a message waits for credit. Artemis grants none while an address is
+// full. The message and all that wait behind it are then throttled.
+const CreditWait = time.Second
+
+// severalFrames is a size of a message that may need several frames: Artemis accepts frames of
+// 128 KiB.
+const severalFrames = 64 << 10
+
+// A Receipt waits for the outcome of a transfer.
+type Receipt interface {
+	Wait(ctx context.Context) (amqp.DeliveryState, error)
+}
+
+// A Sender is a link. Only the goroutine of a Link calls it.
+type Sender interface {
+	// Transfer writes a message. The end of ctx ends only the wait for credit.
+	Transfer(ctx context.Context, m *amqp.Message) (Receipt, error)
+	Close()
+}
+
+// Options configure a [Link].
+type Options struct {
+	// Attach opens the link. It is called at the begin and after the link has ended.
+	Attach func() (Sender, error)
+
+	// Traffic returns the bytes written so far, and whether a write is under way. A message that
+	// makes progress does not wait for credit.
+	Traffic func() (written int64, writing bool)
+
+	// Done is closed at the end of the connection.
+	Done <-chan struct{}
+
+	// Lost returns the error that ended the connection.
+	Lost func() error
+}
+
+// A Link sends messages to one address. Several goroutines may call Send.
+type Link struct {
+	options Options
+	queue   chan *transfer
+
+	mu      sync.Mutex
+	current *transfer // waits for credit
+	stop    context.CancelCauseFunc
+	timer   *time.Timer
+	written int64 // when the timer was set
+}
+
+// A transfer is one message on its way.
+type transfer struct {
+	m     *amqp.Message
+	size  int
+	state atomic.Int32
+	reply chan result // of one element
+}
+
+// The states of a transfer.
+const (
+	queued int32 = iota
+	taken
+	abandoned
+)
+
+type result struct {
+	receipt Receipt
+	err     *tidegate.Error
+}
+
+// New returns a link and starts its goroutine, which ends with the connection.
+func New(o Options) *Link {
+	l := &Link{options: o, queue: make(chan *transfer, 64)}
+	l.timer = time.AfterFunc(time.Hour, l.expire)
+	l.timer.Stop()
+	go l.run()
+	return l
+}
+
+// A Pending is a message that a link has or will have written.
+type Pending struct {
+	link *Link
+	t    *transfer
+}
+
+// Send queues a message of size bytes. It blocks while the queue is full.
+func (l *Link) Send(ctx context.Context, m *amqp.Message, size int) (Pending, *tidegate.Error) {
+	t := &transfer{m: m, size: size, reply: make(chan result, 1)}
+	select {
+	case l.queue <- t:
+		return Pending{l, t}, nil
+	case <-l.options.Done:
+		return Pending{}, l.lost(false)
+	case <-ctx.Done():
+		return Pending{}, &tidegate.Error{Err: context.Cause(ctx), Message: "the message was not sent"}
+	}
+}
+
+// Wait waits for the outcome of the message; nil means accepted. If ctx ends first, MaybeStored is
+// set if the message was written, or may still be written.
+func (p Pending) Wait(ctx context.Context) *tidegate.Error {
+	var r result
+	select {
+	case r = <-p.t.reply:
+	case <-p.link.options.Done:
+		select {
+		case r = <-p.t.reply:
+		default:
+			if p.t.state.CompareAndSwap(queued, abandoned) {
+				return p.link.lost(false)
+			}
+			r = p.settle()
+		}
+	case <-ctx.Done():
+		if p.t.state.CompareAndSwap(queued, abandoned) {
+			return &tidegate.Error{Err: context.Cause(ctx), Message: "the message was not sent"}
+		}
+		p.link.interrupt(p.t, context.Cause(ctx))
+		r = p.settle()
+		if r.err != nil && !errors.Is(r.err, context.Cause(ctx)) && r.err.Code == 0 {
+			r.err.Err = errors.Join(context.Cause(ctx), r.err.Err)
+		}
+	}
+	if r.err != nil {
+		return r.err
+	}
+	state, err := r.receipt.Wait(ctx)
+	switch {
+	case err == nil:
+		return fault.OfOutcome(state)
+	case ctx.Err() != nil:
+		return &tidegate.Error{Err: context.Cause(ctx), MaybeStored: true, Message: "the server did not respond in time"}
+	}
+	e := fault.OfLink(err)
+	e.MaybeStored = true
+	return e
+}
+
+// grace is the time in which the goroutine of a link reacts to an interruption, if it does not
+// write.
+const grace = 100 * time.Millisecond
+
+// settle returns the result of a transfer whose caller does not wait any longer.
+func (p Pending) settle() result {
+	t := time.NewTimer(grace)
+	defer t.Stop()
+	select {
+	case r := <-p.t.reply:
+		return r
+	case <-t.C:
+		return result{err: &tidegate.Error{MaybeStored: true, Err: tidegate.ErrUnavailable, Message: "the message is being written"}}
+	}
+}
+
+func (l *Link) lost(written bool) *tidegate.Error {
+	e := fault.OfLink(l.options.Lost())
+	e.MaybeStored = written
+	if !written {
+		e.NotConnected = e.Code == 0 || tidegate.Classify(e) == tidegate.ClassTransient
+	}
+	return e
+}
+
+// errNoCredit ends a wait for credit.
+var errNoCredit = errors.New("the server has granted no credit for 1 s; its address, its memory or its disk is full")
+
+// expire ends the wait of the current transfer, unless its bytes make progress.
+func (l *Link) expire() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.current == nil {
+		return
+	}
+	written, writing := l.options.Traffic()
+	if writing || l.current.size >= severalFrames && written-l.written >= severalFrames {
+		l.written = written
+		l.timer.Reset(CreditWait)
+		return
+	}
+	l.stop(errNoCredit)
+}
+
+// interrupt ends the wait of a transfer for credit.
+func (l *Link) interrupt(t *transfer, cause error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.current == t {
+		l.stop(cause)
+	}
+}
+
+func (l *Link) run() {
+	var sender Sender
+	ctx := context.Background() // replaced before its first use
+	var attached time.Time      // the last attempt that failed
+	var failed *tidegate.Error
+	for {
+		var t *transfer
+		select {
+		case t = <-l.queue:
+		case <-l.options.Done:
+			l.drop(l.lost(false))
+			return
+		}
+		if !t.state.CompareAndSwap(queued, taken) {
+			continue
+		}
+		if l.ended() {
+			t.reply <- result{err: l.lost(false)}
+			continue
+		}
+		if sender == nil {
+			if failed == nil || time.Since(attached) > time.Second || tidegate.Classify(failed) == tidegate.ClassPermanent {
+				var err error
+				if sender, err = l.options.Attach(); err != nil {
+					sender, failed, attached = nil, fault.OfLink(err), time.Now()
+				}
+			}
+			if sender == nil {
+				e := *failed
+				t.reply <- result{err: &e}
+				continue
+			}
+		}
+		var r result
+		ctx, r = l.transfer(ctx, sender, t)
+		if r.err == nil {
+			t.reply <- r
+			continue
+		}
+		switch {
+		case errors.Is(r.err.Err, errNoCredit):
+			e := *r.err
+			l.drop(&e)
+			if t.size >= severalFrames { // a part of it may have been written
+				sender.Close()
+				sender = nil
+			}
+		case r.err.MaybeStored || r.err.NotConnected: // the link is gone
+			sender.Close()
+			sender = nil
+		case t.size >= severalFrames:
+			sender.Close()
+			sender = nil
+		}
+		t.reply <- r
+	}
+}
+
+func (l *Link) ended() bool {
+	select {
+	case <-l.options.Done:
+		return true
+	default:
+		return false
+	}
+}
+
+// transfer writes one message. It returns the context for the next one.
+func (l *Link) transfer(ctx context.Context, s Sender, t *transfer) (context.Context, result) {
+	written, _ := l.options.Traffic()
+	l.mu.Lock()
+	if l.stop == nil || ctx.Err() != nil {
+		// The caller's ctx ends the wait through interrupt, because go-amqp would also apply its
+		// deadline to the write and close the connection.
+		ctx, l.stop = context.WithCancelCause(context.Background()) // as above
+	}
+	l.current, l.written = t, written
+	l.mu.Unlock()
+	l.timer.Reset(CreditWait)
+	receipt, err := s.Transfer(ctx, t.m)
+	l.timer.Stop()
+	l.mu.Lock()
+	l.current = nil
+	l.mu.Unlock()
+	if err == nil {
+		return ctx, result{receipt: receipt}
+	}
+	cause := context.Cause(ctx)
+	switch {
+	case fault.NoCredit(err) && errors.Is(cause, errNoCredit):
+		return ctx, result{err: &tidegate.Error{Code: tidegate.CodeTooManyRequests, Err: cause}}
+	case fault.NoCredit(err), cause != nil && errors.Is(err, context.Canceled): // the frame was not written
+		return ctx, result{err: &tidegate.Error{Err: cause, Message: "the message was not sent"}}
+	}
+	e := fault.OfLink(err)
+	if e.Code == 0 || tidegate.Classify(e) == tidegate.ClassTransient {
+		e.MaybeStored = true // go-amqp does not report whether it has written the frame
+	}
+	return ctx, result{err: e}
+}
+
+// drop answers all queued transfers.
+func (l *Link) drop(e *tidegate.Error) {
+	for {
+		select {
+		case t := <-l.queue:
+			if t.state.CompareAndSwap(queued, taken) {
+				own := *e
+				t.reply <- result{err: &own}
+			}
+		default:
+			return
+		}
+	}
+}

@@ -1,0 +1,232 @@
+package sending
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/Azure/go-amqp"
+	"github.com/tidegate/tidegate"
+)
+
+// A peer is a link with credit, as go-amqp shows it.
+type peer struct {
+	mu       sync.Mutex
+	credit   int
+	granted  chan struct{}
+	written  []string
+	silent   bool  // no outcomes
+	broken   error // of the next transfer
+	attached int
+	closed   int
+	done     chan struct{}
+	traffic  func() (int64, bool)
+}
+
+func newPeer(credit int) *peer {
+	return &peer{credit: credit, granted: make(chan struct{}, 1), done: make(chan struct{}), traffic: func() (int64, bool) { return 0, false }}
+}
+
+func (p *peer) link() *Link {
+	return New(Options{
+		Attach:  func() (Sender, error) { p.mu.Lock(); defer p.mu.Unlock(); p.attached++; return p, nil },
+		Traffic: func() (int64, bool) { return p.traffic() },
+		Done:    p.done,
+		Lost:    func() error { return &amqp.ConnError{} },
+	})
+}
+
+func (p *peer) grant(n int) {
+	p.mu.Lock()
+	p.credit += n
+	p.mu.Unlock()
+	p.granted <- struct{}{}
+}
+
+func (p *peer) Transfer(ctx context.Context, m *amqp.Message) (Receipt, error) {
+	for {
+		p.mu.Lock()
+		if err := p.broken; err != nil {
+			p.broken = nil
+			p.mu.Unlock()
+			return nil, err
+		}
+		if p.credit > 0 {
+			p.credit--
+			p.written = append(p.written, m.Properties.MessageID.(string))
+			p.mu.Unlock()
+			return outcome{p.silent}, nil
+		}
+		p.mu.Unlock()
+		select {
+		case <-p.granted:
+		case <-ctx.Done(): // go-amqp's error
+			return nil, &amqp.Error{Condition: amqp.ErrCondTransferLimitExceeded, Description: "credit limit exceeded"}
+		}
+	}
+}
+
+func (p *peer) Close() { p.mu.Lock(); p.closed++; p.mu.Unlock() }
+
+type outcome struct{ silent bool }
+
+func (o outcome) Wait(ctx context.Context) (amqp.DeliveryState, error) {
+	if o.silent {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return &amqp.StateAccepted{}, nil
+}
+
+func message(id string) *amqp.Message {
+	return &amqp.Message{Properties: &amqp.MessageProperties{MessageID: id}}
+}
+
+func send(ctx context.Context, l *Link, id string, size int) *tidegate.Error {
+	p, err := l.Send(ctx, message(id), size)
+	if err != nil {
+		return err
+	}
+	return p.Wait(ctx)
+}
+
+func TestMissingCreditThrottlesAllThatWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeer(1)
+		defer close(p.done)
+		l := p.link()
+		if err := send(t.Context(), l, "first", 1); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		var wg sync.WaitGroup
+		for i := range 10 {
+			wg.Go(func() {
+				err := send(t.Context(), l, fmt.Sprint(i), 1)
+				if !errors.Is(err, tidegate.ErrThrottled) || err.MaybeStored || time.Since(start) > time.Second {
+					t.Errorf("after %v: %v, want a throttle within 1 s and nothing stored", time.Since(start), err)
+				}
+			})
+		}
+		wg.Wait()
+		p.grant(1)
+		if err := send(t.Context(), l, "last", 1); err != nil {
+			t.Error(err)
+		}
+		if fmt.Sprint(p.written) != "[first last]" || p.attached != 1 {
+			t.Errorf("written %v on %d links, want the first and the last on one link", p.written, p.attached)
+		}
+	})
+}
+
+func TestCreditEndsTheWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeer(0)
+		defer close(p.done)
+		l := p.link()
+		time.AfterFunc(900*time.Millisecond, func() { p.grant(1) })
+		if err := send(t.Context(), l, "x", 1); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+var errEnough = errors.New("the caller has enough")
+
+// A message of a caller that has gone is not sent later without MaybeStored.
+func TestEndedContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeer(0)
+		defer close(p.done)
+		l := p.link()
+		var wg sync.WaitGroup
+		for i := range 3 { // one waits for credit, the others behind it
+			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Duration(i+1)*200*time.Millisecond, errEnough)
+			defer cancel()
+			wg.Go(func() {
+				start := time.Now()
+				err := send(ctx, l, fmt.Sprint(i), 1)
+				if !errors.Is(err, errEnough) || err.MaybeStored || time.Since(start) != time.Duration(i+1)*200*time.Millisecond {
+					t.Errorf("message %d after %v: %v, want the cause of the context and nothing stored", i, time.Since(start), err)
+				}
+			})
+			synctest.Wait()
+		}
+		wg.Wait()
+		p.grant(5)
+		if err := send(t.Context(), l, "alive", 1); err != nil {
+			t.Error(err)
+		}
+		if fmt.Sprint(p.written) != "[alive]" {
+			t.Errorf("written %v, want only the message of the live caller", p.written)
+		}
+	})
+}
+
+func TestDeadlineAfterTheTransferMaybeStored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeer(5)
+		p.silent = true
+		defer close(p.done)
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 2*time.Second, errEnough)
+		defer cancel()
+		if err := send(ctx, p.link(), "x", 1); !errors.Is(err, errEnough) || !err.MaybeStored {
+			t.Errorf("got %v, want the cause of the context and MaybeStored", err)
+		}
+	})
+}
+
+func TestLostLinkIsAttachedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeer(5)
+		defer close(p.done)
+		l := p.link()
+		p.broken = &amqp.LinkError{RemoteErr: &amqp.Error{Condition: "amqp:link:detach-forced"}}
+		err := send(t.Context(), l, "x", 1)
+		if tidegate.Classify(err) != tidegate.ClassTransient || !err.MaybeStored {
+			t.Errorf("got %v, want a transient error with MaybeStored", err)
+		}
+		if err := send(t.Context(), l, "y", 1); err != nil {
+			t.Error(err)
+		}
+		if p.attached != 2 {
+			t.Errorf("attached %d times, want 2", p.attached)
+		}
+	})
+}
+
+// The transfer of a large message over a slow network is no wait for credit.
+func TestProgressIsNoThrottle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeer(0)
+		defer close(p.done)
+		start := time.Now()
+		p.traffic = func() (int64, bool) { return int64(time.Since(start)/time.Second) * severalFrames, false }
+		time.AfterFunc(5500*time.Millisecond, func() { p.grant(1) })
+		if err := send(t.Context(), p.link(), "large", 1<<20); err != nil {
+			t.Error(err)
+		}
+		p.traffic = func() (int64, bool) { return 0, true } // the network does not take the bytes
+		time.AfterFunc(5500*time.Millisecond, func() { p.grant(1) })
+		if err := send(t.Context(), p.link(), "small", 1); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestLostConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeer(0)
+		l := p.link()
+		close(p.done)
+		synctest.Wait()
+		err := send(t.Context(), l, "x", 1)
+		if err == nil || !err.NotConnected || err.MaybeStored || tidegate.Classify(err) != tidegate.ClassTransient {
+			t.Errorf("got %#v, want a transient error with NotConnected", err)
+		}
+	})
+}

@@ -1,0 +1,239 @@
+package amqp
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/Azure/go-amqp"
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/amqp/internal/conn"
+	"github.com/tidegate/tidegate/transport/amqp/internal/convert"
+	"github.com/tidegate/tidegate/transport/amqp/internal/fault"
+	"github.com/tidegate/tidegate/transport/amqp/internal/sending"
+)
+
+const (
+	opSend = "SendMessage"
+
+	// laneMessages and laneBytes bound a SendLane. AMQP has no requests: the messages are transfers
+	// of their own, all in flight at the same time.
+	laneMessages = 64
+	laneBytes    = 4 << 20
+)
+
+// Send makes one attempt to send messages. All are in flight at the same time, except the messages
+// of one message group: each waits for the outcome of the one before.
+func (c *Client) Send(ctx context.Context, msgs []*tidegate.Message) []transport.SendResult {
+	results := make([]transport.SendResult, len(msgs))
+	if len(msgs) == 0 {
+		return results
+	}
+	live, fail := c.live(ctx)
+	if fail != nil {
+		for i, m := range msgs {
+			own := *fail
+			results[i].Err = c.named(&own, opSend, m.Topic)
+		}
+		return results
+	}
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = c.bounded(ctx)
+		defer cancel()
+	}
+	todo := make([]int, len(msgs))
+	for i := range todo {
+		todo[i] = i
+	}
+	failed := map[string]*tidegate.Error{} // transient failures by message group
+	for len(todo) > 0 {
+		todo = c.round(ctx, live, msgs, todo, results, failed)
+	}
+	return results
+}
+
+// round sends the messages without a group and the first of each group. It returns the others.
+func (c *Client) round(
+	ctx context.Context, live *conn.Live, msgs []*tidegate.Message, todo []int, results []transport.SendResult, failed map[string]*tidegate.Error,
+) (later []int) {
+	type sent struct {
+		i       int
+		pending sending.Pending
+	}
+	var flight []sent
+	var groups map[string]bool
+	for _, i := range todo {
+		m := msgs[i]
+		if g := m.MessageGroup; g != "" {
+			if groups[g] {
+				later = append(later, i)
+				continue
+			}
+			if groups == nil {
+				groups = map[string]bool{}
+			}
+			groups[g] = true
+			if earlier := failed[g]; earlier != nil {
+				results[i].Err = c.named(&tidegate.Error{
+					Code: tidegate.CodeInternalServerError, Err: earlier, NotConnected: earlier.NotConnected,
+					Message: "not sent, because an earlier message of its message group failed",
+				}, opSend, m.Topic)
+				continue
+			}
+		}
+		if err := c.check(m); err != nil {
+			results[i].Err = err
+			continue
+		}
+		x := convert.Extras{BornHost: c.host, BornAt: time.Now()}
+		if !c.options.NoDuplicateDetection {
+			x.Duplicate = m.ID
+		}
+		p, err := c.link(live, c.place(m.Topic)).Send(ctx, convert.ToAMQP(m, x), len(m.Body))
+		if err != nil {
+			results[i].Err = c.failure(m, err, failed)
+			continue
+		}
+		flight = append(flight, sent{i, p})
+	}
+	for _, s := range flight {
+		m := msgs[s.i]
+		if err := s.pending.Wait(ctx); err != nil {
+			results[s.i].Err = c.failure(m, err, failed)
+			continue
+		}
+		results[s.i].Receipt = tidegate.Receipt{MessageID: m.ID, Topic: m.Topic, Queue: -1, Offset: -1, Endpoint: c.endpoint}
+	}
+	return later
+}
+
+// failure returns the error of a message and records it for the message group.
+func (c *Client) failure(m *tidegate.Message, e *tidegate.Error, failed map[string]*tidegate.Error) error {
+	if c.supervisor.Closed() {
+		e.Err, e.NotConnected, e.Code = tidegate.ErrClosed, false, 0
+	}
+	if m.MessageGroup != "" && tidegate.Classify(e) != tidegate.ClassPermanent {
+		failed[m.MessageGroup] = e
+	}
+	return c.named(e, opSend, m.Topic)
+}
+
+// check rejects a message that Artemis would accept although no server may: Artemis has no such
+// limits.
+func (c *Client) check(m *tidegate.Message) error {
+	e, ok := errors.AsType[*tidegate.Error](m.Validate(c.options.MaxBodySize))
+	if ok {
+		own := *e
+		own.Op = opSend
+		return &own
+	}
+	for name := range m.Properties {
+		if strings.HasPrefix(name, convert.Reserved) || strings.HasPrefix(name, convert.ReservedArtemis) {
+			return &tidegate.Error{Op: opSend, Subject: name, Code: fault.CodeIllegalPropertyKey,
+				Message: "the name has a meaning for Artemis or for this transport; give another name"}
+		}
+	}
+	return nil
+}
+
+// link returns the sending link to a place.
+func (c *Client) link(live *conn.Live, to place) *sending.Link {
+	type key struct{ place }
+	return live.Value(key{to}, func() any {
+		return sending.New(sending.Options{
+			Attach:  func() (sending.Sender, error) { return attach(live, to) },
+			Traffic: live.Traffic,
+			Done:    live.Done(),
+			Lost:    live.Err,
+		})
+	}).(*sending.Link)
+}
+
+// senders is the key of the session of all sending links.
+type senders struct{}
+
+// attach opens a sending link.
+func attach(live *conn.Live, to place) (sending.Sender, error) {
+	session, err := live.Session(senders{})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := live.Attaching()
+	defer cancel()
+	s, err := session.NewSender(ctx, to.address, &amqp.SenderOptions{
+		SettlementMode: amqp.SenderSettleModeUnsettled.Ptr(), TargetCapabilities: []string{to.capability()},
+	})
+	if err != nil {
+		if _, ended := errors.AsType[*amqp.SessionError](err); ended || ctx.Err() != nil {
+			live.Forget(senders{}, session)
+		}
+		return nil, err
+	}
+	return sender{s, live}, nil
+}
+
+// A sender is a link of go-amqp.
+type sender struct {
+	*amqp.Sender
+	live *conn.Live
+}
+
+func (s sender) Transfer(ctx context.Context, m *amqp.Message) (sending.Receipt, error) {
+	r, err := s.SendWithReceipt(ctx, m, nil)
+	return &r, err
+}
+
+func (s sender) Close() {
+	ctx, cancel := s.live.Attaching()
+	defer cancel()
+	_ = s.Sender.Close(ctx) // the link is not used again
+}
+
+// Lane returns the server, which is the same for all topics.
+func (c *Client) Lane(ctx context.Context, r transport.LaneRequest) (transport.Lane, error) {
+	if err := c.usable(ctx, opSend, r.Topic); err != nil {
+		return transport.Lane{}, err
+	}
+	return transport.Lane{Endpoint: c.endpoint, MaxMessages: laneMessages, MaxBytes: laneBytes}, nil
+}
+
+// SendLane sends messages as Send does.
+func (c *Client) SendLane(ctx context.Context, _ transport.Lane, msgs []*tidegate.Message) []transport.SendResult {
+	return c.Send(ctx, msgs)
+}
+
+// Ping checks that the server accepts the credentials, and that it has or creates the topics. It
+// opens a link to each.
+func (c *Client) Ping(ctx context.Context, topics ...string) error {
+	live, fail := c.supervisor.Get(ctx, true)
+	if fail != nil {
+		return c.named(fail, "Ping", "")
+	}
+	ctx, cancel := c.bounded(ctx)
+	defer cancel()
+	for _, topic := range topics {
+		if err := tidegate.ValidateTopic(topic); err != nil {
+			return err
+		}
+		done := make(chan error, 1)
+		go func() {
+			s, err := attach(live, c.place(topic))
+			if err == nil {
+				s.Close()
+			}
+			done <- err
+		}()
+		select {
+		case err := <-done:
+			if err != nil {
+				return c.named(fault.OfLink(err), "Ping", topic)
+			}
+		case <-ctx.Done():
+			return c.named(&tidegate.Error{Err: context.Cause(ctx)}, "Ping", topic)
+		}
+	}
+	return nil
+}
