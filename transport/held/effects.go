@@ -33,10 +33,7 @@ func (t *Table) unlock(now time.Time) {
 		t.workers += workers
 	}
 	t.wg.Add(len(out.Open) + len(out.Close) + workers)
-	if next := t.shelf.Next(); next.IsZero() {
-		t.timer.Stop()
-		t.armed = time.Time{}
-	} else if !next.Equal(t.armed) {
+	if next := t.shelf.Next(); !next.IsZero() && (t.armed.IsZero() || next.Before(t.armed)) {
 		t.timer.Reset(next.Sub(now))
 		t.armed = next
 	}
@@ -58,6 +55,9 @@ func (t *Table) unlock(now time.Time) {
 		go func() {
 			defer t.wg.Done()
 			native(l).Close()
+			now := t.lock()
+			t.shelf.Closed(l)
+			t.unlock(now)
 		}()
 	}
 	for range workers {
@@ -92,7 +92,7 @@ func (t *Table) open(l *shelf.Link) {
 func (f *Feed) Deliver(d *tidegate.Delivery, native any) {
 	t := f.table
 	now := t.lock()
-	t.shelf.Deliver(f.link.(*shelf.Link), d, native, now)
+	t.shelf.Deliver(f.link, d, native, now)
 	t.unlock(now)
 }
 
@@ -102,7 +102,7 @@ func (f *Feed) Deliver(d *tidegate.Delivery, native any) {
 func (f *Feed) Lost(err error) {
 	t := f.table
 	now := t.lock()
-	t.shelf.Lost(f.link.(*shelf.Link), err, now)
+	t.shelf.Lost(f.link, err, now)
 	t.unlock(now)
 }
 

@@ -18,12 +18,13 @@ type Options struct {
 	// not block. Nil means no settings.
 	Settings func(group, topic string) transport.ConsumerSettings
 
-	// MaxHeld is the largest number of messages that the Table holds and asks for. Each source may
-	// ask for one more. Zero means 1000.
+	// MaxHeld is the largest number of messages that the Table holds and asks for. A source that
+	// holds none may ask for one more. In a FIFO group the messages behind a first one that waits
+	// for its retry count too: MaxHeld of them stop the source. Zero means 1000.
 	MaxHeld int
 
 	// MaxHeldBytes bounds the bodies of the held messages. The bodies of the messages that the
-	// Table has asked for are estimated by the last ones. Zero means 64 MiB.
+	// Table has asked for are estimated by the largest of the last ones. Zero means 64 MiB.
 	MaxHeldBytes int
 
 	// Idle is the time without a receive after which buffered messages return to the system. Zero
@@ -197,6 +198,8 @@ func (t *Table) Close() error {
 	}
 	t.closed, t.queue = true, nil
 	t.shelf.Close()
+	t.timer.Stop()
+	t.armed = now // it is not armed again
 	t.cancel(tidegate.ErrClosed)
 	t.unlock(now)
 	t.wg.Wait()

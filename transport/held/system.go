@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport/held/internal/shelf"
 )
 
 // A System opens links. Several goroutines may call Open at the same time.
@@ -36,8 +37,8 @@ type Link interface {
 
 	// Close ends the link and the calls of Settle under way. The system gets every message back
 	// that is not settled, including those that are still on their way, without a failed attempt.
-	// Close blocks until that is done, a few seconds at most. A link is closed once, also if it was
-	// lost before the Table could learn it.
+	// Close blocks until that is done, a few seconds at most; the source opens no other link
+	// meanwhile. A link is closed once, also if it was lost before the Table could learn it.
 	Close()
 }
 
@@ -94,5 +95,5 @@ type Feed struct {
 	FIFO bool
 
 	table *Table
-	link  any
+	link  *shelf.Link
 }

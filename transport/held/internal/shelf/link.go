@@ -8,13 +8,22 @@ import (
 	"github.com/tidegate/tidegate"
 )
 
+// open asks for the link of a source once all earlier ones are closed, because messages that they
+// return would come after those that follow.
+func (s *Shelf) open(src *Source) {
+	if l := src.link; l != nil && !l.asked && src.closing == 0 {
+		l.asked = true
+		s.out.Open = append(s.out.Open, l)
+	}
+}
+
 // Opened reports the end of the opening of a link.
 func (s *Shelf) Opened(l *Link, err error, now time.Time) {
 	switch {
 	case err != nil:
 		s.Lost(l, err, now)
 	case l.ended:
-		s.out.Close = append(s.out.Close, l)
+		s.close(l)
 	default:
 		l.open, l.openedAt = true, now
 		for _, w := range l.Source.waiters {
@@ -22,6 +31,19 @@ func (s *Shelf) Opened(l *Link, err error, now time.Time) {
 		}
 		s.update(l.Source, now)
 	}
+}
+
+func (s *Shelf) close(l *Link) {
+	l.Source.closing++
+	s.out.Close = append(s.out.Close, l)
+}
+
+// Closed reports that a link is closed.
+func (s *Shelf) Closed(l *Link) {
+	src := l.Source
+	src.closing--
+	s.open(src) // for a receive that has come meanwhile
+	s.forget(src)
 }
 
 // Lost reports that a link has ended, and with it all deliveries: the system has the messages back.
@@ -74,7 +96,7 @@ func (s *Shelf) idle(src *Source, now time.Time) {
 	switch {
 	case len(src.waiters) > 0 || l == nil || !l.open:
 	case l.inHand == 0:
-		s.out.Close = append(s.out.Close, l) // the system gets back what is buffered
+		s.close(l) // the system gets the buffered messages back
 		s.drop(l, nil)
 		s.feed(now)
 	case !l.FIFO:
@@ -95,7 +117,7 @@ func (s *Shelf) Close() {
 			continue
 		}
 		if l.open {
-			s.out.Close = append(s.out.Close, l)
+			s.close(l)
 		}
 		s.drop(l, tidegate.ErrClosed)
 	}

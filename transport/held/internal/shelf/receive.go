@@ -58,7 +58,7 @@ func (s *Shelf) Receive(r Request, now time.Time) (*Waiter, []*tidegate.Delivery
 	s.alarms.remove(&src.alarm)
 	if src.link == nil {
 		src.link = newLink(src, r)
-		s.out.Open = append(s.out.Open, src.link)
+		s.open(src)
 	}
 	if ds := s.hand(src.link, r, now); len(ds) > 0 {
 		s.update(src, now)
@@ -144,9 +144,9 @@ func (s *Shelf) Leave(w *Waiter, now time.Time) {
 	s.forget(src)
 }
 
-// forget removes a source that has neither a link nor a receive.
+// forget removes a source that has neither links nor receives.
 func (s *Shelf) forget(src *Source) {
-	if src.link == nil && len(src.waiters) == 0 && s.sources[src.Key] == src {
+	if src.link == nil && src.closing == 0 && len(src.waiters) == 0 && s.sources[src.Key] == src {
 		delete(s.sources, src.Key)
 	}
 }
@@ -192,15 +192,15 @@ func (s *Shelf) refill(src *Source) {
 	if 2*under >= src.wanted {
 		return
 	}
-	n := min(src.wanted-under, s.limits.Messages-s.held-s.credit, (s.limits.Bytes-s.bytes)/max(s.mean, 1)-s.credit)
+	n := min(src.wanted-under, s.limits.Messages-s.held-s.credit, (s.limits.Bytes-s.bytes)/max(s.large, 1)-s.credit)
 	if n < 1 && l.credit == 0 {
-		if s.held >= s.limits.Messages || s.bytes >= s.limits.Bytes {
+		if (s.held >= s.limits.Messages || s.bytes >= s.limits.Bytes) && len(l.messages) > 0 {
 			if !slices.Contains(s.starved, src) {
 				s.starved = append(s.starved, src)
 			}
 			return
 		}
-		n = 1 // each source gets on, although the credit of others may wait for long
+		n = 1 // each source gets on, although the messages and the credit of others may stay for long
 	}
 	if n > 0 {
 		l.credit += n
@@ -228,7 +228,7 @@ func (s *Shelf) Deliver(l *Link, d *tidegate.Delivery, native any, now time.Time
 	m.place = len(l.messages)
 	s.held++
 	s.bytes += m.size
-	s.mean += (m.size - s.mean) / 8
+	s.large = max(m.size, s.large-s.large/16)
 	switch {
 	case src.tags != nil && !slices.Contains(src.tags, d.Tag):
 		s.settle(m, Settlement{Outcome: Accepted})

@@ -56,7 +56,7 @@ type Out struct {
 	Wake   []*Waiter    // receives to call Collect
 	Open   []*Link      // to open, then Opened
 	Grant  []Grant      // to ask for
-	Close  []*Link      // open links to close
+	Close  []*Link      // open links to close, then Closed
 	Settle []Settlement // to carry out in the background, then Left
 }
 
@@ -67,8 +67,9 @@ type Out struct {
 //   - a receive waits for a ready message: update, which runs after each event of its source, wakes
 //     one receive, and each receive that collects wakes the next one. The opening, the failure and
 //     the loss of its link wake it too, and so does Close. Its own timer ends its wait;
-//   - a source whose receives need messages has credit, or ready messages, or it is in starved,
-//     which each removal of a message checks; other messages then hold the limits;
+//   - a source whose receives need messages has credit or ready messages, or it holds messages and
+//     is in starved, which each removal of a message checks;
+//   - a source that closes a link opens the next one in Closed;
 //   - a message behind another one of its message group waits for remove of that one;
 //   - a leased, postponed or refused message, and a source without receives that can return
 //     messages, have an entry in alarms. The caller calls Due at Next;
@@ -91,7 +92,7 @@ type Shelf struct {
 	starved []*Source
 	held    int // messages of links that have not ended
 	bytes   int // their bodies
-	mean    int // size of a body, of the last messages
+	large   int // size of a large body, of the last messages
 	credit  int // of all links
 	out     Out
 }
@@ -99,7 +100,7 @@ type Shelf struct {
 // New returns an empty Shelf whose handles begin with prefix.
 func New(l Limits, prefix string) *Shelf {
 	return &Shelf{
-		limits: l, prefix: prefix, sources: map[Key]*Source{}, handles: map[string]*Message{},
+		limits: l, prefix: prefix, large: 16 << 10, sources: map[Key]*Source{}, handles: map[string]*Message{},
 		alarms: newPile(func(a, b *alarm) bool { return a.at.Before(b.at) }, func(a *alarm) *int { return &a.place }),
 	}
 }
@@ -160,6 +161,7 @@ type Source struct {
 	Key
 	tags    []string
 	link    *Link // nil: closed
+	closing int   // links that are not closed yet; the next one opens afterwards
 	waiters []*Waiter
 	woken   int // of the waiters
 	wanted  int // messages, by all waiters
@@ -185,6 +187,7 @@ type Link struct {
 	FIFO   bool
 
 	maxAttempts int // not positive: no maximum
+	asked       bool // Opened follows
 	open        bool
 	ended       bool
 	err         error // that ended it
