@@ -18,13 +18,15 @@ type Options struct {
 	// not block. Nil means no settings.
 	Settings func(group, topic string) transport.ConsumerSettings
 
-	// MaxHeld is the largest number of messages that the Table holds and asks for. A source that
-	// holds none may ask for one more. In a FIFO group the messages behind a first one that waits
-	// for its retry count too: MaxHeld of them stop the source. Zero means 1000.
+	// MaxHeld bounds the messages that the Table holds before it asks for more, and those that it
+	// has asked for. A source that holds no message may always ask for one. In a FIFO group the
+	// messages behind a first one that waits for its retry count too: MaxHeld of them stop the
+	// source. Zero means 1000.
 	MaxHeld int
 
-	// MaxHeldBytes bounds the bodies of the held messages. The bodies of the messages that the
-	// Table has asked for are estimated by the largest of the last ones. Zero means 64 MiB.
+	// MaxHeldBytes bounds the bodies of these messages in the same way. The Table estimates the
+	// bodies of the messages that it has asked for by the largest of the last ones. Zero means
+	// 64 MiB.
 	MaxHeldBytes int
 
 	// Idle is the time without a receive after which buffered messages return to the system. Zero

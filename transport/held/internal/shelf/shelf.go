@@ -186,7 +186,7 @@ type Link struct {
 	Native any // of the caller
 	FIFO   bool
 
-	maxAttempts int // not positive: no maximum
+	maxAttempts int  // not positive: no maximum
 	asked       bool // Opened follows
 	open        bool
 	ended       bool
