@@ -39,7 +39,7 @@ func TestThrottledLaneProbes(t *testing.T) {
 				}
 			}
 		}
-		if refused > 17 { // pauses of 50, 100 and 200 ms, then of 400 ms
+		if refused > 105 { // pauses of 50 ms
 			t.Errorf("%d refused requests in 5s", refused)
 		}
 		if took := time.Since(start); took > 15*time.Second {
@@ -70,10 +70,10 @@ func TestThrottledLaneExhaustsAllThatWait(t *testing.T) {
 				t.Errorf("message %d: %+v", i, e)
 			}
 		}
-		if took := time.Since(start); took > 2*time.Minute+20*time.Second { // one alone: 2.1s to 3.1s, and probes are up to 400 ms apart
+		if took := time.Since(start); took > 2*time.Minute+20*time.Second { // one alone: 2.1s to 3.1s, and probes are 50 ms apart
 			t.Errorf("256 messages failed after %v", took)
 		}
-		if n := len(f.sent); n > 350 || len(ended) != 256 {
+		if n := len(f.sent); n > 256*3 || len(ended) != 256 {
 			t.Errorf("%d requests, %d ends observed", n, len(ended))
 		}
 		for id, a := range ended {

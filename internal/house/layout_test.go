@@ -59,7 +59,7 @@ var importTable = map[string]row{
 		tests:   []string{"broker", "broker/server", "producer"}, // the example
 	},
 	"transport/rocketmq/interop":         {tests: []string{"..."}}, // programs of users, on two servers
-	"transport/rocketmq/interop/compare": {imports: []string{"", "consumer", "producer", "transport/rocketmq"}, tests: []string{"broker", "broker/server"}},
+	"transport/rocketmq/interop/compare": {imports: []string{"", "backoff", "consumer", "producer", "transport/rocketmq"}, tests: []string{"broker", "broker/server"}},
 	"transport/amqp": { // a nested module; it imports no internal package of this one
 		imports: []string{"", "transport", "transport/held", "backoff"},
 		tests:   []string{"producer", "consumer"}, // on a real server

@@ -42,7 +42,6 @@ type Lane[T Sharer, C any] struct {
 	probe   *Request[T, C]            // under way, nil if there is none
 	lost    bool                      // the transport returned an avoided lane instead of this one, until it returns this one again
 	pauses  int                       // pauses so far; a request with a smaller number began before the last pause
-	refused int                       // pauses since the server last accepted a message
 	cuts    int                       // reductions of the window so far, likewise
 	begins  int                       // requests so far; each has its own number
 	newest  int                       // largest number of a request that the server has accepted
@@ -123,7 +122,6 @@ func (l *Lane[T, C]) requestEnded(r *Request[T, C]) {
 // Succeeded notes that the server accepted a message of r, while r is under way.
 func (l *Lane[T, C]) Succeeded(r *Request[T, C]) {
 	l.newest = max(l.newest, r.number)
-	l.refused = 0
 	if l.flying >= l.window && l.window < maxWindow && !l.probing {
 		l.window++
 	}
@@ -148,17 +146,6 @@ func (l *Lane[T, C]) cut(r *Request[T, C]) {
 	}
 }
 
-// firstPause is the pause of a lane after its first throttle, unless the server requests another.
-const firstPause = 50 * time.Millisecond
-
-// NextPause returns the pause after a throttle for which the server requests none: 50 ms, doubled
-// by each throttle until the server accepts a message, at most most. The queue of a server is often
-// full for a moment only. A throttled message has its own wait beside the pause, so the probes are
-// other messages.
-func (l *Lane[T, C]) NextPause(most time.Duration) time.Duration {
-	return min(most, firstPause<<min(l.refused, 20))
-}
-
 // Pause notes that the server throttled r, for the given time. It returns false if r began before
 // the last pause: then the throttling is known already. Such a result can lengthen the pause, but
 // not begin another one: the server decided it before the probe.
@@ -174,7 +161,6 @@ func (l *Lane[T, C]) Pause(r *Request[T, C], now time.Time, d time.Duration, err
 		l.cut(r)
 	}
 	l.pauses++
-	l.refused++
 	l.probing, l.Throttle = true, err
 	return true
 }

@@ -5,14 +5,16 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
-// ours is the client of this repository, with its default options.
+// ours is the client of this repository, with its default options apart from spec.Retries.
 type ours struct {
 	transport *rocketmq.Client
 	producer  *producer.Producer
@@ -38,7 +40,11 @@ func (o *ours) start(_ context.Context, s spec, deliver func([]byte)) error {
 	if o.transport, err = rocketmq.New(s.Endpoint, rocketmq.Options{Logger: logger}); err != nil {
 		return err
 	}
-	if o.producer, err = producer.New(o.transport, producer.Options{Logger: logger, OnAttempt: attempts}); err != nil {
+	options := producer.Options{Logger: logger, OnAttempt: attempts}
+	if s.Retries {
+		options.Backoff = backoff.Exponential{Initial: 10 * time.Millisecond, Multiplier: 2, Max: time.Second}
+	}
+	if o.producer, err = producer.New(o.transport, options); err != nil {
 		return err
 	}
 	if s.PushTopic == "" {

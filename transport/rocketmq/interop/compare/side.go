@@ -26,6 +26,7 @@ type spec struct {
 	Size      int           // of a body, in bytes
 	Handlers  int           // of the push consumer, which start at the same time
 	Total     int           // the run ends after so many deliveries; 0: it ends on request
+	Retries   bool          // ours waits as the official client does after a throttle: 10 ms, doubled up to 1 s
 	Logs      string        // a directory for the client's log; empty for none
 }
 
