@@ -56,7 +56,7 @@ func TestApplyAndExport(t *testing.T) {
 		{"topics: {orders: {queus: 4}}", "queus"},
 		{"topics: [orders]", "topics"},
 		{"grpc: 127.0.0.1:1", "no topics, groups or address_settings"},
-		{"topics: {", "yaml"},
+		{"topics: {", "standard input:1: this is not YAML"},
 	} {
 		if r := tl.input(c.text, "apply", "-"); r.code != 2 || !strings.Contains(r.stderr, c.says) {
 			t.Errorf("%s: exit code %d, want 2 with %q: %s", c.text, r.code, c.says, r.stderr)

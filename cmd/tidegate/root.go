@@ -44,6 +44,7 @@ Start a broker, send a message, receive it:
 	c.AddCommand(topics()...)
 	c.SetHelpCommandGroupID("tools")
 	c.SetCompletionCommandGroupID("tools")
+	bashCompletion(c)
 	return c
 }
 

@@ -18,16 +18,29 @@ type App struct {
 	Err      io.Writer // notes, progress and errors
 	Env      func(string) string
 	Terminal bool // results go to a terminal, and a question can be asked on In
+	Columns  int  // of the terminal; 0 means unknown
 }
 
 // New returns an App of this process.
 func New(stdin io.Reader, stdout, stderr io.Writer) *App {
-	return &App{In: stdin, Out: stdout, Err: stderr, Env: os.Getenv, Terminal: isTerminal(stdin) && isTerminal(stdout)}
+	return &App{In: stdin, Out: stdout, Err: stderr, Env: os.Getenv, Terminal: isTerminal(stdin) && isTerminal(stdout), Columns: columns(stdout)}
 }
 
 func isTerminal(stream any) bool {
 	f, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd())) //nolint:gosec // a descriptor is a small number
+}
+
+func columns(stream any) int {
+	f, ok := stream.(*os.File)
+	if !ok {
+		return 0
+	}
+	n, _, err := term.GetSize(int(f.Fd())) //nolint:gosec // as above
+	if err != nil {
+		return 0 // no terminal
+	}
+	return n
 }
 
 // The groups of the help.

@@ -1,7 +1,6 @@
 package client
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,6 +16,7 @@ import (
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/command"
+	"github.com/tidegate/tidegate/cmd/tidegate/internal/declare"
 )
 
 // A declaration has the topics, groups and address settings of a file. Other parts of a file for
@@ -59,31 +59,19 @@ deleted. --dry-run prints the changes.`,
 }
 
 // declared reads a file; - is the standard input.
-func (c *call) declared(path string) (d declaration, err error) {
-	var text []byte
+func (c *call) declared(path string) (declare.File, error) {
 	if path == "-" {
-		text, err = io.ReadAll(c.In)
-	} else {
-		text, err = os.ReadFile(path)
+		text, err := io.ReadAll(c.In)
+		if err != nil {
+			return declare.File{}, err
+		}
+		return declare.Read("standard input", text)
 	}
+	text, err := os.ReadFile(path)
 	if err != nil {
-		return d, err
+		return declare.File{}, err
 	}
-	var parts map[string]any
-	if err := yaml.Unmarshal(text, &parts); err != nil {
-		return d, fmt.Errorf("%s: %w", path, err)
-	}
-	asJSON, err := json.Marshal(parts)
-	if err == nil {
-		err = json.Unmarshal(asJSON, &d)
-	}
-	if err != nil {
-		return d, fmt.Errorf("%s: %w", path, err)
-	}
-	if len(d.Topics)+len(d.Groups)+len(d.AddressSettings) == 0 {
-		return d, fmt.Errorf("%s has no topics, groups or address_settings", path)
-	}
-	return d, nil
+	return declare.Read(path, text)
 }
 
 // A kind is one sort of subject: how its settings are read and written.
@@ -93,7 +81,7 @@ type kind[T any] struct {
 	put  func(ctx context.Context, name string, settings T) error
 }
 
-func (c *call) applyAll(ctx context.Context, client *admin.Client, d declaration, dryRun bool) (changed int, err error) {
+func (c *call) applyAll(ctx context.Context, client *admin.Client, d declare.File, dryRun bool) (changed int, err error) {
 	topics := kind[settings.Topic]{
 		"topic",
 		func(ctx context.Context, name string) (settings.Topic, error) {
@@ -130,16 +118,16 @@ func (c *call) applyAll(ctx context.Context, client *admin.Client, d declaration
 	err = errors.Join(
 		applyKind(ctx, c, topics, d.Topics, dryRun, &changed),
 		applyKind(ctx, c, groups, d.Groups, dryRun, &changed),
-		applyKind(ctx, c, addresses, d.AddressSettings, dryRun, &changed),
+		applyKind(ctx, c, addresses, d.Addresses, dryRun, &changed),
 	)
 	return changed, err
 }
 
 // applyKind applies the subjects of one kind in the order of their names, until one fails.
-func applyKind[T any](ctx context.Context, c *call, k kind[T], declared map[string]json.RawMessage, dryRun bool, changed *int) error {
-	for name, text := range sorted(declared) {
-		if err := applyOne(ctx, c, k, name, text, dryRun, changed); err != nil {
-			return fmt.Errorf("%s %s: %w", k.name, name, err)
+func applyKind[T any](ctx context.Context, c *call, k kind[T], subjects map[string]declare.Subject, dryRun bool, changed *int) error {
+	for name, s := range sorted(subjects) {
+		if err := applyOne(ctx, c, k, name, s.Text, dryRun, changed); err != nil {
+			return fmt.Errorf("%s: %s %s: %w", s.Place(err.Error()), k.name, name, err)
 		}
 	}
 	return nil
@@ -153,10 +141,7 @@ func applyOne[T any](ctx context.Context, c *call, k kind[T], name string, text 
 	if err != nil && !missing {
 		return err
 	}
-	if bytes.Equal(bytes.TrimSpace(text), []byte("null")) {
-		text = json.RawMessage("{}")
-	}
-	wanted, err := merged(before, text)
+	wanted, err := declare.Merge(before, text)
 	if err != nil {
 		return command.UsageError{Err: err, Command: c.command.CommandPath()}
 	}

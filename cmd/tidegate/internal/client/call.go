@@ -15,6 +15,7 @@ import (
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/command"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/connection"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/output"
+	"github.com/tidegate/tidegate/internal/nearest"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
@@ -118,10 +119,16 @@ func noArguments(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-		return command.Usagef(cmd, "unknown command %q for %q; did you mean %s?", args[0], cmd.CommandPath(), near[0])
+	var names []string
+	for _, c := range cmd.Commands() {
+		if c.IsAvailableCommand() {
+			names = append(names, c.Name())
+		}
 	}
-	return command.Usagef(cmd, "unknown command %q for %q", args[0], cmd.CommandPath())
+	if near := nearest.Name(args[0], names); near != "" {
+		return command.Usagef(cmd, "unknown command %q for %q; did you mean '%s %s'?", args[0], cmd.CommandPath(), cmd.CommandPath(), near)
+	}
+	return command.Usagef(cmd, "unknown command %q for %q; the commands are %s", args[0], cmd.CommandPath(), strings.Join(names, ", "))
 }
 
 // exactly checks the number of arguments by their names.

@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/command"
+	"github.com/tidegate/tidegate/cmd/tidegate/internal/declare"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/output"
 )
 
@@ -270,7 +271,7 @@ func (a *App) groupPut(verb string) *cobra.Command {
 		c.Short = "Change settings of a consumer group; the others stay"
 		c.Example = "  tidegate group set billing 'retry=1s 10s 1m' max_attempts=8"
 	}
-	c.Long = c.Short + ".\n\n" + wrap("The settings are "+settingsHelp[settings.Group]()+".") + "\nDurations have units, as in 1h30m; retry is a list of them\nwith spaces between, in one argument. start is earliest or latest; on_exhausted is\ndead-letter, block or park (FIFO groups)."
+	c.Long = c.Short + ".\n\n" + wrap("The settings are "+declare.Help[settings.Group]()+".") + "\nDurations have units, as in 1h30m; retry is a list of them\nwith spaces between, in one argument. start is earliest or latest; on_exhausted is\ndead-letter, block or park (FIFO groups)."
 	a.leaf(c, []string{"GROUP", "[KEY=VALUE...]"}, func(ctx context.Context, c *call) error {
 		client, err := c.admin(ctx)
 		if err != nil {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tidegate/tidegate/cmd/tidegate/internal/declare"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/output"
 	"github.com/tidegate/tidegate/internal/nearest"
 )
@@ -37,7 +38,7 @@ func settingFields(settings any, except ...string) []output.Field {
 	var walk func(v reflect.Value, prefix string)
 	walk = func(v reflect.Value, prefix string) {
 		for i := range v.NumField() {
-			name := jsonName(v.Type().Field(i))
+			name := declare.Name(v.Type().Field(i))
 			f := v.Field(i)
 			if name == "" || f.IsZero() || prefix == "" && slices.Contains(except, name) {
 				continue

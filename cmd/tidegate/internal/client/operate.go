@@ -11,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/cmd/tidegate/internal/declare"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/output"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -93,7 +94,7 @@ func (a *App) limitsSet() *cobra.Command {
 		Use:   "set",
 		Short: "Change limits of the whole broker; the others stay",
 		Long: "Changes limits of the whole broker; the others stay. Topics and groups have further\nlimits ('tidegate topic set', 'tidegate group set').\n\n" +
-			wrap("The limits are "+settingsHelp[settings.Limits]()+"."),
+			wrap("The limits are "+declare.Help[settings.Limits]()+"."),
 		Example: "  tidegate limits set max_backlog.messages=1000000 --yes",
 	}
 	c := a.remote(cmd, []string{"[KEY=VALUE...]"}, func(ctx context.Context, c *call) error {
@@ -198,7 +199,7 @@ func (a *App) addressSet() *cobra.Command {
 	c := &cobra.Command{
 		Use:     "set",
 		Short:   "Change settings of a pattern; the others stay",
-		Long:    "Changes settings of a pattern; the others stay. A pattern has words that are joined by '.';\n* is any word and # any words.\n\n" + wrap("The settings are "+settingsHelp[settings.Address]()+"."),
+		Long:    "Changes settings of a pattern; the others stay. A pattern has words that are joined by '.';\n* is any word and # any words.\n\n" + wrap("The settings are "+declare.Help[settings.Address]()+"."),
 		Example: "  tidegate address set 'orders.#' max-delivery-attempts=5",
 	}
 	a.leaf(c, []string{"MATCH", "[KEY=VALUE...]"}, func(ctx context.Context, c *call) error {

@@ -289,6 +289,7 @@ func (r *receiveCommand) print(out *bufio.Writer, n int, d *tidegate.Delivery) e
 	if r.dump != "" {
 		path := filepath.Join(r.dump, fmt.Sprintf("%06d-%s", n, unsafeInFile.ReplaceAllString(d.ID, "_")))
 		if err := os.WriteFile(path, d.Body, 0o600); err != nil {
+			_ = os.Remove(path) // half a body; it may not exist
 			return fmt.Errorf("the body of message %s cannot be written; it was not settled: %w", output.Safe(d.ID), err)
 		}
 	}
@@ -303,8 +304,30 @@ func (r *receiveCommand) print(out *bufio.Writer, n int, d *tidegate.Delivery) e
 		return err
 	}
 	fmt.Fprintf(out, "%s\n", head(d, r.times.TimeStyle))
-	for line := range strings.Lines(string(d.Body)) {
-		fmt.Fprintf(out, "  %s\n", output.Safe(strings.TrimSuffix(line, "\n")))
+	return r.body(out, string(d.Body))
+}
+
+// mostLines is the number of lines of a body on a terminal.
+const mostLines = 50
+
+// body prints a body below its head. On a terminal long lines are cut at its width, and many lines
+// after the first ones.
+func (r *receiveCommand) body(out *bufio.Writer, text string) error {
+	n, cut := 0, 0
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(line, "\n")
+		if n++; r.Terminal && n > mostLines {
+			cut++
+			continue
+		}
+		safe := output.Safe(line)
+		if r.Terminal && r.Columns > 8 {
+			safe = output.Cut(line[:min(len(line), 8*r.Columns)], r.Columns-2)
+		}
+		fmt.Fprintf(out, "  %s\n", safe)
+	}
+	if cut > 0 {
+		fmt.Fprintf(out, "  … %s more; --raw prints all\n", output.Count(int64(cut), "line"))
 	}
 	return nil
 }

@@ -100,6 +100,9 @@ func (c *call) redrive(ctx context.Context, src deadletter.Source, o deadletter.
 		}
 	}
 	if !c.dryRun {
+		if err := c.sameJob(o.Journal); err != nil {
+			return err
+		}
 		c.note("the journal is %s", o.Journal)
 	}
 	progress := newProgress(c)
@@ -166,10 +169,7 @@ func (c *call) previewEdit(ctx context.Context, src deadletter.Source, o deadlet
 // short is the beginning of a body in one line.
 func short(body string) string {
 	const most = 200
-	if len(body) > most {
-		body = body[:most] + "…"
-	}
-	return output.Safe(body)
+	return output.Cut(body[:min(len(body), 8*most)], most)
 }
 
 func reportFields(r deadletter.Report) []output.Field {

@@ -37,6 +37,7 @@ type sendCommand struct {
 	at               string
 	spoolDir         string
 	deadline         time.Duration
+	waiting          *waitNote
 }
 
 func (a *App) send() *cobra.Command {
@@ -90,11 +91,12 @@ func (s *sendCommand) run(ctx context.Context) error {
 
 // producer connects. The returned function ends everything.
 func (s *sendCommand) producer(ctx context.Context) (*producer.Producer, func() error, error) {
-	t, _, err := s.transport(ctx)
+	t, server, err := s.transport(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	o := producer.Options{Logger: slog.New(slog.NewTextHandler(s.Err, &slog.HandlerOptions{Level: slog.LevelError}))}
+	s.waiting = &waitNote{c: s.call, address: server.GRPC, bound: s.deadline}
+	o := producer.Options{OnAttempt: s.waiting.observe, Logger: slog.New(slog.NewTextHandler(s.Err, &slog.HandlerOptions{Level: slog.LevelError}))}
 	var kept *spool.Spool
 	if s.spoolDir != "" {
 		if kept, err = spool.Open(s.spoolDir, spool.Options{}); err != nil {
@@ -308,13 +310,30 @@ func (r *sending) all(ctx context.Context, next func() (*tidegate.Message, error
 	if r.rate > 0 {
 		limit = rate.NewLimiter(rate.Limit(r.rate), 1)
 	}
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	var watcher sync.WaitGroup
+	watcher.Go(func() { r.waiting.watch(watching, r.results) })
+	// After Ctrl-C messages under way may still be stored. Without a server there are none.
+	abort, cut := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cut(nil)
+	defer context.AfterFunc(ctx, func() { r.waiting.interrupted(func() { cut(context.Cause(ctx)) }) })()
 	var inFlight sync.WaitGroup
-	err := r.feed(ctx, next, limit, &inFlight)
+	err := r.feed(ctx, abort, next, limit, &inFlight)
 	inFlight.Wait()
+	stop()
+	watcher.Wait()
 	return r.result(err)
 }
 
-func (r *sending) feed(ctx context.Context, next func() (*tidegate.Message, error), limit *rate.Limiter, inFlight *sync.WaitGroup) error {
+// results is the number of messages with a result.
+func (r *sending) results() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.accepted + r.failed
+}
+
+func (r *sending) feed(ctx, abort context.Context, next func() (*tidegate.Message, error), limit *rate.Limiter, inFlight *sync.WaitGroup) error {
 	for {
 		m, err := next()
 		if errors.Is(err, io.EOF) {
@@ -329,7 +348,7 @@ func (r *sending) feed(ctx context.Context, next func() (*tidegate.Message, erro
 		if err := r.broken(); err != nil {
 			return err
 		}
-		sendCtx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), r.deadline, fmt.Errorf("the message was not accepted within %v (--ack-timeout): %w", r.deadline, context.DeadlineExceeded))
+		sendCtx, cancel := context.WithTimeoutCause(abort, r.deadline, fmt.Errorf("the message was not accepted within %v (--ack-timeout): %w", r.deadline, context.DeadlineExceeded))
 		inFlight.Add(1)
 		r.read.Add(1)
 		err = r.p.SendAsync(sendCtx, m, func(receipt tidegate.Receipt, err error) {

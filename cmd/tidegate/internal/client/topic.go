@@ -15,6 +15,7 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/command"
+	"github.com/tidegate/tidegate/cmd/tidegate/internal/declare"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/output"
 )
 
@@ -136,7 +137,7 @@ func (a *App) topicPut(verb string) *cobra.Command {
 		c.Short = "Change settings of a topic; the others stay"
 		c.Example = "  tidegate topic set orders max_rate.messages_per_second=500 retention.time=24h"
 	}
-	c.Long = c.Short + ".\n\n" + wrap("The settings are "+settingsHelp[settings.Topic]()+".") + "\nDurations have units, as in 1h30m. type is NORMAL, FIFO, DELAY or TRANSACTION."
+	c.Long = c.Short + ".\n\n" + wrap("The settings are "+declare.Help[settings.Topic]()+".") + "\nDurations have units, as in 1h30m. type is NORMAL, FIFO, DELAY or TRANSACTION."
 	a.leaf(c, []string{"TOPIC", "[KEY=VALUE...]"}, func(ctx context.Context, c *call) error {
 		client, err := c.admin(ctx)
 		if err != nil {
@@ -187,10 +188,10 @@ func fixed(before, wanted settings.Topic) error {
 
 // changed returns settings with the changes of a file and of arguments, and the changes alone.
 func changed[T any](c *call, before T, file string, args []string) (wanted T, patch map[string]any, err error) {
-	if patch, err = patchOf[T](file, args); err == nil {
+	if patch, err = declare.Patch[T](file, args); err == nil {
 		var text []byte
 		if text, err = json.Marshal(patch); err == nil {
-			wanted, err = merged(before, text)
+			wanted, err = declare.Merge(before, text)
 		}
 	}
 	if v, ok := any(wanted).(interface{ Validate() error }); ok && err == nil {

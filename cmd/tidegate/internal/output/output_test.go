@@ -27,6 +27,29 @@ func TestSafe(t *testing.T) {
 	}
 }
 
+// A cut text has no half character and no half escape, and fits.
+func TestCut(t *testing.T) {
+	for _, c := range []struct {
+		in      string
+		columns int
+		want    string
+	}{
+		{"orders", 6, "orders"},
+		{"orders", 5, "orde…"},
+		{"注文注文", 5, "注文…"},
+		{"注文注文", 4, "注…"},
+		{"ab\x1b[31m", 5, "ab…"},
+		{"ab\x1b[31m", 7, `ab\x1b…`},
+		{"Łódź\xff", 5, "Łódź…"},
+		{"\u202eabcdef", 8, `\u202ea…`},
+		{"", 3, ""},
+	} {
+		if got := Cut(c.in, c.columns); got != c.want || Width(got) > c.columns {
+			t.Errorf("Cut(%q, %d) is %q, want %q", c.in, c.columns, got, c.want)
+		}
+	}
+}
+
 func FuzzSafe(f *testing.F) {
 	f.Add("a\x1b]0;title\x07")
 	f.Fuzz(func(t *testing.T, text string) {

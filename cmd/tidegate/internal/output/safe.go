@@ -39,6 +39,40 @@ func unsafe(r rune) bool {
 	return r == utf8.RuneError || unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029'
 }
 
+// Cut returns a safe text that takes at most the given columns of a terminal. A longer text ends
+// with "…". Characters and escapes are kept whole.
+func Cut(text string, columns int) string {
+	text = Safe(text)
+	if Width(text) <= columns {
+		return text
+	}
+	end, used := 0, 1 // the mark
+	for i := 0; i < len(text); {
+		size := unit(text[i:])
+		if used += Width(text[i : i+size]); used > columns {
+			break
+		}
+		i += size
+		end = i
+	}
+	return text[:end] + "…"
+}
+
+// unit returns the length of the first character or escape of a safe text.
+func unit(text string) int {
+	_, size := utf8.DecodeRuneInString(text)
+	if text[0] != '\\' || len(text) < 2 {
+		return size
+	}
+	switch text[1] {
+	case 'x':
+		return min(4, len(text))
+	case 'u':
+		return min(6, len(text))
+	}
+	return 2
+}
+
 // Width returns the columns of a terminal that a safe text takes: two for a wide character of East
 // Asian scripts, none for a combining mark.
 func Width(text string) int {

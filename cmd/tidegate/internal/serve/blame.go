@@ -3,6 +3,8 @@ package serve
 import (
 	"reflect"
 	"slices"
+
+	"github.com/tidegate/tidegate/cmd/tidegate/internal/size"
 )
 
 // A candidate is one value that a source gives for a setting, overridden or not.
@@ -32,7 +34,11 @@ func (c *config) override(layer values) (all []candidate, bad faults) {
 		for n, g := range layer[row.key] {
 			c.from[pathOf(row.key)] = g.from
 			value := reflect.New(reflect.TypeOf(row.at).Elem())
-			if err := set(value.Elem(), g.text); err != nil {
+			digits, err := size.Digits(row.key, g.text)
+			if err == nil {
+				err = set(value.Elem(), digits)
+			}
+			if err != nil {
 				bad = append(bad, faultf(g.from, "is %q: %v", g.text, err))
 				continue
 			}

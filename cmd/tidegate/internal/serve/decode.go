@@ -17,6 +17,7 @@ import (
 
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/cmd/tidegate/internal/size"
 	"github.com/tidegate/tidegate/internal/access"
 	"github.com/tidegate/tidegate/internal/nearest"
 )
@@ -224,7 +225,11 @@ func (d *decoder) scalar(n *yaml.Node, at string, v reflect.Value) {
 		d.bad(n.Line, "%s has no value; give one, or remove the line", dotted(at))
 	default:
 		d.from[at] = origin{dotted(at), d.file, n.Line}
-		if err := set(v, n.Value); err != nil {
+		text, err := size.Digits(at, n.Value)
+		if err == nil {
+			err = set(v, text)
+		}
+		if err != nil {
 			d.bad(n.Line, "%s is %q: %v", dotted(at), n.Value, err)
 		}
 	}

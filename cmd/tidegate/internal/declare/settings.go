@@ -1,4 +1,6 @@
-package client
+// Package declare reads settings of topics, groups and addresses from arguments, from JSON and from
+// the YAML files of apply. Errors name the setting, the file and the line.
+package declare
 
 import (
 	"bytes"
@@ -10,18 +12,22 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tidegate/tidegate/cmd/tidegate/internal/size"
 	"github.com/tidegate/tidegate/internal/nearest"
 )
 
-// patchOf returns the changes of a file, a JSON object, and of arguments such as queues=4 or
+// Patch returns the changes of a file, a JSON object, and of arguments such as queues=4 or
 // max_backlog.messages=1000, which go before the file. The value of an argument is JSON, or else a
 // text. The result is a merge patch of the settings T.
-func patchOf[T any](file string, args []string) (map[string]any, error) {
+func Patch[T any](file string, args []string) (map[string]any, error) {
 	patch := map[string]any{}
 	if file != "" {
 		text, err := os.ReadFile(file)
 		if err == nil {
 			err = json.Unmarshal(text, &patch)
+		}
+		if err == nil {
+			err = size.Each(patch)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("the settings cannot be read: %w", err)
@@ -30,17 +36,21 @@ func patchOf[T any](file string, args []string) (map[string]any, error) {
 	for _, arg := range args {
 		key, text, ok := strings.Cut(arg, "=")
 		if !ok || key == "" {
-			return nil, fmt.Errorf("%q is no setting; the form is KEY=VALUE, for example %s=VALUE", arg, jsonNames(reflect.TypeFor[T]())[0])
+			return nil, fmt.Errorf("%q is no setting; the form is KEY=VALUE, for example %s=VALUE", arg, names(reflect.TypeFor[T]())[0])
 		}
-		if err := set(patch, reflect.TypeFor[T](), key, strings.Split(key, "."), text); err != nil {
+		digits, err := size.Digits(key, text)
+		if err != nil {
+			return nil, fmt.Errorf("%s is %q: %w", key, text, err)
+		}
+		if err := set(patch, reflect.TypeFor[T](), key, strings.Split(key, "."), digits); err != nil {
 			return nil, err
 		}
 	}
 	return patch, nil
 }
 
-// merged decodes a JSON object over settings.
-func merged[T any](settings T, text []byte) (T, error) {
+// Merge decodes a JSON object over settings.
+func Merge[T any](settings T, text []byte) (T, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	err := d.Decode(&settings)
@@ -54,7 +64,7 @@ func merged[T any](settings T, text []byte) (T, error) {
 func kindText(e *json.UnmarshalTypeError) string {
 	switch e.Type.Kind() {
 	case reflect.Struct:
-		return "an object: give one of its parts, as in " + e.Field + "." + jsonNames(e.Type)[0]
+		return "an object: give one of its parts, as in " + e.Field + "." + names(e.Type)[0]
 	case reflect.Bool:
 		return "true or false"
 	case reflect.Slice, reflect.String:
@@ -64,10 +74,10 @@ func kindText(e *json.UnmarshalTypeError) string {
 }
 
 func set(into map[string]any, t reflect.Type, key string, parts []string, text string) error {
-	names := jsonNames(t)
-	if !slices.Contains(names, parts[0]) {
-		suggestion := "; the settings are " + strings.Join(names, ", ")
-		if near := nearest.Name(parts[0], names); near != "" {
+	all := names(t)
+	if !slices.Contains(all, parts[0]) {
+		suggestion := "; the settings are " + strings.Join(all, ", ")
+		if near := nearest.Name(parts[0], all); near != "" {
 			suggestion = fmt.Sprintf("; did you mean %s?", strings.TrimSuffix(key, strings.Join(parts, "."))+near)
 		}
 		return fmt.Errorf("there is no setting %q%s", key, suggestion)
@@ -104,35 +114,36 @@ func value(t reflect.Type, text string) any {
 
 func fieldOf(t reflect.Type, name string) reflect.StructField {
 	for f := range t.Fields() {
-		if jsonName(f) == name {
+		if Name(f) == name {
 			return f
 		}
 	}
 	return reflect.StructField{}
 }
 
-func jsonNames(t reflect.Type) []string {
-	var names []string
+func names(t reflect.Type) []string {
+	var all []string
 	for f := range t.Fields() {
-		if n := jsonName(f); n != "" {
-			names = append(names, n)
+		if n := Name(f); n != "" {
+			all = append(all, n)
 		}
 	}
-	return names
+	return all
 }
 
-func jsonName(f reflect.StructField) string {
+// Name returns the name of a field in JSON.
+func Name(f reflect.StructField) string {
 	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 	return name
 }
 
-// settingsHelp lists the settings of a struct for the help: queues, max_backlog.messages.
-func settingsHelp[T any]() string {
+// Help lists the settings of a struct for the help: queues, max_backlog.messages.
+func Help[T any]() string {
 	var lines []string
 	var walk func(t reflect.Type, prefix string)
 	walk = func(t reflect.Type, prefix string) {
 		for f := range t.Fields() {
-			name := jsonName(f)
+			name := Name(f)
 			if name == "" {
 				continue
 			}
@@ -145,21 +156,4 @@ func settingsHelp[T any]() string {
 	}
 	walk(reflect.TypeFor[T](), "")
 	return strings.Join(lines, ", ")
-}
-
-// wrap breaks a text at spaces into lines of at most 80 columns.
-func wrap(text string) string {
-	var lines []string
-	line := ""
-	for word := range strings.FieldsSeq(text) {
-		if line != "" && len(line)+1+len(word) > 80 {
-			lines = append(lines, line)
-			line = ""
-		}
-		if line != "" {
-			line += " "
-		}
-		line += word
-	}
-	return strings.Join(append(lines, line), "\n")
 }

@@ -1,0 +1,246 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate/cmd/tidegate/internal/client"
+)
+
+// closedPort returns an address at which no server listens.
+func closedPort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return address
+}
+
+// A send that no server accepts says after two seconds what it waits for and how to end it. Ctrl-C
+// then ends it at once, because no server has the message.
+func TestSendSaysWhatItWaitsFor(t *testing.T) {
+	address := closedPort(t)
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	var stdout lockedBuffer
+	stderr := &watchedBuffer{text: "waiting for " + address, seen: interrupt}
+	env := map[string]string{"XDG_CONFIG_HOME": t.TempDir()}
+	began := time.Now()
+	code := run(ctx, []string{"send", "orders", "a", "--grpc", address}, &client.App{
+		In: strings.NewReader(""), Out: &stdout, Err: stderr, Env: func(name string) string { return env[name] },
+	})
+	took := time.Since(began)
+	if code != 130 || took < 2*time.Second || took > 10*time.Second {
+		t.Errorf("exit code %d after %v, want 130 after a little more than 2s: %s", code, took, stderr)
+	}
+	for _, want := range []string{"connection refused", "30s (--ack-timeout)", "Ctrl-C ends it\n"} {
+		if !strings.Contains(stderr.String(), want) {
+			t.Errorf("the note lacks %q: %s", want, stderr)
+		}
+	}
+}
+
+// A watchedBuffer calls seen when it has a text.
+type watchedBuffer struct {
+	lockedBuffer
+	text string
+	seen func()
+}
+
+func (b *watchedBuffer) Write(p []byte) (int, error) {
+	n, err := b.lockedBuffer.Write(p)
+	if strings.Contains(b.String(), b.text) {
+		b.seen()
+	}
+	return n, err
+}
+
+// A mistyped command below another gets a suggestion, or the list of commands.
+func TestMistypedSubcommand(t *testing.T) {
+	tl := &tool{t: t}
+	for _, c := range []struct{ args, want string }{
+		{"topic lst", "did you mean 'tidegate topic list'?"},
+		{"dead-letters redriv billing", "did you mean 'tidegate dead-letters redrive'?"},
+		{"dlq sohw", "did you mean 'tidegate dead-letters show'?"},
+		{"group nonsense", "the commands are create, delete"},
+	} {
+		if r := tl.run(strings.Fields(c.args)...); r.code != 2 || !strings.Contains(r.stderr, c.want) {
+			t.Errorf("%s: exit code %d, want 2 and %q: %s", c.args, r.code, c.want, r.stderr)
+		}
+	}
+}
+
+// Settings in bytes take units: in arguments, in files of apply, and in flags of the broker.
+func TestSizesWithUnits(t *testing.T) {
+	tl := newTool(t, "--max-backlog-bytes", "3GiB")
+	tl.must("topic", "create", "orders", "max_backlog.bytes=1GiB")
+	file := filepath.Join(tl.home, "cluster.yaml")
+	write(t, file, "topics:\n  orders:\n    retention: {bytes: 512MiB}\n")
+	tl.must("apply", file)
+	var topic struct {
+		MaxBacklog struct{ Bytes int64 } `json:"max_backlog"`
+		Retention  struct{ Bytes int64 }
+	}
+	decode(t, tl.must("topic", "show", "orders", "-o", "json").stdout, &topic)
+	if topic.MaxBacklog.Bytes != 1<<30 || topic.Retention.Bytes != 512<<20 {
+		t.Errorf("the topic is %+v", topic)
+	}
+	if out := tl.must("limits", "show", "-o", "json").stdout; !strings.Contains(out, fmt.Sprint(3<<30)) {
+		t.Errorf("the limits are %s", out)
+	}
+	if r := tl.run("topic", "set", "orders", "max_backlog.bytes=much"); r.code != 2 || !strings.Contains(r.stderr, "512MiB") {
+		t.Errorf("a size without a number: exit code %d, %s", r.code, r.stderr)
+	}
+}
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func decode(t *testing.T, text string, into any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), into); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+}
+
+// Each fault of a file for apply has its file and line, and nothing is applied before all are
+// cured.
+func TestApplyNamesTheLine(t *testing.T) {
+	tl := newTool(t)
+	tl.must("topic", "create", "fixed", "type=FIFO")
+	file := filepath.Join(tl.home, "cluster.yaml")
+	for _, c := range []struct {
+		text string
+		want []string
+	}{
+		{"topics:\n  orders:\n    queues: 2\n    retentoin: {time: 1h}\n  pays:\n    queues: [1]\ngroups:\n  billing:\n    retry: 1s\n    max_atempts: 3\n", []string{
+			":4: topics orders: retentoin is no setting; did you mean retention?", ":6: topics pays: queues", ":10: groups billing: max_atempts is no setting; did you mean max_attempts?",
+		}},
+		{"topics:\n  orders:\n    max_backlog:\n      messages: 1\n      byte: 1GiB\n", []string{":5: topics orders: max_backlog.byte is no setting; did you mean bytes?"}},
+		{"topics:\n  orders:\n    max_backlog:\n      messages: 1\n      bytes: much\n", []string{":5: topics orders: max_backlog.bytes is \"much\""}},
+		{"topics:\n  orders: {}\n  orders: {}\n", []string{":3: "}},
+		{"topics:\n  orders: {}\n bad\n", []string{": this is not YAML"}},
+		{"topcs:\n  orders: {}\n", []string{":1: there is no part \"topcs\"; did you mean topics?"}},
+		{"topics:\n  other: {}\n  fixed:\n    queues: 3\n    type: NORMAL\n", []string{":5: topic fixed: type is FIFO"}},
+		{"groups:\n  billing:\n    max_attempts: -5\n", []string{":3: group billing: max_attempts"}},
+	} {
+		write(t, file, c.text)
+		r := tl.run("apply", file)
+		if r.code != 2 {
+			t.Errorf("exit code %d, want 2, for\n%s%s", r.code, c.text, r.stderr)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(r.stderr, file+want) && !strings.Contains(r.stderr, want) {
+				t.Errorf("the error lacks %s%s:\n%s", file, want, r.stderr)
+			}
+		}
+		if out := tl.must("topic", "list", "-o", "name").stdout; strings.Contains(out, "orders") {
+			t.Errorf("a part of a faulty file was applied: %s", out)
+		}
+	}
+}
+
+// A journal continues only the job that began it.
+func TestJournalBelongsToOneJob(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	for _, body := range []string{"1 EUR", "2 EUR"} {
+		tl.must("send", "orders", body)
+	}
+	tl.must("receive", "billing", "orders", "--then", "dead=unknown currency", "--max", "2")
+	journal := filepath.Join(tl.home, "j.jsonl")
+	begin := []string{"dead-letters", "redrive", "billing", "--journal", journal, "--yes", "--edit", "sed s/EUR/USD/"}
+	if r := tl.run(append(begin, "--max", "1", "--rate", "7")...); r.code != 7 {
+		t.Fatalf("a part of the job: exit code %d, want 7: %s", r.code, r.stderr)
+	}
+	for _, other := range [][]string{
+		{"dead-letters", "redrive", "billing", "--journal", journal, "--yes", "--edit", "sed s/EUR/CHF/"},
+		{"dead-letters", "redrive", "billing", "--journal", journal, "--yes"},
+		append(begin, "--reason", "currency"),
+		{"dead-letters", "redrive", "ledger", "--journal", journal, "--yes", "--edit", "sed s/EUR/USD/"},
+	} {
+		if r := tl.run(other...); r.code != 2 || !strings.Contains(r.stderr, "--edit='sed s/EUR/USD/'") {
+			t.Errorf("%q: exit code %d, want 2 and the first job: %s", other, r.code, r.stderr)
+		}
+	}
+	if r := tl.must(append(begin, "-o", "json")...); !strings.Contains(r.stdout, `"redriven": 1`) {
+		t.Errorf("the same job went on with %s%s", r.stdout, r.stderr)
+	}
+	note := filepath.Join(tl.home, "note.txt")
+	write(t, note, "a note without a newline")
+	if r := tl.run("dead-letters", "redrive", "billing", "--journal", note, "--yes"); r.code != 2 || !strings.Contains(r.stderr, "not a journal") {
+		t.Errorf("a file that is no journal: exit code %d, %s", r.code, r.stderr)
+	}
+	if text, err := os.ReadFile(note); err != nil || string(text) != "a note without a newline" {
+		t.Errorf("the file has %q now (%v)", text, err)
+	}
+}
+
+// A disk that is full ends --dump and --journal with an error that names the file and the message;
+// the message stays. A limit of the size of files stands for the full disk.
+func TestFullDisk(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.must("send", "orders", strings.Repeat("x", 5000))
+	dir := t.TempDir()
+	limited := func(blocks int, args string) (string, int) {
+		t.Helper()
+		c := exec.CommandContext(t.Context(), "bash", "-c", fmt.Sprintf("ulimit -f %d; exec %q %s", blocks, os.Args[0], args))
+		c.Env = append(os.Environ(), asProgram+"=1", "XDG_CONFIG_HOME="+dir, "TIDEGATE_SERVER_GRPC="+tl.grpc, "TIDEGATE_SERVER_HTTP="+tl.http)
+		out, err := c.CombinedOutput()
+		if err == nil {
+			return string(out), 0
+		}
+		return string(out), c.ProcessState.ExitCode()
+	}
+	out, code := limited(2, "receive billing orders --then ack --dump "+dir)
+	if code != 1 || !strings.Contains(out, "was not settled") || !strings.Contains(out, "file too large") {
+		t.Errorf("--dump: exit code %d, %s", code, out)
+	}
+	if files, err := filepath.Glob(filepath.Join(dir, "0*")); err != nil || len(files) > 0 {
+		t.Errorf("half a body is left: %v (%v)", files, err)
+	}
+	tl.must("receive", "billing", "orders", "--then", "dead=why", "--max", "1")
+	journal := filepath.Join(dir, "j.jsonl")
+	out, code = limited(0, "dead-letters redrive billing --yes --journal "+journal)
+	if code != 1 || !strings.Contains(out, journal) || !strings.Contains(out, "file too large") || !strings.Contains(out, "nothing was done") {
+		t.Errorf("a new journal: exit code %d, %s", code, out)
+	}
+	write(t, journal, fmt.Sprintf(`{"time":"2026-01-01T00:00:00Z","event":"job","why":"tidegate dead-letters redrive billing"}`+"\n%s", strings.Repeat(`{"time":"2026-01-01T00:00:00Z","event":"begin","group":"billing","generation":0}`+"\n", 30)))
+	out, code = limited(2, "dead-letters redrive billing --yes --journal "+journal)
+	if code != 1 || !strings.Contains(out, journal) || !strings.Contains(out, "file too large") {
+		t.Errorf("a journal that grows: exit code %d, %s", code, out)
+	}
+	if out := tl.must("dead-letters", "list", "billing", "-o", "name").stdout; strings.Count(out, "\n") != 1 {
+		t.Errorf("the dead letters are\n%s", out)
+	}
+}
+
+// A body on a terminal has no line that is wider than the terminal, and not more lines than fit.
+func TestBodiesAreCut(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.input(strings.Repeat("注文", 100)+"\n"+strings.Repeat("line\n", 200), "send", "orders", "-")
+	var stdout, stderr lockedBuffer
+	run(t.Context(), []string{"receive", "billing", "orders", "--max", "1"}, &client.App{
+		In: strings.NewReader(""), Out: &stdout, Err: &stderr, Terminal: true, Columns: 40, Env: func(name string) string { return tl.env[name] },
+	})
+	lines := strings.Split(stdout.String(), "\n")
+	if want := "  " + strings.Repeat("注文", 9) + "…"; len(lines) != 53 || lines[1] != want || lines[51] != "  … 151 lines more; --raw prints all" {
+		t.Errorf("%d lines, the second one %q, want %q:\n%s%s", len(lines), lines[1], want, stdout.String(), stderr.String())
+	}
+}
