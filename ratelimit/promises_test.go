@@ -1,0 +1,176 @@
+package ratelimit
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"golang.org/x/time/rate"
+)
+
+// Wait never blocks if n is 0, whatever the limiter does.
+func TestWaitForNothingAsksNoLimiter(t *testing.T) {
+	called := false
+	err := Wait(t.Context(), limiterFunc(func(context.Context, int) error { called = true; return errStop }), 0)
+	if err != nil || called {
+		t.Errorf("error %v, and the limiter was called: %t; want neither", err, called)
+	}
+}
+
+// The estimate of a *rate.Limiter's wait counts the tokens that the limiter has.
+func TestWaitEstimatesFromTheTokensLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := rate.NewLimiter(1, 5)
+		l.AllowN(time.Now(), 3)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		// Five events need three more tokens, at one a second.
+		if err := Wait(ctx, l, 5); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "wait 3s") {
+			t.Errorf("error %v, want the deadline and a wait of 3s", err)
+		}
+	})
+}
+
+// AllowN never overtakes waiting callers, also if it needs fewer tokens than there are.
+func TestAllowNDoesNotOvertake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, err := NewKeyed[string](1, 5, time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !k.AllowN("a", 3) {
+			t.Fatal("a new key does not have its burst")
+		}
+		done := make(chan error, 1)
+		go func() { done <- k.WaitN(t.Context(), "a", 4) }()
+		synctest.Wait()
+		if k.AllowN("a", 1) {
+			t.Error("AllowN took a token that an earlier caller waits for")
+		}
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+var errThrottle = &tidegate.Error{Code: tidegate.CodeTooManyRequests}
+
+func adaptive(t *testing.T, o AdaptiveOptions) *Adaptive {
+	t.Helper()
+	a, err := NewAdaptive(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// Throttles within 100 ms lower the rate once.
+func TestThrottlesOfOneGroupCountOnce(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		gap    time.Duration
+		lowers bool // the second throttle lowers the rate
+	}{
+		{"at the same time", 0, false},
+		{"99 ms later", 99 * time.Millisecond, false},
+		{"100 ms later", 100 * time.Millisecond, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := adaptive(t, AdaptiveOptions{Ceiling: 1000, Increase: 1e-9})
+				a.Observe(errThrottle)
+				time.Sleep(tt.gap)
+				before := a.Limit()
+				a.Observe(errThrottle)
+				if after := a.Limit(); (after < before) != tt.lowers {
+					t.Errorf("the rate went from %v to %v with the second throttle", before, after)
+				}
+			})
+		})
+	}
+}
+
+// waiting starts callers of a, which wait for one event each, and returns a function that ends
+// them.
+func waiting(t *testing.T, a *Adaptive, n int) (end func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	for range n {
+		go func() {
+			_ = a.WaitN(ctx, 1)
+			done <- struct{}{}
+		}()
+	}
+	synctest.Wait()
+	return func() {
+		cancel()
+		for range n {
+			<-done
+		}
+	}
+}
+
+// A caller that would miss its deadline behind the waiting callers fails at once. Callers that give
+// up take no tokens, so that those behind them do not wait for them.
+func TestAdaptiveWaitCountsTheCallersBefore(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		giveUp bool // the callers before it give up
+		fails  bool
+	}{
+		{"callers wait", false, true},
+		{"callers gave up", true, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := adaptive(t, AdaptiveOptions{Ceiling: 10}) // one event at once, and one in each 100 ms
+				if err := a.WaitN(t.Context(), 1); err != nil {
+					t.Fatal(err)
+				}
+				end := waiting(t, a, 5)
+				if tt.giveUp {
+					end()
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+				defer cancel()
+				begin := time.Now()
+				err := a.WaitN(ctx, 1)
+				if waited := time.Since(begin); tt.fails && (!errors.Is(err, context.DeadlineExceeded) || waited != 0) || !tt.fails && err != nil {
+					t.Errorf("error %v after %v", err, waited)
+				}
+				if !tt.giveUp {
+					end()
+				}
+			})
+		})
+	}
+}
+
+// Below the rate at which the server accepted events, the limit doubles in each second. A lower
+// rate at the next throttle, which can be that of a window with few events, does not lower the
+// known rate below its half, and at most once in a second.
+func TestKnownRateFallsByHalves(t *testing.T) {
+	o := AdaptiveOptions{Floor: 1, Ceiling: rate.Inf, Decrease: 0.5, Increase: 0.05}
+	begin := time.Unix(0, 0)
+	for _, tt := range []struct {
+		name        string
+		after       time.Duration
+		seen, known rate.Limit
+	}{
+		{"a higher rate", 0, 400, 200},
+		{"a lower rate in the same second", 900 * time.Millisecond, 10, 100},
+		{"a little lower a second later", time.Second, 160, 80},
+		{"much lower a second later", time.Second, 10, 50},
+		{"nothing seen", time.Second, 0, 100},
+	} {
+		p := pace{limit: 1000, known: 100, learned: begin}
+		if got := p.learnt(tt.seen, begin.Add(tt.after), o).known; got != tt.known {
+			t.Errorf("%s: %v/s is known after a throttle at %v/s, want %v/s", tt.name, got, tt.seen, tt.known)
+		}
+	}
+}

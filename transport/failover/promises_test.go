@@ -1,0 +1,231 @@
+package failover_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/failover"
+)
+
+// delayed is an endpoint whose receipts have a recall handle, if it is not empty.
+type delayed struct {
+	fake
+	handle string
+}
+
+func (d *delayed) Send(_ context.Context, msgs []*tidegate.Message) []transport.SendResult {
+	return []transport.SendResult{{Receipt: tidegate.Receipt{MessageID: msgs[0].ID, Endpoint: "server", RecallHandle: d.handle}}}
+}
+
+// A receipt has a recall handle only if the endpoint returned one. It names the endpoint.
+func TestRecallHandleNamesTheEndpoint(t *testing.T) {
+	for _, tt := range []struct{ name, handle, want string }{
+		{"a delayed message", "h", "a/h"},
+		{"a message without a delivery time", "", ""},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			x := pair(t, &delayed{fake{fail: well, sick: well}, tt.handle}, &fake{fail: well, sick: well}, failover.Options{})
+			r := x.Send(t.Context(), []*tidegate.Message{{ID: "1", Topic: "orders"}})[0]
+			if r.Err != nil || r.Receipt.RecallHandle != tt.want {
+				t.Errorf("%s: recall handle %q, %v; want %q", tt.name, r.Receipt.RecallHandle, r.Err, tt.want)
+			}
+		})
+	}
+}
+
+// A switch has the last failure of the endpoint that sends leave, except a switch to an endpoint
+// that has recovered.
+func TestEventsHaveTheFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var events []failover.Event
+		begin := time.Now()
+		down := func() error {
+			if time.Since(begin) < 10*time.Second {
+				return errDown
+			}
+			return nil
+		}
+		once := during(5*time.Second, 6*time.Second, errDown)
+		x := pair(t, &fake{fail: down, sick: down}, &fake{fail: func() error { return once(time.Since(begin)) }, sick: well}, failover.Options{
+			SwitchBack: 10 * time.Second,
+			OnSwitch: func(e failover.Event) {
+				mu.Lock()
+				defer mu.Unlock()
+				events = append(events, e)
+			},
+		})
+		for range 60 {
+			sent(x)
+			time.Sleep(time.Second)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if len(events) != 2 || events[0].Reason != failover.Failing || !errors.Is(events[0].Err, tidegate.ErrUnavailable) ||
+			events[1].Reason != failover.Recovered || events[1].Err != nil {
+			t.Errorf("events %+v, want a failure with its error, and a recovery without one", events)
+		}
+	})
+}
+
+// A repeated receive that fails at all endpoints has the error of the active one.
+func TestRepeatHasTheErrorOfTheActiveEndpoint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first, second := errors.New("the first"), errors.New("the second")
+		a, b := newStore(), newStore()
+		a.fake.fail, a.fake.sick = func() error { return errDown }, func() error { return errDown }
+		a.fail, b.fail = func() error { return first }, func() error { return second }
+		x := pair(t, a, b, failover.Options{Failures: 1})
+		sent(x)
+		time.Sleep(2 * time.Second)
+		if x.Active() != "b" {
+			t.Fatalf("%s is active", x.Active())
+		}
+		r := from("orders", 0)
+		r.Repeat = true
+		if _, err := x.Receive(t.Context(), r); !errors.Is(err, second) {
+			t.Errorf("error %v, want that of the active endpoint", err)
+		}
+	})
+}
+
+// A receive from any queue returns the error of a closed transport at once, and that of no other
+// endpoint that failed.
+func TestReceiveFromAClosedEndpoint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, tt := range []struct {
+			name string
+			err  error // of the inactive endpoint
+			fail bool
+		}{
+			{"closed", tidegate.ErrClosed, true},
+			{"unavailable", errDown, false},
+		} {
+			a, b := newStore(), newStore()
+			b.fail = func() error { return tt.err }
+			x := pair(t, a, b, failover.Options{})
+			begin := time.Now()
+			_, err := x.Receive(t.Context(), from("orders", 10*time.Second))
+			waited := time.Since(begin)
+			if tt.fail && (!errors.Is(err, tidegate.ErrClosed) || waited != 0) || !tt.fail && (err != nil || waited != 10*time.Second) {
+				t.Errorf("%s: error %v after %v", tt.name, err, waited)
+			}
+		}
+	})
+}
+
+// partial is an endpoint that accepts the messages of a request that accept names.
+type partial struct {
+	fake
+	accept string
+}
+
+func (p *partial) Send(_ context.Context, msgs []*tidegate.Message) []transport.SendResult {
+	list := make([]transport.SendResult, len(msgs))
+	for i, m := range msgs {
+		if m.ID != p.accept {
+			list[i].Err = errDown
+		}
+	}
+	return list
+}
+
+// An endpoint that accepts a message of a request works, whatever the results of the others are.
+func TestPartlyAcceptedRequestsKeepTheEndpoint(t *testing.T) {
+	for _, tt := range []struct{ name, accept, active string }{
+		{"the first one", "1", "a"},
+		{"the last one", "3", "a"},
+		{"none", "", "b"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			x := pair(t, &partial{fake{fail: well, sick: well}, tt.accept}, &fake{fail: well, sick: well}, failover.Options{})
+			for range 3 { // Options.Failures
+				x.Send(t.Context(), []*tidegate.Message{{ID: "1"}, {ID: "2"}, {ID: "3"}})
+			}
+			if x.Active() != tt.active {
+				t.Errorf("%s is accepted: %s is active, want %s", tt.name, x.Active(), tt.active)
+			}
+		})
+	}
+}
+
+// The results of half messages count for switching.
+func TestFailedHalfMessagesSwitch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fails := func(context.Context) error { return errDown }
+		x := pair(t, &half{fake: fake{fail: well, sick: well}, half: fails}, &half{fake: fake{fail: well, sick: well}, half: fails}, failover.Options{})
+		for range 3 { // Options.Failures
+			x.SendHalf(t.Context(), &tidegate.Message{ID: "1", Topic: "t"})
+		}
+		if x.Active() != "b" {
+			t.Errorf("%s is active after three failed half messages", x.Active())
+		}
+	})
+}
+
+// While OnSwitch blocks, up to 64 further events wait for it. Then sends switch no more.
+func TestSwitchesEndWith64WaitingEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		events := 0
+		release := make(chan struct{})
+		bad := func() error { return errDown }
+		x := pair(t, &fake{fail: bad, sick: well}, &fake{fail: bad, sick: well}, failover.Options{
+			Failures: 1, SwitchBack: time.Hour,
+			OnSwitch: func(failover.Event) {
+				<-release
+				mu.Lock()
+				defer mu.Unlock()
+				events++
+			},
+		})
+		for range 200 { // a switch a second, after a probe of the other endpoint
+			sent(x)
+			time.Sleep(time.Second)
+		}
+		time.Sleep(500 * time.Millisecond) // between two probes
+		close(release)
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		if events != 65 {
+			t.Errorf("%d events, want the one that blocked and 64 that waited", events)
+		}
+	})
+}
+
+// changing is an endpoint whose lane changes before each send.
+type changing struct{ fake }
+
+func (c *changing) Lane(context.Context, transport.LaneRequest) (transport.Lane, error) {
+	return transport.Lane{Endpoint: "server", MaxMessages: 1}, nil
+}
+
+func (c *changing) SendLane(context.Context, transport.Lane, []*tidegate.Message) []transport.SendResult {
+	return []transport.SendResult{{Err: &tidegate.Error{Op: "SendMessage", Err: transport.ErrLaneChanged}}}
+}
+
+// A changed lane is no failure of the endpoint: nothing was sent.
+func TestChangedLanesDoNotSwitch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := pair(t, &changing{fake{fail: well, sick: well}}, &fake{fail: well, sick: well}, failover.Options{Failures: 1})
+		for range 10 {
+			lane, err := x.Lane(t.Context(), transport.LaneRequest{Topic: "t"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r := x.SendLane(t.Context(), lane, []*tidegate.Message{{ID: "1", Topic: "t"}}); !errors.Is(r[0].Err, transport.ErrLaneChanged) {
+				t.Fatalf("%v, want ErrLaneChanged", r[0].Err)
+			}
+		}
+		if x.Active() != "a" {
+			t.Error("sends left an endpoint whose lanes changed")
+		}
+	})
+}
