@@ -32,7 +32,9 @@ func (t *Table) unlock(now time.Time) {
 		workers = min(len(t.queue), maxWorkers-t.workers)
 		t.workers += workers
 	}
-	t.wg.Add(len(out.Open) + len(out.Close) + workers)
+	if n := len(out.Open) + len(out.Close) + workers; n > 0 { // Add(0) may race with Wait
+		t.wg.Add(n)
+	}
 	if next := t.shelf.Next(); !next.IsZero() && (t.armed.IsZero() || next.Before(t.armed)) {
 		t.timer.Reset(next.Sub(now))
 		t.armed = next

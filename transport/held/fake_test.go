@@ -18,7 +18,8 @@ import (
 )
 
 // A fake is a system that pushes messages to links with credit, and a transport over it. A message
-// that a link does not settle is ready again when the link ends.
+// that a link does not settle is ready again when the link ends. A message group of a FIFO group is
+// with one link.
 type fake struct {
 	*held.Table
 
@@ -164,23 +165,22 @@ type fakeLink struct {
 
 func (l *fakeLink) Grant(n int) {
 	l.fake.mu.Lock()
-	l.credit += n
-	delay := l.fake.faults.deliverDelay
-	if l.fake.faults.excess > 0 {
-		l.credit += l.fake.faults.excess
-	}
+	faults := l.fake.faults
 	l.fake.mu.Unlock()
-	signal := func() {
+	grant := func() {
+		l.fake.mu.Lock()
+		l.credit += n + faults.excess
+		l.fake.mu.Unlock()
 		select {
 		case l.granted <- struct{}{}:
 		default:
 		}
 	}
-	if delay > 0 {
-		time.AfterFunc(delay, signal)
+	if faults.deliverDelay > 0 {
+		time.AfterFunc(faults.deliverDelay, grant)
 		return
 	}
-	signal()
+	grant()
 }
 
 // push delivers messages until the link ends.
@@ -228,9 +228,13 @@ func (l *fakeLink) next(now time.Time) (*entry, time.Time) {
 	if l.credit < 1 {
 		return nil, next
 	}
+	elsewhere := map[string]bool{} // groups of other links
 	for _, e := range l.queue.entries {
-		switch {
-		case e.done || e.link != nil:
+		switch g := e.msg.MessageGroup; {
+		case e.done:
+		case e.link != nil:
+			elsewhere[g] = e.link != l && g != ""
+		case l.feed.FIFO && elsewhere[g]:
 		case !e.due.After(now):
 			return e, next
 		case next.IsZero() || e.due.Before(next):

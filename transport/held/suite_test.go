@@ -14,7 +14,7 @@ import (
 //   - PushTimeoutsTakeTheLadder: the message is retried when the lease ends, as in RocketMQ 5.2.
 func suiteOptions() transporttest.Options {
 	guarantees := transporttest.AllGuarantees()
-	guarantees.TimeoutsTakeTheLadder, guarantees.Recall = false, false
+	guarantees.TimeoutsTakeTheLadder, guarantees.FullReceives, guarantees.Recall = false, false, false
 	return transporttest.Options{
 		Virtual:      true,
 		Capabilities: transport.Capabilities{RepeatReceive: true, Suspend: true, Snooze: true, IdempotentDeadLetter: true},
@@ -22,9 +22,24 @@ func suiteOptions() transporttest.Options {
 	}
 }
 
-// The fake responds at once.
 func TestSuite(t *testing.T) {
-	transporttest.Run(t, func(*testing.T) transporttest.Fixture {
-		return newFake(held.Options{Grace: 5 * time.Millisecond}).fixture()
-	}, suiteOptions())
+	for _, c := range []struct {
+		name   string
+		faults faults
+	}{
+		{"responds at once", faults{}},
+		{"takes its time", faults{
+			openDelay: 2 * time.Millisecond, deliverDelay: time.Millisecond,
+			slow: func(held.Settlement) time.Duration { return time.Millisecond },
+		}},
+		{"pushes more than it was asked for", faults{excess: 3}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			transporttest.Run(t, func(*testing.T) transporttest.Fixture {
+				f := newFake(held.Options{Grace: 6 * time.Millisecond})
+				f.faults = c.faults
+				return f.fixture()
+			}, suiteOptions())
+		})
+	}
 }

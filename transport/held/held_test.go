@@ -1,0 +1,279 @@
+package held_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/held"
+	"github.com/tidegate/tidegate/transport/transporttest"
+)
+
+// inBubble runs a test with a fake that has the topic orders and the groups billing and, with an
+// order, ledger. Its messages have the bodies 0, 1, 2 and so on.
+func inBubble(t *testing.T, messages int, opts held.Options, run func(t *testing.T, f *fake)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(opts)
+		t.Cleanup(func() { f.Close() }) //nolint:errcheck // it returns nil
+		f.topics["orders"] = transporttest.Normal
+		f.groups["billing"] = transporttest.GroupConfig{MaxAttempts: 3}
+		f.groups["ledger"] = transporttest.GroupConfig{MaxAttempts: 3, FIFO: true}
+		f.fill(messages)
+		run(t, f)
+	})
+}
+
+func (f *fake) fill(n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i := range n {
+		f.store(&tidegate.Message{ID: fmt.Sprint("id", i), Topic: "orders", MessageGroup: fmt.Sprint("mg", i%2), Body: fmt.Append(nil, i)})
+	}
+}
+
+func request(group string) transport.ReceiveRequest {
+	return transport.ReceiveRequest{Group: group, Topic: "orders", Queue: transport.AnyQueue, Max: 1, InvisibleDuration: 30 * time.Second, Wait: 10 * time.Second}
+}
+
+func receive(t *testing.T, r transport.Receiver, q transport.ReceiveRequest) []*tidegate.Delivery {
+	t.Helper()
+	ds, err := r.Receive(t.Context(), q)
+	if err != nil {
+		t.Fatalf("Receive: %v", err)
+	}
+	return ds
+}
+
+// one receives one message and checks it.
+func one(t *testing.T, r transport.Receiver, q transport.ReceiveRequest, body string, attempt int) *tidegate.Delivery {
+	t.Helper()
+	ds := receive(t, r, q)
+	if len(ds) != 1 || string(ds[0].Body) != body || ds[0].Attempt != attempt {
+		t.Fatalf("received %s, want attempt %d of %s", describe(ds), attempt, body)
+	}
+	return ds[0]
+}
+
+func describe(ds []*tidegate.Delivery) (s string) {
+	for _, d := range ds {
+		s += fmt.Sprintf("[%s attempt %d]", d.Body, d.Attempt)
+	}
+	return s
+}
+
+func wantError(t *testing.T, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: %v, want %v", what, err, want)
+	}
+}
+
+func ack(t *testing.T, s transport.Settler, ds ...*tidegate.Delivery) {
+	t.Helper()
+	if err := errors.Join(s.Ack(t.Context(), ds)...); err != nil {
+		t.Errorf("Ack: %v", err)
+	}
+}
+
+func TestLostLink(t *testing.T) {
+	inBubble(t, 2, held.Options{}, func(t *testing.T, f *fake) {
+		d := one(t, f, request("billing"), "0", 1)
+		one(t, f, request("billing"), "1", 1)
+		var err error
+		start, done := time.Now(), make(chan struct{})
+		go func() {
+			defer close(done)
+			_, err = f.Receive(t.Context(), request("billing"))
+		}()
+		time.Sleep(time.Second)
+		f.disconnect(false)
+		<-done
+		if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.Endpoint != "fake" || e.Op != "ReceiveMessage" || time.Since(start) != time.Second {
+			t.Errorf("the waiting receive ended after %v with %v, want the error of the link", time.Since(start), err)
+		}
+		err = f.Ack(t.Context(), []*tidegate.Delivery{d})[0]
+		if e, ok := errors.AsType[*tidegate.Error](err); !ok || !e.NotConnected || tidegate.Classify(err) != tidegate.ClassTransient {
+			t.Errorf("Ack after the loss: %v, want NotConnected", err)
+		}
+		again := one(t, f, request("billing"), "0", 1) // the system counts no attempt
+		wantError(t, "Ack after the next link", f.Ack(t.Context(), []*tidegate.Delivery{d})[0], tidegate.ErrInvalidHandle)
+		ack(t, f, again)
+	})
+}
+
+func TestLostHandleEndsWithItsLease(t *testing.T) {
+	inBubble(t, 1, held.Options{}, func(t *testing.T, f *fake) {
+		d := one(t, f, request("billing"), "0", 1)
+		f.disconnect(true)
+		time.Sleep(30 * time.Second)
+		wantError(t, "Ack", f.Ack(t.Context(), []*tidegate.Delivery{d})[0], tidegate.ErrInvalidHandle)
+	})
+}
+
+func TestReceiveAwaitsConnection(t *testing.T) {
+	inBubble(t, 1, held.Options{}, func(t *testing.T, f *fake) {
+		f.disconnect(true)
+		_, err := f.Receive(t.Context(), request("billing"))
+		if e, ok := errors.AsType[*tidegate.Error](err); !ok || !e.NotConnected {
+			t.Errorf("Receive: %v, want NotConnected", err)
+		}
+		ctx, cancel := context.WithTimeout(transport.AwaitConnection(t.Context()), 3500*time.Millisecond)
+		defer cancel()
+		opens := f.opens
+		_, err = f.Receive(ctx, request("billing"))
+		if e, ok := errors.AsType[*tidegate.Error](err); !ok || !e.NotConnected || !errors.Is(err, context.DeadlineExceeded) || f.opens-opens != 4 {
+			t.Errorf("after %d attempts to open: %v, want 4 and the cause of the ctx", f.opens-opens, err)
+		}
+		go func() {
+			time.Sleep(2500 * time.Millisecond)
+			f.mu.Lock()
+			f.cut = false
+			f.mu.Unlock()
+		}()
+		start := time.Now()
+		ds, err := f.Receive(transport.AwaitConnection(t.Context()), request("billing"))
+		if len(ds) != 1 || err != nil || time.Since(start) != 3*time.Second {
+			t.Errorf("received %s, %v after %v", describe(ds), err, time.Since(start))
+		}
+	})
+}
+
+// A system that never opens a link ends the receives after 10 s.
+func TestOpenHangs(t *testing.T) {
+	inBubble(t, 1, held.Options{}, func(t *testing.T, f *fake) {
+		f.faults.openDelay = time.Hour
+		start := time.Now()
+		_, err := f.Receive(t.Context(), request("billing"))
+		if wantError(t, "Receive", err, context.DeadlineExceeded); time.Since(start) != 10*time.Second {
+			t.Errorf("Receive returned after %v, want 10s", time.Since(start))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start = time.Now()
+		_, err = f.Receive(ctx, request("billing"))
+		if wantError(t, "Receive", err, context.DeadlineExceeded); time.Since(start) != time.Second {
+			t.Errorf("Receive returned %v after its start, want the end of its ctx", time.Since(start))
+		}
+	})
+}
+
+// Messages that come after their receive was cancelled stay for the next one.
+func TestDeliveryAfterCancel(t *testing.T) {
+	inBubble(t, 2, held.Options{}, func(t *testing.T, f *fake) {
+		f.faults.deliverDelay = 100 * time.Millisecond
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		q := request("billing")
+		q.Max = 2
+		_, err := f.Receive(ctx, q)
+		wantError(t, "Receive", err, context.DeadlineExceeded)
+		time.Sleep(time.Second)
+		start := time.Now()
+		if ds := receive(t, f, q); len(ds) != 2 || ds[0].Attempt != 1 || time.Since(start) != 0 {
+			t.Errorf("received %s after %v, want both messages at once", describe(ds), time.Since(start))
+		}
+	})
+}
+
+// other returns a second client of the system.
+func (f *fake) other(t *testing.T, opts held.Options) *held.Table {
+	opts.Settings = f.settings
+	table := held.New(f, opts)
+	t.Cleanup(func() { table.Close() }) //nolint:errcheck // it returns nil
+	return table
+}
+
+// take receives n messages.
+func take(t *testing.T, r transport.Receiver, q transport.ReceiveRequest, n int) (all []*tidegate.Delivery) {
+	t.Helper()
+	for len(all) < n {
+		q.Max = n - len(all)
+		ds := receive(t, r, q)
+		if len(ds) == 0 {
+			t.Fatalf("received %s, want %d messages", describe(all), n)
+		}
+		all = append(all, ds...)
+	}
+	return all
+}
+
+// Buffered messages return to the system 2 s after the last receive, while others are in flight.
+// Messages of a FIFO group stay until nothing is in flight, because their order would be lost.
+func TestIdleReturnsMessages(t *testing.T) {
+	for group, c := range map[string]struct {
+		first, others int // messages
+		after         time.Duration
+	}{"billing": {4, 3, 2 * time.Second}, "ledger": {2, 2, 7 * time.Second}} {
+		inBubble(t, 4, held.Options{}, func(t *testing.T, f *fake) {
+			q := request(group)
+			q.Push = true
+			ds := take(t, f, q, c.first)
+			for _, d := range ds[1:] { // into the buffer
+				if _, err := f.ChangeInvisibleDuration(t.Context(), d, 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			start := time.Now()
+			time.AfterFunc(5*time.Second, func() { ack(t, f, ds[0]) })
+			other := take(t, f.other(t, held.Options{}), q, c.others)
+			if got := time.Since(start); got != c.after {
+				t.Errorf("%s: another client received the messages after %v, want %v", group, got, c.after)
+			}
+			slices.SortFunc(other, func(a, b *tidegate.Delivery) int { return strings.Compare(a.ID, b.ID) })
+			if got, want := describe(other), "[1 attempt 1][2 attempt 1][3 attempt 1]"; !strings.HasPrefix(want, got) {
+				t.Errorf("%s: another client received %s", group, got)
+			}
+		})
+	}
+}
+
+// Close returns what is in flight and what is buffered at once, without a failed attempt.
+func TestCloseReturnsMessages(t *testing.T) {
+	inBubble(t, 3, held.Options{}, func(t *testing.T, f *fake) {
+		q := request("billing")
+		take(t, f, q, 2)
+		f.Table.Close() //nolint:errcheck // it returns nil
+		start := time.Now()
+		got := take(t, f.other(t, held.Options{}), q, 3)
+		if time.Since(start) != 0 || slices.ContainsFunc(got, func(d *tidegate.Delivery) bool { return d.Attempt != 1 }) {
+			t.Errorf("after Close received %s after %v", describe(got), time.Since(start))
+		}
+	})
+}
+
+func TestOrderIsKeptByRetries(t *testing.T) {
+	inBubble(t, 4, held.Options{}, func(t *testing.T, f *fake) {
+		q := request("ledger")
+		first := one(t, f, q, "0", 1)
+		start := time.Now()
+		if _, err := f.Retry(t.Context(), first, 4*time.Second, ""); err != nil {
+			t.Fatal(err)
+		}
+		second := one(t, f, q, "1", 1) // of the other message group
+		first = one(t, f, q, "0", 2)
+		if time.Since(start) != 4*time.Second {
+			t.Errorf("the retry came after %v, want 4s", time.Since(start))
+		}
+		ack(t, f, second)
+		one(t, f, q, "3", 1)
+		q.Wait = 40 * time.Second
+		first = one(t, f, q, "0", 3) // after the end of its lease
+		if _, err := f.Retry(t.Context(), first, time.Second, ""); err != nil {
+			t.Fatal(err)
+		}
+		q.Wait = 0
+		q.Max = 4
+		got := receive(t, f, q) // the dead letter lets the next one go
+		if !slices.ContainsFunc(got, func(d *tidegate.Delivery) bool { return string(d.Body) == "2" && d.Attempt == 1 }) {
+			t.Errorf("received %s, want the successor of the dead letter", describe(got))
+		}
+	})
+}

@@ -1,0 +1,207 @@
+package held_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/held"
+)
+
+var errRefused = &tidegate.Error{Err: tidegate.ErrUnavailable, MaybeStored: true, Message: "the response was lost"}
+
+// A settlement whose response is lost leaves the handle valid until the end of its lease, and can
+// be repeated.
+func TestSettlementIsLost(t *testing.T) {
+	for _, carriedOut := range []bool{false, true} {
+		inBubble(t, 1, held.Options{}, func(t *testing.T, f *fake) {
+			d := one(t, f, request("billing"), "0", 1)
+			f.faults.settle = func(held.Settlement) error { return errRefused }
+			f.faults.carriedOut = func(held.Settlement) bool { return carriedOut }
+			err := f.Ack(t.Context(), []*tidegate.Delivery{d})[0]
+			if e, ok := errors.AsType[*tidegate.Error](err); !ok || !e.MaybeStored || e.Op != "AckMessage" {
+				t.Errorf("Ack: %v, want the error of the link with MaybeStored", err)
+			}
+			f.mu.Lock()
+			f.faults.settle = nil
+			f.mu.Unlock()
+			ack(t, f, d)
+			wantError(t, "Ack again", f.Ack(t.Context(), []*tidegate.Delivery{d})[0], tidegate.ErrInvalidHandle)
+			if fmt.Sprint(f.settled) != "[{id0 0}]" {
+				t.Errorf("settled %v, want one acceptance", f.settled)
+			}
+		})
+	}
+}
+
+// The end of the lease settles a message whose settlement failed.
+func TestLeaseEndsAfterLostSettlement(t *testing.T) {
+	inBubble(t, 1, held.Options{}, func(t *testing.T, f *fake) {
+		q := request("billing")
+		q.Wait = time.Minute
+		start := time.Now()
+		d := one(t, f, q, "0", 1)
+		f.faults.settle = func(s held.Settlement) error {
+			if s.Outcome == held.Accepted {
+				return errRefused
+			}
+			return nil
+		}
+		for range 3 {
+			if err := f.Ack(t.Context(), []*tidegate.Delivery{d})[0]; err == nil {
+				t.Error("Ack succeeded")
+			}
+		}
+		one(t, f, q, "0", 2)
+		if got := time.Since(start); got != 30*time.Second {
+			t.Errorf("the message came again after %v, want the end of the lease", got)
+		}
+	})
+}
+
+// One settlement of a delivery at a time: another one fails with a transient error, and a lease
+// that ends meanwhile waits for the result.
+func TestSettlementUnderWay(t *testing.T) {
+	inBubble(t, 1, held.Options{}, func(t *testing.T, f *fake) {
+		d := one(t, f, request("billing"), "0", 1)
+		f.faults.slow = func(held.Settlement) time.Duration { return time.Minute }
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			ack(t, f, d)
+		}()
+		synctest.Wait()
+		_, change := f.ChangeInvisibleDuration(t.Context(), d, time.Second)
+		_, retry := f.Retry(t.Context(), d, 0, "")
+		_, dead := f.DeadLetter(t.Context(), d, "")
+		for what, err := range map[string]error{
+			"Ack": f.Ack(t.Context(), []*tidegate.Delivery{d})[0], "ChangeInvisibleDuration": change, "Retry": retry, "DeadLetter": dead,
+			"Snooze": f.Snooze(t.Context(), d, 0),
+		} {
+			if tidegate.Classify(err) != tidegate.ClassTransient || errors.Is(err, tidegate.ErrInvalidHandle) {
+				t.Errorf("%s while an Ack is under way: %v, want a transient error", what, err)
+			}
+		}
+		<-done
+		if len(f.settled) != 1 {
+			t.Errorf("settled %v, want the Ack alone", f.settled)
+		}
+	})
+}
+
+func TestSettlementEndsWithItsContext(t *testing.T) {
+	inBubble(t, 1, held.Options{}, func(t *testing.T, f *fake) {
+		d := one(t, f, request("billing"), "0", 1)
+		f.faults.slow = func(held.Settlement) time.Duration { return time.Minute }
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		wantError(t, "Ack", f.Ack(ctx, []*tidegate.Delivery{d})[0], context.DeadlineExceeded)
+		f.mu.Lock()
+		f.faults.slow = nil
+		f.mu.Unlock()
+		ack(t, f, d)
+	})
+}
+
+// Settlements that no caller waits for are repeated after 1 s, 2 s, 4 s, up to 60 s.
+func TestBackgroundIsRepeated(t *testing.T) {
+	inBubble(t, 1, held.Options{}, func(t *testing.T, f *fake) {
+		one(t, f, request("billing"), "0", 1)
+		start := time.Now()
+		var got []string
+		f.faults.settle = func(held.Settlement) error {
+			got = append(got, time.Since(start).String())
+			if len(got) < 9 {
+				return errRefused
+			}
+			return nil
+		}
+		q := request("billing")
+		q.Wait = time.Hour
+		one(t, f, q, "0", 2)
+		if want := "30s 31s 33s 37s 45s 1m1s 1m33s 2m33s 3m33s"; strings.Join(got, " ") != want {
+			t.Errorf("settled at %v, want %s", got, want)
+		}
+	})
+}
+
+// The Table accepts the messages that a filter of tags does not select.
+func TestTagFilter(t *testing.T) {
+	inBubble(t, 0, held.Options{}, func(t *testing.T, f *fake) {
+		for _, tag := range []string{"a", "b", "", "c", "a"} {
+			f.store(&tidegate.Message{ID: tag, Topic: "orders", Tag: tag, Body: []byte(tag)})
+		}
+		q := request("billing")
+		q.Filter.Expression = "c || b"
+		for _, tag := range []string{"b", "c"} {
+			one(t, f, q, tag, 1)
+		}
+		if ds := receive(t, f, q); len(ds) > 0 {
+			t.Errorf("received %s", describe(ds))
+		}
+		if fmt.Sprint(f.settled) != "[{a 0} { 0} {a 0}]" {
+			t.Errorf("settled %v, want the acceptance of the three others", f.settled)
+		}
+	})
+}
+
+func TestDeadLetterAgain(t *testing.T) {
+	inBubble(t, 1, held.Options{}, func(t *testing.T, f *fake) {
+		d := one(t, f, request("billing"), "0", 1)
+		for range 2 {
+			time.Sleep(14 * time.Second)
+			if _, err := f.DeadLetter(t.Context(), d, "hopeless"); err != nil {
+				t.Error(err)
+			}
+		}
+		time.Sleep(2 * time.Second)
+		_, err := f.DeadLetter(t.Context(), d, "hopeless")
+		wantError(t, "DeadLetter after the lease", err, tidegate.ErrInvalidHandle)
+		if fmt.Sprint(f.settled) != "[{id0 3}]" {
+			t.Errorf("settled %v, want one dead letter", f.settled)
+		}
+	})
+}
+
+// One Ack settles deliveries of several links.
+func TestAckOfSeveralLinks(t *testing.T) {
+	inBubble(t, 1, held.Options{}, func(t *testing.T, f *fake) {
+		a, b := one(t, f, request("billing"), "0", 1), one(t, f, request("ledger"), "0", 1)
+		invalid := &tidegate.Delivery{Handle: "of another client"}
+		errs := f.Ack(t.Context(), []*tidegate.Delivery{a, invalid, b})
+		if errs[0] != nil || !errors.Is(errs[1], tidegate.ErrInvalidHandle) || errs[2] != nil {
+			t.Errorf("Ack: %v, want an error for the second delivery only", errs)
+		}
+	})
+}
+
+func TestBadDurations(t *testing.T) {
+	inBubble(t, 1, held.Options{}, func(t *testing.T, f *fake) {
+		q := request("billing")
+		d := one(t, f, q, "0", 1)
+		q.InvisibleDuration = 0
+		_, err := f.Receive(t.Context(), q)
+		wantCode(t, "Receive", err, tidegate.CodeIllegalInvisibleTime)
+		_, err = f.Retry(t.Context(), d, -1, "")
+		wantCode(t, "Retry", err, tidegate.CodeIllegalInvisibleTime)
+		_, err = f.Retry(t.Context(), d, transport.ByLadder, "")
+		wantCode(t, "Retry by the server's schedule", err, tidegate.CodeNotImplemented)
+		_, err = f.ChangeInvisibleDuration(t.Context(), d, -1)
+		wantCode(t, "ChangeInvisibleDuration", err, tidegate.CodeIllegalInvisibleTime)
+		wantCode(t, "Snooze", f.Snooze(t.Context(), d, -1), tidegate.CodeIllegalInvisibleTime)
+		ack(t, f, d)
+	})
+}
+
+func wantCode(t *testing.T, what string, err error, code tidegate.Code) {
+	t.Helper()
+	if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.Code != code {
+		t.Errorf("%s: %v, want %v", what, err, code)
+	}
+}
