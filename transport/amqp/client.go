@@ -5,15 +5,23 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/amqp/internal/conn"
+	"github.com/tidegate/tidegate/transport/held"
+)
+
+var (
+	_ transport.Transport  = (*Client)(nil)
+	_ transport.LaneSender = (*Client)(nil)
+	_ transport.Pinger     = (*Client)(nil)
 )
 
 // A Client is a transport to one Artemis server. Several goroutines may share it.
 type Client struct {
-	transport.Base
+	*held.Table
 	options    Options
 	endpoint   string
 	host       string // of this program, for Delivery.BornHost
@@ -34,14 +42,29 @@ func New(address string, o Options) (*Client, error) {
 	host, _ := os.Hostname() // without one, deliveries have no BornHost
 	c := &Client{options: o, endpoint: endpoint, host: host}
 	c.supervisor = conn.New(conn.Options{Dial: o.dialer(endpoint, secure), DialTimeout: dialTimeout, AMQP: o.connection(endpoint)})
+	c.Table = held.New(system{c}, held.Options{Settings: c.settings, Grace: grace})
 	return c, nil
 }
 
-// Close ends the calls under way and closes the connection. These calls and later ones fail with
-// tidegate.ErrClosed. Close may be called several times and returns nil.
+// grace is longer than a round trip: a receive that does not wait gets the messages that the queue
+// has.
+const grace = 200 * time.Millisecond
+
+// Close returns unsettled messages to the server, ends the calls under way and closes the
+// connection. These calls and later ones fail with tidegate.ErrClosed. Close may be called several
+// times and returns nil.
 func (c *Client) Close() error {
+	err := c.Table.Close()
 	c.supervisor.Close()
-	return nil
+	return err
+}
+
+// Capabilities returns the same capabilities for every server: Batch, Suspend,
+// IdempotentDeadLetter, Snooze and RepeatReceive.
+func (c *Client) Capabilities(endpoint string) transport.Capabilities {
+	can := c.Table.Capabilities(endpoint)
+	can.Batch, can.IdempotentDeadLetter = true, true
+	return can
 }
 
 // live returns the connection.
@@ -80,6 +103,38 @@ func (c *Client) ProducerSettings(ctx context.Context, topic string) (transport.
 		return transport.ProducerSettings{}, err
 	}
 	return transport.ProducerSettings{MaxAttempts: 3, MaxBodySize: c.options.MaxBodySize}, nil
+}
+
+// settings returns the settings of a group.
+func (c *Client) settings(group, topic string) transport.ConsumerSettings {
+	var s transport.ConsumerSettings
+	if c.options.Groups != nil {
+		s = c.options.Groups(group, topic)
+	}
+	if s.MaxAttempts == 0 {
+		s.MaxAttempts = defaultAttempts
+	}
+	return s
+}
+
+// ConsumerSettings returns the settings of Options.Groups. It checks neither the group nor the
+// topic.
+func (c *Client) ConsumerSettings(ctx context.Context, group, topic string) (transport.ConsumerSettings, error) {
+	if err := c.usable(ctx, "ConsumerSettings", group); err != nil {
+		return transport.ConsumerSettings{}, err
+	}
+	return c.settings(group, topic), nil
+}
+
+// Queues checks that the server has or creates the topic, and returns AnyQueue.
+func (c *Client) Queues(ctx context.Context, group, topic string) ([]int, error) {
+	if err := c.usable(ctx, "QueryAssignment", topic); err != nil {
+		return nil, err
+	}
+	if err := c.reach(ctx, "QueryAssignment", topic); err != nil {
+		return nil, err
+	}
+	return []int{transport.AnyQueue}, nil
 }
 
 // usable checks that neither the client is closed nor ctx has ended.

@@ -7,11 +7,12 @@
 //
 // # Addresses and queues
 //
-// A topic is an address of the routing type MULTICAST. A consumer group is the queue "topic::group"
-// of that address, by its fully qualified name. Artemis creates both on demand if the address
-// settings permit it (auto-create-addresses, auto-create-queues). Set auto-delete-queues to false:
-// otherwise Artemis deletes the queue of a group without consumers once it is empty, and the group
-// misses the messages that are sent before it returns.
+// A topic is an address of the routing type MULTICAST. A consumer group is a queue of that address,
+// by its fully qualified name "topic::topic.group" ([Options.Queue]): queue names are unique in a
+// server. Artemis creates both on demand if the address settings permit it (auto-create-addresses,
+// auto-create-queues). Set auto-delete-queues to false: otherwise Artemis deletes the queue of a
+// group without consumers once it is empty, and the group misses the messages that are sent before
+// it returns.
 //
 // # Throttling
 //

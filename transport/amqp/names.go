@@ -36,5 +36,5 @@ func (c *Client) queue(topic, group string) place {
 	if p := c.place(topic); p.anycast {
 		return p
 	}
-	return place{address: topic + "::" + group}
+	return place{address: topic + "::" + c.options.Queue(topic, group)}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/Azure/go-amqp"
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // Options configure a [Client]. The zero value is a client without credentials.
@@ -43,6 +44,24 @@ type Options struct {
 	// MaxBodySize is the maximum of a body in bytes. Default: [tidegate.MaxBodySize].
 	MaxBodySize int
 
+	// Groups returns the settings of a consumer group for a topic, which no protocol of Artemis
+	// transmits: FIFO, MaxAttempts and Retry, and the others as hints for the consumer. It does not
+	// block. MaxAttempts 0 means 10, which is Artemis's default, and negative no maximum. Nil means
+	// no settings. The address setting max-delivery-attempts should be -1: otherwise Artemis also
+	// counts the attempts, and moves messages to its own dead letter address without a reason.
+	Groups func(group, topic string) transport.ConsumerSettings
+
+	// CopyRetries retries a message by a durable copy, which Artemis delivers to the group after
+	// the delay of the retry; the copy records the failed attempts. False retries the message
+	// itself after the redelivery-delay of the address settings, whatever the delay of the retry.
+	// Artemis then counts the attempts.
+	CopyRetries bool
+
+	// Queue returns the name of a group's queue at the address of a topic. Queue names are unique
+	// in a server, not in an address, so a name without the topic fails for a group with two
+	// topics. Nil means topic + "." + group.
+	Queue func(topic, group string) string
+
 	// NoDuplicateDetection sends messages without Artemis's property _AMQ_DUPL_ID. By default the
 	// property is the message ID, and the server discards a second message with the same ID among
 	// the last 20 000 (id-cache-size) of the address.
@@ -58,9 +77,10 @@ type Options struct {
 }
 
 const (
-	defaultTimeout = 3 * time.Second
-	defaultIdle    = 20 * time.Second
-	dialTimeout    = 10 * time.Second
+	defaultTimeout  = 3 * time.Second
+	defaultAttempts = 10
+	defaultIdle     = 20 * time.Second
+	dialTimeout     = 10 * time.Second
 )
 
 // withDefaults returns o with a default in each zero field, or an error that names all invalid
@@ -95,6 +115,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.External && o.Credentials != (tidegate.Credentials{}) {
 		fault("External", "it excludes Credentials; give one of them")
+	}
+	if o.Queue == nil {
+		o.Queue = func(topic, group string) string { return topic + "." + group }
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

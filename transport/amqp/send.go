@@ -208,32 +208,45 @@ func (c *Client) SendLane(ctx context.Context, _ transport.Lane, msgs []*tidegat
 // Ping checks that the server accepts the credentials, and that it has or creates the topics. It
 // opens a link to each.
 func (c *Client) Ping(ctx context.Context, topics ...string) error {
-	live, fail := c.supervisor.Get(ctx, true)
-	if fail != nil {
+	ctx = transport.AwaitConnection(ctx)
+	if len(topics) == 0 {
+		_, fail := c.live(ctx)
 		return c.named(fail, "Ping", "")
 	}
-	ctx, cancel := c.bounded(ctx)
-	defer cancel()
 	for _, topic := range topics {
-		if err := tidegate.ValidateTopic(topic); err != nil {
+		if err := c.reach(ctx, "Ping", topic); err != nil {
 			return err
-		}
-		done := make(chan error, 1)
-		go func() {
-			s, err := attach(live, c.place(topic))
-			if err == nil {
-				s.Close()
-			}
-			done <- err
-		}()
-		select {
-		case err := <-done:
-			if err != nil {
-				return c.named(fault.OfLink(err), "Ping", topic)
-			}
-		case <-ctx.Done():
-			return c.named(&tidegate.Error{Err: context.Cause(ctx)}, "Ping", topic)
 		}
 	}
 	return nil
+}
+
+// reach opens and closes a link to a topic.
+func (c *Client) reach(ctx context.Context, op, topic string) error {
+	if err := tidegate.ValidateTopic(topic); err != nil {
+		return err
+	}
+	live, fail := c.live(ctx)
+	if fail != nil {
+		return c.named(fail, op, topic)
+	}
+	ctx, cancel := c.bounded(ctx)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { // the link is not opened with the ctx of the caller
+		s, err := attach(live, c.place(topic))
+		if err == nil {
+			s.Close()
+		}
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			return c.named(c.ofLink(live, err), op, topic)
+		}
+		return nil
+	case <-ctx.Done():
+		return c.named(&tidegate.Error{Err: context.Cause(ctx)}, op, topic)
+	}
 }

@@ -24,7 +24,7 @@ func TestSendDetectsDuplicates(t *testing.T) {
 	t.Parallel()
 	s, a := server(t)
 	topic := "duplicates-" + run
-	if err := errors.Join(a.createTopic(t.Context(), topic), a.createGroup(t.Context(), topic, "all-"+topic)); err != nil {
+	if err := errors.Join(a.createTopic(t.Context(), topic), a.createGroup(t.Context(), topic, "all")); err != nil {
 		t.Fatal(err)
 	}
 	m := message(topic, 1)
@@ -34,14 +34,14 @@ func TestSendDetectsDuplicates(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n, err := a.do(t.Context(), "queue.all-"+topic, "countMessages"); err != nil || n != "[1]" {
+	if n, err := a.do(t.Context(), "queue."+topic+".all", "countMessages"); err != nil || n != "[1]" {
 		t.Errorf("the queue has %s messages, %v; want 1", n, err)
 	}
 	again := client(t, s.Address(), amqp.Options{NoDuplicateDetection: true})
 	if err := send(t.Context(), again, m); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := a.do(t.Context(), "queue.all-"+topic, "countMessages"); err != nil || n != "[2]" {
+	if n, err := a.do(t.Context(), "queue."+topic+".all", "countMessages"); err != nil || n != "[2]" {
 		t.Errorf("without duplicate detection the queue has %s messages, %v; want 2", n, err)
 	}
 }
@@ -94,11 +94,11 @@ func TestFullAddressThrottles(t *testing.T) {
 			if d := time.Since(start); d > 1500*time.Millisecond {
 				t.Errorf("the throttle of a new link took %v", d)
 			}
-			if n, err := a.do(t.Context(), "queue."+group, "countMessages"); err != nil || n != "["+itoa(accepted)+"]" {
+			if n, err := a.do(t.Context(), "queue."+topic+"."+group, "countMessages"); err != nil || n != "["+itoa(accepted)+"]" {
 				t.Errorf("the queue has %s messages, %v; %d were accepted", n, err, accepted)
 			}
 			// Once there is space, a send succeeds within a second.
-			if _, err := a.do(t.Context(), "queue."+group, "removeAllMessages"); err != nil {
+			if _, err := a.do(t.Context(), "queue."+topic+"."+group, "removeAllMessages"); err != nil {
 				t.Fatal(err)
 			}
 			start = time.Now()
@@ -127,7 +127,7 @@ func TestDropIsNotDetectable(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n, err := a.do(t.Context(), "queue."+group, "countMessages"); err != nil || n == "[200]" {
+	if n, err := a.do(t.Context(), "queue."+topic+"."+group, "countMessages"); err != nil || n == "[200]" {
 		t.Errorf("the queue has %s messages, %v; want fewer than 200", n, err)
 	}
 }

@@ -194,7 +194,7 @@ func (a *admin) createTopic(ctx context.Context, name string) error {
 
 // createGroup creates the queue of a group.
 func (a *admin) createGroup(ctx context.Context, topic, group string) error {
-	return a.createQueue(ctx, topic, group, "MULTICAST")
+	return a.createQueue(ctx, topic, topic+"."+group, "MULTICAST")
 }
 
 func (a *admin) createQueue(ctx context.Context, address, name, routing string) error {

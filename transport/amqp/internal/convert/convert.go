@@ -23,8 +23,9 @@ const (
 	propertyReconsumed = "RECONSUMETIMES" // failed attempts before the copy
 	propertyDuplicate  = "_AMQ_DUPL_ID"   // Artemis: duplicate message detection
 
-	annotationDelivery = "x-opt-delivery-time" // milliseconds since 1970
-	annotationIngress  = "x-opt-ingress-time"  // as well; the address setting enable-ingress-timestamp
+	annotationDelivery = "x-opt-delivery-time"  // milliseconds since 1970
+	annotationDelay    = "x-opt-delivery-delay" // milliseconds from now
+	annotationIngress  = "x-opt-ingress-time"   // as well; the address setting enable-ingress-timestamp
 )
 
 // Reserved begins the names of properties of this package. The names that Artemis gives a meaning
@@ -49,9 +50,7 @@ const (
 type Extras struct {
 	BornHost  string
 	BornAt    time.Time
-	Duplicate string    // the ID by which the server detects duplicates; empty: no detection
-	Failed    int       // attempts before this copy of a message
-	DeliverAt time.Time // replaces that of the message; zero: that of the message
+	Duplicate string // the ID by which the server detects duplicates; empty: no detection
 }
 
 // ToAMQP returns a durable AMQP message. It shares the bytes of the body.
@@ -76,9 +75,6 @@ func ToAMQP(m *tidegate.Message, x Extras) *amqp.Message {
 	if x.BornHost != "" {
 		properties[propertyBornHost] = x.BornHost
 	}
-	if x.Failed > 0 {
-		properties[propertyReconsumed] = int32(min(x.Failed, 1<<30))
-	}
 	if x.Duplicate != "" {
 		properties[propertyDuplicate] = x.Duplicate
 	}
@@ -88,12 +84,8 @@ func ToAMQP(m *tidegate.Message, x Extras) *amqp.Message {
 		ApplicationProperties: properties,
 		Data:                  [][]byte{m.Body},
 	}
-	at := m.DeliverAt
-	if !x.DeliverAt.IsZero() {
-		at = x.DeliverAt
-	}
-	if !at.IsZero() {
-		to.Annotations = amqp.Annotations{annotationDelivery: at.UnixMilli()}
+	if !m.DeliverAt.IsZero() {
+		to.Annotations = amqp.Annotations{annotationDelivery: m.DeliverAt.UnixMilli()}
 	}
 	return to
 }
@@ -158,18 +150,55 @@ func FromAMQP(topic string, from *amqp.Message) Received {
 	return r
 }
 
-// DeadLetter returns the message of a dead letter: m with the properties of its origin.
-func DeadLetter(m *tidegate.Message, group string, attempts int, reason string) *tidegate.Message {
-	letter := m.Clone()
-	if letter.Properties == nil {
-		letter.Properties = map[string]string{}
+// Retry returns the copy of a message that the group gets after a delay. The copy records the
+// failed attempt of d. Its duplicate ID is the same for each copy of one attempt.
+func Retry(from *amqp.Message, d *tidegate.Delivery, group string, delay time.Duration) *amqp.Message {
+	to := clone(from, d.ID+"/"+group+"/"+strconv.Itoa(d.Attempt))
+	to.Properties.MessageID = d.ID
+	to.ApplicationProperties[propertyReconsumed] = int32(min(d.Attempt, 1<<30))
+	if delay > 0 {
+		to.Annotations[annotationDelay] = (delay + time.Millisecond - 1).Milliseconds()
 	}
-	maps.Copy(letter.Properties, map[string]string{
-		deadLetterTopic: m.Topic, deadLetterMessageID: m.ID, deadLetterQueue: "-1", deadLetterOffset: "-1",
-		deadLetterGroup: group, deadLetterAttempts: strconv.Itoa(attempts), deadLetterReason: reason,
+	return to
+}
+
+// DeadLetter returns the copy of a message that becomes a dead letter of the group.
+func DeadLetter(from *amqp.Message, d *tidegate.Delivery, group, reason string) *amqp.Message {
+	to := clone(from, d.ID+"/"+group+"/dlq")
+	to.Properties.MessageID = d.ID
+	delete(to.ApplicationProperties, propertyReconsumed)
+	maps.Copy(to.ApplicationProperties, map[string]any{
+		deadLetterTopic: d.Topic, deadLetterMessageID: d.ID, deadLetterQueue: "-1", deadLetterOffset: "-1",
+		deadLetterGroup: group, deadLetterAttempts: strconv.Itoa(d.Attempt), deadLetterReason: reason,
 	})
-	letter.DeliverAt = time.Time{}
-	return letter
+	return to
+}
+
+// clone returns a durable copy that shares the bytes of the body. It has no delivery time and no
+// delivery count.
+func clone(from *amqp.Message, duplicate string) *amqp.Message {
+	to := &amqp.Message{
+		Format: from.Format, Header: &amqp.MessageHeader{Durable: true, Priority: 4}, Properties: &amqp.MessageProperties{},
+		Annotations: maps.Clone(from.Annotations), ApplicationProperties: maps.Clone(from.ApplicationProperties),
+		Data: from.Data, Value: from.Value, Sequence: from.Sequence, Footer: from.Footer,
+	}
+	if from.Header != nil {
+		to.Header.Priority, to.Header.TTL = from.Header.Priority, from.Header.TTL
+	}
+	if from.Properties != nil {
+		*to.Properties = *from.Properties
+	}
+	if to.Annotations == nil {
+		to.Annotations = amqp.Annotations{}
+	}
+	if to.ApplicationProperties == nil {
+		to.ApplicationProperties = map[string]any{}
+	}
+	for _, k := range []string{annotationDelivery, annotationDelay, annotationIngress} {
+		delete(to.Annotations, k)
+	}
+	to.ApplicationProperties[propertyDuplicate] = duplicate
+	return to
 }
 
 func body(from *amqp.Message) []byte {

@@ -29,7 +29,7 @@ func TestRoundTrip(t *testing.T) {
 		ID: "id", Topic: "orders", Tag: "tag", Keys: []string{"k 1", "k2"}, MessageGroup: "g",
 		Properties: map[string]string{"a": "b"}, TraceContext: "00-1-2-01", Body: []byte{0, 1, 255},
 	}
-	to := ToAMQP(m, Extras{BornHost: "host", BornAt: at, Duplicate: "dup", Failed: 2})
+	to := ToAMQP(m, Extras{BornHost: "host", BornAt: at, Duplicate: "dup"})
 	if to.Header == nil || !to.Header.Durable {
 		t.Fatal("the message is not durable")
 	}
@@ -40,7 +40,7 @@ func TestRoundTrip(t *testing.T) {
 	if !reflect.DeepEqual(got.Message, *m) {
 		t.Errorf("got  %+v\nwant %+v", got.Message, *m)
 	}
-	if got.Failed != 2 || got.BornHost != "host" || !got.BornAt.Equal(at) || !got.StoredAt.IsZero() {
+	if got.Failed != 0 || got.BornHost != "host" || !got.BornAt.Equal(at) || !got.StoredAt.IsZero() {
 		t.Errorf("got %+v", got)
 	}
 }
@@ -57,9 +57,6 @@ func TestDeliveryTime(t *testing.T) {
 	m := &tidegate.Message{ID: "id", Body: []byte("x"), DeliverAt: time.UnixMilli(5000)}
 	if got := ToAMQP(m, Extras{}).Annotations["x-opt-delivery-time"]; got != int64(5000) {
 		t.Errorf("x-opt-delivery-time is %v, want 5000", got)
-	}
-	if got := ToAMQP(m, Extras{DeliverAt: time.UnixMilli(7000)}).Annotations["x-opt-delivery-time"]; got != int64(7000) {
-		t.Errorf("x-opt-delivery-time is %v, want 7000", got)
 	}
 }
 
@@ -84,15 +81,47 @@ func TestForeignMessages(t *testing.T) {
 	}
 }
 
+// received returns a message as a group receives it for the second time.
+func received(t *testing.T) (*amqp.Message, *tidegate.Delivery) {
+	t.Helper()
+	m := &tidegate.Message{ID: "id", Topic: "orders", Tag: "tag", Properties: map[string]string{"p": "v"}, Body: []byte("x"), DeliverAt: time.UnixMilli(5000)}
+	native := through(t, ToAMQP(m, Extras{Duplicate: "id"}))
+	native.Header.DeliveryCount = 1
+	r := FromAMQP("orders", native)
+	return native, &tidegate.Delivery{Message: r.Message, Attempt: r.Failed + 1}
+}
+
+func TestRetry(t *testing.T) {
+	native, d := received(t)
+	again := through(t, Retry(native, d, "billing", 1500*time.Millisecond))
+	r := FromAMQP("orders", again)
+	if r.Failed != 2 || !reflect.DeepEqual(r.Message, d.Message) || !again.Header.Durable {
+		t.Errorf("got %+v, want attempt 3 of %+v", r, d.Message)
+	}
+	if got := again.ApplicationProperties["_AMQ_DUPL_ID"]; got != "id/billing/2" {
+		t.Errorf("_AMQ_DUPL_ID is %v", got)
+	}
+	if _, ok := again.Annotations["x-opt-delivery-time"]; ok || again.Annotations["x-opt-delivery-delay"] != int64(1500) {
+		t.Errorf("annotations %v, want a delay of 1500 ms and no time", again.Annotations)
+	}
+	if _, ok := native.ApplicationProperties["RECONSUMETIMES"]; ok {
+		t.Error("the message itself has changed")
+	}
+}
+
 func TestDeadLetter(t *testing.T) {
-	m := &tidegate.Message{ID: "id", Topic: "orders", Tag: "tag", Properties: map[string]string{"p": "v"}, Body: []byte("x")}
-	letter := DeadLetter(m, "billing", 3, "hopeless")
-	got, ok := letter.DeadLetter()
-	want := tidegate.DeadLetter{Topic: "orders", MessageID: "id", Queue: -1, Offset: -1, Group: "billing", Attempts: 3, Reason: "hopeless"}
-	if !ok || got != want {
+	native, d := received(t)
+	letter := through(t, DeadLetter(native, d, "billing", "hopeless"))
+	r := FromAMQP("billing.DLQ", letter)
+	got, ok := r.Message.DeadLetter()
+	want := tidegate.DeadLetter{Topic: "orders", MessageID: "id", Queue: -1, Offset: -1, Group: "billing", Attempts: 2, Reason: "hopeless"}
+	if !ok || got != want || r.Failed != 0 || !letter.Header.Durable {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	if len(m.Properties) != 1 {
-		t.Errorf("the message itself has changed: %v", m.Properties)
+	if got := letter.ApplicationProperties["_AMQ_DUPL_ID"]; got != "id/billing/dlq" {
+		t.Errorf("_AMQ_DUPL_ID is %v", got)
+	}
+	if len(letter.Annotations) > 0 {
+		t.Errorf("annotations %v, want none", letter.Annotations)
 	}
 }

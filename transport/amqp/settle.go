@@ -1,0 +1,170 @@
+package amqp
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/Azure/go-amqp"
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport/amqp/internal/convert"
+	"github.com/tidegate/tidegate/transport/held"
+)
+
+// A job is a list of messages for the goroutine of a link, which alone writes outcomes.
+type job struct {
+	list  []held.Settlement
+	taken atomic.Bool // by the goroutine, or by the caller that does not wait any longer
+	reply chan []error
+}
+
+// Settle writes the outcomes of messages. A retry in copy mode and a dead letter are first sent as
+// a copy, with an ID by which the server detects a repetition, and then accepted.
+func (l *link) Settle(ctx context.Context, list []held.Settlement) []error {
+	errs := make([]error, len(list))
+	var at []int
+	var write []held.Settlement
+	var copies []*pendingCopy
+	for i, s := range list {
+		to, m := l.copyOf(s)
+		if m == nil {
+			at, write = append(at, i), append(write, s)
+			continue
+		}
+		copies = append(copies, l.begin(ctx, i, to, m))
+	}
+	for _, p := range copies {
+		if errs[p.i] = p.wait(ctx, l); errs[p.i] == nil {
+			s := list[p.i]
+			s.Outcome = held.Accepted
+			at, write = append(at, p.i), append(write, s)
+		}
+	}
+	if len(write) == 0 {
+		return errs
+	}
+	for n, err := range l.hand(ctx, &job{list: write, reply: make(chan []error, 1)}) {
+		errs[at[n]] = err
+	}
+	return errs
+}
+
+// hand gives a job to the goroutine of the link and waits for it.
+func (l *link) hand(ctx context.Context, j *job) []error {
+	all := func(e *tidegate.Error) []error {
+		errs := make([]error, len(j.list))
+		for i, s := range j.list {
+			own := *e
+			errs[i] = l.client.named(&own, opOf(s.Outcome), l.feed.Topic)
+		}
+		return errs
+	}
+	select {
+	case l.jobs <- j:
+	case <-l.life.Done():
+		return all(&tidegate.Error{Err: tidegate.ErrUnavailable, NotConnected: true, Message: "the link is lost"})
+	case <-ctx.Done():
+		return all(&tidegate.Error{Err: context.Cause(ctx)})
+	}
+	select {
+	case errs := <-j.reply:
+		return errs
+	case <-l.life.Done():
+		select {
+		case errs := <-j.reply:
+			return errs
+		default:
+		}
+		if j.taken.CompareAndSwap(false, true) {
+			return all(&tidegate.Error{Err: tidegate.ErrUnavailable, NotConnected: true, Message: "the link is lost"})
+		}
+		return all(&tidegate.Error{Err: tidegate.ErrUnavailable, MaybeStored: true, Message: "the link is lost"})
+	case <-ctx.Done():
+		return all(&tidegate.Error{Err: context.Cause(ctx), MaybeStored: !j.taken.CompareAndSwap(false, true)})
+	}
+}
+
+func opOf(o held.Outcome) string {
+	switch o {
+	case held.Retried:
+		return "ChangeInvisibleDuration"
+	case held.DeadLettered:
+		return "ForwardMessageToDeadLetterQueue"
+	}
+	return "AckMessage"
+}
+
+// settle writes the outcomes of jobs until the link ends.
+func (l *link) settle() {
+	for {
+		var j *job
+		select {
+		case j = <-l.jobs:
+		case <-l.life.Done():
+			return
+		}
+		if !j.taken.CompareAndSwap(false, true) {
+			continue
+		}
+		errs := make([]error, len(j.list))
+		for i, s := range j.list {
+			if err := l.outcome(s); err != nil {
+				e := l.client.ofLink(l.live, err)
+				e.MaybeStored = !e.NotConnected
+				errs[i] = l.client.named(e, opOf(s.Outcome), l.feed.Topic)
+			}
+		}
+		j.reply <- errs
+	}
+}
+
+// outcome writes one outcome. The context has no deadline: go-amqp would close the connection at a
+// deadline during the write. A message that is settled is not settled again.
+func (l *link) outcome(s held.Settlement) error {
+	m := s.Native.(*amqp.Message)
+	switch s.Outcome {
+	case held.Released:
+		return l.receiver.ReleaseMessage(l.life, m)
+	case held.Retried:
+		return l.receiver.ModifyMessage(l.life, m, &amqp.ModifyMessageOptions{DeliveryFailed: true})
+	}
+	return l.receiver.AcceptMessage(l.life, m)
+}
+
+// copyOf returns the copy that a settlement sends before it accepts the message; nil for none.
+func (l *link) copyOf(s held.Settlement) (place, *amqp.Message) {
+	c, native := l.client, s.Native.(*amqp.Message)
+	switch {
+	case s.Outcome == held.DeadLettered:
+		return c.deadLetters(l.feed.Group), convert.DeadLetter(native, s.Delivery, l.feed.Group, s.Reason)
+	case s.Outcome == held.Retried && c.options.CopyRetries:
+		return c.queue(l.feed.Topic, l.feed.Group), convert.Retry(native, s.Delivery, l.feed.Group, s.Delay)
+	}
+	return place{}, nil
+}
+
+// A pendingCopy is a copy on its way.
+type pendingCopy struct {
+	i    int // of the settlement
+	wait func(context.Context, *link) error
+}
+
+func (l *link) begin(ctx context.Context, i int, to place, m *amqp.Message) *pendingCopy {
+	op := opOf(held.Retried)
+	if to.anycast {
+		op = opOf(held.DeadLettered)
+	}
+	size := 0
+	for _, d := range m.Data {
+		size += len(d)
+	}
+	p, err := l.client.link(l.live, to).Send(ctx, m, size)
+	return &pendingCopy{i, func(ctx context.Context, l *link) error {
+		if err == nil {
+			err = p.Wait(ctx)
+		}
+		if err == nil {
+			return nil
+		}
+		return l.client.named(err, op, l.feed.Topic)
+	}}
+}
