@@ -85,8 +85,7 @@ func New(t Transport, opts Options) (*Producer, error) {
 		p.log = slog.New(slog.DiscardHandler)
 	}
 	if opts.Spool != nil {
-		p.spooler = &spooler{p: p, spool: opts.Spool, drained: make(chan struct{})}
-		p.spooler.start()
+		p.spooler = newSpooler(p)
 	}
 	return p, nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -32,78 +31,40 @@ type Spool interface {
 }
 
 // A spooler moves messages to Options.Spool, and sends the messages of the spool.
+//
+// Who wakes what waits: spoolWriter has the messages that wait for a write. The messages in the
+// spool are sent by one goroutine, which runs until the producer ends; the spool wakes it. What
+// bounds the steps: after a failure of Drain the goroutine waits for a second or more.
 type spooler struct {
-	p     *Producer
-	spool Spool
+	spoolWriter
 
-	mu      sync.Mutex
-	queue   []*item // guarded by mu; messages that wait for a write to the disk
-	writing bool    // guarded by mu
-
+	p       *Producer
 	stop    context.CancelFunc // ends the drain after its batch
 	drained chan struct{}      // closed after the end of the drain
 }
 
-// start starts the drain.
-func (s *spooler) start() {
-	ctx, stop := context.WithCancel(s.p.life)
+// newSpooler returns the spooler of a producer, and starts the drain.
+func newSpooler(p *Producer) *spooler {
+	s := &spooler{p: p, drained: make(chan struct{})}
+	s.spoolWriter = spoolWriter{spool: p.opts.Spool, start: p.ledger.Running.Go, written: p.written}
+	ctx, stop := context.WithCancel(p.life)
 	s.stop = stop
 	go func() {
 		defer close(s.drained)
 		s.drain(ctx)
 	}()
+	return s
 }
 
 // drainTime bounds the time of a batch from the spool.
 const drainTime = 30 * time.Second
 
-// maxSpooled bounds the messages of one write to the spool.
-const maxSpooled = 1000
-
-// add queues a message for the spool. The lock of its topic is held, so that the
-// order of a message group in the queue of its topic is its order in the spool.
-func (s *spooler) add(it *item) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.queue = append(s.queue, it)
-	if !s.writing {
-		s.writing = true
-		s.p.ledger.Running.Go(s.write) // Close waits for the message, so it cannot wait for Running yet
+// written stores the results of messages that were written to the spool.
+func (p *Producer) written(items []*item, errs []error) {
+	for i, it := range items {
+		it.topic.spooled(it, errs[i])
 	}
-}
-
-// write stores the queued messages in the spool until the queue is empty. Messages that arrive
-// during a write share the next one.
-func (s *spooler) write() {
-	for {
-		s.mu.Lock()
-		n := min(len(s.queue), maxSpooled)
-		items := s.queue[:n:n]
-		if s.queue = s.queue[n:]; len(s.queue) == 0 {
-			s.queue = nil
-		}
-		s.writing = n > 0
-		s.mu.Unlock()
-		if n == 0 {
-			return
-		}
-		msgs := make([]*tidegate.Message, n)
-		for i, it := range items {
-			msgs[i] = it.Message
-		}
-		errs := s.spool.PutBatch(context.Background(), msgs) // the end of the callers' ctxs does not interrupt a write
-		if len(errs) != n {
-			err := fmt.Errorf("the spool returned %d errors for %d messages", len(errs), n)
-			errs = make([]error, n)
-			for i := range errs {
-				errs[i] = err
-			}
-		}
-		for i, it := range items {
-			it.topic.spooled(it, errs[i])
-		}
-		s.p.complete(items)
-	}
+	p.complete(items)
 }
 
 // spooled stores the result of a message that was written to the spool.
