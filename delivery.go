@@ -21,14 +21,15 @@ type Delivery struct {
 
 	// Handle identifies this delivery, not the message. The next delivery of the message and each
 	// change of its invisible duration replace the handle; the server then rejects the old one with
-	// [ErrInvalidHandle]. Only the server at Endpoint can use it.
+	// [ErrInvalidHandle]. Only the server at Endpoint can use it. If the server has no handles, as
+	// over AMQP, only the transport that received the delivery can use it, until it is closed.
 	Handle string
 
 	// Endpoint is the server that delivered the message. Acknowledgements go to it.
 	Endpoint string
 
-	Queue  int   // number of the queue within the topic
-	Offset int64 // position of the message in that queue
+	Queue  int   // number of the queue within the topic; -1 if the server does not report it
+	Offset int64 // position of the message in that queue; -1 if the server does not report it
 
 	// TransactionID identifies the transaction that committed the message. It is empty for other
 	// messages.
@@ -36,7 +37,7 @@ type Delivery struct {
 
 	BornAt    time.Time // time of the send, in the producer's clock
 	BornHost  string    // the producer's host
-	StoredAt  time.Time // time of storage, in the server's clock
+	StoredAt  time.Time // time of storage, in the server's clock; zero if the server does not report it
 	StoreHost string    // the server's host
 
 	// InvisibleUntil is the time at which the server delivers an unacknowledged message again, in
@@ -61,8 +62,8 @@ func DeadLetterTopic(group string) string { return protocol.DeadLetterPrefix + g
 type DeadLetter struct {
 	Topic     string `json:"topic"` // topic of the original send
 	MessageID string `json:"message_id"`
-	Queue     int    `json:"queue"`
-	Offset    int64  `json:"offset"`
+	Queue     int    `json:"queue"`    // as Delivery.Queue
+	Offset    int64  `json:"offset"`   // as Delivery.Offset
 	Group     string `json:"group"`    // consumer group that could not consume the message
 	Attempts  int    `json:"attempts"` // deliveries before the message became a dead letter
 	Reason    string `json:"reason"`

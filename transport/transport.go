@@ -35,6 +35,9 @@ type Sender interface {
 	// Send may use several requests. The failure of a request is the result of all messages in it,
 	// and of no others, with one exception: after a failure that another attempt can cure, Send
 	// does not send the later messages of the same message group.
+	//
+	// An error that matches tidegate.ErrThrottled means that the server stored nothing. If a server
+	// throttles after it may have stored the message, the error is transient and has MaybeStored.
 	Send(ctx context.Context, msgs []*tidegate.Message) []SendResult
 }
 

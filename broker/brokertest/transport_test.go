@@ -19,6 +19,10 @@ func TestTransports(t *testing.T) {
 		"grpc":   func(b *brokertest.Broker) transport.Transport { return b.Client() },
 	} {
 		t.Run(name, func(t *testing.T) {
+			s := transporttest.AllGuarantees()
+			s.Virtual, s.Capabilities = true, transport.Capabilities{
+				Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, RepeatChange: true, Snooze: true, Reconsume: true,
+			}
 			transporttest.Run(t, func(t *testing.T) transporttest.Fixture {
 				b := brokertest.New(t)
 				fixture := transporttest.Fixture{
@@ -27,10 +31,10 @@ func TestTransports(t *testing.T) {
 						_, err := b.PutTopic(ctx, name, settings.Topic{Type: settings.TopicType(kind)})
 						return err
 					},
-					CreateGroup: func(ctx context.Context, name string, c transporttest.GroupConfig) error {
-						g := settings.Group{FIFO: c.FIFO, MaxAttempts: c.MaxAttempts, Retry: backoff.Steps(c.Retry)}
-						if c.FIFO && len(c.Retry) > 0 {
-							g.FIFORetryInterval = settings.Duration(c.Retry[0])
+					CreateGroup: func(ctx context.Context, name string, s transport.ConsumerSettings) error {
+						g := settings.Group{FIFO: s.FIFO, MaxAttempts: s.MaxAttempts, Retry: s.Retry.(backoff.Steps)}
+						if s.FIFO {
+							g.FIFORetryInterval = settings.Duration(s.Retry.Delay(0))
 						}
 						_, err := b.PutGroup(ctx, name, g)
 						return err
@@ -40,9 +44,7 @@ func TestTransports(t *testing.T) {
 					fixture.Disconnect = b.Disconnect
 				}
 				return fixture
-			}, transporttest.Options{Virtual: true, Guarantees: transporttest.AllGuarantees(), Capabilities: transport.Capabilities{
-				Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, RepeatChange: true, Snooze: true, Reconsume: true,
-			}})
+			}, s)
 		})
 	}
 }

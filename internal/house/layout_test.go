@@ -73,7 +73,7 @@ var importTable = map[string]row{
 		tests:   []string{"backoff", "broker", "broker/server", "transport/rocketmq"}, // over two brokers
 	},
 	"transport/held":          {imports: []string{"", "transport"}},
-	"transport/transporttest": {imports: []string{"", "transport"}},
+	"transport/transporttest": {imports: []string{"", "transport", "backoff"}},
 	"producer":                {imports: []string{"", "transport", "backoff", "ratelimit"}},
 	"consumer":                {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address", "internal/tally"}},
 	"oteltidegate": {

@@ -28,6 +28,10 @@ import (
 
 // A failover over two brokers passes the suite that every transport passes.
 func TestSuite(t *testing.T) {
+	s := transporttest.AllGuarantees()
+	s.Virtual, s.Capabilities = true, transport.Capabilities{
+		Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, RepeatChange: true, Snooze: true, Reconsume: true,
+	}
 	transporttest.Run(t, func(t *testing.T) transporttest.Fixture {
 		brokers := []*brokertest.Broker{brokertest.New(t), brokertest.New(t)}
 		x, err := failover.New([]failover.Endpoint{{Name: "primary", Transport: brokers[0].Client()}, {Name: "secondary", Transport: brokers[1].Client()}}, failover.Options{})
@@ -43,10 +47,10 @@ func TestSuite(t *testing.T) {
 					return err
 				})
 			},
-			CreateGroup: func(ctx context.Context, name string, c transporttest.GroupConfig) error {
-				g := settings.Group{FIFO: c.FIFO, MaxAttempts: c.MaxAttempts, Retry: backoff.Steps(c.Retry)}
-				if c.FIFO && len(c.Retry) > 0 {
-					g.FIFORetryInterval = settings.Duration(c.Retry[0])
+			CreateGroup: func(ctx context.Context, name string, s transport.ConsumerSettings) error {
+				g := settings.Group{FIFO: s.FIFO, MaxAttempts: s.MaxAttempts, Retry: s.Retry.(backoff.Steps)}
+				if s.FIFO {
+					g.FIFORetryInterval = settings.Duration(s.Retry.Delay(0))
 				}
 				return both(func(b *brokertest.Broker) error { _, err := b.PutGroup(ctx, name, g); return err })
 			},
@@ -56,9 +60,7 @@ func TestSuite(t *testing.T) {
 				}
 			},
 		}
-	}, transporttest.Options{Virtual: true, Guarantees: transporttest.AllGuarantees(), Capabilities: transport.Capabilities{
-		Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, RepeatChange: true, Snooze: true, Reconsume: true,
-	}})
+	}, s)
 }
 
 // learned is a failover that the suite may ask for its capabilities after one call.

@@ -25,7 +25,7 @@ type fake struct {
 
 	mu      sync.Mutex
 	topics  map[string]transporttest.TopicType
-	groups  map[string]transporttest.GroupConfig
+	groups  map[string]transport.ConsumerSettings
 	logs    map[string][]*tidegate.Delivery // by topic, as delivered the first time
 	queues  map[[2]string]*queue            // by group and topic
 	links   map[*fakeLink]struct{}
@@ -67,7 +67,7 @@ type entry struct {
 
 func newFake(opts held.Options) *fake {
 	f := &fake{
-		topics: map[string]transporttest.TopicType{}, groups: map[string]transporttest.GroupConfig{},
+		topics: map[string]transporttest.TopicType{}, groups: map[string]transport.ConsumerSettings{},
 		logs: map[string][]*tidegate.Delivery{}, queues: map[[2]string]*queue{}, links: map[*fakeLink]struct{}{},
 	}
 	if opts.Settings == nil {
@@ -80,8 +80,7 @@ func newFake(opts held.Options) *fake {
 func (f *fake) settings(group, _ string) transport.ConsumerSettings {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	c := f.groups[group]
-	return transport.ConsumerSettings{FIFO: c.FIFO, MaxAttempts: c.MaxAttempts, Retry: steps(c.Retry)}
+	return f.groups[group]
 }
 
 type steps []time.Duration
@@ -449,10 +448,10 @@ func (f *fake) fixture() transporttest.Fixture {
 			f.topics[name] = t
 			return nil
 		},
-		CreateGroup: func(_ context.Context, name string, c transporttest.GroupConfig) error {
+		CreateGroup: func(_ context.Context, name string, s transport.ConsumerSettings) error {
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			f.groups[name] = c
+			f.groups[name] = s
 			return nil
 		},
 		Disconnect: func() { f.disconnect(true) },

@@ -24,8 +24,8 @@ func inBubble(t *testing.T, messages int, opts held.Options, run func(t *testing
 		f := newFake(opts)
 		t.Cleanup(func() { f.Close() }) //nolint:errcheck // it returns nil
 		f.topics["orders"] = transporttest.Normal
-		f.groups["billing"] = transporttest.GroupConfig{MaxAttempts: 3}
-		f.groups["ledger"] = transporttest.GroupConfig{MaxAttempts: 3, FIFO: true}
+		f.groups["billing"] = transport.ConsumerSettings{MaxAttempts: 3}
+		f.groups["ledger"] = transport.ConsumerSettings{MaxAttempts: 3, FIFO: true}
 		f.fill(messages)
 		run(t, f)
 	})

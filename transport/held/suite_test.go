@@ -9,17 +9,15 @@ import (
 	"github.com/tidegate/tidegate/transport/transporttest"
 )
 
-// suiteOptions describe a Table over the fake. The suite leaves out:
+// suiteServer describes a Table over the fake. The suite leaves out:
 //   - NegativeAck, RetryResult and RetryByLadder: capabilities of servers with a retry schedule;
 //   - PushTimeoutsTakeTheLadder: the message is retried when the lease ends, as in RocketMQ 5.2.
-func suiteOptions() transporttest.Options {
-	guarantees := transporttest.AllGuarantees()
-	guarantees.TimeoutsTakeTheLadder, guarantees.FullReceives, guarantees.Recall = false, false, false
-	return transporttest.Options{
-		Virtual:      true,
-		Capabilities: transport.Capabilities{RepeatReceive: true, Suspend: true, Snooze: true, IdempotentDeadLetter: true},
-		Guarantees:   guarantees,
-	}
+func suiteServer() transporttest.Server {
+	s := transporttest.AllGuarantees()
+	s.TimeoutsTakeTheLadder, s.FullReceives, s.Recall = false, false, false
+	s.Virtual = true
+	s.Capabilities = transport.Capabilities{RepeatReceive: true, Suspend: true, Snooze: true, IdempotentDeadLetter: true}
+	return s
 }
 
 func TestSuite(t *testing.T) {
@@ -39,7 +37,7 @@ func TestSuite(t *testing.T) {
 				f := newFake(held.Options{Grace: 6 * time.Millisecond})
 				f.faults = c.faults
 				return f.fixture()
-			}, suiteOptions())
+			}, suiteServer())
 		})
 	}
 }

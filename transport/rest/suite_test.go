@@ -31,8 +31,12 @@ func over(t *testing.T, b *brokertest.Broker, o rest.Options) *rest.Client {
 // The suite that every transport passes, in virtual time. The package comment names what HTTP
 // lacks.
 func TestTransport(t *testing.T) {
-	guarantees := transporttest.AllGuarantees()
-	guarantees.PushesThrottleBackoff = false
+	s := transporttest.AllGuarantees()
+	s.PushesThrottleBackoff = false
+	s.Virtual, s.Capabilities = true, transport.Capabilities{
+		Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true,
+		RetryResult: true, RepeatReceive: true, Snooze: true, Reconsume: true,
+	}
 	transporttest.Run(t, func(t *testing.T) transporttest.Fixture {
 		b := brokertest.New(t)
 		return transporttest.Fixture{
@@ -41,18 +45,15 @@ func TestTransport(t *testing.T) {
 				_, err := b.PutTopic(ctx, name, settings.Topic{Type: settings.TopicType(kind)})
 				return err
 			},
-			CreateGroup: func(ctx context.Context, name string, c transporttest.GroupConfig) error {
-				g := settings.Group{FIFO: c.FIFO, MaxAttempts: c.MaxAttempts, Retry: backoff.Steps(c.Retry)}
-				if c.FIFO && len(c.Retry) > 0 {
-					g.FIFORetryInterval = settings.Duration(c.Retry[0])
+			CreateGroup: func(ctx context.Context, name string, s transport.ConsumerSettings) error {
+				g := settings.Group{FIFO: s.FIFO, MaxAttempts: s.MaxAttempts, Retry: s.Retry.(backoff.Steps)}
+				if s.FIFO {
+					g.FIFORetryInterval = settings.Duration(s.Retry.Delay(0))
 				}
 				_, err := b.PutGroup(ctx, name, g)
 				return err
 			},
 			Disconnect: b.Disconnect,
 		}
-	}, transporttest.Options{Virtual: true, Guarantees: guarantees, Capabilities: transport.Capabilities{
-		Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true,
-		RetryResult: true, RepeatReceive: true, Snooze: true, Reconsume: true,
-	}})
+	}, s)
 }

@@ -19,7 +19,7 @@ var connectionCases = []testCase{
 		e.send(e.message("x"))
 		d := e.one()
 		e.Disconnect()
-		e.sleep(e.unit) // the transport notices it
+		e.sleep(e.server.Unit) // the transport notices it
 		unknown := e.message("x")
 		unknown.Topic = e.name("unknown")
 		for _, call := range []struct {
@@ -43,14 +43,14 @@ var connectionCases = []testCase{
 			e.wantNotConnected(call.name, call.do(e.Context()))
 		}
 		start := time.Now()
-		waiting, cancel := context.WithTimeoutCause(transport.AwaitConnection(e.Context()), e.unit, errEnough)
+		waiting, cancel := context.WithTimeoutCause(transport.AwaitConnection(e.Context()), e.server.Unit, errEnough)
 		defer cancel()
 		results := e.Transport.Send(waiting, []*tidegate.Message{e.message("y")})
 		e.wantNotConnected("Send that waits for a connection", results[0].Err)
 		if !errors.Is(results[0].Err, errEnough) {
 			e.Errorf("Send that waits for a connection: %v, want the cause of the context", results[0].Err)
 		}
-		e.after(start, e.unit, "Send that waits for a connection failed")
+		e.after(start, e.server.Unit, "Send that waits for a connection failed")
 	}},
 }
 

@@ -17,18 +17,18 @@ var endCases = []testCase{
 		ctx, cancel := context.WithCancelCause(e.Context())
 		start := time.Now()
 		wait := later(func() {
-			e.sleep(e.unit / 2)
+			e.sleep(e.server.Unit / 2)
 			cancel(errEnough)
 		})
 		ds, err := e.Transport.Receive(ctx, e.request())
-		e.after(start, e.unit/2, "the cancelled receive returned")
+		e.after(start, e.server.Unit/2, "the cancelled receive returned")
 		wait()
 		if len(ds) != 0 || !errors.Is(err, errEnough) {
 			e.Fatalf("got %s, %v; want the cause of the context", describe(ds), err)
 		}
 		e.send(e.message("x"))
 		start = time.Now()
-		if e.lacks(e.guarantees.CancelledReceivesEnd, "CancelledReceivesEnd", "the message may come as attempt 2 after its invisible duration") {
+		if e.lacks(e.server.CancelledReceivesEnd, "CancelledReceivesEnd", "the message may come as attempt 2 after its invisible duration") {
 			e.mustAck(e.again(e.request(), start, 0, "the message came"))
 			return
 		}
@@ -40,7 +40,7 @@ var endCases = []testCase{
 	{name: "CancelledReceivesRaceSends", run: func(e *env) {
 		e.setup(Normal)
 		rounds := 20
-		if e.lacks(e.guarantees.CancelledReceivesEnd, "CancelledReceivesEnd", "each of the messages may come as attempt 2 after its invisible duration") {
+		if e.lacks(e.server.CancelledReceivesEnd, "CancelledReceivesEnd", "each of the messages may come as attempt 2 after its invisible duration") {
 			rounds = 3
 		}
 		for range rounds {
@@ -57,8 +57,8 @@ var endCases = []testCase{
 			wait()
 			if len(ds) == 0 {
 				r := e.request()
-				r.Wait = r.InvisibleDuration + e.unit
-				if e.guarantees.RetriesWakeReceives {
+				r.Wait = r.InvisibleDuration + e.server.Unit
+				if e.server.RetriesWakeReceives {
 					ds = e.receive(r)
 				} else {
 					ds = []*tidegate.Delivery{e.again(r, time.Now(), 0, "the message came")}
@@ -113,7 +113,7 @@ var endCases = []testCase{
 			e.send(e.message("to be settled"))
 		}
 		r := e.request()
-		r.InvisibleDuration = 4 * e.unit // longer than the case takes
+		r.InvisibleDuration = 4 * e.server.Unit // longer than the case takes
 		var ds []*tidegate.Delivery
 		for range 4 {
 			ds = append(ds, e.oneOf(r))
@@ -130,7 +130,7 @@ var endCases = []testCase{
 		}
 		_, retry := e.Transport.Retry(ctx, ds[1], 0, "")
 		_, dead := e.Transport.DeadLetter(ctx, ds[3], "nobody waits")
-		handle, change := e.Transport.ChangeInvisibleDuration(ctx, ds[2], 4*e.unit)
+		handle, change := e.Transport.ChangeInvisibleDuration(ctx, ds[2], 4*e.server.Unit)
 		if handle != "" {
 			e.Errorf("ChangeInvisibleDuration returned the handle %q with a dead context", handle)
 		}
@@ -159,12 +159,12 @@ var endCases = []testCase{
 		start := time.Now()
 		var err error
 		wait := later(func() { _, err = e.Transport.Receive(e.Context(), e.request()) })
-		e.sleep(e.unit / 2)
+		e.sleep(e.server.Unit / 2)
 		if err := e.Transport.Close(); err != nil {
 			e.Errorf("Close: %v", err)
 		}
 		wait()
-		e.after(start, e.unit/2, "the receive returned")
+		e.after(start, e.server.Unit/2, "the receive returned")
 		if !errors.Is(err, tidegate.ErrClosed) {
 			e.Errorf("Receive: %v, want ErrClosed", err)
 		}
@@ -181,7 +181,7 @@ var endCases = []testCase{
 		ctx := e.Context()
 		_, receive := e.Transport.Receive(ctx, e.request())
 		_, retry := e.Transport.Retry(ctx, d, 0, "")
-		_, change := e.Transport.ChangeInvisibleDuration(ctx, d, e.unit)
+		_, change := e.Transport.ChangeInvisibleDuration(ctx, d, e.server.Unit)
 		_, dead := e.Transport.DeadLetter(ctx, d, "closed")
 		_, producer := e.Transport.ProducerSettings(ctx, e.topic)
 		_, consumer := e.Transport.ConsumerSettings(ctx, e.group, e.topic)

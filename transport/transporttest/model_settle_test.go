@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -24,7 +26,7 @@ func (m *model) settle(ctx context.Context, d *tidegate.Delivery, change func(i 
 	if ctx.Err() != nil && m.fault != "settle with a dead ctx" {
 		return context.Cause(ctx)
 	}
-	i := int(d.Offset)
+	i := index(d)
 	c := m.copy(d.ConsumerGroup, i)
 	m.expire(d.ConsumerGroup, i, c, time.Now())
 	valid := c.handle == d.Handle || m.fault == "handles name messages"
@@ -32,21 +34,30 @@ func (m *model) settle(ctx context.Context, d *tidegate.Delivery, change func(i 
 		return fault(tidegate.CodeInvalidReceiptHandle)
 	}
 	change(i, c)
-	if m.guarantees.RetriesWakeReceives {
+	if m.server.RetriesWakeReceives {
 		m.changed()
 	}
 	return nil
+}
+
+// index returns the place of the delivery's message in the log, from the handle.
+func index(d *tidegate.Delivery) int {
+	i, err := strconv.Atoi(strings.Split(d.Handle, "/")[1])
+	if err != nil {
+		panic(err)
+	}
+	return i
 }
 
 func (m *model) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 	errs := make([]error, len(ds))
 	for i, d := range ds {
 		errs[i] = m.settle(ctx, d, func(_ int, c *subCopy) { c.done, c.handle = true, "" })
-		if !m.guarantees.RefusesStaleHandles && errors.Is(errs[i], tidegate.ErrInvalidHandle) {
+		if !m.server.RefusesStaleHandles && errors.Is(errs[i], tidegate.ErrInvalidHandle) {
 			errs[i] = nil
 			if m.fault == "old handles acknowledge" {
 				m.mu.Lock()
-				m.copy(d.ConsumerGroup, int(d.Offset)).done = true
+				m.copy(d.ConsumerGroup, index(d)).done = true
 				m.mu.Unlock()
 			}
 		}
@@ -57,7 +68,10 @@ func (m *model) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 func (m *model) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (result transport.RetryResult, err error) {
 	err = m.settle(ctx, d, func(i int, c *subCopy) {
 		if after == transport.ByLadder && m.fault != "no ladder for failures" {
-			after = ladderSteps(m.groups[d.ConsumerGroup].Retry).Delay(c.attempt - 1)
+			after = m.groups[d.ConsumerGroup].Retry.Delay(c.attempt - 1)
+		}
+		if m.server.LacksExactRetries && !m.groups[d.ConsumerGroup].FIFO {
+			after = 12 * time.Second // the server's own
 		}
 		result = transport.RetryResult{Fate: transport.FateAgain, Delay: after}
 		c.held, c.handle, c.due = false, "", time.Now().Add(after)
@@ -113,7 +127,7 @@ func (m *model) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Deliver
 func (m *model) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error) {
 	now, again := *d, false
 	m.mu.Lock()
-	if c := m.copy(d.ConsumerGroup, int(d.Offset)); c.replaced == d.Handle && c.changed == c.handle && m.fault != "no change twice" {
+	if c := m.copy(d.ConsumerGroup, index(d)); c.replaced == d.Handle && c.changed == c.handle && m.fault != "no change twice" {
 		now.Handle, again = c.handle, true
 	}
 	m.mu.Unlock()
@@ -134,7 +148,7 @@ func (m *model) change(ctx context.Context, d *tidegate.Delivery, dur time.Durat
 		}
 		if dur == 0 && c.push {
 			c.held, c.handle = false, ""
-			if m.can.Suspend && m.fault != "suspending counts" {
+			if m.server.Capabilities.Suspend && m.fault != "suspending counts" {
 				c.attempt--
 			}
 		}
@@ -145,7 +159,7 @@ func (m *model) change(ctx context.Context, d *tidegate.Delivery, dur time.Durat
 
 func (m *model) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
 	m.mu.Lock()
-	over := m.copy(d.ConsumerGroup, int(d.Offset)).done && !m.isClosed()
+	over := m.copy(d.ConsumerGroup, index(d)).done && !m.isClosed()
 	m.mu.Unlock()
 	if over {
 		return transport.RetryResult{}, nil

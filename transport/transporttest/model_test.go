@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -22,15 +24,14 @@ import (
 type model struct {
 	mu         sync.Mutex
 	topics     map[string]TopicType
-	groups     map[string]GroupConfig
+	groups     map[string]transport.ConsumerSettings
 	log        []*tidegate.Delivery // of every message, as delivered the first time
 	copies     map[string]*subCopy  // group, log index → what the group made of it
 	replays    map[string][]*tidegate.Delivery
 	wake       chan struct{} // closed and replaced at every change
 	closed     chan struct{}
 	serial     int
-	can        transport.Capabilities
-	guarantees Guarantees
+	server     Server
 	letters    map[string][]*tidegate.Message // by group, not yet in its dead letter queue
 	told       bool                           // there was an answer, so that the client knows can
 	fault      string                         // makes the model break one promise; empty for none
@@ -48,17 +49,20 @@ type subCopy struct {
 	done              bool
 }
 
-type ladderSteps []time.Duration
-
-func (l ladderSteps) Delay(n int) time.Duration { return l[min(n, len(l)-1)] }
-
 // everything is what the model can do.
 var everything = transport.Capabilities{Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatChange: true, RepeatReceive: true, Snooze: true, Reconsume: true}
 
-func newModel(can transport.Capabilities, guarantees Guarantees) *model {
+// perfect is a server that keeps all promises and has everything.
+func perfect() Server {
+	s := AllGuarantees()
+	s.Capabilities, s.Virtual = everything, true
+	return s
+}
+
+func newModel(server Server) *model {
 	return &model{
-		can: can, guarantees: guarantees, letters: map[string][]*tidegate.Message{},
-		topics: map[string]TopicType{}, groups: map[string]GroupConfig{}, copies: map[string]*subCopy{},
+		server: server, letters: map[string][]*tidegate.Message{},
+		topics: map[string]TopicType{}, groups: map[string]transport.ConsumerSettings{}, copies: map[string]*subCopy{},
 		replays: map[string][]*tidegate.Delivery{}, wake: make(chan struct{}), closed: make(chan struct{}),
 	}
 }
@@ -108,12 +112,35 @@ func (m *model) check(msg *tidegate.Message) error {
 	if err := msg.Validate(0); err != nil {
 		return err
 	}
-	t, ok := m.topics[msg.Topic]
-	switch {
-	case !ok:
-		return fault(tidegate.CodeTopicNotFound)
+	if err := m.missing(msg.Topic); err != nil {
+		return err
+	}
+	switch t := m.topics[msg.Topic]; {
+	case m.server.LacksTopicTypes:
 	case (t == FIFO) != (msg.MessageGroup != "") && m.fault != "no group needed":
 		return fault(tidegate.CodeMessagePropertyConflict)
+	}
+	return nil
+}
+
+// missing returns the error for a topic that does not exist, or creates it.
+func (m *model) missing(topic string) error {
+	if m.topics[topic] == "" && m.server.LacksMissingTopics {
+		m.topics[topic] = Normal
+	}
+	if m.topics[topic] == "" {
+		return fault(tidegate.CodeTopicNotFound)
+	}
+	return nil
+}
+
+func (m *model) Ping(_ context.Context, topics ...string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, t := range topics {
+		if err := m.missing(t); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -141,7 +168,7 @@ func (m *model) Send(ctx context.Context, msgs []*tidegate.Message) []transport.
 		if m.fault == "share body" {
 			d.Body = msg.Body
 		}
-		results[i].Receipt = tidegate.Receipt{MessageID: d.ID, Topic: d.Topic, Offset: d.Offset}
+		results[i].Receipt = tidegate.Receipt{MessageID: d.ID, Topic: d.Topic, Queue: d.Queue, Offset: d.Offset}
 	}
 	if m.fault != "wake nobody" {
 		m.changed()
@@ -155,6 +182,12 @@ func (m *model) Send(ctx context.Context, msgs []*tidegate.Message) []transport.
 func (m *model) store(msg *tidegate.Message) *tidegate.Delivery {
 	d := &tidegate.Delivery{Message: *msg.Clone(), Offset: int64(len(m.log)), BornAt: time.Now(), StoredAt: time.Now(), BornHost: "model"}
 	d.Body = slices.Clone(msg.Body)
+	if m.server.LacksPositions {
+		d.Queue, d.Offset = -1, -1
+	}
+	if m.server.LacksStoreTimes {
+		d.StoredAt = time.Time{}
+	}
 	m.log = append(m.log, d)
 	return d
 }
@@ -176,8 +209,8 @@ func (m *model) expire(group string, i int, c *subCopy, now time.Time) {
 		c.held, c.handle = false, ""
 		if c.attempt >= m.groups[group].MaxAttempts {
 			m.bury(group, i, c, "timed out")
-		} else if c.push && m.guarantees.TimeoutsTakeTheLadder && m.fault != "no ladder for timeouts" {
-			c.due = c.due.Add(ladderSteps(m.groups[group].Retry).Delay(c.attempt - 1))
+		} else if c.push && m.server.TimeoutsTakeTheLadder && m.fault != "no ladder for timeouts" {
+			c.due = c.due.Add(m.groups[group].Retry.Delay(c.attempt - 1))
 			m.expire(group, i, c, now)
 		}
 	}
@@ -193,18 +226,18 @@ func (m *model) bury(group string, i int, c *subCopy, reason string) {
 	}
 	maps.Copy(letter.Properties, map[string]string{
 		protocol.PropertyDeadLetterTopic: d.Topic, protocol.PropertyDeadLetterMessageID: d.ID,
-		protocol.PropertyDeadLetterQueue: "0", protocol.PropertyDeadLetterOffset: strconv.Itoa(i),
+		protocol.PropertyDeadLetterQueue: strconv.Itoa(d.Queue), protocol.PropertyDeadLetterOffset: strconv.FormatInt(d.Offset, 10),
 		protocol.PropertyDeadLetterGroup: group, protocol.PropertyDeadLetterAttempts: strconv.Itoa(c.attempt),
 		protocol.PropertyDeadLetterReason: reason,
 	})
 	if m.fault == "lose the reason" {
 		delete(letter.Properties, protocol.PropertyDeadLetterReason)
 	}
-	if !m.guarantees.DeadLetterOrigins {
+	if !m.server.DeadLetterOrigins {
 		letter.Properties = maps.Clone(d.Properties)
 	}
 	m.letters[group] = append(m.letters[group], letter)
-	if m.guarantees.DeadLettersAtOnce {
+	if m.server.DeadLettersAtOnce {
 		m.moveLetters(group)
 	}
 }
@@ -272,7 +305,7 @@ func (m *model) take(r transport.ReceiveRequest, now time.Time) (ds []*tidegate.
 		if d.MessageGroup != "" && m.fault != "no order" {
 			blocked[d.MessageGroup] = true
 		}
-		if (m.fault == "a failed group locks the queue" || !m.guarantees.GroupsFlow && blocked[d.MessageGroup]) && c.attempt > 0 && now.Before(c.due) {
+		if (m.fault == "a failed group locks the queue" || !m.server.GroupsFlow && blocked[d.MessageGroup]) && c.attempt > 0 && now.Before(c.due) {
 			return ds, next
 		}
 	}
@@ -292,7 +325,7 @@ func (m *model) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tid
 	if err := tidegate.ValidateGroup(r.Group); err != nil {
 		return nil, err
 	}
-	if !m.guarantees.ExactWaits {
+	if !m.server.ExactWaits {
 		r.Wait = min(max(r.Wait, 5*time.Second), 20*time.Second)
 	}
 	end := time.Now().Add(r.Wait)
@@ -303,9 +336,9 @@ func (m *model) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tid
 			m.mu.Unlock()
 			return nil, err
 		}
-		if m.topics[r.Topic] == "" {
+		if err := m.missing(r.Topic); err != nil {
 			m.mu.Unlock()
-			return nil, fault(tidegate.CodeTopicNotFound)
+			return nil, err
 		}
 		if ds := m.replays[r.AttemptID]; ds != nil {
 			m.mu.Unlock()
@@ -332,7 +365,7 @@ func (m *model) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tid
 		}
 		ds, next := m.take(r, now)
 		m.moveLetters(r.Group)
-		if !m.guarantees.RetriesWakeReceives {
+		if !m.server.RetriesWakeReceives {
 			next = end
 		}
 		if m.fault == "forget attempt IDs" {
@@ -378,7 +411,7 @@ func (m *model) ProducerSettings(context.Context, string) (transport.ProducerSet
 	if m.fault == "forget the settings" {
 		return transport.ProducerSettings{}, nil
 	}
-	return transport.ProducerSettings{MaxAttempts: 3, Backoff: ladderSteps{time.Second}, MaxBodySize: 4 << 20}, nil
+	return transport.ProducerSettings{MaxAttempts: 3, Backoff: backoff.Steps{time.Second}, MaxBodySize: 4 << 20}, nil
 }
 
 func (m *model) ConsumerSettings(_ context.Context, group, _ string) (transport.ConsumerSettings, error) {
@@ -391,7 +424,7 @@ func (m *model) ConsumerSettings(_ context.Context, group, _ string) (transport.
 	if m.fault == "forget the settings" {
 		return transport.ConsumerSettings{FIFO: c.FIFO}, nil
 	}
-	return transport.ConsumerSettings{FIFO: c.FIFO, MaxAttempts: c.MaxAttempts, Retry: ladderSteps(c.Retry)}, nil
+	return c, nil
 }
 
 func (m *model) Queues(_ context.Context, _, topic string) ([]int, error) {
@@ -400,8 +433,8 @@ func (m *model) Queues(_ context.Context, _, topic string) ([]int, error) {
 	if err := m.settingsClosed(); err != nil {
 		return nil, err
 	}
-	if m.topics[topic] == "" {
-		return nil, fault(tidegate.CodeTopicNotFound)
+	if err := m.missing(topic); err != nil {
+		return nil, err
 	}
 	return []int{transport.AnyQueue}, nil
 }
@@ -413,18 +446,19 @@ func (m *model) Capabilities(string) transport.Capabilities {
 	if !m.told {
 		return transport.Capabilities{}
 	}
-	return m.can
+	return m.server.Capabilities
 }
 
-func modelFixture(*testing.T) Fixture { return fixtureOf(newModel(everything, AllGuarantees())) }
-
-// plainFixture is of a model that behaves as a real RocketMQ.
-func plainFixture(*testing.T) Fixture {
-	return fixtureOf(newModel(transport.Capabilities{}, Guarantees{}))
+// fixtureOf returns the function that opens a model of the server.
+func fixtureOf(s Server) func(*testing.T) Fixture {
+	return func(*testing.T) Fixture { return newModel(s).fixture() }
 }
 
-func fixtureOf(m *model) Fixture {
+func (m *model) fixture() Fixture {
 	m.fault = os.Getenv(faultVariable)
+	if f := reflect.ValueOf(&m.server).Elem().FieldByName(m.fault); f.IsValid() {
+		f.SetBool(true) // a fault that the Server of the run does not admit
+	}
 	return Fixture{
 		Transport: m,
 		CreateTopic: func(_ context.Context, name string, t TopicType) error {
@@ -433,10 +467,10 @@ func fixtureOf(m *model) Fixture {
 			m.topics[name] = t
 			return nil
 		},
-		CreateGroup: func(_ context.Context, name string, c GroupConfig) error {
+		CreateGroup: func(_ context.Context, name string, s transport.ConsumerSettings) error {
 			m.mu.Lock()
 			defer m.mu.Unlock()
-			m.groups[name] = c
+			m.groups[name] = s
 			return nil
 		},
 		Disconnect: func() {

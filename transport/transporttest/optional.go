@@ -39,8 +39,8 @@ func lanes(e *env, s transport.LaneSender) {
 	if err != nil {
 		e.Fatal(err)
 	}
-	if lane.Endpoint == "" || lane.MaxMessages < 1 || lane.MaxMessages > 1 != e.can.Batch {
-		e.Errorf("lane %+v with the capabilities %+v", lane, e.can)
+	if lane.Endpoint == "" || lane.MaxMessages < 1 || lane.MaxMessages > 1 != e.server.Capabilities.Batch {
+		e.Errorf("lane %+v with the capabilities %+v", lane, e.server.Capabilities)
 	}
 	var msgs []*tidegate.Message
 	for range min(5, lane.MaxMessages) {
@@ -81,6 +81,9 @@ func ping(e *env, p transport.Pinger) {
 	if err := p.Ping(e.Context(), e.topic); err != nil {
 		e.Errorf("a topic: %v", err)
 	}
+	if e.createsTopics() {
+		return
+	}
 	if err := p.Ping(e.Context(), e.topic, e.name("missing")); !errors.Is(err, tidegate.ErrTopicNotFound) {
 		e.Errorf("a topic that is missing: %v, want ErrTopicNotFound", err)
 	}
@@ -89,9 +92,9 @@ func ping(e *env, p transport.Pinger) {
 func recall(e *env, r transport.Recaller) {
 	e.setup(Delay)
 	m := e.message("later")
-	m.DeliverAt = time.Now().Add(4 * e.unit)
+	m.DeliverAt = time.Now().Add(4 * e.server.Unit)
 	receipt := e.send(m)[0]
-	if e.lacks(e.guarantees.Recall, "Recall", "receipts have no recall handle, and Recall fails with 50100") {
+	if e.lacks(e.server.Recall, "Recall", "receipts have no recall handle, and Recall fails with 50100") {
 		_, err := r.Recall(e.Context(), e.topic, "handle")
 		e.wantCode(err, tidegate.CodeNotImplemented)
 		if receipt.RecallHandle != "" || receipt.Offset != -1 {
@@ -109,7 +112,7 @@ func recall(e *env, r transport.Recaller) {
 	if _, err := r.Recall(e.Context(), e.topic, receipt.RecallHandle); !errors.Is(err, tidegate.ErrNotFound) {
 		e.Errorf("recalled again: %v, want ErrNotFound", err)
 	}
-	e.sleep(5 * e.unit)
+	e.sleep(5 * e.server.Unit)
 	e.none(e.request())
 }
 
@@ -152,7 +155,7 @@ func transactionRolledBack(e *env, t transport.Transactor) {
 	if err := t.EndTransaction(e.Context(), tx, transport.Commit); !errors.Is(err, tidegate.ErrNotFound) {
 		e.Errorf("commit after the rollback: %v, want ErrNotFound", err)
 	}
-	e.sleep(e.unit)
+	e.sleep(e.server.Unit)
 	e.none(e.request())
 	if err := t.EndTransaction(e.Context(), tx, transport.ResolutionUnknown); !errors.Is(err, tidegate.ErrInvalid) {
 		e.Errorf("ended as unknown: %v, want ErrInvalid", err)

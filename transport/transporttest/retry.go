@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -15,13 +16,13 @@ var retryCases = []testCase{
 		e.setup(Normal)
 		e.send(e.message("x"))
 		d := e.one()
-		for i, delay := range []time.Duration{e.unit / 2, 0} {
+		for i, delay := range []time.Duration{e.server.Unit / 2, 0} {
 			start := time.Now()
 			if _, err := e.Transport.Retry(e.Context(), d, delay, ""); err != nil {
 				e.Fatal(err)
 			}
 			old := d
-			d = e.again(e.request(), start, delay, "the message came again") // a parked receive is woken by it
+			d = e.retried(e.request(), start, delay) // a parked receive is woken by it
 			if d.ID != old.ID || d.Attempt != i+2 {
 				e.Errorf("delivered attempt %d of %q, want %d of %q", d.Attempt, d.ID, i+2, old.ID)
 			}
@@ -34,14 +35,16 @@ var retryCases = []testCase{
 		e.setup(Normal)
 		e.send(e.message("x"))
 		start := time.Now()
-		if _, err := e.Transport.Retry(e.Context(), e.one(), 4*e.unit, ""); err != nil {
+		if _, err := e.Transport.Retry(e.Context(), e.one(), 4*e.server.Unit, ""); err != nil {
 			e.Fatal(err)
 		}
-		e.sleep(2*e.unit + e.unit/2)
-		e.none(e.request())
+		if !e.server.LacksExactRetries {
+			e.sleep(2*e.server.Unit + e.server.Unit/2)
+			e.none(e.request())
+		}
 		r := e.request()
-		r.Wait = 2 * e.unit
-		e.again(r, start, 4*e.unit, "the message came again")
+		r.Wait = 2 * e.server.Unit
+		e.retried(r, start, 4*e.server.Unit)
 	}},
 	{name: "AttemptsExhausted", run: func(e *env) {
 		e.setup(Normal)
@@ -51,7 +54,7 @@ var retryCases = []testCase{
 		var last *tidegate.Delivery
 		failed := time.Now()
 		for i := range 3 {
-			last = e.again(e.request(), failed, 0, "the message came again")
+			last = e.retried(e.request(), failed, 0)
 			failed = time.Now()
 			if last.Attempt != i+1 {
 				e.Fatalf("attempt %d, want %d", last.Attempt, i+1)
@@ -69,7 +72,7 @@ var retryCases = []testCase{
 		e.send(msg)
 		var last *tidegate.Delivery
 		for _, want := range []transport.RetryResult{
-			{Fate: transport.FateAgain, Delay: e.unit}, {Fate: transport.FateAgain}, {Fate: transport.FateDeadLetter},
+			{Fate: transport.FateAgain, Delay: e.server.Unit}, {Fate: transport.FateAgain}, {Fate: transport.FateDeadLetter},
 		} {
 			last = e.one()
 			if got, err := e.Transport.Retry(e.Context(), last, want.Delay, "no such customer: Müller"); err != nil || got != want {
@@ -87,7 +90,7 @@ var retryCases = []testCase{
 			if got, err := e.Transport.Retry(e.Context(), d, transport.ByLadder, ""); err != nil || got != (transport.RetryResult{Fate: transport.FateAgain, Delay: want}) {
 				e.Fatalf("attempt %d: %+v, %v; want the next after %v", d.Attempt, got, err, want)
 			}
-			e.sleep(want - e.unit/4)
+			e.sleep(want - e.server.Unit/4)
 			e.none(e.request())
 			d = e.one()
 			e.after(start, want, "the message came again")
@@ -97,22 +100,22 @@ var retryCases = []testCase{
 	{name: "TimeoutsExhaustAttempts", run: func(e *env) {
 		const attempts = 2
 		e.createTopic(e.topic, Normal)
-		e.createGroup(e.group, GroupConfig{MaxAttempts: attempts, Retry: e.ladder()})
+		e.createGroup(e.group, transport.ConsumerSettings{MaxAttempts: attempts, Retry: backoff.Steps(e.ladder())})
 		msg := e.message("ignored")
 		e.send(msg)
 		r := e.request()
 		start := time.Now()
 		last := e.oneOf(r)
-		r.Wait = 2 * e.unit
+		r.Wait = 2 * e.server.Unit
 		for range attempts - 1 {
-			last = e.again(r, start, 2*e.unit, "the message came again")
+			last = e.again(r, start, 2*e.server.Unit, "the message came again")
 			start = time.Now()
 		}
-		r.Wait = 3 * e.unit // beyond the end of the last lease, when the dead letter is written
+		r.Wait = 3 * e.server.Unit // beyond the end of the last lease, when the dead letter is written
 		if ds := e.receive(r); len(ds) != 0 {
 			e.Fatalf("after %d attempts received %s", attempts, describe(ds))
 		}
-		e.sleep(e.unit) // a server that shortens the wait may end it with the lease
+		e.sleep(e.server.Unit) // a server that shortens the wait may end it with the lease
 		e.deadLetter(msg, last, "")
 	}},
 	{name: "PushTimeoutsTakeTheLadder", needs: needLadder, run: func(e *env) {
@@ -122,12 +125,12 @@ var retryCases = []testCase{
 		r.Push = true
 		start := time.Now()
 		e.oneOf(r)
-		r.Wait = 2 * e.unit
-		e.sleep(2 * e.unit)
+		r.Wait = 2 * e.server.Unit
+		e.sleep(2 * e.server.Unit)
 		if d := e.oneOf(r); d.Attempt != 2 {
 			e.Errorf("attempt %d, want 2", d.Attempt)
 		}
-		e.after(start, 3*e.unit, "after the invisible time and the ladder's first step the message came again")
+		e.after(start, 3*e.server.Unit, "after the invisible time and the ladder's first step the message came again")
 	}},
 	{name: "DeadLetter", run: func(e *env) {
 		e.setup(Normal)
@@ -138,13 +141,13 @@ var retryCases = []testCase{
 		if _, err := e.Transport.DeadLetter(e.Context(), d, "no such customer: Müller"); err != nil {
 			e.Fatal(err)
 		}
-		if e.can.IdempotentDeadLetter {
+		if e.server.Capabilities.IdempotentDeadLetter {
 			if _, err := e.Transport.DeadLetter(e.Context(), d, "again"); err != nil {
 				e.Errorf("a second time: %v", err)
 			}
 		}
 		e.stale(d)
-		e.sleep(3 * e.unit)
+		e.sleep(3 * e.server.Unit)
 		e.none(e.request())
 		e.deadLetter(msg, d, "no such customer: Müller")
 	}},
@@ -152,7 +155,7 @@ var retryCases = []testCase{
 		e.setup(Normal)
 		e.send(e.message("x"))
 		first := e.one()
-		e.sleep(2 * e.unit)
+		e.sleep(2 * e.server.Unit)
 		second := e.one()
 		for _, reason := range []string{"", "hopeless"} {
 			if _, err := e.Transport.DeadLetter(e.Context(), first, reason); !errors.Is(err, tidegate.ErrInvalidHandle) {
@@ -166,7 +169,7 @@ var retryCases = []testCase{
 // letter receives a dead letter, which may not be there at once.
 func (e *env) letter(r transport.ReceiveRequest) *tidegate.Delivery {
 	e.Helper()
-	if !e.lacks(e.guarantees.DeadLettersAtOnce, "DeadLettersAtOnce", "the topic of dead letters may be missing for some seconds") {
+	if !e.lacks(e.server.DeadLettersAtOnce, "DeadLettersAtOnce", "the topic of dead letters may be missing for some seconds") {
 		return e.oneOf(r)
 	}
 	source := e.request() // a receive of the group is when RocketMQ moves the message
@@ -190,10 +193,10 @@ func (e *env) deadLetter(msg *tidegate.Message, last *tidegate.Delivery, reason 
 	undertaker := e.name("undertaker")
 	// On RocketMQ a dead letter goes on counting: a group with fewer attempts than the message had
 	// would make a dead letter of it again before the first delivery.
-	e.createGroup(undertaker, GroupConfig{MaxAttempts: 17, Retry: e.ladder()})
+	e.createGroup(undertaker, transport.ConsumerSettings{MaxAttempts: 17, Retry: backoff.Steps(e.ladder())})
 	r := transport.ReceiveRequest{
 		Group: undertaker, Topic: tidegate.DeadLetterTopic(e.group), Queue: transport.AnyQueue, Max: 1,
-		InvisibleDuration: 2 * e.unit, Wait: e.unit,
+		InvisibleDuration: 2 * e.server.Unit, Wait: e.server.Unit,
 	}
 	d := e.letter(r)
 	if d.ID != msg.ID || !bytes.Equal(d.Body, msg.Body) || d.Tag != msg.Tag || len(d.Keys) != len(msg.Keys) {
@@ -201,7 +204,7 @@ func (e *env) deadLetter(msg *tidegate.Message, last *tidegate.Delivery, reason 
 	}
 	e.mustAck(d)
 	e.none(r)
-	if e.lacks(e.guarantees.DeadLetterOrigins, "DeadLetterOrigins", "the dead letter names no origin and no reason") {
+	if e.lacks(e.server.DeadLetterOrigins, "DeadLetterOrigins", "the dead letter names no origin and no reason") {
 		if got, ok := d.DeadLetter(); ok {
 			e.Errorf("the dead letter names its origin: %+v", got)
 		}
@@ -217,6 +220,9 @@ func (e *env) deadLetter(msg *tidegate.Message, last *tidegate.Delivery, reason 
 			e.Error("the dead letter has no reason")
 		}
 		want.Reason = got.Reason
+	}
+	if e.lacksPosition(last.Queue, last.Offset) {
+		want.Queue, want.Offset = got.Queue, got.Offset
 	}
 	if !ok || got != want {
 		e.Errorf("origin %+v, want %+v", got, want)

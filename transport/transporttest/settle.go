@@ -13,7 +13,7 @@ var settleCases = []testCase{
 		e.setup(Normal)
 		e.send(e.message("x"))
 		e.mustAck(e.one())
-		e.sleep(3 * e.unit)
+		e.sleep(3 * e.server.Unit)
 		e.none(e.request())
 	}},
 	{name: "AckMany", run: func(e *env) {
@@ -28,11 +28,11 @@ var settleCases = []testCase{
 			e.Fatal(err)
 		}
 		errs := e.Transport.Ack(e.Context(), ds)
-		refused := !e.lacks(e.guarantees.RefusesStaleHandles, "RefusesStaleHandles", "an Ack with an old handle may succeed and has no effect")
+		refused := !e.lacks(e.server.RefusesStaleHandles, "RefusesStaleHandles", "an Ack with an old handle may succeed and has no effect")
 		if len(errs) != 3 || errs[0] != nil || errs[2] != nil || !errors.Is(errs[1], tidegate.ErrInvalidHandle) && (refused || errs[1] != nil) {
 			e.Errorf("got %v, want only the second refused", errs)
 		}
-		if d := e.again(e.request(), start, 0, "the message came again"); d.ID != ds[1].ID || d.Attempt != 2 {
+		if d := e.retried(e.request(), start, 0); d.ID != ds[1].ID || d.Attempt != 2 {
 			e.Errorf("delivered %s of %q, want attempt 2 of the second", describe([]*tidegate.Delivery{d}), d.ID)
 		}
 		e.none(e.request())
@@ -43,19 +43,19 @@ var settleCases = []testCase{
 		start := time.Now()
 		first := e.one()
 		if u := first.InvisibleUntil; !u.IsZero() {
-			if d := u.Sub(start); d < 2*e.unit-2*time.Millisecond || d > 2*e.unit+e.slack {
-				e.Errorf("InvisibleUntil is %v after the receive, want %v", d, 2*e.unit)
+			if d := u.Sub(start); d < 2*e.server.Unit-2*time.Millisecond || d > 2*e.server.Unit+e.server.Slack {
+				e.Errorf("InvisibleUntil is %v after the receive, want %v", d, 2*e.server.Unit)
 			}
 		}
 		e.none(e.request())
 		r := e.request()
-		r.Wait = max(0, 2*e.unit-e.unit/4-time.Since(start))
+		r.Wait = max(0, 2*e.server.Unit-e.server.Unit/4-time.Since(start))
 		var second *tidegate.Delivery
 		if ds := e.receive(r); len(ds) == 1 {
 			second = ds[0]
-			e.after(start, 2*e.unit, "the message came again")
+			e.after(start, 2*e.server.Unit, "the message came again")
 		} else {
-			second = e.again(e.request(), start, 2*e.unit, "the message came again")
+			second = e.again(e.request(), start, 2*e.server.Unit, "the message came again")
 		}
 		if second.ID != first.ID || second.Attempt != 2 {
 			e.Errorf("delivered %+v", second)
@@ -67,10 +67,10 @@ var settleCases = []testCase{
 		e.setup(Normal)
 		e.send(e.message("x"))
 		first := e.one()
-		e.sleep(e.unit)
+		e.sleep(e.server.Unit)
 		changed := time.Now()
 		before := *first
-		handle, err := e.Transport.ChangeInvisibleDuration(e.Context(), first, 3*e.unit)
+		handle, err := e.Transport.ChangeInvisibleDuration(e.Context(), first, 3*e.server.Unit)
 		if err != nil {
 			e.Fatal(err)
 		}
@@ -78,17 +78,17 @@ var settleCases = []testCase{
 			e.Fatalf("handle %q replaces %q (before the call: %q); want another one, and d left alone", handle, first.Handle, before.Handle)
 		}
 		e.stale(first)
-		if e.can.RepeatChange {
+		if e.server.Capabilities.RepeatChange {
 			changed = time.Now()
-			if again, err := e.Transport.RepeatChange(e.Context(), first, 3*e.unit); again != handle || err != nil {
+			if again, err := e.Transport.RepeatChange(e.Context(), first, 3*e.server.Unit); again != handle || err != nil {
 				e.Errorf("repeated, as after a lost answer: %q, %v, want %q as before", again, err, handle)
 			}
 		}
-		e.sleep(e.unit + e.unit/2) // past the first lease
+		e.sleep(e.server.Unit + e.server.Unit/2) // past the first lease
 		e.none(e.request())
 		r := e.request()
-		r.Wait = 2 * e.unit
-		second := e.again(r, changed, 3*e.unit, "after a change the message came again")
+		r.Wait = 2 * e.server.Unit
+		second := e.again(r, changed, 3*e.server.Unit, "after a change the message came again")
 		if second.Attempt != 2 {
 			e.Errorf("attempt %d, want 2", second.Attempt)
 		}
@@ -102,15 +102,15 @@ var settleCases = []testCase{
 		e.send(e.message("x"))
 		d := e.one()
 		for range 3 {
-			e.sleep(e.unit)
-			handle, err := e.Transport.ChangeInvisibleDuration(e.Context(), d, 2*e.unit)
+			e.sleep(e.server.Unit)
+			handle, err := e.Transport.ChangeInvisibleDuration(e.Context(), d, 2*e.server.Unit)
 			if err != nil {
 				e.Fatal(err)
 			}
 			d.Handle = handle
 		}
 		e.mustAck(d)
-		e.sleep(3 * e.unit)
+		e.sleep(3 * e.server.Unit)
 		e.none(e.request())
 		e.stale(d)
 	}},
@@ -119,10 +119,10 @@ var settleCases = []testCase{
 		e.send(e.message("x"))
 		d := e.one()
 		start := time.Now()
-		if _, err := e.Transport.ChangeInvisibleDuration(e.Context(), d, e.unit/2); err != nil {
+		if _, err := e.Transport.ChangeInvisibleDuration(e.Context(), d, e.server.Unit/2); err != nil {
 			e.Fatal(err)
 		}
-		e.again(e.request(), start, e.unit/2, "the message came again")
+		e.again(e.request(), start, e.server.Unit/2, "the message came again")
 	}},
 	{name: "GiveBack", run: func(e *env) {
 		e.setup(Normal)
@@ -137,7 +137,7 @@ var settleCases = []testCase{
 			}
 			again := e.again(r, start, 0, "the released message came again")
 			want := d.Attempt + 1
-			if push && e.can.Suspend {
+			if push && e.server.Capabilities.Suspend {
 				want = d.Attempt // it was not handled
 			}
 			if again.Attempt != want {
@@ -154,12 +154,13 @@ var settleCases = []testCase{
 			r := e.request()
 			r.Push = push
 			d := e.oneOf(r)
+			failed := time.Now()
 			if _, err := e.Transport.Retry(e.Context(), d, 0, ""); err != nil {
 				e.Fatal(err)
 			}
-			r.Wait, r.InvisibleDuration = 2*e.unit, e.unit
-			d = e.oneOf(r)
-			for _, dur := range []time.Duration{0, e.unit / 2, 3 * e.unit / 2, 0} { // the third is longer than the lease
+			r.Wait, r.InvisibleDuration = 2*e.server.Unit, e.server.Unit
+			d = e.retried(r, failed, 0)
+			for _, dur := range []time.Duration{0, e.server.Unit / 2, 3 * e.server.Unit / 2, 0} { // the third is longer than the lease
 				start := time.Now()
 				if err := e.Transport.Snooze(e.Context(), d, dur); err != nil {
 					e.Fatal(err)
@@ -183,19 +184,19 @@ var settleCases = []testCase{
 		d := e.one()
 		for attempt := 2; attempt <= 5; attempt++ { // more often than the group's maximum of attempts, which does not count
 			start := time.Now()
-			mode := transport.ReconsumeMode{Negative: true, Delay: e.unit}
+			mode := transport.ReconsumeMode{Negative: true, Delay: e.server.Unit}
 			got, err := e.Transport.Reconsume(e.Context(), d, mode)
-			if err != nil || got.Fate != transport.FateAgain || got.Delay <= 0 || got.Delay > e.unit {
-				e.Fatalf("%+v, %v; want a delivery after %v", got, err, e.unit)
+			if err != nil || got.Fate != transport.FateAgain || got.Delay <= 0 || got.Delay > e.server.Unit {
+				e.Fatalf("%+v, %v; want a delivery after %v", got, err, e.server.Unit)
 			}
 			e.stale(d)
 			if _, err := e.Transport.Reconsume(e.Context(), d, mode); !errors.Is(err, tidegate.ErrInvalidHandle) {
 				e.Errorf("an old handle: %v, want ErrInvalidHandle", err)
 			}
 			q := e.request()
-			q.Wait = 2 * e.unit
+			q.Wait = 2 * e.server.Unit
 			d = e.oneOf(q)
-			e.after(start, e.unit, "the message came again")
+			e.after(start, e.server.Unit, "the message came again")
 			if d.Attempt != attempt {
 				e.Errorf("attempt %d, want %d", d.Attempt, attempt)
 			}
@@ -209,14 +210,14 @@ var settleCases = []testCase{
 		e.send(first, second)
 		d := e.one()
 		start := time.Now()
-		if err := e.Transport.Snooze(e.Context(), d, e.unit); err != nil {
+		if err := e.Transport.Snooze(e.Context(), d, e.server.Unit); err != nil {
 			e.Fatal(err)
 		}
 		e.none(e.request())
 		r := e.request()
-		r.Wait = 2 * e.unit
+		r.Wait = 2 * e.server.Unit
 		d = e.oneOf(r)
-		e.after(start, e.unit, "the snoozed message came again")
+		e.after(start, e.server.Unit, "the snoozed message came again")
 		if d.ID != first.ID || d.Attempt != 1 {
 			e.Errorf("received %s, want attempt 1 of the first", describe([]*tidegate.Delivery{d}))
 		}
@@ -237,7 +238,7 @@ var settleCases = []testCase{
 				e.Fatalf("attempt %d, want 1", d.Attempt)
 			}
 			for range 4 {
-				h, err := e.Transport.ChangeInvisibleDuration(e.Context(), d, e.unit)
+				h, err := e.Transport.ChangeInvisibleDuration(e.Context(), d, e.server.Unit)
 				if err != nil {
 					e.Fatal(err)
 				}
@@ -253,7 +254,7 @@ var settleCases = []testCase{
 // stale checks that every settlement refuses d's handle and changes nothing.
 func (e *env) stale(d *tidegate.Delivery) {
 	e.Helper()
-	if e.lacks(e.guarantees.RefusesStaleHandles, "RefusesStaleHandles", "an Ack with an old handle may succeed and has no effect") {
+	if e.lacks(e.server.RefusesStaleHandles, "RefusesStaleHandles", "an Ack with an old handle may succeed and has no effect") {
 		if err := e.ack(d); err != nil && !errors.Is(err, tidegate.ErrInvalidHandle) {
 			e.Errorf("Ack with an old handle: %v, want none or ErrInvalidHandle", err)
 		}
@@ -265,7 +266,7 @@ func (e *env) stale(d *tidegate.Delivery) {
 	if _, err := e.Transport.Retry(e.Context(), d, 0, ""); !errors.Is(err, tidegate.ErrInvalidHandle) {
 		e.Errorf("Retry with an old handle: %v, want ErrInvalidHandle", err)
 	}
-	if h, err := e.Transport.ChangeInvisibleDuration(e.Context(), d, e.unit); !errors.Is(err, tidegate.ErrInvalidHandle) {
+	if h, err := e.Transport.ChangeInvisibleDuration(e.Context(), d, e.server.Unit); !errors.Is(err, tidegate.ErrInvalidHandle) {
 		e.Errorf("ChangeInvisibleDuration with an old handle: %q, %v, want ErrInvalidHandle", h, err)
 	}
 }

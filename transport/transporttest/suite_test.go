@@ -17,7 +17,7 @@ import (
 const faultVariable = "TRANSPORTTEST_FAULT"
 
 func TestSuiteInVirtualTime(t *testing.T) {
-	Run(t, modelFixture, Options{Capabilities: everything, Guarantees: AllGuarantees(), Virtual: true})
+	Run(t, fixtureOf(perfect()), perfect())
 }
 
 var realUnit = flag.Duration("real.unit", 0, "run every case in real time, with this unit; 0 for the cases that wait for nothing")
@@ -36,16 +36,56 @@ func TestSuiteInRealTime(t *testing.T) {
 	if os.Getenv(faultVariable) != "" {
 		return
 	}
-	opts := Options{Capabilities: everything, Guarantees: AllGuarantees(), Unit: *realUnit}
-	if opts.Unit == 0 {
-		opts.Unit = 5 * time.Minute
-		opts.only = func(c testCase) bool { return slices.Contains(patient, c.name) }
+	s := perfect()
+	s.Virtual, s.Unit = false, *realUnit
+	if s.Unit == 0 {
+		s.Unit = 5 * time.Minute
+		s.only = func(c testCase) bool { return slices.Contains(patient, c.name) }
 	}
-	Run(t, modelFixture, opts)
+	Run(t, fixtureOf(s), s)
 }
 
 func TestSuiteOfAPlainServer(t *testing.T) {
-	Run(t, plainFixture, Options{Virtual: true})
+	Run(t, fixtureOf(Server{}), Server{Virtual: true})
+}
+
+// lacking are the fields of Server for promises that RocketMQ keeps, and the cases that fail if the
+// Server of the run does not set them.
+var lacking = map[string][]string{
+	"LacksPositions":     {"RoundTrip"},
+	"LacksStoreTimes":    {"RoundTrip"},
+	"LacksTopicTypes":    {"SendPartFails", "FIFONeedsAGroup"},
+	"LacksMissingTopics": {"SendRefused", "NoSuchTopic", "Ping"},
+	"LacksExactRetries":  {"RetryAfter", "RetryOutlivesTheLease"},
+}
+
+// A server that lacks a promise passes the suite if its Server says so, with and without the other
+// promises, and fails otherwise.
+func TestSuiteOfServersThatLackAPromise(t *testing.T) {
+	if os.Getenv(faultVariable) != "" {
+		return
+	}
+	for field := range reflect.TypeFor[Server]().Fields() {
+		cases, ok := lacking[field.Name]
+		if strings.HasPrefix(field.Name, "Lacks") != ok {
+			t.Errorf("the table lacking and the fields of Server differ in %s", field.Name)
+		}
+		if !ok {
+			continue
+		}
+		t.Run(field.Name, func(t *testing.T) {
+			t.Run("admitted", func(t *testing.T) {
+				for _, s := range []Server{perfect(), {Virtual: true}} {
+					reflect.ValueOf(&s).Elem().FieldByIndex(field.Index).SetBool(true)
+					if s.LacksExactRetries { // those of a server with a result are the ones that it returns
+						s.Capabilities.RetryResult = false
+					}
+					Run(t, fixtureOf(s), s)
+				}
+			})
+			t.Run("hidden", func(t *testing.T) { finds(t, "TestSuiteInVirtualTime", field.Name, cases) })
+		})
+	}
 }
 
 // The suite leaves out exactly the cases in which a real RocketMQ behaves differently.
@@ -58,18 +98,17 @@ func TestCasesByCapabilities(t *testing.T) {
 		return names
 	}
 	for _, tt := range []struct {
-		can        transport.Capabilities
-		guarantees Guarantees
-		left       []string
+		server Server
+		left   []string
 	}{
-		{everything, AllGuarantees(), nil},
-		{transport.Capabilities{Batch: true}, AllGuarantees(), []string{"CancelledReceiveIsRepeated", "NegativeAck", "RetryByLadder", "RetryResult", "Snooze", "SnoozeKeepsTheOrder", "SuspendIsNoFailure"}},
-		{everything, Guarantees{}, []string{"DeadLetterTooLate", "FIFOFailedGroupWaitsOthersFlow", "PushTimeoutsTakeTheLadder"}},
-		{transport.Capabilities{}, Guarantees{}, []string{"CancelledReceiveIsRepeated", "DeadLetterTooLate", "FIFOFailedGroupWaitsOthersFlow", "NegativeAck", "PushTimeoutsTakeTheLadder", "RetryByLadder", "RetryResult", "Snooze", "SnoozeKeepsTheOrder", "SuspendIsNoFailure"}},
+		{perfect(), nil},
+		{with(AllGuarantees(), transport.Capabilities{Batch: true}), []string{"CancelledReceiveIsRepeated", "NegativeAck", "RetryByLadder", "RetryResult", "Snooze", "SnoozeKeepsTheOrder", "SuspendIsNoFailure"}},
+		{with(Server{}, everything), []string{"DeadLetterTooLate", "FIFOFailedGroupWaitsOthersFlow", "PushTimeoutsTakeTheLadder"}},
+		{Server{}, []string{"CancelledReceiveIsRepeated", "DeadLetterTooLate", "FIFOFailedGroupWaitsOthersFlow", "NegativeAck", "PushTimeoutsTakeTheLadder", "RetryByLadder", "RetryResult", "Snooze", "SnoozeKeepsTheOrder", "SuspendIsNoFailure"}},
 	} {
-		apply, left := applicable(tt.can, tt.guarantees)
+		apply, left := applicable(tt.server)
 		if got := names(left); !slices.Equal(got, tt.left) || len(apply)+len(left) != len(cases) {
-			t.Errorf("%+v, %+v: without %v and with %d of %d cases, want without %v", tt.can, tt.guarantees, got, len(apply), len(cases), tt.left)
+			t.Errorf("%+v: without %v and with %d of %d cases, want without %v", tt.server, got, len(apply), len(cases), tt.left)
 		}
 		for _, c := range left {
 			if c.needs.name == "" {
@@ -77,6 +116,11 @@ func TestCasesByCapabilities(t *testing.T) {
 			}
 		}
 	}
+}
+
+func with(s Server, can transport.Capabilities) Server {
+	s.Capabilities = can
+	return s
 }
 
 // A suite that passes everything is worth nothing: each of these faults has
@@ -160,11 +204,11 @@ func finds(t *testing.T, suite, fault string, names []string) {
 	}
 }
 
-// AllGuarantees leaves no guarantee out.
+// AllGuarantees leaves no promise out.
 func TestAllGuarantees(t *testing.T) {
 	for f, v := range reflect.ValueOf(AllGuarantees()).Fields() {
-		if !v.Bool() {
-			t.Errorf("AllGuarantees leaves %s out", f.Name)
+		if f.Type.Kind() == reflect.Bool && f.Name != "Virtual" && v.Bool() == strings.HasPrefix(f.Name, "Lacks") {
+			t.Errorf("AllGuarantees returns %v for %s", v, f.Name)
 		}
 	}
 }

@@ -2,12 +2,12 @@
 // cases check the promises in the comments of package transport.
 //
 //	func TestTransport(t *testing.T) {
-//		transporttest.Run(t, func(t *testing.T) transporttest.Fixture { … }, transporttest.Options{Virtual: true})
+//		transporttest.Run(t, func(t *testing.T) transporttest.Fixture { … }, transporttest.Server{Virtual: true})
 //	}
 //
-// Servers differ in their [transport.Capabilities], which they announce, and in their [Guarantees],
-// which they do not announce. Set both in [Options]; the zero values describe Apache RocketMQ 5.2.
-// The suite skips the cases that need a missing capability or guarantee, and logs their names.
+// Servers differ in their [transport.Capabilities], which they announce, and in promises that they
+// keep or do not keep without announcing it. [Server] has both; its zero value describes Apache
+// RocketMQ 5.2. The suite leaves out the cases that the server cannot pass, and logs their names.
 package transporttest
 
 import (
@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -38,23 +39,21 @@ const (
 	Transaction TopicType = "TRANSACTION"
 )
 
-// A GroupConfig holds the settings of a new consumer group.
-type GroupConfig struct {
-	FIFO        bool            // deliver the messages of a message group in order, one at a time
-	MaxAttempts int             // maximum of deliveries of a message, including the first
-	Retry       []time.Duration // the retry schedule; one step for a FIFO group
-}
-
 // A Fixture is a transport to a server. The server may have other topics and groups: the suite
 // creates its own, with names that are unique to the run and the case.
 type Fixture struct {
 	Transport transport.Transport
 
-	// CreateTopic creates a topic, with several queues if the server has queues.
+	// CreateTopic creates a topic, with several queues if the server has queues. It does nothing if
+	// topics are created by their first use (Server.LacksMissingTopics).
 	CreateTopic func(ctx context.Context, name string, t TopicType) error
 
-	// CreateGroup creates a consumer group that starts at the oldest message of a topic.
-	CreateGroup func(ctx context.Context, name string, c GroupConfig) error
+	// CreateGroup creates a consumer group that starts at the oldest message of a topic. It sets
+	// FIFO, MaxAttempts and Retry, which is a backoff.Steps; for a FIFO group the first step is the
+	// delay of all retries. If the server has no settings of groups, CreateGroup passes them to the
+	// Transport, for example through a map that the transport's options read. Several goroutines
+	// may call it at the same time.
+	CreateGroup func(ctx context.Context, name string, s transport.ConsumerSettings) error
 
 	// Disconnect breaks the connections of Transport to the server. New ones fail until the end of
 	// the case. Nil means that the fixture cannot do it, for example because the server runs in the
@@ -62,65 +61,24 @@ type Fixture struct {
 	Disconnect func()
 }
 
-// Options configure a run of the suite. The zero value means real time and the capabilities and
-// guarantees of RocketMQ 5.2. For a real RocketMQ 5.2 also set Unit to 5 s.
-type Options struct {
-	// Capabilities are the capabilities that the transport must report after the server's first
-	// response. They select the cases that run. Zero means none, as of RocketMQ 5.2.
-	Capabilities transport.Capabilities
-
-	// Guarantees are the guarantees that the server keeps. Zero means those of RocketMQ 5.2.
-	Guarantees Guarantees
-
-	// Virtual runs each case in a [testing/synctest] bubble, including the call of newFixture. The
-	// default of Slack is 10 ms then, and a goroutine that is still running at the end fails the
-	// case. The server must run in the same process, without sockets. False means real time and
-	// cases in parallel.
-	Virtual bool
-
-	// Unit scales the durations of the cases. Receives wait for one or two units. Invisible
-	// durations are two to four units, or one unit on servers with Capabilities.Snooze. RocketMQ
-	// 5.2 needs 5 s: its shortest wait is 5 s, and its shortest invisible duration is 10 s. Zero
-	// means 10 s with Virtual and 500 ms without; with 500 ms the server must accept invisible
-	// durations of 500 ms.
-	Unit time.Duration
-
-	// Slack is the largest accepted delay of an event after its expected time. Zero means 10 ms
-	// with Virtual, and half a unit without.
-	Slack time.Duration
-
-	only func(testCase) bool // of the suite's own tests; nil: every case
-}
-
 // Run runs the suite. It calls newFixture once for each case, with the t of the case, and closes
 // the transport at the end of the case. newFixture registers the release of other resources with
 // t.Cleanup. These functions run after the transport was closed.
-func Run(t *testing.T, newFixture func(t *testing.T) Fixture, opts Options) {
+func Run(t *testing.T, newFixture func(t *testing.T) Fixture, server Server) {
 	t.Helper()
-	if opts.Unit == 0 {
-		opts.Unit = 500 * time.Millisecond
-		if opts.Virtual {
-			opts.Unit = 10 * time.Second
-		}
-	}
-	if opts.Slack == 0 {
-		opts.Slack = opts.Unit / 2
-		if opts.Virtual {
-			opts.Slack = 10 * time.Millisecond
-		}
-	}
-	apply, left := applicable(opts.Capabilities, opts.Guarantees)
+	server = server.withDefaults()
+	apply, left := applicable(server)
 	for _, c := range left {
 		t.Logf("case %s is left out: the server lacks %s", c.name, c.needs.name)
 	}
 	id := strconv.FormatInt(time.Now().UnixNano(), 36)
 	for _, c := range apply {
-		if opts.only != nil && !opts.only(c) {
+		if server.only != nil && !server.only(c) {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {
 			run := func(t *testing.T) {
-				e := &env{T: t, Fixture: newFixture(t), suffix: c.name + "-" + id, can: opts.Capabilities, guarantees: opts.Guarantees, unit: opts.Unit, slack: opts.Slack, logged: map[string]bool{}}
+				e := &env{T: t, Fixture: newFixture(t), suffix: c.name + "-" + id, server: server, logged: map[string]bool{}}
 				e.topic, e.group = e.name("orders"), e.name("billing")
 				e.Cleanup(func() {
 					if err := e.Transport.Close(); err != nil {
@@ -129,7 +87,7 @@ func Run(t *testing.T, newFixture func(t *testing.T) Fixture, opts Options) {
 				})
 				c.run(e)
 			}
-			if opts.Virtual {
+			if server.Virtual {
 				synctest.Test(t, run)
 				return
 			}
@@ -139,7 +97,7 @@ func Run(t *testing.T, newFixture func(t *testing.T) Fixture, opts Options) {
 	}
 }
 
-// A testCase tests one promise, on servers with the capabilities and guarantees that it needs.
+// A testCase tests one promise, on the servers that can pass it.
 type testCase struct {
 	name  string
 	run   func(*env)
@@ -156,16 +114,16 @@ var capabilityCases = []testCase{
 		if _, err := e.Transport.ProducerSettings(e.Context(), e.topic); err != nil {
 			e.Fatal(err)
 		}
-		if got := e.Transport.Capabilities(""); got != e.can {
-			e.Errorf("the transport has the capabilities %+v, the options say %+v", got, e.can)
+		if got := e.Transport.Capabilities(""); got != e.server.Capabilities {
+			e.Errorf("the transport has the capabilities %+v, the Server has %+v", got, e.server.Capabilities)
 		}
 	}},
 }
 
 // applicable returns the cases for a server, and those left out.
-func applicable(can transport.Capabilities, guarantees Guarantees) (apply, left []testCase) {
+func applicable(server Server) (apply, left []testCase) {
 	for _, c := range cases {
-		if c.needs.has == nil || c.needs.has(can, guarantees) {
+		if c.needs.has == nil || c.needs.has(server) {
 			apply = append(apply, c)
 		} else {
 			left = append(left, c)
@@ -186,30 +144,27 @@ func concat(lists ...[]testCase) []testCase {
 type env struct {
 	*testing.T
 	Fixture
-	suffix       string                 // of every name
-	topic, group string                 // of setup
-	can          transport.Capabilities // that the transport is to have
-	guarantees   Guarantees
-	unit         time.Duration
-	slack        time.Duration   // how late something may be
-	logged       map[string]bool // the guarantees that lacks named
+	suffix       string // of every name
+	topic, group string // of setup
+	server       Server
+	logged       map[string]bool // the fields of Server that lacks named
 }
 
 // name returns a topic or group name that no other case and no other run uses.
 func (e *env) name(base string) string { return base + "-" + e.suffix }
 
 // ladder returns the retry schedule of the groups of the cases.
-func (e *env) ladder() []time.Duration { return []time.Duration{e.unit, 2 * e.unit} }
+func (e *env) ladder() []time.Duration { return []time.Duration{e.server.Unit, 2 * e.server.Unit} }
 
 // setup creates the topic and the group that most cases need.
 func (e *env) setup(t TopicType) {
 	e.Helper()
 	e.createTopic(e.topic, t)
-	c := GroupConfig{FIFO: t == FIFO, MaxAttempts: 3, Retry: e.ladder()}
-	if c.FIFO {
-		c.Retry = c.Retry[:1]
+	s := transport.ConsumerSettings{FIFO: t == FIFO, MaxAttempts: 3, Retry: backoff.Steps(e.ladder())}
+	if s.FIFO {
+		s.Retry = backoff.Steps(e.ladder()[:1])
 	}
-	e.createGroup(e.group, c)
+	e.createGroup(e.group, s)
 }
 
 func (e *env) createTopic(name string, t TopicType) {
@@ -219,9 +174,9 @@ func (e *env) createTopic(name string, t TopicType) {
 	}
 }
 
-func (e *env) createGroup(name string, c GroupConfig) {
+func (e *env) createGroup(name string, s transport.ConsumerSettings) {
 	e.Helper()
-	if err := e.CreateGroup(e.Context(), name, c); err != nil {
+	if err := e.CreateGroup(e.Context(), name, s); err != nil {
 		e.Fatalf("create group %q: %v", name, err)
 	}
 }
@@ -250,7 +205,7 @@ func (e *env) send(msgs ...*tidegate.Message) []tidegate.Receipt {
 // request is a receive of one message, kept for two units, waited for one.
 func (e *env) request() transport.ReceiveRequest {
 	return transport.ReceiveRequest{
-		Group: e.group, Topic: e.topic, Queue: transport.AnyQueue, Max: 1, InvisibleDuration: 2 * e.unit, Wait: e.unit,
+		Group: e.group, Topic: e.topic, Queue: transport.AnyQueue, Max: 1, InvisibleDuration: 2 * e.server.Unit, Wait: e.server.Unit,
 	}
 }
 
@@ -323,14 +278,14 @@ func (e *env) mustAck(d *tidegate.Delivery) {
 }
 
 // lateness is the most by which a redelivery may be late on a server without
-// Guarantees.RetriesWakeReceives: two of RocketMQ's longest polls, and some seconds.
+// Server.RetriesWakeReceives: two of RocketMQ's longest polls, and some seconds.
 const lateness = 45 * time.Second
 
 // again receives the one message that is redelivered d after start, waiting for r.Wait and,
 // where retries do not wake receives, with as many receives as it takes.
 func (e *env) again(r transport.ReceiveRequest, start time.Time, d time.Duration, what string) *tidegate.Delivery {
 	e.Helper()
-	if e.guarantees.RetriesWakeReceives {
+	if e.server.RetriesWakeReceives {
 		again := e.oneOf(r)
 		e.after(start, d, what)
 		return again
@@ -351,16 +306,32 @@ func (e *env) again(r transport.ReceiveRequest, start time.Time, d time.Duration
 	}
 }
 
+// retried receives the one message that Retry was called for at start, with a delay of d. It checks
+// the delay unless the server chooses its own.
+func (e *env) retried(r transport.ReceiveRequest, start time.Time, d time.Duration) *tidegate.Delivery {
+	e.Helper()
+	if !e.lacks(!e.server.LacksExactRetries, "LacksExactRetries", "a retry may have another delay") {
+		return e.again(r, start, d, "the retried message came again")
+	}
+	for time.Since(start) < d+lateness {
+		if ds := e.receive(r); len(ds) > 0 {
+			return ds[0]
+		}
+	}
+	e.Fatalf("nothing was received %v after it was due", time.Since(start)-d)
+	return nil
+}
+
 // after checks the time of an event that has just happened: not earlier than d after start, and at
 // most slack later.
 func (e *env) after(start time.Time, d time.Duration, what string) {
 	e.Helper()
 	early := 2 * time.Millisecond // a clock that counts milliseconds may be one short
-	if !e.guarantees.ExactWaits {
+	if !e.server.ExactWaits {
 		early = 100 * time.Millisecond // RocketMQ ends a wait of 5 s up to 4 ms early
 	}
-	if got := time.Since(start); got < d-early || got > d+e.slack {
-		e.Errorf("%s after %v, want %v and at most %v later", what, got, d, e.slack)
+	if got := time.Since(start); got < d-early || got > d+e.server.Slack {
+		e.Errorf("%s after %v, want %v and at most %v later", what, got, d, e.server.Slack)
 	}
 }
 

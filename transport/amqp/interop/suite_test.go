@@ -6,22 +6,22 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/amqp"
 	"github.com/tidegate/tidegate/transport/transporttest"
 )
 
-// guarantees are those of Artemis. The transport has no recall and no throttle backoff of the
-// server, and ended leases have no retry schedule.
-func guarantees() transporttest.Guarantees {
-	g := transporttest.AllGuarantees()
-	g.PushesThrottleBackoff, g.TimeoutsTakeTheLadder, g.Recall = false, false, false
-	return g
-}
-
-var capabilities = transport.Capabilities{
-	Batch: true, Suspend: true, IdempotentDeadLetter: true, RepeatReceive: true, Snooze: true,
+// artemis describes an Artemis. The transport has no recall and no throttle backoff of the server,
+// and ended leases have no retry schedule.
+func artemis() transporttest.Server {
+	s := transporttest.AllGuarantees()
+	s.Unit = time.Second
+	s.PushesThrottleBackoff, s.TimeoutsTakeTheLadder, s.Recall = false, false, false
+	s.LacksPositions, s.LacksStoreTimes, s.LacksTopicTypes = true, true, true
+	s.Capabilities = transport.Capabilities{
+		Batch: true, Suspend: true, IdempotentDeadLetter: true, RepeatReceive: true, Snooze: true,
+	}
+	return s
 }
 
 // fixture returns a fixture whose transport has the settings of the groups that it creates.
@@ -49,9 +49,9 @@ func fixture(o amqp.Options) func(t *testing.T) transporttest.Fixture {
 				mu.Unlock()
 				return a.createTopic(ctx, name)
 			},
-			CreateGroup: func(ctx context.Context, name string, c transporttest.GroupConfig) error {
+			CreateGroup: func(ctx context.Context, name string, s transport.ConsumerSettings) error {
 				mu.Lock()
-				groups[name] = transport.ConsumerSettings{FIFO: c.FIFO, MaxAttempts: c.MaxAttempts, Retry: backoff.Steps(c.Retry)}
+				groups[name] = s
 				all := topics
 				mu.Unlock()
 				for _, topic := range all {
@@ -67,12 +67,12 @@ func fixture(o amqp.Options) func(t *testing.T) transporttest.Fixture {
 
 func TestSuiteWithCopies(t *testing.T) {
 	t.Parallel()
-	transporttest.Run(t, fixture(amqp.Options{CopyRetries: true, RequestTimeout: 10 * time.Second}),
-		transporttest.Options{Unit: time.Second, Guarantees: guarantees(), Capabilities: capabilities})
+	transporttest.Run(t, fixture(amqp.Options{CopyRetries: true, RequestTimeout: 10 * time.Second}), artemis())
 }
 
 func TestSuite(t *testing.T) {
 	t.Parallel()
-	transporttest.Run(t, fixture(amqp.Options{RequestTimeout: 10 * time.Second}),
-		transporttest.Options{Unit: time.Second, Guarantees: guarantees(), Capabilities: capabilities})
+	s := artemis()
+	s.LacksExactRetries = true // the delays are those of the address settings
+	transporttest.Run(t, fixture(amqp.Options{RequestTimeout: 10 * time.Second}), s)
 }

@@ -40,7 +40,7 @@ func TestRetryAfter(t *testing.T) {
 			}
 			d := c.next()
 			got, bound := d.at.Sub(last.at), delay+late
-			if x.guarantees.RetriesWakeReceives {
+			if x.server.RetriesWakeReceives {
 				bound = delay + 10*time.Millisecond
 			}
 			t.Logf("attempt %d came %v after attempt %d", d.Attempt, got, last.Attempt)
@@ -110,7 +110,7 @@ func (x *target) wantLetter(sub consumer.Subscription, id string, want tidegate.
 	}
 	got, ok := d.DeadLetter()
 	switch {
-	case !x.guarantees.DeadLetterOrigins:
+	case !x.server.DeadLetterOrigins:
 		if ok {
 			x.t.Errorf("the dead letter has the origin %+v", got)
 		}
@@ -134,11 +134,11 @@ func TestSnooze(t *testing.T) {
 		}, consumer.PushOptions{})
 		x.send(x.producer(producer.Options{}), &tidegate.Message{Topic: sub.Topic, Body: []byte("x")})
 		want, attempt := consumer.Snoozed, 1
-		if !x.can.Snooze {
+		if !x.server.Capabilities.Snooze {
 			want, attempt = consumer.Retried, 2
 		}
-		if o := c.outcome(); o.Disposition != want || o.AttemptSpent == x.can.Snooze || o.Delay != time.Second {
-			t.Errorf("outcome %+v, want %v, and the attempt spent: %v", o, want, !x.can.Snooze)
+		if o := c.outcome(); o.Disposition != want || o.AttemptSpent == x.server.Capabilities.Snooze || o.Delay != time.Second {
+			t.Errorf("outcome %+v, want %v, and the attempt spent: %v", o, want, !x.server.Capabilities.Snooze)
 		}
 		if o := c.outcome(); o.Disposition != consumer.Acked || o.Delivery.Attempt != attempt {
 			t.Errorf("outcome %+v, want attempt %d", o, attempt)
@@ -221,7 +221,7 @@ func TestShutdownWithUnreadMessages(t *testing.T) {
 		for len(c.deliveries) > 0 {
 			note(c.next().Delivery)
 		}
-		if report.Cancelled+report.Unsettled+report.Retried > 0 || !x.can.Suspend && report.Released > 0 || x.can.Suspend && report.Released == 0 {
+		if report.Cancelled+report.Unsettled+report.Retried > 0 || !x.server.Capabilities.Suspend && report.Released > 0 || x.server.Capabilities.Suspend && report.Released == 0 {
 			t.Errorf("report %+v", report)
 		}
 		if rest := quick + slow - len(seen); rest > 0 {
@@ -266,7 +266,7 @@ func TestSimpleConsumer(t *testing.T) {
 			t.Fatalf("ChangeInvisibleDuration: %v, handle %q after %q", err, d.Handle, old.Handle)
 		}
 		// The client's own Ack: that of the consumer would request the valid handle.
-		if err := x.client.Ack(x.ctx, []*tidegate.Delivery{&old})[0]; errors.Is(err, tidegate.ErrInvalidHandle) != x.guarantees.RefusesStaleHandles {
+		if err := x.client.Ack(x.ctx, []*tidegate.Delivery{&old})[0]; errors.Is(err, tidegate.ErrInvalidHandle) != x.server.RefusesStaleHandles {
 			t.Errorf("Ack with the old handle: %v", err)
 		}
 		again := receive()

@@ -25,7 +25,7 @@ func list(t *testing.T, x *target, q deadletter.Queue, f deadletter.Filter) (ids
 		if err != nil {
 			t.Fatal(err)
 		}
-		if string(l.Message.Body) != "x" || l.Origin.Topic == "" == x.guarantees.DeadLetterOrigins {
+		if string(l.Message.Body) != "x" || l.Origin.Topic == "" == x.server.DeadLetterOrigins {
 			t.Errorf("letter %+v", l)
 		}
 		ids = append(ids, l.Message.ID)
@@ -153,7 +153,7 @@ func TestDeadLetterQueueNeedsAttempts(t *testing.T) {
 		}
 		few := deadletter.Queue{Transport: x.client, Group: sub.Group, As: x.group("clerk", false, 17)}
 		for _, err := range deadletter.List(x.ctx, few, deadletter.Filter{}, false) {
-			if x.can.Suspend && err != nil || !x.can.Suspend && !errors.Is(err, tidegate.ErrInvalid) {
+			if x.server.Capabilities.Suspend && err != nil || !x.server.Capabilities.Suspend && !errors.Is(err, tidegate.ErrInvalid) {
 				t.Errorf("listing with 17 attempts: %v", err)
 			}
 		}

@@ -59,8 +59,8 @@ func TestSend(t *testing.T) {
 			}
 			delete(sent, d.ID)
 		}
-		if got := x.client.Capabilities(""); got != x.can {
-			t.Errorf("capabilities %+v, want %+v", got, x.can)
+		if got := x.client.Capabilities(""); got != x.server.Capabilities {
+			t.Errorf("capabilities %+v, want %+v", got, x.server.Capabilities)
 		}
 		if a, err := p.Shutdown(x.ctx); err != nil || a.Delivered != 3*each || a.Failed != 0 {
 			t.Errorf("accounts %+v, %v", a, err)
@@ -120,7 +120,7 @@ func TestDelayAndRecall(t *testing.T) {
 			t.Errorf("the offset of a delayed message is %d before it is delivered", recalled.Offset)
 		}
 		want := []string{delayed.MessageID}
-		if x.guarantees.Recall {
+		if x.server.Recall {
 			if id, err := p.Recall(x.ctx, sub.Topic, recalled.RecallHandle); err != nil || id != recalled.MessageID {
 				t.Errorf("recalled %q, %v", id, err)
 			}

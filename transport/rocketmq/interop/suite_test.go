@@ -17,8 +17,10 @@ func TestSuite(t *testing.T) {
 	if *endpoint != "" {
 		t.Parallel()
 		// RocketMQ 5.2 waits 5 s at least, and has invisible durations of 10 s at least.
-		transporttest.Run(t, fixture, transporttest.Options{Unit: 5 * time.Second, Slack: 15 * time.Second})
+		transporttest.Run(t, fixture, transporttest.Server{Unit: 5 * time.Second, Slack: 15 * time.Second})
 		return
 	}
-	transporttest.Run(t, fixture, transporttest.Options{Virtual: true, Capabilities: features, Guarantees: transporttest.AllGuarantees()})
+	s := tidegateBroker()
+	s.Virtual = true
+	transporttest.Run(t, fixture, s)
 }

@@ -43,10 +43,14 @@ const patience = 2 * time.Minute
 // run makes the names of this run unique: a RocketMQ keeps those of earlier ones.
 var run = strconv.FormatInt(time.Now().UnixNano(), 36)
 
-// features are the capabilities of a tidegate broker.
-var features = transport.Capabilities{
-	Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, RepeatChange: true, Snooze: true,
-	Reconsume: true,
+// tidegateBroker describes a tidegate broker.
+func tidegateBroker() transporttest.Server {
+	s := transporttest.AllGuarantees()
+	s.Capabilities = transport.Capabilities{
+		Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, RepeatChange: true, Snooze: true,
+		Reconsume: true,
+	}
+	return s
 }
 
 // A target is a server and a client of it.
@@ -57,8 +61,7 @@ type target struct {
 	client *rocketmq.Client
 	suffix string
 
-	can        transport.Capabilities
-	guarantees transporttest.Guarantees
+	server transporttest.Server
 }
 
 // on runs a program against the server that the flags name.
@@ -80,7 +83,7 @@ func open(t *testing.T) *target {
 	x := &target{t: t, ctx: ctx, suffix: "-" + strings.ReplaceAll(t.Name(), "/", "-") + "-" + run}
 	at, o := *endpoint, rocketmq.Options{RequestTimeout: 10 * time.Second} // the server shares the machine with the tests
 	if at == "" {
-		x.broker, x.can, x.guarantees = brokertest.New(t), features, transporttest.AllGuarantees()
+		x.broker, x.server = brokertest.New(t), tidegateBroker()
 		at, o.Dialer = x.broker.Address(), x.broker.Dial
 	}
 	var err error
@@ -115,28 +118,28 @@ func (x *target) createTopic(ctx context.Context, name string, kind transporttes
 func (x *target) group(base string, fifo bool, attempts int) string {
 	x.t.Helper()
 	name := x.name(base)
-	c := transporttest.GroupConfig{FIFO: fifo, MaxAttempts: attempts, Retry: []time.Duration{time.Second}}
-	if err := x.createGroup(x.ctx, name, c); err != nil {
+	s := transport.ConsumerSettings{FIFO: fifo, MaxAttempts: attempts, Retry: backoff.Steps{time.Second}}
+	if err := x.createGroup(x.ctx, name, s); err != nil {
 		x.t.Fatal(err)
 	}
 	return name
 }
 
-func (x *target) createGroup(ctx context.Context, name string, c transporttest.GroupConfig) error {
+func (x *target) createGroup(ctx context.Context, name string, s transport.ConsumerSettings) error {
 	if x.broker != nil {
-		g := settings.Group{FIFO: c.FIFO, MaxAttempts: c.MaxAttempts, Retry: backoff.Steps(c.Retry)}
-		if c.FIFO {
-			g.FIFORetryInterval = settings.Duration(c.Retry[0])
+		g := settings.Group{FIFO: s.FIFO, MaxAttempts: s.MaxAttempts, Retry: s.Retry.(backoff.Steps)}
+		if s.FIFO {
+			g.FIFORetryInterval = settings.Duration(s.Retry.Delay(0))
 		}
 		_, err := x.broker.PutGroup(ctx, name, g)
 		return err
 	}
-	args := []string{"group", name, "--max-retries", strconv.Itoa(c.MaxAttempts - 1)}
-	if c.FIFO {
+	args := []string{"group", name, "--max-retries", strconv.Itoa(s.MaxAttempts - 1)}
+	if s.FIFO {
 		args = append(args, "--fifo")
 	}
 	var ms []string
-	for _, d := range c.Retry {
+	for _, d := range s.Retry.(backoff.Steps) {
 		ms = append(ms, strconv.FormatInt(d.Milliseconds(), 10))
 	}
 	return admin(ctx, append(args, "--retry-delays", strings.Join(ms, ","))...)
