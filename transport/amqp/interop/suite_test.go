@@ -11,9 +11,9 @@ import (
 	"github.com/tidegate/tidegate/transport/transporttest"
 )
 
-// artemis describes an Artemis. The transport has no recall and no throttle backoff of the server,
+// realArtemis describes an Artemis. The transport has no recall and no throttle backoff of the server,
 // and ended leases have no retry schedule.
-func artemis() transporttest.Server {
+func realArtemis() transporttest.Server {
 	s := transporttest.AllGuarantees()
 	s.Unit = time.Second
 	s.PushesThrottleBackoff, s.TimeoutsTakeTheLadder, s.Recall = false, false, false
@@ -67,12 +67,12 @@ func fixture(o amqp.Options) func(t *testing.T) transporttest.Fixture {
 
 func TestSuiteWithCopies(t *testing.T) {
 	t.Parallel()
-	transporttest.Run(t, fixture(amqp.Options{CopyRetries: true, RequestTimeout: 10 * time.Second}), artemis())
+	transporttest.Run(t, fixture(amqp.Options{CopyRetries: true, RequestTimeout: 10 * time.Second}), realArtemis())
 }
 
 func TestSuite(t *testing.T) {
 	t.Parallel()
-	s := artemis()
+	s := realArtemis()
 	s.LacksExactRetries = true // the delays are those of the address settings
 	transporttest.Run(t, fixture(amqp.Options{RequestTimeout: 10 * time.Second}), s)
 }
