@@ -11,8 +11,8 @@ import (
 	"github.com/tidegate/tidegate/transport/transporttest"
 )
 
-// realArtemis describes an Artemis. The transport has no recall and no throttle backoff of the server,
-// and ended leases have no retry schedule.
+// realArtemis describes an Artemis. The transport has no recall and no throttle backoff of the
+// server, and ended leases have no retry schedule.
 func realArtemis() transporttest.Server {
 	s := transporttest.AllGuarantees()
 	s.Unit = time.Second
