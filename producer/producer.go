@@ -86,6 +86,7 @@ func New(t Transport, opts Options) (*Producer, error) {
 	}
 	if opts.Spool != nil {
 		p.spooler = newSpooler(p)
+		p.spooler.startDrain()
 	}
 	return p, nil
 }

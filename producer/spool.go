@@ -43,17 +43,20 @@ type spooler struct {
 	drained chan struct{}      // closed after the end of the drain
 }
 
-// newSpooler returns the spooler of a producer, and starts the drain.
+// newSpooler returns the spooler of a producer. The caller must call startDrain.
 func newSpooler(p *Producer) *spooler {
 	s := &spooler{p: p, drained: make(chan struct{})}
 	s.spoolWriter = spoolWriter{spool: p.opts.Spool, start: p.ledger.Running.Go, written: p.written}
-	ctx, stop := context.WithCancel(p.life)
+	return s
+}
+
+func (s *spooler) startDrain() {
+	ctx, stop := context.WithCancel(s.p.life)
 	s.stop = stop
 	go func() {
 		defer close(s.drained)
 		s.drain(ctx)
 	}()
-	return s
 }
 
 // drainTime bounds the time of a batch from the spool.
