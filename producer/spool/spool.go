@@ -118,7 +118,7 @@ func Open(path string, o Options) (*Spool, error) {
 	if o.MaxBytes == 0 {
 		o.MaxBytes = defaultMaxBytes
 	}
-	lock, err := prepare(path)
+	lock, err := prepare(path, syncDir)
 	if err != nil {
 		return nil, fmt.Errorf("spool: open %s: %w", path, err)
 	}
@@ -167,11 +167,12 @@ func (s *Spool) Damage() error {
 	return fmt.Errorf("spool: %w", errors.Join(s.damages...))
 }
 
-// prepare creates the directory and locks it.
-func prepare(path string) (*os.File, error) {
+// prepare creates the directory and locks it. sync makes the name of a new directory survive a
+// power failure.
+func prepare(path string, sync func(parent string) error) (*os.File, error) {
 	err := os.Mkdir(path, 0o700)
 	if err == nil {
-		err = syncDir(filepath.Dir(path))
+		err = sync(filepath.Dir(path))
 	}
 	if err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, err

@@ -1,6 +1,7 @@
 package rest_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -61,7 +62,8 @@ func answering(t *testing.T, o rest.Options, h http.HandlerFunc) (*rest.Client, 
 		f.mu.Lock()
 		f.requests++
 		f.mu.Unlock()
-		io.Copy(io.Discard, r.Body)
+		body, _ := io.ReadAll(r.Body)
+		r.Body = io.NopCloser(bytes.NewReader(body))
 		h(w, r)
 	})}
 	ended := make(chan struct{})

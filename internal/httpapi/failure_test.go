@@ -1,0 +1,74 @@
+package httpapi
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+	"unicode/utf8"
+
+	"github.com/tidegate/tidegate"
+)
+
+// Retry-After has seconds or a date (RFC 9110). A wait is neither negative nor longer than 24 h, so
+// that a broken proxy cannot stop a client for ever.
+func TestRetryAfterIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		date := func(d time.Duration) string { return time.Now().Add(d).UTC().Format(http.TimeFormat) }
+		for _, tt := range []struct {
+			name, header string
+			want         time.Duration
+		}{
+			{"none", "", 0},
+			{"seconds", "120", 2 * time.Minute},
+			{"negative seconds", "-5", 0},
+			{"a day", "86400", 24 * time.Hour},
+			{"more than a day", "86401", 24 * time.Hour},
+			{"more than a duration", "9223372036854775807", 24 * time.Hour},
+			{"a date", date(time.Hour), time.Hour},
+			{"a date in the past", date(-time.Hour), 0},
+			{"a date in a year", date(365 * 24 * time.Hour), 24 * time.Hour},
+			{"a text", "soon", 0},
+		} {
+			if got := retryAfter(http.Header{"Retry-After": {tt.header}}); got != tt.want {
+				t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+			}
+		}
+	})
+}
+
+// The HTTP API has no temporary keys: New rejects credentials with a session token, and names the
+// field.
+func TestNewRejectsSessionTokens(t *testing.T) {
+	keys := tidegate.Credentials{AccessKey: "clerk", SecretKey: "open sesame"}
+	if _, err := New("broker.test", Options{Op: "test", Credentials: keys}); err != nil {
+		t.Fatal(err)
+	}
+	keys.SessionToken = "temporary"
+	_, err := New("broker.test", Options{Op: "test", Credentials: keys})
+	if e, ok := errors.AsType[*tidegate.Error](err); !ok || !errors.Is(err, tidegate.ErrInvalid) || !strings.HasSuffix(e.Subject, "SessionToken") {
+		t.Errorf("error %v, want one that matches ErrInvalid and names SessionToken", err)
+	}
+}
+
+// A server's text in an error is cut to 512 bytes, between two characters.
+func TestTextsOfServersAreCut(t *testing.T) {
+	for _, tt := range []struct {
+		name, text string
+		want       int // bytes before the ellipsis
+		cut        bool
+	}{
+		{"short", "no such topic", 13, false},
+		{"512 bytes", strings.Repeat("a", 512), 512, false},
+		{"513 bytes", strings.Repeat("a", 513), 512, true},
+		{"a character at the end", strings.Repeat("a", 511) + "€uro", 511, true},
+	} {
+		got := short(tt.text)
+		text, cut := strings.CutSuffix(got, "…")
+		if cut != tt.cut || len(text) != tt.want || !utf8.ValidString(got) {
+			t.Errorf("%s: %d bytes, cut: %t, valid: %t", tt.name, len(text), cut, utf8.ValidString(got))
+		}
+	}
+}

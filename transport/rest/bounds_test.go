@@ -1,0 +1,247 @@
+package rest_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rest"
+)
+
+// A receive requests 1 to 32 messages, the bounds of the broker.
+func TestReceiveRequestsAtMost32Messages(t *testing.T) {
+	for _, tt := range []struct{ max, want int }{{-1, 1}, {0, 1}, {1, 1}, {32, 32}, {33, 32}, {1000, 32}} {
+		synctest.Test(t, func(t *testing.T) {
+			var got struct {
+				Max int `json:"max"`
+			}
+			c, _ := answering(t, rest.Options{}, func(w http.ResponseWriter, r *http.Request) {
+				if err := json.NewDecoder(r.Body).Decode(&got); err != nil {
+					t.Error(err)
+				}
+				io.WriteString(w, `{"messages":[]}`)
+			})
+			_, err := c.Receive(t.Context(), transport.ReceiveRequest{Group: "billing", Topic: "orders", Queue: transport.AnyQueue, Max: tt.max, InvisibleDuration: time.Minute})
+			if err != nil || got.Max != tt.want {
+				t.Errorf("a receive of %d requests %d messages, %v; want %d", tt.max, got.Max, err, tt.want)
+			}
+		})
+	}
+}
+
+// A failed receive stores nothing: MaybeStored is for sends and settlements.
+func TestFailedReceiveIsNotMaybeStored(t *testing.T) {
+	for name, respond := range map[string]http.HandlerFunc{
+		"failed":  func(w http.ResponseWriter, _ *http.Request) { problem(w, 500, 50001) },
+		"lost":    func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"garbage": func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "<html>") },
+		"a proxy": func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no upstream", http.StatusBadGateway) },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			c, _ := answering(t, rest.Options{}, respond)
+			_, err := c.Receive(t.Context(), transport.ReceiveRequest{Group: "billing", Topic: "orders", Queue: transport.AnyQueue, InvisibleDuration: time.Minute})
+			if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.MaybeStored {
+				t.Errorf("%s: %v, want an error that is not MaybeStored", name, err)
+			}
+		})
+	}
+}
+
+// RequestTimeout bounds a request. A send whose ctx has a deadline has that deadline instead, and a
+// receive its wait in addition.
+func TestTimeouts(t *testing.T) {
+	receive := func(ctx context.Context, c *rest.Client) error {
+		_, err := c.Receive(ctx, transport.ReceiveRequest{Group: "billing", Topic: "orders", Queue: transport.AnyQueue, Wait: 20 * time.Second, InvisibleDuration: time.Minute})
+		return err
+	}
+	send := func(ctx context.Context, c *rest.Client) error {
+		return c.Send(ctx, []*tidegate.Message{message("1")})[0].Err
+	}
+	settings := func(ctx context.Context, c *rest.Client) error {
+		_, err := c.ProducerSettings(ctx, "orders")
+		return err
+	}
+	for _, tt := range []struct {
+		name     string
+		call     func(context.Context, *rest.Client) error
+		deadline time.Duration // of ctx; 0 for none
+		want     time.Duration
+	}{
+		{"a send", send, 0, 2 * time.Second},
+		{"a send with an earlier deadline", send, time.Second, time.Second},
+		{"a send with a later deadline", send, 10 * time.Second, 10 * time.Second},
+		{"a request with a later deadline", settings, 10 * time.Second, 2 * time.Second},
+		{"a receive", receive, 0, 22 * time.Second},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, _ := answering(t, rest.Options{RequestTimeout: 2 * time.Second}, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+				ctx := t.Context()
+				if tt.deadline > 0 {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, tt.deadline)
+					defer cancel()
+				}
+				begin := time.Now()
+				if err := tt.call(ctx, c); err == nil || time.Since(begin) != tt.want {
+					t.Errorf("error %v after %v, want one after %v", err, time.Since(begin), tt.want)
+				}
+			})
+		})
+	}
+}
+
+// A request has at most 256 messages and 4 MiB of bodies; a larger message has a request of its
+// own.
+func TestSendsAreCut(t *testing.T) {
+	const mib = 1 << 20
+	for _, tt := range []struct {
+		name     string
+		messages int
+		body     int // bytes of each
+		want     []int
+	}{
+		{"small messages", 600, 10, []int{256, 256, 88}},
+		{"messages of 1 MiB", 9, mib, []int{4, 4, 1}},
+		{"messages of 3 MiB", 2, 3 * mib, []int{1, 1}},
+		{"messages of 5 MiB", 2, 5 * mib, []int{1, 1}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var got []int
+				c, _ := answering(t, rest.Options{}, func(w http.ResponseWriter, r *http.Request) {
+					var body struct {
+						Messages []struct {
+							ID string `json:"id"`
+						} `json:"messages"`
+					}
+					if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
+						t.Error(err)
+					}
+					got = append(got, len(body.Messages))
+					json.NewEncoder(w).Encode(map[string]any{"results": body.Messages})
+				})
+				var msgs []*tidegate.Message
+				for i := range tt.messages {
+					m := message(fmt.Sprint(i))
+					m.Body = make([]byte, tt.body)
+					msgs = append(msgs, m)
+				}
+				for i, r := range c.Send(t.Context(), msgs) {
+					if r.Err != nil || r.Receipt.MessageID != msgs[i].ID {
+						t.Fatalf("message %d: %+v", i, r)
+					}
+				}
+				if !slices.Equal(got, tt.want) {
+					t.Errorf("requests with %v messages, want %v", got, tt.want)
+				}
+			})
+		})
+	}
+}
+
+// Ack acknowledges in requests of at most 1000 deliveries. If a response has a different number of
+// results, each of its deliveries may be acknowledged.
+func TestAcksAreCut(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		short int // the response lacks so many results
+		maybe bool
+	}{
+		{"all results", 0, false},
+		{"too few results", 1, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var got []int
+				c, _ := answering(t, rest.Options{}, func(w http.ResponseWriter, r *http.Request) {
+					var body struct {
+						Handles []string `json:"handles"`
+					}
+					if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
+						t.Error(err)
+					}
+					got = append(got, len(body.Handles))
+					list := make([]map[string]string, len(body.Handles)-tt.short)
+					json.NewEncoder(w).Encode(map[string]any{"results": list})
+				})
+				ds := make([]*tidegate.Delivery, 2500)
+				for i := range ds {
+					ds[i] = &tidegate.Delivery{Handle: fmt.Sprint(i), ConsumerGroup: "billing"}
+				}
+				for i, err := range c.Ack(t.Context(), ds) {
+					e, ok := errors.AsType[*tidegate.Error](err)
+					if tt.maybe && (!ok || e.Code != protocol.CodeInternalError || !e.MaybeStored) || !tt.maybe && err != nil {
+						t.Fatalf("delivery %d: %v", i, err)
+					}
+				}
+				if want := []int{1000, 1000, 500}; !slices.Equal(got, want) {
+					t.Errorf("requests with %v deliveries, want %v", got, want)
+				}
+			})
+		})
+	}
+}
+
+// Ping waits for a connection until ctx ends.
+func TestPingAwaitsAConnection(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		back     time.Duration // the broker accepts connections from then on
+		deadline time.Duration
+		valid    bool
+	}{
+		{"back before the deadline", 10 * time.Second, 30 * time.Second, true},
+		{"away", time.Hour, 30 * time.Second, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				begin := time.Now()
+				c, err := rest.New("broker.test", rest.Options{Dialer: func(context.Context, string) (net.Conn, error) {
+					if time.Since(begin) < tt.back {
+						return nil, errors.New("connection refused")
+					}
+					server, client := net.Pipe()
+					go func() {
+						defer server.Close()
+						_, _ = server.Read(make([]byte, 4096))
+						_, _ = io.WriteString(server, "HTTP/1.1 404 Not Found\r\nContent-Type: application/problem+json\r\nConnection: close\r\n\r\n"+`{"detail":"none"}`)
+					}()
+					return client, nil
+				}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				ctx, cancel := context.WithTimeout(t.Context(), tt.deadline)
+				defer cancel()
+				err = c.Ping(ctx)
+				if took := time.Since(begin); tt.valid && (err != nil || took < tt.back) || !tt.valid && (err == nil || took != tt.deadline) {
+					t.Errorf("error %v after %v", err, took)
+				}
+			})
+		})
+	}
+}
+
+// ReceiveBatchSize is always 32, also for a group that does not exist yet.
+func TestReceiveBatchSizeOfANewGroup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := answering(t, rest.Options{}, func(w http.ResponseWriter, _ *http.Request) { problem(w, 404, 40400) })
+		s, err := c.ConsumerSettings(t.Context(), "billing", "orders")
+		if err != nil || s.ReceiveBatchSize != 32 || s.MaxAttempts != 0 || s.Retry != nil || s.FIFO {
+			t.Errorf("settings %+v, %v; want a batch size of 32 alone", s, err)
+		}
+	})
+}
