@@ -55,7 +55,7 @@ var importTable = map[string]row{
 	"ratelimit": {imports: []string{""}},
 	"transport": {imports: []string{"", "backoff"}},
 	"transport/rocketmq": {
-		imports: []string{"", "transport", "backoff", "internal/protomem", "internal/rmqpb"},
+		imports: []string{"", "transport", "backoff", "internal/gzipped", "internal/protomem", "internal/rmqpb"},
 		tests:   []string{"broker", "broker/server", "producer"}, // the example
 	},
 	"transport/rocketmq/interop":         {tests: []string{"..."}}, // programs of users, on two servers
@@ -88,7 +88,7 @@ var importTable = map[string]row{
 	"broker/settings": {imports: []string{"", "backoff"}},
 	"broker/status":   {imports: []string{"", "broker/settings"}},
 	"broker/server": {
-		imports: []string{"", "backoff", "ratelimit", "transport", "transport/rocketmq", "transport/rest", "broker", "broker/admin", "broker/settings", "broker/status", "internal/protomem", "internal/rmqpb", "internal/access", "internal/connlimit", "internal/nearest", "internal/rawclient"},
+		imports: []string{"", "backoff", "ratelimit", "transport", "transport/rocketmq", "transport/rest", "broker", "broker/admin", "broker/settings", "broker/status", "internal/gzipped", "internal/protomem", "internal/rmqpb", "internal/access", "internal/connlimit", "internal/nearest", "internal/rawclient"},
 	},
 	"broker/brokertest": {
 		imports: []string{"", "broker", "broker/server", "broker/settings", "broker/status", "consumer", "transport", "transport/rocketmq", "transport/rest"},
@@ -99,6 +99,7 @@ var importTable = map[string]row{
 	"broker/admin":        {imports: []string{"", "backoff", "broker/settings", "broker/status", "internal/httpapi"}, tests: []string{"broker", "broker/server", "transport"}},
 	"internal/httpapi":    {imports: []string{""}}, // under broker/admin and transport/rest
 	"internal/address":    {},                      // patterns of broker and consumer
+	"internal/gzipped":    {},                      // bodies of the client and of the server
 	"internal/tally":      {},                      // log lines of broker and consumer
 	"internal/protomem":   {},                      // under broker/server and transport/rocketmq
 	"internal/rmqpb":      {},                      // the generated protocol

@@ -71,7 +71,8 @@ type Options struct {
 	MaxReceiveSize int
 
 	// Compression is the size in bytes above which bodies are compressed with gzip, if that makes
-	// them smaller. Zero means never.
+	// them smaller. It costs about 15 to 25 µs of CPU for 1 KiB of JSON, and a third of that for
+	// bytes that do not shrink (BenchmarkPack of internal/gzipped). Zero means never.
 	Compression int
 
 	// FixedEndpoint sends every request to the endpoints given to New and ignores the addresses in

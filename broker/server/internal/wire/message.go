@@ -1,8 +1,6 @@
 package wire
 
 import (
-	"bytes"
-	"compress/gzip"
 	"crypto/md5"
 	"crypto/sha1"
 	"encoding/hex"
@@ -17,6 +15,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/internal/gzipped"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
@@ -177,15 +176,9 @@ func gunzip(packed []byte, limit int) ([]byte, error) {
 	corrupted := func(err error) error {
 		return refusal.New(protocol.CodeMessageCorrupted, "body", fmt.Sprintf("the body_encoding is GZIP, but the body of %d bytes is not valid GZIP: %v", len(packed), err))
 	}
-	r, err := gzip.NewReader(bytes.NewReader(packed))
-	if err != nil {
-		return nil, corrupted(err)
-	}
-	var b bytes.Buffer
-	b.Grow(min(limit, 4*len(packed)))
-	n, err := b.ReadFrom(io.LimitReader(r, int64(limit)+1))
+	body, err := gzipped.Unpack(packed, limit)
 	switch {
-	case n > int64(limit):
+	case errors.Is(err, gzipped.ErrTooLong):
 		return nil, refusal.New(tidegate.CodeMessageBodyTooLarge, "body",
 			fmt.Sprintf("the body of %d bytes exceeds the limit of %d bytes after decompression", len(packed), limit))
 	case errors.Is(err, io.ErrUnexpectedEOF):
@@ -193,5 +186,5 @@ func gunzip(packed []byte, limit int) ([]byte, error) {
 	case err != nil:
 		return nil, corrupted(err)
 	}
-	return b.Bytes(), nil
+	return body, nil
 }

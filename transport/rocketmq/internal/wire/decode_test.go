@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/tidegate/tidegate/internal/gzipped"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -22,7 +23,7 @@ func FuzzDecode(f *testing.F) {
 	for _, m := range []*rmqpb.Message{
 		sample(nil), {},
 		sample(func(m *rmqpb.Message) {
-			m.Body = compress(m.Body)
+			m.Body = gzipped.Pack(m.Body)
 			m.SystemProperties.BodyEncoding = rmqpb.Encoding_GZIP
 			m.SystemProperties.BodyDigest = nil
 		}),

@@ -2,7 +2,6 @@ package wire
 
 import (
 	"bytes"
-	"compress/gzip"
 	"compress/zlib"
 	"crypto/md5"
 	"crypto/sha1"
@@ -11,12 +10,12 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"sync"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/gzipped"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
@@ -72,7 +71,7 @@ func (e *Encoder) message(pb *rmqpb.Message, sys *rmqpb.SystemProperties, m *tid
 // body returns the body as it is transported.
 func (e *Encoder) body(m *tidegate.Message) ([]byte, rmqpb.Encoding) {
 	if e.Compression > 0 && len(m.Body) > e.Compression {
-		if z := compress(m.Body); len(z) < len(m.Body) {
+		if z := gzipped.Pack(m.Body); len(z) < len(m.Body) {
 			return z, rmqpb.Encoding_GZIP
 		}
 	}
@@ -104,19 +103,6 @@ func TypeOf(m *tidegate.Message) rmqpb.MessageType {
 		return rmqpb.MessageType_DELAY
 	}
 	return rmqpb.MessageType_NORMAL
-}
-
-var gzipWriters = sync.Pool{New: func() any { return gzip.NewWriter(nil) }}
-
-func compress(body []byte) []byte {
-	var b bytes.Buffer
-	w := gzipWriters.Get().(*gzip.Writer)
-	defer gzipWriters.Put(w)
-	w.Reset(&b)
-	// A bytes.Buffer takes everything.
-	_, _ = w.Write(body)
-	_ = w.Close()
-	return b.Bytes()
 }
 
 // DecodeMessage makes a delivery of a message that came within another one, as that of a
@@ -258,26 +244,24 @@ func sameHex(sum, text []byte) bool {
 // decompress returns an unpacked body of at most limit bytes. Producers of RocketMQ 4 use zlib
 // under the name GZIP, so the first bytes decide.
 func decompress(body []byte, limit int) ([]byte, error) {
-	var r io.Reader
+	var out []byte
 	var err error
 	switch {
 	case bytes.HasPrefix(body, []byte{0x1f, 0x8b}):
-		r, err = gzip.NewReader(bytes.NewReader(body))
+		out, err = gzipped.Unpack(body, limit)
 	case bytes.HasPrefix(body, []byte{0x78}):
-		r, err = zlib.NewReader(bytes.NewReader(body))
+		var r io.ReadCloser
+		if r, err = zlib.NewReader(bytes.NewReader(body)); err == nil {
+			out, err = gzipped.ReadAll(r, limit, 4*len(body))
+		}
 	default:
 		err = errors.New("neither gzip nor zlib")
 	}
-	if err != nil {
-		return nil, fmt.Errorf("the body cannot be decompressed: %w", err)
-	}
-	most := int64(limit)
-	out, err := io.ReadAll(io.LimitReader(r, max(most, most+1))) // the sum may overflow
-	if err != nil {
-		return nil, fmt.Errorf("the body cannot be decompressed: %w", err)
-	}
-	if len(out) > limit {
+	switch {
+	case errors.Is(err, gzipped.ErrTooLong):
 		return nil, fmt.Errorf("the body exceeds %d bytes after decompression (Options.MaxReceiveSize); raise the limit to receive the message", limit)
+	case err != nil:
+		return nil, fmt.Errorf("the body cannot be decompressed: %w", err)
 	}
 	return out, nil
 }

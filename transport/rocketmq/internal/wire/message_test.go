@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/gzipped"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -153,17 +154,17 @@ func TestDecompress(t *testing.T) {
 		limit int
 		want  bool
 	}{
-		"gzip":      {compress(plain), 4000, true},
+		"gzip":      {gzipped.Pack(plain), 4000, true},
 		"zlib":      {z.Bytes(), 4000, true},
-		"bomb":      {compress(make([]byte, 4<<20)), 4000, false},
-		"too large": {compress(plain), 3999, false},
-		"truncated": {compress(plain)[:20], 4000, false},
+		"bomb":      {gzipped.Pack(make([]byte, 4<<20)), 4000, false},
+		"too large": {gzipped.Pack(plain), 3999, false},
+		"truncated": {gzipped.Pack(plain)[:20], 4000, false},
 		"garbage":   {[]byte("hello"), 4000, false},
 		"empty":     {nil, 4000, false},
 
-		"gzip without a limit":      {compress(plain), math.MaxInt, true},
+		"gzip without a limit":      {gzipped.Pack(plain), math.MaxInt, true},
 		"zlib without a limit":      {z.Bytes(), math.MaxInt, true},
-		"truncated without a limit": {compress(plain)[:20], math.MaxInt, false},
+		"truncated without a limit": {gzipped.Pack(plain)[:20], math.MaxInt, false},
 	} {
 		got, err := decompress(tt.body, tt.limit)
 		if (err == nil) != tt.want || tt.want && !bytes.Equal(got, plain) {
