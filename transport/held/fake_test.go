@@ -32,6 +32,7 @@ type fake struct {
 	cut     bool // there is no connection
 	closed  bool
 	opens   int
+	grants  int
 	faults  faults
 	settled []settled // successful ones
 }
@@ -40,6 +41,7 @@ type fake struct {
 type faults struct {
 	openDelay    time.Duration                           // of each Open
 	deliverDelay time.Duration                           // between a grant and its messages
+	gap          time.Duration                           // between two messages
 	excess       int                                     // messages of each grant beyond it
 	settle       func(held.Settlement) error             // refuses settlements
 	carriedOut   func(held.Settlement) bool              // a refused settlement is carried out nevertheless
@@ -165,6 +167,7 @@ type fakeLink struct {
 func (l *fakeLink) Grant(n int) {
 	l.fake.mu.Lock()
 	faults := l.fake.faults
+	l.fake.grants++
 	l.fake.mu.Unlock()
 	grant := func() {
 		l.fake.mu.Lock()
@@ -191,6 +194,7 @@ func (l *fakeLink) push() {
 			return
 		}
 		e, next := l.next(time.Now())
+		gap := l.fake.faults.gap
 		var wake chan struct{}
 		var d *tidegate.Delivery
 		if e != nil {
@@ -206,6 +210,12 @@ func (l *fakeLink) push() {
 		l.fake.mu.Unlock()
 		if e != nil {
 			l.feed.Deliver(d, e)
+			if gap > 0 {
+				select {
+				case <-time.After(gap):
+				case <-l.end:
+				}
+			}
 			continue
 		}
 		var due <-chan time.Time

@@ -277,3 +277,45 @@ func TestOrderIsKeptByRetries(t *testing.T) {
 		}
 	})
 }
+
+// A receive waits for further messages up to a quarter of Linger after each, at most Linger, and
+// does not wait if it has all that were asked for.
+func TestLinger(t *testing.T) {
+	for _, c := range []struct {
+		messages, limit int
+		gap, after      time.Duration
+		want            int
+	}{
+		{messages: 40, limit: 32, gap: 10 * time.Microsecond, want: 32, after: 310 * time.Microsecond},
+		{messages: 3, limit: 32, gap: 400 * time.Microsecond, want: 3, after: 1800 * time.Microsecond}, // 0.8 ms and a quarter of 4 ms
+		{messages: 40, limit: 32, gap: 900 * time.Microsecond, want: 5, after: 4 * time.Millisecond},
+		{messages: 40, limit: 32, gap: 3 * time.Millisecond, want: 1, after: time.Millisecond},
+		{messages: 1, limit: 1, want: 1},
+	} {
+		inBubble(t, c.messages, held.Options{Linger: 4 * time.Millisecond}, func(t *testing.T, f *fake) {
+			f.faults.gap = c.gap
+			q := request("billing")
+			q.Max = c.limit
+			start := time.Now()
+			ds := receive(t, f, q)
+			if got := time.Since(start); len(ds) != c.want || got != c.after {
+				t.Errorf("%+v: received %d messages after %v", c, len(ds), got)
+			}
+		})
+	}
+}
+
+// Receives in a row ask for messages about once for half of their maximum.
+func TestGrantsAreFew(t *testing.T) {
+	inBubble(t, 640, held.Options{}, func(t *testing.T, f *fake) {
+		f.faults.gap = 2 * time.Millisecond // each receive returns one message
+		q := request("billing")
+		q.Max = 32
+		for range 640 {
+			ack(t, f, receive(t, f, q)...)
+		}
+		if f.grants > 640/16+1 {
+			t.Errorf("%d grants for 640 receives of up to 32 messages", f.grants)
+		}
+	})
+}

@@ -85,10 +85,12 @@ func (m *shelfModel) checkWaiter(w *Waiter) {
 			m.t.Error("no timer ends a receive")
 		}
 		awake := slices.ContainsFunc(m.signals, func(o *Waiter) bool { return o.source == src })
-		if l.ready.len() > 0 && !awake {
+		lingers := !m.timers[src.waiters[0]].After(m.now.Add(m.limits.Linger)) && l.credit > 0 && l.ready.len() < src.waiters[0].r.Max
+		if l.ready.len() > 0 && !awake && !lingers {
 			m.t.Errorf("%d messages are ready, and no receive is woken", l.ready.len())
 		}
-		if l.ready.len() == 0 && l.credit == 0 && (len(l.messages) == 0 || !slices.Contains(m.starved, src)) {
+		full := m.held >= m.limits.Messages || m.bytes >= m.limits.Bytes
+		if l.ready.len() == 0 && l.credit == 0 && (len(l.messages) == 0 || !full || !slices.Contains(m.starved, src)) {
 			m.t.Error("a receive waits, and its link has no credit")
 		}
 	}

@@ -35,8 +35,9 @@ type modelEntry struct {
 type modelPush struct {
 	*modelEntry
 	link    *Link
-	settled bool // successfully
-	unsure  bool // it was settled, and the response was lost
+	settled bool      // successfully
+	unsure  bool      // it was settled, and the response was lost
+	refused time.Time // when a settlement in the background was
 }
 
 // A modelLease is a delivery that a receiver of the model has.
@@ -71,6 +72,7 @@ type shelfModel struct {
 	order    map[*Link]int // of the opening
 	timer    time.Time     // of package held
 	rude     bool          // the system pushes messages that it was not asked for
+	quiet    bool          // no receive comes
 	stopped  bool
 
 	number, excess, events, calls int
@@ -86,7 +88,7 @@ func TestModel(t *testing.T) { model.Run(t, 200, runModel) }
 func runModel(t *testing.T, r *rand.Rand) {
 	t.Helper()
 	m := &shelfModel{
-		Shelf: New(Limits{Messages: 2 + r.IntN(30), Bytes: 1 + r.IntN(100_000), Idle: 2 * time.Second, Grace: 50 * time.Millisecond}, "h"),
+		Shelf: New(Limits{Messages: 2 + r.IntN(30), Bytes: 1 + r.IntN(100_000), Idle: 2 * time.Second, Grace: 50 * time.Millisecond, Linger: 5 * time.Millisecond}, "h"),
 		t:     t, r: r, now: time.Unix(1000, 0),
 		timers: map[*Waiter]time.Time{}, alive: map[*Link]bool{}, credit: map[*Link]int{}, order: map[*Link]int{}, rude: r.IntN(4) == 0,
 	}
@@ -108,13 +110,13 @@ func runModel(t *testing.T, r *rand.Rand) {
 func (m *shelfModel) step() {
 	m.events++
 	switch n := m.r.IntN(100); {
-	case n < 12:
+	case n < 14:
 		m.send(m.r.IntN(len(m.keys)))
-	case n < 24:
+	case n < 24 && !m.quiet:
 		m.receive(m.r.IntN(len(m.keys)))
 	case n < 36:
 		m.collect()
-	case n < 39 && len(m.waiters) > 0:
+	case n < 38 && len(m.waiters) > 0 || n < 44 && m.quiet && len(m.waiters) > 0:
 		w := m.waiters[m.r.IntN(len(m.waiters))]
 		m.left(w)
 		m.Leave(w, m.now)
@@ -131,7 +133,11 @@ func (m *shelfModel) step() {
 	case n < 88 && len(m.settles) > 0:
 		m.background()
 	case n < 89:
-		m.lose()
+		if m.r.IntN(4) == 0 {
+			m.lose()
+		} else {
+			m.quiet = !m.quiet
+		}
 	default:
 		d := time.Duration(m.r.IntN(8000)) * time.Millisecond
 		if next := m.soonest(); m.r.IntN(3) > 0 && !next.IsZero() {
@@ -156,7 +162,7 @@ func (m *shelfModel) send(source int) {
 	m.number++
 	e := &modelEntry{number: m.number, tag: []string{"a", "b", "c"}[m.r.IntN(3)], size: m.r.IntN(2000)}
 	if m.r.IntN(4) > 0 {
-		e.group = fmt.Sprint("mg", m.r.IntN(3))
+		e.group = fmt.Sprint("mg", m.r.IntN(2))
 	}
 	m.system.queues[source] = append(m.system.queues[source], e)
 }
@@ -164,7 +170,7 @@ func (m *shelfModel) send(source int) {
 func (m *shelfModel) receive(source int) {
 	r := Request{
 		Key: m.keys[source], FIFO: m.fifo[source], MaxAttempts: source, Push: m.r.IntN(2) == 0, Max: 1 + m.r.IntN(8), MaxBytes: m.r.IntN(3) * 1000,
-		Invisible: time.Duration(1+m.r.IntN(30_000)) * time.Millisecond, Wait: time.Duration(m.r.IntN(10)) * time.Second,
+		Invisible: time.Duration(1+m.r.IntN(10_000)) * time.Millisecond, Wait: time.Duration(m.r.IntN(10)) * time.Second,
 	}
 	if m.r.IntN(3) == 0 {
 		r.AttemptID = fmt.Sprint(m.r.IntN(10))
@@ -340,6 +346,9 @@ func (m *shelfModel) finish() {
 func (m *shelfModel) background() {
 	s := pop(m, &m.settles)
 	err := m.outcome(s)
+	if err != nil {
+		s.Native.(*modelPush).refused = m.now
+	}
 	m.Due(m.now)
 	m.Left(s.Message, err, m.now)
 }
@@ -459,6 +468,11 @@ func (m *shelfModel) take() {
 	m.opens = append(m.opens, o.Open...)
 	m.closes = append(m.closes, o.Close...)
 	m.settles = append(m.settles, o.Settle...)
+	for _, s := range o.Settle {
+		if p := s.Native.(*modelPush); m.now.Sub(p.refused) < time.Second {
+			m.t.Errorf("a settlement is repeated %v after it was refused", m.now.Sub(p.refused))
+		}
+	}
 	for _, w := range o.Wake {
 		if !slices.Contains(m.signals, w) {
 			m.signals = append(m.signals, w)

@@ -28,6 +28,8 @@ type Waiter struct {
 	source *Source
 	r      Request
 	start  time.Time
+	first  time.Time // when it saw a ready message
+	linger time.Time // when it takes the ready messages although there are fewer than Max
 	woken  bool
 	ended  bool
 	err    error
@@ -60,11 +62,13 @@ func (s *Shelf) Receive(r Request, now time.Time) (*Waiter, []*tidegate.Delivery
 		src.link = newLink(src, r)
 		s.open(src)
 	}
-	if ds := s.hand(src.link, r, now); len(ds) > 0 {
+	w := &Waiter{source: src, r: r, start: now, C: make(chan struct{}, 1)}
+	if s.lingers(w, now) {
+		s.wake(w) // its next step depends on this moment
+	} else if ds := s.hand(src.link, r, now); len(ds) > 0 {
 		s.update(src, now)
 		return nil, ds, nil
 	}
-	w := &Waiter{source: src, r: r, start: now, C: make(chan struct{}, 1)}
 	src.waiters = append(src.waiters, w)
 	src.wanted += r.Max
 	s.update(src, now)
@@ -95,15 +99,19 @@ func (s *Shelf) end(src *Source, attemptID string) {
 // when to call Collect again without a wake-up; zero means not at all.
 func (s *Shelf) Collect(w *Waiter, now time.Time) (ds []*tidegate.Delivery, err error, done bool, next time.Time) { //nolint:revive // the error is one of the results
 	src := w.source
-	if w.err == nil && !w.ended {
+	over := w.err != nil || w.ended
+	lingers := !over && src.link.open && s.lingers(w, now)
+	if !over && !lingers {
 		ds = s.hand(src.link, w.r, now)
 	}
-	if w.err != nil || w.ended || len(ds) > 0 {
+	if over || len(ds) > 0 {
 		s.Leave(w, now)
 		return ds, w.err, true, next
 	}
 	if src.link.open {
-		if next = w.end(s.limits.Grace); !now.Before(next) {
+		if next = w.end(s.limits.Grace); lingers {
+			next = w.linger
+		} else if !now.Before(next) {
 			s.Leave(w, now)
 			return nil, nil, true, next
 		}
@@ -111,6 +119,26 @@ func (s *Shelf) Collect(w *Waiter, now time.Time) (ds []*tidegate.Delivery, err 
 	s.slept(w)
 	s.update(src, now)
 	return nil, nil, false, next
+}
+
+// lingers reports whether a receive waits for more messages than are ready: some have just arrived,
+// and others are under way. It waits for a quarter of Limits.Linger after each message.
+func (s *Shelf) lingers(w *Waiter, now time.Time) bool {
+	l := w.source.link
+	n := l.ready.len()
+	if n == 0 {
+		w.first = time.Time{}
+	} else if w.first.IsZero() {
+		w.first = now
+	}
+	if n == 0 || n >= w.r.Max || l.credit == 0 {
+		return false
+	}
+	w.linger = l.arrived.Add(s.limits.Linger / 4)
+	if last := w.first.Add(s.limits.Linger); last.Before(w.linger) {
+		w.linger = last
+	}
+	return w.linger.After(now)
 }
 
 // end returns when the receive returns nothing. Its link is open. Messages that the system has, or
@@ -179,8 +207,8 @@ func (s *Shelf) update(src *Source, now time.Time) {
 		}
 		return
 	}
-	if l.ready.len() > 0 && src.woken == 0 {
-		s.wake(src.waiters[0])
+	if w := src.waiters[0]; l.ready.len() > 0 && src.woken == 0 && (!w.linger.After(now) || !s.lingers(w, now)) {
+		s.wake(w)
 	}
 	s.refill(src)
 }
@@ -225,7 +253,7 @@ func (s *Shelf) Deliver(l *Link, d *tidegate.Delivery, native any, now time.Time
 	m.alarm.message = m
 	d.ConsumerGroup, d.Attempt = src.Group, max(d.Attempt, 1)
 	l.messages = append(l.messages, m)
-	m.place = len(l.messages)
+	m.place, l.arrived = len(l.messages), now
 	s.held++
 	s.bytes += m.size
 	s.large = max(m.size, s.large-s.large/16)

@@ -23,6 +23,7 @@ type Limits struct {
 	Bytes    int           // bodies of the held messages
 	Idle     time.Duration // without a receive, until a source returns its messages
 	Grace    time.Duration // for messages under way to a receive that does not wait
+	Linger   time.Duration // of a receive that has some messages, for more
 }
 
 // An Outcome is the end of a native message.
@@ -66,7 +67,8 @@ type Out struct {
 // Who wakes what waits:
 //   - a receive waits for a ready message: update, which runs after each event of its source, wakes
 //     one receive, and each receive that collects wakes the next one. The opening, the failure and
-//     the loss of its link wake it too, and so does Close. Its own timer ends its wait;
+//     the loss of its link wake it too, and so does Close. Its own timer ends its wait, and its
+//     linger for more messages;
 //   - a source whose receives need messages has credit or ready messages, or it holds messages and
 //     is in starved, which each removal of a message checks;
 //   - a source that closes a link opens the next one in Closed;
@@ -193,6 +195,7 @@ type Link struct {
 	err         error // that ended it
 	openedAt    time.Time
 	expected    time.Time // when a lease ended, whose message comes again at once
+	arrived     time.Time // of the last message
 	credit      int
 	messages    []*Message
 	ready       pile[*Message]
