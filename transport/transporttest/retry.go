@@ -106,7 +106,7 @@ var retryCases = []testCase{
 		r := e.request()
 		start := time.Now()
 		last := e.oneOf(r)
-		r.Wait = 2 * e.server.Unit
+		r.Wait = 3 * e.server.Unit // longer than the lease: the redelivery can take a round trip
 		for range attempts - 1 {
 			last = e.again(r, start, 2*e.server.Unit, "the message came again")
 			start = time.Now()

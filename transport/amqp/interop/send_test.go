@@ -21,7 +21,6 @@ func send(ctx context.Context, c *amqp.Client, m *tidegate.Message) error {
 }
 
 func TestSendDetectsDuplicates(t *testing.T) {
-	t.Parallel()
 	s, a := server(t)
 	topic := "duplicates-" + run
 	if err := errors.Join(a.createTopic(t.Context(), topic), a.createGroup(t.Context(), topic, "all")); err != nil {
@@ -115,7 +114,6 @@ func TestFullAddressThrottles(t *testing.T) {
 
 // With the policy DROP the loss cannot be detected: the package comment warns of it.
 func TestDropIsNotDetectable(t *testing.T) {
-	t.Parallel()
 	s, a := server(t)
 	topic, group := "drop.orders-"+run, "drop-billing-"+run
 	if err := a.createGroup(t.Context(), topic, group); err != nil {
@@ -133,7 +131,6 @@ func TestDropIsNotDetectable(t *testing.T) {
 }
 
 func TestMissingAddress(t *testing.T) {
-	t.Parallel()
 	s, _ := server(t)
 	err := send(t.Context(), clientOf(t, s.Address()), message("nowhere-"+run, 1))
 	if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.Code != tidegate.CodeTopicNotFound || e.MaybeStored {

@@ -139,7 +139,11 @@ type admin struct {
 }
 
 func connect(ctx context.Context, address string) (*admin, error) {
-	conn, err := goamqp.Dial(ctx, "amqp://"+address, &goamqp.ConnOptions{SASLType: goamqp.SASLTypeAnonymous()})
+	return connectAs(ctx, address, goamqp.SASLTypeAnonymous())
+}
+
+func connectAs(ctx context.Context, address string, credentials goamqp.SASLType) (*admin, error) {
+	conn, err := goamqp.Dial(ctx, "amqp://"+address, &goamqp.ConnOptions{SASLType: credentials})
 	if err != nil {
 		return nil, err
 	}

@@ -34,6 +34,13 @@ var codes = map[amqp.ErrCond]tidegate.Code{
 	amqp.ErrCondNotImplemented:        tidegate.CodeNotImplemented,
 }
 
+// Artemis gives some errors of security other conditions than amqp:unauthorized-access, or the same
+// for both faults. Its texts begin with the number of the error.
+const (
+	notValidated = "AMQ229031" // Unable to validate user
+	notPermitted = "AMQ229032" // User: … does not have permission='CREATE_ADDRESS' on address …
+)
+
 // OfOutcome returns the error of a send by the server's outcome; nil if the server accepted the
 // message. Every other outcome means that the server stored nothing.
 func OfOutcome(state amqp.DeliveryState) *tidegate.Error {
@@ -55,7 +62,12 @@ func OfOutcome(state amqp.DeliveryState) *tidegate.Error {
 
 func ofCondition(e *amqp.Error) *tidegate.Error {
 	code, ok := codes[e.Condition]
-	if !ok {
+	switch {
+	case strings.HasPrefix(e.Description, notValidated):
+		code = tidegate.CodeUnauthorized
+	case strings.HasPrefix(e.Description, notPermitted):
+		code = tidegate.CodeForbidden
+	case !ok:
 		code = tidegate.CodeInternalServerError
 	}
 	return &tidegate.Error{Code: code, Message: fmt.Sprintf("%s (%s)", e.Description, e.Condition)}
@@ -125,8 +137,8 @@ func isTLS(err error) bool {
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
 		return true
 	}
-	_, ok := errors.AsType[tls.AlertError](err)
-	return ok
+	op, ok := errors.AsType[*net.OpError](err) // crypto/tls exports no type for an alert
+	return ok && (op.Op == "remote error" || op.Op == "local error")
 }
 
 // NoCredit reports whether err is go-amqp's error for a transfer that waited for credit until its

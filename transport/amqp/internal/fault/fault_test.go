@@ -48,7 +48,7 @@ func TestOfOutcome(t *testing.T) {
 }
 
 func TestOfLink(t *testing.T) {
-	remote := func(c amqp.ErrCond) *amqp.Error { return &amqp.Error{Condition: c, Description: "text"} }
+	remote := func(c amqp.ErrCond) *amqp.Error { return described(c, "text") }
 	for _, c := range []struct {
 		err  error
 		code tidegate.Code
@@ -62,6 +62,8 @@ func TestOfLink(t *testing.T) {
 		{&amqp.LinkError{RemoteErr: remote("amqp:resource-deleted")}, 50001},
 		{&amqp.SessionError{RemoteErr: remote("amqp:illegal-state")}, 50001},
 		{&amqp.ConnError{RemoteErr: remote("amqp:connection:forced")}, 50001},
+		{described("amqp:unauthorized-access", "AMQ229031: Unable to validate user from 127.0.0.1:60638. Username: null"), 40100},
+		{described("amqp:internal-error", "AMQ229032: User: a does not have permission='CREATE_ADDRESS' on address b"), 40300},
 		{&amqp.LinkError{}, 0},
 		{&amqp.ConnError{}, 0},
 		{context.DeadlineExceeded, 0}, // of the attach, not of the caller
@@ -77,6 +79,10 @@ func TestOfLink(t *testing.T) {
 	}
 }
 
+func described(c amqp.ErrCond, text string) *amqp.Error {
+	return &amqp.Error{Condition: c, Description: text}
+}
+
 func TestOfDial(t *testing.T) {
 	for _, c := range []struct {
 		err          error
@@ -87,6 +93,7 @@ func TestOfDial(t *testing.T) {
 		{&net.DNSError{IsTemporary: true}, 0, true},
 		{&net.DNSError{IsNotFound: true}, 0, false},
 		{x509.UnknownAuthorityError{}, 40001, false},
+		{&net.OpError{Op: "remote error", Err: errors.New("tls: handshake failure")}, 40001, false},
 		{errors.New("SASL PLAIN auth failed with code 0x1: []"), 40100, false},
 		{errors.New("no supported auth mechanism ([PLAIN])"), 40100, false},
 		{&amqp.ConnError{RemoteErr: &amqp.Error{Condition: "amqp:unauthorized-access"}}, 40100, false},

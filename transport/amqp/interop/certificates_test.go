@@ -1,0 +1,104 @@
+package interop
+
+import (
+	"bytes"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// An authority issues certificates for a test.
+type authority struct {
+	t      *testing.T
+	cert   *x509.Certificate
+	key    *rsa.PrivateKey
+	serial int64
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	a := &authority{t: t}
+	a.cert, a.key, _ = a.create("authority", true)
+	return a
+}
+
+func (a *authority) create(name string, root bool) (*x509.Certificate, *rsa.PrivateKey, []byte) {
+	a.t.Helper()
+	key, err := rsa.GenerateKey(rand.Reader, 2048) // Artemis reads no other keys from PEM files
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	a.serial++
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(a.serial), Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: root, BasicConstraintsValid: true, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	parent, signer := a.cert, a.key
+	if root {
+		parent, signer = template, key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	return cert, key, append(text, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})...)
+}
+
+// file writes a certificate and its key, and returns the name of the file.
+func (a *authority) file(name string) string {
+	a.t.Helper()
+	_, _, text := a.create(name, false)
+	return a.write(name, text)
+}
+
+// rootFile writes the authority's own certificate.
+func (a *authority) rootFile() string {
+	return a.write("authority", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw}))
+}
+
+func (a *authority) write(name string, text []byte) string {
+	a.t.Helper()
+	file := filepath.Join(a.t.TempDir(), name+".pem")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		a.t.Fatal(err)
+	}
+	return file
+}
+
+// config returns a client's configuration, with a certificate if name is not empty.
+func (a *authority) config(name string) *tls.Config {
+	a.t.Helper()
+	c := &tls.Config{RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS12}
+	c.RootCAs.AddCert(a.cert)
+	if name != "" {
+		_, _, text := a.create(name, false)
+		split := bytes.Index(text, []byte("-----BEGIN PRIVATE KEY"))
+		pair, err := tls.X509KeyPair(text[:split], text[split:])
+		if err != nil {
+			a.t.Fatal(err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return c
+}
