@@ -13,6 +13,8 @@ import (
 	"syscall"
 
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/client"
+	"github.com/tidegate/tidegate/cmd/tidegate/internal/command"
+	"github.com/tidegate/tidegate/cmd/tidegate/internal/tree"
 )
 
 func main() {
@@ -21,4 +23,9 @@ func main() {
 	code := run(ctx, os.Args[1:], client.New(os.Stdin, os.Stdout, os.Stderr))
 	stop()
 	os.Exit(code)
+}
+
+// run is the whole program. It ends when its command does, or in order when ctx ends.
+func run(ctx context.Context, args []string, a *client.App) int {
+	return command.Execute(ctx, tree.Root(a), args, a.Out, a.Err)
 }

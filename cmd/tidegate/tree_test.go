@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/client"
+	"github.com/tidegate/tidegate/cmd/tidegate/internal/tree"
 )
 
 // leaves are all commands that do something, except those of the broker and of cobra.
@@ -53,7 +54,7 @@ func placeholders(c *cobra.Command) []string {
 // too many arguments. The error is JSON with -o json.
 func TestTree(t *testing.T) {
 	tl := newTool(t)
-	all := leaves(root(&client.App{Env: os.Getenv}))
+	all := leaves(tree.Root(&client.App{Env: os.Getenv}))
 	if len(all) < 30 {
 		t.Fatalf("the tree has %d commands: this test no longer sees them", len(all))
 	}
@@ -95,7 +96,7 @@ func TestTreeWithoutServer(t *testing.T) {
 	tl := newTool(t)
 	tl.env["TIDEGATE_SERVER_GRPC"], tl.env["TIDEGATE_SERVER_HTTP"] = "127.0.0.1:1", "http://127.0.0.1:1"
 	local := []string{"version", "context"}
-	for _, c := range leaves(root(&client.App{Env: os.Getenv})) {
+	for _, c := range leaves(tree.Root(&client.App{Env: os.Getenv})) {
 		path := words(c)
 		if slices.Contains(local, path[0]) {
 			continue
@@ -130,7 +131,7 @@ func TestTreeWithoutServer(t *testing.T) {
 // Each line of each example runs in a shell and ends in order.
 func TestExamples(t *testing.T) {
 	bin := program(t)
-	for _, c := range leaves(root(&client.App{Env: os.Getenv})) {
+	for _, c := range leaves(tree.Root(&client.App{Env: os.Getenv})) {
 		for line := range strings.Lines(c.Example) {
 			line = strings.TrimSpace(line)
 			t.Run(line, func(t *testing.T) {

@@ -1,7 +1,7 @@
-package main
+// Package tree has the tree of all commands of tidegate.
+package tree
 
 import (
-	"context"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -13,13 +13,8 @@ import (
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/serve"
 )
 
-// run is the whole program. It ends when its command does, or in order when ctx ends.
-func run(ctx context.Context, args []string, a *client.App) int {
-	return command.Execute(ctx, root(a), args, a.Out, a.Err)
-}
-
-// root returns the tree of all commands.
-func root(a *client.App) *cobra.Command {
+// Root returns the tree of all commands.
+func Root(a *client.App) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "tidegate",
 		Short: "A message broker for RocketMQ 5 clients, and a command line for it and for RocketMQ",
@@ -44,7 +39,9 @@ Start a broker, send a message, receive it:
 	c.AddCommand(topics()...)
 	c.SetHelpCommandGroupID("tools")
 	c.SetCompletionCommandGroupID("tools")
-	bashCompletion(c)
+	c.SetOut(a.Out)
+	c.SetErr(a.Err)
+	bashCompletion(c) // after SetOut: cobra's scripts go to the output of this time
 	return c
 }
 
@@ -68,10 +65,17 @@ type build struct {
 	Platform string `json:"platform"`
 }
 
+// What a release sets with -ldflags -X. Empty means the values that go build stamps.
+var (
+	releaseVersion string // without a leading v
+	releaseCommit  string
+	releaseTime    string // of the commit, RFC 3339
+)
+
 func buildOf() build {
-	b := build{Version: version(), Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	b := build{Version: version(), Commit: releaseCommit, Time: releaseTime, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()
-	if !ok {
+	if !ok || releaseVersion != "" {
 		return b
 	}
 	for _, s := range info.Settings {
@@ -90,6 +94,9 @@ func buildOf() build {
 }
 
 func version() string {
+	if releaseVersion != "" {
+		return "v" + releaseVersion
+	}
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
 		return info.Main.Version
 	}
