@@ -6,6 +6,19 @@
 // The one exception is gRPC's transparent retry of a request that certainly did not reach a server.
 // Package transporttest has the tests that every implementation passes.
 //
+// # Write a transport
+//
+// Embed [Base] in a struct and add the methods of [Transport] that Base does not have. Announce in
+// Capabilities only features that all methods support. Run package transporttest on it. The command
+// in examples/transport is a complete one, with the test.
+//
+// A type that wraps a Transport must also forward the optional interfaces [LaneSender], [Pinger],
+// [Recaller] and [Transactor]. Otherwise the program loses them without an error: for example, a
+// producer without a LaneSender sends each message in a request of its own. Package
+// transport/failover forwards all of them.
+//
+// # Calls
+//
 // Several goroutines may call all methods at the same time. A method blocks until there is a
 // response or ctx ends; in the latter case its error wraps context.Cause(ctx). All other errors are
 // [*tidegate.Error] values.

@@ -3,6 +3,7 @@ package transporttest
 import (
 	"context"
 	"errors"
+	"reflect"
 	"sync/atomic"
 	"time"
 
@@ -28,7 +29,7 @@ func optional[T any](run func(*env, T)) func(*env) {
 			run(e, t)
 			return
 		}
-		e.Logf("the transport does not implement %T", *new(T))
+		e.Logf("the transport does not implement %v", reflect.TypeFor[T]())
 	}
 }
 
