@@ -3,7 +3,6 @@ package shelf
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -69,10 +68,10 @@ type shelfModel struct {
 	alive    map[*Link]bool
 	credit   map[*Link]int
 	leases   []*modelLease
-	order    map[*Link]int // of the opening
-	timer    time.Time     // of package held
-	rude     bool          // the system pushes messages that it was not asked for
-	quiet    bool          // no receive comes
+	links    []*Link   // that were opened
+	timer    time.Time // of package held
+	rude     bool      // the system pushes messages that it was not asked for
+	quiet    bool      // no receive comes
 	stopped  bool
 
 	number, excess, events, calls int
@@ -87,17 +86,18 @@ func TestModel(t *testing.T) { model.Run(t, 200, runModel) }
 
 func runModel(t *testing.T, r *rand.Rand) {
 	t.Helper()
+	messages := []int{1 + r.IntN(6), 20 + r.IntN(30)}[r.IntN(2)]
 	m := &shelfModel{
-		Shelf: New(Limits{Messages: 2 + r.IntN(30), Bytes: 1 + r.IntN(100_000), Idle: 2 * time.Second, Grace: 50 * time.Millisecond, Linger: 5 * time.Millisecond}, "h"),
+		Shelf: New(Limits{Messages: messages, Bytes: 500 + 2000*messages*r.IntN(2), Idle: 2 * time.Second, Grace: 50 * time.Millisecond, Linger: 5 * time.Millisecond}, "h"),
 		t:     t, r: r, now: time.Unix(1000, 0),
-		timers: map[*Waiter]time.Time{}, alive: map[*Link]bool{}, credit: map[*Link]int{}, order: map[*Link]int{}, rude: r.IntN(4) == 0,
+		timers: map[*Waiter]time.Time{}, alive: map[*Link]bool{}, credit: map[*Link]int{}, rude: r.IntN(4) == 0,
 	}
-	for i := range 1 + r.IntN(4) {
+	for i := range 1 + r.IntN(3) {
 		m.keys = append(m.keys, Key{Group: fmt.Sprint("group", i), Topic: "orders", Filter: tidegate.Filter{Expression: []string{"", "a || b"}[r.IntN(2)]}})
 		m.fifo = append(m.fifo, r.IntN(2) == 0)
 		m.system.queues = append(m.system.queues, nil)
 	}
-	for range 1000 {
+	for range 2000 {
 		m.step()
 		if m.check(); t.Failed() {
 			return
@@ -121,8 +121,8 @@ func (m *shelfModel) step() {
 		m.left(w)
 		m.Leave(w, m.now)
 	case n < 45 && len(m.opens) > 0:
-		m.opened(m.r.IntN(8) == 0)
-	case n < 48 && len(m.closes) > 0:
+		m.opened(m.r.IntN(16) == 0)
+	case n < 46 && len(m.closes) > 0:
 		m.finishClose()
 	case n < 62:
 		m.push()
@@ -135,11 +135,11 @@ func (m *shelfModel) step() {
 	case n < 89:
 		if m.r.IntN(4) == 0 {
 			m.lose()
-		} else {
-			m.quiet = !m.quiet
 		}
+	case n < 90:
+		m.quiet = m.r.IntN(3) == 0
 	default:
-		d := time.Duration(m.r.IntN(8000)) * time.Millisecond
+		d := []time.Duration{2 * time.Millisecond, 200 * time.Millisecond, time.Second, 8 * time.Second}[m.r.IntN(4)]
 		if next := m.soonest(); m.r.IntN(3) > 0 && !next.IsZero() {
 			d = min(d, max(0, next.Sub(m.now)))
 		}
@@ -388,16 +388,15 @@ func (m *shelfModel) outcome(s Settlement) error {
 // push makes the system push a message, sometimes one that it was not asked for, or to a link that
 // has ended.
 func (m *shelfModel) push() {
-	links := slices.SortedFunc(maps.Keys(m.alive), func(a, b *Link) int { return m.order[a] - m.order[b] })
-	if len(links) == 0 {
-		return
-	}
-	l := links[m.r.IntN(len(links))]
-	if !m.alive[l] {
+	if n := len(m.links); n > 0 && m.r.IntN(20) == 0 && !m.alive[m.links[n-1]] {
 		m.Due(m.now)
-		m.Deliver(l, &tidegate.Delivery{}, nil, m.now)
+		m.Deliver(m.links[n-1], &tidegate.Delivery{}, nil, m.now)
+	}
+	m.links = slices.DeleteFunc(m.links, func(l *Link) bool { return !m.alive[l] })
+	if len(m.links) == 0 {
 		return
 	}
+	l := m.links[m.r.IntN(len(m.links))]
 	if m.credit[l] == 0 {
 		if !m.rude || m.r.IntN(4) > 0 {
 			return
@@ -425,7 +424,7 @@ func (m *shelfModel) opened(fails bool) {
 		m.Opened(l, errRefused, m.now)
 		return
 	}
-	m.order[l] = len(m.order)
+	m.links = append(m.links, l)
 	m.alive[l] = true
 	m.Opened(l, nil, m.now)
 }

@@ -29,7 +29,7 @@ type Waiter struct {
 	r      Request
 	start  time.Time
 	first  time.Time // when it saw a ready message
-	linger time.Time // when it takes the ready messages although there are fewer than Max
+	linger time.Time // when it collects the ready messages although there are fewer than Max
 	woken  bool
 	ended  bool
 	err    error
@@ -127,7 +127,7 @@ func (s *Shelf) lingers(w *Waiter, now time.Time) bool {
 	l := w.source.link
 	n := l.ready.len()
 	if n == 0 {
-		w.first = time.Time{}
+		w.first, w.linger = time.Time{}, time.Time{}
 	} else if w.first.IsZero() {
 		w.first = now
 	}
