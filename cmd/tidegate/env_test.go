@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 
 // A tool runs commands against a broker of its own.
 type tool struct {
-	t          *testing.T
+	t          testing.TB
 	home       string // the directories of the user
 	grpc, http string
 	env        map[string]string
@@ -46,7 +46,7 @@ type result struct {
 }
 
 // newTool starts a broker in memory.
-func newTool(t *testing.T, flags ...string) *tool {
+func newTool(t testing.TB, flags ...string) *tool {
 	t.Helper()
 	tl := &tool{t: t, home: t.TempDir()}
 	ctx, stop := context.WithCancel(t.Context())
