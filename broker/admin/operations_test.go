@@ -146,6 +146,26 @@ func TestOperations(t *testing.T) {
 		got, err := c.Groups(ctx)
 		return errors.Join(err, equal(len(got), 2), equal(got[0].Name, "billing"))
 	})
+	s.call("browseMessages", func(c *admin.Client) error {
+		q := status.MessageQuery{
+			MessageFilter: status.MessageFilter{ID: "m3", Tag: "tag", MessageGroup: "mg1", Key: "k", Properties: map[string]string{"p": "v"}, Contains: "x"},
+			Newest:        true, Contents: true, Limit: 3, Since: time.Now().Add(-time.Hour), Before: time.Now().Add(time.Hour),
+		}
+		found, err := c.Messages(ctx, "orders", status.MessageQuery{MessageFilter: status.MessageFilter{ID: "m3"}})
+		s.requests() // of two calls the second counts
+		if err != nil || len(found.Messages) != 1 {
+			return fmt.Errorf("%+v, %w", found, err)
+		}
+		q.Contains = string(message("orders", "m3").Body)
+		q.Queue, q.Offset = &found.Messages[0].Queue, &found.Messages[0].Offset
+		got, err := c.Messages(ctx, "orders", q)
+		if err != nil || len(got.Messages) != 1 {
+			return fmt.Errorf("%+v, %w", got, err)
+		}
+		m := got.Messages[0]
+		return errors.Join(equal(m.ID, "m3"), equal(m.Tag, "tag"), equal(m.MessageGroup, "mg1"), equal(m.Keys, []string{"k"}), equal(m.Properties, map[string]string{"p": "v"}),
+			equal(string(m.Body), q.Contains), equal(m.StoredAt.IsZero(), false), equal(got.Complete, true))
+	})
 	s.call("listParked", func(c *admin.Client) error {
 		got, err := c.Parked(ctx, "billing", status.ParkedQuery{Topic: "orders", Limit: 10, After: ""})
 		if err != nil || len(got.Groups) != 1 {

@@ -44,6 +44,12 @@ var routeTable = []struct{ route, own, foreign string }{
 
 	{"GET /v1/topics", theServers, theServers},
 	{"GET /v1/topics/{topic}", "mao", theServers},
+	{"GET /v1/topics/{topic}/messages", "cmao", theServers},
+	{"GET /v1/topics/{topic}/messages?contents=true", "c", ""}, // as a receive
+	{"GET /v1/topics/{topic}/messages?text=true", "c", ""},
+	{"GET /v1/topics/{topic}/messages?key=k", "c", ""},
+	{"GET /v1/topics/{topic}/messages?property=a=b", "c", ""},
+	{"GET /v1/topics/{topic}/messages?contains=x", "c", ""},
 	{"PUT /v1/topics/{topic}", "ao", "a"},
 	{"DELETE /v1/topics/{topic}", "ao", "a"},
 	{"POST /v1/topics/{topic}/purge", "ao", "a"},

@@ -304,7 +304,7 @@ func TestHTTPHeaders(t *testing.T) {
 		{"POST", "/v1/topics/normal/messages", []string{"Content-Type", web.TypeJSON, wire.HeaderClientID, strings.Repeat("c", 256)}, 400, 40017, []string{"256"}},
 		{"POST", "/v1/groups/g/acknowledge", []string{"Content-Type", web.TypeText}, 415, 40000, nil},
 		{"POST", "/v1/groups/g/topics/normal/receive", []string{"Content-Type", web.TypeNDJSON}, 415, 40000, nil},
-		{"GET", "/v1/topics/normal/messages", nil, 405, 0, []string{"POST"}},
+		{"GET", "/v1/topics/normal/recall", nil, 405, 0, []string{"POST"}},
 		// What a page of another origin sends.
 		{"POST", "/v1/topics/normal/messages", []string{"Content-Type", web.TypeText, "Origin", "https://evil.example"}, 403, 40300, []string{"evil.example"}},
 		{"DELETE", "/v1/topics/normal", []string{"Sec-Fetch-Site", "cross-site"}, 403, 40300, nil},

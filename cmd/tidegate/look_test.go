@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 )
@@ -49,5 +50,83 @@ func TestTopRefusals(t *testing.T) {
 	delete(tl.env, "TIDEGATE_SERVER_HTTP")
 	if r := tl.run("top", "--context", "rmq"); r.code != 2 || !strings.Contains(r.stderr, "mqadmin statsAll") {
 		t.Errorf("on RocketMQ: exit code %d, %q", r.code, r.stderr)
+	}
+}
+
+type peeked struct {
+	Messages []struct {
+		ID, Tag string
+		Body    []byte
+		Keys    []string
+	}
+	Scanned  int64
+	Left     int64
+	Complete bool
+	Next     string
+}
+
+func document[T any](t *testing.T, text string) (v T) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	return v
+}
+
+// peek prints messages in the order of the topic and consumes none; the note has the command that
+// goes on.
+func TestPeek(t *testing.T) {
+	tl := newTool(t)
+	tl.must("topic", "create", "orders", "queues=3")
+	for _, body := range []string{"one", "two\nlines", "three\x1b[2J"} {
+		tl.must("send", "orders", body, "--tag", "t"+body[:1], "--key", body[:2], "-p", "shop=5")
+	}
+	r := tl.must("peek", "orders", "--columns", "tag,keys,size,text")
+	if want := "TAG  KEYS  SIZE  TEXT\nto   on     3 B  one\ntt   tw     9 B  two…\ntt   th     9 B  three\\x1b[2J\n"; r.stdout != want {
+		t.Errorf("peek prints\n%s\nwant\n%s", r.stdout, want)
+	}
+	first := document[peeked](t, tl.must("peek", "orders", "--limit", "2", "-o", "json").stdout)
+	if len(first.Messages) != 2 || first.Complete || first.Left != 1 || string(first.Messages[1].Body) != "two\nlines" {
+		t.Errorf("the first two: %+v", first)
+	}
+	rest := document[peeked](t, tl.must("peek", "orders", "--after", first.Next, "-o", "json").stdout)
+	if len(rest.Messages) != 1 || !rest.Complete || rest.Messages[0].Keys[0] != "th" {
+		t.Errorf("the rest: %+v", rest)
+	}
+	if r := tl.must("peek", "orders", "--limit", "1", "--from", "last", "--columns", "text"); !strings.Contains(r.stdout, "three") || !strings.Contains(r.stderr, "about 2 left") || !strings.Contains(r.stderr, "tidegate peek orders") {
+		t.Errorf("the last: %q, %q", r.stdout, r.stderr)
+	}
+	if r := tl.must("peek", "orders", "--bodies", "--key", "tw"); !strings.Contains(r.stdout, "  shop: 5\n    two\n    lines\n") {
+		t.Errorf("the bodies: %q", r.stdout)
+	}
+	if got := lines[received](t, tl.must("receive", "billing", "orders", "--max", "3", "--then", "ack", "-o", "jsonl").stdout); len(got) != 3 || got[0].Attempt != 1 {
+		t.Errorf("the messages after peek: %+v", got)
+	}
+	if r := tl.run("peek", "order"); r.code != 3 || !strings.Contains(r.stderr, "Did you mean orders?") {
+		t.Errorf("a topic that does not exist: exit code %d, %q", r.code, r.stderr)
+	}
+}
+
+func TestFind(t *testing.T) {
+	tl := newTool(t)
+	tl.must("topic", "create", "orders")
+	id := strings.TrimSpace(tl.must("send", "orders", "no such account 17", "--key", "4711", "-o", "name").stdout)
+	tl.must("send", "orders", "other", "--count", "20")
+	for _, args := range [][]string{{id}, {"--key", "4711"}, {"--contains", "account 17"}, {id, "--since", "-1h"}} {
+		r := tl.must(append([]string{"find", "orders", "-o", "name"}, args...)...)
+		if strings.TrimSpace(r.stdout) != id {
+			t.Errorf("%v finds %q, want %s", args, r.stdout, id)
+		}
+	}
+	if r := tl.run("find", "orders", "--key", "4712"); r.code != 3 || r.stdout != "" || !strings.Contains(r.stderr, "looked at 21 messages") {
+		t.Errorf("no such key: exit code %d, %q, %q", r.code, r.stdout, r.stderr)
+	}
+	if r := tl.run("find", "orders", "--key", "4712", "--scan", "1", "-o", "json"); r.code != 3 && r.code != 7 {
+		t.Errorf("a bounded search: exit code %d, %q", r.code, r.stderr)
+	}
+	for _, args := range [][]string{{"orders"}, {"orders", "--key", "1", "--since", "soon"}, {"orders", "-p", "colour"}, {"orders", "--tag", "x", "--offset", "1"}} {
+		if r := tl.run(append([]string{"find"}, args...)...); r.code != 2 {
+			t.Errorf("%v: exit code %d, %q", args, r.code, r.stderr)
+		}
 	}
 }

@@ -109,7 +109,7 @@ func TestTreeWithoutServer(t *testing.T) {
 			continue // of files
 		}
 		args = append(args, "--timeout", "1s", "--no-retry")
-		for flag, value := range map[string]string{"yes": "true", "then": "ack", "ack-timeout": "1s", "to": "earliest"} {
+		for flag, value := range map[string]string{"yes": "true", "then": "ack", "ack-timeout": "1s", "to": "earliest", "key": "1"} {
 			if f := c.Flags().Lookup(flag); f != nil && (flag != "to" || path[0] == "group") {
 				args = append(args, "--"+flag+"="+value)
 			}
@@ -218,6 +218,10 @@ func prepare(t *testing.T, tl *tool, c *cobra.Command, line *string) {
 	tl.must("group", "create", "ledger", "fifo=true", "on_exhausted=park", "max_attempts=1")
 	tl.must("address", "set", "orders.#", "max-delivery-attempts=4")
 	tl.must("send", "orders", "bad")
+	if c.Name() == "find" {
+		sent := strings.TrimSpace(tl.must("send", "orders", "no such account", "--key", "4711", "-o", "name").stdout)
+		*line = strings.Replace(*line, "orders ID", "orders "+sent, 1)
+	}
 	dead := strings.TrimSpace(tl.must("receive", "billing", "orders", "--max", "1", "--then", "dead=no such account", "-o", "name").stdout)
 	var delayed struct {
 		Handle string `json:"recall_handle"`

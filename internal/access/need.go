@@ -28,6 +28,8 @@ const (
 	kindBoth
 	kindServer
 	kindSendAnywhere
+	kindLook
+	kindRead
 )
 
 // Signed is allowed to everyone with credentials, and to anonymous requests
@@ -43,6 +45,14 @@ func ToReceive(topic, group string) Need { return Need{kind: kindReceive, topic:
 // ToBrowse is the need to list messages of a topic for a group without their bodies. The permission
 // to observe the group on the topic is sufficient, and so is the permission to receive.
 func ToBrowse(topic, group string) Need { return Need{kind: kindBrowse, topic: topic, group: group} }
+
+// ToLook is the need to list the stored messages of a topic without their contents. The permission
+// to observe the topic is sufficient, and so is the permission to receive from it.
+func ToLook(topic string) Need { return Need{kind: kindLook, topic: topic} }
+
+// ToRead is the need to read stored messages of a topic, with bodies, keys and properties, without
+// receiving them. It is the permission to receive from the topic, as any group.
+func ToRead(topic string) Need { return Need{kind: kindRead, topic: topic} }
 
 // AsGroup is the need to be a consumer of a group, in any topic.
 func AsGroup(group string) Need { return Need{kind: kindAsGroup, group: group} }
@@ -92,6 +102,10 @@ func (n Need) String() string {
 		return verb(n.action) + " the whole broker"
 	case kindSendAnywhere:
 		return "send to any topic"
+	case kindLook:
+		return fmt.Sprintf("observe topic %.130q", n.topic)
+	case kindRead:
+		return fmt.Sprintf("receive from topic %.130q, whose contents the request reads", n.topic)
 	}
 	return "do this"
 }
@@ -135,6 +149,10 @@ func (r Rule) allows(n Need) bool {
 		return r.has(n.action) && slices.Contains(r.Topics, "*") && slices.Contains(r.Groups, "*")
 	case kindSendAnywhere:
 		return r.has(Send)
+	case kindLook:
+		return r.has(Observe) && matchAny(r.Topics, n.topic) || r.has(Receive) && r.receivable(n.topic)
+	case kindRead:
+		return r.has(Receive) && r.receivable(n.topic)
 	}
 	return false
 }

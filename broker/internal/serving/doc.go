@@ -30,6 +30,8 @@ type Engine interface {
 	RetryInterval(d *tidegate.Delivery) (time.Duration, error)
 	DeadLettersUpTo(group string, q status.DeadLetterQuery, maxBytes int64) (status.DeadLetterPage, error)
 
+	Messages(topic string, q status.MessageQuery, maxBytes int64) (status.MessagePage, error)
+
 	Touch(owner string)
 	Forget(owner string)
 

@@ -105,6 +105,7 @@ var Routes = map[string]func(r *http.Request) []access.Need{
 
 	"GET /v1/topics":                               onServer(access.Observe),
 	"GET /v1/topics/{topic}":                       onTopic(access.Observe),
+	"GET /v1/topics/{topic}/messages":              toLook, // package admin asks for the permission to receive for contents
 	"PUT /v1/topics/{topic}":                       onTopic(access.Admin),
 	"DELETE /v1/topics/{topic}":                    onTopic(access.Admin),
 	"POST /v1/topics/{topic}/purge":                onTopic(access.Admin),
@@ -135,6 +136,8 @@ var Routes = map[string]func(r *http.Request) []access.Need{
 }
 
 func toSend(r *http.Request) []access.Need { return need(access.ToSend(r.PathValue("topic"))) }
+
+func toLook(r *http.Request) []access.Need { return need(access.ToLook(r.PathValue("topic"))) }
 
 func toReceive(r *http.Request) []access.Need {
 	return need(access.ToReceive(r.PathValue("topic"), r.PathValue("group")))

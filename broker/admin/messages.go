@@ -1,0 +1,39 @@
+package admin
+
+import (
+	"context"
+	"net/url"
+	"strconv"
+
+	"github.com/tidegate/tidegate/broker/status"
+)
+
+// Messages returns a page of the stored messages of a topic, without delivering them. Contents, and
+// filters by keys, properties and bodies, need the permission to receive from the topic. The error
+// matches tidegate.ErrTopicNotFound if there is no such topic.
+func (c *Client) Messages(ctx context.Context, topic string, q status.MessageQuery) (status.MessagePage, error) {
+	v := url.Values{}
+	set(v, "id", q.ID)
+	set(v, "tag", q.Tag)
+	set(v, "message_group", q.MessageGroup)
+	set(v, "key", q.Key)
+	set(v, "contains", q.Contains)
+	for name, value := range q.Properties {
+		v.Add("property", name+"="+value)
+	}
+	if q.Queue != nil {
+		v.Set("queue", strconv.Itoa(*q.Queue))
+	}
+	if q.Offset != nil {
+		v.Set("offset", strconv.FormatInt(*q.Offset, 10))
+	}
+	moment(v, "since", q.Since)
+	moment(v, "before", q.Before)
+	if q.Newest {
+		v.Set("order", "newest")
+	}
+	set(v, "after", q.After)
+	number(v, "limit", q.Limit)
+	yes(v, "contents", q.Contents)
+	return get[status.MessagePage](ctx, c, "Messages", topic, escaped("topics", topic, "messages"), v)
+}

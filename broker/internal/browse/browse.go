@@ -1,0 +1,241 @@
+// Package browse reads stored messages of a topic without delivering them: pages of messages that
+// match a filter, from the oldest or the newest on. It changes nothing, and each call has bounds.
+package browse
+
+import (
+	"bytes"
+	"slices"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/topic"
+	"github.com/tidegate/tidegate/broker/status"
+)
+
+// The bounds of one call.
+const (
+	maxMessages = 10_000
+	maxBytes    = 32 << 20 // of the bodies of the messages that were looked at
+	maxTime     = time.Second
+
+	// merged is the largest number of queues whose messages are merged by time. Each has some
+	// headers in memory.
+	merged = 64
+
+	// ahead is the number of headers in memory, for all queues together.
+	ahead = 256
+
+	// besideBody is the approximate memory of a message without its texts.
+	besideBody = 1 << 10
+)
+
+// A reader reads one queue.
+type reader struct {
+	queue    uint16
+	from, to int64 // offsets that were not looked at
+	heads    []store.Header
+}
+
+// A scan is one call.
+type scan struct {
+	store   *store.Store
+	topic   uint32
+	query   *status.MessageQuery
+	readers []*reader
+	page    status.MessagePage
+	bytes   int64 // that were read
+	kept    int64 // memory of the page
+}
+
+// Page returns one page. It ends when it has room bytes; 0 means that only the bounds of a call
+// apply. The error is 40000 if the query is invalid.
+func Page(st *store.Store, t *topic.Topic, q *status.MessageQuery, limit int, room int64) (status.MessagePage, error) {
+	s := &scan{store: st, topic: t.ID(), query: q}
+	s.page.Messages = []status.StoredMessage{}
+	if err := s.open(t); err != nil {
+		return s.page, err
+	}
+	until := time.Now().Add(maxTime)
+	for !s.over() && len(s.page.Messages) < limit && s.page.Scanned+s.page.Corrupt < maxMessages && s.bytes < maxBytes && (room == 0 || s.kept < room) {
+		if s.page.Scanned%64 == 63 && time.Now().After(until) {
+			break
+		}
+		h, r, err := s.next()
+		if err != nil {
+			return s.page, fail.Store(err)
+		}
+		if h == nil {
+			continue // what was left could not be read
+		}
+		s.page.Scanned++
+		s.page.Reached = h.StoredAt
+		if err := s.consider(h, r); err != nil {
+			return s.page, fail.Store(err)
+		}
+	}
+	for _, r := range s.readers {
+		s.page.Left += r.to - r.from
+	}
+	if s.page.Complete = s.over(); !s.page.Complete {
+		s.page.Next = s.cursor()
+	}
+	return s.page, nil
+}
+
+// open prepares the readers: the range of each queue by the bounds of time and the cursor.
+func (s *scan) open(t *topic.Topic) error {
+	queues := t.Queues()
+	if n := s.query.Queue; n != nil && (*n < 0 || *n >= len(queues)) {
+		return fail.New(tidegate.CodeBadRequest, "queue", "queue %d does not exist; topic %q has the queues 0 to %d", *n, t.Name(), len(queues)-1)
+	}
+	if s.query.Offset != nil && s.query.Queue == nil {
+		return fail.New(tidegate.CodeBadRequest, "offset", "an offset needs a queue; give both")
+	}
+	for i, q := range queues {
+		if s.query.Queue != nil && i != *s.query.Queue {
+			continue
+		}
+		r := &reader{queue: q.Number(), from: q.Low().Offset, to: q.End()}
+		within := store.Range{Topic: s.topic, Queue: r.queue, From: r.from, To: r.to}
+		for _, bound := range []struct {
+			at     time.Time
+			offset *int64
+		}{{s.query.Since, &r.from}, {s.query.Before, &r.to}} {
+			if bound.at.IsZero() {
+				continue
+			}
+			offset, err := s.store.FirstThat(within, func(m store.Stored) bool { return !m.At.Before(bound.at) })
+			if err != nil {
+				return fail.Store(err)
+			}
+			*bound.offset = offset
+		}
+		switch at := s.query.Offset; {
+		case at != nil && s.query.Newest:
+			r.to = min(r.to, *at+1)
+		case at != nil:
+			r.from = max(r.from, *at)
+		}
+		r.from = min(r.from, q.End())
+		r.to = max(r.to, r.from)
+		s.readers = append(s.readers, r)
+	}
+	return s.resume()
+}
+
+func (s *scan) over() bool {
+	return !slices.ContainsFunc(s.readers, func(r *reader) bool { return r.from < r.to })
+}
+
+// next returns the next message in the order of the query. It returns nil if only corrupt messages
+// were left in a queue.
+func (s *scan) next() (*store.Header, *reader, error) {
+	var best *reader
+	for _, r := range s.readers {
+		if r.from >= r.to {
+			continue
+		}
+		if len(r.heads) == 0 {
+			if err := s.fill(r); err != nil {
+				return nil, nil, err
+			}
+			if len(r.heads) == 0 {
+				continue
+			}
+		}
+		if best == nil || s.before(&r.heads[0], &best.heads[0]) {
+			best = r
+		}
+		if len(s.readers) > merged {
+			break // queue by queue
+		}
+	}
+	if best == nil {
+		return nil, nil, nil
+	}
+	h := best.heads[0]
+	best.heads = best.heads[1:]
+	if s.query.Newest {
+		best.to = h.Offset
+	} else {
+		best.from = h.Offset + 1
+	}
+	return &h, best, nil
+}
+
+func (s *scan) before(a, b *store.Header) bool {
+	if s.query.Newest {
+		return a.StoredAt.After(b.StoredAt)
+	}
+	return a.StoredAt.Before(b.StoredAt)
+}
+
+// fill reads the next headers of a queue.
+func (s *scan) fill(r *reader) error {
+	n := int64(min(len(s.readers), merged))
+	hs, damaged, err := s.store.Headers(store.Range{Topic: s.topic, Queue: r.queue, From: r.from, To: r.to}, s.query.Newest, int(max(ahead/n, 1)), maxBytes/8/n)
+	s.page.Corrupt += damaged
+	for i := range hs {
+		s.bytes += hs[i].Size
+	}
+	if r.heads = hs; len(hs) == 0 {
+		r.from = r.to
+	}
+	return err
+}
+
+// consider adds a message to the page if the filter selects it.
+func (s *scan) consider(h *store.Header, r *reader) error {
+	f := &s.query.MessageFilter
+	if !matches(f, h) {
+		return nil
+	}
+	var body []byte
+	if f.Contains != "" || s.query.Contents {
+		m, ok, err := s.store.Get(store.Place{Topic: s.topic, Queue: r.queue, Offset: h.Offset})
+		switch {
+		case store.IsDamage(err):
+			s.page.Corrupt++
+			return nil
+		case err != nil:
+			return err
+		case !ok || !bytes.Contains(m.Body, []byte(f.Contains)): // it may be removed meanwhile
+			return nil
+		}
+		body = m.Body
+	}
+	out := status.StoredMessage{
+		ID: h.ID, Queue: int(r.queue), Offset: h.Offset, StoredAt: h.StoredAt, BornAt: h.BornAt,
+		Tag: h.Tag, MessageGroup: h.MessageGroup, BodySize: h.Size,
+	}
+	s.kept += besideBody
+	if s.query.Contents {
+		out.Keys, out.Body = h.Keys, body
+		s.kept += int64(len(body))
+		for k, v := range h.Properties {
+			if tidegate.ReservedProperty(k) {
+				continue
+			}
+			if out.Properties == nil {
+				out.Properties = map[string]string{}
+			}
+			out.Properties[k] = v
+			s.kept += int64(len(k) + len(v))
+		}
+	}
+	s.page.Messages = append(s.page.Messages, out)
+	return nil
+}
+
+// matches reports whether the filter selects a message, except for its body.
+func matches(f *status.MessageFilter, h *store.Header) bool {
+	for name, want := range f.Properties {
+		if v, ok := h.Properties[name]; !ok || v != want {
+			return false
+		}
+	}
+	return (f.ID == "" || f.ID == h.ID) && (f.Tag == "" || f.Tag == h.Tag) &&
+		(f.MessageGroup == "" || f.MessageGroup == h.MessageGroup) && (f.Key == "" || slices.Contains(h.Keys, f.Key))
+}

@@ -1,0 +1,217 @@
+package broker
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
+)
+
+// storedAt is a sent message with its place, as its receipt says, and the time of the send.
+type storedAt struct {
+	*tidegate.Message
+	queue  int
+	offset int64
+	at     time.Time
+}
+
+// wanted is the selection by looking at each message.
+func wanted(all []storedAt, q status.MessageQuery) (ids []string) {
+	list := slices.Clone(all)
+	slices.SortStableFunc(list, func(a, b storedAt) int {
+		n := cmp.Or(a.at.Compare(b.at), cmp.Compare(a.queue, b.queue))
+		if q.Newest {
+			return -a.at.Compare(b.at)
+		}
+		return n
+	})
+	for _, m := range list {
+		keep := (q.Queue == nil || *q.Queue == m.queue) && (q.Offset == nil || m.offset == *q.Offset || m.offset > *q.Offset != q.Newest) && (q.Since.IsZero() || !m.at.Before(q.Since)) && (q.Before.IsZero() || m.at.Before(q.Before)) &&
+			(q.ID == "" || q.ID == m.ID) && (q.Tag == "" || q.Tag == m.Tag) && (q.Key == "" || slices.Contains(m.Keys, q.Key)) &&
+			bytes.Contains(m.Body, []byte(q.Contains)) && (q.Properties == nil || m.Properties["colour"] == q.Properties["colour"])
+		if keep {
+			ids = append(ids, m.ID)
+		}
+	}
+	return ids
+}
+
+// Each query returns the messages that a look at all of them selects, whatever the size of its
+// pages and wherever the messages are.
+func TestMessagesByModel(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", settings.Topic{Queues: 3})
+		r := rand.New(rand.NewPCG(1, 2))
+		var all []storedAt
+		pick := func(words ...string) string { return words[r.IntN(len(words))] }
+		for i := range 300 {
+			time.Sleep(time.Second)
+			m := &tidegate.Message{
+				Topic: "t", ID: fmt.Sprint("id", i), Tag: pick("", "a", "b"), Keys: []string{pick("k1", "k2")},
+				Properties: map[string]string{"colour": pick("red", "green")}, Body: []byte(pick("apple", "pear", "grapefruit")),
+			}
+			res := send(t, b, m)
+			all = append(all, storedAt{m, res[0].Receipt.Queue, res[0].Receipt.Offset, time.Now()})
+		}
+		for range 200 {
+			q := status.MessageQuery{Newest: r.IntN(2) == 0, Limit: 1 + r.IntN(40), Contents: r.IntN(2) == 0}
+			for range r.IntN(3) {
+				switch r.IntN(8) {
+				case 7:
+					q.Queue, q.Offset = new(r.IntN(3)), new(r.Int64N(120))
+				case 0:
+					q.Queue = new(r.IntN(3))
+				case 1:
+					q.Tag = pick("a", "b")
+				case 2:
+					q.Key = pick("k1", "k2")
+				case 3:
+					q.Contains = pick("ap", "pear", "nut")
+				case 4:
+					q.Since = all[r.IntN(300)].at
+				case 5:
+					q.Before = all[r.IntN(300)].at
+				case 6:
+					q.Properties = map[string]string{"colour": "red"}
+				}
+			}
+			want := wanted(all, q)
+			var got []string
+			for {
+				page, err := serve(b).Messages("t", q, 0)
+				if err != nil {
+					t.Fatalf("%+v: %v", q, err)
+				}
+				for _, m := range page.Messages {
+					got = append(got, m.ID)
+					if (m.Body != nil) != q.Contents || (m.Keys != nil) != q.Contents {
+						t.Fatalf("the contents of %s: %q, want them: %v", m.ID, m.Body, q.Contents)
+					}
+				}
+				if page.Complete != (page.Next == "") || page.Complete && page.Left != 0 {
+					t.Fatalf("complete %v, next %q, left %d", page.Complete, page.Next, page.Left)
+				}
+				if page.Complete {
+					break
+				}
+				q.After = page.Next
+			}
+			if !slices.Equal(got, want) {
+				t.Fatalf("%+v:\n%v\nwant\n%v", q, got, want)
+			}
+		}
+	})
+}
+
+// A look is no delivery: the group that receives afterwards gets attempt 1 of each message, and a
+// message in flight stays with its consumer.
+func TestMessagesDeliversNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, Options{})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
+		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "1", Body: []byte("x")}, &tidegate.Message{Topic: "t", ID: "2", Body: []byte("y")})
+		first := one(t, b, "g", "t")
+		before, err := b.Group("g")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			page, err := serve(b).Messages("t", status.MessageQuery{Contents: true}, 0)
+			if err != nil || len(page.Messages) != 2 {
+				t.Fatalf("%d messages, %v", len(page.Messages), err)
+			}
+		}
+		if after, _ := b.Group("g"); fmt.Sprint(after) != fmt.Sprint(before) {
+			t.Errorf("the group changed:\n%+v\n%+v", before, after)
+		}
+		if err := errors.Join(b.Ack(t.Context(), []*tidegate.Delivery{first})...); err != nil {
+			t.Error(err)
+		}
+		if d := one(t, b, "g", "t"); d.ID != "2" || d.Attempt != 1 {
+			t.Errorf("the next delivery is attempt %d of %s", d.Attempt, d.ID)
+		}
+	})
+}
+
+// A call looks at 10 000 messages at most, says so, and goes on from there; one message larger than
+// the page is returned alone.
+func TestMessagesBounds(t *testing.T) {
+	t.Parallel()
+	b := open(t, Options{})
+	putTopic(t, b, "t", settings.Topic{Queues: 2})
+	sendN(t, b, "t", 10_500, 1)
+	page, err := serve(b).Messages("t", status.MessageQuery{MessageFilter: status.MessageFilter{Tag: "none"}}, 0)
+	if err != nil || page.Complete || page.Scanned == 0 || page.Scanned > 10_000 || page.Scanned+page.Left != 10_500 {
+		t.Fatalf("the first call: %+v, %v", page, err)
+	}
+	total := page.Scanned
+	for n := 0; !page.Complete; n++ {
+		if page, err = serve(b).Messages("t", status.MessageQuery{MessageFilter: status.MessageFilter{Tag: "none"}, After: page.Next}, 0); err != nil || n > 1000 {
+			t.Fatal(n, err)
+		}
+		total += page.Scanned
+	}
+	if total != 10_500 {
+		t.Errorf("%d messages were scanned, want 10500", total)
+	}
+
+	putTopic(t, b, "large", settings.Topic{Queues: 1})
+	sendN(t, b, "large", 20, 1<<20)
+	page, err = serve(b).Messages("large", status.MessageQuery{Contents: true}, 3<<20)
+	if err != nil || len(page.Messages) < 1 || len(page.Messages) > 4 || page.Complete {
+		t.Errorf("a page of 3 MiB has %d messages of 1 MiB, %v", len(page.Messages), err)
+	}
+	if page, err = serve(b).Messages("large", status.MessageQuery{Contents: true}, 1); err != nil || len(page.Messages) != 1 {
+		t.Errorf("a page of 1 byte has %d messages, %v; want one, so that a reader goes on", len(page.Messages), err)
+	}
+	page, err = serve(b).Messages("large", status.MessageQuery{MessageFilter: status.MessageFilter{Contains: "none"}}, 0)
+	if err != nil || page.Scanned < 1 {
+		t.Errorf("%+v, %v", page, err)
+	}
+}
+
+func TestMessagesRefusals(t *testing.T) {
+	t.Parallel()
+	b := open(t, Options{})
+	putTopic(t, b, "t", settings.Topic{Queues: 2})
+	sendN(t, b, "t", 5, 1)
+	page, err := serve(b).Messages("t", status.MessageQuery{Limit: 1}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		topic string
+		query status.MessageQuery
+		want  error
+	}{
+		"topic":     {"none", status.MessageQuery{}, tidegate.ErrTopicNotFound},
+		"queue":     {"t", status.MessageQuery{Queue: new(2)}, tidegate.ErrInvalid},
+		"offset":    {"t", status.MessageQuery{Offset: new(int64(1))}, tidegate.ErrInvalid},
+		"limit":     {"t", status.MessageQuery{Limit: 1001}, tidegate.ErrInvalid},
+		"no cursor": {"t", status.MessageQuery{After: "0-1"}, tidegate.ErrInvalid},
+		"direction": {"t", status.MessageQuery{After: page.Next, Newest: true}, tidegate.ErrInvalid},
+		"queues":    {"t", status.MessageQuery{After: page.Next, Queue: new(0)}, tidegate.ErrInvalid},
+	} {
+		if _, err := serve(b).Messages(c.topic, c.query, 0); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", name, err, c.want)
+		}
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := serve(b).Messages("t", status.MessageQuery{}, 0); !errors.Is(err, tidegate.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
