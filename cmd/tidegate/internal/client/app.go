@@ -8,7 +8,8 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
+
+	"github.com/tidegate/tidegate/cmd/tidegate/internal/terminal"
 )
 
 // An App is the surroundings of the commands.
@@ -23,24 +24,7 @@ type App struct {
 
 // New returns an App of this process.
 func New(stdin io.Reader, stdout, stderr io.Writer) *App {
-	return &App{In: stdin, Out: stdout, Err: stderr, Env: os.Getenv, Terminal: isTerminal(stdin) && isTerminal(stdout), Columns: columns(stdout)}
-}
-
-func isTerminal(stream any) bool {
-	f, ok := stream.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd())) //nolint:gosec // a descriptor is a small number
-}
-
-func columns(stream any) int {
-	f, ok := stream.(*os.File)
-	if !ok {
-		return 0
-	}
-	n, _, err := term.GetSize(int(f.Fd())) //nolint:gosec // as above
-	if err != nil {
-		return 0 // no terminal
-	}
-	return n
+	return &App{In: stdin, Out: stdout, Err: stderr, Env: os.Getenv, Terminal: terminal.Is(stdin) && terminal.Is(stdout), Columns: terminal.Columns(stdout)}
 }
 
 // The groups of the help.

@@ -4,35 +4,24 @@ import (
 	"bytes"
 	"context"
 	"io"
-	"os"
-	"strings"
 	"time"
 
-	"golang.org/x/term"
-
+	"github.com/tidegate/tidegate/cmd/tidegate/internal/terminal"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/view"
-)
-
-const (
-	enterScreen = "\x1b[?1049h\x1b[?25l" // the alternate screen, without a cursor
-	leaveScreen = "\x1b[?25h\x1b[?1049l"
-	homeCursor  = "\x1b[H"
-	clearLine   = "\x1b[K"
-	clearBelow  = "\x1b[J"
 )
 
 // live redraws the screen at each interval and after each key, until q, Ctrl-C or the end of ctx.
 func (k *topCommand) live(ctx context.Context, f view.TopFrame) error {
-	restore, err := raw(k.In)
+	restore, err := terminal.Raw(k.In)
 	if err != nil {
 		return err
 	}
 	defer restore()
-	if _, err := io.WriteString(k.Out, enterScreen); err != nil {
+	if _, err := io.WriteString(k.Out, terminal.Enter); err != nil {
 		return err
 	}
-	defer func() { _, _ = io.WriteString(k.Out, leaveScreen) }() // the error before it is returned
-	keys := keysOf(ctx, k.In)
+	defer func() { _, _ = io.WriteString(k.Out, terminal.Leave) }() // the error before it is returned
+	keys := terminal.Keys(ctx, k.In)
 	s := view.TopScreen{Server: k.client.Endpoint(), Frame: f}
 	all := f.Rows
 	tick := time.NewTicker(k.every)
@@ -42,7 +31,7 @@ func (k *topCommand) live(ctx context.Context, f view.TopFrame) error {
 		if rows, err := k.Rows(all); err == nil { // else the pattern is not finished
 			s.Frame.Rows = rows
 		}
-		s.Width, s.Height = sizeOf(k.Out)
+		s.Width, s.Height = terminal.Size(k.Out)
 		if err := k.draw(&s); err != nil {
 			return err
 		}
@@ -117,52 +106,5 @@ func (k *topCommand) draw(s *view.TopScreen) error {
 	if err := s.Write(&b, k.options()); err != nil {
 		return err
 	}
-	text := homeCursor + strings.ReplaceAll(b.String(), "\n", clearLine+"\r\n") + clearLine + clearBelow
-	_, err := io.WriteString(k.Out, text)
-	return err
-}
-
-// raw lets a terminal deliver each key at once. restore undoes it.
-func raw(in io.Reader) (restore func(), err error) {
-	f, ok := in.(*os.File)
-	if !ok || !isTerminal(in) {
-		return func() {}, nil
-	}
-	fd := int(f.Fd()) //nolint:gosec // a descriptor is a small number
-	before, err := term.MakeRaw(fd)
-	if err != nil {
-		return nil, err
-	}
-	return func() { _ = term.Restore(fd, before) }, nil // nothing is left to do about an error
-}
-
-// sizeOf returns the columns and lines of a terminal; 80 and 24 if they are not known.
-func sizeOf(out io.Writer) (width, height int) {
-	if f, ok := out.(*os.File); ok {
-		if w, h, err := term.GetSize(int(f.Fd())); err == nil && w > 0 && h > 0 { //nolint:gosec // as above
-			return w, h
-		}
-	}
-	return 80, 24
-}
-
-// keysOf returns the keys that are pressed until ctx ends. The channel is closed at the end of the
-// input. A read of a terminal cannot be ended, so its goroutine ends with the process.
-func keysOf(ctx context.Context, in io.Reader) <-chan byte {
-	keys := make(chan byte)
-	go func() {
-		defer close(keys)
-		var b [1]byte
-		for {
-			if n, err := in.Read(b[:]); err != nil || n == 0 {
-				return
-			}
-			select {
-			case keys <- b[0]:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return keys
+	return terminal.Draw(k.Out, b.String())
 }
