@@ -1,0 +1,242 @@
+package interop
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/producer"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/amqp"
+	"github.com/tidegate/tidegate/transport/amqp/internal/artemis"
+)
+
+var errHandler = errors.New("no such customer")
+
+// consume runs a push consumer until the function that it returns is called.
+func consume(t *testing.T, c *amqp.Client, sub consumer.Subscription, h consumer.Handler, o consumer.PushOptions) (stop func()) {
+	t.Helper()
+	o.LongPolling = time.Second
+	p, err := consumer.NewPush(c, sub, h, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- p.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+func sends(t *testing.T, c *amqp.Client, o producer.Options) *producer.Producer {
+	t.Helper()
+	p, err := producer.New(c, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+// The real producer and consumer: two failures, delayed by the consumer's schedule, and then a dead
+// letter with its reason.
+func TestRetriesAndDeadLetter(t *testing.T) {
+	s, a := server(t)
+	topic := "programs-" + run
+	if err := errors.Join(a.createTopic(t.Context(), topic), a.createGroup(t.Context(), topic, "programs")); err != nil {
+		t.Fatal(err)
+	}
+	c := client(t, s.Address(), amqp.Options{CopyRetries: true, RequestTimeout: 10 * time.Second, Groups: func(string, string) transport.ConsumerSettings {
+		return transport.ConsumerSettings{MaxAttempts: 3}
+	}})
+	const delay = 500 * time.Millisecond
+	type attempt struct {
+		at time.Time
+		n  int
+	}
+	attempts := make(chan attempt, 10)
+	stop := consume(t, c, consumer.Subscription{Group: "programs", Topic: topic, Retry: backoff.Steps{delay, 2 * delay}},
+		func(_ context.Context, d *tidegate.Delivery) error {
+			attempts <- attempt{time.Now(), d.Attempt}
+			return errHandler
+		}, consumer.PushOptions{})
+	receipt, err := sends(t, c, producer.Options{}).Send(t.Context(), &tidegate.Message{Topic: topic, Body: []byte("x")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var last attempt
+	for i := range 3 {
+		got := <-attempts
+		if pause := got.at.Sub(last.at); got.n != i+1 || i > 0 && pause < time.Duration(i)*delay {
+			t.Errorf("attempt %d came after %v, want attempt %d after %v", got.n, pause, i+1, time.Duration(i)*delay)
+		}
+		last = got
+	}
+	letter := receive(t, c, transport.ReceiveRequest{
+		Group: "undertaker", Topic: tidegate.DeadLetterTopic("programs"), Queue: transport.AnyQueue, InvisibleDuration: time.Minute, Wait: time.Second,
+	})
+	want := tidegate.DeadLetter{Topic: topic, MessageID: receipt.MessageID, Queue: -1, Offset: -1, Group: "programs", Attempts: 3, Reason: errHandler.Error()}
+	if got, ok := letter.DeadLetter(); !ok || got != want {
+		t.Errorf("dead letter %+v, want %+v", got, want)
+	}
+	stop()
+}
+
+// A producer waits out a throttle: the sends succeed once there is space.
+func TestProducerWaitsForSpace(t *testing.T) {
+	s, a := server(t)
+	topic := "fail.programs-" + run
+	if err := a.createGroup(t.Context(), topic, "billing"); err != nil {
+		t.Fatal(err)
+	}
+	c := client(t, s.Address(), amqp.Options{RequestTimeout: 10 * time.Second})
+	var mu sync.Mutex
+	throttled := 0
+	p := sends(t, c, producer.Options{MaxThrottleTime: time.Minute, Backoff: backoff.Steps{100 * time.Millisecond}, OnAttempt: func(at producer.Attempt) {
+		if errors.Is(at.Err, tidegate.ErrThrottled) {
+			mu.Lock()
+			throttled++
+			mu.Unlock()
+		}
+	}})
+	var wg sync.WaitGroup
+	for range 100 {
+		wg.Go(func() {
+			if _, err := p.Send(t.Context(), message(topic, 2048)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for { // until the address is full
+		mu.Lock()
+		n := throttled
+		mu.Unlock()
+		if n > 0 {
+			break
+		}
+		wait(t, 10*time.Millisecond)
+	}
+	seen := map[string]bool{}
+	enough := make(chan struct{})
+	consume(t, c, consumer.Subscription{Group: "billing", Topic: topic}, func(_ context.Context, d *tidegate.Delivery) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if seen[d.ID] = true; len(seen) == 100 {
+			close(enough)
+		}
+		return nil
+	}, consumer.PushOptions{})
+	wg.Wait()
+	select {
+	case <-enough:
+	case <-time.After(20 * time.Second):
+		t.Errorf("%d of 100 messages were received", len(seen))
+	}
+	t.Logf("%d attempts were throttled", throttled)
+}
+
+func wait(t *testing.T, d time.Duration) {
+	t.Helper()
+	select {
+	case <-time.After(d):
+	case <-t.Context().Done():
+		t.Fatal(t.Context().Err())
+	}
+}
+
+// A ledger of a server that is killed under load: every accepted message is received. An
+// acknowledgement has no response, so messages can come again.
+func TestKilledServerLosesNoAcceptedMessage(t *testing.T) {
+	s := start(t, artemis.Options{Properties: map[string]string{
+		"journalDatasync": "true", `addressSettings."#".autoCreateAddresses`: "true",
+	}})
+	sender := client(t, s.Address(), amqp.Options{})
+	receiver := client(t, s.Address(), amqp.Options{})
+	var mu sync.Mutex
+	accepted, received, handled := map[string]bool{}, map[string]bool{}, 0
+	sub := consumer.Subscription{Group: "billing", Topic: "orders"}
+	consume(t, receiver, sub, func(_ context.Context, d *tidegate.Delivery) error {
+		mu.Lock()
+		defer mu.Unlock()
+		received[d.ID] = true
+		handled++
+		return nil
+	}, consumer.PushOptions{})
+	p := sends(t, sender, producer.Options{})
+	for { // the group's queue exists after its first receive
+		if _, err := p.Send(t.Context(), message("orders", 1)); err != nil {
+			t.Fatal(err)
+		}
+		mu.Lock()
+		begun := handled > 0
+		mu.Unlock()
+		if begun {
+			break
+		}
+		wait(t, 50*time.Millisecond)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				m := message("orders", 500)
+				if _, err := p.Send(t.Context(), m); err != nil {
+					t.Errorf("a send failed: %v", err)
+					continue
+				}
+				mu.Lock()
+				accepted[m.ID] = true
+				mu.Unlock()
+			}
+		})
+	}
+	for range 2 {
+		wait(t, 1500*time.Millisecond)
+		s.Kill()
+		if err := s.Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wait(t, 1500*time.Millisecond)
+	cancel()
+	wg.Wait()
+	missing := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		n := 0
+		for id := range accepted {
+			if !received[id] {
+				n++
+			}
+		}
+		return n
+	}
+	for start := time.Now(); missing() > 0 && time.Since(start) < 30*time.Second; {
+		wait(t, 100*time.Millisecond)
+	}
+	if n := missing(); n > 0 {
+		t.Errorf("%d of %d accepted messages were not received", n, len(accepted))
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	t.Logf("%d accepted, %d received, %d deliveries more than messages", len(accepted), len(received), handled-len(received))
+	if len(accepted) < 100 {
+		t.Errorf("only %d messages were accepted", len(accepted))
+	}
+}
