@@ -33,11 +33,13 @@
 //
 // # What a crash loses
 //
-// When the process or its connection ends, the system delivers all held messages again at once,
-// without a failed attempt. Lost are:
+// When the process or its connection ends, the system delivers all held messages again at once. It
+// may count a failed attempt of each: Artemis does so if the connection broke off, and not if it
+// was closed. Lost are:
 //   - the leases: other consumers receive the messages before the handlers have ended;
-//   - the attempts that only this process counted, of retries and ended leases in FIFO groups. A
-//     message that always ends the process therefore never becomes a dead letter;
+//   - the attempts that only this process counted, of retries and ended leases in FIFO groups. Over
+//     a system that counts no broken connections, a message that always ends the process therefore
+//     never becomes a dead letter;
 //   - the delays of snoozed messages and of retries in FIFO groups.
 //
 // The order of a message group is kept.
