@@ -1,0 +1,76 @@
+package simulation
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"reflect"
+	"testing"
+)
+
+// interfaceMethods returns the methods of all exported interfaces of package transport.
+func interfaceMethods(t *testing.T) (names []string) {
+	t.Helper()
+	files, err := filepath.Glob("../../transport/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			spec, ok := n.(*ast.TypeSpec)
+			if !ok || !spec.Name.IsExported() {
+				return true
+			}
+			if i, ok := spec.Type.(*ast.InterfaceType); ok {
+				for _, m := range i.Methods.List {
+					for _, id := range m.Names { // none: an embedded interface
+						names = append(names, id.Name)
+					}
+				}
+			}
+			return true
+		})
+	}
+	if len(names) < 15 {
+		t.Fatalf("package transport has only the methods %v", names)
+	}
+	return names
+}
+
+// The counting transport forwards and counts each method of the interfaces of package transport,
+// and an endpoint keeps its optional interfaces behind it.
+func TestCountedForwardsEveryMethod(t *testing.T) {
+	for _, name := range interfaceMethods(t) {
+		m := &meter{w: &world{}}
+		// A nil transport panics when the call reaches it.
+		f := reflect.ValueOf(countedLanes{counted{nil, m}, nil}).MethodByName(name)
+		if !f.IsValid() {
+			t.Errorf("the counting transport does not have %s, so the SDK would not use it in the simulation", name)
+			continue
+		}
+		args := make([]reflect.Value, f.Type().NumIn())
+		for i := range args {
+			args[i] = reflect.Zero(f.Type().In(i))
+		}
+		reached := func() (reached bool) {
+			defer func() { reached = recover() != nil }()
+			if f.Type().IsVariadic() {
+				f.CallSlice(args)
+			} else {
+				f.Call(args)
+			}
+			return false
+		}()
+		if !reached {
+			t.Errorf("%s is not forwarded", name)
+		}
+		if counted := m.total(name) == 1; !counted && name != "Capabilities" { // it sends no request
+			t.Errorf("%s is not counted", name)
+		}
+	}
+}
