@@ -25,6 +25,18 @@ const (
 	ClassCancelled
 )
 
+// A new class has to be decided in the packages below. Their tests TestEveryClass fail until then.
+//
+//	consumer/deadletter         stepAfter: a failed send of a dead letter
+//	consumer/internal/failure   the repetition of a settlement
+//	producer                    faultOf, decide, charge, ServeChecks
+//	producer/internal/retry     Decide, Draw, Record
+//	transport/failover          verdict, reactionTo
+//	transport/rocketmq/internal/remote   VerdictOf: the circuit breaker
+//
+// After a failure that is neither a success nor permanent, transport/rest, transport/rocketmq and
+// transport/amqp also hold the later messages of the message group.
+
 // String returns the name in lower case.
 func (c Class) String() string {
 	switch c {

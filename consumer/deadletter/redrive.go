@@ -261,6 +261,31 @@ const (
 	transientAttempts = 5
 )
 
+// An afterSend is the step after a failed send of a letter.
+type afterSend int
+
+const (
+	sendAgain afterSend = iota // after a pause
+	endRun
+	letterFailed
+)
+
+// stepAfter returns the step after a send that failed with err, after n failed ones before it.
+func stepAfter(err error, n int) afterSend {
+	switch tidegate.Classify(err) {
+	case tidegate.ClassThrottled:
+		return sendAgain
+	case tidegate.ClassTransient:
+		if n+1 < transientAttempts {
+			return sendAgain
+		}
+		return endRun // a fault of the server
+	case tidegate.ClassCancelled:
+		return endRun // the program closed the Sender
+	}
+	return letterFailed
+}
+
 // sendAnew sends a message under an ID that a repetition reuses, and then removes the letter.
 func (r *runner) sendAnew(ctx context.Context, l *Letter) error {
 	m, err := r.message(l)
@@ -274,13 +299,10 @@ func (r *runner) sendAnew(ctx context.Context, l *Letter) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx) // the intent remains, and the next run repeats the send
 		}
-		switch tidegate.Classify(err) {
-		case tidegate.ClassThrottled:
-		case tidegate.ClassTransient:
-			if n+1 >= transientAttempts {
-				return err // a fault of the server, not of the message
-			}
-		default:
+		switch stepAfter(err, n) {
+		case endRun:
+			return err // not a fault of the message; the intent remains
+		case letterFailed:
 			return r.note(r.done(l, err))
 		}
 		if err = pause(ctx, n, err); err != nil {

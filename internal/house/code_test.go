@@ -305,3 +305,56 @@ func wrapsBubble(d *ast.FuncDecl) bool {
 	}
 	return false
 }
+
+// TestClassesAreListed compares the packages that decide by a class of errors with the list beside
+// tidegate.Class. A package that has cases for classes also has a test of all classes.
+func TestClassesAreListed(t *testing.T) {
+	atRoot(t)
+	uses, decides, tested := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	list := ""
+	for _, s := range load(t, sources) {
+		if s.path == "class.go" {
+			list = strings.Join(s.lines, "\n")
+		}
+		isClass := func(n ast.Node) bool {
+			found := false
+			ast.Inspect(n, func(n ast.Node) bool {
+				if sel, ok := n.(*ast.SelectorExpr); ok && strings.HasPrefix(sel.Sel.Name, "Class") {
+					pkg, ok := sel.X.(*ast.Ident)
+					found = found || ok && pkg.Name == "tidegate" && sel.Sel.Name != "Class" && sel.Sel.Name != "ClassOK"
+				}
+				return true
+			})
+			return found
+		}
+		switch {
+		case s.test():
+			for _, d := range s.file.Decls {
+				f, ok := d.(*ast.FuncDecl)
+				tested[s.dir] = tested[s.dir] || ok && f.Name.Name == "TestEveryClass"
+			}
+		case s.testTool(), under(s.dir, "examples"), !isClass(s.file):
+		default:
+			uses[s.dir] = true
+			ast.Inspect(s.file, func(n ast.Node) bool {
+				if c, ok := n.(*ast.CaseClause); ok {
+					for _, e := range c.List {
+						decides[s.dir] = decides[s.dir] || isClass(e)
+					}
+				}
+				return true
+			})
+		}
+	}
+	if len(decides) == 0 {
+		t.Fatal("no package decides by class")
+	}
+	for dir := range uses {
+		if !strings.Contains(list, dir) && !under(dir, "transport/amqp") {
+			t.Errorf("package %q decides by tidegate.Class: name it in the list in class.go", dir)
+		}
+		if decides[dir] && !tested[dir] {
+			t.Errorf("package %q has cases for tidegate.Class and no test TestEveryClass", dir)
+		}
+	}
+}

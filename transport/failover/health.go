@@ -181,8 +181,8 @@ func (t *Transport) probe(e *end) {
 		ctx, cancel := context.WithTimeout(t.ctx, t.opts.ProbeTimeout)
 		err := e.ping.Ping(ctx)
 		cancel()
-		if tidegate.Classify(err) == tidegate.ClassThrottled {
-			err = nil // it responds
+		if reactionTo(err).responds { // perhaps with a throttle
+			err = nil
 		}
 		t.mu.Lock()
 		h := &t.health[e.index]

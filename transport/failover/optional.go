@@ -22,7 +22,7 @@ func (t *Transport) ProducerSettings(ctx context.Context, topic string) (transpo
 // endpoints one after the other until ctx ends. The error is that of the active endpoint.
 func (t *Transport) ConsumerSettings(ctx context.Context, group, topic string) (s transport.ConsumerSettings, err error) {
 	active := t.now()
-	if s, err = active.Transport.ConsumerSettings(ctx, group, topic); err == nil || tidegate.Classify(err) != tidegate.ClassTransient {
+	if s, err = active.Transport.ConsumerSettings(ctx, group, topic); err == nil || !reactionTo(err).askOthers {
 		return s, active.wrap(err)
 	}
 	for _, e := range t.ends {
@@ -155,7 +155,7 @@ func (t *Transport) ServeChecks(ctx context.Context, topics []string, check func
 		}))
 		switch errs[e.index] = err; {
 		case err == nil || all.Err() != nil:
-		case tidegate.Classify(err) == tidegate.ClassPermanent:
+		case reactionTo(err).endsAlone:
 			t.opts.Logger.Error("failover: the transaction checks of an endpoint ended; those of the others continue", "endpoint", e.Name, "error", err)
 		default:
 			cancel(err) // the others must not continue as if all endpoints were served

@@ -41,8 +41,7 @@ func (t *Transport) Queues(ctx context.Context, group, topic string) ([]int, err
 		list, err := e.Transport.Queues(ctx, group, topic)
 		if err != nil {
 			errs[e.index] = e.wrap(err)
-			class := tidegate.Classify(err)
-			if known, ok := e.queues.Load(key); ok && (class == tidegate.ClassTransient || class == tidegate.ClassThrottled) {
+			if known, ok := e.queues.Load(key); ok && reactionTo(err).knownQueues {
 				lists[e.index] = known.([]int)
 			}
 			return
