@@ -33,7 +33,7 @@ func (e *eager) Settle(context.Context, []held.Settlement) []error { return nil 
 
 func (e *eager) Close() {
 	e.feed.Lost(tidegate.ErrUnavailable) // has no effect any more
-	time.Sleep(e.closing)
+	<-time.After(e.closing)
 	e.closed.Add(1)
 }
 
@@ -81,6 +81,52 @@ func TestReceiveDuringClose(t *testing.T) {
 		start := time.Now()
 		if ds := receive(t, table, request("billing")); len(ds) != 1 || time.Since(start) != 4*time.Second {
 			t.Errorf("received %s after %v, want a message from a link that opens after the close", describe(ds), time.Since(start))
+		}
+	})
+}
+
+// The messages in flight are bounded by number and by bytes, and settlements let further ones come.
+func TestMemoryIsBounded(t *testing.T) {
+	for name, c := range map[string]struct {
+		opts    held.Options
+		size    int
+		atLeast int
+		atMost  int
+	}{
+		"messages":     {held.Options{MaxHeld: 50}, 10, 50, 50},
+		"bytes":        {held.Options{MaxHeldBytes: 1 << 20}, 32 << 10, 32, 32},
+		"large bodies": {held.Options{MaxHeldBytes: 4 << 20}, 1 << 20, 4, 32}, // the first credit expects 64 KiB
+	} {
+		inBubble(t, 0, c.opts, func(t *testing.T, f *fake) {
+			for range 200 {
+				f.store(&tidegate.Message{ID: tidegate.NewMessageID(), Topic: "orders", Body: make([]byte, c.size)})
+			}
+			q := request("billing")
+			q.Max = 32
+			var all []*tidegate.Delivery
+			for consumed := 0; consumed < 200; consumed += len(all) {
+				all = nil
+				for ds := receive(t, f, q); len(ds) > 0; ds = receive(t, f, q) {
+					all = append(all, ds...)
+				}
+				if left := 200 - consumed; len(all) < min(c.atLeast, left) || len(all) > c.atMost {
+					t.Fatalf("%s: %d messages were in flight, want %d to %d", name, len(all), c.atLeast, c.atMost)
+				}
+				ack(t, f, all...)
+			}
+		})
+	}
+}
+
+// A topic whose messages are all in flight does not stop another one.
+func TestFullTableServesOtherTopics(t *testing.T) {
+	inBubble(t, 10, held.Options{MaxHeld: 4}, func(t *testing.T, f *fake) {
+		take(t, f, request("billing"), 4)
+		q := request("ledger")
+		ack(t, f, one(t, f, q, "0", 1))
+		ack(t, f, one(t, f, q, "1", 1))
+		if ds := receive(t, f, request("billing")); len(ds) > 0 {
+			t.Errorf("received %s beyond MaxHeld", describe(ds))
 		}
 	})
 }

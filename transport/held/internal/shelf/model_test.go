@@ -82,7 +82,7 @@ var errRefused = errors.New("refused")
 // Every receive, message and source that waits has something that ends its wait; the held messages
 // and the credit are bounded; a message group is in order; each message is settled at most once and
 // none is forgotten; the calls of the system are bounded by the events.
-func TestModel(t *testing.T) { model.Run(t, 200, runModel) }
+func TestModel(t *testing.T) { model.Run(t, 100, runModel) }
 
 func runModel(t *testing.T, r *rand.Rand) {
 	t.Helper()

@@ -102,7 +102,7 @@ type Shelf struct {
 // New returns an empty Shelf whose handles begin with prefix.
 func New(l Limits, prefix string) *Shelf {
 	return &Shelf{
-		limits: l, prefix: prefix, large: 16 << 10, sources: map[Key]*Source{}, handles: map[string]*Message{},
+		limits: l, prefix: prefix, large: 64 << 10, sources: map[Key]*Source{}, handles: map[string]*Message{},
 		alarms: newPile(func(a, b *alarm) bool { return a.at.Before(b.at) }, func(a *alarm) *int { return &a.place }),
 	}
 }
