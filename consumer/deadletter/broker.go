@@ -66,7 +66,7 @@ func (b Broker) topic() string {
 }
 
 func (b Broker) selection(ls []*Letter) status.DeadLetterSelection {
-	s := status.DeadLetterSelection{In: b.In, After: ls[0].page, Limit: len(ls)}
+	s := status.DeadLetterSelection{DeadLetterFilter: status.DeadLetterFilter{Topic: ls[0].Origin.Topic}, In: b.In, After: ls[0].page, Limit: len(ls)}
 	for _, l := range ls {
 		s.MessageIDs = append(s.MessageIDs, l.Message.ID)
 	}
@@ -81,7 +81,7 @@ func (b Broker) remove(ctx context.Context, l *Letter) error {
 // errNoTarget is the error of a letter without a suitable topic.
 var errNoTarget = errors.New("the topic of the dead letter does not exist, or does not accept it; set Options.To")
 
-// sendBack sends letters of one page and one generation to their topics or to another topic. It
+// sendBack sends letters of one page, generation and topic to that topic or to another one. It
 // returns an error for each letter that stays. A repetition has no effect: a redriven letter is
 // gone, and a returned one has a later generation. err is the error of the request.
 func (b Broker) sendBack(ctx context.Context, ls []*Letter, to string) (stay map[string]error, err error) {
@@ -95,7 +95,7 @@ func (b Broker) sendBack(ctx context.Context, ls []*Letter, to string) (stay map
 		return nil, err
 	}
 	// The counts do not identify the letters that stayed, and a response may be lost.
-	q := status.DeadLetterQuery{DeadLetterFilter: status.DeadLetterFilter{MessageIDs: s.MessageIDs}, In: b.In, After: s.After, Limit: len(ls)}
+	q := status.DeadLetterQuery{DeadLetterFilter: s.DeadLetterFilter, In: b.In, After: s.After, Limit: len(ls)}
 	page, lookErr := b.Client.DeadLetters(ctx, b.Group, q)
 	if lookErr != nil {
 		return nil, errors.Join(err, lookErr)

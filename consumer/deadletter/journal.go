@@ -36,6 +36,7 @@ type Event struct {
 	Actor      string    `json:"actor,omitempty"`      // of begin: Options.Actor
 	MessageID  string    `json:"message_id,omitempty"` // of the dead letter
 	Generation int       `json:"generation"`           // number of earlier redrives
+	Origin     string    `json:"origin"`               // the topic of the original send; empty if it is unknown
 	SentAs     string    `json:"sent_as,omitempty"`    // the ID of the send, if it differs
 	Topic      string    `json:"topic,omitempty"`      // the topic of the send
 	Edited     bool      `json:"edited,omitempty"`
@@ -47,7 +48,7 @@ type Event struct {
 // A journal is the audit trail of a job.
 type journal struct {
 	file    *os.File
-	sent    map[key]bool  // redriven
+	sent    map[key]Event // redriven letters
 	pending map[key]Event // letters with an intent and no result
 }
 
@@ -58,7 +59,7 @@ func openJournal(name, group string) (*journal, error) {
 	if err != nil {
 		return nil, err
 	}
-	j := &journal{file: f, sent: map[key]bool{}, pending: map[key]Event{}}
+	j := &journal{file: f, sent: map[key]Event{}, pending: map[key]Event{}}
 	if err := j.read(group); err != nil {
 		return nil, errors.Join(fmt.Errorf("journal %s: %w", name, err), f.Close())
 	}
@@ -79,7 +80,7 @@ func (j *journal) read(group string) error {
 		if err := json.Unmarshal(line, &e); err != nil {
 			return fmt.Errorf("line %d is not a journal entry: %w; give the path of a journal, or of a file that does not exist", n, err)
 		}
-		k := keyFor(e.MessageID, e.Generation)
+		k := keyFor(e.Origin, e.MessageID, e.Generation)
 		switch e.Event {
 		case eventBegin:
 			if e.Group != group {
@@ -88,7 +89,7 @@ func (j *journal) read(group string) error {
 		case eventIntent:
 			j.pending[k] = e
 		case eventRedriven:
-			j.sent[k] = true
+			j.sent[k] = e
 			delete(j.pending, k)
 		case eventFailed:
 			delete(j.pending, k)

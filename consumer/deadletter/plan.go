@@ -40,24 +40,26 @@ const (
 	least  = 10
 )
 
-// A key identifies one redrive of a message. A returned message has another generation.
+// A key identifies one redrive of a message. A returned message has another generation. Messages of
+// different topics can have the same ID.
 type key struct {
+	topic      string // of the original send; empty if it is unknown
 	id         string
 	generation int
 }
 
 // keyOf returns the key of the next redrive of a letter.
-func keyOf(l *Letter) key { return keyFor(l.Message.ID, l.Generation()) }
+func keyOf(l *Letter) key { return keyFor(l.Origin.Topic, l.Message.ID, l.Generation()) }
 
 // keyFor returns the key for the ID of a letter, which may be a result of sentAs. The key of a long
 // ID has its hash, because the letter has a hash too when it returns.
-func keyFor(id string, generation int) key {
+func keyFor(topic, id string, generation int) key {
 	id = strings.TrimSuffix(id, suffix+strconv.Itoa(generation))
 	if len(id) > maxID-len(suffix)-maxDigits {
 		sum := sha256.Sum256([]byte(id))
 		id = hex.EncodeToString(sum[:])
 	}
-	return key{id, generation}
+	return key{topic, id, generation}
 }
 
 // A redriven message's ID ends with suffix and the number of the redrive.
@@ -80,10 +82,12 @@ type plan struct {
 	filter         *Filter
 	maxGenerations int
 	maxFailures    float64
-	limit          int // letters to send back in this run; 0: no limit
+	limit          int    // letters to send back in this run; 0: no limit
+	to             string // Options.To
 
 	sent    map[key]bool // by this job, in earlier runs too
 	pending map[key]bool // by an earlier run that did not record the result
+	away    map[key]bool // both of them, by the topics from which they can return
 
 	taken  int
 	failed map[string]bool // message groups, by topic and name
@@ -94,11 +98,11 @@ type plan struct {
 // returned, filter, generation, message group, failures, limit.
 func (p *plan) decide(l *Letter) decision {
 	k := keyOf(l)
-	before := key{k.id, k.generation - 1}
+	before := key{k.topic, k.id, k.generation - 1}
 	switch {
 	case p.sent[k]:
 		return decision{clean, whySent}
-	case p.sent[before], p.pending[before]:
+	case p.away[before]:
 		p.result(l, false)
 		if p.tooMany() {
 			return decision{stop, whyTooManyFail}
@@ -123,11 +127,21 @@ func (p *plan) decide(l *Letter) decision {
 func (p *plan) result(l *Letter, ok bool) {
 	if ok {
 		p.sent[keyOf(l)] = true
+		p.leaves(keyOf(l), p.to)
 	} else if g := groupOf(l); g != "" {
 		p.failed[g] = true
 	}
 	if p.recent = append(p.recent, !ok); len(p.recent) > window {
 		p.recent = p.recent[1:]
+	}
+}
+
+// leaves notes a message that was sent back to a topic, or may have been. If it fails again, it
+// returns as a letter of that topic, or of its original one.
+func (p *plan) leaves(k key, to string) {
+	p.away[k] = true
+	if k.topic != "" && to != "" {
+		p.away[key{to, k.id, k.generation}] = true
 	}
 }
 

@@ -59,16 +59,16 @@ func TestPlan(t *testing.T) {
 			{letter("a", 1), false, go1}, {letter("b", 2), false, go1}, {letter("c", 3), false, "skip sent back too often"}, {letter("d", 9), false, "skip sent back too often"},
 		}},
 		"one generation": {plan{maxGenerations: 1}, []step{{letter("a", 0), false, go1}, {letter("b", 1), false, "skip sent back too often"}}},
-		"sent before a crash": {plan{sent: map[key]bool{{"a", 0}: true}}, []step{
+		"sent before a crash": {plan{sent: map[key]bool{{"orders", "a", 0}: true}}, []step{
 			{letter("a", 0), false, "clean sent before a crash"}, {letter("b", 0), false, go1},
 		}},
-		"sent by another generation only": {plan{sent: map[key]bool{{"a", 2}: true}}, []step{{letter("a", 0), false, go1}}},
-		"begun before a crash":            {plan{pending: map[key]bool{{"a", 0}: true}}, []step{{letter("a", 0), false, go1}}},
+		"sent by another generation only": {plan{sent: map[key]bool{{"orders", "a", 2}: true}}, []step{{letter("a", 0), false, go1}}},
+		"begun before a crash":            {plan{pending: map[key]bool{{"orders", "a", 0}: true}}, []step{{letter("a", 0), false, go1}}},
 		"came back":                       {plan{}, []step{{letter("a", 0), false, go1}, {letter("a", 1), false, "skip became a dead letter again during this job"}}},
-		"came back after a crash":         {plan{pending: map[key]bool{{"a", 0}: true}}, []step{{letter("a", 1), false, "skip became a dead letter again during this job"}}},
+		"came back after a crash":         {plan{pending: map[key]bool{{"orders", "a", 0}: true}}, []step{{letter("a", 1), false, "skip became a dead letter again during this job"}}},
 		"came back under its new ID":      {plan{}, []step{{letter("a", 1), false, go1}, {letter("a.redrive-2", 2), false, "skip became a dead letter again during this job"}}},
 		"of another job":                  {plan{}, []step{{letter("a.redrive-1", 1), false, go1}}},
-		"a name that looks like ours":     {plan{sent: map[key]bool{{"a", 0}: true}}, []step{{letter("a.redrive-1", 0), false, go1}}},
+		"a name that looks like ours":     {plan{sent: map[key]bool{{"orders", "a", 0}: true}}, []step{{letter("a.redrive-1", 0), false, go1}}},
 		"a message group waits for its failure": {plan{}, []step{
 			{in("g", letter("a", 0)), true, go1}, {in("g", letter("b", 0)), false, "skip an earlier message of its message group failed"},
 			{in("h", letter("c", 0)), false, go1}, {letter("d", 0), false, go1},
@@ -86,7 +86,7 @@ func TestPlan(t *testing.T) {
 		"a late outage stops soon": {plan{}, join(
 			several(1000, step{letter("a", 0), false, go1}), several(6, step{letter("b", 0), true, go1}), several(1, step{letter("c", 0), false, "stop too many failures"}),
 		)},
-		"returns stop too": {plan{sent: map[key]bool{{"r-0", 0}: true, {"r-1", 0}: true}}, join(
+		"returns stop too": {plan{sent: map[key]bool{{"orders", "r-0", 0}: true, {"orders", "r-1", 0}: true}}, join(
 			several(8, step{letter("a", 0), false, go1}), []step{
 				{letter("r-0", 1), false, "skip became a dead letter again during this job"}, {letter("r-1", 1), false, "stop too many failures"},
 			},
@@ -113,7 +113,12 @@ func TestPlan(t *testing.T) {
 			if p.sent == nil {
 				p.sent = map[key]bool{}
 			}
-			p.failed = map[string]bool{}
+			p.failed, p.away = map[string]bool{}, map[key]bool{}
+			for _, keys := range []map[key]bool{p.sent, p.pending} {
+				for k := range keys {
+					p.leaves(k, "")
+				}
+			}
 			for i, s := range tt.steps {
 				d := p.decide(s.letter)
 				if got := [...]string{take: "take", clean: "clean", skip: "skip", stop: "stop"}[d.action] + " " + d.why; got != s.want {
@@ -177,7 +182,7 @@ func TestLongIDsReturn(t *testing.T) {
 		id := strings.Repeat("x", n)
 		for generation := range 12 {
 			l := letter(id, generation)
-			p := plan{filter: &Filter{}, maxGenerations: 20, sent: map[key]bool{keyOf(l): true}}
+			p := plan{filter: &Filter{}, maxGenerations: 20, away: map[key]bool{keyOf(l): true}}
 			if id = sentAs(l); len(id) > 255 {
 				t.Fatalf("sent as an ID of %d bytes", len(id))
 			}

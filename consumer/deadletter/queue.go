@@ -53,6 +53,9 @@ const (
 	minAttempts = 100
 )
 
+// A heldKey identifies a leased letter.
+type heldKey struct{ topic, id string }
+
 func (q Queue) group() string { return q.Group }
 
 func (q Queue) lease() time.Duration {
@@ -64,7 +67,7 @@ func (q Queue) lease() time.Duration {
 
 func (q Queue) letters(ctx context.Context, _ *Filter, _ query) iter.Seq2[*Letter, error] {
 	return func(yield func(*Letter, error) bool) {
-		held := map[string]*Letter{}
+		held := map[heldKey]*Letter{}
 		defer func() { q.release(ctx, held) }()
 		topic := tidegate.DeadLetterTopic(q.Group)
 		queues, err := q.Transport.Queues(ctx, q.As, topic)
@@ -93,10 +96,11 @@ func (q Queue) letters(ctx context.Context, _ *Filter, _ query) iter.Seq2[*Lette
 				fresh = false // a response without new letters is the end of the queue
 				var more []*Letter
 				for _, d := range ds {
-					before := held[d.ID]
-					held[d.ID] = letterOf(d)
-					if before == nil {
-						fresh, more = true, append(more, held[d.ID])
+					l := letterOf(d)
+					k := heldKey{l.Origin.Topic, d.ID}
+					before := held[k]
+					if held[k] = l; before == nil {
+						fresh, more = true, append(more, l)
 					}
 				}
 				for _, l := range more {
@@ -147,7 +151,7 @@ func letterOf(d *tidegate.Delivery) *Letter {
 
 // release releases the letters that were not removed. If the release of a letter fails, the letter
 // is visible again after its lease.
-func (q Queue) release(ctx context.Context, held map[string]*Letter) {
+func (q Queue) release(ctx context.Context, held map[heldKey]*Letter) {
 	for _, l := range held {
 		if l.delivery == nil {
 			continue

@@ -36,7 +36,7 @@ func TestAfterACrash(t *testing.T) {
 		journal := filepath.Join(t.TempDir(), "journal")
 		text := `{"event":"begin","group":"billing"}` + "\n"
 		for _, id := range []string{"gone", "there", "back"} {
-			text += fmt.Sprintf(`{"event":"intent","message_id":%q,"generation":0,"topic":"orders"}`, id) + "\n"
+			text += fmt.Sprintf(`{"event":"intent","message_id":%q,"generation":0,"origin":"orders","topic":"orders"}`, id) + "\n"
 		}
 		if err := os.WriteFile(journal, []byte(text+`{"event":"redri`), 0o600); err != nil {
 			t.Fatal(err)

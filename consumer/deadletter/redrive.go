@@ -38,7 +38,7 @@ func Redrive(ctx context.Context, src Source, o Options) (Report, error) {
 	r.limiter = rate.NewLimiter(rate.Limit(o.PerSecond), r.batchSize)
 	r.plan = plan{
 		filter: &r.o.Filter, maxGenerations: o.MaxGenerations, maxFailures: o.MaxFailures, limit: o.Limit,
-		sent: map[key]bool{}, pending: map[key]bool{}, failed: map[string]bool{},
+		to: o.To, sent: map[key]bool{}, pending: map[key]bool{}, away: map[key]bool{}, failed: map[string]bool{},
 	}
 	if b, ok := src.(Broker); ok && o.Edit == nil {
 		r.broker = &b
@@ -47,9 +47,13 @@ func Redrive(ctx context.Context, src Source, o Options) (Report, error) {
 		if r.journal, err = openJournal(o.Journal, src.group()); err != nil {
 			return r.report, fmt.Errorf("deadletter.Redrive: %w", err)
 		}
-		r.plan.sent = r.journal.sent
-		for k := range r.journal.pending {
+		for k, e := range r.journal.sent {
+			r.plan.sent[k] = true
+			r.plan.leaves(k, e.Topic)
+		}
+		for k, e := range r.journal.pending {
 			r.plan.pending[k] = true
+			r.plan.leaves(k, e.Topic)
 		}
 	}
 	err = r.run(ctx)
@@ -110,7 +114,7 @@ func (r *runner) all(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if n := len(r.batch); n == r.batchSize || n > 0 && (r.batch[0].page != l.page || r.batch[0].Generation() != l.Generation()) {
+		if n := len(r.batch); n == r.batchSize || n > 0 && !sameBatch(r.batch[0], l) {
 			if err := r.flush(ctx); err != nil {
 				return err
 			}
@@ -145,7 +149,7 @@ func (r *runner) all(ctx context.Context) error {
 				}
 			}
 		case stop:
-			if d.why == whyTooManyFail && r.plan.sent[key{keyOf(l).id, l.Generation() - 1}] {
+			if k := keyOf(l); d.why == whyTooManyFail && r.plan.away[key{k.topic, k.id, k.generation - 1}] {
 				r.report.Returned++
 			}
 			r.report.Stopped = d.why
@@ -213,7 +217,12 @@ func (r *runner) flush(ctx context.Context) error {
 	return nil
 }
 
-// sendBack makes the broker move letters of one page and generation.
+// sameBatch reports whether the broker can move two letters in one request.
+func sameBatch(a, b *Letter) bool {
+	return a.page == b.page && a.Generation() == b.Generation() && a.Origin.Topic == b.Origin.Topic
+}
+
+// sendBack makes the broker move letters of one page, generation and topic.
 func (r *runner) sendBack(ctx context.Context, batch []*Letter) error {
 	for n := 0; len(batch) > 0; n++ {
 		stay, err := r.broker.sendBack(ctx, batch, r.o.To)
@@ -372,7 +381,7 @@ func (r *runner) target(l *Letter) string {
 }
 
 func (r *runner) event(event string, l *Letter, why string) Event {
-	e := Event{Event: event, MessageID: l.Message.ID, Generation: l.Generation(), Topic: r.target(l), Reason: l.Origin.Reason, Why: why}
+	e := Event{Event: event, MessageID: l.Message.ID, Generation: l.Generation(), Origin: l.Origin.Topic, Topic: r.target(l), Reason: l.Origin.Reason, Why: why}
 	if r.broker == nil {
 		e.SentAs, e.Edited = sentAs(l), r.o.Edit != nil
 	}

@@ -1,0 +1,120 @@
+package deadletter_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/consumer/deadletter"
+)
+
+// A letter that failed was not sent back. If it is gone at the next run, for example because an
+// operator has purged it, the job does not record it as sent.
+func TestFailedLettersAreNotRecovered(t *testing.T) {
+	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+		p := newPlace(t, b)
+		p.fail("always", "m")
+		if err := p.DeleteTopic(t.Context(), "orders"); err != nil {
+			t.Fatal(err)
+		}
+		o := deadletter.Options{Journal: filepath.Join(t.TempDir(), "journal"), MaxFailures: 1}
+		report, err := p.redrive(p.source(), o)
+		if err != nil || report.Failed != 1 || report.Redriven != 0 {
+			t.Fatalf("%+v, %v; want the letter failed, because its topic is gone", report, err)
+		}
+		if _, err := p.c.PurgeDeadLetters(t.Context(), "billing", status.DeadLetterSelection{DeadLetterFilter: status.DeadLetterFilter{MessageIDs: []string{"m"}}}); err != nil {
+			t.Fatal(err)
+		}
+		report, err = p.redrive(p.source(), o)
+		if err != nil || report.Recovered != 0 || report.Redriven != 0 {
+			t.Errorf("%+v, %v; want nothing sent back", report, err)
+		}
+		if text, err := os.ReadFile(o.Journal); err != nil || strings.Contains(string(text), `"event":"redriven"`) {
+			t.Errorf("the journal records the letter as sent, or cannot be read (%v):\n%s", err, text)
+		}
+	})
+}
+
+// A negative MaxFailures stops the run at one failure among at least ten results.
+func TestNegativeMaxFailuresPermitsNone(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		most     float64
+		redriven int
+		err      error
+	}{
+		{"none", -1, 9, deadletter.ErrTooManyFailures},
+		{"a tenth", 0.1, 19, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+				p := newPlace(t, b)
+				p.fail("always", ids("m", 20)...)
+				edits := 0
+				report, err := p.redrive(p.source(), deadletter.Options{MaxFailures: tt.most, Edit: func(*tidegate.Message) error {
+					if edits++; edits == 5 {
+						return errors.New("by the test")
+					}
+					return nil
+				}})
+				if !errors.Is(err, tt.err) || report.Redriven != tt.redriven || report.Failed != 1 {
+					t.Errorf("%+v, %v; want %d sent back, 1 failed, and %v", report, err, tt.redriven, tt.err)
+				}
+			})
+		})
+	}
+}
+
+// Edit must not change the ID or the topic: the message counts as failed, and its letter stays.
+func TestEditKeepsIDAndTopic(t *testing.T) {
+	for name, edit := range map[string]func(*tidegate.Message){
+		"ID":    func(m *tidegate.Message) { m.ID = "another" },
+		"topic": func(m *tidegate.Message) { m.Topic = "another" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+				p := newPlace(t, b)
+				p.fail("always", "m")
+				report, err := p.redrive(p.source(), deadletter.Options{Edit: func(m *tidegate.Message) error { edit(m); return nil }})
+				if left := p.left(p.source()); err != nil || report.Failed != 1 || report.Redriven != 0 || len(left) != 1 {
+					t.Errorf("%+v, %v, %q left; want the letter failed and left", report, err, left)
+				}
+			})
+		})
+	}
+}
+
+// A queue of a group whose topic of dead letters does not exist has no letters. That is no error.
+func TestQueueWithoutATopic(t *testing.T) {
+	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+		p := newPlace(t, b)
+		if left := p.left(p.queue()); len(left) != 0 {
+			t.Errorf("letters %q", left)
+		}
+		if report, err := p.redrive(p.queue(), deadletter.Options{}); err != nil || report.Seen != 0 {
+			t.Errorf("%+v, %v", report, err)
+		}
+	})
+}
+
+// A dry run removes nothing: neither the letters that it would send back, nor a second letter of
+// the same message, which a run would treat as sent.
+func TestDryRunRemovesNothing(t *testing.T) {
+	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+		p := newPlace(t, b)
+		p.CreateTopic("orders", settings.Topic{DuplicateWindow: -1}) // duplicates are stored
+		p.fail("always", "m", "m", "n")
+		for range 2 {
+			report, err := p.redrive(p.source(), deadletter.Options{DryRun: true, PerSecond: 1})
+			if left := p.left(p.source()); err != nil || report.Redriven != 2 || len(left) != 3 {
+				t.Errorf("%+v, %v, %q left; want 2 to be sent back and all 3 left", report, err, left)
+			}
+		}
+	})
+}
