@@ -306,7 +306,7 @@ func callsAreBounded(w *world, broken func(string, ...any)) {
 	for i, c := range w.clients {
 		w.book.note("%v", c.meter)
 		for op, limit := range map[string]int{
-			"Lane":    w.lanesPerMessage()*(messages+len(w.book.attempts[i])) + 200,
+			"Lane":    w.maxLanes(i),
 			"Send":    20*messages + 1000,
 			"Receive": consumers * (40*messages + 20*seconds),
 			"Ack":     20 * messages * consumers,
@@ -318,15 +318,21 @@ func callsAreBounded(w *world, broken func(string, ...any)) {
 	}
 }
 
-// lanesPerMessage is the largest number of calls of Lane for a message or an attempt. The producer
-// asks for many message groups at once, and again in each pass while their lane is busy.
-func (w *world) lanesPerMessage() int {
+// maxLanes is the largest number of calls of Lane of a client. A message needs one, and another one
+// after each attempt. As many are without use, because the lane has become busy meanwhile. Beside
+// that, up to nine messages that wait for a server ask in each second whether they still have to.
+func (w *world) maxLanes(client int) int {
+	servers, asks := 0, 1
 	for _, p := range w.plan.producers {
-		if p.messageGroups > 0 {
-			return 300
+		if p.client == client {
+			servers += w.plan.brokers
+			if p.messageGroups > 0 {
+				asks = 9
+			}
 		}
 	}
-	return 6
+	events := len(w.book.sent) + len(w.book.attempts[client])
+	return 2*events + asks*servers*int(w.sendsEnded.Seconds()) + 200
 }
 
 // throttlingEndpointsAreLeft looks at plans in which one broker throttles every send and the other

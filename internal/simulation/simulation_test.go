@@ -164,6 +164,7 @@ func (w *world) run(t *testing.T) {
 	w.book.checkAll(w, promisesOfSpools)
 	stopSending()
 	sending.Wait()
+	w.sendsEnded = w.now()
 	w.book.checkAll(w, promisesOfGroups)
 	for _, s := range w.senders {
 		if s.stopAt == 0 {

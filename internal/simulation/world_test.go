@@ -31,6 +31,8 @@ type world struct {
 	senders []*sender
 	ledger  ledger
 
+	sendsEnded time.Duration // when no call of a producer was under way any more, except for canaries
+
 	adaptive *ratelimit.Adaptive // of all producers with an adaptive limiter
 }
 

@@ -104,6 +104,10 @@ func (q *Queue[T, C]) askGroups(head *unit[T, C], own *Item[T, C]) *Ask[T, C] {
 	return a
 }
 
+// maxRecheck bounds the message groups of one recheck. A few are enough: if one of them has another
+// lane now, all units that wait for the same lane ask again.
+const maxRecheck = 8
+
 // recheck begins to ask whether units that wait for l still have that lane: the first loose one,
 // and the first message groups.
 func (q *Queue[T, C]) recheck(l *Lane[T, C], now time.Time) *Ask[T, C] {
@@ -114,7 +118,7 @@ func (q *Queue[T, C]) recheck(l *Lane[T, C], now time.Time) *Ask[T, C] {
 	}
 	for _, groups := range lists {
 		for u := range groups.All {
-			if len(units) == maxAsk {
+			if len(units) > maxRecheck {
 				break
 			}
 			units = append(units, u)

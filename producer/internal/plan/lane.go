@@ -52,6 +52,14 @@ type Lane[T Sharer, C any] struct {
 // waiting returns the number of units that wait for this lane alone.
 func (l *Lane[T, C]) waiting() int { return l.bound.Len() + l.held[0].Len() + l.held[1].Len() }
 
+// await sets the time of the next recheck for the first unit that waits for the lane. The unit
+// joins afterwards.
+func (l *Lane[T, C]) await(now time.Time) {
+	if l.waiting() == 0 {
+		l.recheckAt = now.Add(recheck)
+	}
+}
+
 // holding returns the list for a unit that the lane takes later.
 func (l *Lane[T, C]) holding(u *unit[T, C]) *list.List[*unit[T, C]] {
 	if u.group == "" {

@@ -15,6 +15,7 @@ type desk struct {
 	q      Queue[numbered, struct{}]
 	now    time.Time
 	number int
+	lanes  int // lanes that the queue has requested
 }
 
 func newDesk(t *testing.T) *desk {
@@ -46,6 +47,7 @@ func (d *desk) request(endpoint string, most int) *Request[numbered, struct{}] {
 		}
 		var lanes []transport.Lane
 		for range j.Ask.Lanes {
+			d.lanes++
 			lanes = append(lanes, transport.Lane{Endpoint: endpoint, MaxMessages: most})
 		}
 		if r := d.q.Routed(j.Ask, lanes, d.now); r != nil {
@@ -205,5 +207,51 @@ func TestManyServersKeepTheirPauses(t *testing.T) {
 	d.add("")
 	if r := d.request("paused", 1); r != nil {
 		t.Errorf("a request to %s during its pause", r.Info.Endpoint)
+	}
+}
+
+// A limiter lets few messages of each request pass. The message groups that return to the queue
+// keep their lane, because an ask for each of them in each request is quadratic.
+func TestShortenedRequestsCauseFewAsks(t *testing.T) {
+	d := newDesk(t)
+	const groups = 100
+	for i := range groups {
+		d.add(fmt.Sprint("group", i))
+	}
+	for sent := range groups {
+		r := d.request("a", 1000)
+		if r == nil {
+			t.Fatalf("no request after %d messages, although the lane is free", sent)
+		}
+		if want := fmt.Sprint("group", sent); r.Items[0].Message.MessageGroup != want {
+			t.Errorf("request %d begins with %s, want %s", sent, r.Items[0].Message.MessageGroup, want)
+		}
+		d.q.Shorten(r, 1, d.now)
+		d.accepted(r)
+	}
+	if d.lanes > groups {
+		t.Errorf("the lane of %d messages was requested %d times, want each once", groups, d.lanes)
+	}
+}
+
+// A few of the message groups that wait for a lane show each second whether they still have it.
+func TestPausedMessageGroupsCauseFewAsks(t *testing.T) {
+	d := newDesk(t)
+	for i := range 300 {
+		d.add(fmt.Sprint("group", i))
+	}
+	d.throttled(d.request("a", 1), time.Hour)
+	for d.request("a", 1) != nil {
+		t.Fatal("a request during the pause")
+	}
+	before, began := d.lanes, d.now
+	for d.now.Before(began.Add(time.Minute)) {
+		d.sleep()
+		if d.request("a", 1) != nil {
+			t.Fatal("a request during the pause")
+		}
+	}
+	if n := d.lanes - before; n < 60 || n > 61*10 {
+		t.Errorf("%d calls of Lane for messages that wait for a minute, want 1 to 10 a second", n)
 	}
 }

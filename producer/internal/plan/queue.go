@@ -212,9 +212,7 @@ func (q *Queue[T, C]) hold(u *unit[T, C], l *Lane[T, C], now time.Time) {
 
 // join moves a unit that can be sent to the bound or held units of l.
 func (q *Queue[T, C]) join(u *unit[T, C], units *list.List[*unit[T, C]], l *Lane[T, C], now time.Time) {
-	if l.waiting() == 0 {
-		l.recheckAt = now.Add(recheck)
-	}
+	l.await(now)
 	u.place.Leave()
 	units.PushBack(&u.place)
 }

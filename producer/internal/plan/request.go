@@ -99,13 +99,21 @@ func (r *Request[T, C]) fits(it *Item[T, C], share time.Duration) bool {
 		share >= r.share/2 && r.share >= share/2
 }
 
-// Shorten returns the messages of r from the given place on to the queue.
+// Shorten returns the messages of r from the given place on to the queue. Message groups that can
+// be sent keep their lane: r has not tried it, and an ask for each of the groups in each request
+// would be quadratic.
 func (q *Queue[T, C]) Shorten(r *Request[T, C], from int, now time.Time) {
 	for _, it := range slices.Backward(r.Items[from:]) {
 		if it.req == r { // otherwise it has left, and counts no more
 			r.Alive--
 		}
+		u := it.unit
 		q.giveBack(r, it, now)
+		if u.place.In(&q.laneless) && !u.items.First().blocked(r.Lane, now) {
+			r.Lane.await(now)
+			u.place.Leave()
+			r.Lane.bound.PushFront(&u.place)
+		}
 	}
 	r.Items = r.Items[:from]
 }
