@@ -86,9 +86,11 @@ func (t *topic) observe(messages int, o *outcome, began time.Time) {
 	p.opts.OnAttempt(a)
 }
 
-// recovered logs a panic of a user's function. The caller must defer it.
+// recovered tallies a panic of a user's function. The caller must defer it.
 func (p *Producer) recovered(event, messageID string) {
 	if v := recover(); v != nil {
-		p.log.Error(event, "panic", v, "message_id", messageID, "stack", string(debug.Stack()))
+		p.events.Note(slog.LevelError, event, nil, []slog.Attr{
+			slog.Any("panic", v), slog.String("message_id", messageID), slog.String("stack", string(debug.Stack())),
+		})
 	}
 }

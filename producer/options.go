@@ -148,8 +148,15 @@ type Options struct {
 	// means none.
 	OnAttempt func(Attempt)
 
-	// Logger receives retries at debug level, aborted messages as warnings, and panics of the
-	// user's functions as errors. Nil means no logging.
+	// Logger receives
+	//   - errors: panics of the user's functions, and failures to drain the spool;
+	//   - warnings: aborted messages, transactions without a resolution, and failures to serve
+	//     transaction checks;
+	//   - debug messages: retries.
+	//
+	// The first line of a kind, and of a topic for transactions, is logged at once. Further ones
+	// are counted, and logged once a minute with their number and the last of them. Nil means no
+	// logging.
 	Logger *slog.Logger
 }
 

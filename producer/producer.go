@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/tally"
 	"github.com/tidegate/tidegate/producer/internal/ledger"
 	"github.com/tidegate/tidegate/producer/internal/retry"
 	"github.com/tidegate/tidegate/transport"
@@ -30,6 +31,7 @@ type Producer struct {
 	lanes     transport.LaneSender
 	opts      Options
 	log       *slog.Logger
+	events    *tally.Log    // bounds the lines above the debug level
 	observer  observer      // of Options.Limiter; nil if it has none
 	unasked   Settings      // in effect until the server has responded
 	bounds    *retry.Bounds // of all sends
@@ -84,6 +86,7 @@ func New(t Transport, opts Options) (*Producer, error) {
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
+	p.events = tally.New(p.log)
 	if opts.Spool != nil {
 		p.spooler = newSpooler(p)
 		p.spooler.startDrain()

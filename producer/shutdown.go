@@ -69,6 +69,7 @@ func (p *Producer) Shutdown(ctx context.Context) (Accounts, error) {
 	}
 	p.closed.Store(true)
 	p.end(errProducerClosed)
+	p.events.Close()
 	return p.accounts(), err
 }
 
@@ -100,6 +101,7 @@ func (p *Producer) Close() error {
 	if p.spooler != nil {
 		<-p.spooler.drained
 	}
+	p.events.Close()
 	return nil
 }
 

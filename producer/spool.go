@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -116,7 +117,7 @@ func (s *spooler) drain(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		s.p.log.Error("draining the spool failed; retrying", "error", err)
+		s.p.events.Note(slog.LevelError, "draining the spool failed; retrying", nil, []slog.Attr{slog.Any("error", err)})
 		_ = backoff.Sleep(ctx, max(time.Second, retry.DefaultPacing.Delay(failures))) // the loop checks ctx
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -261,7 +262,8 @@ func (p *Producer) Transact(ctx context.Context, msg *tidegate.Message, local fu
 	ctx, cancel := after()
 	defer cancel()
 	if failed := t.resolve(ctx, resolution); failed != nil {
-		p.log.Warn("transaction not resolved; the server will check it later", "topic", msg.Topic, "message_id", t.message.ID, "error", failed)
+		p.events.Note(slog.LevelWarn, "transaction not resolved; the server will check it later",
+			[]slog.Attr{slog.String("topic", msg.Topic)}, []slog.Attr{slog.String("message_id", t.message.ID), slog.Any("error", failed)})
 	}
 	return t.receipt, err
 }
@@ -300,7 +302,7 @@ func (p *Producer) ServeChecks(ctx context.Context, topics ...string) error {
 		case time.Since(began) > time.Minute:
 			failures = 0
 		}
-		p.log.Warn("serving transaction checks failed; retrying", "error", err)
+		p.events.Note(slog.LevelWarn, "serving transaction checks failed; retrying", nil, []slog.Attr{slog.Any("error", err)})
 		if backoff.Sleep(ctx, max(retry.DefaultPacing.Delay(failures), tidegate.RetryAfter(err))) != nil {
 			return nil
 		}

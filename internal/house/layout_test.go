@@ -74,7 +74,7 @@ var importTable = map[string]row{
 	},
 	"transport/held":          {imports: []string{"", "transport"}},
 	"transport/transporttest": {imports: []string{"", "transport", "backoff"}},
-	"producer":                {imports: []string{"", "transport", "backoff", "ratelimit"}},
+	"producer":                {imports: []string{"", "transport", "backoff", "ratelimit", "internal/tally"}},
 	"consumer":                {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address", "internal/tally"}},
 	"oteltidegate": {
 		imports: []string{"", "producer", "consumer", "transport"},
