@@ -42,13 +42,16 @@ func New(address string, o Options) (*Client, error) {
 	host, _ := os.Hostname() // without one, deliveries have no BornHost
 	c := &Client{options: o, endpoint: endpoint, host: host}
 	c.supervisor = conn.New(conn.Options{Dial: o.dialer(endpoint, secure), DialTimeout: dialTimeout, AMQP: o.connection(endpoint)})
-	c.Table = held.New(system{c}, held.Options{Settings: c.settings, Grace: grace})
+	c.Table = held.New(system{c}, held.Options{Settings: c.settings, Grace: grace, Linger: linger})
 	return c, nil
 }
 
 // grace is longer than a round trip: a receive that does not wait gets the messages that the queue
-// has.
-const grace = 200 * time.Millisecond
+// has. linger is the time for the messages that follow the first of a receive.
+const (
+	grace  = 200 * time.Millisecond
+	linger = 10 * time.Millisecond
+)
 
 // Close returns unsettled messages to the server, ends the calls under way and closes the
 // connection. These calls and later ones fail with tidegate.ErrClosed. Close may be called several

@@ -109,7 +109,13 @@ func TestReconnect(t *testing.T) {
 		n.cut(true)
 		ctx, cancel := context.WithCancel(transport.AwaitConnection(t.Context()))
 		sent := make(chan error, 1)
-		go func() { sent <- send(ctx, c, message(topic+"-none", 1)) }()
+		go func() {
+			err := send(ctx, c, message(topic+"-none", 1))
+			for tidegate.Classify(err) == tidegate.ClassTransient { // on the connection that is cut
+				err = send(ctx, c, message(topic+"-none", 1))
+			}
+			sent <- err
+		}()
 		n.cut(false)
 		if err := <-sent; !errors.Is(err, tidegate.ErrTopicNotFound) {
 			t.Errorf("a send that awaits the connection: %v, want the server's response", err)

@@ -12,11 +12,13 @@ import (
 )
 
 // realArtemis describes an Artemis. The transport has no recall and no throttle backoff of the
-// server, and ended leases have no retry schedule.
+// server, ended leases have no retry schedule, and a receive does not wait long for the messages
+// that follow the first.
 func realArtemis() transporttest.Server {
 	s := transporttest.AllGuarantees()
 	s.Unit = 2 * time.Second // the server shares the machine with the tests
 	s.PushesThrottleBackoff, s.TimeoutsTakeTheLadder, s.Recall = false, false, false
+	s.FullReceives = false
 	s.LacksPositions, s.LacksTopicTypes = true, true
 	s.Capabilities = transport.Capabilities{
 		Batch: true, Suspend: true, IdempotentDeadLetter: true, RepeatReceive: true, Snooze: true,

@@ -67,6 +67,15 @@ func New(o Options) *Supervisor {
 // the same error until a second has passed. If await is set it repeats the attempts until ctx ends.
 // The error is a *tidegate.Error, with NotConnected if another attempt can succeed.
 func (s *Supervisor) Get(ctx context.Context, await bool) (*Live, *tidegate.Error) {
+	l, err := s.get(ctx, await)
+	if err != nil {
+		own := *err // callers share the error of an attempt
+		err = &own
+	}
+	return l, err
+}
+
+func (s *Supervisor) get(ctx context.Context, await bool) (*Live, *tidegate.Error) {
 	var last *tidegate.Error
 	for {
 		s.mu.Lock()
@@ -85,10 +94,8 @@ func (s *Supervisor) Get(ctx context.Context, await bool) (*Live, *tidegate.Erro
 		wait := time.Duration(0)
 		if a != nil && a.over() {
 			wait = redial - time.Since(a.at)
-			if a.err == nil { // the connection was lost at once
-				last = &tidegate.Error{NotConnected: true, Err: tidegate.ErrUnavailable, Message: "the connection was lost"}
-			} else {
-				last = a.err
+			if last = a.err; last == nil { // the connection was lost at once
+				last = fault.OfDial(a.live.Err())
 			}
 		}
 		if a == nil || a.over() && wait <= 0 {

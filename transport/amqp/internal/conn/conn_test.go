@@ -1,0 +1,138 @@
+package conn
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+)
+
+// refusing returns a supervisor of a server that refuses connections after a while, and the number
+// of attempts.
+func refusing(t *testing.T, after time.Duration, err error) (*Supervisor, *atomic.Int64) {
+	t.Helper()
+	var dials atomic.Int64
+	s := New(Options{DialTimeout: 10 * time.Second, Dial: func(ctx context.Context) (net.Conn, error) {
+		dials.Add(1)
+		select {
+		case <-time.After(after):
+			return nil, err
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}})
+	t.Cleanup(s.Close)
+	return s, &dials
+}
+
+var (
+	errRefused = &net.OpError{Op: "dial", Err: errors.New("connection refused")}
+	errEnough  = errors.New("the caller has enough")
+)
+
+// Calls that do not wait for a connection fail with the error of the last attempt, and connect at
+// most once a second.
+func TestGetFailsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, dials := refusing(t, 100*time.Millisecond, errRefused)
+		start := time.Now()
+		for time.Since(start) < 10*time.Second {
+			before := time.Now()
+			_, err := s.Get(t.Context(), false)
+			if err == nil || !err.NotConnected || !errors.Is(err, errRefused) || tidegate.Classify(err) != tidegate.ClassTransient {
+				t.Fatalf("got %#v, want the error of the attempt with NotConnected", err)
+			}
+			if d := time.Since(before); d > 100*time.Millisecond {
+				t.Fatalf("a call took %v", d)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		if n := dials.Load(); n < 9 || n > 11 {
+			t.Errorf("%d attempts to connect in 10 s, want one a second", n)
+		}
+	})
+}
+
+// Nothing connects while no call needs a connection.
+func TestNoAttemptWithoutACall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, dials := refusing(t, 0, errRefused)
+		time.Sleep(time.Hour)
+		if _, err := s.Get(t.Context(), false); err == nil || dials.Load() != 1 {
+			t.Errorf("%v after %d attempts, want one", err, dials.Load())
+		}
+		time.Sleep(time.Hour)
+		if dials.Load() != 1 {
+			t.Errorf("%d attempts, want one", dials.Load())
+		}
+	})
+}
+
+func TestAwait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, dials := refusing(t, 0, errRefused)
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 5500*time.Millisecond, errEnough)
+		defer cancel()
+		start := time.Now()
+		_, err := s.Get(ctx, true)
+		if err == nil || !err.NotConnected || !errors.Is(err, errEnough) || time.Since(start) != 5500*time.Millisecond {
+			t.Errorf("after %v: %#v, want the cause of the context with NotConnected", time.Since(start), err)
+		}
+		if n := dials.Load(); n != 6 {
+			t.Errorf("%d attempts to connect in 5.5 s, want 6", n)
+		}
+	})
+}
+
+// A fault that another attempt does not cure ends the wait.
+func TestAwaitEndsWithAPermanentFault(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := refusing(t, 0, errors.New("SASL PLAIN auth failed with code 0x1: []"))
+		if _, err := s.Get(t.Context(), true); err == nil || err.Code != tidegate.CodeUnauthorized || err.NotConnected {
+			t.Errorf("got %#v, want 40100", err)
+		}
+	})
+}
+
+// The end of a caller's context neither ends nor spoils the attempt that other callers wait for.
+func TestCallersShareAnAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, dials := refusing(t, 500*time.Millisecond, errRefused)
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Millisecond, errEnough)
+		defer cancel()
+		if _, err := s.Get(ctx, false); err == nil || !errors.Is(err, errEnough) || !err.NotConnected {
+			t.Errorf("got %#v, want the cause of the context with NotConnected", err)
+		}
+		for range 2 { // the second fails with the error of the first, and does not share it
+			_, err := s.Get(t.Context(), false)
+			if !errors.Is(err, errRefused) || dials.Load() != 1 || err.Op != "" {
+				t.Errorf("%v after %d attempts, want the error of the one attempt", err, dials.Load())
+			}
+			err.Op = "changed by its caller"
+		}
+	})
+}
+
+func TestClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := refusing(t, time.Hour, errRefused)
+		done := make(chan *tidegate.Error, 1)
+		go func() {
+			_, err := s.Get(t.Context(), true)
+			done <- err
+		}()
+		synctest.Wait()
+		s.Close()
+		if err := <-done; !errors.Is(err, tidegate.ErrClosed) {
+			t.Errorf("a call under way: %v, want ErrClosed", err)
+		}
+		if _, err := s.Get(t.Context(), false); !errors.Is(err, tidegate.ErrClosed) || !s.Closed() {
+			t.Errorf("a later call: %v, want ErrClosed", err)
+		}
+	})
+}
