@@ -72,7 +72,10 @@ var importTable = map[string]row{
 		imports: []string{"", "transport"},
 		tests:   []string{"backoff", "broker", "broker/server", "transport/rocketmq"}, // over two brokers
 	},
-	"transport/held":          {imports: []string{"", "transport"}},
+	"transport/held": {
+		imports: []string{"", "transport"},
+		tests:   []string{"backoff", "consumer"}, // over a Table
+	},
 	"transport/transporttest": {imports: []string{"", "transport", "backoff"}},
 	"producer":                {imports: []string{"", "transport", "backoff", "ratelimit", "internal/tally"}},
 	"consumer":                {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address", "internal/tally"}},

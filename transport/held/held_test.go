@@ -103,9 +103,29 @@ func TestLostLink(t *testing.T) {
 		if e, ok := errors.AsType[*tidegate.Error](err); !ok || !e.NotConnected || tidegate.Classify(err) != tidegate.ClassTransient {
 			t.Errorf("Ack after the loss: %v, want NotConnected", err)
 		}
-		again := one(t, f, request("billing"), "0", 1) // the system counts no attempt
+		synctest.Wait() // the Ack has opened a new link
 		wantError(t, "Ack after the next link", f.Ack(t.Context(), []*tidegate.Delivery{d})[0], tidegate.ErrInvalidHandle)
+		again := one(t, f, request("billing"), "0", 1) // the system counts no attempt
 		ack(t, f, again)
+	})
+}
+
+// While there is no connection, settlements try to open a link once a second.
+func TestSettlementsReopenTheLink(t *testing.T) {
+	inBubble(t, 1, held.Options{}, func(t *testing.T, f *fake) {
+		d := one(t, f, request("billing"), "0", 1)
+		f.disconnect(true)
+		opens := f.opens
+		for range 30 {
+			time.Sleep(100 * time.Millisecond)
+			err := f.Ack(t.Context(), []*tidegate.Delivery{d})[0]
+			if e, ok := errors.AsType[*tidegate.Error](err); !ok || !e.NotConnected {
+				t.Fatalf("Ack: %v, want NotConnected", err)
+			}
+		}
+		if opens = f.opens - opens; opens != 3 {
+			t.Errorf("%d attempts to open a link in 3 s, want 3", opens)
+		}
 	})
 }
 

@@ -20,7 +20,7 @@ func (t *Table) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 		err := context.Cause(ctx)
 		var m *shelf.Message
 		if err == nil {
-			m, err = t.shelf.Begin(d.Handle)
+			m, err = t.shelf.Begin(d.Handle, now)
 		}
 		if err != nil {
 			errs[i] = failure(op, d.Topic, err)
@@ -86,7 +86,7 @@ func (t *Table) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason str
 		reason = "the consumer rejected the message"
 	}
 	now := t.lock()
-	m, err := t.shelf.Begin(d.Handle)
+	m, err := t.shelf.Begin(d.Handle, now)
 	again := t.shelf.Buried(d.Handle)
 	t.unlock(now)
 	switch {

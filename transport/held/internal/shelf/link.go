@@ -26,6 +26,7 @@ func (s *Shelf) Opened(l *Link, err error, now time.Time) {
 		s.close(l)
 	default:
 		l.open, l.openedAt = true, now
+		s.forgetLost(l.Source.Key)
 		for _, w := range l.Source.waiters {
 			s.wake(w) // its end depends on this moment
 		}
@@ -83,11 +84,36 @@ func (s *Shelf) drop(l *Link, err error) {
 	s.forget(src)
 }
 
-// lose keeps the handle of a delivery whose link has ended until the end of its lease, so that its
-// settlement fails for the lost connection until there is a new one.
+// lose keeps the handle of a delivery whose link has ended until the end of its lease or the next
+// link, so that its settlement fails for the lost connection.
 func (s *Shelf) lose(m *Message) {
 	m.state = lost
 	s.wakeAt(&m.alarm, m.until)
+}
+
+// reopen asks for a new link in the place of a lost one, at most once a second.
+func (s *Shelf) reopen(l *Link, now time.Time) {
+	src := s.sources[l.Source.Key]
+	if src == nil {
+		src = s.add(l.Source.Key)
+	}
+	if src.link == nil && now.Sub(l.reopened) >= time.Second {
+		l.reopened = now
+		src.link = newLink(src, l.FIFO, l.maxAttempts)
+		s.open(src)
+	}
+	s.forget(src)
+}
+
+// forgetLost ends the validity of the handles that the lost links of a source have left.
+func (s *Shelf) forgetLost(k Key) {
+	for handle, m := range s.handles {
+		if m.state == lost && m.Link.Source.Key == k {
+			delete(s.handles, handle)
+			s.alarms.remove(&m.alarm)
+			m.state = gone
+		}
+	}
 }
 
 // idle returns messages of a source without receives.

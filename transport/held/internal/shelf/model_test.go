@@ -294,7 +294,7 @@ func (m *shelfModel) settle(l *modelLease) {
 	switch delay := time.Duration(m.r.IntN(4)) * time.Second; m.r.IntN(6) {
 	case 0, 1:
 		var msg *Message
-		if msg, err = m.Begin(l.handle); err == nil {
+		if msg, err = m.Begin(l.handle, m.now); err == nil {
 			m.finishes = append(m.finishes, Settlement{Message: msg, Outcome: []Outcome{Accepted, DeadLettered}[m.r.IntN(2)]})
 		}
 	case 2:

@@ -54,12 +54,11 @@ func (s *Shelf) Receive(r Request, now time.Time) (*Waiter, []*tidegate.Delivery
 		return nil, nil, nil
 	}
 	if src == nil {
-		src = newSource(r.Key)
-		s.sources[r.Key] = src
+		src = s.add(r.Key)
 	}
 	s.alarms.remove(&src.alarm)
 	if src.link == nil {
-		src.link = newLink(src, r)
+		src.link = newLink(src, r.FIFO, r.MaxAttempts)
 		s.open(src)
 	}
 	w := &Waiter{source: src, r: r, start: now, C: make(chan struct{}, 1)}
@@ -73,6 +72,12 @@ func (s *Shelf) Receive(r Request, now time.Time) (*Waiter, []*tidegate.Delivery
 	src.wanted += r.Max
 	s.update(src, now)
 	return w, nil, nil
+}
+
+func (s *Shelf) add(k Key) *Source {
+	src := newSource(k)
+	s.sources[k] = src
+	return src
 }
 
 // again returns the deliveries of an earlier receive that are still in flight.

@@ -8,26 +8,21 @@ import (
 )
 
 // find returns the message of a valid handle.
-func (s *Shelf) find(handle string) (*Message, error) {
+func (s *Shelf) find(handle string, now time.Time) (*Message, error) {
 	m := s.handles[handle]
-	if s.closed {
-		return nil, tidegate.ErrClosed
-	}
 	switch {
+	case s.closed:
+		return nil, tidegate.ErrClosed
 	case m == nil:
 	case m.state == leased:
 		return m, nil
 	case m.state == settling:
 		return nil, &tidegate.Error{Err: tidegate.ErrUnavailable, Message: "another settlement of this delivery is under way"}
-	case m.state == lost && !s.opened(m.Link.Source.Key):
+	case m.state == lost:
+		s.reopen(m.Link, now)
 		return nil, &tidegate.Error{NotConnected: true, Err: m.Link.err, Message: "the connection that the message came from is lost"}
 	}
 	return nil, &tidegate.Error{Code: tidegate.CodeInvalidReceiptHandle}
-}
-
-func (s *Shelf) opened(k Key) bool {
-	src := s.sources[k]
-	return src != nil && src.link != nil && src.link.open
 }
 
 // unlease ends the validity of the handle.
@@ -46,8 +41,8 @@ func (s *Shelf) unlease(m *Message) {
 }
 
 // Begin begins a settlement by the caller, which Finish ends.
-func (s *Shelf) Begin(handle string) (*Message, error) {
-	m, err := s.find(handle)
+func (s *Shelf) Begin(handle string, now time.Time) (*Message, error) {
+	m, err := s.find(handle, now)
 	if err == nil {
 		m.set(settling)
 		s.alarms.remove(&m.alarm)
@@ -104,7 +99,7 @@ func (s *Shelf) Buried(handle string) bool {
 
 // Change moves the end of a lease and replaces the handle. A dur of 0 releases the message.
 func (s *Shelf) Change(handle string, dur time.Duration, now time.Time) (string, error) {
-	m, err := s.find(handle)
+	m, err := s.find(handle, now)
 	switch {
 	case err != nil:
 		return "", err
@@ -128,7 +123,7 @@ func (s *Shelf) Change(handle string, dur time.Duration, now time.Time) (string,
 
 // Snooze postpones a message in this process. It returns false if too many messages wait.
 func (s *Shelf) Snooze(handle string, dur time.Duration, now time.Time) (bool, error) {
-	m, err := s.find(handle)
+	m, err := s.find(handle, now)
 	if err != nil {
 		return false, err
 	}
@@ -143,7 +138,7 @@ func (s *Shelf) Snooze(handle string, dur time.Duration, now time.Time) (bool, e
 // Retry ends a failed delivery. It returns a settlement that the caller carries out and ends with
 // Finish, or none.
 func (s *Shelf) Retry(handle string, after time.Duration, reason string, now time.Time) (*Settlement, error) {
-	m, err := s.find(handle)
+	m, err := s.find(handle, now)
 	if err != nil {
 		return nil, err
 	}

@@ -72,6 +72,8 @@ type Out struct {
 //   - a source whose receives need messages has credit or ready messages, or it holds messages and
 //     is in starved, which each removal of a message checks;
 //   - a source that closes a link opens the next one in Closed;
+//   - the settlement of a delivery whose link was lost fails until there is a new link. It asks for
+//     that link itself, because the caller may receive only after its settlements;
 //   - a message behind another one of its message group waits for remove of that one;
 //   - a leased, postponed or refused message, and a source without receives that can return
 //     messages, have an entry in alarms. The caller calls Due at Next;
@@ -192,7 +194,8 @@ type Link struct {
 	asked       bool // Opened follows
 	open        bool
 	ended       bool
-	err         error // that ended it
+	err         error     // that ended it
+	reopened    time.Time // when the last settlement of a lost delivery asked for the next link
 	openedAt    time.Time
 	expected    time.Time // when a lease ended, whose message comes again at once
 	arrived     time.Time // of the last message
@@ -204,9 +207,9 @@ type Link struct {
 	inHand      int                   // messages that are not buffered
 }
 
-func newLink(src *Source, r Request) *Link {
+func newLink(src *Source, fifo bool, maxAttempts int) *Link {
 	return &Link{
-		Source: src, FIFO: r.FIFO, maxAttempts: r.MaxAttempts,
+		Source: src, FIFO: fifo, maxAttempts: maxAttempts,
 		ready: newPile(func(a, b *Message) bool { return a.seq < b.seq }, func(m *Message) *int { return &m.ready }),
 		lines: map[string][]*Message{}, receives: map[string][]*Message{},
 	}

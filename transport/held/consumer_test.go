@@ -1,0 +1,147 @@
+package held_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/held"
+	"github.com/tidegate/tidegate/transport/transporttest"
+)
+
+// A log has the numbers of the successfully handled messages, in order, by message group.
+type log struct {
+	mu      sync.Mutex
+	handled map[string][]int
+}
+
+func (l *log) add(d *tidegate.Delivery) {
+	n, _ := strconv.Atoi(string(d.Body))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.handled[d.MessageGroup] = append(l.handled[d.MessageGroup], n)
+}
+
+// distinct returns the number of handled messages.
+func (l *log) distinct() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	seen := slices.Concat(l.handled["mg0"], l.handled["mg1"])
+	slices.Sort(seen)
+	return len(slices.Compact(seen))
+}
+
+// Push consumers run over a Table: while the system loses links and settlements, handlers fail and
+// consumers restart, each message is handled at least once.
+func TestPushConsumers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const messages = 500
+		f := newFake(held.Options{})
+		f.topics["orders"] = transporttest.Normal
+		f.groups["billing"] = transport.ConsumerSettings{MaxAttempts: -1}
+		f.fill(messages)
+		f.faults = faults{openDelay: 20 * time.Millisecond, deliverDelay: time.Millisecond, settle: refuse(10), carriedOut: func(held.Settlement) bool { return rand.IntN(2) == 0 }}
+		l := &log{handled: map[string][]int{}}
+		for run := range 40 {
+			if l.distinct() == messages {
+				break
+			}
+			ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
+			time.AfterFunc(10*time.Second, func() { f.disconnect(run%2 == 0) })
+			time.AfterFunc(15*time.Second, func() {
+				f.mu.Lock()
+				f.cut = false
+				f.mu.Unlock()
+			})
+			runPush(ctx, t, f, func(ctx context.Context, d *tidegate.Delivery) error {
+				select {
+				case <-time.After(time.Duration(rand.IntN(10)) * time.Second):
+				case <-ctx.Done():
+					return context.Cause(ctx)
+				}
+				if rand.IntN(5) == 0 {
+					return errors.New("unlucky")
+				}
+				l.add(d)
+				return nil
+			})
+			stop()
+		}
+		f.Close() //nolint:errcheck // it returns nil
+		if got := l.distinct(); got != messages {
+			t.Errorf("%d of %d messages were handled", got, messages)
+		}
+	})
+}
+
+// A consumer whose handlers all have deliveries of a lost link does not receive. Their settlements
+// open the new link, so that it goes on long before their leases end.
+func TestBusyConsumerSurvivesLostLink(t *testing.T) {
+	inBubble(t, 100, held.Options{}, func(t *testing.T, f *fake) {
+		time.AfterFunc(time.Second, func() { f.disconnect(false) })
+		ctx, stop := context.WithTimeout(t.Context(), 12*time.Second)
+		defer stop()
+		l := &log{handled: map[string][]int{}}
+		runPush(ctx, t, f, func(_ context.Context, d *tidegate.Delivery) error {
+			<-time.After(3 * time.Second)
+			l.add(d)
+			return nil
+		})
+		if got := l.distinct(); got < 40 {
+			t.Errorf("%d messages were handled in 12 s by 20 handlers of 3 s, want 40 at least", got)
+		}
+	})
+}
+
+// A push consumer of a FIFO group handles the messages of a group in order, also those that fail at
+// first.
+func TestPushConsumerKeepsOrder(t *testing.T) {
+	inBubble(t, 300, held.Options{}, func(t *testing.T, f *fake) {
+		f.groups["ledger"] = transport.ConsumerSettings{MaxAttempts: -1, FIFO: true}
+		f.faults.deliverDelay = time.Millisecond
+		l := &log{handled: map[string][]int{}}
+		ctx, stop := context.WithTimeout(t.Context(), time.Hour)
+		defer stop()
+		var done sync.WaitGroup
+		done.Go(func() {
+			runPush(ctx, t, f, func(_ context.Context, d *tidegate.Delivery) error {
+				if d.Attempt < 3 && rand.IntN(4) == 0 {
+					return errors.New("unlucky")
+				}
+				l.add(d)
+				return nil
+			}, "ledger")
+		})
+		done.Wait()
+		for _, g := range []string{"mg0", "mg1"} {
+			if got := l.handled[g]; len(got) != 150 || !slices.IsSorted(got) {
+				t.Errorf("%s was handled in the order %v", g, got)
+			}
+		}
+	})
+}
+
+func runPush(ctx context.Context, t *testing.T, f *fake, handler consumer.Handler, group ...string) {
+	t.Helper()
+	group = append(group, "billing")
+	sub := consumer.Subscription{Group: group[0], Topic: "orders", Retry: backoff.Steps{time.Second}}
+	c, err := consumer.NewPush(f, sub, handler, consumer.PushOptions{
+		OnReceiveFailure: func(consumer.ReceiveFailure) {},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Run(ctx); err != nil {
+		t.Error(err)
+	}
+}
