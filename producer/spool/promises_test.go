@@ -1,0 +1,176 @@
+package spool
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+)
+
+// Open of a spool that another process has open waits for a second.
+func TestOpenWaitsForAnotherProcess(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		closes time.Duration // the other one closes the spool then; 0 for never
+		opens  bool
+	}{
+		{"it closes the spool", 500 * time.Millisecond, true},
+		{"it closes the spool too late", 2 * time.Second, false},
+		{"it keeps the spool", 0, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				path := filepath.Join(t.TempDir(), "orders.spool")
+				other := open(t, path, Options{})
+				if tt.closes > 0 {
+					time.AfterFunc(tt.closes, func() { other.Close() })
+				}
+				begin := time.Now()
+				s, err := Open(path, Options{})
+				took := time.Since(begin)
+				switch {
+				case tt.opens && (err != nil || took > time.Second):
+					t.Errorf("error %v after %v, want none within a second", err, took)
+				case !tt.opens && (!errors.Is(err, ErrInUse) || took < time.Second || took > 1100*time.Millisecond):
+					t.Errorf("error %v after %v, want ErrInUse after a second", err, took)
+				}
+				if s != nil {
+					s.Close()
+				}
+				time.Sleep(2 * time.Second)
+			})
+		})
+	}
+}
+
+// Close waits for concurrent Puts, and their messages are in the spool.
+func TestCloseWaitsForPuts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newMemDisk()
+		s := openMem(t, d)
+		var syncs atomic.Int64
+		d.beforeSync = func() {
+			if syncs.Add(1) == 1 {
+				time.Sleep(10 * time.Second)
+			}
+		}
+		done := make(chan error, 1)
+		go func() { done <- s.Put(context.Background(), message("1", "")) }()
+		synctest.Wait()
+		begin := time.Now()
+		if err := s.Close(); err != nil || time.Since(begin) < 10*time.Second {
+			t.Errorf("Close: %v after %v, want the end of the write", err, time.Since(begin))
+		}
+		if err := <-done; err != nil {
+			t.Errorf("Put: %v", err)
+		}
+		s = openMem(t, d)
+		if got := s.Stats().Pending; got != 1 {
+			t.Errorf("%d messages are pending, want 1", got)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Without a Logger, damage is logged to slog's default, and nothing else is.
+func TestDamageIsLoggedWithoutALogger(t *testing.T) {
+	var log bytes.Buffer
+	before := slog.Default()
+	defer slog.SetDefault(before)
+	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+	synctest.Test(t, func(t *testing.T) {
+		d := newMemDisk()
+		s := openMem(t, d)
+		put(t, s, message("1", ""), message("2", ""))
+		e := s.index.all[0]
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if log.Len() > 0 {
+			t.Errorf("an undamaged spool logs %s", log.String())
+		}
+		d.names[segmentName(e.seg.number)].data[e.off+20] ^= 1
+		s, err := openDisk(d, Options{MaxBytes: 1 << 20}, segmentBytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "level=ERROR") || !strings.Contains(text, segmentName(e.seg.number)) {
+			t.Errorf("the log has %q, want one error that names the file", text)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Drain pauses a message group for about 1 s after the first failure, and up to about 5 s after
+// further ones. A message that was sent begins the series again.
+func TestPausesBeginAgainAfterASuccess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSpool(t, Options{})
+		put(t, s, message("1", "g"), message("2", "g"))
+		var mu sync.Mutex
+		var times []time.Time // of each call
+		send := func(_ context.Context, msgs []*tidegate.Message) []error {
+			mu.Lock()
+			defer mu.Unlock()
+			times = append(times, time.Now())
+			if n := len(times); n == 5 || n > 6 { // message 1 after four failures, and message 2 after one
+				return make([]error, len(msgs))
+			}
+			return []error{tidegate.ErrUnavailable}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- s.Drain(ctx, send) }()
+		time.Sleep(time.Minute)
+		cancel()
+		if err := <-done; err != nil || len(times) != 7 {
+			t.Fatalf("%v after %d calls, want 7", err, len(times))
+		}
+		want := []time.Duration{time.Second, 1600 * time.Millisecond, 2560 * time.Millisecond, 4096 * time.Millisecond, 0, time.Second}
+		for i, w := range want {
+			if got := times[i+1].Sub(times[i]); got < w*8/10 || got > w*12/10 {
+				t.Errorf("pause %d lasts %v, want %v and a jitter of a fifth", i+1, got, w)
+			}
+		}
+	})
+}
+
+// A record is valid only at its own place: bytes of a message that look like a record are not read
+// as one after damage before them.
+func TestRecordsBelongToTheirPlace(t *testing.T) {
+	const segment, off = 3, 1000
+	b := appendRecord(nil, segment, off, kindPending, []byte("payload"))
+	for _, tt := range []struct {
+		name    string
+		segment uint64
+		off     int64
+		valid   bool
+	}{
+		{"its place", segment, off, true},
+		{"another offset", segment, off + 1, false},
+		{"another segment", segment + 1, off, false},
+	} {
+		if k, payload, size, ok := readRecord(b, tt.segment, tt.off); ok != tt.valid || ok && (k != kindPending || string(payload) != "payload" || size != len(b)) {
+			t.Errorf("%s: kind %d, payload %q, %d bytes, valid: %t", tt.name, k, payload, size, ok)
+		}
+	}
+	// A message whose body has the record of another place.
+	outer := appendRecord(nil, segment, 0, kindPending, b)
+	outer[4] ^= 1 // damage
+	if at := nextRecord(outer, segment, 0); at != len(outer) {
+		t.Errorf("a record is found at byte %d of the damaged one", at)
+	}
+}
