@@ -127,7 +127,7 @@ func (t *Table) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Deliver
 }
 
 // Snooze implements [transport.Settler] without a request: the message waits in this process. It
-// fails with CodeTooManyRequests if the Table holds more than half of Options.MaxHeld messages.
+// fails with CodeTooManyRequests if half of Options.MaxHeld messages wait already.
 func (t *Table) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
 	const op = "SnoozeMessage"
 	if err := t.refused(ctx, dur); err != nil {
@@ -137,7 +137,7 @@ func (t *Table) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Durat
 	ok, err := t.shelf.Snooze(d.Handle, dur, now)
 	t.unlock(now)
 	if err == nil && !ok {
-		err = &tidegate.Error{Code: tidegate.CodeTooManyRequests, Message: "too many messages are held in this process to snooze another one"}
+		err = &tidegate.Error{Code: tidegate.CodeTooManyRequests, Message: "too many messages wait in this process to snooze another one"}
 	}
 	if err != nil {
 		return failure(op, d.Topic, err)

@@ -183,6 +183,28 @@ func TestAckOfSeveralLinks(t *testing.T) {
 	})
 }
 
+func TestSnoozesAreBounded(t *testing.T) {
+	inBubble(t, 6, held.Options{MaxHeld: 4}, func(t *testing.T, f *fake) {
+		start := time.Now()
+		for _, body := range []string{"0", "1"} {
+			if err := f.Snooze(t.Context(), one(t, f, request("billing"), body, 1), 15*time.Second); err != nil {
+				t.Error(err)
+			}
+		}
+		d := one(t, f, request("billing"), "2", 1)
+		wantCode(t, "Snooze", f.Snooze(t.Context(), d, time.Minute), tidegate.CodeTooManyRequests)
+		ack(t, f, d)
+		for _, body := range []string{"3", "4", "5"} {
+			ack(t, f, one(t, f, request("billing"), body, 1))
+		}
+		q := request("billing")
+		q.Wait = time.Minute
+		if one(t, f, q, "0", 1); time.Since(start) != 15*time.Second {
+			t.Errorf("the snoozed message came after %v", time.Since(start))
+		}
+	})
+}
+
 func TestBadDurations(t *testing.T) {
 	inBubble(t, 1, held.Options{}, func(t *testing.T, f *fake) {
 		q := request("billing")

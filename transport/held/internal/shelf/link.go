@@ -70,6 +70,9 @@ func (s *Shelf) drop(l *Link, err error) {
 		case leased:
 			s.lose(m)
 		default:
+			if m.state == postponed {
+				s.postponed--
+			}
 			s.alarms.remove(&m.alarm)
 			m.state = gone
 		}

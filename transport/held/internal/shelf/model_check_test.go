@@ -23,7 +23,7 @@ func (m *shelfModel) check() {
 	for _, w := range m.waiters {
 		m.checkWaiter(w)
 	}
-	held, bytes, credit := 0, 0, 0
+	held, bytes, credit, waiting := 0, 0, 0, 0
 	for _, src := range m.sources {
 		l := src.link
 		if l == nil {
@@ -44,6 +44,9 @@ func (m *shelfModel) check() {
 			if msg.state != buffered {
 				inHand++
 			}
+			if msg.state == postponed {
+				waiting++
+			}
 			m.checkMessage(l, msg)
 		}
 		if credit += l.credit; inHand != l.inHand {
@@ -52,6 +55,9 @@ func (m *shelfModel) check() {
 	}
 	if held != m.held || bytes != m.bytes || credit != m.Shelf.credit {
 		m.t.Errorf("%d messages, %d bytes, credit %d; counted %d, %d, %d", held, bytes, credit, m.held, m.bytes, m.Shelf.credit)
+	}
+	if waiting != m.postponed {
+		m.t.Errorf("%d messages are postponed, counted %d", waiting, m.postponed)
 	}
 	if limit := m.limits.Messages + len(m.keys); credit > limit || held+credit > limit+m.limits.Messages+m.excess {
 		m.t.Errorf("%d messages are held and %d asked for, the limit is %d", held, credit, limit)

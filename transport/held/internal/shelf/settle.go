@@ -127,7 +127,7 @@ func (s *Shelf) Snooze(handle string, dur time.Duration, now time.Time) (bool, e
 	if err != nil {
 		return false, err
 	}
-	if dur > 0 && s.held > s.limits.Messages/2 {
+	if dur > 0 && s.postponed >= s.limits.Messages/2 {
 		return false, nil
 	}
 	s.unlease(m)
@@ -189,6 +189,7 @@ func (s *Shelf) postpone(m *Message, dur time.Duration, now time.Time) {
 		return
 	}
 	m.set(postponed)
+	s.postponed++
 	s.wakeAt(&m.alarm, now.Add(dur))
 	s.update(m.Link.Source, now)
 }

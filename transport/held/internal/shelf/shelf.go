@@ -84,21 +84,22 @@ type Out struct {
 // A receive is woken at most once for each event of its source. Credit is asked for if less than
 // half of the wanted messages are under way.
 type Shelf struct {
-	limits  Limits
-	prefix  string // of handles, different in each process
-	serial  uint64 // of the last handle
-	seq     uint64 // of the last message
-	closed  bool
-	sources map[Key]*Source
-	handles map[string]*Message
-	alarms  pile[*alarm]
-	buried  []*Message // with a handle, the oldest first
-	starved []*Source
-	held    int // messages of links that have not ended
-	bytes   int // their bodies
-	large   int // size of a large body, of the last messages
-	credit  int // of all links
-	out     Out
+	limits    Limits
+	prefix    string // of handles, different in each process
+	serial    uint64 // of the last handle
+	seq       uint64 // of the last message
+	closed    bool
+	sources   map[Key]*Source
+	handles   map[string]*Message
+	alarms    pile[*alarm]
+	buried    []*Message // with a handle, the oldest first
+	starved   []*Source
+	held      int // messages of links that have not ended
+	bytes     int // their bodies
+	large     int // size of a large body, of the last messages
+	credit    int // of all links
+	postponed int // of the held messages
+	out       Out
 }
 
 // New returns an empty Shelf whose handles begin with prefix.
@@ -150,6 +151,7 @@ func (s *Shelf) Due(now time.Time) {
 		case leased:
 			s.expire(m, now)
 		case postponed:
+			s.postponed--
 			s.putBack(m, now)
 		case leaving:
 			s.out.Settle = append(s.out.Settle, m.leave)
