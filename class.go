@@ -79,7 +79,7 @@ func Classify(err error) Class {
 
 func classOf(c Code) Class {
 	switch {
-	case c == CodeOK:
+	case c == protocol.CodeOK:
 		return ClassOK
 	case c == CodeTooManyRequests:
 		return ClassThrottled

@@ -11,7 +11,7 @@ import (
 
 func TestClassify(t *testing.T) {
 	for code, want := range map[Code]Class{
-		CodeOK: ClassOK, CodeTooManyRequests: ClassThrottled, CodeRequestTimeout: ClassTransient,
+		protocol.CodeOK: ClassOK, CodeTooManyRequests: ClassThrottled, CodeRequestTimeout: ClassTransient,
 		CodeBadRequest: ClassPermanent, CodeIllegalTopic: ClassPermanent, CodeInvalidReceiptHandle: ClassPermanent,
 		CodeUnauthorized: ClassPermanent, CodeForbidden: ClassPermanent, CodeTopicNotFound: ClassPermanent,
 		CodeMessageBodyTooLarge: ClassPermanent, CodeMessagePropertiesTooLarge: ClassPermanent, 42901: ClassPermanent,

@@ -13,7 +13,6 @@ type Code int32
 // The codes that programs distinguish, or that a transport returns, by RocketMQ's names. The
 // sentinel errors match whole ranges of codes ([Error.Is]).
 const (
-	CodeOK                        Code = 20000
 	CodeBadRequest                Code = 40000
 	CodeIllegalAccessPoint        Code = 40001
 	CodeIllegalTopic              Code = 40002
@@ -37,7 +36,7 @@ const (
 )
 
 var codeNames = map[Code]string{
-	CodeOK: "OK", protocol.CodeMultipleResults: "MULTIPLE_RESULTS", CodeBadRequest: "BAD_REQUEST",
+	protocol.CodeOK: "OK", protocol.CodeMultipleResults: "MULTIPLE_RESULTS", CodeBadRequest: "BAD_REQUEST",
 	CodeIllegalAccessPoint: "ILLEGAL_ACCESS_POINT", CodeIllegalTopic: "ILLEGAL_TOPIC",
 	CodeIllegalConsumerGroup: "ILLEGAL_CONSUMER_GROUP", protocol.CodeIllegalMessageTag: "ILLEGAL_MESSAGE_TAG",
 	protocol.CodeIllegalMessageKey: "ILLEGAL_MESSAGE_KEY", protocol.CodeIllegalMessageGroup: "ILLEGAL_MESSAGE_GROUP",

@@ -39,7 +39,7 @@ func TestErrorIs(t *testing.T) {
 		CodeTooManyRequests: "throttled", CodeInvalidReceiptHandle: "handle invalid", CodeTopicNotFound: "topic notfound",
 		CodeConsumerGroupNotFound: "notfound", CodeMessageBodyTooLarge: "invalid", CodeMessagePropertiesTooLarge: "invalid",
 		CodeUnauthorized: "unauthorized", CodeForbidden: "forbidden", CodeInternalServerError: "unavailable",
-		protocol.CodeProxyTimeout: "unavailable", CodeRequestTimeout: "unavailable", CodeNotImplemented: "", protocol.CodeUnsupported: "", CodeOK: "", 0: "", 42901: "",
+		protocol.CodeProxyTimeout: "unavailable", CodeRequestTimeout: "unavailable", CodeNotImplemented: "", protocol.CodeUnsupported: "", protocol.CodeOK: "", 0: "", 42901: "",
 	} {
 		err := fmt.Errorf("around: %w", &Error{Code: code, Err: context.Canceled})
 		for name, sentinel := range sentinels {

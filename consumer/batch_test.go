@@ -54,30 +54,30 @@ var errBroken = errors.New("broken")
 // Each message has the end that its verdict asks for, and a single error, a panic and a Goexit are
 // the end of all messages.
 func TestBatchResults(t *testing.T) {
-	retried, dead := Outcome{Disposition: Retried, Delay: time.Second}, Outcome{Disposition: DeadLettered}
+	acked, retried, dead := Outcome{Disposition: Acked}, Outcome{Disposition: Retried, Delay: time.Second}, Outcome{Disposition: DeadLettered}
 	for _, tt := range []struct {
 		name   string
 		result func() error
 		want   []Outcome // of m0, m1, …: their dispositions and delays
 		err    string    // in Outcome.Err of a message that failed
 	}{
-		{"success", func() error { return nil }, make([]Outcome, 4), ""},
-		{"no failure in a result", func() error { return make(BatchResult, 4) }, make([]Outcome, 4), ""},
+		{"success", func() error { return nil }, []Outcome{acked, acked, acked, acked}, ""},
+		{"no failure in a result", func() error { return make(BatchResult, 4) }, []Outcome{acked, acked, acked, acked}, ""},
 		{"one error", func() error { return errBroken }, []Outcome{retried, retried, retried, retried}, "broken"},
 		{"one verdict", func() error { return fmt.Errorf("load: %w", DeadLetterNow(errBroken)) }, []Outcome{dead, dead, dead, dead}, "load: broken"},
 		{"partial results", func() error {
 			return BatchResult{nil, errBroken, DeadLetterNow(errBroken), RetryIn(time.Minute, errBroken)}
-		}, []Outcome{{}, retried, dead, {Disposition: Retried, Delay: time.Minute}}, "broken"},
-		{"a wrapped result", func() error { return fmt.Errorf("load: %w", BatchResult{errBroken, nil, nil, nil}) }, []Outcome{retried, {}, {}, {}}, "broken"},
+		}, []Outcome{acked, retried, dead, {Disposition: Retried, Delay: time.Minute}}, "broken"},
+		{"a wrapped result", func() error { return fmt.Errorf("load: %w", BatchResult{errBroken, nil, nil, nil}) }, []Outcome{retried, acked, acked, acked}, "broken"},
 		{"the first messages alone", func() error { return BatchResult{nil, errBroken, Snooze(0), Snooze(0)} },
-			[]Outcome{{}, retried, {Disposition: Snoozed}, {Disposition: Snoozed}}, ""},
+			[]Outcome{acked, retried, {Disposition: Snoozed}, {Disposition: Snoozed}}, ""},
 		{"a result that is too short", func() error { return BatchResult{nil} }, []Outcome{retried, retried, retried, retried},
 			"the BatchResult has 1 results for 4 messages"},
 		{"a result that is too long", func() error { return make(BatchResult, 5) }, []Outcome{retried, retried, retried, retried}, "5 results for 4"},
 		{"a panic", func() error { panic("boom") }, []Outcome{retried, retried, retried, retried}, "handler panicked: boom"},
 		{"a Goexit", func() error { runtime.Goexit(); return nil }, []Outcome{retried, retried, retried, retried}, "handler panicked: " + decision.Goexit},
 		{"an error that panics", func() error { return (*nilPanics)(nil) }, []Outcome{retried, retried, retried, retried}, "has no readable text"},
-		{"such an error of one message", func() error { return BatchResult{nil, (*nilPanics)(nil), nil, nil} }, []Outcome{{}, retried, {}, {}}, "has no readable text"},
+		{"such an error of one message", func() error { return BatchResult{nil, (*nilPanics)(nil), nil, nil} }, []Outcome{acked, retried, acked, acked}, "has no readable text"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -9,40 +9,39 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/consumer/internal/decision"
-	"github.com/tidegate/tidegate/consumer/internal/settlement"
 )
 
-// A Disposition is the end of a delivery.
+// A Disposition is the end of a delivery. The zero value is none of them.
 type Disposition int
 
 // The dispositions.
 const (
 	// The message was consumed.
-	Acked = Disposition(settlement.Acked)
+	Acked Disposition = iota + 1
 	// The message failed and is delivered again after Outcome.Delay.
-	Retried = Disposition(settlement.Retried)
+	Retried
 	// The message failed in its last attempt, or the handler returned [DeadLetterNow].
-	DeadLettered = Disposition(settlement.DeadLettered)
+	DeadLettered
 	// The invisible time ended, or the server rejected the receipt handle. The message is delivered
 	// again.
-	LeaseLost = Disposition(settlement.LeaseLost)
+	LeaseLost
 	// The message was returned to the queue for another consumer, because this consumer stops, is
 	// paused, or its kill switch tripped.
-	Released = Disposition(settlement.Released)
+	Released
 	// The server could not be reached. The message is delivered again when its invisible time ends.
-	Unsettled = Disposition(settlement.Unsettled)
+	Unsettled
 	// The delivery is probably settled, by a request whose response was lost. The repeated request
 	// was sent too late to confirm it.
-	PerhapsSettled = Disposition(settlement.PerhapsSettled)
+	PerhapsSettled
 	// The message failed in its last attempt. Its message group waits for an operator.
-	Parked = Disposition(settlement.Parked)
+	Parked
 	// The handler or the kill switch postponed the message. It is delivered again after
 	// Outcome.Delay with the same attempt number.
-	Snoozed = Disposition(settlement.Snoozed)
+	Snoozed
 	// The message failed and is delivered as a new message of the retry topic after Outcome.Delay.
-	Reconsumed = Disposition(settlement.Reconsumed)
+	Reconsumed
 	// The message failed in its last attempt and was acknowledged because of [policy.Discard].
-	Discarded = Disposition(settlement.Discarded)
+	Discarded
 )
 
 // String returns the disposition in lower-case words, for example "lease lost".

@@ -43,14 +43,14 @@ func TestShop(t *testing.T) {
 		sends int
 		want  error
 	}{
-		"accepted":             {tidegate.CodeOK, 1, nil},
+		"accepted":             {0, 1, nil},
 		"the server fails":     {tidegate.CodeInternalServerError, 3, errTryLater},
 		"the order is invalid": {protocol.CodeIllegalMessageTag, 1, errRejected},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := mocks.NewMockTransport(gomock.NewController(t))
 			var response transport.SendResult
-			if tt.code != tidegate.CodeOK {
+			if tt.code != 0 {
 				response.Err = &tidegate.Error{Op: "SendMessage", Subject: "orders", Code: tt.code}
 			}
 			m.EXPECT().Send(gomock.Any(), gomock.Len(1)).Return([]transport.SendResult{response}).Times(tt.sends)

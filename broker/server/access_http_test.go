@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/messages"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -130,7 +131,7 @@ func TestHandlesOverHTTP(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	refused(t, r.GetStatus(), tidegate.CodeOK)
+	refused(t, r.GetStatus(), protocol.CodeOK)
 }
 
 // A consumer that is allowed its topic and group alone settles the retries that

@@ -50,7 +50,7 @@ func TestTelemetryOfARemovedKey(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			refused(t, r.GetStatus(), tidegate.CodeOK)
+			refused(t, r.GetStatus(), protocol.CodeOK)
 			for range 3 {
 				if got := e.check(current).GetMessage().GetSystemProperties().GetMessageId(); got != "m" {
 					t.Errorf("%s: checked %q", name, got)

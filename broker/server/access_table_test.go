@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -180,7 +181,7 @@ func tableAccess() AccessConfig {
 func wanted(allowed string, key rune) tidegate.Code {
 	switch {
 	case strings.ContainsRune(allowed, key):
-		return tidegate.CodeOK
+		return protocol.CodeOK
 	case key == 'n':
 		return tidegate.CodeUnauthorized
 	}
@@ -214,7 +215,7 @@ func TestWhoMayUseEachRoute(t *testing.T) {
 					}
 					w := httptest.NewRecorder()
 					e.s.Handler().ServeHTTP(w, r)
-					got := tidegate.CodeOK // or whatever an allowed request fails with
+					got := tidegate.Code(protocol.CodeOK) // or whatever an allowed request fails with
 					switch w.Code {
 					case http.StatusForbidden:
 						got = tidegate.CodeForbidden
@@ -257,7 +258,7 @@ func TestWhoMayCallEachRPC(t *testing.T) {
 					}
 					got := tidegate.Code(response.GetStatus().GetCode())
 					if got != tidegate.CodeForbidden && got != tidegate.CodeUnauthorized {
-						got = tidegate.CodeOK // or whatever an allowed request fails with
+						got = protocol.CodeOK // or whatever an allowed request fails with
 					}
 					if got != want {
 						t.Errorf("%s: %v; want code %d", name, response.GetStatus(), want)

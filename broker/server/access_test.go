@@ -24,6 +24,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/permission"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/internal/access"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -201,7 +202,7 @@ func TestRights(t *testing.T) {
 			}
 			return r.GetStatus()
 		}
-		refused(t, send(producer, "normal"), tidegate.CodeOK)
+		refused(t, send(producer, "normal"), protocol.CodeOK)
 		refused(t, send(producer, "fifo"), tidegate.CodeForbidden, `producer is not permitted to send to topic "fifo"`)
 		refused(t, send(producer, "normal", "fifo"), tidegate.CodeForbidden, `"fifo"`)
 		refused(t, send(producer, "nowhere"), tidegate.CodeForbidden) // not: there is no such topic
@@ -232,7 +233,7 @@ func TestRights(t *testing.T) {
 			"of another group":                  {"normal", "other", foreign.GetSystemProperties().GetReceiptHandle(), tidegate.CodeForbidden},
 			"ours, said to be of another topic": {"normal2", "g", m.GetSystemProperties().GetReceiptHandle(), tidegate.CodeInvalidReceiptHandle},
 			"without names":                     {"", "", m.GetSystemProperties().GetReceiptHandle(), tidegate.CodeForbidden},
-			"ours":                              {"normal", "g", m.GetSystemProperties().GetReceiptHandle(), tidegate.CodeOK},
+			"ours":                              {"normal", "g", m.GetSystemProperties().GetReceiptHandle(), protocol.CodeOK},
 		} {
 			if name != "ours" {
 				r, err := e.ChangeInvisibleDuration(consumer, &rmqpb.ChangeInvisibleDurationRequest{
@@ -262,7 +263,7 @@ func TestRights(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		refused(t, r.GetStatus(), tidegate.CodeOK)
+		refused(t, r.GetStatus(), protocol.CodeOK)
 	})
 }
 
@@ -284,10 +285,10 @@ func TestTelemetryRights(t *testing.T) {
 		say  *rmqpb.TelemetryCommand
 		code tidegate.Code
 	}{
-		"a consumer":     {signed(t.Context(), "consumer"), subscribe("g"), tidegate.CodeOK},
+		"a consumer":     {signed(t.Context(), "consumer"), subscribe("g"), protocol.CodeOK},
 		"another group":  {signed(t.Context(), "consumer"), subscribe("h"), tidegate.CodeForbidden},
 		"not a consumer": {signed(t.Context(), "producer"), subscribe("g"), tidegate.CodeForbidden},
-		"a producer":     {signed(t.Context(), "producer"), publish("normal"), tidegate.CodeOK},
+		"a producer":     {signed(t.Context(), "producer"), publish("normal"), protocol.CodeOK},
 		"another topic":  {signed(t.Context(), "producer"), publish("fifo"), tidegate.CodeForbidden},
 		"nobody":         {e.ctx(), publish("normal"), tidegate.CodeUnauthorized},
 	} {
@@ -302,7 +303,7 @@ func TestTelemetryRights(t *testing.T) {
 			continue
 		}
 		refused(named{t, name}, answer.GetStatus(), c.code)
-		if c.code != tidegate.CodeOK {
+		if c.code != protocol.CodeOK {
 			if _, err := s.Recv(); err != io.EOF {
 				t.Errorf("%s: the stream goes on: %v", name, err)
 			}
@@ -350,7 +351,7 @@ func TestClockSkewAndReload(t *testing.T) {
 			}
 			return r.GetStatus()
 		}
-		refused(t, try(), tidegate.CodeOK)
+		refused(t, try(), protocol.CodeOK)
 		time.Sleep(DefaultMaxClockSkew + time.Second)
 		refused(t, try(), tidegate.CodeUnauthorized, "x-mq-date-time", "15m0s")
 		c.MaxClockSkew = time.Hour
@@ -358,11 +359,11 @@ func TestClockSkewAndReload(t *testing.T) {
 			c    AccessConfig
 			code tidegate.Code
 		}{
-			{c, tidegate.CodeOK},
+			{c, protocol.CodeOK},
 			{AccessConfig{Keys: c.Keys[1:], MaxClockSkew: time.Hour}, tidegate.CodeUnauthorized}, // without this key
-			{AccessConfig{Keys: []Key{{Name: "producer", Secrets: []Secret{NewSecret("new"), c.Keys[0].Secrets[0]}, Allow: c.Keys[0].Allow}}, MaxClockSkew: -1}, tidegate.CodeOK},
+			{AccessConfig{Keys: []Key{{Name: "producer", Secrets: []Secret{NewSecret("new"), c.Keys[0].Secrets[0]}, Allow: c.Keys[0].Allow}}, MaxClockSkew: -1}, protocol.CodeOK},
 			{AccessConfig{Keys: []Key{{Name: "producer", Secrets: []Secret{NewSecret("new")}, Allow: c.Keys[0].Allow}}, MaxClockSkew: -1}, tidegate.CodeUnauthorized},
-			{AccessConfig{}, tidegate.CodeOK}, // nothing is restricted
+			{AccessConfig{}, protocol.CodeOK}, // nothing is restricted
 		} {
 			if err := e.s.SetAccess(step.c); err != nil {
 				t.Fatal(err)
@@ -372,7 +373,7 @@ func TestClockSkewAndReload(t *testing.T) {
 		if err := e.s.SetAccess(AccessConfig{Keys: []Key{{Name: secretMark, Secrets: []Secret{NewSecret(secretMark)}, Allow: []Rule{{}}}}}); err == nil {
 			t.Error("a rule without actions is taken")
 		}
-		refused(t, try(), tidegate.CodeOK) // as before
+		refused(t, try(), protocol.CodeOK) // as before
 	})
 }
 
@@ -396,7 +397,7 @@ func BenchmarkAccess(b *testing.B) {
 func TestSubscriptionsNeedRights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, Options{Access: someAccess()})
-		for topic, want := range map[string]tidegate.Code{"normal": tidegate.CodeOK, "fifo": tidegate.CodeForbidden} {
+		for topic, want := range map[string]tidegate.Code{"normal": protocol.CodeOK, "fifo": tidegate.CodeForbidden} {
 			ctx, cancel := context.WithCancel(signed(t.Context(), "consumer"))
 			r, err := e.says(ctx, subscriber(topic))
 			cancel()

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -122,8 +123,8 @@ func TestClientCertificates(t *testing.T) {
 			key   string // signs with it
 			code  int
 		}{
-			"DNS name":                {credentials.NewTLS(ca.client(ca, "producer")), "", int(tidegate.CodeOK)},
-			"common name":             {credentials.NewTLS(ca.client(ca, "mesh")), "", int(tidegate.CodeOK)},
+			"DNS name":                {credentials.NewTLS(ca.client(ca, "producer")), "", protocol.CodeOK},
+			"common name":             {credentials.NewTLS(ca.client(ca, "mesh")), "", protocol.CodeOK},
 			"a name that is no key's": {credentials.NewTLS(ca.client(ca, "stranger")), "", int(tidegate.CodeUnauthorized)},
 			"and a signature":         {credentials.NewTLS(ca.client(ca, "producer")), "nothing", int(tidegate.CodeForbidden)},
 			"and a wrong signature":   {credentials.NewTLS(ca.client(ca, "producer")), "unknown", int(tidegate.CodeUnauthorized)},

@@ -213,7 +213,7 @@ func TestNewRulesWhileAReceiveIsHeldUp(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			refused(named{t, name}, r.GetStatus(), tidegate.CodeOK)
+			refused(named{t, name}, r.GetStatus(), protocol.CodeOK)
 			a := <-got
 			if refused(named{t, name}, a.st, protocol.CodeMessageNotFound); len(a.ms) != 0 {
 				t.Errorf("%s: %d messages are delivered", name, len(a.ms))

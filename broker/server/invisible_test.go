@@ -10,6 +10,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -46,14 +47,14 @@ func TestInvisibleBoundsAreTheEngines(t *testing.T) {
 					ReceiptHandle: m.GetSystemProperties().GetReceiptHandle(),
 				}
 				for d, want := range map[time.Duration]tidegate.Code{
-					-1: tidegate.CodeIllegalInvisibleTime, most + 1: tidegate.CodeIllegalInvisibleTime, most: tidegate.CodeOK,
+					-1: tidegate.CodeIllegalInvisibleTime, most + 1: tidegate.CodeIllegalInvisibleTime, most: protocol.CodeOK,
 				} {
 					request.InvisibleDuration = durationpb.New(d)
 					r, err := x.ChangeInvisibleDuration(x.ctx(), request)
 					if err != nil {
 						t.Fatal(err)
 					}
-					if want == tidegate.CodeOK {
+					if want == protocol.CodeOK {
 						refused(t, r.GetStatus(), want)
 					} else {
 						refused(t, r.GetStatus(), want, most.String())

@@ -164,14 +164,14 @@ func TestRequestsAreBounded(t *testing.T) {
 		code  tidegate.Code
 		words []string
 	}{
-		{"1000 messages", many(1000), tidegate.CodeOK, nil},
+		{"1000 messages", many(1000), protocol.CodeOK, nil},
 		{"1001 messages", many(1001), tidegate.CodeBadRequest, []string{"1000 messages"}},
 		{"much beside a body", with(func(m *rmqpb.Message) { m.UserProperties = map[string]string{"k": strings.Repeat("v", 70<<10)} }), tidegate.CodeMessagePropertiesTooLarge, []string{"message 2", "65536"}},
 		{"a long namespace to send to", with(func(m *rmqpb.Message) { m.Topic = topic(256) }), tidegate.CodeBadRequest, []string{"resource_namespace", "255"}},
 		{"1000 entries", acks(1000), tidegate.CodeInvalidReceiptHandle, nil},
 		{"1001 entries", acks(1001), tidegate.CodeBadRequest, []string{"1000 entries"}},
 		{"an entry of 1 MiB", &rmqpb.AckMessageRequest{Entries: []*rmqpb.AckMessageEntry{{ReceiptHandle: strings.Repeat("h", 1<<20)}}}, protocol.CodePayloadTooLarge, []string{"1024000"}},
-		{"a route", route(255, 64, 255), tidegate.CodeOK, nil},
+		{"a route", route(255, 64, 255), protocol.CodeOK, nil},
 		{"a route with a long namespace", route(256, 1, 1), tidegate.CodeBadRequest, []string{"resource_namespace", "256", "255"}},
 		{"a route with a namespace of 1 MiB", route(1<<20, 1, 1), protocol.CodePayloadTooLarge, []string{"65536"}},
 		{"a route with many addresses", route(0, 65, 1), tidegate.CodeIllegalAccessPoint, []string{"64"}},
@@ -181,7 +181,7 @@ func TestRequestsAreBounded(t *testing.T) {
 		{"a receive with a long namespace", receive(256, 0), tidegate.CodeBadRequest, []string{"255"}},
 		{"a receive with a long attempt ID", receive(0, 256), tidegate.CodeBadRequest, []string{"attempt ID", "255"}},
 		{"a large receive", receive(0, 70<<10), protocol.CodePayloadTooLarge, []string{"65536"}},
-		{"a large body", with(func(m *rmqpb.Message) { m.Body = make([]byte, 4<<20) }), tidegate.CodeOK, nil}, // the last one: the client of the test takes no delivery of that size
+		{"a large body", with(func(m *rmqpb.Message) { m.Body = make([]byte, 4<<20) }), protocol.CodeOK, nil}, // the last one: the client of the test takes no delivery of that size
 	} {
 		st, err := func() (*rmqpb.Status, error) {
 			switch q := c.in.(type) {

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -47,7 +48,7 @@ func TestSettingsOfManyTopics(t *testing.T) {
 			t.Fatal(err)
 		}
 		cmd, err := st.Recv()
-		if status.Code(err) != want || err == nil && tidegate.Code(cmd.GetStatus().GetCode()) != tidegate.CodeOK {
+		if status.Code(err) != want || err == nil && tidegate.Code(cmd.GetStatus().GetCode()) != protocol.CodeOK {
 			t.Fatalf("settings of %d topics: %v, %v; want %v", n, cmd.GetStatus(), err, want)
 		}
 		if want != codes.OK {

@@ -102,7 +102,7 @@ func TestTwoTimesAreRefused(t *testing.T) {
 		times int
 		ctx   context.Context
 		want  tidegate.Code
-	}{{1, once, tidegate.CodeOK}, {2, twice, tidegate.CodeUnauthorized}} {
+	}{{1, once, protocol.CodeOK}, {2, twice, tidegate.CodeUnauthorized}} {
 		ctx := c.ctx
 		r, err := x.QueryRoute(ctx, &rmqpb.QueryRouteRequest{Topic: res("normal")})
 		if err != nil || tidegate.Code(r.GetStatus().GetCode()) != c.want {

@@ -297,8 +297,8 @@ func TestHeartbeat(t *testing.T) {
 				}
 			}()
 		}
-		refused(t, beat("go"), tidegate.CodeOK)
-		refused(t, beat("node"), tidegate.CodeOK)
+		refused(t, beat("go"), protocol.CodeOK)
+		refused(t, beat("node"), protocol.CodeOK)
 		synctest.Wait()
 		if toGo.Load() != 0 || toNode.Load() != 1 {
 			t.Errorf("settings after a heartbeat: %d for Go, %d for Node; want one for Node alone", toGo.Load(), toNode.Load())
@@ -312,7 +312,7 @@ func TestHeartbeat(t *testing.T) {
 		if toGo.Load() != 1 || toNode.Load() != 2 {
 			t.Errorf("settings after a change: %d for Go, %d for Node; want 1 and 2", toGo.Load(), toNode.Load())
 		}
-		refused(t, beat("go"), tidegate.CodeOK)
+		refused(t, beat("go"), protocol.CodeOK)
 		if _, err := e.b.PutGroup(t.Context(), "other", settings.Group{MaxAttempts: 5}); err != nil {
 			t.Fatal(err)
 		}
@@ -372,7 +372,7 @@ func TestPushConsumerWithoutSettings(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		refused(t, r.GetStatus(), tidegate.CodeOK)
+		refused(t, r.GetStatus(), protocol.CodeOK)
 		if _, err := e.b.Topic("%DLQ%g"); err != nil {
 			t.Errorf("there is no dead letter: %v", err)
 		}

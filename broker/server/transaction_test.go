@@ -65,7 +65,7 @@ func TestEndTransaction(t *testing.T) {
 		e := withTransactions(t, Options{})
 		ok := func(st *rmqpb.Status) {
 			t.Helper()
-			refused(t, st, tidegate.CodeOK)
+			refused(t, st, protocol.CodeOK)
 		}
 		committed, gone := e.half("kept"), e.half("gone")
 		if st, ms := e.receive(e.ctx(), receiveRequest("tx")); len(ms) != 0 || st.GetCode() != rmqpb.Code_MESSAGE_NOT_FOUND {
@@ -138,7 +138,7 @@ func TestOrphanedTransaction(t *testing.T) {
 				t.Errorf("check %v", c)
 			}
 		}
-		refused(t, e.endTransaction(as(t.Context(), "producer"), "m", id, commit), tidegate.CodeOK)
+		refused(t, e.endTransaction(as(t.Context(), "producer"), "m", id, commit), protocol.CodeOK)
 		m := e.one(e.ctx(), receiveRequest("tx"))
 		if u := m.GetUserProperties(); len(u) != 2 || u["k"] != "v" || u["__transactionId__"] != id {
 			t.Errorf("delivered with the properties %v", u)

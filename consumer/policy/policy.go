@@ -35,20 +35,21 @@ type Policy struct {
 	Exhausted Exhaustion
 }
 
-// An Exhaustion is the end of a message whose last attempt has failed.
+// An Exhaustion is the end of a message whose last attempt has failed. Zero means that a less
+// specific policy selects it, and DeadLetter if none does.
 type Exhaustion int
 
 // The exhaustions.
 const (
-	ExhaustionUnset Exhaustion = iota // inherited; DeadLetter if no policy sets it
-	DeadLetter                        // the message becomes a dead letter of the group
-	Discard                           // the message is acknowledged, and lost
+	_          Exhaustion = iota // inherited; DeadLetter if no policy sets it
+	DeadLetter                   // the message becomes a dead letter of the group
+	Discard                      // the message is acknowledged, and lost
 )
 
 // String returns the lower-case name.
 func (e Exhaustion) String() string {
 	switch e {
-	case ExhaustionUnset:
+	case 0:
 		return "unset"
 	case DeadLetter:
 		return "dead letter"

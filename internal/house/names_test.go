@@ -14,7 +14,7 @@ import (
 // its server, its settings and their tools. Methods and fields do not count. Support for another
 // system may raise maxSDKNames by its names, at most 60 in all: transport/held added 12.
 const (
-	maxSDKNames    = 289
+	maxSDKNames    = 285
 	maxBrokerNames = 125
 )
 

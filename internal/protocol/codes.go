@@ -1,8 +1,10 @@
 package protocol
 
-// The statuses of the protocol (apache.rocketmq.v2.Code) that programs need not distinguish.
+// The statuses of the protocol (apache.rocketmq.v2.Code) that programs need not distinguish, or
+// that no error has.
 // Package tidegate has the others; Code.String returns the name of each.
 const (
+	CodeOK                           = 20000
 	CodeMultipleResults              = 30000
 	CodeIllegalMessageTag            = 40004
 	CodeIllegalMessageKey            = 40005

@@ -29,8 +29,8 @@ type Endpoint struct {
 type Event struct {
 	At       time.Time
 	From, To string // names of endpoints
-	Reason   Reason // never NoSwitch
-	Err      error  // the last failure of From; nil for Recovered
+	Reason   Reason
+	Err      error // the last failure of From; nil for Recovered
 }
 
 // Options configure a [Transport]. The zero value means the defaults.

@@ -83,7 +83,7 @@ func (t *Transport) note(e *end, err, v error) {
 func (t *Transport) reconsider(now time.Time) {
 	from := int(t.active.Load())
 	to, why := decide(now, from, t.health, t.rules)
-	if why == NoSwitch || t.ctx.Err() != nil {
+	if why == noSwitch || t.ctx.Err() != nil {
 		return
 	}
 	event := Event{At: now, From: t.ends[from].Name, To: t.ends[to].Name, Reason: why}

@@ -10,16 +10,16 @@ type Reason int
 
 // The reasons of a switch.
 const (
-	NoSwitch   Reason = iota
-	Failing           // sends to the endpoint, or probes of it, failed
-	Throttling        // the endpoint throttled without an accepted send for longer than the grace
-	Recovered         // an earlier endpoint has worked for long enough
+	noSwitch   Reason = iota // of no event
+	Failing                  // sends to the endpoint, or probes of it, failed
+	Throttling               // the endpoint throttled without an accepted send for longer than the grace
+	Recovered                // an earlier endpoint has worked for long enough
 )
 
 // String returns the reason in words.
 func (r Reason) String() string {
 	switch r {
-	case NoSwitch:
+	case noSwitch:
 		return "none"
 	case Failing:
 		return "failing"
@@ -134,13 +134,13 @@ func decide(now time.Time, active int, all []health, r rules) (next int, why Rea
 		}
 		well := !h.wellSince.IsZero() && now.Sub(h.wellSince) >= r.demanded(h)
 		switch {
-		case i < active && well && why == NoSwitch:
+		case i < active && well && why == noSwitch:
 			return i, Recovered
-		case why != NoSwitch && (i > active || well || why == Failing && !h.wellSince.IsZero()):
+		case why != noSwitch && (i > active || well || why == Failing && !h.wellSince.IsZero()):
 			return i, why
 		}
 	}
-	return active, NoSwitch
+	return active, noSwitch
 }
 
 // switched returns the states after a switch. Sends that leave an endpoint soon after their return,

@@ -26,30 +26,30 @@ func TestDecide(t *testing.T) {
 		next   int
 		why    Reason
 	}{
-		"all work":                         {0, []health{{}, {}}, r, 0, NoSwitch},
+		"all work":                         {0, []health{{}, {}}, r, 0, noSwitch},
 		"the primary fails":                {0, []health{failing, {}}, r, 1, Failing},
-		"all fail":                         {0, []health{failing, failing}, r, 0, NoSwitch},
+		"all fail":                         {0, []health{failing, failing}, r, 0, noSwitch},
 		"the first that works":             {0, []health{failing, failing, {}}, r, 2, Failing},
-		"throttled for a while":            {0, []health{throttled(29 * time.Second), {}}, r, 0, NoSwitch},
+		"throttled for a while":            {0, []health{throttled(29 * time.Second), {}}, r, 0, noSwitch},
 		"throttled for too long":           {0, []health{throttled(30 * time.Second), {}}, r, 1, Throttling},
-		"throttling is no reason":          {0, []health{throttled(time.Hour), {}}, rules{3, -1, time.Minute}, 0, NoSwitch},
-		"throttled once, long ago":         {0, []health{{throttledSince: ago(time.Hour), throttledLast: ago(time.Hour)}, {}}, r, 0, NoSwitch},
-		"well, but not for long":           {1, []health{well(59 * time.Second), {}}, r, 1, NoSwitch},
+		"throttling is no reason":          {0, []health{throttled(time.Hour), {}}, rules{3, -1, time.Minute}, 0, noSwitch},
+		"throttled once, long ago":         {0, []health{{throttledSince: ago(time.Hour), throttledLast: ago(time.Hour)}, {}}, r, 0, noSwitch},
+		"well, but not for long":           {1, []health{well(59 * time.Second), {}}, r, 1, noSwitch},
 		"well for long enough":             {1, []health{well(time.Minute), {}}, r, 0, Recovered},
-		"never probed":                     {1, []health{{}, {}}, r, 1, NoSwitch},
-		"well, but for a relapse":          {1, []health{{wellSince: ago(119 * time.Second), relapses: 1}, {}}, r, 1, NoSwitch},
+		"never probed":                     {1, []health{{}, {}}, r, 1, noSwitch},
+		"well, but for a relapse":          {1, []health{{wellSince: ago(119 * time.Second), relapses: 1}, {}}, r, 1, noSwitch},
 		"well after a relapse":             {1, []health{{wellSince: ago(120 * time.Second), relapses: 1}, {}}, r, 0, Recovered},
 		"relapses are bounded":             {1, []health{{wellSince: ago(32 * time.Minute), relapses: 1000}, {}}, r, 0, Recovered},
 		"the secondary fails":              {1, []health{well(time.Second), failing}, r, 0, Failing},
-		"the secondary fails, no other":    {1, []health{{}, failing}, r, 1, NoSwitch}, // the primary's last probe failed
+		"the secondary fails, no other":    {1, []health{{}, failing}, r, 1, noSwitch}, // the primary's last probe failed
 		"the second before the third":      {2, []health{failing, well(time.Minute), {}}, r, 1, Recovered},
-		"the secondary throttles":          {1, []health{well(59 * time.Second), throttled(time.Minute)}, r, 1, NoSwitch}, // the primary may throttle too
+		"the secondary throttles":          {1, []health{well(59 * time.Second), throttled(time.Minute)}, r, 1, noSwitch}, // the primary may throttle too
 		"the secondary throttles, later":   {1, []health{well(60 * time.Second), throttled(time.Minute)}, r, 0, Throttling},
 		"the third, not the first":         {1, []health{well(59 * time.Second), throttled(time.Minute), {}}, r, 2, Throttling},
-		"well, for a very long SwitchBack": {1, []health{{wellSince: ago(time.Hour), relapses: 2}, {}}, rules{3, 30 * time.Second, math.MaxInt64 / 3}, 1, NoSwitch},
-		"never forward without a reason":   {0, []health{{}, well(time.Hour)}, r, 0, NoSwitch},
+		"well, for a very long SwitchBack": {1, []health{{wellSince: ago(time.Hour), relapses: 2}, {}}, rules{3, 30 * time.Second, math.MaxInt64 / 3}, 1, noSwitch},
+		"never forward without a reason":   {0, []health{{}, well(time.Hour)}, r, 0, noSwitch},
 		"failures in a row":                {0, []health{{failures: 3}, {}}, r, 1, Failing},
-		"too few failures":                 {0, []health{{failures: 2}, {}}, r, 0, NoSwitch},
+		"too few failures":                 {0, []health{{failures: 2}, {}}, r, 0, noSwitch},
 	} {
 		if next, why := decide(epoch, tt.active, tt.all, tt.r); next != tt.next || why != tt.why {
 			t.Errorf("%s: %d, %s; want %d, %s", name, next, why, tt.next, tt.why)

@@ -60,7 +60,7 @@ func (s *Set) Effective(m *tidegate.Message, b Base) policy.Effective {
 	case c.MaxAttempts > 0:
 		e.MaxAttempts, e.MaxAttemptsFrom = c.MaxAttempts, c.attemptsFrom.source()
 		e.ExhaustedFrom = policy.FromDefault
-		if c.Exhausted != policy.ExhaustionUnset {
+		if c.Exhausted != 0 {
 			e.Exhausted, e.ExhaustedFrom = c.Exhausted, c.exhaustedFrom.source()
 		}
 	}

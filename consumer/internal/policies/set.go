@@ -89,10 +89,10 @@ func newEntry(i int, p policy.Policy) (e entry, errs []error) {
 	if p.MaxAttempts < 0 {
 		add(".MaxAttempts", "%d is negative; give 1 or more, or 0 to inherit", p.MaxAttempts)
 	}
-	if p.Exhausted < policy.ExhaustionUnset || p.Exhausted > policy.Discard {
+	if p.Exhausted < 0 || p.Exhausted > policy.Discard {
 		add(".Exhausted", "%d is not a constant of package policy; give DeadLetter or Discard", p.Exhausted)
 	}
-	if p.Retry == nil && p.MaxAttempts == 0 && p.Exhausted == policy.ExhaustionUnset {
+	if p.Retry == nil && p.MaxAttempts == 0 && p.Exhausted == 0 {
 		add("", "it sets nothing; set Retry, MaxAttempts or Exhausted")
 	}
 	return e, errs
@@ -129,7 +129,7 @@ func (e entry) match(topic string, m *tidegate.Message) bool {
 type Choice struct {
 	Retry       backoff.Policy    // nil if no policy sets it
 	MaxAttempts int               // 0 if no policy sets it
-	Exhausted   policy.Exhaustion // policy.ExhaustionUnset if no policy sets it
+	Exhausted   policy.Exhaustion // 0 if no policy sets it
 
 	retryFrom, attemptsFrom, exhaustedFrom *entry
 }
@@ -152,7 +152,7 @@ func (s *Set) Choose(m *tidegate.Message) (c Choice) {
 		if c.MaxAttempts == 0 && e.MaxAttempts > 0 {
 			c.MaxAttempts, c.attemptsFrom = e.MaxAttempts, e
 		}
-		if c.Exhausted == policy.ExhaustionUnset && e.Exhausted != policy.ExhaustionUnset {
+		if c.Exhausted == 0 && e.Exhausted != 0 {
 			c.Exhausted, c.exhaustedFrom = e.Exhausted, e
 		}
 	}

@@ -50,9 +50,9 @@ const (
 // An End is the end of a delivery.
 type End int
 
-// The ends, with the meaning of the consumer's dispositions.
+// The ends, with the values and the meaning of the consumer's dispositions.
 const (
-	Acked End = iota
+	Acked End = iota + 1
 	Retried
 	DeadLettered
 	LeaseLost

@@ -162,7 +162,7 @@ func TestDecideEveryCode(t *testing.T) {
 		}
 	}
 	for c := range tidegate.Code(70000) {
-		if c == tidegate.CodeOK {
+		if c == protocol.CodeOK {
 			continue
 		}
 		s := situation{limits: Limits{MaxAttempts: 3, Backoff: ladder, Bounds: &Bounds{}}, attempts: 1}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -120,7 +121,7 @@ func TestSettingsOfAllAreBounded(t *testing.T) {
 			s := NewStream(func(string) bool { return true })
 			leave = append(leave, func() { r.Detach(id, s) })
 			if _, err = r.Attach(id, of("here"), s, p, in.GetPublishing().GetTopics()); err == nil {
-				return tidegate.CodeOK
+				return protocol.CodeOK
 			}
 			if text := err.Error(); !strings.Contains(text, "530 TOO_MANY_REQUESTS") || !strings.Contains(text, "limit") {
 				t.Errorf("%s is told %q", id, text)
@@ -133,15 +134,15 @@ func TestSettingsOfAllAreBounded(t *testing.T) {
 			in   *rmqpb.Settings
 			want tidegate.Code
 		}{
-			{"a", one, tidegate.CodeOK},
-			{"b", one, tidegate.CodeOK},
-			{"b", one, tidegate.CodeOK}, // in place of what it said before
+			{"a", one, protocol.CodeOK},
+			{"b", one, protocol.CodeOK},
+			{"b", one, protocol.CodeOK}, // in place of what it said before
 			{"c", one, tidegate.CodeTooManyRequests},
-			{"a", producer(), tidegate.CodeOK}, // less than before
-			{"c", one, tidegate.CodeOK},
+			{"a", producer(), protocol.CodeOK}, // less than before
+			{"c", one, protocol.CodeOK},
 			{"d", one, tidegate.CodeTooManyRequests},
 			{"b", nil, 0}, // says that it ends
-			{"d", one, tidegate.CodeOK},
+			{"d", one, protocol.CodeOK},
 		} {
 			if c.in == nil {
 				r.Terminate(c.id)

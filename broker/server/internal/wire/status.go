@@ -21,7 +21,7 @@ func StatusOf(e *tidegate.Error) *rmqpb.Status {
 
 // ErrorOf returns the error of a status, or nil if nothing or only a part failed.
 func ErrorOf(st *rmqpb.Status) error {
-	if c := tidegate.Code(st.GetCode()); c != tidegate.CodeOK && c != protocol.CodeMultipleResults {
+	if c := tidegate.Code(st.GetCode()); c != protocol.CodeOK && c != protocol.CodeMultipleResults {
 		return &tidegate.Error{Code: c, Message: st.GetMessage()}
 	}
 	return nil

@@ -1,0 +1,31 @@
+package consumer
+
+import (
+	"testing"
+
+	"github.com/tidegate/tidegate/consumer/internal/settlement"
+)
+
+// A Disposition is converted from an end of package settlement, so both have the same values. The
+// zero value is none of them.
+func TestDispositionsAreEnds(t *testing.T) {
+	ends := map[settlement.End]Disposition{
+		settlement.Acked: Acked, settlement.Retried: Retried, settlement.DeadLettered: DeadLettered, settlement.LeaseLost: LeaseLost,
+		settlement.Released: Released, settlement.Unsettled: Unsettled, settlement.PerhapsSettled: PerhapsSettled,
+		settlement.Parked: Parked, settlement.Snoozed: Snoozed, settlement.Reconsumed: Reconsumed, settlement.Discarded: Discarded,
+	}
+	for end, want := range ends {
+		if Disposition(end) != want {
+			t.Errorf("end %d is %v, want %v", end, Disposition(end), want)
+		}
+	}
+	n := Acked
+	for ; n.String() != "unknown"; n++ {
+		if ends[settlement.End(n)] != n {
+			t.Errorf("%v is no end", n)
+		}
+	}
+	if len(ends) != int(n-1) || Disposition(0).String() != "unknown" {
+		t.Errorf("%d ends, %d dispositions, and the zero value is %v", len(ends), n-1, Disposition(0))
+	}
+}
