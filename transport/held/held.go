@@ -11,35 +11,35 @@ import (
 	"github.com/tidegate/tidegate/transport/held/internal/shelf"
 )
 
-// Options are the options of a [Table].
+// Options are the options of a [Table]. A number that is not positive means its default.
 type Options struct {
 	// Settings returns the settings of a group for a topic. A Table uses FIFO and MaxAttempts, from
-	// the opening of a link to its end; 0 and negative MaxAttempts mean no maximum. Settings does
-	// not block. Nil means no settings.
+	// the opening of a link to its end; MaxAttempts that are not positive mean no maximum. Settings
+	// does not block. Nil means no settings.
 	Settings func(group, topic string) transport.ConsumerSettings
 
 	// MaxHeld bounds the messages that the Table holds before it asks for more, and those that it
 	// has asked for. A source that holds no message may always ask for one. In a FIFO group the
 	// messages behind a first one that waits for its retry count too: MaxHeld of them stop the
-	// source. Zero means 1000.
+	// source. Default: 1000.
 	MaxHeld int
 
-	// MaxHeldBytes bounds the bodies of these messages in the same way. The Table estimates the
-	// bodies of the messages that it has asked for by the largest of the last ones. Zero means
-	// 64 MiB.
+	// MaxHeldBytes bounds the bodies of these messages in the same way, in bytes. The Table
+	// estimates the bodies of the messages that it has asked for by the largest of the last ones.
+	// Default: 64 MiB.
 	MaxHeldBytes int
 
-	// Idle is the time without a receive after which buffered messages return to the system. Zero
-	// means 2 s.
+	// Idle is the time without a receive after which buffered messages return to the system. In a
+	// FIFO group they also wait until no message of the source is in flight. Default: 2 s.
 	Idle time.Duration
 
 	// Grace is the shortest wait of a receive for which no message is buffered, counted from the
 	// opening of the link. It lets the messages arrive that the system has, so it should be longer
-	// than a round trip. Zero means 50 ms.
+	// than a round trip. Default: 50 ms.
 	Grace time.Duration
 
 	// Linger is the longest time that a receive waits for more messages if some have just arrived,
-	// fewer than its maximum. It ends a quarter of Linger after the last message. Zero means 5 ms.
+	// fewer than its maximum. It ends a quarter of Linger after the last message. Default: 5 ms.
 	Linger time.Duration
 }
 

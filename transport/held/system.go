@@ -13,7 +13,8 @@ type System interface {
 	// Open opens a link that delivers messages to f, none before the first Grant. It blocks until
 	// the link can be used or ctx ends, which is after 10 s at the latest; Open then has to return
 	// soon. The receives of the source fail with its error, which is a *tidegate.Error with
-	// NotConnected if there is no connection. The next receive opens the link again.
+	// NotConnected if there is no connection. The next receive, or the next settlement of a lost
+	// delivery, opens the link again.
 	Open(ctx context.Context, f *Feed) (Link, error)
 }
 
@@ -38,7 +39,8 @@ type Link interface {
 	// Close ends the link and the calls of Settle under way. The system gets every message back
 	// that is not settled, including those that are still on their way, without a failed attempt.
 	// Close blocks until that is done, a few seconds at most; the source opens no other link
-	// meanwhile. A link is closed once, also if it was lost before the Table could learn it.
+	// meanwhile. A Table closes a link at most once, and not after
+	// Feed.Lost unless that came before the end of Open.
 	Close()
 }
 

@@ -77,7 +77,9 @@ func (s *Shelf) drop(l *Link, err error) {
 			m.state = gone
 		}
 	}
-	l.messages = nil
+	l.messages, l.ready.heap.list = nil, nil // lost handles keep the link
+	clear(l.lines)
+	clear(l.receives)
 	src.link = nil
 	s.alarms.remove(&src.alarm)
 	for _, w := range src.waiters {
@@ -91,6 +93,7 @@ func (s *Shelf) drop(l *Link, err error) {
 // link, so that its settlement fails for the lost connection.
 func (s *Shelf) lose(m *Message) {
 	m.state = lost
+	m.Delivery, m.Native = nil, nil
 	s.wakeAt(&m.alarm, m.until)
 }
 

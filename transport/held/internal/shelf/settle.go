@@ -78,6 +78,7 @@ func (s *Shelf) Finish(m *Message, err error, bury bool, now time.Time) {
 // bury remembers the handle of a dead letter until the end of its lease.
 func (s *Shelf) bury(m *Message) {
 	m.state = buried
+	m.Delivery, m.Native = nil, nil
 	s.handles[m.handle] = m
 	s.wakeAt(&m.alarm, m.until)
 	if s.buried = append(s.buried, m); len(s.buried) > s.limits.Messages {
