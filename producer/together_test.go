@@ -1,0 +1,57 @@
+package producer
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// Messages that a server throttled in one request have the same wait, although the backoff has a
+// jitter. So they share their next request too.
+func TestThrottledTogetherRetriedTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &laneFake{do: func(_ context.Context, n int, _ transport.Lane, msgs []*tidegate.Message) []error {
+			if n == 1 {
+				return all(len(msgs), throttled(0))
+			}
+			return nil
+		}}
+		var mu sync.Mutex
+		delays := map[time.Duration]int{}
+		p := newProducer(t, f, Options{OnAttempt: func(a Attempt) {
+			mu.Lock()
+			defer mu.Unlock()
+			if a.Err != nil {
+				delays[a.Delay]++
+			}
+		}})
+		const messages = 50
+		var msgs []*tidegate.Message
+		for range messages {
+			msgs = append(msgs, message())
+		}
+		for i, r := range p.SendBatch(t.Context(), msgs) {
+			if r.Err != nil {
+				t.Errorf("message %d: %v", i, r.Err)
+			}
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if len(delays) != 1 {
+			t.Errorf("delays %v, want one for all messages", delays)
+		}
+		for d, n := range delays {
+			if n != messages || d < 800*time.Millisecond || d > 1200*time.Millisecond {
+				t.Errorf("%d messages wait for %v, want %d and a second with a jitter of a fifth", n, d, messages)
+			}
+		}
+		if n := len(f.sent); n > 3 {
+			t.Errorf("%d requests, want the throttled one, a probe and the rest", n)
+		}
+	})
+}
