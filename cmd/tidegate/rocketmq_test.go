@@ -2,12 +2,16 @@ package main
 
 import (
 	"flag"
+	"fmt"
 	"net"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tidegate/tidegate"
 )
 
 var (
@@ -106,5 +110,56 @@ func TestCommandsForMessages(t *testing.T) {
 	x.must(append([]string{"dead-letters", "redrive", all, "--to", topic, "--edit", "sed s/bad/good/", "--yes"}, as...)...)
 	if got := lines[received](t, x.must("receive", all, topic, "--then", "ack", "--max", "1", "--wait", "20s", "-o", "jsonl").stdout); len(got) != 1 || got[0].BodyText != "good" {
 		t.Errorf("the corrected message: %+v", got)
+	}
+}
+
+// A backlog moves from a tidegate broker to the server and back, with IDs as keys, properties and
+// the order of message groups. The server is a RocketMQ in the step for it.
+func TestMoveToAndFrom(t *testing.T) {
+	x := newTarget(t)
+	topic, group := x.topic("moved", "FIFO"), x.group("mover", 16)
+	tide := newTool(t)
+	tide.must("topic", "create", topic, "type=FIFO")
+	tide.must("group", "create", group, "fifo=true")
+	if x.real {
+		tide.must("context", "add", "far", "--kind", "rocketmq", "--grpc", *rocketmqEndpoint)
+	} else {
+		tide.must("context", "add", "far", "--grpc", x.grpc, "--http", x.http)
+	}
+	x.must("context", "add", "near", "--grpc", tide.grpc, "--http", tide.http)
+	if x.real {
+		x.must("context", "use", "rmq")
+	}
+	var input strings.Builder
+	ids := make([]string, 60)
+	for i := range ids {
+		ids[i] = tidegate.NewMessageID()
+		fmt.Fprintf(&input, `{"id":"%s","body_text":"%d","message_group":"g%d","tag":"t","properties":{"color":"red"}}`+"\n", ids[i], i, i%3)
+	}
+	if r := tide.input(input.String(), "send", topic, "--jsonl"); r.code != 0 {
+		t.Fatal(r.stderr)
+	}
+	there := tide.must("move", topic, "--group", group, "--to", "far", "--yes")
+	if !strings.Contains(there.stdout, "moved  60") {
+		t.Errorf("there: %s%s", there.stdout, there.stderr)
+	}
+	back := x.must("move", topic, "--group", group, "--to", "near", "--yes", "--wait", "12s")
+	t.Logf("back:\n%s%s", back.stdout, back.stderr)
+	last, seen := map[string]int{}, map[int]bool{}
+	for _, d := range messagesOf(tide, group, topic, 100) {
+		n, err := strconv.Atoi(d.BodyText)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if before, ok := last[d.MessageGroup]; ok && n < before && !seen[n] {
+			t.Errorf("message %d of group %s came after %d", n, d.MessageGroup, before)
+		}
+		last[d.MessageGroup], seen[n] = max(n, last[d.MessageGroup]), true
+		if d.Properties["color"] != "red" || d.Tag != "t" || !slices.Equal(d.Keys, []string{ids[n]}) {
+			t.Errorf("the message is %+v", d)
+		}
+	}
+	if len(seen) != 60 {
+		t.Errorf("%d of 60 messages came back", len(seen))
 	}
 }

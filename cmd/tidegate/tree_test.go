@@ -95,6 +95,7 @@ func TestTree(t *testing.T) {
 func TestTreeWithoutServer(t *testing.T) {
 	tl := newTool(t)
 	tl.env["TIDEGATE_SERVER_GRPC"], tl.env["TIDEGATE_SERVER_HTTP"] = "127.0.0.1:1", "http://127.0.0.1:1"
+	tl.must("context", "add", "target", "--grpc", "127.0.0.1:2")
 	local := []string{"version", "context"}
 	for _, c := range leaves(tree.Root(&client.App{Env: os.Getenv})) {
 		path := words(c)
@@ -107,6 +108,9 @@ func TestTreeWithoutServer(t *testing.T) {
 		}
 		if c.Name() == "compare" {
 			continue // of files
+		}
+		if path[0] == "move" {
+			args = append(args, "--group", "x1", "--to", "target")
 		}
 		args = append(args, "--timeout", "1s", "--no-retry")
 		for flag, value := range map[string]string{"yes": "true", "then": "ack", "ack-timeout": "1s", "to": "earliest", "key": "1"} {
@@ -233,6 +237,10 @@ func prepare(t *testing.T, tl *tool, c *cobra.Command, line *string) {
 	tl.must("context", "add", "dev", "--grpc", tl.grpc, "--http", tl.http)
 	if c.Name() == "receive" {
 		tl.must("send", "orders", "good", "--count", "100")
+	}
+	if c.Name() == "move" {
+		other := newTool(t, "--topic", "orders")
+		tl.must("context", "add", "cluster", "--grpc", other.grpc, "--http", other.http)
 	}
 	if strings.HasPrefix(c.CommandPath(), "tidegate parked") {
 		tl.must("send", "pays", "no money", "--message-group", "account-7")

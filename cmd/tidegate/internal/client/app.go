@@ -53,7 +53,7 @@ func (a *App) Commands() []*cobra.Command {
 		a.send(), a.receive(), a.peek(), a.find(), a.recall(),
 		a.status(), a.top(), a.check(), a.topics(), a.groups(),
 		a.deadLetters(), a.parked(),
-		a.limits(), a.address(), a.apply(), a.export(), a.api(),
+		a.limits(), a.address(), a.apply(), a.export(), a.move(), a.api(),
 		a.contexts(), a.doctor(), a.bench(),
 	}
 }

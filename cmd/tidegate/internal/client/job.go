@@ -26,7 +26,7 @@ type jobEntry struct {
 // job is the command with its arguments and the flags that select and change messages. The other
 // flags may differ when a job is continued.
 func (c *call) job() string {
-	free := []string{"journal", "yes", "dry-run", "rate", "max", "max-failures"}
+	free := []string{"journal", "yes", "dry-run", "rate", "max", "max-failures", "workers", "wait", "lease", "follow", "dead-letters", "as"}
 	parts := []string{c.command.CommandPath()}
 	for _, arg := range c.args {
 		parts = append(parts, quoted(arg))

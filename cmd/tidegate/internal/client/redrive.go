@@ -69,7 +69,7 @@ func (c *call) redrive(ctx context.Context, src deadletter.Source, o deadletter.
 			return err
 		}
 		if o.Journal == "" {
-			path, err := c.journal(group)
+			path, err := c.journal("redrive-" + group)
 			if err != nil {
 				return err
 			}
@@ -193,7 +193,7 @@ func reportFields(r deadletter.Report) []output.Field {
 }
 
 // journal returns the path of a new journal.
-func (c *call) journal(group string) (string, error) {
+func (c *call) journal(job string) (string, error) {
 	dir := c.Env("XDG_STATE_HOME")
 	if dir == "" {
 		home, err := os.UserHomeDir()
@@ -206,7 +206,7 @@ func (c *call) journal(group string) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", fmt.Errorf("the directory of the journal cannot be created: %w; give --journal FILE", err)
 	}
-	return filepath.Join(dir, fmt.Sprintf("redrive-%s-%s.jsonl", inFileName.ReplaceAllString(group, "_"), time.Now().UTC().Format("20060102T150405.000"))), nil
+	return filepath.Join(dir, fmt.Sprintf("%s-%s.jsonl", inFileName.ReplaceAllString(job, "_"), time.Now().UTC().Format("20060102T150405.000"))), nil
 }
 
 var inFileName = regexp.MustCompile(`[^A-Za-z0-9._-]`)

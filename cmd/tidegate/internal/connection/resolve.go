@@ -29,6 +29,9 @@ type Flags struct {
 	tls, skipVerify                                             bool
 }
 
+// Named returns the flags with the name of a context alone.
+func Named(context string) Flags { return Flags{context: context} }
+
 // Register adds the flags to a command.
 func (f *Flags) Register(set *pflag.FlagSet) {
 	set.StringVar(&f.context, "context", "", "`name` of a context ('tidegate context list')")

@@ -1,0 +1,247 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/tidegate/tidegate/cmd/tidegate/internal/client"
+)
+
+// newMove starts a source and a target broker. Commands of the source know the target as context
+// "target".
+func newMove(t *testing.T) (source, target *tool) {
+	source, target = newTool(t), newTool(t)
+	source.must("context", "add", "target", "--grpc", target.grpc, "--http", target.http)
+	return source, target
+}
+
+// bodies consumes a topic and returns the bodies in the order of their deliveries.
+func (tl *tool) bodies(group, topic string, n int) []string {
+	tl.t.Helper()
+	var out []string
+	for _, d := range messagesOf(tl, group, topic, n) {
+		out = append(out, d.BodyText)
+	}
+	return out
+}
+
+func messagesOf(tl *tool, group, topic string, n int) []received {
+	tl.t.Helper()
+	t, ok := tl.t.(*testing.T)
+	if !ok {
+		tl.t.Fatal("this is for tests")
+	}
+	return lines[received](t, tl.must("receive", group, topic, "--then", "ack", "--max", fmt.Sprint(n), "--wait", "1s", "-o", "jsonl").stdout)
+}
+
+// A move carries the backlog of a group with IDs, properties and the order of message groups, waits
+// for retries, and leaves nothing.
+func TestMove(t *testing.T) {
+	source, target := newMove(t)
+	for _, tl := range []*tool{source, target} {
+		tl.must("topic", "create", "orders", "type=FIFO", "queues=4")
+		tl.must("group", "create", "billing", "max_attempts=5", "retry=1s", "fifo=true")
+	}
+	var input strings.Builder
+	for i := range 300 {
+		fmt.Fprintf(&input, `{"body_text":"%d","message_group":"g%d","tag":"t","keys":["k%d"],"properties":{"color":"red"}}`+"\n", i, i%7, i)
+	}
+	if r := source.input(input.String(), "send", "orders", "--jsonl", "-o", "name"); r.code != 0 {
+		t.Fatal(r.stderr)
+	}
+	ids := strings.Fields(source.input(`{"body_text":"last","message_group":"other"}`+"\n", "send", "orders", "--jsonl", "-o", "name").stdout)
+	source.must("receive", "billing", "orders", "--then", "retry=2s", "--max", "1") // waits for its retry
+	if r := source.must("move", "orders", "--group", "billing", "--to", "target", "--dry-run"); !strings.Contains(r.stdout, "waiting for a retry  1") || !strings.Contains(r.stderr, "tidegate topic create orders type=FIFO queues=4 --context target") {
+		t.Errorf("the dry run printed\n%s%s", r.stdout, r.stderr)
+	}
+	journal := filepath.Join(source.home, "j.jsonl")
+	r := source.must("move", "orders", "--group", "billing", "--to", "target", "--journal", journal, "--yes", "-o", "json")
+	var report struct {
+		Moved  int64
+		Failed int64 `json:"failed_before"`
+		Left   int64 `json:"left_waiting_retry"`
+	}
+	decode(t, r.stdout, &report)
+	if report.Moved != 301 || report.Failed != 1 || report.Left != 0 {
+		t.Errorf("the report is %s", r.stdout)
+	}
+	at, last := map[string]int{}, received{}
+	for _, d := range messagesOf(target, "billing", "orders", 302) {
+		if d.BodyText == "last" {
+			last = d
+			continue
+		}
+		var n int
+		if _, err := fmt.Sscan(d.BodyText, &n); err != nil {
+			t.Fatal(err)
+		}
+		if before, ok := at[d.MessageGroup]; ok && n <= before || d.MessageGroup != fmt.Sprintf("g%d", n%7) {
+			t.Errorf("message %d of group %s came after %d", n, d.MessageGroup, before)
+		}
+		if at[d.MessageGroup] = n; d.Properties["color"] != "red" || d.Tag != "t" || !slices.Equal(d.Keys, []string{fmt.Sprintf("k%d", n), d.ID}) {
+			t.Errorf("the message is %+v", d)
+		}
+	}
+	if len(at) != 7 || last.ID != ids[0] {
+		t.Errorf("groups %v, and the last message %+v, want the ID %s", at, last, ids[0])
+	}
+	if r := source.must("move", "orders", "--group", "billing", "--to", "target", "--journal", journal, "--yes"); !strings.Contains(r.stdout, "moved  0") {
+		t.Errorf("a second move printed\n%s", r.stdout)
+	}
+}
+
+// A move refuses a missing target, other groups, a protected source and the journal of another
+// move, and changes nothing then.
+func TestMoveRefuses(t *testing.T) {
+	source, target := newMove(t)
+	source.must("topic", "create", "orders", "queues=3")
+	source.must("group", "create", "billing", "max_attempts=4", "retry=1s 5s")
+	source.must("send", "orders", "a")
+	journal := filepath.Join(source.home, "j.jsonl")
+	move := []string{"move", "orders", "--group", "billing", "--to", "target", "--journal", journal, "--yes"}
+	if r := source.run(move...); r.code != 3 || !strings.Contains(r.stderr, "tidegate topic create orders type=NORMAL queues=3 --context target") ||
+		!strings.Contains(r.stderr, "tidegate group create billing max_attempts=4 'retry=1s 5s' --context target") {
+		t.Errorf("a missing target: exit code %d, %s", r.code, r.stderr)
+	}
+	target.must("topic", "create", "orders")
+	for name, c := range map[string]struct {
+		args []string
+		code int
+		want string
+	}{
+		"no group":        {[]string{"move", "orders", "--to", "target", "--yes"}, 2, "--group"},
+		"unknown group":   {[]string{"move", "orders", "--group", "biling", "--to", "target", "--yes"}, 3, "biling"},
+		"unknown topic":   {[]string{"move", "nothing", "--group", "billing", "--to", "target", "--yes"}, 3, "nothing"},
+		"unknown context": {[]string{"move", "orders", "--group", "billing", "--to", "targt", "--yes"}, 2, "did you mean target"},
+		"without --yes":   {[]string{"move", "orders", "--group", "billing", "--to", "target"}, 2, "--yes"},
+		"itself":          {[]string{"move", "orders", "--group", "billing", "--to", "target", "--grpc", target.grpc, "--http", target.http, "--yes"}, 2, "same topic"},
+	} {
+		if r := source.run(c.args...); r.code != c.code || !strings.Contains(r.stderr, c.want) {
+			t.Errorf("%s: exit code %d, want %d with %q: %s", name, r.code, c.code, c.want, r.stderr)
+		}
+	}
+	source.must("receive", "ledger", "orders", "--then", "ack", "--max", "1")
+	if r := source.run(move...); r.code != 2 || !strings.Contains(r.stderr, "[ledger]") {
+		t.Errorf("another group: exit code %d, %s", r.code, r.stderr)
+	}
+	if r := source.must(append(move, "--other-groups")...); !strings.Contains(r.stdout, "moved  1") {
+		t.Errorf("alone: %s%s", r.stdout, r.stderr)
+	}
+	if r := source.run(append(move, "--to-topic", "other")...); r.code == 0 {
+		t.Error("a journal of another move was continued")
+	}
+	if got := target.bodies("billing", "orders", 5); !slices.Equal(got, []string{"a"}) {
+		t.Errorf("the target has %q", got)
+	}
+}
+
+// Delayed messages are carried when they are due, and dead letters to a topic of the target.
+func TestMoveOfDelayedAndDead(t *testing.T) {
+	source, target := newMove(t)
+	for _, tl := range []*tool{source, target} {
+		tl.must("topic", "create", "reminders", "type=DELAY")
+	}
+	target.must("topic", "create", "billing-dead")
+	source.must("group", "create", "billing", "max_attempts=2", "retry=1s")
+	source.must("send", "reminders", "dead", "--in", "1ms")
+	source.must("receive", "billing", "reminders", "--then", "dead=no such account", "--max", "1")
+	source.must("send", "reminders", "now", "--in", "1ms")
+	source.must("send", "reminders", "later", "--in", "2s")
+	r := source.must("move", "reminders", "--group", "billing", "--to", "target", "--dead-letters", "billing-dead", "--yes")
+	for _, want := range []string{"moved         2", "dead letters  1"} {
+		if !strings.Contains(r.stdout, want) {
+			t.Errorf("the report lacks %q:\n%s", want, r.stdout)
+		}
+	}
+	if got := target.bodies("billing", "reminders", 3); !slices.Equal(got, []string{"now", "later"}) && !slices.Equal(got, []string{"later", "now"}) {
+		t.Errorf("the target has %q", got)
+	}
+	if got := target.bodies("audit", "billing-dead", 2); !slices.Equal(got, []string{"dead"}) {
+		t.Errorf("the topic for dead letters has %q", got)
+	}
+	if out := source.must("dead-letters", "list", "billing", "-o", "name").stdout; out != "" {
+		t.Errorf("dead letters at the source: %s", out)
+	}
+}
+
+// Messages that cannot be carried now are counted, and the command that carries them is printed.
+func TestMoveLeavesAPart(t *testing.T) {
+	source, target := newMove(t)
+	source.must("topic", "create", "orders", "type=DELAY")
+	target.must("topic", "create", "orders", "type=DELAY")
+	source.must("group", "create", "billing")
+	source.must("send", "orders", "a", "--in", "1h")
+	journal := filepath.Join(source.home, "j.jsonl")
+	r := source.run("move", "orders", "--group", "billing", "--to", "target", "--journal", journal, "--wait", "1s", "--yes")
+	if r.code != 7 || !strings.Contains(r.stdout, "left, delayed  1") || !strings.Contains(r.stderr, "tidegate move orders --group=billing") {
+		t.Errorf("exit code %d\n%s%s", r.code, r.stdout, r.stderr)
+	}
+}
+
+// A move that is killed at any point and begun again carries every message, in the order of the
+// message groups, and few of them twice.
+func TestMoveIsRestartable(t *testing.T) {
+	source, target := newMove(t)
+	for _, tl := range []*tool{source, target} {
+		tl.must("topic", "create", "orders", "type=FIFO", "queues=2")
+		tl.must("group", "create", "billing", "max_attempts=16", "retry=1s", "fifo=true")
+	}
+	var input strings.Builder
+	const n = 400
+	for i := range n {
+		fmt.Fprintf(&input, `{"body_text":"%d","message_group":"g%d"}`+"\n", i, i%5)
+	}
+	if r := source.input(input.String(), "send", "orders", "--jsonl"); r.code != 0 {
+		t.Fatal(r.stderr)
+	}
+	args := []string{"move", "orders", "--group", "billing", "--to", "target", "--journal", filepath.Join(source.home, "j.jsonl"), "--yes", "-o", "json"}
+	for round := 1; ; round++ {
+		ctx, interrupt := context.WithCancel(t.Context())
+		var stdout lockedBuffer
+		stderr := &watchedBuffer{text: "the journal is", seen: sync.OnceFunc(func() { go interruptAfter(source.home, round*60, interrupt) })}
+		code := run(ctx, args, &client.App{In: strings.NewReader(""), Out: &stdout, Err: stderr, Env: func(name string) string { return source.env[name] }})
+		interrupt()
+		if code == 0 {
+			break
+		}
+		if code != 130 || !strings.Contains(stderr.String(), "this continues it: tidegate move orders --group=billing") || round > 20 {
+			t.Fatalf("round %d: exit code %d, %s", round, code, stderr)
+		}
+	}
+	got := target.bodies("billing", "orders", n+50)
+	seen, last := map[string]bool{}, map[int]int{}
+	for _, body := range got {
+		var i int
+		if _, err := fmt.Sscan(body, &i); err != nil {
+			t.Fatal(err)
+		}
+		if before, ok := last[i%5]; ok && i < before && !seen[body] {
+			t.Errorf("message %d came after %d", i, before)
+		}
+		last[i%5], seen[body] = max(i, last[i%5]), true
+	}
+	if len(seen) != n {
+		t.Errorf("%d of %d messages arrived", len(seen), n)
+	}
+}
+
+// interruptAfter calls interrupt when the journal has a number of sent messages.
+func interruptAfter(home string, n int, interrupt func()) {
+	for {
+		text, err := os.ReadFile(filepath.Join(home, "j.jsonl"))
+		if err != nil {
+			return // the test has ended
+		}
+		if len(regexp.MustCompile(`[0-9A-F]{32,}`).FindAllString(string(text), -1)) > 2*n {
+			interrupt()
+			return
+		}
+	}
+}
