@@ -117,6 +117,9 @@ func (c *Client) settings(group, topic string) transport.ConsumerSettings {
 	if s.MaxAttempts == 0 {
 		s.MaxAttempts = defaultAttempts
 	}
+	if s.ReceiveBatchSize == 0 {
+		s.ReceiveBatchSize = defaultBatch
+	}
 	return s
 }
 

@@ -79,6 +79,7 @@ type Options struct {
 const (
 	defaultTimeout  = 3 * time.Second
 	defaultAttempts = 10
+	defaultBatch    = 256 // a receive has no other cost than its credit
 	defaultIdle     = 20 * time.Second
 	dialTimeout     = 10 * time.Second
 )

@@ -53,7 +53,9 @@ func (s system) Open(ctx context.Context, f *held.Feed) (held.Link, error) {
 	}
 	l.life, l.stop = context.WithCancel(context.WithoutCancel(ctx)) // ended by Close and by the loss of the link
 	go l.receive()
-	go l.settle()
+	for range settlers {
+		go l.settle()
+	}
 	return l, nil
 }
 
@@ -117,7 +119,7 @@ type link struct {
 	session  *amqp.Session
 	receiver *amqp.Receiver
 	jobs     chan *job
-	life     context.Context //nolint:containedctx // of the two goroutines
+	life     context.Context //nolint:containedctx // of the link's goroutines
 	stop     context.CancelFunc
 	once     sync.Once
 	closed   chan struct{} // closed by Close before the session ends

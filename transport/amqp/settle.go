@@ -2,6 +2,7 @@ package amqp
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 
 	"github.com/Azure/go-amqp"
@@ -10,7 +11,15 @@ import (
 	"github.com/tidegate/tidegate/transport/held"
 )
 
-// A job is a list of messages for the goroutine of a link, which alone writes outcomes.
+// settlers is the number of goroutines of a link that write outcomes, and chunk the number of
+// outcomes that one of them writes without a pause. go-amqp passes each outcome through three
+// goroutines and returns when it is written, so that one goroutine alone mostly waits.
+const (
+	settlers = 4
+	chunk    = 16
+)
+
+// A job is a list of messages for one of the goroutines of a link that write outcomes.
 type job struct {
 	list  []held.Settlement
 	taken atomic.Bool // by the goroutine, or by the caller that does not wait any longer
@@ -42,29 +51,49 @@ func (l *link) Settle(ctx context.Context, list []held.Settlement) []error {
 	if len(write) == 0 {
 		return errs
 	}
-	for n, err := range l.hand(ctx, &job{list: write, reply: make(chan []error, 1)}) {
-		errs[at[n]] = err
+	var jobs []*job
+	for list := range slices.Chunk(write, chunk) {
+		j := &job{list: list, reply: make(chan []error, 1)}
+		if err := l.hand(ctx, j); err != nil {
+			j.reply <- l.failed(j, err)
+		}
+		jobs = append(jobs, j)
+	}
+	n := 0
+	for _, j := range jobs {
+		for _, err := range l.await(ctx, j) {
+			errs[at[n]] = err
+			n++
+		}
 	}
 	return errs
 }
 
-// hand gives a job to the goroutine of the link and waits for it.
-func (l *link) hand(ctx context.Context, j *job) []error {
-	all := func(e *tidegate.Error) []error {
-		errs := make([]error, len(j.list))
-		for i, s := range j.list {
-			own := *e
-			errs[i] = l.client.named(&own, opOf(s.Outcome), l.feed.Topic)
-		}
-		return errs
+// failed returns the error for each message of a job.
+func (l *link) failed(j *job, e *tidegate.Error) []error {
+	errs := make([]error, len(j.list))
+	for i, s := range j.list {
+		own := *e
+		errs[i] = l.client.named(&own, opOf(s.Outcome), l.feed.Topic)
 	}
+	return errs
+}
+
+// hand gives a job to the goroutines of the link.
+func (l *link) hand(ctx context.Context, j *job) *tidegate.Error {
 	select {
 	case l.jobs <- j:
+		return nil
 	case <-l.life.Done():
-		return all(&tidegate.Error{Err: tidegate.ErrUnavailable, NotConnected: true, Message: "the link is lost"})
+		return &tidegate.Error{Err: tidegate.ErrUnavailable, NotConnected: true, Message: "the link is lost"}
 	case <-ctx.Done():
-		return all(&tidegate.Error{Err: context.Cause(ctx)})
+		return &tidegate.Error{Err: context.Cause(ctx)}
 	}
+}
+
+// await waits for the result of a job.
+func (l *link) await(ctx context.Context, j *job) []error {
+	all := func(e *tidegate.Error) []error { return l.failed(j, e) }
 	select {
 	case errs := <-j.reply:
 		return errs
