@@ -104,31 +104,47 @@ func TestBusyConsumerSurvivesLostLink(t *testing.T) {
 }
 
 // A push consumer of a FIFO group handles the messages of a group in order, also those that fail at
-// first.
+// first. After the loss of a link a message can be handled again, but none before its predecessors.
 func TestPushConsumerKeepsOrder(t *testing.T) {
-	inBubble(t, 300, held.Options{}, func(t *testing.T, f *fake) {
-		f.groups["ledger"] = transport.ConsumerSettings{MaxAttempts: -1, FIFO: true}
-		f.faults.deliverDelay = time.Millisecond
-		l := &log{handled: map[string][]int{}}
-		ctx, stop := context.WithTimeout(t.Context(), time.Hour)
-		defer stop()
-		var done sync.WaitGroup
-		done.Go(func() {
-			runPush(ctx, t, f, func(_ context.Context, d *tidegate.Delivery) error {
-				if d.Attempt < 3 && rand.IntN(4) == 0 {
-					return errors.New("unlucky")
-				}
-				l.add(d)
-				return nil
-			}, "ledger")
-		})
-		done.Wait()
-		for _, g := range []string{"mg0", "mg1"} {
-			if got := l.handled[g]; len(got) != 150 || !slices.IsSorted(got) {
-				t.Errorf("%s was handled in the order %v", g, got)
+	for _, lossy := range []bool{false, true} {
+		inBubble(t, 300, held.Options{}, func(t *testing.T, f *fake) {
+			f.groups["ledger"] = transport.ConsumerSettings{MaxAttempts: -1, FIFO: true}
+			f.faults.deliverDelay = time.Millisecond
+			if lossy {
+				f.faults.settle, f.faults.carriedOut = refuse(10), func(held.Settlement) bool { return rand.IntN(2) == 0 }
 			}
-		}
-	})
+			l := &log{handled: map[string][]int{}}
+			ctx, stop := context.WithTimeout(t.Context(), time.Hour)
+			defer stop()
+			var done sync.WaitGroup
+			done.Go(func() {
+				runPush(ctx, t, f, func(_ context.Context, d *tidegate.Delivery) error {
+					<-time.After(time.Duration(rand.IntN(2000)) * time.Millisecond)
+					if d.Attempt < 3 && rand.IntN(4) == 0 {
+						return errors.New("unlucky")
+					}
+					l.add(d)
+					return nil
+				}, "ledger")
+			})
+			for lossy && ctx.Err() == nil {
+				<-time.After(time.Duration(rand.IntN(20)) * time.Second)
+				f.disconnect(false)
+			}
+			done.Wait()
+			for _, g := range []string{"mg0", "mg1"} {
+				first := []int{}
+				for _, n := range l.handled[g] {
+					if !slices.Contains(first, n) {
+						first = append(first, n)
+					}
+				}
+				if len(first) != 150 || !slices.IsSorted(first) || !lossy && len(l.handled[g]) != 150 {
+					t.Errorf("lossy %v: %s was handled in the order %v", lossy, g, l.handled[g])
+				}
+			}
+		})
+	}
 }
 
 func runPush(ctx context.Context, t *testing.T, f *fake, handler consumer.Handler, group ...string) {
