@@ -268,5 +268,5 @@ func (m *Message) set(st state) {
 
 func (s *Shelf) newHandle() string {
 	s.serial++
-	return s.prefix + strconv.FormatUint(s.serial, 36)
+	return string(strconv.AppendUint(append(make([]byte, 0, 32), s.prefix...), s.serial, 36))
 }
