@@ -60,7 +60,7 @@ func (b *book) lastCall() time.Duration {
 func (b *book) excess() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.most > mostAttempts+maxExcuses
+	return b.most > 2*mostAttempts+maxExcuses
 }
 
 // lastTrouble returns the end of the last failed attempt and of the wait that its response
@@ -251,6 +251,13 @@ func (b *book) handle(group, consumer string, d *tidegate.Delivery) (end func(er
 		}
 		b.noteLocked("%s of %s ends %s: %v", consumer, group, d.ID, err)
 	}
+}
+
+// calls returns the number of calls of a handler for a message so far.
+func (b *book) calls(group string, d *tidegate.Delivery) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.handled[copyKey{group, d.ID, b.broker(d)}].calls)
 }
 
 // A work is a message that is being handled.

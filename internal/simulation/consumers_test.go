@@ -81,6 +81,8 @@ type reaction struct {
 	failures int // before the first success; -1: always
 	panics   bool
 	slow     time.Duration
+	verdict  error // of a failure
+	snoozes  int   // before anything else; not of simple consumers
 }
 
 // reactionTo returns the reaction to a message. It is a pure function.
@@ -95,6 +97,11 @@ func (g groupPlan) reactionTo(seed uint64, name string) (r reaction) {
 	r.panics = d.chance(g.panicking)
 	if d.chance(g.slow) {
 		r.slow = d.span(time.Millisecond, 40*time.Second)
+	}
+	d = newDice(seed, "verdict "+g.name+" "+name)
+	r.verdict = pick(d, errHandler, errHandler, errHandler, consumer.RetryIn(d.span(time.Millisecond, 3*time.Second), errHandler), consumer.DeadLetterNow(errHandler))
+	if d.chance(0.05) {
+		r.snoozes = d.between(1, 2)
 	}
 	return r
 }
@@ -120,6 +127,9 @@ func (r *reader) handle(ctx context.Context, d *tidegate.Delivery) (err error) {
 		end(err)
 	}()
 	re := r.group.reactionTo(r.w.plan.seed, d.ID)
+	if r.kind != "simple" && r.w.book.calls(r.group.name, d) <= re.snoozes {
+		return consumer.Snooze(time.Duration(re.snoozes) * time.Second)
+	}
 	if re.slow > 0 {
 		if wait(ctx, re.slow); ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -129,7 +139,7 @@ func (r *reader) handle(ctx context.Context, d *tidegate.Delivery) (err error) {
 		if re.panics {
 			panic(fmt.Sprintf("the handler panics, by the simulation (seed %d)", r.w.plan.seed))
 		}
-		return errHandler
+		return re.verdict
 	}
 	return nil
 }

@@ -4,7 +4,8 @@
 // One seed determines a plan: the brokers, topics, groups and clients, the options of every
 // producer and consumer, the reaction of every handler to every message, and the faults with their
 // times. All faults end before the end of the plan's first phase. Then the simulation waits until
-// everything is idle, stops the producers and consumers, and checks the promises.
+// everything is idle, sends some dead letters back, waits again, stops the producers and consumers,
+// and checks the promises.
 //
 // The files:
 //
@@ -13,6 +14,8 @@
 //   - faults: the kinds of faults, and their effect on a request
 //   - wire: the in-process transport with faults, and the count of all transport calls
 //   - producers, consumers: the users of the SDK
+//   - jobs: the dead letter jobs, which run when the groups are idle
+//   - sessions: the sessions that the brokers have after the end of the clients
 //   - book: everything that the users observed
 //   - checks: the promises, one function for each
 //

@@ -34,6 +34,7 @@ const (
 	leaving   theme = "leaving"   // the first broker throttles or fails for long, the second one works
 	queried   theme = "queried"   // throttles of queries
 	failing   theme = "failing"   // handlers fail
+	waiting   theme = "waiting"   // many callers wait for a limiter whose rate recovers from a throttle
 )
 
 // A clientPlan is a transport. Several producers and consumers can share it.
@@ -86,6 +87,9 @@ func newPlan(seed uint64) *plan {
 	p := &plan{seed: seed, duration: d.span(20*time.Second, 4*time.Minute), brokers: d.between(1, 2)}
 	p.latency = pick(d, 0, d.span(time.Millisecond, 300*time.Millisecond))
 	p.theme = pick(d, mixed, mixed, mixed, throttled, leaving, queried, failing)
+	if p.theme == mixed && newDice(seed, "theme").chance(0.07) { // by dice of its own: other seeds keep their plans
+		p.theme = waiting
+	}
 	longestGrace := 30 * time.Second
 	switch p.theme {
 	case leaving:
@@ -123,6 +127,9 @@ func newPlan(seed uint64) *plan {
 	case throttled:
 		others = 1
 		p.throttleLate(d)
+	case waiting:
+		others = 0
+		p.throttleBriefly(d)
 	}
 	for range d.between(0, others) {
 		p.faults = append(p.faults, p.newFault(d))
@@ -138,6 +145,22 @@ func (p *plan) throttleLate(d dice) {
 	f.late = pick(d, time.Millisecond, d.span(300*time.Millisecond, 3*time.Second))
 	p.faults = append(p.faults, f)
 	p.sendSteadily(d)
+}
+
+// throttleBriefly makes the first broker throttle all sends for a short time, in which many callers
+// begin to wait for the adaptive limiter.
+func (p *plan) throttleBriefly(d dice) {
+	p.sendSteadily(d)
+	p.duration, p.latency = d.span(10*time.Second, 40*time.Second), 0
+	p.faults = append(p.faults, fault{kind: throttle, requests: sends, share: 1, lasts: d.span(500*time.Millisecond, 3*time.Second)})
+	for i := range p.producers {
+		x := &p.producers[i]
+		x.limiter, x.timeout, x.backoff = "adaptive", 0, time.Second
+		x.callers, x.messages, x.gap = pick(d, 100, 300), 2, time.Second
+	}
+	for i := range p.topics {
+		p.topics[i].maxBacklog = 0
+	}
 }
 
 // sendSteadily makes the producers send all the time, from many callers, to brokers with a latency.

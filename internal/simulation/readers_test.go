@@ -43,7 +43,14 @@ func (r *reader) receive(ctx context.Context) {
 func (r *reader) work(ctx context.Context, c *consumer.Simple, d *tidegate.Delivery) {
 	work, cancel := context.WithDeadline(ctx, d.InvisibleUntil)
 	defer cancel()
-	if work.Err() != nil || r.try(work, d) != nil {
+	if work.Err() != nil {
+		return
+	}
+	failed := r.try(work, d) != nil
+	if dice := newDice(r.w.plan.seed, fmt.Sprint("change ", r.name, d.ID, d.Attempt)); dice.chance(0.2) {
+		_ = c.ChangeInvisibleDuration(work, d, dice.span(time.Second, r.invisible)) // repeated by nobody
+	}
+	if failed {
 		return // the message is delivered again when its invisible time has ended
 	}
 	for range 3 {

@@ -166,6 +166,8 @@ func (w *world) run(t *testing.T) {
 	sending.Wait()
 	w.sendsEnded = w.now()
 	w.book.checkAll(w, promisesOfGroups)
+	w.redrive()
+	w.book.checkAll(w, promisesOfGroups)
 	for _, s := range w.senders {
 		if s.stopAt == 0 {
 			s.canary(t.Context())
@@ -178,7 +180,9 @@ func (w *world) run(t *testing.T) {
 	stopConsuming()
 	consuming.Wait()
 	w.book.checkAll(w, promisesAtTheEnd)
-	w.close()
+	w.closeClients()
+	w.book.checkAll(w, promisesOfSessions)
+	w.closeBrokers()
 	w.checkGoroutines()
 }
 

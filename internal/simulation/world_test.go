@@ -122,13 +122,15 @@ func (s *site) endpoint(inProcess bool) transport.Transport {
 	return s.Client()
 }
 
-// close closes the clients and the brokers, in this order.
-func (w *world) close() {
+func (w *world) closeClients() {
 	for _, c := range w.clients {
 		if err := c.Transport.Close(); err != nil {
 			w.book.fail("%s: close: %v", c.plan.name, err)
 		}
 	}
+}
+
+func (w *world) closeBrokers() {
 	for _, s := range w.sites {
 		if err := s.Close(); err != nil {
 			w.book.fail("broker %d: close: %v", s.number, err)
