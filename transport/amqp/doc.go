@@ -14,6 +14,15 @@
 // group without consumers once it is empty, and the group misses the messages that are sent before
 // it returns.
 //
+// # Retries and dead letters
+//
+// By default a failed message is delivered again after the redelivery-delay of the address
+// settings. With [Options.CopyRetries] the transport sends a copy to the queue of the group, which
+// Artemis delivers after the delay that the consumer chose, and then acknowledges the message. A
+// dead letter is such a copy to the anycast queue "group.DLQ", with its origin and reason. Artemis
+// detects the repetition of a copy. [Options.Groups] sets the maximum of attempts and the FIFO
+// groups. Package transport/held has the leases, and states what a crash of this process loses.
+//
 // # Throttling
 //
 // A full address, memory or disk throttles sends ([tidegate.ErrThrottled], reply code 530), and the

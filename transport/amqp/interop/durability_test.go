@@ -1,0 +1,137 @@
+package interop
+
+import (
+	"context"
+	"errors"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/amqp"
+	"github.com/tidegate/tidegate/transport/amqp/internal/artemis"
+)
+
+// A delivery time is exact to the clock of the server.
+func TestDeliveryTime(t *testing.T) {
+	s, a := server(t)
+	topic := "delayed-" + run
+	if err := errors.Join(a.createTopic(t.Context(), topic), a.createGroup(t.Context(), topic, "billing")); err != nil {
+		t.Fatal(err)
+	}
+	c := clientOf(t, s.Address())
+	m := message(topic, 1)
+	m.DeliverAt = time.Now().Add(1500 * time.Millisecond)
+	if err := send(t.Context(), c, m); err != nil {
+		t.Fatal(err)
+	}
+	receive(t, c, transport.ReceiveRequest{Group: "billing", Topic: topic, Queue: transport.AnyQueue, InvisibleDuration: time.Minute, Wait: 5 * time.Second})
+	if d := time.Since(m.DeliverAt); d < -2*time.Millisecond || d > 3*time.Second {
+		t.Errorf("the message came %v after its delivery time", d)
+	}
+}
+
+// A server that does not respond: a send may be stored, and a repetition is stored once. An
+// acknowledgement has no response; a crash of the server loses it.
+func TestUnresponsiveServer(t *testing.T) {
+	s := start(t, artemis.Options{Properties: map[string]string{
+		"journalDatasync": "true", `addressSettings."#".autoCreateAddresses`: "true",
+	}})
+	c := clientOf(t, s.Address())
+	r := transport.ReceiveRequest{Group: "billing", Topic: "orders", Queue: transport.AnyQueue, Max: 200, InvisibleDuration: time.Hour, Wait: time.Millisecond}
+	if _, err := c.Receive(t.Context(), r); err != nil { // creates the queue
+		t.Fatal(err)
+	}
+	first := message("orders", 1)
+	if err := send(t.Context(), c, first); err != nil {
+		t.Fatal(err)
+	}
+	got := receive(t, c, r)
+	if err := syscall.Kill(s.PID(), syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if errs := c.Ack(t.Context(), []*tidegate.Delivery{got}); errs[0] != nil {
+		t.Errorf("an acknowledgement that was written: %v", errs[0])
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	second := message("orders", 1)
+	err := send(ctx, c, second)
+	if e, ok := errors.AsType[*tidegate.Error](err); !ok || !e.MaybeStored || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a send without a response: %v, want MaybeStored", err)
+	}
+	s.Kill() // which also ends a stopped process
+	if err := s.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if again := receive(t, c, r); again.ID != first.ID {
+		t.Errorf("received %q, want %q, whose acknowledgement the server never read", again.ID, first.ID)
+	}
+	for range 2 {
+		if err := send(t.Context(), c, second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := receive(t, c, r); got.ID != second.ID {
+		t.Errorf("received %q, want %q", got.ID, second.ID)
+	}
+	if ds, err := c.Receive(t.Context(), r); err != nil || len(ds) > 0 {
+		t.Errorf("received %d messages, %v; want none: the repetition is a duplicate", len(ds), err)
+	}
+}
+
+// TestAcknowledgementsAtACrash reports the acknowledgements that a crash of the server loses right
+// after they were written.
+func TestAcknowledgementsAtACrash(t *testing.T) {
+	if *rounds == 0 {
+		t.Log("-figures starts it")
+		return
+	}
+	for _, datasync := range []string{"true", "false"} {
+		s := start(t, artemis.Options{Properties: map[string]string{
+			"journalDatasync": datasync, `addressSettings."#".autoCreateAddresses`: "true",
+		}})
+		c := client(t, s.Address(), amqp.Options{RequestTimeout: 10 * time.Second})
+		r := transport.ReceiveRequest{Group: "billing", Topic: "orders", Queue: transport.AnyQueue, Max: 200, InvisibleDuration: time.Hour, Wait: time.Millisecond}
+		if _, err := c.Receive(t.Context(), r); err != nil { // creates the queue
+			t.Fatal(err)
+		}
+		const messages = 200
+		for range messages {
+			if err := send(t.Context(), c, message("orders", 1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.Wait = time.Second
+		acked := 0
+		for acked < messages {
+			ds, err := c.Receive(t.Context(), r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, err := range c.Ack(t.Context(), ds) {
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			acked += len(ds)
+		}
+		s.Kill()
+		if err := s.Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		again := 0
+		for begin := time.Now(); time.Since(begin) < 4*time.Second; {
+			ds, err := c.Receive(t.Context(), r)
+			if err != nil && tidegate.Classify(err) != tidegate.ClassTransient {
+				t.Fatal(err)
+			}
+			again += len(ds)
+		}
+		t.Logf("journal-datasync %s: %d of %d acknowledged messages came again", datasync, again, messages)
+		if again > messages {
+			t.Errorf("%d messages came again, more than there were", again)
+		}
+	}
+}
