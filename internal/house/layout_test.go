@@ -37,7 +37,7 @@ var topLevel = map[string]bool{ // true = a directory
 	"cmd": true, "producer": true, "consumer": true, "backoff": true, "ratelimit": true,
 	"transport": true, "oteltidegate": true, "broker": true, "examples": true, "mocks": true, "internal": true,
 	"go.mod": false, "go.sum": false, "README.md": false, "CHANGELOG.md": false, "DESIGN.md": false, "LICENSE": false,
-	"CONTRIBUTING.md": false, "SECURITY.md": false, "FROM-ROCKETMQ.md": false,
+	"CONTRIBUTING.md": false, "SECURITY.md": false, "FROM-ROCKETMQ.md": false, "OPERATORS.md": false,
 }
 
 // A row says which packages of ours those of one row may import: "" is the

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func operatorsPage(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("../../OPERATORS.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// The page has a row for each alert rule, and no other.
+func TestOperatorsPageHasAllAlerts(t *testing.T) {
+	rules, err := os.ReadFile("../../broker/server/monitoring/alerts.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want, got []string
+	for _, m := range regexp.MustCompile(`alert: (\w+)`).FindAllStringSubmatch(string(rules), -1) {
+		want = append(want, m[1])
+	}
+	for _, m := range regexp.MustCompile("`(Tidegate[A-Z]\\w+)`").FindAllStringSubmatch(operatorsPage(t), -1) {
+		got = append(got, m[1])
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if len(want) == 0 || !slices.Equal(got, want) {
+		t.Errorf("the page has %q, want %q", got, want)
+	}
+}
+
+// The commands of the page back up a broker that works, and a broker on the backup has its
+// messages.
+func TestBackupAsDescribed(t *testing.T) {
+	block := regexp.MustCompile("(?s)<!-- example: backup -->\n```sh\n(.*?)```").FindStringSubmatch(operatorsPage(t))
+	if block == nil {
+		t.Fatal("the page has no commands for a backup")
+	}
+	dir := t.TempDir()
+	data, snapshots, backup := filepath.Join(dir, "data"), filepath.Join(dir, "snapshots"), filepath.Join(dir, "backup")
+	tl := newTool(t, "--data", data, "--snapshot-dir", snapshots, "--topic", "orders")
+	tl.must("send", "orders", "before")
+	sh := exec.CommandContext(t.Context(), "sh", "-euc", block[1])
+	sh.Env = append(tl.environ(program(t)), "BACKUP="+backup)
+	if out, err := sh.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	tl.must("send", "orders", "after")
+	restored := newTool(t, "--data", backup)
+	got := lines[received](t, restored.must("receive", "billing", "orders", "--then", "ack", "--max", "2", "--wait", "1s", "-o", "jsonl").stdout)
+	if len(got) != 1 || got[0].BodyText != "before" {
+		t.Errorf("the restored broker has %+v", got)
+	}
+	if left, err := os.ReadDir(snapshots); err != nil || len(left) > 0 {
+		t.Errorf("the snapshot is still there: %v (%v)", left, err)
+	}
+}
+
+// Each command of the page exists, with its flags.
+func TestOperatorsPageNamesCommands(t *testing.T) {
+	tl := &tool{t: t}
+	found := 0
+	for _, m := range regexp.MustCompile("`(tidegate [a-z][^`]*)`").FindAllStringSubmatch(operatorsPage(t), -1) {
+		words := strings.Fields(m[1])[1:]
+		if r := tl.run(append(words, "--help")...); r.code != 0 {
+			t.Errorf("%s: exit code %d, %s", m[1], r.code, r.stderr)
+		}
+		found++
+	}
+	if found < 10 {
+		t.Errorf("%d commands were found", found)
+	}
+}
