@@ -166,6 +166,16 @@ func TestOperations(t *testing.T) {
 		return errors.Join(equal(m.ID, "m3"), equal(m.Tag, "tag"), equal(m.MessageGroup, "mg1"), equal(m.Keys, []string{"k"}), equal(m.Properties, map[string]string{"p": "v"}),
 			equal(string(m.Body), q.Contains), equal(m.StoredAt.IsZero(), false), equal(got.Complete, true))
 	})
+	s.call("traceMessage", func(c *admin.Client) error {
+		got, err := c.Trace(ctx, "orders", "billing", status.MessageQuery{
+			MessageFilter: status.MessageFilter{ID: ds[0].ID}, Since: time.Now().Add(-time.Hour), Before: time.Now().Add(time.Hour), Limit: 3,
+		})
+		if err != nil || len(got.Messages) != 1 || len(got.Messages[0].Groups) != 1 {
+			return fmt.Errorf("%+v, %w", got, err)
+		}
+		f := got.Messages[0].Groups[0]
+		return errors.Join(equal(f.Group, "billing"), equal(f.State, "parked"), equal(f.Reason, "no such customer"), equal(f.Attempt, 1))
+	})
 	s.call("listParked", func(c *admin.Client) error {
 		got, err := c.Parked(ctx, "billing", status.ParkedQuery{Topic: "orders", Limit: 10, After: ""})
 		if err != nil || len(got.Groups) != 1 {

@@ -46,6 +46,9 @@ var routeTable = []struct{ route, own, foreign string }{
 	{"GET /v1/topics", theServers, theServers},
 	{"GET /v1/topics/{topic}", "mao", theServers},
 	{"GET /v1/topics/{topic}/messages", "cmao", theServers},
+	{"GET /v1/topics/{topic}/messages/{id}", "cmao", theServers},
+	{"GET /v1/topics/{topic}/messages/{id}?group=g", "cmao", theServers},
+	{"GET /v1/topics/{topic}/messages/{id}?group=other", "ma", theServers},
 	{"GET /v1/topics/{topic}/messages?contents=true", "c", ""}, // as a receive
 	{"GET /v1/topics/{topic}/messages?text=true", "c", ""},
 	{"GET /v1/topics/{topic}/messages?key=k", "c", ""},
@@ -204,8 +207,8 @@ func TestWhoMayUseEachRoute(t *testing.T) {
 			rows[row.route] = true
 			method, pattern, _ := strings.Cut(row.route, " ")
 			for i, path := range []string{
-				strings.NewReplacer("{topic}", "normal", "{group}", "g", "{match}", "normal").Replace(pattern),
-				strings.NewReplacer("{topic}", "fifo", "{group}", "other", "{match}", "fifo").Replace(pattern),
+				strings.NewReplacer("{topic}", "normal", "{group}", "g", "{match}", "normal", "{id}", "x").Replace(pattern),
+				strings.NewReplacer("{topic}", "fifo", "{group}", "other", "{match}", "fifo", "{id}", "x").Replace(pattern),
 			} {
 				for letter, key := range tableKeys {
 					want := wanted([]string{row.own, row.foreign}[i], letter)

@@ -66,6 +66,7 @@
 //
 //	PUT, GET, DELETE /v1/topics/{topic}                a topic, as settings.Topic; GET /v1/topics lists all
 //	GET /v1/topics/{topic}/messages                    lists stored messages without delivering them
+//	GET /v1/topics/{topic}/messages/{id}               where a message is, for each group
 //	POST /v1/topics/{topic}/purge                      removes all messages
 //	PUT, PATCH, GET, DELETE /v1/groups/{group}         a group, as settings.Group; GET /v1/groups lists all
 //	POST /v1/groups/{group}/rewind                     moves the group to an offset, a time, the beginning or the end

@@ -114,7 +114,7 @@ func TestOpenAPISchemas(t *testing.T) {
 		"RecallRequest": messages.RecallRequest{}, "RecallResult": messages.RecallResult{}, "Status": state{},
 		"RewindRequest": admin.RewindRequest{}, "RewindResult": admin.RewindResult{}, "QueueRewind": status.QueueRewind{}, "ParkedPage": status.ParkedPage{},
 		"ParkedGroup": status.ParkedGroup{}, "ParkedSelection": admin.ParkedRedriveRequest{}, "ParkedRedrive": status.ParkedRedrive{},
-		"MessagePage": admin.MessagePage{}, "StoredMessage": admin.StoredMessage{},
+		"Trace": status.Trace{}, "TracedMessage": status.TracedMessage{}, "Fate": status.Fate{}, "MessagePage": admin.MessagePage{}, "StoredMessage": admin.StoredMessage{},
 		"DeadLetterPage": admin.DeadLetterPage{}, "DeadLetter": admin.DeadLetter{}, "DeadLetterOrigin": tidegate.DeadLetter{},
 		"DeadLetterSelection": status.DeadLetterSelection{}, "DeadLetterRedrive": status.DeadLetterRedrive{}, "DeadLetterPurge": status.DeadLetterPurge{},
 	} {
@@ -206,7 +206,7 @@ func checkExchange(t testing.TB, r *http.Request, route routers.Route, sent []by
 	}
 	what := r.Method + " " + r.URL.String()
 	params := map[string]string{}
-	for _, key := range []string{"topic", "group", "match"} {
+	for _, key := range []string{"topic", "group", "match", "id"} {
 		if v := r.PathValue(key); v != "" {
 			params[key] = v
 		}

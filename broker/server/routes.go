@@ -106,6 +106,7 @@ func (s *Server) routes() []route {
 		{"listTopics", "GET", "/v1/topics", http.StatusOK, noInput, admin.ListTopics},
 		{"getTopic", "GET", "/v1/topics/{topic}", http.StatusOK, noInput, admin.GetTopic},
 		{"browseMessages", "GET", "/v1/topics/{topic}/messages", http.StatusOK, queryInput, admin.BrowseMessages},
+		{"traceMessage", "GET", "/v1/topics/{topic}/messages/{id}", http.StatusOK, queryInput, admin.TraceMessage},
 		{"putTopic", "PUT", "/v1/topics/{topic}", http.StatusOK, bodyInput, admin.PutTopic},
 		{"deleteTopic", "DELETE", "/v1/topics/{topic}", http.StatusNoContent, noInput, admin.DeleteTopic},
 		{"purgeTopic", "POST", "/v1/topics/{topic}/purge", http.StatusOK, noInput, admin.PurgeTopic},

@@ -130,3 +130,60 @@ func TestFind(t *testing.T) {
 		}
 	}
 }
+
+// trace follows a message: with its retry, its dead letter, and without knowing its topic.
+func TestTrace(t *testing.T) {
+	tl := newTool(t)
+	tl.must("topic", "create", "orders")
+	tl.must("topic", "create", "pays")
+	tl.must("send", "pays", "other")
+	tl.must("group", "create", "billing", "max_attempts=2", "retry=1h")
+	id := strings.TrimSpace(tl.must("send", "orders", "a", "-o", "name").stdout)
+	expect := func(words string, args ...string) {
+		t.Helper()
+		r := tl.must(append([]string{"trace", id}, args...)...)
+		if !strings.Contains(r.stdout, "message "+id+" in topic orders") || !strings.Contains(r.stdout, words) {
+			t.Errorf("the trace has not %q: %s", words, r.stdout)
+		}
+	}
+	expect("no group receives from the topic")
+	tl.must("receive", "billing", "orders", "--max", "1", "--then", "retry=1h")
+	expect("billing retries it at ", "--topic", "orders")
+	expect("(attempt 2 of 2)", "--group", "billing", "--topic", "orders")
+	traced := document[struct {
+		Topics []struct {
+			Topic    string
+			Messages []struct {
+				ID     string
+				Groups []struct{ Group, State string }
+			}
+		}
+	}](t, tl.must("trace", id, "-o", "json").stdout)
+	if len(traced.Topics) != 1 || traced.Topics[0].Topic != "orders" || len(traced.Topics[0].Messages) != 1 || traced.Topics[0].Messages[0].Groups[0].State != "waiting_retry" {
+		t.Errorf("the trace is %+v", traced)
+	}
+	if r := tl.run("trace", "01"+strings.Repeat("0", 32)); r.code != 3 || r.stdout != "" {
+		t.Errorf("a message that does not exist: exit code %d, %q, %q", r.code, r.stdout, r.stderr)
+	}
+	for _, c := range []struct {
+		args []string
+		code int
+	}{{[]string{id, "--topic", "none"}, 3}, {[]string{id, "--topic", "orders", "--group", "none"}, 3}, {[]string{id, "--since", "soon"}, 2}} {
+		if r := tl.run(append([]string{"trace"}, c.args...)...); r.code != c.code {
+			t.Errorf("%v: exit code %d, %q", c.args, r.code, r.stderr)
+		}
+	}
+}
+
+// On RocketMQ each of these commands ends with 2 and names the command of mqadmin.
+func TestLookOnRocketMQ(t *testing.T) {
+	tl := newTool(t)
+	tl.must("context", "add", "rmq", "--kind", "rocketmq", "--grpc", tl.grpc)
+	delete(tl.env, "TIDEGATE_SERVER_HTTP")
+	for _, args := range [][]string{{"peek", "t"}, {"find", "t", "--key", "1"}, {"trace", "1"}, {"top"}} {
+		r := tl.run(append(args, "--context", "rmq")...)
+		if r.code != 2 || !strings.Contains(r.stderr, "mqadmin ") {
+			t.Errorf("%v: exit code %d, %q", args, r.code, r.stderr)
+		}
+	}
+}

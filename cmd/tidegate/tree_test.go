@@ -222,9 +222,11 @@ func prepare(t *testing.T, tl *tool, c *cobra.Command, line *string) {
 	tl.must("group", "create", "ledger", "fifo=true", "on_exhausted=park", "max_attempts=1")
 	tl.must("address", "set", "orders.#", "max-delivery-attempts=4")
 	tl.must("send", "orders", "bad")
-	if c.Name() == "find" {
+	if c.Name() == "find" || c.Name() == "trace" {
 		sent := strings.TrimSpace(tl.must("send", "orders", "no such account", "--key", "4711", "-o", "name").stdout)
 		*line = strings.Replace(*line, "orders ID", "orders "+sent, 1)
+		*line = strings.Replace(*line, "trace ID", "trace "+sent, 1)
+		tl.must("receive", "billing", "orders", "--max", "1", "--then", "retry=1m")
 	}
 	dead := strings.TrimSpace(tl.must("receive", "billing", "orders", "--max", "1", "--then", "dead=no such account", "-o", "name").stdout)
 	var delayed struct {

@@ -35,6 +35,7 @@
 //   - replay.go: receives that are repeated with their attempt ID
 //   - rewind.go, removed.go: rewinds, and messages that retention or a purge removed
 //   - restore.go: the state after a restart
+//   - fate.go: where one message is, for people
 //   - effects.go: the actions for the caller; audit.go: a check for tests
 //
 // Package consume uses the record types of package store, because the records are written

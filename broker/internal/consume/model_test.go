@@ -280,10 +280,14 @@ func (m *model) check() {
 				want.Ready++
 				continue
 			case msg.missing || !msg.undone():
+				if !msg.missing && !msg.removed {
+					m.checkFate(msg)
+				}
 				done.add(1, msg.body)
 				continue
 			}
 			m.summarize(msg, &want)
+			m.checkFate(msg)
 			if (msg.state == Inflight || msg.state == WaitingRetry) && (first.IsZero() || msg.due.Before(first)) {
 				first = msg.due
 			}

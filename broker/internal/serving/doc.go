@@ -31,6 +31,7 @@ type Engine interface {
 	DeadLettersUpTo(group string, q status.DeadLetterQuery, maxBytes int64) (status.DeadLetterPage, error)
 
 	Messages(topic string, q status.MessageQuery, maxBytes int64) (status.MessagePage, error)
+	Trace(topic string, q status.MessageQuery, wanted func(group string) bool) (status.Trace, error)
 
 	Touch(owner string)
 	Forget(owner string)

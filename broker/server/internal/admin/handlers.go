@@ -35,6 +35,7 @@ type Engine interface {
 	RedriveParked(ctx context.Context, group string, sel status.ParkedSelection) (status.ParkedRedrive, error)
 	DeadLettersUpTo(group string, q status.DeadLetterQuery, maxBytes int64) (status.DeadLetterPage, error)
 	Messages(topic string, q status.MessageQuery, maxBytes int64) (status.MessagePage, error)
+	Trace(topic string, q status.MessageQuery, wanted func(group string) bool) (status.Trace, error)
 	RedriveDeadLetters(ctx context.Context, group string, sel status.DeadLetterSelection) (status.DeadLetterRedrive, error)
 	Snapshot(ctx context.Context, dir string) error
 	PurgeDeadLetters(ctx context.Context, group string, sel status.DeadLetterSelection) (status.DeadLetterPurge, error)

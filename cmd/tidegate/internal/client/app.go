@@ -50,7 +50,7 @@ func Groups() []*cobra.Group {
 // Commands returns all commands of this package.
 func (a *App) Commands() []*cobra.Command {
 	return []*cobra.Command{
-		a.send(), a.receive(), a.peek(), a.find(), a.recall(),
+		a.send(), a.receive(), a.peek(), a.find(), a.trace(), a.recall(),
 		a.status(), a.top(), a.check(), a.topics(), a.groups(),
 		a.deadLetters(), a.parked(),
 		a.limits(), a.address(), a.apply(), a.export(), a.move(), a.api(),

@@ -117,11 +117,7 @@ messages; the note then has the flags that continue.`,
 func (l *look) find(ctx context.Context) error {
 	if len(l.args) == 2 {
 		l.query.ID = l.args[1]
-		if born, ok := bornAt(l.query.ID); ok && l.since == "" && l.until == "" {
-			l.since = born.Add(-2 * time.Second).Format(time.RFC3339)
-			l.until = born.Add(10 * time.Minute).Format(time.RFC3339)
-			l.note("looking from %s to %s, by the time in the ID; a message that was delayed, or waited in a spool, is later: give --since", l.since, l.until)
-		}
+		l.byID()
 	}
 	q := &l.query
 	if q.ID == "" && q.Key == "" && q.Tag == "" && q.MessageGroup == "" && q.Contains == "" && len(l.properties) == 0 {
@@ -137,6 +133,15 @@ func (l *look) find(ctx context.Context) error {
 		return fmt.Errorf("no such message so far: %w", command.ErrPartly)
 	}
 	return &notFoundError{fmt.Sprintf("no such message is stored in topic %s; it looked at %s", output.Safe(l.args[0]), output.Count(l.scanned, "message"))}
+}
+
+// byID bounds the time of the search by the time in the ID, if no other bounds are given.
+func (l *look) byID() {
+	if born, ok := bornAt(l.query.ID); ok && l.since == "" && l.until == "" {
+		l.since = born.Add(-2 * time.Second).Format(time.RFC3339)
+		l.until = born.Add(10 * time.Minute).Format(time.RFC3339)
+		l.note("looking from %s to %s, by the time in the ID; a message that was delayed, or waited in a spool, is later: give --since", l.since, l.until)
+	}
 }
 
 // bornAt returns the time in a message ID of RocketMQ 5 (rocketmq-clients, docs/message_id.md).

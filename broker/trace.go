@@ -1,0 +1,158 @@
+package broker
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/letters"
+	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/subscription"
+	"github.com/tidegate/tidegate/broker/internal/topic"
+	"github.com/tidegate/tidegate/broker/status"
+)
+
+// maxPending is the number of delayed or half messages that a trace looks at.
+const maxPending = 10_000
+
+// Trace searches a topic for messages with the query's ID, and returns the fate of each in every
+// group that wanted accepts. It searches like Messages; messages that are in no queue yet are
+// looked for on the first page, the newest 10 000 of each kind. The errors are those of Messages.
+func (b served) Trace(name string, q status.MessageQuery, wanted func(group string) bool) (status.Trace, error) {
+	page, err := b.Messages(name, q, 0)
+	if err != nil {
+		return status.Trace{}, err
+	}
+	if !b.calls.Begin() {
+		return status.Trace{}, fail.Closed()
+	}
+	defer b.calls.End()
+	t, err := b.catalog.Topic(name)
+	if err != nil {
+		return status.Trace{}, err
+	}
+	out := status.Trace{
+		Messages: []status.TracedMessage{}, Scanned: page.Scanned, Left: page.Left, Reached: page.Reached, Complete: page.Complete, Next: page.Next,
+	}
+	_, subs := b.catalog.All()
+	subs = slices.DeleteFunc(subs, func(s *subscription.Subscription) bool { return s.Topic() != t || !wanted(s.Group().Name()) })
+	slices.SortFunc(subs, func(x, y *subscription.Subscription) int {
+		return strings.Compare(x.Group().Name(), y.Group().Name())
+	})
+	for _, m := range page.Messages {
+		traced := status.TracedMessage{StoredMessage: m, Groups: make([]status.Fate, len(subs))}
+		for i, s := range subs {
+			if traced.Groups[i], err = b.fate(s, &m); err != nil {
+				return out, fail.Store(err)
+			}
+		}
+		out.Messages = append(out.Messages, traced)
+	}
+	if q.After == "" && len(out.Messages) == 0 {
+		err = b.pending(t, q.ID, &out)
+	}
+	return out, err
+}
+
+// fate returns where a message of the topic is in a subscription.
+func (b served) fate(s *subscription.Subscription, m *status.StoredMessage) (status.Fate, error) {
+	var f consume.Fate
+	var rewound int64
+	s.Look(func(p *consume.Progress) {
+		f = p.Fate(m.Queue, m.Offset, m.MessageGroup)
+		if m.Queue < p.Queues() {
+			rewound = p.Cursor(m.Queue).Rewound
+		}
+	})
+	group, place := s.Group(), store.Place{Topic: s.Topic().ID(), Queue: uint16(m.Queue), Offset: m.Offset}
+	if f.Spilled {
+		_, offsets, err := b.store.Spilled(group.ID(), place.Topic, place.Queue, m.MessageGroup, m.Offset, 1)
+		if err != nil {
+			return status.Fate{}, err
+		}
+		if len(offsets) == 0 || offsets[0] != m.Offset {
+			f = consume.Fate{State: consume.Commit}
+		}
+	}
+	out := status.Fate{
+		Group: group.Name(), Attempt: f.Attempt, MaxAttempts: max(0, s.Policy().MaxAttempts()), Due: f.Due, Owner: f.Owner, Blocked: f.Blocked,
+		Reason: f.Reason, Ahead: f.Ahead, Waiting: s.Status().Waiting,
+	}
+	out.State = map[consume.State]string{
+		consume.Ready: "ready", consume.Inflight: "inflight", consume.WaitingRetry: "waiting_retry", consume.Commit: "done",
+		consume.DeadLetter: "leaving", consume.Parked: "parked", consume.Held: "held",
+	}[f.State]
+	if f.New {
+		out.State = "new"
+	}
+	if f.Head != nil {
+		out.Behind = &status.StoredMessage{Queue: int(f.Head.Queue), Offset: f.Head.Offset}
+		if h, ok, err := b.store.Header(*f.Head); err == nil && ok { // else it was removed meanwhile, or is corrupt
+			out.Behind.ID, out.Behind.StoredAt, out.Behind.MessageGroup = h.ID, h.StoredAt, h.MessageGroup
+		}
+	}
+	if f.State != consume.Commit {
+		return out, nil
+	}
+	dead, err := b.store.IsDeadLetter(group.ID(), place, rewound)
+	if err != nil || !dead {
+		return out, err
+	}
+	out.State = "dead_letter"
+	out.DeadLetter = b.letterOf(group, m)
+	if out.DeadLetter != nil {
+		out.Reason, out.Attempt = out.DeadLetter.Origin.Reason, out.DeadLetter.Origin.Attempts
+	}
+	return out, nil
+}
+
+// letterOf returns the dead letter of a message, and nil if a call of Browse does not find it.
+func (b served) letterOf(g *topic.Group, m *status.StoredMessage) *status.DeadLetter {
+	for _, in := range b.deadLetterTopics(g) {
+		found, _, err := b.letters.Browse(g.Name(), letters.Query{
+			DeadLetterFilter: status.DeadLetterFilter{MessageIDs: []string{m.ID}, Since: m.StoredAt}, In: in, Limit: 1, NoBodies: true,
+		})
+		if err == nil && len(found) == 1 {
+			return new(found[0].Status())
+		}
+	}
+	return nil
+}
+
+// pending looks for a message that is in no queue yet.
+func (b served) pending(t *topic.Topic, id string, out *status.Trace) error {
+	hash, looked := t.IDs().Hash(id), 0
+	var delayed []store.Delayed
+	err := b.store.NewestDelayed(t.ID(), time.Time{}, func(d *store.StoredDelayed) bool {
+		if d.IDHash == hash {
+			delayed = append(delayed, d.Delayed)
+		}
+		looked++
+		return looked < maxPending
+	})
+	if err != nil {
+		return fail.Store(err)
+	}
+	for _, d := range delayed {
+		if m, ok, err := b.store.GetDelayed(d); err == nil && ok && m.ID == id { // a corrupt one is not found
+			out.DeliverAt = d.Due
+		}
+	}
+	looked = 0
+	err = b.store.HalfMessagesOf(t.ID(), math.MaxUint64, func(h store.HalfID, st store.HalfState) bool {
+		if st.IDHash == hash {
+			if m, _, ok, err := b.store.HalfHeader(h); err == nil && ok && m.ID == id {
+				out.Half = true
+			}
+		}
+		looked++
+		return looked < maxPending && !out.Half
+	})
+	if err != nil {
+		return fail.Store(err)
+	}
+	return nil
+}
