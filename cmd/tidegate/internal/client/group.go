@@ -16,18 +16,12 @@ import (
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/command"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/declare"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/output"
+	"github.com/tidegate/tidegate/cmd/tidegate/internal/view"
 )
 
 func (a *App) groups() *cobra.Command {
 	return parent(seeGroup, "group", "Show, create, change, rewind and delete consumer groups", "  tidegate group list --lagging 1000",
 		a.groupList(), a.groupShow(), a.groupLag(), a.groupPut("create"), a.groupPut("set"), a.groupRewind(), a.groupDelete())
-}
-
-// A progress is the state of a group in one topic: a row of group list, and an object of its JSON
-// lines.
-type progress struct {
-	Group string `json:"group"`
-	status.Subscription
 }
 
 func (a *App) groupList() *cobra.Command {
@@ -55,7 +49,7 @@ func (a *App) groupList() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		var rows []progress
+		var rows []view.Progress
 		for _, g := range groups {
 			subs := g.Topics
 			if len(subs) == 0 && topic == "" && lagging == 0 {
@@ -63,15 +57,15 @@ func (a *App) groupList() *cobra.Command {
 			}
 			for _, s := range subs {
 				if (topic == "" || s.Topic == topic) && s.Backlog.Messages >= lagging {
-					rows = append(rows, progress{g.Name, s})
+					rows = append(rows, view.Progress{Group: g.Name, Subscription: s})
 				}
 			}
 		}
-		return printList(c, output.List[progress]{
+		return printList(c, output.List[view.Progress]{
 			Rows:     rows,
-			Columns:  groupColumns,
-			Name:     func(p progress) string { return p.Group },
-			Document: func([]progress) any { return map[string]any{"groups": notNil(groups)} },
+			Columns:  view.GroupColumns,
+			Name:     func(p view.Progress) string { return p.Group },
+			Document: func([]view.Progress) any { return map[string]any{"groups": notNil(groups)} },
 			Empty:    "no consumer groups" + matchNote(match) + ": the first receive creates one, or 'tidegate group create NAME'",
 		})
 	})
@@ -79,32 +73,6 @@ func (a *App) groupList() *cobra.Command {
 	c.Flags().StringVar(&topic, "topic", "", "only groups that receive from this `topic`")
 	c.Flags().Int64Var(&lagging, "lagging", 0, "only with a backlog of at least `N` messages")
 	return c
-}
-
-var groupColumns = []output.Column[progress]{
-	{Name: "GROUP", Cell: func(p progress) any { return p.Group }},
-	{Name: "TOPIC", Cell: func(p progress) any { return or(p.Topic, "-") }},
-	{Name: "READY", Cell: func(p progress) any { return p.Ready }},
-	{Name: "FLIGHT", Cell: func(p progress) any { return p.Inflight }},
-	{Name: "RETRY", Cell: func(p progress) any { return p.WaitingRetry }},
-	{Name: "PARKED", Cell: func(p progress) any { return p.Parked }},
-	{Name: "BACKLOG", Cell: func(p progress) any { return p.Backlog.Messages }},
-	{Name: "BYTES", Wide: true, Cell: func(p progress) any { return output.Bytes(p.Backlog.Bytes) }},
-	{Name: "ACKED", Wide: true, Cell: func(p progress) any { return p.Acked }},
-	{Name: "REDELIVERED", Wide: true, Cell: func(p progress) any { return p.Redelivered }},
-	{Name: "DIED", Cell: func(p progress) any { return p.DeadLetters }},
-	{Name: "NOTE", Cell: func(p progress) any { return progressNote(p) }},
-}
-
-// progressNote is the next command for a group that needs help.
-func progressNote(p progress) string {
-	switch {
-	case p.ParkedGroups > 0:
-		return fmt.Sprintf("%s parked: tidegate parked list %s", output.Count(p.ParkedGroups, "message group"), p.Group)
-	case p.BlockedGroups > 0:
-		return output.Count(p.BlockedGroups, "message group") + " blocked by a failing message"
-	}
-	return ""
 }
 
 func (a *App) groupShow() *cobra.Command {
@@ -132,8 +100,8 @@ func (c *call) showGroup(g status.Group) error {
 	fields := []output.Field{
 		{Name: "group", Value: g.Name},
 		{Name: "order", Value: map[bool]string{true: "FIFO, by message group", false: "none"}[g.FIFO]},
-		{Name: "maximum attempts", Value: attemptsText(g.WithDefaults().MaxAttempts)},
-		{Name: "retries after", Value: ladderText(g.WithDefaults())},
+		{Name: "maximum attempts", Value: view.Attempts(g.WithDefaults().MaxAttempts)},
+		{Name: "retries after", Value: view.Ladder(g.WithDefaults())},
 	}
 	if g.AutoCreated {
 		fields = append(fields, output.Field{Name: "created", Value: "by a receive"})
@@ -143,45 +111,14 @@ func (c *call) showGroup(g status.Group) error {
 	if err := c.show(g, g.Name, fields); err != nil || c.json() || c.format.Format == output.Name {
 		return err
 	}
-	var rows []progress
+	var rows []view.Progress
 	for _, s := range g.Topics {
-		rows = append(rows, progress{g.Name, s})
+		rows = append(rows, view.Progress{Group: g.Name, Subscription: s})
 	}
 	if len(rows) > 0 {
 		fmt.Fprintln(c.Out)
 	}
-	return printList(c, output.List[progress]{Rows: rows, Columns: groupColumns[1:], Empty: "The group has not received from a topic yet."})
-}
-
-func attemptsText(n int) string {
-	if n < 0 {
-		return "none"
-	}
-	return output.Number(int64(n))
-}
-
-// ladderText is the retry schedule of a group with the sum of its waits.
-func ladderText(g settings.Group) string {
-	if g.FIFO {
-		return output.Duration(g.Interval(1)) + " each"
-	}
-	n := g.MaxAttempts - 1
-	if n < 0 {
-		n = len(g.Ladder())
-	}
-	var waits []string
-	var sum time.Duration
-	for attempt := 1; attempt <= n && attempt <= 100; attempt++ {
-		sum += g.Interval(attempt)
-		if attempt <= 8 {
-			waits = append(waits, output.Duration(g.Interval(attempt)))
-		}
-	}
-	text := strings.Join(waits, " ")
-	if n > 8 {
-		text += fmt.Sprintf(" … (%d waits)", n)
-	}
-	return or(text, "no retry") + ", " + output.Duration(sum) + " in all"
+	return printList(c, output.List[view.Progress]{Rows: rows, Columns: view.GroupColumns[1:], Empty: "The group has not received from a topic yet."})
 }
 
 func (a *App) groupLag() *cobra.Command {
@@ -210,9 +147,9 @@ scripts and tests.`,
 				return err
 			}
 			if below <= 0 || worst < below {
-				return printList(c, output.List[progress]{
-					Rows: rows, Columns: groupColumns, Name: func(p progress) string { return p.Topic },
-					Document: func(ps []progress) any { return map[string]any{"topics": notNil(ps)} },
+				return printList(c, output.List[view.Progress]{
+					Rows: rows, Columns: view.GroupColumns, Name: func(p view.Progress) string { return p.Topic },
+					Document: func(ps []view.Progress) any { return map[string]any{"topics": notNil(ps)} },
 					Empty:    "the group has no topic: it has not received yet",
 				})
 			}
@@ -232,7 +169,7 @@ scripts and tests.`,
 }
 
 // lag returns a group's progress in its topics and the largest backlog.
-func (c *call) lag(ctx context.Context, client *admin.Client, topic string) (rows []progress, worst int64, err error) {
+func (c *call) lag(ctx context.Context, client *admin.Client, topic string) (rows []view.Progress, worst int64, err error) {
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()
 	g, err := client.Group(ctx, c.args[0])
@@ -241,7 +178,7 @@ func (c *call) lag(ctx context.Context, client *admin.Client, topic string) (row
 	}
 	for _, s := range g.Topics {
 		if topic == "" || s.Topic == topic {
-			rows = append(rows, progress{g.Name, s})
+			rows = append(rows, view.Progress{Group: g.Name, Subscription: s})
 			worst = max(worst, s.Backlog.Messages)
 		}
 	}

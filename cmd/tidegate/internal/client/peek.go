@@ -2,13 +2,11 @@ package client
 
 import (
 	"context"
-	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -17,6 +15,7 @@ import (
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/command"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/output"
+	"github.com/tidegate/tidegate/cmd/tidegate/internal/view"
 )
 
 // A look has the flags of peek and find.
@@ -137,21 +136,11 @@ func (l *look) find(ctx context.Context) error {
 
 // byID bounds the time of the search by the time in the ID, if no other bounds are given.
 func (l *look) byID() {
-	if born, ok := bornAt(l.query.ID); ok && l.since == "" && l.until == "" {
+	if born, ok := view.BornAt(l.query.ID); ok && l.since == "" && l.until == "" {
 		l.since = born.Add(-2 * time.Second).Format(time.RFC3339)
 		l.until = born.Add(10 * time.Minute).Format(time.RFC3339)
 		l.note("looking from %s to %s, by the time in the ID; a message that was delayed, or waited in a spool, is later: give --since", l.since, l.until)
 	}
-}
-
-// bornAt returns the time in a message ID of RocketMQ 5 (rocketmq-clients, docs/message_id.md).
-func bornAt(id string) (time.Time, bool) {
-	b, err := hex.DecodeString(id)
-	if err != nil || len(b) != 17 || b[0] != 1 {
-		return time.Time{}, false
-	}
-	epoch := time.Date(2021, 1, 1, 0, 0, 0, 0, time.UTC)
-	return epoch.Add(time.Duration(binary.BigEndian.Uint32(b[9:13])) * time.Second), true
 }
 
 // read reads pages until there are enough messages, or nothing is left.
@@ -242,52 +231,12 @@ func (l *look) prepare() (err error) {
 	return nil
 }
 
-var storedColumns = []output.Column[status.StoredMessage]{
-	{Name: "STORED", Cell: func(m status.StoredMessage) any { return m.StoredAt }},
-	{Name: "ID", Cell: func(m status.StoredMessage) any { return m.ID }},
-	{Name: "QUEUE", Cell: func(m status.StoredMessage) any { return m.Queue }},
-	{Name: "OFFSET", Cell: func(m status.StoredMessage) any { return m.Offset }},
-	{Name: "TAG", Cell: func(m status.StoredMessage) any { return m.Tag }},
-	{Name: "KEYS", Cell: func(m status.StoredMessage) any { return m.Keys }},
-	{Name: "GROUP", Wide: true, Cell: func(m status.StoredMessage) any { return m.MessageGroup }},
-	{Name: "BORN", Wide: true, Cell: func(m status.StoredMessage) any { return m.BornAt }},
-	{Name: "SIZE", Cell: func(m status.StoredMessage) any { return output.Bytes(m.BodySize) }},
-	{Name: "TEXT", Cell: func(m status.StoredMessage) any { return firstLine(m.Body) }},
-}
-
-// firstLine is the beginning of a body.
-func firstLine(body []byte) string {
-	const most = 60
-	line, _, more := strings.Cut(string(body), "\n")
-	if !utf8.ValidString(line) {
-		line = hex.EncodeToString(body[:min(len(body), most/2)])
-	}
-	if text := []rune(line); len(text) > most {
-		line, more = string(text[:most]), true
-	}
-	if more {
-		line += "…"
-	}
-	return line
-}
-
 // print prints the messages, and how far the command looked.
 func (l *look) print(empty string) error {
 	defer l.reached()
 	if l.bodies && !l.json() {
-		for i := range l.found.Messages {
-			m := &l.found.Messages[i]
-			fmt.Fprintf(l.Out, "%s  %s  queue %d offset %d  %s\n", m.StoredAt.UTC().Format(time.RFC3339), output.Safe(m.ID), m.Queue, m.Offset, output.Safe(strings.Join(m.Keys, ",")))
-			for name, value := range sorted(m.Properties) {
-				fmt.Fprintf(l.Out, "  %s: %s\n", output.Safe(name), output.Safe(value))
-			}
-			for line := range strings.Lines(string(m.Body)) {
-				if _, err := fmt.Fprintf(l.Out, "    %s\n", output.Safe(strings.TrimSuffix(line, "\n"))); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
+		_, err := io.WriteString(l.Out, view.Messages(l.found.Messages))
+		return err
 	}
 	if len(l.found.Messages) == 0 && empty == "" && !l.json() {
 		return nil // the error says it
@@ -296,7 +245,7 @@ func (l *look) print(empty string) error {
 	l.limit = 0 // the messages are within it
 	defer func() { l.limit = limit }()
 	return printList(l.call, output.List[status.StoredMessage]{
-		Rows: l.found.Messages, Columns: storedColumns,
+		Rows: l.found.Messages, Columns: view.MessageColumns,
 		Name: func(m status.StoredMessage) string { return m.ID },
 		Document: func(ms []status.StoredMessage) any {
 			page := l.found

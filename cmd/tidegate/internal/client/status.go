@@ -13,20 +13,6 @@ import (
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/view"
 )
 
-// A statusReport is the state of a server and what is wrong with it.
-type statusReport struct {
-	Server   string         `json:"server"`
-	Ready    bool           `json:"ready"`
-	Reason   string         `json:"reason,omitempty"` // why it is not ready
-	Topics   int            `json:"topics"`
-	Groups   int            `json:"groups"`
-	Stored   int64          `json:"stored_messages"`
-	Bytes    int64          `json:"stored_bytes"`
-	Backlog  int64          `json:"backlog_messages"` // of all groups
-	Waiting  int64          `json:"waiting_retry"`
-	Problems []view.Problem `json:"problems"`
-}
-
 func (a *App) status() *cobra.Command {
 	return a.leaf(&cobra.Command{
 		Use: "status", GroupID: seeGroup,
@@ -72,8 +58,8 @@ func (c *call) pinged(ctx context.Context) error {
 }
 
 // report asks the broker for its state.
-func report(ctx context.Context, client *admin.Client) (statusReport, error) {
-	r := statusReport{Server: client.Endpoint(), Ready: true, Problems: []view.Problem{}}
+func report(ctx context.Context, client *admin.Client) (view.Status, error) {
+	r := view.Status{Server: client.Endpoint(), Ready: true, Problems: []view.Problem{}}
 	if err := client.Ready(ctx); err != nil {
 		if err := client.Healthy(ctx); err != nil {
 			return r, err
@@ -92,38 +78,12 @@ func report(ctx context.Context, client *admin.Client) (statusReport, error) {
 	if err != nil {
 		return r, err
 	}
-	r.Topics, r.Groups = len(topics), len(groups)
-	for _, t := range topics {
-		r.Stored += t.StoredMessages
-		r.Bytes += t.StoredBytes
-	}
-	for _, g := range groups {
-		for _, s := range g.Topics {
-			r.Backlog += s.Backlog.Messages
-			r.Waiting += s.WaitingRetry
-		}
-	}
-	stored := map[string]int64{}
-	for _, t := range topics {
-		stored[t.Name] = t.StoredMessages
-	}
-	r.Problems = append(view.Throttled(throttles), view.Troubled(groups, stored)...)
+	r.Fill(topics, groups, throttles)
 	return r, nil
 }
 
-func (c *call) showStatus(r statusReport) error {
-	state := "ready"
-	if !r.Ready {
-		state = "not ready: " + r.Reason
-	}
-	err := c.show(r, r.Server, []output.Field{
-		{Name: "broker", Value: r.Server},
-		{Name: "state", Value: state},
-		{Name: "topics", Value: r.Topics},
-		{Name: "groups", Value: r.Groups},
-		{Name: "stored", Value: fmt.Sprintf("%s messages, %v", output.Number(r.Stored), output.Bytes(r.Bytes))},
-		{Name: "backlog", Value: fmt.Sprintf("%s messages of all groups, %s of them wait for a retry", output.Number(r.Backlog), output.Number(r.Waiting))},
-	})
+func (c *call) showStatus(r view.Status) error {
+	err := c.show(r, r.Server, r.Fields())
 	if err != nil || c.json() || c.format.Format == output.Name {
 		return err
 	}
@@ -133,12 +93,7 @@ func (c *call) showStatus(r statusReport) error {
 	}
 	fmt.Fprintln(c.Out)
 	return printList(c, output.List[view.Problem]{
-		Rows: r.Problems,
-		Columns: []output.Column[view.Problem]{
-			{Name: "WRONG NOW", Cell: func(p view.Problem) any { return p.Kind }},
-			{Name: "SUBJECT", Cell: func(p view.Problem) any { return p.Subject }},
-			{Name: "WHAT", Cell: func(p view.Problem) any { return p.Text }},
-			{Name: "NEXT", Cell: func(p view.Problem) any { return p.Next }},
-		},
+		Rows:    r.Problems,
+		Columns: view.ProblemColumns,
 	})
 }
