@@ -247,6 +247,15 @@ func TestIdleReturnsMessages(t *testing.T) {
 			if got := time.Since(start); got != c.after {
 				t.Errorf("%s: another client received the messages after %v, want %v", group, got, c.after)
 			}
+			released := ""
+			for _, s := range f.settled {
+				if s.outcome == held.Released {
+					released += s.id + " "
+				}
+			}
+			if want := "id3 id2 id1 "; group == "billing" && released != want {
+				t.Errorf("released %s, want the last first, because systems put them at the front: %s", released, want)
+			}
 			slices.SortFunc(other, func(a, b *tidegate.Delivery) int { return strings.Compare(a.ID, b.ID) })
 			if got, want := describe(other), "[1 attempt 1][2 attempt 1][3 attempt 1]"; !strings.HasPrefix(want, got) {
 				t.Errorf("%s: another client received %s", group, got)
@@ -294,6 +303,23 @@ func TestOrderIsKeptByRetries(t *testing.T) {
 		got := receive(t, f, q) // the dead letter lets the next one go
 		if !slices.ContainsFunc(got, func(d *tidegate.Delivery) bool { return string(d.Body) == "2" && d.Attempt == 1 }) {
 			t.Errorf("received %s, want the successor of the dead letter", describe(got))
+		}
+	})
+}
+
+// The receiver may change what it got: the next delivery in this process is not affected.
+func TestDeliveriesAreCopies(t *testing.T) {
+	inBubble(t, 0, held.Options{}, func(t *testing.T, f *fake) {
+		f.store(&tidegate.Message{ID: "id", Topic: "orders", MessageGroup: "mg", Body: []byte("0"), Keys: []string{"k"}, Properties: map[string]string{"p": "v"}})
+		for attempt := range 2 {
+			d := one(t, f, request("ledger"), "0", attempt+1)
+			if d.Keys[0] != "k" || d.Properties["p"] != "v" {
+				t.Errorf("delivered %+v", d.Message)
+			}
+			d.Body[0], d.Keys[0], d.Properties["p"] = 'x', "x", "x"
+			if _, err := f.Retry(t.Context(), d, 0, ""); err != nil {
+				t.Error(err)
+			}
 		}
 	})
 }

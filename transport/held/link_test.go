@@ -14,11 +14,13 @@ import (
 // An eager is a system and a link that delivers each message within the call of Grant.
 type eager struct {
 	feed    *held.Feed
+	opening time.Duration // how long Open takes, whatever its ctx
 	closing time.Duration // how long Close takes
 	closed  atomic.Int32
 }
 
 func (e *eager) Open(_ context.Context, f *held.Feed) (held.Link, error) {
+	<-time.After(e.opening)
 	e.feed = f
 	return e, nil
 }
@@ -70,6 +72,25 @@ func TestCloseWaits(t *testing.T) {
 	}
 }
 
+// A link that opens after Close is closed at once.
+func TestCloseDuringOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &eager{opening: 5 * time.Second, closing: time.Second}
+		table := held.New(e, held.Options{})
+		start := time.Now()
+		time.AfterFunc(time.Second, func() { table.Close() }) //nolint:errcheck // it returns nil
+		_, err := table.Receive(t.Context(), request("billing"))
+		if wantError(t, "Receive", err, tidegate.ErrClosed); time.Since(start) != time.Second {
+			t.Errorf("the receive ended after %v, want the time of Close", time.Since(start))
+		}
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		if e.closed.Load() != 1 {
+			t.Error("the link is open after Close")
+		}
+	})
+}
+
 // A receive that comes while its link closes waits for a new one.
 func TestReceiveDuringClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -81,6 +102,61 @@ func TestReceiveDuringClose(t *testing.T) {
 		start := time.Now()
 		if ds := receive(t, table, request("billing")); len(ds) != 1 || time.Since(start) != 4*time.Second {
 			t.Errorf("received %s after %v, want a message from a link that opens after the close", describe(ds), time.Since(start))
+		}
+	})
+}
+
+// A receive that does not wait gets the messages that a new link brings within Options.Grace.
+func TestGrace(t *testing.T) {
+	inBubble(t, 1, held.Options{Grace: 50 * time.Millisecond}, func(t *testing.T, f *fake) {
+		f.faults.openDelay, f.faults.deliverDelay = 100*time.Millisecond, 40*time.Millisecond
+		q := request("billing")
+		q.Wait = 0
+		start := time.Now()
+		d := one(t, f, q, "0", 1)
+		if got := time.Since(start); got != 140*time.Millisecond {
+			t.Errorf("the message came after %v, want 140ms", got)
+		}
+		ack(t, f, d)
+		start = time.Now()
+		if ds := receive(t, f, q); len(ds) > 0 || time.Since(start) != 50*time.Millisecond {
+			t.Errorf("received %s after %v, want nothing after 50ms", describe(ds), time.Since(start))
+		}
+	})
+}
+
+// A receive whose wait ends together with a lease gets the message, which takes its time through
+// the system.
+func TestReceiveEndsWithALease(t *testing.T) {
+	inBubble(t, 1, held.Options{}, func(t *testing.T, f *fake) {
+		f.faults.slow = func(held.Settlement) time.Duration { return 10 * time.Millisecond }
+		q := request("billing")
+		one(t, f, q, "0", 1)
+		q.Wait = q.InvisibleDuration
+		start := time.Now()
+		one(t, f, q, "0", 2)
+		if got := time.Since(start); got != 30*time.Second+10*time.Millisecond {
+			t.Errorf("the message came after %v, want 30.01s", got)
+		}
+	})
+}
+
+// Messages beyond MaxHeld that the system was not asked for are released.
+func TestExcessIsReleased(t *testing.T) {
+	inBubble(t, 20, held.Options{MaxHeld: 4}, func(t *testing.T, f *fake) {
+		f.faults.excess = 5
+		take(t, f, request("billing"), 4)
+		synctest.Wait()
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		inFlight := 0
+		for _, e := range f.queue("billing", "orders").entries {
+			if e.link != nil {
+				inFlight++
+			}
+		}
+		if inFlight != 4 || len(f.settled) == 0 {
+			t.Errorf("%d messages are in flight, %d were released", inFlight, len(f.settled))
 		}
 	})
 }
