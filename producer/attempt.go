@@ -23,13 +23,13 @@ const (
 // message of a shared request has its own event.
 //
 // The pause after a throttle also counts against the limits of the messages that wait in the queue.
-// If a waiting message reaches a limit, its send fails without an attempt;
-// the event then has a Duration and a Messages of 0.
+// If a waiting message reaches a limit, its send fails without a further attempt. The event of that
+// decision has a Duration and a Messages of 0, and Number is 0 if the message never had an attempt.
 type Attempt struct {
 	Operation string // "send", "begin", "commit", "rollback" or "recall"
 	Topic     string
 	MessageID string        // empty for a recall
-	Number    int           // attempts of the operation so far; 1 for the first
+	Number    int           // attempts of the operation so far; 1 for the first, 0 without an attempt
 	Endpoint  string        // the server of the attempt; empty if unknown
 	Messages  int           // in the request, including this one
 	Began     time.Time     // start of the attempt

@@ -94,7 +94,7 @@ func TestBlackHolesLeaveTimeForTheLast(t *testing.T) {
 		// The question is still open. Close ends it and waits for it.
 		start = time.Now()
 		p.Close()
-		if time.Since(start) != 0 || len(p.topics["orders"].asking) != 0 {
+		if time.Since(start) != 0 || len(p.topics["orders"].requesting) != 0 {
 			t.Errorf("Close took %v, and the question is not over", time.Since(start))
 		}
 	})

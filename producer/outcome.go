@@ -47,7 +47,7 @@ func (t *topic) decide(r *request, outs []outcome) {
 	case transient && p.opts.MaxAttempts == 0:
 		// Retries after transient failures are immediate, so the send does not wait for the
 		// settings: the server that failed may be the one to respond.
-		p.askLater(t)
+		p.requestSettingsLater(t)
 	}
 	limits := p.limits(settings)
 	now := time.Now()
@@ -63,12 +63,12 @@ func (t *topic) decide(r *request, outs []outcome) {
 		o.in.Closed = p.closed.Load()
 		o.in.Spools = p.spooler != nil && o.it.origin != fromSpool
 		o.in.Draw(&limits, &drawn)
-		o.decision = p.decide(&o.in)
+		o.decision = p.nextStep(&o.in)
 	}
 }
 
-// decide is retry.Decide with the budget, from which it takes the retry.
-func (p *Producer) decide(in *retry.Inputs) retry.Decision {
+// nextStep is retry.Decide with the budget, from which it takes the retry.
+func (p *Producer) nextStep(in *retry.Inputs) retry.Decision {
 	d := retry.Decide(*in)
 	if d.Stop == retry.Continue && d.Class != tidegate.ClassOK && p.opts.Budget != nil && !p.opts.Budget.Spend(p.opts.Priority) {
 		in.BudgetSpent = true
@@ -89,7 +89,7 @@ func (t *topic) apply(o *outcome, l *lane, spooled []string, now time.Time) bool
 	case d.Stop != retry.Continue:
 		return t.end(it, it.stopped(o), now)
 	case d.Class == tidegate.ClassOK:
-		t.accept(o)
+		t.keepReceipt(o)
 		return t.end(it, nil, now)
 	case slices.Contains(spooled, it.Message.MessageGroup):
 		return t.end(it, it.fail(StopSpool, errBehind), now)
@@ -160,8 +160,8 @@ func (it *item) stopped(o *outcome) *SendError {
 // (TestBusyServerAcceptsWhatTheBackoffAllows).
 const lanePause = 50 * time.Millisecond
 
-// accept completes the receipt.
-func (t *topic) accept(o *outcome) {
+// keepReceipt completes the receipt of an accepted message.
+func (t *topic) keepReceipt(o *outcome) {
 	t.good.Store(true)
 	t.down = false
 	it := o.it

@@ -33,7 +33,7 @@ type Producer struct {
 	log       *slog.Logger
 	events    *tally.Log    // bounds the lines above the debug level
 	observer  observer      // of Options.Limiter; nil if it has none
-	unasked   Settings      // in effect until the server has responded
+	assumed   Settings      // in effect until the server has responded
 	bounds    *retry.Bounds // of all sends
 
 	ledger    *ledger.Ledger[*item]
@@ -71,7 +71,7 @@ func New(t Transport, opts Options) (*Producer, error) {
 		transport: t,
 		opts:      opts,
 		log:       opts.Logger,
-		unasked:   merge(opts, transport.ProducerSettings{}),
+		assumed:   merge(opts, transport.ProducerSettings{}),
 		bounds:    opts.bounds(),
 		topics:    make(map[string]*topic),
 	}
@@ -167,8 +167,9 @@ var errNilMessage = &SendError{Reason: StopInvalid, Cause: &tidegate.Error{
 	Subject: "message", Code: tidegate.CodeBadRequest, Message: "it is nil; give a message",
 }}
 
-// accept admits a message. The producer owns the message until its end.
-func (p *Producer) accept(it *item, blocked func()) *SendError {
+// admit lets a message in, and waits for a place if the producer is full. The producer owns the
+// message until its end.
+func (p *Producer) admit(it *item, blocked func()) *SendError {
 	var err *SendError
 	if it.ctx.Err() != nil {
 		err = it.contextEnded()

@@ -65,7 +65,7 @@ func (p *Producer) repeat(it *item, op string, call func(ctx context.Context) (e
 			return it.contextEnded()
 		}
 		began := time.Now()
-		a := newAttempt(ctx, it.history.Attempts > 0, it.Share(began))
+		a := newScope(ctx, it.history.Attempts > 0, it.Share(began))
 		o := outcome{it: it, operation: op}
 		o.lane, o.err = call(a.ctx)
 		a.cancel()
@@ -76,7 +76,7 @@ func (p *Producer) repeat(it *item, op string, call func(ctx context.Context) (e
 		o.in.HalfMessage = op == beginOperation && !unsent(o.err)
 		o.in.Closed = p.life.Err() != nil
 		o.in.Draw(&it.limits, new(retry.Draws))
-		o.decision = p.decide(&o.in)
+		o.decision = p.nextStep(&o.in)
 		it.topic.observe(1, &o, began)
 		switch d := o.decision; {
 		case d.Class == tidegate.ClassOK:

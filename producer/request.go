@@ -25,9 +25,9 @@ const limitPatience = time.Millisecond
 
 // A roundTrip is the call of the transport for a request.
 type roundTrip struct {
-	attempt attempt   // without a ctx while the request waits for the limiter
-	sent    bool      // the call has begun, and its results are not counted yet
-	began   time.Time // start of the call
+	scope scope     // without a ctx while the request waits for the limiter
+	sent  bool      // the call has begun, and its results are not counted yet
+	began time.Time // start of the call
 
 	items    []*item             // of the call
 	messages []*tidegate.Message // of items, for the transport
@@ -49,14 +49,14 @@ type (
 
 // cancel cancels the call of the transport, if there is one.
 func (c *roundTrip) cancel() {
-	if c.attempt.cancel != nil {
-		c.attempt.cancel()
+	if c.scope.cancel != nil {
+		c.scope.cancel()
 	}
 }
 
-// An attempt is the ctx of an ask or request. A request with a single message continues with the
-// ctx of its ask, because both are one attempt.
-type attempt struct {
+// A scope is the ctx of an ask or request. A request with a single message continues with the scope
+// of its ask, because both are one attempt.
+type scope struct {
 	ctx    context.Context //nolint:containedctx // lives as long as the job
 	cancel context.CancelFunc
 }
@@ -66,11 +66,11 @@ type attempt struct {
 // waited for the ask, because none of them has a lane.
 func (t *topic) route(a *ask) (r *request, next job, ok bool) {
 	began := time.Now()
-	lanes, err := t.ask(t.lookup.ctx, a)
+	lanes, err := t.lanesFor(t.lookup.ctx, a)
 	now := time.Now()
 	t.mu.Lock()
 	lookup := t.lookup
-	t.lookup = attempt{}
+	t.lookup = scope{}
 	r = t.queue.Routed(a, lanes, now)
 	var ended []*item
 	var failed *request
@@ -84,7 +84,7 @@ func (t *topic) route(a *ask) (r *request, next job, ok bool) {
 	case r == nil:
 		ended = t.hopeless(now, a.Head.Of)
 	case len(r.Items) == 1 && r.Items[0] == a.Head:
-		r.Call.attempt, lookup.cancel = lookup, nil
+		r.Call.scope, lookup.cancel = lookup, nil
 	}
 	if r != nil {
 		t.begin(job{Request: r}, now)
@@ -105,10 +105,10 @@ func (t *topic) route(a *ask) (r *request, next job, ok bool) {
 	return r, next, ok
 }
 
-// ask requests the lanes of a from the transport, until the time of its first message's attempt is
-// over. It returns the lanes so far and the error of the next one. The end of the caller's ctx and
-// Close are not errors of the transport.
-func (t *topic) ask(ctx context.Context, a *ask) (lanes []transport.Lane, err error) {
+// lanesFor requests the lanes of a from the transport, until the time of its first message's
+// attempt is over. It returns the lanes so far and the error of the next one. The end of the
+// caller's ctx and Close are not errors of the transport.
+func (t *topic) lanesFor(ctx context.Context, a *ask) (lanes []transport.Lane, err error) {
 	returned := false
 	defer func() {
 		if !returned {
@@ -148,10 +148,10 @@ func (t *topic) send(r *request) (ended []*item, next job, ok bool) {
 	c := &r.Call
 	var results []transport.SendResult
 	if len(c.items) > 0 {
-		results = t.p.lanes.SendLane(c.attempt.ctx, r.Info, c.messages)
+		results = t.p.lanes.SendLane(c.scope.ctx, r.Info, c.messages)
 	}
 	returned = true
-	c.attempt.cancel()
+	c.scope.cancel()
 	c.copies.Free()
 	var err error
 	if len(results) != len(c.items) {
@@ -219,12 +219,12 @@ func (t *topic) start(r *request, now time.Time) {
 		c.items, c.messages = append(c.items, it), append(c.messages, it.Message)
 	}
 	switch {
-	case c.attempt.ctx != nil:
+	case c.scope.ctx != nil:
 	case len(c.items) == 1:
-		c.attempt = newAttempt(c.items[0].base(r.Alone), await, shortest)
+		c.scope = newScope(c.items[0].base(r.Alone), await, shortest)
 	default:
 		// The request serves several callers. It ends when all of them have left.
-		c.attempt = newAttempt(context.Background(), await, shortest)
+		c.scope = newScope(context.Background(), await, shortest)
 	}
 	c.sent, c.began = len(c.items) > 0, now
 	if !r.Alone { // the callers may leave before the end of the request
@@ -250,7 +250,7 @@ func (t *topic) limit(l ratelimit.Limiter, r *request) {
 		if joined {
 			ctx, cancel = context.WithDeadline(it.ctx, patience)
 		}
-		r.Call.attempt.cancel, r.Call.attempt.ctx = cancel, nil // Close ends the wait
+		r.Call.scope.cancel, r.Call.scope.ctx = cancel, nil // Close ends the wait
 		t.mu.Unlock()
 		if skip {
 			cancel()

@@ -29,13 +29,13 @@ import (
 func (p *Producer) Send(ctx context.Context, msg *tidegate.Message) (tidegate.Receipt, error) {
 	it, err := p.prepare(ctx, msg, nil)
 	if err == nil {
-		err = p.accept(it, nil)
+		err = p.admit(it, nil)
 	}
 	if err != nil {
 		return tidegate.Receipt{}, err
 	}
 	t := it.topic
-	if j, ok := t.submit(it, it); !ok || !t.attempt(j.Ask) {
+	if j, ok := t.submit(it, it); !ok || !t.carryOut(j.Ask) {
 		it.await()
 	}
 	if it.err != nil {
@@ -91,7 +91,7 @@ func (p *Producer) SendAsync(ctx context.Context, msg *tidegate.Message, done fu
 	}
 	it, err := p.prepare(ctx, msg, done)
 	if err == nil {
-		err = p.accept(it, nil)
+		err = p.admit(it, nil)
 	}
 	if err != nil {
 		return err
@@ -121,7 +121,7 @@ func (p *Producer) SendBatch(ctx context.Context, msgs []*tidegate.Message) []tr
 		it, err := p.prepare(ctx, msg, nil)
 		if err == nil {
 			it.wake = make(chan struct{})
-			err = p.accept(it, submit)
+			err = p.admit(it, submit)
 		}
 		if err != nil {
 			results[i].Err = err

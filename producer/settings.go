@@ -113,7 +113,7 @@ func (p *Producer) settings(t *topic) Settings {
 	if a := t.answer.Load(); a != nil {
 		return a.settings
 	}
-	return p.unasked
+	return p.assumed
 }
 
 // askedSettings requests the settings if the known ones are old. Only one goroutine sends a request
@@ -124,15 +124,15 @@ func (p *Producer) askedSettings(ctx context.Context, t *topic) (Settings, error
 		return a.settings, a.err
 	}
 	select {
-	case t.asking <- struct{}{}:
-		defer func() { <-t.asking }()
+	case t.requesting <- struct{}{}:
+		defer func() { <-t.requesting }()
 	case <-ctx.Done():
 		return p.settings(t), context.Cause(ctx)
 	}
 	if a := t.fresh(); a != nil {
 		return a.settings, a.err // another goroutine has requested them in the meantime
 	}
-	return p.ask(ctx, t)
+	return p.requestSettings(ctx, t)
 }
 
 // fresh returns the last result, or nil if it is too old or there is none.
@@ -143,8 +143,8 @@ func (t *topic) fresh() *answer {
 	return nil
 }
 
-// ask sends a settings request. The caller holds the token in t.asking.
-func (p *Producer) ask(ctx context.Context, t *topic) (Settings, error) {
+// requestSettings sends a settings request. The caller holds the token in t.requesting.
+func (p *Producer) requestSettings(ctx context.Context, t *topic) (Settings, error) {
 	pushed, err := p.transport.ProducerSettings(ctx, t.name)
 	if err != nil && ctx.Err() != nil && !errors.Is(context.Cause(ctx), errSettingsWait) {
 		return p.settings(t), err // the end of the caller's ctx is no failure of the server
@@ -187,27 +187,27 @@ func (p *Producer) settingsFor(r *request, t *topic) Settings {
 	return s
 }
 
-// askLater requests the settings in another goroutine, which Close waits for. It does nothing if
-// the last result is fresh or a request is under way.
-func (p *Producer) askLater(t *topic) {
+// requestSettingsLater requests the settings in another goroutine, which Close waits for. It
+// does nothing if the last result is fresh or a request is under way.
+func (p *Producer) requestSettingsLater(t *topic) {
 	if t.fresh() != nil {
 		return
 	}
 	select {
-	case t.asking <- struct{}{}:
+	case t.requesting <- struct{}{}:
 	default:
 		return
 	}
 	if !p.ledger.Hold() {
-		<-t.asking
+		<-t.requesting
 		return
 	}
 	go func() {
 		defer p.ledger.Running.Done()
-		defer func() { <-t.asking }()
+		defer func() { <-t.requesting }()
 		ctx, cancel := context.WithTimeoutCause(p.life, settingsLimit, errSettingsWait)
 		defer cancel()
-		_, _ = p.ask(ctx, t) // the result is stored in t
+		_, _ = p.requestSettings(ctx, t) // the result is stored in t
 	}()
 }
 
@@ -218,7 +218,7 @@ func (p *Producer) askLater(t *topic) {
 // a failure Effective sends no further request for 5 seconds, unless ctx had ended.
 func (p *Producer) Effective(ctx context.Context, topic string) (Settings, error) {
 	if err := tidegate.ValidateTopic(topic); err != nil {
-		return p.unasked, err
+		return p.assumed, err
 	}
 	t := p.use(topic)
 	defer t.release()

@@ -23,16 +23,16 @@ type topic struct {
 	name  string
 	users atomic.Int64 // the producer keeps the topic while this is not 0
 
-	good   atomic.Bool            // the server accepted a send to the topic
-	answer atomic.Pointer[answer] // the last response with settings; nil before the first
-	asking chan struct{}          // holds a token while a goroutine requests the settings
+	good       atomic.Bool            // the server accepted a send to the topic
+	answer     atomic.Pointer[answer] // the last response with settings; nil before the first
+	requesting chan struct{}          // holds a token while a goroutine requests the settings
 
 	mu       sync.Mutex
 	spooling map[string]int // message groups with messages that wait for a write to the spool
 	down     bool           // the last messages with a result went to the spool after failed attempts
 
 	queue  queue
-	lookup attempt     // of the ask under way
+	lookup scope       // of the ask under way: begin sets it, and only the goroutine of the ask uses its ctx
 	timer  *time.Timer // calls wake at timerAt; nil before its first use
 	wakeAt time.Time   // zero if the timer is stopped
 
@@ -40,14 +40,14 @@ type topic struct {
 }
 
 func newTopic(p *Producer, name string) *topic {
-	t := &topic{p: p, name: name, asking: make(chan struct{}, 1)}
+	t := &topic{p: p, name: name, requesting: make(chan struct{}, 1)}
 	t.queue = plan.New[*item, roundTrip]()
 	t.watches = watch.NewSet(&t.mu, func(items []*item) { leaveAll(items, false) })
 	return t
 }
 
 // submit queues messages. If own is among them and can be sent at once, submit returns the ask for
-// it, which the caller has to carry out with attempt.
+// it, which the caller has to carry out by carryOut.
 func (t *topic) submit(own *item, items ...*item) (job, bool) {
 	var begun *watch.Watch[*item]
 	now := time.Now()
@@ -100,7 +100,7 @@ func (t *topic) begin(j job, now time.Time) {
 	switch {
 	case j.Ask != nil:
 		head := j.Ask.Head.Of
-		t.lookup = newAttempt(head.base(j.Ask.Alone), head.history.Attempts > 0, head.Share(now))
+		t.lookup = newScope(head.base(j.Ask.Alone), head.history.Attempts > 0, head.Share(now))
 	case t.p.opts.Limiter == nil:
 		t.start(j.Request, now)
 	}
@@ -155,12 +155,12 @@ func (t *topic) work(j job) {
 	}
 }
 
-// attempt carries out the ask for one message and the request that follows it, on the goroutine of
+// carryOut carries out the ask for one message and the request that follows it, on the goroutine of
 // the message's caller. Further attempts have a worker. It returns true if the message has ended.
 //
 // The caller's goroutine saves two switches between goroutines and four of 232 allocations of a
 // message (BenchmarkSendSDK with one caller).
-func (t *topic) attempt(a *ask) (over bool) {
+func (t *topic) carryOut(a *ask) (over bool) {
 	r, _, _ := t.route(a)
 	if r == nil {
 		return false
@@ -180,11 +180,12 @@ func (it *item) base(own bool) context.Context {
 	return context.WithoutCancel(it.ctx) // keeps the values
 }
 
-// newAttempt creates the ctx of an attempt.
-func newAttempt(base context.Context, await bool, share time.Duration) (a attempt) {
+// newScope returns a scope that ends after share, and with base. With await the transport waits for
+// a connection.
+func newScope(base context.Context, await bool, share time.Duration) (s scope) {
 	if await {
 		base = transport.AwaitConnection(base)
 	}
-	a.ctx, a.cancel = context.WithTimeoutCause(base, share, errAttemptTimeout)
-	return a
+	s.ctx, s.cancel = context.WithTimeoutCause(base, share, errAttemptTimeout)
+	return s
 }
