@@ -161,7 +161,7 @@ func (l *link) Close() {
 }
 
 func (l *link) end() {
-	ctx, cancel := l.live.Attaching()
+	ctx, cancel := l.live.Closing()
 	defer cancel()
 	_ = l.session.Close(ctx) // the end of the connection has the same effect
 }

@@ -187,7 +187,7 @@ func (s sender) Transfer(ctx context.Context, m *amqp.Message) (sending.Receipt,
 }
 
 func (s sender) Close() {
-	ctx, cancel := s.live.Attaching()
+	ctx, cancel := s.live.Closing()
 	defer cancel()
 	_ = s.Sender.Close(ctx) // the link is not used again
 }

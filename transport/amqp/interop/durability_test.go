@@ -48,6 +48,10 @@ func TestUnresponsiveServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := receive(t, c, r)
+	closing := clientOf(t, s.Address())
+	if _, err := closing.Receive(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
 	if err := syscall.Kill(s.PID(), syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
@@ -60,6 +64,13 @@ func TestUnresponsiveServer(t *testing.T) {
 	err := send(ctx, c, second)
 	if e, ok := errors.AsType[*tidegate.Error](err); !ok || !e.MaybeStored || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a send without a response: %v, want MaybeStored", err)
+	}
+	start := time.Now()
+	if err := closing.Close(); err != nil {
+		t.Error(err)
+	}
+	if d := time.Since(start); d > 4*time.Second {
+		t.Errorf("Close took %v", d)
 	}
 	s.Kill() // which also ends a stopped process
 	if err := s.Restart(t.Context()); err != nil {

@@ -216,9 +216,17 @@ func (l *Live) Ended() bool {
 // ended ctx can leave a half-open link in the session.
 const attachTimeout = 10 * time.Second
 
-// Attaching returns a context for the opening or closing of a link. It ends with the supervisor.
+// closeTimeout bounds the closing. The connection of a server that does not respond ends anyway.
+const closeTimeout = 2 * time.Second
+
+// Attaching returns a context for the opening of a link. It ends with the supervisor.
 func (l *Live) Attaching() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(l.life, attachTimeout)
+}
+
+// Closing returns a context for the closing of a link. It ends with the supervisor.
+func (l *Live) Closing() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(l.life, closeTimeout)
 }
 
 // A session is an AMQP session that is opened once.
