@@ -125,14 +125,21 @@ func TestGrace(t *testing.T) {
 	})
 }
 
-// A receive whose wait ends together with a lease gets the message, which takes its time through
-// the system.
+// A receive whose wait ends with a lease, or soon after, gets the message, which takes its time
+// through the system.
 func TestReceiveEndsWithALease(t *testing.T) {
+	for _, more := range []time.Duration{0, 5 * time.Millisecond} {
+		receiveEndsWithALease(t, more)
+	}
+}
+
+func receiveEndsWithALease(t *testing.T, more time.Duration) {
+	t.Helper()
 	inBubble(t, 1, held.Options{}, func(t *testing.T, f *fake) {
 		f.faults.slow = func(held.Settlement) time.Duration { return 10 * time.Millisecond }
 		q := request("billing")
 		one(t, f, q, "0", 1)
-		q.Wait = q.InvisibleDuration
+		q.Wait = q.InvisibleDuration + more
 		start := time.Now()
 		one(t, f, q, "0", 2)
 		if got := time.Since(start); got != 30*time.Second+10*time.Millisecond {
