@@ -20,6 +20,10 @@
 //
 //   - "batch": each message of a SendMessage keeps its own ID, tag and properties, and has its own
 //     entry in the response.
+//   - "topics": the messages of a SendMessage with the request header x-tidegate-features: topics
+//     can have different topics. Instead of grpc-retry-pushback-ms its response has the trailer
+//     x-tidegate-pushback-topics: the milliseconds for each run of messages with the same topic,
+//     joined by commas, 0 for none. A server with [Options].Intercept does not announce it.
 //   - "pushback": throttled responses have the trailer grpc-retry-pushback-ms.
 //   - "suspend": a ChangeInvisibleDuration with suspend never counts as a failure.
 //   - "deadletter": a repeated ForwardMessageToDeadLetterQueue creates no second copy. The dead

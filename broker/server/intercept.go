@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -92,7 +93,7 @@ func (r *rpc[Q, R]) serve(s *Server, ctx context.Context) (resp R, err error) {
 		return resp, errClosing
 	}
 	// It fails only outside a gRPC server.
-	_ = grpc.SetHeader(ctx, wire.Features)
+	_ = grpc.SetHeader(ctx, s.features())
 	var req Q
 	from, err := s.gate.Authenticate(ctx, begin, r.op)
 	if err != nil {
@@ -266,6 +267,15 @@ func gaveUp(ctx context.Context, err error) bool {
 
 // errClosing ends a request whose connection is closed because another connection replaces it.
 var errClosing = status.Error(codes.Unavailable, "the broker closed this idle connection to make room for another one")
+
+// features returns the header of every response. A server with middleware announces no requests of
+// several topics, because a Call has one.
+func (s *Server) features() metadata.MD {
+	if s.o.Intercept != nil {
+		return wire.SingleFeatures
+	}
+	return wire.Features
+}
 
 func setPushBack(ctx context.Context, d time.Duration) {
 	if d > 0 {

@@ -46,7 +46,7 @@ func (s *Server) receiveMessage(raw grpc.ServerStream) (err error) {
 	stream := receiveStream(&grpc.GenericServerStream[rmqpb.ReceiveMessageRequest, rmqpb.ReceiveMessageResponse]{ServerStream: raw})
 	ctx := stream.Context()
 	// It fails only after the header was sent, which is later.
-	_ = stream.SetHeader(wire.Features)
+	_ = stream.SetHeader(s.features())
 	f := &wire.Deliveries{Packed: wire.Announces(ctx, wire.FeaturePacked), CRC: wire.Header(ctx, wire.HeaderLanguage) == wire.LanguageGo}
 	in := s.intake(ctx)
 	defer func() { transit.PlaceOf(ctx).TakeOver(&in.Hold, in.Hold.Bytes()) }()

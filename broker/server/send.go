@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
+
+	"google.golang.org/grpc"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/serving"
@@ -34,8 +37,13 @@ func (s *Server) send(ctx context.Context, client string, in []*rmqpb.Message, b
 	now, half := time.Now(), false
 	unpacked := hold(ctx, s.bodies)
 	defer unpacked.Release()
+	var topic *string // of all messages
+	if s.o.Intercept != nil || !wire.Announces(ctx, wire.FeatureTopics) {
+		first := in[0].GetTopic().GetName()
+		topic = &first
+	}
 	for i, m := range in {
-		born, err := s.incoming(&msgs[i], m, in[0], now)
+		born, err := s.incoming(&msgs[i], m, topic, now)
 		if err == nil && len(msgs[i].Body) > len(m.GetBody()) { // it came compressed
 			err = unpacked.Resize(unpacked.Bytes()+int64(len(msgs[i].Body)), false)
 		}
@@ -52,18 +60,21 @@ func (s *Server) send(ctx context.Context, client string, in []*rmqpb.Message, b
 	if len(results) != len(in) {
 		return nil, fmt.Errorf("the engine gave %d results for %d messages", len(results), len(in))
 	}
-	if half && results[0].Err == nil {
-		s.sessions.Publishes(client, in[0].GetTopic())
+	for i := range results {
+		if half && list[i].Half && results[i].Err == nil && (i == 0 || msgs[i].Topic != msgs[i-1].Topic) {
+			s.sessions.Publishes(client, in[i].GetTopic())
+		}
 	}
 	return s.sent(ctx, msgs, results)
 }
 
-// incoming checks one message of a request whose first is first.
-func (s *Server) incoming(to *tidegate.Message, m, first *rmqpb.Message, now time.Time) (born time.Time, err error) {
+// incoming checks one message of a request. all is the topic of all of them; nil if they can have
+// different ones.
+func (s *Server) incoming(to *tidegate.Message, m *rmqpb.Message, all *string, now time.Time) (born time.Time, err error) {
 	topic := m.GetTopic().GetName()
-	if t := first.GetTopic().GetName(); topic != t {
+	if all != nil && topic != *all {
 		return born, refusal.New(protocol.CodeMessageCorrupted, "topic",
-			fmt.Sprintf("its topic is %.130q, and that of the first message is %.130q; give all messages of a request the same topic", topic, t))
+			fmt.Sprintf("its topic is %.130q, and that of the first message is %.130q; give all messages of a request the same topic", topic, *all))
 	}
 	if err := wire.CheckNamespace(m.GetTopic()); err != nil {
 		return born, err
@@ -94,16 +105,21 @@ func oneOf(i, n int, err error) error {
 	return &c
 }
 
-// sent makes the answer. Where all messages failed in the same way there are no
+// sent makes the answer. Where all messages, of one topic, failed in the same way there are no
 // entries, as with RocketMQ's proxy: the failure is the request's.
 func (s *Server) sent(ctx context.Context, msgs []tidegate.Message, results []transport.SendResult) (*rmqpb.SendMessageResponse, error) {
-	if err := refusal.Common(len(results), func(i int) error { return results[i].Err }); err != nil {
-		return nil, err
+	if !slices.ContainsFunc(msgs, func(m tidegate.Message) bool { return m.Topic != msgs[0].Topic }) {
+		if err := refusal.Common(len(results), func(i int) error { return results[i].Err }); err != nil {
+			return nil, err
+		}
 	}
 	out := wire.NewSendResponse(len(results))
 	out.Status = wire.OK
-	var wait time.Duration
+	waits := make([]time.Duration, 1, 4) // of the runs of messages with the same topic
 	for i, e := range out.Entries {
+		if i > 0 && msgs[i].Topic != msgs[i-1].Topic {
+			waits = append(waits, 0)
+		}
 		e.MessageId = msgs[i].ID
 		if err := results[i].Err; err != nil {
 			st, gerr := s.answer(ctx, "SendMessage", err)
@@ -111,7 +127,8 @@ func (s *Server) sent(ctx context.Context, msgs []tidegate.Message, results []tr
 				return nil, err
 			}
 			e.Status = st
-			wait = max(wait, refusal.PushBackOf(err))
+			run := &waits[len(waits)-1]
+			*run = max(*run, refusal.PushBackOf(err))
 		} else {
 			e.Status = wire.OK
 			r := &results[i].Receipt
@@ -124,6 +141,12 @@ func (s *Server) sent(ctx context.Context, msgs []tidegate.Message, results []tr
 			out.Status = wire.MultipleResults
 		}
 	}
-	setPushBack(ctx, wait)
+	switch {
+	case len(waits) == 1:
+		setPushBack(ctx, waits[0])
+	case slices.Max(waits) > 0:
+		// It fails only after the response was sent, which is later.
+		_ = grpc.SetTrailer(ctx, wire.PushBacks(waits))
+	}
 	return out, nil
 }

@@ -26,7 +26,7 @@ func (s *Server) telemetry(raw grpc.ServerStream) (err error) {
 	defer s.recovered(wire.RPCTelemetry, &err)
 	stream := telemetryStream(&grpc.GenericServerStream[rmqpb.TelemetryCommand, rmqpb.TelemetryCommand]{ServerStream: raw})
 	// At once: RocketMQ's Rust client waits for the headers before it goes on.
-	if err := stream.SendHeader(wire.Features); err != nil {
+	if err := stream.SendHeader(s.features()); err != nil {
 		return err
 	}
 	ctx := stream.Context()

@@ -1,13 +1,16 @@
 package rocketmq
 
 import (
+	"context"
 	"strings"
 	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/combine"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/wire"
 )
 
 // oldConnection is the time that calls have to finish on a connection after the server asked for a
@@ -36,6 +39,9 @@ func (c *Client) endpoint(pb *rmqpb.Endpoints) (*remote.Server, error) {
 		return nil, &tidegate.Error{Op: "connect", Endpoint: key, Err: err}
 	}
 	e := remote.New(key, pb, l, c.opts.ConnectBackoff.Initial, &c.trips)
+	e.Combiner = combine.New(c.opts.RequestTimeout, func(ctx context.Context, req *wire.Sendings) combine.Result {
+		return c.sendTogether(ctx, e, req)
+	})
 	c.endpoints[key] = e
 	return e, nil
 }

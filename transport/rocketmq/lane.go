@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
 	"github.com/tidegate/tidegate"
@@ -137,10 +136,7 @@ func (c *Client) sendWhole(ctx context.Context, t *topic, q routing.Queue, req *
 		r.gate = new(remote.BatchGate)
 	}
 	begin := time.Now()
-	send := func(_ rmqpb.MessagingServiceClient, ctx context.Context, req *wire.Sending, opts ...grpc.CallOption) (*rmqpb.SendMessageResponse, error) {
-		return q.Server.SendMessage(ctx, req, opts...)
-	}
-	res, trailer, err := call(ctx, c, r, send, req)
+	res, trailer, err := c.exchange(ctx, r, req)
 	if v = remote.Healthy; !slices.ContainsFunc(res.GetEntries(), stored) {
 		v = remote.VerdictOf(err, context.Cause(ctx), time.Since(begin))
 	}

@@ -30,8 +30,8 @@ func TestGroupsStayTogetherWhileCapabilitiesChange(t *testing.T) {
 	go func() {
 		defer close(done)
 		for !stop.Load() {
-			conn.Features.Store(&transport.Capabilities{Batch: true})
-			conn.Features.Store(&transport.Capabilities{})
+			conn.Features.Store(&remote.Features{Capabilities: transport.Capabilities{Batch: true}})
+			conn.Features.Store(&remote.Features{})
 		}
 	}()
 	defer func() { <-done }()

@@ -37,7 +37,10 @@ const (
 	HeaderMaxBytes  = "x-tidegate-max-bytes" // of ReceiveMessage: ReceiveRequest.MaxBytes
 	HeaderReconsume = "x-tidegate-reconsume" // of ChangeInvisibleDuration: see ReconsumeMode
 	TrailerPushBack = "grpc-retry-pushback-ms"
-	TrailerRetry    = "x-tidegate-retry"
+	// TrailerPushBacks is TrailerPushBack for each run of messages with the same topic, joined by
+	// commas; 0 means none. It is for a SendMessage with several topics.
+	TrailerPushBacks = "x-tidegate-pushback-topics"
+	TrailerRetry     = "x-tidegate-retry"
 )
 
 // Names of the streaming RPCs, except for PullMessage, which is rejected.
@@ -47,12 +50,18 @@ const (
 )
 
 // Features are the headers of every response: the extensions of this broker beyond RocketMQ. They
-// are shared and never changed.
-var Features = metadata.Pairs(HeaderFeatures, "batch, pushback, suspend, deadletter, retry, repeat, snooze, reconsume, packed, brief")
+// are shared and never changed. SingleFeatures lack "topics".
+var (
+	Features       = metadata.Pairs(HeaderFeatures, singleFeatures+", topics")
+	SingleFeatures = metadata.Pairs(HeaderFeatures, singleFeatures)
+)
+
+const singleFeatures = "batch, pushback, suspend, deadletter, retry, repeat, snooze, reconsume, packed, brief"
 
 // Features that a client announces.
 const (
 	FeaturePacked = "packed" // it reads many messages in one frame of a receive
+	FeatureTopics = "topics" // the messages of its SendMessage can have different topics
 	FeatureBrief  = "brief"  // an AckMessage whose entries all succeeded needs no entries in the response
 )
 
@@ -156,6 +165,15 @@ func Before503(version string) bool {
 // PushBack returns the trailer with d, rounded up to a millisecond.
 func PushBack(d time.Duration) metadata.MD {
 	return metadata.Pairs(TrailerPushBack, milliseconds(d))
+}
+
+// PushBacks returns the trailer with the wait of each topic, rounded up to a millisecond.
+func PushBacks(waits []time.Duration) metadata.MD {
+	text := make([]string, len(waits))
+	for i, d := range waits {
+		text[i] = milliseconds(d)
+	}
+	return metadata.Pairs(TrailerPushBacks, strings.Join(text, ","))
 }
 
 // RetryResult returns the trailer with the fate of a failed message: the milliseconds until the

@@ -105,8 +105,16 @@ func (l *Link) Close() {
 // carries it as the AuthInfo of the connection's requests.
 type Connection struct {
 	credentials.AuthInfo
-	number   int64                                  // in the order in which the link made them
-	Features atomic.Pointer[transport.Capabilities] // announced; nil before the first response
+	number   int64                    // in the order in which the link made them
+	Features atomic.Pointer[Features] // announced; nil before the first response
+}
+
+// Features are what a server announces on a connection.
+type Features struct {
+	transport.Capabilities
+
+	// Topics: the messages of one request may have different topics.
+	Topics bool
 }
 
 // GetCommonAuthInfo implements the optional interface of a credentials.AuthInfo.
@@ -120,22 +128,30 @@ func (c *Connection) GetCommonAuthInfo() credentials.CommonAuthInfo {
 }
 
 // batch reports whether messages of one request keep their identity on c.
-func (c *Connection) batch() bool {
+func (c *Connection) batch() bool { return c.features().Batch }
+
+// topics reports whether the messages of one request may have different topics on c.
+func (c *Connection) topics() bool { return c.features().Topics }
+
+// features returns what c announced, and none before its first response.
+func (c *Connection) features() (none Features) {
 	if c == nil {
-		return false
+		return none
 	}
-	f := c.Features.Load()
-	return f != nil && f.Batch
+	if f := c.Features.Load(); f != nil {
+		return *f
+	}
+	return none
 }
 
 // announce notes the features of a response on c. A connection that responded once
 // without batch is never given several messages again, since something on its way
 // leads to different servers.
-func (c *Connection) announce(f transport.Capabilities) {
+func (c *Connection) announce(f Features) {
 	for {
 		old := c.Features.Load()
 		if old != nil {
-			f.Batch = f.Batch && old.Batch
+			f.Batch, f.Topics = f.Batch && old.Batch, f.Topics && old.Topics
 			if *old == f {
 				return
 			}
@@ -184,15 +200,18 @@ func (n numbering) Clone() credentials.TransportCredentials {
 	return n
 }
 
-// A BatchGate lets a request pass only over a connection that announced batch. gRPC asks
-// it for metadata when the connection is chosen, and before it writes anything.
-type BatchGate struct{ Refused *Connection }
+// A BatchGate lets a request pass only over a connection that announced batch, and topics if that
+// is set. gRPC asks it for metadata when the connection is chosen, and before it writes anything.
+type BatchGate struct {
+	Topics  bool // the messages may have different topics
+	Refused *Connection
+}
 
-// GetRequestMetadata rejects the request unless its connection announced batch.
+// GetRequestMetadata rejects the request unless its connection announced what it needs.
 func (g *BatchGate) GetRequestMetadata(ctx context.Context, _ ...string) (map[string]string, error) {
 	info, _ := credentials.RequestInfoFromContext(ctx)
 	c, _ := info.AuthInfo.(*Connection)
-	if c.batch() {
+	if c.batch() && (!g.Topics || c.topics()) {
 		return nil, nil
 	}
 	if g.Refused = c; c == nil {
@@ -207,8 +226,8 @@ func (*BatchGate) RequireTransportSecurity() bool { return false }
 // Learn stores the features that a response on c announced.
 func (e *Server) Learn(c *Connection, header metadata.MD) {
 	f := parseFeatures(header.Get(FeaturesKey))
-	if old := e.features.Load(); old == nil || *old != f {
-		e.features.Store(&f)
+	if old := e.features.Load(); old == nil || *old != f.Capabilities {
+		e.features.Store(&f.Capabilities)
 	}
 	if c != nil {
 		c.announce(f)
@@ -226,12 +245,16 @@ func (e *Server) Unknown() bool {
 // gate has the last word.
 func (e *Server) Batch() bool { return e.Link.Load().current.Load().batch() }
 
+// Topics reports whether the messages of a request may have different topics, as far as known now.
+// The gate has the last word.
+func (e *Server) Topics() bool { return e.Link.Load().current.Load().topics() }
+
 // Capabilities returns the features that the current connection announced. Before its first
 // response these are the features of the previous connection, except for Batch.
 func (e *Server) Capabilities() transport.Capabilities {
 	if c := e.Link.Load().current.Load(); c != nil {
 		if f := c.Features.Load(); f != nil {
-			return *f
+			return f.Capabilities
 		}
 	}
 	var f transport.Capabilities
@@ -243,8 +266,8 @@ func (e *Server) Capabilities() transport.Capabilities {
 }
 
 // parseFeatures reads the values of x-tidegate-features.
-func parseFeatures(values []string) transport.Capabilities {
-	var f transport.Capabilities
+func parseFeatures(values []string) Features {
+	var f Features
 	for _, v := range values {
 		for name := range strings.SplitSeq(v, ",") {
 			switch strings.ToLower(strings.TrimSpace(name)) {
@@ -262,6 +285,8 @@ func parseFeatures(values []string) transport.Capabilities {
 				f.Snooze = true
 			case "reconsume":
 				f.Reconsume = true
+			case "topics":
+				f.Topics = true
 			case "repeat":
 				f.RepeatReceive, f.RepeatChange = true, true
 			}

@@ -10,14 +10,14 @@ import (
 // gets no batches.
 func TestMixedAnnouncementsEndBatches(t *testing.T) {
 	c := &Connection{}
-	ours := transport.Capabilities{Batch: true, Suspend: true}
+	ours := Features{transport.Capabilities{Batch: true, Suspend: true}, true}
 	c.announce(ours)
-	if !c.batch() {
+	if !c.batch() || !c.topics() {
 		t.Error("announced, and not noted")
 	}
-	c.announce(transport.Capabilities{})
+	c.announce(Features{})
 	c.announce(ours)
-	if c.batch() || !c.Features.Load().Suspend {
+	if c.batch() || c.topics() || !c.Features.Load().Suspend {
 		t.Errorf("%+v after a response without features", *c.Features.Load())
 	}
 }
@@ -28,12 +28,12 @@ func TestConnectionInUse(t *testing.T) {
 	first, second := &Connection{number: 1}, &Connection{number: 2}
 	l.Saw(first)
 	l.Saw(second)
-	first.announce(transport.Capabilities{Batch: true})
+	first.announce(Features{})
 	l.Saw(first)
 	if l.current.Load() != first {
 		t.Error("the connection that responds is not the one in use")
 	}
-	second.announce(transport.Capabilities{})
+	second.announce(Features{})
 	l.Saw(second)
 	l.Saw(first) // a late response
 	if l.current.Load() != second {

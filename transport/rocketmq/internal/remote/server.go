@@ -10,7 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/wire"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/combine"
 )
 
 const (
@@ -29,6 +29,8 @@ type Server struct {
 	Key  string // its addresses, joined by ";"
 	PB   *rmqpb.Endpoints
 	Link atomic.Pointer[Link]
+
+	Combiner *combine.Combiner // of the sends to the server
 
 	features atomic.Pointer[transport.Capabilities] // that any connection announced last; nil until the first response
 	born     time.Time
@@ -58,8 +60,9 @@ func (e *Server) age(now time.Time) int64 { return max(int64(now.Sub(e.born)), 1
 // API returns the stub over the current link.
 func (e *Server) API() rmqpb.MessagingServiceClient { return e.Link.Load().API() }
 
-// SendMessage makes the RPC over the current link. The generated stub takes no *wire.Sending.
-func (e *Server) SendMessage(ctx context.Context, in *wire.Sending, opts ...grpc.CallOption) (*rmqpb.SendMessageResponse, error) {
+// SendMessage makes the RPC over the current link. in is a *wire.Sending or a *wire.Sendings, which
+// the generated stub does not take.
+func (e *Server) SendMessage(ctx context.Context, in any, opts ...grpc.CallOption) (*rmqpb.SendMessageResponse, error) {
 	out := new(rmqpb.SendMessageResponse)
 	err := e.Link.Load().channel().conn.Invoke(ctx, rmqpb.MessagingService_SendMessage_FullMethodName, in, out, append(opts, grpc.StaticMethod())...)
 	if err != nil {

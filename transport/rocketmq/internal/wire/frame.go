@@ -46,20 +46,22 @@ func (f *Frame) Free() {
 	*f = Frame{}
 }
 
-// A FrameCodec leaves a *Frame encoded, and encodes a *Sending and decodes the response to it
-// without protobuf's reflection.
+// A FrameCodec leaves a *Frame encoded. It encodes a *Sending or *Sendings, and decodes the
+// response, without protobuf's reflection.
 type FrameCodec struct{ protomem.Codec }
 
 // Marshal implements encoding.CodecV2.
 func (c FrameCodec) Marshal(v any) (mem.BufferSlice, error) {
-	s, ok := v.(*Sending)
-	if !ok {
-		return c.Codec.Marshal(v)
+	switch s := v.(type) {
+	case *Sending:
+		if data, ok := s.marshal(); ok {
+			return data, nil
+		}
+		return c.Codec.Marshal(s.Request()) // reports the text
+	case *Sendings:
+		return s.marshal(c.Codec)
 	}
-	if data, ok := s.marshal(); ok {
-		return data, nil
-	}
-	return c.Codec.Marshal(s.Request()) // reports the text
+	return c.Codec.Marshal(v)
 }
 
 // Unmarshal implements encoding.CodecV2.

@@ -5,7 +5,9 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -69,12 +71,20 @@ type head struct {
 
 var heads = sync.Pool{New: func() any { return new(head) }}
 
-// marshal encodes the request as protobuf does. It returns false if a text is not UTF-8.
-func (s *Sending) marshal() (mem.BufferSlice, bool) {
+// SizeBound returns an upper bound for the bytes of the request.
+func (s *Sending) SizeBound() int {
 	size := 0
 	for _, m := range s.Messages {
 		size += frameRoom + s.Encoder.SizeBound(m)
 	}
+	return size
+}
+
+// marshal encodes the request as protobuf does. It returns false if a text is not UTF-8.
+func (s *Sending) marshal() (mem.BufferSlice, bool) { return marshal(s.SizeBound(), s) }
+
+// marshal encodes a request of several sends.
+func marshal(size int, sends ...*Sending) (mem.BufferSlice, bool) {
 	var room *[]byte
 	if size < leastPooled {
 		b := make([]byte, 0, size)
@@ -85,8 +95,10 @@ func (s *Sending) marshal() (mem.BufferSlice, bool) {
 	h := heads.Get().(*head)
 	h.texts = true
 	b := (*room)[:0]
-	for _, m := range s.Messages {
-		b = s.message(b, h, m)
+	for _, s := range sends {
+		for _, m := range s.Messages {
+			b = s.message(b, h, m)
+		}
 	}
 	*room = b
 	whole := h.texts
@@ -101,6 +113,34 @@ func (s *Sending) marshal() (mem.BufferSlice, bool) {
 		return nil, false
 	}
 	return mem.BufferSlice{mem.NewBuffer(room, protomem.Pool)}, true
+}
+
+// Sendings is a SendMessageRequest of several sends, which may have different topics. FrameCodec
+// calls Take once, when it encodes them, and Encoded when it has read the last message.
+type Sendings struct {
+	Take    func() []*Sending
+	Encoded func()
+}
+
+// marshal encodes the request. Without a send it fails.
+func (s *Sendings) marshal(c protomem.Codec) (mem.BufferSlice, error) {
+	defer s.Encoded()
+	sends := s.Take()
+	if len(sends) == 0 {
+		return nil, status.Error(codes.Canceled, "no send waits for the request")
+	}
+	size := 0
+	for _, one := range sends {
+		size += one.SizeBound()
+	}
+	if data, ok := marshal(size, sends...); ok {
+		return data, nil
+	}
+	all := new(rmqpb.SendMessageRequest)
+	for _, one := range sends {
+		all.Messages = append(all.Messages, one.Request().GetMessages()...)
+	}
+	return c.Marshal(all) // reports the text
 }
 
 // message appends a message.

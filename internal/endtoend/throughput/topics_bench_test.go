@@ -1,0 +1,92 @@
+package throughput
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/producer"
+)
+
+// BenchmarkTopicsSDK sends messages of 1 KiB to 100 and to 1 000 topics in turn, with SendAsync
+// from one goroutine and with Send from 256, to a broker on disk. one/ratio is the rate divided by
+// that of one topic in the same run.
+func BenchmarkTopicsSDK(b *testing.B) {
+	for _, topics := range []int{100, 1000} {
+		for name, send := range map[string]func(*testing.B, *producer.Producer, int) round{"async": asyncTo, "callers=256": callersTo} {
+			b.Run(fmt.Sprintf("topics=%d/%s", topics, name), func(b *testing.B) {
+				p := benchProducer(b, serveTopics(b, topics))
+				alternate(b, send(b, p, topics), map[string]round{"one": send(b, p, 1)})
+			})
+		}
+	}
+}
+
+// serveTopics serves a broker on disk with the topics t0, t1 and so on.
+func serveTopics(b *testing.B, n int) string {
+	engine, err := broker.Open(broker.Options{Dir: b.TempDir()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { engine.Close() })
+	for i := range n {
+		if _, err := engine.PutTopic(b.Context(), fmt.Sprintf("t%d", i), settings.Topic{}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	lis := listenTCP(b)
+	s, err := server.New(engine, server.Options{Advertise: lis.Addr().String()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	go s.Serve(lis)
+	b.Cleanup(func() { s.Close() })
+	return lis.Addr().String()
+}
+
+func names(topics int) []string {
+	list := make([]string, topics)
+	for i := range list {
+		list[i] = fmt.Sprintf("t%d", i)
+	}
+	return list
+}
+
+func asyncTo(b *testing.B, p *producer.Producer, topics int) round {
+	const n = 20_000
+	to, body := names(topics), make([]byte, 1024)
+	return func() (int, time.Duration) {
+		start := time.Now()
+		for i := range n {
+			err := p.SendAsync(b.Context(), &tidegate.Message{Topic: to[i%topics], Body: body}, func(_ tidegate.Receipt, err error) {
+				if err != nil {
+					b.Error(err)
+				}
+			})
+			if err != nil {
+				b.Fatal(err)
+			}
+		}
+		if err := p.Flush(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+		return n, time.Since(start)
+	}
+}
+
+func callersTo(b *testing.B, p *producer.Producer, topics int) round {
+	const callers, n = 256, 20_000
+	to, body := names(topics), make([]byte, 1024)
+	var next atomic.Int64
+	return func() (int, time.Duration) {
+		return n, closedLoops(b, callers, n, func() error {
+			_, err := p.Send(b.Context(), &tidegate.Message{Topic: to[int(next.Add(1))%topics], Body: body})
+			return err
+		})
+	}
+}
