@@ -74,6 +74,7 @@ type server struct {
 	telemetry func(rmqpb.MessagingService_TelemetryServer) error
 	heartbeat func() *rmqpb.Status
 	goodbye   func()
+	end       func() *rmqpb.Status // of transactions
 
 	changeTrailer metadata.MD
 }
@@ -298,6 +299,9 @@ func newClient(t *testing.T, n *network, change func(*Options)) *Client {
 }
 
 func (s *server) EndTransaction(context.Context, *rmqpb.EndTransactionRequest) (*rmqpb.EndTransactionResponse, error) {
+	if s.end != nil {
+		return &rmqpb.EndTransactionResponse{Status: s.end()}, nil
+	}
 	return &rmqpb.EndTransactionResponse{Status: ok}, nil
 }
 
