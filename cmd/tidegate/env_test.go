@@ -7,11 +7,9 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/client"
@@ -22,10 +20,7 @@ const asProgram = "TIDEGATE_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
-		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-		code := run(ctx, os.Args[1:], client.New(os.Stdin, os.Stdout, os.Stderr))
-		stop()
-		os.Exit(code)
+		os.Exit(process())
 	}
 	os.Exit(m.Run())
 }

@@ -17,12 +17,17 @@ import (
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/tree"
 )
 
-func main() {
+func main() { os.Exit(process()) }
+
+// process runs the program with the arguments, streams and signals of this process.
+func process() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once
-	code := run(ctx, os.Args[1:], client.New(os.Stdin, os.Stdout, os.Stderr))
-	stop()
-	os.Exit(code)
+	// A write to a closed pipe then fails, and the command ends in order. Programs of --exec have
+	// the signal as usual, which they would not after signal.Ignore.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	return run(ctx, os.Args[1:], client.New(os.Stdin, os.Stdout, os.Stderr))
 }
 
 // run is the whole program. It ends when its command does, or in order when ctx ends.

@@ -178,26 +178,22 @@ func (r *receiveCommand) look(ctx context.Context, t *rocketmq.Client, sub consu
 			n = min(n, r.max-received)
 		}
 		ds, err := s.Receive(ctx, n)
+		if ctx.Err() != nil && len(ds) == 0 {
+			return fmt.Errorf("interrupted after %s: %w", output.Count(int64(received), "message"), context.Canceled)
+		}
 		if err != nil {
 			return err
 		}
 		if len(ds) == 0 && !r.follow && time.Since(last) >= r.wait {
 			break
 		}
-		for i, d := range ds {
-			received, last = received+1, time.Now()
-			if err := r.print(out, received, d); err != nil {
-				held = append(held, ds[i:]...) // not settled, as nobody has seen them
-				return err
-			}
-			if f.name == "release" {
-				held = append(held, d)
-			} else if err := settle(ctx, t, d, f); err != nil {
-				held = append(held, ds[i+1:]...)
-				return err
-			}
+		if len(ds) > 0 {
+			last = time.Now()
 		}
-		if err := out.Flush(); err != nil {
+		rest, err := r.printAll(ctx, t, out, received, ds, f)
+		received += len(ds)
+		held = append(held, rest...)
+		if err != nil {
 			return err
 		}
 	}
@@ -208,6 +204,30 @@ func (r *receiveCommand) look(ctx context.Context, t *rocketmq.Client, sub consu
 		return fmt.Errorf("%d of %d expected messages came: %w", received, r.expect, command.ErrPartly)
 	}
 	return nil
+}
+
+// printAll prints messages and settles them when the output has all of them. It returns those that
+// are to be released.
+func (r *receiveCommand) printAll(ctx context.Context, t *rocketmq.Client, out *bufio.Writer, before int, ds []*tidegate.Delivery, f fate) (held []*tidegate.Delivery, err error) {
+	n := len(ds)
+	for i, d := range ds {
+		if err = r.print(out, before+i+1, d); err != nil {
+			n = i
+			break
+		}
+	}
+	if ferr := out.Flush(); ferr != nil {
+		return ds, errors.Join(err, ferr) // perhaps nobody has seen them
+	}
+	if f.name == "release" {
+		return ds, err
+	}
+	for i, d := range ds[:n] {
+		if serr := settle(ctx, t, d, f); serr != nil {
+			return ds[i+1:], errors.Join(err, serr)
+		}
+	}
+	return ds[n:], err
 }
 
 func settle(ctx context.Context, t *rocketmq.Client, d *tidegate.Delivery, f fate) error {

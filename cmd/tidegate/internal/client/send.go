@@ -21,6 +21,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/command"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/output"
+	"github.com/tidegate/tidegate/cmd/tidegate/internal/waiting"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/producer/spool"
 )
@@ -37,7 +38,7 @@ type sendCommand struct {
 	at               string
 	spoolDir         string
 	deadline         time.Duration
-	waiting          *waitNote
+	waiting          *waiting.Note
 }
 
 func (a *App) send() *cobra.Command {
@@ -95,8 +96,8 @@ func (s *sendCommand) producer(ctx context.Context) (*producer.Producer, func() 
 	if err != nil {
 		return nil, nil, err
 	}
-	s.waiting = &waitNote{c: s.call, address: server.GRPC, bound: s.deadline}
-	o := producer.Options{OnAttempt: s.waiting.observe, Logger: slog.New(slog.NewTextHandler(s.Err, &slog.HandlerOptions{Level: slog.LevelError}))}
+	s.waiting = &waiting.Note{Out: s.Err, Address: server.GRPC, Bound: s.deadline}
+	o := producer.Options{OnAttempt: s.waiting.Observe, Logger: slog.New(slog.NewTextHandler(s.Err, &slog.HandlerOptions{Level: slog.LevelError}))}
 	var kept *spool.Spool
 	if s.spoolDir != "" {
 		if kept, err = spool.Open(s.spoolDir, spool.Options{}); err != nil {
@@ -313,11 +314,11 @@ func (r *sending) all(ctx context.Context, next func() (*tidegate.Message, error
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
 	var watcher sync.WaitGroup
-	watcher.Go(func() { r.waiting.watch(watching, r.results) })
+	watcher.Go(func() { r.waiting.Watch(watching, r.results) })
 	// After Ctrl-C messages under way may still be stored. Without a server there are none.
 	abort, cut := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cut(nil)
-	defer context.AfterFunc(ctx, func() { r.waiting.interrupted(func() { cut(context.Cause(ctx)) }) })()
+	defer context.AfterFunc(ctx, func() { r.waiting.Interrupted(func() { cut(context.Cause(ctx)) }) })()
 	var inFlight sync.WaitGroup
 	err := r.feed(ctx, abort, next, limit, &inFlight)
 	inFlight.Wait()

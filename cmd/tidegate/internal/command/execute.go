@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -61,6 +63,9 @@ func Execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	}
 	if status, ok := errors.AsType[Status](err); ok {
 		return int(status)
+	}
+	if pipe, ok := errors.AsType[*fs.PathError](err); ok && errors.Is(pipe, syscall.EPIPE) {
+		return ExitFailed // the reader of the output has ended
 	}
 	if _, usage := errors.AsType[UsageError](err); !usage {
 		if c, _, ferr := root.Find(args); ferr != nil || c == root {

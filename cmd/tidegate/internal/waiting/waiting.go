@@ -1,9 +1,11 @@
-package client
+// Package waiting tells a user why a send has no result yet.
+package waiting
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"sync"
 	"time"
 
@@ -12,15 +14,14 @@ import (
 	"github.com/tidegate/tidegate/producer"
 )
 
-// noteAfter is the time without a result after which send prints what it waits for.
+// noteAfter is the time without a result after which a note prints the reason.
 const noteAfter = 2 * time.Second
 
-// A waitNote prints the reason of the wait while a send has no result. Several goroutines may use
-// it.
-type waitNote struct {
-	c       *call
-	address string
-	bound   time.Duration // of each message
+// A Note prints the reason of the wait while a send has no result. Several goroutines may use it.
+type Note struct {
+	Out     io.Writer
+	Address string        // of the server
+	Bound   time.Duration // of each message
 
 	mu   sync.Mutex
 	last producer.Attempt // the last failed one
@@ -28,8 +29,8 @@ type waitNote struct {
 	cut  func()           // ends all sends; set after Ctrl-C
 }
 
-// observe is the OnAttempt of the producer.
-func (w *waitNote) observe(a producer.Attempt) {
+// Observe is the OnAttempt of the producer.
+func (w *Note) Observe(a producer.Attempt) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if a.Err != nil {
@@ -41,9 +42,9 @@ func (w *waitNote) observe(a producer.Attempt) {
 	w.decide()
 }
 
-// interrupted calls cut as soon as it is known that no server has a message. Otherwise the sends
+// Interrupted calls cut as soon as it is known that no server has a message. Otherwise the sends
 // under way may still be stored, and end by themselves.
-func (w *waitNote) interrupted(cut func()) {
+func (w *Note) Interrupted(cut func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.cut = cut
@@ -51,32 +52,34 @@ func (w *waitNote) interrupted(cut func()) {
 }
 
 // decide calls cut if every attempt so far had no connection. The caller holds mu.
-func (w *waitNote) decide() {
+func (w *Note) decide() {
 	if w.cut != nil && !w.some && w.last.Err != nil {
 		w.cut()
 	}
 }
 
-// watch prints a note when there is no result for noteAfter, and again when the reason changes. It
+// Watch prints a note when there is no result for noteAfter, and again when the reason changes. It
 // ends with ctx.
-func (w *waitNote) watch(ctx context.Context, results func() int64) {
+func (w *Note) Watch(ctx context.Context, results func() int64) {
 	printed, seen := "", int64(0)
 	for {
-		if sleep(ctx, noteAfter) != nil {
+		select {
+		case <-ctx.Done():
 			return
+		case <-time.After(noteAfter):
 		}
 		if n := results(); n != seen {
 			printed, seen = "", n
 			continue
 		}
 		if text := w.text(); text != printed {
-			w.c.note("%s", text)
+			fmt.Fprintln(w.Out, text)
 			printed = text
 		}
 	}
 }
 
-func (w *waitNote) text() string {
+func (w *Note) text() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	reason := "no response yet"
@@ -90,7 +93,7 @@ func (w *waitNote) text() string {
 	if !w.some {
 		end = "Ctrl-C ends it"
 	}
-	return fmt.Sprintf("waiting for %s: %s; each message is tried for %v (--ack-timeout), %s", output.Safe(w.address), reason, w.bound, end)
+	return fmt.Sprintf("waiting for %s: %s; each message is tried for %v (--ack-timeout), %s", output.Safe(w.Address), reason, w.Bound, end)
 }
 
 // reasonOf is the text of an attempt's error without the operation and the address.
