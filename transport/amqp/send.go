@@ -90,7 +90,7 @@ func (c *Client) round(
 		}
 		x := convert.Extras{BornHost: c.host, BornAt: time.Now()}
 		if !c.options.NoDuplicateDetection {
-			x.Duplicate = m.ID
+			x.Duplicate = convert.Duplicate(m)
 		}
 		p, err := c.link(live, c.place(m.Topic)).Send(ctx, convert.ToAMQP(m, x), len(m.Body))
 		if err != nil {

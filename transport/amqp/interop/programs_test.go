@@ -97,6 +97,40 @@ func TestRetriesAndDeadLetter(t *testing.T) {
 	stop()
 }
 
+// A message that is sent again with the same ID, for example a redriven one, is retried and dies
+// again: its copies are no duplicates of the earlier ones.
+func TestCopiesOfARepeatedID(t *testing.T) {
+	s, a := server(t)
+	topic := "redriven-" + run
+	if err := errors.Join(a.createTopic(t.Context(), topic), a.createGroup(t.Context(), topic, "redriven")); err != nil {
+		t.Fatal(err)
+	}
+	c := client(t, s.Address(), amqp.Options{CopyRetries: true, RequestTimeout: 10 * time.Second})
+	r := transport.ReceiveRequest{Group: "redriven", Topic: topic, Queue: transport.AnyQueue, InvisibleDuration: time.Minute, Wait: time.Second}
+	m := message(topic, 1)
+	for redrives := range 3 {
+		if redrives > 0 {
+			m.Properties = map[string]string{"DLQ_REDRIVES": itoa(redrives)}
+		}
+		if err := send(t.Context(), c, m); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Retry(t.Context(), receive(t, c, r), 0, "first"); err != nil {
+			t.Fatal(err)
+		}
+		again := receive(t, c, r)
+		if again.Attempt != 2 {
+			t.Errorf("attempt %d, want 2", again.Attempt)
+		}
+		if _, err := c.DeadLetter(t.Context(), again, "hopeless"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, err := a.do(t.Context(), "queue.redriven.DLQ", "countMessages"); err != nil || n != "[3]" {
+		t.Errorf("there are %s dead letters, %v; want 3", n, err)
+	}
+}
+
 // A producer waits out a throttle: the sends succeed once there is space.
 func TestProducerWaitsForSpace(t *testing.T) {
 	s, a := server(t)

@@ -44,6 +44,7 @@ const (
 	deadLetterGroup     = "DLQ_GROUP"
 	deadLetterAttempts  = "DLQ_ATTEMPTS"
 	deadLetterReason    = "DLQ_REASON"
+	deadLetterRedrives  = "DLQ_REDRIVES"
 )
 
 // Extras are facts of a message to send that are not in the message.
@@ -153,7 +154,7 @@ func FromAMQP(topic string, from *amqp.Message) Received {
 // Retry returns the copy of a message that the group gets after a delay. The copy records the
 // failed attempt of d. Its duplicate ID is the same for each copy of one attempt.
 func Retry(from *amqp.Message, d *tidegate.Delivery, group string, delay time.Duration) *amqp.Message {
-	to := clone(from, d.ID+"/"+group+"/"+strconv.Itoa(d.Attempt))
+	to := clone(from, duplicate(from, d, group, strconv.Itoa(d.Attempt)))
 	to.Properties.MessageID = d.ID
 	to.ApplicationProperties[propertyReconsumed] = int32(min(d.Attempt, 1<<30))
 	if delay > 0 {
@@ -164,7 +165,7 @@ func Retry(from *amqp.Message, d *tidegate.Delivery, group string, delay time.Du
 
 // DeadLetter returns the copy of a message that becomes a dead letter of the group.
 func DeadLetter(from *amqp.Message, d *tidegate.Delivery, group, reason string) *amqp.Message {
-	to := clone(from, d.ID+"/"+group+"/dlq")
+	to := clone(from, duplicate(from, d, group, "dlq"))
 	to.Properties.MessageID = d.ID
 	delete(to.ApplicationProperties, propertyReconsumed)
 	maps.Copy(to.ApplicationProperties, map[string]any{
@@ -197,8 +198,30 @@ func clone(from *amqp.Message, duplicate string) *amqp.Message {
 	for _, k := range []string{annotationDelivery, annotationDelay, annotationIngress} {
 		delete(to.Annotations, k)
 	}
-	to.ApplicationProperties[propertyDuplicate] = duplicate
+	delete(to.ApplicationProperties, propertyDuplicate)
+	if duplicate != "" {
+		to.ApplicationProperties[propertyDuplicate] = duplicate
+	}
 	return to
+}
+
+// duplicate returns the ID by which the server detects the repetition of a copy. It has the time of
+// the send, because a redriven message can have the ID of an earlier one, and the server discards a
+// duplicate. Without that time, of other programs, there is no detection.
+func duplicate(from *amqp.Message, d *tidegate.Delivery, group, copied string) string {
+	if from.Properties == nil || from.Properties.MessageID == nil || from.Properties.CreationTime == nil {
+		return ""
+	}
+	return strings.Join([]string{d.ID, group, strconv.FormatInt(from.Properties.CreationTime.UnixMilli(), 10), copied}, "/")
+}
+
+// Duplicate returns the ID by which the server detects the repetition of a send: the message ID,
+// and for a redriven dead letter also the number of its redrives.
+func Duplicate(m *tidegate.Message) string {
+	if n := m.Properties[deadLetterRedrives]; n != "" {
+		return m.ID + "/redrive/" + n
+	}
+	return m.ID
 }
 
 func body(from *amqp.Message) []byte {

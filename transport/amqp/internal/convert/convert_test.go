@@ -85,7 +85,7 @@ func TestForeignMessages(t *testing.T) {
 func received(t *testing.T) (*amqp.Message, *tidegate.Delivery) {
 	t.Helper()
 	m := &tidegate.Message{ID: "id", Topic: "orders", Tag: "tag", Properties: map[string]string{"p": "v"}, Body: []byte("x"), DeliverAt: time.UnixMilli(5000)}
-	native := through(t, ToAMQP(m, Extras{Duplicate: "id"}))
+	native := through(t, ToAMQP(m, Extras{Duplicate: "id", BornAt: time.UnixMilli(4000)}))
 	native.Header.DeliveryCount = 1
 	r := FromAMQP("orders", native)
 	return native, &tidegate.Delivery{Message: r.Message, Attempt: r.Failed + 1}
@@ -98,7 +98,7 @@ func TestRetry(t *testing.T) {
 	if r.Failed != 2 || !reflect.DeepEqual(r.Message, d.Message) || !again.Header.Durable {
 		t.Errorf("got %+v, want attempt 3 of %+v", r, d.Message)
 	}
-	if got := again.ApplicationProperties["_AMQ_DUPL_ID"]; got != "id/billing/2" {
+	if got := again.ApplicationProperties["_AMQ_DUPL_ID"]; got != "id/billing/4000/2" {
 		t.Errorf("_AMQ_DUPL_ID is %v", got)
 	}
 	if _, ok := again.Annotations["x-opt-delivery-time"]; ok || again.Annotations["x-opt-delivery-delay"] != int64(1500) {
@@ -118,10 +118,34 @@ func TestDeadLetter(t *testing.T) {
 	if !ok || got != want || r.Failed != 0 || !letter.Header.Durable {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	if got := letter.ApplicationProperties["_AMQ_DUPL_ID"]; got != "id/billing/dlq" {
+	if got := letter.ApplicationProperties["_AMQ_DUPL_ID"]; got != "id/billing/4000/dlq" {
 		t.Errorf("_AMQ_DUPL_ID is %v", got)
 	}
 	if len(letter.Annotations) > 0 {
 		t.Errorf("annotations %v, want none", letter.Annotations)
+	}
+}
+
+// A duplicate ID that another message can have would make the server discard the copy of that one.
+func TestNoDuplicateIDWithoutTheTimeOfTheSend(t *testing.T) {
+	for _, p := range []*amqp.MessageProperties{nil, {MessageID: "id"}} {
+		foreign := &amqp.Message{Properties: p, ApplicationProperties: map[string]any{"_AMQ_DUPL_ID": "its own"}}
+		d := &tidegate.Delivery{Message: FromAMQP("orders", foreign).Message, Attempt: 1}
+		for _, m := range []*amqp.Message{Retry(foreign, d, "billing", 0), DeadLetter(foreign, d, "billing", "hopeless")} {
+			if got, ok := m.ApplicationProperties["_AMQ_DUPL_ID"]; ok {
+				t.Errorf("%+v: _AMQ_DUPL_ID is %v, want none", p, got)
+			}
+		}
+	}
+}
+
+func TestDuplicateOfARedrive(t *testing.T) {
+	m := &tidegate.Message{ID: "id"}
+	if got := Duplicate(m); got != "id" {
+		t.Errorf("got %q", got)
+	}
+	m.Properties = map[string]string{"DLQ_REDRIVES": "2"}
+	if got := Duplicate(m); got != "id/redrive/2" {
+		t.Errorf("got %q", got)
 	}
 }
