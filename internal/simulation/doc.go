@@ -14,6 +14,7 @@
 //   - faults: the kinds of faults, and their effect on a request
 //   - wire: the in-process transport with faults, and the count of all transport calls
 //   - producers, consumers: the users of the SDK
+//   - limiter: calls beside the sends that share the adaptive limiter
 //   - jobs: the dead letter jobs, which run when the groups are idle
 //   - sessions: the sessions that the brokers have after the end of the clients
 //   - book: everything that the users observed

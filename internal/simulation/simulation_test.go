@@ -158,6 +158,8 @@ func (w *world) run(t *testing.T) {
 		}
 	}
 
+	sending.Go(func() { w.waitForLimiter(sendCtx) })
+
 	w.play()
 
 	w.book.checkAll(w, promisesOfCalls)
