@@ -17,7 +17,8 @@ import (
 // A collector exports the counts of the engine to Prometheus. It stores nothing between scrapes, so
 // deleted topics and groups disappear from the output.
 type collector struct {
-	of Source
+	of   Source
+	part selection
 }
 
 // A Source has the exported counts.
@@ -34,14 +35,26 @@ type Source interface {
 }
 
 // Handler responds to GET /metrics with the counts of the source, the other collectors, and the
-// metrics of the Go runtime and the process. It logs errors.
+// metrics of the Go runtime and the process. The query selects series of topics and groups: topic
+// and group by name, and totals=only their sums. It logs errors.
 func Handler(of Source, log *slog.Logger, others ...prometheus.Collector) http.Handler {
-	r := prometheus.NewRegistry()
-	r.MustRegister(&collector{of}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	r.MustRegister(others...)
-	return promhttp.HandlerFor(r, promhttp.HandlerOpts{
-		ErrorLog:      slog.NewLogLogger(log.Handler(), slog.LevelError),
-		ErrorHandling: promhttp.ContinueOnError,
+	others = append(others, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	handler := func(part selection) http.Handler {
+		r := prometheus.NewRegistry()
+		r.MustRegister(&collector{of, part})
+		r.MustRegister(others...)
+		return promhttp.HandlerFor(r, promhttp.HandlerOpts{
+			ErrorLog:      slog.NewLogLogger(log.Handler(), slog.LevelError),
+			ErrorHandling: promhttp.ContinueOnError,
+		})
+	}
+	all := handler(selection{})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := all
+		if part := selectionOf(r); part != (selection{}) {
+			h = handler(part)
+		}
+		h.ServeHTTP(w, r)
 	})
 }
 
@@ -156,6 +169,7 @@ func (out scrape) histogram(d *prometheus.Desc, h serving.Histogram, labels ...s
 func (c *collector) Collect(to chan<- prometheus.Metric) {
 	out := scrape(to)
 	st := c.of.Stats()
+	c.part.apply(&st)
 	for i := range st.Topics {
 		out.topic(&st.Topics[i])
 	}

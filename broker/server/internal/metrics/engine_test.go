@@ -28,7 +28,7 @@ func (aSource) Clients() int                   { return 1 }
 // What is collected was described: a registry that checks it takes it all.
 func TestCollectorDescribesWhatItCollects(t *testing.T) {
 	r := prometheus.NewPedanticRegistry()
-	if err := r.Register(&collector{aSource{}}); err != nil {
+	if err := r.Register(&collector{of: aSource{}}); err != nil {
 		t.Fatal(err)
 	}
 	families, err := r.Gather()

@@ -1,0 +1,104 @@
+package metrics
+
+import (
+	"net/http"
+	"slices"
+
+	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/status"
+)
+
+// allSubjects is the value of the labels topic and group of a sum. It is no name of a topic.
+const allSubjects = "*"
+
+// A selection is a part of the series with the labels topic and group. The zero value is all.
+type selection struct {
+	totals       bool   // only the sums, with the label "*"
+	topic, group string // only these; empty means all
+}
+
+// selectionOf reads the query of a request. It ignores unknown parameters, as Prometheus may add
+// some.
+func selectionOf(r *http.Request) selection {
+	q := r.URL.Query()
+	return selection{totals: q.Get("totals") == "only", topic: q.Get("topic"), group: q.Get("group")}
+}
+
+// apply leaves the selected topics and subscriptions in st, or their sums.
+func (s selection) apply(st *serving.Stats) {
+	if s.topic != "" || s.group != "" {
+		st.Subscriptions = slices.DeleteFunc(st.Subscriptions, func(x serving.SubscriptionStats) bool {
+			return s.topic != "" && x.Topic != s.topic || s.group != "" && x.Group != s.group
+		})
+		st.Topics = slices.DeleteFunc(st.Topics, func(x serving.TopicStats) bool {
+			return s.topic != "" && x.Topic != s.topic || s.topic == "" // a group alone selects no topic
+		})
+	}
+	if !s.totals {
+		return
+	}
+	t := serving.TopicStats{Topic: allSubjects, Removed: map[serving.RemovalCause]int64{}}
+	for i := range st.Topics {
+		addTopic(&t, &st.Topics[i])
+	}
+	g := serving.SubscriptionStats{Group: allSubjects, Subscription: status.Subscription{Topic: allSubjects}}
+	for i := range st.Subscriptions {
+		addSubscription(&g, &st.Subscriptions[i])
+	}
+	st.Topics, st.Subscriptions = []serving.TopicStats{t}, []serving.SubscriptionStats{g}
+}
+
+func addBacklog(to *status.Backlog, b status.Backlog) {
+	to.Messages += b.Messages
+	to.Bytes += b.Bytes
+}
+
+// addTopic adds a topic to the sum. The throttle of the sum is one of those in force.
+func addTopic(sum, t *serving.TopicStats) {
+	addBacklog(&sum.Stored, t.Stored)
+	addBacklog(&sum.Delayed, t.Delayed)
+	addBacklog(&sum.Backlog, t.Backlog)
+	addBacklog(&sum.Accepted, t.Accepted)
+	sum.Duplicates += t.Duplicates
+	for cause, n := range t.Removed {
+		sum.Removed[cause] += n
+	}
+	if t.Throttle != nil {
+		sum.Throttle = t.Throttle
+	}
+	if x := t.Transactions; x != nil {
+		if sum.Transactions == nil {
+			sum.Transactions = &serving.TransactionStats{}
+		}
+		to := sum.Transactions
+		to.HalfMessages += x.HalfMessages
+		to.Committed += x.Committed
+		to.RolledBack += x.RolledBack
+		to.Abandoned += x.Abandoned
+		to.Checks += x.Checks
+		to.Unheard += x.Unheard
+	}
+}
+
+// addSubscription adds a subscription to the sum. The ages of the sum are the highest.
+func addSubscription(sum, s *serving.SubscriptionStats) {
+	addBacklog(&sum.Backlog, s.Backlog)
+	sum.Ready += s.Ready
+	sum.Inflight += s.Inflight
+	sum.WaitingRetry += s.WaitingRetry
+	sum.Parked += s.Parked
+	sum.ParkedGroups += s.ParkedGroups
+	sum.BlockedGroups += s.BlockedGroups
+	sum.Acked += s.Acked
+	sum.Redelivered += s.Redelivered
+	sum.DeadLetters += s.DeadLetters
+	sum.Overtaken += s.Overtaken
+	sum.Discarded += s.Discarded
+	sum.Expired += s.Expired
+	sum.Waiting += s.Waiting
+	sum.GivenUp += s.GivenUp
+	for i, n := range s.Deliveries {
+		sum.Deliveries[i] += n
+	}
+	sum.Oldest, sum.Undelivered = max(sum.Oldest, s.Oldest), max(sum.Undelivered, s.Undelivered)
+}
