@@ -74,15 +74,26 @@ func (c *Client) ofLink(live *conn.Live, err error) *tidegate.Error {
 // A probe is a receiver without credit at the queue of dead letters. While it is attached, Artemis
 // does not delete the queue, and a copy that is sent to its address is not dropped.
 type probe struct {
-	once sync.Once
+	done chan struct{} // closed after the attempt to attach it
 	err  error
 }
 
 // probe checks that the dead letters of a group have a queue, or creates it.
 func (c *Client) probe(ctx context.Context, live *conn.Live, group string) error {
 	type key struct{ group string }
-	p := live.Value(key{group}, func() any { return &probe{} }).(*probe)
-	p.once.Do(func() { p.err = c.attachProbe(live, c.deadLetters(group)) })
+	p := live.Value(key{group}, func() any {
+		p := &probe{done: make(chan struct{})}
+		go func() {
+			defer close(p.done)
+			p.err = c.attachProbe(live, c.deadLetters(group))
+		}()
+		return p
+	}).(*probe)
+	select {
+	case <-p.done:
+	case <-ctx.Done():
+		return c.named(&tidegate.Error{Err: context.Cause(ctx)}, opReceive, group)
+	}
 	if p.err == nil {
 		return nil
 	}
