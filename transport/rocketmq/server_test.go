@@ -75,6 +75,7 @@ type server struct {
 	heartbeat func() *rmqpb.Status
 	goodbye   func()
 	end       func() *rmqpb.Status // of transactions
+	recall    func(context.Context) (*rmqpb.RecallMessageResponse, error)
 
 	changeTrailer metadata.MD
 }
@@ -296,6 +297,13 @@ func newClient(t *testing.T, n *network, change func(*Options)) *Client {
 	}
 	t.Cleanup(func() { c.Close() })
 	return c
+}
+
+func (s *server) RecallMessage(ctx context.Context, r *rmqpb.RecallMessageRequest) (*rmqpb.RecallMessageResponse, error) {
+	if s.recall != nil {
+		return s.recall(ctx)
+	}
+	return s.UnimplementedMessagingServiceServer.RecallMessage(ctx, r)
 }
 
 func (s *server) EndTransaction(context.Context, *rmqpb.EndTransactionRequest) (*rmqpb.EndTransactionResponse, error) {
