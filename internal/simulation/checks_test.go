@@ -230,7 +230,7 @@ func handledOnce(w *world, broken func(string, ...any)) {
 
 // messageGroupsKeepOrder compares the order of first deliveries with the order of the sends. It
 // compares the copies of one broker: after a switch of the failover the messages of one message
-// group are on two brokers.
+// group are on two brokers. Dead letters that were sent back are behind later messages.
 func messageGroupsKeepOrder(w *world, broken func(string, ...any)) {
 	type line struct {
 		group, producer, messageGroup string
@@ -245,7 +245,7 @@ func messageGroupsKeepOrder(w *world, broken func(string, ...any)) {
 	lines := map[line][]step{}
 	for key, c := range w.book.handled {
 		s := w.book.sent[key.name]
-		if s == nil || s.messageGroup == "" || !w.book.fifo(key.group) {
+		if s == nil || s.messageGroup == "" || !w.book.fifo(key.group) || w.sentBack[s.name] {
 			continue
 		}
 		l := line{key.group, s.producer, s.messageGroup, key.broker}

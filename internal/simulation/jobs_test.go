@@ -41,14 +41,17 @@ func (s *site) redrive(group string, d dice) {
 		w.t.Fatal(err)
 	}
 	defer func() { _ = c.Close() }()
-	before := len(w.letters(group))
+	letters := w.letters(group)
+	for name := range letters {
+		w.sentBack[name] = true
+	}
 	o := deadletter.Options{Journal: filepath.Join(w.t.TempDir(), "journal"), MaxFailures: 1}
 	ctx, cancel := context.WithTimeout(w.t.Context(), d.span(time.Millisecond, time.Second))
 	r, err := deadletter.Redrive(ctx, deadletter.Broker{Client: c, Group: group}, o)
 	cancel()
 	w.book.note("broker %d: %d dead letters of %s are sent back, before the job is interrupted (%v)", s.number, r.Redriven, group, err)
 	if r, err = deadletter.Redrive(w.t.Context(), deadletter.Broker{Client: c, Group: group}, o); err != nil || r.Failed+r.Unresolved > 0 {
-		w.book.fail("broker %d: the dead letters of %s, %d before: %+v, %v", s.number, group, before, r, err)
+		w.book.fail("broker %d: the dead letters of %s, %d before: %+v, %v", s.number, group, len(letters), r, err)
 	}
 	w.book.note("broker %d: %d further dead letters of %s are sent back", s.number, r.Redriven, group)
 }

@@ -31,6 +31,8 @@ type world struct {
 	senders []*sender
 	ledger  ledger
 
+	sentBack map[string]bool // the names of the messages whose dead letters jobs have sent back
+
 	sendsEnded time.Duration // when no call of a producer was under way any more, except for canaries
 
 	adaptive *ratelimit.Adaptive // of all producers with an adaptive limiter
@@ -47,7 +49,7 @@ func (w *world) now() time.Duration { return time.Since(w.start) }
 
 // newWorld creates the brokers, topics, groups and clients of a plan.
 func newWorld(t *testing.T, p *plan) *world {
-	w := &world{t: t, plan: p, start: time.Now()}
+	w := &world{t: t, plan: p, start: time.Now(), sentBack: map[string]bool{}}
 	w.book = newBook(w)
 	var err error
 	if w.adaptive, err = ratelimit.NewAdaptive(ratelimit.AdaptiveOptions{}); err != nil {
