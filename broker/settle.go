@@ -75,16 +75,16 @@ func (b *Broker) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 //   - If a push consumer received the message, and address settings with a redelivery setting match
 //     its topic, the message is delivered again after their delay (0 by default).
 //   - Otherwise the message is delivered again after the duration after, counted from now.
-//     [transport.ByLadder] means the retry interval of the topic and group for this attempt.
+//     [transport.BySchedule] means the retry interval of the topic and group for this attempt.
 //
 // The error is 40011 if after is negative, or exceeds both MaxInvisibleDuration and the longest
 // interval of the group and topic, and 40013 if the handle is not valid any more.
 func (b *Broker) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (transport.RetryResult, error) {
-	if longest := b.longestRetry(d, after); after != transport.ByLadder && (after < 0 || after > longest) {
+	if longest := b.longestRetry(d, after); after != transport.BySchedule && (after < 0 || after > longest) {
 		return transport.RetryResult{}, fail.WithOp("Retry", fail.IllegalInvisibleTime("delay", after, 0, longest))
 	}
 	out, err := b.settle(ctx, d, consume.Settlement{
-		Event: consume.EventFail, After: after, BySchedule: after == transport.ByLadder, Reason: reason,
+		Event: consume.EventFail, After: after, BySchedule: after == transport.BySchedule, Reason: reason,
 	})
 	if err != nil {
 		return transport.RetryResult{}, fail.WithOp("Retry", err)

@@ -95,7 +95,7 @@ func TestServerDecidesTheInterval(t *testing.T) {
 		caps transport.Capabilities
 		want time.Duration
 	}{
-		{"the server's ladder", broken, nil, ours, transport.ByLadder},
+		{"the server's ladder", broken, nil, ours, transport.BySchedule},
 		{"the program's ladder", broken, backoff.Steps{time.Second}, ours, time.Second},
 		{"the handler's wish", RetryIn(time.Hour, broken), nil, ours, time.Hour},
 		{"a server that does not decide", broken, nil, transport.Capabilities{Suspend: true}, time.Minute},

@@ -164,9 +164,9 @@ type PushOptions struct {
 	LongPolling time.Duration
 
 	// ReceiveBackoff is the wait after a failed receive: Delay(n) after n+1 failures in a row. If
-	// no server responds, the wait is at most 5 s, and ends when a server responds again, if the
-	// transport is a [transport.Pinger]. Default: 1 s, multiplied by 1.6 after each further failure
-	// up to 30 s, ± 20 %.
+	// no server responds, the wait is at most 5 s, and ends early, once in an outage, when a server
+	// responds to a ping ([transport.Pinger]). Default: 1 s, multiplied by 1.6 after each further
+	// failure up to 30 s, ± 20 %.
 	ReceiveBackoff backoff.Policy
 
 	// ShutdownTimeout bounds the time from the end of Run's ctx to the return of Run. After nine

@@ -17,6 +17,7 @@ const refresh = 10 * time.Second
 func (r *run) watchQueues(t *topic) {
 	sources := map[int]*source{}
 	failures := 0
+	var outage recovery
 	for r.running.Err() == nil {
 		wait := refresh
 		pause := r.pause
@@ -25,7 +26,7 @@ func (r *run) watchQueues(t *topic) {
 		case r.running.Err() != nil:
 			return
 		case err == nil:
-			failures = 0
+			failures, outage = 0, recovery{}
 			r.setQueues(t, sources, queues)
 		case t.settings.Load() == nil:
 			// Without the settings the order of the group is unknown.
@@ -34,7 +35,7 @@ func (r *run) watchQueues(t *topic) {
 				return
 			}
 			failures++
-			pause = func(d time.Duration) error { return awaitRecovery(r.running, r.transport, d, err) }
+			pause = func(d time.Duration) error { return outage.await(r.running, r.transport, d, err) }
 		default:
 			// The earlier settings remain in effect. The receive loops report every other fault.
 			r.log.Debug("rereading the group's settings failed",

@@ -48,6 +48,7 @@ type source struct {
 // than requested. helper is true for them.
 func (r *run) receive(s *source, helper bool) {
 	failures := 0
+	var outage recovery
 	attemptID := ""
 	permits := permit.Permits{Limiter: r.opts.Limiter}
 	full := helper // there is a backlog
@@ -86,13 +87,13 @@ func (r *run) receive(s *source, helper bool) {
 			if errors.Is(err, transport.ErrUnreadable) {
 				attemptID = "" // the same ID would return the same response until its messages' invisible time ends
 			}
-			if awaitRecovery(r.running, r.transport, wait, err) != nil {
+			if outage.await(r.running, r.transport, wait, err) != nil {
 				return
 			}
 			continue // otherwise with the same attempt ID, because the response may be lost
 		}
 		r.received(s.topic)
-		failures, attemptID = 0, ""
+		failures, attemptID, outage = 0, "", recovery{}
 		permits.Spend(n)
 		full = n >= g.Messages
 		switch {

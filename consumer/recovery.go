@@ -26,12 +26,19 @@ func receiveWait(p backoff.Policy, failures int, err error) time.Duration {
 	return wait
 }
 
-// awaitRecovery waits before a receive is repeated that failed with err. If no server responded to
-// the receive, the wait ends early when one responds to a ping. It returns an error if ctx ends
-// first.
-func awaitRecovery(ctx context.Context, t transport.Receiver, wait time.Duration, err error) error {
+// A recovery waits for the end of one outage. Replace it after a success.
+type recovery struct {
+	// pinged is true after a ping succeeded. If another receive fails after that, pings do not show
+	// the state of the server that fails: it may be one of several behind the transport.
+	pinged bool
+}
+
+// await waits before a receive is repeated that failed with err. If no server responded to the
+// receive, the wait ends early when one responds to a ping, but only once in an outage. It returns
+// an error if ctx ends first.
+func (r *recovery) await(ctx context.Context, t transport.Receiver, wait time.Duration, err error) error {
 	pinger, ok := t.(transport.Pinger)
-	if !ok || !failure.Unanswered(err) || wait <= minUnanswered {
+	if !ok || r.pinged || !failure.Unanswered(err) || wait <= minUnanswered {
 		return backoff.Sleep(ctx, wait)
 	}
 	end := time.Now().Add(wait)
@@ -40,7 +47,7 @@ func awaitRecovery(ctx context.Context, t transport.Receiver, wait time.Duration
 	}
 	pinging, cancel := context.WithDeadline(ctx, end)
 	defer cancel()
-	if pinger.Ping(pinging) == nil {
+	if r.pinged = pinger.Ping(pinging) == nil; r.pinged {
 		return nil
 	}
 	return backoff.Sleep(ctx, time.Until(end))

@@ -64,7 +64,7 @@ func (r *run) tell(ctx context.Context, it *item) (res transport.RetryResult, er
 	}
 	delay := v.Delay
 	if v.ByServer {
-		delay = transport.ByLadder
+		delay = transport.BySchedule
 	}
 	return r.transport.Retry(ctx, &it.current, delay, v.Reason)
 }

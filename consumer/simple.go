@@ -170,9 +170,9 @@ func (s *Simple) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason st
 // After a failed receive All yields the error with a nil delivery. If the loop continues, All waits
 // before the next receive: for 1 s, multiplied by 1.6 after each further failure up to 30 s, or for
 // the time that the server requests if that is longer. If no server responds, the wait is at most
-// 5 s, and ends when a server responds again. After it has yielded the error, All ends if
-// the transport is closed, the server rejects the arguments, or the server has rejected the
-// credentials for a minute.
+// 5 s, and ends early, once in an outage, when a server responds to a ping. After it has yielded
+// the error, All ends if the transport is closed, the server rejects the arguments, or the server
+// has rejected the credentials for a minute.
 //
 //	for d, err := range c.All(ctx) {
 //		if err != nil { log.Print(err); continue }
@@ -182,6 +182,7 @@ func (s *Simple) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason st
 func (s *Simple) All(ctx context.Context) iter.Seq2[*tidegate.Delivery, error] {
 	return func(yield func(*tidegate.Delivery, error) bool) {
 		var refused failure.Refusals
+		var outage recovery
 		for failures := 0; ctx.Err() == nil; {
 			start := time.Now()
 			ds, err := s.Receive(ctx, s.opts.BatchSize)
@@ -191,12 +192,12 @@ func (s *Simple) All(ctx context.Context) iter.Seq2[*tidegate.Delivery, error] {
 				}
 				wait := receiveWait(receiveBackoff, failures, err)
 				failures++
-				if awaitRecovery(ctx, s.transport, wait, err) != nil {
+				if outage.await(ctx, s.transport, wait, err) != nil {
 					return
 				}
 				continue
 			}
-			failures = 0
+			failures, outage = 0, recovery{}
 			refused.Succeeded()
 			if rest := minPoll - time.Since(start); len(ds) == 0 && rest > 0 && backoff.Sleep(ctx, rest) != nil {
 				return

@@ -36,13 +36,16 @@ type Capabilities struct {
 	// PushBack: the response to a throttled request has the time to wait.
 	PushBack bool
 
-	// Suspend: ChangeInvisibleDuration never counts as a failure and never creates a dead letter.
+	// Suspend: for the deliveries of a receive with Push, ChangeInvisibleDuration never spends an
+	// attempt and never creates a dead letter. A duration of 0 therefore releases an unhandled
+	// message without a trace, for example when a consumer stops or pauses. Without it the message
+	// has one attempt less.
 	Suspend bool
 
 	// IdempotentDeadLetter: repeating DeadLetter creates no second dead letter.
 	IdempotentDeadLetter bool
 
-	// RetryResult: Retry accepts [ByLadder] and returns the server's decision. The server counts
+	// RetryResult: Retry accepts [BySchedule] and returns the server's decision. The server counts
 	// attempts by the current settings of the message's topic and group. The consumer therefore
 	// leaves the delay and the last attempt to the server.
 	RetryResult bool

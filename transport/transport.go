@@ -124,9 +124,9 @@ type Receiver interface {
 	Receive(ctx context.Context, r ReceiveRequest) ([]*tidegate.Delivery, error)
 }
 
-// ByLadder as the delay of Retry means the delay of the server's retry schedule, by its current
+// BySchedule as the delay of Retry means the delay of the server's retry schedule, by its current
 // settings for the topic and group of the message.
-const ByLadder time.Duration = math.MinInt64
+const BySchedule time.Duration = math.MinInt64
 
 // A Settler ends deliveries or postpones their end. Its errors match tidegate.ErrInvalidHandle if
 // the handle of the delivery is no longer valid.
@@ -145,9 +145,9 @@ type Settler interface {
 	// afterwards. A server that does not store attempt numbers may count from 1 again after a
 	// crash.
 	//
-	// On servers with [Capabilities].RetryResult the delay may be [ByLadder], the result describes
-	// the server's decision, and reason is stored with a dead letter. On other servers the result
-	// is zero and the reason is lost.
+	// On servers with [Capabilities].RetryResult the delay may be [BySchedule], the result
+	// describes the server's decision, and reason is stored with a dead letter. On other servers
+	// the result is zero and the reason is lost.
 	Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (RetryResult, error)
 
 	// ChangeInvisibleDuration makes the message invisible for dur from now, instead of the rest of

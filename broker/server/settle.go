@@ -109,10 +109,10 @@ func (s *Server) changeInvisibleDuration(ctx context.Context, client string, req
 		return nil, refusal.New(tidegate.CodeIllegalInvisibleTime, "invisible_duration", "the invisible_duration is missing or out of range; set it")
 	}
 	after, failed := d.AsDuration(), s.sessions.IsPush(client) && !req.GetSuspend()
-	if failed && wire.ByLadder(ctx) {
-		after = transport.ByLadder
+	if failed && wire.BySchedule(ctx) {
+		after = transport.BySchedule
 	} else {
-		after = max(after, transport.ByLadder+1) // too short, and nothing else
+		after = max(after, transport.BySchedule+1) // too short, and nothing else
 	}
 	var delivery tidegate.Delivery
 	fill(&delivery, group, topic, req.GetMessageId(), req.GetReceiptHandle())

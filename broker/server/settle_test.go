@@ -155,14 +155,14 @@ func TestLongRetryIntervalOfAPushConsumer(t *testing.T) {
 
 // The number with which the engine's callers leave the interval to it is no time that a client may
 // send: it is as negative as -1.
-func TestByLadderIsNoDurationOfAClient(t *testing.T) {
+func TestByScheduleIsNoDurationOfAClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := startWeb(t, Options{})
 		x.telemetry(x.ctx(), consumer(rmqpb.ClientType_PUSH_CONSUMER))
 		x.send(msg("normal", "1"))
 		h := x.one(x.ctx(), receiveRequest("normal")).GetSystemProperties().GetReceiptHandle()
 		for _, d := range []*durationpb.Duration{
-			durationpb.New(transport.ByLadder), durationpb.New(-1), {Seconds: -315_576_000_000}, // the protocol's least
+			durationpb.New(transport.BySchedule), durationpb.New(-1), {Seconds: -315_576_000_000}, // the protocol's least
 		} {
 			r, err := x.ChangeInvisibleDuration(x.ctx(), &rmqpb.ChangeInvisibleDurationRequest{
 				Group: res("g"), Topic: res("normal"), ReceiptHandle: h, MessageId: "1", InvisibleDuration: d,

@@ -16,8 +16,8 @@
 // # A redrive
 //
 // [Redrive] sends dead letters back to their topics at a limited rate (Options.PerSecond). It stops
-// if too many of them fail (MaxFailures), and skips messages that were already redriven three times
-// (MaxGenerations). With DryRun it reports its decisions and sends nothing.
+// if too many of them fail (MaxFailureShare), and skips messages that were already redriven three
+// times (MaxGenerations). With DryRun it reports its decisions and sends nothing.
 //
 // The journal is a file of JSON lines: an audit trail of the redrive, and its state. All calls of
 // Redrive with the same journal are one job. After a crash, call Redrive again with the same

@@ -23,7 +23,7 @@ func TestFailedLettersAreNotRecovered(t *testing.T) {
 		if err := p.DeleteTopic(t.Context(), "orders"); err != nil {
 			t.Fatal(err)
 		}
-		o := deadletter.Options{Journal: filepath.Join(t.TempDir(), "journal"), MaxFailures: 1}
+		o := deadletter.Options{Journal: filepath.Join(t.TempDir(), "journal"), MaxFailureShare: 1}
 		report, err := p.redrive(p.source(), o)
 		if err != nil || report.Failed != 1 || report.Redriven != 0 {
 			t.Fatalf("%+v, %v; want the letter failed, because its topic is gone", report, err)
@@ -41,8 +41,8 @@ func TestFailedLettersAreNotRecovered(t *testing.T) {
 	})
 }
 
-// A negative MaxFailures stops the run at one failure among at least ten results.
-func TestNegativeMaxFailuresPermitsNone(t *testing.T) {
+// A negative MaxFailureShare stops the run at one failure among at least ten results.
+func TestNegativeMaxFailureSharePermitsNone(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		most     float64
@@ -57,7 +57,7 @@ func TestNegativeMaxFailuresPermitsNone(t *testing.T) {
 				p := newPlace(t, b)
 				p.fail("always", ids("m", 20)...)
 				edits := 0
-				report, err := p.redrive(p.source(), deadletter.Options{MaxFailures: tt.most, Edit: func(*tidegate.Message) error {
+				report, err := p.redrive(p.source(), deadletter.Options{MaxFailureShare: tt.most, Edit: func(*tidegate.Message) error {
 					if edits++; edits == 5 {
 						return errors.New("by the test")
 					}

@@ -9,7 +9,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// ErrTooManyFailures matches the error of a redrive that stopped because of Options.MaxFailures.
+// ErrTooManyFailures matches the error of a redrive that stopped because of
+// Options.MaxFailureShare.
 var ErrTooManyFailures = errors.New("too many messages failed, or became dead letters again")
 
 // Options configure a redrive.
@@ -54,11 +55,11 @@ type Options struct {
 	// Letters that have reached it are skipped. Default: 3.
 	MaxGenerations int
 
-	// MaxFailures is the largest accepted share of failures among the last 50 results, 0 to 1. The
-	// run stops when there are at least 10 results and the share is larger. A message that becomes
-	// a dead letter again during the job counts as a failure. Negative means 0: one failure among
-	// these results stops the run. Default: 0.1.
-	MaxFailures float64
+	// MaxFailureShare is the largest accepted share of failures among the last 50 results, 0 to 1.
+	// The run stops when there are at least 10 results and the share is larger. A message that
+	// becomes a dead letter again during the job counts as a failure. Negative means 0: one failure
+	// among these results stops the run. Default: 0.1.
+	MaxFailureShare float64
 
 	// OnEvent is called on the caller's goroutine for each event after it was written to the
 	// journal. With DryRun it is called for intents and skips only. Letters that Filter does not
@@ -67,10 +68,10 @@ type Options struct {
 }
 
 const (
-	defaultPerSecond   = 100
-	maxGenerations     = 3
-	defaultMaxFailures = 0.1
-	maxBatch           = 100
+	defaultPerSecond       = 100
+	maxGenerations         = 3
+	defaultMaxFailureShare = 0.1
+	maxBatch               = 100
 )
 
 // withDefaults returns the options with defaults in the zero fields, or an error that names all
@@ -122,8 +123,8 @@ func (o Options) withDefaults(src Source) (Options, error) {
 	if o.MaxGenerations < 0 || o.MaxGenerations > maxGenerations {
 		fault("Options.MaxGenerations", "%d is not 1 to %d; give less, or 0 for %d, because a message that failed so often will fail again", o.MaxGenerations, maxGenerations, maxGenerations)
 	}
-	if !(o.MaxFailures <= 1) {
-		fault("Options.MaxFailures", "%v is not a share; give a number above 0 and up to 1, or 0 for %v", o.MaxFailures, defaultMaxFailures)
+	if !(o.MaxFailureShare <= 1) {
+		fault("Options.MaxFailureShare", "%v is not a share; give a number above 0 and up to 1, or 0 for %v", o.MaxFailureShare, defaultMaxFailureShare)
 	}
 	if o.PerSecond == 0 {
 		o.PerSecond = defaultPerSecond
@@ -131,15 +132,15 @@ func (o Options) withDefaults(src Source) (Options, error) {
 	if o.MaxGenerations == 0 {
 		o.MaxGenerations = maxGenerations
 	}
-	if o.MaxFailures == 0 {
-		o.MaxFailures = defaultMaxFailures
+	if o.MaxFailureShare == 0 {
+		o.MaxFailureShare = defaultMaxFailureShare
 	}
 	if q, ok := src.(Queue); ok {
 		if lease, needed := q.lease(), time.Duration(2*maxReceive/o.PerSecond*float64(time.Second)); lease < needed {
 			fault("Queue.Lease", "%v is too short for %d dead letters at %v per second; give %v or more", lease, maxReceive, o.PerSecond, needed)
 		}
 	}
-	o.MaxFailures = max(o.MaxFailures, 0)
+	o.MaxFailureShare = max(o.MaxFailureShare, 0)
 	return o, errors.Join(errs...)
 }
 

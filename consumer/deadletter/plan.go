@@ -79,11 +79,11 @@ func sentAs(l *Letter) string {
 
 // A plan decides about each letter in turn: send it back, skip it, or stop. It has no effects.
 type plan struct {
-	filter         *Filter
-	maxGenerations int
-	maxFailures    float64
-	limit          int    // letters to send back in this run; 0: no limit
-	to             string // Options.To
+	filter          *Filter
+	maxGenerations  int
+	maxFailureShare float64
+	limit           int    // letters to send back in this run; 0: no limit
+	to              string // Options.To
 
 	sent    map[key]bool // by this job, in earlier runs too
 	pending map[key]bool // by an earlier run that did not record the result
@@ -153,7 +153,7 @@ func (p *plan) tooMany() bool {
 			failures++
 		}
 	}
-	return len(p.recent) >= least && float64(failures) > p.maxFailures*float64(len(p.recent))
+	return len(p.recent) >= least && float64(failures) > p.maxFailureShare*float64(len(p.recent))
 }
 
 // groupOf returns the topic and message group of a letter as one name, or an empty string if it has

@@ -91,8 +91,8 @@ func TestPlan(t *testing.T) {
 				{letter("r-0", 1), false, "skip became a dead letter again during this job"}, {letter("r-1", 1), false, "stop too many failures"},
 			},
 		)},
-		"all may fail": {plan{maxFailures: 1}, several(100, step{letter("a", 0), true, go1})},
-		"none may fail": {plan{maxFailures: -1}, join(
+		"all may fail": {plan{maxFailureShare: 1}, several(100, step{letter("a", 0), true, go1})},
+		"none may fail": {plan{maxFailureShare: -1}, join(
 			several(9, step{letter("a", 0), false, go1}), several(1, step{letter("b", 0), true, go1}), several(1, step{letter("c", 0), false, "stop too many failures"}),
 		)},
 	} {
@@ -104,11 +104,11 @@ func TestPlan(t *testing.T) {
 			if p.maxGenerations == 0 {
 				p.maxGenerations = 3
 			}
-			switch p.maxFailures {
+			switch p.maxFailureShare {
 			case 0:
-				p.maxFailures = 0.1
+				p.maxFailureShare = 0.1
 			case -1:
-				p.maxFailures = 0
+				p.maxFailureShare = 0
 			}
 			if p.sent == nil {
 				p.sent = map[key]bool{}

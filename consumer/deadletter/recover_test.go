@@ -41,7 +41,7 @@ func TestAfterACrash(t *testing.T) {
 		if err := os.WriteFile(journal, []byte(text+`{"event":"redri`), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		report, err := p.redrive(p.source(), deadletter.Options{Journal: journal, MaxFailures: 1})
+		report, err := p.redrive(p.source(), deadletter.Options{Journal: journal, MaxFailureShare: 1})
 		if err != nil || report.Redriven != 1 || report.Recovered != 2 || report.Returned != 1 {
 			t.Errorf("%+v, %v, want 1 sent, 2 found and 1 returned", report, err)
 		}
@@ -122,7 +122,7 @@ func TestRedriveRefuses(t *testing.T) {
 			"rate":                  {p.source(), deadletter.Options{PerSecond: -1}, "Options.PerSecond"},
 			"limit":                 {p.source(), deadletter.Options{Limit: -1}, "Options.Limit"},
 			"generations":           {p.source(), deadletter.Options{MaxGenerations: 4}, "Options.MaxGenerations"},
-			"failures":              {p.source(), deadletter.Options{MaxFailures: 1.5}, "Options.MaxFailures"},
+			"failures":              {p.source(), deadletter.Options{MaxFailureShare: 1.5}, "Options.MaxFailureShare"},
 			"topic":                 {p.source(), deadletter.Options{To: "a b"}, "Options.To"},
 			"a journal of others":   {p.source(), deadletter.Options{Journal: other}, `"shipping"`},
 			"a file of other kinds": {p.source(), deadletter.Options{Journal: text}, "line 1"},

@@ -17,12 +17,13 @@ import (
 )
 
 // Redrive sends dead letters back in the order of the source. It blocks until it has processed all
-// letters, has reached Limit or MaxFailures, an error stops it, or ctx ends. After a throttled send
-// it waits at least as long as the server requests and repeats the send; this is not a failure.
+// letters, has reached Limit or MaxFailureShare, an error stops it, or ctx ends. After a throttled
+// send it waits at least as long as the server requests and repeats the send; this is not a
+// failure.
 //
 // Redrive returns a report, also with an error. The error
 //
-//   - matches [ErrTooManyFailures] if MaxFailures stopped the run;
+//   - matches [ErrTooManyFailures] if MaxFailureShare stopped the run;
 //   - wraps context.Cause(ctx) if ctx has ended;
 //   - otherwise is an error of the options, the source or the journal, or the error of a send that
 //     found the server unavailable five times.
@@ -37,7 +38,7 @@ func Redrive(ctx context.Context, src Source, o Options) (Report, error) {
 	r.batchSize = int(min(max(math.Ceil(o.PerSecond/10), 1), maxBatch))
 	r.limiter = rate.NewLimiter(rate.Limit(o.PerSecond), r.batchSize)
 	r.plan = plan{
-		filter: &r.o.Filter, maxGenerations: o.MaxGenerations, maxFailures: o.MaxFailures, limit: o.Limit,
+		filter: &r.o.Filter, maxGenerations: o.MaxGenerations, maxFailureShare: o.MaxFailureShare, limit: o.Limit,
 		to: o.To, sent: map[key]bool{}, pending: map[key]bool{}, away: map[key]bool{}, failed: map[string]bool{},
 	}
 	if b, ok := src.(Broker); ok && o.Edit == nil {

@@ -212,7 +212,7 @@ func TestEdit(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		p := newPlace(t, b)
 		p.fail("typo", ids("m", 3)...)
-		report, err := p.redrive(p.source(), deadletter.Options{MaxFailures: 1, Edit: func(m *tidegate.Message) error {
+		report, err := p.redrive(p.source(), deadletter.Options{MaxFailureShare: 1, Edit: func(m *tidegate.Message) error {
 			if string(m.Body) == "m001" {
 				return errors.New("cannot be repaired")
 			}

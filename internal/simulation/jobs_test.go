@@ -45,7 +45,7 @@ func (s *site) redrive(group string, d dice) {
 	for name := range letters {
 		w.sentBack[name] = true
 	}
-	o := deadletter.Options{Journal: filepath.Join(w.t.TempDir(), "journal"), MaxFailures: 1}
+	o := deadletter.Options{Journal: filepath.Join(w.t.TempDir(), "journal"), MaxFailureShare: 1}
 	ctx, cancel := context.WithTimeout(w.t.Context(), d.span(time.Millisecond, time.Second))
 	r, err := deadletter.Redrive(ctx, deadletter.Broker{Client: c, Group: group}, o)
 	cancel()

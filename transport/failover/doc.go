@@ -31,7 +31,7 @@
 // retry can be due hours after the last new message, and operators send dead letters back. The
 // price is one waiting receive for each queue of each endpoint. Receives from an endpoint that is
 // down fail, and the consumer repeats each after its ReceiveBackoff: by default after about 1 s at
-// first, and after at most 36 s later. [Transport.Queues] returns the queues of all endpoints, for
+// first, and then at most every 5 s. [Transport.Queues] returns the queues of all endpoints, for
 // separate Receives. A delivery is settled at its endpoint; Delivery.Endpoint begins with the
 // endpoint's name.
 //

@@ -52,7 +52,7 @@ func (t *Table) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 
 // Retry implements [transport.Settler]. In a FIFO group the message waits in this process;
 // otherwise its outcome is [Retried]. In the last attempt it becomes a dead letter. The delay must
-// not be negative; [transport.ByLadder] fails with CodeNotImplemented. The result is zero.
+// not be negative; [transport.BySchedule] fails with CodeNotImplemented. The result is zero.
 func (t *Table) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (transport.RetryResult, error) {
 	const op = "RetryMessage"
 	none := transport.RetryResult{}
@@ -150,7 +150,7 @@ func (*Table) refused(ctx context.Context, dur time.Duration) error {
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case dur == transport.ByLadder:
+	case dur == transport.BySchedule:
 		return &tidegate.Error{Code: tidegate.CodeNotImplemented, Message: "the system has no retry schedule"}
 	case dur < 0:
 		return &tidegate.Error{Code: tidegate.CodeIllegalInvisibleTime, Message: dur.String() + " is negative"}

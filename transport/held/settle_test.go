@@ -214,7 +214,7 @@ func TestBadDurations(t *testing.T) {
 		wantCode(t, "Receive", err, tidegate.CodeIllegalInvisibleTime)
 		_, err = f.Retry(t.Context(), d, -1, "")
 		wantCode(t, "Retry", err, tidegate.CodeIllegalInvisibleTime)
-		_, err = f.Retry(t.Context(), d, transport.ByLadder, "")
+		_, err = f.Retry(t.Context(), d, transport.BySchedule, "")
 		wantCode(t, "Retry by the server's schedule", err, tidegate.CodeNotImplemented)
 		_, err = f.ChangeInvisibleDuration(t.Context(), d, -1)
 		wantCode(t, "ChangeInvisibleDuration", err, tidegate.CodeIllegalInvisibleTime)

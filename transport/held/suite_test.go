@@ -10,11 +10,11 @@ import (
 )
 
 // suiteServer describes a Table over the fake. The suite leaves out:
-//   - NegativeAck, RetryResult and RetryByLadder: capabilities of servers with a retry schedule;
-//   - PushTimeoutsTakeTheLadder: the message is retried when the lease ends, as in RocketMQ 5.2.
+//   - NegativeAck, RetryResult and RetryBySchedule: capabilities of servers with a retry schedule;
+//   - PushTimeoutsTakeTheSchedule: the message is retried when the lease ends, as in RocketMQ 5.2.
 func suiteServer() transporttest.Server {
 	s := transporttest.AllGuarantees()
-	s.TimeoutsTakeTheLadder, s.Recall = false, false
+	s.TimeoutsTakeTheSchedule, s.Recall = false, false
 	s.Virtual = true
 	s.Capabilities = transport.Capabilities{RepeatReceive: true, Suspend: true, Snooze: true, IdempotentDeadLetter: true}
 	return s

@@ -106,11 +106,11 @@ func (c *Client) settled(ctx context.Context, op string, d *tidegate.Delivery, p
 	return out.result(), nil
 }
 
-// Retry implements transport.Settler. A delay of transport.ByLadder means the broker's own
+// Retry implements transport.Settler. A delay of transport.BySchedule means the broker's own
 // interval.
 func (c *Client) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (transport.RetryResult, error) {
 	r := retryRequest{Handle: d.Handle, Reason: reason}
-	if after != transport.ByLadder {
+	if after != transport.BySchedule {
 		r.After = new(after.String())
 	}
 	return c.settled(ctx, "ChangeInvisibleDuration", d, "retry", r)

@@ -179,8 +179,8 @@ func ackEntryOf(res *rmqpb.AckMessageResponse, n, total int, handle string) *rmq
 }
 
 // Retry implements transport.Settler. RocketMQ counts it as a failed delivery. A negative delay
-// other than [transport.ByLadder] means 0. [transport.ByLadder] on a server that does not support
-// it means the interval that the server pushed last.
+// other than [transport.BySchedule] means 0. [transport.BySchedule] on a server that does not
+// support it means the interval that the server pushed last.
 //
 // A tidegate broker accepts Retry only from push consumers. For deliveries that were not received
 // as one, Retry therefore opens the group's session as a push consumer if there is none. It sends
@@ -191,7 +191,7 @@ func (c *Client) Retry(ctx context.Context, d *tidegate.Delivery, after time.Dur
 		return transport.RetryResult{}, err
 	}
 	r.headers = reasonHeader(reason)
-	if after == transport.ByLadder {
+	if after == transport.BySchedule {
 		r.headers = append(r.headers, ladderKey, "true")
 		after = r.session.interval(d.Attempt)
 	}

@@ -252,14 +252,14 @@ func TestRetryResult(t *testing.T) {
 
 // That the server's own interval holds is said in a header. Who does not read it
 // hears a duration that does no harm: the interval that it told last.
-func TestRetryByLadder(t *testing.T) {
+func TestRetryBySchedule(t *testing.T) {
 	for after, want := range map[time.Duration]struct {
 		header []string
 		dur    time.Duration
 	}{
-		transport.ByLadder: {[]string{"true"}, 10 * time.Second}, // the third step of what the server told: attempt 3
-		-time.Second:       {nil, 0},
-		time.Minute:        {nil, time.Minute},
+		transport.BySchedule: {[]string{"true"}, 10 * time.Second}, // the third step of what the server told: attempt 3
+		-time.Second:         {nil, 0},
+		time.Minute:          {nil, time.Minute},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			n := newNetwork()

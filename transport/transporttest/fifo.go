@@ -109,7 +109,7 @@ var fifoCases = []testCase{
 		first := e.oneOf(r)
 		e.none(r)
 		expires := 2 * e.server.Unit
-		if !e.lacks(e.server.TimeoutsTakeTheLadder, "TimeoutsTakeTheLadder", "the redelivery waits for the invisible duration only") {
+		if !e.lacks(e.server.TimeoutsTakeTheSchedule, "TimeoutsTakeTheSchedule", "the redelivery waits for the invisible duration only") {
 			expires += e.server.Unit
 		}
 		r.Wait = 2 * e.server.Unit

@@ -67,7 +67,7 @@ func (m *model) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 
 func (m *model) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (result transport.RetryResult, err error) {
 	err = m.settle(ctx, d, func(i int, c *subCopy) {
-		if after == transport.ByLadder && m.fault != "no ladder for failures" {
+		if after == transport.BySchedule && m.fault != "no ladder for failures" {
 			after = m.groups[d.ConsumerGroup].Retry.Delay(c.attempt - 1)
 		}
 		if m.server.LacksExactRetries && !m.groups[d.ConsumerGroup].FIFO {

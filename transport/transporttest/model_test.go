@@ -209,7 +209,7 @@ func (m *model) expire(group string, i int, c *subCopy, now time.Time) {
 		c.held, c.handle = false, ""
 		if c.attempt >= m.groups[group].MaxAttempts {
 			m.bury(group, i, c, "timed out")
-		} else if c.push && m.server.TimeoutsTakeTheLadder && m.fault != "no ladder for timeouts" {
+		} else if c.push && m.server.TimeoutsTakeTheSchedule && m.fault != "no ladder for timeouts" {
 			c.due = c.due.Add(m.groups[group].Retry.Delay(c.attempt - 1))
 			m.expire(group, i, c, now)
 		}

@@ -81,13 +81,13 @@ var retryCases = []testCase{
 		}
 		e.deadLetter(msg, last, "no such customer: Müller")
 	}},
-	{name: "RetryByLadder", needs: needRetryResult, run: func(e *env) {
+	{name: "RetryBySchedule", needs: needRetryResult, run: func(e *env) {
 		e.setup(Normal)
 		e.send(e.message("x"))
 		d := e.one()
 		for _, want := range e.ladder() {
 			start := time.Now()
-			if got, err := e.Transport.Retry(e.Context(), d, transport.ByLadder, ""); err != nil || got != (transport.RetryResult{Fate: transport.FateAgain, Delay: want}) {
+			if got, err := e.Transport.Retry(e.Context(), d, transport.BySchedule, ""); err != nil || got != (transport.RetryResult{Fate: transport.FateAgain, Delay: want}) {
 				e.Fatalf("attempt %d: %+v, %v; want the next after %v", d.Attempt, got, err, want)
 			}
 			e.sleep(want - e.server.Unit/4)
@@ -118,7 +118,7 @@ var retryCases = []testCase{
 		e.sleep(e.server.Unit) // a server that shortens the wait may end it with the lease
 		e.deadLetter(msg, last, "")
 	}},
-	{name: "PushTimeoutsTakeTheLadder", needs: needLadder, run: func(e *env) {
+	{name: "PushTimeoutsTakeTheSchedule", needs: needLadder, run: func(e *env) {
 		e.setup(Normal)
 		e.send(e.message("x"))
 		r := e.request()

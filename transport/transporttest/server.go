@@ -76,10 +76,10 @@ type Server struct {
 	// message groups. RocketMQ 5.2 locks the queue with all its message groups.
 	GroupsFlow bool
 
-	// TimeoutsTakeTheLadder: after the invisible time of a delivery to a push consumer has ended,
+	// TimeoutsTakeTheSchedule: after the invisible time of a delivery to a push consumer has ended,
 	// the message is redelivered after the group's retry delay. RocketMQ 5.2 redelivers it without
 	// that delay.
-	TimeoutsTakeTheLadder bool
+	TimeoutsTakeTheSchedule bool
 
 	// DeadLettersAtOnce: a message is in the dead letter topic as soon as its last attempt has
 	// ended. RocketMQ 5.2 moves it there when a later receive of the group reads it.
@@ -122,7 +122,7 @@ func AllGuarantees() Server {
 	return Server{
 		ExactWaits: true, RetriesWakeReceives: true, FullReceives: true, BoundsBytes: true, CancelledReceivesEnd: true,
 		RefusesStaleHandles: true, RefusesEmptyBodies: true, PushesThrottleBackoff: true,
-		GroupsFlow: true, TimeoutsTakeTheLadder: true, DeadLettersAtOnce: true, DeadLetterOrigins: true, Recall: true,
+		GroupsFlow: true, TimeoutsTakeTheSchedule: true, DeadLettersAtOnce: true, DeadLetterOrigins: true, Recall: true,
 	}
 }
 
@@ -167,6 +167,6 @@ var (
 	needRetryResult = need{"Capabilities.RetryResult", func(s Server) bool { return s.Capabilities.RetryResult }}
 	needRepeat      = need{"Capabilities.RepeatReceive and Suspend", func(s Server) bool { return s.Capabilities.RepeatReceive && s.Capabilities.Suspend }}
 	needGroupsFlow  = need{"GroupsFlow", func(s Server) bool { return s.GroupsFlow }}
-	needLadder      = need{"TimeoutsTakeTheLadder", func(s Server) bool { return s.TimeoutsTakeTheLadder }}
+	needLadder      = need{"TimeoutsTakeTheSchedule", func(s Server) bool { return s.TimeoutsTakeTheSchedule }}
 	needStale       = need{"RefusesStaleHandles", func(s Server) bool { return s.RefusesStaleHandles }}
 )

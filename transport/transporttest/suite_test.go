@@ -102,9 +102,9 @@ func TestCasesByCapabilities(t *testing.T) {
 		left   []string
 	}{
 		{perfect(), nil},
-		{with(AllGuarantees(), transport.Capabilities{Batch: true}), []string{"CancelledReceiveIsRepeated", "NegativeAck", "RetryByLadder", "RetryResult", "Snooze", "SnoozeKeepsTheOrder", "SuspendIsNoFailure"}},
-		{with(Server{}, everything), []string{"DeadLetterTooLate", "FIFOFailedGroupWaitsOthersFlow", "PushTimeoutsTakeTheLadder"}},
-		{Server{}, []string{"CancelledReceiveIsRepeated", "DeadLetterTooLate", "FIFOFailedGroupWaitsOthersFlow", "NegativeAck", "PushTimeoutsTakeTheLadder", "RetryByLadder", "RetryResult", "Snooze", "SnoozeKeepsTheOrder", "SuspendIsNoFailure"}},
+		{with(AllGuarantees(), transport.Capabilities{Batch: true}), []string{"CancelledReceiveIsRepeated", "NegativeAck", "RetryBySchedule", "RetryResult", "Snooze", "SnoozeKeepsTheOrder", "SuspendIsNoFailure"}},
+		{with(Server{}, everything), []string{"DeadLetterTooLate", "FIFOFailedGroupWaitsOthersFlow", "PushTimeoutsTakeTheSchedule"}},
+		{Server{}, []string{"CancelledReceiveIsRepeated", "DeadLetterTooLate", "FIFOFailedGroupWaitsOthersFlow", "NegativeAck", "PushTimeoutsTakeTheSchedule", "RetryBySchedule", "RetryResult", "Snooze", "SnoozeKeepsTheOrder", "SuspendIsNoFailure"}},
 	} {
 		apply, left := applicable(tt.server)
 		if got := names(left); !slices.Equal(got, tt.left) || len(apply)+len(left) != len(cases) {
@@ -147,8 +147,8 @@ func TestSuiteFindsFaults(t *testing.T) {
 		"lose the reason":                {"DeadLetter"},
 		"late dead letters succeed":      {"DeadLetterTooLate"},
 		"open after Close":               {"ClosedForGood"},
-		"no ladder for failures":         {"RetryByLadder"},
-		"no ladder for timeouts":         {"PushTimeoutsTakeTheLadder"},
+		"no ladder for failures":         {"RetryBySchedule"},
+		"no ladder for timeouts":         {"PushTimeoutsTakeTheSchedule"},
 		"no group needed":                {"FIFONeedsAGroup"},
 		"a failed group locks the queue": {"FIFOFailedGroupWaitsOthersFlow"},
 		"suspending counts":              {"SuspendIsNoFailure"},

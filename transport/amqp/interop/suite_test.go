@@ -17,7 +17,7 @@ import (
 func realArtemis() transporttest.Server {
 	s := transporttest.AllGuarantees()
 	s.Unit, s.Slack = 2*time.Second, 5*time.Second // the server shares the machine with the tests
-	s.PushesThrottleBackoff, s.TimeoutsTakeTheLadder, s.Recall = false, false, false
+	s.PushesThrottleBackoff, s.TimeoutsTakeTheSchedule, s.Recall = false, false, false
 	s.FullReceives = false
 	s.LacksPositions, s.LacksTopicTypes = true, true
 	s.Capabilities = transport.Capabilities{

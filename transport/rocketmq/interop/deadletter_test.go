@@ -92,7 +92,7 @@ func TestDeadLetterQueue(t *testing.T) {
 			c.next()
 		}
 		o := deadletter.Options{
-			Filter: chosen, To: sub.Topic, Sender: x.client, Journal: filepath.Join(t.TempDir(), "journal"), MaxFailures: 1, PerSecond: 1000,
+			Filter: chosen, To: sub.Topic, Sender: x.client, Journal: filepath.Join(t.TempDir(), "journal"), MaxFailureShare: 1, PerSecond: 1000,
 		}
 		dry := o
 		dry.DryRun, dry.Journal = true, ""

@@ -209,7 +209,7 @@ func (h *Handlers) Retry(w http.ResponseWriter, r *http.Request) (int, any, erro
 		return 0, nil, refusal.New(tidegate.CodeBadRequest, "after",
 			"after (the time until the next delivery) and attempt (for the group's interval after that attempt) exclude each other; give one of them")
 	case req.After != nil:
-		after = max(time.Duration(*req.After), transport.ByLadder+1) // too short, and nothing else
+		after = max(time.Duration(*req.After), transport.BySchedule+1) // too short, and nothing else
 	case req.Attempt < 0:
 		return 0, nil, refusal.New(tidegate.CodeBadRequest, "attempt", fmt.Sprintf("attempt is %d; give 1 or more, 1 is the first delivery", req.Attempt))
 	default:

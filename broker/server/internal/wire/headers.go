@@ -76,8 +76,8 @@ func Header(ctx context.Context, name string) string {
 	return ""
 }
 
-// ByLadder reports whether the client leaves the retry interval to the broker.
-func ByLadder(ctx context.Context) bool { return Header(ctx, HeaderLadder) == "true" }
+// BySchedule reports whether the client leaves the retry interval to the broker.
+func BySchedule(ctx context.Context) bool { return Header(ctx, HeaderLadder) == "true" }
 
 // ReconsumeMode parses the header that makes a ChangeInvisibleDuration the end of a failed
 // delivery: "next", "level=3", or "delay" and "negative", whose delay is the request's invisible

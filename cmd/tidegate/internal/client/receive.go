@@ -141,7 +141,7 @@ func (r *receiveCommand) fate() (fate, error) {
 	case (name == "ack" || name == "release") && !hasValue, name == "dead":
 		return fate{name: name, reason: or(value, "by tidegate receive")}, nil
 	case name == "retry" && !hasValue:
-		return fate{name: name, delay: transport.ByLadder, reason: "by tidegate receive"}, nil
+		return fate{name: name, delay: transport.BySchedule, reason: "by tidegate receive"}, nil
 	case name == "retry":
 		d, err := time.ParseDuration(value)
 		if err != nil || d < 0 {

@@ -56,7 +56,7 @@ sent back twice.`,
 	f.Float64Var(&o.PerSecond, "rate", 100, "most messages a second")
 	f.IntVar(&o.Limit, "max", 0, "most messages of this run; 0 means all")
 	f.IntVar(&o.MaxGenerations, "max-redrives", 3, "skip messages that were sent back this often, 1 to 3")
-	f.Float64Var(&o.MaxFailures, "max-failures", 0.1, "stop if a larger share of the last 50 fails")
+	f.Float64Var(&o.MaxFailureShare, "max-failures", 0.1, "stop if a larger share of the last 50 fails")
 	f.StringVar(&edit, "edit", "", "`program` that changes the body")
 	f.StringVar(&o.Journal, "journal", "", "`file` of this job, new or to be continued (default: a new one in the directory of the user's state)")
 	return c.destructive()
