@@ -1,6 +1,7 @@
 package held
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -104,7 +105,7 @@ func (f *Feed) Deliver(d *tidegate.Delivery, native any) {
 func (f *Feed) Lost(err error) {
 	t := f.table
 	now := t.lock()
-	t.shelf.Lost(f.link, err, now)
+	t.shelf.Lost(f.link, cmp.Or(err, tidegate.ErrUnavailable), now)
 	t.unlock(now)
 }
 

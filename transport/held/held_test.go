@@ -110,6 +110,47 @@ func TestLostLink(t *testing.T) {
 	})
 }
 
+// A receive with Repeat ends the waiting receive with its AttemptID, and no other; without an
+// AttemptID it does nothing.
+func TestRepeatEndsTheReceive(t *testing.T) {
+	inBubble(t, 0, held.Options{}, func(t *testing.T, f *fake) {
+		took := make(chan time.Duration, 3)
+		for _, id := range []string{"", "a", "b"} {
+			go func() {
+				q := request("billing")
+				q.AttemptID = id
+				start := time.Now()
+				receive(t, f, q)
+				took <- time.Since(start)
+			}()
+		}
+		time.Sleep(time.Second)
+		q := request("billing")
+		q.Repeat = true
+		for _, id := range []string{"", "a"} {
+			q.AttemptID = id
+			if ds := receive(t, f, q); len(ds) > 0 {
+				t.Errorf("received %s", describe(ds))
+			}
+		}
+		if first, second, third := <-took, <-took, <-took; first != time.Second || second != 10*time.Second || third != second {
+			t.Errorf("the receives ended after %v, %v and %v, want 1s, 10s and 10s", first, second, third)
+		}
+	})
+}
+
+// A link that reports its end without a reason fails the receives all the same.
+func TestLostWithoutReason(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &eager{silent: true}
+		table := held.New(e, held.Options{})
+		defer table.Close() //nolint:errcheck // it returns nil
+		time.AfterFunc(time.Second, func() { e.feed.Load().Lost(nil) })
+		_, err := table.Receive(t.Context(), request("billing"))
+		wantError(t, "Receive", err, tidegate.ErrUnavailable)
+	})
+}
+
 // While there is no connection, settlements try to open a link once a second.
 func TestSettlementsReopenTheLink(t *testing.T) {
 	inBubble(t, 1, held.Options{}, func(t *testing.T, f *fake) {

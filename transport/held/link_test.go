@@ -13,28 +13,32 @@ import (
 
 // An eager is a system and a link that delivers each message within the call of Grant.
 type eager struct {
-	feed    *held.Feed
+	feed    atomic.Pointer[held.Feed]
 	opening time.Duration // how long Open takes, whatever its ctx
 	closing time.Duration // how long Close takes
+	silent  bool          // it delivers nothing
 	closed  atomic.Int32
 }
 
 func (e *eager) Open(_ context.Context, f *held.Feed) (held.Link, error) {
 	<-time.After(e.opening)
-	e.feed = f
+	e.feed.Store(f)
 	return e, nil
 }
 
 func (e *eager) Grant(n int) {
 	for range n {
-		e.feed.Deliver(&tidegate.Delivery{Message: tidegate.Message{ID: "id", Topic: "orders", Body: []byte("0")}}, nil)
+		if e.silent {
+			return
+		}
+		e.feed.Load().Deliver(&tidegate.Delivery{Message: tidegate.Message{ID: "id", Topic: "orders", Body: []byte("0")}}, nil)
 	}
 }
 
 func (e *eager) Settle(context.Context, []held.Settlement) []error { return nil }
 
 func (e *eager) Close() {
-	e.feed.Lost(tidegate.ErrUnavailable) // has no effect any more
+	e.feed.Load().Lost(tidegate.ErrUnavailable) // has no effect any more
 	<-time.After(e.closing)
 	e.closed.Add(1)
 }

@@ -48,7 +48,7 @@ func (s *Shelf) Receive(r Request, now time.Time) (*Waiter, []*tidegate.Delivery
 		}
 	}
 	if r.Repeat {
-		if src != nil {
+		if src != nil && r.AttemptID != "" {
 			s.end(src, r.AttemptID)
 		}
 		return nil, nil, nil
