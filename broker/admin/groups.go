@@ -71,3 +71,12 @@ func (c *Client) Rewind(ctx context.Context, group, topic string, to status.Posi
 	}](ctx, c, "Rewind", group, escaped("groups", group, "rewind"), r)
 	return out.Queues, err
 }
+
+// GroupsPage is [Client.TopicsPage] for consumer groups.
+func (c *Client) GroupsPage(ctx context.Context, after, match string, limit int) (page []status.Group, next string, err error) {
+	out, err := get[struct {
+		Groups []status.Group `json:"groups"`
+		Next   string         `json:"next"`
+	}](ctx, c, "GroupsPage", "", "/v1/groups", pageQuery(after, match, limit))
+	return out.Groups, out.Next, err
+}

@@ -176,6 +176,14 @@ func TestOperations(t *testing.T) {
 		f := got.Messages[0].Groups[0]
 		return errors.Join(equal(f.Group, "billing"), equal(f.State, "parked"), equal(f.Reason, "no such customer"), equal(f.Attempt, 1))
 	})
+	s.call("listTopics", func(c *admin.Client) error {
+		got, next, err := c.TopicsPage(ctx, "", "order*", 1)
+		return errors.Join(err, equal(len(got), 1), equal(got[0].Name, "orders"), equal(next, ""))
+	})
+	s.call("listGroups", func(c *admin.Client) error {
+		got, next, err := c.GroupsPage(ctx, "", "", 1)
+		return errors.Join(err, equal(len(got), 1), equal(got[0].Name, "billing"), equal(next, "billing"))
+	})
 	s.call("listParked", func(c *admin.Client) error {
 		got, err := c.Parked(ctx, "billing", status.ParkedQuery{Topic: "orders", Limit: 10, After: ""})
 		if err != nil || len(got.Groups) != 1 {

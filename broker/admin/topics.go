@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"net/url"
 
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
@@ -38,4 +39,24 @@ func (c *Client) PurgeTopic(ctx context.Context, name string) (status.Backlog, e
 		Removed status.Backlog `json:"removed"`
 	}](ctx, c, "PurgeTopic", name, escaped("topics", name, "purge"), nil)
 	return out.Removed, err
+}
+
+// TopicsPage returns a page of the topics that the client may observe, by name: at most limit of
+// those after a name whose names match a pattern with *, ? and [a-z]. Empty texts mean the first
+// page and all names, and a limit of 0 means 100. next is the name for the following page, and
+// empty after the last one.
+func (c *Client) TopicsPage(ctx context.Context, after, match string, limit int) (page []status.Topic, next string, err error) {
+	out, err := get[struct {
+		Topics []status.Topic `json:"topics"`
+		Next   string         `json:"next"`
+	}](ctx, c, "TopicsPage", "", "/v1/topics", pageQuery(after, match, limit))
+	return out.Topics, out.Next, err
+}
+
+// pageQuery always has a parameter, because a request without one is for all names.
+func pageQuery(after, match string, limit int) url.Values {
+	v := url.Values{"after": {after}}
+	set(v, "match", match)
+	number(v, "limit", limit)
+	return v
 }

@@ -44,6 +44,8 @@ var routeTable = []struct{ route, own, foreign string }{
 	{"POST /v1/groups/{group}/negative-acknowledge", "c", ""},
 
 	{"GET /v1/topics", theServers, theServers},
+	{"GET /v1/topics?limit=10", everyKey, everyKey}, // only the topics that the key may observe
+	{"GET /v1/groups?limit=10", everyKey, everyKey},
 	{"GET /v1/topics/{topic}", "mao", theServers},
 	{"GET /v1/topics/{topic}/messages", "cmao", theServers},
 	{"GET /v1/topics/{topic}/messages/{id}", "cmao", theServers},

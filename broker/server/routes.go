@@ -103,14 +103,14 @@ func (s *Server) routes() []route {
 		{"negativeAcknowledge", "POST", "/v1/groups/{group}/negative-acknowledge", http.StatusOK, bodyInput, data.NegativeAcknowledge},
 
 		// Administration.
-		{"listTopics", "GET", "/v1/topics", http.StatusOK, noInput, admin.ListTopics},
+		{"listTopics", "GET", "/v1/topics", http.StatusOK, queryInput, admin.ListTopics},
 		{"getTopic", "GET", "/v1/topics/{topic}", http.StatusOK, noInput, admin.GetTopic},
 		{"browseMessages", "GET", "/v1/topics/{topic}/messages", http.StatusOK, queryInput, admin.BrowseMessages},
 		{"traceMessage", "GET", "/v1/topics/{topic}/messages/{id}", http.StatusOK, queryInput, admin.TraceMessage},
 		{"putTopic", "PUT", "/v1/topics/{topic}", http.StatusOK, bodyInput, admin.PutTopic},
 		{"deleteTopic", "DELETE", "/v1/topics/{topic}", http.StatusNoContent, noInput, admin.DeleteTopic},
 		{"purgeTopic", "POST", "/v1/topics/{topic}/purge", http.StatusOK, noInput, admin.PurgeTopic},
-		{"listGroups", "GET", "/v1/groups", http.StatusOK, noInput, admin.ListGroups},
+		{"listGroups", "GET", "/v1/groups", http.StatusOK, queryInput, admin.ListGroups},
 		{"getGroup", "GET", "/v1/groups/{group}", http.StatusOK, noInput, admin.GetGroup},
 		{"putGroup", "PUT", "/v1/groups/{group}", http.StatusOK, bodyInput, admin.PutGroup},
 		{"patchGroup", "PATCH", "/v1/groups/{group}", http.StatusOK, bodyInput, admin.PatchGroup},

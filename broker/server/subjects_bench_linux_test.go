@@ -3,6 +3,7 @@ package server
 import (
 	"fmt"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,7 +28,7 @@ func BenchmarkSubjects(b *testing.B) {
 	}
 	h := e.s.Handler()
 	for _, path := range subjectPaths {
-		b.Run(path, func(b *testing.B) {
+		b.Run(strings.ReplaceAll(path[1:], "/", "_"), func(b *testing.B) {
 			var bytes int
 			before := cpu(b)
 			for b.Loop() {
@@ -43,7 +44,7 @@ func BenchmarkSubjects(b *testing.B) {
 	}
 }
 
-var subjectPaths = []string{"/metrics", "/metrics?totals=only", "/v1/topics", "/v1/groups"}
+var subjectPaths = []string{"/metrics", "/metrics?totals=only", "/v1/topics", "/v1/groups", "/v1/topics?limit=100", "/v1/groups?limit=100"}
 
 // cpu returns the CPU time of the process in nanoseconds.
 func cpu(b *testing.B) int64 {

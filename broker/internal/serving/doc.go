@@ -33,6 +33,9 @@ type Engine interface {
 	Messages(topic string, q status.MessageQuery, maxBytes int64) (status.MessagePage, error)
 	Trace(topic string, q status.MessageQuery, wanted func(group string) bool) (status.Trace, error)
 
+	TopicsPage(after string, limit int, wanted func(name string) bool) (page []status.Topic, more bool)
+	GroupsPage(after string, limit int, wanted func(name string) bool) (page []status.Group, more bool)
+
 	Touch(owner string)
 	Forget(owner string)
 

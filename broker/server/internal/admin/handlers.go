@@ -14,12 +14,14 @@ type Engine interface {
 	Topic(name string) (status.Topic, error)
 	TopicSettings(name string) (settings.Topic, error)
 	Topics() []status.Topic
+	TopicsPage(after string, limit int, wanted func(name string) bool) (page []status.Topic, more bool)
 	DeleteTopic(ctx context.Context, name string) error
 	PurgeTopic(ctx context.Context, name string) (status.Backlog, error)
 	PutGroup(ctx context.Context, name string, c settings.Group) (status.Group, error)
 	PatchGroup(ctx context.Context, name string, change func(*settings.Group) error) (status.Group, error)
 	Group(name string) (status.Group, error)
 	Groups() []status.Group
+	GroupsPage(after string, limit int, wanted func(name string) bool) (page []status.Group, more bool)
 	DeleteGroup(ctx context.Context, name string) error
 	Throttles() []status.LimitState
 	Limits() settings.Limits

@@ -12,13 +12,6 @@ import (
 	"github.com/tidegate/tidegate/internal/access"
 )
 
-// ListTopics returns all topics.
-func (h *Handlers) ListTopics(http.ResponseWriter, *http.Request) (int, any, error) {
-	return http.StatusOK, struct {
-		Topics []status.Topic `json:"topics"`
-	}{notNil(h.engine.Topics())}, nil
-}
-
 // GetTopic returns one topic.
 func (h *Handlers) GetTopic(_ http.ResponseWriter, r *http.Request) (int, any, error) {
 	t, err := h.engine.Topic(r.PathValue("topic"))
@@ -45,13 +38,6 @@ func (h *Handlers) PutTopic(w http.ResponseWriter, r *http.Request) (int, any, e
 // DeleteTopic removes a topic with its messages.
 func (h *Handlers) DeleteTopic(_ http.ResponseWriter, r *http.Request) (int, any, error) {
 	return http.StatusNoContent, nil, h.engine.DeleteTopic(r.Context(), r.PathValue("topic"))
-}
-
-// ListGroups returns all consumer groups.
-func (h *Handlers) ListGroups(http.ResponseWriter, *http.Request) (int, any, error) {
-	return http.StatusOK, struct {
-		Groups []status.Group `json:"groups"`
-	}{notNil(h.engine.Groups())}, nil
 }
 
 // GetGroup returns one consumer group.

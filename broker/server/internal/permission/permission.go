@@ -103,7 +103,7 @@ var Routes = map[string]func(r *http.Request) []access.Need{
 	"POST /v1/groups/{group}/snooze":                    asGroup,
 	"POST /v1/groups/{group}/reconsume-later":           asGroup, // permitReconsume asks for the topics that it sends to
 
-	"GET /v1/topics":                               onServer(access.Observe),
+	"GET /v1/topics":                               toList,
 	"GET /v1/topics/{topic}":                       onTopic(access.Observe),
 	"GET /v1/topics/{topic}/messages":              toLook, // package admin asks for the permission to receive for contents
 	"GET /v1/topics/{topic}/messages/{id}":         toLook, // package admin leaves out groups that the key may not observe
@@ -115,7 +115,7 @@ var Routes = map[string]func(r *http.Request) []access.Need{
 	"GET /v1/address-settings/{match}":             onServer(access.Observe),
 	"PUT /v1/address-settings/{match}":             onServer(access.Admin),
 	"DELETE /v1/address-settings/{match}":          onServer(access.Admin),
-	"GET /v1/groups":                               onServer(access.Observe),
+	"GET /v1/groups":                               toList,
 	"GET /v1/groups/{group}":                       onGroup(access.Observe),
 	"PUT /v1/groups/{group}":                       onGroup(access.Admin),
 	"PATCH /v1/groups/{group}":                     onGroup(access.Admin),
@@ -139,6 +139,15 @@ var Routes = map[string]func(r *http.Request) []access.Need{
 func toSend(r *http.Request) []access.Need { return need(access.ToSend(r.PathValue("topic"))) }
 
 func toLook(r *http.Request) []access.Need { return need(access.ToLook(r.PathValue("topic"))) }
+
+// toList is the need for a list of all names. A page has only those that the key may observe, which
+// package admin selects.
+func toList(r *http.Request) []access.Need {
+	if r.URL.RawQuery == "" {
+		return need(access.OnServer(access.Observe))
+	}
+	return need(access.Signed())
+}
 
 func toReceive(r *http.Request) []access.Need {
 	return need(access.ToReceive(r.PathValue("topic"), r.PathValue("group")))
