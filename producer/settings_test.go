@@ -13,6 +13,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/ratelimit"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -284,26 +285,40 @@ func TestBodyAboveTheDefaultInAnOutage(t *testing.T) {
 	}
 }
 
+// New reports the fault of each field of Options, alone and together with the others. The fields
+// are those that the struct has, so a new one needs a check.
 func TestNewTellsAllFaults(t *testing.T) {
-	_, err := New(&fake{}, Options{
-		MaxAttempts: -1, MaxThrottles: -2, AttemptTimeout: -time.Second, MaxBodySize: -4, MaxPending: -5,
-		MaxThrottleTime: -6, MaxPendingBytes: -7, WhenFull: 8,
-		Backoff: backoff.Exponential{Initial: -1}, Pacing: backoff.Steps{-1},
-	})
-	if err == nil {
-		t.Fatal("no error")
-	}
-	for _, want := range []string{"MaxAttempts", "MaxThrottles", "AttemptTimeout", "-1s", "MaxBodySize", "MaxPending\"", "MaxThrottleTime", "MaxPendingBytes", "WhenFull", `"Backoff": `, `"Pacing": `} {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("%q lacks %q", err, want)
+	var all Options
+	for f, field := range reflect.ValueOf(&all).Elem().Fields() {
+		var one Options
+		v := reflect.ValueOf(&one).Elem().FieldByIndex(f.Index)
+		switch {
+		case f.Type == reflect.TypeFor[ratelimit.Priority]():
+			continue // every value is valid
+		case v.CanInt():
+			v.SetInt(-9)
+		case f.Type == reflect.TypeFor[backoff.Policy]():
+			v.Set(reflect.ValueOf(backoff.Steps{-9}))
+		case f.Type.Kind() == reflect.Interface || f.Type.Kind() == reflect.Pointer || f.Type.Kind() == reflect.Func:
+			continue // every value is valid
+		default:
+			t.Fatalf("Options.%s: the test knows no invalid %v", f.Name, f.Type)
+		}
+		field.Set(v)
+		_, err := New(&fake{}, one)
+		if !errors.Is(err, tidegate.ErrInvalid) || !strings.Contains(err.Error(), f.Name) {
+			t.Errorf("Options.%s = %v: %v, want an invalid field", f.Name, v, err)
 		}
 	}
-	for _, opts := range []Options{
-		{MaxAttempts: -1}, {MaxThrottles: -2}, {MaxThrottleTime: -1}, {MaxPendingBytes: -1}, {WhenFull: 3}, {WhenFull: SpoolWhenFull}, {AttemptTimeout: -1}, {MaxBodySize: -1}, {MaxPending: -1},
-		{Backoff: backoff.Exponential{Initial: -1}}, {Pacing: backoff.Steps{-1}},
-	} {
-		if _, err := New(&fake{}, opts); !errors.Is(err, tidegate.ErrInvalid) {
-			t.Errorf("%+v: %v does not match ErrInvalid", opts, err)
+	_, err := New(&fake{}, all)
+	for f := range reflect.TypeFor[Options]().Fields() {
+		if v := reflect.ValueOf(all).FieldByIndex(f.Index); !v.IsZero() && !strings.Contains(err.Error(), f.Name+`"`) {
+			t.Errorf("%q lacks %s", err, f.Name)
+		}
+	}
+	for _, o := range []Options{{WhenFull: 8}, {WhenFull: SpoolWhenFull}, {Backoff: backoff.Exponential{Initial: -1}}} {
+		if _, err := New(&fake{}, o); !errors.Is(err, tidegate.ErrInvalid) {
+			t.Errorf("%+v: %v does not match ErrInvalid", o, err)
 		}
 	}
 	if _, err := New(nil, Options{}); !errors.Is(err, tidegate.ErrInvalid) {

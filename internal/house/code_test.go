@@ -358,3 +358,64 @@ func TestClassesAreListed(t *testing.T) {
 		}
 	}
 }
+
+// typedErrors are the directories with functions that return a concrete error type, and why the
+// functions do not return error. A nil pointer in an error variable is not a nil error, so their
+// callers assign a result to an error only after a comparison with nil.
+var typedErrors = map[string]string{
+	"":                                    "it is never nil",
+	"broker/server/internal/gate":         "the callers encode its code and its delay; nil admits the request",
+	"broker/server/internal/refusal":      "the callers encode its code and its delay",
+	"internal/httpapi":                    "it is never nil, and the callers add the operation",
+	"producer":                            "a SendError gets its attempts and its reason from the callers",
+	"ratelimit":                           "the exported methods add the subject",
+	"transport/amqp":                      "the callers read MaybeStored and NotConnected",
+	"transport/amqp/internal/conn":        "as transport/amqp",
+	"transport/amqp/internal/fault":       "as transport/amqp",
+	"transport/amqp/internal/sending":     "as transport/amqp",
+	"transport/held":                      "as transport/amqp",
+	"transport/rest":                      "it is never nil",
+	"transport/rocketmq":                  "the callers read Code, MaybeStored and NotConnected",
+	"transport/rocketmq/internal/failure": "as transport/rocketmq",
+}
+
+// TestErrorsAreInterfaces finds functions that return a concrete error type without a reason.
+func TestErrorsAreInterfaces(t *testing.T) {
+	atRoot(t)
+	found := map[string]bool{}
+	for _, s := range load(t, sources) {
+		if s.test() || s.generated {
+			continue
+		}
+		for _, d := range s.file.Decls {
+			f, ok := d.(*ast.FuncDecl)
+			if !ok || f.Type.Results == nil {
+				continue
+			}
+			last := f.Type.Results.List[len(f.Type.Results.List)-1].Type
+			star, ok := last.(*ast.StarExpr)
+			if !ok {
+				continue
+			}
+			name := ""
+			switch x := star.X.(type) {
+			case *ast.Ident:
+				name = x.Name
+			case *ast.SelectorExpr:
+				name = x.Sel.Name
+			}
+			if !strings.HasSuffix(name, "Error") {
+				continue
+			}
+			found[s.dir] = true
+			if typedErrors[s.dir] == "" {
+				t.Errorf("%s: %s returns *%s: return error, or give the reason in typedErrors", s.path, f.Name.Name, name)
+			}
+		}
+	}
+	for dir := range typedErrors {
+		if !found[dir] {
+			t.Errorf("no function of %q returns a concrete error type: remove its reason", dir)
+		}
+	}
+}
