@@ -138,6 +138,10 @@ func TestOperations(t *testing.T) {
 		got, err := c.Group(ctx, "billing")
 		return errors.Join(err, equal(got.MaxAttempts, 1), equal(len(got.Topics), 1), equal(got.Topics[0].Inflight, 1), equal(got.Topics[0].ParkedGroups, 1))
 	})
+	s.call("metrics", func(c *admin.Client) error {
+		got, err := c.MetricTotals(ctx)
+		return errors.Join(err, equal(strings.Contains(got, `topic="*"`), true), equal(strings.Contains(got, `topic="orders"`), false))
+	})
 	s.call("listTopics", func(c *admin.Client) error {
 		got, err := c.Topics(ctx)
 		return errors.Join(err, equal(slices.ContainsFunc(got, func(t status.Topic) bool { return t.Name == "orders" }), true))

@@ -187,3 +187,21 @@ func TestLookOnRocketMQ(t *testing.T) {
 		}
 	}
 }
+
+func TestMetricsCommand(t *testing.T) {
+	tl := newTool(t)
+	tl.must("topic", "create", "orders")
+	tl.must("send", "orders", "x")
+	if r := tl.must("metrics", "--match", `topic_stored_messages.*"orders"`, "--no-headers"); r.stdout != "tidegate_topic_stored_messages{topic=\"orders\"}  1\n" {
+		t.Errorf("the metric is %q", r.stdout)
+	}
+	sums := document[struct {
+		Metrics []struct{ Series, Value string }
+	}](t, tl.must("metrics", "--totals", "--match", "topic_stored_messages", "-o", "json").stdout)
+	if len(sums.Metrics) != 1 || sums.Metrics[0].Series != `tidegate_topic_stored_messages{topic="*"}` || sums.Metrics[0].Value != "1" {
+		t.Errorf("the sums are %+v", sums)
+	}
+	if r := tl.run("metrics", "--match", "("); r.code != 2 {
+		t.Errorf("an invalid expression: exit code %d", r.code)
+	}
+}
