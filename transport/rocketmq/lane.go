@@ -67,7 +67,7 @@ func (c *Client) SendLane(ctx context.Context, lane transport.Lane, msgs []*tide
 		q := rt.At[lane.Endpoint]
 		report := q.Server.Begin()
 		if report != nil || slices.ContainsFunc(msgs, grouped) || !slices.Contains(rt.Excludes(), q.Server) {
-			c.sendReported(ctx, t, q, msgs, results, report)
+			c.sendRequest(ctx, t, q, c.sending(t, q, msgs), results, report)
 			return results
 		}
 		err = laneChanged(topic, lane.Endpoint)
@@ -105,17 +105,6 @@ func sendRest(indexes []int, msgs []*tidegate.Message, results []transport.SendR
 
 func grouped(m *tidegate.Message) bool { return m.MessageGroup != "" }
 
-// sendRequest sends msgs in one request to the server of q, and fills in results. Several messages
-// are sent only over a connection that announced batch.
-func (c *Client) sendRequest(ctx context.Context, t *topic, q routing.Queue, msgs []*tidegate.Message, results []transport.SendResult) {
-	c.sendReported(ctx, t, q, msgs, results, q.Server.Begin())
-}
-
-// sendReported is sendRequest with a report to the server's breaker. A nil report means none.
-func (c *Client) sendReported(ctx context.Context, t *topic, q routing.Queue, msgs []*tidegate.Message, results []transport.SendResult, report func(remote.Verdict)) {
-	c.sendWhole(ctx, t, q, c.sending(t, q, msgs), results, report)
-}
-
 // sending returns the request that sends msgs to a queue of a topic.
 func (c *Client) sending(t *topic, q routing.Queue, msgs []*tidegate.Message) *wire.Sending {
 	return &wire.Sending{
@@ -124,8 +113,10 @@ func (c *Client) sending(t *topic, q routing.Queue, msgs []*tidegate.Message) *w
 	}
 }
 
-// sendWhole sends req, and fills in results. It returns the response, or nil if there was none.
-func (c *Client) sendWhole(ctx context.Context, t *topic, q routing.Queue, req *wire.Sending, results []transport.SendResult, report func(remote.Verdict)) *rmqpb.SendMessageResponse {
+// sendRequest sends req to the server of q, and fills in results. Several messages are sent only
+// over a connection that announced batch. report gets the result for the server's breaker; nil
+// means none. It returns the response, or nil if there was none.
+func (c *Client) sendRequest(ctx context.Context, t *topic, q routing.Queue, req *wire.Sending, results []transport.SendResult, report func(remote.Verdict)) *rmqpb.SendMessageResponse {
 	msgs := req.Messages
 	v := remote.Nothing
 	if report != nil {

@@ -41,7 +41,7 @@ func (c *Client) Send(ctx context.Context, msgs []*tidegate.Message) []transport
 	}
 	if len(msgs) == 1 {
 		q, _ := r.Choose(&t.next, msgs[0].MessageGroup, nil)
-		c.sendRequest(ctx, t, q, msgs, results)
+		c.sendRequest(ctx, t, q, c.sending(t, q, msgs), results, q.Server.Begin())
 		return results
 	}
 	s := &sending{c: c, ctx: ctx, t: t, r: r, msgs: msgs, results: results}
@@ -151,7 +151,7 @@ func (s *sending) send(p part) {
 func (s *sending) request(q routing.Queue, indexes []int) {
 	sendRest(indexes, s.msgs, s.results, func(msgs []*tidegate.Message) []transport.SendResult {
 		results := make([]transport.SendResult, len(msgs))
-		s.c.sendRequest(s.ctx, s.t, q, msgs, results)
+		s.c.sendRequest(s.ctx, s.t, q, s.c.sending(s.t, q, msgs), results, q.Server.Begin())
 		return results
 	})
 }

@@ -39,7 +39,7 @@ func (c *Client) SendHalf(ctx context.Context, msg *tidegate.Message) transport.
 	req := c.sending(t, q, []*tidegate.Message{msg})
 	req.Half = true
 	var results [1]transport.SendResult
-	res := c.sendWhole(ctx, t, q, req, results[:], q.Server.Begin())
+	res := c.sendRequest(ctx, t, q, req, results[:], q.Server.Begin())
 	if r := &results[0]; r.Err == nil {
 		r.Receipt.TransactionID, r.Receipt.Offset = entryOf(res, 0, 1, msg.ID).GetTransactionId(), -1
 	}
