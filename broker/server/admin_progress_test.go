@@ -142,7 +142,7 @@ func TestAdminRefusesWhatItDoesNotTake(t *testing.T) {
 		{"POST", "/v1/topics/normal/purge", `{"before":"2026-01-01T00:00:00Z"}`, "body"},
 		{"DELETE", "/v1/topics/normal?if_empty=true", "", "if_empty"},
 		{"DELETE", "/v1/topics/normal", `{"if_empty":true}`, "body"},
-		{"GET", "/v1/topics?limit=1", "", "limit=1"},
+		{"GET", "/v1/throttle?limit=1", "", "limit=1"},
 	} {
 		adminCall(t, e, c.method, c.path, c.body, 400, "40000", c.word)
 	}
