@@ -12,9 +12,9 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/histogram"
 	"github.com/tidegate/tidegate/broker/internal/limits"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 )
@@ -282,10 +282,10 @@ func (b *Broker) wait() {
 // not errors of Healthy, because they end without a restart; see [Broker.Throttles].
 func (b *Broker) Healthy() error {
 	if err := b.store.Broken(); err != nil {
-		return fail.Store(err)
+		return refusal.Store(err)
 	}
 	if b.calls.isClosing() {
-		return fail.Closed()
+		return refusal.Closed()
 	}
 	return nil
 }

@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/letters"
 	"github.com/tidegate/tidegate/broker/internal/limits"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/status"
 )
@@ -35,7 +35,7 @@ func (b *Broker) DeadLetters(group string, q status.DeadLetterQuery) (status.Dea
 // zero means that only the bound of a call applies.
 func (b served) DeadLettersUpTo(group string, q status.DeadLetterQuery, maxBytes int64) (status.DeadLetterPage, error) {
 	if !b.calls.Begin() {
-		return status.DeadLetterPage{}, fail.Closed()
+		return status.DeadLetterPage{}, refusal.Closed()
 	}
 	defer b.calls.End()
 	limit, err := pageLimit(q.Limit)
@@ -73,7 +73,7 @@ func (b served) DeadLettersUpTo(group string, q status.DeadLetterQuery, maxBytes
 func (b *Broker) RedriveDeadLetters(ctx context.Context, group string, sel status.DeadLetterSelection) (status.DeadLetterRedrive, error) {
 	const op = "RedriveDeadLetters"
 	if !b.calls.Begin() {
-		return status.DeadLetterRedrive{}, fail.WithOp(op, fail.Closed())
+		return status.DeadLetterRedrive{}, refusal.WithOp(op, refusal.Closed())
 	}
 	defer b.calls.End()
 	check := redriveLimits{Limits: b.limits}
@@ -81,7 +81,7 @@ func (b *Broker) RedriveDeadLetters(ctx context.Context, group string, sel statu
 	if err == nil && check.throttle != nil {
 		err = limits.Rejected(*check.throttle)
 	}
-	return status.DeadLetterRedrive{Redriven: r.Redriven, NoTarget: r.NoTarget, TooOften: r.TooOften, Next: r.Next, Throttle: check.throttle}, fail.WithOp(op, err)
+	return status.DeadLetterRedrive{Redriven: r.Redriven, NoTarget: r.NoTarget, TooOften: r.TooOften, Next: r.Next, Throttle: check.throttle}, refusal.WithOp(op, err)
 }
 
 // redriveLimits are the limits of one redrive.
@@ -101,11 +101,11 @@ func (l *redriveLimits) Rejects(t *topic.Topic, bytes int64, now time.Time) bool
 func (b *Broker) PurgeDeadLetters(ctx context.Context, group string, sel status.DeadLetterSelection) (status.DeadLetterPurge, error) {
 	const op = "PurgeDeadLetters"
 	if !b.calls.Begin() {
-		return status.DeadLetterPurge{}, fail.WithOp(op, fail.Closed())
+		return status.DeadLetterPurge{}, refusal.WithOp(op, refusal.Closed())
 	}
 	defer b.calls.End()
 	purged, next, err := b.letters.Purge(ctx, group, selection(&sel))
-	return status.DeadLetterPurge{Purged: purged, Next: next}, fail.WithOp(op, err)
+	return status.DeadLetterPurge{Purged: purged, Next: next}, refusal.WithOp(op, err)
 }
 
 // deadLetterTopics returns, by name, the existing topics that receive the dead letters of a group

@@ -4,8 +4,8 @@ import (
 	"errors"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/filter"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 )
 
 // compileFilter returns the filter of a receive; nil selects all messages. The error for an invalid
@@ -17,7 +17,7 @@ func compileFilter(f tidegate.Filter) (*filter.Filter, error) {
 	}
 	c, err := compile(f.Expression)
 	if e, ok := errors.AsType[*filter.Error](err); ok {
-		return nil, fail.New(tidegate.CodeIllegalFilterExpression, "filter expression", "%s", e.Error())
+		return nil, refusal.New(tidegate.CodeIllegalFilterExpression, "filter expression", "%s", e.Error())
 	}
 	return c, err
 }

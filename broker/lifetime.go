@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -93,7 +93,7 @@ func (l *lifetime) abandon(p any) { l.store.Abandon(fmt.Errorf("a panic in the b
 // the broker is closing. Without an error the caller has to call End.
 func (l *lifetime) beginWith(ctx context.Context) (end func(), err error) {
 	if !l.Begin() {
-		return nil, fail.Closed()
+		return nil, refusal.Closed()
 	}
 	if ctx.Err() != nil {
 		l.End()

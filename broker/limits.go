@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 )
@@ -50,18 +50,18 @@ func (b *Broker) changeLimits(ctx context.Context, change func() error) error {
 	const op = "SetLimits"
 	end, err := b.calls.beginWith(ctx)
 	if err != nil {
-		return fail.WithOp(op, err)
+		return refusal.WithOp(op, err)
 	}
 	defer end()
 	if err := b.catalog.LockAdmin(ctx); err != nil {
-		return fail.WithOp(op, &tidegate.Error{Err: err})
+		return refusal.WithOp(op, &tidegate.Error{Err: err})
 	}
 	defer b.catalog.UnlockAdmin()
 	err = change()
 	if _, ok := errors.AsType[*tidegate.Error](err); ok { // of a PatchLimits, or of the store
-		return fail.WithOp(op, err)
+		return refusal.WithOp(op, err)
 	}
-	return fail.Setting(op, "limits", err)
+	return refusal.Setting(op, "limits", err)
 }
 
 // Throttles returns the state of each limit that is set: first the limits that reject sends, then

@@ -2,7 +2,7 @@ package broker
 
 import (
 	"github.com/tidegate/tidegate/broker/internal/browse"
-	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/status"
 )
 
@@ -12,7 +12,7 @@ import (
 // if the queue, After or Limit is invalid.
 func (b served) Messages(name string, q status.MessageQuery, maxBytes int64) (status.MessagePage, error) {
 	if !b.calls.Begin() {
-		return status.MessagePage{}, fail.Closed()
+		return status.MessagePage{}, refusal.Closed()
 	}
 	defer b.calls.End()
 	limit, err := pageLimit(q.Limit)

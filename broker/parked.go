@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/protocol"
@@ -15,7 +15,7 @@ import (
 // does not exist, and 40000 if Limit is invalid.
 func (b *Broker) Parked(group string, q status.ParkedQuery) (status.ParkedPage, error) {
 	if !b.calls.Begin() {
-		return status.ParkedPage{}, fail.Closed()
+		return status.ParkedPage{}, refusal.Closed()
 	}
 	defer b.calls.End()
 	limit, err := pageLimit(q.Limit)
@@ -49,7 +49,7 @@ const (
 
 func pageLimit(limit int) (int, error) {
 	if limit < 0 || limit > maxPage {
-		return 0, fail.New(tidegate.CodeBadRequest, "limit", "it is %d; give 1 to %d, or 0 for %d", limit, maxPage, defaultPage)
+		return 0, refusal.New(tidegate.CodeBadRequest, "limit", "it is %d; give 1 to %d, or 0 for %d", limit, maxPage, defaultPage)
 	}
 	if limit == 0 {
 		limit = defaultPage
@@ -84,16 +84,16 @@ func (b *Broker) parkers(group, topic string) (subs []*subscription.Subscription
 // parked. If ctx ends, the call ends between two topics.
 func (b *Broker) RedriveParked(ctx context.Context, group string, sel status.ParkedSelection) (status.ParkedRedrive, error) {
 	done, err := b.redriveParked(ctx, group, sel)
-	return done, fail.WithOp("RedriveParked", err)
+	return done, refusal.WithOp("RedriveParked", err)
 }
 
 func (b *Broker) redriveParked(ctx context.Context, group string, sel status.ParkedSelection) (done status.ParkedRedrive, err error) {
 	if !b.calls.Begin() {
-		return done, fail.Closed()
+		return done, refusal.Closed()
 	}
 	defer b.calls.End()
 	if sel.MessageGroup != "" && sel.Topic == "" {
-		return done, fail.New(tidegate.CodeBadRequest, "topic", "the topic is empty; give the topic of message group %q", sel.MessageGroup)
+		return done, refusal.New(tidegate.CodeBadRequest, "topic", "the topic is empty; give the topic of message group %q", sel.MessageGroup)
 	}
 	subs, err := b.parkers(group, sel.Topic)
 	if err != nil {
@@ -101,7 +101,7 @@ func (b *Broker) redriveParked(ctx context.Context, group string, sel status.Par
 	}
 	done.MessageGroups, done.Messages, err = b.letters.RedriveParked(ctx, subs, sel.MessageGroup, sel.DeadLetter)
 	if err == nil && sel.MessageGroup != "" && done.MessageGroups == 0 {
-		err = fail.New(protocol.CodeMessageNotFound, sel.MessageGroup, "the message group is not parked for group %q in topic %q", group, sel.Topic)
+		err = refusal.New(protocol.CodeMessageNotFound, sel.MessageGroup, "the message group is not parked for group %q in topic %q", group, sel.Topic)
 	}
 	return done, err
 }

@@ -6,7 +6,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/internal/protocol"
@@ -44,12 +44,12 @@ func (b *Broker) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*ti
 // and takes no message.
 func (b served) Poll(ctx context.Context, p serving.Poll) ([]*tidegate.Delivery, error) {
 	ds, err := b.poll(ctx, p)
-	return ds, fail.WithOp("ReceiveMessage", err)
+	return ds, refusal.WithOp("ReceiveMessage", err)
 }
 
 func (b *Broker) poll(ctx context.Context, p serving.Poll) ([]*tidegate.Delivery, error) {
 	if !b.calls.Begin() {
-		return nil, fail.Closed()
+		return nil, refusal.Closed()
 	}
 	defer b.calls.End()
 	r, err := b.checkPoll(p)
@@ -57,7 +57,7 @@ func (b *Broker) poll(ctx context.Context, p serving.Poll) ([]*tidegate.Delivery
 		return nil, err
 	}
 	if err := b.store.Broken(); err != nil {
-		return nil, fail.Store(err)
+		return nil, refusal.Store(err)
 	}
 	s, err := b.catalog.Subscribe(ctx, p.Group, p.Topic)
 	if err != nil {
@@ -85,23 +85,23 @@ func (b *Broker) checkPoll(p serving.Poll) (r subscription.Request, err error) {
 	}
 	switch {
 	case p.Max < 0:
-		return r, fail.New(tidegate.CodeBadRequest, "batch size", "it is %d; give 1 to %d", p.Max, maxReceive)
+		return r, refusal.New(tidegate.CodeBadRequest, "batch size", "it is %d; give 1 to %d", p.Max, maxReceive)
 	case p.Queue < transport.AnyQueue:
-		return r, fail.New(tidegate.CodeBadRequest, "queue", "it is %d; give a queue's number, or -1 for any", p.Queue)
+		return r, refusal.New(tidegate.CodeBadRequest, "queue", "it is %d; give a queue's number, or -1 for any", p.Queue)
 	case p.MaxBytes < 0:
-		return r, fail.New(tidegate.CodeBadRequest, "max bytes", "it is %d; give the largest number of bytes, or 0 for no bound", p.MaxBytes)
+		return r, refusal.New(tidegate.CodeBadRequest, "max bytes", "it is %d; give the largest number of bytes, or 0 for no bound", p.MaxBytes)
 	case p.Wait < 0:
-		return r, fail.New(protocol.CodeIllegalPollingTime, "wait", "it is %v; it must not be negative", p.Wait)
+		return r, refusal.New(protocol.CodeIllegalPollingTime, "wait", "it is %v; it must not be negative", p.Wait)
 	case p.Repeat && p.AttemptID == "":
-		return r, fail.New(tidegate.CodeBadRequest, "attempt ID", "it is empty; give the ID of the receive to repeat")
+		return r, refusal.New(tidegate.CodeBadRequest, "attempt ID", "it is empty; give the ID of the receive to repeat")
 	case len(p.AttemptID) > maxAttemptID:
-		return r, fail.New(tidegate.CodeBadRequest, "attempt ID", "it has %d bytes; the limit is %d", len(p.AttemptID), maxAttemptID)
+		return r, refusal.New(tidegate.CodeBadRequest, "attempt ID", "it has %d bytes; the limit is %d", len(p.AttemptID), maxAttemptID)
 	}
 	p.Max = min(p.Max, maxReceive)
 	if p.Owner != "" {
 		p.InvisibleDuration = min(consume.OwnedLease, b.opts.MaxInvisibleDuration)
 	} else if d := p.InvisibleDuration; d < b.opts.MinInvisibleDuration || d > b.opts.MaxInvisibleDuration {
-		return r, fail.IllegalInvisibleTime("invisible duration", d, b.opts.MinInvisibleDuration, b.opts.MaxInvisibleDuration)
+		return r, refusal.IllegalInvisibleTime("invisible duration", d, b.opts.MinInvisibleDuration, b.opts.MaxInvisibleDuration)
 	}
 	r = subscription.Request{ReceiveRequest: p.ReceiveRequest, Owner: p.Owner, Prepare: p.Prepare, Admit: p.Admit}
 	r.Match, err = compileFilter(p.Filter)

@@ -3,7 +3,7 @@ package broker
 import (
 	"context"
 
-	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/status"
@@ -18,12 +18,12 @@ import (
 // If ctx ends, a part of the messages may be removed.
 func (b *Broker) PurgeTopic(ctx context.Context, name string) (status.Backlog, error) {
 	removed, err := b.purgeTopic(ctx, name)
-	return removed, fail.WithOp("PurgeTopic", err)
+	return removed, refusal.WithOp("PurgeTopic", err)
 }
 
 func (b *Broker) purgeTopic(ctx context.Context, name string) (removed status.Backlog, err error) {
 	if !b.calls.Begin() {
-		return removed, fail.Closed()
+		return removed, refusal.Closed()
 	}
 	defer b.calls.End()
 	if err := b.catalog.LockAdmin(ctx); err != nil { // a topic that is purged is not deleted meanwhile

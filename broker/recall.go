@@ -4,8 +4,8 @@ import (
 	"context"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/handle"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
 
@@ -14,12 +14,12 @@ import (
 // time, and 40000 for an invalid handle.
 func (b *Broker) Recall(ctx context.Context, topicName, recallHandle string) (id string, err error) {
 	id, err = b.recall(ctx, topicName, recallHandle)
-	return id, fail.WithOp("RecallMessage", err)
+	return id, refusal.WithOp("RecallMessage", err)
 }
 
 func (b *Broker) recall(ctx context.Context, topicName, recallHandle string) (string, error) {
 	if !b.calls.Begin() {
-		return "", fail.Closed()
+		return "", refusal.Closed()
 	}
 	defer b.calls.End()
 	t, err := b.catalog.Topic(topicName)
@@ -28,14 +28,14 @@ func (b *Broker) recall(ctx context.Context, topicName, recallHandle string) (st
 	}
 	d, err := handle.ParseRecall(recallHandle)
 	if err != nil || d.Topic != t.ID() {
-		return "", fail.New(tidegate.CodeBadRequest, "recall handle", "this broker did not issue it for a message of topic %q; give the RecallHandle of that message's receipt", topicName)
+		return "", refusal.New(tidegate.CodeBadRequest, "recall handle", "this broker did not issue it for a message of topic %q; give the RecallHandle of that message's receipt", topicName)
 	}
 	id, ok, err := b.delayed.Recall(ctx, t, d)
 	if err != nil {
-		return "", fail.StoreUnless(ctx, err)
+		return "", refusal.StoreUnless(ctx, err)
 	}
 	if !ok {
-		return "", fail.New(protocol.CodeMessageNotFound, "recall handle", "no such message waits for its delivery time: it was already delivered to its queue, or recalled")
+		return "", refusal.New(protocol.CodeMessageNotFound, "recall handle", "no such message waits for its delivery time: it was already delivered to its queue, or recalled")
 	}
 	return id, nil
 }

@@ -3,8 +3,8 @@ package broker
 import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
-	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/handle"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
 )
 
@@ -13,17 +13,17 @@ import (
 func (b *Broker) locate(d *tidegate.Delivery) (*subscription.Subscription, handle.Receipt, error) {
 	h, err := handle.ParseReceipt(d.Handle)
 	if err != nil {
-		return nil, h, fail.InvalidHandle("%v", err)
+		return nil, h, refusal.InvalidHandle("%v", err)
 	}
 	s := b.catalog.Find(h.Group, h.Place.Topic)
 	if s == nil || int(h.Place.Queue) >= len(s.Topic().Queues()) {
-		return nil, h, fail.InvalidHandle("its topic or consumer group no longer exists")
+		return nil, h, refusal.InvalidHandle("its topic or consumer group no longer exists")
 	}
 	if d.ConsumerGroup != "" && d.ConsumerGroup != s.Group().Name() {
-		return nil, h, fail.InvalidHandle("it belongs to group %q, not to %q", s.Group().Name(), d.ConsumerGroup)
+		return nil, h, refusal.InvalidHandle("it belongs to group %q, not to %q", s.Group().Name(), d.ConsumerGroup)
 	}
 	if d.Topic != "" && d.Topic != s.Topic().Name() && !retriesFor(s, d.Topic) {
-		return nil, h, fail.InvalidHandle("it belongs to topic %q, not to %q", s.Topic().Name(), d.Topic)
+		return nil, h, refusal.InvalidHandle("it belongs to topic %q, not to %q", s.Topic().Name(), d.Topic)
 	}
 	return s, h, nil
 }
@@ -33,7 +33,7 @@ func (b *Broker) locate(d *tidegate.Delivery) (*subscription.Subscription, handl
 // topic. The error is 40013 if the handle is not one of this broker.
 func (b served) TopicOf(receiptHandle string) (topic, original string, err error) {
 	if !b.calls.Begin() {
-		return "", "", fail.Closed()
+		return "", "", refusal.Closed()
 	}
 	defer b.calls.End()
 	s, h, err := b.locate(&tidegate.Delivery{Handle: receiptHandle})
@@ -49,10 +49,10 @@ func (b served) TopicOf(receiptHandle string) (topic, original string, err error
 	}
 	m, ok, err := b.store.Get(h.Place) // the retry topic is one for all topics, so read the message
 	if err != nil {
-		return "", "", fail.Store(err)
+		return "", "", refusal.Store(err)
 	}
 	if !ok {
-		return "", "", fail.InvalidHandle("the message was deleted")
+		return "", "", refusal.InvalidHandle("the message was deleted")
 	}
 	return topic, deadletter.RealTopic(&m, topic), nil
 }

@@ -6,7 +6,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
@@ -15,7 +15,7 @@ import (
 // ReconsumeLater is [Broker.Reconsume] without mode.Negative, and returns the new message.
 func (b served) ReconsumeLater(ctx context.Context, d *tidegate.Delivery, m transport.ReconsumeMode) (serving.Reconsumed, error) {
 	r, err := b.reconsumeLater(ctx, d, m)
-	return r, fail.WithOp("ReconsumeLater", err)
+	return r, refusal.WithOp("ReconsumeLater", err)
 }
 
 func (b *Broker) reconsumeLater(ctx context.Context, d *tidegate.Delivery, mode transport.ReconsumeMode) (serving.Reconsumed, error) {
@@ -58,18 +58,18 @@ func (b *Broker) Reconsume(ctx context.Context, d *tidegate.Delivery, mode trans
 	const op = "Reconsume"
 	if mode.Negative {
 		if mode.Level != 0 {
-			return transport.RetryResult{}, fail.WithOp(op, fail.New(tidegate.CodeBadRequest, "level", "it is %d, but a negative acknowledgement has none; give a delay", mode.Level))
+			return transport.RetryResult{}, refusal.WithOp(op, refusal.New(tidegate.CodeBadRequest, "level", "it is %d, but a negative acknowledgement has none; give a delay", mode.Level))
 		}
 		out, err := b.negativeAck(ctx, d, mode.Delay)
 		if err != nil {
-			return transport.RetryResult{}, fail.WithOp(op, err)
+			return transport.RetryResult{}, refusal.WithOp(op, err)
 		}
 		return retryResult(out), nil
 	}
 	r, err := b.reconsumeLater(ctx, d, mode)
 	switch {
 	case err != nil:
-		return transport.RetryResult{}, fail.WithOp(op, err)
+		return transport.RetryResult{}, refusal.WithOp(op, err)
 	case r.DeadLetter:
 		return transport.RetryResult{Fate: transport.FateDeadLetter}, nil
 	case r.DeliverAt.IsZero():
@@ -80,7 +80,7 @@ func (b *Broker) Reconsume(ctx context.Context, d *tidegate.Delivery, mode trans
 
 func (b *Broker) negativeAck(ctx context.Context, d *tidegate.Delivery, delay time.Duration) (consume.Outcome, error) {
 	if delay < 0 || delay > settings.MaxReconsumeDelay {
-		return consume.Outcome{}, fail.New(tidegate.CodeIllegalInvisibleTime, "delay", "it is %v; give up to %v, or 0 for the group's", delay, settings.MaxReconsumeDelay)
+		return consume.Outcome{}, refusal.New(tidegate.CodeIllegalInvisibleTime, "delay", "it is %v; give up to %v, or 0 for the group's", delay, settings.MaxReconsumeDelay)
 	}
 	end, err := b.calls.beginWith(ctx)
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/status"
 )
@@ -22,12 +22,12 @@ import (
 // the group or the topic does not exist, and 40000 if the position is invalid.
 func (b *Broker) Rewind(ctx context.Context, group, topic string, to status.Position) ([]status.QueueRewind, error) {
 	done, err := b.rewind(ctx, group, topic, to)
-	return done, fail.WithOp("Rewind", err)
+	return done, refusal.WithOp("Rewind", err)
 }
 
 func (b *Broker) rewind(ctx context.Context, group, topic string, to status.Position) ([]status.QueueRewind, error) {
 	if !b.calls.Begin() {
-		return nil, fail.Closed()
+		return nil, refusal.Closed()
 	}
 	defer b.calls.End()
 	if err := validate(to); err != nil {
@@ -45,7 +45,7 @@ func (b *Broker) rewind(ctx context.Context, group, topic string, to status.Posi
 		return nil, err
 	}
 	if err := write.Wait(); err != nil {
-		return nil, fail.Store(err)
+		return nil, refusal.Store(err)
 	}
 	done := make([]status.QueueRewind, len(rewound))
 	for i, r := range rewound {
@@ -64,7 +64,7 @@ func validate(p status.Position) error {
 	}
 	slices.Sort(set)
 	if len(set) != 1 {
-		return fail.New(tidegate.CodeBadRequest, "position", "it has %d of earliest, latest, a time and offsets %q; give one", len(set), set)
+		return refusal.New(tidegate.CodeBadRequest, "position", "it has %d of earliest, latest, a time and offsets %q; give one", len(set), set)
 	}
 	return nil
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/sending"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/transport"
@@ -37,7 +37,7 @@ func (b served) Append(ctx context.Context, msgs []serving.Incoming) []transport
 	results := make([]transport.SendResult, len(msgs))
 	defer b.counters.countRefused(results)
 	if !b.calls.Begin() {
-		sending.FailAll(results, fail.Closed())
+		sending.FailAll(results, refusal.Closed())
 		return results
 	}
 	defer b.calls.End()

@@ -7,8 +7,8 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/handle"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -23,7 +23,7 @@ func (b *Broker) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 	end, err := b.calls.beginWith(ctx)
 	if err != nil {
 		for i := range errs {
-			errs[i] = fail.WithOp("AckMessage", err)
+			errs[i] = refusal.WithOp("AckMessage", err)
 		}
 		return errs
 	}
@@ -34,7 +34,7 @@ func (b *Broker) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 	for i := 0; i < len(ds); {
 		s, h, err := b.locate(ds[i])
 		if err != nil {
-			errs[i] = fail.WithOp("AckMessage", err)
+			errs[i] = refusal.WithOp("AckMessage", err)
 			i++
 			continue
 		}
@@ -48,7 +48,7 @@ func (b *Broker) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 		}
 		write := s.Ack(handles, errs[i:])
 		for range handles {
-			errs[i], writes[i] = fail.WithOp("AckMessage", errs[i]), write
+			errs[i], writes[i] = refusal.WithOp("AckMessage", errs[i]), write
 			i++
 		}
 	}
@@ -60,7 +60,7 @@ func (b *Broker) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 		}
 		if waited == nil || f != waited {
 			if waited, werr = f, f.WaitContext(ctx); werr != nil {
-				werr = fail.WithOp("AckMessage", fail.Unsettled(ctx, werr))
+				werr = refusal.WithOp("AckMessage", refusal.Unsettled(ctx, werr))
 			}
 		}
 		errs[i] = werr
@@ -81,13 +81,13 @@ func (b *Broker) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 // interval of the group and topic, and 40013 if the handle is not valid any more.
 func (b *Broker) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (transport.RetryResult, error) {
 	if longest := b.longestRetry(d, after); after != transport.BySchedule && (after < 0 || after > longest) {
-		return transport.RetryResult{}, fail.WithOp("Retry", fail.IllegalInvisibleTime("delay", after, 0, longest))
+		return transport.RetryResult{}, refusal.WithOp("Retry", refusal.IllegalInvisibleTime("delay", after, 0, longest))
 	}
 	out, err := b.settle(ctx, d, consume.Settlement{
 		Event: consume.EventFail, After: after, BySchedule: after == transport.BySchedule, Reason: reason,
 	})
 	if err != nil {
-		return transport.RetryResult{}, fail.WithOp("Retry", err)
+		return transport.RetryResult{}, refusal.WithOp("Retry", err)
 	}
 	return retryResult(out), nil
 }
@@ -131,7 +131,7 @@ func (b *Broker) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur tim
 // or, in a repetition, already its successor.
 func (b *Broker) changeInvisible(ctx context.Context, d *tidegate.Delivery, dur time.Duration, valid string) (string, error) {
 	if dur < 0 || dur > b.opts.MaxInvisibleDuration {
-		return "", fail.WithOp("ChangeInvisibleDuration", fail.IllegalInvisibleTime("invisible duration", dur, 0, b.opts.MaxInvisibleDuration))
+		return "", refusal.WithOp("ChangeInvisibleDuration", refusal.IllegalInvisibleTime("invisible duration", dur, 0, b.opts.MaxInvisibleDuration))
 	}
 	h, _ := handle.ParseReceipt(d.Handle) // settle reports the error
 	h.Serial++
@@ -139,10 +139,10 @@ func (b *Broker) changeInvisible(ctx context.Context, d *tidegate.Delivery, dur 
 	current.Handle = valid
 	_, err := b.settle(ctx, &current, consume.Settlement{Event: consume.EventChange, After: dur, Serial: h.Serial})
 	if long, ok := errors.AsType[*consume.TooLongError](err); ok {
-		err = fail.ConsumptionTooLong(dur, long.Left, b.opts.MaxInvisibleDuration)
+		err = refusal.ConsumptionTooLong(dur, long.Left, b.opts.MaxInvisibleDuration)
 	}
 	if err != nil {
-		return "", fail.WithOp("ChangeInvisibleDuration", err)
+		return "", refusal.WithOp("ChangeInvisibleDuration", err)
 	}
 	return h.String(), nil
 }
@@ -158,7 +158,7 @@ func (b *Broker) changeInvisible(ctx context.Context, d *tidegate.Delivery, dur 
 func (b *Broker) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
 	out, err := b.settle(ctx, d, consume.Settlement{Event: consume.EventDeadLetter, Attempt: d.Attempt, Reason: reason})
 	if err != nil || out.To == 0 {
-		return transport.RetryResult{}, fail.WithOp("ForwardMessageToDeadLetterQueue", err)
+		return transport.RetryResult{}, refusal.WithOp("ForwardMessageToDeadLetterQueue", err)
 	}
 	return retryResult(out), nil
 }

@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 )
 
 // Snapshot writes a consistent copy of the data directory to dir, while the broker works. All
@@ -19,7 +19,7 @@ import (
 // Other calls of Snapshot wait for this one. If the call fails, it removes the incomplete copy. The
 // error of a broker without Options.Dir has code 40000.
 func (b *Broker) Snapshot(ctx context.Context, dir string) error {
-	return fail.WithOp("Snapshot", b.snapshot(ctx, dir))
+	return refusal.WithOp("Snapshot", b.snapshot(ctx, dir))
 }
 
 func (b *Broker) snapshot(ctx context.Context, dir string) error {
@@ -36,7 +36,7 @@ func (b *Broker) snapshot(ctx context.Context, dir string) error {
 	}
 	defer b.catalog.UnlockAdmin()
 	if err := b.store.Snapshot(ctx, dir); err != nil {
-		return fail.Store(fmt.Errorf("writing a snapshot to %s: %w", dir, err))
+		return refusal.Store(fmt.Errorf("writing a snapshot to %s: %w", dir, err))
 	}
 	return nil
 }

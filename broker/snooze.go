@@ -6,7 +6,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 )
 
 // Snooze ends a delivery of a push consumer or a simple consumer without counting its attempt, and
@@ -16,8 +16,8 @@ import (
 func (b *Broker) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
 	const op = "Snooze"
 	if dur < 0 || dur > b.opts.MaxInvisibleDuration {
-		return fail.WithOp(op, fail.New(tidegate.CodeIllegalInvisibleTime, "duration", "it is %v; give 0 to %v", dur, b.opts.MaxInvisibleDuration))
+		return refusal.WithOp(op, refusal.New(tidegate.CodeIllegalInvisibleTime, "duration", "it is %v; give 0 to %v", dur, b.opts.MaxInvisibleDuration))
 	}
 	_, err := b.settle(ctx, d, consume.Settlement{Event: consume.EventSnooze, After: dur})
-	return fail.WithOp(op, err)
+	return refusal.WithOp(op, err)
 }

@@ -37,13 +37,13 @@ var refusalReasons = [...]serving.RefusalReason{serving.RefusedThrottled, servin
 func (c *counters) countRefused(results []transport.SendResult) {
 	for i := range results {
 		if err := results[i].Err; err != nil {
-			c.refused[slices.Index(refusalReasons[:], refusal(err))].Add(1)
+			c.refused[slices.Index(refusalReasons[:], reasonOf(err))].Add(1)
 		}
 	}
 }
 
-// refusal returns the reason of a failed send.
-func refusal(err error) serving.RefusalReason {
+// reasonOf returns the reason of a failed send.
+func reasonOf(err error) serving.RefusalReason {
 	e, ok := errors.AsType[*tidegate.Error](err)
 	switch {
 	case !ok || errors.Is(err, tidegate.ErrClosed):

@@ -15,8 +15,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/limits"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
@@ -157,15 +157,15 @@ func TestRefusal(t *testing.T) {
 		want serving.RefusalReason
 	}{
 		{limits.Rejected(status.Throttle{}), serving.RefusedThrottled},
-		{fail.TopicNotFound("t"), serving.RefusedNoTopic},
+		{refusal.TopicNotFound("t"), serving.RefusedNoTopic},
 		{e(protocol.CodeIllegalMessageID), serving.RefusedInvalid},
 		{e(tidegate.CodeMessageBodyTooLarge), serving.RefusedInvalid},
 		{e(protocol.CodeInternalError), serving.RefusedOther},
 		{&tidegate.Error{Code: tidegate.CodeInternalServerError, MaybeStored: true, Err: errors.New("disk")}, serving.RefusedUnknown},
-		{fail.WithOp("SendMessage", fail.Closed()), serving.RefusedOther},
+		{refusal.WithOp("SendMessage", refusal.Closed()), serving.RefusedOther},
 		{fmt.Errorf("sending: %w", t.Context().Err()), serving.RefusedOther},
 	} {
-		if got := refusal(c.err); got != c.want {
+		if got := reasonOf(c.err); got != c.want {
 			t.Errorf("%v: %s, want %s", c.err, got, c.want)
 		}
 	}
@@ -175,7 +175,7 @@ func TestRefusal(t *testing.T) {
 func TestCountingAllocatesNothing(t *testing.T) {
 	c := counters{}
 	results := make([]transport.SendResult, 64)
-	refused := []transport.SendResult{{Err: fail.TopicNotFound("t")}}
+	refused := []transport.SendResult{{Err: refusal.TopicNotFound("t")}}
 	if n := testing.AllocsPerRun(100, func() {
 		c.countRefused(results)
 		c.countRefused(refused)

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/letters"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/internal/topic"
@@ -27,7 +27,7 @@ func (b served) Trace(name string, q status.MessageQuery, wanted func(group stri
 		return status.Trace{}, err
 	}
 	if !b.calls.Begin() {
-		return status.Trace{}, fail.Closed()
+		return status.Trace{}, refusal.Closed()
 	}
 	defer b.calls.End()
 	t, err := b.catalog.Topic(name)
@@ -46,7 +46,7 @@ func (b served) Trace(name string, q status.MessageQuery, wanted func(group stri
 		traced := status.TracedMessage{StoredMessage: m, Groups: make([]status.Fate, len(subs))}
 		for i, s := range subs {
 			if traced.Groups[i], err = b.fate(s, &m); err != nil {
-				return out, fail.Store(err)
+				return out, refusal.Store(err)
 			}
 		}
 		out.Messages = append(out.Messages, traced)
@@ -134,7 +134,7 @@ func (b served) pending(t *topic.Topic, id string, out *status.Trace) error {
 		return looked < maxPending
 	})
 	if err != nil {
-		return fail.Store(err)
+		return refusal.Store(err)
 	}
 	for _, d := range delayed {
 		if m, ok, err := b.store.GetDelayed(d); err == nil && ok && m.ID == id { // a corrupt one is not found
@@ -152,7 +152,7 @@ func (b served) pending(t *topic.Topic, id string, out *status.Trace) error {
 		return looked < maxPending && !out.Half
 	})
 	if err != nil {
-		return fail.Store(err)
+		return refusal.Store(err)
 	}
 	return nil
 }

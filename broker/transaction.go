@@ -5,9 +5,9 @@ import (
 	"errors"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/pending"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
@@ -34,19 +34,19 @@ var resolutions = map[transport.Resolution]pending.Resolution{
 //   - 50001, as in RocketMQ, if there is no such transaction. It may have ended by an earlier call
 //     whose response was lost.
 func (b served) EndTransaction(ctx context.Context, e serving.TransactionEnd) error {
-	return fail.WithOp("EndTransaction", b.endTransaction(ctx, e))
+	return refusal.WithOp("EndTransaction", b.endTransaction(ctx, e))
 }
 
 func (b *Broker) endTransaction(ctx context.Context, e serving.TransactionEnd) error {
 	if !b.calls.Begin() {
-		return fail.Closed()
+		return refusal.Closed()
 	}
 	defer b.calls.End()
 	if e.TransactionID == "" {
-		return fail.New(protocol.CodeInvalidTransactionID, "transaction ID", "it is empty")
+		return refusal.New(protocol.CodeInvalidTransactionID, "transaction ID", "it is empty")
 	}
 	if e.Resolution < transport.ResolutionUnknown || e.Resolution > transport.Rollback {
-		return fail.New(tidegate.CodeBadRequest, "resolution", "it is %d; give unknown (0), commit (1) or rollback (2)", e.Resolution)
+		return refusal.New(tidegate.CodeBadRequest, "resolution", "it is %d; give unknown (0), commit (1) or rollback (2)", e.Resolution)
 	}
 	t, err := b.catalog.Topic(e.Topic)
 	if err != nil {
@@ -63,7 +63,7 @@ func (b *Broker) endTransaction(ctx context.Context, e serving.TransactionEnd) e
 // endError returns the error of EndTransaction for one of pending.
 func endError(ctx context.Context, e serving.TransactionEnd, err error) error {
 	if other, ok := errors.AsType[*pending.OtherMessageError](err); ok {
-		return fail.New(protocol.CodeInvalidTransactionID, "transaction ID", "%v", other)
+		return refusal.New(protocol.CodeInvalidTransactionID, "transaction ID", "%v", other)
 	}
 	if unsynced, ok := errors.AsType[*pending.UnsyncedError](err); ok {
 		return &tidegate.Error{Code: tidegate.CodeInternalServerError, MaybeStored: true, Err: unsynced.Err,
@@ -78,11 +78,11 @@ func endError(ctx context.Context, e serving.TransactionEnd, err error) error {
 	case errors.Is(err, pending.ErrNoTransaction):
 		return noTransaction(e)
 	case errors.Is(err, pending.ErrTopicDeleted):
-		return fail.TopicNotFound(e.Topic)
+		return refusal.TopicNotFound(e.Topic)
 	case errors.Is(err, tidegate.ErrClosed):
-		return fail.Closed()
+		return refusal.Closed()
 	}
-	return fail.StoreUnless(ctx, err)
+	return refusal.StoreUnless(ctx, err)
 }
 
 // OnTransactionCheck registers f, which sends a check to a producer of the message's topic and
@@ -95,6 +95,6 @@ func (b served) OnTransactionCheck(f func(serving.TransactionCheck) bool) (remov
 }
 
 func noTransaction(e serving.TransactionEnd) error {
-	return fail.New(tidegate.CodeInternalServerError, "transaction ID",
+	return refusal.New(tidegate.CodeInternalServerError, "transaction ID",
 		"topic %[2]q has no transaction %.64[1]q: it has ended, or never began (TRANSACTION_DATA_NOT_FOUND)", e.TransactionID, e.Topic)
 }

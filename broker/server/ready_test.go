@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	enginefail "github.com/tidegate/tidegate/broker/internal/fail"
+	enginefail "github.com/tidegate/tidegate/broker/internal/refusal"
 )
 
 // After a read of the store failed, the broker is not ready for a while, over gRPC and HTTP alike.

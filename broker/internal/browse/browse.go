@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/status"
@@ -64,7 +64,7 @@ func Page(st *store.Store, t *topic.Topic, q *status.MessageQuery, limit int, ro
 		}
 		h, r, err := s.next()
 		if err != nil {
-			return s.page, fail.Store(err)
+			return s.page, refusal.Store(err)
 		}
 		if h == nil {
 			continue // what was left could not be read
@@ -72,7 +72,7 @@ func Page(st *store.Store, t *topic.Topic, q *status.MessageQuery, limit int, ro
 		s.page.Scanned++
 		s.page.Reached = h.StoredAt
 		if err := s.consider(h, r); err != nil {
-			return s.page, fail.Store(err)
+			return s.page, refusal.Store(err)
 		}
 	}
 	for _, r := range s.readers {
@@ -88,10 +88,10 @@ func Page(st *store.Store, t *topic.Topic, q *status.MessageQuery, limit int, ro
 func (s *scan) open(t *topic.Topic) error {
 	queues := t.Queues()
 	if n := s.query.Queue; n != nil && (*n < 0 || *n >= len(queues)) {
-		return fail.New(tidegate.CodeBadRequest, "queue", "queue %d does not exist; topic %q has the queues 0 to %d", *n, t.Name(), len(queues)-1)
+		return refusal.New(tidegate.CodeBadRequest, "queue", "queue %d does not exist; topic %q has the queues 0 to %d", *n, t.Name(), len(queues)-1)
 	}
 	if s.query.Offset != nil && s.query.Queue == nil {
-		return fail.New(tidegate.CodeBadRequest, "offset", "an offset needs a queue; give both")
+		return refusal.New(tidegate.CodeBadRequest, "offset", "an offset needs a queue; give both")
 	}
 	for i, q := range queues {
 		if s.query.Queue != nil && i != *s.query.Queue {
@@ -108,7 +108,7 @@ func (s *scan) open(t *topic.Topic) error {
 			}
 			offset, err := s.store.FirstThat(within, func(m store.Stored) bool { return !m.At.Before(bound.at) })
 			if err != nil {
-				return fail.Store(err)
+				return refusal.Store(err)
 			}
 			*bound.offset = offset
 		}

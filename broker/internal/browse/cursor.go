@@ -6,7 +6,7 @@ import (
 	"errors"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 )
 
 // A cursor is the direction of the query and the position in each of its queues.
@@ -42,7 +42,7 @@ func (s *scan) resume() error {
 	}
 	at, err := parse(s.query.After, s.direction())
 	if err != nil || len(at) > len(s.readers) {
-		return fail.New(tidegate.CodeBadRequest, "after", "%.40q is not the position of a page of this query; give the value next of the previous page, or nothing for the first page", s.query.After)
+		return refusal.New(tidegate.CodeBadRequest, "after", "%.40q is not the position of a page of this query; give the value next of the previous page, or nothing for the first page", s.query.After)
 	}
 	for i, offset := range at { // the topic may have further queues meanwhile
 		r := s.readers[i]

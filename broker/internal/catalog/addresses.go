@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -25,14 +25,14 @@ const MaxAddresses = 1024
 func (c *Catalog) PutAddress(ctx context.Context, match string, s settings.Address) error {
 	const op = "PutAddressSettings"
 	p, err := address.Parse(match)
-	if err = fail.Setting(op, match, errors.Join(err, s.Validate())); err != nil {
+	if err = refusal.Setting(op, match, errors.Join(err, s.Validate())); err != nil {
 		return err
 	}
 	v, err := json.Marshal(s)
 	if err != nil {
-		return fail.Store(err)
+		return refusal.Store(err)
 	}
-	return fail.WithOp(op, c.changeAddresses(ctx, func(set address.Set[settings.Address]) (address.Set[settings.Address], func(*store.Batch), error) {
+	return refusal.WithOp(op, c.changeAddresses(ctx, func(set address.Set[settings.Address]) (address.Set[settings.Address], func(*store.Batch), error) {
 		n := 0
 		set.All(func(address.Pattern, settings.Address) { n++ })
 		before, there := set.Get(p)
@@ -40,7 +40,7 @@ func (c *Catalog) PutAddress(ctx context.Context, match string, s settings.Addre
 			return set, nil, nil // nothing changes
 		}
 		if !there && n >= MaxAddresses {
-			return set, nil, fail.New(tidegate.CodeBadRequest, match, "%d patterns have address settings, which is the limit; delete some", n)
+			return set, nil, refusal.New(tidegate.CodeBadRequest, match, "%d patterns have address settings, which is the limit; delete some", n)
 		}
 		return set.With(p, s), func(w *store.Batch) { w.PutAddressSettings(match, v) }, nil
 	}))
@@ -54,7 +54,7 @@ func (c *Catalog) DeleteAddress(ctx context.Context, match string) error {
 	if err != nil {
 		return err
 	}
-	return fail.WithOp(op, c.changeAddresses(ctx, func(set address.Set[settings.Address]) (address.Set[settings.Address], func(*store.Batch), error) {
+	return refusal.WithOp(op, c.changeAddresses(ctx, func(set address.Set[settings.Address]) (address.Set[settings.Address], func(*store.Batch), error) {
 		if _, there := set.Get(p); !there {
 			return set, nil, noAddress(match)
 		}
@@ -96,20 +96,20 @@ func (c *Catalog) addressPolicy(name string) *topic.AddressPolicy {
 func parseMatch(op, match string) (address.Pattern, error) {
 	p, err := address.Parse(match)
 	if err != nil {
-		return p, fail.Setting(op, match, err)
+		return p, refusal.Setting(op, match, err)
 	}
 	return p, nil
 }
 
 func noAddress(match string) error {
-	return fail.New(tidegate.CodeNotFound, match, "the pattern %q has no address settings; create them with PUT /v1/address-settings/{match}", match)
+	return refusal.New(tidegate.CodeNotFound, match, "the pattern %q has no address settings; create them with PUT /v1/address-settings/{match}", match)
 }
 
 // changeAddresses replaces the settings of all patterns by the result of change, after the returned
 // write. Without a write, or with an error, nothing changes.
 func (c *Catalog) changeAddresses(ctx context.Context, change func(address.Set[settings.Address]) (address.Set[settings.Address], func(*store.Batch), error)) error {
 	if !c.config.Env.Calls.Begin() {
-		return fail.Closed()
+		return refusal.Closed()
 	}
 	defer c.config.Env.Calls.End()
 	if err := c.LockAdmin(ctx); err != nil {
@@ -121,7 +121,7 @@ func (c *Catalog) changeAddresses(ctx context.Context, change func(address.Set[s
 		return err
 	}
 	if err := c.config.Store.Messages.Add(write, nil).Wait(); err != nil {
-		return fail.Store(err)
+		return refusal.Store(err)
 	}
 	c.mu.Lock()
 	c.addresses.Store(&set)

@@ -7,8 +7,8 @@ import (
 	"sync"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/pending"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 )
@@ -59,7 +59,7 @@ func (d *Directory) Topic(name string) (*topic.Topic, error) {
 		if err := tidegate.ValidateTopic(name); err != nil {
 			return nil, err
 		}
-		return nil, fail.TopicNotFound(name)
+		return nil, refusal.TopicNotFound(name)
 	}
 	return t, nil
 }
@@ -71,7 +71,7 @@ func (d *Directory) Group(name string) (*topic.Group, error) {
 		if err := tidegate.ValidateGroup(name); err != nil {
 			return nil, err
 		}
-		return nil, fail.GroupNotFound(name)
+		return nil, refusal.GroupNotFound(name)
 	}
 	return g, nil
 }
@@ -219,9 +219,9 @@ func (d *Directory) addSubscription(s *subscription.Subscription) (*subscription
 	case before != nil:
 		return before, nil
 	case d.topics[t.Name()] != t:
-		return nil, fail.TopicNotFound(t.Name())
+		return nil, refusal.TopicNotFound(t.Name())
 	case d.groups[g.Name()] != g:
-		return nil, fail.GroupNotFound(g.Name())
+		return nil, refusal.GroupNotFound(g.Name())
 	}
 	d.subs[key] = s
 	t.AddSubscription(s)

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/letters"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/internal/topic"
@@ -19,7 +19,7 @@ import (
 // errors are those of CheckGroup.
 func (c *Catalog) PutGroup(ctx context.Context, name string, s settings.Group) (*topic.Group, error) {
 	if !c.config.Env.Calls.Begin() {
-		return nil, fail.Closed()
+		return nil, refusal.Closed()
 	}
 	defer c.config.Env.Calls.End()
 	if err := tidegate.ValidateGroup(name); err != nil {
@@ -42,7 +42,7 @@ func (c *Catalog) PutGroup(ctx context.Context, name string, s settings.Group) (
 // change, or 40403 if there is no such group.
 func (c *Catalog) PatchGroup(ctx context.Context, name string, change func(*settings.Group) error) (*topic.Group, error) {
 	if !c.config.Env.Calls.Begin() {
-		return nil, fail.Closed()
+		return nil, refusal.Closed()
 	}
 	defer c.config.Env.Calls.End()
 	if err := c.LockAdmin(ctx); err != nil {
@@ -68,7 +68,7 @@ func (c *Catalog) PatchGroup(ctx context.Context, name string, change func(*sett
 // is now. It changes nothing. The error is 40000.
 func (c *Catalog) CheckGroup(name string, s settings.Group) error {
 	s = s.WithDefaults()
-	if err := fail.Setting("PutGroup", name, s.ValidateFor(name)); err != nil {
+	if err := refusal.Setting("PutGroup", name, s.ValidateFor(name)); err != nil {
 		return err
 	}
 	if err := letters.CheckRetryNames(name, &s.RetryTopic, slices.Values(c.AllGroups())); err != nil {
@@ -89,7 +89,7 @@ func (c *Catalog) CheckGroup(name string, s settings.Group) error {
 }
 
 func errFIFOFixed(group string) error {
-	return fail.New(tidegate.CodeBadRequest, group, "the group has received, so fifo cannot change; delete the group, or use another one")
+	return refusal.New(tidegate.CodeBadRequest, group, "the group has received, so fifo cannot change; delete the group, or use another one")
 }
 
 // putGroupLocked is PutGroup without its wait. automatic means that the group is auto-created. The
@@ -111,7 +111,7 @@ func (c *Catalog) putGroupLocked(name string, s settings.Group, automatic bool) 
 	}
 	v, err := topic.GroupRecord{ID: g.ID(), Automatic: automatic, Group: s}.Encode()
 	if err != nil {
-		return nil, fail.Store(err)
+		return nil, refusal.Store(err)
 	}
 	before := *g.Settings()
 	if before.FIFO != s.FIFO && !c.setFIFO(g, s.FIFO) { // a receive began since CheckGroup
@@ -122,7 +122,7 @@ func (c *Catalog) putGroupLocked(name string, s settings.Group, automatic bool) 
 		w.PutNumber(number)
 	}, nil).Wait(); err != nil {
 		g.SetSettings(before)
-		return nil, fail.Store(err)
+		return nil, refusal.Store(err)
 	}
 	c.number = number
 	g.SetSettings(s)
@@ -170,7 +170,7 @@ func (c *Catalog) groupOr(ctx context.Context, name string, create func() (*topi
 		return nil, err
 	}
 	if !c.config.Env.Calls.Begin() {
-		return nil, fail.Closed()
+		return nil, refusal.Closed()
 	}
 	defer c.config.Env.Calls.End()
 	if err := c.LockAdmin(ctx); err != nil {
@@ -181,7 +181,7 @@ func (c *Catalog) groupOr(ctx context.Context, name string, create func() (*topi
 		return g, nil
 	}
 	if c.autoGroups >= c.config.MaxAutoGroups {
-		return nil, fail.New(tidegate.CodeConsumerGroupNotFound, name, "the consumer group does not exist, and the limit of %d auto-created groups (max_auto_groups) is reached; "+
+		return nil, refusal.New(tidegate.CodeConsumerGroupNotFound, name, "the consumer group does not exist, and the limit of %d auto-created groups (max_auto_groups) is reached; "+
 			"create it with PUT /v1/groups/%s, or delete unused groups", c.autoGroups, name)
 	}
 	return create()
@@ -191,7 +191,7 @@ func (c *Catalog) groupOr(ctx context.Context, name string, create func() (*topi
 // messages of their own topic. The error is 40403 if there is no such group.
 func (c *Catalog) DeleteGroup(ctx context.Context, name string) error {
 	if !c.config.Env.Calls.Begin() {
-		return fail.Closed()
+		return refusal.Closed()
 	}
 	defer c.config.Env.Calls.End()
 	if err := c.LockAdmin(ctx); err != nil {
@@ -200,12 +200,12 @@ func (c *Catalog) DeleteGroup(ctx context.Context, name string) error {
 	defer c.UnlockAdmin()
 	g := c.FindGroup(name)
 	if g == nil {
-		return fail.GroupNotFound(name)
+		return refusal.GroupNotFound(name)
 	}
 	c.autoGroups -= toInt(g.Automatic())
 	subs := c.removeGroup(g)
 	for _, s := range subs {
-		s.Close(fail.GroupNotFound(name))
+		s.Close(refusal.GroupNotFound(name))
 	}
 	for _, s := range subs {
 		s.Topic().GroupConsumed(time.Now()) // messages that only this group needed
@@ -215,7 +215,7 @@ func (c *Catalog) DeleteGroup(ctx context.Context, name string) error {
 		g.Delete()
 		w.DeleteGroup(name, g.ID())
 	}, nil).Wait(); err != nil {
-		return fail.Store(err)
+		return refusal.Store(err)
 	}
 	return c.deleteProgress(subs)
 }
@@ -227,7 +227,7 @@ func (c *Catalog) deleteProgress(subs []*subscription.Subscription) error {
 			w.DeleteSubscription(s.Group().ID(), s.Topic().ID())
 		}
 	}, nil).Wait(); err != nil {
-		return fail.Store(err)
+		return refusal.Store(err)
 	}
 	return nil
 }

@@ -6,7 +6,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/internal/topic"
@@ -77,7 +77,7 @@ func (c *Catalog) noteSubscription(g *topic.Group, t *topic.Topic) error {
 		}
 	}, nil).Wait()
 	if err != nil {
-		return fail.Store(err)
+		return refusal.Store(err)
 	}
 	return nil
 }
@@ -117,13 +117,13 @@ func (c *Catalog) subscribeLate(ctx context.Context, g *topic.Group, t *topic.To
 func (c *Catalog) createLate(g *topic.Group, t *topic.Topic) (*subscription.Subscription, error) {
 	s := subscription.New(c.config.Env, g, t, false)
 	if err := c.config.Store.Messages.Add(func(*store.Batch) { s.StartAtEnd() }, nil).Wait(); err != nil {
-		return nil, fail.Store(err)
+		return nil, refusal.Store(err)
 	}
 	// After the wait above, the messages before the cursor are on disk: no stored cursor is past
 	// the last message.
 	write, _ := s.Update(func(*consume.Progress) {})
 	if err := write.Wait(); err != nil {
-		return nil, fail.Store(err)
+		return nil, refusal.Store(err)
 	}
 	if err := c.noteSubscription(g, t); err != nil {
 		return nil, err

@@ -7,8 +7,8 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/duplicates"
-	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/limits"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -18,7 +18,7 @@ import (
 // 40000 for invalid settings, another type, or fewer queues than before.
 func (c *Catalog) PutTopic(ctx context.Context, name string, s settings.Topic) (*topic.Topic, error) {
 	if !c.config.Env.Calls.Begin() {
-		return nil, fail.Closed()
+		return nil, refusal.Closed()
 	}
 	defer c.config.Env.Calls.End()
 	if err := tidegate.ValidateTopic(name); err != nil {
@@ -44,15 +44,15 @@ func (c *Catalog) PutTopicLocked(name string, s settings.Topic, automatic bool) 
 			s.Queues = before.Queues
 		}
 		if s.Type != before.Type {
-			return nil, fail.New(tidegate.CodeBadRequest, name, "the topic's type is %s and cannot become %s; create another topic", before.Type, s.Type)
+			return nil, refusal.New(tidegate.CodeBadRequest, name, "the topic's type is %s and cannot become %s; create another topic", before.Type, s.Type)
 		}
 		if s.Queues < before.Queues {
-			return nil, fail.New(tidegate.CodeBadRequest, name, "the topic has %d queues and cannot have fewer (%d), because their messages would be lost; give at least as many",
+			return nil, refusal.New(tidegate.CodeBadRequest, name, "the topic has %d queues and cannot have fewer (%d), because their messages would be lost; give at least as many",
 				before.Queues, s.Queues)
 		}
 	}
 	s = s.WithDefaults()
-	if err := fail.Setting("PutTopic", name, s.Validate()); err != nil {
+	if err := refusal.Setting("PutTopic", name, s.Validate()); err != nil {
 		return nil, err
 	}
 	if t != nil && *t.Settings() == s && t.Automatic() == automatic {
@@ -67,13 +67,13 @@ func (c *Catalog) PutTopicLocked(name string, s settings.Topic, automatic bool) 
 	}
 	v, err := topic.Record{ID: t.ID(), Automatic: automatic, Topic: s}.Encode()
 	if err != nil {
-		return nil, fail.Store(err)
+		return nil, refusal.Store(err)
 	}
 	if err := c.config.Store.Messages.Add(func(w *store.Batch) {
 		w.PutTopic(name, v)
 		w.PutNumber(number)
 	}, nil).Wait(); err != nil {
-		return nil, fail.Store(err)
+		return nil, refusal.Store(err)
 	}
 	c.number = number
 	t.SetSettings(s)
@@ -114,7 +114,7 @@ func (c *Catalog) grow(t *topic.Topic, queues int) []topic.Subscription {
 // 40402 if there is no such topic.
 func (c *Catalog) DeleteTopic(ctx context.Context, name string) error {
 	if !c.config.Env.Calls.Begin() {
-		return fail.Closed()
+		return refusal.Closed()
 	}
 	defer c.config.Env.Calls.End()
 	if err := c.LockAdmin(ctx); err != nil {
@@ -147,14 +147,14 @@ func (c *Catalog) deleteTopic(ctx context.Context, t *topic.Topic, may func() bo
 			w.DeleteSubscriptionOfTopic(s.Consumed().Group().ID(), t.ID())
 		}
 	}, nil).Wait(); err != nil {
-		return false, fail.Store(err)
+		return false, refusal.Store(err)
 	}
 	if !deleted {
 		return false, nil
 	}
 	subs := c.RemoveTopic(t)
 	for _, s := range subs {
-		s.Close(fail.TopicNotFound(t.Name()))
+		s.Close(refusal.TopicNotFound(t.Name()))
 	}
 	c.config.Retention.TopicDeleted(t)
 	defer c.config.Retention.ReclaimSoon()

@@ -4,7 +4,7 @@ import (
 	"math"
 
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
-	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/status"
 )
 
@@ -44,7 +44,7 @@ func (l *Letters) Browse(group string, q Query) (page []deadletter.Letter, next 
 		scan.AtATime = left
 		found, err := scan.Next(q.Limit - len(page))
 		if err != nil {
-			return page, "", fail.Store(err)
+			return page, "", refusal.Store(err)
 		}
 		for i := range found {
 			l := &found[i]

@@ -7,7 +7,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
-	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 )
@@ -64,7 +64,7 @@ func (l *Letters) topic(name string) (*topic.Topic, error) {
 	if err := tidegate.ValidateTopic(name); err != nil {
 		return nil, err
 	}
-	return nil, fail.TopicNotFound(name)
+	return nil, refusal.TopicNotFound(name)
 }
 
 // topicOf returns a topic that has dead letters of a group: in, or %DLQ%group if in is empty. It
@@ -78,7 +78,7 @@ func (l *Letters) topicOf(group, in string) (*topic.Topic, error) {
 	}
 	t := l.Directory.FindTopic(tidegate.DeadLetterTopic(group))
 	if t == nil && l.Directory.FindGroup(group) == nil {
-		return nil, fail.GroupNotFound(group)
+		return nil, refusal.GroupNotFound(group)
 	}
 	return t, nil
 }
@@ -86,7 +86,7 @@ func (l *Letters) topicOf(group, in string) (*topic.Topic, error) {
 func parsePosition(text string) (deadletter.Position, error) {
 	p, err := deadletter.ParsePosition(text)
 	if err != nil {
-		return p, fail.New(tidegate.CodeBadRequest, "after", "%.40q is not the position of a page; give the value next of the previous page, or nothing for the first page", text)
+		return p, refusal.New(tidegate.CodeBadRequest, "after", "%.40q is not the position of a page; give the value next of the previous page, or nothing for the first page", text)
 	}
 	return p, nil
 }

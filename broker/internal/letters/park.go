@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 )
@@ -43,7 +43,7 @@ func (l *Letters) Parked(subs []*subscription.Subscription, after string, limit 
 	for i := range page {
 		m, ok, err := l.Store.Header(page[i].Place)
 		if err != nil {
-			return nil, "", fail.Store(err)
+			return nil, "", refusal.Store(err)
 		}
 		if ok {
 			page[i].MessageID = m.ID

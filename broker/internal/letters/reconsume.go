@@ -7,8 +7,8 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
-	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/handle"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -30,15 +30,15 @@ func (l *Letters) ReconsumeLater(ctx context.Context, s *subscription.Subscripti
 	from := s.Consumed()
 	group, c := from.Group().Name(), from.Group().Settings().RetryTopic
 	if !c.Enabled {
-		return out, fail.New(tidegate.CodeBadRequest, group,
+		return out, refusal.New(tidegate.CodeBadRequest, group,
 			"the group has no retry topics; set retry_topic.enabled, or retry without a new message")
 	}
 	m, ok, err := l.Store.Get(h.Place)
 	if err != nil {
-		return out, fail.Store(err)
+		return out, refusal.Store(err)
 	}
 	if !ok {
-		return out, fail.InvalidHandle("the message was deleted")
+		return out, refusal.InvalidHandle("the message was deleted")
 	}
 	original, times := deadletter.Origin(&c, &m, from.Topic().Name(), group)
 	times++

@@ -7,7 +7,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
-	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -88,7 +88,7 @@ func (l *Letters) Purge(ctx context.Context, group string, sel Selection) (purge
 func (l *Letters) move(ctx context.Context, group string, sel Selection, f func(*topic.Topic, []deadletter.Letter) (string, error)) (next string, err error) {
 	left := cmp.Or(sel.Limit, DefaultMoved)
 	if left < 0 || left > MaxMoved {
-		return "", fail.New(tidegate.CodeBadRequest, "limit", "it is %d; give 1 to %d, or 0 for %d", left, MaxMoved, DefaultMoved)
+		return "", refusal.New(tidegate.CodeBadRequest, "limit", "it is %d; give 1 to %d, or 0 for %d", left, MaxMoved, DefaultMoved)
 	}
 	at, err := parsePosition(sel.After)
 	if err != nil {
@@ -96,7 +96,7 @@ func (l *Letters) move(ctx context.Context, group string, sel Selection, f func(
 	}
 	if sel.To != "" {
 		if sel.To == cmp.Or(sel.In, tidegate.DeadLetterTopic(group)) {
-			return "", fail.New(tidegate.CodeBadRequest, "to", "%q is the topic that holds the dead letters; give another topic", sel.To)
+			return "", refusal.New(tidegate.CodeBadRequest, "to", "%q is the topic that holds the dead letters; give another topic", sel.To)
 		}
 		if _, err := l.topic(sel.To); err != nil {
 			return "", err
@@ -121,14 +121,14 @@ func (l *Letters) move(ctx context.Context, group string, sel Selection, f func(
 	for left > 0 && !scan.Over() {
 		before := scan.Position()
 		if l.Life.Err() != nil {
-			return before, fail.Closed()
+			return before, refusal.Closed()
 		}
 		if ctx.Err() != nil {
 			return before, context.Cause(ctx)
 		}
 		chunk, err := scan.Next(left)
 		if err != nil {
-			return before, fail.Store(err)
+			return before, refusal.Store(err)
 		}
 		if len(chunk) == 0 {
 			continue
@@ -137,7 +137,7 @@ func (l *Letters) move(ctx context.Context, group string, sel Selection, f func(
 		stop, err := f(t, chunk)
 		t.ForgetReadAhead() // receives that begin now do not deliver them
 		if err != nil {
-			return before, fail.Store(err)
+			return before, refusal.Store(err)
 		} else if stop != "" {
 			return stop, nil
 		}

@@ -4,7 +4,7 @@ import (
 	"iter"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/settings"
 )
@@ -31,11 +31,11 @@ func (l *Letters) CheckRetryTopics(g *topic.Group, received []*topic.Consumption
 		}
 		s := progress[name]
 		if before.Enabled && s != nil {
-			return fail.New(tidegate.CodeBadRequest, g.Name(),
+			return refusal.New(tidegate.CodeBadRequest, g.Name(),
 				"the group receives from the retry topic %s, so retry_topic.naming and retry_topic.topic cannot change; delete that topic, or use another group", name)
 		}
 		if l.hasRetries(name, s) {
-			return fail.New(tidegate.CodeBadRequest, g.Name(),
+			return refusal.New(tidegate.CodeBadRequest, g.Name(),
 				"the group's retry topic %s has messages that the group would no longer receive, so retry_topic.naming and retry_topic.topic cannot change; enable the retry topic as before until its messages are consumed, or delete it", name)
 		}
 	}
@@ -76,7 +76,7 @@ func CheckRetryNames(group string, c *settings.RetryTopic, groups iter.Seq[*topi
 			_, clash = c.Original(name, group)
 		}
 		if clash {
-			return fail.New(tidegate.CodeBadRequest, group,
+			return refusal.New(tidegate.CodeBadRequest, group,
 				"the retry topic %s is also that of group %s, so each group would consume the retries of the other; give retry_topic.topic another name", name, g.Name())
 		}
 	}

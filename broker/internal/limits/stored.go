@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 )
@@ -104,7 +104,7 @@ func (l *Limits) change(c change) error {
 	}
 	if c != (change{l.Settings(), l.configured}) {
 		if err := record(l.store, c); err != nil {
-			return fail.Store(err)
+			return refusal.Store(err)
 		}
 	}
 	l.configured = c.Configured

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/topic"
@@ -26,28 +26,28 @@ func (r *Remover) Purge(ctx context.Context, t *topic.Topic) (removed topic.Amou
 		last, lastDelayed = r.Transactions.Last(), r.Delayed.Last()
 		t.IDs().ForgetAll(w)
 	}, nil).WaitContext(ctx); err != nil {
-		return removed, fail.StoreUnless(ctx, err)
+		return removed, refusal.StoreUnless(ctx, err)
 	}
 	var waiting topic.Amount
 	// The half messages are removed first, so a message that is committed meanwhile is in a queue.
 	if err := r.Transactions.Remove(ctx, t, last, r.counting(store.HalfMessages, &waiting)); err != nil {
-		return removed, fail.StoreUnless(ctx, err)
+		return removed, refusal.StoreUnless(ctx, err)
 	}
 	if err := r.RemoveDelayed(ctx, t, lastDelayed, &waiting); err != nil {
 		return removed, err
 	}
 	// All earlier writes are on disk, and visible, after this one.
 	if err := r.Store.Messages.Add(func(*store.Batch) {}, nil).WaitContext(ctx); err != nil {
-		return removed, fail.StoreUnless(ctx, err)
+		return removed, refusal.StoreUnless(ctx, err)
 	}
 	before := stored(t)
 	round, err := r.Begin(t, time.Now(), true)
 	if err != nil {
-		return removed, fail.Store(err)
+		return removed, refusal.Store(err)
 	}
 	if err := round.Run(ctx); err != nil {
 		t.WakeRetention(time.Now().Add(time.Minute)) // removes the rest
-		return removed, fail.StoreUnless(ctx, err)
+		return removed, refusal.StoreUnless(ctx, err)
 	}
 	t.Watch()
 	after := stored(t)
@@ -73,7 +73,7 @@ func stored(t *topic.Topic) topic.Amount {
 
 // RemoveDelayed removes the delayed messages of a topic up to a number, and adds them to removed.
 func (r *Remover) RemoveDelayed(ctx context.Context, t *topic.Topic, last uint64, removed *topic.Amount) error {
-	return fail.StoreUnless(ctx, r.Delayed.Remove(ctx, t, last, r.counting(store.DelayedMessages, removed)))
+	return refusal.StoreUnless(ctx, r.Delayed.Remove(ctx, t, last, r.counting(store.DelayedMessages, removed)))
 }
 
 // counting returns a function that counts removed messages of a kind, for removed and for the disk

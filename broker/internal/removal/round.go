@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/topic"
@@ -138,7 +138,7 @@ func (r *Round) remove(ctx context.Context, subs []topic.Subscription) error {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		default:
-			return fail.Closed()
+			return refusal.Closed()
 		}
 		defer release()
 		for i, q := range r.queues {

@@ -6,11 +6,11 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/limits"
 	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/recent"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/transport"
@@ -69,7 +69,7 @@ func (s *Sender) Append(ctx context.Context, at func(i int) Message, results []t
 		}
 	}
 	if err := a.appendAll(ctx); errors.Is(err, tidegate.ErrClosed) {
-		FailAll(results, fail.Closed())
+		FailAll(results, refusal.Closed())
 	} else if err != nil {
 		failed := &tidegate.Error{Op: "SendMessage", Code: tidegate.CodeInternalServerError, MaybeStored: true, Err: err,
 			Message: "the broker cannot confirm that the message is on disk; it may be stored"}
@@ -84,7 +84,7 @@ func (s *Sender) Append(ctx context.Context, at func(i int) Message, results []t
 // FailAll sets the error of each result.
 func FailAll(results []transport.SendResult, err error) {
 	for i := range results {
-		results[i].Err = fail.WithOp("SendMessage", err)
+		results[i].Err = refusal.WithOp("SendMessage", err)
 	}
 }
 
@@ -126,7 +126,7 @@ func (a *appending) checkAll() (accepted bool) {
 		m := a.at(i)
 		t, err := a.check(m)
 		if err != nil {
-			a.results[i].Err = fail.WithOp("SendMessage", err)
+			a.results[i].Err = refusal.WithOp("SendMessage", err)
 			continue
 		}
 		if a.rejectedBefore(i, t) {
@@ -151,7 +151,7 @@ func (a *appending) write(w *store.Batch) {
 			continue
 		}
 		if t.Deleted() {
-			a.results[i].Err = fail.WithOp("SendMessage", fail.TopicNotFound(t.Name()))
+			a.results[i].Err = refusal.WithOp("SendMessage", refusal.TopicNotFound(t.Name()))
 			continue
 		}
 		m := a.at(i)

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
@@ -22,7 +22,7 @@ func (s *Sender) check(m Message) (*topic.Topic, error) {
 		return nil, err
 	}
 	if m.ID == "" {
-		return nil, fail.New(protocol.CodeIllegalMessageID, "message ID", "the ID is empty; give each message its own")
+		return nil, refusal.New(protocol.CodeIllegalMessageID, "message ID", "the ID is empty; give each message its own")
 	}
 	t, err := s.Directory.Topic(m.Topic)
 	if err != nil {
@@ -36,12 +36,12 @@ func (s *Sender) check(m Message) (*topic.Topic, error) {
 	}
 	if kind == settings.TopicDelay {
 		if ahead := time.Until(m.DeliverAt); ahead > maxDelay {
-			return nil, fail.New(tidegate.CodeIllegalDeliveryTime, "delivery time", "it is %v ahead; the limit is %v", ahead.Round(time.Millisecond), maxDelay)
+			return nil, refusal.New(tidegate.CodeIllegalDeliveryTime, "delivery time", "it is %v ahead; the limit is %v", ahead.Round(time.Millisecond), maxDelay)
 		}
 	}
 	want := t.Settings().Type
 	if kind != want && (m.Half || !topic.IsDeadLetter(m.Topic)) {
-		return nil, fail.New(tidegate.CodeMessagePropertyConflict, m.Topic, "the topic's type is %s, and the message is %s; %s", want, because(kind, m.Message), needs(want))
+		return nil, refusal.New(tidegate.CodeMessagePropertyConflict, m.Topic, "the topic's type is %s, and the message is %s; %s", want, because(kind, m.Message), needs(want))
 	}
 	return t, nil
 }
@@ -69,11 +69,11 @@ func typeOf(m *tidegate.Message) settings.TopicType {
 func (m Message) checkHalf() error {
 	switch {
 	case m.MessageGroup != "":
-		return fail.New(tidegate.CodeMessagePropertyConflict, "message", "a half message cannot have a message group (%q); leave it out", m.MessageGroup)
+		return refusal.New(tidegate.CodeMessagePropertyConflict, "message", "a half message cannot have a message group (%q); leave it out", m.MessageGroup)
 	case !m.DeliverAt.IsZero():
-		return fail.New(tidegate.CodeMessagePropertyConflict, "message", "a half message cannot have a delivery time; leave it out")
+		return refusal.New(tidegate.CodeMessagePropertyConflict, "message", "a half message cannot have a delivery time; leave it out")
 	case m.FirstCheck < 0 || m.FirstCheck > maxFirstCheck:
-		return fail.New(tidegate.CodeBadRequest, "first check", "it is %v; give 0 to %v", m.FirstCheck, maxFirstCheck)
+		return refusal.New(tidegate.CodeBadRequest, "first check", "it is %v; give 0 to %v", m.FirstCheck, maxFirstCheck)
 	}
 	return nil
 }

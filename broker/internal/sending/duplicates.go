@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/recent"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 )
@@ -37,7 +37,7 @@ func (a *appending) resolve() []suspect {
 			a.absent[s.index] = s.at
 			innocent = append(innocent, s)
 		case err != nil && !store.IsDamage(err):
-			a.reject(s.index, t, fail.Store(err), "")
+			a.reject(s.index, t, refusal.Store(err), "")
 		case err != nil || !ok || first.ID != m.ID || time.Since(first.StoredAt) >= t.Settings().IDWindow():
 			if a.trusted == nil {
 				a.trusted = map[int]bool{}

@@ -1,7 +1,7 @@
 package sending
 
 import (
-	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 )
 
@@ -51,7 +51,7 @@ func (o *order) hold(i int, t *topic.Topic, name string) bool {
 
 // reject rejects a message for now. The later messages of its message group will be rejected too.
 func (a *appending) reject(i int, t *topic.Topic, err error, limit string) {
-	a.results[i].Err = fail.WithOp("SendMessage", err)
+	a.results[i].Err = refusal.WithOp("SendMessage", err)
 	if limit != "" {
 		a.Throttled.Add(limit)
 	}

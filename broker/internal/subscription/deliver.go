@@ -11,8 +11,8 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
-	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/handle"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
@@ -36,7 +36,7 @@ func (s *Subscription) deliver(ctx context.Context, p *Request, grants []consume
 		return nil, context.Cause(ctx)
 	}
 	if werr != nil {
-		return nil, fail.Store(errors.Join(werr, err))
+		return nil, refusal.Store(errors.Join(werr, err))
 	}
 	if errors.Is(err, errUnprepared) { // the attempt counts, or the messages would be delivered without end
 		return nil, err
@@ -92,7 +92,7 @@ func (s *Subscription) deliveries(ctx context.Context, p *Request, grants []cons
 			if store.IsDamage(err) {
 				s.Lost(g.Receipt.Place, g.Receipt.Place.Offset+1, err)
 			} else if err != nil {
-				return nil, admitted, fail.Store(err)
+				return nil, admitted, refusal.Store(err)
 			}
 			if !ok || !p.wants(&m) { // corrupt or removed, or this filter does not match it
 				unwanted = append(unwanted, g.Receipt)

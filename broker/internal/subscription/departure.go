@@ -8,7 +8,7 @@ import (
 
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
-	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -182,7 +182,7 @@ func (d *Departure) write() {
 	d.put = env.Store.Messages.Add(func(w *store.Batch) {
 		for _, t := range topics {
 			if t.Deleted() {
-				d.err = fail.TopicNotFound(t.Name()) // deleted meanwhile; the next attempt creates it again
+				d.err = refusal.TopicNotFound(t.Name()) // deleted meanwhile; the next attempt creates it again
 				return
 			}
 		}
@@ -267,13 +267,13 @@ func (d *Departure) destination() consume.Destination {
 // Wait is the last step: it waits until the write of RemoveLease is on disk.
 func (d *Departure) Wait(removed *store.PendingWrite) error {
 	if d.err != nil {
-		return fail.Store(d.err)
+		return refusal.Store(d.err)
 	}
 	if removed == nil || d.lost {
 		return nil // the subscription or the message does not exist any more
 	}
 	if err := removed.Wait(); err != nil {
-		return fail.Store(err)
+		return refusal.Store(err)
 	}
 	level, text := slog.LevelWarn, "message became a dead letter"
 	switch {
@@ -302,7 +302,7 @@ type parking struct {
 // awaitParked waits until the record of a message group that was parked is on disk, and logs it.
 func (s *Subscription) awaitParked(p *parking) error {
 	if err := p.write.Wait(); err != nil {
-		return fail.Store(err)
+		return refusal.Store(err)
 	}
 	s.env.Events.Note(slog.LevelWarn, "message group parked", s.class(), []slog.Attr{
 		slog.String("message_group", p.group.MessageGroup), slog.Int("queue", int(p.group.Place.Queue)), slog.Int64("offset", p.group.Place.Offset),
@@ -321,13 +321,13 @@ func (d *Departure) join(ctx context.Context) error {
 	select {
 	case <-d.ended:
 	case <-ctx.Done():
-		return fail.Unsettled(ctx, context.Cause(ctx))
+		return refusal.Unsettled(ctx, context.Cause(ctx))
 	}
 	if d.err != nil {
-		return fail.Store(d.err)
+		return refusal.Store(d.err)
 	}
 	if err := d.sub.env.Store.Groups.Add(func(*store.Batch) {}, nil).WaitContext(ctx); err != nil {
-		return fail.Unsettled(ctx, err)
+		return refusal.Unsettled(ctx, err)
 	}
 	return nil
 }

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -35,7 +35,7 @@ func (s *Subscription) RedriveParked(messageGroup string, deadLetter bool) (grou
 		effects.write = s.env.Store.Groups.Add(func(*store.Batch) {}, nil)
 	}
 	if werr := effects.write.Wait(); werr != nil {
-		err = fail.Store(werr)
+		err = refusal.Store(werr)
 	}
 	return groups, messages, err
 }

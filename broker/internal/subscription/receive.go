@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -156,9 +156,9 @@ func (e *Env) await(ctx context.Context, lines []line, timeout <-chan time.Time,
 	case <-ctx.Done():
 		return false, context.Cause(ctx)
 	case <-e.Life.Done():
-		return false, fail.Closed()
+		return false, refusal.Closed()
 	case <-e.Store.Failed():
-		return false, fail.Store(e.Store.Broken())
+		return false, refusal.Store(e.Store.Broken())
 	default:
 	}
 	select {
@@ -171,9 +171,9 @@ func (e *Env) await(ctx context.Context, lines []line, timeout <-chan time.Time,
 	case <-ctx.Done():
 		return false, context.Cause(ctx)
 	case <-e.Life.Done():
-		return false, fail.Closed()
+		return false, refusal.Closed()
 	case <-e.Store.Failed():
-		return false, fail.Store(e.Store.Broken())
+		return false, refusal.Store(e.Store.Broken())
 	}
 	if len(lines) > 1 { // one of them was woken: the place in the other one goes to the next receive
 		leave(lines)

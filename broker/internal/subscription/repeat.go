@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -47,7 +47,7 @@ func (s *Subscription) supersede(ctx context.Context, p *Request) (*repeatable, 
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		case <-s.env.Life.Done():
-			return nil, fail.Closed()
+			return nil, refusal.Closed()
 		}
 	}
 }

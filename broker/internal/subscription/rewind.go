@@ -10,7 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 )
@@ -75,7 +75,7 @@ func (s *Subscription) targets(to Position) ([]target, error) {
 		out = append(out, target{queue: q, at: store.Mark{Offset: offset}})
 	}
 	if err := errors.Join(errs...); err != nil {
-		return nil, fail.New(tidegate.CodeBadRequest, "offsets", "%v", err)
+		return nil, refusal.New(tidegate.CodeBadRequest, "offsets", "%v", err)
 	}
 	if len(to.Offsets) == 0 {
 		for _, q := range queues {
@@ -84,7 +84,7 @@ func (s *Subscription) targets(to Position) ([]target, error) {
 	}
 	for i := range out {
 		if err := s.find(&out[i], to); err != nil {
-			return nil, fail.Store(err)
+			return nil, refusal.Store(err)
 		}
 	}
 	return out, nil

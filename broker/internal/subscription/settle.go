@@ -8,8 +8,8 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
-	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/handle"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -69,7 +69,7 @@ func (s *Subscription) Settle(ctx context.Context, h handle.Receipt, e consume.S
 		effects.write = s.env.Store.Groups.Add(func(*store.Batch) {}, nil)
 	}
 	if err := effects.write.WaitContext(ctx); err != nil {
-		return out, fail.Unsettled(ctx, err)
+		return out, refusal.Unsettled(ctx, err)
 	}
 	return out, nil
 }
@@ -160,5 +160,5 @@ func asInvalidHandle(reason error) error {
 	if _, ok := errors.AsType[*tidegate.Error](reason); ok {
 		return reason
 	}
-	return fail.InvalidHandle("%v", reason)
+	return refusal.InvalidHandle("%v", reason)
 }

@@ -12,12 +12,12 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/duplicates"
-	"github.com/tidegate/tidegate/broker/internal/fail"
 	"github.com/tidegate/tidegate/broker/internal/filter"
 	"github.com/tidegate/tidegate/broker/internal/heartbeat"
 	"github.com/tidegate/tidegate/broker/internal/histogram"
 	"github.com/tidegate/tidegate/broker/internal/limits"
 	"github.com/tidegate/tidegate/broker/internal/maintain"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -208,7 +208,7 @@ func TestCloseEndsReceives(t *testing.T) {
 		}()
 		synctest.Wait()
 		start := time.Now()
-		s.Close(fail.GroupNotFound("g"))
+		s.Close(refusal.GroupNotFound("g"))
 		if err := <-ended; !errors.Is(err, tidegate.ErrNotFound) || time.Since(start) != 0 {
 			t.Errorf("the receive ended with %v after %v", err, time.Since(start))
 		}

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/fail"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -75,7 +75,7 @@ func (s *Subscription) takeNew(p *Request, r *consume.Receive, claim consume.Cla
 	case s.gone != nil:
 		s.dropReadAhead(s.readers[claim.Queue])
 		if err = s.gone; read.err != nil {
-			err = fail.Store(read.err)
+			err = refusal.Store(read.err)
 		}
 	case !current && (read.err == nil || damaged != nil):
 	case len(read.messages) == 0 && read.refused != nil:
@@ -91,7 +91,7 @@ func (s *Subscription) takeNew(p *Request, r *consume.Receive, claim consume.Cla
 		s.progress.SkipMissing(r, claim, to, read.end)
 	case read.err != nil:
 		s.dropReadAhead(s.readers[claim.Queue])
-		err = fail.Store(read.err)
+		err = refusal.Store(read.err)
 	default:
 		s.progress.Admit(r, claim, s.Group().Settings().FIFO, read.messages, read.offsets, now)
 		end = read.refused != nil

@@ -1,5 +1,5 @@
-// Package fail has the errors that several packages of the broker return, with RocketMQ's codes.
-package fail
+// Package refusal has the errors that several packages of the broker return, with RocketMQ's codes.
+package refusal
 
 import (
 	"context"
