@@ -55,8 +55,8 @@ func TestHandlerAfterTheShutdownTimeoutIsSettled(t *testing.T) {
 
 // endingContext ends between the first and the second look at it.
 type endingContext struct {
-	context.Context //nolint:containedctx // it is one
-	looks           int
+	context.Context
+	looks int
 }
 
 func (c *endingContext) Err() error {

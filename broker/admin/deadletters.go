@@ -15,7 +15,7 @@ func (c *Client) DeadLetters(ctx context.Context, group string, q status.DeadLet
 	v := values(&q.DeadLetterFilter)
 	set(v, "dead_letter_topic", q.In)
 	set(v, "after", q.After)
-	number(v, "limit", q.Limit)
+	setLimit(v, q.Limit)
 	yes(v, "bodies", q.Bodies)
 	return get[status.DeadLetterPage](ctx, c, "DeadLetters", group, escaped("groups", group, "dead-letters"), v)
 }
@@ -59,7 +59,7 @@ func (c *Client) PurgeDeadLetters(ctx context.Context, group string, s status.De
 	yes(v, "all", len(v) == 0)
 	set(v, "dead_letter_topic", s.In)
 	set(v, "after", s.After)
-	number(v, "limit", s.Limit)
+	setLimit(v, s.Limit)
 	var out status.DeadLetterPurge
 	err := c.do(ctx, httpapi.Request{
 		Op: "PurgeDeadLetters", Subject: group, Method: "DELETE", Path: escaped("groups", group, "dead-letters"), Query: v, Out: &out,

@@ -33,7 +33,7 @@ func (c *Client) Messages(ctx context.Context, topic string, q status.MessageQue
 		v.Set("order", "newest")
 	}
 	set(v, "after", q.After)
-	number(v, "limit", q.Limit)
+	setLimit(v, q.Limit)
 	yes(v, "contents", q.Contents)
 	return get[status.MessagePage](ctx, c, "Messages", topic, escaped("topics", topic, "messages"), v)
 }
@@ -49,6 +49,6 @@ func (c *Client) Trace(ctx context.Context, topic, group string, q status.Messag
 	moment(v, "since", q.Since)
 	moment(v, "before", q.Before)
 	set(v, "after", q.After)
-	number(v, "limit", q.Limit)
+	setLimit(v, q.Limit)
 	return get[status.Trace](ctx, c, "Trace", topic, escaped("topics", topic, "messages", q.ID), v)
 }

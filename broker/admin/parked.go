@@ -14,7 +14,7 @@ func (c *Client) Parked(ctx context.Context, group string, q status.ParkedQuery)
 	v := url.Values{}
 	set(v, "topic", q.Topic)
 	set(v, "after", q.After)
-	number(v, "limit", q.Limit)
+	setLimit(v, q.Limit)
 	return get[status.ParkedPage](ctx, c, "Parked", group, escaped("groups", group, "parked"), v)
 }
 
@@ -30,9 +30,9 @@ func set(v url.Values, key, value string) {
 	}
 }
 
-func number(v url.Values, key string, n int) {
+func setLimit(v url.Values, n int) {
 	if n != 0 {
-		v.Set(key, strconv.Itoa(n))
+		v.Set("limit", strconv.Itoa(n))
 	}
 }
 

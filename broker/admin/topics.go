@@ -57,6 +57,6 @@ func (c *Client) TopicsPage(ctx context.Context, after, match string, limit int)
 func pageQuery(after, match string, limit int) url.Values {
 	v := url.Values{"after": {after}}
 	set(v, "match", match)
-	number(v, "limit", limit)
+	setLimit(v, limit)
 	return v
 }

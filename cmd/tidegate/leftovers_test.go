@@ -74,7 +74,7 @@ func TestMistypedSubcommand(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"topic lst", "did you mean 'tidegate topic list'?"},
 		{"dead-letters redriv billing", "did you mean 'tidegate dead-letters redrive'?"},
-		{"dlq sohw", "did you mean 'tidegate dead-letters show'?"},
+		{"dlq shw", "did you mean 'tidegate dead-letters show'?"},
 		{"group nonsense", "the commands are create, delete"},
 	} {
 		if r := tl.run(strings.Fields(c.args)...); r.code != 2 || !strings.Contains(r.stderr, c.want) {

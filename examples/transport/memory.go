@@ -187,13 +187,6 @@ func selects(f tidegate.Filter, tag string) bool {
 	return all || slices.ContainsFunc(strings.Split(f.Expression, "||"), func(t string) bool { return strings.TrimSpace(t) == tag })
 }
 
-func minTime(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
-	}
-	return a
-}
-
 func (m *memory) ProducerSettings(ctx context.Context, _ string) (transport.ProducerSettings, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

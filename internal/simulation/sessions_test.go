@@ -44,7 +44,7 @@ func (s *site) sessions() (n int, err error) {
 		return s.DialHTTP(ctx, address)
 	}}}
 	defer c.CloseIdleConnections()
-	response, err := c.Get(s.HTTPAddress() + "/metrics") //nolint:noctx // in memory
+	response, err := c.Get(s.HTTPAddress() + "/metrics")
 	if err != nil {
 		return 0, err
 	}

@@ -77,7 +77,7 @@ func TestPushConsumers(t *testing.T) {
 			})
 			stop()
 		}
-		f.Close() //nolint:errcheck // it returns nil
+		f.Close()
 		if got := l.distinct(); got != messages {
 			t.Errorf("%d of %d messages were handled", got, messages)
 		}

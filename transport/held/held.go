@@ -57,7 +57,7 @@ type Table struct {
 	transport.Base
 	opts   Options
 	system System
-	ctx    context.Context // of native calls that no caller waits for; ends with Close
+	ctx    context.Context //nolint:containedctx // of native calls that no caller waits for; ends with Close
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup // calls under way that no caller waits for
 
@@ -161,7 +161,7 @@ func (t *Table) receive(ctx context.Context, r transport.ReceiveRequest) ([]*tid
 			return nil, receiveError(r, context.Cause(ctx))
 		}
 		now := t.lock()
-		ds, err, done, next := t.shelf.Collect(w, now)
+		ds, done, next, err := t.shelf.Collect(w, now)
 		t.unlock(now)
 		switch {
 		case err != nil:

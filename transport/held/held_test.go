@@ -22,7 +22,7 @@ func inBubble(t *testing.T, messages int, opts held.Options, run func(t *testing
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(opts)
-		t.Cleanup(func() { f.Close() }) //nolint:errcheck // it returns nil
+		t.Cleanup(func() { f.Close() })
 		f.topics["orders"] = transporttest.Normal
 		f.groups["billing"] = transport.ConsumerSettings{MaxAttempts: 3}
 		f.groups["ledger"] = transport.ConsumerSettings{MaxAttempts: 3, FIFO: true}
@@ -144,7 +144,7 @@ func TestLostWithoutReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &eager{silent: true}
 		table := held.New(e, held.Options{})
-		defer table.Close() //nolint:errcheck // it returns nil
+		defer table.Close()
 		time.AfterFunc(time.Second, func() { e.feed.Load().Lost(nil) })
 		_, err := table.Receive(t.Context(), request("billing"))
 		wantError(t, "Receive", err, tidegate.ErrUnavailable)
@@ -248,7 +248,7 @@ func TestDeliveryAfterCancel(t *testing.T) {
 func (f *fake) other(t *testing.T, opts held.Options) *held.Table {
 	opts.Settings = f.settings
 	table := held.New(f, opts)
-	t.Cleanup(func() { table.Close() }) //nolint:errcheck // it returns nil
+	t.Cleanup(func() { table.Close() })
 	return table
 }
 
@@ -310,7 +310,7 @@ func TestCloseReturnsMessages(t *testing.T) {
 	inBubble(t, 3, held.Options{}, func(t *testing.T, f *fake) {
 		q := request("billing")
 		take(t, f, q, 2)
-		f.Table.Close() //nolint:errcheck // it returns nil
+		f.Table.Close()
 		start := time.Now()
 		got := take(t, f.other(t, held.Options{}), q, 3)
 		if time.Since(start) != 0 || slices.ContainsFunc(got, func(d *tidegate.Delivery) bool { return d.Attempt != 1 }) {
@@ -328,7 +328,7 @@ func TestOrderIsKeptByRetries(t *testing.T) {
 			t.Fatal(err)
 		}
 		second := one(t, f, q, "1", 1) // of the other message group
-		first = one(t, f, q, "0", 2)
+		one(t, f, q, "0", 2)
 		if time.Since(start) != 4*time.Second {
 			t.Errorf("the retry came after %v, want 4s", time.Since(start))
 		}

@@ -47,7 +47,7 @@ func (e *eager) Close() {
 func TestLinkCallsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := held.New(&eager{}, held.Options{})
-		defer table.Close() //nolint:errcheck // it returns nil
+		defer table.Close()
 		q := request("billing")
 		q.Max = 3
 		ds := receive(t, table, q)
@@ -82,7 +82,7 @@ func TestCloseDuringOpen(t *testing.T) {
 		e := &eager{opening: 5 * time.Second, closing: time.Second}
 		table := held.New(e, held.Options{})
 		start := time.Now()
-		time.AfterFunc(time.Second, func() { table.Close() }) //nolint:errcheck // it returns nil
+		time.AfterFunc(time.Second, func() { table.Close() })
 		_, err := table.Receive(t.Context(), request("billing"))
 		if wantError(t, "Receive", err, tidegate.ErrClosed); time.Since(start) != time.Second {
 			t.Errorf("the receive ended after %v, want the time of Close", time.Since(start))
@@ -100,7 +100,7 @@ func TestReceiveDuringClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &eager{closing: 5 * time.Second}
 		table := held.New(e, held.Options{})
-		defer table.Close() //nolint:errcheck // it returns nil
+		defer table.Close()
 		ack(t, table, receive(t, table, request("billing"))...)
 		time.Sleep(3 * time.Second) // the link closes after 2 s
 		start := time.Now()

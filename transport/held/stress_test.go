@@ -31,7 +31,7 @@ const stressMessages = 300
 func runConsumers(t *testing.T, r *rand.Rand) {
 	t.Helper()
 	f := newFake(held.Options{MaxHeld: 5 + r.IntN(100)})
-	defer f.Close() //nolint:errcheck // it returns nil
+	defer f.Close()
 	f.topics["orders"] = transporttest.Normal
 	f.groups["billing"] = transport.ConsumerSettings{MaxAttempts: 5, FIFO: r.IntN(2) == 0}
 	f.faults = faults{

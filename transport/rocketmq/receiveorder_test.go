@@ -74,7 +74,7 @@ func TestShortReceiveOutlastsTheServersMinimum(t *testing.T) {
 	for _, tt := range []struct{ wait, deadline time.Duration }{
 		{0, 8 * time.Second}, {time.Second, 8 * time.Second}, {20 * time.Second, 23 * time.Second},
 	} {
-		t.Run(fmt.Sprint(tt.wait), func(t *testing.T) {
+		t.Run(tt.wait.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNetwork()
 				s := newServer(t, n, testAddr)

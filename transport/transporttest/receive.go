@@ -125,7 +125,7 @@ var receiveCases = []testCase{
 	}},
 	{name: "NoSuchTopic", run: func(e *env) {
 		e.createGroup(e.group, transport.ConsumerSettings{MaxAttempts: 3, Retry: backoff.Steps(e.ladder())})
-		var want error = tidegate.ErrTopicNotFound
+		want := tidegate.ErrTopicNotFound
 		if e.createsTopics() {
 			want = nil
 		}

@@ -21,9 +21,9 @@ func filled[T any](n int64) (v T) {
 		case reflect.Int64:
 			v.SetInt(n)
 		case reflect.Struct:
-			for i := range v.NumField() {
-				if v.Field(i).CanSet() {
-					fill(v.Field(i))
+			for _, f := range v.Fields() {
+				if f.CanSet() {
+					fill(f)
 				}
 			}
 		case reflect.Array:

@@ -163,14 +163,14 @@ func (m *moveCommand) between(ctx context.Context, source, target connection.Ser
 		return err
 	}
 	m.note("the journal is %s", m.journalFile)
-	err = m.carry(ctx, source, target, to, state)
+	err = m.carry(ctx, source, to, state)
 	if ctx.Err() != nil {
 		m.note("interrupted; this continues it: %s", m.again(map[string]string{"journal": m.journalFile, "yes": "true"}))
 	}
 	return err
 }
 
-func (m *moveCommand) carry(ctx context.Context, source, target connection.Server, to *rocketmq.Client, state *move.State) error {
+func (m *moveCommand) carry(ctx context.Context, source connection.Server, to *rocketmq.Client, state *move.State) error {
 	from, _, err := m.transport(ctx)
 	if err != nil {
 		return err

@@ -169,7 +169,7 @@ func (m *mover) carry(ctx context.Context, ds []*tidegate.Delivery) error {
 
 // firstLine keeps the first of many errors, which usually have the same cause.
 func firstLine(err error) error {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok && len(joined.Unwrap()) > 0 { //nolint:errorlint // errors.Join's own
+	if joined, ok := err.(interface{ Unwrap() []error }); ok && len(joined.Unwrap()) > 0 {
 		return firstLine(joined.Unwrap()[0])
 	}
 	return err

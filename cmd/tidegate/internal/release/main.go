@@ -52,7 +52,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return writeFiles(*dir, *version, at)
 	case "image":
 		if *dir == "" || f.NArg() == 0 {
-			return fmt.Errorf("usage: image -out DIRECTORY OS/ARCH=PROGRAM...")
+			return fmt.Errorf("usage: image -out DIRECTORY OS/ARCH=PROGRAM [OS/ARCH=PROGRAM]")
 		}
 		return writeImage(*dir, *version, at, *roots, f.Args())
 	case "nfpm":

@@ -99,7 +99,7 @@ func TestImage(t *testing.T) {
 	if read(t, filepath.Join(image, "index.json")) != read(t, filepath.Join(again, "index.json")) {
 		t.Error("two images of the same program differ")
 	}
-	blobs, err := filepath.Glob(filepath.Join(again, "blobs/sha256/*"))
+	blobs, err := filepath.Glob(filepath.Join(again, "blobs", "sha256", "*"))
 	if err != nil || len(blobs) != 5 { // two manifests, two configurations, one layer for both
 		t.Errorf("the blobs are %v (%v)", blobs, err)
 	}
@@ -272,7 +272,7 @@ func TestReleaseConfiguration(t *testing.T) {
 		t.Errorf("the build is %+v", b)
 	}
 	source := read(t, "cmd/tidegate/internal/tree/root.go")
-	for _, m := range regexp.MustCompile(`-X github.com/tidegate/tidegate/cmd/tidegate/internal/tree\.(\w+)=`).FindAllStringSubmatch(text, -1) {
+	for _, m := range regexp.MustCompile(`-X github\.com/tidegate/tidegate/cmd/tidegate/internal/tree\.(\w+)=`).FindAllStringSubmatch(text, -1) {
 		if !regexp.MustCompile(`(?m)^\t` + m[1] + ` +string`).MatchString(source) {
 			t.Errorf("package tree has no variable %s", m[1])
 		}

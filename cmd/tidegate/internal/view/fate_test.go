@@ -32,7 +32,7 @@ func TestSentenceOfEachState(t *testing.T) {
 }
 
 func TestTraceScreen(t *testing.T) {
-	in := func(d time.Duration) time.Time { return noon.Add(d) }
+	in := noon.Add
 	tr := status.Trace{Messages: []status.TracedMessage{
 		{StoredMessage: status.StoredMessage{ID: "01AB", Queue: 3, Offset: 12, StoredAt: in(-time.Minute)}, Groups: []status.Fate{
 			{Group: "audit", State: "done"},

@@ -132,7 +132,7 @@ func (m *shelfModel) rest() {
 		m.Close()
 		m.take()
 		for _, w := range slices.Clone(m.waiters) {
-			if _, err, done, _ := m.Collect(w, m.now); !slices.Contains(m.signals, w) || !done || !errors.Is(err, tidegate.ErrClosed) && !errors.Is(err, errRefused) && !w.ended {
+			if _, done, _, err := m.Collect(w, m.now); !slices.Contains(m.signals, w) || !done || !errors.Is(err, tidegate.ErrClosed) && !errors.Is(err, errRefused) && !w.ended {
 				m.t.Errorf("after Close a receive ended %v with %v", done, err)
 			}
 			m.left(w)

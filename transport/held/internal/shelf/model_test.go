@@ -210,7 +210,7 @@ func (m *shelfModel) collect() {
 
 func (m *shelfModel) run(w *Waiter) {
 	m.Due(m.now)
-	ds, err, done, next := m.Collect(w, m.now)
+	ds, done, next, err := m.Collect(w, m.now)
 	if err != nil && !errors.Is(err, errRefused) {
 		m.t.Errorf("Collect: %v", err)
 	}
@@ -405,14 +405,15 @@ func (m *shelfModel) push() {
 		m.excess++
 	}
 	for _, e := range m.system.queues[slices.Index(m.keys, l.Source.Key)] {
-		if !e.done && e.push == nil && !e.due.After(m.now) {
-			m.credit[l]--
-			e.push = &modelPush{modelEntry: e, link: l}
-			d := &tidegate.Delivery{Message: tidegate.Message{Tag: e.tag, MessageGroup: e.group, Body: make([]byte, e.size)}, Attempt: e.count + 1}
-			m.Due(m.now)
-			m.Deliver(l, d, e.push, m.now)
-			return
+		if e.done || e.push != nil || e.due.After(m.now) {
+			continue
 		}
+		m.credit[l]--
+		e.push = &modelPush{modelEntry: e, link: l}
+		d := &tidegate.Delivery{Message: tidegate.Message{Tag: e.tag, MessageGroup: e.group, Body: make([]byte, e.size)}, Attempt: e.count + 1}
+		m.Due(m.now)
+		m.Deliver(l, d, e.push, m.now)
+		return
 	}
 }
 
@@ -450,13 +451,15 @@ func (m *shelfModel) kill(l *Link) {
 // lose ends a link.
 func (m *shelfModel) lose() {
 	for _, k := range m.keys {
-		if src := m.sources[k]; src != nil && src.link != nil && src.link.open && m.r.IntN(len(m.keys)) == 0 {
-			l := src.link
-			m.kill(l)
-			m.Due(m.now)
-			m.Lost(l, errRefused, m.now)
-			return
+		src := m.sources[k]
+		if src == nil || src.link == nil || !src.link.open || m.r.IntN(len(m.keys)) > 0 {
+			continue
 		}
+		l := src.link
+		m.kill(l)
+		m.Due(m.now)
+		m.Lost(l, errRefused, m.now)
+		return
 	}
 }
 

@@ -102,7 +102,7 @@ func (s *Shelf) end(src *Source, attemptID string) {
 
 // Collect returns the result of a receive that waited, and whether it has ended. If not, next is
 // when to call Collect again without a wake-up; zero means not at all.
-func (s *Shelf) Collect(w *Waiter, now time.Time) (ds []*tidegate.Delivery, err error, done bool, next time.Time) { //nolint:revive // the error is one of the results
+func (s *Shelf) Collect(w *Waiter, now time.Time) (ds []*tidegate.Delivery, done bool, next time.Time, err error) {
 	src := w.source
 	over := w.err != nil || w.ended
 	lingers := !over && src.link.open && s.lingers(w, now)
@@ -111,19 +111,19 @@ func (s *Shelf) Collect(w *Waiter, now time.Time) (ds []*tidegate.Delivery, err 
 	}
 	if over || len(ds) > 0 {
 		s.Leave(w, now)
-		return ds, w.err, true, next
+		return ds, true, next, w.err
 	}
 	if src.link.open {
 		if next = w.end(s.limits.Grace); lingers {
 			next = w.linger
 		} else if !now.Before(next) {
 			s.Leave(w, now)
-			return nil, nil, true, next
+			return nil, true, next, nil
 		}
 	}
 	s.slept(w)
 	s.update(src, now)
-	return nil, nil, false, next
+	return nil, false, next, nil
 }
 
 // lingers reports whether a receive waits for more messages than are ready: some have just arrived,
@@ -267,9 +267,8 @@ func (s *Shelf) Deliver(l *Link, d *tidegate.Delivery, native any, now time.Time
 		s.settle(m, Settlement{Outcome: Accepted})
 	case l.FIFO && d.MessageGroup != "":
 		m.inLine = true
-		line := append(l.lines[d.MessageGroup], m)
-		l.lines[d.MessageGroup] = line
-		if len(line) == 1 {
+		l.lines[d.MessageGroup] = append(l.lines[d.MessageGroup], m)
+		if len(l.lines[d.MessageGroup]) == 1 {
 			l.ready.put(m)
 		}
 	case s.held > s.limits.Messages: // more than it was asked for
