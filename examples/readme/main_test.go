@@ -211,7 +211,7 @@ func TestBenchmarkCommands(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	commands := regexp.MustCompile("`go test -run '\\^\\$' -bench (\\w+)(?: -timeout \\w+)? (\\./\\S+?)(?: -([\\w.]+) \\d+)?`").FindAllStringSubmatch(string(readme), -1)
+	commands := regexp.MustCompile("`go test -run '\\^\\$' -bench (\\w+)(?: -(?:timeout|benchtime) \\w+)? (\\./\\S+?)(?: -([\\w.]+) \\d+)?`").FindAllStringSubmatch(string(readme), -1)
 	if want := strings.Count(string(readme), "-bench "); len(commands) != want || want == 0 {
 		t.Fatalf("%d of %d commands with -bench are understood", len(commands), want)
 	}

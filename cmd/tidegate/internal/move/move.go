@@ -68,8 +68,8 @@ type mover struct {
 	last   time.Time // of the last message
 }
 
-// Run moves messages until Done returns true, ctx ends, or an error. After the end of ctx it
-// finishes the messages in hand.
+// Run moves messages until Done returns true, ctx ends, or an error. After the end of ctx it waits
+// for the receives under way, Wait at most, and finishes the messages in hand.
 func Run(ctx context.Context, o Options) (Report, error) {
 	m := &mover{Options: o, last: time.Now()}
 	ctx, stop := context.WithCancelCause(ctx)
@@ -95,12 +95,11 @@ var errDone = errors.New("the source has no further message")
 
 func (m *mover) work(ctx context.Context) error {
 	for ctx.Err() == nil {
-		ds, err := m.Source.Receive(ctx, transport.ReceiveRequest{
+		// The end of ctx does not end a receive: messages on their way would stay leased, and the
+		// next run would wait for them.
+		ds, err := m.Source.Receive(context.WithoutCancel(ctx), transport.ReceiveRequest{
 			Group: m.Group, Topic: m.Topic, Queue: transport.AnyQueue, Max: 32, InvisibleDuration: m.Lease, Wait: m.Wait,
 		})
-		if ctx.Err() != nil && len(ds) == 0 {
-			return nil
-		}
 		if err != nil {
 			return err
 		}
