@@ -10,7 +10,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/tidegate/tidegate/cmd/tidegate/internal/client"
+	"github.com/tidegate/tidegate/cmd/internal/client"
 )
 
 // After Ctrl-C a receive that only looks has released its messages at once, and says how many it

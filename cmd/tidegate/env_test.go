@@ -12,7 +12,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/tidegate/tidegate/cmd/tidegate/internal/client"
+	"github.com/tidegate/tidegate/cmd/internal/client"
 )
 
 // The test binary is the program if the environment has this variable.

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tidegate/tidegate/cmd/tidegate/internal/client"
+	"github.com/tidegate/tidegate/cmd/internal/client"
 )
 
 // closedPort returns an address at which no server listens.

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tidegate/tidegate/cmd/tidegate/internal/client"
+	"github.com/tidegate/tidegate/cmd/internal/client"
 )
 
 // lines decodes JSON lines.

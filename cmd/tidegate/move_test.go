@@ -11,7 +11,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/tidegate/tidegate/cmd/tidegate/internal/client"
+	"github.com/tidegate/tidegate/cmd/internal/client"
 )
 
 // newMove starts a source and a target broker. Commands of the source know the target as context

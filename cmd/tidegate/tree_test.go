@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tidegate/tidegate/cmd/tidegate/internal/client"
+	"github.com/tidegate/tidegate/cmd/internal/client"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/tree"
 )
 

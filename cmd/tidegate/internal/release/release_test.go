@@ -20,7 +20,7 @@ import (
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v4"
 
-	"github.com/tidegate/tidegate/cmd/tidegate/internal/client"
+	"github.com/tidegate/tidegate/cmd/internal/client"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/tree"
 )
 

@@ -4,7 +4,7 @@ import (
 	"reflect"
 	"slices"
 
-	"github.com/tidegate/tidegate/cmd/tidegate/internal/size"
+	"github.com/tidegate/tidegate/cmd/internal/size"
 )
 
 // A candidate is one value that a source gives for a setting, overridden or not.

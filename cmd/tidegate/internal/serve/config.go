@@ -12,7 +12,7 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
-	"github.com/tidegate/tidegate/cmd/tidegate/internal/connection"
+	"github.com/tidegate/tidegate/cmd/internal/connection"
 	"github.com/tidegate/tidegate/internal/nearest"
 )
 

@@ -17,7 +17,7 @@ import (
 
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
-	"github.com/tidegate/tidegate/cmd/tidegate/internal/size"
+	"github.com/tidegate/tidegate/cmd/internal/size"
 	"github.com/tidegate/tidegate/internal/access"
 	"github.com/tidegate/tidegate/internal/nearest"
 )

@@ -1,0 +1,334 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/cmd/internal/command"
+	"github.com/tidegate/tidegate/cmd/internal/connection"
+	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/consumer/deadletter"
+)
+
+func (a *App) deadLetters() *cobra.Command {
+	c := parent(failureGroup, "dead-letters", "Find, send back and remove dead letters", "  tidegate dead-letters top billing",
+		a.deadLettersTop(), a.deadLettersList(), a.deadLettersShow(), a.deadLettersRedrive(), a.deadLettersPurge())
+	c.Aliases = []string{"dlq"}
+	return c
+}
+
+// A selection has the flags that select dead letters.
+type selection struct {
+	topic, reason, class, since, before, in, as string
+	ids                                         []string
+}
+
+func (s *selection) register(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVar(&s.topic, "topic", "", "only of messages that were sent to this `topic`")
+	f.StringVar(&s.reason, "reason", "", "only with this `text` in the reason")
+	f.StringSliceVar(&s.ids, "id", nil, "only with these message `IDs`")
+	f.StringVar(&s.since, "since", "", "only from this `time` on, for example -1h")
+	f.StringVar(&s.before, "before", "", "only before this `time`")
+	f.StringVar(&s.in, "in", "", "`topic` with the dead letters (default %DLQ%GROUP)")
+}
+
+// registerClass adds the flags for commands that read the letters themselves.
+func (s *selection) registerClass(c *cobra.Command) {
+	s.register(c)
+	c.Flags().StringVar(&s.class, "class", "", "only with this `fingerprint` ('tidegate dead-letters top GROUP')")
+	c.Flags().StringVar(&s.as, "as", "", "on RocketMQ: the consumer `group` that receives the dead letters, with at least 100 attempts")
+}
+
+func (s *selection) times(c *call) (since, before time.Time, err error) {
+	now := time.Now()
+	for _, t := range []struct {
+		name, text string
+		at         *time.Time
+	}{{"since", s.since, &since}, {"before", s.before, &before}} {
+		if t.text == "" {
+			continue
+		}
+		if *t.at, err = output.ParseTime(t.text, now); err != nil {
+			return since, before, command.Usagef(c.command, "--%s: %v", t.name, err)
+		}
+	}
+	return since, before, nil
+}
+
+// filter is the selection for the HTTP API.
+func (s *selection) filter(c *call) (status.DeadLetterFilter, error) {
+	since, before, err := s.times(c)
+	return status.DeadLetterFilter{Topic: s.topic, MessageIDs: s.ids, Reason: s.reason, Since: since, Before: before}, err
+}
+
+// source returns the dead letters of a group: over HTTP, or on a RocketMQ by receiving them. Close
+// ends it.
+func (s *selection) source(ctx context.Context, c *call) (src deadletter.Source, f deadletter.Filter, closing func() error, err error) {
+	since, before, err := s.times(c)
+	if err != nil {
+		return nil, f, nil, err
+	}
+	f = deadletter.Filter{Topic: s.topic, MessageIDs: s.ids, Reason: s.reason, Fingerprint: s.class, Since: since, Before: before}
+	server, err := c.server()
+	if err != nil {
+		return nil, f, nil, err
+	}
+	if server.Kind != connection.RocketMQ {
+		client, err := c.admin(ctx)
+		return deadletter.Broker{Client: client, Group: c.args[0], In: s.in}, f, func() error { return nil }, err
+	}
+	if s.as == "" {
+		return nil, f, nil, command.Usagef(c.command, "on RocketMQ --as GROUP is required: a consumer group for this purpose only, for example by mqadmin updateSubGroup -g GROUP -r 1000")
+	}
+	t, _, err := c.transport(ctx)
+	if err != nil {
+		return nil, f, nil, err
+	}
+	return deadletter.Queue{Transport: t, Group: c.args[0], As: s.as}, f, t.Close, nil
+}
+
+func (a *App) deadLettersTop() *cobra.Command {
+	s := &selection{}
+	c := &cobra.Command{
+		Use:   "top",
+		Short: "Group the dead letters of a consumer group by their cause",
+		Example: `  tidegate dead-letters top billing
+  tidegate dead-letters top billing --since -1h`,
+	}
+	a.leaf(c, []string{"GROUP"}, func(ctx context.Context, c *call) error {
+		src, filter, closing, err := s.source(ctx, c)
+		if err != nil {
+			return err
+		}
+		classes, err := deadletter.Summarize(ctx, src, filter)
+		if err := errors.Join(err, closing()); err != nil {
+			return err
+		}
+		rows := make([]class, len(classes))
+		for i, k := range classes {
+			rows[i] = class{k.Fingerprint, k.Topic, k.Reason, k.Count, k.Bytes, k.First, k.Last, k.MaxRedrives, k.Sample}
+		}
+		return printList(c, output.List[class]{
+			Rows: rows,
+			Columns: []output.Column[class]{
+				{Name: "CLASS", Cell: func(k class) any { return k.Fingerprint }},
+				{Name: "COUNT", Cell: func(k class) any { return k.Count }},
+				{Name: "TOPIC", Cell: func(k class) any { return k.Topic }},
+				{Name: "FIRST", Cell: func(k class) any { return k.First }},
+				{Name: "LAST", Cell: func(k class) any { return k.Last }},
+				{Name: "REDRIVES", Cell: func(k class) any { return k.MaxRedrives }},
+				{Name: "BYTES", Wide: true, Cell: func(k class) any { return output.Bytes(k.Bytes) }},
+				{Name: "SAMPLE", Wide: true, Cell: func(k class) any { return k.Sample }},
+				{Name: "REASON", Cell: func(k class) any { return k.Reason }},
+			},
+			Name:     func(k class) string { return k.Fingerprint },
+			Document: func(ks []class) any { return map[string]any{"classes": ks} },
+			Empty:    noLetters(c.args[0], s),
+		})
+	})
+	s.registerClass(c)
+	return c
+}
+
+// A class is a deadletter.Class with JSON names.
+type class struct {
+	Fingerprint string    `json:"fingerprint"`
+	Topic       string    `json:"topic"`
+	Reason      string    `json:"reason"`
+	Count       int       `json:"count"`
+	Bytes       int64     `json:"bytes"`
+	First       time.Time `json:"first"`
+	Last        time.Time `json:"last"`
+	MaxRedrives int       `json:"max_redrives"`
+	Sample      []string  `json:"sample"`
+}
+
+func noLetters(group string, s *selection) string {
+	text := "no dead letters of group " + output.Safe(group)
+	if s.topic+s.reason+s.class+s.since+s.before != "" || len(s.ids) > 0 {
+		text += " that the flags select"
+	}
+	return text
+}
+
+func (a *App) deadLettersList() *cobra.Command {
+	s := &selection{}
+	var bodies bool
+	c := &cobra.Command{
+		Use: "list", Aliases: []string{"ls"},
+		Short: "List the dead letters of a consumer group, the oldest first",
+		Example: `  tidegate dead-letters list billing --since -1h --limit 20
+  tidegate dead-letters list billing --bodies -o jsonl > letters.jsonl`,
+	}
+	a.leaf(c, []string{"GROUP"}, func(ctx context.Context, c *call) error {
+		filter, err := s.filter(c)
+		if err != nil {
+			return err
+		}
+		client, err := c.admin(ctx)
+		if err != nil {
+			return err
+		}
+		q := status.DeadLetterQuery{DeadLetterFilter: filter, In: s.in, Bodies: bodies}
+		if c.format.Format == output.JSONL && c.sort == "" { // any number, in constant memory
+			n := 0
+			for l, err := range client.AllDeadLetters(ctx, c.args[0], q) {
+				if err != nil {
+					return err
+				}
+				if n++; c.limit > 0 && n > c.limit {
+					return nil
+				}
+				if err := output.Line(c.Out, l); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		most := c.limit
+		if most == 0 {
+			most = 1000
+		}
+		var letters []status.DeadLetter
+		more := false
+		for l, err := range client.AllDeadLetters(ctx, c.args[0], q) {
+			if err != nil {
+				return err
+			}
+			if more = len(letters) == most; more {
+				break
+			}
+			letters = append(letters, l)
+		}
+		if more {
+			c.note("the oldest %s; --limit shows more, and -o jsonl all", output.Number(int64(most)))
+		}
+		return printList(c, output.List[status.DeadLetter]{
+			Rows:     letters,
+			Columns:  letterColumns,
+			Name:     func(l status.DeadLetter) string { return l.MessageID },
+			Document: func(ls []status.DeadLetter) any { return map[string]any{"dead_letters": notNil(ls), "complete": !more} },
+			Empty:    noLetters(c.args[0], s),
+		})
+	})
+	s.register(c)
+	c.Flags().BoolVar(&bodies, "bodies", false, "include the bodies, in JSON")
+	return c
+}
+
+var letterColumns = []output.Column[status.DeadLetter]{
+	{Name: "ID", Cell: func(l status.DeadLetter) any { return l.MessageID }},
+	{Name: "TOPIC", Cell: func(l status.DeadLetter) any { return l.Origin.Topic }},
+	{Name: "DIED", Cell: func(l status.DeadLetter) any { return l.StoredAt }},
+	{Name: "ATTEMPTS", Cell: func(l status.DeadLetter) any { return l.Origin.Attempts }},
+	{Name: "REDRIVES", Wide: true, Cell: func(l status.DeadLetter) any { return l.Origin.Redrives }},
+	{Name: "SIZE", Cell: func(l status.DeadLetter) any { return output.Bytes(l.BodySize) }},
+	{Name: "TAG", Wide: true, Cell: func(l status.DeadLetter) any { return l.Tag }},
+	{Name: "KEYS", Wide: true, Cell: func(l status.DeadLetter) any { return l.Keys }},
+	{Name: "MESSAGE-GROUP", Wide: true, Cell: func(l status.DeadLetter) any { return l.MessageGroup }},
+	{Name: "REASON", Cell: func(l status.DeadLetter) any { return l.Origin.Reason }},
+}
+
+func (a *App) deadLettersShow() *cobra.Command {
+	var in string
+	c := &cobra.Command{
+		Use:     "show",
+		Short:   "Show one dead letter with its body",
+		Example: "  tidegate dead-letters show billing ID",
+	}
+	a.leaf(c, []string{"GROUP", "ID"}, func(ctx context.Context, c *call) error {
+		client, err := c.admin(ctx)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := c.bounded(ctx)
+		defer cancel()
+		q := status.DeadLetterQuery{DeadLetterFilter: status.DeadLetterFilter{MessageIDs: c.args[1:]}, In: in, Bodies: true}
+		for l, err := range client.AllDeadLetters(ctx, c.args[0], q) {
+			if err != nil {
+				return err
+			}
+			return c.show(l, l.MessageID, letterFields(l))
+		}
+		return &notFoundError{fmt.Sprintf("group %s has no dead letter with the ID %s", output.Safe(c.args[0]), output.Safe(c.args[1]))}
+	})
+	c.Flags().StringVar(&in, "in", "", "`topic` with the dead letters (default %DLQ%GROUP)")
+	return c
+}
+
+func letterFields(l status.DeadLetter) []output.Field {
+	fields := []output.Field{
+		{Name: "id", Value: l.MessageID},
+		{Name: "reason", Value: l.Origin.Reason},
+		{Name: "sent to", Value: fmt.Sprintf("%s, queue %d, offset %d", l.Origin.Topic, l.Origin.Queue, l.Origin.Offset)},
+		{Name: "attempts", Value: fmt.Sprintf("%d of group %s", l.Origin.Attempts, l.Origin.Group)},
+		{Name: "redrives", Value: l.Origin.Redrives},
+		{Name: "born", Value: l.BornAt},
+		{Name: "died", Value: l.StoredAt},
+		{Name: "message group", Value: l.MessageGroup},
+		{Name: "tag", Value: l.Tag},
+		{Name: "keys", Value: l.Keys},
+	}
+	for name, value := range sorted(l.Properties) {
+		fields = append(fields, output.Field{Name: output.Safe(name), Value: value})
+	}
+	return append(fields, output.Field{Name: "body", Value: string(l.Body)})
+}
+
+func (a *App) deadLettersPurge() *cobra.Command {
+	s := &selection{}
+	cmd := &cobra.Command{
+		Use:   "purge",
+		Short: "Remove dead letters permanently",
+		Example: `  tidegate dead-letters purge billing --before -720h --yes
+  tidegate dead-letters purge billing --reason 'no such account' --dry-run`,
+	}
+	c := a.remote(cmd, []string{"GROUP"}, func(ctx context.Context, c *call) error {
+		filter, err := s.filter(c)
+		if err != nil {
+			return err
+		}
+		client, err := c.admin(ctx)
+		if err != nil {
+			return err
+		}
+		var n int64
+		for _, err := range client.AllDeadLetters(ctx, c.args[0], status.DeadLetterQuery{DeadLetterFilter: filter, In: s.in, Limit: 1000}) {
+			if err != nil {
+				return err
+			}
+			n++
+		}
+		what := fmt.Sprintf("%s dead letters of group %s", output.Number(n), output.Safe(c.args[0]))
+		if n == 0 || c.dryRun {
+			c.note("would remove %s", what)
+			return nil
+		}
+		if err := c.confirm("remove "+what+"?", c.args[0]); err != nil {
+			return err
+		}
+		if filter.Before.IsZero() {
+			filter.Before = time.Now() // not those that came after the question
+		}
+		total, after := int64(0), ""
+		for {
+			p, err := client.PurgeDeadLetters(ctx, c.args[0], status.DeadLetterSelection{DeadLetterFilter: filter, In: s.in, After: after})
+			total += p.Purged
+			if err != nil {
+				return errors.Join(err, fmt.Errorf("%s were removed before it", output.Number(total)))
+			}
+			if after = p.Next; after == "" {
+				c.note("removed %s dead letters", output.Number(total))
+				return nil
+			}
+		}
+	})
+	s.register(cmd)
+	return c.destructive()
+}

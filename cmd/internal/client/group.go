@@ -1,0 +1,354 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/admin"
+	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/cmd/internal/command"
+	"github.com/tidegate/tidegate/cmd/internal/declare"
+	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/cmd/internal/view"
+)
+
+func (a *App) groups() *cobra.Command {
+	return parent(seeGroup, "group", "Show, create, change, rewind and delete consumer groups", "  tidegate group list --lagging 1000",
+		a.groupList(), a.groupShow(), a.groupLag(), a.groupPut("create"), a.groupPut("set"), a.groupRewind(), a.groupDelete())
+}
+
+func (a *App) groupList() *cobra.Command {
+	var match, topic string
+	var lagging int64
+	c := &cobra.Command{
+		Use: "list", Aliases: []string{"ls"},
+		Short: "List the consumer groups with their progress in each topic",
+		Example: `  tidegate group list
+  tidegate group list --lagging 1000 --sort -backlog`,
+		Annotations: map[string]string{mqadmin: "consumerProgress"},
+	}
+	a.leaf(c, nil, func(ctx context.Context, c *call) error {
+		client, err := c.admin(ctx)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := c.bounded(ctx)
+		defer cancel()
+		groups, err := client.Groups(ctx)
+		if err != nil {
+			return err
+		}
+		groups, err = matching(c, groups, match, func(g status.Group) string { return g.Name })
+		if err != nil {
+			return err
+		}
+		var rows []view.Progress
+		for _, g := range groups {
+			subs := g.Topics
+			if len(subs) == 0 && topic == "" && lagging == 0 {
+				subs = []status.Subscription{{}} // a group that has not received yet
+			}
+			for _, s := range subs {
+				if (topic == "" || s.Topic == topic) && s.Backlog.Messages >= lagging {
+					rows = append(rows, view.Progress{Group: g.Name, Subscription: s})
+				}
+			}
+		}
+		return printList(c, output.List[view.Progress]{
+			Rows:     rows,
+			Columns:  view.GroupColumns,
+			Name:     func(p view.Progress) string { return p.Group },
+			Document: func([]view.Progress) any { return map[string]any{"groups": notNil(groups)} },
+			Empty:    "no consumer groups" + matchNote(match) + ": the first receive creates one, or 'tidegate group create NAME'",
+		})
+	})
+	matchFlag(c, &match)
+	c.Flags().StringVar(&topic, "topic", "", "only groups that receive from this `topic`")
+	c.Flags().Int64Var(&lagging, "lagging", 0, "only with a backlog of at least `N` messages")
+	return c
+}
+
+func (a *App) groupShow() *cobra.Command {
+	return a.leaf(&cobra.Command{
+		Use:         "show",
+		Short:       "Show a consumer group's settings, retries and progress",
+		Example:     "  tidegate group show billing",
+		Annotations: map[string]string{mqadmin: "consumerProgress -g GROUP"},
+	}, []string{"GROUP"}, func(ctx context.Context, c *call) error {
+		client, err := c.admin(ctx)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := c.bounded(ctx)
+		defer cancel()
+		g, err := client.Group(ctx, c.args[0])
+		if err != nil {
+			return c.unknownGroup(ctx, client, err)
+		}
+		return c.showGroup(g)
+	})
+}
+
+func (c *call) showGroup(g status.Group) error {
+	fields := []output.Field{
+		{Name: "group", Value: g.Name},
+		{Name: "order", Value: map[bool]string{true: "FIFO, by message group", false: "none"}[g.FIFO]},
+		{Name: "maximum attempts", Value: view.Attempts(g.WithDefaults().MaxAttempts)},
+		{Name: "retries after", Value: view.Ladder(g.WithDefaults())},
+	}
+	if g.AutoCreated {
+		fields = append(fields, output.Field{Name: "created", Value: "by a receive"})
+	}
+	fields = append(fields, settingFields(g.Group, "fifo", "max_attempts", "retry")...)
+	fields = append(fields, output.Field{Name: "dead letters in", Value: or(strings.Join(g.DeadLetterTopics, ", "), "no topic yet")})
+	if err := c.show(g, g.Name, fields); err != nil || c.json() || c.format.Format == output.Name {
+		return err
+	}
+	var rows []view.Progress
+	for _, s := range g.Topics {
+		rows = append(rows, view.Progress{Group: g.Name, Subscription: s})
+	}
+	if len(rows) > 0 {
+		fmt.Fprintln(c.Out)
+	}
+	return printList(c, output.List[view.Progress]{Rows: rows, Columns: view.GroupColumns[1:], Empty: "The group has not received from a topic yet."})
+}
+
+func (a *App) groupLag() *cobra.Command {
+	var topic string
+	var below int64
+	var wait time.Duration
+	c := &cobra.Command{
+		Use:   "lag",
+		Short: "Print a group's backlog, or wait until it is small",
+		Long: `Prints a group's backlog. With --until-below it waits until the backlog of
+each topic is below a number, and exits with 6 if --wait ends first: for deploy
+scripts and tests.`,
+		Example: `  tidegate group lag billing
+  tidegate group lag billing --until-below 1 --wait 2m`,
+		Annotations: map[string]string{mqadmin: "consumerProgress -g GROUP"},
+	}
+	a.leaf(c, []string{"GROUP"}, func(ctx context.Context, c *call) error {
+		client, err := c.admin(ctx)
+		if err != nil {
+			return err
+		}
+		started := time.Now()
+		for {
+			rows, worst, err := c.lag(ctx, client, topic)
+			if err != nil {
+				return err
+			}
+			if below <= 0 || worst < below {
+				return printList(c, output.List[view.Progress]{
+					Rows: rows, Columns: view.GroupColumns, Name: func(p view.Progress) string { return p.Topic },
+					Document: func(ps []view.Progress) any { return map[string]any{"topics": notNil(ps)} },
+					Empty:    "the group has no topic: it has not received yet",
+				})
+			}
+			if time.Since(started) >= wait {
+				return fmt.Errorf("the backlog of group %s is %s after %v (--wait); wanted below %s: %w",
+					output.Safe(c.args[0]), output.Number(worst), wait, output.Number(below), tidegate.ErrUnavailable)
+			}
+			if err := sleep(ctx, time.Second); err != nil {
+				return err
+			}
+		}
+	})
+	c.Flags().StringVar(&topic, "topic", "", "only in this `topic`")
+	c.Flags().Int64Var(&below, "until-below", 0, "wait until the backlog of each topic is below `N`")
+	c.Flags().DurationVar(&wait, "wait", time.Minute, "bound of the wait of --until-below")
+	return c
+}
+
+// lag returns a group's progress in its topics and the largest backlog.
+func (c *call) lag(ctx context.Context, client *admin.Client, topic string) (rows []view.Progress, worst int64, err error) {
+	ctx, cancel := c.bounded(ctx)
+	defer cancel()
+	g, err := client.Group(ctx, c.args[0])
+	if err != nil {
+		return nil, 0, c.unknownGroup(ctx, client, err)
+	}
+	for _, s := range g.Topics {
+		if topic == "" || s.Topic == topic {
+			rows = append(rows, view.Progress{Group: g.Name, Subscription: s})
+			worst = max(worst, s.Backlog.Messages)
+		}
+	}
+	return rows, worst, nil
+}
+
+// sleep waits for d or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (a *App) groupPut(verb string) *cobra.Command {
+	var file string
+	var dryRun bool
+	c := &cobra.Command{Use: verb, Annotations: map[string]string{mqadmin: "updateSubGroup -g GROUP -c CLUSTER"}}
+	if verb == "create" {
+		c.Short = "Create a consumer group"
+		c.Example = "  tidegate group create billing fifo=true max_attempts=5"
+	} else {
+		c.Short = "Change settings of a consumer group; the others stay"
+		c.Example = "  tidegate group set billing 'retry=1s 10s 1m' max_attempts=8"
+	}
+	c.Long = c.Short + ".\n\n" + wrap("The settings are "+declare.Help[settings.Group]()+".") + "\nDurations have units, as in 1h30m; retry is a list of them\nwith spaces between, in one argument. start is earliest or latest; on_exhausted is\ndead-letter, block or park (FIFO groups)."
+	a.leaf(c, []string{"GROUP", "[KEY=VALUE...]"}, func(ctx context.Context, c *call) error {
+		client, err := c.admin(ctx)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := c.bounded(ctx)
+		defer cancel()
+		name := c.args[0]
+		before, err := client.Group(ctx, name)
+		switch missing := errors.Is(err, tidegate.ErrNotFound); {
+		case err != nil && (!missing || verb == "set"):
+			return c.unknownGroup(ctx, client, err)
+		case err == nil && verb == "create":
+			return fmt.Errorf("group %q exists; change it with 'tidegate group set %s KEY=VALUE'", name, name)
+		}
+		wanted, patch, err := changed(c, before.Group, file, c.args[1:])
+		if err != nil {
+			return err
+		}
+		if dryRun {
+			return c.diff(name, before.Group, wanted)
+		}
+		var g status.Group
+		if verb == "create" {
+			g, err = client.PutGroup(ctx, name, wanted)
+		} else {
+			g, err = client.PatchGroup(ctx, name, patch) // two operators can change different settings
+		}
+		if err != nil {
+			return err
+		}
+		return c.showGroup(g)
+	})
+	c.Flags().StringVarP(&file, "file", "f", "", "JSON `file` with settings; arguments go before it")
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "print the changes, and do nothing")
+	return c
+}
+
+func (a *App) groupRewind() *cobra.Command {
+	var to string
+	cmd := &cobra.Command{
+		Use:   "rewind",
+		Short: "Move a group to another position of a topic, backward or forward",
+		Long: `Moves a group to another position of a topic. Messages between the old and the
+new position are delivered again, or skipped. The group loses its unfinished
+messages there: their receipt handles become invalid.`,
+		Example: `  tidegate group rewind billing orders --to -1h --yes
+  tidegate group rewind billing orders --to latest --yes`,
+		Annotations: map[string]string{mqadmin: "resetOffsetByTime -g GROUP -t TOPIC -s TIMESTAMP"},
+	}
+	c := a.remote(cmd, []string{"GROUP", "TOPIC"}, func(ctx context.Context, c *call) error {
+		position, err := positionOf(to, time.Now())
+		if err != nil {
+			return command.UsageError{Err: err, Command: cmd.CommandPath()}
+		}
+		client, err := c.admin(ctx)
+		if err != nil {
+			return err
+		}
+		group, topic := c.args[0], c.args[1]
+		what := fmt.Sprintf("group %s in topic %s to %s", output.Safe(group), output.Safe(topic), to)
+		if c.dryRun {
+			c.note("would rewind %s", what)
+			return nil
+		}
+		if err := c.confirm("rewind "+what+"?", group); err != nil {
+			return err
+		}
+		ctx, cancel := c.bounded(ctx)
+		defer cancel()
+		queues, err := client.Rewind(ctx, group, topic, position)
+		if err != nil {
+			return err
+		}
+		return printList(c, output.List[status.QueueRewind]{
+			Rows: queues,
+			Columns: []output.Column[status.QueueRewind]{
+				{Name: "QUEUE", Cell: func(q status.QueueRewind) any { return q.Queue }},
+				{Name: "FROM", Cell: func(q status.QueueRewind) any { return q.From }},
+				{Name: "TO", Cell: func(q status.QueueRewind) any { return q.To }},
+			},
+			Name:     func(q status.QueueRewind) string { return fmt.Sprint(q.Queue) },
+			Document: func(qs []status.QueueRewind) any { return map[string]any{"queues": notNil(qs)} },
+			Empty:    "the topic has no queue of this group",
+		})
+	})
+	cmd.Flags().StringVar(&to, "to", "", "`position`: earliest, latest, a time (RFC 3339) or a duration before now (-1h)")
+	return c.destructive()
+}
+
+// positionOf reads the value of --to.
+func positionOf(text string, now time.Time) (status.Position, error) {
+	switch text {
+	case "":
+		return status.Position{}, errors.New("--to is missing: give earliest, latest, a time, or a duration before now as in -1h")
+	case "earliest":
+		return status.Position{Earliest: true}, nil
+	case "latest":
+		return status.Position{Latest: true}, nil
+	}
+	t, err := output.ParseTime(text, now)
+	if err != nil {
+		return status.Position{}, fmt.Errorf("--to %w, earliest or latest", err)
+	}
+	return status.Position{Time: t}, nil
+}
+
+func (a *App) groupDelete() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "delete", Aliases: []string{"rm"},
+		Short:       "Delete a consumer group; its dead letters stay",
+		Example:     "  tidegate group delete billing --yes",
+		Annotations: map[string]string{mqadmin: "deleteSubGroup -g GROUP -c CLUSTER"},
+	}
+	return a.removal(cmd, "GROUP", func(ctx context.Context, c *call, client *admin.Client) (string, func(context.Context) (string, error), error) {
+		g, err := client.Group(ctx, c.args[0])
+		if err != nil {
+			return "", nil, c.unknownGroup(ctx, client, err)
+		}
+		var backlog int64
+		for _, s := range g.Topics {
+			backlog += s.Backlog.Messages
+		}
+		what := fmt.Sprintf("group %s with a backlog of %s messages", g.Name, output.Number(backlog))
+		return what, func(ctx context.Context) (string, error) { return "deleted " + what, client.DeleteGroup(ctx, g.Name) }, nil
+	})
+}
+
+// unknownGroup adds the most similar groups to the error of a group that does not exist.
+func (c *call) unknownGroup(ctx context.Context, client *admin.Client, err error) error {
+	if !errors.Is(err, tidegate.ErrNotFound) {
+		return err
+	}
+	groups, lerr := client.Groups(ctx)
+	if lerr != nil {
+		return err
+	}
+	var names []string
+	for _, g := range groups {
+		names = append(names, g.Name)
+	}
+	return unknown(err, c.args[0], names, "tidegate group list")
+}

@@ -1,0 +1,246 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/admin"
+	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/cmd/internal/declare"
+	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/transport"
+)
+
+func (a *App) recall() *cobra.Command {
+	return a.leaf(&cobra.Command{
+		Use: "recall", GroupID: messageGroup,
+		Short:   "Cancel a delayed message by the recall handle of its receipt",
+		Example: "  tidegate recall reminders HANDLE",
+	}, []string{"TOPIC", "HANDLE"}, func(ctx context.Context, c *call) error {
+		t, _, err := c.transport(ctx)
+		if err != nil {
+			return err
+		}
+		bounded, cancel := c.bounded(ctx)
+		defer cancel()
+		id, err := transport.Recaller(t).Recall(bounded, c.args[0], c.args[1])
+		if err := errors.Join(err, t.Close()); err != nil {
+			return err
+		}
+		return c.show(map[string]string{"id": id}, id, []output.Field{{Name: "recalled", Value: id}})
+	})
+}
+
+func (a *App) limits() *cobra.Command {
+	return parent(operateGroup, "limits", "Show and change the limits that throttle sends", "  tidegate limits show",
+		a.limitsShow(), a.limitsSet())
+}
+
+// A limitRow is a limit with its state.
+type limitRow = status.LimitState
+
+var limitColumns = []output.Column[limitRow]{
+	{Name: "LIMIT", Cell: func(l limitRow) any { return l.Limit }},
+	{Name: "SUBJECT", Cell: func(l limitRow) any { return or(l.Subject, "broker") }},
+	{Name: "VALUE", Cell: func(l limitRow) any { return l.Value }},
+	{Name: "MARK", Cell: func(l limitRow) any { return l.Mark }},
+	{Name: "RESUME", Cell: func(l limitRow) any { return l.Resume }},
+	{Name: "UNIT", Cell: func(l limitRow) any { return l.Unit }},
+	{Name: "THROTTLES", Cell: func(l limitRow) any { return map[bool]string{true: "yes", false: ""}[l.On] }},
+	{Name: "SINCE", Cell: func(l limitRow) any { return l.Since }},
+}
+
+func (a *App) limitsShow() *cobra.Command {
+	var all bool
+	c := &cobra.Command{
+		Use:   "show",
+		Short: "Show the limits that reject sends now, with their values",
+		Example: `  tidegate limits show
+  tidegate limits show --all`,
+	}
+	a.leaf(c, nil, func(ctx context.Context, c *call) error {
+		client, err := c.admin(ctx)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := c.bounded(ctx)
+		defer cancel()
+		state, err := client.Throttles(ctx)
+		if err != nil {
+			return err
+		}
+		rows := state.Throttles
+		if all {
+			rows = append(rows, state.NotReached...)
+		}
+		return printList(c, output.List[limitRow]{
+			Rows: rows, Columns: limitColumns, Name: func(l limitRow) string { return l.Limit },
+			Document: func([]limitRow) any { return state },
+			Empty:    fmt.Sprintf("no limit is reached: sends are accepted; %d limits are set (--all)", len(state.NotReached)),
+		})
+	})
+	c.Flags().BoolVar(&all, "all", false, "also limits that are not reached")
+	return c
+}
+
+func (a *App) limitsSet() *cobra.Command {
+	var file string
+	cmd := &cobra.Command{
+		Use:   "set",
+		Short: "Change limits of the whole broker; the others stay",
+		Long: "Changes limits of the whole broker; the others stay. Topics and groups have further\nlimits ('tidegate topic set', 'tidegate group set').\n\n" +
+			wrap("The limits are "+declare.Help[settings.Limits]()+"."),
+		Example: "  tidegate limits set max_backlog.messages=1000000 --yes",
+	}
+	c := a.remote(cmd, []string{"[KEY=VALUE...]"}, func(ctx context.Context, c *call) error {
+		client, err := c.admin(ctx)
+		if err != nil {
+			return err
+		}
+		bounded, cancel := c.bounded(ctx)
+		defer cancel()
+		state, err := client.Throttles(bounded)
+		if err != nil {
+			return err
+		}
+		wanted, patch, err := changed(c, state.Limits, file, c.args)
+		if err != nil {
+			return err
+		}
+		if c.dryRun {
+			return c.diff("the broker", state.Limits, wanted)
+		}
+		if err := c.confirm("change the limits of the whole broker?", "limits"); err != nil {
+			return err
+		}
+		state, err = client.PatchLimits(bounded, patch)
+		if err != nil {
+			return err
+		}
+		return c.show(state, "limits", settingFields(state.Limits))
+	})
+	cmd.Flags().StringVarP(&file, "file", "f", "", "JSON `file` with limits; arguments go before it")
+	return c.destructive()
+}
+
+func (a *App) address() *cobra.Command {
+	return parent(operateGroup, "address", "Show and change address settings: settings of topics by pattern", "  tidegate address list",
+		a.addressList(), a.addressTest(), a.addressSet(), a.addressDelete())
+}
+
+func (a *App) addressList() *cobra.Command {
+	return a.leaf(&cobra.Command{
+		Use: "list", Aliases: []string{"ls"},
+		Short:   "List the patterns with their settings",
+		Example: "  tidegate address list",
+	}, nil, func(ctx context.Context, c *call) error {
+		client, err := c.admin(ctx)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := c.bounded(ctx)
+		defer cancel()
+		list, err := client.AllAddressSettings(ctx)
+		if err != nil {
+			return err
+		}
+		return printList(c, output.List[status.Address]{
+			Rows: list,
+			Columns: []output.Column[status.Address]{
+				{Name: "MATCH", Cell: func(s status.Address) any { return s.Match }},
+				{Name: "SETTINGS", Cell: func(s status.Address) any { return joined(settingFields(s.Address)) }},
+			},
+			Name:     func(s status.Address) string { return s.Match },
+			Document: func(l []status.Address) any { return map[string]any{"address_settings": notNil(l)} },
+			Empty:    "no address settings: 'tidegate address set MATCH KEY=VALUE' adds some",
+		})
+	})
+}
+
+func joined(fields []output.Field) string {
+	text := ""
+	for _, f := range fields {
+		if text != "" {
+			text += " "
+		}
+		text += fmt.Sprintf("%s=%v", f.Name, f.Value)
+	}
+	return text
+}
+
+func (a *App) addressTest() *cobra.Command {
+	return a.leaf(&cobra.Command{
+		Use:     "test",
+		Short:   "Show the settings in effect for a topic, and the patterns that match it",
+		Example: "  tidegate address test orders.eu",
+	}, []string{"TOPIC"}, func(ctx context.Context, c *call) error {
+		client, err := c.admin(ctx)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := c.bounded(ctx)
+		defer cancel()
+		s, err := client.TopicAddressSettings(ctx, c.args[0])
+		if err != nil {
+			return err
+		}
+		fields := append([]output.Field{{Name: "topic", Value: s.Topic}, {Name: "matches", Value: s.Matches}}, settingFields(s.Address)...)
+		return c.show(s, s.Topic, fields)
+	})
+}
+
+func (a *App) addressSet() *cobra.Command {
+	var file string
+	c := &cobra.Command{
+		Use:     "set",
+		Short:   "Change settings of a pattern; the others stay",
+		Long:    "Changes settings of a pattern; the others stay. A pattern has words that are joined by '.';\n* is any word and # any words.\n\n" + wrap("The settings are "+declare.Help[settings.Address]()+"."),
+		Example: "  tidegate address set 'orders.#' max-delivery-attempts=5",
+	}
+	a.leaf(c, []string{"MATCH", "[KEY=VALUE...]"}, func(ctx context.Context, c *call) error {
+		client, err := c.admin(ctx)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := c.bounded(ctx)
+		defer cancel()
+		before, err := client.AddressSettings(ctx, c.args[0])
+		if err != nil && !errors.Is(err, tidegate.ErrNotFound) {
+			return err
+		}
+		wanted, _, err := changed(c, before.Address, file, c.args[1:])
+		if err != nil {
+			return err
+		}
+		s, err := client.PutAddressSettings(ctx, c.args[0], wanted)
+		if err != nil {
+			return err
+		}
+		return c.show(s, s.Match, append([]output.Field{{Name: "match", Value: s.Match}}, settingFields(s.Address)...))
+	})
+	c.Flags().StringVarP(&file, "file", "f", "", "JSON `file` with settings; arguments go before it")
+	return c
+}
+
+func (a *App) addressDelete() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "delete", Aliases: []string{"rm"},
+		Short:   "Remove the settings of a pattern",
+		Example: "  tidegate address delete 'orders.#' --yes",
+	}
+	return a.removal(cmd, "MATCH", func(ctx context.Context, c *call, client *admin.Client) (string, func(context.Context) (string, error), error) {
+		s, err := client.AddressSettings(ctx, c.args[0])
+		if err != nil {
+			return "", nil, err
+		}
+		what := "the address settings of " + s.Match
+		return what, func(ctx context.Context) (string, error) {
+			return "removed " + what, client.DeleteAddressSettings(ctx, s.Match)
+		}, nil
+	})
+}

@@ -1,0 +1,352 @@
+// Package doctor finds out why a server cannot be used: it tries step by step what a client needs.
+package doctor
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/admin"
+	"github.com/tidegate/tidegate/cmd/internal/command"
+	"github.com/tidegate/tidegate/cmd/internal/connection"
+	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/producer"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq"
+)
+
+// A Step is one test.
+type Step struct {
+	Step   string `json:"step"`
+	Result string `json:"result"` // ok, failed or left out
+	What   string `json:"what"`   // what was tried and what came
+	Remedy string `json:"remedy,omitempty"`
+	Err    error  `json:"-"` // of a failed step, with its class
+}
+
+// A Patient is a server to examine.
+type Patient struct {
+	Server       connection.Server
+	Topic, Group string // empty means that they are not tested
+	Send         bool   // send a message to Topic
+
+	Command string // for errors about flags: tidegate doctor
+	Timeout time.Duration
+	Bounded func(context.Context) (context.Context, context.CancelFunc) // ctx with the timeout
+	Admin   func(context.Context) (*admin.Client, error)                // the client of the HTTP API; others close it
+
+	steps []Step
+}
+
+// Examine tries what a client needs, and returns what it tried.
+func (d *Patient) Examine(ctx context.Context) []Step {
+	d.grpc(ctx, d.Server)
+	if d.Server.Kind != connection.RocketMQ && d.Server.HTTP != "" {
+		d.http(ctx, d.Server)
+	}
+	return d.steps
+}
+
+func (d *Patient) ok(step, format string, args ...any) {
+	d.steps = append(d.steps, Step{Step: step, Result: "ok", What: fmt.Sprintf(format, args...)})
+}
+
+func (d *Patient) failed(step string, err error, remedy string) bool {
+	d.steps = append(d.steps, Step{Step: step, Result: "failed", What: err.Error(), Remedy: remedy, Err: err})
+	return false
+}
+
+// grpc tests the way to the messages, until the first step that fails.
+func (d *Patient) grpc(ctx context.Context, s connection.Server) {
+	if s.GRPC == "" {
+		return
+	}
+	address, _, _ := strings.Cut(s.GRPC, ";")
+	if d.reach(ctx, "grpc", address) && d.spoken(ctx, s, address) {
+		d.protocol(ctx, s)
+	}
+}
+
+// reach resolves and dials an address.
+func (d *Patient) reach(ctx context.Context, name, address string) bool {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return d.failed(name+" address", command.UsageError{Err: err, Command: d.Command}, "give HOST:PORT")
+	}
+	bounded, cancel := d.Bounded(ctx)
+	defer cancel()
+	ips, err := net.DefaultResolver.LookupHost(bounded, host)
+	if err != nil {
+		return d.failed(name+" name", classed(err, tidegate.ErrUnavailable), "check the name for a typing error, and the DNS of this machine")
+	}
+	d.ok(name+" name", "%s is %s", host, strings.Join(ips, ", "))
+	conn, err := (&net.Dialer{}).DialContext(bounded, "tcp", address)
+	if err != nil {
+		remedy := "is the server running, and is this its port? A RocketMQ proxy listens on 8081, tidegate on 8081 and 8082"
+		if bounded.Err() != nil || strings.Contains(err.Error(), "timeout") {
+			remedy = "nothing answers: a firewall between here and " + host + " may swallow the packets"
+		}
+		return d.failed(name+" connect", classed(err, tidegate.ErrUnavailable), remedy)
+	}
+	_ = conn.Close() // the connection was the test
+	d.ok(name+" connect", "port %s accepts connections", port)
+	return true
+}
+
+// classed is an error with a class for the exit code.
+func classed(err, class error) error { return &classedError{err, class} }
+
+type classedError struct {
+	error
+	class error
+}
+
+func (e *classedError) Unwrap() []error { return []error{e.error, e.class} }
+
+// The beginnings of what servers answer to a client of another protocol.
+const (
+	tlsAlert  = 0x15
+	tlsRecord = 0x16
+)
+
+// spoken tests whether the port speaks HTTP/2, with TLS or without, as the flags have it.
+func (d *Patient) spoken(ctx context.Context, s connection.Server, address string) bool {
+	bounded, cancel := context.WithTimeout(ctx, min(d.Timeout, 3*time.Second))
+	defer cancel()
+	hasTLS, err := speaksTLS(bounded, address)
+	switch {
+	case s.TLS && !hasTLS:
+		if err == nil {
+			err = errors.New("the port does not speak TLS")
+		}
+		return d.failed("grpc tls", classed(err, tidegate.ErrInvalid), "remove --tls, or use the port with TLS")
+	case s.TLS:
+		return d.certificate(bounded, s, address)
+	}
+	first, err := firstBytes(bounded, address, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
+	switch {
+	case len(first) > 3 && first[3] == 0x04: // the frame SETTINGS
+		d.ok("grpc protocol", "the port speaks HTTP/2 in plain text")
+		return true
+	case len(first) > 0 && (first[0] == tlsAlert || first[0] == tlsRecord):
+		return d.failed("grpc protocol", fmt.Errorf("the port speaks TLS, and the connection is plain text: %w", tidegate.ErrInvalid), "add --tls, and --cacert FILE or --tls-skip-verify for a certificate of your own")
+	case strings.HasPrefix(string(first), "HTTP/1"):
+		return d.failed("grpc protocol", fmt.Errorf("the port speaks HTTP/1: %w", tidegate.ErrInvalid), "this is an HTTP port or an HTTP proxy; use the gRPC port, for tidegate 8081")
+	case hasTLS:
+		return d.failed("grpc protocol", fmt.Errorf("the port speaks TLS, and the connection is plain text: %w", tidegate.ErrInvalid), "add --tls, and --cacert FILE or --tls-skip-verify for a certificate of your own")
+	}
+	if err == nil {
+		err = fmt.Errorf("%d unknown bytes", len(first))
+	}
+	return d.failed("grpc protocol", fmt.Errorf("the port does not speak gRPC (%w): %w", err, tidegate.ErrInvalid),
+		"ports 9876 and 10911 of RocketMQ speak its older protocol: start the proxy (mqproxy) and use its gRPC port, by default 8081")
+}
+
+// certificate tests the TLS handshake with the settings of the context.
+func (d *Patient) certificate(ctx context.Context, s connection.Server, address string) bool {
+	config, err := s.TLSConfig()
+	if err != nil {
+		return d.failed("grpc tls", command.UsageError{Err: err, Command: d.Command}, "correct the files of the certificates")
+	}
+	config.NextProtos = []string{"h2"}
+	conn, err := (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return d.failed("grpc tls", classed(err, tidegate.ErrInvalid), "give the certificates to trust with --cacert, or accept any with --tls-skip-verify; check the host name")
+	}
+	state := conn.(*tls.Conn).ConnectionState() //nolint:forcetypeassert // tls.Dialer documents the type
+	_ = conn.Close()                            // the handshake was the test
+	left := time.Until(state.PeerCertificates[0].NotAfter)
+	d.ok("grpc tls", "certificate of %s, valid for %s", output.Safe(state.PeerCertificates[0].Subject.String()), output.Duration(left))
+	return true
+}
+
+func speaksTLS(ctx context.Context, address string) (bool, error) {
+	conn, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}).DialContext(ctx, "tcp", address) //nolint:gosec // only the protocol is tested
+	if err == nil {
+		return true, conn.Close()
+	}
+	if _, plain := errors.AsType[tls.RecordHeaderError](err); plain {
+		return false, nil
+	}
+	return strings.Contains(err.Error(), "remote error: tls"), err
+}
+
+// firstBytes sends a text and returns the first bytes of the answer.
+func firstBytes(ctx context.Context, address, text string) ([]byte, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }() // what came is known
+	if deadline, ok := ctx.Deadline(); ok {
+		if err := conn.SetDeadline(deadline); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := conn.Write([]byte(text)); err != nil {
+		return nil, err
+	}
+	answer := make([]byte, 64)
+	n, err := conn.Read(answer)
+	return answer[:n], err
+}
+
+// protocol tests what a producer and a consumer would do.
+func (d *Patient) protocol(ctx context.Context, s connection.Server) {
+	t, err := s.Transport(ctx)
+	if err != nil {
+		d.failed("credentials", command.UsageError{Err: err, Command: d.Command}, "correct the context, or the flags")
+		return
+	}
+	defer func() { _ = t.Close() }() // the steps are what counts
+	var topics []string
+	if d.Topic != "" {
+		topics = []string{d.Topic}
+	}
+	bounded, cancel := d.Bounded(ctx)
+	err = t.Ping(bounded, topics...)
+	cancel()
+	if err != nil {
+		d.failed("route", err, routeRemedy(err, d.Topic))
+		return
+	}
+	who := "no access key"
+	if s.Key != "" {
+		who = "the access key " + s.Key
+	}
+	d.ok("route", "the server answers with %s", who)
+	if d.Topic != "" {
+		d.lane(ctx, t)
+	}
+}
+
+func routeRemedy(err error, topic string) string {
+	switch {
+	case errors.Is(err, tidegate.ErrTopicNotFound):
+		return fmt.Sprintf("create it: tidegate topic create %s; on RocketMQ mqadmin updateTopic -t %s -c DefaultCluster -n NAMESERVER", topic, topic)
+	case errors.Is(err, tidegate.ErrUnauthorized):
+		return "check the access key and its secret; signatures also need clocks that agree within minutes"
+	case errors.Is(err, tidegate.ErrForbidden):
+		return "give the key a rule for the topic: send, receive or observe"
+	}
+	return "the port answers, but not as a RocketMQ 5 proxy or a tidegate broker"
+}
+
+// lane tests the server that the topic's route names, its type by a send, and the group.
+func (d *Patient) lane(ctx context.Context, t *rocketmq.Client) {
+	bounded, cancel := d.Bounded(ctx)
+	defer cancel()
+	lane, err := t.Lane(bounded, transport.LaneRequest{Topic: d.Topic})
+	if err != nil {
+		d.failed("topic", err, routeRemedy(err, d.Topic))
+		return
+	}
+	for _, address := range strings.FieldsFunc(lane.Endpoint, func(r rune) bool { return r == ';' || r == ',' }) {
+		conn, err := (&net.Dialer{}).DialContext(bounded, "tcp", address)
+		if err != nil {
+			d.failed("topic", fmt.Errorf("the route of %s names the server %s: %w: %w", output.Safe(d.Topic), address, err, tidegate.ErrUnavailable),
+				"the server advertises an address that this machine cannot reach: set advertise of tidegate, or the proxy's address on RocketMQ (grpcServerPort, and the host name of the machine)")
+			return
+		}
+		_ = conn.Close() // the connection was the test
+	}
+	d.ok("topic", "messages of %s go to %s", output.Safe(d.Topic), lane.Endpoint)
+	if d.Send {
+		d.probe(ctx, t)
+	}
+	if d.Group == "" {
+		return
+	}
+	settings, err := t.ConsumerSettings(bounded, d.Group, d.Topic)
+	if err != nil {
+		d.failed("group", err, fmt.Sprintf("create it: tidegate group create %s; on RocketMQ mqadmin updateSubGroup -g %s -c DefaultCluster -n NAMESERVER", d.Group, d.Group))
+		return
+	}
+	order := map[bool]string{true: "in the order of message groups", false: "without order"}[settings.FIFO]
+	attempts := ""
+	if settings.MaxAttempts > 0 {
+		attempts = fmt.Sprintf(", with %d attempts for a message", settings.MaxAttempts)
+	}
+	d.ok("group", "%s receives %s%s; a group that does not exist yet has the defaults", output.Safe(d.Group), order, attempts)
+}
+
+func (d *Patient) probe(ctx context.Context, t *rocketmq.Client) {
+	p, err := producer.New(t, producer.Options{})
+	if err != nil {
+		d.failed("send", err, "report this error")
+		return
+	}
+	defer func() { _ = p.Close() }() // the receipt is what counts
+	bounded, cancel := d.Bounded(ctx)
+	defer cancel()
+	m := &tidegate.Message{Topic: d.Topic, Body: []byte("a test of tidegate doctor"), Tag: "tidegate-doctor"}
+	receipt, err := p.Send(bounded, m)
+	if err != nil {
+		remedy := "read the reason; 'tidegate limits show' has the limits of a throttle"
+		if errors.Is(err, tidegate.ErrInvalid) {
+			remedy = "the type of the topic decides what it takes: FIFO needs a message group, DELAY a time, TRANSACTION a transaction; a test message is NORMAL"
+		}
+		d.failed("send", err, remedy)
+		return
+	}
+	d.ok("send", "message %s was accepted", receipt.MessageID)
+}
+
+// http tests the HTTP API and the clocks.
+func (d *Patient) http(ctx context.Context, s connection.Server) {
+	client, err := d.Admin(ctx)
+	if err != nil {
+		d.failed("http", err, "correct the context, or the flags")
+		return
+	}
+	bounded, cancel := d.Bounded(ctx)
+	defer cancel()
+	if err := client.Healthy(bounded); err != nil {
+		d.failed("http", err, "tidegate serves HTTP on 8082; give its URL with --http")
+		return
+	}
+	d.ok("http", "%s answers", s.HTTP)
+	d.clock(bounded, s)
+	if err := client.Ready(bounded); err != nil {
+		d.failed("ready", err, "the log of the broker has the reason")
+		return
+	}
+	d.ok("ready", "the broker accepts messages")
+}
+
+// maxSkew is the difference of the clocks from which a warning is due: a broker accepts signatures
+// of at least some minutes.
+const maxSkew = time.Minute
+
+// clock compares the clocks by the Date of a response.
+func (d *Patient) clock(ctx context.Context, s connection.Server) {
+	config, err := s.TLSConfig()
+	if err != nil {
+		return
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(s.HTTP, "/")+"/healthz", nil)
+	if err != nil {
+		return
+	}
+	resp, err := (&http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}).Do(r)
+	if err != nil {
+		return
+	}
+	_ = resp.Body.Close() // the header is what counts
+	date, err := http.ParseTime(resp.Header.Get("Date"))
+	if err != nil {
+		return
+	}
+	skew := time.Since(date)
+	if skew.Abs() > maxSkew {
+		d.failed("clock", fmt.Errorf("the clock of the server differs by %s", output.Duration(skew.Abs())), "synchronise the clocks (NTP): signatures are rejected when they differ by minutes")
+		return
+	}
+	d.ok("clock", "the clocks agree within %s", output.Duration(max(skew.Abs(), time.Second)))
+}

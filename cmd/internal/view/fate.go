@@ -1,0 +1,123 @@
+package view
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/cmd/internal/output"
+)
+
+// Sentence returns one sentence that says why a group has not consumed a message, or that it has.
+func Sentence(f *status.Fate, style output.TimeStyle, now time.Time) string {
+	at := func(t time.Time) string {
+		if style == output.Relative {
+			return style.Time(t, now)
+		}
+		return "at " + style.Time(t, now)
+	}
+	again := attempt(f.Attempt+1, f.MaxAttempts)
+	because := ""
+	if f.Reason != "" {
+		because = ", because: " + output.Safe(f.Reason)
+	}
+	group := output.Safe(f.Group)
+	switch f.State {
+	case "new":
+		text := group + " has not received it: it is the next of its queue"
+		if f.Ahead > 0 {
+			text = fmt.Sprintf("%s has not received it: %s of its queue come first", group, output.Count(f.Ahead, "message"))
+		}
+		if f.Behind != nil {
+			text += ", and " + theMessage(f.Behind) + " of its message group is not done"
+		}
+		return text + "; " + waiting(f.Waiting)
+	case "ready":
+		if f.Behind != nil {
+			return fmt.Sprintf("%s holds it until %s of its message group is done", group, theMessage(f.Behind))
+		}
+		return fmt.Sprintf("%s delivers it to the next receive (%s); %s", group, again, waiting(f.Waiting))
+	case "held":
+		return fmt.Sprintf("%s holds it until %s of its message group is done", group, theMessage(f.Behind))
+	case "inflight":
+		text := fmt.Sprintf("%s has delivered it (%s), and its lease ends %s", group, attempt(f.Attempt, f.MaxAttempts), at(f.Due))
+		if f.Owner != "" {
+			text += " unless client " + output.Safe(f.Owner) + " extends it"
+		}
+		return text
+	case "waiting_retry":
+		if f.Blocked {
+			return fmt.Sprintf("%s retries it without end, next %s (attempt %d), and its message group waits for it", group, at(f.Due), f.Attempt+1)
+		}
+		return fmt.Sprintf("%s retries it %s (%s)", group, at(f.Due), again)
+	case "parked":
+		if f.Behind != nil {
+			return fmt.Sprintf("%s has parked its message group: it waits for %s%s; 'tidegate parked redrive %s' lets it go on", group, theMessage(f.Behind), because, group)
+		}
+		return fmt.Sprintf("%s has parked it and its message group %s, after %s%s; 'tidegate parked redrive %s' lets them go on", group, at(f.Due), output.Count(int64(f.Attempt), "attempt"), because, group)
+	case "leaving":
+		return group + " is writing it to the dead letters"
+	case "dead_letter":
+		if f.DeadLetter == nil {
+			return group + " has given it up: its dead letter was sent back or purged, or it was sent again through a retry topic"
+		}
+		return fmt.Sprintf("%s has given it up after %s: it is a dead letter since %s%s; 'tidegate dead-letters show %s %s' shows it",
+			group, output.Count(int64(f.Attempt), "attempt"), style.Time(f.DeadLetter.StoredAt, now), because, group, output.Safe(f.DeadLetter.MessageID))
+	}
+	return group + " is done with it: it was acknowledged, or a filter, the start position or a rewind has skipped it"
+}
+
+// attempt is "attempt 3 of 17", or "attempt 3" without a maximum.
+func attempt(n, most int) string {
+	if most <= 0 || n > most {
+		return fmt.Sprintf("attempt %d", n)
+	}
+	return fmt.Sprintf("attempt %d of %d", n, most)
+}
+
+func waiting(n int64) string {
+	switch n {
+	case 0:
+		return "no consumer waits for messages"
+	case 1:
+		return "1 receive waits for messages"
+	}
+	return output.Number(n) + " receives wait for messages"
+}
+
+// theMessage names a message: by its ID, or by its place if it has none.
+func theMessage(m *status.StoredMessage) string {
+	if m == nil {
+		return "an earlier message"
+	}
+	return "message " + cmp.Or(output.Safe(m.ID), fmt.Sprintf("%d of queue %d", m.Offset, m.Queue))
+}
+
+// Trace returns the text of a trace in one topic: the messages with a sentence for each group.
+func Trace(topic, id string, t *status.Trace, style output.TimeStyle, now time.Time) string {
+	var b strings.Builder
+	name := output.Safe(topic)
+	if !t.DeliverAt.IsZero() {
+		fmt.Fprintf(&b, "message %s waits for its delivery time in topic %s: %s\n", output.Safe(id), name, style.Time(t.DeliverAt, now))
+	}
+	if t.Half {
+		fmt.Fprintf(&b, "message %s belongs to a transaction in topic %s that was neither committed nor rolled back: no group receives it\n", output.Safe(id), name)
+	}
+	for i := range t.Messages {
+		m := &t.Messages[i]
+		fmt.Fprintf(&b, "message %s in topic %s, queue %d, offset %d, stored %s", output.Safe(m.ID), name, m.Queue, m.Offset, style.Time(m.StoredAt, now))
+		if m.MessageGroup != "" {
+			fmt.Fprintf(&b, ", message group %s", output.Safe(m.MessageGroup))
+		}
+		b.WriteString("\n")
+		for g := range m.Groups {
+			fmt.Fprintf(&b, "  %s\n", Sentence(&m.Groups[g], style, now))
+		}
+		if len(m.Groups) == 0 {
+			b.WriteString("  no group receives from the topic\n")
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,52 @@
+package view
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/cmd/internal/output"
+)
+
+// Each state of the document of the API has a sentence of its own, that names the group.
+func TestSentenceOfEachState(t *testing.T) {
+	states := []string{"new", "ready", "held", "inflight", "waiting_retry", "parked", "leaving", "dead_letter", "done"}
+	seen := map[string]string{}
+	for _, state := range states {
+		for _, f := range []status.Fate{
+			{}, {Attempt: 2, MaxAttempts: 17, Due: noon}, {Attempt: 20, MaxAttempts: 17, Blocked: true}, {Behind: &status.StoredMessage{ID: "M1"}}, {Behind: &status.StoredMessage{Offset: 7}, Reason: "r\x1b"},
+			{DeadLetter: &status.DeadLetter{MessageID: "M2", StoredAt: noon}}, {Waiting: 1}, {Waiting: 5, Ahead: 1}, {Owner: "c@1"},
+		} {
+			f.Group, f.State = "billing", state
+			s := Sentence(&f, output.UTC, noon)
+			if !strings.HasPrefix(s, "billing ") || strings.Contains(s, "\x1b") || strings.Contains(s, "%!") || strings.HasSuffix(s, ".") {
+				t.Errorf("%+v: %q", f, s)
+			}
+			if other := seen[s]; other != "" && other != state && f.Behind == nil {
+				t.Errorf("%s and %s have one sentence: %s", other, state, s)
+			}
+			seen[s] = state
+		}
+	}
+}
+
+func TestTraceScreen(t *testing.T) {
+	in := noon.Add
+	tr := status.Trace{Messages: []status.TracedMessage{
+		{StoredMessage: status.StoredMessage{ID: "01AB", Queue: 3, Offset: 12, StoredAt: in(-time.Minute)}, Groups: []status.Fate{
+			{Group: "audit", State: "done"},
+			{Group: "billing", State: "waiting_retry", Attempt: 2, MaxAttempts: 17, Due: in(10 * time.Minute)},
+			{Group: "mail", State: "inflight", Attempt: 1, MaxAttempts: 17, Due: in(30 * time.Second), Owner: "host@7"},
+			{Group: "new", State: "new", Ahead: 1204},
+			{Group: "shipping", State: "dead_letter", Attempt: 3, MaxAttempts: 3, Reason: "no such street", DeadLetter: &status.DeadLetter{MessageID: "01AB", StoredAt: in(-10 * time.Second)}},
+		}},
+		{StoredMessage: status.StoredMessage{ID: "01AB", Offset: 99, StoredAt: in(-time.Second), MessageGroup: "account-7"}, Groups: []status.Fate{
+			{Group: "ledger", State: "parked", Attempt: 5, MaxAttempts: 5, Due: in(-time.Hour), Reason: "no money"},
+			{Group: "report", State: "held", Behind: &status.StoredMessage{ID: "01AA"}},
+			{Group: "slow", State: "waiting_retry", Blocked: true, Attempt: 40, MaxAttempts: 5, Due: in(time.Second)},
+		}},
+	}, Complete: true}
+	golden(t, "trace.txt", Trace("orders", "01AB", &tr, output.UTC, noon))
+	golden(t, "trace_pending.txt", Trace("reminders", "01AC", &status.Trace{DeliverAt: in(time.Hour), Half: true}, output.Relative, noon))
+}

@@ -1,0 +1,71 @@
+package view
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/cmd/internal/output"
+)
+
+// MessageColumns are the columns of peek and find.
+var MessageColumns = []output.Column[status.StoredMessage]{
+	{Name: "STORED", Cell: func(m status.StoredMessage) any { return m.StoredAt }},
+	{Name: "ID", Cell: func(m status.StoredMessage) any { return m.ID }},
+	{Name: "QUEUE", Cell: func(m status.StoredMessage) any { return m.Queue }},
+	{Name: "OFFSET", Cell: func(m status.StoredMessage) any { return m.Offset }},
+	{Name: "TAG", Cell: func(m status.StoredMessage) any { return m.Tag }},
+	{Name: "KEYS", Cell: func(m status.StoredMessage) any { return m.Keys }},
+	{Name: "GROUP", Wide: true, Cell: func(m status.StoredMessage) any { return m.MessageGroup }},
+	{Name: "BORN", Wide: true, Cell: func(m status.StoredMessage) any { return m.BornAt }},
+	{Name: "SIZE", Cell: func(m status.StoredMessage) any { return output.Bytes(m.BodySize) }},
+	{Name: "TEXT", Cell: func(m status.StoredMessage) any { return firstLine(m.Body) }},
+}
+
+// firstLine is the beginning of a body.
+func firstLine(body []byte) string {
+	const most = 60
+	line, _, more := strings.Cut(string(body), "\n")
+	if !utf8.ValidString(line) {
+		line = hex.EncodeToString(body[:min(len(body), most/2)])
+	}
+	if text := []rune(line); len(text) > most {
+		line, more = string(text[:most]), true
+	}
+	if more {
+		line += "…"
+	}
+	return line
+}
+
+// Messages returns the text of messages with their properties and whole bodies.
+func Messages(ms []status.StoredMessage) string {
+	var b strings.Builder
+	for i := range ms {
+		m := &ms[i]
+		fmt.Fprintf(&b, "%s  %s  queue %d offset %d  %s\n", m.StoredAt.UTC().Format(time.RFC3339), output.Safe(m.ID), m.Queue, m.Offset, output.Safe(strings.Join(m.Keys, ",")))
+		for _, name := range slices.Sorted(maps.Keys(m.Properties)) {
+			fmt.Fprintf(&b, "  %s: %s\n", output.Safe(name), output.Safe(m.Properties[name]))
+		}
+		for line := range strings.Lines(string(m.Body)) {
+			fmt.Fprintf(&b, "    %s\n", output.Safe(strings.TrimSuffix(line, "\n")))
+		}
+	}
+	return b.String()
+}
+
+// BornAt returns the time in a message ID of RocketMQ 5 (rocketmq-clients, docs/message_id.md).
+func BornAt(id string) (time.Time, bool) {
+	b, err := hex.DecodeString(id)
+	if err != nil || len(b) != 17 || b[0] != 1 {
+		return time.Time{}, false
+	}
+	epoch := time.Date(2021, 1, 1, 0, 0, 0, 0, time.UTC)
+	return epoch.Add(time.Duration(binary.BigEndian.Uint32(b[9:13])) * time.Second), true
+}

@@ -1,0 +1,76 @@
+// Package view turns the state of a broker into the rows, screens and sentences that users read. It
+// has no I/O and no clock.
+package view
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/cmd/internal/output"
+)
+
+// A Problem is one thing that is wrong now, with the command that shows more.
+type Problem struct {
+	Kind    string `json:"kind"` // throttle, parked, blocked, backlog, dead-letters
+	Subject string `json:"subject"`
+	Text    string `json:"text"`
+	Next    string `json:"next"` // a command
+}
+
+// Throttled lists the limits that reject sends.
+func Throttled(state status.Throttles) []Problem {
+	out := []Problem{}
+	for _, t := range state.Throttles {
+		out = append(out, Problem{"throttle", cmp.Or(t.Subject, "broker"), fmt.Sprintf("sends are rejected: %s is %s of %s %s, accepted again at %s",
+			t.Limit, output.Number(t.Value), output.Number(t.Mark), t.Unit, output.Number(t.Resume)), "tidegate limits show"})
+	}
+	return out
+}
+
+// Troubled lists what is wrong with groups, the largest first. Stored has the stored messages of
+// each topic.
+func Troubled(groups []status.Group, stored map[string]int64) []Problem {
+	type ranked struct {
+		Problem
+		weight int64
+	}
+	var out []ranked
+	for _, g := range groups {
+		for _, s := range g.Topics {
+			subject := g.Name + " in " + s.Topic
+			if s.ParkedGroups > 0 {
+				out = append(out, ranked{Problem{"parked", subject, fmt.Sprintf("%s with %s wait after a failed message", output.Count(s.ParkedGroups, "message group"), output.Count(s.Parked, "message")),
+					"tidegate parked list " + g.Name}, s.Parked})
+			}
+			if s.BlockedGroups > 0 {
+				out = append(out, ranked{Problem{"blocked", subject, output.Count(s.BlockedGroups, "message group") + " blocked by a message that fails without end",
+					"tidegate group show " + g.Name}, s.BlockedGroups})
+			}
+			if s.Ready > 0 && s.Inflight == 0 {
+				out = append(out, ranked{Problem{"backlog", subject, output.Count(s.Ready, "message") + " ready and none in flight: does a consumer run?",
+					"tidegate group show " + g.Name}, s.Ready})
+			}
+		}
+		if n := DeadLetters(g, stored); n > 0 {
+			out = append(out, ranked{Problem{"dead-letters", g.Name, output.Count(n, "dead letter") + " of messages that failed in all attempts", "tidegate dead-letters top " + g.Name}, n})
+		}
+	}
+	slices.SortStableFunc(out, func(a, b ranked) int { return cmp.Compare(b.weight, a.weight) })
+	list := make([]Problem, len(out))
+	for i, r := range out {
+		list[i] = r.Problem
+	}
+	return list
+}
+
+// DeadLetters returns the number of stored dead letters of a group. Stored has the stored messages
+// of each topic.
+func DeadLetters(g status.Group, stored map[string]int64) int64 {
+	var n int64
+	for _, topic := range g.DeadLetterTopics {
+		n += stored[topic]
+	}
+	return n
+}

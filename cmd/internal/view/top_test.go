@@ -1,0 +1,149 @@
+package view
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/cmd/internal/output"
+)
+
+var noon = time.Date(2026, 11, 24, 12, 3, 4, 0, time.UTC)
+
+// sampled is a broker with two groups, n seconds after noon: orders gets 100 messages a second,
+// billing acknowledges 80 of them and 2 become dead letters; ledger stands with a parked group.
+func sampled(n int64) *Sample {
+	return &Sample{
+		At: noon.Add(time.Duration(n) * time.Second),
+		Topics: []status.Topic{
+			{Name: "orders", AcceptedMessages: 5000 + 100*n, StoredMessages: 5000, StoredBytes: 5 << 20, Backlog: status.Backlog{Messages: 1586},
+				Throttle: &status.Throttle{Limit: "group backlog messages"}},
+			{Name: "pays", AcceptedMessages: 213, StoredMessages: 213, StoredBytes: 200 << 10, Backlog: status.Backlog{Messages: 213}},
+			{Name: "%DLQ%billing", StoredMessages: 41},
+		},
+		Groups: []status.Group{
+			{Name: "billing", DeadLetterTopics: []string{"%DLQ%billing"}, Group: settings.Group{}, Topics: []status.Subscription{
+				{Topic: "orders", Ready: 1204, Inflight: 64, WaitingRetry: 318, Backlog: status.Backlog{Messages: 1586}, Acked: 3000 + 80*n, Redelivered: 7 * n, DeadLetters: 40 + 2*n},
+			}},
+			{Name: "ledger", Topics: []status.Subscription{
+				{Topic: "pays", WaitingRetry: 1, Parked: 212, ParkedGroups: 3, Backlog: status.Backlog{Messages: 213}},
+			}},
+		},
+	}
+}
+
+func frames(t *testing.T, n int, v TopView) TopFrame {
+	t.Helper()
+	var s Sampler
+	var f TopFrame
+	for i := range n {
+		f = s.Frame(sampled(int64(i)), v.Topics)
+	}
+	f.Interval = "1s"
+	rows, err := v.Rows(f.Rows)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Rows = rows
+	return f
+}
+
+// The screens of top, by hand: the rates are those of the samples.
+func TestTopScreens(t *testing.T) {
+	groups, topics := TopView{By: "backlog"}, TopView{By: "in", Topics: true}
+	for name, s := range map[string]TopScreen{
+		"top_first.txt":  {Frame: frames(t, 1, groups), View: groups},
+		"top_groups.txt": {Frame: frames(t, 12, groups), View: groups},
+		"top_topics.txt": {Frame: frames(t, 12, topics), View: topics},
+		"top_failed.txt": {Frame: frames(t, 12, groups), View: groups, Failed: errors.New("connection refused\x1b[2J")},
+		"top_typing.txt": {Frame: frames(t, 12, TopView{By: "dead", Match: "led*"}), View: TopView{By: "dead", Match: "led*"}, Typing: true, Paused: true},
+	} {
+		s.Server, s.Width, s.Height = "127.0.0.1:8082", 120, 24
+		var b strings.Builder
+		if err := s.Write(&b, output.Options{}); err != nil {
+			t.Fatal(err)
+		}
+		golden(t, name, b.String())
+	}
+}
+
+// No screen is larger than the terminal, whatever the size and the number of groups.
+func TestTopFitsTheTerminal(t *testing.T) {
+	f := frames(t, 3, TopView{By: "backlog"})
+	for i := range 200 {
+		f.Rows = append(f.Rows, TopRow{Group: fmt.Sprintf("group-%d-請求書", i), Topic: "orders"})
+	}
+	for width := 1; width < 200; width += 7 {
+		for height := 1; height < 60; height += 3 {
+			s := TopScreen{Server: "h", Frame: f, View: TopView{By: "backlog"}, Width: width, Height: height}
+			var b strings.Builder
+			if err := s.Write(&b, output.Options{}); err != nil {
+				t.Fatal(err)
+			}
+			lines := strings.Split(b.String(), "\n")
+			if len(lines) > height {
+				t.Fatalf("%d lines on a terminal of %d", len(lines), height)
+			}
+			for _, l := range lines {
+				if output.Width(l) > width {
+					t.Fatalf("%q has %d columns, the terminal %d", l, output.Width(l), width)
+				}
+			}
+		}
+	}
+}
+
+// A restart of the broker begins its counters at 0: the rate is not negative. An unknown rate is
+// not 0.
+func TestTopRates(t *testing.T) {
+	var s Sampler
+	first := s.Frame(sampled(10), false)
+	if r := first.Rows[0].Out; r != -1 || r.String() != "-" {
+		t.Errorf("the first rate is %v, want it unknown", float64(r))
+	}
+	later := sampled(3)
+	later.At = noon.Add(12 * time.Second)
+	if r := s.Frame(later, false).Rows[0].Out; r != 0 {
+		t.Errorf("the rate after a restart is %v", float64(r))
+	}
+	next := sampled(4)
+	next.At = noon.Add(14 * time.Second)
+	if r := s.Frame(next, false).Rows[0].Out; r != 40 {
+		t.Errorf("80 acknowledgements in 2 s are %v a second, want 40", float64(r))
+	}
+}
+
+func TestTopOrder(t *testing.T) {
+	f := frames(t, 3, TopView{By: "backlog"})
+	for _, c := range []struct {
+		view TopView
+		want string
+	}{
+		{TopView{By: "backlog"}, "billing ledger"},
+		{TopView{By: "backlog", Reverse: true}, "ledger billing"},
+		{TopView{By: "dead"}, "billing ledger"},
+		{TopView{By: "out", Match: "led*"}, "ledger"},
+		{TopView{By: "in", Match: "orders"}, "billing"}, // by its topic
+	} {
+		rows, err := c.view.Rows(f.Rows)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, r := range rows {
+			got = append(got, r.Group)
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%+v gives %v, want %s", c.view, got, c.want)
+		}
+	}
+	for _, bad := range []TopView{{By: "size"}, {By: "in", Match: "[a"}} {
+		if _, err := bad.Rows(nil); err == nil {
+			t.Errorf("%+v is accepted", bad)
+		}
+	}
+}

@@ -1,0 +1,111 @@
+// Package waiting tells a user why a send has no result yet.
+package waiting
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/producer"
+)
+
+// noteAfter is the time without a result after which a note prints the reason.
+const noteAfter = 2 * time.Second
+
+// A Note prints the reason of the wait while a send has no result. Several goroutines may use it.
+type Note struct {
+	Out     io.Writer
+	Address string        // of the server
+	Bound   time.Duration // of each message
+
+	mu   sync.Mutex
+	last producer.Attempt // the last failed one
+	some bool             // an attempt was answered, also with an error
+	cut  func()           // ends all sends; set after Ctrl-C
+}
+
+// Observe is the OnAttempt of the producer.
+func (w *Note) Observe(a producer.Attempt) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if a.Err != nil {
+		w.last = a
+	}
+	if e, ok := errors.AsType[*tidegate.Error](a.Err); a.Err == nil || !ok || !e.NotConnected {
+		w.some = true
+	}
+	w.decide()
+}
+
+// Interrupted calls cut as soon as it is known that no server has a message. Otherwise the sends
+// under way may still be stored, and end by themselves.
+func (w *Note) Interrupted(cut func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.cut = cut
+	w.decide()
+}
+
+// decide calls cut if every attempt so far had no connection. The caller holds mu.
+func (w *Note) decide() {
+	if w.cut != nil && !w.some && w.last.Err != nil {
+		w.cut()
+	}
+}
+
+// Watch prints a note when there is no result for noteAfter, and again when the reason changes. It
+// ends with ctx.
+func (w *Note) Watch(ctx context.Context, results func() int64) {
+	printed, seen := "", int64(0)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(noteAfter):
+		}
+		if n := results(); n != seen {
+			printed, seen = "", n
+			continue
+		}
+		if text := w.text(); text != printed {
+			fmt.Fprintln(w.Out, text)
+			printed = text
+		}
+	}
+}
+
+func (w *Note) text() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	reason := "no response yet"
+	switch {
+	case errors.Is(w.last.Err, tidegate.ErrThrottled):
+		reason = "the server throttles"
+	case w.last.Err != nil:
+		reason = output.Safe(reasonOf(w.last.Err))
+	}
+	end := "Ctrl-C ends it after the messages under way"
+	if !w.some {
+		end = "Ctrl-C ends it"
+	}
+	return fmt.Sprintf("waiting for %s: %s; each message is tried for %v (--ack-timeout), %s", output.Safe(w.Address), reason, w.Bound, end)
+}
+
+// reasonOf is the text of an attempt's error without the operation and the address.
+func reasonOf(err error) string {
+	e, ok := errors.AsType[*tidegate.Error](err)
+	switch {
+	case !ok:
+		return err.Error()
+	case e.Err != nil && e.Message != "":
+		return e.Message + ": " + e.Err.Error()
+	case e.Err != nil:
+		return e.Err.Error()
+	}
+	return e.Message
+}
