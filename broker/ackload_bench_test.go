@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -16,7 +17,7 @@ import (
 // while four senders send 64 messages of 1 KiB at a time in a loop.
 func BenchmarkAckUnderLoad(b *testing.B) {
 	const load = 5 * time.Second
-	br := open(b, Options{Dir: b.TempDir()})
+	br := open(b, broker.Options{Dir: b.TempDir()})
 	putTopic(b, br, "t", settings.Topic{})
 	putGroup(b, br, "g", settings.Group{})
 	ctx, cancel := context.WithCancel(b.Context())

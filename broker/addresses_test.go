@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"errors"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
@@ -20,16 +21,16 @@ import (
 )
 
 // openData returns a broker on a file system in memory, and that.
-func openData(t *testing.T) (*Broker, *vfs.MemFS) {
+func openData(t *testing.T) (*broker.Broker, *vfs.MemFS) {
 	t.Helper()
 	fs := vfs.NewCrashableMem()
-	return open(t, Options{Dir: "data", fs: fs}), fs
+	return open(t, broker.Options{Dir: "data"}.On(fs)), fs
 }
 
 // All faults are told at once, each with field and value.
 func TestAddressSettingsValidation(t *testing.T) {
 	t.Parallel()
-	b := open(t, Options{})
+	b := open(t, broker.Options{})
 	_, err := b.PutAddressSettings(t.Context(), "a..b", settings.Address{
 		RedeliveryDelay: new(settings.Milliseconds(-1)), MaxRedeliveryDelay: new(settings.Milliseconds(settings.MaxDuration/time.Millisecond) + 1), ExpiryDelay: new(settings.Milliseconds(-2)),
 		RedeliveryDelayMultiplier: new(math.Inf(1)), RedeliveryCollisionAvoidanceFactor: new(1.01), MaxDeliveryAttempts: new(0),
@@ -71,7 +72,7 @@ func TestAddressSettingsInherit(t *testing.T) {
 	putTopic(t, b, "after", settings.Topic{})
 	check := func(topic string, attempts int, matches ...string) {
 		t.Helper()
-		tp, err := b.catalog.Topic(topic)
+		tp, err := b.Parts().Catalog.Topic(topic)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -87,7 +88,7 @@ func TestAddressSettingsInherit(t *testing.T) {
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
-	b = open(t, Options{Dir: "data", fs: fs})
+	b = open(t, broker.Options{Dir: "data"}.On(fs))
 	check("before.it", -1, "before.*", "#")
 	if err := b.DeleteAddressSettings(t.Context(), "before.*"); err != nil {
 		t.Fatal(err)
@@ -105,7 +106,7 @@ func TestAddressSettingsInherit(t *testing.T) {
 // refused as RocketMQ refuses it.
 func TestTopicNamesOfWords(t *testing.T) {
 	t.Parallel()
-	b := open(t, Options{})
+	b := open(t, broker.Options{})
 	var e *tidegate.Error
 	if err := send(t, b, &tidegate.Message{Topic: "orders.eu", Body: []byte("x")})[0].Err; !errors.As(err, &e) || e.Code != tidegate.CodeIllegalTopic {
 		t.Errorf("before it exists: %v", err)
@@ -130,7 +131,7 @@ func TestTopicNamesOfWords(t *testing.T) {
 func TestDeadLetterAddress(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "exampleQueue", settings.Topic{Queues: 1})
 		putAddress(t, b, "exampleQueue", settings.Address{DeadLetterAddress: new("deadLetterAddress"), MaxDeliveryAttempts: new(3)})
 		mustSend(t, b, &tidegate.Message{Topic: "exampleQueue", ID: "m", Body: []byte("x"), Properties: map[string]string{"k": "v"}})
@@ -172,7 +173,7 @@ func TestDeadLetterAddress(t *testing.T) {
 func TestAutoCreateDeadLetterResources(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putAddress(t, b, "#", settings.Address{
 			DeadLetterAddress: new("DLA"), MaxDeliveryAttempts: new(3), AutoCreateDeadLetterResources: new(true),
 		})
@@ -246,7 +247,7 @@ func TestAutomaticQueuesAreDeleted(t *testing.T) {
 		if err := b.Close(); err != nil {
 			t.Fatal(err)
 		}
-		b = open(t, Options{Dir: "data", fs: fs})
+		b = open(t, broker.Options{Dir: "data"}.On(fs))
 		is(true)
 		putAddress(t, b, "DLQ.#", settings.Address{AutoDeleteQueues: new(false)})
 		ack()
@@ -283,7 +284,7 @@ func TestAutomaticQueuesAreDeleted(t *testing.T) {
 func TestAddressSettingsChangeUnderWay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", Push: true, Wait: time.Hour}
@@ -331,7 +332,7 @@ func TestPersistDeliveryCountBeforeDelivery(t *testing.T) {
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 			receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: time.Second})
 			// The power fails at once: what is not synced is lost.
-			b = open(t, Options{Dir: "data", fs: fs.CrashClone(vfs.CrashCloneCfg{})})
+			b = open(t, broker.Options{Dir: "data"}.On(fs.CrashClone(vfs.CrashCloneCfg{})))
 			d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Minute})[0]
 			on := persist != nil && *persist
 			if want := map[bool]int{true: 2, false: 1}[on]; d.Attempt != want {
@@ -346,7 +347,7 @@ func TestPersistDeliveryCountBeforeDelivery(t *testing.T) {
 func TestExpiry(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{})
 		putAddress(t, b, "t", settings.Address{ExpiryDelay: new(settings.Milliseconds(60_000)), ExpiryAddress: new("expired")})
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "tried", Body: []byte("x")})
@@ -394,7 +395,7 @@ func TestExpiry(t *testing.T) {
 func TestAutomaticQueueIsDeletedAfter30s(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "orders", settings.Topic{})
 		putAddress(t, b, "#", settings.Address{DeadLetterAddress: new("DLA"), MaxDeliveryAttempts: new(1), AutoCreateDeadLetterResources: new(true)})
 		mustSend(t, b, &tidegate.Message{Topic: "orders", Body: []byte("x")})
@@ -423,7 +424,7 @@ func TestAutomaticQueueIsDeletedAfter30s(t *testing.T) {
 // Several topics have the most attempts of all, and the retry schedule of all if they share it.
 func TestRetryPolicy(t *testing.T) {
 	t.Parallel()
-	b := open(t, Options{})
+	b := open(t, broker.Options{})
 	for _, name := range []string{"plain", "slow", "slow2", "ever"} {
 		putTopic(t, b, name, settings.Topic{})
 	}

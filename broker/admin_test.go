@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"errors"
@@ -14,6 +14,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -22,7 +23,7 @@ func TestSettingsSurviveAndAreChecked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
-		b := open(t, Options{Dir: "data", fs: fs})
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		topic := settings.Topic{Type: settings.TopicFIFO, Queues: 3, MaxBacklog: settings.Limit{Messages: 7}}
 		group := settings.Group{
 			FIFO: true, Start: settings.StartLatest, MaxAttempts: -1, OnExhausted: settings.OnExhaustedPark, Retry: backoff.Steps{time.Second}, FIFORetryInterval: settings.Duration(time.Minute), MaxBacklog: settings.Limit{Bytes: 9},
@@ -38,7 +39,7 @@ func TestSettingsSurviveAndAreChecked(t *testing.T) {
 		if err := b.Close(); err != nil {
 			t.Fatal(err)
 		}
-		b = open(t, Options{Dir: "data", fs: fs})
+		b = open(t, broker.Options{Dir: "data"}.On(fs))
 		if got, err := b.Topic("t"); err != nil || got.Topic != topic {
 			t.Errorf("topic: %+v, %v; want %+v", got, err, topic)
 		}
@@ -77,7 +78,7 @@ func TestSettingsSurviveAndAreChecked(t *testing.T) {
 func TestDeleteTopicInUse(t *testing.T) {
 	t.Parallel()
 	fs := vfs.NewMem()
-	b := open(t, Options{Dir: "data", fs: fs})
+	b := open(t, broker.Options{Dir: "data"}.On(fs))
 	for round := range 5 {
 		putTopic(t, b, "t", settings.Topic{})
 		if info, err := b.Topic("t"); err != nil || info.StoredMessages != 0 {
@@ -130,7 +131,7 @@ func TestDeleteTopicInUse(t *testing.T) {
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
-	b = open(t, Options{Dir: "data", fs: fs})
+	b = open(t, broker.Options{Dir: "data"}.On(fs))
 	if len(b.Topics()) != 0 || len(b.Groups()) != 0 || len(subscriptions(b)) != 0 {
 		t.Errorf("left after a restart: %v %v %v", b.Topics(), b.Groups(), subscriptions(b))
 	}
@@ -143,13 +144,13 @@ func TestDeletionThatIsCutOffKeepsProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, what := range []string{"topic", "group"} {
 			fs := vfs.NewCrashableMem()
-			b := open(t, Options{Dir: "data", fs: fs})
+			b := open(t, broker.Options{Dir: "data"}.On(fs))
 			putTopic(t, b, "t", settings.Topic{Queues: 1})
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 			if err := b.Ack(t.Context(), receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}))[0]; err != nil {
 				t.Fatal(err)
 			}
-			release := hold(b.store.Messages)
+			release := hold(b.Parts().Store.Messages)
 			done := make(chan error)
 			go func() {
 				if what == "topic" {
@@ -164,7 +165,7 @@ func TestDeletionThatIsCutOffKeepsProgress(t *testing.T) {
 			if err := <-done; err != nil {
 				t.Fatal(err)
 			}
-			b = open(t, Options{Dir: "data", fs: cut})
+			b = open(t, broker.Options{Dir: "data"}.On(cut))
 			if g, err := b.Group("g"); err != nil || len(g.Topics) != 1 || g.Topics[0].Backlog.Messages != 0 {
 				t.Errorf("after a cut-off deletion of the %s: %+v, %v", what, g, err)
 			}
@@ -175,7 +176,7 @@ func TestDeletionThatIsCutOffKeepsProgress(t *testing.T) {
 func TestDeletedGroupEndsWaitingReceives(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{})
 		done := make(chan error)
 		go func() {

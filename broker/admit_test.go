@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"errors"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
@@ -17,7 +18,7 @@ import (
 // stay, with the attempts that they had.
 func TestAdmit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, err := Open(Options{MinInvisibleDuration: 1})
+		b, err := broker.Open(broker.Options{MinInvisibleDuration: 1})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"errors"
@@ -9,6 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -18,8 +19,8 @@ import (
 func TestMaxAutoGroups(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		o := Options{Dir: "data", fs: vfs.NewMem(), MaxAutoGroups: 2, MinInvisibleDuration: 1, Pressure: settings.Pressure{MinFreeDisk: -1}}
-		b, err := Open(o)
+		o := broker.Options{Dir: "data", MaxAutoGroups: 2, MinInvisibleDuration: 1, Pressure: settings.Pressure{MinFreeDisk: -1}}.On(vfs.NewMem())
+		b, err := broker.Open(o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -64,7 +65,7 @@ func TestMaxAutoGroups(t *testing.T) {
 		if err := b.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if b, err = Open(o); err != nil {
+		if b, err = broker.Open(o); err != nil {
 			t.Fatal(err)
 		}
 		takes("e", false)
@@ -75,7 +76,7 @@ func TestMaxAutoGroups(t *testing.T) {
 		}
 		takes("e", true)
 		takes("f", false)
-		if _, err := Open(Options{MaxAutoGroups: -1}); err == nil || !strings.Contains(err.Error(), "MaxAutoGroups is -1") {
+		if _, err := broker.Open(broker.Options{MaxAutoGroups: -1}); err == nil || !strings.Contains(err.Error(), "MaxAutoGroups is -1") {
 			t.Errorf("a negative maximum: %v", err)
 		}
 	})

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"flag"
@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -28,7 +29,7 @@ func BenchmarkBacklog(b *testing.B) {
 	for b.Loop() {
 		var sends, consumes [2][]float64
 		for range 9 {
-			for i, br := range []*Broker{small, large} {
+			for i, br := range []*broker.Broker{small, large} {
 				sends[i] = append(sends[i], perMessage(2000, func() { sendMany(b, br, 64, 2000) }))
 				consumes[i] = append(consumes[i], perMessage(2000, func() { consumeMany(b, br, 2000) }))
 			}
@@ -41,7 +42,7 @@ func BenchmarkBacklog(b *testing.B) {
 		b.Fatal(err)
 	}
 	start := time.Now()
-	again, err := Open(Options{Dir: dir})
+	again, err := broker.Open(broker.Options{Dir: dir})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -56,9 +57,9 @@ func BenchmarkBacklog(b *testing.B) {
 }
 
 // filled returns a broker on disk with n messages, whose group is at their beginning.
-func filled(b *testing.B, n int) (*Broker, string) {
+func filled(b *testing.B, n int) (*broker.Broker, string) {
 	dir := b.TempDir()
-	br, err := Open(Options{Dir: dir})
+	br, err := broker.Open(broker.Options{Dir: dir})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -76,7 +77,7 @@ func filled(b *testing.B, n int) (*Broker, string) {
 	return br, dir
 }
 
-func sendMany(b *testing.B, br *Broker, callers, n int) {
+func sendMany(b *testing.B, br *broker.Broker, callers, n int) {
 	body := make([]byte, 1024)
 	var wg sync.WaitGroup
 	for range callers {
@@ -91,7 +92,7 @@ func sendMany(b *testing.B, br *Broker, callers, n int) {
 	wg.Wait()
 }
 
-func consumeMany(b *testing.B, br *Broker, n int) {
+func consumeMany(b *testing.B, br *broker.Broker, n int) {
 	for n > 0 {
 		ds := receive(b, br, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, InvisibleDuration: time.Minute})
 		if len(ds) == 0 {
@@ -132,7 +133,7 @@ func rss(b *testing.B) float64 {
 // BenchmarkDueRetry has 100 000 messages wait for a retry that is far off, and
 // measures how long after its due time a retry reaches a waiting consumer.
 func BenchmarkDueRetry(b *testing.B) {
-	br := open(b, Options{Dir: b.TempDir()})
+	br := open(b, broker.Options{Dir: b.TempDir()})
 	putTopic(b, br, "t", settings.Topic{DuplicateWindow: -1})
 	fail := func(n int, after func(i int) time.Duration) {
 		for done := 0; done < n; done += 32 {

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"fmt"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -16,7 +17,7 @@ import (
 func BenchmarkAppend(b *testing.B) {
 	for _, callers := range []int{1, 64, 256} {
 		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) {
-			br := open(b, Options{Dir: b.TempDir()})
+			br := open(b, broker.Options{Dir: b.TempDir()})
 			putTopic(b, br, "t", settings.Topic{})
 			body := make([]byte, 1024)
 			b.ReportAllocs()
@@ -40,7 +41,7 @@ func BenchmarkAppend(b *testing.B) {
 
 // BenchmarkConsume receives and acknowledges 32 messages at a time, without a network.
 func BenchmarkConsume(b *testing.B) {
-	br := open(b, Options{Dir: b.TempDir()})
+	br := open(b, broker.Options{Dir: b.TempDir()})
 	putTopic(b, br, "t", settings.Topic{})
 	body := make([]byte, 1024)
 	n := max(b.N, 1000)
@@ -69,7 +70,7 @@ func BenchmarkConsume(b *testing.B) {
 func BenchmarkSettle(b *testing.B) {
 	for _, consumers := range []int{1, 16} {
 		b.Run(fmt.Sprintf("consumers=%d", consumers), func(b *testing.B) {
-			br := open(b, Options{Dir: b.TempDir()})
+			br := open(b, broker.Options{Dir: b.TempDir()})
 			putTopic(b, br, "t", settings.Topic{})
 			for left := b.N; left > 0; left -= 1000 {
 				batch := make([]*tidegate.Message, min(left, 1000))

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
@@ -19,32 +20,32 @@ import (
 func TestBlockedAcrossARestart(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		wait      time.Duration                 // after the head has blocked
-		meanwhile func(t *testing.T, b *Broker) // after that, and before the restart
+		wait      time.Duration                        // after the head has blocked
+		meanwhile func(t *testing.T, b *broker.Broker) // after that, and before the restart
 		blocked   int64
 	}{
-		"waiting": {0, func(*testing.T, *Broker) {}, 1},
-		"ready":   {3 * time.Second, func(*testing.T, *Broker) {}, 1},
-		"in flight": {3 * time.Second, func(t *testing.T, b *Broker) {
+		"waiting": {0, func(*testing.T, *broker.Broker) {}, 1},
+		"ready":   {3 * time.Second, func(*testing.T, *broker.Broker) {}, 1},
+		"in flight": {3 * time.Second, func(t *testing.T, b *broker.Broker) {
 			one(t, b, "g", "t")
 		}, 1},
-		"given back": {3 * time.Second, func(t *testing.T, b *Broker) {
+		"given back": {3 * time.Second, func(t *testing.T, b *broker.Broker) {
 			serve(b).Release(t.Context(), []*tidegate.Delivery{one(t, b, "g", "t")})
 			synctest.Wait()
 		}, 1},
-		"negatively acknowledged": {3 * time.Second, func(t *testing.T, b *Broker) {
+		"negatively acknowledged": {3 * time.Second, func(t *testing.T, b *broker.Broker) {
 			if err := serve(b).NegativeAck(t.Context(), one(t, b, "g", "t"), time.Minute); err != nil {
 				t.Fatal(err)
 			}
 		}, 1},
-		"done": {3 * time.Second, func(t *testing.T, b *Broker) {
+		"done": {3 * time.Second, func(t *testing.T, b *broker.Broker) {
 			ackDeliveries(t, b, []*tidegate.Delivery{one(t, b, "g", "t")})
 		}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fs := vfs.NewMem()
-				b := open(t, Options{Dir: "data", fs: fs})
+				b := open(t, broker.Options{Dir: "data"}.On(fs))
 				putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 1, DuplicateWindow: -1, Retention: settings.Retention{Time: settings.Duration(time.Hour)}})
 				putGroup(t, b, "g", settings.Group{FIFO: true, MaxAttempts: 1, OnExhausted: settings.OnExhaustedBlock, NegativeAck: settings.NegativeAck{MaxRedeliveries: 1}})
 				mustSend(t, b, &tidegate.Message{ID: "0", Topic: "t", MessageGroup: "a", Body: []byte("x")})

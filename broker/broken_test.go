@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"runtime"
@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
@@ -78,7 +79,7 @@ func TestBrokenStoreRefusesEverything(t *testing.T) {
 	for _, suffix := range []string{".log", ".sst"} {
 		t.Run(suffix, func(t *testing.T) {
 			fs := &badFS{FS: vfs.NewMem(), suffix: suffix}
-			b, err := Open(Options{Dir: "data", MinInvisibleDuration: 1, fs: fs})
+			b, err := broker.Open(broker.Options{Dir: "data", MinInvisibleDuration: 1}.On(fs))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -127,22 +128,22 @@ func TestBrokenStoreRefusesEverything(t *testing.T) {
 func TestFullDiskForTablesCloses(t *testing.T) {
 	t.Parallel()
 	fs := &badFS{FS: vfs.NewMem(), suffix: ".sst", err: syscall.ENOSPC}
-	b, err := Open(Options{Dir: "data", fs: fs, memTable: 256 << 10})
+	b, err := broker.Open(broker.Options{Dir: "data"}.On(fs).MemTable(256 << 10))
 	if err != nil {
 		t.Fatal(err)
 	}
 	fs.bad.Store(true)
 	done := make(chan error)
-	for n := 0; b.store.StalledSince().IsZero(); n++ {
+	for n := 0; b.Parts().Store.StalledSince().IsZero(); n++ {
 		if n == 100 {
 			t.Fatal("100 writes do not stall it")
 		}
-		b.calls.Begin()
+		b.Parts().Calls.Begin()
 		go func() {
-			defer b.calls.End()
-			done <- b.store.Messages.Add(func(w *store.Batch) { w.PutTopic("t", make([]byte, 50_000)) }, nil).Wait()
+			defer b.Parts().Calls.End()
+			done <- b.Parts().Store.Messages.Add(func(w *store.Batch) { w.PutTopic("t", make([]byte, 50_000)) }, nil).Wait()
 		}()
-		for waits := true; waits && b.store.StalledSince().IsZero(); {
+		for waits := true; waits && b.Parts().Store.StalledSince().IsZero(); {
 			select {
 			case err := <-done:
 				if err != nil || b.Healthy() != nil {

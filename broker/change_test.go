@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"errors"
@@ -9,6 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
@@ -23,7 +24,7 @@ func TestChangeIsRepeatable(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
-		b := open(t, Options{Dir: "data", fs: fs})
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		putTopic(t, b, "t", settings.Topic{})
 		mustSend(t, b, &tidegate.Message{ID: "m", Topic: "t", Body: []byte("x")})
 		take := func() *tidegate.Delivery {
@@ -109,7 +110,7 @@ func TestChangeIsRepeatable(t *testing.T) {
 func TestChangedIsOfTheLastSerialNumber(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		sends, _ := fifo(t, b, settings.OnExhaustedPark)
 		putGroup(t, b, "g", settings.Group{FIFO: true, OnExhausted: settings.OnExhaustedPark, MaxAttempts: 1})
 		sends("a:1")
@@ -121,10 +122,7 @@ func TestChangedIsOfTheLastSerialNumber(t *testing.T) {
 				t.Fatal(err)
 			}
 			d.Handle = h
-			s, r, err := b.locate(d)
-			if err != nil {
-				t.Fatal(err)
-			}
+			s, r := locate(t, b, d)
 			var l *consume.Lease
 			s.Look(func(p *consume.Progress) { l = p.Lease(int(r.Place.Queue), r.Place.Offset) })
 			if !l.Changed {

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"errors"
@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 )
@@ -17,7 +18,7 @@ import (
 func TestClientQuota(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{ClientQuota: settings.Quota{MessagesPerSecond: 10, Burst: 5}})
+		b := open(t, broker.Options{ClientQuota: settings.Quota{MessagesPerSecond: 10, Burst: 5}})
 		putTopic(t, b, "t", settings.Topic{})
 		send := func(client string) error {
 			return serve(b).Append(t.Context(), []serving.Incoming{{Message: &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Body: []byte("x")}, Client: client}})[0].Err
@@ -54,7 +55,7 @@ func TestClientQuota(t *testing.T) {
 
 func TestBadOptions(t *testing.T) {
 	t.Parallel()
-	_, err := Open(Options{
+	_, err := broker.Open(broker.Options{
 		MaxBacklog: settings.Limit{Messages: -1}, ClientQuota: settings.Quota{MessagesPerSecond: math.NaN()}, MaxBodySize: -1,
 		MinInvisibleDuration: time.Hour, MaxInvisibleDuration: time.Minute, CacheBytes: -1,
 	})
@@ -72,7 +73,7 @@ func TestBadOptions(t *testing.T) {
 // changes nothing.
 func TestLimitsChangeInUse(t *testing.T) {
 	t.Parallel()
-	b := open(t, Options{})
+	b := open(t, broker.Options{})
 	putTopic(t, b, "t", settings.Topic{})
 	send := func() error {
 		return serve(b).Append(t.Context(), []serving.Incoming{{Message: &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Body: []byte("x")}, Client: "c"}})[0].Err

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"errors"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
@@ -19,7 +20,7 @@ func TestColdReadsThrottleSends(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const size, stored = 1000, 8000
-		b := open(t, Options{MinInvisibleDuration: 1, Pressure: settings.Pressure{MaxColdReads: 300 * size, ColdDistance: 500 * size}})
+		b := open(t, broker.Options{MinInvisibleDuration: 1, Pressure: settings.Pressure{MaxColdReads: 300 * size, ColdDistance: 500 * size}})
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		putTopic(t, b, "other", settings.Topic{})
 		send := func(topic string) error {
@@ -102,7 +103,7 @@ func TestColdReadsThatStop(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const size = 1000
-		b := open(t, Options{MinInvisibleDuration: 1})
+		b := open(t, broker.Options{MinInvisibleDuration: 1})
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		send := func() error {
 			return send(t, b, &tidegate.Message{Topic: "t", Body: make([]byte, size)})[0].Err
@@ -140,7 +141,7 @@ func TestRewindThrottlesSends(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const size, stored, each = 1000, 6000, 100
-		b := open(t, Options{MinInvisibleDuration: 1, Pressure: settings.Pressure{MaxColdReads: 300 * size, ColdDistance: 500 * size}})
+		b := open(t, broker.Options{MinInvisibleDuration: 1, Pressure: settings.Pressure{MaxColdReads: 300 * size, ColdDistance: 500 * size}})
 		putTopic(t, b, "t", settings.Topic{Queues: 1, DuplicateWindow: -1})
 		send := func() error {
 			return send(t, b, &tidegate.Message{Topic: "t", Body: make([]byte, size)})[0].Err

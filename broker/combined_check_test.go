@@ -1,9 +1,10 @@
-package broker
+package broker_test
 
 import (
 	"slices"
 	"testing/synctest"
 
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
@@ -16,43 +17,43 @@ import (
 func (c *combined) audit() {
 	synctest.Wait()
 	b := c.b
-	release, err := b.retention.Task().Hold(c.t.Context())
+	release, err := b.Parts().Retention.Task().Hold(c.t.Context())
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	b.store.Messages.Add(func(*store.Batch) { // what changes there only stands still
+	b.Parts().Store.Messages.Add(func(*store.Batch) { // what changes there only stands still
 		c.auditAll(b)
 	}, nil)
 	release()
 	for _, s := range serve(b).Stats().Topics {
-		t, err := b.catalog.Topic(s.Topic)
+		d, err := b.Topic(s.Topic)
 		if err != nil {
 			c.t.Fatal(err)
 		}
-		if d := b.describe(t); s.Stored != (status.Backlog{Messages: d.StoredMessages, Bytes: d.StoredBytes}) {
+		if s.Stored != (status.Backlog{Messages: d.StoredMessages, Bytes: d.StoredBytes}) {
 			c.t.Errorf("%s has %+v in the statistics, and %d messages, %d bytes", s.Topic, s.Stored, d.StoredMessages, d.StoredBytes)
 		}
 	}
 }
 
-func (c *combined) auditAll(b *Broker) {
+func (c *combined) auditAll(b *broker.Broker) {
 	var ahead int64
 	leases, cursors, subs := map[copyOf]store.Lease{}, map[copyOf]store.Cursor{}, map[[2]uint32]bool{}
 	halfMessages := map[uint32]int64{}
 	for _, err := range []error{
-		b.store.Leases(func(group uint32, p store.Place, l store.Lease) error { leases[copyOf{group, p}] = l; return nil }),
-		b.store.Cursors(func(group, topic uint32, queue uint16, at store.Cursor) error {
+		b.Parts().Store.Leases(func(group uint32, p store.Place, l store.Lease) error { leases[copyOf{group, p}] = l; return nil }),
+		b.Parts().Store.Cursors(func(group, topic uint32, queue uint16, at store.Cursor) error {
 			cursors[copyOf{group, store.Place{Topic: topic, Queue: queue}}] = at
 			return nil
 		}),
-		b.store.Subscriptions(func(group, topic uint32) error { subs[[2]uint32{group, topic}] = true; return nil }),
-		b.store.HalfMessages(func(id store.HalfID, _ store.HalfState) error { halfMessages[id.Topic]++; return nil }),
+		b.Parts().Store.Subscriptions(func(group, topic uint32) error { subs[[2]uint32{group, topic}] = true; return nil }),
+		b.Parts().Store.HalfMessages(func(id store.HalfID, _ store.HalfState) error { halfMessages[id.Topic]++; return nil }),
 	} {
 		if err != nil {
 			c.t.Fatal(err)
 		}
 	}
-	topics, all := b.catalog.All()
+	topics, all := b.Parts().Catalog.All()
 	for _, t := range topics {
 		c.auditTopic(t)
 		if t.Counters().Half.Load() != halfMessages[t.ID()] {
@@ -60,14 +61,14 @@ func (c *combined) auditAll(b *Broker) {
 		}
 		for _, of := range t.Subscriptions() {
 			s := of.(*subscription.Subscription)
-			if b.catalog.Find(s.Group().ID(), t.ID()) != s || b.catalog.FindGroup(s.Group().Name()) != s.Group() {
+			if b.Parts().Catalog.Find(s.Group().ID(), t.ID()) != s || b.Parts().Catalog.FindGroup(s.Group().Name()) != s.Group() {
 				c.t.Errorf("%s has the subscription of %s, which is not there", t.Name(), s.Group().Name())
 			}
 		}
 	}
 	for _, s := range all {
 		k := [2]uint32{s.Group().ID(), s.Topic().ID()}
-		if !slices.Contains(s.Topic().Subscriptions(), topic.Subscription(s)) || b.catalog.FindTopic(s.Topic().Name()) != s.Topic() {
+		if !slices.Contains(s.Topic().Subscriptions(), topic.Subscription(s)) || b.Parts().Catalog.FindTopic(s.Topic().Name()) != s.Topic() {
 			c.t.Errorf("the subscription of %s to %s is not its topic's", s.Group().Name(), s.Topic().Name())
 		}
 		if !subs[k] {
@@ -79,7 +80,7 @@ func (c *combined) auditAll(b *Broker) {
 	if len(leases) > 0 || len(cursors) > 0 || len(subs) > 0 {
 		c.t.Errorf("left on disk: leases %v, cursors %v, subscriptions %v", leases, cursors, subs)
 	}
-	if got := b.env.Reads.Ahead(); got != ahead {
+	if got := b.Parts().Env.Reads.Ahead(); got != ahead {
 		c.t.Errorf("%d bytes are counted as read ahead, %d are", got, ahead)
 	}
 }
@@ -89,7 +90,7 @@ func (c *combined) auditTopic(t *topic.Topic) {
 	var all, low, leftovers status.Backlog
 	for _, q := range t.Queues() {
 		at := q.Low()
-		st, err := c.b.store.Queue(t.ID(), q.Number())
+		st, err := c.b.Parts().Store.Queue(t.ID(), q.Number())
 		if err != nil {
 			c.t.Fatal(err)
 		}
@@ -114,7 +115,7 @@ func (c *combined) auditTopic(t *topic.Topic) {
 			}
 		}
 		for o := at.Offset; o < q.Next().Offset; o++ {
-			if _, ok, err := c.b.store.Get(store.Place{Topic: t.ID(), Queue: q.Number(), Offset: o}); !ok || err != nil {
+			if _, ok, err := c.b.Parts().Store.Get(store.Place{Topic: t.ID(), Queue: q.Number(), Offset: o}); !ok || err != nil {
 				c.t.Errorf("%s/%d: offset %d of %d to %d is not there: %v", t.Name(), q.Number(), o, at.Offset, q.Next().Offset, err)
 			}
 		}
@@ -125,7 +126,7 @@ func (c *combined) auditTopic(t *topic.Topic) {
 		c.t.Errorf("%s counts %+v in all; it is %+v", t.Name(), got, all)
 	}
 	var delayed status.Backlog
-	waiting, err := c.b.store.DelayedOf(t.ID(), store.StoredDelayed{}, 1<<20)
+	waiting, err := c.b.Parts().Store.DelayedOf(t.ID(), store.StoredDelayed{}, 1<<20)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -191,7 +192,7 @@ func (c *combined) auditProgress(s *subscription.Subscription, p *consume.Progre
 			default:
 				c.t.Errorf("%s: offset %d is %v, and nothing is under way", who, o, l.State())
 			}
-			m, there, err := c.b.store.FirstIn(store.Range{Topic: at.place.Topic, Queue: at.place.Queue, From: o, To: o + 1})
+			m, there, err := c.b.Parts().Store.FirstIn(store.Range{Topic: at.place.Topic, Queue: at.place.Queue, From: o, To: o + 1})
 			if err != nil || !there || m.Size != l.Size || m.At.UnixNano() != l.Stored || o >= cur.Next {
 				c.t.Errorf("%s has a lease of offset %d of queue %d, %+v (next is %d): %+v, %v", who, o, q.Number(), l.Lease, cur.Next, m, err)
 			}

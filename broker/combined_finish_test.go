@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"maps"
@@ -42,7 +42,7 @@ func (c *combined) runDry() {
 				groups = append(slices.Clone(t.Groups), "w")
 			}
 			for _, g := range groups {
-				if rt := c.b.catalog.FindGroup("r").Settings().RetryTopic; g == "w" && mustOriginal(rt, t.Name) {
+				if rt := c.b.Parts().Catalog.FindGroup("r").Settings().RetryTopic; g == "w" && mustOriginal(rt, t.Name) {
 					continue
 				}
 				for c.receive(c.rnd, g, t.Name, 32) > 0 {
@@ -67,12 +67,12 @@ func mustOriginal(rt settings.RetryTopic, topic string) bool {
 // account finds every message that was answered.
 func (c *combined) account() {
 	for _, m := range c.messages {
-		t, err := c.b.catalog.Topic(m.topic)
+		t, err := c.b.Parts().Catalog.Topic(m.topic)
 		if err != nil || t.ID() != m.in || m.gone || m.step <= c.purged[m.in] || c.lossy[m.topic] {
 			continue
 		}
 		for name := range combinedFilters {
-			g := c.b.catalog.FindGroup(name)
+			g := c.b.Parts().Catalog.FindGroup(name)
 			if m.tag == "c" && (name == "g" || name == "s") {
 				continue
 			}
@@ -94,7 +94,7 @@ func (c *combined) empty() {
 		}
 	}
 	for _, g := range c.b.Groups() {
-		for _, s := range c.b.catalog.SubscriptionsOf(c.b.catalog.FindGroup(g.Name)) {
+		for _, s := range c.b.Parts().Catalog.SubscriptionsOf(c.b.Parts().Catalog.FindGroup(g.Name)) {
 			c.quiet(s)
 		}
 	}

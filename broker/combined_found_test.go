@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"encoding/binary"
@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/internal/store"
@@ -25,11 +26,11 @@ func TestDeadLetterOfALostDelivery(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewCrashableMem()
-		b := open(t, Options{Dir: "data", fs: fs})
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		putTopic(t, b, "t", settings.Topic{})
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
-		b = open(t, Options{Dir: "data", fs: fs.CrashClone(vfs.CrashCloneCfg{})})
+		b = open(t, broker.Options{Dir: "data"}.On(fs.CrashClone(vfs.CrashCloneCfg{})))
 		if _, err := b.DeadLetter(t.Context(), d, "poison"); codeOf(err) != tidegate.CodeInvalidReceiptHandle {
 			t.Errorf("the dead letter of a delivery that was lost: %v", err)
 		}
@@ -45,11 +46,11 @@ func TestMessageInFlightSurvivesRetentionAndPowerLoss(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewCrashableMem()
-		b := open(t, Options{Dir: "data", fs: fs})
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		putTopic(t, b, "t", settings.Topic{Queues: 1, DuplicateWindow: -1, Retention: settings.Retention{Time: settings.Duration(time.Minute)}})
 		receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
-		topic, _ := b.catalog.Topic("t")
+		topic, _ := b.Parts().Catalog.Topic("t")
 		due, _ := topic.NextRound()
 		time.Sleep(time.Until(due) - time.Millisecond)
 		if len(receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})) != 1 {
@@ -59,7 +60,7 @@ func TestMessageInFlightSurvivesRetentionAndPowerLoss(t *testing.T) {
 		if stored(t, b, "t") != 1 || topic.Queues()[0].Low().Offset != 1 {
 			t.Fatal("the message was not passed, or not kept")
 		}
-		b = open(t, Options{Dir: "data", fs: fs.CrashClone(vfs.CrashCloneCfg{})})
+		b = open(t, broker.Options{Dir: "data"}.On(fs.CrashClone(vfs.CrashCloneCfg{})))
 		if s := subscriptionOf(t, b, "g"); s.Backlog.Messages != 1 {
 			t.Errorf("after the power failure: %+v", s)
 		}
@@ -71,23 +72,23 @@ func TestMessageInFlightSurvivesRetentionAndPowerLoss(t *testing.T) {
 }
 
 // damage makes the stored record of a message unreadable.
-func damage(t *testing.T, b *Broker, topic string, queue uint16, offset int64) {
+func damage(t *testing.T, b *broker.Broker, topic string, queue uint16, offset int64) {
 	t.Helper()
-	tp, err := b.catalog.Topic(topic)
+	tp, err := b.Parts().Catalog.Topic(topic)
 	if err != nil {
 		t.Fatal(err)
 	}
 	k := binary.BigEndian.AppendUint32([]byte{'m'}, tp.ID())
 	overwrite(t, b, binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint16(k, queue), uint64(offset)))
-	if _, _, err := b.store.Get(store.Place{Topic: tp.ID(), Queue: queue, Offset: offset}); !store.IsDamage(err) {
+	if _, _, err := b.Parts().Store.Get(store.Place{Topic: tp.ID(), Queue: queue, Offset: offset}); !store.IsDamage(err) {
 		t.Fatalf("offset %d is not damaged: %v", offset, err)
 	}
 }
 
 // overwrite makes a record of the messages database unreadable.
-func overwrite(t *testing.T, b *Broker, key []byte) {
+func overwrite(t *testing.T, b *broker.Broker, key []byte) {
 	t.Helper()
-	if err := b.store.Messages.Add(func(w *store.Batch) {
+	if err := b.Parts().Store.Messages.Add(func(w *store.Batch) {
 		if err := (*pebble.Batch)(w).Set(key, []byte{0xff}, nil); err != nil {
 			t.Error(err)
 		}
@@ -104,7 +105,7 @@ func TestDamagedMessagesAreRemoved(t *testing.T) {
 		for _, how := range []string{"time", "bytes", "consumed", "purge"} {
 			t.Run(fmt.Sprint(how, offsets), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					b := open(t, Options{})
+					b := open(t, broker.Options{})
 					c := settings.Topic{Queues: 1, DuplicateWindow: -1, Retention: settings.Retention{Time: -1}}
 					putTopic(t, b, "t", c)
 					receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
@@ -164,14 +165,14 @@ func TestDamagedMessagesAreRemoved(t *testing.T) {
 func TestDamageHoldsUpNoDelayedOrHalfMessages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "d", settings.Topic{Type: settings.TopicDelay})
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction})
 		for i := range 3 {
 			mustSend(t, b, &tidegate.Message{Topic: "d", Body: []byte("x"), DeliverAt: time.Now().Add(time.Duration(i+1) * time.Second)})
 		}
-		d, _ := b.catalog.Topic("d")
-		waiting, err := b.store.DelayedOf(d.ID(), store.StoredDelayed{}, 10)
+		d, _ := b.Parts().Catalog.Topic("d")
+		waiting, err := b.Parts().Store.DelayedOf(d.ID(), store.StoredDelayed{}, 10)
 		if err != nil || len(waiting) != 3 {
 			t.Fatal(waiting, err)
 		}
@@ -200,7 +201,7 @@ func TestDamageHoldsUpNoDelayedOrHalfMessages(t *testing.T) {
 func TestAutomaticQueueThatIsARetryTopicStays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{})
 		dead, auto, one := "DLA", true, 1
 		putAddress(t, b, "t", settings.Address{DeadLetterAddress: &dead, AutoCreateDeadLetterResources: &auto, MaxDeliveryAttempts: &one})

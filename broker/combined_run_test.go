@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"flag"
@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 )
@@ -72,7 +73,7 @@ func runCombined(t *testing.T, seed uint64) {
 }
 
 func (c *combined) open() {
-	b, err := Open(Options{Dir: "data", MinInvisibleDuration: 1, fs: c.fs, memTable: 128 << 10})
+	b, err := broker.Open(broker.Options{Dir: "data", MinInvisibleDuration: 1}.On(c.fs).MemTable(128 << 10))
 	if err != nil {
 		c.t.Fatal(err)
 	}

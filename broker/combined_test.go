@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"errors"
@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/internal/store"
@@ -59,7 +60,7 @@ type combined struct {
 	t    *testing.T
 	rnd  *rand.Rand
 	fs   *vfs.MemFS
-	b    *Broker
+	b    *broker.Broker
 	boot int
 	anew atomic.Int64 // the step in which a group was deleted and made anew last
 
@@ -94,7 +95,7 @@ func (c *combined) topic(rnd *rand.Rand) string { return string("nfdx"[rnd.IntN(
 
 // number returns a topic's number, 0 if it is not there.
 func (c *combined) number(topic string) uint32 {
-	if t, err := c.b.catalog.Topic(topic); err == nil {
+	if t, err := c.b.Parts().Catalog.Topic(topic); err == nil {
 		return t.ID()
 	}
 	return 0
@@ -102,7 +103,7 @@ func (c *combined) number(topic string) uint32 {
 
 // numbers returns those of a group and a topic.
 func (c *combined) numbers(group, topic string) (n [2]uint32) {
-	if g := c.b.catalog.FindGroup(group); g != nil {
+	if g := c.b.Parts().Catalog.FindGroup(group); g != nil {
 		n[0] = g.ID()
 	}
 	n[1] = c.number(topic)
@@ -170,7 +171,7 @@ func (c *combined) send(rnd *rand.Rand) {
 
 // wasDeleted reports whether the topic of that number is not there any more.
 func (c *combined) wasDeleted(in uint32) bool {
-	return c.b.catalog.TopicsByID()[in] == nil
+	return c.b.Parts().Catalog.TopicsByID()[in] == nil
 }
 
 func (c *combined) endTransaction(rnd *rand.Rand) {

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -151,7 +152,7 @@ type crash struct {
 func (c *crash) check(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Until(c.at))
-		b, err := Open(crashOptions(c.fs))
+		b, err := broker.Open(crashOptions(c.fs))
 		if err != nil {
 			t.Errorf("%s: %v", c.what, err)
 			return
@@ -177,7 +178,7 @@ func (c *crash) check(t *testing.T) {
 // A verifier asks a broker what it kept.
 type verifier struct {
 	*testing.T
-	b    *Broker
+	b    *broker.Broker
 	e    *expectation
 	what string
 	seen map[string]int // deliveries by group and message ID

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"math/rand/v2"
@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate/broker"
 )
 
 // A powerCut is a power failure at a random operation of the file system, once the broker has
@@ -81,13 +83,13 @@ func (p *powerCut) over(t *testing.T) *vfs.MemFS {
 
 // losePower runs a load on a broker whose power fails after 1 to responses responses, and
 // returns a broker on what is left. The load ends by itself, or when p.failed is closed.
-func losePower(t *testing.T, rnd *rand.Rand, responses int, load func(b *Broker, p *powerCut)) *Broker {
+func losePower(t *testing.T, rnd *rand.Rand, responses int, load func(b *broker.Broker, p *powerCut)) *broker.Broker {
 	t.Helper()
 	p := newPowerCut(vfs.NewCrashableMem(), rnd, responses)
-	b := open(t, Options{Dir: "data", fs: p.fs})
+	b := open(t, broker.Options{Dir: "data"}.On(p.fs))
 	load(b, p)
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
-	return open(t, Options{Dir: "data", fs: p.over(t)})
+	return open(t, broker.Options{Dir: "data"}.On(p.over(t)))
 }

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"fmt"
@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -36,7 +37,7 @@ type recorder struct {
 	t   *testing.T
 	rnd *rand.Rand
 	fs  vfs.FS
-	b   *Broker
+	b   *broker.Broker
 	n   int
 	gen int // of the topic x
 	ds  []*tidegate.Delivery
@@ -71,7 +72,7 @@ func (r *recorder) note(f fact) {
 }
 
 func (r *recorder) open() {
-	b, err := Open(crashOptions(r.fs))
+	b, err := broker.Open(crashOptions(r.fs))
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -79,8 +80,8 @@ func (r *recorder) open() {
 }
 
 // crashOptions are of a broker whose log is rotated and flushed often.
-func crashOptions(fs vfs.FS) Options {
-	return Options{Dir: "data", MinInvisibleDuration: 1, fs: fs, memTable: 64 << 10}
+func crashOptions(fs vfs.FS) broker.Options {
+	return broker.Options{Dir: "data", MinInvisibleDuration: 1}.On(fs).MemTable(64 << 10)
 }
 
 // run makes steps random operations, in time, with a restart now and then.

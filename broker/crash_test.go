@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"flag"
@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -28,7 +29,7 @@ func TestPowerLossKeepsWhatWasAnswered(t *testing.T) {
 
 func loseMessages(t *testing.T, seed uint64) {
 	answered, acked := map[string]bool{}, map[string]bool{}
-	b := losePower(t, rand.New(rand.NewPCG(seed, 0)), 100, func(b *Broker, p *powerCut) {
+	b := losePower(t, rand.New(rand.NewPCG(seed, 0)), 100, func(b *broker.Broker, p *powerCut) {
 		putTopic(t, b, "t", settings.Topic{Queues: 3})
 		putGroup(t, b, "g", settings.Group{MaxAttempts: -1})
 		var wg sync.WaitGroup
@@ -152,7 +153,7 @@ func (c *crash) crashWhileOpening(t *testing.T, rnd *rand.Rand) (again *crash) {
 				again = &crash{fmt.Sprintf("%s, then index %d of opening with %d%%", c.what, i, percent), fs.clone(percent, seed), c.at, c.facts}
 			}
 		}
-		if b, err := Open(crashOptions(fs)); err == nil { // or else check tells
+		if b, err := broker.Open(crashOptions(fs)); err == nil { // or else check tells
 			_ = b.Close()
 		}
 	})

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"flag"
@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -38,7 +39,7 @@ type damagedRun struct {
 func record(t *testing.T, rnd *rand.Rand, closed bool) *damagedRun {
 	r := &damagedRun{fs: vfs.NewCrashableMem(), acked: map[string]bool{}}
 	o := crashOptions(r.fs)
-	b, err := Open(o)
+	b, err := broker.Open(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +131,7 @@ func TestDamageIsToldAndLosesNothingElse(t *testing.T) {
 		r := record(t, rnd, closed)
 		for range *damageFiles / 2 {
 			fs := r.damage(t, rnd)
-			b, err := Open(crashOptions(fs))
+			b, err := broker.Open(crashOptions(fs))
 			if err != nil {
 				refused++
 				if !strings.Contains(err.Error(), "data directory") || !strings.Contains(err.Error(), "data") {
@@ -153,7 +154,7 @@ func TestDamageIsToldAndLosesNothingElse(t *testing.T) {
 	t.Logf("refused to open %d times, lost messages and said so %d times, lost nothing %d times", refused, lost, whole)
 }
 
-func (r *damagedRun) verify(t *testing.T, b *Broker) (damaged int64) {
+func (r *damagedRun) verify(t *testing.T, b *broker.Broker) (damaged int64) {
 	if _, err := b.Topic("t"); err != nil {
 		t.Errorf("%s: %v", r.what, err)
 		return 0
@@ -205,7 +206,7 @@ func (r *damagedRun) verify(t *testing.T, b *Broker) (damaged int64) {
 // A group that retention has moved on while damaged messages were read does not go back to them.
 func TestDamageDoesNotMoveBack(t *testing.T) {
 	t.Parallel()
-	b := open(t, Options{})
+	b := open(t, broker.Options{})
 	putTopic(t, b, "t", settings.Topic{Queues: 1})
 	for range 4 {
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
@@ -215,7 +216,7 @@ func TestDamageDoesNotMoveBack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s, err := b.catalog.Subscribe(t.Context(), "g", "t")
+	s, err := b.Parts().Catalog.Subscribe(t.Context(), "g", "t")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -270,7 +271,7 @@ func TestLostEndOfAQueue(t *testing.T) {
 	for _, fifo := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			fs := vfs.NewMem()
-			options := Options{Dir: "data", fs: fs}
+			options := broker.Options{Dir: "data"}.On(fs)
 			b := open(t, options)
 			kind, messageGroup, config := settings.TopicNormal, "", settings.Group{}
 			if fifo {
@@ -317,7 +318,7 @@ func TestLostEndOfAQueue(t *testing.T) {
 				t.Fatal(err)
 			}
 			cutLog(t, fs, 0.6)
-			if b, err := Open(options); err == nil {
+			if b, err := broker.Open(options); err == nil {
 				b.Close()
 				t.Fatal("a truncated log was opened")
 			}

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"errors"
@@ -9,6 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
@@ -23,23 +24,19 @@ func TestDeadLetterOnceAcrossACrash(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
-		b := open(t, Options{Dir: "data", fs: fs})
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		putGroup(t, b, "g", settings.Group{MaxAttempts: 1})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: time.Minute})[0]
-		_, h, err := b.locate(d)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := b.catalog.Find(h.Group, h.Place.Topic)
+		s, _ := locate(t, b, d)
 		policy := s.Policy().Rules()
 		dying := departing(s, func(p *consume.Progress) { p.Expire(&policy, time.Now().Add(time.Minute)) })
 		startOnDisk(t, b, dying)
 		if err := b.Close(); err != nil {
 			t.Fatal(err)
 		}
-		b = open(t, Options{Dir: "data", fs: fs})
+		b = open(t, broker.Options{Dir: "data"}.On(fs))
 		<-time.After(2 * time.Minute) // the lease, still there, runs out
 		synctest.Wait()
 		if ds := receiveAll(t, b, "%DLQ%g"); len(ds) != 1 {
@@ -55,7 +52,7 @@ func TestDeadLetterOnceAcrossACrash(t *testing.T) {
 func TestDeadLetterIsIdempotent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
@@ -90,7 +87,7 @@ func TestDeadLetterIsIdempotent(t *testing.T) {
 func TestMaxAttemptsChangesWhileUnderWay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{})
 		putGroup(t, b, "g", settings.Group{MaxAttempts: 4})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
@@ -129,7 +126,7 @@ func TestDeadLetterComesLate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for _, push := range []bool{true, false} { // waits for its retry, is ready again
-			b := open(t, Options{})
+			b := open(t, broker.Options{})
 			putTopic(t, b, "t", settings.Topic{Queues: 1})
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")}, &tidegate.Message{Topic: "t", Body: []byte("y")})
 			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Push: push, Max: 2})
@@ -154,10 +151,10 @@ func TestDeadLetterComesLate(t *testing.T) {
 
 // startOnDisk writes the message of a departure to its new topic. Its lease stays, as after a
 // crash.
-func startOnDisk(t *testing.T, b *Broker, d *subscription.Departure) {
+func startOnDisk(t *testing.T, b *broker.Broker, d *subscription.Departure) {
 	t.Helper()
 	d.Start()
-	if err := b.store.Messages.Add(func(*store.Batch) {}, nil).Wait(); err != nil {
+	if err := b.Parts().Store.Messages.Add(func(*store.Batch) {}, nil).Wait(); err != nil {
 		t.Fatal(err)
 	}
 }

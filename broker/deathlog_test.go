@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"bytes"
@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -22,7 +23,7 @@ func TestDeadLettersAreSummedUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		b := open(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		b := open(t, broker.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		putTopic(t, b, "t", settings.Topic{})
 		const n = 300
 		for i := range n {
@@ -49,7 +50,7 @@ func TestLatenessOfDelayedMessages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
-		b := open(t, Options{Dir: "data", fs: fs})
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x"), DeliverAt: time.Now().Add(time.Hour)})
 		if h := serve(b).Stats().DelayedLateness; h.Count() != 0 {
@@ -65,7 +66,7 @@ func TestLatenessOfDelayedMessages(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(3 * time.Minute)
-		b = open(t, Options{Dir: "data", fs: fs})
+		b = open(t, broker.Options{Dir: "data"}.On(fs))
 		synctest.Wait()
 		if h := serve(b).Stats().DelayedLateness; h.Count() != 1 || h.Sum < 119 || h.Sum > 121 {
 			t.Errorf("after two minutes without a broker, %d messages, %v s late together", h.Count(), h.Sum)
@@ -79,8 +80,8 @@ func TestRecoveryAfterCrashIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewCrashableMem()
 		var log bytes.Buffer
-		begin := func(fs vfs.FS) *Broker {
-			return open(t, Options{Dir: "data", fs: fs, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		begin := func(fs vfs.FS) *broker.Broker {
+			return open(t, broker.Options{Dir: "data", Logger: slog.New(slog.NewTextHandler(&log, nil))}.On(fs))
 		}
 		b := begin(fs)
 		putTopic(t, b, "t", settings.Topic{})

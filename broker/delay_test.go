@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"encoding/binary"
@@ -14,6 +14,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -27,7 +28,7 @@ func TestDelay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
-		b := open(t, Options{Dir: "data", fs: fs})
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay})
 		start := time.Now()
 		for _, after := range []time.Duration{3 * time.Hour, time.Second, time.Hour, -time.Hour, time.Minute, 0, 90 * time.Second} {
@@ -38,7 +39,7 @@ func TestDelay(t *testing.T) {
 				if err := b.Close(); err != nil {
 					t.Fatal(err)
 				}
-				b = open(t, Options{Dir: "data", fs: fs})
+				b = open(t, broker.Options{Dir: "data"}.On(fs))
 			}
 			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: 25 * time.Hour})
 			if len(ds) != 1 {
@@ -61,7 +62,7 @@ func TestDelay(t *testing.T) {
 func TestManyDueAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay})
 		at := time.Now().Add(time.Hour)
 		for i := range 3*pending.DueBatch + 1 {
@@ -77,7 +78,7 @@ func TestManyDueAtOnce(t *testing.T) {
 
 func TestDelayRefused(t *testing.T) {
 	t.Parallel()
-	b := open(t, Options{})
+	b := open(t, broker.Options{})
 	putTopic(t, b, "delay", settings.Topic{Type: settings.TopicDelay})
 	putTopic(t, b, "normal", settings.Topic{})
 	for name, c := range map[string]struct {
@@ -100,7 +101,7 @@ func TestDelayRefused(t *testing.T) {
 func TestRecall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay})
 		putTopic(t, b, "other", settings.Topic{Type: settings.TopicDelay})
 		at := time.Now().Add(time.Minute)
@@ -148,7 +149,7 @@ func TestRecall(t *testing.T) {
 func TestDeletedTopicHasNoDelayedMessages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x"), DeliverAt: time.Now().Add(time.Minute)})
 		if err := b.DeleteTopic(t.Context(), "t"); err != nil {
@@ -160,7 +161,7 @@ func TestDeletedTopicHasNoDelayedMessages(t *testing.T) {
 		if n := len(receiveAll(t, b, "t")); n != 0 {
 			t.Errorf("%d arrived", n)
 		}
-		if _, _, next, err := b.store.Due(time.Time{}, time.Time{}, 0, 0); err != nil || !next.IsZero() {
+		if _, _, next, err := b.Parts().Store.Due(time.Time{}, time.Time{}, 0, 0); err != nil || !next.IsZero() {
 			t.Errorf("something still waits until %v, %v", next, err)
 		}
 	})
@@ -173,7 +174,7 @@ func TestDelaysInRandomOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		seed := rand.Uint64()
 		rnd := rand.New(rand.NewPCG(seed, 0))
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay})
 		const longest = 2 * time.Minute
 		arrived := map[string]time.Time{}
@@ -216,7 +217,7 @@ func TestDelaysInRandomOrder(t *testing.T) {
 		if len(arrived) != len(due) {
 			t.Errorf("seed %d: %d arrived, want %d", seed, len(arrived), len(due))
 		}
-		if at := b.delayed.From(); at.Before(time.Now().AddDate(100, 0, 0)) {
+		if at := b.Parts().Delayed.From(); at.Before(time.Now().AddDate(100, 0, 0)) {
 			t.Errorf("seed %d: nothing waits, and the next look begins at %v", seed, at)
 		}
 	})
@@ -227,7 +228,7 @@ func TestDelaysInRandomOrder(t *testing.T) {
 func BenchmarkDelayed(b *testing.B) {
 	for _, before := range []int{0, 100_000} {
 		b.Run(fmt.Sprintf("before=%d", before), func(b *testing.B) {
-			br := open(b, Options{})
+			br := open(b, broker.Options{})
 			putTopic(b, br, "t", settings.Topic{Type: settings.TopicDelay, DuplicateWindow: -1})
 			put := func(due time.Time, n int) {
 				batch := make([]*tidegate.Message, n)
@@ -266,7 +267,7 @@ func TestDelayedMessagesCountInTheLimit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fs := vfs.NewMem()
-				b := open(t, Options{Dir: "data", fs: fs})
+				b := open(t, broker.Options{Dir: "data"}.On(fs))
 				putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay, MaxBacklog: limit})
 				receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
 				send := func(after time.Duration) error {
@@ -315,7 +316,7 @@ func TestDelayedMessagesAreCounted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
-		b := open(t, Options{Dir: "data", fs: fs})
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay, Queues: 1})
 		send := func(after time.Duration) tidegate.Receipt {
 			t.Helper()
@@ -353,11 +354,11 @@ func TestDelayedMessagesAreCounted(t *testing.T) {
 
 		// One that is damaged waits no longer once its time has come.
 		send(time.Minute)
-		tp, err := b.catalog.Topic("t")
+		tp, err := b.Parts().Catalog.Topic("t")
 		if err != nil {
 			t.Fatal(err)
 		}
-		ds, err := b.store.DelayedOf(tp.ID(), store.StoredDelayed{}, 2)
+		ds, err := b.Parts().Store.DelayedOf(tp.ID(), store.StoredDelayed{}, 2)
 		if err != nil || len(ds) != 1 {
 			t.Fatal(ds, err)
 		}
@@ -371,7 +372,7 @@ func TestDelayedMessagesAreCounted(t *testing.T) {
 		if err := b.DeleteTopic(t.Context(), "t"); err != nil {
 			t.Fatal(err)
 		}
-		if err := b.store.Waiting(func(id uint32, n store.Waiting) error {
+		if err := b.Parts().Store.Waiting(func(id uint32, n store.Waiting) error {
 			t.Errorf("of the deleted topic is left: %d, %+v", id, n)
 			return nil
 		}); err != nil {

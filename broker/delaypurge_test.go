@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"encoding/binary"
@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -18,7 +19,7 @@ import (
 func TestPurgeLooksAtNoOtherTopicsDelayedMessages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		for _, name := range []string{"a", "b"} {
 			putTopic(t, b, name, settings.Topic{Type: settings.TopicDelay, Queues: 1})
 		}
@@ -31,7 +32,7 @@ func TestPurgeLooksAtNoOtherTopicsDelayedMessages(t *testing.T) {
 			}
 		}
 		r := send(t, b, &tidegate.Message{ID: "recalled", Topic: "b", Body: []byte("x"), DeliverAt: later(7)})[0]
-		a, err := b.catalog.Topic("a")
+		a, err := b.Parts().Catalog.Topic("a")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -43,13 +44,13 @@ func TestPurgeLooksAtNoOtherTopicsDelayedMessages(t *testing.T) {
 		if err := b.DeleteTopic(t.Context(), "a"); err != nil {
 			t.Fatal(err)
 		}
-		if left, err := b.store.DelayedOf(a.ID(), store.StoredDelayed{}, 10); err != nil || len(left) > 0 {
+		if left, err := b.Parts().Store.DelayedOf(a.ID(), store.StoredDelayed{}, 10); err != nil || len(left) > 0 {
 			t.Errorf("%+v are left, %v", left, err)
 		}
 		if id, err := b.Recall(t.Context(), "b", r.Receipt.RecallHandle); err != nil || id != "recalled" {
 			t.Errorf("recalled %q, %v", id, err)
 		}
-		if other, err := b.catalog.Topic("b"); err != nil || status.Backlog(other.Delayed()) != (status.Backlog{Messages: 5, Bytes: 5}) {
+		if other, err := b.Parts().Catalog.Topic("b"); err != nil || status.Backlog(other.Delayed()) != (status.Backlog{Messages: 5, Bytes: 5}) {
 			t.Errorf("%+v wait in the other topic, %v", other.Delayed(), err)
 		}
 	})
@@ -59,7 +60,7 @@ func TestPurgeLooksAtNoOtherTopicsDelayedMessages(t *testing.T) {
 func TestPurgeWhileDelayedMessagesAreSent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay, Queues: 1})
 		var handles []string
 		sends := func() {
@@ -75,7 +76,7 @@ func TestPurgeWhileDelayedMessagesAreSent(t *testing.T) {
 		}
 		before := handles
 		handles = nil
-		release, err := b.delayed.Task.Hold(t.Context()) // the purge waits for it, once it has begun
+		release, err := b.Parts().Delayed.Task.Hold(t.Context()) // the purge waits for it, once it has begun
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -115,7 +116,7 @@ func TestPurgeWhileDelayedMessagesAreSent(t *testing.T) {
 				t.Fatalf("of what was sent since: %v", err)
 			}
 		}
-		if tp, err := b.catalog.Topic("t"); err != nil || status.Backlog(tp.Delayed()) != (status.Backlog{}) {
+		if tp, err := b.Parts().Catalog.Topic("t"); err != nil || status.Backlog(tp.Delayed()) != (status.Backlog{}) {
 			t.Errorf("%+v wait, %v", tp.Delayed(), err)
 		}
 	})
@@ -126,16 +127,16 @@ func TestPurgeWhileDelayedMessagesAreSent(t *testing.T) {
 func TestPurgeRemovesWhatDamageLeft(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay, Queues: 1})
 		for range 3 {
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x"), DeliverAt: time.Now().Add(time.Hour)})
 		}
-		tp, err := b.catalog.Topic("t")
+		tp, err := b.Parts().Catalog.Topic("t")
 		if err != nil {
 			t.Fatal(err)
 		}
-		ds, err := b.store.DelayedOf(tp.ID(), store.StoredDelayed{}, 10)
+		ds, err := b.Parts().Store.DelayedOf(tp.ID(), store.StoredDelayed{}, 10)
 		if err != nil || len(ds) != 3 {
 			t.Fatal(ds, err)
 		}
@@ -143,13 +144,13 @@ func TestPurgeRemovesWhatDamageLeft(t *testing.T) {
 		overwrite(t, b, binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32(k, tp.ID()), ds[1].Number))
 		elapse(2 * time.Hour)
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x"), DeliverAt: time.Now().Add(time.Hour)})
-		if ds, err = b.store.DelayedOf(tp.ID(), store.StoredDelayed{}, 10); err != nil || len(ds) != 2 || !ds[0].Gone || ds[1].Gone {
+		if ds, err = b.Parts().Store.DelayedOf(tp.ID(), store.StoredDelayed{}, 10); err != nil || len(ds) != 2 || !ds[0].Gone || ds[1].Gone {
 			t.Errorf("%+v are there, %v", ds, err)
 		}
 		if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed != (status.Backlog{Messages: 3, Bytes: 3}) {
 			t.Errorf("purged %+v, %v; want two that came and one that waits", removed, err)
 		}
-		if ds, err = b.store.DelayedOf(tp.ID(), store.StoredDelayed{}, 10); err != nil || len(ds) != 0 || status.Backlog(tp.Delayed()) != (status.Backlog{}) {
+		if ds, err = b.Parts().Store.DelayedOf(tp.ID(), store.StoredDelayed{}, 10); err != nil || len(ds) != 0 || status.Backlog(tp.Delayed()) != (status.Backlog{}) {
 			t.Errorf("%+v are left, %v; %+v wait", ds, err, tp.Delayed())
 		}
 	})

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"errors"
@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -24,7 +25,7 @@ func TestDuplicates(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
-		b := open(t, Options{Dir: "data", fs: fs})
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		putTopic(t, b, "t", settings.Topic{MaxBacklog: settings.Limit{Messages: 2}})
 		putTopic(t, b, "other", settings.Topic{})
 		putTopic(t, b, "every", settings.Topic{DuplicateWindow: -1})
@@ -47,7 +48,7 @@ func TestDuplicates(t *testing.T) {
 				if err := b.Close(); err != nil {
 					t.Fatal(err)
 				}
-				b = open(t, Options{Dir: "data", fs: fs})
+				b = open(t, broker.Options{Dir: "data"}.On(fs))
 			}
 		}
 		stored("t", 1)
@@ -84,14 +85,14 @@ func TestDuplicates(t *testing.T) {
 // What is remembered is only a hash: another ID with the same one is stored.
 func TestEqualHashesAreNoDuplicates(t *testing.T) {
 	t.Parallel()
-	b := open(t, Options{})
+	b := open(t, broker.Options{})
 	putTopic(t, b, "t", settings.Topic{Queues: 1})
 	mustSend(t, b, &tidegate.Message{ID: "a", Topic: "t", Body: []byte("1")})
-	topic, err := b.catalog.Topic("t")
+	topic, err := b.Parts().Catalog.Topic("t")
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.store.Messages.Add(func(*store.Batch) {
+	b.Parts().Store.Messages.Add(func(*store.Batch) {
 		topic.IDs().Remember(&store.Message{Message: tidegate.Message{ID: "b"}}, recent.Location{}, time.Minute, time.Now())
 	}, nil)
 	rs := b.Send(t.Context(), []*tidegate.Message{
@@ -107,7 +108,7 @@ func TestEqualHashesAreNoDuplicates(t *testing.T) {
 // receipt.
 func TestDuplicatesAtTheSameTime(t *testing.T) {
 	t.Parallel()
-	b := open(t, Options{})
+	b := open(t, broker.Options{})
 	putTopic(t, b, "t", settings.Topic{})
 	var mu sync.Mutex
 	receipts := map[string]tidegate.Receipt{}

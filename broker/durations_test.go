@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 )
@@ -18,7 +19,7 @@ import (
 func TestDurationsOfOptionsAreBounded(t *testing.T) {
 	t.Parallel()
 	const tooLong = settings.MaxDuration + 1
-	for name, o := range map[string]Options{
+	for name, o := range map[string]broker.Options{
 		"MinInvisibleDuration":       {MinInvisibleDuration: tooLong, MaxInvisibleDuration: tooLong},
 		"MaxInvisibleDuration":       {MaxInvisibleDuration: tooLong},
 		"MaxBacklog.age":             {MaxBacklog: settings.Limit{Age: settings.Duration(tooLong)}},
@@ -26,11 +27,11 @@ func TestDurationsOfOptionsAreBounded(t *testing.T) {
 		"Transaction.timeout":        {Transaction: settings.Transaction{Timeout: settings.Duration(tooLong)}},
 		"Transaction.check_interval": {Transaction: settings.Transaction{CheckInterval: settings.Duration(tooLong)}},
 	} {
-		if _, err := Open(o); err == nil || !strings.Contains(err.Error(), name+" is ") {
+		if _, err := broker.Open(o); err == nil || !strings.Contains(err.Error(), name+" is ") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := (Options{MinInvisibleDuration: 1, MaxInvisibleDuration: settings.MaxDuration}).Validate(); err != nil {
+	if err := (broker.Options{MinInvisibleDuration: 1, MaxInvisibleDuration: settings.MaxDuration}).Validate(); err != nil {
 		t.Error(err)
 	}
 }
@@ -43,7 +44,7 @@ func TestLongestDuplicateWindow(t *testing.T) {
 		t.Run(string(kind), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fs := vfs.NewMem()
-				b := open(t, Options{Dir: "data", fs: fs})
+				b := open(t, broker.Options{Dir: "data"}.On(fs))
 				putTopic(t, b, "t", settings.Topic{Type: kind, DuplicateWindow: settings.Duration(settings.MaxDuration), Retention: settings.Retention{Time: -1}})
 				first := ""
 				for range 3 {

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"errors"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/limits"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -21,7 +22,7 @@ func TestThrottledClientsShare(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const clients, drained, seconds = 10, 100, 30
-		b := open(t, Options{MinInvisibleDuration: 1})
+		b := open(t, broker.Options{MinInvisibleDuration: 1})
 		putTopic(t, b, "t", settings.Topic{Queues: 1, MaxBacklog: settings.Limit{Messages: 500}})
 		var took [clients]int
 		client := func(i int) {
@@ -78,7 +79,7 @@ func TestThrottledClientsShare(t *testing.T) {
 func TestSharingDoesNotStarve(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{MinInvisibleDuration: 1})
+		b := open(t, broker.Options{MinInvisibleDuration: 1})
 		putTopic(t, b, "t", settings.Topic{MaxBacklog: settings.Limit{Messages: 100}})
 		send := func(client string) bool {
 			m := &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Body: []byte("x")}

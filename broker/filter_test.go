@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"fmt"
@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
@@ -21,7 +22,7 @@ func TestSharedRetryTopicWithFilters(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := open(t, Options{})
+				b := open(t, broker.Options{})
 				c.Enabled = true
 				putGroup(t, b, "g", settings.Group{RetryTopic: c})
 				for _, topic := range []string{"t1", "t2"} {
@@ -55,7 +56,7 @@ func TestFilterHoldsForRedeliveries(t *testing.T) {
 	for _, fifo := range []bool{false, true} {
 		t.Run(fmt.Sprint("fifo ", fifo), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := open(t, Options{})
+				b := open(t, broker.Options{})
 				topic := settings.Topic{Queues: 1}
 				if fifo {
 					topic.Type = settings.TopicFIFO
@@ -90,7 +91,7 @@ func TestFilterHoldsForRedeliveries(t *testing.T) {
 func TestRemovedMessageIsNotAcknowledged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		kill(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		receive(t, b, transport.ReceiveRequest{Group: "other", Topic: "%DLQ%g", InvisibleDuration: time.Second})

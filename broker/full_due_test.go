@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"errors"
@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
@@ -23,7 +24,7 @@ func TestFullDiskPutsDelayedMessagesOff(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const n, acks = 1000, 300
 				fs := newQuotaFS()
-				b := open(t, Options{Dir: "data", fs: fs, memTable: 1 << 20, Pressure: settings.Pressure{MinFreeDisk: -1}})
+				b := open(t, broker.Options{Dir: "data", Pressure: settings.Pressure{MinFreeDisk: -1}}.On(fs).MemTable(1<<20))
 				putTopic(t, b, "t", settings.Topic{Queues: 2})
 				putTopic(t, b, "later", settings.Topic{Type: settings.TopicDelay, Queues: 2})
 				var handle string
@@ -76,7 +77,7 @@ func TestShortDiskPutsTransactionsOff(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := newQuotaFS()
-		b := open(t, Options{Dir: "data", fs: fs, Transaction: settings.Transaction{Timeout: settings.Duration(time.Minute), CheckInterval: settings.Duration(time.Minute), CheckMax: 1}})
+		b := open(t, broker.Options{Dir: "data", Transaction: settings.Transaction{Timeout: settings.Duration(time.Minute), CheckInterval: settings.Duration(time.Minute), CheckMax: 1}}.On(fs))
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction})
 		var ids []string
 		for i := range 3 {
@@ -101,7 +102,7 @@ func TestShortDiskPutsTransactionsOff(t *testing.T) {
 			t.Errorf("rollback: %v", err)
 		}
 		elapse(10 * time.Minute)
-		if _, err := b.Topic(AbandonedTransactions); err == nil {
+		if _, err := b.Topic(broker.AbandonedTransactions); err == nil {
 			t.Error("a transaction was given up")
 		}
 		fs.leave(1 << 40)
@@ -110,7 +111,7 @@ func TestShortDiskPutsTransactionsOff(t *testing.T) {
 			t.Errorf("commit when there is room: %v", err)
 		}
 		elapse(2 * time.Minute)
-		if got, given := stored(t, b, "t"), stored(t, b, AbandonedTransactions); got != 1 || given != 1 {
+		if got, given := stored(t, b, "t"), stored(t, b, broker.AbandonedTransactions); got != 1 || given != 1 {
 			t.Errorf("%d are committed and %d given up, want one each", got, given)
 		}
 	})

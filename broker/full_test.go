@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"errors"
@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/limits"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
@@ -18,7 +19,7 @@ import (
 
 // fill sends messages of 50 kB until one is refused, and returns the IDs of
 // those that were stored.
-func fill(t *testing.T, b *Broker, name string) (stored []string) {
+func fill(t *testing.T, b *broker.Broker, name string) (stored []string) {
 	t.Helper()
 	noise := rand.NewChaCha8([32]byte{}) // the tables are compressed
 	for n := range 5000 {
@@ -38,7 +39,7 @@ func fill(t *testing.T, b *Broker, name string) (stored []string) {
 }
 
 // consume receives and settles n messages, some at the second attempt.
-func consumeFailing(t *testing.T, b *Broker, n int) (ids []string) {
+func consumeFailing(t *testing.T, b *broker.Broker, n int) (ids []string) {
 	t.Helper()
 	for len(ids) < n {
 		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Wait: time.Minute})
@@ -67,8 +68,8 @@ func TestFullDiskThrottlesSendsAndGoesOn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := newQuotaFS()
-		o := Options{Dir: "data", MinInvisibleDuration: 1, fs: fs, memTable: 1 << 20, Pressure: settings.Pressure{MinFreeDisk: -1}}
-		b, err := Open(o)
+		o := broker.Options{Dir: "data", MinInvisibleDuration: 1, Pressure: settings.Pressure{MinFreeDisk: -1}}.On(fs).MemTable(1 << 20)
+		b, err := broker.Open(o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,7 +86,7 @@ func TestFullDiskThrottlesSendsAndGoesOn(t *testing.T) {
 			if more := fill(t, b, fmt.Sprint(round, "again")); len(more) > 0 {
 				t.Errorf("%d sends were taken on a full disk", len(more))
 			}
-			if b.counters.throttled[slices.Index(limits.Names[:], limits.DiskFull)].Load() < 2 {
+			if serve(b).Stats().Throttled[limits.DiskFull] < 2 {
 				t.Error("the refusals were not counted")
 			}
 			for _, id := range consumeFailing(t, b, len(stored)) {
@@ -98,7 +99,7 @@ func TestFullDiskThrottlesSendsAndGoesOn(t *testing.T) {
 				if err := b.Close(); err != nil {
 					t.Errorf("closing: %v", err)
 				}
-				if b, err = Open(o); err != nil {
+				if b, err = broker.Open(o); err != nil {
 					t.Fatal(err)
 				}
 				if more := fill(t, b, "restarted"); len(more) > 0 {
@@ -116,7 +117,7 @@ func TestFullDiskThrottlesSendsAndGoesOn(t *testing.T) {
 		if err := b.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if b, err = Open(o); err != nil {
+		if b, err = broker.Open(o); err != nil {
 			t.Fatal(err)
 		}
 		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}); len(ds) > 0 {
@@ -139,7 +140,7 @@ func TestFullDiskWithoutReserveWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := newQuotaFS()
-		b, err := Open(Options{Dir: "data", MinInvisibleDuration: 1, fs: fs, Pressure: settings.Pressure{MinFreeDisk: -1}})
+		b, err := broker.Open(broker.Options{Dir: "data", MinInvisibleDuration: 1, Pressure: settings.Pressure{MinFreeDisk: -1}}.On(fs))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -182,8 +183,8 @@ func TestFullDiskWithoutReserveCloses(t *testing.T) {
 	for _, waits := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			fs := newQuotaFS()
-			o := Options{Dir: "data", MinInvisibleDuration: 1, fs: fs, Pressure: settings.Pressure{MinFreeDisk: -1}}
-			b, err := Open(o)
+			o := broker.Options{Dir: "data", MinInvisibleDuration: 1, Pressure: settings.Pressure{MinFreeDisk: -1}}.On(fs)
+			b, err := broker.Open(o)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -214,7 +215,7 @@ func TestFullDiskWithoutReserveCloses(t *testing.T) {
 				t.Error("acknowledged without room")
 			}
 			fs.leave(1 << 30)
-			if b, err = Open(o); err != nil {
+			if b, err = broker.Open(o); err != nil {
 				t.Fatal(err)
 			}
 			for _, d := range receiveAll(t, b, "t") {

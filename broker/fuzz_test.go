@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"encoding/base64"
@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -16,7 +17,7 @@ import (
 // Whatever a client sends as a receipt handle is refused with 40013, or names a
 // delivery that is there.
 func FuzzHandle(f *testing.F) {
-	b := open(f, Options{})
+	b := open(f, broker.Options{})
 	putTopic(f, b, "t", settings.Topic{Queues: 1})
 	putGroup(f, b, "g", settings.Group{})
 	f.Add(handle.Receipt{Group: 2, Place: store.Place{Topic: 1, Queue: 0, Offset: 0}, Serial: 1}.String())
@@ -39,7 +40,7 @@ func FuzzHandle(f *testing.F) {
 
 // Whatever a client sends as a recall handle is refused, or names a message that waits.
 func FuzzRecallHandle(f *testing.F) {
-	b := open(f, Options{})
+	b := open(f, broker.Options{})
 	putTopic(f, b, "d", settings.Topic{Type: settings.TopicDelay, Queues: 1})
 	r := send(f, b, &tidegate.Message{ID: "m", Topic: "d", DeliverAt: time.Now().Add(time.Hour), Body: []byte("x")})[0]
 	if r.Err != nil {

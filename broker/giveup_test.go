@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
@@ -22,23 +23,23 @@ func TestAskedDeadLettersAreKept(t *testing.T) {
 	set := settings.Address{RedeliveryDelay: new(settings.Milliseconds(7))}
 	for name, c := range map[string]struct {
 		group  settings.Group
-		giveUp func(t *testing.T, b *Broker)
+		giveUp func(t *testing.T, b *broker.Broker)
 	}{
-		"negative acknowledgement": {settings.Group{NegativeAck: settings.NegativeAck{MaxRedeliveries: 5}}, func(t *testing.T, b *Broker) {
+		"negative acknowledgement": {settings.Group{NegativeAck: settings.NegativeAck{MaxRedeliveries: 5}}, func(t *testing.T, b *broker.Broker) {
 			for range 6 {
 				if err := serve(b).NegativeAck(t.Context(), one(t, b, "g", "t"), time.Second); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}},
-		"negative acknowledgement after the last attempt": {settings.Group{NegativeAck: settings.NegativeAck{MaxRedeliveries: 12}}, func(t *testing.T, b *Broker) {
+		"negative acknowledgement after the last attempt": {settings.Group{NegativeAck: settings.NegativeAck{MaxRedeliveries: 12}}, func(t *testing.T, b *broker.Broker) {
 			for range 13 {
 				if err := serve(b).NegativeAck(t.Context(), one(t, b, "g", "t"), time.Second); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}},
-		"redrive of what is parked": {settings.Group{FIFO: true, OnExhausted: settings.OnExhaustedPark}, func(t *testing.T, b *Broker) {
+		"redrive of what is parked": {settings.Group{FIFO: true, OnExhausted: settings.OnExhaustedPark}, func(t *testing.T, b *broker.Broker) {
 			for range 10 {
 				if _, err := b.Retry(t.Context(), one(t, b, "g", "t"), time.Second, ""); err != nil {
 					t.Fatal(err)
@@ -51,7 +52,7 @@ func TestAskedDeadLettersAreKept(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := open(t, Options{})
+				b := open(t, broker.Options{})
 				putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO})
 				putAddress(t, b, "t", set)
 				putGroup(t, b, "g", c.group)
@@ -73,9 +74,9 @@ func TestAskedDeadLettersAreKept(t *testing.T) {
 
 // holdMessages lets nothing more be written to the message log once what is
 // under way is, until the function that it returns is called.
-func holdMessages(b *Broker) (release func()) {
+func holdMessages(b *broker.Broker) (release func()) {
 	held, hold := make(chan struct{}), make(chan struct{})
-	b.store.Messages.Add(func(*store.Batch) {}, func(error) { close(held); <-hold })
+	b.Parts().Store.Messages.Add(func(*store.Batch) {}, func(error) { close(held); <-hold })
 	<-held
 	return func() { close(hold) }
 }
@@ -85,7 +86,7 @@ func TestManyDeadLettersAtOnceAreFewInMemory(t *testing.T) {
 	t.Parallel()
 	const n, size = 16, 1 << 20
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		putTopic(t, b, "%DLQ%g", settings.Topic{Queues: 1})
 		putGroup(t, b, "g", settings.Group{MaxAttempts: 1})
@@ -101,7 +102,7 @@ func TestManyDeadLettersAtOnceAreFewInMemory(t *testing.T) {
 		release := holdMessages(b)
 		elapse(2 * time.Minute)
 		gathered := 0
-		b.store.Messages.Add(func(w *store.Batch) { gathered = (*pebble.Batch)(w).Len() }, nil)
+		b.Parts().Store.Messages.Add(func(w *store.Batch) { gathered = (*pebble.Batch)(w).Len() }, nil)
 		if gathered < size || gathered > 12<<20 { // three times the bound of package letters
 			t.Errorf("%d MiB of %d wait in memory to be written", gathered>>20, n)
 		}
@@ -121,7 +122,7 @@ func TestManyDeadLettersAtOnceAreFewInMemory(t *testing.T) {
 func TestRepeatedDeadLetterWaitsForTheFirst(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		putTopic(t, b, "%DLQ%g", settings.Topic{Queues: 1})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
@@ -151,7 +152,7 @@ func TestRepeatedDeadLetterWaitsForTheFirst(t *testing.T) {
 func TestLostMessageIsNoDeadLetter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]

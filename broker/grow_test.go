@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"fmt"
@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
@@ -20,16 +21,16 @@ func TestTopicGrowsDuringAFirstReceive(t *testing.T) {
 	for _, start := range []settings.Start{settings.StartEarliest, settings.StartLatest} {
 		t.Run(string(start), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := open(t, Options{})
+				b := open(t, broker.Options{})
 				putTopic(t, b, "t", settings.Topic{Queues: 1})
 				putGroup(t, b, "g", settings.Group{Start: start})
-				tp, err := b.catalog.Topic("t")
+				tp, err := b.Parts().Catalog.Topic("t")
 				if err != nil {
 					t.Fatal(err)
 				}
-				s := subscription.New(b.env, b.catalog.FindGroup("g"), tp, false)
+				s := subscription.New(b.Parts().Env, b.Parts().Catalog.FindGroup("g"), tp, false)
 				putTopic(t, b, "t", settings.Topic{Queues: 3})
-				if _, err = b.catalog.Register(s); err != nil {
+				if _, err = b.Parts().Catalog.Register(s); err != nil {
 					t.Fatal(err)
 				}
 				for i := range 9 {
@@ -47,16 +48,16 @@ func TestTopicGrowsDuringAFirstReceive(t *testing.T) {
 func TestRewindWhileATopicGrows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
-		tp, err := b.catalog.Topic("t")
+		tp, err := b.Parts().Catalog.Topic("t")
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.catalog.Subscriptions().Lock()
+		b.Parts().Catalog.Subscriptions().Lock()
 		tp.Grow(3) // as PutTopic does, which has not come to the groups yet
-		b.catalog.Subscriptions().Unlock()
+		b.Parts().Catalog.Subscriptions().Unlock()
 		for i := range 9 {
 			mustSend(t, b, &tidegate.Message{Topic: "t", ID: fmt.Sprint(i), Body: []byte("x")})
 		}

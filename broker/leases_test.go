@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"fmt"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -22,7 +23,7 @@ func TestLeasesAreBoundedByTheMemory(t *testing.T) {
 
 func testLeases(t *testing.T) {
 	const leases = 20
-	options := Options{Memory: NewMemory(), memory: leases * 4 * 256, MinInvisibleDuration: 1}
+	options := broker.Options{Memory: broker.NewMemory(), MinInvisibleDuration: 1}.ProcessMemory(leases * 4 * 256)
 	b := open(t, options)
 	putTopic(t, b, "t", settings.Topic{Queues: 1})
 	for i := range 100 {
@@ -34,7 +35,7 @@ func testLeases(t *testing.T) {
 		putGroup(t, b, group, settings.Group{Retry: []time.Duration{time.Millisecond}})
 		held = append(held, receive(t, b, transport.ReceiveRequest{Group: group, Topic: "t", Max: 5, InvisibleDuration: time.Hour})...)
 	}
-	full := func(b *Broker) {
+	full := func(b *broker.Broker) {
 		t.Helper()
 		for _, group := range []string{"g0", "g1"} {
 			ds, err := b.Receive(t.Context(), transport.ReceiveRequest{Group: group, Topic: "t", Max: 5, InvisibleDuration: time.Hour})
@@ -59,8 +60,8 @@ func testLeases(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	options.memory = leases*2*256 - 4
-	if b, err := Open(options); err == nil {
+	options = options.ProcessMemory(leases*2*256 - 4)
+	if b, err := broker.Open(options); err == nil {
 		t.Error("a store with more leases than half of the memory was opened", b.Close())
 	} else {
 		for _, w := range []string{"20 messages in flight", "10236 bytes suffices for 18", "at least 10240 bytes (GOMEMLIMIT)", "nothing was changed"} {
@@ -69,7 +70,7 @@ func testLeases(t *testing.T) {
 			}
 		}
 	}
-	options.memory = leases * 2 * 256
+	options = options.ProcessMemory(leases * 2 * 256)
 	b = open(t, options)
 	full(b)
 	for i, err := range b.Ack(t.Context(), held[:leases/2+1]) {

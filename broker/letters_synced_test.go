@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"strings"
@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
@@ -46,7 +47,7 @@ func (f slowGroupsFile) SyncData() error {
 func TestDeadLetterWaitsForTheLeasesFsync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := &slowGroupsFS{FS: vfs.NewMem()}
-		b := open(t, Options{Dir: "data", fs: fs})
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		letters := protocol.DeadLetterPrefix + "g"
 		putTopic(t, b, letters, settings.Topic{Queues: 1})

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"errors"
@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
@@ -37,7 +38,7 @@ func TestDeadLettersInOtherTopics(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fs := vfs.NewMem()
-				b := open(t, Options{Dir: "data", fs: fs})
+				b := open(t, broker.Options{Dir: "data"}.On(fs))
 				putTopic(t, b, "t", settings.Topic{Queues: 1})
 				putAddress(t, b, "t", c.address)
 				other := c.group
@@ -97,7 +98,7 @@ func TestDeadLettersInOtherTopics(t *testing.T) {
 
 func TestDeadLettersInNoTopic(t *testing.T) {
 	t.Parallel()
-	b := open(t, Options{})
+	b := open(t, broker.Options{})
 	putTopic(t, b, "t", settings.Topic{})
 	putGroup(t, b, "g", settings.Group{})
 	mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
@@ -124,7 +125,7 @@ func TestDuplicateOfADeadLetter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
-		b := open(t, Options{Dir: "data", fs: fs})
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		putTopic(t, b, "DLA", settings.Topic{Queues: 1})
 		putAddress(t, b, "t", settings.Address{DeadLetterAddress: new("DLA"), MaxDeliveryAttempts: new(1)})

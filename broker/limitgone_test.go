@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"errors"
@@ -9,6 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -19,7 +20,7 @@ func TestBacklogLimitThatWasTakenAway(t *testing.T) {
 	t.Parallel()
 	for _, of := range []string{"topic", "group", "broker"} {
 		synctest.Test(t, func(t *testing.T) {
-			b := open(t, Options{})
+			b := open(t, broker.Options{})
 			putTopic(t, b, "t", settings.Topic{Queues: 1})
 			putGroup(t, b, "g", settings.Group{})
 			receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
@@ -72,7 +73,7 @@ func TestColdLimitThatWasTakenAway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const size = 1000
-		b := open(t, Options{MinInvisibleDuration: 1, Pressure: settings.Pressure{ColdDistance: 100 * size}})
+		b := open(t, broker.Options{MinInvisibleDuration: 1, Pressure: settings.Pressure{ColdDistance: 100 * size}})
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		send := func() error {
 			return send(t, b, &tidegate.Message{Topic: "t", Body: make([]byte, size)})[0].Err
@@ -100,7 +101,7 @@ func TestColdLimitThatWasTakenAway(t *testing.T) {
 			t.Fatalf("without a limit: %v", err)
 		}
 		// What was read of late is within the new limit, but above where a throttle would end.
-		_, rate := b.catalog.FindTopic("t").Subscriptions()[0].Consumed().Cold.Rate(time.Now())
+		_, rate := b.Parts().Catalog.FindTopic("t").Subscriptions()[0].Consumed().Cold.Rate(time.Now())
 		limit(int64(rate)/size*10/9 + 1)
 		if err := send(); err != nil {
 			t.Errorf("with a limit that was not reached: %v", err)
@@ -118,7 +119,7 @@ func TestTopicSaysThatThereIsRoom(t *testing.T) {
 			fs.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: n, TotalBytes: 100 * gib, UsedBytes: 100*gib - n})
 		}
 		free(gib / 2)
-		b := open(t, Options{Dir: "data", fs: fs})
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		says := func() string {
 			t.Helper()

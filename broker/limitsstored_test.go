@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"log/slog"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
@@ -34,7 +35,7 @@ func TestLimitsSurviveARestart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fs := vfs.NewMem()
-				b := open(t, Options{Dir: "data", fs: fs, MaxBacklog: limit(1, 2)})
+				b := open(t, broker.Options{Dir: "data", MaxBacklog: limit(1, 2)}.On(fs))
 				for i, s := range steps {
 					var err error
 					switch l := (settings.Limits{MaxBacklog: s.to}); s.does {
@@ -44,7 +45,7 @@ func TestLimitsSurviveARestart(t *testing.T) {
 						err = b.ConfigureLimits(t.Context(), l)
 					case "open":
 						if err = b.Close(); err == nil {
-							b = open(t, Options{Dir: "data", fs: fs, MaxBacklog: s.to})
+							b = open(t, broker.Options{Dir: "data", MaxBacklog: s.to}.On(fs))
 						}
 					}
 					if err != nil {
@@ -64,7 +65,7 @@ func TestStartLogsSetLimits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
-		b := open(t, Options{Dir: "data", fs: fs, MaxBacklog: settings.Limit{Messages: 12}})
+		b := open(t, broker.Options{Dir: "data", MaxBacklog: settings.Limit{Messages: 12}}.On(fs))
 		if err := b.SetLimits(t.Context(), settings.Limits{MaxBacklog: settings.Limit{Messages: 34}}); err != nil {
 			t.Fatal(err)
 		}
@@ -72,7 +73,7 @@ func TestStartLogsSetLimits(t *testing.T) {
 			t.Fatal(err)
 		}
 		var log strings.Builder
-		open(t, Options{Dir: "data", fs: fs, Logger: slog.New(slog.NewTextHandler(&log, nil)), MaxBacklog: settings.Limit{Messages: 12}})
+		open(t, broker.Options{Dir: "data", Logger: slog.New(slog.NewTextHandler(&log, nil)), MaxBacklog: settings.Limit{Messages: 12}}.On(fs))
 		for _, w := range []string{"set in use", "34", "12", "/v1/throttle"} {
 			if !strings.Contains(log.String(), w) {
 				t.Errorf("the log does not contain %q: %s", w, log.String())

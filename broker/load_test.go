@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
@@ -21,7 +22,7 @@ func TestLoadIsConsumedWhole(t *testing.T) {
 	for _, kind := range []settings.TopicType{settings.TopicNormal, settings.TopicFIFO} {
 		for _, callers := range []int{1, 16} {
 			t.Run(fmt.Sprintf("%s,%d", kind, callers), func(t *testing.T) {
-				b := open(t, Options{})
+				b := open(t, broker.Options{})
 				putTopic(t, b, "t", settings.Topic{Type: kind, Queues: 4})
 				putGroup(t, b, "g", settings.Group{FIFO: kind == settings.TopicFIFO, MaxAttempts: -1})
 				const each = 200

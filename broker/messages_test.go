@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"bytes"
@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 )
@@ -50,7 +51,7 @@ func wanted(all []storedAt, q status.MessageQuery) (ids []string) {
 func TestMessagesByModel(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Queues: 3})
 		r := rand.New(rand.NewPCG(1, 2))
 		var all []storedAt
@@ -119,7 +120,7 @@ func TestMessagesByModel(t *testing.T) {
 func TestMessagesDeliversNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "1", Body: []byte("x")}, &tidegate.Message{Topic: "t", ID: "2", Body: []byte("y")})
 		first := one(t, b, "g", "t")
@@ -149,7 +150,7 @@ func TestMessagesDeliversNothing(t *testing.T) {
 // the page is returned alone.
 func TestMessagesBounds(t *testing.T) {
 	t.Parallel()
-	b := open(t, Options{})
+	b := open(t, broker.Options{})
 	putTopic(t, b, "t", settings.Topic{Queues: 2})
 	sendN(t, b, "t", 10_500, 1)
 	page, err := serve(b).Messages("t", status.MessageQuery{MessageFilter: status.MessageFilter{Tag: "none"}}, 0)
@@ -184,7 +185,7 @@ func TestMessagesBounds(t *testing.T) {
 
 func TestMessagesRefusals(t *testing.T) {
 	t.Parallel()
-	b := open(t, Options{})
+	b := open(t, broker.Options{})
 	putTopic(t, b, "t", settings.Topic{Queues: 2})
 	sendN(t, b, "t", 5, 1)
 	page, err := serve(b).Messages("t", status.MessageQuery{Limit: 1}, 0)

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"fmt"
@@ -8,6 +8,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
@@ -18,13 +19,13 @@ import (
 // with all of it: nothing is left of its backlog that would refuse sends.
 func TestHoleUpToTheEndIsNoBacklog(t *testing.T) {
 	t.Parallel()
-	holes := map[string]func(t *testing.T, b *Broker){
-		"purged": func(t *testing.T, b *Broker) {
+	holes := map[string]func(t *testing.T, b *broker.Broker){
+		"purged": func(t *testing.T, b *broker.Broker) {
 			if done, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{In: "dead"}); err != nil || done.Purged != 3 {
 				t.Fatalf("%+v, %v", done, err)
 			}
 		},
-		"sent back": func(t *testing.T, b *Broker) {
+		"sent back": func(t *testing.T, b *broker.Broker) {
 			if done, err := b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{In: "dead"}); err != nil || done.Redriven != 3 {
 				t.Fatalf("%+v, %v", done, err)
 			}
@@ -35,7 +36,7 @@ func TestHoleUpToTheEndIsNoBacklog(t *testing.T) {
 			t.Run(fmt.Sprint(name, " ", from), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					fs := vfs.NewMem()
-					b := open(t, Options{Dir: "data", fs: fs})
+					b := open(t, broker.Options{Dir: "data"}.On(fs))
 					putTopic(t, b, "t", settings.Topic{Queues: 1})
 					putTopic(t, b, "dead", settings.Topic{Queues: 1, MaxBacklog: settings.Limit{Bytes: 30}, DuplicateWindow: -1})
 					putGroup(t, b, "g", settings.Group{})
@@ -68,11 +69,11 @@ func TestDamageUpToTheEndIsNoBacklog(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
-		b := open(t, Options{Dir: "data", fs: fs})
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		sendN(t, b, "t", 3, 10)
 		b = reopen(t, b, fs) // what was sent just now is in memory too
-		tp, err := b.catalog.Topic("t")
+		tp, err := b.Parts().Catalog.Topic("t")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"flag"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
@@ -66,7 +67,7 @@ func (m *model) failf(format string, args ...any) {
 }
 
 func (m *model) open() {
-	b, err := Open(Options{Dir: "data", MinInvisibleDuration: 1, MaxInvisibleDuration: modelMaxInvisible, fs: m.fs, memTable: 256 << 10})
+	b, err := broker.Open(broker.Options{Dir: "data", MinInvisibleDuration: 1, MaxInvisibleDuration: modelMaxInvisible}.On(m.fs).MemTable(256 << 10))
 	if err != nil {
 		m.failf("opening: %v", err)
 	}

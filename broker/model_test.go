@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"errors"
@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
@@ -46,7 +47,7 @@ type modelGroup struct {
 type model struct {
 	t        *testing.T
 	rnd      *rand.Rand
-	b        *Broker
+	b        *broker.Broker
 	fs       vfs.FS
 	fifo     bool
 	messages []*modelMessage

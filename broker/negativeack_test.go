@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"errors"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -44,7 +45,7 @@ func TestNegativeAck(t *testing.T) {
 				if err := b.Close(); err != nil {
 					t.Fatal(err)
 				}
-				b = open(t, Options{Dir: "data", fs: fs})
+				b = open(t, broker.Options{Dir: "data"}.On(fs))
 			}
 			if g, err := b.Group("g"); err != nil || g.Topics[0].Backlog.Messages != 1 || g.Topics[0].Acked != 0 {
 				t.Fatalf("while it waits the group has %+v, %v", g.Topics, err)
@@ -62,7 +63,7 @@ func TestNegativeAck(t *testing.T) {
 func TestNegativeAckDelays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{})
 		putGroup(t, b, "g", settings.Group{NegativeAck: settings.NegativeAck{Delay: settings.Duration(time.Hour)}})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
@@ -90,7 +91,7 @@ func TestNegativeAckDelays(t *testing.T) {
 func TestNegativeAckMaximum(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{})
 		putGroup(t, b, "sub1", settings.Group{
 			NegativeAck: settings.NegativeAck{MaxRedeliveries: 5, Delay: settings.Duration(time.Second)},
@@ -123,7 +124,7 @@ func TestNegativeAckMaximum(t *testing.T) {
 func TestNegativeMarkEndsWithTheNextDelivery(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{})
 		allow := func(attempts int) {
 			t.Helper()

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"errors"
@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -21,7 +22,7 @@ func TestOldestAge(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
-		b := open(t, Options{Dir: "data", fs: fs, MinInvisibleDuration: 1})
+		b := open(t, broker.Options{Dir: "data", MinInvisibleDuration: 1}.On(fs))
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		send := func() { mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")}) }
 		ages := func(oldest, undelivered time.Duration) {
@@ -50,7 +51,7 @@ func TestOldestAge(t *testing.T) {
 		if err := b.Close(); err != nil {
 			t.Fatal(err)
 		}
-		b = open(t, Options{Dir: "data", fs: fs, MinInvisibleDuration: 1})
+		b = open(t, broker.Options{Dir: "data", MinInvisibleDuration: 1}.On(fs))
 		ages(25*time.Second, 5*time.Second)
 		if err := errors.Join(b.Ack(t.Context(), first[1:])...); err != nil {
 			t.Fatal(err)
@@ -72,7 +73,7 @@ func TestOldestAge(t *testing.T) {
 func TestAgeThrottlesSends(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{MinInvisibleDuration: 1})
+		b := open(t, broker.Options{MinInvisibleDuration: 1})
 		putTopic(t, b, "t", settings.Topic{MaxBacklog: settings.Limit{Age: settings.Duration(10 * time.Second)}})
 		putTopic(t, b, "u", settings.Topic{})
 		putGroup(t, b, "strict", settings.Group{MaxBacklog: settings.Limit{Age: settings.Duration(5 * time.Second)}})

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"bytes"
@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
@@ -39,7 +40,7 @@ type panicFile struct {
 }
 
 func (f panicFile) ReadAt(p []byte, off int64) (int, error) {
-	if f.fs.on.Load() && bytes.Contains(debug.Stack(), []byte("broker.panics(")) {
+	if f.fs.on.Load() && bytes.Contains(debug.Stack(), []byte("broker_test.panics(")) {
 		panic("a bug")
 	}
 	return f.File.ReadAt(p, off)
@@ -58,8 +59,8 @@ func TestPanicBreaksTheBroker(t *testing.T) {
 	for _, call := range []string{"receive", "rewind"} {
 		t.Run(call, func(t *testing.T) {
 			fs := &panicFS{FS: vfs.NewMem()}
-			o := Options{Dir: "data", MinInvisibleDuration: 1, fs: fs}
-			b, err := Open(o)
+			o := broker.Options{Dir: "data", MinInvisibleDuration: 1}.On(fs)
+			b, err := broker.Open(o)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -73,7 +74,7 @@ func TestPanicBreaksTheBroker(t *testing.T) {
 			if err := b.Close(); err != nil {
 				t.Fatal(err)
 			}
-			if b, err = Open(o); err != nil {
+			if b, err = broker.Open(o); err != nil {
 				t.Fatal(err)
 			}
 			poll := func(topic string, wait time.Duration) error {
@@ -114,7 +115,7 @@ func TestPanicBreaksTheBroker(t *testing.T) {
 // A message for which no answer can be encoded costs its receive, and is a dead letter in the end.
 func TestPanicInPrepare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		putGroup(t, b, "g", settings.Group{MaxAttempts: 2})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
@@ -146,7 +147,7 @@ func TestPanicInPrepare(t *testing.T) {
 // Closing waits for no function that hands checks to producers, and ends within one.
 func TestCloseBesideABlockedCheck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, err := Open(Options{})
+		b, err := broker.Open(broker.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"fmt"
@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
@@ -27,7 +28,7 @@ func loseParked(t *testing.T, seed uint64) {
 	acked := map[string]int{}  // how many of a message group, in all
 	before := map[string]int{} // likewise before the last rewind, which a power failure may take back
 	rewinding := false
-	b := losePower(t, rnd, 60, func(b *Broker, p *powerCut) {
+	b := losePower(t, rnd, 60, func(b *broker.Broker, p *powerCut) {
 		own := rand.New(rand.NewPCG(seed, 1))
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 2})
 		putGroup(t, b, "g", settings.Group{FIFO: true, MaxAttempts: 1, OnExhausted: settings.OnExhaustedPark})

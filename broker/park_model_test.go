@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -21,7 +22,7 @@ import (
 // A parkModel knows of each message group how far it is: nothing may overtake.
 type parkModel struct {
 	t      *testing.T
-	b      *Broker
+	b      *broker.Broker
 	rnd    *rand.Rand
 	sent   map[string]int                // by message group
 	done   map[string]map[int]bool       // consumed or dead
@@ -143,7 +144,7 @@ func (m *parkModel) check() {
 	if s.Backlog.Messages != s.Ready+s.Inflight+s.WaitingRetry+s.Parked || s.Backlog.Bytes != s.Backlog.Messages || (s.Parked > 0) != (s.ParkedGroups > 0) {
 		m.t.Fatalf("the counters do not fit: %+v", s)
 	}
-	sub := m.b.catalog.FindTopic("t").Subscriptions()[0].(*subscription.Subscription)
+	sub := m.b.Parts().Catalog.FindTopic("t").Subscriptions()[0].(*subscription.Subscription)
 	fresh := int64(0)
 	sub.Look(func(p *consume.Progress) {
 		for i, q := range sub.Topic().Queues() {
@@ -181,7 +182,7 @@ func runParkModel(t *testing.T, seed uint64) {
 		modes: []settings.OnExhausted{settings.OnExhaustedPark, settings.OnExhaustedPark, settings.OnExhaustedBlock, settings.OnExhaustedDeadLetter}[:1+rnd.IntN(4)],
 	}
 	fs := vfs.NewMem()
-	m.b = open(t, Options{Dir: "data", fs: fs})
+	m.b = open(t, broker.Options{Dir: "data"}.On(fs))
 	putTopic(t, m.b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 1 + rnd.IntN(3)})
 	putGroup(t, m.b, "g", m.config())
 	for range 150 {
@@ -202,7 +203,7 @@ func runParkModel(t *testing.T, seed uint64) {
 			if err := m.b.Close(); err != nil {
 				t.Fatal(err)
 			}
-			m.b = open(t, Options{Dir: "data", fs: fs})
+			m.b = open(t, broker.Options{Dir: "data"}.On(fs))
 		}
 		synctest.Wait()
 		m.check()

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
@@ -19,13 +20,13 @@ import (
 
 // fifo makes topic t and group g with two attempts and what follows them, and
 // returns what sends messages named "group:n", and what receives.
-func fifo(t *testing.T, b *Broker, then settings.OnExhausted) (sends func(ids ...string), receives func() []*tidegate.Delivery) {
+func fifo(t *testing.T, b *broker.Broker, then settings.OnExhausted) (sends func(ids ...string), receives func() []*tidegate.Delivery) {
 	putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 2})
 	putGroup(t, b, "g", settings.Group{FIFO: true, MaxAttempts: 2, OnExhausted: then})
 	return fifoOf(t, b)
 }
 
-func fifoOf(t *testing.T, b *Broker) (sends func(ids ...string), receives func() []*tidegate.Delivery) {
+func fifoOf(t *testing.T, b *broker.Broker) (sends func(ids ...string), receives func() []*tidegate.Delivery) {
 	sends = func(ids ...string) {
 		for _, id := range ids {
 			group, _, _ := strings.Cut(id, ":")
@@ -48,7 +49,7 @@ func idsOf(ds []*tidegate.Delivery) string {
 }
 
 // failDeliveries lets every delivery fail, to be due again at once.
-func failDeliveries(t *testing.T, b *Broker, ds []*tidegate.Delivery) {
+func failDeliveries(t *testing.T, b *broker.Broker, ds []*tidegate.Delivery) {
 	t.Helper()
 	for _, d := range ds {
 		if _, err := b.Retry(t.Context(), d, 0, ""); err != nil {
@@ -58,7 +59,7 @@ func failDeliveries(t *testing.T, b *Broker, ds []*tidegate.Delivery) {
 	synctest.Wait()
 }
 
-func ackDeliveries(t *testing.T, b *Broker, ds []*tidegate.Delivery) {
+func ackDeliveries(t *testing.T, b *broker.Broker, ds []*tidegate.Delivery) {
 	t.Helper()
 	ackDeliveriesNow(t, b, ds)
 	synctest.Wait() // spilled messages are read back
@@ -72,7 +73,7 @@ func expectMessages(t *testing.T, got []*tidegate.Delivery, want string) []*tide
 	return got
 }
 
-func expectState(t *testing.T, b *Broker, ready, inflight, waiting, parked, parkedGroups, blockedGroups int64) {
+func expectState(t *testing.T, b *broker.Broker, ready, inflight, waiting, parked, parkedGroups, blockedGroups int64) {
 	t.Helper()
 	g, err := b.Group("g")
 	if err != nil {
@@ -92,7 +93,7 @@ func TestParkedMessageGroup(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
-		b := open(t, Options{Dir: "data", fs: fs})
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		sends, receives := fifo(t, b, settings.OnExhaustedPark)
 		sends("a:1", "a:2", "b:1", "a:3", "b:2")
 		ds := expectMessages(t, receives(), "a:1/1 b:1/1")
@@ -122,7 +123,7 @@ func TestParkedMessageGroup(t *testing.T) {
 		if err := b.Close(); err != nil {
 			t.Fatal(err)
 		}
-		b = open(t, Options{Dir: "data", fs: fs})
+		b = open(t, broker.Options{Dir: "data"}.On(fs))
 		sends, receives = fifoOf(t, b)
 		expectMessages(t, receives(), "")
 		time.Sleep(time.Hour)
@@ -156,7 +157,7 @@ func TestParkedMessageGroup(t *testing.T) {
 func TestParkedByTimeout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		sends, receives := fifo(t, b, settings.OnExhaustedPark)
 		sends("a:1", "a:2", "b:1")
 		expectMessages(t, receives(), "a:1/1 b:1/1")
@@ -194,7 +195,7 @@ func TestBlockedMessageGroup(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
-		b := open(t, Options{Dir: "data", fs: fs})
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		sends, receives := fifo(t, b, settings.OnExhaustedBlock)
 		sends("a:1", "a:2", "a:3")
 		for attempt := 1; attempt <= 5; attempt++ {
@@ -219,7 +220,7 @@ func TestBlockedMessageGroup(t *testing.T) {
 				if err := b.Close(); err != nil {
 					t.Fatal(err)
 				}
-				b = open(t, Options{Dir: "data", fs: fs})
+				b = open(t, broker.Options{Dir: "data"}.On(fs))
 				synctest.Wait()
 				sends, receives = fifoOf(t, b)
 				expectState(t, b, 2, 0, 1, 0, 0, 1)
@@ -256,7 +257,7 @@ func TestBlockedMessageGroup(t *testing.T) {
 func TestDeadLetterRequestsWhereGroupsPark(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		sends, receives := fifo(t, b, settings.OnExhaustedPark)
 		sends("a:1", "a:2", "a:3")
 		d := expectMessages(t, receives(), "a:1/1")[0]
@@ -299,7 +300,7 @@ func TestParkedMessageGroupIsLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = consume.MaxHeld + 1000
 		fs := vfs.NewMem()
-		b := open(t, Options{Dir: "data", fs: fs})
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		sends, receives := fifo(t, b, settings.OnExhaustedPark)
 		for from := 0; from < n; from += 1000 {
 			var ms []*tidegate.Message
@@ -316,7 +317,7 @@ func TestParkedMessageGroupIsLong(t *testing.T) {
 		ackDeliveries(t, b, expectMessages(t, receives(), "b:1/1"))
 		expectState(t, b, 0, 0, 0, n, 1, 0)
 		leases := func() (sum int) {
-			g, _ := b.catalog.Topic("t")
+			g, _ := b.Parts().Catalog.Topic("t")
 			for _, s := range subscriptionsTo(b, g) {
 				s.Look(func(p *consume.Progress) {
 					for _, n := range p.Counts() {
@@ -332,7 +333,7 @@ func TestParkedMessageGroupIsLong(t *testing.T) {
 		if err := b.Close(); err != nil {
 			t.Fatal(err)
 		}
-		b = open(t, Options{Dir: "data", fs: fs})
+		b = open(t, broker.Options{Dir: "data"}.On(fs))
 		_, receives = fifoOf(t, b)
 		expectState(t, b, 0, 0, 0, n, 1, 0)
 		if _, err := b.RedriveParked(t.Context(), "g", status.ParkedSelection{}); err != nil {
@@ -351,7 +352,7 @@ func TestParkedMessageGroupIsLong(t *testing.T) {
 // Only a FIFO group has an order to keep.
 func TestOnExhaustedIsForFIFO(t *testing.T) {
 	t.Parallel()
-	b := open(t, Options{})
+	b := open(t, broker.Options{})
 	for _, c := range []settings.Group{{OnExhausted: settings.OnExhaustedPark}, {OnExhausted: settings.OnExhaustedBlock}, {FIFO: true, OnExhausted: "stop"}} {
 		if _, err := b.PutGroup(t.Context(), "g", c); err == nil || !strings.Contains(err.Error(), "on_exhausted is "+fmt.Sprintf("%q", c.OnExhausted)) {
 			t.Errorf("%+v: %v", c, err)

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/internal/store"
@@ -21,7 +22,7 @@ import (
 func TestWaitingReceiveIsWoken(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{})
 		start := time.Now()
 		time.AfterFunc(7*time.Second, func() { mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")}) })
@@ -46,7 +47,7 @@ func TestWaitingReceiveIsWoken(t *testing.T) {
 func TestCancelledReceiveTakesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		cause := errors.New("enough")
 		for range 50 {
@@ -80,7 +81,7 @@ func TestCancelledReceiveTakesNothing(t *testing.T) {
 func TestCloseEndsWaitingReceives(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b, err := Open(Options{})
+		b, err := broker.Open(broker.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -112,7 +113,7 @@ func TestCloseEndsWaitingReceives(t *testing.T) {
 func TestFilter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{})
 		for i := range 100 {
 			mustSend(t, b, &tidegate.Message{Topic: "t", Tag: fmt.Sprint("tag", i%4), Properties: map[string]string{"n": strconv.Itoa(i)}, Body: []byte("x")})
@@ -153,7 +154,7 @@ func TestFilter(t *testing.T) {
 func TestOwnedLeaseLastsAsLongAsItsOwner(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{})
 		putGroup(t, b, "g", settings.Group{})
 		poll := func(owner string, wait time.Duration) []*tidegate.Delivery {
@@ -196,11 +197,11 @@ func TestOnlyOwnersAreRemembered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
-		b := open(t, Options{Dir: dir})
+		b := open(t, broker.Options{Dir: dir})
 		putTopic(t, b, "t", settings.Topic{})
 		putGroup(t, b, "g", settings.Group{})
 		serve(b).Touch("stranger")
-		if _, ok := b.owners.Last("stranger"); ok {
+		if _, ok := b.Parts().Owners.Last("stranger"); ok {
 			t.Error("a client is remembered that received nothing")
 		}
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
@@ -215,7 +216,7 @@ func TestOnlyOwnersAreRemembered(t *testing.T) {
 		if err := b.Close(); err != nil {
 			t.Fatal(err)
 		}
-		b = open(t, Options{Dir: dir})
+		b = open(t, broker.Options{Dir: dir})
 		for range 12 {
 			time.Sleep(10 * time.Second)
 			serve(b).Touch("owner") // a heartbeat: it has not received since
@@ -228,7 +229,7 @@ func TestOnlyOwnersAreRemembered(t *testing.T) {
 			t.Error(err)
 		}
 		for owner, want := range map[string]bool{"owner": true, "other": true, "stranger": false} {
-			if _, ok := b.owners.Last(owner); ok != want {
+			if _, ok := b.Parts().Owners.Last(owner); ok != want {
 				t.Errorf("%s is remembered: %t, want %t", owner, ok, want)
 			}
 		}
@@ -238,7 +239,7 @@ func TestOnlyOwnersAreRemembered(t *testing.T) {
 // An attempt ID is kept, so it has a limit.
 func TestAttemptIDHasALimit(t *testing.T) {
 	t.Parallel()
-	b := open(t, Options{})
+	b := open(t, broker.Options{})
 	putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO})
 	for n, ok := range map[int]bool{255: true, 256: false} {
 		_, err := b.Receive(t.Context(), transport.ReceiveRequest{
@@ -255,7 +256,7 @@ func TestAttemptIDHasALimit(t *testing.T) {
 func TestOwnedLeaseHoldsWhenTheTimerIsLate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		ds, err := serve(b).Poll(t.Context(), serving.Poll{ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, Push: true}, Owner: "c"})
@@ -277,9 +278,9 @@ func TestOwnedLeaseHoldsWhenTheTimerIsLate(t *testing.T) {
 func TestWokenReceivePassesOnWhatItLeaves(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Queues: 2})
-		tp, err := b.catalog.Topic("t")
+		tp, err := b.Parts().Catalog.Topic("t")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -297,12 +298,9 @@ func TestWokenReceivePassesOnWhatItLeaves(t *testing.T) {
 			synctest.Wait()
 		}
 		// "b" comes and wakes the first one; before that one looks, "a" is ready again.
-		s, h, err := b.locate(d)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s, h := locate(t, b, d)
 		s.Update(func(p *consume.Progress) {
-			write := b.store.Messages.Add(func(w *store.Batch) {
+			write := b.Parts().Store.Messages.Add(func(w *store.Batch) {
 				tp.Put(w, tp.Queues()[1], &store.Message{Message: tidegate.Message{ID: "b", Body: []byte("b")}}, start)
 			}, func(error) { tp.Queues()[1].Publish(tp.Queues()[1].End() + 1) })
 			_ = write.Wait()
@@ -321,10 +319,10 @@ func TestWokenReceivePassesOnWhatItLeaves(t *testing.T) {
 func TestQueuesGoOnWhenFewerMessagesAreHeld(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{maxHeld: 1})
+		b := open(t, broker.Options{}.MaxHeld(1))
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 2})
 		putGroup(t, b, "g", settings.Group{FIFO: true})
-		tp, err := b.catalog.Topic("t")
+		tp, err := b.Parts().Catalog.Topic("t")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -362,7 +360,7 @@ func TestRetriesAndNewMessagesShare(t *testing.T) {
 	t.Parallel()
 	for _, batch := range []int{1, 3, 8, 32} {
 		synctest.Test(t, func(t *testing.T) {
-			b := open(t, Options{})
+			b := open(t, broker.Options{})
 			putTopic(t, b, "t", settings.Topic{})
 			putGroup(t, b, "g", settings.Group{MaxAttempts: -1})
 			for range 50 {
@@ -400,7 +398,7 @@ func TestRetriesAndNewMessagesShare(t *testing.T) {
 // Deliveries that are given back together share their fsyncs.
 func TestReleaseSharesFsyncs(t *testing.T) {
 	t.Parallel()
-	b := open(t, Options{})
+	b := open(t, broker.Options{})
 	for _, topic := range []string{"t", "u"} {
 		putTopic(t, b, topic, settings.Topic{Queues: 2})
 		sendN(t, b, topic, 20, 1)

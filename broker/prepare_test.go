@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"slices"
@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
@@ -15,7 +16,7 @@ import (
 // returns, with these very deliveries; also for those that are repeated.
 func TestPrepare(t *testing.T) {
 	t.Parallel()
-	b := open(t, Options{})
+	b := open(t, broker.Options{})
 	putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO})
 	if _, err := b.PutGroup(t.Context(), "g", settings.Group{FIFO: true}); err != nil {
 		t.Fatal(err)

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
@@ -16,15 +17,15 @@ import (
 func TestPurgeEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
-		topic, err := b.catalog.Topic("t")
+		topic, err := b.Parts().Catalog.Topic("t")
 		if err != nil {
 			t.Fatal(err)
 		}
 		topic.ExpectGaps() // as after a redrive from the topic
-		release, err := b.letters.Hold(t.Context())
+		release, err := b.Parts().Letters.Hold(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"errors"
@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/serving"
@@ -28,7 +29,7 @@ func TestPurgeTopic(t *testing.T) {
 		t.Run(string(kind), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fs := vfs.NewCrashableMem()
-				b := open(t, Options{Dir: "data", fs: fs})
+				b := open(t, broker.Options{Dir: "data"}.On(fs))
 				putTopic(t, b, "t", settings.Topic{Type: kind, Queues: 2})
 				putGroup(t, b, "g", settings.Group{FIFO: kind == settings.TopicFIFO, MaxAttempts: 2})
 				var msgs []*tidegate.Message
@@ -88,7 +89,7 @@ func TestPurgeTopic(t *testing.T) {
 						t.Errorf("%s: a delayed one sent again: %v", where, r.Err)
 					}
 					if where == "at once" {
-						b = open(t, Options{Dir: "data", fs: cut})
+						b = open(t, broker.Options{Dir: "data"}.On(cut))
 					}
 				}
 			})
@@ -101,14 +102,11 @@ func TestPurgeTopic(t *testing.T) {
 func TestPurgeMeetsOthersHalfWay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		sendN(t, b, "t", 10, 10)
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
-		s, h, err := b.locate(d)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s, h := locate(t, b, d)
 		dying := departingNow(t, s, h)
 		r := consume.Receive{Queue: transport.AnyQueue, Max: 4, MaxBytes: 16 << 20, Filter: allMessages{}}
 		var c consume.Claim
@@ -118,7 +116,7 @@ func TestPurgeMeetsOthersHalfWay(t *testing.T) {
 			c, _ = p.Claim(&r)
 		})
 		dying.Start()
-		ms, offsets, err := b.store.Read(s.Topic().ID(), 0, c.From, c.To, c.Limit, 1000)
+		ms, offsets, err := b.Parts().Store.Read(s.Topic().ID(), 0, c.From, c.To, c.Limit, 1000)
 		if err != nil || len(ms) != 4 {
 			t.Fatal(ms, err)
 		}
@@ -145,7 +143,7 @@ func TestPurgeMeetsOthersHalfWay(t *testing.T) {
 
 func TestPurgeRefused(t *testing.T) {
 	t.Parallel()
-	b := open(t, Options{})
+	b := open(t, broker.Options{})
 	if _, err := b.PurgeTopic(t.Context(), "none"); !errors.Is(err, tidegate.ErrTopicNotFound) {
 		t.Errorf("no topic: %v", err)
 	}
@@ -166,7 +164,7 @@ func TestPurgeRefused(t *testing.T) {
 func TestPurgeInUse(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Queues: 2, Retention: settings.Retention{Consumed: true}})
 		stop := make(chan struct{})
 		running := func() bool {
@@ -261,7 +259,7 @@ func TestDeletionLeavesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
-		b := open(t, Options{Dir: "data", fs: fs})
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		for round := range 2 {
 			putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay})
 			now := time.Now()
@@ -295,7 +293,7 @@ func TestDeletionLeavesNothing(t *testing.T) {
 			if left := records(t, fs); len(left) != 0 {
 				t.Errorf("left: %q", left)
 			}
-			b = open(t, Options{Dir: "data", fs: fs})
+			b = open(t, broker.Options{Dir: "data"}.On(fs))
 		}
 	})
 }
@@ -306,7 +304,7 @@ func TestPurgeRemovesHalfMessages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewCrashableMem()
-		b := open(t, Options{Dir: "data", fs: fs})
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction})
 		putTopic(t, b, "other", settings.Topic{Type: settings.TopicTransaction})
 		const n = 2*pending.CheckBatch + 3
@@ -326,7 +324,7 @@ func TestPurgeRemovesHalfMessages(t *testing.T) {
 		var a asked
 		for _, restart := range []bool{false, true} {
 			if restart {
-				b = open(t, Options{Dir: "data", fs: fs.CrashClone(vfs.CrashCloneCfg{})})
+				b = open(t, broker.Options{Dir: "data"}.On(fs.CrashClone(vfs.CrashCloneCfg{})))
 			}
 			a.of(b)
 			if info, err := b.Topic("t"); err != nil || info.HalfMessages != 0 || info.StoredMessages > 1 {
@@ -361,12 +359,12 @@ func TestPurgeRemovesHalfMessages(t *testing.T) {
 func TestPurgeMeetsTheEndOfATransaction(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction, Transaction: settings.Transaction{CheckMax: 1}})
 		putTopic(t, b, "purged", settings.Topic{Type: settings.TopicTransaction})
 		sendHalf(t, b, "given up")
 		elapse(6 * time.Second)
-		release, err := b.transactions.Task.Hold(t.Context())
+		release, err := b.Parts().Transactions.Task.Hold(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -392,7 +390,7 @@ func TestPurgeMeetsTheEndOfATransaction(t *testing.T) {
 		if took := time.Since(begin); took != 0 {
 			t.Errorf("they stood for %v", took)
 		}
-		if n := len(receiveAll(t, b, AbandonedTransactions)); n != 1 {
+		if n := len(receiveAll(t, b, broker.AbandonedTransactions)); n != 1 {
 			t.Errorf("%d were given up, want 1", n)
 		}
 	})

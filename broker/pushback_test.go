@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"errors"
@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/throttle"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
@@ -46,7 +47,7 @@ func TestPushBackIsRightWithinTwo(t *testing.T) {
 // steadyDrain fills a topic until it throttles, drains it at a rate in batches (a second
 // group twice as fast), and compares what refused sends are told.
 func steadyDrain(t *testing.T, limit settings.Limit, rate float64, batch, groups int) {
-	b := open(t, Options{MinInvisibleDuration: 1})
+	b := open(t, broker.Options{MinInvisibleDuration: 1})
 	putTopic(t, b, "t", settings.Topic{Queues: 1, MaxBacklog: limit})
 	for g := range groups {
 		putGroup(t, b, fmt.Sprint("g", g), settings.Group{})

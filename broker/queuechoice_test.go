@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"fmt"
@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
@@ -14,7 +15,7 @@ import (
 func TestRequestsTakeTheQueuesInTurn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		const queues = 4
 		for _, name := range []string{"t", "u"} {
 			if _, err := b.PutTopic(t.Context(), name, settings.Topic{Queues: queues}); err != nil {

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"fmt"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -17,7 +18,7 @@ import (
 func TestReadAhead(t *testing.T) {
 	t.Parallel()
 	const n, aheadBytes = 1500, 256 << 10
-	b := open(t, Options{})
+	b := open(t, broker.Options{})
 	putTopic(t, b, "t", settings.Topic{Queues: 2})
 	sizes := rand.New(rand.NewPCG(1, 2))
 	for i := 0; i < n; i += 50 {
@@ -44,7 +45,7 @@ func TestReadAhead(t *testing.T) {
 				last := map[int]int64{}
 				for {
 					ds, err := b.Receive(t.Context(), transport.ReceiveRequest{
-						Group: c.group, Topic: "t", Queue: transport.AnyQueue, Max: 1 + r.IntN(maxReceive), InvisibleDuration: time.Minute,
+						Group: c.group, Topic: "t", Queue: transport.AnyQueue, Max: 1 + r.IntN(128), InvisibleDuration: time.Minute,
 						Filter: tidegate.Filter{Expression: c.filter}, Wait: 50 * time.Millisecond,
 					})
 					if err != nil || len(ds) == 0 {
@@ -73,25 +74,25 @@ func TestReadAhead(t *testing.T) {
 		if len(seen) != c.want {
 			t.Errorf("group %s got %d of %d messages", c.group, len(seen), c.want)
 		}
-		if left := b.env.Reads.Ahead(); left != 0 {
+		if left := b.Parts().Env.Reads.Ahead(); left != 0 {
 			t.Errorf("group %s: %d bytes are kept of a queue that is consumed", c.group, left)
 		}
 	}
 	receive(t, b, transport.ReceiveRequest{Group: "slow", Topic: "t", Max: 1, InvisibleDuration: time.Minute})
-	if ahead := b.env.Reads.Ahead(); ahead <= 0 || ahead > 2*(aheadBytes+4000) {
+	if ahead := b.Parts().Env.Reads.Ahead(); ahead <= 0 || ahead > 2*(aheadBytes+4000) {
 		t.Errorf("%d bytes are read ahead; want some, at most %d for each queue", ahead, aheadBytes)
 	}
-	b.env.Reads.Add(8 << 20)
-	before := b.env.Reads.Ahead()
+	b.Parts().Env.Reads.Add(8 << 20)
+	before := b.Parts().Env.Reads.Ahead()
 	receive(t, b, transport.ReceiveRequest{Group: "late", Topic: "t", Max: 1, InvisibleDuration: time.Minute})
-	if b.env.Reads.Ahead() != before {
+	if b.Parts().Env.Reads.Ahead() != before {
 		t.Error("it is read ahead beyond the bound of the whole broker")
 	}
-	b.env.Reads.Add(-(8 << 20))
+	b.Parts().Env.Reads.Add(-(8 << 20))
 	if err := b.DeleteTopic(t.Context(), "t"); err != nil {
 		t.Fatal(err)
 	}
-	if left := b.env.Reads.Ahead(); left != 0 {
+	if left := b.Parts().Env.Reads.Ahead(); left != 0 {
 		t.Errorf("%d bytes are kept of a topic that is deleted", left)
 	}
 }

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"fmt"
@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
@@ -48,7 +49,7 @@ func TestReadErrorAmongDelayedMessages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := &readFaultFS{FS: vfs.NewMem()}
-		b := open(t, Options{Dir: "data", fs: fs})
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay, DuplicateWindow: -1})
 		const n = 250 // in several blocks of a table, and one look
 		at := time.Now().Add(time.Hour)
@@ -58,7 +59,7 @@ func TestReadErrorAmongDelayedMessages(t *testing.T) {
 		if err := b.Close(); err != nil {
 			t.Fatal(err)
 		}
-		b = open(t, Options{Dir: "data", fs: fs}) // which reads the first block
+		b = open(t, broker.Options{Dir: "data"}.On(fs)) // which reads the first block
 		fs.left.Store(1)
 		<-time.After(time.Hour + 2*time.Second)
 		synctest.Wait()

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -42,7 +43,7 @@ func TestReceiveEndsWithItsContext(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fs := &standingFS{FS: vfs.NewMem()}
-				b := open(t, Options{Dir: "data", fs: fs})
+				b := open(t, broker.Options{Dir: "data"}.On(fs))
 				putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 1})
 				putGroup(t, b, "g", settings.Group{FIFO: true})
 				mustSend(t, b, &tidegate.Message{Topic: "t", MessageGroup: "a", Body: []byte("x")})
@@ -72,7 +73,7 @@ func TestReceiveEndsWithItsContext(t *testing.T) {
 				if n := len(ds); want == 0 && n != 0 || want > 0 && (n != 1 || ds[0].Attempt != want) {
 					t.Errorf("then %q is delivered, want attempt %d", idsOf(ds), want)
 				}
-				if n := b.sent(t, "old"); (n == 1) != c.expiry {
+				if n := sent(t, b, "old"); (n == 1) != c.expiry {
 					t.Errorf("%d messages have expired", n)
 				}
 			})
@@ -85,7 +86,7 @@ func TestReceiveEndsWithItsContext(t *testing.T) {
 func TestRepeatedDeadLettersLeaveNothingBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := &standingFS{FS: vfs.NewMem()}
-		b := open(t, Options{Dir: "data", fs: fs})
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: time.Minute})[0]

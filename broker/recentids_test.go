@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"fmt"
@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 )
@@ -27,7 +28,7 @@ func TestIDsSurviveRestartsAtRandom(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			const window = time.Minute
 			fs := vfs.NewCrashableMem()
-			b := open(t, Options{Dir: "data", fs: fs})
+			b := open(t, broker.Options{Dir: "data"}.On(fs))
 			config := settings.Topic{Queues: 1 + rnd.IntN(3), DuplicateWindow: settings.Duration(window)}
 			putTopic(t, b, "t", config)
 			type sent struct {
@@ -55,11 +56,11 @@ func TestIDsSurviveRestartsAtRandom(t *testing.T) {
 					if err := b.Close(); err != nil {
 						t.Fatal(err)
 					}
-					b = open(t, Options{Dir: "data", fs: fs})
+					b = open(t, broker.Options{Dir: "data"}.On(fs))
 					resend(50)
 				case 1:
 					fs = fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: rnd})
-					b = open(t, Options{Dir: "data", fs: fs})
+					b = open(t, broker.Options{Dir: "data"}.On(fs))
 					resend(50)
 				case 2:
 					for _, k := range records(t, fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rnd})) {
@@ -99,13 +100,13 @@ func TestOpeningReadsTheIndex(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewCrashableMem()
-		b := open(t, Options{Dir: "data", fs: fs})
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		const n = 3*store.MaxRecentIDs + 10
 		for i := range n {
 			mustSend(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: []byte("x")})
 		}
-		tp, err := b.catalog.Topic("t")
+		tp, err := b.Parts().Catalog.Topic("t")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -120,15 +121,15 @@ func TestOpeningReadsTheIndex(t *testing.T) {
 				t.Fatal(err)
 			}
 			var log strings.Builder
-			b := open(t, Options{Dir: "data", fs: again, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			b := open(t, broker.Options{Dir: "data", Logger: slog.New(slog.NewTextHandler(&log, nil))}.On(again))
 			if lines := strings.Count(log.String(), "\n"); lines > 1 || lines == 1 && (!killed || !strings.Contains(log.String(), "did not close")) {
 				t.Errorf("killed %t: it says %s", killed, &log)
 			}
-			tp, err := b.catalog.Topic("t")
+			tp, err := b.Parts().Catalog.Topic("t")
 			if err != nil {
 				t.Fatal(err)
 			}
-			b.store.Messages.Add(func(*store.Batch) {
+			b.Parts().Store.Messages.Add(func(*store.Batch) {
 				for i := range n {
 					if l, ok := tp.IDs().Find(tp.IDs().Hash(fmt.Sprint(i)), tp.NextOffset); !ok || l.Offset != int64(i) {
 						t.Errorf("killed %t: %d is at %+v, %v", killed, i, l, ok)
@@ -152,10 +153,10 @@ func TestIndexIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const window = time.Minute
 		fs := vfs.NewCrashableMem()
-		b := open(t, Options{Dir: "data", fs: fs})
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		config := settings.Topic{Queues: 2, DuplicateWindow: settings.Duration(window)}
 		count := func() (n int) {
-			if err := b.store.Messages.Add(func(*store.Batch) {}, nil).Wait(); err != nil {
+			if err := b.Parts().Store.Messages.Add(func(*store.Batch) {}, nil).Wait(); err != nil {
 				t.Fatal(err)
 			}
 			for _, k := range records(t, fs.CrashClone(vfs.CrashCloneCfg{})) {
@@ -198,14 +199,14 @@ func TestIndexIsForgotten(t *testing.T) {
 				if err := b.Close(); err != nil {
 					t.Fatal(err)
 				}
-				b = open(t, Options{Dir: "data", fs: fs})
+				b = open(t, broker.Options{Dir: "data"}.On(fs))
 				<-time.After(window)
 			}},
 			{"a start and silence", func() {
 				if err := b.Close(); err != nil {
 					t.Fatal(err)
 				}
-				b = open(t, Options{Dir: "data", fs: fs})
+				b = open(t, broker.Options{Dir: "data"}.On(fs))
 				<-time.After(3 * window)
 			}},
 			{"the deletion", func() {
@@ -226,7 +227,7 @@ func TestIndexIsForgotten(t *testing.T) {
 			if n := count(); n != 0 {
 				t.Errorf("after %s there are %d records", c.name, n)
 			}
-			if tp, err := b.catalog.Topic("t"); err == nil {
+			if tp, err := b.Parts().Catalog.Topic("t"); err == nil {
 				if n := tp.IDs().State().Unindexed; n != 0 {
 					t.Errorf("after %s %d IDs are kept for the index", c.name, n)
 				}
@@ -239,7 +240,7 @@ func TestIndexIsForgotten(t *testing.T) {
 func TestIDsAreForgottenAfterOpeningOnly(t *testing.T) {
 	t.Parallel()
 	fs := vfs.NewMem()
-	o := Options{Dir: "data", fs: fs}
+	o := broker.Options{Dir: "data"}.On(fs)
 	b := open(t, o)
 	var names []string
 	for i := range 4 {
@@ -267,7 +268,7 @@ func TestForgettingIDsCostsFewDeletions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const topics, windows, window = 50, 4, 100 * time.Second
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		for i := range topics {
 			putTopic(t, b, fmt.Sprint("t", i), settings.Topic{Queues: 1, DuplicateWindow: settings.Duration(window)})
 		}
@@ -285,8 +286,8 @@ func TestForgettingIDsCostsFewDeletions(t *testing.T) {
 				mustSend(t, b, msgs...)
 			}
 			elapse(window / topics)
-			all := b.catalog.TopicsByID()
-			b.store.Messages.Add(func(*store.Batch) {
+			all := b.Parts().Catalog.TopicsByID()
+			b.Parts().Store.Messages.Add(func(*store.Batch) {
 				for _, tp := range all {
 					var i int
 					if _, err := fmt.Sscanf(tp.Name(), "t%d", &i); err != nil {
@@ -310,10 +311,10 @@ func TestIndexOfBeforeAStartIsForgotten(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name  string
-		clear func(*testing.T, *Broker)
+		clear func(*testing.T, *broker.Broker)
 	}{
-		{"silence", func(*testing.T, *Broker) { <-time.After(2 * time.Minute) }},
-		{"a purge", func(t *testing.T, b *Broker) {
+		{"silence", func(*testing.T, *broker.Broker) { <-time.After(2 * time.Minute) }},
+		{"a purge", func(t *testing.T, b *broker.Broker) {
 			if _, err := b.PurgeTopic(t.Context(), "t"); err != nil {
 				t.Fatal(err)
 			}
@@ -322,7 +323,7 @@ func TestIndexOfBeforeAStartIsForgotten(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fs := vfs.NewCrashableMem()
-				o := Options{Dir: "data", fs: fs}
+				o := broker.Options{Dir: "data"}.On(fs)
 				b := open(t, o)
 				putTopic(t, b, "t", settings.Topic{DuplicateWindow: settings.Duration(time.Minute)})
 				left := func() (n int) {
@@ -359,15 +360,15 @@ func TestIndexOfBeforeAStartIsForgotten(t *testing.T) {
 func TestIDsAreForgottenInSilence(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{})
 		putTopic(t, b, "short", settings.Topic{DuplicateWindow: settings.Duration(time.Second)})
 		remembered := func(name string) (n int, watched bool) {
-			tp, err := b.catalog.Topic(name)
+			tp, err := b.Parts().Catalog.Topic(name)
 			if err != nil {
 				t.Fatal(err)
 			}
-			b.store.Messages.Add(func(*store.Batch) { n, watched = tp.IDs().State().IDs, tp.IDs().State().Expires }, nil)
+			b.Parts().Store.Messages.Add(func(*store.Batch) { n, watched = tp.IDs().State().IDs, tp.IDs().State().Expires }, nil)
 			return n, watched
 		}
 		for _, name := range []string{"t", "short"} {
@@ -390,7 +391,7 @@ func TestIDsAreForgottenInSilence(t *testing.T) {
 				t.Errorf("%s remembers %d, %v; want %d, %v", c.name, n, watched, c.want, c.watched)
 			}
 		}
-		if at := b.catalog.ForgetsAt(); !at.IsZero() {
+		if at := b.Parts().Catalog.ForgetsAt(); !at.IsZero() {
 			t.Errorf("IDs are forgotten at %v although none is remembered", at)
 		}
 	})

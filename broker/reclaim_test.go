@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/catalog"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
@@ -18,22 +19,22 @@ import (
 )
 
 // freedBytes returns what was removed and not given back yet.
-func freedBytes(b *Broker) int64 {
-	return b.retention.Freed().Bytes()
+func freedBytes(b *broker.Broker) int64 {
+	return b.Parts().Retention.Freed().Bytes()
 }
 
 // Disk that could not be given back is given back later.
 func TestReclaimIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
-		b.retention.Freed().Add(store.Range{Topic: 1, Queue: 0, From: 5, To: 5}, retention.ReclaimBytes) // an empty range cannot be compacted
-		b.retention.ReclaimSoon()
+		b := open(t, broker.Options{})
+		b.Parts().Retention.Freed().Add(store.Range{Topic: 1, Queue: 0, From: 5, To: 5}, retention.ReclaimBytes) // an empty range cannot be compacted
+		b.Parts().Retention.ReclaimSoon()
 		elapse(time.Second)
 		if n := freedBytes(b); n != retention.ReclaimBytes {
 			t.Fatalf("%d bytes are left to be given back, want %d", n, retention.ReclaimBytes)
 		}
-		b.retention.Freed().Add(store.Range{Topic: 1, Queue: 0, From: 4, To: 6}, 0)
+		b.Parts().Retention.Freed().Add(store.Range{Topic: 1, Queue: 0, From: 4, To: 6}, 0)
 		elapse(time.Minute)
 		if n := freedBytes(b); n != 0 {
 			t.Errorf("%d bytes are left to be given back a minute later", n)
@@ -45,7 +46,7 @@ func TestReclaimIsTriedAgain(t *testing.T) {
 func TestDiskOfKeptMessagesIsGivenBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Queues: 1, DuplicateWindow: -1, Retention: settings.Retention{Time: settings.Duration(time.Minute)}})
 		sendN(t, b, "t", 2, 100)
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 1, InvisibleDuration: time.Hour})
@@ -53,7 +54,7 @@ func TestDiskOfKeptMessagesIsGivenBack(t *testing.T) {
 		if n := stored(t, b, "t"); n != 1 {
 			t.Fatalf("%d messages are kept", n)
 		}
-		b.retention.Freed().Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes-200)
+		b.Parts().Retention.Freed().Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes-200)
 		if err := b.Ack(t.Context(), d)[0]; err != nil {
 			t.Fatal(err)
 		}
@@ -68,28 +69,28 @@ func TestDiskOfKeptMessagesIsGivenBack(t *testing.T) {
 func TestPutKeepsAnAutomaticQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
-		tp, err := b.catalog.OwnTopic(t.Context(), "DLQ.t", settings.Topic{Queues: 1}, true)
+		b := open(t, broker.Options{})
+		tp, err := b.Parts().Catalog.OwnTopic(t.Context(), "DLQ.t", settings.Topic{Queues: 1}, true)
 		if err != nil {
 			t.Fatal(err)
 		}
 		sendN(t, b, "DLQ.t", 2, 100)
 		ackDeliveries(t, b, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "DLQ.t", Max: 2}))
-		if err := b.catalog.LockAdmin(t.Context()); err != nil {
+		if err := b.Parts().Catalog.LockAdmin(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		elapse(catalog.AutoDeleteDelay)
 		// It has found that nobody uses it.
-		if _, err := b.catalog.PutTopicLocked("DLQ.t", settings.Topic{}, false); err != nil {
+		if _, err := b.Parts().Catalog.PutTopicLocked("DLQ.t", settings.Topic{}, false); err != nil {
 			t.Fatal(err)
 		}
-		b.catalog.UnlockAdmin()
+		b.Parts().Catalog.UnlockAdmin()
 		synctest.Wait()
-		if got, err := b.catalog.Topic("DLQ.t"); got != tp || err != nil {
+		if got, err := b.Parts().Catalog.Topic("DLQ.t"); got != tp || err != nil {
 			t.Fatalf("the queue is gone: %v", err)
 		}
 		tp.SetAutomatic(true)
-		if deleted, err := b.catalog.DeleteUnused(tp); !deleted || err != nil {
+		if deleted, err := b.Parts().Catalog.DeleteUnused(tp); !deleted || err != nil {
 			t.Errorf("what nobody has put: %t, %v", deleted, err)
 		}
 		if n := freedBytes(b); n != 200 {
@@ -104,8 +105,8 @@ func TestDiskOfHalfMessagesIsGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const mb = 1 << 20
 		dir := t.TempDir()
-		b := open(t, Options{Dir: dir, memTable: 1 << 20})
-		b.retention.Freed().Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes-8*mb) // as if so much had been removed before
+		b := open(t, broker.Options{Dir: dir}.MemTable(1<<20))
+		b.Parts().Retention.Freed().Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes-8*mb) // as if so much had been removed before
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction})
 		noise := rand.NewChaCha8([32]byte{}) // what is written is compressed
 		for i := range 12 {
@@ -133,12 +134,12 @@ func TestReclaimGoesOnWithWhatCameMeanwhile(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := &stallingFS{FS: vfs.NewMem()}
-		b := open(t, Options{Dir: "data", fs: fs, Pressure: settings.Pressure{MinFreeDisk: -1}})
+		b := open(t, broker.Options{Dir: "data", Pressure: settings.Pressure{MinFreeDisk: -1}}.On(fs))
 		fs.hold(true)
 		for _, name := range []string{"a", "b"} {
 			putTopic(t, b, name, settings.Topic{Queues: 1})
 			sendN(t, b, name, 2, 100)
-			b.retention.Freed().Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes)
+			b.Parts().Retention.Freed().Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes)
 			if err := b.DeleteTopic(t.Context(), name); err != nil {
 				t.Fatal(err)
 			}
@@ -160,13 +161,13 @@ func TestReclaimDelaysNoDueMessage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := &stallingFS{FS: vfs.NewMem()}
-		b := open(t, Options{Dir: "data", fs: fs, Pressure: settings.Pressure{MinFreeDisk: -1}})
+		b := open(t, broker.Options{Dir: "data", Pressure: settings.Pressure{MinFreeDisk: -1}}.On(fs))
 		putTopic(t, b, "d", settings.Topic{Type: settings.TopicDelay, Queues: 1})
 		mustSend(t, b, &tidegate.Message{ID: "a", Topic: "d", Body: []byte("x"), DeliverAt: time.Now().Add(time.Minute)})
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		sendN(t, b, "t", 2, 100)
 		fs.hold(true)
-		b.retention.Freed().Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes)
+		b.Parts().Retention.Freed().Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes)
 		if err := b.DeleteTopic(t.Context(), "t"); err != nil {
 			t.Fatal(err)
 		}
@@ -183,9 +184,9 @@ func TestReclaimDelaysNoDueMessage(t *testing.T) {
 func TestDeletedTopicsLeaveLittle(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		for i := range uint32(retention.ReclaimTopics - 5) {
-			b.retention.Freed().AddDeleted(1<<31+i, 0, true, 0)
+			b.Parts().Retention.Freed().AddDeleted(1<<31+i, 0, true, 0)
 		}
 		for i := range 20 {
 			putTopic(t, b, "t", settings.Topic{Queues: 16, DuplicateWindow: -1})
@@ -201,11 +202,11 @@ func TestDeletedTopicsLeaveLittle(t *testing.T) {
 				t.Fatal(err)
 			}
 			synctest.Wait()
-			if ranges, topics := b.retention.Freed().Remembered(); ranges > 0 || topics > retention.ReclaimTopics {
+			if ranges, topics := b.Parts().Retention.Freed().Remembered(); ranges > 0 || topics > retention.ReclaimTopics {
 				t.Fatalf("%d ranges and %d topics are remembered", ranges, topics)
 			}
 		}
-		if _, topics := b.retention.Freed().Remembered(); topics != 5 || freedBytes(b) > 1000 {
+		if _, topics := b.Parts().Retention.Freed().Remembered(); topics != 5 || freedBytes(b) > 1000 {
 			t.Errorf("%d topics with %d bytes are remembered, want the last 5", topics, freedBytes(b))
 		}
 	})

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"fmt"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
@@ -15,7 +16,7 @@ import (
 
 // deadAfter sends a message to topic and has the group retry it through its
 // retry topic until it is a dead letter.
-func deadAfter(t *testing.T, b *Broker, group, topic string, retries int) {
+func deadAfter(t *testing.T, b *broker.Broker, group, topic string, retries int) {
 	t.Helper()
 	mustSend(t, b, &tidegate.Message{Topic: topic, ID: "m", Body: []byte("x")})
 	for i := range retries + 1 {
@@ -44,7 +45,7 @@ func TestDeadLettersAreReconsumed(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(c.naming, c.group), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := open(t, Options{})
+				b := open(t, broker.Options{})
 				putTopic(t, b, "t", settings.Topic{})
 				for _, g := range []string{"g", "g2"} {
 					putGroup(t, b, g, settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, Naming: c.naming, MaxRetries: 3}})
@@ -83,7 +84,7 @@ func TestDeadLettersAreReconsumed(t *testing.T) {
 func TestRedrivenMessageIsReconsumed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{})
 		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, DeadLetterTopic: "%DLQ%g"}})
 		deadAfter(t, b, "g", "t", 16)
@@ -101,7 +102,7 @@ func TestMessageSentToARetryTopic(t *testing.T) {
 	t.Parallel()
 	for naming, retry := range map[settings.RetryNaming]string{settings.RetryNaming292: "t-g-RETRY", settings.RetryNaming261: "g-retry"} {
 		synctest.Test(t, func(t *testing.T) {
-			b := open(t, Options{})
+			b := open(t, broker.Options{})
 			putTopic(t, b, "t", settings.Topic{})
 			putTopic(t, b, retry, settings.Topic{})
 			putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, Naming: naming}})
@@ -123,7 +124,7 @@ func TestMessageSentToARetryTopic(t *testing.T) {
 // names.
 func TestRetryTopicIsNoDeadLetterTopic(t *testing.T) {
 	t.Parallel()
-	b := open(t, Options{})
+	b := open(t, broker.Options{})
 	for _, c := range []struct {
 		config settings.RetryTopic
 		ok     bool
@@ -169,7 +170,7 @@ func TestRetryTopicsAreRenamedWhenEmpty(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := open(t, Options{})
+				b := open(t, broker.Options{})
 				putTopic(t, b, "t", settings.Topic{})
 				putGroup(t, b, "g", settings.Group{})
 				if c.received {

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/protocol"
@@ -23,7 +24,7 @@ import (
 func TestTwoPairsWithOneRetryTopic(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		pairs := []struct{ topic, group string }{{"T-X", "B"}, {"T", "X-B"}}
 		for _, p := range pairs {
 			putTopic(t, b, p.topic, settings.Topic{})
@@ -64,13 +65,13 @@ func TestTwoPairsWithOneRetryTopic(t *testing.T) {
 func TestReceiveEndsWhileItsRetryTopicIsMade(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{})
 		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}})
-		if err := b.catalog.LockAdmin(t.Context()); err != nil {
+		if err := b.Parts().Catalog.LockAdmin(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		defer b.catalog.UnlockAdmin()
+		defer b.Parts().Catalog.UnlockAdmin()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		start := time.Now()
@@ -87,7 +88,7 @@ func TestRetryTopicIsDeletedWhileAReceiveWaits(t *testing.T) {
 	for name, busy := range map[string]bool{"waiting": false, "with retries": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := open(t, Options{})
+				b := open(t, broker.Options{})
 				putTopic(t, b, "t", settings.Topic{Queues: 1})
 				putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}})
 				receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
@@ -144,7 +145,7 @@ func TestRetryTopicOfTwoGroups(t *testing.T) {
 		{settings.RetryTopic{Naming: settings.RetryNaming261}, settings.RetryTopic{Topic: "g-retry"}, false},
 		{settings.RetryTopic{Naming: settings.RetryNaming272}, settings.RetryTopic{Naming: settings.RetryNaming272}, true},
 	} {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		c.g.Enabled = true
 		putGroup(t, b, "g", settings.Group{RetryTopic: c.g})
 		putGroup(t, b, "h", settings.Group{RetryTopic: c.h}) // not enabled: nothing goes there

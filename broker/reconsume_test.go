@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"errors"
@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -20,7 +21,7 @@ import (
 )
 
 // one receives the next message of a topic.
-func one(t *testing.T, b *Broker, group, topic string) *tidegate.Delivery {
+func one(t *testing.T, b *broker.Broker, group, topic string) *tidegate.Delivery {
 	t.Helper()
 	ds := receive(t, b, transport.ReceiveRequest{Group: group, Topic: topic, Wait: 300 * time.Hour})
 	if len(ds) != 1 {
@@ -68,7 +69,7 @@ func one(t *testing.T, b *Broker, group, topic string) *tidegate.Delivery {
 func TestReconsumeLater(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "topic1", settings.Topic{})
 		putGroup(t, b, "sub1", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}})
 		mustSend(t, b, &tidegate.Message{Topic: "topic1", ID: "m", Body: []byte("x"), Tag: "a", Properties: map[string]string{"k": "v"}})
@@ -124,7 +125,7 @@ func TestReconsumeLater(t *testing.T) {
 func TestRetryTopicsAreOffByDefault(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		d := one(t, b, "g", "t")
@@ -157,7 +158,7 @@ func TestRetryTopicsAreOffByDefault(t *testing.T) {
 // console)"
 func TestRetryTopicIsMadeWithTheSubscription(t *testing.T) {
 	t.Parallel()
-	b := open(t, Options{})
+	b := open(t, broker.Options{})
 	putTopic(t, b, "topic1", settings.Topic{})
 	putGroup(t, b, "sub1", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}})
 	receive(t, b, transport.ReceiveRequest{Group: "sub1", Topic: "topic1"})
@@ -178,7 +179,7 @@ func TestRetryTopicIsMadeWithTheSubscription(t *testing.T) {
 func TestSharedRetryTopic(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, Naming: settings.RetryNaming261}})
 		for _, topic := range []string{"t1", "t2"} {
 			putTopic(t, b, topic, settings.Topic{})
@@ -221,7 +222,7 @@ func TestSharedRetryTopic(t *testing.T) {
 func TestRetryTopicWakes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{})
 		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}})
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "retried", Body: []byte("x")})
@@ -255,15 +256,11 @@ func TestReconsumeOnceAcrossACrash(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
-		b := open(t, Options{Dir: "data", fs: fs})
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}})
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
-		_, h, err := b.locate(one(t, b, "g", "t"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := b.catalog.Find(h.Group, h.Place.Topic)
+		s, h := locate(t, b, one(t, b, "g", "t"))
 		d := departing(s, func(p *consume.Progress) {
 			if err := p.Reconsume(h, "", time.Now()); err != nil {
 				t.Fatal(err)
@@ -275,7 +272,7 @@ func TestReconsumeOnceAcrossACrash(t *testing.T) {
 		if err := b.Close(); err != nil {
 			t.Fatal(err)
 		}
-		b = open(t, Options{Dir: "data", fs: fs})
+		b = open(t, broker.Options{Dir: "data"}.On(fs))
 		if d := one(t, b, "g", "t"); d.ID != "m2" || d.Topic != "t" {
 			t.Errorf("%s of %s was delivered", d.ID, d.Topic)
 		} else if err := b.Ack(t.Context(), []*tidegate.Delivery{d})[0]; err != nil {
@@ -297,7 +294,7 @@ func TestReconsumeSurvivesPowerLoss(t *testing.T) {
 func loseReconsumed(t *testing.T, seed uint64) {
 	const n = 20
 	moved := map[string]bool{}
-	b := losePower(t, rand.New(rand.NewPCG(seed, 0)), n, func(b *Broker, p *powerCut) {
+	b := losePower(t, rand.New(rand.NewPCG(seed, 0)), n, func(b *broker.Broker, p *powerCut) {
 		putTopic(t, b, "t", settings.Topic{Queues: 2})
 		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, SubscriptionType: settings.SubscriptionFailover}})
 		for i := range n {

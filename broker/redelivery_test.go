@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"slices"
@@ -7,12 +7,13 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
-func putAddress(tb testing.TB, b *Broker, match string, s settings.Address) {
+func putAddress(tb testing.TB, b *broker.Broker, match string, s settings.Address) {
 	tb.Helper()
 	if _, err := b.PutAddressSettings(tb.Context(), match, s); err != nil {
 		tb.Fatal(err)
@@ -21,7 +22,7 @@ func putAddress(tb testing.TB, b *Broker, match string, s settings.Address) {
 
 // failures receives and fails a message until it does not come within a day, and
 // returns the times between deliveries.
-func failures(t *testing.T, b *Broker, group, topic string) (waits []time.Duration) {
+func failures(t *testing.T, b *broker.Broker, group, topic string) (waits []time.Duration) {
 	t.Helper()
 	last := time.Now()
 	for range 100 {
@@ -48,7 +49,7 @@ func failures(t *testing.T, b *Broker, group, topic string) (waits []time.Durati
 func TestRedeliveryByDefault(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "exampleQueue", settings.Topic{})
 		putAddress(t, b, "exampleQueue", settings.Address{MaxDeliveryAttempts: new(3)})
 		mustSend(t, b, &tidegate.Message{Topic: "exampleQueue", Body: []byte("x")})
@@ -80,7 +81,7 @@ func TestRedeliveryByDefault(t *testing.T) {
 func TestRedeliveryDelaysOneMessage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "exampleQueue", settings.Topic{Queues: 1})
 		putAddress(t, b, "#", settings.Address{
 			RedeliveryDelay: new(settings.Milliseconds(5000)), RedeliveryDelayMultiplier: new(2.0), MaxRedeliveryDelay: new(settings.Milliseconds(15000)),
@@ -166,7 +167,7 @@ func TestCollisionsAreAvoided(t *testing.T) {
 		if err := b.Close(); err != nil {
 			t.Fatal(err)
 		}
-		b = open(t, Options{Dir: "data", fs: fs})
+		b = open(t, broker.Options{Dir: "data"}.On(fs))
 		<-time.After(time.Second) // the timeouts are noticed anew
 		if after := due(); !slices.Equal(before, after) {
 			t.Errorf("after a restart they are due at %v, before at %v", after, before)

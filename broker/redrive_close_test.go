@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"errors"
@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
@@ -16,23 +17,23 @@ import (
 func TestCloseStopsARedrive(t *testing.T) {
 	t.Parallel()
 	const n = 3 * deadletter.Chunk
-	for name, move := range map[string]func(t *testing.T, b *Broker) (moved int64, next string, err error){
-		"redrive": func(t *testing.T, b *Broker) (int64, string, error) {
+	for name, move := range map[string]func(t *testing.T, b *broker.Broker) (moved int64, next string, err error){
+		"redrive": func(t *testing.T, b *broker.Broker) (int64, string, error) {
 			done, err := b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{To: "t", Limit: n})
 			return done.Redriven, done.Next, err
 		},
-		"purge": func(t *testing.T, b *Broker) (int64, string, error) {
+		"purge": func(t *testing.T, b *broker.Broker) (int64, string, error) {
 			done, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{Limit: n})
 			return done.Purged, done.Next, err
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := open(t, Options{})
+				b := open(t, broker.Options{})
 				putTopic(t, b, "t", settings.Topic{})
 				putTopic(t, b, "%DLQ%g", settings.Topic{Queues: 1})
 				sendN(t, b, "%DLQ%g", n, 1)
-				release := hold(b.store.Messages)
+				release := hold(b.Parts().Store.Messages)
 				ended := make(chan struct{})
 				go func() {
 					defer close(ended)

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
@@ -21,24 +22,20 @@ import (
 func TestPurgedAreNotReadAhead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{})
 		for i := range 6 {
 			kill(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: []byte("x")})
 		}
 		d := one(t, b, "reader", "%DLQ%g")
-		_, h, err := b.locate(d)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := b.catalog.Find(h.Group, h.Place.Topic)
+		s, _ := locate(t, b, d)
 		r := consume.Receive{Queue: transport.AnyQueue, Max: 1, MaxBytes: 1}
 		var c consume.Claim
 		s.Update(func(p *consume.Progress) { // as a receive does that is reading
 			p.Begin(&r, time.Now())
 			c, _ = p.Claim(&r)
 		})
-		if b.env.Reads.Ahead() == 0 {
+		if b.Parts().Env.Reads.Ahead() == 0 {
 			t.Fatal("nothing was read ahead")
 		}
 		if done, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{}); err != nil || done.Purged != 6 {
@@ -56,26 +53,26 @@ func TestPurgedAreNotReadAhead(t *testing.T) {
 func TestRetriedDeadLettersAreRedriven(t *testing.T) {
 	t.Parallel()
 	retries := settings.Group{MaxAttempts: 1, RetryTopic: settings.RetryTopic{Enabled: true, MaxRetries: 1}}
-	reconsumed := func(t *testing.T, b *Broker) {
+	reconsumed := func(t *testing.T, b *broker.Broker) {
 		if r, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", "t"), transport.ReconsumeMode{Level: 1}); err != nil || r.Topic != "t-g-RETRY" {
 			t.Fatalf("%+v, %v", r, err)
 		}
 	}
 	for name, c := range map[string]struct {
 		topic settings.TopicType
-		die   func(*testing.T, *Broker)
+		die   func(*testing.T, *broker.Broker)
 	}{
-		"given up": {settings.TopicNormal, func(t *testing.T, b *Broker) {
+		"given up": {settings.TopicNormal, func(t *testing.T, b *broker.Broker) {
 			if _, err := b.DeadLetter(t.Context(), one(t, b, "g", "t"), "no use"); err != nil {
 				t.Fatal(err)
 			}
 		}},
-		"last attempt": {settings.TopicNormal, func(t *testing.T, b *Broker) {
+		"last attempt": {settings.TopicNormal, func(t *testing.T, b *broker.Broker) {
 			if _, err := b.Retry(t.Context(), one(t, b, "g", "t"), 0, ""); err != nil {
 				t.Fatal(err)
 			}
 		}},
-		"last retry": {settings.TopicDelay, func(t *testing.T, b *Broker) {
+		"last retry": {settings.TopicDelay, func(t *testing.T, b *broker.Broker) {
 			if r, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", "t"), transport.ReconsumeMode{}); err != nil || !r.DeadLetter {
 				t.Fatalf("%+v, %v", r, err)
 			}
@@ -84,7 +81,7 @@ func TestRetriedDeadLettersAreRedriven(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fs := vfs.NewMem()
-				b := open(t, Options{Dir: "data", fs: fs})
+				b := open(t, broker.Options{Dir: "data"}.On(fs))
 				putTopic(t, b, "t", settings.Topic{Type: c.topic})
 				putGroup(t, b, "g", retries)
 				m := &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x"), Properties: map[string]string{"k": "v"}}
@@ -115,7 +112,7 @@ func TestRetriedDeadLettersAreRedriven(t *testing.T) {
 // group, and one that was sent on elsewhere, is a message of the topic that it dies in.
 func TestOriginOfDeadLettersThatWereRetried(t *testing.T) {
 	t.Parallel()
-	giveUp := func(t *testing.T, b *Broker, group, topic, from, id string) {
+	giveUp := func(t *testing.T, b *broker.Broker, group, topic, from, id string) {
 		t.Helper()
 		if _, err := b.DeadLetter(t.Context(), one(t, b, group, topic), "no use"); err != nil {
 			t.Fatal(err)
@@ -127,7 +124,7 @@ func TestOriginOfDeadLettersThatWereRetried(t *testing.T) {
 	}
 	t.Run("sent on elsewhere", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			b := open(t, Options{})
+			b := open(t, broker.Options{})
 			putTopic(t, b, "t", settings.Topic{})
 			putTopic(t, b, "u", settings.Topic{})
 			putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, MaxRetries: 1}})
@@ -140,7 +137,7 @@ func TestOriginOfDeadLettersThatWereRetried(t *testing.T) {
 	})
 	t.Run("read in another group's retry topic", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			b := open(t, Options{})
+			b := open(t, broker.Options{})
 			putTopic(t, b, "t", settings.Topic{})
 			putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}})
 			mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/protocol"
@@ -24,7 +25,7 @@ import (
 
 // kill sends messages to a topic and makes them dead letters of g, a second
 // after one another, with their ID as the reason.
-func kill(t *testing.T, b *Broker, ms ...*tidegate.Message) {
+func kill(t *testing.T, b *broker.Broker, ms ...*tidegate.Message) {
 	t.Helper()
 	for _, m := range ms {
 		mustSend(t, b, m)
@@ -46,7 +47,7 @@ func letterIDs(p status.DeadLetterPage) (out []string) {
 	return out
 }
 
-func listLetters(t *testing.T, b *Broker, f status.DeadLetterFilter) []string {
+func listLetters(t *testing.T, b *broker.Broker, f status.DeadLetterFilter) []string {
 	t.Helper()
 	page, err := b.DeadLetters("g", status.DeadLetterQuery{DeadLetterFilter: f})
 	if err != nil {
@@ -59,7 +60,7 @@ func listLetters(t *testing.T, b *Broker, f status.DeadLetterFilter) []string {
 func TestDeadLettersAreBrowsed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{})
 		putTopic(t, b, "u", settings.Topic{})
 		if _, err := b.DeadLetters("g", status.DeadLetterQuery{}); !errors.Is(err, tidegate.ErrNotFound) {
@@ -127,7 +128,7 @@ func TestDeadLettersAreRedriven(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
-		b := open(t, Options{Dir: "data", fs: fs})
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 3})
 		m := &tidegate.Message{
 			ID: "m", Topic: "t", MessageGroup: "mg", Tag: "tag", Keys: []string{"a", "b"}, Properties: map[string]string{"k": "v"},
@@ -152,7 +153,7 @@ func TestDeadLettersAreRedriven(t *testing.T) {
 				if err := b.Close(); err != nil {
 					t.Fatal(err)
 				}
-				b = open(t, Options{Dir: "data", fs: fs})
+				b = open(t, broker.Options{Dir: "data"}.On(fs))
 				if topic, err := b.Topic("%DLQ%g"); err != nil || topic.StoredMessages != 0 || topic.StoredBytes != 0 {
 					t.Errorf("after a restart the dead letters' topic is %+v, %v", topic, err)
 				}
@@ -184,7 +185,7 @@ func TestDeadLettersAreRedriven(t *testing.T) {
 func TestRedriveSelects(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		for _, topic := range []string{"t", "u", "v"} {
 			putTopic(t, b, topic, settings.Topic{})
 		}
@@ -236,7 +237,7 @@ func TestRedriveSelects(t *testing.T) {
 func TestRedriveStopsAtAThrottle(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		for i := range 9 {
 			kill(t, b, &tidegate.Message{ID: fmt.Sprint("m", i), Topic: "t", Body: []byte("x")})
@@ -262,7 +263,7 @@ func TestDeadLettersArePurged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
-		b := open(t, Options{Dir: "data", fs: fs})
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		putTopic(t, b, "t", settings.Topic{})
 		for i := range 6 {
 			kill(t, b, &tidegate.Message{ID: fmt.Sprint("m", i), Topic: "t", Body: []byte("0123456789")})
@@ -287,7 +288,7 @@ func TestDeadLettersArePurged(t *testing.T) {
 				if err := b.Close(); err != nil {
 					t.Fatal(err)
 				}
-				b = open(t, Options{Dir: "data", fs: fs})
+				b = open(t, broker.Options{Dir: "data"}.On(fs))
 			}
 		}
 		time.Sleep(time.Minute)
@@ -337,7 +338,7 @@ func TestRedriveAcrossPowerLoss(t *testing.T) {
 
 func loseRedrive(t *testing.T, seed uint64) {
 	const n, pages = 100, 10
-	b := losePower(t, rand.New(rand.NewPCG(seed, 0)), pages, func(b *Broker, p *powerCut) {
+	b := losePower(t, rand.New(rand.NewPCG(seed, 0)), pages, func(b *broker.Broker, p *powerCut) {
 		putTopic(t, b, "t", settings.Topic{Queues: 3})
 		for i := range n {
 			mustSend(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: []byte("x")})
@@ -379,18 +380,18 @@ func loseRedrive(t *testing.T, seed uint64) {
 func TestDamagedDeadLetter(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		do   func(context.Context, *Broker) error
+		do   func(context.Context, *broker.Broker) error
 		left string
 	}{
-		"browse": {func(context.Context, *Broker) error { return nil }, "[0 2]"},
-		"redrive": {func(ctx context.Context, b *Broker) error {
+		"browse": {func(context.Context, *broker.Broker) error { return nil }, "[0 2]"},
+		"redrive": {func(ctx context.Context, b *broker.Broker) error {
 			done, err := b.RedriveDeadLetters(ctx, "g", status.DeadLetterSelection{})
 			if done.Redriven != 2 || done.Next != "" {
 				return fmt.Errorf("%+v, %w", done, err)
 			}
 			return err
 		}, "[]"},
-		"purge": {func(ctx context.Context, b *Broker) error {
+		"purge": {func(ctx context.Context, b *broker.Broker) error {
 			done, err := b.PurgeDeadLetters(ctx, "g", status.DeadLetterSelection{})
 			if done.Purged != 2 || done.Next != "" {
 				return fmt.Errorf("%+v, %w", done, err)
@@ -400,7 +401,7 @@ func TestDamagedDeadLetter(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := open(t, Options{})
+				b := open(t, broker.Options{})
 				putTopic(t, b, "t", settings.Topic{})
 				for i := range 3 {
 					kill(t, b, &tidegate.Message{Topic: "t", ID: fmt.Sprint(i), Body: []byte("x")})
@@ -426,7 +427,7 @@ func TestDamagedDeadLetter(t *testing.T) {
 func TestKeptDeadLettersAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{})
 		putTopic(t, b, "%DLQ%g", settings.Topic{Queues: 1, DuplicateWindow: -1, Retention: settings.Retention{Time: settings.Duration(time.Minute)}})
 		kill(t, b, &tidegate.Message{Topic: "t", ID: "old", Body: []byte("x")})

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"strconv"
@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
@@ -16,7 +17,7 @@ import (
 // messages came from the group's retry topic, and however many receives followed it.
 func TestRepeatedReceiveOfAnyGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		if _, err := b.PutTopic(t.Context(), "t", settings.Topic{}); err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
@@ -21,7 +22,7 @@ import (
 func TestRepeatedReceivePartly(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		sends, _ := fifo(t, b, settings.OnExhaustedDeadLetter)
 		sends("a:1", "b:1", "c:1", "d:1", "a:2")
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, AttemptID: "x", InvisibleDuration: time.Minute}
@@ -57,7 +58,7 @@ func TestLostAnswerIsReleasedLate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
-		b := open(t, Options{Dir: "data", fs: fs})
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		sends, _ := fifo(t, b, settings.OnExhaustedDeadLetter)
 		sends("a:1", "b:1", "a:2")
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, AttemptID: "x", InvisibleDuration: time.Minute}
@@ -85,7 +86,7 @@ func TestLostAnswerIsReleasedLate(t *testing.T) {
 func TestRepeatedReceiveWhileItWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		sends, _ := fifo(t, b, settings.OnExhaustedDeadLetter)
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, AttemptID: "x", Wait: time.Hour}
 		const n = 5
@@ -116,12 +117,12 @@ func TestRepeatedReceiveWhileItWaits(t *testing.T) {
 func TestRepeatedReceiveAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		sends, _ := fifo(t, b, settings.OnExhaustedDeadLetter)
 		putAddress(t, b, "t", settings.Address{PersistDeliveryCountBeforeDelivery: new(true)}) // deliveries wait for the store
 		sends("a:1", "b:1", "c:1", "d:1")
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", Max: 2, AttemptID: "x"}
-		release := hold(b.store.Groups)
+		release := hold(b.Parts().Store.Groups)
 		answers := make(chan string, 8)
 		for range cap(answers) {
 			go func() { answers <- idsOf(receive(t, b, r)) }()
@@ -145,7 +146,7 @@ func TestRepeatedReceiveAtOnce(t *testing.T) {
 		if rest := receive(t, b, r); len(rest) != 2 {
 			t.Errorf("%d messages are left, want 2", len(rest))
 		}
-		s := b.catalog.FindTopic("t").Subscriptions()[0].(*subscription.Subscription)
+		s := b.Parts().Catalog.FindTopic("t").Subscriptions()[0].(*subscription.Subscription)
 		if a, err := s.Audit(); err != nil || a.Receiving != 0 {
 			t.Errorf("%d receives are left over, %v", a.Receiving, err)
 		}

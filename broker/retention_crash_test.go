@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
@@ -24,7 +25,7 @@ func TestPowerLossWithRetention(t *testing.T) {
 func runPowerLoss(t *testing.T, seed uint64) {
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	p := newPowerCut(vfs.NewCrashableMem(), rnd, 400)
-	b := open(t, Options{Dir: "data", fs: p.fs})
+	b := open(t, broker.Options{Dir: "data"}.On(p.fs))
 	config := settings.Topic{Queues: 1 + rnd.IntN(3), DuplicateWindow: -1, Retention: settings.Retention{Time: -1, Consumed: true}}
 	putTopic(t, b, "t", config)
 	groups := []string{"g0", "g1"}
@@ -66,7 +67,7 @@ func runPowerLoss(t *testing.T, seed uint64) {
 			t.Fatal(err)
 		}
 		p = newPowerCut(p.over(t), rnd, 400)
-		b = open(t, Options{Dir: "data", fs: p.fs})
+		b = open(t, broker.Options{Dir: "data"}.On(p.fs))
 	}
 	for _, g := range groups {
 		seen := map[string]bool{}
@@ -102,7 +103,7 @@ func runPowerLoss(t *testing.T, seed uint64) {
 	for q := range config.Queues {
 		sum += next[q]
 	}
-	topic, _ := b.catalog.Topic("t")
+	topic, _ := b.Parts().Catalog.Topic("t")
 	if got := topic.Written().Messages; got < sum {
 		t.Errorf("offsets go on at %d in all, want %d or more", got, sum)
 	}

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"errors"
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -41,7 +42,7 @@ func sizeOf(tb testing.TB, dir string) (size int64) {
 }
 
 // fill sends n times 16 messages of 32 KiB to each of the topics in turn.
-func fillTopic(tb testing.TB, b *Broker, n int, topics ...string) {
+func fillTopic(tb testing.TB, b *broker.Broker, n int, topics ...string) {
 	tb.Helper()
 	noise := rand.NewChaCha8([32]byte{}) // what is written is compressed
 	for range n {
@@ -64,11 +65,11 @@ func TestSharedDiskIsGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const mb = 1 << 20
 		dir := t.TempDir()
-		b := open(t, Options{Dir: dir, memTable: 1 << 20})
+		b := open(t, broker.Options{Dir: dir}.MemTable(1<<20))
 		putTopic(t, b, "t", settings.Topic{})
 		putTopic(t, b, "other", settings.Topic{})
-		fillTopic(t, b, 10, "t", "t", "other")                                                                // 10 and 5 MiB
-		b.retention.Freed().Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes-8*mb) // as if so much had been removed before
+		fillTopic(t, b, 10, "t", "t", "other")                                                                        // 10 and 5 MiB
+		b.Parts().Retention.Freed().Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes-8*mb) // as if so much had been removed before
 		before := sizeOf(t, dir)
 		if _, err := b.PurgeTopic(t.Context(), "t"); err != nil {
 			t.Fatal(err)
@@ -89,8 +90,8 @@ func TestSharedDiskIsGivenBack(t *testing.T) {
 func TestDiskIsGivenBack(t *testing.T) {
 	t.Parallel()
 	const mb = 1 << 20
-	for name, remove := range map[string]func(*testing.T, *Broker){
-		"consumed": func(t *testing.T, b *Broker) {
+	for name, remove := range map[string]func(*testing.T, *broker.Broker){
+		"consumed": func(t *testing.T, b *broker.Broker) {
 			putTopic(t, b, "t", settings.Topic{DuplicateWindow: -1, Retention: settings.Retention{Consumed: true}})
 			for {
 				ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32})
@@ -100,18 +101,18 @@ func TestDiskIsGivenBack(t *testing.T) {
 				b.Ack(t.Context(), ds)
 			}
 		},
-		"time": func(t *testing.T, b *Broker) {
+		"time": func(t *testing.T, b *broker.Broker) {
 			putTopic(t, b, "t", settings.Topic{DuplicateWindow: -1, Retention: settings.Retention{Time: settings.Duration(30 * time.Second)}})
 		},
-		"bytes": func(t *testing.T, b *Broker) {
+		"bytes": func(t *testing.T, b *broker.Broker) {
 			putTopic(t, b, "t", settings.Topic{DuplicateWindow: -1, Retention: settings.Retention{Bytes: 1 << 20}})
 		},
-		"purge": func(t *testing.T, b *Broker) {
+		"purge": func(t *testing.T, b *broker.Broker) {
 			if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed != (status.Backlog{Messages: 320, Bytes: 10 * mb}) {
 				t.Errorf("removed %+v, %v", removed, err)
 			}
 		},
-		"deletion": func(t *testing.T, b *Broker) {
+		"deletion": func(t *testing.T, b *broker.Broker) {
 			if err := b.DeleteTopic(t.Context(), "t"); err != nil {
 				t.Error(err)
 			}
@@ -120,7 +121,7 @@ func TestDiskIsGivenBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				dir := t.TempDir()
-				b := open(t, Options{Dir: dir, memTable: 1 << 20})
+				b := open(t, broker.Options{Dir: dir}.MemTable(1<<20))
 				putTopic(t, b, "t", settings.Topic{})
 				putTopic(t, b, "other", settings.Topic{Retention: settings.Retention{Time: -1}})
 				fillTopic(t, b, 16, "t")
@@ -131,7 +132,7 @@ func TestDiskIsGivenBack(t *testing.T) {
 					}
 					fillTopic(t, b, 4, "other")
 				}
-				b.retention.Freed().Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes-8*mb) // as if so much had been removed before
+				b.Parts().Retention.Freed().Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes-8*mb) // as if so much had been removed before
 				before := sizeOf(t, dir)
 				remove(t, b)
 				elapse(time.Minute)

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"fmt"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -27,17 +28,17 @@ func TestFailedRoundIsRepeated(t *testing.T) {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fs := vfs.NewMem()
-				b := open(t, Options{Dir: "data", fs: fs})
+				b := open(t, broker.Options{Dir: "data"}.On(fs))
 				putTopic(t, b, "t", settings.Topic{Queues: 1, DuplicateWindow: -1, Retention: settings.Retention{Time: settings.Duration(time.Minute)}})
 				receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
 				sendN(t, b, "t", 3, 100)
-				tp, err := b.catalog.Topic("t")
+				tp, err := b.Parts().Catalog.Topic("t")
 				if err != nil {
 					t.Fatal(err)
 				}
 				var originals []store.Message
 				for o := range int64(3) {
-					m, _, err := b.store.Get(store.Place{Topic: tp.ID(), Offset: o})
+					m, _, err := b.Parts().Store.Get(store.Place{Topic: tp.ID(), Offset: o})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -45,12 +46,12 @@ func TestFailedRoundIsRepeated(t *testing.T) {
 					originals = append(originals, m)
 				}
 				held := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 1, InvisibleDuration: time.Hour})
-				release, err := b.retention.Task().Hold(t.Context())
+				release, err := b.Parts().Retention.Task().Hold(t.Context())
 				if err != nil {
 					t.Fatal(err)
 				}
 				time.Sleep(time.Minute + time.Second)
-				w, err := b.retention.Begin(tp, time.Now(), c.purge)
+				w, err := b.Parts().Retention.Begin(tp, time.Now(), c.purge)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -62,7 +63,7 @@ func TestFailedRoundIsRepeated(t *testing.T) {
 						t.Fatal("a round that cannot read what it keeps has no error")
 					}
 				}
-				if err := b.store.Messages.Add(func(w *store.Batch) {
+				if err := b.Parts().Store.Messages.Add(func(w *store.Batch) {
 					for o := range originals {
 						w.PutMessage(store.Place{Topic: tp.ID(), Offset: int64(o)}, &originals[o])
 					}
@@ -85,7 +86,7 @@ func TestFailedRoundIsRepeated(t *testing.T) {
 				if s := subscriptionOf(t, b, "g"); s.Backlog != (status.Backlog{Messages: c.remaining, Bytes: c.remaining * 100}) || s.Inflight != c.remaining {
 					t.Errorf("the group has %+v", s)
 				}
-				if tp, _ = b.catalog.Topic("t"); tp.Written().Messages != tp.Before().Messages || tp.Written().Bytes != tp.Before().Bytes {
+				if tp, _ = b.Parts().Catalog.Topic("t"); tp.Written().Messages != tp.Before().Messages || tp.Written().Bytes != tp.Before().Bytes {
 					t.Errorf("%d of %d messages, %d of %d bytes are counted as removed", tp.Before().Messages, tp.Written().Messages, tp.Before().Bytes, tp.Written().Bytes)
 				}
 				if err := b.Ack(t.Context(), held)[0]; (err == nil) != (c.remaining > 0) {

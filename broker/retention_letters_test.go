@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/protocol"
@@ -23,7 +24,7 @@ func TestRetentionByBytesOfDeadLettersWithHoles(t *testing.T) {
 		t.Run(fmt.Sprint(queues), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fs := vfs.NewMem()
-				b := open(t, Options{Dir: "data", fs: fs})
+				b := open(t, broker.Options{Dir: "data"}.On(fs))
 				putTopic(t, b, "t", settings.Topic{Queues: 1, DuplicateWindow: -1})
 				putTopic(t, b, "back", settings.Topic{})
 				putGroup(t, b, "g", settings.Group{MaxAttempts: 1})

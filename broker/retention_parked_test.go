@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -19,8 +20,8 @@ import (
 
 // parkedTopic returns a broker with n messages of one message group, the
 // first of which has failed, so that the group is parked.
-func parkedTopic(t *testing.T, fs vfs.FS, r settings.Retention, n int) *Broker {
-	b := open(t, Options{Dir: "data", fs: fs})
+func parkedTopic(t *testing.T, fs vfs.FS, r settings.Retention, n int) *broker.Broker {
+	b := open(t, broker.Options{Dir: "data"}.On(fs))
 	putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 1, DuplicateWindow: -1, Retention: r})
 	putGroup(t, b, "g", settings.Group{FIFO: true, MaxAttempts: 1, OnExhausted: settings.OnExhaustedPark})
 	for i := range n {
@@ -116,7 +117,7 @@ func TestRetentionKeepsWhatWasSentOn(t *testing.T) {
 func TestRetentionKeepsWhatWasBlocked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 1, DuplicateWindow: -1, Retention: settings.Retention{Time: settings.Duration(10 * time.Minute)}})
 		putGroup(t, b, "g", settings.Group{FIFO: true, MaxAttempts: 1, OnExhausted: settings.OnExhaustedBlock})
 		for i := range 10 {
@@ -147,7 +148,7 @@ func TestRetentionKeepsWhatBlocks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
-		b := open(t, Options{Dir: "data", fs: fs})
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 1, DuplicateWindow: -1, Retention: settings.Retention{Time: settings.Duration(10 * time.Minute)}})
 		putGroup(t, b, "g", settings.Group{FIFO: true, MaxAttempts: 1, OnExhausted: settings.OnExhaustedBlock})
 		for i := range 3 {
@@ -203,13 +204,13 @@ func TestPurgeOfAParkedTopic(t *testing.T) {
 // retention, a purge or nothing removes the others.
 func TestRetentionOfDeadLettersWithHoles(t *testing.T) {
 	t.Parallel()
-	for name, remove := range map[string]func(context.Context, *Broker) error{
-		"none": func(context.Context, *Broker) error { return nil },
-		"time": func(ctx context.Context, b *Broker) error {
+	for name, remove := range map[string]func(context.Context, *broker.Broker) error{
+		"none": func(context.Context, *broker.Broker) error { return nil },
+		"time": func(ctx context.Context, b *broker.Broker) error {
 			_, err := b.PutTopic(ctx, "%DLQ%g", settings.Topic{Retention: settings.Retention{Time: settings.Duration(90 * time.Second)}})
 			return err
 		},
-		"purge": func(ctx context.Context, b *Broker) error {
+		"purge": func(ctx context.Context, b *broker.Broker) error {
 			removed, err := b.PurgeTopic(ctx, "%DLQ%g")
 			if removed != (status.Backlog{Messages: 6, Bytes: 12}) {
 				return fmt.Errorf("removed %+v, %w", removed, err)
@@ -220,7 +221,7 @@ func TestRetentionOfDeadLettersWithHoles(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fs := vfs.NewMem()
-				b := open(t, Options{Dir: "data", fs: fs})
+				b := open(t, broker.Options{Dir: "data"}.On(fs))
 				putTopic(t, b, "t", settings.Topic{Queues: 1, Retention: settings.Retention{Time: -1}})
 				putGroup(t, b, "g", settings.Group{MaxAttempts: 1})
 				putTopic(t, b, "%DLQ%g", settings.Topic{Queues: 1, DuplicateWindow: -1})

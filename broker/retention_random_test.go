@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/topic"
@@ -33,7 +34,7 @@ type retentionModel struct {
 	t        *testing.T
 	rnd      *rand.Rand
 	fs       vfs.FS
-	b        *Broker
+	b        *broker.Broker
 	config   settings.Topic
 	messages []*retentionMessage
 	done     map[string]bool // group + ID: acknowledged
@@ -50,7 +51,7 @@ func TestRetentionRandom(t *testing.T) {
 func runRetentionModel(t *testing.T, seed uint64) {
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	k := &retentionModel{t: t, rnd: rnd, fs: vfs.NewMem(), done: map[string]bool{}, next: map[int]int64{}}
-	k.b = open(t, Options{Dir: "data", fs: k.fs})
+	k.b = open(t, broker.Options{Dir: "data"}.On(k.fs))
 	k.config = settings.Topic{Queues: 1 + rnd.IntN(3), DuplicateWindow: settings.Duration([]time.Duration{-1, time.Second, time.Minute}[rnd.IntN(3)])}
 	r := &k.config.Retention
 	r.Time = settings.Duration([]time.Duration{-1, time.Minute, 10 * time.Minute}[rnd.IntN(3)])
@@ -151,7 +152,7 @@ func (k *retentionModel) purge() {
 // check compares what is stored with what retention allows, and the counts with what is stored.
 func (k *retentionModel) check() {
 	synctest.Wait()
-	topic, err := k.b.catalog.Topic("t")
+	topic, err := k.b.Parts().Catalog.Topic("t")
 	if err != nil {
 		k.t.Fatal(err)
 	}
@@ -160,7 +161,7 @@ func (k *retentionModel) check() {
 	var total, overtaken status.Backlog
 	for _, m := range k.messages {
 		q := topic.Queues()[m.place[0]]
-		_, ok, err := k.b.store.Get(placeOf(topic, m))
+		_, ok, err := k.b.Parts().Store.Get(placeOf(topic, m))
 		if err != nil {
 			k.t.Fatal(err)
 		}
@@ -182,7 +183,10 @@ func (k *retentionModel) check() {
 			k.t.Fatalf("%+v was removed at the age of %v, and is needed", m, age)
 		}
 	}
-	info := k.b.describe(topic)
+	info, err := k.b.Topic("t")
+	if err != nil {
+		k.t.Fatal(err)
+	}
 	if info.StoredMessages != total.Messages || info.StoredBytes != total.Bytes {
 		k.t.Fatalf("the topic says %d messages, %d bytes; there are %+v", info.StoredMessages, info.StoredBytes, total)
 	}

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -17,7 +18,7 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-func stored(tb testing.TB, b *Broker, topic string) int64 {
+func stored(tb testing.TB, b *broker.Broker, topic string) int64 {
 	tb.Helper()
 	info, err := b.Topic(topic)
 	if err != nil {
@@ -26,7 +27,7 @@ func stored(tb testing.TB, b *Broker, topic string) int64 {
 	return info.StoredMessages
 }
 
-func subscriptionOf(tb testing.TB, b *Broker, group string) status.Subscription {
+func subscriptionOf(tb testing.TB, b *broker.Broker, group string) status.Subscription {
 	tb.Helper()
 	g, err := b.Group(group)
 	if err != nil || len(g.Topics) != 1 {
@@ -35,7 +36,7 @@ func subscriptionOf(tb testing.TB, b *Broker, group string) status.Subscription 
 	return g.Topics[0]
 }
 
-func sendN(tb testing.TB, b *Broker, topic string, n, size int) {
+func sendN(tb testing.TB, b *broker.Broker, topic string, n, size int) {
 	tb.Helper()
 	for range n {
 		mustSend(tb, b, &tidegate.Message{Topic: topic, Body: make([]byte, size)})
@@ -43,12 +44,12 @@ func sendN(tb testing.TB, b *Broker, topic string, n, size int) {
 }
 
 // reopen closes a broker and opens another one on the same files.
-func reopen(tb testing.TB, b *Broker, fs vfs.FS) *Broker {
+func reopen(tb testing.TB, b *broker.Broker, fs vfs.FS) *broker.Broker {
 	tb.Helper()
 	if err := b.Close(); err != nil {
 		tb.Fatal(err)
 	}
-	return open(tb, Options{Dir: "data", fs: fs})
+	return open(tb, broker.Options{Dir: "data"}.On(fs))
 }
 
 // elapse lets time pass, and what it causes happen.
@@ -69,7 +70,7 @@ func TestRetentionByTime(t *testing.T) {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fs := vfs.NewMem()
-				b := open(t, Options{Dir: "data", fs: fs})
+				b := open(t, broker.Options{Dir: "data"}.On(fs))
 				putTopic(t, b, c.topic, settings.Topic{Queues: 1, Retention: settings.Retention{Time: c.config}})
 				sendN(t, b, c.topic, 10, 100)
 				ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: c.topic, Max: 4})
@@ -114,7 +115,7 @@ func TestRetentionByTime(t *testing.T) {
 func TestDefaultRetention(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{})
 		sendN(t, b, "t", 3, 1)
 		elapse(72*time.Hour - 1)
@@ -132,7 +133,7 @@ func TestDefaultRetention(t *testing.T) {
 func TestRetentionForEver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Retention: settings.Retention{Time: -1}})
 		putTopic(t, b, "%DLQ%g", settings.Topic{})
 		sendN(t, b, "t", 3, 1)
@@ -154,7 +155,7 @@ func TestRetentionForEver(t *testing.T) {
 func TestRetentionOfAStream(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		const retention = 64 * time.Minute
 		putTopic(t, b, "t", settings.Topic{Queues: 2, Retention: settings.Retention{Time: settings.Duration(retention)}})
 		for i := range 300 {
@@ -182,10 +183,10 @@ func TestRetentionKeepsWhatIsUnderWay(t *testing.T) {
 		for _, restart := range []bool{false, true} {
 			t.Run(fmt.Sprintf("fifo %v restart %v", fifo, restart), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					var o Options // in memory time costs less
+					var o broker.Options // in memory time costs less
 					fs := vfs.NewMem()
 					if restart {
-						o = Options{Dir: "data", fs: fs}
+						o = broker.Options{Dir: "data"}.On(fs)
 					}
 					b := open(t, o)
 					c := settings.Topic{Queues: 1, Retention: settings.Retention{Time: settings.Duration(3 * time.Hour)}}
@@ -261,7 +262,7 @@ func TestRetentionByBytes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
-		b := open(t, Options{Dir: "data", fs: fs})
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		putTopic(t, b, "t", settings.Topic{Queues: 3, DuplicateWindow: -1, Retention: settings.Retention{Bytes: 1000}})
 		for i := range 100 {
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: fmt.Appendf(nil, "%050d", i)})
@@ -292,7 +293,7 @@ func TestRetentionOfConsumed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
-		b := open(t, Options{Dir: "data", fs: fs})
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		putTopic(t, b, "t", settings.Topic{Queues: 2, Retention: settings.Retention{Consumed: true}})
 		for _, g := range []string{"one", "two"} {
 			if ds := receive(t, b, transport.ReceiveRequest{Group: g, Topic: "t"}); len(ds) != 0 {
@@ -363,7 +364,7 @@ func TestConsumedStepsOverWhatFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
-		b := open(t, Options{Dir: "data", fs: fs})
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		putTopic(t, b, "t", settings.Topic{Queues: 1, DuplicateWindow: -1, Retention: settings.Retention{Consumed: true}})
 		sendN(t, b, "t", retention.StepOver+1, 10)
 		var failed *tidegate.Delivery
@@ -385,7 +386,7 @@ func TestConsumedStepsOverWhatFails(t *testing.T) {
 			if n := stored(t, b, "t"); n != 1 {
 				t.Fatalf("%d are left, want 1", n)
 			}
-			if _, offsets, err := b.store.Read(1, 0, 0, 10000, 10, 1000); err != nil || len(offsets) != 1 || offsets[0] != failed.Offset {
+			if _, offsets, err := b.Parts().Store.Read(1, 0, 0, 10000, 10, 1000); err != nil || len(offsets) != 1 || offsets[0] != failed.Offset {
 				t.Errorf("on disk: %v, %v", offsets, err)
 			}
 			b = reopen(t, b, fs)

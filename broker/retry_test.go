@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"fmt"
@@ -9,17 +9,18 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
 // open returns a broker in memory that takes any invisible duration.
-func open(tb testing.TB, o Options) *Broker {
+func open(tb testing.TB, o broker.Options) *broker.Broker {
 	tb.Helper()
 	if o.MinInvisibleDuration == 0 {
 		o.MinInvisibleDuration = 1
 	}
-	b, err := Open(o)
+	b, err := broker.Open(o)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -31,21 +32,21 @@ func open(tb testing.TB, o Options) *Broker {
 	return b
 }
 
-func putTopic(tb testing.TB, b *Broker, name string, c settings.Topic) {
+func putTopic(tb testing.TB, b *broker.Broker, name string, c settings.Topic) {
 	tb.Helper()
 	if _, err := b.PutTopic(tb.Context(), name, c); err != nil {
 		tb.Fatal(err)
 	}
 }
 
-func putGroup(tb testing.TB, b *Broker, name string, c settings.Group) {
+func putGroup(tb testing.TB, b *broker.Broker, name string, c settings.Group) {
 	tb.Helper()
 	if _, err := b.PutGroup(tb.Context(), name, c); err != nil {
 		tb.Fatal(err)
 	}
 }
 
-func send(tb testing.TB, b *Broker, msgs ...*tidegate.Message) []transport.SendResult {
+func send(tb testing.TB, b *broker.Broker, msgs ...*tidegate.Message) []transport.SendResult {
 	tb.Helper()
 	for _, m := range msgs {
 		if m.ID == "" {
@@ -55,7 +56,7 @@ func send(tb testing.TB, b *Broker, msgs ...*tidegate.Message) []transport.SendR
 	return b.Send(tb.Context(), msgs)
 }
 
-func mustSend(tb testing.TB, b *Broker, msgs ...*tidegate.Message) {
+func mustSend(tb testing.TB, b *broker.Broker, msgs ...*tidegate.Message) {
 	tb.Helper()
 	for _, r := range send(tb, b, msgs...) {
 		if r.Err != nil {
@@ -64,7 +65,7 @@ func mustSend(tb testing.TB, b *Broker, msgs ...*tidegate.Message) {
 	}
 }
 
-func receive(tb testing.TB, b *Broker, r transport.ReceiveRequest) []*tidegate.Delivery {
+func receive(tb testing.TB, b *broker.Broker, r transport.ReceiveRequest) []*tidegate.Delivery {
 	tb.Helper()
 	if r.Queue == 0 {
 		r.Queue = transport.AnyQueue
@@ -80,11 +81,12 @@ func receive(tb testing.TB, b *Broker, r transport.ReceiveRequest) []*tidegate.D
 }
 
 // receiveAll reads a topic from its beginning, as a group of its own.
-func receiveAll(t *testing.T, b *Broker, topic string) (out []*tidegate.Delivery) {
+func receiveAll(t *testing.T, b *broker.Broker, topic string) (out []*tidegate.Delivery) {
 	reader := fmt.Sprintf("reader%d", rand.Uint64())
 	defer func() { _ = b.DeleteGroup(t.Context(), reader) }()
+	_, longest := serve(b).InvisibleBounds()
 	for {
-		ds := receive(t, b, transport.ReceiveRequest{Group: reader, Topic: topic, Max: 32, InvisibleDuration: min(time.Hour, b.opts.MaxInvisibleDuration)})
+		ds := receive(t, b, transport.ReceiveRequest{Group: reader, Topic: topic, Max: 32, InvisibleDuration: min(time.Hour, longest)})
 		if len(ds) == 0 {
 			return out
 		}
@@ -102,7 +104,7 @@ func receiveAll(t *testing.T, b *Broker, topic string) (out []*tidegate.Delivery
 func TestWholeLadder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "orders", settings.Topic{})
 		mustSend(t, b, &tidegate.Message{Topic: "orders", Body: []byte("x"), ID: "m1", Properties: map[string]string{"k": "v"}})
 		start := time.Now()

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"errors"
@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
@@ -20,18 +21,18 @@ import (
 
 // deletedMeanwhile has every dead letter of g fail, as if its topic were deleted
 // between finding it and writing to it, until the function that it returns is called.
-func deletedMeanwhile(t *testing.T, b *Broker) (over func()) {
+func deletedMeanwhile(t *testing.T, b *broker.Broker) (over func()) {
 	t.Helper()
 	putTopic(t, b, "%DLQ%g", settings.Topic{Queues: 1})
-	found, err := b.catalog.Topic("%DLQ%g")
+	found, err := b.Parts().Catalog.Topic("%DLQ%g")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := b.DeleteTopic(t.Context(), found.Name()); err != nil {
 		t.Fatal(err)
 	}
-	b.catalog.AddTopic(found)
-	return func() { b.catalog.RemoveTopic(found) }
+	b.Parts().Catalog.AddTopic(found)
+	return func() { b.Parts().Catalog.RemoveTopic(found) }
 }
 
 // A request for a dead letter that fails changes nothing: the lease lasts as
@@ -51,7 +52,7 @@ func TestDeadLetterThatFails(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, restart %t", name, restart), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					fs := vfs.NewMem()
-					b := open(t, Options{Dir: "data", fs: fs})
+					b := open(t, broker.Options{Dir: "data"}.On(fs))
 					putTopic(t, b, "t", settings.Topic{Queues: 1})
 					mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 					r := transport.ReceiveRequest{Group: "g", Topic: "t", Push: c.push, InvisibleDuration: time.Minute}
@@ -76,7 +77,7 @@ func TestDeadLetterThatFails(t *testing.T) {
 		}
 	}
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: time.Minute})[0]
@@ -99,7 +100,7 @@ func TestDeadLetterThatFails(t *testing.T) {
 func TestDeadLetterByTimeThatFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		putGroup(t, b, "g", settings.Group{MaxAttempts: 1})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
@@ -124,7 +125,7 @@ func TestParkedDeadLetterThatFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
-		b := open(t, Options{Dir: "data", fs: fs})
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 2})
 		putGroup(t, b, "g", settings.Group{FIFO: true, OnExhausted: settings.OnExhaustedPark, NegativeAck: settings.NegativeAck{MaxRedeliveries: 1}})
 		sends, receives := fifoOf(t, b)
@@ -171,7 +172,7 @@ func TestParkedDeadLetterThatFails(t *testing.T) {
 			t.Errorf("%+v, %v", page, err)
 		}
 		n := 0
-		if err := b.store.AllParked(func(uint32, store.Place, string) error { n++; return nil }); err != nil || n != 0 {
+		if err := b.Parts().Store.AllParked(func(uint32, store.Place, string) error { n++; return nil }); err != nil || n != 0 {
 			t.Errorf("%d reasons are left over, %v", n, err)
 		}
 	})
@@ -184,7 +185,7 @@ func TestParkedDeadLetterAcrossACrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := parkedTopic(t, fs, settings.Retention{}, 3)
-		s := b.catalog.FindTopic("t").Subscriptions()[0].(*subscription.Subscription)
+		s := b.Parts().Catalog.FindTopic("t").Subscriptions()[0].(*subscription.Subscription)
 		d := departing(s, func(p *consume.Progress) { p.Redrive("a", true, time.Now()) })
 		startOnDisk(t, b, d)
 		b = reopen(t, b, fs)
@@ -193,7 +194,7 @@ func TestParkedDeadLetterAcrossACrash(t *testing.T) {
 			ackDeliveries(t, b, expectMessages(t, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}), want))
 		}
 		n := 0
-		if err := b.store.AllParked(func(uint32, store.Place, string) error { n++; return nil }); err != nil || n != 0 {
+		if err := b.Parts().Store.AllParked(func(uint32, store.Place, string) error { n++; return nil }); err != nil || n != 0 {
 			t.Errorf("%d reasons are left over, %v", n, err)
 		}
 	})

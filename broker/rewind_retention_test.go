@@ -1,10 +1,11 @@
-package broker
+package broker_test
 
 import (
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
@@ -16,14 +17,14 @@ import (
 func TestRewindWhileRetentionPlans(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Queues: 1, DuplicateWindow: -1, Retention: settings.Retention{Consumed: true}})
 		const n = 100
 		sendN(t, b, "t", n, 1)
 		for range 4 {
 			ackDeliveries(t, b, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32}))
 		}
-		release := hold(b.store.Messages) // which the plan asks where the queue ends
+		release := hold(b.Parts().Store.Messages) // which the plan asks where the queue ends
 		elapse(2 * retention.Pause)
 		done := make(chan []status.QueueRewind)
 		go func() {
@@ -64,7 +65,7 @@ func TestRewindAheadIsRetentionsBusiness(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := open(t, Options{})
+				b := open(t, broker.Options{})
 				putTopic(t, b, "t", settings.Topic{Queues: 1, DuplicateWindow: -1})
 				putGroup(t, b, "g", settings.Group{})
 				if _, err := b.Rewind(t.Context(), "g", "t", status.Position{Earliest: true}); err != nil {

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"errors"
@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
@@ -22,7 +23,7 @@ import (
 // has not finished; nothing else.
 type rewindModel struct {
 	t      *testing.T
-	b      *Broker
+	b      *broker.Broker
 	rnd    *rand.Rand
 	sent   [][]time.Time // by queue
 	next   []int64
@@ -178,7 +179,7 @@ func runRewindModel(t *testing.T, seed uint64) {
 	m := &rewindModel{t: t, rnd: rnd, fifo: rnd.IntN(2) == 0, queues: 1 + rnd.IntN(3), open: map[[2]int64]*tidegate.Delivery{}, tries: map[[2]int64]int{}}
 	m.sent, m.next = make([][]time.Time, m.queues), make([]int64, m.queues)
 	fs := vfs.NewMem()
-	m.b = open(t, Options{Dir: "data", fs: fs})
+	m.b = open(t, broker.Options{Dir: "data"}.On(fs))
 	topicType := settings.TopicNormal
 	if m.fifo {
 		topicType = settings.TopicFIFO
@@ -200,7 +201,7 @@ func runRewindModel(t *testing.T, seed uint64) {
 				if err := m.b.Close(); err != nil {
 					t.Fatal(err)
 				}
-				m.b = open(t, Options{Dir: "data", fs: fs})
+				m.b = open(t, broker.Options{Dir: "data"}.On(fs))
 			}
 			time.Sleep(time.Duration(rnd.IntN(20)) * time.Second)
 		}
@@ -240,7 +241,7 @@ func TestRewoundMessageDiesAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
-		b := open(t, Options{Dir: "data", fs: fs})
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		putGroup(t, b, "g", settings.Group{MaxAttempts: 1})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
@@ -256,7 +257,7 @@ func TestRewoundMessageDiesAgain(t *testing.T) {
 				if err := b.Close(); err != nil {
 					t.Fatal(err)
 				}
-				b = open(t, Options{Dir: "data", fs: fs})
+				b = open(t, broker.Options{Dir: "data"}.On(fs))
 			}
 		}
 	})
@@ -267,7 +268,7 @@ func TestRewindEndsParking(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
-		b := open(t, Options{Dir: "data", fs: fs})
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		sends, receives := fifo(t, b, settings.OnExhaustedPark)
 		sends("a:1", "a:2", "a:3")
 		failDeliveries(t, b, expectMessages(t, receives(), "a:1/1"))
@@ -287,7 +288,7 @@ func TestRewindEndsParking(t *testing.T) {
 			if err := b.Close(); err != nil {
 				t.Fatal(err)
 			}
-			b = open(t, Options{Dir: "data", fs: fs})
+			b = open(t, broker.Options{Dir: "data"}.On(fs))
 			_, receives = fifoOf(t, b)
 		}
 		for i := 1; i <= 3; i++ {
@@ -302,7 +303,7 @@ func TestRewindEndsParking(t *testing.T) {
 func TestRewindWakesReceives(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		sends, receives := fifo(t, b, settings.OnExhaustedDeadLetter)
 		sends("a:1", "a:2")
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", AttemptID: "x"}
@@ -331,7 +332,7 @@ func TestRewindWakesReceives(t *testing.T) {
 func TestRewindThrottles(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Queues: 1, MaxBacklog: settings.Limit{Messages: 10}})
 		for range 12 {
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
@@ -349,7 +350,7 @@ func TestRewindThrottles(t *testing.T) {
 			t.Fatal(err)
 		}
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
-		if rate, _ := b.catalog.FindTopic("t").Subscriptions()[0].Consumed().Drained(time.Now()); rate > 1.5 {
+		if rate, _ := b.Parts().Catalog.FindTopic("t").Subscriptions()[0].Consumed().Drained(time.Now()); rate > 1.5 {
 			t.Errorf("skipping counted as draining: %v a second", rate)
 		}
 	})
@@ -357,7 +358,7 @@ func TestRewindThrottles(t *testing.T) {
 
 func TestRewindRefuses(t *testing.T) {
 	t.Parallel()
-	b := open(t, Options{})
+	b := open(t, broker.Options{})
 	putTopic(t, b, "t", settings.Topic{Queues: 2})
 	putGroup(t, b, "g", settings.Group{})
 	for want, call := range map[string]func() ([]status.QueueRewind, error){
@@ -402,7 +403,7 @@ func TestRewindRefuses(t *testing.T) {
 // A rewind in the middle of a receive: what it had read is not delivered out of turn.
 func TestRewindMeetsReceives(t *testing.T) {
 	t.Parallel()
-	b := open(t, Options{})
+	b := open(t, broker.Options{})
 	putTopic(t, b, "t", settings.Topic{Queues: 1})
 	const n = 500
 	for range n {
@@ -452,7 +453,7 @@ func TestRewindMeetsReceives(t *testing.T) {
 	}
 }
 
-func ackDeliveriesNow(t *testing.T, b *Broker, ds []*tidegate.Delivery) {
+func ackDeliveriesNow(t *testing.T, b *broker.Broker, ds []*tidegate.Delivery) {
 	t.Helper()
 	for _, err := range b.Ack(t.Context(), ds) {
 		if err != nil {

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/limits"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -18,23 +19,23 @@ import (
 )
 
 // leaveRoom reserves all but n bytes of the room of the next batch.
-func leaveRoom(t *testing.T, b *Broker, n int64) {
+func leaveRoom(t *testing.T, b *broker.Broker, n int64) {
 	t.Helper()
 	reserved := int64(0)
-	for ; !b.store.Messages.Full(); reserved += n {
-		if err := b.store.Messages.Room(t.Context(), n, nil); err != nil {
+	for ; !b.Parts().Store.Messages.Full(); reserved += n {
+		if err := b.Parts().Store.Messages.Room(t.Context(), n, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	b.store.Messages.Release(n)
-	t.Cleanup(func() { b.store.Messages.Release(reserved - n) })
+	b.Parts().Store.Messages.Release(n)
+	t.Cleanup(func() { b.Parts().Store.Messages.Release(reserved - n) })
 }
 
 // fullBatch returns a broker whose store stands, and whose next batch is full.
 // done gets the results of the sends that are in it or before it.
-func fullBatch(t *testing.T) (b *Broker, fs *stallingFS, sent int, done chan error) {
+func fullBatch(t *testing.T) (b *broker.Broker, fs *stallingFS, sent int, done chan error) {
 	fs = &stallingFS{FS: vfs.NewMem()}
-	b = open(t, Options{Dir: "data", fs: fs, memTable: 256 << 10, Pressure: settings.Pressure{MinFreeDisk: -1}})
+	b = open(t, broker.Options{Dir: "data", Pressure: settings.Pressure{MinFreeDisk: -1}}.On(fs).MemTable(256<<10))
 	putTopic(t, b, "t", settings.Topic{Queues: 1})
 	fs.hold(true)
 	t.Cleanup(func() { fs.hold(false) }) // or a failure would hang
@@ -43,7 +44,7 @@ func fullBatch(t *testing.T) (b *Broker, fs *stallingFS, sent int, done chan err
 	for ; sent < 100; sent++ {
 		go func() { done <- send0(t, b, 256<<10) }()
 		synctest.Wait()
-		if !b.store.StalledSince().IsZero() && b.store.Messages.Full() {
+		if !b.Parts().Store.StalledSince().IsZero() && b.Parts().Store.Messages.Full() {
 			sent++
 			break
 		}
@@ -125,7 +126,7 @@ func TestCommitsWaitForRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n, size = 14, 256 << 10
 		fs := &stallingFS{FS: vfs.NewMem()}
-		b := open(t, Options{Dir: "data", fs: fs, memTable: 256 << 10, Pressure: settings.Pressure{MinFreeDisk: -1}})
+		b := open(t, broker.Options{Dir: "data", Pressure: settings.Pressure{MinFreeDisk: -1}}.On(fs).MemTable(256<<10))
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction, Queues: 1})
 		ids := map[string]bool{}
 		for range n {
@@ -149,7 +150,7 @@ func TestCommitsWaitForRoom(t *testing.T) {
 			}()
 			synctest.Wait()
 		}
-		if !b.store.Messages.Full() {
+		if !b.Parts().Store.Messages.Full() {
 			t.Fatalf("%d commits do not fill it", n)
 		}
 		time.Sleep(2 * time.Second)

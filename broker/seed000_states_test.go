@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"errors"
@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
@@ -15,7 +16,7 @@ import (
 // counts is how many messages of a group are in each state.
 type counts struct{ ready, inflight, waiting, commit, dead int64 }
 
-func countsOf(t *testing.T, b *Broker, group string) counts {
+func countsOf(t *testing.T, b *broker.Broker, group string) counts {
 	t.Helper()
 	synctest.Wait()
 	g, err := b.Group(group)
@@ -47,7 +48,7 @@ func countsOf(t *testing.T, b *Broker, group string) counts {
 func TestStatesOfAPushConsumer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{})
 		putGroup(t, b, "g", settings.Group{MaxAttempts: 3})
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", Push: true, Max: 32}
@@ -117,7 +118,7 @@ func TestStatesOfAPushConsumer(t *testing.T) {
 func TestStatesOfASimpleConsumer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{})
 		putGroup(t, b, "g", settings.Group{MaxAttempts: 3})
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: 10 * time.Second}
@@ -158,7 +159,7 @@ func TestStatesOfASimpleConsumer(t *testing.T) {
 func TestSimpleConsumersIntervalIsFixed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: 30 * time.Millisecond, Wait: time.Hour}
@@ -177,7 +178,7 @@ func TestSimpleConsumersIntervalIsFixed(t *testing.T) {
 func TestLongerInvisibleDurationAvoidsARetry(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: 20 * time.Millisecond})[0]
@@ -208,7 +209,7 @@ func TestOwnedLeaseHasAMaximum(t *testing.T) {
 		30 * time.Second: 30 * time.Second,
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			b := open(t, Options{MinInvisibleDuration: time.Second, MaxInvisibleDuration: longest})
+			b := open(t, broker.Options{MinInvisibleDuration: time.Second, MaxInvisibleDuration: longest})
 			putTopic(t, b, "t", settings.Topic{})
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 			ds, err := serve(b).Poll(t.Context(), serving.Poll{ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, Push: true}, Owner: "c"})

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -28,7 +29,7 @@ func TestThreeRetriesAreFourDeliveries(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for _, push := range []bool{true, false} {
-			b := open(t, Options{})
+			b := open(t, broker.Options{})
 			putTopic(t, b, "t", settings.Topic{})
 			putGroup(t, b, "g", settings.Group{MaxAttempts: 1 + 3})
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
@@ -55,7 +56,7 @@ func TestThreeRetriesAreFourDeliveries(t *testing.T) {
 func TestIntervalIsConsumptionAndRetryInterval(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		first := time.Now()
@@ -79,7 +80,7 @@ func TestIntervalIsConsumptionAndRetryInterval(t *testing.T) {
 func TestTimeoutOfOrderedMessageWaitsFixedInterval(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO})
 		putGroup(t, b, "g", settings.Group{FIFO: true, FIFORetryInterval: settings.Duration(7 * time.Second)})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x"), MessageGroup: "a"})
@@ -110,7 +111,7 @@ func TestSimpleConsumerIsRetriedWhenInvisibleDurationEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for _, processing := range []time.Duration{10 * time.Millisecond, 30 * time.Millisecond} {
-			b := open(t, Options{})
+			b := open(t, broker.Options{})
 			putTopic(t, b, "t", settings.Topic{})
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 			r := transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: 30 * time.Millisecond, Wait: time.Second}
@@ -134,7 +135,7 @@ func TestSimpleConsumerIsRetriedWhenInvisibleDurationEnds(t *testing.T) {
 func TestChangeCountsFromTheCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		for _, dur := range []time.Duration{time.Minute, time.Second} { // longer, and shorter
@@ -159,7 +160,7 @@ func TestChangeCountsFromTheCall(t *testing.T) {
 func TestChangeNeedsAnOpenDelivery(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{})
 		putGroup(t, b, "g", settings.Group{})
 		for name, end := range map[string]func(d *tidegate.Delivery){
@@ -187,7 +188,7 @@ func TestChangeNeedsAnOpenDelivery(t *testing.T) {
 func TestConsumptionIntervalHasAMaximum(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{MaxInvisibleDuration: time.Hour})
+		b := open(t, broker.Options{MaxInvisibleDuration: time.Hour})
 		putTopic(t, b, "t", settings.Topic{})
 		putGroup(t, b, "g", settings.Group{Retry: []time.Duration{time.Minute}})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
@@ -216,7 +217,7 @@ func TestRepeatedChangesHaveAMaximum(t *testing.T) {
 	t.Parallel()
 	for _, push := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			b := open(t, Options{MaxInvisibleDuration: time.Hour})
+			b := open(t, broker.Options{MaxInvisibleDuration: time.Hour})
 			putTopic(t, b, "t", settings.Topic{})
 			putGroup(t, b, "g", settings.Group{Retry: []time.Duration{time.Minute}})
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
@@ -274,7 +275,7 @@ func codeOf(err error) tidegate.Code {
 func TestRetriesStayInTheirGroup(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{})
 		putGroup(t, b, "fails", settings.Group{MaxAttempts: 3})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -27,12 +28,12 @@ func hold(l *store.Log) (release func()) {
 func TestCancelledSendIsStoredAllTheSame(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		for range 3 {
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		}
-		release := hold(b.store.Messages)
+		release := hold(b.Parts().Store.Messages)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		done := make(chan transport.SendResult)
 		go func() {
@@ -58,12 +59,12 @@ func TestCancelledSendIsStoredAllTheSame(t *testing.T) {
 func TestNewQueueWakesReceives(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		got := make(chan int)
 		go func() { got <- len(receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Hour})) }()
 		synctest.Wait()
-		tp, err := b.catalog.Topic("t")
+		tp, err := b.Parts().Catalog.Topic("t")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -72,7 +73,7 @@ func TestNewQueueWakesReceives(t *testing.T) {
 		tp.RoundRobin.Store(0)
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		synctest.Wait()
-		h := handle.Receipt{Group: b.catalog.FindGroup("g").ID(), Place: store.Place{Topic: tp.ID(), Queue: 1}}
+		h := handle.Receipt{Group: b.Parts().Catalog.FindGroup("g").ID(), Place: store.Place{Topic: tp.ID(), Queue: 1}}
 		if err := b.Ack(t.Context(), []*tidegate.Delivery{{Handle: h.String()}})[0]; !errors.Is(err, tidegate.ErrInvalidHandle) {
 			t.Errorf("a handle of a queue without a cursor: %v", err)
 		}

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"errors"
@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/limits"
 	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/serving"
@@ -25,7 +26,7 @@ func inGroup(group string, ids ...string) (msgs []*tidegate.Message) {
 }
 
 // bodiesOf returns the bodies of what the topic "t" has, in the order in which they are stored.
-func bodiesOf(t *testing.T, b *Broker) string {
+func bodiesOf(t *testing.T, b *broker.Broker) string {
 	t.Helper()
 	var got []string
 	for _, d := range receiveAll(t, b, "t") {
@@ -39,7 +40,7 @@ func bodiesOf(t *testing.T, b *Broker) string {
 func TestWrongSuspicionKeepsTheOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 1})
 		mustSend(t, b, inGroup("g", "m1")...)
 		time.Sleep(3 * time.Minute) // its ID is not forgotten yet, and its window is over
@@ -64,7 +65,7 @@ func TestWrongSuspicionKeepsTheOrder(t *testing.T) {
 // Real duplicates are answered and do not hold back what is new for long.
 func TestRepeatedBatchOfAMessageGroup(t *testing.T) {
 	t.Parallel()
-	b := open(t, Options{})
+	b := open(t, broker.Options{})
 	putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 1})
 	first := b.Send(t.Context(), inGroup("g", "1", "2", "3"))
 	again := b.Send(t.Context(), inGroup("g", "1", "2", "3", "4", "5"))
@@ -80,12 +81,12 @@ func TestRepeatedBatchOfAMessageGroup(t *testing.T) {
 func TestRefusalKeepsTheOrder(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		options Options
+		options broker.Options
 		rate    settings.Rate
 		limit   string
 	}{
 		"rate of bytes": {rate: settings.Rate{BytesPerSecond: 200}, limit: limits.TopicRateBytes},
-		"client quota":  {options: Options{ClientQuota: settings.Quota{MessagesPerSecond: 10, Burst: 2}}, limit: limits.ClientQuota},
+		"client quota":  {options: broker.Options{ClientQuota: settings.Quota{MessagesPerSecond: 10, Burst: 2}}, limit: limits.ClientQuota},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -128,7 +129,7 @@ func TestRefusalKeepsTheOrder(t *testing.T) {
 func TestRememberedPlaceThatIsEmpty(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		window := func(d time.Duration) {
 			putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay, Queues: 1, DuplicateWindow: settings.Duration(d)})
 		}
@@ -154,11 +155,11 @@ func TestRememberedPlaceThatIsEmpty(t *testing.T) {
 		elapse(11 * time.Second)
 
 		// A place that nobody told had been left, as that of a damaged message.
-		tp, err := b.catalog.Topic("t")
+		tp, err := b.Parts().Catalog.Topic("t")
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.store.Messages.Add(func(*store.Batch) {
+		b.Parts().Store.Messages.Add(func(*store.Batch) {
 			tp.IDs().Remember(&store.Message{Message: tidegate.Message{ID: "x"}}, recent.Location{Due: time.Now().UnixNano(), Offset: 7}, time.Minute, time.Now())
 		}, nil)
 		send()

@@ -1,17 +1,26 @@
-package broker
+package broker_test
 
 import (
 	"context"
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/transport"
 )
 
+// served has the operations of a broker for programs and for servers.
+type served struct {
+	*broker.Broker
+	serving.Engine
+}
+
+func serve(b *broker.Broker) served { return served{b, serving.Of(b)} }
+
 // SendHalf stores a half message, as a server does.
 func (b served) SendHalf(ctx context.Context, m *tidegate.Message, firstCheck time.Duration) transport.SendResult {
-	return b.Append(ctx, []serving.Incoming{{Message: m, BornHost: b.host, Half: true, FirstCheck: firstCheck}})[0]
+	return b.Append(ctx, []serving.Incoming{{Message: m, BornHost: "localhost", Half: true, FirstCheck: firstCheck}})[0]
 }
 
 // NegativeAck is a Reconsume with a negative acknowledgement.

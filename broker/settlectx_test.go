@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -66,29 +67,31 @@ var errImpatient = errors.New("impatient")
 // was to do is done all the same, as MaybeStored says.
 func TestSettlementsEndWithTheirContext(t *testing.T) {
 	t.Parallel()
-	for name, settle := range map[string]func(*Broker, context.Context, *tidegate.Delivery) error{
-		"Ack": func(b *Broker, ctx context.Context, d *tidegate.Delivery) error {
+	for name, settle := range map[string]func(*broker.Broker, context.Context, *tidegate.Delivery) error{
+		"Ack": func(b *broker.Broker, ctx context.Context, d *tidegate.Delivery) error {
 			return b.Ack(ctx, []*tidegate.Delivery{d})[0]
 		},
-		"Retry": func(b *Broker, ctx context.Context, d *tidegate.Delivery) error {
+		"Retry": func(b *broker.Broker, ctx context.Context, d *tidegate.Delivery) error {
 			_, err := b.Retry(ctx, d, time.Hour, "")
 			return err
 		},
-		"ChangeInvisibleDuration": func(b *Broker, ctx context.Context, d *tidegate.Delivery) error {
+		"ChangeInvisibleDuration": func(b *broker.Broker, ctx context.Context, d *tidegate.Delivery) error {
 			h, err := b.ChangeInvisibleDuration(ctx, d, time.Hour)
 			if err != nil && h != "" {
 				return errors.New("a handle beside an error")
 			}
 			return err
 		},
-		"DeadLetter": func(b *Broker, ctx context.Context, d *tidegate.Delivery) error {
+		"DeadLetter": func(b *broker.Broker, ctx context.Context, d *tidegate.Delivery) error {
 			return second(b.DeadLetter(ctx, d, ""))
 		},
-		"NegativeAck": func(b *Broker, ctx context.Context, d *tidegate.Delivery) error {
+		"NegativeAck": func(b *broker.Broker, ctx context.Context, d *tidegate.Delivery) error {
 			return serve(b).NegativeAck(ctx, d, time.Hour)
 		},
-		"Snooze": func(b *Broker, ctx context.Context, d *tidegate.Delivery) error { return b.Snooze(ctx, d, time.Hour) },
-		"ReconsumeLater": func(b *Broker, ctx context.Context, d *tidegate.Delivery) error {
+		"Snooze": func(b *broker.Broker, ctx context.Context, d *tidegate.Delivery) error {
+			return b.Snooze(ctx, d, time.Hour)
+		},
+		"ReconsumeLater": func(b *broker.Broker, ctx context.Context, d *tidegate.Delivery) error {
 			_, err := serve(b).ReconsumeLater(ctx, d, transport.ReconsumeMode{})
 			return err
 		},
@@ -96,7 +99,7 @@ func TestSettlementsEndWithTheirContext(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fs := &standingFS{FS: vfs.NewMem()}
-				b := open(t, Options{Dir: "data", MinInvisibleDuration: 1, fs: fs})
+				b := open(t, broker.Options{Dir: "data", MinInvisibleDuration: 1}.On(fs))
 				putTopic(t, b, "t", settings.Topic{Queues: 1})
 				putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: name == "ReconsumeLater"}})
 				mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
@@ -133,23 +136,13 @@ func TestSettlementsEndWithTheirContext(t *testing.T) {
 				if err := b.Ack(t.Context(), ds)[0]; !errors.Is(err, tidegate.ErrInvalidHandle) {
 					t.Errorf("acknowledged afterwards: %v, want ErrInvalidHandle: it was settled", err)
 				}
-				if retries := b.sent(t, "t-g-RETRY"); (retries == 1) != (name == "ReconsumeLater") { // it is due by now
+				if retries := sent(t, b, "t-g-RETRY"); (retries == 1) != (name == "ReconsumeLater") { // it is due by now
 					t.Errorf("%d retries", retries)
 				}
-				if letters := b.sent(t, tidegate.DeadLetterTopic("g")); (letters == 1) != (name == "DeadLetter") {
+				if letters := sent(t, b, tidegate.DeadLetterTopic("g")); (letters == 1) != (name == "DeadLetter") {
 					t.Errorf("%d dead letters", letters)
 				}
 			})
 		})
 	}
-}
-
-// sent returns how many messages a topic has, 0 if there is none.
-func (b *Broker) sent(t *testing.T, name string) int64 {
-	t.Helper()
-	topic, err := b.catalog.Topic(name)
-	if err != nil {
-		return 0
-	}
-	return topic.Written().Messages
 }

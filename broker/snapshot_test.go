@@ -1,10 +1,11 @@
-package broker
+package broker_test
 
 import (
 	"fmt"
 	"testing"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -14,7 +15,7 @@ import (
 func TestSnapshot(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	b := open(t, Options{Dir: dir + "/data"})
+	b := open(t, broker.Options{Dir: dir + "/data"})
 	putTopic(t, b, "t", settings.Topic{Queues: 1})
 	putGroup(t, b, "g", settings.Group{})
 	for i := range 20 {
@@ -31,7 +32,7 @@ func TestSnapshot(t *testing.T) {
 	}
 	send(t, b, &tidegate.Message{ID: "later", Topic: "t", Body: []byte("x")})
 
-	restored := open(t, Options{Dir: dir + "/backup/1"})
+	restored := open(t, broker.Options{Dir: dir + "/backup/1"})
 	want := map[string]bool{}
 	for i := len(ds); i < 20; i++ {
 		want[fmt.Sprint(i)] = true
@@ -45,5 +46,5 @@ func TestSnapshot(t *testing.T) {
 	if len(want) > 0 {
 		t.Errorf("the snapshot lacks %v", want)
 	}
-	wantCode(t, "in memory", open(t, Options{}).Snapshot(t.Context(), dir+"/backup/2"), tidegate.CodeBadRequest)
+	wantCode(t, "in memory", open(t, broker.Options{}).Snapshot(t.Context(), dir+"/backup/2"), tidegate.CodeBadRequest)
 }

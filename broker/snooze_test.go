@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"errors"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -52,7 +53,7 @@ func TestSnooze(t *testing.T) {
 					if err := b.Close(); err != nil {
 						t.Fatal(err)
 					}
-					b = open(t, Options{Dir: "data", fs: fs})
+					b = open(t, broker.Options{Dir: "data"}.On(fs))
 				case 6:
 					putGroup(t, b, "g", settings.Group{MaxAttempts: 1})
 				}
@@ -73,7 +74,7 @@ func TestSnooze(t *testing.T) {
 // A message group waits for its message that is snoozed; others go on.
 func TestSnoozeKeepsTheOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 1})
 		putGroup(t, b, "g", settings.Group{FIFO: true})
 		for _, id := range []string{"a1", "a2", "b1"} {
@@ -105,17 +106,17 @@ func TestSnoozeKeepsTheOrder(t *testing.T) {
 
 func TestSnoozeBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{})
 		putGroup(t, b, "g", settings.Group{})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		d := one(t, b, "g", "t")
-		for _, dur := range []time.Duration{-1, b.opts.MaxInvisibleDuration + 1} {
+		for _, dur := range []time.Duration{-1, broker.DefaultMaxInvisibleDuration + 1} {
 			if err := b.Snooze(t.Context(), d, dur); codeOf(err) != tidegate.CodeIllegalInvisibleTime {
 				t.Errorf("%v: %v", dur, err)
 			}
 		}
-		if err := b.Snooze(t.Context(), d, b.opts.MaxInvisibleDuration); err != nil {
+		if err := b.Snooze(t.Context(), d, broker.DefaultMaxInvisibleDuration); err != nil {
 			t.Error(err)
 		}
 	})

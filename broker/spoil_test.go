@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"encoding/binary"
@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/internal/store"
@@ -19,9 +20,9 @@ import (
 )
 
 // spoil makes a record of the messages database unreadable, as damage within its value does.
-func spoil(t *testing.T, b *Broker, key []byte) {
+func spoil(t *testing.T, b *broker.Broker, key []byte) {
 	t.Helper()
-	if err := b.store.Messages.Add(func(w *store.Batch) {
+	if err := b.Parts().Store.Messages.Add(func(w *store.Batch) {
 		if err := (*pebble.Batch)(w).Set(key, []byte{0xee}, nil); err != nil {
 			t.Error(err)
 		}
@@ -42,7 +43,7 @@ func messageKey(p store.Place) []byte {
 func TestRewindToATimeBesideDamage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		putGroup(t, b, "g", settings.Group{})
 		start := time.Now()
@@ -51,13 +52,13 @@ func TestRewindToATimeBesideDamage(t *testing.T) {
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 			<-time.After(time.Second)
 		}
-		tp, err := b.catalog.Topic("t")
+		tp, err := b.Parts().Catalog.Topic("t")
 		if err != nil {
 			t.Fatal(err)
 		}
 		for damaged := range int64(n) {
 			key := messageKey(store.Place{Topic: tp.ID(), Offset: damaged})
-			whole, ok, err := b.store.Get(store.Place{Topic: tp.ID(), Offset: damaged})
+			whole, ok, err := b.Parts().Store.Get(store.Place{Topic: tp.ID(), Offset: damaged})
 			if !ok || err != nil {
 				t.Fatal(ok, err)
 			}
@@ -72,7 +73,7 @@ func TestRewindToATimeBesideDamage(t *testing.T) {
 					t.Errorf("message %d is damaged: rewound to %d, want %d", damaged, got, want)
 				}
 			}
-			if err := b.store.Messages.Add(func(w *store.Batch) { w.PutMessage(store.Place{Topic: tp.ID(), Offset: damaged}, &whole) }, nil).Wait(); err != nil {
+			if err := b.Parts().Store.Messages.Add(func(w *store.Batch) { w.PutMessage(store.Place{Topic: tp.ID(), Offset: damaged}, &whole) }, nil).Wait(); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -87,7 +88,7 @@ func TestOpeningPassesDamagedHalfAndDelayedMessages(t *testing.T) {
 	for _, kind := range []settings.TopicType{settings.TopicTransaction, settings.TopicDelay} {
 		synctest.Test(t, func(t *testing.T) {
 			fs := vfs.NewCrashableMem()
-			b := open(t, Options{Dir: "data", fs: fs})
+			b := open(t, broker.Options{Dir: "data"}.On(fs))
 			putTopic(t, b, "t", settings.Topic{Type: kind})
 			sendOne := func(id string) tidegate.Receipt {
 				m := &tidegate.Message{ID: id, Topic: "t", Body: []byte(id)}
@@ -118,7 +119,7 @@ func TestOpeningPassesDamagedHalfAndDelayedMessages(t *testing.T) {
 			if err := b.Close(); err != nil {
 				t.Fatal(err)
 			}
-			b = open(t, Options{Dir: "data", fs: fs})
+			b = open(t, broker.Options{Dir: "data"}.On(fs))
 			for id, r := range receipts {
 				if again := sendOne(id); (again == r) != (id != "damaged") {
 					t.Errorf("%s: %s sent again: %+v, first %+v", kind, id, again, r)

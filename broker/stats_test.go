@@ -1,7 +1,6 @@
-package broker
+package broker_test
 
 import (
-	"errors"
 	"fmt"
 	"go/parser"
 	"go/token"
@@ -15,12 +14,11 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/limits"
-	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
-	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -28,7 +26,7 @@ func TestStats(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
-		b, err := Open(Options{Dir: dir, MinInvisibleDuration: 1, ClientQuota: settings.Quota{MessagesPerSecond: 1, Burst: 3}})
+		b, err := broker.Open(broker.Options{Dir: dir, MinInvisibleDuration: 1, ClientQuota: settings.Quota{MessagesPerSecond: 1, Burst: 3}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -95,7 +93,7 @@ func TestStats(t *testing.T) {
 		if closed := serve(b).Stats(); closed.Messages.Disk != 0 || len(closed.Topics) != 1 {
 			t.Errorf("a closed broker tells %+v", closed)
 		}
-		if b, err = Open(Options{Dir: dir, MinInvisibleDuration: 1}); err != nil {
+		if b, err = broker.Open(broker.Options{Dir: dir, MinInvisibleDuration: 1}); err != nil {
 			t.Fatal(err)
 		}
 		st = serve(b).Stats()
@@ -110,7 +108,7 @@ func TestDelayedMessagesAreAcceptedWhenDue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		files := vfs.NewMem()
-		b := open(t, Options{Dir: "data", fs: files})
+		b := open(t, broker.Options{Dir: "data"}.On(files))
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay})
 		for _, after := range []time.Duration{time.Minute, time.Hour} {
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x"), DeliverAt: time.Now().Add(after)})
@@ -130,7 +128,7 @@ func TestDelayedMessagesAreAcceptedWhenDue(t *testing.T) {
 func TestRetryLatenessIsMeasured(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{MinInvisibleDuration: 1})
+		b := open(t, broker.Options{MinInvisibleDuration: 1})
 		putTopic(t, b, "t", settings.Topic{})
 		mustSend(t, b, &tidegate.Message{ID: "1", Topic: "t", Body: []byte("b")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 1, InvisibleDuration: time.Minute})[0]
@@ -147,42 +145,6 @@ func TestRetryLatenessIsMeasured(t *testing.T) {
 			t.Errorf("lateness %+v, want one of 3 s", l)
 		}
 	})
-}
-
-func TestRefusal(t *testing.T) {
-	t.Parallel()
-	e := func(c tidegate.Code) error { return &tidegate.Error{Code: c} }
-	for _, c := range []struct {
-		err  error
-		want serving.RefusalReason
-	}{
-		{limits.Rejected(status.Throttle{}), serving.RefusedThrottled},
-		{refusal.TopicNotFound("t"), serving.RefusedNoTopic},
-		{e(protocol.CodeIllegalMessageID), serving.RefusedInvalid},
-		{e(tidegate.CodeMessageBodyTooLarge), serving.RefusedInvalid},
-		{e(protocol.CodeInternalError), serving.RefusedOther},
-		{&tidegate.Error{Code: tidegate.CodeInternalServerError, MaybeStored: true, Err: errors.New("disk")}, serving.RefusedUnknown},
-		{refusal.WithOp("SendMessage", refusal.Closed()), serving.RefusedOther},
-		{fmt.Errorf("sending: %w", t.Context().Err()), serving.RefusedOther},
-	} {
-		if got := reasonOf(c.err); got != c.want {
-			t.Errorf("%v: %s, want %s", c.err, got, c.want)
-		}
-	}
-}
-
-// Counting is free on the way of a message that is taken.
-func TestCountingAllocatesNothing(t *testing.T) {
-	c := counters{}
-	results := make([]transport.SendResult, 64)
-	refused := []transport.SendResult{{Err: refusal.TopicNotFound("t")}}
-	if n := testing.AllocsPerRun(100, func() {
-		c.countRefused(results)
-		c.countRefused(refused)
-		c.throttled.Add("topic backlog bytes")
-	}); n != 0 {
-		t.Errorf("%g allocations, want 0", n)
-	}
 }
 
 // Only package server and what is above it know Prometheus, and the package that counts with it.

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -19,7 +20,7 @@ func TestDeadLettersWaitForTheirTopicWithoutRoom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const n, size = 6, 256 << 10 // more than the log has room for below
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		for range n {
 			if err := send0(t, b, size); err != nil {
@@ -31,7 +32,7 @@ func TestDeadLettersWaitForTheirTopicWithoutRoom(t *testing.T) {
 			ds = append(ds, one(t, b, "g", "t"))
 		}
 		leaveRoom(t, b, n*size/2)
-		if err := b.catalog.LockAdmin(t.Context()); err != nil {
+		if err := b.Parts().Catalog.LockAdmin(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		done := make(chan error, n)
@@ -44,13 +45,13 @@ func TestDeadLettersWaitForTheirTopicWithoutRoom(t *testing.T) {
 		if r := b.Send(ctx, []*tidegate.Message{{ID: "a", Topic: "t", Body: []byte("x")}})[0]; r.Err != nil {
 			t.Errorf("a send meanwhile: %v", r.Err)
 		}
-		b.catalog.UnlockAdmin()
+		b.Parts().Catalog.UnlockAdmin()
 		for range n {
 			if err := <-done; err != nil {
 				t.Error(err)
 			}
 		}
-		if got := b.sent(t, tidegate.DeadLetterTopic("g")); got != n {
+		if got := sent(t, b, tidegate.DeadLetterTopic("g")); got != n {
 			t.Errorf("%d dead letters, want %d", got, n)
 		}
 	})
@@ -61,18 +62,18 @@ func TestDeadLettersWaitForTheirTopicWithoutRoom(t *testing.T) {
 func TestCommitWaitsForRoomWithoutItsClaim(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction, Queues: 1})
 		r := serve(b).SendHalf(t.Context(), &tidegate.Message{ID: "a", Topic: "t", Body: []byte("x")}, time.Hour)
 		if r.Err != nil {
 			t.Fatal(r.Err)
 		}
 		var id store.HalfID
-		if err := b.store.HalfMessages(func(h store.HalfID, _ store.HalfState) error { id = h; return nil }); err != nil {
+		if err := b.Parts().Store.HalfMessages(func(h store.HalfID, _ store.HalfState) error { id = h; return nil }); err != nil {
 			t.Fatal(err)
 		}
 		const size = 1 << 30
-		if err := b.store.Messages.Room(t.Context(), size, nil); err != nil {
+		if err := b.Parts().Store.Messages.Room(t.Context(), size, nil); err != nil {
 			t.Fatal(err)
 		}
 		done := make(chan error)
@@ -82,12 +83,12 @@ func TestCommitWaitsForRoomWithoutItsClaim(t *testing.T) {
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if release, err := b.transactions.Claim(ctx, id); err != nil {
+		if release, err := b.Parts().Transactions.Claim(ctx, id); err != nil {
 			t.Errorf("the claim is held by who waits for room: %v", err)
 		} else {
 			release()
 		}
-		b.store.Messages.Release(size)
+		b.Parts().Store.Messages.Release(size)
 		if err := <-done; err != nil {
 			t.Error(err)
 		}

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"errors"
@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
@@ -32,7 +33,7 @@ func TestFreeDiskThrottlesSends(t *testing.T) {
 			fs.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: n, TotalBytes: 100 * gib, UsedBytes: 100*gib - n})
 		}
 		free(2 * gib)
-		b := open(t, Options{Dir: "data", fs: fs, MinInvisibleDuration: 1})
+		b := open(t, broker.Options{Dir: "data", MinInvisibleDuration: 1}.On(fs))
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		putTopic(t, b, protocol.DeadLetterPrefix+"x", settings.Topic{Queues: 1})
 		send := func(topic string) error {
@@ -109,7 +110,7 @@ func TestFreeDiskThrottlesSends(t *testing.T) {
 	})
 }
 
-func send0(t *testing.T, b *Broker, size int) error {
+func send0(t *testing.T, b *broker.Broker, size int) error {
 	return send(t, b, &tidegate.Message{Topic: "t", Body: make([]byte, size)})[0].Err
 }
 
@@ -152,14 +153,14 @@ func TestWriteStallThrottlesSends(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := &stallingFS{FS: vfs.NewMem()}
-		b := open(t, Options{Dir: "data", fs: fs, MinInvisibleDuration: 1})
+		b := open(t, broker.Options{Dir: "data", MinInvisibleDuration: 1}.On(fs))
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		putGroup(t, b, "g", settings.Group{})
 		receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}) // a group's first receive is written to the message log
 		fs.hold(true)
 		done := make(chan error, 1000)
 		sent := 0
-		for ; b.store.StalledSince().IsZero() && sent < 500; sent++ {
+		for ; b.Parts().Store.StalledSince().IsZero() && sent < 500; sent++ {
 			go func() { done <- send0(t, b, 1<<20) }()
 			synctest.Wait()
 		}
@@ -191,7 +192,7 @@ func TestWriteStallThrottlesSends(t *testing.T) {
 // In memory the storage is not asked, and nothing ticks.
 func TestNoPressureInMemory(t *testing.T) {
 	t.Parallel()
-	b := open(t, Options{Pressure: settings.Pressure{MinFreeDisk: 1 << 60}})
+	b := open(t, broker.Options{Pressure: settings.Pressure{MinFreeDisk: 1 << 60}})
 	putTopic(t, b, "t", settings.Topic{})
 	mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 	if ths := b.Throttles(); len(ths) != 0 {
@@ -209,7 +210,7 @@ func TestSmallDisk(t *testing.T) {
 			fs.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: n, TotalBytes: 200e6, UsedBytes: 200e6 - n})
 		}
 		free(120e6)
-		b := open(t, Options{Dir: "data", fs: fs})
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		if err := b.Close(); err != nil {
@@ -218,7 +219,7 @@ func TestSmallDisk(t *testing.T) {
 
 		free(24e6)
 		var log strings.Builder
-		b = open(t, Options{Dir: "data", fs: fs, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		b = open(t, broker.Options{Dir: "data", Logger: slog.New(slog.NewTextHandler(&log, nil))}.On(fs))
 		for _, w := range []string{"all sends throttled", "free disk", "value=24000000", "mark=25000000", "min_free_disk_bytes"} {
 			if !strings.Contains(log.String(), w) {
 				t.Errorf("the log does not contain %q: %s", w, log.String())

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
@@ -19,7 +20,7 @@ import (
 func TestStartLatestKeepsRetries(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		putGroup(t, b, "g", settings.Group{Start: settings.StartLatest})
 		receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
@@ -44,7 +45,7 @@ func TestStartLatest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewCrashableMem()
-		b := open(t, Options{Dir: "data", fs: fs})
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		putTopic(t, b, "t", settings.Topic{Queues: 3})
 		putTopic(t, b, "%DLQ%h", settings.Topic{Queues: 1})
 		for i := range 10 {
@@ -58,7 +59,7 @@ func TestStartLatest(t *testing.T) {
 			t.Errorf("the group begins with %+v", s)
 		}
 		crashed := fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 0, RNG: rand.New(rand.NewPCG(1, 2))})
-		b = open(t, Options{Dir: "data", fs: crashed})
+		b = open(t, broker.Options{Dir: "data"}.On(crashed))
 		mustSend(t, b, &tidegate.Message{ID: "next", Topic: "t", Body: []byte("x")})
 		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Wait: time.Second})
 		if len(ds) != 1 || ds[0].ID != "next" {

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"math"
@@ -9,6 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/protocol"
@@ -21,7 +22,7 @@ func TestRepeatedDeadLetterWaitsForTheDisk(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := &slowGroupsFS{FS: vfs.NewMem()}
-		b := open(t, Options{Dir: "data", fs: fs})
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		putTopic(t, b, protocol.DeadLetterPrefix+"g", settings.Topic{Queues: 1})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
@@ -74,7 +75,7 @@ func TestRepeatedDeadLetterWaitsForTheDisk(t *testing.T) {
 // The number of attempts that a consumer claims for a dead letter is bounded.
 func TestClaimedAttemptsAreBounded(t *testing.T) {
 	t.Parallel()
-	b := open(t, Options{})
+	b := open(t, broker.Options{})
 	putTopic(t, b, "t", settings.Topic{Queues: 1})
 	mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 	d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
@@ -96,7 +97,7 @@ func TestEarliestOfOneSend(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for _, seconds := range [][]int{{20, 10, 30}, {10, 20, 30}, {30, 20, 10}} {
-			b := open(t, Options{})
+			b := open(t, broker.Options{})
 			putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay, Queues: 1})
 			start := time.Now()
 			var ms []*tidegate.Message

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"errors"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -17,7 +18,7 @@ import (
 func TestBacklogThrottlesSends(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "orders", settings.Topic{MaxBacklog: settings.Limit{Messages: 1000}})
 		var accepted, refused int
 		var err error
@@ -84,7 +85,7 @@ func TestBacklogThrottlesSends(t *testing.T) {
 func TestGroupBacklogAndBytesThrottle(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{MaxBacklog: settings.Limit{Bytes: 1000}})
+		b := open(t, broker.Options{MaxBacklog: settings.Limit{Bytes: 1000}})
 		putTopic(t, b, "t", settings.Topic{})
 		putTopic(t, b, "free", settings.Topic{MaxBacklog: settings.Limit{Messages: 1 << 40}})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: make([]byte, 999)}, &tidegate.Message{Topic: "t", Body: []byte("x")})

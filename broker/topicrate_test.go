@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"errors"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
@@ -30,7 +31,7 @@ func TestTopicRate(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := open(t, Options{})
+				b := open(t, broker.Options{})
 				putTopic(t, b, "t", settings.Topic{MaxRate: c.rate})
 				accepted := 0
 				for range 2000 {
@@ -77,7 +78,7 @@ func TestRateThatIsSetAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := open(t, Options{})
+				b := open(t, broker.Options{})
 				put := func(r settings.Rate) { putTopic(t, b, "t", settings.Topic{MaxRate: r, DuplicateWindow: -1}) }
 				put(c.first)
 				mustSend(t, b, &tidegate.Message{Topic: "t", Body: make([]byte, 50)})

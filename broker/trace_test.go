@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"errors"
@@ -7,12 +7,13 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 )
 
 // fateOf returns the only fate of the only message with an ID.
-func fateOf(t *testing.T, b *Broker, topic, id string) status.Fate {
+func fateOf(t *testing.T, b *broker.Broker, topic, id string) status.Fate {
 	t.Helper()
 	tr, err := serve(b).Trace(topic, status.MessageQuery{MessageFilter: status.MessageFilter{ID: id}}, func(string) bool { return true })
 	if err != nil || len(tr.Messages) != 1 || len(tr.Messages[0].Groups) != 1 {
@@ -25,7 +26,7 @@ func fateOf(t *testing.T, b *Broker, topic, id string) status.Fate {
 func TestTraceStates(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		putGroup(t, b, "g", settings.Group{MaxAttempts: 2})
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "0", Body: []byte("x")})
@@ -79,7 +80,7 @@ func TestTraceStates(t *testing.T) {
 func TestTraceParked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Queues: 1, Type: settings.TopicFIFO})
 		putGroup(t, b, "g", settings.Group{FIFO: true, MaxAttempts: 1, OnExhausted: settings.OnExhaustedPark})
 		for _, id := range []string{"a1", "a2", "b1"} {
@@ -114,7 +115,7 @@ func TestTraceParked(t *testing.T) {
 func TestTracePending(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "later", settings.Topic{Type: settings.TopicDelay})
 		putTopic(t, b, "half", settings.Topic{Type: settings.TopicTransaction})
 		at := time.Now().Add(time.Hour)

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
@@ -21,7 +22,7 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-func sendHalf(tb testing.TB, b *Broker, id string) tidegate.Receipt {
+func sendHalf(tb testing.TB, b *broker.Broker, id string) tidegate.Receipt {
 	tb.Helper()
 	r := serve(b).SendHalf(tb.Context(), &tidegate.Message{ID: id, Topic: "t", Body: []byte(id), Properties: map[string]string{"k": "v"}}, 0)
 	if r.Err != nil || r.Receipt.TransactionID == "" || r.Receipt.Queue != -1 || r.Receipt.MessageID != id {
@@ -30,7 +31,7 @@ func sendHalf(tb testing.TB, b *Broker, id string) tidegate.Receipt {
 	return r.Receipt
 }
 
-func endTransaction(tb testing.TB, b *Broker, r tidegate.Receipt, how transport.Resolution) error {
+func endTransaction(tb testing.TB, b *broker.Broker, r tidegate.Receipt, how transport.Resolution) error {
 	tb.Helper()
 	return serve(b).EndTransaction(tb.Context(), serving.TransactionEnd{Topic: r.Topic, TransactionID: r.TransactionID, MessageID: r.MessageID, Resolution: how})
 }
@@ -58,7 +59,7 @@ func TestTransactions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
-		b := open(t, Options{Dir: "data", fs: fs})
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction})
 		toCommit, gone, unknown := sendHalf(t, b, "kept"), sendHalf(t, b, "gone"), sendHalf(t, b, "unknown")
 		if n := len(receiveAll(t, b, "t")); n != 0 {
@@ -98,7 +99,7 @@ func TestTransactions(t *testing.T) {
 			if err := b.Close(); err != nil {
 				t.Fatal(err)
 			}
-			b = open(t, Options{Dir: "data", fs: fs})
+			b = open(t, broker.Options{Dir: "data"}.On(fs))
 		}
 		if st := serve(b).Stats().Topics[0]; st.Stored.Messages != 1 || st.Transactions == nil || st.Transactions.HalfMessages != 1 {
 			t.Errorf("after restarts: %+v, %+v; want one message and one half message", st, st.Transactions)
@@ -117,7 +118,7 @@ func TestTransactions(t *testing.T) {
 
 func TestTransactionsRefused(t *testing.T) {
 	t.Parallel()
-	b := open(t, Options{})
+	b := open(t, broker.Options{})
 	putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction})
 	putTopic(t, b, "other", settings.Topic{Type: settings.TopicTransaction})
 	putTopic(t, b, "normal", settings.Topic{})
@@ -171,7 +172,7 @@ func TestTransactionDuplicates(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
-		b := open(t, Options{Dir: "data", fs: fs})
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction, MaxBacklog: settings.Limit{Messages: 1}})
 		a, c := sendHalf(t, b, "a"), sendHalf(t, b, "c")
 		if again := sendHalf(t, b, "a"); again != a {
@@ -180,7 +181,7 @@ func TestTransactionDuplicates(t *testing.T) {
 		if err := b.Close(); err != nil {
 			t.Fatal(err)
 		}
-		b = open(t, Options{Dir: "data", fs: fs})
+		b = open(t, broker.Options{Dir: "data"}.On(fs))
 		if again := sendHalf(t, b, "a"); again != a {
 			t.Errorf("repeated after a restart: %+v, want %+v", again, a)
 		}
@@ -218,7 +219,7 @@ func TestTransactionDuplicates(t *testing.T) {
 func TestTransactionEndsOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction})
 		var want []string
 		for i := range 50 {
@@ -251,7 +252,7 @@ func TestTransactionEndsOnce(t *testing.T) {
 		if got := ids(receiveAll(t, b, "t")); got != strings.Join(want, " ") {
 			t.Errorf("delivered %q, committed were %q", got, want)
 		}
-		if n := b.transactions.Claimed(); n != 0 {
+		if n := b.Parts().Transactions.Claimed(); n != 0 {
 			t.Errorf("%d claims are left", n)
 		}
 	})
@@ -261,10 +262,10 @@ func TestTransactionEndsOnce(t *testing.T) {
 func TestCancelledEndOfATransaction(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction})
 		r := sendHalf(t, b, "m")
-		release := hold(b.store.Messages)
+		release := hold(b.Parts().Store.Messages)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		errs := make(chan error)
 		for _, how := range []transport.Resolution{transport.Commit, transport.Rollback} {
@@ -291,7 +292,7 @@ func TestCancelledEndOfATransaction(t *testing.T) {
 func TestDeletedTopicHasNoHalfMessages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction})
 		var a asked
 		a.of(b)
@@ -307,7 +308,7 @@ func TestDeletedTopicHasNoHalfMessages(t *testing.T) {
 		if len(a.all) != 0 {
 			t.Errorf("it was checked: %v", a.all)
 		}
-		if due, next, err := b.store.DueHalfMessages(time.Time{}, time.Now(), 10); len(due) != 0 || !next.IsZero() || err != nil {
+		if due, next, err := b.Parts().Store.DueHalfMessages(time.Time{}, time.Now(), 10); len(due) != 0 || !next.IsZero() || err != nil {
 			t.Errorf("something is due still: %v %v %v", due, next, err)
 		}
 	})

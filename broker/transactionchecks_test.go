@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"fmt"
@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -27,7 +28,7 @@ type asked struct {
 	at  []time.Time
 }
 
-func (a *asked) of(b *Broker) (remove func()) {
+func (a *asked) of(b *broker.Broker) (remove func()) {
 	return serve(b).OnTransactionCheck(func(c serving.TransactionCheck) bool {
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -44,7 +45,7 @@ func TestTransactionChecks(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			fs := vfs.NewMem()
-			b := open(t, Options{Dir: "data", fs: fs})
+			b := open(t, broker.Options{Dir: "data"}.On(fs))
 			putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction})
 			var a asked
 			a.of(b)
@@ -56,7 +57,7 @@ func TestTransactionChecks(t *testing.T) {
 					t.Fatal(err)
 				}
 				<-time.After(10 * time.Second)
-				b = open(t, Options{Dir: "data", fs: fs})
+				b = open(t, broker.Options{Dir: "data"}.On(fs))
 				a.of(b)
 			}
 			const end = (6 + 15*30) * time.Second
@@ -83,7 +84,7 @@ func TestTransactionChecks(t *testing.T) {
 			if n := len(receiveAll(t, b, "t")); n != 0 {
 				t.Errorf("it was delivered: %d", n)
 			}
-			left := receiveAll(t, b, AbandonedTransactions)
+			left := receiveAll(t, b, broker.AbandonedTransactions)
 			if len(left) != 1 || !left[0].StoredAt.Equal(start.Add(end)) {
 				t.Fatalf("left are %+v", left)
 			}
@@ -100,7 +101,7 @@ func TestTransactionChecks(t *testing.T) {
 					t.Errorf("counts %+v, want %+v", *st.Transactions, want)
 				}
 			}
-			if due, next, err := b.store.DueHalfMessages(time.Time{}, time.Now().Add(24*time.Hour), 10); len(due) != 0 || !next.IsZero() || err != nil {
+			if due, next, err := b.Parts().Store.DueHalfMessages(time.Time{}, time.Now().Add(24*time.Hour), 10); len(due) != 0 || !next.IsZero() || err != nil {
 				t.Errorf("something is due still: %v %v %v", due, next, err)
 			}
 		})
@@ -112,7 +113,7 @@ func TestTransactionChecks(t *testing.T) {
 func TestTransactionSettings(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{Transaction: settings.Transaction{CheckInterval: settings.Duration(10 * time.Second)}})
+		b := open(t, broker.Options{Transaction: settings.Transaction{CheckInterval: settings.Duration(10 * time.Second)}})
 		own := settings.Topic{Type: settings.TopicTransaction, Transaction: settings.Transaction{Timeout: settings.Duration(2 * time.Second), CheckMax: 2}}
 		putTopic(t, b, "t", own)
 		start := time.Now()
@@ -174,7 +175,7 @@ func TestTransactionChecksAfterALongStop(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
-		b := open(t, Options{Dir: "data", fs: fs})
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction})
 		sendHalf(t, b, "m")
 		putTopic(t, b, "last", settings.Topic{Type: settings.TopicTransaction, Transaction: settings.Transaction{CheckMax: 1}})
@@ -191,7 +192,7 @@ func TestTransactionChecksAfterALongStop(t *testing.T) {
 			t.Fatal(err)
 		}
 		<-time.After(50 * time.Minute)
-		b = open(t, Options{Dir: "data", fs: fs})
+		b = open(t, broker.Options{Dir: "data"}.On(fs))
 		start := time.Now()
 		var a asked
 		a.of(b)
@@ -222,7 +223,7 @@ func TestTransactionChecksAfterALongStop(t *testing.T) {
 func TestManyTransactionsDueAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := open(t, Options{})
+		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction, Transaction: settings.Transaction{CheckMax: 1}})
 		var a asked
 		a.of(b)
@@ -240,7 +241,7 @@ func TestManyTransactionsDueAtOnce(t *testing.T) {
 		}
 		<-time.After(30 * time.Second)
 		synctest.Wait()
-		if got := len(receiveAll(t, b, AbandonedTransactions)); got != n {
+		if got := len(receiveAll(t, b, broker.AbandonedTransactions)); got != n {
 			t.Errorf("%d were given up, want %d", got, n)
 		}
 	})
@@ -256,7 +257,7 @@ func TestPowerLossKeepsTransactions(t *testing.T) {
 
 func loseTransactions(t *testing.T, seed uint64) {
 	answered, tried, receipts := map[string]string{}, map[string]string{}, map[string]tidegate.Receipt{} // by message ID
-	b := losePower(t, rand.New(rand.NewPCG(seed, 0)), 100, func(b *Broker, p *powerCut) {
+	b := losePower(t, rand.New(rand.NewPCG(seed, 0)), 100, func(b *broker.Broker, p *powerCut) {
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction, Queues: 3, Transaction: settings.Transaction{
 			Timeout: settings.Duration(time.Millisecond), CheckInterval: settings.Duration(10 * time.Millisecond), CheckMax: -1,
 		}})
@@ -334,8 +335,8 @@ func TestTransactionChecksAtRandom(t *testing.T) {
 			var mu sync.Mutex
 			due := map[string]time.Time{} // by message ID
 			var early []string
-			open := func() *Broker {
-				b := open(t, Options{Dir: "data", fs: fs, Transaction: settings.Transaction{CheckInterval: settings.Duration(1000 * time.Second), CheckMax: -1}})
+			open := func() *broker.Broker {
+				b := open(t, broker.Options{Dir: "data", Transaction: settings.Transaction{CheckInterval: settings.Duration(1000 * time.Second), CheckMax: -1}}.On(fs))
 				serve(b).OnTransactionCheck(func(c serving.TransactionCheck) bool {
 					mu.Lock()
 					defer mu.Unlock()

@@ -1,4 +1,4 @@
-package broker
+package broker_test
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -19,7 +20,7 @@ import (
 func TestWaitingReceivesModel(t *testing.T) {
 	t.Parallel()
 	runSequences(t, "model", *modelSeed, soak(150), func(t *testing.T, seed uint64) {
-		m := &waitingModel{t: t, b: open(t, Options{}), rnd: rand.New(rand.NewPCG(seed, 0)), queueOf: map[string]int{}, readyAt: map[string]time.Time{}, waiting: map[*waitingReceive]bool{}}
+		m := &waitingModel{t: t, b: open(t, broker.Options{}), rnd: rand.New(rand.NewPCG(seed, 0)), queueOf: map[string]int{}, readyAt: map[string]time.Time{}, waiting: map[*waitingReceive]bool{}}
 		putTopic(t, m.b, "t", settings.Topic{Queues: 2})
 		putGroup(t, m.b, "g", settings.Group{MaxAttempts: -1})
 		for range 80 {
@@ -41,7 +42,7 @@ func TestWaitingReceivesModel(t *testing.T) {
 
 type waitingModel struct {
 	t   *testing.T
-	b   *Broker
+	b   *broker.Broker
 	rnd *rand.Rand
 
 	mu      sync.Mutex

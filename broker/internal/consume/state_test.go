@@ -103,3 +103,24 @@ func TestStateMachineIsDocumented(t *testing.T) {
 		t.Errorf("the doc says\n%s\nthe code\n%s", strings.Join(doc, "\n"), strings.Join(code, "\n"))
 	}
 }
+
+// The names are in logs, errors and the table in the documentation of package broker.
+func TestNamesOfStatesAndEvents(t *testing.T) {
+	for s, want := range map[State]string{
+		Ready: "Ready", Inflight: "Inflight", WaitingRetry: "WaitingRetry", Commit: "Commit",
+		DeadLetter: "DeadLetter", Parked: "Parked", Held: "Held", 99: "unknown",
+	} {
+		if got := s.String(); got != want {
+			t.Errorf("state %d is %q, want %q", uint8(s), got, want)
+		}
+	}
+	for e, want := range map[Event]string{
+		EventDeliver: "deliver", EventAck: "ack", EventFail: "fail", EventTimeout: "timeout", EventChange: "change", EventRelease: "release",
+		EventDue: "due", EventDeadLetter: "dead-letter", EventNegativeAck: "negative-ack",
+		EventReconsume: "reconsume", EventPromote: "promote", EventRedrive: "redrive",
+	} {
+		if got := e.String(); got != want {
+			t.Errorf("event %d is %q, want %q", uint8(e), got, want)
+		}
+	}
+}

@@ -1,0 +1,52 @@
+package broker
+
+import (
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate/broker/internal/catalog"
+	"github.com/tidegate/tidegate/broker/internal/heartbeat"
+	"github.com/tidegate/tidegate/broker/internal/letters"
+	"github.com/tidegate/tidegate/broker/internal/limits"
+	"github.com/tidegate/tidegate/broker/internal/pending"
+	"github.com/tidegate/tidegate/broker/internal/removal"
+	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/subscription"
+)
+
+// On keeps the data in a file system of the test, which can fail, block or lose its power.
+func (o Options) On(fs vfs.FS) Options { o.fs = fs; return o }
+
+// MemTable bounds the memory of new writes, so that a test reaches the tables on disk early.
+func (o Options) MemTable(bytes uint64) Options { o.memTable = bytes; return o }
+
+// MaxHeld bounds the messages that a subscription keeps for later.
+func (o Options) MaxHeld(n int64) Options { o.maxHeld = n; return o }
+
+// ProcessMemory replaces the memory limit of the process.
+func (o Options) ProcessMemory(bytes int64) Options { o.memory = bytes; return o }
+
+// Parts are the parts of a broker. Tests hold one of them, change its content as a fault would, or
+// read a state that no operation returns.
+type Parts struct {
+	Store        *store.Store
+	Limits       *limits.Limits
+	Catalog      *catalog.Catalog
+	Retention    *removal.Remover
+	Letters      *letters.Letters
+	Delayed      *pending.Delayed
+	Transactions *pending.Transactions
+	Env          *subscription.Env
+	Owners       *heartbeat.Owners
+	Calls        interface {
+		Begin() bool
+		End()
+	}
+}
+
+// Parts returns the parts of b.
+func (b *Broker) Parts() Parts {
+	return Parts{
+		Store: b.store, Limits: b.limits, Catalog: b.catalog, Retention: b.retention, Letters: b.letters,
+		Delayed: b.delayed, Transactions: b.transactions, Env: b.env, Owners: &b.owners, Calls: &b.calls,
+	}
+}

@@ -1,0 +1,51 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/limits"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
+	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/protocol"
+	"github.com/tidegate/tidegate/transport"
+)
+
+func TestRefusal(t *testing.T) {
+	t.Parallel()
+	e := func(c tidegate.Code) error { return &tidegate.Error{Code: c} }
+	for _, c := range []struct {
+		err  error
+		want serving.RefusalReason
+	}{
+		{limits.Rejected(status.Throttle{}), serving.RefusedThrottled},
+		{refusal.TopicNotFound("t"), serving.RefusedNoTopic},
+		{e(protocol.CodeIllegalMessageID), serving.RefusedInvalid},
+		{e(tidegate.CodeMessageBodyTooLarge), serving.RefusedInvalid},
+		{e(protocol.CodeInternalError), serving.RefusedOther},
+		{&tidegate.Error{Code: tidegate.CodeInternalServerError, MaybeStored: true, Err: errors.New("disk")}, serving.RefusedUnknown},
+		{refusal.WithOp("SendMessage", refusal.Closed()), serving.RefusedOther},
+		{fmt.Errorf("sending: %w", t.Context().Err()), serving.RefusedOther},
+	} {
+		if got := reasonOf(c.err); got != c.want {
+			t.Errorf("%v: %s, want %s", c.err, got, c.want)
+		}
+	}
+}
+
+// The counters of refusals cost no allocation for each send.
+func TestCountingAllocatesNothing(t *testing.T) {
+	c := counters{}
+	results := make([]transport.SendResult, 64)
+	refused := []transport.SendResult{{Err: refusal.TopicNotFound("t")}}
+	if n := testing.AllocsPerRun(100, func() {
+		c.countRefused(results)
+		c.countRefused(refused)
+		c.throttled.Add("topic backlog bytes")
+	}); n != 0 {
+		t.Errorf("%g allocations, want 0", n)
+	}
+}
