@@ -181,17 +181,17 @@ func TestEffectivePolicy(t *testing.T) {
 	}
 	e, err := p.EffectivePolicy(t.Context(), &tidegate.Message{Tag: "invoice"})
 	if err != nil || e.MaxAttempts != 3 || e.MaxAttemptsFrom != `PushOptions.Policies[0] (tag "invoice", topic "orders")` ||
-		e.RetryFrom != policy.FromSubscription || e.Retry.Delay(0) != time.Second {
+		e.RetryFrom != "Subscription.Retry" || e.Retry.Delay(0) != time.Second {
 		t.Errorf("got\n%v\n%v", e, err)
 	}
 	e, err = p.EffectivePolicy(t.Context(), &tidegate.Message{})
-	if err != nil || e.MaxAttempts != 6 || e.MaxAttemptsFrom != policy.FromServer {
+	if err != nil || e.MaxAttempts != 6 || e.MaxAttemptsFrom != "server: settings of the group" {
 		t.Errorf("got\n%v\n%v", e, err)
 	}
 	broken := errors.New("connection lost")
 	s.onSettings = func() error { return broken }
 	e, err = p.EffectivePolicy(t.Context(), &tidegate.Message{Tag: "invoice"})
-	if !errors.Is(err, broken) || e.MaxAttempts != 3 || e.RetryFrom != policy.FromSubscription {
+	if !errors.Is(err, broken) || e.MaxAttempts != 3 || e.RetryFrom != "Subscription.Retry" {
 		t.Errorf("without the server's settings: got\n%v\n%v", e, err)
 	}
 	if _, err = p.EffectivePolicy(t.Context(), &tidegate.Message{Topic: "no topic"}); err == nil || !strings.Contains(err.Error(), `"no topic"`) {

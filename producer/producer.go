@@ -146,7 +146,7 @@ func (p *Producer) prepare(ctx context.Context, msg *tidegate.Message, done func
 	it.topic = p.use(msg.Topic)
 	settings := p.settings(it.topic)
 	largest := settings.MaxBodySize
-	if len(msg.Body) > largest && settings.MaxBodySizeFrom != FromClient {
+	if len(msg.Body) > largest && settings.MaxBodySizeFrom != fromClient {
 		// The server may accept a larger body than the known limit.
 		var err error
 		settings, err = p.awaitedSettings(ctx, it.topic, p.opts.AttemptTimeout)

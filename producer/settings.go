@@ -11,71 +11,55 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A Source is the origin of a setting.
-type Source int
-
-// The sources, the strongest first.
+// The sources of settings, as [Settings] has them.
 const (
-	FromClient  Source = iota // Options
-	FromServer                // the server's settings
-	FromDefault               // this package
+	fromClient  = "client"
+	fromServer  = "server"
+	fromDefault = "default"
 )
 
-// String returns the lower-case name.
-func (s Source) String() string {
-	switch s {
-	case FromClient:
-		return "client"
-	case FromServer:
-		return "server"
-	case FromDefault:
-		return "default"
-	}
-	return "unknown"
-}
-
-// Settings are the values in effect for sends to one topic, each with its source. The client's
-// value has priority over the server's, and the server's over the default. A server's backoff that
-// is too short (see [Options].Backoff) counts as not set. A server cannot set more than 16
-// attempts, nor waits below 10 ms.
+// Settings are the values in effect for sends to one topic. The source of each value is "client"
+// for Options, "server" or "default": the client's value has priority over the server's, and the
+// server's over the default. A server's backoff that is too short (see [Options].Backoff) counts as
+// not set. A server cannot set more than 16 attempts, nor waits below 10 ms.
 type Settings struct {
 	MaxAttempts     int // of one send, including the first
-	MaxAttemptsFrom Source
+	MaxAttemptsFrom string
 
 	Backoff     backoff.Policy // after a throttled attempt
-	BackoffFrom Source
+	BackoffFrom string
 
 	MaxBodySize     int // bytes
-	MaxBodySizeFrom Source
+	MaxBodySizeFrom string
 }
 
 // merge applies the precedence: client, server, default.
 func merge(o Options, s transport.ProducerSettings) Settings {
 	e := Settings{
-		MaxAttempts: defaultMaxAttempts, MaxAttemptsFrom: FromDefault,
-		Backoff: backoff.Default(), BackoffFrom: FromDefault,
-		MaxBodySize: tidegate.MaxBodySize, MaxBodySizeFrom: FromDefault,
+		MaxAttempts: defaultMaxAttempts, MaxAttemptsFrom: fromDefault,
+		Backoff: backoff.Default(), BackoffFrom: fromDefault,
+		MaxBodySize: tidegate.MaxBodySize, MaxBodySizeFrom: fromDefault,
 	}
 	switch {
 	case o.MaxAttempts > 0:
-		e.MaxAttempts, e.MaxAttemptsFrom = o.MaxAttempts, FromClient
+		e.MaxAttempts, e.MaxAttemptsFrom = o.MaxAttempts, fromClient
 	case s.MaxAttempts > 0:
-		e.MaxAttempts, e.MaxAttemptsFrom = min(s.MaxAttempts, maxServerAttempts), FromServer
+		e.MaxAttempts, e.MaxAttemptsFrom = min(s.MaxAttempts, maxServerAttempts), fromServer
 	}
 	switch {
 	case o.Backoff != nil:
-		e.Backoff, e.BackoffFrom = o.Backoff, FromClient
+		e.Backoff, e.BackoffFrom = o.Backoff, fromClient
 		if own, ok := o.Backoff.(backoff.Exponential); ok {
 			e.Backoff = own.Filled() // the values in effect
 		}
 	case s.Backoff != nil:
-		e.Backoff, e.BackoffFrom = floored{s.Backoff}, FromServer
+		e.Backoff, e.BackoffFrom = floored{s.Backoff}, fromServer
 	}
 	switch {
 	case o.MaxBodySize > 0:
-		e.MaxBodySize, e.MaxBodySizeFrom = o.MaxBodySize, FromClient
+		e.MaxBodySize, e.MaxBodySizeFrom = o.MaxBodySize, fromClient
 	case s.MaxBodySize > 0:
-		e.MaxBodySize, e.MaxBodySizeFrom = s.MaxBodySize, FromServer
+		e.MaxBodySize, e.MaxBodySizeFrom = s.MaxBodySize, fromServer
 	}
 	return e
 }

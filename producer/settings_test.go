@@ -34,17 +34,17 @@ func TestEffectivePrecedence(t *testing.T) {
 		want   Settings
 	}{
 		{"default", Options{}, transport.ProducerSettings{},
-			Settings{3, FromDefault, backoff.Default(), FromDefault, tidegate.MaxBodySize, FromDefault}},
+			Settings{3, fromDefault, backoff.Default(), fromDefault, tidegate.MaxBodySize, fromDefault}},
 		{"server", Options{}, pushed,
-			Settings{7, FromServer, floored{pushed.Backoff}, FromServer, 1000, FromServer}},
+			Settings{7, fromServer, floored{pushed.Backoff}, fromServer, 1000, fromServer}},
 		{"client", Options{MaxAttempts: 2, Backoff: own, MaxBodySize: 10}, pushed,
-			Settings{2, FromClient, own, FromClient, 10, FromClient}},
+			Settings{2, fromClient, own, fromClient, 10, fromClient}},
 		{"client, the rest by default", Options{Backoff: backoff.Exponential{Max: time.Minute}}, transport.ProducerSettings{},
-			Settings{3, FromDefault, backoff.Exponential{
+			Settings{3, fromDefault, backoff.Exponential{
 				Initial: time.Second, Multiplier: 1.6, Jitter: 0.2, Max: time.Minute, MinConnectTimeout: 20 * time.Second,
-			}, FromClient, tidegate.MaxBodySize, FromDefault}},
+			}, fromClient, tidegate.MaxBodySize, fromDefault}},
 		{"mixed", Options{MaxAttempts: 2}, transport.ProducerSettings{MaxBodySize: 1000},
-			Settings{2, FromClient, backoff.Default(), FromDefault, 1000, FromServer}},
+			Settings{2, fromClient, backoff.Default(), fromDefault, 1000, fromServer}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			f := &fake{settings: func(context.Context) (transport.ProducerSettings, error) { return tt.pushed, nil }}
@@ -202,7 +202,7 @@ func TestSettingsAreAskedSeldom(t *testing.T) {
 		if n := f.asked.Load(); n != 2 {
 			t.Errorf("asked %d times, want a second time after %v", n, settingsMaxAge)
 		}
-		if s, err := p.Effective(t.Context(), "orders"); !errors.Is(err, fail) || s.MaxAttempts != 2 || s.MaxAttemptsFrom != FromServer {
+		if s, err := p.Effective(t.Context(), "orders"); !errors.Is(err, fail) || s.MaxAttempts != 2 || s.MaxAttemptsFrom != fromServer {
 			t.Errorf("Effective: %+v, %v", s, err)
 		}
 		time.Sleep(settingsRetry)

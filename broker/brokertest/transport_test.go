@@ -27,7 +27,7 @@ func TestTransports(t *testing.T) {
 				b := brokertest.New(t)
 				fixture := transporttest.Fixture{
 					Transport: open(b),
-					CreateTopic: func(ctx context.Context, name string, kind transporttest.TopicType) error {
+					CreateTopic: func(ctx context.Context, name string, kind settings.TopicType) error {
 						_, err := b.PutTopic(ctx, name, settings.Topic{Type: settings.TopicType(kind)})
 						return err
 					},

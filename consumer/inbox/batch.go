@@ -11,13 +11,10 @@ import (
 	"github.com/tidegate/tidegate/consumer"
 )
 
-// A TxBatchHandler consumes deliveries within a database transaction; see [SQL.BatchHandler]. It
-// must neither commit nor roll back tx.
-type TxBatchHandler func(ctx context.Context, tx *sql.Tx, ds []*tidegate.Delivery) error
-
 // BatchHandler returns a handler for [consumer.NewBatch] that records the messages of a batch and
 // calls next for them in one transaction. next gets neither the messages that are recorded already
-// nor a second delivery of one message in the batch. If no message is left, next is not called.
+// nor a second delivery of one message in the batch. If no message is left, next is not called. It
+// must neither commit nor roll back tx.
 //
 // The transaction is committed if next returns nil, or a [consumer.BatchResult] of nils. Otherwise
 // it is rolled back: the error is the verdict for all messages that next got. If the error is a
@@ -28,7 +25,7 @@ type TxBatchHandler func(ctx context.Context, tx *sql.Tx, ds []*tidegate.Deliver
 // A panic of next rolls the transaction back and is passed on. A BatchResult of another length than
 // the batch of next is a failure of all its messages. Within next, ctx is the one of the batch:
 // [consumer.BatchContext] counts the messages of the batch before the duplicates were removed.
-func (s *SQL) BatchHandler(next TxBatchHandler) consumer.BatchHandler {
+func (s *SQL) BatchHandler(next func(ctx context.Context, tx *sql.Tx, ds []*tidegate.Delivery) error) consumer.BatchHandler {
 	return func(ctx context.Context, ds []*tidegate.Delivery) error {
 		var b batch
 		err := s.transact(ctx, func(tx *sql.Tx) (err error) {

@@ -103,19 +103,18 @@ func (s *SQL) CreateTable(ctx context.Context) error {
 	return nil
 }
 
-// A TxHandler consumes a delivery within a database transaction. It must neither commit nor roll
-// back tx. Effects outside of tx, such as a request to another service, can happen more than once.
-type TxHandler func(ctx context.Context, tx *sql.Tx, d *tidegate.Delivery) error
-
 // Handler returns a handler that records the message and calls next in one transaction. If the
-// message is recorded already, the handler returns nil without calling next. After an error or a
-// panic of next the transaction is rolled back, and the handler returns the error or passes on the
-// panic. If two deliveries of a message are handled at the same time, the database makes the second
-// insert wait until the first transaction has ended.
+// message is recorded already, the handler returns nil without calling next. next must neither
+// commit nor roll back tx. Its effects outside of tx, such as a request to another service, can
+// happen more than once.
+//
+// After an error or a panic of next the transaction is rolled back, and the handler returns the
+// error or passes on the panic. If two deliveries of a message are handled at the same time, the
+// database makes the second insert wait until the first transaction has ended.
 //
 // If the response to the commit is lost, the handler returns an error, and the consumer retries the
 // message. The retry calls next only if the database did not commit.
-func (s *SQL) Handler(next TxHandler) consumer.Handler {
+func (s *SQL) Handler(next func(ctx context.Context, tx *sql.Tx, d *tidegate.Delivery) error) consumer.Handler {
 	return func(ctx context.Context, d *tidegate.Delivery) error {
 		return s.transact(ctx, func(tx *sql.Tx) error {
 			if fresh, err := s.record(ctx, tx, keyOf(d)); err != nil || !fresh {

@@ -9,16 +9,9 @@ import (
 	"github.com/tidegate/tidegate/consumer/internal/decision"
 )
 
-// The sources of the values of an [Effective] that come from no policy.
-const (
-	FromSubscription = "Subscription.Retry"
-	FromServer       = "server: settings of the group"
-	FromDefault      = "default"
-)
-
-// Effective has the values in effect for a message, each with its source. The source is a policy,
-// such as `PushOptions.Policies[2] (tag "invoice")`, or one of [FromSubscription], [FromServer] and
-// [FromDefault].
+// Effective has the values in effect for a message, each with its source as a text for people. The
+// source is a policy, such as `PushOptions.Policies[2] (tag "invoice")`, or "Subscription.Retry",
+// "server: settings of the group" or "default".
 type Effective struct {
 	Retry     backoff.Policy // the retry schedule; delays above 12 h mean 12 h
 	RetryFrom string
@@ -42,21 +35,11 @@ type Effective struct {
 // previewed is the number of retries in a preview if there is no maximum.
 const previewed = 10
 
-// A Preview lists the retries of a message whose handler always fails.
-type Preview struct {
-	// Retries has a stage for each delivery after the first one. Without a maximum it has the first
-	// ten.
-	Retries backoff.Schedule
-
-	MaxAttempts int        // after this many failed deliveries the message ends; 0 means never
-	Exhausted   Exhaustion // the end of the message
-}
-
-// Preview returns the retries of a message whose handler always fails, and its end. The delays
-// count from the end of the handler. They do not include the waits for a free handler.
-func (e Effective) Preview() Preview {
-	schedule := backoff.Preview(bounded{e.Retry}, retriesOf(e.MaxAttempts))
-	return Preview{Retries: schedule, MaxAttempts: e.MaxAttempts, Exhausted: e.Exhausted}
+// Preview returns the retries of a message whose handler always fails: a stage for each delivery
+// after the first one, or the first ten if there is no maximum of attempts. The delays count from
+// the end of the handler. They do not include the waits for a free handler.
+func (e Effective) Preview() backoff.Schedule {
+	return backoff.Preview(bounded{e.Retry}, retriesOf(e.MaxAttempts))
 }
 
 // retriesOf returns the number of retries in a preview.
@@ -83,18 +66,10 @@ func (b bounded) Range(n int) (lo, hi time.Duration) {
 	return min(lo, decision.MaxDelay), min(hi, decision.MaxDelay)
 }
 
-// String returns the table of [backoff.Schedule] and a line with the end of the message.
-func (p Preview) String() string {
-	if p.MaxAttempts == 0 {
-		return p.Retries.String() + ", and so on"
-	}
-	return fmt.Sprintf("%v\nafter attempt %d: %v", p.Retries, p.MaxAttempts, p.Exhausted)
-}
-
 // String returns a line for each value with its source, and a line for each finding.
 func (e Effective) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "retries: %s (%s)\n", firstDelays(e.Preview().Retries), e.RetryFrom)
+	fmt.Fprintf(&b, "retries: %s (%s)\n", firstDelays(e.Preview()), e.RetryFrom)
 	if e.MaxAttempts > 0 {
 		fmt.Fprintf(&b, "attempts: %d (%s)\n", e.MaxAttempts, e.MaxAttemptsFrom)
 	} else {

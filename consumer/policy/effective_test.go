@@ -16,17 +16,17 @@ func TestPreview(t *testing.T) {
 		text   string
 	}{
 		{policy.Effective{Retry: backoff.Steps{time.Second, 13 * time.Hour}, MaxAttempts: 3, Exhausted: policy.Discard},
-			[]time.Duration{time.Second, 12 * time.Hour}, "2 retries in 12h\nafter attempt 3: discard"},
-		{policy.Effective{Retry: backoff.Steps{time.Second}, MaxAttempts: 1, Exhausted: policy.DeadLetter}, nil, "no retries\nafter attempt 1: dead letter"},
-		{policy.Effective{Retry: backoff.Steps{time.Minute}}, []time.Duration{9: time.Minute}, "10 retries in 10m, and so on"},
+			[]time.Duration{time.Second, 12 * time.Hour}, "2 retries in 12h"},
+		{policy.Effective{Retry: backoff.Steps{time.Second}, MaxAttempts: 1, Exhausted: policy.DeadLetter}, nil, "no retries"},
+		{policy.Effective{Retry: backoff.Steps{time.Minute}}, []time.Duration{9: time.Minute}, "10 retries in 10m"},
 	} {
 		p := tt.e.Preview()
-		if len(p.Retries) != len(tt.delays) || !strings.HasSuffix(p.String(), tt.text) {
-			t.Errorf("got %v\n%d retries, want %d ending with %q", p, len(p.Retries), len(tt.delays), tt.text)
+		if len(p) != len(tt.delays) || !strings.HasSuffix(p.String(), tt.text) {
+			t.Errorf("got %v\n%d retries, want %d ending with %q", p, len(p), len(tt.delays), tt.text)
 			continue
 		}
-		if n := len(tt.delays); n > 0 && p.Retries[n-1].Hi != tt.delays[n-1] {
-			t.Errorf("the last delay is %v, want %v", p.Retries[n-1].Hi, tt.delays[n-1])
+		if n := len(tt.delays); n > 0 && p[n-1].Hi != tt.delays[n-1] {
+			t.Errorf("the last delay is %v, want %v", p[n-1].Hi, tt.delays[n-1])
 		}
 	}
 }

@@ -57,7 +57,6 @@ func Example() {
 	//     3     1m   2m1s
 	//     4     1m   3m1s
 	// 4 retries in 3m1s
-	// after attempt 5: discard
 }
 
 // The error names each faulty policy by its place in the list.

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/transporttest"
 )
@@ -22,7 +23,7 @@ func TestSuite(t *testing.T) {
 				defer mu.Unlock()
 				return groups[group]
 			}),
-			CreateTopic: func(context.Context, string, transporttest.TopicType) error { return nil },
+			CreateTopic: func(context.Context, string, settings.TopicType) error { return nil },
 			CreateGroup: func(_ context.Context, name string, s transport.ConsumerSettings) error {
 				mu.Lock()
 				defer mu.Unlock()

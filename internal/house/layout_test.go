@@ -76,7 +76,7 @@ var importTable = map[string]row{
 		imports: []string{"", "transport"},
 		tests:   []string{"backoff", "consumer"}, // over a Table
 	},
-	"transport/transporttest": {imports: []string{"", "transport", "backoff"}},
+	"transport/transporttest": {imports: []string{"", "transport", "backoff", "broker/settings"}},
 	"producer":                {imports: []string{"", "transport", "backoff", "ratelimit", "internal/tally"}},
 	"consumer":                {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address", "internal/tally"}},
 	"oteltidegate": {

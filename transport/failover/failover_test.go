@@ -41,7 +41,7 @@ func TestSuite(t *testing.T) {
 		both := func(f func(*brokertest.Broker) error) error { return errors.Join(f(brokers[0]), f(brokers[1])) }
 		return transporttest.Fixture{
 			Transport: learned{x, brokers},
-			CreateTopic: func(ctx context.Context, name string, kind transporttest.TopicType) error {
+			CreateTopic: func(ctx context.Context, name string, kind settings.TopicType) error {
 				return both(func(b *brokertest.Broker) error {
 					_, err := b.PutTopic(ctx, name, settings.Topic{Type: settings.TopicType(kind)})
 					return err

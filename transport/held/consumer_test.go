@@ -13,10 +13,10 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/held"
-	"github.com/tidegate/tidegate/transport/transporttest"
 )
 
 // A log has the numbers of the successfully handled messages, in order, by message group.
@@ -47,7 +47,7 @@ func TestPushConsumers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const messages = 500
 		f := newFake(held.Options{})
-		f.topics["orders"] = transporttest.Normal
+		f.topics["orders"] = settings.TopicNormal
 		f.groups["billing"] = transport.ConsumerSettings{MaxAttempts: -1}
 		f.fill(messages)
 		f.faults = faults{openDelay: 20 * time.Millisecond, deliverDelay: time.Millisecond, settle: refuse(10), carriedOut: func(held.Settlement) bool { return rand.IntN(2) == 0 }}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/held"
@@ -24,7 +25,7 @@ type fake struct {
 	*held.Table
 
 	mu      sync.Mutex
-	topics  map[string]transporttest.TopicType
+	topics  map[string]settings.TopicType
 	groups  map[string]transport.ConsumerSettings
 	logs    map[string][]*tidegate.Delivery // by topic, as delivered the first time
 	queues  map[[2]string]*queue            // by group and topic
@@ -69,7 +70,7 @@ type entry struct {
 
 func newFake(opts held.Options) *fake {
 	f := &fake{
-		topics: map[string]transporttest.TopicType{}, groups: map[string]transport.ConsumerSettings{},
+		topics: map[string]settings.TopicType{}, groups: map[string]transport.ConsumerSettings{},
 		logs: map[string][]*tidegate.Delivery{}, queues: map[[2]string]*queue{}, links: map[*fakeLink]struct{}{},
 	}
 	if opts.Settings == nil {
@@ -325,7 +326,7 @@ func (f *fake) bury(feed *held.Feed, s held.Settlement) {
 		protocol.PropertyDeadLetterGroup: feed.Group, protocol.PropertyDeadLetterAttempts: strconv.Itoa(s.Delivery.Attempt),
 		protocol.PropertyDeadLetterReason: s.Reason,
 	})
-	f.topics[letter.Topic] = transporttest.Normal
+	f.topics[letter.Topic] = settings.TopicNormal
 	f.store(letter)
 }
 
@@ -410,7 +411,7 @@ func (f *fake) refused(ctx context.Context, m *tidegate.Message) error {
 	switch {
 	case t == "":
 		return &tidegate.Error{Code: tidegate.CodeTopicNotFound}
-	case (t == transporttest.FIFO) != (m.MessageGroup != ""):
+	case (t == settings.TopicFIFO) != (m.MessageGroup != ""):
 		return &tidegate.Error{Code: tidegate.CodeMessagePropertyConflict}
 	}
 	return nil
@@ -452,7 +453,7 @@ func (*fake) Capabilities(endpoint string) transport.Capabilities {
 func (f *fake) fixture() transporttest.Fixture {
 	return transporttest.Fixture{
 		Transport: f,
-		CreateTopic: func(_ context.Context, name string, t transporttest.TopicType) error {
+		CreateTopic: func(_ context.Context, name string, t settings.TopicType) error {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.topics[name] = t

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/held"
-	"github.com/tidegate/tidegate/transport/transporttest"
 )
 
 // inBubble runs a test with a fake that has the topic orders and the groups billing and, with an
@@ -23,7 +23,7 @@ func inBubble(t *testing.T, messages int, opts held.Options, run func(t *testing
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(opts)
 		t.Cleanup(func() { f.Close() })
-		f.topics["orders"] = transporttest.Normal
+		f.topics["orders"] = settings.TopicNormal
 		f.groups["billing"] = transport.ConsumerSettings{MaxAttempts: 3}
 		f.groups["ledger"] = transport.ConsumerSettings{MaxAttempts: 3, FIFO: true}
 		f.fill(messages)

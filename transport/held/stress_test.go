@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/model"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/held"
-	"github.com/tidegate/tidegate/transport/transporttest"
 )
 
 // Consumers receive, cancel, forget, settle and close at random while the system loses links and
@@ -32,7 +32,7 @@ func runConsumers(t *testing.T, r *rand.Rand) {
 	t.Helper()
 	f := newFake(held.Options{MaxHeld: 5 + r.IntN(100)})
 	defer f.Close()
-	f.topics["orders"] = transporttest.Normal
+	f.topics["orders"] = settings.TopicNormal
 	f.groups["billing"] = transport.ConsumerSettings{MaxAttempts: 5, FIFO: r.IntN(2) == 0}
 	f.faults = faults{
 		openDelay: time.Duration(r.IntN(50)) * time.Millisecond, deliverDelay: time.Duration(r.IntN(20)) * time.Millisecond, excess: r.IntN(3),

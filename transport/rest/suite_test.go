@@ -41,7 +41,7 @@ func TestTransport(t *testing.T) {
 		b := brokertest.New(t)
 		return transporttest.Fixture{
 			Transport: over(t, b, rest.Options{}),
-			CreateTopic: func(ctx context.Context, name string, kind transporttest.TopicType) error {
+			CreateTopic: func(ctx context.Context, name string, kind settings.TopicType) error {
 				_, err := b.PutTopic(ctx, name, settings.Topic{Type: settings.TopicType(kind)})
 				return err
 			},

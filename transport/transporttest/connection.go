@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -15,7 +16,7 @@ var connectionCases = []testCase{
 			e.Log("the fixture has no Disconnect")
 			return
 		}
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		e.send(e.message("x"))
 		d := e.one()
 		e.Disconnect()

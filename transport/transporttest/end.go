@@ -7,13 +7,14 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 var errEnough = errors.New("the caller has enough")
 
 var endCases = []testCase{
 	{name: "CancelledReceiveTakesNothing", run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		ctx, cancel := context.WithCancelCause(e.Context())
 		start := time.Now()
 		wait := later(func() {
@@ -38,7 +39,7 @@ var endCases = []testCase{
 		e.after(start, 0, "the next receive returned")
 	}},
 	{name: "CancelledReceivesRaceSends", run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		rounds := 20
 		if e.lacks(e.server.CancelledReceivesEnd, "CancelledReceivesEnd", "each of the messages may come as attempt 2 after its invisible duration") {
 			rounds = 3
@@ -76,7 +77,7 @@ var endCases = []testCase{
 	}},
 	// The caller knows when nothing of a cancelled receive is left.
 	{name: "CancelledReceiveIsRepeated", needs: needRepeat, run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		for i := range 20 {
 			ctx, cancel := context.WithCancelCause(e.Context())
 			r := e.request()
@@ -106,7 +107,7 @@ var endCases = []testCase{
 		}
 	}},
 	{name: "DeadContext", run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		ctx, cancel := context.WithCancelCause(e.Context())
 		cancel(errEnough)
 		for range 4 {
@@ -155,7 +156,7 @@ var endCases = []testCase{
 		e.none(r)
 	}},
 	{name: "CloseEndsReceives", run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		start := time.Now()
 		var err error
 		wait := later(func() { _, err = e.Transport.Receive(e.Context(), e.request()) })
@@ -170,7 +171,7 @@ var endCases = []testCase{
 		}
 	}},
 	{name: "ClosedForGood", run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		e.send(e.message("x"))
 		d := e.one()
 		for range 2 {

@@ -6,12 +6,13 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
 var fifoCases = []testCase{
 	{name: "FIFOSettings", run: func(e *env) {
-		e.setup(FIFO)
+		e.setup(settings.TopicFIFO)
 		s, err := e.Transport.ConsumerSettings(e.Context(), e.group, e.topic)
 		if err != nil || !s.FIFO {
 			e.Errorf("got %+v, %v; want FIFO", s, err)
@@ -19,7 +20,7 @@ var fifoCases = []testCase{
 		e.wantPolicy(s, e.ladder()[:1])
 	}},
 	{name: "FIFONeedsAGroup", run: func(e *env) {
-		e.setup(FIFO)
+		e.setup(settings.TopicFIFO)
 		results := e.Transport.Send(e.Context(), []*tidegate.Message{e.message("x")})
 		if !e.lacks(!e.server.LacksTopicTypes, "LacksTopicTypes", "a message without a message group is accepted") {
 			e.wantCode(results[0].Err, tidegate.CodeMessagePropertyConflict)
@@ -31,7 +32,7 @@ var fifoCases = []testCase{
 		e.mustAck(e.one())
 	}},
 	{name: "FIFOOrder", run: func(e *env) {
-		e.setup(FIFO)
+		e.setup(settings.TopicFIFO)
 		const groups, each = 3, 8
 		for i := range each {
 			for g := range groups {
@@ -64,7 +65,7 @@ var fifoCases = []testCase{
 		}
 	}},
 	{name: "FIFOFailedGroupWaitsOthersFlow", needs: needGroupsFlow, run: func(e *env) {
-		e.setup(FIFO)
+		e.setup(settings.TopicFIFO)
 		const each = 3
 		for i := range each {
 			e.send(e.ordered(0, i), e.ordered(1, i))
@@ -102,7 +103,7 @@ var fifoCases = []testCase{
 		}
 	}},
 	{name: "FIFOInFlightGroupWaits", run: func(e *env) {
-		e.setup(FIFO)
+		e.setup(settings.TopicFIFO)
 		e.send(e.ordered(0, 0), e.ordered(0, 1))
 		r := e.fifoRequest()
 		start := time.Now()
@@ -119,7 +120,7 @@ var fifoCases = []testCase{
 		}
 	}},
 	{name: "FIFOAttemptID", run: func(e *env) {
-		e.setup(FIFO)
+		e.setup(settings.TopicFIFO)
 		msgs := []*tidegate.Message{e.ordered(0, 0), e.ordered(1, 0), e.ordered(0, 1)}
 		flows := !e.lacks(e.server.GroupsFlow, "GroupsFlow", "all messages are of one group; a repeated receive may read another queue, and take new messages")
 		if !flows {
@@ -155,7 +156,7 @@ var fifoCases = []testCase{
 		}
 	}},
 	{name: "FIFODeadLetterLetsTheNextGo", run: func(e *env) {
-		e.setup(FIFO)
+		e.setup(settings.TopicFIFO)
 		e.send(e.ordered(0, 0), e.ordered(0, 1))
 		r := e.fifoRequest()
 		if _, err := e.Transport.DeadLetter(e.Context(), e.oneOf(r), "hopeless"); err != nil {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -23,7 +24,7 @@ import (
 // A model is the contract in its shortest form: it exists to test the suite.
 type model struct {
 	mu         sync.Mutex
-	topics     map[string]TopicType
+	topics     map[string]settings.TopicType
 	groups     map[string]transport.ConsumerSettings
 	log        []*tidegate.Delivery // of every message, as delivered the first time
 	copies     map[string]*subCopy  // group, log index → what the group made of it
@@ -62,7 +63,7 @@ func perfect() Server {
 func newModel(server Server) *model {
 	return &model{
 		server: server, letters: map[string][]*tidegate.Message{},
-		topics: map[string]TopicType{}, groups: map[string]transport.ConsumerSettings{}, copies: map[string]*subCopy{},
+		topics: map[string]settings.TopicType{}, groups: map[string]transport.ConsumerSettings{}, copies: map[string]*subCopy{},
 		replays: map[string][]*tidegate.Delivery{}, wake: make(chan struct{}), closed: make(chan struct{}),
 	}
 }
@@ -117,7 +118,7 @@ func (m *model) check(msg *tidegate.Message) error {
 	}
 	switch t := m.topics[msg.Topic]; {
 	case m.server.LacksTopicTypes:
-	case (t == FIFO) != (msg.MessageGroup != "") && m.fault != "no group needed":
+	case (t == settings.TopicFIFO) != (msg.MessageGroup != "") && m.fault != "no group needed":
 		return fault(tidegate.CodeMessagePropertyConflict)
 	}
 	return nil
@@ -126,7 +127,7 @@ func (m *model) check(msg *tidegate.Message) error {
 // missing returns the error for a topic that does not exist, or creates it.
 func (m *model) missing(topic string) error {
 	if m.topics[topic] == "" && m.server.LacksMissingTopics {
-		m.topics[topic] = Normal
+		m.topics[topic] = settings.TopicNormal
 	}
 	if m.topics[topic] == "" {
 		return fault(tidegate.CodeTopicNotFound)
@@ -245,7 +246,7 @@ func (m *model) bury(group string, i int, c *subCopy, reason string) {
 // moveLetters puts the dead letters of a group into its dead letter queue.
 func (m *model) moveLetters(group string) {
 	for _, letter := range m.letters[group] {
-		m.topics[letter.Topic] = Normal
+		m.topics[letter.Topic] = settings.TopicNormal
 		m.store(letter)
 	}
 	delete(m.letters, group)
@@ -461,7 +462,7 @@ func (m *model) fixture() Fixture {
 	}
 	return Fixture{
 		Transport: m,
-		CreateTopic: func(_ context.Context, name string, t TopicType) error {
+		CreateTopic: func(_ context.Context, name string, t settings.TopicType) error {
 			m.mu.Lock()
 			defer m.mu.Unlock()
 			m.topics[name] = t

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -34,7 +35,7 @@ func optional[T any](run func(*env, T)) func(*env) {
 }
 
 func lanes(e *env, s transport.LaneSender) {
-	e.setup(Normal)
+	e.setup(settings.TopicNormal)
 	e.send(e.message("first")) // and the connection announces its capabilities
 	lane, err := s.Lane(e.Context(), transport.LaneRequest{Topic: e.topic})
 	if err != nil {
@@ -68,14 +69,14 @@ func lanes(e *env, s transport.LaneSender) {
 		e.Errorf("not delivered: %v", tags)
 	}
 	e.topic = e.name("other") // a lane is a server: another topic uses it too, or finds that it does not lead there
-	e.createTopic(e.topic, Normal)
+	e.createTopic(e.topic, settings.TopicNormal)
 	if err := s.SendLane(e.Context(), lane, []*tidegate.Message{e.message("x")})[0].Err; err != nil && !errors.Is(err, transport.ErrLaneChanged) {
 		e.Errorf("another topic: %v", err)
 	}
 }
 
 func ping(e *env, p transport.Pinger) {
-	e.setup(Normal)
+	e.setup(settings.TopicNormal)
 	if err := p.Ping(e.Context()); err != nil {
 		e.Errorf("without topics: %v", err)
 	}
@@ -91,7 +92,7 @@ func ping(e *env, p transport.Pinger) {
 }
 
 func recall(e *env, r transport.Recaller) {
-	e.setup(Delay)
+	e.setup(settings.TopicDelay)
 	m := e.message("later")
 	m.DeliverAt = time.Now().Add(4 * e.server.Unit)
 	receipt := e.send(m)[0]
@@ -120,7 +121,7 @@ func recall(e *env, r transport.Recaller) {
 // halfOf sends a half message, and checks that no consumer receives it.
 func halfOf(e *env, t transport.Transactor) (*tidegate.Message, transport.Transaction) {
 	e.Helper()
-	e.setup(Transaction)
+	e.setup(settings.TopicTransaction)
 	m := e.message("half")
 	r := t.SendHalf(e.Context(), m)
 	if r.Err != nil || r.Receipt.TransactionID == "" || r.Receipt.MessageID != m.ID {

@@ -10,12 +10,13 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
 var receiveCases = []testCase{
 	{name: "ReceiveNothing", run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		start := time.Now()
 		if ds := e.receive(e.request()); len(ds) != 0 {
 			e.Errorf("received %s", describe(ds))
@@ -32,7 +33,7 @@ var receiveCases = []testCase{
 		e.after(start, 0, "a receive without a wait returned")
 	}},
 	{name: "ReceiveIsWoken", run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		start := time.Now()
 		wait := later(func() {
 			e.sleep(e.server.Unit / 2)
@@ -43,7 +44,7 @@ var receiveCases = []testCase{
 		e.after(start, e.server.Unit/2, "the message arrived")
 	}},
 	{name: "ReceiveMax", run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		for i := range 40 {
 			e.send(e.message(fmt.Sprint(i)))
 		}
@@ -66,7 +67,7 @@ var receiveCases = []testCase{
 		}
 	}},
 	{name: "ReceiveMaxBytes", run: func(e *env) {
-		e.createTopic(e.topic, Normal)
+		e.createTopic(e.topic, settings.TopicNormal)
 		e.createGroup(e.group, transport.ConsumerSettings{MaxAttempts: 17, Retry: backoff.Steps(e.ladder())}) // releases may spend them
 		full := e.fullReceives()
 		const size = 100
@@ -98,7 +99,7 @@ var receiveCases = []testCase{
 		}
 	}},
 	{name: "EveryQueue", run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		want := map[string]bool{}
 		for i := range 32 {
 			m := e.message(fmt.Sprint(i))
@@ -137,14 +138,14 @@ var receiveCases = []testCase{
 		}
 	}},
 	{name: "BadGroup", run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		r := e.request()
 		r.Group = "a b"
 		_, err := e.Transport.Receive(e.Context(), r)
 		e.wantCode(err, tidegate.CodeIllegalConsumerGroup)
 	}},
 	{name: "TagFilterIsExact", run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		// Aa and BB have the same hash in Java, on which RocketMQ filters first.
 		tags := []string{"Aa", "BB", "A", "", "AaBB", "aa"}
 		for i, c := range []struct {
@@ -184,7 +185,7 @@ var receiveCases = []testCase{
 		}
 	}},
 	{name: "GroupsAreApart", run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		shipping := e.name("shipping")
 		e.createGroup(shipping, transport.ConsumerSettings{MaxAttempts: 3, Retry: backoff.Steps(e.ladder())})
 		e.send(e.message("for both"))
@@ -205,7 +206,7 @@ var receiveCases = []testCase{
 		e.none(other)
 	}},
 	{name: "ConsumerSettings", run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		s, err := e.Transport.ConsumerSettings(e.Context(), e.group, e.topic)
 		if err != nil {
 			e.Fatal(err)
@@ -216,7 +217,7 @@ var receiveCases = []testCase{
 		e.wantPolicy(s, e.ladder())
 	}},
 	{name: "Concurrent", run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		const senders, each = 4, 50
 		var wg, receivers sync.WaitGroup
 		for s := range senders {

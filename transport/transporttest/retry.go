@@ -8,12 +8,13 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
 var retryCases = []testCase{
 	{name: "RetryAfter", run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		e.send(e.message("x"))
 		d := e.one()
 		for i, delay := range []time.Duration{e.server.Unit / 2, 0} {
@@ -32,7 +33,7 @@ var retryCases = []testCase{
 		e.none(e.request())
 	}},
 	{name: "RetryOutlivesTheLease", run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		e.send(e.message("x"))
 		start := time.Now()
 		if _, err := e.Transport.Retry(e.Context(), e.one(), 4*e.server.Unit, ""); err != nil {
@@ -47,7 +48,7 @@ var retryCases = []testCase{
 		e.retried(r, start, 4*e.server.Unit)
 	}},
 	{name: "AttemptsExhausted", run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		msg := e.message("doomed")
 		msg.Tag, msg.Keys, msg.Properties = "tag", []string{"key"}, map[string]string{"p": "v"}
 		e.send(msg)
@@ -67,7 +68,7 @@ var retryCases = []testCase{
 		e.deadLetter(msg, last, "")
 	}},
 	{name: "RetryResult", needs: needRetryResult, run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		msg := e.message("doomed")
 		e.send(msg)
 		var last *tidegate.Delivery
@@ -82,7 +83,7 @@ var retryCases = []testCase{
 		e.deadLetter(msg, last, "no such customer: Müller")
 	}},
 	{name: "RetryBySchedule", needs: needRetryResult, run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		e.send(e.message("x"))
 		d := e.one()
 		for _, want := range e.ladder() {
@@ -99,7 +100,7 @@ var retryCases = []testCase{
 	}},
 	{name: "TimeoutsExhaustAttempts", run: func(e *env) {
 		const attempts = 2
-		e.createTopic(e.topic, Normal)
+		e.createTopic(e.topic, settings.TopicNormal)
 		e.createGroup(e.group, transport.ConsumerSettings{MaxAttempts: attempts, Retry: backoff.Steps(e.ladder())})
 		msg := e.message("ignored")
 		e.send(msg)
@@ -119,7 +120,7 @@ var retryCases = []testCase{
 		e.deadLetter(msg, last, "")
 	}},
 	{name: "PushTimeoutsTakeTheSchedule", needs: needLadder, run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		e.send(e.message("x"))
 		r := e.request()
 		r.Push = true
@@ -133,7 +134,7 @@ var retryCases = []testCase{
 		e.after(start, 3*e.server.Unit, "after the invisible time and the ladder's first step the message came again")
 	}},
 	{name: "DeadLetter", run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		msg := e.message("hopeless")
 		msg.Tag, msg.Keys, msg.Properties = "tag", []string{"key"}, map[string]string{"p": "v"}
 		e.send(msg)
@@ -152,7 +153,7 @@ var retryCases = []testCase{
 		e.deadLetter(msg, d, "no such customer: Müller")
 	}},
 	{name: "DeadLetterTooLate", needs: needStale, run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		e.send(e.message("x"))
 		first := e.one()
 		e.sleep(2 * e.server.Unit)

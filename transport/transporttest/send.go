@@ -11,12 +11,13 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 var sendCases = []testCase{
 	{name: "SendOne", run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		msg := e.message("hello")
 		r := e.send(msg)[0]
 		if r.MessageID != msg.ID || r.Topic != e.topic || r.Attempts != 0 {
@@ -34,7 +35,7 @@ var sendCases = []testCase{
 		e.none(e.request())
 	}},
 	{name: "SendMany", run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		want := map[string]string{}
 		var msgs []*tidegate.Message
 		for i := range 50 {
@@ -62,7 +63,7 @@ var sendCases = []testCase{
 		}
 	}},
 	{name: "SendPartFails", run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		bad, code := e.message("bad"), tidegate.CodeMessagePropertyConflict
 		bad.MessageGroup = "a group on a topic without order"
 		if e.lacks(!e.server.LacksTopicTypes, "LacksTopicTypes", "an invalid tag is the fault, instead of a message group") {
@@ -89,7 +90,7 @@ var sendCases = []testCase{
 		}
 	}},
 	{name: "SendRefused", run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		const noBody, noTopic = "no body", "no such topic"
 		for _, c := range []struct {
 			name   string
@@ -135,7 +136,7 @@ var sendCases = []testCase{
 		e.none(e.request())
 	}},
 	{name: "RoundTrip", run: func(e *env) {
-		e.setup(FIFO)
+		e.setup(settings.TopicFIFO)
 		body := make([]byte, 256)
 		for i := range body {
 			body[i] = byte(i)
@@ -174,7 +175,7 @@ var sendCases = []testCase{
 		}
 	}},
 	{name: "BodyOfEverySize", run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		for _, size := range []int{1, 4095, 4097, 1 << 20, tidegate.MaxBodySize} {
 			for _, fill := range []string{"easy to compress ", "\x00\xff\x1f\x8b"} {
 				msg := e.message("x")
@@ -189,7 +190,7 @@ var sendCases = []testCase{
 		}
 	}},
 	{name: "NothingIsShared", run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		msg := e.message("original")
 		msg.Keys, msg.Properties = []string{"key"}, map[string]string{"p": "original"}
 		want := msg.Clone()
@@ -218,7 +219,7 @@ var sendCases = []testCase{
 		}
 	}},
 	{name: "ProducerSettings", run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		s, err := e.Transport.ProducerSettings(e.Context(), e.topic)
 		if err != nil || s.MaxAttempts < 0 || s.MaxBodySize < 0 {
 			e.Errorf("got %+v, %v", s, err)

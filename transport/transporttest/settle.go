@@ -5,19 +5,20 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
 var settleCases = []testCase{
 	{name: "AckEndsIt", run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		e.send(e.message("x"))
 		e.mustAck(e.one())
 		e.sleep(3 * e.server.Unit)
 		e.none(e.request())
 	}},
 	{name: "AckMany", run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		e.send(e.message("0"), e.message("1"), e.message("2"))
 		var ds []*tidegate.Delivery
 		for range 3 {
@@ -38,7 +39,7 @@ var settleCases = []testCase{
 		e.none(e.request())
 	}},
 	{name: "InvisibleUntilTheTimeIsOver", run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		e.send(e.message("x"))
 		start := time.Now()
 		first := e.one()
@@ -64,7 +65,7 @@ var settleCases = []testCase{
 		e.mustAck(second)
 	}},
 	{name: "ChangeInvisibleDuration", run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		e.send(e.message("x"))
 		first := e.one()
 		e.sleep(e.server.Unit)
@@ -98,7 +99,7 @@ var settleCases = []testCase{
 		e.mustAck(second)
 	}},
 	{name: "ChangeAndAck", run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		e.send(e.message("x"))
 		d := e.one()
 		for range 3 {
@@ -115,7 +116,7 @@ var settleCases = []testCase{
 		e.stale(d)
 	}},
 	{name: "ChangeToShorter", run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		e.send(e.message("x"))
 		d := e.one()
 		start := time.Now()
@@ -125,7 +126,7 @@ var settleCases = []testCase{
 		e.again(e.request(), start, e.server.Unit/2, "the message came again")
 	}},
 	{name: "GiveBack", run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		for _, push := range []bool{true, false} {
 			e.send(e.message("x"))
 			r := e.request()
@@ -148,7 +149,7 @@ var settleCases = []testCase{
 		}
 	}},
 	{name: "Snooze", needs: needSnooze, run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		for _, push := range []bool{true, false} {
 			e.send(e.message("x"))
 			r := e.request()
@@ -179,7 +180,7 @@ var settleCases = []testCase{
 		}
 	}},
 	{name: "NegativeAck", needs: needReconsume, run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		e.send(e.message("x"))
 		d := e.one()
 		for attempt := 2; attempt <= 5; attempt++ { // more often than the group's maximum of attempts, which does not count
@@ -204,7 +205,7 @@ var settleCases = []testCase{
 		e.mustAck(d)
 	}},
 	{name: "SnoozeKeepsTheOrder", needs: needSnooze, run: func(e *env) {
-		e.setup(FIFO)
+		e.setup(settings.TopicFIFO)
 		first, second := e.message("first"), e.message("second")
 		first.MessageGroup, second.MessageGroup = "mg", "mg"
 		e.send(first, second)
@@ -228,7 +229,7 @@ var settleCases = []testCase{
 	}},
 	// The case ChangeInvisibleDuration tests the other properties.
 	{name: "SuspendIsNoFailure", needs: needSuspend, run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		e.send(e.message("x"))
 		r := e.request()
 		r.Push = true

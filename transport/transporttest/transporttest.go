@@ -21,22 +21,8 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
-)
-
-// A TopicType is the kind of messages that a topic accepts, by RocketMQ's names.
-type TopicType string
-
-// The types that the suite needs.
-const (
-	// Normal topics accept messages without a message group.
-	Normal TopicType = "NORMAL"
-	// FIFO topics accept only messages with a message group.
-	FIFO TopicType = "FIFO"
-	// Delay topics accept messages with a delivery time. Needed to test a [transport.Recaller].
-	Delay TopicType = "DELAY"
-	// Transaction topics accept half messages. Needed to test a [transport.Transactor].
-	Transaction TopicType = "TRANSACTION"
 )
 
 // A Fixture is a transport to a server. The server may have other topics and groups: the suite
@@ -45,8 +31,10 @@ type Fixture struct {
 	Transport transport.Transport
 
 	// CreateTopic creates a topic, with several queues if the server has queues. It does nothing if
-	// topics are created by their first use (Server.LacksMissingTopics).
-	CreateTopic func(ctx context.Context, name string, t TopicType) error
+	// topics are created by their first use (Server.LacksMissingTopics). The types are RocketMQ's;
+	// TopicDelay is needed to test a [transport.Recaller], TopicTransaction a
+	// [transport.Transactor].
+	CreateTopic func(ctx context.Context, name string, t settings.TopicType) error
 
 	// CreateGroup creates a consumer group that starts at the oldest message of a topic. It sets
 	// FIFO, MaxAttempts and Retry, which is a backoff.Steps; for a FIFO group the first step is the
@@ -109,7 +97,7 @@ var cases = concat(capabilityCases, sendCases, receiveCases, settleCases, retryC
 
 var capabilityCases = []testCase{
 	{name: "Capabilities", run: func(e *env) {
-		e.setup(Normal)
+		e.setup(settings.TopicNormal)
 		// Every response announces the capabilities.
 		if _, err := e.Transport.ProducerSettings(e.Context(), e.topic); err != nil {
 			e.Fatal(err)
@@ -157,17 +145,17 @@ func (e *env) name(base string) string { return base + "-" + e.suffix }
 func (e *env) ladder() []time.Duration { return []time.Duration{e.server.Unit, 2 * e.server.Unit} }
 
 // setup creates the topic and the group that most cases need.
-func (e *env) setup(t TopicType) {
+func (e *env) setup(t settings.TopicType) {
 	e.Helper()
 	e.createTopic(e.topic, t)
-	s := transport.ConsumerSettings{FIFO: t == FIFO, MaxAttempts: 3, Retry: backoff.Steps(e.ladder())}
+	s := transport.ConsumerSettings{FIFO: t == settings.TopicFIFO, MaxAttempts: 3, Retry: backoff.Steps(e.ladder())}
 	if s.FIFO {
 		s.Retry = backoff.Steps(e.ladder()[:1])
 	}
 	e.createGroup(e.group, s)
 }
 
-func (e *env) createTopic(name string, t TopicType) {
+func (e *env) createTopic(name string, t settings.TopicType) {
 	e.Helper()
 	if err := e.CreateTopic(e.Context(), name, t); err != nil {
 		e.Fatalf("create topic %q: %v", name, err)

@@ -22,6 +22,13 @@ type Base struct {
 	Capabilities transport.Capabilities     // of the server
 }
 
+// The sources of values that come from no policy, as [policy.Effective] has them.
+const (
+	fromSubscription = "Subscription.Retry"
+	fromServer       = "server: settings of the group"
+	fromDefault      = "default"
+)
+
 // Effective returns the values in effect for the message. It reads the message's topic, tag and
 // properties.
 //
@@ -39,19 +46,19 @@ func (s *Set) Effective(m *tidegate.Message, b Base) policy.Effective {
 	case own != nil && c.Retry != nil:
 		e.RetryFrom = c.retryFrom.source()
 	case own != nil:
-		e.RetryFrom = policy.FromSubscription
+		e.RetryFrom = fromSubscription
 	case b.Server.Retry != nil:
-		e.RetryFrom = policy.FromServer
+		e.RetryFrom = fromServer
 	default:
-		e.RetryFrom = policy.FromDefault
+		e.RetryFrom = fromDefault
 	}
 
-	server, from := b.Server.MaxAttempts, policy.FromServer
+	server, from := b.Server.MaxAttempts, fromServer
 	if server == 0 && b.Capabilities != (transport.Capabilities{}) {
-		server, from = decision.DefaultMaxAttempts, policy.FromDefault
+		server, from = decision.DefaultMaxAttempts, fromDefault
 	}
 	e.MaxAttempts, e.MaxAttemptsFrom = max(server, 0), from
-	e.Exhausted, e.ExhaustedFrom = policy.DeadLetter, policy.FromServer
+	e.Exhausted, e.ExhaustedFrom = policy.DeadLetter, fromServer
 	switch {
 	case c.MaxAttempts == 0 && c.Exhausted == policy.Discard:
 		report("%s.Exhausted: it has no effect without MaxAttempts, because the server decides about the last attempt", c.exhaustedFrom.name())
@@ -59,7 +66,7 @@ func (s *Set) Effective(m *tidegate.Message, b Base) policy.Effective {
 		report("%s.MaxAttempts: %d exceeds the maximum of %d (%s), which applies", c.attemptsFrom.name(), c.MaxAttempts, server, from)
 	case c.MaxAttempts > 0:
 		e.MaxAttempts, e.MaxAttemptsFrom = c.MaxAttempts, c.attemptsFrom.source()
-		e.ExhaustedFrom = policy.FromDefault
+		e.ExhaustedFrom = fromDefault
 		if c.Exhausted != 0 {
 			e.Exhausted, e.ExhaustedFrom = c.Exhausted, c.exhaustedFrom.source()
 		}
@@ -78,14 +85,14 @@ func (c Choice) retryField(own backoff.Policy) string {
 	case own == nil:
 		return ""
 	case c.Retry == nil:
-		return policy.FromSubscription
+		return fromSubscription
 	}
 	return c.retryFrom.name() + ".Retry"
 }
 
 // firstLong returns the first retry with a delay that servers reject, or zero if there is none.
 func firstLong(e policy.Effective) (retry int, d time.Duration) {
-	for _, stage := range backoff.Preview(e.Retry, len(e.Preview().Retries)) {
+	for _, stage := range backoff.Preview(e.Retry, len(e.Preview())) {
 		if stage.Hi > decision.MaxDelay {
 			return stage.Retry, stage.Hi
 		}

@@ -180,7 +180,7 @@ func TestThrottledByPlainRocketMQ(t *testing.T) {
 				t.Errorf("gap %d is %v, want %v to %v", i+1, gap, lo, hi)
 			}
 		}
-		if e, err := p.Effective(t.Context(), "orders"); err != nil || e.BackoffFrom != producer.FromDefault || e.MaxAttemptsFrom != producer.FromServer {
+		if e, err := p.Effective(t.Context(), "orders"); err != nil || e.BackoffFrom != "default" || e.MaxAttemptsFrom != "server" {
 			t.Errorf("effective settings %+v, %v", e, err)
 		}
 		// Who wants to be faster can.

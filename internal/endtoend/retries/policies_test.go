@@ -69,7 +69,7 @@ func TestPoliciesOnABroker(t *testing.T) {
 			}
 			times, end := at[receipts[i].MessageID], ends[receipts[i].MessageID]
 			var got, preview []time.Duration
-			for n, stage := range e.Preview().Retries {
+			for n, stage := range e.Preview() {
 				preview = append(preview, stage.Lo)
 				if n+1 < len(times) {
 					got = append(got, times[n+1].Sub(times[n]).Round(20*time.Millisecond))

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/amqp"
 	"github.com/tidegate/tidegate/transport/transporttest"
@@ -48,7 +49,7 @@ func fixture(o amqp.Options) func(t *testing.T) transporttest.Fixture {
 		return transporttest.Fixture{
 			Transport:  c,
 			Disconnect: func() { n.cut(true) },
-			CreateTopic: func(ctx context.Context, name string, _ transporttest.TopicType) error {
+			CreateTopic: func(ctx context.Context, name string, _ settings.TopicType) error {
 				mu.Lock()
 				topics = append(topics, name)
 				mu.Unlock()

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/producer"
-	"github.com/tidegate/tidegate/transport/transporttest"
 )
 
 // sizes collects the sizes of batches.
@@ -30,7 +30,7 @@ func (s *sizes) add(n int) {
 // Each message of a batch has the end that its verdict asks for.
 func TestBatchVerdicts(t *testing.T) {
 	on(t, func(x *target) {
-		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topic: x.topic("orders", transporttest.Normal)}
+		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topic: x.topic("orders", settings.TopicNormal)}
 		const each = 10
 		var seen sizes
 		c := x.consumeBatches(sub, func(_ context.Context, ds []*tidegate.Delivery) error {
@@ -93,7 +93,7 @@ func TestBatchVerdicts(t *testing.T) {
 // one message of each message group, and on a RocketMQ, which locks queues, one of each queue.
 func TestBatchesOfFIFOGroup(t *testing.T) {
 	on(t, func(x *target) {
-		sub := consumer.Subscription{Group: x.group("billing", true, 16), Topic: x.topic("lines", transporttest.FIFO)}
+		sub := consumer.Subscription{Group: x.group("billing", true, 16), Topic: x.topic("lines", settings.TopicFIFO)}
 		p := x.producer(producer.Options{})
 		const each = 4
 		groups := strings.Split("abcdefghijkl", "")

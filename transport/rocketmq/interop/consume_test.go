@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/producer"
-	"github.com/tidegate/tidegate/transport/transporttest"
 )
 
 var errHandler = errors.New("no such customer")
@@ -23,7 +23,7 @@ const late = 10 * time.Second
 // is exact.
 func TestRetryAfter(t *testing.T) {
 	on(t, func(x *target) {
-		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topic: x.topic("orders", transporttest.Normal)}
+		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topic: x.topic("orders", settings.TopicNormal)}
 		const delay = 3 * time.Second
 		c := x.consume(sub, func(_ context.Context, d *tidegate.Delivery) error {
 			if d.Attempt <= 3 {
@@ -60,7 +60,7 @@ func TestRetryAfter(t *testing.T) {
 // elsewhere Delivery.DeadLetter reports that they are unknown.
 func TestDeadLetter(t *testing.T) {
 	on(t, func(x *target) {
-		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topic: x.topic("orders", transporttest.Normal)}
+		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topic: x.topic("orders", settings.TopicNormal)}
 		c := x.consume(sub, func(context.Context, *tidegate.Delivery) error { return consumer.DeadLetterNow(errHandler) }, consumer.PushOptions{})
 		sent := x.send(x.producer(producer.Options{}), &tidegate.Message{Topic: sub.Topic, Body: []byte("x")})
 		c.next()
@@ -76,7 +76,7 @@ func TestDeadLetter(t *testing.T) {
 // one that is.
 func TestExhaustedAttempts(t *testing.T) {
 	on(t, func(x *target) {
-		sub := consumer.Subscription{Group: x.group("billing", false, 2), Topic: x.topic("orders", transporttest.Normal)}
+		sub := consumer.Subscription{Group: x.group("billing", false, 2), Topic: x.topic("orders", settings.TopicNormal)}
 		finals := make(chan bool, 2)
 		c := x.consume(sub, func(ctx context.Context, _ *tidegate.Delivery) error {
 			final, known := consumer.FinalAttempt(ctx)
@@ -123,7 +123,7 @@ func (x *target) wantLetter(sub consumer.Subscription, id string, want tidegate.
 // is retried, and the outcome reports that the attempt was spent.
 func TestSnooze(t *testing.T) {
 	on(t, func(x *target) {
-		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topic: x.topic("orders", transporttest.Normal)}
+		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topic: x.topic("orders", settings.TopicNormal)}
 		first := true
 		c := x.consume(sub, func(context.Context, *tidegate.Delivery) error {
 			if first {
@@ -150,7 +150,7 @@ func TestSnooze(t *testing.T) {
 // A failed message of a FIFO group comes again before its successors.
 func TestFIFORetry(t *testing.T) {
 	on(t, func(x *target) {
-		sub := consumer.Subscription{Group: x.group("billing", true, 16), Topic: x.topic("lines", transporttest.FIFO)}
+		sub := consumer.Subscription{Group: x.group("billing", true, 16), Topic: x.topic("lines", settings.TopicFIFO)}
 		p := x.producer(producer.Options{})
 		const each = 5
 		for i := range each {
@@ -182,7 +182,7 @@ func TestFIFORetry(t *testing.T) {
 // such messages back; on a RocketMQ, which would count that as an attempt, they are handled first.
 func TestShutdownWithUnreadMessages(t *testing.T) {
 	on(t, func(x *target) {
-		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topic: x.topic("orders", transporttest.Normal)}
+		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topic: x.topic("orders", settings.TopicNormal)}
 		p := x.producer(producer.Options{})
 		const quick, slow = 100, 100
 		fill := func(n int, body string) {
@@ -244,7 +244,7 @@ func repeat(n int, topic, body string) []*tidegate.Message {
 // refuses an acknowledgement with a handle that was replaced; a RocketMQ accepts it without effect.
 func TestSimpleConsumer(t *testing.T) {
 	on(t, func(x *target) {
-		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topic: x.topic("orders", transporttest.Normal)}
+		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topic: x.topic("orders", settings.TopicNormal)}
 		sent := x.send(x.producer(producer.Options{}), &tidegate.Message{Topic: sub.Topic, Body: []byte("x")})
 		c := x.simple(sub)
 		receive := func() *tidegate.Delivery {
@@ -284,7 +284,7 @@ func TestSimpleConsumer(t *testing.T) {
 // RocketMQ reports a failure of its own, so the consumer goes on and reports each failure.
 func TestUnreadableFilter(t *testing.T) {
 	on(t, func(x *target) {
-		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topic: x.topic("orders", transporttest.Normal), Filter: consumer.SQL("price >")}
+		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topic: x.topic("orders", settings.TopicNormal), Filter: consumer.SQL("price >")}
 		failures := make(chan consumer.ReceiveFailure, 100)
 		c := x.consume(sub, func(context.Context, *tidegate.Delivery) error { return nil },
 			consumer.PushOptions{OnReceiveFailure: func(f consumer.ReceiveFailure) { failures <- f }})

@@ -12,10 +12,10 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/consumer/deadletter"
 	"github.com/tidegate/tidegate/producer"
-	"github.com/tidegate/tidegate/transport/transporttest"
 )
 
 // list returns the IDs of the dead letters that the filter chooses, sorted.
@@ -38,7 +38,7 @@ func list(t *testing.T, x *target, q deadletter.Queue, f deadletter.Filter) (ids
 // are there in the next listing.
 func TestDeadLetterQueue(t *testing.T) {
 	on(t, func(x *target) {
-		sub := consumer.Subscription{Group: x.group("billing", false, 2), Topic: x.topic("orders", transporttest.Normal)}
+		sub := consumer.Subscription{Group: x.group("billing", false, 2), Topic: x.topic("orders", settings.TopicNormal)}
 		q := deadletter.Queue{Transport: x.client, Group: sub.Group, As: x.group("clerk", false, 1000)}
 		repaired, hopeless := make(chan bool), make(chan bool)
 		c := x.consume(sub, func(_ context.Context, d *tidegate.Delivery) error {
@@ -145,7 +145,7 @@ func TestDeadLetterQueue(t *testing.T) {
 // group. It is still there for a group with enough attempts.
 func TestDeadLetterQueueNeedsAttempts(t *testing.T) {
 	on(t, func(x *target) {
-		sub := consumer.Subscription{Group: x.group("billing", false, 1), Topic: x.topic("orders", transporttest.Normal)}
+		sub := consumer.Subscription{Group: x.group("billing", false, 1), Topic: x.topic("orders", settings.TopicNormal)}
 		c := x.consume(sub, func(context.Context, *tidegate.Delivery) error { return errHandler }, consumer.PushOptions{})
 		sent := x.send(x.producer(producer.Options{}), &tidegate.Message{Topic: sub.Topic, Body: []byte("x")})
 		if o := c.outcome(); o.Disposition != consumer.DeadLettered {

@@ -10,17 +10,17 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/consumer/policy"
 	"github.com/tidegate/tidegate/producer"
-	"github.com/tidegate/tidegate/transport/transporttest"
 )
 
 // Messages of one topic have the retries and the end of their policies, and a policy cannot exceed
 // the group's maximum of attempts. The consumer announces all of it before the first message.
 func TestPolicies(t *testing.T) {
 	on(t, func(x *target) {
-		sub := consumer.Subscription{Group: x.group("billing", false, 3), Topic: x.topic("orders", transporttest.Normal)}
+		sub := consumer.Subscription{Group: x.group("billing", false, 3), Topic: x.topic("orders", settings.TopicNormal)}
 		c := x.consume(sub, func(context.Context, *tidegate.Delivery) error { return errHandler }, consumer.PushOptions{
 			Policies: []policy.Policy{
 				{Tag: "invoice", Retry: backoff.Steps{2 * time.Second}, MaxAttempts: 2},
@@ -49,7 +49,7 @@ func TestPolicies(t *testing.T) {
 				t.Fatal(err)
 			}
 			var delays []time.Duration
-			for _, r := range e.Preview().Retries {
+			for _, r := range e.Preview() {
 				delays = append(delays, r.Lo)
 			}
 			if !slices.Equal(delays, w.delays) || (e.Exhausted == policy.Discard) != (w.end == consumer.Discarded) || (len(e.Findings) > 0) != w.finding {

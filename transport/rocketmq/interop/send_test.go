@@ -9,18 +9,18 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
-	"github.com/tidegate/tidegate/transport/transporttest"
 )
 
 // Messages keep their own ID, tag, keys and properties, whichever way they are sent. A RocketMQ
 // does not announce Capabilities.Batch, so each message travels in a request of its own.
 func TestSend(t *testing.T) {
 	on(t, func(x *target) {
-		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topic: x.topic("orders", transporttest.Normal)}
+		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topic: x.topic("orders", settings.TopicNormal)}
 		p := x.producer(producer.Options{})
 		const each = 20
 		sent := map[string]string{}
@@ -73,7 +73,7 @@ func TestSend(t *testing.T) {
 func TestSendRefused(t *testing.T) {
 	on(t, func(x *target) {
 		p := x.producer(producer.Options{})
-		normal, fifo := x.topic("orders", transporttest.Normal), x.topic("lines", transporttest.FIFO)
+		normal, fifo := x.topic("orders", settings.TopicNormal), x.topic("lines", settings.TopicFIFO)
 		for name, c := range map[string]struct {
 			msg    tidegate.Message
 			code   tidegate.Code
@@ -111,7 +111,7 @@ func TestSendRefused(t *testing.T) {
 // handle, and Recall fails with CodeNotImplemented.
 func TestDelayAndRecall(t *testing.T) {
 	on(t, func(x *target) {
-		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topic: x.topic("later", transporttest.Delay)}
+		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topic: x.topic("later", settings.TopicDelay)}
 		p := x.producer(producer.Options{})
 		recalled := x.send(p, &tidegate.Message{Topic: sub.Topic, Body: []byte("recalled"), DeliverAt: time.Now().Add(4 * time.Second)})
 		at := time.Now().Add(5 * time.Second)
@@ -148,7 +148,7 @@ func TestDelayAndRecall(t *testing.T) {
 // its producer left open.
 func TestTransactions(t *testing.T) {
 	on(t, func(x *target) {
-		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topic: x.topic("payments", transporttest.Transaction)}
+		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topic: x.topic("payments", settings.TopicTransaction)}
 		var checks atomic.Int64
 		p := x.producer(producer.Options{Checker: func(_ context.Context, c transport.TransactionCheck) transport.Resolution {
 			checks.Add(1)

@@ -97,7 +97,7 @@ func open(t *testing.T) *target {
 func (x *target) name(base string) string { return base + x.suffix }
 
 // topic creates a topic and returns its name.
-func (x *target) topic(base string, kind transporttest.TopicType) string {
+func (x *target) topic(base string, kind settings.TopicType) string {
 	x.t.Helper()
 	name := x.name(base)
 	if err := x.createTopic(x.ctx, name, kind); err != nil {
@@ -106,7 +106,7 @@ func (x *target) topic(base string, kind transporttest.TopicType) string {
 	return name
 }
 
-func (x *target) createTopic(ctx context.Context, name string, kind transporttest.TopicType) error {
+func (x *target) createTopic(ctx context.Context, name string, kind settings.TopicType) error {
 	if x.broker != nil {
 		_, err := x.broker.PutTopic(ctx, name, settings.Topic{Type: settings.TopicType(kind)})
 		return err

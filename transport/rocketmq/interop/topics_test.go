@@ -9,9 +9,9 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/producer"
-	"github.com/tidegate/tidegate/transport/transporttest"
 )
 
 // One push consumer receives from several topics, each with its filter. A retry comes from its own
@@ -19,7 +19,7 @@ import (
 // received from once it exists.
 func TestSeveralTopics(t *testing.T) {
 	on(t, func(x *target) {
-		orders, returns, missing := x.topic("orders", transporttest.Normal), x.topic("returns", transporttest.Normal), x.name("missing")
+		orders, returns, missing := x.topic("orders", settings.TopicNormal), x.topic("returns", settings.TopicNormal), x.name("missing")
 		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topics: map[string]tidegate.Filter{
 			orders: consumer.Tags("paid", "refunded"), returns: {}, missing: {},
 		}}
@@ -55,7 +55,7 @@ func TestSeveralTopics(t *testing.T) {
 		if fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("delivered %v, want %v", got, want)
 		}
-		if err := x.createTopic(x.ctx, missing, transporttest.Normal); err != nil {
+		if err := x.createTopic(x.ctx, missing, settings.TopicNormal); err != nil {
 			t.Fatal(err)
 		}
 		sent, err := p.Send(x.ctx, &tidegate.Message{Topic: missing, Body: []byte("x")})
