@@ -86,6 +86,9 @@
 //	GET /readyz                                        the store works, and the server accepts requests; a throttle or a full disk is no error
 //	GET /metrics                                       metrics for Prometheus; see broker/server/monitoring
 //
+// The web console at /console/ is a set of static files that use these routes; [Options].NoConsole
+// turns it off.
+//
 // The server rejects an unexpected query or body, and JSON with a duplicate key.
 //
 // Errors are application/problem+json (RFC 9457) with the members code and reply_code, and
@@ -109,10 +112,11 @@
 // # Access
 //
 // With keys or anonymous rules in [Options].Access, every request needs credentials or an anonymous
-// rule that allows it. The paths /healthz, /readyz and /v1/openapi.yaml need neither. The client
-// signs the request like RocketMQ 5 (authorization, x-mq-date-time), uses Basic authentication over
-// HTTP, or has a client certificate ([Certificates]). The server rejects a request that no [Rule]
-// allows with 40300, and wrong or missing credentials with 40100. It ignores x-mq-session-token.
+// rule that allows it. The paths /healthz, /readyz and /v1/openapi.yaml and the files of the
+// console need neither. The client signs the request like RocketMQ 5 (authorization,
+// x-mq-date-time), uses Basic authentication over HTTP, or has a client certificate
+// ([Certificates]). The server rejects a request that no [Rule] allows with 40300, and wrong or
+// missing credentials with 40100. It ignores x-mq-session-token.
 // After [Server.SetAccess] an open stream continues only if the new rules allow it.
 //
 // Over HTTP, pages of other origins cannot change anything. A request without credentials that

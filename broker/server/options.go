@@ -86,6 +86,10 @@ type Options struct {
 	// those of a reverse proxy on this machine. Nil means none.
 	HTTPHosts []string
 
+	// NoConsole disables the web console at /console/. It has no data of its own: the browser uses
+	// the HTTP API with the credentials of its user. Default: false, the console is served.
+	NoConsole bool
+
 	// SnapshotDir is the directory in which POST /v1/snapshot creates a directory for each snapshot
 	// ([broker.Broker.Snapshot]). It must be on the file system of the data. Empty means that the
 	// request is rejected.

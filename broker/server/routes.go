@@ -17,6 +17,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
+	"github.com/tidegate/tidegate/internal/console"
 	"github.com/tidegate/tidegate/internal/nearest"
 )
 
@@ -140,6 +141,22 @@ func (s *Server) routes() []route {
 	}
 }
 
+// opConsole is the op of requests for the files of the web console.
+const opConsole = "console"
+
+// pages returns the routes of the web console. They are no part of the API, so openapi.yaml does
+// not have them.
+func (s *Server) pages() []route {
+	if s.o.NoConsole {
+		return nil
+	}
+	files := from(console.Handler())
+	return []route{
+		{opConsole, "GET", strings.TrimSuffix(console.Path, "/"), http.StatusMovedPermanently, anyInput, files},
+		{opConsole, "GET", console.Path, http.StatusOK, anyInput, files},
+	}
+}
+
 // from makes an endpoint of a handler of someone else's.
 func from(h http.Handler) endpoint {
 	return func(w http.ResponseWriter, r *http.Request) (int, any, error) {
@@ -154,7 +171,7 @@ func (s *Server) mux() http.Handler {
 	methods := map[string][]string{}
 	var paths []string
 	add := func(rt route) { mux.HandleFunc(rt.pattern(), s.run(rt)) }
-	for _, rt := range s.routes() {
+	for _, rt := range append(s.routes(), s.pages()...) {
 		s.requests.ExpectHTTP(rt.op, rt.ok)
 		add(rt)
 		if methods[rt.path] == nil {

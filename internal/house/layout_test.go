@@ -91,7 +91,7 @@ var importTable = map[string]row{
 	"broker/settings": {imports: []string{"", "backoff"}},
 	"broker/status":   {imports: []string{"", "broker/settings"}},
 	"broker/server": {
-		imports: []string{"", "backoff", "ratelimit", "transport", "transport/rocketmq", "transport/rest", "broker", "broker/admin", "broker/settings", "broker/status", "internal/gzipped", "internal/protomem", "internal/rmqpb", "internal/access", "internal/connlimit", "internal/nearest", "internal/rawclient"},
+		imports: []string{"", "backoff", "ratelimit", "transport", "transport/rocketmq", "transport/rest", "broker", "broker/admin", "broker/settings", "broker/status", "internal/gzipped", "internal/protomem", "internal/rmqpb", "internal/access", "internal/connlimit", "internal/console", "internal/nearest", "internal/rawclient"},
 	},
 	"broker/brokertest": {
 		imports: []string{"", "broker", "broker/server", "broker/settings", "broker/status", "consumer", "transport", "transport/rocketmq", "transport/rest"},
@@ -107,6 +107,7 @@ var importTable = map[string]row{
 	"internal/protomem":   {},                      // under broker/server and transport/rocketmq
 	"internal/rmqpb":      {},                      // the generated protocol
 	"internal/access":     {},                      // access keys of broker/server and the program
+	"internal/console":    {},                      // the files of the web console, for broker/server and the program
 	"internal/connlimit":  {},                      // connections of broker/server and the program
 	"internal/nearest":    {},                      // "did you mean" of broker/server and the program
 	"internal/rawclient":  {},                      // tests only: gRPC calls

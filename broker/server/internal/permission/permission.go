@@ -134,6 +134,8 @@ var Routes = map[string]func(r *http.Request) []access.Need{
 	"GET /healthz":                                 nil, // probes of process managers have no keys
 	"GET /readyz":                                  nil,
 	"GET /v1/openapi.yaml":                         nil, // its content is in the public repository
+	"GET /console":                                 nil, // the files of the console have no data
+	"GET /console/":                                nil,
 }
 
 func toSend(r *http.Request) []access.Need { return need(access.ToSend(r.PathValue("topic"))) }

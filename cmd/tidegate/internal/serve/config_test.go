@@ -41,6 +41,7 @@ var badFiles = []struct{ file, want string }{
 	{"http: 0.0.0.0:1", `f:1: http is "0.0.0.0:1", which other machines`},
 	{"http_hosts:\n- a.example\n- b.example:8082", `f:3: http_hosts is "a.example,b.example:8082": server options: HTTPHosts has "b.example:8082"; give host names`},
 	{"http_hosts: 'https://a.example'", `f:1: http_hosts is "https://a.example": server options: HTTPHosts has "https://a.example"`},
+	{"console: false", `f:1: console is "false": give on or off`},
 	{"http_hosts: '*.example'", `f:1: http_hosts is "*.example"`},
 	{"advertise: h:0", `f:1: advertise is "h:0": server options: Advertise is "h:0": give host:port with a host and a port from 1 to 6`},
 	{"max_backlog: 1k", `f:1: max_backlog is "1k": give a whole number`},

@@ -17,6 +17,7 @@ var elsewhere = map[string]string{
 	"server.BrokerName":       "there is one broker",
 	"server.HandshakeTimeout": "a bound that no client comes near",
 	"server.Intercept":        "is a function",
+	"server.NoConsole":        "console, which is on or off",
 	"server.ProducerBackoff":  "producer_backoff_initial, producer_backoff_multiplier and producer_backoff_max",
 
 	"broker.AcceptDataLoss":       "--accept-data-loss, which is for one start",
@@ -51,6 +52,19 @@ func TestEveryOptionHasASetting(t *testing.T) {
 	for name := range elsewhere {
 		if !names[name] {
 			t.Errorf("%s is no option", name)
+		}
+	}
+}
+
+// The console is on unless the file says off, also in the spellings that YAML 1.1 took for false.
+func TestConsoleSetting(t *testing.T) {
+	for text, none := range map[string]bool{"": false, "console: on": false, "console: off": true, "console: 'off'": true} {
+		c, err := merge("f", []byte(text), nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, so := c.settings.options(); so.NoConsole != none {
+			t.Errorf("%q: NoConsole is %t, want %t", text, so.NoConsole, none)
 		}
 	}
 }

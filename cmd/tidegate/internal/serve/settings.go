@@ -30,6 +30,7 @@ type configuration struct {
 	backoff        backoff.Exponential // server.Options.ProducerBackoff
 	maxConnections int
 	noKeys         bool
+	console        string
 	logLevel       string
 	logFormat      string
 	stopTimeout    time.Duration
@@ -64,6 +65,7 @@ func defaultSettings() *configuration {
 			ProducerMaxAttempts: server.DefaultProducerMaxAttempts,
 		},
 		backoff:  backoff.Default(),
+		console:  "on",
 		logLevel: "info", logFormat: "text", stopTimeout: 10 * time.Second,
 		tls:          tlsSettings{clientCertificates: string(server.ClientCertificatesNone), minVersion: "1.2"},
 		maxClockSkew: server.DefaultMaxClockSkew, timeZones: []string{"UTC", "Local"},
@@ -105,6 +107,7 @@ func (s *configuration) table() []setting {
 		{"snapshot_dir", &s.server.SnapshotDir, restart, "`directory` for snapshots of the data (POST /v1/snapshot), on the file system of --data"},
 		{"advertise", &s.server.Advertise, restart, "`host:port` that the broker sends to clients as its address (default: the address that the client used)"},
 		{"http_hosts", &s.server.HTTPHosts, restart, "`name` of a host, without port, in HTTP requests from a reverse proxy on this machine (IP addresses, localhost and the host of --advertise are always accepted); can be repeated, or a list with commas"},
+		{"console", &s.console, restart, "`mode` of the web console at /console/ of --http: on or off"},
 		{"topic", &s.topics, live, "`name` of a topic to create at the start, or name:TYPE with the type NORMAL, FIFO, DELAY or TRANSACTION; can be repeated, or a list with commas"},
 		{"max_backlog", &b.MaxBacklog.Messages, live, "throttle sends to a topic if its backlog reaches this many `messages` (0: no limit)"},
 		{"max_backlog_bytes", &b.MaxBacklog.Bytes, live, "throttle sends to a topic if its backlog reaches this many `bytes` (0: no limit)"},
@@ -153,7 +156,7 @@ func (s *configuration) table() []setting {
 func (s *configuration) options() (broker.Options, server.Options) {
 	bo, so, delays := s.broker, s.server, s.backoff
 	bo.MinInvisibleDuration, so.MinLongPolling = cmp.Or(bo.MinInvisibleDuration, 1), cmp.Or(so.MinLongPolling, 1)
-	so.ProducerBackoff = &delays
+	so.ProducerBackoff, so.NoConsole = &delays, s.console == "off"
 	return bo, so
 }
 
@@ -177,6 +180,7 @@ func (s *configuration) validate() error {
 	check(s.maxConnections >= 0 && s.maxConnections <= math.MaxInt32, "give 0 or more")
 	check(s.stopTimeout >= 0, "give 0s or more")
 	check(slices.Contains([]string{"debug", "info", "warn", "error"}, s.logLevel), "give debug, info, warn or error")
+	check(slices.Contains([]string{"on", "off"}, s.console), "give on or off")
 	check(slices.Contains([]string{"text", "json"}, s.logFormat), "give text or json")
 	check(slices.Contains([]string{"none", "request", "require"}, s.tls.clientCertificates), "give none, request or require")
 	check(slices.Contains([]string{"1.2", "1.3"}, s.tls.minVersion), "give 1.2 or 1.3")

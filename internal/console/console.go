@@ -1,0 +1,184 @@
+// Package console has the files of the web console and serves them. The console is a program in the
+// browser over the HTTP API: the files contain no data, so they need no credentials.
+package console
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"path"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+//go:embed files
+var embedded embed.FS
+
+// Path is the path below which [Handler] serves the console.
+const Path = "/console/"
+
+// Handler returns the handler of all requests below [Path]. Goroutines may share it.
+//
+// The index, at Path, is never cached. All other files are below a directory whose name is a hash
+// of all files, and are cached for ever. The files refer to each other by relative URLs, so they
+// also work behind a proxy that adds a prefix to the path.
+func Handler() http.Handler { return shared() }
+
+var shared = sync.OnceValue(func() http.Handler {
+	dir, err := fs.Sub(embedded, "files")
+	if err != nil {
+		panic(err) // embedded under this name
+	}
+	h, err := load(dir)
+	if err != nil {
+		panic(err) // a test loads the files
+	}
+	return h
+})
+
+// indexName is the file at Path itself.
+const indexName = "index.html"
+
+// source is the directory of the other files in the index; the index is served with the name of
+// the hash in its place.
+const source = `"files/`
+
+// types are the content types of the files. Package mime would use the tables of the machine.
+var types = map[string]string{
+	".html": "text/html; charset=utf-8",
+	".js":   "text/javascript; charset=utf-8",
+	".css":  "text/css; charset=utf-8",
+	".svg":  "image/svg+xml",
+	".png":  "image/png",
+}
+
+// A handler has all responses in memory.
+type handler struct {
+	files map[string]file // by the path below Path
+}
+
+// A file is a response.
+type file struct {
+	contentType  string
+	cacheControl string
+	plain        []byte
+	zipped       []byte // with gzip
+}
+
+// load reads all files of a directory.
+func load(dir fs.FS) (*handler, error) {
+	texts, hash := map[string][]byte{}, sha256.New()
+	err := fs.WalkDir(dir, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		text, err := fs.ReadFile(dir, name)
+		texts[name] = text
+		// The walk is in lexical order. The lengths keep two files from being hashed like one.
+		for _, part := range [][]byte{[]byte(name), text} {
+			hash.Write([]byte(strconv.Itoa(len(part)) + ":"))
+			hash.Write(part)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	version := hex.EncodeToString(hash.Sum(nil)[:8])
+	h := &handler{files: map[string]file{}}
+	for name, text := range texts {
+		at, caching := version+"/"+name, "public, max-age=31536000, immutable"
+		if name == indexName {
+			at, caching = "", "no-store"
+			text = bytes.ReplaceAll(text, []byte(source), []byte(`"`+version+`/`))
+		}
+		contentType, ok := types[path.Ext(name)]
+		if !ok {
+			return nil, fmt.Errorf("console file %s: the extension is unknown; add it to types", name)
+		}
+		h.files[at] = file{contentType: contentType, cacheControl: caching, plain: text, zipped: zip(text)}
+	}
+	return h, nil
+}
+
+func zip(text []byte) []byte {
+	var b bytes.Buffer
+	w, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
+	if err != nil {
+		panic(err) // the level is valid
+	}
+	_, _ = w.Write(text) // a bytes.Buffer does not fail
+	_ = w.Close()
+	return b.Bytes()
+}
+
+// security are the headers of every response. The policy permits only files of this origin, and no
+// text that becomes code or markup.
+var security = map[string]string{
+	"Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
+		"form-action 'none'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
+	"X-Content-Type-Options":       "nosniff",
+	"X-Frame-Options":              "DENY", // for browsers without frame-ancestors
+	"Referrer-Policy":              "no-referrer",
+	"Cross-Origin-Opener-Policy":   "same-origin",
+	"Cross-Origin-Resource-Policy": "same-origin",
+	"Permissions-Policy":           "camera=(), microphone=(), geolocation=(), payment=(), usb=()",
+}
+
+// ServeHTTP implements http.Handler.
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	header := w.Header()
+	for name, value := range security {
+		header.Set(name, value)
+	}
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		header.Set("Allow", "GET, HEAD")
+		http.Error(w, "the console accepts GET and HEAD, not "+r.Method, http.StatusMethodNotAllowed)
+		return
+	}
+	if r.URL.Path == strings.TrimSuffix(Path, "/") {
+		// A relative address: a proxy may have removed a prefix.
+		header.Set("Location", path.Base(Path)+"/")
+		w.WriteHeader(http.StatusMovedPermanently)
+		return
+	}
+	f, ok := h.files[strings.TrimPrefix(r.URL.Path, Path)]
+	if !ok {
+		header.Set("Cache-Control", "no-store")
+		http.Error(w, "the console has no file "+strconv.QuoteToASCII(r.URL.Path), http.StatusNotFound)
+		return
+	}
+	header.Set("Content-Type", f.contentType)
+	header.Set("Cache-Control", f.cacheControl)
+	header.Set("Vary", "Accept-Encoding")
+	text := f.plain
+	if acceptsGzip(r.Header.Values("Accept-Encoding")) {
+		header.Set("Content-Encoding", "gzip")
+		text = f.zipped
+	}
+	header.Set("Content-Length", strconv.Itoa(len(text)))
+	if r.Method == http.MethodGet {
+		_, _ = w.Write(text) // it fails only if the client has gone
+	}
+}
+
+// acceptsGzip reports whether a client that sends these headers reads gzip (RFC 9110 §12.5.3). A
+// client that refuses gzip with q=0 gets plain text.
+func acceptsGzip(headers []string) bool {
+	for _, h := range headers {
+		for entry := range strings.SplitSeq(h, ",") {
+			coding, weight, _ := strings.Cut(entry, ";")
+			if strings.EqualFold(strings.TrimSpace(coding), "gzip") {
+				weight = strings.ReplaceAll(weight, " ", "")
+				return strings.Trim(strings.TrimPrefix(weight, "q="), "0.") != "" || weight == ""
+			}
+		}
+	}
+	return false
+}
