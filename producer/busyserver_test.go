@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -20,35 +21,46 @@ func TestBusyServerAcceptsWhatTheBackoffAllows(t *testing.T) {
 		senders = 16
 		pause   = 500 * time.Millisecond // of a sender, after each send
 		length  = 5 * time.Minute
-		trip    = 3 * time.Millisecond
+		trip    = 3 * time.Millisecond // of a throttled attempt
 	)
+	short := backoff.Exponential{Initial: 10 * time.Millisecond, Multiplier: 2, Max: time.Second}
 	for _, c := range []struct {
-		accepts float64 // share of the attempts
+		accepts float64        // share of the attempts
+		takes   time.Duration  // of an accepted attempt
+		policy  backoff.Policy // of the messages
+		first   float64        // its first delay in seconds
+		second  float64
 		atLeast float64 // of what the backoff allows
 	}{
-		{accepts: .1, atLeast: .75},
-		{accepts: .2, atLeast: .8},
-		{accepts: .5, atLeast: .9},
-		{accepts: .8, atLeast: .95},
+		{accepts: .1, takes: trip, first: 1, second: 1.6, atLeast: .75},
+		{accepts: .2, takes: trip, first: 1, second: 1.6, atLeast: .8},
+		{accepts: .5, takes: trip, first: 1, second: 1.6, atLeast: .9},
+		{accepts: .8, takes: trip, first: 1, second: 1.6, atLeast: .95},
+		// The queue of the server is full, so an accepted message waits in it.
+		{accepts: .2, takes: 100 * time.Millisecond, first: 1, second: 1.6, atLeast: .7},
+		{accepts: .2, takes: 100 * time.Millisecond, policy: short, first: .01, second: .02, atLeast: .7},
+		{accepts: .2, takes: 500 * time.Millisecond, policy: short, first: .01, second: .02, atLeast: .7},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			var mu sync.Mutex
 			random := rand.New(rand.NewPCG(1, 2))
 			attempts, accepted, failed := 0, 0, 0
 			f := &laneFake{do: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
-				sleepFor(ctx, trip)
 				mu.Lock()
-				defer mu.Unlock()
 				attempts++
-				if random.Float64() < c.accepts {
+				accept := random.Float64() < c.accepts
+				mu.Unlock()
+				if accept {
+					sleepFor(ctx, c.takes)
 					return nil
 				}
+				sleepFor(ctx, trip)
 				return all(len(msgs), throttled(0))
 			}}
 			f.lane = func(context.Context, transport.LaneRequest) (transport.Lane, error) {
 				return transport.Lane{Endpoint: "a:1", MaxMessages: 1}, nil
 			}
-			p := newProducer(t, f, Options{})
+			p := newProducer(t, f, Options{Backoff: c.policy})
 			start := time.Now()
 			var sending sync.WaitGroup
 			for range senders {
@@ -68,11 +80,13 @@ func TestBusyServerAcceptsWhatTheBackoffAllows(t *testing.T) {
 			}
 			sending.Wait()
 
-			// A sender alone: three attempts at most, with 1 s and 1.6 s between them on average.
+			// A sender alone: three attempts at most, and the delays between them.
 			refuses := 1 - c.accepts
-			cycle := pause.Seconds() + trip.Seconds()*(1+refuses+refuses*refuses) + refuses*1 + refuses*refuses*1.6
-			allowed := senders * length.Seconds() / cycle * (1 - refuses*refuses*refuses)
-			t.Logf("accepts %.0f %%: %d messages accepted of %.0f, %d failed, %d attempts", 100*c.accepts, accepted, allowed, failed, attempts)
+			succeeds := 1 - refuses*refuses*refuses
+			cycle := pause.Seconds() + trip.Seconds()*(refuses+refuses*refuses+refuses*refuses*refuses) + c.takes.Seconds()*succeeds +
+				refuses*c.first + refuses*refuses*c.second
+			allowed := senders * length.Seconds() / cycle * succeeds
+			t.Logf("accepts %.0f %% in %v: %d messages accepted of %.0f, %d failed, %d attempts", 100*c.accepts, c.takes, accepted, allowed, failed, attempts)
 			if float64(accepted) < c.atLeast*allowed {
 				t.Errorf("a server that accepts %.0f %% of the attempts accepted %d messages; the backoff allows %.0f", 100*c.accepts, accepted, allowed)
 			}

@@ -16,7 +16,7 @@ const (
 	gather = 5 * time.Millisecond
 
 	// A lane that takes one message a request starts with FirstWindow requests at
-	// once and adapts between 1 and maxWindow.
+	// once and adapts between 1 and maxWindow. Probes are bounded by FirstWindow.
 	FirstWindow = 32
 	maxWindow   = 512
 
@@ -25,26 +25,29 @@ const (
 )
 
 // A Lane is the queue's state of one server for its topic. A throttled lane pauses, and then sends
-// one request with one message, the probe. Only a successful probe opens the lane again.
+// one request with one message, the probe. Only a successful probe opens the lane again. If the
+// server has not responded after the length of the pause, a lane of one message a request sends
+// another probe: a server that throttles responds at once, so it is about to accept the first one.
 type Lane[T Sharer, C any] struct {
 	transport.Lane
 	Deciding    bool // it throttled a request, and the pause is being decided
 	PausedUntil time.Time
 	Throttle    error // the error that caused the pause
 
-	flying  int                       // requests under way
-	recent  int                       // units in recent requests: the largest number, reduced by each request
-	begun   time.Time                 // start of the newest request
-	window  int                       // the most of them, where a request takes one message
-	bound   list.List[*unit[T, C]]    // message groups that wait for this lane
-	held    [2]list.List[*unit[T, C]] // loose units and message groups in Queue.waiting that this lane takes later, as its server requested
-	probing bool                      // from the pause until a probe succeeded
-	probe   *Request[T, C]            // under way, nil if there is none
-	lost    bool                      // the transport returned an avoided lane instead of this one, until it returns this one again
-	pauses  int                       // pauses so far; a request with a smaller number began before the last pause
-	cuts    int                       // reductions of the window so far, likewise
-	begins  int                       // requests so far; each has its own number
-	newest  int                       // largest number of a request that the server has accepted
+	flying     int                       // requests under way
+	recent     int                       // units in recent requests: the largest number, reduced by each request
+	begun      time.Time                 // start of the newest request
+	window     int                       // the most of them, where a request takes one message
+	bound      list.List[*unit[T, C]]    // message groups that wait for this lane
+	held       [2]list.List[*unit[T, C]] // loose units and message groups in Queue.waiting that this lane takes later, as its server requested
+	probing    bool                      // from the pause until a probe succeeded
+	pause      time.Duration             // the length of the last pause, at least gather: the time between probes
+	lost       bool                      // the transport returned an avoided lane instead of this one, until it returns this one again
+	pauses     int                       // pauses so far; a request with a smaller number began before the last pause
+	cuts       int                       // reductions of the window so far, likewise
+	begins     int                       // requests so far; each has its own number
+	sincePause int                       // requests under way that began after the last pause; while probing, the probes
+	newest     int                       // largest number of a request that the server has accepted
 
 	recheckAt time.Time // when one of the bound and held units asks for its lane again
 }
@@ -76,11 +79,17 @@ func (l *Lane[T, C]) free(now time.Time) bool {
 	case l.Deciding, l.paused(now):
 		return false
 	case l.probing:
-		return l.probe == nil
+		return l.sincePause == 0 || l.probesOn() && now.Sub(l.begun) >= l.pause
 	case l.MaxMessages > 1:
 		return l.flying < sharedWindow
 	}
 	return l.flying < l.window
+}
+
+// probesOn reports whether the lane sends another probe before the server has responded to those
+// under way, once the newest has the age of a pause.
+func (l *Lane[T, C]) probesOn() bool {
+	return l.probing && !l.Deciding && l.MaxMessages <= 1 && l.flying < FirstWindow
 }
 
 // takes reports whether the lane takes a request of n units now. A lane that is not free takes
@@ -115,26 +124,26 @@ func (l *Lane[T, C]) begin(r *Request[T, C], now time.Time) {
 	l.recent = max(r.units, l.recent*3/4)
 	l.begins++
 	r.number, r.pauses, r.cuts = l.begins, l.pauses, l.cuts
-	if l.probing {
-		l.probe = r
-	}
+	l.sincePause++
 }
 
 func (l *Lane[T, C]) requestEnded(r *Request[T, C]) {
 	l.flying--
-	if l.probe == r {
-		l.probe = nil
+	if r.pauses == l.pauses {
+		l.sincePause--
 	}
 }
 
-// Succeeded notes that the server accepted a message of r, while r is under way.
+// Succeeded notes that the server accepted a message of r, while r is under way. A successful probe
+// opens the lane for at least as many requests as were under way.
 func (l *Lane[T, C]) Succeeded(r *Request[T, C]) {
 	l.newest = max(l.newest, r.number)
 	if l.flying >= l.window && l.window < maxWindow && !l.probing {
 		l.window++
 	}
-	if l.probe == r {
+	if l.probing && r.pauses == l.pauses {
 		l.probing, l.Throttle = false, nil
+		l.window = max(l.window, l.flying)
 	}
 }
 
@@ -169,6 +178,7 @@ func (l *Lane[T, C]) Pause(r *Request[T, C], now time.Time, d time.Duration, err
 		l.cut(r)
 	}
 	l.pauses++
+	l.sincePause, l.pause = 0, max(gather, d)
 	l.probing, l.Throttle = true, err
 	return true
 }

@@ -112,6 +112,33 @@ func TestLateThrottleBesideTheProbe(t *testing.T) {
 	t.Error("no message is sent after the success of the probe")
 }
 
+// The server does not respond to a probe. The messages that wait are the next probes, one after
+// each length of the pause.
+func TestProbeWithoutResponseIsFollowed(t *testing.T) {
+	d := newDesk(t)
+	d.add("")
+	d.throttled(d.request("a", 1), 20*time.Millisecond)
+	for range 10 {
+		d.add("")
+		d.add("group of its own")
+	}
+	d.sleep()
+	for i := range 11 { // the message group sends one at a time
+		began := d.now
+		if r := d.request("a", 1); r == nil {
+			t.Fatalf("probe %d does not begin", i+1)
+		}
+		if r := d.request("a", 1); r != nil {
+			t.Fatalf("a request beside probe %d", i+1)
+		}
+		for d.sleep(); i < 10 && d.now.Sub(began) < 20*time.Millisecond; d.sleep() {
+		}
+		if wait := d.now.Sub(began); i < 10 && wait != 20*time.Millisecond {
+			t.Fatalf("probe %d begins after %v, want 20ms", i+2, wait)
+		}
+	}
+}
+
 // The transport has switched from a throttling server to another one, which is busy.
 func TestLostLaneCausesNoAsks(t *testing.T) {
 	d := newDesk(t)

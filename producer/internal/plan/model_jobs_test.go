@@ -157,6 +157,6 @@ func (m *model) throttle(j *job, s *server) {
 		}
 	}
 	if r.Lane.Pause(r, m.now, pause, tidegate.ErrThrottled) {
-		s.probing = m.begun
+		s.probing, s.pause = m.begun, pause
 	}
 }

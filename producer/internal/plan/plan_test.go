@@ -92,8 +92,60 @@ func TestWindowAdapts(t *testing.T) {
 	if n := requests(); n != 1 || l.most() != 1 {
 		t.Errorf("%d probes of up to %d messages, want 1 of 1", n, l.most())
 	}
-	l.Succeeded(l.probe)
+	l.requestEnded(&Request[numbered, struct{}]{pauses: l.pauses})
+	probe := &Request[numbered, struct{}]{Lane: l}
+	l.begin(probe, now)
+	l.Succeeded(old)
+	if !l.probing {
+		t.Error("the success of a request from before the pause opened the lane")
+	}
+	l.Succeeded(probe)
 	if l.probing {
 		t.Error("the lane is not open after a successful probe")
+	}
+}
+
+// A server that has not responded to a probe after the length of a pause has not throttled it, so
+// the lane sends another one. A success opens the lane for as many requests as were under way.
+func TestProbesWithoutResponse(t *testing.T) {
+	const pause = 50 * time.Millisecond
+	for _, c := range []struct {
+		name         string
+		lane         Lane[numbered, struct{}]
+		probes, open int
+	}{
+		{"one message a request", Lane[numbered, struct{}]{Lane: transport.Lane{MaxMessages: 1}, window: 1}, 4, 4},
+		{"a larger window", Lane[numbered, struct{}]{Lane: transport.Lane{MaxMessages: 1}, window: 20}, 4, 10},
+		{"many messages a request", Lane[numbered, struct{}]{Lane: transport.Lane{MaxMessages: 100}, window: 1}, 1, sharedWindow},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			now, l := time.Unix(1000, 0), &c.lane
+			throttled := &Request[numbered, struct{}]{}
+			l.begin(throttled, now)
+			l.Pause(throttled, now, pause, nil)
+			l.requestEnded(throttled)
+			var probes []*Request[numbered, struct{}]
+			for now = now.Add(pause); len(probes) < 4 && l.free(now); now = now.Add(pause) {
+				probes = append(probes, &Request[numbered, struct{}]{})
+				l.begin(probes[len(probes)-1], now)
+				if l.free(now.Add(pause - 1)) {
+					t.Errorf("another probe in less than a pause after probe %d", len(probes))
+				}
+			}
+			if len(probes) != c.probes {
+				t.Fatalf("%d probes, want %d", len(probes), c.probes)
+			}
+			l.Succeeded(probes[0])
+			if l.requestEnded(probes[0]); l.probing {
+				t.Fatal("the lane is not open after a success")
+			}
+			open := l.flying
+			for ; l.free(now) && open < 100; open++ {
+				l.begin(&Request[numbered, struct{}]{}, now)
+			}
+			if open != c.open {
+				t.Errorf("%d requests are under way in the open lane, want %d", open, c.open)
+			}
+		})
 	}
 }

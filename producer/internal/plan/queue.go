@@ -315,6 +315,8 @@ func (q *Queue[T, C]) WakeAt(now time.Time) time.Time {
 		case n == 0:
 		case l.paused(now):
 			earlier(l.PausedUntil)
+		case l.probesOn() && !l.free(now):
+			earlier(l.begun.Add(l.pause))
 		case l.free(now) && !l.takes(n, now):
 			earlier(l.begun.Add(gather))
 		}

@@ -16,7 +16,7 @@ func TestNoAskWhileNoLaneTakes(t *testing.T) {
 		"the pause is being decided":       func(l *Lane[numbered, struct{}]) { l.Deciding = true },
 		"a request beside the next probe":  func(*Lane[numbered, struct{}]) {},
 		"the pause has not ended":          func(l *Lane[numbered, struct{}]) { l.PausedUntil = l.PausedUntil.Add(time.Second) },
-		"it is probed, and another flies":  func(l *Lane[numbered, struct{}]) { l.probe = &Request[numbered, struct{}]{} },
+		"it is probed, and another flies":  func(l *Lane[numbered, struct{}]) { l.sincePause = 1 },
 		"not even the lane's window opens": func(l *Lane[numbered, struct{}]) { l.probing, l.flying = false, sharedWindow },
 	} {
 		t.Run(name, func(t *testing.T) {
