@@ -1,0 +1,135 @@
+// The shell: session, navigation, badges, and the choice of the page.
+import {leave, may, Problem, start, who} from './api.js';
+import {button, draw, field, h, values} from './base.js';
+import {group, groups, parked} from './groups.js';
+import {message, messages, trace} from './messages.js';
+import {limits} from './overview.js';
+import {here, link, live, openPage} from './page.js';
+import {help} from './parts.js';
+import {address} from './settings.js';
+import {lang, languages, preferred, speak, t} from './text.js';
+import {topic, topics} from './topics.js';
+
+// Pages by the first word of the address: alone, with a name, with more names. A page without a
+// label is not in the navigation.
+const pages = {
+  topics: {label: 'topics', list: topics, one: topic},
+  groups: {label: 'groups', list: groups, one: group},
+  messages: {label: 'messages', list: messages, part: message},
+  trace: {label: 'trace', list: trace},
+  parked: {one: parked},
+  limits: {label: 'limits', list: limits, need: () => may.server('observe')},
+  address: {label: 'address settings', list: address, need: () => may.server('observe')},
+  help: {label: 'help', list: help},
+};
+const home = 'topics';
+
+const main = document.getElementById('main');
+const bar = document.getElementById('bar');
+let end = () => {};
+let known = false; // whether the session is known
+
+document.getElementById('skip').addEventListener('click', (event) => { event.preventDefault(); main.focus(); });
+
+function show() {
+  end();
+  if (!known) return;
+  const {names} = here();
+  const name = pages[names[0]] ? names[0] : home;
+  const entry = pages[name];
+  const [run, suffix] = names.length > 2 && entry.part ? [entry.part, '-part'] : names.length > 1 && entry.one ? [entry.one, '-one'] : [entry.list, ''];
+  if (!run) { location.hash = link(home); return; }
+  drawBar(name);
+  end = openPage(main, name + suffix, run);
+  scrollTo(0, 0);
+}
+
+function drawBar(current) {
+  const links = Object.entries(pages).filter(([, p]) => p.label && (!p.need || p.need()));
+  draw(bar,
+    h('a', {class: 'brand', href: link(home)}, 'tidegate'),
+    h('nav', {'aria-label': t('main navigation')}, links.map(([name, p]) =>
+      h('a', {href: link(name), 'aria-current': name === current && 'page'}, t(p.label)))),
+    h('div', {class: 'status'}, badgeLive, sessionBadge(),
+      h('select', {'aria-label': t('language'), change: (event) => speak(event.target.value).then(show, () => location.reload())},
+        languages.map(([code, name]) => h('option', {value: code, selected: code === lang}, name)))));
+  drawLive();
+}
+
+const badgeLive = h('span', {class: 'live'});
+
+function drawLive() {
+  const state = live.state();
+  badgeLive.dataset.live = state;
+  draw(badgeLive, h('span', {class: 'asof', title: t('broker time')}, live.text(), state === 'late' && ' · ' + t('late'), state === 'paused' && ' · ' + t('paused')),
+    h('button', {type: 'button', class: 'quiet', 'data-action': 'pause', 'aria-pressed': String(live.paused()), click: () => live.pause(!live.paused())},
+      live.paused() ? t('resume') : t('pause')),
+    h('select', {'aria-label': t('interval'), name: 'interval', change: (event) => live.every(Number(event.target.value))},
+      [1, 2, 5, 15, 60].map((s) => h('option', {value: String(s * 1000), selected: live.interval() === s * 1000}, `${s}\u202f${t('s')}`))));
+}
+addEventListener('fresh', drawLive);
+addEventListener('live', drawLive);
+setInterval(drawLive, 1000);
+
+function sessionBadge() {
+  const s = who();
+  if (!s.restricted && !s.key) return h('span', {class: 'badge warn', 'data-session': 'open', title: t('open hint')}, t('open'));
+  return h('span', {class: 'session', 'data-session': s.key || 'anonymous'}, h('b', null, s.key || t('anonymous')),
+    s.read_only && h('span', {class: 'badge'}, t('read only')),
+    s.key && button(t('sign out'), 'sign-out', s.key, async () => { try { await leave(); } finally { signIn(); } }, 'quiet'));
+}
+
+// signIn asks for an access key. The secret goes to the broker once and is kept nowhere.
+function signIn(fault) {
+  end();
+  end = () => {};
+  known = false;
+  document.title = `${t('sign in')} · tidegate`;
+  draw(bar, h('span', {class: 'brand'}, 'tidegate'));
+  main.dataset.page = 'sign-in';
+  const message = h('p', {class: 'fault', role: 'alert', hidden: !fault}, fault || '');
+  const submit = h('button', {class: 'main', 'data-action': 'sign-in'}, t('sign in'));
+  const form = h('form', {class: 'sign-in', submit: async (event) => {
+    event.preventDefault();
+    const {key, secret} = values(form);
+    submit.disabled = true;
+    try {
+      await begin('Basic ' + btoa(String.fromCharCode(...new TextEncoder().encode(`${key}:${form.elements.secret.value || secret}`))));
+    } catch (err) {
+      message.textContent = err.message;
+      message.hidden = false;
+      submit.disabled = false;
+    }
+  }}, h('h1', null, t('sign in')), h('p', null, t('sign in hint')),
+  field(t('access key'), {name: 'key', autocomplete: 'username', required: true}),
+  field(t('secret'), {name: 'secret', type: 'password', autocomplete: 'current-password', required: true}),
+  message, submit);
+  draw(main, form);
+  main.dataset.ready = 'true';
+  form.elements.key.focus();
+}
+
+async function begin(authorization) {
+  await start(authorization);
+  known = true;
+  show();
+}
+
+// open learns who the session is. A link of the command "tidegate console" has a token, which is
+// exchanged once. A broker that does not answer is asked again.
+async function open(wait = 1000) {
+  const token = /^#token=(.+)$/.exec(location.hash)?.[1];
+  if (token) history.replaceState(null, '', location.pathname);
+  try {
+    await begin(token && 'Bearer ' + token);
+  } catch (err) {
+    if (err.status === 401 || err.status === 403) return signIn(token && err.message);
+    if (!(err instanceof Problem)) console.error(err);
+    draw(main, h('p', {class: 'fault', role: 'alert'}, err.message));
+    setTimeout(() => open(Math.min(30000, 2 * wait)), wait);
+  }
+}
+
+addEventListener('hashchange', show);
+addEventListener('signedout', () => known && signIn(t('signed out')));
+speak(preferred()).catch(() => {}).then(() => open());

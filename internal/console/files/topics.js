@@ -1,0 +1,134 @@
+// The page of all topics.
+import {call, get, may, path} from './api.js';
+import {button, bytes, cap, dialog, field, h, notice, num} from './base.js';
+import {badge, bar, command, facts, filters, groupLink, link, pager, region, sentence, table, topicLink} from './page.js';
+import {addressFields, change, show, topicFields} from './settings.js';
+import {t} from './text.js';
+
+export function topics(page) {
+  const {match = '', after = ''} = page.query;
+  page.head({title: cap(t('topics')), same: command(['topic', 'list'], {match}),
+    actions: may.some('admin') && button(t('create topic'), 'create-topic', '', create)});
+  page.body.append(filters(page, field(t('name'), {name: 'match', type: 'search', value: match, placeholder: 'orders*'})));
+  const draw = region(page);
+  return page.watch((signal) => get('topics', {match, after, limit: 100}, signal), (data) => {
+    draw(table({rows: data.topics, empty: match || after ? t('no topic matches', match) : t('no topics'), columns: [
+      {label: t('topic'), wide: true, cell: (row) => topicLink(row.name)},
+      {label: t('type'), cell: (row) => row.type},
+      {label: t('queues'), num: true, cell: (row) => num(row.queues)},
+      {label: t('stored'), num: true, cell: (row) => num(row.stored_messages)},
+      {label: t('size'), num: true, cell: (row) => bytes(row.stored_bytes)},
+      {label: t('backlog'), num: true, title: t('backlog hint'), cell: (row) => [num(row.backlog.messages), ' ', bar(row.backlog.messages, row.max_backlog?.messages)]},
+      {label: t('state'), cell: (row) => (row.throttle ? badge(t('throttled'), 'bad') : row.auto_created ? badge(t('auto-created')) : '')},
+      {label: t('groups'), num: true, cell: (row) => num((row.groups || []).length)},
+    ]}), pager(page, data.next, null));
+  });
+}
+
+function create() {
+  return dialog({
+    title: t('create topic'), confirm: t('create'), cancel: t('cancel'),
+    body: h('div', {class: 'grid'},
+      field(t('name'), {name: 'name', required: true, maxlength: 127, autocomplete: 'off'}),
+      field(t('type'), {name: 'type', value: 'NORMAL'}, ['NORMAL', 'FIFO', 'DELAY', 'TRANSACTION'].map((v) => [v, v])),
+      field(t('queues'), {name: 'queues', type: 'number', min: 1, max: 1024, value: '8'})),
+    run: async (form) => {
+      if (!may.topic('admin', form.name)) throw new Error(t('not permitted', form.name));
+      await put(path`topics/${form.name}`, form.name, {type: form.type, queues: Number(form.queues)});
+      location.hash = link('topics', form.name);
+    },
+  });
+}
+
+// put creates a subject, and changes none that exists.
+export async function put(at, name, body) {
+  try {
+    await get(at);
+  } catch (err) {
+    if (err.status === 404) return call('PUT', at, {body});
+    throw err;
+  }
+  throw new Error(t('exists', name));
+}
+
+// The page of one topic.
+
+export function topic(page) {
+  const name = page.names[1];
+  const at = path`topics/${name}`;
+  let state = {};
+  const admin = may.topic('admin', name);
+  page.head({title: name, sub: t('topic'), same: command(['topic', 'show', name]), actions: [
+    may.send(name) && button(t('send test message'), 'send', name, () => send(name, page)),
+    admin && button(t('change'), 'change-topic', name, async () => {
+      const now = await get(at);
+      if (await change({title: t('change topic', name), hint: t('change hint'), fields: topicFields, at, state: now})) page.reload();
+    }),
+    admin && button(t('purge'), 'purge-topic', name, () => purge(name, at, state, page), 'danger'),
+    admin && button(t('delete'), 'delete-topic', name, () => remove(name, at, state), 'danger'),
+  ]});
+  const top = region(page);
+  const groups = region(page);
+  const settings = region(page, 'columns');
+  return page.watch(async (signal) => {
+    const [topicState, address] = await Promise.all([get(at, {}, signal), get(at + '/address-settings', {}, signal)]);
+    return {topicState, address};
+  }, ({topicState, address}) => {
+    state = topicState;
+    const limit = state.max_backlog || {};
+    top(state.throttle ? h('p', {class: 'state bad'}, sentence({subject: name, ...state.throttle}))
+      : h('p', {class: 'state ok'}, t('accepts sends')),
+    facts([
+      [t('type'), state.type],
+      [t('stored'), `${num(state.stored_messages)} · ${bytes(state.stored_bytes)}`],
+      [t('accepted since start'), num(state.accepted_messages)],
+      [t('backlog'), [`${num(state.backlog.messages)} · ${bytes(state.backlog.bytes)} `, bar(state.backlog.messages, limit.messages), bar(state.backlog.bytes, limit.bytes)]],
+      [t('delayed'), num(state.delayed_messages || 0)],
+      [t('half messages'), num(state.half_messages || 0)],
+    ]));
+    groups(h('h2', null, t('groups')), table({rows: state.groups || [], empty: t('no groups of topic'), columns: [
+      {label: t('group'), wide: true, cell: (group) => groupLink(group)},
+    ]}));
+    settings(
+      h('div', null, h('h2', null, t('settings')), h('p', {class: 'hint'}, t('grey is default')), show(topicFields, state)),
+      h('div', null, h('h2', null, t('address settings')), address.matches.length
+        ? [h('p', {class: 'hint'}, t('patterns'), address.matches.map((m) => [' ', badge(m)])), show(addressFields, address)]
+        : h('p', {class: 'empty'}, t('no address settings'))));
+  });
+}
+
+async function send(name, page) {
+  const done = await dialog({
+    title: t('send to', name), confirm: t('send'), cancel: t('cancel'),
+    body: h('div', {class: 'grid'},
+      field(t('body'), {name: 'body', rows: 6, required: true}),
+      field(t('tag'), {name: 'tag'}), field(t('key'), {name: 'key'}),
+      field(t('message group'), {name: 'group', hint: t('only fifo')}), field(t('deliver after'), {name: 'after', hint: t('only delay'), placeholder: '30s'})),
+    run: (form) => call('POST', path`topics/${name}/messages`, {body: {
+      body_text: form.body, tag: form.tag || undefined, keys: form.key ? [form.key] : undefined,
+      message_group: form.group || undefined, deliver_after: form.after || undefined}}),
+  });
+  if (done) { notice(t('sent', done.id)); page.reload(); }
+}
+
+async function purge(name, at, state, page) {
+  const done = await dialog({
+    title: t('purge topic', name), danger: true, confirm: t('purge'), cancel: t('cancel'),
+    body: h('p', null, t('purge topic hint', num(state.stored_messages), bytes(state.stored_bytes), name)),
+    run: () => call('POST', at + '/purge'),
+  });
+  if (done) { notice(t('purged', num(done.removed.messages))); page.reload(); }
+}
+
+async function remove(name, at, state) {
+  const done = await dialog({
+    title: t('delete topic', name), danger: true, confirm: t('delete'), cancel: t('cancel'),
+    body: [h('p', null, t('delete topic hint', num(state.stored_messages), name)), field(t('type name'), {name: 'name', autocomplete: 'off', required: true})],
+    run: async (form) => {
+      if (form.name !== name) throw new Error(t('wrong name', name));
+      await call('DELETE', at);
+      return true;
+    },
+  });
+  if (done) { notice(t('deleted', name)); location.hash = link('topics'); }
+}
