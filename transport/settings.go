@@ -36,10 +36,10 @@ type Capabilities struct {
 	// PushBack: the response to a throttled request has the time to wait.
 	PushBack bool
 
-	// Suspend: for the deliveries of a receive with Push, ChangeInvisibleDuration never spends an
-	// attempt and never creates a dead letter. A duration of 0 therefore releases an unhandled
-	// message without a trace, for example when a consumer stops or pauses. Without it the message
-	// has one attempt less.
+	// Suspend: ChangeInvisibleDuration is no failure of a delivery that was received with Push.
+	// With a duration of 0 it releases the message, and the released delivery does not count as an
+	// attempt. Consumers release unhandled messages when they stop or pause. Without Suspend a
+	// release counts as an attempt, and after the last attempt the message is a dead letter.
 	Suspend bool
 
 	// IdempotentDeadLetter: repeating DeadLetter creates no second dead letter.
