@@ -1,7 +1,6 @@
 package ratelimit
 
 import (
-	"flag"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -10,34 +9,15 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/model"
 	"golang.org/x/time/rate"
 )
 
-var (
-	modelSeed      = flag.Uint64("model.seed", 0, "run the random models with this seed only")
-	modelSequences = flag.Int("model.sequences", 1000, "sequences of each random model")
-)
-
-// sequences runs f with a random source for each sequence, in a bubble. It names the command that
-// repeats a failed one.
+// sequences runs a model in a bubble for each sequence.
 func sequences(t *testing.T, f func(t *testing.T, r *rand.Rand)) {
-	seeds := []uint64{*modelSeed}
-	if *modelSeed == 0 {
-		seeds = seeds[:0]
-		for range *modelSequences {
-			seeds = append(seeds, rand.Uint64())
-		}
-	}
-	for _, seed := range seeds {
-		synctest.Test(t, func(t *testing.T) {
-			defer func() {
-				if t.Failed() {
-					t.Logf("repeat with: go test ./ratelimit -run '^%s$' -model.seed %d", t.Name(), seed)
-				}
-			}()
-			f(t, rand.New(rand.NewPCG(seed, 0)))
-		})
-	}
+	model.Run(t, 1000, func(t *testing.T, r *rand.Rand) {
+		synctest.Test(t, func(t *testing.T) { f(t, r) })
+	})
 }
 
 // A line plays the goroutines of the callers that wait at one bucket: the first one sleeps until

@@ -3,7 +3,6 @@ package failover_test
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -12,13 +11,9 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/model"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/failover"
-)
-
-var (
-	modelSeed      = flag.Uint64("model.seed", 0, "run one sequence of TestModel, with this seed; 0 for random ones")
-	modelSequences = flag.Int("model.sequences", 60, "the number of sequences of TestModel")
 )
 
 // A fault is the behaviour of an endpoint for a while.
@@ -88,23 +83,9 @@ func (x *timed) Ping(ctx context.Context, _ ...string) error {
 // that fails for one that works. After their end sends return to the first endpoint and stay, and
 // all messages are received. Probes are bounded by the time, and switches by the failures.
 func TestModel(t *testing.T) {
-	for range *modelSequences {
-		seed := *modelSeed
-		if seed == 0 {
-			seed = rand.Uint64()
-		}
-		synctest.Test(t, func(t *testing.T) {
-			t.Cleanup(func() {
-				if t.Failed() {
-					t.Logf("repeat with: go test ./transport/failover -run '^TestModel$' -model.seed %d", seed)
-				}
-			})
-			sequence(t, rand.New(rand.NewPCG(seed, 0)))
-		})
-		if t.Failed() || *modelSeed != 0 {
-			return
-		}
-	}
+	model.Run(t, 60, func(t *testing.T, r *rand.Rand) {
+		synctest.Test(t, func(t *testing.T) { sequence(t, r) })
+	})
 }
 
 func sequence(t *testing.T, r *rand.Rand) {

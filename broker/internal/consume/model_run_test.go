@@ -1,7 +1,6 @@
 package consume
 
 import (
-	"flag"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -12,44 +11,20 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
-)
-
-var (
-	modelSeed      = flag.Uint64("model.seed", 0, "run one sequence of the model test, the one with this seed")
-	modelSequences = flag.Int("model.sequences", 0, "how many sequences the model test runs; 0 for its own choice")
+	shared "github.com/tidegate/tidegate/internal/model"
 )
 
 // Random operations do to a Progress what the rules say, and nothing else.
 func TestModel(t *testing.T) {
 	t.Parallel()
-	n := *modelSequences
-	switch {
-	case n > 0:
-	case testing.Short() || raceEnabled:
-		n = 300
-	default:
-		n = 10000
+	sequences := 10_000
+	if testing.Short() || raceEnabled {
+		sequences = 300
 	}
-	seed := *modelSeed
-	if seed != 0 {
-		n = 1
-	}
-	for range n {
-		s := seed
-		if s == 0 {
-			s = rand.Uint64()
-		}
-		runModel(t, s)
-	}
+	shared.Run(t, sequences, runModel)
 }
 
-func runModel(t *testing.T, seed uint64) {
-	defer func() {
-		if t.Failed() {
-			t.Logf("run it again with -model.seed %d", seed)
-		}
-	}()
-	rnd := rand.New(rand.NewPCG(seed, 0))
+func runModel(t *testing.T, rnd *rand.Rand) {
 	m := &model{
 		t: t, rnd: rnd, now: time.Unix(1e9, 0), disk: newDisk(), departing: map[int]Departure{},
 		replays: map[string][]*message{}, replayed: map[string][]handle.Receipt{}, claimed: map[int]bool{}, lossy: rnd.IntN(3) == 0,

@@ -3,7 +3,6 @@ package maintain
 import (
 	"context"
 	"errors"
-	"flag"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -11,11 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-)
 
-var (
-	modelSeed      = flag.Uint64("model.seed", 0, "run one sequence of the model test, the one with this seed")
-	modelSequences = flag.Int("model.sequences", 10_000, "how many sequences the model test runs")
+	"github.com/tidegate/tidegate/internal/model"
 )
 
 // Random tasks with work of random due times, steps that take time and fail, and holders. Work is
@@ -23,19 +19,9 @@ var (
 // Wake, a due time that a step returned, or a failure.
 func TestModel(t *testing.T) {
 	t.Parallel()
-	seeds := []uint64{*modelSeed}
-	if *modelSeed == 0 {
-		seeds = nil
-		for range *modelSequences {
-			seeds = append(seeds, rand.Uint64())
-		}
-	}
-	for _, seed := range seeds {
-		synctest.Test(t, func(t *testing.T) { runModel(t, rand.New(rand.NewPCG(seed, 0))) })
-		if t.Failed() {
-			t.Fatalf("run it again with -run TestModel -model.seed %d", seed)
-		}
-	}
+	model.Run(t, 10_000, func(t *testing.T, r *rand.Rand) {
+		synctest.Test(t, func(t *testing.T) { runModel(t, r) })
+	})
 }
 
 // A worker is a task with work.

@@ -1,7 +1,6 @@
 package pending
 
 import (
-	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -12,11 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate/broker/internal/store"
-)
-
-var (
-	modelSeed      = flag.Uint64("model.seed", 0, "run one sequence of the model test, the one with this seed")
-	modelSequences = flag.Int("model.sequences", 40, "how many sequences the model test runs")
+	"github.com/tidegate/tidegate/internal/model"
 )
 
 // Random delayed messages and half messages, with recalls, ends of transactions, a disk that is
@@ -26,19 +21,9 @@ var (
 // the seconds in which the disk was short.
 func TestModel(t *testing.T) {
 	t.Parallel()
-	seeds := []uint64{*modelSeed}
-	if *modelSeed == 0 {
-		seeds = nil
-		for range *modelSequences {
-			seeds = append(seeds, rand.Uint64())
-		}
-	}
-	for _, seed := range seeds {
-		synctest.Test(t, func(t *testing.T) { runModel(t, rand.New(rand.NewPCG(seed, 0))) })
-		if t.Failed() {
-			t.Fatalf("run it again with -run TestModel -model.seed %d", seed)
-		}
-	}
+	model.Run(t, 40, func(t *testing.T, r *rand.Rand) {
+		synctest.Test(t, func(t *testing.T) { runModel(t, r) })
+	})
 }
 
 // A modelRun is a fixture over restarts, with what the messages must do.

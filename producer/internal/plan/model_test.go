@@ -1,7 +1,6 @@
 package plan_test
 
 import (
-	"flag"
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
@@ -10,12 +9,8 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	shared "github.com/tidegate/tidegate/internal/model"
 	"github.com/tidegate/tidegate/producer/internal/plan"
-)
-
-var (
-	modelSeed      = flag.Uint64("model.seed", 0, "run one sequence of the model test, the one with this seed")
-	modelSequences = flag.Int("model.sequences", 1000, "how many sequences the model test runs")
 )
 
 // TestModel drives queues as the producer does, in virtual time and with random events: messages
@@ -27,20 +22,13 @@ var (
 //   - requests keep the bounds and pauses of their lanes, and the order of message groups;
 //   - each message ends.
 func TestModel(t *testing.T) {
-	if *modelSeed != 0 {
-		newModel(*modelSeed).run(t)
-		return
-	}
-	first := rand.Uint64()
 	events := 0
-	for i := range uint64(*modelSequences) { //nolint:gosec // a flag
-		m := newModel(first + i)
-		if m.run(t); t.Failed() {
-			return
-		}
+	shared.Run(t, 1000, func(t *testing.T, r *rand.Rand) {
+		m := newModel(r)
+		m.run(t)
 		events += m.events + m.asks
-	}
-	t.Logf("%d events in %d sequences", events, *modelSequences)
+	})
+	t.Logf("%d events", events)
 }
 
 const (
@@ -83,7 +71,6 @@ type server struct {
 
 type model struct {
 	rnd       *rand.Rand
-	seed      uint64
 	q         plan.Queue[*message, struct{}]
 	now       time.Time
 	start     time.Time
@@ -101,9 +88,9 @@ type model struct {
 	fault                                 string
 }
 
-func newModel(seed uint64) *model {
+func newModel(r *rand.Rand) *model {
 	m := &model{
-		rnd: rand.New(rand.NewPCG(seed, 1)), seed: seed, now: time.Unix(1000, 0), start: time.Unix(1000, 0),
+		rnd: r, now: time.Unix(1000, 0), start: time.Unix(1000, 0),
 		servers: map[string]*server{}, stored: map[string][]int{},
 	}
 	m.q = plan.New[*message, struct{}]()
@@ -169,7 +156,7 @@ func (m *model) run(t *testing.T) {
 		}
 	}
 	if m.fault != "" {
-		t.Errorf("%v after the start: %s\nrepeat with: go test ./producer/internal/plan -run '^TestModel$' -model.seed %d", m.now.Sub(m.start), m.fault, m.seed)
+		t.Errorf("%v after the start: %s", m.now.Sub(m.start), m.fault)
 	}
 }
 

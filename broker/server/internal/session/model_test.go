@@ -3,7 +3,6 @@ package session
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -12,11 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-)
 
-var (
-	modelSeed      = flag.Uint64("model.seed", 0, "run one sequence of the model test, the one with this seed")
-	modelSequences = flag.Int("model.sequences", 1000, "how many sequences the model test runs")
+	"github.com/tidegate/tidegate/internal/model"
 )
 
 // Random streams, waiting receives, heartbeats and ends of a few clients. A receive ends when its
@@ -26,19 +22,9 @@ var (
 // byte of settings is returned.
 func TestModel(t *testing.T) {
 	t.Parallel()
-	seeds := []uint64{*modelSeed}
-	if *modelSeed == 0 {
-		seeds = nil
-		for range *modelSequences {
-			seeds = append(seeds, rand.Uint64())
-		}
-	}
-	for _, seed := range seeds {
-		synctest.Test(t, func(t *testing.T) { runModel(t, rand.New(rand.NewPCG(seed, 0))) })
-		if t.Failed() {
-			t.Fatalf("run it again with -run TestModel -model.seed %d", seed)
-		}
-	}
+	model.Run(t, 1000, func(t *testing.T, r *rand.Rand) {
+		synctest.Test(t, func(t *testing.T) { runModel(t, r) })
+	})
 }
 
 // A modelClient is what a client must be.
