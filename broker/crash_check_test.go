@@ -169,6 +169,9 @@ func (c *crash) check(t *testing.T) {
 		}
 		v.contents()
 		v.balance()
+		for _, group := range []string{"g", "h", "o"} {
+			checkClasses(t, b, group, "")
+		}
 		if err := b.Close(); err != nil {
 			v.Errorf("closing: %v", err)
 		}

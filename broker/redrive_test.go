@@ -365,6 +365,7 @@ func loseRedrive(t *testing.T, seed uint64) {
 			p.responded(func() {})
 		}
 	})
+	checkClasses(t, b, "g", "")
 	seen := map[string]int{}
 	for _, topic := range []string{"t", "%DLQ%g"} {
 		for _, d := range receiveAll(t, b, topic) {

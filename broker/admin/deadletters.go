@@ -42,6 +42,17 @@ func (c *Client) AllDeadLetters(ctx context.Context, group string, q status.Dead
 	}
 }
 
+// DeadLetterClasses returns a page of the classes of the dead letters of a group. The errors are
+// those of DeadLetters.
+func (c *Client) DeadLetterClasses(ctx context.Context, group string, q status.DeadLetterClassQuery) (status.DeadLetterClassPage, error) {
+	v := url.Values{}
+	set(v, "topic", q.Topic)
+	set(v, "dead_letter_topic", q.In)
+	set(v, "after", q.After)
+	setLimit(v, q.Limit)
+	return get[status.DeadLetterClassPage](ctx, c, "DeadLetterClasses", group, escaped("groups", group, "dead-letters", "classes"), v)
+}
+
 // RedriveDeadLetters sends dead letters back to their topics, the oldest first. The broker appends
 // each dead letter to the topic and removes it from the dead letters in one write, so neither a
 // crash nor a repetition creates a duplicate. A throttle of the topic ends the call early: the

@@ -207,6 +207,13 @@ func TestOperations(t *testing.T) {
 		got, err := c.RedriveParked(ctx, "billing", status.ParkedSelection{DeadLetter: true})
 		return errors.Join(err, equal(got.MessageGroups, 1))
 	})
+	s.call("listDeadLetterClasses", func(c *admin.Client) error {
+		got, err := c.DeadLetterClasses(ctx, "billing", status.DeadLetterClassQuery{Topic: "orders", In: dlq, Limit: 5})
+		if err != nil || len(got.Classes) != 2 {
+			return fmt.Errorf("%+v, %w", got, err)
+		}
+		return errors.Join(equal(got.Letters, 2), equal(got.Classes[0].Count, 1), equal(got.Classes[0].Topic, "orders"), equal(got.Next, ""))
+	})
 	s.call("listDeadLetters", func(c *admin.Client) error {
 		got, err := c.DeadLetters(ctx, "billing", status.DeadLetterQuery{
 			DeadLetterFilter: status.DeadLetterFilter{Topic: "orders", MessageIDs: []string{ds[0].ID, "other"}, Reason: "customer", Since: time.Now().Add(-time.Hour), Before: time.Now().Add(time.Hour)},

@@ -130,6 +130,7 @@ func (s *Server) routes() []route {
 		{"listParked", "GET", "/v1/groups/{group}/parked", http.StatusOK, queryInput, admin.ListParked},
 		{"redriveParked", "POST", "/v1/groups/{group}/parked/redrive", http.StatusOK, bodyInput, admin.RedriveParked},
 		{"listDeadLetters", "GET", "/v1/groups/{group}/dead-letters", http.StatusOK, queryInput, admin.ListDeadLetters},
+		{"listDeadLetterClasses", "GET", "/v1/groups/{group}/dead-letters/classes", http.StatusOK, queryInput, admin.ListDeadLetterClasses},
 		{"purgeDeadLetters", "DELETE", "/v1/groups/{group}/dead-letters", http.StatusOK, queryInput, admin.PurgeDeadLetters},
 		{"redriveDeadLetters", "POST", "/v1/groups/{group}/dead-letters/redrive", http.StatusOK, bodyInput, admin.RedriveDeadLetters},
 

@@ -1,15 +1,13 @@
 package deadletter
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/fingerprint"
 )
 
 // A Letter is a dead letter.
@@ -36,16 +34,7 @@ func (l *Letter) Generation() int { return l.Origin.Redrives }
 // hexadecimal digits. It ignores upper and lower case, words with digits and quoted texts in the
 // reason. For example, "order 17 not found" and "order 18 not found" have the same fingerprint.
 func (l *Letter) Fingerprint() string {
-	sum := sha256.Sum256([]byte(l.Origin.Topic + "\x00" + normal(l.Origin.Reason)))
-	return hex.EncodeToString(sum[:6])
-}
-
-// variable matches the parts that differ between messages: quoted texts, then words with a digit.
-var variable = regexp.MustCompile(`"[^"]*"|'[^']*'|` + "`[^`]*`" + `|[\p{L}_-]*\d[\p{L}\d_.:-]*`)
-
-func normal(reason string) string {
-	line, _, _ := strings.Cut(reason, "\n") // the other lines are a stack
-	return strings.Join(strings.Fields(variable.ReplaceAllString(strings.ToLower(line), "#")), " ")
+	return fingerprint.Of(l.Origin.Topic, l.Origin.Reason)
 }
 
 // A Filter selects the dead letters that match all of its fields. A zero field matches every

@@ -163,7 +163,7 @@ func TestFingerprint(t *testing.T) {
 		"order a5f3-77 of customer \"x\"  timed out after 1s at h1\ngoroutine 7 [running]:",
 	} {
 		if got := of("orders", same); got != base {
-			t.Errorf("%q has another fingerprint: %q and %q", same, normal(same), normal(`order 4711 of customer "Müller" timed out after 1.5s at 10.0.0.7:5432`))
+			t.Errorf("%q has another fingerprint", same)
 		}
 	}
 	for _, other := range []string{"", "order 4711 of customer X is forbidden", "timed out"} {

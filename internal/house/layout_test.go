@@ -84,10 +84,10 @@ var importTable = map[string]row{
 		tests:   []string{"broker", "broker/server", "broker/brokertest"}, // a trace goes through the broker
 	},
 	"consumer/deadletter": {
-		imports: []string{"", "transport", "backoff", "ratelimit", "broker/admin", "broker/status"},
+		imports: []string{"", "transport", "backoff", "ratelimit", "broker/admin", "broker/status", "internal/fingerprint"},
 		tests:   []string{"broker", "broker/server", "transport/rest"}, // over a broker
 	},
-	"broker":          {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address", "internal/powerloss", "internal/tally", "broker/settings", "broker/status"}, tests: []string{"producer"}}, // the example
+	"broker":          {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address", "internal/fingerprint", "internal/powerloss", "internal/tally", "broker/settings", "broker/status"}, tests: []string{"producer"}}, // the example
 	"broker/settings": {imports: []string{"", "backoff"}},
 	"broker/status":   {imports: []string{"", "broker/settings"}},
 	"broker/server": {
@@ -114,9 +114,12 @@ var importTable = map[string]row{
 	"internal/model":      {},                      // tests only: random models
 	"internal/house":      {},                      // tests only
 	"internal/powerloss":  {},                      // a seam of broker for tests
-	"cmd":                 {imports: []string{"..."}},
-	"mocks":               {imports: []string{"", "transport"}, tests: []string{"producer"}}, // the example
-	"examples":            {imports: []string{"..."}},
+
+	"internal/fingerprint": {}, // classes of dead letters, of broker and consumer
+
+	"cmd":      {imports: []string{"..."}},
+	"mocks":    {imports: []string{"", "transport"}, tests: []string{"producer"}}, // the example
+	"examples": {imports: []string{"..."}},
 }
 
 // notSDK are the packages that may bring what heavyweights names. A package

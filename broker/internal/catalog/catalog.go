@@ -58,6 +58,8 @@ type Catalog struct {
 	forgetting *maintain.Task // of message IDs that are older than the duplicate window
 	autoDelete *maintain.Task // of automatic dead letter queues
 
+	classes atomic.Int64 // of dead letters, in all topics
+
 	creations creations
 	watchers  watchers
 }

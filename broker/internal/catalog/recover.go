@@ -38,6 +38,14 @@ func (c *Catalog) Recover() error {
 			return fmt.Errorf("topic %q: %w", t.Name(), err)
 		}
 	}
+	if err := st.Classes(func(id, class uint32, lc *store.LetterClass) error {
+		if t := topics[id]; t != nil {
+			t.Classes().Restore(class, lc)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
 	if err := c.recoverProgress(topics, groups); err != nil {
 		return err
 	}

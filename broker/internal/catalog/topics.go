@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/classes"
 	"github.com/tidegate/tidegate/broker/internal/duplicates"
 	"github.com/tidegate/tidegate/broker/internal/limits"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
@@ -96,7 +97,7 @@ func (c *Catalog) PutTopicLocked(name string, s settings.Topic, automatic bool) 
 // newTopic returns an empty topic.
 func (c *Catalog) newTopic(name string, id uint32, s settings.Topic) *topic.Topic {
 	return topic.New(topic.Config{
-		ID: id, Name: name, Retention: c.config.Retention.Task(), Transaction: c.config.Transaction,
+		ID: id, Name: name, Retention: c.config.Retention.Task(), Transaction: c.config.Transaction, Classes: classes.NewTable(id, &c.classes),
 		IDs: duplicates.NewMemory(id, func() store.IDKey { return c.idKey }, c.forgetting.Wake),
 	}, s)
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/classes"
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
@@ -67,13 +68,18 @@ func (l *Letters) Redrive(ctx context.Context, group string, sel Selection, limi
 // is under way may still deliver them. The errors are those of Redrive.
 func (l *Letters) Purge(ctx context.Context, group string, sel Selection) (purged int64, next string, err error) {
 	next, err = l.move(ctx, group, sel, func(t *topic.Topic, chunk []deadletter.Letter) (stop string, err error) {
+		counted, err := l.counted(t, chunk)
+		if err != nil {
+			return "", err
+		}
 		err = l.Store.Messages.Add(func(w *store.Batch) {
 			if t.Deleted() {
 				return
 			}
 			for i := range chunk {
-				remove(t, w, &chunk[i])
+				counted.remove(w, &chunk[i])
 			}
+			counted.subtract(w)
 		}, nil).Wait()
 		if err == nil {
 			purged += int64(len(chunk))
@@ -156,13 +162,18 @@ func (l *Letters) redrive(t *topic.Topic, chunk []deadletter.Letter, sel *Select
 			limits.Observe(targets[i], time.Now())
 		}
 	}
+	counted, err := l.counted(t, chunk)
+	if err != nil {
+		return "", err
+	}
 	err = l.Store.Messages.Add(func(w *store.Batch) {
 		now := time.Now()
+		if t.Deleted() {
+			return
+		}
+		defer counted.subtract(w)
 		for i := range chunk {
 			letter, to := &chunk[i], targets[i]
-			if t.Deleted() {
-				return
-			}
 			switch {
 			case to == nil || to.Deleted():
 				noTarget++
@@ -178,7 +189,7 @@ func (l *Letters) redrive(t *topic.Topic, chunk []deadletter.Letter, sel *Select
 			m := letter.Redriven(to.Name())
 			q := to.Pick(m.MessageGroup)
 			to.Put(w, q, m, now)
-			remove(t, w, letter)
+			counted.remove(w, letter)
 			published = append(published, to.Publish(q))
 			redriven++
 		}
@@ -228,6 +239,35 @@ func expectGaps(ctx context.Context, t *topic.Topic) error {
 	return nil
 }
 
-func remove(t *topic.Topic, w *store.Batch, letter *deadletter.Letter) {
-	t.Remove(w, letter.Queue, letter.Offset, int64(len(letter.Body)))
+// A removal removes dead letters of one queue, and subtracts them from their classes.
+type removal struct {
+	topic   *topic.Topic
+	classes map[int64]uint32 // of the letters that are counted, by offset
+	removed classes.Removal
 }
+
+// counted begins the removal of a chunk, whose letters are in one queue.
+func (l *Letters) counted(t *topic.Topic, chunk []deadletter.Letter) (removal, error) {
+	r := removal{topic: t, classes: map[int64]uint32{}, removed: classes.Removal{}}
+	if t.Classes().Empty() {
+		return r, nil
+	}
+	from, to := chunk[0].Offset, chunk[0].Offset+1
+	for i := range chunk {
+		from, to = min(from, chunk[i].Offset), max(to, chunk[i].Offset+1)
+	}
+	span := store.Range{Topic: t.ID(), Queue: uint16(chunk[0].Queue), From: from, To: to}
+	return r, l.Store.ClassesOf(span, func(offset int64, class uint32) { r.classes[offset] = class })
+}
+
+// remove removes a letter. Only called within the message log's Add, before subtract.
+func (r *removal) remove(w *store.Batch, l *deadletter.Letter) {
+	r.topic.Remove(w, l.Queue, l.Offset, int64(len(l.Body)))
+	if class, ok := r.classes[l.Offset]; ok {
+		r.removed[class]++
+		w.DeleteClassesOf(store.Range{Topic: r.topic.ID(), Queue: uint16(l.Queue), From: l.Offset, To: l.Offset + 1})
+	}
+}
+
+// subtract writes the counts of the classes.
+func (r *removal) subtract(w *store.Batch) { r.topic.Classes().Remove(w, r.removed) }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tidegate/tidegate/broker/internal/classes"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
@@ -148,14 +149,19 @@ func (r *Round) remove(ctx context.Context, subs []topic.Subscription) error {
 			return err
 		}
 	}
+	counted, err := r.countedLetters()
+	if err != nil {
+		return err
+	}
 	deleted := false
 	if err := r.remover.Store.Messages.Add(func(batch *store.Batch) {
 		if deleted = t.Deleted(); deleted {
 			return
 		}
 		for i, q := range r.queues {
-			r.write(batch, q, &r.Queues[i], subs)
+			r.write(batch, q, &r.Queues[i], subs, counted != nil)
 		}
+		t.Classes().Remove(batch, counted)
 	}, nil).Wait(); err != nil || deleted {
 		return err
 	}
@@ -165,8 +171,38 @@ func (r *Round) remove(ctx context.Context, subs []topic.Subscription) error {
 	return nil
 }
 
-func (r *Round) write(batch *store.Batch, q *topic.Queue, p *retention.QueuePlan, subs []topic.Subscription) {
+// countedLetters returns the number of removed dead letters by class, and nil if the topic has
+// none. It reads a small record of each of them, and no message.
+func (r *Round) countedLetters() (classes.Removal, error) {
+	if r.topic.Classes().Empty() {
+		return nil, nil //nolint:nilnil // no letter is counted
+	}
+	counted := classes.Removal{}
+	add := func(_ int64, class uint32) { counted[class]++ }
+	for i, q := range r.queues {
+		p := &r.Queues[i]
+		ranges := []store.Range{}
+		for _, o := range p.Finished() {
+			ranges = append(ranges, store.Range{Topic: r.topic.ID(), Queue: q.Number(), From: o, To: o + 1})
+		}
+		if p.Moves() {
+			ranges = append(ranges, p.Ranges(r.topic.ID())...)
+		}
+		for _, removed := range ranges {
+			if err := r.remover.Store.ClassesOf(removed, add); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return counted, nil
+}
+
+// write writes the removal in a queue. letters means that the topic has counted dead letters.
+func (r *Round) write(batch *store.Batch, q *topic.Queue, p *retention.QueuePlan, subs []topic.Subscription, letters bool) {
 	deleteMarks := func(removed store.Range) {
+		if letters {
+			batch.DeleteClassesOf(removed)
+		}
 		for _, sub := range subs {
 			if sub.Marked() {
 				batch.DeleteDeadLetterMarks(sub.Consumed().Group().ID(), removed)

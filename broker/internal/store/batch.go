@@ -96,7 +96,7 @@ func (b *Batch) DeleteLimits() { must(b.pebble().Delete([]byte{record.PrefixLimi
 // (DeleteSubscriptionOfTopic) and for its delayed messages, which DelayedOf still finds.
 func (b *Batch) DeleteTopic(name string, topic uint32) {
 	must(b.pebble().Delete(append([]byte{record.PrefixTopic}, name...), nil))
-	for _, prefix := range []byte{record.PrefixMessage, record.PrefixMark, record.PrefixRemoved, record.PrefixWaiting, record.PrefixRecentIDs} {
+	for _, prefix := range []byte{record.PrefixMessage, record.PrefixMark, record.PrefixRemoved, record.PrefixWaiting, record.PrefixRecentIDs, record.PrefixClass, record.PrefixClassOf} {
 		p := binary.BigEndian.AppendUint32([]byte{prefix}, topic)
 		must(b.pebble().DeleteRange(p, record.PrefixEnd(p), nil))
 	}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/tidegate/tidegate/broker/internal/classes"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
@@ -170,8 +171,10 @@ func (d *Departure) write() {
 			return
 		}
 	}
+	var letter classes.Letter
 	if !d.retried() {
 		m.Properties = d.death(&m).Properties(&m)
+		letter = classes.NewLetter(&m)
 	}
 	var due time.Time
 	if d.retry != nil {
@@ -193,7 +196,11 @@ func (d *Departure) write() {
 				continue
 			}
 			q := t.Pick(m.MessageGroup)
-			t.Put(w, q, &m, now)
+			if d.retried() || d.Expired {
+				t.Put(w, q, &m, now)
+			} else {
+				t.PutLetter(w, q, &m, letter, now)
+			}
 			published = append(published, t.Publish(q))
 		}
 		if !group.Deleted() {

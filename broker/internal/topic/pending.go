@@ -3,6 +3,7 @@ package topic
 import (
 	"time"
 
+	"github.com/tidegate/tidegate/broker/internal/classes"
 	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/store"
@@ -33,10 +34,7 @@ func (t *Topic) Schedule() pending.Schedule {
 
 // Deliver implements pending.Topic.
 func (t *Topic) Deliver(w *store.Batch, m *store.Message, now time.Time) (publish func(error)) {
-	return t.deliver(w, t.Pick(""), m, now)
-}
-
-func (t *Topic) deliver(w *store.Batch, q *Queue, m *store.Message, now time.Time) (publish func(error)) {
+	q := t.Pick("")
 	t.Put(w, q, m, now)
 	return t.Publish(q)
 }
@@ -52,10 +50,13 @@ func (t *Topic) HashID(m *store.Message) { t.config.IDs.HashID(m) }
 // Forget implements pending.Topic.
 func (t *Topic) Forget(idHash uint64) { t.config.IDs.Forget(idHash) }
 
-// FirstQueue is a topic whose pending messages all go to its first queue.
+// FirstQueue is a topic for the messages of transactions that were given up. They are dead letters,
+// and all go to its first queue.
 type FirstQueue struct{ *Topic }
 
 // Deliver implements pending.Topic.
 func (t FirstQueue) Deliver(w *store.Batch, m *store.Message, now time.Time) (publish func(error)) {
-	return t.deliver(w, t.Queues()[0], m, now)
+	q := t.Queues()[0]
+	t.PutLetter(w, q, m, classes.NewLetter(m), now)
+	return t.Publish(q)
 }

@@ -4,6 +4,7 @@ import (
 	"hash/fnv"
 	"time"
 
+	"github.com/tidegate/tidegate/broker/internal/classes"
 	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -35,6 +36,16 @@ func (t *Topic) Put(w *store.Batch, q *Queue, m *store.Message, now time.Time) i
 	w.PutMessage(store.Place{Topic: t.config.ID, Queue: q.number, Offset: offset}, m)
 	t.config.IDs.Put(w, m, q.number, offset, t.Settings().IDWindow(), now)
 	return offset
+}
+
+// PutLetter is Put for a dead letter, which it also counts. All letters in the dead letter topic of
+// a group count for this group.
+func (t *Topic) PutLetter(w *store.Batch, q *Queue, m *store.Message, l classes.Letter, now time.Time) {
+	if group, ok := deadLetterGroup(t.config.Name); ok {
+		l.Group = group
+	}
+	offset := t.Put(w, q, m, now)
+	t.config.Classes.Add(w, store.Place{Topic: t.config.ID, Queue: q.number, Offset: offset}, l, now)
 }
 
 // Publish returns a function that makes the next message of a queue visible to groups, if it is

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tidegate/tidegate/broker/internal/classes"
 	"github.com/tidegate/tidegate/broker/internal/duplicates"
 	"github.com/tidegate/tidegate/broker/internal/maintain"
 	"github.com/tidegate/tidegate/broker/internal/pending"
@@ -64,6 +65,9 @@ type Config struct {
 	// log's Add, and before other goroutines use the topic.
 	IDs *duplicates.Memory
 
+	// Classes count the dead letters in the topic. Nil means a table of the topic alone.
+	Classes *classes.Table
+
 	// Retention is the task that removes messages.
 	Retention *maintain.Task
 
@@ -73,6 +77,9 @@ type Config struct {
 
 // New returns an empty topic.
 func New(c Config, s settings.Topic) *Topic {
+	if c.Classes == nil {
+		c.Classes = classes.NewTable(c.ID, new(atomic.Int64))
+	}
 	t := &Topic{config: c}
 	t.settings.Store(&s)
 	t.address.Store(&AddressPolicy{})
@@ -90,6 +97,9 @@ func (t *Topic) Name() string { return t.config.Name }
 
 // IDs returns the memory of message IDs, Config.IDs.
 func (t *Topic) IDs() *duplicates.Memory { return t.config.IDs }
+
+// Classes returns the counts of the dead letters in the topic, Config.Classes.
+func (t *Topic) Classes() *classes.Table { return t.config.Classes }
 
 // RetentionTask returns the task that removes messages, Config.Retention.
 func (t *Topic) RetentionTask() *maintain.Task { return t.config.Retention }
@@ -117,7 +127,10 @@ func (t *Topic) SetAutomatic(automatic bool) { t.automatic.Store(automatic) }
 func (t *Topic) Deleted() bool { return t.deleted.Load() }
 
 // Delete marks the topic as deleted. Only called within the message log's Add.
-func (t *Topic) Delete() { t.deleted.Store(true) }
+func (t *Topic) Delete() {
+	t.deleted.Store(true)
+	t.config.Classes.Close()
+}
 
 // Queues returns the queues by number. The caller must not change the slice.
 func (t *Topic) Queues() []*Queue { return *t.queues.Load() }
@@ -171,5 +184,13 @@ func (t *Topic) Unused(idle time.Duration, now time.Time) bool {
 
 // IsDeadLetter reports whether a name is that of the dead letter topic of a group.
 func IsDeadLetter(name string) bool {
-	return len(name) > len(protocol.DeadLetterPrefix) && strings.HasPrefix(name, protocol.DeadLetterPrefix)
+	_, ok := deadLetterGroup(name)
+	return ok
+}
+
+// deadLetterGroup returns the group whose dead letter topic has a name. ok is false if the name is
+// that of another topic.
+func deadLetterGroup(name string) (group string, ok bool) {
+	group, ok = strings.CutPrefix(name, protocol.DeadLetterPrefix)
+	return group, ok && group != ""
 }

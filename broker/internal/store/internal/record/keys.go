@@ -22,6 +22,8 @@ import "encoding/binary"
 //	w topic(4)                              the number of delayed messages
 //	q topic(4) stored(8) queue(2) end(8)    hashes of the IDs of messages before an offset
 //	k                                       the key of these hashes
+//	z topic(4) class(4)                     a class of dead letters
+//	v topic(4) queue(2) offset(8)           the class of a dead letter
 //
 // Keys of the groups database:
 //
@@ -58,6 +60,8 @@ const (
 	PrefixWaiting       = 'w'
 	PrefixRecentIDs     = 'q'
 	PrefixIDKey         = 'k'
+	PrefixClass         = 'z'
+	PrefixClassOf       = 'v'
 )
 
 // ProgressPrefixes are the prefixes of a group's records in a queue except for its cursor.

@@ -1,0 +1,42 @@
+package fingerprint
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// Clients keep fingerprints in scripts, so they must not change.
+func TestOfIsStable(t *testing.T) {
+	t.Parallel()
+	// printf 'orders\0order # is unknown' | sha256sum | head -c 12
+	if got := Of("orders", "Order 17 is unknown\ngoroutine 3"); got != "a1474c121e36" {
+		t.Errorf("the fingerprint is %s", got)
+	}
+}
+
+// variable is the definition of the parts that differ between messages.
+var variable = regexp.MustCompile(`"[^"]*"|'[^']*'|` + "`[^`]*`" + `|[\p{L}_-]*\d[\p{L}\d_.:-]*`)
+
+// FuzzNormal compares normal with the definition as a regular expression.
+func FuzzNormal(f *testing.F) {
+	for _, s := range []string{
+		"", `order 4711 of "Müller" timed out after 1.5s at 10.0.0.7:5432`, `it's "open`, "a-b_c9.d:e-", "--", "é1 ´2", "\xff1\xfea", "`x` 'y' \"z\"",
+		"ǅ5 \u0661 ½", "a  b\tc\nd", "x.1", "_", `"`, "Ⅷ8",
+	} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, reason string) {
+		line, _, _ := strings.Cut(reason, "\n")
+		want := strings.Join(strings.Fields(variable.ReplaceAllString(strings.ToLower(line), "#")), " ")
+		if got := normal(reason); got != want {
+			t.Errorf("%q is %q, want %q", reason, got, want)
+		}
+	})
+}
+
+func BenchmarkOf(b *testing.B) {
+	for b.Loop() {
+		Of("orders", `order 4711 of customer "Müller" timed out after 1.5s at 10.0.0.7:5432`)
+	}
+}
