@@ -229,7 +229,7 @@ func checkExponential(t *testing.T, e Exponential, n int) {
 // multipliers close to 1 and n around powers of two, where math.Pow takes
 // another path to its result.
 //
-// Demand 8: no delay overflows.
+// No delay overflows.
 //
 // RocketMQ: sending retry and throttling: "current_deadline = now() + current_backoff +
 // UniformRandom(-JITTER * current_backoff, JITTER * current_backoff)"

@@ -27,7 +27,7 @@ func openData(t *testing.T) (*broker.Broker, *vfs.MemFS) {
 	return open(t, broker.Options{Dir: "data"}.On(fs)), fs
 }
 
-// All faults are told at once, each with field and value.
+// The error names all faults, each with its field and value.
 func TestAddressSettingsValidation(t *testing.T) {
 	t.Parallel()
 	b := open(t, broker.Options{})
@@ -270,7 +270,7 @@ func TestAutomaticQueuesAreDeleted(t *testing.T) {
 		ack()
 		is(false)
 		fail()
-		putTopic(t, b, "DLQ.orders", settings.Topic{}) // now it is somebody's
+		putTopic(t, b, "DLQ.orders", settings.Topic{}) // now it is permanent
 		ack()
 		<-time.After(time.Hour)
 		if topic, err := b.Topic("DLQ.orders"); err != nil || topic.AutoCreated {
@@ -331,7 +331,7 @@ func TestPersistDeliveryCountBeforeDelivery(t *testing.T) {
 			putAddress(t, b, "t", settings.Address{PersistDeliveryCountBeforeDelivery: persist})
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 			receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: time.Second})
-			// The power fails at once: what is not synced is lost.
+			// The power fails at once: all unsynced data is lost.
 			b = open(t, broker.Options{Dir: "data"}.On(fs.CrashClone(vfs.CrashCloneCfg{})))
 			d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Minute})[0]
 			on := persist != nil && *persist
@@ -390,8 +390,8 @@ func TestExpiry(t *testing.T) {
 	})
 }
 
-// An automatic queue is deleted when nobody has received from it for 30 s, which is looked at every
-// 30 s.
+// An automatic queue is deleted when it was not received from for 30 s. The broker looks every 30
+// s.
 func TestAutomaticQueueIsDeletedAfter30s(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -73,8 +73,8 @@ func TestSettingsSurviveAndAreChecked(t *testing.T) {
 	})
 }
 
-// A topic is deleted while it is used: senders and receivers get 40402, what
-// comes after it under the same name is new, and so it is after a restart.
+// A topic is deleted while it is in use: senders and receivers get 40402. A later topic of the same
+// name is new, also after a restart.
 func TestDeleteTopicInUse(t *testing.T) {
 	t.Parallel()
 	fs := vfs.NewMem()

@@ -114,7 +114,7 @@ func median(v []float64) float64 {
 	return v[len(v)/2]
 }
 
-// rss is what the process has in memory, in MiB, after a garbage collection.
+// rss returns the resident memory of the process in MiB, after a garbage collection.
 func rss(b *testing.B) float64 {
 	runtime.GC()
 	status, err := os.ReadFile("/proc/self/status")

@@ -15,8 +15,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A blocked message group is blocked after a restart, whatever its head is at
-// then; also where nothing had come yet that is behind it: retention leaves that alone.
+// A blocked message group is still blocked after a restart, in every state of its head, also if the
+// group has no later message. Retention keeps the head.
 func TestBlockedAcrossARestart(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -117,14 +117,13 @@ func TestBrokenStoreRefusesEverything(t *testing.T) {
 				}
 			}
 			fs.bounded(t)
-			_ = b.Close() // whether that can be a success depends on what is left to write
+			_ = b.Close() // success or failure depends on the writes that are left
 		})
 	}
 }
 
-// Where the disk has room for logs, which are files that were used before, but for no table, writes
-// come to wait for a table, and closing ends that too. It is in no bubble, as Pebble's write never
-// ends.
+// The disk has room for logs, which reuse files, and for no table. Writes then wait for a table,
+// and Close ends that wait. The test is in no bubble, because Pebble's write never ends.
 func TestFullDiskForTablesCloses(t *testing.T) {
 	t.Parallel()
 	fs := &badFS{FS: vfs.NewMem(), suffix: ".sst", err: syscall.ENOSPC}

@@ -97,7 +97,7 @@ func TestChangeIsRepeatable(t *testing.T) {
 			t.Errorf("attempt %d", fourth.Attempt)
 		}
 		refused(&third, true) // the serial number before that of the delivery, which is no change
-		change(fourth, 0)     // given back
+		change(fourth, 0)     // released
 		refused(fourth, true)
 		if err := b.Ack(t.Context(), []*tidegate.Delivery{take()})[0]; err != nil {
 			t.Error(err)
@@ -105,8 +105,8 @@ func TestChangeIsRepeatable(t *testing.T) {
 	})
 }
 
-// A lease says that its handle is of a change only as long as it is: whoever finds
-// one in a dump, or asks for a repetition, is told nothing else.
+// A lease has the mark of a changed handle only while the handle is that of a change, so a dump and
+// a repetition see the same.
 func TestChangedIsOfTheLastSerialNumber(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

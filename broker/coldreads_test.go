@@ -132,11 +132,11 @@ func TestColdReadsThatStop(t *testing.T) {
 	})
 }
 
-// A group that was at the end is rewound: while it reads what is old, sends
-// are refused, until it is near the end again.
-// RocketMQ: sending retry and throttling: "a consumer group starts consuming messages from the
-// maximum offset of the queue. If the consumer group is required to consume from an earlier moment,
-// the storage pressure on the queue surges and throttling is triggered"
+// A group at the end of its queue is rewound. Sends are rejected while it reads old messages, until
+// it is near the end again. RocketMQ: sending retry and throttling: "a consumer group starts
+// consuming messages from the maximum offset of the queue. If the consumer group is required to
+// consume from an earlier moment, the storage pressure on the queue surges and throttling is
+// triggered"
 func TestRewindThrottlesSends(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"github.com/tidegate/tidegate/broker/status"
 )
 
-// audit compares what the broker counts with what is there, in memory and on disk.
+// audit compares the counters of the broker with its content in memory and on disk.
 func (c *combined) audit() {
 	synctest.Wait()
 	b := c.b
@@ -21,7 +21,7 @@ func (c *combined) audit() {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	b.Parts().Store.Messages.Add(func(*store.Batch) { // what changes there only stands still
+	b.Parts().Store.Messages.Add(func(*store.Batch) { // the function changes nothing; it only holds the log
 		c.auditAll(b)
 	}, nil)
 	release()
@@ -144,8 +144,8 @@ func (c *combined) auditTopic(t *topic.Topic) {
 	}
 }
 
-// auditSubscription takes what it finds from what is on disk, and returns the
-// bytes that are read ahead.
+// auditSubscription removes the records that it finds from those on disk, and returns the bytes
+// that are read ahead.
 func (c *combined) auditSubscription(s *subscription.Subscription, leases map[copyOf]store.Lease, cursors map[copyOf]store.Cursor) (ahead int64) {
 	who := s.Group().Name() + " in " + s.Topic().Name()
 	var want status.Backlog

@@ -20,8 +20,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A delivery that a power failure took back cannot be made a dead letter: its
-// message comes again, so it must not be said that it was.
+// A delivery that a power failure undid cannot become a dead letter. Its message is delivered
+// again, so the response must be an error.
 func TestDeadLetterOfALostDelivery(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -97,8 +97,7 @@ func overwrite(t *testing.T, b *broker.Broker, key []byte) {
 	}
 }
 
-// Messages that cannot be read are removed like others, in whatever place they are,
-// and leave nothing in the counts.
+// Unreadable messages are removed like others, in every place, and leave nothing in the counters.
 func TestDamagedMessagesAreRemoved(t *testing.T) {
 	t.Parallel()
 	for _, offsets := range [][]int64{{0}, {5}, {9}, {0, 1, 2}, {4, 5}, {8, 9}, {0, 9}} {

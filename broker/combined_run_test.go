@@ -22,9 +22,9 @@ var (
 	combinedSequences = flag.Int("combined.sequences", 3, "how many sequences the combined test runs")
 )
 
-// Everything that changes what is stored happens at random, several things at
-// a time, on the same topics and groups, with restarts and losses of power: what was answered
-// holds, nothing is lost that nobody removed, and all counts are those of what is there.
+// Random operations of all kinds run at the same time on the same topics and groups, with restarts
+// and power failures. Acknowledged results hold, no message is lost unless it was removed, and all
+// counters match the content.
 func TestCombined(t *testing.T) {
 	t.Parallel()
 	runSequences(t, "combined", *combinedSeed, *combinedSequences, runCombined)
@@ -81,7 +81,7 @@ func (c *combined) open() {
 	c.boot++
 }
 
-// restart closes the broker and opens it again, perhaps on what a power loss leaves.
+// restart closes the broker and opens it again, in some runs on the content after a power failure.
 func (c *combined) restart(powerLoss bool) {
 	synctest.Wait()
 	fs := c.fs
@@ -113,7 +113,7 @@ func combinedGroup(rnd *rand.Rand, name string) settings.Group {
 	return c
 }
 
-// do does one thing. In a tame run each message's end can be told.
+// do does one thing. In a tame run the end of each message is certain.
 func (c *combined) do(rnd *rand.Rand, tame bool) {
 	ctx := c.t.Context()
 	topic, group := c.topic(rnd), c.group(rnd)
@@ -189,7 +189,7 @@ func (c *combined) putAddress(rnd *rand.Rand, tame bool) {
 		c.mu.Unlock()
 		s.DeadLetterAddress, s.ExpiryAddress = nil, nil
 	}
-	if match != "n" && match != "f" { // or what is in EXP expires there
+	if match != "n" && match != "f" { // or the messages in EXP expire there
 		s.ExpiryDelay, s.ExpiryAddress = nil, nil
 	}
 	if _, err := c.b.PutAddressSettings(c.t.Context(), match, s); err != nil {

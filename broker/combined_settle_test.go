@@ -160,7 +160,7 @@ func (c *combined) ack(held []taken) {
 	}
 }
 
-// acked notes that a group is done with its copy, for good if it has consumed it.
+// acked notes that a group is done with its copy, permanently if it has consumed it.
 func (c *combined) acked(h taken, how string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -29,7 +29,7 @@ type combinedMessage struct {
 	due                  time.Time
 	half                 tidegate.Receipt
 	handle               string // to recall it
-	gone                 bool   // recalled, rolled back or not committed: nobody may ever get it again
+	gone                 bool   // recalled, rolled back or not committed: no group may receive it again
 	goneIn               int    // the step in which that was answered
 }
 
@@ -39,7 +39,7 @@ type copyOf struct {
 	place store.Place
 }
 
-// A combinedCopy is what a group was told of its copy.
+// A combinedCopy has the responses that a group got about its copy.
 type combinedCopy struct {
 	acked            int // the step in which it was answered, 0 if it was not
 	attempt, earlier int // the highest attempt, and the highest before step
@@ -55,7 +55,7 @@ type taken struct {
 	owned bool
 }
 
-// A combined run does everything that changes what is stored, on the same topics and groups.
+// A combined run does all operations that change stored data, on the same topics and groups.
 type combined struct {
 	t    *testing.T
 	rnd  *rand.Rand

@@ -14,7 +14,7 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A sentMessage is what a recorded run promised of one message.
+// A sentMessage has the promises of a recorded run about one message.
 type sentMessage struct {
 	topic, fifo   string
 	batch         int
@@ -27,7 +27,7 @@ type sentMessage struct {
 	sent          time.Time
 }
 
-// A groupPromise is what it promised of a message to a group.
+// A groupPromise has the promises to a group about one message.
 type groupPromise struct {
 	attempt           int // of the last delivery that was answered, and counts
 	acked, maybeAcked bool
@@ -35,13 +35,13 @@ type groupPromise struct {
 	until             time.Time // not to be delivered before
 }
 
-// An expectation is what the facts up to some moment promise.
+// An expectation follows from the facts up to some moment.
 type expectation struct {
 	messages map[string]*sentMessage
 	order    []string
 	groups   map[string]*groupPromise // by group and message ID
 	unsure   map[string]bool          // groups that are being deleted
-	x        map[int]string           // what is known of the topic x, by generation: "deleted", "maybe", ""
+	x        map[int]string           // the known state of the topic x, by generation: "deleted", "maybe", ""
 	gen      int
 	settings map[string]map[int]bool // the attempts that a group may be set to
 	topics   map[string]bool         // true: it must be there
@@ -56,7 +56,7 @@ func expect(facts []fact) *expectation {
 		var p *groupPromise
 		if f.group != "" && len(f.ids) > 0 {
 			p = e.promise(f.group, f.ids[0])
-			p.until = time.Time{} // whatever begins may change it
+			p.until = time.Time{} // each operation that begins may change it
 		}
 		switch f.kind {
 		case "put topic":
@@ -140,7 +140,7 @@ func (e *expectation) presence(id string) (must, may bool) {
 	return must, may
 }
 
-// A crash is what a power failure left, when, and what was promised before it.
+// A crash has the data after a power failure, its time, and the promises before it.
 type crash struct {
 	what  string
 	fs    *vfs.MemFS
@@ -148,7 +148,7 @@ type crash struct {
 	facts []fact
 }
 
-// check opens what is left, in the time of the crash, and holds it against the promises.
+// check opens the data that is left, at the time of the crash, and compares it with the promises.
 func (c *crash) check(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Until(c.at))
@@ -178,7 +178,7 @@ func (c *crash) check(t *testing.T) {
 	})
 }
 
-// A verifier asks a broker what it kept.
+// A verifier queries the data that a broker kept.
 type verifier struct {
 	*testing.T
 	b    *broker.Broker
@@ -212,7 +212,7 @@ func (v *verifier) settings() {
 	}
 }
 
-// duplicates sends what was answered last once more: it must be known.
+// duplicates repeats the last acknowledged sends: the broker must know them.
 func (v *verifier) duplicates() {
 	left := 3
 	for i := len(v.e.order) - 1; i >= 0 && left > 0; i-- {

@@ -28,8 +28,8 @@ func (fs *crashFS) do(change func()) {
 	change()
 }
 
-// clone is what a power failure leaves: percent of what was not synced.
-// Only before may call it.
+// clone returns the content after a power failure, with percent of the unsynced data. Only before
+// may call it.
 func (fs *crashFS) clone(percent int, seed uint64) *vfs.MemFS {
 	return fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rand.New(rand.NewPCG(seed, 1))})
 }

@@ -20,7 +20,7 @@ type powerCut struct {
 	mu         sync.Mutex
 	responses  int        // guarded by mu: how many come before the failure
 	operations int        // guarded by mu: how many follow the last of them
-	left       *vfs.MemFS // guarded by mu: what the failure left; nil before it
+	left       *vfs.MemFS // guarded by mu: the content after the failure; nil before it
 }
 
 // newPowerCut returns a powerCut of a file system that comes after 1 to responses responses.
@@ -65,7 +65,8 @@ func (p *powerCut) unlessFailed(record func()) {
 	}
 }
 
-// over returns what the power failure left. At the latest the power fails now.
+// over returns the content after the power failure. The power fails now if it has not failed
+// before.
 func (p *powerCut) over(t *testing.T) *vfs.MemFS {
 	t.Helper()
 	p.fs.mu.Lock()
@@ -81,8 +82,8 @@ func (p *powerCut) over(t *testing.T) *vfs.MemFS {
 	return p.left
 }
 
-// losePower runs a load on a broker whose power fails after 1 to responses responses, and
-// returns a broker on what is left. The load ends by itself, or when p.failed is closed.
+// losePower runs a load on a broker whose power fails after 1 to responses responses, and returns a
+// broker on the content that is left. The load ends by itself, or when p.failed is closed.
 func losePower(t *testing.T, rnd *rand.Rand, responses int, load func(b *broker.Broker, p *powerCut)) *broker.Broker {
 	t.Helper()
 	p := newPowerCut(vfs.NewCrashableMem(), rnd, responses)

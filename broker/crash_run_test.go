@@ -32,7 +32,7 @@ type fact struct {
 	max     int // attempts
 }
 
-// A recorder runs a broker on a file system that will crash, and keeps what was promised.
+// A recorder runs a broker on a file system that will crash, and records its promises.
 type recorder struct {
 	t   *testing.T
 	rnd *rand.Rand
@@ -46,14 +46,14 @@ type recorder struct {
 	facts []fact // guarded by mu
 }
 
-// sofar is what was promised so far.
+// sofar returns the promises so far.
 func (r *recorder) sofar() []fact {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clip(r.facts)
 }
 
-// tell records that something begins, calls f, and records the answer.
+// tell records that an operation begins, calls f, and records the response.
 func (r *recorder) tell(f fact, do func(*fact) error) {
 	r.note(f)
 	f.answer = true
@@ -198,8 +198,8 @@ func (r *recorder) receive() {
 	r.ds = append(r.ds, ds...)
 }
 
-// settle answers one delivery, or acknowledges all at once, each by itself.
-// Those that are not valid any more are told so, and promise nothing.
+// settle settles one delivery, or acknowledges all at once, each by itself. Invalid ones get an
+// error, which promises nothing.
 func (r *recorder) settle() {
 	if len(r.ds) == 0 {
 		return

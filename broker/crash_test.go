@@ -17,11 +17,10 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A file system that forgets what was not synced, at a random moment of a
-// load of sends, receives and acknowledgements: every answered message is
-// there, once, and nothing that was acknowledged comes again.
-// RocketMQ: consumption retry: "You can ensure the correct message status when an exception, such
-// as power failure, occurs"
+// A file system forgets its unsynced data at a random moment of a load of sends, receives and
+// acknowledgements. Every acknowledged message is there, once, and no acknowledged delivery comes
+// again. RocketMQ: consumption retry: "You can ensure the correct message status when an exception,
+// such as power failure, occurs"
 func TestPowerLossKeepsWhatWasAnswered(t *testing.T) {
 	t.Parallel()
 	runSequences(t, "model", *modelSeed, soak(8), loseMessages)
@@ -90,9 +89,9 @@ var (
 // crashSample is about how many moments of a run are looked at if not every one is.
 const crashSample = 12
 
-// A recorded run of everything that changes what is stored loses its power at
-// each of its writes, syncs, renames and so on, with nothing and with a part of what was
-// not synced left; then again while that is being opened. What was answered holds.
+// A recorded run of all operations that change stored data loses its power at each of its writes,
+// syncs, renames and so on, with none or a part of the unsynced data. The power fails again while
+// the data is opened. Acknowledged results hold.
 func TestPowerLossAtEveryIndex(t *testing.T) {
 	t.Parallel()
 	seed := *crashSeed
@@ -141,8 +140,8 @@ func TestPowerLossAtEveryIndex(t *testing.T) {
 	}
 }
 
-// crashWhileOpening returns what is left if the power fails once more, at a
-// random moment of opening what was left.
+// crashWhileOpening returns the content after a second power failure, at a random moment of opening
+// the content of the first.
 func (c *crash) crashWhileOpening(t *testing.T, rnd *rand.Rand) (again *crash) {
 	at, percent, seed := rnd.IntN(100), rnd.IntN(101), rnd.Uint64()
 	synctest.Test(t, func(*testing.T) {
@@ -153,7 +152,7 @@ func (c *crash) crashWhileOpening(t *testing.T, rnd *rand.Rand) (again *crash) {
 				again = &crash{fmt.Sprintf("%s, then index %d of opening with %d%%", c.what, i, percent), fs.clone(percent, seed), c.at, c.facts}
 			}
 		}
-		if b, err := broker.Open(crashOptions(fs)); err == nil { // or else check tells
+		if b, err := broker.Open(crashOptions(fs)); err == nil { // or else check reports it
 			_ = b.Close()
 		}
 	})

@@ -25,7 +25,7 @@ var (
 	damageFiles = flag.Int("damage.files", 40, "how many times a file is damaged")
 )
 
-// A damagedRun is a data directory with what was promised of it.
+// A damagedRun is a data directory with the promises about its content.
 type damagedRun struct {
 	fs    *vfs.MemFS
 	ids   []string
@@ -53,8 +53,8 @@ func record(t *testing.T, rnd *rand.Rand, closed bool) *damagedRun {
 		}
 		for _, d := range receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 16, InvisibleDuration: 3 * time.Millisecond}) {
 			if rnd.IntN(2) == 0 && !r.acked[d.ID] {
-				// It may be too late: the invisible duration is short, so that nobody has to wait
-				// for it.
+				// It may be too late: the invisible duration is short, so that no receive has to
+				// wait for it.
 				r.acked[d.ID] = b.Ack(t.Context(), []*tidegate.Delivery{d})[0] == nil
 			}
 		}
@@ -74,7 +74,7 @@ func record(t *testing.T, rnd *rand.Rand, closed bool) *damagedRun {
 			if info, err := r.fs.Stat(dir + "/" + name); err != nil || info.IsDir() || info.Size() == 0 {
 				continue
 			}
-			// After a crash nothing tells a damaged end of a log from one that was never written.
+			// After a crash a damaged end of a log looks like one that was never written.
 			if !closed && strings.HasSuffix(name, ".log") {
 				continue
 			}
@@ -116,9 +116,9 @@ func (r *damagedRun) damage(t *testing.T, rnd *rand.Rand) *vfs.MemFS {
 	return fs
 }
 
-// Whatever single place of any file is damaged: either opening says which
-// directory it is and what is wrong, or everything is there but messages that are
-// reported as damaged, and those of a group are done as far as it was told.
+// Any single place of any file is damaged. Either Open names the directory and the fault, or all
+// messages are there except those that are reported as corrupt, and the acknowledgements of a group
+// hold as far as they were confirmed.
 func TestDamageIsToldAndLosesNothingElse(t *testing.T) {
 	t.Parallel()
 	seed := *damageSeed
@@ -263,9 +263,9 @@ func cutLog(t *testing.T, fs *vfs.MemFS, left float64) {
 	}
 }
 
-// Where damage has taken the end of the message log, and an operator goes on without it, what is
-// sent then is delivered to the groups that had been further, no offset is given twice,
-// and what they had in flight of the lost messages is forgotten.
+// Damage has removed the end of the message log, and an operator continues without it. Later
+// messages are delivered to the groups that had been further, no offset is used twice, and the
+// leases of the lost messages are forgotten.
 func TestLostEndOfAQueue(t *testing.T) {
 	t.Parallel()
 	for _, fifo := range []bool{false, true} {

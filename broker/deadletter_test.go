@@ -120,8 +120,8 @@ func TestMaxAttemptsChangesWhileUnderWay(t *testing.T) {
 	})
 }
 
-// The request may come after the invisible duration; but not once somebody
-// else received the message.
+// The request may come after the invisible duration, but not after another consumer received the
+// message.
 func TestDeadLetterComesLate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -74,7 +74,7 @@ func TestLatenessOfDelayedMessages(t *testing.T) {
 	})
 }
 
-// A broker that opens a directory after a crash logs what it found there, and only then.
+// A broker that opens a directory after a crash logs its content, and only then.
 func TestRecoveryAfterCrashIsLogged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -22,8 +22,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Delayed messages arrive at their time, exactly, in whatever order they were
-// sent, also across restarts; those of the past at once.
+// Delayed messages arrive exactly at their time, in any order of sending, also across restarts.
+// Those of the past arrive at once.
 func TestDelay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -125,7 +125,7 @@ func TestRecall(t *testing.T) {
 		if _, err := b.Recall(t.Context(), "t", r.RecallHandle); !errors.Is(err, tidegate.ErrNotFound) {
 			t.Errorf("recalled twice: %v", err)
 		}
-		// What was recalled can be sent again, and arrives once.
+		// A recalled message can be sent again, and arrives once.
 		second := send(t, b, m)[0]
 		if second.Err != nil || second.Receipt == r {
 			t.Errorf("sent again: %+v", second)
@@ -223,8 +223,8 @@ func TestDelaysInRandomOrder(t *testing.T) {
 	})
 }
 
-// BenchmarkDelayed moves one message a time, behind as many that were
-// delivered before as its name says: the cost may not depend on them.
+// BenchmarkDelayed moves one message at a time behind as many delivered ones as its name has. The
+// cost may not depend on them.
 func BenchmarkDelayed(b *testing.B) {
 	for _, before := range []int{0, 100_000} {
 		b.Run(fmt.Sprintf("before=%d", before), func(b *testing.B) {
@@ -259,8 +259,8 @@ func BenchmarkDelayed(b *testing.B) {
 	}
 }
 
-// What waits for its delivery time is told, and counts in the limit of its
-// topic: the same when it is moved to its queue, and after a restart.
+// Messages that wait for their delivery time are reported, and count in the limit of their topic.
+// Both stay the same when they are moved to their queue, and after a restart.
 func TestDelayedMessagesCountInTheLimit(t *testing.T) {
 	t.Parallel()
 	for name, limit := range map[string]settings.Limit{"messages": {Messages: 100}, "bytes": {Bytes: 1000}} {
@@ -311,7 +311,7 @@ func TestDelayedMessagesCountInTheLimit(t *testing.T) {
 	}
 }
 
-// Whatever ends the wait of delayed messages takes them out of the count.
+// Each end of the wait of delayed messages removes them from the counter.
 func TestDelayedMessagesAreCounted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 	"github.com/tidegate/tidegate/broker/status"
 )
 
-// The delayed messages of other topics, however many or whatever is wrong with them, do
-// not concern a purge or the deletion of a topic; and none of its own is left.
+// The delayed messages of other topics, in any number and with any damage, do not concern a purge
+// or the deletion of a topic. None of its own is left.
 func TestPurgeLooksAtNoOtherTopicsDelayedMessages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -56,7 +56,7 @@ func TestPurgeLooksAtNoOtherTopicsDelayedMessages(t *testing.T) {
 	})
 }
 
-// What is sent since a purge began stays, and cannot keep it from ending.
+// Messages that are sent after the begin of a purge stay, and cannot keep it from ending.
 func TestPurgeWhileDelayedMessagesAreSent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -122,8 +122,8 @@ func TestPurgeWhileDelayedMessagesAreSent(t *testing.T) {
 	})
 }
 
-// What is left of a message that was damaged when it came due is removed by a purge, and counted no
-// more.
+// A purge removes the rest of a message that was corrupt when it came due, and the counters no
+// longer have it.
 func TestPurgeRemovesWhatDamageLeft(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

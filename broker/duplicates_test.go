@@ -82,7 +82,7 @@ func TestDuplicates(t *testing.T) {
 	})
 }
 
-// What is remembered is only a hash: another ID with the same one is stored.
+// The memory of IDs has only hashes: another ID with the same hash is stored.
 func TestEqualHashesAreNoDuplicates(t *testing.T) {
 	t.Parallel()
 	b := open(t, broker.Options{})

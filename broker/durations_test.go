@@ -36,8 +36,8 @@ func TestDurationsOfOptionsAreBounded(t *testing.T) {
 	}
 }
 
-// A window that begins before 1970 is one: what waits for its delivery time, is half, or was
-// delivered is remembered after a restart.
+// A window that begins before 1970 is valid: the IDs of waiting, half and delivered messages are
+// remembered after a restart.
 func TestLongestDuplicateWindow(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []settings.TopicType{settings.TopicDelay, settings.TopicTransaction, settings.TopicNormal} {

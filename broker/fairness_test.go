@@ -15,9 +15,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Ten clients, the most aggressive of which tries 150 times as often as the
-// least, share what a slow consumer drains: each gets within a factor of
-// two of an equal share.
+// Ten clients share the rate of a slow consumer. The most aggressive one tries 150 times as often
+// as the least. Each gets within a factor of two of an equal share.
 func TestThrottledClientsShare(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -53,7 +52,7 @@ func TestThrottledClientsShare(t *testing.T) {
 				}
 			}
 			time.Sleep(time.Millisecond)
-			if step == 10_000 { // until the first throttle ended nobody knew of the others
+			if step == 10_000 { // until the first throttle ended no client knew of the others
 				took = [clients]int{}
 			}
 		}
@@ -75,7 +74,7 @@ func TestThrottledClientsShare(t *testing.T) {
 	})
 }
 
-// Without consumers what room a throttle left can be used all the same.
+// Without consumers the space that a throttle left can still be used.
 func TestSharingDoesNotStarve(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -49,8 +49,8 @@ func TestSharedRetryTopicWithFilters(t *testing.T) {
 	}
 }
 
-// A filter holds for messages that are ready again, or whose turn has come, as
-// it does for new ones: what does not match leaves the group's backlog.
+// A filter also applies to messages that are ready again, or whose turn has come: messages that do
+// not match leave the group's backlog.
 func TestFilterHoldsForRedeliveries(t *testing.T) {
 	t.Parallel()
 	for _, fifo := range []bool{false, true} {

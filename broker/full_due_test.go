@@ -15,8 +15,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// What comes due on a full disk leaves the reserve to the consumers, and is
-// delivered once there is room.
+// Messages that come due on a full disk leave the reserve to the consumers, and are delivered once
+// there is room.
 func TestFullDiskPutsDelayedMessagesOff(t *testing.T) {
 	t.Parallel()
 	for _, known := range []bool{false, true} {

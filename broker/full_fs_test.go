@@ -7,14 +7,14 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// A quotaFS is a disk of limited size in memory. What is written to a file that
-// was removed meanwhile is not counted.
+// A quotaFS is a disk of limited size in memory. Writes to a file that was removed meanwhile do not
+// count.
 type quotaFS struct {
 	*vfs.MemFS
 
 	mu    sync.Mutex
 	quota int64            // guarded by mu
-	sizes map[string]int64 // guarded by mu: what each file takes
+	sizes map[string]int64 // guarded by mu: the size of each file
 }
 
 func newQuotaFS() *quotaFS {

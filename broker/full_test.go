@@ -149,7 +149,7 @@ func TestFullDiskWithoutReserveWaits(t *testing.T) {
 		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 2, InvisibleDuration: time.Hour})
 		fs.leave(0)
 		fill(t, b, "full")
-		fs.leave(0) // whatever the ballast gave
+		fs.leave(0) // with or without the ballast
 		acked := make(chan error, 1)
 		go func() { acked <- b.Ack(t.Context(), ds[:1])[0] }()
 		time.Sleep(10 * time.Second)
@@ -176,8 +176,8 @@ func TestFullDiskWithoutReserveWaits(t *testing.T) {
 	})
 }
 
-// When even the reserve is used up, closing waits for no room, whether or not somebody
-// waits for it; and what was answered is there afterwards.
+// When even the reserve is used up, Close waits for no space, with or without other waiting calls,
+// and all acknowledged data is there afterwards.
 func TestFullDiskWithoutReserveCloses(t *testing.T) {
 	t.Parallel()
 	for _, waits := range []bool{false, true} {
@@ -193,7 +193,7 @@ func TestFullDiskWithoutReserveCloses(t *testing.T) {
 			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: time.Hour})
 			fs.leave(0)
 			ids := append(fill(t, b, "full"), "a")
-			fs.leave(0) // whatever the ballast gave
+			fs.leave(0) // with or without the ballast
 			acked := make(chan error, 1)
 			if waits {
 				go func() { acked <- b.Ack(t.Context(), ds)[0] }()
@@ -202,7 +202,7 @@ func TestFullDiskWithoutReserveCloses(t *testing.T) {
 			closed := make(chan error, 1)
 			go func() { closed <- b.Close() }()
 			select {
-			case err := <-closed: // an error tells of the disk, or it is nil
+			case err := <-closed: // an error names the disk, or it is nil
 				if err != nil && !strings.Contains(err.Error(), "no space left") {
 					t.Errorf("closing: %v", err)
 				}

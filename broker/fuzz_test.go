@@ -14,8 +14,7 @@ import (
 	"github.com/tidegate/tidegate/internal/protocol"
 )
 
-// Whatever a client sends as a receipt handle is refused with 40013, or names a
-// delivery that is there.
+// Every receipt handle of a client is rejected with 40013, or names a delivery that is there.
 func FuzzHandle(f *testing.F) {
 	b := open(f, broker.Options{})
 	putTopic(f, b, "t", settings.Topic{Queues: 1})
@@ -38,7 +37,7 @@ func FuzzHandle(f *testing.F) {
 	})
 }
 
-// Whatever a client sends as a recall handle is refused, or names a message that waits.
+// Every recall handle of a client is rejected, or names a waiting message.
 func FuzzRecallHandle(f *testing.F) {
 	b := open(f, broker.Options{})
 	putTopic(f, b, "d", settings.Topic{Type: settings.TopicDelay, Queues: 1})

@@ -16,8 +16,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Where address settings have no dead-letter-address, what fails too often is
-// removed; but what somebody makes a dead letter becomes one.
+// Where address settings have no dead-letter-address, a message is removed after its last attempt.
+// A consumer can still make it a dead letter.
 func TestAskedDeadLettersAreKept(t *testing.T) {
 	t.Parallel()
 	set := settings.Address{RedeliveryDelay: new(settings.Milliseconds(7))}
@@ -72,8 +72,8 @@ func TestAskedDeadLettersAreKept(t *testing.T) {
 	}
 }
 
-// holdMessages lets nothing more be written to the message log once what is
-// under way is, until the function that it returns is called.
+// holdMessages stops the message log after the writes under way, until the returned function is
+// called.
 func holdMessages(b *broker.Broker) (release func()) {
 	held, hold := make(chan struct{}), make(chan struct{})
 	b.Parts().Store.Messages.Add(func(*store.Batch) {}, func(error) { close(held); <-hold })
@@ -148,7 +148,7 @@ func TestRepeatedDeadLetterWaitsForTheFirst(t *testing.T) {
 	})
 }
 
-// What cannot be read, or is not there any more, becomes no dead letter, and does not count as one.
+// An unreadable or missing message does not become a dead letter, and does not count as one.
 func TestLostMessageIsNoDeadLetter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -42,8 +42,8 @@ func (f slowGroupsFile) SyncData() error {
 	return f.File.SyncData()
 }
 
-// A dead letter is written once the lease that it comes from is on disk: a power
-// failure in between would leave the dead letter, and a message that nobody has had.
+// A dead letter is written once the lease of its message is on disk. Otherwise a power failure in
+// between would leave the dead letter of a message that was never delivered.
 func TestDeadLetterWaitsForTheLeasesFsync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := &slowGroupsFS{FS: vfs.NewMem()}

@@ -85,7 +85,7 @@ func TestDeadLettersInOtherTopics(t *testing.T) {
 					}
 					b = reopen(t, b, fs)
 				}
-				// What was taken out is not counted again when the rest is removed.
+				// A letter that was taken out is not counted again when the rest is removed.
 				putTopic(t, b, c.in, settings.Topic{DuplicateWindow: -1, Retention: settings.Retention{Time: settings.Duration(time.Second)}})
 				elapse(time.Hour)
 				if info, err := b.Topic(c.in); err == nil && (info.StoredMessages != 0 || info.StoredBytes != 0 || info.Backlog != (status.Backlog{})) {

@@ -14,8 +14,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A limit that was taken away is forgotten: a new one refuses sends from its
-// own mark on, whether or not somebody looked at the limits meanwhile.
+// A limit that was removed is forgotten: a new one rejects sends from its own mark on, also if the
+// limits were not read meanwhile.
 func TestBacklogLimitThatWasTakenAway(t *testing.T) {
 	t.Parallel()
 	for _, of := range []string{"topic", "group", "broker"} {
@@ -100,7 +100,7 @@ func TestColdLimitThatWasTakenAway(t *testing.T) {
 		if err := send(); err != nil {
 			t.Fatalf("without a limit: %v", err)
 		}
-		// What was read of late is within the new limit, but above where a throttle would end.
+		// The recent reads are within the new limit, but above the end of a throttle.
 		_, rate := b.Parts().Catalog.FindTopic("t").Subscriptions()[0].Consumed().Cold.Rate(time.Now())
 		limit(int64(rate)/size*10/9 + 1)
 		if err := send(); err != nil {
@@ -109,7 +109,7 @@ func TestColdLimitThatWasTakenAway(t *testing.T) {
 	})
 }
 
-// A topic says that it refuses sends for as long as it would, also if nothing is sent.
+// A topic reports that it rejects sends while it would do so, also if there are no sends.
 func TestTopicSaysThatThereIsRoom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

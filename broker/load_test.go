@@ -15,8 +15,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Senders and consumers at once, with failures, filters and batches of
-// several sizes: everything is consumed, without an error, and nobody is left waiting.
+// Senders and consumers at once, with failures, filters and batches of several sizes: all messages
+// are consumed without an error, and no receive waits longer than it should.
 func TestLoadIsConsumedWhole(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []settings.TopicType{settings.TopicNormal, settings.TopicFIFO} {
@@ -68,7 +68,7 @@ func TestLoadIsConsumedWhole(t *testing.T) {
 						}
 					})
 				}
-				<-ctx.Done() // the test's time limit, with the stacks of who waits, if something is lost
+				<-ctx.Done() // the test's time limit, with the stacks of the waiting goroutines, if a message is lost
 				wg.Wait()
 				consumed()
 				if g, err := b.Group("g"); err != nil || g.Topics[0].Backlog != (status.Backlog{}) || g.Topics[0].Inflight != 0 {

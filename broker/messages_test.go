@@ -17,7 +17,7 @@ import (
 	"github.com/tidegate/tidegate/broker/status"
 )
 
-// storedAt is a sent message with its place, as its receipt says, and the time of the send.
+// storedAt is a sent message with the place in its receipt and the time of the send.
 type storedAt struct {
 	*tidegate.Message
 	queue  int
@@ -46,8 +46,8 @@ func wanted(all []storedAt, q status.MessageQuery) (ids []string) {
 	return ids
 }
 
-// Each query returns the messages that a look at all of them selects, whatever the size of its
-// pages and wherever the messages are.
+// Each query returns the messages that a look at all of them selects, with any size of pages and
+// any places of the messages.
 func TestMessagesByModel(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -146,8 +146,8 @@ func TestMessagesDeliversNothing(t *testing.T) {
 	})
 }
 
-// A call looks at 10 000 messages at most, says so, and goes on from there; one message larger than
-// the page is returned alone.
+// A call looks at 10 000 messages at most, reports this, and the next call continues there. One
+// message larger than the page is returned alone.
 func TestMessagesBounds(t *testing.T) {
 	t.Parallel()
 	b := open(t, broker.Options{})

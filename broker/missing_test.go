@@ -15,8 +15,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A group that reaches the end of a queue over what was taken out of it is done
-// with all of it: nothing is left of its backlog that would refuse sends.
+// A group that reaches the end of a queue over removed messages is done with all of them: none is
+// left in its backlog that would reject sends.
 func TestHoleUpToTheEndIsNoBacklog(t *testing.T) {
 	t.Parallel()
 	holes := map[string]func(t *testing.T, b *broker.Broker){
@@ -64,7 +64,7 @@ func TestHoleUpToTheEndIsNoBacklog(t *testing.T) {
 	}
 }
 
-// Nor over what is damaged.
+// The same over corrupt messages.
 func TestDamageUpToTheEndIsNoBacklog(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -72,7 +72,7 @@ func TestDamageUpToTheEndIsNoBacklog(t *testing.T) {
 		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		sendN(t, b, "t", 3, 10)
-		b = reopen(t, b, fs) // what was sent just now is in memory too
+		b = reopen(t, b, fs) // the latest messages are in memory too
 		tp, err := b.Parts().Catalog.Topic("t")
 		if err != nil {
 			t.Fatal(err)

@@ -24,8 +24,8 @@ func TestModel(t *testing.T) {
 	runSequences(t, "model", *modelSeed, *modelSequences, runModel)
 }
 
-// runSequences runs n random sequences, each in a bubble of its own, on all
-// cores, or the one of a seed that is not 0. It says the seed of one that failed.
+// runSequences runs n random sequences, each in a bubble of its own, on all cores, or the one of a
+// seed that is not 0. It logs the seed of a failed one.
 func runSequences(t *testing.T, flags string, seed uint64, n int, run func(*testing.T, uint64)) {
 	if seed != 0 {
 		n = 1

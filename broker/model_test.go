@@ -17,9 +17,9 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// The model: what each group should see of each message, as plainly as can be
-// said. It chooses nothing; it checks that what the engine chose was allowed,
-// and that the engine did not keep back what it had to give.
+// The model has the state of each message for each group, as plainly as possible. It chooses
+// nothing. It checks that the engine's choices are allowed, and that the engine delivers all
+// messages that it may deliver.
 type modelMessage struct {
 	id, tag, group string
 	queue          int

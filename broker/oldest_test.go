@@ -16,8 +16,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A message that is in flight, or waits for its retry, is as old as it is, also
-// after a restart; so is one that nobody has received.
+// The age of a message counts from its send while it is in flight, waits for its retry, or was
+// never received, also after a restart.
 func TestOldestAge(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -98,7 +98,7 @@ func TestAgeThrottlesSends(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		// Nobody consumes: all that the topic holds counts.
+		// Without consumers all messages of the topic count.
 		for range 10 { // one a second
 			taken("t")
 			time.Sleep(time.Second)

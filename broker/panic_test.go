@@ -46,15 +46,15 @@ func (f panicFile) ReadAt(p []byte, off int64) (int, error) {
 	return f.File.ReadAt(p, off)
 }
 
-// panics calls f and returns what it panics with, as a caller does that survives that.
+// panics calls f and returns the value of its panic, as a caller that recovers does.
 func panics(f func()) (v any) {
 	defer func() { v = recover() }()
 	f()
 	return nil
 }
 
-// A panic in the middle of a call reaches the caller as it is. Whoever survives it finds
-// a broker that refuses everything with the reason, ends the receives that wait, and closes.
+// A panic in the middle of a call reaches the caller unchanged. A caller that recovers finds a
+// broker that rejects all calls with the reason, ends the waiting receives, and closes.
 func TestPanicBreaksTheBroker(t *testing.T) {
 	for _, call := range []string{"receive", "rewind"} {
 		t.Run(call, func(t *testing.T) {

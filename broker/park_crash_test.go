@@ -54,7 +54,7 @@ func loseParked(t *testing.T, seed uint64) {
 					err = b.Ack(t.Context(), []*tidegate.Delivery{d})[0]
 					p.responded(func() {
 						acked[d.MessageGroup]++
-						clear(before) // what is acknowledged is on disk, and all that was before it
+						clear(before) // acknowledged data is on disk, and all earlier data
 					})
 				}
 				if err != nil {
@@ -111,7 +111,7 @@ func loseParked(t *testing.T, seed uint64) {
 			t.Errorf("message group %d ends at %d", i, n)
 		}
 	}
-	// What is in flight for an hour was in the consumer's hands when the power failed.
+	// A message that is in flight for an hour was in the consumer's hands when the power failed.
 	if s.Backlog.Messages != s.Ready+s.Inflight || s.Inflight > groups || s.Parked != 0 || s.Inflight == 0 && s.Ready > 0 {
 		t.Errorf("the group is left with %+v", s)
 	}

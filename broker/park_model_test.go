@@ -134,7 +134,7 @@ func (m *parkModel) redrive() {
 	}
 }
 
-// check compares the counters with what is not done.
+// check compares the counters with the unfinished messages.
 func (m *parkModel) check() {
 	g, err := m.b.Group("g")
 	if err != nil || len(g.Topics) == 0 {

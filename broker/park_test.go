@@ -18,8 +18,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// fifo makes topic t and group g with two attempts and what follows them, and
-// returns what sends messages named "group:n", and what receives.
+// fifo creates topic t and group g with two attempts and the given end. It returns functions that
+// send messages named "group:n", and that receive.
 func fifo(t *testing.T, b *broker.Broker, then settings.OnExhausted) (sends func(ids ...string), receives func() []*tidegate.Delivery) {
 	putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 2})
 	putGroup(t, b, "g", settings.Group{FIFO: true, MaxAttempts: 2, OnExhausted: then})
@@ -152,8 +152,8 @@ func TestParkedMessageGroup(t *testing.T) {
 	})
 }
 
-// A timeout parks too, and what is parked is not parked twice; the failed
-// message can be made a dead letter, and the others go on without it.
+// A timeout parks too, and a parked message is not parked twice. The failed message can become a
+// dead letter, and the others continue without it.
 func TestParkedByTimeout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -189,8 +189,8 @@ func TestParkedByTimeout(t *testing.T) {
 	})
 }
 
-// Blocked: retried for ever at the fixed interval, nothing after it passes,
-// others flow; a change of the setting holds for what is blocked.
+// A blocked message is retried without end at the fixed interval, and none of its group passes it.
+// Other groups continue. A change of the setting applies to blocked messages.
 func TestBlockedMessageGroup(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -239,7 +239,7 @@ func TestBlockedMessageGroup(t *testing.T) {
 		synctest.Wait()
 		expectMessages(t, receives(), "")
 		expectState(t, b, 0, 0, 0, 3, 1, 0)
-		putGroup(t, b, "g", settings.Group{FIFO: true, MaxAttempts: 2}) // what is parked stays so
+		putGroup(t, b, "g", settings.Group{FIFO: true, MaxAttempts: 2}) // parked messages stay parked
 		expectMessages(t, receives(), "")
 		if _, err := b.RedriveParked(t.Context(), "g", status.ParkedSelection{}); err != nil {
 			t.Fatal(err)
@@ -251,9 +251,9 @@ func TestBlockedMessageGroup(t *testing.T) {
 	})
 }
 
-// A consumer's request for a dead letter: before the last attempt it is
-// obeyed, whatever the group does after the last; after it, it only tells
-// that attempts are exhausted. It may be repeated, and come late.
+// A consumer's request for a dead letter: before the last attempt the broker obeys it, with any
+// setting for the end. After the last attempt it only means that the attempts are exhausted. It can
+// be repeated, and can come late.
 func TestDeadLetterRequestsWhereGroupsPark(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

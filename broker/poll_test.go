@@ -58,7 +58,7 @@ func TestCancelledReceiveTakesNothing(t *testing.T) {
 				done <- err
 			}()
 			synctest.Wait()
-			// At the same moment a message and the end: the message must go to somebody else.
+			// A message and the end at the same moment: another receive must get the message.
 			sent := make(chan struct{})
 			go func() { mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")}); close(sent) }()
 			cancel(cause)
@@ -191,8 +191,8 @@ func TestOwnedLeaseLastsAsLongAsItsOwner(t *testing.T) {
 	})
 }
 
-// Signs of life of clients that own nothing leave nothing behind; those of
-// clients that do keep what they received, also when the broker was restarted.
+// Heartbeats of clients without deliveries leave nothing behind. Those of other clients keep their
+// deliveries, also over a restart of the broker.
 func TestOnlyOwnersAreRemembered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -273,8 +273,8 @@ func TestOwnedLeaseHoldsWhenTheTimerIsLate(t *testing.T) {
 	})
 }
 
-// Two messages, two receives, one of which reads a certain queue: whichever
-// message the other one takes, none waits for nothing.
+// Two messages and two receives, one of which reads a certain queue: with either choice of the
+// other one, none waits without need.
 func TestWokenReceivePassesOnWhatItLeaves(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -314,8 +314,8 @@ func TestWokenReceivePassesOnWhatItLeaves(t *testing.T) {
 	})
 }
 
-// While a subscription holds as many messages as it may, queues wait; they go
-// on when a message group does, whichever queue that is in.
+// While a subscription holds its maximum of messages, queues wait. They continue when a message
+// group of any queue does.
 func TestQueuesGoOnWhenFewerMessagesAreHeld(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -395,7 +395,7 @@ func TestRetriesAndNewMessagesShare(t *testing.T) {
 	}
 }
 
-// Deliveries that are given back together share their fsyncs.
+// Deliveries that are released together share their fsyncs.
 func TestReleaseSharesFsyncs(t *testing.T) {
 	t.Parallel()
 	b := open(t, broker.Options{})

@@ -21,8 +21,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A purge removes everything, whatever its state; groups go on behind it, and
-// a power failure right after its answer brings nothing back.
+// A purge removes messages in all states. Groups continue after it, and a power failure directly
+// after its response restores nothing.
 func TestPurgeTopic(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []settings.TopicType{settings.TopicNormal, settings.TopicFIFO, settings.TopicDelay} {
@@ -159,8 +159,8 @@ func TestPurgeRefused(t *testing.T) {
 	}
 }
 
-// A purge while others send, receive and settle: nothing fails but handles,
-// the counts agree, and what is sent afterwards arrives.
+// A purge during sends, receives and settlements: only handles fail, the counters agree, and later
+// messages arrive.
 func TestPurgeInUse(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -222,8 +222,8 @@ func TestPurgeInUse(t *testing.T) {
 	})
 }
 
-// records returns the keys of everything that is stored, but for the last number given and the key
-// of IDs' hashes.
+// records returns the keys of all stored records, except the last number given and the key of IDs'
+// hashes.
 func records(tb testing.TB, fs vfs.FS) (keys []string) {
 	tb.Helper()
 	for _, name := range []string{"data/messages", "data/groups"} {
@@ -247,7 +247,7 @@ func records(tb testing.TB, fs vfs.FS) (keys []string) {
 	return keys
 }
 
-// quiet is a Pebble logger that says nothing.
+// quiet is a Pebble logger without output.
 type quiet struct{}
 
 func (quiet) Infof(string, ...any)  {}
@@ -298,8 +298,8 @@ func TestDeletionLeavesNothing(t *testing.T) {
 	})
 }
 
-// A purge removes half messages too: their transactions are not there any more, nobody
-// is asked about them, and one that is sent again is another one, delivered once.
+// A purge removes half messages too: their transactions no longer exist and are not checked. A half
+// message with the same ID is a new one, delivered once.
 func TestPurgeRemovesHalfMessages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

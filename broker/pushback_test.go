@@ -15,8 +15,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// In a steady drain the time that a refused send is told is right within a
-// factor of two, at any rate, for every measure of a backlog and with several groups.
+// In a steady drain the delay that a rejected send gets is right within a factor of two, at any
+// rate, for every measure of a backlog and with several groups.
 func TestPushBackIsRightWithinTwo(t *testing.T) {
 	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
@@ -44,8 +44,8 @@ func TestPushBackIsRightWithinTwo(t *testing.T) {
 	}
 }
 
-// steadyDrain fills a topic until it throttles, drains it at a rate in batches (a second
-// group twice as fast), and compares what refused sends are told.
+// steadyDrain fills a topic until it throttles, drains it at a rate in batches (a second group
+// twice as fast), and compares the delays that rejected sends get.
 func steadyDrain(t *testing.T, limit settings.Limit, rate float64, batch, groups int) {
 	b := open(t, broker.Options{MinInvisibleDuration: 1})
 	putTopic(t, b, "t", settings.Topic{Queues: 1, MaxBacklog: limit})
@@ -100,13 +100,13 @@ func steadyDrain(t *testing.T, limit settings.Limit, rate float64, batch, groups
 	least := 2*step + 200*time.Millisecond
 	if speed := rate/10 - 1; limit.Age > 0 && speed > 0 {
 		// The age of the oldest message falls by so many seconds a second, but in steps of a
-		// message, 100 ms: nobody can know it better.
+		// message, 100 ms, which bounds the precision.
 		least += 2 * time.Duration(float64(100*time.Millisecond)/speed)
 	}
 	for _, x := range tolds {
 		took := end.Sub(x.at)
 		if x.at.Sub(start) < max(time.Second, 5*step) || took < least {
-			continue // nothing measured yet, or less than what is looked at
+			continue // nothing measured yet, or less than the span that counts
 		}
 		took = throttle.Bound(took)
 		if x.wait < took/2 || x.wait > 2*took {

@@ -13,8 +13,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Groups that are behind get every message once and in the order of its queue,
-// whatever the sizes of receives, and nothing stays in memory.
+// Groups that are behind get every message once and in the order of its queue, with any sizes of
+// receives, and nothing stays in memory.
 func TestReadAhead(t *testing.T) {
 	t.Parallel()
 	const n, aheadBytes = 1500, 256 << 10

@@ -16,7 +16,7 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
-// A readFaultFS fails as many reads of tables as it is told to.
+// A readFaultFS fails a number of reads of tables.
 type readFaultFS struct {
 	vfs.FS
 	left, failed atomic.Int64
@@ -43,8 +43,8 @@ func (f readFaultFile) ReadAt(p []byte, off int64) (int, error) {
 	return f.File.ReadAt(p, off)
 }
 
-// A read that fails once, behind delayed messages that are moved, delays what is there by a second
-// at most.
+// A read that fails once, behind delayed messages that are moved, delays the other messages by a
+// second at most.
 func TestReadErrorAmongDelayedMessages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -28,8 +28,8 @@ func (fs *standingFS) setStanding(stand bool) {
 	}
 }
 
-// A receive ends with its context while the disk does not answer, and nobody has got what
-// it would have returned: the next one has it, in the same attempt.
+// A receive ends with its context while the disk does not respond. Its messages were not delivered:
+// the next receive gets them in the same attempt.
 func TestReceiveEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -51,7 +51,7 @@ func TestReceiveEndsWithItsContext(t *testing.T) {
 				receive(t, b, r)
 				elapse(2 * time.Minute)
 				want := 2
-				if c.attemptID != "" { // what is repeated is that of the second attempt
+				if c.attemptID != "" { // the second attempt is repeated
 					receive(t, b, r)
 				}
 				if c.expiry {

@@ -17,9 +17,9 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
-// What is remembered after a restart, orderly or not, is what was remembered
-// before it, whatever was written to the index and whichever records of it are
-// damaged; and it is exact: an ID whose window is over is stored again.
+// The remembered IDs are the same before and after a restart, orderly or not, with any content of
+// the index and any corrupt records of it. They are exact: an ID after the end of its window is
+// stored again.
 func TestIDsSurviveRestartsAtRandom(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -262,8 +262,8 @@ func TestIDsAreForgottenAfterOpeningOnly(t *testing.T) {
 	}
 }
 
-// What the index forgets costs each topic a few deletions a window, however many other topics there
-// are.
+// The index removes expired IDs of a topic with a few deletions a window, with any number of other
+// topics.
 func TestForgettingIDsCostsFewDeletions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -306,7 +306,7 @@ func TestForgettingIDsCostsFewDeletions(t *testing.T) {
 	})
 }
 
-// What the index had of before a start, and opening does not read, is forgotten too.
+// Expired IDs that the index had before a start, and that Open does not read, are removed too.
 func TestIndexOfBeforeAStartIsForgotten(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -18,12 +18,12 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// freedBytes returns what was removed and not given back yet.
+// freedBytes returns the removed bytes whose disk space was not returned yet.
 func freedBytes(b *broker.Broker) int64 {
 	return b.Parts().Retention.Freed().Bytes()
 }
 
-// Disk that could not be given back is given back later.
+// Disk space that could not be returned is returned later.
 func TestReclaimIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -42,7 +42,7 @@ func TestReclaimIsTriedAgain(t *testing.T) {
 	})
 }
 
-// What is removed of single messages that were kept can be given back.
+// The space of single messages that were kept and then removed can be returned.
 func TestDiskOfKeptMessagesIsGivenBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -65,7 +65,7 @@ func TestDiskOfKeptMessagesIsGivenBack(t *testing.T) {
 	})
 }
 
-// Somebody puts an automatic queue that is about to be deleted: it stays.
+// An automatic queue that is about to be deleted is created explicitly: it stays.
 func TestPutKeepsAnAutomaticQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -80,7 +80,7 @@ func TestPutKeepsAnAutomaticQueue(t *testing.T) {
 			t.Fatal(err)
 		}
 		elapse(catalog.AutoDeleteDelay)
-		// It has found that nobody uses it.
+		// The broker has found that the queue is not in use.
 		if _, err := b.Parts().Catalog.PutTopicLocked("DLQ.t", settings.Topic{}, false); err != nil {
 			t.Fatal(err)
 		}
@@ -99,7 +99,7 @@ func TestPutKeepsAnAutomaticQueue(t *testing.T) {
 	})
 }
 
-// The disk of half messages that a purge removes is given back.
+// The disk space of half messages that a purge removes is returned.
 func TestDiskOfHalfMessagesIsGivenBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -108,7 +108,7 @@ func TestDiskOfHalfMessagesIsGivenBack(t *testing.T) {
 		b := open(t, broker.Options{Dir: dir}.MemTable(1<<20))
 		b.Parts().Retention.Freed().Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes-8*mb) // as if so much had been removed before
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction})
-		noise := rand.NewChaCha8([32]byte{}) // what is written is compressed
+		noise := rand.NewChaCha8([32]byte{}) // the written data is compressed
 		for i := range 12 {
 			body := make([]byte, mb)
 			_, _ = noise.Read(body)
@@ -129,7 +129,7 @@ func TestDiskOfHalfMessagesIsGivenBack(t *testing.T) {
 	})
 }
 
-// Disk that gets free while other disk is given back is given back after it.
+// Disk space that becomes free while other space is returned is returned after it.
 func TestReclaimGoesOnWithWhatCameMeanwhile(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -156,7 +156,7 @@ func TestReclaimGoesOnWithWhatCameMeanwhile(t *testing.T) {
 	})
 }
 
-// A delayed message is on time while disk is given back for an hour.
+// A delayed message is on time while the return of disk space takes an hour.
 func TestReclaimDelaysNoDueMessage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -27,9 +27,8 @@ func deadAfter(t *testing.T, b *broker.Broker, group, topic string, retries int)
 	}
 }
 
-// A dead letter that is consumed is retried as a message of the topic in which
-// it lies: its retries begin anew, and come back to who receives from there, be
-// it another group or the one whose dead letter it is.
+// A consumed dead letter is retried as a message of its dead letter topic: its retries begin anew,
+// and reach the consumers of that topic, of another group or of the one whose dead letter it is.
 func TestDeadLettersAreReconsumed(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -97,7 +96,7 @@ func TestRedrivenMessageIsReconsumed(t *testing.T) {
 	})
 }
 
-// What somebody sent to a retry topic is retried there.
+// A message that was sent to a retry topic is retried there.
 func TestMessageSentToARetryTopic(t *testing.T) {
 	t.Parallel()
 	for naming, retry := range map[settings.RetryNaming]string{settings.RetryNaming292: "t-g-RETRY", settings.RetryNaming261: "g-retry"} {
@@ -120,8 +119,7 @@ func TestMessageSentToARetryTopic(t *testing.T) {
 	}
 }
 
-// A group's retry topic is never its dead letter topic too, by whatever settings the two have their
-// names.
+// A group's retry topic is never its dead letter topic too, with any settings of the two names.
 func TestRetryTopicIsNoDeadLetterTopic(t *testing.T) {
 	t.Parallel()
 	b := open(t, broker.Options{})

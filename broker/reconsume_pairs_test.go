@@ -19,8 +19,6 @@ import (
 
 // The names of two topics and groups may make one name of a retry topic. Each
 // group gets its own retries from it, and no other ones.
-//
-// Demand 49.
 func TestTwoPairsWithOneRetryTopic(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -60,8 +58,7 @@ func TestTwoPairsWithOneRetryTopic(t *testing.T) {
 	})
 }
 
-// A receive that is to make its group's retry topic ends with its context, though
-// somebody else is changing settings.
+// A receive that would create its group's retry topic ends with its context while settings change.
 func TestReceiveEndsWhileItsRetryTopicIsMade(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -143,7 +143,7 @@ func TestRetryTopicsAreOffByDefault(t *testing.T) {
 		if ds := receiveAll(t, b, "t-g-RETRY"); len(ds) != 0 { // made by the first receive
 			t.Errorf("%d messages in the retry topic", len(ds))
 		}
-		// What fails without it becomes a dead letter in the same place.
+		// A message that fails without it becomes a dead letter in the same place.
 		if _, err := b.DeadLetter(t.Context(), d, "no use"); err != nil {
 			t.Fatal(err)
 		}
@@ -174,8 +174,8 @@ func TestRetryTopicIsMadeWithTheSubscription(t *testing.T) {
 	}
 }
 
-// With the older namings, one retry topic serves all topics of a group: a
-// delivery says which one it is of, and can be answered.
+// With the older namings, one retry topic serves all topics of a group: a delivery has its topic,
+// and can be settled.
 func TestSharedRetryTopic(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 	"github.com/tidegate/tidegate/broker/status"
 )
 
-// A broker that closes stops a redrive or a purge of many dead letters, which says so, how far it
-// came and where to go on.
+// A broker that closes stops a redrive or a purge of many dead letters. The result has its progress
+// and the place to continue.
 func TestCloseStopsARedrive(t *testing.T) {
 	t.Parallel()
 	const n = 3 * deadletter.Chunk

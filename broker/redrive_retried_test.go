@@ -48,8 +48,8 @@ func TestPurgedAreNotReadAhead(t *testing.T) {
 	})
 }
 
-// A dead letter that was retried through a retry topic goes back to its topic
-// as what was sent, whatever retries made of its delivery time.
+// A dead letter that was retried through a retry topic returns to its topic as it was sent, without
+// the delivery time of a retry.
 func TestRetriedDeadLettersAreRedriven(t *testing.T) {
 	t.Parallel()
 	retries := settings.Group{MaxAttempts: 1, RetryTopic: settings.RetryTopic{Enabled: true, MaxRetries: 1}}
@@ -108,8 +108,8 @@ func TestRetriedDeadLettersAreRedriven(t *testing.T) {
 	}
 }
 
-// Where a message comes from is what its group made of it: a retry of another
-// group, and one that was sent on elsewhere, is a message of the topic that it dies in.
+// The origin of a message is the one of its group: a retry of another group, and a message that was
+// forwarded, is a message of the topic in which it dies.
 func TestOriginOfDeadLettersThatWereRetried(t *testing.T) {
 	t.Parallel()
 	giveUp := func(t *testing.T, b *broker.Broker, group, topic, from, id string) {

@@ -122,8 +122,8 @@ func TestDeadLettersAreBrowsed(t *testing.T) {
 	})
 }
 
-// What comes back is the message that was sent: its ID, though the topic
-// remembers it, body, tag, keys, group, trace and properties, and a count.
+// A redriven message is the message that was sent: its ID, although the topic remembers it, body,
+// tag, keys, group, trace and properties, and a count.
 func TestDeadLettersAreRedriven(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -180,8 +180,8 @@ func TestDeadLettersAreRedriven(t *testing.T) {
 	})
 }
 
-// What is selected moves, the rest stays; a target that is not there, or takes
-// no such messages, leaves a dead letter where it is.
+// The selected letters move, the rest stays. A target that does not exist, or rejects such
+// messages, leaves a dead letter in its place.
 func TestRedriveSelects(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -233,7 +233,7 @@ func TestRedriveSelects(t *testing.T) {
 	})
 }
 
-// A topic that throttles stops a redrive, which says how far it came; the rest follows later.
+// A topic that throttles stops a redrive, which reports its progress. The rest follows later.
 func TestRedriveStopsAtAThrottle(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -258,7 +258,7 @@ func TestRedriveStopsAtAThrottle(t *testing.T) {
 	})
 }
 
-// Purged is gone, also for who consumes the dead letters, and for its counters.
+// Purged letters are gone, also for the consumers of the dead letters and in the counters.
 func TestDeadLettersArePurged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -377,7 +377,7 @@ func loseRedrive(t *testing.T, seed uint64) {
 	}
 }
 
-// A dead letter that cannot be read is passed over and counted; it keeps none of those after it.
+// An unreadable dead letter is skipped and counted. It does not keep those after it.
 func TestDamagedDeadLetter(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -423,8 +423,8 @@ func TestDamagedDeadLetter(t *testing.T) {
 	}
 }
 
-// What retention is past, and only a group that has not answered keeps, is not
-// among the dead letters that are browsed, redriven or purged: the counts stay right.
+// Messages that retention has passed, and that only an unacknowledged delivery keeps, are not among
+// the dead letters that are browsed, redriven or purged: the counters stay right.
 func TestKeptDeadLettersAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

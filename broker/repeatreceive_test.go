@@ -17,8 +17,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// What is acknowledged, changed or given back meanwhile is not replayed, the
-// rest is; when nothing is left, the attempt ID stands for something new.
+// Messages that were acknowledged, changed or released meanwhile are not replayed, the rest is.
+// When none is left, the attempt ID is that of a new receive.
 func TestRepeatedReceivePartly(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -41,7 +41,7 @@ func TestRepeatedReceivePartly(t *testing.T) {
 			t.Errorf("replayed %+v, want %+v", again[0], by["d:1"])
 		}
 		ackDeliveries(t, b, again)
-		next := expectMessages(t, receive(t, b, r), "a:2/1 c:1/1") // c:1 did not reach anybody
+		next := expectMessages(t, receive(t, b, r), "a:2/1 c:1/1") // c:1 was not delivered
 		expectMessages(t, receive(t, b, r), "a:2/1 c:1/1")
 		time.Sleep(time.Minute) // past their end the attempt counts
 		synctest.Wait()
@@ -52,8 +52,8 @@ func TestRepeatedReceivePartly(t *testing.T) {
 	})
 }
 
-// Who takes back the answer that was lost, be it the server or the client that
-// had a part of it, takes nothing from who got the repetition.
+// The release of the lost response, by the server or by the client that received a part of it,
+// takes nothing from the receiver of the repetition.
 func TestLostAnswerIsReleasedLate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -81,8 +81,8 @@ func TestLostAnswerIsReleasedLate(t *testing.T) {
 	})
 }
 
-// A client that was cut asks again while its first receive still waits: the
-// first one ends, and the second has what comes.
+// A client that was cut off receives again while its first receive still waits: the first one ends,
+// and the second gets the messages.
 func TestRepeatedReceiveWhileItWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

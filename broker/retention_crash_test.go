@@ -15,8 +15,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// The power fails at a random moment while consumed messages are removed: what a group has not
-// acknowledged is there for it, offsets go on, and what was removed is gone for good.
+// The power fails at a random moment while consumed messages are removed. A group still gets its
+// unacknowledged messages, offsets continue, and removed messages stay removed.
 func TestPowerLossWithRetention(t *testing.T) {
 	t.Parallel()
 	runSequences(t, "model", *modelSeed, soak(3), runPowerLoss)

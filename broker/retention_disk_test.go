@@ -28,7 +28,7 @@ func sizeOf(tb testing.TB, dir string) (size int64) {
 		}
 		info, err := d.Info()
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // Pebble removes what it needs no more in the background
+			return nil // Pebble removes unneeded files in the background
 		}
 		if err != nil {
 			return err
@@ -44,7 +44,7 @@ func sizeOf(tb testing.TB, dir string) (size int64) {
 // fill sends n times 16 messages of 32 KiB to each of the topics in turn.
 func fillTopic(tb testing.TB, b *broker.Broker, n int, topics ...string) {
 	tb.Helper()
-	noise := rand.NewChaCha8([32]byte{}) // what is written is compressed
+	noise := rand.NewChaCha8([32]byte{}) // the written data is compressed
 	for range n {
 		for _, topic := range topics {
 			msgs := make([]*tidegate.Message, 16)
@@ -86,7 +86,7 @@ func TestSharedDiskIsGivenBack(t *testing.T) {
 	})
 }
 
-// Disk is given back by whatever removes messages; what others share files with stays.
+// Each removal of messages returns disk space. Messages that share files with removed ones stay.
 func TestDiskIsGivenBack(t *testing.T) {
 	t.Parallel()
 	const mb = 1 << 20
@@ -126,7 +126,7 @@ func TestDiskIsGivenBack(t *testing.T) {
 				putTopic(t, b, "other", settings.Topic{Retention: settings.Retention{Time: -1}})
 				fillTopic(t, b, 16, "t")
 				fillTopic(t, b, 4, "t", "other")
-				if name == "purge" { // exactly what is said above
+				if name == "purge" { // exactly the settings above
 					if _, err := b.PurgeTopic(t.Context(), "other"); err != nil {
 						t.Fatal(err)
 					}

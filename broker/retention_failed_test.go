@@ -16,8 +16,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// What a round could not remove once it had moved the queue's beginning, the
-// next one removes, for the same cause; a restart in between does no harm.
+// The next round removes the messages that a round could not remove after it had moved the queue's
+// beginning, for the same cause. A restart in between does no harm.
 func TestFailedRoundIsRepeated(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -55,7 +55,7 @@ func TestFailedRoundIsRepeated(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				for o := range int64(3) { // what is to be kept cannot be read, nor what is beside it
+				for o := range int64(3) { // the message to keep cannot be read, nor its neighbour
 					damage(t, b, "t", 0, o)
 				}
 				if !c.purge { // which reads nothing, and is left at that

@@ -16,8 +16,7 @@ import (
 	"github.com/tidegate/tidegate/internal/protocol"
 )
 
-// Dead letters that were sent back or purged take no room of what their topic
-// may hold, wherever they were.
+// Dead letters that were redriven or purged take no space of their topic's retention, in any place.
 func TestRetentionByBytesOfDeadLettersWithHoles(t *testing.T) {
 	t.Parallel()
 	for _, queues := range []int{1, 3} {
@@ -81,7 +80,7 @@ func TestRetentionByBytesOfDeadLettersWithHoles(t *testing.T) {
 				}
 				letters(2)
 				has("purged", 1, 9, 12, 13, 14, 15, 16, 17, 18, 19)
-				letters(4) // the oldest go, with what is gone between them
+				letters(4) // the oldest go, with the removed ones between them
 				has("four too many", 14, 15, 16, 17, 18, 19, 20, 21, 22, 23)
 				putTopic(t, b, "%DLQ%g", settings.Topic{Queues: queues, DuplicateWindow: -1, Retention: settings.Retention{Bytes: 250}})
 				has("a lower bound", 22, 23)

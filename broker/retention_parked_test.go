@@ -38,7 +38,7 @@ func parkedTopic(t *testing.T, fs vfs.FS, r settings.Retention, n int) *broker.B
 	return b
 }
 
-// Retention does not remove what is parked, whatever time passes, until it was sent on.
+// Retention does not remove parked messages at any time, until they are redriven.
 func TestRetentionKeepsWhatIsParked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -67,8 +67,8 @@ func TestRetentionKeepsWhatIsParked(t *testing.T) {
 	})
 }
 
-// What was parked for longer than its topic keeps messages, and is sent on,
-// stays until it is consumed, however slowly that goes and whatever is armed meanwhile.
+// A message that was parked for longer than its topic keeps messages, and is redriven, stays until
+// it is consumed, also if that takes long and with any timers set meanwhile.
 func TestRetentionKeepsWhatWasSentOn(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -113,7 +113,7 @@ func TestRetentionKeepsWhatWasSentOn(t *testing.T) {
 	}
 }
 
-// Likewise what waited behind a message that was retried for ever, and then consumed.
+// The same for messages behind one that was retried without end, and then consumed.
 func TestRetentionKeepsWhatWasBlocked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -142,8 +142,8 @@ func TestRetentionKeepsWhatWasBlocked(t *testing.T) {
 	})
 }
 
-// Nor does it remove the blocked message itself, though nobody receives it for
-// long: those behind it would go on without it.
+// Retention does not remove the blocked message itself either, also if it is not received for long:
+// its successors would continue without it.
 func TestRetentionKeepsWhatBlocks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -174,7 +174,7 @@ func TestRetentionKeepsWhatBlocks(t *testing.T) {
 	})
 }
 
-// A purge takes what is parked with it, also for a restart.
+// A purge removes parked messages too, also for a restart.
 func TestPurgeOfAParkedTopic(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -200,8 +200,8 @@ func TestPurgeOfAParkedTopic(t *testing.T) {
 	})
 }
 
-// What was taken out of the middle of the dead letters counts once, whether
-// retention, a purge or nothing removes the others.
+// Letters that were removed from the middle of the dead letters count once, with or without a
+// removal of the others by retention or a purge.
 func TestRetentionOfDeadLettersWithHoles(t *testing.T) {
 	t.Parallel()
 	for name, remove := range map[string]func(context.Context, *broker.Broker) error{
@@ -269,8 +269,8 @@ func TestRetentionOfDeadLettersWithHoles(t *testing.T) {
 	}
 }
 
-// What was parked for longer than it is kept goes soon after it was sent on and
-// consumed, also if retention does not ask what is consumed.
+// A message that was parked for longer than it is kept is removed soon after it was redriven and
+// consumed, also if retention does not depend on consumption.
 func TestRetentionComesBackForWhatWasParked(t *testing.T) {
 	t.Parallel()
 	for name, r := range map[string]settings.Retention{"time": {Time: settings.Duration(time.Hour)}, "bytes": {Time: -1, Bytes: 1}, "both": {Time: settings.Duration(10 * time.Hour), Bytes: 1}} {
@@ -286,7 +286,7 @@ func TestRetentionComesBackForWhatWasParked(t *testing.T) {
 					t.Fatal(err)
 				}
 				for i := range 2 * consume.FetchLimit {
-					if i == 3 { // the first is not kept any more, and what is on disk only comes next
+					if i == 3 { // the first is not kept any more, and the next one is only on disk
 						elapse(5 * time.Second)
 					}
 					ackDeliveries(t, b, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Wait: time.Second}))

@@ -29,7 +29,8 @@ type retentionMessage struct {
 	purged bool
 }
 
-// A retentionModel is a broker with retention and a plain list of what was sent to it.
+// A retentionModel is a broker with retention and a plain list of the messages that were sent to
+// it.
 type retentionModel struct {
 	t        *testing.T
 	rnd      *rand.Rand
@@ -149,7 +150,8 @@ func (k *retentionModel) purge() {
 	}
 }
 
-// check compares what is stored with what retention allows, and the counts with what is stored.
+// check compares the stored messages with those that retention allows, and the counters with the
+// stored messages.
 func (k *retentionModel) check() {
 	synctest.Wait()
 	topic, err := k.b.Parts().Catalog.Topic("t")
@@ -178,7 +180,7 @@ func (k *retentionModel) check() {
 		case age < window:
 			k.t.Fatalf("%+v was removed within the duplicate window", m)
 		case r.Consumed && everybody, r.Time > 0 && age >= time.Duration(r.Time), r.Bytes > 0:
-		case everybody: // it had been kept for somebody
+		case everybody: // it had been kept for a group
 		default:
 			k.t.Fatalf("%+v was removed at the age of %v, and is needed", m, age)
 		}
@@ -221,7 +223,7 @@ func (k *retentionModel) check() {
 	}
 }
 
-// consumeAll receives what is left, which must be all that is stored and not done.
+// consumeAll receives the rest, which must be all stored and unfinished messages.
 func (k *retentionModel) consumeAll() {
 	for _, g := range k.groups {
 		for quiet := 0; quiet < 2; {

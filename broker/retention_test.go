@@ -52,7 +52,7 @@ func reopen(tb testing.TB, b *broker.Broker, fs vfs.FS) *broker.Broker {
 	return open(tb, broker.Options{Dir: "data"}.On(fs))
 }
 
-// elapse lets time pass, and what it causes happen.
+// elapse lets time pass, and waits for its effects.
 func elapse(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
@@ -129,7 +129,7 @@ func TestDefaultRetention(t *testing.T) {
 	})
 }
 
-// What is to be kept for ever is: dead letters by default, others on request.
+// Messages that are to be kept without end are kept: dead letters by default, others on request.
 func TestRetentionForEver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -175,8 +175,8 @@ func TestRetentionOfAStream(t *testing.T) {
 	})
 }
 
-// What is in flight, waits for its retry, or was ready again just now is kept;
-// what nobody came for is not.
+// Messages that are in flight, wait for their retry, or were ready again just now are kept.
+// Messages that were never received are not.
 func TestRetentionKeepsWhatIsUnderWay(t *testing.T) {
 	t.Parallel()
 	for _, fifo := range []bool{false, true} {
@@ -287,8 +287,8 @@ func TestRetentionByBytes(t *testing.T) {
 	})
 }
 
-// What every group is done with is removed, once the duplicate window is over; a
-// group that has only asked counts, also after a restart.
+// Messages that every group has finished are removed once the duplicate window is over. A group
+// that has only received nothing counts, also after a restart.
 func TestRetentionOfConsumed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -328,7 +328,7 @@ func TestRetentionOfConsumed(t *testing.T) {
 		if n := serve(b).Stats().Topics[0].Removed[serving.RemovedConsumed]; n != 10 {
 			t.Errorf("%d removed as consumed", n)
 		}
-		// Within the duplicate window what is consumed stays, so that its ID is known.
+		// Within the duplicate window consumed messages stay, so that their IDs are known.
 		mustSend(t, b, &tidegate.Message{ID: "twice", Topic: "t", Body: make([]byte, 10)})
 		consume("one", 1)
 		consume("two", 1)

@@ -35,12 +35,12 @@ func deletedMeanwhile(t *testing.T, b *broker.Broker) (over func()) {
 	return func() { b.Parts().Catalog.RemoveTopic(found) }
 }
 
-// A request for a dead letter that fails changes nothing: the lease lasts as
-// long as it did, and its handle is good for whatever comes next.
+// A request for a dead letter that fails changes nothing: the lease ends at the same time, and its
+// handle is still valid.
 func TestDeadLetterThatFails(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		wait, again time.Duration // before the request, and from then until somebody gets the message
+		wait, again time.Duration // before the request, and from then until the message is delivered
 		push        bool
 	}{
 		"in flight":           {time.Second, 59 * time.Second, false},
@@ -96,7 +96,7 @@ func TestDeadLetterThatFails(t *testing.T) {
 	})
 }
 
-// What time makes a dead letter is tried again each second, and delivered to nobody.
+// A dead letter that is due by time is tried again each second, and not delivered meanwhile.
 func TestDeadLetterByTimeThatFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A rewind while retention looks for what all groups have consumed: either it is removed before,
-// and the rewind says that it is not there any more, or it comes anew. Nothing of it is lost.
+// A rewind during a search of retention for consumed messages: either they are removed before, and
+// the rewind reports that they are gone, or they are delivered again. None is lost.
 func TestRewindWhileRetentionPlans(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -52,7 +52,7 @@ func TestRewindWhileRetentionPlans(t *testing.T) {
 	})
 }
 
-// What a rewind skips, or drops, is removed soon where nothing else would have retention look.
+// Messages that a rewind skips or drops are removed soon, even if no other event starts retention.
 func TestRewindAheadIsRetentionsBusiness(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

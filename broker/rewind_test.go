@@ -19,8 +19,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// The reference: for each group and queue, where it reads next and what it
-// has not finished; nothing else.
+// The reference has for each group and queue the next offset and the unfinished messages, and
+// nothing else.
 type rewindModel struct {
 	t      *testing.T
 	b      *broker.Broker
@@ -166,9 +166,8 @@ func (m *rewindModel) check() {
 	}
 }
 
-// Whatever happens before and after, also across restarts: a rewound group
-// sees what is stored from the position on, with attempts from 1 on, and its
-// counters are right.
+// With any operations before and after, also across restarts, a rewound group gets the stored
+// messages from the position on, with attempts from 1 on, and its counters are right.
 func TestRewindAgainstAReference(t *testing.T) {
 	t.Parallel()
 	runSequences(t, "model", *modelSeed, soak(8), runRewindModel)
@@ -235,8 +234,8 @@ func runRewindModel(t *testing.T, seed uint64) {
 	}
 }
 
-// A message that is consumed anew can become a dead letter anew, also if the
-// process ends; and it leaves the group for good with it.
+// A message that is consumed again can become a dead letter again, also if the process ends. It
+// leaves the group permanently then.
 func TestRewoundMessageDiesAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -298,8 +297,7 @@ func TestRewindEndsParking(t *testing.T) {
 	})
 }
 
-// A receive that waits is woken by a rewind, and one that replays is not given
-// what was before.
+// A rewind wakes a waiting receive. A receive that replays does not get the earlier deliveries.
 func TestRewindWakesReceives(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -386,7 +384,7 @@ func TestRewindRefuses(t *testing.T) {
 	if g, _ := b.Group("h"); g.Name != "" {
 		t.Error("a rewind made a group")
 	}
-	// A group that never received begins where it was told to.
+	// A group that never received begins at the requested position.
 	mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 	if _, err := b.Rewind(t.Context(), "g", "t", status.Position{Latest: true}); err != nil {
 		t.Fatal(err)
@@ -394,13 +392,13 @@ func TestRewindRefuses(t *testing.T) {
 	if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}); len(ds) != 0 {
 		t.Errorf("received %v", ds)
 	}
-	// No offsets are no offsets, in whatever form.
+	// An empty list of offsets is the same in every form.
 	if done, err := b.Rewind(t.Context(), "g", "t", status.Position{Earliest: true, Offsets: map[int]int64{}}); err != nil || len(done) != 2 {
 		t.Errorf("%+v, %v", done, err)
 	}
 }
 
-// A rewind in the middle of a receive: what it had read is not delivered out of turn.
+// A rewind in the middle of a receive: the messages that it had read are not delivered out of turn.
 func TestRewindMeetsReceives(t *testing.T) {
 	t.Parallel()
 	b := open(t, broker.Options{})

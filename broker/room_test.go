@@ -55,8 +55,8 @@ func fullBatch(t *testing.T) (b *broker.Broker, fs *stallingFS, sent int, done c
 	return b, fs, sent, done
 }
 
-// Where the store stands, senders that find the next batch full are told after
-// a second, be they there before or not.
+// While the store stalls, senders that find the next batch full get an error after a second,
+// whether or not they came before the stall.
 func TestWriteStallEndsTheWaitForRoom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -90,7 +90,7 @@ func TestWriteStallEndsTheWaitForRoom(t *testing.T) {
 	})
 }
 
-// Who gives up waiting for room is still told what was wrong with each message.
+// A sender that gives up waiting for space still gets the fault of each message.
 func TestEndedWaitForRoomKeepsRefusals(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

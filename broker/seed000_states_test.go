@@ -112,7 +112,7 @@ func TestStatesOfAPushConsumer(t *testing.T) {
 	})
 }
 
-// Whatever RocketMQ's simple consumers can do, their messages never wait.
+// With all operations of RocketMQ's simple consumers, their messages never wait.
 //
 // RocketMQ: consumption retry: "This state is exclusive to push consumers"
 func TestStatesOfASimpleConsumer(t *testing.T) {
@@ -197,7 +197,7 @@ func TestLongerInvisibleDurationAvoidsARetry(t *testing.T) {
 	})
 }
 
-// A client that says again and again that it lives does not keep a message for ever.
+// A client cannot keep a message without end by heartbeats.
 //
 // RocketMQ: consumption retry: "The maximum consumption interval is specified by a system parameter
 // on the broker and cannot be exceeded"

@@ -116,7 +116,7 @@ func TestSimpleConsumerIsRetriedWhenInvisibleDurationEnds(t *testing.T) {
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 			r := transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: 30 * time.Millisecond, Wait: time.Second}
 			receive(t, b, r)
-			time.Sleep(processing) // it fails; a simple consumer says nothing
+			time.Sleep(processing) // it fails; a simple consumer reports nothing
 			failed := time.Now()
 			again := receive(t, b, r)
 			if len(again) != 1 || again[0].Attempt != 2 {
@@ -271,7 +271,7 @@ func codeOf(err error) tidegate.Code {
 	return e.Code
 }
 
-// What one group fails at is not delivered to another group again.
+// A failure of one group does not redeliver the message to another group.
 func TestRetriesStayInTheirGroup(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -25,7 +25,7 @@ func inGroup(group string, ids ...string) (msgs []*tidegate.Message) {
 	return msgs
 }
 
-// bodiesOf returns the bodies of what the topic "t" has, in the order in which they are stored.
+// bodiesOf returns the bodies of the messages in topic "t" in their stored order.
 func bodiesOf(t *testing.T, b *broker.Broker) string {
 	t.Helper()
 	var got []string
@@ -62,7 +62,8 @@ func TestWrongSuspicionKeepsTheOrder(t *testing.T) {
 	})
 }
 
-// Real duplicates are answered and do not hold back what is new for long.
+// Real duplicates get the receipts of the first messages, and do not hold back new messages for
+// long.
 func TestRepeatedBatchOfAMessageGroup(t *testing.T) {
 	t.Parallel()
 	b := open(t, broker.Options{})
@@ -124,8 +125,8 @@ func TestRefusalKeepsTheOrder(t *testing.T) {
 	}
 }
 
-// A message of which a place is remembered that it has left, and nobody knows
-// where to, is stored, and does not keep the send busy.
+// A message has left its remembered place, and its new place is unknown. A message with the same ID
+// is stored, and the send does not loop.
 func TestRememberedPlaceThatIsEmpty(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -154,7 +155,7 @@ func TestRememberedPlaceThatIsEmpty(t *testing.T) {
 		send()
 		elapse(11 * time.Second)
 
-		// A place that nobody told had been left, as that of a damaged message.
+		// A place that was left without a note, as that of a corrupt message.
 		tp, err := b.Parts().Catalog.Topic("t")
 		if err != nil {
 			t.Fatal(err)

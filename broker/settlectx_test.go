@@ -63,8 +63,8 @@ func (f standingFile) SyncTo(n int64) (bool, error) {
 
 var errImpatient = errors.New("impatient")
 
-// Transport's contract: a call ends with its ctx, although the disk does not answer. What it
-// was to do is done all the same, as MaybeStored says.
+// The contract of Transport: a call ends with its ctx, although the disk does not respond. Its
+// effect happens later, as MaybeStored announces.
 func TestSettlementsEndWithTheirContext(t *testing.T) {
 	t.Parallel()
 	for name, settle := range map[string]func(*broker.Broker, context.Context, *tidegate.Delivery) error{

@@ -10,8 +10,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A snapshot of a broker at work is a data directory: it has what was sent before, and nothing that
-// was acknowledged before is delivered from it. Without a directory there is no snapshot.
+// A snapshot of a broker in use is a data directory: it has all messages that were sent before, and
+// no acknowledged delivery comes from it. Without a directory there is no snapshot.
 func TestSnapshot(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -86,7 +86,7 @@ func TestStats(t *testing.T) {
 			t.Errorf("retry lateness %+v: want one retry, in time", l)
 		}
 
-		// A restart keeps what is there and counts anew.
+		// A restart keeps the content and resets the counters.
 		if err := b.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -103,7 +103,7 @@ func TestStats(t *testing.T) {
 	})
 }
 
-// What waits for its delivery time is accepted when that comes, also after a restart.
+// A delayed message counts as accepted at its delivery time, also after a restart.
 func TestDelayedMessagesAreAcceptedWhenDue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -147,7 +147,7 @@ func TestRetryLatenessIsMeasured(t *testing.T) {
 	})
 }
 
-// Only package server and what is above it know Prometheus, and the package that counts with it.
+// Only package server, the packages above it, and the package of the histograms import Prometheus.
 func TestEngineDoesNotImportPrometheus(t *testing.T) {
 	t.Parallel()
 	var names []string

@@ -14,8 +14,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Dead letters that wait for their topic, which nobody can make while settings are
-// changed, keep no room from what is sent.
+// Dead letters that wait for their topic, which cannot be created while settings change, reserve no
+// space that sends need.
 func TestDeadLettersWaitForTheirTopicWithoutRoom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -57,8 +57,8 @@ func TestDeadLettersWaitForTheirTopicWithoutRoom(t *testing.T) {
 	})
 }
 
-// A commit that waits for room keeps its transaction from nobody: who purges the
-// topic, or checks what is due, need not wait for it.
+// A commit that waits for space does not hold its transaction: a purge of the topic and a check of
+// due transactions do not wait for it.
 func TestCommitWaitsForRoomWithoutItsClaim(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

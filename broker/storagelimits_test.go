@@ -18,8 +18,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Sends are refused before the disk is full; what is stored is consumed all the
-// same, and once there is room sends are taken without a restart.
+// Sends are rejected before the disk is full. Stored messages can still be consumed, and once there
+// is space sends are accepted without a restart.
 //
 // RocketMQ: sending retry and throttling: "When the system capacity usage exceeds the threshold, a
 // Apache RocketMQ broker rejects requests and returns an error to avoid over-burdening the

@@ -16,7 +16,7 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A retry that is stored before the group looks at its retry topic is not passed over.
+// A retry that is stored before the group looks at its retry topic is not skipped.
 func TestStartLatestKeepsRetries(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -30,7 +30,7 @@ func TestStartLatestKeepsRetries(t *testing.T) {
 		if _, err := serve(b).ReconsumeLater(t.Context(), d, transport.ReconsumeMode{Delay: time.Second}); err != nil {
 			t.Fatal(err)
 		}
-		elapse(time.Minute) // it is in the retry topic, and nobody has received from there
+		elapse(time.Minute) // it is in the retry topic, from which no receive has come
 		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Second})
 		if len(ds) != 1 || string(ds[0].Body) != "x" {
 			t.Errorf("the retry is not delivered: %+v", ds)

@@ -16,8 +16,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A repeated dead letter request, at whichever moment of the first one it comes, does not return
-// before the end of the first one is on disk: a power failure would deliver the message again.
+// A repeated dead letter request, at any moment of the first one, does not return before the end of
+// the first one is on disk: a power failure would deliver the message again.
 func TestRepeatedDeadLetterWaitsForTheDisk(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -92,7 +92,7 @@ func TestClaimedAttemptsAreBounded(t *testing.T) {
 	}
 }
 
-// Of several delayed messages of one send, in whatever order, the broker wakes for the earliest.
+// For several delayed messages of one send, in any order, the broker wakes for the earliest.
 func TestEarliestOfOneSend(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -67,8 +67,7 @@ func TestTopicRate(t *testing.T) {
 	}
 }
 
-// A limit that is set anew begins with its whole burst, whatever was sent, or
-// owed, before it.
+// A new limit begins with its whole burst, with any sends or debts before it.
 func TestRateThatIsSetAgain(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ first, meanwhile, again settings.Rate }{

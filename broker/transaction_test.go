@@ -258,7 +258,7 @@ func TestTransactionEndsOnce(t *testing.T) {
 	})
 }
 
-// An end that was given up while the disk was waited for, or for another end, is what it is.
+// An end that was given up while it waited for the disk, or for another end, keeps its result.
 func TestCancelledEndOfATransaction(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -169,8 +169,9 @@ func TestTransactionSettings(t *testing.T) {
 	})
 }
 
-// After a long stop nobody is asked at once: producers need time to come back, also if another
-// check is due before. What was missed is not made up for, and nothing is given up before that.
+// After a long stop the broker does not check transactions at once: producers need time to come
+// back, also if another check is due before. Missed checks are not made up for, and no transaction
+// is given up before that.
 func TestTransactionChecksAfterALongStop(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -247,9 +248,9 @@ func TestManyTransactionsDueAtOnce(t *testing.T) {
 	})
 }
 
-// A file system that forgets what was not synced, at a random moment: every half message that was
-// answered is there unless it was ended, every commit that was answered is there, once; no end that
-// was answered is taken back; and what waits is checked again.
+// A file system forgets its unsynced data at a random moment. Every acknowledged half message is
+// there unless it was ended, every acknowledged commit is there once, no acknowledged end is
+// undone, and unresolved transactions are checked again.
 func TestPowerLossKeepsTransactions(t *testing.T) {
 	t.Parallel()
 	runSequences(t, "model", *modelSeed, soak(6), loseTransactions)

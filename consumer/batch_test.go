@@ -249,7 +249,7 @@ func TestBatchesOfFIFOGroups(t *testing.T) {
 	})
 }
 
-// Whatever fails, message groups keep their order in batches.
+// With any failures, message groups keep their order in batches.
 func TestBatchOrderProperty(t *testing.T) {
 	for range 10 {
 		synctest.Test(t, func(t *testing.T) {

@@ -104,7 +104,7 @@ func stuckBatch(b *batches) BatchHandler {
 	}
 }
 
-// Demand 29: no option is ignored.
+// No option is ignored.
 func TestBatchOptionsAreValidated(t *testing.T) {
 	handler := func(context.Context, []*tidegate.Delivery) error { return nil }
 	sub := Subscription{Group: "billing", Topic: "orders"}

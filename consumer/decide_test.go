@@ -82,8 +82,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// What a server that decides has told of its ladder may be old, or of another topic
-// than the message's: it hears that its own holds, unless the program says how long.
+// The retry schedule that a deciding server sent may be old, or of another topic than the
+// message's: the consumer asks for the server's schedule, unless the program sets a delay.
 func TestServerDecidesTheInterval(t *testing.T) {
 	broken := errors.New("no connection")
 	pushed := transport.ConsumerSettings{Retry: backoff.Steps{time.Minute}}

@@ -26,7 +26,7 @@ func (d *distant) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*t
 	ds, err := d.server.Receive(context.WithoutCancel(ctx), r)
 	handedOut := time.Now()
 	<-time.After(d.back)
-	for _, x := range ds { // a transport knows what was left when the message was handed out, not when
+	for _, x := range ds { // a transport knows the time left when the message was delivered, not when
 		x.InvisibleUntil = time.Now().Add(x.InvisibleUntil.Sub(handedOut))
 	}
 	return ds, err
@@ -43,8 +43,8 @@ func (d *distant) RepeatChange(ctx context.Context, x *tidegate.Delivery, dur ti
 	return d.ChangeInvisibleDuration(ctx, x, dur)
 }
 
-// Demand 58: the handler's context ends before the server may deliver the message again, whatever
-// the network's delay is and however long the receive was parked.
+// The handler's context ends before the server may deliver the message again, with any delay of the
+// network and any wait of the receive.
 func TestLeaseEndsBeforeTheNextDelivery(t *testing.T) {
 	for range 100 {
 		synctest.Test(t, func(t *testing.T) {
@@ -80,8 +80,8 @@ func TestLeaseEndsBeforeTheNextDelivery(t *testing.T) {
 	}
 }
 
-// Demand 57: extensions that take 20 s have a longer invisible duration asked for, and after that
-// no message is lost.
+// Extensions that take 20 s have a longer invisible duration asked for, and after that no message
+// is lost.
 func TestSlowExtensions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
@@ -106,8 +106,8 @@ func TestSlowExtensions(t *testing.T) {
 	})
 }
 
-// Demand 55: a handler that works ten times as long as the lease has one delivery, and demand 60:
-// no message in the buffer expires. Handlers may ignore their contexts and return late.
+// A handler that works ten times as long as the lease has one delivery, and no message in the
+// buffer expires. Handlers may ignore their contexts and return late.
 func TestBufferedMessagesKeepTheirLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
@@ -186,7 +186,7 @@ func TestEverythingAtOnce(t *testing.T) {
 				case 1:
 					<-ctx.Done()
 				case 2:
-					time.Sleep(3 * time.Minute) // whatever its context says
+					time.Sleep(3 * time.Minute) // with any state of its context
 				case 3:
 					return Snooze(time.Second)
 				}

@@ -16,8 +16,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// orderWatch checks what a FIFO group is promised: of one message group one
-// message at a time, and none before those ahead of it are done.
+// orderWatch checks the promises for a FIFO group: of one message group one message at a time, and
+// none before its predecessors are finished.
 type orderWatch struct {
 	t       *testing.T
 	mu      sync.Mutex
@@ -51,8 +51,8 @@ func (w *orderWatch) end(d *tidegate.Delivery, done bool) {
 	}
 }
 
-// Whatever fails, is lost, panics or takes long, the order holds, everything
-// is consumed or a dead letter in the end, and the bounds are kept.
+// With failures, losses, panics and slow handlers, the order holds, all messages are consumed or
+// dead letters in the end, and the bounds are kept.
 func TestFIFOProperty(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -130,7 +130,7 @@ func TestFIFOProperty(t *testing.T) {
 			if n := s.left(); n != 0 {
 				t.Errorf("%d messages are left", n)
 			}
-			// The handlers take 10 s, so no message waits for one but for those of parked receives.
+			// The handlers take 10 s, so messages wait only for those of parked receives.
 			if q := len(s.queues); int(most.Load()) > 2*concurrency+q {
 				t.Errorf("%d in hand, concurrency %d, %d queues", most.Load(), concurrency, q)
 			}
@@ -138,7 +138,7 @@ func TestFIFOProperty(t *testing.T) {
 	}
 }
 
-// A failure gives back what was received behind it, and other groups go on.
+// A failure releases the messages received behind it, and other groups continue.
 func TestFIFOFailureReleasesThoseBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
@@ -180,8 +180,8 @@ func TestFIFOFailureReleasesThoseBehind(t *testing.T) {
 	})
 }
 
-// Without Suspend, what is given back loses an attempt. A message that fails
-// does not take those behind it along into the dead letters.
+// Without Suspend, a released message loses an attempt. A message that fails does not make dead
+// letters of its successors.
 func TestFIFOFailureCostsOthersNothing(t *testing.T) {
 	for _, suspend := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -209,8 +209,8 @@ func TestFIFOFailureCostsOthersNothing(t *testing.T) {
 	}
 }
 
-// After a receive whose answer may be lost, the same attempt ID asks for the
-// same answer; after an answer a new one is used, also if nobody could read it.
+// After a receive whose response may be lost, the same attempt ID requests the same response. After
+// a response a new one is used, also if the response was unreadable.
 func TestFIFOAttemptIDs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)

@@ -191,7 +191,7 @@ func (m *handModel) follow(c change) {
 	m.attempts = append(m.attempts, c.release...)
 }
 
-// watch does what maintainLeases does.
+// watch plays maintainLeases.
 func (m *handModel) watch() {
 	m.checks++
 	tasks, c, next := m.due(m.now)

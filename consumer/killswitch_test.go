@@ -14,8 +14,6 @@ import (
 
 // An outage of a dependency of ten minutes makes no dead letters, spends no attempts but those that
 // it took to see the outage, and full speed is back within 30 s of its end.
-//
-// Demand 37.
 func TestOutageOfADependency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)

@@ -12,8 +12,6 @@ import (
 // Retries and new messages wait for handlers in two queues. While
 // both have messages, each four turns are three new messages and one retry, so that neither queue
 // starves; a queue that is alone has all turns.
-//
-// Demand 38.
 func TestRetriesAndNewMessagesShareTheHandlers(t *testing.T) {
 	o := PushOptions{Concurrency: 1000}.withDefaults()
 	h := newHand(&o)

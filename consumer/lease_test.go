@@ -168,7 +168,7 @@ func TestTooLongInTheQueueIsATimeout(t *testing.T) {
 		stop := start(t, s, Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
 			if slow(d) && !blocked {
 				blocked = true
-				time.Sleep(2 * time.Minute) // whatever its context says
+				time.Sleep(2 * time.Minute) // with any state of its context
 			}
 			return nil
 		}, PushOptions{Concurrency: 1, MaxExtension: 25 * time.Second, OnDelivery: seen.add})
@@ -260,7 +260,7 @@ func TestAckIsRepeated(t *testing.T) {
 	}
 }
 
-// Demand 50: a message whose dead letter no server keeps is delivered again.
+// A message whose dead letter no server keeps is delivered again.
 func TestDeadLetterRefusedIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
@@ -278,9 +278,8 @@ func TestDeadLetterRefusedIsRetried(t *testing.T) {
 	})
 }
 
-// An acknowledgement whose answer was lost is repeated, and the server says that
-// the handle is not valid any more: it was consumed, most likely, and nobody
-// needs to be warned.
+// An acknowledgement whose response was lost is repeated, and the server reports an invalid handle:
+// the message was most likely consumed, which needs no warning.
 func TestLostAnswerIsNoWarning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
@@ -307,8 +306,8 @@ func TestLostAnswerIsNoWarning(t *testing.T) {
 	})
 }
 
-// So it is where an extension was lost too, and every attempt to find out which handle
-// is valid is: the acknowledgement may have worked all the same.
+// The same where an extension was lost too, and every attempt to find the valid handle is: the
+// acknowledgement may still have worked.
 func TestLostAnswerBeforeLostChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)

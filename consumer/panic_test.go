@@ -100,8 +100,8 @@ func TestAwkwardErrorsAsDeadLetters(t *testing.T) {
 	}
 }
 
-// The delivery is the handler's own: what it writes into it, at any time, is
-// not what is decided by, settled or logged.
+// The delivery belongs to the handler: its changes, at any time, do not affect decisions,
+// settlements or the log.
 func TestHandlerMayChangeItsDelivery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)

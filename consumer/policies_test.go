@@ -41,8 +41,8 @@ func (c *tries) gaps(tag string) (gaps []time.Duration) {
 	return gaps
 }
 
-// Demand 29 and demand 36: each message has the schedule, the attempts and the end of its policy,
-// whatever its handler does with the delivery.
+// Each message has the schedule, the attempts and the end of its policy, with any changes of the
+// delivery by its handler.
 func TestPolicies(t *testing.T) {
 	for name, caps := range map[string]transport.Capabilities{
 		"a server that decides": {Suspend: true, IdempotentDeadLetter: true, RepeatReceive: true, RepeatChange: true, RetryResult: true}, "a RocketMQ": {},
@@ -169,7 +169,7 @@ func TestDiscardInFIFOGroup(t *testing.T) {
 	})
 }
 
-// Demand 3: the consumer reports the values that hold, and where each comes from.
+// The consumer reports the values that hold, and where each comes from.
 func TestEffectivePolicy(t *testing.T) {
 	s := newServer(t)
 	s.settings = transport.ConsumerSettings{MaxAttempts: 6, Retry: backoff.Steps{time.Minute}}

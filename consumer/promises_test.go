@@ -106,7 +106,7 @@ func TestReminderWakesTheCheck(t *testing.T) {
 	})
 }
 
-// The settings of a topic say nothing about the attempts of its retry topic.
+// The settings of a topic have no attempts for its retry topic.
 func TestAttemptsOfARetryTopicAreUnknown(t *testing.T) {
 	src := &source{topic: &topic{name: "orders"}}
 	src.topic.settings.Store(&transport.ConsumerSettings{MaxAttempts: 3})

@@ -285,7 +285,7 @@ func TestWhatEndsRun(t *testing.T) {
 	}
 }
 
-// A failure that may pass is waited out, whatever its code, and reported.
+// A failure that may pass is waited out, with any code, and reported.
 func TestRunSurvives(t *testing.T) {
 	for _, c := range []tidegate.Code{
 		protocol.CodeIllegalPollingTime, tidegate.CodeNotImplemented, tidegate.CodeBadRequest, tidegate.CodeInternalServerError,
@@ -324,7 +324,7 @@ func TestRunSurvives(t *testing.T) {
 	}
 }
 
-// Run returns what ended it, also if its ctx ends while the handlers finish.
+// Run returns the cause of its end, also if its ctx ends while the handlers finish.
 func TestRefusalOutlivesTheEnd(t *testing.T) {
 	refused := &tidegate.Error{Code: tidegate.CodeIllegalFilterExpression}
 	for refusedAt, want := range map[time.Duration]error{10 * time.Second: refused, 30 * time.Second: nil} {

@@ -93,7 +93,7 @@ func TestReconsumeRequests(t *testing.T) {
 		mode        transport.ReconsumeMode
 		disposition Disposition
 		delay       time.Duration
-		is          error // what SettleErr matches
+		is          error // the match of SettleErr
 	}{
 		"delay":    {Reconsume(transport.ReconsumeMode{Delay: time.Hour}, nil), nil, false, transport.ReconsumeMode{Delay: time.Hour}, Reconsumed, time.Minute, nil},
 		"level":    {Reconsume(transport.ReconsumeMode{Level: 4}, nil), nil, false, transport.ReconsumeMode{Level: 4}, Reconsumed, time.Minute, nil},

@@ -49,7 +49,7 @@ func newReachable(t *testing.T) *reachable {
 
 // The first receive after an outage follows at once when the server responds to a ping, and
 // otherwise at most 5 s later. A server that responds to pings only gets a receive every 5 s, and
-// one ping: with one of several servers down, a ping of the others says nothing about it.
+// one ping: with one of several servers down, a ping of the others proves nothing about it.
 func TestReceivesFollowTheReturnOfAServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReachable(t)

@@ -13,11 +13,9 @@ import (
 	"github.com/tidegate/tidegate"
 )
 
-// Whenever a consumer stops, whatever its handlers do, and whether the server is there or not: the
-// report counts each delivery that was in hand once, by its outcome, and the messages that were
-// released are visible to others at once with their attempt unspent.
-//
-// Demand 65 and demand 32.
+// At any time of the stop, with any handlers, and with or without a server: the report counts each
+// delivery that was in hand once, by its outcome, and the released messages are visible to others
+// at once with their attempt unspent.
 func TestStopReportAddsUp(t *testing.T) {
 	total := StopReport{}
 	for range 300 {

@@ -12,8 +12,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// server is a small server in one piece: what it keeps of FIFO groups is
-// RocketMQ's way, several messages of a message group in one answer.
+// server is a small server in one piece. Its FIFO groups are RocketMQ's: several messages of a
+// message group in one response.
 type server struct {
 	transport.Base // Reconsume
 	t              *testing.T
@@ -47,7 +47,7 @@ type server struct {
 	attempts []string // attempt IDs of receives
 	requests []transport.ReceiveRequest
 	acks     []int               // deliveries in each request
-	given    map[string][]*entry // attempt ID → what its receive was given
+	given    map[string][]*entry // attempt ID → the deliveries of its receive
 	snoozes  []retryCall
 }
 
@@ -68,7 +68,7 @@ type retryCall struct {
 	delay   time.Duration
 }
 
-// ours is what a tidegate broker can do, beside deciding about retries.
+// ours are the capabilities of a tidegate broker, beside deciding about retries.
 var ours = transport.Capabilities{Suspend: true, IdempotentDeadLetter: true, RepeatReceive: true, RepeatChange: true, Snooze: true}
 
 func newServer(t *testing.T) *server {
@@ -126,7 +126,7 @@ func (s *server) left() (n int) {
 	return n
 }
 
-// again returns what an earlier receive with the attempt ID was given, with new handles.
+// again returns the deliveries of an earlier receive with the attempt ID, with new handles.
 func (s *server) again(r transport.ReceiveRequest, now time.Time) (ds []*tidegate.Delivery) {
 	for _, e := range s.given[r.AttemptID] {
 		if !e.done && e.handle != "" && now.Before(e.due) && e.givenTo == r.AttemptID {
@@ -342,7 +342,7 @@ func (s *server) Queues(context.Context, string, string) ([]int, error) {
 
 func (s *server) Capabilities(string) transport.Capabilities { return s.caps }
 
-// start runs a push consumer until stop is called, which returns what Run did.
+// start runs a push consumer until stop is called, which returns the result of Run.
 func start(t *testing.T, s Transport, sub Subscription, h Handler, o PushOptions) (stop func() error) {
 	t.Helper()
 	if sub.Group == "" {
@@ -374,7 +374,7 @@ func runPush(t *testing.T, p *Push) (stop func() error) {
 	return stop
 }
 
-// outcomes collects what OnDelivery tells.
+// outcomes collects the outcomes of OnDelivery.
 type outcomes struct {
 	mu   sync.Mutex
 	list []Outcome

@@ -32,7 +32,7 @@ func (s *server) fillWith(body string, n int) {
 
 func slow(d *tidegate.Delivery) bool { return string(d.Body) == "slow" }
 
-// What runs is finished and settled, what has not begun is released.
+// Running handlers finish and their messages are settled; unhandled messages are released.
 func TestShutdownIsOrderly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
@@ -129,7 +129,7 @@ func TestShutdownTimeout(t *testing.T) {
 	})
 }
 
-// A success is a success, even if the handler was told to hurry up.
+// A success is a success, even if the handler's context was ended.
 func TestShutdownKeepsSuccess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)

@@ -17,8 +17,6 @@ func blockHere(release <-chan struct{}) { <-release }
 
 // A handler past its deadline is reported with its stack, and
 // another one takes its place.
-//
-// Demand 69.
 func TestStuckHandlersAreReplaced(t *testing.T) {
 	const concurrency = 2
 	for name, end := range map[string]func(){

@@ -16,7 +16,7 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Demand 33: not now, without spending an attempt.
+// Not now, without spending an attempt.
 func TestSnooze(t *testing.T) {
 	for name, caps := range map[string]transport.Capabilities{"a server that can": ours, "one that counts": {}} {
 		t.Run(name, func(t *testing.T) {
@@ -70,7 +70,7 @@ func finalityOf(ctx context.Context) finality {
 	return finality{final, known}
 }
 
-// Demand 51: a flag for the last attempt, and a callback for the dead letter.
+// A flag for the last attempt, and a callback for the dead letter.
 func TestFinalAttemptAndDeadLetter(t *testing.T) {
 	for _, tt := range []struct {
 		most int
@@ -116,8 +116,8 @@ func TestFinalAttemptAndDeadLetter(t *testing.T) {
 	}
 }
 
-// Demand 35: permanent errors of other packages are known to the classifier, and middleware wraps
-// the handler in order.
+// Permanent errors of other packages are known to the classifier, and middleware wraps the handler
+// in order.
 func TestClassifyAndMiddleware(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)

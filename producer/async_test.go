@@ -16,7 +16,7 @@ import (
 	"github.com/tidegate/tidegate/internal/protocol"
 )
 
-// outcomes gathers what done was told, by message ID, in order.
+// outcomes gathers the results of done, by message ID, in order.
 type outcomes struct {
 	mu    sync.Mutex
 	order []string

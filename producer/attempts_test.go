@@ -17,7 +17,7 @@ import (
 // Every code of the protocol, and how many attempts of three a send makes that
 // is answered with it every time.
 //
-// Demand 1: hopeless errors are not retried.
+// Hopeless errors are not retried.
 //
 // RocketMQ: sending retry and throttling: "The broker returns an error code"
 // RocketMQ: sending retry and throttling: "Logic error: an error caused by incorrect running logic"

@@ -11,7 +11,7 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Demand 5: one black-holed broker does not use up the whole timeout.
+// One black-holed broker does not use up the whole timeout.
 //
 // RocketMQ: sending retry and throttling: "A network exception causes a connection failure or
 // request timeout"
@@ -63,8 +63,8 @@ func TestBlackHoleEverywhere(t *testing.T) {
 	})
 }
 
-// Two of three servers never answer, and one of them is who would tell the
-// settings: the third attempt has its share of the deadline all the same.
+// Two of three servers never respond, and one of them has the settings: the third attempt still has
+// its share of the deadline.
 func TestBlackHolesLeaveTimeForTheLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{send: func(ctx context.Context, n int, _ *tidegate.Message) error {

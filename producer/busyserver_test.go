@@ -30,7 +30,7 @@ func TestBusyServerAcceptsWhatTheBackoffAllows(t *testing.T) {
 		policy  backoff.Policy // of the messages
 		first   float64        // its first delay in seconds
 		second  float64
-		atLeast float64 // of what the backoff allows
+		atLeast float64 // of the rate that the backoff allows
 	}{
 		{accepts: .1, takes: trip, first: 1, second: 1.6, atLeast: .75},
 		{accepts: .2, takes: trip, first: 1, second: 1.6, atLeast: .8},

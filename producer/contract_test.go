@@ -87,8 +87,8 @@ func TestContractResults(t *testing.T) {
 	})
 }
 
-// Demand 12: the retry options hold for every way to send. Demand 1: retries after transient
-// failures can wait too (Options.Pacing).
+// The retry options hold for every way to send. Retries after transient failures can wait too
+// (Options.Pacing).
 func TestContractRetries(t *testing.T) {
 	everyEntry(t, func(t *testing.T, entry string) {
 		for name, tt := range map[string]struct {
@@ -223,7 +223,7 @@ func TestContractEnds(t *testing.T) {
 // connection, behind its message group, before the limiter, or outside a full producer. The server
 // is gone all the time.
 //
-// Demand 11: a send ends by its deadline while the broker is down.
+// A send ends by its deadline while the broker is down.
 func TestContractDeadline(t *testing.T) {
 	const timeout = 3 * time.Second
 	gone := func(ctx context.Context, _ int, _ *tidegate.Message) error {
@@ -376,7 +376,7 @@ func TestContractOversized(t *testing.T) {
 // The three entry points keep one order of a message group, and a message that
 // fails is no obstacle to those behind it.
 //
-// Demand 64: later messages of a message group wait behind the one that fails.
+// Later messages of a message group wait behind the one that fails.
 func TestContractOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var stored []string
@@ -419,7 +419,7 @@ func TestContractOrder(t *testing.T) {
 // A dead broker and a million asynchronous sends: the messages that are held are bounded
 // by the options, and goroutines by the lanes.
 //
-// Demand 10: SendAsync does not spawn unbounded goroutines.
+// SendAsync does not spawn unbounded goroutines.
 func TestContractGoroutines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex

@@ -67,8 +67,8 @@ func TestObserverThatEndsItsGoroutine(t *testing.T) {
 	}
 }
 
-// A panic of the transport or the limiter on the goroutine of a Send goes to the caller, who may
-// recover from it, as servers of HTTP do. Its message fails, and keeps no place.
+// A panic of the transport or the limiter on the goroutine of a Send reaches the caller, which may
+// recover, as HTTP servers do. Its message fails, and keeps no place.
 func TestPanicOnTheCallersGoroutine(t *testing.T) {
 	const panics = 40 // more than the requests that a lane has at the same time
 	for name, tt := range map[string]struct {

@@ -199,7 +199,7 @@ func TestRequestsKeepTheBoundsOfTheLane(t *testing.T) {
 // The server refuses a whole request for the fault of one message. The
 // others are stored, and were not charged an attempt for it.
 //
-// Demand 20: one bad message does not fail its neighbours.
+// One bad message does not fail its neighbours.
 func TestOneBadMessageFailsAlone(t *testing.T) {
 	for _, entry := range entryPoints {
 		t.Run(entry, func(t *testing.T) {
@@ -234,7 +234,7 @@ func TestOneBadMessageFailsAlone(t *testing.T) {
 
 // A fault of the set-up is that of every message: nothing is gained by sending them again.
 //
-// Demand 19: an unknown topic is an error, and nothing is buffered.
+// An unknown topic is an error, and nothing is buffered.
 func TestSetupFaultFailsTheRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &laneFake{do: func(_ context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
@@ -255,7 +255,7 @@ func TestSetupFaultFailsTheRequest(t *testing.T) {
 // A retry avoids the server that failed, and a server that does not respond holds
 // up no more than the requests that it has.
 //
-// Demand 9: a retry goes to another server.
+// A retry goes to another server.
 func TestRetryAvoidsTheFailedServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &laneFake{}

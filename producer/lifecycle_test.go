@@ -22,7 +22,7 @@ import (
 // Accepted = delivered + failed + undelivered in every interleaving, and every
 // result comes exactly once.
 //
-// Demand 17: the producer reports what it did not send.
+// The producer reports the messages that it did not send.
 func TestAccountsAddUp(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -110,7 +110,7 @@ func TestAccountsAddUp(t *testing.T) {
 	}
 }
 
-// Demand 18: closing flushes. Demand 65: an idle producer stops at once.
+// Closing flushes. An idle producer stops at once.
 func TestShutdownWaitsForWhatWasAccepted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := script(throttled(3 * time.Second))
@@ -137,7 +137,7 @@ func TestShutdownWaitsForWhatWasAccepted(t *testing.T) {
 // Shutdown returns at the end of its ctx, also if the transport ignores the cancellation of its
 // requests. Close waits for them.
 //
-// Demand 65: the stop is bounded by its ctx.
+// The stop is bounded by its ctx.
 func TestShutdownIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const stuck, patience = time.Hour, 2 * time.Second
@@ -167,7 +167,7 @@ func TestShutdownIsBounded(t *testing.T) {
 	})
 }
 
-// What Shutdown aborts it gives back, with the ID that the attempts carried.
+// Shutdown returns the messages that it aborts, with the ID of their attempts.
 func TestShutdownReturnsTheUndelivered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &laneFake{do: func(ctx context.Context, n int, _ transport.Lane, msgs []*tidegate.Message) []error {

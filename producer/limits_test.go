@@ -19,7 +19,7 @@ import (
 
 // A broker that fails every request gets hardly more requests than calls.
 //
-// Demand 13: widespread failures cause no storm of retries.
+// Widespread failures cause no storm of retries.
 func TestBudgetBoundsRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		budget, err := ratelimit.NewBudget(ratelimit.BudgetOptions{})
@@ -28,7 +28,7 @@ func TestBudgetBoundsRetries(t *testing.T) {
 		}
 		f := always(codeError(tidegate.CodeInternalServerError))
 		p := newProducer(t, f, Options{MaxAttempts: 5, Budget: budget})
-		for range 1000 { // spends what was saved up
+		for range 1000 { // spends the saved tokens
 			p.Send(t.Context(), message())
 		}
 		f.calls = nil
@@ -92,8 +92,8 @@ type learning struct {
 func (l *learning) WaitN(_ context.Context, n int) error { l.asked += n; return nil }
 func (l *learning) Observe(err error)                    { l.seen = append(l.seen, tidegate.Classify(err)) }
 
-// Demand 4: a broker that is busy now and then gets every message in
-// the end, with few requests more than messages.
+// A broker that is busy now and then gets every message in the end, with few requests more than
+// messages.
 func TestBusyBrokerGetsEveryMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limiter, err := ratelimit.NewAdaptive(ratelimit.AdaptiveOptions{})

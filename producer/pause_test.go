@@ -178,7 +178,8 @@ func TestPausedLaneFailsEarly(t *testing.T) {
 	})
 }
 
-// The same if the topic was sent to another server before, which is gone: nobody waits for that.
+// The same if the topic was sent to another server before, which is gone: no message waits for that
+// one.
 func TestPausedLaneFailsEarlyBesideALostOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &laneFake{}

@@ -73,8 +73,7 @@ func TestThrottledGapsLieInRange(t *testing.T) {
 	}
 }
 
-// Demand 2: throttling has a policy of its own and does not use up the
-// attempts.
+// Throttling has a policy of its own and does not use up the attempts.
 func TestThrottlesOfTheirOwnLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		five := []error{throttled(0), throttled(0), throttled(0), throttled(0), throttled(0)}
@@ -90,7 +89,7 @@ func TestThrottlesOfTheirOwnLimit(t *testing.T) {
 	})
 }
 
-// Demand 14: the server decides when to return.
+// The server decides when to return.
 func TestPushBackIsExact(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := script(throttled(7 * time.Second))
@@ -150,7 +149,7 @@ func TestRouteThatWasGood(t *testing.T) {
 	}
 }
 
-// Demand 6: a cancelled context ends the wait for a retry.
+// A cancelled context ends the wait for a retry.
 func TestCancelDuringBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cause := errors.New("the user went home")
@@ -210,7 +209,7 @@ func TestDeadContextMakesNoAttempt(t *testing.T) {
 	}
 }
 
-// Also where the server does not say what it wants.
+// The same without settings of the server.
 // RocketMQ: sending retry and throttling: "Messages are immediately retried upon failures, except
 // when a retry is triggered by throttling"
 func TestFirstRetryIsAtOnce(t *testing.T) {
@@ -329,7 +328,7 @@ func TestCloseEndsSends(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		synctest.Wait() // what Send returned is in errs a moment later
+		synctest.Wait() // the results of Send are in errs a moment later
 		if len(errs) != 10 || time.Since(start) != 0 {
 			t.Errorf("after Close %d of 10 sends had returned, in %v", len(errs), time.Since(start))
 		}
@@ -345,7 +344,7 @@ func TestCloseEndsSends(t *testing.T) {
 	})
 }
 
-// Demand 18: closing while others send neither panics nor loses a result.
+// Closing while others send neither panics nor loses a result.
 func TestSendersRacingClose(t *testing.T) {
 	for range 200 {
 		synctest.Test(t, func(t *testing.T) {
@@ -368,7 +367,7 @@ func TestSendersRacingClose(t *testing.T) {
 // Producers that are refused at the same instant do not come back in lock-step: no 10 ms have more
 // than a twentieth of the retries. About a fortieth is expected.
 //
-// Demand 7: clients do not retry in lock-step.
+// Clients do not retry in lock-step.
 func TestRetriesSpread(t *testing.T) {
 	const clients = 2000
 	synctest.Test(t, func(t *testing.T) {
@@ -401,8 +400,8 @@ func TestRetriesSpread(t *testing.T) {
 	})
 }
 
-// Whatever the outcomes are, a send ends, within its limits, with one ID, and
-// its error and its observations tell the same story.
+// With any outcomes a send ends within its limits, with one ID, and its error and its observations
+// agree.
 // RocketMQ: sending retry and throttling: "a producer client tries to send the message again until
 // the message is sent or the maximum number of retries is reached"
 // RocketMQ: sending retry and throttling: "Synchronous sending: The call thread is blocked until a

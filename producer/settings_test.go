@@ -17,7 +17,7 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Demand 3: the client's MaxAttempts wins over the server's.
+// The client's MaxAttempts wins over the server's.
 //
 // RocketMQ: sending retry and throttling: "You can specify the maximum number of retries on the
 // producer when the producer initializes messages"
@@ -105,8 +105,8 @@ func TestCallerThatGivesUpSpoilsNothing(t *testing.T) {
 	})
 }
 
-// A server that says nothing costs a throttled send no more than the backoff
-// that it waits for anyway.
+// A server without settings costs a throttled send no more than the backoff that it waits for
+// anyway.
 func TestAskingCountsIntoTheBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := script(throttled(0), throttled(0), throttled(0))
@@ -198,7 +198,7 @@ func TestSettingsAreAskedSeldom(t *testing.T) {
 		}
 		time.Sleep(settingsMaxAge)
 		fail = errors.New("gone")
-		burst(2) // what was read before holds
+		burst(2) // the settings that were read before still apply
 		if n := f.asked.Load(); n != 2 {
 			t.Errorf("asked %d times, want a second time after %v", n, settingsMaxAge)
 		}

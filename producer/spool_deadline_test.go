@@ -80,8 +80,8 @@ func TestSpoolAtTheDeadline(t *testing.T) {
 	}
 }
 
-// The messages of a group that share a request move to the spool together, in their order,
-// whichever of them reaches its deadline first.
+// The messages of a group that share a request move to the spool together, in their order, with any
+// order of their deadlines.
 func TestSpoolOfARequestAtTheDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &laneFake{do: func(ctx context.Context, n int, _ transport.Lane, msgs []*tidegate.Message) []error {

@@ -227,7 +227,7 @@ func TestOlderMessagesGoFirstToTheSpool(t *testing.T) {
 	})
 }
 
-// A full spool is a typed error of the send, and what it has is delivered.
+// A full spool is a typed error of the send, and its messages are delivered.
 func TestFullSpool(t *testing.T) {
 	everyEntry(t, func(t *testing.T, entry string) {
 		f, s := newStore(), newSpool(t, spool.Options{MaxBytes: 2000})
@@ -299,8 +299,8 @@ func TestSpoolWhenFull(t *testing.T) {
 	})
 }
 
-// What Shutdown and Close abort goes to the spool, in order, and the next process
-// sends it.
+// Messages that Shutdown and Close abort go to the spool, in order, and the next process sends
+// them.
 func TestAbortedMessagesAreSpooled(t *testing.T) {
 	for _, op := range []string{"Shutdown", "Close"} {
 		t.Run(op, func(t *testing.T) {
@@ -348,7 +348,7 @@ func TestAbortedMessagesAreSpooled(t *testing.T) {
 	}
 }
 
-// An outage does not hold up Shutdown for what is in the spool, and the spool keeps it.
+// During an outage Shutdown does not wait for the messages in the spool, and the spool keeps them.
 func TestShutdownDoesNotWaitForTheSpool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSpool(t, spool.Options{})

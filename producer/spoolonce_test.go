@@ -12,7 +12,7 @@ import (
 )
 
 // Messages that wait behind a throttled request move to the spool once, also if the spool has
-// written them before the producer has told OnAttempt about all of them.
+// written them before the producer has called OnAttempt for all of them.
 func TestWaitingMessagesAreSpooledOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 64

@@ -136,8 +136,7 @@ func TestHalfMessagesAreNotRetried(t *testing.T) {
 	}
 }
 
-// An observer can tell the attempts of a message's send from those of its commit, and from a
-// recall.
+// An observer can distinguish the attempts of a message's send, of its commit, and of a recall.
 func TestAttemptsHaveTheirOperation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lost := codeError(protocol.CodeProxyTimeout)

@@ -29,7 +29,7 @@ type env struct {
 	patterns map[string]int // of the requests so far, as "GET /v1/topics"
 }
 
-// open starts a broker with a client; https says how HTTP is served.
+// open starts a broker with a client; https selects how HTTP is served.
 func open(t *testing.T, so server.Options, co admin.Options, https bool) *env {
 	t.Helper()
 	b, err := broker.Open(broker.Options{Memory: broker.NewMemory(), MinInvisibleDuration: 1})
@@ -118,7 +118,7 @@ func message(topic, id string) *tidegate.Message {
 	return &tidegate.Message{ID: id, Topic: topic, Body: []byte("body of " + id)}
 }
 
-// A fake is a server that does what a test says, on an in-memory network.
+// A fake is a server with the behaviour of a test, on an in-memory network.
 type fake struct {
 	lis *pipes
 }

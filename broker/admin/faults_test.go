@@ -92,7 +92,7 @@ func responses(seen *record, list ...int) http.HandlerFunc {
 }
 
 // One decision for each kind of failure, of a read, of a write that can be repeated, and of one
-// that cannot. Delays are those of the policy, 1 s, 2 s, or what the broker asks for, 7 s.
+// that cannot. Delays are those of the policy, 1 s, 2 s, or the one that the broker requests, 7 s.
 func TestRetries(t *testing.T) {
 	read := func(c *admin.Client, ctx context.Context) error { _, err := c.Topic(ctx, "orders"); return err }
 	put := func(c *admin.Client, ctx context.Context) error {
@@ -184,7 +184,7 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-// A request that found no connection is repeated whatever it is.
+// Every request that found no connection is repeated.
 func TestNoConnection(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		b.CreateTopic("orders", settings.Topic{})
@@ -214,7 +214,7 @@ func TestNoConnection(t *testing.T) {
 	})
 }
 
-// A redrive that the broker throttles waits for as long as the broker says.
+// A redrive that the broker throttles waits for as long as the broker requests.
 func TestThrottledRedrive(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		e := &env{t: t, b: b.Broker}
@@ -236,7 +236,7 @@ func TestThrottledRedrive(t *testing.T) {
 		if !ok || ae.Status != 429 || ae.Err.ReplyCode() != 530 || ae.Attempts != 3 || !errors.Is(err, tidegate.ErrThrottled) || tidegate.RetryAfter(err) != 10*time.Second {
 			t.Errorf("got %v, want status 429, reply code 530 and 10 s", err)
 		}
-		if got := time.Since(start); got != 20*time.Second { // 10 s is what a broker says that cannot estimate
+		if got := time.Since(start); got != 20*time.Second { // 10 s is the delay of a broker that cannot estimate
 			t.Errorf("two waits took %v, want 20 s", got)
 		}
 		time.AfterFunc(time.Second, func() { b.PutTopic(context.Background(), "orders", settings.Topic{}) })

@@ -70,7 +70,7 @@ func equal[T any](got, want T) error {
 }
 
 // Every operation of openapi.yaml that is not about messages has a method, which makes that
-// request, and whose result is what the engine says.
+// request, and whose result is that of the engine.
 func TestOperations(t *testing.T) {
 	s := &story{open(t, server.Options{}, admin.Options{}, false), map[string]bool{}}
 	ctx := t.Context()
@@ -91,7 +91,7 @@ func TestOperations(t *testing.T) {
 		return errors.Join(err, equal(got.Name, "orders"), equal(got.Queues, 2), equal(stored, want))
 	})
 	s.call("putTopic", func(c *admin.Client) error {
-		got, err := c.PutTopic(ctx, "orders", settings.Topic{Type: settings.TopicFIFO, Queues: 2}) // what is left out has its default
+		got, err := c.PutTopic(ctx, "orders", settings.Topic{Type: settings.TopicFIFO, Queues: 2}) // missing fields have their defaults
 		return errors.Join(err, equal(got.MaxBacklog, settings.Limit{}))
 	})
 	s.call("putGroup", func(c *admin.Client) error {

@@ -11,7 +11,7 @@ import (
 	"github.com/tidegate/tidegate/broker/status"
 )
 
-// The iterator reaches every dead letter once, whatever the size of a page, and stops when the loop
+// The iterator reaches every dead letter once, with any size of pages, and stops when the loop
 // does.
 func TestAllDeadLetters(t *testing.T) {
 	e := open(t, server.Options{}, admin.Options{}, false)

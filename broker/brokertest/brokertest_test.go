@@ -68,7 +68,7 @@ func TestInterceptDelaysRefusesAndThrottles(t *testing.T) {
 // 200 starts and stops, with a producer and a consumer at work, leave no
 // goroutine: a bubble does not end while one is left.
 //
-// Demand 66: 200 starts and stops leave nothing.
+// 200 starts and stops leave nothing.
 func TestStartsAndStopsLeaveNothing(t *testing.T) {
 	for i := range 200 {
 		synctest.Test(t, func(t *testing.T) {
@@ -105,7 +105,7 @@ func BenchmarkNew(b *testing.B) {
 	}
 }
 
-// A stand runs cleanups when it is told to.
+// A stand runs its cleanups on request.
 type stand struct {
 	testing.TB
 	cleanups []func()

@@ -29,7 +29,7 @@ func (l *log) String() string {
 	return l.buf.String()
 }
 
-// The clock of the watch stands for real time here.
+// The clock of the watch is the real time here.
 func TestWatchReportsSlowHandlers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out log

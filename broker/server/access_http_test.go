@@ -83,7 +83,7 @@ func TestHTTPCredentials(t *testing.T) {
 	}
 }
 
-// Over HTTP, a handle is settled only by who may receive from its topic.
+// Over HTTP, only a key that may receive from the topic of a handle can settle it.
 func TestHandlesOverHTTP(t *testing.T) {
 	e := start(t, Options{Access: someAccess(), MinLongPolling: 1})
 	root := signed(t.Context(), "root")
@@ -244,9 +244,9 @@ func TestReconsumeLaterNeedsToSend(t *testing.T) {
 	}
 }
 
-// What a request names in its body needs a right of its own: an administrator
-// of a group can neither send to topics through its dead letters, nor hold up
-// a topic by rewinding the group there, nor read one as the group's retry topic.
+// Names in the body of a request need rights of their own: an administrator of a group can neither
+// send to topics through its dead letters, nor hold up a topic by rewinding the group there, nor
+// read one as the group's retry topic.
 func TestBodiesNeedRights(t *testing.T) {
 	allow := []Rule{
 		{Actions: []Action{ActionAdmin}, Topics: []string{"fifo"}, Groups: []string{"g"}},
@@ -309,8 +309,8 @@ func TestBodiesNeedRights(t *testing.T) {
 	}
 }
 
-// Abandoned transactions are half messages of all topics: who may receive as
-// any group, but not from any topic, can neither read nor move them.
+// Abandoned transactions are half messages of all topics: a key that may receive as any group, but
+// not from any topic, can neither read nor move them.
 func TestAbandonedTransactionsAreNoGroupsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		key := func(name, topics string) Key {

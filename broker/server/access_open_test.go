@@ -25,8 +25,8 @@ func teams(topics map[string]string) (c AccessConfig) {
 	return c
 }
 
-// Checks, which have whole bodies, go to who may still send to the topic; the
-// stream of a client whose key is gone ends, and so does one whose topics are not its own any more.
+// Checks, which have whole bodies, go to clients that may still send to the topic. The stream of a
+// client ends when its key is removed or loses the topics.
 func TestTelemetryOfARemovedKey(t *testing.T) {
 	for name, c := range map[string]struct {
 		after map[string]string
@@ -68,7 +68,8 @@ func TestTelemetryOfARemovedKey(t *testing.T) {
 	}
 }
 
-// A stream is from who opened it: settings that come when its signature is old are taken.
+// A stream belongs to the key that opened it: settings that come when its signature is old are
+// accepted.
 func TestTelemetryOutlivesItsSignature(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, Options{Access: teams(map[string]string{"old": "*"})})
@@ -115,7 +116,7 @@ func TestWaitingReceivesAreAskedAgain(t *testing.T) {
 	})
 }
 
-// Streams over HTTP end with the key, and what it may do, that they are from.
+// Streams over HTTP end with their key and with its rights.
 func TestHTTPStreamsOfARemovedKey(t *testing.T) {
 	for name, c := range map[string]struct {
 		after  map[string]string

@@ -17,10 +17,10 @@ import (
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
-// The tables of this file say by hand who may do what, and look at nothing of the tables that
-// decide it. The keys are these, each with a letter: the producer of norm*; the consumer of norm*
-// as g; the monitor, which may observe everything; the admin of everything; and the owner, an admin
-// of norm* and g alone. n is a request without credentials.
+// The tables of this file list the rights by hand, and do not read the tables that decide. The keys
+// are these, each with a letter: the producer of norm*; the consumer of norm* as g; the monitor,
+// which may observe everything; the admin of everything; and the owner, an admin of norm* and g
+// alone. n is a request without credentials.
 var tableKeys = map[rune]string{'p': "producer", 'c': "consumer", 'm': "monitor", 'a': "admin", 'o': "owner", 'n': ""}
 
 const (
@@ -73,7 +73,7 @@ var routeTable = []struct{ route, own, foreign string }{
 	{"GET /v1/groups/{group}/dead-letters?text=true", "c", ""},
 	{"GET /v1/groups/{group}/dead-letters/classes", "cmao", theServers},
 	{"DELETE /v1/groups/{group}/dead-letters", "ao", "a"},
-	{"POST /v1/groups/{group}/dead-letters/redrive", "a", "a"}, // it sends to whatever topics they came from
+	{"POST /v1/groups/{group}/dead-letters/redrive", "a", "a"}, // it sends to all topics of their origin
 	{"GET /v1/throttle", theServers, theServers},
 	{"PUT /v1/throttle", "a", "a"},
 	{"PATCH /v1/throttle", "a", "a"},
@@ -194,7 +194,7 @@ func wanted(allowed string, key rune) tidegate.Code {
 	return tidegate.CodeForbidden
 }
 
-// bodyOf returns what a request says about the topic if its path does not.
+// bodyOf returns the body of a request that names the topic if its path does not.
 func bodyOf(route string, i int) io.Reader {
 	if route == "POST /v1/groups/{group}/rewind" {
 		return strings.NewReader(fmt.Sprintf(`{"topic": %q}`, []string{"normal", "fifo"}[i]))
@@ -221,7 +221,7 @@ func TestWhoMayUseEachRoute(t *testing.T) {
 					}
 					w := httptest.NewRecorder()
 					e.s.Handler().ServeHTTP(w, r)
-					got := tidegate.Code(protocol.CodeOK) // or whatever an allowed request fails with
+					got := tidegate.Code(protocol.CodeOK) // or any error of an allowed request
 					switch w.Code {
 					case http.StatusForbidden:
 						got = tidegate.CodeForbidden
@@ -264,7 +264,7 @@ func TestWhoMayCallEachRPC(t *testing.T) {
 					}
 					got := tidegate.Code(response.GetStatus().GetCode())
 					if got != tidegate.CodeForbidden && got != tidegate.CodeUnauthorized {
-						got = protocol.CodeOK // or whatever an allowed request fails with
+						got = protocol.CodeOK // or any error of an allowed request
 					}
 					if got != want {
 						t.Errorf("%s: %v; want code %d", name, response.GetStatus(), want)

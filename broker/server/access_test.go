@@ -28,7 +28,7 @@ import (
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
-// What a secret of these tests looks like: it may be nowhere in what a server says.
+// The beginning of the secrets of these tests: it must not appear in any output of a server.
 const secretMark = "sesame-"
 
 // someAccess has a key for each role; the secret of key k is "sesame-k".
@@ -94,9 +94,8 @@ func (e *env) call(ctx context.Context, name string) (*rmqpb.Status, error) {
 	return st, nil
 }
 
-// Every RPC there is has a row in the table, and is refused to who has no
-// credentials, wrong ones, or too few rights. Telemetry and
-// NotifyClientTermination ask for credentials alone.
+// Every RPC has a row in the table, and rejects clients without credentials, with wrong ones, or
+// with too few rights. Telemetry and NotifyClientTermination need credentials alone.
 func TestEveryRPCIsGuarded(t *testing.T) {
 	e := start(t, Options{Access: someAccess()})
 	methods := rmqpb.File_tidegate_rmq_v2_service_proto.Services().Get(0).Methods()
@@ -186,7 +185,7 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 	}
 }
 
-// Who may send may not receive, and the other way around; topics and groups count.
+// A key that may send may not receive, and the reverse. Topics and groups count.
 func TestRights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, Options{Access: someAccess()})
@@ -223,7 +222,8 @@ func TestRights(t *testing.T) {
 		refused(t, st, tidegate.CodeForbidden)
 		m := e.one(consumer, receiveRequest("normal"))
 
-		// A handle counts for what it is of, not for what the request says beside it.
+		// The rights follow the topic and group of a handle, not the names beside it in the
+		// request.
 		foreign := e.one(root, receiveRequest("normal", group("other")))
 		for name, c := range map[string]struct {
 			topic, group, handle string
@@ -338,7 +338,7 @@ func TestClientsAreOfTheirKey(t *testing.T) {
 	})
 }
 
-// What signing says of time: a limit, which a setting changes, while it runs.
+// The limit of the time in signatures, which a setting changes while the server runs.
 func TestClockSkewAndReload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := someAccess()
@@ -377,7 +377,7 @@ func TestClockSkewAndReload(t *testing.T) {
 	})
 }
 
-// What access costs a request.
+// The cost of access control for a request.
 func BenchmarkAccess(b *testing.B) {
 	for name, c := range map[string]AccessConfig{"off": {}, "on": someAccess()} {
 		b.Run(name, func(b *testing.B) {

@@ -72,8 +72,8 @@ func TestRefusalsAreLogged(t *testing.T) {
 	})
 }
 
-// Whatever clients do, no secret is in a log, an answer, an error or a metric:
-// also not if they give it in the wrong place.
+// With any requests of clients, no secret is in a log, a response, an error or a metric, also if
+// they send it in the wrong place.
 func TestNoSecretIsTold(t *testing.T) {
 	log, text := testLog()
 	e := start(t, Options{Access: someAccess(), Logger: log})

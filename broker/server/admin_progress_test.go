@@ -112,7 +112,7 @@ func TestAdminDeadLetters(t *testing.T) {
 	adminCall(t, e, "PUT", path, "", 405)
 }
 
-// What of a query cannot be read is refused, not left out: without it, more would be chosen.
+// A query with an unreadable part is rejected, not read without that part, which would select more.
 func TestAdminRefusesHalfAQuery(t *testing.T) {
 	e := start(t, Options{})
 	putGroup(t, e, settings.Group{MaxAttempts: 1})
@@ -126,7 +126,8 @@ func TestAdminRefusesHalfAQuery(t *testing.T) {
 	adminCall(t, e, "DELETE", path+"?all=true", "", 200, `"purged": 3`)
 }
 
-// What a route does not take is refused: ignored, it would choose more than was meant.
+// A parameter that a route does not know is rejected: without it the route would select more than
+// intended.
 func TestAdminRefusesWhatItDoesNotTake(t *testing.T) {
 	e := start(t, Options{})
 	putGroup(t, e, settings.Group{FIFO: true, MaxAttempts: 1, OnExhausted: settings.OnExhaustedPark})
@@ -149,7 +150,7 @@ func TestAdminRefusesWhatItDoesNotTake(t *testing.T) {
 	adminCall(t, e, "GET", "/v1/topics/normal", "", 200, `"stored_messages": 3`)
 	adminCall(t, e, "GET", "/v1/groups/g", "", 200, `"parked": 1`)
 	adminCall(t, e, "DELETE", "/v1/groups/g/dead-letters?all=true", "", 200, `"purged": 3`)
-	adminCall(t, e, "GET", "/healthz?now=1", "", 200) // some probes add what no cache has
+	adminCall(t, e, "GET", "/healthz?now=1", "", 200) // some probes add parameters against caches
 }
 
 func TestAdminParked(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
-// What a gRPC client received can be retried over HTTP, and the group receives
-// it again from the topic that it receives from.
+// A delivery of a gRPC client can be retried over HTTP, and the group receives the message again
+// from the same topic.
 func TestRetryOverHTTP(t *testing.T) {
 	e := start(t, Options{MinLongPolling: 1})
 	post := func(path, body string, status int, words ...string) {

@@ -18,8 +18,8 @@ import (
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
-// Whoever invents names of groups makes only so many groups and series, over
-// gRPC and over HTTP, and is told what to do.
+// A client that invents names of groups creates a bounded number of groups and series, over gRPC
+// and over HTTP. The error has the remedy.
 func TestInventedGroupsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 3
@@ -71,8 +71,8 @@ func TestInventedGroupsAreBounded(t *testing.T) {
 	})
 }
 
-// Consumers that only say who they are make no groups, so invented names leave places for groups
-// that are received from. They get the settings that their group would have.
+// Consumers that only send their settings create no groups, so invented names leave places for
+// groups that are received from. They get the settings that their group would have.
 func TestTelemetryMakesNoGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := startWith(t, broker.Options{MinInvisibleDuration: 1, MaxAutoGroups: 1}, Options{})
@@ -95,8 +95,8 @@ func TestTelemetryMakesNoGroup(t *testing.T) {
 	})
 }
 
-// Telemetry too says that there is no such group: as gRPC's Unavailable it
-// would be asked again for ever. The stream ends, and opens once the group is made.
+// Telemetry too reports that there is no such group: with gRPC's Unavailable clients would repeat
+// it without end. The stream ends, and opens once the group is created.
 func TestTelemetryOfOneGroupTooMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := startWith(t, broker.Options{MinInvisibleDuration: 1, MaxAutoGroups: 1}, Options{})

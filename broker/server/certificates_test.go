@@ -99,9 +99,9 @@ func (ca *testCA) client(by *testCA, name string) *tls.Config {
 	return c
 }
 
-// Who shows a certificate of the CA is the key that its name stands for; a
-// signature goes before it; a certificate of another CA, or none where one is
-// required, makes no connection; neither does plain text.
+// A client with a certificate of the CA is the key of that name. A signature has priority over it.
+// A certificate of another CA, or none where one is required, makes no connection; neither does
+// plain text.
 func TestClientCertificates(t *testing.T) {
 	dir, ca, other := t.TempDir(), newCA(t), newCA(t)
 	cert, key, cas := filepath.Join(dir, "cert"), filepath.Join(dir, "key"), filepath.Join(dir, "ca")
@@ -245,7 +245,7 @@ func TestCertificateFaults(t *testing.T) {
 }
 
 // A client whose certificate is verified makes a full handshake each time: a resumed session would
-// be let in although its CA has left the file.
+// be accepted although its CA has left the file.
 func TestClientCertificatesAreVerifiedEachTime(t *testing.T) {
 	dir, ca := t.TempDir(), newCA(t)
 	cert, key, cas := filepath.Join(dir, "cert"), filepath.Join(dir, "key"), filepath.Join(dir, "ca")

@@ -83,8 +83,8 @@ func TestTLSAndPlainTextOnOnePort(t *testing.T) {
 	}
 }
 
-// Garbage, silence and half a greeting end at the deadline at the latest, hold
-// up nobody, and leave nothing behind.
+// Garbage, silence and half a greeting end at the deadline at the latest, delay no other client,
+// and leave nothing behind.
 func TestOddConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, Options{HandshakeTimeout: 5 * time.Second})
@@ -109,7 +109,7 @@ func TestOddConnections(t *testing.T) {
 		synctest.Wait()
 		e.send(msg("normal", "1")) // others are served meanwhile
 		for i, c := range conns {
-			// Whatever the server says, the connection ends.
+			// With any response of the server, the connection ends.
 			if _, err := io.Copy(io.Discard, c); err != nil && err != io.ErrClosedPipe {
 				t.Errorf("connection %d: %v", i, err)
 			}
@@ -154,8 +154,8 @@ func TestCloseWithSilentConnections(t *testing.T) {
 	}
 }
 
-// Clients that vanish in the middle of everything leave no goroutine, and
-// what they held is somebody else's when its invisible time is over.
+// Clients that vanish in the middle of everything leave no goroutine, and other clients get their
+// messages when the invisible time is over.
 func TestClientsThatVanish(t *testing.T) {
 	synctest.Test(t, clientsThatVanish)
 }
@@ -212,7 +212,7 @@ func clientsThatVanish(t *testing.T) {
 		raw.Close()
 		conn.Close()
 	}
-	// Everything is delivered to who stays.
+	// The remaining clients get all messages.
 	got := map[string]bool{}
 	deadline := time.Now().Add(20 * time.Second)
 	for len(got) < n && time.Now().Before(deadline) {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// The files of the console have no data: they need no credentials, and any host name will do. What
-// they show comes from the API, which checks both.
+// The files of the console have no data: they need no credentials, and any host name will do. Their
+// data comes from the API, which checks both.
 func TestConsoleIsOpen(t *testing.T) {
 	for name, o := range map[string]Options{"no keys": {}, "keys": {Access: someAccess()}} {
 		e := start(t, o)

@@ -5,5 +5,5 @@ import (
 	"syscall"
 )
 
-// datasync makes what was written to f durable, without its times.
+// datasync makes the content of f durable, without its times.
 func datasync(f *os.File) error { return syscall.Fdatasync(int(f.Fd())) }

@@ -40,7 +40,7 @@ type faulty struct {
 	engine
 	append func(ctx context.Context, msgs []serving.Incoming) error // an error or panic before the real one
 	poll   func(ctx context.Context) error
-	after  func(ds []*tidegate.Delivery) // called with what was polled
+	after  func(ds []*tidegate.Delivery) // called with the polled deliveries
 }
 
 func (f *faulty) Append(ctx context.Context, msgs []serving.Incoming) []transportResult {
@@ -257,7 +257,7 @@ func refused(t testing.TB, st *rmqpb.Status, code tidegate.Code, words ...string
 	}
 }
 
-// testLog returns a logger and what it wrote.
+// testLog returns a logger and its output.
 func testLog() (*slog.Logger, *lockedBuffer) {
 	b := &lockedBuffer{}
 	return slog.New(slog.NewTextHandler(b, nil)), b

@@ -18,8 +18,8 @@ import (
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
-// The floors: gRPC servers that do the least that a broker must. What a
-// broker needs beyond them is its own cost.
+// The floors are gRPC servers that do the least that a broker must. Everything above them is the
+// broker's own cost.
 
 var answerOK = &rmqpb.Status{Code: rmqpb.Code_OK, Message: "OK"}
 
@@ -47,7 +47,7 @@ type wal struct {
 	next    *round
 }
 
-// A round is what one write and sync make durable.
+// A round has the messages that one write and sync make durable.
 type round struct {
 	buf  []byte
 	done chan struct{}

@@ -14,8 +14,7 @@ import (
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
-// Whatever a client sends as a message is refused with a code, or stored and
-// delivered with the same content.
+// Every message of a client is rejected with a code, or stored and delivered with the same content.
 func FuzzMessage(f *testing.F) {
 	good := msg("normal", "id", func(m *rmqpb.Message) { m.UserProperties = map[string]string{"a": "b"} })
 	for _, m := range []*rmqpb.Message{

@@ -57,8 +57,8 @@ func TestCancelledSendIsNoError(t *testing.T) {
 	}
 }
 
-// A throttled request over HTTP has a Retry-After also while nobody consumes, when no wait
-// can be estimated.
+// A throttled request over HTTP has a Retry-After also without consumers, when no wait can be
+// estimated.
 func TestHTTPThrottledWithoutAnEstimate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := startWeb(t, Options{})

@@ -37,7 +37,7 @@ func TestHTTPMessage(t *testing.T) {
 			d.StoredAt.IsZero() || time.Until(d.InvisibleUntil) != 40*time.Second || d.InvisibleFor != settings.Duration(40*time.Second) {
 			t.Errorf("received %+v", d)
 		}
-		// A failure, with the interval that the client says, then with the group's.
+		// A failure, first with the interval of the client, then with the group's.
 		settle := func(what, more string) { x.ok("/v1/groups/g/"+what, `{"handle":"`+d.Handle+`"`+more+`}`, nil) }
 		settle("retry", `,"after":"7s"`)
 		began := time.Now()
@@ -157,7 +157,7 @@ func TestHTTPMany(t *testing.T) {
 	})
 }
 
-// The same ID is stored once: what a client repeats that has seen no answer.
+// The same ID is stored once, as when a client repeats a send without a response.
 func TestHTTPRepeatedID(t *testing.T) {
 	x := startWeb(t, Options{})
 	if _, err := x.b.PutTopic(t.Context(), "once", settings.Topic{}); err != nil {
@@ -209,7 +209,7 @@ func TestHTTPRaw(t *testing.T) {
 	}
 }
 
-// What is wrong with a request is said with the field's path, and nothing of it is done.
+// The error for a wrong request has the path of the field, and the request has no effect.
 func TestHTTPRefusals(t *testing.T) {
 	x := startWeb(t, Options{})
 	send, receive, ack := "/v1/topics/normal/messages", "/v1/groups/g/topics/normal/receive", "/v1/groups/g/acknowledge"
@@ -305,7 +305,7 @@ func TestHTTPHeaders(t *testing.T) {
 		{"POST", "/v1/groups/g/acknowledge", []string{"Content-Type", web.TypeText}, 415, 40000, nil},
 		{"POST", "/v1/groups/g/topics/normal/receive", []string{"Content-Type", web.TypeNDJSON}, 415, 40000, nil},
 		{"GET", "/v1/topics/normal/recall", nil, 405, 0, []string{"POST"}},
-		// What a page of another origin sends.
+		// The requests of a page of another origin.
 		{"POST", "/v1/topics/normal/messages", []string{"Content-Type", web.TypeText, "Origin", "https://evil.example"}, 403, 40300, []string{"evil.example"}},
 		{"DELETE", "/v1/topics/normal", []string{"Sec-Fetch-Site", "cross-site"}, 403, 40300, nil},
 	} {
@@ -331,7 +331,7 @@ func TestHTTPThrottled(t *testing.T) {
 			t.Errorf("%s: %d %v %+v", body, resp.StatusCode, resp.Header, p)
 		}
 	}
-	// Of what may be stored, the client is told.
+	// The response reports messages that may be stored.
 	f.append = func(context.Context, []serving.Incoming) error {
 		return &tidegate.Error{Code: tidegate.CodeInternalServerError, MaybeStored: true, Message: "disk"}
 	}

@@ -44,7 +44,7 @@ func startWebWith(t testing.TB, bo broker.Options, o Options, faults ...*faulty)
 		client: &http.Client{Transport: &http.Transport{
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return lis.dial(ctx) },
 		}},
-		// As the binary has it: what lasts longer has to move its deadlines.
+		// As in the binary: handlers that last longer have to move their deadlines.
 		server: &http.Server{Handler: e.s.Handler(), ReadTimeout: 30 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute},
 	}
 	var conns sync.WaitGroup // whose handlers have not returned

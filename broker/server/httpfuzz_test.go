@@ -12,8 +12,8 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 )
 
-// Whatever is sent as JSON is decoded without loss, or refused as a bad
-// request with a text; and whatever of it is stored comes back.
+// Every JSON body is decoded without loss, or rejected as a bad request with a text. Every stored
+// message comes back.
 func FuzzHTTPSend(f *testing.F) {
 	for _, s := range []string{
 		``, `{}`, `{"body":"eA=="}`, `{"id":"i","body_text":"é\u00e9","keys":["a"],"properties":{"a":"b"},"message_group":"g"}`,

@@ -68,7 +68,7 @@ func TestHTTPIntercept(t *testing.T) {
 		if r := s.next(); r.Error == nil || r.Error.Status != 429 || r.ID != "s" || r.Line != 1 {
 			t.Errorf("%+v", r)
 		}
-		// What next refused stays as it is.
+		// A rejection of next stays unchanged.
 		m = func(ctx context.Context, _ Call, next func(context.Context) error) error { return next(ctx) }
 		x.failed("/v1/groups/g/acknowledge", `{"handles":["x","y"]}`, 400, 40013)
 		s.write("{\"id\":\"s\"}\n")
@@ -172,7 +172,7 @@ func TestHTTPMetrics(t *testing.T) {
 func TestHTTPAnswersAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := make(chan struct{})
-		wait := func(ctx context.Context) error { // as an engine that is told to wait
+		wait := func(ctx context.Context) error { // as an engine that should wait
 			<-ctx.Done()
 			close(ended)
 			return context.Cause(ctx)

@@ -112,7 +112,7 @@ func TestHTTPSendStream(t *testing.T) {
 	})
 }
 
-// A stream of FIFO messages keeps their order, and what came together is stored together.
+// A stream of FIFO messages keeps their order, and lines that arrive together are stored together.
 func TestHTTPSendStreamInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		appends := 0
@@ -134,7 +134,7 @@ func TestHTTPSendStreamInOrder(t *testing.T) {
 	})
 }
 
-// Throttling is told for each line, and the stream goes on.
+// Each line has its own throttle, and the stream continues.
 func TestHTTPSendStreamThrottled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := startWeb(t, Options{})
@@ -314,7 +314,7 @@ func TestHTTPReceiveStreamBounds(t *testing.T) {
 	})
 }
 
-// What happens to a topic under a stream is its last line.
+// A change of a topic under a stream is its last line.
 func TestHTTPReceiveStreamLastLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var gone atomic.Bool
@@ -337,7 +337,7 @@ func TestHTTPReceiveStreamLastLine(t *testing.T) {
 	})
 }
 
-// What a client that has gone did not get is given back, and does not count as an attempt of a push
+// Messages that a closed client did not get are released, and do not count as an attempt of a push
 // consumer.
 func TestHTTPReceiveGone(t *testing.T) {
 	for _, accept := range []string{web.TypeJSON, web.TypeNDJSON} {
@@ -417,7 +417,7 @@ func TestHTTPReceiveWaits(t *testing.T) {
 	})
 }
 
-// What a client does not read is given back when it had time enough for it.
+// Messages that a client does not read are released when it had time enough for them.
 func TestHTTPReceiveStreamStalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := startWeb(t, Options{})
@@ -456,7 +456,7 @@ func TestHTTPReceiveAgain(t *testing.T) {
 	})
 }
 
-// A receive takes bodies up to max_bytes, the first whatever its size; the others stay untouched.
+// A receive takes bodies up to max_bytes, the first with any size. The others stay untouched.
 func TestHTTPReceiveMaxBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := startWeb(t, Options{})

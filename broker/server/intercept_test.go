@@ -99,7 +99,7 @@ func TestIntercept(t *testing.T) {
 		}
 		refused(t, r.GetStatus(), tidegate.CodeInternalServerError, "next")
 
-		// next tells what the answer will be, and it stays as it is.
+		// next reports the response that follows, and it stays unchanged.
 		m = func(ctx context.Context, _ Call, next func(context.Context) error) error {
 			err := next(ctx)
 			if !errors.Is(err, tidegate.ErrInvalidHandle) {

@@ -14,8 +14,8 @@ import (
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
-// How long a message may be invisible is for the engine to say, over gRPC and
-// over HTTP: neither has a limit or a default of its own that the engine does not take.
+// The engine bounds the invisible duration, over gRPC and over HTTP: neither has a limit or a
+// default of its own that the engine does not accept.
 func TestInvisibleBoundsAreTheEngines(t *testing.T) {
 	for name, c := range map[string]struct {
 		least, most, preset time.Duration

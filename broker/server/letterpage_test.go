@@ -98,8 +98,8 @@ func TestDeadLettersHoldMemory(t *testing.T) {
 	})
 }
 
-// Each change of topics, groups, limits and stored messages is one line of the log, whether it
-// succeeded or not. What only reads has none.
+// Each change of topics, groups, limits and stored messages is one line of the log, with success or
+// an error. Requests that only read have none.
 func TestAudit(t *testing.T) {
 	log, text := testLog()
 	e := start(t, Options{Logger: log, Access: someAccess()})

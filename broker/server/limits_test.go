@@ -50,9 +50,8 @@ func allocated(f func()) int {
 	return int(after.TotalAlloc-before.TotalAlloc) >> 20
 }
 
-// Half a million empty messages have a megabyte on the wire, and fifty when
-// decoded. Who has no credentials is refused before they are read, and nobody
-// has them decoded.
+// Half a million empty messages have a megabyte on the wire, and fifty when decoded. A client
+// without credentials is rejected before they are read or decoded.
 func TestManyEmptyMessagesAreNotDecoded(t *testing.T) {
 	e := start(t, Options{Access: someAccess(), MaxReceiveSize: 1 << 20})
 	raw := bytes.Repeat([]byte{0x0a, 0x00}, 500_000)
@@ -77,8 +76,7 @@ func TestManyEmptyMessagesAreNotDecoded(t *testing.T) {
 	}
 }
 
-// What can be refused by the headers alone is refused although the request
-// never comes.
+// Requests that the headers alone make invalid are rejected although their body never comes.
 func TestCredentialsAreCheckedBeforeTheRequest(t *testing.T) {
 	e := start(t, Options{Access: someAccess()})
 	for _, d := range append(rmqpb.MessagingService_ServiceDesc.Streams, grpc.StreamDesc{StreamName: "SendMessage"}) {
@@ -202,7 +200,7 @@ func TestRequestsAreBounded(t *testing.T) {
 				if err != nil {
 					return nil, err
 				}
-				if len(fs) > 2 { // what was sent before
+				if len(fs) > 2 { // the bytes that were sent before
 					return &rmqpb.Status{Code: rmqpb.Code_MESSAGE_NOT_FOUND}, nil
 				}
 				return fs[0].GetStatus(), nil

@@ -12,7 +12,7 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
-// The pages of a list have all names once, in order, whatever their size; match selects names.
+// The pages of a list have all names once, in order, with any size; match selects names.
 func TestListPages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := start(t, Options{})

@@ -25,8 +25,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// scraped returns what GET /metrics answers: every sample by its name and
-// labels, histograms by their _count and _sum, and the families besides.
+// scraped returns the response of GET /metrics: every sample by its name and labels, histograms by
+// their _count and _sum, and the families besides.
 func scraped(t testing.TB, s *Server) (map[string]float64, map[string]*dto.MetricFamily) {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -66,7 +66,7 @@ func scraped(t testing.TB, s *Server) (map[string]float64, map[string]*dto.Metri
 	return samples, families
 }
 
-// compare checks samples against what is wanted of them.
+// compare compares samples with the wanted ones.
 func compare(t testing.TB, got, want map[string]float64) {
 	t.Helper()
 	for _, name := range slices.Sorted(maps.Keys(want)) {
@@ -254,7 +254,7 @@ func TestMetricsOfAStory(t *testing.T) {
 			t.Error(err)
 		}
 
-		// What is deleted vanishes.
+		// The series of deleted topics and groups vanish.
 		if err := e.b.DeleteTopic(t.Context(), "orders"); err != nil {
 			t.Fatal(err)
 		}
@@ -270,7 +270,7 @@ func TestMetricsOfAStory(t *testing.T) {
 	})
 }
 
-// promlint knows what Prometheus recommends of names, units and help.
+// promlint has Prometheus's recommendations for names, units and help.
 func TestMetricsLint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, Options{MinLongPolling: 1})
@@ -287,8 +287,8 @@ func TestMetricsLint(t *testing.T) {
 	})
 }
 
-// The number of series depends on topics and groups alone: not on clients, messages,
-// attempts, or what requests say.
+// The number of series depends on topics and groups alone, and not on clients, messages, attempts
+// or the content of requests.
 func TestMetricsCardinality(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, Options{MinLongPolling: 1})

@@ -82,7 +82,8 @@ func dashboard(t *testing.T) []expression {
 	return out
 }
 
-// alerts returns the expressions of alerts.yml, and checks what people need of each alert.
+// alerts returns the expressions of alerts.yml, and checks that each alert has the texts for
+// operators.
 func alerts(t *testing.T) []expression {
 	t.Helper()
 	text, err := os.ReadFile("monitoring/alerts.yml")
@@ -138,7 +139,7 @@ var (
 	labelName  = regexp.MustCompile(`(\w+)\s*(?:=~|!~|!=|=)`)
 )
 
-// operators are what an expression may have beside metrics.
+// operators are the words of an expression beside metrics.
 var operators = []string{"sum", "min", "max", "rate", "increase", "histogram_quantile", "and"}
 
 func metricIn(expr string) string { return regexp.MustCompile(`tidegate_\w+`).FindString(expr) }
@@ -260,7 +261,7 @@ func TestMonitoringKnowsTheStoragesLimits(t *testing.T) {
 	}
 }
 
-// What fails inside the broker is told of, over gRPC and over HTTP.
+// Failures inside the broker are logged, over gRPC and over HTTP.
 func TestMonitoringOfFailures(t *testing.T) {
 	all := fmt.Sprint(alerts(t))
 	for _, m := range []string{"tidegate_rpc_answers_total", "tidegate_http_answers_total"} {

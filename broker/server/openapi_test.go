@@ -98,7 +98,7 @@ func TestPackageCommentHasAllRoutes(t *testing.T) {
 	}
 }
 
-// What a schema names, the Go type has, and the reverse.
+// The fields of a schema are those of the Go type, and the reverse.
 func TestOpenAPISchemas(t *testing.T) {
 	schemas := loadDocument(t).Components.Schemas
 	for name, v := range map[string]any{
@@ -195,7 +195,7 @@ func checkHTTP(t testing.TB, h http.Handler) http.Handler {
 		}
 		item := doc.Paths.Value(path)
 		if item == nil || item.GetOperation(r.Method) == nil && r.Method != "HEAD" {
-			return // TestOpenAPIHasAllRoutes says so
+			return // TestOpenAPIHasAllRoutes reports it
 		}
 		checkExchange(t, r, routers.Route{Spec: doc, Path: path, PathItem: item, Method: r.Method, Operation: item.GetOperation(r.Method)}, sent, rec)
 	})
@@ -269,7 +269,7 @@ func checkLines(t testing.TB, doc *openapi3.T, what, schema string, text []byte)
 	}
 }
 
-// taped keeps what was answered.
+// taped records the responses.
 type taped struct {
 	answered
 	tape bytes.Buffer

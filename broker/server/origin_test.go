@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// A page whose name was made to point at this machine is of the same origin,
-// and can do nothing. Where names are given out by whoever runs the broker, they work.
+// A page whose name resolves to this machine is of the same origin, and can do nothing. Names that
+// the operator configures work.
 func TestNamesThatOthersGiveOut(t *testing.T) {
 	anyone := AccessConfig{Anonymous: []Rule{{Actions: []Action{ActionAdmin}, Topics: []string{"*"}, Groups: []string{"*"}}}}
 	loopback := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 8082}
@@ -40,7 +40,7 @@ func TestNamesThatOthersGiveOut(t *testing.T) {
 		{"broker.example:443", loopback, Options{HTTPHosts: []string{"broker.example"}}, 200},
 		{"a.broker.example", loopback, Options{HTTPHosts: []string{"broker.example"}}, 403},
 		{"localhost", loopback, Options{HTTPHosts: []string{"broker.example"}}, 200},
-		{"tidegate:8082", other, Options{}, 200}, // a container's, which was told to be insecure
+		{"tidegate:8082", other, Options{}, 200}, // a container's, which is configured to be insecure
 	} {
 		e := start(t, c.o)
 		for _, method := range []string{"PUT", "GET"} {
@@ -69,7 +69,7 @@ func TestNamesOverTLS(t *testing.T) {
 	}
 }
 
-// Who shows a key is no page in a browser, whatever the host is called.
+// A client with a key is no page in a browser, with any host name.
 func TestKeysAreForAnyName(t *testing.T) {
 	e := start(t, Options{Access: someAccess()})
 	for key, status := range map[string]int{"admin": 200, "": 401} {
@@ -85,7 +85,7 @@ func TestKeysAreForAnyName(t *testing.T) {
 	}
 }
 
-// What pages in browsers try is counted and logged, by reasons of its own.
+// Attempts of pages in browsers are counted and logged, by reasons of their own.
 func TestPagesAreToldOf(t *testing.T) {
 	anyone := []Rule{{Actions: []Action{ActionAdmin}, Topics: []string{"*"}, Groups: []string{"*"}}}
 	for name, access := range map[string]AccessConfig{

@@ -17,8 +17,8 @@ import (
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
-// A client that announces it gets its messages packed into one frame; any other one gets
-// them as RocketMQ sends them, a frame each. Who receives nothing sees no difference.
+// A client that announces it gets its messages packed into one frame. Any other one gets them as
+// RocketMQ sends them, a frame each. A client that receives none sees no difference.
 func TestPackedOnlyOnRequest(t *testing.T) {
 	for announced, want := range map[string]struct{ frames, packed int }{
 		"": {5, 0}, "packed": {1, 3}, "other, packed": {1, 3}, "unpacked": {5, 0},
@@ -78,8 +78,8 @@ func TestMaxBytesOnTheWire(t *testing.T) {
 	})
 }
 
-// Digests are of the kind that the client reads: CRC32 in the form of RocketMQ's Go client,
-// MD5 for all others, who disagree about the form of a CRC32.
+// Digests are of the kind that the client reads: CRC32 in the form of RocketMQ's Go client, MD5 for
+// all others, which disagree about the form of a CRC32.
 func TestDigestByLanguage(t *testing.T) {
 	e := start(t, Options{})
 	for _, language := range []string{"GO", "JAVA", "HTTP", ""} {
@@ -129,8 +129,8 @@ func TestBriefAcknowledgements(t *testing.T) {
 	}
 }
 
-// A client that reads packed deliveries is told to ask for more of them in one receive, and gets
-// them, also after a heartbeat.
+// The broker asks a client that reads packed deliveries to receive more of them at a time, and
+// delivers them, also after a heartbeat.
 func TestPackedReceivesAreLarger(t *testing.T) {
 	for announced, want := range map[string]int{"": refusal.MaxReceive, "packed": packedBatchSize} {
 		synctest.Test(t, func(t *testing.T) {

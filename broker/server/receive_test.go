@@ -299,8 +299,8 @@ func TestReceivePushTimeout(t *testing.T) {
 	})
 }
 
-// With auto_renew the message stays away while its client beats, and comes
-// back a second after its client has said goodbye.
+// With auto_renew the message stays away while its client sends heartbeats, and comes back a second
+// after the termination of its client.
 func TestReceiveAutoRenew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, Options{})
@@ -351,8 +351,7 @@ func TestTerminationEndsPolls(t *testing.T) {
 	})
 }
 
-// What a client that gave up would have got goes to the next one, as if
-// nothing had been.
+// The messages of a client that gave up go to the next one, as if they had not been delivered.
 func TestReceiveCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		polled := make(chan struct{})
@@ -407,7 +406,7 @@ func TestReceiveSurvivesTheEngine(t *testing.T) {
 		f.poll = func(context.Context) error { return errors.New("odd") }
 		st, _ = e.receive(e.ctx(), receiveRequest("normal"))
 		refused(t, st, tidegate.CodeInternalServerError, "odd")
-		time.Sleep(2 * session.Timeout) // who has a poll would stay
+		time.Sleep(2 * session.Timeout) // a client with a poll would stay
 		if n := e.s.sessions.Len(); n != 0 {
 			t.Errorf("%d clients have polls that are still registered", n)
 		}

@@ -85,8 +85,8 @@ var (
 	benchTopic = &rmqpb.Resource{Name: "t"}
 )
 
-// receiveOnce receives up to 32 messages, which seen is told of, and
-// acknowledges them in one request.
+// receiveOnce receives up to 32 messages, calls seen with them, and acknowledges them in one
+// request.
 func receiveOnce(ctx context.Context, c rmqpb.MessagingServiceClient, seen func(*rmqpb.Message)) (int, error) {
 	ctx = identified(ctx)
 	stream, err := c.ReceiveMessage(ctx, &rmqpb.ReceiveMessageRequest{

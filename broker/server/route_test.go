@@ -73,7 +73,7 @@ func TestRoutes(t *testing.T) {
 	})
 }
 
-// What this broker does not have is a status, not a broken call.
+// A feature that this broker lacks has a status, and no broken call.
 func TestMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, Options{})

@@ -185,7 +185,7 @@ func TestSendRefusesRequests(t *testing.T) {
 	})
 }
 
-// What is on the borders is accepted.
+// Values on the limits are accepted.
 func TestSendAccepts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, Options{})
@@ -260,9 +260,9 @@ func TestSendBatch(t *testing.T) {
 	})
 }
 
-// A throttled send is status 42900 without entries, and says when to come back.
-// RocketMQ: sending retry and throttling: "reply-code:530"
-// RocketMQ: sending retry and throttling: "reply-text:TOO_MANY_REQUESTS"
+// A throttled send has status 42900 without entries, and the time to come back. RocketMQ: sending
+// retry and throttling: "reply-code:530" RocketMQ: sending retry and throttling:
+// "reply-text:TOO_MANY_REQUESTS"
 func TestSendThrottled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, Options{})

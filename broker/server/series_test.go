@@ -7,8 +7,8 @@ import (
 	"testing/synctest"
 )
 
-// An operation that nobody has used has no durations, which are 18 series each: they were 7 of
-// 10 series of an idle broker. Its answers are counted from 0 on.
+// An operation without calls has no durations, which are 18 series each: they were 7 of 10 series
+// of an idle broker. Its responses are counted from 0 on.
 func TestSeriesOfAnIdleBroker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, Options{})

@@ -68,7 +68,8 @@ func TestSettingsOfManyTopics(t *testing.T) {
 	}
 }
 
-// What a client says of a thousand topics is kept as it came, not ten times as large.
+// The settings of a client with a thousand topics are stored in their encoded form, not ten times
+// as large.
 func TestSettingsAreKeptSmall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, Options{})

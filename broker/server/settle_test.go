@@ -209,7 +209,7 @@ func TestChangeInvisibleDurationRefusals(t *testing.T) {
 	})
 }
 
-// Forwarding is idempotent, and the letter tells where it comes from.
+// Forwarding is idempotent, and the letter has its origin.
 func TestForwardToDeadLetterQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, Options{})
@@ -240,7 +240,7 @@ func TestForwardToDeadLetterQueue(t *testing.T) {
 		if got := d.GetUserProperties(); fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("properties %v; want %v", got, want)
 		}
-		// RocketMQ's clients would repeat it for ever; ours is told.
+		// RocketMQ's clients would repeat it without end; ours gets the result.
 		req.ReceiptHandle = "garbage"
 		if r, _ := e.ForwardMessageToDeadLetterQueue(e.ctx(), req); r.GetStatus().GetCode() != rmqpb.Code_OK {
 			t.Errorf("stale handle from RocketMQ's client: %v", r)

@@ -23,7 +23,7 @@ import (
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
-// A receive that is throttled tells how long to wait, in the trailer.
+// A throttled receive has the time to wait in the trailer.
 func TestThrottledReceivePushesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &faulty{poll: func(context.Context) error {
@@ -42,8 +42,8 @@ func TestThrottledReceivePushesBack(t *testing.T) {
 	})
 }
 
-// The duration that stands for the broker's own interval within the program is a wrong
-// one on the wire, where a header says that.
+// The duration that means the broker's own interval within the program is an invalid one on the
+// wire, where a header has that meaning.
 func TestNoDurationMeansTheBrokersInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, Options{})
@@ -62,7 +62,7 @@ func TestNoDurationMeansTheBrokersInterval(t *testing.T) {
 	})
 }
 
-// With one of the two options set, producers are told the default of the other.
+// With one of the two options set, producers get the default of the other.
 func TestProducersPolicyWithMaxAttemptsAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, Options{ProducerMaxAttempts: 7})

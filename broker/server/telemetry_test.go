@@ -85,7 +85,7 @@ func (e *env) settings(st stream) *rmqpb.Settings {
 	return cmd.GetSettings()
 }
 
-// What each language is told: RocketMQ's clients differ in what they can read.
+// The settings for each language: RocketMQ's clients differ in the settings that they can read.
 func TestTelemetrySettings(t *testing.T) {
 	fifo := settings.Group{FIFO: true, MaxAttempts: 4}
 	short := settings.Group{Retry: backoff.Steps{time.Second, 5 * time.Second}, MaxAttempts: -1}
@@ -170,8 +170,8 @@ func TestTelemetryProducerOptions(t *testing.T) {
 	})
 }
 
-// One client too many is throttled, which it may get over; gRPC's
-// ResourceExhausted would tell it that it sent too much.
+// One client too many is throttled, which can end. gRPC's ResourceExhausted would mean that it sent
+// too much.
 func TestTelemetryOfOneClientTooMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, Options{})
@@ -247,7 +247,7 @@ func TestTelemetryStreams(t *testing.T) {
 		if h, err := st.Header(); err != nil || len(h.Get(wire.HeaderFeatures)) != 1 {
 			t.Errorf("headers %v, %v", h, err)
 		}
-		// What is no settings is ignored; settings are answered every time.
+		// Commands without settings are ignored; settings get a response every time.
 		for _, c := range []*rmqpb.TelemetryCommand{{}, {Command: &rmqpb.TelemetryCommand_ThreadStackTrace{}}} {
 			if err := st.Send(c); err != nil {
 				t.Fatal(err)
@@ -303,8 +303,8 @@ func TestHeartbeat(t *testing.T) {
 		if toGo.Load() != 0 || toNode.Load() != 1 {
 			t.Errorf("settings after a heartbeat: %d for Go, %d for Node; want one for Node alone", toGo.Load(), toNode.Load())
 		}
-		// They are told at once of a group that was changed, by the process that has the broker
-		// as by the admin, and not again with a heartbeat.
+		// Clients get the settings of a changed group at once, after a change by the process of the
+		// broker and by the admin, and not again with a heartbeat.
 		if _, err := e.b.PutGroup(t.Context(), "g", settings.Group{MaxAttempts: 5}); err != nil {
 			t.Fatal(err)
 		}
@@ -379,7 +379,7 @@ func TestPushConsumerWithoutSettings(t *testing.T) {
 	})
 }
 
-// A client that says nothing for two minutes is forgotten, unless its stream is open.
+// A client without requests for two minutes is forgotten, unless its stream is open.
 func TestSessionsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, Options{})

@@ -12,7 +12,7 @@ import (
 	"github.com/tidegate/tidegate/broker/status"
 )
 
-// GET /v1/throttle tells which limits refuse sends, why and since when, and which are near.
+// GET /v1/throttle has the limits that reject sends, with reason and time, and those that are near.
 func TestThrottleIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, Options{})

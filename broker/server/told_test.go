@@ -12,7 +12,8 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
-// A path that is nearly one is told which; any other where all are described.
+// The error for a path that resembles a route has that route; any other one has the place of the
+// descriptions.
 func TestNothingAt(t *testing.T) {
 	s := start(t, Options{}).s
 	for path, want := range map[string]string{
@@ -31,7 +32,7 @@ func TestNothingAt(t *testing.T) {
 	}
 }
 
-// What is wrong with a text of durations is told by what reads it.
+// The reader of a text of durations reports its faults.
 func TestBadLadderIsNamed(t *testing.T) {
 	s := start(t, Options{}).s
 	w := httptest.NewRecorder()
@@ -41,8 +42,7 @@ func TestBadLadderIsNamed(t *testing.T) {
 	}
 }
 
-// Consuming failed, and nothing else is said: the group's interval after that
-// attempt passes, whichever it is.
+// A failure without an interval: the group's interval after that attempt passes.
 func TestHTTPRetryKnowsTheAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := startWeb(t, Options{})
@@ -62,8 +62,8 @@ func TestHTTPRetryKnowsTheAttempt(t *testing.T) {
 	})
 }
 
-// An interval longer than a message may be invisible is no reason to refuse
-// that consuming failed: the group's settings say it, and official clients are told it.
+// An interval longer than the maximum of the invisible duration is accepted for a failure: it is in
+// the group's settings, which official clients get.
 func TestLongRetryIntervals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := startWeb(t, Options{})
@@ -83,7 +83,7 @@ func TestLongRetryIntervals(t *testing.T) {
 	})
 }
 
-// A handle of another group is told whose it is, and not what nobody asked for.
+// The error for a handle of another group has the name of that group, and no other name.
 func TestForeignHandleIsTold(t *testing.T) {
 	x := startWeb(t, Options{})
 	x.ok("/v1/topics/normal/messages", `{"body":"eA=="}`, nil)

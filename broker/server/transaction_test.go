@@ -57,9 +57,8 @@ const (
 	rollback = rmqpb.TransactionResolution_ROLLBACK
 )
 
-// What a producer sees of its transactions: only what is committed is
-// delivered, and the codes are those of a real server: 40008 without an ID,
-// 50001 for a transaction that is not there (any more).
+// The transactions of a producer: only committed messages are delivered, and the codes are those of
+// a real server: 40008 without an ID, 50001 for a transaction that does not exist any more.
 func TestEndTransaction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := withTransactions(t, Options{})
@@ -119,7 +118,7 @@ func TestOrphanedTransaction(t *testing.T) {
 			p.Keys, p.TraceContext, p.BornHost = []string{"a", "b"}, new("trace"), "host"
 			p.OrphanedTransactionRecoveryDuration = durationpb.New(2 * time.Second)
 		}))
-		time.Sleep(3 * time.Second) // nobody can be asked at 2 s
+		time.Sleep(3 * time.Second) // no producer can be asked at 2 s
 		settings := producer("tx")
 		settings.GetPublishing().Topics[0].ResourceNamespace = "ns"
 		st, _ := e.telemetry(as(t.Context(), "producer"), settings)
@@ -152,8 +151,8 @@ func TestOrphanedTransaction(t *testing.T) {
 	})
 }
 
-// A client that sends half messages is asked even if its settings did not name
-// the topic; one that said that it ends, or whose stream is gone, is not.
+// A client that sends half messages is asked even if its settings did not name the topic. One that
+// has terminated, or whose stream is gone, is not.
 func TestWhoIsAskedAboutTransactions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := withTransactions(t, Options{})
@@ -189,7 +188,7 @@ func TestWhoIsAskedAboutTransactions(t *testing.T) {
 	})
 }
 
-// The answer to a commit is lost: a repeated one says that the transaction has ended, and the
+// The response to a commit is lost: a repeated one reports that the transaction has ended, and the
 // message is there once.
 func TestLostAnswerOfEndTransaction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

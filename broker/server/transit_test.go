@@ -86,8 +86,8 @@ func (e *env) settled() {
 	}
 }
 
-// Half-sent requests hold what the budget has, never more, for as long as they may take; then
-// their connection ends. Others are served meanwhile.
+// Half-sent requests hold the budget, never more, until their time limit; then their connection
+// ends. Others are served meanwhile.
 func TestHalfSentRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, Options{MaxTransitBytes: leastMemory})
@@ -141,7 +141,7 @@ func TestHalfSentSmallRequest(t *testing.T) {
 	})
 }
 
-// A request that says it is too large is refused before its first byte.
+// A request whose length is too large is rejected before its first byte.
 func TestLargeRequestIsNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, Options{})
@@ -244,7 +244,7 @@ func TestWaitingReceivesAreBounded(t *testing.T) {
 	})
 }
 
-// Over HTTP a body that finds no memory gets 429 and Retry-After, and what was held is released.
+// Over HTTP a body that finds no memory gets 429 and Retry-After, and its memory is released.
 func TestHTTPBodiesAreBounded(t *testing.T) {
 	e := start(t, Options{MaxTransitBytes: leastMemory})
 	ask := func(kind string) *httptest.ResponseRecorder {

@@ -110,8 +110,6 @@ func runJob(ctx context.Context, address, journal, kind string, dial func(contex
 }
 
 // A job whose process is killed at any time, and which is run again, sends every message back once.
-//
-// Demand 43.
 func TestKillSendsEachOnce(t *testing.T) {
 	for kind, n := range map[string]int{"broker": 1000, "edited": 300, "queue": 300} { // a broker moves 50 at once
 		t.Run(kind, func(t *testing.T) {
@@ -242,7 +240,7 @@ func killAfter(t *testing.T, env, event string, n int) {
 			t.Error(err)
 		}
 	}
-	for lines.Scan() { // what it had written
+	for lines.Scan() { // the lines that it had written
 	}
 	cmd.Wait()
 	if s := cmd.ProcessState; s.Exited() {

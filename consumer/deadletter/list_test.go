@@ -43,8 +43,6 @@ func TestSummarize(t *testing.T) {
 }
 
 // Every dead letter is reached, however many there are.
-//
-// Demand 45.
 func TestListsAll(t *testing.T) {
 	const n = 100_000
 	b := brokertest.New(t)

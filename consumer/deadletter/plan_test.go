@@ -21,7 +21,7 @@ func in(group string, l *Letter) *Letter {
 	return l
 }
 
-// A step asks the plan about a letter, and tells it the result if it is taken.
+// A step asks the plan about a letter, and reports the result if the letter is taken.
 type step struct {
 	letter *Letter
 	fails  bool

@@ -51,7 +51,7 @@ func TestAfterACrash(t *testing.T) {
 	})
 }
 
-// A deaf connection loses what the broker responds to a POST.
+// A deaf connection loses the broker's response to a POST.
 type deaf struct {
 	net.Conn
 	post *atomic.Bool

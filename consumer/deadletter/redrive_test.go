@@ -133,10 +133,10 @@ func bodies(ds []*tidegate.Delivery) (all []string) {
 	return all
 }
 
-// Both sources send every letter back once, at the rate that was asked for, with the count of
-// redrives, and write what they do.
+// Both sources send every letter back once, at the requested rate, with the count of redrives, and
+// write a line for each.
 //
-// Demand 44: rate and audit of a redrive.
+// Rate and audit of a redrive.
 func TestRedrive(t *testing.T) {
 	for name, source := range map[string]func(*place) deadletter.Source{
 		"broker": func(p *place) deadletter.Source { return p.source() },
@@ -186,7 +186,7 @@ func TestRedrive(t *testing.T) {
 
 // A dry run with a filter reports the letters that would be sent back, and does nothing.
 //
-// Demand 44: filter and dry run of a redrive.
+// Filter and dry run of a redrive.
 func TestDryRun(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		p := newPlace(t, b)
@@ -240,7 +240,7 @@ func TestEdit(t *testing.T) {
 // A job that is run again sends nothing twice. A message that came back waits for another job, and
 // after three redrives it stays.
 //
-// Demand 53: the number of redrives is bounded.
+// The number of redrives is bounded.
 func TestGenerations(t *testing.T) {
 	for name, source := range map[string]func(*place) deadletter.Source{
 		"broker": func(p *place) deadletter.Source { return p.source() },
@@ -275,7 +275,7 @@ func TestGenerations(t *testing.T) {
 
 // A redrive stops when too many letters cannot be sent: their topic is gone.
 //
-// Demand 44: the share of failures that stops a redrive.
+// The share of failures that stops a redrive.
 func TestTooManyFailures(t *testing.T) {
 	for name, source := range map[string]func(*place) deadletter.Source{
 		"broker": func(p *place) deadletter.Source { return p.source() },

@@ -20,7 +20,7 @@ import (
 
 const (
 	crashMode = "TIDEGATE_SPOOL_CRASH_MODE" // of the process in crashDir: a number of a life, or one of:
-	lastMode  = "last"                      // sends what the spool has and ends
+	lastMode  = "last"                      // sends the content of the spool and ends
 	fullMode  = "full"                      // fills its disk
 )
 
@@ -111,7 +111,7 @@ func child(t *testing.T, dir, mode string, stderr *strings.Builder) *exec.Cmd {
 // Every message that a producer with a spool accepted is delivered, in the order of
 // its message group, although the process was killed at random moments.
 //
-// Demand 15: messages wait on the local disk while the broker is away.
+// Messages wait on the local disk while the broker is away.
 func TestKilledProducerLosesNothing(t *testing.T) {
 	dir := t.TempDir()
 	var stderr strings.Builder

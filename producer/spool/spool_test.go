@@ -47,7 +47,7 @@ func put(t *testing.T, s *Spool, msgs ...*tidegate.Message) {
 	}
 }
 
-// A server is what Drain sends to.
+// A server receives the messages of Drain.
 type server struct {
 	mu   sync.Mutex
 	fail func(m *tidegate.Message) error
@@ -155,7 +155,7 @@ func TestDrainSendsInOrderOfTheGroup(t *testing.T) {
 		refuse := true
 		f := &server{}
 		f.setFail(func(m *tidegate.Message) error {
-			if refuse = !refuse; refuse { // every second message, whatever it is
+			if refuse = !refuse; refuse { // every second message of any kind
 				return &tidegate.Error{Code: tidegate.CodeTooManyRequests}
 			}
 			return nil

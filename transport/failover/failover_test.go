@@ -311,7 +311,7 @@ func TestThrottlesEverywhereDoNotFlap(t *testing.T) {
 // Two brokers, of which the first is away for a while: every message arrives once, and
 // is acknowledged where it came from.
 //
-// Demand 16: sends fail over to another cluster, and back.
+// Sends fail over to another cluster, and back.
 func TestTwoBrokersLoseNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		brokers := []*brokertest.Broker{brokertest.New(t), brokertest.New(t)}

@@ -18,7 +18,7 @@ import (
 // A message group stays in its queue after any failure that another attempt may cure, although
 // other messages avoid the server: a message in another queue could overtake its predecessors.
 //
-// Demand 64: a message group waits for the server of its queue.
+// A message group waits for the server of its queue.
 func TestGroupKeepsItsQueueAfterAFailure(t *testing.T) {
 	type sending = func(context.Context, *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error)
 	refuse := func(code rmqpb.Code) sending {

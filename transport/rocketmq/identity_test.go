@@ -11,8 +11,6 @@ import (
 // Names that the SDK makes of a consumer group belong to that group alone, with any legal
 // characters in the name of the group: the client ID of each kind of consumer, by which servers
 // keep settings, and the topic of its dead letters.
-//
-// Demand 49.
 func TestNamesOfGroupsAreDistinct(t *testing.T) {
 	c := newClient(t, newNetwork(), nil)
 	groups, words := []string{}, []string{"a", "b", "-", "_", "|", "%", "simple", "DLQ", "RETRY"}

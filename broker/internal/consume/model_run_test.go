@@ -14,7 +14,7 @@ import (
 	shared "github.com/tidegate/tidegate/internal/model"
 )
 
-// Random operations do to a Progress what the rules say, and nothing else.
+// Random operations change a Progress as the rules demand, and in no other way.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	sequences := 10_000
@@ -109,7 +109,7 @@ func (m *model) step(nested bool) {
 	}
 }
 
-// apply does what the caller of a Progress has to do.
+// apply has the duties of the caller of a Progress.
 func (m *model) apply() {
 	for fails := m.rnd.IntN(16); ; {
 		e := m.p.Effects()
@@ -217,7 +217,7 @@ func (m *model) receive(nested bool, queue int, tag string) {
 		r.Owner = "owner"
 	}
 	taken := 0
-	take := func() { // what was delivered since
+	take := func() { // the later deliveries
 		for _, g := range r.Grants[taken:] {
 			m.deliver(g, &r)
 		}

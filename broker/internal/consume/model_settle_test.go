@@ -9,7 +9,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
-// settle settles some delivery, current or not, and expects what the rules say.
+// settle settles some delivery, current or not, and expects the result of the rules.
 func (m *model) settle() {
 	if len(m.handles) == 0 {
 		return
@@ -334,7 +334,7 @@ func (m *model) restart() {
 	clear(m.replays)
 	clear(m.replayed)
 	m.apply()
-	m.expire() // what time did was not written, and follows again
+	m.expire() // effects of time were not written, and follow again
 	m.p.Expire(m.policy.rules(), m.now)
 	m.note("restarted")
 }

@@ -12,10 +12,10 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
-// The model: what a group should see of each message, by the rules of the doc of package broker and
-// of CONFORMANCE.md. It has no cursors, heaps, message groups or spills: every question looks at
-// all messages. It chooses nothing. It checks that the choice of a Progress was allowed, and that
-// no message was kept back that had to be delivered.
+// The model has the state of each message for a group, by the rules of the doc of package broker
+// and of CONFORMANCE.md. It has no cursors, heaps, message groups or spills: every question looks
+// at all messages. It chooses nothing. It checks that the choice of a Progress was allowed, and
+// that all messages were delivered that had to be.
 type message struct {
 	queue  int
 	offset int64
@@ -40,7 +40,7 @@ type message struct {
 	changed  handle.Receipt // the handle that the last change replaced
 	departs  int            // number of the departure under way; 0 for none
 	later    bool           // due is a second later than on disk, after a departure that failed
-	counted  int            // deliveries before that, whatever the consumer has counted
+	counted  int            // deliveries before that, with any count of the consumer
 }
 
 func (msg *message) undone() bool { return msg.state != Commit }
@@ -67,8 +67,8 @@ func (p *modelPolicy) after(attempt int) time.Duration {
 	return p.interval * time.Duration(attempt)
 }
 
-// exhausted returns what follows if the attempt was the last one: dead-letter, park, block, or
-// nothing. The maximum is that of deliveries, or of redeliveries after negative acknowledgements.
+// exhausted returns the end if the attempt was the last one: dead-letter, park, block, or nothing.
+// The maximum is that of deliveries, or of redeliveries after negative acknowledgements.
 func (p *modelPolicy) exhausted(m *message, negative bool) string {
 	last := p.attempts > 0 && m.attempt >= p.attempts
 	if negative {

@@ -157,8 +157,7 @@ func TestSlowStepDelaysNoOtherTask(t *testing.T) {
 	})
 }
 
-// What is brought forward during a step is not lost, and no step runs beside another one of its
-// task.
+// A Wake during a step is not lost, and no step runs beside another one of its task.
 func TestWakeDuringAStep(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -226,7 +225,7 @@ func TestPauseAfterErrors(t *testing.T) {
 	})
 }
 
-// A step that fails and says when to run again runs then.
+// A step that fails and returns a time runs again then.
 func TestErrorWithATime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -281,7 +280,7 @@ func TestHold(t *testing.T) {
 	})
 }
 
-// What follows a step may wait for a holder, and the next step waits for both.
+// The work after a step may wait for a holder, and the next step waits for both.
 func TestFollow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -396,7 +395,7 @@ func TestLoopAtRandom(t *testing.T) {
 					defer m.busy.Add(-1)
 					l.mu.Lock()
 					m.pending = slices.DeleteFunc(m.pending, func(at time.Time) bool { return !at.After(now) })
-					var next time.Time // of what is known now; Wake alone knows the rest
+					var next time.Time // of the work known now; only Wake announces the rest
 					if len(m.pending) > 0 {
 						next = slices.MinFunc(m.pending, time.Time.Compare)
 					}
@@ -441,7 +440,7 @@ func TestLoopAtRandom(t *testing.T) {
 	}
 }
 
-// The guard is around each step and what follows it.
+// The guard is around each step and the work after it.
 func TestGuard(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -26,7 +26,7 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// A modelRun is a fixture over restarts, with what the messages must do.
+// A modelRun is a fixture over restarts, with the expected state of the messages.
 type modelRun struct {
 	*fixture
 	t    *testing.T
@@ -182,7 +182,7 @@ func (r *modelRun) restart() {
 	r.fixture.short.Store(!r.since.IsZero())
 }
 
-// collect notes what was delivered since the last restart.
+// collect notes the deliveries since the last restart.
 func (r *modelRun) collect() {
 	for _, tp := range r.topics {
 		tp.mu.Lock()

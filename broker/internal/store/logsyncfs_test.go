@@ -9,8 +9,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// After a crash, one wrong bit anywhere in what was synced of the message log has
-// opening refused, but for the last blocks, which no later chunk vouches for.
+// After a crash, Open fails for one wrong bit anywhere in the synced part of the message log,
+// except in the last blocks, which have no later chunk to check them.
 func TestWrongBitInTheSyncedLogIsRefused(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	s, err := Open(Options{Dir: "data", FS: fs, Logger: slog.New(slog.DiscardHandler), CacheBytes: 1 << 20, MemTableBytes: 32 << 20})

@@ -93,8 +93,9 @@ func copyAll(t *testing.T, fs vfs.FS, from, to string) {
 	}
 }
 
-// After a crash, a directory of which a part is missing, swapped, of another directory,
-// or whose manifest is not whole, is refused with what to do, and no file of data is touched.
+// After a crash, Open rejects a directory with a part that is missing, swapped or of another
+// directory, or with an incomplete manifest. The error has the remedy, and no file of data is
+// changed.
 func TestIncompleteDirectoryIsRefused(t *testing.T) {
 	for _, db := range []string{messagesDir, groupsDir} {
 		dir := "data/" + db
@@ -176,7 +177,7 @@ func wantRefused(t *testing.T, fs *vfs.MemFS, dir string) {
 	}
 }
 
-// Whichever byte of a manifest is wrong after a crash, opening is refused.
+// After a crash, Open fails for every wrong byte of a manifest.
 func TestWrongByteInAManifestIsRefused(t *testing.T) {
 	whole := crashedDir(t)
 	for _, db := range []string{messagesDir, groupsDir} {

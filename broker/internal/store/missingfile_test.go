@@ -8,8 +8,9 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// unneeded are the files without which a directory opens and nothing is lost: locks, the reserve of
-// the disk, copies of what another file has, and the record of Pebble's options after a crash.
+// unneeded are the files without which a directory opens with all its data: locks, the reserve of
+// the disk, copies of the content of another file, and the record of Pebble's options after a
+// crash.
 func unneeded(name string, closed bool) bool {
 	base := path.Base(name)
 	switch {

@@ -97,8 +97,8 @@ func TestLogHasABound(t *testing.T) {
 	})
 }
 
-// However many wait for room, those that find it together add no more than
-// the bound and what the last of them has; and who gives up leaves its room to the others.
+// Any number of waiting calls that find room together add no more than the bound and the size of
+// the last of them. A call that gives up leaves its room to the others.
 func TestRoomIsForSome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, err := Open(Options{Logger: slog.New(slog.DiscardHandler)})
@@ -142,7 +142,7 @@ func TestRoomIsForSome(t *testing.T) {
 		if a, g := admitted.Load(), given.Load(); a+g != n || a < n/2 || s.Messages.reserved.Load() != 0 {
 			t.Errorf("%d were let in and %d have given up, of %d; %d bytes stay aside", a, g, n, s.Messages.reserved.Load())
 		}
-		// Who waits when the store closes is let in, to be told by Add.
+		// A call that waits when the store closes is admitted, and Add rejects it.
 		if err := s.Messages.Room(t.Context(), maxHeld, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -158,7 +158,7 @@ func TestRoomIsForSome(t *testing.T) {
 	})
 }
 
-// What is encoded in part, because of a bug, is not committed, and nobody hangs behind it.
+// A batch that is encoded in part, because of a bug, is not committed, and no later batch hangs.
 func TestPanicWithinAddBreaksTheStore(t *testing.T) {
 	s, err := Open(Options{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {

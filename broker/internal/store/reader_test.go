@@ -11,8 +11,8 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store/internal/record"
 )
 
-// A reader returns what was stored, whatever the order of the places, and nothing for a message
-// that was removed or never stored.
+// A reader returns the stored messages, for any order of the places, and nothing for a message that
+// was removed or never stored.
 func TestReader(t *testing.T) {
 	const queues, messages = 3, 40
 	for _, flushed := range []bool{false, true} {

@@ -35,7 +35,7 @@ func TestFirstThat(t *testing.T) {
 			t.Fatalf("the first of %d-%d at %d: %d, %v, want %d; %d reads", from, to, at, got, err, want, reads)
 		}
 	}
-	// Where messages were taken out, the next one stands for them.
+	// The message after removed ones has their sums.
 	if err := s.Messages.Add(func(b *Batch) {
 		for _, i := range []int64{500, 501, n - 1} {
 			b.DeleteMessage(Place{Topic: 1, Queue: 2, Offset: i})
@@ -60,7 +60,7 @@ func TestFirstThat(t *testing.T) {
 	}
 }
 
-// What remains of a queue before its beginning is told apart from what is behind it.
+// The messages that remain before the beginning of a queue are separate from those after it.
 func TestQueueBeginning(t *testing.T) {
 	fs := vfs.NewMem()
 	s, err := openDir("data", fs)

@@ -23,8 +23,8 @@ func (fs heldFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) 
 	return fs.FS.Create(name, c)
 }
 
-// killedDir returns what kill -9 leaves of a store with messages 0 to n-1, each with its cursor,
-// in two logs of each database.
+// killedDir returns the directory of a store after kill -9, with messages 0 to n-1, each with its
+// cursor, in two logs of each database.
 func killedDir(t *testing.T) (left *vfs.MemFS, n int64) {
 	t.Helper()
 	mem := vfs.NewCrashableMem()
@@ -46,7 +46,7 @@ func killedDir(t *testing.T) (left *vfs.MemFS, n int64) {
 	return kill(mem), n + 1
 }
 
-// kill returns what the end of the process leaves of a file system: all of it.
+// kill returns the file system after the end of the process, with all its content.
 func kill(fs *vfs.MemFS) *vfs.MemFS {
 	return fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 1))})
 }

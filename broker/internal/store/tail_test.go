@@ -29,7 +29,7 @@ func commit(t *testing.T, s *Store, write func(*Batch)) {
 	}
 }
 
-// Whatever is written and removed: what the tail has is what the database has.
+// After any writes and removals, the tail has the same messages as the database.
 func TestTailIsTheDatabase(t *testing.T) {
 	for seed := range uint64(20) {
 		s := openInMemory(t, 0)
@@ -80,7 +80,7 @@ func TestTailIsTheDatabase(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				// It may end sooner: a gap follows what it has.
+				// It may end sooner: a gap follows its messages.
 				if n := len(offsets); n > len(wantOffsets) || !slices.Equal(offsets, wantOffsets[:n]) || !reflect.DeepEqual(ms, want[:n]) {
 					t.Fatalf("seed %d, step %d: the tail has %v, the database %v", seed, step, offsets, wantOffsets)
 				}
@@ -95,7 +95,7 @@ func TestTailIsTheDatabase(t *testing.T) {
 	}
 }
 
-// What the tail holds is bounded, and given back when a queue gets no more messages.
+// The memory of the tail is bounded, and released when a queue gets no more messages.
 func TestTailIsBounded(t *testing.T) {
 	s := openInMemory(t, 0)
 	for q := range uint16(1000) {
@@ -131,8 +131,8 @@ func TestTailFollowsLargeBatches(t *testing.T) {
 	}
 }
 
-// BenchmarkNewest reads the five newest messages of a queue, as a consumer that keeps
-// up does, and prints what that costs in comparison with the database.
+// BenchmarkNewest reads the five newest messages of a queue, as a consumer that keeps up does, and
+// prints the cost in comparison with the database.
 func BenchmarkNewest(b *testing.B) {
 	s, err := Open(Options{Dir: b.TempDir(), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {

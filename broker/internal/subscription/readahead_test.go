@@ -15,7 +15,7 @@ func TestReadAheadSkip(t *testing.T) {
 		ok    bool
 		first int64
 	}{
-		{9, false, 0}, // before what was read: something may be there
+		{9, false, 0}, // before the messages that were read: there may be others
 		{10, true, 10}, {11, true, 11}, {12, true, 14}, {14, true, 14}, {15, true, 15},
 		{16, false, 0},
 	} {
@@ -26,7 +26,7 @@ func TestReadAheadSkip(t *testing.T) {
 	}
 }
 
-// What a receive is given is bounded as store.Read bounds it.
+// The bounds of the messages of a receive are those of store.Read.
 func TestReadAheadFirst(t *testing.T) {
 	t.Parallel()
 	body := func(n int) store.Message { return store.Message{Message: tidegate.Message{Body: make([]byte, n)}} }

@@ -9,7 +9,7 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
-// Whatever is stored as the settings of a topic or group is refused, or can be used.
+// All stored settings of a topic or group are rejected, or can be used.
 func FuzzStoredSettings(f *testing.F) {
 	f.Add([]byte(`{"id":1,"type":"FIFO","queues":3,"duplicate_window":"1s"}`))
 	f.Add([]byte(`{"id":1,"max_attempts":3,"retry":["1s","2s"],"fifo":true}`))
@@ -32,8 +32,7 @@ func FuzzStoredSettings(f *testing.F) {
 	})
 }
 
-// Whatever settings are stored or sent: those that are legal make a policy
-// within its bounds.
+// All valid settings, stored or sent, make a policy within its bounds.
 func FuzzAddressSettings(f *testing.F) {
 	f.Add(`{"redelivery-delay":5000,"redelivery-delay-multiplier":2,"max-redelivery-delay":15000}`, 3)
 	f.Add(`{"redelivery-delay":"876000h","redelivery-collision-avoidance-factor":1,"max-delivery-attempts":-1}`, 1<<30)

@@ -11,7 +11,7 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
-// What happens after the last attempt depends on the group.
+// The end after the last attempt depends on the group.
 func TestRulesOfAGroup(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -32,7 +32,7 @@ func TestRulesOfAGroup(t *testing.T) {
 	}
 }
 
-// What address settings that say something of redelivery do not set has its default.
+// Fields that address settings with a part for redelivery leave out have their defaults.
 //
 // Artemis: undelivered messages: "Each time a message is redelivered the delay period will be equal
 // to the previous delay * `redelivery-delay-multiplier`. A `max-redelivery-delay` can be set to
@@ -99,7 +99,7 @@ func TestMaxDeliveryAttempts(t *testing.T) {
 		{settings.Address{MaxDeliveryAttempts: new(-1)}, math.MaxInt, false},
 		{settings.Address{}, 16, false}, // the group's own: 16 retries
 		{settings.Address{}, 17, true},
-		{settings.Address{ExpiryDelay: new(settings.Milliseconds(5)), PersistDeliveryCountBeforeDelivery: new(true)}, 16, false}, // says nothing of redelivery
+		{settings.Address{ExpiryDelay: new(settings.Milliseconds(5)), PersistDeliveryCountBeforeDelivery: new(true)}, 16, false}, // without a setting of redelivery
 	} {
 		rules := Policy{&group, NewAddressPolicy(c.settings)}.Rules()
 		if got := rules.LastAttempt(c.attempt); got != c.exhausted {

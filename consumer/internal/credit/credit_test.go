@@ -122,9 +122,8 @@ func TestCreditsOfSeveralQueues(t *testing.T) {
 	}
 }
 
-// Whatever sizes come: a server that keeps to what it is asked for never exceeds the byte bound by
-// more than one body for each receive, reservations end with their receives, and something can
-// always be received.
+// With any sizes: a server that keeps to the requests never exceeds the byte bound by more than one
+// body for each receive, reservations end with their receives, and a receive is always possible.
 func TestCreditsProperty(t *testing.T) {
 	for range 300 {
 		seed := rand.Uint64()

@@ -49,7 +49,7 @@ func TestNewRules(t *testing.T) {
 	}
 }
 
-// Demand 48: the reason that travels with a dead letter does not grow with the error.
+// The reason that travels with a dead letter does not grow with the error.
 func TestReasonIsBounded(t *testing.T) {
 	for _, text := range []string{
 		"", "  \n ", "a\nb\tc\x00d", strings.Repeat("ü", 2000), strings.Repeat("x", 1<<20), "\xff\xfe", strings.Repeat("\xff", 5000),

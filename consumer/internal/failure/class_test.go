@@ -7,7 +7,7 @@ import (
 	"github.com/tidegate/tidegate"
 )
 
-// Each class of errors is decided. A new class fails the test until somebody decides it.
+// Each class of errors has a decision. A new class fails the test until it has one.
 func TestEveryClass(t *testing.T) {
 	type decision struct {
 		err                                    error

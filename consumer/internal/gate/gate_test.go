@@ -7,7 +7,7 @@ import (
 
 var ratio = Options{FailureRatio: 0.5, MinMessages: 4, Window: 30 * time.Second, Probe: 5 * time.Second}
 
-// The states of the kill switch, by what happens. s and f are a success and a failure, x is a dead
+// The states of the kill switch, by its events. s and f are a success and a failure, x is a dead
 // letter, a digit waits for so many seconds and calls Tick when it is due.
 func TestGateStates(t *testing.T) {
 	for _, tt := range []struct {

@@ -91,7 +91,7 @@ func (m *table) end() {
 	m.running--
 }
 
-// begin does what Gatherer.begin does.
+// begin plays Gatherer.begin.
 func (m *table) begin() {
 	for {
 		m.calls++

@@ -109,8 +109,8 @@ func TestLinesWithoutAGroup(t *testing.T) {
 	}
 }
 
-// Whatever joins, fails and leaves, in any order: at most one delivery of a line may go, lines keep
-// their order, each delivery that joined gets to go or is released once, and empty lines are
+// With any arrivals, failures and departures: at most one delivery of a line is free, lines keep
+// their order, each delivery that joined becomes free or is released once, and empty lines are
 // forgotten.
 func TestLinesProperty(t *testing.T) {
 	for range 200 {

@@ -16,7 +16,7 @@ var (
 	ours     = transport.Capabilities{Suspend: true, RetryResult: true}
 )
 
-// Demand 3 and demand 29: every value has a source, and a setting without effect is reported.
+// Every value has a source, and a setting without effect is reported.
 func TestEffective(t *testing.T) {
 	second, minute, long := backoff.Steps{time.Second}, backoff.Steps{time.Minute}, backoff.Steps{time.Second, 13 * time.Hour}
 	const (

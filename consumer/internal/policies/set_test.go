@@ -80,9 +80,9 @@ var precedence = []policy.Policy{
 	{},
 }
 
-// The most specific policy that matches holds, in whatever order the policies are listed.
+// The most specific policy that matches applies, in any order of the list.
 //
-// Demand 36: attempts per topic and message.
+// Attempts per topic and message.
 func TestPrecedence(t *testing.T) {
 	m := &tidegate.Message{Topic: "orders.eu.berlin", Tag: "invoice", Properties: map[string]string{"tenant": "acme", "size": "1"}}
 	for i := range precedence {

@@ -32,8 +32,6 @@ func runThrough(t *testing.T, b *brokertest.Broker, r *rogue, h consumer.Handler
 // as if they were complete, gives a message twice, or answers acknowledgements with different
 // results: every message is handled, none becomes a dead letter, and where the server gives none
 // twice the retry schedule stays untouched.
-//
-// Demand 68.
 func TestServerThatMisbehaves(t *testing.T) {
 	const messages = 300
 	for name, misbehave := range map[string]func(*testing.T, *rogue, func(percent int) bool){

@@ -26,8 +26,6 @@ import (
 // late and out of order, and a handler is killed in the middle of its transaction, panics, fails or
 // loses its lease. The SQL inbox makes the handler's own writes exactly once, in the same
 // transaction as its record.
-//
-// Demand 22 and demand 23.
 func TestInboxKeepsEffectsOnceUnderChaos(t *testing.T) {
 	const messages = 150
 	for round := range 2 {

@@ -22,8 +22,6 @@ import (
 // consumers work on the same messages for up to three minutes each. When a lease is lost, the
 // handler's ctx ends with ErrLeaseLost before the broker delivers the message again: no two
 // handlers have one message at the same time.
-//
-// Demand 58.
 func TestNoTwoHandlersAtAnyNetworkDelay(t *testing.T) {
 	lost, acked := 0, 0
 	// With the first seed two handlers overlapped in one of three runs: a response reported a

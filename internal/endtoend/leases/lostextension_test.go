@@ -21,8 +21,6 @@ import (
 // An extension that is carried out, and whose answer is lost, leaves the consumer
 // with a handle that was replaced: neither the next extension nor the settlement
 // of a handler that returns before it may take that for the loss of the lease.
-//
-// Demand 59.
 func TestLostAnswersToExtensions(t *testing.T) {
 	failed := errors.New("out of stock")
 	for name, tt := range map[string]struct {

@@ -31,7 +31,7 @@ func newSimple(t *testing.T, b *brokertest.Broker, o consumer.SimpleOptions) *co
 // with one delivery, has a message delivered again at once or later, makes a dead letter, and
 // acknowledges.
 //
-// Demand 39 and demand 56: each call returns an error or nil, and an extension spends no attempt.
+// Each call returns an error or nil, and an extension spends no attempt.
 func TestSimpleConsumerByHand(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		b.CreateTopic("orders", settings.Topic{})
@@ -88,8 +88,6 @@ func TestSimpleConsumerByHand(t *testing.T) {
 // An acknowledgement, an extension and a dead letter that come too late fail with an error that
 // matches ErrInvalidHandle, names the message, and changes nothing: the next delivery is not
 // touched by them.
-//
-// Demand 58.
 func TestLateCallsOfASimpleConsumer(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		b.CreateTopic("orders", settings.Topic{})
@@ -131,8 +129,6 @@ func TestLateCallsOfASimpleConsumer(t *testing.T) {
 }
 
 // The iterator goes on after faults, with waits that grow, and ends with ctx.
-//
-// Demand 67.
 func TestIteratorSurvivesRestarts(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		b.CreateTopic("orders", settings.Topic{})

@@ -71,8 +71,6 @@ func sendGroups(b *brokertest.Broker, groups, each int) {
 
 // Messages of one message group are handled one after the other and in order, many groups at the
 // same time; a failed message holds its own group and no other.
-//
-// Demand 62.
 func TestRetriesHoldOnlyTheirMessageGroup(t *testing.T) {
 	const groups, each = 100, 5
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
@@ -111,8 +109,6 @@ func TestRetriesHoldOnlyTheirMessageGroup(t *testing.T) {
 
 // After the last attempt a group blocks, becomes a dead letter and goes on, or is parked, and the
 // outcome of the delivery says so. Of 50 groups 5 are poisoned; the others are not delayed.
-//
-// Demand 61.
 func TestExhaustedMessagesOfAFIFOGroup(t *testing.T) {
 	const groups, each = 50, 4
 	for policy, want := range map[settings.OnExhausted]struct {

@@ -21,8 +21,6 @@ import (
 // delivery 24 s later, with 6 s left of its invisible time: the consumer has to
 // extend it before they are over, or the message is handed out a second time while
 // the first handler still works.
-//
-// Demand 63.
 func TestLostReceiveOfAFIFOGroupIsOneDelivery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)

@@ -18,8 +18,6 @@ import (
 
 // A broker is restarted 20 times under load: each time messages flow again within two seconds, and
 // none is lost.
-//
-// Demand 67.
 func TestMessagesFlowAfterEachRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)
@@ -57,8 +55,8 @@ func TestMessagesFlowAfterEachRestart(t *testing.T) {
 	})
 }
 
-// Demand 67: sends succeed at most two seconds after each of twenty
-// restarts under load, and the broker has each accepted message once.
+// Sends succeed at most two seconds after each of twenty restarts under load, and the broker has
+// each accepted message once.
 func TestTwentyRestarts(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		b.CreateTopic("orders", settings.Topic{})

@@ -20,8 +20,8 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
-// Demand 65: fifty restarts of consumers at random instants under load, one after the other: no
-// message waits for the end of a lease, and none spends an attempt.
+// Fifty restarts of consumers at random instants under load, one after the other: no message waits
+// for the end of a lease, and none spends an attempt.
 func TestRollingRestarts(t *testing.T) {
 	const beat = 16 * time.Millisecond
 	for name, group := range map[string]settings.Group{"unordered": {}, "fifo": {FIFO: true}} {

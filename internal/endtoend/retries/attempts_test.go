@@ -23,8 +23,6 @@ import (
 // MaxAttempts is the number of deliveries in all, for unordered and FIFO groups, whichever way each
 // fails, and with a retry schedule of the consumer's own too. The broker alone counts and retries:
 // there are as many deliveries as attempts, and the dead letter is there at once after the last.
-//
-// Demand 31, demand 40, demand 47 and demand 52.
 func TestMaxAttemptsAreDeliveries(t *testing.T) {
 	ways := map[string]consumer.Handler{
 		"error":   func(context.Context, *tidegate.Delivery) error { return errors.New("out of stock") },
@@ -90,8 +88,6 @@ func TestMaxAttemptsAreDeliveries(t *testing.T) {
 // the second one on while the handler works. (The first attempt is on disk when it has failed.) The
 // message stays the same one with the same place, there is never a second copy of it, and it
 // becomes a dead letter after exactly MaxAttempts deliveries.
-//
-// Demand 24 and demand 30.
 func TestAttemptsSurviveRestarts(t *testing.T) {
 	const most = 6
 	for _, restartWhile := range []string{"waiting", "handled"} {
@@ -144,8 +140,6 @@ func TestAttemptsSurviveRestarts(t *testing.T) {
 }
 
 // Failures that a handler expects are logged at debug level, dead letters as one warning each.
-//
-// Demand 42.
 func TestExpectedFailuresDoNotFloodTheLog(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		b.CreateTopic("orders", settings.Topic{})

@@ -20,8 +20,6 @@ import (
 // A group consumes its topic and its own dead letters, and fails in both. Each message is delivered
 // as often as the group allows in the topic, and once more so often as a dead letter. Then it stays
 // among the dead letters, from where an operator can send it back: dead letters do not go round.
-//
-// Demand 53.
 func TestDeadLettersDoNotLoop(t *testing.T) {
 	for name, tt := range map[string]struct {
 		err      error

@@ -19,7 +19,7 @@ import (
 // The messages of one topic have the schedules, maximums and ends of their policies, and the
 // previews of the consumer are the delays that come true.
 //
-// Demand 3 and demand 36: attempts per message, and their sources.
+// Attempts per message, and their sources.
 func TestPoliciesOnABroker(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		b.CreateTopic("orders", settings.Topic{})

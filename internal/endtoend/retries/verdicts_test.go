@@ -21,8 +21,7 @@ import (
 // A verdict is found in wrapped and in joined errors, and the delay that it asks for is exact. Each
 // is the verdict of the first delivery; the second one succeeds.
 //
-// Demand 25, demand 33, demand 34, demand 35 and demand 41: the delay leaves the process, so one
-// worker is enough.
+// The delay leaves the process, so one worker is enough.
 func TestVerdictsInWrappedAndJoinedErrors(t *testing.T) {
 	cause := errors.New("429 Too Many Requests")
 	wraps := map[string]func(error) error{
@@ -89,8 +88,6 @@ func TestVerdictsInWrappedAndJoinedErrors(t *testing.T) {
 }
 
 // A message that is postponed a thousand times is still in its first attempt.
-//
-// Demand 33.
 func TestThousandSnoozesSpendNoAttempt(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		b.CreateTopic("orders", settings.Topic{})
@@ -115,8 +112,6 @@ func TestThousandSnoozesSpendNoAttempt(t *testing.T) {
 
 // A worker that vanishes with its connection spends the attempt at the end of the lease, and the
 // retry schedule follows, with the same delays as after an error.
-//
-// Demand 26.
 func TestLostWorkerHasTheSameDelay(t *testing.T) {
 	const lease = 30 * time.Second
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
@@ -166,8 +161,6 @@ func TestLostWorkerHasTheSameDelay(t *testing.T) {
 
 // Dead letters at a high rate trip the kill switch: polling stops, and what is in the queue keeps
 // its attempts.
-//
-// Demand 54.
 func TestDeadLetterFloodStopsTheConsumer(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		b.CreateTopic("orders", settings.Topic{})
@@ -206,7 +199,7 @@ func TestDeadLetterFloodStopsTheConsumer(t *testing.T) {
 // 1 000 retries begin when they are due: p99 of the time from the due moment to the handler is
 // below 10 ms.
 //
-// Demand 27 and demand 28: a retry that becomes due wakes the parked receive.
+// A retry that becomes due wakes the parked receive.
 func TestRetriesReachTheirHandlersWhenDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)

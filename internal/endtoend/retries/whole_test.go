@@ -59,8 +59,6 @@ func whole(t *testing.T, way string, sent *tidegate.Message, d *tidegate.Deliver
 // A message keeps its body, tag, keys, message group, trace context, properties, ID and time of
 // birth on every way back to a consumer: after each verdict of a handler, through a retry topic, as
 // a dead letter, and sent back from there. A retry topic has its first ID as a property.
-//
-// Demand 46.
 func TestMessagesStayWhole(t *testing.T) {
 	failure := errors.New("no such customer")
 	for name, tt := range map[string]struct {
@@ -166,8 +164,6 @@ func TestMessagesStayWhole(t *testing.T) {
 }
 
 // A message whose consumer does not settle it comes again after its invisible duration as it was.
-//
-// Demand 46.
 func TestMessagesStayWholeAfterATimeout(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		b.CreateTopic("orders", settings.Topic{})

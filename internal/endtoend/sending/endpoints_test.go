@@ -165,9 +165,8 @@ func twice(address string) func(c net.Conn) {
 	}
 }
 
-// Demand 68: an endpoint that misbehaves in any way costs a typed
-// error within the deadline, no panic and no goroutine, and the producer recovers
-// once the endpoint is well.
+// An endpoint that misbehaves in any way costs a typed error within the deadline, no panic and no
+// goroutine, and the producer recovers once the endpoint is well.
 func TestOddEndpoints(t *testing.T) {
 	type fault = func(ctx context.Context, b *brokertest.Broker) (net.Conn, error)
 	garbage := func(first string) fault {

@@ -116,7 +116,7 @@ func TestThrottledProducerBacksOffAndArrives(t *testing.T) {
 // The answer is lost after the message was stored: the producer sends again
 // at once, with the same ID, and its user learns of one message.
 //
-// Demand 21: a lost response stores the message once.
+// A lost response stores the message once.
 //
 // RocketMQ: sending retry and throttling: "the client does not know the processing result of the
 // presumably failed message on the broker"

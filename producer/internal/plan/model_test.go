@@ -347,7 +347,7 @@ func (s *server) idle(now time.Time) bool {
 	return s.flying == 0 && (s.lane == nil || !now.Before(s.lane.PausedUntil) && !s.lane.Deciding)
 }
 
-// check checks that the queue has a reason for what it does not do.
+// check checks that the queue has a reason for each message that it does not send.
 func (m *model) check() {
 	if at := m.q.WakeAt(m.now); len(m.live) > 0 && len(m.jobs) == 0 && !at.After(m.now) {
 		m.failed("%d messages wait, no job is under way, and the timer is at %v", len(m.live), at)

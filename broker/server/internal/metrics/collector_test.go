@@ -14,7 +14,7 @@ import (
 	"github.com/tidegate/tidegate/broker/status"
 )
 
-// A told source has a value of its own, none of them 0, for everything that an engine says.
+// A told source has a value of its own, none of them 0, for each value of an engine.
 type told struct {
 	broken  error
 	serving bool
@@ -67,7 +67,7 @@ func (told) Stats() serving.Stats {
 	}
 }
 
-// What /metrics says of it, by hand.
+// The expected text of /metrics, by hand.
 const told1 = `
 tidegate_damaged_messages_total 501
 tidegate_delayed_lateness_seconds_bucket{le="+Inf"} 1512
@@ -194,8 +194,8 @@ tidegate_topic_transactions_ended_total{outcome="committed",topic="t"} 115
 tidegate_topic_transactions_ended_total{outcome="rolled_back",topic="t"} 116
 `
 
-// samples returns the lines of tidegate's own samples by name, but for the topic that is
-// there to be free of a throttle.
+// samples returns the lines of tidegate's own samples by name, except those of the topic without a
+// throttle.
 func samples(t *testing.T, of Source) map[string]string {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -214,7 +214,7 @@ func lines(text string) map[string]string {
 	return out
 }
 
-// Every value that the engine tells is in the sample with its name, and in no other one.
+// Every value of the engine is in the sample with its name, and in no other one.
 func TestEveryMetricHasItsValue(t *testing.T) {
 	got, want := samples(t, told{serving: true}), lines(told1)
 	for _, name := range slices.Sorted(maps.Keys(want)) {

@@ -25,7 +25,7 @@ func (aSource) Healthy() error                 { return nil }
 func (aSource) Serving() bool                  { return true }
 func (aSource) Clients() int                   { return 1 }
 
-// What is collected was described: a registry that checks it takes it all.
+// All collected series were described: a registry that checks it accepts them.
 func TestCollectorDescribesWhatItCollects(t *testing.T) {
 	r := prometheus.NewPedanticRegistry()
 	if err := r.Register(&collector{of: aSource{}}); err != nil {

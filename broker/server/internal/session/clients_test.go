@@ -13,8 +13,8 @@ import (
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
-// What is remembered of clients is bounded. Clients that only were here once make room for others,
-// those of the key that has the most of them first; clients with receives do not.
+// The memory of clients is bounded. Idle clients make room for others, those of the key with the
+// most of them first. Clients with receives do not.
 func TestSessionsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var gone []string
@@ -105,8 +105,8 @@ func TestRefusedReceivesLeaveNoSession(t *testing.T) {
 	}
 }
 
-// All that is kept of settings has a limit, which a client comes back from; what
-// a client says anew, and what is gone, no longer counts.
+// All stored settings together have a limit, from which a client recovers: replaced and removed
+// settings no longer count.
 func TestSettingsOfAllAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := New(MaxSettingsBytes, func(string) {})
@@ -136,12 +136,12 @@ func TestSettingsOfAllAreBounded(t *testing.T) {
 		}{
 			{"a", one, protocol.CodeOK},
 			{"b", one, protocol.CodeOK},
-			{"b", one, protocol.CodeOK}, // in place of what it said before
+			{"b", one, protocol.CodeOK}, // in place of the earlier settings
 			{"c", one, tidegate.CodeTooManyRequests},
 			{"a", producer(), protocol.CodeOK}, // less than before
 			{"c", one, protocol.CodeOK},
 			{"d", one, tidegate.CodeTooManyRequests},
-			{"b", nil, 0}, // says that it ends
+			{"b", nil, 0}, // announces its end
 			{"d", one, protocol.CodeOK},
 		} {
 			if c.in == nil {
@@ -211,7 +211,7 @@ func TestOneOriginShutsOutNoOther(t *testing.T) {
 			_, err = r.Attach(id, of(origin), s, p, nil)
 			return func() { r.Detach(id, s) }, err
 		}
-		// used compares the count with what is stored.
+		// used compares the count with the stored settings.
 		used := func() int {
 			r.mu.Lock()
 			defer r.mu.Unlock()

@@ -27,7 +27,7 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// A modelClient is what a client must be.
+// A modelClient is the expected state of a client.
 type modelClient struct {
 	seen    time.Time
 	streams []*Stream

@@ -6,7 +6,7 @@ import (
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
-// What waits for a stream that nobody reads is bounded.
+// The queue of a stream without a reader is bounded.
 func TestChecksOfASlowProducerAreBounded(t *testing.T) {
 	s := NewStream(func(string) bool { return true })
 	c := &rmqpb.RecoverOrphanedTransactionCommand{}

@@ -49,7 +49,7 @@ func TestPendingIsBounded(t *testing.T) {
 	}
 }
 
-// Whatever a connection begins with, the handshake ends and gives it again.
+// With any first bytes of a connection, the handshake ends and returns them again.
 func FuzzSniff(f *testing.F) {
 	for _, s := range []string{"", "P", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00", "\x16", "\x16\x03\x01\x00\x05hello", "\x00"} {
 		f.Add([]byte(s))
@@ -67,7 +67,7 @@ func FuzzSniff(f *testing.F) {
 			client.Write(b)
 			client.Close()
 		}()
-		go io.Copy(io.Discard, client) // what TLS answers
+		go io.Copy(io.Discard, client) // the response of TLS
 		conn, _, err := s.ServerHandshake(server)
 		if err == nil {
 			got, _ := io.ReadAll(conn)

@@ -41,7 +41,8 @@ func TestPlaceOutlivesItsHandler(t *testing.T) {
 	}
 }
 
-// gRPC may never report what it drops with a connection, before the handler returns or after it.
+// gRPC may never report the data that it drops with a connection, before the handler returns or
+// after it.
 func TestPlacesEndWithTheirConnection(t *testing.T) {
 	places := New("places", 100, 0)
 	conn := &peer{}
@@ -77,8 +78,8 @@ func TestPlacesEndWithTheirConnection(t *testing.T) {
 	}
 }
 
-// What a connection holds that is being ended counts until it has ended, whether its requests
-// release it or not.
+// The memory of a connection that is being closed counts until it has ended, whether or not its
+// requests release it.
 func TestEndedConnectionsDoNotCount(t *testing.T) {
 	b := New("places", 100, 0)
 	greedy := &peer{}

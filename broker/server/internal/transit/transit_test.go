@@ -168,7 +168,7 @@ func TestRefusalSaysWhatIsHeld(t *testing.T) {
 	}
 }
 
-// Whatever the connections do, no more than the limit is held, and nothing at the end.
+// With any behaviour of the connections, no more than the limit is held, and nothing at the end.
 func TestAccounting(t *testing.T) {
 	b := New("test", 1<<20, 1)
 	var wg sync.WaitGroup

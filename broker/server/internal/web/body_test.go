@@ -46,7 +46,7 @@ func TestCrowdedJSON(t *testing.T) {
 	}
 }
 
-// What is no list or object with too many members is found by a decoder too.
+// A decoder also finds faults other than lists or objects with too many members.
 func FuzzCrowded(f *testing.F) {
 	for _, s := range []string{`[1,2,3,4]`, `["\"",[]]`, `[[1,2],[3,4,5]]`, `[["\\",",,,,"],"[,,,"]`} {
 		f.Add([]byte(s))

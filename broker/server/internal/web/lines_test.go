@@ -11,8 +11,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
 )
 
-// A LineReader returns the lines of a text, however it arrives, but for those
-// that are too long.
+// A LineReader returns the lines of a text, in any pieces, except those that are too long.
 func FuzzLines(f *testing.F) {
 	for _, s := range []string{"", "\n", "a\nb", "a\r\n\n\nb\n", strings.Repeat("x", 21) + "\ny", strings.Repeat("x", 20) + "\r\ny"} {
 		f.Add(s)

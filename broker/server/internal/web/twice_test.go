@@ -46,7 +46,7 @@ func TestDecodeRefusesKeysTwice(t *testing.T) {
 	}
 }
 
-// Whatever has no key twice is not refused for it, and the reverse.
+// A text without a repeated key is not rejected for it, and the reverse.
 func FuzzKeysTwice(f *testing.F) {
 	for _, s := range []string{`{"a":"1","A":"2"}`, `{"a":"","\u0061":""}`, `{"é":"","\u00e9":""}`, `{"\\":"","\u005c":""}`, `{"a":"\"","b":"}{,"}`} {
 		f.Add([]byte(s))

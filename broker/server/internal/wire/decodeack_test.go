@@ -67,7 +67,7 @@ func TestDecodeAck(t *testing.T) {
 	}
 }
 
-// Invariant: decodeAck returns false, or reads what protobuf's decoder reads.
+// Invariant: decodeAck returns false, or the same as protobuf's decoder.
 func FuzzDecodeAck(f *testing.F) {
 	f.Add(encodedAck(f, ackRequest(2)))
 	f.Add(entry(bytesField(entryHandle, "h")))

@@ -18,7 +18,7 @@ import (
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
-// requests are encoded requests, by what they are, and whether decodeSend takes them.
+// requests are encoded requests, with their description, and whether decodeSend accepts them.
 func requests(t *testing.T) map[string]struct {
 	raw  []byte
 	take bool
@@ -51,7 +51,7 @@ func requests(t *testing.T) map[string]struct {
 	}
 }
 
-// Invariant: decodeSend returns false, or reads what protobuf's decoder reads.
+// Invariant: decodeSend returns false, or the same as protobuf's decoder.
 func FuzzDecodeSend(f *testing.F) {
 	f.Add(message(bytesField(messageBody, "body")))
 	for _, c := range sendHeads() {

@@ -22,7 +22,8 @@ import (
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
-// generated says a delivery in the generated words: what the hand-written encoding must agree with.
+// generated converts a delivery to the generated type, with which the hand-written encoding must
+// agree.
 func generated(namespace string, d *tidegate.Delivery, at time.Time) *rmqpb.Message {
 	text := func(s string) *string {
 		if s == "" {
@@ -65,7 +66,7 @@ func generated(namespace string, d *tidegate.Delivery, at time.Time) *rmqpb.Mess
 	}
 }
 
-// check encodes ds and compares every frame with what protobuf makes of it.
+// check encodes ds and compares every frame with that of protobuf.
 func (f *Deliveries) check(t *testing.T, ds []*tidegate.Delivery) {
 	t.Helper()
 	if err := f.encode(ds); err != nil {
@@ -97,8 +98,7 @@ func (f *Deliveries) check(t *testing.T, ds []*tidegate.Delivery) {
 	}
 }
 
-// checkPacked encodes ds into frames of many messages, and compares these with what protobuf makes
-// of them.
+// checkPacked encodes ds into frames of many messages, and compares these with those of protobuf.
 func (f *Deliveries) checkPacked(t *testing.T, ds []*tidegate.Delivery) {
 	t.Helper()
 	f.CRC = true
@@ -206,8 +206,7 @@ func TestOutgoing(t *testing.T) {
 	p.checkPacked(t, nil)
 }
 
-// Invariant: whatever a delivery has, the frame reads as what protobuf would have written; or both
-// refuse it.
+// Invariant: the frame of every delivery reads as that of protobuf, or both reject the delivery.
 func FuzzOutgoing(f *testing.F) {
 	f.Add("ns", "topic", "tag", "key", "v", []byte("body"), int64(1), int64(1_700_000_000_123), 1, 2)
 	f.Add("", "", "", "", "", []byte(nil), int64(-1), int64(-1), 0, -1)
@@ -229,7 +228,7 @@ func FuzzOutgoing(f *testing.F) {
 	})
 }
 
-// What Prepare made is sent only if it is of these deliveries and fresh.
+// The result of Prepare is sent only if it belongs to these deliveries and is fresh.
 func TestOutgoingIsMadeAgain(t *testing.T) {
 	ds := []*tidegate.Delivery{{Message: tidegate.Message{ID: "1"}}, {Message: tidegate.Message{ID: "2"}}}
 	for name, c := range map[string]struct {

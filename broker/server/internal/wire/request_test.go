@@ -13,7 +13,7 @@ import (
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
-// Whatever a request is: if it is decoded, it has no more than the limits.
+// Every request that is decoded stays within the limits.
 func FuzzCheckSize(f *testing.F) {
 	good, err := proto.Marshal(&rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{{Topic: &rmqpb.Resource{Name: "normal"}, Body: []byte("hello"), SystemProperties: &rmqpb.SystemProperties{MessageId: "id"}}}})
 	if err != nil {

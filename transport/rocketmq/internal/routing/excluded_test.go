@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Demand 9: at most half of the servers are excluded.
+// At most half of the servers are excluded.
 func TestExcluded(t *testing.T) {
 	for _, tt := range []struct {
 		trips []int64

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Invariants: reading never panics, and any change of what was written is noticed.
+// Invariants: reading never panics, and any change of the written bytes is noticed.
 func FuzzParseClean(f *testing.F) {
 	whole := func(lines string) []byte {
 		return fmt.Appendf([]byte(lines), "%08x\n", crc32.Checksum([]byte(lines), Castagnoli))
