@@ -174,6 +174,7 @@ type Broker struct {
 	store  *store.Store
 	host   string
 	name   string // the Endpoint of its receipts and deliveries
+	opened time.Time
 
 	calls lifetime
 	components
@@ -206,7 +207,7 @@ func Open(o Options) (*Broker, error) {
 		return nil, errors.Join(fmt.Errorf("broker options: %w", err), s.Close())
 	}
 	b := &Broker{
-		opts: o, logger: o.Logger, store: s, limits: l, name: "in-process",
+		opts: o, logger: o.Logger, store: s, limits: l, name: "in-process", opened: began,
 		counters: counters{lateness: histogram.Durations(), delayed: histogram.Durations()},
 	}
 	b.transactionDefaults.Store(&o.Transaction)

@@ -309,6 +309,10 @@ func TestOperations(t *testing.T) {
 		}
 		return nil
 	})
+	s.call("overview", func(c *admin.Client) error {
+		got, err := c.Overview(ctx)
+		return errors.Join(err, equal(got.Ready, true), equal(got.Totals.Topics > 0, true), equal(got.Started.IsZero(), false))
+	})
 	s.call("health", func(c *admin.Client) error { return c.Healthy(ctx) })
 	s.call("readiness", func(c *admin.Client) error { return c.Ready(ctx) })
 	s.call("metrics", func(c *admin.Client) error {

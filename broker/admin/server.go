@@ -3,6 +3,8 @@ package admin
 import (
 	"context"
 	"net/url"
+
+	"github.com/tidegate/tidegate/broker/status"
 )
 
 // Healthy returns nil if the process of the broker runs and responds.
@@ -29,6 +31,12 @@ func (c *Client) Metrics(ctx context.Context) (string, error) {
 func (c *Client) MetricTotals(ctx context.Context) (string, error) {
 	text, err := get[[]byte](ctx, c, "MetricTotals", "", "/metrics", url.Values{"totals": {"only"}})
 	return string(text), err
+}
+
+// Overview returns the state of the broker as a whole: totals, the highest backlogs, and what is
+// wrong now. The broker computes it at most once a second for all clients.
+func (c *Client) Overview(ctx context.Context) (status.Overview, error) {
+	return get[status.Overview](ctx, c, "Overview", "", "/v1/overview", nil)
 }
 
 // OpenAPI returns the broker's description of its HTTP API, in YAML.

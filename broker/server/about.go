@@ -58,6 +58,14 @@ func (s *Server) recentFailure() error {
 }
 
 func (s *Server) readyz(http.ResponseWriter, *http.Request) (int, any, error) {
+	if err := s.notReady(); err != nil {
+		return 0, nil, err
+	}
+	return http.StatusOK, state{"ready"}, nil
+}
+
+// notReady returns why the server cannot serve requests now, and nil if it can.
+func (s *Server) notReady() error {
 	err := s.b.Healthy()
 	if err == nil && s.isDraining() {
 		err = tidegate.ErrClosed
@@ -66,9 +74,9 @@ func (s *Server) readyz(http.ResponseWriter, *http.Request) (int, any, error) {
 		err = s.recentFailure()
 	}
 	if err != nil {
-		return 0, nil, &web.NotReady{Cause: err}
+		return &web.NotReady{Cause: err}
 	}
-	return http.StatusOK, state{"ready"}, nil
+	return nil
 }
 
 // metered is a server as package metrics sees it.
@@ -85,6 +93,10 @@ func (m metered) Clients() int { return m.s.sessions.Len() }
 
 // metricsHandler serves GET /metrics.
 func (s *Server) metricsHandler() http.Handler {
-	budgets := map[string]*transit.Budget{"requests": s.bodies, "waiting_receives": s.parked, "streams": s.places}
-	return metrics.Handler(metered{s.b, s}, s.log, s.requests, s.gate.Refusals(), metrics.Transit(budgets, s.slow.Load))
+	return metrics.Handler(metered{s.b, s}, s.log, s.requests, s.gate.Refusals(), metrics.Transit(s.budgets(), s.slow.Load))
+}
+
+// budgets are the bounds of the memory, by use.
+func (s *Server) budgets() map[string]*transit.Budget {
+	return map[string]*transit.Budget{"requests": s.bodies, "waiting_receives": s.parked, "streams": s.places}
 }

@@ -83,6 +83,7 @@ var routeTable = []struct{ route, own, foreign string }{
 	{"PUT /v1/address-settings/{match}", "a", "a"},
 	{"DELETE /v1/address-settings/{match}", "a", "a"},
 
+	{"GET /v1/overview", theServers, theServers},
 	{"GET /metrics", theServers, theServers},
 	{"GET /healthz", everybody, everybody},
 	{"GET /readyz", everybody, everybody},

@@ -112,6 +112,8 @@ func TestOpenAPISchemas(t *testing.T) {
 		"RetryTopicConfig": settings.RetryTopic{}, "NegativeAckConfig": settings.NegativeAck{},
 		"AddressSettings": settings.Address{}, "AddressSetting": status.Address{}, "TopicAddressSettings": status.TopicAddress{},
 		"RecallRequest": messages.RecallRequest{}, "RecallResult": messages.RecallResult{}, "Status": state{},
+		"Overview": status.Overview{}, "Storage": status.Storage{}, "MemoryUse": status.MemoryUse{}, "Totals": status.Totals{}, "Counters": status.Counters{},
+		"Top": status.Top{}, "Wrong": status.Wrong{}, "FoundGroups": status.Found[status.GroupSummary]{}, "TopicSummary": status.TopicSummary{}, "GroupSummary": status.GroupSummary{},
 		"RewindRequest": admin.RewindRequest{}, "RewindResult": admin.RewindResult{}, "QueueRewind": status.QueueRewind{}, "ParkedPage": status.ParkedPage{},
 		"ParkedGroup": status.ParkedGroup{}, "ParkedSelection": admin.ParkedRedriveRequest{}, "ParkedRedrive": status.ParkedRedrive{},
 		"Topics": admin.TopicList{}, "Groups": admin.GroupList{}, "Trace": status.Trace{}, "TracedMessage": status.TracedMessage{}, "Fate": status.Fate{}, "MessagePage": admin.MessagePage{}, "StoredMessage": admin.StoredMessage{},

@@ -35,6 +35,10 @@ type Options struct {
 	// BrokerName is the broker's name in routes. Default: "tidegate".
 	BrokerName string
 
+	// Version is the version that the overview of the broker shows. Default: the version of this
+	// module in the program, if the program has it.
+	Version string
+
 	// Logger is the log of the server. Nil means no log.
 	Logger *slog.Logger
 
@@ -184,6 +188,7 @@ func (o Options) check() (Options, *rmqpb.Endpoints, error) {
 	}
 
 	setDefault(&o.BrokerName, defaultBrokerName)
+	setDefault(&o.Version, moduleVersion())
 	setDefault(&o.HandshakeTimeout, defaultHandshakeTimeout)
 	setDefault(&o.MaxSilentConnections, DefaultMaxSilentConnections)
 	setDefault(&o.MinLongPolling, DefaultMinLongPolling)

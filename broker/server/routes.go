@@ -135,6 +135,7 @@ func (s *Server) routes() []route {
 		{"redriveDeadLetters", "POST", "/v1/groups/{group}/dead-letters/redrive", http.StatusOK, bodyInput, admin.RedriveDeadLetters},
 
 		// About the server.
+		{"overview", "GET", "/v1/overview", http.StatusOK, noInput, s.overview},
 		{"health", "GET", "/healthz", http.StatusOK, anyInput, s.healthz},
 		{"readiness", "GET", "/readyz", http.StatusOK, anyInput, s.readyz},
 		{"metrics", "GET", "/metrics", http.StatusOK, anyInput, from(s.metricsHandler())},

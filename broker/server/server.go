@@ -20,6 +20,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/server/internal/gate"
 	"github.com/tidegate/tidegate/broker/server/internal/metrics"
+	"github.com/tidegate/tidegate/broker/server/internal/overview"
 	"github.com/tidegate/tidegate/broker/server/internal/permission"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/server/internal/sniff"
@@ -94,6 +95,8 @@ type Server struct {
 	places *transit.Budget // of requests over gRPC, from their headers on
 	slow   atomic.Int64    // connections closed because their clients were too slow
 
+	surveys *overview.Shared // of all topics and groups
+
 	failure atomic.Pointer[storeFailure] // the last; nil: none
 
 	stopChecks   func() // no check comes from the engine any more
@@ -145,6 +148,7 @@ func newServer(b engine, o Options) (*Server, error) {
 		parked:    transit.New("memory for waiting receives", o.MaxParkedBytes, 0),
 		places:    transit.New("memory for requests under way", placesOf(o.MaxParkedBytes), 0),
 		methods:   methodNames(&description),
+		surveys:   overview.NewShared(b.Survey),
 	}
 	if err := s.SetAccess(o.Access); err != nil {
 		return nil, fmt.Errorf("server options: %w", err)

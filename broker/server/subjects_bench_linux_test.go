@@ -27,6 +27,13 @@ func BenchmarkSubjects(b *testing.B) {
 		}
 	}
 	h := e.s.Handler()
+	b.Run("survey", func(b *testing.B) {
+		before := cpu(b)
+		for b.Loop() {
+			e.s.b.Survey()
+		}
+		b.ReportMetric(float64(cpu(b)-before)/1e6/float64(b.N), "cpu-ms/op")
+	})
 	for _, path := range subjectPaths {
 		b.Run(strings.ReplaceAll(path[1:], "/", "_"), func(b *testing.B) {
 			var bytes int
@@ -44,7 +51,7 @@ func BenchmarkSubjects(b *testing.B) {
 	}
 }
 
-var subjectPaths = []string{"/metrics", "/metrics?totals=only", "/v1/topics", "/v1/groups", "/v1/topics?limit=100", "/v1/groups?limit=100"}
+var subjectPaths = []string{"/metrics", "/metrics?totals=only", "/v1/topics", "/v1/groups", "/v1/topics?limit=100", "/v1/groups?limit=100", "/v1/overview"}
 
 // cpu returns the CPU time of the process in nanoseconds.
 func cpu(b *testing.B) int64 {

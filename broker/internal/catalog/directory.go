@@ -1,10 +1,13 @@
 package catalog
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/pending"
@@ -23,6 +26,18 @@ type Directory struct {
 	topics map[string]*topic.Topic                  // guarded by mu
 	groups map[string]*topic.Group                  // guarded by mu
 	subs   map[[2]uint32]*subscription.Subscription // guarded by mu: by the numbers of group and topic
+
+	sorted atomic.Pointer[Sorted] // nil after each change
+}
+
+// Sorted has the contents of a Directory in the order of lists.
+type Sorted struct {
+	Topics        []*topic.Topic               // by name
+	Groups        []*topic.Group               // by name
+	Subscriptions []*subscription.Subscription // by the names of group and topic
+
+	// TopicOf has the index in Topics of the topic of each subscription.
+	TopicOf []int
 }
 
 // NewDirectory returns an empty directory.
@@ -104,6 +119,34 @@ func (d *Directory) All() ([]*topic.Topic, []*subscription.Subscription) {
 	return slices.Collect(maps.Values(d.topics)), slices.Collect(maps.Values(d.subs))
 }
 
+// Sorted returns all topics, groups and subscriptions in order. The caller must not change the
+// slices, which serve all calls until the next change.
+func (d *Directory) Sorted() *Sorted {
+	if s := d.sorted.Load(); s != nil {
+		return s
+	}
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	s := &Sorted{
+		Topics: slices.Collect(maps.Values(d.topics)), Groups: slices.Collect(maps.Values(d.groups)), Subscriptions: slices.Collect(maps.Values(d.subs)),
+		TopicOf: make([]int, len(d.subs)),
+	}
+	slices.SortFunc(s.Topics, func(x, y *topic.Topic) int { return strings.Compare(x.Name(), y.Name()) })
+	slices.SortFunc(s.Groups, func(x, y *topic.Group) int { return strings.Compare(x.Name(), y.Name()) })
+	slices.SortFunc(s.Subscriptions, func(x, y *subscription.Subscription) int {
+		return cmp.Or(strings.Compare(x.Group().Name(), y.Group().Name()), strings.Compare(x.Topic().Name(), y.Topic().Name()))
+	})
+	index := make(map[*topic.Topic]int, len(s.Topics))
+	for i, t := range s.Topics {
+		index[t] = i
+	}
+	for i, sub := range s.Subscriptions {
+		s.TopicOf[i] = index[sub.Topic()]
+	}
+	d.sorted.Store(s) // no change runs meanwhile
+	return s
+}
+
 // AllGroups returns all groups, in no order.
 func (d *Directory) AllGroups() []*topic.Group {
 	d.mu.RLock()
@@ -154,6 +197,7 @@ func (d *Directory) selectLocked(wanted func(group, topic uint32) bool) (out []*
 func (d *Directory) AddTopic(t *topic.Topic) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.sorted.Store(nil)
 	d.topics[t.Name()] = t
 }
 
@@ -161,6 +205,7 @@ func (d *Directory) AddTopic(t *topic.Topic) {
 func (d *Directory) RemoveTopic(t *topic.Topic) []*subscription.Subscription {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.sorted.Store(nil)
 	delete(d.topics, t.Name())
 	subs := d.selectLocked(func(_, topic uint32) bool { return topic == t.ID() })
 	d.removeLocked(subs)
@@ -171,6 +216,7 @@ func (d *Directory) RemoveTopic(t *topic.Topic) []*subscription.Subscription {
 func (d *Directory) addGroup(g *topic.Group) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.sorted.Store(nil)
 	d.groups[g.Name()] = g
 }
 
@@ -192,6 +238,7 @@ func (d *Directory) setFIFO(g *topic.Group, fifo bool) bool {
 func (d *Directory) removeGroup(g *topic.Group) []*subscription.Subscription {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.sorted.Store(nil)
 	delete(d.groups, g.Name())
 	subs := d.selectLocked(func(group, _ uint32) bool { return group == g.ID() })
 	d.removeLocked(subs)
@@ -213,6 +260,7 @@ func (d *Directory) removeLocked(subs []*subscription.Subscription) {
 func (d *Directory) addSubscription(s *subscription.Subscription) (*subscription.Subscription, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.sorted.Store(nil)
 	g, t := s.Group(), s.Topic()
 	key := [2]uint32{g.ID(), t.ID()}
 	switch before := d.subs[key]; {
@@ -232,6 +280,7 @@ func (d *Directory) addSubscription(s *subscription.Subscription) (*subscription
 func (d *Directory) restoreSubscription(s *subscription.Subscription) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.sorted.Store(nil)
 	d.subs[[2]uint32{s.Group().ID(), s.Topic().ID()}] = s
 	s.Topic().AddSubscription(s)
 }

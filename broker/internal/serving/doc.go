@@ -49,4 +49,5 @@ type Engine interface {
 	OnConsumerSettings(f func(group string)) (remove func())
 
 	Stats() Stats
+	Survey() *Survey
 }

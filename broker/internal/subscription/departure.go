@@ -250,7 +250,10 @@ func (d *Departure) RemoveLease() *store.PendingWrite {
 	}
 	now := time.Now()
 	if d.err == nil {
-		s.progress.Departed(d.Departure, d.destination())
+		to := d.destination()
+		if s.progress.Departed(d.Departure, to) && to == consume.ToDeadLetters {
+			s.deadLetters.add(now)
+		}
 	} else if !s.progress.Returned(d.Departure, now) {
 		d.err = nil // removed or rewound
 	}

@@ -1,6 +1,10 @@
 package subscription
 
-import "github.com/tidegate/tidegate/broker/internal/consume"
+import (
+	"time"
+
+	"github.com/tidegate/tidegate/broker/internal/consume"
+)
 
 // A Status is the state of a subscription, and its counts since the broker was opened.
 type Status struct {
@@ -12,6 +16,8 @@ type Status struct {
 
 	// Deliveries are the deliveries by the classes of AttemptBounds.
 	Deliveries [len(AttemptBounds) + 1]int64
+
+	DeadLettersHour int64 // in the last hour, of at most 65 minutes
 }
 
 // Status returns the state.
@@ -22,6 +28,7 @@ func (s *Subscription) Status() Status {
 	return Status{
 		Summary: s.progress.Summary(), Stats: s.progress.Stats(),
 		Redelivered: s.redelivered, Waiting: int64(len(s.waiters)), Deliveries: s.attempts,
+		DeadLettersHour: s.deadLetters.count(time.Now()),
 	}
 }
 

@@ -41,6 +41,7 @@ type Subscription struct {
 
 	redelivered int64
 	attempts    [len(AttemptBounds) + 1]int64
+	deadLetters lastHour
 }
 
 var _ topic.Subscription = (*Subscription)(nil)

@@ -3,6 +3,7 @@ package topic
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/throttle"
 )
@@ -17,6 +18,10 @@ type Throttling struct {
 	Rate   throttle.Rate // guarded by Mu: of settings.Topic.MaxRate
 	ColdOn atomic.Bool   // the limit of cold reads rejected sends at the last check
 }
+
+// InRate returns the messages that are stored in a second, from the counts at the calls of the last
+// minute. It is 0 if there was no other call.
+func (t *Topic) InRate(now time.Time) float64 { return t.arrivals.Rate(t.messages.Load(), now) }
 
 // Gates are the limits of one backlog in use.
 type Gates struct {

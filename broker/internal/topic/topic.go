@@ -11,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/maintain"
 	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/retention"
+	"github.com/tidegate/tidegate/broker/internal/throttle"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
@@ -45,6 +46,7 @@ type Topic struct {
 	opened          Amount // messages and bytes when the broker was opened
 	duplicates      atomic.Int64
 	pending         pending.Counters
+	arrivals        throttle.Sampled
 
 	lowMessages, lowBytes    atomic.Int64 // before the beginnings of the queues
 	leftovers, leftoverBytes atomic.Int64 // of lowMessages and lowBytes: still stored for a group

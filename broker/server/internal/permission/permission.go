@@ -131,6 +131,7 @@ var Routes = map[string]func(r *http.Request) []access.Need{
 	"PUT /v1/throttle":                             onServer(access.Admin),
 	"PATCH /v1/throttle":                           onServer(access.Admin),
 	"POST /v1/snapshot":                            onServer(access.Admin),
+	"GET /v1/overview":                             onServer(access.Observe),
 	"GET /metrics":                                 onServer(access.Observe),
 	"GET /healthz":                                 nil, // probes of process managers have no keys
 	"GET /readyz":                                  nil,

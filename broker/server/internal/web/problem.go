@@ -120,12 +120,19 @@ func WriteNotAllowed(w http.ResponseWriter, r *http.Request, methods []string) {
 	WriteProblem(w, &Problem{Status: http.StatusMethodNotAllowed, Detail: r.URL.Path + " accepts " + list + ", not " + r.Method})
 }
 
-// WriteJSON writes v as the response, indented for people.
+// Compact is a value whose JSON is written without indentation, because it has many small parts.
+type Compact struct{ Value any }
+
+// WriteJSON writes v as the response, indented for people unless it is Compact.
 func WriteJSON(w http.ResponseWriter, status int, contentType string, v any) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false) // for people; the header prevents browsers from treating it as HTML
-	e.SetIndent("", "  ")
+	if c, ok := v.(Compact); ok {
+		v = c.Value
+	} else {
+		e.SetIndent("", "  ")
+	}
 	if err := e.Encode(v); err != nil { // only a programming mistake
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return

@@ -74,6 +74,7 @@ those of this machine need access keys, --tls-cert and --tls-key.`,
 			if printOnly {
 				return cfg.show(stdout)
 			}
+			o.version = c.Root().Version
 			return serve(c.Context(), cfg, o)
 		},
 	}
@@ -118,6 +119,7 @@ func (v *flagValue) Type() string {
 type serveOptions struct {
 	file           string
 	acceptLoss     bool
+	version        string // of the program
 	env, flags     values
 	hints          []string // about the environment
 	stdout, stderr io.Writer
@@ -160,6 +162,7 @@ func serve(ctx context.Context, cfg *config, o serveOptions) (err error) {
 		return err
 	}
 	bo, so := s.options()
+	so.Version = o.version
 	bo.Logger, so.Logger, so.Access, bo.AcceptDataLoss = logger, logger, who, o.acceptLoss
 	b, err := broker.Open(bo)
 	if err != nil {

@@ -1,0 +1,87 @@
+package overview
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/status"
+)
+
+const (
+	// topLength is the length of the lists of an overview.
+	topLength = 10
+
+	// behindAfter is the age of an undelivered message at which its group is behind.
+	behindAfter = time.Minute
+)
+
+// Fill sets the parts of an overview that come from a survey.
+func Fill(o *status.Overview, s *serving.Survey) {
+	o.AsOf, o.Storage, o.Totals, o.Counters = s.At, s.Storage, s.Totals, s.Counters
+	o.Top = status.Top{
+		Topics: map[string][]status.TopicSummary{
+			"backlog": Highest(s.Topics, topLength, func(t *status.TopicSummary) int64 { return t.Backlog.Messages }),
+			"age":     Highest(s.Topics, topLength, func(t *status.TopicSummary) int64 { return t.OldestMS }),
+			"in_rate": Highest(s.Topics, topLength, func(t *status.TopicSummary) float64 { return t.InRate }),
+		},
+		Groups: map[string][]status.GroupSummary{
+			"backlog":       Highest(s.Groups, topLength, func(g *status.GroupSummary) int64 { return g.Backlog.Messages }),
+			"age":           Highest(s.Groups, topLength, func(g *status.GroupSummary) int64 { return g.OldestMS }),
+			"waiting_retry": Highest(s.Groups, topLength, func(g *status.GroupSummary) int64 { return g.WaitingRetry }),
+			"dead_letters":  Highest(s.Groups, topLength, func(g *status.GroupSummary) int64 { return g.DeadLetters }),
+		},
+	}
+	o.Wrong = status.Wrong{
+		Throttles:   status.Found[status.LimitState]{Count: int64(len(s.Throttles)), First: append([]status.LimitState{}, s.Throttles[:min(len(s.Throttles), topLength)]...)},
+		Parked:      found(s.Groups, func(g *status.GroupSummary) int64 { return g.Parked }),
+		DeadLetters: found(s.Groups, func(g *status.GroupSummary) int64 { return g.DeadLettersHour }),
+		Behind: found(s.Groups, func(g *status.GroupSummary) int64 {
+			if g.UndeliveredMS < behindAfter.Milliseconds() {
+				return 0
+			}
+			return g.UndeliveredMS
+		}),
+	}
+}
+
+// found returns how many rows have a value above zero, and those with the highest.
+func found[T any](rows []T, value func(*T) int64) (f status.Found[T]) {
+	for i := range rows {
+		if value(&rows[i]) > 0 {
+			f.Count++
+		}
+	}
+	f.First = Highest(rows, topLength, value)
+	return f
+}
+
+// Highest returns at most n rows with the highest values above zero, the highest first. Rows with
+// the same value keep their order.
+func Highest[T any, V cmp.Ordered](rows []T, n int, value func(*T) V) []T {
+	var zero V
+	type place struct {
+		row   int
+		value V
+	}
+	var best []place
+	for i := range rows {
+		v := value(&rows[i])
+		if v <= zero || len(best) == n && v <= best[n-1].value {
+			continue
+		}
+		at, _ := slices.BinarySearchFunc(best, v, func(p place, v V) int {
+			if p.value >= v {
+				return -1
+			}
+			return 1
+		})
+		best = slices.Insert(best[:min(len(best), n-1)], at, place{i, v})
+	}
+	out := make([]T, len(best))
+	for i, p := range best {
+		out[i] = rows[p.row]
+	}
+	return out
+}

@@ -1,0 +1,119 @@
+package overview
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/status"
+)
+
+// Highest returns what a stable sort of all rows does.
+func TestHighest(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 500 {
+		rows := make([][2]int, r.IntN(40)) // a value and its place
+		for i := range rows {
+			rows[i] = [2]int{r.IntN(8) - 2, i}
+		}
+		want := slices.Clone(rows)
+		slices.SortStableFunc(want, func(x, y [2]int) int { return y[0] - x[0] })
+		want = slices.DeleteFunc(want, func(x [2]int) bool { return x[0] <= 0 })
+		n := 1 + r.IntN(12)
+		if got := Highest(rows, n, func(x *[2]int) int { return x[0] }); !slices.Equal(got, want[:min(n, len(want))]) {
+			t.Fatalf("the highest %d of %v are %v, want %v", n, rows, got, want)
+		}
+	}
+}
+
+// The lists of what is wrong have their numbers, and at most ten rows.
+func TestFill(t *testing.T) {
+	t.Parallel()
+	s := &serving.Survey{At: time.Unix(1, 0)}
+	for i := range int64(30) {
+		s.Groups = append(s.Groups, status.GroupSummary{Group: string(rune('a' + i)), Parked: i % 3, UndeliveredMS: i * 5000, DeadLettersHour: i / 29})
+		s.Throttles = append(s.Throttles, status.LimitState{On: true})
+	}
+	var o status.Overview
+	Fill(&o, s)
+	w := o.Wrong
+	if w.Throttles.Count != 30 || len(w.Throttles.First) != 10 {
+		t.Errorf("throttles %+v", w.Throttles)
+	}
+	if w.Parked.Count != 20 || len(w.Parked.First) != 10 || w.Parked.First[0].Parked != 2 {
+		t.Errorf("parked %+v", w.Parked)
+	}
+	if w.Behind.Count != 18 || w.Behind.First[0].UndeliveredMS != 145_000 { // from 60 s on
+		t.Errorf("behind %+v", w.Behind)
+	}
+	if w.DeadLetters.Count != 1 || len(w.DeadLetters.First) != 1 {
+		t.Errorf("dead letters %+v", w.DeadLetters)
+	}
+	if top := o.Top.Groups["dead_letters"]; top == nil || len(top) != 0 {
+		t.Errorf("the top of counters that are 0 is %v, want an empty list", top)
+	}
+}
+
+// All callers of a second share one survey, also those that come while it is computed; without
+// callers there is none.
+func TestSharedOncePerSecond(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		s := NewShared(func() *serving.Survey {
+			n++
+			at := time.Now()
+			time.Sleep(100 * time.Millisecond)
+			return &serving.Survey{At: at}
+		})
+		for range 50 {
+			go func() {
+				for range 10 {
+					if v, err := s.Get(t.Context()); err != nil || time.Since(v.At) > MaxAge+100*time.Millisecond {
+						t.Errorf("a survey of %v, %v", v, err)
+					}
+					time.Sleep(100 * time.Millisecond)
+				}
+			}()
+		}
+		time.Sleep(time.Minute)
+		if n != 2 { // at 0 and at 1 s
+			t.Errorf("%d surveys, want 2", n)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		go func() { _, _ = s.Get(t.Context()) }()
+		synctest.Wait()
+		if _, err := s.Get(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a caller that gave up got %v", err)
+		}
+		time.Sleep(time.Second)
+	})
+}
+
+// After a panic of the engine the next caller computes the survey.
+func TestSharedAfterPanic(t *testing.T) {
+	t.Parallel()
+	first := true
+	s := NewShared(func() *serving.Survey {
+		if first {
+			first = false
+			panic("test")
+		}
+		return &serving.Survey{At: time.Now()}
+	})
+	func() {
+		defer func() { _ = recover() }()
+		_, _ = s.Get(t.Context())
+		t.Error("the panic was swallowed")
+	}()
+	if v, err := s.Get(t.Context()); v == nil || err != nil {
+		t.Errorf("after a panic: %v, %v", v, err)
+	}
+}

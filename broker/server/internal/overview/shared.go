@@ -1,0 +1,71 @@
+package overview
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/tidegate/tidegate/broker/internal/serving"
+)
+
+// MaxAge is the age at which a survey is computed anew.
+const MaxAge = time.Second
+
+// A Shared has the last survey. Goroutines may share it. It has no goroutine and no timer: without
+// callers it costs nothing.
+type Shared struct {
+	survey func() *serving.Survey
+
+	mu   sync.Mutex
+	last *serving.Survey // guarded by mu; nil before the first
+	next chan struct{}   // guarded by mu: closed when the survey under way has ended; nil if there is none
+}
+
+// NewShared returns a Shared of a function that computes surveys.
+func NewShared(survey func() *serving.Survey) *Shared { return &Shared{survey: survey} }
+
+// Get returns a survey that is younger than MaxAge. One caller computes it, and the others wait
+// for it. The error is the cause of ctx if ctx ends first.
+func (s *Shared) Get(ctx context.Context) (*serving.Survey, error) {
+	for {
+		fresh, next := s.begin()
+		switch {
+		case fresh != nil:
+			return fresh, nil
+		case next == nil:
+			return s.compute(), nil
+		}
+		select {
+		case <-next:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// begin returns a survey that is young enough, or the end of the one under way. If it returns
+// neither, the caller calls compute.
+func (s *Shared) begin() (fresh *serving.Survey, next <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.last != nil && time.Since(s.last.At) < MaxAge {
+		return s.last, nil
+	}
+	if s.next != nil {
+		return nil, s.next
+	}
+	s.next = make(chan struct{})
+	return nil, nil
+}
+
+// compute computes a survey. After a panic of the engine the next caller computes one.
+func (s *Shared) compute() (computed *serving.Survey) {
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.last = computed
+		close(s.next)
+		s.next = nil
+	}()
+	return s.survey()
+}

@@ -1,0 +1,50 @@
+package server
+
+import (
+	"maps"
+	"net/http"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"github.com/tidegate/tidegate/broker/server/internal/overview"
+	"github.com/tidegate/tidegate/broker/server/internal/web"
+	"github.com/tidegate/tidegate/broker/status"
+)
+
+// overview serves GET /v1/overview.
+func (s *Server) overview(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	survey, err := s.surveys.Get(r.Context())
+	if err != nil {
+		return 0, nil, err
+	}
+	o := status.Overview{Version: s.o.Version, Started: survey.Opened, Now: time.Now(), Ready: true, Clients: int64(s.sessions.Len())}
+	if err := s.notReady(); err != nil {
+		o.Ready, o.NotReady = false, web.ProblemOf(err).Detail
+	}
+	budgets := s.budgets()
+	for _, use := range slices.Sorted(maps.Keys(budgets)) {
+		b := budgets[use]
+		o.Memory = append(o.Memory, status.MemoryUse{Use: use, Held: b.Held(), Limit: b.Limit(), Rejected: b.Refused()})
+	}
+	overview.Fill(&o, survey)
+	return http.StatusOK, web.Compact{Value: o}, nil
+}
+
+// module is the path of the module of this package.
+const module = "github.com/tidegate/tidegate"
+
+// moduleVersion returns the version of this module in the program, and "unknown" if the program
+// does not have it.
+func moduleVersion() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	for _, m := range append(info.Deps, &info.Main) {
+		if m.Path == module && m.Version != "" {
+			return m.Version
+		}
+	}
+	return "unknown"
+}

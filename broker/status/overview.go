@@ -1,0 +1,172 @@
+package status
+
+import (
+	"time"
+
+	"github.com/tidegate/tidegate/broker/settings"
+)
+
+// An Overview is the state of a broker as a whole. The broker computes it at most once a second for
+// all clients.
+type Overview struct {
+	Version  string    `json:"version"`
+	Started  time.Time `json:"started"` // the counters begin here
+	Now      time.Time `json:"now"`     // the broker's clock
+	AsOf     time.Time `json:"as_of"`   // when the figures of topics and groups were read
+	Ready    bool      `json:"ready"`
+	NotReady string    `json:"not_ready,omitempty"` // the reason, empty if Ready
+
+	Storage Storage     `json:"storage"`
+	Memory  []MemoryUse `json:"memory"`
+	Clients int64       `json:"clients"` // with an open stream, a waiting receive or a recent request
+
+	Totals   Totals   `json:"totals"`
+	Counters Counters `json:"counters"`
+	Top      Top      `json:"top"`
+	Wrong    Wrong    `json:"wrong"`
+}
+
+// Storage is the state of a broker's databases.
+type Storage struct {
+	DiskBytes int64 `json:"disk_bytes"` // of all files
+	WALBytes  int64 `json:"wal_bytes"`  // of the write-ahead logs, a part of DiskBytes
+
+	// Fsyncs counts the fsyncs of the log of messages since the start. FsyncP50 and FsyncP99 are
+	// upper bounds of their median and 99th percentile. Zero means that there was none.
+	Fsyncs   int64             `json:"fsyncs"`
+	FsyncP50 settings.Duration `json:"fsync_p50,omitempty"`
+	FsyncP99 settings.Duration `json:"fsync_p99,omitempty"`
+}
+
+// MemoryUse is a budget of the server's memory.
+type MemoryUse struct {
+	Use      string `json:"use"` // "requests", "streams" or "waiting_receives"
+	Held     int64  `json:"held"`
+	Limit    int64  `json:"limit"`
+	Rejected int64  `json:"rejected"` // requests since the start
+}
+
+// Totals are sums over all topics and groups. A message counts once for each group that has not
+// consumed it.
+type Totals struct {
+	Topics        int64   `json:"topics"`
+	Groups        int64   `json:"groups"`
+	Subscriptions int64   `json:"subscriptions"` // of a group to a topic
+	Stored        Backlog `json:"stored"`
+	Delayed       Backlog `json:"delayed"`
+	HalfMessages  int64   `json:"half_messages"`
+	Backlog       Backlog `json:"backlog"`
+	Ready         int64   `json:"ready"`
+	Inflight      int64   `json:"inflight"`
+	WaitingRetry  int64   `json:"waiting_retry"`
+	Parked        int64   `json:"parked"`
+	ParkedGroups  int64   `json:"parked_groups"`
+	BlockedGroups int64   `json:"blocked_groups"`
+	Waiting       int64   `json:"waiting"` // receives that wait for a message
+
+	// OldestMS and UndeliveredMS are the largest values of all groups.
+	OldestMS      int64 `json:"oldest_ms"`
+	UndeliveredMS int64 `json:"undelivered_ms"`
+
+	InRate  float64 `json:"in_rate"`
+	OutRate float64 `json:"out_rate"`
+
+	// DeadLettersHour counts the dead letters of the last hour, of at most 65 minutes.
+	DeadLettersHour int64 `json:"dead_letters_hour"`
+}
+
+// Counters count since the start of the broker. The counts of a deleted topic or group are left
+// out.
+type Counters struct {
+	Accepted    Backlog          `json:"accepted"`
+	Duplicates  int64            `json:"duplicates"` // sends whose message was stored before
+	Delivered   int64            `json:"delivered"`
+	Redelivered int64            `json:"redelivered"`
+	Acked       int64            `json:"acked"`
+	DeadLetters int64            `json:"dead_letters"`
+	Overtaken   int64            `json:"overtaken"`
+	Discarded   int64            `json:"discarded"`
+	Expired     int64            `json:"expired"`
+	Corrupt     int64            `json:"corrupt"`
+	Rejected    map[string]int64 `json:"rejected"`  // messages by reason, as in the metrics
+	Throttled   map[string]int64 `json:"throttled"` // messages by limit, as in Throttle
+}
+
+// Top has the topics and groups with the highest values, at most ten in each list. Those with 0 are
+// left out.
+type Top struct {
+	Topics map[string][]TopicSummary `json:"topics"` // "backlog", "age", "in_rate"
+	Groups map[string][]GroupSummary `json:"groups"` // "backlog", "age", "waiting_retry", "dead_letters"
+}
+
+// Wrong has what needs an operator.
+type Wrong struct {
+	Throttles Found[LimitState]   `json:"throttles"` // limits that reject sends
+	Parked    Found[GroupSummary] `json:"parked"`    // most parked messages first
+
+	// Behind are the groups with a message that has waited for its first delivery for a minute or
+	// longer, the longest wait first.
+	Behind Found[GroupSummary] `json:"behind"`
+
+	// DeadLetters are the groups with dead letters in the last hour, most of them first.
+	DeadLetters Found[GroupSummary] `json:"dead_letters"`
+}
+
+// Found is a number of things and the first ten of them.
+type Found[T any] struct {
+	Count int64 `json:"count"`
+	First []T   `json:"first"`
+}
+
+// A TopicSummary is the state of a topic in lists. Its JSON leaves out zero values.
+type TopicSummary struct {
+	Name    string             `json:"name"`
+	Type    settings.TopicType `json:"type"`
+	Queues  int                `json:"queues"`
+	Stored  Backlog            `json:"stored,omitzero"`
+	Backlog Backlog            `json:"backlog,omitzero"` // of the slowest group; without a group, all stored messages
+	Delayed Backlog            `json:"delayed,omitzero"`
+	Half    int64              `json:"half_messages,omitempty"`
+
+	// OldestMS is the age of the oldest message that a group has not consumed, in milliseconds.
+	OldestMS int64 `json:"oldest_ms,omitempty"`
+
+	// InRate is the number of messages stored in a second, of the last 1 to 60 s. It is 0 if the
+	// broker has no value of before to compare with. OutRate is the number of messages that the
+	// group with the largest backlog finishes in a second.
+	InRate  float64 `json:"in_rate,omitempty"`
+	OutRate float64 `json:"out_rate,omitempty"`
+
+	Groups   int64     `json:"groups,omitempty"`
+	Throttle *Throttle `json:"throttle,omitempty"` // that rejects sends now
+}
+
+// A GroupSummary is the state of a consumer group in one topic. Without a topic it is the state of
+// the group in all its topics. Its JSON leaves out zero values.
+type GroupSummary struct {
+	Group         string  `json:"group"`
+	Topic         string  `json:"topic,omitempty"`
+	Ready         int64   `json:"ready,omitempty"`
+	Inflight      int64   `json:"inflight,omitempty"`
+	WaitingRetry  int64   `json:"waiting_retry,omitempty"`
+	Parked        int64   `json:"parked,omitempty"`
+	ParkedGroups  int64   `json:"parked_groups,omitempty"`
+	BlockedGroups int64   `json:"blocked_groups,omitempty"`
+	Backlog       Backlog `json:"backlog,omitzero"`
+
+	// OldestMS is the age of the oldest message that the group has not consumed, UndeliveredMS that
+	// of the oldest one that was never delivered, in milliseconds.
+	OldestMS      int64 `json:"oldest_ms,omitempty"`
+	UndeliveredMS int64 `json:"undelivered_ms,omitempty"`
+
+	InRate  float64 `json:"in_rate,omitempty"` // of the topic, see TopicSummary
+	OutRate float64 `json:"out_rate,omitempty"`
+	Waiting int64   `json:"waiting,omitempty"` // receives that wait for a message
+
+	// Acked, Redelivered and DeadLetters count since the start. DeadLettersHour counts the dead
+	// letters of the last hour, of at most 65 minutes.
+	Acked           int64 `json:"acked,omitempty"`
+	Redelivered     int64 `json:"redelivered,omitempty"`
+	DeadLetters     int64 `json:"dead_letters,omitempty"`
+	DeadLettersHour int64 `json:"dead_letters_hour,omitempty"`
+}
