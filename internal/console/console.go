@@ -1,5 +1,34 @@
 // Package console has the files of the web console and serves them. The console is a program in the
 // browser over the HTTP API: the files contain no data, so they need no credentials.
+//
+// # Rules of the files
+//
+// The files are written by hand: ES modules without a framework, and no build step. They refer to
+// each other by relative URLs and request nothing beyond the origin. Pages are selected by the
+// fragment of the address, which also has the filter and the position.
+//
+//   - Names, reasons, properties and bodies are text of strangers. The function h of base.js makes
+//     all elements and adds data as text nodes, with control and bidi characters as escapes.
+//     Nothing parses markup, and no link is made from data.
+//   - JSON bodies are shown by their tokens, so that numbers keep all digits.
+//   - Unknown values are "–". Times are the broker's: now of base.js follows its responses.
+//   - An action is shown if the rules of the session permit it (may of api.js); the broker decides.
+//   - Every page is drawn by openPage of page.js, has a title, and shows the command that does the
+//     same. An element with an action has the attributes data-action and data-subject.
+//   - Each text is in text.js, in English, and in zh.js.
+//   - A list draws 200 rows at most. A search and an action on everything that matches are a series
+//     of bounded requests.
+//
+// # Modules
+//
+//   - main: session, navigation, choice of the page, whose module is loaded when it is first shown
+//   - base: elements, dialogs, numbers, durations, the broker's clock, settings of the browser
+//   - api: requests, and the permissions of the session
+//   - page: addresses, the loop that keeps a page current, commands, tables, limits in words
+//   - parts: plots, searches, the view of a body, the calculator of retry schedules
+//   - live: samples for the charts
+//   - overview, topics, groups, letters, messages, settings: the pages of these subjects
+//   - text, zh: the texts
 package console
 
 import (

@@ -190,7 +190,7 @@ export const cap = (text) => text[0].toUpperCase() + text.slice(1);
 export function duration(ms) {
   if (!known(ms)) return unknown;
   ms = Math.max(0, ms);
-  if (ms > 0 && ms < 1000) return `${Math.round(ms)}\u202f${t('ms')}`;
+  if (ms > 0 && ms < 1000) return `${ms < 1 ? ms.toFixed(1) : Math.round(ms)}\u202f${t('ms')}`;
   const unit = ms >= 86400e3 ? 3600 : ms >= 3600e3 ? 60 : 1; // two units are shown
   const s = Math.round(ms / 1000 / unit) * unit;
   if (ms < 10000 && ms % 1000) return `${(ms / 1000).toFixed(1)}\u202f${t('s')}`;

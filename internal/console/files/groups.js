@@ -49,6 +49,7 @@ export function group(page) {
   let state = {};
   const admin = may.group('admin', name);
   page.head({title: name, sub: t('consumer group'), same: command(['group', 'show', name]), actions: [
+    h('a', {class: 'button', href: link('dead-letters', name)}, t('dead letters')),
     admin && button(t('change'), 'change-group', name, async () => {
       if (await change({title: t('change group', name), hint: t('change hint'), fields: groupFields, at, state: await get(at), method: 'PATCH'})) page.reload();
     }),
@@ -77,7 +78,7 @@ function flow(name, s) {
         end(t('acknowledged'), box('done', s.acked, 'green')),
         end(t('attempt failed'), box('waiting_retry', s.waiting_retry, 'amber'), t('ready again when due')),
         s.parked || s.parked_groups ? end(t('exhausted, order kept'), box('parked', s.parked, 'red', link('parked', name))) : null,
-        end(t('exhausted'), box('dead_letter', s.dead_letters, 'red')),
+        end(t('exhausted'), box('dead_letter', s.dead_letters, 'red', link('dead-letters', name, {topic: s.topic}))),
         s.blocked_groups ? end(t('retried without end'), h('div', {class: 'box amber'}, h('span', null, t('blocked groups')), h('b', null, num(s.blocked_groups)))) : null)),
     h('p', {class: 'hint'}, t('counts since start'), [['overtaken', s.overtaken], ['discarded', s.discarded], ['expired', s.expired], ['redelivered', s.redelivered]]
       .filter(([, n]) => n).map(([key, n]) => [' · ', t('count ' + key, num(n))])));
@@ -117,7 +118,9 @@ async function rewind(name, state, page) {
     run: (form) => call('POST', path`groups/${name}/rewind`, {body: {topic: form.topic, to: form.to === 'time' ? form.time : form.to}}),
   });
   if (!done) return;
-  notice(t('rewound', num(done.queues.reduce((sum, q) => sum + q.from - q.to, 0)), num(done.queues.reduce((sum, q) => sum + q.dropped, 0))));
+  const sum = (value) => done.queues.reduce((total, q) => total + value(q), 0);
+  const back = sum((q) => q.from - q.to);
+  notice(t(back < 0 ? 'rewound forward' : 'rewound back', num(Math.abs(back)), num(sum((q) => q.dropped))));
   page.reload();
 }
 

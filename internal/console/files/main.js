@@ -1,28 +1,26 @@
 // The shell: session, navigation, badges, and the choice of the page.
 import {leave, may, Problem, start, who} from './api.js';
 import {button, draw, field, h, values} from './base.js';
-import {group, groups, parked} from './groups.js';
-import {message, messages, trace} from './messages.js';
-import {limits} from './overview.js';
 import {here, link, live, openPage} from './page.js';
-import {help} from './parts.js';
-import {address} from './settings.js';
 import {lang, languages, preferred, speak, t} from './text.js';
-import {topic, topics} from './topics.js';
 
-// Pages by the first word of the address: alone, with a name, with more names. A page without a
-// label is not in the navigation.
+// Pages by the first word of the address: the function of their module that shows them alone, with a
+// name, and with more names. A module is loaded with its first page. A page without a label is not in
+// the navigation.
+const wide = () => may.server('observe');
 const pages = {
-  topics: {label: 'topics', list: topics, one: topic},
-  groups: {label: 'groups', list: groups, one: group},
-  messages: {label: 'messages', list: messages, part: message},
-  trace: {label: 'trace', list: trace},
-  parked: {one: parked},
-  limits: {label: 'limits', list: limits, need: () => may.server('observe')},
-  address: {label: 'address settings', list: address, need: () => may.server('observe')},
-  help: {label: 'help', list: help},
+  overview: {label: 'overview', from: () => import('./overview.js'), list: 'overview', need: wide},
+  topics: {label: 'topics', from: () => import('./topics.js'), list: 'topics', one: 'topic'},
+  groups: {label: 'groups', from: () => import('./groups.js'), list: 'groups', one: 'group'},
+  'dead-letters': {label: 'dead letters', from: () => import('./letters.js'), list: 'deadLetters', one: 'letters', part: 'letter'},
+  parked: {from: () => import('./groups.js'), one: 'parked'},
+  messages: {label: 'messages', from: () => import('./messages.js'), list: 'messages', part: 'message'},
+  trace: {label: 'trace', from: () => import('./messages.js'), list: 'trace'},
+  limits: {label: 'limits', from: () => import('./overview.js'), list: 'limits', need: wide},
+  address: {label: 'addresses', from: () => import('./settings.js'), list: 'address', need: wide},
+  help: {label: 'help', from: () => import('./parts.js'), list: 'help'},
 };
-const home = 'topics';
+const home = () => (wide() ? 'overview' : 'topics');
 
 const main = document.getElementById('main');
 const bar = document.getElementById('bar');
@@ -35,19 +33,23 @@ function show() {
   end();
   if (!known) return;
   const {names} = here();
-  const name = pages[names[0]] ? names[0] : home;
+  const name = pages[names[0]] ? names[0] : home();
   const entry = pages[name];
   const [run, suffix] = names.length > 2 && entry.part ? [entry.part, '-part'] : names.length > 1 && entry.one ? [entry.one, '-one'] : [entry.list, ''];
-  if (!run) { location.hash = link(home); return; }
+  if (!run) { location.hash = link(home()); return; }
   drawBar(name);
-  end = openPage(main, name + suffix, run);
+  end = openPage(main, name + suffix, async (page) => {
+    let module;
+    try { module = await entry.from(); } catch { throw new Error(t('not loaded')); }
+    if (!page.signal.aborted) await module[run](page);
+  });
   scrollTo(0, 0);
 }
 
 function drawBar(current) {
   const links = Object.entries(pages).filter(([, p]) => p.label && (!p.need || p.need()));
   draw(bar,
-    h('a', {class: 'brand', href: link(home)}, 'tidegate'),
+    h('a', {class: 'brand', href: link(home())}, 'tidegate'),
     h('nav', {'aria-label': t('main navigation')}, links.map(([name, p]) =>
       h('a', {href: link(name), 'aria-current': name === current && 'page'}, t(p.label)))),
     h('div', {class: 'status'}, badgeLive, sessionBadge(),

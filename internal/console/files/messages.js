@@ -5,14 +5,20 @@ import {badge, command, filters, groupLink, link, table} from './page.js';
 import {body, line, scan} from './parts.js';
 import {t} from './text.js';
 
+// same is the command: find with a filter, else peek.
+function same(topic, q) {
+  const newest = q.order !== 'oldest';
+  const flags = {key: q.key, contains: q.contains, tag: q.tag, 'message-group': q.message_group, queue: q.queue, since: q.since, before: q.before};
+  if (!q.id && !Object.values(flags).some(Boolean)) return command(['peek', topic], {from: newest && 'last'});
+  return command(['find', topic, ...(q.id ? [q.id] : [])], {...flags, newest});
+}
+
 export function messages(page) {
   const q = page.query;
   const topic = q.topic || '';
   const readable = topic && may.read(topic);
   page.head({title: topic ? t('messages of', topic) : cap(t('messages')), sub: t('messages sub'),
-    same: topic && command(q.key || q.contains || q.id ? ['find', topic, ...(q.id ? [q.id] : [])] : ['peek', topic],
-      {key: q.key, contains: q.contains, tag: q.tag, 'message-group': q.message_group, queue: q.queue, since: q.since, before: q.before,
-        from: !q.key && !q.contains && !q.id && q.order !== 'oldest' && 'last', newest: (q.key || q.contains || q.id) && q.order !== 'oldest'})});
+    same: topic && same(topic, q)});
   page.body.append(filters(page,
     field(cap(t('topic')), {name: 'topic', value: topic, required: true, autocomplete: 'off'}),
     field('ID', {name: 'id', value: q.id}),
@@ -127,7 +133,8 @@ const kinds = {done: 'ok', dead_letter: 'bad', parked: 'bad', waiting_retry: 'wa
 
 // fate is the sentence for one group, its failures and the next step.
 function fate(topic, m, f) {
-  const next = f.state === 'parked' ? h('a', {class: 'button', href: link('parked', f.group, {topic})}, t('to parked')) : null;
+  const next = f.state === 'dead_letter' && f.dead_letter ? h('a', {class: 'button', href: link('dead-letters', f.group, f.dead_letter.message_id)}, t('to dead letter'))
+    : f.state === 'parked' ? h('a', {class: 'button', href: link('parked', f.group, {topic})}, t('to parked')) : null;
   return h('li', null, h('p', null, groupLink(f.group), ' ', badge(t('state ' + f.state), kinds[f.state]), ' ', sentence(f)),
     f.reason && h('p', {class: 'reason'}, f.reason), next && h('p', null, next),
     f.failures?.length > 0 && h('ul', {class: 'failures'}, f.failures.map((x) => h('li', null, when(x.time), ' · ', t('attempt n', x.attempt), ' · ', t('cause ' + x.cause), x.reason && [': ', h('q', null, x.reason)],

@@ -1,8 +1,79 @@
-// The page of the limits: those that throttle sends first, then the nearest.
+// The first page: whether the broker is well, what is wrong now, and the largest of each kind.
 import {call, get, may} from './api.js';
-import {button, cap, dialog, field, h, notice, when} from './base.js';
-import {amount, badge, bar, command, facts, region, subject, table} from './page.js';
+import {button, bytes, cap, count, dialog, draw as redraw, duration, field, h, notice, num, parse, rate, since, when} from './base.js';
+import {rates, ring, take} from './live.js';
+import {amount, badge, bar, command, facts, groupLink, link, region, sentence, subject, table, topicLink} from './page.js';
+import {lines} from './parts.js';
 import {t} from './text.js';
+
+export function overview(page) {
+  page.head({title: cap(t('overview')), same: command(['status'])});
+  const verdict = region(page);
+  const charts = h('div', {class: 'columns charts'});
+  page.body.append(h('section', null, charts));
+  const top = region(page, 'columns');
+  const state = region(page);
+  return page.watch((signal) => get('overview', {}, signal), (data) => {
+    verdict(wrong(data), h('p', {class: 'hint'}, t('running', data.version, duration(since(data.started)))));
+    take(data);
+    redraw(charts, plots(ring('')));
+    top(tops(data.top));
+    state(h('h2', null, t('resources')), resources(data));
+  });
+}
+
+// wrong is one line for each thing that is wrong, with the page that repairs it.
+function wrong(data) {
+  const w = data.wrong || {};
+  const items = [];
+  const more = (part) => part.count > part.first.length && ' ' + t('and more', num(part.count - part.first.length));
+  const rows = (part) => part.first.map((r, i) => [i > 0 && ', ', groupLink(r.group), ' ← ', topicLink(r.topic)]);
+  if (!data.ready) items.push(['bad', [t('not ready'), ' ', data.not_ready]]);
+  if (w.throttles?.count) items.push(...w.throttles.first.map((l) => ['bad', sentence(l)]), ...(more(w.throttles) ? [['bad', h('a', {href: link('limits')}, more(w.throttles))]] : []));
+  if (w.parked?.count) items.push(['bad', [h('a', {href: link('parked')}, t('wrong parked', count(w.parked.count, 'n groups'))), ' ', rows(w.parked), more(w.parked)]]);
+  if (w.behind?.count) items.push(['warn', [h('a', {href: link('groups', {state: 'behind', sort: '-age'})}, t('wrong behind', count(w.behind.count, 'n groups'))), ' ', rows(w.behind), more(w.behind)]]);
+  if (w.dead_letters?.count) items.push(['warn', [h('a', {href: link('dead-letters')}, t('wrong dead', count(data.totals.dead_letters_hour, 'n letters'))), ' ',
+    w.dead_letters.first.map((r, i) => [i > 0 && ', ', h('a', {href: link('dead-letters', r.group)}, r.group), ` ${num(r.dead_letters_hour)}`]), more(w.dead_letters)]]);
+  if (!items.length) return h('p', {class: 'state ok'}, h('b', null, t('all well')), ' ', t('all well hint'));
+  return [h('p', null, h('b', null, items.some(([kind]) => kind === 'bad') ? t('is bad') : t('is behind'))), items.map(([kind, what]) => h('p', {class: 'state ' + kind}, what))];
+}
+
+function plots(samples) {
+  const span = samples.length > 1 ? samples.at(-1).at - samples[0].at : 0;
+  const series = (label, kind, values) => ({label, kind, values});
+  return [
+    lines({title: t('messages per second'), span, text: rate, series: [series(t('accepted'), 'blue', rates(samples, 'accepted')), series(t('delivered'), 'amber', rates(samples, 'delivered')), series(t('acknowledged'), 'green', rates(samples, 'acked'))]}),
+    lines({title: t('dead letters per second'), span, text: rate, series: [series(t('dead letters'), 'red', rates(samples, 'dead_letters'))]}),
+    lines({title: cap(t('backlog')), span, text: num, series: [series(t('messages'), 'blue', samples.map((s) => s.backlog?.messages ?? 0)), series(t('waiting retry'), 'amber', samples.map((s) => s.waiting_retry ?? 0))]}),
+  ];
+}
+
+function tops(top = {}) {
+  const part = (title, rows, columns, to) => h('div', null, h('h2', null, h('a', {href: to}, title)), table({rows: (rows || []).slice(0, 10), empty: t('none now'), columns}));
+  const topic = {label: t('topic'), wide: true, cell: (r) => topicLink(r.name)};
+  const group = {label: t('group'), wide: true, cell: (r) => [groupLink(r.group), r.topic && [' ← ', r.topic]]};
+  const age = {label: t('oldest'), num: true, cell: (r) => duration(r.oldest_ms)};
+  const backlog = {label: t('backlog'), num: true, cell: (r) => num(r.backlog?.messages)};
+  return [
+    part(t('top backlog'), top.groups?.backlog, [group, backlog, age], link('groups', {sort: '-backlog'})),
+    part(t('top age'), top.groups?.age, [group, age, backlog], link('groups', {sort: '-age'})),
+    part(t('top rate'), top.topics?.in_rate, [topic, {label: t('in per second'), num: true, cell: (r) => rate(r.in_rate)}, {label: t('out per second'), num: true, cell: (r) => rate(r.out_rate)}], link('topics', {sort: '-in'})),
+    part(t('top dead'), top.groups?.dead_letters, [group, {label: t('dead letters hour'), num: true, cell: (r) => num(r.dead_letters_hour)}], link('dead-letters')),
+  ];
+}
+
+function resources({storage = {}, memory = [], totals = {}, clients}) {
+  return facts([
+    [t('topics'), num(totals.topics)], [t('groups'), num(totals.groups)], [t('clients'), num(clients)],
+    [t('stored'), totals.stored && `${num(totals.stored.messages ?? 0)} · ${bytes(totals.stored.bytes ?? 0)}`],
+    [t('backlog'), totals.backlog && `${num(totals.backlog.messages ?? 0)} · ${bytes(totals.backlog.bytes ?? 0)}`],
+    [t('delayed'), num(totals.delayed?.messages ?? 0)], [t('oldest'), duration(totals.oldest_ms)],
+    [t('disk use'), bytes(storage.disk_bytes)], [t('write log'), bytes(storage.wal_bytes)], ['fsync p99', storage.fsync_p99 ? duration(parse(storage.fsync_p99)) : undefined],
+    ...memory.map((m) => [t('memory ' + m.use), [`${bytes(m.held ?? 0)} / ${bytes(m.limit)}`, m.rejected ? ' ' + t('rejected', num(m.rejected)) : '']]),
+  ]);
+}
+
+// The page of the limits: those that throttle sends first, then the nearest.
 
 export function limits(page) {
   let state;

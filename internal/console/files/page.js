@@ -144,7 +144,6 @@ export function openPage(main, name, run) {
   };
   Promise.resolve(run(page)).catch((err) => {
     if (signal.aborted) return;
-    if (!(err instanceof Problem)) console.error(err);
     page.fail(err);
     page.ready();
   });

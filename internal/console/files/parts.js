@@ -231,6 +231,6 @@ export function help(page) {
     h('section', null, h('h2', null, t('states of a message')), h('dl', {class: 'words'},
       ['ready', 'inflight', 'waiting_retry', 'parked', 'dead_letter', 'done'].map((s) => [h('dt', null, t('state ' + s)), h('dd', null, t('meaning ' + s))]))),
     h('section', null, h('h2', null, t('questions')), h('ul', null,
-      [['why not consumed', link('trace')], ['why rejected', link('limits')]].map(([key, to]) => h('li', null, h('a', {href: to}, t(key)))))));
+      [['why not consumed', link('trace')], ['what fails', link('dead-letters')], ['why rejected', link('limits')]].map(([key, to]) => h('li', null, h('a', {href: to}, t(key)))))));
   page.ready();
 }

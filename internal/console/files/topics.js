@@ -45,7 +45,7 @@ export async function put(at, name, body) {
   try {
     await get(at);
   } catch (err) {
-    if (err.status === 404) return call('PUT', at, {body});
+    if (err.status === 404 || err.status === 400) return call('PUT', at, {body}); // 400: the name is one that RocketMQ forbids
     throw err;
   }
   throw new Error(t('exists', name));
