@@ -75,6 +75,7 @@ func TestMistypedSubcommand(t *testing.T) {
 		{"topic lst", "did you mean 'tidegate topic list'?"},
 		{"dead-letters redriv billing", "did you mean 'tidegate dead-letters redrive'?"},
 		{"dlq shw", "did you mean 'tidegate dead-letters show'?"},
+		{"topic lst --help", "did you mean 'tidegate topic list'?"},
 		{"group nonsense", "the commands are create, delete"},
 	} {
 		if r := tl.run(strings.Fields(c.args)...); r.code != 2 || !strings.Contains(r.stderr, c.want) {

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tidegate/tidegate/broker/admin"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/connection"
 	"github.com/tidegate/tidegate/cmd/internal/output"
@@ -43,22 +46,28 @@ type perfValue struct {
 // A bound has the flags of one measured value.
 type bound struct {
 	name              string
+	below             bool // small values are bad
 	warning, critical int64
 }
 
 func (b *bound) register(c *cobra.Command, what string) {
-	c.Flags().Int64Var(&b.warning, b.name+"-warn", -1, "warn from `N` "+what+" on; -1 means never")
-	c.Flags().Int64Var(&b.critical, b.name+"-crit", -1, "critical from `N` "+what+" on; -1 means never")
+	from := " from `N` " + what + " on"
+	if b.below {
+		from = " at `N` " + what + " or less"
+	}
+	c.Flags().Int64Var(&b.warning, b.name+"-warn", -1, "warn"+from+"; -1 means never")
+	c.Flags().Int64Var(&b.critical, b.name+"-crit", -1, "critical"+from+"; -1 means never")
 }
 
 // judge adds a value to a finding.
 func (b *bound) judge(f *finding, value int64) {
 	f.Values = append(f.Values, perfValue{b.name, value, b.warning, b.critical})
 	level, mark := checkOK, int64(0)
+	reached := func(mark int64) bool { return mark >= 0 && (value == mark || value < mark == b.below) }
 	switch {
-	case b.critical >= 0 && value >= b.critical:
+	case reached(b.critical):
 		level, mark = checkCritical, b.critical
-	case b.warning >= 0 && value >= b.warning:
+	case reached(b.warning):
 		level, mark = checkWarning, b.warning
 	}
 	if level > checkOK {
@@ -79,28 +88,34 @@ func (f *finding) raise(level int, reason string) {
 type checkCommand struct {
 	*call
 	backlog, dead, parked bound
+	certificate           bound // days
 	throttled             string
+	since                 string
 	nagios                string
 }
 
 func (a *App) check() *cobra.Command {
-	k := &checkCommand{backlog: bound{name: "backlog"}, dead: bound{name: "dead-letters"}, parked: bound{name: "parked"}}
+	k := &checkCommand{backlog: bound{name: "backlog"}, dead: bound{name: "dead-letters"}, parked: bound{name: "parked"}, certificate: bound{name: "cert-days", below: true}}
 	c := &cobra.Command{
 		Use: "check", GroupID: seeGroup,
 		Short: "Check the broker, a topic or a group for monitoring, with Nagios' exit codes",
-		Long: `Checks the broker ("broker", the default), a topic ("topic NAME") or a consumer
-group ("group NAME"), prints one line, and exits with Nagios' codes: 0 OK, 1
-warning, 2 critical, 3 unknown.`,
+		Long: `Checks the broker ("broker", the default), a topic ("topic NAME"), a consumer group
+("group NAME") or its new dead letters ("dead-letters GROUP"), prints one line, and
+exits with Nagios' codes: 0 OK, 1 warning, 2 critical, 3 unknown. The check of a
+broker with TLS can also check how long its certificate is valid.`,
 		Example: `  tidegate check
   tidegate check topic orders --backlog-warn 10000 --backlog-crit 100000
-  tidegate check group billing --dead-letters-warn 1 --parked-crit 1`,
+  tidegate check group billing --dead-letters-warn 1 --parked-crit 1
+  tidegate check dead-letters billing --since -1h --dead-letters-warn 1`,
 	}
 	k.call = a.remote(c, []string{"[SUBJECT]", "[NAME]"}, func(ctx context.Context, _ *call) error { return k.run(ctx) })
 	k.backlog.register(c, "messages of backlog")
 	k.dead.register(c, "stored dead letters")
 	k.parked.register(c, "parked messages")
+	k.certificate.register(c, "days of validity of the server's certificate")
+	c.Flags().StringVar(&k.since, "since", "-1h", "`time` from which dead-letters GROUP counts")
 	c.Flags().StringVar(&k.throttled, "throttled", "warn", "`level` of a throttle: ok, warn or crit")
-	c.Flags().StringVar(&k.nagios, "format", "nagios", "`form` of the line: nagios or json")
+	c.Flags().StringVar(&k.nagios, "format", "nagios", "`form` of the line: nagios, prometheus or json")
 	return c
 }
 
@@ -119,20 +134,24 @@ func (k *checkCommand) checked(ctx context.Context) error {
 	if !ok {
 		return command.Usagef(k.command, "--throttled is %q; it is ok, warn or crit", k.throttled)
 	}
-	if k.nagios != "nagios" && k.nagios != "json" {
-		return command.Usagef(k.command, "--format is %q; it is nagios or json", k.nagios)
+	if !slices.Contains([]string{"nagios", "prometheus", "json"}, k.nagios) {
+		return command.Usagef(k.command, "--format is %q; it is nagios, prometheus or json", k.nagios)
 	}
 	subject := "broker"
 	if len(k.args) > 0 {
 		subject = k.args[0]
 	}
-	if named := subject == "topic" || subject == "group"; !named && subject != "broker" || named != (len(k.args) == 2) {
-		return command.Usagef(k.command, "the subjects are broker, topic NAME and group NAME")
+	if named := subject == "topic" || subject == "group" || subject == "dead-letters"; !named && subject != "broker" || named != (len(k.args) == 2) {
+		return command.Usagef(k.command, "the subjects are broker, topic NAME, group NAME and dead-letters GROUP")
+	}
+	since, err := output.ParseTime(k.since, time.Now())
+	if err != nil {
+		return command.Usagef(k.command, "--since: %v", err)
 	}
 	ctx, cancel := k.bounded(ctx)
 	defer cancel()
 	f := finding{}
-	if err := k.find(ctx, subject, level, &f); err != nil {
+	if err := k.find(ctx, subject, level, since, &f); err != nil {
 		f.raise(checkUnknown, err.Error())
 		if code := command.ExitCode(err); code == command.ExitNoAnswer || code == command.ExitNotFound {
 			f.Level = checkCritical
@@ -148,10 +167,17 @@ func (k *checkCommand) checked(ctx context.Context) error {
 	return nil
 }
 
-func (k *checkCommand) find(ctx context.Context, subject string, throttled int, f *finding) error {
+func (k *checkCommand) find(ctx context.Context, subject string, throttled int, since time.Time, f *finding) error {
 	s, err := k.server()
 	if err != nil {
 		return err
+	}
+	if subject == "broker" && (k.certificate.warning >= 0 || k.certificate.critical >= 0) {
+		days, err := s.CertificateDays(ctx)
+		if err != nil {
+			return err
+		}
+		k.certificate.judge(f, days)
 	}
 	if s.Kind == connection.RocketMQ && subject == "broker" {
 		t, _, err := k.transport(ctx)
@@ -170,6 +196,8 @@ func (k *checkCommand) find(ctx context.Context, subject string, throttled int, 
 		return k.topic(ctx, client, throttled, f)
 	case "group":
 		return k.group(ctx, client, f)
+	case "dead-letters":
+		return k.deadLetters(ctx, client, since, f)
 	}
 	if err := client.Ready(ctx); err != nil {
 		return err
@@ -216,9 +244,41 @@ func (k *checkCommand) group(ctx context.Context, client *admin.Client, f *findi
 	return nil
 }
 
+// deadLetters counts the dead letters of a group since a time.
+func (k *checkCommand) deadLetters(ctx context.Context, client *admin.Client, since time.Time, f *finding) error {
+	if _, err := client.Group(ctx, k.args[1]); err != nil {
+		return err
+	}
+	n := int64(0)
+	for _, err := range client.AllDeadLetters(ctx, k.args[1], status.DeadLetterQuery{DeadLetterFilter: status.DeadLetterFilter{Since: since}, Limit: 1000}) {
+		if err != nil {
+			return err
+		}
+		n++
+	}
+	k.dead.judge(f, n)
+	return nil
+}
+
+// series are the values as Prometheus reads them from a file of the node exporter.
+func (k *checkCommand) series(subject string, f finding) string {
+	var b strings.Builder
+	labels := fmt.Sprintf("{subject=%q,name=%q}", subject, strings.Join(k.args[min(1, len(k.args)):], ""))
+	fmt.Fprintf(&b, "# HELP tidegate_check_level Result of a check: 0 OK, 1 warning, 2 critical, 3 unknown.\n# TYPE tidegate_check_level gauge\ntidegate_check_level%s %d\n", labels, f.Level)
+	for _, v := range f.Values {
+		name := "tidegate_check_" + strings.ReplaceAll(v.Name, "-", "_")
+		fmt.Fprintf(&b, "# HELP %s A value of a check.\n# TYPE %[1]s gauge\n%[1]s%[2]s %[3]d\n", name, labels, v.Value)
+	}
+	return b.String()
+}
+
 func (k *checkCommand) printFinding(subject string, f finding) error {
 	if k.nagios == "json" || k.json() {
 		return output.Line(k.Out, f)
+	}
+	if k.nagios == "prometheus" {
+		_, err := fmt.Fprint(k.Out, k.series(subject, f))
+		return err
 	}
 	name := subject
 	if len(k.args) > 1 {

@@ -17,7 +17,7 @@ import (
 
 func (a *App) deadLetters() *cobra.Command {
 	c := parent(failureGroup, "dead-letters", "Find, send back and remove dead letters", "  tidegate dead-letters top billing",
-		a.deadLettersTop(), a.deadLettersList(), a.deadLettersShow(), a.deadLettersRedrive(), a.deadLettersPurge())
+		a.deadLettersTop(), a.deadLettersList(), a.deadLettersShow(), a.deadLettersExport(), a.deadLettersWatch(), a.deadLettersRedrive(), a.deadLettersPurge())
 	c.Aliases = []string{"dlq"}
 	return c
 }
@@ -42,6 +42,11 @@ func (s *selection) register(c *cobra.Command) {
 func (s *selection) registerClass(c *cobra.Command) {
 	s.register(c)
 	c.Flags().StringVar(&s.class, "class", "", "only with this `fingerprint` ('tidegate dead-letters top GROUP')")
+	s.registerAs(c)
+}
+
+// registerAs adds the flag for a RocketMQ, where letters are received.
+func (s *selection) registerAs(c *cobra.Command) {
 	c.Flags().StringVar(&s.as, "as", "", "on RocketMQ: the consumer `group` that receives the dead letters, with at least 100 attempts")
 }
 
@@ -155,130 +160,6 @@ func noLetters(group string, s *selection) string {
 		text += " that the flags select"
 	}
 	return text
-}
-
-func (a *App) deadLettersList() *cobra.Command {
-	s := &selection{}
-	var bodies bool
-	c := &cobra.Command{
-		Use: "list", Aliases: []string{"ls"},
-		Short: "List the dead letters of a consumer group, the oldest first",
-		Example: `  tidegate dead-letters list billing --since -1h --limit 20
-  tidegate dead-letters list billing --bodies -o jsonl > letters.jsonl`,
-	}
-	a.leaf(c, []string{"GROUP"}, func(ctx context.Context, c *call) error {
-		filter, err := s.filter(c)
-		if err != nil {
-			return err
-		}
-		client, err := c.admin(ctx)
-		if err != nil {
-			return err
-		}
-		q := status.DeadLetterQuery{DeadLetterFilter: filter, In: s.in, Bodies: bodies}
-		if c.format.Format == output.JSONL && c.sort == "" { // any number, in constant memory
-			n := 0
-			for l, err := range client.AllDeadLetters(ctx, c.args[0], q) {
-				if err != nil {
-					return err
-				}
-				if n++; c.limit > 0 && n > c.limit {
-					return nil
-				}
-				if err := output.Line(c.Out, l); err != nil {
-					return err
-				}
-			}
-			return nil
-		}
-		most := c.limit
-		if most == 0 {
-			most = 1000
-		}
-		var letters []status.DeadLetter
-		more := false
-		for l, err := range client.AllDeadLetters(ctx, c.args[0], q) {
-			if err != nil {
-				return err
-			}
-			if more = len(letters) == most; more {
-				break
-			}
-			letters = append(letters, l)
-		}
-		if more {
-			c.note("the oldest %s; --limit shows more, and -o jsonl all", output.Number(int64(most)))
-		}
-		return printList(c, output.List[status.DeadLetter]{
-			Rows:     letters,
-			Columns:  letterColumns,
-			Name:     func(l status.DeadLetter) string { return l.MessageID },
-			Document: func(ls []status.DeadLetter) any { return map[string]any{"dead_letters": notNil(ls), "complete": !more} },
-			Empty:    noLetters(c.args[0], s),
-		})
-	})
-	s.register(c)
-	c.Flags().BoolVar(&bodies, "bodies", false, "include the bodies, in JSON")
-	return c
-}
-
-var letterColumns = []output.Column[status.DeadLetter]{
-	{Name: "ID", Cell: func(l status.DeadLetter) any { return l.MessageID }},
-	{Name: "TOPIC", Cell: func(l status.DeadLetter) any { return l.Origin.Topic }},
-	{Name: "DIED", Cell: func(l status.DeadLetter) any { return l.StoredAt }},
-	{Name: "ATTEMPTS", Cell: func(l status.DeadLetter) any { return l.Origin.Attempts }},
-	{Name: "REDRIVES", Wide: true, Cell: func(l status.DeadLetter) any { return l.Origin.Redrives }},
-	{Name: "SIZE", Cell: func(l status.DeadLetter) any { return output.Bytes(l.BodySize) }},
-	{Name: "TAG", Wide: true, Cell: func(l status.DeadLetter) any { return l.Tag }},
-	{Name: "KEYS", Wide: true, Cell: func(l status.DeadLetter) any { return l.Keys }},
-	{Name: "MESSAGE-GROUP", Wide: true, Cell: func(l status.DeadLetter) any { return l.MessageGroup }},
-	{Name: "REASON", Cell: func(l status.DeadLetter) any { return l.Origin.Reason }},
-}
-
-func (a *App) deadLettersShow() *cobra.Command {
-	var in string
-	c := &cobra.Command{
-		Use:     "show",
-		Short:   "Show one dead letter with its body",
-		Example: "  tidegate dead-letters show billing ID",
-	}
-	a.leaf(c, []string{"GROUP", "ID"}, func(ctx context.Context, c *call) error {
-		client, err := c.admin(ctx)
-		if err != nil {
-			return err
-		}
-		ctx, cancel := c.bounded(ctx)
-		defer cancel()
-		q := status.DeadLetterQuery{DeadLetterFilter: status.DeadLetterFilter{MessageIDs: c.args[1:]}, In: in, Bodies: true}
-		for l, err := range client.AllDeadLetters(ctx, c.args[0], q) {
-			if err != nil {
-				return err
-			}
-			return c.show(l, l.MessageID, letterFields(l))
-		}
-		return &notFoundError{fmt.Sprintf("group %s has no dead letter with the ID %s", output.Safe(c.args[0]), output.Safe(c.args[1]))}
-	})
-	c.Flags().StringVar(&in, "in", "", "`topic` with the dead letters (default %DLQ%GROUP)")
-	return c
-}
-
-func letterFields(l status.DeadLetter) []output.Field {
-	fields := []output.Field{
-		{Name: "id", Value: l.MessageID},
-		{Name: "reason", Value: l.Origin.Reason},
-		{Name: "sent to", Value: fmt.Sprintf("%s, queue %d, offset %d", l.Origin.Topic, l.Origin.Queue, l.Origin.Offset)},
-		{Name: "attempts", Value: fmt.Sprintf("%d of group %s", l.Origin.Attempts, l.Origin.Group)},
-		{Name: "redrives", Value: l.Origin.Redrives},
-		{Name: "born", Value: l.BornAt},
-		{Name: "died", Value: l.StoredAt},
-		{Name: "message group", Value: l.MessageGroup},
-		{Name: "tag", Value: l.Tag},
-		{Name: "keys", Value: l.Keys},
-	}
-	for name, value := range sorted(l.Properties) {
-		fields = append(fields, output.Field{Name: output.Safe(name), Value: value})
-	}
-	return append(fields, output.Field{Name: "body", Value: string(l.Body)})
 }
 
 func (a *App) deadLettersPurge() *cobra.Command {

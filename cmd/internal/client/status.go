@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -14,34 +15,42 @@ import (
 )
 
 func (a *App) status() *cobra.Command {
-	return a.leaf(&cobra.Command{
+	var every time.Duration
+	c := &cobra.Command{
 		Use: "status", GroupID: seeGroup,
 		Short: "Show whether the server works, and what is wrong now",
 		Long: `Shows whether the server works, its totals, and what is wrong now: throttles,
 parked and blocked message groups, groups without consumers, and dead letters. It
 exits with 0 also if something is wrong; 'tidegate check' has exit codes for
 monitoring.`,
-		Example: "  tidegate status",
-	}, nil, func(ctx context.Context, c *call) error {
-		s, err := c.server()
-		if err != nil {
-			return err
-		}
-		ctx, cancel := c.bounded(ctx)
-		defer cancel()
-		if s.Kind == connection.RocketMQ {
-			return c.pinged(ctx)
-		}
-		client, err := c.admin(ctx)
-		if err != nil {
-			return err
-		}
-		r, err := report(ctx, client)
-		if err != nil {
-			return err
-		}
-		return c.showStatus(r)
-	})
+		Example: `  tidegate status
+  tidegate status --watch -o jsonl | head -n 2`,
+	}
+	a.leaf(c, nil, func(ctx context.Context, c *call) error { return c.watch(ctx, every, c.status) })
+	watchFlag(c.Flags(), &every)
+	return c
+}
+
+// status prints the state of the server once.
+func (c *call) status(ctx context.Context) error {
+	s, err := c.server()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := c.bounded(ctx)
+	defer cancel()
+	if s.Kind == connection.RocketMQ {
+		return c.pinged(ctx)
+	}
+	client, err := c.admin(ctx)
+	if err != nil {
+		return err
+	}
+	r, err := report(ctx, client)
+	if err != nil {
+		return err
+	}
+	return c.showStatus(r)
 }
 
 // pinged shows that a RocketMQ answers, which is all that its protocol has for it.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -57,7 +58,10 @@ func Execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return UsageError{err, c.CommandPath()} })
-	ran, err := root.ExecuteContextC(ctx)
+	ran, err := root, mistyped(root, args)
+	if err == nil {
+		ran, err = root.ExecuteContextC(ctx)
+	}
 	if err == nil {
 		return ExitDone
 	}
@@ -90,6 +94,21 @@ func Execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 		fmt.Fprintln(stderr, h)
 	}
 	return code
+}
+
+// mistyped returns the error of a command that does not exist below another one, for a request of
+// its help: cobra would print the help of the one above.
+func mistyped(root *cobra.Command, args []string) error {
+	c, rest, err := root.Find(args)
+	if err != nil || !c.HasSubCommands() || c == root || c.Args == nil || !slices.ContainsFunc(rest, func(a string) bool { return a == "--help" || a == "-h" }) {
+		return nil // cobra reports it
+	}
+	for _, arg := range rest {
+		if !strings.HasPrefix(arg, "-") {
+			return c.Args(c, []string{arg})
+		}
+	}
+	return nil
 }
 
 // wantsJSON reports whether a command has -o json, also if a faulty flag stands before it.

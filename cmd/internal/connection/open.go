@@ -1,12 +1,17 @@
 package connection
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"math"
+	"net"
+	"net/url"
 	"os"
+	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/admin"
@@ -99,4 +104,31 @@ func (s Server) TLSConfig() (*tls.Config, error) {
 		return nil, errors.New("cert and cert-key belong together: give both")
 	}
 	return c, nil
+}
+
+// CertificateDays returns the number of whole days for which the certificate of the server is still
+// valid; negative after its end. The server is that of the HTTP API, or without it that of the
+// messages. A server without TLS is an error.
+func (s Server) CertificateDays(ctx context.Context) (int64, error) {
+	address := s.GRPC
+	if u, err := url.Parse(s.HTTP); err == nil && u.Scheme == "https" {
+		address = u.Host
+		if u.Port() == "" {
+			address = net.JoinHostPort(u.Hostname(), "443")
+		}
+	} else if !s.TLS {
+		return 0, fmt.Errorf("%s has no certificate: the connection is without TLS", cmp.Or(s.GRPC, s.HTTP))
+	}
+	config, err := s.TLSConfig()
+	if err != nil {
+		return 0, err
+	}
+	config.InsecureSkipVerify = true //nolint:gosec // an expired certificate is an answer here, not a failure
+	conn, err := (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return 0, &tidegate.Error{Op: "check the certificate", Endpoint: address, Err: fmt.Errorf("%w: %w", tidegate.ErrUnavailable, err)}
+	}
+	defer func() { _ = conn.Close() }() // the certificate is read
+	first := conn.(*tls.Conn).ConnectionState().PeerCertificates[0]
+	return int64(math.Floor(time.Until(first.NotAfter).Hours() / 24)), nil
 }

@@ -1,0 +1,195 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tidegate/tidegate/cmd/internal/client"
+)
+
+// The preview has the settings of the group, the retention of the topic, and what is odd about
+// them. Changes are for the list alone.
+func TestRetryPreview(t *testing.T) {
+	tl := newTool(t)
+	tl.must("topic", "create", "orders", "retention.time=30s")
+	tl.must("group", "create", "billing", "retry=10s 30s", "max_attempts=3")
+	type preview struct {
+		Attempts []struct{ After string }
+		End      string
+		Findings []string
+	}
+	var p preview
+	decode(t, tl.must("retry", "preview", "billing", "orders", "-o", "json").stdout, &p)
+	if len(p.Attempts) != 3 || p.Attempts[2].After != "40s" || !strings.Contains(p.End, "dead letter after 3 attempts") || len(p.Findings) != 1 || !strings.Contains(p.Findings[0], "keeps messages for 30s") {
+		t.Errorf("the preview is %+v", p)
+	}
+	decode(t, tl.must("retry", "preview", "billing", "--set", "max_attempts=2", "-o", "json").stdout, &p)
+	if len(p.Attempts) != 2 || !strings.Contains(tl.must("group", "show", "billing", "-o", "json").stdout, `"max_attempts": 3`) {
+		t.Errorf("with --set: %+v", p)
+	}
+	delete(tl.env, "TIDEGATE_SERVER_HTTP")
+	tl.must("context", "add", "rmq", "--kind", "rocketmq", "--grpc", tl.grpc)
+	p = preview{}
+	decode(t, tl.must("retry", "preview", "billing", "orders", "--context", "rmq", "-o", "json").stdout, &p)
+	if len(p.Attempts) != 3 || p.Attempts[2].After != "40s" {
+		t.Errorf("with the settings that the server pushes: %+v", p)
+	}
+	for _, args := range [][]string{{"billing", "--context", "rmq"}, {"billing", "orders", "--context", "rmq", "--set", "fifo=true"}, {"--set", "max_attempts=-7"}, {"--handler", "-1s"}} {
+		if r := tl.run(append([]string{"retry", "preview"}, args...)...); r.code != 2 {
+			t.Errorf("%q: exit code %d, %s", args, r.code, r.stderr)
+		}
+	}
+}
+
+// A watch prints a result at each interval, and ends in order.
+func TestWatch(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.must("send", "orders", "a")
+	tl.must("receive", "billing", "orders", "--then", "release", "--max", "1")
+	for _, args := range [][]string{{"status", "--watch=100ms"}, {"group", "lag", "billing", "--watch=100ms"}} {
+		ctx, stop := context.WithCancel(t.Context())
+		stdout := &countingBuffer{lines: 3, seen: stop}
+		var stderr lockedBuffer
+		code := run(ctx, append(args, "-o", "jsonl"), &client.App{In: strings.NewReader(""), Out: stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
+		if code != 0 || strings.Count(stdout.String(), "\n") < 3 || stderr.String() != "" {
+			t.Errorf("%q: exit code %d\n%s%s", args, code, stdout, stderr.String())
+		}
+		stop()
+	}
+	if r := tl.run("status", "--watch=1ms"); r.code != 2 {
+		t.Errorf("an interval of 1ms: exit code %d", r.code)
+	}
+	tl.terminal = true
+	if r := tl.run("status", "--watch", "--http", "http://"+closedPort(t), "--no-retry"); r.code != 6 || !strings.HasSuffix(r.stdout, "\x1b[?1049l") {
+		t.Errorf("without a server: exit code %d, %q", r.code, r.stdout)
+	}
+}
+
+// A countingBuffer calls seen when it has a number of lines.
+type countingBuffer struct {
+	lockedBuffer
+	lines int
+	seen  func()
+}
+
+func (b *countingBuffer) Write(p []byte) (int, error) {
+	n, err := b.lockedBuffer.Write(p)
+	if strings.Count(b.String(), "\n") >= b.lines {
+		b.seen()
+	}
+	return n, err
+}
+
+func TestLagUntilEmpty(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.must("send", "orders", "a")
+	tl.must("receive", "billing", "orders", "--then", "release", "--max", "1")
+	if r := tl.run("group", "lag", "billing", "--until-empty", "--wait", "50ms"); r.code != 6 || !strings.Contains(r.stderr, "is 1 after 50ms") {
+		t.Errorf("with a backlog: exit code %d, %s", r.code, r.stderr)
+	}
+	tl.must("receive", "billing", "orders", "--then", "ack", "--max", "1")
+	tl.must("group", "lag", "billing", "--until-empty", "--wait", "50ms")
+	if r := tl.run("group", "lag", "billing", "--until-empty", "--watch"); r.code != 2 {
+		t.Errorf("with --watch: exit code %d", r.code)
+	}
+}
+
+// Letters can be exported with their bodies, all or one class, and watched; a program gets each
+// once.
+func TestExportAndWatchLetters(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.must("send", "orders", "1 EUR")
+	tl.must("receive", "billing", "orders", "--then", "dead=no such account", "--max", "1")
+	tl.must("send", "orders", "2 EUR")
+	tl.must("receive", "billing", "orders", "--then", "dead=timeout", "--max", "1")
+	type letter struct {
+		MessageID string `json:"message_id"`
+		Body      []byte
+		Origin    struct{ Reason string }
+	}
+	if all := lines[letter](t, tl.must("dead-letters", "export", "billing").stdout); len(all) != 2 || string(all[0].Body)+string(all[1].Body) != "1 EUR2 EUR" && string(all[0].Body)+string(all[1].Body) != "2 EUR1 EUR" {
+		t.Errorf("the export is %+v", all)
+	}
+	classes := lines[struct{ Fingerprint, Reason string }](t, tl.must("dead-letters", "top", "billing", "-o", "jsonl").stdout)
+	one := lines[letter](t, tl.must("dead-letters", "export", "billing", "--class", classes[0].Fingerprint).stdout)
+	if len(one) != 1 || one[0].Origin.Reason != classes[0].Reason {
+		t.Errorf("class %+v has %+v", classes[0], one)
+	}
+	if out := tl.must("dead-letters", "list", "billing", "--class", classes[0].Fingerprint, "-o", "name").stdout; out != one[0].MessageID+"\n" {
+		t.Errorf("the list of the class is %q, want %s", out, one[0].MessageID)
+	}
+	file := filepath.Join(tl.home, "seen")
+	r := tl.must("dead-letters", "watch", "billing", "--since", "-1h", "--limit", "2", "--every", "100ms", "--exec", "cat >> "+file+"; exit 3")
+	text, err := os.ReadFile(file)
+	if err != nil || strings.Count(r.stderr, "the program failed") != 2 {
+		t.Errorf("%v, %s", err, r.stderr)
+	}
+	if got := lines[letter](t, string(text)); len(got) != 2 || got[0].MessageID == got[1].MessageID || len(got[0].Body) == 0 {
+		t.Errorf("the program got %+v", got)
+	}
+	if r := tl.run("dead-letters", "watch", "biling"); r.code != 3 || !strings.Contains(r.stderr, "Did you mean billing?") {
+		t.Errorf("a wrong name: exit code %d, %s", r.code, r.stderr)
+	}
+}
+
+// A watch prints a letter that comes while it runs, and no letter twice.
+func TestWatchSeesNewLetters(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.must("send", "orders", "a", "--count", "3")
+	tl.must("receive", "billing", "orders", "--then", "dead=first", "--max", "1")
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	second := &watchedBuffer{text: "second", seen: stop}
+	begun, begin := context.WithCancel(t.Context())
+	out := &watchedBuffer{text: "first", seen: begin}
+	both := writers{out, second}
+	ended := make(chan int)
+	go func() {
+		ended <- run(ctx, []string{"dead-letters", "watch", "billing", "--since", "-1h", "--every", "100ms"}, &client.App{In: strings.NewReader(""), Out: both, Err: &lockedBuffer{}, Env: func(name string) string { return tl.env[name] }})
+	}()
+	<-begun.Done()
+	tl.must("receive", "billing", "orders", "--then", "dead=second", "--max", "1")
+	if code := <-ended; code != 130 || strings.Count(out.String(), "first") != 1 || strings.Count(out.String(), "second") != 1 {
+		t.Errorf("exit code %d:\n%s", code, out)
+	}
+}
+
+// writers write to all of them.
+type writers []*watchedBuffer
+
+func (ws writers) Write(p []byte) (int, error) {
+	for _, w := range ws {
+		if n, err := w.Write(p); err != nil {
+			return n, err
+		}
+	}
+	return len(p), nil
+}
+
+// check counts new dead letters, prints for Prometheus, and judges the certificate.
+func TestCheckForms(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.must("send", "orders", "a")
+	tl.must("receive", "billing", "orders", "--then", "dead=why", "--max", "1")
+	if r := tl.run("check", "dead-letters", "billing", "--dead-letters-crit", "1", "--format", "prometheus"); r.code != 2 ||
+		!strings.Contains(r.stdout, `tidegate_check_level{subject="dead-letters",name="billing"} 2`) || !strings.Contains(r.stdout, `tidegate_check_dead_letters{subject="dead-letters",name="billing"} 1`) {
+		t.Errorf("new dead letters: exit code %d\n%s", r.code, r.stdout)
+	}
+	if r := tl.run("check", "dead-letters", "billing", "--dead-letters-crit", "1", "--since", "1h"); r.code != 0 {
+		t.Errorf("no dead letter since then: exit code %d\n%s", r.code, r.stdout)
+	}
+	s := httptest.NewTLSServer(http.NotFoundHandler()) // its certificate ends in 2084
+	defer s.Close()
+	secure := []string{"check", "--http", s.URL, "--tls-skip-verify", "--no-retry", "--format", "json"}
+	if r := tl.run(append(secure, "--cert-days-crit", "1000000")...); r.code != 2 || !strings.Contains(r.stdout, "cert-days is ") {
+		t.Errorf("a bound that is not met: exit code %d\n%s", r.code, r.stdout)
+	}
+	if r := tl.run("check", "--cert-days-warn", "10"); r.code != 3 || !strings.Contains(r.stdout, "without TLS") {
+		t.Errorf("without TLS: exit code %d\n%s%s", r.code, r.stdout, r.stderr)
+	}
+}
