@@ -52,6 +52,22 @@ func TestBench(t *testing.T) {
 			t.Errorf("after the benchmarks there is still the %s %s", list, out)
 		}
 	}
+	chart, hdr := filepath.Join(tl.home, "c.svg"), filepath.Join(tl.home, "c.hgrm")
+	r := tl.run("bench", "send", "--max-p99", "1m", "--callers", "2", "--rounds", "1", "--duration", "100ms", "--warmup", "0s", "--size", "uniform:16-64", "--chart", chart, "--hdr", hdr, "--json", file)
+	if text, err := os.ReadFile(file); r.code != 0 && r.code != 7 || err != nil || !strings.Contains(string(text), `"searched"`) || !strings.Contains(r.stderr, "a second: ") {
+		t.Errorf("a search: exit code %d, %v\n%s%s", r.code, err, r.stdout, r.stderr)
+	}
+	if r.code == 0 { // otherwise the busy machine had no valid round
+		for path, want := range map[string]string{chart: "<svg ", hdr: "#[Mean"} {
+			if text, err := os.ReadFile(path); err != nil || !strings.Contains(string(text), want) {
+				t.Errorf("%v, %s", err, text)
+			}
+		}
+	}
+	tl.must("context", "add", "prod", "--grpc", tl.grpc, "--http", tl.http, "--protect")
+	if r := tl.run("bench", "send", "--context", "prod"); r.code != 2 || !strings.Contains(r.stderr, "--yes=prod") {
+		t.Errorf("a protected context: exit code %d, %s", r.code, r.stderr)
+	}
 	if r := tl.run("bench", "send", "--topic", "orders"); r.code != 2 || !strings.Contains(r.stderr, "--into-existing") {
 		t.Errorf("a topic of others: exit code %d, %s", r.code, r.stderr)
 	}

@@ -47,10 +47,20 @@ type Round struct {
 	Response *Latency         `json:"response,omitempty"`
 	Service  Latency          `json:"service"`
 	Late     *Latency         `json:"late,omitempty"`
+	Series   []Second         `json:"series,omitempty"`
 	WorstP99 float64          `json:"worst_second_p99_us"`
 	WorstAt  int              `json:"worst_second"` // seconds after the start
 	Invalid  string           `json:"invalid,omitempty"`
 	Floor    float64          `json:"floor_p50_us,omitempty"` // of an empty request
+}
+
+// A Second is what was due in one second of a round. A second with fewer than ten operations is left
+// out.
+type Second struct {
+	Second int     `json:"second"` // after the start
+	Done   int64   `json:"done"`
+	P99    float64 `json:"p99_us"`
+	Max    float64 `json:"max_us"`
 }
 
 // The bounds of a valid run.
@@ -71,8 +81,10 @@ func (r *recorder) round(o Options, overloaded bool) Round {
 		if h == nil || h.TotalCount() < 10 {
 			continue
 		}
-		if p := micros(h.ValueAtQuantile(99)); p > out.WorstP99 {
-			out.WorstP99, out.WorstAt = p, second
+		s := Second{second, h.TotalCount(), micros(h.ValueAtQuantile(99)), micros(h.Max())}
+		out.Series = append(out.Series, s)
+		if s.P99 > out.WorstP99 {
+			out.WorstP99, out.WorstAt = s.P99, second
 		}
 	}
 	if o.Rate > 0 {

@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"log/slog"
 	"sync"
@@ -124,10 +123,10 @@ func (l *endToEnd) operation(ctx context.Context) string {
 }
 
 func (l *endToEnd) handle(_ context.Context, d *tidegate.Delivery) error {
-	if len(d.Body) < 8 {
+	number, ok := bench.Number(d.Body)
+	if !ok {
 		return nil // not of this run
 	}
-	number := int64(binary.BigEndian.Uint64(d.Body)) //nolint:gosec // as numbered wrote it
 	if !l.verifier.Deliver(number, d.MessageGroup) {
 		return nil
 	}

@@ -132,3 +132,13 @@ func (s Server) CertificateDays(ctx context.Context) (int64, error) {
 	first := conn.(*tls.Conn).ConnectionState().PeerCertificates[0]
 	return int64(math.Floor(time.Until(first.NotAfter).Hours() / 24)), nil
 }
+
+// Local reports whether an address is certainly of this machine.
+func Local(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		host = address
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}

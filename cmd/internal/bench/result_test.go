@@ -1,0 +1,217 @@
+package bench
+
+import (
+	"context"
+	"encoding/xml"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// golden compares a text with the file testdata/name.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s is (-update writes it)\n%s\nwant\n%s", name, got, want)
+	}
+}
+
+// stalled is the result of two rounds of 20 s, on a server that answers in 2 ms
+// and stands still for one second in ten.
+func stalled(t *testing.T, callers int, rate float64) (r Result) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		op := func(context.Context) string {
+			if now := time.Since(start); now%(10*time.Second) >= 9*time.Second {
+				time.Sleep(10*time.Second - now%(10*time.Second))
+			}
+			time.Sleep(2 * time.Millisecond)
+			return ""
+		}
+		r = Result{
+			Schema: 1, Benchmark: "send", Truth: &Truth{Accepted: 40_000, Delivered: 39_999, Lost: 1},
+			Arguments: map[string]string{"callers": fmt.Sprint(callers), "size": "1KiB", "arrivals": "even", "duration": "20s"},
+		}
+		for range 2 {
+			round, err := Run(t.Context(), Options{Callers: callers, Rate: rate, Arrivals: Even, Duration: 20 * time.Second, Outstanding: 1000}, op)
+			if err != nil {
+				t.Fatal(err)
+			}
+			round.Floor = 310
+			r.Rounds = append(r.Rounds, round)
+		}
+	})
+	return r
+}
+
+func TestScreens(t *testing.T) {
+	r := stalled(t, 2000, 1000)
+	r.Rounds[1].Failed = map[string]int64{"TOO_MANY_REQUESTS": 3}
+	var b strings.Builder
+	if err := r.Screen(&b); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "open.txt", b.String())
+	b.Reset()
+	closed := stalled(t, 2, 0)
+	closed.Truth = nil
+	if err := closed.Screen(&b); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "closed.txt", b.String())
+}
+
+// The 95th percentile of a stall of one second in ten is half a second, in the file of percentiles
+// too, and the worst second of the series is the stall.
+func TestFilesOfAResult(t *testing.T) {
+	r := stalled(t, 2000, 1000)
+	h, err := r.Responses()
+	if err != nil {
+		t.Fatal(err)
+	}
+	near(t, "p95", micros(h.ValueAtQuantile(95)), 502*time.Millisecond, 5*time.Millisecond)
+	if h.TotalCount() != 40_000 {
+		t.Errorf("the rounds together have %d operations, want 40 000", h.TotalCount())
+	}
+	for _, s := range r.Rounds[0].Series {
+		if stall := s.Second%10 == 9; stall != (s.P99 > 100_000) || s.Done != 1000 {
+			t.Errorf("second %+v", s)
+		}
+	}
+	var text strings.Builder
+	if err := r.WriteHDR(&text); err != nil || !strings.Contains(text.String(), "#[Max     =     1002.") {
+		t.Errorf("%v: the file of percentiles has\n%s", err, text.String()[max(0, len(text.String())-300):])
+	}
+	var svg strings.Builder
+	if err := r.WriteChart(&svg); err != nil {
+		t.Fatal(err)
+	}
+	lines := 0
+	for d := xml.NewDecoder(strings.NewReader(svg.String())); ; {
+		token, err := d.Token()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatalf("the picture is no XML: %v", err)
+		}
+		if e, ok := token.(xml.StartElement); ok && e.Name.Local == "polyline" {
+			lines++
+		}
+	}
+	if lines != 3 || strings.Contains(svg.String(), "NaN") || strings.Contains(svg.String(), "Inf") {
+		t.Errorf("the picture has %d lines, want response, service and series", lines)
+	}
+	golden(t, "stall.svg", svg.String())
+}
+
+// A server that needs 1 ms for each operation, one at a time, serves at most 1 000 a second within
+// the bound.
+func TestSearch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := make(chan struct{}, 1)
+		op := func(context.Context) string {
+			server <- struct{}{}
+			time.Sleep(time.Millisecond)
+			<-server
+			return ""
+		}
+		s := Search{High: 5000}
+		tries := 0
+		for {
+			rate, ok := s.Next()
+			if !ok {
+				break
+			}
+			tries++
+			r, err := Run(t.Context(), Options{Callers: 1000, Rate: rate, Arrivals: Even, Duration: 2 * time.Second, Outstanding: 10_000}, op)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Tried(rate, Holds(r, 5000))
+		}
+		if s.Low < 950 || s.Low > 1000 || tries > 10 {
+			t.Errorf("after %d tries the highest rate is %.0f, want 950 to 1 000", tries, s.Low)
+		}
+	})
+}
+
+func TestHolds(t *testing.T) {
+	round := func(p99, most float64) Round { return Round{Response: &Latency{P99: p99, Max: most}} }
+	failed, invalid := round(1, 1), round(1, 1)
+	failed.Failed, invalid.Invalid = map[string]int64{"x": 1}, "NOT VALID"
+	for name, c := range map[string]struct {
+		r    Round
+		want bool
+	}{
+		"fast": {round(5000, 9000), true}, "slow": {round(5001, 9000), false}, "few, fast": {round(-1, 4000), true},
+		"few, slow": {round(-1, 6000), false}, "failed": {failed, false}, "invalid": {invalid, false}, "closed loop": {Round{}, false},
+	} {
+		if got := Holds(c.r, 5000); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+func TestBodies(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "body")
+	if err := os.WriteFile(file, []byte("01234567the rest of it"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string][2]int{"1KiB": {1024, 1024}, "100": {100, 100}, "uniform:20-40": {20, 40}, "file:" + file: {22, 22}} {
+		b, err := ParseBodies(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sizes := map[int]bool{}
+		for number := range int64(500) {
+			body := b.Body(number)
+			if got, ok := Number(body); !ok || got != number || len(body) < want[0] || len(body) > want[1] || len(b.Body(number)) != len(body) {
+				t.Fatalf("%s: message %d has %d bytes and the number %d", text, number, len(body), got)
+			}
+			sizes[len(body)] = true
+		}
+		if len(sizes) != want[1]-want[0]+1 {
+			t.Errorf("%s has %d different sizes", text, len(sizes))
+		}
+	}
+	if b, _ := ParseBodies("file:" + file); !strings.HasSuffix(string(b.Body(7)), "the rest of it") {
+		t.Errorf("the body of a file is %q", b.Body(7))
+	}
+	for _, text := range []string{"15", "much", "uniform:100", "uniform:40-20", "file:/nowhere", "-1", "8GiB"} {
+		if _, err := ParseBodies(text); err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+func TestFacts(t *testing.T) {
+	if got := factOf("vendor_id : x\nmodel name\t: Some CPU: fast\n", "model name"); got != "Some CPU: fast" {
+		t.Errorf("the model is %q", got)
+	}
+	for load, busy := range map[string]bool{"1.9 0 0": false, "2.1 0 0": true, "": false} {
+		if got := Busy(map[string]string{"load": load, "cpus": "2"}); (got != "") != busy {
+			t.Errorf("load %q: %q", load, got)
+		}
+	}
+}

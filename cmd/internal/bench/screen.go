@@ -1,0 +1,119 @@
+package bench
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tidegate/tidegate/cmd/internal/output"
+)
+
+// Micros is a number of microseconds: .31 ms, 4.87 ms, 1.20 s; "-" for none.
+func Micros(us float64) string {
+	d := time.Duration(us * 1e3)
+	switch {
+	case us < 0:
+		return "-"
+	case d < 10*time.Millisecond:
+		return fmt.Sprintf("%.2f ms", us/1e3)
+	case d < time.Second:
+		return fmt.Sprintf("%.0f ms", us/1e3)
+	}
+	return fmt.Sprintf("%.2f s", us/1e6)
+}
+
+// Text is a round in one line.
+func (r Round) Text() string {
+	text := fmt.Sprintf("%s a second", output.Number(int64(r.Achieved)))
+	if r.Response != nil {
+		text += ", p99 " + Micros(r.Response.P99)
+	}
+	if r.Invalid != "" {
+		text += ", " + r.Invalid
+	}
+	return text
+}
+
+// A line of the table of latencies.
+type latencyRow struct {
+	name string
+	of   func(Round) Latency
+}
+
+// Screen writes a result for people: medians over the rounds, with the range of the rate.
+func (r Result) Screen(w io.Writer) error {
+	if len(r.Rounds) == 0 {
+		return nil
+	}
+	var b strings.Builder
+	achieved := func(r Round) float64 { return r.Achieved }
+	low, high := span(r.Rounds, achieved)
+	loop := r.Arguments["callers"] + " callers, closed loop"
+	rows := []latencyRow{{"service", func(r Round) Latency { return r.Service }}}
+	open := r.Rounds[0].Response != nil
+	if open {
+		loop = fmt.Sprintf("open loop %s a second %s", output.Number(int64(r.Rounds[0].Offered)), r.Arguments["arrivals"])
+		rows = append([]latencyRow{{"response", func(r Round) Latency { return *r.Response }}}, rows...)
+	}
+	fmt.Fprintf(&b, "%s  %s, %s, %s × %d rounds\n", r.Benchmark, r.Arguments["size"], loop, r.Arguments["duration"], len(r.Rounds))
+	fmt.Fprintf(&b, "rate      %s a second (%s to %s)\n", output.Number(int64(Median(r.Rounds, achieved))), output.Number(int64(low)), output.Number(int64(high)))
+	fmt.Fprintf(&b, "%-9s %9s %9s %9s %9s %9s %9s\n", "", "p50", "p90", "p99", "p99.9", "p99.99", "max")
+	for _, row := range rows {
+		cells := []string{fmt.Sprintf("%-9s", row.name)}
+		for _, at := range []func(Latency) float64{
+			func(l Latency) float64 { return l.P50 }, func(l Latency) float64 { return l.P90 },
+			func(l Latency) float64 { return l.P99 }, func(l Latency) float64 { return l.P999 },
+			func(l Latency) float64 { return l.P9999 }, func(l Latency) float64 { return l.Max },
+		} {
+			cells = append(cells, fmt.Sprintf("%9s", Micros(Median(r.Rounds, func(r Round) float64 { return at(row.of(r)) }))))
+		}
+		fmt.Fprintln(&b, strings.Join(cells, " "))
+	}
+	floor := Median(r.Rounds, func(r Round) float64 { return r.Floor })
+	p50 := Median(r.Rounds, func(r Round) float64 { return rows[0].of(r).P50 })
+	if p50 >= 0 {
+		fmt.Fprintf(&b, "floor     %s for an empty request: the p50 is %.1f × floor\n", Micros(floor), p50/max(floor, 1e-3))
+	}
+	if worst := slices.MaxFunc(r.Rounds, func(a, b Round) int { return int(a.WorstP99 - b.WorstP99) }); worst.WorstP99 > 0 {
+		fmt.Fprintf(&b, "worst second: p99 %s at second %d of a round\n", Micros(worst.WorstP99), worst.WorstAt)
+	}
+	if open {
+		late := Median(r.Rounds, func(r Round) float64 { return r.Late.P99 })
+		fmt.Fprintf(&b, "generator: late by %s (p99), %.1f %% of the rate achieved\n", Micros(late), 100*Median(r.Rounds, achieved)/r.Rounds[0].Offered)
+	}
+	r.outcomes(&b)
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func (r Result) outcomes(b *strings.Builder) {
+	var done int64
+	failed := map[string]int64{}
+	for _, round := range r.Rounds {
+		done += round.Done
+		for cause, n := range round.Failed {
+			failed[cause] += n
+		}
+	}
+	parts := []string{output.Number(done) + " done"}
+	for _, cause := range slices.Sorted(maps.Keys(failed)) {
+		parts = append(parts, fmt.Sprintf("%s failed: %s", output.Number(failed[cause]), output.Safe(cause)))
+	}
+	b.WriteString(strings.Join(parts, ", "))
+	if v := r.Truth; v != nil {
+		fmt.Fprintf(b, "; accepted %s, delivered %s, lost %s, twice %s, out of order %s (with the warm-up)",
+			output.Number(v.Accepted), output.Number(v.Delivered), output.Number(v.Lost), output.Number(v.Twice), output.Number(v.OutOfOrder))
+	}
+	b.WriteString("\n")
+}
+
+func span(rounds []Round, figure func(Round) float64) (low, high float64) {
+	low, high = figure(rounds[0]), figure(rounds[0])
+	for _, r := range rounds {
+		low, high = min(low, figure(r)), max(high, figure(r))
+	}
+	return low, high
+}
