@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// The retries of RocketMQ's documents: 10s 30s 1m … 2h, 16 retries in 4h 45m 40s, without the handlers.
+// The retries of RocketMQ's documents: 10s 30s 1m … 2h, 16 retries in 4h 45m 40s without handlers.
 func TestScheduleOfTheLadder(t *testing.T) {
 	m := time.Minute
 	ladder := []time.Duration{10 * time.Second, 30 * time.Second, m, 2 * m, 3 * m, 4 * m, 5 * m, 6 * m, 7 * m, 8 * m, 9 * m, 10 * m, 20 * m, 30 * m, 60 * m, 120 * m}
