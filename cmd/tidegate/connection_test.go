@@ -106,6 +106,33 @@ func TestCommandsWithoutHTTP(t *testing.T) {
 	}
 }
 
+// The test of a context is about its server, and not about that of the environment.
+func TestContextTest(t *testing.T) {
+	tl := newTool(t)
+	tl.must("context", "add", "here", "--grpc", tl.grpc, "--http", tl.http)
+	tl.must("context", "add", "away", "--grpc", closedPort(t))
+	tl.must("context", "test")
+	if r := tl.must("context", "test", "here"); !strings.Contains(r.stdout, "the clocks agree") {
+		t.Errorf("a healthy broker:\n%s", r.stdout)
+	}
+	if r := tl.run("context", "test", "away"); r.code != 6 {
+		t.Errorf("a server that is away: exit code %d\n%s", r.code, r.stdout)
+	}
+	if r := tl.run("context", "test", "nope"); r.code != 2 {
+		t.Errorf("no such context: exit code %d", r.code)
+	}
+}
+
+// The help of a command has its own flags before those of the output and of the connection.
+func TestHelpIsGrouped(t *testing.T) {
+	tl := newTool(t)
+	help := tl.must("send", "--help").stdout
+	at := func(text string) int { return strings.Index(help, text) }
+	if !(at("Flags:") > 0 && at("--ack-timeout duration") > at("\nFlags:") && at("Output:") > at("--tag tag") && at("--columns") > at("Output:") && at("Connection:") > at("--columns") && at("--secret-file") > at("Connection:")) {
+		t.Errorf("the help is\n%s", help)
+	}
+}
+
 // doctor names the fault and the remedy of a wrong port, TLS, topic and group.
 func TestDoctor(t *testing.T) {
 	tl := newTool(t, "--topic", "orders:FIFO")

@@ -96,10 +96,9 @@ func TestTreeWithoutServer(t *testing.T) {
 	tl := newTool(t)
 	tl.env["TIDEGATE_SERVER_GRPC"], tl.env["TIDEGATE_SERVER_HTTP"] = "127.0.0.1:1", "http://127.0.0.1:1"
 	tl.must("context", "add", "target", "--grpc", "127.0.0.1:2")
-	local := []string{"version", "context"}
 	for _, c := range leaves(tree.Root(&client.App{Env: os.Getenv})) {
 		path := words(c)
-		if slices.Contains(local, path[0]) {
+		if path[0] == "version" || path[0] == "context" && path[1] != "test" {
 			continue
 		}
 		args := append(slices.Clone(path), placeholders(c)...)
@@ -132,6 +131,35 @@ func TestTreeWithoutServer(t *testing.T) {
 				t.Errorf("exit code %d, want %d\n%s%s", r.code, want, r.stdout, r.stderr)
 			}
 		})
+	}
+}
+
+// A command that needs the HTTP API ends on RocketMQ with 2, and names the command to use there, or
+// says that there is none.
+func TestTreeOnRocketMQ(t *testing.T) {
+	tl := newTool(t)
+	tl.must("context", "add", "rmq", "--kind", "rocketmq", "--grpc", tl.grpc)
+	delete(tl.env, "TIDEGATE_SERVER_HTTP")
+	works := []string{"send", "receive", "recall", "retry preview", "status", "check", "doctor", "dead-letters top", "dead-letters list", "dead-letters show",
+		"dead-letters redrive", "dead-letters export", "move", "bench send", "bench e2e", "bench compare", "version"}
+	for _, c := range leaves(tree.Root(&client.App{Env: os.Getenv})) {
+		path := words(c)
+		if slices.Contains(works, strings.Join(path, " ")) || path[0] == "context" {
+			continue
+		}
+		args := append(append(slices.Clone(path), placeholders(c)...), "--context", "rmq")
+		for flag, value := range map[string]string{"to": "earliest", "key": "1"} {
+			if c.Flags().Lookup(flag) != nil {
+				args = append(args, "--"+flag+"="+value)
+			}
+		}
+		if path[0] == "apply" {
+			args[1] = "-"
+		}
+		r := tl.input("topics: {x1: {}}", args...)
+		if r.code != 2 || !strings.Contains(r.stderr, "On RocketMQ use: mqadmin ") && !strings.Contains(r.stderr, "RocketMQ has no command for it") {
+			t.Errorf("%s: exit code %d, %s", strings.Join(path, " "), r.code, r.stderr)
+		}
 	}
 }
 

@@ -54,8 +54,8 @@ type Round struct {
 	Floor    float64          `json:"floor_p50_us,omitempty"` // of an empty request
 }
 
-// A Second is what was due in one second of a round. A second with fewer than ten operations is left
-// out.
+// A Second is what was due in one second of a round. A round leaves out the seconds with fewer than
+// ten operations.
 type Second struct {
 	Second int     `json:"second"` // after the start
 	Done   int64   `json:"done"`

@@ -16,8 +16,8 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/bench"
 	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/connection"
+	"github.com/tidegate/tidegate/cmd/internal/load"
 	"github.com/tidegate/tidegate/cmd/internal/output"
-	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
@@ -58,7 +58,7 @@ func (a *App) benchSend() *cobra.Command {
 		Example: `  tidegate bench send --callers 64
   tidegate bench send --rate 5000 --duration 30s --json send.json --chart send.svg
   tidegate bench send --max-p99 20ms --duration 5s`,
-	}, 64, func(b *benchCommand) load { return &sendLoad{benchCommand: b} })
+	}, 64, sends)
 }
 
 func (a *App) benchE2E() *cobra.Command {
@@ -68,20 +68,44 @@ func (a *App) benchE2E() *cobra.Command {
 		Long:  "Measures messages from their send to the begin of their handler, in a topic of its\nown, which it deletes at the end. It counts messages that were lost, came twice or\nout of order.\n\n" + loops,
 		Example: `  tidegate bench e2e --rate 1000
   tidegate bench e2e --rate 1000 --groups 100`,
-	}, 1000, func(b *benchCommand) load { return newEndToEnd(b) })
+	}, 1000, endToEnd)
 }
 
-// A load is what a benchmark measures.
-type load interface {
-	// open prepares the load. The returned function ends it.
-	open(ctx context.Context, t *rocketmq.Client, topic string) (closing func() error, err error)
-	operation(ctx context.Context) (failure string)
-	truth(ctx context.Context) *bench.Truth // nil if the load does not verify
+// A newLoad returns what a benchmark measures, and what removes more than its topic.
+type newLoad func(ctx context.Context, b *benchCommand, t *rocketmq.Client, o load.Options) (load.Load, func() error, error)
+
+func sends(_ context.Context, _ *benchCommand, t *rocketmq.Client, o load.Options) (load.Load, func() error, error) {
+	l, err := load.Sends(t, o)
+	return l, func() error { return nil }, err
 }
 
-func (a *App) benchLoad(cmd *cobra.Command, callers int, newLoad func(*benchCommand) load) *cobra.Command {
+func endToEnd(ctx context.Context, b *benchCommand, t *rocketmq.Client, o load.Options) (load.Load, func() error, error) {
+	if b.intoExisting {
+		l, err := load.EndToEnd(ctx, t, o, "bench")
+		return l, func() error { return nil }, err
+	}
+	group := "bench-" + tidegate.NewMessageID()
+	l, err := load.EndToEnd(ctx, t, o, group)
+	return l, func() error { return b.removeGroup(ctx, group) }, err
+}
+
+// removeGroup deletes the consumer group of a topic of its own.
+func (b *benchCommand) removeGroup(ctx context.Context, group string) error {
+	client, err := b.admin(ctx)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := b.bounded(context.WithoutCancel(ctx))
+	defer cancel()
+	if err := client.DeleteGroup(ctx, group); !errors.Is(err, tidegate.ErrNotFound) {
+		return err
+	}
+	return nil
+}
+
+func (a *App) benchLoad(cmd *cobra.Command, callers int, begin newLoad) *cobra.Command {
 	b := &benchCommand{}
-	b.call = a.remote(cmd, nil, func(ctx context.Context, _ *call) error { return b.run(ctx, newLoad(b)) })
+	b.call = a.remote(cmd, nil, func(ctx context.Context, _ *call) error { return b.run(ctx, begin) })
 	f := cmd.Flags()
 	f.IntVar(&b.Callers, "callers", callers, "messages under way at the same time")
 	f.Float64Var(&b.Rate, "rate", 0, "messages a second; 0 means as fast as the callers can")
@@ -103,7 +127,7 @@ func (a *App) benchLoad(cmd *cobra.Command, callers int, newLoad func(*benchComm
 	return cmd
 }
 
-func (b *benchCommand) run(ctx context.Context, l load) (err error) {
+func (b *benchCommand) run(ctx context.Context, begin newLoad) (err error) {
 	b.Arrivals, b.Precise = bench.Arrivals(b.arrivals), true
 	if err := b.check(); err != nil {
 		return command.UsageError{Err: err, Command: b.command.CommandPath()}
@@ -125,13 +149,13 @@ func (b *benchCommand) run(ctx context.Context, l load) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, t.Close()) }()
-	closing, err := l.open(ctx, t, topic)
+	l, removeMore, err := begin(ctx, b, t, load.Options{Topic: topic, Callers: b.Callers, Groups: b.groups, Bodies: b.bodies, Log: b.Err})
 	if err != nil {
 		return err
 	}
 	result, runErr := b.measured(ctx, t, l)
-	result.Truth = l.truth(ctx)
-	if err := errors.Join(runErr, closing()); err != nil && ctx.Err() == nil {
+	result.Truth = l.Truth(ctx)
+	if err := errors.Join(runErr, l.Close(), removeMore()); err != nil && ctx.Err() == nil {
 		return err
 	}
 	return errors.Join(b.report(result), ctx.Err())
@@ -185,7 +209,7 @@ func (b *benchCommand) prepare(ctx context.Context) (topic string, remove func()
 }
 
 // measured searches for the rate if --max-p99 asks for it, and measures.
-func (b *benchCommand) measured(ctx context.Context, t *rocketmq.Client, l load) (bench.Result, error) {
+func (b *benchCommand) measured(ctx context.Context, t *rocketmq.Client, l load.Load) (bench.Result, error) {
 	r := bench.Result{Schema: 1, Benchmark: b.command.Name(), Arguments: map[string]string{}, System: bench.System()}
 	if s, err := b.server(); err == nil {
 		r.System["same_machine"] = fmt.Sprint(connection.Local(s.GRPC))
@@ -196,7 +220,7 @@ func (b *benchCommand) measured(ctx context.Context, t *rocketmq.Client, l load)
 	if b.warmup > 0 {
 		o := b.Options
 		o.Duration = b.warmup
-		if _, err := bench.Run(ctx, o, l.operation); err != nil {
+		if _, err := bench.Run(ctx, o, l.Operation); err != nil {
 			return r, err
 		}
 	}
@@ -210,10 +234,10 @@ func (b *benchCommand) measured(ctx context.Context, t *rocketmq.Client, l load)
 
 // search sets the rate to the highest one that holds --max-p99. Its first upper bound is --rate, or
 // the rate of a closed loop.
-func (b *benchCommand) search(ctx context.Context, l load, r *bench.Result) error {
+func (b *benchCommand) search(ctx context.Context, l load.Load, r *bench.Result) error {
 	o := b.Options
 	if o.Rate == 0 {
-		most, err := bench.Run(ctx, o, l.operation)
+		most, err := bench.Run(ctx, o, l.Operation)
 		if err != nil {
 			return err
 		}
@@ -227,7 +251,7 @@ func (b *benchCommand) search(ctx context.Context, l load, r *bench.Result) erro
 			break
 		}
 		o.Rate = rate
-		round, err := bench.Run(ctx, o, l.operation)
+		round, err := bench.Run(ctx, o, l.Operation)
 		if err != nil {
 			return err
 		}
@@ -244,13 +268,13 @@ func (b *benchCommand) search(ctx context.Context, l load, r *bench.Result) erro
 }
 
 // measure runs the rounds.
-func (b *benchCommand) measure(ctx context.Context, t *rocketmq.Client, l load, out *bench.Result) error {
+func (b *benchCommand) measure(ctx context.Context, t *rocketmq.Client, l load.Load, out *bench.Result) error {
 	for n := range b.rounds {
 		floor, err := b.floor(ctx, t)
 		if err != nil {
 			return err
 		}
-		r, err := bench.Run(ctx, b.Options, l.operation)
+		r, err := bench.Run(ctx, b.Options, l.Operation)
 		if err != nil {
 			return err
 		}
@@ -328,23 +352,4 @@ func writeFile(path string, write func(io.Writer) error) error {
 		return err
 	}
 	return errors.Join(write(f), f.Close())
-}
-
-// cause groups failed sends: the name of the code, or the reason of the end.
-func cause(err error) string {
-	if e, ok := errors.AsType[*tidegate.Error](err); ok && e.Code != 0 {
-		return e.Code.String()
-	}
-	if e, ok := errors.AsType[*producer.SendError](err); ok {
-		return e.Reason.String()
-	}
-	return err.Error()
-}
-
-func (b *benchCommand) message(topic string, number int64) *tidegate.Message {
-	m := &tidegate.Message{Topic: topic, Body: b.bodies.Body(number)}
-	if b.groups > 0 {
-		m.MessageGroup = fmt.Sprintf("g%d", number%int64(b.groups))
-	}
-	return m
 }

@@ -30,14 +30,6 @@ func (a *App) benchCompare() *cobra.Command {
 // minRounds is the number of rounds from which a bootstrap has more than a few different samples.
 const minRounds = 3
 
-// A comparisonRow is one compared figure.
-type comparisonRow struct {
-	Figure string `json:"figure"`
-	bench.Comparison
-	Verdict string  `json:"verdict"`
-	worse   float64 // the share by which it is worse at least; 0 if no difference is shown
-}
-
 func (c *call) compare(most string) error {
 	bound := -1.0
 	if most != "" {
@@ -78,53 +70,22 @@ func (c *call) compare(most string) error {
 			c.note("the results differ in --%s: %s and %s", name, value, other)
 		}
 	}
-	rows := compared(results[0].Rounds, results[1].Rounds)
-	err := printList(c, output.List[comparisonRow]{
+	rows := bench.CompareAll(results[0].Rounds, results[1].Rounds)
+	err := printList(c, output.List[bench.Compared]{
 		Rows: rows,
-		Columns: []output.Column[comparisonRow]{
-			{Name: "FIGURE", Cell: func(r comparisonRow) any { return r.Figure }},
-			{Name: "RATIO", Cell: func(r comparisonRow) any { return fmt.Sprintf("%.3f", r.Ratio) }},
-			{Name: "INTERVAL", Cell: func(r comparisonRow) any { return fmt.Sprintf("%.3f to %.3f", r.Low, r.High) }},
-			{Name: "VERDICT", Cell: func(r comparisonRow) any { return r.Verdict }},
+		Columns: []output.Column[bench.Compared]{
+			{Name: "FIGURE", Cell: func(r bench.Compared) any { return r.Figure }},
+			{Name: "RATIO", Cell: func(r bench.Compared) any { return fmt.Sprintf("%.3f", r.Ratio) }},
+			{Name: "INTERVAL", Cell: func(r bench.Compared) any { return fmt.Sprintf("%.3f to %.3f", r.Low, r.High) }},
+			{Name: "VERDICT", Cell: func(r bench.Compared) any { return r.Verdict }},
 		},
-		Name:     func(r comparisonRow) string { return r.Figure },
-		Document: func(rs []comparisonRow) any { return map[string]any{"figures": rs} },
+		Name:     func(r bench.Compared) string { return r.Figure },
+		Document: func(rs []bench.Compared) any { return map[string]any{"figures": rs} },
 	})
 	for _, r := range rows {
-		if err == nil && bound >= 0 && r.worse > bound {
-			err = fmt.Errorf("the %s is worse by at least %.1f %%; the bound is %s: %w", r.Figure, r.worse*100, most, command.ErrPartly)
+		if err == nil && bound >= 0 && r.Worse > bound {
+			err = fmt.Errorf("the %s is worse by at least %.1f %%; the bound is %s: %w", r.Figure, r.Worse*100, most, command.ErrPartly)
 		}
 	}
 	return err
-}
-
-func compared(before, after []bench.Round) []comparisonRow {
-	row := func(name string, moreIsBetter bool, figure func(bench.Round) float64) comparisonRow {
-		r := comparisonRow{Figure: name, Comparison: bench.Compare(before, after, figure), Verdict: "no difference shown"}
-		better := r.Low > 1 == moreIsBetter
-		switch {
-		case !r.Different():
-		case better:
-			r.Verdict = "better"
-		case moreIsBetter:
-			r.Verdict, r.worse = "worse", 1-r.High
-		default:
-			r.Verdict, r.worse = "worse", r.Low-1
-		}
-		return r
-	}
-	var rows []comparisonRow
-	if before[0].Offered == 0 { // the rate of an open loop is given
-		rows = append(rows, row("rate", true, func(r bench.Round) float64 { return r.Achieved }))
-	}
-	rows = append(rows,
-		row("service p50", false, func(r bench.Round) float64 { return r.Service.P50 }),
-		row("service p99", false, func(r bench.Round) float64 { return r.Service.P99 }),
-	)
-	if before[0].Response != nil && after[0].Response != nil {
-		rows = append(rows,
-			row("response p50", false, func(r bench.Round) float64 { return r.Response.P50 }),
-			row("response p99", false, func(r bench.Round) float64 { return r.Response.P99 }))
-	}
-	return rows
 }

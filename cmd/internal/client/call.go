@@ -26,12 +26,12 @@ type call struct {
 	args    []string
 
 	connection connection.Flags
-	format     formatFlag
+	format     output.FormatFlag
 	columns    []string
 	noHeaders  bool
 	sort       string
 	limit      int
-	times      timeFlag
+	times      output.TimeFlag
 	timeout    time.Duration
 	noRetry    bool
 	yes        string
@@ -75,7 +75,7 @@ const section = "tidegate_section"
 
 // local completes a command without a server.
 func (a *App) local(cmd *cobra.Command, args []string, work run) *call {
-	c := &call{App: a, command: cmd, format: formatFlag{output.Table}, times: timeFlag{output.Relative}}
+	c := &call{App: a, command: cmd, format: output.FormatFlag{Format: output.Table}, times: output.TimeFlag{TimeStyle: output.Relative}}
 	if !a.Terminal {
 		c.times.TimeStyle = output.UTC
 	}
@@ -83,7 +83,7 @@ func (a *App) local(cmd *cobra.Command, args []string, work run) *call {
 		cmd.Use += " " + strings.Join(args, " ")
 	}
 	cmd.Args = exactly(args)
-	cmd.DisableFlagsInUseLine = false
+	cmd.SetUsageFunc(usage)
 	f := cmd.Flags()
 	f.VarP(&c.format, "output", "o", "`format`: table, wide, json, jsonl or name")
 	f.StringSliceVar(&c.columns, "columns", nil, "`names` of the columns of a table")
@@ -285,37 +285,6 @@ func (c *call) confirm(question, name string) error {
 		return errors.New("not done")
 	}
 	return nil
-}
-
-type formatFlag struct{ output.Format }
-
-func (f *formatFlag) Type() string   { return "format" }
-func (f *formatFlag) String() string { return string(f.Format) }
-
-func (f *formatFlag) Set(text string) error {
-	var names []string
-	for _, known := range output.Formats {
-		if string(known) == text {
-			f.Format = known
-			return nil
-		}
-		names = append(names, string(known))
-	}
-	return fmt.Errorf("the formats are %s", strings.Join(names, ", "))
-}
-
-type timeFlag struct{ output.TimeStyle }
-
-func (f *timeFlag) Type() string   { return "form" }
-func (f *timeFlag) String() string { return string(f.TimeStyle) }
-
-func (f *timeFlag) Set(text string) error {
-	switch s := output.TimeStyle(text); s {
-	case output.Relative, output.Local, output.UTC:
-		f.TimeStyle = s
-		return nil
-	}
-	return errors.New("the forms are relative, local, utc")
 }
 
 // An unsupportedError is the error of a command that needs the HTTP API on a server without it.

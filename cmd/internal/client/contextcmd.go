@@ -3,23 +3,44 @@ package client
 import (
 	"context"
 	"fmt"
-	"net"
-	"net/url"
-	"path/filepath"
-	"regexp"
-	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/connection"
+	"github.com/tidegate/tidegate/cmd/internal/doctor"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 )
 
 func (a *App) contexts() *cobra.Command {
 	return parent(toolGroup, "context", "Keep servers by name: addresses, keys and where their secrets are", "  tidegate context add prod --grpc mq.example:8081 --http https://mq.example:8082 --access-key operator --secret-file ~/.mq",
-		a.contextList(), a.contextUse(), a.contextAdd(), a.contextShow(), a.contextRemove())
+		a.contextList(), a.contextUse(), a.contextAdd(), a.contextShow(), a.contextTest(), a.contextRemove())
+}
+
+func (a *App) contextTest() *cobra.Command {
+	return a.leaf(&cobra.Command{
+		Use:   "test",
+		Short: "Test a context: address, TLS, protocol, clock and credentials",
+		Long: `Tries step by step what a client with the context needs, as 'tidegate doctor' does:
+the current context, or the one of the argument.`,
+		Example: `  tidegate context test
+  tidegate context test prod`,
+	}, []string{"[CONTEXT]"}, func(ctx context.Context, c *call) error {
+		if len(c.args) > 0 {
+			alone := *c.App
+			alone.Env = c.directories
+			c.App, c.connection = &alone, connection.Named(c.args[0])
+		}
+		return c.examine(ctx, &doctor.Patient{})
+	})
+}
+
+// directories is the environment without the variables of a server.
+func (a *App) directories(name string) string {
+	if name == "XDG_CONFIG_HOME" || name == "HOME" {
+		return a.Env(name)
+	}
+	return ""
 }
 
 // contextFile reads the file of contexts.
@@ -125,7 +146,7 @@ they are: in a file, or in the output of a command.`,
 			return err
 		}
 		n.SecretCommand = secretCommand
-		if err := validContext(c.args[0], &n); err != nil {
+		if err := n.Check(c.args[0]); err != nil {
 			return command.UsageError{Err: err, Command: c.command.CommandPath()}
 		}
 		switch {
@@ -166,36 +187,6 @@ they are: in a file, or in the output of a command.`,
 	f.BoolVar(&n.SkipVerify, "tls-skip-verify", false, "accept any certificate")
 	f.BoolVar(&n.Protect, "protect", false, "destructive commands need --yes=NAME with the name of their subject")
 	return c.command
-}
-
-var contextName = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
-
-// validContext checks the name and the addresses of a context, and makes the paths of its files
-// absolute: commands run in any directory.
-func validContext(name string, n *connection.Context) error {
-	if !contextName.MatchString(name) {
-		return fmt.Errorf("the name %q has other characters than letters, digits, '.', '_' and '-'", name)
-	}
-	for address := range strings.SplitSeq(n.GRPC, ";") {
-		host, port, err := net.SplitHostPort(address)
-		if number, perr := strconv.Atoi(port); n.GRPC != "" && (err != nil || host == "" || perr != nil || number < 1 || number > 65535) {
-			return fmt.Errorf("--grpc is %q; it is HOST:PORT", n.GRPC)
-		}
-	}
-	if u, err := url.Parse(n.HTTP); n.HTTP != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
-		return fmt.Errorf("--http is %q; it is a URL such as http://127.0.0.1:8082", n.HTTP)
-	}
-	for _, path := range []*string{&n.SecretFile, &n.CACert, &n.Cert, &n.CertKey} {
-		if *path == "" || strings.HasPrefix(*path, "~/") {
-			continue
-		}
-		absolute, err := filepath.Abs(*path)
-		if err != nil {
-			return err
-		}
-		*path = absolute
-	}
-	return nil
 }
 
 func (a *App) contextShow() *cobra.Command {

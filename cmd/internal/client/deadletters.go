@@ -12,6 +12,7 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/connection"
 	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/cmd/internal/view"
 	"github.com/tidegate/tidegate/consumer/deadletter"
 )
 
@@ -115,43 +116,16 @@ func (a *App) deadLettersTop() *cobra.Command {
 		if err := errors.Join(err, closing()); err != nil {
 			return err
 		}
-		rows := make([]class, len(classes))
-		for i, k := range classes {
-			rows[i] = class{k.Fingerprint, k.Topic, k.Reason, k.Count, k.Bytes, k.First, k.Last, k.MaxRedrives, k.Sample}
-		}
-		return printList(c, output.List[class]{
-			Rows: rows,
-			Columns: []output.Column[class]{
-				{Name: "CLASS", Cell: func(k class) any { return k.Fingerprint }},
-				{Name: "COUNT", Cell: func(k class) any { return k.Count }},
-				{Name: "TOPIC", Cell: func(k class) any { return k.Topic }},
-				{Name: "FIRST", Cell: func(k class) any { return k.First }},
-				{Name: "LAST", Cell: func(k class) any { return k.Last }},
-				{Name: "REDRIVES", Cell: func(k class) any { return k.MaxRedrives }},
-				{Name: "BYTES", Wide: true, Cell: func(k class) any { return output.Bytes(k.Bytes) }},
-				{Name: "SAMPLE", Wide: true, Cell: func(k class) any { return k.Sample }},
-				{Name: "REASON", Cell: func(k class) any { return k.Reason }},
-			},
-			Name:     func(k class) string { return k.Fingerprint },
-			Document: func(ks []class) any { return map[string]any{"classes": ks} },
+		return printList(c, output.List[view.Class]{
+			Rows:     view.Classes(classes),
+			Columns:  view.ClassColumns,
+			Name:     func(k view.Class) string { return k.Fingerprint },
+			Document: func(ks []view.Class) any { return map[string]any{"classes": ks} },
 			Empty:    noLetters(c.args[0], s),
 		})
 	})
 	s.registerClass(c)
 	return c
-}
-
-// A class is a deadletter.Class with JSON names.
-type class struct {
-	Fingerprint string    `json:"fingerprint"`
-	Topic       string    `json:"topic"`
-	Reason      string    `json:"reason"`
-	Count       int       `json:"count"`
-	Bytes       int64     `json:"bytes"`
-	First       time.Time `json:"first"`
-	Last        time.Time `json:"last"`
-	MaxRedrives int       `json:"max_redrives"`
-	Sample      []string  `json:"sample"`
 }
 
 func noLetters(group string, s *selection) string {

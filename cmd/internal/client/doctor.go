@@ -27,27 +27,32 @@ code of the first failure.`,
 		if p.Topic == "" && (p.Group != "" || p.Send) {
 			return command.Usagef(cmd, "--group and --send need --topic")
 		}
-		var err error
-		if p.Server, err = c.server(); err != nil {
-			return err
-		}
-		p.Command, p.Timeout, p.Bounded, p.Admin = cmd.CommandPath(), c.timeout, c.bounded, c.admin
-		steps := p.Examine(ctx)
-		if err := c.showSteps(steps); err != nil {
-			return err
-		}
-		for _, s := range steps {
-			if s.Err != nil {
-				return command.Status(command.ExitCode(s.Err))
-			}
-		}
-		return nil
+		return c.examine(ctx, p)
 	})
 	f := cmd.Flags()
 	f.StringVar(&p.Topic, "topic", "", "also test this `topic`")
 	f.StringVar(&p.Group, "group", "", "also test this consumer `group`; needs --topic")
 	f.BoolVar(&p.Send, "send", false, "send a message to --topic")
 	return cmd
+}
+
+// examine tries the steps and ends with the exit code of the first failure.
+func (c *call) examine(ctx context.Context, p *doctor.Patient) error {
+	var err error
+	if p.Server, err = c.server(); err != nil {
+		return err
+	}
+	p.Command, p.Timeout, p.Bounded, p.Admin = c.command.CommandPath(), c.timeout, c.bounded, c.admin
+	steps := p.Examine(ctx)
+	if err := c.showSteps(steps); err != nil {
+		return err
+	}
+	for _, s := range steps {
+		if s.Err != nil {
+			return command.Status(command.ExitCode(s.Err))
+		}
+	}
+	return nil
 }
 
 func (c *call) showSteps(steps []doctor.Step) error {

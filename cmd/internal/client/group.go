@@ -106,7 +106,7 @@ func (c *call) showGroup(g status.Group) error {
 	if g.AutoCreated {
 		fields = append(fields, output.Field{Name: "created", Value: "by a receive"})
 	}
-	fields = append(fields, settingFields(g.Group, "fifo", "max_attempts", "retry")...)
+	fields = append(fields, view.SettingFields(g.Group, "fifo", "max_attempts", "retry")...)
 	fields = append(fields, output.Field{Name: "dead letters in", Value: or(strings.Join(g.DeadLetterTopics, ", "), "no topic yet")})
 	if err := c.show(g, g.Name, fields); err != nil || c.json() || c.format.Format == output.Name {
 		return err
@@ -144,7 +144,7 @@ func (a *App) groupPut(verb string) *cobra.Command {
 		c.Short = "Change settings of a consumer group; the others stay"
 		c.Example = "  tidegate group set billing 'retry=1s 10s 1m' max_attempts=8"
 	}
-	c.Long = c.Short + ".\n\n" + wrap("The settings are "+declare.Help[settings.Group]()+".") + "\nDurations have units, as in 1h30m; retry is a list of them\nwith spaces between, in one argument. start is earliest or latest; on_exhausted is\ndead-letter, block or park (FIFO groups)."
+	c.Long = c.Short + ".\n\n" + output.Wrap("The settings are "+declare.Help[settings.Group]()+".") + "\nDurations have units, as in 1h30m; retry is a list of them\nwith spaces between, in one argument. start is earliest or latest; on_exhausted is\ndead-letter, block or park (FIFO groups)."
 	a.leaf(c, []string{"GROUP", "[KEY=VALUE...]"}, func(ctx context.Context, c *call) error {
 		client, err := c.admin(ctx)
 		if err != nil {

@@ -1,27 +1,15 @@
 package client
 
 import (
-	"bufio"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
-	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/tidegate/tidegate/cmd/internal/command"
+	"github.com/tidegate/tidegate/cmd/internal/job"
 )
-
-// A jobEntry is the first line of a journal: the command with the flags that define the job.
-type jobEntry struct {
-	Time  time.Time `json:"time"`
-	Event string    `json:"event"` // "job"
-	Why   string    `json:"why"`   // the command
-}
 
 // job is the command with its arguments and the flags that select and change messages. The other
 // flags may differ when a job is continued.
@@ -41,35 +29,10 @@ func (c *call) job() string {
 }
 
 // sameJob writes the job into a new journal, and refuses the journal of another job.
-func (c *call) sameJob(path string) (err error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return fmt.Errorf("the journal cannot be opened: %w", err)
+func (c *call) sameJob(path string) error {
+	err := job.Begin(path, c.job())
+	if other, ok := errors.AsType[*job.OtherError](err); ok {
+		return command.UsageError{Err: other, Command: c.command.CommandPath()}
 	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	first, err := bufio.NewReader(f).ReadBytes('\n')
-	switch {
-	case err == nil:
-	case !errors.Is(err, io.EOF):
-		return fmt.Errorf("the journal cannot be read: %w", err)
-	case len(first) > 0 && first[0] != '{':
-		return command.Usagef(c.command, "%s is not a journal; give the path of a journal, or of a file that does not exist", path)
-	default: // empty, or begun by a run without room for this line
-		if err := f.Truncate(0); err != nil {
-			return fmt.Errorf("journal: %w", err)
-		}
-		line, err := json.Marshal(jobEntry{time.Now().UTC(), "job", c.job()})
-		if err != nil {
-			return err
-		}
-		if _, err := f.WriteAt(append(line, '\n'), 0); err != nil {
-			return fmt.Errorf("the journal %s cannot be written, and nothing was done: %w", path, err)
-		}
-		return nil
-	}
-	var e jobEntry
-	if json.Unmarshal(first, &e) == nil && e.Event == "job" && e.Why != c.job() {
-		return command.Usagef(c.command, "the journal %s belongs to another job: %s; continue that one, or give the path of a new journal", path, e.Why)
-	}
-	return nil
+	return err
 }

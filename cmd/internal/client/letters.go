@@ -16,6 +16,7 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/connection"
 	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/cmd/internal/view"
 	"github.com/tidegate/tidegate/consumer/deadletter"
 )
 
@@ -101,7 +102,7 @@ func (a *App) deadLettersList() *cobra.Command {
 		}
 		return printList(c, output.List[status.DeadLetter]{
 			Rows:     letters,
-			Columns:  letterColumns,
+			Columns:  view.LetterColumns,
 			Name:     func(l status.DeadLetter) string { return l.MessageID },
 			Document: func(ls []status.DeadLetter) any { return map[string]any{"dead_letters": notNil(ls), "complete": !more} },
 			Empty:    noLetters(c.args[0], s),
@@ -267,19 +268,6 @@ func (w *watchCommand) letter(ctx context.Context, l status.DeadLetter) error {
 	return context.Cause(ctx)
 }
 
-var letterColumns = []output.Column[status.DeadLetter]{
-	{Name: "ID", Cell: func(l status.DeadLetter) any { return l.MessageID }},
-	{Name: "TOPIC", Cell: func(l status.DeadLetter) any { return l.Origin.Topic }},
-	{Name: "DIED", Cell: func(l status.DeadLetter) any { return l.StoredAt }},
-	{Name: "ATTEMPTS", Cell: func(l status.DeadLetter) any { return l.Origin.Attempts }},
-	{Name: "REDRIVES", Wide: true, Cell: func(l status.DeadLetter) any { return l.Origin.Redrives }},
-	{Name: "SIZE", Cell: func(l status.DeadLetter) any { return output.Bytes(l.BodySize) }},
-	{Name: "TAG", Wide: true, Cell: func(l status.DeadLetter) any { return l.Tag }},
-	{Name: "KEYS", Wide: true, Cell: func(l status.DeadLetter) any { return l.Keys }},
-	{Name: "MESSAGE-GROUP", Wide: true, Cell: func(l status.DeadLetter) any { return l.MessageGroup }},
-	{Name: "REASON", Cell: func(l status.DeadLetter) any { return l.Origin.Reason }},
-}
-
 func (a *App) deadLettersShow() *cobra.Command {
 	s := &selection{}
 	c := &cobra.Command{
@@ -298,30 +286,11 @@ func (a *App) deadLettersShow() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.show(l, l.MessageID, letterFields(l))
+			return c.show(l, l.MessageID, view.LetterFields(l))
 		}
 		return &notFoundError{fmt.Sprintf("group %s has no dead letter with the ID %s", output.Safe(c.args[0]), output.Safe(c.args[1]))}
 	})
 	c.Flags().StringVar(&s.in, "in", "", "`topic` with the dead letters (default %DLQ%GROUP)")
 	s.registerAs(c)
 	return c
-}
-
-func letterFields(l status.DeadLetter) []output.Field {
-	fields := []output.Field{
-		{Name: "id", Value: l.MessageID},
-		{Name: "reason", Value: l.Origin.Reason},
-		{Name: "sent to", Value: fmt.Sprintf("%s, queue %d, offset %d", l.Origin.Topic, l.Origin.Queue, l.Origin.Offset)},
-		{Name: "attempts", Value: fmt.Sprintf("%d of group %s", l.Origin.Attempts, l.Origin.Group)},
-		{Name: "redrives", Value: l.Origin.Redrives},
-		{Name: "born", Value: l.BornAt},
-		{Name: "died", Value: l.StoredAt},
-		{Name: "message group", Value: l.MessageGroup},
-		{Name: "tag", Value: l.Tag},
-		{Name: "keys", Value: l.Keys},
-	}
-	for name, value := range sorted(l.Properties) {
-		fields = append(fields, output.Field{Name: output.Safe(name), Value: value})
-	}
-	return append(fields, output.Field{Name: "body", Value: string(l.Body)})
 }

@@ -2,12 +2,11 @@ package client
 
 import (
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 
-	"github.com/tidegate/tidegate/cmd/internal/declare"
 	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/cmd/internal/view"
 	"github.com/tidegate/tidegate/internal/nearest"
 )
 
@@ -32,34 +31,12 @@ func unknown(err error, name string, known []string, list string) error {
 	return &unknownError{err, fmt.Sprintf("'%s' has all.", list)}
 }
 
-// settingFields are the fields of settings that are set, except for some by JSON name.
-func settingFields(settings any, except ...string) []output.Field {
-	var fields []output.Field
-	var walk func(v reflect.Value, prefix string)
-	walk = func(v reflect.Value, prefix string) {
-		for i := range v.NumField() {
-			name := declare.Name(v.Type().Field(i))
-			f := v.Field(i)
-			if name == "" || f.IsZero() || prefix == "" && slices.Contains(except, name) {
-				continue
-			}
-			if f.Kind() == reflect.Struct {
-				walk(f, prefix+name+".")
-				continue
-			}
-			fields = append(fields, output.Field{Name: prefix + name, Value: fmt.Sprint(f.Interface())})
-		}
-	}
-	walk(reflect.ValueOf(settings), "")
-	return fields
-}
-
 // diff prints the settings that differ, the old and the new value.
 func (c *call) diff(name string, before, after any) error {
 	old, now := map[string]string{}, map[string]string{}
 	var order []string
 	note := func(into map[string]string, settings any) {
-		for _, f := range settingFields(settings) {
+		for _, f := range view.SettingFields(settings) {
 			into[f.Name] = fmt.Sprint(f.Value)
 			if !slices.Contains(order, f.Name) {
 				order = append(order, f.Name)

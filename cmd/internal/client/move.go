@@ -81,12 +81,7 @@ func (m *moveCommand) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	target, err := connection.Resolve(connection.Named(m.to), func(name string) string {
-		if name == "XDG_CONFIG_HOME" || name == "HOME" {
-			return m.Env(name) // and not the variables of the source
-		}
-		return ""
-	}, m.Err)
+	target, err := connection.Resolve(connection.Named(m.to), m.directories, m.Err)
 	if err != nil {
 		return command.UsageError{Err: err, Command: m.command.CommandPath()}
 	}

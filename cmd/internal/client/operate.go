@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/declare"
 	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/cmd/internal/view"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -41,20 +42,6 @@ func (a *App) limits() *cobra.Command {
 		a.limitsShow(), a.limitsSet())
 }
 
-// A limitRow is a limit with its state.
-type limitRow = status.LimitState
-
-var limitColumns = []output.Column[limitRow]{
-	{Name: "LIMIT", Cell: func(l limitRow) any { return l.Limit }},
-	{Name: "SUBJECT", Cell: func(l limitRow) any { return or(l.Subject, "broker") }},
-	{Name: "VALUE", Cell: func(l limitRow) any { return l.Value }},
-	{Name: "MARK", Cell: func(l limitRow) any { return l.Mark }},
-	{Name: "RESUME", Cell: func(l limitRow) any { return l.Resume }},
-	{Name: "UNIT", Cell: func(l limitRow) any { return l.Unit }},
-	{Name: "THROTTLES", Cell: func(l limitRow) any { return map[bool]string{true: "yes", false: ""}[l.On] }},
-	{Name: "SINCE", Cell: func(l limitRow) any { return l.Since }},
-}
-
 func (a *App) limitsShow() *cobra.Command {
 	var all bool
 	c := &cobra.Command{
@@ -78,9 +65,9 @@ func (a *App) limitsShow() *cobra.Command {
 		if all {
 			rows = append(rows, state.NotReached...)
 		}
-		return printList(c, output.List[limitRow]{
-			Rows: rows, Columns: limitColumns, Name: func(l limitRow) string { return l.Limit },
-			Document: func([]limitRow) any { return state },
+		return printList(c, output.List[status.LimitState]{
+			Rows: rows, Columns: view.LimitColumns, Name: func(l status.LimitState) string { return l.Limit },
+			Document: func([]status.LimitState) any { return state },
 			Empty:    fmt.Sprintf("no limit is reached: sends are accepted; %d limits are set (--all)", len(state.NotReached)),
 		})
 	})
@@ -94,7 +81,7 @@ func (a *App) limitsSet() *cobra.Command {
 		Use:   "set",
 		Short: "Change limits of the whole broker; the others stay",
 		Long: "Changes limits of the whole broker; the others stay. Topics and groups have further\nlimits ('tidegate topic set', 'tidegate group set').\n\n" +
-			wrap("The limits are "+declare.Help[settings.Limits]()+"."),
+			output.Wrap("The limits are "+declare.Help[settings.Limits]()+"."),
 		Example: "  tidegate limits set max_backlog.messages=1000000 --yes",
 	}
 	c := a.remote(cmd, []string{"[KEY=VALUE...]"}, func(ctx context.Context, c *call) error {
@@ -122,7 +109,7 @@ func (a *App) limitsSet() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return c.show(state, "limits", settingFields(state.Limits))
+		return c.show(state, "limits", view.SettingFields(state.Limits))
 	})
 	cmd.Flags().StringVarP(&file, "file", "f", "", "JSON `file` with limits; arguments go before it")
 	return c.destructive()
@@ -130,7 +117,7 @@ func (a *App) limitsSet() *cobra.Command {
 
 func (a *App) address() *cobra.Command {
 	return parent(operateGroup, "address", "Show and change address settings: settings of topics by pattern", "  tidegate address list",
-		a.addressList(), a.addressTest(), a.addressSet(), a.addressDelete())
+		a.addressList(), a.addressShow(), a.addressTest(), a.addressSet(), a.addressDelete())
 }
 
 func (a *App) addressList() *cobra.Command {
@@ -153,7 +140,7 @@ func (a *App) addressList() *cobra.Command {
 			Rows: list,
 			Columns: []output.Column[status.Address]{
 				{Name: "MATCH", Cell: func(s status.Address) any { return s.Match }},
-				{Name: "SETTINGS", Cell: func(s status.Address) any { return joined(settingFields(s.Address)) }},
+				{Name: "SETTINGS", Cell: func(s status.Address) any { return view.Joined(view.SettingFields(s.Address)) }},
 			},
 			Name:     func(s status.Address) string { return s.Match },
 			Document: func(l []status.Address) any { return map[string]any{"address_settings": notNil(l)} },
@@ -162,15 +149,24 @@ func (a *App) addressList() *cobra.Command {
 	})
 }
 
-func joined(fields []output.Field) string {
-	text := ""
-	for _, f := range fields {
-		if text != "" {
-			text += " "
+func (a *App) addressShow() *cobra.Command {
+	return a.leaf(&cobra.Command{
+		Use:     "show",
+		Short:   "Show the settings of one pattern",
+		Example: "  tidegate address show 'orders.#'",
+	}, []string{"MATCH"}, func(ctx context.Context, c *call) error {
+		client, err := c.admin(ctx)
+		if err != nil {
+			return err
 		}
-		text += fmt.Sprintf("%s=%v", f.Name, f.Value)
-	}
-	return text
+		ctx, cancel := c.bounded(ctx)
+		defer cancel()
+		s, err := client.AddressSettings(ctx, c.args[0])
+		if err != nil {
+			return err
+		}
+		return c.show(s, s.Match, append([]output.Field{{Name: "match", Value: s.Match}}, view.SettingFields(s.Address)...))
+	})
 }
 
 func (a *App) addressTest() *cobra.Command {
@@ -189,7 +185,7 @@ func (a *App) addressTest() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		fields := append([]output.Field{{Name: "topic", Value: s.Topic}, {Name: "matches", Value: s.Matches}}, settingFields(s.Address)...)
+		fields := append([]output.Field{{Name: "topic", Value: s.Topic}, {Name: "matches", Value: s.Matches}}, view.SettingFields(s.Address)...)
 		return c.show(s, s.Topic, fields)
 	})
 }
@@ -199,7 +195,7 @@ func (a *App) addressSet() *cobra.Command {
 	c := &cobra.Command{
 		Use:     "set",
 		Short:   "Change settings of a pattern; the others stay",
-		Long:    "Changes settings of a pattern; the others stay. A pattern has words that are joined by '.';\n* is any word and # any words.\n\n" + wrap("The settings are "+declare.Help[settings.Address]()+"."),
+		Long:    "Changes settings of a pattern; the others stay. A pattern has words that are joined by '.';\n* is any word and # any words.\n\n" + output.Wrap("The settings are "+declare.Help[settings.Address]()+"."),
 		Example: "  tidegate address set 'orders.#' max-delivery-attempts=5",
 	}
 	a.leaf(c, []string{"MATCH", "[KEY=VALUE...]"}, func(ctx context.Context, c *call) error {
@@ -221,7 +217,7 @@ func (a *App) addressSet() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return c.show(s, s.Match, append([]output.Field{{Name: "match", Value: s.Match}}, settingFields(s.Address)...))
+		return c.show(s, s.Match, append([]output.Field{{Name: "match", Value: s.Match}}, view.SettingFields(s.Address)...))
 	})
 	c.Flags().StringVarP(&file, "file", "f", "", "JSON `file` with settings; arguments go before it")
 	return c

@@ -6,7 +6,6 @@ import (
 	"iter"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -59,20 +58,3 @@ func (e *notFoundError) Error() string { return e.text }
 
 // Is makes the error one of a missing subject, for the exit code.
 func (e *notFoundError) Is(target error) bool { return target == tidegate.ErrNotFound }
-
-// wrap breaks a text at spaces into lines of at most 80 columns.
-func wrap(text string) string {
-	var lines []string
-	line := ""
-	for word := range strings.FieldsSeq(text) {
-		if line != "" && len(line)+1+len(word) > 80 {
-			lines = append(lines, line)
-			line = ""
-		}
-		if line != "" {
-			line += " "
-		}
-		line += word
-	}
-	return strings.Join(append(lines, line), "\n")
-}

@@ -17,6 +17,7 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/connection"
 	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/cmd/internal/view"
 	"github.com/tidegate/tidegate/consumer/deadletter"
 )
 
@@ -114,7 +115,7 @@ func (c *call) redrive(ctx context.Context, src deadletter.Source, o deadletter.
 	}
 	report, err := deadletter.Redrive(ctx, src, o)
 	progress.end()
-	if perr := c.show(report, group, reportFields(report)); perr != nil {
+	if perr := c.show(report, group, view.ReportFields(report)); perr != nil {
 		err = errors.Join(err, perr)
 	}
 	switch {
@@ -170,26 +171,6 @@ func (c *call) previewEdit(ctx context.Context, src deadletter.Source, o deadlet
 func short(body string) string {
 	const most = 200
 	return output.Cut(body[:min(len(body), 8*most)], most)
-}
-
-func reportFields(r deadletter.Report) []output.Field {
-	sent := "sent back"
-	if r.DryRun {
-		sent = "would be sent back"
-	}
-	fields := []output.Field{{Name: "seen", Value: r.Seen}, {Name: sent, Value: r.Redriven}}
-	for rule, n := range sorted(r.Skipped) {
-		fields = append(fields, output.Field{Name: "skipped", Value: fmt.Sprintf("%s: %s", output.Number(int64(n)), rule)})
-	}
-	for _, f := range []struct {
-		name string
-		n    int
-	}{{"failed", r.Failed}, {"dead letters again", r.Returned}, {"sent by an earlier run", r.Recovered}, {"still leased", r.Unresolved}} {
-		if f.n > 0 {
-			fields = append(fields, output.Field{Name: f.name, Value: f.n})
-		}
-	}
-	return append(fields, output.Field{Name: "stopped", Value: r.Stopped})
 }
 
 // journal returns the path of a new journal.

@@ -39,7 +39,7 @@ not intended. The retries are those of GROUP, or without it those of a new group
 --set changes settings for this list alone. With TOPIC it also checks them against
 the topic's retention. On RocketMQ both names are required.
 
-` + wrap("The settings are "+declare.Help[settings.Group]()+"."),
+` + output.Wrap("The settings are "+declare.Help[settings.Group]()+"."),
 		Example: `  tidegate retry preview billing orders
   tidegate retry preview --set 'retry=1s 10s 1m' --set max_attempts=5 --handler 2s`,
 	}

@@ -2,9 +2,7 @@ package client
 
 import (
 	"bufio"
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +18,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/cmd/internal/command"
+	"github.com/tidegate/tidegate/cmd/internal/input"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/cmd/internal/waiting"
 	"github.com/tidegate/tidegate/producer"
@@ -139,7 +138,7 @@ func (s *sendCommand) messages() (func() (*tidegate.Message, error), error) {
 		case s.id != "":
 			return nil, errors.New("--id belongs to one message, not to --lines and --jsonl")
 		}
-		return s.eachLine(model), nil
+		return input.Lines(s.In, model, s.jsonLines), nil
 	}
 	if model.Body, err = s.body(); err != nil {
 		return nil, err
@@ -202,82 +201,6 @@ func (s *sendCommand) body() ([]byte, error) {
 		return nil, errors.New("BODY is missing; - reads standard input until its end")
 	}
 	return io.ReadAll(s.In)
-}
-
-// maxLine is the longest line of standard input in bytes.
-const maxLine = 64 << 20
-
-// eachLine returns a message for each line of standard input that is not empty.
-func (s *sendCommand) eachLine(model *tidegate.Message) func() (*tidegate.Message, error) {
-	in := bufio.NewScanner(s.In)
-	in.Buffer(make([]byte, 64<<10), maxLine)
-	number := 0
-	return func() (*tidegate.Message, error) {
-		for in.Scan() {
-			number++
-			line := in.Bytes()
-			if len(line) == 0 {
-				continue
-			}
-			m := *model
-			m.Body = bytes.Clone(line)
-			if s.jsonLines {
-				if err := fromJSON(&m, line); err != nil {
-					return nil, fmt.Errorf("line %d: %w", number, err)
-				}
-			}
-			return &m, nil
-		}
-		if err := in.Err(); err != nil {
-			return nil, fmt.Errorf("line %d: %w", number+1, err)
-		}
-		return nil, io.EOF
-	}
-}
-
-// fromJSON sets the fields of a message that a JSON object has, with the names of the HTTP API.
-func fromJSON(m *tidegate.Message, line []byte) error {
-	var in struct {
-		ID           string            `json:"id"`
-		Body         []byte            `json:"body"`
-		BodyText     *string           `json:"body_text"`
-		Tag          *string           `json:"tag"`
-		Keys         []string          `json:"keys"`
-		Properties   map[string]string `json:"properties"`
-		MessageGroup *string           `json:"message_group"`
-		DeliverAt    time.Time         `json:"deliver_at"`
-		TraceContext string            `json:"trace_context"`
-	}
-	d := json.NewDecoder(bytes.NewReader(line))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&in); err != nil {
-		return err
-	}
-	m.ID, m.Body, m.TraceContext = in.ID, in.Body, in.TraceContext
-	for _, field := range []struct {
-		at   *string
-		from *string
-	}{{&m.Tag, in.Tag}, {&m.MessageGroup, in.MessageGroup}} {
-		if field.from != nil {
-			*field.at = *field.from
-		}
-	}
-	if in.BodyText != nil {
-		if in.Body != nil {
-			return errors.New("body and body_text exclude each other")
-		}
-		m.Body = []byte(*in.BodyText)
-	}
-	if in.Keys != nil {
-		m.Keys = in.Keys
-	}
-	if in.Properties != nil {
-		m.Properties = in.Properties
-	}
-	if !in.DeliverAt.IsZero() {
-		m.DeliverAt = in.DeliverAt
-	}
-	return nil
 }
 
 // A sending is one run of send. Results come on goroutines of the producer; mu guards the fields

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -17,6 +16,7 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/declare"
 	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/cmd/internal/view"
 )
 
 func (a *App) topics() *cobra.Command {
@@ -51,7 +51,7 @@ func (a *App) topicList() *cobra.Command {
 		}
 		return printList(c, output.List[status.Topic]{
 			Rows:     topics,
-			Columns:  topicColumns,
+			Columns:  view.TopicColumns,
 			Name:     func(t status.Topic) string { return t.Name },
 			Document: func(ts []status.Topic) any { return map[string]any{"topics": notNil(ts)} },
 			Empty:    "no topics" + matchNote(match) + ": create one with 'tidegate topic create NAME'",
@@ -59,28 +59,6 @@ func (a *App) topicList() *cobra.Command {
 	})
 	matchFlag(c, &match)
 	return c
-}
-
-var topicColumns = []output.Column[status.Topic]{
-	{Name: "NAME", Cell: func(t status.Topic) any { return t.Name }},
-	{Name: "TYPE", Cell: func(t status.Topic) any { return string(t.Type) }},
-	{Name: "QUEUES", Cell: func(t status.Topic) any { return t.Queues }},
-	{Name: "BACKLOG", Cell: func(t status.Topic) any { return t.Backlog.Messages }},
-	{Name: "BYTES", Cell: func(t status.Topic) any { return output.Bytes(t.Backlog.Bytes) }},
-	{Name: "STORED", Cell: func(t status.Topic) any { return t.StoredMessages }},
-	{Name: "STORED-BYTES", Wide: true, Cell: func(t status.Topic) any { return output.Bytes(t.StoredBytes) }},
-	{Name: "DELAYED", Cell: func(t status.Topic) any { return t.DelayedMessages }},
-	{Name: "HALF", Wide: true, Cell: func(t status.Topic) any { return t.HalfMessages }},
-	{Name: "THROTTLE", Cell: func(t status.Topic) any { return throttleText(t.Throttle) }},
-	{Name: "GROUPS", Wide: true, Cell: func(t status.Topic) any { return t.Groups }},
-}
-
-// throttleText is a throttle in one cell: empty for none.
-func throttleText(t *status.Throttle) string {
-	if t == nil {
-		return ""
-	}
-	return fmt.Sprintf("%s: %s of %s", t.Limit, output.Number(t.Value), output.Number(t.Mark))
 }
 
 func (a *App) topicShow() *cobra.Command {
@@ -100,30 +78,8 @@ func (a *App) topicShow() *cobra.Command {
 		if err != nil {
 			return c.unknownTopic(ctx, client, err)
 		}
-		return c.show(t, t.Name, topicFields(t))
+		return c.show(t, t.Name, view.TopicFields(t))
 	})
-}
-
-func topicFields(t status.Topic) []output.Field {
-	fields := []output.Field{
-		{Name: "topic", Value: t.Name},
-		{Name: "type", Value: string(t.Type)},
-		{Name: "queues", Value: t.Queues},
-		{Name: "backlog", Value: fmt.Sprintf("%s messages, %v, of the slowest group", output.Number(t.Backlog.Messages), output.Bytes(t.Backlog.Bytes))},
-		{Name: "stored", Value: fmt.Sprintf("%s messages, %v", output.Number(t.StoredMessages), output.Bytes(t.StoredBytes))},
-	}
-	if t.DelayedMessages > 0 {
-		fields = append(fields, output.Field{Name: "delayed", Value: fmt.Sprintf("%s messages, %v", output.Number(t.DelayedMessages), output.Bytes(t.DelayedBytes))})
-	}
-	if t.HalfMessages > 0 {
-		fields = append(fields, output.Field{Name: "half messages", Value: t.HalfMessages})
-	}
-	if t.Throttle != nil {
-		fields = append(fields, output.Field{Name: "throttled", Value: throttleText(t.Throttle)},
-			output.Field{Name: "throttled since", Value: t.Throttle.Since}, output.Field{Name: "accepts again", Value: fmt.Sprintf("at %s %s", output.Number(t.Throttle.Resume), t.Throttle.Unit)})
-	}
-	fields = append(fields, settingFields(t.Topic, "type", "queues")...)
-	return append(fields, output.Field{Name: "groups", Value: or(strings.Join(t.Groups, ", "), "none")})
 }
 
 func (a *App) topicPut(verb string) *cobra.Command {
@@ -137,7 +93,7 @@ func (a *App) topicPut(verb string) *cobra.Command {
 		c.Short = "Change settings of a topic; the others stay"
 		c.Example = "  tidegate topic set orders max_rate.messages_per_second=500 retention.time=24h"
 	}
-	c.Long = c.Short + ".\n\n" + wrap("The settings are "+declare.Help[settings.Topic]()+".") + "\nDurations have units, as in 1h30m. type is NORMAL, FIFO, DELAY or TRANSACTION."
+	c.Long = c.Short + ".\n\n" + output.Wrap("The settings are "+declare.Help[settings.Topic]()+".") + "\nDurations have units, as in 1h30m. type is NORMAL, FIFO, DELAY or TRANSACTION."
 	a.leaf(c, []string{"TOPIC", "[KEY=VALUE...]"}, func(ctx context.Context, c *call) error {
 		client, err := c.admin(ctx)
 		if err != nil {
@@ -167,7 +123,7 @@ func (a *App) topicPut(verb string) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return c.show(t, t.Name, topicFields(t))
+		return c.show(t, t.Name, view.TopicFields(t))
 	})
 	c.Flags().StringVarP(&file, "file", "f", "", "JSON `file` with settings; arguments go before it")
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "print the changes, and do nothing")

@@ -18,6 +18,7 @@ import (
 type tracing struct {
 	look
 	topic, group string
+	every        time.Duration
 
 	traced []tracedTopic
 }
@@ -41,19 +42,20 @@ ID, if it has RocketMQ's form and they are not given.`,
   tidegate trace ID --topic orders --group billing -o json`,
 		Annotations: map[string]string{mqadmin: "queryMsgById -i ID"},
 	}
-	tr.call = a.remote(c, []string{"ID"}, func(ctx context.Context, _ *call) error { return tr.run(ctx) })
+	tr.call = a.remote(c, []string{"ID"}, func(ctx context.Context, _ *call) error { return tr.watch(ctx, tr.every, tr.run) })
 	f := c.Flags()
 	f.StringVar(&tr.topic, "topic", "", "the message's `topic`")
 	f.StringVar(&tr.group, "group", "", "only this consumer `group`")
 	f.StringVar(&tr.since, "since", "", "only messages stored at this `time` or later")
 	f.StringVar(&tr.until, "before", "", "only messages stored before this `time`")
 	f.Int64Var(&tr.scan, "scan", 1_000_000, "most messages to look at in each topic; 0 means all")
+	watchFlag(f, &tr.every)
 	tr.queue, tr.offset = -1, -1
 	return c
 }
 
 func (tr *tracing) run(ctx context.Context) error {
-	tr.query.ID = tr.args[0]
+	tr.query.ID, tr.traced = tr.args[0], nil
 	tr.byID()
 	if err := tr.prepare(); err != nil {
 		return command.UsageError{Err: err, Command: tr.command.CommandPath()}

@@ -20,7 +20,7 @@ func watchFlag(f *pflag.FlagSet, every *time.Duration) {
 }
 
 // watch calls show once, or at each interval until ctx ends. On a terminal each result takes the
-// place of the one before; JSON is one object a line. A watch outlives a server that does not answer,
+// place of the one before; JSON is one object a line. A watch outlives a server that is away,
 // except at first.
 func (c *call) watch(ctx context.Context, every time.Duration, show func(context.Context) error) error {
 	if every == 0 {

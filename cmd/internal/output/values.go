@@ -160,3 +160,20 @@ func ParseTime(text string, now time.Time) (time.Time, error) {
 	}
 	return time.Time{}, fmt.Errorf("%q is no time: give RFC 3339 (2026-11-23T14:00:00Z), a duration from now (-15m), or Unix seconds (@1784887200)", text)
 }
+
+// Wrap breaks a text at spaces into lines of at most 80 columns.
+func Wrap(text string) string {
+	var lines []string
+	line := ""
+	for word := range strings.FieldsSeq(text) {
+		if line != "" && len(line)+1+len(word) > 80 {
+			lines = append(lines, line)
+			line = ""
+		}
+		if line != "" {
+			line += " "
+		}
+		line += word
+	}
+	return strings.Join(append(lines, line), "\n")
+}

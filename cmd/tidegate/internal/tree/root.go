@@ -135,6 +135,15 @@ HTTP API's errors, exit and hint.`,
 A flag goes before the environment, and the environment before the context.
 'tidegate context show' prints each value with its source. 'tidegate serve' has
 variables of its own ('tidegate help serve').`},
+		{Use: "times", Short: "The forms of times in arguments and results", Long: `The forms of times in arguments:
+
+  2026-11-23T14:00:00Z   RFC 3339
+  -15m                   a duration before now; 10m is one after now
+  @1784887200            Unix seconds
+
+Durations have units: 500ms, 10s, 1h30m. Tables show times relative to now on a
+terminal, and in UTC otherwise; --time relative, local or utc chooses. JSON has
+RFC 3339.`},
 		{Use: "output", Short: "The formats of results", Long: `The formats of results (-o):
 
   table   the frequent columns

@@ -1,0 +1,103 @@
+package view
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/consumer/deadletter"
+)
+
+// LetterColumns are the columns of dead letters.
+var LetterColumns = []output.Column[status.DeadLetter]{
+	{Name: "ID", Cell: func(l status.DeadLetter) any { return l.MessageID }},
+	{Name: "TOPIC", Cell: func(l status.DeadLetter) any { return l.Origin.Topic }},
+	{Name: "DIED", Cell: func(l status.DeadLetter) any { return l.StoredAt }},
+	{Name: "ATTEMPTS", Cell: func(l status.DeadLetter) any { return l.Origin.Attempts }},
+	{Name: "REDRIVES", Wide: true, Cell: func(l status.DeadLetter) any { return l.Origin.Redrives }},
+	{Name: "SIZE", Cell: func(l status.DeadLetter) any { return output.Bytes(l.BodySize) }},
+	{Name: "TAG", Wide: true, Cell: func(l status.DeadLetter) any { return l.Tag }},
+	{Name: "KEYS", Wide: true, Cell: func(l status.DeadLetter) any { return l.Keys }},
+	{Name: "MESSAGE-GROUP", Wide: true, Cell: func(l status.DeadLetter) any { return l.MessageGroup }},
+	{Name: "REASON", Cell: func(l status.DeadLetter) any { return l.Origin.Reason }},
+}
+
+// LetterFields are the names and values of one dead letter.
+func LetterFields(l status.DeadLetter) []output.Field {
+	fields := []output.Field{
+		{Name: "id", Value: l.MessageID},
+		{Name: "reason", Value: l.Origin.Reason},
+		{Name: "sent to", Value: fmt.Sprintf("%s, queue %d, offset %d", l.Origin.Topic, l.Origin.Queue, l.Origin.Offset)},
+		{Name: "attempts", Value: fmt.Sprintf("%d of group %s", l.Origin.Attempts, l.Origin.Group)},
+		{Name: "redrives", Value: l.Origin.Redrives},
+		{Name: "born", Value: l.BornAt},
+		{Name: "died", Value: l.StoredAt},
+		{Name: "message group", Value: l.MessageGroup},
+		{Name: "tag", Value: l.Tag},
+		{Name: "keys", Value: l.Keys},
+	}
+	for _, name := range slices.Sorted(maps.Keys(l.Properties)) {
+		fields = append(fields, output.Field{Name: output.Safe(name), Value: l.Properties[name]})
+	}
+	return append(fields, output.Field{Name: "body", Value: string(l.Body)})
+}
+
+// A Class is a deadletter.Class with JSON names.
+type Class struct {
+	Fingerprint string    `json:"fingerprint"`
+	Topic       string    `json:"topic"`
+	Reason      string    `json:"reason"`
+	Count       int       `json:"count"`
+	Bytes       int64     `json:"bytes"`
+	First       time.Time `json:"first"`
+	Last        time.Time `json:"last"`
+	MaxRedrives int       `json:"max_redrives"`
+	Sample      []string  `json:"sample"`
+}
+
+// Classes returns the classes as JSON has them.
+func Classes(classes []deadletter.Class) []Class {
+	rows := make([]Class, len(classes))
+	for i, k := range classes {
+		rows[i] = Class{k.Fingerprint, k.Topic, k.Reason, k.Count, k.Bytes, k.First, k.Last, k.MaxRedrives, k.Sample}
+	}
+	return rows
+}
+
+// ClassColumns are the columns of classes of dead letters.
+var ClassColumns = []output.Column[Class]{
+	{Name: "CLASS", Cell: func(k Class) any { return k.Fingerprint }},
+	{Name: "COUNT", Cell: func(k Class) any { return k.Count }},
+	{Name: "TOPIC", Cell: func(k Class) any { return k.Topic }},
+	{Name: "FIRST", Cell: func(k Class) any { return k.First }},
+	{Name: "LAST", Cell: func(k Class) any { return k.Last }},
+	{Name: "REDRIVES", Cell: func(k Class) any { return k.MaxRedrives }},
+	{Name: "BYTES", Wide: true, Cell: func(k Class) any { return output.Bytes(k.Bytes) }},
+	{Name: "SAMPLE", Wide: true, Cell: func(k Class) any { return k.Sample }},
+	{Name: "REASON", Cell: func(k Class) any { return k.Reason }},
+}
+
+// ReportFields are the names and values of a redrive.
+func ReportFields(r deadletter.Report) []output.Field {
+	sent := "sent back"
+	if r.DryRun {
+		sent = "would be sent back"
+	}
+	fields := []output.Field{{Name: "seen", Value: r.Seen}, {Name: sent, Value: r.Redriven}}
+	for _, rule := range slices.Sorted(maps.Keys(r.Skipped)) {
+		n := r.Skipped[rule]
+		fields = append(fields, output.Field{Name: "skipped", Value: fmt.Sprintf("%s: %s", output.Number(int64(n)), rule)})
+	}
+	for _, f := range []struct {
+		name string
+		n    int
+	}{{"failed", r.Failed}, {"dead letters again", r.Returned}, {"sent by an earlier run", r.Recovered}, {"still leased", r.Unresolved}} {
+		if f.n > 0 {
+			fields = append(fields, output.Field{Name: f.name, Value: f.n})
+		}
+	}
+	return append(fields, output.Field{Name: "stopped", Value: r.Stopped})
+}

@@ -1,0 +1,105 @@
+package view
+
+import (
+	"cmp"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/cmd/internal/declare"
+	"github.com/tidegate/tidegate/cmd/internal/output"
+)
+
+// SettingFields are the fields of settings that are set, except for some by JSON name.
+func SettingFields(settings any, except ...string) []output.Field {
+	var fields []output.Field
+	var walk func(v reflect.Value, prefix string)
+	walk = func(v reflect.Value, prefix string) {
+		for i := range v.NumField() {
+			name := declare.Name(v.Type().Field(i))
+			f := v.Field(i)
+			if name == "" || f.IsZero() || prefix == "" && slices.Contains(except, name) {
+				continue
+			}
+			if f.Kind() == reflect.Struct {
+				walk(f, prefix+name+".")
+				continue
+			}
+			fields = append(fields, output.Field{Name: prefix + name, Value: fmt.Sprint(f.Interface())})
+		}
+	}
+	walk(reflect.ValueOf(settings), "")
+	return fields
+}
+
+// TopicColumns are the columns of topic list.
+var TopicColumns = []output.Column[status.Topic]{
+	{Name: "NAME", Cell: func(t status.Topic) any { return t.Name }},
+	{Name: "TYPE", Cell: func(t status.Topic) any { return string(t.Type) }},
+	{Name: "QUEUES", Cell: func(t status.Topic) any { return t.Queues }},
+	{Name: "BACKLOG", Cell: func(t status.Topic) any { return t.Backlog.Messages }},
+	{Name: "BYTES", Cell: func(t status.Topic) any { return output.Bytes(t.Backlog.Bytes) }},
+	{Name: "STORED", Cell: func(t status.Topic) any { return t.StoredMessages }},
+	{Name: "STORED-BYTES", Wide: true, Cell: func(t status.Topic) any { return output.Bytes(t.StoredBytes) }},
+	{Name: "DELAYED", Cell: func(t status.Topic) any { return t.DelayedMessages }},
+	{Name: "HALF", Wide: true, Cell: func(t status.Topic) any { return t.HalfMessages }},
+	{Name: "THROTTLE", Cell: func(t status.Topic) any { return ThrottleText(t.Throttle) }},
+	{Name: "GROUPS", Wide: true, Cell: func(t status.Topic) any { return t.Groups }},
+}
+
+// ThrottleText is a throttle in one cell: empty for none.
+func ThrottleText(t *status.Throttle) string {
+	if t == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s: %s of %s", t.Limit, output.Number(t.Value), output.Number(t.Mark))
+}
+
+// TopicFields are the names and values of one topic.
+func TopicFields(t status.Topic) []output.Field {
+	fields := []output.Field{
+		{Name: "topic", Value: t.Name},
+		{Name: "type", Value: string(t.Type)},
+		{Name: "queues", Value: t.Queues},
+		{Name: "backlog", Value: fmt.Sprintf("%s messages, %v, of the slowest group", output.Number(t.Backlog.Messages), output.Bytes(t.Backlog.Bytes))},
+		{Name: "stored", Value: fmt.Sprintf("%s messages, %v", output.Number(t.StoredMessages), output.Bytes(t.StoredBytes))},
+	}
+	if t.DelayedMessages > 0 {
+		fields = append(fields, output.Field{Name: "delayed", Value: fmt.Sprintf("%s messages, %v", output.Number(t.DelayedMessages), output.Bytes(t.DelayedBytes))})
+	}
+	if t.HalfMessages > 0 {
+		fields = append(fields, output.Field{Name: "half messages", Value: t.HalfMessages})
+	}
+	if t.Throttle != nil {
+		fields = append(fields, output.Field{Name: "throttled", Value: ThrottleText(t.Throttle)},
+			output.Field{Name: "throttled since", Value: t.Throttle.Since}, output.Field{Name: "accepts again", Value: fmt.Sprintf("at %s %s", output.Number(t.Throttle.Resume), t.Throttle.Unit)})
+	}
+	fields = append(fields, SettingFields(t.Topic, "type", "queues")...)
+	return append(fields, output.Field{Name: "groups", Value: cmp.Or(strings.Join(t.Groups, ", "), "none")})
+}
+
+// LimitColumns are the columns of limits.
+var LimitColumns = []output.Column[status.LimitState]{
+	{Name: "LIMIT", Cell: func(l status.LimitState) any { return l.Limit }},
+	{Name: "SUBJECT", Cell: func(l status.LimitState) any { return cmp.Or(l.Subject, "broker") }},
+	{Name: "VALUE", Cell: func(l status.LimitState) any { return l.Value }},
+	{Name: "MARK", Cell: func(l status.LimitState) any { return l.Mark }},
+	{Name: "RESUME", Cell: func(l status.LimitState) any { return l.Resume }},
+	{Name: "UNIT", Cell: func(l status.LimitState) any { return l.Unit }},
+	{Name: "THROTTLES", Cell: func(l status.LimitState) any { return map[bool]string{true: "yes", false: ""}[l.On] }},
+	{Name: "SINCE", Cell: func(l status.LimitState) any { return l.Since }},
+}
+
+// Joined are fields in one line.
+func Joined(fields []output.Field) string {
+	text := ""
+	for _, f := range fields {
+		if text != "" {
+			text += " "
+		}
+		text += fmt.Sprintf("%s=%v", f.Name, f.Value)
+	}
+	return text
+}
