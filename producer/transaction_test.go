@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -175,9 +176,48 @@ func TestAttemptsHaveTheirOperation(t *testing.T) {
 		if !slices.Equal(seen, want) {
 			t.Errorf("observed %q, want %q", seen, want)
 		}
+		if n := strings.Count(log.String(), "attempt failed"); n != 2 {
+			t.Errorf("%d failed attempts are logged, want the first commit and the recall:\n%s", n, log.String())
+		}
 		for _, line := range []string{`msg="attempt failed" operation=commit topic=orders message_id=m attempt=1`, `msg="attempt failed" operation=recall topic=orders`} {
 			if !strings.Contains(log.String(), line) {
 				t.Errorf("logged %q, want %q", log.String(), line)
+			}
+		}
+	})
+}
+
+// A throttled commit and a throttled recall wait as Options.Backoff demands.
+func TestThrottledStepsFollowTheBackoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first := func(n int) error {
+			if n <= 2 {
+				return throttled(0)
+			}
+			return nil
+		}
+		f := &txFake{
+			end:    func(_ context.Context, n int, _ transport.Resolution) error { return first(n) },
+			recall: func(_ context.Context, n int) (string, error) { return "m", first(n) },
+		}
+		p := newProducer(t, f, Options{Checker: committed, Backoff: backoff.Steps{time.Second, 3 * time.Second}})
+		tx, err := p.Begin(t.Context(), named("m"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, step := range []struct {
+			name string
+			do   func() error
+		}{
+			{"commit", func() error { return tx.Commit(t.Context()) }},
+			{"recall", func() error { _, err := p.Recall(t.Context(), "orders", "handle"); return err }},
+		} {
+			start := time.Now()
+			if err := step.do(); err != nil {
+				t.Fatal(step.name, err)
+			}
+			if took := time.Since(start); took != 4*time.Second {
+				t.Errorf("%s took %v, want the two waits of 1 s and 3 s", step.name, took)
 			}
 		}
 	})
