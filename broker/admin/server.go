@@ -33,6 +33,11 @@ func (c *Client) MetricTotals(ctx context.Context) (string, error) {
 	return string(text), err
 }
 
+// Whoami returns the access key of the client with its permissions.
+func (c *Client) Whoami(ctx context.Context) (status.Session, error) {
+	return get[status.Session](ctx, c, "Whoami", "", "/v1/session", nil)
+}
+
 // Overview returns the state of the broker as a whole: totals, the highest backlogs, and what is
 // wrong now. The broker computes it at most once a second for all clients.
 func (c *Client) Overview(ctx context.Context) (status.Overview, error) {

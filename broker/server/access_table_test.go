@@ -83,6 +83,9 @@ var routeTable = []struct{ route, own, foreign string }{
 	{"PUT /v1/address-settings/{match}", "a", "a"},
 	{"DELETE /v1/address-settings/{match}", "a", "a"},
 
+	{"POST /v1/session", everyKey, everyKey},
+	{"GET /v1/session", everyKey, everyKey},
+	{"DELETE /v1/session", everyKey, everyKey},
 	{"GET /v1/overview", theServers, theServers},
 	{"GET /metrics", theServers, theServers},
 	{"GET /healthz", everybody, everybody},

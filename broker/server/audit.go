@@ -14,6 +14,7 @@ var audited = map[string]bool{
 	"putGroup": true, "patchGroup": true, "deleteGroup": true, "rewindGroup": true, "redriveParked": true,
 	"purgeDeadLetters": true, "redriveDeadLetters": true,
 	"putThrottle": true, "patchThrottle": true, "postSnapshot": true,
+	opLogin: true, "logout": true,
 	"putAddressSettings": true, "deleteAddressSettings": true,
 }
 

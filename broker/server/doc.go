@@ -85,6 +85,7 @@
 //	POST /v1/snapshot                                  a consistent copy of the data directory, below Options.SnapshotDir
 //	GET /healthz                                       the process responds
 //	GET /readyz                                        the store works, and the server accepts requests; a throttle or a full disk is no error
+//	POST, GET, DELETE /v1/session                      a session of a page in a browser: login, permissions, logout
 //	GET /v1/overview                                   the state as a whole, the highest backlogs, and what is wrong now
 //	GET /metrics                                       metrics for Prometheus; see broker/server/monitoring
 //

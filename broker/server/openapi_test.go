@@ -112,6 +112,7 @@ func TestOpenAPISchemas(t *testing.T) {
 		"RetryTopicConfig": settings.RetryTopic{}, "NegativeAckConfig": settings.NegativeAck{},
 		"AddressSettings": settings.Address{}, "AddressSetting": status.Address{}, "TopicAddressSettings": status.TopicAddress{},
 		"RecallRequest": messages.RecallRequest{}, "RecallResult": messages.RecallResult{}, "Status": state{},
+		"Session": status.Session{}, "Rule": status.Rule{},
 		"Overview": status.Overview{}, "Storage": status.Storage{}, "MemoryUse": status.MemoryUse{}, "Totals": status.Totals{}, "Counters": status.Counters{},
 		"Top": status.Top{}, "Wrong": status.Wrong{}, "FoundGroups": status.Found[status.GroupSummary]{}, "TopicSummary": status.TopicSummary{}, "GroupSummary": status.GroupSummary{},
 		"RewindRequest": admin.RewindRequest{}, "RewindResult": admin.RewindResult{}, "QueueRewind": status.QueueRewind{}, "ParkedPage": status.ParkedPage{},

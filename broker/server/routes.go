@@ -62,6 +62,9 @@ func (i input) check(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
+// opLogin is the op that begins a session.
+const opLogin = "login"
+
 // opOther is the op of requests that no route takes.
 const opOther = "other"
 
@@ -135,6 +138,9 @@ func (s *Server) routes() []route {
 		{"redriveDeadLetters", "POST", "/v1/groups/{group}/dead-letters/redrive", http.StatusOK, bodyInput, admin.RedriveDeadLetters},
 
 		// About the server.
+		{opLogin, "POST", "/v1/session", http.StatusOK, noInput, s.login},
+		{"whoami", "GET", "/v1/session", http.StatusOK, noInput, s.whoami},
+		{"logout", "DELETE", "/v1/session", http.StatusNoContent, noInput, s.logout},
 		{"overview", "GET", "/v1/overview", http.StatusOK, noInput, s.overview},
 		{"health", "GET", "/healthz", http.StatusOK, anyInput, s.healthz},
 		{"readiness", "GET", "/readyz", http.StatusOK, anyInput, s.readyz},
@@ -324,5 +330,9 @@ func (s *Server) enter(w http.ResponseWriter, r *http.Request, rt route) (*http.
 	case open:
 		return r, nil
 	}
-	return s.gate.Enter(w, r, rt.pattern(), needs)
+	enter := func() (*http.Request, error) { return s.gate.Enter(w, r, rt.pattern(), needs) }
+	if rt.op == opLogin {
+		return s.enterLogin(w, r, enter)
+	}
+	return enter()
 }

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"fmt"
+	"strconv"
 	"time"
 )
 
@@ -61,6 +62,7 @@ type checked struct {
 	secrets [MaxSecrets]Secret
 	hashes  [MaxSecrets][sha256.Size]byte
 	rules   []Rule
+	digest  [sha256.Size]byte // of the key's secrets, certificates and rules
 }
 
 // New returns the policy of a configuration, or all that is wrong with it. The
@@ -81,7 +83,7 @@ func New(c Config) (*Policy, error) {
 	}
 	for _, k := range c.Keys {
 		ck := newChecked(k.Secrets)
-		ck.rules = k.Allow
+		ck.rules, ck.digest = k.Allow, digest(k)
 		p.keys[k.Name] = ck
 		for _, name := range k.Certificates {
 			p.certificates[name] = k.Name
@@ -106,6 +108,57 @@ func newChecked(secrets []Secret) *checked {
 	}
 	return &c
 }
+
+// digest returns a hash of a key that changes with its secrets, certificates and rules.
+func digest(k Key) [sha256.Size]byte {
+	var b []byte
+	add := func(part string) { b = append(strconv.AppendInt(b, int64(len(part)), 10), " "+part...) }
+	addAll := func(parts []string) {
+		add(strconv.Itoa(len(parts)))
+		for _, p := range parts {
+			add(p)
+		}
+	}
+	add(k.Name)
+	add(strconv.Itoa(len(k.Secrets)))
+	for _, s := range k.Secrets {
+		add(s.Reveal())
+	}
+	addAll(k.Certificates)
+	for _, r := range k.Allow {
+		add(strconv.Itoa(len(r.Actions)))
+		for _, a := range r.Actions {
+			add(string(a))
+		}
+		addAll(r.Topics)
+		addAll(r.Groups)
+	}
+	return sha256.Sum256(b)
+}
+
+// Digest returns a hash that changes with the secrets, certificates and rules of a key, and false if
+// there is no key of the name.
+func (p *Policy) Digest(key string) ([sha256.Size]byte, bool) {
+	k := p.keys[key]
+	if k == nil {
+		return [sha256.Size]byte{}, false
+	}
+	return k.digest, true
+}
+
+// Rules returns the rules of an identity. The caller must not change them.
+func (p *Policy) Rules(i Identity) []Rule {
+	if i.Anonymous() {
+		return p.anonymous
+	}
+	if k := p.keys[i.key]; k != nil {
+		return k.rules
+	}
+	return nil
+}
+
+// Authenticated returns the identity of a key that the caller has authenticated before.
+func Authenticated(key string) Identity { return Identity{key} }
 
 // find returns the key of a name or, with 0, one that fits nothing.
 func (p *Policy) find(name string) (*checked, int) {

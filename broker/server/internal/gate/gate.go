@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server/internal/login"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/internal/access"
@@ -30,17 +31,20 @@ type Gate struct {
 	current atomic.Pointer[Regime]
 	refused *prometheus.CounterVec
 	lines   refusalLog
+
+	sessions *login.Sessions // of pages
+	attempts login.Attempts
 }
 
 // New returns a gate that restricts nothing until [Gate.Begin], except for pages in browsers. needs
 // returns the needs of an RPC from its name and request. first returns, from its name, the needs
 // that are checked before the request is read.
 func New(log *slog.Logger, needs func(op string, req any) []access.Need, first map[string]access.Need, hosts Hosts) *Gate {
-	g := &Gate{log: log, needs: needs, first: first, hosts: hosts, refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+	g := &Gate{log: log, needs: needs, first: first, hosts: hosts, sessions: login.New(), refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "tidegate_access_refusals_total",
 		Help: "Requests rejected with UNAUTHORIZED or FORBIDDEN, and rejected connections in plain text, by reason.",
 	}, []string{"reason"})}
-	for _, r := range append(slices.Clone(access.Reasons), reasonPlainText, reasonOrigin, reasonHost) {
+	for _, r := range append(slices.Clone(access.Reasons), reasonPlainText, reasonOrigin, reasonHost, reasonSession) {
 		g.refused.WithLabelValues(string(r)) // so that the first refusal is seen as an increase
 	}
 	g.Begin(nil)
@@ -79,6 +83,7 @@ const (
 	reasonPlainText access.Reason = "plain_text" // why a connection is refused, not a request
 	reasonOrigin    access.Reason = "origin"     // a page of another origin would change something
 	reasonHost      access.Reason = "host"       // for a name that a page may have made up
+	reasonSession   access.Reason = "session"    // which does not exist or has ended
 )
 
 // A denial is the reason of a rejection, with the error for the client.
@@ -119,6 +124,8 @@ func refusalError(p *access.Policy, reason access.Reason, forbidden error) *tide
 	case access.ClockSkew:
 		return unauthorized(wire.HeaderDateTime, fmt.Sprintf("the signed time differs from the broker's clock by more than %v; "+
 			"correct the client's clock, or add its time zone to access.time_zones of the broker", p.MaxClockSkew()))
+	case reasonSession:
+		return unauthorized(HeaderSession, "the session does not exist or has ended: after 30 minutes without a request, after 12 hours, or because its key was changed; log in again")
 	case access.PlainPassword:
 		return unauthorized(wire.HeaderAuthorization, "the client sent its secret in plain text over the network, where others can read it; change this secret, and use TLS or sign the requests")
 	}

@@ -135,7 +135,7 @@ func (g *Gate) admitHTTP(pattern string, r *http.Request, p *access.Policy, bega
 	if p == nil {
 		return nil, nil
 	}
-	who, reason := identifyHTTP(p, r, began)
+	who, reason := g.identifyHTTP(p, r, began)
 	if err := decide(p, who, reason, needs(r)); err != nil {
 		name := who.String()
 		if err.reason.OfCredentials() {
@@ -159,12 +159,19 @@ func claimedBy(p *access.Policy, r *http.Request) string {
 	return p.ClaimedBy(authorization)
 }
 
-// identifyHTTP returns the principal of an HTTP request: by a key and its secret in Basic, by the
-// signature of gRPC requests, or by a client certificate. began is the start of the request.
-func identifyHTTP(p *access.Policy, r *http.Request, began time.Time) (access.Identity, access.Reason) {
+// identifyHTTP returns the principal of an HTTP request: by a session, by a key and its secret in
+// Basic, by the signature of gRPC requests, or by a client certificate. began is the start of the
+// request.
+func (g *Gate) identifyHTTP(p *access.Policy, r *http.Request, began time.Time) (access.Identity, access.Reason) {
 	authorization, dateTime := r.Header.Values(wire.HeaderAuthorization), r.Header.Values(wire.HeaderDateTime)
 	if len(authorization) > 1 || len(dateTime) > 1 {
 		return access.Identity{}, access.Malformed
+	}
+	if hasSession(r) {
+		if len(authorization) > 0 {
+			return access.Identity{}, access.Malformed
+		}
+		return g.bySession(p, r)
 	}
 	if len(authorization) == 1 {
 		if scheme, _, _ := strings.Cut(authorization[0], " "); strings.EqualFold(scheme, "Basic") {

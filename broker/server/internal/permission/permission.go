@@ -131,6 +131,9 @@ var Routes = map[string]func(r *http.Request) []access.Need{
 	"PUT /v1/throttle":                             onServer(access.Admin),
 	"PATCH /v1/throttle":                           onServer(access.Admin),
 	"POST /v1/snapshot":                            onServer(access.Admin),
+	"POST /v1/session":                             anyone, // the handler rejects anonymous requests
+	"GET /v1/session":                              anyone,
+	"DELETE /v1/session":                           anyone,
 	"GET /v1/overview":                             onServer(access.Observe),
 	"GET /metrics":                                 onServer(access.Observe),
 	"GET /healthz":                                 nil, // probes of process managers have no keys
@@ -152,6 +155,8 @@ func toList(r *http.Request) []access.Need {
 	}
 	return need(access.Signed())
 }
+
+func anyone(*http.Request) []access.Need { return need(access.Signed()) }
 
 func toReceive(r *http.Request) []access.Need {
 	return need(access.ToReceive(r.PathValue("topic"), r.PathValue("group")))

@@ -1,0 +1,241 @@
+package server
+
+import (
+	"crypto/tls"
+	"encoding/json"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate/broker/status"
+)
+
+// A page is a browser's page with a session: it has the cookie jar and the half of the token.
+type page struct {
+	e       *env
+	cookies []*http.Cookie
+	token   string
+}
+
+// do makes a request of the page, from the address of a client on this machine.
+func (p *page) do(method, path string, edit ...func(*http.Request)) *httptest.ResponseRecorder {
+	p.e.t.Helper()
+	r := httptest.NewRequest(method, path, nil)
+	r.RemoteAddr = "127.0.0.1:1234"
+	for _, c := range p.cookies {
+		r.AddCookie(c)
+	}
+	if p.token != "" {
+		r.Header.Set("X-Tidegate-Session", p.token)
+	}
+	for _, f := range edit {
+		f(r)
+	}
+	w := httptest.NewRecorder()
+	p.e.s.Handler().ServeHTTP(w, r)
+	return w
+}
+
+// login begins a session of a key and checks the status.
+func (p *page) login(key, secret string, want int) status.Session {
+	p.e.t.Helper()
+	p.token, p.cookies = "", nil
+	w := p.do("POST", "/v1/session", func(r *http.Request) { r.SetBasicAuth(key, secret) })
+	if w.Code != want {
+		p.e.t.Fatalf("login of %s: %d %s, want %d", key, w.Code, w.Body, want)
+	}
+	var s status.Session
+	if err := json.Unmarshal(w.Body.Bytes(), &s); err != nil {
+		p.e.t.Fatal(err)
+	}
+	p.token, p.cookies = s.Token, w.Result().Cookies()
+	return s
+}
+
+func (p *page) expect(what string, want int, edit ...func(*http.Request)) {
+	p.e.t.Helper()
+	if w := p.do("GET", "/v1/overview", edit...); w.Code != want {
+		p.e.t.Errorf("%s: %d %s, want %d", what, w.Code, w.Body, want)
+	}
+}
+
+func withSecrets(change func(c *AccessConfig)) AccessConfig {
+	c := tableAccess()
+	change(&c)
+	return c
+}
+
+// A session needs the cookie and the header, has the permissions of its key, and ends by a logout,
+// by idleness, and by each change of its key, but not by a change of another one.
+func TestSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{Access: tableAccess()})
+		p := &page{e: e}
+		s := p.login("monitor", secretMark+"monitor", 200)
+		c := p.cookies[0]
+		if s.Key != "monitor" || !s.Restricted || len(s.Rules) != 1 || !slices.Equal(s.Rules[0].Actions, []string{"observe"}) || s.Expires.Sub(time.Now()) != 12*time.Hour {
+			t.Errorf("%+v", s)
+		}
+		if len(p.cookies) != 1 || c.Name != "tidegate-0" || !c.HttpOnly || c.SameSite != http.SameSiteStrictMode || c.Secure || c.Path != "" || c.Value == s.Token {
+			t.Errorf("cookie %v", c) // without a path the browser takes that of the URL, /v1
+		}
+		p.expect("with both halves", 200)
+		p.expect("without the header", 401, func(r *http.Request) { r.Header.Del("X-Tidegate-Session") })
+		p.expect("without the cookie", 401, func(r *http.Request) { r.Header.Del("Cookie") })
+		p.expect("with two headers", 401, func(r *http.Request) { r.Header.Add("X-Tidegate-Session", s.Token) })
+		p.expect("with another header", 401, func(r *http.Request) { r.Header.Set("X-Tidegate-Session", c.Value) })
+		p.expect("with a key as well", 401, func(r *http.Request) { r.SetBasicAuth("monitor", secretMark+"monitor") })
+		p.expect("with a cookie of another program before it", 200, func(r *http.Request) {
+			r.Header.Set("Cookie", c.Name+"=AAAAAAAAAAAAAAAAAAAAAA; "+c.Name+"="+c.Value)
+		})
+		if w := p.do("PUT", "/v1/topics/normal"); w.Code != 403 {
+			t.Errorf("a session of a monitor changed a topic: %d %s", w.Code, w.Body)
+		}
+		if w := p.do("POST", "/v1/session"); w.Code != 400 {
+			t.Errorf("a session began another one: %d %s", w.Code, w.Body)
+		}
+		var who status.Session
+		w := p.do("GET", "/v1/session")
+		if err := json.Unmarshal(w.Body.Bytes(), &who); err != nil || who.Key != "monitor" || who.Token != "" || !who.Expires.Equal(s.Expires) || w.Header().Get("Cache-Control") != "no-store" {
+			t.Errorf("whoami %+v, %v, %v", who, err, w.Header())
+		}
+
+		for what, change := range map[string]func(c *AccessConfig){
+			"another secret": func(c *AccessConfig) { c.Keys[monitorOf(c)].Secrets = []Secret{NewSecret("another")} },
+			"other rules":    func(c *AccessConfig) { c.Keys[monitorOf(c)].Allow[0].Topics = []string{"*", "x"} },
+			"no key":         func(c *AccessConfig) { i := monitorOf(c); c.Keys = slices.Delete(c.Keys, i, i+1) },
+		} {
+			p.login("monitor", secretMark+"monitor", 200)
+			if err := e.s.SetAccess(withSecrets(func(c *AccessConfig) { c.Keys[len(c.Keys)-1].Secrets = []Secret{NewSecret("of the owner")} })); err != nil {
+				t.Fatal(err)
+			}
+			p.expect("after a change of another key", 200)
+			if err := e.s.SetAccess(withSecrets(change)); err != nil {
+				t.Fatal(err)
+			}
+			p.expect("after "+what, 401)
+			if err := e.s.SetAccess(tableAccess()); err != nil {
+				t.Fatal(err)
+			}
+			p.expect("after "+what+" was undone", 401)
+		}
+
+		p.login("monitor", secretMark+"monitor", 200)
+		time.Sleep(29 * time.Minute)
+		p.expect("after 29 minutes", 200)
+		time.Sleep(30 * time.Minute)
+		p.expect("after 30 more", 401)
+
+		p.login("monitor", secretMark+"monitor", 200)
+		if w := p.do("DELETE", "/v1/session"); w.Code != 204 || w.Result().Cookies()[0].MaxAge >= 0 {
+			t.Errorf("logout: %d %v", w.Code, w.Result().Cookies())
+		}
+		p.expect("after the logout", 401)
+	})
+}
+
+func monitorOf(c *AccessConfig) int {
+	return slices.IndexFunc(c.Keys, func(k Key) bool { return k.Name == "monitor" })
+}
+
+// A login needs credentials that can be trusted: no plain text from another machine, and no page of
+// another origin.
+func TestLoginIsRejected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{Access: tableAccess()})
+		p := &page{e: e}
+		for what, c := range map[string]struct {
+			want int
+			edit func(r *http.Request)
+		}{
+			"no credentials": {401, func(*http.Request) {}},
+			"in plain text":  {401, func(r *http.Request) { r.RemoteAddr = "192.0.2.1:1"; r.SetBasicAuth("monitor", secretMark+"monitor") }},
+			"another origin": {403, func(r *http.Request) {
+				r.Header.Set("Sec-Fetch-Site", "cross-site")
+				r.SetBasicAuth("monitor", secretMark+"monitor")
+			}},
+			"a header that is no half": {401, func(r *http.Request) { r.Header.Set("X-Tidegate-Session", "x") }},
+		} {
+			if w := p.do("POST", "/v1/session", c.edit); w.Code != c.want || len(w.Result().Cookies()) > 0 || strings.Contains(w.Body.String(), secretMark) {
+				t.Errorf("%s: %d %s %v, want %d", what, w.Code, w.Body, w.Result().Cookies(), c.want)
+			}
+		}
+		w := p.do("POST", "/v1/session", func(r *http.Request) { r.TLS = &tls.ConnectionState{}; r.SetBasicAuth("monitor", secretMark+"monitor") })
+		if c := w.Result().Cookies(); w.Code != 200 || len(c) != 1 || !c[0].Secure || c[0].Name != "__Secure-tidegate-0" {
+			t.Errorf("over TLS: %d %v", w.Code, c)
+		}
+	})
+}
+
+// After five failures of an address its logins take a second each, also with the right secret;
+// those of other addresses do not.
+func TestLoginIsDelayed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{Access: tableAccess()})
+		p := &page{e: e}
+		took := func(f func()) time.Duration { began := time.Now(); f(); return time.Since(began) }
+		if d := took(func() {
+			for range 5 {
+				p.login("monitor", "wrong", 401)
+			}
+		}); d != 0 {
+			t.Errorf("five failures took %v", d)
+		}
+		if d := took(func() { p.login("monitor", "wrong", 401) }); d != time.Second {
+			t.Errorf("the sixth took %v", d)
+		}
+		other := func(r *http.Request) {
+			r.RemoteAddr, r.TLS = "192.0.2.7:1", &tls.ConnectionState{}
+			r.SetBasicAuth("monitor", secretMark+"monitor")
+		}
+		if d := took(func() { p.do("POST", "/v1/session", other) }); d != 0 {
+			t.Errorf("the login of another address took %v", d)
+		}
+		if d := took(func() { p.login("monitor", secretMark+"monitor", 200) }); d != time.Second {
+			t.Errorf("the right login took %v", d)
+		}
+		if d := took(func() { p.login("monitor", secretMark+"monitor", 200) }); d != 0 {
+			t.Errorf("the login after it took %v", d)
+		}
+	})
+}
+
+// Without keys everything is allowed, and there is no session.
+func TestSessionWithoutKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &page{e: start(t, Options{})}
+		for _, method := range []string{"GET", "POST"} {
+			w := p.do(method, "/v1/session")
+			var s status.Session
+			if err := json.Unmarshal(w.Body.Bytes(), &s); err != nil || w.Code != 200 || s.Restricted || s.Token != "" || s.Rules == nil || len(w.Result().Cookies()) > 0 {
+				t.Errorf("%s: %d %s %v", method, w.Code, w.Body, w.Result().Cookies())
+			}
+		}
+	})
+}
+
+// The name of the cookie has the port, because browsers send cookies to all ports of a host.
+func TestSessionCookieHasThePort(t *testing.T) {
+	e := start(t, Options{Access: tableAccess()})
+	srv := httptest.NewServer(e.s.Handler())
+	defer srv.Close()
+	r, err := http.NewRequestWithContext(t.Context(), "POST", srv.URL+"/v1/session", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.SetBasicAuth("monitor", secretMark+"monitor")
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	_, port, _ := net.SplitHostPort(srv.Listener.Addr().String())
+	if c := resp.Cookies(); len(c) != 1 || c[0].Name != "tidegate-"+port {
+		t.Errorf("%d with the cookies %v, want tidegate-%s", resp.StatusCode, c, port)
+	}
+}
