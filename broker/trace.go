@@ -81,6 +81,9 @@ func (b served) fate(s *subscription.Subscription, m *status.StoredMessage) (sta
 		Group: group.Name(), Attempt: f.Attempt, MaxAttempts: max(0, s.Policy().MaxAttempts()), Due: f.Due, Owner: f.Owner, Blocked: f.Blocked,
 		Reason: f.Reason, Ahead: f.Ahead, Waiting: s.Status().Waiting,
 	}
+	for _, f := range b.env.Failures.Of(group.Name(), place) {
+		out.Failures = append(out.Failures, failure(&f))
+	}
 	out.State = map[consume.State]string{
 		consume.Ready: "ready", consume.Inflight: "inflight", consume.WaitingRetry: "waiting_retry", consume.Commit: "done",
 		consume.DeadLetter: "leaving", consume.Parked: "parked", consume.Held: "held",

@@ -42,6 +42,16 @@ func (c *Client) AllDeadLetters(ctx context.Context, group string, q status.Dead
 	}
 }
 
+// Failures returns a page of the latest failures of a group, the newest first. The error matches
+// tidegate.ErrNotFound if there is no such group.
+func (c *Client) Failures(ctx context.Context, group string, q status.FailureQuery) (status.FailurePage, error) {
+	v := url.Values{}
+	set(v, "topic", q.Topic)
+	set(v, "after", q.After)
+	setLimit(v, q.Limit)
+	return get[status.FailurePage](ctx, c, "Failures", group, escaped("groups", group, "failures"), v)
+}
+
 // DeadLetterClasses returns a page of the classes of the dead letters of a group. The errors are
 // those of DeadLetters.
 func (c *Client) DeadLetterClasses(ctx context.Context, group string, q status.DeadLetterClassQuery) (status.DeadLetterClassPage, error) {

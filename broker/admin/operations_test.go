@@ -210,6 +210,14 @@ func TestOperations(t *testing.T) {
 		got, err := c.RedriveParked(ctx, "billing", status.ParkedSelection{DeadLetter: true})
 		return errors.Join(err, equal(got.MessageGroups, 1))
 	})
+	s.call("listFailures", func(c *admin.Client) error {
+		got, err := c.Failures(ctx, "billing", status.FailureQuery{Topic: "orders", Limit: 5, After: "1000000"})
+		if err != nil || len(got.Failures) == 0 || got.Next != "" {
+			return fmt.Errorf("%+v, %w", got, err)
+		}
+		f := got.Failures[len(got.Failures)-1]
+		return errors.Join(equal(f.Topic, "orders"), equal(f.Reason, "no such customer"), equal(f.Fate, "parked"), equal(f.MessageID, ds[0].ID))
+	})
 	s.call("listDeadLetterClasses", func(c *admin.Client) error {
 		got, err := c.DeadLetterClasses(ctx, "billing", status.DeadLetterClassQuery{Topic: "orders", In: dlq, Limit: 5})
 		if err != nil || len(got.Classes) != 2 {

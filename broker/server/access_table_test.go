@@ -71,6 +71,7 @@ var routeTable = []struct{ route, own, foreign string }{
 	{"GET /v1/groups/{group}/dead-letters", "cmao", theServers},
 	{"GET /v1/groups/{group}/dead-letters?bodies=true", "c", ""}, // as a receive
 	{"GET /v1/groups/{group}/dead-letters?text=true", "c", ""},
+	{"GET /v1/groups/{group}/failures", "mao", theServers},
 	{"GET /v1/groups/{group}/dead-letters/classes", "cmao", theServers},
 	{"DELETE /v1/groups/{group}/dead-letters", "ao", "a"},
 	{"POST /v1/groups/{group}/dead-letters/redrive", "a", "a"}, // it sends to all topics of their origin

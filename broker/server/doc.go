@@ -77,6 +77,7 @@
 //	GET /v1/groups/{group}/parked                      lists message groups that are parked
 //	POST /v1/groups/{group}/parked/redrive             redrives them
 //	GET, DELETE /v1/groups/{group}/dead-letters        lists or removes the dead letters that the query selects
+//	GET /v1/groups/{group}/failures                    lists the latest failures of deliveries
 //	GET /v1/groups/{group}/dead-letters/classes        counts them by the causes of their failures
 //	POST /v1/groups/{group}/dead-letters/redrive       sends them back
 //	PUT, GET, DELETE /v1/address-settings/{match}      settings.Address; GET /v1/address-settings lists all

@@ -118,6 +118,7 @@ func TestOpenAPISchemas(t *testing.T) {
 		"RewindRequest": admin.RewindRequest{}, "RewindResult": admin.RewindResult{}, "QueueRewind": status.QueueRewind{}, "ParkedPage": status.ParkedPage{},
 		"ParkedGroup": status.ParkedGroup{}, "ParkedSelection": admin.ParkedRedriveRequest{}, "ParkedRedrive": status.ParkedRedrive{},
 		"Topics": admin.TopicList{}, "Groups": admin.GroupList{}, "Trace": status.Trace{}, "TracedMessage": status.TracedMessage{}, "Fate": status.Fate{}, "MessagePage": admin.MessagePage{}, "StoredMessage": admin.StoredMessage{},
+		"FailurePage": status.FailurePage{}, "Failure": status.Failure{},
 		"DeadLetterClassPage": status.DeadLetterClassPage{}, "DeadLetterClass": status.DeadLetterClass{},
 		"DeadLetterPage": admin.DeadLetterPage{}, "DeadLetter": admin.DeadLetter{}, "DeadLetterOrigin": tidegate.DeadLetter{},
 		"DeadLetterSelection": status.DeadLetterSelection{}, "DeadLetterRedrive": status.DeadLetterRedrive{}, "DeadLetterPurge": status.DeadLetterPurge{},

@@ -134,6 +134,7 @@ func (s *Server) routes() []route {
 		{"redriveParked", "POST", "/v1/groups/{group}/parked/redrive", http.StatusOK, bodyInput, admin.RedriveParked},
 		{"listDeadLetters", "GET", "/v1/groups/{group}/dead-letters", http.StatusOK, queryInput, admin.ListDeadLetters},
 		{"listDeadLetterClasses", "GET", "/v1/groups/{group}/dead-letters/classes", http.StatusOK, queryInput, admin.ListDeadLetterClasses},
+		{"listFailures", "GET", "/v1/groups/{group}/failures", http.StatusOK, queryInput, admin.ListFailures},
 		{"purgeDeadLetters", "DELETE", "/v1/groups/{group}/dead-letters", http.StatusOK, queryInput, admin.PurgeDeadLetters},
 		{"redriveDeadLetters", "POST", "/v1/groups/{group}/dead-letters/redrive", http.StatusOK, bodyInput, admin.RedriveDeadLetters},
 

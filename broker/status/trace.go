@@ -27,6 +27,10 @@ type Fate struct {
 	Blocked     bool      `json:"blocked,omitempty"`      // it is retried without end and blocks its message group
 	Reason      string    `json:"reason,omitempty"`       // of a parked message group or a dead letter
 
+	// Failures are the latest failures of the message in the group, the oldest first, as far as the
+	// broker has them in memory. They have no message ID.
+	Failures []Failure `json:"failures,omitempty"`
+
 	Ahead   int64 `json:"ahead,omitempty"`   // new: messages of the queue before it that the group has not received
 	Waiting int64 `json:"waiting,omitempty"` // receives of the group that wait for a message
 

@@ -204,6 +204,7 @@ func (c *Catalog) DeleteGroup(ctx context.Context, name string) error {
 	}
 	c.autoGroups -= toInt(g.Automatic())
 	subs := c.removeGroup(g)
+	defer c.config.Env.Failures.Forget(name) // after the subscriptions are closed
 	for _, s := range subs {
 		s.Close(refusal.GroupNotFound(name))
 	}

@@ -29,9 +29,23 @@ type Effects struct {
 
 	Departures []Departure     // messages that leave the topic
 	Parked     []ParkedGroup   // message groups that were parked
+	Failures   []Failure       // deliveries that failed
 	Late       []time.Duration // from the due time of each retry to the moment it became ready
 
 	buffer *[]Write // of Writes; nil while there are none
+}
+
+// A Failure is a delivery that failed, for the operators of the group.
+type Failure struct {
+	Lease   *Lease
+	Event   Event
+	To      State
+	Blocked bool // the message blocks its message group
+	Attempt int
+	Owner   string
+	Reason  string
+	At      time.Time
+	Delay   time.Duration // until it is delivered again
 }
 
 // writeBuffers are used again by all subscriptions: those that are idle have none.
@@ -124,6 +138,15 @@ func (e *Effects) add(w Write) {
 
 func (p *Progress) write(k WriteKind, l *Lease, text string) {
 	p.effects.add(Write{Kind: k, Queue: l.cursor.number, Offset: l.offset, Lease: l, Text: text})
+}
+
+// fail notes a failure of a delivery with the effects. The lease has its state after the failure.
+func (p *Progress) fail(l *Lease, f Failure) {
+	f.Lease, f.To, f.Blocked, f.Reason = l, l.State(), l.Blocked, shortReason(f.Reason)
+	if f.To == WaitingRetry {
+		f.Delay = max(l.Due.Sub(f.At), 0)
+	}
+	p.effects.Failures = append(p.effects.Failures, f)
 }
 
 func (p *Progress) putLease(l *Lease)    { p.write(PutLease, l, "") }

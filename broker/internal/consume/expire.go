@@ -20,6 +20,7 @@ func (p *Progress) Expire(policy *Policy, now time.Time) {
 		}
 		exhaustion := policy.exhaustion(e, l)
 		to, _ := l.State().Next(e, exhaustion, l.Push)
+		failed := Failure{Event: e, Attempt: l.Attempt, Owner: l.Owner, At: now}
 		if exhaustion == ThenBlock {
 			p.block(l)
 		}
@@ -37,6 +38,9 @@ func (p *Progress) Expire(policy *Policy, now time.Time) {
 			p.depart(l, Departure{Event: e, Reason: lastDelivery(l, e)})
 		case Parked:
 			p.park(l, lastDelivery(l, e), now)
+		}
+		if e == EventTimeout {
+			p.fail(l, failed)
 		}
 	}
 }

@@ -29,6 +29,7 @@ type Engine interface {
 	ReconsumeLater(ctx context.Context, d *tidegate.Delivery, m transport.ReconsumeMode) (Reconsumed, error)
 	RetryInterval(d *tidegate.Delivery) (time.Duration, error)
 	DeadLettersUpTo(group string, q status.DeadLetterQuery, maxBytes int64) (status.DeadLetterPage, error)
+	Failures(group string, q status.FailureQuery) (status.FailurePage, error)
 	DeadLetterClasses(group string, q status.DeadLetterClassQuery) (status.DeadLetterClassPage, error)
 
 	Messages(topic string, q status.MessageQuery, maxBytes int64) (status.MessagePage, error)

@@ -38,6 +38,9 @@ func (s *Subscription) apply(now time.Time) (out effects) {
 	for i := range e.Departures {
 		out.leaving = append(out.leaving, s.departing(e.Departures[i]))
 	}
+	for i := range e.Failures {
+		s.noteFailure(&e.Failures[i])
+	}
 	for i := range e.Parked {
 		out.parked = append(out.parked, &parking{group: e.Parked[i], write: out.write})
 	}

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tidegate/tidegate/broker/internal/failures"
 	"github.com/tidegate/tidegate/broker/internal/heartbeat"
 	"github.com/tidegate/tidegate/broker/internal/histogram"
 	"github.com/tidegate/tidegate/broker/internal/limits"
@@ -33,6 +34,8 @@ type Env struct {
 	Limits  *limits.Limits // count cold reads
 	Delayed *pending.Delayed
 	Events  *tally.Log // of the ends of messages
+
+	Failures failures.Log // the latest ones of each group
 
 	// Life ends when the broker closes.
 	Life context.Context //nolint:containedctx // the broker's own life, not a request's

@@ -148,6 +148,7 @@ func (s *Subscription) reconsumeUnsynced(h handle.Receipt, r Reconsumption) (*De
 		r.Retry.Due = now.Add(r.Delay)
 	}
 	d.Redirect(r.To, r.Retry)
+	s.noteReconsumption(d, &r, now)
 	return d, nil
 }
 

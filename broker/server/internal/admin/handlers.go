@@ -36,6 +36,7 @@ type Engine interface {
 	Parked(group string, q status.ParkedQuery) (status.ParkedPage, error)
 	RedriveParked(ctx context.Context, group string, sel status.ParkedSelection) (status.ParkedRedrive, error)
 	DeadLettersUpTo(group string, q status.DeadLetterQuery, maxBytes int64) (status.DeadLetterPage, error)
+	Failures(group string, q status.FailureQuery) (status.FailurePage, error)
 	DeadLetterClasses(group string, q status.DeadLetterClassQuery) (status.DeadLetterClassPage, error)
 	Messages(topic string, q status.MessageQuery, maxBytes int64) (status.MessagePage, error)
 	Trace(topic string, q status.MessageQuery, wanted func(group string) bool) (status.Trace, error)

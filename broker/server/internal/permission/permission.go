@@ -124,6 +124,7 @@ var Routes = map[string]func(r *http.Request) []access.Need{
 	"GET /v1/groups/{group}/parked":                onGroup(access.Observe),
 	"POST /v1/groups/{group}/parked/redrive":       onGroup(access.Admin),
 	"GET /v1/groups/{group}/dead-letters":          listDeadLetters,
+	"GET /v1/groups/{group}/failures":              onGroup(access.Observe),
 	"GET /v1/groups/{group}/dead-letters/classes":  listDeadLetters,
 	"POST /v1/groups/{group}/dead-letters/redrive": moveDeadLetters,
 	"DELETE /v1/groups/{group}/dead-letters":       moveDeadLetters,
