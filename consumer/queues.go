@@ -83,18 +83,35 @@ func (r *run) refresh(ctx context.Context, t *topic) ([]int, error) {
 	return queues, nil
 }
 
+// settingsOf returns the settings for a topic of the server at endpoint, or of the transport if it
+// does not know them for each server.
+func (r *run) settingsOf(t *topic, endpoint string) *transport.ConsumerSettings {
+	if endpoint == "" { // there was no delivery
+		return t.settings.Load()
+	}
+	if c, ok := r.transport.(transport.EndpointConfigurer); ok {
+		if s, ok := c.EndpointSettings(endpoint, r.sub.Group, t.name); ok {
+			return &s
+		}
+	}
+	return t.settings.Load()
+}
+
 // capsOf returns the capabilities of the server at endpoint.
 func (r *run) capsOf(endpoint string) transport.Capabilities {
 	return r.transport.Capabilities(endpoint)
 }
 
-// capsOfSource returns the capabilities of the server that delivered last from a queue.
-func (r *run) capsOfSource(s *source) transport.Capabilities { return r.capsOf(r.hand.endpointOf(s)) }
+// ofSource returns the settings and capabilities of the server that delivered last from a queue.
+func (r *run) ofSource(s *source) (*transport.ConsumerSettings, transport.Capabilities) {
+	endpoint := r.hand.endpointOf(s)
+	return r.settingsOf(s.topic, endpoint), r.capsOf(endpoint)
+}
 
 // rulesFor returns the rules for a failure of the delivery.
 func (r *run) rulesFor(it *item) decision.Rules {
 	caps := r.capsOf(it.current.Endpoint)
-	rules := decision.NewRules(it.choice.Own(r.sub.Retry), *it.source.topic.settings.Load(), caps)
+	rules := decision.NewRules(it.choice.Own(r.sub.Retry), *r.settingsOf(it.source.topic, it.current.Endpoint), caps)
 	rules.OwnAttempts, rules.Discard = it.choice.MaxAttempts, it.choice.Exhausted == policy.Discard
 	rules.Snooze, rules.Reconsume = caps.Snooze, caps.Reconsume
 	return rules

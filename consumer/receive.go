@@ -53,8 +53,7 @@ func (r *run) receive(s *source, helper bool) {
 	permits := permit.Permits{Limiter: r.opts.Limiter}
 	full := helper // there is a backlog
 	for {
-		settings := s.topic.settings.Load()
-		caps := r.capsOfSource(s)
+		settings, caps := r.ofSource(s)
 		most := r.permitted(&permits, s.topic, r.batch(settings, caps), full, helper)
 		if most == 0 {
 			return
@@ -147,9 +146,13 @@ func (r *run) receiveOnce(s *source, q transport.ReceiveRequest, g credit.Grant,
 		r.hand.giveUp(s, g)
 		return 0, err
 	}
+	endpoint := ""
+	if len(ds) > 0 {
+		endpoint = ds[0].Endpoint
+	}
 	r.follow(r.hand.arrive(arrival{
 		list: ds, caps: r.capsOf, source: s, grant: g, sent: sent,
-		invisible: q.InvisibleDuration, fifo: s.topic.settings.Load().FIFO,
+		invisible: q.InvisibleDuration, fifo: r.settingsOf(s.topic, endpoint).FIFO,
 	}, time.Now()))
 	return len(ds), err
 }

@@ -202,7 +202,7 @@ func (r *run) maxAttempts(it *item) int {
 // announced returns the maximum of attempts that the server announced for the delivery: 0 if none,
 // negative for no limit.
 func (r *run) announced(it *item) int {
-	s := it.source.topic.settings.Load()
+	s := r.settingsOf(it.source.topic, it.current.Endpoint)
 	if it.current.Topic != it.source.topic.name { // a retry topic has other settings
 		return 0
 	}

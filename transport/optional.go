@@ -35,6 +35,16 @@ type Recaller interface {
 	Recall(ctx context.Context, topic, handle string) (messageID string, err error)
 }
 
+// An EndpointConfigurer has servers of several systems, whose settings differ. The consumer asks it
+// for the settings of the server that delivered a message. Without it, or without a response, the
+// settings of [Configurer].ConsumerSettings apply to the deliveries of all servers.
+type EndpointConfigurer interface {
+	// EndpointSettings returns the last known settings for consumers of the group and topic at the
+	// server of endpoint, as in Delivery.Endpoint. ok is false if they are unknown, which ends with
+	// the first response of that server to a Queues of the group and topic. It does not block.
+	EndpointSettings(endpoint, group, topic string) (s ConsumerSettings, ok bool)
+}
+
 // A Transactor sends transactional messages.
 type Transactor interface {
 	// SendHalf stores msg as a half message in one attempt. No consumer receives the message before

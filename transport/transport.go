@@ -13,9 +13,9 @@
 // in examples/transport is a complete one, with the test.
 //
 // A type that wraps a Transport must also forward the optional interfaces [LaneSender], [Pinger],
-// [Recaller] and [Transactor]. Otherwise the program loses them without an error: for example, a
-// producer without a LaneSender sends each message in a request of its own. Package
-// transport/failover forwards all of them.
+// [Recaller], [EndpointConfigurer] and [Transactor]. Otherwise the program loses them without an
+// error: for example, a producer without a LaneSender sends each message in a request of its own.
+// Package transport/failover forwards all of them.
 //
 // # Calls
 //

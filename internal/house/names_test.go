@@ -13,10 +13,11 @@ import (
 // packages that a program of producers and consumers imports, by maxBrokerNames for the broker,
 // its server, its settings and their tools. Methods and fields do not count. Support for another
 // system may raise maxSDKNames by its names, at most 60 in all. The 15 of transport/held and
-// transport/amqp are within the 270. The HTTP API of the command line and the console may raise
+// transport/amqp are within the 270; failover to another system added
+// transport.EndpointConfigurer. The HTTP API of the command line and the console may raise
 // maxBrokerNames by at most 60 in all: each route by its query and its page, the overview by 10.
 const (
-	maxSDKNames    = 270
+	maxSDKNames    = 271
 	maxBrokerNames = 146
 )
 

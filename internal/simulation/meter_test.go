@@ -167,6 +167,14 @@ func (c counted) ConsumerSettings(ctx context.Context, group, topic string) (tra
 	return c.fullTransport.ConsumerSettings(ctx, group, topic)
 }
 
+// EndpointSettings is not counted: it sends no request.
+func (c counted) EndpointSettings(endpoint, group, topic string) (s transport.ConsumerSettings, ok bool) {
+	if several, has := c.fullTransport.(transport.EndpointConfigurer); has {
+		return several.EndpointSettings(endpoint, group, topic)
+	}
+	return s, false
+}
+
 func (c counted) Queues(ctx context.Context, group, topic string) ([]int, error) {
 	c.m.add("Queues")
 	return c.fullTransport.Queues(ctx, group, topic)

@@ -71,6 +71,8 @@ var (
 	_ transport.Pinger     = (*Transport)(nil)
 	_ transport.Recaller   = (*Transport)(nil)
 	_ transport.Transactor = (*Transport)(nil)
+
+	_ transport.EndpointConfigurer = (*Transport)(nil)
 )
 
 // A Transport sends to the active one of its endpoints. Several goroutines may share it.
@@ -110,7 +112,7 @@ type end struct {
 	down    atomic.Bool // health.down
 	suspect atomic.Bool // a send failed since the last probe began
 	era     atomic.Pointer[era]
-	queues  sync.Map // groupTopic → []int, the last response
+	known   sync.Map // groupTopic → known, the last response
 }
 
 func invalid(field, format string, args ...any) error {

@@ -19,6 +19,7 @@ import (
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/failover"
+	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
 // interfaces are all interfaces of package transport that a transport can implement. A decorator
@@ -34,6 +35,8 @@ var interfaces = map[string]reflect.Type{
 	"Pinger":     reflect.TypeFor[transport.Pinger](),
 	"Recaller":   reflect.TypeFor[transport.Recaller](),
 	"Transactor": reflect.TypeFor[transport.Transactor](),
+
+	"EndpointConfigurer": reflect.TypeFor[transport.EndpointConfigurer](),
 }
 
 // A new interface of package transport has to be added to the list.
@@ -69,11 +72,13 @@ func TestInterfacesAreComplete(t *testing.T) {
 
 // Each decorator implements all interfaces of the transports that it wraps.
 func TestDecoratorsImplementEveryInterface(t *testing.T) {
-	for _, decorator := range []reflect.Type{reflect.TypeFor[*failover.Transport](), reflect.TypeFor[*brokertest.ChaosClient]()} {
-		for name, i := range interfaces {
-			if !decorator.Implements(i) {
-				t.Errorf("%v does not implement transport.%s", decorator, name)
-			}
+	chaos, wrapped := reflect.TypeFor[*brokertest.ChaosClient](), reflect.TypeFor[*rocketmq.Client]()
+	for name, i := range interfaces {
+		if d := reflect.TypeFor[*failover.Transport](); !d.Implements(i) { // it wraps any transport
+			t.Errorf("%v does not implement transport.%s", d, name)
+		}
+		if wrapped.Implements(i) && !chaos.Implements(i) {
+			t.Errorf("%v does not implement transport.%s", chaos, name)
 		}
 	}
 }
@@ -149,6 +154,11 @@ func (r *recorder) ProducerSettings(context.Context, string) (transport.Producer
 func (r *recorder) ConsumerSettings(context.Context, string, string) (transport.ConsumerSettings, error) {
 	r.note("ConsumerSettings")
 	return transport.ConsumerSettings{}, nil
+}
+
+func (r *recorder) EndpointSettings(endpoint, _, _ string) (transport.ConsumerSettings, bool) {
+	r.note("EndpointSettings", endpoint)
+	return transport.ConsumerSettings{}, true
 }
 
 func (r *recorder) Queues(context.Context, string, string) ([]int, error) {
@@ -244,7 +254,7 @@ func TestEveryMethodIsForwarded(t *testing.T) {
 			t.Errorf("%s: the endpoint a received %q, want one call that names %s or no server", method, got, inner)
 		}
 		names := slices.Contains([]string{"Ack", "Retry", "ChangeInvisibleDuration", "RepeatChange", "DeadLetter", "Snooze",
-			"Reconsume", "Capabilities", "Lane", "SendLane", "Recall", "EndTransaction"}, method)
+			"Reconsume", "Capabilities", "EndpointSettings", "Lane", "SendLane", "Recall", "EndTransaction"}, method)
 		if len(got) == 1 && names && got[0] != inner {
 			t.Errorf("%s: the call does not name the server: %q", method, got)
 		}

@@ -35,6 +35,26 @@ func (t *Transport) ConsumerSettings(ctx context.Context, group, topic string) (
 	return s, active.wrap(err)
 }
 
+// EndpointSettings returns the settings of the endpoint that delivered a message, as the last
+// Queues of the group and topic read them. ok is false if endpoint is at none of the endpoints, or
+// its settings are unknown. It does not block.
+func (t *Transport) EndpointSettings(endpoint, group, topic string) (s transport.ConsumerSettings, ok bool) {
+	e, server := t.inner(endpoint)
+	if e == nil {
+		return s, false
+	}
+	if c, several := e.Transport.(transport.EndpointConfigurer); several {
+		if s, ok = c.EndpointSettings(server, group, topic); ok {
+			return s, true
+		}
+	}
+	last, ok := e.known.Load(groupTopic{group, topic})
+	if !ok {
+		return s, false
+	}
+	return last.(known).settings, true
+}
+
 // Capabilities returns the capabilities of one server, named as in Delivery.Endpoint. Without an
 // endpoint it returns those that all endpoints have, and for an unknown one none. It does not
 // block.

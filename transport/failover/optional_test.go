@@ -57,6 +57,56 @@ func (c *configured) Ping(ctx context.Context, _ ...string) error {
 	return c.ping(ctx)
 }
 
+func (c *configured) Queues(context.Context, string, string) ([]int, error) {
+	return []int{transport.AnyQueue}, nil
+}
+
+// The settings of each endpoint are known with its queues, and kept while it does not respond.
+func TestSettingsOfEachEndpoint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		attempts, fault := 5, errDown
+		first := &configured{settings: func(context.Context) (transport.ConsumerSettings, error) {
+			return transport.ConsumerSettings{MaxAttempts: 3}, nil
+		}}
+		second := &configured{settings: func(context.Context) (transport.ConsumerSettings, error) {
+			if fault != nil {
+				return transport.ConsumerSettings{}, fault
+			}
+			return transport.ConsumerSettings{MaxAttempts: attempts, FIFO: true}, nil
+		}}
+		x := pair(t, first, second, failover.Options{})
+		read := func(queues int) {
+			t.Helper()
+			if list, err := x.Queues(t.Context(), "g", "t"); err != nil || len(list) != queues {
+				t.Errorf("the queues are %v, %v; want %d", list, err, queues)
+			}
+		}
+		want := func(endpoint string, n int, known bool) {
+			t.Helper()
+			if s, ok := x.EndpointSettings(endpoint, "g", "t"); ok != known || s.MaxAttempts != n || s.FIFO != (n > 3) {
+				t.Errorf("%s has %+v, %v; want %d attempts, %v", endpoint, s, ok, n, known)
+			}
+		}
+		want("a/server", 0, false)
+		read(1) // the order of the second endpoint is unknown
+		want("a/server", 3, true)
+		want("b/server", 0, false)
+		fault = nil
+		read(2)
+		want("b/server", 5, true)
+		attempts = 6
+		read(2)
+		want("b/server", 6, true)
+		fault = errDown
+		read(2)
+		want("b/server", 6, true)
+		want("elsewhere/server", 0, false)
+		if _, ok := x.EndpointSettings("a/server", "g", "other"); ok {
+			t.Error("there are settings of a topic whose queues were not read")
+		}
+	})
+}
+
 func TestConsumerSettingsOfAnotherEndpoint(t *testing.T) {
 	has := func(n int, err error) *configured {
 		return &configured{settings: func(context.Context) (transport.ConsumerSettings, error) {

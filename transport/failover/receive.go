@@ -12,6 +12,12 @@ import (
 
 type groupTopic struct{ group, topic string }
 
+// known is what an endpoint has for a group and topic.
+type known struct {
+	queues   []int
+	settings transport.ConsumerSettings
+}
+
 // Queue numbers. Queue q of endpoint i of n has the number q·n+i. A negative number is one lower,
 // so that no number is transport.AnyQueue.
 
@@ -34,20 +40,23 @@ func queueOf(number, n int) (q, i int) {
 // the request, it returns the last known ones. It queries all endpoints at the same time and waits
 // for all of them, until ctx ends. The error is that of the first endpoint, if no endpoint
 // responded and no queue is known.
+//
+// With its queues Queues reads the settings of each endpoint, which EndpointSettings returns. An
+// endpoint whose settings are unknown has no queues: the order of its group is unknown.
 func (t *Transport) Queues(ctx context.Context, group, topic string) ([]int, error) {
 	key := groupTopic{group, topic}
 	lists, errs := make([][]int, len(t.ends)), make([]error, len(t.ends))
 	t.each(func(e *end) {
-		list, err := e.Transport.Queues(ctx, group, topic)
+		k, err := e.read(ctx, group, topic)
 		if err != nil {
 			errs[e.index] = e.wrap(err)
-			if known, ok := e.queues.Load(key); ok && reactionTo(err).knownQueues {
-				lists[e.index] = known.([]int)
+			if last, ok := e.known.Load(key); ok && reactionTo(err).knownQueues {
+				lists[e.index] = last.(known).queues
 			}
 			return
 		}
-		e.queues.Store(key, list)
-		lists[e.index] = list
+		e.known.Store(key, k)
+		lists[e.index] = k.queues
 	})
 	var all []int
 	for i, list := range lists {
@@ -60,6 +69,15 @@ func (t *Transport) Queues(ctx context.Context, group, topic string) ([]int, err
 		return all, nil
 	}
 	return nil, first(errs)
+}
+
+// read reads the queues and settings of an endpoint.
+func (e *end) read(ctx context.Context, group, topic string) (k known, err error) {
+	if k.queues, err = e.Transport.Queues(ctx, group, topic); err != nil {
+		return k, err
+	}
+	k.settings, err = e.Transport.ConsumerSettings(ctx, group, topic)
+	return k, err
 }
 
 func first(errs []error) error {

@@ -53,6 +53,10 @@ func (s *store) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tid
 	}
 }
 
+func (s *store) ConsumerSettings(context.Context, string, string) (transport.ConsumerSettings, error) {
+	return transport.ConsumerSettings{}, nil
+}
+
 func (s *store) Queues(_ context.Context, _, topic string) ([]int, error) { return s.queues(topic) }
 
 func (s *store) set(topic string, n int) {
