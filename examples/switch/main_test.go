@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+var (
+	artemis = flag.Bool("artemis", false, "start a real Artemis; it needs a JDK of version 17 or later and Maven")
+	data    = flag.String("serve", "", "be the tidegate broker with this data directory")
+	address = flag.String("address", "", "host:port of -serve")
+)
+
+// The program starts itself as the secondary system; in a test that is the test binary.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if *data == "" {
+		os.Exit(m.Run())
+	}
+	if err := serve(context.Background(), *data, *address); err != nil {
+		panic(err)
+	}
+}
+
+func TestSwitch(t *testing.T) {
+	if !*artemis {
+		t.Log("-artemis starts the servers")
+		return
+	}
+	var out strings.Builder
+	err := run(t.Context(), &out)
+	t.Log("\n" + out.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range []string{"from artemis to tidegate", "from tidegate to artemis", "none failed", "each had its effect once"} {
+		if !strings.Contains(out.String(), w) {
+			t.Errorf("it does not print %q", w)
+		}
+	}
+}
+
+// Without Java the program names what is missing.
+func TestMissingJava(t *testing.T) {
+	program, err := exec.LookPath("go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if program, err = filepath.EvalSymlinks(program); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.Symlink(program, filepath.Join(dir, "go")); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir)
+	err = run(t.Context(), &strings.Builder{})
+	if err == nil || !strings.Contains(err.Error(), "java") || !strings.Contains(err.Error(), "17") {
+		t.Errorf("got %v, want an error that names java and its version", err)
+	}
+}
