@@ -135,7 +135,7 @@ var notSDK = []string{
 }
 
 // heavyweights may not be linked into a program that imports only the SDK.
-var heavyweights = []string{"github.com/cockroachdb", "go.etcd.io/bbolt", "github.com/prometheus", "go.yaml.in/yaml", "go.uber.org/mock", "go.opentelemetry.io", "testing"}
+var heavyweights = []string{"github.com/cockroachdb", "go.etcd.io/bbolt", "github.com/prometheus", "go.yaml.in/yaml", "go.uber.org/mock", "go.opentelemetry.io", "github.com/Azure/go-amqp", "testing"}
 
 // maxLines is the length of the longest file that a person reads in one go.
 const maxLines = 500
