@@ -16,8 +16,9 @@ type Failure struct {
 	Attempt   int       `json:"attempt"`
 	Client    string    `json:"client,omitempty"` // the client whose heartbeats kept the lease
 
-	// Reason is the reason that the consumer gave, up to 1 KiB. Fingerprint is that of a dead letter
-	// of the topic with this reason. Both are empty if there is no reason, as after a timeout.
+	// Reason is the reason that the consumer gave, up to 1 KiB. Fingerprint is that of a dead
+	// letter of the topic with this reason. Both are empty if there is no reason, as after a
+	// timeout.
 	Reason      string `json:"reason,omitempty"`
 	Fingerprint string `json:"fingerprint,omitempty"`
 

@@ -136,8 +136,8 @@ func digest(k Key) [sha256.Size]byte {
 	return sha256.Sum256(b)
 }
 
-// Digest returns a hash that changes with the secrets, certificates and rules of a key, and false if
-// there is no key of the name.
+// Digest returns a hash that changes with the secrets, certificates and rules of a key, and false
+// if there is no key of the name.
 func (p *Policy) Digest(key string) ([sha256.Size]byte, bool) {
 	k := p.keys[key]
 	if k == nil {

@@ -90,8 +90,12 @@ func exportedNames(list []source) map[string][]string {
 	return names
 }
 
-// maxIndex is the length of the index of a package in lines: about one page.
-const maxIndex = 45
+// maxIndex is the length of the index of a package in lines: about one page. Package status has the
+// types of the JSON of the HTTP API, about one a route, and is read by route.
+const (
+	maxIndex       = 45
+	maxStatusIndex = 75
+)
 
 // TestIndexIsShort bounds the index that go doc prints for a package of the API.
 func TestIndexIsShort(t *testing.T) {
@@ -101,8 +105,12 @@ func TestIndexIsShort(t *testing.T) {
 		if err != nil {
 			t.Fatalf("go doc -short ./%s: %v", dir, err)
 		}
-		if n := strings.Count(string(out), "\n"); n > maxIndex || n == 0 {
-			t.Errorf("the index of package %q has %d lines, the limit is %d", dir, n, maxIndex)
+		limit := maxIndex
+		if dir == "broker/status" {
+			limit = maxStatusIndex
+		}
+		if n := strings.Count(string(out), "\n"); n > limit || n == 0 {
+			t.Errorf("the index of package %q has %d lines, the limit is %d", dir, n, limit)
 		}
 	}
 }
