@@ -39,7 +39,7 @@ func TestExportedNames(t *testing.T) {
 	for _, c := range []struct {
 		what       string
 		got, limit int
-	}{{"SDK", sdk, maxSDKNames}, {"broker", broker, maxBrokerNames}} {
+	}{{"SDK", sdk, maxSDKNames + otherSystems}, {"broker", broker, maxBrokerNames}} {
 		if c.got > c.limit {
 			t.Errorf("the %s exports %d names, the limit is %d: remove one that no user needs, or raise the limit with the reason", c.what, c.got, c.limit)
 		}
@@ -51,6 +51,10 @@ func TestExportedNames(t *testing.T) {
 		}
 	}
 }
+
+// otherSystems is the number of names that support for other systems has added to maxSDKNames:
+// transport.EndpointConfigurer, for failover between systems.
+const otherSystems = 1
 
 var notAPI = []string{"mocks", "examples", "transport/rocketmq/interop"}
 
