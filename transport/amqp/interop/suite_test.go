@@ -2,6 +2,7 @@ package interop
 
 import (
 	"context"
+	"flag"
 	"sync"
 	"testing"
 	"time"
@@ -12,12 +13,14 @@ import (
 	"github.com/tidegate/tidegate/transport/transporttest"
 )
 
+var unit = flag.Duration("suite.unit", 2*time.Second, "the unit of times in the suite; a busy machine needs a longer one")
+
 // realArtemis describes an Artemis. The transport has no recall and no throttle backoff of the
 // server, ended leases have no retry schedule, and a receive does not wait long for the messages
 // that follow the first.
 func realArtemis() transporttest.Server {
 	s := transporttest.AllGuarantees()
-	s.Unit, s.Slack = 2*time.Second, 5*time.Second // the server shares the machine with the tests
+	s.Unit, s.Slack = *unit, 5*time.Second // the server shares the machine with the tests
 	s.PushesThrottleBackoff, s.TimeoutsTakeTheSchedule, s.Recall = false, false, false
 	s.FullReceives = false
 	s.LacksPositions, s.LacksTopicTypes = true, true

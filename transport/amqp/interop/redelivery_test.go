@@ -1,0 +1,98 @@
+package interop
+
+import (
+	"errors"
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/amqp"
+	"github.com/tidegate/tidegate/transport/amqp/internal/artemis"
+)
+
+// Without copies a retry waits for the redelivery-delay of the address, times its multiplier.
+func TestRedeliveryDelay(t *testing.T) {
+	p := maps.Clone(properties)
+	p[`addressSettings."#".autoCreateAddresses`] = "true"
+	p[`addressSettings."#".redeliveryDelay`] = "1000"
+	p[`addressSettings."#".redeliveryMultiplier`] = "2"
+	s := start(t, artemis.Options{Properties: p})
+	c := client(t, s.Address(), amqp.Options{RequestTimeout: 10 * time.Second})
+	r := transport.ReceiveRequest{
+		Group: "billing", Topic: "orders", Queue: transport.AnyQueue, InvisibleDuration: time.Minute, Wait: time.Millisecond,
+	}
+	if _, err := c.Receive(t.Context(), r); err != nil { // creates the queue
+		t.Fatal(err)
+	}
+	if err := send(t.Context(), c, message("orders", 1)); err != nil {
+		t.Fatal(err)
+	}
+	r.Wait = time.Second
+	d := receive(t, c, r)
+	again := func(what string, attempt int, delay time.Duration, end func() error) {
+		t.Helper()
+		start := time.Now()
+		if err := end(); err != nil {
+			t.Fatal(err)
+		}
+		d = receive(t, c, r)
+		if waited := time.Since(start); d.Attempt != attempt || waited < delay-50*time.Millisecond {
+			t.Errorf("%s: attempt %d after %v, want attempt %d after %v or more", what, d.Attempt, waited, attempt, delay)
+		}
+	}
+	again("a failure", 2, time.Second, func() error {
+		_, err := c.Retry(t.Context(), d, 0, "no such customer")
+		return err
+	})
+	again("a second failure", 3, 2*time.Second, func() error {
+		_, err := c.Retry(t.Context(), d, 0, "no such customer")
+		return err
+	})
+	if errs := c.Ack(t.Context(), []*tidegate.Delivery{d}); errs[0] != nil {
+		t.Error(errs[0])
+	}
+}
+
+// The end of a client right after its acknowledgements were written loses none of them.
+func TestAcknowledgementsBeforeTheConnectionEnds(t *testing.T) {
+	s, a := server(t)
+	topic := "acked-" + run
+	if err := errors.Join(a.createTopic(t.Context(), topic), a.createGroup(t.Context(), topic, "billing")); err != nil {
+		t.Fatal(err)
+	}
+	const messages = 200
+	c := client(t, s.Address(), amqp.Options{RequestTimeout: 10 * time.Second})
+	for range messages {
+		if err := send(t.Context(), c, message(topic, 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var n network
+	ending := client(t, s.Address(), amqp.Options{Dialer: n.dial, RequestTimeout: 10 * time.Second})
+	r := transport.ReceiveRequest{Group: "billing", Topic: topic, Queue: transport.AnyQueue, Max: messages, InvisibleDuration: time.Minute, Wait: time.Second}
+	for acked := 0; acked < messages; {
+		ds, err := ending.Receive(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, err := range ending.Ack(t.Context(), ds) {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		acked += len(ds)
+	}
+	n.cut(true)
+	for start := time.Now(); ; { // the server reads what the connection had
+		left, err := a.do(t.Context(), "queue."+topic+".billing", "countMessages")
+		if err == nil && left == "[0]" {
+			return
+		}
+		if time.Since(start) > 20*time.Second {
+			t.Fatalf("the queue has %s messages, %v; want 0", left, err)
+		}
+		wait(t, 100*time.Millisecond)
+	}
+}
