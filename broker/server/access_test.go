@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -140,7 +141,7 @@ func TestEveryRPCIsGuarded(t *testing.T) {
 func TestEveryRouteIsGuarded(t *testing.T) {
 	e := start(t, Options{Access: someAccess()})
 	routes := map[string]bool{}
-	for _, rt := range e.s.routes() {
+	for _, rt := range slices.Concat(e.s.routes(), e.s.pages()) {
 		pattern := rt.method + " " + rt.path
 		routes[pattern] = true
 		needs, known := permission.Routes[pattern]
