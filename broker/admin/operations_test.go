@@ -28,7 +28,7 @@ var ofData = []string{
 }
 
 // ofPages are the operations of pages in browsers.
-var ofPages = []string{"login", "logout"}
+var ofPages = []string{"login", "logout", "live"}
 
 func document(t *testing.T) *openapi3.T {
 	t.Helper()
@@ -190,6 +190,14 @@ func TestOperations(t *testing.T) {
 	s.call("listGroups", func(c *admin.Client) error {
 		got, next, err := c.GroupsPage(ctx, "", "", 1)
 		return errors.Join(err, equal(len(got), 1), equal(got[0].Name, "billing"), equal(next, "billing"))
+	})
+	s.call("listTopics", func(c *admin.Client) error {
+		got, next, err := c.TopicSummaries(ctx, admin.ListQuery{Match: "o*", State: "backlog", Sort: "-backlog", Limit: 1})
+		return errors.Join(err, equal(len(got), 1), equal(got[0].Name, "orders"), equal(next, ""))
+	})
+	s.call("listGroups", func(c *admin.Client) error {
+		got, next, err := c.GroupSummaries(ctx, admin.ListQuery{Topic: "orders", Limit: 1})
+		return errors.Join(err, equal(len(got), 1), equal(got[0].Group, "billing"), equal(next, ""))
 	})
 	s.call("listParked", func(c *admin.Client) error {
 		got, err := c.Parked(ctx, "billing", status.ParkedQuery{Topic: "orders", Limit: 10, After: ""})

@@ -53,6 +53,54 @@ func (c *Client) TopicsPage(ctx context.Context, after, match string, limit int)
 	return out.Topics, out.Next, err
 }
 
+// A ListQuery selects one page of the summaries of topics or groups. The zero value selects the
+// first page of all.
+type ListQuery struct {
+	Match string // a pattern of names with *, ? and [a-z]
+	Topic string // for groups: only those of this topic
+
+	// State is "throttled", "backlog", "delayed" or "empty" for topics, and "backlog", "behind",
+	// "retry", "parked", "dead" or "idle" for groups. Empty means all.
+	State string
+
+	// Sort is the order: "name" or a figure, with a - before it for the highest first, for example
+	// "-backlog". GET /v1/openapi.yaml has the figures. Default: "name".
+	Sort string
+
+	After string // next of the previous page; empty means the first page
+	Limit int    // at most 1000; 0 means 100
+}
+
+// TopicSummaries returns a page of the figures of topics that the client may observe. next is for
+// After of the following page, and empty after the last one.
+func (c *Client) TopicSummaries(ctx context.Context, q ListQuery) (page []status.TopicSummary, next string, err error) {
+	out, err := get[struct {
+		Topics []status.TopicSummary `json:"topics"`
+		Next   string                `json:"next"`
+	}](ctx, c, "TopicSummaries", "", "/v1/topics", summaryQuery(q))
+	return out.Topics, out.Next, err
+}
+
+// GroupSummaries is TopicSummaries for groups, each in each of its topics.
+func (c *Client) GroupSummaries(ctx context.Context, q ListQuery) (page []status.GroupSummary, next string, err error) {
+	out, err := get[struct {
+		Groups []status.GroupSummary `json:"groups"`
+		Next   string                `json:"next"`
+	}](ctx, c, "GroupSummaries", "", "/v1/groups", summaryQuery(q))
+	return out.Groups, out.Next, err
+}
+
+func summaryQuery(q ListQuery) url.Values {
+	v := url.Values{"view": {"summary"}}
+	set(v, "match", q.Match)
+	set(v, "topic", q.Topic)
+	set(v, "state", q.State)
+	set(v, "sort", q.Sort)
+	set(v, "after", q.After)
+	setLimit(v, q.Limit)
+	return v
+}
+
 // pageQuery always has a parameter, because a request without one is for all names.
 func pageQuery(after, match string, limit int) url.Values {
 	v := url.Values{"after": {after}}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -87,6 +88,9 @@ var routeTable = []struct{ route, own, foreign string }{
 	{"POST /v1/session", everyKey, everyKey},
 	{"GET /v1/session", everyKey, everyKey},
 	{"DELETE /v1/session", everyKey, everyKey},
+	{"GET /v1/topics?view=summary", everyKey, everyKey}, // only the names that the key may observe
+	{"GET /v1/groups?view=summary", everyKey, everyKey},
+	{"GET /v1/live", everyKey, everyKey},
 	{"GET /v1/overview", theServers, theServers},
 	{"GET /metrics", theServers, theServers},
 	{"GET /healthz", everybody, everybody},
@@ -220,12 +224,14 @@ func TestWhoMayUseEachRoute(t *testing.T) {
 			} {
 				for letter, key := range tableKeys {
 					want := wanted([]string{row.own, row.foreign}[i], letter)
-					r := httptest.NewRequest(method, "https://h"+path, bodyOf(row.route, i))
+					ctx, cancel := context.WithTimeout(t.Context(), time.Second) // of a stream
+					r := httptest.NewRequestWithContext(ctx, method, "https://h"+path, bodyOf(row.route, i))
 					if key != "" {
 						r.SetBasicAuth(key, secretMark+key)
 					}
 					w := httptest.NewRecorder()
 					e.s.Handler().ServeHTTP(w, r)
+					cancel()
 					got := tidegate.Code(protocol.CodeOK) // or any error of an allowed request
 					switch w.Code {
 					case http.StatusForbidden:

@@ -24,6 +24,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/server/internal/admin"
 	"github.com/tidegate/tidegate/broker/server/internal/messages"
+	"github.com/tidegate/tidegate/broker/server/internal/overview"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
@@ -112,6 +113,7 @@ func TestOpenAPISchemas(t *testing.T) {
 		"RetryTopicConfig": settings.RetryTopic{}, "NegativeAckConfig": settings.NegativeAck{},
 		"AddressSettings": settings.Address{}, "AddressSetting": status.Address{}, "TopicAddressSettings": status.TopicAddress{},
 		"RecallRequest": messages.RecallRequest{}, "RecallResult": messages.RecallResult{}, "Status": state{},
+		"Live": overview.Live{}, "TopicSummaries": admin.TopicSummaries{}, "GroupSummaries": admin.GroupSummaries{},
 		"Session": status.Session{}, "Rule": status.Rule{},
 		"Overview": status.Overview{}, "Storage": status.Storage{}, "MemoryUse": status.MemoryUse{}, "Totals": status.Totals{}, "Counters": status.Counters{},
 		"Top": status.Top{}, "Wrong": status.Wrong{}, "FoundGroups": status.Found[status.GroupSummary]{}, "TopicSummary": status.TopicSummary{}, "GroupSummary": status.GroupSummary{},
@@ -235,8 +237,11 @@ func checkExchange(t testing.TB, r *http.Request, route routers.Route, sent []by
 	}
 	if rec.Header().Get("Content-Type") == web.TypeNDJSON {
 		schema := "SendResult"
-		if route.Operation.OperationID == "receiveMessages" {
+		switch route.Operation.OperationID {
+		case "receiveMessages":
 			schema = "Delivery"
+		case "live":
+			schema = "Live"
 		}
 		checkLines(t, route.Spec, what, schema, rec.tape.Bytes())
 		return

@@ -87,7 +87,7 @@ func (h handling) Release(ctx context.Context, ds []*tidegate.Delivery) { h.s.re
 
 // routes returns all that there is over HTTP.
 func (s *Server) routes() []route {
-	admin := admin.New(s.b, s.gate, s.o.SnapshotDir, s.maxBody)
+	admin := admin.New(s.b, s.gate, s.o.SnapshotDir, s.maxBody, s.surveys)
 	data := &messages.Handlers{
 		Engine: s.b, Gate: s.gate, Life: s.life, Bodies: s.bodies, MaxBody: s.maxBody,
 		MaxLongPolling: s.o.MaxLongPolling, IdleTimeout: idleTimeout,
@@ -143,6 +143,7 @@ func (s *Server) routes() []route {
 		{"whoami", "GET", "/v1/session", http.StatusOK, noInput, s.whoami},
 		{"logout", "DELETE", "/v1/session", http.StatusNoContent, noInput, s.logout},
 		{"overview", "GET", "/v1/overview", http.StatusOK, noInput, s.overview},
+		{"live", "GET", "/v1/live", http.StatusOK, queryInput, s.live},
 		{"health", "GET", "/healthz", http.StatusOK, anyInput, s.healthz},
 		{"readiness", "GET", "/readyz", http.StatusOK, anyInput, s.readyz},
 		{"metrics", "GET", "/metrics", http.StatusOK, anyInput, from(s.metricsHandler())},

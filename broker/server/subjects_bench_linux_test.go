@@ -51,7 +51,8 @@ func BenchmarkSubjects(b *testing.B) {
 	}
 }
 
-var subjectPaths = []string{"/metrics", "/metrics?totals=only", "/v1/topics", "/v1/groups", "/v1/topics?limit=100", "/v1/groups?limit=100", "/v1/overview"}
+var subjectPaths = []string{"/metrics", "/metrics?totals=only", "/v1/topics", "/v1/groups", "/v1/topics?limit=100", "/v1/groups?limit=100", "/v1/overview",
+	"/v1/topics?view=summary&sort=-backlog", "/v1/groups?view=summary&sort=-age&limit=100"}
 
 // cpu returns the CPU time of the process in nanoseconds.
 func cpu(b *testing.B) int64 {

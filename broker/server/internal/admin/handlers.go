@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/tidegate/tidegate/broker/server/internal/gate"
+	"github.com/tidegate/tidegate/broker/server/internal/overview"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 )
@@ -52,11 +53,12 @@ type Handlers struct {
 	gate      *gate.Gate
 	snapshots string
 	maxBody   int // the largest body of a message, in bytes
+	surveys   *overview.Shared
 }
 
 // New returns the handlers of one engine, whose bodies have at most maxBody bytes. gate checks the
 // permissions for topics in request bodies. snapshots is the directory of snapshots; empty means
-// that there are none.
-func New(e Engine, g *gate.Gate, snapshots string, maxBody int) *Handlers {
-	return &Handlers{e, g, snapshots, maxBody}
+// that there are none. surveys has the figures of lists.
+func New(e Engine, g *gate.Gate, snapshots string, maxBody int, surveys *overview.Shared) *Handlers {
+	return &Handlers{e, g, snapshots, maxBody, surveys}
 }

@@ -35,14 +35,36 @@ type listing struct {
 	after, match string
 	limit        int
 	all          bool // no page: the form without parameters
+
+	// The summary view only.
+	summary            bool
+	sort, state, topic string
 }
 
-func listingOf(r *http.Request) (l listing, err error) {
+// listingOf reads the query. more are the parameters of the summary view in addition to the common
+// ones.
+func listingOf(r *http.Request, more ...string) (l listing, err error) {
 	if r.URL.RawQuery == "" {
 		return listing{all: true}, nil
 	}
-	q := web.QueryOf(r, "after", "limit", "match")
-	l = listing{after: q.Text("after"), match: q.Text("match"), limit: q.Number("limit")}
+	more = append(more, "sort", "state")
+	q := web.QueryOf(r, append([]string{"after", "limit", "match", "view"}, more...)...)
+	l = listing{
+		after: q.Text("after"), match: q.Text("match"), limit: q.Number("limit"),
+		sort: q.Text("sort"), state: q.Text("state"), topic: q.Text("topic"),
+	}
+	switch view := q.Text("view"); view {
+	case viewSummary:
+		l.summary = true
+	case "":
+		for _, name := range more {
+			if q.Err == nil && q.Text(name) != "" {
+				return l, refusal.New(tidegate.CodeBadRequest, name, name+" needs view="+viewSummary)
+			}
+		}
+	default:
+		return l, refusal.New(tidegate.CodeBadRequest, "view", fmt.Sprintf("view is %.100q; give %s, or leave it out", view, viewSummary))
+	}
 	if q.Err != nil {
 		return l, q.Err
 	}
@@ -73,6 +95,9 @@ func (h *Handlers) ListTopics(_ http.ResponseWriter, r *http.Request) (int, any,
 	if err != nil {
 		return 0, nil, err
 	}
+	if l.summary {
+		return h.topicSummaries(r, &l)
+	}
 	if l.all {
 		return http.StatusOK, TopicList{Topics: notNil(h.engine.Topics())}, nil
 	}
@@ -88,9 +113,12 @@ func (h *Handlers) ListTopics(_ http.ResponseWriter, r *http.Request) (int, any,
 
 // ListGroups returns all consumer groups, or a page of those that the key may observe.
 func (h *Handlers) ListGroups(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	l, err := listingOf(r)
+	l, err := listingOf(r, "topic")
 	if err != nil {
 		return 0, nil, err
+	}
+	if l.summary {
+		return h.groupSummaries(r, &l)
 	}
 	if l.all {
 		return http.StatusOK, GroupList{Groups: notNil(h.engine.Groups())}, nil

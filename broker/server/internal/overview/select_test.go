@@ -1,0 +1,89 @@
+package overview
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tidegate/tidegate/broker/status"
+)
+
+// The pages of a list have what a sort of all wanted rows has, once and in order, whatever the
+// order, the condition and the size of a page.
+func TestSelectPages(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(3, 4))
+	for range 300 {
+		rows := make([]status.GroupSummary, r.IntN(60))
+		for i := range rows {
+			rows[i] = status.GroupSummary{Group: fmt.Sprintf("g-%02d", i/3), Topic: fmt.Sprintf("t.%d", i%3), Ready: r.Int64N(5)}
+		}
+		q := Query[status.GroupSummary]{Name: GroupName, Limit: 1 + r.IntN(20), Descending: r.IntN(2) == 0}
+		if r.IntN(3) > 0 {
+			q.Value = GroupValues["ready"]
+		}
+		if r.IntN(2) == 0 {
+			q.Wanted = func(g *status.GroupSummary) bool { return g.Ready != 2 }
+		}
+		want := slices.Clone(rows)
+		if q.Wanted != nil {
+			want = slices.DeleteFunc(want, func(g status.GroupSummary) bool { return g.Ready == 2 })
+		}
+		switch {
+		case q.Value != nil && q.Descending:
+			slices.SortStableFunc(want, func(x, y status.GroupSummary) int { return int(y.Ready - x.Ready) })
+		case q.Value != nil:
+			slices.SortStableFunc(want, func(x, y status.GroupSummary) int { return int(x.Ready - y.Ready) })
+		case q.Descending:
+			slices.SortFunc(want, func(x, y status.GroupSummary) int {
+				return strings.Compare(y.Group+"/"+y.Topic, x.Group+"/"+x.Topic)
+			})
+		}
+		got := []status.GroupSummary{}
+		for more := true; more; more = q.After != "" {
+			page, ok := Select(rows, q)
+			if !ok || page.Total != int64(len(want)) || len(page.Rows) > q.Limit {
+				t.Fatalf("a page of %d: %+v, %v", q.Limit, page, ok)
+			}
+			got, q.After = append(got, page.Rows...), page.Next
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("%+v\nhas the pages\n%+v, want\n%+v", q, got, want)
+		}
+	}
+	if _, ok := Select([]status.TopicSummary{{}}, Query[status.TopicSummary]{Name: TopicName, Limit: 1, After: "no cursor"}); ok {
+		t.Error("an invalid cursor was taken")
+	}
+}
+
+// Each state selects the rows that its name says.
+func TestStates(t *testing.T) {
+	t.Parallel()
+	busy := status.Backlog{Messages: 1}
+	topics := map[string][2]status.TopicSummary{ // one that has the state, and one that has not
+		"throttled": {{Throttle: &status.Throttle{}}, {Backlog: busy}},
+		"backlog":   {{Backlog: busy}, {Stored: busy}},
+		"delayed":   {{Delayed: busy}, {Stored: busy}},
+		"empty":     {{Name: "t"}, {Half: 1}},
+	}
+	for state, f := range TopicStates {
+		if c := topics[state]; !f(&c[0]) || f(&c[1]) {
+			t.Errorf("topics of state %s: %v, %v", state, f(&c[0]), f(&c[1]))
+		}
+	}
+	groups := map[string][2]status.GroupSummary{
+		"backlog": {{Backlog: busy}, {Parked: 1}},
+		"behind":  {{UndeliveredMS: 60_000}, {UndeliveredMS: 59_999, OldestMS: 1e9}},
+		"retry":   {{WaitingRetry: 1}, {Inflight: 1}},
+		"parked":  {{Parked: 1}, {Backlog: busy}},
+		"dead":    {{DeadLettersHour: 1}, {DeadLetters: 1}},
+		"idle":    {{Backlog: busy}, {Backlog: busy, Waiting: 1}},
+	}
+	for state, f := range GroupStates {
+		if c := groups[state]; !f(&c[0]) || f(&c[1]) {
+			t.Errorf("groups of state %s: %v, %v", state, f(&c[0]), f(&c[1]))
+		}
+	}
+}
