@@ -30,7 +30,7 @@ func (p *piped) Header() http.Header { return p.header }
 func (p *piped) WriteHeader(s int)   { p.status = s }
 func (p *piped) Flush()              {}
 
-// watchLive begins a live stream and returns its lines and their end.
+// watchLive begins a live stream. next returns its next line, and end ends the stream.
 func (e *env) watchLive(query string, edit ...func(*http.Request)) (next func() (overview.Live, string), end context.CancelFunc) {
 	ctx, cancel := context.WithCancel(e.t.Context())
 	r := httptest.NewRequestWithContext(ctx, "GET", "https://h/v1/live"+query, nil)
@@ -38,7 +38,9 @@ func (e *env) watchLive(query string, edit ...func(*http.Request)) (next func() 
 		f(r)
 	}
 	from, to := io.Pipe()
+	done := make(chan struct{})
 	go func() {
+		defer close(done)
 		defer to.Close()
 		defer func() { _ = recover() }() // the handler aborts a response that nobody reads
 		e.s.Handler().ServeHTTP(&piped{PipeWriter: to, header: http.Header{}}, r)
@@ -54,7 +56,7 @@ func (e *env) watchLive(query string, edit ...func(*http.Request)) (next func() 
 		}
 		return l, lines.Text()
 	}
-	return next, func() { cancel(); from.Close() }
+	return next, func() { cancel(); from.Close(); <-done }
 }
 
 func by(key string) func(*http.Request) {
