@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tidegate/tidegate/broker/server/internal/overview"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/broker/status"
 )
@@ -27,7 +26,7 @@ func (s *Server) overview(_ http.ResponseWriter, r *http.Request) (int, any, err
 		b := budgets[use]
 		o.Memory = append(o.Memory, status.MemoryUse{Use: use, Held: b.Held(), Limit: b.Limit(), Rejected: b.Refused()})
 	}
-	overview.Fill(&o, survey)
+	s.filler.Fill(&o, survey)
 	return http.StatusOK, web.Compact{Value: o}, nil
 }
 

@@ -96,6 +96,7 @@ type Server struct {
 	slow   atomic.Int64    // connections closed because their clients were too slow
 
 	surveys *overview.Shared // of all topics and groups
+	filler  overview.Filler  // of overviews
 	streams atomic.Int64     // live streams under way
 
 	failure atomic.Pointer[storeFailure] // the last; nil: none

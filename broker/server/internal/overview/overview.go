@@ -3,6 +3,7 @@ package overview
 import (
 	"cmp"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/serving"
@@ -17,10 +18,31 @@ const (
 	behindAfter = time.Minute
 )
 
-// Fill sets the parts of an overview that come from a survey.
-func Fill(o *status.Overview, s *serving.Survey) {
+// Fill sets the parts of an overview that come from a survey. The lists of one survey are selected
+// once; the caller must not change them.
+func (f *Filler) Fill(o *status.Overview, s *serving.Survey) {
 	o.AsOf, o.Storage, o.Totals, o.Counters = s.At, s.Storage, s.Totals, s.Counters
-	o.Top = status.Top{
+	l := f.last.Load()
+	if l == nil || l.of != s {
+		l = &lists{s, topOf(s), wrongOf(s)}
+		f.last.Store(l)
+	}
+	o.Top, o.Wrong = l.top, l.wrong
+}
+
+// A Filler keeps the lists of the last survey. Goroutines may share it. The zero value is ready for
+// use.
+type Filler struct{ last atomic.Pointer[lists] }
+
+// lists are the lists of a survey.
+type lists struct {
+	of    *serving.Survey
+	top   status.Top
+	wrong status.Wrong
+}
+
+func topOf(s *serving.Survey) status.Top {
+	return status.Top{
 		Topics: map[string][]status.TopicSummary{
 			"backlog": Highest(s.Topics, topLength, func(t *status.TopicSummary) int64 { return t.Backlog.Messages }),
 			"age":     Highest(s.Topics, topLength, func(t *status.TopicSummary) int64 { return t.OldestMS }),
@@ -33,7 +55,10 @@ func Fill(o *status.Overview, s *serving.Survey) {
 			"dead_letters":  Highest(s.Groups, topLength, func(g *status.GroupSummary) int64 { return g.DeadLetters }),
 		},
 	}
-	o.Wrong = status.Wrong{
+}
+
+func wrongOf(s *serving.Survey) status.Wrong {
+	return status.Wrong{
 		Throttles:   status.Found[status.LimitState]{Count: int64(len(s.Throttles)), First: append([]status.LimitState{}, s.Throttles[:min(len(s.Throttles), topLength)]...)},
 		Parked:      found(s.Groups, func(g *status.GroupSummary) int64 { return g.Parked }),
 		DeadLetters: found(s.Groups, func(g *status.GroupSummary) int64 { return g.DeadLettersHour }),

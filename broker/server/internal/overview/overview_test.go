@@ -41,7 +41,14 @@ func TestFill(t *testing.T) {
 		s.Throttles = append(s.Throttles, status.LimitState{On: true})
 	}
 	var o status.Overview
-	Fill(&o, s)
+	var f Filler
+	f.Fill(&o, &serving.Survey{}) // of another moment
+	if o.Wrong.Parked.Count != 0 {
+		t.Errorf("without groups: %+v", o.Wrong)
+	}
+	for range 2 {
+		f.Fill(&o, s)
+	}
 	w := o.Wrong
 	if w.Throttles.Count != 30 || len(w.Throttles.First) != 10 {
 		t.Errorf("throttles %+v", w.Throttles)
