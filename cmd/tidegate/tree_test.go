@@ -228,6 +228,9 @@ func example(t *testing.T, bin string, c *cobra.Command, line string) {
 		tl.must("bench", "send", "--rounds", "3", "--duration", "100ms", "--warmup", "0s", "--json", filepath.Join(dir, "before.json"))
 		line = "cp before.json after.json && " + line
 	}
+	if c.Name() == "console" {
+		line = "timeout --preserve-status -s INT 2 " + line // it serves until Ctrl-C
+	}
 	prepare(t, tl, c, &line)
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", line)
 	cmd.Dir, cmd.Env = dir, tl.environ(bin)

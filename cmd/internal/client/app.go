@@ -51,7 +51,7 @@ func Groups() []*cobra.Group {
 func (a *App) Commands() []*cobra.Command {
 	return []*cobra.Command{
 		a.send(), a.receive(), a.peek(), a.find(), a.trace(), a.recall(),
-		a.status(), a.top(), a.metrics(), a.check(), a.topics(), a.groups(),
+		a.status(), a.console(), a.top(), a.metrics(), a.check(), a.topics(), a.groups(),
 		a.deadLetters(), a.parked(), a.retries(),
 		a.limits(), a.address(), a.apply(), a.export(), a.move(), a.api(),
 		a.contexts(), a.doctor(), a.bench(),

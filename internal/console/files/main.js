@@ -125,7 +125,7 @@ async function open(wait = 1000) {
   try {
     await begin(token && 'Bearer ' + token);
   } catch (err) {
-    if (err.status === 401 || err.status === 403) return signIn(token && err.message);
+    if (err.status === 401 || err.status === 403) return signIn((token || err.status === 403) && err.message);
     if (!(err instanceof Problem)) console.error(err);
     draw(main, h('p', {class: 'fault', role: 'alert'}, err.message));
     setTimeout(() => open(Math.min(30000, 2 * wait)), wait);

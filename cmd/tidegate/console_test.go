@@ -1,0 +1,72 @@
+package main
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate/cmd/internal/client"
+)
+
+// The command serves the console for a broker whose own console is off, and forwards the API.
+func TestConsole(t *testing.T) {
+	tl := newTool(t, "--console", "off")
+	tl.must("topic", "create", "orders")
+	ctx, stop := context.WithCancel(t.Context())
+	var stdout, stderr lockedBuffer
+	code := make(chan int, 1)
+	go func() {
+		code <- run(ctx, []string{"console"}, &client.App{In: strings.NewReader(""), Out: &stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
+	}()
+	link := regexp.MustCompile(`^(http://127\.0\.0\.1:\d+)/console/#token=(\S+)\n$`)
+	for !link.MatchString(stdout.String()) {
+		select {
+		case c := <-code:
+			t.Fatalf("the command ended with %d: %s%s", c, stdout.String(), stderr.String())
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	m := link.FindStringSubmatch(stdout.String())
+	request := func(method, path string, header ...string) (*http.Response, string) {
+		r, err := http.NewRequestWithContext(ctx, method, m[1]+path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; i < len(header); i += 2 {
+			r.Header.Set(header[i], header[i+1])
+		}
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp, string(text)
+	}
+	if resp, text := request("GET", "/console/"); resp.StatusCode != 200 || !strings.Contains(text, "<!doctype html>") {
+		t.Errorf("GET /console/: %s %s", resp.Status, text)
+	}
+	if resp, text := request("GET", "/v1/topics"); resp.StatusCode != 401 {
+		t.Errorf("without a session: %s %s", resp.Status, text)
+	}
+	resp, text := request("POST", "/v1/session", "Authorization", "Bearer "+m[2])
+	half := regexp.MustCompile(`"session":"([^"]+)"`).FindStringSubmatch(text)
+	if resp.StatusCode != 200 || half == nil {
+		t.Fatalf("POST /v1/session: %s %s", resp.Status, text)
+	}
+	cookie, _, _ := strings.Cut(resp.Header.Get("Set-Cookie"), ";")
+	if resp, text := request("GET", "/v1/topics", "Cookie", cookie, "X-Tidegate-Session", half[1]); resp.StatusCode != 200 || !strings.Contains(text, "orders") {
+		t.Errorf("GET /v1/topics: %s %s", resp.Status, text)
+	}
+	stop()
+	if c := <-code; c != 0 {
+		t.Errorf("after Ctrl-C the exit code is %d: %s", c, stderr.String())
+	}
+}
