@@ -107,13 +107,19 @@ var importTable = map[string]row{
 	"internal/protomem":   {},                      // under broker/server and transport/rocketmq
 	"internal/rmqpb":      {},                      // the generated protocol
 	"internal/access":     {},                      // access keys of broker/server and the program
-	"internal/console":    {},                      // the files of the web console, for broker/server and the program
 	"internal/connlimit":  {},                      // connections of broker/server and the program
 	"internal/nearest":    {},                      // "did you mean" of broker/server and the program
 	"internal/rawclient":  {},                      // tests only: gRPC calls
 	"internal/model":      {},                      // tests only: random models
 	"internal/house":      {},                      // tests only
 	"internal/powerloss":  {},                      // a seam of broker for tests
+
+	"internal/console": { // the files of the web console, for broker/server and the program
+		tests: []string{"", "internal/httpapi"},
+	},
+	"internal/console/browsertest": { // a nested module: tests only, in a browser
+		tests: []string{"", "broker", "broker/server", "transport"},
+	},
 
 	"internal/fingerprint": {}, // classes of dead letters, of broker and consumer
 
@@ -129,8 +135,9 @@ var notSDK = []string{
 	"oteltidegate",                     // imported only by programs that report to OpenTelemetry
 	"producer/spool", "consumer/inbox", // imported only by who wants a local disk
 	"transport/transporttest", "internal/endtoend", "internal/model", // imported only by tests
-	"transport/rocketmq/interop", // tests, and a program in a module of its own
-	"transport/amqp",             // a module of its own, which this one does not see
+	"transport/rocketmq/interop",   // tests, and a program in a module of its own
+	"internal/console/browsertest", // tests, in a module of their own
+	"transport/amqp",               // a module of its own, which this one does not see
 	"internal/rmqpb/internal",
 }
 

@@ -1,0 +1,60 @@
+package browsertest
+
+import (
+	"fmt"
+	"testing"
+)
+
+// pages are pages of the console, with the names that populate creates.
+var pages = []struct{ name, fragment string }{
+	{"topics", "#/topics"},
+	{"topics-one", "#/topics/normal"},
+	{"groups", "#/groups"},
+	{"groups-one", "#/groups/g"},
+	{"messages", "#/messages?topic=normal"},
+	{"messages-part", "#/messages/normal/0/0"},
+	{"trace", "#/trace?topic=normal"},
+	{"parked-one", "#/parked/g"},
+	{"limits", "#/limits"},
+	{"address", "#/address?topic=normal"},
+	{"help", "#/help"},
+}
+
+// The bounds of the specification.
+const (
+	maxRows     = 200    // of a page, ever
+	maxFirst    = 95_000 // bytes of the first load: 45 000 for the console, and its first page of data
+	maxTransfer = 95_000 // bytes of one page: 50 000 for the overview, 40 000 for a list; with headers, and modules that are loaded late
+)
+
+// Each page works on an empty broker and with one topic: within the content security policy,
+// without an error, without a request beyond its origin, and within the bounds of the
+// specification.
+func TestPages(t *testing.T) {
+	for _, n := range []int{0, 1} {
+		t.Run(fmt.Sprintf("%d topics", n), func(t *testing.T) {
+			s := start(t, siteOptions{})
+			s.populate(n)
+			b := open(t, s.url)
+			b.load("")
+			// First: the console itself.
+			if sent := b.transferred(); sent > maxFirst {
+				t.Errorf("the first load transferred %d bytes, the limit is %d", sent, maxFirst)
+			}
+			for _, p := range pages {
+				b.visit(p.fragment)
+				b.is(p.name)
+				b.clean()
+				var rows int
+				b.eval(`document.querySelectorAll('main tr, main li').length`, &rows)
+				if rows > maxRows {
+					t.Errorf("%s has %d rows, the limit is %d", p.fragment, rows, maxRows)
+				}
+				if sent := b.transferred(); sent > maxTransfer {
+					t.Errorf("%s transferred %d bytes, the limit is %d", p.fragment, sent, maxTransfer)
+				}
+				b.shoot(fmt.Sprintf("%s-%d", p.name, n))
+			}
+		})
+	}
+}

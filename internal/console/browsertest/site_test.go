@@ -1,0 +1,168 @@
+package browsertest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// A site is a broker with its HTTP address.
+type site struct {
+	*broker.Broker
+	t      testing.TB
+	server *server.Server
+	web    *http.Server
+	url    string // http://127.0.0.1:PORT
+}
+
+// siteOptions are the options of a site. The zero value is a broker in memory without keys.
+type siteOptions struct {
+	broker broker.Options
+	server server.Options
+	wrap   func(http.Handler) http.Handler
+}
+
+// start starts a broker, which ends with the test.
+func start(t testing.TB, o siteOptions) *site {
+	t.Helper()
+	o.broker.MinInvisibleDuration = 1
+	b, err := broker.Open(o.broker)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv, err := server.New(b, o.server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lis, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := srv.Handler()
+	if o.wrap != nil {
+		h = o.wrap(h)
+	}
+	s := &site{Broker: b, t: t, server: srv, web: &http.Server{Handler: h, ReadHeaderTimeout: time.Minute, ConnContext: srv.ConnContext}, url: "http://" + lis.Addr().String()}
+	go s.web.Serve(lis) //nolint:errcheck // it ends with Close
+	t.Cleanup(func() {
+		_ = s.web.Close()
+		_ = s.server.Close()
+		_ = s.Close()
+	})
+	return s
+}
+
+// topic creates a topic, and group a group.
+func (s *site) topic(name string, c settings.Topic) {
+	s.t.Helper()
+	if _, err := s.PutTopic(context.Background(), name, c); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *site) group(name string, c settings.Group) {
+	s.t.Helper()
+	if _, err := s.PutGroup(context.Background(), name, c); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// sent numbers the messages of all sites.
+var sent atomic.Int64
+
+// send stores messages, and gives IDs to those without one.
+func (s *site) send(msgs ...*tidegate.Message) {
+	s.t.Helper()
+	for _, m := range msgs {
+		if m.ID == "" {
+			m.ID = fmt.Sprintf("%032X", sent.Add(1))
+		}
+	}
+	for len(msgs) > 0 {
+		n := min(len(msgs), 500)
+		for _, r := range s.Send(context.Background(), msgs[:n]) {
+			if r.Err != nil {
+				s.t.Fatal(r.Err)
+			}
+		}
+		msgs = msgs[n:]
+	}
+}
+
+// take receives up to n messages without waiting long.
+func (s *site) take(group, topic string, n int) []*tidegate.Delivery {
+	s.t.Helper()
+	var all []*tidegate.Delivery
+	for len(all) < n {
+		ds, err := s.Receive(context.Background(), transport.ReceiveRequest{
+			Group: group, Topic: topic, Max: min(n-len(all), 32), InvisibleDuration: time.Hour, Wait: 50 * time.Millisecond, Queue: transport.AnyQueue,
+		})
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		if len(ds) == 0 {
+			break
+		}
+		all = append(all, ds...)
+	}
+	return all
+}
+
+// bury sends n messages to the topic and makes them dead letters of the group.
+func (s *site) bury(group, topic string, n int, reason func(i int) string, message func(i int) *tidegate.Message) {
+	s.t.Helper()
+	msgs := make([]*tidegate.Message, n)
+	for i := range msgs {
+		msgs[i] = message(i)
+	}
+	s.send(msgs...)
+	for i, d := range s.take(group, topic, n) {
+		if _, err := s.DeadLetter(context.Background(), d, reason(i)); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// populate creates n topics and a tenth as many groups, at least one of each if n > 0, with
+// messages, retries, parked message groups and dead letters in the first ones.
+func (s *site) populate(n int) {
+	s.t.Helper()
+	if n == 0 {
+		return
+	}
+	s.topic("normal", settings.Topic{Queues: 4})
+	s.group("g", settings.Group{MaxAttempts: 3})
+	for i := 1; i < n; i++ {
+		s.topic(fmt.Sprintf("orders-%05d", i), settings.Topic{Queues: 1})
+	}
+	for i := range n / 10 {
+		s.group(fmt.Sprintf("billing-%04d", i), settings.Group{})
+	}
+	s.bury("g", "normal", 5, func(i int) string { return fmt.Sprintf("no such account %d", 1000+i) },
+		func(i int) *tidegate.Message {
+			return &tidegate.Message{Topic: "normal", Body: fmt.Appendf(nil, `{"account":%d,"total":12345678901234567890.10}`, 1000+i), Keys: []string{fmt.Sprint("key-", i)}, Tag: "paid"}
+		})
+	var more []*tidegate.Message
+	for i := range 40 {
+		more = append(more, &tidegate.Message{Topic: "normal", Body: []byte(strings.Repeat("x", 100+i)), Properties: map[string]string{"n": fmt.Sprint(i)}})
+	}
+	s.send(more...)
+	for i, d := range s.take("g", "normal", 10) {
+		if i%2 == 0 {
+			if _, err := s.Retry(context.Background(), d, transport.BySchedule, "connection refused"); err != nil {
+				s.t.Fatal(err)
+			}
+		}
+	}
+}

@@ -1,0 +1,228 @@
+package browsertest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+)
+
+// patience bounds each wait for the browser. Only a fault makes a test wait as long.
+const patience = 30 * time.Second
+
+// A tab is a tab of the browser. It records everything that a page of the console must not do.
+type tab struct {
+	t      testing.TB
+	ctx    context.Context
+	origin string
+
+	mu       sync.Mutex
+	faults   []string // guarded by mu: violations of the policy, exceptions, console errors, foreign requests
+	received int64    // guarded by mu: bytes of responses
+}
+
+// violations records what the policy of a page stops, before any script of the page runs.
+const violations = `window.violations = [];
+document.addEventListener('securitypolicyviolation', e => window.violations.push(e.effectiveDirective + ' ' + e.blockedURI + ' ' + e.sourceFile + ':' + e.lineNumber));`
+
+// open opens a tab in a browser context of its own, with its own cookies and storage.
+func open(t testing.TB, origin string) *tab {
+	t.Helper()
+	ctx, end := chromedp.NewContext(browser, chromedp.WithNewBrowserContext())
+
+	t.Cleanup(end)
+	b := &tab{t: t, ctx: ctx, origin: origin}
+	if err := chromedp.Do(ctx); err != nil { // the first call creates the tab, whose life is that of ctx
+		t.Fatal(err)
+	}
+	if err := chromedp.Listen(ctx, b.listen); err != nil {
+		t.Fatal(err)
+	}
+	b.run(command(network.Enable, network.EnableParams{}), command(log.Enable, cdp.Empty{}),
+		command(page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: violations}))
+	return b
+}
+
+// command is an action that calls one command of the protocol.
+func command[P, R any](c cdp.Command[P, R], params P) chromedp.Action[chromedp.Void] {
+	return chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
+		_, err := cdp.Call(ctx, t, c, params)
+		return err
+	})
+}
+
+func (b *tab) listen(event any) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch e := event.(type) {
+	case *runtime.EventExceptionThrown:
+		b.faults = append(b.faults, (&chromedp.ExceptionError{ExceptionDetails: e.ExceptionDetails}).Error())
+	case *runtime.EventConsoleAPICalled:
+		if e.Type == runtime.ConsoleAPICalledTypeError || e.Type == runtime.ConsoleAPICalledTypeAssert {
+			var text []string
+			for _, a := range e.Args {
+				text = append(text, string(a.Value)+a.Description)
+			}
+			b.faults = append(b.faults, "console.error: "+strings.Join(text, " "))
+		}
+	case *log.EventEntryAdded:
+		// The browser logs each response with a status of 400 or more, which some tests want.
+		if e.Entry.Level == log.EntryLevelError && e.Entry.Source != log.EntrySourceNetwork {
+			b.faults = append(b.faults, fmt.Sprintf("%s: %s %s", e.Entry.Source, e.Entry.Text, e.Entry.URL))
+		}
+	case *network.EventRequestWillBeSent:
+		u := e.Request.URL
+		if b.origin != "" && !strings.HasPrefix(u, b.origin+"/") && !strings.HasPrefix(u, "blob:"+b.origin+"/") && u != "about:blank" {
+			b.faults = append(b.faults, "request beyond the origin: "+u)
+		}
+	case *network.EventLoadingFinished:
+		b.received += int64(e.EncodedDataLength)
+	}
+}
+
+// run runs actions in the tab.
+func (b *tab) run(actions ...chromedp.Action[chromedp.Void]) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	if err := chromedp.Do(ctx, actions...); err != nil {
+		b.t.Fatalf("%v; the page shows: %.500s", err, b.text())
+	}
+}
+
+// text returns the text of the page, for errors.
+func (b *tab) text() string {
+	ctx, cancel := context.WithTimeout(b.ctx, 5*time.Second)
+	defer cancel()
+	text, err := chromedp.Run(ctx, chromedp.Evaluate[string](`location.href + ' ' + document.body?.innerText`))
+	if err != nil {
+		return err.Error()
+	}
+	return text
+}
+
+// eval evaluates an expression, whose promise it awaits, and decodes the result into out.
+func (b *tab) eval(expression string, out any) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	raw, err := chromedp.Run(ctx, chromedp.Evaluate[[]byte](expression, chromedp.EvalAwaitPromise, chromedp.EvalAsValue))
+	if err != nil {
+		b.t.Fatalf("%s: %v; the page shows: %.500s", expression, err, b.text())
+	}
+	if out == nil {
+		return
+	}
+	if err := json.Unmarshal(raw, out); err != nil {
+		b.t.Fatalf("%s: %v in %s", expression, err, raw)
+	}
+}
+
+// wait waits until an expression is true.
+func (b *tab) wait(expression string) {
+	b.t.Helper()
+	if !b.becomes(expression, patience) {
+		b.t.Fatalf("after %v this is not true: %s; faults: %q; the page shows: %.800s", patience, expression, b.recorded(), b.text())
+	}
+}
+
+// becomes reports whether an expression becomes true within a time.
+func (b *tab) becomes(expression string, within time.Duration) bool {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, within)
+	defer cancel()
+	_, err := chromedp.Run(ctx, chromedp.PollFunction[chromedp.Void]("() => !!("+expression+")", chromedp.WithPollingInterval(20*time.Millisecond), chromedp.WithPollingTimeout(0)))
+	return err == nil
+}
+
+// load loads the console, or a page of it: "#/topics". It waits until the page has its data.
+func (b *tab) load(fragment string) {
+	b.t.Helper()
+	b.run(chromedp.Navigate(b.origin + "/console/" + fragment))
+	b.ready()
+}
+
+// visit goes to a page without loading the console again.
+func (b *tab) visit(fragment string) {
+	b.t.Helper()
+	// A change of the fragment removes data-ready in its own task; here it is removed before.
+	b.eval(fmt.Sprintf(`delete document.getElementById('main').dataset.ready; if (location.hash === %q) dispatchEvent(new Event('hashchange')); else location.hash = %q; null`, fragment, fragment), nil)
+	b.ready()
+}
+
+func (b *tab) ready() {
+	b.t.Helper()
+	b.wait(`document.querySelector('main[data-page][data-ready]')`)
+}
+
+// is fails the test if another page is open, for example that of an unknown address.
+func (b *tab) is(page string) {
+	b.t.Helper()
+	var name string
+	b.eval(`document.getElementById('main').dataset.page`, &name)
+	if name != page {
+		b.t.Errorf("%s is the page %q, want %q", b.where(), name, page)
+	}
+}
+
+// recorded returns what the page did and must not do.
+func (b *tab) recorded() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return append([]string(nil), b.faults...)
+}
+
+// clean fails the test if the page did something that it must not do.
+func (b *tab) clean() {
+	b.t.Helper()
+	var stopped []string
+	b.eval(`window.violations`, &stopped)
+	for _, v := range append(b.recorded(), stopped...) {
+		b.t.Errorf("%s: %s", b.where(), v)
+	}
+}
+
+func (b *tab) where() string {
+	var at string
+	b.eval(`location.href`, &at)
+	return at
+}
+
+// transferred returns the bytes of responses since the last call.
+func (b *tab) transferred() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := b.received
+	b.received = 0
+	return n
+}
+
+// shoot writes a screenshot into the directory of -screenshots.
+func (b *tab) shoot(name string) {
+	b.t.Helper()
+	if *screenshots == "" {
+		return
+	}
+	png, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if err := os.MkdirAll(*screenshots, 0o755); err != nil {
+		b.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(*screenshots, name+".png"), png, 0o644); err != nil {
+		b.t.Fatal(err)
+	}
+}
