@@ -15,7 +15,7 @@ var (
 	keyed   = regexp.MustCompile(`\bt\('((?:[^'\\]|\\.)*)'`)                    // t('key'), and t('prefix ' + name)
 	literal = regexp.MustCompile(`'((?:[^'\\\n]|\\.)*)'`)                       // a key can also be a value: label: 'topics'
 	braced  = regexp.MustCompile(`'\{([^}'\n]+)\}'`)                            // a default that is described: '{none}'
-	prefix  = regexp.MustCompile("\\bt\\((?:'([a-z]+ )' \\+|`([a-z]+ )\\$\\{)") // t('state ' + s), t(`job ${kind}`)
+	prefix  = regexp.MustCompile("\\bt\\((?:'([a-z ]+ )' \\+|`([a-z ]+ )\\$\\{)") // t('state ' + s), t(`job ${kind}`)
 	hole    = regexp.MustCompile(`\{\d\}`)
 )
 

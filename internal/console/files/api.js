@@ -69,16 +69,12 @@ export const who = () => session;
 // start asks who the session is; with credentials (an Authorization header) it begins one.
 export async function start(authorization) {
   if (authorization) {
-    session = await call('POST', 'session', {headers: {Authorization: authorization}});
-    store.set('session', session.session);
+    const {token, session: half, ...rest} = await call('POST', 'session', {headers: {Authorization: authorization}});
+    store.set('session', token ?? half); // the command tidegate console names it session
+    session = rest;
     return;
   }
-  try {
-    session = await call('GET', 'session');
-  } catch (err) {
-    if (err.status !== 404) throw err;
-    session = {restricted: false, rules: []}; // a broker without sessions: its responses decide
-  }
+  session = await call('GET', 'session');
 }
 
 // leave ends the session here and at the server.

@@ -11,17 +11,22 @@ export function groups(page) {
   const {match = '', after = ''} = page.query;
   page.head({title: cap(t('groups')), same: command(['group', 'list'], {match}),
     actions: may.some('admin') && button(t('create group'), 'create-group', '', create)});
-  page.body.append(filters(page, field(t('name'), {name: 'match', type: 'search', value: match, placeholder: 'billing*'})));
+  page.body.append(filters(page, field(t('name'),
+    {name: 'match', type: 'search', value: match, placeholder: 'billing*'})));
   const draw = region(page);
   return page.watch((signal) => get('groups', {match, after, limit: 100}, signal), (data) => {
-    const rows = data.groups.flatMap((g) => (g.topics?.length ? g.topics.map((s) => ({group: g, ...s})) : [{group: g}]));
+    const rows = data.groups.flatMap((g) => (g.topics?.length ? g.topics.map((s) => ({group: g, ...s}))
+      : [{group: g}]));
     draw(table({rows, empty: match || after ? t('no group matches', match) : t('no groups'), columns: [
-      {label: t('group'), wide: true, cell: (row) => [groupLink(row.group.name), row.group.fifo && [' ', badge('FIFO')]]},
+      {label: t('group'), wide: true, cell: (row) => [groupLink(row.group.name),
+        row.group.fifo && [' ', badge('FIFO')]]},
       {label: t('topic'), cell: (row) => (row.topic ? topicLink(row.topic) : t('none yet'))},
       {label: t('ready'), num: true, cell: (row) => num(row.ready)},
       {label: t('in flight'), num: true, cell: (row) => num(row.inflight)},
       {label: t('waiting retry'), num: true, cell: (row) => num(row.waiting_retry)},
-      {label: t('parked'), num: true, cell: (row) => (row.parked ? h('a', {href: link('parked', row.group.name)}, num(row.parked)) : num(row.parked))},
+      {label: t('parked'), num: true,
+        cell: (row) => (row.parked ? h('a', {href: link('parked', row.group.name)}, num(row.parked))
+        : num(row.parked))},
       {label: t('backlog'), num: true, cell: (row) => num(row.backlog?.messages)},
       {label: t('dead letters'), num: true, title: t('since start'), cell: (row) => num(row.dead_letters)},
     ]}), pager(page, data.next));
@@ -31,8 +36,10 @@ export function groups(page) {
 function create() {
   return dialog({
     title: t('create group'), confirm: t('create'), cancel: t('cancel'),
-    body: h('div', {class: 'grid'}, field(t('name'), {name: 'name', required: true, maxlength: 120, autocomplete: 'off'}),
-      field(t('max attempts'), {name: 'attempts', type: 'number', min: -1, max: 1000, value: '17', hint: t('minus one')}), checkbox('FIFO', 'fifo', false)),
+    body: h('div', {class: 'grid'}, field(t('name'),
+      {name: 'name', required: true, maxlength: 120, autocomplete: 'off'}),
+      field(t('max attempts'), {name: 'attempts', type: 'number', min: -1, max: 1000, value: '17',
+        hint: t('minus one')}), checkbox('FIFO', 'fifo', false)),
     run: async (form) => {
       if (!may.group('admin', form.name)) throw new Error(t('not permitted', form.name));
       await put(path`groups/${form.name}`, form.name, {fifo: form.fifo, max_attempts: Number(form.attempts)});
@@ -51,7 +58,8 @@ export function group(page) {
   page.head({title: name, sub: t('consumer group'), same: command(['group', 'show', name]), actions: [
     h('a', {class: 'button', href: link('dead-letters', name)}, t('dead letters')),
     admin && button(t('change'), 'change-group', name, async () => {
-      if (await change({title: t('change group', name), hint: t('change hint'), fields: groupFields, at, state: await get(at), method: 'PATCH'})) page.reload();
+      if (await change({title: t('change group', name), hint: t('change hint'), fields: groupFields, at,
+        state: await get(at), method: 'PATCH'})) page.reload();
     }),
     admin && button(t('rewind'), 'rewind', name, () => rewind(name, state, page)),
     admin && button(t('delete'), 'delete-group', name, () => remove(name, at), 'danger'),
@@ -60,15 +68,19 @@ export function group(page) {
   const drawSchedule = region(page, 'columns');
   return page.watch((signal) => get(at, {}, signal), (data) => {
     state = data;
-    drawTopics(data.topics?.length ? data.topics.map((s) => flow(name, s)) : h('p', {class: 'empty'}, t('group without topics', name)));
-    drawSchedule(schedule(data), h('div', null, h('h2', null, t('settings')), h('p', {class: 'hint'}, t('grey is default')), show(groupFields, data)));
+    drawTopics(data.topics?.length ? data.topics.map((s) => flow(name, s))
+      : h('p', {class: 'empty'}, t('group without topics', name)));
+    drawSchedule(schedule(data), h('div', null, h('h2', null, t('settings')),
+      h('p', {class: 'hint'}, t('grey is default')), show(groupFields, data)));
   });
 }
 
 // flow draws the state table of a group in one topic: boxes with counts, and where messages go.
 function flow(name, s) {
-  const box = (key, n, kind, to) => h('div', {class: 'box ' + (n ? kind : '')}, h('span', null, t('state ' + key)), to && n ? h('a', {href: to}, h('b', null, num(n))) : h('b', null, num(n)));
-  return h('article', {class: 'flow-of'}, h('h2', null, topicLink(s.topic), ' ', h('small', {class: 'hint'}, t('backlog of', num(s.backlog.messages), bytes(s.backlog.bytes)))),
+  const box = (key, n, kind, to) => h('div', {class: 'box ' + (n ? kind : '')}, h('span', null, t('state ' + key)),
+    to && n ? h('a', {href: to}, h('b', null, num(n))) : h('b', null, num(n)));
+  return h('article', {class: 'flow-of'}, h('h2', null, topicLink(s.topic), ' ',
+    h('small', {class: 'hint'}, t('backlog of', num(s.backlog.messages), bytes(s.backlog.bytes)))),
     h('p', {class: 'state ' + verdict(s)[0]}, verdict(s)[1]),
     h('div', {class: 'flow'},
       box('ready', s.ready, 'blue'),
@@ -77,14 +89,19 @@ function flow(name, s) {
       h('div', {class: 'ends'},
         end(t('acknowledged'), box('done', s.acked, 'green')),
         end(t('attempt failed'), box('waiting_retry', s.waiting_retry, 'amber'), t('ready again when due')),
-        s.parked || s.parked_groups ? end(t('exhausted, order kept'), box('parked', s.parked, 'red', link('parked', name))) : null,
+        s.parked || s.parked_groups ? end(t('exhausted, order kept'),
+          box('parked', s.parked, 'red', link('parked', name))) : null,
         end(t('exhausted'), box('dead_letter', s.dead_letters, 'red', link('dead-letters', name, {topic: s.topic}))),
-        s.blocked_groups ? end(t('retried without end'), h('div', {class: 'box amber'}, h('span', null, t('blocked groups')), h('b', null, num(s.blocked_groups)))) : null)),
-    h('p', {class: 'hint'}, t('counts since start'), [['overtaken', s.overtaken], ['discarded', s.discarded], ['expired', s.expired], ['redelivered', s.redelivered]]
+        s.blocked_groups ? end(t('retried without end'),
+          h('div', {class: 'box amber'}, h('span', null, t('blocked groups')), h('b', null, num(s.blocked_groups))))
+          : null)),
+    h('p', {class: 'hint'}, t('counts since start'), [['overtaken', s.overtaken], ['discarded', s.discarded],
+      ['expired', s.expired], ['redelivered', s.redelivered]]
       .filter(([, n]) => n).map(([key, n]) => [' · ', t('count ' + key, num(n))])));
 }
 
-const end = (label, box, after) => h('div', {class: 'end'}, h('div', {class: 'arrow'}, h('small', null, label)), box, after && h('small', {class: 'hint'}, '↺ ', after));
+const end = (label, box, after) => h('div', {class: 'end'}, h('div', {class: 'arrow'}, h('small', null, label)), box,
+  after && h('small', {class: 'hint'}, '↺ ', after));
 
 // verdict says in one sentence whether the group makes progress, and what to do.
 function verdict(s) {
@@ -102,9 +119,11 @@ function schedule(data) {
   const waits = data.fifo ? [parse(data.fifo_retry_interval)] : steps(data.retry || '') || [];
   const list = attempts(waits, most);
   return h('div', null, h('h2', null, t('retry schedule')), h('p', {class: 'hint'}, t('schedule hint'), ' ',
-    h('a', {href: link('help', {retry: data.fifo ? data.fifo_retry_interval : data.retry, attempts: most})}, t('calculate'))),
+    h('a', {href: link('help', {retry: data.fifo ? data.fifo_retry_interval : data.retry, attempts: most})},
+      t('calculate'))),
   findings(list, most).map((f) => h('p', {class: 'state warn'}, f)),
-  h('details', {'data-key': 'schedule', open: list.length <= 20}, h('summary', null, t('attempts', num(list.length))), picture(list, most)));
+  h('details', {'data-key': 'schedule', open: list.length <= 20}, h('summary', null, t('attempts', num(list.length))),
+    picture(list, most, data.fifo ? data.on_exhausted : undefined)));
 }
 
 async function rewind(name, state, page) {
@@ -113,9 +132,11 @@ async function rewind(name, state, page) {
   const done = await dialog({
     title: t('rewind group', name), confirm: t('rewind'), cancel: t('cancel'), danger: true,
     body: [h('p', null, t('rewind hint')), h('div', {class: 'grid'}, field(t('topic'), {name: 'topic'}, topics),
-      field(t('position'), {name: 'to', value: 'earliest'}, [['earliest', t('earliest')], ['latest', t('latest')], ['time', t('time below')]]),
+      field(t('position'), {name: 'to', value: 'earliest'},
+        [['earliest', t('earliest')], ['latest', t('latest')], ['time', t('time below')]]),
       field(t('time'), {name: 'time', placeholder: '2026-01-31T12:00:00Z', hint: 'RFC 3339'}))],
-    run: (form) => call('POST', path`groups/${name}/rewind`, {body: {topic: form.topic, to: form.to === 'time' ? form.time : form.to}}),
+    run: (form) => call('POST', path`groups/${name}/rewind`,
+      {body: {topic: form.topic, to: form.to === 'time' ? form.time : form.to}}),
   });
   if (!done) return;
   const sum = (value) => done.queues.reduce((total, q) => total + value(q), 0);
@@ -127,7 +148,8 @@ async function rewind(name, state, page) {
 async function remove(name, at) {
   const done = await dialog({
     title: t('delete group', name), danger: true, confirm: t('delete'), cancel: t('cancel'),
-    body: [h('p', null, t('delete group hint')), field(t('type name'), {name: 'name', autocomplete: 'off', required: true})],
+    body: [h('p', null, t('delete group hint')), field(t('type name'),
+      {name: 'name', autocomplete: 'off', required: true})],
     run: async (form) => {
       if (form.name !== name) throw new Error(t('wrong name', name));
       await call('DELETE', at);
@@ -145,17 +167,21 @@ export function parked(page) {
   const at = path`groups/${name}/parked`;
   const admin = may.group('admin', name);
   page.head({title: t('parked of', name), sub: t('parked sub'), same: command(['parked', 'list', name], {topic}),
-    actions: [h('a', {class: 'button', href: link('groups', name)}, t('group')), admin && button(t('release all'), 'redrive-parked', name, () => release({topic}))]});
+    actions: [h('a', {class: 'button', href: link('groups', name)}, t('group')),
+      admin && button(t('release all'), 'redrive-parked', name, () => release({topic}))]});
   page.body.append(filters(page, field(cap(t('topic')), {name: 'topic', type: 'search', value: topic})));
   const draw = region(page);
 
   async function release(selection) {
     const done = await dialog({
-      title: selection.message_group ? t('release', selection.message_group) : t('release all'), confirm: t('release them'), cancel: t('cancel'),
+      title: selection.message_group ? t('release', selection.message_group) : t('release all'),
+        confirm: t('release them'), cancel: t('cancel'),
       body: [h('p', null, t('release hint')),
-        h('p', null, h('b', null, selection.message_group ? t('release one', selection.message_group, selection.topic) : selection.topic ? t('release topic', name, selection.topic) : t('release every', name))),
+        h('p', null, h('b', null, selection.message_group ? t('release one', selection.message_group, selection.topic)
+          : selection.topic ? t('release topic', name, selection.topic) : t('release every', name))),
         checkbox(t('first to dead letters'), 'dead', false, t('first hint'))],
-      run: (form) => call('POST', at + '/redrive', {body: {topic: selection.topic || undefined, message_group: selection.message_group, dead_letter: form.dead}}),
+      run: (form) => call('POST', at + '/redrive',
+        {body: {topic: selection.topic || undefined, message_group: selection.message_group, dead_letter: form.dead}}),
     });
     if (done) { notice(t('released', num(done.message_groups), num(done.messages))); page.reload(); }
   }
@@ -166,10 +192,12 @@ export function parked(page) {
       {label: t('topic'), cell: (p) => topicLink(p.topic)},
       {label: t('since'), cell: (p) => when(p.since)},
       {label: t('reason'), wide: true, cell: (p) => p.reason},
-      {label: t('failed message'), cell: (p) => h('a', {href: link('trace', {id: p.message_id, topic: p.topic})}, p.message_id)},
+      {label: t('failed message'), cell: (p) => h('a', {href: link('trace', {id: p.message_id, topic: p.topic})},
+        p.message_id)},
       {label: t('attempt'), num: true, cell: (p) => num(p.attempts)},
       {label: t('waiting messages'), num: true, cell: (p) => num(p.messages)},
-      admin && {label: '', cell: (p) => button(t('release'), 'redrive-parked', p.message_group, () => release(p), 'quiet')},
+      admin && {label: '', cell: (p) => button(t('release'), 'redrive-parked', p.message_group, () => release(p),
+        'quiet')},
     ]}), pager(page, data.next));
   });
 }

@@ -60,16 +60,20 @@ export const query = ({message_ids, ...rest}) => ({...rest, message_id: message_
 
 // begin starts a job. selection has a bound in time, so that later dead letters do not belong to it.
 export function begin(group, kind, selection, options, total) {
-  const fresh = {group, kind, selection, options, total, sent: 0, kept: {}, next: '', state: 'running', began: new Date(now()).toISOString()};
+  const fresh = {group, kind, selection, options, total, sent: 0, kept: {}, next: '', state: 'running',
+    began: new Date(now()).toISOString()};
   write(fresh);
   return proceed(group);
 }
+
+// alone runs a function in one tab at a time. Pages without TLS from another machine have no locks.
+const alone = (name, run) => (navigator.locks ? navigator.locks.request(name, {ifAvailable: true}, run) : run(true));
 
 // proceed runs the job of a group from its position. Another tab that runs it keeps it. A call whose
 // response was lost is not counted by its response, so the sum after an interruption is what is gone.
 export async function proceed(group) {
   if (running.has(group)) return;
-  await navigator.locks.request(`tidegate job ${new URL('..', document.baseURI).pathname} ${group}`, {ifAvailable: true}, async (lock) => {
+  await alone(`tidegate job ${new URL('..', document.baseURI).pathname} ${group}`, async (lock) => {
     if (!lock) return;
     const run = {job: {...all()[group], state: 'running', fault: ''}, stopped: false};
     running.set(group, run);
@@ -100,7 +104,8 @@ async function steps(group, run) {
       j.fault = err.message;
       write(j);
       await wait(err.wait || 3000, run);
-      if (err.status === 0 || err.status >= 500) j.sent = Math.max(j.sent, await count(group, j.selection).then((left) => j.total - left, () => 0));
+      if (err.status === 0 || err.status >= 500) j.sent = Math.max(j.sent,
+        await count(group, j.selection).then((left) => j.total - left, () => 0));
       continue;
     }
     j.fault = part.throttle ? t('throttled') : '';
@@ -117,12 +122,15 @@ async function steps(group, run) {
 // step is one bounded request.
 function step(j) {
   const at = path`groups/${j.group}/dead-letters`;
-  if (j.kind === 'purge') return call('DELETE', at, {query: {...query(j.selection), after: j.next, limit: bound, all: true}});
-  return call('POST', at + '/redrive', {body: {...j.selection, ...j.options, after: j.next || undefined, limit: bound}});
+  if (j.kind === 'purge') return call('DELETE', at,
+    {query: {...query(j.selection), after: j.next, limit: bound, all: true}});
+  return call('POST', at + '/redrive',
+    {body: {...j.selection, ...j.options, after: j.next || undefined, limit: bound}});
 }
 
 async function wait(ms, run) {
-  for (const end = Date.now() + ms; Date.now() < end && !run.stopped;) await new Promise((resolve) => setTimeout(resolve, 100));
+  for (const end = Date.now() + ms; Date.now() < end
+    && !run.stopped;) await new Promise((resolve) => setTimeout(resolve, 100));
 }
 
 // unfinished are the jobs that no tab of this page runs.
@@ -135,12 +143,15 @@ const prefix = '%DLQ%';
 // deadLetters lists the groups with dead letters.
 export function deadLetters(page) {
   const {after = ''} = page.query;
-  page.head({title: cap(t('dead letters')), sub: t('dead letters sub'), same: command(['topic', 'list'], {match: prefix + '*'})});
+  page.head({title: cap(t('dead letters')), sub: t('dead letters sub'),
+    same: command(['topic', 'list'], {match: prefix + '*'})});
   const draw = region(page);
   return page.watch((signal) => get('topics', {match: prefix + '*', after, limit: 100}, signal), (data) => {
-    const rows = data.topics.filter((row) => row.stored_messages > 0).sort((a, b) => b.stored_messages - a.stored_messages);
+    const rows = data.topics.filter((row) => row.stored_messages > 0).sort((a,
+      b) => b.stored_messages - a.stored_messages);
     draw(table({rows, empty: t('no dead letters at all'), columns: [
-      {label: t('group'), wide: true, cell: (row) => h('a', {href: link('dead-letters', row.name.slice(prefix.length))}, row.name.slice(prefix.length))},
+      {label: t('group'), wide: true, cell: (row) => h('a', {href: link('dead-letters', row.name.slice(prefix.length))},
+        row.name.slice(prefix.length))},
       {label: t('dead letters'), num: true, cell: (row) => num(row.stored_messages)},
       {label: t('size'), num: true, cell: (row) => bytes(row.stored_bytes)},
     ]}), pager(page, data.next), h('p', {class: 'hint'}, t('other dead letter topics')));
@@ -155,8 +166,10 @@ function selectionOf(q) {
 
 // words says what a selection is.
 export function words(group, s) {
-  return [t('all dead letters of', group), s.message_ids && [', ', t('with id', s.message_ids.join(', '))], s.topic && [', ', t('sent to topic', s.topic)], s.reason && [', ', t('reason contains', s.reason)],
-    s.since && [', ', t('dead since', s.since)], s.before && [', ', t('dead before', s.before)], s.dead_letter_topic && [', ', t('in topic', s.dead_letter_topic)]];
+  return [t('all dead letters of', group), s.message_ids && [', ', t('with id', s.message_ids.join(', '))],
+    s.topic && [', ', t('sent to topic', s.topic)], s.reason && [', ', t('reason contains', s.reason)],
+    s.since && [', ', t('dead since', s.since)], s.before && [', ', t('dead before', s.before)],
+      s.dead_letter_topic && [', ', t('in topic', s.dead_letter_topic)]];
 }
 
 // flags are those of the command line for a selection.
@@ -168,7 +181,9 @@ export function letters(page) {
   const selection = selectionOf(q);
   const admin = may.letters(group);
   const filtered = Object.keys(selection).length > 0;
-  page.head({title: t('dead letters of', group), sub: words(group, selection), same: command(['dead-letters', q.fingerprint ? 'redrive' : filtered ? 'list' : 'top', group], {...flags(selection), 'dry-run': !!q.fingerprint}), actions: [
+  page.head({title: t('dead letters of', group), sub: words(group, selection),
+    same: command(['dead-letters', q.fingerprint ? 'redrive' : filtered ? 'list' : 'top', group],
+    {...flags(selection), 'dry-run': !!q.fingerprint}), actions: [
     h('a', {class: 'button', href: link('groups', group)}, t('group')),
     admin && button(t('redrive all'), 'redrive', group, () => ask(group, 'redrive', selection), 'main'),
     admin && button(t('purge all'), 'purge-letters', group, () => ask(group, 'purge', selection), 'danger')]});
@@ -179,8 +194,10 @@ export function letters(page) {
   showJob();
   const drawClasses = region(page);
   page.body.append(h('section', null, h('h2', null, t('letters')), filters(page,
-    field(cap(t('topic')), {name: 'topic', value: q.topic}), field(t('reason contains one'), {name: 'reason', value: q.reason}),
-    field(t('dead letter since'), {name: 'since', value: q.since, placeholder: '2026-01-31T12:00:00Z'}), field(t('dead letter before'), {name: 'before', value: q.before, placeholder: '2026-01-31T13:00:00Z'}),
+    field(cap(t('topic')), {name: 'topic', value: q.topic}),
+      field(t('reason contains one'), {name: 'reason', value: q.reason}),
+    field(t('dead letter since'), {name: 'since', value: q.since, placeholder: '2026-01-31T12:00:00Z'}),
+      field(t('dead letter before'), {name: 'before', value: q.before, placeholder: '2026-01-31T13:00:00Z'}),
     field(t('dead letter topic'), {name: 'in', value: q.in, placeholder: prefix + group}),
   )));
   const fresh = h('div');
@@ -193,14 +210,18 @@ export function letters(page) {
     draw(fresh);
     draw(list, letterTable(group, data, page, q));
   };
-  addEventListener('job', (event) => event.detail === group && !active(group) && load().catch(page.fail), {signal: page.signal});
+  addEventListener('job', (event) => event.detail === group && !active(group) && load().catch(page.fail),
+    {signal: page.signal});
   return page.watch(async (signal) => {
-    const classes = await get(path`groups/${group}/dead-letters/classes`, {topic: q.topic, dead_letter_topic: q.in, limit: 100}, signal);
+    const classes = await get(path`groups/${group}/dead-letters/classes`,
+      {topic: q.topic, dead_letter_topic: q.in, limit: 100}, signal);
     if (!list.firstChild) await load();
     return classes;
   }, (data) => {
     seen ??= data.letters;
-    draw(fresh, data.letters > seen && h('p', {class: 'state'}, h('button', {type: 'button', class: 'quiet', 'data-action': 'show-newer', click: load}, t('newer', num(data.letters - seen)))));
+    draw(fresh, data.letters > seen && h('p', {class: 'state'},
+      h('button', {type: 'button', class: 'quiet', 'data-action': 'show-newer', click: load},
+      t('newer', num(data.letters - seen)))));
     drawClasses(h('h2', null, t('causes')), classTable(group, data, q));
   });
 }
@@ -208,7 +229,8 @@ export function letters(page) {
 function classTable(group, data, q) {
   const rows = [...data.classes, ...(data.other ? [{...data.other, other: true}] : [])];
   const share = (c) => c.share ?? c.count / data.letters;
-  return [table({rows, empty: q.topic ? t('no dead letters of topic', group, q.topic) : t('no dead letters', group), columns: [
+  return [table({rows, empty: q.topic ? t('no dead letters of topic', group, q.topic) : t('no dead letters', group),
+    columns: [
     {label: t('reason'), wide: true, cell: (c) => (c.other ? t('other causes') : c.reason || t('no reason'))},
     {label: t('count'), num: true, cell: (c) => num(c.count)},
     {label: t('share'), num: true, cell: (c) => [shape([[share(c), 'red']]), ' ', percent(share(c))]},
@@ -222,7 +244,8 @@ function classTable(group, data, q) {
 function letterTable(group, data, page, q) {
   return [table({rows: data.dead_letters, empty: data.next ? t('none in this part') : t('no letter matches'), columns: [
     {label: t('dead since'), cell: (l) => when(l.stored_at)},
-    {label: t('message ID'), cell: (l) => h('a', {class: 'mono', href: link('dead-letters', group, l.message_id, {in: q.in})}, l.message_id)},
+    {label: t('message ID'), cell: (l) => h('a',
+      {class: 'mono', href: link('dead-letters', group, l.message_id, {in: q.in})}, l.message_id)},
     {label: t('topic'), cell: (l) => topicLink(l.origin.topic)},
     {label: t('reason'), wide: true, cell: (l) => l.origin.reason || t('no reason')},
     {label: t('attempts of'), num: true, cell: (l) => num(l.origin.attempts)},
@@ -238,10 +261,13 @@ function jobView(group, admin) {
   const kept = Object.entries(j.kept).map(([k, n]) => [' · ', t('kept ' + k, num(n))]);
   const on = active(group);
   return h('article', {class: 'job state ' + (j.state === 'done' ? 'ok' : j.state === 'failed' ? 'bad' : 'warn')},
-    h('p', null, h('b', null, t(`job ${j.kind} ${on ? 'running' : j.state === 'running' ? 'stopped' : j.state}`)), ' ', words(group, j.selection)),
-    h('p', null, shape([[j.total ? j.sent / j.total : 1, 'blue']]), ' ', t('done of', num(j.sent), num(j.total)), kept, (on || j.state === 'failed') && j.fault && [' · ', j.fault]),
+    h('p', null, h('b', null, t(`job ${j.kind} ${on ? 'running' : j.state === 'running' ? 'stopped' : j.state}`)), ' ',
+      words(group, j.selection)),
+    h('p', null, shape([[j.total ? j.sent / j.total : 1, 'blue']]), ' ', t('done of', num(j.sent), num(j.total)), kept,
+      (on || j.state === 'failed') && j.fault && [' · ', j.fault]),
     h('div', {class: 'tools'}, on ? button(t('stop'), 'job-stop', group, () => stop(group)) : [
-      j.state !== 'done' && admin && button(t('go on'), 'job-continue', group, () => proceed(group), 'main'), button(t('close'), 'job-close', group, () => forget(group))]));
+      j.state !== 'done' && admin && button(t('go on'), 'job-continue', group, () => proceed(group), 'main'),
+        button(t('close'), 'job-close', group, () => forget(group))]));
 }
 
 // ask states the exact selection and its count, and begins the job. It selects what is there now, and
@@ -252,11 +278,14 @@ export async function ask(group, kind, chosen, done) {
   const amount = h('p', {class: 'amount', 'data-count': ''}, t('counting'));
   let total;
   let error;
-  const counting = count(group, selection, ending.signal, (sum) => { amount.textContent = t('counting so far', num(sum)); })
-    .then((n) => { total = n; amount.textContent = counted(n, 'n letters'); amount.dataset.count = n; }, (err) => { error = err; amount.textContent = err.message; });
+  const counting = count(group, selection, ending.signal,
+    (sum) => { amount.textContent = t('counting so far', num(sum)); })
+    .then((n) => { total = n; amount.textContent = counted(n, 'n letters'); amount.dataset.count = n; },
+      (err) => { error = err; amount.textContent = err.message; });
   const redrive = kind === 'redrive';
   const result = await dialog({
-    title: t(redrive ? 'redrive title' : 'purge title', group), danger: !redrive, confirm: t(redrive ? 'redrive' : 'purge'), cancel: t('cancel'),
+    title: t(redrive ? 'redrive title' : 'purge title', group), danger: !redrive,
+      confirm: t(redrive ? 'redrive' : 'purge'), cancel: t('cancel'),
     body: [h('p', null, words(group, selection)), amount, redrive ? h('div', {class: 'grid'},
       field(t('to topic'), {name: 'to', value: chosen.topic || '', placeholder: t('own topic'), hint: t('to hint')}),
       field(t('max redrives'), {name: 'most', type: 'number', min: 0, value: '3', hint: t('max redrives hint')}),
@@ -265,7 +294,8 @@ export async function ask(group, kind, chosen, done) {
       await counting;
       if (error) throw error;
       if (!total) throw new Error(t('nothing selected'));
-      const options = redrive ? {to: form.to && form.to !== chosen.topic ? form.to : undefined, max_redrives: Number(form.most) || undefined} : {};
+      const options = redrive ? {to: form.to && form.to !== chosen.topic ? form.to : undefined,
+        max_redrives: Number(form.most) || undefined} : {};
       begin(group, kind, selection, options, total).then(done);
       return true;
     },
@@ -280,9 +310,12 @@ export async function letter(page) {
   const [, group, id] = page.names;
   const inTopic = page.query.in;
   const readable = may.receive(inTopic || '%DLQ%' + group, group);
-  page.head({title: t('dead letter', id), sub: [t('of group'), ' ', groupLink(group)], same: command(['dead-letters', 'show', group, id], {in: inTopic})});
-  const {dead_letters: found} = await get(path`groups/${group}/dead-letters`, {message_id: id, dead_letter_topic: inTopic, text: readable || undefined, limit: 10}, page.signal);
-  if (!found.length) page.body.append(h('p', {class: 'empty'}, t('letter gone'), ' ', h('a', {href: link('dead-letters', group)}, t('dead letters of', group))));
+  page.head({title: t('dead letter', id), sub: [t('of group'), ' ', groupLink(group)],
+    same: command(['dead-letters', 'show', group, id], {in: inTopic})});
+  const {dead_letters: found} = await get(path`groups/${group}/dead-letters`,
+    {message_id: id, dead_letter_topic: inTopic, text: readable || undefined, limit: 10}, page.signal);
+  if (!found.length) page.body.append(h('p', {class: 'empty'}, t('letter gone'), ' ',
+    h('a', {href: link('dead-letters', group)}, t('dead letters of', group))));
   for (const l of found) page.body.append(one(group, l, readable, inTopic));
   page.ready();
 }
@@ -295,14 +328,21 @@ function one(group, l, readable, inTopic) {
   return h('article', null,
     h('p', {class: 'state bad reason'}, o.reason || t('no reason')),
     h('div', {class: 'tools'},
-      admin && button(t('redrive'), 'redrive-one', l.message_id, async () => { if (await ask(group, 'redrive', selection)) back(); }, 'main'),
-      admin && readable && may.send(o.topic) && button(t('edit and redrive'), 'edit-redrive', l.message_id, async () => { if (await edit(group, l, inTopic)) back(); }),
-      admin && button(t('purge'), 'purge-one', l.message_id, async () => { if (await ask(group, 'purge', selection)) back(); }, 'danger'),
+      admin && button(t('redrive'), 'redrive-one', l.message_id,
+        async () => { if (await ask(group, 'redrive', selection)) back(); }, 'main'),
+      admin && readable && may.send(o.topic) && button(t('edit and redrive'), 'edit-redrive', l.message_id,
+        async () => { if (await edit(group, l, inTopic)) back(); }),
+      admin && button(t('purge'), 'purge-one', l.message_id,
+        async () => { if (await ask(group, 'purge', selection)) back(); }, 'danger'),
       h('a', {class: 'button', href: link('trace', {id: o.message_id, topic: o.topic})}, t('trace'))),
-    facts([[t('dead since'), when(l.stored_at)], [t('sent to'), topicLink(o.topic)], [t('place'), `${o.queue} / ${o.offset}`], [t('attempts of'), String(o.attempts)],
-      [t('redriven before'), String(o.redrives)], [t('born at'), when(l.born_at)], [t('born host'), l.born_host], [t('first ID'), o.message_id], [t('size'), bytes(l.body_size)],
-      l.message_group && [t('message group'), l.message_group], l.tag && [t('tag'), l.tag], l.keys?.length && [t('key'), l.keys.join(' ')], l.trace_context && ['traceparent', l.trace_context]]),
-    Object.keys(l.properties || {}).length > 0 && [h('h2', null, t('properties')), facts(Object.entries(l.properties).map(([k, v]) => [h('code', null, k), v]))],
+    facts([[t('dead since'), when(l.stored_at)], [t('sent to'), topicLink(o.topic)],
+      [t('place'), `${o.queue} / ${o.offset}`], [t('attempts of'), String(o.attempts)],
+      [t('redriven before'), String(o.redrives)], [t('born at'), when(l.born_at)], [t('born host'), l.born_host],
+        [t('first ID'), o.message_id], [t('size'), bytes(l.body_size)],
+      l.message_group && [t('message group'), l.message_group], l.tag && [t('tag'), l.tag],
+        l.keys?.length && [t('key'), l.keys.join(' ')], l.trace_context && ['traceparent', l.trace_context]]),
+    Object.keys(l.properties || {}).length > 0 && [h('h2', null, t('properties')),
+      facts(Object.entries(l.properties).map(([k, v]) => [h('code', null, k), v]))],
     h('h2', null, t('body')), readable ? body(l, l.message_id) : h('p', {class: 'empty'}, t('no payload')));
 }
 
@@ -319,13 +359,16 @@ async function edit(group, l, inTopic) {
   if (!text) { notice(t('edit text only'), 'error'); return undefined; }
   return dialog({
     title: t('edit and redrive'), confirm: t('send back'), cancel: t('cancel'),
-    body: [h('p', null, t('edit hint', l.origin.topic)), field(t('body'), {name: 'body', rows: 14, value: l.body_text, spellcheck: 'false'})],
+    body: [h('p', null, t('edit hint', l.origin.topic)),
+      field(t('body'), {name: 'body', rows: 14, value: l.body_text, spellcheck: 'false'})],
     run: async (form) => {
       if (!bytesOf({body_text: form.body}).length) throw new Error(t('empty body'));
       const properties = {...l.properties, DLQ_REDRIVES: String(l.origin.redrives + 1)};
-      await call('POST', path`topics/${l.origin.topic}/messages`, {body: {id: sentAs(l), body_text: form.body, tag: l.tag, keys: l.keys,
+      await call('POST', path`topics/${l.origin.topic}/messages`,
+        {body: {id: sentAs(l), body_text: form.body, tag: l.tag, keys: l.keys,
         properties, message_group: l.message_group, trace_context: l.trace_context}});
-      await call('DELETE', path`groups/${group}/dead-letters`, {query: {message_id: l.message_id, dead_letter_topic: inTopic}});
+      await call('DELETE', path`groups/${group}/dead-letters`,
+        {query: {message_id: l.message_id, dead_letter_topic: inTopic}});
       notice(t('sent back'));
       return true;
     },

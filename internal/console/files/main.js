@@ -1,6 +1,6 @@
 // The shell: session, navigation, badges, and the choice of the page.
 import {leave, may, Problem, start, who} from './api.js';
-import {button, draw, field, h, values} from './base.js';
+import {button, draw, field, h, store, values} from './base.js';
 import {here, link, live, openPage} from './page.js';
 import {lang, languages, preferred, speak, t} from './text.js';
 
@@ -12,7 +12,8 @@ const pages = {
   overview: {label: 'overview', from: () => import('./overview.js'), list: 'overview', need: wide},
   topics: {label: 'topics', from: () => import('./topics.js'), list: 'topics', one: 'topic'},
   groups: {label: 'groups', from: () => import('./groups.js'), list: 'groups', one: 'group'},
-  'dead-letters': {label: 'dead letters', from: () => import('./letters.js'), list: 'deadLetters', one: 'letters', part: 'letter'},
+  'dead-letters': {label: 'dead letters', from: () => import('./letters.js'), list: 'deadLetters', one: 'letters',
+    part: 'letter'},
   parked: {from: () => import('./groups.js'), one: 'parked'},
   messages: {label: 'messages', from: () => import('./messages.js'), list: 'messages', part: 'message'},
   trace: {label: 'trace', from: () => import('./messages.js'), list: 'trace'},
@@ -35,7 +36,8 @@ function show() {
   const {names} = here();
   const name = pages[names[0]] ? names[0] : home();
   const entry = pages[name];
-  const [run, suffix] = names.length > 2 && entry.part ? [entry.part, '-part'] : names.length > 1 && entry.one ? [entry.one, '-one'] : [entry.list, ''];
+  const [run, suffix] = names.length > 2 && entry.part ? [entry.part, '-part'] : names.length > 1 && entry.one
+    ? [entry.one, '-one'] : [entry.list, ''];
   if (!run) { location.hash = link(home()); return; }
   drawBar(name);
   end = openPage(main, name + suffix, async (page) => {
@@ -46,6 +48,12 @@ function show() {
   scrollTo(0, 0);
 }
 
+async function choose(code) {
+  store.set('language', code);
+  try { await speak(code); } catch { location.reload(); }
+  show();
+}
+
 function drawBar(current) {
   const links = Object.entries(pages).filter(([, p]) => p.label && (!p.need || p.need()));
   draw(bar,
@@ -53,7 +61,7 @@ function drawBar(current) {
     h('nav', {'aria-label': t('main navigation')}, links.map(([name, p]) =>
       h('a', {href: link(name), 'aria-current': name === current && 'page'}, t(p.label)))),
     h('div', {class: 'status'}, badgeLive, sessionBadge(),
-      h('select', {'aria-label': t('language'), change: (event) => speak(event.target.value).then(show, () => location.reload())},
+      h('select', {'aria-label': t('language'), change: (event) => choose(event.target.value)},
         languages.map(([code, name]) => h('option', {value: code, selected: code === lang}, name)))));
   drawLive();
 }
@@ -63,11 +71,15 @@ const badgeLive = h('span', {class: 'live'});
 function drawLive() {
   const state = live.state();
   badgeLive.dataset.live = state;
-  draw(badgeLive, h('span', {class: 'asof', title: t('broker time')}, live.text(), state === 'late' && ' · ' + t('late'), state === 'paused' && ' · ' + t('paused')),
-    h('button', {type: 'button', class: 'quiet', 'data-action': 'pause', 'aria-pressed': String(live.paused()), click: () => live.pause(!live.paused())},
+  draw(badgeLive, h('span', {class: 'asof', title: t('broker time')}, live.text(),
+    state === 'late' && ' · ' + t('late'), state === 'paused' && ' · ' + t('paused')),
+    h('button', {type: 'button', class: 'quiet', 'data-action': 'pause', 'aria-pressed': String(live.paused()),
+      click: () => live.pause(!live.paused())},
       live.paused() ? t('resume') : t('pause')),
-    h('select', {'aria-label': t('interval'), name: 'interval', change: (event) => live.every(Number(event.target.value))},
-      [1, 2, 5, 15, 60].map((s) => h('option', {value: String(s * 1000), selected: live.interval() === s * 1000}, `${s}\u202f${t('s')}`))));
+    h('select', {'aria-label': t('interval'), name: 'interval',
+      change: (event) => live.every(Number(event.target.value))},
+      [1, 2, 5, 15, 60].map((s) => h('option', {value: String(s * 1000), selected: live.interval() === s * 1000},
+        `${s}\u202f${t('s')}`))));
 }
 addEventListener('fresh', drawLive);
 addEventListener('live', drawLive);
@@ -75,10 +87,12 @@ setInterval(drawLive, 1000);
 
 function sessionBadge() {
   const s = who();
-  if (!s.restricted && !s.key) return h('span', {class: 'badge warn', 'data-session': 'open', title: t('open hint')}, t('open'));
+  if (!s.restricted && !s.key) return h('span', {class: 'badge warn', 'data-session': 'open', title: t('open hint')},
+    t('open'));
   return h('span', {class: 'session', 'data-session': s.key || 'anonymous'}, h('b', null, s.key || t('anonymous')),
     s.read_only && h('span', {class: 'badge'}, t('read only')),
-    s.key && button(t('sign out'), 'sign-out', s.key, async () => { try { await leave(); } finally { signIn(); } }, 'quiet'));
+    s.key && button(t('sign out'), 'sign-out', s.key, async () => { try { await leave(); } finally { signIn(); } },
+      'quiet'));
 }
 
 // signIn asks for an access key. The secret goes to the broker once and is kept nowhere.

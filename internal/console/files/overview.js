@@ -29,27 +29,42 @@ function wrong(data) {
   const more = (part) => part.count > part.first.length && ' ' + t('and more', num(part.count - part.first.length));
   const rows = (part) => part.first.map((r, i) => [i > 0 && ', ', groupLink(r.group), ' ← ', topicLink(r.topic)]);
   if (!data.ready) items.push(['bad', [t('not ready'), ' ', data.not_ready]]);
-  if (w.throttles?.count) items.push(...w.throttles.first.map((l) => ['bad', sentence(l)]), ...(more(w.throttles) ? [['bad', h('a', {href: link('limits')}, more(w.throttles))]] : []));
-  if (w.parked?.count) items.push(['bad', [h('a', {href: link('parked')}, t('wrong parked', count(w.parked.count, 'n groups'))), ' ', rows(w.parked), more(w.parked)]]);
-  if (w.behind?.count) items.push(['warn', [h('a', {href: link('groups', {state: 'behind', sort: '-age'})}, t('wrong behind', count(w.behind.count, 'n groups'))), ' ', rows(w.behind), more(w.behind)]]);
-  if (w.dead_letters?.count) items.push(['warn', [h('a', {href: link('dead-letters')}, t('wrong dead', count(data.totals.dead_letters_hour, 'n letters'))), ' ',
-    w.dead_letters.first.map((r, i) => [i > 0 && ', ', h('a', {href: link('dead-letters', r.group)}, r.group), ` ${num(r.dead_letters_hour)}`]), more(w.dead_letters)]]);
+  if (w.throttles?.count) items.push(...w.throttles.first.map((l) => ['bad', sentence(l)]),
+    ...(more(w.throttles) ? [['bad', h('a', {href: link('limits')}, more(w.throttles))]] : []));
+  if (w.parked?.count) items.push(['bad',
+    [h('a', {href: link('parked')}, t('wrong parked', count(w.parked.count, 'n groups'))), ' ', rows(w.parked),
+    more(w.parked)]]);
+  if (w.behind?.count) items.push(['warn',
+    [h('a', {href: link('groups', {state: 'behind', sort: '-age'})},
+    t('wrong behind', count(w.behind.count, 'n groups'))), ' ', rows(w.behind), more(w.behind)]]);
+  if (w.dead_letters?.count) items.push(['warn',
+    [h('a', {href: link('dead-letters')}, t('wrong dead', count(data.totals.dead_letters_hour, 'n letters'))), ' ',
+    w.dead_letters.first.map((r, i) => [i > 0 && ', ', h('a', {href: link('dead-letters', r.group)}, r.group),
+      ` ${num(r.dead_letters_hour)}`]), more(w.dead_letters)]]);
   if (!items.length) return h('p', {class: 'state ok'}, h('b', null, t('all well')), ' ', t('all well hint'));
-  return [h('p', null, h('b', null, items.some(([kind]) => kind === 'bad') ? t('is bad') : t('is behind'))), items.map(([kind, what]) => h('p', {class: 'state ' + kind}, what))];
+  return [h('p', null, h('b', null, items.some(([kind]) => kind === 'bad') ? t('is bad') : t('is behind'))),
+    items.map(([kind, what]) => h('p', {class: 'state ' + kind}, what))];
 }
 
 function plots(samples) {
   const span = samples.length > 1 ? samples.at(-1).at - samples[0].at : 0;
   const series = (label, kind, values) => ({label, kind, values});
   return [
-    lines({title: t('messages per second'), span, text: rate, series: [series(t('accepted'), 'blue', rates(samples, 'accepted')), series(t('delivered'), 'amber', rates(samples, 'delivered')), series(t('acknowledged'), 'green', rates(samples, 'acked'))]}),
-    lines({title: t('dead letters per second'), span, text: rate, series: [series(t('dead letters'), 'red', rates(samples, 'dead_letters'))]}),
-    lines({title: cap(t('backlog')), span, text: num, series: [series(t('messages'), 'blue', samples.map((s) => s.backlog?.messages ?? 0)), series(t('waiting retry'), 'amber', samples.map((s) => s.waiting_retry ?? 0))]}),
+    lines({title: t('messages per second'), span, text: rate,
+      series: [series(t('accepted'), 'blue', rates(samples, 'accepted')),
+      series(t('delivered'), 'amber', rates(samples, 'delivered')),
+      series(t('acknowledged'), 'green', rates(samples, 'acked'))]}),
+    lines({title: t('dead letters per second'), span, text: rate,
+      series: [series(t('dead letters'), 'red', rates(samples, 'dead_letters'))]}),
+    lines({title: cap(t('backlog')), span, text: num,
+      series: [series(t('messages'), 'blue', samples.map((s) => s.backlog?.messages ?? 0)),
+      series(t('waiting retry'), 'amber', samples.map((s) => s.waiting_retry ?? 0))]}),
   ];
 }
 
 function tops(top = {}) {
-  const part = (title, rows, columns, to) => h('div', null, h('h2', null, h('a', {href: to}, title)), table({rows: (rows || []).slice(0, 10), empty: t('none now'), columns}));
+  const part = (title, rows, columns, to) => h('div', null, h('h2', null, h('a', {href: to}, title)),
+    table({rows: (rows || []).slice(0, 10), empty: t('none now'), columns}));
   const topic = {label: t('topic'), wide: true, cell: (r) => topicLink(r.name)};
   const group = {label: t('group'), wide: true, cell: (r) => [groupLink(r.group), r.topic && [' ← ', r.topic]]};
   const age = {label: t('oldest'), num: true, cell: (r) => duration(r.oldest_ms)};
@@ -57,8 +72,11 @@ function tops(top = {}) {
   return [
     part(t('top backlog'), top.groups?.backlog, [group, backlog, age], link('groups', {sort: '-backlog'})),
     part(t('top age'), top.groups?.age, [group, age, backlog], link('groups', {sort: '-age'})),
-    part(t('top rate'), top.topics?.in_rate, [topic, {label: t('in per second'), num: true, cell: (r) => rate(r.in_rate)}, {label: t('out per second'), num: true, cell: (r) => rate(r.out_rate)}], link('topics', {sort: '-in'})),
-    part(t('top dead'), top.groups?.dead_letters, [group, {label: t('dead letters hour'), num: true, cell: (r) => num(r.dead_letters_hour)}], link('dead-letters')),
+    part(t('top rate'), top.topics?.in_rate, [topic,
+      {label: t('in per second'), num: true, cell: (r) => rate(r.in_rate)},
+      {label: t('out per second'), num: true, cell: (r) => rate(r.out_rate)}], link('topics', {sort: '-in'})),
+    part(t('top dead'), top.groups?.dead_letters, [group,
+      {label: t('dead letters hour'), num: true, cell: (r) => num(r.dead_letters_hour)}], link('dead-letters')),
   ];
 }
 
@@ -68,8 +86,10 @@ function resources({storage = {}, memory = [], totals = {}, clients}) {
     [t('stored'), totals.stored && `${num(totals.stored.messages ?? 0)} · ${bytes(totals.stored.bytes ?? 0)}`],
     [t('backlog'), totals.backlog && `${num(totals.backlog.messages ?? 0)} · ${bytes(totals.backlog.bytes ?? 0)}`],
     [t('delayed'), num(totals.delayed?.messages ?? 0)], [t('oldest'), duration(totals.oldest_ms)],
-    [t('disk use'), bytes(storage.disk_bytes)], [t('write log'), bytes(storage.wal_bytes)], ['fsync p99', storage.fsync_p99 ? duration(parse(storage.fsync_p99)) : undefined],
-    ...memory.map((m) => [t('memory ' + m.use), [`${bytes(m.held ?? 0)} / ${bytes(m.limit)}`, m.rejected ? ' ' + t('rejected', num(m.rejected)) : '']]),
+    [t('disk use'), bytes(storage.disk_bytes)], [t('write log'), bytes(storage.wal_bytes)],
+      ['fsync p99', storage.fsync_p99 ? duration(parse(storage.fsync_p99)) : undefined],
+    ...memory.map((m) => [t('memory ' + m.use), [`${bytes(m.held ?? 0)} / ${bytes(m.limit)}`,
+      m.rejected ? ' ' + t('rejected', num(m.rejected)) : '']]),
   ]);
 }
 
@@ -86,33 +106,40 @@ export function limits(page) {
     const near = (l) => (l.mark ? l.value / l.mark : 0);
     const rows = [...data.throttles, ...data.not_reached.sort((a, b) => near(b) - near(a))];
     draw(table({caption: rows.length > 200 && t('first 200', rows.length), rows, empty: t('no limits'), columns: [
-      {label: t('state'), cell: (l) => (l.on ? badge(t('throttles'), 'bad') : near(l) >= 0.8 ? badge(t('near'), 'warn') : badge(t('not reached')))},
+      {label: t('state'),
+        cell: (l) => (l.on ? badge(t('throttles'), 'bad') : near(l) >= 0.8 ? badge(t('near'), 'warn')
+        : badge(t('not reached')))},
       {label: t('limit'), cell: (l) => t('limit ' + l.limit)},
-      {label: t('subject'), cell: (l) => [subject(l), l.topic && l.topic !== l.subject && [' → ', l.topic]], wide: true},
+      {label: t('subject'), cell: (l) => [subject(l), l.topic && l.topic !== l.subject && [' → ', l.topic]],
+        wide: true},
       {label: t('value'), num: true, cell: (l) => [amount(l.value, l.unit), ' ', bar(l.value, l.mark)]},
       {label: t('mark'), num: true, cell: (l) => amount(l.mark, l.unit)},
       {label: t('resumes at'), num: true, cell: (l) => amount(l.resume, l.unit)},
       {label: t('since'), cell: (l) => when(l.since)},
       {label: t('returns in'), num: true, cell: (l) => (l.on ? l.retry_after || t('unknown time') : '')},
     ]}));
-    set(h('h2', null, t('limits of broker')), facts(flat(data.limits).map(([k, v]) => [h('code', null, k), String(v)])));
+    set(h('h2', null, t('limits of broker')),
+      facts(flat(data.limits).map(([k, v]) => [h('code', null, k), String(v)])));
   });
 }
 
-const keys = ['max_backlog.messages', 'max_backlog.bytes', 'max_backlog.age', 'client_quota.messages_per_second', 'client_quota.burst',
+const keys = ['max_backlog.messages', 'max_backlog.bytes', 'max_backlog.age', 'client_quota.messages_per_second',
+  'client_quota.burst',
   'pressure.min_free_disk_bytes', 'pressure.max_compaction_debt_bytes', 'pressure.max_write_stall',
   'pressure.max_cold_reads_bytes_per_second', 'pressure.cold_distance_bytes'];
 
 // flat lists the fields of an object with their paths.
 function flat(o, prefix = '') {
-  return Object.entries(o || {}).flatMap(([k, v]) => (v && typeof v === 'object' ? flat(v, prefix + k + '.') : [[prefix + k, v]]));
+  return Object.entries(o || {}).flatMap(([k, v]) => (v && typeof v === 'object' ? flat(v, prefix + k + '.')
+    : [[prefix + k, v]]));
 }
 
 async function change(state, page) {
   const now = Object.fromEntries(flat(state?.limits));
   const done = await dialog({
     title: t('change limits'), confirm: t('change'), cancel: t('cancel'),
-    body: [h('p', null, t('change limits hint')), h('div', {class: 'grid'}, keys.map((k) => field(h('code', null, k), {name: k, value: String(now[k] ?? '')})))],
+    body: [h('p', null, t('change limits hint')), h('div', {class: 'grid'},
+      keys.map((k) => field(h('code', null, k), {name: k, value: String(now[k] ?? '')})))],
     run: (form) => {
       const patch = {};
       for (const k of keys) {

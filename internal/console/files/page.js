@@ -101,7 +101,8 @@ export function openPage(main, name, run) {
       const code = h('code', null, same);
       draw(head, h('div', {class: 'title'}, h('h1', null, title), sub && h('p', {class: 'sub'}, sub)),
         h('div', {class: 'tools'}, actions,
-          same && h('div', {class: 'same', title: t('same hint')}, code, button(t('copy'), 'copy-command', name, () => copy(same, code), 'quiet'))));
+          same && h('div', {class: 'same', title: t('same hint')}, code,
+            button(t('copy'), 'copy-command', name, () => copy(same, code), 'quiet'))));
     },
     // go changes the query of the address; an empty value removes a key, and after unless it is given.
     go(changes) { location.hash = link(...names, {...query, after: undefined, ...changes}); },
@@ -162,7 +163,8 @@ export function table({caption, columns, rows, empty, sort, onSort}) {
     const direction = sort === c.sort ? 'ascending' : sort === '-' + c.sort ? 'descending' : undefined;
     return h('th', {scope: 'col', class: c.num && 'num', 'aria-sort': c.sort && direction, title: c.title},
       c.sort && onSort
-        ? h('button', {type: 'button', class: 'sort', 'data-key': c.sort, click: () => onSort(direction === 'descending' || (!direction && c.first === 'up') ? c.sort : '-' + c.sort)},
+        ? h('button', {type: 'button', class: 'sort', 'data-key': c.sort,
+          click: () => onSort(direction === 'descending' || (!direction && c.first === 'up') ? c.sort : '-' + c.sort)},
           c.label, h('span', {'aria-hidden': true}, direction ? (direction === 'descending' ? ' ↓' : ' ↑') : ''))
         : c.label);
   };
@@ -185,10 +187,12 @@ export function filters(page, ...fields) {
   const apply = (event) => {
     event.preventDefault();
     const changes = {};
-    for (const e of event.currentTarget.elements) if (e.name) changes[e.name] = e.type === 'checkbox' ? e.checked : e.value.trim();
+    for (const e of event.currentTarget.elements) if (e.name) changes[e.name] = e.type === 'checkbox' ? e.checked
+      : e.value.trim();
     page.go(changes);
   };
-  const form = h('form', {class: 'filters', role: 'search', submit: apply, change: (event) => event.target.tagName === 'SELECT' && form.requestSubmit()},
+  const form = h('form', {class: 'filters', role: 'search', submit: apply,
+    change: (event) => event.target.tagName === 'SELECT' && form.requestSubmit()},
     fields, h('button', {class: 'quiet'}, t('show')));
   return form;
 }
@@ -207,7 +211,8 @@ export const badge = (text, kind = '') => h('span', {class: 'badge ' + kind}, te
 export function bar(value, limit) {
   if (!limit || value === undefined) return null;
   const share = Math.min(1, value / limit);
-  return h('meter', {class: share >= 1 ? 'full' : share >= 0.8 ? 'high' : '', min: 0, max: 1, high: 0.8, optimum: 0, value: share, title: `${num(value)} / ${num(limit)}`});
+  return h('meter', {class: share >= 1 ? 'full' : share >= 0.8 ? 'high' : '', min: 0, max: 1, high: 0.8, optimum: 0,
+    value: share, title: `${num(value)} / ${num(limit)}`});
 }
 
 // amount is a value of a limit in its unit.
@@ -223,8 +228,10 @@ export function amount(value, unit) {
 }
 
 // facts is a list of names and values; a null value leaves the pair out.
-export const facts = (pairs) => h('dl', {class: 'facts'}, pairs.filter((p) => p && p[1] !== null).map(([name, value, grey]) =>
-  h('div', {class: grey && 'grey'}, h('dt', null, name), h('dd', null, value === undefined || value === '' ? unknown : value))));
+export const facts = (pairs) => h('dl', {class: 'facts'},
+  pairs.filter((p) => p && p[1] !== null).map(([name, value, grey]) =>
+  h('div', {class: grey && 'grey'}, h('dt', null, name),
+    h('dd', null, value === undefined || value === '' ? unknown : value))));
 
 export const topicLink = (name) => h('a', {href: link('topics', name)}, name);
 export const groupLink = (name) => h('a', {href: link('groups', name)}, name);

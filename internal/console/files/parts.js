@@ -21,9 +21,11 @@ export function lines({title, series, span, text}) {
   };
   const latest = (s) => text(s.values.at(-1));
   return h('figure', {class: 'plot'},
-    h('figcaption', null, h('b', null, title), series.map((s) => h('span', {class: 'key ' + s.kind}, s.label, ' ', h('b', null, latest(s))))),
+    h('figcaption', null, h('b', null, title),
+      series.map((s) => h('span', {class: 'key ' + s.kind}, s.label, ' ', h('b', null, latest(s))))),
     h('div', {class: 'frame'},
-      svg('svg', {viewBox: '0 0 600 100', preserveAspectRatio: 'none', role: 'img', 'aria-label': `${title}: ${series.map((s) => `${s.label} ${latest(s)}`).join(', ')}`},
+      svg('svg', {viewBox: '0 0 600 100', preserveAspectRatio: 'none', role: 'img',
+        'aria-label': `${title}: ${series.map((s) => `${s.label} ${latest(s)}`).join(', ')}`},
         svg('path', {class: 'grid', d: 'M0 4H600M0 51H600M0 98H600'}),
         series.map((s) => svg('path', {class: 'line ' + s.kind, d: path(s.values)}))),
       h('span', {class: 'top'}, text(most))),
@@ -33,7 +35,8 @@ export function lines({title, series, span, text}) {
 // shape is one bar of a share between 0 and 1, of several kinds: [[share, kind], …].
 export function shape(parts) {
   let x = 0;
-  return svg('svg', {class: 'shape', viewBox: '0 0 100 10', preserveAspectRatio: 'none', 'aria-hidden': true}, parts.map(([share, kind]) => {
+  return svg('svg', {class: 'shape', viewBox: '0 0 100 10', preserveAspectRatio: 'none', 'aria-hidden': true},
+    parts.map(([share, kind]) => {
     const rect = svg('rect', {x, y: 0, width: 100 * Math.max(0, Math.min(1, share)), height: 10, class: kind});
     x += 100 * share;
     return rect;
@@ -77,7 +80,8 @@ export function scan({load, rows, enough, show, signal, after = ''}) {
   function progress(part, complete, going) {
     const all = scanned + (part.left || 0);
     draw(status,
-      h('span', null, complete ? t('scanned all', num(scanned)) : t('scanned of', num(scanned), num(all)), part.reached && !complete && ' · ' + t('reached', at(part.reached))),
+      h('span', null, complete ? t('scanned all', num(scanned)) : t('scanned of', num(scanned), num(all)),
+        part.reached && !complete && ' · ' + t('reached', at(part.reached))),
       !complete && all > 0 && shape([[scanned / all, 'blue']]),
       going ? button(t('stop'), 'scan-stop', '', () => { stopped = true; }, 'quiet')
         : !complete && found.length < 200 && button(t('go on'), 'scan-on', '', run, 'quiet'),
@@ -123,15 +127,18 @@ export function hex(data) {
 }
 
 // bytesOf is the body of a message of the API.
-export const bytesOf = (m) => (m.body_text !== undefined ? new TextEncoder().encode(m.body_text) : Uint8Array.from(atob(m.body || ''), (c) => c.charCodeAt(0)));
+export const bytesOf = (m) => (m.body_text !== undefined ? new TextEncoder().encode(m.body_text)
+  : Uint8Array.from(atob(m.body || ''), (c) => c.charCodeAt(0)));
 
 // body is the view of the body of a message; name is that of the download.
 export function body(m, name) {
   const data = bytesOf(m);
   const text = m.body_text;
   const json = text !== undefined && text.length <= 1 << 20 ? pretty(text) : null;
-  const forms = [json !== null && ['JSON', () => safe(json.slice(0, limit), true)], text !== undefined && [t('text'), () => safe(text.slice(0, limit), true)],
-    [t('hex'), () => hex(data.subarray(0, Math.min(data.length, limit === Infinity ? data.length : limit / 4)))]].filter(Boolean);
+  const forms = [json !== null && ['JSON', () => safe(json.slice(0, limit), true)],
+    text !== undefined && [t('text'), () => safe(text.slice(0, limit), true)],
+    [t('hex'), () => hex(data.subarray(0, Math.min(data.length,
+      limit === Infinity ? data.length : limit / 4)))]].filter(Boolean);
   let limit = first;
   let chosen = forms[0];
   const pre = h('pre', {class: 'body', tabindex: 0});
@@ -139,10 +146,13 @@ export function body(m, name) {
   const show = () => {
     pre.textContent = chosen[1]();
     draw(tools, h('span', {class: 'hint'}, size(data.length)),
-      h('span', {class: 'tabs', role: 'group', 'aria-label': t('form')}, forms.map((f) => h('button', {type: 'button', class: 'quiet', 'data-key': f[0], 'aria-pressed': String(f === chosen), click: () => { chosen = f; show(); }}, f[0]))),
+      h('span', {class: 'tabs', role: 'group', 'aria-label': t('form')},
+        forms.map((f) => h('button', {type: 'button', class: 'quiet', 'data-key': f[0],
+        'aria-pressed': String(f === chosen), click: () => { chosen = f; show(); }}, f[0]))),
       button(t('copy'), 'copy-body', name, () => copy(text ?? hex(data), pre), 'quiet'),
       button(t('download'), 'download-body', name, () => save(name, [data]), 'quiet'),
-      limit < Infinity && pre.textContent.length >= limit && button(t('show all'), 'show-all', name, () => { limit = Infinity; show(); }, 'quiet'));
+      limit < Infinity && pre.textContent.length >= limit
+        && button(t('show all'), 'show-all', name, () => { limit = Infinity; show(); }, 'quiet'));
   };
   show();
   return h('div', {class: 'payload'}, tools, pre);
@@ -188,11 +198,11 @@ export function findings(list, most, retention, lease, work) {
 }
 
 // picture is the schedule as a table whose bars are the time since the first attempt, on a
-// logarithmic scale.
-export function picture(list, most) {
+// logarithmic scale. then is what happens after the last attempt: a value of on_exhausted.
+export function picture(list, most, then = 'dead-letter') {
   const scale = (ms) => Math.log10(1 + ms / 100);
   const full = scale(list.at(-1).at) || 1;
-  const end = most < 0 ? t('goes on') : t('then dead letter', duration(list.at(-1).at));
+  const end = most < 0 ? t('goes on') : t('then ' + then, duration(list.at(-1).at));
   return [table({rows: list, empty: '', columns: [
     {label: t('attempt'), num: true, cell: (a) => String(a.number)},
     {label: t('wait before'), num: true, cell: (a) => (a.number === 1 ? '' : duration(a.wait))},
@@ -209,7 +219,8 @@ export function help(page) {
   const {retry = ladder, attempts: most = '17', work = '0s', lease = '30s', retention = '72h'} = page.query;
   page.head({title: cap(t('help')), same: command(['help'])});
   const out = h('div');
-  const form = h('form', {class: 'filters', submit: (event) => { event.preventDefault(); page.go(values(form)); }, input: () => calculate()},
+  const form = h('form', {class: 'filters', submit: (event) => { event.preventDefault(); page.go(values(form)); },
+    input: () => calculate()},
     field(t('retry schedule'), {name: 'retry', value: retry}),
     field(`${t('max attempts')} (${t('minus one')})`, {name: 'attempts', value: most, inputmode: 'numeric'}),
     field(t('time of handler'), {name: 'work', value: work}), field(t('lease'), {name: 'lease', value: lease}),
@@ -224,13 +235,17 @@ export function help(page) {
       return;
     }
     const list = attempts(waits, n, times[0]);
-    draw(out, findings(list, n, times[2], times[1], times[0]).map((f) => h('p', {class: 'state warn'}, f)), picture(list, n));
+    draw(out, findings(list, n, times[2], times[1], times[0]).map((f) => h('p', {class: 'state warn'}, f)),
+      picture(list, n));
   }
   calculate();
-  page.body.append(h('section', null, h('h2', null, t('calculator')), h('p', {class: 'hint'}, t('calculator hint')), form, out),
+  page.body.append(h('section', null, h('h2', null, t('calculator')), h('p', {class: 'hint'}, t('calculator hint')),
+    form, out),
     h('section', null, h('h2', null, t('states of a message')), h('dl', {class: 'words'},
-      ['ready', 'inflight', 'waiting_retry', 'parked', 'dead_letter', 'done'].map((s) => [h('dt', null, t('state ' + s)), h('dd', null, t('meaning ' + s))]))),
+      ['ready', 'inflight', 'waiting_retry', 'parked', 'dead_letter',
+        'done'].map((s) => [h('dt', null, t('state ' + s)), h('dd', null, t('meaning ' + s))]))),
     h('section', null, h('h2', null, t('questions')), h('ul', null,
-      [['why not consumed', link('trace')], ['what fails', link('dead-letters')], ['why rejected', link('limits')]].map(([key, to]) => h('li', null, h('a', {href: to}, t(key)))))));
+      [['why not consumed', link('trace')], ['what fails', link('dead-letters')],
+        ['why rejected', link('limits')]].map(([key, to]) => h('li', null, h('a', {href: to}, t(key)))))));
   page.ready();
 }

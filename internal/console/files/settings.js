@@ -74,7 +74,8 @@ function write(o, path, value) {
 }
 
 const described = (d) => String(d).replace(/^\{(.*)\}$/, (_, key) => t(key));
-const text = (value, kind) => (kind === 'bytes' && typeof value === 'number' ? `${value} (${bytes(value)})` : typeof value === 'object' ? JSON.stringify(value) : String(value));
+const text = (value, kind) => (kind === 'bytes' && typeof value === 'number' ? `${value} (${bytes(value)})`
+  : typeof value === 'object' ? JSON.stringify(value) : String(value));
 
 // show lists the settings; those with their default are grey.
 export const show = (fields, o) => facts(fields.map(([path, kind, fallback]) => {
@@ -95,8 +96,10 @@ function parse(kind, value) {
 export const inputs = (fields, o) => h('div', {class: 'grid'}, fields.map(([path, kind, fallback]) => {
   const value = read(o, path);
   if (kind === 'bool') return checkbox(code(path), path, value ?? fallback);
-  if (Array.isArray(kind)) return field(code(path), {name: path, value: String(value ?? fallback)}, kind.map((v) => [v, v]));
-  return field(code(path), {name: path, value: value === undefined ? '' : String(value), placeholder: described(fallback), autocomplete: 'off'});
+  if (Array.isArray(kind)) return field(code(path), {name: path, value: String(value ?? fallback)},
+    kind.map((v) => [v, v]));
+  return field(code(path), {name: path, value: value === undefined ? '' : String(value),
+    placeholder: described(fallback), autocomplete: 'off'});
 }));
 
 // patch are the differences between the settings o and the values of a form; null means the default.
@@ -106,7 +109,8 @@ export function patch(fields, o, form) {
     const old = read(o, path);
     const value = parse(kind, form[path]);
     const before = old ?? (kind === 'bool' || Array.isArray(kind) ? fallback : undefined);
-    if (value === undefined ? old !== undefined : String(value) !== String(before)) write(out, path, value === undefined ? null : value);
+    if (value === undefined ? old !== undefined : String(value) !== String(before)) write(out, path,
+      value === undefined ? null : value);
   }
   return out;
 }
@@ -143,42 +147,55 @@ export async function change({title, hint, fields, at, state, method = 'PUT'}) {
 export function address(page) {
   const {topic = ''} = page.query;
   const admin = may.server('admin');
-  page.head({title: cap(t('address settings')), sub: t('address sub'), same: topic ? command(['address', 'test', topic]) : command(['address', 'list']),
+  page.head({title: cap(t('address settings')), sub: t('address sub'),
+    same: topic ? command(['address', 'test', topic]) : command(['address', 'list']),
     actions: admin && button(t('add pattern'), 'add-address', '', () => add(page))});
-  page.body.append(filters(page, field(t('test name'), {name: 'topic', value: topic, placeholder: 'orders.eu', autocomplete: 'off'})));
+  page.body.append(filters(page, field(t('test name'),
+    {name: 'topic', value: topic, placeholder: 'orders.eu', autocomplete: 'off'})));
   const test = region(page);
   const list = region(page);
-  return page.watch((signal) => Promise.all([get('address-settings', {}, signal), topic && get(path`topics/${topic}/address-settings`, {}, signal)]), ([all, tested]) => {
+  return page.watch((signal) => Promise.all([get('address-settings', {}, signal),
+    topic && get(path`topics/${topic}/address-settings`, {}, signal)]), ([all, tested]) => {
     test(tested && [h('h2', null, t('settings of name', topic)), tested.matches.length
       ? table({rows: addressFields, empty: '', columns: [
         {label: t('setting'), cell: ([name]) => h('code', null, name)},
-        {label: t('value'), cell: ([name, , fallback]) => (tested[name] === undefined ? h('span', {class: 'hint'}, String(fallback).replace(/^\{(.*)\}$/, (_, k) => t(k))) : String(tested[name]))},
+        {label: t('value'),
+          cell: ([name, , fallback]) => (tested[name] === undefined
+          ? h('span', {class: 'hint'}, String(fallback).replace(/^\{(.*)\}$/, (_, k) => t(k))) : String(tested[name]))},
         {label: t('pattern'), cell: ([name]) => origin(name, tested, all.address_settings)},
       ]}) : h('p', {class: 'empty'}, t('no pattern matches', topic))]);
-    list(h('h2', null, t('patterns by precedence')), table({rows: all.address_settings, empty: t('no patterns'), columns: [
+    list(h('h2', null, t('patterns by precedence')),
+      table({rows: all.address_settings, empty: t('no patterns'), columns: [
       {label: t('pattern'), wide: true, cell: (a) => h('code', null, a.match)},
-      {label: t('settings'), wide: true, cell: (a) => Object.entries(a).filter(([k]) => k !== 'match').map(([k, v]) => [badge(`${k} = ${v}`), ' '])},
-      admin && {label: '', cell: (a) => h('span', {class: 'tools'}, button(t('change'), 'change-address', a.match, async () => {
+      {label: t('settings'), wide: true,
+        cell: (a) => Object.entries(a).filter(([k]) => k !== 'match').map(([k, v]) => [badge(`${k} = ${v}`), ' '])},
+      admin && {label: '', cell: (a) => h('span', {class: 'tools'},
+        button(t('change'), 'change-address', a.match, async () => {
         const at = path`address-settings/${a.match}`;
-        if (await change({title: t('change pattern', a.match), hint: t('address change hint'), fields: inherited, at, state: await get(at)})) page.reload();
+        if (await change({title: t('change pattern', a.match), hint: t('address change hint'), fields: inherited, at,
+          state: await get(at)})) page.reload();
       }, 'quiet'), button(t('delete'), 'delete-address', a.match, () => remove(a.match, page), 'quiet danger'))},
     ]}));
   });
 }
 
 // inherited are the fields where a missing value comes from the next pattern, also of yes and no.
-const inherited = addressFields.map(([name, kind]) => [name, kind === 'bool' ? ['', 'true', 'false'] : kind, kind === 'bool' ? '' : '{inherited}']);
+const inherited = addressFields.map(([name, kind]) => [name, kind === 'bool' ? ['', 'true', 'false'] : kind,
+  kind === 'bool' ? '' : '{inherited}']);
 
 // origin is the pattern that sets a field: the first one that matches and has it.
 function origin(name, tested, all) {
-  const from = tested[name] === undefined ? undefined : tested.matches.find((m) => all.find((a) => a.match === m)?.[name] !== undefined);
+  const from = tested[name] === undefined ? undefined
+    : tested.matches.find((m) => all.find((a) => a.match === m)?.[name] !== undefined);
   return from ? h('code', null, from) : h('span', {class: 'hint'}, t('default'));
 }
 
 async function add(page) {
   const done = await dialog({
     title: t('add pattern'), confirm: t('create'), cancel: t('cancel'),
-    body: [h('p', null, t('address change hint')), field(t('pattern'), {name: 'match', required: true, placeholder: 'orders.#', hint: t('pattern hint'), autocomplete: 'off'}), inputs(inherited, {})],
+    body: [h('p', null, t('address change hint')), field(t('pattern'),
+      {name: 'match', required: true, placeholder: 'orders.#', hint: t('pattern hint'), autocomplete: 'off'}),
+      inputs(inherited, {})],
     run: async (form) => {
       await call('PUT', path`address-settings/${form.match}`, {body: merged(inherited, {}, form)});
       return true;
@@ -189,7 +206,8 @@ async function add(page) {
 
 async function remove(match, page) {
   const done = await dialog({
-    title: t('delete pattern', match), danger: true, confirm: t('delete'), cancel: t('cancel'), body: h('p', null, t('delete pattern hint')),
+    title: t('delete pattern', match), danger: true, confirm: t('delete'), cancel: t('cancel'),
+      body: h('p', null, t('delete pattern hint')),
     run: async () => { await call('DELETE', path`address-settings/${match}`); return true; },
   });
   if (done) { notice(t('deleted', match)); page.reload(); }

@@ -215,7 +215,7 @@ const english = {
   'no payload': 'Bodies, keys and properties need the permission to receive.',
   'no reason': '(no reason)',
   'no receive waits': 'No receive waits for messages: no consumer asks.',
-  'no retries': 'The first failure makes a dead letter: there are no retries.',
+  'no retries': 'There are no retries: the first failure is the last attempt.',
   'no topic matches': 'No topic matches {0}.',
   'no topics': 'No topics yet. Create one here, or with: tidegate topic create orders',
   'nobody receives': '{0} messages are ready and none is in flight: no consumer receives them. Start a consumer of this group, or look at its clients.',
@@ -337,7 +337,9 @@ const english = {
   'ten delays': '10 × redelivery-delay',
   'test name': 'Test a topic name',
   'text': 'Text',
-  'then dead letter': 'If all fail, the message is a dead letter {0} after the first attempt, and the time of the handler besides.',
+  'then block': 'After {0} the message is retried without end, and its message group waits.',
+  'then dead-letter': 'If all fail, the message is a dead letter {0} after the first attempt, and the time of the handler besides.',
+  'then park': 'If all fail, the message group is parked {0} after the first attempt, and the time of the handler besides.',
   'time': 'Time',
   'time below': 'the time below',
   'time of handler': 'Time of the handler',
@@ -379,7 +381,6 @@ let table = english;
 export async function speak(code) {
   table = code === 'zh' ? (await import('./zh.js')).table : english;
   lang = code;
-  store.set('language', code);
   document.documentElement.lang = code === 'zh' ? 'zh-CN' : 'en';
 }
 

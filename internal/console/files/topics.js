@@ -9,7 +9,8 @@ export function topics(page) {
   const {match = '', after = ''} = page.query;
   page.head({title: cap(t('topics')), same: command(['topic', 'list'], {match}),
     actions: may.some('admin') && button(t('create topic'), 'create-topic', '', create)});
-  page.body.append(filters(page, field(t('name'), {name: 'match', type: 'search', value: match, placeholder: 'orders*'})));
+  page.body.append(filters(page, field(t('name'),
+    {name: 'match', type: 'search', value: match, placeholder: 'orders*'})));
   const draw = region(page);
   return page.watch((signal) => get('topics', {match, after, limit: 100}, signal), (data) => {
     draw(table({rows: data.topics, empty: match || after ? t('no topic matches', match) : t('no topics'), columns: [
@@ -18,8 +19,11 @@ export function topics(page) {
       {label: t('queues'), num: true, cell: (row) => num(row.queues)},
       {label: t('stored'), num: true, cell: (row) => num(row.stored_messages)},
       {label: t('size'), num: true, cell: (row) => bytes(row.stored_bytes)},
-      {label: t('backlog'), num: true, title: t('backlog hint'), cell: (row) => [num(row.backlog.messages), ' ', bar(row.backlog.messages, row.max_backlog?.messages)]},
-      {label: t('state'), cell: (row) => (row.throttle ? badge(t('throttled'), 'bad') : row.auto_created ? badge(t('auto-created')) : '')},
+      {label: t('backlog'), num: true, title: t('backlog hint'),
+        cell: (row) => [num(row.backlog.messages), ' ', bar(row.backlog.messages, row.max_backlog?.messages)]},
+      {label: t('state'),
+        cell: (row) => (row.throttle ? badge(t('throttled'), 'bad') : row.auto_created ? badge(t('auto-created'))
+        : '')},
       {label: t('groups'), num: true, cell: (row) => num((row.groups || []).length)},
     ]}), pager(page, data.next, null));
   });
@@ -45,7 +49,8 @@ export async function put(at, name, body) {
   try {
     await get(at);
   } catch (err) {
-    if (err.status === 404 || err.status === 400) return call('PUT', at, {body}); // 400: the name is one that RocketMQ forbids
+    if (err.status === 404 || err.status === 400) return call('PUT', at,
+      {body}); // 400: the name is one that RocketMQ forbids
     throw err;
   }
   throw new Error(t('exists', name));
@@ -62,7 +67,8 @@ export function topic(page) {
     may.send(name) && button(t('send test message'), 'send', name, () => send(name, page)),
     admin && button(t('change'), 'change-topic', name, async () => {
       const now = await get(at);
-      if (await change({title: t('change topic', name), hint: t('change hint'), fields: topicFields, at, state: now})) page.reload();
+      if (await change({title: t('change topic', name), hint: t('change hint'), fields: topicFields, at,
+        state: now})) page.reload();
     }),
     admin && button(t('purge'), 'purge-topic', name, () => purge(name, at, state, page), 'danger'),
     admin && button(t('delete'), 'delete-topic', name, () => remove(name, at, state), 'danger'),
@@ -82,7 +88,8 @@ export function topic(page) {
       [t('type'), state.type],
       [t('stored'), `${num(state.stored_messages)} · ${bytes(state.stored_bytes)}`],
       [t('accepted since start'), num(state.accepted_messages)],
-      [t('backlog'), [`${num(state.backlog.messages)} · ${bytes(state.backlog.bytes)} `, bar(state.backlog.messages, limit.messages), bar(state.backlog.bytes, limit.bytes)]],
+      [t('backlog'), [`${num(state.backlog.messages)} · ${bytes(state.backlog.bytes)} `,
+        bar(state.backlog.messages, limit.messages), bar(state.backlog.bytes, limit.bytes)]],
       [t('delayed'), num(state.delayed_messages || 0)],
       [t('half messages'), num(state.half_messages || 0)],
     ]));
@@ -90,9 +97,11 @@ export function topic(page) {
       {label: t('group'), wide: true, cell: (group) => groupLink(group)},
     ]}));
     settings(
-      h('div', null, h('h2', null, t('settings')), h('p', {class: 'hint'}, t('grey is default')), show(topicFields, state)),
+      h('div', null, h('h2', null, t('settings')), h('p', {class: 'hint'}, t('grey is default')),
+        show(topicFields, state)),
       h('div', null, h('h2', null, t('address settings')), address.matches.length
-        ? [h('p', {class: 'hint'}, t('patterns'), address.matches.map((m) => [' ', badge(m)])), show(addressFields, address)]
+        ? [h('p', {class: 'hint'}, t('patterns'), address.matches.map((m) => [' ', badge(m)])),
+          show(addressFields, address)]
         : h('p', {class: 'empty'}, t('no address settings'))));
   });
 }
@@ -103,7 +112,8 @@ async function send(name, page) {
     body: h('div', {class: 'grid'},
       field(t('body'), {name: 'body', rows: 6, required: true}),
       field(t('tag'), {name: 'tag'}), field(t('key'), {name: 'key'}),
-      field(t('message group'), {name: 'group', hint: t('only fifo')}), field(t('deliver after'), {name: 'after', hint: t('only delay'), placeholder: '30s'})),
+      field(t('message group'), {name: 'group', hint: t('only fifo')}),
+        field(t('deliver after'), {name: 'after', hint: t('only delay'), placeholder: '30s'})),
     run: (form) => call('POST', path`topics/${name}/messages`, {body: {
       body_text: form.body, tag: form.tag || undefined, keys: form.key ? [form.key] : undefined,
       message_group: form.group || undefined, deliver_after: form.after || undefined}}),
@@ -123,7 +133,8 @@ async function purge(name, at, state, page) {
 async function remove(name, at, state) {
   const done = await dialog({
     title: t('delete topic', name), danger: true, confirm: t('delete'), cancel: t('cancel'),
-    body: [h('p', null, t('delete topic hint', num(state.stored_messages), name)), field(t('type name'), {name: 'name', autocomplete: 'off', required: true})],
+    body: [h('p', null, t('delete topic hint', num(state.stored_messages), name)),
+      field(t('type name'), {name: 'name', autocomplete: 'off', required: true})],
     run: async (form) => {
       if (form.name !== name) throw new Error(t('wrong name', name));
       await call('DELETE', at);
