@@ -1,8 +1,9 @@
 // The page of all groups: a row for each group in each topic.
 import {call, get, may, path} from './api.js';
-import {button, bytes, cap, checkbox, dialog, field, h, notice, num, parse, when} from './base.js';
+import {button, bytes, cap, checkbox, dialog, field, h, notice, now, num, parse, rate, when} from './base.js';
 import {badge, command, filters, groupLink, link, pager, region, table, topicLink} from './page.js';
-import {attempts, findings, picture, steps} from './parts.js';
+import {keep, rates, ring, span} from './live.js';
+import {attempts, findings, lines, picture, steps} from './parts.js';
 import {change, groupFields, show} from './settings.js';
 import {t} from './text.js';
 import {put} from './topics.js';
@@ -65,14 +66,33 @@ export function group(page) {
     admin && button(t('delete'), 'delete-group', name, () => remove(name, at), 'danger'),
   ]});
   const drawTopics = region(page);
+  const drawPlots = region(page, 'columns');
   const drawSchedule = region(page, 'columns');
   return page.watch((signal) => get(at, {}, signal), (data) => {
     state = data;
+    drawPlots(plots(name, data.topics || []));
     drawTopics(data.topics?.length ? data.topics.map((s) => flow(name, s))
       : h('p', {class: 'empty'}, t('group without topics', name)));
     drawSchedule(schedule(data), h('div', null, h('h2', null, t('settings')),
       h('p', {class: 'hint'}, t('grey is default')), show(groupFields, data)));
   });
+}
+
+// plots are the backlog and the rates of a group since its page was opened, for 15 minutes at most.
+function plots(name, topics) {
+  const sum = (value) => topics.reduce((total, s) => total + value(s), 0);
+  const subject = 'group ' + name;
+  keep(subject, {at: now(), backlog: sum((s) => s.backlog.messages), retry: sum((s) => s.waiting_retry),
+    acked: sum((s) => s.acked), dead: sum((s) => s.dead_letters)});
+  const samples = ring(subject);
+  return [
+    lines({title: cap(t('backlog')), span: span(samples), text: num, series: [
+      {label: t('messages'), kind: 'blue', values: samples.map((s) => s.backlog)},
+      {label: t('waiting retry'), kind: 'amber', values: samples.map((s) => s.retry)}]}),
+    lines({title: t('messages per second'), span: span(samples), text: rate, series: [
+      {label: t('acknowledged'), kind: 'green', values: rates(samples, 'acked')},
+      {label: t('dead letters'), kind: 'red', values: rates(samples, 'dead')}]}),
+  ];
 }
 
 // flow draws the state table of a group in one topic: boxes with counts, and where messages go.

@@ -1,7 +1,7 @@
 // The first page: whether the broker is well, what is wrong now, and the largest of each kind.
 import {call, get, may} from './api.js';
 import {button, bytes, cap, count, dialog, draw as redraw, duration, field, h, notice, num, parse, rate, since, when} from './base.js';
-import {rates, ring, take} from './live.js';
+import {rates, ring, span, take} from './live.js';
 import {amount, badge, bar, command, facts, groupLink, link, region, sentence, subject, table, topicLink} from './page.js';
 import {lines} from './parts.js';
 import {t} from './text.js';
@@ -47,16 +47,15 @@ function wrong(data) {
 }
 
 function plots(samples) {
-  const span = samples.length > 1 ? samples.at(-1).at - samples[0].at : 0;
   const series = (label, kind, values) => ({label, kind, values});
   return [
-    lines({title: t('messages per second'), span, text: rate,
+    lines({title: t('messages per second'), span: span(samples), text: rate,
       series: [series(t('accepted'), 'blue', rates(samples, 'accepted')),
       series(t('delivered'), 'amber', rates(samples, 'delivered')),
       series(t('acknowledged'), 'green', rates(samples, 'acked'))]}),
-    lines({title: t('dead letters per second'), span, text: rate,
+    lines({title: t('dead letters per second'), span: span(samples), text: rate,
       series: [series(t('dead letters'), 'red', rates(samples, 'dead_letters'))]}),
-    lines({title: cap(t('backlog')), span, text: num,
+    lines({title: cap(t('backlog')), span: span(samples), text: num,
       series: [series(t('messages'), 'blue', samples.map((s) => s.backlog?.messages ?? 0)),
       series(t('waiting retry'), 'amber', samples.map((s) => s.waiting_retry ?? 0))]}),
   ];

@@ -1,7 +1,9 @@
 // The page of all topics.
 import {call, get, may, path} from './api.js';
-import {button, bytes, cap, dialog, field, h, notice, num} from './base.js';
+import {button, bytes, cap, dialog, field, h, notice, now, num, rate} from './base.js';
+import {keep, rates, ring, span} from './live.js';
 import {badge, bar, command, facts, filters, groupLink, link, pager, region, sentence, table, topicLink} from './page.js';
+import {lines} from './parts.js';
 import {addressFields, change, show, topicFields} from './settings.js';
 import {t} from './text.js';
 
@@ -74,6 +76,7 @@ export function topic(page) {
     admin && button(t('delete'), 'delete-topic', name, () => remove(name, at, state), 'danger'),
   ]});
   const top = region(page);
+  const drawPlots = region(page, 'columns');
   const groups = region(page);
   const settings = region(page, 'columns');
   return page.watch(async (signal) => {
@@ -81,6 +84,7 @@ export function topic(page) {
     return {topicState, address};
   }, ({topicState, address}) => {
     state = topicState;
+    drawPlots(plots(state));
     const limit = state.max_backlog || {};
     top(state.throttle ? h('p', {class: 'state bad'}, sentence({subject: name, ...state.throttle}))
       : h('p', {class: 'state ok'}, t('accepts sends')),
@@ -104,6 +108,19 @@ export function topic(page) {
           show(addressFields, address)]
         : h('p', {class: 'empty'}, t('no address settings'))));
   });
+}
+
+// plots are the backlog and the rate of a topic since its page was opened, for 15 minutes at most.
+function plots(state) {
+  const subject = 'topic ' + state.name;
+  keep(subject, {at: now(), backlog: state.backlog.messages, accepted: state.accepted_messages});
+  const samples = ring(subject);
+  return [
+    lines({title: cap(t('backlog')), span: span(samples), text: num, series: [
+      {label: t('messages'), kind: 'blue', values: samples.map((s) => s.backlog)}]}),
+    lines({title: t('messages per second'), span: span(samples), text: rate, series: [
+      {label: t('accepted'), kind: 'blue', values: rates(samples, 'accepted')}]}),
+  ];
 }
 
 async function send(name, page) {
