@@ -12,9 +12,9 @@ import (
 
 var (
 	entry   = regexp.MustCompile(`(?m)^  '((?:[^'\\]|\\.)*)': '((?:[^'\\]|\\.)*)',$`)
-	keyed   = regexp.MustCompile(`\bt\('((?:[^'\\]|\\.)*)'`)                    // t('key'), and t('prefix ' + name)
-	literal = regexp.MustCompile(`'((?:[^'\\\n]|\\.)*)'`)                       // a key can also be a value: label: 'topics'
-	braced  = regexp.MustCompile(`'\{([^}'\n]+)\}'`)                            // a default that is described: '{none}'
+	keyed   = regexp.MustCompile(`\bt\('((?:[^'\\]|\\.)*)'`)                      // t('key'), and t('prefix ' + name)
+	literal = regexp.MustCompile(`'((?:[^'\\\n]|\\.)*)'`)                         // a key can also be a value: label: 'topics'
+	braced  = regexp.MustCompile(`'\{([^}'\n]+)\}'`)                              // a default that is described: '{none}'
 	prefix  = regexp.MustCompile("\\bt\\((?:'([a-z ]+ )' \\+|`([a-z ]+ )\\$\\{)") // t('state ' + s), t(`job ${kind}`)
 	hole    = regexp.MustCompile(`\{\d\}`)
 )

@@ -1,6 +1,6 @@
 // The page of all groups: a row for each group in each topic.
 import {call, get, may, path} from './api.js';
-import {button, bytes, cap, checkbox, dialog, field, h, notice, now, num, parse, rate, when} from './base.js';
+import {button, bytes, cap, checkbox, dialog, duration, field, h, notice, now, num, parse, rate, when} from './base.js';
 import {badge, command, filters, groupLink, link, pager, region, table, topicLink} from './page.js';
 import {keep, rates, ring, span} from './live.js';
 import {attempts, findings, lines, picture, steps} from './parts.js';
@@ -67,9 +67,12 @@ export function group(page) {
   ]});
   const drawTopics = region(page);
   const drawPlots = region(page, 'columns');
+  const drawFailures = region(page);
   const drawSchedule = region(page, 'columns');
-  return page.watch((signal) => get(at, {}, signal), (data) => {
+  return page.watch((signal) => Promise.all([get(at, {}, signal), get(at + '/failures', {limit: 10}, signal)]),
+    ([data, failures]) => {
     state = data;
+    drawFailures(h('h2', null, t('recent failures')), failureTable(failures));
     drawPlots(plots(name, data.topics || []));
     drawTopics(data.topics?.length ? data.topics.map((s) => flow(name, s))
       : h('p', {class: 'empty'}, t('group without topics', name)));
@@ -122,6 +125,19 @@ function flow(name, s) {
 
 const end = (label, box, after) => h('div', {class: 'end'}, h('div', {class: 'arrow'}, h('small', null, label)), box,
   after && h('small', {class: 'hint'}, '↺ ', after));
+
+function failureTable(data) {
+  return [table({rows: data.failures, empty: t('no failures'), columns: [
+    {label: t('time'), cell: (f) => when(f.time)},
+    {label: t('reason'), wide: true, cell: (f) => f.reason || t('cause ' + f.cause)},
+    {label: t('fate'), cell: (f) => [t('fate is ' + f.fate), f.delay && [' ', t('in', duration(parse(f.delay)))]]},
+    {label: t('attempt'), num: true, cell: (f) => num(f.attempt)},
+    {label: t('message ID'), cell: (f) => f.message_id && h('a',
+      {class: 'mono', href: link('trace', {id: f.message_id, topic: f.topic})}, f.message_id)},
+    {label: t('topic'), cell: (f) => topicLink(f.topic)},
+    {label: t('client'), cell: (f) => f.client},
+  ]}), data.dropped > 0 && h('p', {class: 'hint'}, t('failures dropped', num(data.dropped)))];
+}
 
 // verdict says in one sentence whether the group makes progress, and what to do.
 function verdict(s) {
