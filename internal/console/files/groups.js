@@ -9,29 +9,47 @@ import {t} from './text.js';
 import {put} from './topics.js';
 
 export function groups(page) {
-  const {match = '', after = ''} = page.query;
-  page.head({title: cap(t('groups')), same: command(['group', 'list'], {match}),
+  const {match = '', after = '', sort = 'name', state = '', topic = ''} = page.query;
+  page.head({title: cap(t('groups')), same: command(['group', 'list'],
+    {match, topic, lagging: state === 'backlog' && 1}),
     actions: may.some('admin') && button(t('create group'), 'create-group', '', create)});
   page.body.append(filters(page, field(t('name'),
-    {name: 'match', type: 'search', value: match, placeholder: 'billing*'})));
+    {name: 'match', type: 'search', value: match, placeholder: 'billing*'}),
+    field(cap(t('topic')), {name: 'topic', type: 'search', value: topic}),
+    field(cap(t('state')), {name: 'state', value: state},
+      [['', t('any')], ['backlog', t('with backlog')], ['behind', t('with behind')], ['retry', t('with retry')],
+      ['parked', t('with parked')], ['dead', t('with dead')], ['idle', t('without receive')]])));
   const draw = region(page);
-  return page.watch((signal) => get('groups', {match, after, limit: 100}, signal), (data) => {
-    const rows = data.groups.flatMap((g) => (g.topics?.length ? g.topics.map((s) => ({group: g, ...s}))
-      : [{group: g}]));
-    draw(table({rows, empty: match || after ? t('no group matches', match) : t('no groups'), columns: [
-      {label: t('group'), wide: true, cell: (row) => [groupLink(row.group.name),
-        row.group.fifo && [' ', badge('FIFO')]]},
+  return page.watch((signal) => get('groups', {view: 'summary', match, after, sort, state, topic, limit: 100}, signal),
+    (data) => {
+    draw(table({rows: data.groups, sort, onSort: (order) => page.go({sort: order}),
+      empty: match || after || state || topic ? t('no group matches', match) : t('no groups'), columns: [
+      {label: t('group'), sort: 'name', first: 'up', wide: true, cell: (row) => groupLink(row.group)},
       {label: t('topic'), cell: (row) => (row.topic ? topicLink(row.topic) : t('none yet'))},
-      {label: t('ready'), num: true, cell: (row) => num(row.ready)},
-      {label: t('in flight'), num: true, cell: (row) => num(row.inflight)},
-      {label: t('waiting retry'), num: true, cell: (row) => num(row.waiting_retry)},
-      {label: t('parked'), num: true,
-        cell: (row) => (row.parked ? h('a', {href: link('parked', row.group.name)}, num(row.parked))
-        : num(row.parked))},
-      {label: t('backlog'), num: true, cell: (row) => num(row.backlog?.messages)},
-      {label: t('dead letters'), num: true, title: t('since start'), cell: (row) => num(row.dead_letters)},
-    ]}), pager(page, data.next));
+      {label: t('ready'), sort: 'ready', num: true, cell: (row) => num(row.ready ?? 0)},
+      {label: t('in flight'), sort: 'inflight', num: true, cell: (row) => num(row.inflight ?? 0)},
+      {label: t('waiting retry'), sort: 'retry', num: true, cell: (row) => num(row.waiting_retry ?? 0)},
+      {label: t('parked'), sort: 'parked', num: true,
+        cell: (row) => (row.parked ? h('a', {href: link('parked', row.group)}, num(row.parked)) : '0')},
+      {label: t('backlog'), sort: 'backlog', num: true, cell: (row) => num(row.backlog?.messages ?? 0)},
+      {label: t('oldest'), sort: 'age', num: true, cell: (row) => duration(row.oldest_ms)},
+      {label: t('in per second'), sort: 'in', num: true, cell: (row) => rate(row.in_rate)},
+      {label: t('out per second'), sort: 'out', num: true, cell: (row) => rate(row.out_rate)},
+      {label: t('drains in'), num: true, cell: drains},
+      {label: t('dead letters'), sort: 'dead', num: true, title: t('dead letters hour'),
+        cell: (row) => (row.dead_letters_hour ? h('a', {href: link('dead-letters', row.group)},
+        num(row.dead_letters_hour)) : '0')},
+      {label: t('receives waiting'), sort: 'waiting', num: true, cell: (row) => num(row.waiting ?? 0)},
+    ]}), pager(page, data.next, t('of total', num(data.groups.length), num(data.total))));
   });
+}
+
+// drains is the time until the backlog is empty at the rates of now.
+function drains(row) {
+  const backlog = row.backlog?.messages;
+  if (!backlog || row.out_rate === undefined && row.in_rate === undefined) return '';
+  const speed = (row.out_rate ?? 0) - (row.in_rate ?? 0);
+  return speed > 0 ? duration((backlog / speed) * 1000) : t('never');
 }
 
 function create() {

@@ -32,7 +32,7 @@ function wrong(data) {
   if (w.throttles?.count) items.push(...w.throttles.first.map((l) => ['bad', sentence(l)]),
     ...(more(w.throttles) ? [['bad', h('a', {href: link('limits')}, more(w.throttles))]] : []));
   if (w.parked?.count) items.push(['bad',
-    [h('a', {href: link('parked')}, t('wrong parked', count(w.parked.count, 'n groups'))), ' ', rows(w.parked),
+    [h('a', {href: link('groups', {state: 'parked'})}, t('wrong parked', count(w.parked.count, 'n groups'))), ' ', rows(w.parked),
     more(w.parked)]]);
   if (w.behind?.count) items.push(['warn',
     [h('a', {href: link('groups', {state: 'behind', sort: '-age'})},

@@ -1,6 +1,6 @@
 // The page of all topics.
 import {call, get, may, path} from './api.js';
-import {button, bytes, cap, dialog, field, h, notice, now, num, rate} from './base.js';
+import {button, bytes, cap, dialog, duration, field, h, notice, now, num, rate} from './base.js';
 import {keep, rates, ring, span} from './live.js';
 import {badge, bar, command, facts, filters, groupLink, link, pager, region, sentence, table, topicLink} from './page.js';
 import {lines} from './parts.js';
@@ -8,26 +8,36 @@ import {addressFields, change, show, topicFields} from './settings.js';
 import {t} from './text.js';
 
 export function topics(page) {
-  const {match = '', after = ''} = page.query;
-  page.head({title: cap(t('topics')), same: command(['topic', 'list'], {match}),
+  const {match = '', after = '', sort = 'name', state = ''} = page.query;
+  page.head({title: cap(t('topics')), same: command(['topic', 'list'],
+    {match, sort: /backlog|bytes/.test(sort) && sort}),
     actions: may.some('admin') && button(t('create topic'), 'create-topic', '', create)});
   page.body.append(filters(page, field(t('name'),
-    {name: 'match', type: 'search', value: match, placeholder: 'orders*'})));
+    {name: 'match', type: 'search', value: match, placeholder: 'orders*'}),
+    field(cap(t('state')), {name: 'state', value: state},
+      [['', t('any')], ['throttled', t('throttled')], ['backlog', t('with backlog')], ['delayed', t('with delayed')],
+      ['empty', t('empty')]])));
   const draw = region(page);
-  return page.watch((signal) => get('topics', {match, after, limit: 100}, signal), (data) => {
-    draw(table({rows: data.topics, empty: match || after ? t('no topic matches', match) : t('no topics'), columns: [
-      {label: t('topic'), wide: true, cell: (row) => topicLink(row.name)},
+  return page.watch((signal) => get('topics', {view: 'summary', match, after, sort, state, limit: 100}, signal),
+    (data) => {
+    draw(table({rows: data.topics, sort, onSort: (order) => page.go({sort: order}),
+      empty: match || after || state ? t('no topic matches', match) : t('no topics'), columns: [
+      {label: t('topic'), sort: 'name', first: 'up', wide: true, cell: (row) => topicLink(row.name)},
       {label: t('type'), cell: (row) => row.type},
       {label: t('queues'), num: true, cell: (row) => num(row.queues)},
-      {label: t('stored'), num: true, cell: (row) => num(row.stored_messages)},
-      {label: t('size'), num: true, cell: (row) => bytes(row.stored_bytes)},
-      {label: t('backlog'), num: true, title: t('backlog hint'),
-        cell: (row) => [num(row.backlog.messages), ' ', bar(row.backlog.messages, row.max_backlog?.messages)]},
-      {label: t('state'),
-        cell: (row) => (row.throttle ? badge(t('throttled'), 'bad') : row.auto_created ? badge(t('auto-created'))
+      {label: t('stored'), num: true, cell: (row) => num(row.stored?.messages ?? 0)},
+      {label: t('backlog'), sort: 'backlog', num: true, title: t('backlog hint'),
+        cell: (row) => num(row.backlog?.messages ?? 0)},
+      {label: t('size'), sort: 'bytes', num: true, cell: (row) => bytes(row.backlog?.bytes ?? 0)},
+      {label: t('oldest'), sort: 'age', num: true, cell: (row) => duration(row.oldest_ms)},
+      {label: t('in per second'), sort: 'in', num: true, cell: (row) => rate(row.in_rate)},
+      {label: t('out per second'), sort: 'out', num: true, cell: (row) => rate(row.out_rate)},
+      {label: t('groups'), num: true, cell: (row) => num(row.groups ?? 0)},
+      {label: t('state'), wide: true,
+        cell: (row) => (row.throttle ? [badge(t('throttled'), 'bad'), ' ',
+        sentence({subject: row.name, ...row.throttle})] : row.delayed ? badge(t('n delayed', num(row.delayed.messages)))
         : '')},
-      {label: t('groups'), num: true, cell: (row) => num((row.groups || []).length)},
-    ]}), pager(page, data.next, null));
+    ]}), pager(page, data.next, t('of total', num(data.topics.length), num(data.total))));
   });
 }
 
