@@ -209,6 +209,12 @@ func (b *tab) transferred() int64 {
 	return n
 }
 
+// size sets the size of the window in CSS pixels.
+func (b *tab) size(width, height int64) {
+	b.t.Helper()
+	b.run(chromedp.EmulateViewport(width, height))
+}
+
 // shoot writes a screenshot into the directory of -screenshots.
 func (b *tab) shoot(name string) {
 	b.t.Helper()
