@@ -107,9 +107,48 @@ func TestCommandsForMessages(t *testing.T) {
 	if len(top) != 1 || top[0].Count != 1 {
 		t.Errorf("the classes of dead letters are %+v, want one with one letter", top)
 	}
+	x.looksAtLetter(t, all, topic, as)
+	var preview struct {
+		Attempts []struct{ After string }
+		End      string
+	}
+	decode(t, x.must("retry", "preview", all, topic, "-o", "json").stdout, &preview)
+	if len(preview.Attempts) != 3 || preview.Attempts[2].After != "2s" || !strings.Contains(preview.End, "dead letter after 3 attempts") {
+		t.Errorf("the preview of 3 attempts, each 1s after the one before: %+v", preview)
+	}
 	x.must(append([]string{"dead-letters", "redrive", all, "--to", topic, "--edit", "sed s/bad/good/", "--yes"}, as...)...)
 	if got := lines[received](t, x.must("receive", all, topic, "--then", "ack", "--max", "1", "--wait", "20s", "-o", "jsonl").stdout); len(got) != 1 || got[0].BodyText != "good" {
 		t.Errorf("the corrected message: %+v", got)
+	}
+}
+
+// looksAtLetter lists, shows and exports the only dead letter of a group, which has the body "bad".
+// None of the commands consumes it. A RocketMQ does not report the topic of the original send.
+func (x *target) looksAtLetter(t *testing.T, group, topic string, as []string) {
+	t.Helper()
+	type letter struct {
+		ID     string `json:"message_id"`
+		Body   []byte
+		Origin struct{ Topic string }
+	}
+	list := lines[letter](t, x.must(append([]string{"dead-letters", "list", group, "-o", "jsonl"}, as...)...).stdout)
+	if x.real {
+		topic = ""
+	}
+	if len(list) != 1 || list[0].ID == "" || list[0].Origin.Topic != topic || list[0].Body != nil {
+		t.Fatalf("the list is %+v, want a letter of topic %q without its body", list, topic)
+	}
+	exported := lines[letter](t, x.must(append([]string{"dead-letters", "export", group}, as...)...).stdout)
+	if len(exported) != 1 || exported[0].ID != list[0].ID || string(exported[0].Body) != "bad" {
+		t.Errorf("the export is %+v, want the letter %s with its body", exported, list[0].ID)
+	}
+	var shown letter
+	decode(t, x.must(append([]string{"dead-letters", "show", group, list[0].ID, "-o", "json"}, as...)...).stdout, &shown)
+	if shown.ID != list[0].ID || string(shown.Body) != "bad" {
+		t.Errorf("show prints %+v", shown)
+	}
+	if r := x.run(append([]string{"dead-letters", "show", group, "0", "-o", "json"}, as...)...); r.code != 3 {
+		t.Errorf("show with an unknown ID: exit code %d, %s", r.code, r.stderr)
 	}
 }
 

@@ -46,6 +46,9 @@ func List(ctx context.Context, src Source, f Filter, bodies bool) iter.Seq2[*Let
 				yield(nil, err)
 				return
 			}
+			if !bodies {
+				l.Message.Body = nil // a Queue receives bodies in any case
+			}
 			if f.matches(l) && !yield(l, nil) {
 				return
 			}

@@ -29,6 +29,11 @@ func TestSummarize(t *testing.T) {
 				t.Errorf("%T: %+v", src, c)
 			}
 			n := 0
+			for l, err := range deadletter.List(t.Context(), src, deadletter.Filter{}, false) {
+				if err != nil || l.Message.Body != nil || l.BodySize == 0 {
+					t.Fatalf("without bodies: the letter is %+v: %v", l, err)
+				}
+			}
 			for l, err := range deadletter.List(t.Context(), src, deadletter.Filter{Fingerprint: c.Fingerprint, Match: func(l *deadletter.Letter) bool { return l.Message.ID[0] == 'b' }}, true) {
 				if err != nil || string(l.Message.Body) != l.Message.ID {
 					t.Errorf("%T: %+v, %v", src, l, err)
