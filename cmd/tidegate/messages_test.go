@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -11,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tidegate/tidegate/cmd/internal/client"
 )
@@ -338,21 +341,36 @@ func TestWorkerEndsAfterWait(t *testing.T) {
 	}
 }
 
-// status and check count the dead letters that are there, not those that were.
-func TestStatusCountsStoredDeadLetters(t *testing.T) {
+// status shows the dead letters of the last hour, of a survey that can be a second old. check
+// counts the dead letters that are stored.
+func TestStatusAndCheckOfDeadLetters(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
+	if out := tl.must("status").stdout; !strings.Contains(out, "Nothing is wrong.") {
+		t.Errorf("without a dead letter:\n%s", out)
+	}
 	tl.must("send", "orders", "a")
 	tl.must("receive", "billing", "orders", "--then", "dead=why", "--max", "1")
-	if out := tl.must("status").stdout; !strings.Contains(out, "1 dead letter of messages") {
-		t.Errorf("with a dead letter:\n%s", out)
+	ctx, stop := context.WithTimeoutCause(t.Context(), time.Minute, errors.New("no dead letter within a minute"))
+	defer stop()
+	screen := &watchedBuffer{text: "billing in orders  1 dead letter in the last hour  tidegate dead-letters top billing", seen: stop}
+	run(ctx, []string{"status", "--watch=100ms"}, &client.App{In: strings.NewReader(""), Out: screen, Err: io.Discard, Env: func(name string) string { return tl.env[name] }})
+	if !strings.Contains(screen.String(), screen.text) {
+		t.Fatalf("%v:\n%s", context.Cause(ctx), screen.String())
+	}
+	var o struct {
+		Ready  bool
+		Totals struct{ Topics int }
+		Wrong  struct {
+			DeadLetters struct{ Count int } `json:"dead_letters"`
+		}
+	}
+	if decode(t, tl.must("status", "-o", "json").stdout, &o); !o.Ready || o.Totals.Topics != 2 || o.Wrong.DeadLetters.Count != 1 {
+		t.Errorf("the JSON has %+v, want two topics and a group with dead letters", o)
 	}
 	if r := tl.run("check", "group", "billing", "--dead-letters-warn", "1"); r.code != 1 {
 		t.Errorf("check: exit code %d, %s", r.code, r.stdout)
 	}
 	tl.must("dead-letters", "purge", "billing", "--yes")
-	if out := tl.must("status").stdout; strings.Contains(out, "dead letter") {
-		t.Errorf("after the purge:\n%s", out)
-	}
 	if r := tl.run("check", "group", "billing", "--dead-letters-warn", "1"); r.code != 0 {
 		t.Errorf("check after the purge: exit code %d, %s", r.code, r.stdout)
 	}

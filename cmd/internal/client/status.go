@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tidegate/tidegate/broker/admin"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/connection"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/cmd/internal/view"
@@ -20,9 +20,10 @@ func (a *App) status() *cobra.Command {
 		Use: "status", GroupID: seeGroup,
 		Short: "Show whether the server works, and what is wrong now",
 		Long: `Shows whether the server works, its totals, and what is wrong now: throttles,
-parked and blocked message groups, groups without consumers, and dead letters. It
-exits with 0 also if something is wrong; 'tidegate check' has exit codes for
-monitoring.`,
+parked and blocked message groups, groups with a message that has waited a minute
+or longer for its first delivery, and the dead letters of the last hour. It exits
+with 0 also if something is wrong; 'tidegate check' has exit codes for monitoring.
+The broker counts at most once a second.`,
 		Example: `  tidegate status
   tidegate status --watch -o jsonl | head -n 2`,
 	}
@@ -46,11 +47,11 @@ func (c *call) status(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r, err := report(ctx, client)
+	o, err := client.Overview(ctx)
 	if err != nil {
 		return err
 	}
-	return c.showStatus(r)
+	return c.showStatus(client.Endpoint(), o)
 }
 
 // pinged shows that a RocketMQ answers, which is all that its protocol has for it.
@@ -66,43 +67,16 @@ func (c *call) pinged(ctx context.Context) error {
 		[]output.Field{{Name: "server", Value: s.GRPC}, {Name: "state", Value: "it answers; mqadmin clusterList shows its brokers"}})
 }
 
-// report asks the broker for its state.
-func report(ctx context.Context, client *admin.Client) (view.Status, error) {
-	r := view.Status{Server: client.Endpoint(), Ready: true, Problems: []view.Problem{}}
-	if err := client.Ready(ctx); err != nil {
-		if err := client.Healthy(ctx); err != nil {
-			return r, err
-		}
-		r.Ready, r.Reason = false, err.Error()
-	}
-	throttles, err := client.Throttles(ctx)
-	if err != nil {
-		return r, err
-	}
-	topics, err := client.Topics(ctx)
-	if err != nil {
-		return r, err
-	}
-	groups, err := client.Groups(ctx)
-	if err != nil {
-		return r, err
-	}
-	r.Fill(topics, groups, throttles)
-	return r, nil
-}
-
-func (c *call) showStatus(r view.Status) error {
-	err := c.show(r, r.Server, r.Fields())
+func (c *call) showStatus(server string, o status.Overview) error {
+	err := c.show(o, server, view.StatusFields(server, o))
 	if err != nil || c.json() || c.format.Format == output.Name {
 		return err
 	}
-	if len(r.Problems) == 0 {
+	problems := view.Wrong(o)
+	if len(problems) == 0 {
 		_, err = fmt.Fprintln(c.Out, "\nNothing is wrong.")
 		return err
 	}
 	fmt.Fprintln(c.Out)
-	return printList(c, output.List[view.Problem]{
-		Rows:    r.Problems,
-		Columns: view.ProblemColumns,
-	})
+	return printList(c, output.List[view.Problem]{Rows: problems, Columns: view.ProblemColumns})
 }

@@ -13,20 +13,10 @@ import (
 
 // A Problem is one thing that is wrong now, with the command that shows more.
 type Problem struct {
-	Kind    string `json:"kind"` // throttle, parked, blocked, backlog, dead-letters
+	Kind    string `json:"kind"` // throttle, parked, blocked, backlog, behind, dead-letters
 	Subject string `json:"subject"`
 	Text    string `json:"text"`
 	Next    string `json:"next"` // a command
-}
-
-// Throttled lists the limits that reject sends.
-func Throttled(state status.Throttles) []Problem {
-	out := []Problem{}
-	for _, t := range state.Throttles {
-		out = append(out, Problem{"throttle", cmp.Or(t.Subject, "broker"), fmt.Sprintf("sends are rejected: %s is %s of %s %s, accepted again at %s",
-			t.Limit, output.Number(t.Value), output.Number(t.Mark), t.Unit, output.Number(t.Resume)), "tidegate limits show"})
-	}
-	return out
 }
 
 // Troubled lists what is wrong with groups, the largest first. Stored has the stored messages of

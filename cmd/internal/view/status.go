@@ -2,59 +2,87 @@ package view
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 )
 
-// A Status is the state of a server and what is wrong with it.
-type Status struct {
-	Server   string    `json:"server"`
-	Ready    bool      `json:"ready"`
-	Reason   string    `json:"reason,omitempty"` // why it is not ready
-	Topics   int       `json:"topics"`
-	Groups   int       `json:"groups"`
-	Stored   int64     `json:"stored_messages"`
-	Bytes    int64     `json:"stored_bytes"`
-	Backlog  int64     `json:"backlog_messages"` // of all groups
-	Waiting  int64     `json:"waiting_retry"`
-	Problems []Problem `json:"problems"`
-}
-
-// Fill sets the totals and the problems.
-func (s *Status) Fill(topics []status.Topic, groups []status.Group, throttles status.Throttles) {
-	s.Topics, s.Groups = len(topics), len(groups)
-	for _, t := range topics {
-		s.Stored += t.StoredMessages
-		s.Bytes += t.StoredBytes
-	}
-	for _, g := range groups {
-		for _, sub := range g.Topics {
-			s.Backlog += sub.Backlog.Messages
-			s.Waiting += sub.WaitingRetry
-		}
-	}
-	stored := map[string]int64{}
-	for _, t := range topics {
-		stored[t.Name] = t.StoredMessages
-	}
-	s.Problems = append(Throttled(throttles), Troubled(groups, stored)...)
-}
-
-// Fields are the names and values of the screen above the problems.
-func (s *Status) Fields() []output.Field {
+// StatusFields are the names and values of a server, for the screen above the problems.
+func StatusFields(server string, o status.Overview) []output.Field {
 	state := "ready"
-	if !s.Ready {
-		state = "not ready: " + s.Reason
+	if !o.Ready {
+		state = "not ready: " + o.NotReady
+	}
+	t := o.Totals
+	backlog := fmt.Sprintf("%s messages of all groups, %s of them wait for a retry", output.Number(t.Backlog.Messages), output.Number(t.WaitingRetry))
+	if t.OldestMS > 0 {
+		backlog += ", the oldest is " + output.Duration(time.Duration(t.OldestMS)*time.Millisecond) + " old"
 	}
 	return []output.Field{
-		{Name: "broker", Value: s.Server},
+		{Name: "broker", Value: fmt.Sprintf("%s, version %s, up %s", server, o.Version, output.Duration(o.Now.Sub(o.Started).Truncate(time.Second)))},
 		{Name: "state", Value: state},
-		{Name: "topics", Value: s.Topics},
-		{Name: "groups", Value: s.Groups},
-		{Name: "stored", Value: fmt.Sprintf("%s messages, %v", output.Number(s.Stored), output.Bytes(s.Bytes))},
-		{Name: "backlog", Value: fmt.Sprintf("%s messages of all groups, %s of them wait for a retry", output.Number(s.Backlog), output.Number(s.Waiting))},
+		{Name: "clients", Value: o.Clients},
+		{Name: "topics", Value: t.Topics},
+		{Name: "groups", Value: fmt.Sprintf("%s with %s", output.Number(t.Groups), output.Count(t.Subscriptions, "subscription"))},
+		{Name: "stored", Value: fmt.Sprintf("%s messages, %v", output.Number(t.Stored.Messages), output.Bytes(t.Stored.Bytes))},
+		{Name: "backlog", Value: backlog},
+		{Name: "rates", Value: fmt.Sprintf("%v messages/s in, %v messages/s out", output.Rate(t.InRate), output.Rate(t.OutRate))},
+		{Name: "disk", Value: disk(o.Storage)},
 	}
+}
+
+func disk(s status.Storage) string {
+	text := output.Bytes(s.DiskBytes).String()
+	if s.FsyncP99 > 0 {
+		text += fmt.Sprintf(", 99 %% of the fsyncs take at most %s", time.Duration(s.FsyncP99))
+	}
+	return text
+}
+
+// Wrong lists what needs an operator: throttles first, then groups by kind, the largest first.
+func Wrong(o status.Overview) []Problem {
+	w := o.Wrong
+	out := problems("throttle", "tidegate limits show", w.Throttles, throttled)
+	out = append(out, problems("parked", "tidegate group list", w.Parked, func(g status.GroupSummary) Problem {
+		return Problem{"parked", g.Group + " in " + g.Topic, fmt.Sprintf("%s with %s wait after a failed message", output.Count(g.ParkedGroups, "message group"), output.Count(g.Parked, "message")),
+			"tidegate parked list " + g.Group}
+	})...)
+	if n := o.Totals.BlockedGroups; n > 0 {
+		out = append(out, Problem{"blocked", "broker", output.Count(n, "message group") + " blocked by a message that fails without end", "tidegate group list"})
+	}
+	out = append(out, problems("behind", "tidegate group list", w.Behind, func(g status.GroupSummary) Problem {
+		waits := output.Duration(time.Duration(g.UndeliveredMS) * time.Millisecond)
+		text := fmt.Sprintf("a message has waited %s for its first delivery, %s ready", waits, output.Count(g.Ready, "message"))
+		if g.Inflight == 0 && g.Waiting == 0 {
+			text += " and none in flight: does a consumer run?"
+		}
+		return Problem{"behind", g.Group + " in " + g.Topic, text, "tidegate group show " + g.Group}
+	})...)
+	return append(out, problems("dead-letters", "tidegate group list", w.DeadLetters, func(g status.GroupSummary) Problem {
+		return Problem{"dead-letters", g.Group + " in " + g.Topic, output.Count(g.DeadLettersHour, "dead letter") + " in the last hour", "tidegate dead-letters top " + g.Group}
+	})...)
+}
+
+// problems returns the problems of one kind, with a line for those that the broker left out.
+func problems[T any](kind, all string, found status.Found[T], of func(T) Problem) []Problem {
+	out := []Problem{}
+	for _, v := range found.First {
+		out = append(out, of(v))
+	}
+	if more := found.Count - int64(len(found.First)); more > 0 {
+		out = append(out, Problem{kind, "others", output.Number(more) + " more", all})
+	}
+	return out
+}
+
+func throttled(t status.LimitState) Problem {
+	subject := t.Subject
+	if subject == "" {
+		subject = "broker"
+	}
+	return Problem{"throttle", subject, fmt.Sprintf("sends are rejected: %s is %s of %s %s, accepted again at %s",
+		t.Limit, output.Number(t.Value), output.Number(t.Mark), t.Unit, output.Number(t.Resume)), "tidegate limits show"}
 }
 
 // ProblemColumns are the columns of the problems.

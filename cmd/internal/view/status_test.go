@@ -3,26 +3,60 @@ package view
 import (
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 )
 
+// The screen of status, by hand. The broker left out two of the groups with dead letters.
 func TestStatusScreen(t *testing.T) {
-	now := sampled(10)
-	s := Status{Server: "127.0.0.1:8082", Ready: true}
-	s.Fill(now.Topics, now.Groups, status.Throttles{Throttles: []status.LimitState{
-		{Throttle: status.Throttle{Limit: "group backlog messages", Subject: "billing", Value: 1586, Mark: 1500, Resume: 1200, Unit: "messages"}, On: true},
-	}})
+	o := status.Overview{
+		Version: "v0.1.0", Started: noon.Add(-76*time.Hour - 30*time.Second), Now: noon, Ready: true, Clients: 12,
+		Storage: status.Storage{DiskBytes: 7 << 20, Fsyncs: 100, FsyncP99: settings.Duration(2500 * time.Microsecond)},
+		Totals: status.Totals{
+			Topics: 3, Groups: 2, Subscriptions: 2, Stored: status.Backlog{Messages: 5254, Bytes: 5<<20 + 200<<10},
+			Backlog: status.Backlog{Messages: 1799}, WaitingRetry: 319, BlockedGroups: 1, OldestMS: 7_380_000, InRate: 120, OutRate: 87.4,
+		},
+		Wrong: status.Wrong{
+			Throttles: status.Found[status.LimitState]{Count: 1, First: []status.LimitState{
+				{Throttle: status.Throttle{Limit: "group backlog messages", Subject: "billing", Value: 1586, Mark: 1500, Resume: 1200, Unit: "messages"}, On: true},
+			}},
+			Parked: status.Found[status.GroupSummary]{Count: 1, First: []status.GroupSummary{{Group: "ledger", Topic: "pays", Parked: 212, ParkedGroups: 3}}},
+			Behind: status.Found[status.GroupSummary]{Count: 2, First: []status.GroupSummary{
+				{Group: "billing", Topic: "orders", Ready: 1204, Inflight: 64, UndeliveredMS: 252_000},
+				{Group: "audit", Topic: "orders", Ready: 1, UndeliveredMS: 60_000},
+			}},
+			DeadLetters: status.Found[status.GroupSummary]{Count: 3, First: []status.GroupSummary{{Group: "billing", Topic: "orders", DeadLettersHour: 41}}},
+		},
+	}
 	var b strings.Builder
-	if err := output.Fields(&b, output.Options{}, s.Fields()); err != nil {
+	if err := output.Fields(&b, output.Options{}, StatusFields("127.0.0.1:8082", o)); err != nil {
 		t.Fatal(err)
 	}
 	b.WriteString("\n")
-	if err := (output.List[Problem]{Rows: s.Problems, Columns: ProblemColumns}).Print(&b, &b, output.Options{}); err != nil {
+	if err := (output.List[Problem]{Rows: Wrong(o), Columns: ProblemColumns}).Print(&b, &b, output.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "status.txt", b.String())
+}
+
+// A broker that is not ready says why; one without messages has no ages and no fsyncs.
+func TestStatusOfIdleBroker(t *testing.T) {
+	o := status.Overview{Version: "v0.1.0", Started: noon, Now: noon.Add(1500 * time.Millisecond), NotReady: "the disk is full"}
+	var b strings.Builder
+	if err := output.Fields(&b, output.Options{}, StatusFields("127.0.0.1:8082", o)); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"up 1s\n", "not ready: the disk is full\n", "0 of them wait for a retry\n", "disk     0 B\n"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("the screen lacks %q:\n%s", want, &b)
+		}
+	}
+	if got := Wrong(o); len(got) != 0 {
+		t.Errorf("the problems are %+v, want none", got)
+	}
 }
 
 func TestGroupListScreen(t *testing.T) {
