@@ -147,7 +147,7 @@ func (c *Client) link(live *conn.Live, to place) *sending.Link {
 			Attach:  func() (sending.Sender, error) { return attach(live, to) },
 			Traffic: live.Traffic,
 			Done:    live.Done(),
-			Lost:    live.Err,
+			Lost:    live.Lost,
 		})
 	}).(*sending.Link)
 }

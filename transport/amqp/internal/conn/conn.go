@@ -95,7 +95,7 @@ func (s *Supervisor) get(ctx context.Context, await bool) (*Live, *tidegate.Erro
 		if a != nil && a.over() {
 			wait = redial - time.Since(a.at)
 			if last = a.err; last == nil { // the connection was lost at once
-				last = fault.OfDial(a.live.Err())
+				last = fault.OfDial(a.live.Lost())
 			}
 		}
 		if a == nil || a.over() && wait <= 0 {
@@ -202,14 +202,26 @@ func (s *Supervisor) Closed() bool {
 	return s.closed
 }
 
-// Ended reports whether the connection has ended.
+// Ended reports whether the connection has ended. The first error of a read or write ends it:
+// go-amqp closes Done later, after a write under way, which can take 30 s.
 func (l *Live) Ended() bool {
 	select {
 	case <-l.Done():
 		return true
 	default:
-		return false
+		return l.traffic.fault.Load() != nil
 	}
+}
+
+// Lost returns the error that ended the connection; nil if there was none.
+func (l *Live) Lost() error {
+	if err := l.Err(); err != nil {
+		return err
+	}
+	if err := l.traffic.fault.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // attachTimeout bounds the opening of sessions and links. They do not use the ctx of a caller: an
@@ -295,11 +307,19 @@ func (l *Live) Traffic() (written int64, writing bool) {
 	return l.traffic.written.Load(), l.traffic.writing.Load()
 }
 
-// A traffic counts the bytes that a connection writes.
+// A traffic counts the bytes that a connection writes, and closes the connection after the first
+// error of a read or write. The close ends a write that hangs.
 type traffic struct {
 	net.Conn
 	written atomic.Int64
 	writing atomic.Bool
+	fault   atomic.Pointer[error] // the first
+}
+
+func (t *traffic) Read(b []byte) (int, error) {
+	n, err := t.Conn.Read(b)
+	t.failed(err)
+	return n, err
 }
 
 func (t *traffic) Write(b []byte) (int, error) {
@@ -307,5 +327,12 @@ func (t *traffic) Write(b []byte) (int, error) {
 	n, err := t.Conn.Write(b)
 	t.writing.Store(false)
 	t.written.Add(int64(n))
+	t.failed(err)
 	return n, err
+}
+
+func (t *traffic) failed(err error) {
+	if err != nil && t.fault.CompareAndSwap(nil, &err) {
+		t.Conn.Close()
+	}
 }

@@ -228,6 +228,9 @@ func (l *Link) run() {
 				var err error
 				if sender, err = l.options.Attach(); err != nil {
 					sender, failed, attached = nil, fault.OfLink(err), time.Now()
+					if l.ended() { // the message was not written
+						failed = l.lost(false)
+					}
 				}
 			}
 			if sender == nil {
