@@ -2,6 +2,7 @@ package amqp
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -104,8 +105,11 @@ func TestFirstErrorEndsTheConnection(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 2 { // the peer reads the first, and the write of the second hangs
 			wg.Go(func() {
-				if e := send(); e == nil || !e.MaybeStored || time.Since(start) > 20*time.Second {
+				e := send()
+				if e == nil || !e.MaybeStored || time.Since(start) > 20*time.Second {
 					t.Errorf("after %v: %v, want an error with MaybeStored after IdleTimeout", time.Since(start), e)
+				} else if !strings.Contains(e.Error(), "read pipe: i/o timeout") { // not the write that this ended
+					t.Errorf("got %v, want the timeout of the read", e)
 				}
 			})
 			synctest.Wait()

@@ -308,7 +308,7 @@ func (l *Live) Traffic() (written int64, writing bool) {
 }
 
 // A traffic counts the bytes that a connection writes, and closes the connection after the first
-// error of a read or write. The close ends a write that hangs.
+// error of a read or write. The close ends a write that hangs. All later errors are the first one.
 type traffic struct {
 	net.Conn
 	written atomic.Int64
@@ -318,8 +318,7 @@ type traffic struct {
 
 func (t *traffic) Read(b []byte) (int, error) {
 	n, err := t.Conn.Read(b)
-	t.failed(err)
-	return n, err
+	return n, t.first(err)
 }
 
 func (t *traffic) Write(b []byte) (int, error) {
@@ -327,12 +326,16 @@ func (t *traffic) Write(b []byte) (int, error) {
 	n, err := t.Conn.Write(b)
 	t.writing.Store(false)
 	t.written.Add(int64(n))
-	t.failed(err)
-	return n, err
+	return n, t.first(err)
 }
 
-func (t *traffic) failed(err error) {
-	if err != nil && t.fault.CompareAndSwap(nil, &err) {
+// first returns the first error of the connection, which is err if there was none.
+func (t *traffic) first(err error) error {
+	if err == nil {
+		return nil
+	}
+	if t.fault.CompareAndSwap(nil, &err) {
 		t.Conn.Close()
 	}
+	return *t.fault.Load()
 }
