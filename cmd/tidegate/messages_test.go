@@ -145,6 +145,23 @@ func TestRepair(t *testing.T) {
 	if len(top) != 1 || top[0].Count != 1 || !strings.Contains(top[0].Reason, "unknown currency EUR") {
 		t.Fatalf("the classes are %+v", top)
 	}
+	var page struct {
+		Letters int
+		Classes []struct {
+			Fingerprint string
+			Share       float64
+			Sample      []string
+		}
+	}
+	decode(t, tl.must("dead-letters", "top", "billing", "-o", "json").stdout, &page)
+	if page.Letters != 1 || len(page.Classes) != 1 || page.Classes[0].Share != 1 || page.Classes[0].Sample != nil {
+		t.Errorf("the broker's classes are %+v", page)
+	}
+	read := page
+	decode(t, tl.must("dead-letters", "top", "billing", "--since", "-1h", "-o", "json").stdout, &read)
+	if read.Letters != 1 || len(read.Classes) != 1 || read.Classes[0].Fingerprint != top[0].Fingerprint || len(read.Classes[0].Sample) != 1 {
+		t.Errorf("the classes of the letters are %+v, want the broker's class with a sample", read)
+	}
 	dry := tl.must("dead-letters", "redrive", "billing", "--class", top[0].Fingerprint, "--dry-run")
 	if !strings.Contains(dry.stdout, "would be sent back  1") {
 		t.Errorf("the dry run printed\n%s", dry.stdout)

@@ -55,7 +55,7 @@ func (a *App) remote(cmd *cobra.Command, args []string, work run) *call {
 	f.DurationVar(&c.timeout, "timeout", 10*time.Second, "bound of one answer of the server")
 	f.BoolVar(&c.noRetry, "no-retry", false, "do not repeat failed requests")
 	for _, name := range []string{"context", "http", "grpc", "access-key", "secret-file", "tls", "cacert", "cert", "cert-key", "tls-skip-verify", "timeout", "no-retry"} {
-		_ = f.SetAnnotation(name, section, []string{"Connection"}) // the flag exists
+		_ = f.SetAnnotation(name, command.Section, []string{"Connection"}) // the flag exists
 	}
 	_ = cmd.RegisterFlagCompletionFunc("context", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) { // the flag exists
 		f, _, err := c.contextFile()
@@ -70,9 +70,6 @@ func (a *App) remote(cmd *cobra.Command, args []string, work run) *call {
 	return c
 }
 
-// section is the annotation with the heading of a flag in the help.
-const section = "tidegate_section"
-
 // local completes a command without a server.
 func (a *App) local(cmd *cobra.Command, args []string, work run) *call {
 	c := &call{App: a, command: cmd, format: output.FormatFlag{Format: output.Table}, times: output.TimeFlag{TimeStyle: output.Relative}}
@@ -83,7 +80,7 @@ func (a *App) local(cmd *cobra.Command, args []string, work run) *call {
 		cmd.Use += " " + strings.Join(args, " ")
 	}
 	cmd.Args = exactly(args)
-	cmd.SetUsageFunc(usage)
+	cmd.SetUsageFunc(command.Usage)
 	f := cmd.Flags()
 	f.VarP(&c.format, "output", "o", "`format`: table, wide, json, jsonl or name")
 	f.StringSliceVar(&c.columns, "columns", nil, "`names` of the columns of a table")
@@ -92,7 +89,7 @@ func (a *App) local(cmd *cobra.Command, args []string, work run) *call {
 	f.IntVar(&c.limit, "limit", 0, "most rows of a list; 0 means all")
 	f.Var(&c.times, "time", "`form` of times in tables: relative, local or utc")
 	for _, name := range []string{"output", "columns", "no-headers", "sort", "limit", "time"} {
-		_ = f.SetAnnotation(name, section, []string{"Output"})
+		_ = f.SetAnnotation(name, command.Section, []string{"Output"})
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		c.args = args

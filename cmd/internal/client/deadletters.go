@@ -104,28 +104,70 @@ func (a *App) deadLettersTop() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "top",
 		Short: "Group the dead letters of a consumer group by their cause",
+		Long: `Groups the dead letters of a consumer group by their cause. Reasons that differ only
+in numbers and quoted texts are one class. The classes are those that the broker
+counted. With a flag that selects letters by more than their topic, and on a
+RocketMQ, the command reads all letters instead.`,
 		Example: `  tidegate dead-letters top billing
   tidegate dead-letters top billing --since -1h`,
 	}
 	a.leaf(c, []string{"GROUP"}, func(ctx context.Context, c *call) error {
-		src, filter, closing, err := s.source(ctx, c)
+		page, classes, err := s.classes(ctx, c)
 		if err != nil {
 			return err
 		}
-		classes, err := deadletter.Summarize(ctx, src, filter)
-		if err := errors.Join(err, closing()); err != nil {
-			return err
+		if page.Other != nil {
+			c.note("%s are of classes above the broker's limit; --since -720h reads them", output.Count(page.Other.Count, "further dead letter"))
 		}
 		return printList(c, output.List[view.Class]{
-			Rows:     view.Classes(classes),
-			Columns:  view.ClassColumns,
-			Name:     func(k view.Class) string { return k.Fingerprint },
-			Document: func(ks []view.Class) any { return map[string]any{"classes": ks} },
-			Empty:    noLetters(c.args[0], s),
+			Rows:    classes,
+			Columns: view.ClassColumns,
+			Name:    func(k view.Class) string { return k.Fingerprint },
+			Document: func(ks []view.Class) any {
+				return struct {
+					status.DeadLetterClassPage
+					Classes []view.Class `json:"classes"`
+				}{page, ks}
+			},
+			Empty: noLetters(c.args[0], s),
 		})
 	})
 	s.registerClass(c)
 	return c
+}
+
+// maxClasses is the number of classes that a broker counts for a group in a topic, and the longest
+// page of them.
+const maxClasses = 1000
+
+// classes returns the classes of the selected letters, the largest first: those that the broker
+// counted, or else those of the letters. The page has the sums.
+func (s *selection) classes(ctx context.Context, c *call) (page status.DeadLetterClassPage, rows []view.Class, err error) {
+	server, err := c.server()
+	if err != nil {
+		return page, nil, err
+	}
+	counted := s.reason+s.class+s.since+s.before == "" && len(s.ids) == 0
+	if server.Kind != connection.RocketMQ && counted {
+		client, err := c.admin(ctx)
+		if err != nil {
+			return page, nil, err
+		}
+		ctx, cancel := c.bounded(ctx)
+		defer cancel()
+		page, err = client.DeadLetterClasses(ctx, c.args[0], status.DeadLetterClassQuery{Topic: s.topic, In: s.in, Limit: maxClasses})
+		return page, view.Counted(page), err
+	}
+	src, filter, closing, err := s.source(ctx, c)
+	if err != nil {
+		return page, nil, err
+	}
+	classes, err := deadletter.Summarize(ctx, src, filter)
+	rows = view.Read(classes)
+	for _, k := range rows {
+		page.Letters += k.Count
+	}
+	return page, rows, errors.Join(err, closing())
 }
 
 func noLetters(group string, s *selection) string {

@@ -20,7 +20,7 @@ func (c *call) job() string {
 		parts = append(parts, quoted(arg))
 	}
 	c.command.Flags().Visit(func(f *pflag.Flag) {
-		if len(f.Annotations[section]) > 0 || slices.Contains(free, f.Name) {
+		if len(f.Annotations[command.Section]) > 0 || slices.Contains(free, f.Name) {
 			return // the connection and the output
 		}
 		parts = append(parts, "--"+f.Name+"="+quoted(f.Value.String()))

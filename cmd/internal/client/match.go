@@ -3,7 +3,6 @@ package client
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/cmd/internal/view"
@@ -33,28 +32,11 @@ func unknown(err error, name string, known []string, list string) error {
 
 // diff prints the settings that differ, the old and the new value.
 func (c *call) diff(name string, before, after any) error {
-	old, now := map[string]string{}, map[string]string{}
-	var order []string
-	note := func(into map[string]string, settings any) {
-		for _, f := range view.SettingFields(settings) {
-			into[f.Name] = fmt.Sprint(f.Value)
-			if !slices.Contains(order, f.Name) {
-				order = append(order, f.Name)
-			}
-		}
-	}
-	note(old, before)
-	note(now, after)
-	var b strings.Builder
-	for _, key := range order {
-		if old[key] != now[key] {
-			fmt.Fprintf(&b, "%s: %s -> %s\n", key, or(old[key], "default"), or(now[key], "default"))
-		}
-	}
-	if b.Len() == 0 {
+	changes := view.Changes(before, after)
+	if changes == "" {
 		c.note("%s: nothing changes", output.Safe(name))
 		return nil
 	}
-	_, err := fmt.Fprint(c.Out, b.String())
+	_, err := fmt.Fprint(c.Out, changes)
 	return err
 }

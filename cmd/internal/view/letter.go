@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/output"
@@ -45,24 +44,34 @@ func LetterFields(l status.DeadLetter) []output.Field {
 	return append(fields, output.Field{Name: "body", Value: string(l.Body)})
 }
 
-// A Class is a deadletter.Class with JSON names.
+// A Class is a class of dead letters. Bytes and Sample are known if the letters were read, as on a
+// RocketMQ.
 type Class struct {
-	Fingerprint string    `json:"fingerprint"`
-	Topic       string    `json:"topic"`
-	Reason      string    `json:"reason"`
-	Count       int       `json:"count"`
-	Bytes       int64     `json:"bytes"`
-	First       time.Time `json:"first"`
-	Last        time.Time `json:"last"`
-	MaxRedrives int       `json:"max_redrives"`
-	Sample      []string  `json:"sample"`
+	status.DeadLetterClass
+	Bytes  int64    `json:"bytes,omitempty"`
+	Sample []string `json:"sample,omitempty"` // message IDs
 }
 
-// Classes returns the classes as JSON has them.
-func Classes(classes []deadletter.Class) []Class {
-	rows := make([]Class, len(classes))
+// Counted returns the classes that the broker counted.
+func Counted(p status.DeadLetterClassPage) []Class {
+	rows := make([]Class, len(p.Classes))
+	for i, k := range p.Classes {
+		rows[i].DeadLetterClass = k
+	}
+	return rows
+}
+
+// Read returns the classes of letters that were read.
+func Read(classes []deadletter.Class) []Class {
+	rows, letters := make([]Class, len(classes)), 0
+	for _, k := range classes {
+		letters += k.Count
+	}
 	for i, k := range classes {
-		rows[i] = Class{k.Fingerprint, k.Topic, k.Reason, k.Count, k.Bytes, k.First, k.Last, k.MaxRedrives, k.Sample}
+		rows[i] = Class{status.DeadLetterClass{
+			Fingerprint: k.Fingerprint, Topic: k.Topic, Reason: k.Reason, Count: int64(k.Count), Share: float64(k.Count) / float64(letters),
+			First: k.First, Last: k.Last, MaxRedrives: k.MaxRedrives,
+		}, k.Bytes, k.Sample}
 	}
 	return rows
 }
@@ -71,6 +80,7 @@ func Classes(classes []deadletter.Class) []Class {
 var ClassColumns = []output.Column[Class]{
 	{Name: "CLASS", Cell: func(k Class) any { return k.Fingerprint }},
 	{Name: "COUNT", Cell: func(k Class) any { return k.Count }},
+	{Name: "SHARE", Cell: func(k Class) any { return fmt.Sprintf("%.0f %%", 100*k.Share) }},
 	{Name: "TOPIC", Cell: func(k Class) any { return k.Topic }},
 	{Name: "FIRST", Cell: func(k Class) any { return k.First }},
 	{Name: "LAST", Cell: func(k Class) any { return k.Last }},

@@ -1,4 +1,4 @@
-package client
+package command
 
 import (
 	"fmt"
@@ -8,9 +8,13 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// usage prints the help of a command without subcommands. The command's own flags come first; those
-// that every command has are below them.
-func usage(c *cobra.Command) error {
+// Section is the annotation with the heading of a flag in the help: Output or Connection. A flag
+// without it is one of the command's own.
+const Section = "tidegate_section"
+
+// Usage prints the help of a command without subcommands. The command's own flags come first, then
+// those with a section.
+func Usage(c *cobra.Command) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Usage:\n  %s\n", c.UseLine())
 	if len(c.Aliases) > 0 {
@@ -20,7 +24,7 @@ func usage(c *cobra.Command) error {
 	parts := map[string]*pflag.FlagSet{}
 	c.LocalFlags().VisitAll(func(f *pflag.Flag) {
 		name := "Flags"
-		if s := f.Annotations[section]; len(s) > 0 {
+		if s := f.Annotations[Section]; len(s) > 0 {
 			name = s[0]
 		}
 		if parts[name] == nil {
