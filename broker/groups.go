@@ -14,11 +14,7 @@ import (
 // change also applies to messages in flight. The error is 40000 for invalid settings, and for
 // another value of FIFO after the group has received.
 func (b *Broker) PutGroup(ctx context.Context, name string, c settings.Group) (status.Group, error) {
-	g, err := b.catalog.PutGroup(ctx, name, c)
-	if err != nil {
-		return status.Group{}, err
-	}
-	return b.describeGroup(g), nil
+	return b.putGroup(ctx, name, c, nil)
 }
 
 // PatchGroup changes the settings of a consumer group, and returns when this is on disk. It calls
@@ -30,7 +26,7 @@ func (b *Broker) PatchGroup(ctx context.Context, name string, change func(*setti
 	if err != nil {
 		return status.Group{}, err
 	}
-	return b.describeGroup(g), nil
+	return b.describeOneGroup(g), nil
 }
 
 // CheckGroup returns the error that PutGroup would return for the settings, as the group is now. It
@@ -63,7 +59,7 @@ func (b *Broker) Group(name string) (status.Group, error) {
 	if err != nil {
 		return status.Group{}, err
 	}
-	return b.describeGroup(g), nil
+	return b.describeOneGroup(g), nil
 }
 
 // Groups returns all consumer groups by name.
@@ -91,7 +87,7 @@ func (b *Broker) describeGroup(g *topic.Group) status.Group {
 // dead letters stay, because they are messages of their own topic. The error is 40403 if there is
 // no such group.
 func (b *Broker) DeleteGroup(ctx context.Context, name string) error {
-	return b.catalog.DeleteGroup(ctx, name)
+	return b.catalog.DeleteGroup(ctx, name, nil)
 }
 
 // OnConsumerSettings adds a function that is called after each change of settings that consumers

@@ -14,11 +14,7 @@ import (
 // PutTopic creates a topic or changes its settings, and returns when this is on disk. The error is
 // 40000 for invalid settings, another type than before, or fewer queues than before.
 func (b *Broker) PutTopic(ctx context.Context, name string, c settings.Topic) (status.Topic, error) {
-	t, err := b.catalog.PutTopic(ctx, name, c)
-	if err != nil {
-		return status.Topic{}, err
-	}
-	return b.describe(t), nil
+	return b.putTopic(ctx, name, c, nil)
 }
 
 // TopicSettings returns the settings of a topic, with defaults. The error is 40402 if there is no
@@ -37,7 +33,7 @@ func (b *Broker) Topic(name string) (status.Topic, error) {
 	if err != nil {
 		return status.Topic{}, err
 	}
-	return b.describe(t), nil
+	return b.describeOne(t), nil
 }
 
 // Topics returns all topics by name, including topics of dead letters.
@@ -80,5 +76,5 @@ func (b *Broker) describe(t *topic.Topic) status.Topic {
 // DeleteTopic removes a topic with its messages and the progress of groups in it, and returns when
 // this is on disk. The error is 40402 if there is no such topic.
 func (b *Broker) DeleteTopic(ctx context.Context, name string) error {
-	return b.catalog.DeleteTopic(ctx, name)
+	return b.catalog.DeleteTopic(ctx, name, nil)
 }

@@ -56,6 +56,7 @@ type Client struct {
 	attempts int
 	timeout  time.Duration
 	limit    int64
+	ifMatch  string // of PUT, PATCH and DELETE; empty: none
 }
 
 // New returns a client of the broker at an address. The address is an http or https URL, or
@@ -109,6 +110,18 @@ func (c *Client) Close() error {
 	return nil
 }
 
+// IfRevision returns a client whose changes of a topic or consumer group only happen if its
+// settings still have a revision, that of status.Topic or status.Group. Otherwise they return an
+// [Error] with Status 412. Other changes fail with tidegate.ErrInvalid; reads are not affected. A
+// PUT or PATCH whose response was lost is not repeated, because the first attempt may have changed
+// the revision. An empty revision matches nothing. The client shares the connections of c, and
+// Close closes both.
+func (c *Client) IfRevision(revision string) *Client {
+	conditional := *c
+	conditional.ifMatch = `"` + revision + `"`
+	return &conditional
+}
+
 // A repeat is the condition for repeating a request.
 type repeat int
 
@@ -120,6 +133,12 @@ const (
 // do sends a request and decodes its response into out.
 func (c *Client) do(ctx context.Context, r httpapi.Request, again repeat) error {
 	r.Timeout, r.MaxResponse, r.Reads = c.timeout, c.limit, r.Method == "GET"
+	if !r.Reads {
+		r.IfMatch = c.ifMatch
+	}
+	if r.IfMatch != "" && r.Method != "DELETE" {
+		again = unlessAccepted
+	}
 	err := c.api.Do(ctx, &r, func(a httpapi.Attempt) (time.Duration, bool) { return decide(a, again, c.attempts, c.backoff) })
 	f, ok := errors.AsType[*httpapi.Failure](err)
 	if !ok {

@@ -18,7 +18,7 @@
 //     every request is repeated.
 //   - An attempt without a complete response, or with status 500, 502, 503 or 504: reads, PUT,
 //     PATCH and DELETE are repeated. A POST and a purge of dead letters are not: the broker may
-//     have carried them out.
+//     have carried them out. Nor are a PUT and a PATCH of [Client.IfRevision].
 //   - Any other status, and a certificate that is not trusted: the error is returned.
 //
 // If the repetition of a DELETE finds nothing, and an earlier attempt may have deleted the object,

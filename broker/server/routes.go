@@ -44,7 +44,8 @@ const (
 	noInput   input = 0
 	bodyInput input = 1 << iota
 	queryInput
-	anyInput = bodyInput | queryInput // the endpoint itself rejects unknown values, or ignores them
+	matchInput                          // the header If-Match
+	anyInput   = bodyInput | queryInput // the endpoint itself rejects unknown values, or ignores them
 )
 
 // check rejects a request with inputs that the route does not accept.
@@ -55,6 +56,10 @@ func (i input) check(w http.ResponseWriter, r *http.Request) error {
 			text += "; give them in the body, as JSON"
 		}
 		return refusal.New(tidegate.CodeBadRequest, "query", text)
+	}
+	if i&matchInput == 0 && r.Method != http.MethodGet && r.Method != http.MethodHead && r.Header.Get(web.HeaderIfMatch) != "" {
+		return refusal.New(tidegate.CodeBadRequest, web.HeaderIfMatch,
+			"this operation ignores revisions, so the header If-Match would have no effect; leave it out. Changes of a topic or group accept it")
 	}
 	if i&bodyInput == 0 {
 		return web.ReadNothing(w, r)
@@ -111,14 +116,14 @@ func (s *Server) routes() []route {
 		{"getTopic", "GET", "/v1/topics/{topic}", http.StatusOK, noInput, admin.GetTopic},
 		{"browseMessages", "GET", "/v1/topics/{topic}/messages", http.StatusOK, queryInput, admin.BrowseMessages},
 		{"traceMessage", "GET", "/v1/topics/{topic}/messages/{id}", http.StatusOK, queryInput, admin.TraceMessage},
-		{"putTopic", "PUT", "/v1/topics/{topic}", http.StatusOK, bodyInput, admin.PutTopic},
-		{"deleteTopic", "DELETE", "/v1/topics/{topic}", http.StatusNoContent, noInput, admin.DeleteTopic},
+		{"putTopic", "PUT", "/v1/topics/{topic}", http.StatusOK, bodyInput | matchInput, admin.PutTopic},
+		{"deleteTopic", "DELETE", "/v1/topics/{topic}", http.StatusNoContent, matchInput, admin.DeleteTopic},
 		{"purgeTopic", "POST", "/v1/topics/{topic}/purge", http.StatusOK, noInput, admin.PurgeTopic},
 		{"listGroups", "GET", "/v1/groups", http.StatusOK, queryInput, admin.ListGroups},
 		{"getGroup", "GET", "/v1/groups/{group}", http.StatusOK, noInput, admin.GetGroup},
-		{"putGroup", "PUT", "/v1/groups/{group}", http.StatusOK, bodyInput, admin.PutGroup},
-		{"patchGroup", "PATCH", "/v1/groups/{group}", http.StatusOK, bodyInput, admin.PatchGroup},
-		{"deleteGroup", "DELETE", "/v1/groups/{group}", http.StatusNoContent, noInput, admin.DeleteGroup},
+		{"putGroup", "PUT", "/v1/groups/{group}", http.StatusOK, bodyInput | matchInput, admin.PutGroup},
+		{"patchGroup", "PATCH", "/v1/groups/{group}", http.StatusOK, bodyInput | matchInput, admin.PatchGroup},
+		{"deleteGroup", "DELETE", "/v1/groups/{group}", http.StatusNoContent, matchInput, admin.DeleteGroup},
 		{"getThrottle", "GET", "/v1/throttle", http.StatusOK, noInput, admin.GetThrottle},
 		{"putThrottle", "PUT", "/v1/throttle", http.StatusOK, bodyInput, admin.PutThrottle},
 		{"patchThrottle", "PATCH", "/v1/throttle", http.StatusOK, bodyInput, admin.PatchThrottle},

@@ -16,6 +16,10 @@ type Group struct {
 	AutoCreated bool `json:"auto_created,omitempty"`
 
 	settings.Group
+
+	// Revision identifies the settings: it changes when they do. Lists leave it out.
+	Revision string `json:"revision,omitempty"`
+
 	Topics []Subscription `json:"topics,omitempty"`
 
 	// DeadLetterTopics are the existing topics for the dead letters of the group, by the present

@@ -7,6 +7,9 @@ type Topic struct {
 	Name string `json:"name"`
 	settings.Topic
 
+	// Revision identifies the settings: it changes when they do. Lists leave it out.
+	Revision string `json:"revision,omitempty"`
+
 	// AutoCreated is true for an automatic dead letter queue of address settings
 	// (AutoCreateDeadLetterResources). The broker deletes it when groups have consumed all of it,
 	// unless AutoDeleteQueues is false. PutTopic makes it permanent.

@@ -28,7 +28,8 @@ type Request struct {
 	Method      string
 	Path        string // escaped, from the root of the API: "/v1/topics"
 	Query       url.Values
-	Body        any // sent as JSON; nil: no body
+	Body        any    // sent as JSON; nil: no body
+	IfMatch     string // an ETag with its quotes; empty: the request is unconditional
 
 	// Out receives the JSON of a successful response; a *[]byte receives the body unchanged. Nil:
 	// the body is ignored.
@@ -118,6 +119,9 @@ func (k *call) do(parent context.Context) *Failure {
 		return k.fail(0, &tidegate.Error{Code: tidegate.CodeBadRequest, Err: err})
 	}
 	c.header(req.Header, r.Body != nil)
+	if r.IfMatch != "" {
+		req.Header.Set("If-Match", r.IfMatch)
+	}
 	lib := retryablehttp.Client{
 		HTTPClient: &http.Client{
 			Transport: k,

@@ -124,11 +124,11 @@ func stored(t *testing.T, c *Catalog) map[[2]uint32]bool {
 // topicAndGroup creates the topic t and the group g.
 func topicAndGroup(t *testing.T, c *Catalog, start settings.Start) (*topic.Topic, *topic.Group) {
 	t.Helper()
-	tp, err := c.PutTopic(t.Context(), "t", settings.Topic{})
+	tp, err := c.PutTopic(t.Context(), "t", settings.Topic{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := c.PutGroup(t.Context(), "g", settings.Group{Start: start})
+	g, err := c.PutGroup(t.Context(), "g", settings.Group{Start: start}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,14 +151,14 @@ func TestRecover(t *testing.T) {
 	if err := c.PutAddress(t.Context(), "orders.#", settings.Address{PersistDeliveryCountBeforeDelivery: &persist}); err != nil {
 		t.Fatal(err)
 	}
-	before, err := c.PutTopic(t.Context(), "orders.eu", settings.Topic{Queues: 3})
+	before, err := c.PutTopic(t.Context(), "orders.eu", settings.Topic{Queues: 3}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Subscribe(t.Context(), "automatic", "orders.eu"); err != nil {
 		t.Fatal(err)
 	}
-	declared, err := c.PutGroup(t.Context(), "declared", settings.Group{MaxAttempts: 7})
+	declared, err := c.PutGroup(t.Context(), "declared", settings.Group{MaxAttempts: 7}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +189,7 @@ func TestRecover(t *testing.T) {
 	if _, err := c.EnsureGroup(t.Context(), "another"); code(err) != tidegate.CodeConsumerGroupNotFound {
 		t.Errorf("one auto-created group too many: %v", err)
 	}
-	next, err := c.PutTopic(t.Context(), "next", settings.Topic{})
+	next, err := c.PutTopic(t.Context(), "next", settings.Topic{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +206,7 @@ func TestRegisterAfterDeletion(t *testing.T) {
 	if err := c.noteSubscription(g, tp); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.DeleteTopic(t.Context(), "t"); err != nil {
+	if err := c.DeleteTopic(t.Context(), "t", nil); err != nil {
 		t.Fatal(err)
 	}
 	s := subscription.New(c.config.Env, g, tp, false)
@@ -227,7 +227,7 @@ func TestRecoverRemovesOrphans(t *testing.T) {
 	t.Parallel()
 	fs := vfs.NewMem()
 	c, closeStore := open(t, fs)
-	tp, err := c.PutTopic(t.Context(), "t", settings.Topic{})
+	tp, err := c.PutTopic(t.Context(), "t", settings.Topic{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -325,7 +325,7 @@ func TestFIFOChangesBeforeTheFirstSubscription(t *testing.T) {
 	if c.setFIFO(g, false) || !g.Settings().FIFO {
 		t.Error("a group with a subscription did not stay FIFO")
 	}
-	if _, err := c.PutGroup(t.Context(), "g", settings.Group{}); code(err) != tidegate.CodeBadRequest {
+	if _, err := c.PutGroup(t.Context(), "g", settings.Group{}, nil); code(err) != tidegate.CodeBadRequest {
 		t.Errorf("another value of fifo: %v, want 40000", err)
 	}
 }

@@ -16,8 +16,8 @@ import (
 )
 
 // PutGroup creates a consumer group or changes its settings. It returns when this is on disk. The
-// errors are those of CheckGroup.
-func (c *Catalog) PutGroup(ctx context.Context, name string, s settings.Group) (*topic.Group, error) {
+// errors are those of CheckGroup and of may, as in PutTopic.
+func (c *Catalog) PutGroup(ctx context.Context, name string, s settings.Group, may func(now *settings.Group) error) (*topic.Group, error) {
 	if !c.config.Env.Calls.Begin() {
 		return nil, refusal.Closed()
 	}
@@ -29,6 +29,15 @@ func (c *Catalog) PutGroup(ctx context.Context, name string, s settings.Group) (
 		return nil, err
 	}
 	defer c.UnlockAdmin()
+	if may != nil {
+		var now *settings.Group
+		if g := c.FindGroup(name); g != nil {
+			now = g.Settings()
+		}
+		if err := may(now); err != nil {
+			return nil, err
+		}
+	}
 	g, err := c.putGroupLocked(name, s, false)
 	if err != nil {
 		return nil, err
@@ -188,8 +197,9 @@ func (c *Catalog) groupOr(ctx context.Context, name string, create func() (*topi
 }
 
 // DeleteGroup removes a consumer group with its progress. Its dead letters stay, because they are
-// messages of their own topic. The error is 40403 if there is no such group.
-func (c *Catalog) DeleteGroup(ctx context.Context, name string) error {
+// messages of their own topic. The error is 40403 if there is no such group, or that of may, as in
+// PutTopic.
+func (c *Catalog) DeleteGroup(ctx context.Context, name string, may func(now *settings.Group) error) error {
 	if !c.config.Env.Calls.Begin() {
 		return refusal.Closed()
 	}
@@ -201,6 +211,11 @@ func (c *Catalog) DeleteGroup(ctx context.Context, name string) error {
 	g := c.FindGroup(name)
 	if g == nil {
 		return refusal.GroupNotFound(name)
+	}
+	if may != nil {
+		if err := may(g.Settings()); err != nil {
+			return err
+		}
 	}
 	c.autoGroups -= toInt(g.Automatic())
 	subs := c.removeGroup(g)

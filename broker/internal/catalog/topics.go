@@ -16,8 +16,11 @@ import (
 )
 
 // PutTopic creates a topic or changes its settings. It returns when this is on disk. The error is
-// 40000 for invalid settings, another type, or fewer queues than before.
-func (c *Catalog) PutTopic(ctx context.Context, name string, s settings.Topic) (*topic.Topic, error) {
+// 40000 for invalid settings, another type, or fewer queues than before, or that of may.
+//
+// may, if not nil, gets the settings of the topic, or nil if there is no such topic. It runs while
+// no other change of settings is made, and must not wait. If it returns an error, nothing changes.
+func (c *Catalog) PutTopic(ctx context.Context, name string, s settings.Topic, may func(now *settings.Topic) error) (*topic.Topic, error) {
 	if !c.config.Env.Calls.Begin() {
 		return nil, refusal.Closed()
 	}
@@ -29,6 +32,15 @@ func (c *Catalog) PutTopic(ctx context.Context, name string, s settings.Topic) (
 		return nil, err
 	}
 	defer c.UnlockAdmin()
+	if may != nil {
+		var now *settings.Topic
+		if t := c.FindTopic(name); t != nil {
+			now = t.Settings()
+		}
+		if err := may(now); err != nil {
+			return nil, err
+		}
+	}
 	return c.PutTopicLocked(name, s, false)
 }
 
@@ -112,8 +124,8 @@ func (c *Catalog) grow(t *topic.Topic, queues int) []topic.Subscription {
 }
 
 // DeleteTopic removes a topic with its messages and the progress of groups in it. The error is
-// 40402 if there is no such topic.
-func (c *Catalog) DeleteTopic(ctx context.Context, name string) error {
+// 40402 if there is no such topic, or that of may, as in PutTopic.
+func (c *Catalog) DeleteTopic(ctx context.Context, name string, may func(now *settings.Topic) error) error {
 	if !c.config.Env.Calls.Begin() {
 		return refusal.Closed()
 	}
@@ -125,6 +137,11 @@ func (c *Catalog) DeleteTopic(ctx context.Context, name string) error {
 	t, err := c.Topic(name)
 	if err != nil {
 		return err
+	}
+	if may != nil {
+		if err := may(t.Settings()); err != nil {
+			return err
+		}
 	}
 	_, err = c.deleteTopic(ctx, t, nil)
 	return err

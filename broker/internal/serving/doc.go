@@ -38,6 +38,12 @@ type Engine interface {
 	TopicsPage(after string, limit int, wanted func(name string) bool) (page []status.Topic, more bool)
 	GroupsPage(after string, limit int, wanted func(name string) bool) (page []status.Group, more bool)
 
+	PutTopicIf(ctx context.Context, name string, c settings.Topic, may func(revision string) error) (status.Topic, error)
+	DeleteTopicIf(ctx context.Context, name string, may func(revision string) error) error
+	PutGroupIf(ctx context.Context, name string, c settings.Group, may func(revision string) error) (status.Group, error)
+	PatchGroupIf(ctx context.Context, name string, change func(*settings.Group) error, may func(revision string) error) (status.Group, error)
+	DeleteGroupIf(ctx context.Context, name string, may func(revision string) error) error
+
 	Touch(owner string)
 	Forget(owner string)
 

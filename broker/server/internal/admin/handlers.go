@@ -11,19 +11,19 @@ import (
 
 // An Engine is the part of a *broker.Broker that its administration needs.
 type Engine interface {
-	PutTopic(ctx context.Context, name string, c settings.Topic) (status.Topic, error)
+	PutTopicIf(ctx context.Context, name string, c settings.Topic, may func(revision string) error) (status.Topic, error)
 	Topic(name string) (status.Topic, error)
 	TopicSettings(name string) (settings.Topic, error)
 	Topics() []status.Topic
 	TopicsPage(after string, limit int, wanted func(name string) bool) (page []status.Topic, more bool)
-	DeleteTopic(ctx context.Context, name string) error
+	DeleteTopicIf(ctx context.Context, name string, may func(revision string) error) error
 	PurgeTopic(ctx context.Context, name string) (status.Backlog, error)
-	PutGroup(ctx context.Context, name string, c settings.Group) (status.Group, error)
-	PatchGroup(ctx context.Context, name string, change func(*settings.Group) error) (status.Group, error)
+	PutGroupIf(ctx context.Context, name string, c settings.Group, may func(revision string) error) (status.Group, error)
+	PatchGroupIf(ctx context.Context, name string, change func(*settings.Group) error, may func(revision string) error) (status.Group, error)
 	Group(name string) (status.Group, error)
 	Groups() []status.Group
 	GroupsPage(after string, limit int, wanted func(name string) bool) (page []status.Group, more bool)
-	DeleteGroup(ctx context.Context, name string) error
+	DeleteGroupIf(ctx context.Context, name string, may func(revision string) error) error
 	Throttles() []status.LimitState
 	Limits() settings.Limits
 	SetLimits(ctx context.Context, l settings.Limits) error

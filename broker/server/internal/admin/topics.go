@@ -13,8 +13,9 @@ import (
 )
 
 // GetTopic returns one topic.
-func (h *Handlers) GetTopic(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+func (h *Handlers) GetTopic(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	t, err := h.engine.Topic(r.PathValue("topic"))
+	web.SetETag(w, t.Revision)
 	return http.StatusOK, t, err
 }
 
@@ -30,19 +31,30 @@ func (h *Handlers) PutTopic(w http.ResponseWriter, r *http.Request) (int, any, e
 		return 0, nil, refusal.New(tidegate.CodeBadRequest, "queues", fmt.Sprintf(
 			"queues is 0; give 1 to %d, or leave it out for %d in a new topic", settings.MaxQueues, settings.Topic{}.WithDefaults().Queues))
 	}
+	may, err := web.IfMatch(r, "topic", name)
+	if err != nil {
+		return 0, nil, err
+	}
 	_, missing := h.engine.TopicSettings(name)
-	t, err := h.engine.PutTopic(r.Context(), name, c)
+	t, err := h.engine.PutTopicIf(r.Context(), name, c, may)
+	web.SetETag(w, t.Revision)
 	return putStatus(missing), t, err
 }
 
 // DeleteTopic removes a topic with its messages.
 func (h *Handlers) DeleteTopic(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	return http.StatusNoContent, nil, h.engine.DeleteTopic(r.Context(), r.PathValue("topic"))
+	name := r.PathValue("topic")
+	may, err := web.IfMatch(r, "topic", name)
+	if err != nil {
+		return 0, nil, err
+	}
+	return http.StatusNoContent, nil, h.engine.DeleteTopicIf(r.Context(), name, may)
 }
 
 // GetGroup returns one consumer group.
-func (h *Handlers) GetGroup(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+func (h *Handlers) GetGroup(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	g, err := h.engine.Group(r.PathValue("group"))
+	web.SetETag(w, g.Revision)
 	return http.StatusOK, g, err
 }
 
@@ -57,8 +69,13 @@ func (h *Handlers) PutGroup(w http.ResponseWriter, r *http.Request) (int, any, e
 	if err := h.permitTopics(r, name, &c.RetryTopic); err != nil {
 		return 0, nil, err
 	}
+	may, err := web.IfMatch(r, "group", name)
+	if err != nil {
+		return 0, nil, err
+	}
 	_, missing := h.engine.Group(name)
-	g, err := h.engine.PutGroup(r.Context(), name, c)
+	g, err := h.engine.PutGroupIf(r.Context(), name, c, may)
+	web.SetETag(w, g.Revision)
 	return putStatus(missing), g, err
 }
 
@@ -69,12 +86,17 @@ func (h *Handlers) PatchGroup(w http.ResponseWriter, r *http.Request) (int, any,
 	if err != nil {
 		return 0, nil, err
 	}
-	g, err := h.engine.PatchGroup(r.Context(), name, func(c *settings.Group) error {
+	may, err := web.IfMatch(r, "group", name)
+	if err != nil {
+		return 0, nil, err
+	}
+	g, err := h.engine.PatchGroupIf(r.Context(), name, func(c *settings.Group) error {
 		if err := patch(c); err != nil {
 			return err
 		}
 		return h.permitTopics(r, name, &c.RetryTopic)
-	})
+	}, may)
+	web.SetETag(w, g.Revision)
 	return http.StatusOK, g, err
 }
 
@@ -92,7 +114,12 @@ func (h *Handlers) permitTopics(r *http.Request, group string, c *settings.Retry
 
 // DeleteGroup removes a consumer group with its progress.
 func (h *Handlers) DeleteGroup(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	return http.StatusNoContent, nil, h.engine.DeleteGroup(r.Context(), r.PathValue("group"))
+	name := r.PathValue("group")
+	may, err := web.IfMatch(r, "group", name)
+	if err != nil {
+		return 0, nil, err
+	}
+	return http.StatusNoContent, nil, h.engine.DeleteGroupIf(r.Context(), name, may)
 }
 
 func putStatus(missing error) int {

@@ -89,8 +89,10 @@ const retryAfterUnknown = 10 * time.Second
 // HTTP means the same by them.
 func httpStatus(c tidegate.Code) int {
 	switch s := int(c) / 100; s {
-	case 400, 401, 402, 403, 404, 408, 413, 428, 429, 431, 500, 501, 504:
+	case 400, 401, 402, 403, 404, 408, 413, 429, 431, 500, 501, 504:
 		return s
+	case 428: // PRECONDITION_FAILED; HTTP's 428 is about a missing condition
+		return http.StatusPreconditionFailed
 	case 505: // UNSUPPORTED and the like; HTTP's 505 is about HTTP itself
 		return http.StatusNotImplemented
 	}
