@@ -53,6 +53,56 @@ func TestTopRefusals(t *testing.T) {
 	}
 }
 
+// group list has a row for each group and topic, and the flags select rows. A group without a topic
+// is a row too.
+func TestGroupList(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.must("topic", "create", "pays")
+	tl.must("group", "create", "fresh")
+	tl.must("send", "orders", "a", "--count", "3")
+	tl.must("receive", "billing", "orders", "--max", "1", "--then", "dead=no such account")
+	tl.must("receive", "billing", "pays", "--max", "1", "--wait", "10ms", "--then", "ack")
+	tl.must("receive", "audit", "orders", "--max", "1", "--then", "retry=1m")
+	for _, c := range []struct{ flags, want string }{
+		{"", "audit orders 3\nbilling orders 2\nbilling pays 0\nfresh - 0\n"},
+		{"--match bill*", "billing orders 2\nbilling pays 0\n"},
+		{"--topic pays", "billing pays 0\n"},
+		{"--lagging 1 --sort -group", "billing orders 2\naudit orders 3\n"},
+		{"--with-dead", "billing orders 2\n"},
+		{"--state retry", "audit orders 3\n"},
+		{"--state dead --with-dead --lagging 2", "billing orders 2\n"},
+		{"--state parked", ""},
+		{"--stuck 1h", ""},
+		{"--limit 1 --sort drains", "billing pays 0\n"},
+	} {
+		r := tl.must(append([]string{"group", "list", "--no-headers", "--columns", "group,topic,backlog"}, strings.Fields(c.flags)...)...)
+		var got strings.Builder
+		for line := range strings.Lines(r.stdout) {
+			got.WriteString(strings.Join(strings.Fields(line), " ") + "\n")
+		}
+		if got.String() != c.want {
+			t.Errorf("group list %s prints\n%s\nwant\n%s", c.flags, r.stdout, c.want)
+		}
+		if c.want == "" && !strings.Contains(r.stderr, "no consumer groups that the flags select") {
+			t.Errorf("group list %s: %q", c.flags, r.stderr)
+		}
+	}
+	all := document[struct {
+		Groups []struct {
+			Group string
+			Hour  int `json:"dead_letters_hour"`
+		}
+	}](t, tl.must("group", "list", "--with-dead", "-o", "json").stdout)
+	if len(all.Groups) != 1 || all.Groups[0].Group != "billing" || all.Groups[0].Hour != 1 {
+		t.Errorf("the JSON is %+v", all)
+	}
+	for _, flag := range []string{"--state=slow", "--match=[a", "--lagging=-1", "--stuck=-1s"} {
+		if r := tl.run("group", "list", flag); r.code != 2 || r.stdout != "" {
+			t.Errorf("%s: exit code %d, %q", flag, r.code, r.stdout)
+		}
+	}
+}
+
 type peeked struct {
 	Messages []struct {
 		ID, Tag string

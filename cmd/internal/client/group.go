@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,55 +25,90 @@ func (a *App) groups() *cobra.Command {
 		a.groupList(), a.groupShow(), a.groupLag(), a.groupPut("create"), a.groupPut("set"), a.groupRewind(), a.groupDelete())
 }
 
+// groupStates are the values of group list --state.
+var groupStates = []string{"backlog", "behind", "retry", "parked", "dead", "idle"}
+
+// A groupSelection has the flags of group list.
+type groupSelection struct {
+	admin.ListQuery
+	lagging  int64
+	stuck    time.Duration
+	withDead bool
+}
+
 func (a *App) groupList() *cobra.Command {
-	var match, topic string
-	var lagging int64
+	var s groupSelection
 	c := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"},
 		Short: "List the consumer groups with their progress in each topic",
+		Long: `Lists the consumer groups with their progress in each topic, as the broker counted
+it within the last second. OLDEST is the age of the oldest message that the group
+has not consumed. OUT/S is - if it is 0 or not known; the broker knows it if it was
+asked in the last minute before.
+
+The states are backlog (has messages), behind (a message has waited a minute for its
+first delivery), retry (messages wait for a retry), parked, dead (dead letters in
+the last hour) and idle (has messages that no consumer takes).`,
 		Example: `  tidegate group list
-  tidegate group list --lagging 1000 --sort -backlog`,
+  tidegate group list --lagging 1000 --sort -backlog
+  tidegate group list --state idle --stuck 5m
+  tidegate group list --with-dead`,
 		Annotations: map[string]string{mqadmin: "consumerProgress"},
 	}
-	a.leaf(c, nil, func(ctx context.Context, c *call) error {
-		client, err := c.admin(ctx)
-		if err != nil {
-			return err
-		}
-		ctx, cancel := c.bounded(ctx)
-		defer cancel()
-		groups, err := client.Groups(ctx)
-		if err != nil {
-			return err
-		}
-		groups, err = matching(c, groups, match, func(g status.Group) string { return g.Name })
-		if err != nil {
-			return err
-		}
-		var rows []view.Progress
-		for _, g := range groups {
-			subs := g.Topics
-			if len(subs) == 0 && topic == "" && lagging == 0 {
-				subs = []status.Subscription{{}} // a group that has not received yet
-			}
-			for _, s := range subs {
-				if (topic == "" || s.Topic == topic) && s.Backlog.Messages >= lagging {
-					rows = append(rows, view.Progress{Group: g.Name, Subscription: s})
-				}
-			}
-		}
-		return printList(c, output.List[view.Progress]{
-			Rows:     rows,
-			Columns:  view.GroupColumns,
-			Name:     func(p view.Progress) string { return p.Group },
-			Document: func([]view.Progress) any { return map[string]any{"groups": notNil(groups)} },
-			Empty:    "no consumer groups" + matchNote(match) + ": the first receive creates one, or 'tidegate group create NAME'",
-		})
-	})
-	matchFlag(c, &match)
-	c.Flags().StringVar(&topic, "topic", "", "only groups that receive from this `topic`")
-	c.Flags().Int64Var(&lagging, "lagging", 0, "only with a backlog of at least `N` messages")
+	a.leaf(c, nil, func(ctx context.Context, c *call) error { return s.list(ctx, c) })
+	matchFlag(c, &s.Match)
+	f := c.Flags()
+	f.StringVar(&s.Topic, "topic", "", "only groups that receive from this `topic`")
+	f.StringVar(&s.State, "state", "", "only in this `state`: "+strings.Join(groupStates, ", "))
+	f.Int64Var(&s.lagging, "lagging", 0, "only with a backlog of at least `N` messages")
+	f.DurationVar(&s.stuck, "stuck", 0, "only with a message that is not consumed after this `time`")
+	f.BoolVar(&s.withDead, "with-dead", false, "only with dead letters in the last hour")
 	return c
+}
+
+func (s *groupSelection) list(ctx context.Context, c *call) error {
+	if s.State != "" && !slices.Contains(groupStates, s.State) {
+		return command.Usagef(c.command, "--state is %q; the states are %s", s.State, strings.Join(groupStates, ", "))
+	}
+	if s.lagging < 0 || s.stuck < 0 {
+		return command.Usagef(c.command, "--lagging and --stuck must not be negative")
+	}
+	if _, err := output.Glob(s.Match); err != nil {
+		return command.UsageError{Err: err, Command: c.command.CommandPath()}
+	}
+	client, err := c.admin(ctx)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := c.bounded(ctx)
+	defer cancel()
+	var rows []status.GroupSummary
+	q := s.ListQuery
+	for q.Limit = 1000; ; {
+		page, next, err := client.GroupSummaries(ctx, q)
+		if err != nil {
+			return err
+		}
+		for _, g := range page {
+			if g.Backlog.Messages >= s.lagging && g.OldestMS >= s.stuck.Milliseconds() && (!s.withDead || g.DeadLettersHour > 0) {
+				rows = append(rows, g)
+			}
+		}
+		if q.After = next; next == "" {
+			break
+		}
+	}
+	empty := "no consumer groups" + matchNote(s.Match) + ": the first receive creates one, or 'tidegate group create NAME'"
+	if s.Topic+s.State != "" || s.lagging > 0 || s.stuck > 0 || s.withDead {
+		empty = "no consumer groups that the flags select"
+	}
+	return printList(c, output.List[status.GroupSummary]{
+		Rows:     rows,
+		Columns:  view.ListColumns,
+		Name:     func(g status.GroupSummary) string { return g.Group },
+		Document: func(shown []status.GroupSummary) any { return map[string]any{"groups": notNil(shown)} },
+		Empty:    empty,
+	})
 }
 
 func (a *App) groupShow() *cobra.Command {

@@ -142,8 +142,11 @@ func (l List[T]) sorted(by string) ([]T, error) {
 	return rows, nil
 }
 
-// compare orders two cells of one column.
+// compare orders two cells of one column. An unknown one, nil, is above all others.
 func compare(a, b any) int {
+	if a == nil || b == nil {
+		return cmp.Compare(unknown(a), unknown(b))
+	}
 	switch a := a.(type) {
 	case int:
 		return cmp.Compare(a, b.(int))
@@ -159,6 +162,13 @@ func compare(a, b any) int {
 		return a.Compare(b.(time.Time))
 	}
 	return cmp.Compare(fmt.Sprint(a), fmt.Sprint(b))
+}
+
+func unknown(cell any) int {
+	if cell == nil {
+		return 1
+	}
+	return 0
 }
 
 // number reports whether a cell is aligned to the right.

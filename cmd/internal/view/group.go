@@ -11,14 +11,56 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/output"
 )
 
-// A Progress is the state of a group in one topic: a row of group list, and an object of its JSON
-// lines.
+// A Progress is the state of a group in one topic.
 type Progress struct {
 	Group string `json:"group"`
 	status.Subscription
 }
 
-// GroupColumns are the columns of group list.
+// ListColumns are the columns of group list. The broker leaves a rate out that is 0 or not known.
+var ListColumns = []output.Column[status.GroupSummary]{
+	{Name: "GROUP", Cell: func(g status.GroupSummary) any { return g.Group }},
+	{Name: "TOPIC", Cell: func(g status.GroupSummary) any { return cmp.Or(g.Topic, "-") }},
+	{Name: "READY", Cell: func(g status.GroupSummary) any { return g.Ready }},
+	{Name: "FLIGHT", Cell: func(g status.GroupSummary) any { return g.Inflight }},
+	{Name: "RETRY", Cell: func(g status.GroupSummary) any { return g.WaitingRetry }},
+	{Name: "PARKED", Cell: func(g status.GroupSummary) any { return g.Parked }},
+	{Name: "BACKLOG", Cell: func(g status.GroupSummary) any { return g.Backlog.Messages }},
+	{Name: "BYTES", Wide: true, Cell: func(g status.GroupSummary) any { return output.Bytes(g.Backlog.Bytes) }},
+	{Name: "OLDEST", Cell: func(g status.GroupSummary) any { return milliseconds(g.OldestMS) }},
+	{Name: "UNDELIVERED", Wide: true, Cell: func(g status.GroupSummary) any { return milliseconds(g.UndeliveredMS) }},
+	{Name: "OUT/S", Cell: func(g status.GroupSummary) any { return knownRate(g.OutRate) }},
+	{Name: "DRAINS", Cell: func(g status.GroupSummary) any { return drains(g) }},
+	{Name: "WAITING", Wide: true, Cell: func(g status.GroupSummary) any { return g.Waiting }},
+	{Name: "ACKED", Wide: true, Cell: func(g status.GroupSummary) any { return g.Acked }},
+	{Name: "REDELIVERED", Wide: true, Cell: func(g status.GroupSummary) any { return g.Redelivered }},
+	{Name: "DIED", Wide: true, Cell: func(g status.GroupSummary) any { return g.DeadLetters }},
+	{Name: "DEAD/H", Cell: func(g status.GroupSummary) any { return g.DeadLettersHour }},
+	{Name: "NOTE", Cell: func(g status.GroupSummary) any { return progressNote(g.Group, g.ParkedGroups, g.BlockedGroups) }},
+}
+
+func milliseconds(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+
+func knownRate(r float64) output.Rate {
+	if r == 0 {
+		return -1
+	}
+	return output.Rate(r)
+}
+
+// drains is the time in which a group finishes its backlog if nothing else is sent; nil if that is
+// not known.
+func drains(g status.GroupSummary) any {
+	switch {
+	case g.Backlog.Messages == 0:
+		return time.Duration(0)
+	case g.OutRate == 0:
+		return nil
+	}
+	return time.Duration(float64(g.Backlog.Messages) / g.OutRate * float64(time.Second)).Round(time.Second)
+}
+
+// GroupColumns are the columns of the topics in group show.
 var GroupColumns = []output.Column[Progress]{
 	{Name: "GROUP", Cell: func(p Progress) any { return p.Group }},
 	{Name: "TOPIC", Cell: func(p Progress) any { return cmp.Or(p.Topic, "-") }},
@@ -31,16 +73,16 @@ var GroupColumns = []output.Column[Progress]{
 	{Name: "ACKED", Wide: true, Cell: func(p Progress) any { return p.Acked }},
 	{Name: "REDELIVERED", Wide: true, Cell: func(p Progress) any { return p.Redelivered }},
 	{Name: "DIED", Cell: func(p Progress) any { return p.DeadLetters }},
-	{Name: "NOTE", Cell: func(p Progress) any { return progressNote(p) }},
+	{Name: "NOTE", Cell: func(p Progress) any { return progressNote(p.Group, p.ParkedGroups, p.BlockedGroups) }},
 }
 
 // progressNote is the next command for a group that needs help.
-func progressNote(p Progress) string {
+func progressNote(group string, parked, blocked int64) string {
 	switch {
-	case p.ParkedGroups > 0:
-		return fmt.Sprintf("%s parked: tidegate parked list %s", output.Count(p.ParkedGroups, "message group"), p.Group)
-	case p.BlockedGroups > 0:
-		return output.Count(p.BlockedGroups, "message group") + " blocked by a failing message"
+	case parked > 0:
+		return fmt.Sprintf("%s parked: tidegate parked list %s", output.Count(parked, "message group"), group)
+	case blocked > 0:
+		return output.Count(blocked, "message group") + " blocked by a failing message"
 	}
 	return ""
 }

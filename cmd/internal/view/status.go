@@ -17,7 +17,7 @@ func StatusFields(server string, o status.Overview) []output.Field {
 	t := o.Totals
 	backlog := fmt.Sprintf("%s messages of all groups, %s of them wait for a retry", output.Number(t.Backlog.Messages), output.Number(t.WaitingRetry))
 	if t.OldestMS > 0 {
-		backlog += ", the oldest is " + output.Duration(time.Duration(t.OldestMS)*time.Millisecond) + " old"
+		backlog += ", the oldest is " + output.Duration(milliseconds(t.OldestMS)) + " old"
 	}
 	return []output.Field{
 		{Name: "broker", Value: fmt.Sprintf("%s, version %s, up %s", server, o.Version, output.Duration(o.Now.Sub(o.Started).Truncate(time.Second)))},
@@ -27,9 +27,17 @@ func StatusFields(server string, o status.Overview) []output.Field {
 		{Name: "groups", Value: fmt.Sprintf("%s with %s", output.Number(t.Groups), output.Count(t.Subscriptions, "subscription"))},
 		{Name: "stored", Value: fmt.Sprintf("%s messages, %v", output.Number(t.Stored.Messages), output.Bytes(t.Stored.Bytes))},
 		{Name: "backlog", Value: backlog},
-		{Name: "rates", Value: fmt.Sprintf("%v messages/s in, %v messages/s out", output.Rate(t.InRate), output.Rate(t.OutRate))},
+		{Name: "rates", Value: rates(t)},
 		{Name: "disk", Value: disk(o.Storage)},
 	}
+}
+
+// rates is empty until the broker knows them.
+func rates(t status.Totals) string {
+	if t.InRate == 0 && t.OutRate == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%v messages/s in, %v messages/s out", output.Rate(t.InRate), output.Rate(t.OutRate))
 }
 
 func disk(s status.Storage) string {
@@ -44,22 +52,22 @@ func disk(s status.Storage) string {
 func Wrong(o status.Overview) []Problem {
 	w := o.Wrong
 	out := problems("throttle", "tidegate limits show", w.Throttles, throttled)
-	out = append(out, problems("parked", "tidegate group list", w.Parked, func(g status.GroupSummary) Problem {
+	out = append(out, problems("parked", "tidegate group list --state parked", w.Parked, func(g status.GroupSummary) Problem {
 		return Problem{"parked", g.Group + " in " + g.Topic, fmt.Sprintf("%s with %s wait after a failed message", output.Count(g.ParkedGroups, "message group"), output.Count(g.Parked, "message")),
 			"tidegate parked list " + g.Group}
 	})...)
 	if n := o.Totals.BlockedGroups; n > 0 {
-		out = append(out, Problem{"blocked", "broker", output.Count(n, "message group") + " blocked by a message that fails without end", "tidegate group list"})
+		out = append(out, Problem{"blocked", "broker", output.Count(n, "message group") + " blocked by a message that fails without end", "tidegate group list --state retry"})
 	}
-	out = append(out, problems("behind", "tidegate group list", w.Behind, func(g status.GroupSummary) Problem {
-		waits := output.Duration(time.Duration(g.UndeliveredMS) * time.Millisecond)
+	out = append(out, problems("behind", "tidegate group list --state behind", w.Behind, func(g status.GroupSummary) Problem {
+		waits := output.Duration(milliseconds(g.UndeliveredMS))
 		text := fmt.Sprintf("a message has waited %s for its first delivery, %s ready", waits, output.Count(g.Ready, "message"))
 		if g.Inflight == 0 && g.Waiting == 0 {
 			text += " and none in flight: does a consumer run?"
 		}
 		return Problem{"behind", g.Group + " in " + g.Topic, text, "tidegate group show " + g.Group}
 	})...)
-	return append(out, problems("dead-letters", "tidegate group list", w.DeadLetters, func(g status.GroupSummary) Problem {
+	return append(out, problems("dead-letters", "tidegate group list --state dead", w.DeadLetters, func(g status.GroupSummary) Problem {
 		return Problem{"dead-letters", g.Group + " in " + g.Topic, output.Count(g.DeadLettersHour, "dead letter") + " in the last hour", "tidegate dead-letters top " + g.Group}
 	})...)
 }
