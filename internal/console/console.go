@@ -16,6 +16,9 @@
 //   - Every page is drawn by openPage of page.js, has a title, and shows the command that does the
 //     same. An element with an action has the attributes data-action and data-subject.
 //   - Each text is in text.js, in English, and in zh.js.
+//   - Figures of topics and groups follow one stream for all tabs of a browser (follow of live.js).
+//     What it does not have, and the order of a list, are asked for less often. A page that is
+//     hidden or paused asks for nothing.
 //   - A list draws 200 rows at most. A search and an action on everything that matches are a series
 //     of bounded requests.
 //
@@ -26,7 +29,7 @@
 //   - api: requests, and the permissions of the session
 //   - page: addresses, the loop that keeps a page current, commands, tables, limits in words
 //   - parts: plots, searches, the view of a body, the calculator of retry schedules
-//   - live: samples for the charts
+//   - live: the stream of moments that all tabs share, and samples for the charts
 //   - overview, topics, groups, letters, messages, settings: the pages of these subjects
 //   - text, zh: the texts
 package console
@@ -79,9 +82,9 @@ const indexName = "index.html"
 // the hash in its place.
 const source = `"files/`
 
-// comments are lines of a script with only a comment. They are left out of the responses, because
-// they are a tenth of the bytes.
-var comments = regexp.MustCompile(`(?m)^[ \t]*//.*\n`)
+// unread are the lines of a script with only a comment, and the indentation. They are left out of
+// the responses, because they are a fifth of the bytes. So no text may go over several lines.
+var unread = regexp.MustCompile(`(?m)^[ \t]*//.*\n|^[ \t]+`)
 
 // types are the content types of the files. Package mime would use the tables of the machine.
 var types = map[string]string{
@@ -114,7 +117,7 @@ func load(dir fs.FS) (*handler, error) {
 		}
 		text, err := fs.ReadFile(dir, name)
 		if path.Ext(name) == ".js" {
-			text = comments.ReplaceAll(text, nil)
+			text = unread.ReplaceAll(text, nil)
 		}
 		texts[name] = text
 		// The walk is in lexical order. The lengths keep two files from being hashed like one.

@@ -45,7 +45,7 @@ func small(t *testing.T) *handler {
 	h, err := load(fstest.MapFS{
 		"index.html": {Data: []byte(`<link href="files/style.css"><script type="module" src="files/main.js"></script>`)},
 		"style.css":  {Data: []byte("main{}")},
-		"main.js":    {Data: []byte("import './other.js' // kept\n  // left out\n//left out\n" + strings.Repeat("f('// kept')\n", 100))},
+		"main.js":    {Data: []byte("  import './other.js' // kept\n  // left out\n//left out\n" + strings.Repeat("f('// kept')\n", 100))},
 		"other.js":   {Data: []byte("export {}")},
 	})
 	if err != nil {
@@ -111,7 +111,7 @@ func TestFilesAreCompressedForClientsThatAccept(t *testing.T) {
 	path := "/console/" + versionOf(t, h) + "/main.js"
 	plain := body(t, get(t, h, "GET", path))
 	if want := "import './other.js' // kept\n" + strings.Repeat("f('// kept')\n", 100); plain != want {
-		t.Errorf("the script is %q, want it without lines of comments: %q", plain, want)
+		t.Errorf("the script is %q, want it without lines of comments and indentation: %q", plain, want)
 	}
 	for accept, want := range map[string]bool{
 		"gzip": true, "gzip, deflate, br, zstd": true, "br;q=1.0, GZIP;q=0.8, *;q=0.1": true, "deflate, gzip; q=0.001": true,

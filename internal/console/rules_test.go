@@ -52,6 +52,9 @@ func checkRules(t *testing.T, dir fs.FS) (broken []string) {
 			if path.Ext(name) == ".js" && strings.HasPrefix(strings.TrimSpace(line), "//") {
 				continue
 			}
+			if path.Ext(name) == ".js" && strings.Count(line, "`")%2 != 0 {
+				broken = append(broken, fmt.Sprintf("%s:%d: a text over several lines: %s", name, n+1, line))
+			}
 			for _, part := range exempt {
 				line = strings.ReplaceAll(line, part, "")
 			}
@@ -94,6 +97,7 @@ func TestRulesFindTheirConstructs(t *testing.T) {
 		"background: url(//cdn.example/x.png)":        "an address beyond the origin",
 		"@font-face { }":                              "a font or an import of CSS",
 		"store.set('secret', form.secret)":            "storage of the secret",
+		"const text = `one":                           "a text over several lines",
 		"e.textContent = x":                           "",
 		"e.style.setProperty('--share', n)":           "",
 		"setTimeout(() => e.remove(), 10)":            "",

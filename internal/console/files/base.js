@@ -2,7 +2,7 @@
 // proxy, so the path is a part of each key. The secret of an access key is never stored.
 import {lang, t} from './text.js';
 
-const place = `tidegate ${new URL('..', document.baseURI).pathname} `;
+export const place = `tidegate ${new URL('..', document.baseURI).pathname} `;
 const memory = new Map();
 
 // store works without storage too: then a setting lasts until the page closes.

@@ -2,7 +2,7 @@
 import {call, get, may, path} from './api.js';
 import {button, bytes, cap, checkbox, dialog, duration, field, h, notice, now, num, parse, rate, when} from './base.js';
 import {badge, command, filters, groupLink, link, pager, region, table, topicLink} from './page.js';
-import {keep, rates, ring, span} from './live.js';
+import {follow, keep, rates, ring, span} from './live.js';
 import {attempts, findings, lines, picture, steps} from './parts.js';
 import {change, groupFields, show} from './settings.js';
 import {t} from './text.js';
@@ -20,8 +20,15 @@ export function groups(page) {
       [['', t('any')], ['backlog', t('with backlog')], ['behind', t('with behind')], ['retry', t('with retry')],
       ['parked', t('with parked')], ['dead', t('with dead')], ['idle', t('without receive')]])));
   const draw = region(page);
-  return page.watch((signal) => get('groups', {view: 'summary', match, after, sort, state, topic, limit: 100}, signal),
-    (data) => {
+  const place = (row) => `${row.group}/${row.topic || ''}`;
+  let data;
+  const stream = follow(page, (moment) => {
+    if (!data) return;
+    const rows = new Map(moment.groups.map((row) => [place(row), row]));
+    data.groups = data.groups.map((row) => rows.get(place(row)) || row);
+    list();
+  });
+  function list() {
     draw(table({rows: data.groups, sort, onSort: (order) => page.go({sort: order}),
       empty: match || after || state || topic ? t('no group matches', match) : t('no groups'), columns: [
       {label: t('group'), sort: 'name', first: 'up', wide: true, cell: (row) => groupLink(row.group)},
@@ -41,7 +48,13 @@ export function groups(page) {
         num(row.dead_letters_hour)) : '0')},
       {label: t('receives waiting'), sort: 'waiting', num: true, cell: (row) => num(row.waiting ?? 0)},
     ]}), pager(page, data.next, t('of total', num(data.groups.length), num(data.total))));
-  });
+  }
+  return page.watch((signal) => get('groups', {view: 'summary', match, after, sort, state, topic, limit: 100}, signal),
+    (latest) => {
+    data = latest;
+    stream.want([], data.groups.map(place));
+    list();
+  }, stream.every);
 }
 
 // drains is the time until the backlog is empty at the rates of now.
@@ -87,23 +100,37 @@ export function group(page) {
   const drawPlots = region(page, 'columns');
   const drawFailures = region(page);
   const drawSchedule = region(page, 'columns');
+  const stream = follow(page, (moment) => {
+    const rows = new Map(moment.groups.filter((row) => row.group === name).map((row) => [row.topic, row]));
+    if (!state.topics?.some((s) => rows.has(s.topic))) return;
+    state.topics = state.topics.map((s) => (rows.has(s.topic) ? {...s, ...none, ...rows.get(s.topic)} : s));
+    figures(Date.parse(moment.as_of));
+  });
+  function figures(time) {
+    drawPlots(plots(name, state.topics || [], time));
+    drawTopics(state.topics?.length ? state.topics.map((s) => flow(name, s))
+      : h('p', {class: 'empty'}, t('group without topics', name)));
+  }
   return page.watch((signal) => Promise.all([get(at, {}, signal), get(at + '/failures', {limit: 10}, signal)]),
     ([data, failures]) => {
     state = data;
+    stream.want([], (data.topics || []).map((s) => `${name}/${s.topic}`));
+    figures(!stream.fresh() && now());
     drawFailures(h('h2', null, t('recent failures')), failureTable(failures));
-    drawPlots(plots(name, data.topics || []));
-    drawTopics(data.topics?.length ? data.topics.map((s) => flow(name, s))
-      : h('p', {class: 'empty'}, t('group without topics', name)));
     drawSchedule(schedule(data), h('div', null, h('h2', null, t('settings')),
       h('p', {class: 'hint'}, t('grey is default')), show(groupFields, data)));
-  });
+  }, stream.every);
 }
 
+// none are the figures that a moment leaves out if they are 0.
+const none = {ready: 0, inflight: 0, waiting_retry: 0, parked: 0, parked_groups: 0, blocked_groups: 0,
+  backlog: {messages: 0, bytes: 0}, acked: 0, redelivered: 0, dead_letters: 0};
+
 // plots are the backlog and the rates of a group since its page was opened, for 15 minutes at most.
-function plots(name, topics) {
+function plots(name, topics, time) {
   const sum = (value) => topics.reduce((total, s) => total + value(s), 0);
   const subject = 'group ' + name;
-  keep(subject, {at: now(), backlog: sum((s) => s.backlog.messages), retry: sum((s) => s.waiting_retry),
+  if (time) keep(subject, {at: time, backlog: sum((s) => s.backlog.messages), retry: sum((s) => s.waiting_retry),
     acked: sum((s) => s.acked), dead: sum((s) => s.dead_letters)});
   const samples = ring(subject);
   return [

@@ -1,7 +1,7 @@
 // The first page: whether the broker is well, what is wrong now, and the largest of each kind.
 import {call, get, may} from './api.js';
 import {button, bytes, cap, count, dialog, draw as redraw, duration, field, h, notice, num, parse, rate, since, when} from './base.js';
-import {rates, ring, span, take} from './live.js';
+import {follow, rates, ring, span, take} from './live.js';
 import {amount, badge, bar, command, facts, groupLink, link, region, sentence, subject, table, topicLink} from './page.js';
 import {lines} from './parts.js';
 import {t} from './text.js';
@@ -13,14 +13,30 @@ export function overview(page) {
   page.body.append(h('section', null, charts));
   const top = region(page, 'columns');
   const state = region(page);
-  return page.watch((signal) => get('overview', {}, signal), (data) => {
-    verdict(wrong(data), h('p', {class: 'hint'}, t('running', data.version, duration(since(data.started)))));
-    take(data);
+  let data;
+  const figures = (moment) => {
+    take(moment);
     redraw(charts, plots(ring('')));
-    top(tops(data.top));
-    state(h('h2', null, t('resources')), resources(data));
+    state(h('h2', null, t('resources')), resources({...data, totals: moment.totals}));
+  };
+  const stream = follow(page, (moment) => {
+    if (!data || !moment.totals) return;
+    const before = data.totals;
+    data.totals = moment.totals;
+    figures(moment);
+    if (news.some((k) => moment.totals[k] !== before[k])) page.reload();
   });
+  stream.want([], []);
+  return page.watch((signal) => get('overview', {}, signal), (latest) => {
+    data = latest;
+    verdict(wrong(data), h('p', {class: 'hint'}, t('running', data.version, duration(since(data.started)))));
+    top(tops(data.top));
+    figures(data);
+  }, stream.every);
 }
+
+// A change of these totals is a reason to ask what is wrong at once.
+const news = ['parked_groups', 'blocked_groups', 'dead_letters_hour'];
 
 // wrong is one line for each thing that is wrong, with the page that repairs it.
 function wrong(data) {

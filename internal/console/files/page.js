@@ -19,22 +19,40 @@ export function here() {
   return {names, query: Object.fromEntries(new URLSearchParams(query || ''))};
 }
 
-let interval = Number(store.get('interval')) || 2000;
-let paused = store.get('paused') === 'true';
-let asOf = 0;
+// The interval and the pause hold for all tabs of the browser.
+let interval;
+let paused;
+let asOf = 0; // of the broker's clock
+let freshAt = 0; // of the clock of the browser
 let lateSince = 0;
+let expected = 0; // since when the tab awaits moments
+
+function settings() {
+  interval = Math.max(1000, Math.min(60000, Number(store.get('interval')) || 2000));
+  paused = store.get('paused') === 'true';
+}
+settings();
+addEventListener('storage', () => { settings(); dispatchEvent(new Event('live')); });
 
 // live is the state of the updates, for the badge.
 export const live = {
-  state: () => (paused ? 'paused' : lateSince && Date.now() - lateSince > 3 * interval ? 'late' : 'ok'),
+  state() {
+    const since = expected ? Math.max(expected, freshAt) : lateSince;
+    return paused ? 'paused' : since && Date.now() - since > 3 * interval ? 'late' : 'ok';
+  },
   text: () => (asOf ? t('as of', at(asOf)) : ''),
   paused: () => paused,
   pause(on) { paused = on; store.set('paused', String(on)); dispatchEvent(new Event('live')); },
   interval: () => interval,
   every(ms) { interval = ms; store.set('interval', String(ms)); dispatchEvent(new Event('live')); },
-  fresh() { asOf = now(); lateSince = 0; dispatchEvent(new Event('fresh')); },
+  fresh(at = now()) { asOf = at; freshAt = Date.now(); lateSince = 0; dispatchEvent(new Event('fresh')); },
   late() { lateSince ||= Date.now(); dispatchEvent(new Event('fresh')); },
+  // expect begins or ends to await moments.
+  expect(on) { expected = on ? Date.now() : 0; },
 };
+
+// backoff is the time before the next attempt after a number of failures: 1 to 30 s.
+export const backoff = (failures) => Math.min(30000, 1000 * 2 ** failures * (1 + 0.4 * Math.random()));
 
 // pause waits for ms, and while the page is hidden or the updates are paused.
 function pause(ms, signal, always) {
@@ -134,7 +152,7 @@ export function openPage(main, name, run) {
           page.ready();
           const permanent = err.status >= 400 && err.status < 500 && err.status !== 429;
           if (!permanent || !first) live.late();
-          wait = permanent ? 30000 : Math.min(30000, 1000 * 2 ** failures++) * (0.8 + 0.4 * Math.random());
+          wait = permanent ? 30000 : backoff(failures++);
         }
         const turn = new AbortController();
         wake = () => turn.abort();

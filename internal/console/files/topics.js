@@ -1,7 +1,7 @@
 // The page of all topics.
 import {call, get, may, path} from './api.js';
-import {button, bytes, cap, dialog, duration, field, h, notice, now, num, rate} from './base.js';
-import {keep, rates, ring, span} from './live.js';
+import {button, bytes, cap, dialog, duration, field, h, notice, num, rate} from './base.js';
+import {follow, keep, ring, span} from './live.js';
 import {badge, bar, command, facts, filters, groupLink, link, pager, region, sentence, table, topicLink} from './page.js';
 import {lines} from './parts.js';
 import {addressFields, change, show, topicFields} from './settings.js';
@@ -18,8 +18,14 @@ export function topics(page) {
       [['', t('any')], ['throttled', t('throttled')], ['backlog', t('with backlog')], ['delayed', t('with delayed')],
       ['empty', t('empty')]])));
   const draw = region(page);
-  return page.watch((signal) => get('topics', {view: 'summary', match, after, sort, state, limit: 100}, signal),
-    (data) => {
+  let data;
+  const stream = follow(page, (moment) => {
+    if (!data) return;
+    const rows = new Map(moment.topics.map((row) => [row.name, row]));
+    data.topics = data.topics.map((row) => rows.get(row.name) || row);
+    list();
+  });
+  function list() {
     draw(table({rows: data.topics, sort, onSort: (order) => page.go({sort: order}),
       empty: match || after || state ? t('no topic matches', match) : t('no topics'), columns: [
       {label: t('topic'), sort: 'name', first: 'up', wide: true, cell: (row) => topicLink(row.name)},
@@ -38,7 +44,13 @@ export function topics(page) {
         sentence({subject: row.name, ...row.throttle})] : row.delayed ? badge(t('n delayed', num(row.delayed.messages)))
         : '')},
     ]}), pager(page, data.next, t('of total', num(data.topics.length), num(data.total))));
-  });
+  }
+  return page.watch((signal) => get('topics', {view: 'summary', match, after, sort, state, limit: 100}, signal),
+    (latest) => {
+    data = latest;
+    stream.want(data.topics.map((row) => row.name), []);
+    list();
+  }, stream.every);
 }
 
 function create() {
@@ -89,12 +101,17 @@ export function topic(page) {
   const drawPlots = region(page, 'columns');
   const groups = region(page);
   const settings = region(page, 'columns');
-  return page.watch(async (signal) => {
-    const [topicState, address] = await Promise.all([get(at, {}, signal), get(at + '/address-settings', {}, signal)]);
-    return {topicState, address};
-  }, ({topicState, address}) => {
-    state = topicState;
-    drawPlots(plots(state));
+  const stream = follow(page, (moment) => {
+    const row = moment.topics.find((one) => one.name === name);
+    if (!row || !state.name) return;
+    state = {...state, stored_messages: row.stored?.messages ?? 0, stored_bytes: row.stored?.bytes ?? 0,
+      backlog: {messages: 0, bytes: 0, ...row.backlog}, delayed_messages: row.delayed?.messages,
+      half_messages: row.half_messages, throttle: row.throttle};
+    drawPlots(plots(name, moment, row));
+    figures();
+  });
+  stream.want([name], []);
+  function figures() {
     const limit = state.max_backlog || {};
     top(state.throttle ? h('p', {class: 'state bad'}, sentence({subject: name, ...state.throttle}))
       : h('p', {class: 'state ok'}, t('accepts sends')),
@@ -107,6 +124,13 @@ export function topic(page) {
       [t('delayed'), num(state.delayed_messages || 0)],
       [t('half messages'), num(state.half_messages || 0)],
     ]));
+  }
+  return page.watch(async (signal) => {
+    const [topicState, address] = await Promise.all([get(at, {}, signal), get(at + '/address-settings', {}, signal)]);
+    return {topicState, address};
+  }, ({topicState, address}) => {
+    state = topicState;
+    figures();
     groups(h('h2', null, t('groups')), table({rows: state.groups || [], empty: t('no groups of topic'), columns: [
       {label: t('group'), wide: true, cell: (group) => groupLink(group)},
     ]}));
@@ -117,19 +141,21 @@ export function topic(page) {
         ? [h('p', {class: 'hint'}, t('patterns'), address.matches.map((m) => [' ', badge(m)])),
           show(addressFields, address)]
         : h('p', {class: 'empty'}, t('no address settings'))));
-  });
+  }, stream.every);
 }
 
 // plots are the backlog and the rate of a topic since its page was opened, for 15 minutes at most.
-function plots(state) {
-  const subject = 'topic ' + state.name;
-  keep(subject, {at: now(), backlog: state.backlog.messages, accepted: state.accepted_messages});
+function plots(name, moment, row) {
+  const subject = 'topic ' + name;
+  keep(subject, {at: Date.parse(moment.as_of), backlog: row.backlog?.messages ?? 0, in: row.in_rate ?? 0,
+    out: row.out_rate ?? 0});
   const samples = ring(subject);
   return [
     lines({title: cap(t('backlog')), span: span(samples), text: num, series: [
       {label: t('messages'), kind: 'blue', values: samples.map((s) => s.backlog)}]}),
     lines({title: t('messages per second'), span: span(samples), text: rate, series: [
-      {label: t('accepted'), kind: 'blue', values: rates(samples, 'accepted')}]}),
+      {label: t('accepted'), kind: 'blue', values: samples.map((s) => s.in)},
+      {label: t('acknowledged'), kind: 'green', values: samples.map((s) => s.out)}]}),
   ];
 }
 
