@@ -332,6 +332,14 @@ func TestOperations(t *testing.T) {
 		got, err := c.Whoami(ctx)
 		return errors.Join(err, equal(got, status.Session{Rules: []status.Rule{}}))
 	})
+	s.call("listAudit", func(c *admin.Client) error {
+		first, err := c.Audit(ctx, status.AuditQuery{Operation: "putTopic", Subject: "orders", Since: time.Now().Add(-time.Hour), Limit: 1})
+		if err != nil || len(first.Records) != 1 || first.Next == "" {
+			return fmt.Errorf("%+v, %w", first, err)
+		}
+		r := first.Records[0]
+		return errors.Join(equal(r.Operation, "putTopic"), equal(r.Subject, "orders"), equal(r.Result, "ok"), equal(r.Key, ""))
+	})
 	s.call("overview", func(c *admin.Client) error {
 		got, err := c.Overview(ctx)
 		return errors.Join(err, equal(got.Ready, true), equal(got.Totals.Topics > 0, true), equal(got.Started.IsZero(), false))

@@ -44,6 +44,19 @@ func (c *Client) Overview(ctx context.Context) (status.Overview, error) {
 	return get[status.Overview](ctx, c, "Overview", "", "/v1/overview", nil)
 }
 
+// Audit returns a page of the latest changes over HTTP, the newest first. It needs a key that may
+// administer the whole broker.
+func (c *Client) Audit(ctx context.Context, q status.AuditQuery) (status.AuditPage, error) {
+	v := url.Values{}
+	moment(v, "since", q.Since)
+	set(v, "key", q.Key)
+	set(v, "subject", q.Subject)
+	set(v, "operation", q.Operation)
+	set(v, "after", q.After)
+	setLimit(v, q.Limit)
+	return get[status.AuditPage](ctx, c, "Audit", "", "/v1/audit", v)
+}
+
 // OpenAPI returns the broker's description of its HTTP API, in YAML.
 func (c *Client) OpenAPI(ctx context.Context) (string, error) {
 	text, err := get[[]byte](ctx, c, "OpenAPI", "", "/v1/openapi.yaml", nil)

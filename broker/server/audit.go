@@ -3,12 +3,16 @@ package server
 import (
 	"log/slog"
 	"net/http"
+	"time"
 
 	"github.com/tidegate/tidegate/broker/server/internal/gate"
+	"github.com/tidegate/tidegate/broker/server/internal/web"
+	"github.com/tidegate/tidegate/broker/status"
 )
 
 // audited are the operations over HTTP that change settings, copy data, or remove or move messages
-// that are not the client's. Each call of them that the gate has admitted is a line of the log.
+// that are not the client's. Each call of them that the gate has admitted is a line of the log and
+// a record of GET /v1/audit.
 var audited = map[string]bool{
 	"putTopic": true, "deleteTopic": true, "purgeTopic": true,
 	"putGroup": true, "patchGroup": true, "deleteGroup": true, "rewindGroup": true, "redriveParked": true,
@@ -18,7 +22,7 @@ var audited = map[string]bool{
 	"putAddressSettings": true, "deleteAddressSettings": true,
 }
 
-// audit logs an operation with its principal, subject and result.
+// audit logs and records an operation with its principal, subject and result.
 func (s *Server) audit(r *http.Request, op string, err error) {
 	subject, result := "broker", "ok"
 	for _, part := range []string{"topic", "group", "match"} {
@@ -29,9 +33,26 @@ func (s *Server) audit(r *http.Request, op string, err error) {
 	if err != nil {
 		result = err.Error()
 	}
+	query := r.URL.RawQuery[:min(len(r.URL.RawQuery), 200)]
 	args := []any{"operation", op, "subject", subject, "key", gate.NameOf(r), "peer", r.RemoteAddr, "result", result}
-	if r.URL.RawQuery != "" {
-		args = append(args, "query", r.URL.RawQuery[:min(len(r.URL.RawQuery), 200)])
+	if query != "" {
+		args = append(args, "query", query)
 	}
+	s.records.Add(&status.AuditRecord{
+		Time: time.Now(), Key: gate.NameOf(r), Peer: r.RemoteAddr, Operation: op, Subject: subject, Query: query, Result: result,
+	})
 	s.log.Log(r.Context(), slog.LevelInfo, "audit", args...)
+}
+
+// listAudit serves GET /v1/audit.
+func (s *Server) listAudit(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	q := web.QueryOf(r, "since", "key", "subject", "operation", "after", "limit")
+	query := status.AuditQuery{
+		Since: q.Time("since"), Key: q.Text("key"), Subject: q.Text("subject"), Operation: q.Text("operation"), After: q.Text("after"), Limit: q.Number("limit"),
+	}
+	if q.Err != nil {
+		return 0, nil, q.Err
+	}
+	page, err := s.records.Page(&query)
+	return http.StatusOK, page, err
 }

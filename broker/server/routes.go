@@ -148,6 +148,7 @@ func (s *Server) routes() []route {
 		{"whoami", "GET", "/v1/session", http.StatusOK, noInput, s.whoami},
 		{"logout", "DELETE", "/v1/session", http.StatusNoContent, noInput, s.logout},
 		{"overview", "GET", "/v1/overview", http.StatusOK, noInput, s.overview},
+		{"listAudit", "GET", "/v1/audit", http.StatusOK, queryInput, s.listAudit},
 		{"live", "GET", "/v1/live", http.StatusOK, queryInput, s.live},
 		{"health", "GET", "/healthz", http.StatusOK, anyInput, s.healthz},
 		{"readiness", "GET", "/readyz", http.StatusOK, anyInput, s.readyz},

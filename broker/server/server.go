@@ -18,6 +18,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/server/internal/audit"
 	"github.com/tidegate/tidegate/broker/server/internal/gate"
 	"github.com/tidegate/tidegate/broker/server/internal/metrics"
 	"github.com/tidegate/tidegate/broker/server/internal/overview"
@@ -98,6 +99,7 @@ type Server struct {
 	surveys *overview.Shared // of all topics and groups
 	filler  overview.Filler  // of overviews
 	streams atomic.Int64     // live streams under way
+	records audit.Ring
 
 	failure atomic.Pointer[storeFailure] // the last; nil: none
 
