@@ -2,7 +2,12 @@ package main
 
 import (
 	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -100,6 +105,35 @@ func TestGroupList(t *testing.T) {
 		if r := tl.run("group", "list", flag); r.code != 2 || r.stdout != "" {
 			t.Errorf("%s: exit code %d, %q", flag, r.code, r.stdout)
 		}
+	}
+}
+
+// topic set does not undo the change that another operator makes after it has read the settings.
+func TestTopicSetAfterAnotherChange(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	broker, err := url.Parse(tl.http)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := *tl
+	var once sync.Once
+	proxy := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		if r.In.Method == http.MethodPut {
+			once.Do(func() { other.must("topic", "set", "orders", "max_backlog.messages=7") })
+		}
+		r.SetURL(broker)
+	}})
+	t.Cleanup(proxy.Close)
+	if r := tl.run("topic", "set", "orders", "retention.time=1h", "--http", proxy.URL); r.code != 1 || !strings.Contains(r.stderr, "revision") {
+		t.Errorf("a change of settings that changed: exit code %d, %s", r.code, r.stderr)
+	}
+	tl.must("topic", "set", "orders", "retention.time=1h", "--http", proxy.URL)
+	type topic struct {
+		MaxBacklog struct{ Messages int } `json:"max_backlog"`
+		Retention  struct{ Time string }
+	}
+	if got := document[topic](t, tl.must("topic", "show", "orders", "-o", "json").stdout); got.MaxBacklog.Messages != 7 || got.Retention.Time != "1h0m0s" {
+		t.Errorf("the topic is %+v, want both changes", got)
 	}
 }
 

@@ -119,6 +119,9 @@ func (a *App) topicPut(verb string) *cobra.Command {
 		if dryRun {
 			return c.diff(name, before.Topic, wanted)
 		}
+		if verb == "set" { // wanted has all settings, those of other operators too
+			client = client.IfRevision(before.Revision)
+		}
 		t, err := client.PutTopic(ctx, name, wanted)
 		if err != nil {
 			return err
