@@ -140,6 +140,7 @@ func TestEveryRPCIsGuarded(t *testing.T) {
 // Every HTTP route there is has a row in the table, and the other way around.
 func TestEveryRouteIsGuarded(t *testing.T) {
 	e := start(t, Options{Access: someAccess()})
+	forEveryKey := []string{"POST /v1/session", "GET /v1/session", "DELETE /v1/session"}
 	routes := map[string]bool{}
 	for _, rt := range slices.Concat(e.s.routes(), e.s.pages()) {
 		pattern := rt.method + " " + rt.path
@@ -154,11 +155,12 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 		if open := w.Code != http.StatusUnauthorized; open != (needs == nil) {
 			t.Errorf("%s without credentials: %d", pattern, w.Code)
 		}
-		if needs != nil {
+		if needs != nil && rt.op != "live" { // its stream has no end; routeTable has the route
 			r := httptest.NewRequest(method, "https://h"+path, nil)
 			r.SetBasicAuth("nothing", secretMark+"nothing")
 			w = httptest.NewRecorder()
-			if e.s.Handler().ServeHTTP(w, r); w.Code != http.StatusForbidden {
+			e.s.Handler().ServeHTTP(w, r)
+			if refused := w.Code == http.StatusForbidden; refused == slices.Contains(forEveryKey, pattern) {
 				t.Errorf("%s by a key without rights: %d %s", pattern, w.Code, w.Body)
 			}
 		}
