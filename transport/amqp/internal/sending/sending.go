@@ -18,6 +18,10 @@ import (
 // full. The message and all that wait behind it are then throttled.
 const CreditWait = time.Second
 
+// reattach is the time between two attempts to attach a link that the server refuses, unless it
+// refuses permanently. Each attempt ends one attempt of all messages that wait for it.
+const reattach = time.Second
+
 // severalFrames is a size of a message that may need several frames: Artemis accepts frames of
 // 128 KiB.
 const severalFrames = 64 << 10
@@ -216,6 +220,9 @@ func (l *Link) run() {
 			l.drop(l.lost(false))
 			return
 		}
+		if sender == nil && failed != nil && tidegate.Classify(failed) != tidegate.ClassPermanent {
+			l.pause(time.Until(attached.Add(reattach)))
+		}
 		if !t.state.CompareAndSwap(queued, taken) {
 			continue
 		}
@@ -224,20 +231,18 @@ func (l *Link) run() {
 			continue
 		}
 		if sender == nil {
-			if failed == nil || time.Since(attached) > time.Second || tidegate.Classify(failed) == tidegate.ClassPermanent {
-				var err error
-				if sender, err = l.options.Attach(); err != nil {
-					sender, failed, attached = nil, fault.OfLink(err), time.Now()
-					if l.ended() { // the message was not written
-						failed = l.lost(false)
-					}
+			var err error
+			if sender, err = l.options.Attach(); err != nil {
+				sender, failed, attached = nil, fault.OfLink(err), time.Now()
+				if l.ended() { // the message was not written
+					failed = l.lost(false)
 				}
-			}
-			if sender == nil {
+				l.drop(failed)
 				e := *failed
 				t.reply <- result{err: &e}
 				continue
 			}
+			failed = nil
 		}
 		var r result
 		ctx, r = l.transfer(ctx, sender, t)
@@ -261,6 +266,20 @@ func (l *Link) run() {
 			sender = nil
 		}
 		t.reply <- r
+	}
+}
+
+// pause waits until the next attempt to attach. The callers of the messages that wait for it do not
+// wait longer than their contexts.
+func (l *Link) pause(d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-l.options.Done:
 	}
 }
 

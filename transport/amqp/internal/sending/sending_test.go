@@ -21,6 +21,7 @@ type peer struct {
 	written  []string
 	silent   bool  // no outcomes
 	broken   error // of the next transfer
+	refusals int   // of further attempts to attach
 	attached int
 	closed   int
 	done     chan struct{}
@@ -33,11 +34,22 @@ func newPeer(credit int) *peer {
 
 func (p *peer) link() *Link {
 	return New(Options{
-		Attach:  func() (Sender, error) { p.mu.Lock(); defer p.mu.Unlock(); p.attached++; return p, nil },
+		Attach:  p.attach,
 		Traffic: func() (int64, bool) { return p.traffic() },
 		Done:    p.done,
 		Lost:    func() error { return &amqp.ConnError{} },
 	})
+}
+
+func (p *peer) attach() (Sender, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.attached++
+	if p.refusals > 0 {
+		p.refusals--
+		return nil, &amqp.Error{Condition: amqp.ErrCondInternalError, Description: "the server starts"}
+	}
+	return p, nil
 }
 
 func (p *peer) grant(n int) {
@@ -195,6 +207,43 @@ func TestLostLinkIsAttachedAgain(t *testing.T) {
 		}
 		if p.attached != 2 {
 			t.Errorf("attached %d times, want 2", p.attached)
+		}
+	})
+}
+
+// A server that refuses a link for a moment gets one attempt a second. It ends one attempt of the
+// messages that wait for it; their next attempts wait for the next link.
+func TestRefusedLinkIsAttachedOnceASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeer(100)
+		p.refusals = 2
+		defer close(p.done)
+		l := p.link()
+		start := time.Now()
+		var wg sync.WaitGroup
+		for i := range 10 {
+			wg.Go(func() {
+				failures := 0
+				for err := send(t.Context(), l, fmt.Sprint(i), 1); err != nil; err = send(t.Context(), l, fmt.Sprint(i), 1) {
+					if failures++; tidegate.Classify(err) != tidegate.ClassTransient || err.MaybeStored || failures > 2 {
+						t.Errorf("failure %d after %v: %v, want two transient ones, with nothing stored", failures, time.Since(start), err)
+						return
+					}
+				}
+			})
+		}
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 500*time.Millisecond, errEnough)
+		defer cancel()
+		err := send(ctx, l, "late", 1)
+		if err != nil && time.Since(start) == 0 { // it waited for the first attempt to attach
+			err = send(ctx, l, "late", 1)
+		}
+		if !errors.Is(err, errEnough) || err.MaybeStored || time.Since(start) != 500*time.Millisecond {
+			t.Errorf("after %v: %v, want the cause of the context and nothing stored", time.Since(start), err)
+		}
+		wg.Wait()
+		if d := time.Since(start); d != 2*time.Second || p.attached != 3 || len(p.written) != 10 {
+			t.Errorf("%d messages after %v and %d attempts to attach, want 10 after 2 s and 3", len(p.written), d, p.attached)
 		}
 	})
 }
