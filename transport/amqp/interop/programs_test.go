@@ -13,7 +13,6 @@ import (
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/amqp"
-	"github.com/tidegate/tidegate/transport/amqp/internal/artemis"
 )
 
 var errHandler = errors.New("no such customer")
@@ -190,87 +189,5 @@ func wait(t *testing.T, d time.Duration) {
 	case <-time.After(d):
 	case <-t.Context().Done():
 		t.Fatal(t.Context().Err())
-	}
-}
-
-// A ledger of a server that is killed under load: every accepted message is received. An
-// acknowledgement has no response, so messages can come again.
-func TestKilledServerLosesNoAcceptedMessage(t *testing.T) {
-	s := start(t, artemis.Options{Properties: map[string]string{
-		"journalDatasync": "true", `addressSettings."#".autoCreateAddresses`: "true",
-	}})
-	sender := client(t, s.Address(), amqp.Options{})
-	receiver := client(t, s.Address(), amqp.Options{})
-	var mu sync.Mutex
-	accepted, received, handled := map[string]bool{}, map[string]bool{}, 0
-	sub := consumer.Subscription{Group: "billing", Topic: "orders"}
-	consume(t, receiver, sub, func(_ context.Context, d *tidegate.Delivery) error {
-		mu.Lock()
-		defer mu.Unlock()
-		received[d.ID] = true
-		handled++
-		return nil
-	}, consumer.PushOptions{})
-	p := sends(t, sender, producer.Options{})
-	for { // the group's queue exists after its first receive
-		if _, err := p.Send(t.Context(), message("orders", 1)); err != nil {
-			t.Fatal(err)
-		}
-		mu.Lock()
-		begun := handled > 0
-		mu.Unlock()
-		if begun {
-			break
-		}
-		wait(t, 50*time.Millisecond)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	var wg sync.WaitGroup
-	for range 16 {
-		wg.Go(func() {
-			for ctx.Err() == nil {
-				m := message("orders", 500)
-				if _, err := p.Send(t.Context(), m); err != nil {
-					t.Errorf("a send failed: %v", err)
-					continue
-				}
-				mu.Lock()
-				accepted[m.ID] = true
-				mu.Unlock()
-			}
-		})
-	}
-	for range 2 {
-		wait(t, 1500*time.Millisecond)
-		s.Kill()
-		if err := s.Restart(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	wait(t, 1500*time.Millisecond)
-	cancel()
-	wg.Wait()
-	missing := func() int {
-		mu.Lock()
-		defer mu.Unlock()
-		n := 0
-		for id := range accepted {
-			if !received[id] {
-				n++
-			}
-		}
-		return n
-	}
-	for start := time.Now(); missing() > 0 && time.Since(start) < 30*time.Second; {
-		wait(t, 100*time.Millisecond)
-	}
-	if n := missing(); n > 0 {
-		t.Errorf("%d of %d accepted messages were not received", n, len(accepted))
-	}
-	mu.Lock()
-	defer mu.Unlock()
-	t.Logf("%d accepted, %d received, %d deliveries more than messages", len(accepted), len(received), handled-len(received))
-	if len(accepted) < 100 {
-		t.Errorf("only %d messages were accepted", len(accepted))
 	}
 }

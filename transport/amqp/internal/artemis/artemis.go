@@ -16,8 +16,9 @@ import (
 	"time"
 )
 
-// startTimeout bounds the start of a broker that is installed.
-const startTimeout = 60 * time.Second
+// startTimeout bounds the start of a broker that is installed. Java needed more than a minute on a
+// busy machine; the end of the process ends the wait before.
+const startTimeout = 3 * time.Minute
 
 // A Server is an Artemis broker. Several goroutines may call its methods.
 type Server struct {
