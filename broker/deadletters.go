@@ -15,8 +15,8 @@ import (
 
 func selection(s *status.DeadLetterSelection) letters.Selection {
 	return letters.Selection{
-		Query: letters.Query{DeadLetterFilter: s.DeadLetterFilter, In: s.In, After: s.After, Limit: s.Limit},
-		To:    s.To, MaxRedrives: s.MaxRedrives,
+		Query: letters.Query{DeadLetterFilter: s.DeadLetterFilter, In: s.In, After: s.After, Limit: s.Limit, Newest: s.Newest},
+		To:    s.To, MaxRedrives: s.MaxRedrives, DryRun: s.DryRun,
 	}
 }
 
@@ -43,7 +43,7 @@ func (b served) DeadLettersUpTo(group string, q status.DeadLetterQuery, maxBytes
 		return status.DeadLetterPage{}, err
 	}
 	found, next, err := b.letters.Browse(group, letters.Query{
-		DeadLetterFilter: q.DeadLetterFilter, In: q.In, After: q.After, Limit: limit, NoBodies: !q.Bodies, MaxBytes: maxBytes,
+		DeadLetterFilter: q.DeadLetterFilter, In: q.In, After: q.After, Limit: limit, Newest: q.Newest, NoBodies: !q.Bodies, MaxBytes: maxBytes,
 	})
 	page := status.DeadLetterPage{DeadLetters: make([]status.DeadLetter, len(found)), Next: next}
 	for i := range found {
@@ -52,7 +52,18 @@ func (b served) DeadLettersUpTo(group string, q status.DeadLetterQuery, maxBytes
 	return page, err
 }
 
-// RedriveDeadLetters sends dead letters of a group back to their topics, the oldest first, and
+// CountDeadLetters counts the dead letters that a query selects. A call reads a bounded number of
+// messages. After, Limit and errors are those of DeadLetters; Limit and Bodies have no effect.
+func (b served) CountDeadLetters(group string, q status.DeadLetterQuery) (status.DeadLetterCount, error) {
+	if !b.calls.Begin() {
+		return status.DeadLetterCount{}, refusal.Closed()
+	}
+	defer b.calls.End()
+	n, next, err := b.letters.Count(group, letters.Query{DeadLetterFilter: q.DeadLetterFilter, In: q.In, After: q.After, Newest: q.Newest})
+	return status.DeadLetterCount{Count: n, Next: next}, err
+}
+
+// RedriveDeadLetters sends dead letters of a group back to their topics, in the selected order, and
 // returns when this is on disk. The broker stores each as the newest message of its topic and
 // removes the dead letter in the same write, so neither a crash nor a repetition creates a second
 // copy. Every group of the topic receives the message, beginning with attempt 1.

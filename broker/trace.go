@@ -84,10 +84,7 @@ func (b served) fate(s *subscription.Subscription, m *status.StoredMessage) (sta
 	for _, f := range b.env.Failures.Of(group.Name(), place) {
 		out.Failures = append(out.Failures, failure(&f))
 	}
-	out.State = map[consume.State]string{
-		consume.Ready: "ready", consume.Inflight: "inflight", consume.WaitingRetry: "waiting_retry", consume.Commit: "done",
-		consume.DeadLetter: "leaving", consume.Parked: "parked", consume.Held: "held",
-	}[f.State]
+	out.State = stateNames[f.State]
 	if f.New {
 		out.State = "new"
 	}

@@ -17,6 +17,7 @@ func (c *Client) DeadLetters(ctx context.Context, group string, q status.DeadLet
 	set(v, "after", q.After)
 	setLimit(v, q.Limit)
 	yes(v, "bodies", q.Bodies)
+	order(v, q.Newest)
 	return get[status.DeadLetterPage](ctx, c, "DeadLetters", group, escaped("groups", group, "dead-letters"), v)
 }
 
@@ -42,6 +43,26 @@ func (c *Client) AllDeadLetters(ctx context.Context, group string, q status.Dead
 	}
 }
 
+// Leases returns a page of the unfinished messages of a group in a topic. The error matches
+// tidegate.ErrNotFound if there is no such group or topic, or if the group has not received from
+// the topic.
+func (c *Client) Leases(ctx context.Context, group, topic string, q status.LeaseQuery) (status.LeasePage, error) {
+	v := url.Values{}
+	set(v, "state", q.State)
+	if q.ByDue {
+		v.Set("sort", "due")
+	}
+	set(v, "after", q.After)
+	setLimit(v, q.Limit)
+	return get[status.LeasePage](ctx, c, "Leases", group, escaped("groups", group, "topics", topic, "leases"), v)
+}
+
+// Schedule returns when the retries of a group in a topic come, and when its leases end. The errors
+// are those of Leases.
+func (c *Client) Schedule(ctx context.Context, group, topic string) (status.Schedule, error) {
+	return get[status.Schedule](ctx, c, "Schedule", group, escaped("groups", group, "topics", topic, "schedule"), nil)
+}
+
 // Failures returns a page of the latest failures of a group, the newest first. The error matches
 // tidegate.ErrNotFound if there is no such group.
 func (c *Client) Failures(ctx context.Context, group string, q status.FailureQuery) (status.FailurePage, error) {
@@ -63,10 +84,28 @@ func (c *Client) DeadLetterClasses(ctx context.Context, group string, q status.D
 	return get[status.DeadLetterClassPage](ctx, c, "DeadLetterClasses", group, escaped("groups", group, "dead-letters", "classes"), v)
 }
 
-// RedriveDeadLetters sends dead letters back to their topics, the oldest first. The broker appends
-// each dead letter to the topic and removes it from the dead letters in one write, so neither a
-// crash nor a repetition creates a duplicate. A throttle of the topic ends the call early: the
-// result then has Throttle and Next. If nothing was sent back, the error matches
+// CountDeadLetters counts the dead letters that a query selects. Limit and Bodies have no effect. A
+// call looks at a bounded number of messages: add the counts until Next is empty. The errors are
+// those of DeadLetters.
+func (c *Client) CountDeadLetters(ctx context.Context, group string, q status.DeadLetterQuery) (status.DeadLetterCount, error) {
+	v := values(&q.DeadLetterFilter)
+	set(v, "dead_letter_topic", q.In)
+	set(v, "after", q.After)
+	order(v, q.Newest)
+	yes(v, "count", true)
+	return get[status.DeadLetterCount](ctx, c, "CountDeadLetters", group, escaped("groups", group, "dead-letters"), v)
+}
+
+func order(v url.Values, newest bool) {
+	if newest {
+		v.Set("order", "newest")
+	}
+}
+
+// RedriveDeadLetters sends dead letters back to their topics, in the selected order. The broker
+// appends each dead letter to the topic and removes it from the dead letters in one write, so
+// neither a crash nor a repetition creates a duplicate. A throttle of the topic ends the call
+// early: the result then has Throttle and Next. If nothing was sent back, the error matches
 // tidegate.ErrThrottled instead.
 func (c *Client) RedriveDeadLetters(ctx context.Context, group string, s status.DeadLetterSelection) (status.DeadLetterRedrive, error) {
 	return post[status.DeadLetterRedrive](ctx, c, "RedriveDeadLetters", group, escaped("groups", group, "dead-letters", "redrive"), s)
@@ -81,6 +120,8 @@ func (c *Client) PurgeDeadLetters(ctx context.Context, group string, s status.De
 	set(v, "dead_letter_topic", s.In)
 	set(v, "after", s.After)
 	setLimit(v, s.Limit)
+	order(v, s.Newest)
+	yes(v, "dry_run", s.DryRun)
 	var out status.DeadLetterPurge
 	err := c.do(ctx, httpapi.Request{
 		Op: "PurgeDeadLetters", Subject: group, Method: "DELETE", Path: escaped("groups", group, "dead-letters"), Query: v, Out: &out,
@@ -95,6 +136,7 @@ func values(f *status.DeadLetterFilter) url.Values {
 		v.Add("message_id", id)
 	}
 	set(v, "reason", f.Reason)
+	set(v, "fingerprint", f.Fingerprint)
 	moment(v, "since", f.Since)
 	moment(v, "before", f.Before)
 	return v

@@ -207,6 +207,10 @@ func TestOperations(t *testing.T) {
 		g := got.Groups[0]
 		return errors.Join(equal(g.MessageGroup, ds[0].MessageGroup), equal(g.Reason, "no such customer"), equal(g.MessageID, ds[0].ID), equal(g.Attempts, 1), equal(g.Since.IsZero(), false))
 	})
+	s.call("listLeases", func(c *admin.Client) error {
+		got, err := c.Leases(ctx, "billing", "orders", status.LeaseQuery{State: "parked", ByDue: true, Limit: 10})
+		return errors.Join(err, equal(len(got.Leases), 1), equal(got.Next, ""))
+	})
 	s.call("redriveParked", func(c *admin.Client) error {
 		got, err := c.RedriveParked(ctx, "billing", status.ParkedSelection{Topic: "orders", MessageGroup: ds[0].MessageGroup, DeadLetter: true})
 		return errors.Join(err, equal(got.MessageGroups, 1))
@@ -217,6 +221,10 @@ func TestOperations(t *testing.T) {
 	s.call("redriveParked", func(c *admin.Client) error {
 		got, err := c.RedriveParked(ctx, "billing", status.ParkedSelection{DeadLetter: true})
 		return errors.Join(err, equal(got.MessageGroups, 1))
+	})
+	s.call("getSchedule", func(c *admin.Client) error {
+		got, err := c.Schedule(ctx, "billing", "orders")
+		return errors.Join(err, equal(len(got.Buckets) > 10, true), equal(got.Now.IsZero(), false))
 	})
 	s.call("listFailures", func(c *admin.Client) error {
 		got, err := c.Failures(ctx, "billing", status.FailureQuery{Topic: "orders", Limit: 5, After: "1000000"})
@@ -245,6 +253,20 @@ func TestOperations(t *testing.T) {
 		return errors.Join(equal(d.MessageID, ds[0].ID), equal(string(d.Body), string(ds[0].Body)), equal(d.BodySize, len(ds[0].Body)), equal(d.Properties, map[string]string{"p": "v"}),
 			equal(d.MessageGroup, ds[0].MessageGroup), equal(d.Keys, []string{"k"}), equal(d.Tag, "tag"), equal(d.StoredAt.IsZero(), false), equal(d.BornAt.IsZero(), false),
 			equal(d.Origin, tidegate.DeadLetter{Topic: "orders", MessageID: ds[0].ID, Queue: ds[0].Queue, Offset: ds[0].Offset, Group: "billing", Attempts: 1, Reason: "no such customer"}))
+	})
+	s.call("listDeadLetters", func(c *admin.Client) error {
+		got, err := c.CountDeadLetters(ctx, "billing", status.DeadLetterQuery{DeadLetterFilter: status.DeadLetterFilter{Topic: "orders", Fingerprint: "51046da5ba83"}, In: dlq, Newest: true})
+		return errors.Join(err, equal(got, status.DeadLetterCount{Count: 1}))
+	})
+	s.call("redriveDeadLetters", func(c *admin.Client) error {
+		got, err := c.RedriveDeadLetters(ctx, "billing", status.DeadLetterSelection{
+			DeadLetterFilter: status.DeadLetterFilter{Fingerprint: "51046da5ba83"}, In: dlq, Newest: true, DryRun: true,
+		})
+		return errors.Join(err, equal(got, status.DeadLetterRedrive{Redriven: 1}))
+	})
+	s.call("purgeDeadLetters", func(c *admin.Client) error {
+		got, err := c.PurgeDeadLetters(ctx, "billing", status.DeadLetterSelection{In: dlq, Newest: true, DryRun: true})
+		return errors.Join(err, equal(got, status.DeadLetterPurge{Purged: 2}))
 	})
 	s.call("redriveDeadLetters", func(c *admin.Client) error {
 		got, err := c.RedriveDeadLetters(ctx, "billing", status.DeadLetterSelection{

@@ -121,8 +121,9 @@ func TestOpenAPISchemas(t *testing.T) {
 		"RewindRequest": admin.RewindRequest{}, "RewindResult": admin.RewindResult{}, "QueueRewind": status.QueueRewind{}, "ParkedPage": status.ParkedPage{},
 		"ParkedGroup": status.ParkedGroup{}, "ParkedSelection": admin.ParkedRedriveRequest{}, "ParkedRedrive": status.ParkedRedrive{},
 		"Topics": admin.TopicList{}, "Groups": admin.GroupList{}, "Trace": status.Trace{}, "TracedMessage": status.TracedMessage{}, "Fate": status.Fate{}, "MessagePage": admin.MessagePage{}, "StoredMessage": admin.StoredMessage{},
+		"LeasePage": status.LeasePage{}, "Lease": status.Lease{}, "Schedule": status.Schedule{}, "DueBucket": status.DueBucket{},
 		"FailurePage": status.FailurePage{}, "Failure": status.Failure{},
-		"DeadLetterClassPage": status.DeadLetterClassPage{}, "DeadLetterClass": status.DeadLetterClass{},
+		"DeadLetterCount": status.DeadLetterCount{}, "DeadLetterClassPage": status.DeadLetterClassPage{}, "DeadLetterClass": status.DeadLetterClass{},
 		"DeadLetterPage": admin.DeadLetterPage{}, "DeadLetter": admin.DeadLetter{}, "DeadLetterOrigin": tidegate.DeadLetter{},
 		"DeadLetterSelection": status.DeadLetterSelection{}, "DeadLetterRedrive": status.DeadLetterRedrive{}, "DeadLetterPurge": status.DeadLetterPurge{},
 	} {

@@ -139,6 +139,8 @@ func (s *Server) routes() []route {
 		{"redriveParked", "POST", "/v1/groups/{group}/parked/redrive", http.StatusOK, bodyInput, admin.RedriveParked},
 		{"listDeadLetters", "GET", "/v1/groups/{group}/dead-letters", http.StatusOK, queryInput, admin.ListDeadLetters},
 		{"listDeadLetterClasses", "GET", "/v1/groups/{group}/dead-letters/classes", http.StatusOK, queryInput, admin.ListDeadLetterClasses},
+		{"listLeases", "GET", "/v1/groups/{group}/topics/{topic}/leases", http.StatusOK, queryInput, admin.ListLeases},
+		{"getSchedule", "GET", "/v1/groups/{group}/topics/{topic}/schedule", http.StatusOK, noInput, admin.GetSchedule},
 		{"listFailures", "GET", "/v1/groups/{group}/failures", http.StatusOK, queryInput, admin.ListFailures},
 		{"purgeDeadLetters", "DELETE", "/v1/groups/{group}/dead-letters", http.StatusOK, queryInput, admin.PurgeDeadLetters},
 		{"redriveDeadLetters", "POST", "/v1/groups/{group}/dead-letters/redrive", http.StatusOK, bodyInput, admin.RedriveDeadLetters},

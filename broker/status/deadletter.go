@@ -35,6 +35,9 @@ type DeadLetterFilter struct {
 	Reason     string    `json:"reason,omitempty"`      // a part of the reason
 	Since      time.Time `json:"since,omitzero"`        // it became a dead letter at this time or later
 	Before     time.Time `json:"before,omitzero"`       // it became a dead letter before this time
+
+	// Fingerprint is that of the original topic and the reason, see DeadLetterClass.
+	Fingerprint string `json:"fingerprint,omitempty"`
 }
 
 // A DeadLetterQuery selects one page of dead letters.
@@ -44,11 +47,12 @@ type DeadLetterQuery struct {
 	After  string // Next of the previous page; empty means the first page
 	Limit  int    // at most 1000; 0 means 100
 	Bodies bool   // include the bodies
+	Newest bool   // the newest letter of each queue first, and the queues in descending order
 }
 
-// A DeadLetterPage is one page of dead letters, the oldest first. A page that is not the last can
-// have fewer dead letters than the limit, or none, because a call reads a bounded number of
-// messages.
+// A DeadLetterPage is one page of dead letters, the oldest of each queue first, unless the query
+// has Newest. A page that is not the last can have fewer dead letters than the limit, or none,
+// because a call reads a bounded number of messages.
 type DeadLetterPage struct {
 	DeadLetters []DeadLetter `json:"dead_letters"`
 	Next        string       `json:"next,omitempty"` // After of the next page; empty on the last page
@@ -62,7 +66,7 @@ type DeadLetterSelection struct {
 	// a message has a dead letter in each of two topics, a redrive from both sends it twice.
 	In string `json:"dead_letter_topic,omitempty"`
 
-	After string `json:"after,omitempty"` // Next of the previous result; empty means from the oldest
+	After string `json:"after,omitempty"` // Next of the previous result; empty means from the first letter
 	Limit int    `json:"limit,omitempty"` // dead letters of this call, at most 100 000; 0 means 1000
 
 	// To is the target topic of a redrive. Empty means the topic of each message's original send.
@@ -71,6 +75,13 @@ type DeadLetterSelection struct {
 	// MaxRedrives excludes messages with at least that many earlier redrives. Zero means no bound.
 	// For redrives only.
 	MaxRedrives int `json:"max_redrives,omitempty"`
+
+	// Newest is that of DeadLetterQuery.
+	Newest bool `json:"newest,omitempty"`
+
+	// DryRun changes nothing. The result has the counts that the call would have without a
+	// throttle.
+	DryRun bool `json:"dry_run,omitempty"`
 }
 
 // A DeadLetterRedrive is the result of a redrive of dead letters.
@@ -87,6 +98,13 @@ type DeadLetterRedrive struct {
 
 	// Throttle is the throttle that ended the call before its limit. Nil if none did.
 	Throttle *Throttle `json:"throttle,omitempty"`
+}
+
+// A DeadLetterCount is the number of dead letters that match a filter, among those that one call
+// looked at.
+type DeadLetterCount struct {
+	Count int64  `json:"count"`
+	Next  string `json:"next,omitempty"` // position to continue at; empty at the end
 }
 
 // A DeadLetterPurge is the result of a purge of dead letters.

@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/fingerprint"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
 
@@ -64,7 +65,8 @@ func matches(f *status.DeadLetterFilter, m *store.Message, origin tidegate.DeadL
 		(len(f.MessageIDs) == 0 || slices.Contains(f.MessageIDs, m.ID)) &&
 		strings.Contains(origin.Reason, f.Reason) &&
 		(f.Since.IsZero() || !m.StoredAt.Before(f.Since)) &&
-		(f.Before.IsZero() || m.StoredAt.Before(f.Before))
+		(f.Before.IsZero() || m.StoredAt.Before(f.Before)) &&
+		(f.Fingerprint == "" || f.Fingerprint == fingerprint.Of(origin.Topic, origin.Reason))
 }
 
 // A Position is a place in a topic; the zero value is the beginning.

@@ -31,6 +31,8 @@ type Selection struct {
 	// MaxRedrives excludes messages with at least that many earlier redrives. Zero means no bound.
 	// For redrives only.
 	MaxRedrives int
+
+	DryRun bool // change nothing, and count what a call without a throttle would do
 }
 
 // Limits are the limits of sends, which also apply to redrives.
@@ -68,6 +70,10 @@ func (l *Letters) Redrive(ctx context.Context, group string, sel Selection, limi
 // is under way may still deliver them. The errors are those of Redrive.
 func (l *Letters) Purge(ctx context.Context, group string, sel Selection) (purged int64, next string, err error) {
 	next, err = l.move(ctx, group, sel, func(t *topic.Topic, chunk []deadletter.Letter) (stop string, err error) {
+		if sel.DryRun {
+			purged += int64(len(chunk))
+			return "", nil
+		}
 		counted, err := l.counted(t, chunk)
 		if err != nil {
 			return "", err
@@ -96,10 +102,6 @@ func (l *Letters) move(ctx context.Context, group string, sel Selection, f func(
 	if left < 0 || left > MaxMoved {
 		return "", refusal.New(tidegate.CodeBadRequest, "limit", "it is %d; give 1 to %d, or 0 for %d", left, MaxMoved, DefaultMoved)
 	}
-	at, err := parsePosition(sel.After)
-	if err != nil {
-		return "", err
-	}
 	if sel.To != "" {
 		if sel.To == cmp.Or(sel.In, tidegate.DeadLetterTopic(group)) {
 			return "", refusal.New(tidegate.CodeBadRequest, "to", "%q is the topic that holds the dead letters; give another topic", sel.To)
@@ -108,21 +110,20 @@ func (l *Letters) move(ctx context.Context, group string, sel Selection, f func(
 			return "", err
 		}
 	}
-	t, err := l.topicOf(group, sel.In)
-	if err != nil || t == nil {
+	t, scan, err := l.scan(group, &sel.Query)
+	if err != nil || scan == nil {
 		return "", err
 	}
-	if err := expectGaps(ctx, t); err != nil {
-		return "", err
-	}
-	release, err := l.Hold(ctx)
-	if err != nil {
-		return "", err
-	}
-	defer release()
-	scan := deadletter.Scan{
-		Topic: source{t, l}, Group: group, Filter: sel.DeadLetterFilter, At: at,
-		Messages: max(left, deadletter.BrowseMessages), Bytes: 1 << 40,
+	scan.Messages, scan.Bytes = max(left, deadletter.BrowseMessages), 1<<40
+	if !sel.DryRun {
+		if err := expectGaps(ctx, t); err != nil {
+			return "", err
+		}
+		release, err := l.Hold(ctx)
+		if err != nil {
+			return "", err
+		}
+		defer release()
 	}
 	for left > 0 && !scan.Over() {
 		before := scan.Position()
@@ -141,7 +142,9 @@ func (l *Letters) move(ctx context.Context, group string, sel Selection, f func(
 		}
 		left -= len(chunk)
 		stop, err := f(t, chunk)
-		t.ForgetReadAhead() // receives that begin now do not deliver them
+		if !sel.DryRun {
+			t.ForgetReadAhead() // receives that begin now do not deliver them
+		}
 		if err != nil {
 			return before, refusal.Store(err)
 		} else if stop != "" {
@@ -158,9 +161,16 @@ func (l *Letters) redrive(t *topic.Topic, chunk []deadletter.Letter, sel *Select
 	var redriven, noTarget, tooOften int64
 	targets := make([]*topic.Topic, len(chunk))
 	for i := range chunk {
-		if targets[i] = l.target(&chunk[i], sel.To); targets[i] != nil {
+		targets[i] = l.target(&chunk[i], sel.To)
+		switch {
+		case sel.DryRun:
+			done.count(&chunk[i], targets[i], sel)
+		case targets[i] != nil:
 			limits.Observe(targets[i], time.Now())
 		}
+	}
+	if sel.DryRun {
+		return "", nil
 	}
 	counted, err := l.counted(t, chunk)
 	if err != nil {
@@ -183,7 +193,11 @@ func (l *Letters) redrive(t *topic.Topic, chunk []deadletter.Letter, sel *Select
 				continue
 			}
 			if limits.Rejects(to, int64(len(letter.Body)), now) {
-				stop = letter.Position().String()
+				at := letter.Position()
+				if sel.Newest {
+					at.Offset++
+				}
+				stop = at.String()
 				return
 			}
 			m := letter.Redriven(to.Name())
@@ -205,6 +219,18 @@ func (l *Letters) redrive(t *topic.Topic, chunk []deadletter.Letter, sel *Select
 	done.NoTarget += noTarget
 	done.TooOften += tooOften
 	return stop, nil
+}
+
+// count counts a letter of a dry run.
+func (r *Redriven) count(l *deadletter.Letter, to *topic.Topic, sel *Selection) {
+	switch {
+	case to == nil:
+		r.NoTarget++
+	case sel.MaxRedrives > 0 && l.Origin.Redrives >= sel.MaxRedrives:
+		r.TooOften++
+	default:
+		r.Redriven++
+	}
 }
 
 // target returns the topic that accepts a dead letter, or nil.

@@ -29,7 +29,10 @@ type Engine interface {
 	ReconsumeLater(ctx context.Context, d *tidegate.Delivery, m transport.ReconsumeMode) (Reconsumed, error)
 	RetryInterval(d *tidegate.Delivery) (time.Duration, error)
 	DeadLettersUpTo(group string, q status.DeadLetterQuery, maxBytes int64) (status.DeadLetterPage, error)
+	Leases(group, topic string, q status.LeaseQuery) (status.LeasePage, error)
+	Schedule(group, topic string) (status.Schedule, error)
 	Failures(group string, q status.FailureQuery) (status.FailurePage, error)
+	CountDeadLetters(group string, q status.DeadLetterQuery) (status.DeadLetterCount, error)
 	DeadLetterClasses(group string, q status.DeadLetterClassQuery) (status.DeadLetterClassPage, error)
 
 	Messages(topic string, q status.MessageQuery, maxBytes int64) (status.MessagePage, error)

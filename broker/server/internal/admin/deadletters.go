@@ -3,6 +3,7 @@ package admin
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"net/http"
 	"reflect"
 	"slices"
@@ -58,6 +59,19 @@ func sizeOf(page *status.DeadLetterPage) int64 {
 func deadLetterFilter(q *web.Query) status.DeadLetterFilter {
 	return status.DeadLetterFilter{
 		Topic: q.Text("topic"), MessageIDs: q.List("message_id"), Reason: q.Text("reason"), Since: q.Time("since"), Before: q.Time("before"),
+		Fingerprint: q.Text("fingerprint"),
+	}
+}
+
+// newest reads the parameter order.
+func newest(q *web.Query) (bool, error) {
+	switch order := q.Text("order"); order {
+	case "", "oldest":
+		return false, nil
+	case "newest":
+		return true, nil
+	default:
+		return false, refusal.New(tidegate.CodeBadRequest, "order", fmt.Sprintf("order is %.100q; give oldest or newest", order))
 	}
 }
 
@@ -90,14 +104,19 @@ func (h *Handlers) permitLetters(r *http.Request, in string, bodies bool) error 
 // ListDeadLetters returns dead letters of a group, without bodies unless the query has bodies or
 // text.
 func (h *Handlers) ListDeadLetters(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	q := web.QueryOf(r, "topic", "message_id", "reason", "since", "before", "after", "limit", "bodies", "text", "dead_letter_topic")
+	q := web.QueryOf(r, "topic", "message_id", "reason", "since", "before", "after", "limit", "bodies", "text", "dead_letter_topic", "fingerprint", "order", "count")
 	letters := status.DeadLetterQuery{DeadLetterFilter: deadLetterFilter(q), In: q.Text("dead_letter_topic"), After: q.Text("after"), Limit: q.Number("limit")}
-	bodies, text := q.Yes("bodies"), q.Yes("text")
-	if q.Err != nil {
-		return 0, nil, q.Err
+	bodies, text, count := q.Yes("bodies"), q.Yes("text"), q.Yes("count")
+	var err error
+	if letters.Newest, err = newest(q); err != nil || q.Err != nil {
+		return 0, nil, cmp.Or(q.Err, err)
 	}
 	if err := h.permitLetters(r, letters.In, bodies || text); err != nil {
 		return 0, nil, err
+	}
+	if count {
+		counted, err := h.engine.CountDeadLetters(r.PathValue("group"), letters)
+		return http.StatusOK, counted, err
 	}
 	letters.Bodies = bodies || text
 	held := transit.Of(r.Context())
@@ -147,15 +166,17 @@ func (h *Handlers) RedriveDeadLetters(w http.ResponseWriter, r *http.Request) (i
 
 // PurgeDeadLetters removes the selected dead letters; all of them only with all=true.
 func (h *Handlers) PurgeDeadLetters(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	q := web.QueryOf(r, "topic", "message_id", "reason", "since", "before", "after", "limit", "all", "dead_letter_topic")
+	q := web.QueryOf(r, "topic", "message_id", "reason", "since", "before", "after", "limit", "all", "dead_letter_topic", "fingerprint", "order", "dry_run")
 	sel := status.DeadLetterSelection{DeadLetterFilter: deadLetterFilter(q), In: q.Text("dead_letter_topic"), After: q.Text("after"), Limit: q.Number("limit")}
 	all := q.Yes("all")
-	if q.Err != nil {
-		return 0, nil, q.Err
+	sel.DryRun = q.Yes("dry_run")
+	var err error
+	if sel.Newest, err = newest(q); err != nil || q.Err != nil {
+		return 0, nil, cmp.Or(q.Err, err)
 	}
 	if some := !reflect.ValueOf(sel.DeadLetterFilter).IsZero(); some == all {
 		return 0, nil, refusal.New(tidegate.CodeBadRequest, "all",
-			"removing dead letters is permanent; give either all=true, or a selection by topic, message_id, reason, since or before")
+			"removing dead letters is permanent; give either all=true, or a selection by topic, message_id, reason, fingerprint, since or before")
 	}
 	if err := h.permitLettersIn(r, sel.In, access.OnTopic(access.Admin, sel.In)); err != nil {
 		return 0, nil, err

@@ -103,47 +103,49 @@ var Routes = map[string]func(r *http.Request) []access.Need{
 	"POST /v1/groups/{group}/snooze":                    asGroup,
 	"POST /v1/groups/{group}/reconsume-later":           asGroup, // permitReconsume asks for the topics that it sends to
 
-	"GET /v1/topics":                               toList,
-	"GET /v1/topics/{topic}":                       onTopic(access.Observe),
-	"GET /v1/topics/{topic}/messages":              toLook, // package admin asks for the permission to receive for contents
-	"GET /v1/topics/{topic}/messages/{id}":         toLook, // package admin leaves out groups that the key may not observe
-	"PUT /v1/topics/{topic}":                       onTopic(access.Admin),
-	"DELETE /v1/topics/{topic}":                    onTopic(access.Admin),
-	"POST /v1/topics/{topic}/purge":                onTopic(access.Admin),
-	"GET /v1/topics/{topic}/address-settings":      onTopic(access.Observe),
-	"GET /v1/address-settings":                     onServer(access.Observe),
-	"GET /v1/address-settings/{match}":             onServer(access.Observe),
-	"PUT /v1/address-settings/{match}":             onServer(access.Admin),
-	"DELETE /v1/address-settings/{match}":          onServer(access.Admin),
-	"GET /v1/groups":                               toList,
-	"GET /v1/groups/{group}":                       onGroup(access.Observe),
-	"PUT /v1/groups/{group}":                       onGroup(access.Admin),
-	"PATCH /v1/groups/{group}":                     onGroup(access.Admin),
-	"DELETE /v1/groups/{group}":                    onGroup(access.Admin),
-	"POST /v1/groups/{group}/rewind":               onGroup(access.Admin),
-	"GET /v1/groups/{group}/parked":                onGroup(access.Observe),
-	"POST /v1/groups/{group}/parked/redrive":       onGroup(access.Admin),
-	"GET /v1/groups/{group}/dead-letters":          listDeadLetters,
-	"GET /v1/groups/{group}/failures":              onGroup(access.Observe),
-	"GET /v1/groups/{group}/dead-letters/classes":  listDeadLetters,
-	"POST /v1/groups/{group}/dead-letters/redrive": moveDeadLetters,
-	"DELETE /v1/groups/{group}/dead-letters":       moveDeadLetters,
-	"GET /v1/throttle":                             onServer(access.Observe),
-	"PUT /v1/throttle":                             onServer(access.Admin),
-	"PATCH /v1/throttle":                           onServer(access.Admin),
-	"POST /v1/snapshot":                            onServer(access.Admin),
-	"POST /v1/session":                             anyone, // the handler rejects anonymous requests
-	"GET /v1/session":                              anyone,
-	"DELETE /v1/session":                           anyone,
-	"GET /v1/live":                                 anyone, // only names that the key may observe
-	"GET /v1/audit":                                onServer(access.Admin),
-	"GET /v1/overview":                             onServer(access.Observe),
-	"GET /metrics":                                 onServer(access.Observe),
-	"GET /healthz":                                 nil, // probes of process managers have no keys
-	"GET /readyz":                                  nil,
-	"GET /v1/openapi.yaml":                         nil, // its content is in the public repository
-	"GET /console":                                 nil, // the files of the console have no data
-	"GET /console/":                                nil,
+	"GET /v1/topics":                                 toList,
+	"GET /v1/topics/{topic}":                         onTopic(access.Observe),
+	"GET /v1/topics/{topic}/messages":                toLook, // package admin asks for the permission to receive for contents
+	"GET /v1/topics/{topic}/messages/{id}":           toLook, // package admin leaves out groups that the key may not observe
+	"PUT /v1/topics/{topic}":                         onTopic(access.Admin),
+	"DELETE /v1/topics/{topic}":                      onTopic(access.Admin),
+	"POST /v1/topics/{topic}/purge":                  onTopic(access.Admin),
+	"GET /v1/topics/{topic}/address-settings":        onTopic(access.Observe),
+	"GET /v1/address-settings":                       onServer(access.Observe),
+	"GET /v1/address-settings/{match}":               onServer(access.Observe),
+	"PUT /v1/address-settings/{match}":               onServer(access.Admin),
+	"DELETE /v1/address-settings/{match}":            onServer(access.Admin),
+	"GET /v1/groups":                                 toList,
+	"GET /v1/groups/{group}":                         onGroup(access.Observe),
+	"PUT /v1/groups/{group}":                         onGroup(access.Admin),
+	"PATCH /v1/groups/{group}":                       onGroup(access.Admin),
+	"DELETE /v1/groups/{group}":                      onGroup(access.Admin),
+	"POST /v1/groups/{group}/rewind":                 onGroup(access.Admin),
+	"GET /v1/groups/{group}/parked":                  onGroup(access.Observe),
+	"POST /v1/groups/{group}/parked/redrive":         onGroup(access.Admin),
+	"GET /v1/groups/{group}/dead-letters":            listDeadLetters,
+	"GET /v1/groups/{group}/topics/{topic}/leases":   toBrowse,
+	"GET /v1/groups/{group}/topics/{topic}/schedule": toBrowse,
+	"GET /v1/groups/{group}/failures":                onGroup(access.Observe),
+	"GET /v1/groups/{group}/dead-letters/classes":    listDeadLetters,
+	"POST /v1/groups/{group}/dead-letters/redrive":   moveDeadLetters,
+	"DELETE /v1/groups/{group}/dead-letters":         moveDeadLetters,
+	"GET /v1/throttle":                               onServer(access.Observe),
+	"PUT /v1/throttle":                               onServer(access.Admin),
+	"PATCH /v1/throttle":                             onServer(access.Admin),
+	"POST /v1/snapshot":                              onServer(access.Admin),
+	"POST /v1/session":                               anyone, // the handler rejects anonymous requests
+	"GET /v1/session":                                anyone,
+	"DELETE /v1/session":                             anyone,
+	"GET /v1/live":                                   anyone, // only names that the key may observe
+	"GET /v1/audit":                                  onServer(access.Admin),
+	"GET /v1/overview":                               onServer(access.Observe),
+	"GET /metrics":                                   onServer(access.Observe),
+	"GET /healthz":                                   nil, // probes of process managers have no keys
+	"GET /readyz":                                    nil,
+	"GET /v1/openapi.yaml":                           nil, // its content is in the public repository
+	"GET /console":                                   nil, // the files of the console have no data
+	"GET /console/":                                  nil,
 }
 
 func toSend(r *http.Request) []access.Need { return need(access.ToSend(r.PathValue("topic"))) }
@@ -163,6 +165,10 @@ func anyone(*http.Request) []access.Need { return need(access.Signed()) }
 
 func toReceive(r *http.Request) []access.Need {
 	return need(access.ToReceive(r.PathValue("topic"), r.PathValue("group")))
+}
+
+func toBrowse(r *http.Request) []access.Need {
+	return need(access.ToBrowse(r.PathValue("topic"), r.PathValue("group")))
 }
 
 func asGroup(r *http.Request) []access.Need { return need(access.AsGroup(r.PathValue("group"))) }
