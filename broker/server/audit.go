@@ -12,7 +12,7 @@ import (
 
 // audited are the operations over HTTP that change settings, copy data, or remove or move messages
 // that are not the client's. Each call of them that the gate has admitted is a line of the log and
-// a record of GET /v1/audit.
+// a record of GET /v1/audit, except a dry run, which changes nothing.
 var audited = map[string]bool{
 	"putTopic": true, "deleteTopic": true, "purgeTopic": true,
 	"putGroup": true, "patchGroup": true, "deleteGroup": true, "rewindGroup": true, "redriveParked": true,

@@ -99,7 +99,7 @@ func TestDeadLettersHoldMemory(t *testing.T) {
 }
 
 // Each change of topics, groups, limits and stored messages is one line of the log, with success or
-// an error. Requests that only read have none.
+// an error. Requests that only read and dry runs have none.
 func TestAudit(t *testing.T) {
 	log, text := testLog()
 	e := start(t, Options{Logger: log, Access: someAccess()})
@@ -113,6 +113,9 @@ func TestAudit(t *testing.T) {
 		{"PUT", "/v1/groups/g", "{}", `operation=putGroup subject=g`},
 		{"DELETE", "/v1/groups/g", "", `operation=deleteGroup subject=g`},
 		{"DELETE", "/v1/groups/g/dead-letters?all=true", "", `query="all=true"`},
+		{"DELETE", "/v1/groups/g/dead-letters?all=true&dry_run=true", "", ""},
+		{"POST", "/v1/groups/g/dead-letters/redrive", `{}`, `operation=redriveDeadLetters subject=g`},
+		{"POST", "/v1/groups/g/dead-letters/redrive", `{"dry_run":true}`, ""},
 		{"PUT", "/v1/throttle", `{}`, `operation=putThrottle subject=broker`},
 		{"GET", "/v1/topics", "", ""},
 	} {

@@ -259,7 +259,11 @@ func (s *Server) run(rt route) http.HandlerFunc {
 				return 0, nil, err
 			}
 			status, body, err = rt.serve(w, in)
-			if audited[rt.op] {
+			plan, planned := body.(admin.Plan)
+			if planned {
+				body = plan.Result
+			}
+			if audited[rt.op] && !planned {
 				s.audit(in, rt.op, err)
 			}
 			return status, body, err

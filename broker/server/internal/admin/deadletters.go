@@ -161,8 +161,14 @@ func (h *Handlers) RedriveDeadLetters(w http.ResponseWriter, r *http.Request) (i
 	if errors.Is(err, tidegate.ErrThrottled) && done.Redriven > 0 {
 		err = nil
 	}
+	if req.DryRun {
+		return http.StatusOK, Plan{done}, err
+	}
 	return http.StatusOK, done, err
 }
+
+// A Plan is the result of a dry run. The server writes the result, and does not log a change.
+type Plan struct{ Result any }
 
 // PurgeDeadLetters removes the selected dead letters; all of them only with all=true.
 func (h *Handlers) PurgeDeadLetters(_ http.ResponseWriter, r *http.Request) (int, any, error) {
@@ -182,5 +188,8 @@ func (h *Handlers) PurgeDeadLetters(_ http.ResponseWriter, r *http.Request) (int
 		return 0, nil, err
 	}
 	done, err := h.engine.PurgeDeadLetters(r.Context(), r.PathValue("group"), sel)
+	if sel.DryRun {
+		return http.StatusOK, Plan{done}, err
+	}
 	return http.StatusOK, done, err
 }
