@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"net/url"
 	"strconv"
 	"time"
 
@@ -45,13 +46,32 @@ type rewindRequest struct {
 	Topic   string           `json:"topic"`
 	To      string           `json:"to,omitempty"`
 	Offsets map[string]int64 `json:"offsets,omitempty"`
+	DryRun  bool             `json:"dry_run,omitempty"`
 }
 
 // Rewind moves a group to another position of a topic, backward or forward. The group loses its
 // unfinished messages in the moved queues: their receipt handles become invalid, and their attempts
 // count from 1 again. Dead letters stay.
 func (c *Client) Rewind(ctx context.Context, group, topic string, to status.Position) ([]status.QueueRewind, error) {
-	r := rewindRequest{Topic: topic}
+	return c.rewind(ctx, "Rewind", group, rewindRequest{Topic: topic}, to)
+}
+
+// PlanRewind returns the result that Rewind would have, and changes nothing. The error matches
+// tidegate.ErrNotFound if the group has not received from the topic.
+func (c *Client) PlanRewind(ctx context.Context, group, topic string, to status.Position) ([]status.QueueRewind, error) {
+	return c.rewind(ctx, "PlanRewind", group, rewindRequest{Topic: topic, DryRun: true}, to)
+}
+
+// GroupQueues returns a page of the progress of a group in a topic, by queue number. An empty after
+// means the first page, and a limit of 0 means 100.
+func (c *Client) GroupQueues(ctx context.Context, group, topic, after string, limit int) (status.GroupQueuePage, error) {
+	v := url.Values{}
+	set(v, "after", after)
+	setLimit(v, limit)
+	return get[status.GroupQueuePage](ctx, c, "GroupQueues", group, escaped("groups", group, "topics", topic, "queues"), v)
+}
+
+func (c *Client) rewind(ctx context.Context, op, group string, r rewindRequest, to status.Position) ([]status.QueueRewind, error) {
 	switch {
 	case to.Earliest:
 		r.To = "earliest"
@@ -68,7 +88,7 @@ func (c *Client) Rewind(ctx context.Context, group, topic string, to status.Posi
 	}
 	out, err := post[struct {
 		Queues []status.QueueRewind `json:"queues"`
-	}](ctx, c, "Rewind", group, escaped("groups", group, "rewind"), r)
+	}](ctx, c, op, group, escaped("groups", group, "rewind"), r)
 	return out.Queues, err
 }
 

@@ -222,6 +222,22 @@ func TestOperations(t *testing.T) {
 		got, err := c.RedriveParked(ctx, "billing", status.ParkedSelection{DeadLetter: true})
 		return errors.Join(err, equal(got.MessageGroups, 1))
 	})
+	s.call("listQueues", func(c *admin.Client) error {
+		got, err := c.Queues(ctx, "orders", "", 1)
+		return errors.Join(err, equal(len(got.Queues), 1))
+	})
+	s.call("listGroupQueues", func(c *admin.Client) error {
+		got, err := c.GroupQueues(ctx, "billing", "orders", "", 1)
+		return errors.Join(err, equal(len(got.Queues), 1))
+	})
+	s.call("rewindGroup", func(c *admin.Client) error {
+		got, err := c.PlanRewind(ctx, "billing", "orders", status.Position{Earliest: true})
+		return errors.Join(err, equal(len(got) > 0, true))
+	})
+	s.call("purgeTopic", func(c *admin.Client) error {
+		got, err := c.CountPurge(ctx, "orders")
+		return errors.Join(err, equal(got.Messages > 0, true))
+	})
 	s.call("getSchedule", func(c *admin.Client) error {
 		got, err := c.Schedule(ctx, "billing", "orders")
 		return errors.Join(err, equal(len(got.Buckets) > 10, true), equal(got.Now.IsZero(), false))

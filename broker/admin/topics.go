@@ -6,6 +6,7 @@ import (
 
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/httpapi"
 )
 
 // Topics returns all topics, by name.
@@ -39,6 +40,27 @@ func (c *Client) PurgeTopic(ctx context.Context, name string) (status.Backlog, e
 		Removed status.Backlog `json:"removed"`
 	}](ctx, c, "PurgeTopic", name, escaped("topics", name, "purge"), nil)
 	return out.Removed, err
+}
+
+// CountPurge returns the messages that PurgeTopic would remove, and changes nothing. The bytes are
+// without those of half messages.
+func (c *Client) CountPurge(ctx context.Context, name string) (status.Backlog, error) {
+	var out struct {
+		Removed status.Backlog `json:"removed"`
+	}
+	err := c.do(ctx, httpapi.Request{
+		Op: "CountPurge", Subject: name, Method: "POST", Path: escaped("topics", name, "purge"), Query: url.Values{"dry_run": {"true"}}, Out: &out,
+	}, always)
+	return out.Removed, err
+}
+
+// Queues returns a page of the queues of a topic, by number. An empty after means the first page,
+// and a limit of 0 means 100.
+func (c *Client) Queues(ctx context.Context, topic, after string, limit int) (status.QueuePage, error) {
+	v := url.Values{}
+	set(v, "after", after)
+	setLimit(v, limit)
+	return get[status.QueuePage](ctx, c, "Queues", topic, escaped("topics", topic, "queues"), v)
 }
 
 // TopicsPage returns a page of the topics that the client may observe, by name: at most limit of

@@ -72,6 +72,9 @@ var routeTable = []struct{ route, own, foreign string }{
 	{"GET /v1/groups/{group}/dead-letters", "cmao", theServers},
 	{"GET /v1/groups/{group}/dead-letters?bodies=true", "c", ""}, // as a receive
 	{"GET /v1/groups/{group}/dead-letters?text=true", "c", ""},
+	{"GET /v1/topics/{topic}/queues", "mao", theServers},
+	{"GET /v1/groups/{group}/topics/{topic}/queues", "cmao", theServers},
+	{"POST /v1/topics/{topic}/purge?dry_run=true", "ao", "a"},
 	{"GET /v1/groups/{group}/topics/{topic}/leases", "cmao", theServers},
 	{"GET /v1/groups/{group}/topics/{topic}/schedule", "cmao", theServers},
 	{"GET /v1/groups/{group}/failures", "mao", theServers},

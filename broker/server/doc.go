@@ -77,6 +77,8 @@
 //	GET /v1/groups/{group}/parked                      lists message groups that are parked
 //	POST /v1/groups/{group}/parked/redrive             redrives them
 //	GET, DELETE /v1/groups/{group}/dead-letters        lists or removes the dead letters that the query selects
+//	GET /v1/topics/{topic}/queues                      the offsets and times of each queue
+//	GET /v1/groups/{group}/topics/{topic}/queues       the progress of the group in each queue
 //	GET /v1/groups/{group}/topics/{topic}/leases       lists the unfinished messages of the group in the topic
 //	GET /v1/groups/{group}/topics/{topic}/schedule     counts them by the time until they are due
 //	GET /v1/groups/{group}/failures                    lists the latest failures of deliveries

@@ -75,6 +75,24 @@ func (l *Lease) describe() LeaseState {
 	return s
 }
 
+// Unfinished returns the number of messages before the cursor of a queue that are not finished,
+// spilled ones included.
+func (p *Progress) Unfinished(queue int) int64 {
+	c := p.cursors[queue]
+	n := int64(len(c.leases))
+	for _, mg := range p.groups {
+		if mg.spill == nil {
+			continue
+		}
+		for i := range mg.spill.segments {
+			if s := &mg.spill.segments[i]; s.cursor == c {
+				n += s.messages
+			}
+		}
+	}
+	return n
+}
+
 // DueCounts are the numbers of the leases in flight, and of the messages that wait for a retry, by
 // the time until they are due.
 type DueCounts struct {

@@ -52,6 +52,24 @@ func (s *Subscription) Rewind(ctx context.Context, to Position) ([]Rewound, *sto
 	return done, write, err
 }
 
+// PlanRewind returns the result that Rewind would have now, and changes nothing.
+func (s *Subscription) PlanRewind(to Position) (planned []Rewound, err error) {
+	targets, err := s.targets(to)
+	if err != nil {
+		return nil, err
+	}
+	s.Look(func(p *consume.Progress) {
+		for _, t := range targets {
+			r := Rewound{Queue: int(t.queue.Number()), From: t.queue.Low().Offset, To: t.at.Offset}
+			if r.Queue < p.Queues() {
+				r.From, r.Dropped = p.Cursor(r.Queue).Next, p.Unfinished(r.Queue)
+			}
+			planned = append(planned, r)
+		}
+	})
+	return planned, nil
+}
+
 // A target is the new position of a cursor.
 type target struct {
 	queue *topic.Queue

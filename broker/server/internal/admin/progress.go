@@ -19,6 +19,7 @@ type RewindRequest struct {
 	Topic   string           `json:"topic"`
 	To      string           `json:"to"`
 	Offsets map[string]int64 `json:"offsets"`
+	DryRun  bool             `json:"dry_run"`
 }
 
 // A RewindResult is the result of a rewind by queue.
@@ -40,6 +41,10 @@ func (h *Handlers) RewindGroup(w http.ResponseWriter, r *http.Request) (int, any
 	// A group at the beginning of a topic can throttle the producers of the topic.
 	if err := h.gate.Permit(r, access.OnBoth(access.Admin, req.Topic, group)); err != nil {
 		return 0, nil, err
+	}
+	if req.DryRun {
+		queues, err := h.engine.PlanRewind(group, req.Topic, to)
+		return http.StatusOK, Plan{RewindResult{notNil(queues)}}, err
 	}
 	queues, err := h.engine.Rewind(r.Context(), group, req.Topic, to)
 	return http.StatusOK, RewindResult{notNil(queues)}, err

@@ -138,10 +138,20 @@ func notNil[T any](s []T) []T {
 
 // PurgeTopic responds to POST /v1/topics/{topic}/purge with the removed messages.
 func (h *Handlers) PurgeTopic(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	removed, err := h.engine.PurgeTopic(r.Context(), r.PathValue("topic"))
-	return http.StatusOK, struct {
+	q := web.QueryOf(r, "dry_run")
+	dry := q.Yes("dry_run")
+	if q.Err != nil {
+		return 0, nil, q.Err
+	}
+	type result struct {
 		Removed status.Backlog `json:"removed"`
-	}{removed}, err
+	}
+	if dry {
+		removed, err := h.engine.CountPurge(r.PathValue("topic"))
+		return http.StatusOK, Plan{result{removed}}, err
+	}
+	removed, err := h.engine.PurgeTopic(r.Context(), r.PathValue("topic"))
+	return http.StatusOK, result{removed}, err
 }
 
 // GetThrottle returns the limits that reject sends now, the other ones, and the broker's own.

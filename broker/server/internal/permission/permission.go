@@ -124,6 +124,8 @@ var Routes = map[string]func(r *http.Request) []access.Need{
 	"GET /v1/groups/{group}/parked":                  onGroup(access.Observe),
 	"POST /v1/groups/{group}/parked/redrive":         onGroup(access.Admin),
 	"GET /v1/groups/{group}/dead-letters":            listDeadLetters,
+	"GET /v1/topics/{topic}/queues":                  onTopic(access.Observe),
+	"GET /v1/groups/{group}/topics/{topic}/queues":   toBrowse,
 	"GET /v1/groups/{group}/topics/{topic}/leases":   toBrowse,
 	"GET /v1/groups/{group}/topics/{topic}/schedule": toBrowse,
 	"GET /v1/groups/{group}/failures":                onGroup(access.Observe),
