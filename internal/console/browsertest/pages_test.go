@@ -17,6 +17,7 @@ var pages = []struct{ name, fragment string }{
 	{"parked-one", "#/parked/g"},
 	{"limits", "#/limits"},
 	{"address", "#/address?topic=normal"},
+	{"audit", "#/audit"},
 	{"help", "#/help"},
 }
 

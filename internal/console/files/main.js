@@ -19,6 +19,7 @@ const pages = {
   trace: {label: 'trace', from: () => import('./messages.js'), list: 'trace'},
   limits: {label: 'limits', from: () => import('./overview.js'), list: 'limits', need: wide},
   address: {label: 'addresses', from: () => import('./settings.js'), list: 'address', need: wide},
+  audit: {label: 'audit', from: () => import('./overview.js'), list: 'audit', need: () => may.server('admin')},
   help: {label: 'help', from: () => import('./parts.js'), list: 'help'},
 };
 const home = () => (wide() ? 'overview' : 'topics');

@@ -2,7 +2,7 @@
 import {call, get, may} from './api.js';
 import {button, bytes, cap, count, dialog, draw as redraw, duration, field, h, notice, num, parse, rate, since, when} from './base.js';
 import {follow, rates, ring, span, take} from './live.js';
-import {amount, badge, bar, command, facts, groupLink, link, region, sentence, subject, table, topicLink} from './page.js';
+import {amount, badge, bar, command, facts, filters, groupLink, link, pager, region, sentence, subject, table, topicLink} from './page.js';
 import {lines} from './parts.js';
 import {t} from './text.js';
 
@@ -106,6 +106,27 @@ function resources({storage = {}, memory = [], totals = {}, clients}) {
     ...memory.map((m) => [t('memory ' + m.use), [`${bytes(m.held ?? 0)} / ${bytes(m.limit)}`,
       m.rejected ? ' ' + t('rejected', num(m.rejected)) : '']]),
   ]);
+}
+
+// The page of the latest changes, the newest first.
+
+export function audit(page) {
+  const {key, subject, operation, since, after} = page.query;
+  page.head({title: cap(t('audit')), sub: t('audit sub')});
+  page.body.append(filters(page, field(t('access key'), {name: 'key', value: key}),
+    field(t('subject'), {name: 'subject', value: subject}),
+    field(t('operation'), {name: 'operation', value: operation, placeholder: 'purgeTopic'}),
+    field(t('since'), {name: 'since', value: since, placeholder: '2026-01-31T12:00:00Z'})));
+  const draw = region(page);
+  return page.watch((signal) => get('audit', {key, subject, operation, since, after, limit: 100}, signal), (data) => draw(
+    table({rows: data.records, empty: t('no changes'), columns: [
+      {label: t('time'), cell: (r) => when(r.time)},
+      {label: t('access key'), cell: (r) => r.key},
+      {label: t('address'), cell: (r) => r.peer},
+      {label: t('operation'), cell: (r) => r.operation},
+      {label: t('subject'), wide: true, cell: (r) => [r.subject, ' ', h('small', null, r.query)]},
+      {label: t('result'), wide: true, cell: (r) => (r.result === 'ok' ? badge('ok', 'ok') : r.result)},
+    ]}), pager(page, data.next)));
 }
 
 // The page of the limits: those that throttle sends first, then the nearest.
