@@ -3,7 +3,7 @@ import {call, get, may, path} from './api.js';
 import {button, bytes, cap, checkbox, dialog, duration, field, h, notice, now, num, parse, rate, when} from './base.js';
 import {badge, command, filters, groupLink, link, pager, region, table, topicLink} from './page.js';
 import {follow, keep, rates, ring, span} from './live.js';
-import {attempts, findings, lines, picture, steps} from './parts.js';
+import {attempts, findings, lines, picture, shape, steps} from './parts.js';
 import {change, groupFields, show} from './settings.js';
 import {t} from './text.js';
 import {put} from './topics.js';
@@ -100,6 +100,7 @@ export function group(page) {
   const drawPlots = region(page, 'columns');
   const drawFailures = region(page);
   const drawSchedule = region(page, 'columns');
+  let due = []; // of the topics of state
   const stream = follow(page, (moment) => {
     const rows = new Map(moment.groups.filter((row) => row.group === name).map((row) => [row.topic, row]));
     if (!state.topics?.some((s) => rows.has(s.topic))) return;
@@ -108,13 +109,18 @@ export function group(page) {
   });
   function figures(time) {
     drawPlots(plots(name, state.topics || [], time));
-    drawTopics(state.topics?.length ? state.topics.map((s) => flow(name, s))
+    drawTopics(state.topics?.length ? state.topics.map((s, i) => flow(name, s, due[i]))
       : h('p', {class: 'empty'}, t('group without topics', name)));
   }
-  return page.watch((signal) => Promise.all([get(at, {}, signal), get(at + '/failures', {limit: 10}, signal)]),
-    ([data, failures]) => {
+  return page.watch(async (signal) => {
+    const [data, failures] = await Promise.all([get(at, {}, signal), get(at + '/failures', {limit: 10}, signal)]);
+    const times = await Promise.all((data.topics || []).slice(0, 20).map((s) =>
+      get(path`groups/${name}/topics/${s.topic}/schedule`, {}, signal)));
+    return [data, failures, times];
+  }, ([data, failures, times]) => {
     state = data;
     stream.want([], (data.topics || []).map((s) => `${name}/${s.topic}`));
+    due = times;
     figures(!stream.fresh() && now());
     drawFailures(h('h2', null, t('recent failures')), failureTable(failures));
     drawSchedule(schedule(data), h('div', null, h('h2', null, t('settings')),
@@ -144,25 +150,27 @@ function plots(name, topics, time) {
 }
 
 // flow draws the state table of a group in one topic: boxes with counts, and where messages go.
-function flow(name, s) {
+function flow(name, s, due) {
   const box = (key, n, kind, to) => h('div', {class: 'box ' + (n ? kind : '')}, h('span', null, t('state ' + key)),
     to && n ? h('a', {href: to}, h('b', null, num(n))) : h('b', null, num(n)));
   return h('article', {class: 'flow-of'}, h('h2', null, topicLink(s.topic), ' ',
-    h('small', {class: 'hint'}, t('backlog of', num(s.backlog.messages), bytes(s.backlog.bytes)))),
+    h('small', null, h('a', {href: link('groups', name, s.topic)},
+      t('backlog of', num(s.backlog.messages), bytes(s.backlog.bytes))))),
     h('p', {class: 'state ' + verdict(s)[0]}, verdict(s)[1]),
-    h('div', {class: 'flow'},
+    h('div', {class: 'columns broad'}, h('div', {class: 'flow'},
       box('ready', s.ready, 'blue'),
       h('div', {class: 'arrow'}, h('small', null, t('delivered'))),
-      box('inflight', s.inflight, 'blue'),
+      box('inflight', s.inflight, 'blue', link('groups', name, s.topic, {state: 'inflight'})),
       h('div', {class: 'ends'},
         end(t('acknowledged'), box('done', s.acked, 'green')),
-        end(t('attempt failed'), box('waiting_retry', s.waiting_retry, 'amber'), t('ready again when due')),
+        end(t('attempt failed'), box('waiting_retry', s.waiting_retry, 'amber',
+          link('groups', name, s.topic, {state: 'waiting_retry'})), t('ready again when due')),
         s.parked || s.parked_groups ? end(t('exhausted, order kept'),
           box('parked', s.parked, 'red', link('parked', name))) : null,
         end(t('exhausted'), box('dead_letter', s.dead_letters, 'red', link('dead-letters', name, {topic: s.topic}))),
         s.blocked_groups ? end(t('retried without end'),
           h('div', {class: 'box amber'}, h('span', null, t('blocked groups')), h('b', null, num(s.blocked_groups))))
-          : null)),
+          : null)), due && dueTimes(due)),
     h('p', {class: 'hint'}, t('counts since start'), [['overtaken', s.overtaken], ['discarded', s.discarded],
       ['expired', s.expired], ['redelivered', s.redelivered]]
       .filter(([, n]) => n).map(([key, n]) => [' · ', t('count ' + key, num(n))])));
@@ -170,6 +178,21 @@ function flow(name, s) {
 
 const end = (label, box, after) => h('div', {class: 'end'}, h('div', {class: 'arrow'}, h('small', null, label)), box,
   after && h('small', {class: 'hint'}, '↺ ', after));
+
+// dueTimes is the histogram of the times at which messages come back.
+function dueTimes({buckets, next_retry: retry, next_lease_end: lease}) {
+  const most = Math.max(...buckets.map((b) => (b.waiting_retry || 0) + (b.inflight || 0)));
+  if (!most) return null;
+  const label = (b, i) => (b.until === undefined ? t('later') : i === 0 ? t('now') : '≤ ' + duration(parse(b.until)));
+  return h('div', null, h('h3', null, t('when they come back')),
+    h('p', {class: 'hint'}, retry && [t('next retry'), ' ', when(retry), ' '],
+    lease && [t('next lease end'), ' ', when(lease)]),
+    h('div', {class: 'bars'},
+      buckets.map((b, i) => [h('span', null, label(b, i)),
+      shape([[(b.waiting_retry || 0) / most, 'amber'], [(b.inflight || 0) / most, 'blue']]),
+      h('span', null, b.waiting_retry ? t('n retries', num(b.waiting_retry)) : '',
+        b.inflight ? ' ' + t('n leases', num(b.inflight)) : '')])));
+}
 
 function failureTable(data) {
   return [table({rows: data.failures, empty: t('no failures'), columns: [
@@ -238,6 +261,33 @@ async function remove(name, at) {
     },
   });
   if (done) { notice(t('deleted', name)); location.hash = link('groups'); }
+}
+
+// progress is the page of a group in one topic: its unfinished messages.
+export function progress(page) {
+  const [, group, topic] = page.names;
+  const {state = '', after = ''} = page.query;
+  const at = path`groups/${group}/topics/${topic}`;
+  page.head({title: t('group in topic', group, topic), sub: t('unfinished sub'),
+    same: command(['group', 'lag', group], {topic}), actions: h('a', {class: 'button', href: link('groups', group)},
+    t('group'))});
+  page.body.append(filters(page, field(cap(t('state')), {name: 'state', value: state},
+    [['', t('any')], ...['ready', 'held', 'inflight', 'waiting_retry', 'parked'].map((s) => [s, t('state ' + s)])])));
+  const drawLeases = region(page);
+  return page.watch((signal) => get(at + '/leases', {state, sort: 'due', after, limit: 100}, signal), (leases) => {
+    drawLeases(table({rows: leases.leases, empty: t('nothing unfinished'), columns: [
+      {label: t('state'), cell: (l) => badge(t('state ' + l.state))},
+      {label: t('due'), cell: (l) => when(l.due)},
+      {label: t('message ID'), cell: (l) => h('a', {class: 'mono', href: link('trace', {id: l.message_id, topic})},
+        l.message_id || t('no id'))},
+      {label: t('queue'), num: true, cell: (l) => h('a', {href: link('messages', topic, l.queue, l.offset)},
+        `${l.queue} / ${l.offset}`)},
+      {label: t('message group'), cell: (l) => l.message_group},
+      {label: t('attempt'), num: true, cell: (l) => num(l.attempt)},
+      {label: t('client'), wide: true, cell: (l) => l.owner},
+      {label: t('size'), num: true, cell: (l) => bytes(l.body_size)},
+    ]}), pager(page, leases.next));
+  });
 }
 
 // The pages of parked message groups: which groups have some, and those of one group.

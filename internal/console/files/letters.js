@@ -41,14 +41,14 @@ export function stop(group) {
   changed(group);
 }
 
-// count is the number of dead letters of a selection, by lists without bodies of at most 1000 each.
-// progress gets the sum so far.
+// count is the number of dead letters of a selection, from the server in bounded calls. progress
+// gets the sum so far.
 export async function count(group, selection, signal, progress = () => {}) {
   let sum = 0;
   let after;
   do {
-    const part = await get(path`groups/${group}/dead-letters`, {...query(selection), limit: bound, after}, signal);
-    sum += part.dead_letters.length;
+    const part = await get(path`groups/${group}/dead-letters`, {...query(selection), count: true, after}, signal);
+    sum += part.count;
     after = part.next;
     progress(sum);
   } while (after);
@@ -160,7 +160,8 @@ export function deadLetters(page) {
 
 // selectionOf is what the address selects.
 function selectionOf(q) {
-  const set = {topic: q.topic, reason: q.reason, since: q.since, before: q.before, dead_letter_topic: q.in};
+  const set = {topic: q.topic, reason: q.reason, fingerprint: q.fingerprint, since: q.since, before: q.before,
+    dead_letter_topic: q.in};
   return Object.fromEntries(Object.entries(set).filter(([, v]) => v));
 }
 
@@ -168,12 +169,14 @@ function selectionOf(q) {
 export function words(group, s) {
   return [t('all dead letters of', group), s.message_ids && [', ', t('with id', s.message_ids.join(', '))],
     s.topic && [', ', t('sent to topic', s.topic)], s.reason && [', ', t('reason contains', s.reason)],
-    s.since && [', ', t('dead since', s.since)], s.before && [', ', t('dead before', s.before)],
-      s.dead_letter_topic && [', ', t('in topic', s.dead_letter_topic)]];
+    s.fingerprint && [', ', t('of class', s.fingerprint)], s.since && [', ', t('dead since', s.since)],
+      s.before && [', ', t('dead before', s.before)], s.dead_letter_topic && [', ',
+      t('in topic', s.dead_letter_topic)]];
 }
 
 // flags are those of the command line for a selection.
-const flags = (s) => ({topic: s.topic, reason: s.reason, since: s.since, before: s.before, in: s.dead_letter_topic});
+const flags = (s) => ({topic: s.topic, reason: s.reason, class: s.fingerprint, since: s.since, before: s.before,
+  in: s.dead_letter_topic});
 
 export function letters(page) {
   const group = page.names[1];
@@ -199,13 +202,16 @@ export function letters(page) {
     field(t('dead letter since'), {name: 'since', value: q.since, placeholder: '2026-01-31T12:00:00Z'}),
       field(t('dead letter before'), {name: 'before', value: q.before, placeholder: '2026-01-31T13:00:00Z'}),
     field(t('dead letter topic'), {name: 'in', value: q.in, placeholder: prefix + group}),
-  )));
+    q.fingerprint && h('a', {class: 'button',
+      href: link('dead-letters', group, {...q, fingerprint: undefined, after: undefined})}, t('class x', q.fingerprint),
+      ' ×'))));
   const fresh = h('div');
   const list = h('div');
   page.body.lastChild.append(fresh, list);
   let seen;
   const load = async () => {
-    const data = await get(path`groups/${group}/dead-letters`, {...selection, after: q.after, limit: 50}, page.signal);
+    const data = await get(path`groups/${group}/dead-letters`,
+      {...selection, after: q.after, order: 'newest', limit: 50}, page.signal);
     seen = undefined;
     draw(fresh);
     draw(list, letterTable(group, data, page, q));
@@ -231,7 +237,10 @@ function classTable(group, data, q) {
   const share = (c) => c.share ?? c.count / data.letters;
   return [table({rows, empty: q.topic ? t('no dead letters of topic', group, q.topic) : t('no dead letters', group),
     columns: [
-    {label: t('reason'), wide: true, cell: (c) => (c.other ? t('other causes') : c.reason || t('no reason'))},
+    {label: t('reason'), wide: true,
+      cell: (c) => (c.other ? t('other causes') : h('a',
+      {href: link('dead-letters', group, {...q, after: undefined, fingerprint: c.fingerprint}),
+      'aria-current': q.fingerprint === c.fingerprint}, c.reason || t('no reason')))},
     {label: t('count'), num: true, cell: (c) => num(c.count)},
     {label: t('share'), num: true, cell: (c) => [shape([[share(c), 'red']]), ' ', percent(share(c))]},
     {label: t('topic'), cell: (c) => c.topic && topicLink(c.topic)},

@@ -11,7 +11,7 @@ const wide = () => may.server('observe');
 const pages = {
   overview: {label: 'overview', from: () => import('./overview.js'), list: 'overview', need: wide},
   topics: {label: 'topics', from: () => import('./topics.js'), list: 'topics', one: 'topic'},
-  groups: {label: 'groups', from: () => import('./groups.js'), list: 'groups', one: 'group'},
+  groups: {label: 'groups', from: () => import('./groups.js'), list: 'groups', one: 'group', part: 'progress'},
   'dead-letters': {label: 'dead letters', from: () => import('./letters.js'), list: 'deadLetters', one: 'letters',
     part: 'letter'},
   parked: {from: () => import('./groups.js'), one: 'parked'},
