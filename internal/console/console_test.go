@@ -44,7 +44,7 @@ func small(t *testing.T) *handler {
 	t.Helper()
 	h, err := load(fstest.MapFS{
 		"index.html": {Data: []byte(`<link href="files/style.css"><script type="module" src="files/main.js"></script>`)},
-		"style.css":  {Data: []byte("main{}")},
+		"style.css":  {Data: []byte("main { color: red; } td :hover { content: \"a b\"; margin: 0 1px }\n")},
 		"main.js":    {Data: []byte("  import './other.js' // kept\n  // left out\n//left out\n" + strings.Repeat("f('// kept')\n", 100))},
 		"other.js":   {Data: []byte("export {}")},
 	})
@@ -173,5 +173,13 @@ func TestIndexNamesFiles(t *testing.T) {
 	}
 	if len(found) == 0 || strings.Contains(index, source) {
 		t.Errorf("the index refers to no file below its version: %s", index)
+	}
+}
+
+// The style loses the space that means nothing, and keeps that of selectors, values and texts.
+func TestStyleIsServedWithoutPadding(t *testing.T) {
+	h := small(t)
+	if got := body(t, get(t, h, "GET", "/console/"+versionOf(t, h)+"/style.css")); got != "main{color:red;}td :hover{content:\"a b\";margin:0 1px}\n" {
+		t.Errorf("the style is %q", got)
 	}
 }

@@ -1,7 +1,7 @@
 // The page of all groups: a row for each group in each topic.
 import {call, get, may, path} from './api.js';
 import {button, bytes, cap, checkbox, dialog, duration, field, h, notice, now, num, parse, rate, when} from './base.js';
-import {badge, command, filters, groupLink, link, pager, region, table, topicLink} from './page.js';
+import {badge, command, filters, groupLink, link, pager, queues, region, table, topicLink} from './page.js';
 import {follow, keep, rates, ring, span} from './live.js';
 import {attempts, findings, lines, picture, shape, steps} from './parts.js';
 import {change, groupFields, show} from './settings.js';
@@ -233,20 +233,34 @@ function schedule(data) {
 async function rewind(name, state, page) {
   const topics = (state.topics || []).map((s) => [s.topic, s.topic]);
   if (!topics.length) return notice(t('group without topics', name), 'error');
-  const done = await dialog({
-    title: t('rewind group', name), confirm: t('rewind'), cancel: t('cancel'), danger: true,
+  const at = path`groups/${name}/rewind`;
+  const chosen = await dialog({
+    title: t('rewind group', name), confirm: t('go on'), cancel: t('cancel'),
     body: [h('p', null, t('rewind hint')), h('div', {class: 'grid'}, field(t('topic'), {name: 'topic'}, topics),
       field(t('position'), {name: 'to', value: 'earliest'},
         [['earliest', t('earliest')], ['latest', t('latest')], ['time', t('time below')]]),
       field(t('time'), {name: 'time', placeholder: '2026-01-31T12:00:00Z', hint: 'RFC 3339'}))],
-    run: (form) => call('POST', path`groups/${name}/rewind`,
-      {body: {topic: form.topic, to: form.to === 'time' ? form.time : form.to}}),
+    run: async (form) => {
+      const body = {topic: form.topic, to: form.to === 'time' ? form.time : form.to};
+      return {body, plan: await call('POST', at, {body: {...body, dry_run: true}})};
+    },
+  });
+  if (!chosen) return;
+  const done = await dialog({
+    title: t('rewind group', name), confirm: t('rewind'), cancel: t('cancel'), danger: true,
+    body: h('p', null, chosen.body.topic, ': ', moved(chosen.plan)),
+    run: () => call('POST', at, {body: chosen.body}),
   });
   if (!done) return;
-  const sum = (value) => done.queues.reduce((total, q) => total + value(q), 0);
-  const back = sum((q) => q.from - q.to);
-  notice(t(back < 0 ? 'rewound forward' : 'rewound back', num(Math.abs(back)), num(sum((q) => q.dropped))));
+  notice(moved(done));
   page.reload();
+}
+
+// moved says what a rewind does, or did.
+function moved({queues}) {
+  const sum = (value) => queues.reduce((total, q) => total + value(q), 0);
+  const by = sum((q) => q.from - q.to);
+  return t(by < 0 ? 'rewound forward' : 'rewound back', num(Math.abs(by)), num(sum((q) => q.dropped)));
 }
 
 async function remove(name, at) {
@@ -274,7 +288,10 @@ export function progress(page) {
   page.body.append(filters(page, field(cap(t('state')), {name: 'state', value: state},
     [['', t('any')], ...['ready', 'held', 'inflight', 'waiting_retry', 'parked'].map((s) => [s, t('state ' + s)])])));
   const drawLeases = region(page);
-  return page.watch((signal) => get(at + '/leases', {state, sort: 'due', after, limit: 100}, signal), (leases) => {
+  const drawQueues = region(page);
+  return page.watch((signal) => Promise.all([get(at + '/leases', {state, sort: 'due', after, limit: 100}, signal),
+    get(at + '/queues', {after: page.query.queue, limit: 100}, signal)]), ([leases, part]) => {
+    drawQueues(queues(page, topic, part));
     drawLeases(table({rows: leases.leases, empty: t('nothing unfinished'), columns: [
       {label: t('state'), cell: (l) => badge(t('state ' + l.state))},
       {label: t('due'), cell: (l) => when(l.due)},

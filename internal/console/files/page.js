@@ -1,7 +1,7 @@
 // A page: its place in the address, its heading, and the loop that keeps it current. The address is
 // the fragment: #/topics/orders?match=a*.
 import {Problem} from './api.js';
-import {at, button, bytes, draw, duration, h, notice, now, num, parse, rate, store, unknown} from './base.js';
+import {at, button, bytes, draw, duration, h, notice, now, num, parse, rate, store, unknown, when} from './base.js';
 import {t} from './text.js';
 
 // link is the address of a page: link('topics', name), link('topics', {match: 'a*'}).
@@ -198,6 +198,18 @@ export function pager(page, next, note) {
   return h('nav', {class: 'pager', 'aria-label': t('pages')}, note && h('span', null, note),
     page.query.after && h('a', {href: link(...page.names, {...page.query, after: undefined})}, t('first page')),
     next && h('a', {href: link(...page.names, {...page.query, after: next}), 'data-key': 'next'}, t('next page')));
+}
+
+// queues draws a page of the queues of a topic, or those of a group in it, whose rows have more. The
+// pager has a key of its own, because the page can have another list.
+export function queues(page, topic, {queues: rows, next}) {
+  const n = (label, key) => rows[0]?.[key] !== undefined && {label: t(label), num: true, cell: (q) => num(q[key])};
+  return [h('h2', null, t('queues')), table({rows, empty: t('no queues'), columns: [
+    {label: t('queue'), num: true, cell: (q) => h('a', {href: link('messages', {topic, queue: q.queue})}, num(q.queue))},
+    n('stored', 'messages'), n('first offset', 'begin'), n('next to deliver', 'cursor'), n('end', 'end'),
+    n('undelivered', 'undelivered'), n('unfinished', 'unfinished'),
+    {label: t('oldest'), cell: (q) => when(q.oldest)},
+  ]}), next && h('a', {href: link(...page.names, {...page.query, queue: next}), 'data-key': 'queues'}, t('next page'))];
 }
 
 // filters is a form whose fields are the query of the address.

@@ -2,7 +2,7 @@
 import {call, get, may, path} from './api.js';
 import {button, bytes, cap, dialog, duration, field, h, notice, num, rate} from './base.js';
 import {follow, keep, ring, span} from './live.js';
-import {badge, bar, command, facts, filters, groupLink, link, pager, region, sentence, table, topicLink} from './page.js';
+import {badge, bar, command, facts, filters, groupLink, link, pager, queues, region, sentence, table, topicLink} from './page.js';
 import {lines} from './parts.js';
 import {addressFields, change, show, topicFields} from './settings.js';
 import {t} from './text.js';
@@ -94,11 +94,12 @@ export function topic(page) {
       if (await change({title: t('change topic', name), hint: t('change hint'), fields: topicFields, at,
         state: now})) page.reload();
     }),
-    admin && button(t('purge'), 'purge-topic', name, () => purge(name, at, state, page), 'danger'),
+    admin && button(t('purge'), 'purge-topic', name, () => purge(name, at, page), 'danger'),
     admin && button(t('delete'), 'delete-topic', name, () => remove(name, at, state), 'danger'),
   ]});
   const top = region(page);
   const drawPlots = region(page, 'columns');
+  const drawQueues = region(page);
   const groups = region(page);
   const settings = region(page, 'columns');
   const stream = follow(page, (moment) => {
@@ -126,11 +127,13 @@ export function topic(page) {
     ]));
   }
   return page.watch(async (signal) => {
-    const [topicState, address] = await Promise.all([get(at, {}, signal), get(at + '/address-settings', {}, signal)]);
-    return {topicState, address};
-  }, ({topicState, address}) => {
+    const [topicState, address, part] = await Promise.all([get(at, {}, signal), get(at + '/address-settings', {}, signal),
+      get(at + '/queues', {after: page.query.queue, limit: 100}, signal)]);
+    return {topicState, address, part};
+  }, ({topicState, address, part}) => {
     state = topicState;
     figures();
+    drawQueues(queues(page, name, part));
     groups(h('h2', null, t('groups')), table({rows: state.groups || [], empty: t('no groups of topic'), columns: [
       {label: t('group'), wide: true, cell: (group) => groupLink(group)},
     ]}));
@@ -174,10 +177,11 @@ async function send(name, page) {
   if (done) { notice(t('sent', done.id)); page.reload(); }
 }
 
-async function purge(name, at, state, page) {
+async function purge(name, at, page) {
+  const {removed} = await call('POST', at + '/purge', {query: {dry_run: true}});
   const done = await dialog({
     title: t('purge topic', name), danger: true, confirm: t('purge'), cancel: t('cancel'),
-    body: h('p', null, t('purge topic hint', num(state.stored_messages), bytes(state.stored_bytes), name)),
+    body: h('p', null, t('purge topic hint', num(removed.messages), bytes(removed.bytes), name)),
     run: () => call('POST', at + '/purge'),
   });
   if (done) { notice(t('purged', num(done.removed.messages))); page.reload(); }
