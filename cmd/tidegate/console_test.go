@@ -57,7 +57,7 @@ func TestConsole(t *testing.T) {
 		t.Errorf("without a session: %s %s", resp.Status, text)
 	}
 	resp, text := request("POST", "/v1/session", "Authorization", "Bearer "+m[2])
-	half := regexp.MustCompile(`"session":"([^"]+)"`).FindStringSubmatch(text)
+	half := regexp.MustCompile(`"token":"([^"]+)"`).FindStringSubmatch(text)
 	if resp.StatusCode != 200 || half == nil {
 		t.Fatalf("POST /v1/session: %s %s", resp.Status, text)
 	}

@@ -69,8 +69,8 @@ export const who = () => session;
 // start asks who the session is; with credentials (an Authorization header) it begins one.
 export async function start(authorization) {
   if (authorization) {
-    const {token, session: half, ...rest} = await call('POST', 'session', {headers: {Authorization: authorization}});
-    store.set('session', token ?? half); // the command tidegate console names it session
+    const {token, ...rest} = await call('POST', 'session', {headers: {Authorization: authorization}});
+    store.set('session', token);
     session = rest;
     return;
   }

@@ -154,7 +154,7 @@ func (f *Front) describe(w http.ResponseWriter, r *http.Request, half string) {
 		return
 	}
 	if half != "" {
-		who["session"] = half
+		who["token"] = half
 	}
 	if f.readOnly {
 		who["read_only"] = true

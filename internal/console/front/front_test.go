@@ -64,15 +64,15 @@ func (p *pair) do(method, path string, header ...string) *httptest.ResponseRecor
 func (p *pair) login() []string {
 	p.t.Helper()
 	w := p.do("POST", "/v1/session", "Authorization", "Bearer "+p.token)
-	var got struct{ Session, Key string }
-	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || w.Code != 200 || got.Session == "" || got.Key != "operator" {
+	var got struct{ Token, Key string }
+	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || w.Code != 200 || got.Token == "" || got.Key != "operator" {
 		p.t.Fatalf("POST /v1/session: %d %s, %v", w.Code, w.Body, err)
 	}
 	cookies := w.Result().Cookies()
 	if len(cookies) != 1 || !cookies[0].HttpOnly || cookies[0].SameSite != http.SameSiteStrictMode || cookies[0].Path != "/v1" || cookies[0].Name != "tidegate-7777" {
 		p.t.Fatalf("the cookies are %v", cookies)
 	}
-	return []string{"Cookie", cookies[0].Name + "=" + cookies[0].Value, "X-Tidegate-Session", got.Session}
+	return []string{"Cookie", cookies[0].Name + "=" + cookies[0].Value, "X-Tidegate-Session", got.Token}
 }
 
 // The page's requests reach the broker with the credentials of the context, and without what
