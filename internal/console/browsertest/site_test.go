@@ -24,17 +24,27 @@ type site struct {
 	server *server.Server
 	web    *http.Server
 	url    string // http://127.0.0.1:PORT
+	addr   string
 }
 
 // siteOptions are the options of a site. The zero value is a broker in memory without keys.
 type siteOptions struct {
 	broker broker.Options
 	server server.Options
+	addr   string // Empty: a free port.
 	wrap   func(http.Handler) http.Handler
 }
 
 // start starts a broker, which ends with the test.
 func start(t testing.TB, o siteOptions) *site {
+	t.Helper()
+	s := launch(t, o)
+	t.Cleanup(s.kill)
+	return s
+}
+
+// launch is start for a broker that the test itself kills.
+func launch(t testing.TB, o siteOptions) *site {
 	t.Helper()
 	o.broker.MinInvisibleDuration = 1
 	b, err := broker.Open(o.broker)
@@ -45,7 +55,10 @@ func start(t testing.TB, o siteOptions) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lis, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if o.addr == "" {
+		o.addr = "127.0.0.1:0"
+	}
+	lis, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", o.addr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,14 +66,16 @@ func start(t testing.TB, o siteOptions) *site {
 	if o.wrap != nil {
 		h = o.wrap(h)
 	}
-	s := &site{Broker: b, t: t, server: srv, web: &http.Server{Handler: h, ReadHeaderTimeout: time.Minute, ConnContext: srv.ConnContext}, url: "http://" + lis.Addr().String()}
-	go s.web.Serve(lis) //nolint:errcheck // it ends with Close
-	t.Cleanup(func() {
-		_ = s.web.Close()
-		_ = s.server.Close()
-		_ = s.Close()
-	})
+	s := &site{Broker: b, t: t, server: srv, web: &http.Server{Handler: h, ReadHeaderTimeout: time.Minute, ConnContext: srv.ConnContext}, url: "http://" + lis.Addr().String(), addr: lis.Addr().String()}
+	go s.web.Serve(lis) //nolint:errcheck // it ends with kill
 	return s
+}
+
+// kill ends the broker at once. A second call does nothing.
+func (s *site) kill() {
+	_ = s.web.Close()
+	_ = s.server.Close()
+	_ = s.Close()
 }
 
 // topic creates a topic, and group a group.

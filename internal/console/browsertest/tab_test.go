@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/page"
@@ -26,24 +27,36 @@ const patience = 30 * time.Second
 type tab struct {
 	t      testing.TB
 	ctx    context.Context
+	end    context.CancelFunc // closes the tab
 	origin string
 
 	mu       sync.Mutex
 	faults   []string // guarded by mu: violations of the policy, exceptions, console errors, foreign requests
 	received int64    // guarded by mu: bytes of responses
+	requests []string // guarded by mu: method and URL of each request to the API
+}
+
+// open opens a tab in a browser context of its own, with its own cookies and storage.
+func open(t testing.TB, origin string) *tab {
+	t.Helper()
+	return openIn(t, browser, origin, chromedp.WithNewBrowserContext())
+}
+
+// beside opens another tab with the cookies and the storage of this one.
+func (b *tab) beside() *tab {
+	b.t.Helper()
+	return openIn(b.t, b.ctx, b.origin)
 }
 
 // violations records what the policy of a page stops, before any script of the page runs.
 const violations = `window.violations = [];
 document.addEventListener('securitypolicyviolation', e => window.violations.push(e.effectiveDirective + ' ' + e.blockedURI + ' ' + e.sourceFile + ':' + e.lineNumber));`
 
-// open opens a tab in a browser context of its own, with its own cookies and storage.
-func open(t testing.TB, origin string) *tab {
+func openIn(t testing.TB, parent context.Context, origin string, o ...chromedp.ContextOption) *tab {
 	t.Helper()
-	ctx, end := chromedp.NewContext(browser, chromedp.WithNewBrowserContext())
-
+	ctx, end := chromedp.NewContext(parent, o...)
 	t.Cleanup(end)
-	b := &tab{t: t, ctx: ctx, origin: origin}
+	b := &tab{t: t, ctx: ctx, end: end, origin: origin}
 	if err := chromedp.Do(ctx); err != nil { // the first call creates the tab, whose life is that of ctx
 		t.Fatal(err)
 	}
@@ -86,6 +99,9 @@ func (b *tab) listen(event any) {
 		u := e.Request.URL
 		if b.origin != "" && !strings.HasPrefix(u, b.origin+"/") && !strings.HasPrefix(u, "blob:"+b.origin+"/") && u != "about:blank" {
 			b.faults = append(b.faults, "request beyond the origin: "+u)
+		}
+		if strings.Contains(u, "/v1/") {
+			b.requests = append(b.requests, e.Request.Method+" "+u)
 		}
 	case *network.EventLoadingFinished:
 		b.received += int64(e.EncodedDataLength)
@@ -200,6 +216,15 @@ func (b *tab) where() string {
 	return at
 }
 
+// sent returns the requests to the API since the last call.
+func (b *tab) sent() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	list := b.requests
+	b.requests = nil
+	return list
+}
+
 // transferred returns the bytes of responses since the last call.
 func (b *tab) transferred() int64 {
 	b.mu.Lock()
@@ -209,10 +234,31 @@ func (b *tab) transferred() int64 {
 	return n
 }
 
+// click clicks the first button of an action. subject may be empty.
+func (b *tab) click(action, subject string) {
+	b.t.Helper()
+	selector := fmt.Sprintf(`[data-action=%q]`, action)
+	if subject != "" {
+		selector += fmt.Sprintf(`[data-subject=%q]`, subject)
+	}
+	b.wait(fmt.Sprintf(`document.querySelector(%q)`, selector))
+	b.eval(fmt.Sprintf(`document.querySelector(%q).click()`, selector), nil)
+}
+
 // size sets the size of the window in CSS pixels.
 func (b *tab) size(width, height int64) {
 	b.t.Helper()
 	b.run(chromedp.EmulateViewport(width, height))
+}
+
+// dark turns the dark mode of the system on or off.
+func (b *tab) dark(on bool) {
+	b.t.Helper()
+	value := "light"
+	if on {
+		value = "dark"
+	}
+	b.run(command(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: value}}}))
 }
 
 // shoot writes a screenshot into the directory of -screenshots.

@@ -162,7 +162,10 @@ function plots(name, moment, row) {
   ];
 }
 
+// send asks for a message. A repeated request with the same values has the same ID, so the broker
+// stores the message once even if the first response was lost.
 async function send(name, page) {
+  let last, id;
   const done = await dialog({
     title: t('send to', name), confirm: t('send'), cancel: t('cancel'),
     body: h('div', {class: 'grid'},
@@ -170,12 +173,20 @@ async function send(name, page) {
       field(t('tag'), {name: 'tag'}), field(t('key'), {name: 'key'}),
       field(t('message group'), {name: 'group', hint: t('only fifo')}),
         field(t('deliver after'), {name: 'after', hint: t('only delay'), placeholder: '30s'})),
-    run: (form) => call('POST', path`topics/${name}/messages`, {body: {
-      body_text: form.body, tag: form.tag || undefined, keys: form.key ? [form.key] : undefined,
-      message_group: form.group || undefined, deliver_after: form.after || undefined}}),
+    run: (form) => {
+      if (last !== JSON.stringify(form)) id = unique();
+      last = JSON.stringify(form);
+      return call('POST', path`topics/${name}/messages`, {body: {
+        id, body_text: form.body, tag: form.tag || undefined, keys: form.key ? [form.key] : undefined,
+        message_group: form.group || undefined, deliver_after: form.after || undefined}});
+    },
   });
   if (done) { notice(t('sent', done.id)); page.reload(); }
 }
+
+// unique returns 128 random bits in hexadecimal.
+const unique = () => [...crypto.getRandomValues(new Uint8Array(16))].map((n) => n.toString(16).padStart(2, '0'))
+  .join('').toUpperCase();
 
 async function purge(name, at, page) {
   const {removed} = await call('POST', at + '/purge', {query: {dry_run: true}});
