@@ -32,6 +32,8 @@ func run(m *testing.M) int {
 		chromedp.ExecPath(*chromium),
 		chromedp.NoSandbox, // the tests may run as root, and load only their own pages
 		chromedp.WindowSize(1280, 900),
+		chromedp.Flag("enable-precise-memory-info", true),
+		chromedp.Flag("js-flags", "--expose-gc"),
 		chromedp.Flag("disable-component-update", true),
 		chromedp.Flag("force-prefers-reduced-motion", true),
 		chromedp.Env("LANG=en_US.UTF-8"),

@@ -7,10 +7,13 @@ import (
 
 // pages are pages of the console, with the names that populate creates.
 var pages = []struct{ name, fragment string }{
+	{"overview", "#/overview"},
 	{"topics", "#/topics"},
 	{"topics-one", "#/topics/normal"},
 	{"groups", "#/groups"},
 	{"groups-one", "#/groups/g"},
+	{"dead-letters", "#/dead-letters"},
+	{"dead-letters-one", "#/dead-letters/g"},
 	{"messages", "#/messages?topic=normal"},
 	{"messages-part", "#/messages/normal/0/0"},
 	{"trace", "#/trace?topic=normal"},

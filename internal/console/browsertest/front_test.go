@@ -1,0 +1,157 @@
+package browsertest
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate/internal/console/front"
+	"github.com/tidegate/tidegate/internal/httpapi"
+)
+
+// A local is the console of tidegate console in front of a broker.
+type local struct {
+	url, link string // without and with the token
+}
+
+func startLocal(t *testing.T, s *site, readOnly bool) local {
+	t.Helper()
+	broker, err := httpapi.New(s.url, httpapi.Options{Op: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(broker.Close)
+	lis, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, err := net.SplitHostPort(lis.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, token := front.New(broker, port, readOnly)
+	web := &http.Server{Handler: f, ReadHeaderTimeout: time.Minute}
+	go web.Serve(lis) //nolint:errcheck // it ends with Close
+	t.Cleanup(func() { web.Close() })
+	url := "http://" + lis.Addr().String()
+	return local{url, url + "/console/#token=" + token}
+}
+
+// harmless are the buttons that change nothing on the broker.
+var harmless = []string{"pause", "copy-command", "copy-body", "download-body", "show-all", "scan-on", "scan-stop", "sign-out"}
+
+// actions returns the buttons of the page that change something, sorted and each once.
+func (b *tab) actions() (list []string) {
+	b.t.Helper()
+	b.eval(fmt.Sprintf(`[...new Set([...document.querySelectorAll('[data-action]')].map((e) => e.dataset.action))].filter((a) => !["%s"].includes(a)).sort()`, strings.Join(harmless, `","`)), &list)
+	return list
+}
+
+// With --read-only the page shows no action that changes something.
+func TestReadOnlyLink(t *testing.T) {
+	s := start(t, siteOptions{})
+	s.populate(1)
+	l := startLocal(t, s, true)
+	b := open(t, l.url)
+	b.run(navigate(l.link))
+	b.ready()
+	for _, p := range pages {
+		b.visit(p.fragment)
+		for _, a := range b.actions() {
+			t.Errorf("%s shows the action %s", p.fragment, a)
+		}
+	}
+	b.clean()
+}
+
+// attack is a page of another origin that tries to use the session of the console: with forms,
+// fetches and images, with the cookie that all ports of this machine share.
+const attack = `<script>
+const at = %q;
+const say = (text) => { document.title += ' ' + text; };
+(async () => {
+  for (const [method, path, type] of [['POST', '/v1/topics/normal/purge', 'text/plain'], ['DELETE', '/v1/topics/normal', ''], ['PUT', '/v1/topics/stolen', 'application/json'],
+    ['POST', '/v1/topics/normal/messages', 'text/plain'], ['DELETE', '/v1/session', ''], ['POST', '/v1/session', '']]) {
+    for (const mode of ['cors', 'no-cors']) {
+      try {
+        const r = await fetch(at + path, {method, mode, credentials: 'include', headers: mode === 'cors' && type ? {'Content-Type': type} : {}, body: method === 'DELETE' ? undefined : '{}'});
+        if (r.type !== 'opaque') say(method + path + r.status);
+      } catch {}
+    }
+  }
+  try { const r = await fetch(at + '/v1/topics', {credentials: 'include'}); say('read' + r.status + (await r.text())); } catch {}
+  const frame = document.createElement('iframe');
+  frame.name = 'sink';
+  document.body.append(frame);
+  for (const type of ['application/x-www-form-urlencoded', 'text/plain', 'multipart/form-data']) {
+    const f = document.createElement('form');
+    f.method = 'post'; f.action = at + '/v1/topics/normal/purge'; f.enctype = type; f.target = 'sink';
+    const i = document.createElement('input');
+    i.name = '{"a":"'; i.value = '"}';
+    f.append(i); document.body.append(f); f.submit();
+    await new Promise((ok) => frame.addEventListener('load', ok, {once: true}));
+  }
+  say('cookie:' + document.cookie + ':');
+  say('done');
+})();
+</script>`
+
+// A page on another port of this machine shares the cookie of the session. It can neither change
+// nor read anything, because it lacks the other half.
+func TestOtherOriginsOfThisMachine(t *testing.T) {
+	s := start(t, siteOptions{})
+	s.populate(1)
+	l := startLocal(t, s, false)
+	b := open(t, l.url)
+	b.run(navigate(l.link))
+	b.ready()
+	before, err := s.Topic("normal")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := startStranger(t)
+	other.page("/", fmt.Sprintf(attack, l.url))
+	evil := b.beside()
+	evil.origin = other.url
+	evil.run(navigate(other.url + "/"))
+	evil.wait(`document.title.endsWith('done')`)
+	var title string
+	evil.eval(`document.title`, &title)
+	if title != "stranger cookie:: done" {
+		t.Errorf("the other page got %q", title)
+	}
+	after, err := s.Topic("normal")
+	if err != nil || after.StoredMessages != before.StoredMessages {
+		t.Errorf("the topic has %d messages, it had %d; %v", after.StoredMessages, before.StoredMessages, err)
+	}
+	if _, err := s.Topic("stolen"); err == nil {
+		t.Error("the other page created a topic")
+	}
+	b.load("") // the session still holds
+	b.is("overview")
+}
+
+// A page of this machine's own name (DNS rebinding) gets nothing from a broker without keys.
+func TestRebinding(t *testing.T) {
+	s := start(t, siteOptions{})
+	s.populate(1)
+	l := startLocal(t, s, false)
+	for _, url := range []string{s.url, l.url} {
+		r, err := http.NewRequestWithContext(t.Context(), "GET", url+"/v1/topics", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = "evil.example" + url[strings.LastIndex(url, ":"):]
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusForbidden {
+			t.Errorf("%s for %s: %s", url, r.Host, resp.Status)
+		}
+	}
+}
