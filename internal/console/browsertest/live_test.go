@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/chromedp/chromedp"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -63,21 +62,6 @@ func (s *streams) await(t *testing.T, n int64) {
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
-}
-
-// beside opens another tab in the window of b, with the same cookies and storage.
-func (b *tab) beside() *tab {
-	b.t.Helper()
-	ctx, end := chromedp.NewContext(b.ctx)
-	b.t.Cleanup(end)
-	other := &tab{t: b.t, ctx: ctx, origin: b.origin}
-	if err := chromedp.Do(ctx); err != nil {
-		b.t.Fatal(err)
-	}
-	if err := chromedp.Listen(ctx, other.listen); err != nil {
-		b.t.Fatal(err)
-	}
-	return other
 }
 
 // cell is the text of a column of the row that shows a name.

@@ -42,7 +42,7 @@ func open(t testing.TB, origin string) *tab {
 	return openIn(t, browser, origin, chromedp.WithNewBrowserContext())
 }
 
-// beside opens another tab with the cookies and the storage of this one.
+// beside opens another tab in the window of b, with the same cookies and storage.
 func (b *tab) beside() *tab {
 	b.t.Helper()
 	return openIn(b.t, b.ctx, b.origin)
