@@ -40,6 +40,41 @@ func startLocal(t *testing.T, s *site, readOnly bool) local {
 	return local{url, url + "/console/#token=" + token}
 }
 
+// The link of tidegate console works once. The session survives a reload of the page, and ends with
+// the cookie or with the end at the server; then the page asks for credentials and shows no data.
+func TestLinkOfTheCommand(t *testing.T) {
+	s := start(t, siteOptions{})
+	s.populate(1)
+	l := startLocal(t, s, false)
+	b := open(t, l.url)
+	b.run(navigate(l.link))
+	b.ready()
+	b.is("overview")
+	var at, stored, cookie string
+	b.eval(`location.href`, &at)
+	b.eval(`JSON.stringify(localStorage)`, &stored)
+	b.eval(`document.cookie`, &cookie)
+	token := l.link[strings.Index(l.link, "=")+1:]
+	if strings.Contains(at, token) || strings.Contains(stored, token) || cookie != "" {
+		t.Errorf("the address is %s, the storage %s, scripts see the cookie %q", at, stored, cookie)
+	}
+	b.load("")
+	b.is("overview")
+	b.clean()
+
+	again := open(t, l.url)
+	again.run(navigate(l.link))
+	again.wait(`document.querySelector('main[data-page=sign-in] [role=alert]:not([hidden])')?.textContent.includes('works once')`)
+
+	b.eval(`fetch('/v1/session', {method: 'DELETE', headers: {'X-Tidegate-Session': Object.entries(localStorage).find(([k]) => k.endsWith('session'))[1]}}).then((r) => r.status)`, nil)
+	b.wait(`document.querySelector('main[data-page=sign-in]')`)
+	var text string
+	b.eval(`document.body.innerText`, &text)
+	if strings.Contains(text, "normal") {
+		t.Errorf("after the end of the session the page still shows data: %s", text)
+	}
+}
+
 // harmless are the buttons that change nothing on the broker.
 var harmless = []string{"pause", "copy-command", "copy-body", "download-body", "show-all", "scan-on", "scan-stop", "sign-out"}
 

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/settings"
 )

@@ -5,9 +5,66 @@ import (
 	"testing"
 
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 )
 
 func navigate(url string) chromedp.Action[chromedp.Void] { return chromedp.Navigate(url) }
+
+// interactive are the elements that a mouse can use, which a keyboard must reach.
+const interactive = `[...document.querySelectorAll('a[href], button, input, select, textarea, summary')].filter((e) => !e.disabled && e.checkVisibility() && e.tabIndex >= 0 && !e.closest('[inert]'))`
+
+// outlined reports what is wrong with the mark of the focus.
+const outlined = `((e) => { const s = getComputedStyle(e); return s.outlineStyle !== 'none' && parseFloat(s.outlineWidth) >= 1 || s.boxShadow !== 'none'; })(document.activeElement)`
+
+// Every control of every page is reached with the Tab key, in its order in the page, and shows that
+// it has the focus.
+func TestKeyboard(t *testing.T) {
+	s := start(t, siteOptions{})
+	s.populate(1)
+	b := open(t, s.url)
+	b.load("")
+	b.click("pause", "") // an update could replace an element between two keys
+	for _, p := range pages {
+		b.visit(p.fragment)
+		b.eval(`document.activeElement.blur(); scrollTo(0, 0); window.reached = new Set(); null`, nil)
+		var n int
+		b.eval(interactive+`.length`, &n)
+		for range n + 2 {
+			b.run(chromedp.KeyEvent(kb.Tab))
+			var bad string
+			b.eval(`window.reached.add(document.activeElement), document.activeElement === document.body || `+outlined+` ? '' : document.activeElement.outerHTML`, &bad)
+			if bad != "" {
+				t.Errorf("%s: the focus is not visible on %.200s", p.fragment, bad)
+			}
+		}
+		var missed []string
+		b.eval(interactive+`.filter((e) => !window.reached.has(e) && e.type !== 'radio').map((e) => e.outerHTML)`, &missed)
+		for _, m := range missed {
+			t.Errorf("%s: the keyboard does not reach %.200s", p.fragment, m)
+		}
+	}
+	// Enter on a link opens its page.
+	b.visit("#/topics")
+	b.eval(`document.querySelector('main a[href="#/topics/normal"]').focus(); null`, nil)
+	b.run(chromedp.KeyEvent(kb.Enter))
+	b.wait(`document.querySelector('main[data-page=topics-one][data-ready]')`)
+}
+
+// An update of the data keeps the controls of the head line. A new element would close the list of
+// intervals while somebody chooses.
+func TestUpdatesKeepControls(t *testing.T) {
+	s := start(t, siteOptions{})
+	s.populate(1)
+	b := open(t, s.url)
+	b.load("#/topics")
+	b.eval(`window.kept = document.querySelector('[name=interval]'), window.was = document.querySelector('.asof').textContent, null`, nil)
+	b.wait(`document.querySelector('.asof').textContent !== window.was`)
+	var same bool
+	b.eval(`window.kept.isConnected`, &same)
+	if !same {
+		t.Error("an update replaced the list of intervals")
+	}
+}
 
 // poor lists the texts whose contrast is below that of WCAG 2.2 AA: 4.5, or 3 for large text.
 const poor = `(() => {

@@ -68,12 +68,19 @@ function drawBar(current) {
 }
 
 const badgeLive = h('span', {class: 'live'});
+const asOf = h('span', {class: 'asof'});
+let controls = ''; // what the controls beside it show
 
+// drawLive shows the age of the data. It keeps the controls, because a new element closes an open list.
 function drawLive() {
   const state = live.state();
   badgeLive.dataset.live = state;
-  draw(badgeLive, h('span', {class: 'asof', title: t('broker time')}, live.text(),
-    state === 'late' && ' · ' + t('late'), state === 'paused' && ' · ' + t('paused')),
+  asOf.title = t('broker time');
+  draw(asOf, live.text(), state === 'late' && ' · ' + t('late'), state === 'paused' && ' · ' + t('paused'));
+  const wanted = [lang, live.paused(), live.interval()].join();
+  if (wanted === controls) return;
+  controls = wanted;
+  draw(badgeLive, asOf,
     h('button', {type: 'button', class: 'quiet', 'data-action': 'pause', 'aria-pressed': String(live.paused()),
       click: () => live.pause(!live.paused())},
       live.paused() ? t('resume') : t('pause')),

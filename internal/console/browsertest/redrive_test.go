@@ -1,0 +1,73 @@
+package browsertest
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
+)
+
+// A redrive of many letters survives the end of its tab: half of it is done, and the response of
+// the last request never arrives. Another tab continues it, and each letter goes back once.
+func TestRedriveGoesOnInAnotherTab(t *testing.T) {
+	const letters, bound = 20_000, 1000 // bound is that of one request of the page
+	var requests atomic.Int64
+	half := make(chan struct{})
+	s := start(t, siteOptions{wrap: func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.HasSuffix(r.URL.Path, "/redrive") && requests.Add(1) == letters/bound/2 {
+				h.ServeHTTP(httptest.NewRecorder(), r)
+				close(half)
+				<-r.Context().Done()
+				panic(http.ErrAbortHandler)
+			}
+			h.ServeHTTP(w, r)
+		})
+	}})
+	s.topic("orders", settings.Topic{})
+	s.group("g", settings.Group{})
+	s.bury("g", "orders", letters, func(int) string { return "no such account" },
+		func(i int) *tidegate.Message {
+			return &tidegate.Message{Topic: "orders", Body: fmt.Append(nil, i)}
+		})
+	b := open(t, s.url)
+	b.load("#/topics")
+	worker := b.beside()
+	worker.load("#/dead-letters/g")
+	worker.click("redrive", "g")
+	worker.wait(fmt.Sprintf(`document.querySelector('dialog [data-count="%d"]')`, letters))
+	worker.click("confirm", "")
+	<-half
+	worker.end()
+
+	b.visit("#/dead-letters/g")
+	b.click("job-continue", "g")
+	b.wait(`document.querySelector('.job.ok')`)
+	var text string
+	b.eval(`document.querySelector('.job').innerText`, &text)
+	if !strings.Contains(strings.NewReplacer(",", "", "\u202f", "", "\u00a0", "").Replace(text), fmt.Sprintf("%d of %d", letters, letters)) {
+		t.Errorf("the job says %q", text)
+	}
+	if dead, err := s.Topic("%DLQ%g"); err != nil || dead.StoredMessages != 0 {
+		t.Errorf("%d dead letters are left; %v", dead.StoredMessages, err)
+	}
+	seen := map[string]int{}
+	for _, d := range s.take("g", "orders", 2*letters) {
+		seen[string(d.Message.Body)]++
+	}
+	twice := 0
+	for _, n := range seen {
+		if n != 1 {
+			twice++
+		}
+	}
+	if len(seen) != letters || twice > 0 {
+		t.Errorf("%d of %d letters came back, %d of them more than once", len(seen), letters, twice)
+	}
+	b.clean()
+}
