@@ -50,6 +50,8 @@ func TestHTTPCredentials(t *testing.T) {
 		"a signature for all to read": {far, sign("sesame-monitor"), 200, ""},
 		"a wrong signature":           {near, sign("sesame-admin"), 401, "wrong_credentials"},
 		"nothing":                     {near, func(*http.Request) {}, 401, "no_credentials"},
+		"nothing, by a script":        {near, func(r *http.Request) { r.Header.Set("Sec-Fetch-Mode", "cors") }, 401, "no_credentials"},
+		"nothing, by an address line": {near, func(r *http.Request) { r.Header.Set("Sec-Fetch-Mode", "navigate") }, 401, "no_credentials"},
 	} {
 		before, _ := scrapedBy(t, e.s)
 		r := httptest.NewRequest("GET", "/v1/topics", nil)
@@ -66,7 +68,7 @@ func TestHTTPCredentials(t *testing.T) {
 			t.Errorf("%s: %d %s", name, w.Code, w.Body)
 		}
 		challenges := w.Header().Values("WWW-Authenticate")
-		if want := map[bool]int{false: 2, true: 1}[c.from == far]; w.Code == 401 && (len(challenges) != want || !slices.Contains(challenges, "MQv2-HMAC-SHA1")) || w.Code != 401 && challenges != nil {
+		if want := map[bool]int{false: 2, true: 1}[c.from == far || name == "nothing, by a script"]; w.Code == 401 && (len(challenges) != want || !slices.Contains(challenges, "MQv2-HMAC-SHA1")) || w.Code != 401 && challenges != nil {
 			t.Errorf("%s: WWW-Authenticate %q", name, challenges)
 		}
 		if w.Code > 400 && (!strings.Contains(w.Body.String(), fmt.Sprintf(`"code": %d00`, w.Code)) || w.Header().Get("Content-Type") != "application/problem+json") {

@@ -204,9 +204,11 @@ func private(r *http.Request) bool {
 	return err == nil && at.Addr().Unmap().IsLoopback()
 }
 
-// challenges are the ways to show credentials (RFC 9110 §11.6.1).
+// challenges are the ways to show credentials (RFC 9110 §11.6.1). A script of a page is not offered
+// Basic: the browser would show its own login window, keep the credentials and send them with each
+// later request, where the console shows its login form and begins a session.
 func challenges(r *http.Request) []string {
-	if !private(r) {
+	if mode := r.Header.Get("Sec-Fetch-Mode"); !private(r) || mode != "" && mode != "navigate" {
 		return []string{access.Algorithm}
 	}
 	return []string{`Basic realm="tidegate", charset="UTF-8"`, access.Algorithm}
