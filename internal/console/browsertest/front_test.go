@@ -75,16 +75,6 @@ func TestLinkOfTheCommand(t *testing.T) {
 	}
 }
 
-// harmless are the buttons that change nothing on the broker.
-var harmless = []string{"pause", "copy-command", "copy-body", "download-body", "show-all", "scan-on", "scan-stop", "sign-out"}
-
-// actions returns the buttons of the page that change something, sorted and each once.
-func (b *tab) actions() (list []string) {
-	b.t.Helper()
-	b.eval(fmt.Sprintf(`[...new Set([...document.querySelectorAll('[data-action]')].map((e) => e.dataset.action))].filter((a) => !["%s"].includes(a)).sort()`, strings.Join(harmless, `","`)), &list)
-	return list
-}
-
 // With --read-only the page shows no action that changes something.
 func TestReadOnlyLink(t *testing.T) {
 	s := start(t, siteOptions{})

@@ -234,6 +234,19 @@ func (b *tab) transferred() int64 {
 	return n
 }
 
+// signIn signs in by the form of the page.
+func (b *tab) signIn(key string) {
+	b.t.Helper()
+	b.wait(`document.querySelector('main[data-page=sign-in] [name=secret]')`)
+	b.run(
+		chromedp.SetValue(chromedp.CSS(`[name=key]`), key),
+		chromedp.SetValue(chromedp.CSS(`[name=secret]`), "sesame-"+key),
+		chromedp.Click(chromedp.CSS(`[data-action=sign-in]`)),
+	)
+	b.wait(fmt.Sprintf(`document.querySelector('[data-session=%q]')`, key))
+	b.ready()
+}
+
 // click clicks the first button of an action. subject may be empty.
 func (b *tab) click(action, subject string) {
 	b.t.Helper()

@@ -126,7 +126,9 @@ export const may = {
   read: (topic) => allowed(false, (r) => has(r, 'receive') && receivable(r, topic)),
   // receive is to see those of the group's dead letters.
   receive: (topic, group) => allowed(false, (r) => has(r, 'receive') && any(r.groups, group) && receivable(r, topic)),
-  // letters is to redrive and purge dead letters.
+  // redrive is to send dead letters back: those of one topic, or without a topic those of all.
+  redrive: (group, topic) => may.letters(group) && (topic ? may.send(topic) : may.server('admin')),
+  // letters is to purge dead letters.
   letters: (group) => allowed(true, (r) => has(r, 'admin') && any(r.groups, group) && (group !== abandoned || any(r.topics, dead + group))),
   some: (action) => allowed(action === 'admin' || action === 'send', (r) => has(r, action)),
 };

@@ -188,7 +188,7 @@ export function letters(page) {
     same: command(['dead-letters', q.fingerprint ? 'redrive' : filtered ? 'list' : 'top', group],
     {...flags(selection), 'dry-run': !!q.fingerprint}), actions: [
     h('a', {class: 'button', href: link('groups', group)}, t('group')),
-    admin && button(t('redrive all'), 'redrive', group, () => ask(group, 'redrive', selection), 'main'),
+    may.redrive(group, selection.topic) && button(t('redrive all'), 'redrive', group, () => ask(group, 'redrive', selection), 'main'),
     admin && button(t('purge all'), 'purge-letters', group, () => ask(group, 'purge', selection), 'danger')]});
   const drawJob = region(page);
   const showJob = () => drawJob(jobView(group, admin));
@@ -333,12 +333,14 @@ function one(group, l, readable, inTopic) {
   const o = l.origin;
   const selection = {message_ids: [l.message_id], ...(inTopic && {dead_letter_topic: inTopic})};
   const admin = may.letters(group);
+  // A key that may not send to every topic names the letter's one.
+  const again = may.redrive(group) ? selection : {...selection, topic: o.topic};
   const back = () => { location.hash = link('dead-letters', group, {in: inTopic}); };
   return h('article', null,
     h('p', {class: 'state bad reason'}, o.reason || t('no reason')),
     h('div', {class: 'tools'},
-      admin && button(t('redrive'), 'redrive-one', l.message_id,
-        async () => { if (await ask(group, 'redrive', selection)) back(); }, 'main'),
+      may.redrive(group, again.topic) && button(t('redrive'), 'redrive-one', l.message_id,
+        async () => { if (await ask(group, 'redrive', again)) back(); }, 'main'),
       admin && readable && may.send(o.topic) && button(t('edit and redrive'), 'edit-redrive', l.message_id,
         async () => { if (await edit(group, l, inTopic)) back(); }),
       admin && button(t('purge'), 'purge-one', l.message_id,

@@ -1,0 +1,71 @@
+package browsertest
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tidegate/tidegate/broker/server"
+)
+
+// When its session ends, an open page removes its data and asks for credentials. The broker ends a
+// session by a logout, by each change of its key, and by its own restart, which loses all sessions.
+func TestEndOfSession(t *testing.T) {
+	without := func(c server.AccessConfig) server.AccessConfig {
+		c.Keys = slices.DeleteFunc(c.Keys, func(k server.Key) bool { return k.Name == "root" })
+		return c
+	}
+	other := func(c server.AccessConfig) server.AccessConfig {
+		for i := range c.Keys {
+			c.Keys[i].Secrets = []server.Secret{server.NewSecret("another-" + c.Keys[i].Name)}
+		}
+		return c
+	}
+	access := func(change func(server.AccessConfig) server.AccessConfig) func(*testing.T, *site, *tab) {
+		return func(t *testing.T, s *site, _ *tab) {
+			t.Helper()
+			if err := s.server.SetAccess(change(roles())); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		end  func(*testing.T, *site, *tab)
+		back bool // the same secret begins a new session
+	}{
+		"logout in another tab": {func(_ *testing.T, _ *site, b *tab) {
+			second := b.beside()
+			second.load("#/topics")
+			second.click("sign-out", "")
+			second.wait(`document.querySelector('main[data-page=sign-in]')`)
+		}, true},
+		"the key is removed": {access(without), false},
+		"another secret":     {access(other), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, _ := guarded(t)
+			b := open(t, s.url)
+			b.load("")
+			b.signIn("root")
+			b.visit("#/topics/normal")
+			var stored, cookie string
+			b.eval(`JSON.stringify(localStorage) + JSON.stringify(sessionStorage)`, &stored)
+			b.eval(`document.cookie`, &cookie)
+			if strings.Contains(stored, "sesame") || cookie != "" {
+				t.Errorf("the browser stores %s, and scripts see the cookie %q", stored, cookie)
+			}
+			c.end(t, s, b)
+			b.wait(`document.querySelector('main[data-page=sign-in]')`)
+			var text string
+			b.eval(`document.body.innerText`, &text)
+			if strings.Contains(text, "normal") {
+				t.Errorf("after the end of the session the page still shows data: %s", text)
+			}
+			if c.back {
+				b.signIn("root")
+				b.wait(`document.querySelector('main[data-page=topics-one][data-ready]')`)
+			}
+			b.clean()
+		})
+	}
+}
