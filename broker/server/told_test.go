@@ -17,12 +17,12 @@ import (
 func TestNothingAt(t *testing.T) {
 	s := start(t, Options{}).s
 	for path, want := range map[string]string{
-		"/":                         "does not exist; the paths are /healthz, ",
+		"/":                         "does not exist; the paths are /console, /console/, /healthz, ",
 		"/v1/topic":                 "did you mean /v1/topics?",
 		"/v1/topics/orders/message": "did you mean /v1/topics/orders/messages?",
 		"/v1/group/billing":         "did you mean /v1/groups/billing?",
 		"/v1/topics/":               "/v1/topics/{topic}",
-		"/v1/topics/a/b/c/d":        "does not exist; the paths are /healthz, ",
+		"/v1/topics/a/b/c/d":        "does not exist; the paths are /console, /console/, /healthz, ",
 	} {
 		w := httptest.NewRecorder()
 		s.Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
