@@ -28,7 +28,7 @@ func TestTransports(t *testing.T) {
 				fixture := transporttest.Fixture{
 					Transport: open(b),
 					CreateTopic: func(ctx context.Context, name string, kind settings.TopicType) error {
-						_, err := b.PutTopic(ctx, name, settings.Topic{Type: settings.TopicType(kind)})
+						_, err := b.PutTopic(ctx, name, settings.Topic{Type: kind})
 						return err
 					},
 					CreateGroup: func(ctx context.Context, name string, s transport.ConsumerSettings) error {

@@ -12,6 +12,12 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/client"
 )
 
+// An answer is the head of a response.
+type answer struct {
+	status int
+	header http.Header
+}
+
 // The command serves the console for a broker whose own console is off, and forwards the API.
 func TestConsole(t *testing.T) {
 	tl := newTool(t, "--console", "off")
@@ -31,7 +37,7 @@ func TestConsole(t *testing.T) {
 		}
 	}
 	m := link.FindStringSubmatch(stdout.String())
-	request := func(method, path string, header ...string) (*http.Response, string) {
+	request := func(method, path string, header ...string) (answer, string) {
 		r, err := http.NewRequestWithContext(ctx, method, m[1]+path, http.NoBody)
 		if err != nil {
 			t.Fatal(err)
@@ -48,22 +54,22 @@ func TestConsole(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return resp, string(text)
+		return answer{resp.StatusCode, resp.Header}, string(text)
 	}
-	if resp, text := request("GET", "/console/"); resp.StatusCode != 200 || !strings.Contains(text, "<!doctype html>") {
-		t.Errorf("GET /console/: %s %s", resp.Status, text)
+	if resp, text := request("GET", "/console/"); resp.status != 200 || !strings.Contains(text, "<!doctype html>") {
+		t.Errorf("GET /console/: %d %s", resp.status, text)
 	}
-	if resp, text := request("GET", "/v1/topics"); resp.StatusCode != 401 {
-		t.Errorf("without a session: %s %s", resp.Status, text)
+	if resp, text := request("GET", "/v1/topics"); resp.status != 401 {
+		t.Errorf("without a session: %d %s", resp.status, text)
 	}
 	resp, text := request("POST", "/v1/session", "Authorization", "Bearer "+m[2])
 	half := regexp.MustCompile(`"token":"([^"]+)"`).FindStringSubmatch(text)
-	if resp.StatusCode != 200 || half == nil {
-		t.Fatalf("POST /v1/session: %s %s", resp.Status, text)
+	if resp.status != 200 || half == nil {
+		t.Fatalf("POST /v1/session: %d %s", resp.status, text)
 	}
-	cookie, _, _ := strings.Cut(resp.Header.Get("Set-Cookie"), ";")
-	if resp, text := request("GET", "/v1/topics", "Cookie", cookie, "X-Tidegate-Session", half[1]); resp.StatusCode != 200 || !strings.Contains(text, "orders") {
-		t.Errorf("GET /v1/topics: %s %s", resp.Status, text)
+	cookie, _, _ := strings.Cut(resp.header.Get("Set-Cookie"), ";")
+	if resp, text := request("GET", "/v1/topics", "Cookie", cookie, "X-Tidegate-Session", half[1]); resp.status != 200 || !strings.Contains(text, "orders") {
+		t.Errorf("GET /v1/topics: %d %s", resp.status, text)
 	}
 	stop()
 	if c := <-code; c != 0 {

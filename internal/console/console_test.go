@@ -12,7 +12,7 @@ import (
 )
 
 // get makes a request; header is names and values in turn.
-func get(t *testing.T, h http.Handler, method, path string, header ...string) *http.Response {
+func get(t *testing.T, h http.Handler, method, path string, header ...string) *httptest.ResponseRecorder {
 	t.Helper()
 	r := httptest.NewRequest(method, path, http.NoBody)
 	for i := 0; i < len(header); i += 2 {
@@ -20,12 +20,12 @@ func get(t *testing.T, h http.Handler, method, path string, header ...string) *h
 	}
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
-	return w.Result()
+	return w
 }
 
-func body(t *testing.T, r *http.Response) string {
+func body(t *testing.T, r io.Reader) string {
 	t.Helper()
-	text, err := io.ReadAll(r.Body)
+	text, err := io.ReadAll(r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ var versioned = regexp.MustCompile(`"([0-9a-f]{16})/[^"]+"`)
 // versionOf returns the directory in the addresses of the index.
 func versionOf(t *testing.T, h *handler) string {
 	t.Helper()
-	index := body(t, get(t, h, "GET", "/console/"))
+	index := body(t, get(t, h, "GET", "/console/").Body)
 	found := versioned.FindAllStringSubmatch(index, -1)
 	if len(found) != 2 || found[0][1] != found[1][1] {
 		t.Fatalf("the index has no two files below a hash: %s", index)
@@ -89,18 +89,18 @@ func TestEveryResponseHasTheHeaders(t *testing.T) {
 		{"DELETE", "/console/" + v + "/main.js", 405, "text/plain; charset=utf-8", "", ""},
 	} {
 		r := get(t, h, c.method, c.path)
-		if r.StatusCode != c.status || r.Header.Get("Content-Type") != c.contentType || r.Header.Get("Cache-Control") != c.caching || r.Header.Get("Location") != c.extras {
-			t.Errorf("%s %s: %s, %v; want %+v", c.method, c.path, r.Status, r.Header, c)
+		if r.Code != c.status || r.Header().Get("Content-Type") != c.contentType || r.Header().Get("Cache-Control") != c.caching || r.Header().Get("Location") != c.extras {
+			t.Errorf("%s %s: %d, %v; want %+v", c.method, c.path, r.Code, r.Header(), c)
 		}
 		for name, value := range wanted {
-			if got := r.Header.Values(name); len(got) != 1 || got[0] != value {
+			if got := r.Header().Values(name); len(got) != 1 || got[0] != value {
 				t.Errorf("%s %s: %s is %q, want %q", c.method, c.path, name, got, value)
 			}
 		}
-		if allow := r.Header.Get("Allow"); (c.status == 405) != (allow == "GET, HEAD") {
+		if allow := r.Header().Get("Allow"); (c.status == 405) != (allow == "GET, HEAD") {
 			t.Errorf("%s %s: Allow is %q", c.method, c.path, allow)
 		}
-		if text := body(t, r); c.method == "HEAD" && text != "" {
+		if text := body(t, r.Body); c.method == "HEAD" && text != "" {
 			t.Errorf("HEAD %s: the body is %q", c.path, text)
 		}
 	}
@@ -109,7 +109,7 @@ func TestEveryResponseHasTheHeaders(t *testing.T) {
 func TestFilesAreCompressedForClientsThatAccept(t *testing.T) {
 	h := small(t)
 	path := "/console/" + versionOf(t, h) + "/main.js"
-	plain := body(t, get(t, h, "GET", path))
+	plain := body(t, get(t, h, "GET", path).Body)
 	if want := "import './other.js' // kept\n" + strings.Repeat("f('// kept')\n", 100); plain != want {
 		t.Errorf("the script is %q, want it without lines of comments and indentation: %q", plain, want)
 	}
@@ -118,18 +118,18 @@ func TestFilesAreCompressedForClientsThatAccept(t *testing.T) {
 		"": false, "identity": false, "br": false, "gzip;q=0": false, "gzip; q=0.000, br": false, "x-gzipped": false,
 	} {
 		r := get(t, h, "GET", path, "Accept-Encoding", accept)
-		if got := r.Header.Get("Content-Encoding") == "gzip"; got != want || r.Header.Get("Vary") != "Accept-Encoding" {
-			t.Errorf("Accept-Encoding %q: %v", accept, r.Header)
+		var content io.Reader = r.Body
+		if got := r.Header().Get("Content-Encoding") == "gzip"; got != want || r.Header().Get("Vary") != "Accept-Encoding" {
+			t.Errorf("Accept-Encoding %q: %v", accept, r.Header())
 			continue
 		}
 		if want {
-			z, err := gzip.NewReader(r.Body)
-			if err != nil {
+			var err error
+			if content, err = gzip.NewReader(r.Body); err != nil {
 				t.Fatal(err)
 			}
-			r.Body = z
 		}
-		if text := body(t, r); text != plain {
+		if text := body(t, content); text != plain {
 			t.Errorf("Accept-Encoding %q: %q, want %q", accept, text, plain)
 		}
 	}
@@ -163,12 +163,12 @@ func TestVersionFollowsEachFile(t *testing.T) {
 // Every address in the embedded index leads to a file.
 func TestIndexNamesFiles(t *testing.T) {
 	h, _ := Handler().(*handler)
-	index := body(t, get(t, h, "GET", "/console/"))
+	index := body(t, get(t, h, "GET", "/console/").Body)
 	found := versioned.FindAllStringSubmatch(index, -1)
 	for _, m := range found {
 		at := strings.Trim(m[0], `"`)
-		if r := get(t, h, "GET", "/console/"+at); r.StatusCode != 200 {
-			t.Errorf("%s of the index: %s", at, r.Status)
+		if r := get(t, h, "GET", "/console/"+at); r.Code != 200 {
+			t.Errorf("%s of the index: %d", at, r.Code)
 		}
 	}
 	if len(found) == 0 || strings.Contains(index, source) {
@@ -179,7 +179,7 @@ func TestIndexNamesFiles(t *testing.T) {
 // The style loses the space that means nothing, and keeps that of selectors, values and texts.
 func TestStyleIsServedWithoutPadding(t *testing.T) {
 	h := small(t)
-	if got := body(t, get(t, h, "GET", "/console/"+versionOf(t, h)+"/style.css")); got != "main{color:red;}td :hover{content:\"a b\";margin:0 1px}\n" {
+	if got := body(t, get(t, h, "GET", "/console/"+versionOf(t, h)+"/style.css").Body); got != "main{color:red;}td :hover{content:\"a b\";margin:0 1px}\n" {
 		t.Errorf("the style is %q", got)
 	}
 }

@@ -11,7 +11,7 @@ import (
 )
 
 var (
-	entry   = regexp.MustCompile(`(?m)^  '((?:[^'\\]|\\.)*)': '((?:[^'\\]|\\.)*)',$`)
+	entry   = regexp.MustCompile(`(?m)^ {2}'((?:[^'\\]|\\.)*)': '((?:[^'\\]|\\.)*)',$`)
 	keyed   = regexp.MustCompile(`\bt\('((?:[^'\\]|\\.)*)'`)                      // t('key'), and t('prefix ' + name)
 	literal = regexp.MustCompile(`'((?:[^'\\\n]|\\.)*)'`)                         // a key can also be a value: label: 'topics'
 	braced  = regexp.MustCompile(`'\{([^}'\n]+)\}'`)                              // a default that is described: '{none}'

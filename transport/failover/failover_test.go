@@ -43,7 +43,7 @@ func TestSuite(t *testing.T) {
 			Transport: learned{x, brokers},
 			CreateTopic: func(ctx context.Context, name string, kind settings.TopicType) error {
 				return both(func(b *brokertest.Broker) error {
-					_, err := b.PutTopic(ctx, name, settings.Topic{Type: settings.TopicType(kind)})
+					_, err := b.PutTopic(ctx, name, settings.Topic{Type: kind})
 					return err
 				})
 			},

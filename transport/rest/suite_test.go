@@ -42,7 +42,7 @@ func TestTransport(t *testing.T) {
 		return transporttest.Fixture{
 			Transport: over(t, b, rest.Options{}),
 			CreateTopic: func(ctx context.Context, name string, kind settings.TopicType) error {
-				_, err := b.PutTopic(ctx, name, settings.Topic{Type: settings.TopicType(kind)})
+				_, err := b.PutTopic(ctx, name, settings.Topic{Type: kind})
 				return err
 			},
 			CreateGroup: func(ctx context.Context, name string, s transport.ConsumerSettings) error {

@@ -229,7 +229,8 @@ func (b *benchCommand) measured(ctx context.Context, t *rocketmq.Client, l load.
 			return r, err
 		}
 	}
-	return r, b.measure(ctx, t, l, &r)
+	err := b.measure(ctx, t, l, &r)
+	return r, err
 }
 
 // search sets the rate to the highest one that holds --max-p99. Its first upper bound is --rate, or

@@ -55,7 +55,7 @@ the last hour) and idle (has messages that no consumer takes).`,
   tidegate group list --with-dead`,
 		Annotations: map[string]string{mqadmin: "consumerProgress"},
 	}
-	a.leaf(c, nil, func(ctx context.Context, c *call) error { return s.list(ctx, c) })
+	a.leaf(c, nil, s.list)
 	matchFlag(c, &s.Match)
 	f := c.Flags()
 	f.StringVar(&s.Topic, "topic", "", "only groups that receive from this `topic`")

@@ -100,15 +100,15 @@ func Execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 // its help: cobra would print the help of the one above.
 func mistyped(root *cobra.Command, args []string) error {
 	c, rest, err := root.Find(args)
-	if err != nil || !c.HasSubCommands() || c == root || c.Args == nil || !slices.ContainsFunc(rest, func(a string) bool { return a == "--help" || a == "-h" }) {
-		return nil // cobra reports it
-	}
-	for _, arg := range rest {
-		if !strings.HasPrefix(arg, "-") {
-			return c.Args(c, []string{arg})
+	help := func(arg string) bool { return arg == "--help" || arg == "-h" }
+	if err == nil && c.HasSubCommands() && c != root && c.Args != nil && slices.ContainsFunc(rest, help) {
+		for _, arg := range rest {
+			if !strings.HasPrefix(arg, "-") {
+				return c.Args(c, []string{arg})
+			}
 		}
 	}
-	return nil
+	return nil // cobra reports the others
 }
 
 // wantsJSON reports whether a command has -o json, also if a faulty flag stands before it.

@@ -30,7 +30,7 @@ var ListColumns = []output.Column[status.GroupSummary]{
 	{Name: "OLDEST", Cell: func(g status.GroupSummary) any { return milliseconds(g.OldestMS) }},
 	{Name: "UNDELIVERED", Wide: true, Cell: func(g status.GroupSummary) any { return milliseconds(g.UndeliveredMS) }},
 	{Name: "OUT/S", Cell: func(g status.GroupSummary) any { return knownRate(g.OutRate) }},
-	{Name: "DRAINS", Cell: func(g status.GroupSummary) any { return drains(g) }},
+	{Name: "DRAINS", Cell: drains},
 	{Name: "WAITING", Wide: true, Cell: func(g status.GroupSummary) any { return g.Waiting }},
 	{Name: "ACKED", Wide: true, Cell: func(g status.GroupSummary) any { return g.Acked }},
 	{Name: "REDELIVERED", Wide: true, Cell: func(g status.GroupSummary) any { return g.Redelivered }},

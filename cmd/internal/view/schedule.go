@@ -73,7 +73,7 @@ func (s *Schedule) judge(r Redelivery, end time.Duration) {
 	if n == 1 {
 		find("max_attempts is 1: a message that fails once is not retried")
 	}
-	if r.MaxAttempts > 0 && !r.FIFO && r.Steps > n-1 && n > 1 {
+	if r.MaxAttempts > 0 && !r.FIFO && r.Steps >= n && n > 1 {
 		find("the retry schedule has %d waits, and %s use %d of them", r.Steps, output.Count(int64(n), "attempt"), n-1)
 	}
 	if r.Retention > 0 {

@@ -32,8 +32,10 @@ func (o Options) announce(url string) error {
 	if o.JSON {
 		return json.NewEncoder(o.Out).Encode(map[string]string{"url": url, "broker": o.Name})
 	}
-	fmt.Fprintf(o.Err, "The console of %q. The link works once; Ctrl-C ends the console.\n", o.Name)
-	_, err := fmt.Fprintln(o.Out, url)
+	_, err := fmt.Fprintf(o.Err, "The console of %q. The link works once; Ctrl-C ends the console.\n", o.Name)
+	if err == nil {
+		_, err = fmt.Fprintln(o.Out, url)
+	}
 	return err
 }
 
@@ -51,10 +53,10 @@ func Run(ctx context.Context, broker http.RoundTripper, o Options) error {
 	ended := make(chan error, 1)
 	go func() { ended <- web.Serve(lis) }()
 	if err = o.announce(url); err == nil && o.Open {
-		remove, err := browse(ctx, url)
+		remove, opened := browse(ctx, url)
 		defer remove()
-		if err != nil {
-			fmt.Fprintf(o.Err, "--open: %v; open the printed link yourself\n", err)
+		if opened != nil {
+			_, err = fmt.Fprintf(o.Err, "--open: %v; open the printed link yourself\n", opened)
 		}
 	}
 	if err == nil {

@@ -108,7 +108,7 @@ func (x *target) topic(base string, kind settings.TopicType) string {
 
 func (x *target) createTopic(ctx context.Context, name string, kind settings.TopicType) error {
 	if x.broker != nil {
-		_, err := x.broker.PutTopic(ctx, name, settings.Topic{Type: settings.TopicType(kind)})
+		_, err := x.broker.PutTopic(ctx, name, settings.Topic{Type: kind})
 		return err
 	}
 	return admin(ctx, "topic", name, strings.ToLower(string(kind)))

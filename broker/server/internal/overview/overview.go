@@ -18,6 +18,17 @@ const (
 	behindAfter = time.Minute
 )
 
+// A Filler keeps the lists of the last survey. Goroutines may share it. The zero value is ready for
+// use.
+type Filler struct{ last atomic.Pointer[lists] }
+
+// lists are the lists of a survey.
+type lists struct {
+	of    *serving.Survey
+	top   status.Top
+	wrong status.Wrong
+}
+
 // Fill sets the parts of an overview that come from a survey. The lists of one survey are selected
 // once; the caller must not change them.
 func (f *Filler) Fill(o *status.Overview, s *serving.Survey) {
@@ -28,17 +39,6 @@ func (f *Filler) Fill(o *status.Overview, s *serving.Survey) {
 		f.last.Store(l)
 	}
 	o.Top, o.Wrong = l.top, l.wrong
-}
-
-// A Filler keeps the lists of the last survey. Goroutines may share it. The zero value is ready for
-// use.
-type Filler struct{ last atomic.Pointer[lists] }
-
-// lists are the lists of a survey.
-type lists struct {
-	of    *serving.Survey
-	top   status.Top
-	wrong status.Wrong
 }
 
 func topOf(s *serving.Survey) status.Top {

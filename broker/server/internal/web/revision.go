@@ -44,7 +44,7 @@ func IfMatch(r *http.Request, what, name string) (may func(revision string) erro
 			return nil
 		}
 		return refusal.New(protocol.CodePreconditionFailed, name, fmt.Sprintf(
-			`the settings of the %s %s have the revision "%s", and If-Match demands %.100s: another change came first; read the %s again, and repeat the change with its ETag`,
+			`the settings of the %s %s have the revision %q, and If-Match demands %.100s: another change came first; read the %s again, and repeat the change with its ETag`,
 			what, name, now, text, what))
 	}, nil
 }
