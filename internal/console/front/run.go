@@ -67,7 +67,9 @@ func Run(ctx context.Context, broker http.RoundTripper, o Options) error {
 		}
 	}
 	err = errors.Join(err, web.Close())
-	<-ended
+	if served := <-ended; !errors.Is(served, http.ErrServerClosed) {
+		err = errors.Join(err, served)
+	}
 	return err
 }
 
