@@ -139,7 +139,7 @@ func TestAdminRefusesWhatItDoesNotTake(t *testing.T) {
 		{"POST", "/v1/groups/g/dead-letters/redrive", `{"message_ids":[]}`, "message_ids is empty"},
 		{"DELETE", "/v1/groups/g/dead-letters?all=true", `{"topic":"orders"}`, "body"},
 		{"POST", "/v1/groups/g/parked/redrive?topic=other", "", "topic=other"},
-		{"POST", "/v1/topics/normal/purge?before=2026-01-01T00:00:00Z", "", "before="},
+		{"POST", "/v1/topics/normal/purge?before=2026-01-01T00:00:00Z", "", "the parameters are dry_run"},
 		{"POST", "/v1/topics/normal/purge", `{"before":"2026-01-01T00:00:00Z"}`, "body"},
 		{"DELETE", "/v1/topics/normal?if_empty=true", "", "if_empty"},
 		{"DELETE", "/v1/topics/normal", `{"if_empty":true}`, "body"},

@@ -90,6 +90,7 @@ func TestSharedOncePerSecond(t *testing.T) {
 			}()
 		}
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if n != 2 { // at 0 and at 1 s
 			t.Errorf("%d surveys, want 2", n)
 		}
