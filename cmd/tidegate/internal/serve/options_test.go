@@ -17,6 +17,7 @@ var elsewhere = map[string]string{
 	"server.BrokerName":       "there is one broker",
 	"server.HandshakeTimeout": "a bound that no client comes near",
 	"server.Intercept":        "is a function",
+	"server.Version":          "that of the program",
 	"server.NoConsole":        "console, which is on or off",
 	"server.ProducerBackoff":  "producer_backoff_initial, producer_backoff_multiplier and producer_backoff_max",
 
