@@ -41,8 +41,8 @@ func TestNeeded(t *testing.T) {
 	}
 }
 
-// An idle subscription keeps no buffer of writes, and no lease alive by one. The test reads a buffer
-// that others may take, so it does not run beside them.
+// An idle subscription keeps no buffer of writes, and no lease alive by one. The test reads a
+// buffer that others may take, so it does not run beside them.
 func TestEffectsKeepNothing(t *testing.T) {
 	p := New(Config{})
 	p.AddQueue(store.Mark{})
