@@ -69,5 +69,7 @@
 // # Pauses
 //
 // After a throttle the producer pauses all sends of the topic to that server. Then it sends one
-// message as a probe. It sends the others once the server has accepted the probe.
+// message as a probe. It sends the others once the server has accepted the probe. A server that
+// takes one message a request gets another probe if it has not responded after the length of the
+// pause.
 package producer
