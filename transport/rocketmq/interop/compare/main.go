@@ -11,6 +11,9 @@
 //
 // Each side runs in a process of its own behind a relay of its own (package relay). In rows with a
 // fault both sides run at the same time; the others measure one side after the other, in turns.
+// Rows whose fault is in the relays run at the same time too: each has its own relays, topics and
+// processes, and together they make less than 400 sends a second. All rounds of a row, or of such
+// rows, run before the next one begins.
 // Without further options both clients have their defaults.
 //
 // The exit status is 1 if ours is worse in a cell (see verdict), 2 if the program failed. Where no
@@ -29,6 +32,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // The names of the sides, in the order of the table.
@@ -97,26 +101,31 @@ func compare(ctx context.Context, out io.Writer, s *rocketMQ, names string, roun
 		}
 	}
 	var table []measured
-	for round := range rounds {
-		n := 0
-		for _, r := range selected {
-			if err := s.start(ctx, r.small); err != nil {
-				return 2, err
-			}
-			runs, err := (&play{row: r, server: s, feeder: f, round: round, logs: logs}).run(ctx)
-			if err != nil {
-				return 2, fmt.Errorf("row %s, round %d: %w", r.name, round+1, err)
-			}
-			line := fmt.Sprintf("round %d, %s (%s), ours / official:", round+1, r.name, r.about)
+	for _, batch := range batches(selected) {
+		first := len(table)
+		for _, r := range batch {
 			for _, c := range r.cells {
-				if round == 0 {
-					table = append(table, measured{row: r.name, cell: c.name, more: c.more, format: c.format})
-				}
-				line += fmt.Sprintf(" %s %s;", c.name, table[n].add(c, runs))
-				n++
+				table = append(table, measured{row: r.name, cell: c.name, more: c.more, format: c.format})
 			}
-			if _, err := fmt.Fprintln(out, line); err != nil {
+		}
+		for round := range rounds {
+			if err := s.start(ctx, batch[0].small); err != nil {
 				return 2, err
+			}
+			runs, err := playTogether(ctx, batch, play{server: s, feeder: f, round: round, logs: logs})
+			if err != nil {
+				return 2, err
+			}
+			n := first
+			for i, r := range batch {
+				line := fmt.Sprintf("round %d, %s (%s), ours / official:", round+1, r.name, r.about)
+				for _, c := range r.cells {
+					line += fmt.Sprintf(" %s %s;", c.name, table[n].add(c, runs[i]))
+					n++
+				}
+				if _, err := fmt.Fprintln(out, line); err != nil {
+					return 2, err
+				}
 			}
 		}
 	}
@@ -126,6 +135,39 @@ func compare(ctx context.Context, out io.Writer, s *rocketMQ, names string, roun
 	}
 	_, err = fmt.Fprint(out, words)
 	return status, err
+}
+
+// batches splits rows, without changing their order, into those that run at the same time.
+func batches(rows []row) [][]row {
+	var list [][]row
+	for i, r := range rows {
+		if i > 0 && r.beside && rows[i-1].beside {
+			list[len(list)-1] = append(list[len(list)-1], r)
+		} else {
+			list = append(list, []row{r})
+		}
+	}
+	return list
+}
+
+// playTogether runs the rows of a batch in one round and returns the runs of each row.
+func playTogether(ctx context.Context, batch []row, p play) ([][]run, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	runs, errs := make([][]run, len(batch)), make([]error, len(batch))
+	var all sync.WaitGroup
+	for i, r := range batch {
+		all.Go(func() {
+			p := p
+			p.row = r
+			if runs[i], errs[i] = p.run(ctx); errs[i] != nil {
+				errs[i] = fmt.Errorf("row %s, round %d: %w", r.name, p.round+1, errs[i])
+				cancel()
+			}
+		})
+	}
+	all.Wait()
+	return runs, errors.Join(errs...)
 }
 
 // add appends the runs of a round and returns them in words.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"net"
 	"os"
 	"slices"
@@ -190,5 +191,48 @@ func TestBodyNamesItsSender(t *testing.T) {
 	}
 	if s, _ := parse([]byte("other")); s != probe {
 		t.Errorf("another body names sender %d", s)
+	}
+}
+
+// Rows run at the same time only if both can, and the order of the rows stays.
+func TestBatches(t *testing.T) {
+	list := []row{
+		{name: "a", beside: true}, {name: "b", beside: true}, {name: "alone"}, {name: "c", beside: true},
+		{name: "turns", turns: true}, {name: "small", small: true},
+	}
+	var got []string
+	for _, batch := range batches(list) {
+		var names []string
+		for _, r := range batch {
+			names = append(names, r.name)
+		}
+		got = append(got, strings.Join(names, "+"))
+	}
+	if want := []string{"a+b", "alone", "c", "turns", "small"}; !slices.Equal(got, want) {
+		t.Errorf("batches %q, want %q", got, want)
+	}
+	for _, r := range rows() {
+		if r.beside && (r.turns || r.small || r.load.FIFO) {
+			t.Errorf("row %s runs beside others and disturbs or measures the server", r.name)
+		}
+	}
+}
+
+// A failed row ends the others of its batch, and the error names it.
+func TestFailedRow(t *testing.T) {
+	f := serve(t)
+	feeder, err := newFeeder(f.endpoint())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer feeder.client.Close()
+	load := spec{Senders: 1, Pause: 10 * time.Millisecond, Size: 64}
+	broken := errors.New("broken")
+	_, err = playTogether(t.Context(), []row{
+		{name: "long", load: load, beside: true, run: undisturbed(time.Hour)},
+		{name: "failing", load: load, beside: true, run: func(context.Context, *stage) error { return broken }},
+	}, play{server: f, feeder: feeder, round: 2})
+	if !errors.Is(err, broken) || !strings.Contains(err.Error(), "row failing, round 3") {
+		t.Errorf("error %v", err)
 	}
 }

@@ -11,12 +11,13 @@ import (
 
 // A row is one fault with the load under which both sides meet it.
 type row struct {
-	name  string
-	about string // what happens, in a line
-	load  spec   // without the names
-	fed   bool   // a sender of the program, beside the relay, feeds the push consumer
-	turns bool   // the sides run one after the other, and the process's CPU time counts
-	small bool   // the server can take no more than 8 concurrent sends
+	name   string
+	about  string // what happens, in a line
+	load   spec   // without the names
+	fed    bool   // a sender of the program, beside the relay, feeds the push consumer
+	beside bool   // the row can run at the same time as other such rows: its fault is in the relays
+	turns  bool   // the sides run one after the other, and the process's CPU time counts
+	small  bool   // the server can take no more than 8 concurrent sends
 	// run makes the faults. It returns when the load shall end.
 	run   func(ctx context.Context, s *stage) error
 	cells []cell
@@ -146,23 +147,23 @@ const (
 // rows returns all rows in their order.
 func rows() []row {
 	return []row{{
-		name: "rst", about: "the relay resets all connections for 23 s", load: paced, fed: true,
+		name: "rst", about: "the relay resets all connections for 23 s", load: paced, beside: true, fed: true,
 		run:   during(23*time.Second, always(relay.Fault{Reset: true})),
 		cells: []cell{failed, longestGap, firstDelivery},
 	}, {
-		name: "lost", about: "half of the responses are lost for 30 s", load: paced,
+		name: "lost", about: "half of the responses are lost for 30 s", load: paced, beside: true,
 		run:   during(30*time.Second, always(relay.Fault{LoseResponses: 0.5})),
 		cells: []cell{failed, longestSend, longestGap},
 	}, {
-		name: "throttled", about: "the server accepts 15 sends a second of each side for 40 s and throttles the others", load: paced,
+		name: "throttled", about: "the server accepts 15 sends a second of each side for 40 s and throttles the others", load: paced, beside: true,
 		run:   during(40*time.Second, func() relay.Fault { return relay.Fault{Throttle: bucket(throttledRate)} }),
 		cells: []cell{failed, acceptedRate},
 	}, {
-		name: "blackhole", about: "no byte passes for 20 s", load: paced, fed: true,
+		name: "blackhole", about: "no byte passes for 20 s", load: paced, beside: true, fed: true,
 		run:   during(20*time.Second, always(relay.Fault{Silent: true})),
 		cells: []cell{failed, longestGap, firstDelivery},
 	}, {
-		name: "late", about: "responses are 2 s late for 20 s", load: paced,
+		name: "late", about: "responses are 2 s late for 20 s", load: paced, beside: true,
 		run:   during(20*time.Second, always(relay.Fault{Delay: 2 * time.Second})),
 		cells: []cell{failed, longestSend, longestGap},
 	}, {
