@@ -113,7 +113,7 @@ func TestSharedPushBacks(t *testing.T) {
 				}
 				waits += map[bool]string{true: "", false: ","}[i == 0] + wait
 			}
-			// A message that finds no request under way is sent alone, and any of the topics can be that one.
+			// A message that finds no request under way is sent alone.
 			key := "grpc-retry-pushback-ms"
 			if len(r.GetMessages()) > 1 {
 				key = "x-tidegate-pushback-topics"
