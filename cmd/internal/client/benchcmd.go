@@ -18,7 +18,6 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/connection"
 	"github.com/tidegate/tidegate/cmd/internal/load"
 	"github.com/tidegate/tidegate/cmd/internal/output"
-	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
 // A benchCommand has the flags of bench send and bench e2e.
@@ -72,14 +71,14 @@ func (a *App) benchE2E() *cobra.Command {
 }
 
 // A newLoad returns what a benchmark measures, and what removes more than its topic.
-type newLoad func(ctx context.Context, b *benchCommand, t *rocketmq.Client, o load.Options) (load.Load, func() error, error)
+type newLoad func(ctx context.Context, b *benchCommand, t connection.Transport, o load.Options) (load.Load, func() error, error)
 
-func sends(_ context.Context, _ *benchCommand, t *rocketmq.Client, o load.Options) (load.Load, func() error, error) {
+func sends(_ context.Context, _ *benchCommand, t connection.Transport, o load.Options) (load.Load, func() error, error) {
 	l, err := load.Sends(t, o)
 	return l, func() error { return nil }, err
 }
 
-func endToEnd(ctx context.Context, b *benchCommand, t *rocketmq.Client, o load.Options) (load.Load, func() error, error) {
+func endToEnd(ctx context.Context, b *benchCommand, t connection.Transport, o load.Options) (load.Load, func() error, error) {
 	if b.intoExisting {
 		l, err := load.EndToEnd(ctx, t, o, "bench")
 		return l, func() error { return nil }, err
@@ -209,7 +208,7 @@ func (b *benchCommand) prepare(ctx context.Context) (topic string, remove func()
 }
 
 // measured searches for the rate if --max-p99 asks for it, and measures.
-func (b *benchCommand) measured(ctx context.Context, t *rocketmq.Client, l load.Load) (bench.Result, error) {
+func (b *benchCommand) measured(ctx context.Context, t connection.Transport, l load.Load) (bench.Result, error) {
 	r := bench.Result{Schema: 1, Benchmark: b.command.Name(), Arguments: map[string]string{}, System: bench.System()}
 	if s, err := b.server(); err == nil {
 		r.System["same_machine"] = fmt.Sprint(connection.Local(s.GRPC))
@@ -269,7 +268,7 @@ func (b *benchCommand) search(ctx context.Context, l load.Load, r *bench.Result)
 }
 
 // measure runs the rounds.
-func (b *benchCommand) measure(ctx context.Context, t *rocketmq.Client, l load.Load, out *bench.Result) error {
+func (b *benchCommand) measure(ctx context.Context, t connection.Transport, l load.Load, out *bench.Result) error {
 	for n := range b.rounds {
 		floor, err := b.floor(ctx, t)
 		if err != nil {
@@ -292,7 +291,7 @@ func (b *benchCommand) measure(ctx context.Context, t *rocketmq.Client, l load.L
 const floorPings = 200
 
 // floor measures an empty request to the server: the latency that no send can have less of.
-func (b *benchCommand) floor(ctx context.Context, t *rocketmq.Client) (p50 float64, err error) {
+func (b *benchCommand) floor(ctx context.Context, t connection.Transport) (p50 float64, err error) {
 	var all []time.Duration
 	for range floorPings {
 		begun := time.Now()

@@ -16,7 +16,6 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/connection"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/internal/nearest"
-	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
 // A call is one execution of a command, with its flags.
@@ -195,7 +194,7 @@ func (c *call) admin(ctx context.Context) (*admin.Client, error) {
 }
 
 // transport returns a connection for messages.
-func (c *call) transport(ctx context.Context) (*rocketmq.Client, connection.Server, error) {
+func (c *call) transport(ctx context.Context) (connection.Transport, connection.Server, error) {
 	s, err := c.server()
 	if err != nil {
 		return nil, s, err

@@ -16,7 +16,6 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/consumer/deadletter"
 	"github.com/tidegate/tidegate/producer"
-	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
 // A moveCommand has the flags of move.
@@ -122,7 +121,7 @@ func (m *moveCommand) inspect(ctx context.Context, source connection.Server) (*m
 	return &s, nil
 }
 
-func (m *moveCommand) between(ctx context.Context, source, target connection.Server, to *rocketmq.Client, state *move.State) error {
+func (m *moveCommand) between(ctx context.Context, source, target connection.Server, to connection.Transport, state *move.State) error {
 	bounded, cancel := m.bounded(ctx)
 	err := to.Ping(bounded, m.toTopic)
 	cancel()
@@ -165,7 +164,7 @@ func (m *moveCommand) between(ctx context.Context, source, target connection.Ser
 	return err
 }
 
-func (m *moveCommand) carry(ctx context.Context, source connection.Server, to *rocketmq.Client, state *move.State) error {
+func (m *moveCommand) carry(ctx context.Context, source connection.Server, to connection.Transport, state *move.State) error {
 	from, _, err := m.transport(ctx)
 	if err != nil {
 		return err
@@ -217,7 +216,7 @@ func (m *moveCommand) done(ctx context.Context, state *move.State, idle time.Dur
 
 // letters carries the dead letters. A redrive with another server as its target removes each letter
 // when the target has it.
-func (m *moveCommand) letters(ctx context.Context, from, to *rocketmq.Client, source connection.Server) (deadletter.Report, error) {
+func (m *moveCommand) letters(ctx context.Context, from, to connection.Transport, source connection.Server) (deadletter.Report, error) {
 	var src deadletter.Source = deadletter.Broker{Client: m.admins, Group: m.group}
 	if source.Kind == connection.RocketMQ {
 		if m.as == "" {

@@ -27,9 +27,13 @@ func (a *App) recall() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		recaller, ok := t.(transport.Recaller)
+		if !ok {
+			return errors.Join(unsupported(c.command), t.Close())
+		}
 		bounded, cancel := c.bounded(ctx)
 		defer cancel()
-		id, err := transport.Recaller(t).Recall(bounded, c.args[0], c.args[1])
+		id, err := recaller.Recall(bounded, c.args[0], c.args[1])
 		if err := errors.Join(err, t.Close()); err != nil {
 			return err
 		}

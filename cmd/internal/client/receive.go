@@ -18,10 +18,10 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/cmd/internal/command"
+	"github.com/tidegate/tidegate/cmd/internal/connection"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/transport"
-	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
 // A receiveCommand has the flags of receive.
@@ -153,7 +153,7 @@ func (r *receiveCommand) fate() (fate, error) {
 }
 
 // look receives, prints and settles messages.
-func (r *receiveCommand) look(ctx context.Context, t *rocketmq.Client, sub consumer.Subscription, f fate) (err error) {
+func (r *receiveCommand) look(ctx context.Context, t connection.Transport, sub consumer.Subscription, f fate) (err error) {
 	bounded, cancel := r.bounded(ctx)
 	err = t.Ping(bounded, sub.Topic)
 	cancel()
@@ -208,7 +208,7 @@ func (r *receiveCommand) look(ctx context.Context, t *rocketmq.Client, sub consu
 
 // printAll prints messages and settles them when the output has all of them. It returns those that
 // are to be released.
-func (r *receiveCommand) printAll(ctx context.Context, t *rocketmq.Client, out *bufio.Writer, before int, ds []*tidegate.Delivery, f fate) (held []*tidegate.Delivery, err error) {
+func (r *receiveCommand) printAll(ctx context.Context, t connection.Transport, out *bufio.Writer, before int, ds []*tidegate.Delivery, f fate) (held []*tidegate.Delivery, err error) {
 	n := len(ds)
 	for i, d := range ds {
 		if err = r.print(out, before+i+1, d); err != nil {
@@ -230,7 +230,7 @@ func (r *receiveCommand) printAll(ctx context.Context, t *rocketmq.Client, out *
 	return ds[n:], err
 }
 
-func settle(ctx context.Context, t *rocketmq.Client, d *tidegate.Delivery, f fate) error {
+func settle(ctx context.Context, t connection.Transport, d *tidegate.Delivery, f fate) error {
 	var err error
 	switch f.name {
 	case "ack":
@@ -247,7 +247,7 @@ func settle(ctx context.Context, t *rocketmq.Client, d *tidegate.Delivery, f fat
 }
 
 // release makes deliveries ready again without counting an attempt, where the server can.
-func (r *receiveCommand) release(ctx context.Context, t *rocketmq.Client, ds []*tidegate.Delivery) error {
+func (r *receiveCommand) release(ctx context.Context, t connection.Transport, ds []*tidegate.Delivery) error {
 	ctx, cancel := r.bounded(context.WithoutCancel(ctx)) // also after Ctrl-C
 	defer cancel()
 	var first error

@@ -15,9 +15,9 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/cmd/internal/command"
+	"github.com/tidegate/tidegate/cmd/internal/connection"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/consumer"
-	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
 // exitRetry is EX_TEMPFAIL of sysexits.h: the failure is temporary.
@@ -25,7 +25,7 @@ const exitRetry = 75
 
 // work runs the program of --exec for each message until ctx ends, or until --max messages are
 // handled.
-func (r *receiveCommand) work(ctx context.Context, t *rocketmq.Client, sub consumer.Subscription) error {
+func (r *receiveCommand) work(ctx context.Context, t connection.Transport, sub consumer.Subscription) error {
 	bounded, cancel := r.bounded(ctx)
 	err := t.Ping(bounded, sub.Topic) // a worker waits for a server that is away, but not for a wrong address
 	cancel()

@@ -16,6 +16,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/internal/httpapi"
+	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
@@ -59,8 +60,16 @@ func (s Server) Raw(ctx context.Context) (*httpapi.Client, error) {
 // ErrNoHTTP is the error of a server without HTTP administration.
 var ErrNoHTTP = errors.New("the server has no HTTP API for administration")
 
+// A Transport is a connection for messages. Servers of one kind may support more: a command that
+// needs more uses a type assertion.
+type Transport interface {
+	transport.Transport
+	transport.Pinger
+	transport.LaneSender
+}
+
 // Transport returns a connection for messages. Close ends it.
-func (s Server) Transport(ctx context.Context) (*rocketmq.Client, error) {
+func (s Server) Transport(ctx context.Context) (Transport, error) {
 	if s.GRPC == "" {
 		return nil, fmt.Errorf("context %q has no grpc address: give --grpc, or add it to the context", s.Name)
 	}

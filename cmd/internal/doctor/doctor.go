@@ -18,7 +18,6 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
-	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
 // A Step is one test.
@@ -239,7 +238,7 @@ func routeRemedy(err error, topic string) string {
 }
 
 // lane tests the server that the topic's route names, its type by a send, and the group.
-func (d *Patient) lane(ctx context.Context, t *rocketmq.Client) {
+func (d *Patient) lane(ctx context.Context, t connection.Transport) {
 	bounded, cancel := d.Bounded(ctx)
 	defer cancel()
 	lane, err := t.Lane(bounded, transport.LaneRequest{Topic: d.Topic})
@@ -276,7 +275,7 @@ func (d *Patient) lane(ctx context.Context, t *rocketmq.Client) {
 	d.ok("group", "%s receives %s%s; a group that does not exist yet has the defaults", output.Safe(d.Group), order, attempts)
 }
 
-func (d *Patient) probe(ctx context.Context, t *rocketmq.Client) {
+func (d *Patient) probe(ctx context.Context, t connection.Transport) {
 	p, err := producer.New(t, producer.Options{})
 	if err != nil {
 		d.failed("send", err, "report this error")

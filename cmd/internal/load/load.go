@@ -15,7 +15,6 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/bench"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/producer"
-	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
 // Options are the messages of a load.
@@ -88,9 +87,15 @@ type endToEnd struct {
 	waiting map[int64]chan struct{} // by number, closed by the delivery
 }
 
+// A Transport is a connection of producers and consumers.
+type Transport interface {
+	producer.Transport
+	consumer.Transport
+}
+
 // EndToEnd returns a load of messages from their send to the begin of their handler, for a consumer
 // group that nobody else uses.
-func EndToEnd(ctx context.Context, t *rocketmq.Client, o Options, group string) (Load, error) {
+func EndToEnd(ctx context.Context, t Transport, o Options, group string) (Load, error) {
 	p, err := producer.New(t, producer.Options{MaxPending: max(o.Callers, 1)})
 	if err != nil {
 		return nil, err
