@@ -28,9 +28,11 @@
 //   - base: elements, dialogs, numbers, durations, the broker's clock, settings of the browser
 //   - api: requests, and the permissions of the session
 //   - page: addresses, the loop that keeps a page current, commands, tables, limits in words
-//   - parts: plots, searches, the view of a body, the calculator of retry schedules
+//   - parts: plots and searches
+//   - body: the view of a body
+//   - schedule: retry schedules and their calculator
 //   - live: the stream of moments that all tabs share, and samples for the charts
-//   - overview, topics, groups, letters, messages, settings: the pages of these subjects
+//   - overview, topics, groups, parked, letters, messages, settings: the pages of these subjects
 //   - text, zh: the texts
 package console
 

@@ -17,6 +17,7 @@ var pages = []struct{ name, fragment string }{
 	{"messages", "#/messages?topic=normal"},
 	{"messages-part", "#/messages/normal/0/0"},
 	{"trace", "#/trace?topic=normal"},
+	{"parked", "#/parked"},
 	{"parked-one", "#/parked/g"},
 	{"limits", "#/limits"},
 	{"address", "#/address?topic=normal"},

@@ -169,7 +169,7 @@ func TestButtonsOfEachKey(t *testing.T) {
 }
 
 // harmless are the buttons that change nothing on the broker.
-var harmless = []string{"pause", "copy-command", "copy-body", "download-body", "show-all", "scan-on", "scan-stop", "sign-out"}
+var harmless = []string{"pause", "copy-command", "copy-body", "download-body", "show-all", "scan-on", "scan-stop", "show-newer", "sign-out"}
 
 // actions returns the buttons of the page that change something, sorted and each once.
 func (b *tab) actions() (list []string) {

@@ -56,6 +56,15 @@ export async function call(method, where, options) {
   return result;
 }
 
+// onRevision changes settings, unless they were changed after state was read.
+export async function onRevision(method, at, state, body) {
+  try {
+    return await call(method, at, {body, headers: {'If-Match': state.etag}});
+  } catch (err) {
+    throw err.status === 412 ? new Error(t('changed meanwhile')) : err;
+  }
+}
+
 export const get = (where, query, signal) => call('GET', where, {query, signal});
 
 // What the session may do. The page hides actions that the server would reject; the server decides.

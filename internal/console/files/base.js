@@ -86,9 +86,16 @@ export function notice(text, kind = 'ok') {
   setTimeout(() => e.remove(), kind === 'error' ? 15000 : 5000);
 }
 
-// button makes a button of an action. The data attributes name the action and its subject.
+// button makes a button of an action. The data attributes name the action and its subject. An error
+// of run is shown at the edge of the page.
 export function button(label, action, subject, run, kind) {
-  return h('button', {type: 'button', class: kind, 'data-action': action, 'data-subject': subject, click: run}, label);
+  const click = async () => {
+    try { await run(); } catch (err) {
+      if (err.status === undefined) console.error(err);
+      notice(err.message, 'error');
+    }
+  };
+  return h('button', {type: 'button', class: kind, 'data-action': action, 'data-subject': subject, click}, label);
 }
 
 // field is a labelled input. props are those of the input; choices make it a select.
@@ -113,6 +120,9 @@ export function values(form) {
   return out;
 }
 
+// dismiss cancels the open dialogs.
+export const dismiss = () => { for (const d of document.querySelectorAll('dialog')) d.close(); };
+
 // dialog shows a form. run gets the values and is awaited; its error is shown, and the dialog stays
 // open. The promise is the result of run, or undefined after a cancellation.
 export function dialog({title, body, confirm, cancel, danger, run}) {
@@ -128,6 +138,7 @@ export function dialog({title, body, confirm, cancel, danger, run}) {
         result = await run(values(form));
         d.close();
       } catch (err) {
+        if (!d.open) notice(err.message, 'error');
         fault.textContent = safe(err.message);
         fault.hidden = false;
       }

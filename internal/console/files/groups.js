@@ -3,10 +3,10 @@ import {call, get, may, path} from './api.js';
 import {button, bytes, cap, checkbox, dialog, duration, field, h, notice, now, num, parse, rate, when} from './base.js';
 import {badge, command, filters, groupLink, link, pager, queues, region, table, topicLink} from './page.js';
 import {follow, keep, rates, ring, span} from './live.js';
-import {attempts, findings, lines, picture, shape, steps} from './parts.js';
-import {change, groupFields, show} from './settings.js';
+import {lines, shape} from './parts.js';
+import {attempts, findings, picture, steps} from './schedule.js';
+import {change, groupFields, put, show} from './settings.js';
 import {t} from './text.js';
-import {put} from './topics.js';
 
 export function groups(page) {
   const {match = '', after = '', sort = 'name', state = '', topic = ''} = page.query;
@@ -33,9 +33,9 @@ export function groups(page) {
       empty: match || after || state || topic ? t('no group matches', match) : t('no groups'), columns: [
       {label: t('group'), sort: 'name', first: 'up', wide: true, cell: (row) => groupLink(row.group)},
       {label: t('topic'), cell: (row) => (row.topic ? topicLink(row.topic) : t('none yet'))},
-      {label: t('ready'), sort: 'ready', num: true, cell: (row) => num(row.ready ?? 0)},
-      {label: t('in flight'), sort: 'inflight', num: true, cell: (row) => num(row.inflight ?? 0)},
-      {label: t('waiting retry'), sort: 'retry', num: true, cell: (row) => num(row.waiting_retry ?? 0)},
+      {label: t('state ready'), sort: 'ready', num: true, cell: (row) => num(row.ready ?? 0)},
+      {label: t('state inflight'), sort: 'inflight', num: true, cell: (row) => num(row.inflight ?? 0)},
+      {label: t('state waiting_retry'), sort: 'retry', num: true, cell: (row) => num(row.waiting_retry ?? 0)},
       {label: t('parked'), sort: 'parked', num: true,
         cell: (row) => (row.parked ? h('a', {href: link('parked', row.group)}, num(row.parked)) : '0')},
       {label: t('backlog'), sort: 'backlog', num: true, cell: (row) => num(row.backlog?.messages ?? 0)},
@@ -47,7 +47,7 @@ export function groups(page) {
         cell: (row) => (row.dead_letters_hour ? h('a', {href: link('dead-letters', row.group)},
         num(row.dead_letters_hour)) : '0')},
       {label: t('receives waiting'), sort: 'waiting', num: true, cell: (row) => num(row.waiting ?? 0)},
-    ]}), pager(page, data.next, t('of total', num(data.groups.length), num(data.total))));
+    ]}), pager(page, data.next, t('n of', num(data.groups.length), num(data.total))));
   }
   return page.watch((signal) => get('groups', {view: 'summary', match, after, sort, state, topic, limit: 100}, signal),
     (latest) => {
@@ -142,7 +142,7 @@ function plots(name, topics, time) {
   return [
     lines({title: cap(t('backlog')), span: span(samples), text: num, series: [
       {label: t('messages'), kind: 'blue', values: samples.map((s) => s.backlog)},
-      {label: t('waiting retry'), kind: 'amber', values: samples.map((s) => s.retry)}]}),
+      {label: t('state waiting_retry'), kind: 'amber', values: samples.map((s) => s.retry)}]}),
     lines({title: t('messages per second'), span: span(samples), text: rate, series: [
       {label: t('acknowledged'), kind: 'green', values: rates(samples, 'acked')},
       {label: t('dead letters'), kind: 'red', values: rates(samples, 'dead')}]}),
@@ -304,48 +304,5 @@ export function progress(page) {
       {label: t('client'), wide: true, cell: (l) => l.owner},
       {label: t('size'), num: true, cell: (l) => bytes(l.body_size)},
     ]}), pager(page, leases.next));
-  });
-}
-
-// The pages of parked message groups: which groups have some, and those of one group.
-
-export function parked(page) {
-  const name = page.names[1];
-  const {topic = '', after = ''} = page.query;
-  const at = path`groups/${name}/parked`;
-  const admin = may.group('admin', name);
-  page.head({title: t('parked of', name), sub: t('parked sub'), same: command(['parked', 'list', name], {topic}),
-    actions: [h('a', {class: 'button', href: link('groups', name)}, t('group')),
-      admin && button(t('release all'), 'redrive-parked', name, () => release({topic}))]});
-  page.body.append(filters(page, field(cap(t('topic')), {name: 'topic', type: 'search', value: topic})));
-  const draw = region(page);
-
-  async function release(selection) {
-    const done = await dialog({
-      title: selection.message_group ? t('release', selection.message_group) : t('release all'),
-        confirm: t('release them'), cancel: t('cancel'),
-      body: [h('p', null, t('release hint')),
-        h('p', null, h('b', null, selection.message_group ? t('release one', selection.message_group, selection.topic)
-          : selection.topic ? t('release topic', name, selection.topic) : t('release every', name))),
-        checkbox(t('first to dead letters'), 'dead', false, t('first hint'))],
-      run: (form) => call('POST', at + '/redrive',
-        {body: {topic: selection.topic || undefined, message_group: selection.message_group, dead_letter: form.dead}}),
-    });
-    if (done) { notice(t('released', num(done.message_groups), num(done.messages))); page.reload(); }
-  }
-
-  return page.watch((signal) => get(at, {topic, after, limit: 100}, signal), (data) => {
-    draw(table({rows: data.groups, empty: t('nothing parked', name), columns: [
-      {label: t('message group'), wide: true, cell: (p) => p.message_group},
-      {label: t('topic'), cell: (p) => topicLink(p.topic)},
-      {label: t('since'), cell: (p) => when(p.since)},
-      {label: t('reason'), wide: true, cell: (p) => p.reason},
-      {label: t('failed message'), cell: (p) => h('a', {href: link('trace', {id: p.message_id, topic: p.topic})},
-        p.message_id)},
-      {label: t('attempt'), num: true, cell: (p) => num(p.attempts)},
-      {label: t('waiting messages'), num: true, cell: (p) => num(p.messages)},
-      admin && {label: '', cell: (p) => button(t('release'), 'redrive-parked', p.message_group, () => release(p),
-        'quiet')},
-    ]}), pager(page, data.next));
   });
 }

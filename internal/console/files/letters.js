@@ -4,7 +4,8 @@
 import {call, get, may, path} from './api.js';
 import {ago, button, bytes, cap, count as counted, dialog, draw, field, h, notice, now, num, percent, store, when} from './base.js';
 import {command, facts, filters, groupLink, link, pager, region, table, topicLink} from './page.js';
-import {body, bytesOf, shape} from './parts.js';
+import {body, bytesOf} from './body.js';
+import {shape} from './parts.js';
 import {t} from './text.js';
 
 const bound = 1000; // letters of one request
@@ -226,8 +227,7 @@ export function letters(page) {
   }, (data) => {
     seen ??= data.letters;
     draw(fresh, data.letters > seen && h('p', {class: 'state'},
-      h('button', {type: 'button', class: 'quiet', 'data-action': 'show-newer', click: load},
-      t('newer', num(data.letters - seen)))));
+      button(t('newer', num(data.letters - seen)), 'show-newer', group, load, 'quiet')));
     drawClasses(h('h2', null, t('causes')), classTable(group, data, q));
   });
 }
@@ -272,7 +272,7 @@ function jobView(group, admin) {
   return h('article', {class: 'job state ' + (j.state === 'done' ? 'ok' : j.state === 'failed' ? 'bad' : 'warn')},
     h('p', null, h('b', null, t(`job ${j.kind} ${on ? 'running' : j.state === 'running' ? 'stopped' : j.state}`)), ' ',
       words(group, j.selection)),
-    h('p', null, shape([[j.total ? j.sent / j.total : 1, 'blue']]), ' ', t('done of', num(j.sent), num(j.total)), kept,
+    h('p', null, shape([[j.total ? j.sent / j.total : 1, 'blue']]), ' ', t('n of', num(j.sent), num(j.total)), kept,
       (on || j.state === 'failed') && j.fault && [' · ', j.fault]),
     h('div', {class: 'tools'}, on ? button(t('stop'), 'job-stop', group, () => stop(group)) : [
       j.state !== 'done' && admin && button(t('go on'), 'job-continue', group, () => proceed(group), 'main'),
@@ -369,7 +369,7 @@ async function edit(group, l, inTopic) {
   const text = l.body_text !== undefined;
   if (!text) { notice(t('edit text only'), 'error'); return undefined; }
   return dialog({
-    title: t('edit and redrive'), confirm: t('send back'), cancel: t('cancel'),
+    title: t('edit and redrive'), confirm: t('redrive'), cancel: t('cancel'),
     body: [h('p', null, t('edit hint', l.origin.topic)),
       field(t('body'), {name: 'body', rows: 14, value: l.body_text, spellcheck: 'false'})],
     run: async (form) => {

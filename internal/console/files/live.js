@@ -24,7 +24,8 @@ export function keep(subject, sample) {
 
 // take keeps a moment of the broker.
 export const take = ({as_of: asOf, totals, counters}) => keep('',
-  {at: Date.parse(asOf), ...totals, ...counters, accepted: counters.accepted?.messages});
+  {at: Date.parse(asOf), ...totals, ...counters, accepted: counters.accepted?.messages,
+    rejected: Object.values(counters.throttled).reduce((sum, n) => sum + n, 0)});
 
 // span is the time that samples cover, in milliseconds.
 export const span = (samples) => (samples.length > 1 ? samples.at(-1).at - samples[0].at : 0);

@@ -1,6 +1,6 @@
 // The shell: session, navigation, badges, and the choice of the page.
 import {leave, may, Problem, start, who} from './api.js';
-import {button, draw, field, h, store, values} from './base.js';
+import {button, dismiss, draw, field, h, store, values} from './base.js';
 import {here, link, live, openPage} from './page.js';
 import {lang, languages, preferred, speak, t} from './text.js';
 
@@ -14,13 +14,13 @@ const pages = {
   groups: {label: 'groups', from: () => import('./groups.js'), list: 'groups', one: 'group', part: 'progress'},
   'dead-letters': {label: 'dead letters', from: () => import('./letters.js'), list: 'deadLetters', one: 'letters',
     part: 'letter'},
-  parked: {from: () => import('./groups.js'), one: 'parked'},
+  parked: {label: 'parked', from: () => import('./parked.js'), list: 'allParked', one: 'parked'},
   messages: {label: 'messages', from: () => import('./messages.js'), list: 'messages', part: 'message'},
   trace: {label: 'trace', from: () => import('./messages.js'), list: 'trace'},
   limits: {label: 'limits', from: () => import('./overview.js'), list: 'limits', need: wide},
   address: {label: 'addresses', from: () => import('./settings.js'), list: 'address', need: wide},
   audit: {label: 'audit', from: () => import('./overview.js'), list: 'audit', need: () => may.server('admin')},
-  help: {label: 'help', from: () => import('./parts.js'), list: 'help'},
+  help: {label: 'help', from: () => import('./schedule.js'), list: 'help'},
 };
 const home = () => (wide() ? 'overview' : 'topics');
 
@@ -33,6 +33,7 @@ document.getElementById('skip').addEventListener('click', (event) => { event.pre
 
 function show() {
   end();
+  dismiss();
   if (!known) return;
   const {names} = here();
   const name = pages[names[0]] ? names[0] : home();
@@ -106,6 +107,7 @@ function sessionBadge() {
 // signIn asks for an access key. The secret goes to the broker once and is kept nowhere.
 function signIn(fault) {
   end();
+  dismiss();
   end = () => {};
   known = false;
   document.title = `${t('sign in')} · tidegate`;

@@ -2,7 +2,8 @@
 import {get, may, path} from './api.js';
 import {at, bytes, cap, count, draw, field, h, num, when} from './base.js';
 import {badge, command, filters, groupLink, link, table} from './page.js';
-import {body, line, scan} from './parts.js';
+import {body, line} from './body.js';
+import {scan} from './parts.js';
 import {t} from './text.js';
 
 // same is the command: find with a filter, else peek.

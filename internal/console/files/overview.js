@@ -1,5 +1,5 @@
 // The first page: whether the broker is well, what is wrong now, and the largest of each kind.
-import {call, get, may} from './api.js';
+import {get, may, onRevision} from './api.js';
 import {button, bytes, cap, count, dialog, draw as redraw, duration, field, h, notice, num, parse, rate, since, when} from './base.js';
 import {follow, rates, ring, span, take} from './live.js';
 import {amount, badge, bar, command, facts, filters, groupLink, link, pager, region, sentence, subject, table, topicLink} from './page.js';
@@ -48,7 +48,7 @@ function wrong(data) {
   if (w.throttles?.count) items.push(...w.throttles.first.map((l) => ['bad', sentence(l)]),
     ...(more(w.throttles) ? [['bad', h('a', {href: link('limits')}, more(w.throttles))]] : []));
   if (w.parked?.count) items.push(['bad',
-    [h('a', {href: link('groups', {state: 'parked'})}, t('wrong parked', count(w.parked.count, 'n groups'))), ' ', rows(w.parked),
+    [h('a', {href: link('parked')}, t('wrong parked', count(w.parked.count, 'n groups'))), ' ', rows(w.parked),
     more(w.parked)]]);
   if (w.behind?.count) items.push(['warn',
     [h('a', {href: link('groups', {state: 'behind', sort: '-age'})},
@@ -73,7 +73,7 @@ function plots(samples) {
       series: [series(t('dead letters'), 'red', rates(samples, 'dead_letters'))]}),
     lines({title: cap(t('backlog')), span: span(samples), text: num,
       series: [series(t('messages'), 'blue', samples.map((s) => s.backlog?.messages ?? 0)),
-      series(t('waiting retry'), 'amber', samples.map((s) => s.waiting_retry ?? 0))]}),
+      series(t('state waiting_retry'), 'amber', samples.map((s) => s.waiting_retry ?? 0))]}),
   ];
 }
 
@@ -132,13 +132,22 @@ export function audit(page) {
 // The page of the limits: those that throttle sends first, then the nearest.
 
 export function limits(page) {
-  let state;
   page.head({title: cap(t('limits')), sub: t('limits sub'), same: command(['limits', 'show']),
-    actions: may.server('admin') && button(t('change'), 'set-limits', '', () => change(state, page))});
+    actions: may.server('admin') && button(t('change'), 'set-limits', '', async () => change(await get('throttle'), page))});
   const draw = region(page);
+  const past = region(page);
   const set = region(page);
-  return page.watch((signal) => get('throttle', {}, signal), (data) => {
-    state = data;
+  const history = ({counters, started}) => past(h('h2', null, t('throttles so far')), rejections(counters.throttled, started));
+  let started;
+  const stream = follow(page, (moment) => {
+    take(moment);
+    if (moment.counters && started) history({...moment, started});
+  });
+  stream.want([], []);
+  return page.watch((signal) => Promise.all([get('throttle', {}, signal), get('overview', {}, signal)]), ([data, all]) => {
+    started = all.started;
+    if (!stream.fresh()) take(all);
+    history(all);
     const near = (l) => (l.mark ? l.value / l.mark : 0);
     const rows = [...data.throttles, ...data.not_reached.sort((a, b) => near(b) - near(a))];
     draw(table({caption: rows.length > 200 && t('first 200', rows.length), rows, empty: t('no limits'), columns: [
@@ -156,7 +165,21 @@ export function limits(page) {
     ]}));
     set(h('h2', null, t('limits of broker')),
       facts(flat(data.limits).map(([k, v]) => [h('code', null, k), String(v)])));
-  });
+  }, stream.every);
+}
+
+// rejections are the messages that each limit has rejected since the start of the broker, and their
+// rate since the console was opened, for 15 minutes at most.
+function rejections(throttled, started) {
+  const rows = Object.entries(throttled).sort(([, a], [, b]) => b - a);
+  const samples = ring('');
+  return rows.length ? h('div', {class: 'columns'},
+    table({rows, empty: '', columns: [
+      {label: t('limit'), wide: true, cell: ([limit]) => t('limit ' + limit)},
+      {label: t('rejected messages'), num: true, cell: ([, n]) => num(n)},
+    ]}), lines({title: t('rejected per second'), span: span(samples), text: rate,
+      series: [{label: t('messages'), kind: 'red', values: rates(samples, 'rejected')}]}))
+    : h('p', {class: 'empty'}, t('no throttles', duration(since(started))));
 }
 
 const keys = ['max_backlog.messages', 'max_backlog.bytes', 'max_backlog.age', 'client_quota.messages_per_second',
@@ -171,7 +194,7 @@ function flat(o, prefix = '') {
 }
 
 async function change(state, page) {
-  const now = Object.fromEntries(flat(state?.limits));
+  const now = Object.fromEntries(flat(state.limits));
   const done = await dialog({
     title: t('change limits'), confirm: t('change'), cancel: t('cancel'),
     body: [h('p', null, t('change limits hint')), h('div', {class: 'grid'},
@@ -184,7 +207,7 @@ async function change(state, page) {
         patch[part] ||= {};
         patch[part][name] = form[k] === '' ? null : /^-?\d+(\.\d+)?$/.test(form[k]) ? Number(form[k]) : form[k];
       }
-      return call('PATCH', 'throttle', {body: patch});
+      return onRevision('PATCH', 'throttle', state, patch);
     },
   });
   if (done) { notice(t('changed')); page.reload(); }

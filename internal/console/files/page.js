@@ -277,7 +277,7 @@ export function subject(l) {
 // sentence says what a limit does: value, mark, when it accepts again.
 export function sentence(l, on = true) {
   const name = t('limit ' + l.limit);
-  const values = t('value of mark', amount(l.value, l.unit), amount(l.mark, l.unit));
+  const values = t('n of', amount(l.value, l.unit), amount(l.mark, l.unit));
   if (!on) return [subject(l), ': ', name, ' ', values];
   const back = parse(l.retry_after);
   return [subject(l), ': ', h('b', null, name), ' ', values, t('accepts again', amount(l.resume, l.unit)),

@@ -2,7 +2,7 @@
 // A field is [path, kind, default]. Kinds: text, number, bytes, duration, bool, a list of choices.
 // default is the value that the broker uses if the field is missing; a name of the text table in
 // braces describes one that depends on the broker.
-import {call, get, may, path} from './api.js';
+import {call, get, may, onRevision, path} from './api.js';
 import {button, bytes, cap, checkbox, dialog, field, h, notice} from './base.js';
 import {badge, command, facts, filters, region, table} from './page.js';
 import {t} from './text.js';
@@ -134,12 +134,24 @@ export async function change({title, hint, fields, at, state, method = 'PUT'}) {
     title, confirm: t('change'), cancel: t('cancel'), body: [h('p', null, hint), inputs(fields, state)],
     run: async (form) => {
       const body = method === 'PATCH' ? patch(fields, state, form) : merged(fields, state, form);
-      await call(method, at, {body, headers: state.etag ? {'If-Match': state.etag} : {}});
+      await onRevision(method, at, state, body);
       return true;
     },
   });
   if (done) notice(t('changed'));
   return !!done;
+}
+
+// put creates a subject, and changes none that exists.
+export async function put(at, name, body) {
+  try {
+    await get(at);
+  } catch (err) {
+    if (err.status === 404 || err.status === 400) return call('PUT', at,
+      {body}); // 400: the name is one that RocketMQ forbids
+    throw err;
+  }
+  throw new Error(t('exists', name));
 }
 
 // The page of the address settings: the patterns by precedence, and a tester of names.

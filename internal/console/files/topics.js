@@ -4,7 +4,7 @@ import {button, bytes, cap, dialog, duration, field, h, notice, num, rate} from 
 import {follow, keep, ring, span} from './live.js';
 import {badge, bar, command, facts, filters, groupLink, link, pager, queues, region, sentence, table, topicLink} from './page.js';
 import {lines} from './parts.js';
-import {addressFields, change, show, topicFields} from './settings.js';
+import {addressFields, change, put, show, topicFields} from './settings.js';
 import {t} from './text.js';
 
 export function topics(page) {
@@ -43,7 +43,7 @@ export function topics(page) {
         cell: (row) => (row.throttle ? [badge(t('throttled'), 'bad'), ' ',
         sentence({subject: row.name, ...row.throttle})] : row.delayed ? badge(t('n delayed', num(row.delayed.messages)))
         : '')},
-    ]}), pager(page, data.next, t('of total', num(data.topics.length), num(data.total))));
+    ]}), pager(page, data.next, t('n of', num(data.topics.length), num(data.total))));
   }
   return page.watch((signal) => get('topics', {view: 'summary', match, after, sort, state, limit: 100}, signal),
     (latest) => {
@@ -66,18 +66,6 @@ function create() {
       location.hash = link('topics', form.name);
     },
   });
-}
-
-// put creates a subject, and changes none that exists.
-export async function put(at, name, body) {
-  try {
-    await get(at);
-  } catch (err) {
-    if (err.status === 404 || err.status === 400) return call('PUT', at,
-      {body}); // 400: the name is one that RocketMQ forbids
-    throw err;
-  }
-  throw new Error(t('exists', name));
 }
 
 // The page of one topic.
