@@ -10,7 +10,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/tidegate/tidegate/cmd/internal/client"
+	"github.com/tidegate/tidegate/cmd/internal/call"
 )
 
 // After Ctrl-C a receive that only looks has released its messages at once, and says how many it
@@ -22,7 +22,7 @@ func TestInterruptedReceive(t *testing.T) {
 	defer interrupt()
 	stdout := &watchedBuffer{text: `"offset"`, seen: interrupt}
 	var stderr lockedBuffer
-	code := run(ctx, []string{"receive", "billing", "orders", "--then", "release", "--max", "10", "--wait", "1m", "--lease", "10m", "-o", "jsonl"}, &client.App{
+	code := run(ctx, []string{"receive", "billing", "orders", "--then", "release", "--max", "10", "--wait", "1m", "--lease", "10m", "-o", "jsonl"}, &call.App{
 		In: strings.NewReader(""), Out: stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] },
 	})
 	printed := strings.Count(stdout.String(), "\n")

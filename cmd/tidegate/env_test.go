@@ -12,7 +12,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/tidegate/tidegate/cmd/internal/client"
+	"github.com/tidegate/tidegate/cmd/internal/call"
 )
 
 // The test binary is the program if the environment has this variable.
@@ -51,7 +51,7 @@ func newTool(t testing.TB, flags ...string) *tool {
 	ended.Go(func() {
 		defer in.Close()
 		args := append([]string{"serve", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--min-invisible-duration", "10ms", "--min-long-polling", "0s", "--log-level", "error"}, flags...)
-		if code := run(ctx, args, &client.App{In: strings.NewReader(""), Out: in, Err: &log, Env: func(string) string { return "" }}); code != 0 {
+		if code := run(ctx, args, &call.App{In: strings.NewReader(""), Out: in, Err: &log, Env: func(string) string { return "" }}); code != 0 {
 			t.Errorf("the broker ended with %d", code)
 		}
 	})
@@ -82,7 +82,7 @@ func newTool(t testing.TB, flags ...string) *tool {
 func (tl *tool) input(stdin string, args ...string) result {
 	tl.t.Helper()
 	var stdout, stderr lockedBuffer
-	code := run(tl.t.Context(), args, &client.App{
+	code := run(tl.t.Context(), args, &call.App{
 		In: strings.NewReader(stdin), Out: &stdout, Err: &stderr, Terminal: tl.terminal,
 		Env: func(name string) string { return tl.env[name] },
 	})

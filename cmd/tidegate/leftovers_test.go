@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tidegate/tidegate/cmd/internal/client"
+	"github.com/tidegate/tidegate/cmd/internal/call"
 )
 
 // closedPort returns an address at which no server listens.
@@ -39,7 +39,7 @@ func TestSendSaysWhatItWaitsFor(t *testing.T) {
 	stderr := &watchedBuffer{text: "waiting for " + address, seen: interrupt}
 	env := map[string]string{"XDG_CONFIG_HOME": t.TempDir()}
 	began := time.Now()
-	code := run(ctx, []string{"send", "orders", "a", "--grpc", address}, &client.App{
+	code := run(ctx, []string{"send", "orders", "a", "--grpc", address}, &call.App{
 		In: strings.NewReader(""), Out: &stdout, Err: stderr, Env: func(name string) string { return env[name] },
 	})
 	took := time.Since(began)
@@ -237,7 +237,7 @@ func TestBodiesAreCut(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
 	tl.input(strings.Repeat("注文", 100)+"\n"+strings.Repeat("line\n", 200), "send", "orders", "-")
 	var stdout, stderr lockedBuffer
-	run(t.Context(), []string{"receive", "billing", "orders", "--max", "1"}, &client.App{
+	run(t.Context(), []string{"receive", "billing", "orders", "--max", "1"}, &call.App{
 		In: strings.NewReader(""), Out: &stdout, Err: &stderr, Terminal: true, Columns: 40, Env: func(name string) string { return tl.env[name] },
 	})
 	lines := strings.Split(stdout.String(), "\n")

@@ -12,7 +12,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/tidegate/tidegate/cmd/internal/client"
+	"github.com/tidegate/tidegate/cmd/internal/call"
 	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/tree"
 )
@@ -27,10 +27,10 @@ func process() int {
 	// A write to a closed pipe then fails, and the command ends in order. Programs of --exec have
 	// the signal as usual, which they would not after signal.Ignore.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	return run(ctx, os.Args[1:], client.New(os.Stdin, os.Stdout, os.Stderr))
+	return run(ctx, os.Args[1:], call.New(os.Stdin, os.Stdout, os.Stderr))
 }
 
 // run is the whole program. It ends when its command does, or in order when ctx ends.
-func run(ctx context.Context, args []string, a *client.App) int {
+func run(ctx context.Context, args []string, a *call.App) int {
 	return command.Execute(ctx, tree.Root(a), args, a.Out, a.Err)
 }

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tidegate/tidegate/cmd/internal/client"
+	"github.com/tidegate/tidegate/cmd/internal/call"
 )
 
 // lines decodes JSON lines.
@@ -280,7 +280,7 @@ func TestInterruptedSend(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
 	in := &endless{at: 5000, reached: interrupt}
 	var stdout, stderr lockedBuffer
-	code := run(ctx, []string{"send", "orders", "--lines"}, &client.App{In: in, Out: &stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
+	code := run(ctx, []string{"send", "orders", "--lines"}, &call.App{In: in, Out: &stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
 	if code != 130 || !strings.Contains(stderr.String(), " 0 failed") {
 		t.Fatalf("exit code %d, %s", code, stderr.String())
 	}
@@ -333,7 +333,7 @@ func TestRedriveAdvice(t *testing.T) {
 	args := []string{"dead-letters", "redrive", "billing", "--edit", "touch '" + journal + ".begun'; sed s/EUR/USD/", "--rate", "0.1", "--reason", "unknown currency", "--journal", journal, "--yes"}
 	done := make(chan int)
 	go func() {
-		done <- run(ctx, args, &client.App{In: strings.NewReader(""), Out: &stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
+		done <- run(ctx, args, &call.App{In: strings.NewReader(""), Out: &stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
 	}()
 	for _, err := os.Stat(journal + ".begun"); err != nil; _, err = os.Stat(journal + ".begun") {
 		runtime.Gosched()
@@ -370,7 +370,7 @@ func TestStatusAndCheckOfDeadLetters(t *testing.T) {
 	ctx, stop := context.WithTimeoutCause(t.Context(), time.Minute, errors.New("no dead letter within a minute"))
 	defer stop()
 	screen := &watchedBuffer{text: "billing in orders  1 dead letter in the last hour  tidegate dead-letters top billing", seen: stop}
-	run(ctx, []string{"status", "--watch=100ms"}, &client.App{In: strings.NewReader(""), Out: screen, Err: io.Discard, Env: func(name string) string { return tl.env[name] }})
+	run(ctx, []string{"status", "--watch=100ms"}, &call.App{In: strings.NewReader(""), Out: screen, Err: io.Discard, Env: func(name string) string { return tl.env[name] }})
 	if !strings.Contains(screen.String(), screen.text) {
 		t.Fatalf("%v:\n%s", context.Cause(ctx), screen.String())
 	}

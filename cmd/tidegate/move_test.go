@@ -11,7 +11,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/tidegate/tidegate/cmd/internal/client"
+	"github.com/tidegate/tidegate/cmd/internal/call"
 )
 
 // newMove starts a source and a target broker. Commands of the source know the target as context
@@ -206,7 +206,7 @@ func TestMoveIsRestartable(t *testing.T) {
 		ctx, interrupt := context.WithCancel(t.Context())
 		var stdout lockedBuffer
 		stderr := &watchedBuffer{text: "the journal is", seen: sync.OnceFunc(func() { go interruptAfter(source.home, round*60, interrupt) })}
-		code := run(ctx, args, &client.App{In: strings.NewReader(""), Out: &stdout, Err: stderr, Env: func(name string) string { return source.env[name] }})
+		code := run(ctx, args, &call.App{In: strings.NewReader(""), Out: &stdout, Err: stderr, Env: func(name string) string { return source.env[name] }})
 		interrupt()
 		if code == 0 {
 			break

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tidegate/tidegate/cmd/internal/client"
+	"github.com/tidegate/tidegate/cmd/internal/call"
 )
 
 // The preview has the settings of the group, the retention of the topic, and what is odd about
@@ -55,7 +55,7 @@ func TestWatch(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		stdout := &countingBuffer{lines: 3, seen: stop}
 		var stderr lockedBuffer
-		code := run(ctx, append(args, "-o", "jsonl"), &client.App{In: strings.NewReader(""), Out: stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
+		code := run(ctx, append(args, "-o", "jsonl"), &call.App{In: strings.NewReader(""), Out: stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
 		if code != 0 || strings.Count(stdout.String(), "\n") < 3 || stderr.String() != "" {
 			t.Errorf("%q: exit code %d\n%s%s", args, code, stdout, stderr.String())
 		}
@@ -150,7 +150,7 @@ func TestWatchSeesNewLetters(t *testing.T) {
 	both := writers{out, second}
 	ended := make(chan int)
 	go func() {
-		ended <- run(ctx, []string{"dead-letters", "watch", "billing", "--since", "-1h", "--every", "100ms"}, &client.App{In: strings.NewReader(""), Out: both, Err: &lockedBuffer{}, Env: func(name string) string { return tl.env[name] }})
+		ended <- run(ctx, []string{"dead-letters", "watch", "billing", "--since", "-1h", "--every", "100ms"}, &call.App{In: strings.NewReader(""), Out: both, Err: &lockedBuffer{}, Env: func(name string) string { return tl.env[name] }})
 	}()
 	<-begun.Done()
 	tl.must("receive", "billing", "orders", "--then", "dead=second", "--max", "1")

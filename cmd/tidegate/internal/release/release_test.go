@@ -20,7 +20,7 @@ import (
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v4"
 
-	"github.com/tidegate/tidegate/cmd/internal/client"
+	"github.com/tidegate/tidegate/cmd/internal/call"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/tree"
 )
 
@@ -36,7 +36,7 @@ func read(t *testing.T, path string) string {
 }
 
 func root() *cobra.Command {
-	return tree.Root(client.New(strings.NewReader(""), io.Discard, io.Discard))
+	return tree.Root(call.New(strings.NewReader(""), io.Discard, io.Discard))
 }
 
 // The image has the files, owners and settings of the specification, and the digests of its blobs

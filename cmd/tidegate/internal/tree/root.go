@@ -8,13 +8,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tidegate/tidegate/cmd/internal/call"
 	"github.com/tidegate/tidegate/cmd/internal/client"
 	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/serve"
 )
 
 // Root returns the tree of all commands.
-func Root(a *client.App) *cobra.Command {
+func Root(a *call.App) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "tidegate",
 		Short: "A message broker for RocketMQ 5 clients, and a command line for it and for RocketMQ",
@@ -29,12 +30,12 @@ Start a broker, send a message, receive it:
 		Version: version(),
 	}
 	c.AddGroup(&cobra.Group{ID: "server", Title: "The broker:"})
-	c.AddGroup(client.Groups()...)
+	c.AddGroup(call.Groups()...)
 	for _, s := range serve.Commands(a.Out, a.Err) {
 		s.GroupID = "server"
 		c.AddCommand(s)
 	}
-	c.AddCommand(a.Commands()...)
+	c.AddCommand(client.Commands(a)...)
 	c.AddCommand(versionCommand(a))
 	c.AddCommand(topics()...)
 	c.SetHelpCommandGroupID("tools")
@@ -45,8 +46,8 @@ Start a broker, send a message, receive it:
 	return c
 }
 
-func versionCommand(a *client.App) *cobra.Command {
-	return a.Local(&cobra.Command{
+func versionCommand(a *call.App) *cobra.Command {
+	return a.Subject(&cobra.Command{
 		Use: "version", GroupID: "tools",
 		Short:   "Print the version, the commit and the platform",
 		Example: "  tidegate version -o json",

@@ -1,0 +1,244 @@
+package administration
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"reflect"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v4"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/admin"
+	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/cmd/internal/call"
+	"github.com/tidegate/tidegate/cmd/internal/declare"
+)
+
+// A declaration has the topics, groups and address settings of a file. Other parts of a file for
+// tidegate serve --config are ignored.
+type declaration struct {
+	Topics          map[string]json.RawMessage `json:"topics,omitempty"`
+	Groups          map[string]json.RawMessage `json:"groups,omitempty"`
+	AddressSettings map[string]json.RawMessage `json:"address_settings,omitempty"`
+}
+
+func newApply(a *call.App) *cobra.Command {
+	var dryRun bool
+	cmd := &cobra.Command{
+		Use: "apply", GroupID: call.OperateGroup,
+		Short: "Create and change topics, groups and address settings as a file declares them",
+		Long: `Creates and changes topics, groups and address settings as a YAML file declares
+them: the parts topics, groups and address_settings of a file for 'tidegate serve
+--config'. A setting that the file does not name keeps its value, and nothing is
+deleted. --dry-run prints the changes.`,
+		Example: `  tidegate apply cluster.yaml --dry-run
+  tidegate apply cluster.yaml`,
+	}
+	a.Leaf(cmd, []string{"FILE"}, func(ctx context.Context, c *call.Call) error {
+		d, err := declared(c, c.Args[0])
+		if err != nil {
+			return c.Usage(err)
+		}
+		client, err := c.Admin(ctx)
+		if err != nil {
+			return err
+		}
+		changed, err := applyAll(ctx, c, client, d, dryRun)
+		if err == nil && changed == 0 {
+			c.Note("nothing changes")
+		}
+		return err
+	})
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print the changes, and do nothing")
+	return cmd
+}
+
+// declared reads a file; - is the standard input.
+func declared(c *call.Call, path string) (declare.File, error) {
+	if path == "-" {
+		text, err := io.ReadAll(c.In)
+		if err != nil {
+			return declare.File{}, err
+		}
+		return declare.Read("standard input", text)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return declare.File{}, err
+	}
+	return declare.Read(path, text)
+}
+
+// A kind is one sort of subject: how its settings are read and written.
+type kind[T any] struct {
+	name string
+	get  func(ctx context.Context, name string) (T, error)
+	put  func(ctx context.Context, name string, settings T) error
+}
+
+func applyAll(ctx context.Context, c *call.Call, client *admin.Client, d declare.File, dryRun bool) (changed int, err error) {
+	topics := kind[settings.Topic]{
+		"topic",
+		func(ctx context.Context, name string) (settings.Topic, error) {
+			t, err := client.Topic(ctx, name)
+			return t.Topic, err
+		},
+		func(ctx context.Context, name string, s settings.Topic) error {
+			_, err := client.PutTopic(ctx, name, s)
+			return err
+		},
+	}
+	groups := kind[settings.Group]{
+		"group",
+		func(ctx context.Context, name string) (settings.Group, error) {
+			g, err := client.Group(ctx, name)
+			return g.Group, err
+		},
+		func(ctx context.Context, name string, s settings.Group) error {
+			_, err := client.PutGroup(ctx, name, s)
+			return err
+		},
+	}
+	addresses := kind[settings.Address]{
+		"address settings",
+		func(ctx context.Context, match string) (settings.Address, error) {
+			s, err := client.AddressSettings(ctx, match)
+			return s.Address, err
+		},
+		func(ctx context.Context, match string, s settings.Address) error {
+			_, err := client.PutAddressSettings(ctx, match, s)
+			return err
+		},
+	}
+	err = errors.Join(
+		applyKind(ctx, c, topics, d.Topics, dryRun, &changed),
+		applyKind(ctx, c, groups, d.Groups, dryRun, &changed),
+		applyKind(ctx, c, addresses, d.Addresses, dryRun, &changed),
+	)
+	return changed, err
+}
+
+// applyKind applies the subjects of one kind in the order of their names, until one fails.
+func applyKind[T any](ctx context.Context, c *call.Call, k kind[T], subjects map[string]declare.Subject, dryRun bool, changed *int) error {
+	for _, name := range slices.Sorted(maps.Keys(subjects)) {
+		s := subjects[name]
+		if err := applyOne(ctx, c, k, name, s.Text, dryRun, changed); err != nil {
+			return fmt.Errorf("%s: %s %s: %w", s.Place(err.Error()), k.name, name, err)
+		}
+	}
+	return nil
+}
+
+func applyOne[T any](ctx context.Context, c *call.Call, k kind[T], name string, text json.RawMessage, dryRun bool, changed *int) error {
+	ctx, cancel := c.Bounded(ctx)
+	defer cancel()
+	before, err := k.get(ctx, name)
+	missing := errors.Is(err, tidegate.ErrNotFound) || errors.Is(err, tidegate.ErrTopicNotFound)
+	if err != nil && !missing {
+		return err
+	}
+	wanted, err := declare.Merge(before, text)
+	if err != nil {
+		return c.Usage(err)
+	}
+	if !missing && reflect.DeepEqual(wanted, before) {
+		return nil
+	}
+	if v, ok := any(wanted).(interface{ Validate() error }); ok {
+		err = v.Validate()
+	}
+	if topic, ok := any(wanted).(settings.Topic); ok && !missing && err == nil {
+		err = fixed(any(before).(settings.Topic), topic) //nolint:forcetypeassert // both are T
+	}
+	if err != nil {
+		return c.Usage(err)
+	}
+	*changed++
+	fmt.Fprintf(c.Out, "%s %s: %s\n", k.name, name, map[bool]string{true: "new", false: "changed"}[missing])
+	if !reflect.DeepEqual(wanted, before) {
+		if err := c.Diff(name, before, wanted); err != nil {
+			return err
+		}
+	}
+	if dryRun {
+		return nil
+	}
+	return k.put(ctx, name, wanted)
+}
+
+func newExport(a *call.App) *cobra.Command {
+	return a.Leaf(&cobra.Command{
+		Use: "export", GroupID: call.OperateGroup,
+		Short:   "Print topics, groups and address settings as a file for apply",
+		Example: "  tidegate export > cluster.yaml",
+	}, nil, func(ctx context.Context, c *call.Call) error {
+		client, err := c.Admin(ctx)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := c.Bounded(ctx)
+		defer cancel()
+		d, err := exported(ctx, client)
+		if err != nil {
+			return err
+		}
+		if c.JSON() {
+			return c.Show(d, "", nil)
+		}
+		asJSON, err := json.Marshal(d)
+		if err != nil {
+			return err
+		}
+		var parts map[string]any
+		if err := yaml.Unmarshal(asJSON, &parts); err != nil { // JSON is YAML
+			return err
+		}
+		e := yaml.NewEncoder(c.Out)
+		return errors.Join(e.Encode(parts), e.Close())
+	})
+}
+
+// exported reads all settings. Topics and groups that the broker created by itself are left out: it
+// creates them again.
+func exported(ctx context.Context, client *admin.Client) (d declaration, err error) {
+	topics, err := client.Topics(ctx)
+	if err != nil {
+		return d, err
+	}
+	groups, err := client.Groups(ctx)
+	if err != nil {
+		return d, err
+	}
+	addresses, err := client.AllAddressSettings(ctx)
+	if err != nil {
+		return d, err
+	}
+	d = declaration{map[string]json.RawMessage{}, map[string]json.RawMessage{}, map[string]json.RawMessage{}}
+	for _, t := range topics {
+		if !t.AutoCreated {
+			err = errors.Join(err, keep(d.Topics, t.Name, t.Topic))
+		}
+	}
+	for _, g := range groups {
+		if !g.AutoCreated {
+			err = errors.Join(err, keep(d.Groups, g.Name, g.Group))
+		}
+	}
+	for _, s := range addresses {
+		err = errors.Join(err, keep(d.AddressSettings, s.Match, s.Address))
+	}
+	return d, err
+}
+
+func keep(into map[string]json.RawMessage, name string, settings any) error {
+	text, err := json.Marshal(settings)
+	into[name] = text
+	return err
+}

@@ -1,0 +1,54 @@
+// Package call has the frame of the commands that use a server: their flags, their connection and
+// their output.
+package call
+
+import (
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tidegate/tidegate/cmd/internal/terminal"
+)
+
+// An App is the surroundings of the commands.
+type App struct {
+	In       io.Reader
+	Out      io.Writer // results
+	Err      io.Writer // notes, progress and errors
+	Env      func(string) string
+	Terminal bool // results go to a terminal, and a question can be asked on In
+	Columns  int  // of the terminal; 0 means unknown
+}
+
+// New returns an App of this process.
+func New(stdin io.Reader, stdout, stderr io.Writer) *App {
+	return &App{In: stdin, Out: stdout, Err: stderr, Env: os.Getenv, Terminal: terminal.Is(stdin) && terminal.Is(stdout), Columns: terminal.Columns(stdout)}
+}
+
+// The groups of the help.
+const (
+	SeeGroup     = "see"
+	MessageGroup = "messages"
+	FailureGroup = "failures"
+	OperateGroup = "operate"
+	ToolGroup    = "tools"
+)
+
+// Groups are the groups of the commands in the help.
+func Groups() []*cobra.Group {
+	return []*cobra.Group{
+		{ID: MessageGroup, Title: "Messages:"},
+		{ID: SeeGroup, Title: "Topics, groups and their state:"},
+		{ID: FailureGroup, Title: "Failures:"},
+		{ID: OperateGroup, Title: "Operation:"},
+		{ID: ToolGroup, Title: "Tools:"},
+	}
+}
+
+// Parent is a command that only has others below it.
+func Parent(group, use, short, example string, children ...*cobra.Command) *cobra.Command {
+	c := &cobra.Command{Use: use, GroupID: group, Short: short, Example: example, Args: noArguments, RunE: func(c *cobra.Command, _ []string) error { return c.Help() }}
+	c.AddCommand(children...)
+	return c
+}

@@ -1,0 +1,38 @@
+package call
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/tidegate/tidegate/cmd/internal/output"
+)
+
+// A ProgressLine is a line on a terminal that counts. It is for one goroutine.
+type ProgressLine struct {
+	c       *Call
+	N       int64 // what was counted
+	started time.Time
+	shown   time.Time
+}
+
+// NewProgress returns a line that counts from 0.
+func NewProgress(c *Call) *ProgressLine { return &ProgressLine{c: c, started: time.Now()} }
+
+// Step counts and shows the count at most five times a second.
+func (p *ProgressLine) Step(counts bool) {
+	if counts {
+		p.N++
+	}
+	now := time.Now()
+	if p.c.Terminal && now.Sub(p.shown) >= 200*time.Millisecond {
+		p.shown = now
+		fmt.Fprintf(p.c.Err, "\r%s, %s a second ", output.Number(p.N), output.Number(int64(float64(p.N)/max(now.Sub(p.started).Seconds(), 1e-3))))
+	}
+}
+
+// End removes the line.
+func (p *ProgressLine) End() {
+	if !p.shown.IsZero() {
+		fmt.Fprint(p.c.Err, "\r\x1b[K")
+	}
+}

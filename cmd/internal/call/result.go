@@ -1,0 +1,46 @@
+package call
+
+import (
+	"fmt"
+
+	"github.com/tidegate/tidegate/cmd/internal/command"
+	"github.com/tidegate/tidegate/cmd/internal/output"
+)
+
+// Options are the flags of the output.
+func (c *Call) Options() output.Options {
+	return output.Options{Format: c.Format.Format, Columns: c.columns, NoHeaders: c.noHeaders, Sort: c.Sort, Limit: c.Limit, Times: c.Times.TimeStyle}
+}
+
+// JSON reports whether the result is JSON.
+func (c *Call) JSON() bool { return c.Format.Format == output.JSON || c.Format.Format == output.JSONL }
+
+// Show prints one subject: as JSON document, or as names and values.
+func (c *Call) Show(document any, name string, fields []output.Field) error {
+	switch c.Format.Format {
+	case output.JSON:
+		return output.Encode(c.Out, document)
+	case output.JSONL:
+		return output.Line(c.Out, document)
+	case output.Name:
+		_, err := fmt.Fprintln(c.Out, output.Safe(name))
+		return err
+	}
+	return output.Fields(c.Out, c.Options(), fields)
+}
+
+// PrintList prints a list.
+func PrintList[T any](c *Call, l output.List[T]) error {
+	if err := l.Print(c.Out, c.Err, c.Options()); err != nil {
+		return c.Usage(err)
+	}
+	return nil
+}
+
+// Usage is an error of wrong arguments: exit code 2.
+func (c *Call) Usage(err error) error {
+	return command.UsageError{Err: err, Command: c.Command.CommandPath()}
+}
+
+// Note prints a line to stderr.
+func (c *Call) Note(format string, args ...any) { fmt.Fprintf(c.Err, format+"\n", args...) }

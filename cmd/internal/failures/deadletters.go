@@ -1,0 +1,232 @@
+package failures
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/cmd/internal/call"
+	"github.com/tidegate/tidegate/cmd/internal/command"
+	"github.com/tidegate/tidegate/cmd/internal/connection"
+	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/cmd/internal/view"
+	"github.com/tidegate/tidegate/consumer/deadletter"
+)
+
+func newDeadLetters(a *call.App) *cobra.Command {
+	c := call.Parent(call.FailureGroup, "dead-letters", "Find, send back and remove dead letters", "  tidegate dead-letters top billing",
+		newDeadLettersTop(a), newDeadLettersList(a), newDeadLettersShow(a), newDeadLettersExport(a), newDeadLettersWatch(a), newDeadLettersRedrive(a), newDeadLettersPurge(a))
+	c.Aliases = []string{"dlq"}
+	return c
+}
+
+// A selection has the flags that select dead letters.
+type selection struct {
+	topic, reason, class, since, before, in, as string
+	ids                                         []string
+}
+
+func (s *selection) register(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVar(&s.topic, "topic", "", "only of messages that were sent to this `topic`")
+	f.StringVar(&s.reason, "reason", "", "only with this `text` in the reason")
+	f.StringSliceVar(&s.ids, "id", nil, "only with these message `IDs`")
+	f.StringVar(&s.since, "since", "", "only from this `time` on, for example -1h")
+	f.StringVar(&s.before, "before", "", "only before this `time`")
+	f.StringVar(&s.in, "in", "", "`topic` with the dead letters (default %DLQ%GROUP)")
+}
+
+// registerClass adds the flags for commands that read the letters themselves.
+func (s *selection) registerClass(c *cobra.Command) {
+	s.register(c)
+	c.Flags().StringVar(&s.class, "class", "", "only with this `fingerprint` ('tidegate dead-letters top GROUP')")
+	s.registerAs(c)
+}
+
+// registerAs adds the flag for a RocketMQ, where letters are received.
+func (s *selection) registerAs(c *cobra.Command) {
+	c.Flags().StringVar(&s.as, "as", "", "on RocketMQ: the consumer `group` that receives the dead letters, with at least 100 attempts")
+}
+
+func (s *selection) times(c *call.Call) (since, before time.Time, err error) {
+	now := time.Now()
+	for _, t := range []struct {
+		name, text string
+		at         *time.Time
+	}{{"since", s.since, &since}, {"before", s.before, &before}} {
+		if t.text == "" {
+			continue
+		}
+		if *t.at, err = output.ParseTime(t.text, now); err != nil {
+			return since, before, command.Usagef(c.Command, "--%s: %v", t.name, err)
+		}
+	}
+	return since, before, nil
+}
+
+// filter is the selection for the HTTP API.
+func (s *selection) filter(c *call.Call) (status.DeadLetterFilter, error) {
+	since, before, err := s.times(c)
+	return status.DeadLetterFilter{Topic: s.topic, MessageIDs: s.ids, Reason: s.reason, Since: since, Before: before}, err
+}
+
+// source returns the dead letters of a group: over HTTP, or on a RocketMQ by receiving them. Close
+// ends it.
+func (s *selection) source(ctx context.Context, c *call.Call) (src deadletter.Source, f deadletter.Filter, closing func() error, err error) {
+	since, before, err := s.times(c)
+	if err != nil {
+		return nil, f, nil, err
+	}
+	f = deadletter.Filter{Topic: s.topic, MessageIDs: s.ids, Reason: s.reason, Fingerprint: s.class, Since: since, Before: before}
+	server, err := c.Server()
+	if err != nil {
+		return nil, f, nil, err
+	}
+	if server.Kind != connection.RocketMQ {
+		client, err := c.Admin(ctx)
+		return deadletter.Broker{Client: client, Group: c.Args[0], In: s.in}, f, func() error { return nil }, err
+	}
+	if s.as == "" {
+		return nil, f, nil, command.Usagef(c.Command, "on RocketMQ --as GROUP is required: a consumer group for this purpose only, for example by mqadmin updateSubGroup -g GROUP -r 1000")
+	}
+	t, _, err := c.Transport(ctx)
+	if err != nil {
+		return nil, f, nil, err
+	}
+	return deadletter.Queue{Transport: t, Group: c.Args[0], As: s.as}, f, t.Close, nil
+}
+
+func newDeadLettersTop(a *call.App) *cobra.Command {
+	s := &selection{}
+	c := &cobra.Command{
+		Use:   "top",
+		Short: "Group the dead letters of a consumer group by their cause",
+		Long: `Groups the dead letters of a consumer group by their cause. Reasons that differ only
+in numbers and quoted texts are one class. The classes are those that the broker
+counted. With a flag that selects letters by more than their topic, and on a
+RocketMQ, the command reads all letters instead.`,
+		Example: `  tidegate dead-letters top billing
+  tidegate dead-letters top billing --since -1h`,
+	}
+	a.Leaf(c, []string{"GROUP"}, func(ctx context.Context, c *call.Call) error {
+		page, classes, err := s.classes(ctx, c)
+		if err != nil {
+			return err
+		}
+		if page.Other != nil {
+			c.Note("%s are of classes above the broker's limit; --since -720h reads them", output.Count(page.Other.Count, "further dead letter"))
+		}
+		return call.PrintList(c, output.List[view.Class]{
+			Rows:    classes,
+			Columns: view.ClassColumns,
+			Name:    func(k view.Class) string { return k.Fingerprint },
+			Document: func(ks []view.Class) any {
+				return struct {
+					status.DeadLetterClassPage
+					Classes []view.Class `json:"classes"`
+				}{page, ks}
+			},
+			Empty: noLetters(c.Args[0], s),
+		})
+	})
+	s.registerClass(c)
+	return c
+}
+
+// maxClasses is the number of classes that a broker counts for a group in a topic, and the longest
+// page of them.
+const maxClasses = 1000
+
+// classes returns the classes of the selected letters, the largest first: those that the broker
+// counted, or else those of the letters. The page has the sums.
+func (s *selection) classes(ctx context.Context, c *call.Call) (page status.DeadLetterClassPage, rows []view.Class, err error) {
+	server, err := c.Server()
+	if err != nil {
+		return page, nil, err
+	}
+	counted := s.reason+s.class+s.since+s.before == "" && len(s.ids) == 0
+	if server.Kind != connection.RocketMQ && counted {
+		client, err := c.Admin(ctx)
+		if err != nil {
+			return page, nil, err
+		}
+		ctx, cancel := c.Bounded(ctx)
+		defer cancel()
+		page, err = client.DeadLetterClasses(ctx, c.Args[0], status.DeadLetterClassQuery{Topic: s.topic, In: s.in, Limit: maxClasses})
+		return page, view.Counted(page), err
+	}
+	src, filter, closing, err := s.source(ctx, c)
+	if err != nil {
+		return page, nil, err
+	}
+	classes, err := deadletter.Summarize(ctx, src, filter)
+	rows = view.Read(classes)
+	for _, k := range rows {
+		page.Letters += k.Count
+	}
+	return page, rows, errors.Join(err, closing())
+}
+
+func noLetters(group string, s *selection) string {
+	text := "no dead letters of group " + output.Safe(group)
+	if s.topic+s.reason+s.class+s.since+s.before != "" || len(s.ids) > 0 {
+		text += " that the flags select"
+	}
+	return text
+}
+
+func newDeadLettersPurge(a *call.App) *cobra.Command {
+	s := &selection{}
+	cmd := &cobra.Command{
+		Use:   "purge",
+		Short: "Remove dead letters permanently",
+		Example: `  tidegate dead-letters purge billing --before -720h --yes
+  tidegate dead-letters purge billing --reason 'no such account' --dry-run`,
+	}
+	c := a.Remote(cmd, []string{"GROUP"}, func(ctx context.Context, c *call.Call) error {
+		filter, err := s.filter(c)
+		if err != nil {
+			return err
+		}
+		client, err := c.Admin(ctx)
+		if err != nil {
+			return err
+		}
+		var n int64
+		for _, err := range client.AllDeadLetters(ctx, c.Args[0], status.DeadLetterQuery{DeadLetterFilter: filter, In: s.in, Limit: 1000}) {
+			if err != nil {
+				return err
+			}
+			n++
+		}
+		what := fmt.Sprintf("%s dead letters of group %s", output.Number(n), output.Safe(c.Args[0]))
+		if n == 0 || c.DryRun {
+			c.Note("would remove %s", what)
+			return nil
+		}
+		if err := c.Confirm("remove "+what+"?", c.Args[0]); err != nil {
+			return err
+		}
+		if filter.Before.IsZero() {
+			filter.Before = time.Now() // not those that came after the question
+		}
+		total, after := int64(0), ""
+		for {
+			p, err := client.PurgeDeadLetters(ctx, c.Args[0], status.DeadLetterSelection{DeadLetterFilter: filter, In: s.in, After: after})
+			total += p.Purged
+			if err != nil {
+				return errors.Join(err, fmt.Errorf("%s were removed before it", output.Number(total)))
+			}
+			if after = p.Next; after == "" {
+				c.Note("removed %s dead letters", output.Number(total))
+				return nil
+			}
+		}
+	})
+	s.register(cmd)
+	return c.Destructive()
+}

@@ -1,0 +1,104 @@
+package failures
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/cmd/internal/call"
+	"github.com/tidegate/tidegate/cmd/internal/output"
+)
+
+func newParked(a *call.App) *cobra.Command {
+	return call.Parent(call.FailureGroup, "parked", "Show and release message groups that wait after a failed message", "  tidegate parked list ledger",
+		newParkedList(a), newParkedRedrive(a))
+}
+
+func newParkedList(a *call.App) *cobra.Command {
+	var topic string
+	c := &cobra.Command{
+		Use: "list", Aliases: []string{"ls"},
+		Short:   "List the parked message groups of a consumer group",
+		Example: "  tidegate parked list ledger",
+	}
+	a.Leaf(c, []string{"GROUP"}, func(ctx context.Context, c *call.Call) error {
+		client, err := c.Admin(ctx)
+		if err != nil {
+			return err
+		}
+		var all []status.ParkedGroup
+		for q := (status.ParkedQuery{Topic: topic, Limit: 1000}); ; {
+			bounded, cancel := c.Bounded(ctx)
+			page, err := client.Parked(bounded, c.Args[0], q)
+			cancel()
+			if err != nil {
+				return c.UnknownGroup(ctx, client, err)
+			}
+			all = append(all, page.Groups...)
+			if q.After = page.Next; q.After == "" {
+				break
+			}
+		}
+		return call.PrintList(c, output.List[status.ParkedGroup]{
+			Rows: all,
+			Columns: []output.Column[status.ParkedGroup]{
+				{Name: "MESSAGE-GROUP", Cell: func(p status.ParkedGroup) any { return p.MessageGroup }},
+				{Name: "TOPIC", Cell: func(p status.ParkedGroup) any { return p.Topic }},
+				{Name: "WAITING", Cell: func(p status.ParkedGroup) any { return p.Messages }},
+				{Name: "SINCE", Cell: func(p status.ParkedGroup) any { return p.Since }},
+				{Name: "ATTEMPTS", Cell: func(p status.ParkedGroup) any { return p.Attempts }},
+				{Name: "FAILED-ID", Cell: func(p status.ParkedGroup) any { return p.MessageID }},
+				{Name: "REASON", Cell: func(p status.ParkedGroup) any { return p.Reason }},
+			},
+			Name:     func(p status.ParkedGroup) string { return p.MessageGroup },
+			Document: func(ps []status.ParkedGroup) any { return status.ParkedPage{Groups: call.NotNil(ps)} },
+			Empty:    "no parked message groups of group " + output.Safe(c.Args[0]),
+		})
+	})
+	c.Flags().StringVar(&topic, "topic", "", "only in this `topic`")
+	return c
+}
+
+func newParkedRedrive(a *call.App) *cobra.Command {
+	var s status.ParkedSelection
+	cmd := &cobra.Command{
+		Use:   "redrive",
+		Short: "Release parked message groups: their failed message is delivered again first",
+		Example: `  tidegate parked redrive ledger --topic pays --message-group account-7 --yes
+  tidegate parked redrive ledger --topic pays --dead-letter --yes`,
+	}
+	c := a.Remote(cmd, []string{"GROUP"}, func(ctx context.Context, c *call.Call) error {
+		client, err := c.Admin(ctx)
+		if err != nil {
+			return err
+		}
+		what := fmt.Sprintf("the parked message groups of group %s", output.Safe(c.Args[0]))
+		if s.MessageGroup != "" {
+			what = fmt.Sprintf("message group %s of group %s", output.Safe(s.MessageGroup), output.Safe(c.Args[0]))
+		}
+		if c.DryRun {
+			c.Note("would release %s; 'tidegate parked list %s' shows them", what, output.Safe(c.Args[0]))
+			return nil
+		}
+		if err := c.Confirm("release "+what+"?", c.Args[0]); err != nil {
+			return err
+		}
+		ctx, cancel := c.Bounded(ctx)
+		defer cancel()
+		result, err := client.RedriveParked(ctx, c.Args[0], s)
+		if err != nil {
+			return c.UnknownGroup(ctx, client, err)
+		}
+		return c.Show(result, c.Args[0], []output.Field{
+			{Name: "message groups", Value: result.MessageGroups},
+			{Name: "messages", Value: result.Messages},
+		})
+	})
+	f := cmd.Flags()
+	f.StringVar(&s.Topic, "topic", "", "only in this `topic`")
+	f.StringVar(&s.MessageGroup, "message-group", "", "only this message group; needs --topic")
+	f.BoolVar(&s.DeadLetter, "dead-letter", false, "make the failed messages dead letters instead of delivering them again")
+	return c.Destructive()
+}

@@ -1,0 +1,185 @@
+package failures
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/cmd/internal/call"
+	"github.com/tidegate/tidegate/cmd/internal/command"
+	"github.com/tidegate/tidegate/cmd/internal/connection"
+	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/cmd/internal/view"
+	"github.com/tidegate/tidegate/consumer/deadletter"
+)
+
+func newDeadLettersRedrive(a *call.App) *cobra.Command {
+	s := &selection{}
+	o := deadletter.Options{}
+	var edit string
+	cmd := &cobra.Command{
+		Use:   "redrive",
+		Short: "Send dead letters back to their topics",
+		Long: `Sends dead letters back to their topics, at a limited rate, and removes them. All
+groups of the topic receive them. A message that was sent back three times is
+skipped, and the run stops if too many fail.
+
+--edit runs a program by the shell for each message: the body is its standard
+input, and its standard output is the new body. A program that fails leaves the
+dead letter as it is.
+
+The journal records each message before and after it is sent. After an
+interruption the same command with the same --journal goes on: no message is
+sent back twice.`,
+		Example: `  tidegate dead-letters redrive billing --class 5f1c9a --dry-run
+  tidegate dead-letters redrive billing --id ID --edit "sed s/EUR/USD/" --yes
+  tidegate dead-letters redrive billing --rate 50 --yes`,
+	}
+	c := a.Remote(cmd, []string{"GROUP"}, func(ctx context.Context, c *call.Call) error {
+		src, filter, closing, err := s.source(ctx, c)
+		if err != nil {
+			return err
+		}
+		o.Filter, o.DryRun = filter, c.DryRun
+		return errors.Join(redrive(ctx, c, src, o, edit), closing())
+	})
+	s.registerClass(cmd)
+	f := cmd.Flags()
+	f.StringVar(&o.To, "to", "", "target `topic` (default: the topic of each message's send)")
+	f.Float64Var(&o.PerSecond, "rate", 100, "most messages a second")
+	f.IntVar(&o.Limit, "max", 0, "most messages of this run; 0 means all")
+	f.IntVar(&o.MaxGenerations, "max-redrives", 3, "skip messages that were sent back this often, 1 to 3")
+	f.Float64Var(&o.MaxFailureShare, "max-failures", 0.1, "stop if a larger share of the last 50 fails")
+	f.StringVar(&edit, "edit", "", "`program` that changes the body")
+	f.StringVar(&o.Journal, "journal", "", "`file` of this job, new or to be continued (default: a new one in the directory of the user's state)")
+	return c.Destructive()
+}
+
+func redrive(ctx context.Context, c *call.Call, src deadletter.Source, o deadletter.Options, program string) error {
+	group := c.Args[0]
+	if !c.DryRun {
+		if err := c.Confirm(fmt.Sprintf("send the dead letters of group %s back?", output.Safe(group)), group); err != nil {
+			return err
+		}
+		if o.Journal == "" {
+			path, err := c.Journal("redrive-" + group)
+			if err != nil {
+				return err
+			}
+			o.Journal = path
+		}
+	}
+	server, err := c.Server()
+	if err != nil {
+		return err
+	}
+	if program != "" {
+		o.Edit = func(m *tidegate.Message) error { return edit(ctx, program, m) }
+	}
+	if program != "" || server.Kind == connection.RocketMQ {
+		t, _, err := c.Transport(ctx)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = t.Close() }() // the results of its sends are known
+		o.Sender = t
+	}
+	if o.Actor == "" {
+		o.Actor = c.Env("USER")
+	}
+	if c.DryRun && program != "" {
+		if err := previewEdit(ctx, c, src, o, program); err != nil {
+			return err
+		}
+	}
+	if !c.DryRun {
+		if err := c.SameJob(o.Journal); err != nil {
+			return err
+		}
+		c.Note("the journal is %s", o.Journal)
+	}
+	progress := call.NewProgress(c)
+	o.OnEvent = func(e deadletter.Event) {
+		if e.Event == "failed" {
+			c.Note("%s failed: %s", output.Safe(e.MessageID), output.Safe(e.Why))
+		}
+		progress.Step(e.Event == "redriven")
+	}
+	report, err := deadletter.Redrive(ctx, src, o)
+	progress.End()
+	if perr := c.Show(report, group, view.ReportFields(report)); perr != nil {
+		err = errors.Join(err, perr)
+	}
+	switch {
+	case ctx.Err() != nil:
+		c.Note("interrupted; this continues it: %s", c.Again(map[string]string{"journal": o.Journal, "yes": "true"}))
+	case err == nil && (report.Failed > 0 || report.Stopped != ""):
+		err = fmt.Errorf("%s of %s dead letters were sent back; the journal is %s: %w", output.Number(int64(report.Redriven)), output.Number(int64(report.Seen)), o.Journal, command.ErrPartly)
+	case err == nil && report.Redriven+report.Failed+report.Returned+report.Recovered+report.Unresolved == 0 && onlyFiltered(report):
+		return call.NotFound(noLetters(group, &selection{class: "-"}))
+	}
+	return err
+}
+
+// onlyFiltered reports whether no dead letter was skipped for another reason than the selection.
+func onlyFiltered(r deadletter.Report) bool {
+	for rule, n := range r.Skipped {
+		if n > 0 && rule != "filtered out" {
+			return false
+		}
+	}
+	return true
+}
+
+// previews is the number of edits that a dry run shows.
+const previews = 5
+
+// previewEdit runs the program of --edit for the first dead letters, and prints the bodies before
+// and after it.
+func previewEdit(ctx context.Context, c *call.Call, src deadletter.Source, o deadletter.Options, program string) error {
+	n := 0
+	for l, err := range deadletter.List(ctx, src, o.Filter, true) {
+		if err != nil {
+			return err
+		}
+		m := l.Message.Clone()
+		var result string
+		if err := edit(ctx, program, m); err != nil {
+			result = "fails: " + err.Error()
+		} else {
+			result = short(string(l.Message.Body)) + " -> " + short(string(m.Body))
+		}
+		if _, err := fmt.Fprintf(c.Out, "%s  %s\n", output.Safe(m.ID), result); err != nil {
+			return err
+		}
+		if n++; n == previews {
+			return nil
+		}
+	}
+	return nil
+}
+
+// short is the beginning of a body in one line.
+func short(body string) string {
+	const most = 200
+	return output.Cut(body[:min(len(body), 8*most)], most)
+}
+
+// edit passes a body through a program.
+func edit(ctx context.Context, program string, m *tidegate.Message) error {
+	var stdout, stderr bytes.Buffer
+	p := exec.CommandContext(ctx, "sh", "-c", program)
+	p.Stdin, p.Stdout, p.Stderr = bytes.NewReader(m.Body), &stdout, &stderr
+	p.Env = append(os.Environ(), "TIDEGATE_MESSAGE_ID="+m.ID)
+	if err := p.Run(); err != nil {
+		return fmt.Errorf("the program of --edit failed: %w: %s", err, call.LastLine(stderr.String()))
+	}
+	m.Body = stdout.Bytes()
+	return nil
+}

@@ -1,0 +1,144 @@
+package messages
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tidegate/tidegate/broker/admin"
+	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/cmd/internal/call"
+	"github.com/tidegate/tidegate/cmd/internal/command"
+	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/cmd/internal/view"
+)
+
+// A tracing has the flags of trace and what it found.
+type tracing struct {
+	look
+	topic, group string
+	every        time.Duration
+
+	traced []tracedTopic
+}
+
+// A tracedTopic is the trace in one topic, as JSON.
+type tracedTopic struct {
+	Topic string `json:"topic"`
+	status.Trace
+}
+
+func newTrace(a *call.App) *cobra.Command {
+	tr := &tracing{}
+	c := &cobra.Command{
+		Use: "trace", GroupID: call.MessageGroup,
+		Short: "Show why a message is not consumed, for each group",
+		Long: `Finds a message by its ID and prints one sentence for each group that receives from
+its topic: who has it, when it is retried, what it waits for, or why it was given up.
+Without --topic it looks in all topics. The times to look between are taken from the
+ID, if it has RocketMQ's form and they are not given.`,
+		Example: `  tidegate trace ID
+  tidegate trace ID --topic orders --group billing -o json`,
+		Annotations: map[string]string{call.MQAdmin: "queryMsgById -i ID"},
+	}
+	tr.Call = a.Remote(c, []string{"ID"}, func(ctx context.Context, _ *call.Call) error { return tr.Watch(ctx, tr.every, tr.run) })
+	f := c.Flags()
+	f.StringVar(&tr.topic, "topic", "", "the message's `topic`")
+	f.StringVar(&tr.group, "group", "", "only this consumer `group`")
+	f.StringVar(&tr.since, "since", "", "only messages stored at this `time` or later")
+	f.StringVar(&tr.until, "before", "", "only messages stored before this `time`")
+	f.Int64Var(&tr.scan, "scan", 1_000_000, "most messages to look at in each topic; 0 means all")
+	call.WatchFlag(f, &tr.every)
+	tr.queue, tr.offset = -1, -1
+	return c
+}
+
+func (tr *tracing) run(ctx context.Context) error {
+	tr.query.ID, tr.traced = tr.Args[0], nil
+	tr.byID()
+	if err := tr.prepare(); err != nil {
+		return tr.Usage(err)
+	}
+	client, err := tr.Admin(ctx)
+	if err != nil {
+		return err
+	}
+	topics := []string{tr.topic}
+	if tr.topic == "" {
+		if topics, err = tr.allTopics(ctx, client); err != nil {
+			return err
+		}
+	}
+	complete := true
+	for _, topic := range topics {
+		t, err := tr.in(ctx, client, topic)
+		if err != nil {
+			tr.Args = []string{topic}
+			return tr.UnknownTopic(ctx, client, err)
+		}
+		complete = complete && t.Complete
+		if len(t.Messages) > 0 || !t.DeliverAt.IsZero() || t.Half {
+			tr.traced = append(tr.traced, tracedTopic{topic, t})
+		}
+	}
+	if err := tr.printTrace(); err != nil || len(tr.traced) > 0 {
+		return err
+	}
+	if !complete {
+		return fmt.Errorf("message %s was not found so far; --scan=0 looks at all messages between --since and --before: %w", output.Safe(tr.query.ID), command.ErrPartly)
+	}
+	return call.NotFound(fmt.Sprintf("no message %s is stored: it was never stored, was recalled, or retention removed it", output.Safe(tr.query.ID)))
+}
+
+func (tr *tracing) allTopics(ctx context.Context, client *admin.Client) (names []string, err error) {
+	ctx, cancel := tr.Bounded(ctx)
+	defer cancel()
+	topics, err := client.Topics(ctx)
+	for _, t := range topics {
+		if t.StoredMessages > 0 || t.DelayedMessages > 0 || t.HalfMessages > 0 {
+			names = append(names, t.Name)
+		}
+	}
+	return names, err
+}
+
+// in traces the message in one topic.
+func (tr *tracing) in(ctx context.Context, client *admin.Client, topic string) (all status.Trace, err error) {
+	q, scanned := tr.query, int64(0)
+	for {
+		bounded, cancel := tr.Bounded(ctx)
+		t, err := client.Trace(bounded, topic, tr.group, q)
+		cancel()
+		if err != nil {
+			return all, err
+		}
+		scanned += t.Scanned
+		t.Messages = append(all.Messages, t.Messages...)
+		if t.DeliverAt.IsZero() {
+			t.DeliverAt = all.DeliverAt
+		}
+		t.Half, t.Scanned = t.Half || all.Half, scanned
+		if all, q.After = t, t.Next; t.Complete || tr.scan > 0 && scanned >= tr.scan {
+			return all, nil
+		}
+	}
+}
+
+func (tr *tracing) printTrace() error {
+	if tr.JSON() {
+		return tr.Show(map[string]any{"topics": call.NotNil(tr.traced)}, "", nil)
+	}
+	style, now := tr.Times.TimeStyle, time.Now()
+	for _, t := range tr.traced {
+		text := view.Trace(t.Topic, tr.query.ID, &t.Trace, style, now)
+		if tr.Format.Format == output.Name {
+			text = output.Safe(t.Topic) + "\n"
+		}
+		if _, err := fmt.Fprint(tr.Out, text); err != nil {
+			return err
+		}
+	}
+	return nil
+}

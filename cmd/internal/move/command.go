@@ -1,0 +1,254 @@
+package move
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/time/rate"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/cmd/internal/call"
+	"github.com/tidegate/tidegate/cmd/internal/command"
+	"github.com/tidegate/tidegate/cmd/internal/connection"
+	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/consumer/deadletter"
+	"github.com/tidegate/tidegate/producer"
+)
+
+// A moveCommand has the flags of move.
+type moveCommand struct {
+	*call.Call
+	group, to, toTopic, journalFile, deadTopic, as, targetType string
+	otherGroups, follow                                        bool
+	workers                                                    int
+	wait, lease                                                time.Duration
+	rate                                                       float64
+}
+
+// Command returns move.
+func Command(a *call.App) *cobra.Command {
+	m := &moveCommand{}
+	cmd := &cobra.Command{
+		Use: "move", GroupID: call.OperateGroup,
+		Short: "Carry the messages of a topic, as one group sees them, to another server",
+		Long: `Carries the messages that a consumer group has not consumed to the same topic of
+another server, a tidegate broker or a RocketMQ 5: it receives each message, sends
+it to the target, records that in the journal and acknowledges it. The target
+topic and group have to exist; if not, the command prints how to create them.
+
+Each message is carried at least once, with its ID, which becomes a key too, and
+its message group, in order. A message that was moved before gets a new ID, because
+a tidegate broker drops an ID that it stored minutes ago; the key stays. Waiting retries and delayed messages are carried when
+they are due: the command waits for them, up to --wait without a message, or
+without end with --follow. Stop the consumers of the group first, and let the
+producers send to the target.
+
+The same command with the same --journal continues after an interruption.
+Dead letters stay unless --dead-letters names a topic of the target for them.`,
+		Example: `  tidegate move orders --group billing --to cluster --dry-run
+  tidegate move orders --group billing --to cluster --journal orders.jsonl --yes`,
+	}
+	m.Call = a.Remote(cmd, []string{"TOPIC"}, func(ctx context.Context, _ *call.Call) error { return m.run(ctx) })
+	f := cmd.Flags()
+	f.StringVar(&m.group, "group", "", "consumer `group` whose messages are moved; required")
+	f.StringVar(&m.to, "to", "", "`context` of the target ('tidegate context add'); required")
+	f.StringVar(&m.toTopic, "to-topic", "", "`topic` of the target (default: the same name)")
+	f.StringVar(&m.targetType, "target-type", "", "`type` of the target topic, if it is DELAY and the source is a RocketMQ")
+	f.StringVar(&m.journalFile, "journal", "", "`file` of this job, new or to be continued (default: a new one in the directory of the user's state)")
+	f.StringVar(&m.deadTopic, "dead-letters", "", "carry the group's dead letters too, to this `topic` of the target")
+	f.StringVar(&m.as, "as", "", "with --dead-letters from a RocketMQ: the consumer `group` that receives them")
+	f.BoolVar(&m.otherGroups, "other-groups", false, "go on although other groups have received from the topic; they are not moved")
+	f.BoolVar(&m.follow, "follow", false, "go on when there are no messages")
+	f.DurationVar(&m.wait, "wait", 30*time.Second, "end when no message came for this `time`")
+	f.DurationVar(&m.lease, "lease", time.Minute, "`time` for which a received message is invisible to others, and in which it has to be sent")
+	f.IntVar(&m.workers, "workers", 0, "receives at the same time, of up to 32 messages each (default 4, and 1 where more would lose the order of message groups)")
+	f.Float64Var(&m.rate, "rate", 0, "most messages a second; 0 means no limit")
+	return m.Destructive()
+}
+
+func (m *moveCommand) run(ctx context.Context) error {
+	switch {
+	case m.group == "" || m.to == "":
+		return command.Usagef(m.Command, "--group and --to are required")
+	case m.workers < 0 || m.rate < 0 || m.lease < 10*time.Second:
+		return command.Usagef(m.Command, "--workers and --rate must not be negative, and --lease is at least 10s")
+	}
+	m.toTopic = cmp.Or(m.toTopic, m.Args[0])
+	source, err := m.Server()
+	if err != nil {
+		return err
+	}
+	target, err := connection.Resolve(connection.Named(m.to), m.Directories, m.Err)
+	if err != nil {
+		return m.Usage(err)
+	}
+	if source.GRPC == target.GRPC && m.toTopic == m.Args[0] {
+		return command.Usagef(m.Command, "the source and the target are the same topic of %s", source.GRPC)
+	}
+	state, err := m.inspect(ctx, source)
+	if err != nil {
+		return err
+	}
+	to, err := target.Transport(ctx)
+	if err != nil {
+		return m.Usage(err)
+	}
+	return errors.Join(m.between(ctx, source, target, to, state), to.Close())
+}
+
+// inspect returns the state of the source, which a RocketMQ does not report.
+func (m *moveCommand) inspect(ctx context.Context, source connection.Server) (*State, error) {
+	if source.Kind == connection.RocketMQ {
+		m.Note("a RocketMQ does not report its backlog: the move ends %v after the last message (--wait); 'mqadmin consumerProgress -g %s' shows other groups and what is left", m.wait, output.Safe(m.group))
+		return nil, nil //nolint:nilnil // there is no state
+	}
+	client, err := m.Admin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	bounded, cancel := m.Bounded(ctx)
+	defer cancel()
+	s, err := Inspect(bounded, client, m.Args[0], m.group)
+	if err != nil {
+		return nil, err
+	}
+	if len(s.Others) > 0 && !m.otherGroups {
+		return nil, command.Usagef(m.Command, "other groups have received from %s too: %s. The target would have each message once for all groups; move the group that is furthest behind, or add --other-groups to move %s alone",
+			m.Args[0], output.Safe(fmt.Sprint(s.Others)), m.group)
+	}
+	return &s, nil
+}
+
+func (m *moveCommand) between(ctx context.Context, source, target connection.Server, to connection.Transport, state *State) error {
+	bounded, cancel := m.Bounded(ctx)
+	err := to.Ping(bounded, m.toTopic)
+	cancel()
+	if err != nil && !errors.Is(err, tidegate.ErrTopicNotFound) {
+		return err
+	}
+	if state != nil && (err != nil || m.DryRun) {
+		for _, line := range state.Creates(target.Kind == connection.RocketMQ, m.to, m.toTopic, m.group) {
+			m.Note("to create it on the target: %s", line)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if m.DryRun {
+		if state == nil {
+			m.Note("the target topic exists; nothing else can be known of a RocketMQ")
+			return nil
+		}
+		document, fields := state.Plan()
+		return m.Show(document, m.Args[0], fields)
+	}
+	question := fmt.Sprintf("move the messages of %s that group %s has not consumed to %s?", output.Safe(m.Args[0]), output.Safe(m.group), output.Safe(target.GRPC))
+	if err := m.Confirm(question, m.Args[0]); err != nil {
+		return err
+	}
+	if m.journalFile == "" {
+		if m.journalFile, err = m.Journal("move-" + m.Args[0] + "-" + m.group); err != nil {
+			return err
+		}
+	}
+	if err := m.SameJob(m.journalFile); err != nil {
+		return err
+	}
+	m.Note("the journal is %s", m.journalFile)
+	err = m.carry(ctx, source, to, state)
+	if ctx.Err() != nil {
+		m.Note("interrupted; this continues it: %s", m.Again(map[string]string{"journal": m.journalFile, "yes": "true"}))
+	}
+	return err
+}
+
+func (m *moveCommand) carry(ctx context.Context, source connection.Server, to connection.Transport, state *State) error {
+	from, _, err := m.Transport(ctx)
+	if err != nil {
+		return err
+	}
+	p, err := producer.New(to, producer.Options{MaxThrottles: producer.UntilContextEnds})
+	if err != nil {
+		return errors.Join(err, from.Close())
+	}
+	j, err := OpenJournal(m.journalFile)
+	if err != nil {
+		return errors.Join(err, p.Close(), from.Close())
+	}
+	progress := call.NewProgress(m.Call)
+	if m.workers == 0 {
+		m.workers = 4
+		if state == nil || !state.Parallel() {
+			m.workers = 1
+		}
+	}
+	o := Options{
+		Source: from, Target: p, Group: m.group, Topic: m.Args[0], ToTopic: m.toTopic, Workers: m.workers, Lease: m.lease,
+		Wait: time.Second, Journal: j, Delay: m.targetType == "DELAY" || state != nil && state.Topic.Type == "DELAY",
+		OnMoved: func() { progress.Step(true) }, Done: func(ctx context.Context, idle time.Duration) (bool, error) { return m.done(ctx, state, idle) },
+	}
+	if m.rate > 0 {
+		o.Pace = rate.NewLimiter(rate.Limit(m.rate), 32).WaitN
+	}
+	report, err := Run(ctx, o)
+	progress.End()
+	err = errors.Join(err, j.Close(), p.Close())
+	var letters deadletter.Report
+	if err == nil && m.deadTopic != "" {
+		letters, err = m.letters(ctx, from, to, source)
+	}
+	return errors.Join(m.result(ctx, report, letters, state, err), from.Close())
+}
+
+// done reports whether the source has no further message for the group.
+func (m *moveCommand) done(ctx context.Context, state *State, idle time.Duration) (bool, error) {
+	if !m.follow && idle >= m.wait {
+		return true, nil
+	}
+	if state == nil || m.follow {
+		return false, nil
+	}
+	now, err := Inspect(ctx, m.Admins, m.Args[0], m.group)
+	return err == nil && now.Left() == 0, err
+}
+
+// letters carries the dead letters. A redrive with another server as its target removes each letter
+// when the target has it.
+func (m *moveCommand) letters(ctx context.Context, from, to connection.Transport, source connection.Server) (deadletter.Report, error) {
+	var src deadletter.Source = deadletter.Broker{Client: m.Admins, Group: m.group}
+	if source.Kind == connection.RocketMQ {
+		if m.as == "" {
+			return deadletter.Report{}, command.Usagef(m.Command, "dead letters of a RocketMQ need --as GROUP, a consumer group for this purpose only")
+		}
+		src = deadletter.Queue{Transport: from, Group: m.group, As: m.as}
+	}
+	keep := func(msg *tidegate.Message) error {
+		msg.Keys = append(msg.Keys, msg.ID)
+		return nil
+	}
+	return deadletter.Redrive(ctx, src, deadletter.Options{To: m.deadTopic, Edit: keep, Sender: to, Journal: m.journalFile + ".dead-letters", PerSecond: 1000, Actor: m.Env("USER")})
+}
+
+// result prints the report. A move that leaves messages ends with the exit code of a part.
+func (m *moveCommand) result(ctx context.Context, r Report, letters deadletter.Report, state *State, err error) error {
+	left := int64(0)
+	if state != nil {
+		bounded, cancel := m.Bounded(context.WithoutCancel(ctx))
+		defer cancel()
+		now, ierr := Inspect(bounded, m.Admins, m.Args[0], m.group)
+		err = errors.Join(err, ierr)
+		state, left = &now, now.Left()
+	}
+	document, fields := r.Print(letters.Redriven, state)
+	if perr := m.Show(document, m.Args[0], fields); perr != nil {
+		return errors.Join(err, perr)
+	}
+	if err == nil && left > 0 {
+		return fmt.Errorf("%s left; this carries them: %s: %w", output.Count(left, "message"), m.Again(map[string]string{"journal": m.journalFile, "yes": "true"}), command.ErrPartly)
+	}
+	return err
+}

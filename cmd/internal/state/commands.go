@@ -1,0 +1,14 @@
+// Package state has the commands that show what a server does: status, top, metrics, check and the
+// console.
+package state
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/tidegate/tidegate/cmd/internal/call"
+)
+
+// Commands returns the commands of this package.
+func Commands(a *call.App) []*cobra.Command {
+	return []*cobra.Command{newStatus(a), newTop(a), newMetrics(a), newCheck(a), newConsole(a)}
+}
