@@ -378,6 +378,12 @@ func TestOperations(t *testing.T) {
 		r := first.Records[0]
 		return errors.Join(equal(r.Operation, "putTopic"), equal(r.Subject, "orders"), equal(r.Result, "ok"), equal(r.Key, ""))
 	})
+	s.call("listClients", func(c *admin.Client) error {
+		page, err := c.Clients(ctx, status.ClientQuery{
+			Match: "*", Kind: "http", Group: "billing", Topic: "orders", Language: "GO", Version: "1", Outdated: true, Idle: time.Second, After: "x", Limit: 1,
+		})
+		return errors.Join(err, equal(page.AsOf.IsZero(), false), equal(page.Total, 0))
+	})
 	s.call("overview", func(c *admin.Client) error {
 		got, err := c.Overview(ctx)
 		return errors.Join(err, equal(got.Ready, true), equal(got.Totals.Topics > 0, true), equal(got.Started.IsZero(), false))

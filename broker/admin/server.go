@@ -57,6 +57,24 @@ func (c *Client) Audit(ctx context.Context, q status.AuditQuery) (status.AuditPa
 	return get[status.AuditPage](ctx, c, "Audit", "", "/v1/audit", v)
 }
 
+// Clients returns a page of the connected clients, by ID.
+func (c *Client) Clients(ctx context.Context, q status.ClientQuery) (status.ClientPage, error) {
+	v := url.Values{}
+	for name, value := range map[string]string{
+		"match": q.Match, "kind": q.Kind, "group": q.Group, "topic": q.Topic, "language": q.Language, "version": q.Version, "after": q.After,
+	} {
+		set(v, name, value)
+	}
+	if q.Outdated {
+		v.Set("outdated", "true")
+	}
+	if q.Idle > 0 {
+		v.Set("idle", q.Idle.String())
+	}
+	setLimit(v, q.Limit)
+	return get[status.ClientPage](ctx, c, "Clients", "", "/v1/clients", v)
+}
+
 // OpenAPI returns the broker's description of its HTTP API, in YAML.
 func (c *Client) OpenAPI(ctx context.Context) (string, error) {
 	text, err := get[[]byte](ctx, c, "OpenAPI", "", "/v1/openapi.yaml", nil)

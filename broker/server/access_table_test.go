@@ -96,6 +96,7 @@ var routeTable = []struct{ route, own, foreign string }{
 	{"GET /v1/topics?view=summary", everyKey, everyKey}, // only the names that the key may observe
 	{"GET /v1/groups?view=summary", everyKey, everyKey},
 	{"GET /v1/live", everyKey, everyKey},
+	{"GET /v1/clients", everyKey, everyKey}, // only the clients that the key may observe
 	{"GET /v1/audit", "a", "a"},
 	{"GET /v1/overview", theServers, theServers},
 	{"GET /metrics", theServers, theServers},

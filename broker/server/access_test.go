@@ -140,7 +140,7 @@ func TestEveryRPCIsGuarded(t *testing.T) {
 // Every HTTP route there is has a row in the table, and the other way around.
 func TestEveryRouteIsGuarded(t *testing.T) {
 	e := start(t, Options{Access: someAccess()})
-	forEveryKey := []string{"POST /v1/session", "GET /v1/session", "DELETE /v1/session"}
+	forEveryKey := []string{"POST /v1/session", "GET /v1/session", "DELETE /v1/session", "GET /v1/clients"}
 	routes := map[string]bool{}
 	for _, rt := range slices.Concat(e.s.routes(), e.s.pages()) {
 		pattern := rt.method + " " + rt.path

@@ -115,6 +115,7 @@ func TestOpenAPISchemas(t *testing.T) {
 		"RecallRequest": messages.RecallRequest{}, "RecallResult": messages.RecallResult{}, "Status": state{},
 		"Live": overview.Live{}, "TopicSummaries": admin.TopicSummaries{}, "GroupSummaries": admin.GroupSummaries{},
 		"AuditPage": status.AuditPage{}, "AuditRecord": status.AuditRecord{},
+		"ClientPage": status.ClientPage{}, "Client": status.Client{}, "ClientVersion": status.ClientVersion{},
 		"Session": status.Session{}, "Rule": status.Rule{},
 		"Overview": status.Overview{}, "Storage": status.Storage{}, "MemoryUse": status.MemoryUse{}, "Totals": status.Totals{}, "Counters": status.Counters{},
 		"Top": status.Top{}, "Wrong": status.Wrong{}, "FoundGroups": status.Found[status.GroupSummary]{}, "TopicSummary": status.TopicSummary{}, "GroupSummary": status.GroupSummary{},

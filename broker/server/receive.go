@@ -192,7 +192,11 @@ func (s *Server) poll(ctx context.Context, client string, under *gate.Regime, re
 		return nil, err
 	}
 	f.Forget()
-	p.Prepare, p.Admit = f.Prepare, transit.Admit(h, p.Max, 1)
+	c.Receives(p.Group, p.Topic)
+	if c.Profile() == nil { // else its stream has reported the address
+		c.At(wire.PeerAddress(ctx))
+	}
+	p.Holder, p.Prepare, p.Admit = c.Holder(), f.Prepare, transit.Admit(h, p.Max, 1)
 	s.b.Touch(client)
 	ds, err = s.b.Poll(parked, p)
 	s.b.Touch(client)

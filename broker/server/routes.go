@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/server/internal/admin"
 	"github.com/tidegate/tidegate/broker/server/internal/gate"
 	"github.com/tidegate/tidegate/broker/server/internal/messages"
@@ -87,6 +88,18 @@ func (h handling) Through(ctx context.Context, call messages.Call, do func(conte
 // Park implements messages.Server.
 func (h handling) Park(r *http.Request) (transit.Hold, error) { return h.s.parkHTTP(r) }
 
+// Enlist implements messages.Server.
+func (h handling) Enlist(ctx context.Context, r *http.Request, client, group, topic string) (context.Context, *serving.Holder, func(bool), error) {
+	parked, c, delist, err := h.s.sessions.Park(ctx, client, func() string { return h.s.gate.Origin(client, r.RemoteAddr) })
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	c.OverHTTP()
+	c.At(r.RemoteAddr)
+	c.Receives(group, topic)
+	return parked, c.Holder(), delist, nil
+}
+
 // Release implements messages.Server.
 func (h handling) Release(ctx context.Context, ds []*tidegate.Delivery) { h.s.release(ctx, ds) }
 
@@ -151,6 +164,7 @@ func (s *Server) routes() []route {
 		{opLogin, "POST", "/v1/session", http.StatusOK, noInput, s.login},
 		{"whoami", "GET", "/v1/session", http.StatusOK, noInput, s.whoami},
 		{"logout", "DELETE", "/v1/session", http.StatusNoContent, noInput, s.logout},
+		{"listClients", "GET", "/v1/clients", http.StatusOK, queryInput, s.listClients},
 		{"overview", "GET", "/v1/overview", http.StatusOK, noInput, s.overview},
 		{"listAudit", "GET", "/v1/audit", http.StatusOK, queryInput, s.listAudit},
 		{"live", "GET", "/v1/live", http.StatusOK, queryInput, s.live},

@@ -96,7 +96,7 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 			}
 		}
 	})
-	language, packed := wire.Header(ctx, wire.HeaderLanguage), wire.Announces(ctx, wire.FeaturePacked)
+	language, version, packed := wire.Header(ctx, wire.HeaderLanguage), wire.Header(ctx, wire.HeaderClientVersion), wire.Announces(ctx, wire.FeaturePacked)
 	var last *session.Profile // its last command
 	for {
 		select {
@@ -116,7 +116,7 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 			if _, err := s.admitSettings(ctx, began, in); err != nil {
 				return refuseStream(stream, err)
 			}
-			p, err := session.ProfileOf(in, language, packed)
+			p, err := session.ProfileOf(in, language, version, packed)
 			if err != nil {
 				return err
 			}
@@ -125,6 +125,7 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 			if err != nil {
 				return refuseStream(stream, err)
 			}
+			c.At(wire.PeerAddress(ctx))
 			if told, err := s.sendSettings(ctx, c, p, stream); !told || err != nil {
 				return err
 			}

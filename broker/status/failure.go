@@ -14,7 +14,7 @@ type Failure struct {
 	Offset    int64     `json:"offset"`
 	MessageID string    `json:"message_id,omitempty"` // empty if the message does not exist any more
 	Attempt   int       `json:"attempt"`
-	Client    string    `json:"client,omitempty"` // the client whose heartbeats kept the lease
+	Client    string    `json:"client,omitempty"` // the client that received the delivery; empty if the broker has restarted since
 
 	// Reason is the reason that the consumer gave, up to 1 KiB. Fingerprint is that of a dead
 	// letter of the topic with this reason. Both are empty if there is no reason, as after a

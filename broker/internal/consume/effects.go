@@ -42,7 +42,7 @@ type Failure struct {
 	To      State
 	Blocked bool // the message blocks its message group
 	Attempt int
-	Owner   string
+	Client  string // that received the delivery; empty if it is not known
 	Reason  string
 	At      time.Time
 	Delay   time.Duration // until it is delivered again

@@ -20,7 +20,7 @@ func (p *Progress) Expire(policy *Policy, now time.Time) {
 		}
 		exhaustion := policy.exhaustion(e, l)
 		to, _ := l.State().Next(e, exhaustion, l.Push)
-		failed := Failure{Event: e, Attempt: l.Attempt, Owner: l.Owner, At: now}
+		failed := Failure{Event: e, Attempt: l.Attempt, Client: l.Receiver(), At: now}
 		if exhaustion == ThenBlock {
 			p.block(l)
 		}

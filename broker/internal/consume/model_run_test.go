@@ -50,6 +50,12 @@ func (m *model) open() {
 	if m.rnd.IntN(4) == 0 {
 		held = 2
 	}
+	m.holders = []*Holder{nil, NewHolder("a"), NewHolder("b")}
+	for _, queue := range m.messages {
+		for _, msg := range queue {
+			msg.holder = nil
+		}
+	}
 	m.p = New(Config{Group: 1, Topic: 2, MaxInvisible: m.policy.longest, MaxHeld: held, Owners: m})
 }
 
@@ -211,7 +217,7 @@ func (f tagFilter) Wants(m *store.Message) bool { return f == "" || string(f) ==
 func (m *model) receive(nested bool, queue int, tag string) {
 	r := Receive{
 		Queue: queue, Max: 1 + m.rnd.IntN(6), MaxBytes: 1 << 20, Push: m.rnd.IntN(2) == 0, Invisible: time.Duration(1+m.rnd.IntN(10)) * time.Second,
-		Filter: tagFilter(tag),
+		Filter: tagFilter(tag), Holder: m.holders[m.rnd.IntN(len(m.holders))],
 	}
 	if m.rnd.IntN(6) == 0 {
 		r.Owner = "owner"
@@ -315,7 +321,7 @@ func (m *model) deliver(g Grant, r *Receive) {
 	if msg.state != Ready || !m.isHead(msg) || !msg.passed || g.Attempt != msg.attempt+1 || g.Receipt == msg.handle {
 		m.failf("%d/%d was delivered as attempt %d: %+v", msg.queue, msg.offset, g.Attempt, msg)
 	}
-	msg.state, msg.attempt, msg.push, msg.negative, msg.owned = Inflight, g.Attempt, r.Push, false, r.Owner != ""
+	msg.state, msg.attempt, msg.push, msg.negative, msg.owned, msg.holder = Inflight, g.Attempt, r.Push, false, r.Owner != "", r.Holder
 	msg.since, msg.due, msg.handle, msg.changed = m.now, m.now.Add(r.Invisible), g.Receipt, handle.Receipt{}
 	msg.later = false
 	m.handles = append(m.handles, g.Receipt)

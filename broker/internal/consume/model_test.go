@@ -33,7 +33,8 @@ type message struct {
 	negative bool
 	blocked  bool
 	owned    bool
-	stood    bool // it was parked or blocked, or behind such a message: retention keeps it
+	holder   *Holder // that received it last, since the last restart
+	stood    bool    // it was parked or blocked, or behind such a message: retention keeps it
 	since    time.Time
 	due      time.Time
 	handle   handle.Receipt
@@ -99,6 +100,7 @@ type model struct {
 	replays   map[string][]*message
 	replayed  map[string][]handle.Receipt
 	heartbeat time.Time // of the only owner
+	holders   []*Holder // the first is nil
 	claimed   map[int]bool
 	waiting   []int // queues that receives wait for
 	woken     []int // likewise, of receives that were woken
@@ -273,6 +275,7 @@ func (m *model) check() {
 	var want Summary
 	var first time.Time
 	leased, done := int64(0), Amount{}
+	inflight := map[*Holder]int64{}
 	for q, queue := range m.messages {
 		for _, msg := range queue {
 			switch {
@@ -291,10 +294,18 @@ func (m *model) check() {
 			if (msg.state == Inflight || msg.state == WaitingRetry) && (first.IsZero() || msg.due.Before(first)) {
 				first = msg.due
 			}
+			if msg.state == Inflight && msg.departs == 0 {
+				inflight[msg.holder]++
+			}
 			if msg.passed {
 				leased += msg.body
 				msg.stood = msg.stood || msg.state == Parked || m.stands(msg) == Parked || m.isBlocked(msg)
 			}
+		}
+	}
+	for _, h := range m.holders[1:] {
+		if h.Inflight() != inflight[h] {
+			m.failf("holder %s has %d messages in flight, want %d", h.id, h.Inflight(), inflight[h])
 		}
 	}
 	if got := m.p.Summary(); got != want {

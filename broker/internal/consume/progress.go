@@ -199,7 +199,8 @@ type Lease struct {
 	store.Lease
 	cursor   *cursor
 	offset   int64
-	dueIndex int // in Progress.due, -1 if it is not there
+	holder   *Holder // of the last delivery; nil if it is not known
+	dueIndex int     // in Progress.due, -1 if it is not there
 }
 
 // Queue returns the number of the message's queue.
@@ -245,10 +246,13 @@ func (p *Progress) removeLease(l *Lease) {
 // ready heap.
 func (p *Progress) set(l *Lease, to State) {
 	if l.Lease.State != 0 {
-		p.counts[l.Lease.State]--
+		p.uncount(l)
 	}
 	l.Lease.State = uint8(to)
 	p.counts[to]++
+	if to == Inflight {
+		l.holder.hold(1)
+	}
 	timed := to == Inflight || to == WaitingRetry
 	switch {
 	case timed && l.dueIndex >= 0:
@@ -268,7 +272,7 @@ func (p *Progress) complete(l *Lease) {
 	if l.dueIndex >= 0 {
 		heap.Remove(&p.due, l.dueIndex)
 	}
-	p.counts[l.Lease.State]--
+	p.uncount(l)
 	p.removeLease(l)
 	p.drained(1, l.Size)
 	p.deleteLease(l)

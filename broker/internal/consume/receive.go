@@ -29,6 +29,7 @@ type Receive struct {
 	MaxBytes  int64
 	Push      bool // by a push consumer
 	Owner     string
+	Holder    *Holder // nil: deliveries are counted for no client
 	Invisible time.Duration
 	Filter    Filter
 
@@ -232,7 +233,7 @@ func (p *Progress) deliver(l *Lease, r *Receive, now time.Time) Grant {
 	to, _ := l.State().Next(EventDeliver, AttemptsLeft, r.Push)
 	l.Attempt++
 	l.renumber()
-	l.Push, l.Negative, l.Owner = r.Push, false, r.Owner
+	l.Push, l.Negative, l.Owner, l.holder = r.Push, false, r.Owner, r.Holder
 	l.Since, l.Due = now, now.Add(r.Invisible)
 	p.set(l, to)
 	return p.grant(l)

@@ -110,7 +110,7 @@ func (p *Progress) endRemoved(ls []*Lease) {
 		if l.dueIndex >= 0 {
 			heap.Remove(&p.due, l.dueIndex)
 		}
-		p.counts[l.Lease.State]--
+		p.uncount(l)
 		l.Lease.State = 0
 		p.removeLease(l)
 		p.effects.Done.add(1, l.Size)

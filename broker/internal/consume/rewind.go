@@ -49,7 +49,7 @@ func (p *Progress) dropUnfinished(moved map[*cursor]bool) map[*cursor]Amount {
 	for c := range moved {
 		var sum Amount
 		for _, l := range c.leases {
-			p.counts[l.Lease.State]--
+			p.uncount(l)
 			if l.dueIndex >= 0 {
 				heap.Remove(&p.due, l.dueIndex)
 			}

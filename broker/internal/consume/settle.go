@@ -84,7 +84,7 @@ func (p *Progress) Settle(h handle.Receipt, s Settlement, policy *Policy, now ti
 		return Outcome{}, fmt.Errorf("the message is %s", l.State())
 	}
 	if s.Event == EventFail || s.Event == EventNegativeAck {
-		defer p.fail(l, Failure{Event: e, Attempt: l.Attempt, Owner: l.Owner, Reason: s.Reason, At: now})
+		defer p.fail(l, Failure{Event: e, Attempt: l.Attempt, Client: l.Receiver(), Reason: s.Reason, At: now})
 	}
 	if left := l.Since.Add(p.config.MaxInvisible).Sub(now); e == EventChange && s.After > left {
 		return Outcome{}, &TooLongError{Left: max(left, 0)}
@@ -154,7 +154,7 @@ func (p *Progress) giveUp(h handle.Receipt, s Settlement, policy *Policy, now ti
 		l.Attempt = attempt
 		return Outcome{}, fmt.Errorf("the message is %s", from)
 	}
-	defer p.fail(l, Failure{Event: EventDeadLetter, Attempt: l.Attempt, Owner: l.Owner, Reason: s.Reason, At: now})
+	defer p.fail(l, Failure{Event: EventDeadLetter, Attempt: l.Attempt, Client: l.Receiver(), Reason: s.Reason, At: now})
 	p.effects.Durable = true
 	if from == to { // blocked: the message is ready or waits for its retry already
 		p.putLease(l)

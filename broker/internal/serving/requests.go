@@ -5,6 +5,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -28,6 +29,12 @@ type Incoming struct {
 	Client string
 }
 
+// A Holder counts the deliveries in flight of a client.
+type Holder = consume.Holder
+
+// NewHolder returns the holder of a client without deliveries.
+func NewHolder(id string) *Holder { return consume.NewHolder(id) }
+
 // A Poll is a receive request with further fields for servers.
 type Poll struct {
 	transport.ReceiveRequest
@@ -36,6 +43,10 @@ type Poll struct {
 	// invisible, in place of InvisibleDuration: for a minute after the last heartbeat, and for 3
 	// hours in all. Empty means that InvisibleDuration applies.
 	Owner string
+
+	// Holder counts the deliveries in flight of the receiving client, and names it in the failures
+	// of the group. Nil means that the client is not known.
+	Holder *Holder
 
 	// Prepare, if not nil, is called with the deliveries while their attempts are written, for
 	// example to encode a response. The caller must discard its result unless Poll returns the

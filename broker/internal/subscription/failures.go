@@ -27,7 +27,7 @@ func (s *Subscription) noteFailure(f *consume.Failure) {
 		fate = "blocked"
 	}
 	s.env.Failures.Add(s.Group().Name(), failures.Failure{
-		At: f.At, Topic: s.Topic().Name(), Place: s.progress.Place(f.Lease), Attempt: f.Attempt, Client: f.Owner,
+		At: f.At, Topic: s.Topic().Name(), Place: s.progress.Place(f.Lease), Attempt: f.Attempt, Client: f.Client,
 		Reason: f.Reason, Cause: causes[f.Event], Fate: fate, Delay: f.Delay,
 	})
 }
@@ -40,6 +40,6 @@ func (s *Subscription) noteReconsumption(d *Departure, r *Reconsumption, now tim
 		fate = "dead_letter"
 	}
 	s.env.Failures.Add(s.Group().Name(), failures.Failure{
-		At: now, Topic: s.Topic().Name(), Place: d.place, Attempt: d.Tries, Client: d.Lease.Owner, Cause: "reconsume_later", Fate: fate, Delay: r.Delay,
+		At: now, Topic: s.Topic().Name(), Place: d.place, Attempt: d.Tries, Client: d.Lease.Receiver(), Cause: "reconsume_later", Fate: fate, Delay: r.Delay,
 	})
 }

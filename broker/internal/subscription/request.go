@@ -17,6 +17,7 @@ type Request struct {
 	transport.ReceiveRequest
 
 	Owner   string                     // consume.Receive.Owner
+	Holder  *consume.Holder            // consume.Receive.Holder
 	Prepare func([]*tidegate.Delivery) // called with the deliveries while they are written
 	Admit   func(bytes int64) error    // may reject bodies of that size in memory; nil: admits all
 	Match   *filter.Filter             // of ReceiveRequest.Filter; nil matches all messages

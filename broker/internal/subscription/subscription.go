@@ -208,6 +208,7 @@ func (s *Subscription) Close(reason error) {
 	defer s.mu.Unlock()
 	s.gone = reason
 	s.timer.Stop()
+	s.progress.Abandon()
 	for i := range s.readers {
 		s.progress.Outdate(i)
 	}

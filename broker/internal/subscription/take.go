@@ -21,7 +21,7 @@ func (s *Subscription) take(p *Request) (grants []consume.Grant, write *store.Pe
 	s.lastTake = now
 	s.extend()
 	r := consume.Receive{
-		Queue: p.Queue, Max: p.Max, MaxBytes: p.budget(), Push: p.Push, Owner: p.Owner, Invisible: p.InvisibleDuration,
+		Queue: p.Queue, Max: p.Max, MaxBytes: p.budget(), Push: p.Push, Owner: p.Owner, Holder: p.Holder, Invisible: p.InvisibleDuration,
 		Filter: (*requestFilter)(p),
 	}
 	s.progress.Begin(&r, now)

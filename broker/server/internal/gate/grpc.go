@@ -162,19 +162,18 @@ func clientID(ctx context.Context, who *access.Identity) (string, error) {
 }
 
 // Origin returns the share of the server's memory that a client counts for: its key and the address
-// of its connection. A whole network of IPv6 is one address, because one machine can have as many
-// as it likes.
-func (g *Gate) Origin(ctx context.Context, client string) string {
+// of its connection, which can be empty. A whole network of IPv6 is one address, because one
+// machine can have as many as it likes.
+func (g *Gate) Origin(client, address string) string {
 	key := ""
-	if g.policy() != nil {
+	if g.Keyed() {
 		key, _, _ = strings.Cut(client, "/") // the client chose the rest
 	}
-	at := ""
-	if from, ok := peer.FromContext(ctx); ok && from.Addr != nil {
-		at = network(from.Addr.String())
-	}
-	return key + "@" + at
+	return key + "@" + network(address)
 }
+
+// Keyed reports whether an access key and a slash precede the IDs of clients.
+func (g *Gate) Keyed() bool { return g.policy() != nil }
 
 // network returns the IPv4 address, or the network of the IPv6 address, of an address with a port.
 // It returns other texts as they are.

@@ -52,6 +52,11 @@ type Server interface {
 	// Park holds the memory of a receive that waits.
 	Park(r *http.Request) (transit.Hold, error)
 
+	// Enlist adds a receive to those of its client. The context that it returns ends with ctx, or
+	// when the client or the server ends. The caller calls delist, with whether the receive
+	// succeeded.
+	Enlist(ctx context.Context, r *http.Request, client, group, topic string) (parked context.Context, holder *serving.Holder, delist func(served bool), err error)
+
 	// Release returns messages to their queues that the client did not get.
 	Release(ctx context.Context, ds []*tidegate.Delivery)
 }

@@ -159,11 +159,17 @@ func (f *receiving) some(r *http.Request) (ds []*tidegate.Delivery, err error) {
 			return err
 		}
 		defer place.Release()
-		parked, stop := f.h.whileAllowed(ctx)
+		listed, holder, delist, err := f.h.Server.Enlist(ctx, r, f.client, f.poll.Group, f.poll.Topic)
+		if err != nil {
+			return err
+		}
+		defer func() { delist(err == nil) }()
+		parked, stop := f.h.whileAllowed(listed)
 		defer stop()
 		held := transit.Of(r.Context())
 		held.Release() // of the previous batch
 		f.poll.Admit = transit.Admit(held, f.poll.Max, jsonFactor)
+		f.poll.Holder = holder
 		ds, err = f.h.Engine.Poll(parked, f.poll)
 		if err != nil && ctx.Err() == nil && session.EndedHere(parked) {
 			return nil

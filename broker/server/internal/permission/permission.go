@@ -141,6 +141,7 @@ var Routes = map[string]func(r *http.Request) []access.Need{
 	"DELETE /v1/session":                             anyone,
 	"GET /v1/live":                                   anyone, // only names that the key may observe
 	"GET /v1/audit":                                  onServer(access.Admin),
+	"GET /v1/clients":                                anyone, // only clients of groups and topics that the key may observe
 	"GET /v1/overview":                               onServer(access.Observe),
 	"GET /metrics":                                   onServer(access.Observe),
 	"GET /healthz":                                   nil, // probes of process managers have no keys

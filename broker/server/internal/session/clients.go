@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
@@ -54,6 +56,12 @@ type Client struct {
 	sent    atomic.Uint64           // the digest of the settings that it got last; 0 if none
 	renews  atomic.Bool             // it received with auto_renew, which only push consumers do
 
+	since     time.Time
+	holder    *serving.Holder
+	address   atomic.Pointer[string]    // of its connection; nil if it is not known
+	reception atomic.Pointer[reception] // its last receive; nil before the first
+	http      atomic.Bool               // it receives over HTTP
+
 	// guarded by Clients.mu
 	streams       map[*Stream]struct{}
 	polls         map[*poll]struct{}
@@ -83,6 +91,55 @@ func (c *Client) Tell(s *rmqpb.Settings) { c.sent.Store(digest(s)) }
 
 // Told reports whether these settings are the last that the server sent to the client.
 func (c *Client) Told(s *rmqpb.Settings) bool { return c.sent.Load() == digest(s) }
+
+// Holder counts the deliveries in flight of the client.
+func (c *Client) Holder() *serving.Holder { return c.holder }
+
+// A reception is what a client receives.
+type reception struct{ group, topic string }
+
+// Receives notes the group and the topic of a receive.
+func (c *Client) Receives(group, topic string) {
+	if last := c.reception.Load(); last == nil || last.group != group || last.topic != topic {
+		c.reception.Store(&reception{strings.Clone(group), strings.Clone(topic)}) // they may be parts of a request's memory
+	}
+}
+
+// OverHTTP notes that the client receives over HTTP.
+func (c *Client) OverHTTP() { c.http.Store(true) }
+
+// At notes the address of the client's connection.
+func (c *Client) At(address string) {
+	if last := c.address.Load(); last == nil || *last != address {
+		c.address.Store(&address)
+	}
+}
+
+// group returns the consumer group of the client, empty if it has none or it is not known.
+func (c *Client) group() string {
+	if p := c.Profile(); p != nil {
+		return p.Group
+	}
+	if at := c.reception.Load(); at != nil {
+		return at.group
+	}
+	return ""
+}
+
+func (c *Client) lastSeen() time.Time { return time.Unix(0, c.seen.Load()) }
+
+// kind returns the kind of the client, see status.Client.
+func (c *Client) kind() string {
+	switch p := c.Profile(); {
+	case p != nil:
+		return p.kind()
+	case c.http.Load():
+		return "http"
+	case c.renews.Load():
+		return "push_consumer"
+	}
+	return "consumer"
+}
 
 // A poll is one parked receive.
 type poll struct{ cancel context.CancelCauseFunc }
@@ -151,7 +208,7 @@ func (r *Clients) ensureLocked(id string, origin func() string) (*Client, error)
 			return nil, refusal.New(tidegate.CodeTooManyRequests, "clients",
 				fmt.Sprintf("%v: %d clients are connected, which is the limit; retry when others have disconnected", tidegate.ErrThrottled, len(r.byID)))
 		}
-		c = &Client{id: id, origin: origin()}
+		c = &Client{id: id, origin: origin(), since: time.Now(), holder: serving.NewHolder(id)}
 		r.byID[id] = c
 		r.armLocked()
 	}

@@ -114,7 +114,7 @@ func TestSettingsOfAllAreBounded(t *testing.T) {
 		var leave []func()
 		say := func(id string, in *rmqpb.Settings) tidegate.Code {
 			t.Helper()
-			p, err := ProfileOf(in, "GO", false)
+			p, err := ProfileOf(in, "GO", "5.1.4", false)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -198,11 +198,11 @@ func TestOneOriginShutsOutNoOther(t *testing.T) {
 		const limit = 4 << 20
 		r := New(limit, func(string) {})
 		defer r.Close()
-		large, err := ProfileOf(producer(topicNames(500)...), "GO", false)
+		large, err := ProfileOf(producer(topicNames(500)...), "GO", "5.1.4", false)
 		if err != nil {
 			t.Fatal(err)
 		}
-		small, err := ProfileOf(producer("orders"), "GO", false)
+		small, err := ProfileOf(producer("orders"), "GO", "5.1.4", false)
 		if err != nil {
 			t.Fatal(err)
 		}

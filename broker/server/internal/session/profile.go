@@ -3,6 +3,7 @@ package session
 import (
 	"fmt"
 	"hash/maphash"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -20,6 +21,7 @@ import (
 type Profile struct {
 	clientType rmqpb.ClientType
 	Language   string // x-mq-language
+	Version    string // x-mq-client-version
 	Packed     bool   // it announced wire.FeaturePacked
 	Group      string // of a consumer
 	timeout    time.Duration
@@ -31,6 +33,9 @@ type Profile struct {
 func (p *Profile) IsPush() bool {
 	return p != nil && (p.clientType == rmqpb.ClientType_PUSH_CONSUMER || p.clientType == rmqpb.ClientType_LITE_PUSH_CONSUMER)
 }
+
+// kind returns the name of the kind of the client.
+func (p *Profile) kind() string { return strings.ToLower(p.clientType.String()) }
 
 // Settings returns the client's settings, or nil if it sent none. It fails only if they were not
 // encoded by Marshal, which does not happen.
@@ -55,8 +60,8 @@ func (p *Profile) RequestTimeout() time.Duration {
 
 // ProfileOf checks a client's settings. Its error is a gRPC status, which ends
 // the stream, as RocketMQ's proxy does.
-func ProfileOf(in *rmqpb.Settings, language string, packed bool) (*Profile, error) {
-	p := &Profile{clientType: in.GetClientType(), Language: language, Packed: packed}
+func ProfileOf(in *rmqpb.Settings, language, version string, packed bool) (*Profile, error) {
+	p := &Profile{clientType: in.GetClientType(), Language: cut(language), Version: cut(version), Packed: packed}
 	bad := func(format string, args ...any) (*Profile, error) {
 		return nil, status.Error(codes.InvalidArgument, fmt.Sprintf("settings: "+format, args...))
 	}

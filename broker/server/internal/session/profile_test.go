@@ -22,7 +22,7 @@ func TestSettingsAreBounded(t *testing.T) {
 		"2000 subscribed":  {subscriber(topicNames(2000)...), ""},
 		"a long namespace": {namespace, "255"},
 	} {
-		_, err := ProfileOf(c.in, "GO", false)
+		_, err := ProfileOf(c.in, "GO", "5.1.4", false)
 		if c.want == "" && err != nil || c.want != "" && (status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: %v; want %q", name, err, c.want)
 		}

@@ -13,7 +13,7 @@ func TestPublishesKeepsNoRequest(t *testing.T) {
 	const topics, request = 16, 1 << 20
 	r := New(MaxSettingsBytes, func(string) {})
 	defer r.Close()
-	p, err := ProfileOf(producer(), "GO", false)
+	p, err := ProfileOf(producer(), "GO", "5.1.4", false)
 	if err != nil {
 		t.Fatal(err)
 	}

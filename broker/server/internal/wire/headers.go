@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
@@ -150,6 +151,14 @@ func Bounded(reason string) string {
 		reason = strings.ToValidUTF8(reason[:maxReason], "")
 	}
 	return reason
+}
+
+// PeerAddress returns the address of the client of a gRPC request, or an empty text if it has none.
+func PeerAddress(ctx context.Context) string {
+	if from, ok := peer.FromContext(ctx); ok && from.Addr != nil {
+		return from.Addr.String()
+	}
+	return ""
 }
 
 // Before503 reports whether a client's version is below 5.0.3, which is when

@@ -1,0 +1,233 @@
+package session
+
+import (
+	"bytes"
+	"cmp"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/rmqpb"
+)
+
+const (
+	// maxTopics bounds the topics that a page shows of a client.
+	maxTopics = 16
+
+	// maxVersions bounds the versions of a page, and maxCounted those that a request counts:
+	// clients choose them.
+	maxVersions = 100
+	maxCounted  = 1000
+)
+
+// Kinds are the kinds of clients.
+var Kinds = []string{"producer", "push_consumer", "simple_consumer", "pull_consumer", "lite_push_consumer", "http", "consumer"}
+
+// A Listing is a query of clients, with the permissions of its principal.
+type Listing struct {
+	status.ClientQuery // its Limit and Match are valid
+
+	All   bool                    // may observe the whole broker
+	Keyed bool                    // an access key precedes the IDs
+	Group func(group string) bool // may observe a group
+	Topic func(topic string) bool // may observe a topic
+}
+
+// A listed client is one of a page.
+type listed struct {
+	*Client
+	publishes []string
+	version   version
+}
+
+// Page returns a page of clients. It looks at all clients, but decodes the settings only of those
+// of the page, and of those that may match a topic.
+func (r *Clients) Page(q *Listing) status.ClientPage {
+	now := time.Now()
+	groups, topics := remembered(q.Group), remembered(q.Topic)
+	newest, known := map[string]version{}, versions{}
+	visible := slices.DeleteFunc(r.all(), func(c listed) bool { return !q.sees(&c, groups, topics) })
+	for i := range visible {
+		c := &visible[i]
+		c.version = known.of(c.Profile())
+		if v, ok := newest[c.version.language]; c.version.newer(&v) && (ok || len(newest) < maxCounted) {
+			newest[c.version.language] = c.version
+		}
+	}
+	outdated := func(v *version) bool { n := newest[v.language]; return n.newer(v) }
+	out := status.ClientPage{Clients: []status.Client{}, AsOf: now}
+	counts := map[[2]string]*status.ClientVersion{}
+	var page []listed
+	byID := func(x, y listed) int { return cmp.Compare(x.id, y.id) }
+	left := 0
+	for i := range visible {
+		c := &visible[i]
+		old := outdated(&c.version)
+		if q.Outdated && !old || !q.wants(c, now) {
+			continue
+		}
+		out.Total++
+		countVersion(counts, &c.version, old)
+		if c.id <= q.After {
+			continue
+		}
+		left++
+		if page = append(page, *c); len(page) >= 2*q.Limit { // the rest cannot be on the page
+			slices.SortFunc(page, byID)
+			page = page[:q.Limit]
+		}
+	}
+	slices.SortFunc(page, byID)
+	page = page[:min(len(page), q.Limit)]
+	for i := range page {
+		c := r.describe(&page[i], q, topics)
+		c.Outdated = outdated(&page[i].version)
+		out.Clients = append(out.Clients, c)
+	}
+	if left > len(page) {
+		out.Next = page[len(page)-1].id
+	}
+	out.Versions = mostUsed(counts)
+	return out
+}
+
+// all returns all clients with the topics that they publish.
+func (r *Clients) all() []listed {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := make([]listed, 0, len(r.byID))
+	for _, c := range r.byID {
+		out = append(out, listed{Client: c, publishes: c.topics}) // topics only grows, or is replaced
+	}
+	return out
+}
+
+// remembered returns f, which is called once for each name.
+func remembered(f func(string) bool) func(string) bool {
+	known := map[string]bool{}
+	return func(name string) bool {
+		ok, done := known[name]
+		if !done {
+			ok = f(name)
+			known[name] = ok
+		}
+		return ok
+	}
+}
+
+// sees reports whether the principal may know of a client.
+func (q *Listing) sees(c *listed, group, topic func(string) bool) bool {
+	if q.All {
+		return true
+	}
+	if name := c.group(); name != "" {
+		return group(name)
+	}
+	return slices.ContainsFunc(c.publishes, topic)
+}
+
+// wants reports whether the query selects a client.
+func (q *Listing) wants(c *listed, now time.Time) bool {
+	if q.Match != "" {
+		if ok, _ := path.Match(noSlash(q.Match), noSlash(c.id)); !ok { // the pattern is valid
+			return false
+		}
+	}
+	return (q.Kind == "" || q.Kind == c.kind()) &&
+		(q.ClientQuery.Group == "" || q.ClientQuery.Group == c.group()) &&
+		(q.Language == "" || strings.EqualFold(q.Language, c.version.language)) &&
+		(q.Version == "" || q.Version == c.version.text) &&
+		(q.Idle == 0 || now.Sub(c.lastSeen()) >= q.Idle) &&
+		(q.ClientQuery.Topic == "" || c.uses(q.ClientQuery.Topic))
+}
+
+// noSlash replaces the slash after the access key, which path.Match would not match with *.
+func noSlash(text string) string { return strings.ReplaceAll(text, "/", "\x00") }
+
+// describe returns a client of a page.
+func (r *Clients) describe(c *listed, q *Listing, mayTopic func(string) bool) status.Client {
+	r.mu.Lock()
+	streams, waiting := len(c.streams), len(c.polls)
+	r.mu.Unlock()
+	out := status.Client{
+		ID: c.id, Kind: c.kind(), Language: c.version.language, Version: c.version.text, Group: c.group(),
+		Since: c.since, LastSeen: c.lastSeen(), Online: streams+waiting > 0, Waiting: int64(waiting), Inflight: c.holder.Inflight(),
+	}
+	if q.Keyed {
+		out.Key, _, _ = strings.Cut(c.id, "/")
+	}
+	if at := c.address.Load(); at != nil && q.All {
+		out.Address = *at
+	}
+	in, _ := c.Profile().Settings() // it cannot fail
+	out.Host = cut(in.GetUserAgent().GetHostname())
+	for _, name := range c.allTopics(in) {
+		switch {
+		case len(out.Topics) == maxTopics, out.Group == "" && !q.All && !mayTopic(name):
+			out.Hidden++
+		default:
+			out.Topics = append(out.Topics, name)
+		}
+	}
+	return out
+}
+
+// allTopics returns the topics that a client names in its settings, publishes, or received from.
+func (c *listed) allTopics(in *rmqpb.Settings) []string {
+	names := slices.Clone(c.publishes)
+	for _, t := range in.GetPublishing().GetTopics() {
+		names = append(names, t.GetName())
+	}
+	for _, e := range in.GetSubscription().GetSubscriptions() {
+		names = append(names, e.GetTopic().GetName())
+	}
+	if at := c.reception.Load(); at != nil {
+		names = append(names, at.topic)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// uses reports whether allTopics has a topic.
+func (c *listed) uses(topic string) bool {
+	if at := c.reception.Load(); slices.Contains(c.publishes, topic) || at != nil && at.topic == topic {
+		return true
+	}
+	p := c.Profile()
+	if p == nil || !bytes.Contains(p.settings, []byte(topic)) {
+		return false
+	}
+	in, _ := p.Settings() // it cannot fail
+	return slices.Contains(c.allTopics(in), topic)
+}
+
+// countVersion counts a client.
+func countVersion(counts map[[2]string]*status.ClientVersion, v *version, outdated bool) {
+	if v.language == "" && v.text == "" {
+		return
+	}
+	key := [2]string{v.language, v.text}
+	n := counts[key]
+	if n == nil {
+		if len(counts) == maxCounted {
+			return
+		}
+		n = &status.ClientVersion{Language: v.language, Version: v.text, Outdated: outdated}
+		counts[key] = n
+	}
+	n.Clients++
+}
+
+// mostUsed returns the versions with the most clients.
+func mostUsed(counts map[[2]string]*status.ClientVersion) []status.ClientVersion {
+	out := make([]status.ClientVersion, 0, len(counts))
+	for _, v := range counts {
+		out = append(out, *v)
+	}
+	slices.SortFunc(out, func(x, y status.ClientVersion) int {
+		return cmp.Or(cmp.Compare(y.Clients, x.Clients), cmp.Compare(x.Language, y.Language), cmp.Compare(x.Version, y.Version))
+	})
+	return out[:min(len(out), maxVersions)]
+}

@@ -1,0 +1,102 @@
+package session
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+
+	"github.com/tidegate/tidegate/broker/status"
+)
+
+// A version is newer by its numbers, not by its text.
+func TestVersions(t *testing.T) {
+	for _, c := range []struct {
+		old, young string
+		newer      bool
+	}{
+		{"5.0.9", "5.0.10", true}, {"5.0.10", "5.0.9", false}, {"5.1", "5.1.0", true}, {"v5.1.4", "5.1.4", false}, {"5.1.3-rc1", "v5.1.4", true},
+		{"5.1.4", "dev", false}, {"dev", "5.1.4", false}, {"", "5.1.4", true}, {"5.1.4", "", false}, {"-1", "5", false}, {"5..1", "6", false},
+	} {
+		v, than := version{text: c.young, numbers: numbersOf(c.young)}, version{text: c.old, numbers: numbersOf(c.old)}
+		if got := v.newer(&than); got != c.newer {
+			t.Errorf("%q is newer than %q: %v", c.young, c.old, got)
+		}
+	}
+}
+
+// crowd returns n clients, half of them consumers with settings.
+func crowd(t testing.TB, n int) *Clients {
+	r := New(MaxSettingsBytes, func(string) {})
+	t.Cleanup(r.Close)
+	consumes, err := ProfileOf(subscriber("orders", "payments"), "GO", "5.1.4", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sends, err := ProfileOf(producer("orders"), "JAVA", "5.0.7", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		p, topics := consumes, subscriber().GetPublishing().GetTopics()
+		if i%2 == 0 {
+			p, topics = sends, producer("orders").GetPublishing().GetTopics()
+		}
+		if _, err := r.Attach(fmt.Sprintf("host-%d@%d", i, i), of("here"), NewStream(func(string) bool { return true }), p, topics); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return r
+}
+
+// everything is the query of a page for a principal that may observe the whole broker.
+func everything(q status.ClientQuery) *Listing {
+	q.Limit = 100
+	yes := func(string) bool { return true }
+	return &Listing{ClientQuery: q, All: true, Group: yes, Topic: yes}
+}
+
+// A page takes memory for the clients in all, and not for their settings.
+func TestPageIsCheap(t *testing.T) {
+	const n = 10_000
+	r := crowd(t, n)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	page := r.Page(everything(status.ClientQuery{}))
+	runtime.ReadMemStats(&after)
+	if page.Total != n || len(page.Clients) != 100 || len(page.Versions) != 2 {
+		t.Fatalf("%d clients, %d on the page, versions %v", page.Total, len(page.Clients), page.Versions)
+	}
+	if bytes := after.TotalAlloc - before.TotalAlloc; bytes > 4<<20 {
+		t.Errorf("a page of %d clients allocates %d bytes", n, bytes)
+	}
+}
+
+// The texts of a page do not grow with the number of versions.
+func TestVersionsAreBounded(t *testing.T) {
+	r := New(MaxSettingsBytes, func(string) {})
+	defer r.Close()
+	for i := range 2 * maxCounted {
+		p, err := ProfileOf(producer("orders"), fmt.Sprint("L", i), "1.0", false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Attach(fmt.Sprint("c", i), of("here"), NewStream(func(string) bool { return true }), p, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if page := r.Page(everything(status.ClientQuery{})); len(page.Versions) != maxVersions || page.Total != 2*maxCounted {
+		t.Errorf("%d versions of %d clients", len(page.Versions), page.Total)
+	}
+}
+
+// BenchmarkPage measures a page of 100 of 10 000 clients.
+func BenchmarkPage(b *testing.B) {
+	r := crowd(b, 10_000)
+	for name, q := range map[string]status.ClientQuery{"first": {}, "topic": {Topic: "payments"}, "last": {After: "host-9900@9900"}} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				r.Page(everything(q))
+			}
+		})
+	}
+}
