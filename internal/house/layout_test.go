@@ -62,7 +62,7 @@ var importTable = map[string]row{
 	"transport/rocketmq/interop/compare": {imports: []string{"", "backoff", "consumer", "producer", "transport/rocketmq"}, tests: []string{"broker", "broker/server"}},
 	"transport/amqp": { // a nested module; it imports no internal package of this one
 		imports: []string{"", "transport", "transport/held", "backoff"},
-		tests:   []string{"producer", "consumer"}, // on a real server
+		tests:   []string{"producer", "consumer", "internal/amqppeer"}, // on a real server and on a peer
 	},
 	"transport/rest": {
 		imports: []string{"", "transport", "backoff", "internal/httpapi"},
@@ -110,6 +110,7 @@ var importTable = map[string]row{
 	"internal/connlimit":  {},                      // connections of broker/server and the program
 	"internal/nearest":    {},                      // "did you mean" of broker/server and the program
 	"internal/rawclient":  {},                      // tests only: gRPC calls
+	"internal/amqppeer":   {},                      // tests only: a server of AMQP
 	"internal/model":      {},                      // tests only: random models
 	"internal/house":      {},                      // tests only
 	"internal/powerloss":  {},                      // a seam of broker for tests

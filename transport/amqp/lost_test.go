@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/amqppeer"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -20,10 +21,10 @@ func TestLostConnectionCostsOneAttempt(t *testing.T) {
 		frame byte
 		cost  int // counted attempts for each lost connection
 	}{
-		{"before the connection is open", frameOpen, 0},
-		{"before the session is open", frameBegin, 0},
-		{"before the link is open", frameAttach, 0},
-		{"after the transfer", frameTransfer, 1},
+		{"before the connection is open", amqppeer.Open, 0},
+		{"before the session is open", amqppeer.Begin, 0},
+		{"before the link is open", amqppeer.Attach, 0},
+		{"after the transfer", amqppeer.Transfer, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for _, down := range []int{0, 3} {
@@ -36,17 +37,15 @@ func TestLostConnectionCostsOneAttempt(t *testing.T) {
 // lose sends messages to a peer that breaks two connections, and refuses others after each.
 func lose(t *testing.T, at byte, cost, down int) {
 	const losses = 2
-	var p *peer
-	p = &peer{script: func(n int, frame byte) reaction {
+	var p *amqppeer.Peer
+	p = &amqppeer.Peer{Script: func(n int, frame byte) amqppeer.Reaction {
 		if n > losses || frame != at {
-			return responds
+			return amqppeer.Responds
 		}
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.down = down
-		return cuts
+		p.RefuseNext(down)
+		return amqppeer.Cuts
 	}}
-	c, err := New("orders.example:5672", Options{Dialer: p.dial})
+	c, err := New("orders.example:5672", Options{Dialer: p.Dial})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,13 +84,13 @@ func lose(t *testing.T, at byte, cost, down int) {
 // The first error of a connection ends it, although a write hangs: no later message gets it.
 func TestFirstErrorEndsTheConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &peer{script: func(n int, frame byte) reaction {
-			if n == 1 && frame == frameTransfer {
-				return hangs
+		p := &amqppeer.Peer{Script: func(n int, frame byte) amqppeer.Reaction {
+			if n == 1 && frame == amqppeer.Transfer {
+				return amqppeer.Hangs
 			}
-			return responds
+			return amqppeer.Responds
 		}}
-		c, err := New("orders.example:5672", Options{Dialer: p.dial, IdleTimeout: 20 * time.Second, RequestTimeout: time.Hour})
+		c, err := New("orders.example:5672", Options{Dialer: p.Dial, IdleTimeout: 20 * time.Second, RequestTimeout: time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}
