@@ -59,6 +59,7 @@ func TestMissingJava(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", dir)
+	t.Setenv("JAVA_HOME", "") // or the program starts its servers on a machine with that variable
 	err = run(t.Context(), &strings.Builder{})
 	if err == nil || !strings.Contains(err.Error(), "java") || !strings.Contains(err.Error(), "17") {
 		t.Errorf("got %v, want an error that names java and its version", err)
