@@ -18,6 +18,7 @@ import (
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/cmd/internal/call"
+	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/declare"
 )
 
@@ -30,18 +31,27 @@ type declaration struct {
 }
 
 func newApply(a *call.App) *cobra.Command {
-	var dryRun bool
+	var pruning, automatic bool
 	cmd := &cobra.Command{
 		Use: "apply", GroupID: call.OperateGroup,
 		Short: "Create and change topics, groups and address settings as a file declares them",
 		Long: `Creates and changes topics, groups and address settings as a YAML file declares
 them: the parts topics, groups and address_settings of a file for 'tidegate serve
---config'. A setting that the file does not name keeps its value, and nothing is
-deleted. --dry-run prints the changes.`,
+--config'. A setting that the file does not name keeps its value. --dry-run prints
+the changes.
+
+Nothing is deleted, unless --prune is given: it deletes what the file does not name,
+for each of these parts that the file has, with its messages. It asks before, or
+needs --yes. Groups and topics that the broker created by itself, and topics with
+dead letters or retries, stay unless --prune-auto-created is given too.`,
 		Example: `  tidegate apply cluster.yaml --dry-run
-  tidegate apply cluster.yaml`,
+  tidegate apply cluster.yaml
+  tidegate apply cluster.yaml --prune --dry-run`,
 	}
-	a.Leaf(cmd, []string{"FILE"}, func(ctx context.Context, c *call.Call) error {
+	c := a.Remote(cmd, []string{"FILE"}, func(ctx context.Context, c *call.Call) error {
+		if automatic && !pruning {
+			return command.Usagef(c.Command, "--prune-auto-created belongs to --prune")
+		}
 		d, err := declared(c, c.Args[0])
 		if err != nil {
 			return c.Usage(err)
@@ -50,14 +60,30 @@ deleted. --dry-run prints the changes.`,
 		if err != nil {
 			return err
 		}
-		changed, err := applyAll(ctx, c, client, d, dryRun)
-		if err == nil && changed == 0 {
+		var extra []surplus
+		if pruning {
+			bounded, cancel := c.Bounded(ctx)
+			extra, err = undeclared(bounded, client, d, automatic)
+			cancel()
+			if err == nil {
+				err = agreed(c, extra)
+			}
+		}
+		if err != nil {
+			return err
+		}
+		changed, err := applyAll(ctx, c, client, d, c.DryRun)
+		if err == nil && changed == 0 && len(extra) == 0 {
 			c.Note("nothing changes")
 		}
-		return err
+		if err != nil {
+			return err
+		}
+		return prune(ctx, c, extra)
 	})
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print the changes, and do nothing")
-	return cmd
+	cmd.Flags().BoolVar(&pruning, "prune", false, "delete what the file does not name")
+	cmd.Flags().BoolVar(&automatic, "prune-auto-created", false, "with --prune: also what the broker created by itself")
+	return c.Destructive()
 }
 
 // declared reads a file; - is the standard input.

@@ -10,5 +10,5 @@ import (
 
 // Commands returns the commands of this package.
 func Commands(a *call.App) []*cobra.Command {
-	return []*cobra.Command{newTopics(a), newGroups(a), newRetries(a), newLimits(a), newAddress(a), newApply(a), newExport(a), newAPI(a)}
+	return []*cobra.Command{newTopics(a), newGroups(a), newRetries(a), newLimits(a), newAddress(a), newApply(a), newExport(a), newAudit(a), newAPI(a)}
 }

@@ -2,7 +2,6 @@ package administration
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -12,60 +11,92 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/call"
-	"github.com/tidegate/tidegate/cmd/internal/declare"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/cmd/internal/view"
 )
 
 func newTopics(a *call.App) *cobra.Command {
-	c := call.Parent(call.SeeGroup, "topic", "Show, create, change and delete topics", "  tidegate topic list --sort -backlog",
-		newTopicList(a), newTopicShow(a), newTopicPut(a, "create"), newTopicPut(a, "set"), newTopicDelete(a), newTopicPurge(a))
-	return c
+	return call.Parent(call.SeeGroup, "topic", "Show, create, change and delete topics", "  tidegate topic list --sort -backlog",
+		newTopicList(a), newTopicShow(a), newPut(a, topicSubject, "create"), newPut(a, topicSubject, "set"), newTopicDelete(a), newTopicPurge(a))
+}
+
+var topicSubject = &subject[settings.Topic, status.Topic]{
+	noun: "topic", arg: "TOPIC", mqadmin: "updateTopic -t TOPIC -n NAMESERVER -c CLUSTER", absent: tidegate.ErrTopicNotFound,
+	examples: map[string]string{
+		"create": "  tidegate topic create orders type=FIFO queues=8 max_backlog.messages=100000",
+		"set":    "  tidegate topic set orders max_rate.messages_per_second=500 retention.time=24h",
+	},
+	forms: "Durations have units, as in 1h30m. type is NORMAL, FIFO, DELAY or TRANSACTION.",
+	get: func(ctx context.Context, c *admin.Client, name string) (status.Topic, settings.Topic, error) {
+		t, err := c.Topic(ctx, name)
+		return t, t.Topic, err
+	},
+	create: func(ctx context.Context, c *admin.Client, name string, s settings.Topic) (status.Topic, error) {
+		return c.PutTopic(ctx, name, s)
+	},
+	set: func(ctx context.Context, c *admin.Client, before status.Topic, s settings.Topic, _ map[string]any) (status.Topic, error) {
+		return c.IfRevision(before.Revision).PutTopic(ctx, before.Name, s) // s has all settings, those of other operators too
+	},
+	fixed:   fixed,
+	show:    func(c *call.Call, t status.Topic) error { return c.Show(t, t.Name, view.TopicFields(t)) },
+	unknown: (*call.Call).UnknownTopic,
 }
 
 func newTopicList(a *call.App) *cobra.Command {
-	var match string
+	l := &listing[status.TopicSummary]{
+		states: []string{"throttled", "backlog", "delayed", "empty"},
+		orders: []string{"backlog", "bytes", "stored", "age", "in", "out"},
+		page: func(ctx context.Context, c *admin.Client, q admin.ListQuery) ([]status.TopicSummary, string, error) {
+			return c.TopicSummaries(ctx, q)
+		},
+	}
 	c := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"},
 		Short: "List the topics with their backlog",
+		Long: `Lists the topics, as the broker counted them within the last second. BACKLOG, BYTES
+and OLDEST are those of the group that is furthest behind; without a group, all
+stored messages are the backlog. IN/S is - if it is 0 or not known; the broker knows
+it if it was asked in the last minute before.
+
+The states are throttled (the broker rejects sends), backlog (a group has messages),
+delayed (messages wait for their delivery time) and empty (no messages).`,
 		Example: `  tidegate topic list
-  tidegate topic list --match 'orders*' --sort -backlog --limit 10`,
+  tidegate topic list --match 'orders*' --sort -backlog --limit 10
+  tidegate topic list --state throttled
+  tidegate topic list --top 5 --by age`,
 		Annotations: map[string]string{call.MQAdmin: "topicList"},
 	}
 	a.Leaf(c, nil, func(ctx context.Context, c *call.Call) error {
-		client, err := c.Admin(ctx)
+		topics, err := l.read(ctx, c, func(status.TopicSummary) bool { return true })
 		if err != nil {
 			return err
 		}
-		ctx, cancel := c.Bounded(ctx)
-		defer cancel()
-		topics, err := client.Topics(ctx)
-		if err != nil {
-			return err
+		empty := "no topics" + call.MatchNote(l.Match) + ": create one with 'tidegate topic create NAME'"
+		if l.State != "" {
+			empty = "no topics in the state " + l.State + call.MatchNote(l.Match)
 		}
-		topics, err = call.Matching(c, topics, match, func(t status.Topic) string { return t.Name })
-		if err != nil {
-			return err
-		}
-		return call.PrintList(c, output.List[status.Topic]{
+		return call.PrintList(c, output.List[status.TopicSummary]{
 			Rows:     topics,
 			Columns:  view.TopicColumns,
-			Name:     func(t status.Topic) string { return t.Name },
-			Document: func(ts []status.Topic) any { return map[string]any{"topics": call.NotNil(ts)} },
-			Empty:    "no topics" + call.MatchNote(match) + ": create one with 'tidegate topic create NAME'",
+			Name:     func(t status.TopicSummary) string { return t.Name },
+			Document: func(ts []status.TopicSummary) any { return map[string]any{"topics": call.NotNil(ts)} },
+			Empty:    empty,
 		})
 	})
-	call.MatchFlag(c, &match)
+	l.register(c)
 	return c
 }
 
 func newTopicShow(a *call.App) *cobra.Command {
-	return a.Leaf(&cobra.Command{
-		Use:         "show",
-		Short:       "Show a topic's settings, state and groups",
-		Example:     "  tidegate topic show orders",
+	var queues bool
+	cmd := &cobra.Command{
+		Use:   "show",
+		Short: "Show a topic's settings, state and groups",
+		Example: `  tidegate topic show orders
+  tidegate topic show orders --queues`,
 		Annotations: map[string]string{call.MQAdmin: "topicStatus -t TOPIC"},
-	}, []string{"TOPIC"}, func(ctx context.Context, c *call.Call) error {
+	}
+	a.Leaf(cmd, []string{"TOPIC"}, func(ctx context.Context, c *call.Call) error {
 		client, err := c.Admin(ctx)
 		if err != nil {
 			return err
@@ -76,59 +107,38 @@ func newTopicShow(a *call.App) *cobra.Command {
 		if err != nil {
 			return c.UnknownTopic(ctx, client, err)
 		}
-		return c.Show(t, t.Name, view.TopicFields(t))
+		if !queues {
+			return c.Show(t, t.Name, view.TopicFields(t))
+		}
+		states, err := queuesOf(ctx, client, t.Name)
+		if err != nil {
+			return err
+		}
+		document := struct {
+			status.Topic
+			QueueStates []status.Queue `json:"queue_states"`
+		}{t, call.NotNil(states)}
+		if err := c.Show(document, t.Name, view.TopicFields(t)); err != nil || !c.Tables() {
+			return err
+		}
+		return call.PrintTable(c, output.List[status.Queue]{Rows: states, Columns: view.QueueColumns, Empty: "The topic has no queue."})
 	})
+	cmd.Flags().BoolVar(&queues, "queues", false, "also the contents of each queue")
+	return cmd
 }
 
-func newTopicPut(a *call.App, verb string) *cobra.Command {
-	var file string
-	var dryRun bool
-	c := &cobra.Command{Use: verb, Annotations: map[string]string{call.MQAdmin: "updateTopic -t TOPIC -n NAMESERVER -c CLUSTER"}}
-	if verb == "create" {
-		c.Short = "Create a topic"
-		c.Example = "  tidegate topic create orders type=FIFO queues=8 max_backlog.messages=100000"
-	} else {
-		c.Short = "Change settings of a topic; the others stay"
-		c.Example = "  tidegate topic set orders max_rate.messages_per_second=500 retention.time=24h"
+// queuesOf returns the contents of all queues of a topic.
+func queuesOf(ctx context.Context, client *admin.Client, topic string) (all []status.Queue, err error) {
+	for after := ""; ; {
+		page, err := client.Queues(ctx, topic, after, 1000)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, page.Queues...)
+		if after = page.Next; after == "" {
+			return all, nil
+		}
 	}
-	c.Long = c.Short + ".\n\n" + output.Wrap("The settings are "+declare.Help[settings.Topic]()+".") + "\nDurations have units, as in 1h30m. type is NORMAL, FIFO, DELAY or TRANSACTION."
-	a.Leaf(c, []string{"TOPIC", "[KEY=VALUE...]"}, func(ctx context.Context, c *call.Call) error {
-		client, err := c.Admin(ctx)
-		if err != nil {
-			return err
-		}
-		ctx, cancel := c.Bounded(ctx)
-		defer cancel()
-		name := c.Args[0]
-		before, err := client.Topic(ctx, name)
-		switch missing := errors.Is(err, tidegate.ErrTopicNotFound); {
-		case err != nil && (!missing || verb == "set"):
-			return c.UnknownTopic(ctx, client, err)
-		case err == nil && verb == "create":
-			return fmt.Errorf("topic %q exists; change it with 'tidegate topic set %s KEY=VALUE'", name, name)
-		}
-		wanted, _, err := changed(c, before.Topic, file, c.Args[1:])
-		if err != nil {
-			return err
-		}
-		if err := fixed(before.Topic, wanted); err != nil && verb == "set" {
-			return c.Usage(err)
-		}
-		if dryRun {
-			return c.Diff(name, before.Topic, wanted)
-		}
-		if verb == "set" { // wanted has all settings, those of other operators too
-			client = client.IfRevision(before.Revision)
-		}
-		t, err := client.PutTopic(ctx, name, wanted)
-		if err != nil {
-			return err
-		}
-		return c.Show(t, t.Name, view.TopicFields(t))
-	})
-	c.Flags().StringVarP(&file, "file", "f", "", "JSON `file` with settings; arguments go before it")
-	c.Flags().BoolVar(&dryRun, "dry-run", false, "print the changes, and do nothing")
-	return c
 }
 
 // fixed returns an error if a change is not possible in an existing topic.
@@ -162,19 +172,20 @@ func newTopicDelete(a *call.App) *cobra.Command {
 
 func newTopicPurge(a *call.App) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:     "purge",
-		Short:   "Remove all messages of a topic, also those in flight and delayed ones",
-		Example: "  tidegate topic purge orders --yes",
+		Use:   "purge",
+		Short: "Remove all messages of a topic, also those in flight and delayed ones",
+		Example: `  tidegate topic purge orders --dry-run
+  tidegate topic purge orders --yes`,
 	}
 	return newRemoval(a, cmd, "TOPIC", func(ctx context.Context, c *call.Call, client *admin.Client) (string, func(context.Context) (string, error), error) {
-		t, err := client.Topic(ctx, c.Args[0])
+		b, err := client.CountPurge(ctx, c.Args[0])
 		if err != nil {
 			return "", nil, c.UnknownTopic(ctx, client, err)
 		}
-		what := fmt.Sprintf("%s messages of %s", output.Number(t.StoredMessages+t.DelayedMessages), t.Name)
+		what := fmt.Sprintf("%s of %s, %v", output.Count(b.Messages, "message"), output.Safe(c.Args[0]), output.Bytes(b.Bytes))
 		return what, func(ctx context.Context) (string, error) {
-			b, err := client.PurgeTopic(ctx, t.Name)
-			return fmt.Sprintf("removed %s messages, %v", output.Number(b.Messages), output.Bytes(b.Bytes)), err
+			b, err := client.PurgeTopic(ctx, c.Args[0])
+			return fmt.Sprintf("removed %s, %v", output.Count(b.Messages, "message"), output.Bytes(b.Bytes)), err
 		}, nil
 	})
 }

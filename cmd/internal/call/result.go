@@ -29,6 +29,18 @@ func (c *Call) Show(document any, name string, fields []output.Field) error {
 	return output.Fields(c.Out, c.Options(), fields)
 }
 
+// Tables reports whether the result is for people: neither JSON nor names alone.
+func (c *Call) Tables() bool { return !c.JSON() && c.Format.Format != output.Name }
+
+// PrintTable prints a further table of a result, with a line before it. The flags for columns and
+// rows belong to the first table.
+func PrintTable[T any](c *Call, l output.List[T]) error {
+	if len(l.Rows) > 0 {
+		fmt.Fprintln(c.Out)
+	}
+	return l.Print(c.Out, c.Err, output.Options{Format: c.Format.Format, NoHeaders: c.noHeaders, Times: c.Times.TimeStyle})
+}
+
 // PrintList prints a list.
 func PrintList[T any](c *Call, l output.List[T]) error {
 	if err := l.Print(c.Out, c.Err, c.Options()); err != nil {

@@ -100,18 +100,6 @@ func MatchNote(pattern string) string {
 	return " with a name like " + output.Safe(pattern)
 }
 
-// Matching returns the subjects whose name matches a pattern; empty matches all.
-func Matching[T any](c *Call, list []T, pattern string, name func(T) string) ([]T, error) {
-	if pattern == "" {
-		return list, nil
-	}
-	match, err := output.Glob(pattern)
-	if err != nil {
-		return nil, c.Usage(err)
-	}
-	return slices.DeleteFunc(slices.Clone(list), func(s T) bool { return !match(name(s)) }), nil
-}
-
 // A notFoundError is the error of a subject that does not exist.
 type notFoundError struct{ text string }
 

@@ -34,19 +34,22 @@ func SettingFields(settings any, except ...string) []output.Field {
 	return fields
 }
 
-// TopicColumns are the columns of topic list.
-var TopicColumns = []output.Column[status.Topic]{
-	{Name: "NAME", Cell: func(t status.Topic) any { return t.Name }},
-	{Name: "TYPE", Cell: func(t status.Topic) any { return string(t.Type) }},
-	{Name: "QUEUES", Cell: func(t status.Topic) any { return t.Queues }},
-	{Name: "BACKLOG", Cell: func(t status.Topic) any { return t.Backlog.Messages }},
-	{Name: "BYTES", Cell: func(t status.Topic) any { return output.Bytes(t.Backlog.Bytes) }},
-	{Name: "STORED", Cell: func(t status.Topic) any { return t.StoredMessages }},
-	{Name: "STORED-BYTES", Wide: true, Cell: func(t status.Topic) any { return output.Bytes(t.StoredBytes) }},
-	{Name: "DELAYED", Cell: func(t status.Topic) any { return t.DelayedMessages }},
-	{Name: "HALF", Wide: true, Cell: func(t status.Topic) any { return t.HalfMessages }},
-	{Name: "THROTTLE", Cell: func(t status.Topic) any { return ThrottleText(t.Throttle) }},
-	{Name: "GROUPS", Wide: true, Cell: func(t status.Topic) any { return t.Groups }},
+// TopicColumns are the columns of topic list. The broker leaves a rate out that is 0 or not known.
+var TopicColumns = []output.Column[status.TopicSummary]{
+	{Name: "NAME", Cell: func(t status.TopicSummary) any { return t.Name }},
+	{Name: "TYPE", Cell: func(t status.TopicSummary) any { return string(t.Type) }},
+	{Name: "QUEUES", Cell: func(t status.TopicSummary) any { return t.Queues }},
+	{Name: "BACKLOG", Cell: func(t status.TopicSummary) any { return t.Backlog.Messages }},
+	{Name: "BYTES", Cell: func(t status.TopicSummary) any { return output.Bytes(t.Backlog.Bytes) }},
+	{Name: "OLDEST", Cell: func(t status.TopicSummary) any { return milliseconds(t.OldestMS) }},
+	{Name: "IN/S", Cell: func(t status.TopicSummary) any { return knownRate(t.InRate) }},
+	{Name: "OUT/S", Wide: true, Cell: func(t status.TopicSummary) any { return knownRate(t.OutRate) }},
+	{Name: "STORED", Cell: func(t status.TopicSummary) any { return t.Stored.Messages }},
+	{Name: "STORED-BYTES", Wide: true, Cell: func(t status.TopicSummary) any { return output.Bytes(t.Stored.Bytes) }},
+	{Name: "DELAYED", Cell: func(t status.TopicSummary) any { return t.Delayed.Messages }},
+	{Name: "HALF", Wide: true, Cell: func(t status.TopicSummary) any { return t.Half }},
+	{Name: "GROUPS", Cell: func(t status.TopicSummary) any { return t.Groups }},
+	{Name: "THROTTLE", Cell: func(t status.TopicSummary) any { return ThrottleText(t.Throttle) }},
 }
 
 // ThrottleText is a throttle in one cell: empty for none.

@@ -1,0 +1,105 @@
+package administration
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tidegate/tidegate/broker/admin"
+	"github.com/tidegate/tidegate/cmd/internal/call"
+	"github.com/tidegate/tidegate/cmd/internal/declare"
+	"github.com/tidegate/tidegate/cmd/internal/output"
+)
+
+// A subject is how commands read and write the settings T of a topic or a consumer group S.
+type subject[T, S any] struct {
+	noun     string // as in "topic"
+	arg      string // name of the argument
+	mqadmin  string
+	absent   error             // matched by the error of a subject that does not exist
+	examples map[string]string // by verb
+	forms    string            // of values, below the names of the settings
+
+	get    func(ctx context.Context, c *admin.Client, name string) (S, T, error)
+	create func(ctx context.Context, c *admin.Client, name string, settings T) (S, error)
+
+	// set changes an existing subject. wanted has all settings, patch those that change.
+	set func(ctx context.Context, c *admin.Client, before S, wanted T, patch map[string]any) (S, error)
+
+	fixed   func(before, wanted T) error // why set is not possible
+	show    func(c *call.Call, s S) error
+	unknown func(c *call.Call, ctx context.Context, client *admin.Client, err error) error
+}
+
+// newPut returns the command create or set.
+func newPut[T, S any](a *call.App, s *subject[T, S], verb string) *cobra.Command {
+	var file string
+	var dryRun bool
+	cmd := &cobra.Command{Use: verb, Example: s.examples[verb], Annotations: map[string]string{call.MQAdmin: s.mqadmin}}
+	cmd.Short = "Create a " + s.noun
+	if verb == "set" {
+		cmd.Short = "Change settings of a " + s.noun + "; the others stay"
+	}
+	cmd.Long = cmd.Short + ".\n\n" + output.Wrap("The settings are "+declare.Help[T]()+".") + "\n" + s.forms
+	a.Leaf(cmd, []string{s.arg, "[KEY=VALUE...]"}, func(ctx context.Context, c *call.Call) error {
+		client, err := c.Admin(ctx)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := c.Bounded(ctx)
+		defer cancel()
+		name := c.Args[0]
+		old, before, err := s.get(ctx, client, name)
+		switch absent := errors.Is(err, s.absent); {
+		case err != nil && (!absent || verb == "set"):
+			return s.unknown(c, ctx, client, err)
+		case err == nil && verb == "create":
+			return fmt.Errorf("%s %q exists; change it with 'tidegate %s set %s KEY=VALUE'", s.noun, name, cmd.Parent().Name(), name)
+		}
+		wanted, patch, err := changed(c, before, file, c.Args[1:])
+		if err != nil {
+			return err
+		}
+		if verb == "set" {
+			if err := s.fixed(before, wanted); err != nil {
+				return c.Usage(err)
+			}
+		}
+		if dryRun {
+			return c.Diff(name, before, wanted)
+		}
+		var after S
+		if verb == "create" {
+			after, err = s.create(ctx, client, name, wanted)
+		} else {
+			after, err = s.set(ctx, client, old, wanted, patch)
+		}
+		if err != nil {
+			return err
+		}
+		return s.show(c, after)
+	})
+	cmd.Flags().StringVarP(&file, "file", "f", "", "JSON `file` with settings; arguments go before it")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print the changes, and do nothing")
+	return cmd
+}
+
+// changed returns settings with the changes of a file and of arguments, and the changes alone.
+func changed[T any](c *call.Call, before T, file string, args []string) (wanted T, patch map[string]any, err error) {
+	if patch, err = declare.Patch[T](file, args); err == nil {
+		var text []byte
+		if text, err = json.Marshal(patch); err == nil {
+			wanted, err = declare.Merge(before, text)
+		}
+	}
+	if v, ok := any(wanted).(interface{ Validate() error }); ok && err == nil {
+		err = v.Validate()
+	}
+	if err != nil {
+		return before, nil, c.Usage(err)
+	}
+	return wanted, patch, nil
+}
