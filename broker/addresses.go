@@ -21,17 +21,13 @@ func ValidateMatch(text string) error {
 // delays that have begun. The error is 40000, with all faults, for an invalid pattern, for invalid
 // settings, and if MaxAddressSettings is reached.
 func (b *Broker) PutAddressSettings(ctx context.Context, match string, s settings.Address) (status.Address, error) {
-	err := b.catalog.PutAddress(ctx, match, s)
-	if err != nil {
-		return status.Address{}, err
-	}
-	return status.Address{Match: match, Address: s}, nil
+	return b.putAddress(ctx, match, s, nil)
 }
 
 // DeleteAddressSettings removes the settings of a pattern, and returns when this is on disk. The
 // error is 40400 if the pattern has none, and 40000 if it is invalid.
 func (b *Broker) DeleteAddressSettings(ctx context.Context, match string) error {
-	return b.catalog.DeleteAddress(ctx, match)
+	return b.catalog.DeleteAddress(ctx, match, nil)
 }
 
 // AddressSettings returns the settings of a pattern. The error is 40400 if the pattern has none,
@@ -41,7 +37,7 @@ func (b *Broker) AddressSettings(match string) (status.Address, error) {
 	if err != nil {
 		return status.Address{}, err
 	}
-	return status.Address{Match: match, Address: s}, nil
+	return status.Address{Match: match, Address: s, Revision: revisionOf(&s)}, nil
 }
 
 // AllAddressSettings returns the settings of all patterns, by precedence. If several patterns match

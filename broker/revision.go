@@ -11,8 +11,13 @@ import (
 	"github.com/tidegate/tidegate/broker/status"
 )
 
+// revised are the settings that have a revision.
+type revised interface {
+	settings.Topic | settings.Group | settings.Address | settings.Limits
+}
+
 // revisionOf returns a text that is equal for equal settings, also after a restart, and "" for nil.
-func revisionOf[S settings.Topic | settings.Group](s *S) string {
+func revisionOf[S revised](s *S) string {
 	if s == nil {
 		return ""
 	}
@@ -25,7 +30,7 @@ func revisionOf[S settings.Topic | settings.Group](s *S) string {
 }
 
 // onRevision converts a condition on a revision to one on settings.
-func onRevision[S settings.Topic | settings.Group](may func(revision string) error) func(now *S) error {
+func onRevision[S revised](may func(revision string) error) func(now *S) error {
 	if may == nil {
 		return nil
 	}
@@ -81,6 +86,41 @@ func (b served) PatchGroupIf(ctx context.Context, name string, change func(*sett
 // DeleteGroupIf is DeleteGroup on a condition, as in DeleteTopicIf.
 func (b served) DeleteGroupIf(ctx context.Context, name string, may func(revision string) error) error {
 	return b.catalog.DeleteGroup(ctx, name, onRevision[settings.Group](may))
+}
+
+// PutAddressSettingsIf is PutAddressSettings on a condition, as in PutTopicIf.
+func (b served) PutAddressSettingsIf(ctx context.Context, match string, s settings.Address, may func(revision string) error) (status.Address, error) {
+	return b.putAddress(ctx, match, s, may)
+}
+
+// DeleteAddressSettingsIf is DeleteAddressSettings on a condition, as in DeleteTopicIf.
+func (b served) DeleteAddressSettingsIf(ctx context.Context, match string, may func(revision string) error) error {
+	return b.catalog.DeleteAddress(ctx, match, onRevision[settings.Address](may))
+}
+
+// PatchLimitsIf is PatchLimits on a condition, as in PatchGroupIf.
+func (b served) PatchLimitsIf(ctx context.Context, change func(*settings.Limits) error, may func(revision string) error) error {
+	return b.PatchLimits(ctx, func(l *settings.Limits) error {
+		if may != nil {
+			if err := may(revisionOf(l)); err != nil {
+				return err
+			}
+		}
+		return change(l)
+	})
+}
+
+// LimitsRevision returns the limits of the whole broker and their revision.
+func (b served) LimitsRevision() (l settings.Limits, revision string) {
+	l = b.Limits()
+	return l, revisionOf(&l)
+}
+
+func (b *Broker) putAddress(ctx context.Context, match string, s settings.Address, may func(revision string) error) (status.Address, error) {
+	if err := b.catalog.PutAddress(ctx, match, s, onRevision[settings.Address](may)); err != nil {
+		return status.Address{}, err
+	}
+	return status.Address{Match: match, Address: s, Revision: revisionOf(&s)}, nil
 }
 
 func (b *Broker) putTopic(ctx context.Context, name string, c settings.Topic, may func(revision string) error) (status.Topic, error) {

@@ -110,12 +110,12 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// IfRevision returns a client whose changes of a topic or consumer group only happen if its
-// settings still have a revision, that of status.Topic or status.Group. Otherwise they return an
-// [Error] with Status 412. Other changes fail with tidegate.ErrInvalid; reads are not affected. A
-// PUT or PATCH whose response was lost is not repeated, because the first attempt may have changed
-// the revision. An empty revision matches nothing. The client shares the connections of c, and
-// Close closes both.
+// IfRevision returns a client whose changes of a topic, a consumer group, address settings or the
+// limits of the broker only happen if the settings still have a revision, for example that of
+// status.Topic. Otherwise they return an [Error] with Status 412. Other changes fail with
+// tidegate.ErrInvalid; reads are not affected. A PUT or PATCH whose response was lost is not
+// repeated, because the first attempt may have changed the revision. An empty revision matches
+// nothing. The client shares the connections of c, and Close closes both.
 func (c *Client) IfRevision(revision string) *Client {
 	conditional := *c
 	conditional.ifMatch = `"` + revision + `"`

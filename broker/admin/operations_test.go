@@ -342,7 +342,7 @@ func TestOperations(t *testing.T) {
 	}
 	s.call("putAddressSettings", func(c *admin.Client) error {
 		got, err := c.PutAddressSettings(ctx, "news.#", settings)
-		return errors.Join(err, equal(got, status.Address{Match: "news.#", Address: settings}))
+		return errors.Join(err, equal(got, status.Address{Match: "news.#", Address: settings, Revision: got.Revision}), equal(got.Revision != "", true))
 	})
 	s.call("getAddressSettings", func(c *admin.Client) error {
 		got, err := c.AddressSettings(ctx, "news.#")

@@ -8,6 +8,7 @@ import (
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 )
 
 // The client changes settings only if they have the revision that it read.
@@ -42,7 +43,7 @@ func TestIfRevision(t *testing.T) {
 			t.Errorf("%s on an old revision: %v", call, err)
 		}
 	}
-	if _, err := late.SetLimits(ctx, settings.Limits{}); !errors.Is(err, tidegate.ErrInvalid) {
+	if _, err := late.Rewind(ctx, "billing", "orders", status.Position{Latest: true}); !errors.Is(err, tidegate.ErrInvalid) {
 		t.Errorf("a change without revisions: %v", err)
 	}
 	now, err := late.Group(ctx, "billing")

@@ -96,8 +96,51 @@ func TestIfMatchOfSettings(t *testing.T) {
 			t.Errorf("DELETE %s again: %d %s", path, w.Code, w.Body)
 		}
 	}
-	if w := ifMatch(t, h, "PATCH", "/v1/throttle", `{}`, `"x"`); w.Code != 400 {
+	if w := ifMatch(t, h, "POST", "/v1/topics/revised/purge", "", `"x"`); w.Code != 400 {
 		t.Errorf("a change without revisions with If-Match: %d %s", w.Code, w.Body)
+	}
+}
+
+// Of two operators who read the same address settings, or the same limits, the second one changes
+// nothing.
+func TestIfMatchOfAddressesAndLimits(t *testing.T) {
+	e := start(t, Options{})
+	h := checkHTTP(t, e.s.Handler())
+	const pattern, limits = "/v1/address-settings/orders.%23", "/v1/throttle"
+	if w := ifMatch(t, h, "PUT", pattern, `{"max-delivery-attempts": 1}`, "*"); w.Code != 412 {
+		t.Errorf("PUT of a new pattern with *: %d %s", w.Code, w.Body)
+	}
+	if w := ifMatch(t, h, "PUT", pattern, `{"max-delivery-attempts": 1}`, ""); w.Code != 201 || w.Header().Get("ETag") == "" {
+		t.Fatalf("PUT of a new pattern: %d %s, ETag %s", w.Code, w.Body, w.Header().Get("ETag"))
+	}
+	for _, c := range []struct{ path, method, first, second string }{
+		{pattern, "PUT", `{"max-delivery-attempts": 2}`, `{"max-delivery-attempts": 3}`},
+		{limits, "PATCH", `{"max_backlog": {"messages": 2}}`, `{"max_backlog": {"messages": 3}}`},
+		{limits, "PUT", `{"max_backlog": {"bytes": 2000000}}`, `{"max_backlog": {"bytes": 3000000}}`},
+	} {
+		read := ifMatch(t, h, "GET", c.path, "", "")
+		etag := read.Header().Get("ETag")
+		var got struct{ Revision string }
+		decode(t, read.Body.Bytes(), &got)
+		if etag == "" || etag != `"`+got.Revision+`"` {
+			t.Errorf("GET %s: ETag %s, revision %s", c.path, etag, got.Revision)
+		}
+		won := ifMatch(t, h, c.method, c.path, c.first, etag)
+		if won.Code != 200 || won.Header().Get("ETag") == etag {
+			t.Errorf("%s %s: %d %s, ETag %s", c.method, c.path, won.Code, won.Body, won.Header().Get("ETag"))
+		}
+		if w := ifMatch(t, h, c.method, c.path, c.second, etag); w.Code != 412 || w.Header().Get("ETag") != "" {
+			t.Errorf("%s %s on the revision before: %d %s", c.method, c.path, w.Code, w.Body)
+		}
+		if now := ifMatch(t, h, "GET", c.path, "", "").Header().Get("ETag"); now != won.Header().Get("ETag") {
+			t.Errorf("%s has ETag %s after the rejected change, want %s", c.path, now, won.Header().Get("ETag"))
+		}
+	}
+	if w := ifMatch(t, h, "DELETE", pattern, "", `"x"`); w.Code != 412 {
+		t.Errorf("DELETE on another revision: %d %s", w.Code, w.Body)
+	}
+	if w := ifMatch(t, h, "DELETE", pattern, "", ifMatch(t, h, "GET", pattern, "", "").Header().Get("ETag")); w.Code != 204 {
+		t.Errorf("DELETE: %d %s", w.Code, w.Body)
 	}
 }
 

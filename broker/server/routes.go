@@ -60,7 +60,7 @@ func (i input) check(w http.ResponseWriter, r *http.Request) error {
 	}
 	if i&matchInput == 0 && r.Method != http.MethodGet && r.Method != http.MethodHead && r.Header.Get(web.HeaderIfMatch) != "" {
 		return refusal.New(tidegate.CodeBadRequest, web.HeaderIfMatch,
-			"this operation ignores revisions, so the header If-Match would have no effect; leave it out. Changes of a topic or group accept it")
+			"this operation ignores revisions, so the header If-Match would have no effect; leave it out. Changes of topics, groups, address settings and limits accept it")
 	}
 	if i&bodyInput == 0 {
 		return web.ReadNothing(w, r)
@@ -138,13 +138,13 @@ func (s *Server) routes() []route {
 		{"patchGroup", "PATCH", "/v1/groups/{group}", http.StatusOK, bodyInput | matchInput, admin.PatchGroup},
 		{"deleteGroup", "DELETE", "/v1/groups/{group}", http.StatusNoContent, matchInput, admin.DeleteGroup},
 		{"getThrottle", "GET", "/v1/throttle", http.StatusOK, noInput, admin.GetThrottle},
-		{"putThrottle", "PUT", "/v1/throttle", http.StatusOK, bodyInput, admin.PutThrottle},
-		{"patchThrottle", "PATCH", "/v1/throttle", http.StatusOK, bodyInput, admin.PatchThrottle},
+		{"putThrottle", "PUT", "/v1/throttle", http.StatusOK, bodyInput | matchInput, admin.PutThrottle},
+		{"patchThrottle", "PATCH", "/v1/throttle", http.StatusOK, bodyInput | matchInput, admin.PatchThrottle},
 		{"postSnapshot", "POST", "/v1/snapshot", http.StatusCreated, noInput, admin.PostSnapshot},
 		{"listAddressSettings", "GET", "/v1/address-settings", http.StatusOK, noInput, admin.ListAddressSettings},
 		{"getAddressSettings", "GET", "/v1/address-settings/{match}", http.StatusOK, noInput, admin.GetAddressSettings},
-		{"putAddressSettings", "PUT", "/v1/address-settings/{match}", http.StatusOK, bodyInput, admin.PutAddressSettings},
-		{"deleteAddressSettings", "DELETE", "/v1/address-settings/{match}", http.StatusNoContent, noInput, admin.DeleteAddressSettings},
+		{"putAddressSettings", "PUT", "/v1/address-settings/{match}", http.StatusOK, bodyInput | matchInput, admin.PutAddressSettings},
+		{"deleteAddressSettings", "DELETE", "/v1/address-settings/{match}", http.StatusNoContent, matchInput, admin.DeleteAddressSettings},
 		{"getTopicAddressSettings", "GET", "/v1/topics/{topic}/address-settings", http.StatusOK, noInput, admin.GetTopicAddressSettings},
 
 		{"rewindGroup", "POST", "/v1/groups/{group}/rewind", http.StatusOK, bodyInput, admin.RewindGroup},

@@ -46,4 +46,5 @@ type Throttles struct {
 	Throttles  []LimitState    `json:"throttles"`   // limits that reject sends
 	NotReached []LimitState    `json:"not_reached"` // other limits that are set
 	Limits     settings.Limits `json:"limits"`      // of the whole broker
+	Revision   string          `json:"revision"`    // identifies Limits
 }

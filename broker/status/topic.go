@@ -53,6 +53,7 @@ type Backlog struct {
 type Address struct {
 	Match string `json:"match"`
 	settings.Address
+	Revision string `json:"revision,omitempty"` // identifies the settings; lists leave it out
 }
 
 // A TopicAddress has the address settings of a topic, merged from all patterns that match it.

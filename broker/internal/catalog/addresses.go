@@ -21,8 +21,8 @@ const MaxAddresses = 1024
 
 // PutAddress replaces the settings of a pattern. It returns when this is on disk. The settings
 // apply at once to the topics that the pattern matches. The error is 40000 for an invalid pattern,
-// for invalid settings, and if MaxAddresses is reached.
-func (c *Catalog) PutAddress(ctx context.Context, match string, s settings.Address) error {
+// for invalid settings, and if MaxAddresses is reached. may is as in PutTopic.
+func (c *Catalog) PutAddress(ctx context.Context, match string, s settings.Address, may func(now *settings.Address) error) error {
 	const op = "PutAddressSettings"
 	p, err := address.Parse(match)
 	if err = refusal.Setting(op, match, errors.Join(err, s.Validate())); err != nil {
@@ -36,6 +36,15 @@ func (c *Catalog) PutAddress(ctx context.Context, match string, s settings.Addre
 		n := 0
 		set.All(func(address.Pattern, settings.Address) { n++ })
 		before, there := set.Get(p)
+		if may != nil {
+			now := &before
+			if !there {
+				now = nil
+			}
+			if err := may(now); err != nil {
+				return set, nil, err
+			}
+		}
 		if there && reflect.DeepEqual(before, s) {
 			return set, nil, nil // nothing changes
 		}
@@ -47,16 +56,22 @@ func (c *Catalog) PutAddress(ctx context.Context, match string, s settings.Addre
 }
 
 // DeleteAddress removes the settings of a pattern. It returns when this is on disk. The error is
-// 40400 if the pattern has no settings, and 40000 if it is invalid.
-func (c *Catalog) DeleteAddress(ctx context.Context, match string) error {
+// 40400 if the pattern has no settings, and 40000 if it is invalid. may is as in DeleteTopic.
+func (c *Catalog) DeleteAddress(ctx context.Context, match string, may func(now *settings.Address) error) error {
 	const op = "DeleteAddressSettings"
 	p, err := parseMatch(op, match)
 	if err != nil {
 		return err
 	}
 	return refusal.WithOp(op, c.changeAddresses(ctx, func(set address.Set[settings.Address]) (address.Set[settings.Address], func(*store.Batch), error) {
-		if _, there := set.Get(p); !there {
+		now, there := set.Get(p)
+		if !there {
 			return set, nil, noAddress(match)
+		}
+		if may != nil {
+			if err := may(&now); err != nil {
+				return set, nil, err
+			}
 		}
 		return set.Without(p), func(w *store.Batch) { w.DeleteAddressSettings(match) }, nil
 	}))

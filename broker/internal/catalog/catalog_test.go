@@ -148,7 +148,7 @@ func TestRecover(t *testing.T) {
 	fs := vfs.NewMem()
 	c, closeStore := open(t, fs)
 	persist := true
-	if err := c.PutAddress(t.Context(), "orders.#", settings.Address{PersistDeliveryCountBeforeDelivery: &persist}); err != nil {
+	if err := c.PutAddress(t.Context(), "orders.#", settings.Address{PersistDeliveryCountBeforeDelivery: &persist}, nil); err != nil {
 		t.Fatal(err)
 	}
 	before, err := c.PutTopic(t.Context(), "orders.eu", settings.Topic{Queues: 3}, nil)

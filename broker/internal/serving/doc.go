@@ -50,6 +50,10 @@ type Engine interface {
 	PutGroupIf(ctx context.Context, name string, c settings.Group, may func(revision string) error) (status.Group, error)
 	PatchGroupIf(ctx context.Context, name string, change func(*settings.Group) error, may func(revision string) error) (status.Group, error)
 	DeleteGroupIf(ctx context.Context, name string, may func(revision string) error) error
+	PutAddressSettingsIf(ctx context.Context, match string, s settings.Address, may func(revision string) error) (status.Address, error)
+	DeleteAddressSettingsIf(ctx context.Context, match string, may func(revision string) error) error
+	PatchLimitsIf(ctx context.Context, change func(*settings.Limits) error, may func(revision string) error) error
+	LimitsRevision() (l settings.Limits, revision string)
 
 	Touch(owner string)
 	Forget(owner string)

@@ -47,7 +47,7 @@ export function groups(page) {
         cell: (row) => (row.dead_letters_hour ? h('a', {href: link('dead-letters', row.group)},
         num(row.dead_letters_hour)) : '0')},
       {label: t('receives waiting'), sort: 'waiting', num: true, cell: (row) => num(row.waiting ?? 0)},
-    ]}), pager(page, data.next, t('n of', num(data.groups.length), num(data.total))));
+    ]}), pager(page, data.next, data.total > 0 && t('n of', num(data.groups.length), num(data.total))));
   }
   return page.watch((signal) => get('groups', {view: 'summary', match, after, sort, state, topic, limit: 100}, signal),
     (latest) => {
@@ -142,7 +142,7 @@ function plots(name, topics, time) {
   return [
     lines({title: cap(t('backlog')), span: span(samples), text: num, series: [
       {label: t('messages'), kind: 'blue', values: samples.map((s) => s.backlog)},
-      {label: t('state waiting_retry'), kind: 'amber', values: samples.map((s) => s.retry)}]}),
+      {label: t('waiting retry'), kind: 'amber', values: samples.map((s) => s.retry)}]}),
     lines({title: t('messages per second'), span: span(samples), text: rate, series: [
       {label: t('acknowledged'), kind: 'green', values: rates(samples, 'acked')},
       {label: t('dead letters'), kind: 'red', values: rates(samples, 'dead')}]}),
@@ -157,7 +157,7 @@ function flow(name, s, due) {
     h('small', null, h('a', {href: link('groups', name, s.topic)},
       t('backlog of', num(s.backlog.messages), bytes(s.backlog.bytes))))),
     h('p', {class: 'state ' + verdict(s)[0]}, verdict(s)[1]),
-    h('div', {class: 'columns broad'}, h('div', {class: 'flow'},
+    h('div', {class: 'beside'}, h('div', {class: 'flow'},
       box('ready', s.ready, 'blue'),
       h('div', {class: 'arrow'}, h('small', null, t('delivered'))),
       box('inflight', s.inflight, 'blue', link('groups', name, s.topic, {state: 'inflight'})),
@@ -184,9 +184,9 @@ function dueTimes({buckets, next_retry: retry, next_lease_end: lease}) {
   const most = Math.max(...buckets.map((b) => (b.waiting_retry || 0) + (b.inflight || 0)));
   if (!most) return null;
   const label = (b, i) => (b.until === undefined ? t('later') : i === 0 ? t('now') : '≤ ' + duration(parse(b.until)));
-  return h('div', null, h('h3', null, t('when they come back')),
-    h('p', {class: 'hint'}, retry && [t('next retry'), ' ', when(retry), ' '],
-    lease && [t('next lease end'), ' ', when(lease)]),
+  return h('div', {class: 'due'}, h('h3', null, t('when they come back')),
+    h('p', {class: 'hint'}, retry && [t('next retry'), ' ', when(retry)],
+    lease && [retry && ' · ', t('next lease end'), ' ', when(lease)]),
     h('div', {class: 'bars'},
       buckets.map((b, i) => [h('span', null, label(b, i)),
       shape([[(b.waiting_retry || 0) / most, 'amber'], [(b.inflight || 0) / most, 'blue']]),

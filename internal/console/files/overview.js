@@ -11,7 +11,7 @@ export function overview(page) {
   const verdict = region(page);
   const charts = h('div', {class: 'columns charts'});
   page.body.append(h('section', null, charts));
-  const top = region(page, 'columns');
+  const top = region(page, 'columns', 'four');
   const state = region(page);
   let data;
   const figures = (moment) => {
@@ -73,7 +73,7 @@ function plots(samples) {
       series: [series(t('dead letters'), 'red', rates(samples, 'dead_letters'))]}),
     lines({title: cap(t('backlog')), span: span(samples), text: num,
       series: [series(t('messages'), 'blue', samples.map((s) => s.backlog?.messages ?? 0)),
-      series(t('state waiting_retry'), 'amber', samples.map((s) => s.waiting_retry ?? 0))]}),
+      series(t('waiting retry'), 'amber', samples.map((s) => s.waiting_retry ?? 0))]}),
   ];
 }
 
@@ -163,8 +163,9 @@ export function limits(page) {
       {label: t('since'), cell: (l) => when(l.since)},
       {label: t('returns in'), num: true, cell: (l) => (l.on ? l.retry_after || t('unknown time') : '')},
     ]}));
-    set(h('h2', null, t('limits of broker')),
-      facts(flat(data.limits).map(([k, v]) => [h('code', null, k), String(v)])));
+    const own = flat(data.limits);
+    set(h('h2', null, t('limits of broker')), own.length ? facts(own.map(([k, v]) => [h('code', null, k), String(v)]))
+      : h('p', {class: 'empty'}, t('no own limits')));
   }, stream.every);
 }
 

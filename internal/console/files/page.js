@@ -274,12 +274,11 @@ export function subject(l) {
   return l.limit.startsWith('group') ? groupLink(l.subject) : topicLink(l.subject);
 }
 
-// sentence says what a limit does: value, mark, when it accepts again.
-export function sentence(l, on = true) {
-  const name = t('limit ' + l.limit);
-  const values = t('n of', amount(l.value, l.unit), amount(l.mark, l.unit));
-  if (!on) return [subject(l), ': ', name, ' ', values];
+// sentence says what a limit does: value, mark, when it accepts again. own is the subject that the
+// reader sees already.
+export function sentence(l, own) {
   const back = parse(l.retry_after);
-  return [subject(l), ': ', h('b', null, name), ' ', values, t('accepts again', amount(l.resume, l.unit)),
+  return [l.subject && l.subject === own ? null : [subject(l), ': '], h('b', null, t('limit ' + l.limit)), ' ',
+    t('n of', amount(l.value, l.unit), amount(l.mark, l.unit)), t('accepts again', amount(l.resume, l.unit)),
     back === undefined ? t('no estimate') : t('in about', duration(back))];
 }

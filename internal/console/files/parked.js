@@ -17,7 +17,7 @@ export function allParked(page) {
       {label: t('message groups'), num: true, cell: (row) => num(row.parked_groups)},
       {label: t('messages'), num: true, cell: (row) => num(row.parked)},
       {label: t('oldest'), num: true, cell: (row) => duration(row.oldest_ms)},
-    ]}), pager(page, data.next, t('n of', num(data.groups.length), num(data.total))));
+    ]}), pager(page, data.next, data.total > 0 && t('n of', num(data.groups.length), num(data.total))));
   });
 }
 
@@ -52,7 +52,7 @@ export function parked(page) {
       {label: t('topic'), cell: (p) => topicLink(p.topic)},
       {label: t('since'), cell: (p) => when(p.since)},
       {label: t('reason'), wide: true, cell: (p) => p.reason},
-      {label: t('failed message'), cell: (p) => h('a', {href: link('trace', {id: p.message_id, topic: p.topic})},
+      {label: t('failed message'), cell: (p) => h('a', {class: 'mono', href: link('trace', {id: p.message_id, topic: p.topic})},
         p.message_id)},
       {label: t('attempt'), num: true, cell: (p) => num(p.attempts)},
       {label: t('messages'), num: true, cell: (p) => num(p.messages)},

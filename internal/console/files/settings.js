@@ -81,7 +81,8 @@ const text = (value, kind) => (kind === 'bytes' && typeof value === 'number' ? `
 export const show = (fields, o) => facts(fields.map(([path, kind, fallback]) => {
   const value = read(o, path);
   const grey = value === undefined || String(value) === String(fallback);
-  return [h('code', null, path), value === undefined ? described(fallback) : text(value, kind), grey];
+  const parts = path.split(/(?<=[._])/).map((part) => [part, h('wbr')]);
+  return [h('code', null, parts), value === undefined ? described(fallback) : text(value, kind), grey];
 }));
 
 function parse(kind, value) {

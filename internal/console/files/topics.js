@@ -41,9 +41,9 @@ export function topics(page) {
       {label: t('groups'), num: true, cell: (row) => num(row.groups ?? 0)},
       {label: t('state'), wide: true,
         cell: (row) => (row.throttle ? [badge(t('throttled'), 'bad'), ' ',
-        sentence({subject: row.name, ...row.throttle})] : row.delayed ? badge(t('n delayed', num(row.delayed.messages)))
+        sentence({subject: row.name, ...row.throttle}, row.name)] : row.delayed ? badge(t('n delayed', num(row.delayed.messages)))
         : '')},
-    ]}), pager(page, data.next, t('n of', num(data.topics.length), num(data.total))));
+    ]}), pager(page, data.next, data.total > 0 && t('n of', num(data.topics.length), num(data.total))));
   }
   return page.watch((signal) => get('topics', {view: 'summary', match, after, sort, state, limit: 100}, signal),
     (latest) => {
@@ -102,7 +102,7 @@ export function topic(page) {
   stream.want([name], []);
   function figures() {
     const limit = state.max_backlog || {};
-    top(state.throttle ? h('p', {class: 'state bad'}, sentence({subject: name, ...state.throttle}))
+    top(state.throttle ? h('p', {class: 'state bad'}, sentence({subject: name, ...state.throttle}, name))
       : h('p', {class: 'state ok'}, t('accepts sends')),
     facts([
       [t('type'), state.type],

@@ -11,6 +11,9 @@ import (
 // The administration of address settings (Artemis: undelivered messages). In a path, the pattern's
 // '#' is %23.
 
+// aPattern is what has address settings, in errors.
+const aPattern = "pattern"
+
 // ListAddressSettings returns the address settings of all patterns.
 func (h *Handlers) ListAddressSettings(http.ResponseWriter, *http.Request) (int, any, error) {
 	return http.StatusOK, struct {
@@ -19,8 +22,9 @@ func (h *Handlers) ListAddressSettings(http.ResponseWriter, *http.Request) (int,
 }
 
 // GetAddressSettings returns the address settings of one pattern.
-func (h *Handlers) GetAddressSettings(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+func (h *Handlers) GetAddressSettings(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	a, err := h.engine.AddressSettings(r.PathValue("match"))
+	web.SetETag(w, a.Revision)
 	return http.StatusOK, a, err
 }
 
@@ -31,14 +35,24 @@ func (h *Handlers) PutAddressSettings(w http.ResponseWriter, r *http.Request) (i
 	if err := web.ReadJSON(w, r, &a); err != nil {
 		return 0, nil, err
 	}
+	may, err := web.IfMatch(r, aPattern, match)
+	if err != nil {
+		return 0, nil, err
+	}
 	_, missing := h.engine.AddressSettings(match)
-	set, err := h.engine.PutAddressSettings(r.Context(), match, a)
+	set, err := h.engine.PutAddressSettingsIf(r.Context(), match, a, may)
+	web.SetETag(w, set.Revision)
 	return putStatus(missing), set, err
 }
 
 // DeleteAddressSettings removes the address settings of a pattern.
 func (h *Handlers) DeleteAddressSettings(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	return http.StatusNoContent, nil, h.engine.DeleteAddressSettings(r.Context(), r.PathValue("match"))
+	match := r.PathValue("match")
+	may, err := web.IfMatch(r, aPattern, match)
+	if err != nil {
+		return 0, nil, err
+	}
+	return http.StatusNoContent, nil, h.engine.DeleteAddressSettingsIf(r.Context(), match, may)
 }
 
 // GetTopicAddressSettings returns the address settings that apply to a topic, and the patterns that

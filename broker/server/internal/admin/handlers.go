@@ -25,14 +25,13 @@ type Engine interface {
 	GroupsPage(after string, limit int, wanted func(name string) bool) (page []status.Group, more bool)
 	DeleteGroupIf(ctx context.Context, name string, may func(revision string) error) error
 	Throttles() []status.LimitState
-	Limits() settings.Limits
-	SetLimits(ctx context.Context, l settings.Limits) error
-	PatchLimits(ctx context.Context, change func(*settings.Limits) error) error
-	PutAddressSettings(ctx context.Context, match string, s settings.Address) (status.Address, error)
+	LimitsRevision() (l settings.Limits, revision string)
+	PatchLimitsIf(ctx context.Context, change func(*settings.Limits) error, may func(revision string) error) error
+	PutAddressSettingsIf(ctx context.Context, match string, s settings.Address, may func(revision string) error) (status.Address, error)
 	AddressSettings(match string) (status.Address, error)
 	AllAddressSettings() []status.Address
 	TopicAddressSettings(topic string) status.TopicAddress
-	DeleteAddressSettings(ctx context.Context, match string) error
+	DeleteAddressSettingsIf(ctx context.Context, match string, may func(revision string) error) error
 	Rewind(ctx context.Context, group, topic string, to status.Position) ([]status.QueueRewind, error)
 	Parked(group string, q status.ParkedQuery) (status.ParkedPage, error)
 	RedriveParked(ctx context.Context, group string, sel status.ParkedSelection) (status.ParkedRedrive, error)

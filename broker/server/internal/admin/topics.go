@@ -155,8 +155,10 @@ func (h *Handlers) PurgeTopic(_ http.ResponseWriter, r *http.Request) (int, any,
 }
 
 // GetThrottle returns the limits that reject sends now, the other ones, and the broker's own.
-func (h *Handlers) GetThrottle(http.ResponseWriter, *http.Request) (int, any, error) {
-	a := status.Throttles{Throttles: []status.LimitState{}, NotReached: []status.LimitState{}, Limits: h.engine.Limits()}
+func (h *Handlers) GetThrottle(w http.ResponseWriter, _ *http.Request) (int, any, error) {
+	a := status.Throttles{Throttles: []status.LimitState{}, NotReached: []status.LimitState{}}
+	a.Limits, a.Revision = h.engine.LimitsRevision()
+	web.SetETag(w, a.Revision)
 	for _, l := range h.engine.Throttles() {
 		if l.On {
 			a.Throttles = append(a.Throttles, l)
@@ -174,10 +176,7 @@ func (h *Handlers) PutThrottle(w http.ResponseWriter, r *http.Request) (int, any
 	if err := web.ReadJSON(w, r, &l); err != nil {
 		return 0, nil, err
 	}
-	if err := h.engine.SetLimits(r.Context(), l); err != nil {
-		return 0, nil, err
-	}
-	return h.GetThrottle(w, r)
+	return h.changeLimits(w, r, func(now *settings.Limits) error { *now = l; return nil })
 }
 
 // PatchThrottle changes the limits of the whole broker that the body names.
@@ -186,7 +185,15 @@ func (h *Handlers) PatchThrottle(w http.ResponseWriter, r *http.Request) (int, a
 	if err != nil {
 		return 0, nil, err
 	}
-	if err := h.engine.PatchLimits(r.Context(), patch); err != nil {
+	return h.changeLimits(w, r, patch)
+}
+
+func (h *Handlers) changeLimits(w http.ResponseWriter, r *http.Request, change func(*settings.Limits) error) (int, any, error) {
+	may, err := web.IfMatch(r, "broker", "limits")
+	if err != nil {
+		return 0, nil, err
+	}
+	if err := h.engine.PatchLimitsIf(r.Context(), change, may); err != nil {
 		return 0, nil, err
 	}
 	return h.GetThrottle(w, r)
