@@ -36,7 +36,7 @@ func TestTop(t *testing.T) {
 
 	tl.terminal = true
 	screen := tl.input("sq", "top")
-	if screen.code != 0 || !strings.Contains(screen.stdout, "billing  orders") || !strings.Contains(screen.stdout, "by in, the largest first") {
+	if screen.code != 0 || !strings.Contains(screen.stdout, "billing  orders") || !strings.Contains(screen.stdout, "by age, the largest first") {
 		t.Errorf("the screen: exit code %d\n%q", screen.code, screen.stdout)
 	}
 	if !strings.HasPrefix(screen.stdout, "\x1b[?1049h") || !strings.HasSuffix(screen.stdout, "\x1b[?1049l") {
@@ -233,6 +233,8 @@ func TestTrace(t *testing.T) {
 	expect("no group receives from the topic")
 	tl.must("receive", "billing", "orders", "--max", "1", "--then", "retry=1h")
 	expect("billing retries it at ", "--topic", "orders")
+	expect(", because: by tidegate receive\n    ")
+	expect(" failed: by tidegate receive; delivered again after 1h 00m\n")
 	expect("(attempt 2 of 2)", "--group", "billing", "--topic", "orders")
 	traced := document[struct {
 		Topics []struct {

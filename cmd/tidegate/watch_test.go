@@ -2,10 +2,14 @@ package main
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -123,6 +127,15 @@ func TestExportAndWatchLetters(t *testing.T) {
 	if out := tl.must("dead-letters", "list", "billing", "--class", classes[0].Fingerprint, "-o", "name").stdout; out != one[0].MessageID+"\n" {
 		t.Errorf("the list of the class is %q, want %s", out, one[0].MessageID)
 	}
+	oldest := strings.Fields(tl.must("dead-letters", "list", "billing", "-o", "name").stdout)
+	newest := strings.Fields(tl.must("dead-letters", "list", "billing", "--newest", "-o", "name").stdout)
+	slices.Reverse(newest)
+	if len(oldest) != 2 || !slices.Equal(oldest, newest) {
+		t.Errorf("the letters are %q, and with --newest in the reverse order %q", oldest, newest)
+	}
+	if r := tl.must("dead-letters", "purge", "billing", "--class", classes[0].Fingerprint, "--dry-run"); r.stderr != "would remove 1 dead letters of group billing\n" {
+		t.Errorf("the dry run of a purge of a class printed %q", r.stderr)
+	}
 	file := filepath.Join(tl.home, "seen")
 	r := tl.must("dead-letters", "watch", "billing", "--since", "-1h", "--limit", "2", "--every", "100ms", "--exec", "cat >> "+file+"; exit 3")
 	text, err := os.ReadFile(file)
@@ -191,5 +204,51 @@ func TestCheckForms(t *testing.T) {
 	}
 	if r := tl.run("check", "--cert-days-warn", "10"); r.code != 3 || !strings.Contains(r.stdout, "without TLS") {
 		t.Errorf("without TLS: exit code %d\n%s%s", r.code, r.stdout, r.stderr)
+	}
+}
+
+// check judges the age of the oldest message of a group in all its topics, and of a topic.
+func TestCheckAge(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.must("receive", "billing", "orders", "--max", "1", "--wait", "10ms", "--then", "ack")
+	broker, err := url.Parse(tl.http)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forward := httputil.NewSingleHostReverseProxy(broker)
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Query().Get("view") == "":
+			forward.ServeHTTP(w, r)
+		case r.URL.Path == "/v1/groups":
+			_, _ = io.WriteString(w, `{"groups":[{"group":"billing","topic":"orders","oldest_ms":1999},{"group":"billing","topic":"pays","oldest_ms":90999}]}`)
+		case r.URL.Path == "/v1/topics":
+			_, _ = io.WriteString(w, `{"topics":[{"name":"orders","oldest_ms":7200000}]}`)
+		default:
+			http.Error(w, "unexpected", http.StatusTeapot)
+		}
+	}))
+	t.Cleanup(proxy.Close)
+	for _, c := range []struct {
+		args string
+		code int
+		want string
+	}{
+		{"group billing", 0, " age=90;;\n"},
+		{"group billing --age-warn 91s --age-crit 1h", 0, " age=90;91;3600\n"},
+		{"group billing --age-warn 1m30s", 1, "age is 90 s, the bound is 90 s"},
+		{"group billing --age-warn 1s --age-crit 1m", 2, "age is 90 s, the bound is 60 s"},
+		{"topic orders --age-crit 2h", 2, " age=7200;;7200"},
+		{"topic orders --age-crit 2h1s", 0, " age=7200;;7201"},
+		{"group billing --age-warn 5", 2, "--age-warn"},
+		{"group billing --age-warn 0s", 2, "at least 1s"},
+	} {
+		r := tl.run(append([]string{"check", "--http", proxy.URL}, strings.Fields(c.args)...)...)
+		if r.code != c.code || !strings.Contains(r.stdout+r.stderr, c.want) {
+			t.Errorf("check %s: exit code %d, want %d with %q: %s%s", c.args, r.code, c.code, c.want, r.stdout, r.stderr)
+		}
+	}
+	if r := tl.must("top", "--by", "age", "--once", "--every", "100ms", "--http", proxy.URL, "-o", "jsonl"); !strings.Contains(r.stdout, `"oldest_ms":1999`) {
+		t.Errorf("top --by age: %s", r.stdout)
 	}
 }

@@ -4,8 +4,10 @@ package check
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -42,7 +44,8 @@ type Value struct {
 // A Bound has the flags of one measured value.
 type Bound struct {
 	Name              string
-	Below             bool // small values are bad
+	Unit              string // of the value in texts; empty for a number of things
+	Below             bool   // small values are bad
 	Warning, Critical int64
 }
 
@@ -54,6 +57,37 @@ func (b *Bound) Register(c *cobra.Command, what string) {
 	}
 	c.Flags().Int64Var(&b.Warning, b.Name+"-warn", -1, "warn"+from+"; -1 means never")
 	c.Flags().Int64Var(&b.Critical, b.Name+"-crit", -1, "critical"+from+"; -1 means never")
+}
+
+// RegisterTime adds the flags of a time, whose value is in seconds.
+func (b *Bound) RegisterTime(c *cobra.Command, what string) {
+	b.Warning, b.Critical = -1, -1
+	c.Flags().Var((*seconds)(&b.Warning), b.Name+"-warn", "warn from this `time` of "+what+" on")
+	c.Flags().Var((*seconds)(&b.Critical), b.Name+"-crit", "critical from this `time` of "+what+" on")
+}
+
+// seconds is the flag of a time in whole seconds; -1 means that it is not given.
+type seconds int64
+
+// Type is the name of the value in the help.
+func (s *seconds) Type() string { return "time" }
+
+// String returns the value.
+func (s *seconds) String() string {
+	if *s < 0 {
+		return ""
+	}
+	return (time.Duration(*s) * time.Second).String()
+}
+
+// Set reads the value.
+func (s *seconds) Set(text string) error {
+	d, err := time.ParseDuration(text)
+	if err != nil || d < time.Second {
+		return errors.New("it is a time of at least 1s, as in 5m")
+	}
+	*s = seconds(d / time.Second)
+	return nil
 }
 
 // Judge adds a value to a finding.
@@ -68,7 +102,7 @@ func (b *Bound) Judge(f *Finding, value int64) {
 		level, mark = Warning, b.Warning
 	}
 	if level > OK {
-		f.Raise(level, fmt.Sprintf("%s is %d, the bound is %d", b.Name, value, mark))
+		f.Raise(level, fmt.Sprintf("%s is %d%s, the bound is %d%[3]s", b.Name, value, b.Unit, mark))
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/call"
 	"github.com/tidegate/tidegate/cmd/internal/command"
@@ -28,6 +29,7 @@ func newDeadLetters(a *call.App) *cobra.Command {
 type selection struct {
 	topic, reason, class, since, before, in, as string
 	ids                                         []string
+	newest                                      bool
 }
 
 func (s *selection) register(c *cobra.Command) {
@@ -35,16 +37,21 @@ func (s *selection) register(c *cobra.Command) {
 	f.StringVar(&s.topic, "topic", "", "only of messages that were sent to this `topic`")
 	f.StringVar(&s.reason, "reason", "", "only with this `text` in the reason")
 	f.StringSliceVar(&s.ids, "id", nil, "only with these message `IDs`")
+	f.StringVar(&s.class, "class", "", "only with this `fingerprint` ('tidegate dead-letters top GROUP')")
 	f.StringVar(&s.since, "since", "", "only from this `time` on, for example -1h")
 	f.StringVar(&s.before, "before", "", "only before this `time`")
 	f.StringVar(&s.in, "in", "", "`topic` with the dead letters (default %DLQ%GROUP)")
 }
 
-// registerClass adds the flags for commands that read the letters themselves.
-func (s *selection) registerClass(c *cobra.Command) {
+// registerReading adds the flags of commands that also read the letters of a RocketMQ.
+func (s *selection) registerReading(c *cobra.Command) {
 	s.register(c)
-	c.Flags().StringVar(&s.class, "class", "", "only with this `fingerprint` ('tidegate dead-letters top GROUP')")
 	s.registerAs(c)
+}
+
+// registerNewest adds the flag of commands that read letters in an order.
+func (s *selection) registerNewest(c *cobra.Command) {
+	c.Flags().BoolVar(&s.newest, "newest", false, "begin with the newest of each queue; on a tidegate broker")
 }
 
 // registerAs adds the flag for a RocketMQ, where letters are received.
@@ -71,7 +78,7 @@ func (s *selection) times(c *call.Call) (since, before time.Time, err error) {
 // filter is the selection for the HTTP API.
 func (s *selection) filter(c *call.Call) (status.DeadLetterFilter, error) {
 	since, before, err := s.times(c)
-	return status.DeadLetterFilter{Topic: s.topic, MessageIDs: s.ids, Reason: s.reason, Since: since, Before: before}, err
+	return status.DeadLetterFilter{Topic: s.topic, MessageIDs: s.ids, Reason: s.reason, Fingerprint: s.class, Since: since, Before: before}, err
 }
 
 // source returns the dead letters of a group: over HTTP, or on a RocketMQ by receiving them. Close
@@ -89,6 +96,9 @@ func (s *selection) source(ctx context.Context, c *call.Call) (src deadletter.So
 	if server.Kind != connection.RocketMQ {
 		client, err := c.Admin(ctx)
 		return deadletter.Broker{Client: client, Group: c.Args[0], In: s.in}, f, func() error { return nil }, err
+	}
+	if s.newest {
+		return nil, f, nil, command.Usagef(c.Command, "--newest is for a tidegate broker: a RocketMQ delivers the oldest first")
 	}
 	if s.as == "" {
 		return nil, f, nil, command.Usagef(c.Command, "on RocketMQ --as GROUP is required: a consumer group for this purpose only, for example by mqadmin updateSubGroup -g GROUP -r 1000")
@@ -133,7 +143,7 @@ RocketMQ, the command reads all letters instead.`,
 			Empty: noLetters(c.Args[0], s),
 		})
 	})
-	s.registerClass(c)
+	s.registerReading(c)
 	return c
 }
 
@@ -185,7 +195,7 @@ func newDeadLettersPurge(a *call.App) *cobra.Command {
 		Use:   "purge",
 		Short: "Remove dead letters permanently",
 		Example: `  tidegate dead-letters purge billing --before -720h --yes
-  tidegate dead-letters purge billing --reason 'no such account' --dry-run`,
+  tidegate dead-letters purge billing --class 5f1c9a --dry-run`,
 	}
 	c := a.Remote(cmd, []string{"GROUP"}, func(ctx context.Context, c *call.Call) error {
 		filter, err := s.filter(c)
@@ -196,12 +206,9 @@ func newDeadLettersPurge(a *call.App) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		var n int64
-		for _, err := range client.AllDeadLetters(ctx, c.Args[0], status.DeadLetterQuery{DeadLetterFilter: filter, In: s.in, Limit: 1000}) {
-			if err != nil {
-				return err
-			}
-			n++
+		n, err := count(ctx, c, client, status.DeadLetterQuery{DeadLetterFilter: filter, In: s.in})
+		if err != nil {
+			return err
 		}
 		what := fmt.Sprintf("%s dead letters of group %s", output.Number(n), output.Safe(c.Args[0]))
 		if n == 0 || c.DryRun {
@@ -229,4 +236,20 @@ func newDeadLettersPurge(a *call.App) *cobra.Command {
 	})
 	s.register(cmd)
 	return c.Destructive()
+}
+
+// count counts the dead letters that a query selects, on the broker.
+func count(ctx context.Context, c *call.Call, client *admin.Client, q status.DeadLetterQuery) (total int64, err error) {
+	for {
+		bounded, cancel := c.Bounded(ctx)
+		page, err := client.CountDeadLetters(bounded, c.Args[0], q)
+		cancel()
+		if err != nil {
+			return 0, err
+		}
+		total += page.Count
+		if q.After = page.Next; q.After == "" {
+			return total, nil
+		}
+	}
 }

@@ -21,14 +21,14 @@ import (
 	"github.com/tidegate/tidegate/consumer/deadletter"
 )
 
-// letters returns the selected dead letters, the oldest of each queue first. Close ends the use of
-// the source. On a RocketMQ, and with --class, queue and offset are not known: -1.
+// letters returns the selected dead letters, the oldest of each queue first, or the newest with
+// --newest. Close ends the use of the source. On a RocketMQ queue and offset are not known: -1.
 func (s *selection) letters(ctx context.Context, c *call.Call, bodies bool) (all iter.Seq2[status.DeadLetter, error], closing func() error, err error) {
 	server, err := c.Server()
 	if err != nil {
 		return nil, nil, err
 	}
-	if server.Kind != connection.RocketMQ && s.class == "" {
+	if server.Kind != connection.RocketMQ {
 		filter, err := s.filter(c)
 		if err != nil {
 			return nil, nil, err
@@ -37,7 +37,7 @@ func (s *selection) letters(ctx context.Context, c *call.Call, bodies bool) (all
 		if err != nil {
 			return nil, nil, err
 		}
-		q := status.DeadLetterQuery{DeadLetterFilter: filter, In: s.in, Bodies: bodies}
+		q := status.DeadLetterQuery{DeadLetterFilter: filter, In: s.in, Bodies: bodies, Newest: s.newest}
 		return client.AllDeadLetters(ctx, c.Args[0], q), func() error { return nil }, nil
 	}
 	src, filter, closing, err := s.source(ctx, c)
@@ -72,6 +72,7 @@ func newDeadLettersList(a *call.App) *cobra.Command {
 		Use: "list", Aliases: []string{"ls"},
 		Short: "List the dead letters of a consumer group, the oldest first",
 		Example: `  tidegate dead-letters list billing --since -1h --limit 20
+  tidegate dead-letters list billing --newest --limit 20
   tidegate dead-letters list billing --class 5f1c9a`,
 	}
 	a.Leaf(c, []string{"GROUP"}, func(ctx context.Context, c *call.Call) (err error) {
@@ -99,7 +100,7 @@ func newDeadLettersList(a *call.App) *cobra.Command {
 			letters = append(letters, l)
 		}
 		if more {
-			c.Note("the oldest %s; --limit shows more, and -o jsonl all", output.Number(int64(most)))
+			c.Note("the %s %s; --limit shows more, and -o jsonl all", map[bool]string{false: "oldest", true: "newest"}[s.newest], output.Number(int64(most)))
 		}
 		return call.PrintList(c, output.List[status.DeadLetter]{
 			Rows:    letters,
@@ -111,7 +112,8 @@ func newDeadLettersList(a *call.App) *cobra.Command {
 			Empty: noLetters(c.Args[0], s),
 		})
 	})
-	s.registerClass(c)
+	s.registerReading(c)
+	s.registerNewest(c)
 	c.Flags().BoolVar(&bodies, "bodies", false, "include the bodies, in JSON")
 	return c
 }
@@ -158,7 +160,8 @@ or the input of another program. The dead letters stay.`,
 		defer func() { err = joinClose(err, closing) }()
 		return eachLetter(c, all)
 	})
-	s.registerClass(c)
+	s.registerReading(c)
+	s.registerNewest(c)
 	return c
 }
 

@@ -49,7 +49,7 @@ sent back twice.`,
 		o.Filter, o.DryRun = filter, c.DryRun
 		return errors.Join(redrive(ctx, c, src, o, edit), closing())
 	})
-	s.registerClass(cmd)
+	s.registerReading(cmd)
 	f := cmd.Flags()
 	f.StringVar(&o.To, "to", "", "target `topic` (default: the topic of each message's send)")
 	f.Float64Var(&o.PerSecond, "rate", 100, "most messages a second")

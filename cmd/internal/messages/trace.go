@@ -37,6 +37,7 @@ func newTrace(a *call.App) *cobra.Command {
 		Short: "Show why a message is not consumed, for each group",
 		Long: `Finds a message by its ID and prints one sentence for each group that receives from
 its topic: who has it, when it is retried, what it waits for, or why it was given up.
+Below it are the failed deliveries that the broker has in memory, with their reasons.
 Without --topic it looks in all topics. The times to look between are taken from the
 ID, if it has RocketMQ's form and they are not given.`,
 		Example: `  tidegate trace ID

@@ -25,6 +25,7 @@ import (
 type checkCommand struct {
 	*call.Call
 	backlog, dead, parked check.Bound
+	age                   check.Bound // seconds
 	certificate           check.Bound // days
 	throttled             string
 	since                 string
@@ -32,7 +33,7 @@ type checkCommand struct {
 }
 
 func newCheck(a *call.App) *cobra.Command {
-	k := &checkCommand{backlog: check.Bound{Name: "backlog"}, dead: check.Bound{Name: "dead-letters"}, parked: check.Bound{Name: "parked"}, certificate: check.Bound{Name: "cert-days", Below: true}}
+	k := &checkCommand{age: check.Bound{Name: "age", Unit: " s"}, backlog: check.Bound{Name: "backlog"}, dead: check.Bound{Name: "dead-letters"}, parked: check.Bound{Name: "parked"}, certificate: check.Bound{Name: "cert-days", Below: true}}
 	c := &cobra.Command{
 		Use: "check", GroupID: call.SeeGroup,
 		Short: "Check the broker, a topic or a group for monitoring, with Nagios' exit codes",
@@ -43,10 +44,12 @@ broker with TLS can also check how long its certificate is valid.`,
 		Example: `  tidegate check
   tidegate check topic orders --backlog-warn 10000 --backlog-crit 100000
   tidegate check group billing --dead-letters-warn 1 --parked-crit 1
+  tidegate check group billing --age-warn 5m --age-crit 1h
   tidegate check dead-letters billing --since -1h --dead-letters-warn 1`,
 	}
 	k.Call = a.Remote(c, []string{"[SUBJECT]", "[NAME]"}, func(ctx context.Context, _ *call.Call) error { return k.run(ctx) })
 	k.backlog.Register(c, "messages of backlog")
+	k.age.RegisterTime(c, "the oldest message that a group has not consumed")
 	k.dead.Register(c, "stored dead letters")
 	k.parked.Register(c, "parked messages")
 	k.certificate.Register(c, "days of validity of the server's certificate")
@@ -155,6 +158,15 @@ func (k *checkCommand) topic(ctx context.Context, client *admin.Client, throttle
 		f.Raise(throttled, "sends are rejected: "+view.ThrottleText(t.Throttle))
 	}
 	k.backlog.Judge(f, t.Backlog.Messages)
+	summaries, _, err := client.TopicSummaries(ctx, admin.ListQuery{Match: t.Name})
+	if err != nil {
+		return err
+	}
+	oldest := int64(0)
+	for _, s := range summaries {
+		oldest = max(oldest, s.OldestMS)
+	}
+	k.age.Judge(f, oldest/1000)
 	return nil
 }
 
@@ -178,7 +190,26 @@ func (k *checkCommand) group(ctx context.Context, client *admin.Client, f *check
 	k.backlog.Judge(f, backlog)
 	k.dead.Judge(f, dead)
 	k.parked.Judge(f, parked)
-	return nil
+	return k.groupAge(ctx, client, f)
+}
+
+// groupAge judges the oldest message of a group in all its topics, as the broker counted it within
+// the last second.
+func (k *checkCommand) groupAge(ctx context.Context, client *admin.Client, f *check.Finding) error {
+	oldest := int64(0)
+	for q := (admin.ListQuery{Match: k.Args[1], Limit: 1000}); ; {
+		page, next, err := client.GroupSummaries(ctx, q)
+		if err != nil {
+			return err
+		}
+		for _, s := range page {
+			oldest = max(oldest, s.OldestMS)
+		}
+		if q.After = next; next == "" {
+			k.age.Judge(f, oldest/1000)
+			return nil
+		}
+	}
 }
 
 // deadLetters counts the dead letters of a group since a time.
@@ -187,14 +218,17 @@ func (k *checkCommand) deadLetters(ctx context.Context, client *admin.Client, si
 		return err
 	}
 	n := int64(0)
-	for _, err := range client.AllDeadLetters(ctx, k.Args[1], status.DeadLetterQuery{DeadLetterFilter: status.DeadLetterFilter{Since: since}, Limit: 1000}) {
+	for q := (status.DeadLetterQuery{DeadLetterFilter: status.DeadLetterFilter{Since: since}}); ; {
+		page, err := client.CountDeadLetters(ctx, k.Args[1], q)
 		if err != nil {
 			return err
 		}
-		n++
+		n += page.Count
+		if q.After = page.Next; q.After == "" {
+			k.dead.Judge(f, n)
+			return nil
+		}
 	}
-	k.dead.Judge(f, n)
-	return nil
 }
 
 func (k *checkCommand) printFinding(subject string, f check.Finding) error {

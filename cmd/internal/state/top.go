@@ -31,8 +31,8 @@ func newTop(a *call.App) *cobra.Command {
 	c := &cobra.Command{
 		Use: "top", GroupID: call.SeeGroup,
 		Short: "Watch rates and backlogs of groups or topics",
-		Long: `Watches groups (or topics with --topics): backlog, messages in flight, waiting for
-a retry and parked, and the rates of stored, acknowledged and redelivered messages
+		Long: `Watches groups (or topics with --topics): backlog, the age of its oldest message,
+messages in flight, waiting for a retry and parked, and the rates of stored, acknowledged and redelivered messages
 and dead letters. A topic's backlog is that of its slowest group.
 
 On a terminal it redraws the screen at each interval; the keys are at the bottom.
@@ -40,12 +40,13 @@ Without a terminal, or with --once, it prints one table. With -o jsonl it prints
 line for each interval until it is interrupted.`,
 		Example: `  tidegate top
   tidegate top --topics --by in --once
+  tidegate top --by age --once
   tidegate top -o jsonl --every 100ms | head -n 3`,
 		Annotations: map[string]string{call.MQAdmin: "statsAll"},
 	}
 	k.Call = a.Remote(c, nil, func(ctx context.Context, _ *call.Call) error { return k.run(ctx) })
 	f := c.Flags()
-	f.StringVar(&k.By, "by", "backlog", "`order`: backlog, in, out, retry or dead")
+	f.StringVar(&k.By, "by", "backlog", "`order`: backlog, age, in, out, retry or dead")
 	f.BoolVar(&k.Reverse, "reverse", false, "the smallest first")
 	f.BoolVar(&k.Topics, "topics", false, "topics instead of groups")
 	call.MatchFlag(c, &k.Match)
@@ -100,9 +101,39 @@ func (k *topCommand) look(ctx context.Context) (view.TopFrame, error) {
 	if s.Groups, err = k.client.Groups(ctx); err != nil {
 		return view.TopFrame{}, err
 	}
+	if s.Ages, err = k.ages(ctx); err != nil {
+		return view.TopFrame{}, err
+	}
 	f := k.sampler.Frame(&s, k.Topics)
 	f.Interval = k.every.String()
 	return f, nil
+}
+
+// ages reads the ages of the oldest messages.
+func (k *topCommand) ages(ctx context.Context) (view.Ages, error) {
+	a := view.Ages{Topics: map[string]int64{}, Groups: map[[2]string]int64{}}
+	q := admin.ListQuery{State: "backlog", Limit: 1000}
+	for more := true; more; more = q.After != "" {
+		page, next, err := k.client.TopicSummaries(ctx, q)
+		if err != nil {
+			return a, err
+		}
+		for _, t := range page {
+			a.Topics[t.Name] = t.OldestMS
+		}
+		q.After = next
+	}
+	for more := true; more; more = q.After != "" {
+		page, next, err := k.client.GroupSummaries(ctx, q)
+		if err != nil {
+			return a, err
+		}
+		for _, g := range page {
+			a.Groups[[2]string{g.Group, g.Topic}] = g.OldestMS
+		}
+		q.After = next
+	}
+	return a, nil
 }
 
 // next is look after an interval.

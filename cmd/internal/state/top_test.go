@@ -14,7 +14,7 @@ func TestTopKeys(t *testing.T) {
 			t.Fatalf("the key %q ends top", key)
 		}
 	}
-	if want := (view.TopView{By: "in", Reverse: true, Topics: true, Match: "ac"}); k.TopView != want || !s.Paused || s.Typing {
+	if want := (view.TopView{By: "age", Reverse: true, Topics: true, Match: "ac"}); k.TopView != want || !s.Paused || s.Typing {
 		t.Errorf("the keys give %+v, paused %v, typing %v; want %+v", k.TopView, s.Paused, s.Typing, want)
 	}
 	for _, key := range []byte{'q', 3} {

@@ -20,8 +20,8 @@ func Sentence(f *status.Fate, style output.TimeStyle, now time.Time) string {
 	}
 	again := attempt(f.Attempt+1, f.MaxAttempts)
 	because := ""
-	if f.Reason != "" {
-		because = ", because: " + output.Safe(f.Reason)
+	if reason := lastReason(f); reason != "" {
+		because = ", because: " + output.Safe(reason)
 	}
 	group := output.Safe(f.Group)
 	switch f.State {
@@ -49,9 +49,9 @@ func Sentence(f *status.Fate, style output.TimeStyle, now time.Time) string {
 		return text
 	case "waiting_retry":
 		if f.Blocked {
-			return fmt.Sprintf("%s retries it without end, next %s (attempt %d), and its message group waits for it", group, at(f.Due), f.Attempt+1)
+			return fmt.Sprintf("%s retries it without end, next %s (attempt %d), and its message group waits for it%s", group, at(f.Due), f.Attempt+1, because)
 		}
-		return fmt.Sprintf("%s retries it %s (%s)", group, at(f.Due), again)
+		return fmt.Sprintf("%s retries it %s (%s)%s", group, at(f.Due), again, because)
 	case "parked":
 		if f.Behind != nil {
 			return fmt.Sprintf("%s has parked its message group: it waits for %s%s; 'tidegate parked redrive %s' lets it go on", group, theMessage(f.Behind), because, group)
@@ -67,6 +67,37 @@ func Sentence(f *status.Fate, style output.TimeStyle, now time.Time) string {
 			group, output.Count(int64(f.Attempt), "attempt"), style.Time(f.DeadLetter.StoredAt, now), because, group, output.Safe(f.DeadLetter.MessageID))
 	}
 	return group + " is done with it: it was acknowledged, or a filter, the start position or a rewind has skipped it"
+}
+
+// lastReason is the reason of a dead letter or a parked message group, or else that of the last
+// failure.
+func lastReason(f *status.Fate) string {
+	if f.Reason != "" || len(f.Failures) == 0 {
+		return f.Reason
+	}
+	return f.Failures[len(f.Failures)-1].Reason
+}
+
+// Failed returns one sentence about a failed delivery: what happened, why, and what the broker did.
+func Failed(f *status.Failure, style output.TimeStyle, now time.Time) string {
+	what := map[string]string{
+		"failed": "failed", "timeout": "was not settled before its lease ended", "negative_ack": "was returned for a later delivery",
+		"dead_letter": "was given up by the consumer", "reconsume_later": "was sent to the retry topic by the consumer",
+	}[f.Cause]
+	client := ""
+	if f.Client != "" {
+		client = " at client " + output.Safe(f.Client)
+	}
+	text := fmt.Sprintf("%s: attempt %d%s %s", style.Time(f.Time, now), f.Attempt, client, cmp.Or(what, output.Safe(f.Cause)))
+	if f.Reason != "" {
+		text += ": " + output.Safe(f.Reason)
+	}
+	after := " after " + output.Duration(time.Duration(f.Delay))
+	then := map[string]string{
+		"retry": "delivered again" + after, "blocked": "delivered again" + after + ", and its message group waits", "dead_letter": "it became a dead letter",
+		"parked": "its message group is parked", "retry_topic": "delivered again" + after + " from the retry topic", "removed": "it was removed",
+	}[f.Fate]
+	return text + "; " + cmp.Or(then, output.Safe(f.Fate))
 }
 
 // attempt is "attempt 3 of 17", or "attempt 3" without a maximum.
@@ -114,6 +145,9 @@ func Trace(topic, id string, t *status.Trace, style output.TimeStyle, now time.T
 		b.WriteString("\n")
 		for g := range m.Groups {
 			fmt.Fprintf(&b, "  %s\n", Sentence(&m.Groups[g], style, now))
+			for i := range m.Groups[g].Failures {
+				fmt.Fprintf(&b, "    %s\n", Failed(&m.Groups[g].Failures[i], style, now))
+			}
 		}
 		if len(m.Groups) == 0 {
 			b.WriteString("  no group receives from the topic\n")

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 )
@@ -36,7 +37,10 @@ func TestTraceScreen(t *testing.T) {
 	tr := status.Trace{Messages: []status.TracedMessage{
 		{StoredMessage: status.StoredMessage{ID: "01AB", Queue: 3, Offset: 12, StoredAt: in(-time.Minute)}, Groups: []status.Fate{
 			{Group: "audit", State: "done"},
-			{Group: "billing", State: "waiting_retry", Attempt: 2, MaxAttempts: 17, Due: in(10 * time.Minute)},
+			{Group: "billing", State: "waiting_retry", Attempt: 2, MaxAttempts: 17, Due: in(10 * time.Minute), Failures: []status.Failure{
+				{Time: in(-50 * time.Second), Attempt: 1, Client: "host@7", Cause: "timeout", Fate: "retry", Delay: settings.Duration(10 * time.Second)},
+				{Time: in(-30 * time.Second), Attempt: 2, Cause: "failed", Reason: "no such account\x1b", Fate: "retry", Delay: settings.Duration(10*time.Minute + 30*time.Second)},
+			}},
 			{Group: "mail", State: "inflight", Attempt: 1, MaxAttempts: 17, Due: in(30 * time.Second), Owner: "host@7"},
 			{Group: "new", State: "new", Ahead: 1204},
 			{Group: "shipping", State: "dead_letter", Attempt: 3, MaxAttempts: 3, Reason: "no such street", DeadLetter: &status.DeadLetter{MessageID: "01AB", StoredAt: in(-10 * time.Second)}},
@@ -49,4 +53,18 @@ func TestTraceScreen(t *testing.T) {
 	}, Complete: true}
 	golden(t, "trace.txt", Trace("orders", "01AB", &tr, output.UTC, noon))
 	golden(t, "trace_pending.txt", Trace("reminders", "01AC", &status.Trace{DeliverAt: in(time.Hour), Half: true}, output.Relative, noon))
+}
+
+// Each cause and each fate in the documentation of status.Failure has words of its own.
+func TestFailedOfEachCauseAndFate(t *testing.T) {
+	seen := map[string]bool{}
+	for _, cause := range []string{"failed", "timeout", "negative_ack", "dead_letter", "reconsume_later"} {
+		for _, fate := range []string{"retry", "blocked", "dead_letter", "parked", "retry_topic", "removed"} {
+			s := Failed(&status.Failure{Time: noon, Attempt: 2, Cause: cause, Fate: fate, Delay: settings.Duration(time.Minute), Reason: "r\x1b"}, output.UTC, noon)
+			if seen[s] || strings.ContainsAny(s, "_\x1b") || !strings.HasPrefix(s, "2026-11-24T12:03:04Z: attempt 2 ") || !strings.Contains(s, `: r\x1b; `) {
+				t.Errorf("%s, %s: %q", cause, fate, s)
+			}
+			seen[s] = true
+		}
+	}
 }

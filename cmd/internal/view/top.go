@@ -24,6 +24,7 @@ type TopRow struct {
 	Retry    int64  `json:"waiting_retry"`
 	Parked   int64  `json:"parked"`
 	Backlog  int64  `json:"backlog_messages"` // of a topic: that of its slowest group
+	OldestMS int64  `json:"oldest_ms"`        // age of the oldest message that is not consumed
 
 	// Rates are per second since the sample before; -1 means that they are not known yet.
 	In      output.Rate `json:"in_rate"` // messages stored in the topic
@@ -71,6 +72,14 @@ type Sample struct {
 	At     time.Time
 	Topics []status.Topic
 	Groups []status.Group
+	Ages   Ages
+}
+
+// Ages has the ages of the oldest messages that are not consumed, in milliseconds, as the broker
+// counted them within the last second.
+type Ages struct {
+	Topics map[string]int64
+	Groups map[[2]string]int64 // by group and topic
 }
 
 // rows returns the topics, the groups in each of their topics, and the sum, without rates.
@@ -78,7 +87,7 @@ func (s *Sample) rows() (topics, groups []TopRow, total TopRow) {
 	byName := map[string]int{}
 	for i := range s.Topics {
 		t := &s.Topics[i]
-		r := TopRow{Topic: t.Name, Backlog: t.Backlog.Messages, counted: counters{in: t.AcceptedMessages}}
+		r := TopRow{Topic: t.Name, Backlog: t.Backlog.Messages, OldestMS: s.Ages.Topics[t.Name], counted: counters{in: t.AcceptedMessages}}
 		if t.Throttle != nil {
 			r.Throttle = t.Throttle.Limit
 		}
@@ -91,10 +100,12 @@ func (s *Sample) rows() (topics, groups []TopRow, total TopRow) {
 			g := TopRow{
 				Group: s.Groups[i].Name, Topic: sub.Topic, Ready: sub.Ready, Inflight: sub.Inflight,
 				Retry: sub.WaitingRetry, Parked: sub.Parked, Backlog: sub.Backlog.Messages,
-				counted: counters{out: sub.Acked, retries: sub.Redelivered, dead: sub.DeadLetters},
+				OldestMS: s.Ages.Groups[[2]string{s.Groups[i].Name, sub.Topic}],
+				counted:  counters{out: sub.Acked, retries: sub.Redelivered, dead: sub.DeadLetters},
 			}
 			total.add(&g)
 			total.Backlog += g.Backlog
+			total.OldestMS = max(total.OldestMS, g.OldestMS)
 			if at, ok := byName[sub.Topic]; ok {
 				topics[at].add(&g)
 				g.counted.in = topics[at].counted.in
@@ -189,6 +200,7 @@ type topOrder struct {
 
 var topOrders = []topOrder{
 	{"backlog", func(r *TopRow) float64 { return float64(r.Backlog) }},
+	{"age", func(r *TopRow) float64 { return float64(r.OldestMS) }},
 	{"in", func(r *TopRow) float64 { return float64(r.In) }},
 	{"out", func(r *TopRow) float64 { return float64(r.Out) }},
 	{"retry", func(r *TopRow) float64 { return float64(r.Retry) }},

@@ -19,6 +19,10 @@ var noon = time.Date(2026, 11, 24, 12, 3, 4, 0, time.UTC)
 func sampled(n int64) *Sample {
 	return &Sample{
 		At: noon.Add(time.Duration(n) * time.Second),
+		Ages: Ages{
+			Topics: map[string]int64{"orders": 252_000 + 1000*n, "pays": 7_380_000},
+			Groups: map[[2]string]int64{{"billing", "orders"}: 252_000 + 1000*n, {"ledger", "pays"}: 7_380_000},
+		},
 		Topics: []status.Topic{
 			{Name: "orders", AcceptedMessages: 5000 + 100*n, StoredMessages: 5000, StoredBytes: 5 << 20, Backlog: status.Backlog{Messages: 1586},
 				Throttle: &status.Throttle{Limit: "group backlog messages"}},
@@ -125,6 +129,7 @@ func TestTopOrder(t *testing.T) {
 	}{
 		{TopView{By: "backlog"}, "billing ledger"},
 		{TopView{By: "backlog", Reverse: true}, "ledger billing"},
+		{TopView{By: "age"}, "ledger billing"},
 		{TopView{By: "dead"}, "billing ledger"},
 		{TopView{By: "out", Match: "led*"}, "ledger"},
 		{TopView{By: "in", Match: "orders"}, "billing"}, // by its topic

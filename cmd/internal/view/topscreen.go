@@ -20,6 +20,7 @@ var topGroupColumns = []output.Column[TopRow]{
 	{Name: "RETRY", Cell: func(r TopRow) any { return r.Retry }},
 	{Name: "PARKED", Cell: func(r TopRow) any { return r.Parked }},
 	{Name: "BACKLOG", Cell: func(r TopRow) any { return r.Backlog }},
+	{Name: "OLDEST", Cell: func(r TopRow) any { return milliseconds(r.OldestMS) }},
 	{Name: "IN/S", Cell: func(r TopRow) any { return r.In }},
 	{Name: "OUT/S", Cell: func(r TopRow) any { return r.Out }},
 	{Name: "RETRY/S", Cell: func(r TopRow) any { return r.Retries }},
