@@ -1,14 +1,19 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/tidegate/tidegate/cmd/internal/call"
 )
 
 // top shows the groups with their backlog, as table, as JSON lines and on a terminal.
@@ -289,5 +294,41 @@ func TestMetricsCommand(t *testing.T) {
 	}
 	if r := tl.run("metrics", "--match", "("); r.code != 2 {
 		t.Errorf("an invalid expression: exit code %d", r.code)
+	}
+}
+
+// peek --follow prints the messages that exist and those that come, each once.
+func TestPeekFollow(t *testing.T) {
+	tl := newTool(t)
+	tl.must("topic", "create", "orders", "queues=3")
+	tl.must("send", "orders", "a %n", "--template", "--count", "4", "--tag", "t%n")
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	follow := func(seen string, then func(), args ...string) string {
+		t.Helper()
+		out := &watchedBuffer{text: seen, seen: then}
+		args = append([]string{"peek", "orders", "--follow=100ms"}, args...)
+		if code := run(ctx, args, &call.App{In: strings.NewReader(""), Out: out, Err: io.Discard, Env: func(name string) string { return tl.env[name] }}); code != 0 {
+			t.Errorf("%q: exit code %d", args, code)
+		}
+		return out.String()
+	}
+	got := follow("a 4", func() { tl.must("send", "orders", "b %n", "--template", "--count", "3", "--tag", "t") }, "--limit", "7", "--columns", "text")
+	var texts []string
+	for line := range strings.Lines(got) {
+		fields := strings.Fields(line)
+		texts = append(texts, strings.Join(fields[len(fields)-2:], " "))
+	}
+	slices.Sort(texts)
+	if want := []string{"a 1", "a 2", "a 3", "a 4", "b 1", "b 2", "b 3"}; !slices.Equal(texts, want) {
+		t.Errorf("it printed %q, want %q", texts, want)
+	}
+	if got := follow("", func() {}, "--tag", "t", "-o", "name", "--limit", "3"); strings.Count(got, "\n") != 3 {
+		t.Errorf("the names of a tag are %q", got)
+	}
+	for _, args := range [][]string{{"--follow=1ms"}, {"--follow", "--to", "-1s"}, {"--follow", "--after", "x"}} {
+		if r := tl.run(append([]string{"peek", "orders"}, args...)...); r.code != 2 {
+			t.Errorf("%q: exit code %d, %s", args, r.code, r.stderr)
+		}
 	}
 }

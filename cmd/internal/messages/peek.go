@@ -33,6 +33,7 @@ type look struct {
 	found   status.MessagePage // with the messages of all pages
 	scanned int64
 	hidden  bool // contents are not permitted
+	follow  time.Duration
 }
 
 // filters adds the flags that peek and find share.
@@ -57,10 +58,14 @@ func newPeek(a *call.App) *cobra.Command {
 		Short: "Look at messages of a topic without receiving them",
 		Long: `Prints messages of a topic, consumed or not, without receiving them: no group, no
 lease and no attempt is involved. Bodies, keys and properties need the permission to
-receive from the topic; without it only the other columns are printed.`,
+receive from the topic; without it only the other columns are printed.
+
+With --follow it goes on with new messages, until Ctrl-C or --limit; --from last
+then means from now on.`,
 		Example: `  tidegate peek orders
   tidegate peek orders --from last --limit 3 --bodies
-  tidegate peek orders --from -15m --tag paid -o jsonl`,
+  tidegate peek orders --from -15m --tag paid -o jsonl
+  tidegate peek orders --from -1h --follow --limit 1`,
 		Annotations: map[string]string{call.MQAdmin: "printMsg -t TOPIC"},
 	}
 	l.Call = a.Remote(c, []string{"TOPIC"}, func(ctx context.Context, _ *call.Call) error { return l.peek(ctx) })
@@ -69,6 +74,8 @@ receive from the topic; without it only the other columns are printed.`,
 	f.StringVar(&l.query.ID, "id", "", "only messages with this `ID`")
 	f.StringVar(&l.since, "from", "first", "the first message: `first`, last (the newest first), or a time")
 	f.StringVar(&l.until, "to", "", "only messages stored before this `time`")
+	f.DurationVar(&l.follow, "follow", 0, "go on with new messages, looking for them at each `interval`")
+	f.Lookup("follow").NoOptDefVal = "1s"
 	f.Lookup("limit").DefValue = "10"
 	l.Limit = 10
 	return c
@@ -80,6 +87,9 @@ func (l *look) peek(ctx context.Context) error {
 		l.since = ""
 	case "last":
 		l.since, l.query.Newest = "", true
+	}
+	if l.Command.Flags().Changed("follow") {
+		return l.followed(ctx)
 	}
 	if err := l.read(ctx, l.Args[0]); err != nil {
 		return err

@@ -30,6 +30,7 @@ import (
 type sendCommand struct {
 	*call.Call
 	lines, jsonLines bool
+	template         bool
 	count            int64
 	rate             float64
 	id, tag, group   string
@@ -52,16 +53,25 @@ input, or @FILE for the content of a file; without it the body is standard input
 With --lines each line of standard input is the body of a message. With --jsonl
 each line is a JSON object: body or body_text, and optionally id, tag, keys,
 properties, message_group and deliver_at. A throttled send waits and is tried
-again; --ack-timeout bounds each message.`,
+again; --ack-timeout bounds each message.
+
+With --template these verbs stand for values in BODY, --key, --tag, --message-group
+and the values of --property:
+
+` + templateHelp + `
+
+With --lines it then needs a BODY, in which %l is the line.`,
 		Example: `  tidegate send orders 'order 42' --tag created --key 42
   tidegate send orders @invoice.pdf -p type=pdf
   tidegate send reminders 'remind me' --in 10m
+  tidegate send orders '{"order": %n}' --template --key '%n' --count 100
   seq 1000000 | tidegate send orders --lines`,
 	}
 	s.Call = a.Remote(c, []string{"TOPIC", "[BODY]"}, func(ctx context.Context, _ *call.Call) error { return s.run(ctx) })
 	f := c.Flags()
 	f.BoolVar(&s.lines, "lines", false, "each line of standard input is a message")
 	f.BoolVar(&s.jsonLines, "jsonl", false, "each line of standard input is a message as JSON")
+	f.BoolVar(&s.template, "template", false, "BODY and other texts have verbs: %n is the number of the message")
 	f.Int64Var(&s.count, "count", 1, "send the body `N` times")
 	f.Float64Var(&s.rate, "rate", 0, "most messages a second; 0 means no limit")
 	f.StringVar(&s.id, "id", "", "message `ID` (default: a new one)")
@@ -132,6 +142,15 @@ func (s *sendCommand) messages() (func() (*tidegate.Message, error), error) {
 	}
 	if s.lines || s.jsonLines {
 		switch {
+		case s.template && s.jsonLines:
+			return nil, errors.New("--template and --jsonl exclude each other")
+		case s.template && len(s.Args) < 2:
+			return nil, errors.New("--template with --lines needs a BODY, in which %l is the line")
+		case s.template:
+			if s.count != 1 || s.id != "" {
+				return nil, errors.New("--count and --id do not belong to --lines")
+			}
+			return s.templateLines(model)
 		case len(s.Args) > 1:
 			return nil, fmt.Errorf("with --lines and --jsonl the messages come from standard input; remove %q", s.Args[1])
 		case s.count != 1:
@@ -147,13 +166,37 @@ func (s *sendCommand) messages() (func() (*tidegate.Message, error), error) {
 	if s.id != "" && s.count > 1 {
 		return nil, errors.New("--id belongs to one message: messages with the same ID are duplicates")
 	}
+	next := func() *tidegate.Message { return model }
+	if s.template {
+		t, err := newTemplate(model, string(model.Body))
+		if err != nil {
+			return nil, err
+		}
+		next = func() *tidegate.Message { return t.next("") }
+	}
 	left := s.count
 	return func() (*tidegate.Message, error) {
 		if left == 0 {
 			return nil, io.EOF
 		}
 		left--
-		return model, nil
+		return next(), nil
+	}, nil
+}
+
+// templateLines returns a message for each line of standard input.
+func (s *sendCommand) templateLines(model *tidegate.Message) (func() (*tidegate.Message, error), error) {
+	t, err := newTemplate(model, s.Args[1])
+	if err != nil {
+		return nil, err
+	}
+	lines := input.Lines(s.In, &tidegate.Message{}, false)
+	return func() (*tidegate.Message, error) {
+		m, err := lines()
+		if err != nil {
+			return nil, err
+		}
+		return t.next(string(m.Body)), nil
 	}, nil
 }
 

@@ -1,0 +1,126 @@
+package messages
+
+import (
+	"bufio"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/cmd/internal/output"
+)
+
+// A delivery is a Delivery with the JSON names of the HTTP API.
+type delivery struct {
+	ID           string            `json:"id"`
+	Topic        string            `json:"topic"`
+	Body         []byte            `json:"body,omitempty"` // unless it is text
+	BodyText     string            `json:"body_text,omitempty"`
+	Tag          string            `json:"tag,omitempty"`
+	Keys         []string          `json:"keys,omitempty"`
+	Properties   map[string]string `json:"properties,omitempty"`
+	MessageGroup string            `json:"message_group,omitempty"`
+	DeliverAt    time.Time         `json:"deliver_at,omitzero"`
+	TraceContext string            `json:"trace_context,omitempty"`
+	Handle       string            `json:"handle"`
+	Group        string            `json:"group"`
+	Attempt      int               `json:"attempt"`
+	Queue        int               `json:"queue"`
+	Offset       int64             `json:"offset"`
+	BornAt       time.Time         `json:"born_at,omitzero"`
+	BornHost     string            `json:"born_host,omitempty"`
+	StoredAt     time.Time         `json:"stored_at,omitzero"`
+	StoreHost    string            `json:"store_host,omitempty"`
+}
+
+func deliveryOf(d *tidegate.Delivery) delivery {
+	out := delivery{
+		ID: d.ID, Topic: d.Topic, Tag: d.Tag, Keys: d.Keys, Properties: d.Properties, MessageGroup: d.MessageGroup,
+		DeliverAt: d.DeliverAt, TraceContext: d.TraceContext, Handle: d.Handle, Group: d.ConsumerGroup, Attempt: d.Attempt,
+		Queue: d.Queue, Offset: d.Offset, BornAt: d.BornAt, BornHost: d.BornHost, StoredAt: d.StoredAt, StoreHost: d.StoreHost,
+	}
+	if utf8.Valid(d.Body) {
+		out.BodyText = string(d.Body)
+	} else {
+		out.Body = d.Body
+	}
+	return out
+}
+
+// print writes one message, and its body to --dump.
+func (r *receiveCommand) print(out *bufio.Writer, n int, d *tidegate.Delivery) error {
+	if r.dump != "" {
+		path := filepath.Join(r.dump, fmt.Sprintf("%06d-%s", n, unsafeInFile.ReplaceAllString(d.ID, "_")))
+		if err := os.WriteFile(path, d.Body, 0o600); err != nil {
+			_ = os.Remove(path) // half a body; it may not exist
+			return fmt.Errorf("the body of message %s cannot be written; it was not settled: %w", output.Safe(d.ID), err)
+		}
+	}
+	switch {
+	case r.form != "":
+		_, err := out.WriteString(r.format.Of(shown{d, r.Terminal}))
+		return err
+	case r.raw:
+		_, err := fmt.Fprintf(out, "%s\n", d.Body)
+		return err
+	case r.JSON():
+		return output.Line(out, deliveryOf(d))
+	case r.Format.Format == output.Name:
+		_, err := fmt.Fprintln(out, output.Safe(d.ID))
+		return err
+	}
+	fmt.Fprintf(out, "%s\n", head(d, r.Times.TimeStyle))
+	return r.body(out, string(d.Body))
+}
+
+// mostLines is the number of lines of a body on a terminal.
+const mostLines = 50
+
+// body prints a body below its head. On a terminal long lines are cut at its width, and many lines
+// after the first ones.
+func (r *receiveCommand) body(out *bufio.Writer, text string) error {
+	n, cut := 0, 0
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(line, "\n")
+		if n++; r.Terminal && n > mostLines {
+			cut++
+			continue
+		}
+		safe := output.Safe(line)
+		if r.Terminal && r.Columns > 8 {
+			safe = output.Cut(line[:min(len(line), 8*r.Columns)], r.Columns-2)
+		}
+		fmt.Fprintf(out, "  %s\n", safe)
+	}
+	if cut > 0 {
+		fmt.Fprintf(out, "  … %s more; --raw prints all\n", output.Count(int64(cut), "line"))
+	}
+	return nil
+}
+
+var unsafeInFile = regexp.MustCompile(`[^A-Za-z0-9._-]`)
+
+// head is the line above a body: what is set, and the attempt if it is not the first.
+func head(d *tidegate.Delivery, style output.TimeStyle) string {
+	parts := []string{d.ID, fmt.Sprintf("queue %d", d.Queue), fmt.Sprintf("offset %d", d.Offset)}
+	if d.Attempt > 1 {
+		parts = append(parts, fmt.Sprintf("attempt %d", d.Attempt))
+	}
+	for _, p := range []struct{ name, value string }{
+		{"tag", d.Tag}, {"keys", strings.Join(d.Keys, ",")}, {"group", d.MessageGroup},
+	} {
+		if p.value != "" {
+			parts = append(parts, p.name+" "+output.Safe(p.value))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.Properties)) {
+		parts = append(parts, output.Safe(name+"="+d.Properties[name]))
+	}
+	return strings.Join(append(parts, style.Time(d.BornAt, time.Now())), "  ")
+}
