@@ -311,6 +311,37 @@ func TestBodiesNeedRights(t *testing.T) {
 	}
 }
 
+// Keys and properties of dead letters are data of the sender, as bodies are: a key that may only
+// observe does not see them.
+func TestKeysOfDeadLettersNeedRights(t *testing.T) {
+	observer := Key{Name: "observer", Secrets: []Secret{NewSecret("of observer")}, Allow: []Rule{{Actions: []Action{ActionObserve}, Topics: []string{"*"}, Groups: []string{"*"}}}}
+	owner := Key{Name: "owner", Secrets: []Secret{NewSecret("of owner")}, Allow: []Rule{{Actions: []Action{ActionAdmin}, Topics: []string{"*"}, Groups: []string{"*"}}}}
+	reader := Key{Name: "reader", Secrets: []Secret{NewSecret("of reader")}, Allow: []Rule{{Actions: []Action{ActionObserve, ActionReceive}, Topics: []string{"*"}, Groups: []string{"*"}}}}
+	e := start(t, Options{Access: AccessConfig{Keys: []Key{observer, owner, reader}}})
+	ctx := t.Context()
+	if r := e.b.Send(ctx, []*tidegate.Message{{Topic: "normal", ID: "01", Body: []byte("x"), Keys: []string{"the-key"}, Tag: "the-tag", Properties: map[string]string{"p": "the-property"}}})[0]; r.Err != nil {
+		t.Fatal(r.Err)
+	}
+	ds, err := e.b.Receive(ctx, transport.ReceiveRequest{Group: "g", Topic: "normal", Max: 1, InvisibleDuration: time.Minute, Queue: transport.AnyQueue})
+	if err != nil || len(ds) != 1 {
+		t.Fatal(ds, err)
+	}
+	if _, err := e.b.DeadLetter(ctx, ds[0], "the-reason"); err != nil {
+		t.Fatal(err)
+	}
+	for key, reads := range map[string]bool{"observer": false, "owner": false, "reader": true} {
+		r := httptest.NewRequest("GET", "https://h/v1/groups/g/dead-letters", http.NoBody)
+		r.SetBasicAuth(key, "of "+key)
+		w := httptest.NewRecorder()
+		e.s.Handler().ServeHTTP(w, r)
+		for text, want := range map[string]bool{"the-key": reads, "the-property": reads, "the-tag": true, "the-reason": true} {
+			if w.Code != 200 || strings.Contains(w.Body.String(), text) != want {
+				t.Errorf("%s sees %q: %t, want %t: %d %s", key, text, !want, want, w.Code, w.Body)
+			}
+		}
+	}
+}
+
 // Abandoned transactions are half messages of all topics: a key that may receive as any group, but
 // not from any topic, can neither read nor move them.
 func TestAbandonedTransactionsAreNoGroupsOwn(t *testing.T) {

@@ -2,12 +2,16 @@ package browsertest
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
+	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 )
 
 // hostile are texts of an attacker, and what the page has to show of them.
@@ -18,6 +22,7 @@ var hostile = []struct{ body, shown string }{
 	{`javascript:window.pwned=1`, `javascript:window.pwned=1`},
 	{"\x1b[31mred\x07", `\x1b[31mred\x07`},
 	{"invoice\u202egnp.exe", `invoice\u202egnp.exe`},
+	{"total\u200f\u2066 100\u2069\ufeff", `total\u200f\u2066 100\u2069\ufeff`},
 	{`{"__proto__":{"pwned":1},"n":12345678901234567890.10}`, `12345678901234567890.10`},
 }
 
@@ -56,7 +61,7 @@ func TestHostileText(t *testing.T) {
 	}
 	b.visit("#/messages?topic=hostile")
 	var pwned bool
-	b.eval(`window.pwned !== undefined || ({}).pwned !== undefined || document.querySelectorAll('main img, main script, main svg[onload], a[href^="javascript:"]').length > 0`, &pwned)
+	b.eval(taken, &pwned)
 	if pwned {
 		t.Error("a text of an attacker became an element, or ran")
 	}
@@ -68,5 +73,119 @@ func TestHostileText(t *testing.T) {
 	b.eval(`window.pwned !== undefined`, &pwned)
 	if pwned {
 		t.Error("an address ran as a script")
+	}
+}
+
+// fail receives a message over HTTP as a client, and reports a failure with a reason.
+func (s *site) fail(group, topic, reason, client string) {
+	s.t.Helper()
+	post := func(path string, body any) (out struct{ Messages []struct{ Handle string } }) {
+		s.t.Helper()
+		text, err := json.Marshal(body)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		r, err := http.NewRequestWithContext(s.t.Context(), "POST", s.url+"/v1/groups/"+group+path, bytes.NewReader(text))
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("x-mq-client-id", client)
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if err := json.NewDecoder(resp.Body).Decode(&out); err != nil || resp.StatusCode != http.StatusOK {
+			s.t.Fatal(path, resp.Status, err)
+		}
+		return out
+	}
+	ds := post("/topics/"+topic+"/receive", map[string]any{"wait": "10s", "invisible_duration": "1h"}).Messages
+	if len(ds) != 1 {
+		s.t.Fatalf("received %d messages of %s, want 1", len(ds), topic)
+	}
+	post("/retry", map[string]any{"handle": ds[0].Handle, "reason": reason})
+}
+
+// taken reports whether a text of an attacker ran, or became an element.
+const taken = `window.pwned !== undefined || ({}).pwned !== undefined || document.querySelectorAll('main img, main script, main iframe, main svg[onload], main [onerror], a[href^="javascript:"]').length > 0`
+
+// The reasons of failures are texts of applications: of dead letters, retries and parked message
+// groups. So are names of message groups and clients. Each page shows them as text.
+func TestHostileReasons(t *testing.T) {
+	s := start(t, siteOptions{})
+	s.topic("hostile", settings.Topic{Queues: 1})
+	s.topic("ordered", settings.Topic{Type: "FIFO", Queues: 1})
+	s.group("g", settings.Group{})
+	s.group("parking", settings.Group{FIFO: true, MaxAttempts: 1, OnExhausted: settings.OnExhaustedPark})
+	const client = `<img src=x onerror="window.pwned=1">`
+	reason := func(i int) string { return hostile[i].body }
+	s.bury("g", "hostile", len(hostile), reason, func(i int) *tidegate.Message {
+		return &tidegate.Message{Topic: "hostile", Body: []byte{byte('a' + i)}}
+	})
+	for i, h := range hostile {
+		s.send(&tidegate.Message{Topic: "hostile", Body: []byte("x")},
+			&tidegate.Message{Topic: "ordered", Body: []byte("x"), MessageGroup: fmt.Sprint(i, strings.NewReplacer("\x1b", "", "\x07", "").Replace(h.body))}) // the broker rejects control characters
+	}
+	for topic, group := range map[string]string{"hostile": "g", "ordered": "parking"} {
+		for i := range hostile {
+			s.fail(group, topic, hostile[i].body, client)
+		}
+	}
+	b := open(t, s.url)
+	b.load("")
+	// shows is the number of reasons that a page shows.
+	for _, p := range []struct {
+		name, fragment string
+		shows          int
+	}{
+		{"overview", "#/overview", 0},
+		{"dead-letters", "#/dead-letters", 0},
+		{"dead-letters-one", "#/dead-letters/g", len(hostile)},
+		{"groups-one", "#/groups/g", len(hostile)},
+		{"groups-one", "#/groups/parking", len(hostile)},
+		{"groups-part", "#/groups/g/hostile", 0},
+		{"groups-part", "#/groups/parking/ordered", 0},
+		{"parked", "#/parked", 0},
+		{"parked-one", "#/parked/parking", len(hostile)},
+		{"trace", "#/trace?topic=hostile&id=" + fmt.Sprintf("%032X", sent.Load()-1), 1},
+		{"audit", "#/audit?key=%3Cimg+src%3Dx+onerror%3D%22window.pwned%3D1%22%3E", 0},
+	} {
+		b.visit(p.fragment)
+		b.is(p.name)
+		var text string
+		b.eval(`document.querySelector('main').textContent`, &text)
+		shown := 0
+		for _, h := range hostile {
+			if strings.Contains(text, h.shown) {
+				shown++
+			}
+		}
+		if shown < p.shows {
+			t.Errorf("%s shows %d reasons, want %d: %.1500q", p.fragment, shown, p.shows, text)
+		}
+		if strings.ContainsAny(text, "\x1b\x07\u202e\u200f\u2066\u2069\ufeff") {
+			t.Errorf("%s has a control character in %.1500q", p.fragment, text)
+		}
+		b.clean()
+	}
+	page, err := s.DeadLetters("g", status.DeadLetterQuery{})
+	if err != nil || len(page.DeadLetters) != len(hostile) {
+		t.Fatal(len(page.DeadLetters), err)
+	}
+	for _, l := range page.DeadLetters {
+		b.visit("#/dead-letters/g/" + l.MessageID)
+		var text string
+		b.eval(`document.querySelector('main .reason').textContent`, &text)
+		if !slices.ContainsFunc(hostile, func(h struct{ body, shown string }) bool { return strings.Contains(text, h.shown) }) {
+			t.Errorf("the page of a dead letter shows the reason %q", text)
+		}
+		b.clean()
+	}
+	var pwned bool
+	b.eval(taken, &pwned)
+	if pwned {
+		t.Error("a text of an attacker became an element, or ran")
 	}
 }

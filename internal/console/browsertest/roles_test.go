@@ -78,9 +78,13 @@ func roles() server.AccessConfig {
 }
 
 // guarded starts a broker with the keys of roles, and returns the ID of a dead letter.
-func guarded(t *testing.T) (s *site, letter string) {
+func guarded(t *testing.T, wrap ...func(http.Handler) http.Handler) (s *site, letter string) {
 	t.Helper()
-	s = start(t, siteOptions{server: server.Options{Access: roles()}})
+	o := siteOptions{server: server.Options{Access: roles()}}
+	for _, w := range wrap {
+		o.wrap = w
+	}
+	s = start(t, o)
 	s.populate(1)
 	s.topic("fifo", settings.Topic{Type: "FIFO"})
 	s.group("other", settings.Group{})

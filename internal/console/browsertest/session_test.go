@@ -1,15 +1,17 @@
 package browsertest
 
 import (
+	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/tidegate/tidegate/broker/server"
 )
 
 // When its session ends, an open page removes its data and asks for credentials. The broker ends a
-// session by a logout, by each change of its key, and by its own restart, which loses all sessions.
+// session by a logout, by each change of its key, by too many other sessions, and after a time.
 func TestEndOfSession(t *testing.T) {
 	without := func(c server.AccessConfig) server.AccessConfig {
 		c.Keys = slices.DeleteFunc(c.Keys, func(k server.Key) bool { return k.Name == "root" })
@@ -29,6 +31,15 @@ func TestEndOfSession(t *testing.T) {
 			}
 		}
 	}
+	var expired atomic.Bool
+	expiring := func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if expired.Load() && r.Method != http.MethodPost {
+				r.Header.Del("Cookie") // for the broker, a session that has expired is none
+			}
+			h.ServeHTTP(w, r)
+		})
+	}
 	for name, c := range map[string]struct {
 		end  func(*testing.T, *site, *tab)
 		back bool // the same secret begins a new session
@@ -41,9 +52,20 @@ func TestEndOfSession(t *testing.T) {
 		}, true},
 		"the key is removed": {access(without), false},
 		"another secret":     {access(other), false},
+		"twenty other sessions of the key": {func(t *testing.T, s *site, b *tab) {
+			t.Helper()
+			b.click("pause", "") // the session that was not used for the longest time ends
+			for range 20 {
+				if status, text := s.ask(t, "root", "POST session"); status != http.StatusOK {
+					t.Fatal(status, text)
+				}
+			}
+			b.click("pause", "")
+		}, true},
+		"it expires": {func(*testing.T, *site, *tab) { expired.Store(true) }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, _ := guarded(t)
+			s, _ := guarded(t, expiring)
 			b := open(t, s.url)
 			b.load("")
 			b.signIn("root")
@@ -61,6 +83,7 @@ func TestEndOfSession(t *testing.T) {
 			if strings.Contains(text, "normal") {
 				t.Errorf("after the end of the session the page still shows data: %s", text)
 			}
+			expired.Store(false)
 			if c.back {
 				b.signIn("root")
 				b.wait(`document.querySelector('main[data-page=topics-one][data-ready]')`)

@@ -166,7 +166,7 @@ func (s *site) populate(n int) {
 	}
 	s.bury("g", "normal", 5, func(i int) string { return fmt.Sprintf("no such account %d", 1000+i) },
 		func(i int) *tidegate.Message {
-			return &tidegate.Message{Topic: "normal", Body: fmt.Appendf(nil, `{"account":%d,"total":12345678901234567890.10}`, 1000+i), Keys: []string{fmt.Sprint("key-", i)}, Tag: "paid"}
+			return &tidegate.Message{Topic: "normal", Body: fmt.Appendf(nil, `{"account":%d,"total":12345678901234567890.10}`, 1000+i), Keys: []string{fmt.Sprint("key-", i)}, Tag: "paid", Properties: map[string]string{"region": "eu-central"}}
 		})
 	var more []*tidegate.Message
 	for i := range 40 {

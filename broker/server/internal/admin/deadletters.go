@@ -78,14 +78,26 @@ func newest(q *web.Query) (bool, error) {
 // permitLettersIn rejects a dead letter topic that the group does not use, unless the key has a
 // right to the topic itself. The response would show whether the topic exists.
 func (h *Handlers) permitLettersIn(r *http.Request, topic string, need access.Need) error {
-	group := r.PathValue("group")
-	if topic == "" || topic == tidegate.DeadLetterTopic(group) {
-		return nil
-	}
-	if g, err := h.engine.Group(group); err == nil && slices.Contains(g.DeadLetterTopics, topic) {
+	if h.ownLetters(r.PathValue("group"), topic) {
 		return nil
 	}
 	return h.gate.Permit(r, need)
+}
+
+// ownLetters reports whether a topic is one of the dead letter topics of a group; "" is.
+func (h *Handlers) ownLetters(group, topic string) bool {
+	if topic == "" || topic == tidegate.DeadLetterTopic(group) {
+		return true
+	}
+	g, err := h.engine.Group(group)
+	return err == nil && slices.Contains(g.DeadLetterTopics, topic)
+}
+
+// readsLetters reports whether the key may receive the dead letters of a list.
+func (h *Handlers) readsLetters(r *http.Request, in string) bool {
+	group := r.PathValue("group")
+	return h.gate.Allows(r, access.ToReceive(tidegate.DeadLetterTopic(group), group)) &&
+		(h.ownLetters(group, in) || h.gate.Allows(r, access.ToReceive(in, group)))
 }
 
 // permitLetters rejects a list of dead letters in the topic in, or in the group's own for "".
@@ -102,7 +114,7 @@ func (h *Handlers) permitLetters(r *http.Request, in string, bodies bool) error 
 }
 
 // ListDeadLetters returns dead letters of a group, without bodies unless the query has bodies or
-// text.
+// text, and without keys and properties unless the key may receive them.
 func (h *Handlers) ListDeadLetters(_ http.ResponseWriter, r *http.Request) (int, any, error) {
 	q := web.QueryOf(r, "topic", "message_id", "reason", "since", "before", "after", "limit", "bodies", "text", "dead_letter_topic", "fingerprint", "order", "count")
 	letters := status.DeadLetterQuery{DeadLetterFilter: deadLetterFilter(q), In: q.Text("dead_letter_topic"), After: q.Text("after"), Limit: q.Number("limit")}
@@ -129,7 +141,11 @@ func (h *Handlers) ListDeadLetters(_ http.ResponseWriter, r *http.Request) (int,
 		err = held
 	}
 	out := DeadLetterPage{DeadLetters: make([]DeadLetter, len(page.DeadLetters)), Next: page.Next}
+	reads := letters.Bodies || h.readsLetters(r, letters.In)
 	for i, d := range page.DeadLetters {
+		if !reads {
+			d.Keys, d.Properties = nil, nil
+		}
 		if out.DeadLetters[i].DeadLetter = d; text && utf8.Valid(d.Body) {
 			out.DeadLetters[i].Body, out.DeadLetters[i].BodyText = nil, new(string(d.Body))
 		}

@@ -1,0 +1,86 @@
+package browsertest
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// The navigation of each key has pages that work for it: the broker rejects none of their requests.
+func TestNavigationOfEachKey(t *testing.T) {
+	s, _ := guarded(t)
+	for _, k := range roles().Keys {
+		b := open(t, s.url)
+		b.load("")
+		b.signIn(k.Name)
+		var links []string
+		b.eval(`[...document.querySelectorAll('#bar nav a')].map((a) => a.getAttribute('href'))`, &links)
+		if len(links) < 5 {
+			t.Errorf("%s has only the pages %q", k.Name, links)
+		}
+		for _, link := range links {
+			b.visit(link)
+			var fault string
+			b.eval(`document.querySelector('main [role=alert]')?.textContent || ''`, &fault)
+			if fault != "" {
+				t.Errorf("%s: the page %s says %q", k.Name, link, fault)
+			}
+		}
+		b.clean()
+		b.end()
+	}
+}
+
+// A key that may observe sees names, counts and reasons. Bodies, keys and properties need the
+// permission to receive: the page says so, and does not ask for them.
+func TestViewerSeesNoPayload(t *testing.T) {
+	const secret, reason = "12345678901234567890.10", "no such account"
+	s, letter := guarded(t)
+	for key, reads := range map[string]bool{"monitor": false, "owner": false, "admin": false, "team": true, "root": true} {
+		b := open(t, s.url)
+		b.load("")
+		b.signIn(key)
+		for _, fragment := range []string{"#/dead-letters/g/" + letter, "#/messages?topic=normal", "#/messages/normal/0/0", "#/messages/normal/1/0", "#/messages/normal/2/0", "#/messages/normal/3/0"} {
+			b.visit(fragment)
+		}
+		requests := strings.Join(b.sent(), "\n")
+		if asks := strings.Contains(requests, "text=true"); asks != reads {
+			t.Errorf("%s asks for bodies: %t, want %t: %s", key, asks, reads, requests)
+		}
+		b.visit("#/dead-letters/g/" + letter)
+		var text string
+		b.eval(`document.querySelector('main').textContent`, &text)
+		if !strings.Contains(text, reason) {
+			t.Errorf("%s does not see the reason: %.600s", key, text)
+		}
+		for _, part := range []string{secret, "key-", "eu-central"} {
+			if shown := strings.Contains(text, part); shown != reads {
+				t.Errorf("%s sees %q: %t, want %t: %.600s", key, part, shown, reads, text)
+			}
+		}
+		if hint := strings.Contains(text, "need the permission to receive"); hint == reads {
+			t.Errorf("%s sees the hint about the permission: %t", key, hint)
+		}
+		b.clean()
+		b.end()
+	}
+}
+
+// Without access keys there is no login, and every page says that everybody may do everything.
+func TestWithoutKeysThePageSaysSo(t *testing.T) {
+	s := start(t, siteOptions{})
+	b := open(t, s.url)
+	b.load("")
+	for _, p := range pages {
+		b.visit(p.fragment)
+		var says string
+		b.eval(`document.querySelector('[data-session=open]')?.title || ''`, &says)
+		if !strings.Contains(says, "everyone on this machine may do everything") {
+			t.Errorf("%s says %q", p.fragment, says)
+		}
+	}
+	b.clean()
+	if requests := fmt.Sprint(b.sent()); strings.Contains(requests, "POST") {
+		t.Errorf("the page logs in: %s", requests)
+	}
+}
