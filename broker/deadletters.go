@@ -16,7 +16,7 @@ import (
 func selection(s *status.DeadLetterSelection) letters.Selection {
 	return letters.Selection{
 		Query: letters.Query{DeadLetterFilter: s.DeadLetterFilter, In: s.In, After: s.After, Limit: s.Limit, Newest: s.Newest},
-		To:    s.To, MaxRedrives: s.MaxRedrives, DryRun: s.DryRun,
+		To:    s.To, ToGroup: s.ToGroupOnly, MaxRedrives: s.MaxRedrives, DryRun: s.DryRun,
 	}
 }
 
@@ -74,6 +74,11 @@ func (b served) CountDeadLetters(group string, q status.DeadLetterQuery) (status
 // properties of a retry, so its retries count from 1 again. A FIFO topic accepts only messages with
 // a message group, and other topics only messages without one. A delayed message is ready at once,
 // because its delivery time has passed.
+//
+// With sel.ToGroupOnly only the group receives the message, through the topic %RETRY%group_topic,
+// which the first such redrive creates. Its receives from the original topic also take from this
+// topic. The delivery has the original topic, and the retry settings are those of the original
+// topic. The error is 40000 if the group is FIFO, and 40403 if it does not exist any more.
 //
 // A throttle of the topic ends the call: the error matches tidegate.ErrThrottled, and the result
 // has the number of redriven messages and Next to continue later. One redrive or purge runs at a

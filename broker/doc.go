@@ -121,6 +121,9 @@
 // and is not delivered to the group again. Address settings and retry topics use other topics for
 // dead letters; [status.Group].DeadLetterTopics lists all of them.
 //
+// [Broker.RedriveDeadLetters] sends dead letters back: to their topics, and so to all groups of
+// these, or to the failed group alone, through the topic %RETRY%group_topic.
+//
 // # Address settings
 //
 // [settings.Address] are the redelivery settings of Apache ActiveMQ Artemis (Artemis: undelivered

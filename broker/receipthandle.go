@@ -57,7 +57,8 @@ func (b served) TopicOf(receiptHandle string) (topic, original string, err error
 	return topic, deadletter.RealTopic(&m, topic), nil
 }
 
-// retriesFor reports whether the subscription is to the group's retry topic for the topic.
+// retriesFor reports whether the subscription is to one of the group's retry topics for the topic.
 func retriesFor(s *subscription.Subscription, topic string) bool {
-	return s.Group().Settings().RetryTopic.RetryName(topic, s.Group().Name()) == s.Topic().Name()
+	c, group, name := &s.Group().Settings().RetryTopic, s.Group().Name(), s.Topic().Name()
+	return c.RetryName(topic, group) == name || c.RedriveName(topic, group) == name
 }

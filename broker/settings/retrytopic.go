@@ -8,6 +8,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // The defaults and bounds of retry topics (TDMQ for Pulsar: retry and dead letters).
@@ -203,9 +204,19 @@ func (c RetryTopic) named(own, topic, group, suffix string) string {
 	return group + suffix
 }
 
-// Original reports whether name is a retry topic of the group, and returns the topic that it is
-// for. The topic is empty if the group has one retry topic for all its topics.
+// RedriveName returns the name of the topic of messages that were redriven to the group alone, for
+// their original topic. It does not depend on the settings. The name can exceed the maximum length
+// of a topic's name.
+func (RetryTopic) RedriveName(topic, group string) string {
+	return protocol.RetryPrefix + group + "_" + topic
+}
+
+// Original reports whether name is a retry topic of the group, or one of RedriveName, and returns
+// the topic that it is for. The topic is empty if the group has one retry topic for all its topics.
 func (c RetryTopic) Original(name, group string) (topic string, retry bool) {
+	if topic, retry = strings.CutPrefix(name, c.RedriveName("", group)); retry && topic != "" {
+		return topic, true
+	}
 	if c.Topic != "" || c.Naming != RetryNaming292 {
 		return "", name == c.RetryName("", group)
 	}

@@ -72,6 +72,10 @@ type DeadLetterSelection struct {
 	// To is the target topic of a redrive. Empty means the topic of each message's original send.
 	To string `json:"to,omitempty"`
 
+	// ToGroupOnly redrives to the group alone: the other groups of the topic do not receive the
+	// message again. The group must not be FIFO, and To must be empty. For redrives only.
+	ToGroupOnly bool `json:"to_group_only,omitempty"`
+
 	// MaxRedrives excludes messages with at least that many earlier redrives. Zero means no bound.
 	// For redrives only.
 	MaxRedrives int `json:"max_redrives,omitempty"`

@@ -47,5 +47,8 @@ const PropertyDeadLetterRedrives = "DLQ_REDRIVES"
 // abandoned transactions have it.
 const PropertyCheckTimes = "TRANSACTION_CHECK_TIMES"
 
+// RetryPrefix precedes the group's name in the name of its topic for redriven messages.
+const RetryPrefix = "%RETRY%"
+
 // DeadLetterPrefix precedes the group's name in the name of its dead letter topic.
 const DeadLetterPrefix = "%DLQ%"

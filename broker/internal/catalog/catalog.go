@@ -28,7 +28,7 @@ type Config struct {
 	Owners       *heartbeat.Owners
 	Directory    *Directory
 
-	// Env is for all subscriptions. New sets its Topics.
+	// Env is for all subscriptions. New sets its Topics, and Redrives of Letters.
 	Env *subscription.Env
 
 	// Transaction has the broker's times of transaction checks, for topics without times of their
@@ -68,7 +68,7 @@ type Catalog struct {
 func New(config Config) *Catalog {
 	c := &Catalog{Directory: config.Directory, config: config}
 	c.addresses.Store(&address.Set[settings.Address]{})
-	c.config.Env.Topics = c
+	c.config.Env.Topics, c.config.Letters.Redrives = c, c
 	c.forgetting = config.Loop.Add(maintain.TaskConfig{
 		Step: c.forget, Failed: "old message IDs not deleted", Pause: time.Second, MaxPause: time.Minute,
 	})

@@ -131,9 +131,49 @@ func (c *Catalog) createLate(g *topic.Group, t *topic.Topic) (*subscription.Subs
 	return c.Register(s)
 }
 
-// RetrySubscription returns the group's subscription to its retry topic for the topic of s, and
+// RetrySubscriptions returns the group's subscriptions to its retry topics for the topic of s: at
+// most its retry topic by settings, which it creates if necessary, and that of redriven messages.
+func (c *Catalog) RetrySubscriptions(ctx context.Context, s *subscription.Subscription) (subs []*subscription.Subscription, err error) {
+	if r, err := c.retrySubscription(ctx, s); err != nil {
+		return nil, err
+	} else if r != nil {
+		subs = append(subs, r)
+	}
+	name := s.Group().Settings().RetryTopic.RedriveName(s.Topic().Name(), s.Group().Name())
+	if c.FindTopic(name) == nil {
+		return subs, nil
+	}
+	r, err := c.Subscribe(ctx, s.Group().Name(), name)
+	switch {
+	case err == nil:
+		subs = append(subs, r)
+	case !errors.Is(err, tidegate.ErrNotFound): // else just deleted
+		return nil, err
+	}
+	return subs, nil
+}
+
+// RedriveTopic returns the topic of the messages of a topic that are redriven to a group alone. It
+// creates the topic and the group's subscription to it if necessary, and has the receives of the
+// group that wait for the original topic wait for both. The error is 40402 or 40403 if the original
+// topic or the group does not exist, and otherwise that of OwnTopic.
+func (c *Catalog) RedriveTopic(ctx context.Context, g *topic.Group, original *topic.Topic) (*topic.Topic, error) {
+	t, err := c.OwnTopic(ctx, g.Settings().RetryTopic.RedriveName(original.Name(), g.Name()), settings.Topic{Queues: 1}, false)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := c.Subscribe(ctx, g.Name(), t.Name()); err != nil {
+		return nil, err
+	}
+	if s := c.Find(g.ID(), original.ID()); s != nil {
+		s.AddSource()
+	}
+	return t, nil
+}
+
+// retrySubscription returns the group's subscription to its retry topic for the topic of s, and
 // creates both if necessary. It returns nil if the group has no such retry topic.
-func (c *Catalog) RetrySubscription(ctx context.Context, s *subscription.Subscription) (*subscription.Subscription, error) {
+func (c *Catalog) retrySubscription(ctx context.Context, s *subscription.Subscription) (*subscription.Subscription, error) {
 	retry := s.Group().Settings().RetryTopic
 	if !retry.Enabled {
 		return nil, nil //nolint:nilnil // most groups have none, and nothing is wrong then

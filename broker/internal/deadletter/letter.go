@@ -125,6 +125,14 @@ func (l *Letter) Redriven(to string) *store.Message {
 	return m
 }
 
+// RedrivenToGroup is Redriven for the topic named to, from which only the group of the dead letter
+// receives. The message has the topic of its original send as a property.
+func (l *Letter) RedrivenToGroup(to string) *store.Message {
+	m := l.Redriven(to)
+	m.Properties[protocol.PropertyRealTopic], m.Properties[protocol.PropertyRetryTopic] = l.Origin.Topic, to
+	return m
+}
+
 // A Death describes how a message became a dead letter or expired.
 type Death struct {
 	Group, Topic string // the consumer group, and the topic of the message

@@ -21,6 +21,9 @@ type Config struct {
 	// Life ends when the broker closes.
 	Life context.Context //nolint:containedctx // the broker's own life, not a request's
 
+	// Redrives creates the topics of messages that are redriven to one group; set by catalog.New.
+	Redrives Redrives
+
 	// Damaged counts the corrupt messages that a scan skipped.
 	Damaged *atomic.Int64
 }
@@ -30,6 +33,13 @@ type Config struct {
 type Directory interface {
 	FindTopic(name string) *topic.Topic
 	FindGroup(name string) *topic.Group
+}
+
+// Redrives creates topics of redriven messages.
+type Redrives interface {
+	// RedriveTopic returns the topic of the messages of a topic that are redriven to a group alone,
+	// and creates it if necessary. It waits for other changes of settings.
+	RedriveTopic(ctx context.Context, g *topic.Group, original *topic.Topic) (*topic.Topic, error)
 }
 
 // Letters handles the dead letters, retries and parked message groups of a broker. Several

@@ -28,6 +28,9 @@ type Selection struct {
 	// To is the target topic of a redrive. Empty means the topic of each message's original send.
 	To string
 
+	// ToGroup redrives to the group alone, through a topic of its own. To is empty then.
+	ToGroup bool
+
 	// MaxRedrives excludes messages with at least that many earlier redrives. Zero means no bound.
 	// For redrives only.
 	MaxRedrives int
@@ -57,12 +60,27 @@ type Redriven struct {
 // Redrive sends dead letters of a group back, the oldest first, and returns when this is on disk.
 // It stops at the first dead letter that a limit rejects. With an error the result has the dead
 // letters that were sent before it. The errors are those of Browse, the cause of ctx, and
-// tidegate.ErrClosed.
+// tidegate.ErrClosed, and 40000 for ToGroup and a FIFO group.
 func (l *Letters) Redrive(ctx context.Context, group string, sel Selection, limits Limits) (done Redriven, err error) {
-	done.Next, err = l.move(ctx, group, sel, func(t *topic.Topic, chunk []deadletter.Letter) (stop string, err error) {
-		return l.redrive(t, chunk, &sel, limits, &done)
-	})
-	return done, err
+	r := redrive{Letters: l, sel: &sel, limits: limits, done: &done}
+	if sel.ToGroup {
+		if r.group, err = l.ownGroup(group, sel.To); err != nil {
+			return done, err
+		}
+	}
+	for left := cmp.Or(sel.Limit, DefaultMoved); ; {
+		r.missing = nil
+		done.Next, err = l.move(ctx, group, sel, r.chunk)
+		if err != nil || r.missing == nil {
+			return done, err
+		}
+		// The topic is created here, because that waits for requests that wait for the token of
+		// move.
+		if _, err = l.Redrives.RedriveTopic(ctx, r.group, r.missing); err != nil {
+			return done, err
+		}
+		sel.After, sel.Limit = done.Next, left-int(done.Redriven+done.NoTarget+done.TooOften)
+	}
 }
 
 // Purge removes dead letters of a group permanently, and returns when this is on disk. It returns
@@ -154,29 +172,56 @@ func (l *Letters) move(ctx context.Context, group string, sel Selection, f func(
 	return scan.Position(), nil
 }
 
-// redrive sends a chunk of dead letters back in one write. It returns the position of the dead
-// letter that a limit rejected.
-func (l *Letters) redrive(t *topic.Topic, chunk []deadletter.Letter, sel *Selection, limits Limits, done *Redriven) (stop string, err error) {
+// A redrive is the state of one call of Redrive.
+type redrive struct {
+	*Letters
+	sel    *Selection
+	group  *topic.Group // for Selection.ToGroup
+	limits Limits
+	done   *Redriven
+
+	missing *topic.Topic // the original topic whose topic for the group does not exist yet
+}
+
+// stopAt returns the position at which a redrive continues with a letter.
+func (r *redrive) stopAt(letter *deadletter.Letter) string {
+	at := letter.Position()
+	if r.sel.Newest {
+		at.Offset++
+	}
+	return at.String()
+}
+
+// chunk sends a chunk of dead letters back in one write. It returns the position of the dead letter
+// that a limit rejected, or of the first letter if a topic is missing.
+func (r *redrive) chunk(t *topic.Topic, chunk []deadletter.Letter) (stop string, err error) {
+	sel, limits, done := r.sel, r.limits, r.done
 	var published []func(error)
 	var redriven, noTarget, tooOften int64
 	targets := make([]*topic.Topic, len(chunk))
 	for i := range chunk {
-		targets[i] = l.target(&chunk[i], sel.To)
+		var original *topic.Topic
+		if targets[i] = r.target(&chunk[i], sel.To); sel.ToGroup {
+			targets[i], original = r.toGroup(&chunk[i])
+		}
 		switch {
 		case sel.DryRun:
-			done.count(&chunk[i], targets[i], sel)
+			done.count(&chunk[i], targets[i] != nil || original != nil, sel)
 		case targets[i] != nil:
 			limits.Observe(targets[i], time.Now())
+		case original != nil:
+			r.missing = original
+			return r.stopAt(&chunk[0]), nil
 		}
 	}
 	if sel.DryRun {
 		return "", nil
 	}
-	counted, err := l.counted(t, chunk)
+	counted, err := r.counted(t, chunk)
 	if err != nil {
 		return "", err
 	}
-	err = l.Store.Messages.Add(func(w *store.Batch) {
+	err = r.Store.Messages.Add(func(w *store.Batch) {
 		now := time.Now()
 		if t.Deleted() {
 			return
@@ -193,14 +238,13 @@ func (l *Letters) redrive(t *topic.Topic, chunk []deadletter.Letter, sel *Select
 				continue
 			}
 			if limits.Rejects(to, int64(len(letter.Body)), now) {
-				at := letter.Position()
-				if sel.Newest {
-					at.Offset++
-				}
-				stop = at.String()
+				stop = r.stopAt(letter)
 				return
 			}
 			m := letter.Redriven(to.Name())
+			if sel.ToGroup {
+				m = letter.RedrivenToGroup(to.Name())
+			}
 			q := to.Pick(m.MessageGroup)
 			to.Put(w, q, m, now)
 			counted.remove(w, letter)
@@ -222,9 +266,9 @@ func (l *Letters) redrive(t *topic.Topic, chunk []deadletter.Letter, sel *Select
 }
 
 // count counts a letter of a dry run.
-func (r *Redriven) count(l *deadletter.Letter, to *topic.Topic, sel *Selection) {
+func (r *Redriven) count(l *deadletter.Letter, accepted bool, sel *Selection) {
 	switch {
-	case to == nil:
+	case !accepted:
 		r.NoTarget++
 	case sel.MaxRedrives > 0 && l.Origin.Redrives >= sel.MaxRedrives:
 		r.TooOften++

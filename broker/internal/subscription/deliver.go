@@ -27,7 +27,7 @@ func (s *Subscription) deliver(ctx context.Context, p *Request, grants []consume
 		grants = grants[:admitted]
 	}
 	wait := write.WaitWritten
-	if s.Topic().Address().Persist || slices.ContainsFunc(grants, func(g consume.Grant) bool { return g.Attempt > 1 }) {
+	if s.Policy().Address.Persist || slices.ContainsFunc(grants, func(g consume.Grant) bool { return g.Attempt > 1 }) {
 		wait = write.WaitContext
 	}
 	werr := wait(ctx)
@@ -72,7 +72,7 @@ func (s *Subscription) countDeliveries(ds []*tidegate.Delivery) {
 func (s *Subscription) deliveries(ctx context.Context, p *Request, grants []consume.Grant) (ds []*tidegate.Delivery, admitted int, err error) {
 	ds = make([]*tidegate.Delivery, 0, len(grants))
 	all := make([]tidegate.Delivery, len(grants))
-	expiry, now := s.Topic().Address().Expiry, time.Now()
+	expiry, now := s.Policy().Address.Expiry, time.Now()
 	var old, unwanted []handle.Receipt
 	inHand := int64(0)
 	reader := s.env.Store.Reader(s.Topic().ID())
@@ -179,7 +179,7 @@ func (s *Subscription) expireMessages(ctx context.Context, handles []handle.Rece
 	if len(handles) == 0 {
 		return nil
 	}
-	reason := fmt.Sprintf("not delivered within expiry-delay (%v)", s.Topic().Address().Expiry)
+	reason := fmt.Sprintf("not delivered within expiry-delay (%v)", s.Policy().Address.Expiry)
 	expired := s.expireHandles(handles, reason)
 	return s.env.CarryOut(ctx, func() error { return errors.Join(s.depart(expired)...) })
 }

@@ -1,6 +1,7 @@
 package subscription
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -53,7 +54,7 @@ func (s *Subscription) departing(d consume.Departure) *Departure {
 		}
 		return x
 	}
-	x.topics = p.DeadLetterTopics(group, name, d.Early)
+	x.topics = p.DeadLetterTopics(group, cmp.Or(s.original, name), d.Early)
 	x.stays = len(x.topics) == 0 && p.OwnDeadLetterTopic(group, name) == name
 	return x
 }
@@ -222,7 +223,7 @@ func (d *Departure) death(m *store.Message) *deadletter.Death {
 	group, t := d.sub.Group(), d.sub.Topic()
 	death := &deadletter.Death{
 		Group: group.Name(), Topic: t.Name(), Queue: int(d.place.Queue), Offset: d.place.Offset, Attempts: d.Tries, Reason: d.Reason,
-		Artemis: t.Address().Redelivery != nil,
+		Artemis: d.sub.Policy().Address.Redelivery != nil,
 	}
 	death.SentTo, death.SentID = deadletter.Sent(&group.Settings().RetryTopic, m, t.Name(), group.Name())
 	if d.Expired {

@@ -87,9 +87,9 @@ type Topics interface {
 	// means that it is an automatic dead letter queue. It waits for other changes of settings.
 	CreateOwnTopic(name string, c settings.Topic, automatic bool) error
 
-	// RetrySubscription returns the subscription of the same group to its retry topic for the topic
-	// of a subscription, and nil if there is none.
-	RetrySubscription(ctx context.Context, s *Subscription) (*Subscription, error)
+	// RetrySubscriptions returns the subscriptions of the same group to its retry topics for the
+	// topic of a subscription, at most two.
+	RetrySubscriptions(ctx context.Context, s *Subscription) ([]*Subscription, error)
 }
 
 // Bounds of the messages that receives have read and not admitted yet.

@@ -10,7 +10,7 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Receive receives messages of the topic, and of the group's retry topic for it. It waits for the
+// Receive receives messages of the topic, and of the group's retry topics for it. It waits for the
 // first message up to p.Wait. It returns no deliveries and no error if there was no message, or if
 // the client repeats the receive. The attempts of the deliveries are written before it returns. If
 // ctx ends, it returns the cause of ctx and takes no message.
@@ -20,6 +20,7 @@ func (s *Subscription) Receive(ctx context.Context, p *Request) ([]*tidegate.Del
 		return nil, err
 	}
 	defer s.endReceive(p, under)
+	age := s.sourceAge.Load()
 	sources, err := s.sources(ctx, p)
 	if err != nil {
 		return nil, err
@@ -51,6 +52,14 @@ func (s *Subscription) Receive(ctx context.Context, p *Request) ([]*tidegate.Del
 			leave(lines)
 			return nil, nil
 		}
+		if now := s.sourceAge.Load(); now != age { // a retry topic was created since
+			leave(lines)
+			age = now
+			if sources, err = s.sources(ctx, p); err != nil {
+				return nil, err
+			}
+			continue
+		}
 		if last, err = s.env.await(ctx, lines, timeout, under.supersededBy()); last || err != nil {
 			leave(lines)
 		}
@@ -74,22 +83,26 @@ type source struct {
 	req *Request
 }
 
-// sources returns the sources of a receive: the subscription, and the subscription to the retry
-// topic if there is one. They take turns in being the first.
+// maxSources is the maximum of the sources of a receive: a topic and its two retry topics.
+const maxSources = 3
+
+// sources returns the sources of a receive: the subscription, and the subscriptions to the retry
+// topics. They take turns in being the first.
 func (s *Subscription) sources(ctx context.Context, p *Request) ([]source, error) {
-	retry, err := s.env.Topics.RetrySubscription(ctx, s)
-	if retry == nil || err != nil {
-		return []source{{s, p}}, err
+	out := []source{{s, p}}
+	retries, err := s.env.Topics.RetrySubscriptions(ctx, s)
+	if len(retries) == 0 || err != nil {
+		return out, err
 	}
-	rp := *p
-	rp.Queue, rp.retry = transport.AnyQueue, true // its queues are not those of the topic
-	original, _ := s.Group().Settings().RetryTopic.Original(retry.Topic().Name(), s.Group().Name())
-	rp.shared = original == ""
-	out := []source{{s, p}, {retry, &rp}}
-	if s.sourceRound.Add(1)%2 == 0 {
-		out[0], out[1] = out[1], out[0]
+	for _, retry := range retries {
+		rp := *p
+		rp.Queue, rp.retry = transport.AnyQueue, true // its queues are not those of the topic
+		original, _ := s.Group().Settings().RetryTopic.Original(retry.Topic().Name(), s.Group().Name())
+		rp.shared = original == ""
+		out = append(out, source{retry, &rp})
 	}
-	return out, nil
+	first := int(s.sourceRound.Add(1)-1) % len(out)
+	return append(out[first:], out[:first]...), nil
 }
 
 // A line is a place at which a receive waits.
@@ -144,13 +157,9 @@ func takeFirst(ctx context.Context, sources []source) (ds []*tidegate.Delivery, 
 // means that the time of the receive is over. The error is errSuperseded if the client repeats the
 // receive.
 func (e *Env) await(ctx context.Context, lines []line, timeout <-chan time.Time, superseded <-chan struct{}) (late bool, err error) {
-	woken := alreadyWoken
-	var wokenToo chan struct{}
-	if len(lines) > 0 {
-		woken = lines[0].waiter.woken
-	}
-	if len(lines) > 1 {
-		wokenToo = lines[1].waiter.woken
+	woken := [maxSources]chan struct{}{alreadyWoken}
+	for i := range lines {
+		woken[i] = lines[i].waiter.woken
 	}
 	select {
 	case <-ctx.Done():
@@ -162,8 +171,9 @@ func (e *Env) await(ctx context.Context, lines []line, timeout <-chan time.Time,
 	default:
 	}
 	select {
-	case <-woken:
-	case <-wokenToo:
+	case <-woken[0]:
+	case <-woken[1]:
+	case <-woken[2]:
 	case <-timeout:
 		return true, nil
 	case <-superseded:

@@ -21,7 +21,9 @@ type Subscription struct {
 	topic.Consumption
 	env *Env
 
-	sourceRound atomic.Uint32 // of receives, over topic and retry topic
+	original    string        // of a retry topic of redriven messages: the topic that it is for
+	sourceRound atomic.Uint32 // of receives, over topic and retry topics
+	sourceAge   atomic.Uint32 // how often a retry topic was added
 	marked      atomic.Bool   // there may be marks of dead letters
 
 	mu        sync.Mutex
@@ -48,6 +50,26 @@ var _ topic.Subscription = (*Subscription)(nil)
 
 // Consumed returns the group and how much of the topic it has consumed.
 func (s *Subscription) Consumed() *topic.Consumption { return &s.Consumption }
+
+// Policy returns the retry settings of the group in the topic. Those of redriven messages are those
+// of their original topic.
+func (s *Subscription) Policy() topic.Policy {
+	p := s.Consumption.Policy()
+	if s.original != "" {
+		if t := s.env.Topics.FindTopic(s.original); t != nil {
+			p.Address = t.Address()
+		}
+	}
+	return p
+}
+
+// AddSource has the receives that wait take from a retry topic that was just created, too.
+func (s *Subscription) AddSource() {
+	s.sourceAge.Add(1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.wakeAll()
+}
 
 // Wake ends the wait of up to n receives that may read the queue.
 func (s *Subscription) Wake(n int64, queue uint16) {
@@ -115,6 +137,10 @@ type waiter struct {
 func New(env *Env, g *topic.Group, t *topic.Topic, restoring bool) *Subscription {
 	s := &Subscription{env: env, restoring: restoring, receiving: map[string]*repeatable{}, leaving: map[*consume.Lease]*Departure{}}
 	s.Init(g, t)
+	retry := &g.Settings().RetryTopic
+	if original, _ := retry.Original(t.Name(), g.Name()); retry.RedriveName(original, g.Name()) == t.Name() {
+		s.original = original
+	}
 	s.progress = consume.New(consume.Config{
 		Group: g.ID(), Topic: t.ID(), MaxInvisible: env.MaxInvisible, Owners: env.Owners, MaxHeld: env.MaxHeld,
 	})

@@ -60,7 +60,7 @@ func (f *fixture) create(name string, c settings.Topic) *topic.Topic {
 	return f.topics[name]
 }
 
-func (f *fixture) RetrySubscription(context.Context, *Subscription) (*Subscription, error) {
+func (f *fixture) RetrySubscriptions(context.Context, *Subscription) ([]*Subscription, error) {
 	return nil, nil
 }
 
