@@ -119,14 +119,23 @@ func newBook(w *world) *book {
 	return &book{w: w, sent: map[string]*sent{}, order: map[string]int{}, handled: map[copyKey]*copyOf{}, working: map[string]work{}, open: map[string]time.Time{}, attempts: map[int][]attempt{}}
 }
 
+// logs reports whether the log of the seed is wanted: a seed has tens of thousands of lines.
+func logs() bool { return *verbose || *oneSeed != 0 }
+
 // note adds a line to the log of the seed.
 func (b *book) note(format string, args ...any) {
+	if !logs() {
+		return
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.noteLocked(format, args...)
 }
 
 func (b *book) noteLocked(format string, args ...any) {
+	if !logs() {
+		return
+	}
 	b.lines = append(b.lines, fmt.Sprintf("%10.3f  ", b.w.now().Seconds())+fmt.Sprintf(format, args...))
 }
 

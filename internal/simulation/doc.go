@@ -26,11 +26,11 @@
 // Five faults of earlier versions were put back, one after the other. These seeds are the first
 // that find them with the plans of today:
 //
-//   - asks for a lane that the transport no longer returns have no end: 12
-//   - a late throttle beside a probe stops the queue of a topic: 53
+//   - asks for a lane that the transport no longer returns have no end: 34
+//   - a late throttle beside a probe stops the queue of a topic: 47
 //   - callers of an adaptive limiter wait at the rate at which they began: 2
-//   - the kill switch excuses the failures of a message without bound: 11
-//   - all topics share the time at which an endpoint of a failover was empty: 157
+//   - the kill switch excuses the failures of a message without bound: 1
+//   - all topics share the time at which an endpoint of a failover was empty: 197
 //
 // A plan is deterministic, but the Go scheduler is not: two runs of a seed have the same faults at
 // the same times, and can differ in the order of requests of the same instant. If a failure does

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -134,7 +135,48 @@ func newPlan(seed uint64) *plan {
 	for range d.between(0, others) {
 		p.faults = append(p.faults, p.newFault(d))
 	}
+	p.boundProbes()
 	return p
+}
+
+// maxProbed is the number of messages that fail, in the mean, in a group with a kill switch. Each
+// of them costs up to gate.MaxExcuses probes of two seconds, and a probe receives and releases many
+// other messages: with hundreds of them a seed takes an hour of virtual time that repeats the same.
+const maxProbed = 30
+
+// boundProbes bounds the work of kill switches. Where the sends are not the matter of the plan, the
+// callers send fewer messages. What remains lowers the shares of the messages that fail.
+func (p *plan) boundProbes() {
+	for i := range p.groups {
+		g := &p.groups[i]
+		if !slices.ContainsFunc(g.consumers, func(c consumerPlan) bool { return c.killSwitch }) {
+			continue
+		}
+		excess := float64(p.messages(g.topic)) * (g.poison + g.failing) / maxProbed
+		if excess > 1 && p.theme != throttled && p.theme != leaving && p.theme != waiting {
+			for j := range p.producers {
+				if x := &p.producers[j]; x.topic == g.topic {
+					before := x.messages
+					x.messages = max(1, int(float64(before)/excess))
+					x.gap = x.gap * time.Duration(before) / time.Duration(x.messages)
+				}
+			}
+			excess = float64(p.messages(g.topic)) * (g.poison + g.failing) / maxProbed
+		}
+		if excess > 1 {
+			g.poison, g.failing = g.poison/excess, g.failing/excess
+		}
+	}
+}
+
+// messages returns the number of messages that the callers send to a topic, at most.
+func (p *plan) messages(topic string) (n int) {
+	for _, x := range p.producers {
+		if x.topic == topic {
+			n += x.callers * x.messages
+		}
+	}
+	return n
 }
 
 // throttleLate makes the first broker throttle some of the sends, many of them late, and be slow to
@@ -166,12 +208,16 @@ func (p *plan) throttleBriefly(d dice) {
 // sendSteadily makes the producers send all the time, from many callers, to brokers with a latency.
 func (p *plan) sendSteadily(d dice) {
 	p.latency = d.span(10*time.Millisecond, 500*time.Millisecond)
+	most := 500
+	if p.theme == throttled { // each late throttle has to meet a probe
+		most = 1000
+	}
 	for i := range p.producers {
 		x := &p.producers[i]
 		x.timeout, x.stopAt, x.maxPending, x.whenFull, x.attemptTimeout, x.maxThrottleTime = pick(d, 0, 0, time.Minute), 0, 0, producer.WaitWhenFull, 0, 0
 		x.maxThrottles, x.limiter, x.budget, x.spool = producer.UntilContextEnds, pick(d, "", "", "adaptive"), false, false
 		x.callers = pick(d, 20, 100, 300)
-		x.messages = max(1, d.between(200, 1000)/x.callers)
+		x.messages = max(1, d.between(most/5, most)/x.callers)
 		x.gap = p.duration / time.Duration(x.messages) / time.Duration(pick(d, 1, 1, 10))
 	}
 }

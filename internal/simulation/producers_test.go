@@ -64,9 +64,9 @@ func (p *plan) newProducer(d dice, t topicPlan) producerPlan {
 	if d.chance(0.3) {
 		x.stopAt = d.span(time.Second, p.duration)
 	}
-	most := 300
+	most := 150
 	if p.theme == throttled || p.theme == leaving {
-		most = 1000
+		most = 500
 	}
 	x.messages = max(1, d.between(20, most)/x.callers)
 	x.gap = d.span(time.Millisecond, 2*p.duration/time.Duration(x.messages))

@@ -40,7 +40,7 @@ func sessionsEnd(w *world, broken func(string, ...any)) {
 
 // sessions returns the sessions of a broker, as its metrics report them.
 func (s *site) sessions() (n int, err error) {
-	c := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
+	c := http.Client{Transport: &http.Transport{DisableCompression: true, DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
 		return s.DialHTTP(ctx, address)
 	}}}
 	defer c.CloseIdleConnections()
