@@ -126,3 +126,50 @@ func TestSummaryPagesOfAKey(t *testing.T) {
 		}
 	})
 }
+
+// A list shows the changes of topics and groups at once, also within the second of a list before.
+func TestSummariesAfterChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{})
+		change := func(method, path, body string) {
+			t.Helper()
+			r := httptest.NewRequest(method, path, strings.NewReader(body))
+			r.Header.Set("Content-Type", "application/json")
+			w := httptest.NewRecorder()
+			if e.s.Handler().ServeHTTP(w, r); w.Code >= 300 {
+				t.Errorf("%s %s: %d %s", method, path, w.Code, w.Body)
+			}
+		}
+		expect := func(when, wantTopics, wantGroups string) {
+			t.Helper()
+			var topics admin.TopicSummaries
+			e.requestJSON("GET", "/v1/topics?view=summary&match=orders", 200, &topics)
+			var groups admin.GroupSummaries
+			e.requestJSON("GET", "/v1/groups?view=summary", 200, &groups)
+			var names [2][]string
+			for _, row := range topics.Topics {
+				names[0] = append(names[0], fmt.Sprint(row.Name, row.Stored.Messages))
+			}
+			for _, row := range groups.Groups {
+				names[1] = append(names[1], row.Group)
+			}
+			if got := strings.Join(names[0], " ") + "|" + strings.Join(names[1], " "); got != wantTopics+"|"+wantGroups {
+				t.Errorf("%s the lists are %q, want %q", when, got, wantTopics+"|"+wantGroups)
+			}
+		}
+		expect("at first", "", "")
+		change("PUT", "/v1/topics/orders", `{}`)
+		expect("with a topic", "orders0", "")
+		change("PUT", "/v1/groups/billing", `{}`)
+		expect("with a group", "orders0", "billing")
+		change("POST", "/v1/topics/orders/messages", `{"body_text":"x"}`)
+		change("PUT", "/v1/topics/orders", `{}`)
+		expect("after a message", "orders1", "billing")
+		change("POST", "/v1/topics/orders/purge", "")
+		expect("after a purge", "orders0", "billing")
+		change("DELETE", "/v1/groups/billing", "")
+		expect("without the group", "orders0", "")
+		change("DELETE", "/v1/topics/orders", "")
+		expect("without the topic", "", "")
+	})
+}

@@ -36,6 +36,7 @@ func (h *Handlers) PutTopic(w http.ResponseWriter, r *http.Request) (int, any, e
 		return 0, nil, err
 	}
 	_, missing := h.engine.TopicSettings(name)
+	defer h.surveys.Expire()
 	t, err := h.engine.PutTopicIf(r.Context(), name, c, may)
 	web.SetETag(w, t.Revision)
 	return putStatus(missing), t, err
@@ -48,6 +49,7 @@ func (h *Handlers) DeleteTopic(_ http.ResponseWriter, r *http.Request) (int, any
 	if err != nil {
 		return 0, nil, err
 	}
+	defer h.surveys.Expire()
 	return http.StatusNoContent, nil, h.engine.DeleteTopicIf(r.Context(), name, may)
 }
 
@@ -74,6 +76,7 @@ func (h *Handlers) PutGroup(w http.ResponseWriter, r *http.Request) (int, any, e
 		return 0, nil, err
 	}
 	_, missing := h.engine.Group(name)
+	defer h.surveys.Expire()
 	g, err := h.engine.PutGroupIf(r.Context(), name, c, may)
 	web.SetETag(w, g.Revision)
 	return putStatus(missing), g, err
@@ -90,6 +93,7 @@ func (h *Handlers) PatchGroup(w http.ResponseWriter, r *http.Request) (int, any,
 	if err != nil {
 		return 0, nil, err
 	}
+	defer h.surveys.Expire()
 	g, err := h.engine.PatchGroupIf(r.Context(), name, func(c *settings.Group) error {
 		if err := patch(c); err != nil {
 			return err
@@ -119,6 +123,7 @@ func (h *Handlers) DeleteGroup(_ http.ResponseWriter, r *http.Request) (int, any
 	if err != nil {
 		return 0, nil, err
 	}
+	defer h.surveys.Expire()
 	return http.StatusNoContent, nil, h.engine.DeleteGroupIf(r.Context(), name, may)
 }
 
@@ -150,6 +155,7 @@ func (h *Handlers) PurgeTopic(_ http.ResponseWriter, r *http.Request) (int, any,
 		removed, err := h.engine.CountPurge(r.PathValue("topic"))
 		return http.StatusOK, Plan{result{removed}}, err
 	}
+	defer h.surveys.Expire()
 	removed, err := h.engine.PurgeTopic(r.Context(), r.PathValue("topic"))
 	return http.StatusOK, result{removed}, err
 }

@@ -125,3 +125,34 @@ func TestSharedAfterPanic(t *testing.T) {
 		t.Errorf("after a panic: %v, %v", v, err)
 	}
 }
+
+// After a change the next caller gets a new survey, also if one is under way that began before it.
+func TestSharedExpires(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		changes := 0
+		s := NewShared(func() *serving.Survey {
+			seen := changes
+			time.Sleep(100 * time.Millisecond)
+			return &serving.Survey{At: time.Now(), Totals: status.Totals{Topics: int64(seen)}}
+		})
+		expect := func(when string, want int) {
+			t.Helper()
+			if v, err := s.Get(t.Context()); err != nil || v.Totals.Topics != int64(want) {
+				t.Errorf("%s: %+v, %v; want %d topics", when, v, err, want)
+			}
+		}
+		expect("at first", 0)
+		changes++
+		expect("within a second", 0)
+		s.Expire()
+		expect("after a change", 1)
+		s.Expire()
+		go func() { _, _ = s.Get(t.Context()) }()
+		time.Sleep(50 * time.Millisecond)
+		changes++
+		s.Expire()
+		expect("after a change during a survey", 2)
+		expect("after it", 2)
+	})
+}

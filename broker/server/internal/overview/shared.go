@@ -18,6 +18,7 @@ type Shared struct {
 
 	mu   sync.Mutex
 	last *serving.Survey // guarded by mu; nil before the first
+	old  bool            // guarded by mu: the survey under way may lack a change
 	next chan struct{}   // guarded by mu: closed when the survey under way has ended; nil if there is none
 }
 
@@ -43,6 +44,14 @@ func (s *Shared) Get(ctx context.Context) (*serving.Survey, error) {
 	}
 }
 
+// Expire makes the next caller of Get compute a survey: after a change that a client may look for,
+// for example a new topic.
+func (s *Shared) Expire() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last, s.old = nil, s.next != nil
+}
+
 // begin returns a survey that is young enough, or the end of the one under way. If it returns
 // neither, the caller calls compute.
 func (s *Shared) begin() (fresh *serving.Survey, next <-chan struct{}) {
@@ -63,7 +72,9 @@ func (s *Shared) compute() (computed *serving.Survey) {
 	defer func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.last = computed
+		if s.last = computed; s.old {
+			s.last, s.old = nil, false
+		}
 		close(s.next)
 		s.next = nil
 	}()
