@@ -141,7 +141,7 @@ func TestTreeOnRocketMQ(t *testing.T) {
 	tl.must("context", "add", "rmq", "--kind", "rocketmq", "--grpc", tl.grpc)
 	delete(tl.env, "TIDEGATE_SERVER_HTTP")
 	works := []string{"send", "receive", "recall", "retry preview", "status", "check", "doctor", "dead-letters top", "dead-letters list", "dead-letters show",
-		"dead-letters redrive", "dead-letters export", "move", "bench send", "bench e2e", "bench compare", "version"}
+		"dead-letters redrive", "dead-letters export", "move", "bench send", "bench receive", "bench e2e", "bench compare", "version"}
 	for _, c := range leaves(tree.Root(&call.App{Env: os.Getenv})) {
 		path := words(c)
 		if slices.Contains(works, strings.Join(path, " ")) || path[0] == "context" {

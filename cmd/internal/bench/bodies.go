@@ -3,6 +3,7 @@ package bench
 import (
 	"encoding/binary"
 	"fmt"
+	"hash/crc32"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -11,13 +12,15 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/size"
 )
 
-// leastBody is the smallest body: it has the number of the message.
+// leastBody is the smallest body: it has the number of the message, the number of the run, and a
+// checksum of the body.
 const leastBody = 16
 
 // Bodies makes the bodies of messages. The zero value is not ready.
 type Bodies struct {
 	least, most int64
 	text        []byte // repeated to the size
+	Run         uint32 // tells the messages of this run from others
 }
 
 // ParseBodies reads a size (1KiB), an interval of sizes (uniform:100-4096), or the name of a file
@@ -31,7 +34,7 @@ func ParseBodies(text string) (Bodies, error) {
 		if err != nil {
 			return Bodies{}, fmt.Errorf("--size %s: %w; a body has at least %d bytes", text, err, leastBody)
 		}
-		return Bodies{int64(len(content)), int64(len(content)), content}, nil
+		return Bodies{least: int64(len(content)), most: int64(len(content)), text: content}, nil
 	}
 	b := Bodies{text: []byte("abcdefghijklmnopqrstuvwxyz")}
 	least, most := text, text
@@ -73,12 +76,19 @@ func (b Bodies) Body(number int64) []byte {
 		at += copy(body[at:], b.text)
 	}
 	binary.BigEndian.PutUint64(body, uint64(number)) //nolint:gosec // numbers are not negative
+	binary.BigEndian.PutUint32(body[8:], b.Run)
+	binary.BigEndian.PutUint32(body[12:], checksum(body))
 	return body
 }
 
-// Number returns the number of a body; false if it is too short to have one.
-func Number(body []byte) (int64, bool) {
-	if len(body) < 8 {
+// checksum is that of a body without the place of the checksum.
+func checksum(body []byte) uint32 {
+	return crc32.Update(crc32.ChecksumIEEE(body[:12]), crc32.IEEETable, body[16:])
+}
+
+// Number returns the number of a body; false if the body is not of this run, or damaged.
+func (b Bodies) Number(body []byte) (int64, bool) {
+	if len(body) < leastBody || binary.BigEndian.Uint32(body[8:]) != b.Run || binary.BigEndian.Uint32(body[12:]) != checksum(body) {
 		return 0, false
 	}
 	return int64(binary.BigEndian.Uint64(body)), true //nolint:gosec // as Body wrote it

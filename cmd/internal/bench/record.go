@@ -29,7 +29,7 @@ type recorder struct {
 	service  *hdrhistogram.Histogram // from the begin
 	late     *hdrhistogram.Histogram // of the generator, after the due time
 	seconds  []*hdrhistogram.Histogram
-	done     int64
+	done     int64 // messages
 	failed   map[string]int64
 	ended    time.Time // of the last operation
 }
@@ -46,17 +46,19 @@ func (r *recorder) lateness(d time.Duration) {
 }
 
 // record adds one operation. Due is the begin in a closed loop.
-func (r *recorder) record(due, begun, ended time.Time, failure string) {
+func (r *recorder) record(due, begun, ended time.Time, out Outcome) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if ended.After(r.ended) {
+	if ended.After(r.ended) && (out.Messages > 0 || len(out.Failures) > 0) {
 		r.ended = ended
 	}
-	if failure != "" {
-		r.failed[failure]++
+	for _, cause := range out.Failures {
+		r.failed[cause]++
+	}
+	if out.Messages == 0 {
 		return
 	}
-	r.done++
+	r.done += out.Messages
 	add(r.response, ended.Sub(due))
 	add(r.service, ended.Sub(begun))
 	second := int(due.Sub(r.started) / time.Second)

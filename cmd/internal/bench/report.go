@@ -52,6 +52,7 @@ type Round struct {
 	WorstAt  int              `json:"worst_second"` // seconds after the start
 	Invalid  string           `json:"invalid,omitempty"`
 	Floor    float64          `json:"floor_p50_us,omitempty"` // of an empty request
+	Client   Client           `json:"client"`
 }
 
 // A Second is what was due in one second of a round. A round leaves out the seconds with fewer than

@@ -10,12 +10,22 @@ import (
 // A Result is the document of a benchmark. Files of it can be compared.
 type Result struct {
 	Schema    int               `json:"schema"`    // 1
-	Benchmark string            `json:"benchmark"` // send or e2e
+	Benchmark string            `json:"benchmark"` // send, receive or e2e
 	Arguments map[string]string `json:"arguments"`
 	System    map[string]string `json:"system"`
 	Searched  []Searched        `json:"searched,omitempty"` // by --max-p99
 	Rounds    []Round           `json:"rounds"`
 	Truth     *Truth            `json:"truth,omitempty"`
+	Broker    *Broker           `json:"broker,omitempty"` // nil if it is not known
+}
+
+// A Broker is what a broker reports about itself and its storage.
+type Broker struct {
+	Version  string  `json:"version"`
+	Disk     int64   `json:"disk_bytes"` // after the rounds; 0 for a broker in memory
+	Fsyncs   int64   `json:"fsyncs"`     // during the rounds
+	FsyncP50 float64 `json:"fsync_p50_us"`
+	FsyncP99 float64 `json:"fsync_p99_us"` // since the start of the broker, as upper bounds
 }
 
 // A Searched is one rate that a search for the highest one tried.

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/tidegate/tidegate/cmd/internal/output"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -53,11 +55,12 @@ func stalled(t *testing.T, callers int, rate float64) (r Result) {
 			Arguments: map[string]string{"callers": fmt.Sprint(callers), "size": "1KiB", "arrivals": "even", "duration": "20s"},
 		}
 		for range 2 {
-			round, err := Run(t.Context(), Options{Callers: callers, Rate: rate, Arrivals: Even, Duration: 20 * time.Second, Outstanding: 1000}, op)
+			round, err := Run(t.Context(), Options{Callers: callers, Rate: rate, Arrivals: Even, Duration: 20 * time.Second, Outstanding: 1000}, single(op))
 			if err != nil {
 				t.Fatal(err)
 			}
 			round.Floor = 310
+			round.Client = Client{CPU: 5, Took: 20, GCs: 7, GCPause: 1530}
 			r.Rounds = append(r.Rounds, round)
 		}
 	})
@@ -66,6 +69,8 @@ func stalled(t *testing.T, callers int, rate float64) (r Result) {
 
 func TestScreens(t *testing.T) {
 	r := stalled(t, 2000, 1000)
+	r.Broker = &Broker{Version: "v1.2.3", Disk: 5 << 30, Fsyncs: 3200, FsyncP50: 900, FsyncP99: 12_000}
+	r.System = map[string]string{"cpus": "2"}
 	r.Rounds[1].Failed = map[string]int64{"TOO_MANY_REQUESTS": 3}
 	var b strings.Builder
 	if err := r.Screen(&b); err != nil {
@@ -79,6 +84,13 @@ func TestScreens(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden(t, "closed.txt", b.String())
+	b.Reset()
+	r.Rounds[0].Invalid = "OVERLOADED: too many"
+	table := output.List[Result]{Rows: []Result{closed, r}, Columns: Columns}
+	if err := table.Print(&b, &b, output.Options{Format: output.Wide}); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "sweep.txt", b.String())
 }
 
 // The 95th percentile of a stall of one second in ten is half a second, in the file of percentiles
@@ -144,7 +156,7 @@ func TestSearch(t *testing.T) {
 				break
 			}
 			tries++
-			r, err := Run(t.Context(), Options{Callers: 1000, Rate: rate, Arrivals: Even, Duration: 2 * time.Second, Outstanding: 10_000}, op)
+			r, err := Run(t.Context(), Options{Callers: 1000, Rate: rate, Arrivals: Even, Duration: 2 * time.Second, Outstanding: 10_000}, single(op))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -186,7 +198,7 @@ func TestBodies(t *testing.T) {
 		sizes := map[int]bool{}
 		for number := range int64(500) {
 			body := b.Body(number)
-			if got, ok := Number(body); !ok || got != number || len(body) < want[0] || len(body) > want[1] || len(b.Body(number)) != len(body) {
+			if got, ok := b.Number(body); !ok || got != number || len(body) < want[0] || len(body) > want[1] || len(b.Body(number)) != len(body) {
 				t.Fatalf("%s: message %d has %d bytes and the number %d", text, number, len(body), got)
 			}
 			sizes[len(body)] = true
@@ -195,7 +207,7 @@ func TestBodies(t *testing.T) {
 			t.Errorf("%s has %d different sizes", text, len(sizes))
 		}
 	}
-	if b, _ := ParseBodies("file:" + file); !strings.HasSuffix(string(b.Body(7)), "the rest of it") {
+	if b, _ := ParseBodies("file:" + file); !strings.HasSuffix(string(b.Body(7)), " of it") {
 		t.Errorf("the body of a file is %q", b.Body(7))
 	}
 	for _, text := range []string{"15", "much", "uniform:100", "uniform:40-20", "file:/nowhere", "-1", "8GiB"} {

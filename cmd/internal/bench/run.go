@@ -18,6 +18,10 @@ type Options struct {
 	Outstanding int // operations that may be due and not begun
 	Seed        uint64
 
+	// Async begins all operations on one goroutine. Otherwise each of Callers goroutines begins one
+	// after the other.
+	Async bool
+
 	// Precise waits in the kernel for the last part of each wait of an open loop. Virtual time does
 	// not pass there.
 	Precise bool
@@ -41,38 +45,80 @@ func (o Options) Validate() error {
 	return o.Arrivals.Validate()
 }
 
-// An Operation is what is measured. The text of a failure is its cause, and groups failures; empty
-// means success. It ends when ctx does.
-type Operation func(ctx context.Context) (failure string)
+// An Operation begins what is measured, and calls done once at its end: before it returns, or with
+// Options.Async later. It ends when ctx does.
+type Operation func(ctx context.Context, done func(Outcome))
 
-// Run runs one round. It ends after o.Duration and the end of the operations under way. The error
-// is that of ctx, with the result until then.
+// An Outcome is the end of an operation.
+type Outcome struct {
+	Messages int64    // that were sent or received
+	Failures []string // the cause of each message that failed; causes group failures
+	Last     bool     // nothing is left to do: the round ends early
+}
+
+// Run runs one round. It ends after o.Duration, or an operation that is the last, and the end of
+// the operations under way. The error is that of ctx, with the result until then.
 func Run(ctx context.Context, o Options, op Operation) (Round, error) {
 	if err := o.Validate(); err != nil {
 		return Round{}, err
 	}
-	r := newRecorder(time.Now())
+	before := usage()
+	r := &run{Options: o, operation: op, recorder: newRecorder(time.Now())}
 	overloaded := false
 	if o.Rate == 0 {
-		closed(ctx, o, op, r)
+		r.closed(ctx)
 	} else {
-		overloaded = open(ctx, o, op, r)
+		overloaded = r.open(ctx)
 	}
-	return r.round(o, overloaded), context.Cause(ctx)
+	round := r.recorder.round(o, overloaded)
+	round.Client = usage().since(before)
+	return round, context.Cause(ctx)
 }
 
-// closed calls op from each caller without a pause.
-func closed(ctx context.Context, o Options, op Operation, r *recorder) {
+// A run is one round.
+type run struct {
+	Options
+	operation Operation
+	recorder  *recorder
+	last      atomic.Bool
+}
+
+// begin begins an operation that is due at a time; the zero time means now. ended is called at its
+// end.
+func (r *run) begin(ctx context.Context, due time.Time, ended func()) {
+	begun := time.Now()
+	if due.IsZero() {
+		due = begun
+	}
+	r.operation(ctx, func(out Outcome) {
+		if ctx.Err() == nil || len(out.Failures) == 0 { // else it was cut off
+			r.recorder.record(due, begun, time.Now(), out)
+		}
+		if out.Last {
+			r.last.Store(true)
+		}
+		ended()
+	})
+}
+
+// closed begins an operation whenever fewer than o.Callers are under way.
+func (r *run) closed(ctx context.Context) {
+	goesOn := func() bool {
+		return time.Since(r.recorder.started) < r.Duration && ctx.Err() == nil && !r.last.Load()
+	}
+	if r.Async {
+		r.limited(func(place func() (free func())) {
+			for goesOn() {
+				r.begin(ctx, time.Time{}, place())
+			}
+		})
+		return
+	}
 	var callers sync.WaitGroup
-	for range o.Callers {
+	for range r.Callers {
 		callers.Go(func() {
-			for time.Since(r.started) < o.Duration && ctx.Err() == nil {
-				begun := time.Now()
-				failure := op(ctx)
-				if ctx.Err() != nil && failure != "" {
-					return // it was cut off
-				}
-				r.record(begun, begun, time.Now(), failure)
+			for goesOn() {
+				r.begin(ctx, time.Time{}, func() {})
 			}
 		})
 	}
@@ -81,28 +127,53 @@ func closed(ctx context.Context, o Options, op Operation, r *recorder) {
 
 // open begins operations at their due times. A time that passes while all callers are busy stays
 // due: its operation begins late, and its response time has the wait in it.
-func open(ctx context.Context, o Options, op Operation, r *recorder) (overloaded bool) {
-	due := make(chan time.Time, o.Outstanding)
+func (r *run) open(ctx context.Context) (overloaded bool) {
+	due := make(chan time.Time, r.Outstanding)
 	var callers sync.WaitGroup
-	for range o.Callers {
+	if r.Async {
 		callers.Go(func() {
-			for at := range due {
-				if ctx.Err() != nil {
-					continue
+			r.limited(func(place func() (free func())) {
+				for at := range due {
+					if free := place(); ctx.Err() == nil {
+						r.begin(ctx, at, free)
+					} else {
+						free()
+					}
 				}
-				begun := time.Now()
-				failure := op(ctx)
-				if ctx.Err() != nil && failure != "" {
-					continue
-				}
-				r.record(at, begun, time.Now(), failure)
-			}
+			})
 		})
+	} else {
+		for range r.Callers {
+			callers.Go(func() {
+				for at := range due {
+					if ctx.Err() == nil {
+						r.begin(ctx, at, func() {})
+					}
+				}
+			})
+		}
 	}
-	err := pace(ctx, o, r, due)
+	err := pace(ctx, r.Options, r.recorder, due)
 	close(due)
 	callers.Wait()
 	return errors.Is(err, errOverloaded)
+}
+
+// limited calls issue, which calls place before each operation: it waits until fewer than r.Callers
+// are under way, and returns the function to call at its end. limited waits for all of them.
+func (r *run) limited(issue func(place func() (free func()))) {
+	places := make(chan struct{}, r.Callers)
+	var under sync.WaitGroup
+	free := func() {
+		<-places
+		under.Done()
+	}
+	issue(func() func() {
+		places <- struct{}{}
+		under.Add(1)
+		return free
+	})
+	under.Wait()
 }
 
 var errOverloaded = errors.New("too many operations are due")
@@ -143,61 +214,4 @@ func pace(ctx context.Context, o Options, r *recorder, due chan<- time.Time) err
 			return errOverloaded
 		}
 	}
-}
-
-// A Verifier checks that each accepted message is delivered, once and in the order of its message
-// group. Several goroutines may use it.
-type Verifier struct {
-	accepted  atomic.Int64
-	delivered atomic.Int64
-	twice     atomic.Int64
-	disorder  atomic.Int64
-
-	mu   sync.Mutex
-	seen map[int64]bool
-	last map[string]int64 // by message group
-}
-
-// NewVerifier returns a Verifier of an empty run.
-func NewVerifier() *Verifier { return &Verifier{seen: map[int64]bool{}, last: map[string]int64{}} }
-
-// Accept counts an accepted message.
-func (v *Verifier) Accept() { v.accepted.Add(1) }
-
-// Deliver checks a delivery of the message with a number of the run, and reports whether it is the
-// first of that message. Messages without a group have no order.
-func (v *Verifier) Deliver(number int64, group string) bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.seen[number] {
-		v.twice.Add(1)
-		return false
-	}
-	v.seen[number] = true
-	v.delivered.Add(1)
-	if group != "" {
-		if last, ok := v.last[group]; ok && number < last {
-			v.disorder.Add(1)
-		}
-		v.last[group] = max(v.last[group], number)
-	}
-	return true
-}
-
-// A Truth is the result of a verification.
-type Truth struct {
-	Accepted   int64 `json:"accepted"`
-	Delivered  int64 `json:"delivered"` // different messages
-	Lost       int64 `json:"lost"`
-	Twice      int64 `json:"twice"`
-	OutOfOrder int64 `json:"out_of_order"`
-}
-
-// Complete reports whether each accepted message was delivered.
-func (v *Verifier) Complete() bool { return v.delivered.Load() >= v.accepted.Load() }
-
-// Truth returns the counts.
-func (v *Verifier) Truth() Truth {
-	a, d := v.accepted.Load(), v.delivered.Load()
-	return Truth{Accepted: a, Delivered: d, Lost: max(0, a-d), Twice: v.twice.Load(), OutOfOrder: v.disorder.Load()}
 }

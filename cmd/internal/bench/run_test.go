@@ -1,10 +1,12 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +17,17 @@ func near(t *testing.T, name string, gotMicros float64, want, tolerance time.Dur
 	got := time.Duration(gotMicros * 1e3)
 	if (got - want).Abs() > tolerance {
 		t.Errorf("%s is %v, want %v ± %v", name, got, want, tolerance)
+	}
+}
+
+// single is an operation of one message that ends before it returns.
+func single(op func(context.Context) (failure string)) Operation {
+	return func(ctx context.Context, done func(Outcome)) {
+		if failure := op(ctx); failure != "" {
+			done(Outcome{Failures: []string{failure}})
+			return
+		}
+		done(Outcome{Messages: 1})
 	}
 }
 
@@ -31,7 +44,7 @@ func TestStallIsMeasuredFromTheDueTime(t *testing.T) {
 			}
 			return ""
 		}
-		r, err := Run(t.Context(), Options{Callers: 2000, Rate: 1000, Arrivals: Even, Duration: 60 * time.Second, Outstanding: 1000}, op)
+		r, err := Run(t.Context(), Options{Callers: 2000, Rate: 1000, Arrivals: Even, Duration: 60 * time.Second, Outstanding: 1000}, single(op))
 		if err != nil || r.Invalid != "" || r.Done != 60000 {
 			t.Fatalf("%v, invalid %q, %d done", err, r.Invalid, r.Done)
 		}
@@ -55,7 +68,7 @@ func TestWaitsForACallerCount(t *testing.T) {
 			}
 			return ""
 		}
-		r, err := Run(t.Context(), Options{Callers: 1, Rate: 100, Arrivals: Even, Duration: 10 * time.Second, Outstanding: 1000}, op)
+		r, err := Run(t.Context(), Options{Callers: 1, Rate: 100, Arrivals: Even, Duration: 10 * time.Second, Outstanding: 1000}, single(op))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -71,11 +84,11 @@ func TestWaitsForACallerCount(t *testing.T) {
 func TestOverload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		op := func(context.Context) string { time.Sleep(5 * time.Millisecond); return "" }
-		r, err := Run(t.Context(), Options{Callers: 1, Rate: 250, Arrivals: Even, Duration: 10 * time.Second, Outstanding: 100}, op)
+		r, err := Run(t.Context(), Options{Callers: 1, Rate: 250, Arrivals: Even, Duration: 10 * time.Second, Outstanding: 100}, single(op))
 		if err != nil || !strings.HasPrefix(r.Invalid, "OVERLOADED") {
 			t.Errorf("%v, invalid %q, want overloaded", err, r.Invalid)
 		}
-		r, err = Run(t.Context(), Options{Callers: 1, Rate: 0, Arrivals: Even, Duration: 10 * time.Second, Outstanding: 1}, op)
+		r, err = Run(t.Context(), Options{Callers: 1, Rate: 0, Arrivals: Even, Duration: 10 * time.Second, Outstanding: 1}, single(op))
 		if err != nil || math.Abs(r.Achieved-200) > 1 || r.Response != nil {
 			t.Errorf("a closed loop: %v, %v a second, response %v; want 200 and no response", err, r.Achieved, r.Response)
 		}
@@ -114,7 +127,7 @@ func TestFailures(t *testing.T) {
 			}
 			return ""
 		}
-		r, err := Run(t.Context(), Options{Callers: 10, Rate: 100, Arrivals: Poisson, Duration: 10 * time.Second, Outstanding: 10, Seed: 1}, op)
+		r, err := Run(t.Context(), Options{Callers: 10, Rate: 100, Arrivals: Poisson, Duration: 10 * time.Second, Outstanding: 10, Seed: 1}, single(op))
 		if total := r.Done + r.Failed["throttled"]; err != nil || r.Failed["throttled"] != total/10 || total < 900 || total > 1100 {
 			t.Errorf("%v, %d done, failed %v", err, r.Done, r.Failed)
 		}
@@ -128,7 +141,7 @@ func TestCancel(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			op := func(ctx context.Context) string { time.Sleep(time.Millisecond); return "" }
 			start := time.Now()
-			r, err := Run(ctx, Options{Callers: 2, Rate: rate, Arrivals: Even, Duration: time.Hour, Outstanding: 10}, op)
+			r, err := Run(ctx, Options{Callers: 2, Rate: rate, Arrivals: Even, Duration: time.Hour, Outstanding: 10}, single(op))
 			if err == nil || time.Since(start) > 1100*time.Millisecond || r.Done == 0 {
 				t.Errorf("rate %v: %v after %v, %d done", rate, err, time.Since(start), r.Done)
 			}
@@ -156,18 +169,84 @@ func TestPoisson(t *testing.T) {
 	}
 }
 
+// A delivery that comes before its acceptance is not lost, and one whose acceptance was never
+// reported does not hide a loss.
 func TestVerifier(t *testing.T) {
 	v := NewVerifier()
-	for range 5 {
-		v.Accept()
+	for n := range int64(5) {
+		v.Accept(n)
 	}
 	for _, d := range []struct {
 		number int64
 		group  string
-	}{{1, "a"}, {3, "a"}, {2, "a"}, {1, "a"}, {0, ""}} {
+	}{{1, "a"}, {3, "a"}, {2, "a"}, {1, "a"}, {0, ""}, {700, ""}} {
 		v.Deliver(d.number, d.group)
 	}
-	if got, want := v.Truth(), (Truth{Accepted: 5, Delivered: 4, Lost: 1, Twice: 1, OutOfOrder: 1}); got != want || v.Complete() {
+	if got, want := v.Truth(), (Truth{Accepted: 5, Delivered: 5, Lost: 1, Twice: 1, OutOfOrder: 1}); got != want || v.Complete() {
 		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
+// An asynchronous generator has one goroutine and at most as many operations under way as callers.
+func TestAsync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, rate := range []float64{0, 150} {
+			begins, under, most := 0, atomic.Int64{}, atomic.Int64{}
+			op := func(_ context.Context, done func(Outcome)) {
+				begins++ // no other goroutine begins one
+				most.Store(max(most.Load(), under.Add(1)))
+				time.AfterFunc(100*time.Millisecond, func() {
+					under.Add(-1)
+					done(Outcome{Messages: 1})
+				})
+			}
+			r, err := Run(t.Context(), Options{Callers: 20, Rate: rate, Arrivals: Even, Duration: 10 * time.Second, Outstanding: 10, Async: true}, op)
+			want := cmp.Or(rate, 200) // 20 callers with 100 ms each
+			if err != nil || math.Abs(r.Achieved-want) > 2.5 || most.Load() > 20 || r.Done != int64(begins) || r.Invalid != "" {
+				t.Errorf("rate %v: %v, %v a second, %d begun, %d done, %d at once, %q", rate, err, r.Achieved, begins, r.Done, most.Load(), r.Invalid)
+			}
+		}
+	})
+}
+
+// An operation of several messages counts each, with its failures, and the last one ends the round.
+func TestManyMessagesAndLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n atomic.Int64
+		op := func(_ context.Context, done func(Outcome)) {
+			time.Sleep(time.Millisecond)
+			done(Outcome{Messages: 9, Failures: []string{"throttled"}, Last: n.Add(1) >= 50})
+		}
+		r, err := Run(t.Context(), Options{Callers: 1, Duration: time.Hour, Outstanding: 1, Arrivals: Even}, op)
+		if err != nil || r.Done != 450 || r.Failed["throttled"] != 50 || math.Abs(r.Achieved-9000) > 1 {
+			t.Errorf("%v, %d done, %v failed, %v a second", err, r.Done, r.Failed, r.Achieved)
+		}
+	})
+}
+
+// A body has its number for its own run alone, and a changed byte is seen.
+func TestNumberOfABody(t *testing.T) {
+	b, err := ParseBodies("uniform:16-200")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Run = 7
+	for n := range int64(300) {
+		body := b.Body(n)
+		if got, ok := b.Number(body); !ok || got != n {
+			t.Fatalf("the body of %d has %d, %v", n, got, ok)
+		}
+		other := b
+		other.Run = 8
+		if _, ok := other.Number(body); ok {
+			t.Fatalf("a body of another run is accepted")
+		}
+		body[n%int64(len(body))] ^= 1
+		if _, ok := b.Number(body); ok {
+			t.Fatalf("byte %d of body %d changed, and it is accepted", n%int64(len(body)), n)
+		}
+	}
+	if _, ok := b.Number([]byte("short")); ok {
+		t.Error("a short body is accepted")
 	}
 }

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -49,7 +50,6 @@ func (r Result) Screen(w io.Writer) error {
 		return nil
 	}
 	var b strings.Builder
-	achieved := func(r Round) float64 { return r.Achieved }
 	low, high := span(r.Rounds, achieved)
 	loop := r.Arguments["callers"] + " callers, closed loop"
 	rows := []latencyRow{{"service", func(r Round) Latency { return r.Service }}}
@@ -84,9 +84,34 @@ func (r Result) Screen(w io.Writer) error {
 		late := Median(r.Rounds, func(r Round) float64 { return r.Late.P99 })
 		fmt.Fprintf(&b, "generator: late by %s (p99), %.1f %% of the rate achieved\n", Micros(late), 100*Median(r.Rounds, achieved)/r.Rounds[0].Offered)
 	}
+	r.facts(&b)
 	r.outcomes(&b)
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// Facts writes what the client and the broker used, and what was lost.
+func (r Result) Facts(w io.Writer) error {
+	var b strings.Builder
+	r.facts(&b)
+	r.truth(&b)
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func (r Result) facts(b *strings.Builder) {
+	cpu := Median(r.Rounds, func(r Round) float64 { return r.Client.CPU / max(r.Client.Took, 1e-6) })
+	gcs := Median(r.Rounds, func(r Round) float64 { return float64(r.Client.GCs) })
+	pause := Median(r.Rounds, func(r Round) float64 { return r.Client.GCPause })
+	fmt.Fprintf(b, "client    %.2f processors of %s, %.0f garbage collections with %s of pauses in a round\n", cpu, cmp.Or(r.System["cpus"], "?"), gcs, Micros(pause))
+	switch {
+	case r.Broker == nil:
+	case r.Broker.Disk == 0:
+		fmt.Fprintf(b, "broker    %s, in memory\n", output.Safe(r.Broker.Version))
+	default:
+		fmt.Fprintf(b, "broker    %s, %v on disk, %s fsyncs in the rounds; since its start p50 %s, p99 %s\n", output.Safe(r.Broker.Version),
+			output.Bytes(r.Broker.Disk), output.Number(r.Broker.Fsyncs), Micros(r.Broker.FsyncP50), Micros(r.Broker.FsyncP99))
+	}
 }
 
 func (r Result) outcomes(b *strings.Builder) {
@@ -102,12 +127,15 @@ func (r Result) outcomes(b *strings.Builder) {
 	for _, cause := range slices.Sorted(maps.Keys(failed)) {
 		parts = append(parts, fmt.Sprintf("%s failed: %s", output.Number(failed[cause]), output.Safe(cause)))
 	}
-	b.WriteString(strings.Join(parts, ", "))
+	b.WriteString(strings.Join(parts, ", ") + "\n")
+	r.truth(b)
+}
+
+func (r Result) truth(b *strings.Builder) {
 	if v := r.Truth; v != nil {
-		fmt.Fprintf(b, "; accepted %s, delivered %s, lost %s, twice %s, out of order %s (with the warm-up)",
+		fmt.Fprintf(b, "accepted %s, delivered %s, lost %s, twice %s, out of order %s (with the warm-up)\n",
 			output.Number(v.Accepted), output.Number(v.Delivered), output.Number(v.Lost), output.Number(v.Twice), output.Number(v.OutOfOrder))
 	}
-	b.WriteString("\n")
 }
 
 func span(rounds []Round, figure func(Round) float64) (low, high float64) {

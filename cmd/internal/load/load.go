@@ -1,4 +1,5 @@
-// Package load has what a benchmark measures: sends, and messages from their send to their handler.
+// Package load has what a benchmark measures: sends, receives, and messages from their send to
+// their handler.
 package load
 
 import (
@@ -8,7 +9,6 @@ import (
 	"io"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -19,11 +19,18 @@ import (
 
 // Options are the messages of a load.
 type Options struct {
-	Topic   string
-	Callers int // that send at the same time
-	Groups  int // message groups; 0 means none
-	Bodies  bench.Bodies
-	Log     io.Writer // errors of the consumer
+	Topic  string
+	Group  string // the consumer group, of receives and of a verification
+	Limit  int    // operations at the same time, at most
+	Groups int    // message groups; 0 means none
+	Bodies bench.Bodies
+	Log    io.Writer // errors of a consumer
+
+	Async  bool // send with SendAsync
+	Batch  int  // messages of an operation, at least 1
+	Verify bool // receive what was sent, after the last round
+
+	Messages int // received in a round, at most
 }
 
 func (o *Options) message(number int64) *tidegate.Message {
@@ -34,57 +41,67 @@ func (o *Options) message(number int64) *tidegate.Message {
 	return m
 }
 
-// A Load is what a benchmark measures.
-type Load interface {
-	// Operation is one measured operation.
-	Operation(ctx context.Context) (failure string)
-
-	// Truth waits for the last messages and returns what was lost; nil if the load does not verify.
-	Truth(ctx context.Context) *bench.Truth
-
-	// Close ends the load.
-	Close() error
+// A sequence sends messages with numbers. Messages of message groups get their numbers in the order
+// in which the producer gets the messages.
+type sequence struct {
+	mu   sync.Mutex
+	next int64 // guarded by mu
 }
 
-// A sending measures sends.
-type sending struct {
-	Options
-	p      *producer.Producer
-	number atomic.Int64
+// take returns the first of n numbers.
+func (s *sequence) take(n int) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.next += int64(n)
+	return s.next - int64(n)
 }
 
-// Sends returns a load of sends.
-func Sends(t producer.Transport, o Options) (Load, error) {
-	p, err := producer.New(t, producer.Options{MaxPending: max(o.Callers, 1)})
+// begin begins the send of the next message. done is called at its end, unless begin fails.
+func (s *sequence) begin(ctx context.Context, p *producer.Producer, o *Options, done func(number int64, err error)) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	number := s.next
+	s.next++
+	return p.SendAsync(ctx, o.message(number), func(_ tidegate.Receipt, err error) { done(number, err) })
+}
+
+// send sends the next message and returns its number.
+func (s *sequence) send(ctx context.Context, p *producer.Producer, o *Options) (int64, error) {
+	if o.Groups == 0 {
+		number := s.take(1)
+		_, err := p.Send(ctx, o.message(number))
+		return number, err
+	}
+	type result struct {
+		number int64
+		err    error
+	}
+	ended := make(chan result, 1)
+	if err := s.begin(ctx, p, o, func(number int64, err error) { ended <- result{number, err} }); err != nil {
+		return 0, err
+	}
+	r := <-ended
+	return r.number, r.err
+}
+
+// push starts a push consumer. The function ends it and returns its error.
+func (o *Options) push(ctx context.Context, t Transport, handle consumer.Handler) (end func() error, err error) {
+	c, err := consumer.NewPush(t, consumer.Subscription{Group: o.Group, Topic: o.Topic}, handle, consumer.PushOptions{
+		Concurrency: 64, Logger: slog.New(slog.NewTextHandler(o.Log, &slog.HandlerOptions{Level: slog.LevelError})),
+	})
 	if err != nil {
 		return nil, err
 	}
-	return &sending{Options: o, p: p}, nil
-}
-
-func (l *sending) Close() error { return l.p.Close() }
-
-func (l *sending) Operation(ctx context.Context) string {
-	if _, err := l.p.Send(ctx, l.message(l.number.Add(1)-1)); err != nil {
-		return cause(err)
-	}
-	return ""
-}
-
-func (l *sending) Truth(context.Context) *bench.Truth { return nil }
-
-// An endToEnd measures messages from their send to their handler. Its consumer runs in the same
-// process, so one clock measures both ends.
-type endToEnd struct {
-	Options
-	p        *producer.Producer
-	number   atomic.Int64
-	verifier *bench.Verifier
-	stop     func()     // the consumer
-	ended    chan error // its result
-
-	mu      sync.Mutex
-	waiting map[int64]chan struct{} // by number, closed by the delivery
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(running) }()
+	return func() error {
+		stop()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			return err
+		}
+		return nil // the ordered end
+	}, nil
 }
 
 // A Transport is a connection of producers and consumers.
@@ -93,87 +110,38 @@ type Transport interface {
 	consumer.Transport
 }
 
-// EndToEnd returns a load of messages from their send to the begin of their handler, for a consumer
-// group that nobody else uses.
-func EndToEnd(ctx context.Context, t Transport, o Options, group string) (Load, error) {
-	p, err := producer.New(t, producer.Options{MaxPending: max(o.Callers, 1)})
-	if err != nil {
-		return nil, err
-	}
-	l := &endToEnd{Options: o, p: p, verifier: bench.NewVerifier(), waiting: map[int64]chan struct{}{}, ended: make(chan error, 1)}
-	c, err := consumer.NewPush(t, consumer.Subscription{Group: group, Topic: o.Topic}, l.handle, consumer.PushOptions{
-		Concurrency: 64, Logger: slog.New(slog.NewTextHandler(o.Log, &slog.HandlerOptions{Level: slog.LevelError})),
-	})
-	if err != nil {
-		return nil, errors.Join(err, p.Close())
-	}
-	running, stop := context.WithCancel(context.WithoutCancel(ctx))
-	l.stop = stop
-	go func() { l.ended <- c.Run(running) }()
-	return l, nil
-}
+// A Load is what a benchmark measures.
+type Load interface {
+	// Prepare gets ready for a round. Its time is not measured.
+	Prepare(ctx context.Context) error
 
-func (l *endToEnd) Close() error {
-	l.stop()
-	err := <-l.ended
-	if errors.Is(err, context.Canceled) {
-		err = nil // the ordered end
-	}
-	return errors.Join(err, l.p.Close())
-}
+	// Operation is one measured operation.
+	Operation(ctx context.Context, done func(bench.Outcome))
 
-func (l *endToEnd) Operation(ctx context.Context) string {
-	number := l.number.Add(1) - 1
-	arrived := make(chan struct{})
-	l.mu.Lock()
-	l.waiting[number] = arrived
-	l.mu.Unlock()
-	if _, err := l.p.Send(ctx, l.message(number)); err != nil {
-		return cause(err)
-	}
-	l.verifier.Accept()
-	select {
-	case <-arrived:
-		return ""
-	case <-ctx.Done():
-		return "not delivered"
-	}
-}
+	// Truth waits for the last messages and returns what was lost; nil if the load does not verify.
+	Truth(ctx context.Context) (*bench.Truth, error)
 
-func (l *endToEnd) handle(_ context.Context, d *tidegate.Delivery) error {
-	number, ok := bench.Number(d.Body)
-	if !ok {
-		return nil // not of this run
-	}
-	if !l.verifier.Deliver(number, d.MessageGroup) {
-		return nil
-	}
-	l.mu.Lock()
-	arrived := l.waiting[number]
-	delete(l.waiting, number)
-	l.mu.Unlock()
-	if arrived != nil {
-		close(arrived)
-	}
-	return nil
+	// Close ends the load.
+	Close() error
 }
 
 // patience is the longest wait for the last deliveries.
 const patience = 10 * time.Second
 
-func (l *endToEnd) Truth(ctx context.Context) *bench.Truth {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	for !l.verifier.Complete() {
+// complete waits until each accepted message was delivered, or until nothing has been delivered
+// for some time.
+func complete(ctx context.Context, v *bench.Verifier) bench.Truth {
+	last, since := int64(-1), time.Now()
+	for !v.Complete() && time.Since(since) < patience && ctx.Err() == nil {
+		if n := v.Truth().Delivered; n != last {
+			last, since = n, time.Now()
+		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(10 * time.Millisecond):
-			continue
 		}
-		break
 	}
-	v := l.verifier.Truth()
-	return &v
+	return v.Truth()
 }
 
 // cause groups failed sends: the name of the code, or the reason of the end.
@@ -185,4 +153,12 @@ func cause(err error) string {
 		return e.Reason.String()
 	}
 	return err.Error()
+}
+
+// outcome is the end of an operation of one message.
+func outcome(err error) bench.Outcome {
+	if err != nil {
+		return bench.Outcome{Failures: []string{cause(err)}}
+	}
+	return bench.Outcome{Messages: 1}
 }

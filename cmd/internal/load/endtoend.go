@@ -1,0 +1,89 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/cmd/internal/bench"
+	"github.com/tidegate/tidegate/producer"
+)
+
+// An endToEnd measures messages from their send to their handler. Its consumer runs in the same
+// process, so one clock measures both ends.
+type endToEnd struct {
+	Options
+	p        *producer.Producer
+	sequence sequence
+	verifier *bench.Verifier
+	end      func() error // of the consumer
+
+	mu      sync.Mutex
+	waiting map[int64]chan struct{} // by number, closed by the delivery
+}
+
+// EndToEnd returns a load of messages from their send to the begin of their handler, for a consumer
+// group that nobody else uses.
+func EndToEnd(ctx context.Context, t Transport, o Options) (Load, error) {
+	p, err := producer.New(t, producer.Options{MaxPending: max(o.Limit, 1)})
+	if err != nil {
+		return nil, err
+	}
+	l := &endToEnd{Options: o, p: p, verifier: bench.NewVerifier(), waiting: map[int64]chan struct{}{}}
+	if l.end, err = o.push(ctx, t, l.handle); err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	return l, nil
+}
+
+func (l *endToEnd) Close() error { return errors.Join(l.end(), l.p.Close()) }
+
+func (l *endToEnd) Prepare(context.Context) error { return nil }
+
+func (l *endToEnd) Operation(ctx context.Context, done func(bench.Outcome)) {
+	number, err := l.sequence.send(ctx, l.p, &l.Options)
+	if err != nil {
+		done(outcome(err))
+		return
+	}
+	l.verifier.Accept(number)
+	select {
+	case <-l.arrival(number):
+		done(bench.Outcome{Messages: 1})
+	case <-ctx.Done():
+		done(bench.Outcome{Failures: []string{"not delivered"}})
+	}
+}
+
+// arrival returns the channel of a message, which its delivery closes: before the receipt of the
+// send, or after it. The second caller removes it.
+func (l *endToEnd) arrival(number int64) chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	arrived, ok := l.waiting[number]
+	if ok {
+		delete(l.waiting, number)
+		return arrived
+	}
+	arrived = make(chan struct{})
+	l.waiting[number] = arrived
+	return arrived
+}
+
+func (l *endToEnd) handle(_ context.Context, d *tidegate.Delivery) error {
+	number, ok := l.Bodies.Number(d.Body)
+	if !ok {
+		return nil // not of this run
+	}
+	if !l.verifier.Deliver(number, d.MessageGroup) {
+		return nil
+	}
+	close(l.arrival(number))
+	return nil
+}
+
+func (l *endToEnd) Truth(ctx context.Context) (*bench.Truth, error) {
+	truth := complete(ctx, l.verifier)
+	return &truth, nil
+}

@@ -1,0 +1,88 @@
+package load
+
+import (
+	"context"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/cmd/internal/bench"
+	"github.com/tidegate/tidegate/producer"
+)
+
+// A sending measures sends.
+type sending struct {
+	Options
+	transport Transport
+	p         *producer.Producer
+	sequence  sequence
+	verifier  *bench.Verifier // nil without Verify
+}
+
+// Sends returns a load of sends.
+func Sends(t Transport, o Options) (Load, error) {
+	p, err := producer.New(t, producer.Options{MaxPending: max(o.Limit*o.Batch, 1)})
+	if err != nil {
+		return nil, err
+	}
+	l := &sending{Options: o, transport: t, p: p}
+	if o.Verify {
+		l.verifier = bench.NewVerifier()
+	}
+	return l, nil
+}
+
+func (l *sending) Close() error { return l.p.Close() }
+
+func (l *sending) Prepare(context.Context) error { return nil }
+
+func (l *sending) Operation(ctx context.Context, done func(bench.Outcome)) {
+	switch {
+	case l.Batch > 1:
+		done(l.batch(ctx, l.sequence.take(l.Batch)))
+	case l.Async:
+		ended := func(number int64, err error) { done(l.ended(number, err)) }
+		if err := l.sequence.begin(ctx, l.p, &l.Options, ended); err != nil {
+			done(outcome(err))
+		}
+	default:
+		number, err := l.sequence.send(ctx, l.p, &l.Options)
+		done(l.ended(number, err))
+	}
+}
+
+func (l *sending) ended(number int64, err error) bench.Outcome {
+	if err == nil && l.verifier != nil {
+		l.verifier.Accept(number)
+	}
+	return outcome(err)
+}
+
+// batch sends messages together.
+func (l *sending) batch(ctx context.Context, first int64) (sum bench.Outcome) {
+	messages := make([]*tidegate.Message, l.Batch)
+	for i := range messages {
+		messages[i] = l.message(first + int64(i))
+	}
+	for i, r := range l.p.SendBatch(ctx, messages) {
+		out := l.ended(first+int64(i), r.Err)
+		sum.Messages += out.Messages
+		sum.Failures = append(sum.Failures, out.Failures...)
+	}
+	return sum
+}
+
+func (l *sending) Truth(ctx context.Context) (*bench.Truth, error) {
+	if l.verifier == nil {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	end, err := l.push(ctx, l.transport, func(_ context.Context, d *tidegate.Delivery) error {
+		if number, ok := l.Bodies.Number(d.Body); ok {
+			l.verifier.Deliver(number, d.MessageGroup)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	truth := complete(ctx, l.verifier)
+	return &truth, end()
+}
