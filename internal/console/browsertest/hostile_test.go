@@ -59,6 +59,17 @@ func TestHostileText(t *testing.T) {
 		}
 		b.clean()
 	}
+	// A download is a file that no program opens by itself.
+	b.visit("#/messages/hostile/0/1")
+	b.eval(`{ const make = URL.createObjectURL; URL.createObjectURL = (blob) => { window.saved = blob; return make.call(URL, blob); }; null }`, nil)
+	b.click("download-body", "")
+	b.wait(`window.saved`)
+	var saved, text string
+	b.eval(`window.saved.type`, &saved)
+	b.eval(`window.saved.text()`, &text)
+	if saved != "application/octet-stream" || text != hostile[1].body {
+		t.Errorf("the download is %q of type %q", text, saved)
+	}
 	b.visit("#/messages?topic=hostile")
 	var pwned bool
 	b.eval(taken, &pwned)

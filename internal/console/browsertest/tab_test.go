@@ -200,9 +200,15 @@ func (b *tab) recorded() []string {
 	return append([]string(nil), b.faults...)
 }
 
-// clean fails the test if the page did something that it must not do.
+// clean fails the test if the page did something that it must not do, or has a link that leads away
+// from the console.
 func (b *tab) clean() {
 	b.t.Helper()
+	var links []string
+	b.eval(`[...document.querySelectorAll('a[href], area[href], [src], form[action]')].map((e) => e.getAttribute('href') ?? e.getAttribute('src') ?? e.getAttribute('action')).filter((to) => !/^#(\/|main$)/.test(to) && !/^[0-9a-f]{16}\//.test(to))`, &links)
+	for _, to := range links {
+		b.t.Errorf("%s: a link to %q", b.where(), to)
+	}
 	var stopped []string
 	b.eval(`window.violations`, &stopped)
 	for _, v := range append(b.recorded(), stopped...) {
