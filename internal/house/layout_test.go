@@ -119,7 +119,7 @@ var importTable = map[string]row{
 		tests: []string{"", "internal/httpapi"},
 	},
 	"internal/console/browsertest": { // a nested module: tests only, in a browser
-		tests: []string{"", "broker", "broker/server", "transport", "internal/console", "internal/httpapi"},
+		tests: []string{"", "broker", "broker/server", "producer", "transport", "transport/rocketmq", "internal/console", "internal/httpapi"},
 	},
 
 	"internal/fingerprint": {}, // classes of dead letters, of broker and consumer

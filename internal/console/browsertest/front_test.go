@@ -127,36 +127,59 @@ const say = (text) => { document.title += ' ' + text; };
 // A page on another port of this machine shares the cookie of the session. It can neither change
 // nor read anything, because it lacks the other half.
 func TestOtherOriginsOfThisMachine(t *testing.T) {
-	s := start(t, siteOptions{})
-	s.populate(1)
-	l := startLocal(t, s, false)
-	b := open(t, l.url)
-	b.run(navigate(l.link))
-	b.ready()
-	before, err := s.Topic("normal")
-	if err != nil {
-		t.Fatal(err)
+	for name, begin := range map[string]func(*testing.T) (*site, *tab){
+		"local console": func(t *testing.T) (*site, *tab) {
+			t.Helper()
+			s := start(t, siteOptions{})
+			s.populate(1)
+			l := startLocal(t, s, false)
+			b := open(t, l.url)
+			b.run(navigate(l.link))
+			b.ready()
+			return s, b
+		},
+		"broker with access keys": func(t *testing.T) (*site, *tab) {
+			t.Helper()
+			s, _ := guarded(t)
+			b := open(t, s.url)
+			b.load("")
+			b.signIn("root")
+			return s, b
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, b := begin(t)
+			var status int
+			b.eval(`fetch('../v1/overview').then((r) => r.status)`, &status)
+			if status != http.StatusUnauthorized {
+				t.Errorf("a request with the cookie and without the header: %d", status)
+			}
+			before, err := s.Topic("normal")
+			if err != nil {
+				t.Fatal(err)
+			}
+			other := startStranger(t)
+			other.page("/", fmt.Sprintf(attack, b.origin))
+			evil := b.beside()
+			evil.origin = other.url
+			evil.run(navigate(other.url + "/"))
+			evil.wait(`document.title.endsWith('done')`)
+			var title string
+			evil.eval(`document.title`, &title)
+			if title != "stranger cookie:: done" {
+				t.Errorf("the other page got %q", title)
+			}
+			after, err := s.Topic("normal")
+			if err != nil || after.StoredMessages != before.StoredMessages {
+				t.Errorf("the topic has %d messages, it had %d; %v", after.StoredMessages, before.StoredMessages, err)
+			}
+			if _, err := s.Topic("stolen"); err == nil {
+				t.Error("the other page created a topic")
+			}
+			b.load("") // the session still holds
+			b.is("overview")
+		})
 	}
-	other := startStranger(t)
-	other.page("/", fmt.Sprintf(attack, l.url))
-	evil := b.beside()
-	evil.origin = other.url
-	evil.run(navigate(other.url + "/"))
-	evil.wait(`document.title.endsWith('done')`)
-	var title string
-	evil.eval(`document.title`, &title)
-	if title != "stranger cookie:: done" {
-		t.Errorf("the other page got %q", title)
-	}
-	after, err := s.Topic("normal")
-	if err != nil || after.StoredMessages != before.StoredMessages {
-		t.Errorf("the topic has %d messages, it had %d; %v", after.StoredMessages, before.StoredMessages, err)
-	}
-	if _, err := s.Topic("stolen"); err == nil {
-		t.Error("the other page created a topic")
-	}
-	b.load("") // the session still holds
-	b.is("overview")
 }
 
 // A page of this machine's own name (DNS rebinding) gets nothing from a broker without keys.

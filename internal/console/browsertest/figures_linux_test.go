@@ -1,0 +1,289 @@
+package browsertest
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/page"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/producer"
+	"github.com/tidegate/tidegate/transport/rocketmq"
+)
+
+// The subjects of a large broker, as the specification has them.
+const (
+	manyTopics = 10_000
+	manyGroups = 1_000
+	tabs       = 10
+)
+
+// A process is tidegate serve, whose CPU time can be read.
+type process struct {
+	b         *testing.B
+	url, grpc string
+	pid       int
+}
+
+// serve builds and starts tidegate serve with a data directory.
+func serve(b *testing.B) *process {
+	b.Helper()
+	program := filepath.Join(b.TempDir(), "tidegate")
+	build := exec.CommandContext(b.Context(), "go", "build", "-o", program, "./cmd/tidegate")
+	build.Dir = "../../.."
+	if out, err := build.CombinedOutput(); err != nil {
+		b.Fatalf("%v: %s", err, out)
+	}
+	cmd := exec.CommandContext(b.Context(), program, "serve", "--data", b.TempDir(), "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--topic", "sends", "--log-level", "error", "--max-backlog", "0")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	s := &process{b: b, pid: cmd.Process.Pid}
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		for word := range strings.FieldsSeq(lines.Text()) {
+			if at, ok := strings.CutPrefix(word, "grpc="); ok {
+				s.grpc = at
+			}
+			if at, ok := strings.CutPrefix(word, "http="); ok {
+				s.url = "http://" + at
+				go func() {
+					for lines.Scan() {
+					}
+				}()
+				return s
+			}
+		}
+	}
+	b.Fatal("tidegate serve ended before it was ready")
+	return nil
+}
+
+// fill creates topics, and groups with a subscription to each topic.
+func (s *process) fill() {
+	s.b.Helper()
+	do := func(method, path, body string) error {
+		r, err := http.NewRequestWithContext(s.b.Context(), method, s.url+"/v1/"+path, bytes.NewBufferString(body))
+		if err != nil {
+			return err
+		}
+		r.Header.Set("Content-Type", "application/json")
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode >= 300 {
+			return fmt.Errorf("%s %s: %s", method, path, resp.Status)
+		}
+		return nil
+	}
+	var wg sync.WaitGroup
+	const workers = 16
+	for w := range workers {
+		wg.Go(func() {
+			for i := w; i < manyTopics; i += workers {
+				topic, group := fmt.Sprintf("orders-%05d", i), fmt.Sprintf("billing-%04d", i%manyGroups)
+				err := do("PUT", "topics/"+topic, `{"queues":1}`)
+				if err == nil {
+					err = do("POST", "groups/"+group+"/topics/"+topic+"/receive", `{}`)
+				}
+				if err != nil {
+					s.b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if s.b.Failed() {
+		s.b.FailNow()
+	}
+}
+
+// cpu returns the CPU time of the process.
+func (s *process) cpu() time.Duration {
+	s.b.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.pid))
+	if err != nil {
+		s.b.Fatal(err)
+	}
+	f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+2:])) // from field 3 of proc_pid_stat(5)
+	var ticks int64
+	for _, field := range f[11:13] {
+		n, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			s.b.Fatal(err)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * time.Second / 100
+}
+
+// readers are ten browsers, each with cookies and storage of its own and so a stream of its own.
+// Tabs of one browser share one stream and cost less.
+type readers []*tab
+
+func newReaders(b *testing.B, s *process) (r readers) {
+	b.Helper()
+	for range tabs {
+		r = append(r, open(b, s.url))
+	}
+	return r
+}
+
+// look shows a page in each of them.
+func (r readers) look() {
+	fragments := []string{"#/overview", "#/topics", "#/topics?sort=-backlog", "#/topics/orders-00001", "#/groups", "#/groups?sort=-backlog", "#/groups/billing-0001", "#/dead-letters", "#/limits", "#/parked"}
+	for i, t := range r {
+		t.load(fragments[i%len(fragments)])
+		var hidden bool
+		t.eval(`document.hidden`, &hidden)
+		if hidden {
+			t.t.Fatal("a tab is hidden, so it asks for nothing")
+		}
+	}
+}
+
+// leave shows the empty page in each of them.
+func (r readers) leave() {
+	for _, t := range r {
+		t.run(navigate("about:blank"))
+	}
+}
+
+func median(values []float64) float64 {
+	slices.Sort(values)
+	return values[len(values)/2]
+}
+
+// BenchmarkTabs measures the CPU time of a broker with 10 000 topics, 1 000 groups and 10 000
+// subscriptions for ten open tabs, in percent of a core, in turns with the time without tabs.
+func BenchmarkTabs(b *testing.B) {
+	const window = 10 * time.Second
+	s := serve(b)
+	s.fill()
+	r := newReaders(b, s)
+	used := func() float64 {
+		before, began := s.cpu(), time.Now()
+		<-time.After(window)
+		return 100 * float64(s.cpu()-before) / float64(time.Since(began))
+	}
+	var with, without []float64
+	for b.Loop() {
+		r.leave()
+		<-time.After(time.Second) // the streams end
+		without = append(without, used())
+		r.look()
+		with = append(with, used())
+	}
+	b.Logf("CPU of the broker in %% of a core: with tabs %.1f, without %.1f", with, without)
+	b.ReportMetric(median(with)-median(without), "cpu-%")
+	b.ReportMetric(median(without), "idle-%")
+}
+
+// BenchmarkSendsWithTabs measures sends of 64 callers to a broker with 10 000 topics while ten tabs
+// are open, in turns with those without tabs.
+func BenchmarkSendsWithTabs(b *testing.B) {
+	const callers, window = 64, 4 * time.Second
+	s := serve(b)
+	s.fill()
+	t, err := rocketmq.New(s.grpc, rocketmq.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	p, err := producer.New(t, producer.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		_ = p.Close()
+		_ = t.Close()
+	})
+	body := make([]byte, 1024)
+	rate := func() float64 {
+		ctx, cancel := context.WithTimeout(b.Context(), window)
+		defer cancel()
+		var n atomic.Int64
+		var wg sync.WaitGroup
+		began := time.Now()
+		for range callers {
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					if _, err := p.Send(b.Context(), &tidegate.Message{Topic: "sends", Body: body}); err != nil {
+						b.Error(err)
+						return
+					}
+					n.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		return float64(n.Load()) / time.Since(began).Seconds()
+	}
+	r := newReaders(b, s)
+	rate() // the first sends meet an idle broker
+	var with, without, ratios []float64
+	for round := 0; b.Loop(); round++ {
+		measure := map[bool]func(){
+			true:  func() { r.look(); with = append(with, rate()) },
+			false: func() { r.leave(); without = append(without, rate()) },
+		}
+		first := round%2 == 0
+		measure[first]()
+		measure[!first]()
+		ratios = append(ratios, with[round]/without[round])
+	}
+	b.Logf("messages per second with tabs %.0f, without %.0f; ratios %.3f", with, without, ratios)
+	b.ReportMetric(median(ratios), "with/ratio")
+	b.ReportMetric(median(without), "msg/s")
+}
+
+// painted records when the page has its first data.
+const painted = `new MutationObserver((_, o) => { if (document.querySelector('main[data-ready]')) { window.readyAt = performance.now(); o.disconnect(); } }).observe(document, {subtree: true, childList: true, attributes: true})`
+
+// BenchmarkFirstPaint measures the time from the navigation to the first paint, and to the first
+// data, with an empty cache.
+func BenchmarkFirstPaint(b *testing.B) {
+	s := serve(b)
+	s.fill()
+	var paint, ready []float64
+	for b.Loop() {
+		t := open(b, s.url)
+		t.run(command(page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: painted}))
+		t.load("")
+		t.wait(`window.readyAt && performance.getEntriesByName('first-contentful-paint').length`)
+		var ms float64
+		t.eval(`performance.getEntriesByName('first-contentful-paint')[0].startTime`, &ms)
+		paint = append(paint, ms)
+		t.eval(`window.readyAt`, &ms)
+		ready = append(ready, ms)
+		t.end()
+	}
+	b.Logf("first paint %.0f ms, data %.0f ms", paint, ready)
+	b.ReportMetric(median(paint), "paint-ms")
+	b.ReportMetric(slices.Min(paint), "least-ms")
+	b.ReportMetric(slices.Max(paint), "max-ms")
+	b.ReportMetric(median(ready), "data-ms")
+}
