@@ -1,4 +1,4 @@
-// Package state has the commands that show what a server does: status, top, metrics, check and the
+// Package state has the commands that show what a server does: status, top, clients, metrics, check and the
 // console.
 package state
 
@@ -10,5 +10,5 @@ import (
 
 // Commands returns the commands of this package.
 func Commands(a *call.App) []*cobra.Command {
-	return []*cobra.Command{newStatus(a), newTop(a), newMetrics(a), newCheck(a), newConsole(a)}
+	return []*cobra.Command{newStatus(a), newTop(a), newClients(a), newMetrics(a), newCheck(a), newConsole(a)}
 }

@@ -19,8 +19,9 @@ import (
 type topCommand struct {
 	*call.Call
 	view.TopView
-	every time.Duration
-	once  bool
+	every   time.Duration
+	once    bool
+	clients bool
 
 	client  *admin.Client
 	sampler view.Sampler
@@ -30,10 +31,11 @@ func newTop(a *call.App) *cobra.Command {
 	k := &topCommand{}
 	c := &cobra.Command{
 		Use: "top", GroupID: call.SeeGroup,
-		Short: "Watch rates and backlogs of groups or topics",
+		Short: "Watch rates and backlogs of groups or topics, or the clients",
 		Long: `Watches groups (or topics with --topics): backlog, the age of its oldest message,
 messages in flight, waiting for a retry and parked, and the rates of stored, acknowledged and redelivered messages
-and dead letters. A topic's backlog is that of its slowest group.
+and dead letters. A topic's backlog is that of its slowest group. With --clients it
+watches the connected clients, and --by is inflight, waiting or idle.
 
 On a terminal it redraws the screen at each interval; the keys are at the bottom.
 Without a terminal, or with --once, it prints one table. With -o jsonl it prints a
@@ -41,6 +43,7 @@ line for each interval until it is interrupted.`,
 		Example: `  tidegate top
   tidegate top --topics --by in --once
   tidegate top --by age --once
+  tidegate top --clients --by waiting --once
   tidegate top -o jsonl --every 100ms | head -n 3`,
 		Annotations: map[string]string{call.MQAdmin: "statsAll"},
 	}
@@ -49,6 +52,7 @@ line for each interval until it is interrupted.`,
 	f.StringVar(&k.By, "by", "backlog", "`order`: backlog, age, in, out, retry or dead")
 	f.BoolVar(&k.Reverse, "reverse", false, "the smallest first")
 	f.BoolVar(&k.Topics, "topics", false, "topics instead of groups")
+	f.BoolVar(&k.clients, "clients", false, "clients instead of groups")
 	call.MatchFlag(c, &k.Match)
 	f.DurationVar(&k.every, "every", time.Second, "interval")
 	f.BoolVar(&k.once, "once", false, "print the rates of one interval, and end")
@@ -56,11 +60,14 @@ line for each interval until it is interrupted.`,
 }
 
 func (k *topCommand) run(ctx context.Context) error {
-	if _, err := k.Rows(nil); err != nil {
-		return k.Usage(err)
-	}
 	if k.every < 100*time.Millisecond {
 		return command.Usagef(k.Command, "--every is %v; the shortest interval is 100ms", k.every)
+	}
+	if k.clients {
+		return k.runClients(ctx)
+	}
+	if _, err := k.Rows(nil); err != nil {
+		return k.Usage(err)
 	}
 	var err error
 	if k.client, err = k.Admin(ctx); err != nil {

@@ -102,13 +102,18 @@ func (s *TopScreen) Write(w io.Writer, o output.Options) error {
 		fmt.Fprintf(&b, ", %s not shown", output.Number(int64(more)))
 	}
 	fmt.Fprintf(&b, "   %s\n", keys)
-	lines := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
-	for i, line := range lines[:min(len(lines), s.Height)] {
+	return writeScreen(w, b.String(), s.Width, s.Height)
+}
+
+// writeScreen writes at most height lines of a text, each of at most width columns.
+func writeScreen(w io.Writer, text string, width, height int) error {
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	for i, line := range lines[:min(len(lines), height)] {
 		end := "\n"
-		if i == min(len(lines), s.Height)-1 {
+		if i == min(len(lines), height)-1 {
 			end = ""
 		}
-		if _, err := io.WriteString(w, strings.TrimRight(clip(line, s.Width), " ")+end); err != nil {
+		if _, err := io.WriteString(w, strings.TrimRight(clip(line, width), " ")+end); err != nil {
 			return err
 		}
 	}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tidegate/tidegate/broker/status"
+)
+
+// receiveAs receives a message over HTTP as a client of this ID.
+func (tl *tool) receiveAs(id, group, topic string) {
+	tl.t.Helper()
+	r, err := http.NewRequestWithContext(tl.t.Context(), "POST", tl.http+"/v1/groups/"+group+"/topics/"+topic+"/receive", strings.NewReader(`{"max": 1}`))
+	if err != nil {
+		tl.t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("X-Mq-Client-Id", id)
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		tl.t.Fatal(err)
+	}
+	if answer.Body.Close(); answer.StatusCode != 200 {
+		tl.t.Fatalf("a receive: %s", answer.Status)
+	}
+}
+
+// clients list and top --clients show who is connected, and the flags select some.
+func TestClients(t *testing.T) {
+	tl := newTool(t, "--topic", "orders", "--topic", "pays")
+	if r := tl.must("clients", "list"); !strings.Contains(r.stderr, "no client") {
+		t.Errorf("without clients it prints %q, %q", r.stdout, r.stderr)
+	}
+	tl.must("send", "orders", "a", "--count", "2")
+	tl.receiveAs("one", "billing", "orders")
+	tl.receiveAs("one", "billing", "orders")
+	tl.receiveAs("two", "ledger", "pays")
+	for flags, want := range map[string]string{
+		"":                         "one http billing orders 0 2\ntwo http ledger pays 0 0\n",
+		"--group ledger":           "two http ledger pays 0 0\n",
+		"--topic orders":           "one http billing orders 0 2\n",
+		"--match t*":               "two http ledger pays 0 0\n",
+		"--kind http --sort -id":   "two http ledger pays 0 0\none http billing orders 0 2\n",
+		"--limit 1":                "one http billing orders 0 2\n",
+		"--language GO --outdated": "", "--version 5 --idle 1h": "",
+	} {
+		r := tl.must(append([]string{"clients", "list", "--no-headers", "--columns", "id,kind,group,topics,waiting,flight"}, strings.Fields(flags)...)...)
+		if got := squeezed(r.stdout); got != want {
+			t.Errorf("clients list %s prints\n%s\nwant\n%s", flags, got, want)
+		}
+	}
+	page := document[status.ClientPage](t, tl.must("clients", "list", "-o", "json", "--group", "billing").stdout)
+	if len(page.Clients) != 1 || page.Total != 1 || page.Clients[0].Inflight != 2 || !strings.HasPrefix(page.Clients[0].Address, "127.0.0.1:") {
+		t.Errorf("the JSON is %+v", page)
+	}
+	if r := tl.must("clients", "list", "-o", "name"); r.stdout != "one\ntwo\n" {
+		t.Errorf("the names are %q", r.stdout)
+	}
+	if r := tl.must("clients", "list", "-o", "wide"); !strings.Contains(r.stdout, "ADDRESS") || !strings.Contains(r.stdout, "127.0.0.1:") {
+		t.Errorf("the wide table is %q", r.stdout)
+	}
+	for by, want := range map[string]string{"--by=inflight": "one 2\ntwo 0\n", "--by=idle": "one 2\ntwo 0\n", "--reverse": "two 0\none 2\n", "--match=two": "two 0\n"} {
+		r := tl.must("top", "--clients", "--once", "--no-headers", "--columns", "id,flight", by)
+		if got := squeezed(r.stdout); got != want {
+			t.Errorf("top --clients %s prints\n%s\nwant\n%s", by, got, want)
+		}
+	}
+	if r := tl.must("top", "--clients", "--once", "-o", "jsonl"); strings.Count(r.stdout, "\n") != 1 || !strings.Contains(r.stdout, `"total":2`) {
+		t.Errorf("a line of top --clients is %q", r.stdout)
+	}
+	for _, wrong := range [][]string{{"clients", "list", "--kind", "robot"}, {"clients", "list", "--idle", "-1s"}, {"clients", "list", "--match", "[a"},
+		{"top", "--clients", "--topics"}, {"top", "--clients", "--by", "backlog"}, {"top", "--by", "idle"}} {
+		if r := tl.run(wrong...); r.code != 2 {
+			t.Errorf("%q: exit code %d, %s", wrong, r.code, r.stderr)
+		}
+	}
+}
+
+// A redrive to one group leaves the other groups of the topic alone. It needs a tidegate broker.
+func TestRedriveToGroupOnly(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.must("send", "orders", "a")
+	tl.must("receive", "billing", "orders", "--max", "1", "--then", "dead")
+	tl.must("receive", "ledger", "orders", "--max", "1", "--then", "ack")
+	redrive := []string{"dead-letters", "redrive", "billing", "--to-group-only", "--journal", filepath.Join(tl.home, "journal")}
+	if r := tl.must(append(redrive, "--dry-run", "-o", "json")...); !strings.Contains(r.stdout, `"redriven": 1`) {
+		t.Errorf("a dry run prints %s", r.stdout)
+	}
+	if r := tl.must(append(redrive, "--yes", "-o", "json")...); !strings.Contains(r.stdout, `"redriven": 1`) {
+		t.Errorf("the redrive prints %s", r.stdout)
+	}
+	for group, want := range map[string]string{"ledger": "", "billing": "a"} {
+		if r := tl.run("receive", group, "orders", "--max", "1", "--then", "ack", "--format", "%b"); strings.TrimSpace(r.stdout) != want {
+			t.Errorf("group %s receives %q, want %q; %s", group, r.stdout, want, r.stderr)
+		}
+	}
+	tl.must("context", "add", "rmq", "--kind", "rocketmq", "--grpc", tl.grpc)
+	for _, wrong := range [][]string{{"--to", "orders"}, {"--edit", "cat"}} {
+		if r := tl.run(append(redrive, append(wrong, "--yes")...)...); r.code != 2 || !strings.Contains(r.stderr, "--to-group-only") {
+			t.Errorf("%q: exit code %d, %s", wrong, r.code, r.stderr)
+		}
+	}
+	delete(tl.env, "TIDEGATE_SERVER_HTTP")
+	if r := tl.run(append(redrive, "--as", "x", "--yes", "--context", "rmq")...); r.code != 2 || !strings.Contains(r.stderr, "RocketMQ sends a message to all groups") {
+		t.Errorf("on RocketMQ: exit code %d, %s", r.code, r.stderr)
+	}
+}
