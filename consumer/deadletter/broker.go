@@ -81,12 +81,13 @@ func (b Broker) remove(ctx context.Context, l *Letter) error {
 // errNoTarget is the error of a letter without a suitable topic.
 var errNoTarget = errors.New("the topic of the dead letter does not exist, or does not accept it; set Options.To")
 
-// sendBack sends letters of one page, generation and topic to that topic or to another one. It
+// sendBack sends letters of one page, generation and topic to that topic, another one, or the group
+// alone. It
 // returns an error for each letter that stays. A repetition has no effect: a redriven letter is
 // gone, and a returned one has a later generation. err is the error of the request.
-func (b Broker) sendBack(ctx context.Context, ls []*Letter, to string) (stay map[string]error, err error) {
+func (b Broker) sendBack(ctx context.Context, ls []*Letter, o *Options) (stay map[string]error, err error) {
 	s := b.selection(ls)
-	s.To, s.MaxRedrives = to, ls[0].Generation()+1
+	s.To, s.ToGroupOnly, s.MaxRedrives = o.To, o.ToGroupOnly, ls[0].Generation()+1
 	done, err := b.Client.RedriveDeadLetters(ctx, b.Group, s)
 	if err == nil && done.Redriven == int64(len(ls)) {
 		return nil, nil

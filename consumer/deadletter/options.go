@@ -22,6 +22,11 @@ type Options struct {
 	// RocketMQ has no original topic, and fails without To.
 	To string
 
+	// ToGroupOnly sends each message back to the group of the dead letters alone, so the other
+	// groups of its topic do not receive it again. It requires a Broker, and neither To nor Edit.
+	// Default: false.
+	ToGroupOnly bool
+
 	// Edit changes a message before it is sent. It must not change ID or Topic. If Edit returns an
 	// error, the message counts as failed and its dead letter stays. Edit requires Sender. Nil
 	// means no change.
@@ -110,6 +115,9 @@ func (o Options) withDefaults(src Source) (Options, error) {
 		if err := tidegate.ValidateTopic(o.To); err != nil {
 			fault("Options.To", "%v", err)
 		}
+	}
+	if _, broker := src.(Broker); o.ToGroupOnly && (!broker || o.To != "" || o.Edit != nil) {
+		fault("Options.ToGroupOnly", "only a tidegate broker sends a message to one group, unchanged and to no other topic; give a Broker, and leave out To and Edit")
 	}
 	if o.Journal == "" && !o.DryRun {
 		fault("Options.Journal", "it is empty; give the path of a file that outlives a crash, or set DryRun")

@@ -226,7 +226,7 @@ func sameBatch(a, b *Letter) bool {
 // sendBack makes the broker move letters of one page, generation and topic.
 func (r *runner) sendBack(ctx context.Context, batch []*Letter) error {
 	for n := 0; len(batch) > 0; n++ {
-		stay, err := r.broker.sendBack(ctx, batch, r.o.To)
+		stay, err := r.broker.sendBack(ctx, batch, &r.o)
 		if err != nil && !errors.Is(err, tidegate.ErrThrottled) {
 			return err // the next run finds the results
 		}

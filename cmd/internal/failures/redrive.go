@@ -27,7 +27,8 @@ func newDeadLettersRedrive(a *call.App) *cobra.Command {
 		Use:   "redrive",
 		Short: "Send dead letters back to their topics",
 		Long: `Sends dead letters back to their topics, at a limited rate, and removes them. All
-groups of the topic receive them. A message that was sent back three times is
+groups of the topic receive them; with --to-group-only no group but GROUP does, which
+must not be FIFO. A message that was sent back three times is
 skipped, and the run stops if too many fail.
 
 --edit runs a program by the shell for each message: the body is its standard
@@ -39,9 +40,14 @@ interruption the same command with the same --journal goes on: no message is
 sent back twice.`,
 		Example: `  tidegate dead-letters redrive billing --class 5f1c9a --dry-run
   tidegate dead-letters redrive billing --id ID --edit "sed s/EUR/USD/" --yes
-  tidegate dead-letters redrive billing --rate 50 --yes`,
+  tidegate dead-letters redrive billing --to-group-only --rate 50 --yes`,
 	}
 	c := a.Remote(cmd, []string{"GROUP"}, func(ctx context.Context, c *call.Call) error {
+		if o.ToGroupOnly {
+			if err := groupOnly(c, o.To, edit); err != nil {
+				return err
+			}
+		}
 		src, filter, closing, err := s.source(ctx, c)
 		if err != nil {
 			return err
@@ -52,6 +58,7 @@ sent back twice.`,
 	s.registerReading(cmd)
 	f := cmd.Flags()
 	f.StringVar(&o.To, "to", "", "target `topic` (default: the topic of each message's send)")
+	f.BoolVar(&o.ToGroupOnly, "to-group-only", false, "send to the group alone, not to the other groups of the topic")
 	f.Float64Var(&o.PerSecond, "rate", 100, "most messages a second")
 	f.IntVar(&o.Limit, "max", 0, "most messages of this run; 0 means all")
 	f.IntVar(&o.MaxGenerations, "max-redrives", 3, "skip messages that were sent back this often, 1 to 3")
