@@ -65,6 +65,7 @@ func (s *streams) await(t *testing.T, n int64) {
 
 // cell is the text of a column of the row that shows a name.
 func cell(name, column string) string {
+	column = strings.ToUpper(column[:1]) + column[1:]
 	return `[...document.querySelectorAll('main tbody tr')].find(r => r.textContent.includes('` + name +
 		`'))?.querySelector('td[data-label="` + column + `"]')?.innerText.trim()`
 }

@@ -86,30 +86,46 @@ const poor = `(() => {
   return out;
 })()`
 
-// Text can be read in light and dark, and no page is wider than its window.
+// Text can be read in light and dark, and no page is wider than its window, in both languages.
 func TestContrastAndWidth(t *testing.T) {
 	s := start(t, siteOptions{})
 	s.populate(100)
 	b := open(t, s.url)
 	b.load("")
-	for _, dark := range []bool{false, true} {
-		b.dark(dark)
-		for _, width := range []int64{320, 1280, 2560} {
+	for _, v := range []struct {
+		name, language string
+		dark           bool
+		widths         []int64
+	}{
+		{"light", "en", false, []int64{320, 1280, 2560}},
+		{"dark", "en", true, []int64{320, 1280, 2560}},
+		{"chinese", "zh", false, []int64{320, 1280}},
+	} {
+		b.dark(v.dark)
+		b.speak(v.language)
+		for _, width := range v.widths {
 			b.size(width, 900)
 			for _, p := range pages {
 				b.visit(p.fragment)
 				var found []string
 				b.eval(poor, &found)
 				for _, f := range found {
-					t.Errorf("%s, dark %t, %d px: contrast %s", p.fragment, dark, width, f)
+					t.Errorf("%s, %s, %d px: contrast %s", p.fragment, v.name, width, f)
 				}
 				var wide int64
 				b.eval(`document.documentElement.scrollWidth`, &wide)
 				if wide > width {
-					t.Errorf("%s: the page is %d px wide in a window of %d px", p.fragment, wide, width)
+					t.Errorf("%s, %s: the page is %d px wide in a window of %d px", p.fragment, v.name, wide, width)
 				}
-				b.shoot(fmt.Sprintf("%s-%d-%s", p.name, width, map[bool]string{true: "dark", false: "light"}[dark]))
+				b.shoot(fmt.Sprintf("%s-%d-%s", p.name, width, v.name))
 			}
 		}
 	}
+}
+
+// speak chooses the language.
+func (b *tab) speak(code string) {
+	b.t.Helper()
+	b.eval(fmt.Sprintf(`(() => { const e = [...document.querySelectorAll('#bar select')].find((e) => e.value === 'en' || e.value === 'zh'); e.value = %q; e.dispatchEvent(new Event('change')); })()`, code), nil)
+	b.wait(fmt.Sprintf(`document.documentElement.lang.startsWith(%q)`, code))
 }

@@ -353,7 +353,7 @@ function one(group, l, readable, inTopic) {
       l.message_group && [t('message group'), l.message_group], l.tag && [t('tag'), l.tag],
         l.keys?.length && [t('key'), l.keys.join(' ')], l.trace_context && ['traceparent', l.trace_context]]),
     Object.keys(l.properties || {}).length > 0 && [h('h2', null, t('properties')),
-      facts(Object.entries(l.properties).map(([k, v]) => [h('code', null, k), v]))],
+      facts(Object.entries(l.properties).map(([k, v]) => [h('code', null, k), v]), true)],
     h('h2', null, t('body')), readable ? body(l, l.message_id) : h('p', {class: 'empty'}, t('no payload')));
 }
 

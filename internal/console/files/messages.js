@@ -1,7 +1,7 @@
 // The page of messages: look at those of a topic, or find some, without receiving them.
 import {get, may, path} from './api.js';
 import {at, bytes, cap, count, draw, field, h, num, when} from './base.js';
-import {badge, command, filters, groupLink, link, table} from './page.js';
+import {badge, command, facts, filters, groupLink, link, table} from './page.js';
 import {body, line} from './body.js';
 import {scan} from './parts.js';
 import {t} from './text.js';
@@ -79,13 +79,11 @@ export async function message(page) {
 // view shows a message with its fields and its body.
 export function view(topic, m, readable) {
   return h('div', {class: 'message'},
-    h('dl', {class: 'facts'}, [
-      ['ID', h('span', {class: 'mono'}, m.id || m.message_id || t('no id'))], [t('stored at'), m.stored_at],
-        [t('born at'), m.born_at], [t('queue'), `${m.queue} / ${m.offset}`],
-      m.tag && [t('tag'), m.tag], m.keys?.length && [t('key'), m.keys.join(' ')],
-        m.message_group && [t('message group'), m.message_group],
-      ...Object.entries(m.properties || {}).map(([k, v]) => [h('code', null, k), v]),
-    ].filter(Boolean).map(([k, v]) => h('div', null, h('dt', null, k), h('dd', null, v)))),
+    facts([['ID', h('span', {class: 'mono'}, m.id || m.message_id || t('no id'))], [t('stored at'), m.stored_at],
+      [t('born at'), m.born_at], [t('queue'), `${m.queue} / ${m.offset}`], m.tag && [t('tag'), m.tag],
+      m.keys?.length && [t('key'), m.keys.join(' ')], m.message_group && [t('message group'), m.message_group]]),
+    Object.keys(m.properties || {}).length > 0 && [h('h2', null, t('properties')),
+      facts(Object.entries(m.properties).map(([k, v]) => [h('code', null, k), v]), true)],
     m.id && h('p', null, h('a', {href: link('trace', {id: m.id, topic})}, t('why not consumed'))),
     readable ? body(m, m.id || `${topic}-${m.queue}-${m.offset}`) : h('p', {class: 'empty'}, t('no payload')));
 }

@@ -1,7 +1,7 @@
 // A page: its place in the address, its heading, and the loop that keeps it current. The address is
 // the fragment: #/topics/orders?match=a*.
 import {Problem} from './api.js';
-import {at, button, bytes, draw, duration, h, notice, now, num, parse, rate, store, unknown, when} from './base.js';
+import {at, button, bytes, cap, draw, duration, h, notice, now, num, parse, rate, store, unknown, when} from './base.js';
 import {t} from './text.js';
 
 // link is the address of a page: link('topics', name), link('topics', {match: 'a*'}).
@@ -190,7 +190,8 @@ export function table({caption, columns, rows, empty, sort, onSort}) {
     caption && h('caption', null, caption),
     h('thead', null, h('tr', null, shown.map(header))),
     h('tbody', null, rows.slice(0, 200).map((row) => h('tr', {class: row.class},
-      shown.map((c) => h('td', {class: c.num ? 'num' : c.wide && 'wide', 'data-label': c.label}, c.cell(row))))))));
+      shown.map((c) => h('td', {class: c.num ? 'num' : c.wide && 'wide', 'data-label': c.label && cap(c.label)},
+      c.wide ? h('div', null, c.cell(row)) : c.cell(row))))))));
 }
 
 // pager links the first and the next page.
@@ -257,8 +258,8 @@ export function amount(value, unit) {
   }
 }
 
-// facts is a list of names and values; a null value leaves the pair out.
-export const facts = (pairs) => h('dl', {class: 'facts'},
+// facts is a list of names and values; a null value leaves the pair out. long is for values of any length.
+export const facts = (pairs, long) => h('dl', {class: long ? 'facts long' : 'facts'},
   pairs.filter((p) => p && p[1] !== null).map(([name, value, grey]) =>
   h('div', {class: grey && 'grey'}, h('dt', null, name),
     h('dd', null, value === undefined || value === '' ? unknown : value))));
