@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -18,11 +19,16 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
+var (
+	benchLines  = flag.Int("lines", 200_000, "lines of BenchmarkSendLines")
+	benchRounds = flag.Int("lines.rounds", 5, "rounds of BenchmarkSendLines")
+)
+
 // BenchmarkSendLines compares "send --lines" of a file with SendAsync of the same bodies in turns,
 // each in a process of its own or in this one, on one broker. It fails if the command has less than
 // half of the rate of SendAsync, or if its memory grows with the file.
 func BenchmarkSendLines(b *testing.B) {
-	const rounds, lines = 5, 200_000
+	rounds, lines := *benchRounds, *benchLines
 	tl := newTool(b, "--topic", "orders")
 	long, short := lineFile(b, lines), lineFile(b, lines/10)
 	var ratios, rates []float64
@@ -34,7 +40,7 @@ func BenchmarkSendLines(b *testing.B) {
 			large = max(large, rss)
 			_, rss = sendLines(b, tl, short)
 			small = max(small, rss)
-			ratios, rates = append(ratios, direct.Seconds()/command.Seconds()), append(rates, lines/command.Seconds())
+			ratios, rates = append(ratios, direct.Seconds()/command.Seconds()), append(rates, float64(lines)/command.Seconds())
 		}
 	}
 	slices.Sort(ratios)
