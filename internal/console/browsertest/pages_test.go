@@ -21,6 +21,7 @@ var pages = []struct{ name, fragment string }{
 	{"parked-one", "#/parked/g"},
 	{"limits", "#/limits"},
 	{"address", "#/address?topic=normal"},
+	{"clients", "#/clients"},
 	{"audit", "#/audit"},
 	{"help", "#/help"},
 }

@@ -99,6 +99,7 @@ export function group(page) {
   const drawTopics = region(page);
   const drawPlots = region(page, 'columns');
   const drawFailures = region(page);
+  const drawClients = region(page);
   const drawSchedule = region(page, 'columns');
   let due = []; // of the topics of state
   const stream = follow(page, (moment) => {
@@ -113,16 +114,19 @@ export function group(page) {
       : h('p', {class: 'empty'}, t('group without topics', name)));
   }
   return page.watch(async (signal) => {
-    const [data, failures] = await Promise.all([get(at, {}, signal), get(at + '/failures', {limit: 10}, signal)]);
+    const [data, failures, clients] = await Promise.all([get(at, {}, signal), get(at + '/failures', {limit: 10}, signal),
+      get('clients', {group: name, limit: 20}, signal)]);
     const times = await Promise.all((data.topics || []).slice(0, 20).map((s) =>
       get(path`groups/${name}/topics/${s.topic}/schedule`, {}, signal)));
-    return [data, failures, times];
-  }, ([data, failures, times]) => {
+    return [data, failures, clients, times];
+  }, ([data, failures, clients, times]) => {
     state = data;
     stream.want([], (data.topics || []).map((s) => `${name}/${s.topic}`));
     due = times;
     figures(!stream.fresh() && now());
     drawFailures(h('h2', null, t('recent failures')), failureTable(failures));
+    drawClients(h('h2', null, h('a', {href: link('clients', {group: name})}, t('clients')), ` · ${num(clients.total)}`),
+      clientTable(clients.clients));
     drawSchedule(schedule(data), h('div', null, h('h2', null, t('settings')),
       h('p', {class: 'hint'}, t('grey is default')), show(groupFields, data)));
   }, stream.every);
@@ -193,6 +197,14 @@ function dueTimes({buckets, next_retry: retry, next_lease_end: lease}) {
       h('span', null, b.waiting_retry ? t('n retries', num(b.waiting_retry)) : '',
         b.inflight ? ' ' + t('n leases', num(b.inflight)) : '')])));
 }
+
+// clientTable has the consumers of a group with their versions.
+const clientTable = (rows) => table({rows, empty: t('none now'), columns: [
+  {label: 'ID', wide: true, cell: (c) => c.id},
+  {label: t('language'), cell: (c) => [c.language, ' ', c.version, ' ', c.outdated && badge(t('outdated'), 'warn')]},
+  {label: t('receives waiting'), num: true, cell: (c) => num(c.waiting)},
+  {label: t('state inflight'), num: true, cell: (c) => num(c.inflight)},
+]});
 
 function failureTable(data) {
   return [table({rows: data.failures, empty: t('no failures'), columns: [

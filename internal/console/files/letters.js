@@ -2,7 +2,7 @@
 // bounded requests. Each is one write of the broker, so an end at any time loses nothing. The job is
 // kept in the browser with its position, and goes on after a reload, in one tab at a time.
 import {call, get, may, path} from './api.js';
-import {ago, button, bytes, cap, count as counted, dialog, draw, field, h, notice, now, num, percent, store, when} from './base.js';
+import {ago, button, bytes, cap, checkbox, count as counted, dialog, draw, field, h, notice, now, num, percent, store, when} from './base.js';
 import {command, facts, filters, groupLink, link, pager, region, table, topicLink} from './page.js';
 import {body, bytesOf} from './body.js';
 import {shape} from './parts.js';
@@ -298,13 +298,15 @@ export async function ask(group, kind, chosen, done) {
     body: [h('p', null, words(group, selection)), amount, redrive ? h('div', {class: 'grid'},
       field(t('to topic'), {name: 'to', value: chosen.topic || '', placeholder: t('own topic'), hint: t('to hint')}),
       field(t('max redrives'), {name: 'most', type: 'number', min: 0, value: '3', hint: t('max redrives hint')}),
+      checkbox(t('group only', group), 'only'),
       ) : h('p', null, t('purge hint'))],
     run: async (form) => {
       await counting;
       if (error) throw error;
       if (!total) throw new Error(t('nothing selected'));
-      const options = redrive ? {to: form.to && form.to !== chosen.topic ? form.to : undefined,
-        max_redrives: Number(form.most) || undefined} : {};
+      const to = form.to && form.to !== chosen.topic ? form.to : undefined;
+      if (to && form.only) throw new Error(`${t('group only', group)} ≠ ${t('to topic')} ${to}`);
+      const options = redrive ? {to, to_group_only: form.only || undefined, max_redrives: Number(form.most) || undefined} : {};
       begin(group, kind, selection, options, total).then(done);
       return true;
     },

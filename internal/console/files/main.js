@@ -18,6 +18,7 @@ const pages = {
   messages: {label: 'messages', from: () => import('./messages.js'), list: 'messages', part: 'message'},
   trace: {label: 'trace', from: () => import('./messages.js'), list: 'trace'},
   limits: {label: 'limits', from: () => import('./overview.js'), list: 'limits', need: wide},
+  clients: {label: 'clients', from: () => import('./clients.js'), list: 'clients', need: () => may.some('observe')},
   address: {label: 'addresses', from: () => import('./settings.js'), list: 'address', need: wide},
   audit: {label: 'audit', from: () => import('./overview.js'), list: 'audit', need: () => may.server('admin')},
   help: {label: 'help', from: () => import('./schedule.js'), list: 'help'},

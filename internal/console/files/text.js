@@ -134,6 +134,7 @@ const english = {
   'goes on': 'The last interval repeats, without a maximum of attempts.',
   'grey is default': 'Grey values are defaults.',
   'group in topic': '{0} in topic {1}',
+  'group only': 'To group {0} alone',
   'group without topics': '{0} has not received from a topic yet. It appears here with its first receive.',
   'hex': 'Hex',
   'in': 'in {0}',

@@ -1,0 +1,88 @@
+package browsertest
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/settings"
+)
+
+// receiveAs receives a message over HTTP as a client of this ID.
+func (s *site) receiveAs(id, group, topic string) {
+	s.t.Helper()
+	r, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, s.url+"/v1/groups/"+group+"/topics/"+topic+"/receive", strings.NewReader(`{"max": 1}`))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("X-Mq-Client-Id", id)
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if answer.Body.Close(); answer.StatusCode != http.StatusOK {
+		s.t.Fatalf("a receive: %s", answer.Status)
+	}
+}
+
+// The page of clients shows who is connected, and selects. The page of a group has its consumers.
+func TestClients(t *testing.T) {
+	s := start(t, siteOptions{})
+	s.topic("orders", settings.Topic{})
+	s.topic("pays", settings.Topic{})
+	s.send(&tidegate.Message{Topic: "orders", Body: []byte("x")})
+	s.receiveAs(`<img src=x onerror="window.pwned=1">`, "billing", "orders")
+	s.receiveAs("second", "ledger", "pays")
+	b := open(t, s.url)
+	b.load("#/clients")
+	b.is("clients")
+	for _, want := range []string{`<img src=x onerror="window.pwned=1">`, "second", "billing", "ledger", "orders", "pays", "127.0.0.1:"} {
+		if text := b.text(); !strings.Contains(text, want) {
+			t.Errorf("the page of clients has no %q:\n%s", want, text)
+		}
+	}
+	b.shoot("clients")
+	b.visit("#/clients?group=ledger")
+	if text := b.text(); !strings.Contains(text, "second") || strings.Contains(text, "onerror") {
+		t.Errorf("the clients of one group are\n%s", text)
+	}
+	b.visit("#/groups/ledger")
+	if text := b.text(); !strings.Contains(text, "second") || strings.Contains(text, "onerror") {
+		t.Errorf("the page of a group is\n%s", text)
+	}
+	var pwned bool
+	if b.eval(`!!window.pwned`, &pwned); pwned {
+		t.Error("the ID of a client ran as a script")
+	}
+	b.clean()
+}
+
+// A redrive to the group alone leaves the other groups of the topic as they are.
+func TestRedriveToOneGroup(t *testing.T) {
+	s := start(t, siteOptions{})
+	s.topic("orders", settings.Topic{})
+	s.group("g", settings.Group{})
+	s.bury("g", "orders", 3, func(int) string { return "no such account" },
+		func(int) *tidegate.Message { return &tidegate.Message{Topic: "orders", Body: []byte("x")} })
+	for _, err := range s.Ack(t.Context(), s.take("other", "orders", 3)) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := open(t, s.url)
+	b.load("#/dead-letters/g")
+	b.click("redrive", "g")
+	b.wait(`document.querySelector('dialog [data-count="3"]')`)
+	b.eval(`document.querySelector('dialog [name=only]').click()`, nil)
+	b.click("confirm", "")
+	b.wait(`document.querySelector('.job.ok')`)
+	if n := len(s.take("other", "orders", 3)); n != 0 {
+		t.Errorf("another group received %d messages again", n)
+	}
+	if n := len(s.take("g", "orders", 4)); n != 3 {
+		t.Errorf("the group received %d messages, want 3", n)
+	}
+	b.clean()
+}
