@@ -140,8 +140,9 @@ export function limits(page) {
   const history = ({counters, started}) => past(h('h2', null, t('throttles so far')), rejections(counters.throttled, started));
   let started;
   const stream = follow(page, (moment) => {
+    if (!moment.counters) return; // the key may not observe the broker
     take(moment);
-    if (moment.counters && started) history({...moment, started});
+    if (started) history({...moment, started});
   });
   stream.want([], []);
   return page.watch((signal) => Promise.all([get('throttle', {}, signal), get('overview', {}, signal)]), ([data, all]) => {
