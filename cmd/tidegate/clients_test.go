@@ -55,6 +55,13 @@ func TestClients(t *testing.T) {
 	if len(page.Clients) != 1 || page.Total != 1 || page.Clients[0].Inflight != 2 || !strings.HasPrefix(page.Clients[0].Address, "127.0.0.1:") {
 		t.Errorf("the JSON is %+v", page)
 	}
+	if r := tl.must("group", "show", "billing", "--clients"); !strings.Contains(squeezed(r.stdout), "\none http - - billing orders ") {
+		t.Errorf("group show --clients prints\n%s", r.stdout)
+	}
+	group := document[struct{ Clients status.ClientPage }](t, tl.must("group", "show", "ledger", "--clients", "-o", "json").stdout)
+	if len(group.Clients.Clients) != 1 || group.Clients.Clients[0].ID != "two" {
+		t.Errorf("the JSON of group show is %+v", group)
+	}
 	if r := tl.must("clients", "list", "-o", "name"); r.stdout != "one\ntwo\n" {
 		t.Errorf("the names are %q", r.stdout)
 	}

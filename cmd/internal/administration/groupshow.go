@@ -19,8 +19,8 @@ import (
 
 // A groupDetails has the flags of group show.
 type groupDetails struct {
-	topic            string
-	queues, schedule bool
+	topic                     string
+	queues, schedule, clients bool
 }
 
 func newGroupShow(a *call.App) *cobra.Command {
@@ -30,15 +30,18 @@ func newGroupShow(a *call.App) *cobra.Command {
 		Short: "Show a consumer group's settings, retries and progress",
 		Long: `Shows a consumer group's settings, its retries and its progress in each topic.
 --queues adds the positions in each queue: CURSOR is the next offset to be delivered
-for the first time. --schedule adds when waiting retries come and when leases end.`,
+for the first time. --schedule adds when waiting retries come and when leases end,
+and --clients the connected consumers with their versions.`,
 		Example: `  tidegate group show billing
-  tidegate group show billing --queues --schedule`,
+  tidegate group show billing --queues --schedule
+  tidegate group show billing --clients`,
 		Annotations: map[string]string{call.MQAdmin: "consumerProgress -g GROUP"},
 	}
 	a.Leaf(c, []string{"GROUP"}, d.run)
 	c.Flags().StringVar(&d.topic, "topic", "", "only the progress in this `topic`")
 	c.Flags().BoolVar(&d.queues, "queues", false, "also the positions in each queue")
 	c.Flags().BoolVar(&d.schedule, "schedule", false, "also when waiting retries come, and when leases end")
+	c.Flags().BoolVar(&d.clients, "clients", false, "also the connected consumers")
 	return c
 }
 
@@ -47,6 +50,7 @@ type groupDocument struct {
 	status.Group
 	QueueStates []view.GroupQueue          `json:"queue_states,omitempty"`
 	Schedules   map[string]status.Schedule `json:"schedules,omitempty"` // by topic
+	Clients     *status.ClientPage         `json:"clients,omitempty"`
 }
 
 func (d *groupDetails) run(ctx context.Context, c *call.Call) error {
@@ -86,6 +90,13 @@ func (d *groupDetails) run(ctx context.Context, c *call.Call) error {
 			document.Schedules[s.Topic] = due
 		}
 	}
+	if d.clients {
+		page, err := groupClients(ctx, client, g.Name)
+		if err != nil {
+			return err
+		}
+		document.Clients = &page
+	}
 	if err := c.Show(document, g.Name, groupFields(g)); err != nil || !c.Tables() {
 		return err
 	}
@@ -103,6 +114,9 @@ func (d *groupDetails) tables(c *call.Call, g *groupDocument) error {
 	err := progressTable(c, g.Group)
 	if err == nil && len(g.QueueStates) > 0 {
 		err = call.PrintTable(c, output.List[view.GroupQueue]{Rows: g.QueueStates, Columns: view.GroupQueueColumns})
+	}
+	if err == nil && d.clients {
+		err = clientTable(c, g.Clients)
 	}
 	if err != nil || !d.schedule {
 		return err
