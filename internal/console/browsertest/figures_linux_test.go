@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -203,10 +204,53 @@ func BenchmarkTabs(b *testing.B) {
 	b.ReportMetric(median(without), "idle-%")
 }
 
+// pause pauses the updates of each page, or resumes them.
+func (r readers) pause(on bool) {
+	for _, t := range r {
+		t.eval(fmt.Sprintf(`{ const e = document.querySelector('[data-action=pause]'); if ((e.ariaPressed === 'true') !== %t) e.click(); }`, on), nil)
+		t.wait(fmt.Sprintf(`document.querySelector('[data-action=pause]').ariaPressed === '%t'`, on))
+	}
+}
+
+// yield gives the threads of the browsers the lowest priority, because in practice they are on
+// other machines than the broker.
+func yield(b *testing.B, s *process) {
+	b.Helper()
+	parents, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		b.Fatal(err)
+	}
+	ours := map[string]bool{strconv.Itoa(os.Getpid()): true}
+	for range 5 { // generations: the browser, its zygotes, its renderers
+		for _, name := range parents {
+			stat, err := os.ReadFile(name)
+			if err != nil {
+				continue // it has ended
+			}
+			pid := filepath.Base(filepath.Dir(name))
+			if parent := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+2:]))[1]; ours[parent] && pid != strconv.Itoa(s.pid) {
+				ours[pid] = true
+			}
+		}
+	}
+	delete(ours, strconv.Itoa(os.Getpid()))
+	for pid := range ours {
+		threads, err := filepath.Glob("/proc/" + pid + "/task/[0-9]*")
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, thread := range threads {
+			if id, err := strconv.Atoi(filepath.Base(thread)); err == nil {
+				_ = syscall.Setpriority(syscall.PRIO_PROCESS, id, 19) // it fails only if the thread has ended
+			}
+		}
+	}
+}
+
 // BenchmarkSendsWithTabs measures sends of 64 callers to a broker with 10 000 topics while ten tabs
-// are open, in turns with those without tabs.
+// are open, in turns with those while the tabs are paused and so make no requests.
 func BenchmarkSendsWithTabs(b *testing.B) {
-	const callers, window = 64, 4 * time.Second
+	const callers, window = 64, 2 * time.Second // of the interval of updates
 	s := serve(b)
 	s.fill()
 	t, err := rocketmq.New(s.grpc, rocketmq.Options{})
@@ -243,12 +287,14 @@ func BenchmarkSendsWithTabs(b *testing.B) {
 		return float64(n.Load()) / time.Since(began).Seconds()
 	}
 	r := newReaders(b, s)
+	r.look()
+	yield(b, s)
 	rate() // the first sends meet an idle broker
 	var with, without, ratios []float64
 	for round := 0; b.Loop(); round++ {
 		measure := map[bool]func(){
-			true:  func() { r.look(); with = append(with, rate()) },
-			false: func() { r.leave(); without = append(without, rate()) },
+			true:  func() { r.pause(false); with = append(with, rate()) },
+			false: func() { r.pause(true); without = append(without, rate()) },
 		}
 		first := round%2 == 0
 		measure[first]()
