@@ -36,6 +36,7 @@ type roundTrip struct {
 	oneItem    [1]*item // saves an allocation
 	oneMessage [1]*tidegate.Message
 	oneOutcome [1]outcome
+	oneEnded   [1]*item
 }
 
 // The plan of a topic.

@@ -77,6 +77,7 @@ func (t *topic) finish(r *request, outs []outcome, charged, worker bool) (ended 
 	now := time.Now()
 	var spooled []string
 	var waited []outcome
+	ended = r.Call.oneEnded[:0]
 	if charged {
 		spooled = t.groupsToSpool(outs)
 		for i := range outs {
