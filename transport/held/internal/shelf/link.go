@@ -125,6 +125,7 @@ func (s *Shelf) forgetLost(k Key) {
 // idle returns messages of a source without receives.
 func (s *Shelf) idle(src *Source, now time.Time) {
 	l := src.link
+	src.full = full{}
 	switch {
 	case len(src.waiters) > 0 || l == nil || !l.open:
 	case l.inHand == 0:

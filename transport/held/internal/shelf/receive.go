@@ -1,6 +1,7 @@
 package shelf
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -57,14 +58,19 @@ func (s *Shelf) Receive(r Request, now time.Time) (*Waiter, []*tidegate.Delivery
 		src = s.add(r.Key)
 	}
 	s.alarms.remove(&src.alarm)
+	if f := &src.full; !f.at.IsZero() {
+		f.quick, f.at = now.Sub(f.at) < s.limits.Linger, time.Time{}
+	}
 	if src.link == nil {
 		src.link = newLink(src, r.FIFO, r.MaxAttempts)
 		s.open(src)
 	}
 	w := &Waiter{source: src, r: r, start: now, C: make(chan struct{}, 1)}
-	if s.lingers(w, now) {
+	quick := src.full.quick && src.link.ready.len() < r.Max // it has not asked for all of them
+	if quick || s.lingers(w, now) {
 		s.wake(w) // its next step depends on this moment
 	} else if ds := s.hand(src.link, r, now); len(ds) > 0 {
+		src.got(len(ds), r.Max, now)
 		s.update(src, now)
 		return nil, ds, nil
 	}
@@ -72,6 +78,15 @@ func (s *Shelf) Receive(r Request, now time.Time) (*Waiter, []*tidegate.Delivery
 	src.wanted += r.Max
 	s.update(src, now)
 	return w, nil, nil
+}
+
+// got notes the messages of a receive.
+func (src *Source) got(n, most int, now time.Time) {
+	if n < most {
+		src.full = full{}
+		return
+	}
+	src.full.at, src.full.ahead = now, most
 }
 
 func (s *Shelf) add(k Key) *Source {
@@ -82,8 +97,12 @@ func (s *Shelf) add(k Key) *Source {
 
 // again returns the deliveries of an earlier receive that are still in flight.
 func (l *Link) again(attemptID string) (ds []*tidegate.Delivery) {
-	for _, m := range l.receives[attemptID] {
-		if m.state == leased {
+	r := l.receives[attemptID]
+	if r == nil {
+		return nil
+	}
+	for _, m := range r.messages {
+		if m != nil && m.state == leased {
 			ds = append(ds, m.deliver())
 		}
 	}
@@ -110,6 +129,7 @@ func (s *Shelf) Collect(w *Waiter, now time.Time) (ds []*tidegate.Delivery, done
 		ds = s.hand(src.link, w.r, now)
 	}
 	if over || len(ds) > 0 {
+		src.got(len(ds), w.r.Max, now)
 		s.Leave(w, now)
 		return ds, true, next, w.err
 	}
@@ -117,6 +137,7 @@ func (s *Shelf) Collect(w *Waiter, now time.Time) (ds []*tidegate.Delivery, done
 		if next = w.end(s.limits.Grace); lingers {
 			next = w.linger
 		} else if !now.Before(next) {
+			src.got(0, w.r.Max, now)
 			s.Leave(w, now)
 			return nil, true, next, nil
 		}
@@ -140,6 +161,9 @@ func (s *Shelf) lingers(w *Waiter, now time.Time) bool {
 		return false
 	}
 	w.linger = l.arrived.Add(s.limits.Linger / 4)
+	if from := w.start.Add(s.limits.Linger / 4); w.source.full.quick && from.After(w.linger) {
+		w.linger = from // it has asked for messages then
+	}
 	if last := w.first.Add(s.limits.Linger); last.Before(w.linger) {
 		w.linger = last
 	}
@@ -210,6 +234,9 @@ func (s *Shelf) update(src *Source, now time.Time) {
 		if src.alarm.place == 0 && l.canReturn() {
 			s.wakeAt(&src.alarm, now.Add(s.limits.Idle))
 		}
+		if src.full.quick {
+			s.refill(src)
+		}
 		return
 	}
 	if w := src.waiters[0]; l.ready.len() > 0 && src.woken == 0 && (!w.linger.After(now) || !s.lingers(w, now)) {
@@ -218,14 +245,17 @@ func (s *Shelf) update(src *Source, now time.Time) {
 	s.refill(src)
 }
 
-// refill asks for messages if less than half of the wanted ones are under way.
+// refill asks for messages if less than half of the wanted and expected ones are under way.
 func (s *Shelf) refill(src *Source) {
 	l := src.link
-	under := l.ready.len() + l.credit
-	if 2*under >= src.wanted {
+	under, wanted := l.ready.len()+l.credit, src.wanted
+	if src.full.quick {
+		wanted += src.full.ahead
+	}
+	if 2*under >= wanted {
 		return
 	}
-	n := min(src.wanted-under, s.limits.Messages-s.held-s.credit, (s.limits.Bytes-s.bytes)/max(s.large, 1)-s.credit)
+	n := min(wanted-under, s.limits.Messages-s.held-s.credit, (s.limits.Bytes-s.bytes)/max(s.large, 1)-s.credit)
 	if n < 1 && l.credit == 0 {
 		if (s.held >= s.limits.Messages || s.bytes >= s.limits.Bytes) && len(l.messages) > 0 {
 			if !slices.Contains(s.starved, src) {
@@ -282,6 +312,7 @@ func (s *Shelf) Deliver(l *Link, d *tidegate.Delivery, native any, now time.Time
 // hand leases ready messages to a receive.
 func (s *Shelf) hand(l *Link, r Request, now time.Time) (ds []*tidegate.Delivery) {
 	bytes := 0
+	ds = make([]*tidegate.Delivery, 0, min(r.Max, l.ready.len()))
 	for len(ds) < r.Max && l.ready.len() > 0 {
 		m := l.ready.first()
 		if bytes += m.size; len(ds) > 0 && r.MaxBytes > 0 && bytes > r.MaxBytes {
@@ -291,7 +322,14 @@ func (s *Shelf) hand(l *Link, r Request, now time.Time) (ds []*tidegate.Delivery
 		m.set(leased)
 		m.push, m.attemptID = r.Push, r.AttemptID
 		if m.attemptID != "" {
-			l.receives[m.attemptID] = append(l.receives[m.attemptID], m)
+			result := l.receives[m.attemptID]
+			if result == nil {
+				result = &received{}
+				l.receives[m.attemptID] = result
+			}
+			m.received = len(result.messages)
+			result.messages = append(result.messages, m)
+			result.leased++
 		}
 		m.handle = s.newHandle()
 		s.handles[m.handle] = m
@@ -304,9 +342,8 @@ func (s *Shelf) hand(l *Link, r Request, now time.Time) (ds []*tidegate.Delivery
 
 // deliver returns the current delivery of a leased message.
 func (m *Message) deliver() *tidegate.Delivery {
-	d := *m.Delivery
-	d.Message = *m.Delivery.Clone()
-	d.Body = slices.Clone(m.Delivery.Body) // the receiver may change it
+	d := *m.Delivery // the receiver may change all of it
+	d.Keys, d.Properties, d.Body = slices.Clone(d.Keys), maps.Clone(d.Properties), slices.Clone(d.Body)
 	d.Handle, d.InvisibleUntil = m.handle, m.until
 	return &d
 }

@@ -32,10 +32,11 @@ func (s *Shelf) unlease(m *Message) {
 	if m.attemptID == "" {
 		return
 	}
-	receives := m.Link.receives
-	list := slices.DeleteFunc(receives[m.attemptID], func(o *Message) bool { return o == m })
-	if receives[m.attemptID] = list; len(list) == 0 {
-		delete(receives, m.attemptID)
+	if r := m.Link.receives[m.attemptID]; r != nil { // the link may have ended
+		r.messages[m.received] = nil
+		if r.leased--; r.leased == 0 {
+			delete(m.Link.receives, m.attemptID)
+		}
 	}
 	m.attemptID = ""
 }

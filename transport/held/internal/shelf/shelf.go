@@ -171,7 +171,18 @@ type Source struct {
 	waiters []*Waiter
 	woken   int // of the waiters
 	wanted  int // messages, by all waiters
+	full    full
 	alarm   alarm
+}
+
+// A full is the last receive of a source that got as many messages as it asked for. If the next
+// receive follows quickly, the source asks for the messages of one more receive from then on:
+// otherwise it would have to wait for them each time. A source of slow receives asks for no more
+// than they do.
+type full struct {
+	at    time.Time // zero: the last receive did not get its maximum, or another one has begun since
+	ahead int       // its maximum
+	quick bool      // the next receive followed within Limits.Linger
 }
 
 func newSource(k Key) *Source {
@@ -205,7 +216,7 @@ type Link struct {
 	messages    []*Message
 	ready       pile[*Message]
 	lines       map[string][]*Message // by message group, the head first
-	receives    map[string][]*Message // leased messages, by AttemptID
+	receives    map[string]*received  // with leased messages, by AttemptID
 	inHand      int                   // messages that are not buffered
 }
 
@@ -213,8 +224,14 @@ func newLink(src *Source, fifo bool, maxAttempts int) *Link {
 	return &Link{
 		Source: src, FIFO: fifo, maxAttempts: maxAttempts,
 		ready: newPile(func(a, b *Message) bool { return a.seq < b.seq }, func(m *Message) *int { return &m.ready }),
-		lines: map[string][]*Message{}, receives: map[string][]*Message{},
+		lines: map[string][]*Message{}, receives: map[string]*received{},
 	}
+}
+
+// A received is the result of one receive.
+type received struct {
+	messages []*Message // nil: no longer leased
+	leased   int        // the others
 }
 
 // canReturn reports whether a link without receives can give messages back. The next messages of a
@@ -248,6 +265,7 @@ type Message struct {
 	push      bool
 	handle    string
 	attemptID string
+	received  int       // place in the result of the receive with attemptID
 	until     time.Time // of the lease
 	alarm     alarm
 	ready     int        // place in Source.ready
