@@ -26,6 +26,7 @@ type Client struct {
 	endpoint   string
 	host       string // of this program, for Delivery.BornHost
 	supervisor *conn.Supervisor
+	cache      linkCache
 }
 
 // New returns a transport to the server at an address: amqp://host:port, amqps://host:port, or
@@ -62,11 +63,11 @@ func (c *Client) Close() error {
 	return err
 }
 
-// Capabilities returns the same capabilities for every server: Batch, Suspend,
-// IdempotentDeadLetter, Snooze and RepeatReceive.
+// Capabilities returns the same capabilities for every server: Suspend, IdempotentDeadLetter, Snooze
+// and RepeatReceive.
 func (c *Client) Capabilities(endpoint string) transport.Capabilities {
 	can := c.Table.Capabilities(endpoint)
-	can.Batch, can.IdempotentDeadLetter = true, true
+	can.IdempotentDeadLetter = true
 	return can
 }
 
@@ -74,6 +75,9 @@ func (c *Client) Capabilities(endpoint string) transport.Capabilities {
 func (c *Client) live(ctx context.Context) (*conn.Live, *tidegate.Error) {
 	if ctx.Err() != nil {
 		return nil, &tidegate.Error{Err: context.Cause(ctx)}
+	}
+	if l := c.supervisor.Current(); l != nil {
+		return l, nil
 	}
 	await := transport.AwaitsConnection(ctx)
 	if !await {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/Azure/go-amqp"
@@ -18,10 +19,10 @@ import (
 const (
 	opSend = "SendMessage"
 
-	// laneMessages and laneBytes bound a SendLane. AMQP has no requests: the messages are transfers
-	// of their own, all in flight at the same time.
-	laneMessages = 64
-	laneBytes    = 4 << 20
+	// laneMessages is the number of messages of a SendLane. AMQP has no requests: each message is a
+	// transfer of its own, and has an outcome of its own as soon as the server has stored it. In a
+	// request of several messages all would wait for the last outcome.
+	laneMessages = 1
 )
 
 // Send makes one attempt to send messages. All are in flight at the same time, except the messages
@@ -139,17 +140,39 @@ func (c *Client) check(m *tidegate.Message) error {
 	return nil
 }
 
+// A linkCache has the sending links of the newest connection that was used.
+type linkCache struct {
+	mu    sync.Mutex
+	live  *conn.Live
+	links map[place]*sending.Link
+}
+
 // link returns the sending link to a place.
 func (c *Client) link(live *conn.Live, to place) *sending.Link {
-	type key struct{ place }
-	return live.Value(key{to}, func() any {
-		return sending.New(sending.Options{
-			Attach:  func() (sending.Sender, error) { return attach(live, to) },
-			Traffic: live.Traffic,
-			Done:    live.Done(),
-			Lost:    live.Lost,
-		})
-	}).(*sending.Link)
+	cache := &c.cache
+	cache.mu.Lock()
+	defer cache.mu.Unlock()
+	if cache.live != live {
+		if cache.live != nil && !cache.live.Ended() {
+			return newLink(live, to) // a late call: its connection is about to end
+		}
+		cache.live, cache.links = live, map[place]*sending.Link{}
+	}
+	l := cache.links[to]
+	if l == nil {
+		l = newLink(live, to)
+		cache.links[to] = l
+	}
+	return l
+}
+
+func newLink(live *conn.Live, to place) *sending.Link {
+	return sending.New(sending.Options{
+		Attach:  func() (sending.Sender, error) { return attach(live, to) },
+		Traffic: live.Traffic,
+		Done:    live.Done(),
+		Lost:    live.Lost,
+	})
 }
 
 // senders is the key of the session of all sending links.
@@ -197,7 +220,7 @@ func (c *Client) Lane(ctx context.Context, r transport.LaneRequest) (transport.L
 	if err := c.usable(ctx, opSend, r.Topic); err != nil {
 		return transport.Lane{}, err
 	}
-	return transport.Lane{Endpoint: c.endpoint, MaxMessages: laneMessages, MaxBytes: laneBytes}, nil
+	return transport.Lane{Endpoint: c.endpoint, MaxMessages: laneMessages}, nil
 }
 
 // SendLane sends messages as Send does.

@@ -8,6 +8,7 @@ import (
 	"github.com/Azure/go-amqp"
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport/amqp/internal/convert"
+	"github.com/tidegate/tidegate/transport/amqp/internal/fault"
 	"github.com/tidegate/tidegate/transport/held"
 )
 
@@ -134,19 +135,34 @@ func (l *link) settle() {
 		if !j.taken.CompareAndSwap(false, true) {
 			continue
 		}
-		errs := make([]error, len(j.list))
-		for i, s := range j.list {
-			if err := l.outcome(s); err != nil {
-				e := l.client.ofLink(l.live, err)
-				e.MaybeStored = !e.NotConnected
-				errs[i] = l.client.named(e, opOf(s.Outcome), l.feed.Topic)
-			}
-		}
-		j.reply <- errs
+		j.reply <- l.write(j.list)
 	}
 }
 
-// outcome writes one outcome. The context has no deadline: go-amqp would close the connection at a
+// write writes outcomes to the connection.
+func (l *link) write(list []held.Settlement) []error {
+	errs := make([]error, len(list))
+	fail := func(i int, e *tidegate.Error) { errs[i] = l.client.named(e, opOf(list[i].Outcome), l.feed.Topic) }
+	for i, s := range list {
+		if err := l.outcome(s); err != nil {
+			e := l.client.ofLink(l.live, err)
+			e.MaybeStored = !e.NotConnected
+			fail(i, e)
+		}
+	}
+	if err := l.live.Flush(); err != nil {
+		for i := range list {
+			if errs[i] == nil {
+				e := fault.OfLink(err)
+				e.MaybeStored = true
+				fail(i, e)
+			}
+		}
+	}
+	return errs
+}
+
+// outcome passes one outcome to go-amqp. The context has no deadline: go-amqp would close the connection at a
 // deadline during the write. A message that is settled is not settled again.
 func (l *link) outcome(s held.Settlement) error {
 	m := s.Native.(*amqp.Message)

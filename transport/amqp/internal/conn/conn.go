@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/Azure/go-amqp"
@@ -61,6 +60,17 @@ func New(o Options) *Supervisor {
 	s := &Supervisor{options: o}
 	s.life, s.end = context.WithCancelCause(context.Background()) // ended by Close
 	return s
+}
+
+// Current returns the connection, nil if there is none. It neither connects nor waits.
+func (s *Supervisor) Current() *Live {
+	s.mu.Lock()
+	l := s.live
+	s.mu.Unlock()
+	if l == nil || l.Ended() {
+		return nil
+	}
+	return l
 }
 
 // Get returns the connection, and connects if there is none. After a failed attempt it fails with
@@ -164,15 +174,15 @@ func (s *Supervisor) connect(a *attempt) {
 		a.err = fault.OfDial(err)
 		return
 	}
-	counted := &traffic{Conn: raw}
+	written := newTraffic(raw)
 	o := s.options.AMQP
-	c, err := amqp.NewConn(ctx, counted, &o)
+	c, err := amqp.NewConn(ctx, written, &o)
 	if err != nil {
-		raw.Close()
+		written.Close()
 		a.err = fault.OfDial(err)
 		return
 	}
-	a.live = &Live{Conn: c, life: s.life, traffic: counted, sessions: map[any]*session{}, values: map[any]any{}}
+	a.live = &Live{Conn: c, life: s.life, traffic: written, sessions: map[any]*session{}, values: map[any]any{}}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -304,38 +314,9 @@ func (l *Live) Remove(key, v any) {
 
 // Traffic returns the number of bytes written so far, and whether a write is under way.
 func (l *Live) Traffic() (written int64, writing bool) {
-	return l.traffic.written.Load(), l.traffic.writing.Load()
+	return l.traffic.state()
 }
 
-// A traffic counts the bytes that a connection writes, and closes the connection after the first
-// error of a read or write. The close ends a write that hangs. All later errors are the first one.
-type traffic struct {
-	net.Conn
-	written atomic.Int64
-	writing atomic.Bool
-	fault   atomic.Pointer[error] // the first
-}
-
-func (t *traffic) Read(b []byte) (int, error) {
-	n, err := t.Conn.Read(b)
-	return n, t.first(err)
-}
-
-func (t *traffic) Write(b []byte) (int, error) {
-	t.writing.Store(true)
-	n, err := t.Conn.Write(b)
-	t.writing.Store(false)
-	t.written.Add(int64(n))
-	return n, t.first(err)
-}
-
-// first returns the first error of the connection, which is err if there was none.
-func (t *traffic) first(err error) error {
-	if err == nil {
-		return nil
-	}
-	if t.fault.CompareAndSwap(nil, &err) {
-		t.Conn.Close()
-	}
-	return *t.fault.Load()
-}
+// Flush waits until all frames so far are written to the connection. An error means that some of
+// them may not be; the connection has ended.
+func (l *Live) Flush() error { return l.traffic.flush() }

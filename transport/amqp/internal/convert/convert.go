@@ -60,7 +60,18 @@ func ToAMQP(m *tidegate.Message, x Extras) *amqp.Message {
 	for k, v := range m.Properties {
 		properties[k] = v
 	}
-	p := &amqp.MessageProperties{MessageID: m.ID, CreationTime: &x.BornAt}
+	var id any = m.ID
+	all := &struct { // one allocation
+		amqp.Message
+		header     amqp.MessageHeader
+		properties amqp.MessageProperties
+		data       [1][]byte
+		bornAt     time.Time
+	}{
+		header: amqp.MessageHeader{Durable: true, Priority: 4}, data: [1][]byte{m.Body}, bornAt: x.BornAt,
+	}
+	p := &all.properties
+	p.MessageID, p.CreationTime = id, &all.bornAt
 	if m.Tag != "" {
 		p.Subject, properties[propertyTags] = &m.Tag, m.Tag
 	}
@@ -76,15 +87,15 @@ func ToAMQP(m *tidegate.Message, x Extras) *amqp.Message {
 	if x.BornHost != "" {
 		properties[propertyBornHost] = x.BornHost
 	}
-	if x.Duplicate != "" {
+	switch x.Duplicate {
+	case "":
+	case m.ID:
+		properties[propertyDuplicate] = id
+	default:
 		properties[propertyDuplicate] = x.Duplicate
 	}
-	to := &amqp.Message{
-		Header:                &amqp.MessageHeader{Durable: true, Priority: 4},
-		Properties:            p,
-		ApplicationProperties: properties,
-		Data:                  [][]byte{m.Body},
-	}
+	to := &all.Message
+	to.Header, to.Properties, to.ApplicationProperties, to.Data = &all.header, p, properties, all.data[:]
 	if !m.DeliverAt.IsZero() {
 		to.Annotations = amqp.Annotations{annotationDelivery: m.DeliverAt.UnixMilli()}
 	}

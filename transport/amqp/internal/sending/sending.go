@@ -62,8 +62,10 @@ type Link struct {
 	mu      sync.Mutex
 	current *transfer // waits for credit
 	stop    context.CancelCauseFunc
-	timer   *time.Timer
-	written int64 // when the timer was set
+	timer   *time.Timer // calls expire; it runs on after a transfer, for the next ones
+	armed   bool        // the timer will fire
+	since   time.Time   // when current began to wait, or last made progress
+	written int64       // at that time
 }
 
 // A transfer is one message on its way.
@@ -182,20 +184,25 @@ func (l *Link) lost(written bool) *tidegate.Error {
 // errNoCredit ends a wait for credit.
 var errNoCredit = errors.New("the server has granted no credit for 1 s; its address, its memory or its disk is full")
 
-// expire ends the wait of the current transfer, unless its bytes make progress.
+// expire ends the wait of the current transfer after CreditWait, unless its bytes make progress.
 func (l *Link) expire() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.armed = false
 	if l.current == nil {
 		return
 	}
-	written, writing := l.options.Traffic()
-	if writing || l.current.size >= severalFrames && written-l.written >= severalFrames {
-		l.written = written
-		l.timer.Reset(CreditWait)
-		return
+	now := time.Now()
+	if now.Sub(l.since) >= CreditWait {
+		written, writing := l.options.Traffic()
+		if !writing && (l.current.size < severalFrames || written-l.written < severalFrames) {
+			l.stop(errNoCredit)
+			return
+		}
+		l.since, l.written = now, written
 	}
-	l.stop(errNoCredit)
+	l.timer.Reset(CreditWait - now.Sub(l.since))
+	l.armed = true
 }
 
 // interrupt ends the wait of a transfer for credit.
@@ -301,11 +308,13 @@ func (l *Link) transfer(ctx context.Context, s Sender, t *transfer) (context.Con
 		// deadline to the write and close the connection.
 		ctx, l.stop = context.WithCancelCause(context.Background()) // as above
 	}
-	l.current, l.written = t, written
+	l.current, l.since, l.written = t, time.Now(), written
+	if !l.armed {
+		l.timer.Reset(CreditWait)
+		l.armed = true
+	}
 	l.mu.Unlock()
-	l.timer.Reset(CreditWait)
 	receipt, err := s.Transfer(ctx, t.m)
-	l.timer.Stop()
 	l.mu.Lock()
 	l.current = nil
 	l.mu.Unlock()

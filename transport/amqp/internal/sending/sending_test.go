@@ -19,9 +19,10 @@ type peer struct {
 	credit   int
 	granted  chan struct{}
 	written  []string
-	silent   bool  // no outcomes
-	broken   error // of the next transfer
-	refusals int   // of further attempts to attach
+	silent   bool          // no outcomes
+	hangs    chan struct{} // a write ends when it is closed; nil: at once
+	broken   error         // of the next transfer
+	refusals int           // of further attempts to attach
 	attached int
 	closed   int
 	done     chan struct{}
@@ -71,6 +72,9 @@ func (p *peer) Transfer(ctx context.Context, m *amqp.Message) (Receipt, error) {
 			p.credit--
 			p.written = append(p.written, m.Properties.MessageID.(string))
 			p.mu.Unlock()
+			if p.hangs != nil {
+				<-p.hangs
+			}
 			return outcome{p.silent}, nil
 		}
 		p.mu.Unlock()
@@ -175,6 +179,78 @@ func TestEndedContext(t *testing.T) {
 		}
 		if fmt.Sprint(p.written) != "[alive]" {
 			t.Errorf("written %v, want only the message of the live caller", p.written)
+		}
+	})
+}
+
+// A message whose caller leaves while another one waits for credit is not sent later.
+func TestEndedContextBehindAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeer(0)
+		defer close(p.done)
+		l := p.link()
+		var wg sync.WaitGroup
+		for i, d := range []time.Duration{600, 100, 300} {
+			ctx, cancel := context.WithTimeoutCause(t.Context(), d*time.Millisecond, errEnough)
+			defer cancel()
+			wg.Go(func() {
+				if err := send(ctx, l, fmt.Sprint(i), 1); i > 0 && (!errors.Is(err, errEnough) || err.MaybeStored) {
+					t.Errorf("message %d: %v, want the cause of the context and nothing stored", i, err)
+				} else if i == 0 && err != nil {
+					t.Errorf("the first message: %v", err)
+				}
+			})
+			synctest.Wait()
+		}
+		time.Sleep(500 * time.Millisecond)
+		p.grant(3)
+		wg.Wait()
+		synctest.Wait()
+		if fmt.Sprint(p.written) != "[0]" {
+			t.Errorf("written %v, want only the message whose caller waits", p.written)
+		}
+	})
+}
+
+// A write that hangs holds no caller beyond its context, and may have sent the message.
+func TestEndedContextDuringAWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeer(1)
+		p.hangs = make(chan struct{})
+		defer close(p.done)
+		defer close(p.hangs)
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 2*time.Second, errEnough)
+		defer cancel()
+		start := time.Now()
+		err := send(ctx, p.link(), "x", 1)
+		if !errors.Is(err, errEnough) || !err.MaybeStored || time.Since(start) > 2*time.Second+grace {
+			t.Errorf("after %v: %v, want the cause of the context and MaybeStored", time.Since(start), err)
+		}
+	})
+}
+
+// The wait for credit begins anew for each message, also on a link that was busy or idle before.
+func TestEachMessageWaitsAsLongForCredit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeer(100)
+		defer close(p.done)
+		l := p.link()
+		for _, pause := range []time.Duration{0, 300 * time.Millisecond, 900 * time.Millisecond, time.Second, time.Hour} {
+			if err := send(t.Context(), l, "x", 1); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(pause)
+			p.mu.Lock()
+			credit := p.credit
+			p.credit = 0
+			p.mu.Unlock()
+			start := time.Now()
+			if err := send(t.Context(), l, "y", 1); !errors.Is(err, tidegate.ErrThrottled) || time.Since(start) != CreditWait {
+				t.Errorf("%v after another message, after %v: %v; want a throttle after 1 s", pause, time.Since(start), err)
+			}
+			p.mu.Lock()
+			p.credit = credit
+			p.mu.Unlock()
 		}
 	})
 }

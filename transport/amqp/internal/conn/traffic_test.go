@@ -1,0 +1,202 @@
+package conn
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A wire is a connection whose writes wait for the test.
+type wire struct {
+	net.Conn               // nil: only the methods below are used
+	free     chan struct{} // each value permits a write; closed: all
+
+	mu     sync.Mutex
+	writes []string
+	fail   error // of the next write
+	closed chan struct{}
+}
+
+func newWire() *wire { return &wire{free: make(chan struct{}), closed: make(chan struct{})} }
+
+func (w *wire) Write(b []byte) (int, error) {
+	select {
+	case <-w.free:
+	case <-w.closed:
+		return 0, net.ErrClosed
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.fail != nil {
+		return 0, w.fail
+	}
+	w.writes = append(w.writes, string(b))
+	return len(b), nil
+}
+
+func (w *wire) Read([]byte) (int, error) { <-w.closed; return 0, net.ErrClosed }
+
+func (w *wire) SetWriteDeadline(time.Time) error { return nil }
+
+func (w *wire) Close() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	select {
+	case <-w.closed:
+	default:
+		close(w.closed)
+	}
+	return nil
+}
+
+func (w *wire) written() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return append([]string{}, w.writes...)
+}
+
+func write(t *testing.T, c net.Conn, frame string) {
+	t.Helper()
+	if n, err := c.Write([]byte(frame)); n != len(frame) || err != nil {
+		t.Errorf("wrote %d bytes of %q: %v", n, frame, err)
+	}
+}
+
+// Frames that arrive during a write are written together. Traffic counts the written ones only.
+func TestFramesOfAWriteAreGathered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWire()
+		c := newTraffic(w)
+		write(t, c, "first")
+		synctest.Wait() // its write has begun
+		for _, frame := range []string{"-second", "-third", "-fourth"} {
+			write(t, c, frame)
+		}
+		if n, writing := c.state(); n != 0 || !writing {
+			t.Errorf("%d bytes are written, more on their way: %v; want 0 and true", n, writing)
+		}
+		close(w.free)
+		if err := c.flush(); err != nil {
+			t.Error(err)
+		}
+		if got := w.written(); len(got) != 2 || got[0] != "first" || got[1] != "-second-third-fourth" {
+			t.Errorf("writes %q, want the first frame, and then the others together", got)
+		}
+		if n, writing := c.state(); n != 25 || writing {
+			t.Errorf("%d bytes are written, more on their way: %v; want 25 and false", n, writing)
+		}
+		c.Close()
+	})
+}
+
+// flush returns after the write of the frames before it, and does not wait for later frames.
+func TestFlush(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWire()
+		c := newTraffic(w)
+		defer c.Close()
+		if err := c.flush(); err != nil {
+			t.Errorf("without frames: %v", err)
+		}
+		write(t, c, "first")
+		synctest.Wait()
+		flushed := make(chan error, 1)
+		go func() { flushed <- c.flush() }()
+		synctest.Wait()
+		write(t, c, "second")
+		select {
+		case err := <-flushed:
+			t.Errorf("flush returned %v before the write", err)
+		default:
+		}
+		w.free <- struct{}{}
+		if err := <-flushed; err != nil || len(w.written()) != 1 {
+			t.Errorf("flush: %v after the writes %q, want success after the first", err, w.written())
+		}
+		close(w.free)
+	})
+}
+
+// A writer waits while much is unwritten.
+func TestUnwrittenBytesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWire()
+		c := newTraffic(w)
+		defer c.Close()
+		frame := bytes.Repeat([]byte("x"), 64<<10)
+		taken := 0
+		go func() {
+			for range 100 {
+				if _, err := c.Write(frame); err != nil {
+					t.Error(err)
+				}
+				taken++
+			}
+		}()
+		synctest.Wait()
+		if taken*len(frame) > 2*(maxUnwritten+len(frame)) { // one half is in the write that hangs
+			t.Errorf("%d frames of 64 KiB are taken while nothing is written", taken)
+		}
+		close(w.free)
+		synctest.Wait()
+		if taken != 100 {
+			t.Errorf("%d of 100 frames are taken after the writes", taken)
+		}
+	})
+}
+
+// Close writes the last frames, and does not wait for a connection that hangs.
+func TestCloseWritesTheLastFrames(t *testing.T) {
+	for hangs, want := range map[bool]time.Duration{false: 500 * time.Millisecond, true: lastWrite} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWire()
+			c := newTraffic(w)
+			write(t, c, "last")
+			if !hangs {
+				time.AfterFunc(want, func() { close(w.free) })
+			}
+			start := time.Now()
+			c.Close()
+			if d := time.Since(start); d != want || (len(w.written()) == 1) == hangs {
+				t.Errorf("hangs %v: Close took %v and wrote %q, want %v", hangs, d, w.written(), want)
+			}
+			if _, err := c.Write([]byte("late")); !errors.Is(err, net.ErrClosed) {
+				t.Errorf("a write after Close: %v, want net.ErrClosed", err)
+			}
+		})
+	}
+}
+
+// The first error ends all waits and closes the connection. Later calls return the same error.
+func TestFirstError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWire()
+		c := newTraffic(w)
+		errBroken := errors.New("broken pipe")
+		w.fail = errBroken
+		write(t, c, "lost")
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() {
+				if err := c.flush(); !errors.Is(err, errBroken) {
+					t.Errorf("flush: %v, want the error of the write", err)
+				}
+			})
+		}
+		synctest.Wait()
+		w.free <- struct{}{}
+		wg.Wait()
+		<-w.closed
+		if _, err := c.Write([]byte("later")); !errors.Is(err, errBroken) {
+			t.Errorf("a later write: %v, want the error of the first", err)
+		}
+		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, errBroken) {
+			t.Errorf("a later read: %v, want the error of the first", err)
+		}
+		c.Close()
+	})
+}
