@@ -26,7 +26,7 @@ func TestCases(t *testing.T) {
 		for _, m := range declaration.FindAllSubmatch(text, -1) {
 			declared[string(m[1])] = true
 		}
-		if m := forbidden.Find(text); m != nil {
+		if m := forbidden.Find(text); m != nil && name != filepath.Join("interop", "observed_test.go") {
 			t.Errorf("%s calls %s", name, m)
 		}
 		return nil

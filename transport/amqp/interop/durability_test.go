@@ -95,7 +95,7 @@ func TestUnresponsiveServer(t *testing.T) {
 // TestAcknowledgementsAtACrash reports the acknowledgements that a crash of the server loses right
 // after they were written.
 func TestAcknowledgementsAtACrash(t *testing.T) {
-	if *rounds == 0 {
+	if !*figures {
 		t.Log("-figures starts it")
 		return
 	}

@@ -18,7 +18,7 @@ import (
 var errHandler = errors.New("no such customer")
 
 // consume runs a push consumer until the function that it returns is called.
-func consume(t *testing.T, c *amqp.Client, sub consumer.Subscription, h consumer.Handler, o consumer.PushOptions) (stop func()) {
+func consume(t testing.TB, c *amqp.Client, sub consumer.Subscription, h consumer.Handler, o consumer.PushOptions) (stop func()) {
 	t.Helper()
 	o.LongPolling = time.Second
 	p, err := consumer.NewPush(c, sub, h, o)
@@ -38,7 +38,7 @@ func consume(t *testing.T, c *amqp.Client, sub consumer.Subscription, h consumer
 	return stop
 }
 
-func sends(t *testing.T, c *amqp.Client, o producer.Options) *producer.Producer {
+func sends(t testing.TB, c *amqp.Client, o producer.Options) *producer.Producer {
 	t.Helper()
 	p, err := producer.New(c, o)
 	if err != nil {
@@ -183,7 +183,7 @@ func TestProducerWaitsForSpace(t *testing.T) {
 	t.Logf("%d attempts were throttled", throttled)
 }
 
-func wait(t *testing.T, d time.Duration) {
+func wait(t testing.TB, d time.Duration) {
 	t.Helper()
 	select {
 	case <-time.After(d):

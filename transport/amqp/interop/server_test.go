@@ -22,7 +22,10 @@ import (
 	"github.com/tidegate/tidegate/transport/amqp/internal/artemis"
 )
 
-var artemisFlag = flag.Bool("artemis", false, "start a real Artemis; it needs a JDK of version 17 or later and Maven")
+var (
+	artemisFlag = flag.Bool("artemis", false, "start a real Artemis; it needs a JDK of version 17 or later and Maven")
+	figures     = flag.Bool("figures", false, "run also the tests that only report figures")
+)
 
 // run makes the names of this run unique.
 var run = strconv.FormatInt(time.Now().UnixNano(), 36)
@@ -79,7 +82,7 @@ func TestMain(m *testing.M) {
 }
 
 // server returns the server that most tests share.
-func server(t *testing.T) (*artemis.Server, *admin) {
+func server(t testing.TB) (*artemis.Server, *admin) {
 	t.Helper()
 	shared.once.Do(func() {
 		p := maps.Clone(properties)
@@ -87,6 +90,11 @@ func server(t *testing.T) (*artemis.Server, *admin) {
 		maps.Copy(p, limited("block", "BLOCK", nil))
 		maps.Copy(p, limited("reject", "BLOCK", map[string]string{"maxSizeBytesRejectThreshold": "204800"}))
 		maps.Copy(p, limited("drop", "DROP", nil))
+		maps.Copy(p, limited("page", "PAGE", nil))
+		p[`addressSettings."late.#".redeliveryDelay`] = "1000"
+		p[`addressSettings."never.#".redeliveryDelay`] = "3600000"
+		p[`addressSettings."void.#".maxDeliveryAttempts`] = "1"
+		p[`addressSettings."void.#".deadLetterAddress`] = "void-letters"
 		if shared.server, shared.err = artemis.Start(context.Background(), artemis.Options{Properties: p}); shared.err == nil {
 			shared.admin, shared.err = connect(context.Background(), shared.server.Address())
 		}
@@ -98,7 +106,7 @@ func server(t *testing.T) (*artemis.Server, *admin) {
 }
 
 // start starts a server of the test's own.
-func start(t *testing.T, o artemis.Options) *artemis.Server {
+func start(t testing.TB, o artemis.Options) *artemis.Server {
 	t.Helper()
 	p := maps.Clone(properties)
 	maps.Copy(p, o.Properties)
@@ -116,7 +124,7 @@ func start(t *testing.T, o artemis.Options) *artemis.Server {
 }
 
 // client returns a transport to a server, which ends with the test.
-func client(t *testing.T, address string, o amqp.Options) *amqp.Client {
+func client(t testing.TB, address string, o amqp.Options) *amqp.Client {
 	t.Helper()
 	c, err := amqp.New(address, o)
 	if err != nil {
@@ -128,6 +136,20 @@ func client(t *testing.T, address string, o amqp.Options) *amqp.Client {
 		}
 	})
 	return c
+}
+
+// dial opens a session of go-amqp alone, and returns the function that ends its connection.
+func dial(t testing.TB, address string) (*goamqp.Session, func()) {
+	t.Helper()
+	conn, err := goamqp.Dial(t.Context(), "amqp://"+address, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	session, err := conn.NewSession(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return session, func() { conn.Close() }
 }
 
 // An admin manages a server by messages to its management address.
@@ -213,7 +235,7 @@ func (a *admin) createQueue(ctx context.Context, address, name, routing string) 
 }
 
 // clientOf returns a client with the default options.
-func clientOf(t *testing.T, address string) *amqp.Client {
+func clientOf(t testing.TB, address string) *amqp.Client {
 	t.Helper()
 	return client(t, address, amqp.Options{})
 }

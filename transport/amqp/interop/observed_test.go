@@ -1,0 +1,249 @@
+package interop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	goamqp "github.com/Azure/go-amqp"
+)
+
+// The tests of this file repeat observations that the transport avoids, with go-amqp alone.
+
+// A queue is the queue of a group, with messages "0" to "n-1" in it.
+type queue struct {
+	name    string
+	session *goamqp.Session
+	admin   *admin
+}
+
+// filled creates a topic with the group "billing" and n messages of a message group.
+func filled(t *testing.T, topic string, n int) queue {
+	t.Helper()
+	s, a := server(t)
+	topic += "-" + run
+	if err := errors.Join(a.createTopic(t.Context(), topic), a.createGroup(t.Context(), topic, "billing")); err != nil {
+		t.Fatal(err)
+	}
+	session, end := dial(t, s.Address())
+	t.Cleanup(end)
+	sender, err := session.NewSender(t.Context(), topic, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	group := "customer"
+	for i := range n {
+		m := goamqp.NewMessage([]byte(itoa(i)))
+		m.Header, m.Properties = &goamqp.MessageHeader{Durable: true}, &goamqp.MessageProperties{MessageID: itoa(i), GroupID: &group}
+		if err := sender.Send(t.Context(), m, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return queue{topic + "::" + topic + ".billing", session, a}
+}
+
+// receiver attaches a receiver and grants credit.
+func (q queue) receiver(t *testing.T, credit uint32) *goamqp.Receiver {
+	t.Helper()
+	r, err := q.session.NewReceiver(t.Context(), q.name, &goamqp.ReceiverOptions{Credit: -1, SourceCapabilities: []string{"topic"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.IssueCredit(credit); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// next returns the next message, nil if none comes within the time.
+func next(t *testing.T, r *goamqp.Receiver, d time.Duration) *goamqp.Message {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	m, err := r.Receive(ctx, nil)
+	if err != nil && ctx.Err() == nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+const soon = 20 * time.Second // on a busy machine
+
+// empty waits until the queue has no message. Artemis counts -1 after it has dropped one.
+func (q queue) empty(t *testing.T) {
+	t.Helper()
+	_, name, _ := strings.Cut(q.name, "::")
+	for start := time.Now(); ; wait(t, 50*time.Millisecond) {
+		got, err := q.admin.do(t.Context(), "queue."+name, "countMessages")
+		if err == nil && (got == "[0]" || got == "[-1]") {
+			return
+		}
+		if time.Since(start) > soon {
+			t.Fatalf("the queue has %s messages, %v; want none", got, err)
+		}
+	}
+}
+
+// An acknowledgement that the server confirms does not exist.
+func TestNoConfirmedAcknowledgements(t *testing.T) {
+	q := filled(t, "confirmed", 0)
+	_, err := q.session.NewReceiver(t.Context(), q.name, &goamqp.ReceiverOptions{
+		SettlementMode: goamqp.ReceiverSettleModeSecond.Ptr(), SourceCapabilities: []string{"topic"},
+	})
+	if err == nil || !strings.Contains(err.Error(), "second") {
+		t.Errorf("a receiver that settles second: %v, want a refusal of the mode", err)
+	}
+}
+
+// Credit is exact: the messages beyond it stay available to other consumers.
+func TestCreditIsExact(t *testing.T) {
+	q := filled(t, "credit", 5)
+	r := q.receiver(t, 3)
+	for i := range 3 {
+		if m := next(t, r, soon); m == nil || string(m.GetData()) != itoa(i) {
+			t.Fatalf("message %d: %v", i, m)
+		}
+	}
+	if m := next(t, r, 300*time.Millisecond); m != nil {
+		t.Errorf("received %q beyond the credit", m.GetData())
+	}
+}
+
+// A call of DrainCredit does not return, and the link stays unusable.
+func TestDrainedLinkIsUnusable(t *testing.T) {
+	q := filled(t, "drained", 0)
+	r := q.receiver(t, 5)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := r.DrainCredit(ctx, nil); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("DrainCredit: %v, want the end of its context", err)
+	}
+	if err := r.IssueCredit(1); err == nil {
+		t.Error("the link takes credit after a drain")
+	}
+}
+
+// A dead letter by the outcome rejected has no reason; one without a queue is lost.
+func TestRejectedAndExhaustedMessages(t *testing.T) {
+	q := filled(t, "rejected", 1)
+	r := q.receiver(t, 1)
+	if err := r.RejectMessage(t.Context(), next(t, r, soon), &goamqp.Error{Condition: "app:hopeless", Description: "no such customer"}); err != nil {
+		t.Fatal(err)
+	}
+	q.empty(t)
+	l, err := q.session.NewReceiver(t.Context(), "DLA", &goamqp.ReceiverOptions{SourceCapabilities: []string{"queue"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	letter := next(t, l, soon)
+	if letter == nil || letter.Properties.MessageID != "0" || letter.Header.DeliveryCount != 0 {
+		t.Fatalf("the dead letter is %+v, want message 0 with the delivery count 0", letter)
+	}
+	if all := fmt.Sprint(letter.Annotations, letter.ApplicationProperties, letter.DeliveryAnnotations); strings.Contains(all, "no such customer") {
+		t.Errorf("the dead letter has the reason: %s", all)
+	}
+	if err := l.AcceptMessage(t.Context(), letter); err != nil {
+		t.Error(err)
+	}
+
+	q = filled(t, "void.exhausted", 1)
+	r = q.receiver(t, 1)
+	if err := r.ModifyMessage(t.Context(), next(t, r, soon), &goamqp.ModifyMessageOptions{DeliveryFailed: true}); err != nil {
+		t.Fatal(err)
+	}
+	q.empty(t)
+	if names, err := q.admin.do(t.Context(), "broker", "getQueueNames"); err != nil || strings.Contains(names, "void-letters") {
+		t.Errorf("queues %s, %v; want none of the dead letter address", names, err)
+	}
+}
+
+// A released message counts no attempt, but waits for the redelivery-delay. A message of a link
+// that is closed does not wait.
+func TestReleasedMessages(t *testing.T) {
+	q := filled(t, "late.released", 1)
+	r := q.receiver(t, 3)
+	for what, release := range map[string]func(m *goamqp.Message) error{
+		"released":             func(m *goamqp.Message) error { return r.ReleaseMessage(t.Context(), m) },
+		"modified, not failed": func(m *goamqp.Message) error { return r.ModifyMessage(t.Context(), m, nil) },
+	} {
+		m := next(t, r, soon)
+		start := time.Now()
+		if err := release(m); err != nil {
+			t.Fatal(err)
+		}
+		if m = next(t, r, soon); m == nil || m.Header.DeliveryCount != 0 || time.Since(start) < 950*time.Millisecond {
+			t.Fatalf("%s: %+v after %v, want it after 1 s with the count 0", what, m, time.Since(start))
+		}
+		if err := r.ReleaseMessage(t.Context(), m); err != nil { // for the next round
+			t.Fatal(err)
+		}
+		if err := r.IssueCredit(2); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	q = filled(t, "never.closed", 1) // a redelivery-delay of an hour
+	for range 2 {
+		r = q.receiver(t, 1)
+		if m := next(t, r, soon); m == nil || m.Header.DeliveryCount != 0 {
+			t.Fatalf("received %+v, want the message with the count 0", m)
+		}
+		if err := r.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A failed message of a message group comes after its successors that the client has asked for.
+func TestFailedMessageLosesItsOrder(t *testing.T) {
+	q := filled(t, "order", 3)
+	r := q.receiver(t, 4)
+	var order []string
+	for range 4 {
+		m := next(t, r, soon)
+		if m == nil {
+			break
+		}
+		if order = append(order, string(m.GetData())); len(order) == 1 {
+			if err := r.ModifyMessage(t.Context(), m, &goamqp.ModifyMessageOptions{DeliveryFailed: true}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if want := []string{"0", "1", "2", "0"}; !slices.Equal(order, want) {
+		t.Errorf("received %v, want %v", order, want)
+	}
+}
+
+// A message to the queue of a group reaches no other group, also after a delay.
+func TestSendToAQueue(t *testing.T) {
+	q := filled(t, "queues", 0)
+	topic, _, _ := strings.Cut(q.name, "::")
+	if err := q.admin.createGroup(t.Context(), topic, "other"); err != nil {
+		t.Fatal(err)
+	}
+	sender, err := q.session.NewSender(t.Context(), q.name, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, delay := range []int64{0, 200} {
+		m := goamqp.NewMessage([]byte("x"))
+		m.Annotations = goamqp.Annotations{"x-opt-delivery-delay": delay}
+		if err := sender.Send(t.Context(), m, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := q.receiver(t, 3)
+	for range 2 {
+		if next(t, r, soon) == nil {
+			t.Fatal("the group has not received both messages")
+		}
+	}
+	if n, err := q.admin.do(t.Context(), "queue."+topic+".other", "countMessages"); err != nil || n != "[0]" {
+		t.Errorf("the other group has %s messages, %v; want none", n, err)
+	}
+}
