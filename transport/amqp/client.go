@@ -63,8 +63,8 @@ func (c *Client) Close() error {
 	return err
 }
 
-// Capabilities returns the same capabilities for every server: Suspend, IdempotentDeadLetter, Snooze
-// and RepeatReceive.
+// Capabilities returns the same capabilities for every server: Suspend, IdempotentDeadLetter,
+// Snooze and RepeatReceive.
 func (c *Client) Capabilities(endpoint string) transport.Capabilities {
 	can := c.Table.Capabilities(endpoint)
 	can.IdempotentDeadLetter = true

@@ -162,8 +162,8 @@ func (l *link) write(list []held.Settlement) []error {
 	return errs
 }
 
-// outcome passes one outcome to go-amqp. The context has no deadline: go-amqp would close the connection at a
-// deadline during the write. A message that is settled is not settled again.
+// outcome passes one outcome to go-amqp. The context has no deadline: go-amqp would close the
+// connection at a deadline during the write. A message that is settled is not settled again.
 func (l *link) outcome(s held.Settlement) error {
 	m := s.Native.(*amqp.Message)
 	switch s.Outcome {
