@@ -393,3 +393,36 @@ func TestNoLane(t *testing.T) {
 		}
 	})
 }
+
+// The only message that waits for a lane leaves, and then the lane cannot be had: no message is
+// left to fail, and the next one is sent.
+func TestNoLaneForAMessageThatLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := make(chan struct{})
+		broken := true
+		f := &laneFake{lane: func(context.Context, transport.LaneRequest) (transport.Lane, error) {
+			<-asked
+			if broken {
+				broken = false
+				return transport.Lane{}, &tidegate.Error{Code: tidegate.CodeInternalServerError}
+			}
+			return transport.Lane{Endpoint: "a:1", MaxMessages: 100}, nil
+		}}
+		p := newProducer(t, f, Options{})
+		ctx, cancel := context.WithCancel(t.Context())
+		left := make(chan error, 1)
+		if err := p.SendAsync(ctx, numbered(1)[0], func(_ tidegate.Receipt, err error) { left <- err }); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		cancel()
+		if e := sendError(t, <-left); e.Reason != StopContext || e.Attempts != 0 {
+			t.Errorf("the message that left: %+v, want StopContext without an attempt", e)
+		}
+		close(asked)
+		synctest.Wait()
+		if _, err := p.Send(t.Context(), numbered(1)[0]); err != nil {
+			t.Error(err)
+		}
+	})
+}
