@@ -23,5 +23,8 @@ func (b served) Messages(name string, q status.MessageQuery, maxBytes int64) (st
 	if err != nil {
 		return status.MessagePage{}, err
 	}
+	if q.Delayed {
+		return browse.Delayed(b.store, t, &q, limit, maxBytes)
+	}
 	return browse.Page(b.store, t, &q, limit, maxBytes)
 }

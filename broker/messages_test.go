@@ -216,3 +216,92 @@ func TestMessagesRefusals(t *testing.T) {
 		t.Errorf("after Close: %v", err)
 	}
 }
+
+// The delayed messages of a topic have pages in the order of their sends, with their delivery
+// times, and none of them is there any more when it is due or recalled.
+func TestDelayedMessages(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, broker.Options{})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay, Queues: 3})
+		putTopic(t, b, "other", settings.Topic{Type: settings.TopicDelay})
+		begin := time.Now()
+		r := rand.New(rand.NewPCG(3, 4))
+		type sent struct {
+			id      string
+			at, due time.Time
+		}
+		var all []sent
+		for i := range 600 {
+			time.Sleep(time.Second)
+			m := &tidegate.Message{ID: fmt.Sprint("m", i), Topic: "t", Body: []byte("body " + fmt.Sprint(i%7)), Tag: fmt.Sprint("t", i%3), Keys: []string{fmt.Sprint("k", i)}, DeliverAt: time.Now().Add(time.Hour + time.Duration(r.IntN(3600))*time.Second)}
+			other := *m
+			other.Topic = "other"
+			for _, res := range b.Send(t.Context(), []*tidegate.Message{m, &other}) {
+				if res.Err != nil {
+					t.Fatal(res.Err)
+				}
+			}
+			all = append(all, sent{m.ID, time.Now(), m.DeliverAt})
+		}
+		read := func(q status.MessageQuery) (got []sent, pages int) {
+			q.Delayed = true
+			for {
+				p, err := serve(b).Messages("t", q, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				pages++
+				for _, m := range p.Messages {
+					if m.Queue != -1 || m.Offset != -1 || (m.Body != nil) != q.Contents || q.Contents && m.Keys[0] != "k"+m.ID[1:] {
+						t.Fatalf("a message is %+v", m)
+					}
+					got = append(got, sent{m.ID, m.StoredAt, m.DeliverAt})
+				}
+				if p.Complete != (p.Next == "") || p.Complete && p.Left != 0 || !p.Complete && (p.Left < 1 || p.Left > 600-int64(len(got))) {
+					t.Fatalf("a page ends with %+v", p)
+				}
+				if q.After = p.Next; q.After == "" {
+					return got, pages
+				}
+			}
+		}
+		want := func(keep func(i int, m sent) bool) (list []sent) {
+			for i, m := range all {
+				if keep(i, m) {
+					list = append(list, m)
+				}
+			}
+			return list
+		}
+		from, to := begin.Add(100*time.Second), begin.Add(200*time.Second)
+		for name, c := range map[string]struct {
+			q    status.MessageQuery
+			keep func(i int, m sent) bool
+		}{
+			"all":      {status.MessageQuery{Limit: 1000}, func(int, sent) bool { return true }},
+			"pages":    {status.MessageQuery{Limit: 7, Contents: true}, func(int, sent) bool { return true }},
+			"tag":      {status.MessageQuery{MessageFilter: status.MessageFilter{Tag: "t1"}, Limit: 10}, func(i int, _ sent) bool { return i%3 == 1 }},
+			"contains": {status.MessageQuery{MessageFilter: status.MessageFilter{Contains: "body 5"}}, func(i int, _ sent) bool { return i%7 == 5 }},
+			"key":      {status.MessageQuery{MessageFilter: status.MessageFilter{Key: "k42"}}, func(i int, _ sent) bool { return i == 42 }},
+			"id":       {status.MessageQuery{MessageFilter: status.MessageFilter{ID: "m599"}}, func(i int, _ sent) bool { return i == 599 }},
+			"times":    {status.MessageQuery{Since: from, Before: to, Limit: 3}, func(_ int, m sent) bool { return !m.at.Before(from) && m.at.Before(to) }},
+		} {
+			got, pages := read(c.q)
+			if w := want(c.keep); !slices.Equal(got, w) || c.q.Limit == 7 && pages < 600/7 {
+				t.Errorf("%s: %d messages in %d pages, want %d: %v", name, len(got), pages, len(w), got)
+			}
+		}
+		time.Sleep(time.Until(begin.Add(2 * time.Hour)))
+		synctest.Wait()
+		if got, _ := read(status.MessageQuery{Limit: 50}); !slices.Equal(got, want(func(_ int, m sent) bool { return m.due.After(time.Now()) })) || len(got) == 0 || len(got) == 600 {
+			t.Errorf("%d messages still wait", len(got))
+		}
+		for name, q := range map[string]status.MessageQuery{"queue": {Queue: new(0)}, "offset": {Offset: new(int64(1))}, "newest": {Newest: true}, "after": {After: "AAAA"}} {
+			q.Delayed = true
+			if _, err := serve(b).Messages("t", q, 0); !errors.Is(err, tidegate.ErrInvalid) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	})
+}

@@ -29,6 +29,9 @@ func (c *Client) Messages(ctx context.Context, topic string, q status.MessageQue
 	}
 	moment(v, "since", q.Since)
 	moment(v, "before", q.Before)
+	if q.Delayed {
+		v.Set("state", "delayed")
+	}
 	if q.Newest {
 		v.Set("order", "newest")
 	}

@@ -13,6 +13,10 @@ type StoredMessage struct {
 	MessageGroup string    `json:"message_group,omitempty"`
 	BodySize     int64     `json:"body_size"` // in bytes, also without Body
 
+	// DeliverAt is the delivery time of a delayed message, which is in no queue yet: its Queue and
+	// Offset are -1. Zero for other messages.
+	DeliverAt time.Time `json:"deliver_at,omitzero"`
+
 	// The following fields are empty unless the query asks for contents.
 
 	Keys       []string          `json:"keys,omitempty"`
@@ -42,6 +46,10 @@ type MessageQuery struct {
 	// Since and Before bound the time at which messages were stored; Before is exclusive. Zero
 	// means no bound.
 	Since, Before time.Time
+
+	// Delayed selects the messages that wait for their delivery time instead of those in the
+	// queues. It excludes Queue, Offset and Newest.
+	Delayed bool
 
 	Newest   bool   // the newest messages first
 	Contents bool   // include bodies, keys and properties

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/tidegate/tidegate/cmd/internal/call"
 )
@@ -330,5 +331,38 @@ func TestPeekFollow(t *testing.T) {
 		if r := tl.run(append([]string{"peek", "orders"}, args...)...); r.code != 2 {
 			t.Errorf("%q: exit code %d, %s", args, r.code, r.stderr)
 		}
+	}
+}
+
+// peek --delayed prints the messages that wait for their delivery time, and only these.
+func TestPeekDelayed(t *testing.T) {
+	tl := newTool(t)
+	tl.must("topic", "create", "reminders", "type=DELAY")
+	due := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
+	tl.must("send", "reminders", "r%n", "--template", "--count", "3", "--at", due.Format(time.RFC3339), "--key", "k")
+	if got := squeezed(tl.must("peek", "reminders", "--delayed", "--no-headers", "--columns", "deliver,keys,text", "--sort", "text").stdout); got != strings.NewReplacer("AT", due.Format(time.RFC3339)).Replace("AT k r1\nAT k r2\nAT k r3\n") {
+		t.Errorf("peek --delayed prints %q", got)
+	}
+	first := document[peeked](t, tl.must("peek", "reminders", "--delayed", "--limit", "2", "-o", "json").stdout)
+	rest := document[peeked](t, tl.must("peek", "reminders", "--delayed", "--after", first.Next, "-o", "json").stdout)
+	if len(first.Messages) != 2 || first.Complete || first.Left != 1 || len(rest.Messages) != 1 || !rest.Complete {
+		t.Errorf("pages: %+v, %+v", first, rest)
+	}
+	if r := tl.must("peek", "reminders"); r.stdout != "" {
+		t.Errorf("delayed messages are in the queues: %s", r.stdout)
+	}
+	if r := tl.must("peek", "reminders", "--delayed", "--follow=100ms", "--limit", "3", "-o", "name"); strings.Count(r.stdout, "\n") != 3 {
+		t.Errorf("--follow prints %q", r.stdout)
+	}
+	if r := tl.must("peek", "reminders", "--delayed", "--bodies"); !strings.Contains(r.stdout, "deliver at "+due.Format(time.RFC3339)) {
+		t.Errorf("the bodies: %q", r.stdout)
+	}
+	for _, flags := range [][]string{{"--from", "last"}, {"--queue", "0"}} {
+		if r := tl.run(append([]string{"peek", "reminders", "--delayed"}, flags...)...); r.code != 2 {
+			t.Errorf("%q: exit code %d", flags, r.code)
+		}
+	}
+	if r := tl.run("api", "GET", "/v1/topics/reminders/messages?state=half"); r.code != 2 && r.code != 1 || !strings.Contains(r.stderr, "give delayed") {
+		t.Errorf("another state: exit code %d, %s", r.code, r.stderr)
 	}
 }

@@ -71,7 +71,9 @@ func Page(st *store.Store, t *topic.Topic, q *status.MessageQuery, limit int, ro
 		}
 		s.page.Scanned++
 		s.page.Reached = h.StoredAt
-		if err := s.consider(h, r); err != nil {
+		if err := s.consider(h, int(r.queue), func() (store.Message, bool, error) {
+			return s.store.Get(store.Place{Topic: s.topic, Queue: r.queue, Offset: h.Offset})
+		}); err != nil {
 			return s.page, refusal.Store(err)
 		}
 	}
@@ -186,15 +188,15 @@ func (s *scan) fill(r *reader) error {
 	return err
 }
 
-// consider adds a message to the page if the filter selects it.
-func (s *scan) consider(h *store.Header, r *reader) error {
+// consider adds a message to the page if the filter selects it. read reads it with its body.
+func (s *scan) consider(h *store.Header, queue int, read func() (store.Message, bool, error)) error {
 	f := &s.query.MessageFilter
 	if !matches(f, h) {
 		return nil
 	}
 	var body []byte
 	if f.Contains != "" || s.query.Contents {
-		m, ok, err := s.store.Get(store.Place{Topic: s.topic, Queue: r.queue, Offset: h.Offset})
+		m, ok, err := read()
 		switch {
 		case store.IsDamage(err):
 			s.page.Corrupt++
@@ -207,7 +209,7 @@ func (s *scan) consider(h *store.Header, r *reader) error {
 		body = m.Body
 	}
 	out := status.StoredMessage{
-		ID: h.ID, Queue: int(r.queue), Offset: h.Offset, StoredAt: h.StoredAt, BornAt: h.BornAt,
+		ID: h.ID, Queue: queue, Offset: h.Offset, StoredAt: h.StoredAt, BornAt: h.BornAt,
 		Tag: h.Tag, MessageGroup: h.MessageGroup, BodySize: h.Size,
 	}
 	s.kept += besideBody

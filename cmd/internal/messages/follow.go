@@ -19,6 +19,13 @@ import (
 // another queue can become visible after one that has a later time.
 const overlap = 5 * time.Second
 
+// A seenKey identifies a message: by its place, or if it is delayed by its ID.
+type seenKey struct {
+	queue  int
+	offset int64
+	id     string
+}
+
 // followed prints the messages from --from on, and each new one, until Ctrl-C or --limit. It
 // outlives a server that is away, except at first.
 func (l *look) followed(ctx context.Context) error {
@@ -39,7 +46,7 @@ func (l *look) followed(ctx context.Context) error {
 	if l.JSON() {
 		l.Format.Format = output.JSONL
 	}
-	seen := map[[2]int64]time.Time{} // by queue and offset: the messages since query.Since
+	seen := map[seenKey]time.Time{} // the messages since query.Since
 	for n, first := 0, true; ; first = false {
 		err := l.read(ctx, l.Args[0])
 		l.since = "" // it is in query.Since
@@ -49,7 +56,10 @@ func (l *look) followed(ctx context.Context) error {
 		latest := l.query.Since
 		for i := range l.found.Messages {
 			m := &l.found.Messages[i]
-			key := [2]int64{int64(m.Queue), m.Offset}
+			key := seenKey{m.Queue, m.Offset, ""}
+			if l.query.Delayed {
+				key.id = m.ID
+			}
 			if _, again := seen[key]; again {
 				continue
 			}
@@ -66,7 +76,7 @@ func (l *look) followed(ctx context.Context) error {
 		}
 		if next := latest.Add(-overlap); next.After(l.query.Since) {
 			l.query.Since = next
-			maps.DeleteFunc(seen, func(_ [2]int64, at time.Time) bool { return at.Before(next) })
+			maps.DeleteFunc(seen, func(_ seenKey, at time.Time) bool { return at.Before(next) })
 		}
 		if call.Sleep(ctx, l.follow) != nil {
 			return nil // Ctrl-C: the ordered end
@@ -88,7 +98,7 @@ func (l *look) line(m *status.StoredMessage) error {
 	}
 	now := time.Now()
 	var cells []string
-	for _, c := range view.MessageColumns {
+	for _, c := range view.MessageColumns(l.query.Delayed) {
 		if text := output.Cell(c.Cell(*m), l.Times.TimeStyle, now); text != "" && !c.Wide {
 			cells = append(cells, text)
 		}

@@ -60,17 +60,22 @@ func newPeek(a *call.App) *cobra.Command {
 lease and no attempt is involved. Bodies, keys and properties need the permission to
 receive from the topic; without it only the other columns are printed.
 
+With --delayed it prints the messages that wait for their delivery time instead: they
+are in no queue yet.
+
 With --follow it goes on with new messages, until Ctrl-C or --limit; --from last
 then means from now on.`,
 		Example: `  tidegate peek orders
   tidegate peek orders --from last --limit 3 --bodies
   tidegate peek orders --from -15m --tag paid -o jsonl
+  tidegate peek reminders --delayed
   tidegate peek orders --from -1h --follow --limit 1`,
 		Annotations: map[string]string{call.MQAdmin: "printMsg -t TOPIC"},
 	}
 	l.Call = a.Remote(c, []string{"TOPIC"}, func(ctx context.Context, _ *call.Call) error { return l.peek(ctx) })
 	l.filters(c, 100_000)
 	f := c.Flags()
+	f.BoolVar(&l.query.Delayed, "delayed", false, "the messages that wait for their delivery time")
 	f.StringVar(&l.query.ID, "id", "", "only messages with this `ID`")
 	f.StringVar(&l.since, "from", "first", "the first message: `first`, last (the newest first), or a time")
 	f.StringVar(&l.until, "to", "", "only messages stored before this `time`")
@@ -87,6 +92,9 @@ func (l *look) peek(ctx context.Context) error {
 		l.since = ""
 	case "last":
 		l.since, l.query.Newest = "", true
+	}
+	if l.query.Delayed && (l.query.Newest || l.queue >= 0 || l.offset >= 0) {
+		return command.Usagef(l.Command, "--delayed excludes --from last, --queue and --offset: the messages are in no queue yet, in the order of their sends")
 	}
 	if l.Command.Flags().Changed("follow") {
 		return l.followed(ctx)
@@ -256,7 +264,7 @@ func (l *look) print(empty string) error {
 	l.Limit = 0 // the messages are within it
 	defer func() { l.Limit = limit }()
 	return call.PrintList(l.Call, output.List[status.StoredMessage]{
-		Rows: l.found.Messages, Columns: view.MessageColumns,
+		Rows: l.found.Messages, Columns: view.MessageColumns(l.query.Delayed),
 		Name: func(m status.StoredMessage) string { return m.ID },
 		Document: func(ms []status.StoredMessage) any {
 			page := l.found

@@ -14,8 +14,19 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/output"
 )
 
-// MessageColumns are the columns of peek and find.
-var MessageColumns = []output.Column[status.StoredMessage]{
+// MessageColumns returns the columns of peek and find. Delayed messages have their delivery time
+// instead of a place in a queue.
+func MessageColumns(delayed bool) []output.Column[status.StoredMessage] {
+	if !delayed {
+		return messageColumns
+	}
+	columns := slices.DeleteFunc(slices.Clone(messageColumns), func(c output.Column[status.StoredMessage]) bool {
+		return c.Name == "QUEUE" || c.Name == "OFFSET"
+	})
+	return slices.Insert(columns, 2, output.Column[status.StoredMessage]{Name: "DELIVER", Cell: func(m status.StoredMessage) any { return m.DeliverAt }})
+}
+
+var messageColumns = []output.Column[status.StoredMessage]{
 	{Name: "STORED", Cell: func(m status.StoredMessage) any { return m.StoredAt }},
 	{Name: "ID", Cell: func(m status.StoredMessage) any { return m.ID }},
 	{Name: "QUEUE", Cell: func(m status.StoredMessage) any { return m.Queue }},
@@ -49,7 +60,11 @@ func Messages(ms []status.StoredMessage) string {
 	var b strings.Builder
 	for i := range ms {
 		m := &ms[i]
-		fmt.Fprintf(&b, "%s  %s  queue %d offset %d  %s\n", m.StoredAt.UTC().Format(time.RFC3339), output.Safe(m.ID), m.Queue, m.Offset, output.Safe(strings.Join(m.Keys, ",")))
+		place := fmt.Sprintf("queue %d offset %d", m.Queue, m.Offset)
+		if !m.DeliverAt.IsZero() {
+			place = "deliver at " + m.DeliverAt.UTC().Format(time.RFC3339)
+		}
+		fmt.Fprintf(&b, "%s  %s  %s  %s\n", m.StoredAt.UTC().Format(time.RFC3339), output.Safe(m.ID), place, output.Safe(strings.Join(m.Keys, ",")))
 		for _, name := range slices.Sorted(maps.Keys(m.Properties)) {
 			fmt.Fprintf(&b, "  %s: %s\n", output.Safe(name), output.Safe(m.Properties[name]))
 		}

@@ -29,7 +29,7 @@ type MessagePage struct {
 // BrowseMessages returns stored messages of a topic without delivering them. Bodies, keys and
 // properties, and filters by them, need the permission to receive from the topic.
 func (h *Handlers) BrowseMessages(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	q := web.QueryOf(r, "queue", "offset", "id", "tag", "message_group", "key", "property", "contains", "since", "before", "order", "after", "limit", "contents", "text")
+	q := web.QueryOf(r, "queue", "offset", "id", "tag", "message_group", "key", "property", "contains", "since", "before", "order", "after", "limit", "contents", "text", "state")
 	query := status.MessageQuery{
 		MessageFilter: status.MessageFilter{ID: q.Text("id"), Tag: q.Text("tag"), MessageGroup: q.Text("message_group"), Key: q.Text("key"), Contains: q.Text("contains")},
 		Since:         q.Time("since"), Before: q.Time("before"), After: q.Text("after"), Limit: q.Number("limit"),
@@ -42,10 +42,13 @@ func (h *Handlers) BrowseMessages(_ http.ResponseWriter, r *http.Request) (int, 
 	}
 	contents, text := q.Yes("contents"), q.Yes("text")
 	query.Contents = contents || text
-	order := q.Text("order")
+	order, state := q.Text("order"), q.Text("state")
 	properties := q.List("property")
 	if q.Err != nil {
 		return 0, nil, q.Err
+	}
+	if query.Delayed = state == "delayed"; state != "" && !query.Delayed {
+		return 0, nil, refusal.New(tidegate.CodeBadRequest, "state", fmt.Sprintf("state is %.100q; give delayed, or leave it out", state))
 	}
 	switch order {
 	case "", "oldest":
