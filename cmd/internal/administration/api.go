@@ -41,7 +41,7 @@ described by GET /v1/openapi.yaml.`,
 		}
 		client, err := s.Raw(ctx)
 		if errors.Is(err, connection.ErrNoHTTP) {
-			return call.Unsupported(c.Command)
+			return c.Unsupported()
 		}
 		if err != nil {
 			return err

@@ -3,11 +3,14 @@
 package call
 
 import (
+	"context"
 	"io"
 	"os"
 
 	"github.com/spf13/cobra"
 
+	"github.com/tidegate/tidegate/cmd/internal/connection"
+	"github.com/tidegate/tidegate/cmd/internal/doctor"
 	"github.com/tidegate/tidegate/cmd/internal/terminal"
 )
 
@@ -19,6 +22,29 @@ type App struct {
 	Env      func(string) string
 	Terminal bool // results go to a terminal, and a question can be asked on In
 	Columns  int  // of the terminal; 0 means unknown
+	Artemis  *Artemis
+}
+
+// An Artemis is the support of a program for Apache ActiveMQ Artemis over AMQP. A program without it
+// names the one that has it.
+type Artemis struct {
+	// Open connects to a server.
+	Open connection.Opener
+
+	// Examine tries what a client needs, for the command doctor.
+	Examine func(context.Context, *doctor.Patient)
+
+	// Instead has Artemis's own way for what a command does, by the words of the command, for those
+	// that need the HTTP API of tidegate.
+	Instead map[string]string
+}
+
+// opener returns nil if the program does not speak AMQP.
+func (a *App) opener() connection.Opener {
+	if a.Artemis == nil {
+		return nil
+	}
+	return a.Artemis.Open
 }
 
 // New returns an App of this process.

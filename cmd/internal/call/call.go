@@ -48,10 +48,10 @@ func (a *App) Leaf(cmd *cobra.Command, args []string, work Run) *cobra.Command {
 func (a *App) Remote(cmd *cobra.Command, args []string, work Run) *Call {
 	c := a.Local(cmd, args, work)
 	f := cmd.Flags()
-	c.Connection.Register(f)
+	c.Connection.Register(f, a.Artemis != nil)
 	f.DurationVar(&c.Timeout, "timeout", 10*time.Second, "bound of one answer of the server")
 	f.BoolVar(&c.noRetry, "no-retry", false, "do not repeat failed requests")
-	for _, name := range []string{"context", "http", "grpc", "access-key", "secret-file", "tls", "cacert", "cert", "cert-key", "tls-skip-verify", "timeout", "no-retry"} {
+	for _, name := range []string{"context", "http", "grpc", "amqp", "access-key", "secret-file", "tls", "cacert", "cert", "cert-key", "tls-skip-verify", "timeout", "no-retry"} {
 		_ = f.SetAnnotation(name, command.Section, []string{"Connection"}) // the flag exists
 	}
 	_ = cmd.RegisterFlagCompletionFunc("context", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) { // the flag exists

@@ -19,7 +19,7 @@ func (c *Call) complete(names, given []string, prefix string) []string {
 	if len(given) >= len(names) {
 		return nil
 	}
-	s, err := connection.Resolve(c.Connection, c.Env, io.Discard)
+	s, err := connection.Resolve(c.Connection, c.Env, io.Discard, c.opener())
 	if err != nil {
 		return nil
 	}

@@ -4,18 +4,35 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
-
-	"github.com/spf13/cobra"
 
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/connection"
 )
 
-// Server returns the server of the flags, the environment or the context.
+// Server returns the server of the flags, the environment or the context, which the program reaches.
 func (c *Call) Server() (connection.Server, error) {
-	s, err := connection.Resolve(c.Connection, c.Env, c.Err)
+	return c.usable(c.Connection, c.Env)
+}
+
+// OfContext returns the server of a context alone, which the program reaches.
+func (c *Call) OfContext(name string) (connection.Server, error) {
+	return c.usable(connection.Named(name), c.Directories)
+}
+
+func (c *Call) usable(f connection.Flags, env func(string) string) (connection.Server, error) {
+	s, err := connection.Resolve(f, env, c.Err, c.opener())
+	if err != nil {
+		return s, c.Usage(err)
+	}
+	return s, s.Supported()
+}
+
+// InEffect returns the server of the flags, the environment or the context, of any kind.
+func (c *Call) InEffect() (connection.Server, error) {
+	s, err := connection.Resolve(c.Connection, c.Env, c.Err, c.opener())
 	if err != nil {
 		return s, c.Usage(err)
 	}
@@ -37,7 +54,7 @@ func (c *Call) Admin(ctx context.Context) (*admin.Client, error) {
 	}
 	a, err := s.Admin(ctx, attempts)
 	if errors.Is(err, connection.ErrNoHTTP) {
-		return nil, Unsupported(c.Command)
+		return nil, c.Unsupported()
 	}
 	if err != nil {
 		return nil, c.Usage(err)
@@ -74,12 +91,22 @@ func (e *timeoutError) Error() string {
 func (e *timeoutError) Is(target error) bool { return target == context.DeadlineExceeded }
 
 // An unsupportedError is the error of a command that needs the HTTP API on a server without it.
-type unsupportedError struct{ command, instead string }
+type unsupportedError struct{ command, hint string }
 
 // Unsupported is the error of a command that needs the HTTP API, on a server without it. It names
-// RocketMQ's own command.
-func Unsupported(cmd *cobra.Command) error {
-	return &unsupportedError{cmd.CommandPath(), cmd.Annotations[MQAdmin]}
+// the server's own way.
+func (c *Call) Unsupported() error {
+	e := &unsupportedError{c.Command.CommandPath(), "RocketMQ has no command for it."}
+	if instead := c.Command.Annotations[MQAdmin]; instead != "" {
+		e.hint = "On RocketMQ use: mqadmin " + instead
+	}
+	if s, err := c.InEffect(); err == nil && s.Kind == connection.AMQP && c.Artemis != nil {
+		e.hint = "Artemis has no command for it."
+		if instead := c.Artemis.Instead[strings.Join(strings.Fields(c.Command.CommandPath())[1:], " ")]; instead != "" {
+			e.hint = "On Artemis use: " + instead
+		}
+	}
+	return e
 }
 
 // MQAdmin is the annotation with RocketMQ's own command for the same purpose.
@@ -91,13 +118,8 @@ func (e *unsupportedError) Error() string {
 
 func (e *unsupportedError) Is(target error) bool { return target == command.ErrUnsupported }
 
-// Hint names RocketMQ's command.
-func (e *unsupportedError) Hint() string {
-	if e.instead == "" {
-		return "RocketMQ has no command for it."
-	}
-	return "On RocketMQ use: mqadmin " + e.instead
-}
+// Hint names the server's own way.
+func (e *unsupportedError) Hint() string { return e.hint }
 
 // ContextFile reads the file of contexts.
 func (c *Call) ContextFile() (connection.File, string, error) {

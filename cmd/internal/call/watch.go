@@ -53,7 +53,7 @@ func (c *Call) Watch(ctx context.Context, every time.Duration, show func(context
 			return err
 		}
 		if err != nil {
-			c.Note("tidegate: %v", err)
+			c.Note("%s: %v", c.Command.Root().Name(), err)
 		}
 		if Sleep(ctx, every) != nil {
 			return nil

@@ -78,19 +78,19 @@ func Execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	}
 	code := ExitCode(err)
 	if wantsJSON(ran, args) {
-		_ = json.NewEncoder(stderr).Encode(problemOf(err, code)) // nothing is left to report a failure to
+		_ = json.NewEncoder(stderr).Encode(problemOf(root, err, code)) // nothing is left to report a failure to
 		return code
 	}
 	if ctx.Err() != nil && code == ExitInterrupted && !strings.HasPrefix(err.Error(), "interrupted") {
-		fmt.Fprintln(stderr, "tidegate: interrupted") // not the call that the interruption met
+		fmt.Fprintf(stderr, "%s: interrupted\n", root.Name()) // not the call that the interruption met
 		return code
 	}
 	if invalid, ok := errors.AsType[Invalid](err); ok {
-		fmt.Fprintf(stderr, "tidegate: the configuration is invalid\n%v\n", invalid)
+		fmt.Fprintf(stderr, "%s: the configuration is invalid\n%v\n", root.Name(), invalid)
 	} else {
-		fmt.Fprintf(stderr, "tidegate: %v\n", err)
+		fmt.Fprintf(stderr, "%s: %v\n", root.Name(), err)
 	}
-	if h := hint(err); h != "" {
+	if h := hint(root, err); h != "" {
 		fmt.Fprintln(stderr, h)
 	}
 	return code
@@ -121,7 +121,7 @@ func wantsJSON(ran *cobra.Command, args []string) bool {
 }
 
 // hint returns the line that follows an error; empty for none.
-func hint(err error) string {
+func hint(root *cobra.Command, err error) string {
 	if u, ok := errors.AsType[UsageError](err); ok {
 		if strings.Contains(u.Command, " ") {
 			return fmt.Sprintf("Run '%s --help' for its arguments and flags.", u.Command)
@@ -132,12 +132,14 @@ func hint(err error) string {
 		return h.Hint()
 	}
 	switch {
+	case errors.Is(err, tidegate.ErrTopicNotFound) && root.Name() != "tidegate":
+		return fmt.Sprintf("'%s doctor --topic NAME' says how to create it.", root.Name())
 	case errors.Is(err, tidegate.ErrTopicNotFound):
 		return "'tidegate topic list' has all topics; 'tidegate topic create NAME' creates one."
 	case errors.Is(err, tidegate.ErrUnauthorized):
-		return "Give --access-key and --secret-file, or a context with them ('tidegate context add')."
+		return fmt.Sprintf("Give --access-key and --secret-file, or a context with them ('%s context add').", root.Name())
 	case ExitCode(err) == ExitNoAnswer:
-		return "'tidegate doctor' finds out why the server does not answer."
+		return fmt.Sprintf("'%s doctor' finds out why the server does not answer.", root.Name())
 	}
 	return ""
 }
@@ -156,8 +158,8 @@ type problem struct {
 	MaybeStored bool   `json:"maybe_stored,omitempty"`
 }
 
-func problemOf(err error, exit int) problem {
-	p := problem{Type: "about:blank", Title: "FAILED", Detail: err.Error(), Exit: exit, Hint: hint(err)}
+func problemOf(root *cobra.Command, err error, exit int) problem {
+	p := problem{Type: "about:blank", Title: "FAILED", Detail: err.Error(), Exit: exit, Hint: hint(root, err)}
 	if title, ok := map[int]string{ExitUsage: "USAGE", ExitNotFound: "NOT_FOUND", ExitNoAnswer: "NO_ANSWER", ExitPartly: "PARTLY_DONE"}[exit]; ok {
 		p.Title = title
 	}

@@ -22,6 +22,7 @@ import (
 const (
 	Tidegate = "tidegate"
 	RocketMQ = "rocketmq" // Apache RocketMQ 5, which has no HTTP administration
+	AMQP     = "amqp"     // Apache ActiveMQ Artemis, which the program tidegate-amqp reaches
 )
 
 // A Context is a named server in the file of contexts.
@@ -29,6 +30,7 @@ type Context struct {
 	Kind          string   `yaml:"kind,omitempty" json:"kind,omitempty"` // empty means tidegate
 	HTTP          string   `yaml:"http,omitempty" json:"http,omitempty"`
 	GRPC          string   `yaml:"grpc,omitempty" json:"grpc,omitempty"`
+	AMQP          string   `yaml:"amqp,omitempty" json:"amqp,omitempty"` // amqp://host:port or amqps://host:port
 	Namespace     string   `yaml:"namespace,omitempty" json:"namespace,omitempty"`
 	Key           string   `yaml:"key,omitempty" json:"key,omitempty"`
 	SecretFile    string   `yaml:"secret_file,omitempty" json:"secret_file,omitempty"`
@@ -100,8 +102,8 @@ func ReadFile(path string) (f File, readable bool, err error) {
 		return File{}, readable, fmt.Errorf("%s is invalid: %w; correct it, or remove it and add the contexts again", path, err)
 	}
 	for name, c := range f.Contexts {
-		if c.Kind != "" && c.Kind != Tidegate && c.Kind != RocketMQ {
-			return File{}, readable, fmt.Errorf("%s: the context %q has kind %q; the kinds are %s and %s", path, name, c.Kind, Tidegate, RocketMQ)
+		if err := c.checkKind(); err != nil {
+			return File{}, readable, fmt.Errorf("%s: the context %q: %w", path, name, err)
 		}
 	}
 	return f, readable, nil

@@ -15,15 +15,21 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/admin"
+	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/internal/httpapi"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
-// Admin returns a client of the server's HTTP API. The error of a RocketMQ server, which has none,
-// is ErrNoHTTP.
+// WithoutHTTP reports whether servers of this kind have no HTTP API for administration.
+func (s Server) WithoutHTTP() bool { return s.Kind == RocketMQ || s.Kind == AMQP }
+
+// Address returns the address for messages.
+func (s Server) Address() string { return cmp.Or(s.AMQP, s.GRPC) }
+
+// Admin returns a client of the server's HTTP API. The error of a server without one is ErrNoHTTP.
 func (s Server) Admin(ctx context.Context, maxAttempts int) (*admin.Client, error) {
-	if s.Kind == RocketMQ || s.HTTP == "" {
+	if s.WithoutHTTP() || s.HTTP == "" {
 		return nil, ErrNoHTTP
 	}
 	secret, err := s.Secret(ctx)
@@ -43,7 +49,7 @@ func (s Server) Admin(ctx context.Context, maxAttempts int) (*admin.Client, erro
 
 // Raw returns a client for any request of the server's HTTP API, with the credentials.
 func (s Server) Raw(ctx context.Context) (*httpapi.Client, error) {
-	if s.Kind == RocketMQ || s.HTTP == "" {
+	if s.WithoutHTTP() || s.HTTP == "" {
 		return nil, ErrNoHTTP
 	}
 	secret, err := s.Secret(ctx)
@@ -68,8 +74,17 @@ type Transport interface {
 	transport.LaneSender
 }
 
+// An Opener returns a connection to a server.
+type Opener func(context.Context, Server) (Transport, error)
+
 // Transport returns a connection for messages. Close ends it.
 func (s Server) Transport(ctx context.Context) (Transport, error) {
+	if err := s.Supported(); err != nil {
+		return nil, err
+	}
+	if s.Kind == AMQP {
+		return s.amqp(ctx, s)
+	}
 	if s.GRPC == "" {
 		return nil, fmt.Errorf("context %q has no grpc address: give --grpc, or add it to the context", s.Name)
 	}
@@ -150,4 +165,35 @@ func Local(address string) bool {
 	}
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// An otherProgramError is the error of a program that does not speak AMQP.
+type otherProgramError struct{ address string }
+
+func (e *otherProgramError) Error() string {
+	return e.address + " is an ActiveMQ Artemis, which needs the program tidegate-amqp"
+}
+
+// Hint says how to install the program.
+func (e *otherProgramError) Hint() string {
+	return "It has the same commands and uses the same contexts: go install github.com/tidegate/tidegate/cmd/tidegate-amqp@latest"
+}
+
+// Is gives the error the exit code of a server that is not supported.
+func (e *otherProgramError) Is(target error) bool { return target == command.ErrUnsupported }
+
+// Supported returns an error if the program does not reach servers of this kind.
+func (s Server) Supported() error {
+	if s.Kind == AMQP && s.amqp == nil {
+		return &otherProgramError{s.AMQP}
+	}
+	return nil
+}
+
+// Host returns the host and port of the address for messages.
+func (s Server) Host() string {
+	if u, err := url.Parse(s.AMQP); err == nil && u.Host != "" {
+		return u.Host
+	}
+	return s.GRPC
 }

@@ -2,6 +2,7 @@ package connection
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,25 +19,29 @@ import (
 const (
 	defaultGRPC = "127.0.0.1:8081"
 	defaultHTTP = "http://127.0.0.1:8082"
+	defaultAMQP = "amqp://127.0.0.1:5672" // of a program that speaks AMQP
 )
 
 // Variables are the environment variables of client commands. None is a setting of tidegate serve.
-var Variables = []string{"TIDEGATE_CONTEXT", "TIDEGATE_SERVER_HTTP", "TIDEGATE_SERVER_GRPC", "TIDEGATE_ACCESS_KEY", "TIDEGATE_SECRET"}
+var Variables = []string{"TIDEGATE_CONTEXT", "TIDEGATE_SERVER_HTTP", "TIDEGATE_SERVER_GRPC", "TIDEGATE_SERVER_AMQP", "TIDEGATE_ACCESS_KEY", "TIDEGATE_SECRET"}
 
 // Flags are the flags of a connection.
 type Flags struct {
-	context, http, grpc, key, secretFile, caCert, cert, certKey string
-	tls, skipVerify                                             bool
+	context, http, grpc, amqp, key, secretFile, caCert, cert, certKey string
+	tls, skipVerify                                                   bool
 }
 
 // Named returns the flags with the name of a context alone.
 func Named(context string) Flags { return Flags{context: context} }
 
-// Register adds the flags to a command.
-func (f *Flags) Register(set *pflag.FlagSet) {
+// Register adds the flags to a command. A program that does not speak AMQP hides --amqp, whose use
+// then names the program that does.
+func (f *Flags) Register(set *pflag.FlagSet, amqp bool) {
 	set.StringVar(&f.context, "context", "", "`name` of a context ('tidegate context list')")
 	set.StringVar(&f.http, "http", "", "`URL` of the broker's HTTP API (default "+defaultHTTP+")")
 	set.StringVar(&f.grpc, "grpc", "", "`host:port` of the broker or RocketMQ proxy (default "+defaultGRPC+")")
+	set.StringVar(&f.amqp, "amqp", "", "`URL` of an ActiveMQ Artemis, amqp://host:port or amqps://host:port (default "+defaultAMQP+")")
+	set.Lookup("amqp").Hidden = !amqp
 	set.StringVar(&f.key, "access-key", "", "access `key`; its secret is never an argument")
 	set.StringVar(&f.secretFile, "secret-file", "", "`file` with the secret of the access key")
 	set.BoolVar(&f.tls, "tls", false, "use TLS for --grpc")
@@ -52,11 +57,13 @@ type Server struct {
 	Name    string      // of the context; empty without one
 	Sources [][3]string // name, value and source of each value that is set
 	secret  string      // from the environment
+	amqp    Opener      // nil: the program does not speak AMQP
 }
 
 // Resolve returns the server of a command: a flag goes before the environment, and the environment
-// before the context. It writes a warning if others can read the file of contexts.
-func Resolve(f Flags, env func(string) string, warnings io.Writer) (Server, error) {
+// before the context. It writes a warning if others can read the file of contexts. amqp connects to
+// servers of the kind AMQP; nil means that the program cannot.
+func Resolve(f Flags, env func(string) string, warnings io.Writer, amqp Opener) (Server, error) {
 	path, err := FilePath(env)
 	if err != nil {
 		return Server{}, err
@@ -68,7 +75,7 @@ func Resolve(f Flags, env func(string) string, warnings io.Writer) (Server, erro
 	if readable {
 		fmt.Fprintf(warnings, "tidegate: other users can read %s; run chmod 600 on it\n", path)
 	}
-	var s Server
+	s := Server{amqp: amqp}
 	var source string
 	switch {
 	case f.context != "":
@@ -84,8 +91,9 @@ func Resolve(f Flags, env func(string) string, warnings io.Writer) (Server, erro
 		}
 		s.note("context", s.Name, source)
 	}
-	s.choose("http", &s.HTTP, f.http, env("TIDEGATE_SERVER_HTTP"), "TIDEGATE_SERVER_HTTP", defaultHTTP)
-	s.choose("grpc", &s.GRPC, f.grpc, env("TIDEGATE_SERVER_GRPC"), "TIDEGATE_SERVER_GRPC", defaultGRPC)
+	if err := s.addresses(f, env); err != nil {
+		return Server{}, err
+	}
 	s.choose("access-key", &s.Key, f.key, env("TIDEGATE_ACCESS_KEY"), "TIDEGATE_ACCESS_KEY", "")
 	if f.secretFile == "" {
 		s.secret = env("TIDEGATE_SECRET")
@@ -107,6 +115,38 @@ func Resolve(f Flags, env func(string) string, warnings io.Writer) (Server, erro
 		s.note("tls", "true", "flags or context")
 	}
 	return s, nil
+}
+
+// addresses chooses the addresses. The first of the flags, the environment and the context that has
+// one decides between AMQP and the protocols of tidegate and RocketMQ.
+func (s *Server) addresses(f Flags, env func(string) string) error {
+	flags := [3]string{f.amqp, f.grpc, f.http}
+	variables := [3]string{env("TIDEGATE_SERVER_AMQP"), env("TIDEGATE_SERVER_GRPC"), env("TIDEGATE_SERVER_HTTP")}
+	speaks := s.Kind == AMQP || s.Name == "" && s.amqp != nil
+	for _, given := range []*[3]string{&variables, &flags} {
+		if given[0] == "" && amqpScheme(given[1]) {
+			given[0], given[1] = given[1], ""
+		}
+		if given[0] != "" && given[1]+given[2] != "" {
+			return fmt.Errorf("%s is given beside the address %s; remove one of them", given[0], cmp.Or(given[1], given[2]))
+		}
+		if *given != [3]string{} {
+			speaks = given[0] != ""
+		}
+	}
+	if speaks {
+		s.Kind, s.GRPC, s.HTTP = AMQP, "", ""
+		defer func() { s.TLS = s.TLS || strings.HasPrefix(s.AMQP, "amqps:") }()
+		s.choose("amqp", &s.AMQP, flags[0], variables[0], "TIDEGATE_SERVER_AMQP", defaultAMQP)
+		return (&Context{Kind: AMQP, AMQP: s.AMQP}).Check("x")
+	}
+	if s.Kind == AMQP {
+		s.Kind = ""
+	}
+	s.AMQP = ""
+	s.choose("http", &s.HTTP, flags[2], variables[2], "TIDEGATE_SERVER_HTTP", defaultHTTP)
+	s.choose("grpc", &s.GRPC, flags[1], variables[1], "TIDEGATE_SERVER_GRPC", defaultGRPC)
+	return nil
 }
 
 func (s *Server) note(name, value, source string) {

@@ -39,12 +39,17 @@ type Patient struct {
 	Timeout time.Duration
 	Bounded func(context.Context) (context.Context, context.CancelFunc) // ctx with the timeout
 	Admin   func(context.Context) (*admin.Client, error)                // the client of the HTTP API; others close it
+	Artemis func(context.Context, *Patient)                             // examines a server of the kind AMQP
 
 	steps []Step
 }
 
 // Examine tries what a client needs, and returns what it tried.
 func (d *Patient) Examine(ctx context.Context) []Step {
+	if d.Server.Kind == connection.AMQP {
+		d.Artemis(ctx, d)
+		return d.steps
+	}
 	d.grpc(ctx, d.Server)
 	if d.Server.Kind != connection.RocketMQ && d.Server.HTTP != "" {
 		d.http(ctx, d.Server)
@@ -52,11 +57,13 @@ func (d *Patient) Examine(ctx context.Context) []Step {
 	return d.steps
 }
 
-func (d *Patient) ok(step, format string, args ...any) {
+// OK adds a step that succeeded.
+func (d *Patient) OK(step, format string, args ...any) {
 	d.steps = append(d.steps, Step{Step: step, Result: "ok", What: fmt.Sprintf(format, args...)})
 }
 
-func (d *Patient) failed(step string, err error, remedy string) bool {
+// Failed adds a step that failed, and returns false.
+func (d *Patient) Failed(step string, err error, remedy string) bool {
 	d.steps = append(d.steps, Step{Step: step, Result: "failed", What: err.Error(), Remedy: remedy, Err: err})
 	return false
 }
@@ -67,39 +74,40 @@ func (d *Patient) grpc(ctx context.Context, s connection.Server) {
 		return
 	}
 	address, _, _ := strings.Cut(s.GRPC, ";")
-	if d.reach(ctx, "grpc", address) && d.spoken(ctx, s, address) {
+	if d.Reach(ctx, "grpc", address, "a RocketMQ proxy listens on 8081, tidegate on 8081 and 8082") && d.spoken(ctx, s, address) {
 		d.protocol(ctx, s)
 	}
 }
 
-// reach resolves and dials an address.
-func (d *Patient) reach(ctx context.Context, name, address string) bool {
+// Reach resolves and dials an address. It reports whether the port accepts connections. ports names
+// those on which such servers listen.
+func (d *Patient) Reach(ctx context.Context, name, address, ports string) bool {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
-		return d.failed(name+" address", command.UsageError{Err: err, Command: d.Command}, "give HOST:PORT")
+		return d.Failed(name+" address", command.UsageError{Err: err, Command: d.Command}, "give HOST:PORT")
 	}
 	bounded, cancel := d.Bounded(ctx)
 	defer cancel()
 	ips, err := net.DefaultResolver.LookupHost(bounded, host)
 	if err != nil {
-		return d.failed(name+" name", classed(err, tidegate.ErrUnavailable), "check the name for a typing error, and the DNS of this machine")
+		return d.Failed(name+" name", Classed(err, tidegate.ErrUnavailable), "check the name for a typing error, and the DNS of this machine")
 	}
-	d.ok(name+" name", "%s is %s", host, strings.Join(ips, ", "))
+	d.OK(name+" name", "%s is %s", host, strings.Join(ips, ", "))
 	conn, err := (&net.Dialer{}).DialContext(bounded, "tcp", address)
 	if err != nil {
-		remedy := "is the server running, and is this its port? A RocketMQ proxy listens on 8081, tidegate on 8081 and 8082"
+		remedy := "is the server running, and is this its port? " + ports
 		if bounded.Err() != nil || strings.Contains(err.Error(), "timeout") {
 			remedy = "nothing answers: a firewall between here and " + host + " may swallow the packets"
 		}
-		return d.failed(name+" connect", classed(err, tidegate.ErrUnavailable), remedy)
+		return d.Failed(name+" connect", Classed(err, tidegate.ErrUnavailable), remedy)
 	}
 	_ = conn.Close() // the connection was the test
-	d.ok(name+" connect", "port %s accepts connections", port)
+	d.OK(name+" connect", "port %s accepts connections", port)
 	return true
 }
 
-// classed is an error with a class for the exit code.
-func classed(err, class error) error { return &classedError{err, class} }
+// Classed is an error with a class for the exit code.
+func Classed(err, class error) error { return &classedError{err, class} }
 
 type classedError struct {
 	error
@@ -118,54 +126,56 @@ const (
 func (d *Patient) spoken(ctx context.Context, s connection.Server, address string) bool {
 	bounded, cancel := context.WithTimeout(ctx, min(d.Timeout, 3*time.Second))
 	defer cancel()
-	hasTLS, err := speaksTLS(bounded, address)
+	hasTLS, err := SpeaksTLS(bounded, address)
 	switch {
 	case s.TLS && !hasTLS:
 		if err == nil {
 			err = errors.New("the port does not speak TLS")
 		}
-		return d.failed("grpc tls", classed(err, tidegate.ErrInvalid), "remove --tls, or use the port with TLS")
+		return d.Failed("grpc tls", Classed(err, tidegate.ErrInvalid), "remove --tls, or use the port with TLS")
 	case s.TLS:
-		return d.certificate(bounded, s, address)
+		return d.Certificate(bounded, "grpc tls", address, "h2")
 	}
-	first, err := firstBytes(bounded, address, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
+	first, err := FirstBytes(bounded, address, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
 	switch {
 	case len(first) > 3 && first[3] == 0x04: // the frame SETTINGS
-		d.ok("grpc protocol", "the port speaks HTTP/2 in plain text")
+		d.OK("grpc protocol", "the port speaks HTTP/2 in plain text")
 		return true
 	case len(first) > 0 && (first[0] == tlsAlert || first[0] == tlsRecord):
-		return d.failed("grpc protocol", fmt.Errorf("the port speaks TLS, and the connection is plain text: %w", tidegate.ErrInvalid), "add --tls, and --cacert FILE or --tls-skip-verify for a certificate of your own")
+		return d.Failed("grpc protocol", fmt.Errorf("the port speaks TLS, and the connection is plain text: %w", tidegate.ErrInvalid), "add --tls, and --cacert FILE or --tls-skip-verify for a certificate of your own")
 	case strings.HasPrefix(string(first), "HTTP/1"):
-		return d.failed("grpc protocol", fmt.Errorf("the port speaks HTTP/1: %w", tidegate.ErrInvalid), "this is an HTTP port or an HTTP proxy; use the gRPC port, for tidegate 8081")
+		return d.Failed("grpc protocol", fmt.Errorf("the port speaks HTTP/1: %w", tidegate.ErrInvalid), "this is an HTTP port or an HTTP proxy; use the gRPC port, for tidegate 8081")
 	case hasTLS:
-		return d.failed("grpc protocol", fmt.Errorf("the port speaks TLS, and the connection is plain text: %w", tidegate.ErrInvalid), "add --tls, and --cacert FILE or --tls-skip-verify for a certificate of your own")
+		return d.Failed("grpc protocol", fmt.Errorf("the port speaks TLS, and the connection is plain text: %w", tidegate.ErrInvalid), "add --tls, and --cacert FILE or --tls-skip-verify for a certificate of your own")
 	}
 	if err == nil {
 		err = fmt.Errorf("%d unknown bytes", len(first))
 	}
-	return d.failed("grpc protocol", fmt.Errorf("the port does not speak gRPC (%w): %w", err, tidegate.ErrInvalid),
+	return d.Failed("grpc protocol", fmt.Errorf("the port does not speak gRPC (%w): %w", err, tidegate.ErrInvalid),
 		"ports 9876 and 10911 of RocketMQ speak its older protocol: start the proxy (mqproxy) and use its gRPC port, by default 8081")
 }
 
-// certificate tests the TLS handshake with the settings of the context.
-func (d *Patient) certificate(ctx context.Context, s connection.Server, address string) bool {
-	config, err := s.TLSConfig()
+// Certificate tests the TLS handshake with the settings of the context, in a step. It reports
+// whether it succeeded.
+func (d *Patient) Certificate(ctx context.Context, step, address string, protocols ...string) bool {
+	config, err := d.Server.TLSConfig()
 	if err != nil {
-		return d.failed("grpc tls", command.UsageError{Err: err, Command: d.Command}, "correct the files of the certificates")
+		return d.Failed(step, command.UsageError{Err: err, Command: d.Command}, "correct the files of the certificates")
 	}
-	config.NextProtos = []string{"h2"}
+	config.NextProtos = protocols
 	conn, err := (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", address)
 	if err != nil {
-		return d.failed("grpc tls", classed(err, tidegate.ErrInvalid), "give the certificates to trust with --cacert, or accept any with --tls-skip-verify; check the host name")
+		return d.Failed(step, Classed(err, tidegate.ErrInvalid), "give the certificates to trust with --cacert, or accept any with --tls-skip-verify; check the host name")
 	}
 	state := conn.(*tls.Conn).ConnectionState() //nolint:forcetypeassert // tls.Dialer documents the type
 	_ = conn.Close()                            // the handshake was the test
 	left := time.Until(state.PeerCertificates[0].NotAfter)
-	d.ok("grpc tls", "certificate of %s, valid for %s", output.Safe(state.PeerCertificates[0].Subject.String()), output.Duration(left))
+	d.OK(step, "certificate of %s, valid for %s", output.Safe(state.PeerCertificates[0].Subject.String()), output.Duration(left))
 	return true
 }
 
-func speaksTLS(ctx context.Context, address string) (bool, error) {
+// SpeaksTLS reports whether a port speaks TLS.
+func SpeaksTLS(ctx context.Context, address string) (bool, error) {
 	conn, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}).DialContext(ctx, "tcp", address) //nolint:gosec // only the protocol is tested
 	if err == nil {
 		return true, conn.Close()
@@ -176,8 +186,8 @@ func speaksTLS(ctx context.Context, address string) (bool, error) {
 	return strings.Contains(err.Error(), "remote error: tls"), err
 }
 
-// firstBytes sends a text and returns the first bytes of the answer.
-func firstBytes(ctx context.Context, address, text string) ([]byte, error) {
+// FirstBytes sends a text and returns the first bytes of the answer.
+func FirstBytes(ctx context.Context, address, text string) ([]byte, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, err
@@ -200,7 +210,7 @@ func firstBytes(ctx context.Context, address, text string) ([]byte, error) {
 func (d *Patient) protocol(ctx context.Context, s connection.Server) {
 	t, err := s.Transport(ctx)
 	if err != nil {
-		d.failed("credentials", command.UsageError{Err: err, Command: d.Command}, "correct the context, or the flags")
+		d.Failed("credentials", command.UsageError{Err: err, Command: d.Command}, "correct the context, or the flags")
 		return
 	}
 	defer func() { _ = t.Close() }() // the steps are what counts
@@ -212,14 +222,14 @@ func (d *Patient) protocol(ctx context.Context, s connection.Server) {
 	err = t.Ping(bounded, topics...)
 	cancel()
 	if err != nil {
-		d.failed("route", err, routeRemedy(err, d.Topic))
+		d.Failed("route", err, routeRemedy(err, d.Topic))
 		return
 	}
 	who := "no access key"
 	if s.Key != "" {
 		who = "the access key " + s.Key
 	}
-	d.ok("route", "the server answers with %s", who)
+	d.OK("route", "the server answers with %s", who)
 	if d.Topic != "" {
 		d.lane(ctx, t)
 	}
@@ -243,19 +253,19 @@ func (d *Patient) lane(ctx context.Context, t connection.Transport) {
 	defer cancel()
 	lane, err := t.Lane(bounded, transport.LaneRequest{Topic: d.Topic})
 	if err != nil {
-		d.failed("topic", err, routeRemedy(err, d.Topic))
+		d.Failed("topic", err, routeRemedy(err, d.Topic))
 		return
 	}
 	for _, address := range strings.FieldsFunc(lane.Endpoint, func(r rune) bool { return r == ';' || r == ',' }) {
 		conn, err := (&net.Dialer{}).DialContext(bounded, "tcp", address)
 		if err != nil {
-			d.failed("topic", fmt.Errorf("the route of %s names the server %s: %w: %w", output.Safe(d.Topic), address, err, tidegate.ErrUnavailable),
+			d.Failed("topic", fmt.Errorf("the route of %s names the server %s: %w: %w", output.Safe(d.Topic), address, err, tidegate.ErrUnavailable),
 				"the server advertises an address that this machine cannot reach: set advertise of tidegate, or the proxy's address on RocketMQ (grpcServerPort, and the host name of the machine)")
 			return
 		}
 		_ = conn.Close() // the connection was the test
 	}
-	d.ok("topic", "messages of %s go to %s", output.Safe(d.Topic), lane.Endpoint)
+	d.OK("topic", "messages of %s go to %s", output.Safe(d.Topic), lane.Endpoint)
 	if d.Send {
 		d.probe(ctx, t)
 	}
@@ -264,7 +274,7 @@ func (d *Patient) lane(ctx context.Context, t connection.Transport) {
 	}
 	settings, err := t.ConsumerSettings(bounded, d.Group, d.Topic)
 	if err != nil {
-		d.failed("group", err, fmt.Sprintf("create it: tidegate group create %s; on RocketMQ mqadmin updateSubGroup -g %s -c DefaultCluster -n NAMESERVER", d.Group, d.Group))
+		d.Failed("group", err, fmt.Sprintf("create it: tidegate group create %s; on RocketMQ mqadmin updateSubGroup -g %s -c DefaultCluster -n NAMESERVER", d.Group, d.Group))
 		return
 	}
 	order := map[bool]string{true: "in the order of message groups", false: "without order"}[settings.FIFO]
@@ -272,13 +282,13 @@ func (d *Patient) lane(ctx context.Context, t connection.Transport) {
 	if settings.MaxAttempts > 0 {
 		attempts = fmt.Sprintf(", with %d attempts for a message", settings.MaxAttempts)
 	}
-	d.ok("group", "%s receives %s%s; a group that does not exist yet has the defaults", output.Safe(d.Group), order, attempts)
+	d.OK("group", "%s receives %s%s; a group that does not exist yet has the defaults", output.Safe(d.Group), order, attempts)
 }
 
 func (d *Patient) probe(ctx context.Context, t connection.Transport) {
 	p, err := producer.New(t, producer.Options{})
 	if err != nil {
-		d.failed("send", err, "report this error")
+		d.Failed("send", err, "report this error")
 		return
 	}
 	defer func() { _ = p.Close() }() // the receipt is what counts
@@ -291,32 +301,32 @@ func (d *Patient) probe(ctx context.Context, t connection.Transport) {
 		if errors.Is(err, tidegate.ErrInvalid) {
 			remedy = "the type of the topic decides what it takes: FIFO needs a message group, DELAY a time, TRANSACTION a transaction; a test message is NORMAL"
 		}
-		d.failed("send", err, remedy)
+		d.Failed("send", err, remedy)
 		return
 	}
-	d.ok("send", "message %s was accepted", receipt.MessageID)
+	d.OK("send", "message %s was accepted", receipt.MessageID)
 }
 
 // http tests the HTTP API and the clocks.
 func (d *Patient) http(ctx context.Context, s connection.Server) {
 	client, err := d.Admin(ctx)
 	if err != nil {
-		d.failed("http", err, "correct the context, or the flags")
+		d.Failed("http", err, "correct the context, or the flags")
 		return
 	}
 	bounded, cancel := d.Bounded(ctx)
 	defer cancel()
 	if err := client.Healthy(bounded); err != nil {
-		d.failed("http", err, "tidegate serves HTTP on 8082; give its URL with --http")
+		d.Failed("http", err, "tidegate serves HTTP on 8082; give its URL with --http")
 		return
 	}
-	d.ok("http", "%s answers", s.HTTP)
+	d.OK("http", "%s answers", s.HTTP)
 	d.clock(bounded, s)
 	if err := client.Ready(bounded); err != nil {
-		d.failed("ready", err, "the log of the broker has the reason")
+		d.Failed("ready", err, "the log of the broker has the reason")
 		return
 	}
-	d.ok("ready", "the broker accepts messages")
+	d.OK("ready", "the broker accepts messages")
 }
 
 // maxSkew is the difference of the clocks from which a warning is due: a broker accepts signatures
@@ -344,8 +354,8 @@ func (d *Patient) clock(ctx context.Context, s connection.Server) {
 	}
 	skew := time.Since(date)
 	if skew.Abs() > maxSkew {
-		d.failed("clock", fmt.Errorf("the clock of the server differs by %s", output.Duration(skew.Abs())), "synchronise the clocks (NTP): signatures are rejected when they differ by minutes")
+		d.Failed("clock", fmt.Errorf("the clock of the server differs by %s", output.Duration(skew.Abs())), "synchronise the clocks (NTP): signatures are rejected when they differ by minutes")
 		return
 	}
-	d.ok("clock", "the clocks agree within %s", output.Duration(max(skew.Abs(), time.Second)))
+	d.OK("clock", "the clocks agree within %s", output.Duration(max(skew.Abs(), time.Second)))
 }

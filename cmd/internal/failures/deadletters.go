@@ -81,7 +81,7 @@ func (s *selection) filter(c *call.Call) (status.DeadLetterFilter, error) {
 	return status.DeadLetterFilter{Topic: s.topic, MessageIDs: s.ids, Reason: s.reason, Fingerprint: s.class, Since: since, Before: before}, err
 }
 
-// source returns the dead letters of a group: over HTTP, or on a RocketMQ by receiving them. Close
+// source returns the dead letters of a group: over HTTP, or on a RocketMQ or Artemis by receiving them. Close
 // ends it.
 func (s *selection) source(ctx context.Context, c *call.Call) (src deadletter.Source, f deadletter.Filter, closing func() error, err error) {
 	since, before, err := s.times(c)
@@ -93,21 +93,25 @@ func (s *selection) source(ctx context.Context, c *call.Call) (src deadletter.So
 	if err != nil {
 		return nil, f, nil, err
 	}
-	if server.Kind != connection.RocketMQ {
+	if !server.WithoutHTTP() {
 		client, err := c.Admin(ctx)
 		return deadletter.Broker{Client: client, Group: c.Args[0], In: s.in}, f, func() error { return nil }, err
 	}
 	if s.newest {
 		return nil, f, nil, command.Usagef(c.Command, "--newest is for a tidegate broker: a RocketMQ delivers the oldest first")
 	}
-	if s.as == "" {
+	as := s.as
+	if as == "" && server.Kind == connection.AMQP {
+		as = c.Args[0] // all groups that receive them share the queue
+	}
+	if as == "" {
 		return nil, f, nil, command.Usagef(c.Command, "on RocketMQ --as GROUP is required: a consumer group for this purpose only, for example by mqadmin updateSubGroup -g GROUP -r 1000")
 	}
 	t, _, err := c.Transport(ctx)
 	if err != nil {
 		return nil, f, nil, err
 	}
-	return deadletter.Queue{Transport: t, Group: c.Args[0], As: s.as}, f, t.Close, nil
+	return deadletter.Queue{Transport: t, Group: c.Args[0], As: as}, f, t.Close, nil
 }
 
 func newDeadLettersTop(a *call.App) *cobra.Command {
@@ -159,7 +163,7 @@ func (s *selection) classes(ctx context.Context, c *call.Call) (page status.Dead
 		return page, nil, err
 	}
 	counted := s.reason+s.class+s.since+s.before == "" && len(s.ids) == 0
-	if server.Kind != connection.RocketMQ && counted {
+	if !server.WithoutHTTP() && counted {
 		client, err := c.Admin(ctx)
 		if err != nil {
 			return page, nil, err

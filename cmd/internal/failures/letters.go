@@ -15,20 +15,20 @@ import (
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/call"
 	"github.com/tidegate/tidegate/cmd/internal/command"
-	"github.com/tidegate/tidegate/cmd/internal/connection"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/cmd/internal/view"
 	"github.com/tidegate/tidegate/consumer/deadletter"
 )
 
 // letters returns the selected dead letters, the oldest of each queue first, or the newest with
-// --newest. Close ends the use of the source. On a RocketMQ queue and offset are not known: -1.
+// --newest. Close ends the use of the source. On a RocketMQ or Artemis queue
+// and offset are not known: -1.
 func (s *selection) letters(ctx context.Context, c *call.Call, bodies bool) (all iter.Seq2[status.DeadLetter, error], closing func() error, err error) {
 	server, err := c.Server()
 	if err != nil {
 		return nil, nil, err
 	}
-	if server.Kind != connection.RocketMQ {
+	if !server.WithoutHTTP() {
 		filter, err := s.filter(c)
 		if err != nil {
 			return nil, nil, err

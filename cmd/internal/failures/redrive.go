@@ -13,7 +13,6 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/cmd/internal/call"
 	"github.com/tidegate/tidegate/cmd/internal/command"
-	"github.com/tidegate/tidegate/cmd/internal/connection"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/cmd/internal/view"
 	"github.com/tidegate/tidegate/consumer/deadletter"
@@ -89,7 +88,7 @@ func redrive(ctx context.Context, c *call.Call, src deadletter.Source, o deadlet
 	if program != "" {
 		o.Edit = func(m *tidegate.Message) error { return edit(ctx, program, m) }
 	}
-	if program != "" || server.Kind == connection.RocketMQ {
+	if program != "" || server.WithoutHTTP() {
 		t, _, err := c.Transport(ctx)
 		if err != nil {
 			return err

@@ -213,7 +213,7 @@ func (b *benchCommand) prepare(ctx context.Context) (remove func() error, err er
 	}
 	client, err := b.Admin(ctx)
 	if errors.Is(err, command.ErrUnsupported) {
-		return nil, command.Usagef(b.Command, "on RocketMQ create a topic with mqadmin updateTopic, and give it with --topic NAME --into-existing")
+		return nil, command.Usagef(b.Command, "this server has no HTTP API to create a topic: create one (on RocketMQ with mqadmin updateTopic, on Artemis with artemis address create), and give it with --topic NAME --into-existing")
 	}
 	if err != nil {
 		return nil, err

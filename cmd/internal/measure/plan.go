@@ -81,7 +81,7 @@ func (b *benchCommand) configure() error {
 func (b *benchCommand) empty() []bench.Result {
 	system := bench.System()
 	if s, err := b.Server(); err == nil {
-		system["same_machine"], system["tls"] = fmt.Sprint(connection.Local(s.GRPC)), fmt.Sprint(s.TLS)
+		system["same_machine"], system["tls"] = fmt.Sprint(connection.Local(s.Host())), fmt.Sprint(s.TLS)
 	}
 	var all []bench.Result
 	for _, o := range b.configs {

@@ -23,7 +23,7 @@ func newRecall(a *call.App) *cobra.Command {
 		}
 		recaller, ok := t.(transport.Recaller)
 		if !ok {
-			return errors.Join(call.Unsupported(c.Command), t.Close())
+			return errors.Join(c.Unsupported(), t.Close())
 		}
 		bounded, cancel := c.Bounded(ctx)
 		defer cancel()

@@ -17,6 +17,7 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/cmd/internal/verbs"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // A receiveCommand has the flags of receive.
@@ -30,6 +31,7 @@ type receiveCommand struct {
 	form                 string // of -f
 	format               verbs.Text[shown]
 	asker                *asker // with --then ask
+	progress             bool   // the server reports the progress of groups
 }
 
 func newReceive(a *call.App) *cobra.Command {
@@ -88,10 +90,14 @@ func (r *receiveCommand) run(ctx context.Context) error {
 	if err != nil {
 		return r.Usage(err)
 	}
-	t, _, err := r.Transport(ctx)
+	t, server, err := r.Transport(ctx)
 	if err != nil {
 		return err
 	}
+	if server.Kind == connection.AMQP && settle.delay == transport.BySchedule {
+		return errors.Join(command.Usagef(r.Command, "Artemis has no retry schedule: give a time, for example --then retry=10s"), t.Close())
+	}
+	r.progress = !server.WithoutHTTP()
 	if r.exec != "" {
 		return errors.Join(r.work(ctx, t, sub), t.Close())
 	}
@@ -197,7 +203,11 @@ func (r *receiveCommand) look(ctx context.Context, t connection.Transport, sub c
 		}
 	}
 	if received == 0 {
-		r.Note("no message of %s for group %s within %v; 'tidegate group show %s' shows the group's progress", output.Safe(sub.Topic), output.Safe(sub.Group), r.wait, output.Safe(sub.Group))
+		more := ""
+		if r.progress {
+			more = fmt.Sprintf("; '%s group show %s' shows the group's progress", r.Command.Root().Name(), output.Safe(sub.Group))
+		}
+		r.Note("no message of %s for group %s within %v%s", output.Safe(sub.Topic), output.Safe(sub.Group), r.wait, more)
 	}
 	if received < r.expect {
 		return fmt.Errorf("%d of %d expected messages came: %w", received, r.expect, command.ErrPartly)

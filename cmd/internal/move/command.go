@@ -82,12 +82,12 @@ func (m *moveCommand) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	target, err := connection.Resolve(connection.Named(m.to), m.Directories, m.Err)
+	target, err := m.OfContext(m.to)
 	if err != nil {
-		return m.Usage(err)
+		return err
 	}
-	if source.GRPC == target.GRPC && m.toTopic == m.Args[0] {
-		return command.Usagef(m.Command, "the source and the target are the same topic of %s", source.GRPC)
+	if source.Address() == target.Address() && m.toTopic == m.Args[0] {
+		return command.Usagef(m.Command, "the source and the target are the same topic of %s", source.Address())
 	}
 	state, err := m.inspect(ctx, source)
 	if err != nil {
@@ -102,8 +102,12 @@ func (m *moveCommand) run(ctx context.Context) error {
 
 // inspect returns the state of the source, which a RocketMQ does not report.
 func (m *moveCommand) inspect(ctx context.Context, source connection.Server) (*State, error) {
-	if source.Kind == connection.RocketMQ {
-		m.Note("a RocketMQ does not report its backlog: the move ends %v after the last message (--wait); 'mqadmin consumerProgress -g %s' shows other groups and what is left", m.wait, output.Safe(m.group))
+	if source.WithoutHTTP() {
+		shows := "'mqadmin consumerProgress -g " + output.Safe(m.group) + "' shows"
+		if source.Kind == connection.AMQP {
+			shows = "'artemis queue stat' shows"
+		}
+		m.Note("the source does not report its backlog: the move ends %v after the last message (--wait); %s other groups and what is left", m.wait, shows)
 		return nil, nil //nolint:nilnil // there is no state
 	}
 	client, err := m.Admin(ctx)
@@ -131,7 +135,7 @@ func (m *moveCommand) between(ctx context.Context, source, target connection.Ser
 		return err
 	}
 	if state != nil && (err != nil || m.DryRun) {
-		for _, line := range state.Creates(target.Kind == connection.RocketMQ, m.to, m.toTopic, m.group) {
+		for _, line := range state.Creates(target.Kind, m.to, m.toTopic, m.group) {
 			m.Note("to create it on the target: %s", line)
 		}
 	}
@@ -140,13 +144,13 @@ func (m *moveCommand) between(ctx context.Context, source, target connection.Ser
 	}
 	if m.DryRun {
 		if state == nil {
-			m.Note("the target topic exists; nothing else can be known of a RocketMQ")
+			m.Note("the target topic exists; the source does not report more")
 			return nil
 		}
 		document, fields := state.Plan()
 		return m.Show(document, m.Args[0], fields)
 	}
-	question := fmt.Sprintf("move the messages of %s that group %s has not consumed to %s?", output.Safe(m.Args[0]), output.Safe(m.group), output.Safe(target.GRPC))
+	question := fmt.Sprintf("move the messages of %s that group %s has not consumed to %s?", output.Safe(m.Args[0]), output.Safe(m.group), output.Safe(target.Address()))
 	if err := m.Confirm(question, m.Args[0]); err != nil {
 		return err
 	}
@@ -220,7 +224,10 @@ func (m *moveCommand) done(ctx context.Context, state *State, idle time.Duration
 // when the target has it.
 func (m *moveCommand) letters(ctx context.Context, from, to connection.Transport, source connection.Server) (deadletter.Report, error) {
 	var src deadletter.Source = deadletter.Broker{Client: m.Admins, Group: m.group}
-	if source.Kind == connection.RocketMQ {
+	if source.WithoutHTTP() {
+		if m.as == "" && source.Kind == connection.AMQP {
+			m.as = m.group // all groups that receive them share the queue
+		}
 		if m.as == "" {
 			return deadletter.Report{}, command.Usagef(m.Command, "dead letters of a RocketMQ need --as GROUP, a consumer group for this purpose only")
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/cmd/internal/connection"
 )
 
 // A State is a topic of a tidegate broker as one group sees it.
@@ -60,9 +61,12 @@ func (s State) Parallel() bool {
 }
 
 // Creates returns the commands that create the topic and the group on the target.
-func (s State) Creates(rocketMQ bool, context, topic, group string) []string {
+func (s State) Creates(kind, context, topic, group string) []string {
 	t, g := s.Topic.Topic.WithDefaults(), s.Group.Group.WithDefaults()
-	if rocketMQ {
+	if kind == connection.AMQP {
+		return []string{fmt.Sprintf("artemis queue create --name %s.%s --address %s --multicast --durable --preserve-on-no-consumers --auto-create-address", topic, group, topic)}
+	}
+	if kind == connection.RocketMQ {
 		order := ""
 		if g.FIFO || t.Type == settings.TopicFIFO {
 			order = " -o true"

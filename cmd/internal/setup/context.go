@@ -44,7 +44,7 @@ func newContextList(a *call.App) *cobra.Command {
 			Columns: []output.Column[contextRow]{
 				{Name: "NAME", Cell: func(r contextRow) any { return r.Name + map[bool]string{true: " *"}[r.Current] }},
 				{Name: "KIND", Cell: func(r contextRow) any { return cmp.Or(r.Kind, connection.Tidegate) }},
-				{Name: "GRPC", Cell: func(r contextRow) any { return r.GRPC }},
+				{Name: "GRPC", Cell: func(r contextRow) any { return cmp.Or(r.GRPC, r.AMQP) }},
 				{Name: "HTTP", Cell: func(r contextRow) any { return r.HTTP }},
 				{Name: "ACCESS-KEY", Cell: func(r contextRow) any { return r.Key }},
 				{Name: "PROTECTED", Cell: func(r contextRow) any { return map[bool]string{true: "yes"}[r.Protect] }},
@@ -108,14 +108,15 @@ they are: in a file, or in the output of a command.`,
 			return err
 		}
 		n.SecretCommand = secretCommand
+		if n.AMQP != "" && n.Kind == "" {
+			n.Kind = connection.AMQP
+		}
 		if err := n.Check(c.Args[0]); err != nil {
 			return c.Usage(err)
 		}
 		switch {
-		case n.Kind != "" && n.Kind != connection.Tidegate && n.Kind != connection.RocketMQ:
-			return command.Usagef(c.Command, "--kind is %q; it is %s or %s", n.Kind, connection.Tidegate, connection.RocketMQ)
-		case n.GRPC == "" && n.HTTP == "":
-			return command.Usagef(c.Command, "give --grpc, and for a tidegate broker --http")
+		case n.GRPC+n.HTTP+n.AMQP == "":
+			return command.Usagef(c.Command, "give --grpc, and for a tidegate broker --http; or for an ActiveMQ Artemis --amqp")
 		case n.Kind == connection.RocketMQ && n.HTTP != "":
 			return command.Usagef(c.Command, "a RocketMQ has no HTTP API; remove --http")
 		case n.SecretFile != "" && len(secretCommand) > 0:
@@ -131,13 +132,14 @@ they are: in a file, or in the output of a command.`,
 		if err := f.Write(path); err != nil {
 			return err
 		}
-		c.Note("%s has %s; 'tidegate doctor --context %s' tests it", path, output.Safe(c.Args[0]), output.Safe(c.Args[0]))
+		c.Note("%s has %s; '%s doctor --context %s' tests it", path, output.Safe(c.Args[0]), c.Command.Root().Name(), output.Safe(c.Args[0]))
 		return nil
 	})
 	f := c.Command.Flags()
-	f.StringVar(&n.Kind, "kind", "", "`kind` of server: tidegate or rocketmq")
+	f.StringVar(&n.Kind, "kind", "", "`kind` of server: tidegate, rocketmq or amqp")
 	f.StringVar(&n.GRPC, "grpc", "", "`host:port` of the broker or RocketMQ proxy")
 	f.StringVar(&n.HTTP, "http", "", "`URL` of the broker's HTTP API")
+	f.StringVar(&n.AMQP, "amqp", "", "`URL` of an ActiveMQ Artemis, for the program tidegate-amqp")
 	f.StringVar(&n.Namespace, "namespace", "", "`prefix` of the names on a RocketMQ with namespaces")
 	f.StringVar(&n.Key, "access-key", "", "access `key`")
 	f.StringVar(&n.SecretFile, "secret-file", "", "`file` with the secret")
@@ -157,7 +159,7 @@ func newContextShow(a *call.App) *cobra.Command {
 		Short:   "Show the server in effect, each value with its source",
 		Example: "  tidegate context show",
 	}, nil, func(_ context.Context, c *call.Call) error {
-		s, err := c.Server()
+		s, err := c.InEffect()
 		if err != nil {
 			return err
 		}

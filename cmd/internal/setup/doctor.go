@@ -45,6 +45,9 @@ func examine(ctx context.Context, c *call.Call, p *doctor.Patient) error {
 		return err
 	}
 	p.Command, p.Timeout, p.Bounded, p.Admin = c.Command.CommandPath(), c.Timeout, c.Bounded, c.Admin
+	if c.App.Artemis != nil {
+		p.Artemis = c.App.Artemis.Examine
+	}
 	steps := p.Examine(ctx)
 	if err := showSteps(c, steps); err != nil {
 		return err

@@ -16,7 +16,6 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/call"
 	"github.com/tidegate/tidegate/cmd/internal/check"
 	"github.com/tidegate/tidegate/cmd/internal/command"
-	"github.com/tidegate/tidegate/cmd/internal/connection"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/cmd/internal/view"
 )
@@ -119,7 +118,7 @@ func (k *checkCommand) find(ctx context.Context, subject string, throttled int, 
 		}
 		k.certificate.Judge(f, days)
 	}
-	if s.Kind == connection.RocketMQ && subject == "broker" {
+	if s.WithoutHTTP() && subject == "broker" {
 		t, _, err := k.Transport(ctx)
 		if err != nil {
 			return err

@@ -43,7 +43,7 @@ func overview(ctx context.Context, c *call.Call) error {
 	}
 	ctx, cancel := c.Bounded(ctx)
 	defer cancel()
-	if s.Kind == connection.RocketMQ {
+	if s.WithoutHTTP() {
 		return pinged(ctx, c)
 	}
 	client, err := c.Admin(ctx)
@@ -57,7 +57,7 @@ func overview(ctx context.Context, c *call.Call) error {
 	return showStatus(c, client.Endpoint(), o)
 }
 
-// pinged shows that a RocketMQ answers, which is all that its protocol has for it.
+// pinged shows that a server without an HTTP API answers, which is all that its protocol has for it.
 func pinged(ctx context.Context, c *call.Call) error {
 	t, s, err := c.Transport(ctx)
 	if err != nil {
@@ -66,8 +66,12 @@ func pinged(ctx context.Context, c *call.Call) error {
 	if err := errors.Join(t.Ping(ctx), t.Close()); err != nil {
 		return err
 	}
-	return c.Show(map[string]any{"server": s.GRPC, "ready": true}, s.GRPC,
-		[]output.Field{{Name: "server", Value: s.GRPC}, {Name: "state", Value: "it answers; mqadmin clusterList shows its brokers"}})
+	more := "mqadmin clusterList shows its brokers"
+	if s.Kind == connection.AMQP {
+		more = "the web console of Artemis and 'artemis queue stat' show its queues"
+	}
+	return c.Show(map[string]any{"server": s.Address(), "ready": true}, s.Address(),
+		[]output.Field{{Name: "server", Value: s.Address()}, {Name: "state", Value: "it answers; " + more}})
 }
 
 func showStatus(c *call.Call, server string, o status.Overview) error {

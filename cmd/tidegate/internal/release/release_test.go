@@ -271,10 +271,10 @@ func TestReleaseConfiguration(t *testing.T) {
 	if !slices.Equal(b.Goos, []string{"linux", "darwin", "windows"}) || !slices.Equal(b.Goarch, []string{"amd64", "arm64"}) || !slices.Equal(b.Env, []string{"CGO_ENABLED=0"}) {
 		t.Errorf("the build is %+v", b)
 	}
-	source := read(t, "cmd/tidegate/internal/tree/root.go")
-	for _, m := range regexp.MustCompile(`-X github\.com/tidegate/tidegate/cmd/tidegate/internal/tree\.(\w+)=`).FindAllStringSubmatch(text, -1) {
+	source := read(t, "cmd/internal/program/version.go")
+	for _, m := range regexp.MustCompile(`-X github\.com/tidegate/tidegate/cmd/internal/program\.(\w+)=`).FindAllStringSubmatch(text, -1) {
 		if !regexp.MustCompile(`(?m)^\t` + m[1] + ` +string`).MatchString(source) {
-			t.Errorf("package tree has no variable %s", m[1])
+			t.Errorf("package program has no variable %s", m[1])
 		}
 	}
 	for _, m := range regexp.MustCompile(`(?:src|postinstall|preremove|postremove): (\S+)`).FindAllStringSubmatch(text, -1) {

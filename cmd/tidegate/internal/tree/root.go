@@ -2,15 +2,11 @@
 package tree
 
 import (
-	"fmt"
-	"runtime"
-	"runtime/debug"
-
 	"github.com/spf13/cobra"
 
 	"github.com/tidegate/tidegate/cmd/internal/call"
 	"github.com/tidegate/tidegate/cmd/internal/client"
-	"github.com/tidegate/tidegate/cmd/internal/command"
+	"github.com/tidegate/tidegate/cmd/internal/program"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/serve"
 )
 
@@ -27,7 +23,6 @@ Start a broker, send a message, receive it:
   tidegate serve --topic orders
   tidegate send orders 'order 42'
   tidegate receive billing orders`,
-		Version: version(),
 	}
 	c.AddGroup(&cobra.Group{ID: "server", Title: "The broker:"})
 	c.AddGroup(call.Groups()...)
@@ -36,126 +31,6 @@ Start a broker, send a message, receive it:
 		c.AddCommand(s)
 	}
 	c.AddCommand(client.Commands(a)...)
-	c.AddCommand(versionCommand(a))
-	c.AddCommand(topics()...)
-	c.SetHelpCommandGroupID("tools")
-	c.SetCompletionCommandGroupID("tools")
-	c.SetOut(a.Out)
-	c.SetErr(a.Err)
-	bashCompletion(c) // after SetOut: cobra's scripts go to the output of this time
+	program.Finish(c, a)
 	return c
-}
-
-func versionCommand(a *call.App) *cobra.Command {
-	return a.Subject(&cobra.Command{
-		Use: "version", GroupID: "tools",
-		Short:   "Print the version, the commit and the platform",
-		Example: "  tidegate version -o json",
-	}, func() (any, [][2]string) {
-		v := buildOf()
-		return v, [][2]string{{"version", v.Version}, {"commit", v.Commit}, {"built", v.Time}, {"go", v.Go}, {"platform", v.Platform}}
-	})
-}
-
-// A build describes the program.
-type build struct {
-	Version  string `json:"version"`
-	Commit   string `json:"commit,omitempty"`
-	Time     string `json:"time,omitempty"` // of the commit
-	Go       string `json:"go"`
-	Platform string `json:"platform"`
-}
-
-// What a release sets with -ldflags -X. Empty means the values that go build stamps.
-var (
-	releaseVersion string // without a leading v
-	releaseCommit  string
-	releaseTime    string // of the commit, RFC 3339
-)
-
-func buildOf() build {
-	b := build{Version: version(), Commit: releaseCommit, Time: releaseTime, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
-	info, ok := debug.ReadBuildInfo()
-	if !ok || releaseVersion != "" {
-		return b
-	}
-	for _, s := range info.Settings {
-		switch s.Key {
-		case "vcs.revision":
-			b.Commit = s.Value
-		case "vcs.time":
-			b.Time = s.Value
-		case "vcs.modified":
-			if s.Value == "true" {
-				b.Commit += " with changes"
-			}
-		}
-	}
-	return b
-}
-
-func version() string {
-	if releaseVersion != "" {
-		return "v" + releaseVersion
-	}
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "unknown"
-}
-
-// topics are the texts of "tidegate help".
-func topics() []*cobra.Command {
-	return []*cobra.Command{
-		{Use: "exit-codes", Short: "The exit codes of all commands", Long: fmt.Sprintf(`The exit codes of all commands:
-
-  %-4d done
-  %-4d failed for another reason
-  %-4d wrong arguments or configuration, or not supported by this server
-  %-4d no topic, group or message of this name
-  %-4d not permitted
-  %-4d throttled, or no room; the error has the time to wait
-  %-4d no answer: unreachable or timed out
-  %-4d partly done
-  %-4d interrupted
-
-tidegate check alone has those of Nagios: 0 OK, 1 warning, 2 critical, 3 unknown.
-With -o json an error is one JSON object on standard error, with the fields of the
-HTTP API's errors, exit and hint.`,
-			command.ExitDone, command.ExitFailed, command.ExitUsage, command.ExitNotFound, command.ExitNotPermitted,
-			command.ExitThrottled, command.ExitNoAnswer, command.ExitPartly, command.ExitInterrupted)},
-		{Use: "environment", Short: "The environment variables of client commands", Long: `The environment variables of client commands:
-
-  TIDEGATE_CONTEXT       name of a context
-  TIDEGATE_SERVER_GRPC   host:port of the broker or RocketMQ proxy
-  TIDEGATE_SERVER_HTTP   URL of the broker's HTTP API
-  TIDEGATE_ACCESS_KEY    access key
-  TIDEGATE_SECRET        its secret
-  XDG_CONFIG_HOME        directory of tidegate/contexts.yaml
-
-A flag goes before the environment, and the environment before the context.
-'tidegate context show' prints each value with its source. 'tidegate serve' has
-variables of its own ('tidegate help serve').`},
-		{Use: "times", Short: "The forms of times in arguments and results", Long: `The forms of times in arguments:
-
-  2026-11-23T14:00:00Z   RFC 3339
-  -15m                   a duration before now; 10m is one after now
-  @1784887200            Unix seconds
-
-Durations have units: 500ms, 10s, 1h30m. Tables show times relative to now on a
-terminal, and in UTC otherwise; --time relative, local or utc chooses. JSON has
-RFC 3339.`},
-		{Use: "output", Short: "The formats of results", Long: `The formats of results (-o):
-
-  table   the frequent columns
-  wide    all columns
-  json    one document, the body of the HTTP API
-  jsonl   one JSON object a line
-  name    one name a line, for xargs -n 1
-
---columns selects columns, --sort sorts by one (-COLUMN descending), --limit bounds
-the rows. Times in tables are relative on a terminal and UTC otherwise (--time).
-Arguments take times as RFC 3339, as a duration from now (-15m), or as Unix seconds
-(@1784887200).`},
-	}
 }

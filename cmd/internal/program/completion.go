@@ -1,4 +1,4 @@
-package tree
+package program
 
 import (
 	"bytes"
@@ -16,17 +16,17 @@ func bashCompletion(root *cobra.Command) {
 	if err != nil || c.Name() != "bash" {
 		return // a cobra without the command
 	}
-	c.Long = `The completion of bash. It needs no other package. For this shell:
+	c.Long = strings.ReplaceAll(`The completion of bash. It needs no other package. For this shell:
 
-  source <(tidegate completion bash)
+  source <(NAME completion bash)
 
 For every shell:
 
-  tidegate completion bash > ~/.local/share/bash-completion/completions/tidegate
+  NAME completion bash > ~/.local/share/bash-completion/completions/NAME
 
 if the package bash-completion is installed, or else this line in ~/.bashrc:
 
-  source <(tidegate completion bash)`
+  source <(NAME completion bash)`, "NAME", root.Name())
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		noDescriptions, err := c.Flags().GetBool("no-descriptions")
 		if err != nil {

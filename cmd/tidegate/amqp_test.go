@@ -1,0 +1,76 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// The program does not speak AMQP. An address of an Artemis, wherever it comes from, ends with 2,
+// and the error names the program that does and how to install it.
+func TestNamesTheProgramForAMQP(t *testing.T) {
+	tl := newTool(t)
+	tl.env = map[string]string{"XDG_CONFIG_HOME": tl.env["XDG_CONFIG_HOME"], "HOME": tl.home}
+	tl.must("context", "add", "artemis", "--amqp", "amqps://mq.example")
+	if r := tl.must("context", "show"); !strings.Contains(r.stdout, "amqps://mq.example (context artemis)") {
+		t.Errorf("the context has no address: %s", r.stdout)
+	}
+	if r := tl.must("context", "list"); !strings.Contains(r.stdout, "amqp  ") {
+		t.Errorf("the context has no kind: %s", r.stdout)
+	}
+	for name, args := range map[string][]string{
+		"a context":         {"send", "orders", "x"},
+		"a flag":            {"receive", "billing", "orders", "--then", "ack", "--amqp", "amqp://mq.example"},
+		"an address":        {"doctor", "--grpc", "amqp://mq.example:5672"},
+		"a command of HTTP": {"topic", "list"},
+		"a target":          {"move", "orders", "--group", "billing", "--to", "artemis", "--grpc", "127.0.0.1:1"},
+	} {
+		r := tl.run(args...)
+		if r.code != 2 || !strings.Contains(r.stderr, "tidegate-amqp") || !strings.Contains(r.stderr, "go install github.com/tidegate/tidegate/cmd/tidegate-amqp@latest") {
+			t.Errorf("%s: exit code %d, %s", name, r.code, r.stderr)
+		}
+	}
+	tl.env["TIDEGATE_SERVER_AMQP"] = "amqp://mq.example"
+	if r := tl.run("send", "orders", "x", "--context", "artemis"); r.code != 2 || !strings.Contains(r.stderr, "amqp://mq.example is") {
+		t.Errorf("the environment does not precede the context: exit code %d, %s", r.code, r.stderr)
+	}
+}
+
+// Addresses of two kinds, and a context with an address of another kind, are errors of usage.
+func TestAMQPExcludesOtherAddresses(t *testing.T) {
+	tl := newTool(t)
+	for name, args := range map[string][]string{
+		"two flags":         {"send", "orders", "x", "--amqp", "amqp://mq", "--grpc", "127.0.0.1:1"},
+		"two in a context":  {"context", "add", "x", "--amqp", "amqp://mq", "--grpc", "127.0.0.1:1"},
+		"another kind":      {"context", "add", "x", "--amqp", "amqp://mq", "--kind", "rocketmq"},
+		"no address":        {"context", "add", "x", "--kind", "amqp", "--grpc", "127.0.0.1:1"},
+		"a password":        {"context", "add", "x", "--amqp", "amqp://user:sesame@mq"},
+		"another scheme":    {"context", "add", "x", "--amqp", "http://mq"},
+		"amqp in grpc":      {"context", "add", "x", "--grpc", "amqp://mq:5672"},
+		"a faulty kind":     {"context", "add", "x", "--kind", "kafka", "--grpc", "127.0.0.1:1"},
+		"no address at all": {"context", "add", "x"},
+	} {
+		if r := tl.run(args...); r.code != 2 || strings.Contains(r.stderr, "sesame") || r.stdout != "" {
+			t.Errorf("%s: exit code %d, %s%s", name, r.code, r.stdout, r.stderr)
+		}
+	}
+}
+
+// Neither the program nor its module depends on go-amqp.
+func TestLinksNoAMQP(t *testing.T) {
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	gomod, err := os.ReadFile("../../go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(out), "google.golang.org/grpc\n") || !strings.Contains(string(gomod), "google.golang.org/grpc ") {
+		t.Fatal("the lists do not name gRPC: this test sees nothing")
+	}
+	if all := strings.ToLower(string(out) + string(gomod)); strings.Contains(all, "go-amqp") {
+		t.Error("the program or its module depends on go-amqp: it belongs to the module cmd/tidegate-amqp")
+	}
+}
