@@ -39,7 +39,7 @@ func TestClosedPipe(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
 	tl.must("send", "orders", strings.Repeat("x", 10_000), "--count", "100")
 	c := exec.CommandContext(t.Context(), "bash", "-c", "tidegate receive billing orders --then release --max 100 --lease 10m -o jsonl | head -c 100; code=${PIPESTATUS[0]}; echo; echo $code")
-	c.Env = tl.environ(program(t))
+	c.Env = tl.environ(installed(t))
 	var stderr strings.Builder
 	c.Stderr = &stderr
 	out, err := c.Output()

@@ -51,7 +51,7 @@ func TestBackupAsDescribed(t *testing.T) {
 	tl := newTool(t, "--data", data, "--snapshot-dir", snapshots, "--topic", "orders")
 	tl.must("send", "orders", "before")
 	sh := exec.CommandContext(t.Context(), "sh", "-euc", block[1])
-	sh.Env = append(tl.environ(program(t)), "BACKUP="+backup)
+	sh.Env = append(tl.environ(installed(t)), "BACKUP="+backup)
 	if out, err := sh.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

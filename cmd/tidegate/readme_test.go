@@ -26,7 +26,7 @@ func TestReadme(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "charge.sh"), []byte(charge), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	bin := program(t)
+	bin := installed(t)
 	n := 0
 	for line := range strings.Lines(string(block[1])) {
 		line, _, _ = strings.Cut(strings.TrimSpace(line), "#")

@@ -165,7 +165,7 @@ func TestTreeOnRocketMQ(t *testing.T) {
 
 // Each line of each example runs in a shell and ends in order.
 func TestExamples(t *testing.T) {
-	bin := program(t)
+	bin := installed(t)
 	for _, c := range leaves(tree.Root(&call.App{Env: os.Getenv})) {
 		for line := range strings.Lines(c.Example) {
 			line = strings.TrimSpace(line)
@@ -177,8 +177,8 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// program returns a directory with the program tidegate.
-func program(t *testing.T) string {
+// installed returns a directory with the program tidegate.
+func installed(t *testing.T) string {
 	t.Helper()
 	path, err := filepath.Abs(os.Args[0])
 	if err != nil {
@@ -229,7 +229,7 @@ func example(t *testing.T, bin string, c *cobra.Command, line string) {
 		line = "cp before.json after.json && " + line
 	}
 	if c.Name() == "console" {
-		line = "timeout --preserve-status -s INT 2 " + line // it serves until Ctrl-C
+		line = "timeout --foreground --preserve-status -s INT 2 " + line // it serves until Ctrl-C, of which one is enough
 	}
 	prepare(t, tl, c, &line)
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", line)

@@ -74,7 +74,7 @@ func (r Result) Screen(w io.Writer) error {
 	}
 	floor := Median(r.Rounds, func(r Round) float64 { return r.Floor })
 	p50 := Median(r.Rounds, func(r Round) float64 { return rows[0].of(r).P50 })
-	if p50 >= 0 {
+	if p50 >= 0 && floor > 0 { // zero: the protocol has no empty request
 		fmt.Fprintf(&b, "floor     %s for an empty request: the p50 is %.1f × floor\n", Micros(floor), p50/max(floor, 1e-3))
 	}
 	if worst := slices.MaxFunc(r.Rounds, func(a, b Round) int { return int(a.WorstP99 - b.WorstP99) }); worst.WorstP99 > 0 {

@@ -25,8 +25,8 @@ type App struct {
 	Artemis  *Artemis
 }
 
-// An Artemis is the support of a program for Apache ActiveMQ Artemis over AMQP. A program without it
-// names the one that has it.
+// An Artemis is the support of a program for Apache ActiveMQ Artemis over AMQP. A program without
+// it names the one that has it.
 type Artemis struct {
 	// Open connects to a server.
 	Open connection.Opener

@@ -12,7 +12,8 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/connection"
 )
 
-// Server returns the server of the flags, the environment or the context, which the program reaches.
+// Server returns the server of the flags, the environment or the context. It is of a kind that the
+// program reaches.
 func (c *Call) Server() (connection.Server, error) {
 	return c.usable(c.Connection, c.Env)
 }

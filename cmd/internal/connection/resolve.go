@@ -136,8 +136,8 @@ func (s *Server) addresses(f Flags, env func(string) string) error {
 	}
 	if speaks {
 		s.Kind, s.GRPC, s.HTTP = AMQP, "", ""
-		defer func() { s.TLS = s.TLS || strings.HasPrefix(s.AMQP, "amqps:") }()
 		s.choose("amqp", &s.AMQP, flags[0], variables[0], "TIDEGATE_SERVER_AMQP", defaultAMQP)
+		s.TLS = s.TLS || strings.HasPrefix(s.AMQP, "amqps:")
 		return (&Context{Kind: AMQP, AMQP: s.AMQP}).Check("x")
 	}
 	if s.Kind == AMQP {

@@ -81,8 +81,8 @@ func (s *selection) filter(c *call.Call) (status.DeadLetterFilter, error) {
 	return status.DeadLetterFilter{Topic: s.topic, MessageIDs: s.ids, Reason: s.reason, Fingerprint: s.class, Since: since, Before: before}, err
 }
 
-// source returns the dead letters of a group: over HTTP, or on a RocketMQ or Artemis by receiving them. Close
-// ends it.
+// source returns the dead letters of a group: over HTTP, or on a RocketMQ or Artemis by receiving
+// them. Close ends it.
 func (s *selection) source(ctx context.Context, c *call.Call) (src deadletter.Source, f deadletter.Filter, closing func() error, err error) {
 	since, before, err := s.times(c)
 	if err != nil {

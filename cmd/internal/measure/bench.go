@@ -186,6 +186,12 @@ func (b *benchCommand) run(ctx context.Context, begin newLoad) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, t.Close()) }()
+	bounded, cancel := b.Bounded(ctx)
+	err = t.Ping(bounded, b.load.Topic) // sends wait for a server that is away
+	cancel()
+	if err != nil {
+		return err
+	}
 	if err := b.subscribe(ctx, t); err != nil {
 		return err
 	}

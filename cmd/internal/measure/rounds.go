@@ -127,7 +127,11 @@ func (b *benchCommand) round(ctx context.Context, l load.Load, o bench.Options) 
 const floorPings = 200
 
 // floor measures an empty request to the server: the latency that no send can have less of.
+// It is 0 if the protocol has none.
 func (b *benchCommand) floor(ctx context.Context, t connection.Transport) (p50 float64, err error) {
+	if s, err := b.Server(); err != nil || s.Kind == connection.AMQP { // AMQP has no empty request
+		return 0, err
+	}
 	var all []time.Duration
 	for range floorPings {
 		begun := time.Now()

@@ -1,0 +1,22 @@
+package program
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/tidegate/tidegate/cmd/internal/call"
+)
+
+// Process runs a program with the arguments, streams and signals of this process, and returns its
+// exit code.
+func Process(run func(ctx context.Context, args []string, a *call.App) int) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM) // the first of the process
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once
+	// A write to a closed pipe then fails, and the command ends in order. Programs of --exec have
+	// the signal as usual, which they would not after signal.Ignore.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	return run(ctx, os.Args[1:], call.New(os.Stdin, os.Stdout, os.Stderr))
+}
