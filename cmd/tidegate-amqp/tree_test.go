@@ -66,7 +66,7 @@ func arguments(c *cobra.Command) []string {
 
 // works are the commands that an Artemis supports.
 var works = []string{"send", "receive", "status", "check", "doctor", "dead-letters top", "dead-letters list", "dead-letters show",
-	"dead-letters redrive", "dead-letters export", "move", "bench send", "bench e2e"} // check has only the broker itself
+	"dead-letters redrive", "dead-letters export", "move", "bench send", "bench receive", "bench e2e"} // check has only the broker itself
 
 // Each command has a short text and an example that names this program, and exit code 2 for an
 // unknown flag. No text names a command of this program as one of tidegate.

@@ -27,6 +27,9 @@ const (
 	SASLInit    = 0x41
 )
 
+// window is the number of transfers that a session takes: a peer never announces more.
+const window = 1<<31 - 1
+
 // A Peer is a server. Its fields must not change while it serves. The zero value accepts every
 // client, address and message.
 type Peer struct {
@@ -232,7 +235,7 @@ func (c *conn) respond(channel uint16, code byte, list []any, payload []byte) {
 	case Open:
 		c.push(frame(0, 0, Open, []any{"peer"}, nil))
 	case Begin:
-		c.push(frame(0, channel, Begin, []any{channel, uint32(0), uint32(5000), uint32(5000)}, nil))
+		c.push(frame(0, channel, Begin, []any{channel, uint32(0), uint32(window), uint32(window)}, nil))
 	case Attach:
 		c.attach(channel, list)
 	case Flow: // … handle, delivery-count, link-credit

@@ -134,7 +134,7 @@ func (c *conn) attach(channel uint16, list []any) {
 	if slices.Contains(p.NoCredit, l.address) {
 		credit = 0
 	}
-	c.push(frame(0, channel, Flow, []any{uint32(0), uint32(5000), uint32(0), uint32(5000), handle, uint32(0), credit}, nil))
+	c.push(frame(0, channel, Flow, []any{uint32(0), uint32(window), uint32(0), uint32(window), handle, uint32(0), credit}, nil))
 }
 
 // detach ends a link. Its unsettled messages are ready again.

@@ -16,7 +16,9 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/connection"
 	"github.com/tidegate/tidegate/cmd/internal/load"
+	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // A benchCommand has the flags of the benchmarks.
@@ -254,13 +256,37 @@ func (b *benchCommand) prepare(ctx context.Context) (remove func() error, err er
 // subscribe makes sure that the group has a position in an existing topic before the first message
 // of the benchmark is sent. It settles nothing.
 func (b *benchCommand) subscribe(ctx context.Context, t connection.Transport) error {
+	server, err := b.Server()
+	if err != nil {
+		return err
+	}
 	receives := b.load.Verify || b.Command.Name() == "receive"
-	if !b.intoExisting || !receives {
+	switch {
+	case server.Kind == connection.AMQP && (receives || b.Command.Name() == "e2e"):
+		return b.createQueue(ctx, t)
+	case !b.intoExisting || !receives:
 		return nil
 	}
 	s, err := consumer.NewSimple(t, consumer.Subscription{Group: b.load.Group, Topic: b.load.Topic}, consumer.SimpleOptions{InvisibleDuration: 10 * time.Second, LongPolling: 5 * time.Second})
 	if err == nil {
 		_, err = s.Receive(ctx, 1)
 	}
+	return err
+}
+
+// createQueue creates the queue of the group on an Artemis, which discards the messages that were
+// sent before. It releases a message of an earlier benchmark.
+func (b *benchCommand) createQueue(ctx context.Context, t connection.Transport) error {
+	ctx, cancel := b.Bounded(ctx)
+	defer cancel()
+	ds, err := t.Receive(ctx, transport.ReceiveRequest{
+		Group: b.load.Group, Topic: b.load.Topic, Queue: transport.AnyQueue, Push: true, Max: 1, InvisibleDuration: time.Minute, Wait: time.Millisecond,
+	})
+	for _, d := range ds {
+		_, rerr := t.ChangeInvisibleDuration(ctx, d, 0)
+		err = errors.Join(err, rerr)
+	}
+	queue := output.Safe(b.load.Topic + "." + b.load.Group)
+	b.Note("the queue %s stays; 'artemis queue delete --name %s' removes it", queue, queue)
 	return err
 }
