@@ -91,6 +91,7 @@ type Store struct {
 	synced    []*diskfs.SyncedNotes
 	values    *diskfs.ValueNotes // nil in memory
 	dir       string
+	onDisk    bool // false for memory, and for the files of a test
 	unclean   bool // see Unclean; written by Open
 }
 
@@ -105,6 +106,7 @@ func Open(o Options) (*Store, error) {
 			s.fs = vfs.NewMem()
 		}
 	}
+	s.onDisk = s.fs == vfs.Default
 	if o.CacheBytes == 0 {
 		o.CacheBytes = defaultCache
 		if o.Dir == "" {
@@ -234,7 +236,7 @@ func (s *Store) options(cache *pebble.Cache, memTable uint64, fs vfs.FS) *pebble
 		LBaseMaxBytes:         baseBytes,
 		FormatMajorVersion:    pebble.FormatNewest,
 	}
-	if s.dir == memoryDir {
+	if !s.onDisk {
 		o.Experimental.CompactionScheduler = &scheduler{} // Pebble's own has a ticker
 	}
 	// Bodies go to files of their own: a compaction then moves keys only.

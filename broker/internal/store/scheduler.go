@@ -8,7 +8,7 @@ import (
 
 // A scheduler admits Pebble's compactions when Pebble asks for one and when one ends. Pebble's
 // own scheduler also looks every 100 ms, which in virtual time would be all that a test
-// does. Pebble asks after each flush, so a store in memory needs no more.
+// does. Pebble asks after each flush, so a store in memory or on the files of a test needs no more.
 //
 // Pebble calls TrySchedule with its mutex held, and the methods of db take that mutex. So no
 // method holds mu while it calls db, except for GetAllowedWithoutPermission, which takes none.
