@@ -86,8 +86,9 @@ var (
 	crashIndex = flag.Int("crash.index", -1, "crash the recorded run at this index only")
 )
 
-// crashSample is about how many moments of a run are looked at if not every one is.
-const crashSample = 12
+// crashSample is about how many moments of a run are looked at if not every one is, as .ci/run does
+// without the race detector.
+const crashSample = 6
 
 // A recorded run of all operations that change stored data loses its power at each of its writes,
 // syncs, renames and so on, with none or a part of the unsynced data. The power fails again while

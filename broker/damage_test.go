@@ -22,7 +22,7 @@ import (
 
 var (
 	damageSeed  = flag.Uint64("damage.seed", 0, "damage a data directory with this seed; 0 for another one each time")
-	damageFiles = flag.Int("damage.files", 40, "how many times a file is damaged")
+	damageFiles = flag.Int("damage.files", 20, "how many times a file is damaged")
 )
 
 // A damagedRun is a data directory with the promises about its content.
