@@ -21,7 +21,7 @@ import (
 )
 
 // patience bounds each wait for the browser. Only a fault makes a test wait as long.
-const patience = 30 * time.Second
+const patience = 90 * time.Second
 
 // A tab is a tab of the browser. It records everything that a page of the console must not do.
 type tab struct {
