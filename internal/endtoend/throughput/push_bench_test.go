@@ -25,9 +25,9 @@ func BenchmarkPushSDK(b *testing.B) {
 	for name, fifo := range map[string]bool{"unordered": false, "groups=1000": true} {
 		b.Run(name, func(b *testing.B) {
 			const messages, callers = 32 << 10, 64
-			topic := settings.Topic{}
+			topic, groups := settings.Topic{}, 0
 			if fifo {
-				topic.Type = settings.TopicFIFO
+				topic.Type, groups = settings.TopicFIFO, 1000
 			}
 			c := newCountingClient(b, serveDiskWith(b, topic, settings.Group{FIFO: fifo}))
 			floor := rawCalls(b, serveEcho(b), callers)
@@ -36,10 +36,10 @@ func BenchmarkPushSDK(b *testing.B) {
 			n := 0
 			for b.Loop() {
 				took[0] += closedLoops(b, callers, messages, floor)
-				c.fill(b, messages, fifo)
+				c.fill(b, messages, []string{"t"}, groups)
 				var before, after runtime.MemStats
 				runtime.ReadMemStats(&before)
-				took[1] += c.consume(b, messages, callers)
+				took[1] += c.consume(b, messages, callers, consumer.Subscription{Group: "g", Topic: "t"})
 				runtime.ReadMemStats(&after)
 				allocs += after.Mallocs - before.Mallocs
 				n += messages
@@ -80,9 +80,10 @@ func (c *countingClient) Receive(ctx context.Context, r transport.ReceiveRequest
 	return ds, err
 }
 
-// fill stores n messages, of 1 000 message groups in turns if they have an order.
-func (c *countingClient) fill(b *testing.B, n int, fifo bool) {
-	const batch, senders, groups = 64, 8, 1000
+// fill stores n messages, batches of each topic in turns, of so many message groups in turns if there
+// are any.
+func (c *countingClient) fill(b *testing.B, n int, topics []string, groups int) {
+	const batch, senders = 64, 8
 	body := make([]byte, 1<<10)
 	var next atomic.Int64
 	var wg sync.WaitGroup
@@ -91,8 +92,8 @@ func (c *countingClient) fill(b *testing.B, n int, fifo bool) {
 			for from := int(next.Add(batch)) - batch; from < n; from = int(next.Add(batch)) - batch {
 				msgs := make([]*tidegate.Message, min(batch, n-from))
 				for i := range msgs {
-					msgs[i] = &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Body: body}
-					if fifo {
+					msgs[i] = &tidegate.Message{ID: tidegate.NewMessageID(), Topic: topics[from/batch%len(topics)], Body: body}
+					if groups > 0 {
 						msgs[i].MessageGroup = fmt.Sprint((from + i) % groups)
 					}
 				}
@@ -112,10 +113,10 @@ func (c *countingClient) fill(b *testing.B, n int, fifo bool) {
 }
 
 // consume consumes n messages, and returns the time until the last acknowledgement.
-func (c *countingClient) consume(b *testing.B, n, workers int) time.Duration {
+func (c *countingClient) consume(b *testing.B, n, workers int, sub consumer.Subscription) time.Duration {
 	var settled atomic.Int64
 	done := make(chan struct{})
-	p, err := consumer.NewPush(c, consumer.Subscription{Group: "g", Topic: "t"},
+	p, err := consumer.NewPush(c, sub,
 		func(context.Context, *tidegate.Delivery) error { return nil },
 		consumer.PushOptions{Concurrency: workers, OnDelivery: func(o consumer.Outcome) {
 			if o.Disposition != consumer.Acked {

@@ -10,6 +10,7 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/producer"
 )
 
@@ -18,13 +19,46 @@ import (
 // that of one topic in the same run.
 func BenchmarkTopicsSDK(b *testing.B) {
 	for _, topics := range []int{100, 1000} {
-		for name, send := range map[string]func(*testing.B, *producer.Producer, int) round{"async": asyncTo, "callers=256": callersTo} {
+		for name, send := range map[string]func(*testing.B, *producer.Producer, int) round{"async": asyncTo, "callers=256": callersTo256} {
 			b.Run(fmt.Sprintf("topics=%d/%s", topics, name), func(b *testing.B) {
 				p := benchProducer(b, serveTopics(b, topics))
 				alternate(b, send(b, p, topics), map[string]round{"one": send(b, p, 1)})
 			})
 		}
 	}
+}
+
+// BenchmarkPushTopicsSDK consumes messages of 1 KiB of 100 and of 1 000 topics with one push
+// consumer, 64 workers and a handler that does nothing, from a broker on disk, until every
+// acknowledgement is on disk. one/ratio is the rate divided by that of one topic in the same run.
+func BenchmarkPushTopicsSDK(b *testing.B) {
+	for _, topics := range []int{100, 1000} {
+		b.Run(fmt.Sprintf("topics=%d", topics), func(b *testing.B) {
+			const messages, workers = 32 << 10, 64
+			address := serveTopics(b, topics)
+			loads := map[string][]string{"all": names(topics), "one": {"t0"}}
+			took := map[string]time.Duration{}
+			for b.Loop() {
+				for name, to := range loads {
+					c := newCountingClient(b, address)
+					c.fill(b, messages, to, 0)
+					took[name] += c.consume(b, messages, workers, consumer.Subscription{Group: "g-" + name, Topics: all(to)})
+				}
+			}
+			b.ReportMetric(float64(b.N*messages)/took["all"].Seconds(), "msg/s")
+			b.ReportMetric(took["one"].Seconds()/took["all"].Seconds(), "one/ratio")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// all is a subscription to topics without filters.
+func all(topics []string) map[string]tidegate.Filter {
+	m := map[string]tidegate.Filter{}
+	for _, t := range topics {
+		m[t] = tidegate.Filter{}
+	}
+	return m
 }
 
 // serveTopics serves a broker on disk with the topics t0, t1 and so on.
@@ -79,8 +113,12 @@ func asyncTo(b *testing.B, p *producer.Producer, topics int) round {
 	}
 }
 
-func callersTo(b *testing.B, p *producer.Producer, topics int) round {
-	const callers, n = 256, 20_000
+func callersTo256(b *testing.B, p *producer.Producer, topics int) round {
+	return callersTo(b, p, 256, topics)
+}
+
+func callersTo(b *testing.B, p *producer.Producer, callers, topics int) round {
+	const n = 20_000
 	to, body := names(topics), make([]byte, 1024)
 	var next atomic.Int64
 	return func() (int, time.Duration) {

@@ -1,0 +1,181 @@
+package throughput
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/producer"
+	"github.com/tidegate/tidegate/transport/rocketmq"
+)
+
+// BenchmarkIdleSDK prints the share of a core, in percent, that an idle push consumer costs its
+// process and the broker's: with one topic, with 1 000 topics, and with 1 000 consumers of one topic,
+// each of a group of its own. Each op is 20 s, after 30 s in which the consumers begin.
+func BenchmarkIdleSDK(b *testing.B) {
+	for _, c := range []struct{ topics, groups int }{{1, 1}, {1000, 1}, {1, 1000}} {
+		b.Run(fmt.Sprintf("topics=%d/groups=%d", c.topics, c.groups), func(b *testing.B) {
+			server := serveApart(b, c.topics)
+			t := connect(b, server.address, rocketmq.Options{})
+			for g := range c.groups {
+				run(b, t, consumer.Subscription{Group: fmt.Sprintf("g%d", g), Topics: all(names(c.topics))}, nil)
+			}
+			time.Sleep(30 * time.Second)
+			client, broker := server.spent(b)
+			start := time.Now()
+			for b.Loop() {
+				time.Sleep(20 * time.Second)
+			}
+			took := time.Since(start)
+			client2, broker2 := server.spent(b)
+			b.ReportMetric(100*(client2-client).Seconds()/took.Seconds(), "client-%")
+			b.ReportMetric(100*(broker2-broker).Seconds()/took.Seconds(), "broker-%")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// BenchmarkPacedSDK sends 1 000 messages of 1 KiB a second and consumes them with a push consumer:
+// to 1 000 topics, and in turns within the same run to one. cpu-µs/msg is the CPU time of client and
+// broker for each message; one/ratio: that divided by the one of a single topic.
+func BenchmarkPacedSDK(b *testing.B) {
+	const topics = 1000
+	server := serveApart(b, topics+1)
+	loads := map[string]func() time.Duration{
+		"one": paced(b, server, "g1", []string{fmt.Sprintf("t%d", topics)}),
+		"all": paced(b, server, "g2", names(topics)),
+	}
+	spent := map[string]time.Duration{}
+	for b.Loop() {
+		for name, load := range loads {
+			spent[name] += load()
+		}
+	}
+	b.ReportMetric(float64(spent["all"].Microseconds())/float64(b.N*pacedMessages), "cpu-µs/msg")
+	b.ReportMetric(spent["all"].Seconds()/spent["one"].Seconds(), "one/ratio")
+	b.ReportMetric(0, "ns/op")
+}
+
+const pacedMessages = 5000 // of a round of BenchmarkPacedSDK, in 5 s
+
+// paced starts a consumer of topics. The result sends a round and returns its CPU time.
+func paced(b *testing.B, server *process, group string, topics []string) func() time.Duration {
+	t := connect(b, server.address, rocketmq.Options{})
+	p := produce(b, t)
+	var handled atomic.Int64
+	run(b, t, consumer.Subscription{Group: group, Topics: all(topics)}, &handled)
+	body := make([]byte, 1024)
+	return func() time.Duration {
+		from := handled.Load()
+		client, broker := server.spent(b)
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for i := range pacedMessages {
+			<-tick.C
+			err := p.SendAsync(b.Context(), &tidegate.Message{Topic: topics[i%len(topics)], Body: body}, func(_ tidegate.Receipt, err error) {
+				if err != nil {
+					b.Error(err)
+				}
+			})
+			if err != nil {
+				b.Fatal(err)
+			}
+		}
+		for handled.Load() < from+pacedMessages && !b.Failed() {
+			time.Sleep(time.Millisecond)
+		}
+		client2, broker2 := server.spent(b)
+		return client2 - client + broker2 - broker
+	}
+}
+
+// BenchmarkCompressedSDK sends 1 KiB of JSON with Send from 256 goroutines to a broker in a process
+// of its own, with and without gzip in turns. client-µs/msg and plain-µs/msg are the CPU time of the
+// client's process for each message.
+func BenchmarkCompressedSDK(b *testing.B) {
+	const callers, n = 256, 20_000
+	server := serveApart(b, 1)
+	body := orders(1024)
+	sender := func(compression int) func() time.Duration {
+		p := produce(b, connect(b, server.address, rocketmq.Options{Compression: compression}))
+		return func() time.Duration {
+			before, _ := server.spent(b)
+			closedLoops(b, callers, n, func() error {
+				_, err := p.Send(b.Context(), &tidegate.Message{Topic: "t0", Body: body})
+				return err
+			})
+			after, _ := server.spent(b)
+			return after - before
+		}
+	}
+	packed, plain := sender(512), sender(0)
+	var spent [2]time.Duration
+	for b.Loop() {
+		spent[0] += packed()
+		spent[1] += plain()
+	}
+	b.ReportMetric(float64(spent[0].Microseconds())/float64(b.N*n), "client-µs/msg")
+	b.ReportMetric(float64(spent[1].Microseconds())/float64(b.N*n), "plain-µs/msg")
+	b.ReportMetric(0, "ns/op")
+}
+
+// orders returns n bytes of JSON.
+func orders(n int) []byte {
+	r := rand.New(rand.NewPCG(1, 2))
+	var s strings.Builder
+	for s.Len() < n {
+		fmt.Fprintf(&s, `{"order":%d,"customer":"c-%d","amount":%d.%02d,"currency":"EUR","note":"%x"},`,
+			r.IntN(1e9), r.IntN(1e5), r.IntN(1e4), r.IntN(100), r.Uint32())
+	}
+	return []byte(s.String()[:n])
+}
+
+func connect(b *testing.B, address string, opts rocketmq.Options) *rocketmq.Client {
+	b.Helper()
+	c, err := rocketmq.New(address, opts)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { c.Close() })
+	return c
+}
+
+func produce(b *testing.B, c *rocketmq.Client) *producer.Producer {
+	b.Helper()
+	p, err := producer.New(c, producer.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { p.Close() })
+	return p
+}
+
+// run runs a push consumer until the benchmark ends. It adds its messages to handled, unless that is
+// nil.
+func run(b *testing.B, t consumer.Transport, sub consumer.Subscription, handled *atomic.Int64) {
+	b.Helper()
+	p, err := consumer.NewPush(t, sub, func(context.Context, *tidegate.Delivery) error {
+		if handled != nil {
+			handled.Add(1)
+		}
+		return nil
+	}, consumer.PushOptions{Concurrency: 64})
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(ctx) }()
+	b.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			b.Error(err)
+		}
+	})
+}
