@@ -88,7 +88,7 @@ func (m *handModel) step() {
 	failure := []error{nil, nil, errLost, tidegate.ErrInvalidHandle}[m.r.IntN(4)]
 	switch n := m.r.IntN(100); {
 	case n < 15:
-		if g, ok := m.reserve(m.source, 1+m.r.IntN(32), false); ok {
+		if g, ok := m.reserve(m.source, 1+m.r.IntN(32), false, m.r.IntN(2) == 0); ok {
 			m.grants = append(m.grants, g)
 		}
 	case n < 30 && len(m.grants) > 0:

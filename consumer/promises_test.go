@@ -70,7 +70,7 @@ func TestRemovedQueueEndsItsWait(t *testing.T) {
 		s := &source{topic: &topic{name: "orders"}}
 		done := make(chan bool, 1)
 		go func() {
-			_, ok := h.reserve(s, 32, true)
+			_, ok := h.reserve(s, 32, true, false)
 			done <- ok
 		}()
 		synctest.Wait()

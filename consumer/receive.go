@@ -39,6 +39,7 @@ type source struct {
 	// Guarded by hand.mu.
 	underWay int    // concurrent receives
 	helpers  int    // loops besides the first one
+	prompt   bool   // its receives leave watches
 	removed  bool   // the consumer no longer has the queue
 	endpoint string // server of the last delivery; empty before
 }
@@ -52,13 +53,15 @@ func (r *run) receive(s *source, helper bool) {
 	attemptID := ""
 	permits := permit.Permits{Limiter: r.opts.Limiter}
 	full := helper // there is a backlog
+	empty := 0     // receives in turn without a message
 	for {
 		settings, caps := r.ofSource(s)
 		most := r.permitted(&permits, s.topic, r.batch(settings, caps), full, helper)
 		if most == 0 {
 			return
 		}
-		g, ok := r.hand.reserve(s, most, !helper)
+		watcher := r.watcher(caps)
+		g, ok := r.hand.reserve(s, most, !helper, watcher != nil)
 		if !ok {
 			return
 		}
@@ -67,10 +70,10 @@ func (r *run) receive(s *source, helper bool) {
 		}
 		q := r.request(settings, caps, s, g, attemptID)
 		if helper {
-			q.Wait = 0
+			q.Wait, watcher = 0, nil
 		}
 		start := time.Now()
-		n, err := r.receiveOnce(s, q, g, caps.RepeatReceive)
+		n, watched, err := r.receiveOnce(s, q, g, caps.RepeatReceive, watcher)
 		switch {
 		case errors.Is(err, errInterrupted):
 			attemptID = ""
@@ -95,9 +98,13 @@ func (r *run) receive(s *source, helper bool) {
 		failures, attemptID, outage = 0, "", recovery{}
 		permits.Spend(n)
 		full = n >= g.Messages
+		if empty++; n > 0 {
+			empty = 0
+		}
 		switch {
 		case helper && !full:
 			return
+		case watched && empty < maxEmpty:
 		case n == 0:
 			if rest := minPoll - time.Since(start); rest > 0 && r.pause(rest) != nil {
 				return
@@ -121,17 +128,24 @@ func (r *run) help(s *source) {
 // errInterrupted is the cause of a receive that ends because the run ends or pauses.
 var errInterrupted = errors.New("interrupted")
 
-// receiveOnce makes one receive, and adds its deliveries.
-func (r *run) receiveOnce(s *source, q transport.ReceiveRequest, g credit.Grant, repeatable bool) (int, error) {
+// receiveOnce makes one receive, and adds its deliveries. With a watcher it then waits until another
+// receive may find a message, if it could leave a watch; watched reports that.
+func (r *run) receiveOnce(s *source, q transport.ReceiveRequest, g credit.Grant, repeatable bool, watcher transport.Watcher) (n int, watched bool, err error) {
 	ctx, cancel := context.WithCancel(r.polling)
 	defer cancel()
 	p := &poll{source: s, cancel: cancel, repeatable: repeatable}
 	if !r.hand.beginPoll(p) {
 		r.hand.giveUp(s, g)
-		return 0, errInterrupted
+		return 0, false, errInterrupted
 	}
 	sent := time.Now()
-	ds, err := r.transport.Receive(ctx, q)
+	var ds []*tidegate.Delivery
+	var ready <-chan struct{}
+	if watcher != nil {
+		ds, ready, err = watcher.ReceiveOrWatch(ctx, q)
+	} else {
+		ds, err = r.transport.Receive(ctx, q)
+	}
 	r.hand.endPoll(p)
 	if err != nil && ctx.Err() != nil {
 		if repeatable {
@@ -139,12 +153,12 @@ func (r *run) receiveOnce(s *source, q transport.ReceiveRequest, g credit.Grant,
 		}
 		if err = errInterrupted; len(ds) == 0 {
 			r.hand.giveUp(s, g)
-			return 0, err
+			return 0, false, err
 		}
 	}
 	if err != nil && !errors.Is(err, errInterrupted) {
 		r.hand.giveUp(s, g)
-		return 0, err
+		return 0, false, err
 	}
 	endpoint := ""
 	if len(ds) > 0 {
@@ -154,7 +168,10 @@ func (r *run) receiveOnce(s *source, q transport.ReceiveRequest, g credit.Grant,
 		list: ds, caps: r.capsOf, source: s, grant: g, sent: sent,
 		invisible: q.InvisibleDuration, fifo: r.settingsOf(s.topic, endpoint).FIFO,
 	}, time.Now()))
-	return len(ds), err
+	if ready != nil && err == nil {
+		r.awaitReady(ctx, p, ready)
+	}
+	return len(ds), ready != nil, err
 }
 
 // recall repeats a cancelled receive, and returns the deliveries that were in transit. The server

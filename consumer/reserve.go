@@ -16,9 +16,11 @@ type bid struct {
 }
 
 // reserve waits until a receive of the queue may begin, and returns its grant, or false if no
-// further receive may be made. Only the first receive of a queue waits.
-func (h *hand) reserve(s *source, batch int, wait bool) (g credit.Grant, ok bool) {
+// further receive may be made. Only the first receive of a queue waits. A prompt receive does not wait
+// for messages on the server.
+func (h *hand) reserve(s *source, batch int, wait, prompt bool) (g credit.Grant, ok bool) {
 	h.mu.Lock()
+	s.prompt = prompt
 	if !wait {
 		defer h.mu.Unlock()
 		g = h.grant(s, batch)
@@ -43,7 +45,7 @@ func (h *hand) ask(s *source, batch int) (credit.Ask, bool) {
 		window += min(h.excuses.Len(), gate.Choice-1)
 	}
 	h.credits.SetWindow(window, buffered)
-	return credit.Ask{Batch: batch, UnderWay: s.underWay, Spare: s.topic.inHand == 0 && h.gate.Open()}, limit > 0
+	return credit.Ask{Batch: batch, UnderWay: s.underWay, Spare: s.topic.inHand == 0 && h.gate.Open(), Prompt: s.prompt}, limit > 0
 }
 
 // grant reserves messages for a receive of the queue, or none if the receive has to wait.

@@ -162,6 +162,22 @@ func (h *hand) beginPoll(p *poll) bool {
 	return true
 }
 
+// beginWatch is beginPoll for the wait of a queue that has a watch. It reserves no messages, and
+// meanwhile the queue takes no part in the sharing of credits.
+func (h *hand) beginWatch(p *poll) bool {
+	p.repeatable = true // nothing is in transit
+	if !h.beginPoll(p) {
+		return false
+	}
+	h.addSources(-1)
+	return true
+}
+
+func (h *hand) endWatch(p *poll) {
+	h.endPoll(p)
+	h.addSources(1)
+}
+
 func (h *hand) endPoll(p *poll) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -35,6 +35,16 @@ type Recaller interface {
 	Recall(ctx context.Context, topic, handle string) (messageID string, err error)
 }
 
+// A Watcher can be told that a receive may find a message, instead of a receive that waits on the
+// server. A consumer of many topics then has one stream instead of a waiting receive for each topic.
+type Watcher interface {
+	// ReceiveOrWatch is Receive with a Wait of 0. If there are no further messages, and the server has
+	// [Capabilities].Watch, it also returns ready, which is closed once another receive may find a
+	// message, or the server can no longer report that. A closed ready promises no message. The watch
+	// ends with ctx. If ready is nil, there is no watch.
+	ReceiveOrWatch(ctx context.Context, r ReceiveRequest) (ds []*tidegate.Delivery, ready <-chan struct{}, err error)
+}
+
 // An EndpointConfigurer has servers of several systems, whose settings differ. The consumer asks it
 // for the settings of the server that delivered a message. Without it, or without a response, the
 // settings of [Configurer].ConsumerSettings apply to the deliveries of all servers.

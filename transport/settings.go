@@ -63,6 +63,9 @@ type Capabilities struct {
 	// RepeatReceive: a receive with an AttemptID can be repeated in groups of every kind, also with
 	// [ReceiveRequest].Repeat.
 	RepeatReceive bool
+
+	// Watch: the server can report that a receive may find a message ([Watcher]).
+	Watch bool
 }
 
 // A Configurer returns the settings and capabilities of a server.

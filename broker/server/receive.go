@@ -198,12 +198,31 @@ func (s *Server) poll(ctx context.Context, client string, under *gate.Regime, re
 	}
 	p.Holder, p.Prepare, p.Admit = c.Holder(), f.Prepare, transit.Admit(h, p.Max, 1)
 	s.b.Touch(client)
+	if t := s.watching(ctx, c); t != nil {
+		var of protocol.Watched
+		p.Wait = 0 // instead it leaves the watch
+		p.Watch, of = t.Watch(p.Topic, p.Queue)
+		defer func() {
+			if t.Keep(of, p.Watch) {
+				// It fails only after the response was sent, which is later.
+				_ = grpc.SetTrailer(ctx, wire.Watched)
+			}
+		}()
+	}
 	ds, err = s.b.Poll(parked, p)
 	s.b.Touch(client)
 	if err != nil && ctx.Err() == nil && session.EndedHere(parked) {
 		return nil, nil
 	}
 	return ds, err
+}
+
+// watching returns the stream that takes a watch of the receive, or nil if it leaves none.
+func (s *Server) watching(ctx context.Context, c *session.Client) *session.Stream {
+	if !wire.Announces(ctx, wire.FeatureWatch) {
+		return nil
+	}
+	return s.sessions.Watching(c)
 }
 
 // pollOf checks a receive and converts it into the request of the engine.

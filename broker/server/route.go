@@ -79,7 +79,7 @@ func (s *Server) queryAssignment(ctx context.Context, _ string, req *rmqpb.Query
 		return nil, err
 	}
 	fifo := false // as the group will be that its first receive makes
-	if group, err := s.b.Group(req.GetGroup().GetName()); err == nil {
+	if group, err := s.b.GroupSettings(ctx, req.GetGroup().GetName()); err == nil {
 		fifo = group.FIFO
 	}
 	at := s.brokerAt(ctx, req.GetEndpoints())

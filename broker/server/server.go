@@ -84,6 +84,7 @@ type Server struct {
 	advertise *rmqpb.Endpoints // nil: the client's own
 	maxBody   int              // bytes
 	sessions  *session.Clients
+	watches   *session.Limit // of all Telemetry streams
 	sniffer   *sniff.Credentials
 	requests  *metrics.Requests
 	grpc      *grpc.Server
@@ -148,6 +149,7 @@ func newServer(b engine, o Options) (*Server, error) {
 		requests:  metrics.NewRequests(),
 		gate:      gate.New(o.Logger, permission.OfRPC, permission.BeforeBody, o.hosts()),
 		sessions:  session.New(settingsOf(memoryLimit()), b.Forget),
+		watches:   session.NewLimit(o.MaxParkedBytes / session.WatchSize),
 		bodies:    transit.New("memory for requests and responses", o.MaxTransitBytes, patience),
 		parked:    transit.New("memory for waiting receives", o.MaxParkedBytes, 0),
 		places:    transit.New("memory for requests under way", placesOf(o.MaxParkedBytes), 0),

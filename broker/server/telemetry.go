@@ -15,6 +15,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -41,6 +42,10 @@ func (s *Server) telemetry(raw grpc.ServerStream) (err error) {
 	}
 	defer place.Release()
 	t := session.NewStream(func(topic string) bool { return s.gate.MayStillSend(ctx, began, topic) })
+	if wire.Announces(ctx, wire.FeatureWatch) {
+		t.TakeWatches(s.watches)
+	}
+	defer t.End()
 	defer s.sessions.Detach(id, t)
 	return s.converse(ctx, id, began, under, t, stream)
 }
@@ -130,6 +135,7 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 				return err
 			}
 		case <-t.Again():
+			t.WakeWatches() // a change of the group can add its retry topics
 			c := s.sessions.Get(id)
 			if c == nil {
 				continue
@@ -147,8 +153,18 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 					return err
 				}
 			}
+			if due := t.Due(); len(due) > 0 {
+				cmd, err := protocol.Ready(due)
+				if err == nil {
+					err = stream.Send(cmd)
+				}
+				if err != nil {
+					return err
+				}
+			}
 		case <-under.Over().Done():
 			under = s.gate.Regime()
+			t.WakeWatches() // their receives may not be allowed any more
 			in, err := last.Settings()
 			if err != nil {
 				return err

@@ -80,41 +80,60 @@ const (
 // if that is zero, are released; only servers without support for r.MaxBytes send them. Receive
 // never reads more than r.Max messages.
 func (c *Client) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
+	ds, _, err := c.receiveFrom(ctx, r, false)
+	return ds, err
+}
+
+// receiveFrom receives from the next server of the topic. With watching it leaves a watch if it can.
+func (c *Client) receiveFrom(ctx context.Context, r transport.ReceiveRequest, watching bool) (_ []*tidegate.Delivery, ready <-chan struct{}, _ error) {
 	if err := tidegate.ValidateGroup(r.Group); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	t, rt, err := c.consumerRoute(ctx, opReceive, r.Topic)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if len(rt.Readers) == 0 {
 		c.doubt(t)
-		return nil, noQueue(opReceive, r.Topic, c.access.Key, "read")
+		return nil, nil, noQueue(opReceive, r.Topic, c.access.Key, "read")
 	}
 	from, id, ok := t.places.Source(rt, &t.poll, r.Queue)
 	if !ok {
 		c.doubt(t)
-		return nil, fail(opReceive, r.Topic, tidegate.CodeNotFound, "the route no longer has this queue; call Queues again")
+		return nil, nil, fail(opReceive, r.Topic, tidegate.CodeNotFound, "the route no longer has this queue; call Queues again")
 	}
 	if transport.AwaitsConnection(ctx) {
 		if cause := from.Server.Await(ctx); cause != nil {
-			return nil, request{ep: from.Server, op: opReceive, subject: r.Topic}.notConnected(cause)
+			return nil, nil, request{ep: from.Server, op: opReceive, subject: r.Topic}.notConnected(cause)
 		}
 	}
 	filter := filterOf(r.Filter)
 	s, since, err := c.session(opReceive, from.Server, role{r.Group, r.Push}, r.Topic, filter)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer s.release()
 	if _, err := s.await(ctx, since, opReceive, r.Topic); err != nil {
 		c.doubtIf(t, err)
-		return nil, err
+		return nil, nil, err
 	}
 	if r.Repeat && !s.ep.Capabilities().RepeatReceive {
-		return nil, fail(opReceive, r.Topic, tidegate.CodeNotImplemented, "the server cannot repeat a receive; check Capabilities first")
+		return nil, nil, fail(opReceive, r.Topic, tidegate.CodeNotImplemented, "the server cannot repeat a receive; check Capabilities first")
 	}
-	list, err := c.receive(ctx, s, &r, &rmqpb.ReceiveMessageRequest{
+	var w *watch
+	// With several servers, a watch on one of them does not cover a receive from all.
+	if watching && (len(rt.Readers) == 1 || r.Queue != transport.AnyQueue) && s.ep.Capabilities().Watch {
+		var stop func() bool
+		// Before the request: the server may report a message before the response arrives.
+		of := protocol.Watched{Topic: r.Topic, Queue: id}
+		w, stop = s.watch(ctx, of)
+		defer func() {
+			if ready == nil && stop() {
+				s.unwatch(of, w)
+			}
+		}()
+	}
+	list, left, err := c.receive(ctx, s, w != nil, &r, &rmqpb.ReceiveMessageRequest{
 		Group: c.resource(r.Group),
 		MessageQueue: &rmqpb.MessageQueue{
 			Topic:      c.resource(r.Topic),
@@ -131,9 +150,12 @@ func (c *Client) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*ti
 	if err != nil {
 		c.doubtIf(t, err)
 		s.resendIf(err)
-		return nil, err
+		return nil, nil, err
 	}
-	return list, nil
+	if left && w != nil {
+		ready = w.ready
+	}
+	return list, ready, nil
 }
 
 func attemptID(id string) *string {
@@ -157,10 +179,11 @@ func tagFilter(expr string) *rmqpb.FilterExpression {
 	return &rmqpb.FilterExpression{Type: rmqpb.FilterType_TAG, Expression: expr}
 }
 
-// receive makes the call and reads its stream to the end. Frames may arrive in any order.
-func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRequest, req *rmqpb.ReceiveMessageRequest) ([]*tidegate.Delivery, *tidegate.Error) {
+// receive makes the call and reads its stream to the end. Frames may arrive in any order. With
+// watching it asks the server to leave a watch, and left reports whether the server has.
+func (c *Client) receive(ctx context.Context, s *session, watching bool, r *transport.ReceiveRequest, req *rmqpb.ReceiveMessageRequest) (_ []*tidegate.Delivery, left bool, _ *tidegate.Error) {
 	if ctx.Err() != nil { // otherwise the request could be sent before its cancellation, and take messages
-		return nil, &tidegate.Error{Op: opReceive, Subject: r.Topic, Endpoint: s.ep.Key, Err: context.Cause(ctx)}
+		return nil, false, &tidegate.Error{Op: opReceive, Subject: r.Topic, Endpoint: s.ep.Key, Err: context.Cause(ctx)}
 	}
 	// The server uses a request's deadline as its maximum wait. The caller's deadline may be too
 	// short for that: RocketMQ rejects less than 5 s. The end of the caller's ctx cancels the
@@ -182,12 +205,12 @@ func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRe
 		return e
 	}
 	got := c.collector(s, r, int(req.GetBatchSize()))
-	stream, err := s.ep.API().ReceiveMessage(c.headers.Outgoing(rctx, s.id, receiveHeaders(r)...), req,
+	stream, err := s.ep.API().ReceiveMessage(c.headers.Outgoing(rctx, s.id, receiveHeaders(r, watching)...), req,
 		grpc.MaxCallRecvMsgSize(frameLimit(c.opts.MaxReceiveSize)))
 	if err != nil {
 		e := failed(err)
 		e.NotConnected = s.ep.Link.Load().Lacked(e, err)
-		return nil, e
+		return nil, false, e
 	}
 	for !got.full {
 		var f wire.Frame
@@ -218,16 +241,17 @@ func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRe
 			got.err = failure.OfStatus(opReceive, r.Topic, s.ep.Key, got.status, trailer)
 		}
 	}
+	left = watching && got.err == nil && !got.full && len(stream.Trailer().Get(watchedKey)) > 0
 	cancel() // ends a stream that was not read to its end
 	if got.err != nil {
 		if !repeatable(ctx, r, got.err) {
 			c.giveBack(ctx, s, append(got.list, got.excess...))
 		}
-		return nil, got.err
+		return nil, false, got.err
 	}
 	c.giveBack(ctx, s, got.excess)
 	if len(got.list) == 0 && c.isClosed() {
-		return nil, closedError(opReceive, r.Topic) // the response to Close's termination arrived before the cancellation
+		return nil, false, closedError(opReceive, r.Topic) // the response to Close's termination arrived before the cancellation
 	}
 	var last time.Time
 	for _, d := range got.list {
@@ -237,12 +261,12 @@ func (c *Client) receive(ctx context.Context, s *session, r *transport.ReceiveRe
 		}
 	}
 	s.hold(last)
-	return got.list, nil
+	return got.list, left, nil
 }
 
 // receiveHeaders returns the headers of a receive, in pairs.
-func receiveHeaders(r *transport.ReceiveRequest) []string {
-	headers := []string{remote.FeaturesKey, packed}
+func receiveHeaders(r *transport.ReceiveRequest, watching bool) []string {
+	headers := []string{remote.FeaturesKey, watchHeader(watching)}
 	if r.MaxBytes > 0 {
 		headers = append(headers, maxBytesKey, strconv.Itoa(r.MaxBytes))
 	}

@@ -64,7 +64,8 @@ type session struct {
 	usedAt   time.Time       // start or end of the last use
 	held     time.Time       // until then a received delivery may need to be settled
 	topics   map[string]namedTopic
-	unsent   bool // topics changed after the last transmission
+	watches  map[protocol.Watched]*watch // nil if there are none
+	unsent   bool                        // topics changed after the last transmission
 }
 
 // session returns the session with the server for the role, and opens it if there is none. It adds
@@ -142,7 +143,7 @@ func (s *session) hold(until time.Time) {
 
 // idle reports whether the session can end. mu is held.
 func (s *session) idle(now time.Time) bool {
-	return s.users == 0 && now.Sub(s.usedAt) >= 2*s.c.opts.SettingsSync && !now.Before(s.held)
+	return s.users == 0 && len(s.watches) == 0 && now.Sub(s.usedAt) >= 2*s.c.opts.SettingsSync && !now.Before(s.held)
 }
 
 // retire reports whether the stream can end because the session is idle. Later callers wait for the
@@ -154,6 +155,7 @@ func (s *session) retire() bool {
 		return false
 	}
 	s.ready = false
+	s.wakeAllLocked()
 	return true
 }
 
@@ -254,6 +256,7 @@ func (s *session) run() {
 				n = 0
 			}
 			s.ready, s.lost = false, true
+			s.wakeAllLocked()
 			s.failures++
 			s.lastErr = err
 		})

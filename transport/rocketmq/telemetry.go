@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/failure"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
@@ -50,7 +51,7 @@ func (s *session) stream() *tidegate.Error {
 
 func (s *session) serve(ctx context.Context, cancel context.CancelFunc, patience *time.Timer) *tidegate.Error {
 	on := s.ep.Link.Load()
-	st, err := on.API().Telemetry(s.c.headers.Outgoing(ctx, s.id, remote.FeaturesKey, packed))
+	st, err := on.API().Telemetry(s.c.headers.Outgoing(ctx, s.id, remote.FeaturesKey, watchHeader(s.role.group != "")))
 	if err != nil {
 		e := s.streamError(err)
 		e.NotConnected = on.Lacked(e, err)
@@ -129,6 +130,10 @@ func (s *session) obey(on *remote.Link, st telemetryStream, cmd *rmqpb.Telemetry
 			return true, err
 		}
 		s.c.rejected.log(log, slog.LevelWarn, "rocketmq: the server rejected a command", "error", err)
+		return false, nil
+	}
+	if queues := protocol.ReadyQueues(cmd); len(queues) > 0 {
+		s.wake(queues)
 		return false, nil
 	}
 	switch {

@@ -136,6 +136,11 @@ func (p *Progress) Claim(r *Receive) (Claim, bool) {
 	return Claim{}, false
 }
 
+// WantsMore reports whether the receive can take further messages: it found fewer than it may bring.
+func (r *Receive) WantsMore() bool {
+	return len(r.Grants) < r.Max && r.budget > 0 && r.Skipped < MaxSkipped
+}
+
 // Unclaim ends a claim. It returns false if the messages that were read are outdated: then the
 // receive counts the attempt to read as skipped.
 func (p *Progress) Unclaim(r *Receive, queue int) bool {

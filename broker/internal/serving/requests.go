@@ -6,6 +6,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -58,7 +59,18 @@ type Poll struct {
 	// in memory for the caller. If Admit returns an error, Poll returns fewer messages, or the
 	// error if there are none. Admit must not wait or call the broker.
 	Admit func(bytes int64) error
+
+	// Watch stays behind if Poll has taken all messages that it could take; then Watch.Left is true.
+	// The caller ends each watch. Nil means none.
+	Watch *Watch
 }
+
+// A Watch reports once that a receive may find a message.
+type Watch = subscription.Watch
+
+// NewWatch returns a watch that calls ready once, unless it ends before. ready runs under locks of the
+// engine: it must neither block nor call the engine.
+func NewWatch(ready func()) *Watch { return subscription.NewWatch(ready) }
 
 // A Reconsumed is the result of Broker.ReconsumeLater.
 type Reconsumed struct {

@@ -61,8 +61,11 @@ func (s *Subscription) apply(now time.Time) (out effects) {
 	return out
 }
 
-// wake ends the wait of up to n receives that may read the queue. mu is held.
+// wake ends the wait of up to n receives that may read the queue, and wakes the watches. mu is held.
 func (s *Subscription) wake(n int64, queue uint16) {
+	if n > 0 {
+		s.wakeWatches(queue)
+	}
 	for i := 0; n > 0 && i < len(s.waiters); {
 		w := s.waiters[i]
 		if w.queue >= 0 && w.queue != int(queue) {
@@ -78,7 +81,7 @@ func (s *Subscription) wake(n int64, queue uint16) {
 // wakeRest wakes receives for messages that no receive has taken: one for each ready message, and
 // one for each queue with new messages. mu is held.
 func (s *Subscription) wakeRest() {
-	if len(s.waiters) == 0 {
+	if len(s.waiters) == 0 && len(s.watches) == 0 {
 		return
 	}
 	s.extend()
@@ -89,8 +92,12 @@ func (s *Subscription) wakeRest() {
 	}
 }
 
-// wakeAll ends the wait of all receives. mu is held.
+// wakeAll ends the wait of all receives, and wakes the watches. mu is held.
 func (s *Subscription) wakeAll() {
+	for w := range s.watches {
+		w.wake()
+	}
+	clear(s.watches)
 	for _, w := range s.waiters {
 		close(w.woken)
 	}

@@ -125,6 +125,11 @@ var errRetryTopicGone = errors.New("the retry topic was deleted")
 // at which the receive waits; no lines mean that the caller calls it again.
 func takeFirst(ctx context.Context, sources []source) (ds []*tidegate.Delivery, lines []line, err error) {
 	again := false
+	defer func() {
+		if w := sources[0].req.Watch; w != nil && err == nil && w.isAt(sources) {
+			w.setLeft()
+		}
+	}()
 	for _, src := range sources {
 		grants, write, w, err := src.sub.take(src.req)
 		if len(grants) > 0 {

@@ -20,6 +20,7 @@ type Request struct {
 	Holder  *consume.Holder            // consume.Receive.Holder
 	Prepare func([]*tidegate.Delivery) // called with the deliveries while they are written
 	Admit   func(bytes int64) error    // may reject bodies of that size in memory; nil: admits all
+	Watch   *Watch                     // stays behind if there are no further messages; nil for none
 	Match   *filter.Filter             // of ReceiveRequest.Filter; nil matches all messages
 
 	retry  bool // from the group's retry topic for Topic

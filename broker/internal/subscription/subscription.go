@@ -35,6 +35,7 @@ type Subscription struct {
 	timer     *time.Timer    // fires when the first lease is due
 	armed     time.Time      // due time of timer; zero if it is not set
 	waiters   []*waiter
+	watches   map[*Watch]int // the queue of each, or transport.AnyQueue
 	lastTake  time.Time                     // when a receive last looked or waited for messages
 	receiving map[string]*repeatable        // receives under way, by attempt ID
 	leaving   map[*consume.Lease]*Departure // departures under way
@@ -78,11 +79,11 @@ func (s *Subscription) Wake(n int64, queue uint16) {
 	s.wake(n, queue)
 }
 
-// Idle reports whether no receive waits, and none has looked for messages for a duration.
+// Idle reports whether no receive waits and no watch is left, and no receive has looked for messages for a duration.
 func (s *Subscription) Idle(since time.Duration, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.waiters) == 0 && now.Sub(s.lastTake) >= since
+	return len(s.waiters) == 0 && len(s.watches) == 0 && now.Sub(s.lastTake) >= since
 }
 
 // ForgetReadAhead drops the messages that were read ahead.

@@ -10,7 +10,8 @@ import (
 )
 
 // take reserves messages for a receive: ready ones first, then new ones. Without any it returns a
-// waiter, or no waiter if it has skipped messages and should be called again.
+// waiter, or no waiter if it has skipped messages and should be called again. It leaves p.Watch if it
+// has taken all messages that the receive could take.
 func (s *Subscription) take(p *Request) (grants []consume.Grant, write *store.PendingWrite, w *waiter, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -19,6 +20,9 @@ func (s *Subscription) take(p *Request) (grants []consume.Grant, write *store.Pe
 	}
 	now := time.Now()
 	s.lastTake = now
+	if p.Watch != nil {
+		p.Watch.lift(s)
+	}
 	s.extend()
 	r := consume.Receive{
 		Queue: p.Queue, Max: p.Max, MaxBytes: p.budget(), Push: p.Push, Owner: p.Owner, Holder: p.Holder, Invisible: p.InvisibleDuration,
@@ -26,6 +30,7 @@ func (s *Subscription) take(p *Request) (grants []consume.Grant, write *store.Pe
 	}
 	s.progress.Begin(&r, now)
 	write = s.apply(now).write
+	end := false
 	for {
 		s.extend()
 		claim, ok := s.progress.Claim(&r)
@@ -37,10 +42,10 @@ func (s *Subscription) take(p *Request) (grants []consume.Grant, write *store.Pe
 			if len(r.Grants) == 0 {
 				err = rejected
 			}
+			end = true
 			break
 		}
 		var more *store.PendingWrite
-		var end bool
 		if more, end, err = s.takeNew(p, &r, claim); more != nil {
 			write = more
 		}
@@ -60,6 +65,9 @@ func (s *Subscription) take(p *Request) (grants []consume.Grant, write *store.Pe
 	if len(r.Grants) == 0 && err == nil && r.Skipped == 0 {
 		w = &waiter{queue: p.Queue, woken: make(chan struct{})}
 		s.waiters = append(s.waiters, w)
+	}
+	if err == nil && p.Watch != nil && !end && r.WantsMore() {
+		p.Watch.leave(s, p.Queue)
 	}
 	return r.Grants, write, w, err
 }

@@ -66,6 +66,7 @@ type Ask struct {
 	Batch    int  // messages at most
 	UnderWay int  // receives of its queue
 	Spare    bool // its topic has no message in hand, beside others that have
+	Prompt   bool // it does not wait for messages on the server
 }
 
 // Grant returns the grant of the next receive of a queue, and reserves it; zero if it has to
@@ -77,7 +78,11 @@ func (c *Credits) Grant(a Ask) Grant {
 	}
 	// No receive takes more than its share of half of the bytes, so that others can begin beside
 	// it.
-	free := min(c.maxBytes-c.bytes-c.reservedBytes, c.maxBytes/2/c.sources)
+	sources := c.sources
+	if a.Prompt { // so many at a time
+		sources = min(sources, 1+(c.concurrency+c.buffer())/max(a.Batch, 1))
+	}
+	free := min(c.maxBytes-c.bytes-c.reservedBytes, c.maxBytes/2/sources)
 	n = max(1, min(n, free/max(c.peak, 1)))
 	g := Grant{Messages: n, Bytes: max(min(free, max(2*n*c.peak, c.maxBytes/16)), 1)}
 	c.reservedMessages += g.Messages
@@ -109,7 +114,11 @@ func (c *Credits) room(a Ask) int {
 		return min(a.Batch, free)
 	case a.UnderWay > 0:
 		return 0
-	case window > c.messages && c.sources > 1:
+	case a.Prompt && (!a.Spare || buffer >= c.concurrency):
+		// Nothing is parked, and quick handlers soon begin to fill the buffer again. Small receives
+		// of many topics would cost much more.
+		return 0
+	case window > c.messages && c.sources > 1 && !a.Prompt:
 		// Receives that are parked at other queues may bring nothing for long.
 		return min(a.Batch, window-c.messages, (window+c.sources-1)/c.sources)
 	case a.Spare:

@@ -3,6 +3,8 @@ package session
 import (
 	"sync"
 
+	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -18,11 +20,17 @@ type Stream struct {
 	maySend func(topic string) bool // whether its client may, now
 
 	again chan struct{} // capacity 1: a wish for the settings, once more
-	kick  chan struct{} // capacity 1: there are checks
+	kick  chan struct{} // capacity 1: there are checks or reports to write
+	limit *Limit        // of watches; nil if the client does not read them
 
 	mu     sync.Mutex
 	checks []*rmqpb.RecoverOrphanedTransactionCommand // guarded by mu
 	bytes  int                                        // guarded by mu: their size
+
+	// guarded by mu; the engine's locks are acquired before it
+	watches map[protocol.Watched]*serving.Watch
+	due     map[protocol.Watched]struct{} // to write
+	ended   bool
 }
 
 // NewStream returns an empty stream. maySend reports whether its client has the permission to send
@@ -40,11 +48,16 @@ func (t *Stream) Offer(c *rmqpb.RecoverOrphanedTransactionCommand, size int) boo
 		return false
 	}
 	t.checks, t.bytes = append(t.checks, c), t.bytes+size
+	t.signal()
+	return true
+}
+
+// signal has Kick return a value. It never blocks.
+func (t *Stream) signal() {
 	select {
 	case t.kick <- struct{}{}:
 	default:
 	}
-	return true
 }
 
 // Taken returns the checks that wait, and forgets them.
@@ -68,5 +81,5 @@ func (t *Stream) resend() {
 // Again is where a value comes when the settings are to be sent once more.
 func (t *Stream) Again() <-chan struct{} { return t.again }
 
-// Kick is where a value comes when there are checks to take.
+// Kick is where a value comes when there are checks or reports to take.
 func (t *Stream) Kick() <-chan struct{} { return t.kick }

@@ -42,6 +42,9 @@ const (
 	// commas; 0 means none. It is for a SendMessage with several topics.
 	TrailerPushBacks = "x-tidegate-pushback-topics"
 	TrailerRetry     = "x-tidegate-retry"
+	// TrailerWatched is true if a receive has left a watch: the Telemetry stream reports when there
+	// may be another message.
+	TrailerWatched = "x-tidegate-watched"
 )
 
 // Names of the streaming RPCs, except for PullMessage, which is rejected.
@@ -57,12 +60,16 @@ var (
 	SingleFeatures = metadata.Pairs(HeaderFeatures, singleFeatures)
 )
 
-const singleFeatures = "batch, pushback, suspend, deadletter, retry, repeat, snooze, reconsume, packed, brief"
+// Watched is the trailer of a receive that has left a watch. It is shared and never changed.
+var Watched = metadata.Pairs(TrailerWatched, "true")
+
+const singleFeatures = "batch, pushback, suspend, deadletter, retry, repeat, snooze, reconsume, packed, brief, watch"
 
 // Features that a client announces.
 const (
 	FeaturePacked = "packed" // it reads many messages in one frame of a receive
 	FeatureTopics = "topics" // the messages of its SendMessage can have different topics
+	FeatureWatch  = "watch"  // of Telemetry: it reads the topics of watches; of ReceiveMessage: it asks for a watch
 	FeatureBrief  = "brief"  // an AckMessage whose entries all succeeded needs no entries in the response
 )
 

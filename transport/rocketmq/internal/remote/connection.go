@@ -287,6 +287,8 @@ func parseFeatures(values []string) Features {
 				f.Reconsume = true
 			case "topics":
 				f.Topics = true
+			case "watch":
+				f.Watch = true
 			case "repeat":
 				f.RepeatReceive, f.RepeatChange = true, true
 			}
