@@ -46,11 +46,7 @@ func BenchmarkIdleSDK(b *testing.B) {
 // broker for each message; one/ratio: that divided by the one of a single topic.
 func BenchmarkPacedSDK(b *testing.B) {
 	const topics = 1000
-	server := serveApart(b, topics+1)
-	loads := map[string]func() time.Duration{
-		"one": paced(b, server, "g1", []string{fmt.Sprintf("t%d", topics)}),
-		"all": paced(b, server, "g2", names(topics)),
-	}
+	loads := map[string]func() time.Duration{"one": paced(b, 1), "all": paced(b, topics)}
 	spent := map[string]time.Duration{}
 	for b.Loop() {
 		for name, load := range loads {
@@ -64,12 +60,13 @@ func BenchmarkPacedSDK(b *testing.B) {
 
 const pacedMessages = 5000 // of a round of BenchmarkPacedSDK, in 5 s
 
-// paced starts a consumer of topics. The result sends a round and returns its CPU time.
-func paced(b *testing.B, server *process, group string, topics []string) func() time.Duration {
+// paced starts a broker and a consumer of topics. The result sends a round and returns its CPU time.
+func paced(b *testing.B, n int) func() time.Duration {
+	server, topics := serveApart(b, n), names(n)
 	t := connect(b, server.address, rocketmq.Options{})
 	p := produce(b, t)
 	var handled atomic.Int64
-	run(b, t, consumer.Subscription{Group: group, Topics: all(topics)}, &handled)
+	run(b, t, consumer.Subscription{Group: "g", Topics: all(topics)}, &handled)
 	body := make([]byte, 1024)
 	return func() time.Duration {
 		from := handled.Load()
