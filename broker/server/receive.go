@@ -198,12 +198,16 @@ func (s *Server) poll(ctx context.Context, client string, under *gate.Regime, re
 	}
 	p.Holder, p.Prepare, p.Admit = c.Holder(), f.Prepare, transit.Admit(h, p.Max, 1)
 	s.b.Touch(client)
-	if t := s.watching(ctx, c); t != nil {
-		var of protocol.Watched
-		p.Wait = 0 // instead it leaves the watch
-		p.Watch, of = t.Watch(p.Topic, p.Queue)
+	if w := s.watch(ctx, c, p.Topic, req.GetMessageQueue().GetId()); w != nil {
+		p.Watch, p.Wait = w.Watch, 0 // instead of the wait
 		defer func() {
-			if t.Keep(of, p.Watch) {
+			switch {
+			case err != nil || parked.Err() != nil:
+				w.End()
+			case !w.Keep():
+			case parked.Err() != nil || s.gate.Regime() != under:
+				w.Report() // the receive was not allowed any more, and what ended the other watches missed this one
+			default:
 				// It fails only after the response was sent, which is later.
 				_ = grpc.SetTrailer(ctx, wire.Watched)
 			}
@@ -217,12 +221,15 @@ func (s *Server) poll(ctx context.Context, client string, under *gate.Regime, re
 	return ds, err
 }
 
-// watching returns the stream that takes a watch of the receive, or nil if it leaves none.
-func (s *Server) watching(ctx context.Context, c *session.Client) *session.Stream {
+// watch returns the watch that the receive may leave, or nil if it leaves none.
+func (s *Server) watch(ctx context.Context, c *session.Client, topic string, queue int32) *session.Watch {
 	if !wire.Announces(ctx, wire.FeatureWatch) {
 		return nil
 	}
-	return s.sessions.Watching(c)
+	if t := s.sessions.Watching(c); t != nil {
+		return t.Watch(topic, queue)
+	}
+	return nil
 }
 
 // pollOf checks a receive and converts it into the request of the engine.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -18,6 +19,9 @@ import (
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
+
+// maxReported bounds the queues of watches in one command: a client reads commands of up to 4 MiB.
+const maxReported = 1000
 
 type telemetryStream = grpc.BidiStreamingServer[rmqpb.TelemetryCommand, rmqpb.TelemetryCommand]
 
@@ -153,7 +157,7 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 					return err
 				}
 			}
-			if due := t.Due(); len(due) > 0 {
+			for due := range slices.Chunk(t.Due(), maxReported) {
 				cmd, err := protocol.Ready(due)
 				if err == nil {
 					err = stream.Send(cmd)

@@ -11,6 +11,11 @@
 // the end of the broker end it. A receive looks for messages once when it begins and once for each
 // of these events.
 //
+// A receive that does not wait can leave a [Watch] instead. The same events wake all watches of the
+// queue, because a watch takes no message: the next receive can take it. The end of a source, for
+// example the deletion of the topic, wakes them too. A watch remains until it is woken or its owner
+// ends it; the owner bounds the number of watches.
+//
 // A message that leaves the topic, for example a dead letter, is a [Departure]. It takes two
 // writes, because messages and leases are in two databases: without the lock, the message is
 // written to its new topic with a mark, and then its lease is removed. The mark prevents a second

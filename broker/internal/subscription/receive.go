@@ -33,6 +33,14 @@ func (s *Subscription) Receive(ctx context.Context, p *Request) ([]*tidegate.Del
 	if p.Repeat {
 		return nil, nil
 	}
+	outdated := false // the sources are not those of the next receive
+	if p.Watch != nil {
+		defer func() {
+			if outdated || s.sourceAge.Load() != age {
+				p.Watch.wake()
+			}
+		}()
+	}
 	var timeout <-chan time.Time
 	if p.Wait > 0 {
 		t := time.NewTimer(p.Wait)
@@ -42,7 +50,7 @@ func (s *Subscription) Receive(ctx context.Context, p *Request) ([]*tidegate.Del
 	for last := false; ; {
 		ds, lines, err := takeFirst(ctx, sources)
 		if errors.Is(err, errRetryTopicGone) { // the next receive creates it again
-			sources = []source{{s, p}}
+			sources, outdated = []source{{s, p}}, true
 			continue
 		}
 		if len(ds) > 0 || err != nil {
@@ -58,6 +66,7 @@ func (s *Subscription) Receive(ctx context.Context, p *Request) ([]*tidegate.Del
 			if sources, err = s.sources(ctx, p); err != nil {
 				return nil, err
 			}
+			outdated = false
 			continue
 		}
 		if last, err = s.env.await(ctx, lines, timeout, under.supersededBy()); last || err != nil {
@@ -125,11 +134,9 @@ var errRetryTopicGone = errors.New("the retry topic was deleted")
 // at which the receive waits; no lines mean that the caller calls it again.
 func takeFirst(ctx context.Context, sources []source) (ds []*tidegate.Delivery, lines []line, err error) {
 	again := false
-	defer func() {
-		if w := sources[0].req.Watch; w != nil && err == nil && w.isAt(sources) {
-			w.setLeft()
-		}
-	}()
+	if w := sources[0].req.Watch; w != nil {
+		defer func() { w.looked(sources, err) }()
+	}
 	for _, src := range sources {
 		grants, write, w, err := src.sub.take(src.req)
 		if len(grants) > 0 {

@@ -35,8 +35,8 @@ type Subscription struct {
 	timer     *time.Timer    // fires when the first lease is due
 	armed     time.Time      // due time of timer; zero if it is not set
 	waiters   []*waiter
-	watches   map[*Watch]int // the queue of each, or transport.AnyQueue
-	lastTake  time.Time                     // when a receive last looked or waited for messages
+	watches   map[*Watch]int                // the queue of each, or transport.AnyQueue
+	lastTake  time.Time                     // when a receive last looked or waited for messages, or had a watch
 	receiving map[string]*repeatable        // receives under way, by attempt ID
 	leaving   map[*consume.Lease]*Departure // departures under way
 	fetching  bool                          // fetchSpilled runs
@@ -64,7 +64,7 @@ func (s *Subscription) Policy() topic.Policy {
 	return p
 }
 
-// AddSource has the receives that wait take from a retry topic that was just created, too.
+// AddSource has the receives that wait, or that have left a watch, take from a retry topic that was just created, too.
 func (s *Subscription) AddSource() {
 	s.sourceAge.Add(1)
 	s.mu.Lock()
@@ -72,14 +72,15 @@ func (s *Subscription) AddSource() {
 	s.wakeAll()
 }
 
-// Wake ends the wait of up to n receives that may read the queue.
+// Wake ends the wait of up to n receives that may read the queue, and wakes its watches.
 func (s *Subscription) Wake(n int64, queue uint16) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.wake(n, queue)
 }
 
-// Idle reports whether no receive waits and no watch is left, and no receive has looked for messages for a duration.
+// Idle reports whether no receive waits and none has left a watch, and none has looked for messages
+// for a duration.
 func (s *Subscription) Idle(since time.Duration, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -66,7 +66,7 @@ func (s *Subscription) take(p *Request) (grants []consume.Grant, write *store.Pe
 		w = &waiter{queue: p.Queue, woken: make(chan struct{})}
 		s.waiters = append(s.waiters, w)
 	}
-	if err == nil && p.Watch != nil && !end && r.WantsMore() {
+	if err == nil && p.Watch != nil && !end && r.WantsMore() { // after apply, which wakes others for the rest
 		p.Watch.leave(s, p.Queue)
 	}
 	return r.Grants, write, w, err

@@ -3,19 +3,21 @@ package subscription
 import (
 	"slices"
 	"sync"
+	"time"
 )
 
 // A Watch stays behind when a receive has taken all messages that it could take. It reports once
 // that another receive may find one. It takes no message, and the wake-ups of waiting receives do
 // not count it.
 //
-// Liveness: the events that wake a waiting receive wake all watches. Each watch is woken once.
+// Liveness: the events that wake a waiting receive wake all watches. Each watch is woken once. A
+// watch of a receive whose sources have changed is woken when the receive ends.
 type Watch struct {
 	ready func()
 
-	mu   sync.Mutex      // acquired after Subscription.mu
-	at   []*Subscription // with the watch in watches
-	left bool            // at all sources of the receive
+	mu   sync.Mutex      // acquired after Subscription.mu; no lock is acquired under it
+	at   []*Subscription // where the last look of the receive has left it; it can be woken since
+	left bool            // the last look of the receive left it at all sources, or it was woken
 	over bool
 }
 
@@ -23,22 +25,24 @@ type Watch struct {
 // engine: it must neither block nor call the engine.
 func NewWatch(ready func()) *Watch { return &Watch{ready: ready} }
 
-// Left reports whether the receive with this watch has left it: it found no further message in any of
-// its sources. The watch may already have called ready.
+// Left reports, after the receive with this watch, whether the receive has left it: the receive found
+// no further message in any of its sources. The watch may already have called ready.
 func (w *Watch) Left() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.left
 }
 
-// Over reports whether the watch has called ready or has ended.
+// Over reports whether the watch has been woken or has ended. If it has been woken, ready may still
+// be about to be called.
 func (w *Watch) Over() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.over
 }
 
-// End ends the watch and removes it from the subscriptions. The caller holds no lock of the engine.
+// End ends the watch and removes it from the subscriptions. It is called after the receive with this
+// watch has returned. The caller holds no lock of the engine.
 func (w *Watch) End() {
 	w.mu.Lock()
 	at := w.at
@@ -46,7 +50,7 @@ func (w *Watch) End() {
 	w.mu.Unlock()
 	for _, s := range at {
 		s.mu.Lock()
-		delete(s.watches, w)
+		s.removeWatch(w)
 		s.mu.Unlock()
 	}
 }
@@ -63,12 +67,11 @@ func (w *Watch) leave(s *Subscription, queue int) {
 		s.watches = map[*Watch]int{}
 	}
 	s.watches[w] = queue
-	if !slices.Contains(w.at, s) {
-		w.at = append(w.at, s)
-	}
+	w.at = append(w.at, s)
 }
 
-// lift takes the watch away from the subscription. s.mu is held.
+// lift takes the watch away from the subscription, because its receive looks for messages again. s.mu
+// is held.
 func (w *Watch) lift(s *Subscription) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -76,18 +79,13 @@ func (w *Watch) lift(s *Subscription) {
 	w.at = slices.DeleteFunc(w.at, func(at *Subscription) bool { return at == s })
 }
 
-// isAt reports whether the watch was left at all sources. It may have been woken since.
-func (w *Watch) isAt(sources []source) bool {
+// looked records whether a look of the receive at its sources has left the watch at all of them. A
+// watch that was woken counts as left: its report is on the way.
+func (w *Watch) looked(sources []source, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return !slices.ContainsFunc(sources, func(src source) bool { return !slices.Contains(w.at, src.sub) })
-}
-
-// setLeft records that the watch is at all sources of its receive.
-func (w *Watch) setLeft() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.left = true
+	missing := func(src source) bool { return !slices.Contains(w.at, src.sub) }
+	w.left = err == nil && (w.over || !slices.ContainsFunc(sources, missing))
 }
 
 // wake calls ready, unless the watch is over.
@@ -106,7 +104,15 @@ func (s *Subscription) wakeWatches(queue uint16) {
 	for w, of := range s.watches {
 		if of < 0 || of == int(queue) {
 			w.wake()
-			delete(s.watches, w)
+			s.removeWatch(w)
 		}
+	}
+}
+
+// removeWatch forgets a watch, which counts as a look for messages until now. mu is held.
+func (s *Subscription) removeWatch(w *Watch) {
+	if _, ok := s.watches[w]; ok {
+		delete(s.watches, w)
+		s.lastTake = time.Now()
 	}
 }

@@ -156,6 +156,7 @@ type Clients struct {
 	mu       sync.Mutex
 	byID     map[string]*Client // guarded by mu
 	timer    *time.Timer        // guarded by mu; runs while there are sessions
+	streams  uint64             // guarded by mu: how many were attached so far
 	draining bool               // guarded by mu: no poll may park any more
 	closed   bool               // guarded by mu
 
@@ -275,6 +276,10 @@ func (r *Clients) Attach(id string, origin func() string, t *Stream, p *Profile,
 	if c.streams == nil {
 		c.streams = map[*Stream]struct{}{}
 	}
+	if t.number == 0 {
+		r.streams++
+		t.number = r.streams
+	}
 	c.streams[t], c.served = struct{}{}, true
 	c.profile.Store(p)
 	r.retractLocked(c)
@@ -341,15 +346,19 @@ func (r *Clients) Park(ctx context.Context, id string, origin func() string) (pa
 	}, nil
 }
 
-// Terminate removes the settings of the client and ends its waiting receives at once.
+// Terminate removes the settings of the client, and ends its waiting receives and its watches at once.
 func (r *Clients) Terminate(id string) {
 	r.mu.Lock()
 	var polls []*poll
+	var streams []*Stream
 	if c := r.byID[id]; c != nil {
 		c.profile.Store(nil)
 		r.retractLocked(c)
 		for p := range c.polls {
 			polls = append(polls, p)
+		}
+		for t := range c.streams {
+			streams = append(streams, t)
 		}
 		if len(c.streams) == 0 {
 			delete(r.byID, id)
@@ -358,6 +367,9 @@ func (r *Clients) Terminate(id string) {
 	r.mu.Unlock()
 	for _, p := range polls {
 		p.cancel(ErrTerminated)
+	}
+	for _, t := range streams {
+		t.WakeWatches()
 	}
 	r.forget(id)
 }

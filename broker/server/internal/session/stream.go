@@ -3,7 +3,6 @@ package session
 import (
 	"sync"
 
-	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
@@ -27,10 +26,13 @@ type Stream struct {
 	checks []*rmqpb.RecoverOrphanedTransactionCommand // guarded by mu
 	bytes  int                                        // guarded by mu: their size
 
-	// guarded by mu; the engine's locks are acquired before it
-	watches map[protocol.Watched]*serving.Watch
-	due     map[protocol.Watched]struct{} // to write
+	// Guarded by mu, which is acquired after the engine's locks.
+	watches map[protocol.Watched]*Watch
+	due     map[protocol.Watched]struct{} // of watches: to write
+	round   int                           // how often WakeWatches was called
 	ended   bool
+
+	number uint64 // guarded by Clients.mu: later streams have higher ones
 }
 
 // NewStream returns an empty stream. maySend reports whether its client has the permission to send

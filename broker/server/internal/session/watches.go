@@ -1,8 +1,6 @@
 package session
 
 import (
-	"maps"
-	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -27,41 +25,57 @@ type Limit struct {
 // NewLimit returns a limit of so many watches.
 func NewLimit(most int64) *Limit { return &Limit{most: most} }
 
+// Count returns the number of watches of all streams.
+func (l *Limit) Count() int64 { return l.count.Load() }
+
 // TakeWatches has the stream take watches, within a limit: its client reads their reports. It is called
 // before Clients.Attach.
 func (t *Stream) TakeWatches(limit *Limit) { t.limit = limit }
 
-// Watch returns a watch for a receive by the client of the stream. The caller passes it to Keep. The
-// queue can be transport.AnyQueue.
-func (t *Stream) Watch(topic string, queue int) (w *serving.Watch, of protocol.Watched) {
-	of = protocol.Watched{Topic: strings.Clone(topic), Queue: int32(queue)} // the name may be a part of a request's memory
-	return serving.NewWatch(func() { t.ready(of) }), of
+// A Watch is a watch for a receive that a client is about to make.
+type Watch struct {
+	*serving.Watch
+	stream *Stream
+	of     protocol.Watched
+	round  int // Stream.round at its beginning
+}
+
+// Watch returns a watch for a receive by the client of the stream, or nil if the stream has ended or
+// takes no further watches. The caller passes it to Keep, or ends it. The queue is the one that the
+// client has named, and that is reported.
+func (t *Stream) Watch(topic string, queue int32) *Watch {
+	of := protocol.Watched{Topic: topic, Queue: queue}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ended || t.watches[of] == nil && (len(t.watches) >= mostWatches || t.limit.Count() >= t.limit.most) {
+		return nil
+	}
+	of.Topic = strings.Clone(topic) // it may be a part of a request's memory
+	w := &Watch{stream: t, of: of, round: t.round}
+	w.Watch = serving.NewWatch(func() { t.ready(w) })
+	return w
 }
 
 // Keep keeps a watch that a receive has left, instead of an earlier one of the same queue, and returns
-// true. It ends a watch that was not left, and one beyond the limits.
-func (t *Stream) Keep(of protocol.Watched, w *serving.Watch) bool {
+// true. It ends a watch that was not left, and one beyond the limits. If WakeWatches was called since
+// the beginning of the receive, Keep has the queue reported at once.
+func (w *Watch) Keep() bool {
+	t := w.stream
 	if !w.Left() {
 		w.End()
 		return false
 	}
 	t.mu.Lock()
-	before, kept := t.watches[of], true
-	switch {
-	case t.ended:
-		kept = false
-	case before != nil:
-		t.watches[of] = w
-	case len(t.watches) >= mostWatches || t.limit.count.Add(1) > t.limit.most:
-		if len(t.watches) < mostWatches {
-			t.limit.count.Add(-1)
-		}
-		kept = false
-	default:
+	before := t.watches[w.of]
+	kept := !t.ended && (before != nil || len(t.watches) < mostWatches && t.limit.take())
+	if kept {
 		if t.watches == nil {
-			t.watches = map[protocol.Watched]*serving.Watch{}
+			t.watches = map[protocol.Watched]*Watch{}
 		}
-		t.watches[of] = w
+		t.watches[w.of] = w
+		if w.Over() || w.round != t.round {
+			t.reportLocked(w.of)
+		}
 	}
 	t.mu.Unlock()
 	if before != nil && kept {
@@ -73,13 +87,48 @@ func (t *Stream) Keep(of protocol.Watched, w *serving.Watch) bool {
 	return kept
 }
 
-// ready has the queue written to the stream. It runs under locks of the engine.
-func (t *Stream) ready(of protocol.Watched) {
+// take counts a watch if there is room for it.
+func (l *Limit) take() bool {
+	if l.count.Add(1) > l.most {
+		l.count.Add(-1)
+		return false
+	}
+	return true
+}
+
+// ready has the queue of a watch written to the stream. Keep does it for a watch that is not kept yet.
+// It runs under locks of the engine.
+func (t *Stream) ready(w *Watch) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.ended {
-		return
+	if t.watches[w.of] == w {
+		t.reportLocked(w.of)
 	}
+}
+
+// Report has the queue of a watch that was kept written to the stream, because another reason than a
+// message makes its receive worth a repetition.
+func (w *Watch) Report() {
+	t := w.stream
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.watches[w.of] != nil {
+		t.reportLocked(w.of)
+	}
+}
+
+// WakeWatches is Report for all watches, and for those of receives under way.
+func (t *Stream) WakeWatches() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.round++
+	for of := range t.watches {
+		t.reportLocked(of)
+	}
+}
+
+// reportLocked has a queue with a watch written to the stream. mu is held.
+func (t *Stream) reportLocked(of protocol.Watched) {
 	if t.due == nil {
 		t.due = map[protocol.Watched]struct{}{}
 	}
@@ -87,69 +136,57 @@ func (t *Stream) ready(of protocol.Watched) {
 	t.signal()
 }
 
-// Due returns the queues whose watches have reported a message, and forgets their watches.
-func (t *Stream) Due() []protocol.Watched {
+// Due returns the queues to report, and ends their watches.
+func (t *Stream) Due() (queues []protocol.Watched) {
 	t.mu.Lock()
-	var queues []protocol.Watched
-	var over []*serving.Watch
+	over := make([]*Watch, 0, len(t.due))
 	for of := range t.due {
 		queues = append(queues, of)
-		if w := t.watches[of]; w != nil && w.Over() {
-			over = append(over, w)
-			t.forget(of)
-		}
+		over = append(over, t.watches[of])
+		delete(t.watches, of)
 	}
 	t.due = nil
 	t.mu.Unlock()
-	for _, w := range over {
-		w.End()
-	}
+	t.finish(over)
 	return queues
 }
 
-// WakeWatches has all queues with a watch written to the stream, because another reason than a message
-// makes their receives worth a repetition.
-func (t *Stream) WakeWatches() {
+// End ends the watches of a stream that has ended. It takes no further ones.
+func (t *Stream) End() {
 	t.mu.Lock()
-	all := slices.Collect(maps.Values(t.watches))
-	if len(all) > 0 && t.due == nil {
-		t.due = map[protocol.Watched]struct{}{}
+	t.ended = true
+	over := make([]*Watch, 0, len(t.watches))
+	for _, w := range t.watches {
+		over = append(over, w)
 	}
-	for of := range t.watches {
-		t.due[of] = struct{}{}
-		t.forget(of)
-	}
-	if len(t.due) > 0 {
-		t.signal()
-	}
+	t.watches, t.due = nil, nil
 	t.mu.Unlock()
-	for _, w := range all {
+	t.finish(over)
+}
+
+// finish ends watches that were taken out of the stream.
+func (t *Stream) finish(over []*Watch) {
+	if len(over) > 0 {
+		t.limit.count.Add(-int64(len(over)))
+	}
+	for _, w := range over {
 		w.End()
 	}
 }
 
-// End ends the watches of a stream that has ended.
-func (t *Stream) End() {
-	t.mu.Lock()
-	t.ended = true
-	t.mu.Unlock()
-	t.WakeWatches()
-}
-
-// forget removes the watch of a queue. mu is held.
-func (t *Stream) forget(of protocol.Watched) {
-	delete(t.watches, of)
-	t.limit.count.Add(-1)
-}
-
-// Watching returns a stream of the client that takes watches, or nil.
+// Watching returns the latest stream of the client if it takes watches, or nil. An earlier stream may
+// have lost its connection, which the server learns late.
 func (r *Clients) Watching(c *Client) *Stream {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	var latest *Stream
 	for t := range c.streams {
-		if t.limit != nil {
-			return t
+		if latest == nil || t.number > latest.number {
+			latest = t
 		}
 	}
-	return nil
+	if latest == nil || latest.limit == nil {
+		return nil
+	}
+	return latest
 }
