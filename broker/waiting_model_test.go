@@ -46,6 +46,7 @@ type waitingModel struct {
 	rnd *rand.Rand
 
 	mu      sync.Mutex
+	sent    map[string]int       // the queue of each message that was sent; nil: not needed
 	queueOf map[string]int       // of each message that is not consumed
 	readyAt map[string]time.Time // of those that are not in flight
 	held    []*tidegate.Delivery
@@ -68,6 +69,9 @@ func (m *waitingModel) step() {
 				m.t.Error(r.Err)
 			}
 			m.queueOf[id], m.readyAt[id] = r.Receipt.Queue, time.Now()
+			if m.sent != nil {
+				m.sent[id] = r.Receipt.Queue
+			}
 			m.mu.Unlock()
 		}
 	case 2, 3, 4:
