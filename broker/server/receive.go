@@ -202,11 +202,11 @@ func (s *Server) poll(ctx context.Context, client string, under *gate.Regime, re
 		p.Watch, p.Wait = w.Watch, 0 // instead of the wait
 		defer func() {
 			switch {
-			case err != nil || parked.Err() != nil:
+			case err != nil:
 				w.End()
 			case !w.Keep():
 			case parked.Err() != nil || s.gate.Regime() != under:
-				w.Report() // the receive was not allowed any more, and what ended the other watches missed this one
+				w.Report() // the event that ended the receive has perhaps missed the watch
 			default:
 				// It fails only after the response was sent, which is later.
 				_ = grpc.SetTrailer(ctx, wire.Watched)
