@@ -16,9 +16,9 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Random sends and settlements, receives that leave watches, and receives that wait and compete with
-// them: no watch stays asleep while a message that its receive could take is ready, each is woken at
-// most once, and nothing keeps it after its end.
+// Random sends and settlements, receives that leave watches, and receives that wait and compete
+// with them: no watch stays asleep while a message that its receive could take is ready, each is
+// woken at most once, and nothing keeps it after its end.
 func TestWatchesModel(t *testing.T) {
 	t.Parallel()
 	runSequences(t, "model", *modelSeed, soak(150), func(t *testing.T, seed uint64) {
@@ -107,8 +107,8 @@ func (m *watchesModel) watch() {
 	m.watches = append(m.watches, w)
 }
 
-// bringBack rewinds the group, or redrives a dead letter to the group alone, which adds a retry topic.
-// Nothing else runs.
+// bringBack rewinds the group, or redrives a dead letter to the group alone, which adds a retry
+// topic. Nothing else runs.
 func (m *watchesModel) bringBack() {
 	m.mu.Lock() // held over the changes, so that receives are noted after them
 	defer m.mu.Unlock()

@@ -274,8 +274,8 @@ func TestWatchOfAQueue(t *testing.T) {
 	})
 }
 
-// The retry topics of a group can change: the watch of the group's topic is then woken by messages of
-// the new one.
+// The retry topics of a group can change: the watch of the group's topic is then woken by messages
+// of the new one.
 func TestWatchOfANewRetryTopic(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -45,6 +45,12 @@
 //     the status.
 //   - "brief": the response to an AckMessage with the request header x-tidegate-features: brief has
 //     no entries if all of them succeeded.
+//   - "watch": a ReceiveMessage with the request header x-tidegate-features: watch does not wait,
+//     if the client has a Telemetry stream with the same header. If it has taken all messages that
+//     it could take, its response has the trailer x-tidegate-watched: true. Then the stream reports
+//     once that another receive may find a message: a command has the topic and the queue of the
+//     request in a field that RocketMQ's protocol does not have. The stream also reports when the
+//     access rules, the group or its topics change. Beyond a limit of watches, receives wait.
 //
 // Two request headers need no feature. x-tidegate-max-bytes bounds the total size of the bodies in
 // a ReceiveMessage; the first message can be larger. x-tidegate-repeat marks the repetition of a

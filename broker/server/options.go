@@ -64,8 +64,10 @@ type Options struct {
 	// MaxParkedBytes bounds the memory of waiting receives in bytes; each takes about 20 KiB. It
 	// also bounds the number of gRPC requests in progress on all connections, including waiting
 	// receives: one for each 10 KiB, and at least 1000. Further requests end with gRPC's
-	// Unavailable. One connection can have at most half of this number. Default: an eighth of Go's
-	// memory limit, at most 1 GiB, or 128 MiB without a limit.
+	// Unavailable. One connection can have at most half of this number. Receives of consumers with
+	// many topics leave watches instead of waiting, which take at most as much memory again: one
+	// for each KiB, and at most 20 000 of one client. Further receives wait. Default: an eighth of
+	// Go's memory limit, at most 1 GiB, or 128 MiB without a limit.
 	MaxParkedBytes int64
 
 	// TLS is the configuration for clients that begin with TLS. Other clients get plain text on

@@ -56,6 +56,19 @@ func (e *env) mustWatch(ctx context.Context, topic string) {
 	}
 }
 
+// watcher opens a Telemetry stream of a client that reads reports. It fails after an hour.
+func (e *env) watcher(ctx context.Context, kind rmqpb.ClientType) stream {
+	e.t.Helper()
+	ctx, cancel := context.WithCancel(ctx)
+	late := time.AfterFunc(time.Hour, cancel)
+	e.t.Cleanup(func() {
+		late.Stop()
+		cancel()
+	})
+	st, _ := e.telemetry(announcing(ctx, "packed, watch"), consumer(kind))
+	return st
+}
+
 // reported reads a command that has to report queues.
 func (e *env) reported(st stream) []protocol.Watched {
 	e.t.Helper()
@@ -76,7 +89,7 @@ func (e *env) wantWatches(want int64) {
 	e.t.Helper()
 	synctest.Wait()
 	if n := e.s.watches.Count(); n != want {
-		e.t.Errorf("streams have %d watches, want %d", n, want)
+		e.t.Fatalf("streams have %d watches, want %d", n, want)
 	}
 }
 
@@ -95,7 +108,7 @@ func TestWatchOverGRPC(t *testing.T) {
 		} {
 			synctest.Test(t, func(t *testing.T) {
 				e := start(named{t, name}, o)
-				st, _ := e.telemetry(announcing(e.ctx(), "packed, watch"), consumer(kind))
+				st := e.watcher(e.ctx(), kind)
 				for i, queue := range queues {
 					request := receiveRequest("normal", func(r *rmqpb.ReceiveMessageRequest) { r.MessageQueue.Id = queue })
 					began := time.Now()
@@ -122,8 +135,8 @@ func TestWatchOverGRPC(t *testing.T) {
 	}
 }
 
-// A receive waits as for any client if the client cannot read a report, or the server has reached its
-// limit of watches.
+// A receive waits as for any client if the client cannot read a report, or the server has reached
+// its limit of watches.
 func TestNoWatchOverGRPC(t *testing.T) {
 	for name, c := range map[string]struct {
 		stream  string // features; empty: none is open
@@ -158,8 +171,8 @@ func TestNoWatchOverGRPC(t *testing.T) {
 	}
 }
 
-// Each event that ends waiting receives also ends watches: the client is told to receive again, or its
-// stream ends.
+// Each event that ends waiting receives also ends watches: the client is told to receive again, or
+// its stream ends.
 func TestWatchesEnd(t *testing.T) {
 	both := map[string]string{"old": "*", "new": "*"}
 	all := []protocol.Watched{{Topic: "fifo", Queue: -1}, {Topic: "normal", Queue: -1}}
@@ -213,7 +226,7 @@ func TestWatchesEnd(t *testing.T) {
 			}
 			ctx, cancel := context.WithCancel(signed(t.Context(), "old"))
 			defer cancel()
-			st, _ := e.telemetry(announcing(ctx, "packed, watch"), consumer(rmqpb.ClientType_PUSH_CONSUMER))
+			st := e.watcher(ctx, rmqpb.ClientType_PUSH_CONSUMER)
 			for _, of := range all {
 				e.mustWatch(signed(t.Context(), "old"), of.Topic)
 			}
@@ -246,7 +259,7 @@ func TestWatchOfAReceiveUnderOldRules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &faulty{}
 		e := start(t, Options{Access: teams(map[string]string{"old": "*"})}, f)
-		st, _ := e.telemetry(announcing(signed(t.Context(), "old"), "packed, watch"), consumer(rmqpb.ClientType_PUSH_CONSUMER))
+		st := e.watcher(signed(t.Context(), "old"), rmqpb.ClientType_PUSH_CONSUMER)
 		f.after = func([]*tidegate.Delivery) {
 			if err := e.s.SetAccess(teams(map[string]string{"old": "normal"})); err != nil {
 				t.Error(err)
@@ -267,7 +280,7 @@ func TestWatchOfAReceiveUnderOldRules(t *testing.T) {
 func TestManyReports(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, Options{})
-		st, _ := e.telemetry(announcing(e.ctx(), "packed, watch"), consumer(rmqpb.ClientType_SIMPLE_CONSUMER))
+		st := e.watcher(e.ctx(), rmqpb.ClientType_SIMPLE_CONSUMER)
 		const n = maxReported + 10
 		for i := range int32(n) {
 			if _, left := e.watch(e.ctx(), receiveRequest("normal", func(r *rmqpb.ReceiveMessageRequest) { r.MessageQueue.Id = i })); !left {

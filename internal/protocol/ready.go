@@ -7,9 +7,9 @@ import (
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
-// readyField is the field of a TelemetryCommand with the queues of watches, a MessageQueue each with
-// topic and ID. RocketMQ's protocol does not have the field, and only clients that announce "watch"
-// get it.
+// readyField is the field of a TelemetryCommand with the queues of watches, a MessageQueue each
+// with topic and ID. RocketMQ's protocol does not have the field, and only clients that announce
+// "watch" get it.
 const readyField = 1000
 
 // A Watched is what a watch is for.
@@ -49,8 +49,8 @@ func ReadyQueues(cmd *rmqpb.TelemetryCommand) (queues []Watched) {
 	return queues
 }
 
-// field returns the first field of b, the bytes of its value, and its length, which is negative if b
-// is damaged. value is empty unless kind is BytesType.
+// field returns the first field of b, the bytes of its value, and its length, which is negative if
+// b is damaged. value is empty unless kind is BytesType.
 func field(b []byte) (number protowire.Number, kind protowire.Type, value []byte, length int) {
 	number, kind, length = protowire.ConsumeTag(b)
 	if length < 0 {

@@ -136,7 +136,8 @@ func (p *Progress) Claim(r *Receive) (Claim, bool) {
 	return Claim{}, false
 }
 
-// WantsMore reports whether the receive can take further messages: it found fewer than it may bring.
+// WantsMore reports whether the receive can take further messages: it found fewer than it may
+// bring.
 func (r *Receive) WantsMore() bool {
 	return len(r.Grants) < r.Max && r.budget > 0 && r.Skipped < MaxSkipped
 }

@@ -60,16 +60,16 @@ type Poll struct {
 	// error if there are none. Admit must not wait or call the broker.
 	Admit func(bytes int64) error
 
-	// Watch stays behind if Poll has taken all messages that it could take; then Watch.Left is true.
-	// The caller ends each watch. Nil means none.
+	// Watch stays behind if Poll has taken all messages that it could take; then Watch.Left is
+	// true. The caller ends each watch. Nil means none.
 	Watch *Watch
 }
 
 // A Watch reports once that a receive may find a message.
 type Watch = subscription.Watch
 
-// NewWatch returns a watch that calls ready once, unless it ends before. ready runs under locks of the
-// engine: it must neither block nor call the engine.
+// NewWatch returns a watch that calls ready once, unless it ends before. ready runs under locks of
+// the engine: it must neither block nor call the engine.
 func NewWatch(ready func()) *Watch { return subscription.NewWatch(ready) }
 
 // A Reconsumed is the result of Broker.ReconsumeLater.

@@ -61,7 +61,8 @@ func (s *Subscription) apply(now time.Time) (out effects) {
 	return out
 }
 
-// wake ends the wait of up to n receives that may read the queue, and wakes the watches. mu is held.
+// wake ends the wait of up to n receives that may read the queue, and wakes the watches. mu is
+// held.
 func (s *Subscription) wake(n int64, queue uint16) {
 	if n > 0 {
 		s.wakeWatches(queue)

@@ -64,7 +64,8 @@ func (s *Subscription) Policy() topic.Policy {
 	return p
 }
 
-// AddSource has the receives that wait, or that have left a watch, take from a retry topic that was just created, too.
+// AddSource has the receives that wait, or that have left a watch, take from a retry topic that was
+// just created, too.
 func (s *Subscription) AddSource() {
 	s.sourceAge.Add(1)
 	s.mu.Lock()

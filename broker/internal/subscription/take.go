@@ -10,8 +10,8 @@ import (
 )
 
 // take reserves messages for a receive: ready ones first, then new ones. Without any it returns a
-// waiter, or no waiter if it has skipped messages and should be called again. It leaves p.Watch if it
-// has taken all messages that the receive could take.
+// waiter, or no waiter if it has skipped messages and should be called again. It leaves p.Watch if
+// it has taken all messages that the receive could take.
 func (s *Subscription) take(p *Request) (grants []consume.Grant, write *store.PendingWrite, w *waiter, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

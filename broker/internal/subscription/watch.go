@@ -21,12 +21,12 @@ type Watch struct {
 	over bool
 }
 
-// NewWatch returns a watch that calls ready once, unless it ends before. ready runs under locks of the
-// engine: it must neither block nor call the engine.
+// NewWatch returns a watch that calls ready once, unless it ends before. ready runs under locks of
+// the engine: it must neither block nor call the engine.
 func NewWatch(ready func()) *Watch { return &Watch{ready: ready} }
 
-// Left reports, after the receive with this watch, whether the receive has left it: the receive found
-// no further message in any of its sources. The watch may already have called ready.
+// Left reports, after the receive with this watch, whether the receive has left it: the receive
+// found no further message in any of its sources. The watch may already have called ready.
 func (w *Watch) Left() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -41,8 +41,8 @@ func (w *Watch) Over() bool {
 	return w.over
 }
 
-// End ends the watch and removes it from the subscriptions. It is called after the receive with this
-// watch has returned. The caller holds no lock of the engine.
+// End ends the watch and removes it from the subscriptions. It is called after the receive with
+// this watch has returned. The caller holds no lock of the engine.
 func (w *Watch) End() {
 	w.mu.Lock()
 	at := w.at
@@ -70,8 +70,8 @@ func (w *Watch) leave(s *Subscription, queue int) {
 	w.at = append(w.at, s)
 }
 
-// lift takes the watch away from the subscription, because its receive looks for messages again. s.mu
-// is held.
+// lift takes the watch away from the subscription, because its receive looks for messages again.
+// s.mu is held.
 func (w *Watch) lift(s *Subscription) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

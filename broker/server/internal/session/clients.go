@@ -346,7 +346,8 @@ func (r *Clients) Park(ctx context.Context, id string, origin func() string) (pa
 	}, nil
 }
 
-// Terminate removes the settings of the client, and ends its waiting receives and its watches at once.
+// Terminate removes the settings of the client, and ends its waiting receives and its watches at
+// once.
 func (r *Clients) Terminate(id string) {
 	r.mu.Lock()
 	var polls []*poll

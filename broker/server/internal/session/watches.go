@@ -28,8 +28,8 @@ func NewLimit(most int64) *Limit { return &Limit{most: most} }
 // Count returns the number of watches of all streams.
 func (l *Limit) Count() int64 { return l.count.Load() }
 
-// TakeWatches has the stream take watches, within a limit: its client reads their reports. It is called
-// before Clients.Attach.
+// TakeWatches has the stream take watches, within a limit: its client reads their reports. It is
+// called before Clients.Attach.
 func (t *Stream) TakeWatches(limit *Limit) { t.limit = limit }
 
 // A Watch is a watch for a receive that a client is about to make.
@@ -40,9 +40,9 @@ type Watch struct {
 	round  int // Stream.round at its beginning
 }
 
-// Watch returns a watch for a receive by the client of the stream, or nil if the stream has ended or
-// takes no further watches. The caller passes it to Keep, or ends it. The queue is the one that the
-// client has named, and that is reported.
+// Watch returns a watch for a receive by the client of the stream, or nil if the stream has ended
+// or takes no further watches. The caller passes it to Keep, or ends it. The queue is the one that
+// the client has named, and that is reported.
 func (t *Stream) Watch(topic string, queue int32) *Watch {
 	of := protocol.Watched{Topic: topic, Queue: queue}
 	t.mu.Lock()
@@ -56,9 +56,9 @@ func (t *Stream) Watch(topic string, queue int32) *Watch {
 	return w
 }
 
-// Keep keeps a watch that a receive has left, instead of an earlier one of the same queue, and returns
-// true. It ends a watch that was not left, and one beyond the limits. If WakeWatches was called since
-// the beginning of the receive, Keep has the queue reported at once.
+// Keep keeps a watch that a receive has left, instead of an earlier one of the same queue, and
+// returns true. It ends a watch that was not left, and one beyond the limits. If WakeWatches was
+// called since the beginning of the receive, Keep has the queue reported at once.
 func (w *Watch) Keep() bool {
 	t := w.stream
 	if !w.Left() {
@@ -96,8 +96,8 @@ func (l *Limit) take() bool {
 	return true
 }
 
-// ready has the queue of a watch written to the stream. Keep does it for a watch that is not kept yet.
-// It runs under locks of the engine.
+// ready has the queue of a watch written to the stream. Keep does it for a watch that is not kept
+// yet. It runs under locks of the engine.
 func (t *Stream) ready(w *Watch) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -106,8 +106,8 @@ func (t *Stream) ready(w *Watch) {
 	}
 }
 
-// Report has the queue of a watch that was kept written to the stream, because another reason than a
-// message makes its receive worth a repetition.
+// Report has the queue of a watch that was kept written to the stream, because another reason than
+// a message makes its receive worth a repetition.
 func (w *Watch) Report() {
 	t := w.stream
 	t.mu.Lock()
@@ -174,8 +174,8 @@ func (t *Stream) finish(over []*Watch) {
 	}
 }
 
-// Watching returns the latest stream of the client if it takes watches, or nil. An earlier stream may
-// have lost its connection, which the server learns late.
+// Watching returns the latest stream of the client if it takes watches, or nil. An earlier stream
+// may have lost its connection, which the server learns late.
 func (r *Clients) Watching(c *Client) *Stream {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -183,7 +183,8 @@ func TestEndOfAStreamWithWatches(t *testing.T) {
 	s.End() // has no effect
 }
 
-// The watches of one stream and of all streams are bounded. Queues that have a watch can replace it.
+// The watches of one stream and of all streams are bounded. Queues that have a watch can replace
+// it.
 func TestWatchesAreBounded(t *testing.T) {
 	t.Parallel()
 	s := newWatched(t, 2, "a", "b", "c")
