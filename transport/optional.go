@@ -35,13 +35,15 @@ type Recaller interface {
 	Recall(ctx context.Context, topic, handle string) (messageID string, err error)
 }
 
-// A Watcher can be told that a receive may find a message, instead of a receive that waits on the
-// server. A consumer of many topics then has one stream instead of a waiting receive for each topic.
+// A Watcher reports that a receive may find a message. A consumer of many topics then needs no
+// waiting receive for each topic.
 type Watcher interface {
-	// ReceiveOrWatch is Receive with a Wait of 0. If there are no further messages, and the server has
-	// [Capabilities].Watch, it also returns ready, which is closed once another receive may find a
-	// message, or the server can no longer report that. A closed ready promises no message. The watch
-	// ends with ctx. If ready is nil, there is no watch.
+	// ReceiveOrWatch is Receive with a Wait of 0. If there are no further messages, and the server
+	// has [Capabilities].Watch, it can also leave a watch: then it returns a ready that is not nil.
+	// ready is closed once another receive may find a message, or once the server can no longer
+	// report a message; it may be closed already, and may be closed without a message. The watch
+	// ends when ready is closed or ctx ends; ready may then never be closed. The server may refuse
+	// a watch at any time, for example at a limit: then ready is nil.
 	ReceiveOrWatch(ctx context.Context, r ReceiveRequest) (ds []*tidegate.Delivery, ready <-chan struct{}, err error)
 }
 

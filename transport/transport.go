@@ -13,9 +13,11 @@
 // in examples/transport is a complete one, with the test.
 //
 // A type that wraps a Transport must also forward the optional interfaces [LaneSender], [Pinger],
-// [Recaller], [EndpointConfigurer] and [Transactor]. Otherwise the program loses them without an
-// error: for example, a producer without a LaneSender sends each message in a request of its own.
-// Package transport/failover forwards all of them.
+// [Recaller], [Watcher], [EndpointConfigurer] and [Transactor]. Otherwise the program loses them
+// without an error: for example, a producer without a LaneSender sends each message in a request of
+// its own. Package transport/failover forwards all of them. Take care with a struct that embeds a
+// client: it has the optional methods of the client, for example a ReceiveOrWatch beside its own
+// Receive.
 //
 // # Calls
 //
@@ -222,7 +224,7 @@ const (
 
 // A Transport is a connection with all methods that producers and consumers need. An implementation
 // embeds [Base], which has the methods that not every server supports. [LaneSender], [Pinger],
-// [Recaller] and [Transactor] are optional.
+// [Recaller], [Watcher] and [Transactor] are optional.
 type Transport interface {
 	Sender
 	Receiver

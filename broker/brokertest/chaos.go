@@ -75,9 +75,23 @@ func (b *Broker) ChaosClient(c Chaos) *ChaosClient {
 // deliveries.
 func (c *ChaosClient) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
 	ds, err := c.Client.Receive(ctx, r)
-	if err != nil || r.Repeat {
-		return ds, err
+	if err == nil && !r.Repeat {
+		ds = c.postpone(ctx, ds)
 	}
+	return ds, err
+}
+
+// ReceiveOrWatch disturbs deliveries as Receive does.
+func (c *ChaosClient) ReceiveOrWatch(ctx context.Context, r transport.ReceiveRequest) (ds []*tidegate.Delivery, ready <-chan struct{}, err error) {
+	ds, ready, err = c.Client.ReceiveOrWatch(ctx, r)
+	if err == nil && !r.Repeat {
+		ds = c.postpone(ctx, ds)
+	}
+	return ds, ready, err
+}
+
+// postpone postpones and reorders some of the deliveries, and returns the others.
+func (c *ChaosClient) postpone(ctx context.Context, ds []*tidegate.Delivery) []*tidegate.Delivery {
 	delays, shuffled := c.disturb(ds)
 	var undelayed []*tidegate.Delivery
 	for i, d := range shuffled {
@@ -87,7 +101,7 @@ func (c *ChaosClient) Receive(ctx context.Context, r transport.ReceiveRequest) (
 			undelayed = append(undelayed, d) // it stays on time
 		}
 	}
-	return undelayed, nil
+	return undelayed
 }
 
 // disturb returns the deliveries in their new order, and the delay of each; 0 for none.

@@ -22,6 +22,7 @@ func TestTransports(t *testing.T) {
 			s := transporttest.AllGuarantees()
 			s.Virtual, s.Capabilities = true, transport.Capabilities{
 				Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, RepeatChange: true, Snooze: true, Reconsume: true,
+				Watch: name == "grpc",
 			}
 			transporttest.Run(t, func(t *testing.T) transporttest.Fixture {
 				b := brokertest.New(t)

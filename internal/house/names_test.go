@@ -14,11 +14,12 @@ import (
 // its server, its settings and their tools. Methods and fields do not count. Support for another
 // system may raise maxSDKNames by its names, at most 60 in all. The 15 of transport/held and
 // transport/amqp are within the first 270; transport.EndpointConfigurer, for failover between
-// systems, raised the limit by one. The HTTP API of the command line and the console may raise
+// systems, and transport.Watcher, for consumers of many topics, raised the limit by one each. The
+// HTTP API of the command line and the console may raise
 // maxBrokerNames by at most 60 in all: each route by its query and its page, the overview by 10.
 // Three are those of package status for GET /v1/audit, and four those for GET /v1/clients.
 const (
-	maxSDKNames    = 271
+	maxSDKNames    = 272
 	maxBrokerNames = 165
 )
 

@@ -35,6 +35,7 @@ var interfaces = map[string]reflect.Type{
 	"Pinger":     reflect.TypeFor[transport.Pinger](),
 	"Recaller":   reflect.TypeFor[transport.Recaller](),
 	"Transactor": reflect.TypeFor[transport.Transactor](),
+	"Watcher":    reflect.TypeFor[transport.Watcher](),
 
 	"EndpointConfigurer": reflect.TypeFor[transport.EndpointConfigurer](),
 }
@@ -109,6 +110,11 @@ func (r *recorder) Send(context.Context, []*tidegate.Message) []transport.SendRe
 func (r *recorder) Receive(context.Context, transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
 	r.note("Receive")
 	return nil, nil
+}
+
+func (r *recorder) ReceiveOrWatch(context.Context, transport.ReceiveRequest) ([]*tidegate.Delivery, <-chan struct{}, error) {
+	r.note("ReceiveOrWatch")
+	return nil, nil, nil
 }
 
 func (r *recorder) Ack(_ context.Context, ds []*tidegate.Delivery) []error {
@@ -213,7 +219,7 @@ func TestEveryMethodIsForwarded(t *testing.T) {
 		reflect.TypeFor[context.Context]():          context.Background(),
 		reflect.TypeFor[[]*tidegate.Message]():      []*tidegate.Message{{ID: "1", Topic: "t"}},
 		reflect.TypeFor[*tidegate.Message]():        &tidegate.Message{ID: "1", Topic: "t"},
-		reflect.TypeFor[transport.ReceiveRequest](): transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue},
+		reflect.TypeFor[transport.ReceiveRequest](): transport.ReceiveRequest{Group: "g", Topic: "t", Queue: 0},
 		reflect.TypeFor[*tidegate.Delivery]():       &tidegate.Delivery{Endpoint: outer},
 		reflect.TypeFor[[]*tidegate.Delivery]():     []*tidegate.Delivery{{Endpoint: outer}},
 		reflect.TypeFor[string]():                   outer, // the topics and groups do not matter

@@ -78,6 +78,7 @@ func (t *Transport) Capabilities(endpoint string) transport.Capabilities {
 		all.Reconsume = all.Reconsume && c.Reconsume
 		all.RepeatReceive = all.RepeatReceive && c.RepeatReceive
 		all.RepeatChange = all.RepeatChange && c.RepeatChange
+		all.Watch = all.Watch && c.Watch
 	}
 	return all
 }

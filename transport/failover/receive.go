@@ -157,10 +157,31 @@ func (t *Transport) repeat(ctx context.Context, r transport.ReceiveRequest) ([]*
 	return all, nil
 }
 
+// ReceiveOrWatch receives from the endpoint of the queue, which also leaves the watch. There is no
+// watch with [transport.AnyQueue], and none if the endpoint's transport is no [transport.Watcher].
+// The watch does not depend on the endpoint that sends go to: consumers receive from all.
+func (t *Transport) ReceiveOrWatch(ctx context.Context, r transport.ReceiveRequest) (ds []*tidegate.Delivery, ready <-chan struct{}, err error) {
+	r.Wait = 0
+	q, i := queueOf(r.Queue, len(t.ends))
+	w, ok := t.ends[i].Transport.(transport.Watcher)
+	if r.Queue == transport.AnyQueue || !ok {
+		ds, err = t.Receive(ctx, r)
+		return ds, nil, err
+	}
+	r.Queue = q
+	ds, ready, err = w.ReceiveOrWatch(ctx, r)
+	return t.ends[i].own(ds), ready, t.ends[i].wrap(err)
+}
+
 func (e *end) receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
 	list, err := e.Transport.Receive(ctx, r)
+	return e.own(list), e.wrap(err)
+}
+
+// own sets the endpoint of deliveries.
+func (e *end) own(list []*tidegate.Delivery) []*tidegate.Delivery {
 	for _, d := range list {
 		d.Endpoint = e.outer(d.Endpoint)
 	}
-	return list, e.wrap(err)
+	return list
 }

@@ -84,7 +84,8 @@ func (c *Client) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*ti
 	return ds, err
 }
 
-// receiveFrom receives from the next server of the topic. With watching it leaves a watch if it can.
+// receiveFrom receives from the next server of the topic. With watching it leaves a watch if it
+// can.
 func (c *Client) receiveFrom(ctx context.Context, r transport.ReceiveRequest, watching bool) (_ []*tidegate.Delivery, ready <-chan struct{}, _ error) {
 	if err := tidegate.ValidateGroup(r.Group); err != nil {
 		return nil, nil, err
@@ -123,15 +124,15 @@ func (c *Client) receiveFrom(ctx context.Context, r transport.ReceiveRequest, wa
 	var w *watch
 	// With several servers, a watch on one of them does not cover a receive from all.
 	if watching && (len(rt.Readers) == 1 || r.Queue != transport.AnyQueue) && s.ep.Capabilities().Watch {
-		var stop func() bool
 		// Before the request: the server may report a message before the response arrives.
 		of := protocol.Watched{Topic: r.Topic, Queue: id}
-		w, stop = s.watch(ctx, of)
-		defer func() {
-			if ready == nil && stop() {
-				s.unwatch(of, w)
-			}
-		}()
+		if w = s.watch(ctx, of); w != nil {
+			defer func() {
+				if ready == nil {
+					s.unwatch(of, w)
+				}
+			}()
+		}
 	}
 	list, left, err := c.receive(ctx, s, w != nil, &r, &rmqpb.ReceiveMessageRequest{
 		Group: c.resource(r.Group),
@@ -152,7 +153,7 @@ func (c *Client) receiveFrom(ctx context.Context, r transport.ReceiveRequest, wa
 		s.resendIf(err)
 		return nil, nil, err
 	}
-	if left && w != nil {
+	if left {
 		ready = w.ready
 	}
 	return list, ready, nil

@@ -168,7 +168,9 @@ func (c *Client) fetch(t *topic) *fetching {
 		f.route, f.err = c.queryRoute(t.name)
 		t.mu.Lock()
 		t.inflight, t.lost = nil, false
+		moved := false
 		if f.err == nil {
+			moved = t.route != nil && !slices.EqualFunc(t.route.Readers, f.route.Readers, sameServer)
 			t.route = f.route
 			t.places.Note(f.route, c.opts.RouteRefresh)
 		}
@@ -177,6 +179,9 @@ func (c *Client) fetch(t *topic) *fetching {
 		if f.err != nil && hasRoute {
 			c.opts.Logger.Debug("rocketmq: route not refreshed; the old one remains in use", "topic", t.name, "error", f.err)
 		}
+		if moved {
+			c.wakeTopic(t.name)
+		}
 		close(f.done)
 	})
 	if !ok {
@@ -184,6 +189,10 @@ func (c *Client) fetch(t *topic) *fetching {
 	}
 	t.inflight, t.tried = f, time.Now()
 	return f
+}
+
+func sameServer(a, b routing.Broker) bool {
+	return a.Server == b.Server && a.PB.GetName() == b.PB.GetName()
 }
 
 // doubt queries the topic's route again in the background, because a call that used the route

@@ -64,8 +64,8 @@ type session struct {
 	usedAt   time.Time       // start or end of the last use
 	held     time.Time       // until then a received delivery may need to be settled
 	topics   map[string]namedTopic
-	watches  map[protocol.Watched]*watch // nil if there are none
-	unsent   bool                        // topics changed after the last transmission
+	watches  map[protocol.Watched][]*watch // only while ready
+	unsent   bool                          // topics changed after the last transmission
 }
 
 // session returns the session with the server for the role, and opens it if there is none. It adds
@@ -155,7 +155,6 @@ func (s *session) retire() bool {
 		return false
 	}
 	s.ready = false
-	s.wakeAllLocked()
 	return true
 }
 

@@ -133,7 +133,7 @@ func (s *session) obey(on *remote.Link, st telemetryStream, cmd *rmqpb.Telemetry
 		return false, nil
 	}
 	if queues := protocol.ReadyQueues(cmd); len(queues) > 0 {
-		s.wake(queues)
+		s.wake(queues...)
 		return false, nil
 	}
 	switch {

@@ -2,6 +2,7 @@ package rocketmq
 
 import (
 	"context"
+	"slices"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/protocol"
@@ -17,64 +18,90 @@ const (
 	watchedKey = "x-tidegate-watched"
 )
 
-// ReceiveOrWatch implements transport.Watcher.
+// ReceiveOrWatch implements transport.Watcher. There is no watch if the server cannot leave one or
+// has reached its limit of watches, if r.Queue is AnyQueue and the topic has several servers, or if
+// the session was lost in the meantime.
 //
-// Liveness: ready is closed when the server reports the queue, when the session's stream ends, and
-// when the client is closed. A later call leaves the watch again.
+// Liveness: ready is closed when the server reports the queue, when the session's stream ends, when
+// the topic gets other servers, and when the client is closed. A later call leaves the watch again.
 func (c *Client) ReceiveOrWatch(ctx context.Context, r transport.ReceiveRequest) (ds []*tidegate.Delivery, ready <-chan struct{}, err error) {
 	r.Wait = 0
 	return c.receiveFrom(ctx, r, true)
 }
 
-// A watch is what a session's receives of a queue have left on the server.
+// A watch is one that a receive leaves on the server. The server has at most one for each queue and
+// stream, which all receives of the queue share.
 type watch struct {
 	ready chan struct{} // closed under session.mu
-	users int           // guarded by session.mu: receives whose ctx has not ended
+	keep  func() bool   // stops the end of the watch with its ctx; guarded by session.mu
 }
 
-// watch returns the watch of a queue, which a receive is about to leave. The caller's use of it ends
-// with ctx, or with unwatch.
-func (s *session) watch(ctx context.Context, of protocol.Watched) (w *watch, unwatch func() bool) {
+// watch returns a watch of a queue for a receive that is about to be sent. It ends with ctx, with
+// unwatch, or when it is ready. It returns nil without a stream, because nothing could report it.
+func (s *session) watch(ctx context.Context, of protocol.Watched) *watch {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if w = s.watches[of]; w == nil {
-		if s.watches == nil {
-			s.watches = map[protocol.Watched]*watch{}
-		}
-		w = &watch{ready: make(chan struct{})}
-		s.watches[of] = w
+	if !s.ready || s.ctx.Err() != nil {
+		return nil
 	}
-	w.users++
-	return w, context.AfterFunc(ctx, func() { s.unwatch(of, w) })
+	w := &watch{ready: make(chan struct{})}
+	if s.watches == nil {
+		s.watches = map[protocol.Watched][]*watch{}
+	}
+	s.watches[of] = append(s.watches[of], w)
+	w.keep = context.AfterFunc(ctx, func() { s.unwatch(of, w) })
+	return w
 }
 
-// unwatch ends a use of the watch. Without any the session forgets it.
+// unwatch ends a watch that is not ready.
 func (s *session) unwatch(of protocol.Watched, w *watch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if w.users--; w.users == 0 && s.watches[of] == w {
+	w.keep()
+	s.watches[of] = slices.DeleteFunc(s.watches[of], func(o *watch) bool { return o == w })
+	if len(s.watches[of]) == 0 {
 		delete(s.watches, of)
 	}
 }
 
-// wake ends the watches of queues.
-func (s *session) wake(queues []protocol.Watched) {
+// wake ends the watches of queues: they are ready.
+func (s *session) wake(queues ...protocol.Watched) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, of := range queues {
-		if w := s.watches[of]; w != nil {
-			close(w.ready)
-			delete(s.watches, of)
-		}
+		s.wakeLocked(of)
 	}
 }
 
 // wakeAllLocked ends all watches, because the server has lost them. mu is held.
 func (s *session) wakeAllLocked() {
-	for _, w := range s.watches {
-		close(w.ready)
+	for of := range s.watches {
+		s.wakeLocked(of)
 	}
-	s.watches = nil
+}
+
+func (s *session) wakeLocked(of protocol.Watched) {
+	for _, w := range s.watches[of] {
+		close(w.ready)
+		w.keep()
+	}
+	delete(s.watches, of)
+}
+
+// wakeTopic ends the watches of a topic that has other servers now: another server than that of a
+// watch may have messages.
+func (c *Client) wakeTopic(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.sessions {
+		s.mu.Lock()
+		for of := range s.watches {
+			if of.Topic == name {
+				s.wakeLocked(of)
+			}
+		}
+		s.mu.Unlock()
+	}
 }
 
 func watchHeader(watched bool) string {

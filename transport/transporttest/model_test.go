@@ -51,7 +51,7 @@ type subCopy struct {
 }
 
 // everything is what the model can do.
-var everything = transport.Capabilities{Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatChange: true, RepeatReceive: true, Snooze: true, Reconsume: true}
+var everything = transport.Capabilities{Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatChange: true, RepeatReceive: true, Snooze: true, Reconsume: true, Watch: true}
 
 // perfect is a server that keeps all promises and has everything.
 func perfect() Server {

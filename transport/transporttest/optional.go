@@ -21,6 +21,7 @@ var optionalCases = []testCase{
 	{name: "TransactionCommitted", run: optional(transactionCommitted)},
 	{name: "TransactionRolledBack", run: optional(transactionRolledBack)},
 	{name: "TransactionChecked", run: optional(transactionChecked)},
+	{name: "Watch", run: optional(watch), needs: needWatch},
 }
 
 // optional runs a case with the interface that it needs.
@@ -199,4 +200,87 @@ func transactionChecked(e *env, t transport.Transactor) {
 	}
 	cancel()
 	wait()
+}
+
+// watch leaves watches at all queues of a topic. Each message makes one of them ready.
+func watch(e *env, w transport.Watcher) {
+	e.setup(settings.TopicNormal)
+	queues, err := e.Transport.Queues(e.Context(), e.group, e.topic)
+	if err != nil {
+		e.Fatal(err)
+	}
+	r := e.request()
+	r.Max = 2
+	leave := func(queue int) (*tidegate.Delivery, <-chan struct{}) {
+		e.Helper()
+		r.Queue = queue
+		start := time.Now()
+		ds, ready, err := w.ReceiveOrWatch(e.Context(), r)
+		if err != nil || len(ds) > 1 || ready == nil {
+			e.Fatalf("queue %d: %s, %v, ready is nil: %v; want one message at most, and a watch", queue, describe(ds), err, ready == nil)
+		}
+		e.after(start, 0, "the receive returned")
+		if len(ds) == 0 {
+			return nil, ready
+		}
+		return ds[0], ready
+	}
+	watches := map[int]<-chan struct{}{}
+	for _, q := range queues {
+		if _, watches[q] = leave(q); len(queues) == 1 {
+			_, watches[q] = leave(q) // instead of the first one
+		}
+	}
+	// A watch may be ready without a message, but not all the time.
+	const spurious = 10
+	for n := 0; ; n++ {
+		q, ok := e.ready(watches)
+		if !ok {
+			break
+		}
+		var d *tidegate.Delivery
+		if d, watches[q] = leave(q); d != nil || n > spurious {
+			e.Fatalf("without a message %d watches were ready", n+1)
+		}
+	}
+	for range 3 {
+		m := e.message("x")
+		e.send(m)
+		start := time.Now()
+		for n := 0; ; n++ {
+			q, ok := e.ready(watches)
+			if !ok || n > spurious {
+				e.Fatalf("%d watches were ready without a message, and then none within %v of the message", n, e.server.Unit)
+			}
+			var d *tidegate.Delivery
+			if d, watches[q] = leave(q); d != nil {
+				if d.ID != m.ID {
+					e.Errorf("received %q, want %q", d.ID, m.ID)
+				}
+				e.after(start, 0, "the message was received")
+				e.mustAck(d)
+				break
+			}
+		}
+	}
+	for q := range watches {
+		r.Queue = q
+		e.none(r)
+	}
+}
+
+// ready returns the queue of a ready watch. It waits for one unit.
+func (e *env) ready(watches map[int]<-chan struct{}) (queue int, ok bool) {
+	for start := time.Now(); ; e.sleep(e.server.Unit / 1000) {
+		for q, ready := range watches {
+			select {
+			case <-ready:
+				return q, true
+			default:
+			}
+		}
+		if time.Since(start) > e.server.Unit {
+			return 0, false
+		}
+	}
 }

@@ -166,6 +166,7 @@ var (
 	needReconsume   = need{"Capabilities.Reconsume", func(s Server) bool { return s.Capabilities.Reconsume }}
 	needRetryResult = need{"Capabilities.RetryResult", func(s Server) bool { return s.Capabilities.RetryResult }}
 	needRepeat      = need{"Capabilities.RepeatReceive and Suspend", func(s Server) bool { return s.Capabilities.RepeatReceive && s.Capabilities.Suspend }}
+	needWatch       = need{"Capabilities.Watch", func(s Server) bool { return s.Capabilities.Watch }}
 	needGroupsFlow  = need{"GroupsFlow", func(s Server) bool { return s.GroupsFlow }}
 	needLadder      = need{"TimeoutsTakeTheSchedule", func(s Server) bool { return s.TimeoutsTakeTheSchedule }}
 	needStale       = need{"RefusesStaleHandles", func(s Server) bool { return s.RefusesStaleHandles }}

@@ -102,9 +102,9 @@ func TestCasesByCapabilities(t *testing.T) {
 		left   []string
 	}{
 		{perfect(), nil},
-		{with(AllGuarantees(), transport.Capabilities{Batch: true}), []string{"CancelledReceiveIsRepeated", "NegativeAck", "RetryBySchedule", "RetryResult", "Snooze", "SnoozeKeepsTheOrder", "SuspendIsNoFailure"}},
+		{with(AllGuarantees(), transport.Capabilities{Batch: true}), []string{"CancelledReceiveIsRepeated", "NegativeAck", "RetryBySchedule", "RetryResult", "Snooze", "SnoozeKeepsTheOrder", "SuspendIsNoFailure", "Watch"}},
 		{with(Server{}, everything), []string{"DeadLetterTooLate", "FIFOFailedGroupWaitsOthersFlow", "PushTimeoutsTakeTheSchedule"}},
-		{Server{}, []string{"CancelledReceiveIsRepeated", "DeadLetterTooLate", "FIFOFailedGroupWaitsOthersFlow", "NegativeAck", "PushTimeoutsTakeTheSchedule", "RetryBySchedule", "RetryResult", "Snooze", "SnoozeKeepsTheOrder", "SuspendIsNoFailure"}},
+		{Server{}, []string{"CancelledReceiveIsRepeated", "DeadLetterTooLate", "FIFOFailedGroupWaitsOthersFlow", "NegativeAck", "PushTimeoutsTakeTheSchedule", "RetryBySchedule", "RetryResult", "Snooze", "SnoozeKeepsTheOrder", "SuspendIsNoFailure", "Watch"}},
 	} {
 		apply, left := applicable(tt.server)
 		if got := names(left); !slices.Equal(got, tt.left) || len(apply)+len(left) != len(cases) {
@@ -153,6 +153,9 @@ func TestSuiteFindsFaults(t *testing.T) {
 		"a failed group locks the queue": {"FIFOFailedGroupWaitsOthersFlow"},
 		"suspending counts":              {"SuspendIsNoFailure"},
 		"ignore MaxBytes":                {"ReceiveMaxBytes"},
+		"report no message":              {"Watch"},
+		"report all the time":            {"Watch"},
+		"leave no watch":                 {"Watch"},
 		"snoozing counts":                {"Snooze"},
 		"snooze early":                   {"Snooze", "SnoozeKeepsTheOrder"},
 

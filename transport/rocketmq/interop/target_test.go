@@ -48,7 +48,7 @@ func tidegateBroker() transporttest.Server {
 	s := transporttest.AllGuarantees()
 	s.Capabilities = transport.Capabilities{
 		Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, RepeatChange: true, Snooze: true,
-		Reconsume: true,
+		Reconsume: true, Watch: true,
 	}
 	return s
 }
