@@ -9,21 +9,23 @@ import (
 )
 
 const (
-	// manyTopics is the number of topics above which a consumer leaves watches. With fewer, waiting
-	// receives need one request for each message, and a watch needs a report too. A waiting receive
-	// reserves messages of PushOptions.MaxBuffered, so many of them leave each other little.
+	// manyTopics is the number of topics above which a consumer leaves watches. With fewer topics it
+	// uses waiting receives: they need one request for each message, and a watch also needs a report.
+	// But a waiting receive reserves messages of PushOptions.MaxBuffered, so many of them leave each
+	// other little.
 	manyTopics = 16
 
 	// rewatch is the mean time after which a queue with a watch is received from again. The server
-	// reports each message, so this only bounds the effect of a fault.
+	// reports each message, so this only bounds the effect of a fault. The actual times are between
+	// half of it and one and a half times it.
 	rewatch = 5 * time.Minute
 
-	// maxEmpty is the number of receives in turn that may find no message after a report, before the
-	// consumer keeps minPoll between them.
+	// maxEmpty is the number of consecutive receives without a message before the consumer keeps
+	// minPoll between them. Other consumers may take each message that the server reports.
 	maxEmpty = 4
 )
 
-// watcher returns the transport if the first receives of queues leave watches, and nil otherwise.
+// watcher returns the transport if receives leave watches, and nil otherwise.
 func (r *run) watcher(caps transport.Capabilities) transport.Watcher {
 	if !caps.Watch || len(r.topics) <= manyTopics {
 		return nil
@@ -32,7 +34,7 @@ func (r *run) watcher(caps transport.Capabilities) transport.Watcher {
 	return w
 }
 
-// awaitReady waits until a watch reports a message, or the receives of the queue are interrupted.
+// awaitReady waits until a watch is ready or the receives of the queue are interrupted.
 func (r *run) awaitReady(ctx context.Context, p *poll, ready <-chan struct{}) {
 	if !r.hand.beginWatch(p) {
 		return

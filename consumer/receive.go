@@ -39,7 +39,6 @@ type source struct {
 	// Guarded by hand.mu.
 	underWay int    // concurrent receives
 	helpers  int    // loops besides the first one
-	prompt   bool   // its receives leave watches
 	removed  bool   // the consumer no longer has the queue
 	endpoint string // server of the last delivery; empty before
 }
@@ -54,6 +53,7 @@ func (r *run) receive(s *source, helper bool) {
 	permits := permit.Permits{Limiter: r.opts.Limiter}
 	full := helper // there is a backlog
 	empty := 0     // receives in turn without a message
+	unwatched := false
 	for {
 		settings, caps := r.ofSource(s)
 		most := r.permitted(&permits, s.topic, r.batch(settings, caps), full, helper)
@@ -61,6 +61,9 @@ func (r *run) receive(s *source, helper bool) {
 			return
 		}
 		watcher := r.watcher(caps)
+		if unwatched { // the last receive found nothing and could not leave a watch
+			watcher = nil
+		}
 		g, ok := r.hand.reserve(s, most, !helper, watcher != nil)
 		if !ok {
 			return
@@ -94,10 +97,10 @@ func (r *run) receive(s *source, helper bool) {
 			}
 			continue // otherwise with the same attempt ID, because the response may be lost
 		}
-		r.received(s.topic)
 		failures, attemptID, outage = 0, "", recovery{}
 		permits.Spend(n)
 		full = n >= g.Messages
+		unwatched = watcher != nil && !watched && n == 0
 		if empty++; n > 0 {
 			empty = 0
 		}
@@ -105,6 +108,7 @@ func (r *run) receive(s *source, helper bool) {
 		case helper && !full:
 			return
 		case watched && empty < maxEmpty:
+		case unwatched: // the next receive waits on the server
 		case n == 0:
 			if rest := minPoll - time.Since(start); rest > 0 && r.pause(rest) != nil {
 				return
@@ -128,8 +132,8 @@ func (r *run) help(s *source) {
 // errInterrupted is the cause of a receive that ends because the run ends or pauses.
 var errInterrupted = errors.New("interrupted")
 
-// receiveOnce makes one receive, and adds its deliveries. With a watcher it then waits until another
-// receive may find a message, if it could leave a watch; watched reports that.
+// receiveOnce makes one receive, and adds its deliveries. If a watcher could leave a watch,
+// receiveOnce then waits until another receive may find a message, and watched is true.
 func (r *run) receiveOnce(s *source, q transport.ReceiveRequest, g credit.Grant, repeatable bool, watcher transport.Watcher) (n int, watched bool, err error) {
 	ctx, cancel := context.WithCancel(r.polling)
 	defer cancel()
@@ -168,6 +172,9 @@ func (r *run) receiveOnce(s *source, q transport.ReceiveRequest, g credit.Grant,
 		list: ds, caps: r.capsOf, source: s, grant: g, sent: sent,
 		invisible: q.InvisibleDuration, fifo: r.settingsOf(s.topic, endpoint).FIFO,
 	}, time.Now()))
+	if err == nil {
+		r.received(s.topic)
+	}
 	if ready != nil && err == nil {
 		r.awaitReady(ctx, p, ready)
 	}

@@ -11,22 +11,22 @@ import (
 type bid struct {
 	source *source
 	batch  int
+	prompt bool
 	grant  credit.Grant  // valid once ended is closed; zero if no further receive may be made
 	ended  chan struct{} // closed under hand.mu
 }
 
 // reserve waits until a receive of the queue may begin, and returns its grant, or false if no
-// further receive may be made. Only the first receive of a queue waits. A prompt receive does not wait
-// for messages on the server.
+// further receive may be made. Only the first receive of a queue waits. A prompt receive does not
+// wait for messages on the server.
 func (h *hand) reserve(s *source, batch int, wait, prompt bool) (g credit.Grant, ok bool) {
 	h.mu.Lock()
-	s.prompt = prompt
+	b := &bid{source: s, batch: batch, prompt: prompt, ended: make(chan struct{})}
 	if !wait {
 		defer h.mu.Unlock()
-		g = h.grant(s, batch)
+		g = h.grant(b)
 		return g, g.Messages > 0
 	}
-	b := &bid{source: s, batch: batch, ended: make(chan struct{})}
 	h.bids = append(h.bids, b)
 	h.offer()
 	h.mu.Unlock()
@@ -34,8 +34,8 @@ func (h *hand) reserve(s *source, batch int, wait, prompt bool) (g credit.Grant,
 	return b.grant, b.grant.Messages > 0
 }
 
-// ask returns the credit request of a receive of the queue, or false if no receive may begin.
-func (h *hand) ask(s *source, batch int) (credit.Ask, bool) {
+// ask returns the credit request of a receive, or false if no receive may begin.
+func (h *hand) ask(b *bid) (credit.Ask, bool) {
 	limit, buffered := h.gate.Limit(h.opts.Concurrency), 0
 	if h.gate.Open() {
 		buffered = max(h.opts.MaxBuffered, 0)
@@ -45,12 +45,15 @@ func (h *hand) ask(s *source, batch int) (credit.Ask, bool) {
 		window += min(h.excuses.Len(), gate.Choice-1)
 	}
 	h.credits.SetWindow(window, buffered)
-	return credit.Ask{Batch: batch, UnderWay: s.underWay, Spare: s.topic.inHand == 0 && h.gate.Open(), Prompt: s.prompt}, limit > 0
+	return credit.Ask{
+		Batch: b.batch, UnderWay: b.source.underWay, Spare: b.source.topic.inHand == 0 && h.gate.Open(), Prompt: b.prompt,
+	}, limit > 0
 }
 
-// grant reserves messages for a receive of the queue, or none if the receive has to wait.
-func (h *hand) grant(s *source, batch int) (g credit.Grant) {
-	if ask, ok := h.ask(s, batch); ok && !h.stopped && !s.removed {
+// grant reserves messages for a receive, or none if the receive has to wait.
+func (h *hand) grant(b *bid) (g credit.Grant) {
+	s := b.source
+	if ask, ok := h.ask(b); ok && !h.stopped && !s.removed {
 		g = h.credits.Grant(ask)
 	}
 	if g.Messages > 0 {
@@ -75,7 +78,7 @@ func (h *hand) offer() {
 	for {
 		next := -1
 		for i, b := range h.bids {
-			ask, ok := h.ask(b.source, b.batch)
+			ask, ok := h.ask(b)
 			if ok && (next < 0 || b.source.topic.lastGrant < h.bids[next].source.topic.lastGrant) && h.credits.May(ask) {
 				next = i
 			}
@@ -84,7 +87,7 @@ func (h *hand) offer() {
 			return
 		}
 		b := h.bids[next]
-		b.grant = h.grant(b.source, b.batch)
+		b.grant = h.grant(b)
 		h.bids = slices.Delete(h.bids, next, next+1)
 		close(b.ended)
 	}

@@ -22,6 +22,7 @@ type Credits struct {
 
 	messages, bytes                 int           // in hand
 	reservedMessages, reservedBytes int           // that receives under way may bring
+	parked                          int           // receives under way that are not prompt
 	handling                        time.Duration // moving average of the handlers' time
 	peak                            int           // bytes that a body may be expected to have
 	filling                         bool
@@ -59,7 +60,11 @@ func (c *Credits) buffer() int {
 }
 
 // A Grant is the most that one receive may ask for.
-type Grant struct{ Messages, Bytes int }
+type Grant struct {
+	Messages, Bytes int
+
+	parked bool // the receive may wait for messages on the server
+}
 
 // An Ask is a receive that is to begin.
 type Ask struct {
@@ -79,12 +84,15 @@ func (c *Credits) Grant(a Ask) Grant {
 	// No receive takes more than its share of half of the bytes, so that others can begin beside
 	// it.
 	sources := c.sources
-	if a.Prompt { // so many at a time
+	if c.prompt(a) { // so many at a time
 		sources = min(sources, 1+(c.concurrency+c.buffer())/max(a.Batch, 1))
 	}
 	free := min(c.maxBytes-c.bytes-c.reservedBytes, c.maxBytes/2/sources)
 	n = max(1, min(n, free/max(c.peak, 1)))
-	g := Grant{Messages: n, Bytes: max(min(free, max(2*n*c.peak, c.maxBytes/16)), 1)}
+	g := Grant{Messages: n, Bytes: max(min(free, max(2*n*c.peak, c.maxBytes/16)), 1), parked: !a.Prompt}
+	if g.parked {
+		c.parked++
+	}
 	c.reservedMessages += g.Messages
 	c.reservedBytes += g.Bytes
 	return g
@@ -114,11 +122,11 @@ func (c *Credits) room(a Ask) int {
 		return min(a.Batch, free)
 	case a.UnderWay > 0:
 		return 0
-	case a.Prompt && (!a.Spare || buffer >= c.concurrency):
-		// Nothing is parked, and quick handlers soon begin to fill the buffer again. Small receives
-		// of many topics would cost much more.
+	case c.prompt(a) && (!a.Spare || buffer >= c.concurrency):
+		// The receives under way soon end, and quick handlers soon make half of the buffer free. Small
+		// receives of many topics would cost much more than this wait.
 		return 0
-	case window > c.messages && c.sources > 1 && !a.Prompt:
+	case window > c.messages && c.sources > 1 && !c.prompt(a):
 		// Receives that are parked at other queues may bring nothing for long.
 		return min(a.Batch, window-c.messages, (window+c.sources-1)/c.sources)
 	case a.Spare:
@@ -127,10 +135,17 @@ func (c *Credits) room(a Ask) int {
 	return 0
 }
 
+// prompt reports whether the receive and all receives under way soon end. A receive that is parked
+// keeps its reservation for long, and a prompt one must not wait for it.
+func (c *Credits) prompt(a Ask) bool { return a.Prompt && c.parked == 0 }
+
 // Refund ends a reservation.
 func (c *Credits) Refund(g Grant) {
 	c.reservedMessages -= g.Messages
 	c.reservedBytes -= g.Bytes
+	if g.parked {
+		c.parked--
+	}
 }
 
 // Take counts a delivery.
