@@ -36,6 +36,7 @@ type consumerPlan struct {
 	invisible   time.Duration
 	killSwitch  bool
 	stops       []span // when it does not run
+	wide        bool   // it also subscribes to the idle topics, so that its receives leave watches
 }
 
 // mostAttempts is the largest maximum of attempts of a group.
@@ -43,6 +44,14 @@ const mostAttempts = 6
 
 // A span is a part of the first phase.
 type span struct{ from, to time.Duration }
+
+// idleTopics are topics without messages. With them a consumer has more than 16 topics.
+var idleTopics = func() (names []string) {
+	for i := range 19 {
+		names = append(names, fmt.Sprint("idle", i))
+	}
+	return names
+}()
 
 func (p *plan) newGroup(d dice, t topicPlan) groupPlan {
 	g := groupPlan{
@@ -60,7 +69,9 @@ func (p *plan) newGroup(d dice, t topicPlan) groupPlan {
 			from := time.Duration(d.Int64N(int64(p.duration)))
 			c.stops = append(c.stops, span{from, from + d.span(10*time.Millisecond, 10*time.Second)})
 		}
-		if c.kind == "simple" { // a failure takes the whole invisible time
+		wide := newDice(p.seed, fmt.Sprint("wide ", len(p.groups), len(g.consumers)))
+		c.wide = c.kind != "simple" && wide.chance(0.2) // by dice of their own: the rest of the plan stays
+		if c.kind == "simple" {                         // a failure takes the whole invisible time
 			g.poison, g.failing, c.invisible = 0, min(g.failing, 0.1), min(c.invisible, 5*time.Second)
 		}
 		g.inbox = g.inbox && c.kind == "push"
@@ -190,6 +201,12 @@ func (r *reader) consume(ctx context.Context, until time.Duration) {
 		o.KillSwitch = consumer.KillSwitch{FailureRatio: 0.5, MinMessages: 4, Probe: 2 * time.Second}
 	}
 	sub := consumer.Subscription{Group: r.group.name, Topic: r.group.topic}
+	if r.wide {
+		sub.Topics = map[string]tidegate.Filter{}
+		for _, name := range idleTopics {
+			sub.Topics[name] = tidegate.Filter{}
+		}
+	}
 	handle := r.handle
 	if r.group.inbox {
 		handle = r.inbox.Handler(r.handle)

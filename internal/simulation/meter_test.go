@@ -81,11 +81,12 @@ type fullTransport interface {
 	transport.Recaller
 }
 
-// A laneTransport also has lanes and transactions.
+// A laneTransport also has lanes, transactions and watches.
 type laneTransport interface {
 	fullTransport
 	transport.LaneSender
 	transport.Transactor
+	transport.Watcher
 }
 
 // count returns t with a count of its calls.
@@ -183,6 +184,11 @@ func (c counted) Queues(ctx context.Context, group, topic string) ([]int, error)
 type countedLanes struct {
 	counted
 	lanes laneTransport
+}
+
+func (c countedLanes) ReceiveOrWatch(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, <-chan struct{}, error) {
+	c.m.add("ReceiveOrWatch")
+	return c.lanes.ReceiveOrWatch(ctx, r)
 }
 
 func (c countedLanes) Lane(ctx context.Context, r transport.LaneRequest) (transport.Lane, error) {

@@ -244,6 +244,13 @@ func (p *plan) String() string {
 	return b.String()
 }
 
+// wide reports whether a consumer needs the idle topics.
+func (p *plan) wide() bool {
+	return slices.ContainsFunc(p.groups, func(g groupPlan) bool {
+		return slices.ContainsFunc(g.consumers, func(c consumerPlan) bool { return c.wide })
+	})
+}
+
 // lastFault returns the time at which the last fault ends.
 func (p *plan) lastFault() (end time.Duration) {
 	for _, f := range p.faults {

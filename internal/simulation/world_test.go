@@ -75,6 +75,11 @@ func newWorld(t *testing.T, p *plan) *world {
 		for _, topic := range p.topics {
 			s.CreateTopic(topic.name, topic.config())
 		}
+		if p.wide() {
+			for _, name := range idleTopics {
+				s.CreateTopic(name, settings.Topic{Queues: 1})
+			}
+		}
 		for _, g := range p.groups {
 			s.CreateGroup(g.name, g.config())
 		}
