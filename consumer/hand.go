@@ -33,11 +33,15 @@ import (
 //     waits for extended; maintainLeases sleeps until the first entry, the gate's Wake or the first
 //     reminder, and kick wakes it for an earlier one;
 //   - a receive that waits for credits gets them from offer, which runs after each arrival,
-//     settlement, failed receive, replaced worker, change of the gate and removal of a queue.
+//     settlement, failed receive, replaced worker, change of the gate and removal of a queue;
+//   - a queue with a watch reserves nothing. It waits for the report of the server, for the end of
+//     its receive (poll.cancel), which a change of the gate, the removal of the queue and the stop
+//     call, and for the time rewatch.
 //
 // What bounds the steps: maintainLeases checks once for each kick and each due time. Each due entry
 // starts an extension, which lease.Lease bounds, or a settlement attempt, which settlement.State
-// bounds, or ends the lease. Each retry has at most two reminders. gate.Gate bounds its changes.
+// bounds, or ends the lease. Each retry has at most two reminders. gate.Gate bounds its changes. A
+// report causes one receive; after maxEmpty receives without a message they are minPoll apart.
 type hand struct {
 	opts   *PushOptions
 	mu     sync.Mutex

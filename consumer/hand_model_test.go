@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -22,8 +23,10 @@ type handModel struct {
 	r        *rand.Rand
 	now      time.Time
 	timer    time.Time // of maintainLeases
-	source   *source
-	grants   []credit.Grant // of receives under way
+	sources  []*source
+	grants   []granted      // of receives under way
+	waits    []*bid         // receives that wait for credits
+	watches  []*poll        // of queues with a watch
 	handlers []*item        // that are running
 	awake    int            // workers that look for a delivery
 	woken    int            // of the waiting workers, counted by idle: a signal has reached them
@@ -35,9 +38,16 @@ type handModel struct {
 	number   int // of messages
 }
 
+// A granted is a receive under way.
+type granted struct {
+	source *source
+	grant  credit.Grant
+}
+
 // Each delivery in hand is handled, is settled, is extended, waits behind another delivery of its
 // message group, or has an entry in the leases that maintainLeases has a timer for. A ready
-// delivery waits only if the gate or the workers are at their limit. The checks of maintainLeases
+// delivery waits only if the gate or the workers are at their limit, and a receive waits for credits
+// only while none may be granted or a settlement is under way. The checks of maintainLeases
 // are bounded by the events, and when all events have ended nothing is in hand.
 func TestHandModel(t *testing.T) { model.Run(t, 300, runHandModel) }
 
@@ -47,9 +57,12 @@ func runHandModel(t *testing.T, r *rand.Rand) {
 		Concurrency: 1 + r.IntN(8), MaxBuffered: r.IntN(30), MaxBytes: 1 << 30, InvisibleDuration: 30 * time.Second, MaxExtension: time.Duration(r.IntN(600)) * time.Second,
 		KillSwitch: KillSwitch(gate.Options{FailureRatio: 0.5 * float64(r.IntN(3)), MinMessages: 4}.WithDefaults()),
 	}
-	m := &handModel{hand: newHand(o), t: t, r: r, now: time.Unix(0, 0), source: &source{topic: &topic{}}, in: map[*item]bool{}}
+	m := &handModel{hand: newHand(o), t: t, r: r, now: time.Unix(0, 0), in: map[*item]bool{}}
+	for i := range 1 + r.IntN(4) {
+		m.sources = append(m.sources, &source{topic: &topic{number: i}})
+	}
 	m.work = m
-	m.addSources(1)
+	m.addSources(len(m.sources))
 	m.watch()
 	for range 1000 {
 		m.step()
@@ -87,10 +100,21 @@ func (m *handModel) step() {
 	m.events++
 	failure := []error{nil, nil, errLost, tidegate.ErrInvalidHandle}[m.r.IntN(4)]
 	switch n := m.r.IntN(100); {
-	case n < 15:
-		if g, ok := m.reserve(m.source, 1+m.r.IntN(32), false, m.r.IntN(2) == 0); ok {
-			m.grants = append(m.grants, g)
+	case n < 10:
+		s := m.sources[m.r.IntN(len(m.sources))]
+		if g, ok := m.reserve(s, 1+m.r.IntN(32), false, m.r.IntN(2) == 0); ok {
+			m.grants = append(m.grants, granted{s, g})
 		}
+	case n < 15 && len(m.bids) < 8:
+		m.bid(m.sources[m.r.IntN(len(m.sources))], m.r.IntN(2) == 0)
+	case n < 18:
+		if p := (&poll{source: m.sources[m.r.IntN(len(m.sources))], cancel: func() {}}); len(m.watches) < len(m.sources) && m.beginWatch(p) {
+			m.watches = append(m.watches, p)
+		}
+	case n < 20 && len(m.watches) > 0:
+		p := pop(m, &m.watches)
+		m.endWatch(p)
+		m.bid(p.source, true)
 	case n < 30 && len(m.grants) > 0:
 		m.receive()
 	case n < 50 && len(m.handlers) > 0:
@@ -107,6 +131,13 @@ func (m *handModel) step() {
 	}
 }
 
+// bid is reserve without its wait.
+func (m *handModel) bid(s *source, prompt bool) {
+	b := &bid{source: s, batch: 1 + m.r.IntN(32), prompt: prompt, ended: make(chan struct{})}
+	m.bids, m.waits = append(m.bids, b), append(m.waits, b)
+	m.offer()
+}
+
 var errLost = &tidegate.Error{Err: tidegate.ErrUnavailable, MaybeStored: true}
 
 func pop[T any](m *handModel, list *[]T) (x T) {
@@ -119,10 +150,10 @@ func pop[T any](m *handModel, list *[]T) (x T) {
 // receive ends a receive with some messages, of which the first ones are of one message group.
 func (m *handModel) receive() {
 	g := pop(m, &m.grants)
-	a := arrival{source: m.source, grant: g, sent: m.now.Add(-time.Second), invisible: m.opts.InvisibleDuration, fifo: m.r.IntN(2) == 0}
+	a := arrival{source: g.source, grant: g.grant, sent: m.now.Add(-time.Second), invisible: m.opts.InvisibleDuration, fifo: m.r.IntN(2) == 0}
 	suspend, snooze := m.r.IntN(2) == 0, m.r.IntN(2) == 0
 	a.caps = func(string) transport.Capabilities { return transport.Capabilities{Suspend: suspend, Snooze: snooze} }
-	for i := range m.r.IntN(g.Messages + 1) {
+	for i := range m.r.IntN(g.grant.Messages + 1) {
 		m.number++
 		d := &tidegate.Delivery{Message: tidegate.Message{ID: fmt.Sprint(m.number), Topic: "orders"}, Attempt: 1}
 		if i < 5 {
@@ -237,6 +268,21 @@ func (m *handModel) check() {
 	if first := m.leases.First(); first != nil && first.At.Before(m.timer) || !m.gate.Wake().IsZero() && m.gate.Wake().Before(m.timer) {
 		m.t.Error("maintainLeases sleeps longer than until the first entry or the change of the gate")
 	}
+	m.waits = slices.DeleteFunc(m.waits, func(b *bid) bool {
+		select {
+		case <-b.ended:
+			m.grants = append(m.grants, granted{b.source, b.grant})
+			return true
+		default:
+		}
+		// The end of a settlement under way offers the credits, which its handler may have changed.
+		settles := func(it *item) bool { return it.phase == settling }
+		credits := m.credits
+		if ask, may := m.ask(b); may && credits.May(ask) && !slices.ContainsFunc(slices.Collect(maps.Keys(m.in)), settles) {
+			m.t.Errorf("a receive waits for credits: %+v, and may have them", ask)
+		}
+		return false
+	})
 	waiting, entries := 0, m.all()
 	for it := range m.in {
 		switch it.phase {

@@ -24,7 +24,9 @@ func (h *hand) reserve(s *source, batch int, wait, prompt bool) (g credit.Grant,
 	b := &bid{source: s, batch: batch, prompt: prompt, ended: make(chan struct{})}
 	if !wait {
 		defer h.mu.Unlock()
-		g = h.grant(b)
+		if g = h.grant(b); !prompt {
+			h.offer() // prompt receives no longer wait for each other once one is parked
+		}
 		return g, g.Messages > 0
 	}
 	h.bids = append(h.bids, b)

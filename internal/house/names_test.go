@@ -15,9 +15,9 @@ import (
 // system may raise maxSDKNames by its names, at most 60 in all. The 15 of transport/held and
 // transport/amqp are within the first 270; transport.EndpointConfigurer, for failover between
 // systems, and transport.Watcher, for consumers of many topics, raised the limit by one each. The
-// HTTP API of the command line and the console may raise
-// maxBrokerNames by at most 60 in all: each route by its query and its page, the overview by 10.
-// Three are those of package status for GET /v1/audit, and four those for GET /v1/clients.
+// HTTP API of the command line and the console may raise maxBrokerNames by at most 60 in all: each
+// route by its query and its page, the overview by 10. Three are those of package status for GET
+// /v1/audit, and four those for GET /v1/clients.
 const (
 	maxSDKNames    = 272
 	maxBrokerNames = 165
