@@ -101,7 +101,7 @@ func TestStreamReportsWatches(t *testing.T) {
 	t.Parallel()
 	s := newWatched(t, 100, "a", "b", "c")
 	s.watch("a")
-	s.watch("b")
+	first := s.watch("b")
 	s.want("no message", 2)
 	s.send("a", "a", "c")
 	s.want("messages", 1, "a")
@@ -110,7 +110,7 @@ func TestStreamReportsWatches(t *testing.T) {
 
 	w := s.Watch("b", -1)
 	s.receive(w)
-	if !w.Keep() {
+	if !w.Keep() || !first.Over() {
 		t.Error("a watch is not kept instead of an earlier one")
 	}
 	s.send("b")
