@@ -46,9 +46,9 @@ type granted struct {
 
 // Each delivery in hand is handled, is settled, is extended, waits behind another delivery of its
 // message group, or has an entry in the leases that maintainLeases has a timer for. A ready
-// delivery waits only if the gate or the workers are at their limit, and a receive waits for credits
-// only while none may be granted or a settlement is under way. The checks of maintainLeases
-// are bounded by the events, and when all events have ended nothing is in hand.
+// delivery waits only if the gate or the workers are at their limit, and a receive waits for
+// credits only while none may be granted or a settlement is under way. The checks of
+// maintainLeases are bounded by the events, and when all events have ended nothing is in hand.
 func TestHandModel(t *testing.T) { model.Run(t, 300, runHandModel) }
 
 func runHandModel(t *testing.T, r *rand.Rand) {

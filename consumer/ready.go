@@ -9,10 +9,10 @@ import (
 )
 
 const (
-	// manyTopics is the number of topics above which a consumer leaves watches. With fewer topics it
-	// uses waiting receives: they need one request for each message, and a watch also needs a report.
-	// But a waiting receive reserves messages of PushOptions.MaxBuffered, so many of them leave each
-	// other little.
+	// manyTopics is the number of topics above which a consumer leaves watches. With fewer topics
+	// it uses waiting receives: they need one request for each message, and a watch also needs a
+	// report. But a waiting receive reserves messages of PushOptions.MaxBuffered, so many of them
+	// leave each other little.
 	manyTopics = 16
 
 	// rewatch is the mean time after which a queue with a watch is received from again. The server

@@ -162,8 +162,8 @@ func (h *hand) beginPoll(p *poll) bool {
 	return true
 }
 
-// beginWatch is beginPoll for a queue with a watch. A watch reserves no messages, so the queue takes
-// no part in the sharing of credits until endWatch.
+// beginWatch is beginPoll for a queue with a watch. A watch reserves no messages, so the queue
+// takes no part in the sharing of credits until endWatch.
 func (h *hand) beginWatch(p *poll) bool {
 	p.repeatable = true // nothing is in transit
 	if !h.beginPoll(p) {

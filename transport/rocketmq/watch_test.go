@@ -135,15 +135,16 @@ func TestWatchIsReady(t *testing.T) {
 	for name, tt := range map[string]struct {
 		event func(*watched)
 		want  bool
+		wait  time.Duration
 	}{
-		"report":               {func(w *watched) { w.report("t", transport.AnyQueue) }, true},
-		"two reports":          {func(w *watched) { w.report("t", -1); w.report("t", -1) }, true},
-		"another topic":        {func(w *watched) { w.report("u", transport.AnyQueue) }, false},
-		"another queue":        {func(w *watched) { w.report("t", 0) }, false},
-		"the stream ends":      {func(w *watched) { w.endStream() }, true},
-		"the server ends":      {func(w *watched) { w.stop() }, true},
-		"the client is closed": {func(w *watched) { w.c.Close() }, true},
-		"nothing, for an hour": {func(*watched) { time.Sleep(time.Hour) }, false},
+		"report":               {func(w *watched) { w.report("t", transport.AnyQueue) }, true, 0},
+		"two reports":          {func(w *watched) { w.report("t", -1); w.report("t", -1) }, true, 0},
+		"another topic":        {func(w *watched) { w.report("u", transport.AnyQueue) }, false, 0},
+		"another queue":        {func(w *watched) { w.report("t", 0) }, false, 0},
+		"the stream ends":      {func(w *watched) { w.endStream() }, true, 0},
+		"the server ends":      {func(w *watched) { w.stop() }, true, 0},
+		"the client is closed": {func(w *watched) { w.c.Close() }, true, 0},
+		"nothing, for an hour": {func(*watched) {}, false, time.Hour},
 		"other servers": {func(w *watched) {
 			w.net.mu.Lock()
 			w.net.ports[otherAddr] = w.net.ports[testAddr]
@@ -154,8 +155,7 @@ func TestWatchIsReady(t *testing.T) {
 			if _, err := w.c.Queues(w.t.Context(), "g", "t"); err != nil { // the topic is in use
 				w.t.Error(err)
 			}
-			time.Sleep(time.Minute)
-		}, true},
+		}, true, time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -165,6 +165,7 @@ func TestWatchIsReady(t *testing.T) {
 				ready := w.watchOf(ctx, of("t"))
 				second := w.watchOf(ctx, of("t")) // of another consumer of the group
 				tt.event(w)
+				time.Sleep(tt.wait)
 				w.expect(ready, tt.want, name)
 				w.expect(second, tt.want, name)
 				if n := w.watches(); (n > 0) == tt.want {
@@ -325,8 +326,8 @@ func TestWatchBesideMessages(t *testing.T) {
 	})
 }
 
-// The end of its ctx ends a watch. A session stays as long as it has a watch, and then ends like any
-// other unused one.
+// The end of its ctx ends a watch. A session stays as long as it has a watch, and then ends like
+// any other unused one.
 func TestWatchKeepsItsSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWatched(t, nil)

@@ -123,8 +123,8 @@ func (c *Credits) room(a Ask) int {
 	case a.UnderWay > 0:
 		return 0
 	case c.prompt(a) && (!a.Spare || buffer >= c.concurrency):
-		// The receives under way soon end, and quick handlers soon make half of the buffer free. Small
-		// receives of many topics would cost much more than this wait.
+		// The receives under way soon end, and quick handlers soon make half of the buffer free.
+		// Small receives of many topics would cost much more than this wait.
 		return 0
 	case window > c.messages && c.sources > 1 && !c.prompt(a):
 		// Receives that are parked at other queues may bring nothing for long.

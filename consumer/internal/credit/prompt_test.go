@@ -76,9 +76,9 @@ func TestPromptBesideParked(t *testing.T) {
 	}
 }
 
-// With any number of queues and any sizes, prompt receives of quick handlers never ask for less than
-// a batch or the free messages of the window, and the reservations keep to the bytes. When all have
-// ended, a prompt receive may begin.
+// With any number of queues and any sizes, prompt receives of quick handlers never ask for less
+// than a batch or the free messages of the window, and the reservations keep to the bytes. When
+// all have ended, a prompt receive may begin.
 func TestPromptProperty(t *testing.T) {
 	for range 200 {
 		seed := rand.Uint64()
