@@ -106,6 +106,7 @@ func TestManyTopics(t *testing.T) {
 					}
 				}
 				atOnce()
+				time.Sleep(time.Second) // the acknowledgements have arrived
 				brokers[0].Disconnect()
 				time.Sleep(time.Minute)
 				brokers[0].Reconnect()
