@@ -16,7 +16,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
-	"github.com/tidegate/tidegate/internal/protocol"
+	"github.com/tidegate/tidegate/internal/readiness"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -158,7 +158,7 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 				}
 			}
 			for due := range slices.Chunk(t.Due(), maxReported) {
-				cmd, err := protocol.Ready(due)
+				cmd, err := readiness.Report(due)
 				if err == nil {
 					err = stream.Send(cmd)
 				}

@@ -15,7 +15,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/broker/settings"
-	"github.com/tidegate/tidegate/internal/protocol"
+	"github.com/tidegate/tidegate/internal/readiness"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -70,17 +70,17 @@ func (e *env) watcher(ctx context.Context, kind rmqpb.ClientType) stream {
 }
 
 // reported reads a command that has to report queues.
-func (e *env) reported(st stream) []protocol.Watched {
+func (e *env) reported(st stream) []readiness.Queue {
 	e.t.Helper()
 	cmd, err := st.Recv()
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	queues := protocol.ReadyQueues(cmd)
+	queues := readiness.Queues(cmd)
 	if len(queues) == 0 {
 		e.t.Fatalf("command %v, want a report", cmd)
 	}
-	slices.SortFunc(queues, func(a, b protocol.Watched) int { return int(a.Queue - b.Queue) })
+	slices.SortFunc(queues, func(a, b readiness.Queue) int { return int(a.Queue - b.Queue) })
 	return queues
 }
 
@@ -117,7 +117,7 @@ func TestWatchOverGRPC(t *testing.T) {
 					}
 					e.wantWatches(1)
 					e.send(msg("normal", fmt.Sprint(i, "a")), msg("normal", fmt.Sprint(i, "b"))) // one in each queue
-					if got := e.reported(st); !slices.Equal(got, []protocol.Watched{{Topic: "normal", Queue: queue}}) {
+					if got := e.reported(st); !slices.Equal(got, []readiness.Queue{{Topic: "normal", Queue: queue}}) {
 						t.Errorf("%s, queue %d: %v was reported", name, queue, got)
 					}
 					e.wantWatches(0)
@@ -175,7 +175,7 @@ func TestNoWatchOverGRPC(t *testing.T) {
 // its stream ends.
 func TestWatchesEnd(t *testing.T) {
 	both := map[string]string{"old": "*", "new": "*"}
-	all := []protocol.Watched{{Topic: "fifo", Queue: -1}, {Topic: "normal", Queue: -1}}
+	all := []readiness.Queue{{Topic: "fifo", Queue: -1}, {Topic: "normal", Queue: -1}}
 	for name, c := range map[string]struct {
 		event func(t *testing.T, e *env, st stream, cancel context.CancelFunc)
 		ends  bool // the stream ends
@@ -246,7 +246,7 @@ func TestWatchesEnd(t *testing.T) {
 				if err != nil {
 					t.Fatalf("%s: %v", name, err)
 				}
-				for _, of := range protocol.ReadyQueues(cmd) {
+				for _, of := range readiness.Queues(cmd) {
 					got[of.Topic] = true
 				}
 			}
@@ -269,7 +269,7 @@ func TestWatchOfAReceiveUnderOldRules(t *testing.T) {
 		if n, left := e.watch(signed(t.Context(), "old"), receiveRequest("fifo")); n > 0 || left {
 			t.Errorf("%d messages, and a watch: %t", n, left)
 		}
-		if got := e.reported(st); !slices.Equal(got, []protocol.Watched{{Topic: "fifo", Queue: -1}}) {
+		if got := e.reported(st); !slices.Equal(got, []readiness.Queue{{Topic: "fifo", Queue: -1}}) {
 			t.Errorf("%v was reported", got)
 		}
 		e.wantWatches(0)

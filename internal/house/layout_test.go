@@ -55,7 +55,7 @@ var importTable = map[string]row{
 	"ratelimit": {imports: []string{""}},
 	"transport": {imports: []string{"", "backoff"}},
 	"transport/rocketmq": {
-		imports: []string{"", "transport", "backoff", "internal/gzipped", "internal/protomem", "internal/rmqpb"},
+		imports: []string{"", "transport", "backoff", "internal/gzipped", "internal/protomem", "internal/readiness", "internal/rmqpb"},
 		tests:   []string{"broker", "broker/server", "producer"}, // the example
 	},
 	"transport/rocketmq/interop":         {tests: []string{"..."}}, // programs of users, on two servers
@@ -91,7 +91,7 @@ var importTable = map[string]row{
 	"broker/settings": {imports: []string{"", "backoff"}},
 	"broker/status":   {imports: []string{"", "broker/settings"}},
 	"broker/server": {
-		imports: []string{"", "backoff", "ratelimit", "transport", "transport/rocketmq", "transport/rest", "broker", "broker/admin", "broker/settings", "broker/status", "internal/gzipped", "internal/protomem", "internal/rmqpb", "internal/access", "internal/connlimit", "internal/console", "internal/nearest", "internal/rawclient"},
+		imports: []string{"", "backoff", "ratelimit", "transport", "transport/rocketmq", "transport/rest", "broker", "broker/admin", "broker/settings", "broker/status", "internal/gzipped", "internal/protomem", "internal/readiness", "internal/rmqpb", "internal/access", "internal/connlimit", "internal/console", "internal/nearest", "internal/rawclient"},
 	},
 	"broker/brokertest": {
 		imports: []string{"", "broker", "broker/server", "broker/settings", "broker/status", "consumer", "transport", "transport/rocketmq", "transport/rest"},
@@ -105,15 +105,16 @@ var importTable = map[string]row{
 	"internal/gzipped":    {},                      // bodies of the client and of the server
 	"internal/tally":      {},                      // log lines of broker and consumer
 	"internal/protomem":   {},                      // under broker/server and transport/rocketmq
-	"internal/rmqpb":      {},                      // the generated protocol
-	"internal/access":     {},                      // access keys of broker/server and the program
-	"internal/connlimit":  {},                      // connections of broker/server and the program
-	"internal/nearest":    {},                      // "did you mean" of broker/server and the program
-	"internal/rawclient":  {},                      // tests only: gRPC calls
-	"internal/amqppeer":   {},                      // tests only: a server of AMQP
-	"internal/model":      {},                      // tests only: random models
-	"internal/house":      {},                      // tests only
-	"internal/powerloss":  {},                      // a seam of broker for tests
+	"internal/readiness":  {imports: []string{"internal/rmqpb"}},
+	"internal/rmqpb":      {}, // the generated protocol
+	"internal/access":     {}, // access keys of broker/server and the program
+	"internal/connlimit":  {}, // connections of broker/server and the program
+	"internal/nearest":    {}, // "did you mean" of broker/server and the program
+	"internal/rawclient":  {}, // tests only: gRPC calls
+	"internal/amqppeer":   {}, // tests only: a server of AMQP
+	"internal/model":      {}, // tests only: random models
+	"internal/house":      {}, // tests only
+	"internal/powerloss":  {}, // a seam of broker for tests
 
 	"internal/console": { // the files of the web console, for broker/server and the program
 		tests: []string{"", "internal/httpapi"},

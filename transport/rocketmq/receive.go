@@ -17,6 +17,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/protocol"
+	"github.com/tidegate/tidegate/internal/readiness"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/failure"
@@ -125,7 +126,7 @@ func (c *Client) receiveFrom(ctx context.Context, r transport.ReceiveRequest, wa
 	// With several servers, a watch on one of them does not cover a receive from all.
 	if watching && (len(rt.Readers) == 1 || r.Queue != transport.AnyQueue) && s.ep.Capabilities().Watch {
 		// Before the request: the server may report a message before the response arrives.
-		of := protocol.Watched{Topic: r.Topic, Queue: id}
+		of := readiness.Queue{Topic: r.Topic, Queue: id}
 		if w = s.watch(ctx, of); w != nil {
 			defer func() {
 				if ready == nil {

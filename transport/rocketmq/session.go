@@ -8,6 +8,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/internal/protocol"
+	"github.com/tidegate/tidegate/internal/readiness"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/headers"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
@@ -64,8 +65,8 @@ type session struct {
 	usedAt   time.Time       // start or end of the last use
 	held     time.Time       // until then a received delivery may need to be settled
 	topics   map[string]namedTopic
-	watches  map[protocol.Watched][]*watch // only while ready
-	unsent   bool                          // topics changed after the last transmission
+	watches  map[readiness.Queue][]*watch // only while ready
+	unsent   bool                         // topics changed after the last transmission
 }
 
 // session returns the session with the server for the role, and opens it if there is none. It adds

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/internal/protocol"
+	"github.com/tidegate/tidegate/internal/readiness"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/failure"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
@@ -132,7 +132,7 @@ func (s *session) obey(on *remote.Link, st telemetryStream, cmd *rmqpb.Telemetry
 		s.c.rejected.log(log, slog.LevelWarn, "rocketmq: the server rejected a command", "error", err)
 		return false, nil
 	}
-	if queues := protocol.ReadyQueues(cmd); len(queues) > 0 {
+	if queues := readiness.Queues(cmd); len(queues) > 0 {
 		s.wake(queues...)
 		return false, nil
 	}

@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/internal/protocol"
+	"github.com/tidegate/tidegate/internal/readiness"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -38,7 +38,7 @@ type watch struct {
 
 // watch returns a watch of a queue for a receive that is about to be sent. It ends with ctx, with
 // unwatch, or when it is ready. It returns nil without a stream, because nothing could report it.
-func (s *session) watch(ctx context.Context, of protocol.Watched) *watch {
+func (s *session) watch(ctx context.Context, of readiness.Queue) *watch {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.ready || s.ctx.Err() != nil {
@@ -46,7 +46,7 @@ func (s *session) watch(ctx context.Context, of protocol.Watched) *watch {
 	}
 	w := &watch{ready: make(chan struct{})}
 	if s.watches == nil {
-		s.watches = map[protocol.Watched][]*watch{}
+		s.watches = map[readiness.Queue][]*watch{}
 	}
 	s.watches[of] = append(s.watches[of], w)
 	w.keep = context.AfterFunc(ctx, func() { s.unwatch(of, w) })
@@ -54,7 +54,7 @@ func (s *session) watch(ctx context.Context, of protocol.Watched) *watch {
 }
 
 // unwatch ends a watch that is not ready.
-func (s *session) unwatch(of protocol.Watched, w *watch) {
+func (s *session) unwatch(of readiness.Queue, w *watch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w.keep()
@@ -65,7 +65,7 @@ func (s *session) unwatch(of protocol.Watched, w *watch) {
 }
 
 // wake ends the watches of queues: they are ready.
-func (s *session) wake(queues ...protocol.Watched) {
+func (s *session) wake(queues ...readiness.Queue) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, of := range queues {
@@ -80,7 +80,7 @@ func (s *session) wakeAllLocked() {
 	}
 }
 
-func (s *session) wakeLocked(of protocol.Watched) {
+func (s *session) wakeLocked(of readiness.Queue) {
 	for _, w := range s.watches[of] {
 		close(w.ready)
 		w.keep()

@@ -11,7 +11,7 @@ import (
 
 	"google.golang.org/grpc/metadata"
 
-	"github.com/tidegate/tidegate/internal/protocol"
+	"github.com/tidegate/tidegate/internal/readiness"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
@@ -66,7 +66,7 @@ func announced(md metadata.MD) []string {
 
 // report reports a queue in the last stream.
 func (w *watched) report(topic string, queue int32) {
-	cmd, err := protocol.Ready([]protocol.Watched{{Topic: topic, Queue: queue}})
+	cmd, err := readiness.Report([]readiness.Queue{{Topic: topic, Queue: queue}})
 	if err != nil {
 		w.t.Error(err)
 	}
@@ -222,14 +222,14 @@ func TestNoWatchWithoutAStream(t *testing.T) {
 		w.c.mu.Unlock()
 		w.endStream()
 		synctest.Wait()
-		if s.watch(t.Context(), protocol.Watched{Topic: "t", Queue: -1}) != nil {
+		if s.watch(t.Context(), readiness.Queue{Topic: "t", Queue: -1}) != nil {
 			t.Error("a session without a stream has a watch")
 		}
 		time.Sleep(10 * time.Second)
 		ready := w.watchOf(t.Context(), of("t"))
 		w.c.Close()
 		w.expect(ready, true, "Close")
-		if s.watch(t.Context(), protocol.Watched{Topic: "t", Queue: -1}) != nil {
+		if s.watch(t.Context(), readiness.Queue{Topic: "t", Queue: -1}) != nil {
 			t.Error("a closed session has a watch")
 		}
 	})

@@ -91,8 +91,8 @@ func (c *countingClient) ReceiveOrWatch(ctx context.Context, r transport.Receive
 	return ds, ready, err
 }
 
-// fill stores n messages, batches of each topic in turns, of so many message groups in turns if there
-// are any.
+// fill stores n messages, batches of each topic in turns, of so many message groups in turns if
+// there are any.
 func (c *countingClient) fill(b *testing.B, n int, topics []string, groups int) {
 	const batch, senders = 64, 8
 	body := make([]byte, 1<<10)

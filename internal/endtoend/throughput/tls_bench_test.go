@@ -14,8 +14,8 @@ import (
 )
 
 // BenchmarkSecureSDK sends messages of 1 KiB to a broker on disk with TLS and signed requests: Send
-// from 64 and from 256 goroutines, and SendAsync from one. plain/ratio is the rate divided by that of
-// plain text without signatures in the same run.
+// from 64 and from 256 goroutines, and SendAsync from one. plain/ratio is the rate divided by that
+// of plain text without signatures in the same run.
 func BenchmarkSecureSDK(b *testing.B) {
 	credentials := tidegate.Credentials{AccessKey: "bench", SecretKey: "a secret of the benchmark"}
 	address := serveSecure(b, credentials)

@@ -30,8 +30,8 @@ func BenchmarkTopicsSDK(b *testing.B) {
 
 // BenchmarkPushTopicsSDK consumes messages of 1 KiB of 100 and of 1 000 topics with one push
 // consumer, 64 workers and a handler that does nothing, from a broker on disk, until every
-// acknowledgement is on disk. one/ratio is the rate divided by that of one topic in the same run; the
-// rates count from the first acknowledgement. start-ms is the time until then.
+// acknowledgement is on disk. one/ratio is the rate divided by that of one topic in the same run;
+// the rates count from the first acknowledgement. start-ms is the time until then.
 func BenchmarkPushTopicsSDK(b *testing.B) {
 	for _, topics := range []int{100, 1000} {
 		b.Run(fmt.Sprintf("topics=%d", topics), func(b *testing.B) {

@@ -3,7 +3,7 @@ package session
 import (
 	"sync"
 
-	"github.com/tidegate/tidegate/internal/protocol"
+	"github.com/tidegate/tidegate/internal/readiness"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -27,9 +27,9 @@ type Stream struct {
 	bytes  int                                        // guarded by mu: their size
 
 	// Guarded by mu, which is acquired after the engine's locks.
-	watches map[protocol.Watched]*Watch
-	due     map[protocol.Watched]struct{} // of watches: to write
-	round   int                           // how often WakeWatches was called
+	watches map[readiness.Queue]*Watch
+	due     map[readiness.Queue]struct{} // of watches: to write
+	round   int                          // how often WakeWatches was called
 	ended   bool
 
 	number uint64 // guarded by Clients.mu: later streams have higher ones

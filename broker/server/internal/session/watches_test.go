@@ -13,7 +13,7 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
-	"github.com/tidegate/tidegate/internal/protocol"
+	"github.com/tidegate/tidegate/internal/readiness"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -210,9 +210,9 @@ func TestWatchesAreBounded(t *testing.T) {
 
 	full := NewStream(func(string) bool { return true })
 	full.TakeWatches(NewLimit(2 * mostWatches))
-	full.watches = map[protocol.Watched]*Watch{}
+	full.watches = map[readiness.Queue]*Watch{}
 	for i := range mostWatches {
-		full.watches[protocol.Watched{Topic: fmt.Sprint(i)}] = &Watch{}
+		full.watches[readiness.Queue{Topic: fmt.Sprint(i)}] = &Watch{}
 	}
 	if full.Watch("a", -1) != nil || full.Watch("7", 0) == nil {
 		t.Error("the watches of one stream are not bounded")
@@ -225,7 +225,7 @@ func TestWatchCopiesTheTopic(t *testing.T) {
 	s := newWatched(t, 1)
 	name := "topic"
 	w := s.Watch(name, 3)
-	if w.of != (protocol.Watched{Topic: name, Queue: 3}) || unsafe.StringData(w.of.Topic) == unsafe.StringData(name) {
+	if w.of != (readiness.Queue{Topic: name, Queue: 3}) || unsafe.StringData(w.of.Topic) == unsafe.StringData(name) {
 		t.Errorf("a watch of %+v, want one with a copy of the name", w.of)
 	}
 }

@@ -1,4 +1,6 @@
-package protocol
+// Package readiness has the report of a watch: that receives from some queues may find messages.
+// The broker sends it in the Telemetry stream of a consumer group, and the client reads it.
+package readiness
 
 import (
 	"google.golang.org/protobuf/encoding/protowire"
@@ -12,14 +14,14 @@ import (
 // "watch" get it.
 const readyField = 1000
 
-// A Watched is what a watch is for.
-type Watched struct {
+// A Queue is what a watch is for.
+type Queue struct {
 	Topic string
 	Queue int32 // -1 for all queues
 }
 
-// Ready returns the command that reports that receives from the queues may find messages.
-func Ready(queues []Watched) (*rmqpb.TelemetryCommand, error) {
+// Report returns the command that reports that receives from the queues may find messages.
+func Report(queues []Queue) (*rmqpb.TelemetryCommand, error) {
 	var b []byte
 	for _, q := range queues {
 		encoded, err := proto.Marshal(&rmqpb.MessageQueue{Topic: &rmqpb.Resource{Name: q.Topic}, Id: q.Queue})
@@ -33,8 +35,8 @@ func Ready(queues []Watched) (*rmqpb.TelemetryCommand, error) {
 	return cmd, nil
 }
 
-// ReadyQueues returns the queues of a command of Ready, and none for another command.
-func ReadyQueues(cmd *rmqpb.TelemetryCommand) (queues []Watched) {
+// Queues returns the queues of a command of Report, and none for another command.
+func Queues(cmd *rmqpb.TelemetryCommand) (queues []Queue) {
 	for b := []byte(cmd.ProtoReflect().GetUnknown()); len(b) > 0; {
 		number, kind, value, n := field(b)
 		if n < 0 {
@@ -43,7 +45,7 @@ func ReadyQueues(cmd *rmqpb.TelemetryCommand) (queues []Watched) {
 		b = b[n:]
 		var q rmqpb.MessageQueue
 		if number == readyField && kind == protowire.BytesType && proto.Unmarshal(value, &q) == nil {
-			queues = append(queues, Watched{q.GetTopic().GetName(), q.GetId()})
+			queues = append(queues, Queue{q.GetTopic().GetName(), q.GetId()})
 		}
 	}
 	return queues

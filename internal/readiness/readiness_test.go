@@ -1,4 +1,4 @@
-package protocol_test
+package readiness_test
 
 import (
 	"slices"
@@ -7,7 +7,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/tidegate/tidegate/internal/protocol"
+	"github.com/tidegate/tidegate/internal/readiness"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -15,12 +15,12 @@ import (
 // content.
 func TestReadyQueues(t *testing.T) {
 	t.Parallel()
-	for _, queues := range [][]protocol.Watched{
+	for _, queues := range [][]readiness.Queue{
 		nil,
 		{{Topic: "orders", Queue: 0}},
 		{{Topic: "orders", Queue: -1}, {Topic: "payments", Queue: 7}, {Topic: "", Queue: 3}},
 	} {
-		cmd, err := protocol.Ready(queues)
+		cmd, err := readiness.Report(queues)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -32,7 +32,7 @@ func TestReadyQueues(t *testing.T) {
 		if err := proto.Unmarshal(encoded, read); err != nil {
 			t.Fatal(err)
 		}
-		if got := protocol.ReadyQueues(read); !slices.Equal(got, queues) {
+		if got := readiness.Queues(read); !slices.Equal(got, queues) {
 			t.Errorf("%v were read as %v", queues, got)
 		}
 		if read.GetStatus().GetCode() != rmqpb.Code_OK || read.GetCommand() != nil {
@@ -45,7 +45,7 @@ func TestReadyQueues(t *testing.T) {
 func TestReadyQueuesOfOtherCommands(t *testing.T) {
 	t.Parallel()
 	settings := &rmqpb.TelemetryCommand{Command: &rmqpb.TelemetryCommand_Settings{Settings: &rmqpb.Settings{}}}
-	if got := protocol.ReadyQueues(settings); len(got) > 0 {
+	if got := readiness.Queues(settings); len(got) > 0 {
 		t.Errorf("settings have the queues %v", got)
 	}
 	queue, err := proto.Marshal(&rmqpb.MessageQueue{Topic: &rmqpb.Resource{Name: "orders"}, Id: 2})
@@ -57,20 +57,20 @@ func TestReadyQueuesOfOtherCommands(t *testing.T) {
 	unknown = protowire.AppendBytes(protowire.AppendTag(unknown, 1001, protowire.BytesType), queue)     // another number
 	unknown = protowire.AppendBytes(protowire.AppendTag(unknown, 1000, protowire.BytesType), []byte{7}) // no queue
 	settings.ProtoReflect().SetUnknown(unknown)
-	if got := protocol.ReadyQueues(settings); len(got) > 0 {
+	if got := readiness.Queues(settings); len(got) > 0 {
 		t.Errorf("unknown fields have the queues %v", got)
 	}
 	unknown = protowire.AppendBytes(protowire.AppendTag(unknown, 1000, protowire.BytesType), queue)
 	settings.ProtoReflect().SetUnknown(append(unknown, 0xff)) // cut off
-	if got := protocol.ReadyQueues(settings); !slices.Equal(got, []protocol.Watched{{Topic: "orders", Queue: 2}}) {
+	if got := readiness.Queues(settings); !slices.Equal(got, []readiness.Queue{{Topic: "orders", Queue: 2}}) {
 		t.Errorf("beside damaged fields there are the queues %v", got)
 	}
 }
 
 // Any bytes of a peer are read without a panic, and what was read survives another round.
 func FuzzReadyQueues(f *testing.F) {
-	for _, queues := range [][]protocol.Watched{{{Topic: "orders", Queue: 1}}, {{Topic: "a", Queue: -1}, {Topic: "b"}}} {
-		cmd, err := protocol.Ready(queues)
+	for _, queues := range [][]readiness.Queue{{{Topic: "orders", Queue: 1}}, {{Topic: "a", Queue: -1}, {Topic: "b"}}} {
+		cmd, err := readiness.Report(queues)
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -82,12 +82,12 @@ func FuzzReadyQueues(f *testing.F) {
 	f.Fuzz(func(t *testing.T, unknown []byte) {
 		cmd := &rmqpb.TelemetryCommand{}
 		cmd.ProtoReflect().SetUnknown(unknown)
-		queues := protocol.ReadyQueues(cmd)
-		again, err := protocol.Ready(queues)
+		queues := readiness.Queues(cmd)
+		again, err := readiness.Report(queues)
 		if err != nil {
 			t.Fatalf("queues %v that were read cannot be written: %v", queues, err)
 		}
-		if got := protocol.ReadyQueues(again); !slices.Equal(got, queues) {
+		if got := readiness.Queues(again); !slices.Equal(got, queues) {
 			t.Errorf("%v were read as %v", queues, got)
 		}
 	})
