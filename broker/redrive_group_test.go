@@ -32,6 +32,16 @@ func toGroup(t *testing.T, b *broker.Broker, sel status.DeadLetterSelection) sta
 	return done
 }
 
+// fateOfGroup returns the fate of the message m of t in a group.
+func fateOfGroup(t *testing.T, b *broker.Broker, group string) status.Fate {
+	t.Helper()
+	trace, err := serve(b).Trace("t", status.MessageQuery{MessageFilter: status.MessageFilter{ID: "m"}}, func(name string) bool { return name == group })
+	if err != nil || len(trace.Messages) != 1 || len(trace.Messages[0].Groups) != 1 {
+		t.Fatalf("%+v, %v", trace, err)
+	}
+	return trace.Messages[0].Groups[0]
+}
+
 // nothing fails the test if a group receives a message of a topic.
 func nothing(t *testing.T, b *broker.Broker, group, topic string) {
 	t.Helper()
@@ -64,6 +74,9 @@ func TestRedriveToOneGroup(t *testing.T) {
 					if done := toGroup(t, b, status.DeadLetterSelection{}); done != (status.DeadLetterRedrive{Redriven: 1}) {
 						t.Fatalf("round %d: %+v", round, done)
 					}
+					if f := fateOfGroup(t, b, "g"); f.Topic != "%RETRY%g_t" || f.State != "new" || f.DeadLetter != nil {
+						t.Errorf("round %d: the trace has %+v", round, f)
+					}
 					if left := listLetters(t, b, status.DeadLetterFilter{}); len(left) > 0 {
 						t.Errorf("round %d: %v are dead letters still", round, left)
 					}
@@ -84,6 +97,9 @@ func TestRedriveToOneGroup(t *testing.T) {
 					}
 					if _, err := b.DeadLetter(t.Context(), d, "again"); err != nil {
 						t.Fatal(err)
+					}
+					if f := fateOfGroup(t, b, "g"); f.State != "dead_letter" || f.DeadLetter == nil || f.DeadLetter.MessageID != "m" {
+						t.Errorf("round %d: the trace has %+v", round, f)
 					}
 					page, err := b.DeadLetters("g", status.DeadLetterQuery{})
 					if err != nil || len(page.DeadLetters) != 1 {

@@ -105,8 +105,30 @@ func (b served) fate(s *subscription.Subscription, m *status.StoredMessage) (sta
 	out.DeadLetter = b.letterOf(group, m)
 	if out.DeadLetter != nil {
 		out.Reason, out.Attempt = out.DeadLetter.Origin.Reason, out.DeadLetter.Origin.Attempts
+		return out, nil
 	}
-	return out, nil
+	if to, at := b.redriven(s, m); to != nil {
+		out, err = b.fate(to, at)
+		out.Topic = to.Topic().Name()
+	}
+	return out, err
+}
+
+// redriven returns the newest copy of a message that was redriven to the group of a subscription
+// alone, and the subscription that has it; nil if a call of Messages does not find one.
+func (b served) redriven(s *subscription.Subscription, m *status.StoredMessage) (*subscription.Subscription, *status.StoredMessage) {
+	t := b.catalog.FindTopic(s.Group().Settings().RetryTopic.RedriveName(s.Topic().Name(), s.Group().Name()))
+	if t == nil {
+		return nil, nil
+	}
+	to := b.catalog.Find(s.Group().ID(), t.ID())
+	page, err := b.Messages(t.Name(), status.MessageQuery{
+		MessageFilter: status.MessageFilter{ID: m.ID}, Since: m.StoredAt, Before: time.Now().Add(time.Second), Newest: true, Limit: 1,
+	}, 0)
+	if to == nil || err != nil || len(page.Messages) == 0 {
+		return nil, nil
+	}
+	return to, &page.Messages[0]
 }
 
 // letterOf returns the dead letter of a message, and nil if a call of Browse does not find it.

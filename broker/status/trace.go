@@ -6,6 +6,10 @@ import "time"
 type Fate struct {
 	Group string `json:"group"`
 
+	// Topic is the topic for the group alone that the message was redriven to; the other fields
+	// are about the message there. Empty means the topic of the trace.
+	Topic string `json:"topic,omitempty"`
+
 	// State is one of
 	//
 	//	"new"            the group has not received it yet

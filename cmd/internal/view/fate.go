@@ -12,6 +12,14 @@ import (
 
 // Sentence returns one sentence that says why a group has not consumed a message, or that it has.
 func Sentence(f *status.Fate, style output.TimeStyle, now time.Time) string {
+	text := sentence(f, style, now)
+	if f.Topic != "" {
+		text += " (it was redriven to the group alone)"
+	}
+	return text
+}
+
+func sentence(f *status.Fate, style output.TimeStyle, now time.Time) string {
 	at := func(t time.Time) string {
 		if style == output.Relative {
 			return style.Time(t, now)

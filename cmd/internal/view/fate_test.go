@@ -28,6 +28,10 @@ func TestSentenceOfEachState(t *testing.T) {
 				t.Errorf("%s and %s have one sentence: %s", other, state, s)
 			}
 			seen[s] = state
+			f.Topic = "%RETRY%billing_orders"
+			if redriven := Sentence(&f, output.UTC, noon); redriven != s+" (it was redriven to the group alone)" {
+				t.Errorf("after a redrive to the group: %q", redriven)
+			}
 		}
 	}
 }
