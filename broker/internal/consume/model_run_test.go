@@ -215,19 +215,27 @@ func (f tagFilter) Wants(m *store.Message) bool { return f == "" || string(f) ==
 
 // receive receives from a queue, or any, with a filter for a tag, or none.
 func (m *model) receive(nested bool, queue int, tag string) {
+	const enough = 1 << 20
 	r := Receive{
-		Queue: queue, Max: 1 + m.rnd.IntN(6), MaxBytes: 1 << 20, Push: m.rnd.IntN(2) == 0, Invisible: time.Duration(1+m.rnd.IntN(10)) * time.Second,
+		Queue: queue, Max: 1 + m.rnd.IntN(6), MaxBytes: enough, Push: m.rnd.IntN(2) == 0, Invisible: time.Duration(1+m.rnd.IntN(10)) * time.Second,
 		Filter: tagFilter(tag), Holder: m.holders[m.rnd.IntN(len(m.holders))],
 	}
 	if m.rnd.IntN(6) == 0 {
 		r.Owner = "owner"
 	}
-	taken := 0
+	if m.rnd.IntN(4) == 0 {
+		r.MaxBytes = 1 + m.rnd.Int64N(12) // of bodies of 1 to 5 bytes
+	}
+	taken, bytes := 0, int64(0)
 	take := func() { // the later deliveries
 		for _, g := range r.Grants[taken:] {
 			m.deliver(g, &r)
+			bytes += m.at(g.Receipt).body
 		}
 		taken = len(r.Grants)
+		if taken > 1 && bytes > r.MaxBytes {
+			m.failf("a receive of at most %d bytes got %d messages with %d", r.MaxBytes, taken, bytes)
+		}
 	}
 	m.extend()
 	m.p.Begin(&r, m.now)
@@ -264,7 +272,7 @@ func (m *model) receive(nested bool, queue int, tag string) {
 	m.p.End(&r, m.now)
 	take()
 	full := m.p.Counts()[Held] >= m.p.config.MaxHeld
-	if want := m.deliverable(queue, tag); quiet && !full && len(r.Grants) < r.Max && len(want) > 0 {
+	if want := m.deliverable(queue, tag); quiet && !full && r.MaxBytes == enough && len(r.Grants) < r.Max && len(want) > 0 {
 		m.failf("a receive of queue %d got %d of %d, and %d/%d was ready", queue, len(r.Grants), r.Max, want[0].queue, want[0].offset)
 	}
 	if id := strconv.Itoa(m.rnd.IntN(3)); len(r.Grants) > 0 && m.rnd.IntN(3) == 0 {

@@ -33,6 +33,15 @@ func TestAges(t *testing.T) {
 				a.Remove(there[i])
 				there = slices.Delete(there, i, i+1)
 			}
+			empty := 0
+			for _, e := range a.entries {
+				if e.n == 0 {
+					empty++
+				}
+			}
+			if a.empty != empty { // otherwise each removal would copy all entries
+				t.Fatalf("seed %d, step %d: %d entries without messages are counted, there are %d", seed, step, a.empty, empty)
+			}
 			if len(there) == 0 {
 				if a.Oldest() != 0 || len(a.entries) != 0 {
 					t.Fatalf("seed %d, step %d: %+v, want nothing", seed, step, a)
