@@ -257,7 +257,7 @@ func TestConfirmation(t *testing.T) {
 		t.Errorf("without --yes: exit code %d, %s", r.code, r.stderr)
 	}
 	tl.terminal = true
-	if r := tl.input("n\n", "topic", "purge", "orders"); r.code != 1 || !strings.Contains(r.stderr, "purge 1 messages of orders? [y/N]") {
+	if r := tl.input("n\n", "topic", "purge", "orders"); r.code != 1 || !strings.Contains(r.stderr, "purge 1 message of orders, 1 B? [y/N]") {
 		t.Errorf("after a no: exit code %d, %s", r.code, r.stderr)
 	}
 	tl.terminal = false
@@ -265,10 +265,10 @@ func TestConfirmation(t *testing.T) {
 	if r := tl.run("topic", "purge", "orders", "--yes", "--context", "prod"); r.code != 2 || !strings.Contains(r.stderr, "--yes=orders") {
 		t.Errorf("on a protected context: exit code %d, %s", r.code, r.stderr)
 	}
-	if r := tl.must("topic", "purge", "orders", "--dry-run"); !strings.Contains(r.stderr, "would remove 1 messages") {
+	if r := tl.must("topic", "purge", "orders", "--dry-run"); !strings.Contains(r.stderr, "would remove 1 message, 1 B") {
 		t.Errorf("the dry run: %s", r.stderr)
 	}
-	if r := tl.must("topic", "purge", "orders", "--yes=orders", "--context", "prod"); !strings.Contains(r.stderr, "removed 1 messages") {
+	if r := tl.must("topic", "purge", "orders", "--yes=orders", "--context", "prod"); !strings.Contains(r.stderr, "removed 1 message, 1 B") {
 		t.Errorf("the purge: %s", r.stderr)
 	}
 }
