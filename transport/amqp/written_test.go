@@ -1,0 +1,73 @@
+package amqp
+
+import (
+	"context"
+	"net"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/amqppeer"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// A gated connection writes nothing before its gate is closed, if it has one.
+type gated struct {
+	net.Conn
+	gate *atomic.Pointer[chan struct{}]
+}
+
+func (g *gated) Write(b []byte) (int, error) {
+	if gate := g.gate.Load(); gate != nil {
+		<-*gate
+	}
+	return g.Conn.Write(b)
+}
+
+// An acknowledgement without an error was written to the connection.
+func TestAckIsWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &amqppeer.Peer{Script: func(int, byte) amqppeer.Reaction { return amqppeer.Responds }}
+		var gate atomic.Pointer[chan struct{}]
+		c, err := New("orders.example:5672", Options{Dialer: func(ctx context.Context, addr string) (net.Conn, error) {
+			conn, err := p.Dial(ctx, addr)
+			return &gated{conn, &gate}, err
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		request := transport.ReceiveRequest{
+			Group: "billing", Topic: "orders", Queue: transport.AnyQueue, Max: 1, InvisibleDuration: time.Minute, Wait: time.Second,
+		}
+		if _, err := c.Receive(t.Context(), request); err != nil { // creates the queue
+			t.Fatal(err)
+		}
+		m := &tidegate.Message{Topic: "orders", ID: tidegate.NewMessageID(), Body: []byte("x")}
+		if err := c.Send(t.Context(), []*tidegate.Message{m})[0].Err; err != nil {
+			t.Fatal(err)
+		}
+		ds, err := c.Receive(t.Context(), request)
+		if err != nil || len(ds) != 1 {
+			t.Fatalf("received %d messages: %v; want 1", len(ds), err)
+		}
+		synctest.Wait() // all frames so far are written
+		open := make(chan struct{})
+		gate.Store(&open)
+		acked := make(chan []error, 1)
+		go func() { acked <- c.Ack(t.Context(), ds) }()
+		select {
+		case errs := <-acked:
+			t.Errorf("Ack returned %v before its frame was written", errs)
+			close(open)
+			return
+		case <-time.After(time.Second):
+		}
+		close(open)
+		if errs := <-acked; errs[0] != nil {
+			t.Errorf("Ack: %v", errs[0])
+		}
+	})
+}
