@@ -113,7 +113,8 @@ func (b served) PatchLimitsIf(ctx context.Context, change func(*settings.Limits)
 // LimitsRevision returns the limits of the whole broker and their revision.
 func (b served) LimitsRevision() (l settings.Limits, revision string) {
 	l = b.Limits()
-	return l, revisionOf(&l)
+	revision = revisionOf(&l)
+	return l, revision
 }
 
 func (b *Broker) putAddress(ctx context.Context, match string, s settings.Address, may func(revision string) error) (status.Address, error) {

@@ -9,7 +9,7 @@ import (
 // Columns are the columns of a table with one result a row, for several callers and rates.
 var Columns = []output.Column[Result]{
 	{Name: "CALLERS", Cell: func(r Result) any { return r.Arguments["callers"] }},
-	{Name: "OFFERED", Cell: func(r Result) any { return offered(r) }},
+	{Name: "OFFERED", Cell: offered},
 	{Name: "RATE", Cell: func(r Result) any { return output.Rate(Median(r.Rounds, achieved)) }},
 	{Name: "FROM", Wide: true, Cell: func(r Result) any { low, _ := span(r.Rounds, achieved); return output.Rate(low) }},
 	{Name: "TO", Wide: true, Cell: func(r Result) any { _, high := span(r.Rounds, achieved); return output.Rate(high) }},

@@ -78,11 +78,14 @@ func (l *look) followed(ctx context.Context) error {
 			l.query.Since = next
 			maps.DeleteFunc(seen, func(_ seenKey, at time.Time) bool { return at.Before(next) })
 		}
-		if call.Sleep(ctx, l.follow) != nil {
-			return nil // Ctrl-C: the ordered end
+		if l.interrupted(ctx) {
+			return nil
 		}
 	}
 }
+
+// interrupted waits before the next look, and reports whether Ctrl-C has ended the wait.
+func (l *look) interrupted(ctx context.Context) bool { return call.Sleep(ctx, l.follow) != nil }
 
 // line prints one message.
 func (l *look) line(m *status.StoredMessage) error {
