@@ -129,3 +129,30 @@ func (b *tab) speak(code string) {
 	b.eval(fmt.Sprintf(`(() => { const e = [...document.querySelectorAll('#bar select')].find((e) => e.value === 'en' || e.value === 'zh'); e.value = %q; e.dispatchEvent(new Event('change')); })()`, code), nil)
 	b.wait(fmt.Sprintf(`document.documentElement.lang.startsWith(%q)`, code))
 }
+
+// The navigation is one line in a window of 1 280 pixels, with a vertical scroll bar of 15 pixels
+// and the button of a session beside it.
+func TestNavigationIsOneLine(t *testing.T) {
+	s, _ := guarded(t)
+	b := open(t, s.url)
+	b.size(1265, 900)
+	b.load("")
+	b.signIn("root")
+	for _, language := range []string{"en", "zh"} {
+		b.speak(language)
+		b.ready()
+		var lines, links, spare int
+		b.eval(`document.querySelectorAll('#bar nav a').length`, &links)
+		b.eval(`new Set([...document.querySelectorAll('#bar nav a')].map((e) => e.offsetTop)).size`, &lines)
+		b.eval(`Math.round(document.querySelector('#bar nav').getBoundingClientRect().right - [...document.querySelectorAll('#bar nav a')].at(-1).getBoundingClientRect().right)`, &spare)
+		if lines != 1 || links < 8 {
+			t.Errorf("%s: %d links in %d lines", language, links, lines)
+		}
+		var beside bool
+		b.eval(`document.querySelector('#bar .status').getBoundingClientRect().top < document.querySelector('#bar nav').getBoundingClientRect().bottom`, &beside)
+		if !beside {
+			t.Errorf("%s: the status is below the navigation", language)
+		}
+		t.Logf("%s: %d pixels are left", language, spare)
+	}
+}
