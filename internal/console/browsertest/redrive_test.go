@@ -71,3 +71,33 @@ func TestRedriveGoesOnInAnotherTab(t *testing.T) {
 	}
 	b.clean()
 }
+
+// An edit that breaks a JSON body is sent only after a second confirmation. The overview
+// says that its count has letters that are no longer there.
+func TestEditThatBreaksJSONAsks(t *testing.T) {
+	s := start(t, siteOptions{})
+	s.topic("orders", settings.Topic{})
+	s.group("g", settings.Group{})
+	s.bury("g", "orders", 1, func(int) string { return "no such account" },
+		func(int) *tidegate.Message { return &tidegate.Message{Topic: "orders", Body: []byte(`{"a":1}`)} })
+	b := open(t, s.url)
+	b.load("#/dead-letters/g")
+	b.eval(`document.querySelector('main td a[href^="#/dead-letters/g/"]').click()`, nil)
+	b.click("edit-redrive", "")
+	b.wait(`document.querySelector('dialog[open] [name=body]')`)
+	b.eval(`document.querySelector('dialog [name=body]').value = '{"a":1'; null`, nil)
+	b.click("confirm", "")
+	b.wait(`document.querySelector('dialog [role=alert]')?.textContent.includes('at position 6')`)
+	if dead, err := s.Topic("%DLQ%g"); err != nil || dead.StoredMessages != 1 {
+		t.Fatalf("%d dead letters are left after the first confirmation, want 1; %v", dead.StoredMessages, err)
+	}
+	b.click("confirm", "")
+	b.wait(`!document.querySelector('dialog')`)
+	if ds := s.take("g", "orders", 1); len(ds) != 1 || string(ds[0].Message.Body) != `{"a":1` {
+		t.Errorf("the group received %d messages after the second confirmation, want the changed one", len(ds))
+	}
+	// The letter counts for an hour, and its page is empty.
+	b.visit("#/overview")
+	b.wait(`[...document.querySelectorAll('.state.warn')].some((e) => e.textContent.includes('1 dead letter in the last hour, with those sent back or purged since.'))`)
+	b.clean()
+}

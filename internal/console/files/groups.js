@@ -210,7 +210,7 @@ function failureTable(data) {
   return [table({rows: data.failures, empty: t('no failures'), columns: [
     {label: t('time'), cell: (f) => when(f.time)},
     {label: t('reason'), wide: true, cell: (f) => f.reason || t('cause ' + f.cause)},
-    {label: t('fate'), cell: (f) => [t('fate is ' + f.fate), f.delay && [' ', t('in', duration(parse(f.delay)))]]},
+    {label: t('result'), cell: (f) => [t('fate is ' + f.fate), f.delay && [' ', t('in', duration(parse(f.delay)))]]},
     {label: t('attempt'), num: true, cell: (f) => num(f.attempt)},
     {label: t('message ID'), cell: (f) => f.message_id && h('a',
       {class: 'mono', href: link('trace', {id: f.message_id, topic: f.topic})}, f.message_id)},

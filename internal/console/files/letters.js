@@ -365,17 +365,23 @@ const sentAs = (l) => {
   return `${l.message_id.endsWith(suffix) ? l.message_id.slice(0, -suffix.length) : l.message_id}.redrive-${l.origin.redrives + 1}`;
 };
 
+// notJSON is what is wrong with a text as JSON, with its position, or empty.
+const notJSON = (text) => { try { JSON.parse(text); return ''; } catch (err) { return err.message; } };
+
 // edit sends a changed message and then removes the letter. The ID depends only on the first ID and the
 // number of the redrive, as that of the command line: the topic drops a repeated send.
 async function edit(group, l, inTopic) {
   const text = l.body_text !== undefined;
   if (!text) { notice(t('edit text only'), 'error'); return undefined; }
+  let confirmed; // a text that is no JSON
   return dialog({
     title: t('edit and redrive'), confirm: t('redrive'), cancel: t('cancel'),
     body: [h('p', null, t('edit hint', l.origin.topic)),
       field(t('body'), {name: 'body', rows: 14, value: l.body_text, spellcheck: 'false'})],
     run: async (form) => {
       if (!bytesOf({body_text: form.body}).length) throw new Error(t('empty body'));
+      const wrong = form.body !== confirmed && !notJSON(l.body_text) && notJSON(form.body);
+      if (wrong) { confirmed = form.body; throw new Error(t('not JSON', wrong)); }
       const properties = {...l.properties, DLQ_REDRIVES: String(l.origin.redrives + 1)};
       await call('POST', path`topics/${l.origin.topic}/messages`,
         {body: {id: sentAs(l), body_text: form.body, tag: l.tag, keys: l.keys,

@@ -149,23 +149,24 @@ export function limits(page) {
     started = all.started;
     if (!stream.fresh()) take(all);
     history(all);
-    const near = (l) => (l.mark ? l.value / l.mark : 0);
+    // Free disk has a minimum: the value approaches it from above.
+    const near = (l) => (!l.mark ? 0 : l.limit === 'free disk' ? l.mark / Math.max(1, l.value) : l.value / l.mark);
     const rows = [...data.throttles, ...data.not_reached.sort((a, b) => near(b) - near(a))];
     draw(table({caption: rows.length > 200 && t('first 200', rows.length), rows, empty: t('no limits'), columns: [
       {label: t('state'),
-        cell: (l) => (l.on ? badge(t('throttles'), 'bad') : near(l) >= 0.8 ? badge(t('near'), 'warn')
+        cell: (l) => (l.on ? badge(t('throttled'), 'bad') : near(l) >= 0.8 ? badge(t('near'), 'warn')
         : badge(t('not reached')))},
       {label: t('limit'), cell: (l) => t('limit ' + l.limit)},
       {label: t('subject'), cell: (l) => [subject(l), l.topic && l.topic !== l.subject && [' → ', l.topic]],
         wide: true},
-      {label: t('value'), num: true, cell: (l) => [amount(l.value, l.unit), ' ', bar(l.value, l.mark)]},
+      {label: t('value'), num: true, cell: (l) => [amount(l.value, l.unit), ' ', bar(l.value, l.mark, (n) => amount(n, l.unit), near(l))]},
       {label: t('mark'), num: true, cell: (l) => amount(l.mark, l.unit)},
       {label: t('resumes at'), num: true, cell: (l) => amount(l.resume, l.unit)},
       {label: t('since'), cell: (l) => when(l.since)},
       {label: t('returns in'), num: true, cell: (l) => (l.on ? l.retry_after || t('unknown time') : '')},
     ]}));
     const own = flat(data.limits);
-    set(h('h2', null, t('limits of broker')), own.length ? facts(own.map(([k, v]) => [h('code', null, k), String(v)]))
+    set(h('h2', null, t('limits of broker')), own.length ? facts(own.map(([k, v]) => [h('code', null, k), k.includes('bytes') && v > 0 ? `${v} (${bytes(v)})` : String(v)]))
       : h('p', {class: 'empty'}, t('no own limits')));
   }, stream.every);
 }

@@ -238,12 +238,12 @@ export function region(page, ...classes) {
 // badge is a short state: kind is ok, warn, bad or none.
 export const badge = (text, kind = '') => h('span', {class: 'badge ' + kind}, text);
 
-// bar shows a value against its limit.
-export function bar(value, limit) {
+// bar shows a value against its limit. share is how near they are; 1 is at the limit.
+export function bar(value, limit, text = num, share = value / limit) {
   if (!limit || value === undefined) return null;
-  const share = Math.min(1, value / limit);
+  share = Math.min(1, share);
   return h('meter', {class: share >= 1 ? 'full' : share >= 0.8 ? 'high' : '', min: 0, max: 1, high: 0.8, optimum: 0,
-    value: share, title: `${num(value)} / ${num(limit)}`});
+    value: share, title: `${text(value)} / ${text(limit)}`});
 }
 
 // amount is a value of a limit in its unit.

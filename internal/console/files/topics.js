@@ -74,6 +74,7 @@ export function topic(page) {
   const name = page.names[1];
   const at = path`topics/${name}`;
   let state = {};
+  let slowest; // the group that holds the backlog of a throttled topic
   const admin = may.topic('admin', name);
   page.head({title: name, sub: t('topic'), same: command(['topic', 'show', name]), actions: [
     may.send(name) && button(t('send test message'), 'send', name, () => send(name, page)),
@@ -102,14 +103,15 @@ export function topic(page) {
   stream.want([name], []);
   function figures() {
     const limit = state.max_backlog || {};
-    top(state.throttle ? h('p', {class: 'state bad'}, sentence({subject: name, ...state.throttle}, name))
+    top(state.throttle ? h('p', {class: 'state bad'}, [sentence({subject: name, ...state.throttle}, name),
+      slowest && [' ', t('slowest group'), ' ', groupLink(slowest.group)]])
       : h('p', {class: 'state ok'}, t('accepts sends')),
     facts([
       [t('type'), state.type],
       [t('stored'), `${num(state.stored_messages)} · ${bytes(state.stored_bytes)}`],
       [t('accepted since start'), num(state.accepted_messages)],
       [t('backlog'), [`${num(state.backlog.messages)} · ${bytes(state.backlog.bytes)} `,
-        bar(state.backlog.messages, limit.messages), bar(state.backlog.bytes, limit.bytes)]],
+        bar(state.backlog.messages, limit.messages), bar(state.backlog.bytes, limit.bytes, bytes)]],
       [t('delayed'), num(state.delayed_messages || 0)],
       [t('half messages'), num(state.half_messages || 0)],
     ]));
@@ -117,9 +119,13 @@ export function topic(page) {
   return page.watch(async (signal) => {
     const [topicState, address, part] = await Promise.all([get(at, {}, signal), get(at + '/address-settings', {}, signal),
       get(at + '/queues', {after: page.query.queue, limit: 100}, signal)]);
-    return {topicState, address, part};
-  }, ({topicState, address, part}) => {
+    const sort = {'topic backlog messages': '-backlog', 'topic backlog bytes': '-bytes',
+      'topic backlog age': '-age'}[topicState.throttle?.limit];
+    const slow = sort && await get('groups', {view: 'summary', topic: name, sort, limit: 1}, signal);
+    return {topicState, address, part, first: slow && slow.groups[0]};
+  }, ({topicState, address, part, first}) => {
     state = topicState;
+    slowest = first;
     figures();
     drawQueues(queues(page, name, part));
     groups(h('h2', null, t('groups')), table({rows: state.groups || [], empty: t('no groups of topic'), columns: [
