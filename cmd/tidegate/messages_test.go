@@ -395,3 +395,26 @@ func TestStatusAndCheckOfDeadLetters(t *testing.T) {
 		t.Errorf("check with a wrong argument: exit code %d, want Nagios' unknown", r.code)
 	}
 }
+
+// A redrive with --edit prints the new ID of each message, ID.redrive-1. A letter that the program
+// does not change stays, and is counted: a part of the letters was sent back.
+func TestRedriveReportsEdits(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	ids := strings.Fields(tl.input("1 EUR\n2 CHF\n", "send", "orders", "--lines", "-o", "name").stdout)
+	tl.must("receive", "billing", "orders", "--then", "dead=unknown currency", "--max", "2")
+	r := tl.run("dead-letters", "redrive", "billing", "--edit", "sed s/EUR/USD/", "--max-failures", "1", "--yes")
+	if r.code != 7 || len(ids) != 2 {
+		t.Fatalf("exit code %d, want 7; sent %q\n%s%s", r.code, ids, r.stdout, r.stderr)
+	}
+	for _, want := range []string{ids[0] + " was sent as " + ids[0] + ".redrive-1\n", ids[1] + " failed: edit: the program of --edit did not change the body"} {
+		if !strings.Contains(r.stderr, want) {
+			t.Errorf("stderr lacks %q:\n%s", want, r.stderr)
+		}
+	}
+	if !strings.Contains(r.stdout, "failed, not changed by --edit  1") {
+		t.Errorf("the result lacks the count:\n%s", r.stdout)
+	}
+	if left := tl.must("dead-letters", "list", "billing", "-o", "name").stdout; left != ids[1]+"\n" {
+		t.Errorf("the dead letters are %q, want %s", left, ids[1])
+	}
+}

@@ -255,7 +255,7 @@ func prepare(t *testing.T, tl *tool, c *cobra.Command, line *string) {
 	tl.must("group", "create", "billing")
 	tl.must("group", "create", "ledger", "fifo=true", "on_exhausted=park", "max_attempts=1")
 	tl.must("address", "set", "orders.#", "max-delivery-attempts=4")
-	tl.must("send", "orders", "bad")
+	tl.must("send", "orders", "10 EUR")
 	if c.Name() == "find" || c.Name() == "trace" {
 		sent := strings.TrimSpace(tl.must("send", "orders", "no such account", "--key", "4711", "-o", "name").stdout)
 		*line = strings.Replace(*line, "orders ID", "orders "+sent, 1)

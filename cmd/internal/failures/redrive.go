@@ -31,8 +31,10 @@ must not be FIFO. A message that was sent back three times is
 skipped, and the run stops if too many fail.
 
 --edit runs a program by the shell for each message: the body is its standard
-input, and its standard output is the new body. A program that fails leaves the
-dead letter as it is.
+input, and its standard output is the new body. A program that fails or that does
+not change the body leaves the dead letter as it is, and the dead letter counts as
+failed. The edited message has a new ID, which is printed: ID.redrive-1. All groups
+of the topic receive it: --edit and --to-group-only exclude each other.
 
 The journal records each message before and after it is sent. After an
 interruption the same command with the same --journal goes on: no message is
@@ -85,8 +87,15 @@ func redrive(ctx context.Context, c *call.Call, src deadletter.Source, o deadlet
 	if err != nil {
 		return err
 	}
+	unchanged := 0
 	if program != "" {
-		o.Edit = func(m *tidegate.Message) error { return edit(ctx, program, m) }
+		o.Edit = func(m *tidegate.Message) error {
+			err := edit(ctx, program, m)
+			if errors.Is(err, errUnchanged) {
+				unchanged++
+			}
+			return err
+		}
 	}
 	if program != "" || server.WithoutHTTP() {
 		t, _, err := c.Transport(ctx)
@@ -112,14 +121,25 @@ func redrive(ctx context.Context, c *call.Call, src deadletter.Source, o deadlet
 	}
 	progress := call.NewProgress(c)
 	o.OnEvent = func(e deadletter.Event) {
-		if e.Event == "failed" {
+		switch {
+		case e.Event == "failed":
 			c.Note("%s failed: %s", output.Safe(e.MessageID), output.Safe(e.Why))
+		case e.Event == "redriven" && e.SentAs != "":
+			c.Note("%s was sent as %s", output.Safe(e.MessageID), output.Safe(e.SentAs))
 		}
 		progress.Step(e.Event == "redriven")
 	}
 	report, err := deadletter.Redrive(ctx, src, o)
 	progress.End()
-	if perr := c.Show(report, group, view.ReportFields(report)); perr != nil {
+	fields := view.ReportFields(report)
+	if unchanged > 0 {
+		fields = append(fields, output.Field{Name: "failed, not changed by --edit", Value: unchanged})
+	}
+	document := struct {
+		deadletter.Report
+		Unchanged int `json:"unchanged,omitempty"` // of Failed: --edit did not change the body
+	}{report, unchanged}
+	if perr := c.Show(document, group, fields); perr != nil {
 		err = errors.Join(err, perr)
 	}
 	switch {
@@ -177,7 +197,11 @@ func short(body string) string {
 	return output.Cut(body[:min(len(body), 8*most)], most)
 }
 
-// edit passes a body through a program.
+// errUnchanged is the error of a program that printed its input.
+var errUnchanged = errors.New("the program of --edit did not change the body; correct the program, or leave out --edit")
+
+// edit passes a body through a program. It returns errUnchanged if the program does not change the
+// body.
 func edit(ctx context.Context, program string, m *tidegate.Message) error {
 	var stdout, stderr bytes.Buffer
 	p := exec.CommandContext(ctx, "sh", "-c", program)
@@ -185,6 +209,9 @@ func edit(ctx context.Context, program string, m *tidegate.Message) error {
 	p.Env = append(os.Environ(), "TIDEGATE_MESSAGE_ID="+m.ID)
 	if err := p.Run(); err != nil {
 		return fmt.Errorf("the program of --edit failed: %w: %s", err, call.LastLine(stderr.String()))
+	}
+	if bytes.Equal(m.Body, stdout.Bytes()) {
+		return errUnchanged
 	}
 	m.Body = stdout.Bytes()
 	return nil
