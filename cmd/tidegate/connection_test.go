@@ -15,7 +15,7 @@ func TestSources(t *testing.T) {
 	tl.env["TIDEGATE_SECRET"] = "sesame"
 	tl.must("context", "add", "one", "--grpc", "one.example:1", "--http", "http://one.example:2", "--access-key", "k")
 	r := tl.must("context", "show", "--http", "http://flag.example:3")
-	for _, want := range []string{"http://flag.example:3 (--http)", tl.grpc + " (TIDEGATE_SERVER_GRPC)", "k (context one)", "(hidden) (TIDEGATE_SECRET)"} {
+	for _, want := range []string{"kind        tidegate", "http://flag.example:3 (--http)", tl.grpc + " (TIDEGATE_SERVER_GRPC)", "k (context one)", "(hidden) (TIDEGATE_SECRET)"} {
 		if !strings.Contains(r.stdout, want) {
 			t.Errorf("the sources lack %q:\n%s", want, r.stdout)
 		}
@@ -59,8 +59,12 @@ func TestSecrets(t *testing.T) {
 // warning.
 func TestContextFile(t *testing.T) {
 	tl := newTool(t)
-	tl.must("context", "add", "one", "--grpc", tl.grpc, "--http", tl.http)
-	tl.must("context", "add", "two", "--grpc", tl.grpc)
+	if r := tl.must("context", "add", "one", "--grpc", tl.grpc, "--http", tl.http); !strings.Contains(r.stderr, "one is now the current context") {
+		t.Errorf("the first context: %s", r.stderr)
+	}
+	if r := tl.must("context", "add", "two", "--grpc", tl.grpc); strings.Contains(r.stderr, "current") {
+		t.Errorf("the second context: %s", r.stderr)
+	}
 	if r := tl.must("context", "use", "two"); !strings.Contains(r.stderr, "two") {
 		t.Error(r.stderr)
 	}

@@ -126,13 +126,17 @@ they are: in a file, or in the output of a command.`,
 			f.Contexts = map[string]connection.Context{}
 		}
 		f.Contexts[c.Args[0]] = n
-		if f.Current == "" {
+		first := f.Current == ""
+		if first {
 			f.Current = c.Args[0]
 		}
 		if err := f.Write(path); err != nil {
 			return err
 		}
 		c.Note("%s has %s; '%s doctor --context %s' tests it", path, output.Safe(c.Args[0]), c.Command.Root().Name(), output.Safe(c.Args[0]))
+		if first {
+			c.Note("%s is now the current context", output.Safe(c.Args[0]))
+		}
 		return nil
 	})
 	f := c.Command.Flags()
@@ -163,7 +167,7 @@ func newContextShow(a *call.App) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		var fields []output.Field
+		fields := []output.Field{{Name: "kind", Value: cmp.Or(s.Kind, connection.Tidegate)}}
 		for _, v := range s.Sources {
 			fields = append(fields, output.Field{Name: v[0], Value: fmt.Sprintf("%s (%s)", v[1], v[2])})
 		}
