@@ -102,7 +102,7 @@ func invalid(o Options, r Round, late, median time.Duration, overloaded bool) st
 	case overloaded:
 		return fmt.Sprintf("OVERLOADED: %d operations were due and not begun; the callers or the server cannot keep %.0f a second", o.Outstanding, o.Rate)
 	case late > maxLate && float64(late) > maxLateShare*float64(median):
-		return fmt.Sprintf("NOT VALID: the generator, not the server, was the limit: it began %v late (p99)", late.Round(time.Microsecond))
+		return fmt.Sprintf("NOT VALID: the generator, not the server, was the limit: it began %s late (p99)", Micros(micros(int64(late))))
 	case r.Achieved < minAchieved*o.Rate:
 		return fmt.Sprintf("OVERLOADED: %.0f of %.0f operations a second were done", r.Achieved, o.Rate)
 	}

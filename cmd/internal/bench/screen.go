@@ -59,6 +59,7 @@ func (r Result) Screen(w io.Writer) error {
 		rows = append([]latencyRow{{"response", func(r Round) Latency { return *r.Response }}}, rows...)
 	}
 	fmt.Fprintf(&b, "%s  %s, %s, %s × %d rounds\n", r.Benchmark, r.Arguments["size"], loop, r.Arguments["duration"], len(r.Rounds))
+	r.invalid(&b)
 	fmt.Fprintf(&b, "rate      %s a second (%s to %s)\n", output.Number(int64(Median(r.Rounds, achieved))), output.Number(int64(low)), output.Number(int64(high)))
 	fmt.Fprintf(&b, "%-9s %9s %9s %9s %9s %9s %9s\n", "", "p50", "p90", "p99", "p99.9", "p99.99", "max")
 	for _, row := range rows {
@@ -88,6 +89,29 @@ func (r Result) Screen(w io.Writer) error {
 	r.outcomes(&b)
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// invalid writes why the figures of rounds are not valid, for each cause once, and what to do.
+func (r Result) invalid(b *strings.Builder) {
+	for _, c := range []struct{ verdict, remedy string }{
+		{"NOT VALID", "end other programs on this machine, run the benchmark on another machine, or give a lower --rate"},
+		{"OVERLOADED", "give a lower --rate or more --callers; --max-p99 searches the highest rate"},
+	} {
+		n, why := 0, ""
+		for _, round := range r.Rounds {
+			if strings.HasPrefix(round.Invalid, c.verdict) {
+				n, why = n+1, cmp.Or(why, strings.TrimPrefix(round.Invalid, c.verdict+": "))
+			}
+		}
+		if n == 0 {
+			continue
+		}
+		fmt.Fprintf(b, "%-12s %d of %d rounds: %s\n", c.verdict, n, len(r.Rounds), why)
+		if busy := Busy(r.System); busy != "" {
+			fmt.Fprintf(b, "%-12s %s\n", "likely cause", busy)
+		}
+		fmt.Fprintf(b, "%-12s %s\n", "what to do", c.remedy)
+	}
 }
 
 // Facts writes what the client and the broker used, and what was lost.
