@@ -58,7 +58,7 @@ func TestMove(t *testing.T) {
 	}
 	ids := strings.Fields(source.input(`{"body_text":"last","message_group":"other"}`+"\n", "send", "orders", "--jsonl", "-o", "name").stdout)
 	source.must("receive", "billing", "orders", "--then", "retry=2s", "--max", "1") // waits for its retry
-	if r := source.must("move", "orders", "--group", "billing", "--to", "target", "--dry-run"); !strings.Contains(r.stdout, "waiting for a retry  1") || !strings.Contains(r.stderr, "tidegate topic create orders type=FIFO queues=4 --context target") {
+	if r := source.must("move", "orders", "--group", "billing", "--to", "target", "--dry-run"); !strings.Contains(r.stdout, "waiting for a retry  1") || strings.Contains(r.stderr, "to create") {
 		t.Errorf("the dry run printed\n%s%s", r.stdout, r.stderr)
 	}
 	journal := filepath.Join(source.home, "j.jsonl")
@@ -111,6 +111,13 @@ func TestMoveRefuses(t *testing.T) {
 		t.Errorf("a missing target: exit code %d, %s", r.code, r.stderr)
 	}
 	target.must("topic", "create", "orders")
+	if r := source.must(append(move, "--dry-run")...); strings.Contains(r.stderr, "tidegate topic create") || !strings.Contains(r.stderr, "to create the group on the target: tidegate group create billing") {
+		t.Errorf("a missing group: %s", r.stderr)
+	}
+	source.must("context", "add", "rmq", "--kind", "rocketmq", "--grpc", target.grpc)
+	if r := source.run("move", "orders", "--group", "billing", "--to", "rmq", "--to-topic", "other", "--yes"); r.code != 3 || strings.Contains(r.stderr, "tidegate topic create") || !strings.Contains(r.stderr, "mqadmin updateTopic") || !strings.Contains(r.stderr, "if it is missing: mqadmin updateSubGroup") {
+		t.Errorf("a missing topic of a RocketMQ: exit code %d, %s", r.code, r.stderr)
+	}
 	for name, c := range map[string]struct {
 		args []string
 		code int

@@ -46,7 +46,7 @@ func (a *App) Leaf(cmd *cobra.Command, args []string, work Run) *cobra.Command {
 
 // Remote is leaf for a command with further flags in the call.
 func (a *App) Remote(cmd *cobra.Command, args []string, work Run) *Call {
-	c := a.Local(cmd, args, work)
+	c := a.Local(cmd, args, func(ctx context.Context, c *Call) error { return c.hinted(work(ctx, c)) })
 	f := cmd.Flags()
 	c.Connection.Register(f, a.Artemis != nil)
 	f.DurationVar(&c.Timeout, "timeout", 10*time.Second, "bound of one answer of the server")

@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/admin"
+	"github.com/tidegate/tidegate/cmd/internal/command"
+	"github.com/tidegate/tidegate/cmd/internal/connection"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/cmd/internal/view"
 	"github.com/tidegate/tidegate/internal/nearest"
@@ -34,6 +37,20 @@ func unknown(err error, name string, known []string, list string) error {
 		return &unknownError{err, fmt.Sprintf("Did you mean %s? '%s' has all.", output.Safe(near), list)}
 	}
 	return &unknownError{err, fmt.Sprintf("'%s' has all.", list)}
+}
+
+// hinted adds RocketMQ's own commands to the error of a topic that does not exist on a RocketMQ.
+func (c *Call) hinted(err error) error {
+	if !errors.Is(err, tidegate.ErrTopicNotFound) {
+		return err
+	}
+	if _, has := errors.AsType[command.Hinted](err); has {
+		return err
+	}
+	if s, serr := connection.Resolve(c.Connection, c.Env, io.Discard, c.opener()); serr != nil || s.Kind != connection.RocketMQ {
+		return err
+	}
+	return &unknownError{err, "'mqadmin topicList -n NAMESERVER' has all topics; 'mqadmin updateTopic -n NAMESERVER -c CLUSTER -t NAME' creates one."}
 }
 
 // Diff prints the settings that differ, the old and the new value.

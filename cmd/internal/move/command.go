@@ -135,12 +135,10 @@ func (m *moveCommand) between(ctx context.Context, source, target connection.Ser
 		return err
 	}
 	if state != nil && (err != nil || m.DryRun) {
-		for _, line := range state.Creates(target.Kind, m.to, m.toTopic, m.group) {
-			m.Note("to create it on the target: %s", line)
-		}
+		m.missing(ctx, target, state, err != nil)
 	}
 	if err != nil {
-		return err
+		return &targetError{err}
 	}
 	if m.DryRun {
 		if state == nil {
@@ -169,6 +167,47 @@ func (m *moveCommand) between(ctx context.Context, source, target connection.Ser
 	}
 	return err
 }
+
+// missing prints how to create what the target does not have.
+func (m *moveCommand) missing(ctx context.Context, target connection.Server, state *State, topic bool) {
+	ofTopic, ofGroup := state.Creates(target.Kind, m.to, m.toTopic, m.group)
+	if topic {
+		m.Note("to create the topic on the target: %s", ofTopic)
+	}
+	if ofGroup == "" {
+		return
+	}
+	switch known, err := m.targetHasGroup(ctx, target); {
+	case err != nil:
+		m.Note("to create the group on the target, if it is missing: %s", ofGroup)
+	case !known:
+		m.Note("to create the group on the target: %s", ofGroup)
+	}
+}
+
+// targetHasGroup reports whether the target has the group. It returns an error if the target does
+// not report it.
+func (m *moveCommand) targetHasGroup(ctx context.Context, target connection.Server) (bool, error) {
+	client, err := target.Admin(ctx, 1)
+	if err != nil {
+		return false, err
+	}
+	bounded, cancel := m.Bounded(ctx)
+	defer cancel()
+	_, err = client.Group(bounded, m.group)
+	if known := err == nil; known || errors.Is(err, tidegate.ErrNotFound) {
+		return known, client.Close()
+	}
+	return false, errors.Join(err, client.Close())
+}
+
+// A targetError is the error of a topic that the target does not have.
+type targetError struct{ error }
+
+func (e *targetError) Unwrap() error { return e.error }
+
+// Hint replaces the hint about the source.
+func (e *targetError) Hint() string { return "Create the topic on the target, and repeat the command." }
 
 func (m *moveCommand) carry(ctx context.Context, source connection.Server, to connection.Transport, state *State) error {
 	from, _, err := m.Transport(ctx)

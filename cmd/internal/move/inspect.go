@@ -60,21 +60,20 @@ func (s State) Parallel() bool {
 	return s.Topic.Topic.WithDefaults().Type != settings.TopicFIFO || s.Group.FIFO
 }
 
-// Creates returns the commands that create the topic and the group on the target.
-func (s State) Creates(kind, context, topic, group string) []string {
+// Creates returns the commands that create the topic and the group on the target. On Artemis one
+// command creates both, and stands for the topic.
+func (s State) Creates(kind, context, topic, group string) (ofTopic, ofGroup string) {
 	t, g := s.Topic.Topic.WithDefaults(), s.Group.Group.WithDefaults()
 	if kind == connection.AMQP {
-		return []string{fmt.Sprintf("artemis queue create --name %s.%s --address %s --multicast --durable --preserve-on-no-consumers --auto-create-address", topic, group, topic)}
+		return fmt.Sprintf("artemis queue create --name %s.%s --address %s --multicast --durable --preserve-on-no-consumers --auto-create-address", topic, group, topic), ""
 	}
 	if kind == connection.RocketMQ {
 		order := ""
 		if g.FIFO || t.Type == settings.TopicFIFO {
 			order = " -o true"
 		}
-		return []string{
-			fmt.Sprintf("mqadmin updateTopic -n NAMESERVER -c CLUSTER -t %s -r %d -w %d -a +message.type=%s", topic, t.Queues, t.Queues, t.Type),
-			fmt.Sprintf("mqadmin updateSubGroup -n NAMESERVER -c CLUSTER -g %s -r %d%s", group, max(g.MaxAttempts-1, 0), order),
-		}
+		return fmt.Sprintf("mqadmin updateTopic -n NAMESERVER -c CLUSTER -t %s -r %d -w %d -a +message.type=%s", topic, t.Queues, t.Queues, t.Type),
+			fmt.Sprintf("mqadmin updateSubGroup -n NAMESERVER -c CLUSTER -g %s -r %d%s", group, max(g.MaxAttempts-1, 0), order)
 	}
 	var retry []string
 	for _, d := range g.Retry {
@@ -87,8 +86,6 @@ func (s State) Creates(kind, context, topic, group string) []string {
 	if len(retry) > 0 {
 		set += " 'retry=" + strings.Join(retry, " ") + "'"
 	}
-	return []string{
-		fmt.Sprintf("tidegate topic create %s type=%s queues=%d --context %s", topic, t.Type, t.Queues, context),
-		fmt.Sprintf("tidegate group create %s %s --context %s", group, set, context),
-	}
+	return fmt.Sprintf("tidegate topic create %s type=%s queues=%d --context %s", topic, t.Type, t.Queues, context),
+		fmt.Sprintf("tidegate group create %s %s --context %s", group, set, context)
 }
