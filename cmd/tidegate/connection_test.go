@@ -2,6 +2,8 @@ package main
 
 import (
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -143,6 +145,8 @@ func TestDoctor(t *testing.T) {
 	if r := tl.must("doctor"); strings.Contains(r.stdout, "failed") || !strings.Contains(r.stdout, "the clocks agree") {
 		t.Errorf("a healthy broker:\n%s", r.stdout)
 	}
+	secure := httptest.NewTLSServer(http.NotFoundHandler())
+	defer secure.Close()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -166,11 +170,35 @@ func TestDoctor(t *testing.T) {
 		{"an HTTP/1 server", "--grpc " + strings.TrimPrefix(tl.http, "http://"), 2, "what to do"},
 		{"another protocol", "--grpc " + silent.Addr().String(), 2, "9876 and 10911"},
 		{"no such topic", "--topic nope", 3, "tidegate topic create nope"},
+		{"no such group", "--topic orders --group nope", 3, "tidegate group create nope"},
+		{"plain text on a port with TLS", "--http " + strings.Replace(secure.URL, "https:", "http:", 1), 6, "--http " + secure.URL},
+		{"an unknown authority", "--http " + secure.URL, 2, "--cacert FILE"},
+		{"an address from elsewhere", "--grpc " + tl.grpc, 0, "left out http"},
 		{"a normal message in a FIFO topic", "--topic orders --send", 2, "FIFO needs a message group"},
 	} {
 		r := tl.run(append([]string{"doctor"}, strings.Fields(c.args)...)...)
 		if r.code != c.code || !strings.Contains(r.stdout, c.says) {
 			t.Errorf("%s: exit code %d, want %d with %q:\n%s%s", c.name, r.code, c.code, c.says, r.stdout, r.stderr)
+		}
+		if strings.Contains(r.stdout, "Options.") || strings.Contains(r.stdout, `\n`) {
+			t.Errorf("%s: the text is not for users of the command:\n%s", c.name, r.stdout)
+		}
+	}
+	tl.must("group", "create", "billing")
+	if r := tl.must("doctor", "--topic", "orders", "--group", "billing"); strings.Contains(r.stdout, "does not exist") {
+		t.Errorf("a group that exists:\n%s", r.stdout)
+	}
+	tl.must("context", "add", "rmq", "--kind", "rocketmq", "--grpc", tl.grpc)
+	if r := tl.run("doctor", "--context", "rmq", "--topic", "nope"); !strings.Contains(r.stdout, "create it: mqadmin updateTopic -t nope") || strings.Contains(r.stdout, "tidegate topic create") {
+		t.Errorf("a missing topic of a RocketMQ:\n%s", r.stdout)
+	}
+	if r := tl.run("send", "nope", "a", "--context", "rmq"); r.code != 3 || !strings.Contains(r.stderr, "mqadmin updateTopic") || strings.Contains(r.stderr, "tidegate topic create") {
+		t.Errorf("a send to a missing topic of a RocketMQ: exit code %d, %s", r.code, r.stderr)
+	}
+	tl.must("context", "remove", "rmq")
+	for _, args := range [][]string{{"topic", "list", "--http", secure.URL}, {"topic", "list", "--http", secure.URL, "-o", "json"}} {
+		if r := tl.run(append(args, "--no-retry")...); !strings.Contains(r.stderr, "--cacert") || strings.Contains(r.stderr, "Options.") {
+			t.Errorf("%q: %s", args, r.stderr)
 		}
 	}
 }

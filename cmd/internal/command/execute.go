@@ -88,7 +88,7 @@ func Execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	if invalid, ok := errors.AsType[Invalid](err); ok {
 		fmt.Fprintf(stderr, "%s: the configuration is invalid\n%v\n", root.Name(), invalid)
 	} else {
-		fmt.Fprintf(stderr, "%s: %v\n", root.Name(), err)
+		fmt.Fprintf(stderr, "%s: %s\n", root.Name(), Text(err))
 	}
 	if h := hint(root, err); h != "" {
 		fmt.Fprintln(stderr, h)
@@ -159,7 +159,7 @@ type problem struct {
 }
 
 func problemOf(root *cobra.Command, err error, exit int) problem {
-	p := problem{Type: "about:blank", Title: "FAILED", Detail: err.Error(), Exit: exit, Hint: hint(root, err)}
+	p := problem{Type: "about:blank", Title: "FAILED", Detail: Text(err), Exit: exit, Hint: hint(root, err)}
 	if title, ok := map[int]string{ExitUsage: "USAGE", ExitNotFound: "NOT_FOUND", ExitNoAnswer: "NO_ANSWER", ExitPartly: "PARTLY_DONE"}[exit]; ok {
 		p.Title = title
 	}

@@ -169,6 +169,16 @@ func (s *Server) choose(name string, at *string, flag, variable, variableName, s
 	}
 }
 
+// Elsewhere reports whether the address for HTTP may be that of another server: --grpc was given
+// without --http.
+func (s Server) Elsewhere() bool {
+	given := map[string]string{}
+	for _, v := range s.Sources {
+		given[v[0]] = v[2]
+	}
+	return given["grpc"] == "--grpc" && given["http"] != "--http"
+}
+
 // Secret returns the secret of the access key: from TIDEGATE_SECRET, the file or the command. It
 // is empty without an access key.
 func (s Server) Secret(ctx context.Context) (string, error) {

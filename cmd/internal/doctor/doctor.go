@@ -51,7 +51,14 @@ func (d *Patient) Examine(ctx context.Context) []Step {
 		return d.steps
 	}
 	d.grpc(ctx, d.Server)
-	if d.Server.Kind != connection.RocketMQ && d.Server.HTTP != "" {
+	switch {
+	case d.Server.WithoutHTTP() || d.Server.HTTP == "":
+	case d.Server.Elsewhere():
+		d.steps = append(d.steps, Step{
+			Step: "http", Result: "left out", Remedy: "give --http URL to test it too",
+			What: fmt.Sprintf("--grpc may name another server than the HTTP address %s", d.Server.HTTP),
+		})
+	default:
 		d.http(ctx, d.Server)
 	}
 	return d.steps
@@ -64,7 +71,7 @@ func (d *Patient) OK(step, format string, args ...any) {
 
 // Failed adds a step that failed, and returns false.
 func (d *Patient) Failed(step string, err error, remedy string) bool {
-	d.steps = append(d.steps, Step{Step: step, Result: "failed", What: err.Error(), Remedy: remedy, Err: err})
+	d.steps = append(d.steps, Step{Step: step, Result: "failed", What: command.Text(err), Remedy: remedy, Err: err})
 	return false
 }
 
@@ -222,7 +229,7 @@ func (d *Patient) protocol(ctx context.Context, s connection.Server) {
 	err = t.Ping(bounded, topics...)
 	cancel()
 	if err != nil {
-		d.Failed("route", err, routeRemedy(err, d.Topic))
+		d.Failed("route", err, d.routeRemedy(err))
 		return
 	}
 	who := "no access key"
@@ -235,10 +242,19 @@ func (d *Patient) protocol(ctx context.Context, s connection.Server) {
 	}
 }
 
-func routeRemedy(err error, topic string) string {
+// create returns the remedy for a topic or group that does not exist. RocketMQ has its own command.
+func (d *Patient) create(tidegate, rocketMQ string) string {
+	rocketMQ = "mqadmin " + rocketMQ + " -c DefaultCluster -n NAMESERVER"
+	if d.Server.Kind == connection.RocketMQ {
+		return "create it: " + rocketMQ
+	}
+	return "create it: tidegate " + tidegate + "; on RocketMQ " + rocketMQ
+}
+
+func (d *Patient) routeRemedy(err error) string {
 	switch {
 	case errors.Is(err, tidegate.ErrTopicNotFound):
-		return fmt.Sprintf("create it: tidegate topic create %s; on RocketMQ mqadmin updateTopic -t %s -c DefaultCluster -n NAMESERVER", topic, topic)
+		return d.create("topic create "+d.Topic, "updateTopic -t "+d.Topic)
 	case errors.Is(err, tidegate.ErrUnauthorized):
 		return "check the access key and its secret; signatures also need clocks that agree within minutes"
 	case errors.Is(err, tidegate.ErrForbidden):
@@ -253,7 +269,7 @@ func (d *Patient) lane(ctx context.Context, t connection.Transport) {
 	defer cancel()
 	lane, err := t.Lane(bounded, transport.LaneRequest{Topic: d.Topic})
 	if err != nil {
-		d.Failed("topic", err, routeRemedy(err, d.Topic))
+		d.Failed("topic", err, d.routeRemedy(err))
 		return
 	}
 	for _, address := range strings.FieldsFunc(lane.Endpoint, func(r rune) bool { return r == ';' || r == ',' }) {
@@ -274,7 +290,12 @@ func (d *Patient) lane(ctx context.Context, t connection.Transport) {
 	}
 	settings, err := t.ConsumerSettings(bounded, d.Group, d.Topic)
 	if err != nil {
-		d.Failed("group", err, fmt.Sprintf("create it: tidegate group create %s; on RocketMQ mqadmin updateSubGroup -g %s -c DefaultCluster -n NAMESERVER", d.Group, d.Group))
+		d.Failed("group", err, d.create("group create "+d.Group, "updateSubGroup -g "+d.Group))
+		return
+	}
+	known, err := d.groupKnown(bounded)
+	if err != nil {
+		d.Failed("group", err, fmt.Sprintf("check the name ('tidegate group list'), or create it: tidegate group create %s; the first receive creates it too", d.Group))
 		return
 	}
 	order := map[bool]string{true: "in the order of message groups", false: "without order"}[settings.FIFO]
@@ -282,7 +303,27 @@ func (d *Patient) lane(ctx context.Context, t connection.Transport) {
 	if settings.MaxAttempts > 0 {
 		attempts = fmt.Sprintf(", with %d attempts for a message", settings.MaxAttempts)
 	}
-	d.OK("group", "%s receives %s%s; a group that does not exist yet has the defaults", output.Safe(d.Group), order, attempts)
+	if !known {
+		attempts += "; a group that does not exist yet has the defaults"
+	}
+	d.OK("group", "%s receives %s%s", output.Safe(d.Group), order, attempts)
+}
+
+// groupKnown reports whether the broker has the group. The error matches tidegate.ErrNotFound if it
+// has not. A server whose HTTP API does not answer leaves it open.
+func (d *Patient) groupKnown(ctx context.Context) (bool, error) {
+	if d.Server.WithoutHTTP() || d.Server.HTTP == "" || d.Server.Elsewhere() {
+		return false, nil
+	}
+	client, err := d.Admin(ctx)
+	if err != nil {
+		return false, nil //nolint:nilerr // the step http reports it
+	}
+	_, err = client.Group(ctx, d.Group)
+	if errors.Is(err, tidegate.ErrNotFound) {
+		return false, err
+	}
+	return err == nil, nil
 }
 
 func (d *Patient) probe(ctx context.Context, t connection.Transport) {
@@ -317,7 +358,7 @@ func (d *Patient) http(ctx context.Context, s connection.Server) {
 	bounded, cancel := d.Bounded(ctx)
 	defer cancel()
 	if err := client.Healthy(bounded); err != nil {
-		d.Failed("http", err, "tidegate serves HTTP on 8082; give its URL with --http")
+		d.Failed("http", err, httpRemedy(err, s.HTTP))
 		return
 	}
 	d.OK("http", "%s answers", s.HTTP)
@@ -327,6 +368,21 @@ func (d *Patient) http(ctx context.Context, s connection.Server) {
 		return
 	}
 	d.OK("ready", "the broker accepts messages")
+}
+
+// httpRemedy returns what to do after a failed request to an address for HTTP.
+func httpRemedy(err error, address string) string {
+	text := err.Error()
+	_, rest, _ := strings.Cut(address, "://")
+	switch {
+	case strings.Contains(text, "unknown authority"):
+		return "give the certificates to trust with --cacert FILE, or accept any with --tls-skip-verify"
+	case strings.Contains(text, "HTTP request to an HTTPS server"):
+		return "the port expects TLS: give --http https://" + rest
+	case strings.Contains(text, "HTTP response to HTTPS client"):
+		return "the port speaks plain text: give --http http://" + rest
+	}
+	return "tidegate serves HTTP on 8082; give its URL with --http"
 }
 
 // maxSkew is the difference of the clocks from which a warning is due: a broker accepts signatures

@@ -3,6 +3,7 @@ package setup
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -65,7 +66,7 @@ func showSteps(c *call.Call, steps []doctor.Step) error {
 		return output.Encode(c.Out, map[string]any{"steps": call.NotNil(steps)})
 	}
 	for _, s := range steps {
-		if _, err := fmt.Fprintf(c.Out, "%-8s %-14s %s\n", s.Result, s.Step, output.Safe(s.What)); err != nil {
+		if _, err := fmt.Fprintf(c.Out, "%-8s %-14s %s\n", s.Result, s.Step, output.Safe(strings.ReplaceAll(strings.TrimSpace(s.What), "\n", "; "))); err != nil {
 			return err
 		}
 		if s.Remedy != "" {

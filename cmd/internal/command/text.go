@@ -1,0 +1,18 @@
+package command
+
+import "strings"
+
+// flagWords are the words of the Go API in errors of the SDK, and the flags that set the same. A
+// phrase stands before the words that it contains.
+var flagWords = strings.NewReplacer(
+	"set Options.TLS with its issuer in RootCAs, and ServerName if the certificate has another name", "give its issuer with --cacert, or accept any certificate with --tls-skip-verify",
+	"set Options.TLS with the certificate and the TLS versions that it requires", "give the certificate that it requires with --cert and --cert-key",
+	"check the address, Options.TLS and the certificate", "check the address, --cacert and the certificate",
+	"leave Options.TLS nil", "leave out --tls",
+	"set Options.TLS", "give --tls",
+	"Options.TLS", "--tls",
+)
+
+// Text returns the text of an error for the users of a command: it names flags and not fields of
+// the Go API.
+func Text(err error) string { return flagWords.Replace(err.Error()) }
