@@ -265,7 +265,7 @@ func TestConfirmation(t *testing.T) {
 	if r := tl.run("topic", "purge", "orders", "--yes", "--context", "prod"); r.code != 2 || !strings.Contains(r.stderr, "--yes=orders") {
 		t.Errorf("on a protected context: exit code %d, %s", r.code, r.stderr)
 	}
-	if r := tl.must("topic", "purge", "orders", "--dry-run"); !strings.Contains(r.stderr, "would remove 1 message, 1 B") {
+	if r := tl.must("topic", "purge", "orders", "--dry-run"); !strings.Contains(r.stderr, "would remove 1 message of orders, 1 B") {
 		t.Errorf("the dry run: %s", r.stderr)
 	}
 	if r := tl.must("topic", "purge", "orders", "--yes=orders", "--context", "prod"); !strings.Contains(r.stderr, "removed 1 message, 1 B") {

@@ -211,8 +211,12 @@ func TestBenchmarkCommands(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	commands := regexp.MustCompile("`go test -run '\\^\\$' -bench (\\w+)(?: -(?:timeout|benchtime) \\w+)? (\\./\\S+?)(?: -([\\w.]+) \\d+)?`").FindAllStringSubmatch(string(readme), -1)
-	if want := strings.Count(string(readme), "-bench "); len(commands) != want || want == 0 {
+	// The groups of each command are: the names, the directory, a flag.
+	commands := regexp.MustCompile("`go test -run '\\^\\$' -bench '?([\\w\\\\|]+)'?(?: -(?:timeout|benchtime) \\w+)? (\\./\\S+?)(?: -([\\w.]+) \\d+)?`").FindAllStringSubmatch(string(readme), -1)
+	for _, c := range regexp.MustCompile("`go test \\./(\\S+) -(artemis) -run '\\^\\$' -bench (\\w+) -benchtime \\w+`").FindAllStringSubmatch(string(readme), -1) {
+		commands = append(commands, []string{c[0], c[3], "transport/amqp/" + c[1], c[2]})
+	}
+	if want := len(regexp.MustCompile("-bench '?Benchmark").FindAllString(string(readme), -1)); len(commands) != want || want == 0 {
 		t.Fatalf("%d of %d commands with -bench are understood", len(commands), want)
 	}
 	for _, c := range commands {
@@ -228,8 +232,10 @@ func TestBenchmarkCommands(t *testing.T) {
 			}
 			code += string(text)
 		}
-		if !strings.Contains(code, "\nfunc "+c[1]+"(b *testing.B)") || c[3] != "" && !strings.Contains(code, `("`+c[3]+`", `) {
-			t.Errorf("%s: %s has no %s, or no flag %s", c[0], c[2], c[1], c[3])
+		for name := range strings.SplitSeq(c[1], `\|`) {
+			if !strings.Contains(code, "\nfunc "+name+"(b *testing.B)") || c[3] != "" && !strings.Contains(code, `("`+c[3]+`", `) {
+				t.Errorf("%s: %s has no %s, or no flag %s", c[0], c[2], name, c[3])
+			}
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -130,11 +131,11 @@ func TestSharedAfterPanic(t *testing.T) {
 func TestSharedExpires(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		changes := 0
+		var changes atomic.Int64
 		s := NewShared(func() *serving.Survey {
-			seen := changes
+			seen := changes.Load()
 			time.Sleep(100 * time.Millisecond)
-			return &serving.Survey{At: time.Now(), Totals: status.Totals{Topics: int64(seen)}}
+			return &serving.Survey{At: time.Now(), Totals: status.Totals{Topics: seen}}
 		})
 		expect := func(when string, want int) {
 			t.Helper()
@@ -143,14 +144,14 @@ func TestSharedExpires(t *testing.T) {
 			}
 		}
 		expect("at first", 0)
-		changes++
+		changes.Add(1)
 		expect("within a second", 0)
 		s.Expire()
 		expect("after a change", 1)
 		s.Expire()
 		go func() { _, _ = s.Get(t.Context()) }()
 		time.Sleep(50 * time.Millisecond)
-		changes++
+		changes.Add(1)
 		s.Expire()
 		expect("after a change during a survey", 2)
 		expect("after it", 2)
