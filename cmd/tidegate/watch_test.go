@@ -119,6 +119,11 @@ func TestExportAndWatchLetters(t *testing.T) {
 	if all := lines[letter](t, tl.must("dead-letters", "export", "billing").stdout); len(all) != 2 || string(all[0].Body)+string(all[1].Body) != "1 EUR2 EUR" && string(all[0].Body)+string(all[1].Body) != "2 EUR1 EUR" {
 		t.Errorf("the export is %+v", all)
 	}
+	if text := lines[struct {
+		BodyText string `json:"body_text"`
+	}](t, tl.must("dead-letters", "list", "billing", "--bodies", "--sort", "died", "-o", "jsonl").stdout); len(text) != 2 || !strings.HasSuffix(text[0].BodyText, " EUR") {
+		t.Errorf("the texts are %+v", text)
+	}
 	classes := lines[struct{ Fingerprint, Reason string }](t, tl.must("dead-letters", "top", "billing", "-o", "jsonl").stdout)
 	one := lines[letter](t, tl.must("dead-letters", "export", "billing", "--class", classes[0].Fingerprint).stdout)
 	if len(one) != 1 || one[0].Origin.Reason != classes[0].Reason {

@@ -23,7 +23,7 @@ import (
 // letters returns the selected dead letters, the oldest of each queue first, or the newest with
 // --newest. Close ends the use of the source. On a RocketMQ or Artemis queue
 // and offset are not known: -1.
-func (s *selection) letters(ctx context.Context, c *call.Call, bodies bool) (all iter.Seq2[status.DeadLetter, error], closing func() error, err error) {
+func (s *selection) letters(ctx context.Context, c *call.Call, bodies bool) (all iter.Seq2[view.Letter, error], closing func() error, err error) {
 	server, err := c.Server()
 	if err != nil {
 		return nil, nil, err
@@ -38,13 +38,13 @@ func (s *selection) letters(ctx context.Context, c *call.Call, bodies bool) (all
 			return nil, nil, err
 		}
 		q := status.DeadLetterQuery{DeadLetterFilter: filter, In: s.in, Bodies: bodies, Newest: s.newest}
-		return client.AllDeadLetters(ctx, c.Args[0], q), func() error { return nil }, nil
+		return texts(client.AllDeadLetters(ctx, c.Args[0], q)), func() error { return nil }, nil
 	}
 	src, filter, closing, err := s.source(ctx, c)
 	if err != nil {
 		return nil, nil, err
 	}
-	return func(yield func(status.DeadLetter, error) bool) {
+	return texts(func(yield func(status.DeadLetter, error) bool) {
 		for l, err := range deadletter.List(ctx, src, filter, bodies) {
 			if err != nil {
 				yield(status.DeadLetter{}, err)
@@ -54,7 +54,18 @@ func (s *selection) letters(ctx context.Context, c *call.Call, bodies bool) (all
 				return
 			}
 		}
-	}, closing, nil
+	}), closing, nil
+}
+
+// texts adds the texts of the bodies.
+func texts(letters iter.Seq2[status.DeadLetter, error]) iter.Seq2[view.Letter, error] {
+	return func(yield func(view.Letter, error) bool) {
+		for l, err := range letters {
+			if !yield(view.LetterOf(l), err) {
+				return
+			}
+		}
+	}
 }
 
 func letterOf(l *deadletter.Letter) status.DeadLetter {
@@ -88,7 +99,7 @@ func newDeadLettersList(a *call.App) *cobra.Command {
 		if most == 0 {
 			most = 1000
 		}
-		var letters []status.DeadLetter
+		var letters []view.Letter
 		more := false
 		for l, err := range all {
 			if err != nil {
@@ -102,11 +113,11 @@ func newDeadLettersList(a *call.App) *cobra.Command {
 		if more {
 			c.Note("the %s %s; --limit shows more, and -o jsonl all", map[bool]string{false: "oldest", true: "newest"}[s.newest], output.Number(int64(most)))
 		}
-		return call.PrintList(c, output.List[status.DeadLetter]{
+		return call.PrintList(c, output.List[view.Letter]{
 			Rows:    letters,
 			Columns: view.LetterColumns,
-			Name:    func(l status.DeadLetter) string { return l.MessageID },
-			Document: func(ls []status.DeadLetter) any {
+			Name:    func(l view.Letter) string { return l.MessageID },
+			Document: func(ls []view.Letter) any {
 				return map[string]any{"dead_letters": call.NotNil(ls), "complete": !more}
 			},
 			Empty: noLetters(c.Args[0], s),
@@ -119,7 +130,7 @@ func newDeadLettersList(a *call.App) *cobra.Command {
 }
 
 // eachLetter prints a JSON object for each letter, at most --limit.
-func eachLetter(c *call.Call, all iter.Seq2[status.DeadLetter, error]) error {
+func eachLetter(c *call.Call, all iter.Seq2[view.Letter, error]) error {
 	n := 0
 	for l, err := range all {
 		if err != nil {
@@ -148,7 +159,8 @@ func newDeadLettersExport(a *call.App) *cobra.Command {
 		Use:   "export",
 		Short: "Print dead letters with their bodies, a JSON object a line",
 		Long: `Prints dead letters with their bodies, a JSON object a line: a copy before a purge,
-or the input of another program. The dead letters stay.`,
+or the input of another program. The body is base64 in the field body, and also text
+in body_text if it is UTF-8. The dead letters stay.`,
 		Example: `  tidegate dead-letters export billing > letters.jsonl
   tidegate dead-letters export billing --class 5f1c9a --since -24h > letters.jsonl`,
 	}
@@ -230,7 +242,7 @@ func (w *watchCommand) run(ctx context.Context) error {
 			if l.StoredAt.After(latest) {
 				latest = l.StoredAt
 			}
-			if err := w.letter(ctx, l); err != nil {
+			if err := w.letter(ctx, view.LetterOf(l)); err != nil {
 				return err
 			}
 			if n++; w.Limit > 0 && n >= w.Limit {
@@ -249,7 +261,7 @@ func (w *watchCommand) run(ctx context.Context) error {
 }
 
 // letter prints one dead letter, or runs the program.
-func (w *watchCommand) letter(ctx context.Context, l status.DeadLetter) error {
+func (w *watchCommand) letter(ctx context.Context, l view.Letter) error {
 	if w.exec == "" {
 		if w.JSON() {
 			return output.Line(w.Out, l)
