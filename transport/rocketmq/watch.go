@@ -104,6 +104,8 @@ func (c *Client) wakeTopic(name string) {
 	}
 }
 
+// watchHeader returns the features of a Telemetry stream or a receive, with that of watches or
+// without.
 func watchHeader(watched bool) string {
 	if watched {
 		return packed + ", " + watchFeature

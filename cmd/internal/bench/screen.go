@@ -114,7 +114,7 @@ func (r Result) invalid(b *strings.Builder) {
 	}
 }
 
-// Facts writes what the client and the broker used, and what was lost.
+// Facts writes the cost for the client and the broker, and the lost messages.
 func (r Result) Facts(w io.Writer) error {
 	var b strings.Builder
 	r.facts(&b)
