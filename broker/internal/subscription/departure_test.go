@@ -99,6 +99,9 @@ func TestDeadLetterIsWrittenOnce(t *testing.T) {
 		}
 	})
 	ds[0].Start()
+	if err := ds[0].put.Wait(); err != nil {
+		t.Fatal(err)
+	}
 	if err := s.depart(ds)[0]; err != nil {
 		t.Error(err)
 	}
