@@ -3,6 +3,7 @@ package amqp
 import (
 	"context"
 	"errors"
+	"reflect"
 	"sync"
 
 	"github.com/Azure/go-amqp"
@@ -50,6 +51,9 @@ func (s system) Open(ctx context.Context, f *held.Feed) (held.Link, error) {
 	if err != nil {
 		go l.end()
 		return nil, c.named(c.ofLink(live, err), opReceive, f.Topic)
+	}
+	if deliveryIDs {
+		l.acceptor = live.Acceptor(l.receiver.LinkName())
 	}
 	l.life, l.stop = context.WithCancel(context.WithoutCancel(ctx)) // ended by Close and by the loss of the link
 	go l.receive()
@@ -129,11 +133,37 @@ type link struct {
 	feed     *held.Feed
 	session  *amqp.Session
 	receiver *amqp.Receiver
+	acceptor *conn.Acceptor // nil: go-amqp accepts the messages
 	jobs     chan *job
 	life     context.Context //nolint:containedctx // of the link's goroutines
 	stop     context.CancelFunc
 	once     sync.Once
 	closed   chan struct{} // closed by Close before the session ends
+}
+
+// A native is a message of a link.
+type native struct {
+	*amqp.Message
+	delivery conn.Delivery // for link.acceptor
+}
+
+// idField is the number of the field of an amqp.Message with the delivery ID. go-amqp does not
+// export it; it is the ID that go-amqp writes with an outcome. deliveryIDs reports whether there is
+// such a field. Without it go-amqp accepts the messages, with a frame for each.
+var idField, deliveryIDs = func() (int, bool) {
+	f, ok := reflect.TypeFor[amqp.Message]().FieldByName("deliveryID")
+	if !ok || f.Type.Kind() != reflect.Uint32 || len(f.Index) != 1 {
+		return 0, false
+	}
+	return f.Index[0], true
+}()
+
+// deliveryID returns the delivery ID of a received message.
+func deliveryID(m *amqp.Message) uint32 {
+	if !deliveryIDs {
+		return 0
+	}
+	return uint32(reflect.ValueOf(m).Elem().Field(idField).Uint())
 }
 
 // Grant issues credit.
@@ -155,10 +185,17 @@ func (l *link) receive() {
 			return
 		}
 		r := convert.FromAMQP(l.feed.Topic, m)
-		l.feed.Deliver(&tidegate.Delivery{
-			Message: r.Message, Attempt: r.Failed + 1, Endpoint: l.client.endpoint, Queue: -1, Offset: -1,
-			BornAt: r.BornAt, BornHost: r.BornHost, StoredAt: r.StoredAt,
-		}, m)
+		one := &struct { // one allocation
+			delivery tidegate.Delivery
+			native   native
+		}{
+			tidegate.Delivery{
+				Message: r.Message, Attempt: r.Failed + 1, Endpoint: l.client.endpoint, Queue: -1, Offset: -1,
+				BornAt: r.BornAt, BornHost: r.BornHost, StoredAt: r.StoredAt,
+			},
+			native{m, conn.Delivery{ID: deliveryID(m)}},
+		}
+		l.feed.Deliver(&one.delivery, &one.native)
 	}
 }
 

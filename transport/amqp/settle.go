@@ -7,14 +7,16 @@ import (
 
 	"github.com/Azure/go-amqp"
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport/amqp/internal/conn"
 	"github.com/tidegate/tidegate/transport/amqp/internal/convert"
 	"github.com/tidegate/tidegate/transport/amqp/internal/fault"
 	"github.com/tidegate/tidegate/transport/held"
 )
 
 // settlers is the number of goroutines of a link that write outcomes, and chunk the number of
-// outcomes that one of them writes without a pause. go-amqp passes each outcome through three
-// goroutines and returns when it is written, so that one goroutine alone mostly waits.
+// outcomes that one of them passes to go-amqp without a pause. go-amqp passes each outcome through
+// three goroutines and returns when it is written, so that one goroutine alone mostly waits.
+// Acceptances go around it, see link.acceptor.
 const (
 	settlers = 4
 	chunk    = 16
@@ -52,8 +54,12 @@ func (l *link) Settle(ctx context.Context, list []held.Settlement) []error {
 	if len(write) == 0 {
 		return errs
 	}
+	size := chunk
+	if l.acceptor != nil {
+		size = len(write) // in one frame, if the deliveries are adjacent
+	}
 	var jobs []*job
-	for list := range slices.Chunk(write, chunk) {
+	for list := range slices.Chunk(write, size) {
 		j := &job{list: list, reply: make(chan []error, 1)}
 		if err := l.hand(ctx, j); err != nil {
 			j.reply <- l.failed(j, err)
@@ -143,11 +149,23 @@ func (l *link) settle() {
 func (l *link) write(list []held.Settlement) []error {
 	errs := make([]error, len(list))
 	fail := func(i int, e *tidegate.Error) { errs[i] = l.client.named(e, opOf(list[i].Outcome), l.feed.Topic) }
+	var accept []*conn.Delivery
+	var which []int // of list
 	for i, s := range list {
+		if n := s.Native.(*native); l.acceptor != nil && s.Outcome == held.Accepted {
+			accept, which = append(accept, &n.delivery), append(which, i)
+			continue
+		}
 		if err := l.outcome(s); err != nil {
 			e := l.client.ofLink(l.live, err)
 			e.MaybeStored = !e.NotConnected
 			fail(i, e)
+		}
+	}
+	if err := l.accept(accept); err != nil {
+		for _, i := range which {
+			own := *err
+			fail(i, &own)
 		}
 	}
 	if err := l.live.Flush(); err != nil {
@@ -162,10 +180,31 @@ func (l *link) write(list []held.Settlement) []error {
 	return errs
 }
 
+// accept accepts messages, all or none.
+func (l *link) accept(list []*conn.Delivery) *tidegate.Error {
+	if len(list) == 0 {
+		return nil
+	}
+	err := l.life.Err()
+	if err == nil {
+		err = l.acceptor.Accept(list)
+	}
+	if err == nil {
+		return nil
+	}
+	e := l.client.ofLink(l.live, err)
+	e.NotConnected = true // nothing was written
+	return e
+}
+
 // outcome passes one outcome to go-amqp. The context has no deadline: go-amqp would close the
 // connection at a deadline during the write. A message that is settled is not settled again.
 func (l *link) outcome(s held.Settlement) error {
-	m := s.Native.(*amqp.Message)
+	n := s.Native.(*native)
+	m := n.Message
+	if l.acceptor != nil && l.acceptor.Accepted(&n.delivery) {
+		return nil
+	}
 	switch s.Outcome {
 	case held.Released:
 		return l.receiver.ReleaseMessage(l.life, m)
@@ -177,7 +216,7 @@ func (l *link) outcome(s held.Settlement) error {
 
 // copyOf returns the copy that a settlement sends before it accepts the message; nil for none.
 func (l *link) copyOf(s held.Settlement) (place, *amqp.Message) {
-	c, native := l.client, s.Native.(*amqp.Message)
+	c, native := l.client, s.Native.(*native).Message
 	switch {
 	case s.Outcome == held.DeadLettered:
 		return c.deadLetters(l.feed.Group), convert.DeadLetter(native, s.Delivery, l.feed.Group, s.Reason)

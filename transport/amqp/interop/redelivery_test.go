@@ -96,3 +96,61 @@ func TestAcknowledgementsBeforeTheConnectionEnds(t *testing.T) {
 		wait(t, 100*time.Millisecond)
 	}
 }
+
+// A frame that acknowledges a range of deliveries ends these deliveries only.
+func TestAcknowledgedRanges(t *testing.T) {
+	s, a := server(t)
+	topic := "ranges-" + run
+	if err := errors.Join(a.createTopic(t.Context(), topic), a.createGroup(t.Context(), topic, "billing")); err != nil {
+		t.Fatal(err)
+	}
+	const messages = 50
+	c := client(t, s.Address(), amqp.Options{RequestTimeout: 10 * time.Second})
+	for range messages {
+		if err := send(t.Context(), c, message(topic, 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := transport.ReceiveRequest{Group: "billing", Topic: topic, Queue: transport.AnyQueue, Max: messages, InvisibleDuration: time.Minute, Wait: time.Second}
+	var all []*tidegate.Delivery
+	for start := time.Now(); len(all) < messages && time.Since(start) < soon; {
+		ds, err := c.Receive(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, ds...)
+	}
+	var acked, kept []*tidegate.Delivery
+	for i, d := range all {
+		if i%10 == 3 {
+			kept = append(kept, d)
+		} else {
+			acked = append(acked, d)
+		}
+	}
+	for _, err := range c.Ack(t.Context(), acked) {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	c.Close() // the server gets the others back
+	c = client(t, s.Address(), amqp.Options{RequestTimeout: 10 * time.Second})
+	left := map[string]bool{}
+	for start := time.Now(); len(left) < len(kept) && time.Since(start) < soon; {
+		ds, err := c.Receive(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range ds {
+			left[d.ID] = true
+		}
+	}
+	for _, d := range kept {
+		if !left[d.ID] {
+			t.Errorf("message %s was not acknowledged, and is gone", d.ID)
+		}
+	}
+	if len(left) != len(kept) || len(kept) != messages/10 {
+		t.Errorf("%d messages are left, want %d", len(left), messages/10)
+	}
+}

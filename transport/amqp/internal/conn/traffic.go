@@ -23,9 +23,9 @@ const (
 // connection after the first error of a read or write. The close ends a write that hangs. All later
 // errors are the first one.
 //
-// Who wakes what waits: one goroutine writes. Write signals work to it. It signals progress after
-// each write to the calls of Write that wait for space and to flush; so does the first error, and
-// Close. Each write ends within writeTimeout.
+// Who wakes what waits: one goroutine writes. Write and Acceptor.Accept signal work to it. It
+// signals progress after each write to the calls of Write that wait for space and to flush; so does
+// the first error, and Close. Each write ends within writeTimeout.
 type traffic struct {
 	net.Conn
 	fault atomic.Pointer[error] // the first
@@ -35,14 +35,15 @@ type traffic struct {
 	progress  sync.Cond // something was written, or never will be
 	unwritten []byte
 	spare     []byte // the memory of the write before
-	queued    int64  // bytes that Write took
+	queued    int64  // bytes that Write and Accept took
 	written   int64
 	writing   bool
 	closed    bool
+	channels  map[uint16]*channel // the open sessions
 }
 
 func newTraffic(c net.Conn) *traffic {
-	t := &traffic{Conn: c}
+	t := &traffic{Conn: c, channels: map[uint16]*channel{}}
 	t.work.L, t.progress.L = &t.mu, &t.mu
 	go t.run()
 	return t
@@ -88,6 +89,7 @@ func (t *traffic) Write(b []byte) (int, error) {
 	if err := t.err(); err != nil {
 		return 0, err
 	}
+	t.note(b)
 	t.unwritten = append(t.unwritten, b...)
 	t.queued += int64(len(b))
 	t.work.Signal()
