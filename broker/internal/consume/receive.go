@@ -223,10 +223,11 @@ func (p *Progress) Admit(r *Receive, claim Claim, fifo bool, ms []store.Message,
 }
 
 // End completes a receive. It delivers more ready messages, up to the maximum of the receive. The
-// receive waits if it has no grants and skipped no messages.
+// receive waits if it has no grants and skipped no messages. A receive that skipped messages wakes
+// others for the rest: its client can leave before it looks again.
 func (p *Progress) End(r *Receive, now time.Time) {
 	p.deliverReady(r, r.Max, now)
-	p.effects.WakeRest = p.effects.WakeRest || len(r.Grants) > 0
+	p.effects.WakeRest = p.effects.WakeRest || len(r.Grants) > 0 || r.Skipped > 0
 }
 
 // Fail completes a receive that returns an error. It wakes other receives for the messages that are
