@@ -9,7 +9,8 @@ import (
 // A cell is one measure of a row.
 type cell struct {
 	name   string
-	more   bool // more is better
+	more   bool    // more is better
+	finest float64 // a difference that the cell cannot tell from zero
 	value  func(run) float64
 	format func(float64) string
 	// detail replaces format for a single run; nil for none.
@@ -104,9 +105,10 @@ func (r run) accepted(from, to time.Time) (n int) {
 }
 
 // firstDelivery is the time from the end of the fault to the first delivery. Without a delivery it
-// is the time to the end of the run.
+// is the time to the end of the run. A message follows the one before it by feedInterval.
 var firstDelivery = cell{
 	name:   "first push delivery after the return",
+	finest: feedInterval.Seconds(),
 	format: seconds,
 	value: func(r run) float64 {
 		first := r.Ended

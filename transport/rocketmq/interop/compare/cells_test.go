@@ -47,7 +47,7 @@ func TestCells(t *testing.T) {
 		{cpuOfSends, 10_000, "10000 µs"},
 		{cpuOfPush, 30_000.0 / 9, "3333 µs"},
 	} {
-		m := &measured{format: c.cell.format}
+		m := &measured{cell: c.cell}
 		if got := m.add(c.cell, []run{r, r}); got != c.text+" / "+c.text || m.ours[0] != c.want || m.official[0] != c.want {
 			t.Errorf("%s: %v, %v in words %q; want %v and %q", c.cell.name, m.ours, m.official, got, c.want, c.text)
 		}

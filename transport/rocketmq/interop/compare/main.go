@@ -101,11 +101,19 @@ func compare(ctx context.Context, out io.Writer, s *rocketMQ, names string, roun
 		}
 	}
 	var table []measured
+	defer func() { // after an error too: the rounds that ended
+		words, good := format(table)
+		if !good && err == nil {
+			status = 1
+		}
+		_, printed := fmt.Fprint(out, words)
+		err = errors.Join(err, printed)
+	}()
 	for _, batch := range batches(selected) {
 		first := len(table)
 		for _, r := range batch {
 			for _, c := range r.cells {
-				table = append(table, measured{row: r.name, cell: c.name, more: c.more, format: c.format})
+				table = append(table, measured{cell: c, row: r.name})
 			}
 		}
 		for round := range rounds {
@@ -129,12 +137,7 @@ func compare(ctx context.Context, out io.Writer, s *rocketMQ, names string, roun
 			}
 		}
 	}
-	words, good := format(table)
-	if !good {
-		status = 1
-	}
-	_, err = fmt.Fprint(out, words)
-	return status, err
+	return 0, nil
 }
 
 // batches splits rows, without changing their order, into those that run at the same time.

@@ -109,9 +109,13 @@ func newFeeder(endpoint string) (*feeder, error) {
 	return &feeder{c}, err
 }
 
-// feed sends a message to each topic every 50 ms until ctx ends. A failed send is not repeated.
+// feedInterval is the time between two messages of feed to a topic.
+const feedInterval = 50 * time.Millisecond
+
+// feed sends a message to each topic every feedInterval until ctx ends. A failed send is not
+// repeated.
 func (f *feeder) feed(ctx context.Context, topics []string, size int) {
-	tick := time.NewTicker(50 * time.Millisecond)
+	tick := time.NewTicker(feedInterval)
 	defer tick.Stop()
 	for seq := 0; ; seq++ {
 		for _, topic := range topics {

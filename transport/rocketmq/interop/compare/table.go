@@ -3,14 +3,14 @@ package main
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 )
 
 // A measured is one cell of a row with the runs of all rounds.
 type measured struct {
-	row, cell      string
-	more           bool
-	format         func(float64) string
+	cell
+	row            string
 	ours, official []float64 // one for each round
 	runs           []string  // one for each round, "ours / official"
 }
@@ -26,7 +26,7 @@ const (
 )
 
 // judge returns the verdict on ours. It is worse or better if the 95 % interval of the mean of the
-// differences between the rounds excludes zero.
+// differences between the rounds excludes zero and all that the cell cannot tell from zero.
 func (m measured) judge() verdict {
 	if len(m.ours) < 2 {
 		return unknown
@@ -40,9 +40,9 @@ func (m measured) judge() verdict {
 	}
 	mean, half := interval(differences)
 	switch {
-	case mean-half > 0:
+	case mean-half > m.finest:
 		return worse
-	case mean+half < 0:
+	case mean+half < -m.finest:
 		return better
 	}
 	return equal
@@ -72,19 +72,21 @@ func interval(values []float64) (mean, half float64) {
 	return mean, t * math.Sqrt(squares/(n-1)/n)
 }
 
-// format returns the table, and below it all runs. good is true if no cell is worse.
+// format returns the table of the cells that have runs, and below it all runs. good is true if no
+// cell is worse.
 func format(cells []measured) (table string, good bool) {
 	good = true
+	cells = slices.DeleteFunc(slices.Clone(cells), func(m measured) bool { return len(m.ours) == 0 })
 	var out strings.Builder
 	fmt.Fprintln(&out, "\n| row | cell | ours | official | ours is |\n|---|---|--:|--:|---|")
 	for _, m := range cells {
 		v := m.judge()
 		good = good && v != worse
-		fmt.Fprintf(&out, "| %s | %s | %s | %s | %s |\n", m.row, m.cell, m.summary(m.ours), m.summary(m.official), v)
+		fmt.Fprintf(&out, "| %s | %s | %s | %s | %s |\n", m.row, m.name, m.summary(m.ours), m.summary(m.official), v)
 	}
 	fmt.Fprintln(&out, "\nall runs, ours / official:")
 	for _, m := range cells {
-		fmt.Fprintf(&out, "%s, %s:", m.row, m.cell)
+		fmt.Fprintf(&out, "%s, %s:", m.row, m.name)
 		for i, r := range m.runs {
 			if i > 0 {
 				fmt.Fprint(&out, ";")

@@ -32,16 +32,24 @@ func TestVerdict(t *testing.T) {
 		{"always worse by the same", false, []float64{2, 3}, []float64{1, 2}, worse},
 		{"one round", false, []float64{9}, []float64{1}, unknown},
 	} {
-		if got := (measured{more: c.more, ours: c.ours, official: c.official}).judge(); got != c.want {
+		if got := (measured{cell: cell{more: c.more}, ours: c.ours, official: c.official}).judge(); got != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
 		}
+	}
+	late := measured{cell: cell{finest: 0.5}, ours: []float64{2.4, 3.4}, official: []float64{2, 3}}
+	if got := late.judge(); got != equal {
+		t.Errorf("below the finest difference: %s", got)
+	}
+	if late.finest = 0.25; late.judge() != worse {
+		t.Errorf("above the finest difference: %s", late.judge())
 	}
 }
 
 func TestTable(t *testing.T) {
 	cells := []measured{
-		{row: "rst", cell: "failed sends", format: failed.format, ours: []float64{0, 0}, official: []float64{0.5, 0.25}, runs: []string{"0 of 8 / 4 of 8", "0 of 8 / 2 of 8"}},
-		{row: "push", cell: "deliveries a second", more: true, format: whole, ours: []float64{10, 10}, official: []float64{20, 20}, runs: []string{"10 / 20", "10 / 20"}},
+		{cell: failed, row: "rst", ours: []float64{0, 0}, official: []float64{0.5, 0.25}, runs: []string{"0 of 8 / 4 of 8", "0 of 8 / 2 of 8"}},
+		{cell: pushRate, row: "push", ours: []float64{10, 10}, official: []float64{20, 20}, runs: []string{"10 / 20", "10 / 20"}},
+		{cell: sendRate, row: "interrupted before its first round"},
 	}
 	table, good := format(cells)
 	if good {
