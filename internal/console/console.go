@@ -15,7 +15,8 @@
 //   - An action is shown if the rules of the session permit it (may of api.js); the broker decides.
 //   - Every page is drawn by openPage of page.js, has a title, and shows the command that does the
 //     same. An element with an action has the attributes data-action and data-subject.
-//   - Each text is in text.js, in English, and in zh.js.
+//   - Each text is in en.js and in zh.js; names of states, limits and causes are in en-terms.js and
+//     zh-terms.js. A page loads the texts of one language.
 //   - Figures of topics and groups follow one stream for all tabs of a browser (follow of live.js).
 //     What it does not have, and the order of a list, are asked for less often. A page that is
 //     hidden or paused asks for nothing.
@@ -33,7 +34,7 @@
 //   - schedule: retry schedules and their calculator
 //   - live: the stream of moments that all tabs share, and samples for the charts
 //   - overview, topics, groups, parked, letters, messages, settings: the pages of these subjects
-//   - text, zh: the texts
+//   - text: the language; en, zh, en-terms, zh-terms: the texts
 package console
 
 import (

@@ -22,14 +22,14 @@ var (
 // Every text that a page shows is in both languages, with the same places for values, and none is
 // left over.
 func TestTexts(t *testing.T) {
-	english, chinese := texts(t, "text.js"), texts(t, "zh.js")
+	english, chinese := texts(t, "en"), texts(t, "zh")
 	used, prefixes := map[string]bool{}, map[string]bool{}
 	modules, err := fs.Glob(embedded, "files/*.js")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range modules {
-		if base := path.Base(name); base == "text.js" || base == "zh.js" {
+		if tables[path.Base(name)] {
 			continue
 		}
 		code := read(t, name)
@@ -55,7 +55,7 @@ func TestTexts(t *testing.T) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(used)) {
 		if _, ok := chinese[key]; !ok {
-			t.Errorf("a module wants the text %q, which zh.js does not have", key)
+			t.Errorf("a module wants the text %q, which Chinese does not have", key)
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(chinese)) {
@@ -73,22 +73,26 @@ func TestTexts(t *testing.T) {
 	}
 	for key := range english {
 		if _, ok := chinese[key]; !ok {
-			t.Errorf("the text %q is in text.js and not in zh.js", key)
+			t.Errorf("the text %q is in English and not in Chinese", key)
 		}
 	}
 }
 
-func texts(t *testing.T, name string) map[string]string {
+// tables are the files of texts.
+var tables = map[string]bool{"en.js": true, "en-terms.js": true, "zh.js": true, "zh-terms.js": true}
+
+// texts returns the texts of a language.
+func texts(t *testing.T, language string) map[string]string {
 	t.Helper()
 	found := map[string]string{}
-	for _, m := range entry.FindAllStringSubmatch(read(t, "files/"+name), -1) {
+	for _, m := range entry.FindAllStringSubmatch(read(t, "files/"+language+".js")+read(t, "files/"+language+"-terms.js"), -1) {
 		if _, twice := found[m[1]]; twice {
-			t.Errorf("%s has %q twice", name, m[1])
+			t.Errorf("%s has %q twice", language, m[1])
 		}
 		found[m[1]] = m[2]
 	}
 	if len(found) < 100 {
-		t.Fatalf("%s: only %d texts were found", name, len(found))
+		t.Fatalf("%s: only %d texts were found", language, len(found))
 	}
 	return found
 }

@@ -159,4 +159,4 @@ async function open(wait = 1000) {
 
 addEventListener('hashchange', show);
 addEventListener('signedout', () => known && signIn(t('signed out')));
-speak(preferred()).catch(() => {}).then(() => open());
+speak(preferred()).catch(() => speak('en')).catch(() => {}).then(() => open());
