@@ -23,25 +23,6 @@ func freedBytes(b *broker.Broker) int64 {
 	return b.Parts().Retention.Freed().Bytes()
 }
 
-// Disk space that could not be returned is returned later.
-func TestReclaimIsTriedAgain(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, broker.Options{})
-		b.Parts().Retention.Freed().Add(store.Range{Topic: 1, Queue: 0, From: 5, To: 5}, retention.ReclaimBytes) // an empty range cannot be compacted
-		b.Parts().Retention.ReclaimSoon()
-		elapse(time.Second)
-		if n := freedBytes(b); n != retention.ReclaimBytes {
-			t.Fatalf("%d bytes are left to be given back, want %d", n, retention.ReclaimBytes)
-		}
-		b.Parts().Retention.Freed().Add(store.Range{Topic: 1, Queue: 0, From: 4, To: 6}, 0)
-		elapse(time.Minute)
-		if n := freedBytes(b); n != 0 {
-			t.Errorf("%d bytes are left to be given back a minute later", n)
-		}
-	})
-}
-
 // The space of single messages that were kept and then removed can be returned.
 func TestDiskOfKeptMessagesIsGivenBack(t *testing.T) {
 	t.Parallel()
