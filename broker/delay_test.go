@@ -76,28 +76,6 @@ func TestManyDueAtOnce(t *testing.T) {
 	})
 }
 
-func TestDelayRefused(t *testing.T) {
-	t.Parallel()
-	b := open(t, broker.Options{})
-	putTopic(t, b, "delay", settings.Topic{Type: settings.TopicDelay})
-	putTopic(t, b, "normal", settings.Topic{})
-	for name, c := range map[string]struct {
-		m    tidegate.Message
-		code tidegate.Code
-	}{
-		"too far ahead":          {tidegate.Message{Topic: "delay", DeliverAt: time.Now().Add(24*time.Hour + time.Minute)}, tidegate.CodeIllegalDeliveryTime},
-		"to a normal topic":      {tidegate.Message{Topic: "normal", DeliverAt: time.Now().Add(time.Hour)}, tidegate.CodeMessagePropertyConflict},
-		"normal to a DELAY one":  {tidegate.Message{Topic: "delay"}, tidegate.CodeMessagePropertyConflict},
-		"ordered to a DELAY one": {tidegate.Message{Topic: "delay", MessageGroup: "g"}, tidegate.CodeMessagePropertyConflict},
-	} {
-		c.m.Body = []byte("x")
-		r := send(t, b, &c.m)[0]
-		if e, ok := errors.AsType[*tidegate.Error](r.Err); !ok || e.Code != c.code {
-			t.Errorf("%s: %v, want %v", name, r.Err, c.code)
-		}
-	}
-}
-
 func TestRecall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -116,32 +116,21 @@ func TestTransactions(t *testing.T) {
 	})
 }
 
+// Package sending has the other rules of half messages.
 func TestTransactionsRefused(t *testing.T) {
 	t.Parallel()
 	b := open(t, broker.Options{})
 	putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction})
 	putTopic(t, b, "other", settings.Topic{Type: settings.TopicTransaction})
-	putTopic(t, b, "normal", settings.Topic{})
 	putTopic(t, b, "%DLQ%g", settings.Topic{})
 	half := func(topic string) serving.Incoming {
 		return serving.Incoming{Message: &tidegate.Message{ID: "x", Topic: topic, Body: []byte("x")}, Half: true}
 	}
-	with := func(f func(*serving.Incoming)) serving.Incoming { m := half("t"); f(&m); return m }
 	for name, c := range map[string]struct {
 		m    serving.Incoming
 		code tidegate.Code
 	}{
-		"to a NORMAL topic":     {half("normal"), tidegate.CodeMessagePropertyConflict},
 		"to dead letters":       {half("%DLQ%g"), tidegate.CodeMessagePropertyConflict},
-		"to nowhere":            {half("nowhere"), tidegate.CodeTopicNotFound},
-		"with a group":          {with(func(m *serving.Incoming) { m.MessageGroup = "g" }), tidegate.CodeMessagePropertyConflict},
-		"with a delivery time":  {with(func(m *serving.Incoming) { m.DeliverAt = time.Now() }), tidegate.CodeMessagePropertyConflict},
-		"checked too late":      {with(func(m *serving.Incoming) { m.FirstCheck = time.Hour + 1 }), tidegate.CodeBadRequest},
-		"checked before":        {with(func(m *serving.Incoming) { m.FirstCheck = -1 }), tidegate.CodeBadRequest},
-		"NORMAL to the topic":   {with(func(m *serving.Incoming) { m.Half = false }), tidegate.CodeMessagePropertyConflict},
-		"ordered to the topic":  {with(func(m *serving.Incoming) { m.Half, m.MessageGroup = false, "g" }), tidegate.CodeMessagePropertyConflict},
-		"without an ID":         {with(func(m *serving.Incoming) { m.Message = &tidegate.Message{Topic: "t", Body: []byte("x")} }), protocol.CodeIllegalMessageID},
-		"delayed to the topic":  {with(func(m *serving.Incoming) { m.Half, m.DeliverAt = false, time.Now().Add(time.Hour) }), tidegate.CodeMessagePropertyConflict},
 		"to RocketMQ's own one": {half("TRANS_CHECK_MAX_TIME_TOPIC"), tidegate.CodeIllegalTopic},
 	} {
 		wantCode(t, name, serve(b).Append(t.Context(), []serving.Incoming{c.m})[0].Err, c.code)

@@ -8,7 +8,8 @@ import (
 	"github.com/tidegate/tidegate/internal/protocol"
 )
 
-// Missing keys of a receive have the defaults of openapi.yaml, and the wait is at most the server's.
+// Missing keys of a receive have the defaults of openapi.yaml. The wait is at most that of the
+// server.
 func TestReceiveRequests(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -80,7 +80,7 @@ func TestInvalidSettlements(t *testing.T) {
 	}
 }
 
-// A retry without a delay or an attempt is an error for an unknown group: the group has no interval.
+// A retry without a delay or an attempt is an error for an unknown group, which has no interval.
 func TestRetryByTheIntervalNeedsTheGroup(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
