@@ -19,19 +19,19 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// checkClasses compares the classes of a group with its dead letters, one by one.
-func checkClasses(t *testing.T, b *broker.Broker, group, in string) {
+// checkClasses compares the classes of a group with its dead letters, one by one. It returns the
+// number of the dead letters.
+func checkClasses(t *testing.T, b *broker.Broker, group, in string) (all int64) {
 	t.Helper()
 	want := map[string]int64{}
-	all := int64(0)
 	for after := ""; ; {
 		page, err := b.DeadLetters(group, status.DeadLetterQuery{In: in, After: after, Limit: 1000})
 		if errors.Is(err, tidegate.ErrNotFound) {
-			return
+			return 0
 		}
 		if err != nil {
 			t.Error(err)
-			return
+			return 0
 		}
 		for i := range page.DeadLetters {
 			o := &page.DeadLetters[i].Origin
@@ -48,7 +48,7 @@ func checkClasses(t *testing.T, b *broker.Broker, group, in string) {
 		page, err := serve(b).DeadLetterClasses(group, status.DeadLetterClassQuery{In: in, After: after, Limit: 2})
 		if err != nil {
 			t.Error(err)
-			return
+			return 0
 		}
 		if page.Letters != all {
 			t.Errorf("group %s has %d dead letters in %q, and %d are counted", group, all, in, page.Letters)
@@ -69,6 +69,7 @@ func checkClasses(t *testing.T, b *broker.Broker, group, in string) {
 	if fmt.Sprint(got) != fmt.Sprint(want) || all > 0 && (share < .999 || share > 1.001) {
 		t.Errorf("group %s has the classes %v in %q, with a share of %v; its letters have %v", group, got, in, share, want)
 	}
+	return all
 }
 
 // After each of many random operations, restarts and crashes among them, the classes have the
@@ -160,9 +161,12 @@ func countLetters(t *testing.T, seed uint64) {
 			fs = left
 			b = open(t, broker.Options{Dir: "data"}.On(fs))
 		}
+		stored := int64(0)
 		for _, g := range []string{"g", "h"} {
-			checkClasses(t, b, g, "")
-			checkClasses(t, b, g, "DLA")
+			stored += checkClasses(t, b, g, "") + checkClasses(t, b, g, "DLA")
+		}
+		if got := serve(b).Survey().Totals.DeadLettersStored; got != stored {
+			t.Errorf("the survey has %d stored dead letters, want %d", got, stored)
 		}
 		if t.Failed() {
 			return

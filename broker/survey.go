@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/tidegate/tidegate/broker/internal/classes"
 	"github.com/tidegate/tidegate/broker/internal/limits"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
@@ -36,6 +37,13 @@ func (b served) Survey() *serving.Survey {
 			throttled = append(throttled, t)
 		}
 	}
+	stored := map[classes.Origin]int64{}
+	for _, t := range all.Topics {
+		t.Classes().AddTo(stored)
+	}
+	for _, n := range stored {
+		s.Totals.DeadLettersStored += n
+	}
 	next := 0
 	for _, g := range all.Groups {
 		first := next
@@ -44,6 +52,7 @@ func (b served) Survey() *serving.Survey {
 			at := sub.Status()
 			s.Groups = append(s.Groups, summarizeGroup(sub, &at, of.InRate, readable, now))
 			row := &s.Groups[len(s.Groups)-1]
+			row.DeadLettersStored = stored[classes.Origin{Group: row.Group, Topic: row.Topic}]
 			of.OldestMS = max(of.OldestMS, row.OldestMS)
 			addGroupTotals(s, &at, row)
 		}

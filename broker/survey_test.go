@@ -75,14 +75,14 @@ func TestSurvey(t *testing.T) {
 		}
 		if got, want := s.Groups[0], (status.GroupSummary{
 			Group: "billing", Topic: "orders", Ready: 7, Inflight: 2, WaitingRetry: 1, Backlog: status.Backlog{Messages: 10, Bytes: 50},
-			OldestMS: 4000, UndeliveredMS: 4000, InRate: 3, OutRate: s.Groups[0].OutRate, Acked: 1, DeadLetters: 1, DeadLettersHour: 1,
+			OldestMS: 4000, UndeliveredMS: 4000, InRate: 3, OutRate: s.Groups[0].OutRate, Acked: 1, DeadLetters: 1, DeadLettersHour: 1, DeadLettersStored: 1,
 		}); got != want {
 			t.Errorf("group\n%+v, want\n%+v", got, want)
 		}
 		if got, want := s.Totals, (status.Totals{
 			Topics: 3, Groups: 2, Subscriptions: 1, Stored: status.Backlog{Messages: 13, Bytes: 65}, Delayed: status.Backlog{Messages: 1, Bytes: 1},
 			Backlog: status.Backlog{Messages: 10, Bytes: 50}, Ready: 7, Inflight: 2, WaitingRetry: 1, OldestMS: 4000, UndeliveredMS: 4000,
-			InRate: 3, OutRate: s.Groups[0].OutRate, DeadLettersHour: 1,
+			InRate: 3, OutRate: s.Groups[0].OutRate, DeadLettersHour: 1, DeadLettersStored: 1,
 		}); got != want {
 			t.Errorf("totals\n%+v, want\n%+v", got, want)
 		}
@@ -94,8 +94,14 @@ func TestSurvey(t *testing.T) {
 		}
 
 		time.Sleep(66 * time.Minute)
-		if g := serve(b).Survey().Groups[0]; g.DeadLettersHour != 0 || g.DeadLetters != 1 {
-			t.Errorf("an hour later %+v: want no dead letter of the last hour", g)
+		if g := serve(b).Survey().Groups[0]; g.DeadLettersHour != 0 || g.DeadLetters != 1 || g.DeadLettersStored != 1 {
+			t.Errorf("an hour later %+v: want no dead letter of the last hour, and one stored", g)
+		}
+		if _, err := b.PurgeDeadLetters(t.Context(), "billing", status.DeadLetterSelection{}); err != nil {
+			t.Fatal(err)
+		}
+		if s := serve(b).Survey(); s.Groups[0].DeadLettersStored != 0 || s.Totals.DeadLettersStored != 0 || s.Groups[0].DeadLetters != 1 {
+			t.Errorf("after the purge %+v: want no stored dead letter", s.Groups[0])
 		}
 		if err := b.DeleteGroup(t.Context(), "billing"); err != nil {
 			t.Fatal(err)

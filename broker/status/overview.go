@@ -71,8 +71,10 @@ type Totals struct {
 	InRate  float64 `json:"in_rate"`
 	OutRate float64 `json:"out_rate"`
 
-	// DeadLettersHour counts the dead letters of the last hour, of at most 65 minutes.
-	DeadLettersHour int64 `json:"dead_letters_hour"`
+	// DeadLettersHour counts the messages that became dead letters in the last hour, of at most 65
+	// minutes. DeadLettersStored counts the dead letters that were neither redriven nor removed.
+	DeadLettersHour   int64 `json:"dead_letters_hour"`
+	DeadLettersStored int64 `json:"dead_letters_stored"`
 }
 
 // Counters count since the start of the broker. The counts of a deleted topic or group are left
@@ -96,7 +98,7 @@ type Counters struct {
 // left out.
 type Top struct {
 	Topics map[string][]TopicSummary `json:"topics"` // "backlog", "age", "in_rate"
-	Groups map[string][]GroupSummary `json:"groups"` // "backlog", "age", "waiting_retry", "dead_letters"
+	Groups map[string][]GroupSummary `json:"groups"` // "backlog", "age", "waiting_retry", "dead_letters" (stored)
 }
 
 // Wrong has what needs an operator.
@@ -108,7 +110,7 @@ type Wrong struct {
 	// longer, the longest wait first.
 	Behind Found[GroupSummary] `json:"behind"`
 
-	// DeadLetters are the groups with dead letters in the last hour, most of them first.
+	// DeadLetters are the groups with stored dead letters, most of them first.
 	DeadLetters Found[GroupSummary] `json:"dead_letters"`
 }
 
@@ -163,10 +165,15 @@ type GroupSummary struct {
 	OutRate float64 `json:"out_rate,omitempty"`
 	Waiting int64   `json:"waiting,omitempty"` // receives that wait for a message
 
-	// Acked, Redelivered and DeadLetters count since the start. DeadLettersHour counts the dead
-	// letters of the last hour, of at most 65 minutes.
+	// Acked, Redelivered and DeadLetters count since the start. DeadLettersHour counts the messages
+	// that became dead letters in the last hour, of at most 65 minutes.
 	Acked           int64 `json:"acked,omitempty"`
 	Redelivered     int64 `json:"redelivered,omitempty"`
 	DeadLetters     int64 `json:"dead_letters,omitempty"`
 	DeadLettersHour int64 `json:"dead_letters_hour,omitempty"`
+
+	// DeadLettersStored counts the dead letters that were neither redriven nor removed, of messages
+	// that were sent to the topic. Letters beyond the limits of classes, see DeadLetterClassPage,
+	// count in the totals only.
+	DeadLettersStored int64 `json:"dead_letters_stored,omitempty"`
 }

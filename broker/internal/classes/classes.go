@@ -37,6 +37,10 @@ func NewLetter(m *store.Message) Letter {
 
 type key struct{ group, fingerprint string }
 
+// An Origin is a consumer group and the topic of the original sends. The topic is empty for letters
+// beyond a limit of classes.
+type Origin struct{ Group, Topic string }
+
 // A class is a class in memory. Its counts are changed only within the message log's Add, with the
 // lock of the table.
 type class struct {
@@ -54,6 +58,7 @@ type Table struct {
 	byKey    map[key]*class    // guarded by mu
 	byNumber map[uint32]*class // guarded by mu
 	groups   map[string]int    // guarded by mu: number of classes, that for the rest not counted
+	letters  map[Origin]int64  // guarded by mu: sums of the counts; none is 0
 	last     uint32            // guarded by mu: the last number of a class
 }
 
@@ -70,13 +75,22 @@ func (t *Table) Restore(number uint32, c *store.LetterClass) {
 // put adds a class. mu is held.
 func (t *Table) put(c *class) {
 	if t.byKey == nil {
-		t.byKey, t.byNumber, t.groups = map[key]*class{}, map[uint32]*class{}, map[string]int{}
+		t.byKey, t.byNumber, t.groups, t.letters = map[key]*class{}, map[uint32]*class{}, map[string]int{}, map[Origin]int64{}
 	}
+	t.count(c, c.Count)
 	t.byKey[key{c.Group, c.Fingerprint}], t.byNumber[c.number] = c, c
 	t.last = max(t.last, c.number)
 	if c.Fingerprint != "" {
 		t.groups[c.Group]++
 		t.all.Add(1)
+	}
+}
+
+// count adds to the sum of the letters like those of a class. mu is held.
+func (t *Table) count(c *class, n int64) {
+	of := Origin{c.Group, c.Topic}
+	if t.letters[of] += n; t.letters[of] == 0 {
+		delete(t.letters, of)
 	}
 }
 
@@ -113,6 +127,7 @@ func (t *Table) Add(w *store.Batch, p store.Place, l Letter, now time.Time) {
 		t.last = number
 	}
 	c.Count++
+	t.count(c, 1)
 	c.Last, c.Reason, c.MaxRedrives = now, short(l.Reason), max(c.MaxRedrives, l.Redrives)
 	w.PutClassOf(p, c.number)
 	w.PutClass(t.topic, c.number, &c.LetterClass)
@@ -130,6 +145,7 @@ func (t *Table) Remove(w *store.Batch, removed Removal) {
 		if c == nil {
 			continue
 		}
+		t.count(c, -n)
 		if c.Count -= n; c.Count > 0 {
 			w.PutClass(t.topic, number, &c.LetterClass)
 			continue
@@ -145,6 +161,16 @@ func (t *Table) Close() {
 	defer t.mu.Unlock()
 	for _, c := range t.byNumber {
 		t.drop(c)
+	}
+	t.letters = map[Origin]int64{}
+}
+
+// AddTo adds the numbers of letters to sums.
+func (t *Table) AddTo(sums map[Origin]int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for of, n := range t.letters {
+		sums[of] += n
 	}
 }
 

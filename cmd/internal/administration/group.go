@@ -71,8 +71,8 @@ has not consumed. OUT/S is - if it is 0 or not known; the broker knows it if it 
 asked in the last minute before.
 
 The states are backlog (has messages), behind (a message has waited a minute for its
-first delivery), retry (messages wait for a retry), parked, dead (dead letters in
-the last hour) and idle (has messages that no consumer takes).`,
+first delivery), retry (messages wait for a retry), parked, dead (has dead letters)
+and idle (has messages that no consumer takes).`,
 		Example: `  tidegate group list
   tidegate group list --lagging 1000 --sort -backlog
   tidegate group list --state idle --stuck 5m
@@ -86,7 +86,7 @@ the last hour) and idle (has messages that no consumer takes).`,
 	f.StringVar(&s.Topic, "topic", "", "only groups that receive from this `topic`")
 	f.Int64Var(&s.lagging, "lagging", 0, "only with a backlog of at least `N` messages")
 	f.DurationVar(&s.stuck, "stuck", 0, "only with a message that is not consumed after this `time`")
-	f.BoolVar(&s.withDead, "with-dead", false, "only with dead letters in the last hour")
+	f.BoolVar(&s.withDead, "with-dead", false, "only with dead letters")
 	return c
 }
 
@@ -95,7 +95,7 @@ func (s *groupSelection) list(ctx context.Context, c *call.Call) error {
 		return command.Usagef(c.Command, "--lagging and --stuck must not be negative")
 	}
 	rows, err := s.read(ctx, c, func(g status.GroupSummary) bool {
-		return g.Backlog.Messages >= s.lagging && g.OldestMS >= s.stuck.Milliseconds() && (!s.withDead || g.DeadLettersHour > 0)
+		return g.Backlog.Messages >= s.lagging && g.OldestMS >= s.stuck.Milliseconds() && (!s.withDead || g.DeadLettersStored > 0)
 	})
 	if err != nil {
 		return err

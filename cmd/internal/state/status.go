@@ -22,8 +22,8 @@ func newStatus(a *call.App) *cobra.Command {
 		Short: "Show whether the server works, and what is wrong now",
 		Long: `Shows whether the server works, its totals, and what is wrong now: throttles,
 parked and blocked message groups, groups with a message that has waited a minute
-or longer for its first delivery, and the dead letters of the last hour. It exits
-with 0 also if something is wrong; 'tidegate check' has exit codes for monitoring.
+or longer for its first delivery, and dead letters that were neither sent back nor
+purged. It exits with 0 also if something is wrong; 'tidegate check' has exit codes for monitoring.
 The broker counts at most once a second.`,
 		Example: `  tidegate status
   tidegate status --watch -o jsonl | head -n 2`,

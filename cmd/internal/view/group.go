@@ -35,7 +35,8 @@ var ListColumns = []output.Column[status.GroupSummary]{
 	{Name: "ACKED", Wide: true, Cell: func(g status.GroupSummary) any { return g.Acked }},
 	{Name: "REDELIVERED", Wide: true, Cell: func(g status.GroupSummary) any { return g.Redelivered }},
 	{Name: "DIED", Wide: true, Cell: func(g status.GroupSummary) any { return g.DeadLetters }},
-	{Name: "DEAD/H", Cell: func(g status.GroupSummary) any { return g.DeadLettersHour }},
+	{Name: "DEAD", Cell: func(g status.GroupSummary) any { return g.DeadLettersStored }},
+	{Name: "DEAD/H", Wide: true, Cell: func(g status.GroupSummary) any { return g.DeadLettersHour }},
 	{Name: "NOTE", Cell: func(g status.GroupSummary) any { return progressNote(g.Group, g.ParkedGroups, g.BlockedGroups) }},
 }
 

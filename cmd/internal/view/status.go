@@ -27,9 +27,18 @@ func StatusFields(server string, o status.Overview) []output.Field {
 		{Name: "groups", Value: fmt.Sprintf("%s with %s", output.Number(t.Groups), output.Count(t.Subscriptions, "subscription"))},
 		{Name: "stored", Value: fmt.Sprintf("%s messages, %v", output.Number(t.Stored.Messages), output.Bytes(t.Stored.Bytes))},
 		{Name: "backlog", Value: backlog},
+		{Name: "dead letters", Value: stored(t)},
 		{Name: "rates", Value: rates(t)},
 		{Name: "disk", Value: disk(o.Storage)},
 	}
+}
+
+// stored is empty if there are no dead letters.
+func stored(t status.Totals) string {
+	if t.DeadLettersStored == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s, %s came in the last hour", output.Number(t.DeadLettersStored), output.Number(t.DeadLettersHour))
 }
 
 // rates is empty until the broker knows them.
@@ -68,7 +77,7 @@ func Wrong(o status.Overview) []Problem {
 		return Problem{"behind", g.Group + " in " + g.Topic, text, "tidegate group show " + g.Group}
 	})...)
 	return append(out, problems("dead-letters", "tidegate group list --state dead", w.DeadLetters, func(g status.GroupSummary) Problem {
-		return Problem{"dead-letters", g.Group + " in " + g.Topic, output.Count(g.DeadLettersHour, "dead letter") + " in the last hour", "tidegate dead-letters top " + g.Group}
+		return Problem{"dead-letters", g.Group + " in " + g.Topic, fmt.Sprintf("%s; %s came in the last hour", output.Count(g.DeadLettersStored, "dead letter"), output.Number(g.DeadLettersHour)), "tidegate dead-letters top " + g.Group}
 	})...)
 }
 

@@ -17,7 +17,7 @@ func TestStatusScreen(t *testing.T) {
 		Storage: status.Storage{DiskBytes: 7 << 20, Fsyncs: 100, FsyncP99: settings.Duration(2500 * time.Microsecond)},
 		Totals: status.Totals{
 			Topics: 3, Groups: 2, Subscriptions: 2, Stored: status.Backlog{Messages: 5254, Bytes: 5<<20 + 200<<10},
-			Backlog: status.Backlog{Messages: 1799}, WaitingRetry: 319, BlockedGroups: 1, OldestMS: 7_380_000, InRate: 120, OutRate: 87.4,
+			Backlog: status.Backlog{Messages: 1799}, WaitingRetry: 319, BlockedGroups: 1, OldestMS: 7_380_000, InRate: 120, OutRate: 87.4, DeadLettersStored: 63, DeadLettersHour: 41,
 		},
 		Wrong: status.Wrong{
 			Throttles: status.Found[status.LimitState]{Count: 1, First: []status.LimitState{
@@ -28,7 +28,7 @@ func TestStatusScreen(t *testing.T) {
 				{Group: "billing", Topic: "orders", Ready: 1204, Inflight: 64, UndeliveredMS: 252_000},
 				{Group: "audit", Topic: "orders", Ready: 1, UndeliveredMS: 60_000},
 			}},
-			DeadLetters: status.Found[status.GroupSummary]{Count: 3, First: []status.GroupSummary{{Group: "billing", Topic: "orders", DeadLettersHour: 41}}},
+			DeadLetters: status.Found[status.GroupSummary]{Count: 3, First: []status.GroupSummary{{Group: "billing", Topic: "orders", DeadLettersStored: 60, DeadLettersHour: 41}}},
 		},
 	}
 	var b strings.Builder
@@ -62,7 +62,7 @@ func TestStatusOfIdleBroker(t *testing.T) {
 func TestGroupListScreen(t *testing.T) {
 	rows := []status.GroupSummary{
 		{Group: "billing", Topic: "orders", Ready: 1204, Inflight: 64, WaitingRetry: 318, Backlog: status.Backlog{Messages: 1586, Bytes: 3 << 20},
-			OldestMS: 252_000, UndeliveredMS: 61_000, OutRate: 87, Waiting: 4, Acked: 3800, Redelivered: 70, DeadLetters: 60, DeadLettersHour: 41},
+			OldestMS: 252_000, UndeliveredMS: 61_000, OutRate: 87, Waiting: 4, Acked: 3800, Redelivered: 70, DeadLetters: 60, DeadLettersHour: 41, DeadLettersStored: 57},
 		{Group: "ledger", Topic: "pays", WaitingRetry: 1, Parked: 212, ParkedGroups: 3, Backlog: status.Backlog{Messages: 213}, OldestMS: 7_380_000},
 		{Group: "quiet"},
 	}

@@ -338,7 +338,7 @@ export const table = {
   'work longer than lease': 'The handler takes {0}, but the lease ends after {1}: the message is delivered twice unless the consumer extends it.',
   'works': '{0} in flight, {1} ready.',
   'wrong behind': 'Messages of {0} wait for their first delivery:',
-  'wrong dead': '{0} in the last hour, with those sent back or purged since.',
+  'wrong dead': '{0}, neither sent back nor purged:',
   'wrong name': 'That is not {0}.',
   'wrong parked': 'Message groups of {0} are parked:',
 };

@@ -36,7 +36,7 @@ export function overview(page) {
 }
 
 // A change of these totals is a reason to ask what is wrong at once.
-const news = ['parked_groups', 'blocked_groups', 'dead_letters_hour'];
+const news = ['parked_groups', 'blocked_groups', 'dead_letters_hour', 'dead_letters_stored'];
 
 // wrong is one line for each thing that is wrong, with the page that repairs it.
 function wrong(data) {
@@ -54,9 +54,9 @@ function wrong(data) {
     [h('a', {href: link('groups', {state: 'behind', sort: '-age'})},
     t('wrong behind', count(w.behind.count, 'n groups'))), ' ', rows(w.behind), more(w.behind)]]);
   if (w.dead_letters?.count) items.push(['warn',
-    [h('a', {href: link('dead-letters')}, t('wrong dead', count(data.totals.dead_letters_hour, 'n letters'))), ' ',
+    [h('a', {href: link('dead-letters')}, t('wrong dead', count(data.totals.dead_letters_stored, 'n letters'))), ' ',
     w.dead_letters.first.map((r, i) => [i > 0 && ', ', h('a', {href: link('dead-letters', r.group)}, r.group),
-      ` ${num(r.dead_letters_hour)}`]), more(w.dead_letters)]]);
+      ` ${num(r.dead_letters_stored)}`]), more(w.dead_letters)]]);
   if (!items.length) return h('p', {class: 'state ok'}, h('b', null, t('all well')), ' ', t('all well hint'));
   return [h('p', null, h('b', null, items.some(([kind]) => kind === 'bad') ? t('is bad') : t('is behind'))),
     items.map(([kind, what]) => h('p', {class: 'state ' + kind}, what))];
@@ -91,7 +91,7 @@ function tops(top = {}) {
       {label: t('in per second'), num: true, cell: (r) => rate(r.in_rate)},
       {label: t('out per second'), num: true, cell: (r) => rate(r.out_rate)}], link('topics', {sort: '-in'})),
     part(t('top dead'), top.groups?.dead_letters, [group,
-      {label: t('dead letters hour'), num: true, cell: (r) => num(r.dead_letters_hour)}], link('dead-letters')),
+      {label: t('dead letters'), num: true, cell: (r) => num(r.dead_letters_stored)}], link('dead-letters')),
   ];
 }
 

@@ -423,7 +423,7 @@ export const table = {
   'works': '处理中 {0}，就绪 {1}。',
   'write log': '写日志',
   'wrong behind': '{0}的消息在等待首次投递：',
-  'wrong dead': '最近一小时 {0}，含此后已重发或清除的。',
+  'wrong dead': '{0}，尚未重发或清除：',
   'wrong name': '名称不是 {0}。',
   'wrong parked': '{0}有搁置的消息组：',
 };

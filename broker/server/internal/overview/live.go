@@ -184,6 +184,7 @@ func sum(rows []status.GroupSummary) status.GroupSummary {
 		out.Redelivered += g.Redelivered
 		out.DeadLetters += g.DeadLetters
 		out.DeadLettersHour += g.DeadLettersHour
+		out.DeadLettersStored += g.DeadLettersStored
 	}
 	return out
 }

@@ -52,7 +52,7 @@ func topOf(s *serving.Survey) status.Top {
 			"backlog":       Highest(s.Groups, topLength, func(g *status.GroupSummary) int64 { return g.Backlog.Messages }),
 			"age":           Highest(s.Groups, topLength, func(g *status.GroupSummary) int64 { return g.OldestMS }),
 			"waiting_retry": Highest(s.Groups, topLength, func(g *status.GroupSummary) int64 { return g.WaitingRetry }),
-			"dead_letters":  Highest(s.Groups, topLength, func(g *status.GroupSummary) int64 { return g.DeadLetters }),
+			"dead_letters":  Highest(s.Groups, topLength, func(g *status.GroupSummary) int64 { return g.DeadLettersStored }),
 		},
 	}
 }
@@ -61,7 +61,7 @@ func wrongOf(s *serving.Survey) status.Wrong {
 	return status.Wrong{
 		Throttles:   status.Found[status.LimitState]{Count: int64(len(s.Throttles)), First: append([]status.LimitState{}, s.Throttles[:min(len(s.Throttles), topLength)]...)},
 		Parked:      found(s.Groups, func(g *status.GroupSummary) int64 { return g.Parked }),
-		DeadLetters: found(s.Groups, func(g *status.GroupSummary) int64 { return g.DeadLettersHour }),
+		DeadLetters: found(s.Groups, func(g *status.GroupSummary) int64 { return g.DeadLettersStored }),
 		Behind: found(s.Groups, func(g *status.GroupSummary) int64 {
 			if g.UndeliveredMS < behindAfter.Milliseconds() {
 				return 0

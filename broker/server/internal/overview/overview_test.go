@@ -38,7 +38,7 @@ func TestFill(t *testing.T) {
 	t.Parallel()
 	s := &serving.Survey{At: time.Unix(1, 0)}
 	for i := range int64(30) {
-		s.Groups = append(s.Groups, status.GroupSummary{Group: string(rune('a' + i)), Parked: i % 3, UndeliveredMS: i * 5000, DeadLettersHour: i / 29})
+		s.Groups = append(s.Groups, status.GroupSummary{Group: string(rune('a' + i)), Parked: i % 3, UndeliveredMS: i * 5000, DeadLettersStored: i / 29})
 		s.Throttles = append(s.Throttles, status.LimitState{On: true})
 	}
 	var o status.Overview
@@ -63,7 +63,7 @@ func TestFill(t *testing.T) {
 	if w.DeadLetters.Count != 1 || len(w.DeadLetters.First) != 1 {
 		t.Errorf("dead letters %+v", w.DeadLetters)
 	}
-	if top := o.Top.Groups["dead_letters"]; top == nil || len(top) != 0 {
+	if top := o.Top.Groups["waiting_retry"]; top == nil || len(top) != 0 {
 		t.Errorf("the top of counters that are 0 is %v, want an empty list", top)
 	}
 }

@@ -151,7 +151,7 @@ var GroupStates = map[string]func(*status.GroupSummary) bool{
 	"behind":  func(g *status.GroupSummary) bool { return g.UndeliveredMS >= behindAfter.Milliseconds() },
 	"retry":   func(g *status.GroupSummary) bool { return g.WaitingRetry > 0 },
 	"parked":  func(g *status.GroupSummary) bool { return g.Parked > 0 },
-	"dead":    func(g *status.GroupSummary) bool { return g.DeadLettersHour > 0 },
+	"dead":    func(g *status.GroupSummary) bool { return g.DeadLettersStored > 0 },
 	"idle": func(g *status.GroupSummary) bool { // it has messages and no consumer takes them
 		return g.Backlog.Messages > 0 && g.Waiting+g.Inflight == 0
 	},

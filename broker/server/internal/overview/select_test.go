@@ -78,7 +78,7 @@ func TestStates(t *testing.T) {
 		"behind":  {{UndeliveredMS: 60_000}, {UndeliveredMS: 59_999, OldestMS: 1e9}},
 		"retry":   {{WaitingRetry: 1}, {Inflight: 1}},
 		"parked":  {{Parked: 1}, {Backlog: busy}},
-		"dead":    {{DeadLettersHour: 1}, {DeadLetters: 1}},
+		"dead":    {{DeadLettersStored: 1}, {DeadLetters: 1, DeadLettersHour: 1}},
 		"idle":    {{Backlog: busy}, {Backlog: busy, Waiting: 1}},
 	}
 	for state, f := range GroupStates {
