@@ -204,13 +204,7 @@ func newExport(a *call.App) *cobra.Command {
 		Use: "export", GroupID: call.OperateGroup,
 		Short:   "Print topics, groups and address settings as a file for apply",
 		Example: "  tidegate export > cluster.yaml",
-	}, nil, func(ctx context.Context, c *call.Call) error {
-		client, err := c.Admin(ctx)
-		if err != nil {
-			return err
-		}
-		ctx, cancel := c.Bounded(ctx)
-		defer cancel()
+	}, nil, asking(func(ctx context.Context, c *call.Call, client *admin.Client) error {
 		d, err := exported(ctx, client)
 		if err != nil {
 			return err
@@ -228,7 +222,7 @@ func newExport(a *call.App) *cobra.Command {
 		}
 		e := yaml.NewEncoder(c.Out)
 		return errors.Join(e.Encode(parts), e.Close())
-	})
+	}))
 }
 
 // exported reads all settings. Topics and groups that the broker created by itself are left out: it

@@ -30,13 +30,7 @@ func newLimitsShow(a *call.App) *cobra.Command {
 		Example: `  tidegate limits show
   tidegate limits show --all`,
 	}
-	a.Leaf(c, nil, func(ctx context.Context, c *call.Call) error {
-		client, err := c.Admin(ctx)
-		if err != nil {
-			return err
-		}
-		ctx, cancel := c.Bounded(ctx)
-		defer cancel()
+	a.Leaf(c, nil, asking(func(ctx context.Context, c *call.Call, client *admin.Client) error {
 		state, err := client.Throttles(ctx)
 		if err != nil {
 			return err
@@ -50,7 +44,7 @@ func newLimitsShow(a *call.App) *cobra.Command {
 			Document: func([]status.LimitState) any { return state },
 			Empty:    fmt.Sprintf("no limit is reached: sends are accepted; %d limits are set (--all)", len(state.NotReached)),
 		})
-	})
+	}))
 	c.Flags().BoolVar(&all, "all", false, "also limits that are not reached")
 	return c
 }
@@ -105,13 +99,7 @@ func newAddressList(a *call.App) *cobra.Command {
 		Use: "list", Aliases: []string{"ls"},
 		Short:   "List the patterns with their settings",
 		Example: "  tidegate address list",
-	}, nil, func(ctx context.Context, c *call.Call) error {
-		client, err := c.Admin(ctx)
-		if err != nil {
-			return err
-		}
-		ctx, cancel := c.Bounded(ctx)
-		defer cancel()
+	}, nil, asking(func(ctx context.Context, c *call.Call, client *admin.Client) error {
 		list, err := client.AllAddressSettings(ctx)
 		if err != nil {
 			return err
@@ -126,7 +114,7 @@ func newAddressList(a *call.App) *cobra.Command {
 			Document: func(l []status.Address) any { return map[string]any{"address_settings": call.NotNil(l)} },
 			Empty:    "no address settings: 'tidegate address set MATCH KEY=VALUE' adds some",
 		})
-	})
+	}))
 }
 
 func newAddressShow(a *call.App) *cobra.Command {
@@ -134,19 +122,13 @@ func newAddressShow(a *call.App) *cobra.Command {
 		Use:     "show",
 		Short:   "Show the settings of one pattern",
 		Example: "  tidegate address show 'orders.#'",
-	}, []string{"MATCH"}, func(ctx context.Context, c *call.Call) error {
-		client, err := c.Admin(ctx)
-		if err != nil {
-			return err
-		}
-		ctx, cancel := c.Bounded(ctx)
-		defer cancel()
+	}, []string{"MATCH"}, asking(func(ctx context.Context, c *call.Call, client *admin.Client) error {
 		s, err := client.AddressSettings(ctx, c.Args[0])
 		if err != nil {
 			return err
 		}
 		return c.Show(s, s.Match, append([]output.Field{{Name: "match", Value: s.Match}}, view.SettingFields(s.Address)...))
-	})
+	}))
 }
 
 func newAddressTest(a *call.App) *cobra.Command {
@@ -154,20 +136,14 @@ func newAddressTest(a *call.App) *cobra.Command {
 		Use:     "test",
 		Short:   "Show the settings in effect for a topic, and the patterns that match it",
 		Example: "  tidegate address test orders.eu",
-	}, []string{"TOPIC"}, func(ctx context.Context, c *call.Call) error {
-		client, err := c.Admin(ctx)
-		if err != nil {
-			return err
-		}
-		ctx, cancel := c.Bounded(ctx)
-		defer cancel()
+	}, []string{"TOPIC"}, asking(func(ctx context.Context, c *call.Call, client *admin.Client) error {
 		s, err := client.TopicAddressSettings(ctx, c.Args[0])
 		if err != nil {
 			return err
 		}
 		fields := append([]output.Field{{Name: "topic", Value: s.Topic}, {Name: "matches", Value: s.Matches}}, view.SettingFields(s.Address)...)
 		return c.Show(s, s.Topic, fields)
-	})
+	}))
 }
 
 func newAddressSet(a *call.App) *cobra.Command {
@@ -178,13 +154,7 @@ func newAddressSet(a *call.App) *cobra.Command {
 		Long:    "Changes settings of a pattern; the others stay. A pattern has words that are joined by '.';\n* is any word and # any words.\n\n" + output.Wrap("The settings are "+declare.Help[settings.Address]()+"."),
 		Example: "  tidegate address set 'orders.#' max-delivery-attempts=5",
 	}
-	a.Leaf(c, []string{"MATCH", "[KEY=VALUE...]"}, func(ctx context.Context, c *call.Call) error {
-		client, err := c.Admin(ctx)
-		if err != nil {
-			return err
-		}
-		ctx, cancel := c.Bounded(ctx)
-		defer cancel()
+	a.Leaf(c, []string{"MATCH", "[KEY=VALUE...]"}, asking(func(ctx context.Context, c *call.Call, client *admin.Client) error {
 		before, err := client.AddressSettings(ctx, c.Args[0])
 		if err != nil && !errors.Is(err, tidegate.ErrNotFound) {
 			return err
@@ -198,7 +168,7 @@ func newAddressSet(a *call.App) *cobra.Command {
 			return err
 		}
 		return c.Show(s, s.Match, append([]output.Field{{Name: "match", Value: s.Match}}, view.SettingFields(s.Address)...))
-	})
+	}))
 	c.Flags().StringVarP(&file, "file", "f", "", "JSON `file` with settings; arguments go before it")
 	return c
 }

@@ -34,6 +34,19 @@ type subject[T, S any] struct {
 	unknown func(c *call.Call, ctx context.Context, client *admin.Client, err error) error
 }
 
+// asking returns the work of a command that uses the HTTP API within one --timeout.
+func asking(work func(context.Context, *call.Call, *admin.Client) error) call.Run {
+	return func(ctx context.Context, c *call.Call) error {
+		client, err := c.Admin(ctx)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := c.Bounded(ctx)
+		defer cancel()
+		return work(ctx, c, client)
+	}
+}
+
 // newPut returns the command create or set.
 func newPut[T, S any](a *call.App, s *subject[T, S], verb string) *cobra.Command {
 	var file string
@@ -44,13 +57,7 @@ func newPut[T, S any](a *call.App, s *subject[T, S], verb string) *cobra.Command
 		cmd.Short = "Change settings of a " + s.noun + "; the others stay"
 	}
 	cmd.Long = cmd.Short + ".\n\n" + output.Wrap("The settings are "+declare.Help[T]()+".") + "\n" + s.forms
-	a.Leaf(cmd, []string{s.arg, "[KEY=VALUE...]"}, func(ctx context.Context, c *call.Call) error {
-		client, err := c.Admin(ctx)
-		if err != nil {
-			return err
-		}
-		ctx, cancel := c.Bounded(ctx)
-		defer cancel()
+	a.Leaf(cmd, []string{s.arg, "[KEY=VALUE...]"}, asking(func(ctx context.Context, c *call.Call, client *admin.Client) error {
 		name := c.Args[0]
 		old, before, err := s.get(ctx, client, name)
 		switch absent := errors.Is(err, s.absent); {
@@ -81,7 +88,7 @@ func newPut[T, S any](a *call.App, s *subject[T, S], verb string) *cobra.Command
 			return err
 		}
 		return s.show(c, after)
-	})
+	}))
 	cmd.Flags().StringVarP(&file, "file", "f", "", "JSON `file` with settings; arguments go before it")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print the changes, and do nothing")
 	return cmd

@@ -96,13 +96,7 @@ func newTopicShow(a *call.App) *cobra.Command {
   tidegate topic show orders --queues`,
 		Annotations: map[string]string{call.MQAdmin: "topicStatus -t TOPIC"},
 	}
-	a.Leaf(cmd, []string{"TOPIC"}, func(ctx context.Context, c *call.Call) error {
-		client, err := c.Admin(ctx)
-		if err != nil {
-			return err
-		}
-		ctx, cancel := c.Bounded(ctx)
-		defer cancel()
+	a.Leaf(cmd, []string{"TOPIC"}, asking(func(ctx context.Context, c *call.Call, client *admin.Client) error {
 		t, err := client.Topic(ctx, c.Args[0])
 		if err != nil {
 			return c.UnknownTopic(ctx, client, err)
@@ -122,7 +116,7 @@ func newTopicShow(a *call.App) *cobra.Command {
 			return err
 		}
 		return call.PrintTable(c, output.List[status.Queue]{Rows: states, Columns: view.QueueColumns, Empty: "The topic has no queue."})
-	})
+	}))
 	cmd.Flags().BoolVar(&queues, "queues", false, "also the contents of each queue")
 	return cmd
 }
