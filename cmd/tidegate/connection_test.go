@@ -112,6 +112,35 @@ func TestCommandsWithoutHTTP(t *testing.T) {
 	}
 }
 
+// The kind of a context holds for its own addresses. The addresses of the environment go before
+// those of the current context, but not before a context that --context names.
+func TestKindOfAContext(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.must("context", "add", "rmq", "--kind", "rocketmq", "--grpc", "127.0.0.1:1")
+	kind := func(want string, args ...string) {
+		t.Helper()
+		if r := tl.must(append([]string{"context", "show"}, args...)...); !strings.Contains(r.stdout, "kind        "+want+"\n") {
+			t.Errorf("context show %q has not the kind %s:\n%s", args, want, r.stdout)
+		}
+	}
+	kind("tidegate")
+	tl.must("topic", "list")
+	tl.must("send", "orders", "a")
+	kind("rocketmq", "--context", "rmq")
+	if r := tl.run("topic", "list", "--context", "rmq"); r.code != 2 || !strings.Contains(r.stderr, "mqadmin topicList") {
+		t.Errorf("a context that the flag names: exit code %d, %s", r.code, r.stderr)
+	}
+	kind("tidegate", "--context", "rmq", "--http", tl.http)
+	tl.must("topic", "list", "--context", "rmq", "--http", tl.http)
+	kind("tidegate", "--context", "rmq", "--grpc", tl.grpc)
+	tl.must("send", "orders", "a", "--context", "rmq", "--grpc", tl.grpc)
+	delete(tl.env, "TIDEGATE_SERVER_HTTP")
+	kind("tidegate")
+	delete(tl.env, "TIDEGATE_SERVER_GRPC")
+	kind("rocketmq")
+	kind("rocketmq", "--grpc", "127.0.0.1:1")
+}
+
 // The test of a context is about its server, and not about that of the environment.
 func TestContextTest(t *testing.T) {
 	tl := newTool(t)

@@ -118,10 +118,14 @@ func Resolve(f Flags, env func(string) string, warnings io.Writer, amqp Opener) 
 }
 
 // addresses chooses the addresses. The first of the flags, the environment and the context that has
-// one decides between AMQP and the protocols of tidegate and RocketMQ.
+// one decides between AMQP and the protocols of tidegate and RocketMQ. A context that --context
+// names goes before the environment. The kind of a context holds for its own addresses only.
 func (s *Server) addresses(f Flags, env func(string) string) error {
 	flags := [3]string{f.amqp, f.grpc, f.http}
 	variables := [3]string{env("TIDEGATE_SERVER_AMQP"), env("TIDEGATE_SERVER_GRPC"), env("TIDEGATE_SERVER_HTTP")}
+	if f.context != "" {
+		variables = [3]string{}
+	}
 	speaks := s.Kind == AMQP || s.Name == "" && s.amqp != nil
 	for _, given := range []*[3]string{&variables, &flags} {
 		if given[0] == "" && amqpScheme(given[1]) {
@@ -140,8 +144,9 @@ func (s *Server) addresses(f Flags, env func(string) string) error {
 		s.TLS = s.TLS || strings.HasPrefix(s.AMQP, "amqps:")
 		return (&Context{Kind: AMQP, AMQP: s.AMQP}).Check("x")
 	}
-	if s.Kind == AMQP {
-		s.Kind = ""
+	grpc, http := cmp.Or(flags[1], variables[1]), cmp.Or(flags[2], variables[2])
+	if s.Kind == AMQP || s.Kind == RocketMQ && (http != "" || grpc != "" && grpc != s.GRPC) {
+		s.Kind, s.GRPC = "", ""
 	}
 	s.AMQP = ""
 	s.choose("http", &s.HTTP, flags[2], variables[2], "TIDEGATE_SERVER_HTTP", defaultHTTP)
@@ -169,14 +174,19 @@ func (s *Server) choose(name string, at *string, flag, variable, variableName, s
 	}
 }
 
-// Elsewhere reports whether the address for HTTP may be that of another server: --grpc was given
-// without --http.
+// Elsewhere reports whether the address for HTTP may be that of another server: the address for
+// gRPC is from the flags or the environment, and that for HTTP from a source behind it.
 func (s Server) Elsewhere() bool {
-	given := map[string]string{}
+	rank := map[string]int{}
 	for _, v := range s.Sources {
-		given[v[0]] = v[2]
+		switch v[2] {
+		case "--" + v[0]:
+			rank[v[0]] = 2
+		case "TIDEGATE_SERVER_GRPC", "TIDEGATE_SERVER_HTTP":
+			rank[v[0]] = 1
+		}
 	}
-	return given["grpc"] == "--grpc" && given["http"] != "--http"
+	return rank["grpc"] > rank["http"]
 }
 
 // Secret returns the secret of the access key: from TIDEGATE_SECRET, the file or the command. It

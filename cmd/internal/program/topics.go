@@ -38,7 +38,8 @@ HTTP API's errors, exit and hint.`,
   TIDEGATE_SECRET        its secret
   XDG_CONFIG_HOME        directory of tidegate/contexts.yaml
 
-A flag goes before the environment, and the environment before the context.
+A flag goes before the environment, and the environment before the context. With
+--context the addresses of the environment do not count.
 'tidegate context show' prints each value with its source. 'tidegate serve' has
 variables of its own ('tidegate help serve').`},
 		{Use: "times", Short: "The forms of times in arguments and results", Long: `The forms of times in arguments:
