@@ -3,7 +3,9 @@ package load
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
+	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/cmd/internal/bench"
@@ -21,6 +23,7 @@ type endToEnd struct {
 
 	mu      sync.Mutex
 	waiting map[int64]chan struct{} // by number, closed by the delivery
+	last    time.Time               // of the deliveries
 }
 
 // EndToEnd returns a load of messages from their send to the begin of their handler, for a consumer
@@ -48,12 +51,39 @@ func (l *endToEnd) Operation(ctx context.Context, done func(bench.Outcome)) {
 		return
 	}
 	l.verifier.Accept(number)
-	select {
-	case <-l.arrival(number):
-		done(bench.Outcome{Messages: 1})
-	case <-ctx.Done():
-		done(bench.Outcome{Failures: []string{"not delivered"}})
+	done(l.await(ctx, number))
+}
+
+// await waits for the delivery of a message. It gives the message up when no message at all was
+// delivered for some time: a slow consumer is not a loss.
+func (l *endToEnd) await(ctx context.Context, number int64) bench.Outcome {
+	arrived, since := l.arrival(number), time.Now()
+	quiet := time.NewTimer(patience)
+	defer quiet.Stop()
+	for {
+		select {
+		case <-arrived:
+			return bench.Outcome{Messages: 1}
+		case <-ctx.Done():
+			return bench.Outcome{Failures: []string{"not delivered"}}
+		case <-quiet.C:
+			if left := l.patience(since); left > 0 {
+				quiet.Reset(left)
+				continue
+			}
+			return bench.Outcome{Failures: []string{fmt.Sprintf("not delivered within %v after the last delivery", patience)}}
+		}
 	}
+}
+
+// patience returns for how long to wait for a message that was sent at a time.
+func (l *endToEnd) patience(sent time.Time) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.last.After(sent) {
+		sent = l.last
+	}
+	return patience - time.Since(sent)
 }
 
 // arrival returns the channel of a message, which its delivery closes: before the receipt of the
@@ -79,6 +109,9 @@ func (l *endToEnd) handle(_ context.Context, d *tidegate.Delivery) error {
 	if !l.verifier.Deliver(number, d.MessageGroup) {
 		return nil
 	}
+	l.mu.Lock()
+	l.last = time.Now()
+	l.mu.Unlock()
 	close(l.arrival(number))
 	return nil
 }
