@@ -30,8 +30,9 @@ type receiveCommand struct {
 	then, exec, dump     string
 	form                 string // of -f
 	format               verbs.Text[shown]
-	asker                *asker // with --then ask
-	progress             bool   // the server reports the progress of groups
+	asker                *asker        // with --then ask
+	acks                 *acknowledger // with --then ack
+	progress             bool          // the server reports the progress of groups
 }
 
 func newReceive(a *call.App) *cobra.Command {
@@ -169,7 +170,22 @@ func (r *receiveCommand) look(ctx context.Context, t connection.Transport, sub c
 	}
 	out := bufio.NewWriter(r.Out)
 	var held []*tidegate.Delivery // released at the end, or they would come again
-	defer func() { err = errors.Join(err, out.Flush(), r.release(ctx, t, held)) }()
+	receiving, stop := context.WithCancel(ctx)
+	defer stop()
+	if f.name == "ack" {
+		r.acks = acknowledge(func(ds []*tidegate.Delivery) []error {
+			ctx, cancel := r.Bounded(context.WithoutCancel(ctx)) // also after Ctrl-C: they are printed
+			defer cancel()
+			return t.Ack(ctx, ds)
+		}, stop)
+	}
+	defer func() {
+		if r.acks != nil {
+			rest, aerr := r.acks.end()
+			held, err = append(held, rest...), errors.Join(err, aerr)
+		}
+		err = errors.Join(err, out.Flush(), r.release(ctx, t, held))
+	}()
 	received, last := 0, time.Now()
 	for r.max == 0 || received < r.max {
 		n := 32
@@ -179,7 +195,11 @@ func (r *receiveCommand) look(ctx context.Context, t connection.Transport, sub c
 		if f.name == "ask" {
 			n = 1
 		}
-		ds, err := s.Receive(ctx, n)
+		ds, err := s.Receive(receiving, n)
+		if ctx.Err() == nil && receiving.Err() != nil {
+			held = append(held, ds...)
+			return nil // an acknowledgement failed
+		}
 		if ctx.Err() != nil && len(ds) == 0 {
 			return fmt.Errorf("interrupted after %s: %w", output.Count(int64(received), "message"), context.Canceled)
 		}
@@ -231,8 +251,12 @@ func (r *receiveCommand) printAll(ctx context.Context, t connection.Transport, o
 	if f.name == "ask" && n > 0 {
 		f, end = r.asker.ask(ctx)
 	}
-	if f.name == "release" {
+	switch {
+	case f.name == "release":
 		return ds, end, err
+	case r.acks != nil:
+		r.acks.printed <- ds[:n]
+		return ds[n:], end, err
 	}
 	for i, d := range ds[:n] {
 		if serr := settle(ctx, t, d, f); serr != nil {

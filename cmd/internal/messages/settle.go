@@ -11,7 +11,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/cmd/internal/connection"
-	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -73,7 +72,7 @@ func settle(ctx context.Context, t connection.Transport, d *tidegate.Delivery, f
 		_, err = t.DeadLetter(ctx, d, f.reason)
 	}
 	if err != nil {
-		return fmt.Errorf("message %s was printed and not settled: %w", output.Safe(d.ID), err)
+		return unsettled(d, err)
 	}
 	return nil
 }
