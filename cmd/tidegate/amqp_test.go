@@ -32,8 +32,11 @@ func TestNamesTheProgramForAMQP(t *testing.T) {
 		}
 	}
 	tl.env["TIDEGATE_SERVER_AMQP"] = "amqp://mq.example"
-	if r := tl.run("send", "orders", "x", "--context", "artemis"); r.code != 2 || !strings.Contains(r.stderr, "amqp://mq.example is") {
-		t.Errorf("the environment does not precede the context: exit code %d, %s", r.code, r.stderr)
+	if r := tl.run("send", "orders", "x"); r.code != 2 || !strings.Contains(r.stderr, "amqp://mq.example is") {
+		t.Errorf("the environment does not precede the current context: exit code %d, %s", r.code, r.stderr)
+	}
+	if r := tl.run("send", "orders", "x", "--context", "artemis"); r.code != 2 || !strings.Contains(r.stderr, "amqps://mq.example is") {
+		t.Errorf("--context does not precede the environment: exit code %d, %s", r.code, r.stderr)
 	}
 }
 

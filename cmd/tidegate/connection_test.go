@@ -119,7 +119,7 @@ func TestKindOfAContext(t *testing.T) {
 	tl.must("context", "add", "rmq", "--kind", "rocketmq", "--grpc", "127.0.0.1:1")
 	kind := func(want string, args ...string) {
 		t.Helper()
-		if r := tl.must(append([]string{"context", "show"}, args...)...); !strings.Contains(r.stdout, "kind        "+want+"\n") {
+		if r := tl.must(append([]string{"context", "show"}, args...)...); !strings.HasPrefix(strings.Join(strings.Fields(r.stdout), " "), "kind "+want+" ") {
 			t.Errorf("context show %q has not the kind %s:\n%s", args, want, r.stdout)
 		}
 	}

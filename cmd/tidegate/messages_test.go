@@ -154,10 +154,20 @@ func TestRepair(t *testing.T) {
 		}
 	}
 	decode(t, tl.must("dead-letters", "top", "billing", "-o", "json").stdout, &page)
-	if page.Letters != 1 || len(page.Classes) != 1 || page.Classes[0].Share != 1 || page.Classes[0].Sample != nil {
+	if page.Letters != 1 || len(page.Classes) != 1 || page.Classes[0].Share != 1 || len(page.Classes[0].Sample) != 1 {
 		t.Errorf("the broker's classes are %+v", page)
 	}
+	id := page.Classes[0].Sample[0]
+	for command, next := range map[string]string{
+		"top billing": "tidegate dead-letters show billing " + id, "show billing " + id: "tidegate dead-letters redrive billing --id " + id,
+	} {
+		r := tl.must(append([]string{"dead-letters"}, strings.Fields(command)...)...)
+		if !strings.Contains(r.stdout, id) || !strings.Contains(r.stderr, next) {
+			t.Errorf("dead-letters %s does not lead to %q:\n%s%s", command, next, r.stdout, r.stderr)
+		}
+	}
 	read := page
+	read.Classes = nil
 	decode(t, tl.must("dead-letters", "top", "billing", "--since", "-1h", "-o", "json").stdout, &read)
 	if read.Letters != 1 || len(read.Classes) != 1 || read.Classes[0].Fingerprint != top[0].Fingerprint || len(read.Classes[0].Sample) != 1 {
 		t.Errorf("the classes of the letters are %+v, want the broker's class with a sample", read)
@@ -369,7 +379,7 @@ func TestStatusAndCheckOfDeadLetters(t *testing.T) {
 	tl.must("receive", "billing", "orders", "--then", "dead=why", "--max", "1")
 	ctx, stop := context.WithTimeoutCause(t.Context(), time.Minute, errors.New("no dead letter within a minute"))
 	defer stop()
-	screen := &watchedBuffer{text: "billing in orders  1 dead letter in the last hour  tidegate dead-letters top billing", seen: stop}
+	screen := &watchedBuffer{text: "billing in orders  1 dead letter; 1 came in the last hour  tidegate dead-letters top billing", seen: stop}
 	run(ctx, []string{"status", "--watch=100ms"}, &call.App{In: strings.NewReader(""), Out: screen, Err: io.Discard, Env: func(name string) string { return tl.env[name] }})
 	if !strings.Contains(screen.String(), screen.text) {
 		t.Fatalf("%v:\n%s", context.Cause(ctx), screen.String())
@@ -388,6 +398,14 @@ func TestStatusAndCheckOfDeadLetters(t *testing.T) {
 		t.Errorf("check: exit code %d, %s", r.code, r.stdout)
 	}
 	tl.must("dead-letters", "purge", "billing", "--yes")
+	// What is gone is not wrong. The broker counts at most once a second.
+	ctx, stop = context.WithTimeoutCause(t.Context(), time.Minute, errors.New("the purged dead letter is wrong for a minute"))
+	defer stop()
+	screen = &watchedBuffer{text: "Nothing is wrong.", seen: stop}
+	run(ctx, []string{"status", "--watch=100ms"}, &call.App{In: strings.NewReader(""), Out: screen, Err: io.Discard, Env: func(name string) string { return tl.env[name] }})
+	if !strings.Contains(screen.String(), screen.text) {
+		t.Fatalf("%v:\n%s", context.Cause(ctx), screen.String())
+	}
 	if r := tl.run("check", "group", "billing", "--dead-letters-warn", "1"); r.code != 0 {
 		t.Errorf("check after the purge: exit code %d, %s", r.code, r.stdout)
 	}
@@ -406,7 +424,7 @@ func TestRedriveReportsEdits(t *testing.T) {
 	if r.code != 7 || len(ids) != 2 {
 		t.Fatalf("exit code %d, want 7; sent %q\n%s%s", r.code, ids, r.stdout, r.stderr)
 	}
-	for _, want := range []string{ids[0] + " was sent as " + ids[0] + ".redrive-1\n", ids[1] + " failed: edit: the program of --edit did not change the body"} {
+	for _, want := range []string{ids[0] + " was sent as " + ids[0] + ".redrive-1; 'tidegate trace " + ids[0] + ".redrive-1' shows", ids[1] + " failed: edit: the program of --edit did not change the body"} {
 		if !strings.Contains(r.stderr, want) {
 			t.Errorf("stderr lacks %q:\n%s", want, r.stderr)
 		}
@@ -416,5 +434,28 @@ func TestRedriveReportsEdits(t *testing.T) {
 	}
 	if left := tl.must("dead-letters", "list", "billing", "-o", "name").stdout; left != ids[1]+"\n" {
 		t.Errorf("the dead letters are %q, want %s", left, ids[1])
+	}
+	// A trace leads from each of both messages to the other one.
+	anew := ids[0] + ".redrive-1"
+	if r := tl.must("trace", ids[0]); !strings.Contains(r.stdout, "its dead letter was sent back as message "+anew+": tidegate trace "+anew+"\n") {
+		t.Errorf("the trace does not lead to the message that was sent back:\n%s", r.stdout)
+	}
+	if r := tl.must("trace", anew); !strings.Contains(r.stdout, "tidegate trace "+ids[0]+"\n") || !strings.Contains(r.stdout, "billing has not received it") {
+		t.Errorf("the trace does not lead to the first message:\n%s", r.stdout)
+	}
+	if r := tl.must("trace", ids[1]); strings.Contains(r.stdout, "redrive-1") {
+		t.Errorf("the trace of a message that is still a dead letter names a redrive:\n%s", r.stdout)
+	}
+	var doc struct {
+		Topics []struct {
+			As   string `json:"redriven_as"`
+			From string `json:"redriven_from"`
+		}
+	}
+	for id, want := range map[string][2]string{ids[0]: {anew, ""}, anew: {"", ids[0]}} {
+		if decode(t, tl.must("trace", id, "-o", "json").stdout, &doc); len(doc.Topics) != 1 || [2]string{doc.Topics[0].As, doc.Topics[0].From} != want {
+			t.Errorf("the trace of %s is %+v, want %q", id, doc, want)
+		}
+		doc.Topics = nil
 	}
 }

@@ -138,7 +138,7 @@ func TestExportAndWatchLetters(t *testing.T) {
 	if len(oldest) != 2 || !slices.Equal(oldest, newest) {
 		t.Errorf("the letters are %q, and with --newest in the reverse order %q", oldest, newest)
 	}
-	if r := tl.must("dead-letters", "purge", "billing", "--class", classes[0].Fingerprint, "--dry-run"); r.stderr != "would remove 1 dead letters of group billing\n" {
+	if r := tl.must("dead-letters", "purge", "billing", "--class", classes[0].Fingerprint, "--dry-run"); r.stderr != "would remove 1 dead letter of group billing\n" {
 		t.Errorf("the dry run of a purge of a class printed %q", r.stderr)
 	}
 	file := filepath.Join(tl.home, "seen")

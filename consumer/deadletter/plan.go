@@ -1,11 +1,6 @@
 package deadletter
 
-import (
-	"crypto/sha256"
-	"encoding/hex"
-	"strconv"
-	"strings"
-)
+import "github.com/tidegate/tidegate/internal/protocol"
 
 // An action is the treatment of a letter by a redrive.
 type action int
@@ -51,31 +46,14 @@ type key struct {
 // keyOf returns the key of the next redrive of a letter.
 func keyOf(l *Letter) key { return keyFor(l.Origin.Topic, l.Message.ID, l.Generation()) }
 
-// keyFor returns the key for the ID of a letter, which may be a result of sentAs. The key of a long
-// ID has its hash, because the letter has a hash too when it returns.
+// keyFor returns the key for the ID of a letter, which may be a result of sentAs.
 func keyFor(topic, id string, generation int) key {
-	id = strings.TrimSuffix(id, suffix+strconv.Itoa(generation))
-	if len(id) > maxID-len(suffix)-maxDigits {
-		sum := sha256.Sum256([]byte(id))
-		id = hex.EncodeToString(sum[:])
-	}
-	return key{topic, id, generation}
+	return key{topic, protocol.FirstID(id, generation), generation}
 }
-
-// A redriven message's ID ends with suffix and the number of the redrive.
-const suffix = ".redrive-"
-
-const (
-	maxID     = 255 // of a message, in bytes
-	maxDigits = 10  // of the number of a redrive
-)
 
 // sentAs returns the ID for sending a letter. It depends only on the message's first ID and the
 // number of the redrive. A hash replaces an ID that would be too long.
-func sentAs(l *Letter) string {
-	k := keyOf(l)
-	return k.id + suffix + strconv.Itoa(k.generation+1)
-}
+func sentAs(l *Letter) string { return protocol.RedrivenID(l.Message.ID, l.Generation()) }
 
 // A plan decides about each letter in turn: send it back, skip it, or stop. It has no effects.
 type plan struct {

@@ -120,8 +120,8 @@ func newDeadLettersTop(a *call.App) *cobra.Command {
 		Use:   "top",
 		Short: "Group the dead letters of a consumer group by their cause",
 		Long: `Groups the dead letters of a consumer group by their cause. Reasons that differ only
-in numbers and quoted texts are one class. The classes are those that the broker
-counted. With a flag that selects letters by more than their topic, and on a
+in numbers and quoted texts are one class. EXAMPLE is the message ID of one letter,
+of the 20 largest classes. The classes are those that the broker counted. With a flag that selects letters by more than their topic, and on a
 RocketMQ, the command reads all letters instead.`,
 		Example: `  tidegate dead-letters top billing
   tidegate dead-letters top billing --since -1h`,
@@ -134,6 +134,7 @@ RocketMQ, the command reads all letters instead.`,
 		if page.Other != nil {
 			c.Note("%s are of classes above the broker's limit; --since -720h reads them", output.Count(page.Other.Count, "further dead letter"))
 		}
+		defer nextOfTop(c, classes)
 		return call.PrintList(c, output.List[view.Class]{
 			Rows:    classes,
 			Columns: view.ClassColumns,
@@ -171,7 +172,11 @@ func (s *selection) classes(ctx context.Context, c *call.Call) (page status.Dead
 		ctx, cancel := c.Bounded(ctx)
 		defer cancel()
 		page, err = client.DeadLetterClasses(ctx, c.Args[0], status.DeadLetterClassQuery{Topic: s.topic, In: s.in, Limit: maxClasses})
-		return page, view.Counted(page), err
+		rows = view.Counted(page)
+		if err == nil {
+			err = s.examples(ctx, c, client, rows)
+		}
+		return page, rows, err
 	}
 	src, filter, closing, err := s.source(ctx, c)
 	if err != nil {
@@ -183,6 +188,36 @@ func (s *selection) classes(ctx context.Context, c *call.Call) (page status.Dead
 		page.Letters += k.Count
 	}
 	return page, rows, errors.Join(err, closing())
+}
+
+// maxExamples is the number of classes for which a letter is looked for.
+const maxExamples = 20
+
+// examples adds the newest letter that a call finds to each of the largest classes.
+func (s *selection) examples(ctx context.Context, c *call.Call, client *admin.Client, rows []view.Class) error {
+	for i := range rows[:min(len(rows), maxExamples)] {
+		q := status.DeadLetterQuery{DeadLetterFilter: status.DeadLetterFilter{Fingerprint: rows[i].Fingerprint}, In: s.in, Limit: 1, Newest: true}
+		page, err := client.DeadLetters(ctx, c.Args[0], q)
+		if err != nil {
+			return err
+		}
+		for _, l := range page.DeadLetters {
+			rows[i].Sample = []string{l.MessageID}
+		}
+	}
+	return nil
+}
+
+// nextOfTop notes the commands for the largest class.
+func nextOfTop(c *call.Call, classes []view.Class) {
+	if len(classes) == 0 || c.JSON() || c.Format.Format == output.Name {
+		return
+	}
+	program, group := c.Command.Root().Name(), output.Safe(c.Args[0])
+	if id := classes[0].Example(); id != "" {
+		c.Note("one of the largest class: %s dead-letters show %s %s", program, group, output.Safe(id))
+	}
+	c.Note("send the class back: %s dead-letters redrive %s --class %s", program, group, output.Safe(classes[0].Fingerprint))
 }
 
 func noLetters(group string, s *selection) string {
@@ -214,7 +249,7 @@ func newDeadLettersPurge(a *call.App) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		what := fmt.Sprintf("%s dead letters of group %s", output.Number(n), output.Safe(c.Args[0]))
+		what := output.Count(n, "dead letter") + " of group " + output.Safe(c.Args[0])
 		if n == 0 || c.DryRun {
 			c.Note("would remove %s", what)
 			return nil
@@ -233,7 +268,7 @@ func newDeadLettersPurge(a *call.App) *cobra.Command {
 				return errors.Join(err, fmt.Errorf("%s were removed before it", output.Number(total)))
 			}
 			if after = p.Next; after == "" {
-				c.Note("removed %s dead letters", output.Number(total))
+				c.Note("removed %s", output.Count(total, "dead letter"))
 				return nil
 			}
 		}

@@ -304,7 +304,18 @@ func newDeadLettersShow(a *call.App) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.Show(l, l.MessageID, view.LetterFields(l))
+			err = c.Show(l, l.MessageID, view.LetterFields(l))
+			if err == nil && !c.JSON() && c.Format.Format != output.Name {
+				flags := " --id " + output.Safe(l.MessageID)
+				if s.as != "" {
+					flags += " --as " + output.Safe(s.as)
+				}
+				if !c.Terminal {
+					flags += " --yes"
+				}
+				c.Note("send it back: %s dead-letters redrive %s%s; with another body: --edit 'sed s/OLD/NEW/'", c.Command.Root().Name(), output.Safe(c.Args[0]), flags)
+			}
+			return err
 		}
 		return call.NotFound(fmt.Sprintf("group %s has no dead letter with the ID %s", output.Safe(c.Args[0]), output.Safe(c.Args[1])))
 	})

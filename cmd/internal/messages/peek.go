@@ -17,6 +17,7 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/cmd/internal/view"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // A look has the flags of peek and find.
@@ -155,8 +156,12 @@ func (l *look) find(ctx context.Context) error {
 
 // byID bounds the time of the search by the time in the ID, if no other bounds are given.
 func (l *look) byID() {
-	if born, ok := view.BornAt(l.query.ID); ok && l.since == "" && l.until == "" {
+	first, redrives := protocol.CutRedrive(l.query.ID)
+	if born, ok := view.BornAt(first); ok && l.since == "" && l.until == "" {
 		l.since = born.Add(-2 * time.Second).Format(time.RFC3339)
+		if redrives > 0 {
+			return // it was sent back at any time since
+		}
 		l.until = born.Add(10 * time.Minute).Format(time.RFC3339)
 		l.Note("looking from %s to %s, by the time in the ID; a message that was delayed, or waited in a spool, is later: give --since", l.since, l.until)
 	}
@@ -263,13 +268,18 @@ func (l *look) print(empty string) error {
 	limit := l.Limit
 	l.Limit = 0 // the messages are within it
 	defer func() { l.Limit = limit }()
-	return call.PrintList(l.Call, output.List[status.StoredMessage]{
-		Rows: l.found.Messages, Columns: view.MessageColumns(l.query.Delayed),
-		Name: func(m status.StoredMessage) string { return m.ID },
-		Document: func(ms []status.StoredMessage) any {
-			page := l.found
-			page.Messages = ms
-			return page
+	rows := make([]view.Message, len(l.found.Messages))
+	for i, m := range l.found.Messages {
+		rows[i] = view.MessageOf(m)
+	}
+	return call.PrintList(l.Call, output.List[view.Message]{
+		Rows: rows, Columns: view.MessageColumns(l.query.Delayed),
+		Name: func(m view.Message) string { return m.ID },
+		Document: func(ms []view.Message) any {
+			return struct {
+				status.MessagePage
+				Messages []view.Message `json:"messages"`
+			}{l.found, ms}
 		},
 		Empty: empty,
 	})

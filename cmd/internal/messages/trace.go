@@ -3,6 +3,7 @@ package messages
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/cmd/internal/view"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // A tracing has the flags of trace and what it found.
@@ -28,6 +30,7 @@ type tracing struct {
 type tracedTopic struct {
 	Topic string `json:"topic"`
 	status.Trace
+	view.Redriven
 }
 
 func newTrace(a *call.App) *cobra.Command {
@@ -39,7 +42,10 @@ func newTrace(a *call.App) *cobra.Command {
 its topic: who has it, when it is retried, what it waits for, or why it was given up.
 Below it are the failed deliveries that the broker has in memory, with their reasons.
 Without --topic it looks in all topics. The times to look between are taken from the
-ID, if it has RocketMQ's form and they are not given.`,
+ID, if it has RocketMQ's form and they are not given.
+
+A dead letter that was edited and sent back has a new ID. The trace of the first
+message names it, and the trace of the new message names the first one.`,
 		Example: `  tidegate trace ID
   tidegate trace ID --topic orders --group billing -o json`,
 		Annotations: map[string]string{call.MQAdmin: "queryMsgById -i ID"},
@@ -81,7 +87,11 @@ func (tr *tracing) run(ctx context.Context) error {
 		}
 		complete = complete && t.Complete
 		if len(t.Messages) > 0 || !t.DeliverAt.IsZero() || t.Half {
-			tr.traced = append(tr.traced, tracedTopic{topic, t})
+			redriven, err := tr.redriven(ctx, client, topic, &t)
+			if err != nil {
+				return err
+			}
+			tr.traced = append(tr.traced, tracedTopic{topic, t, redriven})
 		}
 	}
 	if err := tr.printTrace(); err != nil || len(tr.traced) > 0 {
@@ -127,13 +137,45 @@ func (tr *tracing) in(ctx context.Context, client *admin.Client, topic string) (
 	}
 }
 
+// redriven returns the ID that the message's dead letter was sent back with, if that dead letter is
+// gone, and the ID of the message before its own redrives.
+func (tr *tracing) redriven(ctx context.Context, client *admin.Client, topic string, t *status.Trace) (r view.Redriven, err error) {
+	first, redrives := protocol.CutRedrive(tr.query.ID)
+	if redrives > 0 {
+		r.First = first
+	}
+	gone := func(f status.Fate) bool { return f.State == "dead_letter" && f.DeadLetter == nil }
+	if n := len(t.Messages); n == 0 || !slices.ContainsFunc(t.Messages[n-1].Groups, gone) {
+		return r, nil
+	}
+	last := &t.Messages[len(t.Messages)-1]
+	q := status.MessageQuery{Since: last.StoredAt, Newest: true, Limit: 1}
+	q.ID = protocol.RedrivenID(last.ID, redrives+len(t.Messages)-1)
+	for scanned := int64(0); ; {
+		bounded, cancel := tr.Bounded(ctx)
+		page, err := client.Messages(bounded, topic, q)
+		cancel()
+		scanned += page.Scanned
+		switch {
+		case err != nil:
+			return r, err
+		case len(page.Messages) > 0:
+			r.As = q.ID
+			return r, nil
+		case page.Complete || tr.scan > 0 && scanned >= tr.scan:
+			return r, nil
+		}
+		q.After = page.Next
+	}
+}
+
 func (tr *tracing) printTrace() error {
 	if tr.JSON() {
 		return tr.Show(map[string]any{"topics": call.NotNil(tr.traced)}, "", nil)
 	}
 	style, now := tr.Times.TimeStyle, time.Now()
 	for _, t := range tr.traced {
-		text := view.Trace(t.Topic, tr.query.ID, &t.Trace, style, now)
+		text := view.Trace(t.Topic, tr.query.ID, &t.Trace, style, now) + t.Redriven.Text(tr.Command.Root().Name())
 		if tr.Format.Format == output.Name {
 			text = output.Safe(t.Topic) + "\n"
 		}

@@ -134,6 +134,24 @@ func theMessage(m *status.StoredMessage) string {
 	return "message " + cmp.Or(output.Safe(m.ID), fmt.Sprintf("%d of queue %d", m.Offset, m.Queue))
 }
 
+// Redriven has the messages before and after a redrive with a new ID, which an edited dead letter
+// has.
+type Redriven struct {
+	As    string `json:"redriven_as,omitempty"`   // ID of the message that was sent back
+	First string `json:"redriven_from,omitempty"` // ID of the message before all redrives
+}
+
+// Text returns a line for each message with the command that traces it.
+func (r Redriven) Text(program string) (text string) {
+	if r.First != "" {
+		text += fmt.Sprintf("  it was sent back for the dead letter of message %s: %s trace %[1]s\n", output.Safe(r.First), program)
+	}
+	if r.As != "" {
+		text += fmt.Sprintf("  its dead letter was sent back as message %s: %s trace %[1]s\n", output.Safe(r.As), program)
+	}
+	return text
+}
+
 // Trace returns the text of a trace in one topic: the messages with a sentence for each group.
 func Trace(topic, id string, t *status.Trace, style output.TimeStyle, now time.Time) string {
 	var b strings.Builder

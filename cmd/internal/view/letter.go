@@ -60,8 +60,7 @@ func LetterFields(l Letter) []output.Field {
 	return append(fields, output.Field{Name: "body", Value: string(l.Body)})
 }
 
-// A Class is a class of dead letters. Bytes and Sample are known if the letters were read, as on a
-// RocketMQ.
+// A Class is a class of dead letters. Bytes are known if the letters were read, as on a RocketMQ.
 type Class struct {
 	status.DeadLetterClass
 	Bytes  int64    `json:"bytes,omitempty"`
@@ -102,8 +101,16 @@ var ClassColumns = []output.Column[Class]{
 	{Name: "LAST", Cell: func(k Class) any { return k.Last }},
 	{Name: "REDRIVES", Cell: func(k Class) any { return k.MaxRedrives }},
 	{Name: "BYTES", Wide: true, Cell: func(k Class) any { return output.Bytes(k.Bytes) }},
-	{Name: "SAMPLE", Wide: true, Cell: func(k Class) any { return k.Sample }},
+	{Name: "EXAMPLE", Cell: func(k Class) any { return k.Example() }},
 	{Name: "REASON", Cell: func(k Class) any { return k.Reason }},
+}
+
+// Example is the message ID of one letter, empty if none is known.
+func (k Class) Example() string {
+	if len(k.Sample) == 0 {
+		return ""
+	}
+	return k.Sample[0]
 }
 
 // ReportFields are the names and values of a redrive.

@@ -14,29 +14,44 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/output"
 )
 
+// A Message is a stored message with the JSON names of the HTTP API.
+type Message struct {
+	status.StoredMessage
+	BodyText string `json:"body_text,omitempty"` // the body, if it is UTF-8
+}
+
+// MessageOf returns a message with its text.
+func MessageOf(m status.StoredMessage) Message {
+	out := Message{StoredMessage: m}
+	if utf8.Valid(m.Body) {
+		out.BodyText = string(m.Body)
+	}
+	return out
+}
+
 // MessageColumns returns the columns of peek and find. Delayed messages have their delivery time
 // instead of a place in a queue.
-func MessageColumns(delayed bool) []output.Column[status.StoredMessage] {
+func MessageColumns(delayed bool) []output.Column[Message] {
 	if !delayed {
 		return messageColumns
 	}
-	columns := slices.DeleteFunc(slices.Clone(messageColumns), func(c output.Column[status.StoredMessage]) bool {
+	columns := slices.DeleteFunc(slices.Clone(messageColumns), func(c output.Column[Message]) bool {
 		return c.Name == "QUEUE" || c.Name == "OFFSET"
 	})
-	return slices.Insert(columns, 2, output.Column[status.StoredMessage]{Name: "DELIVER", Cell: func(m status.StoredMessage) any { return m.DeliverAt }})
+	return slices.Insert(columns, 2, output.Column[Message]{Name: "DELIVER", Cell: func(m Message) any { return m.DeliverAt }})
 }
 
-var messageColumns = []output.Column[status.StoredMessage]{
-	{Name: "STORED", Cell: func(m status.StoredMessage) any { return m.StoredAt }},
-	{Name: "ID", Cell: func(m status.StoredMessage) any { return m.ID }},
-	{Name: "QUEUE", Cell: func(m status.StoredMessage) any { return m.Queue }},
-	{Name: "OFFSET", Cell: func(m status.StoredMessage) any { return m.Offset }},
-	{Name: "TAG", Cell: func(m status.StoredMessage) any { return m.Tag }},
-	{Name: "KEYS", Cell: func(m status.StoredMessage) any { return m.Keys }},
-	{Name: "GROUP", Wide: true, Cell: func(m status.StoredMessage) any { return m.MessageGroup }},
-	{Name: "BORN", Wide: true, Cell: func(m status.StoredMessage) any { return m.BornAt }},
-	{Name: "SIZE", Cell: func(m status.StoredMessage) any { return output.Bytes(m.BodySize) }},
-	{Name: "TEXT", Cell: func(m status.StoredMessage) any { return firstLine(m.Body) }},
+var messageColumns = []output.Column[Message]{
+	{Name: "STORED", Cell: func(m Message) any { return m.StoredAt }},
+	{Name: "ID", Cell: func(m Message) any { return m.ID }},
+	{Name: "QUEUE", Cell: func(m Message) any { return m.Queue }},
+	{Name: "OFFSET", Cell: func(m Message) any { return m.Offset }},
+	{Name: "TAG", Cell: func(m Message) any { return m.Tag }},
+	{Name: "KEYS", Cell: func(m Message) any { return m.Keys }},
+	{Name: "GROUP", Wide: true, Cell: func(m Message) any { return m.MessageGroup }},
+	{Name: "BORN", Wide: true, Cell: func(m Message) any { return m.BornAt }},
+	{Name: "SIZE", Cell: func(m Message) any { return output.Bytes(m.BodySize) }},
+	{Name: "TEXT", Cell: func(m Message) any { return firstLine(m.Body) }},
 }
 
 // firstLine is the beginning of a body.
