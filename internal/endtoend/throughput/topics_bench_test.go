@@ -14,6 +14,10 @@ import (
 	"github.com/tidegate/tidegate/producer"
 )
 
+// topicsMessages is the number of messages of a round of BenchmarkTopicsSDK and BenchmarkSecureSDK.
+// A round takes seconds, so each contains collections of garbage and compactions of the broker.
+const topicsMessages = 100_000
+
 // BenchmarkTopicsSDK sends messages of 1 KiB to 100 and to 1 000 topics in turn, with SendAsync
 // from one goroutine and with Send from 256, to a broker on disk. one/ratio is the rate divided by
 // that of one topic in the same run.
@@ -100,7 +104,7 @@ func names(topics int) []string {
 }
 
 func asyncTo(b *testing.B, p *producer.Producer, topics int) round {
-	const n = 20_000
+	const n = topicsMessages
 	to, body := names(topics), make([]byte, 1024)
 	return func() (int, time.Duration) {
 		start := time.Now()
@@ -126,7 +130,7 @@ func callersTo256(b *testing.B, p *producer.Producer, topics int) round {
 }
 
 func callersTo(b *testing.B, p *producer.Producer, callers, topics int) round {
-	const n = 20_000
+	const n = topicsMessages
 	to, body := names(topics), make([]byte, 1024)
 	var next atomic.Int64
 	return func() (int, time.Duration) {
