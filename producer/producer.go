@@ -39,6 +39,7 @@ type Producer struct {
 	ledger    *ledger.Ledger[*item]
 	functions *ledger.Functions[*item] // of SendAsync
 	spooler   *spooler                 // nil without Options.Spool
+	calls     atomic.Int64             // of SendLane under way, over all topics
 	closed    atomic.Bool
 	life      context.Context //nolint:containedctx // for settings requests that no call waits for; Close ends it
 	end       context.CancelCauseFunc

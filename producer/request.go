@@ -23,6 +23,10 @@ const maxLaneChanges = 3
 // limitPatience bounds the wait for each further message at the limiter.
 const limitPatience = time.Millisecond
 
+// crowd is the maximum of calls under way at which a topic begins a second one. With more calls,
+// the topic has one call at a time, if its server takes several messages in a request.
+const crowd = 16
+
 // A roundTrip is the call of the transport for a request.
 type roundTrip struct {
 	scope scope     // without a ctx while the request waits for the limiter
@@ -149,7 +153,7 @@ func (t *topic) send(r *request) (ended []*item, next job, ok bool) {
 	c := &r.Call
 	var results []transport.SendResult
 	if len(c.items) > 0 {
-		results = t.p.lanes.SendLane(c.scope.ctx, r.Info, c.messages)
+		results = t.p.sendLane(c.scope.ctx, r.Info, c.messages)
 	}
 	returned = true
 	c.scope.cancel()
@@ -162,6 +166,13 @@ func (t *topic) send(r *request) (ended []*item, next job, ok bool) {
 		}
 	}
 	return t.settle(r, results, err, !r.Alone)
+}
+
+// sendLane calls the transport, and counts the call while it is under way.
+func (p *Producer) sendLane(ctx context.Context, l transport.Lane, msgs []*tidegate.Message) []transport.SendResult {
+	p.calls.Add(1)
+	defer p.calls.Add(-1)
+	return p.lanes.SendLane(ctx, l, msgs)
 }
 
 // abandon ends an ask or a request whose goroutine the transport or the limiter has ended: by a

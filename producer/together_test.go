@@ -2,6 +2,7 @@ package producer
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -54,4 +55,38 @@ func TestThrottledTogetherRetriedTogether(t *testing.T) {
 			t.Errorf("%d requests, want the throttled one, a probe and the rest", n)
 		}
 	})
+}
+
+// While many topics have requests under way, the messages of each topic share its next request. A
+// topic by itself begins a second request instead.
+func TestManyTopicsSendFewRequests(t *testing.T) {
+	for _, c := range []struct{ topics, requests int }{{1, 3}, {40, 2}} {
+		synctest.Test(t, func(t *testing.T) {
+			f := &laneFake{do: func(context.Context, int, transport.Lane, []*tidegate.Message) []error {
+				time.Sleep(10 * time.Millisecond)
+				return nil
+			}}
+			p := newProducer(t, f, Options{})
+			for range 20 {
+				for topic := range c.topics {
+					m := &tidegate.Message{Topic: fmt.Sprint("t", topic), Body: []byte("x")}
+					err := p.SendAsync(t.Context(), m, func(_ tidegate.Receipt, err error) {
+						if err != nil {
+							t.Error(err)
+						}
+					})
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+				synctest.Wait()
+			}
+			if err := p.Flush(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if n := len(f.requests()); n != c.requests*c.topics {
+				t.Errorf("%d topics: %d requests, want %d for each topic", c.topics, n, c.requests)
+			}
+		})
+	}
 }

@@ -78,6 +78,7 @@ func (t *topic) submit(own *item, items ...*item) (job, bool) {
 // instead for the caller to carry out: the ask for own alone or, if worker is true, the first. It
 // begins none while Close aborts the messages. The lock is held.
 func (t *topic) pump(now time.Time, own *item, worker bool) (mine job, ok bool) {
+	t.queue.Crowded = t.p.calls.Load() > crowd
 	t.queue.Wake(now)
 	for !t.p.closed.Load() {
 		j, more := t.queue.Next(now, own.queued())

@@ -47,7 +47,7 @@ const maxAsk = 128
 // first message.
 func (q *Queue[T, C]) open(it *Item[T, C], now time.Time) bool {
 	return slices.ContainsFunc(q.lanes, func(l *Lane[T, C]) bool {
-		if l.lost || it.blocked(l, now) || !l.takes(q.loose.Len(), now) {
+		if l.lost || it.blocked(l, now) || !l.takes(q.loose.Len(), q.Crowded, now) {
 			return false
 		}
 		others, _ := q.others(it, now)
@@ -80,7 +80,7 @@ func (q *Queue[T, C]) avoided(it *Item[T, C], now time.Time) (endpoints []string
 		endpoints = append(endpoints, it.Avoid)
 	}
 	for _, l := range q.lanes {
-		if l.Endpoint != "" && (it.blocked(l, now) || !l.takes(q.loose.Len(), now)) && !slices.Contains(endpoints, l.Endpoint) {
+		if l.Endpoint != "" && (it.blocked(l, now) || !l.takes(q.loose.Len(), q.Crowded, now)) && !slices.Contains(endpoints, l.Endpoint) {
 			endpoints = append(endpoints, l.Endpoint)
 		}
 	}
@@ -166,7 +166,7 @@ func (q *Queue[T, C]) Routed(a *Ask[T, C], lanes []transport.Lane, now time.Time
 		return r // Next forms the requests
 	}
 	l := q.lane(lanes[0], now)
-	if l.bound.Len() == 1 && l.bound.First() == a.Head.unit && l.takes(1+q.loose.Len(), now) {
+	if l.bound.Len() == 1 && l.bound.First() == a.Head.unit && l.takes(1+q.loose.Len(), q.Crowded, now) {
 		return q.take(l, nil, now, true)
 	}
 	return nil
@@ -191,7 +191,7 @@ func (q *Queue[T, C]) routedLoose(a *Ask[T, C], l *Lane[T, C], now time.Time) *R
 			other.lost = other.lost || other != l && !slices.Contains(a.Request.Avoid, other.Endpoint)
 		}
 	}
-	if !l.takes(q.loose.Len(), now) {
+	if !l.takes(q.loose.Len(), q.Crowded, now) {
 		if none { // otherwise the lane has become busy since, and the next ask avoids it
 			q.askAt = now.Add(recheck)
 		}

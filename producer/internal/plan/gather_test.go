@@ -131,3 +131,39 @@ func TestGatherTakesEnough(t *testing.T) {
 		}
 	}
 }
+
+// A crowded topic has one request under way. Its other messages share the next one, which begins
+// with the end of the first, or 200 ms after its start if its response is lost.
+func TestCrowdedTopicHasOneRequest(t *testing.T) {
+	l := newLoop(t)
+	l.q.Crowded = true
+	l.add(1)
+	if len(l.flying) != 1 {
+		t.Fatal("the first message was not sent at once")
+	}
+	l.add(10)
+	if len(l.flying) != 1 {
+		t.Fatalf("%d requests are under way, want 1", len(l.flying))
+	}
+	l.now = l.now.Add(time.Millisecond)
+	l.finish()
+	if len(l.flying) != 1 || len(l.flying[0].Items) != 10 {
+		t.Fatalf("%d requests are under way after the first, want one with 10 messages", len(l.flying))
+	}
+	began := l.now
+	l.add(3)
+	if at := l.q.WakeAt(l.now); !at.Equal(began.Add(200 * time.Millisecond)) {
+		t.Fatalf("the wait ends %v after the start of the request, want 200 ms", at.Sub(began))
+	}
+	l.now = l.q.WakeAt(l.now)
+	l.pump()
+	if len(l.flying) != 2 || len(l.flying[1].Items) != 3 {
+		t.Fatalf("%d requests are under way after the wait, want 2", len(l.flying))
+	}
+	l.q.Crowded = false
+	l.finish()
+	l.add(3)
+	if len(l.flying) != 2 {
+		t.Fatalf("%d requests are under way without the crowd, want 2", len(l.flying))
+	}
+}

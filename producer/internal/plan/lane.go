@@ -15,6 +15,12 @@ const (
 	// gather is the longest time for which a second request waits for further messages.
 	gather = 5 * time.Millisecond
 
+	// crowdedGather is gather while many other topics have requests under way. Their requests keep
+	// the server busy, so a second request of the topic gains nothing. The messages of the topic
+	// share the next request instead, which begins with the end of this one. The bound is for a
+	// request whose response is lost.
+	crowdedGather = 200 * time.Millisecond
+
 	// A lane that takes one message a request starts with FirstWindow requests at
 	// once and adapts between 1 and maxWindow. Probes are bounded by FirstWindow.
 	FirstWindow = 32
@@ -99,15 +105,21 @@ func (l *Lane[T, C]) probesOn() bool {
 //   - the request is at least half as large as the recent ones, or
 //   - the wait for further messages is over.
 //
+// While many other topics have requests under way (crowded), the rule about the size does not
+// apply, and the wait is longer.
+//
 // Without the rule about the size, requests of one message alternate with requests of all other
 // messages when many callers wait for their results.
-func (l *Lane[T, C]) takes(n int, now time.Time) bool {
-	return l.free(now) && (l.flying == 0 || l.MaxMessages <= 1 || n >= l.recent/2 || l.gathered(now))
+func (l *Lane[T, C]) takes(n int, crowded bool, now time.Time) bool {
+	return l.free(now) && (l.flying == 0 || l.MaxMessages <= 1 || !crowded && n >= l.recent/2 || !now.Before(l.gathered(crowded)))
 }
 
-// gathered reports whether the wait for messages of a second request is over.
-func (l *Lane[T, C]) gathered(now time.Time) bool {
-	return l.flying > 0 && l.free(now) && now.Sub(l.begun) >= gather
+// gathered returns the end of the wait for messages of a second request.
+func (l *Lane[T, C]) gathered(crowded bool) time.Time {
+	if crowded {
+		return l.begun.Add(crowdedGather)
+	}
+	return l.begun.Add(gather)
 }
 
 // most is the number of messages that one request takes now.

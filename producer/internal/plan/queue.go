@@ -28,6 +28,11 @@ import (
 // of that kind is recheck ago. An ask without use shows that a lane is busy or lost, so that it is
 // not repeated before the next event of that lane.
 type Queue[T Sharer, C any] struct {
+	// Crowded reports that many requests of other topics are under way. A lane that takes several
+	// messages in a request then has one request of this topic at a time. The user may change it
+	// before each call of Wake.
+	Crowded bool
+
 	loose    list.List[*unit[T, C]] // loose units that can be sent, first come first
 	laneless list.List[*unit[T, C]] // message groups that can be sent and whose lane is unknown
 	waiting  dueUnits[T, C]         // units whose first message waits for its due time, or for a lane that holds it
@@ -167,7 +172,7 @@ func (q *Queue[T, C]) Group(group string) []*Item[T, C] {
 // with own as its first message is for own alone, and so is the request that follows it.
 func (q *Queue[T, C]) Next(now time.Time, own *Item[T, C]) (Job[T, C], bool) {
 	for _, l := range q.lanes {
-		if l.bound.Len() > 0 && l.takes(l.bound.Len()+q.loose.Len(), now) {
+		if l.bound.Len() > 0 && l.takes(l.bound.Len()+q.loose.Len(), q.Crowded, now) {
 			return Job[T, C]{Request: q.take(l, nil, now, false)}, true
 		}
 	}
@@ -317,8 +322,8 @@ func (q *Queue[T, C]) WakeAt(now time.Time) time.Time {
 			earlier(l.PausedUntil)
 		case l.probesOn() && !l.free(now):
 			earlier(l.begun.Add(l.pause))
-		case l.free(now) && !l.takes(n, now):
-			earlier(l.begun.Add(gather))
+		case l.free(now) && !l.takes(n, q.Crowded, now):
+			earlier(l.gathered(q.Crowded))
 		}
 	}
 	return at
