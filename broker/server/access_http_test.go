@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/messages"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
@@ -20,7 +21,7 @@ import (
 )
 
 func TestHTTPCredentials(t *testing.T) {
-	e := start(t, Options{Access: someAccess()})
+	e := start(t, server.Options{Access: someAccess()})
 	at := time.Now().UTC().Format("20060102T150405Z")
 	basic := func(key, secret string) func(*http.Request) {
 		return func(r *http.Request) { r.SetBasicAuth(key, secret) }
@@ -87,7 +88,7 @@ func TestHTTPCredentials(t *testing.T) {
 
 // Over HTTP, only a key that may receive from the topic of a handle can settle it.
 func TestHandlesOverHTTP(t *testing.T) {
-	e := start(t, Options{Access: someAccess(), MinLongPolling: 1})
+	e := start(t, server.Options{Access: someAccess(), MinLongPolling: 1})
 	root := signed(t.Context(), "root")
 	handle := func(topic, group string) string {
 		if _, err := e.SendMessage(root, &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{msg(topic, topic+group, func(m *rmqpb.Message) {
@@ -152,11 +153,11 @@ func TestRetriesOverHTTP(t *testing.T) {
 				naming.Naming = settings.RetryNaming292
 			}
 			retry, dead := naming.Topics("orders", "billing")
-			consumer := Key{Name: "consumer", Secrets: []Secret{NewSecret("s")}, Allow: []Rule{
-				{Actions: []Action{ActionReceive}, Topics: []string{"orders"}, Groups: []string{"billing"}},
-				{Actions: []Action{ActionSend}, Topics: []string{retry, dead}},
+			consumer := server.Key{Name: "consumer", Secrets: []server.Secret{server.NewSecret("s")}, Allow: []server.Rule{
+				{Actions: []server.Action{server.ActionReceive}, Topics: []string{"orders"}, Groups: []string{"billing"}},
+				{Actions: []server.Action{server.ActionSend}, Topics: []string{retry, dead}},
 			}}
-			e := start(named{t, name}, Options{Access: AccessConfig{Keys: []Key{consumer}}, MinLongPolling: 1})
+			e := start(named{t, name}, server.Options{Access: server.AccessConfig{Keys: []server.Key{consumer}}, MinLongPolling: 1})
 			if _, err := e.b.PutTopic(t.Context(), "orders", settings.Topic{}); err != nil {
 				t.Fatal(err)
 			}
@@ -219,12 +220,12 @@ func TestRetriesOverHTTP(t *testing.T) {
 // queue, you need to grant the message production permission to the role used by the consumer"
 func TestReconsumeLaterNeedsToSend(t *testing.T) {
 	for granted, status := range map[string]int{"": 403, "normal-g-RETRY": 403, "normal-g-*": 200} {
-		allow := []Rule{{Actions: []Action{ActionReceive}, Topics: []string{"*"}, Groups: []string{"*"}}}
+		allow := []server.Rule{{Actions: []server.Action{server.ActionReceive}, Topics: []string{"*"}, Groups: []string{"*"}}}
 		if granted != "" {
-			allow = append(allow, Rule{Actions: []Action{ActionSend}, Topics: []string{granted}})
+			allow = append(allow, server.Rule{Actions: []server.Action{server.ActionSend}, Topics: []string{granted}})
 		}
-		c := AccessConfig{Keys: []Key{{Name: "consumer", Secrets: []Secret{NewSecret("s")}, Allow: allow}}}
-		e := start(t, Options{Access: c, MinLongPolling: 1})
+		c := server.AccessConfig{Keys: []server.Key{{Name: "consumer", Secrets: []server.Secret{server.NewSecret("s")}, Allow: allow}}}
+		e := start(t, server.Options{Access: c, MinLongPolling: 1})
 		if _, err := e.b.PutGroup(t.Context(), "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}}); err != nil {
 			t.Fatal(err)
 		}
@@ -250,12 +251,12 @@ func TestReconsumeLaterNeedsToSend(t *testing.T) {
 // send to topics through its dead letters, nor hold up a topic by rewinding the group there, nor
 // read one as the group's retry topic.
 func TestBodiesNeedRights(t *testing.T) {
-	allow := []Rule{
-		{Actions: []Action{ActionAdmin}, Topics: []string{"fifo"}, Groups: []string{"g"}},
-		{Actions: []Action{ActionSend}, Topics: []string{"fifo", "out", "again"}},
-		{Actions: []Action{ActionReceive}, Topics: []string{"again"}, Groups: []string{"g"}},
+	allow := []server.Rule{
+		{Actions: []server.Action{server.ActionAdmin}, Topics: []string{"fifo"}, Groups: []string{"g"}},
+		{Actions: []server.Action{server.ActionSend}, Topics: []string{"fifo", "out", "again"}},
+		{Actions: []server.Action{server.ActionReceive}, Topics: []string{"again"}, Groups: []string{"g"}},
 	}
-	e := start(t, Options{Access: AccessConfig{Keys: []Key{{Name: "team", Secrets: []Secret{NewSecret("s")}, Allow: allow}}}})
+	e := start(t, server.Options{Access: server.AccessConfig{Keys: []server.Key{{Name: "team", Secrets: []server.Secret{server.NewSecret("s")}, Allow: allow}}}})
 	if _, err := e.b.PutGroup(t.Context(), "g", settings.Group{}); err != nil {
 		t.Fatal(err)
 	}
@@ -314,10 +315,10 @@ func TestBodiesNeedRights(t *testing.T) {
 // Keys and properties of dead letters are data of the sender, as bodies are: a key that may only
 // observe does not see them.
 func TestKeysOfDeadLettersNeedRights(t *testing.T) {
-	observer := Key{Name: "observer", Secrets: []Secret{NewSecret("of observer")}, Allow: []Rule{{Actions: []Action{ActionObserve}, Topics: []string{"*"}, Groups: []string{"*"}}}}
-	owner := Key{Name: "owner", Secrets: []Secret{NewSecret("of owner")}, Allow: []Rule{{Actions: []Action{ActionAdmin}, Topics: []string{"*"}, Groups: []string{"*"}}}}
-	reader := Key{Name: "reader", Secrets: []Secret{NewSecret("of reader")}, Allow: []Rule{{Actions: []Action{ActionObserve, ActionReceive}, Topics: []string{"*"}, Groups: []string{"*"}}}}
-	e := start(t, Options{Access: AccessConfig{Keys: []Key{observer, owner, reader}}})
+	observer := server.Key{Name: "observer", Secrets: []server.Secret{server.NewSecret("of observer")}, Allow: []server.Rule{{Actions: []server.Action{server.ActionObserve}, Topics: []string{"*"}, Groups: []string{"*"}}}}
+	owner := server.Key{Name: "owner", Secrets: []server.Secret{server.NewSecret("of owner")}, Allow: []server.Rule{{Actions: []server.Action{server.ActionAdmin}, Topics: []string{"*"}, Groups: []string{"*"}}}}
+	reader := server.Key{Name: "reader", Secrets: []server.Secret{server.NewSecret("of reader")}, Allow: []server.Rule{{Actions: []server.Action{server.ActionObserve, server.ActionReceive}, Topics: []string{"*"}, Groups: []string{"*"}}}}
+	e := start(t, server.Options{Access: server.AccessConfig{Keys: []server.Key{observer, owner, reader}}})
 	ctx := t.Context()
 	if r := e.b.Send(ctx, []*tidegate.Message{{Topic: "normal", ID: "01", Body: []byte("x"), Keys: []string{"the-key"}, Tag: "the-tag", Properties: map[string]string{"p": "the-property"}}})[0]; r.Err != nil {
 		t.Fatal(r.Err)
@@ -346,12 +347,12 @@ func TestKeysOfDeadLettersNeedRights(t *testing.T) {
 // not from any topic, can neither read nor move them.
 func TestAbandonedTransactionsAreNoGroupsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		key := func(name, topics string) Key {
-			return Key{Name: name, Secrets: []Secret{NewSecret(secretMark + name)}, Allow: []Rule{
-				{Actions: []Action{ActionReceive, ActionAdmin, ActionSend}, Topics: []string{topics}, Groups: []string{"*"}},
+		key := func(name, topics string) server.Key {
+			return server.Key{Name: name, Secrets: []server.Secret{server.NewSecret(secretMark + name)}, Allow: []server.Rule{
+				{Actions: []server.Action{server.ActionReceive, server.ActionAdmin, server.ActionSend}, Topics: []string{topics}, Groups: []string{"*"}},
 			}}
 		}
-		e := withTransactions(t, Options{Access: AccessConfig{Keys: []Key{key("orders", "orders*"), key("all", "*")}}})
+		e := withTransactions(t, server.Options{Access: server.AccessConfig{Keys: []server.Key{key("orders", "orders*"), key("all", "*")}}})
 		if _, err := e.b.PutTopic(t.Context(), "tx", settings.Topic{Transaction: settings.Transaction{CheckMax: 1}}); err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"bufio"
@@ -11,15 +11,16 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
 // teams are two keys that may do everything with the topics of their patterns.
-func teams(topics map[string]string) (c AccessConfig) {
+func teams(topics map[string]string) (c server.AccessConfig) {
 	for name, pattern := range topics {
-		c.Keys = append(c.Keys, Key{Name: name, Secrets: []Secret{NewSecret(secretMark + name)}, Allow: []Rule{
-			{Actions: []Action{ActionSend, ActionReceive}, Topics: []string{pattern}, Groups: []string{"g"}},
+		c.Keys = append(c.Keys, server.Key{Name: name, Secrets: []server.Secret{server.NewSecret(secretMark + name)}, Allow: []server.Rule{
+			{Actions: []server.Action{server.ActionSend, server.ActionReceive}, Topics: []string{pattern}, Groups: []string{"g"}},
 		}})
 	}
 	return c
@@ -36,13 +37,13 @@ func TestTelemetryOfARemovedKey(t *testing.T) {
 		"it may not send to this topic": {map[string]string{"new": "*", "old": "normal"}, tidegate.CodeForbidden},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			e := withTransactions(t, Options{Access: teams(map[string]string{"old": "*", "new": "*"})})
+			e := withTransactions(t, server.Options{Access: teams(map[string]string{"old": "*", "new": "*"})})
 			old, _ := e.telemetry(signed(t.Context(), "old"), producer("tx"))
 			current, _ := e.telemetry(signed(t.Context(), "new"), producer("tx"))
 			if err := e.s.SetAccess(teams(c.after)); err != nil {
 				t.Fatal(err)
 			}
-			if n := len(e.s.sessions.Publishing("tx")); n != 1 { // at once
+			if n := len(e.s.Parts().Sessions.Publishing("tx")); n != 1 { // at once
 				t.Errorf("%s: %d streams are asked, want 1", name, n)
 			}
 			half := msg("tx", "m", sys(func(p *rmqpb.SystemProperties) { p.MessageType = rmqpb.MessageType_TRANSACTION }))
@@ -72,10 +73,10 @@ func TestTelemetryOfARemovedKey(t *testing.T) {
 // accepted.
 func TestTelemetryOutlivesItsSignature(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{Access: teams(map[string]string{"old": "*"})})
+		e := start(t, server.Options{Access: teams(map[string]string{"old": "*"})})
 		st, _ := e.telemetry(signed(t.Context(), "old"), producer("normal"))
-		time.Sleep(2 * DefaultMaxClockSkew)
-		for _, access := range []AccessConfig{teams(map[string]string{"old": "norm*"}), teams(map[string]string{"old": "*", "new": "*"})} {
+		time.Sleep(2 * server.DefaultMaxClockSkew)
+		for _, access := range []server.AccessConfig{teams(map[string]string{"old": "norm*"}), teams(map[string]string{"old": "*", "new": "*"})} {
 			if err := e.s.SetAccess(access); err != nil {
 				t.Fatal(err)
 			}
@@ -86,7 +87,7 @@ func TestTelemetryOutlivesItsSignature(t *testing.T) {
 			e.settings(st)
 		}
 		// Without keys the client has another ID: it comes again with that.
-		if err := e.s.SetAccess(AccessConfig{}); err != nil {
+		if err := e.s.SetAccess(server.AccessConfig{}); err != nil {
 			t.Fatal(err)
 		}
 		if cmd, err := st.Recv(); err != io.EOF {
@@ -98,7 +99,7 @@ func TestTelemetryOutlivesItsSignature(t *testing.T) {
 // A receive that waits takes nothing for a key that is gone meanwhile.
 func TestWaitingReceivesAreAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{Access: teams(map[string]string{"old": "*", "new": "*"})})
+		e := start(t, server.Options{Access: teams(map[string]string{"old": "*", "new": "*"})})
 		answers := make(chan *rmqpb.Status, 1)
 		go func() {
 			st, _ := e.receive(signed(t.Context(), "old"), receiveRequest("normal"))
@@ -127,7 +128,7 @@ func TestHTTPStreamsOfARemovedKey(t *testing.T) {
 		"nothing changes for it":   {map[string]string{"old": "normal", "new": "fifo"}, 0},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			x := startWeb(t, Options{Access: teams(map[string]string{"old": "*", "new": "*"})})
+			x := startWeb(t, server.Options{Access: teams(map[string]string{"old": "*", "new": "*"})})
 			at := time.Now().UTC().Format("20060102T150405Z")
 			header := []string{"X-Mq-Date-Time", at, "Authorization", signature("old", secretMark+"old", at)}
 			ctx, cancel := context.WithCancel(t.Context())

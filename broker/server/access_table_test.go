@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
@@ -192,10 +193,10 @@ func (e *env) says(ctx context.Context, in *rmqpb.Settings) (statused, error) {
 	return s.Recv()
 }
 
-func tableAccess() AccessConfig {
+func tableAccess() server.AccessConfig {
 	c := someAccess()
-	c.Keys = append(c.Keys, Key{Name: "owner", Secrets: []Secret{NewSecret(secretMark + "owner")},
-		Allow: []Rule{{Actions: []Action{ActionAdmin}, Topics: []string{"norm*"}, Groups: []string{"g"}}}})
+	c.Keys = append(c.Keys, server.Key{Name: "owner", Secrets: []server.Secret{server.NewSecret(secretMark + "owner")},
+		Allow: []server.Rule{{Actions: []server.Action{server.ActionAdmin}, Topics: []string{"norm*"}, Groups: []string{"g"}}}})
 	return c
 }
 
@@ -220,7 +221,7 @@ func bodyOf(route string, i int) io.Reader {
 
 func TestWhoMayUseEachRoute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{Access: tableAccess()})
+		e := start(t, server.Options{Access: tableAccess()})
 		rows := map[string]bool{}
 		for _, row := range routeTable {
 			rows[row.route] = true
@@ -252,9 +253,9 @@ func TestWhoMayUseEachRoute(t *testing.T) {
 				}
 			}
 		}
-		for _, rt := range e.s.routes() {
-			if !rows[rt.method+" "+rt.path] {
-				t.Errorf("%s %s is not in routeTable: who may use it?", rt.method, rt.path)
+		for _, rt := range e.s.Routes() {
+			if !rows[rt.Method+" "+rt.Path] {
+				t.Errorf("%s %s is not in routeTable: who may use it?", rt.Method, rt.Path)
 			}
 		}
 	})
@@ -262,7 +263,7 @@ func TestWhoMayUseEachRoute(t *testing.T) {
 
 func TestWhoMayCallEachRPC(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{Access: tableAccess()})
+		e := start(t, server.Options{Access: tableAccess()})
 		rows := map[string]bool{}
 		for _, row := range rpcTable {
 			rows[row.name] = true

@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"context"
@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/permission"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/internal/protocol"
@@ -32,17 +33,17 @@ import (
 const secretMark = "sesame-"
 
 // someAccess has a key for each role; the secret of key k is "sesame-k".
-func someAccess() AccessConfig {
-	key := func(name string, allow ...Rule) Key {
-		return Key{Name: name, Secrets: []Secret{NewSecret(secretMark + name)}, Allow: allow}
+func someAccess() server.AccessConfig {
+	key := func(name string, allow ...server.Rule) server.Key {
+		return server.Key{Name: name, Secrets: []server.Secret{server.NewSecret(secretMark + name)}, Allow: allow}
 	}
 	all := []string{"*"}
-	return AccessConfig{Keys: []Key{
-		key("producer", Rule{Actions: []Action{ActionSend}, Topics: []string{"norm*"}}),
-		key("consumer", Rule{Actions: []Action{ActionReceive}, Topics: []string{"norm*"}, Groups: []string{"g"}}),
-		key("monitor", Rule{Actions: []Action{ActionObserve}, Topics: all, Groups: all}),
-		key("admin", Rule{Actions: []Action{ActionAdmin}, Topics: all, Groups: all}),
-		key("root", Rule{Actions: []Action{ActionAdmin, ActionSend, ActionReceive}, Topics: all, Groups: all}),
+	return server.AccessConfig{Keys: []server.Key{
+		key("producer", server.Rule{Actions: []server.Action{server.ActionSend}, Topics: []string{"norm*"}}),
+		key("consumer", server.Rule{Actions: []server.Action{server.ActionReceive}, Topics: []string{"norm*"}, Groups: []string{"g"}}),
+		key("monitor", server.Rule{Actions: []server.Action{server.ActionObserve}, Topics: all, Groups: all}),
+		key("admin", server.Rule{Actions: []server.Action{server.ActionAdmin}, Topics: all, Groups: all}),
+		key("root", server.Rule{Actions: []server.Action{server.ActionAdmin, server.ActionSend, server.ActionReceive}, Topics: all, Groups: all}),
 		key("nothing"),
 	}}
 }
@@ -97,7 +98,7 @@ func (e *env) call(ctx context.Context, name string) (*rmqpb.Status, error) {
 // Every RPC has a row in the table, and rejects clients without credentials, with wrong ones, or
 // with too few rights. Telemetry and NotifyClientTermination need credentials alone.
 func TestEveryRPCIsGuarded(t *testing.T) {
-	e := start(t, Options{Access: someAccess()})
+	e := start(t, server.Options{Access: someAccess()})
 	methods := rmqpb.File_tidegate_rmq_v2_service_proto.Services().Get(0).Methods()
 	rows := map[string]bool{}
 	for i := range methods.Len() {
@@ -139,23 +140,23 @@ func TestEveryRPCIsGuarded(t *testing.T) {
 
 // Every HTTP route there is has a row in the table, and the other way around.
 func TestEveryRouteIsGuarded(t *testing.T) {
-	e := start(t, Options{Access: someAccess()})
+	e := start(t, server.Options{Access: someAccess()})
 	forEveryKey := []string{"POST /v1/session", "GET /v1/session", "DELETE /v1/session", "GET /v1/clients"}
 	routes := map[string]bool{}
-	for _, rt := range slices.Concat(e.s.routes(), e.s.pages()) {
-		pattern := rt.method + " " + rt.path
+	for _, rt := range slices.Concat(e.s.Routes(), e.s.Pages()) {
+		pattern := rt.Method + " " + rt.Path
 		routes[pattern] = true
 		needs, known := permission.Routes[pattern]
 		if !known {
 			t.Errorf("%q is not in httpNeeds: what does one need to be allowed it?", pattern)
 		}
-		method, path := rt.method, strings.NewReplacer("{topic}", "normal", "{group}", "g").Replace(rt.path)
+		method, path := rt.Method, strings.NewReplacer("{topic}", "normal", "{group}", "g").Replace(rt.Path)
 		w := httptest.NewRecorder()
 		e.s.Handler().ServeHTTP(w, httptest.NewRequest(method, path, nil))
 		if open := w.Code != http.StatusUnauthorized; open != (needs == nil) {
 			t.Errorf("%s without credentials: %d", pattern, w.Code)
 		}
-		if needs != nil && rt.op != "live" { // its stream has no end; routeTable has the route
+		if needs != nil && rt.Op != "live" { // its stream has no end; routeTable has the route
 			r := httptest.NewRequest(method, "https://h"+path, nil)
 			r.SetBasicAuth("nothing", secretMark+"nothing")
 			w = httptest.NewRecorder()
@@ -170,7 +171,7 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 			t.Errorf("httpNeeds has %q, which is no route", pattern)
 		}
 	}
-	added := e.s.run(route{"new", "GET", "/new", http.StatusOK, noInput, func(http.ResponseWriter, *http.Request) (int, any, error) { return 200, nil, nil }})
+	added := e.s.Unlisted()
 	for key, want := range map[string]int{"admin": 200, "monitor": 403} {
 		r := httptest.NewRequest("GET", "https://h/new", nil)
 		r.SetBasicAuth(key, secretMark+key)
@@ -184,7 +185,7 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 // A key that may send may not receive, and the reverse. Topics and groups count.
 func TestRights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{Access: someAccess()})
+		e := start(t, server.Options{Access: someAccess()})
 		producer, consumer, root := signed(t.Context(), "producer"), signed(t.Context(), "consumer"), signed(t.Context(), "root")
 		send := func(ctx context.Context, topics ...string) *rmqpb.Status {
 			q := &rmqpb.SendMessageRequest{}
@@ -265,7 +266,7 @@ func TestRights(t *testing.T) {
 
 // A refused Telemetry stream gets a command with the status, and ends. It makes no group.
 func TestTelemetryRights(t *testing.T) {
-	e := start(t, Options{Access: someAccess()})
+	e := start(t, server.Options{Access: someAccess()})
 	subscribe := func(group string) *rmqpb.TelemetryCommand {
 		return &rmqpb.TelemetryCommand{Command: &rmqpb.TelemetryCommand_Settings{Settings: &rmqpb.Settings{PubSub: &rmqpb.Settings_Subscription{
 			Subscription: &rmqpb.Subscription{Group: res(group), Subscriptions: []*rmqpb.SubscriptionEntry{{Topic: res("normal")}}},
@@ -315,7 +316,7 @@ func TestTelemetryRights(t *testing.T) {
 // A client can end another one only if both have one key.
 func TestClientsAreOfTheirKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{Access: someAccess()})
+		e := start(t, server.Options{Access: someAccess()})
 		parked := make(chan *rmqpb.Status, 1)
 		go func() {
 			st, _ := e.receive(signed(t.Context(), "consumer"), receiveRequest("normal"))
@@ -338,7 +339,7 @@ func TestClientsAreOfTheirKey(t *testing.T) {
 func TestClockSkewAndReload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := someAccess()
-		e := start(t, Options{Access: c})
+		e := start(t, server.Options{Access: c})
 		ctx := signed(t.Context(), "producer")
 		try := func() *rmqpb.Status {
 			r, err := e.QueryRoute(ctx, &rmqpb.QueryRouteRequest{Topic: res("normal")})
@@ -348,25 +349,25 @@ func TestClockSkewAndReload(t *testing.T) {
 			return r.GetStatus()
 		}
 		refused(t, try(), protocol.CodeOK)
-		time.Sleep(DefaultMaxClockSkew + time.Second)
+		time.Sleep(server.DefaultMaxClockSkew + time.Second)
 		refused(t, try(), tidegate.CodeUnauthorized, "x-mq-date-time", "15m0s")
 		c.MaxClockSkew = time.Hour
 		for _, step := range []struct {
-			c    AccessConfig
+			c    server.AccessConfig
 			code tidegate.Code
 		}{
 			{c, protocol.CodeOK},
-			{AccessConfig{Keys: c.Keys[1:], MaxClockSkew: time.Hour}, tidegate.CodeUnauthorized}, // without this key
-			{AccessConfig{Keys: []Key{{Name: "producer", Secrets: []Secret{NewSecret("new"), c.Keys[0].Secrets[0]}, Allow: c.Keys[0].Allow}}, MaxClockSkew: -1}, protocol.CodeOK},
-			{AccessConfig{Keys: []Key{{Name: "producer", Secrets: []Secret{NewSecret("new")}, Allow: c.Keys[0].Allow}}, MaxClockSkew: -1}, tidegate.CodeUnauthorized},
-			{AccessConfig{}, protocol.CodeOK}, // nothing is restricted
+			{server.AccessConfig{Keys: c.Keys[1:], MaxClockSkew: time.Hour}, tidegate.CodeUnauthorized}, // without this key
+			{server.AccessConfig{Keys: []server.Key{{Name: "producer", Secrets: []server.Secret{server.NewSecret("new"), c.Keys[0].Secrets[0]}, Allow: c.Keys[0].Allow}}, MaxClockSkew: -1}, protocol.CodeOK},
+			{server.AccessConfig{Keys: []server.Key{{Name: "producer", Secrets: []server.Secret{server.NewSecret("new")}, Allow: c.Keys[0].Allow}}, MaxClockSkew: -1}, tidegate.CodeUnauthorized},
+			{server.AccessConfig{}, protocol.CodeOK}, // nothing is restricted
 		} {
 			if err := e.s.SetAccess(step.c); err != nil {
 				t.Fatal(err)
 			}
 			refused(t, try(), step.code)
 		}
-		if err := e.s.SetAccess(AccessConfig{Keys: []Key{{Name: secretMark, Secrets: []Secret{NewSecret(secretMark)}, Allow: []Rule{{}}}}}); err == nil {
+		if err := e.s.SetAccess(server.AccessConfig{Keys: []server.Key{{Name: secretMark, Secrets: []server.Secret{server.NewSecret(secretMark)}, Allow: []server.Rule{{}}}}}); err == nil {
 			t.Error("a rule without actions is taken")
 		}
 		refused(t, try(), protocol.CodeOK) // as before
@@ -375,9 +376,9 @@ func TestClockSkewAndReload(t *testing.T) {
 
 // The cost of access control for a request.
 func BenchmarkAccess(b *testing.B) {
-	for name, c := range map[string]AccessConfig{"off": {}, "on": someAccess()} {
+	for name, c := range map[string]server.AccessConfig{"off": {}, "on": someAccess()} {
 		b.Run(name, func(b *testing.B) {
-			e := start(b, Options{Access: c})
+			e := start(b, server.Options{Access: c})
 			q := &rmqpb.QueryRouteRequest{Topic: res("normal")}
 			for b.Loop() {
 				if r, err := e.QueryRoute(signed(b.Context(), "producer"), q); err != nil || r.GetStatus().GetCode() != rmqpb.Code_OK {
@@ -392,7 +393,7 @@ func BenchmarkAccess(b *testing.B) {
 // sufficient.
 func TestSubscriptionsNeedRights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{Access: someAccess()})
+		e := start(t, server.Options{Access: someAccess()})
 		for topic, want := range map[string]tidegate.Code{"normal": protocol.CodeOK, "fifo": tidegate.CodeForbidden} {
 			ctx, cancel := context.WithCancel(signed(t.Context(), "consumer"))
 			r, err := e.says(ctx, subscriber(topic))

@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"context"
@@ -9,13 +9,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/internal/access"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
 // scrapedBy is scraped with the credentials of the key monitor.
-func scrapedBy(t testing.TB, s *Server) (map[string]float64, string) {
+func scrapedBy(t testing.TB, s *server.Server) (map[string]float64, string) {
 	t.Helper()
 	r := httptest.NewRequest("GET", "https://h/metrics", nil)
 	r.SetBasicAuth("monitor", secretMark+"monitor")
@@ -39,7 +40,7 @@ func TestRefusalsAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const logged = 5 // of one reason in 10 s
 		log, text := testLog()
-		e := start(t, Options{Access: someAccess(), Logger: log})
+		e := start(t, server.Options{Access: someAccess(), Logger: log})
 		route := func(ctx context.Context) {
 			if _, err := e.QueryRoute(ctx, &rmqpb.QueryRouteRequest{Topic: res("normal")}); err != nil {
 				t.Fatal(err)
@@ -76,7 +77,7 @@ func TestRefusalsAreLogged(t *testing.T) {
 // they send it in the wrong place.
 func TestNoSecretIsTold(t *testing.T) {
 	log, text := testLog()
-	e := start(t, Options{Access: someAccess(), Logger: log})
+	e := start(t, server.Options{Access: someAccess(), Logger: log})
 	var said strings.Builder
 	at := time.Now().UTC().Format("20060102T150405Z")
 	for _, authorization := range []string{
@@ -113,8 +114,8 @@ func TestNoSecretIsTold(t *testing.T) {
 	}
 	_, metrics := scrapedBy(t, e.s)
 	policy, err := access.New(someAccess())
-	fmt.Fprintf(&said, "%s%v %+v %#v %v", metrics, e.s.o.Access, e.s.o, policy, err)
-	_, err = New(e.b, Options{Access: AccessConfig{Keys: append(someAccess().Keys, someAccess().Keys...)}})
+	fmt.Fprintf(&said, "%s%v %+v %#v %v", metrics, e.s.Parts().Options.Access, e.s.Parts().Options, policy, err)
+	_, err = server.New(e.b, server.Options{Access: server.AccessConfig{Keys: append(someAccess().Keys, someAccess().Keys...)}})
 	fmt.Fprintln(&said, err)
 	for what, s := range map[string]string{"the log": text.String(), "an answer": said.String()} {
 		if s == "" || strings.Contains(s, secretMark) {
@@ -126,7 +127,7 @@ func TestNoSecretIsTold(t *testing.T) {
 // A Telemetry stream that was refused is counted as that.
 func TestRefusedTelemetryIsCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{Access: someAccess()})
+		e := start(t, server.Options{Access: someAccess()})
 		for _, c := range []struct {
 			ctx   context.Context
 			topic string

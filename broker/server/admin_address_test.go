@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"encoding/json"
@@ -11,12 +11,13 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
 func TestAddressSettingsOverHTTP(t *testing.T) {
-	e := start(t, Options{})
+	e := start(t, server.Options{})
 	srv := httptest.NewServer(checkHTTP(t, e.s.Handler()))
 	defer srv.Close()
 	for _, c := range []struct {
@@ -62,7 +63,7 @@ func TestAddressSettingsOverHTTP(t *testing.T) {
 
 // A consumer over HTTP that leaves the interval to the broker has that of the address.
 func TestRetryOverHTTPHasTheAddressDelay(t *testing.T) {
-	e := start(t, Options{MinLongPolling: 1})
+	e := start(t, server.Options{MinLongPolling: 1})
 	if _, err := e.b.PutAddressSettings(t.Context(), "normal", settings.Address{RedeliveryDelay: new(settings.Milliseconds(1))}); err != nil {
 		t.Fatal(err)
 	}

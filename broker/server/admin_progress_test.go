@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"encoding/base64"
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/admin"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -65,7 +66,7 @@ func putGroup(t *testing.T, e *env, c settings.Group) {
 }
 
 func TestAdminDeadLetters(t *testing.T) {
-	e := start(t, Options{})
+	e := start(t, server.Options{})
 	putGroup(t, e, settings.Group{MaxAttempts: 1})
 	const path = "/v1/groups/g/dead-letters"
 	adminCall(t, e, "GET", path, "", 200, `"dead_letters": []`)
@@ -114,7 +115,7 @@ func TestAdminDeadLetters(t *testing.T) {
 
 // A query with an unreadable part is rejected, not read without that part, which would select more.
 func TestAdminRefusesHalfAQuery(t *testing.T) {
-	e := start(t, Options{})
+	e := start(t, server.Options{})
 	putGroup(t, e, settings.Group{MaxAttempts: 1})
 	fail(t, e, "normal", "", 3)
 	const path = "/v1/groups/g/dead-letters"
@@ -129,7 +130,7 @@ func TestAdminRefusesHalfAQuery(t *testing.T) {
 // A parameter that a route does not know is rejected: without it the route would select more than
 // intended.
 func TestAdminRefusesWhatItDoesNotTake(t *testing.T) {
-	e := start(t, Options{})
+	e := start(t, server.Options{})
 	putGroup(t, e, settings.Group{FIFO: true, MaxAttempts: 1, OnExhausted: settings.OnExhaustedPark})
 	fail(t, e, "fifo", "mg", 1)
 	fail(t, e, "normal", "", 3)
@@ -154,7 +155,7 @@ func TestAdminRefusesWhatItDoesNotTake(t *testing.T) {
 }
 
 func TestAdminParked(t *testing.T) {
-	e := start(t, Options{})
+	e := start(t, server.Options{})
 	adminCall(t, e, "PUT", "/v1/groups/g", `{"on_exhausted":"park"}`, 400, "fifo")
 	adminCall(t, e, "PUT", "/v1/groups/g", `{"fifo":true,"max_attempts":1,"on_exhausted":"park"}`, 201, `"on_exhausted": "park"`)
 	adminCall(t, e, "GET", "/v1/groups/g/parked", "", 200, `"groups": []`)
@@ -171,7 +172,7 @@ func TestAdminParked(t *testing.T) {
 }
 
 func TestAdminRewind(t *testing.T) {
-	e := start(t, Options{})
+	e := start(t, server.Options{})
 	putGroup(t, e, settings.Group{MaxAttempts: 1})
 	fail(t, e, "normal", "", 4)
 	const path = "/v1/groups/g/rewind"
@@ -196,7 +197,7 @@ func TestAdminRewind(t *testing.T) {
 // the message: in a group that parks, that parks the message group. Given up
 // before its last attempt, the message alone becomes a dead letter.
 func TestForwardWhereGroupsPark(t *testing.T) {
-	e := start(t, Options{})
+	e := start(t, server.Options{})
 	putGroup(t, e, settings.Group{FIFO: true, MaxAttempts: 3, OnExhausted: settings.OnExhaustedPark})
 	group := func(m *rmqpb.Message) { m.SystemProperties.MessageGroup = new("mg") }
 	e.send(msg("fifo", "1", group), msg("fifo", "2", group), msg("fifo", "3", group))

@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"encoding/json"
@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
@@ -15,7 +16,7 @@ import (
 // A delivery of a gRPC client can be retried over HTTP, and the group receives the message again
 // from the same topic.
 func TestRetryOverHTTP(t *testing.T) {
-	e := start(t, Options{MinLongPolling: 1})
+	e := start(t, server.Options{MinLongPolling: 1})
 	post := func(path, body string, status int, words ...string) {
 		t.Helper()
 		w := httptest.NewRecorder()

@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"encoding/json"
@@ -9,12 +9,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/broker/status"
 )
 
 func TestAdmin(t *testing.T) {
-	e := start(t, Options{})
+	e := start(t, server.Options{})
 	srv := httptest.NewServer(e.s.Handler())
 	defer srv.Close()
 	for _, c := range []struct {
@@ -164,7 +165,7 @@ func TestReadiness(t *testing.T) {
 		e.s.Handler().ServeHTTP(w, httptest.NewRequest("GET", path, nil))
 		return w.Code, w.Body.String()
 	}
-	ending, closed := start(t, Options{}), start(t, Options{})
+	ending, closed := start(t, server.Options{}), start(t, server.Options{})
 	ending.s.Close()
 	closed.b.Close()
 	for name, e := range map[string]*env{"ending": ending, "closed": closed} {
@@ -185,8 +186,8 @@ func TestReadiness(t *testing.T) {
 // A panic of the engine is an answer and a log line.
 func TestAdminSurvivesTheEngine(t *testing.T) {
 	logger, logged := testLog()
-	e := start(t, Options{Logger: logger}, &faulty{})
-	e.setEngine(panicking{e.s.b})
+	e := start(t, server.Options{Logger: logger}, &faulty{})
+	e.setEngine(panicking{e.s.Parts().Engine})
 	w := httptest.NewRecorder()
 	e.s.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/v1/topics", nil))
 	if w.Code != 500 || !strings.Contains(w.Body.String(), "ouch") || !strings.Contains(logged.String(), "admin_test.go") {
@@ -194,6 +195,6 @@ func TestAdminSurvivesTheEngine(t *testing.T) {
 	}
 }
 
-type panicking struct{ engine }
+type panicking struct{ server.Engine }
 
 func (panicking) Topics() []status.Topic { panic("ouch") }

@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"net/http/httptest"
@@ -7,13 +7,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/status"
 )
 
 // GET /v1/audit has the requests that changed something, or failed to, with their key and address.
 func TestAuditList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{Access: someAccess()})
+		e := start(t, server.Options{Access: someAccess()})
 		h := checkHTTP(t, e.s.Handler())
 		as := func(key, method, path string) *httptest.ResponseRecorder {
 			r := httptest.NewRequest(method, "https://h"+path, nil)

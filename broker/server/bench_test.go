@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"net"
@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
@@ -64,7 +65,7 @@ func BenchmarkReceive(b *testing.B) {
 	if _, err := e.PutTopic(b.Context(), "bench", settings.Topic{DuplicateWindow: -1}); err != nil {
 		b.Fatal(err)
 	}
-	s, err := New(e, Options{})
+	s, err := server.New(e, server.Options{})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"strings"
@@ -6,6 +6,7 @@ import (
 
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
@@ -13,7 +14,7 @@ import (
 // A broker that refuses everything logs why, once, and not each request that it refuses.
 func TestBrokenBrokerLogsOneError(t *testing.T) {
 	log, text := testLog()
-	e := startWith(t, broker.Options{Logger: log}, Options{Logger: log})
+	e := startWith(t, broker.Options{Logger: log}, server.Options{Logger: log})
 	serving.Of(e.b).OnConsumerSettings(func(string) { panic("a bug") })
 	func() {
 		defer func() { _ = recover() }() // as a server does

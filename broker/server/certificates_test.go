@@ -1,6 +1,7 @@
-package server
+package server_test
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -21,6 +22,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
@@ -109,15 +111,15 @@ func TestClientCertificates(t *testing.T) {
 	ca.pem(cas, "CERTIFICATE", ca.cert.Raw)
 	config := someAccess()
 	config.Keys[0].Certificates = []string{"producer.test"}
-	config.Keys = append(config.Keys, Key{Name: "mesh", Certificates: []string{"mesh"}, Allow: config.Keys[0].Allow})
+	config.Keys = append(config.Keys, server.Key{Name: "mesh", Certificates: []string{"mesh"}, Allow: config.Keys[0].Allow})
 	const broken = -1
-	for _, want := range []ClientCertificates{ClientCertificatesRequest, ClientCertificatesRequire} {
-		certs, err := LoadCertificates(CertificateOptions{CertFile: cert, KeyFile: key, ClientCAFile: cas, ClientCertificates: want})
+	for _, want := range []server.ClientCertificates{server.ClientCertificatesRequest, server.ClientCertificatesRequire} {
+		certs, err := server.LoadCertificates(server.CertificateOptions{CertFile: cert, KeyFile: key, ClientCAFile: cas, ClientCertificates: want})
 		if err != nil {
 			t.Fatal(err)
 		}
-		e, addr := listen(t, Options{TLS: certs.Config("h2"), RequireTLS: true, Access: config})
-		none := map[ClientCertificates]int{ClientCertificatesRequest: int(tidegate.CodeUnauthorized), ClientCertificatesRequire: broken}[want]
+		e, addr := listen(t, server.Options{TLS: certs.Config("h2"), RequireTLS: true, Access: config})
+		none := map[server.ClientCertificates]int{server.ClientCertificatesRequest: int(tidegate.CodeUnauthorized), server.ClientCertificatesRequire: broken}[want]
 		for name, c := range map[string]struct {
 			creds credentials.TransportCredentials
 			key   string // signs with it
@@ -154,15 +156,15 @@ func TestCertificatesFollowTheirFiles(t *testing.T) {
 	cert, key := filepath.Join(dir, "cert"), filepath.Join(dir, "key")
 	ca.write("first", cert, key)
 	log, text := testLog()
-	certs, err := LoadCertificates(CertificateOptions{CertFile: cert, KeyFile: key, Logger: log})
+	certs, err := server.LoadCertificates(server.CertificateOptions{CertFile: cert, KeyFile: key, Logger: log})
 	if err != nil {
 		t.Fatal(err)
 	}
 	now := time.Now()
 	shown := func() string {
 		t.Helper()
-		now = now.Add(certificatesCheck)
-		c, err := x509.ParseCertificate(certs.current(now).config.Certificates[0].Certificate[0])
+		now = now.Add(server.CertificatesCheck)
+		c, err := x509.ParseCertificate(certs.Shown(now))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -208,9 +210,10 @@ func TestCertificatesFollowTheirFiles(t *testing.T) {
 		t.Errorf("after the renewal: %s", s)
 	}
 	// Between two looks, nothing is looked at.
+	before := certs.Shown(now)
 	ca.write("fifth", cert, key)
 	touch(4 * time.Second)
-	if before := certs.loaded.Load(); certs.current(now) != before {
+	if got := certs.Shown(now); !bytes.Equal(got, before) {
 		t.Error("it looked twice within 2s")
 	}
 	if _, err := certs.Reload(); err != nil {
@@ -226,16 +229,16 @@ func TestCertificateFaults(t *testing.T) {
 	cert, key := filepath.Join(dir, "cert"), filepath.Join(dir, "key")
 	ca.write("x", cert, key)
 	for _, c := range []struct {
-		o    CertificateOptions
+		o    server.CertificateOptions
 		says []string
 	}{
-		{CertificateOptions{MinVersion: tls.VersionTLS11, ClientCertificates: "maybe"}, []string{"CertFile is", "MinVersion is 0x0302", `"maybe"; give none, request or require`}},
-		{CertificateOptions{CertFile: cert, KeyFile: key, ClientCertificates: ClientCertificatesRequire}, []string{"ClientCAFile is empty"}},
-		{CertificateOptions{CertFile: cert, KeyFile: dir + "/none"}, []string{"no such file"}},
-		{CertificateOptions{CertFile: key, KeyFile: cert}, []string{key, cert}},
-		{CertificateOptions{CertFile: cert, KeyFile: key, ClientCAFile: key, ClientCertificates: ClientCertificatesRequest}, []string{key + " contains no certificate"}},
+		{server.CertificateOptions{MinVersion: tls.VersionTLS11, ClientCertificates: "maybe"}, []string{"CertFile is", "MinVersion is 0x0302", `"maybe"; give none, request or require`}},
+		{server.CertificateOptions{CertFile: cert, KeyFile: key, ClientCertificates: server.ClientCertificatesRequire}, []string{"ClientCAFile is empty"}},
+		{server.CertificateOptions{CertFile: cert, KeyFile: dir + "/none"}, []string{"no such file"}},
+		{server.CertificateOptions{CertFile: key, KeyFile: cert}, []string{key, cert}},
+		{server.CertificateOptions{CertFile: cert, KeyFile: key, ClientCAFile: key, ClientCertificates: server.ClientCertificatesRequest}, []string{key + " contains no certificate"}},
 	} {
-		got, err := LoadCertificates(c.o)
+		got, err := server.LoadCertificates(c.o)
 		for _, w := range c.says {
 			if err == nil || got != nil || !strings.Contains(err.Error(), w) {
 				t.Errorf("%+v: %v; want %q", c.o, err, w)
@@ -252,7 +255,7 @@ func TestClientCertificatesAreVerifiedEachTime(t *testing.T) {
 	ca.write("server", cert, key)
 	ca.pem(cas, "CERTIFICATE", ca.cert.Raw)
 	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
-		certs, err := LoadCertificates(CertificateOptions{CertFile: cert, KeyFile: key, ClientCAFile: cas, ClientCertificates: ClientCertificatesRequire})
+		certs, err := server.LoadCertificates(server.CertificateOptions{CertFile: cert, KeyFile: key, ClientCAFile: cas, ClientCertificates: server.ClientCertificatesRequire})
 		if err != nil {
 			t.Fatal(err)
 		}

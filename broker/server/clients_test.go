@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/rmqpb"
@@ -45,7 +46,7 @@ func idsOf(page status.ClientPage) (ids []string) {
 // GET /v1/clients shows what each client is, holds and waits for.
 func TestClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x := startWeb(t, Options{})
+		x := startWeb(t, server.Options{})
 		begin := time.Now()
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -123,11 +124,11 @@ func TestClients(t *testing.T) {
 func TestClientsByPermission(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		access := someAccess()
-		team := Key{Name: "team", Secrets: []Secret{NewSecret(secretMark + "team")}, Allow: []Rule{
-			{Actions: []Action{ActionObserve}, Groups: []string{"g"}}, {Actions: []Action{ActionObserve}, Topics: []string{"norm*"}},
+		team := server.Key{Name: "team", Secrets: []server.Secret{server.NewSecret(secretMark + "team")}, Allow: []server.Rule{
+			{Actions: []server.Action{server.ActionObserve}, Groups: []string{"g"}}, {Actions: []server.Action{server.ActionObserve}, Topics: []string{"norm*"}},
 		}}
 		access.Keys = append(access.Keys, team)
-		e := start(t, Options{Access: access})
+		e := start(t, server.Options{Access: access})
 		e.telemetry(signed(t.Context(), "consumer"), consumer(rmqpb.ClientType_SIMPLE_CONSUMER))
 		other := consumer(rmqpb.ClientType_SIMPLE_CONSUMER)
 		other.GetSubscription().Group = res("other")
@@ -159,7 +160,7 @@ func TestClientsByPermission(t *testing.T) {
 // Pages have each client once, with any size. A page of 100 clients has at most 40 KB.
 func TestClientPages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		var want []string
 		for i := range 103 {
 			id := fmt.Sprintf("host-%03d.example.com@%d@%d", (i*31)%103, 4000+i, i)
@@ -198,7 +199,7 @@ func TestClientPages(t *testing.T) {
 // A failure has the client that received the delivery, over HTTP and gRPC, and after a timeout.
 func TestFailuresHaveTheirClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x := startWeb(t, Options{})
+		x := startWeb(t, server.Options{})
 		x.send(msg("normal", "1"), msg("normal", "2"), msg("normal", "3"))
 		var got []struct {
 			Handle string `json:"handle"`

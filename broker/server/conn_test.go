@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"context"
@@ -20,12 +20,13 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
 // listen serves on a port of the loopback, and returns its address.
-func listen(t *testing.T, o Options) (*env, string) {
+func listen(t *testing.T, o server.Options) (*env, string) {
 	t.Helper()
 	e := start(t, o)
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
@@ -55,7 +56,7 @@ func dial(t *testing.T, addr string, creds credentials.TransportCredentials) rmq
 
 // TLS and plain text come to the same port, and the route leads back to it.
 func TestTLSAndPlainTextOnOnePort(t *testing.T) {
-	_, addr := listen(t, Options{})
+	_, addr := listen(t, server.Options{})
 	for name, creds := range map[string]credentials.TransportCredentials{
 		"plain": insecure.NewCredentials(),
 		"TLS":   credentials.NewTLS(&tls.Config{InsecureSkipVerify: true}),
@@ -87,7 +88,7 @@ func TestTLSAndPlainTextOnOnePort(t *testing.T) {
 // and leave nothing behind.
 func TestOddConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{HandshakeTimeout: 5 * time.Second})
+		e := start(t, server.Options{HandshakeTimeout: 5 * time.Second})
 		lis := bufconn.Listen(1 << 16)
 		go e.s.Serve(lis)
 		began := time.Now()
@@ -117,7 +118,7 @@ func TestOddConnections(t *testing.T) {
 		if d := time.Since(began); d > 6*time.Second {
 			t.Errorf("the last one ended after %v; want 5s", d)
 		}
-		if n := e.s.sniffer.Pending(); n != 0 {
+		if n := e.s.Parts().Silent; n != 0 {
 			t.Errorf("%d connections are still pending", n)
 		}
 	})
@@ -127,7 +128,7 @@ func TestOddConnections(t *testing.T) {
 func TestCloseWithSilentConnections(t *testing.T) {
 	for _, graceful := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			e := start(t, Options{})
+			e := start(t, server.Options{})
 			lis := bufconn.Listen(1 << 16)
 			go e.s.Serve(lis)
 			for _, greeting := range []string{"", "PRI", "\x16"} {
@@ -161,7 +162,7 @@ func TestClientsThatVanish(t *testing.T) {
 }
 
 func clientsThatVanish(t *testing.T) {
-	e := start(t, Options{})
+	e := start(t, server.Options{})
 	c := e.MessagingServiceClient
 	const n = 80
 	big := make([]byte, 64<<10)
@@ -253,7 +254,7 @@ func TestOptionsAreChecked(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	_, err = New(b, Options{
+	_, err = server.New(b, server.Options{
 		Advertise: "nowhere", HTTPHosts: []string{"ok", "no:1"}, HandshakeTimeout: -1, MaxSilentConnections: -7, MinLongPolling: -2, MaxLongPolling: -3, MaxReceiveSize: -4,
 		ProducerMaxAttempts: -5, TLS: &tls.Config{},
 	})
@@ -265,18 +266,22 @@ func TestOptionsAreChecked(t *testing.T) {
 			t.Errorf("error %q does not say %q", err, w)
 		}
 	}
-	if _, err := New(b, Options{MinLongPolling: time.Minute}); err == nil || !strings.Contains(err.Error(), "MaxLongPolling") {
+	if _, err := server.New(b, server.Options{MinLongPolling: time.Minute}); err == nil || !strings.Contains(err.Error(), "MaxLongPolling") {
 		t.Errorf("MinLongPolling above the maximum: %v", err)
 	}
-	if _, err := New(nil, Options{}); err == nil {
+	if _, err := server.New(nil, server.Options{}); err == nil {
 		t.Error("a nil broker was accepted")
 	}
-	s, err := New(b, Options{Advertise: "broker.example:9000"})
-	if err != nil {
-		t.Fatal(err)
+}
+
+// Routes have the address of the options.
+func TestAdvertise(t *testing.T) {
+	e := start(t, server.Options{Advertise: "broker.example:9000"})
+	r, err := e.QueryRoute(e.ctx(), &rmqpb.QueryRouteRequest{Topic: res("normal")})
+	if err != nil || len(r.GetMessageQueues()) == 0 {
+		t.Fatal(r, err)
 	}
-	defer s.Close()
-	if at := s.brokerAt(t.Context(), nil).GetEndpoints(); at.GetAddresses()[0].GetHost() != "broker.example" || at.GetScheme() != rmqpb.AddressScheme_DOMAIN_NAME {
+	if at := r.GetMessageQueues()[0].GetBroker().GetEndpoints(); at.GetAddresses()[0].GetHost() != "broker.example" || at.GetScheme() != rmqpb.AddressScheme_DOMAIN_NAME {
 		t.Errorf("advertised %v", at)
 	}
 }

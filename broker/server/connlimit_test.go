@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/internal/connlimit"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
@@ -42,7 +43,7 @@ func TestIdleGRPCConnectionsMakeRoom(t *testing.T) {
 		}},
 		{name: "was authenticated before other rules held", keys: true, first: func(e *env, c rmqpb.MessagingServiceClient) {
 			queried(signed(e.t.Context(), "producer"), e, c)
-			if err := e.s.SetAccess(AccessConfig{Keys: []Key{{Name: "other", Secrets: []Secret{NewSecret("x")}}}}); err != nil {
+			if err := e.s.SetAccess(server.AccessConfig{Keys: []server.Key{{Name: "other", Secrets: []server.Secret{server.NewSecret("x")}}}}); err != nil {
 				e.t.Fatal(err)
 			}
 			if r, err := c.QueryRoute(signed(e.t.Context(), "producer"), &rmqpb.QueryRouteRequest{Topic: res("normal")}); err != nil || r.GetStatus().GetCode() != rmqpb.Code_UNAUTHORIZED {
@@ -51,7 +52,7 @@ func TestIdleGRPCConnectionsMakeRoom(t *testing.T) {
 		}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			o := Options{MaxLongPolling: 20 * time.Second}
+			o := server.Options{MaxLongPolling: 20 * time.Second}
 			if c.keys {
 				o.Access = someAccess()
 			}

@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"io"
@@ -6,12 +6,14 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/tidegate/tidegate/broker/server"
 )
 
 // The files of the console have no data: they need no credentials, and any host name will do. Their
 // data comes from the API, which checks both.
 func TestConsoleIsOpen(t *testing.T) {
-	for name, o := range map[string]Options{"no keys": {}, "keys": {Access: someAccess()}} {
+	for name, o := range map[string]server.Options{"no keys": {}, "keys": {Access: someAccess()}} {
 		e := start(t, o)
 		srv := httptest.NewServer(e.s.Handler())
 		t.Cleanup(srv.Close)
@@ -53,7 +55,7 @@ var consoleRequests = []struct {
 }
 
 func TestConsoleOnAndOff(t *testing.T) {
-	for off, o := range map[bool]Options{false: {}, true: {NoConsole: true}} {
+	for off, o := range map[bool]server.Options{false: {}, true: {NoConsole: true}} {
 		e := start(t, o)
 		for _, c := range consoleRequests {
 			w := httptest.NewRecorder()
@@ -67,7 +69,7 @@ func TestConsoleOnAndOff(t *testing.T) {
 
 // Responses have names, counts and bodies, which no cache on the way may keep.
 func TestResponsesAreNotStored(t *testing.T) {
-	e := start(t, Options{})
+	e := start(t, server.Options{})
 	for _, path := range []string{"/v1/topics", "/v1/topics/normal", "/v1/topics/nowhere", "/readyz", "/nowhere"} {
 		w := httptest.NewRecorder()
 		e.s.Handler().ServeHTTP(w, httptest.NewRequest("GET", "http://127.0.0.1"+path, http.NoBody))

@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"testing"
@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
@@ -16,7 +17,7 @@ import (
 // one that was recalled is not.
 func TestDelayAndRecall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{MinLongPolling: 1})
+		e := start(t, server.Options{MinLongPolling: 1})
 		if _, err := e.b.PutTopic(t.Context(), "delay", settings.Topic{Type: settings.TopicDelay}); err != nil {
 			t.Fatal(err)
 		}

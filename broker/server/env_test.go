@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/rmqpb"
@@ -28,7 +30,7 @@ import (
 type env struct {
 	t    testing.TB
 	b    *broker.Broker
-	s    *Server
+	s    *server.Server
 	conn *grpc.ClientConn
 	rmqpb.MessagingServiceClient
 	lis    *bufconn.Listener
@@ -37,7 +39,7 @@ type env struct {
 
 // faulty is a real engine with a method or two replaced.
 type faulty struct {
-	engine
+	server.Engine
 	append func(ctx context.Context, msgs []serving.Incoming) error // an error or panic before the real one
 	poll   func(ctx context.Context) error
 	after  func(ds []*tidegate.Delivery) // called with the polled deliveries
@@ -53,7 +55,7 @@ func (f *faulty) Append(ctx context.Context, msgs []serving.Incoming) []transpor
 			return out
 		}
 	}
-	return f.engine.Append(ctx, msgs)
+	return f.Engine.Append(ctx, msgs)
 }
 
 func (f *faulty) Poll(ctx context.Context, p serving.Poll) ([]*tidegate.Delivery, error) {
@@ -62,7 +64,7 @@ func (f *faulty) Poll(ctx context.Context, p serving.Poll) ([]*tidegate.Delivery
 			return nil, err
 		}
 	}
-	ds, err := f.engine.Poll(ctx, p)
+	ds, err := f.Engine.Poll(ctx, p)
 	if f.after != nil {
 		f.after(ds)
 	}
@@ -71,13 +73,13 @@ func (f *faulty) Poll(ctx context.Context, p serving.Poll) ([]*tidegate.Delivery
 
 // start makes an env with the topics "normal" (NORMAL) and "fifo" (FIFO), both of 2
 // queues, and closes it with the test.
-func start(t testing.TB, o Options, faults ...*faulty) *env {
+func start(t testing.TB, o server.Options, faults ...*faulty) *env {
 	t.Helper()
 	return startWith(t, broker.Options{MinInvisibleDuration: 1}, o, faults...)
 }
 
 // startWith is start with an engine that has these options.
-func startWith(t testing.TB, bo broker.Options, o Options, faults ...*faulty) *env {
+func startWith(t testing.TB, bo broker.Options, o server.Options, faults ...*faulty) *env {
 	t.Helper()
 	b, err := broker.Open(bo)
 	if err != nil {
@@ -89,16 +91,16 @@ func startWith(t testing.TB, bo broker.Options, o Options, faults ...*faulty) *e
 			t.Fatal(err)
 		}
 	}
-	var e engine = brokerEngine{b, serving.Of(b)}
+	e := server.EngineOf(b)
 	for _, f := range faults {
-		f.engine = e
+		f.Engine = e
 		e = f
 	}
-	s, err := newServer(e, o)
+	s, err := server.NewOn(e, o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.http = checkHTTP(t, s.http)
+	s.SetEngine(e, func(h http.Handler) http.Handler { return checkHTTP(t, h) })
 	lis := bufconn.Listen(1 << 16)
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(lis) }()
@@ -111,7 +113,7 @@ func startWith(t testing.TB, bo broker.Options, o Options, faults ...*faulty) *e
 		if err := <-served; err != nil && !errors.Is(err, tidegate.ErrClosed) {
 			t.Errorf("Serve returned %v", err)
 		}
-		if places, parked := s.places.Held(), s.parked.Held(); places != 0 || parked != 0 {
+		if places, parked := s.Parts().Places.Held(), s.Parts().Parked.Held(); places != 0 || parked != 0 {
 			t.Errorf("at the end, requests hold %d bytes of places and %d of waiting receives", places, parked)
 		}
 	})
@@ -119,9 +121,8 @@ func startWith(t testing.TB, bo broker.Options, o Options, faults ...*faulty) *e
 }
 
 // setEngine has another engine serve the requests over HTTP that begin afterwards.
-func (e *env) setEngine(b engine) {
-	e.s.b = b
-	e.s.http = checkHTTP(e.t, e.s.mux())
+func (e *env) setEngine(b server.Engine) {
+	e.s.SetEngine(b, func(h http.Handler) http.Handler { return checkHTTP(e.t, h) })
 }
 
 // dial returns another connection to the server.

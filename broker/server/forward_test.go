@@ -1,10 +1,11 @@
-package server
+package server_test
 
 import (
 	"maps"
 	"testing"
 	"testing/synctest"
 
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -12,7 +13,7 @@ import (
 // that the server added, is not refused, and the server's are those of the new message.
 func TestDeliveredMessageIsSentOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		grouped := func(group string, properties map[string]string) func(*rmqpb.Message) {
 			return func(m *rmqpb.Message) {
 				m.UserProperties, m.SystemProperties.MessageGroup = properties, &group

@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"testing"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/internal/rmqpb"
@@ -31,7 +32,7 @@ func FuzzMessage(f *testing.F) {
 		}
 		f.Add(b)
 	}
-	e := start(f, Options{MinLongPolling: 1})
+	e := start(f, server.Options{MinLongPolling: 1})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var m rmqpb.Message
 		if proto.Unmarshal(b, &m) != nil {

@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/rmqpb"
@@ -36,7 +37,7 @@ func TestCancelledSendIsNoError(t *testing.T) {
 					}
 					return &tidegate.Error{Code: tidegate.CodeInternalServerError, MaybeStored: true, Err: cause, Message: "the broker could not write"}
 				}}
-				x := startWeb(t, Options{Logger: log}, f)
+				x := startWeb(t, server.Options{Logger: log}, f)
 				ctx, cancel := context.WithCancel(as(t.Context(), "client"))
 				time.AfterFunc(time.Second, cancel) // a deadline would end at both ends at once
 				if wire == "gRPC" {
@@ -61,7 +62,7 @@ func TestCancelledSendIsNoError(t *testing.T) {
 // estimated.
 func TestHTTPThrottledWithoutAnEstimate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x := startWeb(t, Options{})
+		x := startWeb(t, server.Options{})
 		if _, err := x.b.PutTopic(t.Context(), "full", settings.Topic{MaxBacklog: settings.Limit{Messages: 1}}); err != nil {
 			t.Fatal(err)
 		}

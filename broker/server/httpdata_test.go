@@ -1,12 +1,14 @@
-package server
+package server_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/messages"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
@@ -24,7 +27,7 @@ import (
 // One message over HTTP, with all that it can have, from the send to its end.
 func TestHTTPMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x := startWeb(t, Options{})
+		x := startWeb(t, server.Options{})
 		var sent messages.SendResult
 		x.ok("/v1/topics/normal/messages", `{"id":"m1","body":"AP8=","tag":"a","keys":["k1","k2"],"properties":{"colour":"<red>"},
 			"trace_context":"00-1","born_at":"2000-01-01T00:00:00+01:00","born_host":"h"}`, &sent)
@@ -79,7 +82,7 @@ func TestHTTPMessage(t *testing.T) {
 func TestHTTPTimeout(t *testing.T) {
 	for push, want := range map[string]time.Duration{"true": 20 * time.Second, "false": 10 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
-			x := startWeb(t, Options{})
+			x := startWeb(t, server.Options{})
 			x.send(msg("normal", "1"))
 			body := `{"invisible_duration":"10s","wait":"20s","push":` + push + `}`
 			x.take("normal", body, 1)
@@ -93,7 +96,7 @@ func TestHTTPTimeout(t *testing.T) {
 
 func TestHTTPDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x := startWeb(t, Options{})
+		x := startWeb(t, server.Options{})
 		var sent messages.SendResult
 		x.ok("/v1/topics/delay/messages", `{"body":"eA==","deliver_after":"15s"}`, &sent)
 		if sent.RecallHandle == "" || sent.Queue != nil {
@@ -122,7 +125,7 @@ func TestHTTPDelay(t *testing.T) {
 
 func TestHTTPMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x := startWeb(t, Options{})
+		x := startWeb(t, server.Options{})
 		var all web.Results[messages.SendResult]
 		if resp := x.do("/v1/topics/normal/messages", `{"messages":[{"id":"1","body":"eA=="},{"id":"2","body":"eA=="}]}`, &all); resp.StatusCode != 200 ||
 			len(all.Results) != 2 || all.Results[0].ID != "1" || all.Results[1].ID != "2" {
@@ -159,7 +162,7 @@ func TestHTTPMany(t *testing.T) {
 
 // The same ID is stored once, as when a client repeats a send without a response.
 func TestHTTPRepeatedID(t *testing.T) {
-	x := startWeb(t, Options{})
+	x := startWeb(t, server.Options{})
 	if _, err := x.b.PutTopic(t.Context(), "once", settings.Topic{}); err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +177,7 @@ func TestHTTPRepeatedID(t *testing.T) {
 
 // A body as it is, with the rest in the query.
 func TestHTTPRaw(t *testing.T) {
-	x := startWeb(t, Options{})
+	x := startWeb(t, server.Options{})
 	raw := func(query, kind, body string) *http.Response {
 		resp, err := x.client.Do(x.request(t.Context(), "POST", "/v1/topics/normal/messages"+query, strings.NewReader(body), "Content-Type", kind))
 		if err != nil {
@@ -211,7 +214,7 @@ func TestHTTPRaw(t *testing.T) {
 
 // The error for a wrong request has the path of the field, and the request has no effect.
 func TestHTTPRefusals(t *testing.T) {
-	x := startWeb(t, Options{})
+	x := startWeb(t, server.Options{})
 	send, receive, ack := "/v1/topics/normal/messages", "/v1/groups/g/topics/normal/receive", "/v1/groups/g/acknowledge"
 	big := base64.StdEncoding.EncodeToString(make([]byte, 4<<20+1))
 	for _, c := range []struct {
@@ -290,7 +293,7 @@ func TestHTTPRefusals(t *testing.T) {
 }
 
 func TestHTTPHeaders(t *testing.T) {
-	x := startWeb(t, Options{})
+	x := startWeb(t, server.Options{})
 	for _, c := range []struct {
 		method, path string
 		header       []string
@@ -322,7 +325,7 @@ func TestHTTPThrottled(t *testing.T) {
 	f := &faulty{append: func(context.Context, []serving.Incoming) error {
 		return &tidegate.Error{Code: tidegate.CodeTooManyRequests, RetryAfter: 1200 * time.Millisecond, Message: "530 TOO_MANY_REQUESTS: enough"}
 	}}
-	x := startWeb(t, Options{}, f)
+	x := startWeb(t, server.Options{}, f)
 	for _, body := range []string{`{"body":"eA=="}`, `{"messages":[{"body":"eA=="},{"body":"eA=="}]}`} {
 		var p web.Problem
 		resp := x.do("/v1/topics/normal/messages", body, &p)
@@ -343,7 +346,7 @@ func TestHTTPThrottled(t *testing.T) {
 // Each client has its quota: by the header, or by its address.
 func TestHTTPClient(t *testing.T) {
 	var clients []string
-	x := startWeb(t, Options{}, &faulty{append: func(_ context.Context, in []serving.Incoming) error {
+	x := startWeb(t, server.Options{}, &faulty{append: func(_ context.Context, in []serving.Incoming) error {
 		clients = append(clients, in[0].Client)
 		return nil
 	}})
@@ -355,13 +358,17 @@ func TestHTTPClient(t *testing.T) {
 }
 
 func TestHTTPOpenAPI(t *testing.T) {
-	x := startWeb(t, Options{})
+	x := startWeb(t, server.Options{})
 	resp, err := x.client.Do(x.request(t.Context(), "GET", "/v1/openapi.yaml", nil))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	if text, err := io.ReadAll(resp.Body); err != nil || string(text) != string(openapiYAML) || resp.Header.Get("Content-Type") != "application/yaml" {
+	want, err := os.ReadFile("openapi.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err := io.ReadAll(resp.Body); err != nil || !bytes.Equal(text, want) || resp.Header.Get("Content-Type") != "application/yaml" {
 		t.Errorf("%v %v", resp.Header, err)
 	}
 }

@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"context"
@@ -10,13 +10,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/broker/status"
 )
 
 // redrives is an engine that redrives for a while.
 type redrives struct {
-	engine
+	server.Engine
 	takes time.Duration
 	begun chan struct{}
 }
@@ -40,8 +41,8 @@ func TestHTTPWorksAsLongAsItTakes(t *testing.T) {
 		for _, takes := range []time.Duration{40 * time.Second, 100 * time.Second} {
 			t.Run(name+" "+takes.String(), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					e := start(t, Options{})
-					slow := redrives{e.s.b, takes, make(chan struct{}, 3)}
+					e := start(t, server.Options{})
+					slow := redrives{e.s.Parts().Engine, takes, make(chan struct{}, 3)}
 					e.setEngine(slow)
 					lis, protocols := &pipes{accept: make(chan net.Conn), closed: make(chan struct{})}, new(http.Protocols)
 					configure(protocols)
@@ -102,7 +103,7 @@ func TestHTTPResponseIsReadInTime(t *testing.T) {
 	} {
 		for after, want := range map[time.Duration]string{59 * time.Second: prefix, 61 * time.Second: ""} {
 			synctest.Test(t, func(t *testing.T) {
-				e := start(t, Options{})
+				e := start(t, server.Options{})
 				lis := &pipes{accept: make(chan net.Conn), closed: make(chan struct{})}
 				server := &http.Server{Handler: e.s.Handler()}
 				served := make(chan struct{})

@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"io"
@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 )
 
@@ -29,7 +30,7 @@ func (w *slowDeadline) SetReadDeadline(t time.Time) error {
 // net/http has taken it away by then, and the process would end.
 func TestHTTPSendStreamEndsAloneOnItsConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		body, lines := io.Pipe()
 		defer body.Close()
 		w := &slowDeadline{httptest.NewRecorder(), make(chan struct{})}

@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"bytes"
@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/broker/settings"
 )
@@ -26,13 +27,13 @@ type webEnv struct {
 
 // startWeb makes a webEnv, which has the topic "delay" (DELAY) besides, and closes it with the
 // test.
-func startWeb(t testing.TB, o Options, faults ...*faulty) *webEnv {
+func startWeb(t testing.TB, o server.Options, faults ...*faulty) *webEnv {
 	t.Helper()
 	return startWebWith(t, broker.Options{MinInvisibleDuration: 1}, o, faults...)
 }
 
 // startWebWith is startWeb with an engine that has these options.
-func startWebWith(t testing.TB, bo broker.Options, o Options, faults ...*faulty) *webEnv {
+func startWebWith(t testing.TB, bo broker.Options, o server.Options, faults ...*faulty) *webEnv {
 	t.Helper()
 	e := startWith(t, bo, o, faults...)
 	if _, err := e.b.PutTopic(t.Context(), "delay", settings.Topic{Type: settings.TopicDelay, Queues: 1}); err != nil {

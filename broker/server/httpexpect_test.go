@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"bufio"
@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 )
 
@@ -37,7 +38,7 @@ func TestHTTPSendStreamAfterExpect(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				x := startWeb(t, Options{})
+				x := startWeb(t, server.Options{})
 				conn := x.rawConn()
 				fmt.Fprintf(conn, "POST /v1/topics/normal/messages HTTP/1.1\r\nHost: h\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n")
 				in := bufio.NewReader(conn)
@@ -87,7 +88,7 @@ func TestHTTPSlowBody(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				x := startWeb(t, Options{})
+				x := startWeb(t, server.Options{})
 				conn, began := x.rawConn(), time.Now()
 				fmt.Fprintf(conn, "%s HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\n{", path)
 				resp, err := http.ReadResponse(bufio.NewReader(conn), nil)

@@ -1,12 +1,14 @@
-package server
+package server_test
 
 import (
 	"bytes"
 	"encoding/json"
+	"net/http"
 	"net/http/httptest"
 	"testing"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/messages"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
@@ -22,8 +24,8 @@ func FuzzHTTPSend(f *testing.F) {
 	} {
 		f.Add([]byte(s))
 	}
-	e := start(f, Options{})
-	e.s.http = e.s.mux() // without the comparison: what differs is for the other tests
+	e := start(f, server.Options{})
+	e.s.SetEngine(e.s.Parts().Engine, func(h http.Handler) http.Handler { return h }) // without the comparison: what differs is for the other tests
 	f.Fuzz(func(t *testing.T, text []byte) {
 		var m web.Message
 		err := web.Decode(text, &m)

@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 )
@@ -21,14 +22,14 @@ import (
 func TestHTTPIntercept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m middleware
-		x := startWeb(t, Options{Intercept: func(ctx context.Context, call Call, next func(context.Context) error) error {
+		x := startWeb(t, server.Options{Intercept: func(ctx context.Context, call server.Call, next func(context.Context) error) error {
 			return m(ctx, call, next)
 		}})
 		post := func(ctx context.Context, path, body, accept string) (*http.Response, error) {
 			return x.client.Do(x.request(ctx, "POST", path, strings.NewReader(body), "Content-Type", web.TypeJSON, "Accept", accept))
 		}
-		var seen []Call
-		m = func(ctx context.Context, call Call, next func(context.Context) error) error {
+		var seen []server.Call
+		m = func(ctx context.Context, call server.Call, next func(context.Context) error) error {
 			seen = append(seen, call)
 			return next(ctx)
 		}
@@ -58,7 +59,7 @@ func TestHTTPIntercept(t *testing.T) {
 			t.Errorf("call %+v", c)
 		}
 
-		m = func(context.Context, Call, func(context.Context) error) error {
+		m = func(context.Context, server.Call, func(context.Context) error) error {
 			return &tidegate.Error{Code: tidegate.CodeTooManyRequests, RetryAfter: time.Second, Message: "enough"}
 		}
 		x.failed("/v1/topics/normal/messages", `{"body":"eA=="}`, 429, 42900, "530 TOO_MANY_REQUESTS: enough")
@@ -69,7 +70,7 @@ func TestHTTPIntercept(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 		// A rejection of next stays unchanged.
-		m = func(ctx context.Context, _ Call, next func(context.Context) error) error { return next(ctx) }
+		m = func(ctx context.Context, _ server.Call, next func(context.Context) error) error { return next(ctx) }
 		x.failed("/v1/groups/g/acknowledge", `{"handles":["x","y"]}`, 400, 40013)
 		s.write("{\"id\":\"s\"}\n")
 		if r := s.next(); r.Error == nil || r.Error.Code != 41302 {
@@ -77,7 +78,7 @@ func TestHTTPIntercept(t *testing.T) {
 		}
 
 		// A cut connection, before and in a stream.
-		m = func(context.Context, Call, func(context.Context) error) error { return errors.New("cable cut") }
+		m = func(context.Context, server.Call, func(context.Context) error) error { return errors.New("cable cut") }
 		if resp, err := post(t.Context(), "/v1/topics/normal/messages", `{"body":"eA=="}`, ""); err == nil {
 			t.Errorf("an answer through a cut cable: %s", resp.Status)
 		}
@@ -95,9 +96,9 @@ func TestHTTPIntercept(t *testing.T) {
 			return topic.StoredMessages
 		}
 		before := stored()
-		m = func(ctx context.Context, _ Call, next func(context.Context) error) error {
+		m = func(ctx context.Context, _ server.Call, next func(context.Context) error) error {
 			next(ctx)
-			return ErrNoAnswer
+			return server.ErrNoAnswer
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
@@ -114,7 +115,7 @@ func TestHTTPIntercept(t *testing.T) {
 			}
 		}()
 		synctest.Wait()
-		x.s.drain()
+		x.s.Drain()
 		synctest.Wait()
 		g, err := x.b.Group("h")
 		if err != nil || g.Topics[0].Inflight != before+1 {
@@ -127,7 +128,7 @@ func TestHTTPIntercept(t *testing.T) {
 func TestHTTPSurvivesTheEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		logger, logged := testLog()
-		x := startWeb(t, Options{Logger: logger}, &faulty{poll: func(context.Context) error { panic("ouch") }})
+		x := startWeb(t, server.Options{Logger: logger}, &faulty{poll: func(context.Context) error { panic("ouch") }})
 		x.failed("/v1/groups/g/topics/normal/receive", `{}`, 500, 50001, "ouch")
 		if !strings.Contains(logged.String(), "ouch") {
 			t.Errorf("log %s", logged)
@@ -137,7 +138,7 @@ func TestHTTPSurvivesTheEngine(t *testing.T) {
 
 func TestHTTPMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x := startWeb(t, Options{})
+		x := startWeb(t, server.Options{})
 		x.ok("/v1/topics/normal/messages", `{"body":"eA=="}`, nil)
 		x.failed("/v1/topics/none/messages", `{"body":"eA=="}`, 404, 40402)
 		resp := x.deliveryStream(t.Context(), "normal", `{"max":1}`)
@@ -178,9 +179,9 @@ func TestHTTPAnswersAreCounted(t *testing.T) {
 			return context.Cause(ctx)
 		}
 		c := someAccess()
-		c.Anonymous = []Rule{{Actions: []Action{ActionReceive}, Topics: []string{"normal"}, Groups: []string{"g"}}}
+		c.Anonymous = []server.Rule{{Actions: []server.Action{server.ActionReceive}, Topics: []string{"normal"}, Groups: []string{"g"}}}
 		logger, logged := testLog()
-		x := startWeb(t, Options{Access: c, Logger: logger}, &faulty{poll: wait})
+		x := startWeb(t, server.Options{Access: c, Logger: logger}, &faulty{poll: wait})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		resp, err := x.client.Do(x.request(ctx, "POST", "/v1/groups/g/topics/normal/receive", strings.NewReader(`{"wait":"10s"}`), "Content-Type", web.TypeJSON))

@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 )
 
@@ -30,7 +31,7 @@ func TestHTTPReceiveThenClose(t *testing.T) {
 	for name, accept := range map[string]string{"once": web.TypeJSON, "stream": web.TypeNDJSON} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				x := startWeb(t, Options{})
+				x := startWeb(t, server.Options{})
 				x.send(msg("normal", "1"))
 				ctx, leave := context.WithCancel(t.Context())
 				r := x.request(ctx, "POST", "/v1/groups/g/topics/normal/receive", strings.NewReader(`{}`), "Content-Type", web.TypeJSON, "Accept", accept)
@@ -63,7 +64,7 @@ func TestHTTPReceiveGoneBeforeResponse(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := &faulty{}
-				x := startWeb(t, Options{}, f)
+				x := startWeb(t, server.Options{}, f)
 				x.send(msg("normal", "1"))
 				ctx, leave := context.WithCancel(t.Context())
 				f.after = func(ds []*tidegate.Delivery) {
@@ -96,7 +97,7 @@ func TestHTTPReceiveGoneBeforeResponse(t *testing.T) {
 // A receive that waits for less than it requested returns the longest wait.
 func TestHTTPReceiveReturnsItsLongestWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x := startWeb(t, Options{})
+		x := startWeb(t, server.Options{})
 		for wait, longest := range map[string]string{"40s": "20s", "20s": "", "1s": ""} {
 			var got struct {
 				LongestWait string `json:"longest_wait"`

@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"bufio"
@@ -16,6 +16,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/messages"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -75,7 +76,7 @@ func (s *sendStream) end() {
 // Each line is answered when it is stored, while the client goes on.
 func TestHTTPSendStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x := startWeb(t, Options{})
+		x := startWeb(t, server.Options{})
 		s := x.sendStream(t.Context(), "normal")
 		for i := range 3 {
 			s.write(fmt.Sprintf(`{"id":"%d","body":"eA=="}`+"\n", i))
@@ -116,7 +117,7 @@ func TestHTTPSendStream(t *testing.T) {
 func TestHTTPSendStreamInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		appends := 0
-		x := startWeb(t, Options{}, &faulty{append: func(context.Context, []serving.Incoming) error { appends++; return nil }})
+		x := startWeb(t, server.Options{}, &faulty{append: func(context.Context, []serving.Incoming) error { appends++; return nil }})
 		s := x.sendStream(t.Context(), "fifo")
 		var text strings.Builder
 		for i := range 500 {
@@ -137,7 +138,7 @@ func TestHTTPSendStreamInOrder(t *testing.T) {
 // Each line has its own throttle, and the stream continues.
 func TestHTTPSendStreamThrottled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x := startWeb(t, Options{})
+		x := startWeb(t, server.Options{})
 		if _, err := x.b.PutTopic(t.Context(), "small", settings.Topic{MaxBacklog: settings.Limit{Messages: 2}}); err != nil {
 			t.Fatal(err)
 		}
@@ -162,7 +163,7 @@ func TestHTTPSendStreamThrottled(t *testing.T) {
 func TestHTTPSendStreamCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		logger, logged := testLog()
-		x := startWeb(t, Options{Logger: logger})
+		x := startWeb(t, server.Options{Logger: logger})
 		ctx, cancel := context.WithCancel(t.Context())
 		s := x.sendStream(ctx, "normal")
 		s.write(`{"id":"whole","body":"eA=="}` + "\n" + `{"id":"half","body":"eA=="}`)
@@ -184,12 +185,12 @@ func TestHTTPSendStreamEnds(t *testing.T) {
 		status int
 		after  time.Duration
 	}{
-		"silent": {func(*webEnv) {}, 408, idleTimeout},
-		"server": {func(x *webEnv) { x.s.drain() }, 503, 0},
+		"silent": {func(*webEnv) {}, 408, 2 * time.Minute},
+		"server": {func(x *webEnv) { x.s.Drain() }, 503, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				x := startWeb(t, Options{})
+				x := startWeb(t, server.Options{})
 				s := x.sendStream(t.Context(), "normal")
 				s.write(`{"body":"eA=="}` + "\n")
 				s.next()
@@ -204,7 +205,7 @@ func TestHTTPSendStreamEnds(t *testing.T) {
 	}
 	t.Run("unknown topic", func(t *testing.T) { // is each line's
 		synctest.Test(t, func(t *testing.T) {
-			x := startWeb(t, Options{})
+			x := startWeb(t, server.Options{})
 			s := x.sendStream(t.Context(), "none")
 			s.write(`{"body":"eA=="}` + "\n")
 			if r := s.next(); r.Error == nil || r.Error.Code != 40402 || r.Line != 1 {
@@ -228,7 +229,7 @@ func (x *webEnv) deliveryStream(ctx context.Context, topic, body string, header 
 
 func TestHTTPReceiveStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x := startWeb(t, Options{})
+		x := startWeb(t, server.Options{})
 		resp := x.deliveryStream(t.Context(), "normal", `{}`)
 		if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != web.TypeNDJSON {
 			t.Fatalf("%s %v", resp.Status, resp.Header)
@@ -269,7 +270,7 @@ func TestHTTPReceiveStream(t *testing.T) {
 		if line, err := lines.ReadString('\n'); !strings.Contains(line, `"late"`) || err != nil {
 			t.Fatalf("%q, %v", line, err)
 		}
-		x.s.drain()
+		x.s.Drain()
 		if rest, err := io.ReadAll(lines); err != nil || len(strings.TrimSpace(string(rest))) > 0 {
 			t.Errorf("at the server's end: %q, %v", rest, err)
 		}
@@ -279,7 +280,7 @@ func TestHTTPReceiveStream(t *testing.T) {
 // Bounds of a stream: how many, and how long without one.
 func TestHTTPReceiveStreamBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x := startWeb(t, Options{})
+		x := startWeb(t, server.Options{})
 		for i := range 50 {
 			x.send(msg("normal", fmt.Sprint(i)))
 		}
@@ -318,7 +319,7 @@ func TestHTTPReceiveStreamBounds(t *testing.T) {
 func TestHTTPReceiveStreamLastLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var gone atomic.Bool
-		x := startWeb(t, Options{}, &faulty{poll: func(context.Context) error {
+		x := startWeb(t, server.Options{}, &faulty{poll: func(context.Context) error {
 			if gone.Load() {
 				return &tidegate.Error{Code: tidegate.CodeTopicNotFound, Message: "it is gone"}
 			}
@@ -345,7 +346,7 @@ func TestHTTPReceiveGone(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var cancel context.CancelFunc
 				var gone <-chan struct{}
-				x := startWeb(t, Options{}, &faulty{
+				x := startWeb(t, server.Options{}, &faulty{
 					poll: func(ctx context.Context) error { gone = ctx.Done(); return nil },
 					after: func(ds []*tidegate.Delivery) {
 						if len(ds) > 0 && cancel != nil {
@@ -385,7 +386,7 @@ func TestHTTPReceiveGone(t *testing.T) {
 // A receive that waits ends when its client goes, and is answered when the server ends.
 func TestHTTPReceiveWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x := startWeb(t, Options{})
+		x := startWeb(t, server.Options{})
 		parked := func() int64 {
 			for _, s := range serving.Of(x.b).Stats().Subscriptions {
 				return s.Waiting
@@ -408,7 +409,7 @@ func TestHTTPReceiveWaits(t *testing.T) {
 		if n := parked(); n != 0 {
 			t.Errorf("%d receives wait, want none", n)
 		}
-		time.AfterFunc(3*time.Second, x.s.drain)
+		time.AfterFunc(3*time.Second, x.s.Drain)
 		began := time.Now()
 		x.take("normal", `{"wait":"20s"}`, 0)
 		if time.Since(began) != 3*time.Second {
@@ -420,7 +421,7 @@ func TestHTTPReceiveWaits(t *testing.T) {
 // Messages that a client does not read are released when it had time enough for them.
 func TestHTTPReceiveStreamStalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x := startWeb(t, Options{})
+		x := startWeb(t, server.Options{})
 		x.deliveryStream(t.Context(), "normal", `{"invisible_duration":"1h","push":true}`)
 		synctest.Wait() // the stream waits for the message, or the receive below may be faster
 		x.send(msg("normal", "m", body(make([]byte, 1<<20))))
@@ -440,7 +441,7 @@ func TestHTTPReceiveStreamStalls(t *testing.T) {
 // A receive whose answer was lost is repeated with its attempt ID.
 func TestHTTPReceiveAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x := startWeb(t, Options{})
+		x := startWeb(t, server.Options{})
 		if _, err := x.b.PutGroup(t.Context(), "g", settings.Group{FIFO: true}); err != nil {
 			t.Fatal(err)
 		}
@@ -459,7 +460,7 @@ func TestHTTPReceiveAgain(t *testing.T) {
 // A receive takes bodies up to max_bytes, the first with any size. The others stay untouched.
 func TestHTTPReceiveMaxBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x := startWeb(t, Options{})
+		x := startWeb(t, server.Options{})
 		for range 4 {
 			x.ok("/v1/topics/normal/messages", `{"body_text":"0123456789"}`, nil)
 		}

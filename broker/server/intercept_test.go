@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"context"
@@ -12,17 +12,18 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
-type middleware = func(ctx context.Context, call Call, next func(context.Context) error) error
+type middleware = func(ctx context.Context, call server.Call, next func(context.Context) error) error
 
 func TestIntercept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m middleware
-		e := start(t, Options{Intercept: func(ctx context.Context, call Call, next func(context.Context) error) error {
+		e := start(t, server.Options{Intercept: func(ctx context.Context, call server.Call, next func(context.Context) error) error {
 			return m(ctx, call, next)
 		}})
 		send := func(ctx context.Context, id string) (*rmqpb.SendMessageResponse, error) {
@@ -36,8 +37,8 @@ func TestIntercept(t *testing.T) {
 			return topic.StoredMessages
 		}
 
-		var seen []Call
-		m = func(ctx context.Context, call Call, next func(context.Context) error) error {
+		var seen []server.Call
+		m = func(ctx context.Context, call server.Call, next func(context.Context) error) error {
 			seen = append(seen, call)
 			time.Sleep(time.Second)
 			return next(ctx)
@@ -53,7 +54,7 @@ func TestIntercept(t *testing.T) {
 			t.Errorf("call %+v", c)
 		}
 
-		m = func(context.Context, Call, func(context.Context) error) error {
+		m = func(context.Context, server.Call, func(context.Context) error) error {
 			return &tidegate.Error{Code: tidegate.CodeTooManyRequests, RetryAfter: time.Second, Message: "enough"}
 		}
 		r, err := send(e.ctx(), "refused")
@@ -66,11 +67,11 @@ func TestIntercept(t *testing.T) {
 		}
 
 		// Stored, but the answer is lost.
-		m = func(ctx context.Context, _ Call, next func(context.Context) error) error {
+		m = func(ctx context.Context, _ server.Call, next func(context.Context) error) error {
 			if err := next(ctx); err != nil {
 				t.Error(err)
 			}
-			return ErrNoAnswer
+			return server.ErrNoAnswer
 		}
 		ctx, cancel := context.WithTimeout(e.ctx(), 3*time.Second)
 		defer cancel()
@@ -82,17 +83,17 @@ func TestIntercept(t *testing.T) {
 			t.Errorf("%d messages stored after a lost answer; want 4", n)
 		}
 
-		m = func(context.Context, Call, func(context.Context) error) error { return errors.New("cable cut") }
+		m = func(context.Context, server.Call, func(context.Context) error) error { return errors.New("cable cut") }
 		if _, err := send(e.ctx(), "x"); status.Code(err) != codes.Unavailable {
 			t.Errorf("killed: %v; want Unavailable", err)
 		}
-		m = func(context.Context, Call, func(context.Context) error) error { panic("ouch") }
+		m = func(context.Context, server.Call, func(context.Context) error) error { panic("ouch") }
 		r, err = send(e.ctx(), "x")
 		if err != nil {
 			t.Fatal(err)
 		}
 		refused(t, r.GetStatus(), tidegate.CodeInternalServerError, "ouch")
-		m = func(context.Context, Call, func(context.Context) error) error { return nil }
+		m = func(context.Context, server.Call, func(context.Context) error) error { return nil }
 		r, err = send(e.ctx(), "x")
 		if err != nil {
 			t.Fatal(err)
@@ -100,7 +101,7 @@ func TestIntercept(t *testing.T) {
 		refused(t, r.GetStatus(), tidegate.CodeInternalServerError, "next")
 
 		// next reports the response that follows, and it stays unchanged.
-		m = func(ctx context.Context, _ Call, next func(context.Context) error) error {
+		m = func(ctx context.Context, _ server.Call, next func(context.Context) error) error {
 			err := next(ctx)
 			if !errors.Is(err, tidegate.ErrInvalidHandle) {
 				t.Errorf("next returned %v; want an invalid handle", err)
@@ -114,7 +115,7 @@ func TestIntercept(t *testing.T) {
 		refused(t, ack.GetStatus(), tidegate.CodeInvalidReceiptHandle)
 
 		// A duplicate of a request.
-		m = func(ctx context.Context, _ Call, next func(context.Context) error) error {
+		m = func(ctx context.Context, _ server.Call, next func(context.Context) error) error {
 			next(ctx)
 			return next(ctx)
 		}
@@ -131,20 +132,20 @@ func TestIntercept(t *testing.T) {
 func TestInterceptReceive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m middleware
-		e := start(t, Options{Intercept: func(ctx context.Context, call Call, next func(context.Context) error) error {
+		e := start(t, server.Options{Intercept: func(ctx context.Context, call server.Call, next func(context.Context) error) error {
 			return m(ctx, call, next)
 		}})
-		m = func(ctx context.Context, call Call, next func(context.Context) error) error { return next(ctx) }
+		m = func(ctx context.Context, call server.Call, next func(context.Context) error) error { return next(ctx) }
 		e.send(msg("normal", "1"))
 
-		m = func(ctx context.Context, call Call, next func(context.Context) error) error {
+		m = func(ctx context.Context, call server.Call, next func(context.Context) error) error {
 			if call.Op != "ReceiveMessage" || call.Group != "g" || call.Topic != "normal" || call.Messages != 32 {
 				t.Errorf("call %+v", call)
 			}
 			if err := next(ctx); err != nil {
 				t.Error(err)
 			}
-			return ErrNoAnswer
+			return server.ErrNoAnswer
 		}
 		ctx, cancel := context.WithTimeout(e.ctx(), 10*time.Second)
 		defer cancel()
@@ -152,13 +153,13 @@ func TestInterceptReceive(t *testing.T) {
 		if status.Code(err) != codes.DeadlineExceeded || len(fs) != 0 {
 			t.Errorf("%d frames, %v; want none before the deadline", len(fs), err)
 		}
-		m = func(ctx context.Context, call Call, next func(context.Context) error) error { return next(ctx) }
+		m = func(ctx context.Context, call server.Call, next func(context.Context) error) error { return next(ctx) }
 		began := time.Now()
 		got := e.one(e.ctx(), receiveRequest("normal"))
 		if d := time.Since(began); d != 15*time.Second || got.GetSystemProperties().GetDeliveryAttempt() != 2 {
 			t.Errorf("attempt %d after %v; want 2 after 15s", got.GetSystemProperties().GetDeliveryAttempt(), d)
 		}
-		m = func(context.Context, Call, func(context.Context) error) error {
+		m = func(context.Context, server.Call, func(context.Context) error) error {
 			return &tidegate.Error{Code: tidegate.CodeForbidden, Message: "not you"}
 		}
 		st, ms := e.receive(e.ctx(), receiveRequest("normal"))
@@ -172,7 +173,7 @@ func TestInterceptReceive(t *testing.T) {
 // A request that gets no answer does not hold up the end.
 func TestNoAnswerAtShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{Intercept: func(context.Context, Call, func(context.Context) error) error { return ErrNoAnswer }})
+		e := start(t, server.Options{Intercept: func(context.Context, server.Call, func(context.Context) error) error { return server.ErrNoAnswer }})
 		go e.QueryRoute(e.ctx(), &rmqpb.QueryRouteRequest{Topic: res("normal")})
 		synctest.Wait()
 		began := time.Now()
@@ -185,10 +186,10 @@ func TestNoAnswerAtShutdown(t *testing.T) {
 // A receive that is held up while the rules change waits by none of them: it is
 // answered as empty, and the next one is asked anew.
 func TestNewRulesWhileAReceiveIsHeldUp(t *testing.T) {
-	for name, rules := range map[string]AccessConfig{"without the key": {Keys: someAccess().Keys[:1]}, "as before": someAccess()} {
+	for name, rules := range map[string]server.AccessConfig{"without the key": {Keys: someAccess().Keys[:1]}, "as before": someAccess()} {
 		synctest.Test(t, func(t *testing.T) {
 			goOn := make(chan struct{})
-			e := start(t, Options{Access: someAccess(), Intercept: func(ctx context.Context, call Call, next func(context.Context) error) error {
+			e := start(t, server.Options{Access: someAccess(), Intercept: func(ctx context.Context, call server.Call, next func(context.Context) error) error {
 				if call.Op == "ReceiveMessage" {
 					<-goOn
 				}

@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/rmqpb"
@@ -32,7 +33,7 @@ func repeating(ctx context.Context) context.Context {
 func TestCancelledReceiveSwallowsNothing(t *testing.T) {
 	for topic, fifo := range map[string]bool{"normal": false, "fifo": true} {
 		synctest.Test(t, func(t *testing.T) {
-			e := start(t, Options{})
+			e := start(t, server.Options{})
 			if _, err := e.b.PutGroup(t.Context(), "g", settings.Group{FIFO: fifo}); err != nil {
 				t.Fatal(err)
 			}
@@ -93,7 +94,7 @@ func TestCancelledReceiveSwallowsNothing(t *testing.T) {
 func TestLostConnectionSwallowsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &faulty{}
-		e := start(t, Options{}, f)
+		e := start(t, server.Options{}, f)
 		leaver := e.dial()
 		f.after = func(ds []*tidegate.Delivery) {
 			if len(ds) > 0 {
@@ -115,7 +116,7 @@ func TestLostConnectionSwallowsNothing(t *testing.T) {
 
 func TestRepetitionNamesItsReceive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		st, _ := e.receive(repeating(e.ctx()), receiveRequest("normal"))
 		refused(t, st, tidegate.CodeBadRequest, "attempt ID")
 		e.send(msg("normal", "1"))

@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"bytes"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -22,7 +23,7 @@ import (
 func TestDeadLettersHoldMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const letters, size = 40, 512 << 10
-		e := startWith(t, broker.Options{MaxBodySize: 1 << 20, MinInvisibleDuration: 1}, Options{MaxTransitBytes: 28 << 20})
+		e := startWith(t, broker.Options{MaxBodySize: 1 << 20, MinInvisibleDuration: 1}, server.Options{MaxTransitBytes: 28 << 20})
 		body := bytes.Repeat([]byte{1}, size)
 		for i := range letters {
 			if r := e.b.Send(t.Context(), []*tidegate.Message{{Topic: "normal", ID: fmt.Sprint(i), Body: body}}); r[0].Err != nil {
@@ -52,7 +53,7 @@ func TestDeadLettersHoldMemory(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if n := e.s.bodies.Held(); n != 0 {
+			if n := e.s.Parts().Bodies.Held(); n != 0 {
 				t.Errorf("%s: afterwards %d bytes are held", query, n)
 			}
 			return p, w.Code
@@ -80,11 +81,11 @@ func TestDeadLettersHoldMemory(t *testing.T) {
 		if status != 200 || len(p.Letters) != letters || p.Letters[0].Body != nil || p.Letters[0].Size != size {
 			t.Errorf("%d, %d letters without bodies", status, len(p.Letters))
 		}
-		other := e.s.bodies.Hold("other", nil)
+		other := e.s.Parts().Bodies.Hold("other", nil)
 		if err := other.Resize(14<<20, false); err != nil {
 			t.Fatal(err)
 		}
-		third := e.s.bodies.Hold("third", nil)
+		third := e.s.Parts().Bodies.Hold("third", nil)
 		if err := third.Resize(4<<20, false); err != nil {
 			t.Fatal(err)
 		}
@@ -102,7 +103,7 @@ func TestDeadLettersHoldMemory(t *testing.T) {
 // an error. Requests that only read and dry runs have none.
 func TestAudit(t *testing.T) {
 	log, text := testLog()
-	e := start(t, Options{Logger: log, Access: someAccess()})
+	e := start(t, server.Options{Logger: log, Access: someAccess()})
 	for _, c := range []struct {
 		method, path, body string
 		want               string // of the line; empty: there is none
@@ -130,11 +131,11 @@ func TestAudit(t *testing.T) {
 			t.Errorf("%s %s: %q, want %q", c.method, c.path, added, c.want)
 		}
 	}
-	for _, rt := range e.s.routes() {
-		data := strings.HasPrefix(rt.path, "/v1/groups/{group}/") && !strings.Contains(rt.path, "letters") && !strings.Contains(rt.path, "parked") && rt.op != "rewindGroup" ||
-			strings.HasSuffix(rt.path, "/messages") || strings.HasSuffix(rt.path, "/recall")
-		if want := rt.method != "GET" && !data; audited[rt.op] != want {
-			t.Errorf("%s is audited: %t, want %t", rt.op, !want, want)
+	for _, rt := range e.s.Routes() {
+		data := strings.HasPrefix(rt.Path, "/v1/groups/{group}/") && !strings.Contains(rt.Path, "letters") && !strings.Contains(rt.Path, "parked") && rt.Op != "rewindGroup" ||
+			strings.HasSuffix(rt.Path, "/messages") || strings.HasSuffix(rt.Path, "/recall")
+		if want := rt.Method != "GET" && !data; rt.Audited != want {
+			t.Errorf("%s is audited: %t, want %t", rt.Op, !want, want)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"bytes"
@@ -19,6 +19,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/internal/protocol"
@@ -37,7 +38,7 @@ func (c wireCodec) Marshal(v any) (mem.BufferSlice, error) {
 
 // invokeRaw makes an RPC whose request is raw.
 func (e *env) invokeRaw(ctx context.Context, op string, raw []byte, answer proto.Message) error {
-	return e.conn.Invoke(ctx, "/"+description.ServiceName+"/"+op, raw, answer, grpc.ForceCodecV2(wireCodec{encoding.GetCodecV2("proto")}))
+	return e.conn.Invoke(ctx, "/"+rmqpb.MessagingService_ServiceDesc.ServiceName+"/"+op, raw, answer, grpc.ForceCodecV2(wireCodec{encoding.GetCodecV2("proto")}))
 }
 
 // allocated returns how many bytes f allocates, in MiB.
@@ -53,7 +54,7 @@ func allocated(f func()) int {
 // Half a million empty messages have a megabyte on the wire, and fifty when decoded. A client
 // without credentials is rejected before they are read or decoded.
 func TestManyEmptyMessagesAreNotDecoded(t *testing.T) {
-	e := start(t, Options{Access: someAccess(), MaxReceiveSize: 1 << 20})
+	e := start(t, server.Options{Access: someAccess(), MaxReceiveSize: 1 << 20})
 	raw := bytes.Repeat([]byte{0x0a, 0x00}, 500_000)
 	for _, c := range []struct {
 		who   string
@@ -78,10 +79,10 @@ func TestManyEmptyMessagesAreNotDecoded(t *testing.T) {
 
 // Requests that the headers alone make invalid are rejected although their body never comes.
 func TestCredentialsAreCheckedBeforeTheRequest(t *testing.T) {
-	e := start(t, Options{Access: someAccess()})
+	e := start(t, server.Options{Access: someAccess()})
 	for _, d := range append(rmqpb.MessagingService_ServiceDesc.Streams, grpc.StreamDesc{StreamName: "SendMessage"}) {
 		desc := &grpc.StreamDesc{ServerStreams: true, ClientStreams: true} // so that the client may wait
-		s, err := e.conn.NewStream(e.ctx(), desc, "/"+description.ServiceName+"/"+d.StreamName)
+		s, err := e.conn.NewStream(e.ctx(), desc, "/"+rmqpb.MessagingService_ServiceDesc.ServiceName+"/"+d.StreamName)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -99,28 +100,9 @@ func TestCredentialsAreCheckedBeforeTheRequest(t *testing.T) {
 	}
 }
 
-// Every RPC of the public contract is described.
-func TestDescriptionIsComplete(t *testing.T) {
-	of := func(d *grpc.ServiceDesc) map[string]grpc.StreamDesc {
-		out := map[string]grpc.StreamDesc{}
-		for _, m := range d.Methods {
-			out[m.MethodName] = grpc.StreamDesc{}
-		}
-		for _, s := range d.Streams {
-			s.Handler = nil
-			out[s.StreamName] = s
-		}
-		return out
-	}
-	ours, want := of(&description), of(&rmqpb.MessagingService_ServiceDesc)
-	if fmt.Sprint(ours) != fmt.Sprint(want) {
-		t.Errorf("the RPCs are\n%v, want\n%v", ours, want)
-	}
-}
-
 // Counts and sizes that no client needs are refused, with the limit.
 func TestRequestsAreBounded(t *testing.T) {
-	e := start(t, Options{})
+	e := start(t, server.Options{})
 	many := func(n int) *rmqpb.SendMessageRequest {
 		q := &rmqpb.SendMessageRequest{}
 		for i := range n {
@@ -217,17 +199,17 @@ func TestRequestsAreBounded(t *testing.T) {
 
 // Without a setting, a request has room for the largest body.
 func TestDefaultMaxReceiveSize(t *testing.T) {
-	for body, want := range map[int]int{0: defaultMaxReceiveSize, 64 << 20: 65 << 20} {
+	for body, want := range map[int]int{0: 32 << 20, 64 << 20: 65 << 20} {
 		b, err := broker.Open(broker.Options{MaxBodySize: body})
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := New(b, Options{})
+		s, err := server.New(b, server.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s.o.MaxReceiveSize != want {
-			t.Errorf("with bodies of %d bytes it is %d; want %d", body, s.o.MaxReceiveSize, want)
+		if s.Parts().Options.MaxReceiveSize != want {
+			t.Errorf("with bodies of %d bytes it is %d; want %d", body, s.Parts().Options.MaxReceiveSize, want)
 		}
 		s.Close()
 		b.Close()
@@ -236,28 +218,28 @@ func TestDefaultMaxReceiveSize(t *testing.T) {
 
 // Rules that change while a request is on its way hold for it.
 func TestRulesThatChangeWhileARequestIsRead(t *testing.T) {
-	s := start(t, Options{Access: someAccess()}).s
+	s := start(t, server.Options{Access: someAccess()}).s
 	out, _ := metadata.FromOutgoingContext(signed(t.Context(), "consumer"))
 	ctx := metadata.NewIncomingContext(t.Context(), out)
 	for _, c := range []struct {
-		rules AccessConfig
+		rules server.AccessConfig
 		want  tidegate.Code
 	}{
 		{someAccess(), 0},
-		{AccessConfig{Keys: someAccess().Keys[:1]}, tidegate.CodeUnauthorized}, // of the producer alone
-		{AccessConfig{}, 0},
+		{server.AccessConfig{Keys: someAccess().Keys[:1]}, tidegate.CodeUnauthorized}, // of the producer alone
+		{server.AccessConfig{}, 0},
 	} {
 		if err := s.SetAccess(someAccess()); err != nil {
 			t.Fatal(err)
 		}
-		from, err := s.gate.Authenticate(ctx, time.Now(), wire.RPCReceive)
+		from, err := s.Parts().Gate.Authenticate(ctx, time.Now(), wire.RPCReceive)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if err := s.SetAccess(c.rules); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.gate.Admit(ctx, wire.RPCReceive, from, receiveRequest("normal")); (err != nil) != (c.want != 0) || err != nil && refusal.CodeOf(err) != c.want {
+		if _, err := s.Parts().Gate.Admit(ctx, wire.RPCReceive, from, receiveRequest("normal")); (err != nil) != (c.want != 0) || err != nil && refusal.CodeOf(err) != c.want {
 			t.Errorf("by the rules of %d keys: %v; want code %d", len(c.rules.Keys), err, c.want)
 		}
 	}

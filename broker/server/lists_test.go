@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"fmt"
@@ -8,6 +8,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/admin"
 	"github.com/tidegate/tidegate/broker/settings"
 )
@@ -15,7 +16,7 @@ import (
 // The pages of a list have all names once, in order, with any size; match selects names.
 func TestListPages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x := start(t, Options{})
+		x := start(t, server.Options{})
 		get := func(path string, status int, out any) {
 			t.Helper()
 			w := httptest.NewRecorder()
@@ -92,7 +93,7 @@ func TestListPages(t *testing.T) {
 // A page has only the names that the key may observe; the list of all needs everything.
 func TestListPagesOfAKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{Access: tableAccess()})
+		e := start(t, server.Options{Access: tableAccess()})
 		for key, want := range map[string][]string{"owner": {"normal"}, "producer": {}} {
 			r := httptest.NewRequest("GET", "https://h/v1/topics?limit=1000", nil)
 			r.SetBasicAuth(key, secretMark+key)

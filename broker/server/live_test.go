@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"bufio"
@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/overview"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/rmqpb"
@@ -67,7 +68,7 @@ func by(key string) func(*http.Request) {
 // the named subjects.
 func TestLive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		e.send(msg("normal", "1"), msg("normal", "2"))
 		e.one(e.ctx(), receiveRequest("normal", func(r *rmqpb.ReceiveMessageRequest) { r.BatchSize = 1 }))
 		time.Sleep(300 * time.Millisecond)
@@ -92,7 +93,7 @@ func TestLive(t *testing.T) {
 		end()
 		endOther()
 		synctest.Wait()
-		if n := e.s.streams.Load(); n != 0 {
+		if n := e.s.Parts().Streams; n != 0 {
 			t.Errorf("%d streams after the clients have gone", n)
 		}
 		for _, query := range []string{"every=999ms", "every=61s", "every=x", "x=1", "topics=" + strings.Repeat("t,", 100)} {
@@ -105,7 +106,7 @@ func TestLive(t *testing.T) {
 // session ends.
 func TestLiveOfAKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{Access: tableAccess()})
+		e := start(t, server.Options{Access: tableAccess()})
 		for _, topic := range []string{"normal", "fifo"} {
 			if _, err := e.b.PutGroup(t.Context(), "g", settings.Group{}); err != nil {
 				t.Fatal(err)
@@ -120,7 +121,7 @@ func TestLiveOfAKey(t *testing.T) {
 		if l.Totals != nil || l.Counters != nil || len(l.Topics) != 1 || len(l.TopTopics) != 1 || len(l.Groups) != 1 || strings.Contains(text, "fifo") {
 			t.Errorf("the owner of norm* sees %s", text)
 		}
-		if err := e.s.SetAccess(withSecrets(func(c *AccessConfig) {
+		if err := e.s.SetAccess(withSecrets(func(c *server.AccessConfig) {
 			c.Keys = c.Keys[:len(c.Keys)-1] // the owner's
 		})); err != nil {
 			t.Fatal(err)
@@ -160,9 +161,9 @@ func TestLiveOfAKey(t *testing.T) {
 // There are at most 32 streams at a time.
 func TestLiveIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		var ends []context.CancelFunc
-		for range maxLive {
+		for range server.MaxLive {
 			next, end := e.watchLive("")
 			next()
 			ends = append(ends, end)
@@ -180,9 +181,9 @@ func TestLiveIsBounded(t *testing.T) {
 // Each line has at most 8 KiB, whatever the names; all watched names are there.
 func TestLiveLinesAreShort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		var names []string
-		for i := range maxWatched {
+		for i := range server.MaxWatched {
 			name := fmt.Sprintf("%s-%03d", strings.Repeat("x", 116), i)
 			if _, err := e.b.PutTopic(t.Context(), name, settings.Topic{Queues: 1}); err != nil {
 				t.Fatal(err)
@@ -206,8 +207,8 @@ func TestLiveLinesAreShort(t *testing.T) {
 			}
 			more = l.More
 		}
-		if seen != maxWatched {
-			t.Errorf("%d topics, want %d", seen, maxWatched)
+		if seen != server.MaxWatched {
+			t.Errorf("%d topics, want %d", seen, server.MaxWatched)
 		}
 	})
 }

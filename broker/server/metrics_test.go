@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"bytes"
@@ -20,6 +20,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
@@ -27,7 +28,7 @@ import (
 
 // scraped returns the response of GET /metrics: every sample by its name and labels, histograms by
 // their _count and _sum, and the families besides.
-func scraped(t testing.TB, s *Server) (map[string]float64, map[string]*dto.MetricFamily) {
+func scraped(t testing.TB, s *server.Server) (map[string]float64, map[string]*dto.MetricFamily) {
 	t.Helper()
 	w := httptest.NewRecorder()
 	s.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
@@ -168,7 +169,7 @@ func tellStory(t *testing.T, e *env) {
 // and scale the underlying resources accordingly"
 func TestMetricsOfAStory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{MinLongPolling: 1})
+		e := start(t, server.Options{MinLongPolling: 1})
 		tellStory(t, e)
 		e.send(msg("orders", "id6"))
 		parked, err := e.ReceiveMessage(as(t.Context(), "c2"), receiveRequest("normal"))
@@ -249,7 +250,7 @@ func TestMetricsOfAStory(t *testing.T) {
 		if h := families["tidegate_store_commit_records"].GetMetric()[1].GetHistogram(); h.GetSampleSum() < 6+2*2 {
 			t.Errorf("the commits of the message log had %v records; there were 6 messages and 2 dead letters with their marks", h.GetSampleSum())
 		}
-		e.s.sessions.Terminate("c2")
+		e.s.Parts().Sessions.Terminate("c2")
 		if _, err := frames(parked, nil); err != nil {
 			t.Error(err)
 		}
@@ -273,7 +274,7 @@ func TestMetricsOfAStory(t *testing.T) {
 // promlint has Prometheus's recommendations for names, units and help.
 func TestMetricsLint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{MinLongPolling: 1})
+		e := start(t, server.Options{MinLongPolling: 1})
 		tellStory(t, e)
 		w := httptest.NewRecorder()
 		e.s.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
@@ -291,7 +292,7 @@ func TestMetricsLint(t *testing.T) {
 // or the content of requests.
 func TestMetricsCardinality(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{MinLongPolling: 1})
+		e := start(t, server.Options{MinLongPolling: 1})
 		for _, g := range []string{"g1", "g2"} { // for ever: no dead letters, whose topic would be new
 			if _, err := e.b.PutGroup(t.Context(), g, settings.Group{MaxAttempts: -1}); err != nil {
 				t.Fatal(err)
@@ -343,7 +344,7 @@ func TestMetricsCardinality(t *testing.T) {
 }
 
 func TestMetricsOfAClosedBroker(t *testing.T) {
-	e := start(t, Options{})
+	e := start(t, server.Options{})
 	if err := e.b.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -352,7 +353,7 @@ func TestMetricsOfAClosedBroker(t *testing.T) {
 }
 
 func TestMetricsTakesGet(t *testing.T) {
-	e := start(t, Options{})
+	e := start(t, server.Options{})
 	for method, want := range map[string]int{"GET": 200, "HEAD": 200, "POST": 405, "DELETE": 405} {
 		w := httptest.NewRecorder()
 		e.s.Handler().ServeHTTP(w, httptest.NewRequest(method, "/metrics", nil))

@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"encoding/json"
@@ -13,6 +13,8 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 	"go.yaml.in/yaml/v4"
+
+	"github.com/tidegate/tidegate/broker/server"
 )
 
 // An expression is one PromQL expression of a file in monitoring.
@@ -169,7 +171,7 @@ func parts(expr string) (metrics, labels []string) {
 func TestMonitoring(t *testing.T) {
 	var families map[string]*dto.MetricFamily
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{MinLongPolling: 1})
+		e := start(t, server.Options{MinLongPolling: 1})
 		tellStory(t, e)
 		scraped(t, e.s) // which is a request over HTTP, counted in the next scrape
 		_, families = scraped(t, e.s)
@@ -238,7 +240,7 @@ func TestMonitoring(t *testing.T) {
 func TestMonitoringKnowsTheStoragesLimits(t *testing.T) {
 	var told map[string]*dto.MetricFamily
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{MinLongPolling: 1})
+		e := start(t, server.Options{MinLongPolling: 1})
 		tellStory(t, e)
 		_, told = scraped(t, e.s)
 	})

@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"bytes"
@@ -22,6 +22,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/admin"
 	"github.com/tidegate/tidegate/broker/server/internal/messages"
 	"github.com/tidegate/tidegate/broker/server/internal/overview"
@@ -31,7 +32,7 @@ import (
 )
 
 var document = sync.OnceValues(func() (*openapi3.T, error) {
-	doc, err := openapi3.NewLoader().LoadFromData(openapiYAML)
+	doc, err := openapi3.NewLoader().LoadFromFile("openapi.yaml")
 	if err != nil {
 		return nil, err
 	}
@@ -61,14 +62,14 @@ func TestOpenAPIHasAllRoutes(t *testing.T) {
 		}
 	}
 	ops := map[string]bool{}
-	for _, rt := range start(t, Options{}).s.routes() {
-		key := rt.method + " " + rt.path
+	for _, rt := range start(t, server.Options{}).s.Routes() {
+		key := rt.Method + " " + rt.Path
 		if op, ok := missing[key]; !ok {
-			t.Errorf("openapi.yaml has no %s (operationId %s)", key, rt.op)
-		} else if op != rt.op || ops[op] {
-			t.Errorf("%s is %q in openapi.yaml and %q in routes, or another one has that name", key, op, rt.op)
+			t.Errorf("openapi.yaml has no %s (operationId %s)", key, rt.Op)
+		} else if op != rt.Op || ops[op] {
+			t.Errorf("%s is %q in openapi.yaml and %q in routes, or another one has that name", key, op, rt.Op)
 		}
-		ops[rt.op] = true
+		ops[rt.Op] = true
 		delete(missing, key)
 	}
 	for key := range missing {
@@ -88,11 +89,11 @@ func TestPackageCommentHasAllRoutes(t *testing.T) {
 			told[method+" "+m[2]] = true
 		}
 	}
-	for _, rt := range start(t, Options{}).s.routes() {
-		if !told[rt.pattern()] {
-			t.Errorf("doc.go has no %s", rt.pattern())
+	for _, rt := range start(t, server.Options{}).s.Routes() {
+		if !told[rt.Pattern] {
+			t.Errorf("doc.go has no %s", rt.Pattern)
 		}
-		delete(told, rt.pattern())
+		delete(told, rt.Pattern)
 	}
 	for route := range told {
 		t.Errorf("doc.go has %s, which there is not", route)
@@ -112,7 +113,9 @@ func TestOpenAPISchemas(t *testing.T) {
 		"ReconsumeRequest": messages.ReconsumeRequest{}, "Reconsumed": messages.ReconsumeResult{}, "RetryResult": messages.RetryResult{}, "SnoozeRequest": messages.SnoozeRequest{}, "NegativeAckRequest": messages.NegativeAckRequest{},
 		"RetryTopicConfig": settings.RetryTopic{}, "NegativeAckConfig": settings.NegativeAck{},
 		"AddressSettings": settings.Address{}, "AddressSetting": status.Address{}, "TopicAddressSettings": status.TopicAddress{},
-		"RecallRequest": messages.RecallRequest{}, "RecallResult": messages.RecallResult{}, "Status": state{},
+		"RecallRequest": messages.RecallRequest{}, "RecallResult": messages.RecallResult{}, "Status": struct {
+			Status string `json:"status"`
+		}{},
 		"Live": overview.Live{}, "TopicSummaries": admin.TopicSummaries{}, "GroupSummaries": admin.GroupSummaries{},
 		"AuditPage": status.AuditPage{}, "AuditRecord": status.AuditRecord{},
 		"ClientPage": status.ClientPage{}, "Client": status.Client{}, "ClientVersion": status.ClientVersion{},
@@ -194,7 +197,7 @@ func checkHTTP(t testing.TB, h http.Handler) http.Handler {
 				r.Body = io.NopCloser(bytes.NewReader(sent))
 			}
 		}
-		rec := &taped{answered: answered{ResponseWriter: w}}
+		rec := &taped{ResponseWriter: w}
 		h.ServeHTTP(rec, r)
 		_, path, ok := strings.Cut(r.Pattern, " ")
 		if !ok { // 404 and 405
@@ -284,14 +287,27 @@ func checkLines(t testing.TB, doc *openapi3.T, what, schema string, text []byte)
 
 // taped records the responses.
 type taped struct {
-	answered
-	tape bytes.Buffer
+	http.ResponseWriter
+	status int // 0: none yet
+	tape   bytes.Buffer
+}
+
+func (w *taped) WriteHeader(status int) {
+	if w.status == 0 {
+		w.status = status
+	}
+	w.ResponseWriter.WriteHeader(status)
 }
 
 func (w *taped) Write(b []byte) (int, error) {
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
 	w.tape.Write(b)
-	return w.answered.Write(b)
+	return w.ResponseWriter.Write(b)
 }
+
+func (w *taped) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // The check itself can fail.
 func TestOpenAPIRefusesWhatItDoesNotKnow(t *testing.T) {

@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"context"
@@ -7,40 +7,42 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/tidegate/tidegate/broker/server"
 )
 
 // A page whose name resolves to this machine is of the same origin, and can do nothing. Names that
 // the operator configures work.
 func TestNamesThatOthersGiveOut(t *testing.T) {
-	anyone := AccessConfig{Anonymous: []Rule{{Actions: []Action{ActionAdmin}, Topics: []string{"*"}, Groups: []string{"*"}}}}
+	anyone := server.AccessConfig{Anonymous: []server.Rule{{Actions: []server.Action{server.ActionAdmin}, Topics: []string{"*"}, Groups: []string{"*"}}}}
 	loopback := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 8082}
 	other := &net.TCPAddr{IP: net.IPv4(172, 17, 0, 2), Port: 8082}
 	for _, c := range []struct {
 		host   string
 		at     net.Addr
-		o      Options
+		o      server.Options
 		status int
 	}{
-		{"evil.example:8082", loopback, Options{}, 403},
-		{"evil.example", &net.TCPAddr{IP: net.IPv6loopback}, Options{}, 403},
-		{"evil.example:8082", loopback, Options{Access: anyone}, 403},
-		{"2130706433:8082", loopback, Options{}, 403},
-		{"localhost.evil.example", loopback, Options{}, 403},
-		{"notlocalhost", loopback, Options{}, 403},
-		{"127.0.0.1:8082", loopback, Options{}, 200},
-		{"[::1]:8082", loopback, Options{}, 200},
-		{"[::1]", loopback, Options{}, 200},
-		{"localhost:8082", loopback, Options{}, 200},
-		{"LocalHost.:8082", loopback, Options{}, 200},
-		{"broker.localhost", loopback, Options{}, 200},
-		{"broker.example:8082", loopback, Options{Advertise: "Broker.example:8081"}, 200},
-		{"evil.example:8082", loopback, Options{Advertise: "broker.example:8081"}, 403},
-		{"tidegate:8082", loopback, Options{AnyHost: true}, 200},
-		{"broker.example", loopback, Options{HTTPHosts: []string{"other.example", "Broker.Example."}}, 200}, // a reverse proxy's
-		{"broker.example:443", loopback, Options{HTTPHosts: []string{"broker.example"}}, 200},
-		{"a.broker.example", loopback, Options{HTTPHosts: []string{"broker.example"}}, 403},
-		{"localhost", loopback, Options{HTTPHosts: []string{"broker.example"}}, 200},
-		{"tidegate:8082", other, Options{}, 200}, // a container's, which is configured to be insecure
+		{"evil.example:8082", loopback, server.Options{}, 403},
+		{"evil.example", &net.TCPAddr{IP: net.IPv6loopback}, server.Options{}, 403},
+		{"evil.example:8082", loopback, server.Options{Access: anyone}, 403},
+		{"2130706433:8082", loopback, server.Options{}, 403},
+		{"localhost.evil.example", loopback, server.Options{}, 403},
+		{"notlocalhost", loopback, server.Options{}, 403},
+		{"127.0.0.1:8082", loopback, server.Options{}, 200},
+		{"[::1]:8082", loopback, server.Options{}, 200},
+		{"[::1]", loopback, server.Options{}, 200},
+		{"localhost:8082", loopback, server.Options{}, 200},
+		{"LocalHost.:8082", loopback, server.Options{}, 200},
+		{"broker.localhost", loopback, server.Options{}, 200},
+		{"broker.example:8082", loopback, server.Options{Advertise: "Broker.example:8081"}, 200},
+		{"evil.example:8082", loopback, server.Options{Advertise: "broker.example:8081"}, 403},
+		{"tidegate:8082", loopback, server.Options{AnyHost: true}, 200},
+		{"broker.example", loopback, server.Options{HTTPHosts: []string{"other.example", "Broker.Example."}}, 200}, // a reverse proxy's
+		{"broker.example:443", loopback, server.Options{HTTPHosts: []string{"broker.example"}}, 200},
+		{"a.broker.example", loopback, server.Options{HTTPHosts: []string{"broker.example"}}, 403},
+		{"localhost", loopback, server.Options{HTTPHosts: []string{"broker.example"}}, 200},
+		{"tidegate:8082", other, server.Options{}, 200}, // a container's, which is configured to be insecure
 	} {
 		e := start(t, c.o)
 		for _, method := range []string{"PUT", "GET"} {
@@ -58,7 +60,7 @@ func TestNamesThatOthersGiveOut(t *testing.T) {
 
 // Over TLS, a browser has compared the name with the certificate.
 func TestNamesOverTLS(t *testing.T) {
-	e := start(t, Options{})
+	e := start(t, server.Options{})
 	for url, status := range map[string]int{"https://tidegate.example/v1/topics/normal": 200, "http://tidegate.example/v1/topics/normal": 403} {
 		r := httptest.NewRequest("GET", url, http.NoBody)
 		w := httptest.NewRecorder()
@@ -71,7 +73,7 @@ func TestNamesOverTLS(t *testing.T) {
 
 // A client with a key is no page in a browser, with any host name.
 func TestKeysAreForAnyName(t *testing.T) {
-	e := start(t, Options{Access: someAccess()})
+	e := start(t, server.Options{Access: someAccess()})
 	for key, status := range map[string]int{"admin": 200, "": 401} {
 		r := httptest.NewRequest("GET", "https://evil.example/v1/topics/normal", http.NoBody)
 		if key != "" {
@@ -87,13 +89,13 @@ func TestKeysAreForAnyName(t *testing.T) {
 
 // Attempts of pages in browsers are counted and logged, by reasons of their own.
 func TestPagesAreToldOf(t *testing.T) {
-	anyone := []Rule{{Actions: []Action{ActionAdmin}, Topics: []string{"*"}, Groups: []string{"*"}}}
-	for name, access := range map[string]AccessConfig{
+	anyone := []server.Rule{{Actions: []server.Action{server.ActionAdmin}, Topics: []string{"*"}, Groups: []string{"*"}}}
+	for name, access := range map[string]server.AccessConfig{
 		"no keys":             {},
 		"keys, and anonymous": {Keys: someAccess().Keys, Anonymous: anyone},
 	} {
 		logger, logged := testLog()
-		e := start(t, Options{Logger: logger, Access: access})
+		e := start(t, server.Options{Logger: logger, Access: access})
 		request := func(method, host, origin, key string) {
 			r := httptest.NewRequest(method, "/v1/topics/normal", http.NoBody)
 			r.Host, r.RemoteAddr = host, "127.0.0.1:4711"

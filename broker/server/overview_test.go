@@ -1,7 +1,9 @@
-package server
+package server_test
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http/httptest"
 	"strings"
@@ -9,6 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/rmqpb"
@@ -34,7 +39,8 @@ func (e *env) requestJSON(method, path string, want int, out any) *httptest.Resp
 // The overview has the version, the times, the state of the server, and the figures of the engine.
 func TestOverview(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{Version: "v9.8.7"})
+		var disk error
+		e := start(t, server.Options{Version: "v9.8.7"}, &faulty{append: func(context.Context, []serving.Incoming) error { return disk }})
 		opened := time.Now()
 		e.send(msg("normal", "1"), msg("normal", "2"))
 		time.Sleep(90 * time.Second)
@@ -53,7 +59,10 @@ func TestOverview(t *testing.T) {
 		if b := o.Wrong.Behind; b.Count != 1 || b.First[0].UndeliveredMS != 90_000 {
 			t.Errorf("behind %+v", b)
 		}
-		e.s.storeFailed(fmt.Errorf("input/output error"))
+		disk = &tidegate.Error{Code: tidegate.CodeInternalServerError, Err: errors.New("input/output error")}
+		if r, err := e.SendMessage(e.ctx(), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{msg("normal", "3")}}); err != nil || r.GetStatus().GetCode() != rmqpb.Code_INTERNAL_SERVER_ERROR {
+			t.Errorf("a send to a broken disk: %v, %v", r, err)
+		}
 		e.requestJSON("GET", "/v1/overview", 200, &o)
 		if o.Ready || !strings.Contains(o.NotReady, "input/output error") {
 			t.Errorf("after a failed read: ready %v, %q", o.Ready, o.NotReady)
@@ -65,7 +74,7 @@ func TestOverview(t *testing.T) {
 // An overview has at most 50 KB, whatever the names and the number of topics and groups.
 func TestOverviewIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		long := strings.Repeat("x", 114)
 		for i := range 60 {
 			topic, group := fmt.Sprintf("%s-%05d", long, i), fmt.Sprintf("%s-%05d", long, i)

@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/internal/rmqpb"
@@ -24,7 +25,7 @@ func TestPackedOnlyOnRequest(t *testing.T) {
 		"": {5, 0}, "packed": {1, 3}, "other, packed": {1, 3}, "unpacked": {5, 0},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			e := start(t, Options{})
+			e := start(t, server.Options{})
 			for i := range 3 {
 				e.send(msg("normal", fmt.Sprint(i)))
 			}
@@ -56,7 +57,7 @@ func TestPackedOnlyOnRequest(t *testing.T) {
 // The header bounds the messages of a receive together.
 func TestMaxBytesOnTheWire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		for i := range 6 {
 			e.send(msg("normal", fmt.Sprint(i), body(make([]byte, 100))))
 		}
@@ -81,7 +82,7 @@ func TestMaxBytesOnTheWire(t *testing.T) {
 // Digests are of the kind that the client reads: CRC32 in the form of RocketMQ's Go client, MD5 for
 // all others, which disagree about the form of a CRC32.
 func TestDigestByLanguage(t *testing.T) {
-	e := start(t, Options{})
+	e := start(t, server.Options{})
 	for _, language := range []string{"GO", "JAVA", "HTTP", ""} {
 		e.send(msg("normal", "id", body([]byte("tide 302")))) // a CRC32 that begins with zeros
 		ctx := metadata.AppendToOutgoingContext(e.ctx(), wire.HeaderLanguage, language)
@@ -98,7 +99,7 @@ func TestDigestByLanguage(t *testing.T) {
 // An acknowledgement that succeeded has no entries in its response for a client that
 // announces that it needs none; one that failed in part has all of them.
 func TestBriefAcknowledgements(t *testing.T) {
-	e := start(t, Options{})
+	e := start(t, server.Options{})
 	brief := metadata.AppendToOutgoingContext(e.ctx(), wire.HeaderFeatures, "packed, brief")
 	ack := func(ctx context.Context, handles ...string) *rmqpb.AckMessageResponse {
 		t.Helper()
@@ -132,10 +133,10 @@ func TestBriefAcknowledgements(t *testing.T) {
 // The broker asks a client that reads packed deliveries to receive more of them at a time, and
 // delivers them, also after a heartbeat.
 func TestPackedReceivesAreLarger(t *testing.T) {
-	for announced, want := range map[string]int{"": refusal.MaxReceive, "packed": packedBatchSize} {
+	for announced, want := range map[string]int{"": refusal.MaxReceive, "packed": server.PackedBatchSize} {
 		synctest.Test(t, func(t *testing.T) {
-			e := start(t, Options{})
-			for i := range packedBatchSize + 1 {
+			e := start(t, server.Options{})
+			for i := range server.PackedBatchSize + 1 {
 				e.send(msg("normal", fmt.Sprint(i)))
 			}
 			ctx := e.ctx()

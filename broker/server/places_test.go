@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/internal/rawclient"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
@@ -60,7 +61,7 @@ func TestUnreadResponsesTakeMemory(t *testing.T) {
 	} {
 		for _, read := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
-				e := start(t, Options{})
+				e := start(t, server.Options{})
 				for i := range requests {
 					e.send(msg("normal", fmt.Sprint(i), body(make([]byte, 40<<10))))
 				}
@@ -77,19 +78,19 @@ func TestUnreadResponsesTakeMemory(t *testing.T) {
 				}
 				time.Sleep(time.Minute) // every handler has returned
 				synctest.Wait()
-				places, bodies := e.s.places.Held(), e.s.bodies.Held()
+				places, bodies := e.s.Parts().Places.Held(), e.s.Parts().Bodies.Held()
 				if read {
 					if places != 0 || bodies != 0 {
 						t.Errorf("%s, read: %d and %d bytes are held", name, places, bodies)
 					}
 					return
 				}
-				if places != requests*placeSize || bodies < requests*c.bodies {
-					t.Errorf("%s, unread: %d bytes of places and %d of bodies are held, want %d and %d or more", name, places, bodies, requests*placeSize, requests*c.bodies)
+				if places != requests*server.PlaceSize || bodies < requests*c.bodies {
+					t.Errorf("%s, unread: %d bytes of places and %d of bodies are held, want %d and %d or more", name, places, bodies, requests*server.PlaceSize, requests*c.bodies)
 				}
 				raw.Close()
 				synctest.Wait()
-				if places, bodies := e.s.places.Held(), e.s.bodies.Held(); places != 0 || bodies != 0 {
+				if places, bodies := e.s.Parts().Places.Held(), e.s.Parts().Bodies.Held(); places != 0 || bodies != 0 {
 					t.Errorf("%s, connection closed: %d and %d bytes are held", name, places, bodies)
 				}
 			})
@@ -101,18 +102,18 @@ func TestUnreadResponsesTakeMemory(t *testing.T) {
 // connection that has the most of them ends.
 func TestPlacesAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{MaxParkedBytes: 2 * mostParked})
+		e := start(t, server.Options{MaxParkedBytes: 2 * server.MostParked})
 		for range 12 {
 			raw := rawConn(t, e.lis, 0)
-			for range leastPlaces / 4 {
+			for range server.LeastPlaces / 4 {
 				request(t, raw, "QueryRoute", &rmqpb.QueryRouteRequest{Topic: res("normal")})
 			}
 			synctest.Wait()
-			if held := e.s.places.Held(); held > leastPlaces*placeSize {
-				t.Fatalf("%d bytes are held, more than %d", held, leastPlaces*placeSize)
+			if held := e.s.Parts().Places.Held(); held > server.LeastPlaces*server.PlaceSize {
+				t.Fatalf("%d bytes are held, more than %d", held, server.LeastPlaces*server.PlaceSize)
 			}
 		}
-		if e.s.places.Closed() == 0 {
+		if e.s.Parts().Places.Closed() == 0 {
 			t.Error("no connection was ended: the test shows nothing")
 		}
 		queried(e.ctx(), e, e.MessagingServiceClient)
@@ -122,14 +123,14 @@ func TestPlacesAreShared(t *testing.T) {
 // One connection gets half of the places at most, by gRPC's own limit.
 func TestStreamsOfAConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{MaxParkedBytes: 2 * mostParked})
+		e := start(t, server.Options{MaxParkedBytes: 2 * server.MostParked})
 		raw := rawConn(t, e.lis, 0)
-		for range leastPlaces {
+		for range server.LeastPlaces {
 			request(t, raw, "QueryRoute", &rmqpb.QueryRouteRequest{Topic: res("normal")})
 		}
 		synctest.Wait()
-		if n := raw.Streams(); n != leastPlaces/2 {
-			t.Errorf("%d streams are open, want %d", n, leastPlaces/2)
+		if n := raw.Streams(); n != server.LeastPlaces/2 {
+			t.Errorf("%d streams are open, want %d", n, server.LeastPlaces/2)
 		}
 	})
 }

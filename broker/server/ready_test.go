@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	enginefail "github.com/tidegate/tidegate/broker/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server"
 )
 
 // After a read of the store failed, the broker is not ready for a while, over gRPC and HTTP alike.
@@ -20,7 +21,7 @@ func TestNotReadyAfterFailedReads(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			f := &faulty{}
-			x := startWeb(t, Options{}, f)
+			x := startWeb(t, server.Options{}, f)
 			ready := func(when string, want int) {
 				t.Helper()
 				resp, err := x.client.Do(x.request(t.Context(), "GET", "/readyz", nil))

@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"context"
@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/internal/protocol"
@@ -42,7 +43,7 @@ func autoRenew(r *rmqpb.ReceiveMessageRequest) { r.AutoRenew, r.InvisibleDuratio
 // Every field of a message arrives.
 func TestReceivedMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		born := time.Now().Add(-time.Hour)
 		payload := []byte("some body")
 		e.send(msg("fifo", "id-1", body(zipped(payload)), func(m *rmqpb.Message) {
@@ -81,7 +82,7 @@ func TestReceivedMessage(t *testing.T) {
 // A frame is used again for the next message: nothing of the one before may stay.
 func TestFrameForgets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		e.send(
 			msg("normal", "1", func(m *rmqpb.Message) {
 				m.UserProperties = map[string]string{"a": "b"}
@@ -101,38 +102,10 @@ func TestFrameForgets(t *testing.T) {
 	})
 }
 
-func TestLongPoll(t *testing.T) {
-	const s = time.Second
-	for _, c := range []struct {
-		asked, left, request, lo, hi time.Duration
-		want                         time.Duration
-		ok                           bool
-	}{
-		{asked: 1 * s, left: 9 * s, request: 3 * s, lo: 5 * s, hi: 20 * s, want: 5 * s, ok: true},
-		{asked: 30 * s, left: 33 * s, request: 3 * s, lo: 5 * s, hi: 20 * s, want: 20 * s, ok: true},
-		{asked: 40 * s, left: 40 * s, request: 3 * s, lo: 5 * s, hi: 20 * s, want: 20 * s, ok: true}, // Rust
-		{asked: 10 * s, left: 7 * s, request: 3 * s, lo: 5 * s, hi: 20 * s, want: 6500 * time.Millisecond, ok: true},
-		{asked: 1 * s, left: 4 * s, request: 3 * s, lo: 5 * s, hi: 20 * s},
-		{asked: -1, left: 3 * s, request: 3 * s, lo: 5 * s, hi: 20 * s},
-		{asked: -1, left: 10 * s, request: 3 * s, lo: 5 * s, hi: 20 * s, want: 8500 * time.Millisecond, ok: true},
-		{asked: -1, left: -1, request: 3 * s, lo: 5 * s, hi: 20 * s, want: 20 * s, ok: true},
-		{asked: 7 * s, left: -1, request: 3 * s, lo: 5 * s, hi: 20 * s, want: 7 * s, ok: true},
-		{asked: 5 * s, left: 5 * s, request: 3 * s, lo: 5 * s, hi: 20 * s, want: 4500 * time.Millisecond, ok: true},
-		{asked: 0, left: 3 * s, request: 3 * s, lo: 1, hi: 20 * s, want: 1, ok: true},
-		{asked: 20 * s, left: 100 * time.Millisecond, request: 3 * s, lo: 1, hi: 20 * s, want: 90 * time.Millisecond, ok: true},
-		{asked: 20 * s, left: 0, request: 3 * s, lo: 1, hi: 20 * s},
-	} {
-		got, ok := longPoll(c.asked, c.left, c.request, c.lo, c.hi)
-		if ok != c.ok || ok && got != c.want {
-			t.Errorf("longPoll(%v, %v, %v, %v, %v) = %v, %v; want %v, %v", c.asked, c.left, c.request, c.lo, c.hi, got, ok, c.want, c.ok)
-		}
-	}
-}
-
 // An empty receive is answered as 40401, at the moment that longPoll decides.
 func TestReceiveTiming(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		for _, c := range []struct {
 			name     string
 			deadline time.Duration
@@ -170,7 +143,7 @@ func TestReceiveTiming(t *testing.T) {
 // A message wakes a parked receive at once.
 func TestReceiveIsWoken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		began := time.Now()
 		var sent sync.WaitGroup
 		sent.Go(func() {
@@ -187,7 +160,7 @@ func TestReceiveIsWoken(t *testing.T) {
 
 func TestReceiveRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		e.telemetry(as(t.Context(), "push"), consumer(rmqpb.ClientType_PUSH_CONSUMER))
 		filter := func(k rmqpb.FilterType, x string) ask {
 			return func(r *rmqpb.ReceiveMessageRequest) {
@@ -232,7 +205,7 @@ func TestReceiveRefusals(t *testing.T) {
 // More than 32 are never given, and tags filter for the group.
 func TestReceiveBatchAndFilter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		var ms []*rmqpb.Message
 		for i := range 40 {
 			ms = append(ms, msg("normal", fmt.Sprint(i), func(m *rmqpb.Message) { m.SystemProperties.Tag = new([]string{"A", "B"}[i%2]) }))
@@ -260,7 +233,7 @@ func TestReceiveBatchAndFilter(t *testing.T) {
 // Simple consumers name one queue and want all; push consumers mean it.
 func TestReceiveQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		e.telemetry(as(t.Context(), "push"), consumer(rmqpb.ClientType_PUSH_CONSUMER))
 		e.telemetry(as(t.Context(), "simple"), consumer(rmqpb.ClientType_SIMPLE_CONSUMER))
 		for client, want := range map[string]int{"push": 2, "simple": 4, "stranger": 4} {
@@ -284,7 +257,7 @@ func TestReceiveQueue(t *testing.T) {
 // A push consumer's timeout goes through the ladder, a simple consumer's does not.
 func TestReceivePushTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		e.telemetry(as(t.Context(), "push"), consumer(rmqpb.ClientType_PUSH_CONSUMER))
 		e.send(msg("normal", "1"))
 		for client, want := range map[string]time.Duration{"push": 15 * time.Second, "simple": 5 * time.Second} {
@@ -303,7 +276,7 @@ func TestReceivePushTimeout(t *testing.T) {
 // after the termination of its client.
 func TestReceiveAutoRenew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		e.telemetry(as(t.Context(), "owner"), consumer(rmqpb.ClientType_SIMPLE_CONSUMER))
 		e.send(msg("normal", "1"))
 		e.one(as(t.Context(), "owner"), receiveRequest("normal", autoRenew))
@@ -330,7 +303,7 @@ func TestReceiveAutoRenew(t *testing.T) {
 // NotifyClientTermination ends the client's parked receives, and no one else's.
 func TestTerminationEndsPolls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		began := time.Now()
 		ended := make(chan string, 3)
 		for _, who := range []string{"a", "a", "b"} {
@@ -356,7 +329,7 @@ func TestReceiveCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		polled := make(chan struct{})
 		f := &faulty{}
-		e := start(t, Options{}, f)
+		e := start(t, server.Options{}, f)
 		// Parked, then cancelled, then a message.
 		ctx, cancel := context.WithCancel(e.ctx())
 		go func() {
@@ -400,14 +373,14 @@ func TestReceiveCancelled(t *testing.T) {
 func TestReceiveSurvivesTheEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &faulty{poll: func(context.Context) error { panic("ouch") }}
-		e := start(t, Options{}, f)
+		e := start(t, server.Options{}, f)
 		st, _ := e.receive(e.ctx(), receiveRequest("normal"))
 		refused(t, st, tidegate.CodeInternalServerError, "ouch")
 		f.poll = func(context.Context) error { return errors.New("odd") }
 		st, _ = e.receive(e.ctx(), receiveRequest("normal"))
 		refused(t, st, tidegate.CodeInternalServerError, "odd")
 		time.Sleep(2 * session.Timeout) // a client with a poll would stay
-		if n := e.s.sessions.Len(); n != 0 {
+		if n := e.s.Parts().Sessions.Len(); n != 0 {
 			t.Errorf("%d clients have polls that are still registered", n)
 		}
 	})
@@ -415,7 +388,7 @@ func TestReceiveSurvivesTheEngine(t *testing.T) {
 
 // Refused receives under ever new names leave nothing behind.
 func TestRefusedReceivesAreForgotten(t *testing.T) {
-	e := start(t, Options{})
+	e := start(t, server.Options{})
 	for i := range 50 {
 		for topic, edit := range map[string]func(*rmqpb.ReceiveMessageRequest){
 			"nowhere": func(*rmqpb.ReceiveMessageRequest) {},
@@ -427,7 +400,7 @@ func TestRefusedReceivesAreForgotten(t *testing.T) {
 			}
 		}
 	}
-	if n := e.s.sessions.Len(); n != 0 {
+	if n := e.s.Parts().Sessions.Len(); n != 0 {
 		t.Errorf("%d clients are remembered", n)
 	}
 }

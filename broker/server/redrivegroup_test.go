@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"net/http/httptest"
@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -16,8 +17,8 @@ import (
 func TestRedriveToOneGroupOverHTTP(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		access := someAccess()
-		access.Keys = append(access.Keys, Key{Name: "team", Secrets: []Secret{NewSecret(secretMark + "team")}, Allow: []Rule{{Actions: []Action{ActionAdmin}, Groups: []string{"g"}}}})
-		e := start(t, Options{Access: access})
+		access.Keys = append(access.Keys, server.Key{Name: "team", Secrets: []server.Secret{server.NewSecret(secretMark + "team")}, Allow: []server.Rule{{Actions: []server.Action{server.ActionAdmin}, Groups: []string{"g"}}}})
+		e := start(t, server.Options{Access: access})
 		post := func(group, body string) (int, status.DeadLetterRedrive) {
 			t.Helper()
 			r := httptest.NewRequest("POST", "https://h/v1/groups/"+group+"/dead-letters/redrive", strings.NewReader(body))

@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"encoding/json"
@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/broker/settings"
 )
@@ -31,7 +32,7 @@ func ifMatch(t *testing.T, h http.Handler, method, path, body, match string) *ht
 
 // A change on a revision happens only if the settings still have it.
 func TestIfMatchOfSettings(t *testing.T) {
-	e := start(t, Options{})
+	e := start(t, server.Options{})
 	h := checkHTTP(t, e.s.Handler())
 	for _, path := range []string{"/v1/topics/revised", "/v1/groups/revised"} {
 		body := func(messages int) string { return fmt.Sprintf(`{"max_backlog": {"messages": %d}}`, messages) }
@@ -104,7 +105,7 @@ func TestIfMatchOfSettings(t *testing.T) {
 // Of two operators who read the same address settings, or the same limits, the second one changes
 // nothing.
 func TestIfMatchOfAddressesAndLimits(t *testing.T) {
-	e := start(t, Options{})
+	e := start(t, server.Options{})
 	h := checkHTTP(t, e.s.Handler())
 	const pattern, limits = "/v1/address-settings/orders.%23", "/v1/throttle"
 	if w := ifMatch(t, h, "PUT", pattern, `{"max-delivery-attempts": 1}`, "*"); w.Code != 412 {
@@ -148,7 +149,7 @@ func TestIfMatchOfAddressesAndLimits(t *testing.T) {
 // for each revision, so no change is lost.
 func TestOperatorsAtOnce(t *testing.T) {
 	const operators, rounds = 8, 5
-	e := startWith(t, broker.Options{}, Options{})
+	e := startWith(t, broker.Options{}, server.Options{})
 	h := e.s.Handler()
 	for path, method := range map[string]string{"/v1/topics/shared": "PUT", "/v1/groups/put": "PUT", "/v1/groups/patched": "PATCH"} {
 		etag := ifMatch(t, h, "PUT", path, `{}`, "").Header().Get("ETag")

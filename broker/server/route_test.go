@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"slices"
@@ -8,13 +8,14 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
 func TestRoutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		at := &rmqpb.Endpoints{Scheme: rmqpb.AddressScheme_IPv4, Addresses: []*rmqpb.Address{{Host: "10.0.0.7", Port: 9000}}}
 		for name, kind := range map[string]settings.TopicType{"delay": settings.TopicDelay, "transaction": settings.TopicTransaction} {
 			if _, err := e.b.PutTopic(t.Context(), name, settings.Topic{Type: kind, Queues: 2}); err != nil {
@@ -76,7 +77,7 @@ func TestRoutes(t *testing.T) {
 // A feature that this broker lacks has a status, and no broken call.
 func TestMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		ctx := e.ctx()
 		check := func(name string, a interface{ GetStatus() *rmqpb.Status }, err error, code tidegate.Code) {
 			if err != nil {

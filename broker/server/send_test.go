@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"bytes"
@@ -21,6 +21,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
@@ -67,7 +68,7 @@ func body(b []byte) edit { return func(m *rmqpb.Message) { m.Body = b } }
 // field, the value and the limit.
 func TestSendRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		many := func(n int) map[string]string {
 			m := map[string]string{}
 			for i := range n {
@@ -158,7 +159,7 @@ func TestSendRefusals(t *testing.T) {
 
 func TestSendRefusesRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		for _, c := range []struct {
 			name  string
 			ctx   context.Context
@@ -188,7 +189,7 @@ func TestSendRefusesRequests(t *testing.T) {
 // Values on the limits are accepted.
 func TestSendAccepts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		for name, m := range map[string]*rmqpb.Message{
 			"largest body":             msg("normal", "x", body(make([]byte, 4<<20))),
 			"longest group":            msg("fifo", "x", sys(func(p *rmqpb.SystemProperties) { p.MessageGroup = new(strings.Repeat("g", 63)) })),
@@ -222,7 +223,7 @@ func crc(form, text string) func(*rmqpb.SystemProperties) {
 // an entry.
 func TestSendBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		var ms []*rmqpb.Message
 		for i := range 5 {
 			ms = append(ms, msg("normal", fmt.Sprint("id", i), body([]byte{byte(i)}), func(m *rmqpb.Message) {
@@ -265,7 +266,7 @@ func TestSendBatch(t *testing.T) {
 // "reply-text:TOO_MANY_REQUESTS"
 func TestSendThrottled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		if _, err := e.b.PutTopic(t.Context(), "full", settings.Topic{MaxBacklog: settings.Limit{Messages: 10}}); err != nil {
 			t.Fatal(err)
 		}
@@ -310,7 +311,7 @@ func TestSendThrottled(t *testing.T) {
 
 func TestSendMixedResults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		r, err := e.SendMessage(e.ctx(), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{
 			msg("normal", "good"), msg("normal", "bad", body(nil)),
 		}})
@@ -330,7 +331,7 @@ func TestSendSurvivesTheEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		logger, logged := testLog()
 		f := &faulty{}
-		e := start(t, Options{Logger: logger}, f)
+		e := start(t, server.Options{Logger: logger}, f)
 		try := func() *rmqpb.SendMessageResponse {
 			r, err := e.SendMessage(e.ctx(), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{msg("normal", "1")}})
 			if err != nil {

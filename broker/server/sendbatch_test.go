@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"bytes"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
@@ -49,7 +50,7 @@ func TestSendsShareNoMemory(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		held := make(chan struct{})
-		e := start(t, Options{}, &faulty{append: func(_ context.Context, msgs []serving.Incoming) error {
+		e := start(t, server.Options{}, &faulty{append: func(_ context.Context, msgs []serving.Incoming) error {
 			name := msgs[0].ID[:1]
 			if name == "a" {
 				<-held
@@ -80,7 +81,7 @@ func TestSendsShareNoMemory(t *testing.T) {
 func TestSendKeepsItsMemoryAfterAPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var kept []serving.Incoming
-		e := start(t, Options{}, &faulty{append: func(_ context.Context, msgs []serving.Incoming) error {
+		e := start(t, server.Options{}, &faulty{append: func(_ context.Context, msgs []serving.Incoming) error {
 			if kept == nil {
 				kept = msgs
 				panic("ouch")

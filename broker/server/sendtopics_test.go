@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
@@ -21,7 +22,7 @@ import (
 // result and its own time to wait.
 func TestSendToSeveralTopics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		if _, err := e.b.PutTopic(t.Context(), "full", settings.Topic{MaxBacklog: settings.Limit{Messages: 2}}); err != nil {
 			t.Fatal(err)
 		}
@@ -62,7 +63,7 @@ func TestSendToSeveralTopics(t *testing.T) {
 // Topics that all fail in the same way have a result each: the text names the topic.
 func TestSendToSeveralMissingTopics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		ctx := metadata.AppendToOutgoingContext(e.ctx(), wire.HeaderFeatures, wire.FeatureTopics)
 		r, err := e.SendMessage(ctx, &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{msg("north", "a"), msg("south", "b")}})
 		if err != nil {
@@ -77,7 +78,7 @@ func TestSendToSeveralMissingTopics(t *testing.T) {
 // Middleware is called with one topic, so a server with one gets no request of several.
 func TestMiddlewareGetsOneTopic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{Intercept: func(ctx context.Context, _ Call, next func(context.Context) error) error { return next(ctx) }})
+		e := start(t, server.Options{Intercept: func(ctx context.Context, _ server.Call, next func(context.Context) error) error { return next(ctx) }})
 		var header metadata.MD
 		ctx := metadata.AppendToOutgoingContext(e.ctx(), wire.HeaderFeatures, wire.FeatureTopics)
 		r, err := e.SendMessage(ctx, &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{msg("normal", "a"), msg("fifo", "b")}}, grpc.Header(&header))

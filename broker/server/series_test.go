@@ -1,17 +1,19 @@
-package server
+package server_test
 
 import (
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
+
+	"github.com/tidegate/tidegate/broker/server"
 )
 
 // An operation without calls has no durations, which are 18 series each: they were 7 of 10 series
 // of an idle broker. Its responses are counted from 0 on.
 func TestSeriesOfAnIdleBroker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		w := httptest.NewRecorder()
 		e.s.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 		byName := map[string]int{}

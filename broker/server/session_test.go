@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"crypto/tls"
@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/status"
 )
 
@@ -64,7 +65,7 @@ func (p *page) expect(what string, want int, edit ...func(*http.Request)) {
 	}
 }
 
-func withSecrets(change func(c *AccessConfig)) AccessConfig {
+func withSecrets(change func(c *server.AccessConfig)) server.AccessConfig {
 	c := tableAccess()
 	change(&c)
 	return c
@@ -74,7 +75,7 @@ func withSecrets(change func(c *AccessConfig)) AccessConfig {
 // by idleness, and by each change of its key, but not by a change of another one.
 func TestSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{Access: tableAccess()})
+		e := start(t, server.Options{Access: tableAccess()})
 		p := &page{e: e}
 		s := p.login("monitor", secretMark+"monitor", 200)
 		c := p.cookies[0]
@@ -105,13 +106,17 @@ func TestSession(t *testing.T) {
 			t.Errorf("whoami %+v, %v, %v", who, err, w.Header())
 		}
 
-		for what, change := range map[string]func(c *AccessConfig){
-			"another secret": func(c *AccessConfig) { c.Keys[monitorOf(c)].Secrets = []Secret{NewSecret("another")} },
-			"other rules":    func(c *AccessConfig) { c.Keys[monitorOf(c)].Allow[0].Topics = []string{"*", "x"} },
-			"no key":         func(c *AccessConfig) { i := monitorOf(c); c.Keys = slices.Delete(c.Keys, i, i+1) },
+		for what, change := range map[string]func(c *server.AccessConfig){
+			"another secret": func(c *server.AccessConfig) {
+				c.Keys[monitorOf(c)].Secrets = []server.Secret{server.NewSecret("another")}
+			},
+			"other rules": func(c *server.AccessConfig) { c.Keys[monitorOf(c)].Allow[0].Topics = []string{"*", "x"} },
+			"no key":      func(c *server.AccessConfig) { i := monitorOf(c); c.Keys = slices.Delete(c.Keys, i, i+1) },
 		} {
 			p.login("monitor", secretMark+"monitor", 200)
-			if err := e.s.SetAccess(withSecrets(func(c *AccessConfig) { c.Keys[len(c.Keys)-1].Secrets = []Secret{NewSecret("of the owner")} })); err != nil {
+			if err := e.s.SetAccess(withSecrets(func(c *server.AccessConfig) {
+				c.Keys[len(c.Keys)-1].Secrets = []server.Secret{server.NewSecret("of the owner")}
+			})); err != nil {
 				t.Fatal(err)
 			}
 			p.expect("after a change of another key", 200)
@@ -139,15 +144,15 @@ func TestSession(t *testing.T) {
 	})
 }
 
-func monitorOf(c *AccessConfig) int {
-	return slices.IndexFunc(c.Keys, func(k Key) bool { return k.Name == "monitor" })
+func monitorOf(c *server.AccessConfig) int {
+	return slices.IndexFunc(c.Keys, func(k server.Key) bool { return k.Name == "monitor" })
 }
 
 // A login needs credentials that can be trusted: no plain text from another machine, and no page of
 // another origin.
 func TestLoginIsRejected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{Access: tableAccess()})
+		e := start(t, server.Options{Access: tableAccess()})
 		p := &page{e: e}
 		for what, c := range map[string]struct {
 			want int
@@ -176,7 +181,7 @@ func TestLoginIsRejected(t *testing.T) {
 // those of other addresses do not.
 func TestLoginIsDelayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{Access: tableAccess()})
+		e := start(t, server.Options{Access: tableAccess()})
 		p := &page{e: e}
 		took := func(f func()) time.Duration { began := time.Now(); f(); return time.Since(began) }
 		if d := took(func() {
@@ -208,7 +213,7 @@ func TestLoginIsDelayed(t *testing.T) {
 // Without keys everything is allowed, and there is no session.
 func TestSessionWithoutKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &page{e: start(t, Options{})}
+		p := &page{e: start(t, server.Options{})}
 		for _, method := range []string{"GET", "POST"} {
 			w := p.do(method, "/v1/session")
 			var s status.Session
@@ -221,7 +226,7 @@ func TestSessionWithoutKeys(t *testing.T) {
 
 // The name of the cookie has the port, because browsers send cookies to all ports of a host.
 func TestSessionCookieHasThePort(t *testing.T) {
-	e := start(t, Options{Access: tableAccess()})
+	e := start(t, server.Options{Access: tableAccess()})
 	srv := httptest.NewServer(e.s.Handler())
 	defer srv.Close()
 	r, err := http.NewRequestWithContext(t.Context(), "POST", srv.URL+"/v1/session", nil)

@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
@@ -37,7 +38,7 @@ func subscriber(topics ...string) *rmqpb.Settings {
 // Settings name as many topics as have room in 64 KiB, since an SDK names all that
 // it ever used. All that are published are remembered, for checks of transactions.
 func TestSettingsOfManyTopics(t *testing.T) {
-	e := start(t, Options{})
+	e := start(t, server.Options{})
 	for n, want := range map[int]codes.Code{2000: codes.OK, 5500: codes.OK, 10_000: codes.InvalidArgument} {
 		id := fmt.Sprint("client-", n)
 		st, err := e.Telemetry(as(t.Context(), id))
@@ -56,7 +57,7 @@ func TestSettingsOfManyTopics(t *testing.T) {
 		}
 		known := 0
 		for _, topic := range topicNames("t", n) {
-			known += len(e.s.sessions.Publishing(topic))
+			known += len(e.s.Parts().Sessions.Publishing(topic))
 		}
 		if known != n {
 			t.Errorf("%d of %d topics are known to be published", known, n)
@@ -72,7 +73,7 @@ func TestSettingsOfManyTopics(t *testing.T) {
 // as large.
 func TestSettingsAreKeptSmall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		in := subscriber(topicNames("t", 1000)...)
 		heap := func() int64 {
 			var m runtime.MemStats

@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"fmt"
@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
@@ -44,7 +45,7 @@ func batch(n int32) func(*rmqpb.ReceiveMessageRequest) {
 
 func TestAck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		e.send(msg("normal", "1"), msg("normal", "2"))
 		_, ms := e.receive(e.ctx(), receiveRequest("normal"))
 		handle := func(i int) string { return ms[i].GetSystemProperties().GetReceiptHandle() }
@@ -96,7 +97,7 @@ func TestChangeInvisibleDuration(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				e := start(t, Options{})
+				e := start(t, server.Options{})
 				if _, err := e.b.PutGroup(t.Context(), "g", settings.Group{MaxAttempts: 1}); err != nil {
 					t.Fatal(err)
 				}
@@ -132,7 +133,7 @@ func TestChangeInvisibleDuration(t *testing.T) {
 // A push consumer sends the interval that its settings have, however long that is.
 func TestLongRetryIntervalOfAPushConsumer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		if _, err := e.b.PutGroup(t.Context(), "g", settings.Group{Retry: []time.Duration{24 * time.Hour}}); err != nil {
 			t.Fatal(err)
 		}
@@ -157,7 +158,7 @@ func TestLongRetryIntervalOfAPushConsumer(t *testing.T) {
 // send: it is as negative as -1.
 func TestByScheduleIsNoDurationOfAClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x := startWeb(t, Options{})
+		x := startWeb(t, server.Options{})
 		x.telemetry(x.ctx(), consumer(rmqpb.ClientType_PUSH_CONSUMER))
 		x.send(msg("normal", "1"))
 		h := x.one(x.ctx(), receiveRequest("normal")).GetSystemProperties().GetReceiptHandle()
@@ -181,7 +182,7 @@ func TestByScheduleIsNoDurationOfAClient(t *testing.T) {
 
 func TestChangeInvisibleDurationRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		e.send(msg("normal", "1"))
 		h := e.one(e.ctx(), receiveRequest("normal")).GetSystemProperties().GetReceiptHandle()
 		for _, c := range []struct {
@@ -212,7 +213,7 @@ func TestChangeInvisibleDurationRefusals(t *testing.T) {
 // Forwarding is idempotent, and the letter has its origin.
 func TestForwardToDeadLetterQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		e.send(msg("normal", "1", func(m *rmqpb.Message) { m.UserProperties = map[string]string{"mine": "x"} }))
 		m := e.one(e.ctx(), receiveRequest("normal"))
 		req := &rmqpb.ForwardMessageToDeadLetterQueueRequest{

@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"encoding/json"
@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server"
 )
 
 // Two snapshots over HTTP are two data directories, each named in its response. A server without a
@@ -33,7 +34,7 @@ func TestSnapshotOverHTTP(t *testing.T) {
 	}
 	dir := t.TempDir()
 	snapshots := filepath.Join(dir, "snapshots")
-	e := startWith(t, broker.Options{Dir: filepath.Join(dir, "data")}, Options{SnapshotDir: snapshots})
+	e := startWith(t, broker.Options{Dir: filepath.Join(dir, "data")}, server.Options{SnapshotDir: snapshots})
 	for range 2 {
 		status, text := post(e)
 		var s struct{ Path string }
@@ -55,8 +56,8 @@ func TestSnapshotOverHTTP(t *testing.T) {
 		t.Errorf("the directory of snapshots has %v, %v", names, err)
 	}
 	for want, e := range map[string]*env{
-		"--snapshot-dir": startWith(t, broker.Options{Dir: filepath.Join(dir, "other")}, Options{}),
-		"in memory":      start(t, Options{SnapshotDir: snapshots}),
+		"--snapshot-dir": startWith(t, broker.Options{Dir: filepath.Join(dir, "other")}, server.Options{}),
+		"in memory":      start(t, server.Options{SnapshotDir: snapshots}),
 	} {
 		if status, text := post(e); status != 400 || !strings.Contains(text, want) {
 			t.Errorf("status %d, and the response does not contain %q: %s", status, want, text)

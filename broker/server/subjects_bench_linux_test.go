@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -16,7 +17,7 @@ import (
 // BenchmarkSubjects prints the bytes and the CPU time of responses about a broker with 10 000
 // topics, 1 000 groups and 10 000 subscriptions.
 func BenchmarkSubjects(b *testing.B) {
-	e := start(b, Options{})
+	e := start(b, server.Options{})
 	for i := range 10_000 {
 		if _, err := e.b.PutTopic(b.Context(), fmt.Sprintf("topic-%05d", i), settings.Topic{Queues: 1}); err != nil {
 			b.Fatal(err)
@@ -30,7 +31,7 @@ func BenchmarkSubjects(b *testing.B) {
 	b.Run("survey", func(b *testing.B) {
 		before := cpu(b)
 		for b.Loop() {
-			e.s.b.Survey()
+			e.s.Parts().Engine.Survey()
 		}
 		b.ReportMetric(float64(cpu(b)-before)/1e6/float64(b.N), "cpu-ms/op")
 	})

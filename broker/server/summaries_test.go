@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/admin"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
@@ -42,7 +43,7 @@ func (e *env) backlogs(n int, name func(i int) string) {
 // The summary view has pages in each order, with conditions, and says how many rows there are.
 func TestSummaryPages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		e.backlogs(30, func(i int) string { return fmt.Sprintf("topic-%02d", i) })
 		var names []string
 		for next := ""; ; {
@@ -94,7 +95,7 @@ func TestSummaryPages(t *testing.T) {
 // A page of 100 rows has at most 40 KB, also with the longest names.
 func TestSummaryPageIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		e.backlogs(100, func(i int) string { return fmt.Sprintf("%s-%03d", strings.Repeat("x", 116), i) })
 		time.Sleep(time.Hour)
 		for _, list := range []string{"topics", "groups"} {
@@ -108,7 +109,7 @@ func TestSummaryPageIsBounded(t *testing.T) {
 // The summary view has only the names that the key may observe, also in the total.
 func TestSummaryPagesOfAKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{Access: tableAccess()})
+		e := start(t, server.Options{Access: tableAccess()})
 		for key, want := range map[string][]string{"owner": {"normal"}, "producer": {}, "monitor": {"fifo", "normal"}} {
 			r := httptest.NewRequest("GET", "https://h/v1/topics?view=summary", nil)
 			r.SetBasicAuth(key, secretMark+key)
@@ -130,7 +131,7 @@ func TestSummaryPagesOfAKey(t *testing.T) {
 // A list shows the changes of topics and groups at once, also within the second of a list before.
 func TestSummariesAfterChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		change := func(method, path, body string) {
 			t.Helper()
 			r := httptest.NewRequest(method, path, strings.NewReader(body))

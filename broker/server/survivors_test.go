@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
@@ -29,7 +30,7 @@ func TestThrottledReceivePushesBack(t *testing.T) {
 		f := &faulty{poll: func(context.Context) error {
 			return &tidegate.Error{Code: tidegate.CodeTooManyRequests, RetryAfter: 700 * time.Millisecond, Message: "enough"}
 		}}
-		e := start(t, Options{}, f)
+		e := start(t, server.Options{}, f)
 		s, err := e.ReceiveMessage(e.ctx(), receiveRequest("normal"))
 		fs, err := frames(s, err)
 		if err != nil || len(fs) != 2 {
@@ -46,7 +47,7 @@ func TestThrottledReceivePushesBack(t *testing.T) {
 // wire, where a header has that meaning.
 func TestNoDurationMeansTheBrokersInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		e.telemetry(e.ctx(), consumer(rmqpb.ClientType_PUSH_CONSUMER))
 		e.send(msg("normal", "1"))
 		m := e.one(e.ctx(), receiveRequest("normal"))
@@ -65,7 +66,7 @@ func TestNoDurationMeansTheBrokersInterval(t *testing.T) {
 // With one of the two options set, producers get the default of the other.
 func TestProducersPolicyWithMaxAttemptsAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{ProducerMaxAttempts: 7})
+		e := start(t, server.Options{ProducerMaxAttempts: 7})
 		_, got := e.telemetry(e.ctx(), producer("normal"))
 		p := got.GetBackoffPolicy()
 		b := p.GetExponentialBackoff()
@@ -77,7 +78,7 @@ func TestProducersPolicyWithMaxAttemptsAlone(t *testing.T) {
 
 // A negative wait is refused, over HTTP and by the engine.
 func TestNegativeWait(t *testing.T) {
-	x := startWeb(t, Options{})
+	x := startWeb(t, server.Options{})
 	x.failed("/v1/groups/g/topics/normal/receive", `{"wait":"-1s"}`, 400, 40018, "-1s")
 	var problem web.Problem
 	resp := x.do("/v1/groups/g/topics/normal/receive", `{"wait":"-1s"}`, &problem, "Accept", web.TypeNDJSON) // a stream, which would end at once
@@ -94,7 +95,7 @@ func TestNegativeWait(t *testing.T) {
 // Two times in a request, of which a proxy may have looked at the other one, are no credentials,
 // on either wire.
 func TestTwoTimesAreRefused(t *testing.T) {
-	x := startWeb(t, Options{Access: someAccess()})
+	x := startWeb(t, server.Options{Access: someAccess()})
 	once := signed(t.Context(), "producer")
 	out, _ := metadata.FromOutgoingContext(once)
 	twice := metadata.AppendToOutgoingContext(once, wire.HeaderDateTime, out.Get(wire.HeaderDateTime)[0])
@@ -133,7 +134,7 @@ func TestTwoTimesAreRefused(t *testing.T) {
 func TestKeepaliveFindsLostClients(t *testing.T) {
 	for name, answers := range map[string]bool{"lost": false, "there": true} {
 		synctest.Test(t, func(t *testing.T) {
-			e := start(t, Options{})
+			e := start(t, server.Options{})
 			c, err := e.lis.DialContext(t.Context())
 			if err != nil {
 				t.Fatal(err)

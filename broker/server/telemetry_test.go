@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"context"
@@ -24,6 +24,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -110,7 +111,7 @@ func TestTelemetrySettings(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				e := start(t, Options{})
+				e := start(t, server.Options{})
 				if c.group != nil {
 					if _, err := e.b.PutGroup(t.Context(), "g", *c.group); err != nil {
 						t.Fatal(err)
@@ -159,7 +160,7 @@ func policy(p *rmqpb.RetryPolicy) string {
 
 func TestTelemetryProducerOptions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{
+		e := start(t, server.Options{
 			ProducerMaxAttempts: 5,
 			ProducerBackoff:     &backoff.Exponential{Initial: 10 * time.Millisecond, Max: time.Second, Multiplier: 2},
 		})
@@ -174,9 +175,9 @@ func TestTelemetryProducerOptions(t *testing.T) {
 // too much.
 func TestTelemetryOfOneClientTooMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		for i := range session.MaxClients {
-			_, _, unpark, err := e.s.sessions.Park(t.Context(), fmt.Sprint(i), func() string { return "here" })
+			_, _, unpark, err := e.s.Parts().Sessions.Park(t.Context(), fmt.Sprint(i), func() string { return "here" })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -203,7 +204,7 @@ func TestTelemetryOfOneClientTooMany(t *testing.T) {
 // Settings that cannot be used end the stream; they are answered each time otherwise.
 func TestTelemetryStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		for _, c := range []struct {
 			name string
 			in   *rmqpb.Settings
@@ -274,7 +275,7 @@ func TestTelemetryStreams(t *testing.T) {
 
 func TestHeartbeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		beat := func(id string) *rmqpb.Status {
 			r, err := e.Heartbeat(as(t.Context(), id), &rmqpb.HeartbeatRequest{Group: res("g")})
 			if err != nil {
@@ -348,7 +349,7 @@ func TestHeartbeat(t *testing.T) {
 // server ended. Until then a new server does not know its settings.
 func TestPushConsumerWithoutSettings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		if _, err := e.b.PutGroup(t.Context(), "g", settings.Group{MaxAttempts: 1}); err != nil {
 			t.Fatal(err)
 		}
@@ -382,7 +383,7 @@ func TestPushConsumerWithoutSettings(t *testing.T) {
 // A client without requests for two minutes is forgotten, unless its stream is open.
 func TestSessionsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		closing, _ := e.telemetry(as(t.Context(), "closing"), producer())
 		e.telemetry(as(t.Context(), "open"), producer())
 		time.Sleep(time.Hour)
@@ -391,11 +392,11 @@ func TestSessionsEnd(t *testing.T) {
 		}
 		closing.Recv()
 		time.Sleep(session.Timeout - time.Second)
-		if n := e.s.sessions.Len(); n != 2 {
+		if n := e.s.Parts().Sessions.Len(); n != 2 {
 			t.Errorf("%d sessions before the timeout; want 2", n)
 		}
 		time.Sleep(time.Minute)
-		if n := e.s.sessions.Len(); n != 1 {
+		if n := e.s.Parts().Sessions.Len(); n != 1 {
 			t.Errorf("%d sessions after the timeout; want 1", n)
 		}
 		r, err := e.Heartbeat(as(t.Context(), "closing"), &rmqpb.HeartbeatRequest{})
@@ -409,7 +410,7 @@ func TestSessionsEnd(t *testing.T) {
 // At shutdown streams end cleanly, parked receives are answered, and then all is over.
 func TestShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		st, _ := e.telemetry(e.ctx(), consumer(rmqpb.ClientType_PUSH_CONSUMER))
 		parked := make(chan rmqpb.Code, 1)
 		go func() {
@@ -447,7 +448,7 @@ func TestShutdownCutsOff(t *testing.T) {
 			<-ctx.Done()
 			return ctx.Err()
 		}}
-		e := start(t, Options{}, f)
+		e := start(t, server.Options{}, f)
 		got := make(chan error, 1)
 		go func() {
 			_, err := e.SendMessage(e.ctx(), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{msg("normal", "1")}})

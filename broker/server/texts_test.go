@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"strings"
@@ -10,13 +10,14 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
 // Clients of RocketMQ look for these words in the status texts of its proxy.
 func TestTextsThatClientsLookFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := startWith(t, broker.Options{MinInvisibleDuration: 10 * time.Second, MaxInvisibleDuration: 12 * time.Hour}, Options{})
+		e := startWith(t, broker.Options{MinInvisibleDuration: 10 * time.Second, MaxInvisibleDuration: 12 * time.Hour}, server.Options{})
 		const small, large = "the invisibleTime is too small. min is 10000", "the invisibleTime is too large. max is 43200000"
 		for d, text := range map[time.Duration]string{9999 * time.Millisecond: small, 12*time.Hour + time.Millisecond: large} {
 			if st, _ := e.receive(e.ctx(), receiveRequest("normal", invisible(d))); st.GetCode() != 40011 || !strings.HasPrefix(st.GetMessage(), text) {

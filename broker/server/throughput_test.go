@@ -64,7 +64,7 @@ func benchmarkSend(b *testing.B, callers, batch int) {
 
 // serveFloor serves s on a port of the loopback.
 func serveFloor(b testing.TB, s rmqpb.MessagingServiceServer) string {
-	lis := listen(b)
+	lis := loopback(b)
 	g := grpc.NewServer()
 	rmqpb.RegisterMessagingServiceServer(g, s)
 	go g.Serve(lis)
@@ -86,13 +86,13 @@ func serveBroker(b testing.TB) string {
 	if err != nil {
 		b.Fatal(err)
 	}
-	lis := listen(b)
+	lis := loopback(b)
 	go s.Serve(lis)
 	b.Cleanup(func() { s.Close() })
 	return lis.Addr().String()
 }
 
-func listen(b testing.TB) net.Listener {
+func loopback(b testing.TB) net.Listener {
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		b.Fatal(err)

@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"bytes"
@@ -9,13 +9,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // The error for a path that resembles a route has that route; any other one has the place of the
 // descriptions.
 func TestNothingAt(t *testing.T) {
-	s := start(t, Options{}).s
+	s := start(t, server.Options{}).s
 	for path, want := range map[string]string{
 		"/":                         "does not exist; the paths are /console, /console/, /healthz, ",
 		"/v1/topic":                 "did you mean /v1/topics?",
@@ -34,7 +35,7 @@ func TestNothingAt(t *testing.T) {
 
 // The reader of a text of durations reports its faults.
 func TestBadLadderIsNamed(t *testing.T) {
-	s := start(t, Options{}).s
+	s := start(t, server.Options{}).s
 	w := httptest.NewRecorder()
 	s.Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPut, "/v1/groups/g", strings.NewReader(`{"retry":"1s zwei"}`)))
 	if body := w.Body.String(); w.Code != 400 || !strings.Contains(body, "zwei") || strings.Contains(body, "give a list") {
@@ -45,7 +46,7 @@ func TestBadLadderIsNamed(t *testing.T) {
 // A failure without an interval: the group's interval after that attempt passes.
 func TestHTTPRetryKnowsTheAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x := startWeb(t, Options{})
+		x := startWeb(t, server.Options{})
 		if _, err := x.b.PutGroup(t.Context(), "g", settings.Group{Retry: []time.Duration{time.Second, 9 * time.Second}}); err != nil {
 			t.Fatal(err)
 		}
@@ -66,7 +67,7 @@ func TestHTTPRetryKnowsTheAttempt(t *testing.T) {
 // the group's settings, which official clients get.
 func TestLongRetryIntervals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x := startWeb(t, Options{})
+		x := startWeb(t, server.Options{})
 		if _, err := x.b.PutGroup(t.Context(), "g", settings.Group{Retry: []time.Duration{24 * time.Hour}}); err != nil {
 			t.Fatal(err)
 		}
@@ -85,7 +86,7 @@ func TestLongRetryIntervals(t *testing.T) {
 
 // The error for a handle of another group has the name of that group, and no other name.
 func TestForeignHandleIsTold(t *testing.T) {
-	x := startWeb(t, Options{})
+	x := startWeb(t, server.Options{})
 	x.ok("/v1/topics/normal/messages", `{"body":"eA=="}`, nil)
 	d := x.take("normal", `{}`, 1)[0]
 	p := x.failed("/v1/groups/other/acknowledge", `{"handles":["`+d.Handle+`"]}`, 400, 40013, `it belongs to group "g", not to "other"`)
@@ -96,7 +97,7 @@ func TestForeignHandleIsTold(t *testing.T) {
 
 // For ever is -1s, as it is written, not a nanosecond.
 func TestForEverIsReadable(t *testing.T) {
-	e := start(t, Options{})
+	e := start(t, server.Options{})
 	c := settings.Topic{DuplicateWindow: -1, Retention: settings.Retention{Time: -1}}
 	if _, err := e.b.PutTopic(t.Context(), "kept", c); err != nil {
 		t.Fatal(err)

@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"context"
@@ -14,13 +14,14 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
 // withTransactions makes an env with a topic "tx" of type TRANSACTION.
-func withTransactions(t *testing.T, o Options) *env {
+func withTransactions(t *testing.T, o server.Options) *env {
 	t.Helper()
 	o.MinLongPolling = 1
 	e := start(t, o)
@@ -61,7 +62,7 @@ const (
 // a real server: 40008 without an ID, 50001 for a transaction that does not exist any more.
 func TestEndTransaction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := withTransactions(t, Options{})
+		e := withTransactions(t, server.Options{})
 		ok := func(st *rmqpb.Status) {
 			t.Helper()
 			refused(t, st, protocol.CodeOK)
@@ -109,7 +110,7 @@ func (e *env) check(st stream) *rmqpb.RecoverOrphanedTransactionCommand {
 // message, after the time that it wished for or 6 s, and each 30 s; the answer ends it.
 func TestOrphanedTransaction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := withTransactions(t, Options{})
+		e := withTransactions(t, server.Options{})
 		e.telemetry(as(t.Context(), "consumer"), consumer(rmqpb.ClientType_PUSH_CONSUMER))
 		e.telemetry(as(t.Context(), "stranger"), producer("normal"))
 		began := time.Now()
@@ -155,7 +156,7 @@ func TestOrphanedTransaction(t *testing.T) {
 // has terminated, or whose stream is gone, is not.
 func TestWhoIsAskedAboutTransactions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := withTransactions(t, Options{})
+		e := withTransactions(t, server.Options{})
 		ctx, cancel := context.WithCancel(t.Context())
 		st, _ := e.telemetry(as(ctx, "client"), producer())
 		id := e.half("m")
@@ -171,7 +172,7 @@ func TestWhoIsAskedAboutTransactions(t *testing.T) {
 		streams := func(want int) {
 			t.Helper()
 			synctest.Wait()
-			if n := len(e.s.sessions.Publishing("tx")); n != want {
+			if n := len(e.s.Parts().Sessions.Publishing("tx")); n != want {
 				t.Errorf("%d streams can be asked, want %d", n, want)
 			}
 		}
@@ -183,7 +184,7 @@ func TestWhoIsAskedAboutTransactions(t *testing.T) {
 		if c := e.check(other); c.GetTransactionId() != id {
 			t.Errorf("check %v", c)
 		}
-		e.s.sessions.Terminate("other")
+		e.s.Parts().Sessions.Terminate("other")
 		streams(0)
 	})
 }
@@ -193,10 +194,10 @@ func TestWhoIsAskedAboutTransactions(t *testing.T) {
 func TestLostAnswerOfEndTransaction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var lost atomic.Bool
-		e := withTransactions(t, Options{Intercept: func(ctx context.Context, c Call, next func(context.Context) error) error {
+		e := withTransactions(t, server.Options{Intercept: func(ctx context.Context, c server.Call, next func(context.Context) error) error {
 			err := next(ctx)
 			if c.Op == "EndTransaction" && lost.CompareAndSwap(false, true) {
-				return ErrNoAnswer
+				return server.ErrNoAnswer
 			}
 			return err
 		}})

@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/internal/rawclient"
@@ -78,10 +79,10 @@ func fillUp(b *transit.Budget, left int64) (f filling) {
 func (e *env) settled() {
 	e.t.Helper()
 	synctest.Wait()
-	if held := e.s.bodies.Held(); held != 0 {
+	if held := e.s.Parts().Bodies.Held(); held != 0 {
 		e.t.Errorf("%d bytes are held by no request", held)
 	}
-	if held := e.s.parked.Held(); held != 0 {
+	if held := e.s.Parts().Parked.Held(); held != 0 {
 		e.t.Errorf("%d bytes are held by no receive", held)
 	}
 }
@@ -90,7 +91,7 @@ func (e *env) settled() {
 // ends. Others are served meanwhile.
 func TestHalfSentRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{MaxTransitBytes: leastMemory})
+		e := start(t, server.Options{MaxTransitBytes: leastMemory})
 		c := e.raw(1 << 16)
 		half := rawclient.Message(8<<20, make([]byte, 6<<20))
 		var wg sync.WaitGroup
@@ -99,12 +100,12 @@ func TestHalfSentRequests(t *testing.T) {
 		}
 		wg.Wait()
 		synctest.Wait()
-		held := e.s.bodies.Held()
-		if held > e.s.bodies.Largest() || held < e.s.bodies.Largest()/2 {
-			t.Errorf("they hold %d bytes of %d", held, e.s.bodies.Largest())
+		held := e.s.Parts().Bodies.Held()
+		if held > e.s.Parts().Bodies.Largest() || held < e.s.Parts().Bodies.Largest()/2 {
+			t.Errorf("they hold %d bytes of %d", held, e.s.Parts().Bodies.Largest())
 		}
-		if open := c.Streams(); open == 0 || open > 3 || e.s.bodies.Refused() < 17 {
-			t.Errorf("%d of 20 wait for more, and %d were refused", open, e.s.bodies.Refused())
+		if open := c.Streams(); open == 0 || open > 3 || e.s.Parts().Bodies.Refused() < 17 {
+			t.Errorf("%d of 20 wait for more, and %d were refused", open, e.s.Parts().Bodies.Refused())
 		}
 		e.send(msg("normal", "other"))
 		if _, ms := e.receive(e.ctx(), receiveRequest("normal")); len(ms) != 1 {
@@ -117,7 +118,7 @@ func TestHalfSentRequests(t *testing.T) {
 		default:
 			t.Errorf("the connection is open after %v", transit.Pace(8<<20))
 		}
-		if e.s.slow.Load() == 0 {
+		if e.s.Parts().Slow == 0 {
 			t.Error("it was not counted")
 		}
 		e.settled()
@@ -127,12 +128,12 @@ func TestHalfSentRequests(t *testing.T) {
 // A small request may not take for ever either.
 func TestHalfSentSmallRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		c := e.raw(1 << 16)
 		e.open(c, "AckMessage", []byte{0, 0}, false)
 		time.Sleep(transit.Pace(wire.StreamWindow) - time.Nanosecond)
 		synctest.Wait()
-		if held := e.s.bodies.Held(); held == 0 {
+		if held := e.s.Parts().Bodies.Held(); held == 0 {
 			t.Error("it holds nothing")
 		}
 		time.Sleep(time.Nanosecond)
@@ -144,8 +145,8 @@ func TestHalfSentSmallRequest(t *testing.T) {
 // A request whose length is too large is rejected before its first byte.
 func TestLargeRequestIsNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
-		for op, size := range map[string]int{"SendMessage": defaultMaxReceiveSize + 1, "AckMessage": 2 << 20, "QueryRoute": 64<<10 + 1, "Telemetry": 64<<10 + 1} {
+		e := start(t, server.Options{})
+		for op, size := range map[string]int{"SendMessage": 32<<20 + 1, "AckMessage": 2 << 20, "QueryRoute": 64<<10 + 1, "Telemetry": 64<<10 + 1} {
 			c := e.raw(1 << 16)
 			e.open(c, op, rawclient.Message(size, nil), false)
 			synctest.Wait()
@@ -161,7 +162,7 @@ func TestLargeRequestIsNotRead(t *testing.T) {
 // time is over.
 func TestUnreadReceive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{MaxTransitBytes: leastMemory})
+		e := start(t, server.Options{MaxTransitBytes: leastMemory})
 		const size = 3 << 20
 		for i := range 2 {
 			e.send(msg("normal", fmt.Sprint(i), body(make([]byte, size))))
@@ -173,7 +174,7 @@ func TestUnreadReceive(t *testing.T) {
 		}
 		e.open(c, "ReceiveMessage", rawclient.Message(len(raw), raw), true)
 		synctest.Wait()
-		held := e.s.bodies.Held()
+		held := e.s.Parts().Bodies.Held()
 		if held < 2*size || held > 3*size {
 			t.Errorf("two messages of %d bytes hold %d", size, held)
 		}
@@ -191,17 +192,17 @@ func TestUnreadReceive(t *testing.T) {
 // messages stay.
 func TestReceiveGetsWhatThereIsMemoryFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{MaxTransitBytes: leastMemory})
+		e := start(t, server.Options{MaxTransitBytes: leastMemory})
 		const size = 1 << 20
 		for i := range 8 {
 			e.send(msg("normal", fmt.Sprint(i), body(make([]byte, size))))
 		}
-		first := fillUp(e.s.bodies, 8*size) // of which one connection gets half
+		first := fillUp(e.s.Parts().Bodies, 8*size) // of which one connection gets half
 		_, ms := e.receive(e.ctx(), receiveRequest("normal"))
 		if len(ms) < 2 || len(ms) > 4 {
 			t.Errorf("with memory for at most 4 messages it got %d", len(ms))
 		}
-		second := fillUp(e.s.bodies, size/2)
+		second := fillUp(e.s.Parts().Bodies, size/2)
 		st, none := e.receive(e.ctx(), receiveRequest("normal"))
 		if refused(t, st, tidegate.CodeTooManyRequests, "memory for requests and responses"); len(none) != 0 {
 			t.Errorf("it got %d messages", len(none))
@@ -219,7 +220,7 @@ func TestReceiveGetsWhatThereIsMemoryFor(t *testing.T) {
 // Receives that wait have a budget of their own, and a connection has half of it.
 func TestWaitingReceivesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{MaxParkedBytes: 2 << 20})
+		e := start(t, server.Options{MaxParkedBytes: 2 << 20})
 		ctx, cancel := context.WithCancel(e.ctx())
 		defer cancel()
 		codes := make(chan *rmqpb.Status, 100)
@@ -246,7 +247,7 @@ func TestWaitingReceivesAreBounded(t *testing.T) {
 
 // Over HTTP a body that finds no memory gets 429 and Retry-After, and its memory is released.
 func TestHTTPBodiesAreBounded(t *testing.T) {
-	e := start(t, Options{MaxTransitBytes: leastMemory})
+	e := start(t, server.Options{MaxTransitBytes: leastMemory})
 	ask := func(kind string) *httptest.ResponseRecorder {
 		r := httptest.NewRequestWithContext(t.Context(), "POST", "http://localhost/v1/topics/normal/messages", strings.NewReader(`{"body":"`+strings.Repeat("A", 3<<20)+`"}`))
 		r.Header.Set("Content-Type", kind)
@@ -255,25 +256,25 @@ func TestHTTPBodiesAreBounded(t *testing.T) {
 		return w
 	}
 	for _, kind := range []string{"application/json", "application/octet-stream"} {
-		others := fillUp(e.s.bodies, 8<<20)
-		before := e.s.bodies.Held()
+		others := fillUp(e.s.Parts().Bodies, 8<<20)
+		before := e.s.Parts().Bodies.Held()
 		resp := ask(kind)
 		if resp.Code != http.StatusTooManyRequests || resp.Header().Get("Retry-After") == "" || !strings.Contains(resp.Body.String(), "memory for requests") {
 			t.Errorf("%s: %d, %v: %s", kind, resp.Code, resp.Header(), resp.Body)
 		}
-		if held := e.s.bodies.Held(); held != before {
+		if held := e.s.Parts().Bodies.Held(); held != before {
 			t.Errorf("%s: the refused request holds %d bytes", kind, held-before)
 		}
 		others.Release()
 	}
-	if resp := ask("application/json"); resp.Code != http.StatusOK || e.s.bodies.Held() != 0 {
-		t.Errorf("with memory: %d, and %d bytes are held", resp.Code, e.s.bodies.Held())
+	if resp := ask("application/json"); resp.Code != http.StatusOK || e.s.Parts().Bodies.Held() != 0 {
+		t.Errorf("with memory: %d, and %d bytes are held", resp.Code, e.s.Parts().Bodies.Held())
 	}
 }
 
 // A key that may not send to any topic is refused before its body comes.
 func TestObserverSendsNoBody(t *testing.T) {
-	e := start(t, Options{Access: someAccess()})
+	e := start(t, server.Options{Access: someAccess()})
 	answer, raw := &rmqpb.SendMessageResponse{}, make([]byte, 16<<20)
 	n := allocated(func() {
 		if err := e.invokeRaw(signed(t.Context(), "consumer"), "SendMessage", raw, answer); err != nil {
@@ -283,39 +284,5 @@ func TestObserverSendsNoBody(t *testing.T) {
 	refused(t, answer.GetStatus(), tidegate.CodeForbidden, "consumer is not permitted to send to any topic")
 	if n > 8 {
 		t.Errorf("it cost %d MiB", n)
-	}
-}
-
-func TestFitMemory(t *testing.T) {
-	const body = 4 << 20
-	for _, c := range []struct {
-		name    string
-		in      Options
-		memory  int64
-		want    Options
-		refused string
-	}{
-		{"512 MiB", Options{}, 410 << 20, Options{MaxTransitBytes: 410 << 18, MaxParkedBytes: 410 << 17, MaxReceiveSize: 410<<16 - wire.StreamWindow}, ""},
-		{"no limit", Options{}, 1<<63 - 1, Options{MaxTransitBytes: 256 << 20, MaxParkedBytes: 128 << 20, MaxReceiveSize: defaultMaxReceiveSize}, ""},
-		{"a large machine", Options{}, 1 << 40, Options{MaxTransitBytes: 1 << 30, MaxParkedBytes: 1 << 30, MaxReceiveSize: defaultMaxReceiveSize}, ""},
-		{"a tiny one", Options{}, 64 << 20, Options{MaxTransitBytes: 64 << 20, MaxParkedBytes: 8 << 20, MaxReceiveSize: 16<<20 - wire.StreamWindow}, ""},
-		{"too little", Options{MaxTransitBytes: 63 << 20}, 1 << 30, Options{}, "MaxTransitBytes is 66060288"},
-		{"too little for one receive", Options{MaxParkedBytes: 1 << 10}, 1 << 30, Options{}, "MaxParkedBytes is 1024"},
-		{"too large a request", Options{MaxReceiveSize: 17 << 20}, 64 << 20, Options{}, "MaxReceiveSize is 17825792"},
-	} {
-		got := c.in
-		err := got.fitMemory(c.memory, body)
-		if c.refused != "" {
-			if err == nil || !strings.Contains(err.Error(), c.refused) {
-				t.Errorf("%s: %v", c.name, err)
-			}
-			continue
-		}
-		if err != nil || got.MaxTransitBytes != c.want.MaxTransitBytes || got.MaxParkedBytes != c.want.MaxParkedBytes || got.MaxReceiveSize != c.want.MaxReceiveSize {
-			t.Errorf("%s: %d, %d, %d, %v", c.name, got.MaxTransitBytes, got.MaxParkedBytes, got.MaxReceiveSize, err)
-		}
-	}
-	if err := (Options{MaxTransitBytes: 64 << 20, MaxReceiveSize: 17 << 20}).Validate(); err == nil || !strings.Contains(err.Error(), "MaxReceiveSize is 17825792") {
-		t.Errorf("both set: %v", err)
 	}
 }

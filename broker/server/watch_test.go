@@ -1,4 +1,4 @@
-package server
+package server_test
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/server/internal/session"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/readiness"
@@ -88,7 +88,7 @@ func (e *env) reported(st stream) []readiness.Queue {
 func (e *env) wantWatches(want int64) {
 	e.t.Helper()
 	synctest.Wait()
-	if n := e.s.watches.Count(); n != want {
+	if n := e.s.Parts().Watches.Count(); n != want {
 		e.t.Fatalf("streams have %d watches, want %d", n, want)
 	}
 }
@@ -96,9 +96,9 @@ func (e *env) wantWatches(want int64) {
 // A receive of a client that reads reports ends at once and leaves a watch. The next message is
 // reported with the topic and the queue that the client has named. Middleware changes nothing.
 func TestWatchOverGRPC(t *testing.T) {
-	for name, o := range map[string]Options{
+	for name, o := range map[string]server.Options{
 		"without middleware": {},
-		"with middleware": {Intercept: func(ctx context.Context, _ Call, next func(context.Context) error) error {
+		"with middleware": {Intercept: func(ctx context.Context, _ server.Call, next func(context.Context) error) error {
 			return next(ctx)
 		}},
 	} {
@@ -149,9 +149,9 @@ func TestNoWatchOverGRPC(t *testing.T) {
 		"the limit":                    {"packed, watch", "packed, watch", true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			e := start(named{t, name}, Options{})
+			e := start(named{t, name}, server.Options{})
 			if c.limit {
-				e.s.watches = session.NewLimit(0)
+				e.s.LimitWatches(0)
 			}
 			if c.stream != "" {
 				e.telemetry(announcing(e.ctx(), c.stream), consumer(rmqpb.ClientType_PUSH_CONSUMER))
@@ -164,8 +164,8 @@ func TestNoWatchOverGRPC(t *testing.T) {
 			if err != nil || fs[0].GetStatus().GetCode() != rmqpb.Code_MESSAGE_NOT_FOUND || len(st.Trailer().Get(wire.TrailerWatched)) > 0 {
 				t.Errorf("%s: %v, %v, trailer %v", name, fs, err, st.Trailer())
 			}
-			if d := time.Since(began); d < DefaultMinLongPolling {
-				t.Errorf("%s: it waited %v, want at least %v", name, d, DefaultMinLongPolling)
+			if d := time.Since(began); d < server.DefaultMinLongPolling {
+				t.Errorf("%s: it waited %v, want at least %v", name, d, server.DefaultMinLongPolling)
 			}
 		})
 	}
@@ -220,7 +220,7 @@ func TestWatchesEnd(t *testing.T) {
 		}, true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			e := start(named{t, name}, Options{Access: teams(both)})
+			e := start(named{t, name}, server.Options{Access: teams(both)})
 			if _, err := e.b.PutGroup(t.Context(), "g", settings.Group{}); err != nil {
 				t.Fatal(err)
 			}
@@ -258,7 +258,7 @@ func TestWatchesEnd(t *testing.T) {
 func TestWatchOfAReceiveUnderOldRules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &faulty{}
-		e := start(t, Options{Access: teams(map[string]string{"old": "*"})}, f)
+		e := start(t, server.Options{Access: teams(map[string]string{"old": "*"})}, f)
 		st := e.watcher(signed(t.Context(), "old"), rmqpb.ClientType_PUSH_CONSUMER)
 		f.after = func([]*tidegate.Delivery) {
 			if err := e.s.SetAccess(teams(map[string]string{"old": "normal"})); err != nil {
@@ -279,9 +279,9 @@ func TestWatchOfAReceiveUnderOldRules(t *testing.T) {
 // Reports of many queues are split: a client reads commands of a limited size.
 func TestManyReports(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, Options{})
+		e := start(t, server.Options{})
 		st := e.watcher(e.ctx(), rmqpb.ClientType_SIMPLE_CONSUMER)
-		const n = maxReported + 10
+		const n = server.MaxReported + 10
 		for i := range int32(n) {
 			if _, left := e.watch(e.ctx(), receiveRequest("normal", func(r *rmqpb.ReceiveMessageRequest) { r.MessageQueue.Id = i })); !left {
 				t.Fatalf("receive %d leaves no watch", i)
@@ -294,8 +294,8 @@ func TestManyReports(t *testing.T) {
 		got := map[int32]bool{}
 		for len(got) < n {
 			queues := e.reported(st)
-			if len(queues) > maxReported {
-				t.Fatalf("a command reports %d queues, want at most %d", len(queues), maxReported)
+			if len(queues) > server.MaxReported {
+				t.Fatalf("a command reports %d queues, want at most %d", len(queues), server.MaxReported)
 			}
 			for _, of := range queues {
 				got[of.Queue] = true

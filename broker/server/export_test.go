@@ -1,0 +1,102 @@
+package server
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/server/internal/gate"
+	"github.com/tidegate/tidegate/broker/server/internal/session"
+	"github.com/tidegate/tidegate/broker/server/internal/transit"
+)
+
+// Limits that tests reach.
+const (
+	MaxLive           = maxLive
+	MaxWatched        = maxWatched
+	MaxReported       = maxReported
+	PackedBatchSize   = packedBatchSize
+	MostParked        = mostParked
+	LeastPlaces       = leastPlaces
+	PlaceSize         = placeSize
+	CertificatesCheck = certificatesCheck
+)
+
+// Engine is the engine of a server. Tests replace some of its methods.
+type Engine = engine
+
+// EngineOf returns the engine of a broker.
+func EngineOf(b *broker.Broker) Engine { return brokerEngine{b, serving.Of(b)} }
+
+// NewOn is New on any engine.
+func NewOn(e Engine, o Options) (*Server, error) { return newServer(e, o) }
+
+// SetEngine replaces the engine of the requests over HTTP that begin afterwards. wrap changes the
+// handler of HTTP.
+func (s *Server) SetEngine(e Engine, wrap func(http.Handler) http.Handler) {
+	s.b = e
+	s.http = wrap(s.mux())
+}
+
+// LimitWatches replaces the limit of watches.
+func (s *Server) LimitWatches(n int64) { s.watches = session.NewLimit(n) }
+
+// Drain begins the end of the server, as Shutdown does.
+func (s *Server) Drain() { s.drain() }
+
+// Parts are the parts of a server whose state no request returns.
+type Parts struct {
+	Engine   Engine
+	Options  Options
+	Gate     *gate.Gate
+	Sessions *session.Clients
+	Watches  *session.Limit
+	Bodies   *transit.Budget
+	Parked   *transit.Budget
+	Places   *transit.Budget
+
+	Slow    int64 // connections closed because their clients were too slow
+	Streams int64 // live streams under way
+	Silent  int   // connections without a handshake
+}
+
+// Parts returns the parts of s.
+func (s *Server) Parts() Parts {
+	return Parts{
+		Engine: s.b, Options: s.o, Gate: s.gate, Sessions: s.sessions, Watches: s.watches,
+		Bodies: s.bodies, Parked: s.parked, Places: s.places,
+		Slow: s.slow.Load(), Streams: s.streams.Load(), Silent: s.sniffer.Pending(),
+	}
+}
+
+// A Route is an operation over HTTP.
+type Route struct {
+	Op, Method, Path, Pattern string
+
+	Audited bool // it has a record in the audit log
+}
+
+// Routes returns the operations of the API, and Pages those of the console.
+func (s *Server) Routes() []Route { return listed(s.routes()) }
+
+// Pages returns the operations of the console.
+func (s *Server) Pages() []Route { return listed(s.pages()) }
+
+func listed(routes []route) []Route {
+	out := make([]Route, 0, len(routes))
+	for _, rt := range routes {
+		out = append(out, Route{rt.op, rt.method, rt.path, rt.pattern(), audited[rt.op]})
+	}
+	return out
+}
+
+// Unlisted returns the handler of a route that has no row in the table of permissions.
+func (s *Server) Unlisted() http.HandlerFunc {
+	return s.run(route{"new", "GET", "/new", http.StatusOK, noInput, func(http.ResponseWriter, *http.Request) (int, any, error) { return 200, nil, nil }})
+}
+
+// Shown returns the certificate that a handshake at a time gets, in DER.
+func (c *Certificates) Shown(now time.Time) []byte {
+	return c.current(now).config.Certificates[0].Certificate[0]
+}
