@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,10 +13,11 @@ import (
 	"github.com/tidegate/tidegate/consumer/inbox"
 )
 
-// A recorder is a database driver that keeps the statements and the options of transactions. Each
-// statement changes one row.
+// A recorder is a database driver that keeps the statements, their arguments and the options of
+// transactions. Each statement changes one row.
 type recorder struct {
 	statements []string
+	args       [][]driver.NamedValue
 	options    []driver.TxOptions
 }
 
@@ -32,8 +34,8 @@ func (r *recorder) BeginTx(_ context.Context, o driver.TxOptions) (driver.Tx, er
 	return r, nil
 }
 
-func (r *recorder) ExecContext(_ context.Context, query string, _ []driver.NamedValue) (driver.Result, error) {
-	r.statements = append(r.statements, query)
+func (r *recorder) ExecContext(_ context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	r.statements, r.args = append(r.statements, query), append(r.args, args)
 	return driver.RowsAffected(1), nil
 }
 
@@ -104,5 +106,28 @@ func TestTxOptions(t *testing.T) {
 				t.Errorf("options of the transactions %+v, want %+v twice", r.options, tt.want)
 			}
 		})
+	}
+}
+
+// The messages of a batch are recorded in the order of group, topic and ID, whatever their order in
+// the batch: two transactions with the same messages cannot wait for each other.
+func TestBatchIsRecordedInOrder(t *testing.T) {
+	r := &recorder{}
+	db := sql.OpenDB(r)
+	defer db.Close()
+	box, err := inbox.NewSQL(db, inbox.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := box.BatchHandler(func(context.Context, *sql.Tx, []*tidegate.Delivery) error { return nil })
+	if err := h(t.Context(), []*tidegate.Delivery{in("returns", "1"), in("orders", "2"), in("orders", "1"), in("orders", "2")}); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, args := range r.args {
+		got = append(got, args[1].Value.(string)+"/"+args[2].Value.(string))
+	}
+	if want := []string{"orders/1", "orders/2", "returns/1"}; !slices.Equal(got, want) {
+		t.Errorf("recorded %v, want %v", got, want)
 	}
 }

@@ -95,10 +95,11 @@ func TestMemoryAtTheSameTime(t *testing.T) {
 				})
 			}
 			synctest.Wait()
-			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			errStop := errors.New("the consumer stops")
+			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Millisecond, errStop)
 			defer cancel()
-			if err := h(ctx, delivery("g", "1")); !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("%v, want the end of ctx while another runs", err)
+			if err := h(ctx, delivery("g", "1")); !errors.Is(err, errStop) {
+				t.Errorf("%v, want the cause of ctx while another runs", err)
 			}
 			wg.Wait()
 			want := int64(1)
@@ -192,6 +193,10 @@ func TestSQL(t *testing.T) {
 	}
 	if n, err := s.Purge(t.Context(), time.Now().Add(-time.Hour)); n != 0 || err != nil {
 		t.Errorf("purged %d, %v", n, err)
+	}
+	first := time.UnixMilli(int64(count(t, db, "SELECT MIN(consumed_at) FROM tidegate_inbox")))
+	if n, err := s.Purge(t.Context(), first); n != 0 || err != nil {
+		t.Errorf("purged %d, %v; want none at the time of the first record", n, err)
 	}
 	if n, err := s.Purge(t.Context(), time.Now().Add(time.Hour)); n != 2 || err != nil {
 		t.Errorf("purged %d, %v; want 2", n, err)
