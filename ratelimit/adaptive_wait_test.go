@@ -153,7 +153,7 @@ func TestAdaptiveLargeN(t *testing.T) {
 }
 
 // One throttle after a quiet time takes at most half of a finite rate, times Decrease: the few
-// events of the quiet time do not show what the server accepts.
+// events of the quiet time do not show the rate that the server accepts.
 func TestAdaptiveOneThrottleTakesHalf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAdaptive(t, ratelimit.AdaptiveOptions{Ceiling: 1000})

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// A server permits each client one send a minute and two at once, and tells
-// those it refuses when to come back.
+// A server permits each client one send a minute and two at once, and returns the time to wait to
+// clients that it rejects.
 func ExampleKeyed() {
 	quota, err := ratelimit.NewKeyed[string](rate.Every(time.Minute), 2, time.Hour)
 	if err != nil {

@@ -20,10 +20,9 @@ type grant struct {
 	at     time.Time
 }
 
-// checkWindows holds that between any two grants of a key, both included, at
-// most burst + limit * (time between) events were permitted. It keeps the
-// worst window that ends at the present grant, which is what a token bucket
-// that must not go below 0 does, but without sharing any of its code.
+// checkWindows checks that at most burst + limit * (time between) events were permitted between any
+// two grants of a key, both included. It keeps the worst window that ends at the current grant, as
+// a token bucket does, and shares no code with one.
 func checkWindows(t *testing.T, grants []grant, limit rate.Limit, burst int) {
 	t.Helper()
 	slices.SortStableFunc(grants, func(a, b grant) int { return cmp.Or(cmp.Compare(a.key, b.key), a.at.Compare(b.at)) })
@@ -43,12 +42,12 @@ func checkWindows(t *testing.T, grants []grant, limit rate.Limit, burst int) {
 	}
 }
 
-// TestKeyedProperties lets many callers take, wait, give up and come back for
-// few keys, with little room and a short memory, and holds that
+// TestKeyedProperties runs many callers that take, wait, give up and return for few keys, with a
+// small burst and a short memory. It checks that
 //   - no window of any key has more than burst + limit * window events;
-//   - what DelayN says is right: n events are permitted after it and not
-//     before, to the nanosecond, if nobody else asks;
-//   - in the end no caller is counted, and everything is forgotten.
+//   - the result of DelayN is exact: without other callers, n events are permitted after it and not
+//     a nanosecond before;
+//   - in the end no caller is counted, and all keys are forgotten.
 func TestKeyedProperties(t *testing.T) {
 	seed := rand.Uint64()
 	for i := range 40 {
@@ -141,8 +140,8 @@ func runKeyedProperties(t *testing.T, r *rand.Rand) {
 	}
 }
 
-// TestKeyedWastesNothing: while callers wait, all tokens are used, although
-// most callers give up: what they waited for goes to those behind them.
+// TestKeyedWastesNothing: while callers wait, all tokens are used, although most callers give up.
+// The tokens of a caller that gives up go to the callers behind it.
 func TestKeyedWastesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit, burst = 10, 5

@@ -55,8 +55,8 @@ func TestNewKeyedRefuses(t *testing.T) {
 	}
 }
 
-// TestKeyedPace: a key has its burst at once and then its pace, to the
-// nanosecond and without drift, whatever the other keys do.
+// TestKeyedPace: a key has its burst at once and then its pace, to the nanosecond and without
+// drift. Other keys have no influence.
 func TestKeyedPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKeyed[string](t, 3, 2, time.Minute)
@@ -115,7 +115,7 @@ func TestKeyedWaitErrors(t *testing.T) {
 	})
 }
 
-// waiter starts a WaitN whose end is told by the returned function.
+// waiter starts a WaitN. The returned function returns its duration and its error.
 func waiter(ctx context.Context, k *Keyed[string], n int) (ended func() (time.Duration, error)) {
 	start := time.Now()
 	var after time.Duration
@@ -130,9 +130,9 @@ func waiter(ctx context.Context, k *Keyed[string], n int) (ended func() (time.Du
 	return func() (time.Duration, error) { <-done; return after, err }
 }
 
-// TestKeyedGivingUp: who gives up takes nothing, and those behind move up. The
-// order of events is one at which rate.Limiter gives back too much (10, 1, the
-// 10 cancelled, 1, the first 1 cancelled): 6 events more at once, at 1/s.
+// TestKeyedGivingUp: a caller that gives up takes no tokens, and the callers behind it move up.
+// With this order of events (10, 1, the 10 cancelled, 1, the first 1 cancelled) rate.Limiter
+// returns too many tokens: 6 more events at once, at 1/s.
 func TestKeyedGivingUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKeyed[string](t, 1, 10, time.Hour)
@@ -222,8 +222,8 @@ func TestKeyedSetLimit(t *testing.T) {
 	}
 }
 
-// TestKeyedSetLimitKeepsTokens: also a key that nobody asks for between two
-// changes regains by each of the limits for as long as it holds.
+// TestKeyedSetLimitKeepsTokens: a key without callers between two changes also regains tokens by
+// each of the limits, for as long as that limit is in effect.
 func TestKeyedSetLimitKeepsTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKeyed[string](t, 100, 1000, 0)
@@ -288,8 +288,8 @@ func TestKeyedForgetsTheUnused(t *testing.T) {
 	})
 }
 
-// TestKeyedForgetsOnTheWay: nobody calls Len, and still what is remembered
-// stays near what is in use.
+// TestKeyedForgetsOnTheWay: without calls of Len too, the number of remembered keys stays near the
+// number of keys in use.
 func TestKeyedForgetsOnTheWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKeyed[int](t, 1000, 10, time.Second)

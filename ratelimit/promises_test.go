@@ -12,7 +12,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Wait never blocks if n is 0, whatever the limiter does.
+// Wait never blocks if n is 0, even if the limiter would.
 func TestWaitForNothingAsksNoLimiter(t *testing.T) {
 	called := false
 	err := Wait(t.Context(), limiterFunc(func(context.Context, int) error { called = true; return errStop }), 0)

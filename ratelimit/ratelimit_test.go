@@ -12,7 +12,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// limiterFunc is a Limiter that tells nothing about itself.
+// limiterFunc is a Limiter with only the method WaitN.
 type limiterFunc func(ctx context.Context, n int) error
 
 func (f limiterFunc) WaitN(ctx context.Context, n int) error { return f(ctx, n) }

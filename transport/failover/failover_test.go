@@ -75,7 +75,7 @@ func (l learned) ProducerSettings(ctx context.Context, topic string) (transport.
 	return l.Transport.ProducerSettings(ctx, topic)
 }
 
-// A fake is an endpoint whose sends and pings fail as the test says.
+// A fake is an endpoint whose sends and pings fail as the test sets it.
 type fake struct {
 	transport.Transport
 	fail  func() error // of sends
@@ -288,7 +288,7 @@ func TestRareSendsLeaveAThrottlingEndpoint(t *testing.T) {
 	}
 }
 
-// Two endpoints that throttle all the time: changing between them helps nobody.
+// Two endpoints that throttle all the time: changing between them is of no use.
 func TestThrottlesEverywhereDoNotFlap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		well, busy := func() error { return nil }, func() error { return errThrottled }

@@ -136,7 +136,7 @@ func (p *partial) Send(_ context.Context, msgs []*tidegate.Message) []transport.
 	return list
 }
 
-// An endpoint that accepts a message of a request works, whatever the results of the others are.
+// An endpoint that accepts a message of a request works, even if it rejects all others.
 func TestPartlyAcceptedRequestsKeepTheEndpoint(t *testing.T) {
 	for _, tt := range []struct{ name, accept, active string }{
 		{"the first one", "1", "a"},

@@ -196,7 +196,7 @@ func TestRepeatQueriesAllEndpoints(t *testing.T) {
 	})
 }
 
-// An endpoint that cannot say which queues it has keeps them; one that says it has none loses them.
+// An endpoint that fails to list its queues keeps them; one that lists none loses them.
 func TestQueuesOfAnEndpointThatDoesNotSay(t *testing.T) {
 	for name, tt := range map[string]struct {
 		err  error
