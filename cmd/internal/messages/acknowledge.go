@@ -2,6 +2,7 @@ package messages
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/cmd/internal/output"
@@ -52,7 +53,7 @@ func (a *acknowledger) waiting(ds []*tidegate.Delivery) []*tidegate.Delivery {
 			if !ok {
 				return ds
 			}
-			ds = append(ds[:len(ds):len(ds)], more...)
+			ds = append(slices.Clip(ds), more...)
 		default:
 			return ds
 		}

@@ -15,7 +15,7 @@ func StatusFields(server string, o status.Overview) []output.Field {
 		state = "not ready: " + o.NotReady
 	}
 	t := o.Totals
-	backlog := fmt.Sprintf("%s messages of all groups, %s of them wait for a retry", output.Number(t.Backlog.Messages), output.Number(t.WaitingRetry))
+	backlog := fmt.Sprintf("%s of all groups, %s of them wait for a retry", output.Count(t.Backlog.Messages, "message"), output.Number(t.WaitingRetry))
 	if t.OldestMS > 0 {
 		backlog += ", the oldest is " + output.Duration(milliseconds(t.OldestMS)) + " old"
 	}
@@ -25,7 +25,7 @@ func StatusFields(server string, o status.Overview) []output.Field {
 		{Name: "clients", Value: o.Clients},
 		{Name: "topics", Value: t.Topics},
 		{Name: "groups", Value: fmt.Sprintf("%s with %s", output.Number(t.Groups), output.Count(t.Subscriptions, "subscription"))},
-		{Name: "stored", Value: fmt.Sprintf("%s messages, %v", output.Number(t.Stored.Messages), output.Bytes(t.Stored.Bytes))},
+		{Name: "stored", Value: fmt.Sprintf("%s, %v", output.Count(t.Stored.Messages, "message"), output.Bytes(t.Stored.Bytes))},
 		{Name: "backlog", Value: backlog},
 		{Name: "dead letters", Value: stored(t)},
 		{Name: "rates", Value: rates(t)},
