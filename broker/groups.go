@@ -78,6 +78,7 @@ func (b *Broker) describeGroup(g *topic.Group) status.Group {
 	for _, s := range b.catalog.SubscriptionsOf(g) {
 		at := s.Status()
 		d.Topics = append(d.Topics, describeSubscription(s, &at))
+		d.Topics[len(d.Topics)-1].CountsSince = b.opened
 	}
 	slices.SortFunc(d.Topics, func(x, y status.Subscription) int { return strings.Compare(x.Topic, y.Topic) })
 	return d

@@ -65,7 +65,7 @@ func (b served) Leases(group, topic string, q status.LeaseQuery) (status.LeasePa
 		l := &page[i]
 		out.Leases[i] = status.Lease{
 			Queue: l.Queue, Offset: l.Offset, MessageGroup: l.MessageGroup, State: stateNames[l.State], Attempt: l.Attempt, Due: l.Due,
-			Owner: l.Owner, BodySize: l.Size,
+			Since: l.Since, Owner: l.Owner, Holder: l.Holder, BodySize: l.Size,
 		}
 		if m, ok, err := b.store.Header(store.Place{Topic: s.Topic().ID(), Queue: uint16(l.Queue), Offset: l.Offset}); err == nil && ok {
 			out.Leases[i].MessageID = m.ID

@@ -65,7 +65,7 @@ func TestLeasePages(t *testing.T) {
 					if before.State != "" && !ordered {
 						t.Errorf("%+v follows %+v", l, before)
 					}
-					if before = l; l.BodySize != 4 || l.Due.IsZero() != (l.State == "ready") {
+					if before = l; l.BodySize != 4 || l.Due.IsZero() != (l.State == "ready") || l.Since.Equal(begin) != (l.State == "inflight") || l.Holder != "" {
 						t.Errorf("%+v", l)
 					}
 				}

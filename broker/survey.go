@@ -96,6 +96,7 @@ func summarizeGroup(s *subscription.Subscription, at *subscription.Status, inRat
 		Ready: at.Ready, Inflight: at.Inflight, WaitingRetry: at.WaitingRetry, Parked: at.Parked, ParkedGroups: at.ParkedGroups, BlockedGroups: at.BlockedGroups,
 		Backlog: status.Backlog(s.Backlog()), InRate: inRate, OutRate: rounded(out), Waiting: at.Waiting,
 		Acked: at.Acked, Redelivered: at.Redelivered, DeadLetters: at.DeadLetters, DeadLettersHour: at.DeadLettersHour,
+		Filtered: at.Filtered, Held: holdingOf(at.Held),
 	}
 	if readable && row.Backlog.Messages > 0 {
 		all, fresh := s.Oldest()

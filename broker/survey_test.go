@@ -36,6 +36,7 @@ func TestSurvey(t *testing.T) {
 		if len(ds) != 5 {
 			t.Fatalf("received %d", len(ds))
 		}
+		received := time.Now()
 		if _, err := b.Retry(t.Context(), ds[0], time.Minute, ""); err != nil {
 			t.Fatal(err)
 		}
@@ -73,6 +74,10 @@ func TestSurvey(t *testing.T) {
 		if len(s.Groups) != 2 || s.Groups[1] != (status.GroupSummary{Group: "unused"}) {
 			t.Fatalf("groups %+v", s.Groups)
 		}
+		if h := s.Groups[0].Held; h == nil || *h != (status.Holding{Messages: 2, Since: received, Until: received.Add(time.Hour)}) {
+			t.Errorf("held %+v, want both messages in flight", h)
+		}
+		s.Groups[0].Held = nil
 		if got, want := s.Groups[0], (status.GroupSummary{
 			Group: "billing", Topic: "orders", Ready: 7, Inflight: 2, WaitingRetry: 1, Backlog: status.Backlog{Messages: 10, Bytes: 50},
 			OldestMS: 4000, UndeliveredMS: 4000, InRate: 3, OutRate: s.Groups[0].OutRate, Acked: 1, DeadLetters: 1, DeadLettersHour: 1, DeadLettersStored: 1,

@@ -122,6 +122,7 @@ func (c *Client) PurgeDeadLetters(ctx context.Context, group string, s status.De
 	setLimit(v, s.Limit)
 	order(v, s.Newest)
 	yes(v, "dry_run", s.DryRun)
+	set(v, "sent_as", s.SentAs)
 	var out status.DeadLetterPurge
 	err := c.do(ctx, httpapi.Request{
 		Op: "PurgeDeadLetters", Subject: group, Method: "DELETE", Path: escaped("groups", group, "dead-letters"), Query: v, Out: &out,

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/tidegate/tidegate/broker/server/internal/admin"
 	"github.com/tidegate/tidegate/broker/server/internal/gate"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/broker/status"
@@ -22,6 +23,10 @@ var audited = map[string]bool{
 	"putAddressSettings": true, "deleteAddressSettings": true,
 }
 
+// opResend is the operation of a record for purgeDeadLetters with sent_as: the client has sent the
+// message again and then removed its dead letter.
+const opResend = "resendDeadLetter"
+
 // audit logs and records an operation with its principal, subject and result.
 func (s *Server) audit(r *http.Request, op string, err error) {
 	subject, result := "broker", "ok"
@@ -32,6 +37,9 @@ func (s *Server) audit(r *http.Request, op string, err error) {
 	}
 	if err != nil {
 		result = err.Error()
+	}
+	if op == "purgeDeadLetters" && r.URL.Query().Get(admin.SentAs) != "" {
+		op = opResend
 	}
 	query := r.URL.RawQuery[:min(len(r.URL.RawQuery), 200)]
 	args := []any{"operation", op, "subject", subject, "key", gate.NameOf(r), "peer", r.RemoteAddr, "result", result}

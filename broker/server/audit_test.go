@@ -43,7 +43,9 @@ func TestAuditList(t *testing.T) {
 		as("monitor", "DELETE", "/v1/topics/fifo") // which it may not
 		as("admin", "GET", "/v1/topics")
 		as("admin", "DELETE", "/v1/groups/g/dead-letters?all=true")
+		as("admin", "DELETE", "/v1/groups/g/dead-letters?message_id=M1&sent_as=M1.redrive-1")
 		want := []status.AuditRecord{
+			{Time: begin.Add(time.Minute), Operation: "resendDeadLetter", Subject: "g", Query: "message_id=M1&sent_as=M1.redrive-1"},
 			{Time: begin.Add(time.Minute), Operation: "purgeDeadLetters", Subject: "g", Query: "all=true"},
 			{Time: begin.Add(time.Minute), Operation: "deleteTopic", Subject: "nowhere"},
 			{Time: begin, Operation: "purgeTopic", Subject: "normal", Result: "ok"},
@@ -69,8 +71,8 @@ func TestAuditList(t *testing.T) {
 			}
 		}
 		for query, n := range map[string]int{
-			"?subject=normal": 1, "?operation=deleteTopic": 1, "?key=admin": 3, "?key=monitor": 0,
-			"?since=" + url.QueryEscape(begin.Add(time.Second).Format(time.RFC3339)): 2,
+			"?subject=normal": 1, "?operation=deleteTopic": 1, "?operation=purgeDeadLetters": 1, "?key=admin": 4, "?key=monitor": 0,
+			"?since=" + url.QueryEscape(begin.Add(time.Second).Format(time.RFC3339)): 3,
 		} {
 			if page := list(query); len(page.Records) != n {
 				t.Errorf("GET /v1/audit%s has %d records, want %d", query, len(page.Records), n)

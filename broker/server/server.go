@@ -154,8 +154,8 @@ func newServer(b engine, o Options) (*Server, error) {
 		parked:    transit.New("memory for waiting receives", o.MaxParkedBytes, 0),
 		places:    transit.New("memory for requests under way", placesOf(o.MaxParkedBytes), 0),
 		methods:   methodNames(&description),
-		surveys:   overview.NewShared(b.Survey),
 	}
+	s.surveys = overview.NewShared(s.survey)
 	if err := s.SetAccess(o.Access); err != nil {
 		return nil, fmt.Errorf("server options: %w", err)
 	}

@@ -80,6 +80,11 @@ type DeadLetterSelection struct {
 	// For redrives only.
 	MaxRedrives int `json:"max_redrives,omitempty"`
 
+	// SentAs is the ID of the message that the client has sent in place of the one selected letter,
+	// for example with a changed body. The audit then records the removal as resendDeadLetter. For
+	// purges only.
+	SentAs string `json:"-"`
+
 	// Newest is that of DeadLetterQuery.
 	Newest bool `json:"newest,omitempty"`
 

@@ -43,7 +43,11 @@ type Subscription struct {
 	ParkedGroups  int64 `json:"parked_groups"`
 	BlockedGroups int64 `json:"blocked_groups"`
 
-	// The following fields count since the broker was opened.
+	// Held is the client with the delivery in flight that began first. Nil if there is none.
+	Held *Holding `json:"held,omitempty"`
+
+	// CountsSince is the time when the broker was opened. The following fields count since then.
+	CountsSince time.Time `json:"counts_since,omitzero"`
 
 	Acked       int64 `json:"acked"`
 	Redelivered int64 `json:"redelivered"` // deliveries with attempt 2 and above
@@ -51,6 +55,17 @@ type Subscription struct {
 	Overtaken   int64 `json:"overtaken"` // removed by retention before they were consumed
 	Discarded   int64 `json:"discarded"` // removed after the last attempt, because there is no dead-letter-address
 	Expired     int64 `json:"expired"`   // too old to be delivered, by expiry-delay
+	Filtered    int64 `json:"filtered"`  // skipped, because the filter of the consumer did not match them
+}
+
+// A Holding is the client of a group in a topic with the delivery in flight that began first. A
+// client that hangs holds its messages until their leases end. With more than 100 000 messages in
+// flight or waiting for a retry, the broker searches for this client every few seconds.
+type Holding struct {
+	Client   string    `json:"client,omitempty"` // empty if the broker has restarted since the delivery
+	Messages int64     `json:"messages"`         // that the client holds
+	Since    time.Time `json:"since"`            // begin of its first delivery; an extension does not change it
+	Until    time.Time `json:"until"`            // end of the lease of that delivery, unless the client extends it
 }
 
 // A Position is a position in a topic, from which a group continues. Exactly one field is set.

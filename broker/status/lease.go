@@ -16,8 +16,14 @@ type Lease struct {
 	State        string    `json:"state"` // ready, held, inflight, waiting_retry, parked or leaving, see Fate
 	Attempt      int       `json:"attempt"`
 	Due          time.Time `json:"due,omitzero"`    // end of the invisible duration or of the retry interval
+	Since        time.Time `json:"since,omitzero"`  // inflight: begin of the delivery; an extension does not change it
 	Owner        string    `json:"owner,omitempty"` // the client whose heartbeats keep the lease
-	BodySize     int64     `json:"body_size"`
+
+	// Holder is the client that has the delivery, in state inflight. It is empty if the broker does
+	// not know the client, because the broker has restarted since.
+	Holder string `json:"holder,omitempty"`
+
+	BodySize int64 `json:"body_size"`
 }
 
 // A LeaseQuery selects one page of the leases of a group in a topic.

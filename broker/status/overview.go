@@ -110,6 +110,10 @@ type Wrong struct {
 	// longer, the longest wait first.
 	Behind Found[GroupSummary] `json:"behind"`
 
+	// Held are the groups with a message that a client has held for a minute or longer, the longest
+	// time first: the client may hang.
+	Held Found[GroupSummary] `json:"held"`
+
 	// DeadLetters are the groups with stored dead letters, most of them first.
 	DeadLetters Found[GroupSummary] `json:"dead_letters"`
 }
@@ -176,4 +180,15 @@ type GroupSummary struct {
 	// that were sent to the topic. Letters beyond the limits of classes, see DeadLetterClassPage,
 	// count in the totals only.
 	DeadLettersStored int64 `json:"dead_letters_stored,omitempty"`
+
+	// Filtered counts, since the start, the messages that were skipped because the filter of the
+	// consumer did not match them.
+	Filtered int64 `json:"filtered,omitempty"`
+
+	// Clients are the clients of the group, in any topic, that are connected or were within the
+	// last two minutes.
+	Clients int64 `json:"clients,omitempty"`
+
+	// Held is the client with the delivery in flight that began first. Nil if there is none.
+	Held *Holding `json:"held,omitempty"`
 }

@@ -30,9 +30,16 @@ type Throttle struct {
 	Resume int64     `json:"resume"`         // the broker accepts sends again at or below this value; for free disk, at or above
 	Since  time.Time `json:"since,omitzero"` // start of the throttle; zero if the limit is not reached
 
-	// RetryAfter is the estimated time until Resume, from the measured drain rate. Zero means that
-	// there is no estimate.
+	// RetryAfter is the wait that the broker announces to producers: the time until Resume at the
+	// drain rate of the last seconds, at most 2 min. Zero means that there is no estimate.
 	RetryAfter settings.Duration `json:"retry_after,omitempty"`
+
+	// ResumesLeast and ResumesMost are an estimate of the time until Resume, without a maximum: at
+	// the drain rate of the last seconds, and at that of the whole throttle. They are zero for
+	// limits that are no backlogs, in the first 10 s of a throttle, and if one rate is more than
+	// four times the other.
+	ResumesLeast settings.Duration `json:"resumes_least,omitempty"`
+	ResumesMost  settings.Duration `json:"resumes_most,omitempty"`
 }
 
 // A LimitState is a limit that is set, with its current value.

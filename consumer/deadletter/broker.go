@@ -74,7 +74,9 @@ func (b Broker) selection(ls []*Letter) status.DeadLetterSelection {
 }
 
 func (b Broker) remove(ctx context.Context, l *Letter) error {
-	_, err := b.Client.PurgeDeadLetters(ctx, b.Group, b.selection([]*Letter{l}))
+	s := b.selection([]*Letter{l})
+	s.SentAs = sentAs(l)
+	_, err := b.Client.PurgeDeadLetters(ctx, b.Group, s)
 	return err
 }
 

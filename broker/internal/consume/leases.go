@@ -13,7 +13,9 @@ type LeaseState struct {
 	State        State
 	Attempt      int
 	Due          time.Time // end of the invisible duration or of the retry interval; zero in other states
+	Since        time.Time // begin of the last delivery, in state Inflight only
 	Owner        string    // the client whose heartbeats keep the lease
+	Holder       string    // the client that has the delivery, in state Inflight only; empty if it is not known
 	MessageGroup string
 	Size         int64 // of the body
 }
@@ -71,6 +73,9 @@ func (l *Lease) describe() LeaseState {
 	}
 	if l.dueIndex >= 0 {
 		s.Due = l.Due
+	}
+	if s.State == Inflight {
+		s.Since, s.Holder = l.Since, l.Receiver()
 	}
 	return s
 }

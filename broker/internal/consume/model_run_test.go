@@ -56,6 +56,7 @@ func (m *model) open() {
 			msg.holder = nil
 		}
 	}
+	m.filtered = 0
 	m.p = New(Config{Group: 1, Topic: 2, MaxInvisible: m.policy.longest, MaxHeld: held, Owners: m})
 }
 
@@ -319,6 +320,9 @@ func (m *model) pass(queue int, from int64, tag string, grants []Grant) {
 		case msg.missing || msg.removed || tag != "" && tag != msg.tag:
 			if granted {
 				m.failf("%d/%d was delivered, and the filter is %q", queue, o, tag)
+			}
+			if !msg.missing && !msg.removed {
+				m.filtered++
 			}
 			missing := msg.missing
 			msg.finish()

@@ -108,6 +108,7 @@ type model struct {
 
 	done        Amount
 	leasedBytes int64
+	filtered    int64 // messages skipped by the filter since the last restart
 	log         []string
 }
 
@@ -307,6 +308,10 @@ func (m *model) check() {
 		if h.Inflight() != inflight[h] {
 			m.failf("holder %s has %d messages in flight, want %d", h.id, h.Inflight(), inflight[h])
 		}
+	}
+	m.checkHeld()
+	if got := m.p.Stats().Filtered; got != m.filtered {
+		m.failf("%d messages were skipped by filters, want %d", got, m.filtered)
 	}
 	if got := m.p.Summary(); got != want {
 		m.failf("the summary is %+v, want %+v", got, want)

@@ -49,6 +49,7 @@ type Progress struct {
 	replays    map[string][]Grant
 	replaysCap int // the number of replays at which Remember removes those that are over
 	stats      Stats
+	longest    longest
 }
 
 // Counts are the leases by state.
@@ -62,6 +63,7 @@ type Stats struct {
 	Overtaken   int64 // removed by retention before they were consumed
 	Discarded   int64 // removed after the last attempt: there is no topic for their dead letters
 	Expired     int64
+	Filtered    int64 // skipped because the filter of the receive did not match them
 }
 
 // An Amount is a number of messages and the bytes of their bodies.

@@ -195,6 +195,7 @@ func (p *Progress) Admit(r *Receive, claim Claim, fifo bool, ms []store.Message,
 		c.next, c.bytes = offsets[i]+1, m.Cumulative
 		if !r.Filter.Wants(m) {
 			p.drained(1, size)
+			p.stats.Filtered++
 			continue
 		}
 		l := &Lease{cursor: c, offset: offsets[i], dueIndex: -1}

@@ -96,8 +96,14 @@ func (b backlog) states(limit settings.Limit, now time.Time) (out []status.Limit
 // state returns the state of one limit. Callers hold Mu.
 func (b backlog) state(m throttle.Measure, value, marks throttle.Amount, now time.Time) status.LimitState {
 	s := b.Gates.Gates.State(m, value, marks)
+	out := status.Throttle{Limit: b.names[m], Subject: b.subject, Unit: backlogUnits[m]}
 	if s.On {
-		s.RetryAfter = b.of.DrainTime(m, s.Resume, now)
+		drain := b.of.DrainTime(m, s.Resume, now)
+		if drain > 0 {
+			s.RetryAfter = throttle.Bound(drain)
+		}
+		expected := b.Gates.Gates.Expect(m, value, marks, drain, now)
+		out.ResumesLeast, out.ResumesMost = settings.Duration(expected.Least), settings.Duration(expected.Most)
 	}
-	return stateOf(status.Throttle{Limit: b.names[m], Subject: b.subject, Unit: backlogUnits[m]}, s)
+	return stateOf(out, s)
 }

@@ -18,6 +18,8 @@ type Status struct {
 	Deliveries [len(AttemptBounds) + 1]int64
 
 	DeadLettersHour int64 // in the last hour, of at most 65 minutes
+
+	Held *consume.Holding // by the client with the delivery in flight that began first; nil for none
 }
 
 // Status returns the state.
@@ -25,11 +27,16 @@ func (s *Subscription) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.extend()
-	return Status{
+	now := time.Now()
+	out := Status{
 		Summary: s.progress.Summary(), Stats: s.progress.Stats(),
 		Redelivered: s.redelivered, Waiting: int64(len(s.waiters)), Deliveries: s.attempts,
-		DeadLettersHour: s.deadLetters.count(time.Now()),
+		DeadLettersHour: s.deadLetters.count(now),
 	}
+	if held, ok := s.progress.LongestHeld(now); ok {
+		out.Held = &held
+	}
+	return out
 }
 
 // attemptClass returns the index in Status.Deliveries.

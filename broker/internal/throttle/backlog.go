@@ -52,6 +52,12 @@ func (b *Backlog) State(m Measure, value, marks Amount) State {
 	return b.gates[m].state(State{Value: value[m], Mark: marks[m], Resume: resumeMark(marks[m])})
 }
 
+// Expect estimates how long a limit that rejects sends continues to do so. drain is the estimate by
+// the drain rate of the last seconds, see Draining.Until. value is that of the last Update.
+func (b *Backlog) Expect(m Measure, value, marks Amount, drain time.Duration, now time.Time) Range {
+	return b.gates[m].expect(value[m], resumeMark(marks[m]), drain, now)
+}
+
 // Draining is how fast a backlog falls: messages and bytes per second, and seconds of age per
 // second. In a measure that is 0 or negative, the backlog does not fall.
 type Draining struct{ Messages, Bytes, Age float64 }
@@ -61,13 +67,13 @@ type Draining struct{ Messages, Bytes, Age float64 }
 func (d Draining) Until(m Measure, backlog Amount, resume int64) time.Duration {
 	switch m {
 	case ByMessages:
-		return pushBack(backlog[m]-resume, d.Messages)
+		return drainTime(backlog[m]-resume, d.Messages)
 	case ByBytes:
-		return pushBack(backlog[m]-resume, d.Bytes)
+		return drainTime(backlog[m]-resume, d.Bytes)
 	}
 	// The age falls as consumers proceed to newer messages. It is 0 once the backlog is empty.
-	all := pushBack(backlog[ByMessages], d.Messages)
-	falling := pushBack(backlog[ByAge]-resume, d.Age*1000)
+	all := drainTime(backlog[ByMessages], d.Messages)
+	falling := drainTime(backlog[ByAge]-resume, d.Age*1000)
 	if all == 0 || falling == 0 {
 		return max(all, falling)
 	}

@@ -40,6 +40,10 @@ type gate struct {
 	on    bool
 	since time.Time
 
+	// peak is the highest value of this throttle, and peakAt when update saw it last.
+	peak   int64
+	peakAt time.Time
+
 	// resuming is set when the gate turns off, until the value has fallen to ResumePercent of the
 	// value at which the throttle ended. Meanwhile the clients share the room.
 	resuming bool
@@ -50,7 +54,10 @@ func (g *gate) update(value, mark int64, now time.Time) bool {
 		return false // no change; the usual case
 	}
 	resume := resumeMark(mark)
-	g.set(refuses(g.on, value, mark, resume), now)
+	before := g.on
+	if g.set(refuses(g.on, value, mark, resume), now); g.on && (!before || value >= g.peak) {
+		g.peak, g.peakAt = value, now
+	}
 	if mark <= 0 || value <= resumeMark(resume) {
 		g.resuming = false
 	}
@@ -73,4 +80,31 @@ func (g *gate) state(s State) State {
 		s.RetryAfter = 0
 	}
 	return s
+}
+
+// A Range is an estimate of a time. The zero value means that there is no estimate.
+type Range struct{ Least, Most time.Duration }
+
+const (
+	// leastFall is the least time since the peak from which a fall is an estimate.
+	leastFall = 10 * time.Second
+
+	// steady bounds Most of a Range, as a multiple of Least. A drain whose rate now and rate since
+	// the peak differ more is not steady.
+	steady = 4
+)
+
+// expect estimates how long the gate stays on, from two rates: drain is the time at the rate of the
+// last seconds, and the fall since the peak is the rate of the whole throttle. There is no estimate
+// in the first 10 s, and while one rate is more than four times the other.
+func (g *gate) expect(value, resume int64, drain time.Duration, now time.Time) (r Range) {
+	past := now.Sub(g.peakAt)
+	if !g.on || drain <= 0 || past < leastFall || value >= g.peak {
+		return r
+	}
+	whole := drainTime(value-resume, float64(g.peak-value)/past.Seconds())
+	if r = (Range{min(drain, whole), max(drain, whole)}); r.Most > steady*r.Least {
+		return Range{}
+	}
+	return r
 }

@@ -12,9 +12,12 @@ const (
 // announces to producers.
 func Bound(d time.Duration) time.Duration { return min(max(d, minPushBack), maxPushBack) }
 
-// pushBack estimates how long it takes to drain excess at a rate per second, within the bounds. It
+// maxDrainTime bounds estimates: it is as good as never.
+const maxDrainTime = 10_000 * time.Hour
+
+// drainTime estimates how long it takes to drain excess at a rate per second, at least 1 ms. It
 // returns 0 if nothing drains, so that there is no estimate.
-func pushBack(excess int64, rate float64) time.Duration {
+func drainTime(excess int64, rate float64) time.Duration {
 	if excess <= 0 {
 		return minPushBack
 	}
@@ -22,8 +25,13 @@ func pushBack(excess int64, rate float64) time.Duration {
 		return 0
 	}
 	s := float64(excess) / rate
-	if s >= maxPushBack.Seconds() {
-		return maxPushBack
+	if s >= maxDrainTime.Seconds() {
+		return maxDrainTime
 	}
 	return max(minPushBack, time.Duration(s*float64(time.Second)))
+}
+
+// pushBack is drainTime within the bounds of the wait of producers.
+func pushBack(excess int64, rate float64) time.Duration {
+	return min(drainTime(excess, rate), maxPushBack)
 }

@@ -56,8 +56,8 @@ type groupSelection struct {
 
 func newGroupList(a *call.App) *cobra.Command {
 	s := &groupSelection{listing: listing[status.GroupSummary]{
-		states: []string{"backlog", "behind", "retry", "parked", "dead", "idle"},
-		orders: []string{"backlog", "bytes", "age", "in", "out", "ready", "inflight", "retry", "parked", "dead", "waiting"},
+		states: []string{"backlog", "behind", "retry", "parked", "held", "dead", "idle"},
+		orders: []string{"backlog", "bytes", "age", "in", "out", "ready", "inflight", "retry", "parked", "dead", "waiting", "clients"},
 		page: func(ctx context.Context, c *admin.Client, q admin.ListQuery) ([]status.GroupSummary, string, error) {
 			return c.GroupSummaries(ctx, q)
 		},
@@ -71,8 +71,11 @@ has not consumed. OUT/S is - if it is 0 or not known; the broker knows it if it 
 asked in the last minute before.
 
 The states are backlog (has messages), behind (a message has waited a minute for its
-first delivery), retry (messages wait for a retry), parked, dead (has dead letters)
-and idle (has messages that no consumer takes).`,
+first delivery), retry (messages wait for a retry), parked, held (a client has held
+a message for a minute), dead (has dead letters) and idle (has messages that no
+consumer takes). CLIENTS (-o wide) counts the clients of the group in all its
+topics, and FILTERED the messages that the filter of the consumer skipped since the
+start of the broker.`,
 		Example: `  tidegate group list
   tidegate group list --lagging 1000 --sort -backlog
   tidegate group list --state idle --stuck 5m

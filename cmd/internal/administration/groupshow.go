@@ -31,7 +31,8 @@ func newGroupShow(a *call.App) *cobra.Command {
 		Long: `Shows a consumer group's settings, its retries and its progress in each topic.
 --queues adds the positions in each queue: CURSOR is the next offset to be delivered
 for the first time. --schedule adds when waiting retries come and when leases end,
-and --clients the connected consumers with their versions.`,
+and --clients the connected consumers with their versions. FILTERED counts the
+messages that the filter of the consumer skipped since the start of the broker.`,
 		Example: `  tidegate group show billing
   tidegate group show billing --queues --schedule
   tidegate group show billing --clients`,
@@ -165,6 +166,9 @@ func groupFields(g status.Group) []output.Field {
 	}
 	if g.AutoCreated {
 		fields = append(fields, output.Field{Name: "created", Value: "by a receive"})
+	}
+	if len(g.Topics) > 0 {
+		fields = append(fields, output.Field{Name: "counts since", Value: g.Topics[0].CountsSince})
 	}
 	fields = append(fields, view.SettingFields(g.Group, "fifo", "max_attempts", "retry")...)
 	return append(fields, output.Field{Name: "dead letters in", Value: cmp.Or(strings.Join(g.DeadLetterTopics, ", "), "no topic yet")})

@@ -31,13 +31,15 @@ var ListColumns = []output.Column[status.GroupSummary]{
 	{Name: "UNDELIVERED", Wide: true, Cell: func(g status.GroupSummary) any { return milliseconds(g.UndeliveredMS) }},
 	{Name: "OUT/S", Cell: func(g status.GroupSummary) any { return knownRate(g.OutRate) }},
 	{Name: "DRAINS", Cell: drains},
+	{Name: "CLIENTS", Wide: true, Cell: func(g status.GroupSummary) any { return g.Clients }},
 	{Name: "WAITING", Wide: true, Cell: func(g status.GroupSummary) any { return g.Waiting }},
 	{Name: "ACKED", Wide: true, Cell: func(g status.GroupSummary) any { return g.Acked }},
+	{Name: "FILTERED", Wide: true, Cell: func(g status.GroupSummary) any { return g.Filtered }},
 	{Name: "REDELIVERED", Wide: true, Cell: func(g status.GroupSummary) any { return g.Redelivered }},
 	{Name: "DIED", Wide: true, Cell: func(g status.GroupSummary) any { return g.DeadLetters }},
 	{Name: "DEAD", Cell: func(g status.GroupSummary) any { return g.DeadLettersStored }},
 	{Name: "DEAD/H", Wide: true, Cell: func(g status.GroupSummary) any { return g.DeadLettersHour }},
-	{Name: "NOTE", Cell: func(g status.GroupSummary) any { return progressNote(g.Group, g.ParkedGroups, g.BlockedGroups) }},
+	{Name: "NOTE", Cell: func(g status.GroupSummary) any { return progressNote(g.Group, g.ParkedGroups, g.BlockedGroups, g.Held) }},
 }
 
 func milliseconds(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
@@ -72,18 +74,33 @@ var GroupColumns = []output.Column[Progress]{
 	{Name: "BACKLOG", Cell: func(p Progress) any { return p.Backlog.Messages }},
 	{Name: "BYTES", Wide: true, Cell: func(p Progress) any { return output.Bytes(p.Backlog.Bytes) }},
 	{Name: "ACKED", Wide: true, Cell: func(p Progress) any { return p.Acked }},
+	{Name: "FILTERED", Cell: func(p Progress) any { return p.Filtered }},
 	{Name: "REDELIVERED", Wide: true, Cell: func(p Progress) any { return p.Redelivered }},
 	{Name: "DIED", Cell: func(p Progress) any { return p.DeadLetters }},
-	{Name: "NOTE", Cell: func(p Progress) any { return progressNote(p.Group, p.ParkedGroups, p.BlockedGroups) }},
+	{Name: "NOTE", Cell: func(p Progress) any { return progressNote(p.Group, p.ParkedGroups, p.BlockedGroups, p.Held) }},
+}
+
+// heldLong is the time after which a client that holds a message may hang.
+const heldLong = time.Minute
+
+// HeldBy names the client that holds its messages longest.
+func HeldBy(h *status.Holding, now time.Time) string {
+	client := "a client from before the restart of the broker"
+	if h.Client != "" {
+		client = "client " + h.Client
+	}
+	return fmt.Sprintf("%s has held %s for %s", client, output.Count(h.Messages, "message"), output.Duration(now.Sub(h.Since).Truncate(time.Second)))
 }
 
 // progressNote is the next command for a group that needs help.
-func progressNote(group string, parked, blocked int64) string {
+func progressNote(group string, parked, blocked int64, held *status.Holding) string {
 	switch {
 	case parked > 0:
 		return fmt.Sprintf("%s parked: tidegate parked list %s", output.Count(parked, "message group"), group)
 	case blocked > 0:
 		return output.Count(blocked, "message group") + " blocked by a failing message"
+	case held != nil && time.Since(held.Since) >= heldLong:
+		return HeldBy(held, time.Now())
 	}
 	return ""
 }

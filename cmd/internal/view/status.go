@@ -76,6 +76,9 @@ func Wrong(o status.Overview) []Problem {
 		}
 		return Problem{"behind", g.Group + " in " + g.Topic, text, "tidegate group show " + g.Group}
 	})...)
+	out = append(out, problems("held", "tidegate group list --state held", w.Held, func(g status.GroupSummary) Problem {
+		return Problem{"held", g.Group + " in " + g.Topic, HeldBy(g.Held, o.Now) + ": if its handler hangs, restart it", "tidegate group show " + g.Group + " --clients"}
+	})...)
 	return append(out, problems("dead-letters", "tidegate group list --state dead", w.DeadLetters, func(g status.GroupSummary) Problem {
 		return Problem{"dead-letters", g.Group + " in " + g.Topic, fmt.Sprintf("%s; %s came in the last hour", output.Count(g.DeadLettersStored, "dead letter"), output.Number(g.DeadLettersHour)), "tidegate dead-letters top " + g.Group}
 	})...)
@@ -98,8 +101,12 @@ func throttled(t status.LimitState) Problem {
 	if subject == "" {
 		subject = "broker"
 	}
-	return Problem{"throttle", subject, fmt.Sprintf("sends are rejected: %s is %s of %s %s, accepted again at %s",
-		t.Limit, output.Number(t.Value), output.Number(t.Mark), t.Unit, output.Number(t.Resume)), "tidegate limits show"}
+	text := fmt.Sprintf("sends are rejected: %s is %s of %s %s, accepted again at %s",
+		t.Limit, output.Number(t.Value), output.Number(t.Mark), t.Unit, output.Number(t.Resume))
+	if in := Resumes(&t.Throttle); in != "" {
+		text += ", in " + in
+	}
+	return Problem{"throttle", subject, text, "tidegate limits show"}
 }
 
 // ProblemColumns are the columns of the problems.

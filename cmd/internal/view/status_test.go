@@ -21,12 +21,16 @@ func TestStatusScreen(t *testing.T) {
 		},
 		Wrong: status.Wrong{
 			Throttles: status.Found[status.LimitState]{Count: 1, First: []status.LimitState{
-				{Throttle: status.Throttle{Limit: "group backlog messages", Subject: "billing", Value: 1586, Mark: 1500, Resume: 1200, Unit: "messages"}, On: true},
+				{Throttle: status.Throttle{Limit: "group backlog messages", Subject: "billing", Value: 1586, Mark: 1500, Resume: 1200, Unit: "messages", ResumesLeast: settings.Duration(6 * time.Minute), ResumesMost: settings.Duration(9 * time.Minute)}, On: true},
 			}},
 			Parked: status.Found[status.GroupSummary]{Count: 1, First: []status.GroupSummary{{Group: "ledger", Topic: "pays", Parked: 212, ParkedGroups: 3}}},
 			Behind: status.Found[status.GroupSummary]{Count: 2, First: []status.GroupSummary{
 				{Group: "billing", Topic: "orders", Ready: 1204, Inflight: 64, UndeliveredMS: 252_000},
 				{Group: "audit", Topic: "orders", Ready: 1, UndeliveredMS: 60_000},
+			}},
+			Held: status.Found[status.GroupSummary]{Count: 2, First: []status.GroupSummary{
+				{Group: "billing", Topic: "orders", Held: &status.Holding{Client: "web-1", Messages: 16, Since: noon.Add(-3725 * time.Second), Until: noon}},
+				{Group: "audit", Topic: "orders", Held: &status.Holding{Messages: 1, Since: noon.Add(-time.Minute), Until: noon}},
 			}},
 			DeadLetters: status.Found[status.GroupSummary]{Count: 3, First: []status.GroupSummary{{Group: "billing", Topic: "orders", DeadLettersStored: 60, DeadLettersHour: 41}}},
 		},
@@ -62,7 +66,7 @@ func TestStatusOfIdleBroker(t *testing.T) {
 func TestGroupListScreen(t *testing.T) {
 	rows := []status.GroupSummary{
 		{Group: "billing", Topic: "orders", Ready: 1204, Inflight: 64, WaitingRetry: 318, Backlog: status.Backlog{Messages: 1586, Bytes: 3 << 20},
-			OldestMS: 252_000, UndeliveredMS: 61_000, OutRate: 87, Waiting: 4, Acked: 3800, Redelivered: 70, DeadLetters: 60, DeadLettersHour: 41, DeadLettersStored: 57},
+			OldestMS: 252_000, UndeliveredMS: 61_000, OutRate: 87, Waiting: 4, Acked: 3800, Redelivered: 70, DeadLetters: 60, DeadLettersHour: 41, DeadLettersStored: 57, Filtered: 12_000, Clients: 3},
 		{Group: "ledger", Topic: "pays", WaitingRetry: 1, Parked: 212, ParkedGroups: 3, Backlog: status.Backlog{Messages: 213}, OldestMS: 7_380_000},
 		{Group: "quiet"},
 	}

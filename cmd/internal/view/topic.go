@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/declare"
@@ -60,6 +61,18 @@ func ThrottleText(t *status.Throttle) string {
 	return fmt.Sprintf("%s: %s of %s", t.Limit, output.Number(t.Value), output.Number(t.Mark))
 }
 
+// Resumes is when a limit accepts sends again, as text: empty if there is no estimate.
+func Resumes(t *status.Throttle) string {
+	least, most := time.Duration(t.ResumesLeast), time.Duration(t.ResumesMost)
+	switch {
+	case most == 0:
+		return ""
+	case most <= least+least/4:
+		return "about " + output.Duration(((least + most) / 2).Round(time.Second))
+	}
+	return output.Duration(least.Round(time.Second)) + " to " + output.Duration(most.Round(time.Second))
+}
+
 // TopicFields are the names and values of one topic.
 func TopicFields(t status.Topic) []output.Field {
 	fields := []output.Field{
@@ -77,7 +90,8 @@ func TopicFields(t status.Topic) []output.Field {
 	}
 	if t.Throttle != nil {
 		fields = append(fields, output.Field{Name: "throttled", Value: ThrottleText(t.Throttle)},
-			output.Field{Name: "throttled since", Value: t.Throttle.Since}, output.Field{Name: "accepts again", Value: fmt.Sprintf("at %s %s", output.Number(t.Throttle.Resume), t.Throttle.Unit)})
+			output.Field{Name: "throttled since", Value: t.Throttle.Since}, output.Field{Name: "accepts again", Value: fmt.Sprintf("at %s %s", output.Number(t.Throttle.Resume), t.Throttle.Unit)},
+			output.Field{Name: "expected in", Value: Resumes(t.Throttle)})
 	}
 	fields = append(fields, SettingFields(t.Topic, "type", "queues")...)
 	return append(fields, output.Field{Name: "groups", Value: cmp.Or(strings.Join(t.Groups, ", "), "none")})
@@ -93,6 +107,7 @@ var LimitColumns = []output.Column[status.LimitState]{
 	{Name: "UNIT", Cell: func(l status.LimitState) any { return l.Unit }},
 	{Name: "THROTTLES", Cell: func(l status.LimitState) any { return map[bool]string{true: "yes", false: ""}[l.On] }},
 	{Name: "SINCE", Cell: func(l status.LimitState) any { return l.Since }},
+	{Name: "RESUMES", Cell: func(l status.LimitState) any { return Resumes(&l.Throttle) }},
 }
 
 // Joined are fields in one line.

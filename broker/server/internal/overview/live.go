@@ -185,6 +185,11 @@ func sum(rows []status.GroupSummary) status.GroupSummary {
 		out.DeadLetters += g.DeadLetters
 		out.DeadLettersHour += g.DeadLettersHour
 		out.DeadLettersStored += g.DeadLettersStored
+		out.Filtered += g.Filtered
+		out.Clients = g.Clients // of the group, in each row
+		if g.Held != nil && (out.Held == nil || g.Held.Since.Before(out.Held.Since)) {
+			out.Held = g.Held
+		}
 	}
 	return out
 }

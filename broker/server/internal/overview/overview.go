@@ -16,6 +16,9 @@ const (
 
 	// behindAfter is the age of an undelivered message at which its group is behind.
 	behindAfter = time.Minute
+
+	// heldAfter is the age of a delivery in flight at which its client may hang.
+	heldAfter = time.Minute
 )
 
 // A Filler keeps the lists of the last survey. Goroutines may share it. The zero value is ready for
@@ -61,6 +64,7 @@ func wrongOf(s *serving.Survey) status.Wrong {
 	return status.Wrong{
 		Throttles:   status.Found[status.LimitState]{Count: int64(len(s.Throttles)), First: append([]status.LimitState{}, s.Throttles[:min(len(s.Throttles), topLength)]...)},
 		Parked:      found(s.Groups, func(g *status.GroupSummary) int64 { return g.Parked }),
+		Held:        found(s.Groups, func(g *status.GroupSummary) time.Duration { return heldFor(g, s.At) }),
 		DeadLetters: found(s.Groups, func(g *status.GroupSummary) int64 { return g.DeadLettersStored }),
 		Behind: found(s.Groups, func(g *status.GroupSummary) int64 {
 			if g.UndeliveredMS < behindAfter.Milliseconds() {
@@ -71,10 +75,19 @@ func wrongOf(s *serving.Survey) status.Wrong {
 	}
 }
 
+// heldFor returns how long a client has held its first delivery of a group, and 0 below heldAfter.
+func heldFor(g *status.GroupSummary, now time.Time) time.Duration {
+	if g.Held == nil || now.Sub(g.Held.Since) < heldAfter {
+		return 0
+	}
+	return now.Sub(g.Held.Since)
+}
+
 // found returns how many rows have a value above zero, and those with the highest.
-func found[T any](rows []T, value func(*T) int64) (f status.Found[T]) {
+func found[T any, V cmp.Ordered](rows []T, value func(*T) V) (f status.Found[T]) {
+	var zero V
 	for i := range rows {
-		if value(&rows[i]) > 0 {
+		if value(&rows[i]) > zero {
 			f.Count++
 		}
 	}

@@ -38,7 +38,8 @@ func TestFill(t *testing.T) {
 	t.Parallel()
 	s := &serving.Survey{At: time.Unix(1, 0)}
 	for i := range int64(30) {
-		s.Groups = append(s.Groups, status.GroupSummary{Group: string(rune('a' + i)), Parked: i % 3, UndeliveredMS: i * 5000, DeadLettersStored: i / 29})
+		held := &status.Holding{Client: "c", Messages: 1, Since: s.At.Add(-time.Duration(i) * 10 * time.Second)}
+		s.Groups = append(s.Groups, status.GroupSummary{Group: string(rune('a' + i)), Parked: i % 3, UndeliveredMS: i * 5000, DeadLettersStored: i / 29, Held: held})
 		s.Throttles = append(s.Throttles, status.LimitState{On: true})
 	}
 	var o status.Overview
@@ -59,6 +60,9 @@ func TestFill(t *testing.T) {
 	}
 	if w.Behind.Count != 18 || w.Behind.First[0].UndeliveredMS != 145_000 { // from 60 s on
 		t.Errorf("behind %+v", w.Behind)
+	}
+	if w.Held.Count != 24 || w.Held.First[0].Group != string(rune('a'+29)) { // from 60 s on
+		t.Errorf("held %+v", w.Held)
 	}
 	if w.DeadLetters.Count != 1 || len(w.DeadLetters.First) != 1 {
 		t.Errorf("dead letters %+v", w.DeadLetters)

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"slices"
+	"time"
 
 	"github.com/tidegate/tidegate/broker/status"
 )
@@ -133,6 +134,7 @@ var GroupValues = map[string]func(*status.GroupSummary) float64{
 	"parked":   func(g *status.GroupSummary) float64 { return float64(g.Parked) },
 	"dead":     func(g *status.GroupSummary) float64 { return float64(g.DeadLettersHour) },
 	"waiting":  func(g *status.GroupSummary) float64 { return float64(g.Waiting) },
+	"clients":  func(g *status.GroupSummary) float64 { return float64(g.Clients) },
 }
 
 // TopicStates are the conditions of topics that a list can select.
@@ -151,6 +153,7 @@ var GroupStates = map[string]func(*status.GroupSummary) bool{
 	"behind":  func(g *status.GroupSummary) bool { return g.UndeliveredMS >= behindAfter.Milliseconds() },
 	"retry":   func(g *status.GroupSummary) bool { return g.WaitingRetry > 0 },
 	"parked":  func(g *status.GroupSummary) bool { return g.Parked > 0 },
+	"held":    func(g *status.GroupSummary) bool { return heldFor(g, time.Now()) > 0 },
 	"dead":    func(g *status.GroupSummary) bool { return g.DeadLettersStored > 0 },
 	"idle": func(g *status.GroupSummary) bool { // it has messages and no consumer takes them
 		return g.Backlog.Messages > 0 && g.Waiting+g.Inflight == 0

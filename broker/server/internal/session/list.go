@@ -93,6 +93,20 @@ func (r *Clients) Page(q *Listing) status.ClientPage {
 	return out
 }
 
+// CountGroups returns the number of clients of each consumer group. It is called once a second at
+// most, and looks at all clients.
+func (r *Clients) CountGroups() map[string]int64 {
+	counts := map[string]int64{}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range r.byID {
+		if group := c.group(); group != "" {
+			counts[group]++
+		}
+	}
+	return counts
+}
+
 // all returns all clients with the topics that they publish.
 func (r *Clients) all() []listed {
 	r.mu.Lock()
