@@ -178,11 +178,11 @@ func TestPurgeTopic(t *testing.T) {
 // Snapshots need a configured directory, and each has a directory of its own in it.
 func TestPostSnapshot(t *testing.T) {
 	t.Parallel()
-	h, e := newHandlers("")
+	h, _ := newHandlers("")
 	if _, _, err := call(h.PostSnapshot, "", "", "", ""); codeOf(err) != tidegate.CodeBadRequest || !strings.Contains(err.Error(), "snapshot_dir") {
 		t.Errorf("without a directory: %v", err)
 	}
-	h, e = newHandlers("/snapshots")
+	h, e := newHandlers("/snapshots")
 	if status, body, err := call(h.PostSnapshot, "", "", "", ""); err != nil || status != 201 || !strings.Contains(body, `"path":"/snapshots/snapshot-`) {
 		t.Errorf("%d %s, %v", status, body, err)
 	}
