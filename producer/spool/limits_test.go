@@ -56,6 +56,34 @@ func TestABatchIsBounded(t *testing.T) {
 	}
 }
 
+// Messages that were sent and failed Puts do not count in MaxBytes.
+func TestSentMessagesAndFailedPutsTakeNoSpace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newMemDisk()
+		s, err := openDisk(d, Options{Logger: quiet, MaxBytes: 4000}, 2<<10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop := drain(t, s, &server{})
+		for i := range 200 { // many times MaxBytes
+			put(t, s, message(fmt.Sprint("sent", i), ""))
+			synctest.Wait()
+			d.failing = 2 // the next write
+			if err := s.Put(t.Context(), message(fmt.Sprint("failed", i), "")); !errors.Is(err, ErrDisk) {
+				t.Fatalf("Put %d: %v, want ErrDisk", i, err)
+			}
+			d.failing = 0
+		}
+		stop()
+		if got := s.Stats(); got != (Stats{}) {
+			t.Errorf("%+v, want an empty spool", got)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A sequence that is given twice, or that an earlier call has changed, counts once.
 func TestASequenceCountsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -273,6 +273,28 @@ func TestDamagedFiles(t *testing.T) {
 	})
 }
 
+// The file synced records how much of the log is on disk. Without it, messages may have been cut
+// off: Open reports that it is missing, except in a new spool.
+func TestAMissingSyncedFileIsReported(t *testing.T) {
+	d := newMemDisk()
+	s := openMem(t, d)
+	if err := s.Damage(); err != nil {
+		t.Errorf("a new spool: %v", err)
+	}
+	put(t, s, message("1", ""))
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	delete(d.names, syncedName)
+	s = openMem(t, d)
+	if err := s.Damage(); err == nil || !strings.Contains(err.Error(), syncedName+": ") {
+		t.Errorf("%v, want a report of %s", err, syncedName)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // harm damages a file. It returns the range of the changed bytes.
 func harm(d *memDisk, name string, r *rand.Rand) (what string, from, to int64) {
 	f := d.names[name]

@@ -109,6 +109,63 @@ func TestDiscard(t *testing.T) {
 	})
 }
 
+// Discard and Requeue ignore the sequences of pending messages.
+func TestPendingMessagesAreNotChanged(t *testing.T) {
+	s := newSpool(t, Options{})
+	put(t, s, message("1", ""))
+	list, err := s.Entries(false, 0, 1)
+	if err != nil || len(list) != 1 {
+		t.Fatalf("%+v, %v; want a pending message", list, err)
+	}
+	if n, err := s.Discard(list[0].Sequence); n != 0 || err != nil {
+		t.Errorf("Discard: %d, %v; want no change", n, err)
+	}
+	if n, err := s.Requeue(list[0].Sequence); n != 0 || err != nil {
+		t.Errorf("Requeue: %d, %v; want no change", n, err)
+	}
+	if got := s.Stats().Pending; got != 1 {
+		t.Errorf("%d messages are pending, want 1", got)
+	}
+}
+
+// A requeued message is pending only, without a reason and a time of rejection, also after a
+// restart.
+func TestRequeueRemovesTheRejection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newMemDisk()
+		s := openMem(t, d)
+		put(t, s, message("1", ""))
+		f := &server{}
+		f.setFail(func(*tidegate.Message) error { return errRefused })
+		stop := drain(t, s, f)
+		synctest.Wait()
+		stop()
+		rejected, err := s.Entries(true, 0, 1)
+		if err != nil || len(rejected) != 1 {
+			t.Fatalf("%+v, %v; want a rejected message", rejected, err)
+		}
+		if n, err := s.Requeue(rejected[0].Sequence); n != 1 || err != nil {
+			t.Fatalf("Requeue: %d, %v", n, err)
+		}
+		for _, when := range []string{"after Requeue", "after the restart"} {
+			list, err := s.Entries(false, 0, 2)
+			if err != nil || len(list) != 1 || list[0].Reason != "" || !list[0].Rejected.IsZero() {
+				t.Errorf("%s: pending are %+v, %v; want the message without a rejection", when, list, err)
+			}
+			if n := s.Stats().Rejected; n != 0 {
+				t.Errorf("%s: %d messages are rejected, want none", when, n)
+			}
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			s = openMem(t, d)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A topic that fails holds no other topic, however many of its messages wait.
 func TestADeadTopicHoldsOnlyItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
