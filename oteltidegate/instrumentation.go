@@ -66,7 +66,7 @@ type Instrumentation struct {
 	receiveFailures metric.Int64Counter
 	killSwitches    metric.Int64Counter
 
-	spans sync.Map // spans of sends under way: from spanKey to trace.Span
+	sends sync.Map // the sends under way: from sendKey to *sending
 }
 
 // New returns an instrumentation. It fails if the meter provider cannot create an instrument.

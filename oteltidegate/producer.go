@@ -36,7 +36,7 @@ func (i *Instrumentation) attempt(a producer.Attempt) {
 	}
 	i.attempts.Add(context.Background(), 1, // an event has no context
 		metric.WithAttributes(append(attrs, semconv.MessagingDestinationName(a.Topic))...))
-	span, ok := i.spans.Load(spanKey{a.Topic, a.MessageID})
+	v, ok := i.sends.Load(sendKey{a.Topic, a.MessageID})
 	if !ok {
 		return
 	}
@@ -50,12 +50,12 @@ func (i *Instrumentation) attempt(a producer.Attempt) {
 	if a.Class != tidegate.ClassOK && a.Stop == producer.NotStopped {
 		attrs = append(attrs, keyDelay.Float64(a.Delay.Seconds()))
 	}
-	span.(trace.Span).AddEvent("attempt", trace.WithAttributes(attrs...))
+	v.(*sending).span.AddEvent("attempt", trace.WithAttributes(attrs...))
 }
 
-// spanKey identifies the span of a send under way. If two concurrent sends have the same ID, the
-// later one receives the events.
-type spanKey struct{ topic, id string }
+// sendKey identifies a send under way. If two concurrent sends have the same ID, the later one
+// receives the events.
+type sendKey struct{ topic, id string }
 
 // A Producer is a producer whose sends have spans. It has all methods of the wrapped producer, with
 // the same contracts. Several goroutines may share it.
@@ -78,7 +78,7 @@ type sending struct {
 
 // begin starts the span of msg. Its parent is the span in ctx, or otherwise that of
 // msg.TraceContext.
-func (i *Instrumentation) begin(ctx context.Context, msg *tidegate.Message) (context.Context, sending) {
+func (i *Instrumentation) begin(ctx context.Context, msg *tidegate.Message) (context.Context, *sending) {
 	m := *msg
 	if m.ID == "" {
 		m.ID = tidegate.NewMessageID()
@@ -90,13 +90,14 @@ func (i *Instrumentation) begin(ctx context.Context, msg *tidegate.Message) (con
 	if tc := inject(ctx); tc != "" {
 		m.TraceContext = tc
 	}
-	i.spans.Store(spanKey{m.Topic, m.ID}, span)
-	return ctx, sending{i, span, &m, time.Now()}
+	s := &sending{i, span, &m, time.Now()}
+	i.sends.Store(sendKey{m.Topic, m.ID}, s)
+	return ctx, s
 }
 
 // end ends the span with the result of the send.
-func (s sending) end(r tidegate.Receipt, err error) {
-	s.i.spans.CompareAndDelete(spanKey{s.msg.Topic, s.msg.ID}, s.span)
+func (s *sending) end(r tidegate.Receipt, err error) {
+	s.i.sends.CompareAndDelete(sendKey{s.msg.Topic, s.msg.ID}, s)
 	attrs := []attribute.KeyValue{semconv.MessagingDestinationName(s.msg.Topic)}
 	if err != nil {
 		attrs = append(attrs, errorType(err))
@@ -142,7 +143,7 @@ func (p *Producer) SendAsync(ctx context.Context, msg *tidegate.Message, done fu
 // SendBatch is [producer.Producer.SendBatch] with a span for each message.
 func (p *Producer) SendBatch(ctx context.Context, msgs []*tidegate.Message) []transport.SendResult {
 	copies := make([]*tidegate.Message, len(msgs))
-	sends := make([]sending, len(msgs))
+	sends := make([]*sending, len(msgs))
 	for n, m := range msgs {
 		if m != nil {
 			_, sends[n] = p.i.begin(ctx, m)
