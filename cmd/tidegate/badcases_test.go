@@ -34,6 +34,27 @@ func TestInterruptedReceive(t *testing.T) {
 	}
 }
 
+// After Ctrl-C a receive that acknowledges has acknowledged all that it printed, and nothing else.
+func TestInterruptedAcknowledgements(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.must("send", "orders", "a", "--count", "300")
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	stdout := &watchedBuffer{text: "\n", seen: interrupt}
+	var stderr lockedBuffer
+	code := run(ctx, []string{"receive", "billing", "orders", "--then", "ack", "--max", "300", "-o", "name"}, &call.App{
+		In: strings.NewReader(""), Out: stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] },
+	})
+	printed := strings.Count(stdout.String(), "\n")
+	if code != 130 || printed == 300 || !strings.Contains(stderr.String(), fmt.Sprintf("interrupted after %d message", printed)) {
+		t.Errorf("exit code %d after %d messages, %s", code, printed, stderr.String())
+	}
+	got := lines[struct{ Acked int }](t, tl.must("group", "list", "-o", "jsonl").stdout)
+	if len(got) != 1 || got[0].Acked != printed {
+		t.Errorf("%d messages are printed, and the groups have %+v", printed, got)
+	}
+}
+
 // A pipe whose reader ends stops the command without a word, and releases what was not printed.
 func TestClosedPipe(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")

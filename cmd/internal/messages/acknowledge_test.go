@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/tidegate/tidegate"
 )
@@ -53,24 +55,82 @@ func TestAcknowledgeTogether(t *testing.T) {
 	})
 }
 
-// No acknowledgement follows a failure. The messages that were printed before the command knew of
-// it are left, and the error names the first message that failed and counts the others.
+// If acknowledgements take long, four are under way, of which all but the first are large. They are
+// of whole receives. No further message is taken once many wait.
+func TestAcknowledgementsUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var calls [][]string
+		answer := make(chan struct{})
+		a := acknowledge(func(ds []*tidegate.Delivery) []error {
+			mu.Lock()
+			calls = append(calls, ids(ds))
+			mu.Unlock()
+			<-answer
+			return make([]error, len(ds))
+		}, func() { t.Error("a failure") })
+		taken := 0
+		for more := true; more; {
+			synctest.Wait()
+			select {
+			case a.printed <- printed(taken, 30):
+				taken += 30
+			default:
+				more = false
+			}
+		}
+		var sizes []int
+		for _, c := range calls {
+			sizes = append(sizes, len(c))
+		}
+		if !slices.Equal(sizes, []int{30, 510, 510, 510}) {
+			t.Errorf("acknowledgements of %d messages are under way", sizes)
+		}
+		if want := 30 + 3*510 + 1050; taken != want { // the first multiple of 30 from maxPrinted on
+			t.Errorf("%d messages are taken, want %d", taken, want)
+		}
+		close(answer)
+		if rest, err := a.end(); len(rest) > 0 || err != nil {
+			t.Errorf("%d messages are left, %v", len(rest), err)
+		}
+		all := slices.Concat(calls...)
+		if slices.Sort(all); len(slices.Compact(all)) != taken {
+			t.Errorf("%d of %d messages are acknowledged", len(slices.Compact(all)), taken)
+		}
+	})
+}
+
+// No acknowledgement begins after a failure. The messages that were printed before the command knew
+// of it are left. The error names the failed message that was printed first, and counts the others,
+// although a later acknowledgement failed before.
 func TestAcknowledgeFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		away := errors.New("away")
 		failures, calls := 0, 0
 		a := acknowledge(func(ds []*tidegate.Delivery) []error {
 			calls++
-			return []error{nil, away, away}
+			errs := make([]error, len(ds))
+			if ds[0].ID == "0" {
+				time.Sleep(2 * time.Second)
+				errs[1], errs[2] = away, away
+			} else {
+				time.Sleep(time.Second)
+				errs[0] = away
+			}
+			return errs
 		}, func() { failures++ })
 		a.printed <- printed(0, 3)
 		synctest.Wait()
-		a.printed <- printed(3, 2)
+		a.printed <- printed(3, maxAcks)
+		synctest.Wait()
+		a.printed <- printed(1000, 1)
+		time.Sleep(1500 * time.Millisecond)
+		a.printed <- printed(2000, 2)
 		rest, err := a.end()
-		if !errors.Is(err, away) || !strings.Contains(err.Error(), "message 1 was printed") || !strings.Contains(err.Error(), "1 more") {
+		if !errors.Is(err, away) || !strings.Contains(err.Error(), "message 1 was printed") || !strings.Contains(err.Error(), "2 more") {
 			t.Errorf("the error is %v", err)
 		}
-		if !slices.Equal(ids(rest), []string{"3", "4"}) || failures != 1 || calls != 1 {
+		if !slices.Equal(ids(rest), []string{"1000", "2000", "2001"}) || failures != 1 || calls != 2 {
 			t.Errorf("%q are left after %d failures and %d acknowledgements", ids(rest), failures, calls)
 		}
 	})
