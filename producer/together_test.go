@@ -90,3 +90,29 @@ func TestManyTopicsSendFewRequests(t *testing.T) {
 		})
 	}
 }
+
+// A caller that waits for its message does not wait for a request of others first, however many
+// topics have one under way.
+func TestManyTopicsDoNotDelaySend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &laneFake{do: func(context.Context, int, transport.Lane, []*tidegate.Message) []error {
+			time.Sleep(10 * time.Millisecond)
+			return nil
+		}}
+		p := newProducer(t, f, Options{})
+		var callers sync.WaitGroup
+		for topic := range 40 {
+			for second := range 2 {
+				callers.Go(func() {
+					time.Sleep(time.Duration(second) * time.Millisecond)
+					began := time.Now()
+					m := &tidegate.Message{Topic: fmt.Sprint("t", topic), Body: []byte("x")}
+					if _, err := p.Send(t.Context(), m); err != nil || time.Since(began) != 10*time.Millisecond {
+						t.Errorf("%v after %v, want 10 ms", err, time.Since(began))
+					}
+				})
+			}
+		}
+		callers.Wait()
+	})
+}

@@ -76,9 +76,10 @@ func (t *topic) submit(own *item, items ...*item) (job, bool) {
 
 // pump begins the jobs that are ready, and starts a goroutine for each. It returns one of them
 // instead for the caller to carry out: the ask for own alone or, if worker is true, the first. It
-// begins none while Close aborts the messages. The lock is held.
+// begins none while Close aborts the messages. A message whose caller waits does not wait for the
+// request of others in a crowd. The lock is held.
 func (t *topic) pump(now time.Time, own *item, worker bool) (mine job, ok bool) {
-	t.queue.Crowded = t.p.calls.Load() > crowd
+	t.queue.Crowded = own == nil && t.p.calls.Load() > crowd
 	t.queue.Wake(now)
 	for !t.p.closed.Load() {
 		j, more := t.queue.Next(now, own.queued())
