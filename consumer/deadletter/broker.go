@@ -73,10 +73,16 @@ func (b Broker) selection(ls []*Letter) status.DeadLetterSelection {
 	return s
 }
 
+// remove removes a letter that was sent. An older broker rejects SentAs. It then gets the request
+// without SentAs, because a letter that stays would be sent again.
 func (b Broker) remove(ctx context.Context, l *Letter) error {
 	s := b.selection([]*Letter{l})
 	s.SentAs = sentAs(l)
 	_, err := b.Client.PurgeDeadLetters(ctx, b.Group, s)
+	if e, ok := errors.AsType[*tidegate.Error](err); ok && e.Code == tidegate.CodeBadRequest {
+		s.SentAs = ""
+		_, err = b.Client.PurgeDeadLetters(ctx, b.Group, s)
+	}
 	return err
 }
 

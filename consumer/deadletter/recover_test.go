@@ -94,6 +94,44 @@ func TestLostResponses(t *testing.T) {
 	})
 }
 
+// An old connection renames the parameter sent_as, so that the broker rejects it as older ones do.
+type old struct {
+	net.Conn
+	rejected *atomic.Int64
+}
+
+func (o old) Write(b []byte) (int, error) {
+	if bytes.Contains(b, []byte("sent_as=")) {
+		o.rejected.Add(1)
+		b = bytes.Replace(b, []byte("sent_as="), []byte("sent_xy="), 1)
+	}
+	return o.Conn.Write(b)
+}
+
+// A broker that does not know sent_as loses an edited letter as others do.
+func TestEditOnOlderBroker(t *testing.T) {
+	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+		p := newPlace(t, b)
+		p.fail("always", ids("m", 3)...)
+		var rejected atomic.Int64
+		c, err := admin.New(b.HTTPAddress(), admin.Options{Dialer: func(ctx context.Context, addr string) (net.Conn, error) {
+			conn, err := b.DialHTTP(ctx, addr)
+			return old{conn, &rejected}, err
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		report, err := p.redrive(deadletter.Broker{Client: c, Group: "billing"}, deadletter.Options{Edit: func(*tidegate.Message) error { return nil }})
+		if err != nil || report.Redriven != 3 || rejected.Load() != 3 {
+			t.Errorf("%+v, %v, want 3 sent and each first removal rejected", report, err)
+		}
+		if left := p.left(p.source()); len(left) != 0 {
+			t.Errorf("%q are left in the dead letters", left)
+		}
+	})
+}
+
 func TestRedriveRefuses(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		p := newPlace(t, b)
