@@ -12,7 +12,7 @@ import (
 // receiveAs receives a message over HTTP as a client of this ID.
 func (s *site) receiveAs(id, group, topic string) {
 	s.t.Helper()
-	r, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, s.url+"/v1/groups/"+group+"/topics/"+topic+"/receive", strings.NewReader(`{"max": 1}`))
+	r, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, s.url+"/v1/groups/"+group+"/topics/"+topic+"/receive", strings.NewReader(`{"max": 1, "invisible_duration": "10m"}`))
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -99,5 +99,35 @@ func TestEditThatBreaksJSONAsks(t *testing.T) {
 	// What was sent back is not wrong any more.
 	b.visit("#/overview")
 	b.wait(`document.querySelector('.state.ok')`)
+	b.visit("#/audit")
+	b.wait(`document.querySelector('main').innerText.includes('resendDeadLetter: edited or sent again as ')`)
 	b.clean()
+}
+
+// A broker that does not know sent_as loses the letter too after an edit.
+func TestEditOnOlderBroker(t *testing.T) {
+	var rejected atomic.Int64
+	s := start(t, siteOptions{wrap: func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodDelete && strings.Contains(r.URL.RawQuery, "sent_as=") {
+				rejected.Add(1)
+				r.URL.RawQuery = strings.ReplaceAll(r.URL.RawQuery, "sent_as=", "unknown=")
+			}
+			h.ServeHTTP(w, r)
+		})
+	}})
+	s.topic("orders", settings.Topic{})
+	s.group("g", settings.Group{})
+	s.bury("g", "orders", 1, func(int) string { return "no such account" },
+		func(int) *tidegate.Message { return &tidegate.Message{Topic: "orders", Body: []byte("17")} })
+	b := open(t, s.url)
+	b.load("#/dead-letters/g")
+	b.eval(`document.querySelector('main td a[href^="#/dead-letters/g/"]').click()`, nil)
+	b.click("edit-redrive", "")
+	b.wait(`document.querySelector('dialog[open] [name=body]')`)
+	b.click("confirm", "")
+	b.wait(`!document.querySelector('dialog')`)
+	if dead, err := s.Topic("%DLQ%g"); err != nil || dead.StoredMessages != 0 || rejected.Load() != 1 {
+		t.Errorf("%d dead letters are left after %d rejected removals, want none after one; %v", dead.StoredMessages, rejected.Load(), err)
+	}
 }

@@ -7,6 +7,7 @@ export const terms = {
   'cause timeout': 'the lease ended without an answer',
   'count discarded': '{0} removed after the last attempt',
   'count expired': '{0} expired',
+  'count filtered': '{0} skipped by the filter',
   'count overtaken': '{0} removed by retention before they were consumed',
   'count redelivered': '{0} redelivered',
   'fate behind': 'It also waits for {0} of its message group.',

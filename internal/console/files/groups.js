@@ -1,9 +1,9 @@
 // The page of all groups: a row for each group in each topic.
 import {call, get, may, path} from './api.js';
-import {button, bytes, cap, checkbox, dialog, duration, field, h, notice, now, num, parse, rate, when} from './base.js';
-import {badge, command, filters, groupLink, link, pager, queues, region, table, topicLink} from './page.js';
+import {at, button, bytes, cap, checkbox, dialog, duration, field, h, notice, now, num, parse, rate, when} from './base.js';
+import {badge, command, filters, groupLink, link, pager, queues, region, sentence, table, topicLink} from './page.js';
 import {follow, keep, rates, ring, span} from './live.js';
-import {lines, shape} from './parts.js';
+import {holding, lines, long, shape} from './parts.js';
 import {attempts, findings, picture, steps} from './schedule.js';
 import {change, groupFields, put, show} from './settings.js';
 import {t} from './text.js';
@@ -18,7 +18,7 @@ export function groups(page) {
     field(cap(t('topic')), {name: 'topic', type: 'search', value: topic}),
     field(cap(t('state')), {name: 'state', value: state},
       [['', t('any')], ['backlog', t('with backlog')], ['behind', t('with behind')], ['retry', t('with retry')],
-      ['parked', t('with parked')], ['dead', t('with dead')], ['idle', t('without receive')]])));
+      ['parked', t('with parked')], ['held', t('with held')], ['dead', t('with dead')], ['idle', t('without receive')]])));
   const draw = region(page);
   const place = (row) => `${row.group}/${row.topic || ''}`;
   let data;
@@ -47,6 +47,8 @@ export function groups(page) {
         cell: (row) => (row.dead_letters_hour ? h('a', {href: link('dead-letters', row.group)},
         num(row.dead_letters_hour)) : '0')},
       {label: t('receives waiting'), sort: 'waiting', num: true, cell: (row) => num(row.waiting ?? 0)},
+      {label: t('clients'), sort: 'clients', num: true, cell: (row) => (row.clients
+        ? h('a', {href: link('clients', {group: row.group})}, num(row.clients)) : '0')},
     ]}), pager(page, data.next, data.total > 0 && t('n of', num(data.groups.length), num(data.total))));
   }
   return page.watch((signal) => get('groups', {view: 'summary', match, after, sort, state, topic, limit: 100}, signal),
@@ -84,17 +86,18 @@ function create() {
 
 export function group(page) {
   const name = page.names[1];
-  const at = path`groups/${name}`;
+  const to = path`groups/${name}`;
   let state = {};
+  let throttled = new Map(); // the limits that reject sends, by topic
   const admin = may.group('admin', name);
   page.head({title: name, sub: t('consumer group'), same: command(['group', 'show', name]), actions: [
     h('a', {class: 'button', href: link('dead-letters', name)}, t('dead letters')),
     admin && button(t('change'), 'change-group', name, async () => {
-      if (await change({title: t('change group', name), hint: t('change hint'), fields: groupFields, at,
-        state: await get(at), method: 'PATCH'})) page.reload();
+      if (await change({title: t('change group', name), hint: t('change hint'), fields: groupFields, at: to,
+        state: await get(to), method: 'PATCH'})) page.reload();
     }),
     admin && button(t('rewind'), 'rewind', name, () => rewind(name, state, page)),
-    admin && button(t('delete'), 'delete-group', name, () => remove(name, at), 'danger'),
+    admin && button(t('delete'), 'delete-group', name, () => remove(name, to), 'danger'),
   ]});
   const drawTopics = region(page);
   const drawPlots = region(page, 'columns');
@@ -110,12 +113,14 @@ export function group(page) {
   });
   function figures(time) {
     drawPlots(plots(name, state.topics || [], time));
-    drawTopics(state.topics?.length ? state.topics.map((s, i) => flow(name, s, due[i]))
+    drawTopics(state.topics?.length ? state.topics.map((s, i) => flow(name, s, due[i], throttled.get(s.topic)))
       : h('p', {class: 'empty'}, t('group without topics', name)));
   }
   return page.watch(async (signal) => {
-    const [data, failures, clients] = await Promise.all([get(at, {}, signal), get(at + '/failures', {limit: 10}, signal),
-      get('clients', {group: name, limit: 20}, signal)]);
+    const [data, failures, clients, topics] = await Promise.all([get(to, {}, signal),
+      get(to + '/failures', {limit: 10}, signal), get('clients', {group: name, limit: 20}, signal),
+      get('topics', {view: 'summary', state: 'throttled', limit: 1000}, signal)]);
+    throttled = new Map(topics.topics.map((row) => [row.name, row.throttle]));
     const times = await Promise.all((data.topics || []).slice(0, 20).map((s) =>
       get(path`groups/${name}/topics/${s.topic}/schedule`, {}, signal)));
     return [data, failures, clients, times];
@@ -134,7 +139,7 @@ export function group(page) {
 
 // none are the figures that a moment leaves out if they are 0.
 const none = {ready: 0, inflight: 0, waiting_retry: 0, parked: 0, parked_groups: 0, blocked_groups: 0,
-  backlog: {messages: 0, bytes: 0}, acked: 0, redelivered: 0, dead_letters: 0};
+  backlog: {messages: 0, bytes: 0}, acked: 0, redelivered: 0, dead_letters: 0, filtered: 0, held: undefined};
 
 // plots are the backlog and the rates of a group since its page was opened, for 15 minutes at most.
 function plots(name, topics, time) {
@@ -154,13 +159,14 @@ function plots(name, topics, time) {
 }
 
 // flow draws the state table of a group in one topic: boxes with counts, and where messages go.
-function flow(name, s, due) {
+function flow(name, s, due, throttle) {
   const box = (key, n, kind, to) => h('div', {class: 'box ' + (n ? kind : '')}, h('span', null, t('state ' + key)),
     to && n ? h('a', {href: to}, h('b', null, num(n))) : h('b', null, num(n)));
   return h('article', {class: 'flow-of'}, h('h2', null, topicLink(s.topic), ' ',
     h('small', null, h('a', {href: link('groups', name, s.topic)},
       t('backlog of', num(s.backlog.messages), bytes(s.backlog.bytes))))),
     h('p', {class: 'state ' + verdict(s)[0]}, verdict(s)[1]),
+    throttle && h('p', {class: 'state bad'}, t('sends rejected'), ' ', sentence(throttle)),
     h('div', {class: 'beside'}, h('div', {class: 'flow'},
       box('ready', s.ready, 'blue'),
       h('div', {class: 'arrow'}, h('small', null, t('delivered'))),
@@ -175,7 +181,7 @@ function flow(name, s, due) {
         s.blocked_groups ? end(t('retried without end'),
           h('div', {class: 'box amber'}, h('span', null, t('blocked groups')), h('b', null, num(s.blocked_groups))))
           : null)), due && dueTimes(due)),
-    h('p', {class: 'hint'}, t('counts since start'), [['overtaken', s.overtaken], ['discarded', s.discarded],
+    h('p', {class: 'hint'}, t('counts since', at(s.counts_since)), [['filtered', s.filtered], ['overtaken', s.overtaken], ['discarded', s.discarded],
       ['expired', s.expired], ['redelivered', s.redelivered]]
       .filter(([, n]) => n).map(([key, n]) => [' · ', t('count ' + key, num(n))])));
 }
@@ -223,10 +229,18 @@ function failureTable(data) {
 function verdict(s) {
   if (s.parked_groups) return ['bad', t('parked verdict', num(s.parked_groups), num(s.parked))];
   if (s.blocked_groups) return ['warn', t('blocked verdict', num(s.blocked_groups))];
-  if (!s.backlog.messages) return ['ok', t('nothing to do')];
+  if (long(s.held)) return ['warn', holding(s.held)];
+  if (!s.backlog.messages) return nothing(s);
   if (s.ready && !s.inflight) return ['warn', t('nobody receives', num(s.ready))];
   if (!s.ready && s.waiting_retry && !s.inflight) return ['warn', t('all wait', num(s.waiting_retry))];
-  return ['ok', t('works', num(s.inflight), num(s.ready))];
+  return ['ok', [t('works', num(s.inflight), num(s.ready)), s.held && [' ', holding(s.held)]]];
+}
+
+// nothing is the verdict on a group without a backlog: whether its filter leaves anything to it.
+function nothing(s) {
+  if (!s.filtered) return ['ok', t('nothing to do')];
+  return s.acked || s.dead_letters ? ['ok', [t('nothing to do'), ' ', t('filtered some', num(s.acked), num(s.filtered))]]
+    : ['warn', t('filtered all', num(s.filtered), at(s.counts_since))];
 }
 
 // schedule is the retry schedule of the group with its sums.
@@ -307,13 +321,14 @@ export function progress(page) {
     drawLeases(table({rows: leases.leases, empty: t('nothing unfinished'), columns: [
       {label: t('state'), cell: (l) => badge(t('state ' + l.state))},
       {label: t('due'), cell: (l) => when(l.due)},
+      {label: t('in flight since'), cell: (l) => l.since && when(l.since)},
       {label: t('message ID'), cell: (l) => h('a', {class: 'mono', href: link('trace', {id: l.message_id, topic})},
         l.message_id || t('no id'))},
       {label: t('queue'), num: true, cell: (l) => h('a', {href: link('messages', topic, l.queue, l.offset)},
         `${l.queue} / ${l.offset}`)},
       {label: t('message group'), cell: (l) => l.message_group},
       {label: t('attempt'), num: true, cell: (l) => num(l.attempt)},
-      {label: t('client'), wide: true, cell: (l) => l.owner},
+      {label: t('client'), wide: true, cell: (l) => l.holder || l.owner},
       {label: t('size'), num: true, cell: (l) => bytes(l.body_size)},
     ]}), pager(page, leases.next));
   });

@@ -386,8 +386,10 @@ async function edit(group, l, inTopic) {
       await call('POST', path`topics/${l.origin.topic}/messages`,
         {body: {id: sentAs(l), body_text: form.body, tag: l.tag, keys: l.keys,
         properties, message_group: l.message_group, trace_context: l.trace_context}});
-      await call('DELETE', path`groups/${group}/dead-letters`,
-        {query: {message_id: l.message_id, dead_letter_topic: inTopic}});
+      const remove = (as) => call('DELETE', path`groups/${group}/dead-letters`,
+        {query: {message_id: l.message_id, dead_letter_topic: inTopic, ...as}});
+      // An older broker rejects sent_as. The letter must not stay, because its message is sent.
+      await remove({sent_as: sentAs(l)}).catch((err) => (err.status === 400 ? remove() : Promise.reject(err)));
       notice(t('sent back'));
       return true;
     },

@@ -3,7 +3,7 @@ import {get, may, onRevision} from './api.js';
 import {button, bytes, cap, count, dialog, draw as redraw, duration, field, h, notice, num, parse, rate, since, when} from './base.js';
 import {follow, rates, ring, span, take} from './live.js';
 import {amount, badge, bar, command, facts, filters, groupLink, link, pager, region, sentence, subject, table, topicLink} from './page.js';
-import {lines} from './parts.js';
+import {holding, lines} from './parts.js';
 import {t} from './text.js';
 
 export function overview(page) {
@@ -53,6 +53,10 @@ function wrong(data) {
   if (w.behind?.count) items.push(['warn',
     [h('a', {href: link('groups', {state: 'behind', sort: '-age'})},
     t('wrong behind', count(w.behind.count, 'n groups'))), ' ', rows(w.behind), more(w.behind)]]);
+  if (w.held?.count) items.push(...w.held.first.slice(0, 3).map((r) => ['warn',
+    [groupLink(r.group), ' ← ', topicLink(r.topic), ': ', holding(r.held)]]),
+    ...(w.held.count > 3 ? [['warn', h('a', {href: link('groups', {state: 'held'})}, t('and more', num(w.held.count - 3)))]]
+      : []));
   if (w.dead_letters?.count) items.push(['warn',
     [h('a', {href: link('dead-letters')}, t('wrong dead', count(data.totals.dead_letters_stored, 'n letters'))), ' ',
     w.dead_letters.first.map((r, i) => [i > 0 && ', ', h('a', {href: link('dead-letters', r.group)}, r.group),
@@ -123,10 +127,16 @@ export function audit(page) {
       {label: t('time'), cell: (r) => when(r.time)},
       {label: t('access key'), cell: (r) => r.key},
       {label: t('address'), cell: (r) => r.peer},
-      {label: t('operation'), cell: (r) => r.operation},
+      {label: t('operation'), wide: true, cell: did},
       {label: t('subject'), wide: true, cell: (r) => [r.subject, ' ', h('small', null, r.query)]},
       {label: t('result'), wide: true, cell: (r) => (r.result === 'ok' ? badge('ok', 'ok') : r.result)},
     ]}), pager(page, data.next)));
+}
+
+// did is the operation of a record. Queries of records are cut, so the new ID may be missing.
+function did(r) {
+  const as = r.operation === 'resendDeadLetter' && new URLSearchParams(r.query).get('sent_as');
+  return as ? t('sent again as', as) : r.operation;
 }
 
 // The page of the limits: those that throttle sends first, then the nearest.
@@ -163,13 +173,17 @@ export function limits(page) {
       {label: t('mark'), num: true, cell: (l) => amount(l.mark, l.unit)},
       {label: t('resumes at'), num: true, cell: (l) => amount(l.resume, l.unit)},
       {label: t('since'), cell: (l) => when(l.since)},
-      {label: t('returns in'), num: true, cell: (l) => (l.on ? l.retry_after || t('unknown time') : '')},
+      {label: t('returns in'), num: true, cell: (l) => (l.on ? back(l) : '')},
     ]}));
     const own = flat(data.limits);
     set(h('h2', null, t('limits of broker')), own.length ? facts(own.map(([k, v]) => [h('code', null, k), k.includes('bytes') && v > 0 ? `${v} (${bytes(v)})` : String(v)]))
       : h('p', {class: 'empty'}, t('no own limits')));
   }, stream.every);
 }
+
+// back is when a limit accepts sends again.
+const back = (l) => (l.resumes_most ? [duration(parse(l.resumes_least)), ' – ', duration(parse(l.resumes_most))]
+  : l.limit.includes('backlog') || !l.retry_after ? t('unknown time') : duration(parse(l.retry_after)));
 
 // rejections are the messages that each limit has rejected since the start of the broker, and their
 // rate since the console was opened, for 15 minutes at most.

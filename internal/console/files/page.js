@@ -278,8 +278,12 @@ export function subject(l) {
 // sentence says what a limit does: value, mark, when it accepts again. own is the subject that the
 // reader sees already.
 export function sentence(l, own) {
-  const back = parse(l.retry_after);
+  const least = parse(l.resumes_least);
+  const most = parse(l.resumes_most);
+  // The wait of producers is at most two minutes, so that of a backlog is no estimate.
+  const back = l.limit.includes('backlog') ? most : parse(l.retry_after);
   return [l.subject && l.subject === own ? null : [subject(l), ': '], h('b', null, t('limit ' + l.limit)), ' ',
     t('n of', amount(l.value, l.unit), amount(l.mark, l.unit)), t('accepts again', amount(l.resume, l.unit)),
-    back === undefined ? t('no estimate') : t('in about', duration(back))];
+    back === undefined ? t('no estimate') : most > 1.25 * least ? t('in between', duration(least), duration(most))
+      : t('in about', duration(most === undefined ? back : (least + most) / 2))];
 }

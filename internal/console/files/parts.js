@@ -1,6 +1,7 @@
 // Pictures of numbers. Shapes stretch with the page, so the words around them are ordinary text.
 import {Problem} from './api.js';
-import {at, button, draw, duration, h, num, svg} from './base.js';
+import {at, button, cap, count, draw, duration, h, num, since, svg} from './base.js';
+import {link} from './page.js';
 import {t} from './text.js';
 
 // lines draws series {label, values, kind} of numbers, undefined where there is none, over the time
@@ -89,3 +90,15 @@ export function scan({load, rows, enough, show, signal, after = ''}) {
   run();
   return status;
 }
+
+// Clients that hold messages for long.
+
+// long is the time after which a client that holds a message may hang: that of the overview.
+export const long = (held) => held && since(held.since) >= 60000;
+
+// holding is a sentence about the client that holds messages of a group longest, with the advice if it
+// holds them for long.
+export const holding = (held) => [
+  held.client ? [cap(t('client')), ' ', h('a', {href: link('clients', {match: held.client})}, held.client)] : t('lost client'),
+  ' ', t('holds', count(held.messages, 'n messages'), duration(since(held.since)), at(held.since)),
+  long(held) && [' ', t('if it hangs', at(held.until))]];

@@ -7,6 +7,7 @@ export const terms = {
   'cause timeout': '租约到期未响应',
   'count discarded': '最后一次尝试后移除 {0}',
   'count expired': '过期 {0}',
+  'count filtered': '过滤器跳过 {0}',
   'count overtaken': '消费前因保留策略移除 {0}',
   'count redelivered': '重投 {0}',
   'fate behind': '它还在等待同一消息组的 {0}。',
