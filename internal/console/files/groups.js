@@ -1,6 +1,6 @@
 // The page of all groups: a row for each group in each topic.
 import {call, get, may, path} from './api.js';
-import {at, button, bytes, cap, checkbox, dialog, duration, field, h, notice, now, num, parse, rate, when} from './base.js';
+import {at, button, bytes, cap, checkbox, count, dialog, duration, field, h, notice, now, num, parse, rate, when} from './base.js';
 import {badge, command, filters, groupLink, link, pager, queues, region, sentence, table, topicLink} from './page.js';
 import {follow, keep, rates, ring, span} from './live.js';
 import {holding, lines, long, shape} from './parts.js';
@@ -183,7 +183,7 @@ function flow(name, s, due, throttle) {
           : null)), due && dueTimes(due)),
     h('p', {class: 'hint'}, t('counts since', at(s.counts_since)), [['filtered', s.filtered], ['overtaken', s.overtaken], ['discarded', s.discarded],
       ['expired', s.expired], ['redelivered', s.redelivered]]
-      .filter(([, n]) => n).map(([key, n]) => [' · ', t('count ' + key, num(n))])));
+      .filter(([, n]) => n).map(([key, n], i) => [i ? ' · ' : ' ', t('count ' + key, num(n))])));
 }
 
 const end = (label, box, after) => h('div', {class: 'end'}, h('div', {class: 'arrow'}, h('small', null, label)), box,
@@ -200,8 +200,8 @@ function dueTimes({buckets, next_retry: retry, next_lease_end: lease}) {
     h('div', {class: 'bars'},
       buckets.map((b, i) => [h('span', null, label(b, i)),
       shape([[(b.waiting_retry || 0) / most, 'amber'], [(b.inflight || 0) / most, 'blue']]),
-      h('span', null, b.waiting_retry ? t('n retries', num(b.waiting_retry)) : '',
-        b.inflight ? ' ' + t('n leases', num(b.inflight)) : '')])));
+      h('span', null, b.waiting_retry ? count(b.waiting_retry, 'n retries') : '',
+        b.inflight ? ' ' + count(b.inflight, 'n leases') : '')])));
 }
 
 // clientTable has the consumers of a group with their versions.
