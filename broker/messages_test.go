@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -134,7 +135,7 @@ func TestMessagesDeliversNothing(t *testing.T) {
 				t.Fatalf("%d messages, %v", len(page.Messages), err)
 			}
 		}
-		if after, _ := b.Group("g"); fmt.Sprint(after) != fmt.Sprint(before) {
+		if after, _ := b.Group("g"); !reflect.DeepEqual(after, before) {
 			t.Errorf("the group changed:\n%+v\n%+v", before, after)
 		}
 		if err := errors.Join(b.Ack(t.Context(), []*tidegate.Delivery{first})...); err != nil {

@@ -3,6 +3,7 @@ package broker_test
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -133,7 +134,7 @@ func TestDryRuns(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if after, err := b.Group("g"); err != nil || fmt.Sprint(after.Topics) != fmt.Sprint(before.Topics) {
+				if after, err := b.Group("g"); err != nil || !reflect.DeepEqual(after.Topics, before.Topics) {
 					t.Errorf("the plan changed %+v to %+v, %v", before.Topics, after.Topics, err)
 				}
 				done, err := b.Rewind(t.Context(), "g", "t", to)

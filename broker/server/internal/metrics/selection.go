@@ -95,6 +95,7 @@ func addSubscription(sum, s *serving.SubscriptionStats) {
 	sum.Overtaken += s.Overtaken
 	sum.Discarded += s.Discarded
 	sum.Expired += s.Expired
+	sum.Filtered += s.Filtered
 	sum.Waiting += s.Waiting
 	sum.GivenUp += s.GivenUp
 	for i, n := range s.Deliveries {
