@@ -2,7 +2,9 @@ package deadletter
 
 import (
 	"context"
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/tidegate/tidegate"
 )
@@ -31,3 +33,49 @@ func TestEveryClass(t *testing.T) {
 		}
 	}
 }
+
+// The reason of a class is that of its latest letter, in whatever order the queues list them. It
+// keeps 100 reasons, and counts only the letters of these.
+func TestReasonsOfAClass(t *testing.T) {
+	c := Class{Reasons: map[string]int{}}
+	start := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	letter := func(reason int, at time.Duration) {
+		c.add(&Letter{Origin: tidegate.DeadLetter{Reason: fmt.Sprint("no order ", reason)}, StoredAt: start.Add(at)})
+	}
+	for i := range 150 {
+		letter(i, time.Duration(i)*time.Second)
+	}
+	letter(7, 0)
+	if want := "no order 149"; c.Reason != want {
+		t.Errorf("the reason is %q, want %q", c.Reason, want)
+	}
+	if len(c.Reasons) != 100 || c.Reasons["no order 7"] != 2 {
+		t.Errorf("it has %d reasons, one of them %d times; want 100 and 2", len(c.Reasons), c.Reasons["no order 7"])
+	}
+}
+
+// A letter that was sent and whose lease has ended is unresolved: the next run removes it.
+func TestEndedLeaseIsUnresolved(t *testing.T) {
+	for _, c := range []struct {
+		err        error
+		ends       bool
+		unresolved int
+	}{
+		{nil, false, 0},
+		{tidegate.ErrInvalidHandle, false, 1},
+		{tidegate.ErrUnavailable, true, 0},
+	} {
+		r := &runner{src: unremovable{err: c.err}}
+		if err := r.remove(t.Context(), &Letter{}); (err != nil) != c.ends || r.report.Unresolved != c.unresolved {
+			t.Errorf("after %v: %v, %d unresolved", c.err, err, r.report.Unresolved)
+		}
+	}
+}
+
+// An unremovable source returns an error for each removal.
+type unremovable struct {
+	Source
+	err error
+}
+
+func (u unremovable) remove(context.Context, *Letter) error { return u.err }

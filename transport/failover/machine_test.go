@@ -57,6 +57,18 @@ func TestDecide(t *testing.T) {
 	}
 }
 
+// An accepted send ends the throttling: the grace begins with the next throttle.
+func TestAcceptedSendEndsThrottling(t *testing.T) {
+	r := rules{failures: 3, grace: 30 * time.Second}
+	h := health{}.throttled(ago(time.Minute)).accepted().throttled(epoch)
+	if r.throttling(h) {
+		t.Error("the throttle before the accepted send counts")
+	}
+	if h = h.throttled(epoch.Add(30 * time.Second)); !r.throttling(h) {
+		t.Error("the throttles after the accepted send do not count")
+	}
+}
+
 func TestSwitched(t *testing.T) {
 	r := rules{failures: 3, grace: 30 * time.Second, switchBack: time.Minute}
 	for name, tt := range map[string]struct {

@@ -134,6 +134,24 @@ func TestConsumerSettingsOfAnotherEndpoint(t *testing.T) {
 	}
 }
 
+// After the end of ctx no other endpoint is queried.
+func TestConsumerSettingsEndWithCtx(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		active := &configured{settings: func(context.Context) (transport.ConsumerSettings, error) {
+			cancel()
+			return transport.ConsumerSettings{}, errDown
+		}}
+		other := &configured{settings: func(context.Context) (transport.ConsumerSettings, error) {
+			t.Error("the other endpoint is queried")
+			return transport.ConsumerSettings{}, nil
+		}}
+		if _, err := pair(t, active, other, failover.Options{}).ConsumerSettings(ctx, "g", "t"); !errors.Is(err, tidegate.ErrUnavailable) {
+			t.Errorf("it returned %v", err)
+		}
+	})
+}
+
 // A capability is one of all endpoints.
 func TestCapabilitiesOfAllEndpoints(t *testing.T) {
 	for i := range reflect.TypeFor[transport.Capabilities]().NumField() {
