@@ -90,9 +90,8 @@ func (b Broker) remove(ctx context.Context, l *Letter) error {
 var errNoTarget = errors.New("the topic of the dead letter does not exist, or does not accept it; set Options.To")
 
 // sendBack sends letters of one page, generation and topic to that topic, another one, or the group
-// alone. It
-// returns an error for each letter that stays. A repetition has no effect: a redriven letter is
-// gone, and a returned one has a later generation. err is the error of the request.
+// alone. It returns an error for each letter that stays. A repetition has no effect: a redriven
+// letter is gone, and a returned one has a later generation. err is the error of the request.
 func (b Broker) sendBack(ctx context.Context, ls []*Letter, o *Options) (stay map[string]error, err error) {
 	s := b.selection(ls)
 	s.To, s.ToGroupOnly, s.MaxRedrives = o.To, o.ToGroupOnly, ls[0].Generation()+1
