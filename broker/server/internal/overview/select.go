@@ -132,7 +132,7 @@ var GroupValues = map[string]func(*status.GroupSummary) float64{
 	"inflight": func(g *status.GroupSummary) float64 { return float64(g.Inflight) },
 	"retry":    func(g *status.GroupSummary) float64 { return float64(g.WaitingRetry) },
 	"parked":   func(g *status.GroupSummary) float64 { return float64(g.Parked) },
-	"dead":     func(g *status.GroupSummary) float64 { return float64(g.DeadLettersHour) },
+	"dead":     func(g *status.GroupSummary) float64 { return float64(g.DeadLettersStored) },
 	"waiting":  func(g *status.GroupSummary) float64 { return float64(g.Waiting) },
 	"clients":  func(g *status.GroupSummary) float64 { return float64(g.Clients) },
 }
