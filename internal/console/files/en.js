@@ -67,7 +67,6 @@ export const table = {
   'dead letter before': 'Before',
   'dead letter since': 'Since',
   'dead letter topic': 'Dead letter topic',
-  'dead letters hour': 'last hour',
   'dead letters of': 'Dead letters of {0}',
   'dead letters per second': 'Dead letters per second',
   'dead letters sub': 'Messages that a group gave up, by group. Open one to see the causes.',

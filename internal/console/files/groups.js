@@ -43,9 +43,9 @@ export function groups(page) {
       {label: t('in per second'), sort: 'in', num: true, cell: (row) => rate(row.in_rate)},
       {label: t('out per second'), sort: 'out', num: true, cell: (row) => rate(row.out_rate)},
       {label: t('drains in'), num: true, cell: drains},
-      {label: t('dead letters'), sort: 'dead', num: true, title: t('dead letters hour'),
-        cell: (row) => (row.dead_letters_hour ? h('a', {href: link('dead-letters', row.group)},
-        num(row.dead_letters_hour)) : '0')},
+      {label: t('dead letters'), sort: 'dead', num: true,
+        cell: (row) => (row.dead_letters_stored ? h('a', {href: link('dead-letters', row.group)},
+        num(row.dead_letters_stored)) : '0')},
       {label: t('receives waiting'), sort: 'waiting', num: true, cell: (row) => num(row.waiting ?? 0)},
       {label: t('clients'), sort: 'clients', num: true, cell: (row) => (row.clients
         ? h('a', {href: link('clients', {group: row.group})}, num(row.clients)) : '0')},

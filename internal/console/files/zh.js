@@ -83,7 +83,6 @@ export const table = {
   'dead letter since': '晚于',
   'dead letter topic': '死信主题',
   'dead letters': '死信',
-  'dead letters hour': '最近一小时',
   'dead letters of': '{0} 的死信',
   'dead letters per second': '每秒死信',
   'dead letters sub': '消费组放弃的消息，按消费组列出。打开可查看原因。',
