@@ -101,8 +101,8 @@ var (
 	errPermanent = &tidegate.Error{Op: "SendMessage", Code: tidegate.CodeMessageBodyTooLarge}
 )
 
-// run sends every 100 ms for d through a failover of two endpoints, of which the first
-// fails as it says, and returns the switches and how many sends failed.
+// run sends every 100 ms for d through a failover of two endpoints, of which the first fails by the
+// function first. It returns the switches and the number of failed sends.
 func run(t *testing.T, d time.Duration, o failover.Options, first, ping func(now time.Duration) error) (switches []string, failed int) {
 	t.Helper()
 	begin := time.Now()

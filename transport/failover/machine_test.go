@@ -37,7 +37,7 @@ func TestDecide(t *testing.T) {
 		"well, but not for long":           {1, []health{well(59 * time.Second), {}}, r, 1, noSwitch},
 		"well for long enough":             {1, []health{well(time.Minute), {}}, r, 0, Recovered},
 		"never probed":                     {1, []health{{}, {}}, r, 1, noSwitch},
-		"well, but for a relapse":          {1, []health{{wellSince: ago(119 * time.Second), relapses: 1}, {}}, r, 1, noSwitch},
+		"well, with a relapse":             {1, []health{{wellSince: ago(119 * time.Second), relapses: 1}, {}}, r, 1, noSwitch},
 		"well after a relapse":             {1, []health{{wellSince: ago(120 * time.Second), relapses: 1}, {}}, r, 0, Recovered},
 		"relapses are bounded":             {1, []health{{wellSince: ago(32 * time.Minute), relapses: 1000}, {}}, r, 0, Recovered},
 		"the secondary fails":              {1, []health{well(time.Second), failing}, r, 0, Failing},

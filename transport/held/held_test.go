@@ -139,7 +139,7 @@ func TestRepeatEndsTheReceive(t *testing.T) {
 	})
 }
 
-// A link that reports its end without a reason fails the receives all the same.
+// A link that reports its end without a reason also fails the receives.
 func TestLostWithoutReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &eager{silent: true}
@@ -305,7 +305,7 @@ func TestIdleReturnsMessages(t *testing.T) {
 	}
 }
 
-// Close returns what is in flight and what is buffered at once, without a failed attempt.
+// Close returns leased and buffered messages at once, without a failed attempt.
 func TestCloseReturnsMessages(t *testing.T) {
 	inBubble(t, 3, held.Options{}, func(t *testing.T, f *fake) {
 		q := request("billing")
@@ -348,7 +348,7 @@ func TestOrderIsKeptByRetries(t *testing.T) {
 	})
 }
 
-// The receiver may change what it got: the next delivery in this process is not affected.
+// The receiver may change its delivery. The next delivery of the message is not affected.
 func TestDeliveriesAreCopies(t *testing.T) {
 	inBubble(t, 0, held.Options{}, func(t *testing.T, f *fake) {
 		f.store(&tidegate.Message{ID: "id", Topic: "orders", MessageGroup: "mg", Body: []byte("0"), Keys: []string{"k"}, Properties: map[string]string{"p": "v"}})

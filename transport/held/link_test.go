@@ -14,7 +14,7 @@ import (
 // An eager is a system and a link that delivers each message within the call of Grant.
 type eager struct {
 	feed    atomic.Pointer[held.Feed]
-	opening time.Duration // how long Open takes, whatever its ctx
+	opening time.Duration // how long Open takes, even if its ctx ends
 	closing time.Duration // how long Close takes
 	silent  bool          // it delivers nothing
 	closed  atomic.Int32

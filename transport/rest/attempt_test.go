@@ -102,8 +102,8 @@ func problem(w http.ResponseWriter, status, code int) {
 	fmt.Fprintf(w, `{"status":%d,"code":%d,"detail":"the text","retry_after":"1.5s"}`, status, code)
 }
 
-// What a failure of one attempt becomes. Each is one request, whatever it is, and the transport
-// handles neither throttling nor a lost response.
+// The errors of failed attempts. Each call makes exactly one request: the transport repeats neither
+// a throttled request nor one whose response was lost.
 func TestOneAttempt(t *testing.T) {
 	for name, tt := range map[string]struct {
 		respond http.HandlerFunc
@@ -284,7 +284,8 @@ func TestManyRequests(t *testing.T) {
 			t.Errorf("%d requests, want 3", requests)
 		}
 
-		// A large body travels with few others, and what follows in a failed group is not sent.
+		// A large body is sent with few others. After a failure the later messages of the message
+		// group are not sent.
 		requests, failing = 0, 1
 		msgs = nil
 		for i := range 5 {
@@ -303,8 +304,8 @@ func TestManyRequests(t *testing.T) {
 	})
 }
 
-// Texts that JSON cannot carry, names that a path cannot, and what HTTP does not have are refused
-// before the wire.
+// The transport rejects three kinds of calls without a request: texts that JSON cannot carry, names
+// that a path cannot carry, and features that HTTP lacks.
 func TestRefusedBeforeTheWire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, f := answering(t, rest.Options{}, func(w http.ResponseWriter, _ *http.Request) { problem(w, 500, 50001) })

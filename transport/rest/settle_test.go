@@ -14,7 +14,7 @@ import (
 
 // A delivery over HTTP ends in the ways of Apache Pulsar as over gRPC: through the retry topic
 // after a delay, a level or the next level, up to the group's maximum, or by a negative
-// acknowledgement. The result says what becomes of the message.
+// acknowledgement. The result has the fate of the message.
 func TestReconsume(t *testing.T) {
 	retries := settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, MaxRetries: 2}}
 	again := func(d time.Duration) transport.RetryResult {
@@ -80,8 +80,8 @@ func TestReconsumeIsRefused(t *testing.T) {
 	})
 }
 
-// A dead letter that is asked for in the last attempt of a FIFO group is what the group says, and
-// the result tells it.
+// In the last attempt of a FIFO group, the group's settings decide the fate of a message whose
+// consumer asks for a dead letter. The result has that fate.
 func TestDeadLetterResult(t *testing.T) {
 	for policy, want := range map[settings.OnExhausted]transport.RetryResult{
 		settings.OnExhaustedDeadLetter: {Fate: transport.FateDeadLetter},

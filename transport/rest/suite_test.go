@@ -28,8 +28,8 @@ func over(t *testing.T, b *brokertest.Broker, o rest.Options) *rest.Client {
 	return c
 }
 
-// The suite that every transport passes, in virtual time. The package comment names what HTTP
-// lacks.
+// The suite that every transport passes, in virtual time. The package comment lists the features
+// that HTTP lacks.
 func TestTransport(t *testing.T) {
 	s := transporttest.AllGuarantees()
 	s.PushesThrottleBackoff = false

@@ -100,7 +100,7 @@ func TestAwaitConnectionEnds(t *testing.T) {
 			t.Errorf("%+v after %v, want the cause after 7s", err, time.Since(begin))
 		}
 		if err != nil && (err.Op != opSend || err.Subject != "t" || err.Endpoint != testAddr) {
-			t.Errorf("%+v does not name what it is about", err)
+			t.Errorf("%+v lacks the operation, the topic or the endpoint", err)
 		}
 		time.AfterFunc(time.Second, func() { c.Close() })
 		if _, err := sendOne(transport.AwaitConnection(t.Context()), c, message("3")); !errors.Is(err, tidegate.ErrClosed) {
@@ -129,7 +129,7 @@ func TestAwaitConnectionIsNoPatience(t *testing.T) {
 	})
 }
 
-// An awaiting call repeats only what was never written.
+// A call that awaits a connection repeats only requests that were never written.
 func TestAwaitConnectionMakesOneAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()

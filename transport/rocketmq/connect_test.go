@@ -73,8 +73,8 @@ func TestConnectBackoff(t *testing.T) {
 	}
 }
 
-// Consumers say when to connect, each by its own pace, but many of them are no
-// storm: one attempt a second, and one by which gRPC follows it by itself.
+// Each consumer connects at its own pace. Many consumers together cause at most one attempt a
+// second, and one more that gRPC makes after it.
 func TestConsumersConnectAtTheirOwnPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var attempts atomic.Int64

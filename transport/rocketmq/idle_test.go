@@ -22,8 +22,8 @@ func (c *Client) openSessions() int {
 	return len(c.sessions)
 }
 
-// A session of a group that nobody consumes any more ends, with a good-bye,
-// although the server is well; and is there again for who comes later.
+// The session of a group without consumers ends with a good-bye, although the server is healthy. A
+// later consumer gets a new session.
 func TestUnusedSessionEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()
@@ -49,7 +49,7 @@ func TestUnusedSessionEnds(t *testing.T) {
 			groups = append(groups, b.req.(*rmqpb.NotifyClientTerminationRequest).GetGroup().GetName())
 		}
 		if slices.Sort(groups); !slices.Equal(groups, []string{"", "g"}) {
-			t.Errorf("said good-bye for %q, want the producer and g", groups)
+			t.Errorf("good-byes for %q, want the producer and g", groups)
 		}
 		if last := beats[len(beats)-1].at; last > bye[0].at {
 			t.Errorf("a heartbeat at %v, after the good-bye at %v", last, bye[0].at)
@@ -62,9 +62,9 @@ func TestUnusedSessionEnds(t *testing.T) {
 	})
 }
 
-// A server gets another address, and has the old one for a while: the session with the
-// old one ends without a good-bye, which would end that with the new one too. Of the
-// sessions that end then, the last says it.
+// A server gets another address, and keeps the old one for a while. The session with the old
+// address ends without a good-bye, because that would end the session with the new address too.
+// Later the last session of each role sends the good-bye.
 func TestMovedSessionSaysNoGoodbye(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()
@@ -108,7 +108,7 @@ func TestMovedSessionSaysNoGoodbye(t *testing.T) {
 	})
 }
 
-// Who comes while the good-bye is on its way gets a session that was opened after it.
+// A consumer that starts during the good-bye gets a session that was opened after it.
 func TestSessionWantedDuringGoodbye(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()

@@ -170,7 +170,7 @@ func TestBatchNeverReachesAPlainServer(t *testing.T) {
 			}
 			check(t, plain, 1)
 			if c.Capabilities("").Batch {
-				t.Error("the plain server is said to take batches")
+				t.Error("the plain server announces batches")
 			}
 		})
 	})

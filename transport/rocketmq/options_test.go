@@ -33,7 +33,7 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// What a client logs is for its logger alone.
+// A client without Options.Logger logs nothing.
 func TestDefaults(t *testing.T) {
 	o, err := Options{}.withDefaults()
 	if err != nil || o.Logger.Enabled(t.Context(), slog.LevelError) || !headerSafe(o.ClientID) || o.RequestTimeout != 3*time.Second ||

@@ -100,7 +100,7 @@ func TestReceiveOutcomes(t *testing.T) {
 		is    error
 		after time.Duration
 		retry time.Duration
-		back  int // messages given back
+		back  int // released messages
 	}{
 		"empty": {serve: func(st receiveStream) error { return empty(nil, st) }},
 		"throttled": {serve: func(st receiveStream) error {
@@ -147,8 +147,8 @@ func TestReceiveOutcomes(t *testing.T) {
 			sendMessage(st, func(m *rmqpb.Message) { m.Body = make([]byte, 1<<20) })
 			return nil
 		}},
-		// This one cannot even be passed over. It ends no consumer, and says nothing against the
-		// server.
+		// This message cannot even be skipped. It neither ends the consumer nor makes the server
+		// count as broken.
 		"far too large": {serve: func(st receiveStream) error {
 			sendMessage(st, nil)
 			sendMessage(st, func(m *rmqpb.Message) { m.Body = make([]byte, passable+besideBody) })
@@ -185,11 +185,11 @@ func TestReceiveOutcomes(t *testing.T) {
 				synctest.Wait()
 				back := s.of("ChangeInvisibleDuration")
 				if len(back) != tt.back {
-					t.Errorf("%d messages given back, want %d", len(back), tt.back)
+					t.Errorf("%d messages released, want %d", len(back), tt.back)
 				}
 				for _, b := range back {
 					if r := b.req.(*rmqpb.ChangeInvisibleDurationRequest); r.GetInvisibleDuration().AsDuration() != 0 || !r.GetSuspend() || r.GetReceiptHandle() != "h" {
-						t.Errorf("given back: %v", r)
+						t.Errorf("release: %v", r)
 					}
 				}
 			})
@@ -231,12 +231,12 @@ func TestRepeatedReceiveKeepsWhatBrokeOff(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		if len(given) > 0 {
-			t.Errorf("given back while they are handled: %v", given)
+			t.Errorf("released while they are handled: %v", given)
 		}
 	})
 }
 
-// A body of just the size that may be received is, whatever the frame has beside it.
+// A body of exactly the maximum size is received, with any other fields in its frame.
 func TestReceiveTheLargestBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()
@@ -257,7 +257,7 @@ func TestReceiveTheLargestBody(t *testing.T) {
 	}
 }
 
-// Who waits in a receive is freed by the end of ctx and by Close.
+// A waiting receive returns at the end of its ctx and after Close.
 func TestReceiveEnds(t *testing.T) {
 	park := func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
 		<-st.Context().Done()
@@ -349,9 +349,9 @@ func TestNoLeak(t *testing.T) {
 	})
 }
 
-// A logger may call what it is given: nothing says "err" without one.
+// A handler may call methods of the values that it gets, so no record has a nil error.
 func TestLogsHaveNoNilErrors(t *testing.T) {
-	for name, code := range map[string]rmqpb.Code{"given back": rmqpb.Code_OK, "refused": rmqpb.Code_INVALID_RECEIPT_HANDLE} {
+	for name, code := range map[string]rmqpb.Code{"released": rmqpb.Code_OK, "refused": rmqpb.Code_INVALID_RECEIPT_HANDLE} {
 		synctest.Test(t, func(t *testing.T) {
 			n := newNetwork()
 			s := newServer(t, n, testAddr)
@@ -378,7 +378,7 @@ func TestLogsHaveNoNilErrors(t *testing.T) {
 	}
 }
 
-// A strictHandler looks at what it gets.
+// A strictHandler fails the test for a record with a nil pointer.
 type strictHandler struct {
 	t       *testing.T
 	records atomic.Int64

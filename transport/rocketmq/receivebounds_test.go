@@ -72,8 +72,8 @@ func TestReceiveEndsAtItsNumber(t *testing.T) {
 	}
 }
 
-// The unpacked bodies of a receive have MaxBytes together, by default 128 MiB. What a
-// server sends beyond that is not lost: it is released.
+// The unpacked bodies of a receive have MaxBytes together, by default 128 MiB. The client releases
+// the messages beyond MaxBytes, so they are not lost.
 func TestReceiveEndsAtItsBytes(t *testing.T) {
 	for _, tt := range []struct{ maxBytes, size, sent, want int }{
 		{2500 << 10, 1 << 20, 6, 2},

@@ -13,8 +13,8 @@ import (
 )
 
 // RocketMQ reports a transaction that it does not have as an internal error with a text. The error
-// matches ErrNotFound then, and the request has certainly changed nothing. Other internal errors
-// remain what they are.
+// matches ErrNotFound then, and the request has certainly changed nothing. Other internal errors do
+// not change.
 func TestResolutionOfAMissingTransaction(t *testing.T) {
 	for _, tt := range []struct {
 		name, text string

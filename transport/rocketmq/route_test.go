@@ -20,8 +20,8 @@ import (
 
 const otherAddr = "127.0.0.2:8081"
 
-// One question serves all who need the answer; a topic in use is asked about
-// every 30 s, another one no more.
+// Concurrent calls share one request for a route. The client refreshes the routes of topics in use
+// every 30 s, and no others.
 func TestRouteRefresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()
@@ -51,8 +51,8 @@ func TestRouteRefresh(t *testing.T) {
 	})
 }
 
-// A good route serves on when the question fails, but is doubted, at most once
-// a second, when what follows it fails.
+// A route stays in use if its refresh fails. If a request that uses the route fails, the client
+// asks for the route again, at most once a second.
 func TestRouteKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()
@@ -288,7 +288,7 @@ type outcome struct {
 	err   error
 }
 
-// allOf does what needs a route.
+// allOf makes all calls that need a route.
 func allOf(t *testing.T, c *Client) []outcome {
 	return []outcome{
 		{"Send", true, c.Send(t.Context(), []*tidegate.Message{message("x")})[0].Err},

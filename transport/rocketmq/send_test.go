@@ -128,8 +128,8 @@ func TestSendSeveral(t *testing.T) {
 	}
 }
 
-// Messages of a group go one after the other; what follows one that may still
-// be stored later waits for it, what follows a hopeless one does not.
+// Messages of a group are sent one after the other. After a failure that a retry may cure, the
+// later messages of the group are not sent; after a permanent failure they are.
 func TestSendGroupInOrder(t *testing.T) {
 	for code, wantSent := range map[rmqpb.Code][]string{
 		rmqpb.Code_TOO_MANY_REQUESTS:      {"a1", "a2", "b1", "b2"},
@@ -166,8 +166,8 @@ func TestSendGroupInOrder(t *testing.T) {
 	}
 }
 
-// What one request does not take goes in several, one after the other; a message
-// group goes on only if what came before was stored.
+// Send divides messages beyond the limit of a request into several requests, one after the other. A
+// message group continues in the next request only if all its earlier messages were stored.
 func TestLargeSendsAreDivided(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()
@@ -319,7 +319,8 @@ func TestThrottled(t *testing.T) {
 	}
 }
 
-// What a lost answer, a dead server and a silent one look like.
+// The errors of a send after a lost response, with a dead server, and with a server that does not
+// respond.
 func TestSendFailures(t *testing.T) {
 	type env struct {
 		n *network
@@ -403,7 +404,7 @@ func TestSendFailures(t *testing.T) {
 	}
 }
 
-// A message whose route is not known was not sent, whatever became of the question.
+// A send that fails for lack of a route never reports MaybeStored.
 func TestNothingIsStoredByAskingForTheRoute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()
@@ -424,8 +425,7 @@ func silent(ctx context.Context, _ *rmqpb.SendMessageRequest) (*rmqpb.SendMessag
 	return nil, ctx.Err()
 }
 
-// A send has the time that its caller gives it, and the RequestTimeout if that
-// says nothing.
+// A send ends at the deadline of its ctx. Without a deadline it ends after RequestTimeout.
 func TestSendHasItsCallersTime(t *testing.T) {
 	for _, tt := range []struct {
 		given, answer, ended time.Duration

@@ -52,7 +52,7 @@ type got struct {
 	req    proto.Message
 }
 
-// A server is scripted: what a nil function stands for is in newServer.
+// A server is scripted by functions. newServer sets the defaults of those that are nil.
 type server struct {
 	rmqpb.UnimplementedMessagingServiceServer
 	t     *testing.T
@@ -115,7 +115,7 @@ func (s *server) start() {
 	go s.grpc.Serve(l)
 }
 
-// stop is what a killed process looks like.
+// stop ends the server as a killed process does.
 func (s *server) stop() {
 	s.net.mu.Lock()
 	delete(s.net.ports, s.addr)
@@ -225,7 +225,7 @@ func (s *server) answerSettings(st rmqpb.MessagingService_TelemetryServer) error
 	}
 }
 
-// serverSettings is what RocketMQ 5.2 makes of a client's settings.
+// serverSettings returns the settings with which RocketMQ 5.2 responds to those of a client.
 func serverSettings(x *rmqpb.Settings) *rmqpb.TelemetryCommand {
 	if p := x.GetPublishing(); p != nil {
 		p.MaxBodySize = 4 << 20

@@ -50,7 +50,7 @@ func TestSettings(t *testing.T) {
 		if want := (transport.ProducerSettings{MaxAttempts: 3, MaxBodySize: 4 << 20}); err != nil || p != want {
 			t.Errorf("producer: %+v, %v, want %+v", p, err, want)
 		}
-		for range 2 { // the second time nobody is asked
+		for range 2 { // the second call makes no request
 			g, err := c.ConsumerSettings(t.Context(), "g", "t")
 			steps, _ := g.Retry.(backoff.Steps)
 			g.Retry = nil
@@ -78,7 +78,7 @@ func TestSettings(t *testing.T) {
 		if a[0] == b[0] {
 			t.Errorf("producer and consumer have one client ID: %v", a)
 		}
-		// Another topic is told at once, on the same stream.
+		// The client announces another topic at once, on the same stream.
 		if _, err := c.ConsumerSettings(t.Context(), "g", "u"); err != nil {
 			t.Error(err)
 		}
@@ -120,7 +120,7 @@ func TestCadence(t *testing.T) {
 	})
 }
 
-// A server that says it does not know us gets the settings again.
+// If the response to a heartbeat reports an unknown client, the client sends its settings again.
 func TestHeartbeatForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()
@@ -143,8 +143,8 @@ func TestHeartbeatForgotten(t *testing.T) {
 	})
 }
 
-// So does a server that says it in the response to a receive or to an acknowledgement, at once: a
-// lease may end before the next heartbeat.
+// The client also sends them at once if the response to a receive or an acknowledgement reports an
+// unknown client: a lease may end before the next heartbeat.
 func TestRequestForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()
@@ -178,7 +178,7 @@ func TestRequestForgotten(t *testing.T) {
 	})
 }
 
-// Who writes the largest time to say for ever is not told at once that it is over.
+// The largest duration means "for ever": it does not overflow to a time in the past.
 func TestForever(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const always = time.Duration(math.MaxInt64)
@@ -337,8 +337,7 @@ func TestSessionReopened(t *testing.T) {
 	})
 }
 
-// A session survives the server's restart, and one that nobody uses any more
-// does not ask for a dead server for ever.
+// A session survives a restart of the server. An unused session stops connecting to a dead server.
 func TestSessionRestartAndIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()
@@ -374,7 +373,7 @@ func TestSessionRestartAndIdle(t *testing.T) {
 	})
 }
 
-// What the server may ask for on the stream.
+// The client handles each command that a server may send on the stream.
 func TestCommands(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()

@@ -100,8 +100,7 @@ func TestAck(t *testing.T) {
 	}
 }
 
-// A settlement is told to have worked perhaps where the server leaves that open,
-// and nowhere else.
+// A settlement reports MaybeStored exactly if the response leaves open whether it worked.
 func TestSettlementsThatMayHaveWorked(t *testing.T) {
 	st := func(c rmqpb.Code) *rmqpb.Status { return &rmqpb.Status{Code: c} }
 	entry := func(h string, c rmqpb.Code) *rmqpb.AckMessageResultEntry {
@@ -217,7 +216,7 @@ func TestChangeRetryDeadLetter(t *testing.T) {
 	})
 }
 
-// What a server says of a failure is what the last trailer says, if it can be read.
+// Retry takes its result from the last trailer, if that is valid.
 func TestRetryResult(t *testing.T) {
 	for _, tt := range []struct {
 		trailer []string
@@ -250,14 +249,14 @@ func TestRetryResult(t *testing.T) {
 	}
 }
 
-// That the server's own interval holds is said in a header. Who does not read it
-// hears a duration that does no harm: the interval that it told last.
+// A header announces that the server's own schedule applies. A server that ignores the header gets
+// a harmless duration: the interval that it announced last.
 func TestRetryBySchedule(t *testing.T) {
 	for after, want := range map[time.Duration]struct {
 		header []string
 		dur    time.Duration
 	}{
-		transport.BySchedule: {[]string{"true"}, 10 * time.Second}, // the third step of what the server told: attempt 3
+		transport.BySchedule: {[]string{"true"}, 10 * time.Second}, // the third step of the server's schedule, for attempt 3
 		-time.Second:         {nil, 0},
 		time.Minute:          {nil, time.Minute},
 	} {
@@ -280,8 +279,8 @@ func TestRetryBySchedule(t *testing.T) {
 	}
 }
 
-// A tidegate broker counts a Retry as a failure of consuming only if a push
-// consumer says it: a simple one's opens that session first.
+// A tidegate broker counts a Retry as a failed attempt only in the session of a push consumer. The
+// client of a simple consumer opens such a session first.
 func TestRetryOfSimpleConsumer(t *testing.T) {
 	for _, features := range []string{"", "suspend"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -322,7 +321,7 @@ func TestRetryOfSimpleConsumer(t *testing.T) {
 			if receiver != c.opts.ClientID+"@g@simple" {
 				t.Errorf("received as %s", receiver)
 			}
-			// RocketMQ fails for a client without a session, so nobody else may speak.
+			// RocketMQ fails for a client without a session, so only this client ID may settle.
 			speaker := c.opts.ClientID + "@g"
 			if features == "" {
 				speaker = receiver

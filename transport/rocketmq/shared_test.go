@@ -15,8 +15,8 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/routing"
 )
 
-// What a server can do becomes known, or changes, while a Send is divided: its
-// message groups stay on one road each.
+// The capabilities of a server may change while Send divides its messages. Each message group stays
+// in one part.
 func TestGroupsStayTogetherWhileCapabilitiesChange(t *testing.T) {
 	ep, conn := &remote.Server{Key: testAddr}, &remote.Connection{}
 	ep.Link.Store(new(remote.Link))

@@ -140,8 +140,8 @@ func TestTLSFaultOfAFailedWrite(t *testing.T) {
 	})
 }
 
-// A server that hangs up in plain text is no TLS server, and a fault ends with what
-// caused it.
+// A server that hangs up on plain text is not reported as a TLS server, and the error ends once the
+// server works.
 func TestNoTLSFault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()
@@ -188,7 +188,7 @@ func TestSeveralAddresses(t *testing.T) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if len(c.endpoints) != 1 {
-			t.Errorf("%d connections, want one: the route names what we have", len(c.endpoints))
+			t.Errorf("%d connections, want one: the route names the endpoint of New", len(c.endpoints))
 		}
 	})
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A half message is sent once, whatever becomes of it, as one of type TRANSACTION.
+// SendHalf sends a half message once, with any result, as a message of type TRANSACTION.
 func TestSendHalf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()

@@ -15,8 +15,8 @@ import (
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
-// A half message that certainly reached no server is sent again by gRPC, once; one whose fate is
-// not known is not sent again by anybody.
+// gRPC repeats once a half message that certainly reached no server. Neither gRPC nor the client
+// repeats one that may have reached it.
 //
 // RocketMQ: sending retry and throttling: "For transaction messages, only [transparent
 // retries](https://github.com/grpc/proposal/blob/master/A6-client-retries.md#transparent-retries)
@@ -52,7 +52,7 @@ func TestHalfMessagesAreRetriedTransparentlyOnly(t *testing.T) {
 					t.Errorf("error %v", r.Err)
 				}
 				if e, _ := errors.AsType[*tidegate.Error](r.Err); tt.sent == 0 && (e == nil || !e.MaybeStored) {
-					t.Errorf("error %v, want one that says that it may be stored", r.Err)
+					t.Errorf("error %v, want one with MaybeStored", r.Err)
 				}
 				time.Sleep(time.Minute)
 				if calls := b.of("SendMessage"); len(calls) != tt.sent {
@@ -89,7 +89,7 @@ func untilRequest(c net.Conn, end func(net.Conn)) {
 	}
 }
 
-// goAway says that no stream was processed.
+// goAway reports to the client that no stream was processed.
 func goAway(c net.Conn) {
 	_, _ = c.Write([]byte{0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
 }

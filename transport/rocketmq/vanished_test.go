@@ -21,9 +21,8 @@ func (c *Client) known(key string) *remote.Server {
 	return c.endpoints[key]
 }
 
-// Servers that come and go, each with an address and a name of its own: what the
-// client keeps of them does not grow, and what one delivered can be settled as
-// long as it is invisible.
+// Servers come and go, each with an address and a name of its own. The client's memory of them does
+// not grow. The deliveries of a server can be settled until their leases end.
 func TestVanishedServersAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()

@@ -87,7 +87,7 @@ func (m *model) Retry(ctx context.Context, d *tidegate.Delivery, after time.Dura
 			result = transport.RetryResult{Fate: transport.FateDeadLetter}
 			m.bury(d.ConsumerGroup, i, c, cmp.Or(reason, "failed"))
 		}
-		if m.fault == "tell no results" {
+		if m.fault == "return no results" {
 			result = transport.RetryResult{}
 		}
 	})

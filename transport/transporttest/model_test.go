@@ -27,7 +27,7 @@ type model struct {
 	topics     map[string]settings.TopicType
 	groups     map[string]transport.ConsumerSettings
 	log        []*tidegate.Delivery // of every message, as delivered the first time
-	copies     map[string]*subCopy  // group, log index → what the group made of it
+	copies     map[string]*subCopy  // group, log index → the group's copy
 	replays    map[string][]*tidegate.Delivery
 	wake       chan struct{} // closed and replaced at every change
 	closed     chan struct{}
@@ -41,7 +41,7 @@ type model struct {
 }
 
 type subCopy struct {
-	replaced, changed string // handles: what the last change had, and made
+	replaced, changed string // handles: of the last change, and the one that it returned
 	attempt           int
 	due               time.Time // when it can be delivered (again)
 	held              bool      // in flight, as opposed to waiting
@@ -50,7 +50,7 @@ type subCopy struct {
 	done              bool
 }
 
-// everything is what the model can do.
+// everything has all capabilities of the model.
 var everything = transport.Capabilities{Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatChange: true, RepeatReceive: true, Snooze: true, Reconsume: true, Watch: true}
 
 // perfect is a server that keeps all promises and has everything.
@@ -171,7 +171,7 @@ func (m *model) Send(ctx context.Context, msgs []*tidegate.Message) []transport.
 		}
 		results[i].Receipt = tidegate.Receipt{MessageID: d.ID, Topic: d.Topic, Queue: d.Queue, Offset: d.Offset}
 	}
-	if m.fault != "wake nobody" {
+	if m.fault != "wake no receive" {
 		m.changed()
 	}
 	if m.fault == "reverse results" {
@@ -272,7 +272,7 @@ func hash(s string) (h int32) {
 	return h
 }
 
-// take returns what can be delivered now, and when to look again.
+// take returns the messages that can be delivered now, and the time of the next ones.
 func (m *model) take(r transport.ReceiveRequest, now time.Time) (ds []*tidegate.Delivery, next time.Time) {
 	if m.fault == "give one at a time" {
 		r.Max = 1
@@ -351,7 +351,7 @@ func (m *model) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tid
 		}
 		if m.isClosed() || ctx.Err() != nil {
 			if m.fault == "swallow when cancelled" {
-				m.swallowing = &r // what comes next
+				m.swallowing = &r // the next messages
 			}
 			m.mu.Unlock()
 			if m.fault == "hide the cause" && ctx.Err() != nil {
@@ -408,7 +408,7 @@ func (m *model) ProducerSettings(context.Context, string) (transport.ProducerSet
 	if err := m.settingsClosed(); err != nil {
 		return transport.ProducerSettings{}, err
 	}
-	m.told = m.fault != "tell no capabilities"
+	m.told = m.fault != "announce no capabilities"
 	if m.fault == "forget the settings" {
 		return transport.ProducerSettings{}, nil
 	}

@@ -59,8 +59,8 @@ var lacking = map[string][]string{
 	"LacksExactRetries":  {"RetryAfter", "RetryOutlivesTheLease"},
 }
 
-// A server that lacks a promise passes the suite if its Server says so, with and without the other
-// promises, and fails otherwise.
+// A server that lacks a promise passes the suite if its Server declares that, with and without the
+// other promises. Otherwise it fails.
 func TestSuiteOfServersThatLackAPromise(t *testing.T) {
 	if os.Getenv(faultVariable) != "" {
 		return
@@ -112,7 +112,7 @@ func TestCasesByCapabilities(t *testing.T) {
 		}
 		for _, c := range left {
 			if c.needs.name == "" {
-				t.Errorf("the log does not say what the case %s needs", c.name)
+				t.Errorf("the log does not name the promise that the case %s needs", c.name)
 			}
 		}
 	}
@@ -131,7 +131,7 @@ func TestSuiteFindsFaults(t *testing.T) {
 	}
 	for fault, names := range map[string][]string{
 		"share body":                     {"NothingIsShared"},
-		"wake nobody":                    {"ReceiveIsWoken"},
+		"wake no receive":                {"ReceiveIsWoken"},
 		"reverse results":                {"SendMany"},
 		"filter by hash":                 {"TagFilterIsExact"},
 		"no order":                       {"FIFOInFlightGroupWaits"},
@@ -164,8 +164,8 @@ func TestSuiteFindsFaults(t *testing.T) {
 		"hide the lost connection":    {"NotConnected"},
 		"never wait for a connection": {"NotConnected"},
 
-		"tell no results":           {"RetryResult"},
-		"tell no capabilities":      {"Capabilities"},
+		"return no results":         {"RetryResult"},
+		"announce no capabilities":  {"Capabilities"},
 		"forget the settings":       {"ProducerSettings", "ConsumerSettings", "FIFOSettings"},
 		"settle with a dead ctx":    {"DeadContext"},
 		"open settings after Close": {"ClosedForGood"},

@@ -76,7 +76,7 @@ func producerOn(b *testing.B, s *artemis.Server) *producer.Producer {
 // function that ends it.
 type program struct {
 	ours, bare func(topic string, n int) (end func())
-	send       bool // the programs send; otherwise they receive what the topic has
+	send       bool // the programs send; otherwise they receive the messages of the topic
 }
 
 // compare runs both programs in each round, and after each round in the opposite order. It reports

@@ -21,7 +21,7 @@ type network struct {
 	conns []*wire
 }
 
-// A wire is a connection that can lose what is written to it.
+// A wire is a connection that can lose the bytes written to it.
 type wire struct {
 	net.Conn
 	mu   sync.Mutex

@@ -85,7 +85,7 @@ func TestAcknowledgementsBeforeTheConnectionEnds(t *testing.T) {
 		acked += len(ds)
 	}
 	n.cut(true)
-	for start := time.Now(); ; { // the server reads what the connection had
+	for start := time.Now(); ; { // the server reads the last bytes of the connection
 		left, err := a.do(t.Context(), "queue."+topic+".billing", "countMessages")
 		if err == nil && left == "[0]" {
 			return

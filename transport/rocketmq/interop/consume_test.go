@@ -280,8 +280,8 @@ func TestSimpleConsumer(t *testing.T) {
 	})
 }
 
-// A filter that the server cannot read ends the consumer on a tidegate broker, which says so. A
-// RocketMQ reports a failure of its own, so the consumer goes on and reports each failure.
+// A tidegate broker reports an invalid filter, which ends the consumer. A RocketMQ reports an
+// internal error instead, so the consumer continues and reports each failure.
 func TestUnreadableFilter(t *testing.T) {
 	on(t, func(x *target) {
 		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topic: x.topic("orders", settings.TopicNormal), Filter: consumer.SQL("price >")}

@@ -16,8 +16,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Messages keep their own ID, tag, keys and properties, whichever way they are sent. A RocketMQ
-// does not announce Capabilities.Batch, so each message travels in a request of its own.
+// Messages keep their ID, tag, keys and properties in every kind of send. A RocketMQ does not
+// announce Capabilities.Batch, so each message travels in a request of its own.
 func TestSend(t *testing.T) {
 	on(t, func(x *target) {
 		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topic: x.topic("orders", settings.TopicNormal)}
@@ -68,8 +68,8 @@ func TestSend(t *testing.T) {
 	})
 }
 
-// The SDK refuses what the server would refuse, or would wrongly accept, before the wire: with the
-// same code on every server, and without an attempt that may have been stored.
+// The SDK rejects messages that the server would reject or wrongly accept. It sends no request for
+// them, and returns the same code for every server.
 func TestSendRefused(t *testing.T) {
 	on(t, func(x *target) {
 		p := x.producer(producer.Options{})

@@ -80,7 +80,7 @@ func (m *shelfModel) checkWaiter(w *Waiter) {
 		m.t.Errorf("a receive that has ended, with %v, is not woken", w.err)
 	case !l.asked:
 		if !slices.ContainsFunc(m.closes, func(o *Link) bool { return o.Source == src }) {
-			m.t.Error("a receive waits for a link that nobody opens")
+			m.t.Error("a receive waits for a link that is not being opened")
 		}
 	case !l.open:
 		if !slices.Contains(m.opens, l) {

@@ -92,7 +92,8 @@ func FuzzParsePushback(f *testing.F) {
 	})
 }
 
-// The server's clock can say a moment before ours that the caller's deadline has passed.
+// The server can report the end of the caller's deadline a moment before the client's clock reaches
+// it.
 func TestDeadlineToldByTheServerFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cause := errors.New("gone")
@@ -129,8 +130,8 @@ func TestFirstLine(t *testing.T) {
 	}
 }
 
-// A proxy that was paused responds to what waited for it as if the polling time were
-// wrong. Another attempt may succeed.
+// A proxy responds after a pause as if the polling time of the waiting requests were wrong. Another
+// attempt may succeed.
 func TestDeadlineOfAPausedProxy(t *testing.T) {
 	for text, want := range map[string]tidegate.Code{
 		"The deadline time remaining is not enough":                tidegate.CodeRequestTimeout,

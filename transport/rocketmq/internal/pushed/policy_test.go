@@ -102,7 +102,7 @@ func TestPushedLadder(t *testing.T) {
 	}
 }
 
-// What a server leaves out or says wrongly counts as not said.
+// Missing and invalid settings of a server are ignored.
 func TestSettingsIncomplete(t *testing.T) {
 	policy := func(n int32, e *rmqpb.ExponentialBackoff) *rmqpb.RetryPolicy {
 		return &rmqpb.RetryPolicy{MaxAttempts: n, Strategy: &rmqpb.RetryPolicy_ExponentialBackoff{ExponentialBackoff: e}}

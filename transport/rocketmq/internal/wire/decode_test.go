@@ -66,7 +66,7 @@ func FuzzDecode(f *testing.F) {
 		if !reflect.DeepEqual(d, want) {
 			t.Fatalf("\n%+v, want\n%+v", d, want)
 		}
-		// What is within one limit is within a larger one.
+		// A body within a limit is also within a larger one.
 		if more, err := decode(b, math.MaxInt); err != nil || !bytes.Equal(more.Body, d.Body) {
 			t.Errorf("without a limit: %+v, %v", more, err)
 		}

@@ -134,7 +134,7 @@ func BenchmarkMarshalSending(b *testing.B) {
 	}
 }
 
-// sentResponses are encoded responses, by what they are, and whether decodeSent takes them.
+// sentResponses returns encoded responses by name, and whether decodeSent takes them.
 func sentResponses(t testing.TB) map[string]struct {
 	raw  []byte
 	take bool
@@ -181,7 +181,7 @@ func TestDecodeSent(t *testing.T) {
 	}
 }
 
-// Invariant: decodeSent returns false, or reads what protobuf's decoder reads.
+// Invariant: decodeSent returns false, or the same fields as protobuf's decoder.
 func FuzzDecodeSent(f *testing.F) {
 	for _, c := range sentResponses(f) {
 		f.Add(c.raw)
@@ -197,7 +197,7 @@ func checkDecodeSent(t *testing.T, raw []byte) bool {
 	wantErr := proto.Unmarshal(raw, want)
 	took := decodeSent(raw, &rmqpb.SendMessageResponse{})
 	if took && wantErr != nil {
-		t.Errorf("decodeSent took what protobuf rejects: %v", wantErr)
+		t.Errorf("decodeSent took bytes that protobuf rejects: %v", wantErr)
 	}
 	data, got := bytes.Clone(raw), &rmqpb.SendMessageResponse{}
 	err := FrameCodec{}.Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, got)

@@ -76,7 +76,7 @@ func (f *fake) kill(context.Context) error {
 
 func (f *fake) restart(context.Context) error { return nil }
 
-// Both sides send, and receive what is sent, in each kind of row.
+// In each kind of row both sides send messages and receive them.
 func TestPlay(t *testing.T) {
 	small := spec{Senders: 4, Pause: 10 * time.Millisecond, Size: 64, Handlers: 4}
 	f := serve(t)

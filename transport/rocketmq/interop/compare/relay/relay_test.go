@@ -81,7 +81,7 @@ func start(t *testing.T) *fixture {
 func (f *fixture) send(limit time.Duration) (id string, code v2.Code, err error) {
 	ctx, cancel := context.WithTimeout(f.t.Context(), limit)
 	defer cancel()
-	// A body of 1 KiB: in the tests with many messages windows run out that nobody returns.
+	// A body of 1 KiB, so that in the tests with many messages the flow-control windows run out.
 	r, err := f.client.SendMessage(ctx, &v2.SendMessageRequest{Messages: []*v2.Message{{
 		SystemProperties: &v2.SystemProperties{MessageId: "m1"}, Body: make([]byte, 1024),
 	}}}, grpc.WaitForReady(true))
@@ -145,7 +145,7 @@ func TestLosesResponses(t *testing.T) {
 	for range lost {
 		go f.client.SendMessage(ctx, &v2.SendMessageRequest{Messages: []*v2.Message{{SystemProperties: &v2.SystemProperties{MessageId: "m1"}}}})
 	}
-	for f.proxy.sends.Load() < lost+1 { // the requests arrive all the same
+	for f.proxy.sends.Load() < lost+1 { // the requests still arrive
 		if _, _, err := f.send(time.Millisecond); err == nil {
 			t.Fatal("a response was not lost")
 		}
