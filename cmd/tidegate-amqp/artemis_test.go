@@ -31,7 +31,7 @@ func start(t *testing.T, flags ...string) string {
 	}
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(os.Interrupt) // it may have ended
-		_ = cmd.Wait()                       // its directory is temporary, whatever its end
+		_ = cmd.Wait()                       // its directory is temporary, so its exit code does not matter
 	})
 	line, err := bufio.NewReader(out).ReadString('\n')
 	address, _, ok := strings.Cut(strings.TrimPrefix(line, "amqp://"), " ")

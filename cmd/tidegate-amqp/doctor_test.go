@@ -12,7 +12,7 @@ import (
 	"github.com/tidegate/tidegate/internal/amqppeer"
 )
 
-// Each fault ends the examination in its step, with the exit code of its class and what to do.
+// Each fault ends the examination in its step, with the exit code of its class and the remedy.
 func TestDoctor(t *testing.T) {
 	refuse := func(address string, receives bool, condition, text string) *amqppeer.Peer {
 		return &amqppeer.Peer{Refuse: func(at string, receiver bool) *amqppeer.Fault {
@@ -28,7 +28,7 @@ func TestDoctor(t *testing.T) {
 		peer *amqppeer.Peer
 		code int
 		step string // the last one
-		want string // what to do
+		want string // the remedy
 	}{
 		{"all is well", &amqppeer.Peer{}, 0, "ok       group", ""},
 		{"wrong password", &amqppeer.Peer{Users: map[string]string{"app": "other"}}, 4, "failed   credentials", "--secret-file"},
@@ -64,7 +64,7 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
-// A port that does not speak AMQP as the address has it is named for what it speaks.
+// If a port speaks another protocol than its address has, the doctor names the protocol.
 func TestDoctorOfAnotherPort(t *testing.T) {
 	page := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	plain, secure := httptest.NewServer(page), httptest.NewUnstartedServer(page)

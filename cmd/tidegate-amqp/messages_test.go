@@ -67,8 +67,8 @@ func handled(t *testing.T, tl *tool) {
 	}
 }
 
-// The end of a received message is required where nobody looks at it, and Artemis has no schedule
-// for retries without a time.
+// Without a terminal, receive needs --then. On Artemis --then retry needs a delay, because Artemis
+// has no retry schedule.
 func TestReceiveNeedsAFate(t *testing.T) {
 	tl := onPeer(t, &amqppeer.Peer{})
 	for _, args := range [][]string{{}, {"--then", "retry"}} {

@@ -136,8 +136,8 @@ func TestExamplesParse(t *testing.T) {
 	}
 }
 
-// A command that an Artemis supports ends with 6 if nothing answers. The others end with 2 and name
-// Artemis's own way, or say that there is none.
+// Without a server a command that Artemis supports ends with code 6. The others end with code 2 and
+// name Artemis's own command, or that Artemis has none.
 func TestTreeWithoutServer(t *testing.T) {
 	tl := on(t, "127.0.0.1:1")
 	tl.must("context", "add", "target", "--amqp", "amqp://127.0.0.1:2")

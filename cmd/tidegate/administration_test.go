@@ -133,8 +133,8 @@ func TestPlans(t *testing.T) {
 	}
 }
 
-// apply --prune removes what the file does not name, of the kinds that the file has. Without
-// --prune-auto-created it keeps what the broker created by itself.
+// apply --prune removes subjects that the file does not name, of the kinds that the file has.
+// Without --prune-auto-created it keeps auto-created subjects.
 func TestPrune(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
 	tl.must("topic", "create", "old")
@@ -188,7 +188,7 @@ func TestAuditCommand(t *testing.T) {
 		"--limit 1":              "purgeTopic orders\n",
 		"--subject orders":       "purgeTopic orders\nputTopic orders\n",
 		"--operation purgeTopic": "purgeTopic orders\n",
-		"--key nobody":           "",
+		"--key unknown":          "",
 		"--since -1h --sort operation --subject pays": "putTopic pays\n",
 	} {
 		r := tl.must(append([]string{"audit", "--no-headers", "--columns", "operation,subject"}, strings.Fields(flags)...)...)

@@ -13,8 +13,8 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/call"
 )
 
-// After Ctrl-C a receive that only looks has released its messages at once, and says how many it
-// printed.
+// After Ctrl-C, receive --then release has released its messages at once, and prints the number of
+// printed messages.
 func TestInterruptedReceive(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
 	tl.must("send", "orders", "a", "--count", "3")
@@ -55,7 +55,8 @@ func TestInterruptedAcknowledgements(t *testing.T) {
 	}
 }
 
-// A pipe whose reader ends stops the command without a word, and releases what was not printed.
+// If the reader of a pipe ends, the command ends without an error text and releases the messages
+// that it has not printed.
 func TestClosedPipe(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
 	tl.must("send", "orders", strings.Repeat("x", 10_000), "--count", "100")

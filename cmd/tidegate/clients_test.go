@@ -27,7 +27,7 @@ func (tl *tool) receiveAs(id, group, topic string) {
 	}
 }
 
-// clients list and top --clients show who is connected, and the flags select some.
+// clients list and top --clients show the connected clients. Their flags select some of them.
 func TestClients(t *testing.T) {
 	tl := newTool(t, "--topic", "orders", "--topic", "pays")
 	if r := tl.must("clients", "list"); !strings.Contains(r.stderr, "no client") {

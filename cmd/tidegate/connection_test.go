@@ -29,8 +29,8 @@ func TestSources(t *testing.T) {
 	}
 }
 
-// The secret of a key comes from a file or a command; if it is missing or broken, the error says
-// where it should be.
+// The secret of a key comes from a file or a command; if the secret is missing or broken, the error
+// names the place where the command looked for it.
 func TestSecrets(t *testing.T) {
 	tl := newTool(t)
 	file := filepath.Join(tl.home, "secret")
@@ -181,7 +181,7 @@ func TestDoctor(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer silent.Close()
-	go func() { // closes what it does not understand, as the remoting port of RocketMQ does
+	go func() { // closes the connection after unknown bytes, as the remoting port of RocketMQ does
 		for {
 			conn, err := silent.Accept()
 			if err != nil {
@@ -196,7 +196,7 @@ func TestDoctor(t *testing.T) {
 		says       string
 	}{
 		{"nothing listens", "--grpc 127.0.0.1:1", 6, "is the server running"},
-		{"an HTTP/1 server", "--grpc " + strings.TrimPrefix(tl.http, "http://"), 2, "what to do"},
+		{"an HTTP/1 server", "--grpc " + strings.TrimPrefix(tl.http, "http://"), 2, "remedy"},
 		{"another protocol", "--grpc " + silent.Addr().String(), 2, "9876 and 10911"},
 		{"no such topic", "--topic nope", 3, "tidegate topic create nope"},
 		{"no such group", "--topic orders --group nope", 3, "tidegate group create nope"},

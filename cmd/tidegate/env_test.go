@@ -34,7 +34,7 @@ type tool struct {
 	terminal   bool
 }
 
-// A result is what a command printed, and its exit code.
+// A result is the output of a command and its exit code.
 type result struct {
 	code           int
 	stdout, stderr string

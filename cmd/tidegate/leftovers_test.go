@@ -29,8 +29,8 @@ func closedPort(t *testing.T) string {
 	return address
 }
 
-// A send that no server accepts says after two seconds what it waits for and how to end it. Ctrl-C
-// then ends it at once, because no server has the message.
+// If no server accepts a message, send prints after two seconds why it waits and how to end it.
+// Ctrl-C then ends it at once, because no server has the message.
 func TestSendSaysWhatItWaitsFor(t *testing.T) {
 	address := closedPort(t)
 	ctx, interrupt := context.WithCancel(t.Context())
@@ -194,7 +194,7 @@ func TestJournalBelongsToOneJob(t *testing.T) {
 }
 
 // A disk that is full ends --dump and --journal with an error that names the file and the message;
-// the message stays. A limit of the size of files stands for the full disk.
+// the message stays. A limit on the size of files simulates the full disk.
 func TestFullDisk(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
 	tl.must("send", "orders", strings.Repeat("x", 5000))

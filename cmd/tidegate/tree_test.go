@@ -134,8 +134,8 @@ func TestTreeWithoutServer(t *testing.T) {
 	}
 }
 
-// A command that needs the HTTP API ends on RocketMQ with 2, and names the command to use there, or
-// says that there is none.
+// On RocketMQ a command that needs the HTTP API ends with code 2. It names RocketMQ's own command,
+// or that RocketMQ has none.
 func TestTreeOnRocketMQ(t *testing.T) {
 	tl := newTool(t)
 	tl.must("context", "add", "rmq", "--kind", "rocketmq", "--grpc", tl.grpc)
@@ -243,7 +243,8 @@ func example(t *testing.T, bin string, c *cobra.Command, line string) {
 	}
 }
 
-// prepare makes what an example needs: topics, groups, a dead letter, a delayed message, contexts.
+// prepare creates the subjects of an example: topics, groups, a dead letter, a delayed message,
+// contexts.
 func prepare(t *testing.T, tl *tool, c *cobra.Command, line *string) {
 	t.Helper()
 	if c.Name() == "create" {

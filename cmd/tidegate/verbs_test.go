@@ -43,7 +43,8 @@ func TestTemplateAndFormat(t *testing.T) {
 	}
 }
 
-// receive --then ask does what a person answers, and releases the rest when the person quits.
+// receive --then ask settles each message by the user's choice, and releases the other messages
+// when the user quits.
 func TestReceiveAsks(t *testing.T) {
 	tl := newTool(t)
 	tl.must("topic", "create", "orders", "queues=1")

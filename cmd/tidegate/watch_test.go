@@ -16,8 +16,8 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/call"
 )
 
-// The preview has the settings of the group, the retention of the topic, and what is odd about
-// them. Changes are for the list alone.
+// The preview uses the settings of the group and the retention of the topic, and names settings
+// that are probably wrong. --set changes only the preview.
 func TestRetryPreview(t *testing.T) {
 	tl := newTool(t)
 	tl.must("topic", "create", "orders", "retention.time=30s")

@@ -228,8 +228,8 @@ func TestFacts(t *testing.T) {
 	}
 }
 
-// The printed result of a run without valid figures begins with the verdict, its cause and what to
-// do.
+// The printed result of a run without valid figures begins with the verdict, its cause and the
+// remedy.
 func TestScreenNamesTheCause(t *testing.T) {
 	r := Result{
 		Benchmark: "send", Arguments: map[string]string{"arrivals": "even"}, System: map[string]string{"load": "8.11 9.14 14.04", "cpus": "2"},
@@ -245,7 +245,7 @@ func TestScreenNamesTheCause(t *testing.T) {
 	}
 	want := "NOT VALID    1 of 1 rounds: the generator, not the server, was the limit: it began 95 ms late (p99)\n" +
 		"likely cause the machine was busy at the start: load 8.11 on 2 processors\n" +
-		"what to do   end other programs"
+		"remedy       end other programs"
 	if at := strings.Index(not.String(), want); at < 0 || at > strings.Index(not.String(), "\nrate ") || strings.Contains(valid.String(), "NOT VALID") {
 		t.Errorf("the result is\n%s\nwant it with\n%s\nbefore the rate; a valid one is\n%s", not.String(), want, valid.String())
 	}

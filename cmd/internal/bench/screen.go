@@ -91,7 +91,7 @@ func (r Result) Screen(w io.Writer) error {
 	return err
 }
 
-// invalid writes why the figures of rounds are not valid, for each cause once, and what to do.
+// invalid writes each cause of invalid rounds once, with its remedy.
 func (r Result) invalid(b *strings.Builder) {
 	for _, c := range []struct{ verdict, remedy string }{
 		{"NOT VALID", "end other programs on this machine, run the benchmark on another machine, or give a lower --rate"},
@@ -110,7 +110,7 @@ func (r Result) invalid(b *strings.Builder) {
 		if busy := Busy(r.System); busy != "" {
 			fmt.Fprintf(b, "%-12s %s\n", "likely cause", busy)
 		}
-		fmt.Fprintf(b, "%-12s %s\n", "what to do", c.remedy)
+		fmt.Fprintf(b, "%-12s %s\n", "remedy", c.remedy)
 	}
 }
 

@@ -70,7 +70,7 @@ func showSteps(c *call.Call, steps []doctor.Step) error {
 			return err
 		}
 		if s.Remedy != "" {
-			fmt.Fprintf(c.Out, "%-8s %-14s %s\n", "", "what to do", s.Remedy)
+			fmt.Fprintf(c.Out, "%-8s %-14s %s\n", "", "remedy", s.Remedy)
 		}
 	}
 	return nil

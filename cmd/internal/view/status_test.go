@@ -46,7 +46,8 @@ func TestStatusScreen(t *testing.T) {
 	golden(t, "status.txt", b.String())
 }
 
-// A broker that is not ready says why; one without messages has no ages and no fsyncs.
+// The status of a broker that is not ready names the reason. A broker without messages has no ages
+// and no fsyncs.
 func TestStatusOfIdleBroker(t *testing.T) {
 	o := status.Overview{Version: "v0.1.0", Started: noon, Now: noon.Add(1500 * time.Millisecond), NotReady: "the disk is full"}
 	var b strings.Builder

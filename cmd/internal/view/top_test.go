@@ -75,7 +75,7 @@ func TestTopScreens(t *testing.T) {
 	}
 }
 
-// No screen is larger than the terminal, whatever the size and the number of groups.
+// No screen is larger than the terminal, for any size and any number of groups.
 func TestTopFitsTheTerminal(t *testing.T) {
 	f := frames(t, 3, TopView{By: "backlog"})
 	for i := range 200 {

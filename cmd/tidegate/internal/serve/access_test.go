@@ -91,7 +91,7 @@ access:
     groups: ["*"]
 `
 
-// What --print-config prints of keys is what the file says, without the secrets in it.
+// --print-config prints the keys as in the file, without their secrets.
 func TestPrintedAccess(t *testing.T) {
 	c, err := merge("f", []byte(goodAccess), nil, nil)
 	if err != nil {
@@ -213,8 +213,8 @@ func client(t *testing.T, p *process, key, secret string) *rocketmq.Client {
 	return c
 }
 
-// A broker with keys, while these are renewed under load: nobody who has the
-// key is ever refused, nobody else is let in, and no secret is told.
+// Keys are renewed under load. Three rules hold: the broker never rejects a client with a valid
+// key, it rejects all other clients, and it prints no secret.
 func TestKeysAreRenewedUnderLoad(t *testing.T) {
 	dir := t.TempDir()
 	file, secret := filepath.Join(dir, "tidegate.yaml"), filepath.Join(dir, "secret")
@@ -239,7 +239,7 @@ func TestKeysAreRenewedUnderLoad(t *testing.T) {
 		}
 	}
 	now := client(t, p, "app", "sesame-0")
-	var using sync.RWMutex // whoever sends by now
+	var using sync.RWMutex // read-locked during a send with the key of now
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	var sent atomic.Int64
@@ -304,7 +304,7 @@ func TestKeysAreRenewedUnderLoad(t *testing.T) {
 	}
 	for _, w := range []string{"/metrics: 200", "/v1/topics: 200", "/nothing: 404", `tidegate_access_refusals_total{reason="wrong_credentials"} 3`} {
 		if !strings.Contains(said.String(), w) {
-			t.Errorf("it does not say %q", w)
+			t.Errorf("the responses do not contain %q", w)
 		}
 	}
 	var printed, stderr strings.Builder
@@ -314,7 +314,7 @@ func TestKeysAreRenewedUnderLoad(t *testing.T) {
 		t.Errorf("SIGTERM: code %d", code)
 	}
 	if all := said.String() + printed.String() + stderr.String() + p.stderr.String(); strings.Contains(all, "sesame") || t.Failed() {
-		t.Errorf("it said:\n%s", all)
+		t.Errorf("it printed a secret, or a check failed:\n%s", all)
 	}
 	if !strings.Contains(printed.String(), "secret_file: [") || !strings.Contains(p.stderr.String(), "key=app ") {
 		t.Errorf("printed:\n%s\nlogged:\n%s", printed.String(), p.stderr.String())

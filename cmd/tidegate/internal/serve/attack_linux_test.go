@@ -27,11 +27,11 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
-var attackFull = flag.Bool("attack.full", false, "attack the process with as many requests as it is said to survive, not with a part of them")
+var attackFull = flag.Bool("attack.full", false, "attack the process with all requests that SECURITY-MODEL.md promises to survive, not with a part of them")
 
 const (
-	// attackMemory is the memory that the attacked process has, in bytes, and attackGo what of it
-	// Go may use.
+	// attackMemory is the memory of the attacked process in bytes, attackGo the part of it that Go
+	// may use.
 	attackMemory = 512 << 20
 	attackGo     = "410MiB" // goPart
 )
@@ -199,7 +199,7 @@ func (c *canary) sing(ctx context.Context) error {
 // A violation is an error that a repetition does not excuse.
 type violation struct{ error }
 
-// acknowledgements acknowledge what one receive returned.
+// acknowledgements acknowledge the messages of one receive.
 type acknowledgements struct {
 	left  []*tidegate.Delivery
 	maybe map[string]bool // by message ID: the response to an earlier attempt was lost
@@ -433,8 +433,8 @@ func receive(c *rawclient.Conn, topic, group string) {
 	}
 }
 
-// within waits until all have written what they get to write. Those that wait for the server are
-// left alone: their connections are closed at the end of the test.
+// within waits until all goroutines have written their requests, at most for d. A goroutine that
+// waits for the server continues until the end of the test closes its connection.
 func within(wg *sync.WaitGroup, d time.Duration, what string) error {
 	done := make(chan struct{})
 	go func() {

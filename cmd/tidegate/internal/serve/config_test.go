@@ -15,7 +15,7 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
-// Each fault names the line, the name, the value and what is legal.
+// Each error names the line, the name, the value and the legal values.
 var badFiles = []struct{ file, want string }{
 	{"grcp: x", `f:1: "grcp" is unknown; did you mean grpc?`},
 	{"max-backlog: 1", `f:1: "max-backlog" is unknown; did you mean max_backlog?`},
@@ -109,7 +109,7 @@ func TestBadFiles(t *testing.T) {
 	}
 }
 
-// As over HTTP, 0 stands for the default.
+// As over HTTP, 0 means the default.
 func TestZeroIsTheDefault(t *testing.T) {
 	for _, text := range []string{
 		"access:\n  max_clock_skew: 0s",
@@ -209,11 +209,11 @@ func TestExampleFile(t *testing.T) {
 			t.Errorf("it does not show %s", k)
 		}
 	}
-	// It shows the defaults, but for what it is there to show.
+	// The example has the default of each setting, except of four that it demonstrates.
 	defaults := defaultSettings().table()
 	for i, row := range c.settings.table() {
 		if got, want := text(row.at), text(defaults[i].at); got != want && !slices.Contains([]string{"data", "topic", "max_backlog", "max_backlog_bytes"}, row.key) {
-			t.Errorf("it says of %s: %s, and the default is %s", row.key, got, want)
+			t.Errorf("it has %s: %s, and the default is %s", row.key, got, want)
 		}
 	}
 	orders := settings.Topic{
@@ -238,7 +238,7 @@ func TestHelpShowsEverySetting(t *testing.T) {
 		line := regexp.MustCompile(`(?m)^ +--` + flagName(row.key) + `[ \[].*$`).FindString(help.String())
 		preset := text(row.at)
 		if _, boolean := row.at.(*bool); line == "" || preset != "" && preset != "0" && preset != "0s" && !boolean && !strings.Contains(line, "(default "+preset+")") {
-			t.Errorf("--help says of %s, with the default %q: %q", row.key, preset, line)
+			t.Errorf("--help does not show %s with the default %q: %q", row.key, preset, line)
 		}
 	}
 	for _, name := range slices.Concat(leaves(reflect.TypeFor[settings.Topic]()), leaves(reflect.TypeFor[settings.Group]()), leaves(reflect.TypeFor[settings.Address]())) {

@@ -35,7 +35,7 @@ func TestMaxConnections(t *testing.T) {
 	}
 }
 
-// idleAttack opens so many connections, says hello on each, reads the answer and keeps them open.
+// idleAttack opens n connections, writes hello on each, reads the response and keeps them open.
 func idleAttack(t *testing.T, address string, n int, hello string, answered func(*bufio.Reader) error) {
 	t.Helper()
 	for i := range n {
@@ -80,9 +80,9 @@ func grpcAnswered(r *bufio.Reader) error {
 	return nil
 }
 
-// Clients that open connections, have one request answered and keep them lock nobody out, with and
-// without keys: the longest idle one makes place for each new one. Those of authenticated clients
-// and those with a request under way stay.
+// Clients that make one request on each connection and keep it open do not lock out other clients,
+// with and without keys. The server closes the longest idle connection for each new one. It keeps
+// the connections of authenticated clients and those with a request under way.
 func TestIdleConnectionsMakeRoom(t *testing.T) {
 	const most = 4
 	for _, keys := range []bool{false, true} {
@@ -114,7 +114,7 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 				t.Errorf("over gRPC, beside %d idle connections of %d: %v", 2*most, most, err)
 			}
 			if line := p.await(t, 0, "max_connections=4"); !strings.Contains(line, "raise max_connections") {
-				t.Errorf("it says %s", line)
+				t.Errorf("the log has %s", line)
 			}
 			stays()
 		})
@@ -193,7 +193,7 @@ func TestConnectionsBeyondTheLimitWait(t *testing.T) {
 	answered := make(chan error, 1)
 	go func() { answered <- httpAnswered(bufio.NewReader(conns[2])) }()
 	if line := p.await(t, 0, "max_connections=2"); !strings.Contains(line, p.http) || !strings.Contains(line, "waited=1") {
-		t.Errorf("it says %s", line)
+		t.Errorf("the log has %s", line)
 	}
 	select {
 	case err := <-answered:
@@ -208,8 +208,8 @@ func TestConnectionsBeyondTheLimitWait(t *testing.T) {
 	}
 }
 
-// Who opens connections and is silent, and does so again and again, keeps nobody
-// out: they are let in, and closed for who comes after them.
+// Clients that open silent connections again and again do not lock out other clients: the server
+// accepts such connections, and closes them for later ones.
 func TestSilentConnectionsMakeRoom(t *testing.T) {
 	p := start(t, "--max-connections", "4")
 	for range 4 {

@@ -12,9 +12,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A group and a dead-letter queue that were made by themselves are somebody's once
-// a file declares them, with the settings that they have too: they do not count
-// in max_auto_groups, and are not deleted by themselves.
+// Declaring an auto-created group or dead-letter queue in a file makes it permanent, even with
+// unchanged settings. It no longer counts in max_auto_groups, and the broker does not delete it.
 func TestDeclaredIsNotAutoCreated(t *testing.T) {
 	b, err := broker.Open(broker.Options{MinInvisibleDuration: 1})
 	if err != nil {

@@ -59,6 +59,6 @@ func TestPaceCollector(t *testing.T) {
 	debug.SetGCPercent(150)
 	paceCollector()()
 	if got := current(); got != 150 {
-		t.Errorf("GOGC is %d, but the environment says 150", got)
+		t.Errorf("GOGC is %d, but the environment has 150", got)
 	}
 }

@@ -17,7 +17,7 @@ import (
 
 var killRounds = flag.Int("kill.rounds", 8, "how often the process is killed")
 
-// A ledger is what clients were answered.
+// A ledger has the responses that clients got.
 type ledger struct {
 	mu       sync.Mutex
 	grown    sync.Cond // on mu; sent or acked has grown
@@ -37,10 +37,9 @@ func newLedger() *ledger {
 	return l
 }
 
-// kill -9 in the middle of sends, receives and acknowledgements, again and
-// again on one directory: every answered message is there, once per group;
-// what was acknowledged does not come back; the attempt number goes on from
-// where it was, but a first delivery may be lost with the process.
+// kill -9 during sends, receives and acknowledgements, repeatedly on one directory. Each group
+// receives every confirmed message once, and no acknowledged message again. Attempt numbers
+// continue, except that the process may lose a first delivery.
 func TestKilledProcessLosesNothing(t *testing.T) {
 	dir := t.TempDir()
 	l := newLedger()
@@ -66,7 +65,7 @@ func TestKilledProcessLosesNothing(t *testing.T) {
 	c := dial(t, p)
 	defer c.Close()
 
-	// A group that is new sees every answered message once.
+	// A new group receives every confirmed message once.
 	seen := map[string]int{}
 	for {
 		ds := l.receive(t, t.Context(), c, "auditor", time.Hour)
@@ -79,10 +78,10 @@ func TestKilledProcessLosesNothing(t *testing.T) {
 	}
 	for id := range l.sent {
 		if seen[id] != 1 {
-			t.Errorf("%s was answered, and is there %d times", id, seen[id])
+			t.Errorf("%s was confirmed, and a new group received it %d times", id, seen[id])
 		}
 	}
-	// The group that was at work gets the rest, with attempts that go on.
+	// The first group receives the rest, with attempt numbers that continue.
 	rest := 0
 	for {
 		ds := l.receive(t, t.Context(), c, "workers", time.Hour)
@@ -96,7 +95,7 @@ func TestKilledProcessLosesNothing(t *testing.T) {
 	}
 	for id := range l.sent {
 		if l.attempts[id] == 0 {
-			t.Errorf("%s was answered, but never came to the group", id)
+			t.Errorf("%s was confirmed, but the group never received it", id)
 		}
 	}
 	t.Logf("%d kills: %d messages sent, %d acknowledged, %d left for the group", *killRounds, len(l.sent), len(l.acked), rest)
@@ -137,7 +136,7 @@ func (l *ledger) send(ctx context.Context, c *rocketmq.Client, name string) {
 	}
 }
 
-// consume acknowledges half of what it gets, and leaves the rest to time out.
+// consume acknowledges half of its messages. The leases of the others time out.
 func (l *ledger) consume(t *testing.T, ctx context.Context, c *rocketmq.Client) {
 	for ctx.Err() == nil {
 		for _, d := range l.receive(t, ctx, c, "workers", 100*time.Millisecond) {
@@ -145,8 +144,8 @@ func (l *ledger) consume(t *testing.T, ctx context.Context, c *rocketmq.Client) 
 			if rand.IntN(2) == 0 {
 				continue
 			}
-			// Once it was asked for, it may be done, whether answered or not:
-			// only what was answered must be.
+			// An acknowledgement without a response may have worked. One with a response must have
+			// worked.
 			if err := c.Ack(ctx, []*tidegate.Delivery{d})[0]; err == nil {
 				l.mu.Lock()
 				l.acked[d.ID] = d.Attempt
@@ -181,7 +180,7 @@ func (l *ledger) killed() {
 	}
 }
 
-// check holds a delivery against what was answered before.
+// check compares a delivery with the earlier responses.
 func (l *ledger) check(t *testing.T, d *tidegate.Delivery) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// elsewhere are the options of broker and server that no setting stands for, and why.
+// elsewhere has the options of broker and server without a setting of their own, each with the
+// reason.
 var elsewhere = map[string]string{
 	"broker.Logger": "log_level and log_format", "server.Logger": "likewise",
 	"broker.MaxBodySize": "that of RocketMQ, whose clients refuse more",
@@ -57,7 +58,7 @@ func TestEveryOptionHasASetting(t *testing.T) {
 	}
 }
 
-// The console is on unless the file says off, also in the spellings that YAML 1.1 took for false.
+// The console is on unless the file turns it off, also in the spellings that are false in YAML 1.1.
 func TestConsoleSetting(t *testing.T) {
 	for text, none := range map[string]bool{"": false, "console: on": false, "console: off": true, "console: 'off'": true} {
 		c, err := merge("f", []byte(text), nil, nil)
@@ -70,7 +71,7 @@ func TestConsoleSetting(t *testing.T) {
 	}
 }
 
-// What is out of bounds with the defaults is taken with other bounds.
+// A value outside of the default bounds is legal if the file changes the bounds too.
 func TestSettingsThatGoTogether(t *testing.T) {
 	c, err := merge("f", []byte("min_long_polling: 30s\nmax_long_polling: 1m\nmin_invisible_duration: 13h\nmax_invisible_duration: 24h\n"+
 		"max_client_burst: 5\nmax_client_rate: 0.5\nproducer_max_attempts: 7\nproducer_backoff_initial: 3m\nproducer_backoff_multiplier: 2\nproducer_backoff_max: 5m\n"), nil, nil)

@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// The test binary is the program when it is told so by the environment.
+// The environment variable makes the test binary run as the program.
 const asProgram = "TIDEGATE_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -36,11 +36,11 @@ type process struct {
 	ended      chan struct{} // closed when the process has ended and stderr is complete
 }
 
-// An output is what a process writes while it runs.
+// An output has the text that a process has written so far.
 type output struct {
 	mu    sync.Mutex
 	text  strings.Builder
-	grown chan struct{} // closed by the next write; nil if nobody waits
+	grown chan struct{} // closed by the next write; nil without a waiting test
 }
 
 func (o *output) Write(b []byte) (int, error) {
@@ -78,7 +78,7 @@ func (p *process) await(t *testing.T, from int, text string) string {
 			}
 		}
 		if ended {
-			t.Fatalf("it ended and did not say %q: %s", text, written[from:])
+			t.Fatalf("it ended without a line with %q: %s", text, written[from:])
 		}
 		select {
 		case <-grown:
@@ -108,11 +108,11 @@ func start(t *testing.T, args ...string) *process {
 	line, err := bufio.NewReader(stdout).ReadString('\n')
 	if err != nil {
 		<-p.ended
-		t.Fatalf("it did not say that it is ready: %v\n%s", err, p.stderr.String())
+		t.Fatalf("it did not report that it is ready: %v\n%s", err, p.stderr.String())
 	}
 	go io.Copy(io.Discard, stdout)
 	if _, err := fmt.Sscanf(line, "ready grpc=%s http=%s\n", &p.grpc, &p.http); err != nil {
-		t.Fatalf("it said %q: %v", line, err)
+		t.Fatalf("its first line is %q: %v", line, err)
 	}
 	return p
 }

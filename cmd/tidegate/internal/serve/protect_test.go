@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// A directory that was served with keys is not served without, unless the flag says so, which
-// holds from then on.
+// The broker refuses to serve without keys a directory that it has served with keys. The flag that
+// permits it holds for all later starts, until one with keys.
 func TestProtect(t *testing.T) {
 	dir := t.TempDir()
 	for i, c := range []struct {

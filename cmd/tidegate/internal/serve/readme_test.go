@@ -9,8 +9,7 @@ import (
 	"testing"
 )
 
-// The commands of the README that run this program are understood; one that
-// would serve is asked what it would do.
+// The program accepts each of its commands in the README. serve runs with --print-config.
 func TestReadmeCommands(t *testing.T) {
 	t.Chdir("../../../..")
 	readme, err := os.ReadFile("README.md")

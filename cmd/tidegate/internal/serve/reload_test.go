@@ -44,8 +44,8 @@ func get[T any](t *testing.T, p *process, path string) (v T, code int) {
 	return v, resp.StatusCode
 }
 
-// SIGHUP applies what can change, names what cannot, and takes nothing from
-// a file with a fault.
+// SIGHUP applies the settings that can change and names those that cannot. From a file with a fault
+// it applies nothing.
 func TestReload(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tidegate.yaml")
 	write(t, file, "topics:\n  orders: {queues: 2}\n  old: {}\ngroups:\n  billing: {max_attempts: 3, retry: 1s 5s}\n")
@@ -93,7 +93,7 @@ func TestReload(t *testing.T) {
 		`"changed":["max_backlog","log_level","topics.new","topics.orders","groups.billing"]`,
 	} {
 		if !strings.Contains(log, w) {
-			t.Errorf("the log does not say %s:\n%s", w, log)
+			t.Errorf("the log does not contain %s:\n%s", w, log)
 		}
 	}
 	if _, code := get[status.Topic](t, p, "topics/old"); code != http.StatusOK {
@@ -117,7 +117,7 @@ func TestReload(t *testing.T) {
 		log := reload(c.text, refused)
 		for _, w := range c.says {
 			if !strings.Contains(log, w) {
-				t.Errorf("%q: the log does not say %q:\n%s", c.text, w, log)
+				t.Errorf("%q: the log does not contain %q:\n%s", c.text, w, log)
 			}
 		}
 		if err := send(); !errors.Is(err, tidegate.ErrThrottled) {
@@ -128,7 +128,8 @@ func TestReload(t *testing.T) {
 			t.Errorf("%q: topics were changed by a file with a fault: %+v, %d", c.text, orders, code)
 		}
 	}
-	// What needs a restart is named again, and what changed back is not a change.
+	// The log names again the settings that need a restart. A setting that has its first value
+	// again is not a change.
 	if log := reload(good, reloaded); !strings.Contains(log, `"keys":["min_long_polling","stop_timeout"]`) || !strings.Contains(log, `"changed":null`) {
 		t.Errorf("the same file again:\n%s", log)
 	}

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 )
 
-// Errors name the flag, the value and what to give, and end with code 2.
+// Errors name the flag, the value and the legal values. The exit code is 2.
 func TestBadFlags(t *testing.T) {
 	for _, c := range []struct {
 		args string
@@ -35,7 +35,7 @@ func TestBadFlags(t *testing.T) {
 		}
 		for _, w := range c.says {
 			if !strings.Contains(stderr.String(), w) {
-				t.Errorf("%s: stderr does not say %q: %s", c.args, w, stderr.String())
+				t.Errorf("%s: stderr does not contain %q: %s", c.args, w, stderr.String())
 			}
 		}
 	}

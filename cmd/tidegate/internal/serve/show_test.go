@@ -16,7 +16,7 @@ func shown(t *testing.T, c *config) string {
 	return b.String()
 }
 
-// What --print-config prints is a file that says the same.
+// The output of --print-config is a file with the same settings.
 func roundTrip(t *testing.T, c *config) {
 	t.Helper()
 	text := shown(t, c)
@@ -83,13 +83,13 @@ func TestShowTellsOrigins(t *testing.T) {
 		"topics: t: # f:3 max_backlog: # f:4 bytes: 3 # f:5",
 	} {
 		if !strings.Contains(text, w) {
-			t.Errorf("it does not say %q:\n%s", w, text)
+			t.Errorf("it does not contain %q:\n%s", w, text)
 		}
 	}
 }
 
-// No text makes the parser panic; every fault has a line of the text; what
-// has no fault can be printed and read again.
+// No text makes the parser panic. Every fault has a line of the text. A valid file can be printed
+// and read again.
 func FuzzParse(f *testing.F) {
 	for _, c := range badFiles {
 		f.Add(c.file)

@@ -60,7 +60,7 @@ func TestAttackedProcessSurvives(t *testing.T) {
 			ran := make(chan struct{})
 			go func() {
 				defer close(ran)
-				_ = a.run(attacking, t, p) // what it gets through does not matter
+				_ = a.run(attacking, t, p) // its result does not matter
 			}()
 			select {
 			case <-attacking.Done():

@@ -18,7 +18,7 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
-var startupMessages = flag.Int("startup.messages", 100_000, "what lies in the directory of BenchmarkStartup, in messages of 1 KiB")
+var startupMessages = flag.Int("startup.messages", 100_000, "the number of messages of 1 KiB in the directory of BenchmarkStartup")
 
 // BenchmarkStartup launches the program, built as go build does it, and measures until it has
 // accepted a first message from a new client over gRPC: on a fresh directory, on one with old
@@ -92,12 +92,12 @@ func launch(b *testing.B, program, dir string, end syscall.Signal) time.Duration
 	}
 	defer func() {
 		_ = p.Process.Signal(end)
-		_ = p.Wait() // killed, or as it was told
+		_ = p.Wait() // it was killed or stopped
 	}()
 	line, err := bufio.NewReader(stdout).ReadString('\n')
 	var grpc, http string
 	if _, serr := fmt.Sscanf(line, "ready grpc=%s http=%s\n", &grpc, &http); err != nil || serr != nil {
-		b.Fatalf("it said %q: %v, %v", line, err, serr)
+		b.Fatalf("its first line is %q: %v, %v", line, err, serr)
 	}
 	c, err := rocketmq.New(grpc, rocketmq.Options{})
 	if err != nil {

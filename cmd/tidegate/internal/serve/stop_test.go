@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// Told to stop, it takes nothing new over HTTP and answers what is under way there, even
-// while a client of gRPC that does not read keeps the other half from ending.
+// After SIGTERM the process rejects new HTTP requests and completes those under way. It does so
+// even while a gRPC client that does not read delays the end of the gRPC server.
 func TestStopEndsBothAtOnce(t *testing.T) {
 	p := start(t, "--topic", "orders", "--stop-timeout", "4s")
 	dial := func(address string) net.Conn {
@@ -72,11 +72,11 @@ func TestStopEndsBothAtOnce(t *testing.T) {
 		t.Errorf("code %d\n%s", code, p.stderr.String())
 	}
 	if lines := p.stderr.String(); strings.Count(lines, "broker stopped") != 1 {
-		t.Errorf("the last line does not say that it has stopped:\n%s", lines)
+		t.Errorf("the last line does not report that it has stopped:\n%s", lines)
 	}
 }
 
-// Told to stop while it starts, it ends in good order and is never ready.
+// A process that is stopped during its start ends with code 0 and is never ready.
 func TestStopDuringStart(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
