@@ -45,11 +45,11 @@ func TestAddressSettingsValidation(t *testing.T) {
 		`expiry-address is "TBW102"`, `dead-letter-queue-prefix is "?"`,
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("it does not say %q: %v", want, err)
+			t.Errorf("the error does not contain %q: %v", want, err)
 		}
 	}
 	if got := b.AllAddressSettings(); len(got) != 0 {
-		t.Errorf("it was taken all the same: %+v", got)
+		t.Errorf("the invalid settings were stored: %+v", got)
 	}
 	if err := (settings.Address{RedeliveryDelayMultiplier: new(math.NaN()), RedeliveryCollisionAvoidanceFactor: new(math.NaN())}).Validate(); err == nil {
 		t.Error("NaN is legal")
@@ -370,7 +370,7 @@ func TestExpiry(t *testing.T) {
 		for _, d := range receiveAll(t, b, "expired") {
 			ids[d.ID] = d.Properties["_AMQ_ORIG_ADDRESS"] == "t" && d.Properties["_AMQ_ACTUAL_EXPIRY"] != ""
 			if _, dead := d.DeadLetter(); !dead {
-				t.Error("it does not say where it comes from")
+				t.Error("the message has no origin")
 			}
 		}
 		if len(ids) != 2 || !ids["tried"] || !ids["untried"] {

@@ -63,7 +63,7 @@ func TestSettingsSurviveAndAreChecked(t *testing.T) {
 			}
 			for _, w := range c.says {
 				if !strings.Contains(err.Error(), w) {
-					t.Errorf("%s: the error does not say %q: %v", name, w, err)
+					t.Errorf("%s: the error does not contain %q: %v", name, w, err)
 				}
 			}
 		}

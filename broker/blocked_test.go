@@ -29,7 +29,7 @@ func TestBlockedAcrossARestart(t *testing.T) {
 		"in flight": {3 * time.Second, func(t *testing.T, b *broker.Broker) {
 			one(t, b, "g", "t")
 		}, 1},
-		"given back": {3 * time.Second, func(t *testing.T, b *broker.Broker) {
+		"released": {3 * time.Second, func(t *testing.T, b *broker.Broker) {
 			serve(b).Release(t.Context(), []*tidegate.Delivery{one(t, b, "g", "t")})
 			synctest.Wait()
 		}, 1},

@@ -59,7 +59,7 @@ func TestChangeIsRepeatable(t *testing.T) {
 			_, dead := b.DeadLetter(t.Context(), d, "")
 			_, givenAgain := b.RepeatChange(t.Context(), d, 0)
 			errs := map[string]error{
-				"ack": b.Ack(t.Context(), []*tidegate.Delivery{d})[0], "retry": retried, "give back": given, "give back again": givenAgain,
+				"ack": b.Ack(t.Context(), []*tidegate.Delivery{d})[0], "retry": retried, "release": given, "release again": givenAgain,
 				"change": changed, "dead letter": dead,
 			}
 			if repeatToo {
@@ -126,13 +126,13 @@ func TestChangedIsOfTheLastSerialNumber(t *testing.T) {
 			var l *consume.Lease
 			s.Look(func(p *consume.Progress) { l = p.Lease(int(r.Place.Queue), r.Place.Offset) })
 			if !l.Changed {
-				t.Fatal("the lease does not say that it was changed")
+				t.Fatal("the lease has no mark of the change")
 			}
 			return d, l
 		}
 		d, l := changed()
 		if serve(b).Release(t.Context(), []*tidegate.Delivery{d}); l.Changed {
-			t.Error("it was changed, and then given back")
+			t.Error("a changed delivery was released afterwards")
 		}
 		d, l = changed()
 		if out, err := b.Retry(t.Context(), d, 0, ""); err != nil || out.Fate != transport.FateParked {

@@ -42,7 +42,7 @@ func TestClientQuota(t *testing.T) {
 		}
 		for _, w := range []string{"530 TOO_MANY_REQUESTS", `"greedy"`, "10 messages a second", "burst 5"} {
 			if !strings.Contains(refusal.Error(), w) {
-				t.Errorf("the text does not say %q: %v", w, refusal)
+				t.Errorf("the text does not contain %q: %v", w, refusal)
 			}
 		}
 		for _, client := range []string{"modest", ""} {
@@ -64,7 +64,7 @@ func TestBadOptions(t *testing.T) {
 	}
 	for _, w := range []string{"MaxBacklog", "ClientQuota", "MaxBodySize is -1", "MinInvisibleDuration is 1h0m0s", "CacheBytes is -1"} {
 		if !strings.Contains(err.Error(), w) {
-			t.Errorf("the error does not say %q: %v", w, err)
+			t.Errorf("the error does not contain %q: %v", w, err)
 		}
 	}
 }

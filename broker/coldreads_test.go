@@ -78,7 +78,7 @@ func TestColdReadsThrottleSends(t *testing.T) {
 				e, _ := errors.AsType[*tidegate.Error](err)
 				for _, w := range []string{`cold reads of "t" is`, "the limit is 300000 bytes/s", "again at 240000 bytes/s"} {
 					if !strings.Contains(err.Error(), w) {
-						t.Fatalf("the text does not say %q: %v", w, err)
+						t.Fatalf("the text does not contain %q: %v", w, err)
 					}
 				}
 				if e.RetryAfter <= 0 {

@@ -111,7 +111,7 @@ func (c *combined) auditTopic(t *topic.Topic) {
 				})
 			}
 			if !needed && !t.RoundIsSet() {
-				c.t.Errorf("%s/%d: offset %d is kept for nobody, and nothing will remove it", t.Name(), q.Number(), o)
+				c.t.Errorf("%s/%d: offset %d is kept without a reader, and no round will remove it", t.Name(), q.Number(), o)
 			}
 		}
 		for o := at.Offset; o < q.Next().Offset; o++ {

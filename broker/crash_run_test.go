@@ -53,7 +53,7 @@ func (r *recorder) sofar() []fact {
 	return slices.Clip(r.facts)
 }
 
-// tell records that an operation begins, calls f, and records the response.
+// tell records the begin of an operation, calls do, and records the response.
 func (r *recorder) tell(f fact, do func(*fact) error) {
 	r.note(f)
 	f.answer = true

@@ -135,7 +135,7 @@ func TestDamageIsToldAndLosesNothingElse(t *testing.T) {
 			if err != nil {
 				refused++
 				if !strings.Contains(err.Error(), "data directory") || !strings.Contains(err.Error(), "data") {
-					t.Errorf("%s: the error does not say where it is: %v", r.what, err)
+					t.Errorf("%s: the error does not name the place: %v", r.what, err)
 				}
 				continue
 			}
@@ -151,7 +151,7 @@ func TestDamageIsToldAndLosesNothingElse(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("refused to open %d times, lost messages and said so %d times, lost nothing %d times", refused, lost, whole)
+	t.Logf("refused to open %d times, reported lost messages %d times, lost nothing %d times", refused, lost, whole)
 }
 
 func (r *damagedRun) verify(t *testing.T, b *broker.Broker) (damaged int64) {

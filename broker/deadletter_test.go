@@ -66,7 +66,7 @@ func TestDeadLetterIsIdempotent(t *testing.T) {
 			t.Fatalf("%d dead letters", len(ds))
 		}
 		if o, _ := ds[0].DeadLetter(); o.Reason != "no use" || o.Attempts != 1 {
-			t.Errorf("it says %+v", o)
+			t.Errorf("the origin is %+v", o)
 		}
 		// A dead letter that fails again keeps its first origin.
 		again := receive(t, b, transport.ReceiveRequest{Group: "h", Topic: "%DLQ%g"})[0]
@@ -75,7 +75,7 @@ func TestDeadLetterIsIdempotent(t *testing.T) {
 		}
 		o, _ := receiveAll(t, b, "%DLQ%h")[0].DeadLetter()
 		if o.Topic != "t" || o.Group != "h" || o.Reason != "still no use" {
-			t.Errorf("the second one says %+v", o)
+			t.Errorf("the origin of the second one is %+v", o)
 		}
 	})
 }
@@ -140,7 +140,7 @@ func TestDeadLetterComesLate(t *testing.T) {
 				t.Errorf("push %v: delivered again: %v", push, again)
 			}
 			if _, err := b.DeadLetter(t.Context(), ds[1], "too late"); !errors.Is(err, tidegate.ErrInvalidHandle) {
-				t.Errorf("push %v: somebody else has it: %v", push, err)
+				t.Errorf("push %v: another client has it: %v", push, err)
 			}
 			if n := len(receiveAll(t, b, "%DLQ%g")); n != 1 {
 				t.Errorf("push %v: %d dead letters, want 1", push, n)

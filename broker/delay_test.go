@@ -49,7 +49,7 @@ func TestDelay(t *testing.T) {
 				t.Errorf("message %d, %s, arrived after %v, want %v", i, ds[0].Body, got, want)
 			}
 			if d := ds[0].DeliverAt.Sub(start).String(); d != string(ds[0].Body) {
-				t.Errorf("the delivery time is told as %s, sent was %s", d, ds[0].Body)
+				t.Errorf("the delivery time is %s, want %s as sent", d, ds[0].Body)
 			}
 			if err := b.Ack(t.Context(), ds)[0]; err != nil {
 				t.Fatal(err)
@@ -258,7 +258,7 @@ func TestDelayedMessagesCountInTheLimit(t *testing.T) {
 						t.Errorf("%s: %+v, %v", when, info, err)
 					}
 					if st := serve(b).Stats().Topics[0]; st.Delayed != (status.Backlog{Messages: delayed, Bytes: delayed * 10}) {
-						t.Errorf("%s: the figures say %+v", when, st.Delayed)
+						t.Errorf("%s: the statistics have %+v", when, st.Delayed)
 					}
 					if (info.Throttle != nil) != throttled {
 						t.Errorf("%s: throttled by %+v", when, info.Throttle)

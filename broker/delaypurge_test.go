@@ -113,7 +113,7 @@ func TestPurgeWhileDelayedMessagesAreSent(t *testing.T) {
 		}
 		for _, h := range handles {
 			if _, err := b.Recall(t.Context(), "t", h); err != nil {
-				t.Fatalf("of what was sent since: %v", err)
+				t.Fatalf("of a message that was sent since: %v", err)
 			}
 		}
 		if tp, err := b.Parts().Catalog.Topic("t"); err != nil || status.Backlog(tp.Delayed()) != (status.Backlog{}) {

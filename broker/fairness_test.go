@@ -69,7 +69,7 @@ func TestThrottledClientsShare(t *testing.T) {
 			}
 		}
 		if n := serve(b).Stats().Throttled[limits.FairShare]; n == 0 {
-			t.Error("nobody was refused for its share")
+			t.Error("no client was rejected for its share")
 		}
 	})
 }

@@ -42,7 +42,7 @@ func TestSharedRetryTopicWithFilters(t *testing.T) {
 					t.Errorf("%q were delivered, want the retry of t2: that of t1 does not match", got)
 				}
 				if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t1", Wait: time.Second}); len(ds) != 0 {
-					t.Errorf("%+v was passed over, and is delivered", ds[0])
+					t.Errorf("%+v was skipped, and is delivered", ds[0])
 				}
 			})
 		})

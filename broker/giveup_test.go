@@ -39,7 +39,7 @@ func TestAskedDeadLettersAreKept(t *testing.T) {
 				}
 			}
 		}},
-		"redrive of what is parked": {settings.Group{FIFO: true, OnExhausted: settings.OnExhaustedPark}, func(t *testing.T, b *broker.Broker) {
+		"redrive of parked messages": {settings.Group{FIFO: true, OnExhausted: settings.OnExhaustedPark}, func(t *testing.T, b *broker.Broker) {
 			for range 10 {
 				if _, err := b.Retry(t.Context(), one(t, b, "g", "t"), time.Second, ""); err != nil {
 					t.Fatal(err)

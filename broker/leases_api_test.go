@@ -15,7 +15,7 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// The pages of leases have all leases once, in their order, whatever their size.
+// The pages of leases have each lease once, in order, for any size of a page.
 func TestLeasePages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

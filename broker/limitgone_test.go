@@ -129,7 +129,7 @@ func TestTopicSaysThatThereIsRoom(t *testing.T) {
 			}
 			s := serve(b).Stats().Topics[0].Throttle
 			if (d.Throttle == nil) != (s == nil) {
-				t.Errorf("the topic says %v, the statistics %v", d.Throttle, s)
+				t.Errorf("the topic reports %v, the statistics %v", d.Throttle, s)
 			}
 			if d.Throttle == nil {
 				return ""

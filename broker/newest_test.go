@@ -15,8 +15,8 @@ import (
 	"github.com/tidegate/tidegate/internal/fingerprint"
 )
 
-// The newest letters first are the letters of each queue in descending order, whatever the size of
-// pages and bodies, and with gaps between the letters.
+// With the newest letters first, the letters of each queue come in descending order: for any size
+// of pages and bodies, and with gaps between the letters.
 func TestNewestDeadLetters(t *testing.T) {
 	t.Parallel()
 	runSequences(t, "model", *modelSeed, soak(3), readNewest)

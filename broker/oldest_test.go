@@ -88,7 +88,7 @@ func TestAgeThrottlesSends(t *testing.T) {
 			}
 			for _, w := range words {
 				if !strings.Contains(err.Error(), w) {
-					t.Errorf("the text does not say %q: %v", w, err)
+					t.Errorf("the text does not contain %q: %v", w, err)
 				}
 			}
 		}

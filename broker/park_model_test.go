@@ -163,7 +163,7 @@ func (m *parkModel) check() {
 		sum += p.Messages
 	}
 	if err != nil || int64(len(page.Groups)) != s.ParkedGroups || sum != s.Parked {
-		m.t.Fatalf("parked: %+v, %v; the counters say %+v", page, err, s)
+		m.t.Fatalf("parked: %+v, %v; the counters are %+v", page, err, s)
 	}
 }
 

@@ -68,7 +68,7 @@ func TestPurgeTopic(t *testing.T) {
 						t.Errorf("%s: the group has %+v", where, s)
 					}
 					if err := b.Ack(t.Context(), ds[3:])[0]; !errors.Is(err, tidegate.ErrInvalidHandle) {
-						t.Errorf("%s: what was in flight: %v", where, err)
+						t.Errorf("%s: the message in flight: %v", where, err)
 					}
 					elapse(2 * time.Hour)
 					if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Wait: time.Minute}); len(ds) != 0 {
@@ -330,7 +330,7 @@ func TestPurgeRemovesHalfMessages(t *testing.T) {
 			if info, err := b.Topic("t"); err != nil || info.HalfMessages != 0 || info.StoredMessages > 1 {
 				t.Errorf("restart %t: %d half messages, %d messages, %v", restart, info.HalfMessages, info.StoredMessages, err)
 			}
-			wantCode(t, "end of what was purged", endTransaction(t, b, receipts[0], transport.Commit), tidegate.CodeInternalServerError)
+			wantCode(t, "end of a purged transaction", endTransaction(t, b, receipts[0], transport.Commit), tidegate.CodeInternalServerError)
 			again := serve(b).SendHalf(t.Context(), &tidegate.Message{ID: "0000", Topic: "t", Body: []byte("0000")}, 0)
 			if again.Err != nil || again.Receipt == receipts[0] {
 				t.Errorf("restart %t: sent again: %+v, first %+v", restart, again, receipts[0])

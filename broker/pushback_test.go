@@ -110,7 +110,7 @@ func steadyDrain(t *testing.T, limit settings.Limit, rate float64, batch, groups
 		}
 		took = throttle.Bound(took)
 		if x.wait < took/2 || x.wait > 2*took {
-			t.Errorf("after %v it is told to wait %v, and it takes %v", x.at.Sub(start), x.wait, took)
+			t.Errorf("after %v the push-back is %v, and the wait takes %v", x.at.Sub(start), x.wait, took)
 			return
 		}
 	}

@@ -123,7 +123,7 @@ func TestOpeningReadsTheIndex(t *testing.T) {
 			var log strings.Builder
 			b := open(t, broker.Options{Dir: "data", Logger: slog.New(slog.NewTextHandler(&log, nil))}.On(again))
 			if lines := strings.Count(log.String(), "\n"); lines > 1 || lines == 1 && (!killed || !strings.Contains(log.String(), "did not close")) {
-				t.Errorf("killed %t: it says %s", killed, &log)
+				t.Errorf("killed %t: it logs %s", killed, &log)
 			}
 			tp, err := b.Parts().Catalog.Topic("t")
 			if err != nil {

@@ -41,7 +41,7 @@ func TestDiskOfKeptMessagesIsGivenBack(t *testing.T) {
 		}
 		elapse(5 * time.Second)
 		if n := freedBytes(b); n != 0 {
-			t.Errorf("%d bytes are left to be given back", n)
+			t.Errorf("%d bytes are left to be reclaimed", n)
 		}
 	})
 }
@@ -72,10 +72,10 @@ func TestPutKeepsAnAutomaticQueue(t *testing.T) {
 		}
 		tp.SetAutomatic(true)
 		if deleted, err := b.Parts().Catalog.DeleteUnused(tp); !deleted || err != nil {
-			t.Errorf("what nobody has put: %t, %v", deleted, err)
+			t.Errorf("a message that does not exist: %t, %v", deleted, err)
 		}
 		if n := freedBytes(b); n != 200 {
-			t.Errorf("%d bytes are to be given back once it is deleted, want 200", n)
+			t.Errorf("%d bytes can be reclaimed once it is deleted, want 200", n)
 		}
 	})
 }
@@ -132,7 +132,7 @@ func TestReclaimGoesOnWithWhatCameMeanwhile(t *testing.T) {
 		fs.hold(false)
 		elapse(time.Second)
 		if n := freedBytes(b); n != 0 {
-			t.Errorf("%d bytes are left to be given back", n)
+			t.Errorf("%d bytes are left to be reclaimed", n)
 		}
 	})
 }

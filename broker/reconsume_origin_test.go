@@ -145,7 +145,7 @@ func TestRetryTopicIsNoDeadLetterTopic(t *testing.T) {
 			t.Errorf("%+v: %v", c.config, err)
 		}
 		if err != nil && !strings.Contains(err.Error(), "retry_topic") {
-			t.Errorf("the error does not say what is wrong: %v", err)
+			t.Errorf("the error does not name the fault: %v", err)
 		}
 	}
 }

@@ -112,7 +112,7 @@ func TestReconsumeLater(t *testing.T) {
 			t.Fatalf("%d dead letters", len(ds))
 		}
 		if o, ok := ds[0].DeadLetter(); !ok || o.Topic != "topic1" || o.MessageID != "m" || o.Group != "sub1" {
-			t.Errorf("it says %+v, %t", o, ok)
+			t.Errorf("the origin is %+v, %t", o, ok)
 		}
 		if g, err := b.Group("sub1"); err != nil || len(g.Topics) != 2 || g.Topics[0].Backlog.Messages+g.Topics[1].Backlog.Messages != 0 || g.Topics[1].DeadLetters != 1 {
 			t.Errorf("the group has %+v, %v", g.Topics, err)

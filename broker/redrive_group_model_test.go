@@ -89,7 +89,7 @@ func TestRedriveToOneGroupAtEveryWrite(t *testing.T) {
 	}
 }
 
-// A groupModel is what the groups g and h have to receive.
+// A groupModel has the messages that the groups g and h must receive.
 type groupModel struct {
 	t       *testing.T
 	b       *broker.Broker
@@ -99,8 +99,8 @@ type groupModel struct {
 	topics  map[string]string         // by message ID
 }
 
-// Random sends, failures, redrives to one group and to all, and restarts: each group receives what
-// it has to, as often as it has to.
+// With random sends, failures, restarts and redrives to one group or to all, each group receives
+// its messages exactly as often as the model expects.
 func TestRedriveToOneGroupModel(t *testing.T) {
 	t.Parallel()
 	runSequences(t, "model", *modelSeed, soak(10), func(t *testing.T, seed uint64) {

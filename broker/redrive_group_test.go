@@ -156,7 +156,7 @@ func TestRedriveToOneGroupWakes(t *testing.T) {
 	})
 }
 
-// What cannot go to one group stays among the dead letters, and a dry run counts it.
+// A dead letter that cannot be sent to one group remains a dead letter. A dry run counts it.
 func TestRedriveToOneGroupRejects(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -98,7 +98,7 @@ func TestRetriedDeadLettersAreRedriven(t *testing.T) {
 				}
 				d := one(t, b, "g", "t")
 				if d.ID != "m" || d.Topic != "t" || !d.DeliverAt.IsZero() || len(d.Properties) != 2 || d.Properties["k"] != "v" || d.Properties[protocol.PropertyDeadLetterRedrives] != "1" {
-					t.Errorf("what came back is %+v", d.Message)
+					t.Errorf("the redriven message is %+v", d.Message)
 				}
 				if r, err := serve(b).ReconsumeLater(t.Context(), d, transport.ReconsumeMode{}); err != nil || r.Times != 1 || r.DeadLetter {
 					t.Errorf("its retries do not begin anew: %+v, %v", r, err)
@@ -152,7 +152,7 @@ func TestOriginOfDeadLettersThatWereRetried(t *testing.T) {
 			}
 			d := one(t, b, "g", "t") // as it was
 			if d.ID != r.MessageID || d.Topic != "t" || d.Properties[protocol.PropertyOriginMessageID] != "m" || d.Properties[protocol.PropertyReconsumeTimes] != "1" {
-				t.Errorf("what came back is %+v", d.Message)
+				t.Errorf("the redriven message is %+v", d.Message)
 			}
 		})
 	})

@@ -66,7 +66,7 @@ func TestLostAnswerIsReleasedLate(t *testing.T) {
 		again := expectMessages(t, receive(t, b, r), "a:1/1 b:1/1")
 		serve(b).Release(t.Context(), lost[:1])
 		if _, err := b.ChangeInvisibleDuration(t.Context(), lost[1], 0); !errors.Is(err, tidegate.ErrInvalidHandle) {
-			t.Errorf("a handle of the lost answer is given back: %v", err)
+			t.Errorf("a handle of the lost response is released: %v", err)
 		}
 		once := r
 		once.AttemptID = ""

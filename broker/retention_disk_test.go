@@ -139,7 +139,7 @@ func TestDiskIsGivenBack(t *testing.T) {
 				after, st := sizeOf(t, dir), serve(b).Stats().Messages
 				t.Logf("%d KiB before, %d after; with the logs %d", before>>10, after>>10, st.Disk>>10)
 				if before < 8*mb || after > 5*mb || st.Disk > 12*mb {
-					t.Errorf("%d bytes on disk before, %d after; Pebble says %d", before, after, st.Disk)
+					t.Errorf("%d bytes on disk before, %d after; Pebble reports %d", before, after, st.Disk)
 				}
 				if n := len(receiveAll(t, b, "other")); n != 64 {
 					t.Errorf("%d messages of another topic, want 64", n)

@@ -60,7 +60,7 @@ func TestFailedRoundIsRepeated(t *testing.T) {
 				}
 				if !c.purge { // which reads nothing, and is left at that
 					if err := w.Run(t.Context()); err == nil {
-						t.Fatal("a round that cannot read what it keeps has no error")
+						t.Fatal("a round that cannot read the kept messages has no error")
 					}
 				}
 				if err := b.Parts().Store.Messages.Add(func(w *store.Batch) {

@@ -190,7 +190,7 @@ func (k *retentionModel) check() {
 		k.t.Fatal(err)
 	}
 	if info.StoredMessages != total.Messages || info.StoredBytes != total.Bytes {
-		k.t.Fatalf("the topic says %d messages, %d bytes; there are %+v", info.StoredMessages, info.StoredBytes, total)
+		k.t.Fatalf("the topic reports %d messages, %d bytes; there are %+v", info.StoredMessages, info.StoredBytes, total)
 	}
 	for _, s := range subscriptionsTo(k.b, topic) {
 		var want status.Backlog
@@ -212,10 +212,10 @@ func (k *retentionModel) check() {
 			overtaken.Messages += p.Stats().Overtaken
 		})
 		if got := status.Backlog(s.Backlog()); got != want {
-			k.t.Fatalf("%s says its backlog is %+v, want %+v", s.Group().Name(), got, want)
+			k.t.Fatalf("%s reports the backlog %+v, want %+v", s.Group().Name(), got, want)
 		}
 		if d := s.Status(); d.Ready+d.Inflight+d.WaitingRetry != want.Messages {
-			k.t.Fatalf("%s says %+v, want %d in all", s.Group().Name(), d, want.Messages)
+			k.t.Fatalf("%s reports %+v, want %d in all", s.Group().Name(), d, want.Messages)
 		}
 	}
 	if overtaken.Messages > 0 && r.Time < 0 && r.Bytes == 0 {

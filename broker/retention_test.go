@@ -318,7 +318,7 @@ func TestRetentionOfConsumed(t *testing.T) {
 		consume("one", 10)
 		elapse(time.Hour)
 		if n := stored(t, b, "t"); n != 10 {
-			t.Fatalf("%d are left, but nobody else has consumed any", n)
+			t.Fatalf("%d are left, but no other group has consumed any", n)
 		}
 		consume("two", 10)
 		elapse(retention.Pause)

@@ -70,7 +70,7 @@ func TestWriteStallEndsTheWaitForRoom(t *testing.T) {
 			t.Fatalf("after half a second: %v", err)
 		default:
 		}
-		for name, err := range map[string]error{"who waited": <-waiting, "who comes": send0(t, b, 256<<10)} {
+		for name, err := range map[string]error{"a waiting send": <-waiting, "a new send": send0(t, b, 256<<10)} {
 			if !errors.Is(err, tidegate.ErrThrottled) || !strings.Contains(err.Error(), "write stall") {
 				t.Errorf("%s: %v", name, err)
 			}
@@ -160,7 +160,7 @@ func TestCommitsWaitForRoom(t *testing.T) {
 				ids[r.id] = false
 				refused++
 				if !errors.Is(r.err, tidegate.ErrThrottled) || !strings.Contains(r.err.Error(), "write stall") {
-					t.Errorf("who finds no room: %v", r.err)
+					t.Errorf("a send without space: %v", r.err)
 				}
 			}
 		}

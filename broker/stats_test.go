@@ -91,7 +91,7 @@ func TestStats(t *testing.T) {
 			t.Fatal(err)
 		}
 		if closed := serve(b).Stats(); closed.Messages.Disk != 0 || len(closed.Topics) != 1 {
-			t.Errorf("a closed broker tells %+v", closed)
+			t.Errorf("a closed broker reports %+v", closed)
 		}
 		if b, err = broker.Open(broker.Options{Dir: dir, MinInvisibleDuration: 1}); err != nil {
 			t.Fatal(err)
@@ -174,7 +174,7 @@ func TestEngineDoesNotImportPrometheus(t *testing.T) {
 		}
 		for _, i := range f.Imports {
 			if strings.Contains(i.Path.Value, "prometheus") && filepath.Dir(name) != filepath.Join("internal", "histogram") {
-				t.Errorf("%s imports %s: the engine tells its Stats, package server turns them into metrics", name, i.Path.Value)
+				t.Errorf("%s imports %s: the engine returns its Stats, package server turns them into metrics", name, i.Path.Value)
 			}
 		}
 	}

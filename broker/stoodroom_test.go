@@ -84,7 +84,7 @@ func TestCommitWaitsForRoomWithoutItsClaim(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if release, err := b.Parts().Transactions.Claim(ctx, id); err != nil {
-			t.Errorf("the claim is held by who waits for room: %v", err)
+			t.Errorf("a request that waits for space holds the claim: %v", err)
 		} else {
 			release()
 		}

@@ -53,12 +53,12 @@ func TestFreeDiskThrottlesSends(t *testing.T) {
 			}
 			for _, w := range []string{"530 TOO_MANY_REQUESTS", "free disk is 536870912", "the limit is 1073741824", "again at 1342177280", "no restart"} {
 				if !strings.Contains(err.Error(), w) {
-					t.Errorf("the text does not say %q: %v", w, err)
+					t.Errorf("the text does not contain %q: %v", w, err)
 				}
 			}
 		}
 		if d, err := b.Topic("t"); err != nil || d.Throttle == nil || d.Throttle.Limit != "free disk" {
-			t.Errorf("the topic says %+v, %v", d.Throttle, err)
+			t.Errorf("the topic reports %+v, %v", d.Throttle, err)
 		}
 		if n := serve(b).Stats().Throttled["free disk"]; n != 2 {
 			t.Errorf("%d are counted", n)

@@ -13,7 +13,7 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A survey has what was done to the messages: each state, ages, rates and counts.
+// A survey counts the messages of each state, and has ages, rates and counts of the operations.
 func TestSurvey(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -45,7 +45,7 @@ func TestBacklogThrottlesSends(t *testing.T) {
 		}
 		for _, w := range []string{"530 TOO_MANY_REQUESTS", "topic backlog messages", `"orders"`, "is 1000", "limit is 1000", "again at 800"} {
 			if !strings.Contains(err.Error(), w) {
-				t.Errorf("the text does not say %q: %v", w, err)
+				t.Errorf("the text does not contain %q: %v", w, err)
 			}
 		}
 
@@ -73,7 +73,7 @@ func TestBacklogThrottlesSends(t *testing.T) {
 			t.Errorf("push-back is %v", e.RetryAfter)
 		}
 		if th, err := b.Topic("orders"); err != nil || th.Throttle == nil || th.Throttle.Value != 801 || th.Backlog.Messages != 801 {
-			t.Errorf("topic says %+v, %v", th.Throttle, err)
+			t.Errorf("the topic reports %+v, %v", th.Throttle, err)
 		}
 		consume(1)
 		if r := send(t, b, &tidegate.Message{Topic: "orders", Body: []byte("x")})[0]; r.Err != nil {

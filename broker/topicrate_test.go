@@ -41,7 +41,7 @@ func TestTopicRate(t *testing.T) {
 					} else if e, ok := errors.AsType[*tidegate.Error](r.Err); !ok || !errors.Is(r.Err, tidegate.ErrThrottled) || e.RetryAfter <= 0 || e.RetryAfter > c.waitMost {
 						t.Fatalf("the refusal is %#v", r.Err)
 					} else if !strings.Contains(r.Err.Error(), c.says) {
-						t.Fatalf("the text does not say %q: %v", c.says, r.Err)
+						t.Fatalf("the text does not contain %q: %v", c.says, r.Err)
 					}
 					time.Sleep(5 * time.Millisecond)
 				}

@@ -215,7 +215,7 @@ func TestTransactionChecksAfterALongStop(t *testing.T) {
 			t.Errorf("asked after %v; want %v", of, want)
 		}
 		if len(due) == 0 || due[0] != time.Second {
-			t.Errorf("what was due after the start was asked for after %v; want 1 s", due)
+			t.Errorf("the check that was due after the start came after %v; want 1 s", due)
 		}
 	})
 }

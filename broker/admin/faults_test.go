@@ -293,7 +293,7 @@ func TestContexts(t *testing.T) {
 					t.Errorf("error %T, want an *admin.Error", err)
 				}
 				if tt.response == 429 && !errors.Is(err, tidegate.ErrThrottled) {
-					t.Errorf("%v does not tell why it waited", err)
+					t.Errorf("%v does not have the cause of the wait", err)
 				}
 			})
 		})

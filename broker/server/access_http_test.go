@@ -144,7 +144,7 @@ func TestRetriesOverHTTP(t *testing.T) {
 		"one for each topic": {},
 		"one for all":        {Naming: settings.RetryNaming272},
 		"named":              {Topic: "again", DeadLetterTopic: "dead"},
-		"named but for one":  {Topic: "again"},
+		"all named but one":  {Topic: "again"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			c.Enabled = true

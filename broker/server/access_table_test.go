@@ -164,12 +164,12 @@ var rpcTable = []struct {
 		return e.SyncLiteSubscription(ctx, &rmqpb.SyncLiteSubscriptionRequest{Topic: res(topic), Group: res(group)})
 	}},
 	{"Telemetry", "p", "", func(ctx context.Context, e *env, topic, _ string) (statused, error) {
-		return e.says(ctx, producer(topic))
+		return e.announce(ctx, producer(topic))
 	}},
 	{"Telemetry", "c", "", func(ctx context.Context, e *env, topic, group string) (statused, error) {
 		in := subscriber(topic)
 		in.GetSubscription().Group = res(group)
-		return e.says(ctx, in)
+		return e.announce(ctx, in)
 	}},
 }
 
@@ -183,8 +183,8 @@ func firstFrame[T statused](stream interface{ Recv() (T, error) }, err error) (s
 	return stream.Recv()
 }
 
-// says opens a Telemetry stream with settings, and returns the response to them.
-func (e *env) says(ctx context.Context, in *rmqpb.Settings) (statused, error) {
+// announce opens a Telemetry stream with in, and returns the response to it.
+func (e *env) announce(ctx context.Context, in *rmqpb.Settings) (statused, error) {
 	s, err := e.Telemetry(ctx)
 	if err != nil {
 		return nil, err
@@ -255,7 +255,7 @@ func TestWhoMayUseEachRoute(t *testing.T) {
 		}
 		for _, rt := range e.s.Routes() {
 			if !rows[rt.Method+" "+rt.Path] {
-				t.Errorf("%s %s is not in routeTable: who may use it?", rt.Method, rt.Path)
+				t.Errorf("%s %s is not in routeTable: add the permission that it needs", rt.Method, rt.Path)
 			}
 		}
 	})
@@ -294,7 +294,7 @@ func TestWhoMayCallEachRPC(t *testing.T) {
 		methods := rmqpb.File_tidegate_rmq_v2_service_proto.Services().Get(0).Methods()
 		for i := range methods.Len() {
 			if name := string(methods.Get(i).Name()); !rows[name] {
-				t.Errorf("%s is not in rpcTable: who may call it?", name)
+				t.Errorf("%s is not in rpcTable: add the permission that it needs", name)
 			}
 		}
 	})

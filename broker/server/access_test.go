@@ -105,14 +105,14 @@ func TestEveryRPCIsGuarded(t *testing.T) {
 		name := string(methods.Get(i).Name())
 		rows[name] = true
 		if permission.RPCs[name] == nil {
-			t.Errorf("%s is not in rpcNeeds: what does one need to be allowed it?", name)
+			t.Errorf("%s is not in rpcNeeds: add the permission that it needs", name)
 		}
 		at := time.Now().UTC().Format("20060102T150405Z")
 		for who, ctx := range map[string]context.Context{
-			"nobody":        e.ctx(),
-			"nobody at all": t.Context(), // without a client ID: that is asked for afterwards
-			"wrong secret":  as(t.Context(), "client", wire.HeaderDateTime, at, wire.HeaderAuthorization, signature("root", "wrong", at)),
-			"two headers":   as(signed(t.Context(), "root"), "client", wire.HeaderAuthorization, "x"),
+			"no key":       e.ctx(),
+			"no client ID": t.Context(), // the check of the ID comes afterwards
+			"wrong secret": as(t.Context(), "client", wire.HeaderDateTime, at, wire.HeaderAuthorization, signature("root", "wrong", at)),
+			"two headers":  as(signed(t.Context(), "root"), "client", wire.HeaderAuthorization, "x"),
 		} {
 			st, err := e.call(ctx, name)
 			if err != nil {
@@ -148,7 +148,7 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 		routes[pattern] = true
 		needs, known := permission.Routes[pattern]
 		if !known {
-			t.Errorf("%q is not in httpNeeds: what does one need to be allowed it?", pattern)
+			t.Errorf("%q is not in httpNeeds: add the permission that it needs", pattern)
 		}
 		method, path := rt.Method, strings.NewReplacer("{topic}", "normal", "{group}", "g").Replace(rt.Path)
 		w := httptest.NewRecorder()
@@ -226,11 +226,11 @@ func TestRights(t *testing.T) {
 			topic, group, handle string
 			code                 tidegate.Code
 		}{
-			"of another group, said to be ours": {"normal", "g", foreign.GetSystemProperties().GetReceiptHandle(), tidegate.CodeInvalidReceiptHandle},
-			"of another group":                  {"normal", "other", foreign.GetSystemProperties().GetReceiptHandle(), tidegate.CodeForbidden},
-			"ours, said to be of another topic": {"normal2", "g", m.GetSystemProperties().GetReceiptHandle(), tidegate.CodeInvalidReceiptHandle},
-			"without names":                     {"", "", m.GetSystemProperties().GetReceiptHandle(), tidegate.CodeForbidden},
-			"ours":                              {"normal", "g", m.GetSystemProperties().GetReceiptHandle(), protocol.CodeOK},
+			"of another group, named as ours": {"normal", "g", foreign.GetSystemProperties().GetReceiptHandle(), tidegate.CodeInvalidReceiptHandle},
+			"of another group":                {"normal", "other", foreign.GetSystemProperties().GetReceiptHandle(), tidegate.CodeForbidden},
+			"ours, named as of another topic": {"normal2", "g", m.GetSystemProperties().GetReceiptHandle(), tidegate.CodeInvalidReceiptHandle},
+			"without names":                   {"", "", m.GetSystemProperties().GetReceiptHandle(), tidegate.CodeForbidden},
+			"ours":                            {"normal", "g", m.GetSystemProperties().GetReceiptHandle(), protocol.CodeOK},
 		} {
 			if name != "ours" {
 				r, err := e.ChangeInvisibleDuration(consumer, &rmqpb.ChangeInvisibleDurationRequest{
@@ -287,7 +287,7 @@ func TestTelemetryRights(t *testing.T) {
 		"not a consumer": {signed(t.Context(), "producer"), subscribe("g"), tidegate.CodeForbidden},
 		"a producer":     {signed(t.Context(), "producer"), publish("normal"), protocol.CodeOK},
 		"another topic":  {signed(t.Context(), "producer"), publish("fifo"), tidegate.CodeForbidden},
-		"nobody":         {e.ctx(), publish("normal"), tidegate.CodeUnauthorized},
+		"no key":         {e.ctx(), publish("normal"), tidegate.CodeUnauthorized},
 	} {
 		s, err := e.Telemetry(c.ctx)
 		if err != nil {
@@ -396,7 +396,7 @@ func TestSubscriptionsNeedRights(t *testing.T) {
 		e := start(t, server.Options{Access: someAccess()})
 		for topic, want := range map[string]tidegate.Code{"normal": protocol.CodeOK, "fifo": tidegate.CodeForbidden} {
 			ctx, cancel := context.WithCancel(signed(t.Context(), "consumer"))
-			r, err := e.says(ctx, subscriber(topic))
+			r, err := e.announce(ctx, subscriber(topic))
 			cancel()
 			if err != nil || tidegate.Code(r.GetStatus().GetCode()) != want {
 				t.Errorf("a subscription of %s: %v, %v; want code %d", topic, r.GetStatus(), err, want)

@@ -63,7 +63,7 @@ func TestRefusalsAreLogged(t *testing.T) {
 		} {
 			for w := range strings.FieldsSeq(words) {
 				if !strings.Contains(lines[i], " "+w) {
-					t.Errorf("line %d does not say %s: %s", i+1, w, lines[i])
+					t.Errorf("line %d does not contain %s: %s", i+1, w, lines[i])
 				}
 			}
 		}

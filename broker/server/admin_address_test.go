@@ -55,7 +55,7 @@ func TestAddressSettingsOverHTTP(t *testing.T) {
 		}
 		for _, w := range c.words {
 			if !strings.Contains(string(body), w) {
-				t.Errorf("%s %s %s: %s does not say %s", c.method, c.path, c.body, body, w)
+				t.Errorf("%s %s %s: %s does not contain %s", c.method, c.path, c.body, body, w)
 			}
 		}
 	}

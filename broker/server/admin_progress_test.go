@@ -32,7 +32,7 @@ func adminCall(t *testing.T, e *env, method, path, body string, status int, word
 	}
 	for _, word := range words {
 		if !strings.Contains(w.Body.String(), word) {
-			t.Errorf("%s %s %.80s: the answer does not say %s: %s", method, path, body, word, w.Body)
+			t.Errorf("%s %s %.80s: the response does not contain %s: %s", method, path, body, word, w.Body)
 		}
 	}
 	return w.Body.String()

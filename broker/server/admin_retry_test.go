@@ -28,7 +28,7 @@ func TestRetryOverHTTP(t *testing.T) {
 		}
 		for _, word := range words {
 			if !strings.Contains(w.Body.String(), word) {
-				t.Errorf("POST %s %s: %s does not say %s", path, body, w.Body, word)
+				t.Errorf("POST %s %s: %s does not contain %s", path, body, w.Body, word)
 			}
 		}
 	}

@@ -135,7 +135,7 @@ func TestAdmin(t *testing.T) {
 		}
 		for _, w := range c.words {
 			if !strings.Contains(b.String(), w) {
-				t.Errorf("%s: the answer does not say %s: %s", name, w, b.String())
+				t.Errorf("%s: the response does not contain %s: %s", name, w, b.String())
 			}
 		}
 		want := "application/json"

@@ -55,7 +55,7 @@ func TestInventedGroupsAreBounded(t *testing.T) {
 			}
 		}
 		if !strings.HasPrefix(last, "404") || !strings.Contains(last, "PUT /v1/groups/web") || !strings.Contains(last, "max_auto_groups") {
-			t.Errorf("a refused receive says %s", last)
+			t.Errorf("the error of a rejected receive is %s", last)
 		}
 	})
 }

@@ -202,7 +202,7 @@ func TestCertificatesFollowTheirFiles(t *testing.T) {
 		shown()
 	}
 	if n := strings.Count(text.String(), "certificates not loaded"); n != 2 {
-		t.Errorf("told %d times, want once for each change:\n%s", n, text)
+		t.Errorf("logged %d times, want once for each change:\n%s", n, text)
 	}
 	ca.write("fourth", cert, key)
 	touch(3 * time.Second)

@@ -43,7 +43,7 @@ func idsOf(page status.ClientPage) (ids []string) {
 	return ids
 }
 
-// GET /v1/clients shows what each client is, holds and waits for.
+// GET /v1/clients shows each client with its leases and waiting receives.
 func TestClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := startWeb(t, server.Options{})

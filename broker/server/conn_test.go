@@ -263,7 +263,7 @@ func TestOptionsAreChecked(t *testing.T) {
 	}
 	for _, w := range []string{`Advertise is "nowhere"`, `HTTPHosts has "no:1"`, "HandshakeTimeout is -1ns", "MinLongPolling is -2ns", "MaxLongPolling is -3ns", "MaxReceiveSize is -4", "ProducerMaxAttempts is -5", "MaxSilentConnections is -7", "TLS has no certificate"} {
 		if !strings.Contains(err.Error(), w) {
-			t.Errorf("error %q does not say %q", err, w)
+			t.Errorf("error %q does not contain %q", err, w)
 		}
 	}
 	if _, err := server.New(b, server.Options{MinLongPolling: time.Minute}); err == nil || !strings.Contains(err.Error(), "MaxLongPolling") {

@@ -25,7 +25,7 @@ func TestIdleGRPCConnectionsMakeRoom(t *testing.T) {
 		first func(e *env, c rmqpb.MessagingServiceClient)
 		stays bool
 	}{
-		{name: "said hello and no more", first: func(*env, rmqpb.MessagingServiceClient) {}},
+		{name: "only a hello", first: func(*env, rmqpb.MessagingServiceClient) {}},
 		{name: "had a request answered", first: func(e *env, c rmqpb.MessagingServiceClient) { queried(e.ctx(), e, c) }},
 		{name: "has a stream", stays: true, first: func(e *env, c rmqpb.MessagingServiceClient) { converses(e.ctx(), e, c) }},
 		{name: "waits for a message", stays: true, first: func(e *env, c rmqpb.MessagingServiceClient) {

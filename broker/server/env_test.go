@@ -253,7 +253,7 @@ func refused(t testing.TB, st *rmqpb.Status, code tidegate.Code, words ...string
 	}
 	for _, w := range words {
 		if !strings.Contains(st.GetMessage(), w) {
-			t.Errorf("status text %q does not say %q", st.GetMessage(), w)
+			t.Errorf("status text %q does not contain %q", st.GetMessage(), w)
 		}
 	}
 }

@@ -168,7 +168,7 @@ func (x *webEnv) problem(what string, got int, p web.Problem, status, code int, 
 	}
 	for _, w := range words {
 		if !strings.Contains(p.Detail, w) {
-			x.t.Errorf("%s: %q does not say %q", what, p.Detail, w)
+			x.t.Errorf("%s: %q does not contain %q", what, p.Detail, w)
 		}
 	}
 }

@@ -25,7 +25,7 @@ func FuzzHTTPSend(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	e := start(f, server.Options{})
-	e.s.SetEngine(e.s.Parts().Engine, func(h http.Handler) http.Handler { return h }) // without the comparison: what differs is for the other tests
+	e.s.SetEngine(e.s.Parts().Engine, func(h http.Handler) http.Handler { return h }) // without the comparison, which is for the other tests
 	f.Fuzz(func(t *testing.T, text []byte) {
 		var m web.Message
 		err := web.Decode(text, &m)

@@ -434,7 +434,7 @@ func TestHTTPReceiveStreamStalls(t *testing.T) {
 				return
 			}
 		}
-		t.Errorf("not given back after %v", time.Since(began))
+		t.Errorf("not released after %v", time.Since(began))
 	})
 }
 

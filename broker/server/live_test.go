@@ -43,7 +43,7 @@ func (e *env) watchLive(query string, edit ...func(*http.Request)) (next func() 
 	go func() {
 		defer close(done)
 		defer to.Close()
-		defer func() { _ = recover() }() // the handler aborts a response that nobody reads
+		defer func() { _ = recover() }() // the handler aborts a response without a reader
 		e.s.Handler().ServeHTTP(&piped{PipeWriter: to, header: http.Header{}}, r)
 	}()
 	lines := bufio.NewScanner(from)
@@ -178,7 +178,7 @@ func TestLiveIsBounded(t *testing.T) {
 	})
 }
 
-// Each line has at most 8 KiB, whatever the names; all watched names are there.
+// Each line has at most 8 KiB, for names of any length, and all watched names are in the lines.
 func TestLiveLinesAreShort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, server.Options{})

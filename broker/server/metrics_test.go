@@ -333,7 +333,7 @@ func TestMetricsCardinality(t *testing.T) {
 			t.Errorf("%d more series, without a new topic or group", n)
 		}
 		if got := second[`tidegate_group_deliveries_total{attempt="9+",group="g1",topic="normal"}`]; got == 0 {
-			t.Error("no delivery beyond the eighth attempt: this test no longer tests what it should")
+			t.Error("no delivery beyond the eighth attempt: this test no longer tests the limit of attempts")
 		}
 		use("c", "g2", 1)
 		third, _ := scraped(t, e.s)

@@ -236,7 +236,7 @@ func checkExchange(t testing.TB, r *http.Request, route routers.Route, sent []by
 	}
 	if rec.status < 300 {
 		if err := openapi3filter.ValidateRequest(copied.Context(), in); err != nil {
-			t.Errorf("%s was taken, but openapi.yaml says: %v", what, err)
+			t.Errorf("%s was accepted, but not by openapi.yaml: %v", what, err)
 		}
 	}
 	out := &openapi3filter.ResponseValidationInput{
@@ -257,7 +257,7 @@ func checkExchange(t testing.TB, r *http.Request, route routers.Route, sent []by
 		return
 	}
 	if err := openapi3filter.ValidateResponse(copied.Context(), out.SetBodyBytes(rec.tape.Bytes())); err != nil {
-		t.Errorf("%s: the answer %d is not as openapi.yaml says: %v\n%s", what, rec.status, err, rec.tape.Bytes())
+		t.Errorf("%s: the response %d does not match openapi.yaml: %v\n%s", what, rec.status, err, rec.tape.Bytes())
 	}
 }
 

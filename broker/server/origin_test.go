@@ -129,7 +129,7 @@ func TestPagesAreToldOf(t *testing.T) {
 		} {
 			for w := range strings.FieldsSeq(words) {
 				if len(lines) != 3 || !strings.Contains(lines[i], w) {
-					t.Fatalf("%s: line %d does not say %s:\n%s", name, i+1, w, logged)
+					t.Fatalf("%s: line %d does not contain %s:\n%s", name, i+1, w, logged)
 				}
 			}
 		}

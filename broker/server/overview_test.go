@@ -71,7 +71,7 @@ func TestOverview(t *testing.T) {
 	})
 }
 
-// An overview has at most 50 KB, whatever the names and the number of topics and groups.
+// An overview has at most 50 KB, for any names and any number of topics and groups.
 func TestOverviewIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, server.Options{})

@@ -102,8 +102,8 @@ func TestIfMatchOfSettings(t *testing.T) {
 	}
 }
 
-// Of two operators who read the same address settings, or the same limits, the second one changes
-// nothing.
+// Two operators read the same address settings, or the same limits. The change of the second one is
+// rejected.
 func TestIfMatchOfAddressesAndLimits(t *testing.T) {
 	e := start(t, server.Options{})
 	h := checkHTTP(t, e.s.Handler())

@@ -123,7 +123,7 @@ func TestChangeInvisibleDuration(t *testing.T) {
 					t.Errorf("dead letter: %v; want %v", isDead, c.retry)
 				}
 				if told := trailer.Get(wire.TrailerRetry); c.retry != slices.Equal(told, []string{"dead-letter"}) || !c.retry && len(told) > 0 {
-					t.Errorf("it is said to be %q", told)
+					t.Errorf("the trailer is %q", told)
 				}
 			})
 		})

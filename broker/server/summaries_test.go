@@ -40,7 +40,7 @@ func (e *env) backlogs(n int, name func(i int) string) {
 	}
 }
 
-// The summary view has pages in each order, with conditions, and says how many rows there are.
+// The summary view has pages in each order, with conditions, and the number of rows.
 func TestSummaryPages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, server.Options{})

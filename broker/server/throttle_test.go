@@ -58,7 +58,7 @@ func TestThrottleIsTold(t *testing.T) {
 		}
 		th := a.Throttles[0]
 		if th.Limit != "topic backlog messages" || th.Subject != "full" || th.Value != 2 || th.Mark != 2 || th.Resume != 1 || th.Unit != "messages" || !th.On || !th.Since.Equal(since) {
-			t.Errorf("it says %+v, want it since %v", th, since)
+			t.Errorf("the limit is %+v, want it since %v", th, since)
 		}
 		if n := a.NotReached[0]; n.Limit != "topic backlog bytes" || n.Value != 2 || n.Mark != 1000 || n.On || !n.Since.IsZero() {
 			t.Errorf("not reached: %+v", n)

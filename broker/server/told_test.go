@@ -91,7 +91,7 @@ func TestForeignHandleIsTold(t *testing.T) {
 	d := x.take("normal", `{}`, 1)[0]
 	p := x.failed("/v1/groups/other/acknowledge", `{"handles":["`+d.Handle+`"]}`, 400, 40013, `it belongs to group "g", not to "other"`)
 	if strings.Contains(p.Detail, `""`) {
-		t.Errorf("it says %s", p.Detail)
+		t.Errorf("the detail is %s", p.Detail)
 	}
 }
 
@@ -106,7 +106,7 @@ func TestForEverIsReadable(t *testing.T) {
 	e.s.Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/topics/kept", nil))
 	for _, want := range []string{`"duplicate_window": "-1s"`, `"time": "-1s"`} {
 		if !bytes.Contains(w.Body.Bytes(), []byte(want)) {
-			t.Errorf("%s does not say %s", w.Body, want)
+			t.Errorf("%s does not contain %s", w.Body, want)
 		}
 	}
 }

@@ -171,8 +171,8 @@ func TestNoWatchOverGRPC(t *testing.T) {
 	}
 }
 
-// Each event that ends waiting receives also ends watches: the client is told to receive again, or
-// its stream ends.
+// Each event that ends waiting receives also ends watches. The server asks the client to receive
+// again, or ends its stream.
 func TestWatchesEnd(t *testing.T) {
 	both := map[string]string{"old": "*", "new": "*"}
 	all := []readiness.Queue{{Topic: "fifo", Queue: -1}, {Topic: "normal", Queue: -1}}

@@ -11,7 +11,7 @@ func TestRateIsChecked(t *testing.T) {
 	err := Topic{MaxRate: Rate{MessagesPerSecond: -1, BytesPerSecond: math.NaN(), Burst: -1}}.Validate()
 	for _, w := range []string{"max_rate.messages_per_second is -1", "max_rate.bytes_per_second is NaN", "max_rate.burst is -1"} {
 		if err == nil || !strings.Contains(err.Error(), w) {
-			t.Errorf("the error does not say %q: %v", w, err)
+			t.Errorf("the error does not contain %q: %v", w, err)
 		}
 	}
 }
@@ -21,7 +21,7 @@ func TestPressureIsChecked(t *testing.T) {
 	err := Limits{Pressure: Pressure{MinFreeDisk: -2, MaxCompactionDebt: -2, MaxColdReads: -1, ColdDistance: -1}}.Validate()
 	for _, w := range []string{"min_free_disk_bytes is -2", "max_compaction_debt_bytes is -2", "max_cold_reads_bytes_per_second is -1", "cold_distance_bytes is -1"} {
 		if err == nil || !strings.Contains(err.Error(), w) {
-			t.Errorf("the error does not say %q: %v", w, err)
+			t.Errorf("the error does not contain %q: %v", w, err)
 		}
 	}
 }

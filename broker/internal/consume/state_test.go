@@ -100,7 +100,7 @@ func TestStateMachineIsDocumented(t *testing.T) {
 	}
 	slices.Sort(doc)
 	if !slices.Equal(doc, code) {
-		t.Errorf("the doc says\n%s\nthe code\n%s", strings.Join(doc, "\n"), strings.Join(code, "\n"))
+		t.Errorf("the doc has\n%s\nthe code\n%s", strings.Join(doc, "\n"), strings.Join(code, "\n"))
 	}
 }
 

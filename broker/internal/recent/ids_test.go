@@ -41,7 +41,7 @@ func TestIDsAreBounded(t *testing.T) {
 	slots := 0
 	for _, g := range []*generation{r.newer, r.older} {
 		if len(g.overflow) > 16 {
-			t.Errorf("%d of %d are set aside", len(g.overflow), g.len())
+			t.Errorf("%d of %d are in the overflow", len(g.overflow), g.len())
 		}
 		for _, s := range g.shards {
 			slots += cap(s.slots)

@@ -169,7 +169,7 @@ func wantRefused(t *testing.T, fs *vfs.MemFS, dir string) {
 	}
 	for _, w := range []string{"data", "restore the whole data directory from a backup"} {
 		if !strings.Contains(err.Error(), w) {
-			t.Errorf("the error does not say %q: %v", w, err)
+			t.Errorf("the error does not contain %q: %v", w, err)
 		}
 	}
 	if after := list(t, fs, dir); !slices.Equal(before, after) {

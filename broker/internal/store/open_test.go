@@ -47,7 +47,7 @@ func TestOpenRefusesBadDirectories(t *testing.T) {
 			write(t, dir, formatFile, "something else")
 			return nil
 		}, []string{"something else", "not a tidegate data directory"}},
-		{"somebody else's", func(t *testing.T, dir string) vfs.FS {
+		{"files of another program", func(t *testing.T, dir string) vfs.FS {
 			write(t, dir, "thesis.tex", "")
 			t.Cleanup(func() {
 				if list, err := os.ReadDir(dir); err != nil || len(list) != 1 {
@@ -87,7 +87,7 @@ func TestOpenRefusesBadDirectories(t *testing.T) {
 			}
 			for _, w := range append(c.says, dir) {
 				if !strings.Contains(err.Error(), w) {
-					t.Errorf("the error does not say %q: %v", w, err)
+					t.Errorf("the error does not contain %q: %v", w, err)
 				}
 			}
 		})

@@ -129,18 +129,18 @@ func TestRoomIsForSome(t *testing.T) {
 		}
 		synctest.Wait()
 		if k := admitted.Load(); k != 0 {
-			t.Errorf("%d are let in while there is no room", k)
+			t.Errorf("%d are admitted while there is no space", k)
 		}
 		s.Messages.Release(maxHeld)
 		synctest.Wait()
 		if k := admitted.Load(); k != maxHeld/each {
-			t.Errorf("%d are let in at once, want %d", k, maxHeld/each)
+			t.Errorf("%d are admitted at once, want %d", k, maxHeld/each)
 		}
 		cancel()
 		close(leave)
 		synctest.Wait()
 		if a, g := admitted.Load(), given.Load(); a+g != n || a < n/2 || s.Messages.reserved.Load() != 0 {
-			t.Errorf("%d were let in and %d have given up, of %d; %d bytes stay aside", a, g, n, s.Messages.reserved.Load())
+			t.Errorf("%d were admitted and %d have given up, of %d; %d bytes stay reserved", a, g, n, s.Messages.reserved.Load())
 		}
 		// A call that waits when the store closes is admitted, and Add rejects it.
 		if err := s.Messages.Room(t.Context(), maxHeld, nil); err != nil {
@@ -153,7 +153,7 @@ func TestRoomIsForSome(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := <-late; err != nil || s.Messages.Add(func(*Batch) {}, nil) != nil {
-			t.Errorf("who waited while it was closed: %v", err)
+			t.Errorf("a call that waited during the close: %v", err)
 		}
 	})
 }

@@ -169,6 +169,6 @@ func TestSeekAgainstCounting(t *testing.T) {
 		t.Errorf("an empty queue is %+v, %v", q, err)
 	}
 	if _, ok, err := s.BytesBefore(1, 0, 5); ok || err != nil {
-		t.Errorf("an empty queue tells bytes: %v, %v", ok, err)
+		t.Errorf("an empty queue reports bytes: %v, %v", ok, err)
 	}
 }

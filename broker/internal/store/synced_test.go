@@ -114,7 +114,7 @@ func wantLost(t *testing.T, fs *vfs.MemFS, path string) {
 	}
 	for _, w := range []string{path, "--accept-data-loss"} {
 		if !strings.Contains(err.Error(), w) {
-			t.Errorf("the error does not say %q: %v", w, err)
+			t.Errorf("the error does not contain %q: %v", w, err)
 		}
 	}
 }

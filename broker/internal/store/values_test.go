@@ -95,7 +95,7 @@ func TestReplacedValues(t *testing.T) {
 				}
 				for _, w := range []string{files[1], "restore", "--accept-data-loss"} {
 					if !strings.Contains(err.Error(), w) {
-						t.Errorf("the error does not say %q: %v", w, err)
+						t.Errorf("the error does not contain %q: %v", w, err)
 					}
 				}
 				s, err = acceptLoss(fs)

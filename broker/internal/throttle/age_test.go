@@ -28,7 +28,7 @@ func TestAgeLook(t *testing.T) {
 			t.Errorf("limit %v: looked at %d times in %v", c.limit, looks, c.every)
 		}
 		if stored = 0; a.At(start) == 0 {
-			t.Error("the age changes while nobody looks")
+			t.Error("the age changes between two calls")
 		}
 		if look(start.Add(time.Minute)); a.At(start.Add(time.Minute)) != 0 {
 			t.Errorf("of nothing it is %v", a.At(start.Add(time.Minute)))

@@ -12,7 +12,7 @@ func TestFairnessTake(t *testing.T) {
 		var f fairness
 		for range 1000 {
 			if _, ok := f.take("a", 1, 0, 0, now); !ok {
-				t.Fatal("who is alone has to share")
+				t.Fatal("a single client has to share")
 			}
 		}
 	})
@@ -25,7 +25,7 @@ func TestFairnessTake(t *testing.T) {
 			wait, ok := f.take("a", 1, 40, 4, now)
 			if !ok {
 				if wait != 500*time.Millisecond {
-					t.Errorf("the next token is told to come in %v, want 500ms", wait)
+					t.Errorf("the wait for the next token is %v, want 500ms", wait)
 				}
 				break
 			}
@@ -37,10 +37,10 @@ func TestFairnessTake(t *testing.T) {
 			t.Error("another one's share was taken")
 		}
 		if _, ok := f.take("a", 1, 40, 4, now.Add(500*time.Millisecond)); !ok {
-			t.Error("no token after the time that was told")
+			t.Error("no token after the returned wait")
 		}
 	})
-	t.Run("who left does not count", func(t *testing.T) {
+	t.Run("a client that left does not count", func(t *testing.T) {
 		var f fairness
 		f.see("a", now)
 		f.take("b", 1, 2, 1, now)
@@ -56,7 +56,7 @@ func TestFairnessTake(t *testing.T) {
 			f.see(fmt.Sprint(i), now)
 		}
 		if len(f.clients) > maxSharers+1 {
-			t.Errorf("%d clients are told apart", len(f.clients))
+			t.Errorf("%d clients have entries of their own", len(f.clients))
 		}
 	})
 }

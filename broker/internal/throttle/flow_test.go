@@ -24,7 +24,7 @@ func TestFlow(t *testing.T) {
 			}
 			messages, bytes := f.Rate(now)
 			if math.Abs(messages/rate-1) > 0.5 || now.Sub(start) > 10*time.Second && math.Abs(messages/rate-1) > 0.15 || math.Abs(bytes/messages-7) > 0.001 {
-				t.Fatalf("%g a second is told as %g messages and %g bytes after %v", rate, messages, bytes, now.Sub(start))
+				t.Fatalf("%g a second is measured as %g messages and %g bytes after %v", rate, messages, bytes, now.Sub(start))
 			}
 		}
 		if messages, bytes := f.Rate(now.Add(2 * time.Minute)); messages > 0.1 || bytes > 1 {
@@ -35,6 +35,6 @@ func TestFlow(t *testing.T) {
 	now := time.Now()
 	f.Add(50, 5000, now)
 	if messages, bytes := f.Rate(now); messages < 49 || messages > 60 || bytes != 100*messages {
-		t.Errorf("50 at once are told as %g a second, %g bytes", messages, bytes)
+		t.Errorf("50 at once are measured as %g a second, %g bytes", messages, bytes)
 	}
 }

@@ -24,7 +24,7 @@ func TestRateWaitIsRight(t *testing.T) {
 			}
 			now = now.Add(s.RetryAfter)
 			if _, again := r.Take(limit, 5, now); again > 0 {
-				t.Fatalf("%+v: told to wait %v, and then %v more", limit, s.RetryAfter, again)
+				t.Fatalf("%+v: the push-back is %v, and then %v more", limit, s.RetryAfter, again)
 			}
 		}
 		if refused == 0 {

@@ -83,10 +83,10 @@ func TestStoragePushBack(t *testing.T) {
 			break
 		}
 		if want := time.Duration(debt-800) * time.Second / 10; debt < 1000 && (d.RetryAfter-want).Abs() > time.Millisecond {
-			t.Fatalf("at a debt of %d it is told %v, want %v", debt, d.RetryAfter, want)
+			t.Fatalf("at a debt of %d the push-back is %v, want %v", debt, d.RetryAfter, want)
 		}
 		if want := min(time.Duration(1000-free)*time.Second, maxPushBack); debt < 1000 && (f.RetryAfter-want).Abs() > time.Millisecond {
-			t.Fatalf("with %d free it is told %v, want %v", free, f.RetryAfter, want)
+			t.Fatalf("with %d free the push-back is %v, want %v", free, f.RetryAfter, want)
 		}
 	}
 }
@@ -95,7 +95,7 @@ func TestTrend(t *testing.T) {
 	var tr trend
 	start := time.Now()
 	if tr.observe(100, start); tr.fall != 0 {
-		t.Errorf("one look tells a fall of %g", tr.fall)
+		t.Errorf("one sample shows a fall of %g", tr.fall)
 	}
 	for i := 1; i <= 40; i++ {
 		tr.observe(100-2*float64(i), start.Add(time.Duration(i)*time.Second))

@@ -20,7 +20,7 @@ func TestRefusalLog(t *testing.T) {
 			}
 		}
 		if other := l.reasons[reason].other; logged != 54 || logged+told+other != 100 {
-			t.Errorf("reason %v: %d logged, %d told of, %d not yet; want 54 of 100", reason, logged, told, other)
+			t.Errorf("reason %v: %d logged, %d counted in these lines, %d not yet; want 54 of 100", reason, logged, told, other)
 		}
 	}
 }

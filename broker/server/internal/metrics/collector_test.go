@@ -14,17 +14,17 @@ import (
 	"github.com/tidegate/tidegate/broker/status"
 )
 
-// A told source has a value of its own, none of them 0, for each value of an engine.
-type told struct {
+// A fixed source has a different value, none of them 0, for each value of an engine.
+type fixed struct {
 	broken  error
 	serving bool
 }
 
-func (told) Clients() int     { return 901 }
-func (s told) Serving() bool  { return s.serving }
-func (s told) Healthy() error { return s.broken }
+func (fixed) Clients() int     { return 901 }
+func (s fixed) Serving() bool  { return s.serving }
+func (s fixed) Healthy() error { return s.broken }
 
-func (told) Throttles() []status.LimitState {
+func (fixed) Throttles() []status.LimitState {
 	limit := func(name string, on bool) status.LimitState {
 		return status.LimitState{Throttle: status.Throttle{Limit: name}, On: on}
 	}
@@ -34,7 +34,7 @@ func (told) Throttles() []status.LimitState {
 	}
 }
 
-func (told) Stats() serving.Stats {
+func (fixed) Stats() serving.Stats {
 	histogram := func(n uint64, sum float64) serving.Histogram {
 		return serving.Histogram{Bounds: []float64{0.5, 2}, Counts: []uint64{n, n + 1, n + 2}, Sum: sum}
 	}
@@ -68,7 +68,7 @@ func (told) Stats() serving.Stats {
 }
 
 // The expected text of /metrics, by hand.
-const told1 = `
+const fixed1 = `
 tidegate_damaged_messages_total 501
 tidegate_delayed_lateness_seconds_bucket{le="+Inf"} 1512
 tidegate_delayed_lateness_seconds_bucket{le="0.5"} 503
@@ -216,7 +216,7 @@ func lines(text string) map[string]string {
 
 // Every value of the engine is in the sample with its name, and in no other one.
 func TestEveryMetricHasItsValue(t *testing.T) {
-	got, want := samples(t, told{serving: true}), lines(told1)
+	got, want := samples(t, fixed{serving: true}), lines(fixed1)
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		if got[name] != want[name] {
 			t.Errorf("%s is %q, want %s", name, got[name], want[name])
@@ -232,13 +232,13 @@ func TestEveryMetricHasItsValue(t *testing.T) {
 func TestReadyAndHealthy(t *testing.T) {
 	broken := errors.New("the disk is broken")
 	for _, c := range []struct {
-		of             told
+		of             fixed
 		ready, healthy string
 	}{
-		{told{nil, true}, "1", "1"},
-		{told{nil, false}, "0", "1"},
-		{told{broken, true}, "0", "0"},
-		{told{broken, false}, "0", "0"},
+		{fixed{nil, true}, "1", "1"},
+		{fixed{nil, false}, "0", "1"},
+		{fixed{broken, true}, "0", "0"},
+		{fixed{broken, false}, "0", "0"},
 	} {
 		got := samples(t, c.of)
 		if got["tidegate_ready"] != c.ready || got["tidegate_store_healthy"] != c.healthy {

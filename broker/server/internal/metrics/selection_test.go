@@ -65,7 +65,7 @@ func TestTotalsSumEveryField(t *testing.T) {
 }
 
 func TestSelectionOfMetrics(t *testing.T) {
-	h := Handler(told{serving: true}, slog.New(slog.DiscardHandler))
+	h := Handler(fixed{serving: true}, slog.New(slog.DiscardHandler))
 	for query, c := range map[string]struct{ has, hasNot []string }{
 		"":                   {[]string{`topic_stored_messages{topic="t"} 101`, `topic_stored_messages{topic="free"} 0`}, []string{`"*"`}},
 		"?totals=only":       {[]string{`topic_stored_messages{topic="*"} 101`, `group_ready_messages{group="*",topic="*"} 201`, "tidegate_sessions 901"}, []string{`topic="t"`, `group="g"`}},

@@ -14,7 +14,7 @@ import (
 	"github.com/tidegate/tidegate/broker/status"
 )
 
-// Highest returns what a stable sort of all rows does.
+// Highest returns the first rows of a stable sort.
 func TestHighest(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(1, 2))
@@ -33,7 +33,7 @@ func TestHighest(t *testing.T) {
 	}
 }
 
-// The lists of what is wrong have their numbers, and at most ten rows.
+// Each list of problems has its count, and at most ten rows.
 func TestFill(t *testing.T) {
 	t.Parallel()
 	s := &serving.Survey{At: time.Unix(1, 0)}

@@ -11,8 +11,8 @@ import (
 	"github.com/tidegate/tidegate/broker/status"
 )
 
-// The pages of a list have what a sort of all wanted rows has, once and in order, whatever the
-// order, the condition and the size of a page.
+// The pages of a list have the rows of a sort of all wanted rows, once and in order. This holds for
+// each order, condition and size of a page.
 func TestSelectPages(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(3, 4))
@@ -59,7 +59,7 @@ func TestSelectPages(t *testing.T) {
 	}
 }
 
-// Each state selects the rows that its name says.
+// Each state selects the rows of its name.
 func TestStates(t *testing.T) {
 	t.Parallel()
 	busy := status.Backlog{Messages: 1}

@@ -124,7 +124,7 @@ func TestSettingsOfAllAreBounded(t *testing.T) {
 				return protocol.CodeOK
 			}
 			if text := err.Error(); !strings.Contains(text, "530 TOO_MANY_REQUESTS") || !strings.Contains(text, "limit") {
-				t.Errorf("%s is told %q", id, text)
+				t.Errorf("the error of %s is %q", id, text)
 			}
 			return refusal.CodeOf(err)
 		}

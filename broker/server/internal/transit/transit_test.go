@@ -26,7 +26,7 @@ func TestFits(t *testing.T) {
 		{"not more than half", 100, 0, 0, 51, false},
 		{"its own bytes count", 100, 40, 40, 10, true},
 		{"its own bytes count, one too many", 100, 40, 40, 11, false},
-		{"half of what others leave", 100, 60, 0, 20, true},
+		{"half of the bytes that others leave", 100, 60, 0, 20, true},
 		{"not more than half of it", 100, 60, 0, 21, false},
 		{"nothing is left", 100, 100, 0, 1, false},
 		{"a byte is left", 100, 99, 0, 1, false},

@@ -26,7 +26,7 @@ func TestProblemStatus(t *testing.T) {
 		}
 	}
 	if p := ProblemOf(&tidegate.Error{Code: 42900, RetryAfter: time.Minute}); p.RetryAfter != settings.Duration(time.Minute) {
-		t.Errorf("an estimate of 1m is told as %v", p.RetryAfter)
+		t.Errorf("an estimate of 1m is returned as %v", p.RetryAfter)
 	}
 }
 

@@ -219,7 +219,7 @@ func FuzzOutgoing(f *testing.F) {
 		o := &Deliveries{Namespace: namespace}
 		if err := o.encode([]*tidegate.Delivery{d}); err != nil {
 			if _, perr := proto.Marshal(generated(namespace, d, o.at)); perr == nil || !errors.Is(err, errNotUTF8) {
-				t.Fatalf("refused with %v; protobuf says %v", err, perr)
+				t.Fatalf("rejected with %v; the error of protobuf is %v", err, perr)
 			}
 			return
 		}

@@ -31,7 +31,7 @@ func TestMessageRoundTrip(t *testing.T) {
 	for name, m := range map[string]Message{"full": sampleMessage(), "empty": {}} {
 		b := m.AppendTo(nil)
 		if len(b) != m.EncodedSize() {
-			t.Errorf("%s: %d bytes, EncodedSize says %d", name, len(b), m.EncodedSize())
+			t.Errorf("%s: %d bytes, EncodedSize returns %d", name, len(b), m.EncodedSize())
 		}
 		var got Message
 		if err := DecodeMessage(b, &got); err != nil || !equalMessages(m, got) {
@@ -57,11 +57,11 @@ func FuzzDecodeMessage(f *testing.F) {
 		var m, again Message
 		id, at, iderr := DecodeID(b)
 		if iderr != nil && !errors.Is(iderr, ErrCorrupt) {
-			t.Fatalf("the error does not say that the record is damaged: %v", iderr)
+			t.Fatalf("the error does not report a damaged record: %v", iderr)
 		}
 		if err := DecodeMessage(b, &m); err != nil {
 			if !errors.Is(err, ErrCorrupt) {
-				t.Fatalf("the error does not say that the record is damaged: %v", err)
+				t.Fatalf("the error does not report a damaged record: %v", err)
 			}
 			return
 		}
@@ -83,12 +83,12 @@ func FuzzDecodeLease(f *testing.F) {
 		var l, again Lease
 		if err := DecodeLease(b, &l); err != nil {
 			if !errors.Is(err, ErrCorrupt) {
-				t.Fatalf("the error does not say that the record is damaged: %v", err)
+				t.Fatalf("the error does not report a damaged record: %v", err)
 			}
 			return
 		}
 		if w := l.AppendTo(nil); len(w) != l.EncodedSize() {
-			t.Fatalf("%d bytes, EncodedSize says %d", len(w), l.EncodedSize())
+			t.Fatalf("%d bytes, EncodedSize returns %d", len(w), l.EncodedSize())
 		}
 		if err := DecodeLease(l.AppendTo(nil), &again); err != nil || again != l {
 			t.Fatalf("written and read back: %+v, %v; want %+v", again, err, l)
@@ -105,7 +105,7 @@ func FuzzDecodeHalfState(f *testing.F) {
 		s, err := DecodeHalfState(b)
 		if err != nil {
 			if !errors.Is(err, ErrCorrupt) {
-				t.Fatalf("the error does not say that the record is damaged: %v", err)
+				t.Fatalf("the error does not report a damaged record: %v", err)
 			}
 			return
 		}

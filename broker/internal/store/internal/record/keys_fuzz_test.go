@@ -34,7 +34,7 @@ func FuzzKeys(f *testing.F) {
 		}
 		damaged := func(err error) {
 			if !errors.Is(err, ErrCorrupt) {
-				t.Fatalf("the error does not say that the record is damaged: %v", err)
+				t.Fatalf("the error does not report a damaged record: %v", err)
 			}
 		}
 		if g, p, ok := SplitLeaseKey(k); ok {
