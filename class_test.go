@@ -27,7 +27,7 @@ func TestClassify(t *testing.T) {
 		nil: ClassOK, errors.New("EOF"): ClassTransient, context.DeadlineExceeded: ClassTransient, context.Canceled: ClassCancelled, ErrClosed: ClassCancelled,
 		ErrInvalid:                    ClassPermanent,
 		&Error{Err: context.Canceled}: ClassCancelled, &Error{Err: errors.New("reset")}: ClassTransient,
-		// A code is the server's word, whatever else is wrapped.
+		// The code of the server decides, even if other errors are wrapped.
 		&Error{Code: CodeTooManyRequests, Err: context.Canceled}: ClassThrottled,
 	} {
 		if got := Classify(err); got != want {
@@ -41,8 +41,7 @@ func TestClassify(t *testing.T) {
 	}
 }
 
-// Who sends again for as long as ErrUnavailable matches must come to an end
-// where nothing will ever change.
+// A caller may send again while ErrUnavailable matches, so permanent errors must not match it.
 func TestUnavailableIsNeverPermanent(t *testing.T) {
 	for code := Code(0); code <= 70000; code++ {
 		err := &Error{Code: code}

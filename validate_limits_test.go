@@ -52,8 +52,8 @@ func TestValidate(t *testing.T) {
 		{"reserved property", func(m *Message) { m.Properties = map[string]string{"UNIQ_KEY": ""} }, protocol.CodeIllegalMessagePropertyKey, "UNIQ_KEY"},
 		{"dead letter property", func(m *Message) { m.Properties = map[string]string{protocol.PropertyDeadLetterReason: ""} }, protocol.CodeIllegalMessagePropertyKey, "DLQ_REASON"},
 		{"property with a line break", func(m *Message) { m.Properties = map[string]string{"a\nb": ""} }, protocol.CodeIllegalMessagePropertyKey, `a\nb`},
-		// What is not UTF-8 cannot travel: refused here, it is not taken for a broken connection
-		// later.
+		// Texts that are not UTF-8 are rejected here, because gRPC would report them as a broken
+		// connection.
 		{"ID not UTF-8", func(m *Message) { m.ID = "a\xff" }, protocol.CodeIllegalMessageID, "UTF-8"},
 		{"tag not UTF-8", func(m *Message) { m.Tag = "\xff" }, protocol.CodeIllegalMessageTag, "UTF-8"},
 		{"key not UTF-8", func(m *Message) { m.Keys = []string{"\xff"} }, protocol.CodeIllegalMessageKey, "UTF-8"},
@@ -84,7 +84,7 @@ func TestValidate(t *testing.T) {
 func FuzzValidate(f *testing.F) {
 	f.Add("topic", "tag", "key", "group", "property")
 	f.Add("%DLQ%g", "a|b", "", "\x00", "UNIQ_KEY")
-	// Invariants: it never panics; what it refuses has a code that matches ErrInvalid.
+	// Invariants: Validate never panics, and each of its errors matches ErrInvalid.
 	f.Fuzz(func(t *testing.T, topic, tag, key, group, property string) {
 		m := &Message{Topic: topic, Tag: tag, Keys: []string{key}, MessageGroup: group, Properties: map[string]string{property: ""}, Body: []byte("x")}
 		if err := m.Validate(0); err != nil && !errors.Is(err, ErrInvalid) {

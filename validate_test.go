@@ -13,7 +13,7 @@ import (
 	"github.com/tidegate/tidegate/internal/protocol"
 )
 
-// What no server takes is refused with the field, the value and the limit.
+// The error for a message that no server accepts names the field, the value and the limit.
 func TestValidateRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, tt := range map[string]struct {
@@ -44,7 +44,7 @@ func TestValidateRefuses(t *testing.T) {
 			}
 			for _, word := range tt.says {
 				if !strings.Contains(err.Error(), word) {
-					t.Errorf("%s: %q does not say %q", name, err, word)
+					t.Errorf("%s: %q does not contain %q", name, err, word)
 				}
 			}
 		}

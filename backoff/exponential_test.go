@@ -180,7 +180,7 @@ func TestExponentialValidate(t *testing.T) {
 	}
 }
 
-// checkExponential holds what is promised for a legal e and any n:
+// checkExponential checks the promises for a legal e and any n:
 //   - Initial <= Base(n) <= Base(n+1) <= Max
 //   - lo <= Delay(n) <= hi, and both lie around Base(n)
 //   - 0 <= lo and hi <= Max * (1 + Jitter), to the rounding
@@ -218,7 +218,7 @@ func checkExponential(t *testing.T, e Exponential, n int) {
 	}
 	limit := new(big.Float).SetPrec(200).SetFloat64(e.Jitter)
 	limit.Add(limit, big.NewFloat(1)).Mul(limit, new(big.Float).SetInt64(int64(e.Max)))
-	// One nanosecond, and what a float64 cannot tell from Max.
+	// One nanosecond, and the rounding of a float64 near Max.
 	slack := new(big.Float).SetFloat64(1 + float64(e.Max)*0x1p-52)
 	if new(big.Float).SetInt64(int64(hi)).Cmp(limit.Add(limit, slack)) > 0 {
 		t.Errorf("%+v: n %d: hi %d is above Max * (1 + Jitter)", e, n, hi)

@@ -119,8 +119,8 @@ func FuzzStepsRoundTrip(f *testing.F) {
 	})
 }
 
-// FuzzParseSteps: what is read is legal, has a step for every word, and means
-// the same when printed and read again.
+// FuzzParseSteps: the result is legal and has a step for every word. Printing and reading it again
+// gives the same steps.
 func FuzzParseSteps(f *testing.F) {
 	f.Add("1s 5s 10s 30s 1m 2m")
 	f.Add("1.5h -0s +3us 9223372036854775807ns 9223372036854775808ns")

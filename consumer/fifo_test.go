@@ -164,7 +164,7 @@ func TestFIFOFailureReleasesThoseBehind(t *testing.T) {
 		}, PushOptions{Concurrency: 7, OnDelivery: seen.add})
 		time.Sleep(30 * time.Second)
 		if s.left() != 3 || len(s.released) != 2 {
-			t.Errorf("%d messages left, released %q; want group b done, and a1 and a2 given back", s.left(), s.released)
+			t.Errorf("%d messages left, released %q; want group b done, and a1 and a2 released", s.left(), s.released)
 		}
 		time.Sleep(time.Minute)
 		stop()

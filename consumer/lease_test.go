@@ -58,7 +58,7 @@ func TestLeaseLost(t *testing.T) {
 		from, to time.Duration // when the handler sees it
 		calls    int           // of ChangeInvisibleDuration, at least
 	}{
-		{"the server says so", invalid, PushOptions{}, 0, 8 * time.Second, 10 * time.Second, 1},
+		{"the server reports it", invalid, PushOptions{}, 0, 8 * time.Second, 10 * time.Second, 1},
 		{"the server cannot be reached", lost, PushOptions{}, 0, 29 * time.Second, 30*time.Second - 1, 5},
 		{"nor for the rest of a repeated answer", lost, PushOptions{}, 24 * time.Second, 5500 * time.Millisecond, 6*time.Second - 1, 5},
 		{"extended long enough", nil, PushOptions{MaxExtension: 25 * time.Second}, 0, 46 * time.Second, 50 * time.Second, 2},
@@ -225,7 +225,7 @@ func TestAckIsRepeated(t *testing.T) {
 		{"the handle is gone after an answer was lost", []error{errors.New("lost"), busy, gone},
 			PerhapsSettled, 3, 3},
 		{"the handle is gone after a try that may have worked", []error{&tidegate.Error{Err: tidegate.ErrUnavailable, MaybeStored: true}, gone}, PerhapsSettled, 2, 2},
-		{"the handle is gone after a try that reached nobody", []error{&tidegate.Error{Err: tidegate.ErrUnavailable}, gone}, LeaseLost, 2, 2},
+		{"the handle is gone after a try that reached no server", []error{&tidegate.Error{Err: tidegate.ErrUnavailable}, gone}, LeaseLost, 2, 2},
 		{"the handle is gone after an answered failure", []error{&tidegate.Error{Code: tidegate.CodeInternalServerError}, gone}, LeaseLost, 2, 2},
 		{"refused", []error{&tidegate.Error{Code: tidegate.CodeForbidden}}, Unsettled, 1, 1},
 		{"never, as long as the lease lasts", []error{errors.New("lost")}, Unsettled, 8, 15},

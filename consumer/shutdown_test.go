@@ -124,7 +124,7 @@ func TestShutdownTimeout(t *testing.T) {
 			t.Errorf("Run: %v after %v, want nil after 7.3s: nine tenths of the timeout, and the handler's second", err, time.Since(begin))
 		}
 		if len(seen.list) != 1 || seen.list[0].Disposition != Released || len(s.retries) != 0 {
-			t.Errorf("outcomes %+v, retries %v; want the message given back, not failed", seen.list, s.retries)
+			t.Errorf("outcomes %+v, retries %v; want the message released, not failed", seen.list, s.retries)
 		}
 	})
 }
@@ -236,7 +236,7 @@ func TestStartsAndStopsLeakNothing(t *testing.T) {
 				t.Error(err)
 			}
 			if s.handed != 0 {
-				t.Errorf("%d deliveries were neither settled nor given back", s.handed)
+				t.Errorf("%d deliveries were neither settled nor released", s.handed)
 			}
 		})
 	}

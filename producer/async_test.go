@@ -28,7 +28,7 @@ func (o *outcomes) done(id string) func(tidegate.Receipt, error) {
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		if _, twice := o.errs[id]; twice {
-			panic("told twice: " + id)
+			panic("two results: " + id)
 		}
 		o.order, o.errs[id] = append(o.order, id), err
 	}
@@ -46,14 +46,14 @@ func TestSendAsync(t *testing.T) {
 		told := make(chan time.Duration, 1)
 		if err := p.SendAsync(t.Context(), message(), func(r tidegate.Receipt, err error) {
 			if err != nil || r.Attempts != 3 {
-				t.Errorf("told %+v, %v; want success at attempt 3", r, err)
+				t.Errorf("result %+v, %v; want success at attempt 3", r, err)
 			}
 			told <- time.Since(start)
 		}); err != nil || time.Since(start) != 0 {
 			t.Errorf("SendAsync returned %v after %v", err, time.Since(start))
 		}
 		if took := <-told; took != 7*time.Second {
-			t.Errorf("told after %v, want 7s", took)
+			t.Errorf("result after %v, want 7s", took)
 		}
 
 		lost := always(codeError(tidegate.CodeInternalServerError))
@@ -62,7 +62,7 @@ func TestSendAsync(t *testing.T) {
 			t.Fatal(err)
 		}
 		if e := sendError(t, <-failed); e.Reason != StopExhausted || e.Attempts != 3 {
-			t.Errorf("told %+v", e)
+			t.Errorf("result %+v", e)
 		}
 	})
 }
@@ -130,7 +130,7 @@ func TestSendAsyncIsBoundedAndCloses(t *testing.T) {
 		}
 		p.Close()
 		if taken != 3 || len(o.errs) != 3 {
-			t.Errorf("%d taken, %d told; want 3", taken, len(o.errs))
+			t.Errorf("%d taken, %d results; want 3", taken, len(o.errs))
 		}
 		for id, err := range o.errs {
 			if !errors.Is(err, tidegate.ErrClosed) {

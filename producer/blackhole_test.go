@@ -88,7 +88,7 @@ func TestBlackHolesLeaveTimeForTheLast(t *testing.T) {
 		}
 		for i, gap := range f.gaps() {
 			if a := told[i]; a.Delay != 0 || a.DelayFrom != "" || gap != a.Duration {
-				t.Errorf("attempt %d took %v and was followed %v after its start; told: %v, %v", i+1, a.Duration, gap, a.Delay, a.DelayFrom)
+				t.Errorf("attempt %d took %v and was followed %v after its start; OnAttempt has %v, %v", i+1, a.Duration, gap, a.Delay, a.DelayFrom)
 			}
 		}
 		// The question is still open. Close ends it and waits for it.

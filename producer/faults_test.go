@@ -13,7 +13,7 @@ import (
 var ladder = backoff.Steps{1 * time.Second, 2 * time.Second, 4 * time.Second}
 
 func codeError(c tidegate.Code) *tidegate.Error {
-	return &tidegate.Error{Op: "SendMessage", Subject: "orders", Endpoint: "a:1", Code: c, Message: "said the server"}
+	return &tidegate.Error{Op: "SendMessage", Subject: "orders", Endpoint: "a:1", Code: c, Message: "from the server"}
 }
 
 func throttled(after time.Duration) error {

@@ -118,7 +118,7 @@ func TestTransientRetriesAreAtOnce(t *testing.T) {
 		if e := sendError(t, err); e.Reason != StopExhausted || e.Attempts != 3 || e.MaxAttempts != 3 || time.Since(start) != 0 {
 			t.Errorf("got %+v after %v", e, time.Since(start))
 		}
-		const want = `send to "orders": attempt 3 of 3 at a:1: 50001 INTERNAL_SERVER_ERROR: said the server`
+		const want = `send to "orders": attempt 3 of 3 at a:1: 50001 INTERNAL_SERVER_ERROR: from the server`
 		if err.Error() != want {
 			t.Errorf("text\n%s\nwant\n%s", err, want)
 		}
@@ -191,7 +191,7 @@ func TestDeadlineIsHonouredExactly(t *testing.T) {
 		if e := sendError(t, err); e.Reason != StopDeadline || e.Needed != time.Hour+attemptFloor || e.Remaining != 10*time.Second || e.Attempts != 1 {
 			t.Errorf("got %+v", e)
 		}
-		const want = `send to "orders": context deadline exceeded: the next attempt needs 1h0m0.1s, and 10s are left after attempt 1 of 3 at a:1: 530 TOO_MANY_REQUESTS: said the server`
+		const want = `send to "orders": context deadline exceeded: the next attempt needs 1h0m0.1s, and 10s are left after attempt 1 of 3 at a:1: 530 TOO_MANY_REQUESTS: from the server`
 		if err.Error() != want {
 			t.Errorf("text\n%s\nwant\n%s", err, want)
 		}

@@ -128,7 +128,7 @@ func TestAskingCountsIntoTheBackoff(t *testing.T) {
 		}
 		gaps := f.gaps()
 		if !reflect.DeepEqual(gaps, told) {
-			t.Errorf("gaps %v, told %v", gaps, told)
+			t.Errorf("gaps %v, reported %v", gaps, told)
 		}
 		for i, gap := range gaps {
 			if lo, hi := backoff.Default().Range(i); gap < lo || gap > hi {
@@ -163,7 +163,7 @@ func TestAskingLongerThanTheBackoff(t *testing.T) {
 		// A send waits a second for the settings, and they are not asked for again for five.
 		want := []time.Duration{time.Second, 400 * time.Millisecond}
 		if gaps := f.gaps(); !slices.Equal(gaps, want) || !slices.Equal(told, want) {
-			t.Errorf("gaps %v, told %v; want %v", gaps, told, want)
+			t.Errorf("gaps %v, reported %v; want %v", gaps, told, want)
 		}
 	})
 }

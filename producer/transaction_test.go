@@ -470,7 +470,7 @@ func TestRecall(t *testing.T) {
 		if e := sendError(t, err); !errors.Is(err, tidegate.ErrNotFound) || e.Attempts != 1 {
 			t.Errorf("delivered before: %v", err)
 		}
-		const want = `recall from "orders": attempt 1 of 3 at a:1: 40401 MESSAGE_NOT_FOUND: said the server`
+		const want = `recall from "orders": attempt 1 of 3 at a:1: 40401 MESSAGE_NOT_FOUND: from the server`
 		if err.Error() != want {
 			t.Errorf("text\n%v\nwant\n%s", err, want)
 		}

@@ -83,7 +83,7 @@ func runKeyedProperties(t *testing.T, r *rand.Rand) {
 					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(r.Int64N(int64(8*fill))))
 					ok = k.WaitN(ctx, key, n) == nil
 					cancel()
-				case 3: // gives up without having said so
+				case 3: // is cancelled at a random time
 					ctx, cancel := context.WithCancel(t.Context())
 					stop := time.AfterFunc(time.Duration(r.Int64N(int64(2*fill))), cancel)
 					ok = k.WaitN(ctx, key, n) == nil
@@ -173,7 +173,7 @@ func TestKeyedWastesNothing(t *testing.T) {
 		}
 		wg.Wait()
 		if gaveUp < 1000 {
-			t.Errorf("only %d callers gave up: the test does not do what it says", gaveUp)
+			t.Errorf("only %d callers gave up: the test does not cover them", gaveUp)
 		}
 		// At the end less than the largest n may be there, and not enough for the first.
 		if most := burst + 60*limit; used > most || used <= most-burst {

@@ -152,7 +152,7 @@ func TestKeyedGivingUp(t *testing.T) {
 		cancelB(errStop)
 		synctest.Wait()
 		if k.AllowN("a", 1) {
-			t.Error("AllowN overtakes those who wait")
+			t.Error("AllowN overtakes waiting callers")
 		}
 		for _, w := range []struct {
 			name  string

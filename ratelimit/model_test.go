@@ -82,7 +82,7 @@ func (l *line) run(
 				l.due++ // for the rounding of the previous wait
 			}
 			l.changed, l.timer = changed, now.Add(wait)
-			if wait > math.MaxInt64/2 { // beyond what time.Time can add
+			if wait > math.MaxInt64/2 { // beyond the range that time.Time can add
 				l.timer = now.Add(math.MaxInt64 / 2)
 			}
 			return
@@ -112,7 +112,7 @@ func (l *line) next() time.Time {
 	return next
 }
 
-// sleepUntil passes the time until an event of a line or until end, whichever comes first.
+// sleepUntil passes the time until the first event of a line, at most until end.
 func sleepUntil(end time.Time, lines ...*line) {
 	for _, l := range lines {
 		if at := l.next(); !at.IsZero() && at.Before(end) {

@@ -51,7 +51,7 @@ func TestWait(t *testing.T) {
 		{name: "deadline passes in a limiter that does not look", n: 1, timeout: time.Second, waited: time.Second,
 			limiter: limiterFunc(func(ctx context.Context, _ int) error { <-ctx.Done(); return ctx.Err() }),
 			is:      []error{context.DeadlineExceeded}},
-		{name: "refused by a limiter that tells nothing", n: 3, timeout: time.Second,
+		{name: "an error of the limiter's own", n: 3, timeout: time.Second,
 			limiter: limiterFunc(func(context.Context, int) error { return opaque }),
 			is:      []error{opaque}, has: []string{"n=3"}},
 	} {

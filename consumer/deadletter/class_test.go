@@ -34,8 +34,8 @@ func TestEveryClass(t *testing.T) {
 	}
 }
 
-// The reason of a class is that of its latest letter, in whatever order the queues list them. It
-// keeps 100 reasons, and counts only the letters of these.
+// The reason of a class is that of its latest letter, for any order of the letters in the lists of
+// queues. It keeps 100 reasons, and counts only the letters of these.
 func TestReasonsOfAClass(t *testing.T) {
 	c := Class{Reasons: map[string]int{}}
 	start := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)

@@ -109,8 +109,8 @@ func TestTxOptions(t *testing.T) {
 	}
 }
 
-// The messages of a batch are recorded in the order of group, topic and ID, whatever their order in
-// the batch: two transactions with the same messages cannot wait for each other.
+// The messages of a batch are recorded in the order of group, topic and ID, not in that of the
+// batch. So two transactions with the same messages cannot wait for each other.
 func TestBatchIsRecordedInOrder(t *testing.T) {
 	r := &recorder{}
 	db := sql.OpenDB(r)

@@ -77,7 +77,7 @@ func TestAgainstTidegate(t *testing.T) {
 				"all expected steps happened",
 			} {
 				if !strings.Contains(out, want) {
-					t.Errorf("it does not tell %q", want)
+					t.Errorf("it does not print %q", want)
 				}
 			}
 			if strings.Contains(out, "left behind") {
@@ -91,7 +91,7 @@ func TestAgainstTidegate(t *testing.T) {
 	}
 }
 
-// keyFile returns a configuration with a key that may do what the program does.
+// keyFile returns a configuration with a key that has the permissions of the program.
 func keyFile(t *testing.T) string {
 	file := filepath.Join(t.TempDir(), "tidegate.yaml")
 	err := os.WriteFile(file, []byte(`
@@ -155,11 +155,11 @@ func TestWrongKeys(t *testing.T) {
 	keys = credentials.SessionCredentials{}
 	b.stop()
 	if strings.Contains(b.stderr.String(), "sesame") || strings.Contains(b.stderr.String(), "barley") {
-		t.Errorf("the broker tells a secret:\n%s", &b.stderr)
+		t.Errorf("the broker prints a secret:\n%s", &b.stderr)
 	}
 }
 
-// play runs the program and returns what it printed.
+// play runs the program and returns its output.
 func play(t *testing.T, b *broker, env, key string) string {
 	home := t.TempDir()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "--endpoint", b.grpc, "--http", b.http, "--access-key", key)
@@ -218,7 +218,7 @@ func serve(t *testing.T, tidegate string, flags ...string) *broker {
 	if err != nil {
 		io.Copy(io.Discard, stdout)
 		b.cmd.Wait()
-		t.Fatalf("the broker is not ready: it said %q: %v\n%s", line, err, &b.stderr)
+		t.Fatalf("the broker is not ready: it printed %q: %v\n%s", line, err, &b.stderr)
 	}
 	return b
 }

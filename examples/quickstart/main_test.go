@@ -14,7 +14,7 @@ func TestQuickstart(t *testing.T) {
 	}
 	for _, w := range []string{"530 TOO_MANY_REQUESTS", "the policy allows 800ms to 1.2s", "attempt 3 accepted", "attempt 4", "dead letter in %DLQ%ledger", "all expected steps happened"} {
 		if !strings.Contains(out.String(), w) {
-			t.Errorf("it does not tell %q:\n%s", w, out.String())
+			t.Errorf("it does not print %q:\n%s", w, out.String())
 		}
 	}
 	shown := regexp.MustCompile("(?s)<!-- example: quickstart -->\n```\n(.*?)```").FindStringSubmatch(readFile(t, "../../README.md"))

@@ -22,8 +22,7 @@ import (
 	"github.com/tidegate/tidegate/consumer"
 )
 
-// What the README shows is what this program and this test do, word for word
-// but for the address.
+// The README shows this program and this test word for word, except for the address.
 func TestReadmeShowsThisProgram(t *testing.T) {
 	readme, err := os.ReadFile("../../README.md")
 	if err != nil {
@@ -45,7 +44,7 @@ func TestReadmeShowsThisProgram(t *testing.T) {
 	for _, b := range blocks {
 		shown := dedent(strings.ReplaceAll(b[2], `"127.0.0.1:8081"`, "endpoint"))
 		if !strings.Contains(code, shown) {
-			t.Errorf("example %s is not what runs here; write in the README what the program does:\n%s", b[1], b[2])
+			t.Errorf("example %s differs from the program; copy the program into the README:\n%s", b[1], b[2])
 		}
 	}
 }
@@ -146,8 +145,8 @@ func TestTopics(t *testing.T) {
 	})
 }
 
-// The commands of the README do over HTTP what they seem to, without curl: a
-// word is what stands between spaces or in quotes.
+// The curl commands of the README work. The test makes their requests itself. A word of a command
+// ends at a space or is quoted.
 func TestCurl(t *testing.T) {
 	readme, err := os.ReadFile("../../README.md")
 	if err != nil {
@@ -205,7 +204,7 @@ func curl(t *testing.T, line string) (answer string) {
 	return string(text)
 }
 
-// The benchmarks that CONTRIBUTING.md names are where it says, and so are their flags.
+// The benchmarks and flags that CONTRIBUTING.md names exist in the packages that it names.
 func TestBenchmarkCommands(t *testing.T) {
 	readme, err := os.ReadFile("../../CONTRIBUTING.md")
 	if err != nil {

@@ -45,7 +45,7 @@ func TestSwitch(t *testing.T) {
 	}
 }
 
-// Without Java the program names what is missing.
+// Without Java the program reports that Java is missing.
 func TestMissingJava(t *testing.T) {
 	program, err := exec.LookPath("go")
 	if err != nil {

@@ -40,7 +40,7 @@ func TestAllow(t *testing.T) {
 	}
 	for _, c := range []struct {
 		need Need
-		who  string // who is allowed it
+		who  string // the principals that are allowed it
 	}{
 		{Need{}, ""},
 		{Signed(), "none all producer consumer two monitor team dead any"},
@@ -179,7 +179,7 @@ func TestSignature(t *testing.T) {
 	if who, reason := forever.Signature(sign("k", "s", "whenever"), "whenever", now); who.String() != "k" {
 		t.Errorf("with no limit of clock skew: %q", reason)
 	}
-	// New York is 5 h behind at that time, and no zone was named that says so.
+	// New York is 5 h behind UTC at that time, and the text names no zone.
 	local := time.Local
 	time.Local = time.FixedZone("here", -5*3600)
 	defer func() { time.Local = local }()
@@ -239,8 +239,8 @@ func TestParseHeader(t *testing.T) {
 	}
 }
 
-// No header makes the parser panic, and none that it takes says a key that
-// could stand elsewhere in the header.
+// No header makes the parser panic. The key of an accepted header contains neither a slash nor a
+// comma.
 func FuzzParseHeader(f *testing.F) {
 	f.Add(sign("key", "secret", "20260301T120000Z"))
 	f.Add("MQv2-HMAC-SHA1 Credential=//Rocketmq, SignedHeaders=x-mq-date-time, Signature=")
@@ -253,12 +253,12 @@ func FuzzParseHeader(f *testing.F) {
 		who, reason := p.Signature(text, "20260301T120000Z", time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
 		signed := strings.Contains(strings.ToLower(text), sign("key", "secret", "20260301T120000Z")[len(Algorithm+" Credential=key, SignedHeaders=x-mq-date-time, Signature="):])
 		if who.String() == "key" && !signed || reason != "" && !who.Anonymous() {
-			t.Errorf("%q is taken for %s, %q", text, who, reason)
+			t.Errorf("%q is read as %s, %q", text, who, reason)
 		}
 	})
 }
 
-// match means what the same pattern means as a regular expression.
+// match agrees with the same pattern as a regular expression.
 func TestMatchIsARegularExpression(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -331,7 +331,7 @@ func TestConfigFaults(t *testing.T) {
 		`rule 6: the pattern "a#b" matches no name: names of topics`, `pattern "" matches no name`, `rule 7: the pattern "a.b" matches no name: names of groups`, "anonymous, rule 1: action observe", "a time zone is nil",
 	} {
 		if !strings.Contains(err.Error(), w) {
-			t.Errorf("it does not say %q", w)
+			t.Errorf("it does not contain %q", w)
 		}
 	}
 	if strings.Contains(err.Error(), "top-secret") || strings.Contains(err.Error(), "a b") || t.Failed() {
@@ -396,6 +396,6 @@ func TestTopicsWithDots(t *testing.T) {
 		t.Error(err)
 	}
 	if !match("stocks.*", "stocks.nyse.tech") || match("stocks.*", "stocks") {
-		t.Error("stocks.* is not what begins with stocks and a dot")
+		t.Error("stocks.* does not match exactly the names that begin with stocks and a dot")
 	}
 }

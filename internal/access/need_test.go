@@ -2,7 +2,7 @@ package access
 
 import "testing"
 
-// The texts of refusals name what was asked for.
+// The texts of rejections name the missing permission.
 func TestTextsOfNeeds(t *testing.T) {
 	for _, c := range []struct {
 		need Need
@@ -26,7 +26,7 @@ func TestTextsOfNeeds(t *testing.T) {
 		}
 	}
 	if got := (Identity{}).String(); got != "anonymous" {
-		t.Errorf("nobody is %q", got)
+		t.Errorf("an anonymous client is %q", got)
 	}
 	if got := (Identity{key: "app"}).String(); got != "app" {
 		t.Errorf("the key app is %q", got)

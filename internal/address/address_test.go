@@ -77,7 +77,7 @@ func TestMatchingIsMostSpecificFirst(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	if _, ok := s.Get(parse(t, "orders.eu")); ok {
-		t.Error("what was taken out is still there")
+		t.Error("the removed pattern still matches")
 	}
 }
 
@@ -97,8 +97,8 @@ func every(words []string, n int) (out []string) {
 	return out
 }
 
-// A pattern that matches less goes before one that matches all of the same
-// names and more, whichever two they are.
+// If pattern a matches only a part of the names of pattern b, a goes before b. This holds for any
+// two patterns.
 func TestCompareFollowsSets(t *testing.T) {
 	names := every([]string{"a", "b", "other"}, 5)
 	var ps []Pattern

@@ -62,7 +62,7 @@ type limited struct {
 	*Listener
 	net      *network
 	accepted chan *Conn
-	reports  []bool // what full was called with
+	reports  []bool // the arguments of the calls of full
 }
 
 func newLimited(t *testing.T, most int) *limited {

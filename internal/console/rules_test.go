@@ -120,7 +120,7 @@ func TestRulesFindTheirConstructs(t *testing.T) {
 
 var staticImports = regexp.MustCompile(`(?m)^(?:import|export)\b[^'"]*?['"]\./([^'"]+)['"]`)
 
-// transfer is what a browser with an empty cache transfers for some files.
+// transfer is the number of bytes that a browser with an empty cache transfers for some files.
 type transfer struct {
 	byName map[string]file
 	seen   map[string]bool

@@ -31,7 +31,8 @@ func random(n int) []byte {
 	return b
 }
 
-// The standard library reads what Pack writes, and Unpack reads what the standard library writes.
+// The standard library reads the output of Pack, and Unpack reads the output of the standard
+// library.
 func TestStandardLibraryAgrees(t *testing.T) {
 	for _, n := range []int{0, 1, 100, 1 << 10, 70_000, 1 << 20} {
 		for name, body := range map[string][]byte{"orders": orders(n), "random": random(n)} {

@@ -28,7 +28,7 @@ func TestPackageComments(t *testing.T) {
 	for dir, pkg := range name {
 		switch {
 		case doc[dir] == "":
-			t.Errorf("package %q has no doc comment: say above its package clause what it is for and where to start", dir)
+			t.Errorf("package %q has no doc comment: describe above its package clause its purpose and where to start", dir)
 		case pkg != "main" && !strings.Contains("\n"+doc[dir], "\nPackage "+pkg+" "):
 			t.Errorf("the doc comment of package %q does not begin with %q", dir, "Package "+pkg+" ")
 		}
@@ -48,7 +48,7 @@ func TestExportedIdentifiersAreDocumented(t *testing.T) {
 				}
 			}
 			if n.IsExported() {
-				t.Errorf("%s: %s has no doc comment: say what a caller can rely on", fset.Position(n.Pos()), n.Name)
+				t.Errorf("%s: %s has no doc comment: describe the behaviour that a caller can rely on", fset.Position(n.Pos()), n.Name)
 			}
 		}
 		for _, d := range s.file.Decls {
@@ -76,11 +76,10 @@ func TestExportedIdentifiersAreDocumented(t *testing.T) {
 	}
 }
 
-// eachMember visits what needs a comment of its own inside a type: the fields
-// of options, whose comments name unit and default, and the methods of an
-// interface that has several. The comment of any other type may speak for its
-// members. A member without a comment shares that of the line above, so that
-// what belongs together can be explained together.
+// eachMember visits the members of a type that need comments of their own. These are the fields of
+// options, whose comments name unit and default, and the methods of an interface that has several.
+// The comment of any other type may cover its members. A member without a comment shares that of
+// the line above, so that one comment can explain related members.
 func eachMember(spec *ast.TypeSpec, visit func(*ast.Ident, ...*ast.CommentGroup)) {
 	var members []*ast.Field
 	switch typ := spec.Type.(type) {
@@ -128,8 +127,8 @@ func receiver(d *ast.FuncDecl) string {
 	}
 }
 
-// A root context in library code is cut off from its caller's deadline and
-// cancellation, so the line, or the comment above it, says whose life it has.
+// A root context in library code is cut off from its caller's deadline and cancellation, so the
+// line, or the comment above it, names the lifetime of the context.
 func TestRootContextsHaveAReason(t *testing.T) {
 	atRoot(t)
 	for _, s := range load(t, sources) {
@@ -143,7 +142,7 @@ func TestRootContextsHaveAReason(t *testing.T) {
 		for n := range ast.Preorder(s.file) {
 			if line := fset.Position(n.Pos()).Line; (selects(n, "context", "Background") || selects(n, "context", "TODO")) &&
 				!commented[line] && !commented[line-1] {
-				t.Errorf("%s: a root context without a reason: use the caller's ctx, or say on this line or above it why not", fset.Position(n.Pos()))
+				t.Errorf("%s: a root context without a reason: use the caller's ctx, or give the reason on this line or above it", fset.Position(n.Pos()))
 			}
 		}
 	}
@@ -282,7 +281,7 @@ func sleepsOutsideBubbles(list []source) []mention {
 	return slices.DeleteFunc(sleeps, func(m mention) bool { return !outside(m) })
 }
 
-// wrapsBubble tells whether a function runs a function that it is given in a bubble.
+// wrapsBubble reports whether a function runs its function argument in a bubble.
 func wrapsBubble(d *ast.FuncDecl) bool {
 	given := map[string]bool{}
 	for _, p := range d.Type.Params.List {

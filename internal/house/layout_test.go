@@ -31,8 +31,8 @@ func atRoot(t *testing.T) {
 
 const module = "github.com/tidegate/tidegate"
 
-// topLevel is everything that may lie in the root beside *.go, dot-files and
-// what .gitignore names.
+// topLevel has the names that the root may contain besides *.go, dot-files and the files that
+// .gitignore names.
 var topLevel = map[string]bool{ // true = a directory
 	"cmd": true, "producer": true, "consumer": true, "backoff": true, "ratelimit": true,
 	"transport": true, "oteltidegate": true, "broker": true, "examples": true, "mocks": true, "internal": true,
@@ -40,11 +40,10 @@ var topLevel = map[string]bool{ // true = a directory
 	"CONTRIBUTING.md": false, "SECURITY.md": false, "FROM-ROCKETMQ.md": false, "OPERATORS.md": false,
 }
 
-// A row says which packages of ours those of one row may import: "" is the
-// root, "..." is all. A package belongs to the row with the longest path that
-// it lies under (the root's row is for the root alone), and may always import
-// the packages of its own row. Tests may also import testTools and what the
-// row names for them.
+// A row lists the packages of this module that its packages may import: "" is the root, "..." is
+// all. A package belongs to the row with the longest path above it; the root's row is for the root
+// alone. It may always import the packages of its own row. Tests may also import testTools and the
+// row's packages for tests.
 type row struct{ imports, tests []string }
 
 var testTools = []string{"mocks", "transport/transporttest", "broker/brokertest", "broker/settings", "broker/status", "internal/model"}
@@ -130,12 +129,12 @@ var importTable = map[string]row{
 	"examples": {imports: []string{"..."}},
 }
 
-// notSDK are the packages that may bring what heavyweights names. A package
-// that is not below one of these belongs to the SDK.
+// notSDK are the packages that may depend on heavyweights. A package that is not below one of these
+// belongs to the SDK.
 var notSDK = []string{
 	"broker", "cmd", "mocks", "examples",
 	"oteltidegate",                     // imported only by programs that report to OpenTelemetry
-	"producer/spool", "consumer/inbox", // imported only by who wants a local disk
+	"producer/spool", "consumer/inbox", // imported only by programs that use a local disk
 	"transport/transporttest", "internal/endtoend", "internal/model", // imported only by tests
 	"transport/rocketmq/interop",   // tests, and a program in a module of its own
 	"internal/console/browsertest", // tests, in a module of their own
@@ -221,8 +220,8 @@ func load[T any](t *testing.T, f func() (T, error)) T {
 	return v
 }
 
-// ignored tells whether .gitignore names a path. It knows only the forms that
-// our .gitignore uses: a name or a *-pattern, anchored by / or not.
+// ignored reports whether .gitignore names a path. It supports only the forms that our .gitignore
+// uses: a name or a *-pattern, anchored by / or not.
 func ignored(name string) bool {
 	for _, pattern := range gitignore() {
 		subject := path.Base(name)
@@ -302,7 +301,7 @@ func TestImportTable(t *testing.T) {
 			}
 			target, _ := rowOf(imported)
 			if target != key && !slices.Contains(allowed, target) && !slices.Contains(allowed, "...") {
-				t.Errorf("%s: package %q may not import %q, only %q (\"\" is the root): pass what it needs as an argument or an interface, or move the code",
+				t.Errorf("%s: package %q may not import %q, only %q (\"\" is the root): pass the dependency as an argument or an interface, or move the code",
 					fset.Position(spec.Pos()), s.dir, imported, allowed)
 			}
 		}
@@ -363,7 +362,8 @@ func TestClientCommandsLinkNoEngine(t *testing.T) {
 	}
 }
 
-// dependents lists who, among the packages and all they import, imports one of heavyweights.
+// dependents lists the packages, and the packages that they import, that import one of
+// heavyweights.
 func dependents(t *testing.T, heavyweights []string, packages ...string) []string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "go", append([]string{"list", "-deps", "-json=ImportPath,Imports,Standard"}, packages...)...).Output()
@@ -396,8 +396,8 @@ func dependents(t *testing.T, heavyweights []string, packages ...string) []strin
 
 func under(p, prefix string) bool { return p == prefix || strings.HasPrefix(p, prefix+"/") }
 
-// A replace in go.mod holds for us alone: who imports the module gets another
-// build than we tested. A nested module may point at the other modules of this repository.
+// A replace in go.mod has no effect in the builds of users, who then get other versions than we
+// tested. A nested module may point at the other modules of this repository.
 func TestNoReplace(t *testing.T) {
 	atRoot(t)
 	for _, name := range load(t, files) {

@@ -69,7 +69,7 @@ const seedRule = "names an external document by a number: use its name from " + 
 
 func commentViolations(s source) (found []violation) {
 	for _, group := range s.file.Comments {
-		output := strings.HasPrefix(group.Text(), "Output:") // compared with what an example prints
+		output := strings.HasPrefix(group.Text(), "Output:") // compared with the output of the example
 		for _, c := range group.List {
 			pos := fset.Position(c.Pos())
 			for line := range strings.SplitSeq(c.Text, "\n") {

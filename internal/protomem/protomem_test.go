@@ -45,7 +45,7 @@ func TestCodec(t *testing.T) {
 		err = Codec{}.Unmarshal(data, got)
 		data.Free()
 		other := Pool.Get(n + 8)
-		clear(*other) // what was decoded shares no memory with the pool
+		clear(*other) // the decoded message shares no memory with the pool
 		Pool.Put(other)
 		if err != nil || !bytes.Equal(got.GetValue(), want) {
 			t.Errorf("%d bytes came back as %d, %v", n, len(got.GetValue()), err)

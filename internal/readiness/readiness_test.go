@@ -67,7 +67,7 @@ func TestReadyQueuesOfOtherCommands(t *testing.T) {
 	}
 }
 
-// Any bytes of a peer are read without a panic, and what was read survives another round.
+// Any bytes of a peer are read without a panic. The result survives another round of encoding.
 func FuzzReadyQueues(f *testing.F) {
 	for _, queues := range [][]readiness.Queue{{{Topic: "orders", Queue: 1}}, {{Topic: "a", Queue: -1}, {Topic: "b"}}} {
 		cmd, err := readiness.Report(queues)

@@ -22,7 +22,7 @@ type book struct {
 	failures []string
 	sent     map[string]*sent     // by the name of the message
 	order    map[string]int       // the number of sends so far of each producer, topic and message group
-	handled  map[copyKey]*copyOf  // what each group did with a message
+	handled  map[copyKey]*copyOf  // the handling of a message by each group
 	working  map[string]work      // message groups in work, by consumer group, broker and message group
 	open     map[string]time.Time // calls that have not returned, by a description
 	attempts map[int][]attempt    // of the producers of each client
@@ -84,7 +84,7 @@ type sent struct {
 	recall  recall
 }
 
-// A recall is what is known of the recall of a message.
+// A recall is the known state of the recall of a message.
 type recall int
 
 const (

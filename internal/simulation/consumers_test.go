@@ -87,7 +87,7 @@ func (g groupPlan) config() settings.Group {
 	}
 }
 
-// A reaction is what the handlers of a group do with a message.
+// A reaction is the behaviour of a group's handlers for a message.
 type reaction struct {
 	failures int // before the first success; -1: always
 	panics   bool
@@ -127,7 +127,7 @@ type reader struct {
 
 var errHandler = errors.New("the handler fails, by the simulation")
 
-// handler returns a function that reacts to messages as the plan says.
+// handle is the handler. It reacts to messages by the plan.
 func (r *reader) handle(ctx context.Context, d *tidegate.Delivery) (err error) {
 	end := r.w.book.handle(r.group.name, r.name, d)
 	defer func() {

@@ -30,11 +30,11 @@ const (
 	blackHole   kind = "black hole"   // the request gets no response
 	disconnect  kind = "disconnect"   // all connections break, and new ones are refused until the end
 	restart     kind = "restart"      // like disconnect, and the broker restarts at the end
-	powerLoss   kind = "power loss"   // like restart, and what was not synced at the beginning is lost
+	powerLoss   kind = "power loss"   // like restart, and data that was not synced at the beginning is lost
 	handlersOut kind = "handlers out" // the handlers of a group fail, for example because of its database
 )
 
-// class says which requests a fault concerns.
+// class has the requests that a fault affects.
 type class string
 
 const (

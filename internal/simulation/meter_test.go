@@ -49,7 +49,7 @@ func (m *meter) add(op string) {
 		m.w.book.note("%s: %d calls of %s", m.name, calls, op)
 	}
 	if first {
-		m.w.book.fail("%s: %d calls of %s in one instant: somebody spins", m.name, maxCallsAtOnce, op)
+		m.w.book.fail("%s: %d calls of %s in one instant: a goroutine spins", m.name, maxCallsAtOnce, op)
 	}
 	if spins {
 		<-time.After(time.Second)

@@ -144,8 +144,8 @@ func newPlan(seed uint64) *plan {
 // other messages: with hundreds of them a seed takes an hour of virtual time that repeats the same.
 const maxProbed = 30
 
-// boundProbes bounds the work of kill switches. Where the sends are not the matter of the plan, the
-// callers send fewer messages. What remains lowers the shares of the messages that fail.
+// boundProbes bounds the work of kill switches. If the plan does not test sends, the callers send
+// fewer messages. If that is not enough, fewer of the messages fail.
 func (p *plan) boundProbes() {
 	for i := range p.groups {
 		g := &p.groups[i]

@@ -48,7 +48,7 @@ func (r *reader) work(ctx context.Context, c *consumer.Simple, d *tidegate.Deliv
 	}
 	failed := r.try(work, d) != nil
 	if dice := newDice(r.w.plan.seed, fmt.Sprint("change ", r.name, d.ID, d.Attempt)); dice.chance(0.2) {
-		_ = c.ChangeInvisibleDuration(work, d, dice.span(time.Second, r.invisible)) // repeated by nobody
+		_ = c.ChangeInvisibleDuration(work, d, dice.span(time.Second, r.invisible)) // not repeated
 	}
 	if failed {
 		return // the message is delivered again when its invisible time has ended

@@ -20,7 +20,7 @@ import (
 
 func pow(x, y float64) float64 { return math.Pow(x, y) }
 
-// A world is what a plan creates.
+// A world has the brokers, clients and faults that a plan creates.
 type world struct {
 	t       *testing.T
 	plan    *plan

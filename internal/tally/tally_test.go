@@ -80,7 +80,7 @@ func TestLines(t *testing.T) {
 	})
 }
 
-// Whatever comes, each event is in one line, and the lines of an interval are bounded.
+// For random events, each event is in one line, and the number of lines in an interval is bounded.
 func TestRandom(t *testing.T) {
 	for seed := range uint64(30) {
 		synctest.Test(t, func(t *testing.T) {

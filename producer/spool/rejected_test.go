@@ -93,7 +93,7 @@ func TestDiscard(t *testing.T) {
 		synctest.Wait()
 		stop()
 		if got := f.ids(); !slices.Equal(got, []string{"new"}) {
-			t.Errorf("sent %v, want what was not older than MaxAge", got)
+			t.Errorf("sent %v, want the messages within MaxAge", got)
 		}
 		list, _ := s.Entries(true, 0, 1)
 		if len(list) != 1 || !strings.Contains(list[0].Reason, "1m0s") {

@@ -44,7 +44,7 @@ func TestAwait(t *testing.T) {
 		"one without Allow":             {p: Permits{Limiter: waiter{&bucket{free: 5}}}, more: true, want: 1},
 		"those that are left":           {p: Permits{Limiter: &bucket{err: fault}, left: 3}, want: 3},
 		"a helper does not wait":        {p: Permits{Limiter: &bucket{}}, more: true, helper: true},
-		"a helper takes what is free":   {p: Permits{Limiter: &bucket{free: 2}}, more: true, helper: true, want: 2},
+		"a helper takes a free permit":  {p: Permits{Limiter: &bucket{free: 2}}, more: true, helper: true, want: 2},
 		"a helper waits without Allow":  {p: Permits{Limiter: waiter{&bucket{}}}, helper: true, want: 1},
 		"the limiter's fault":           {p: Permits{Limiter: &bucket{err: fault}}, err: fault},
 		"the end of ctx is not a fault": {p: Permits{Limiter: &bucket{}}, ctx: ended},

@@ -84,11 +84,11 @@ func TestConclude(t *testing.T) {
 		"not settled":          {verdict: decision.Verdict{Action: decision.Retry}, err: lost, end: Unsettled, report: lost},
 		"snoozed":              {verdict: decision.Verdict{Action: decision.SnoozeFor, Delay: time.Hour}, end: Snoozed, delay: time.Hour},
 		"dead letter":          {verdict: decision.Verdict{Action: decision.DeadLetterNow}, end: DeadLettered},
-		"dead letter, told":    {verdict: decision.Verdict{Action: decision.Retry}, res: transport.RetryResult{Fate: transport.FateDeadLetter}, end: DeadLettered},
+		"dead letter, result":  {verdict: decision.Verdict{Action: decision.Retry}, res: transport.RetryResult{Fate: transport.FateDeadLetter}, end: DeadLettered},
 		"parked":               {verdict: decision.Verdict{Action: decision.DeadLetterNow}, res: transport.RetryResult{Fate: transport.FateParked}, end: Parked},
 		"reconsumed":           {verdict: decision.Verdict{Action: decision.ReconsumeIn}, res: transport.RetryResult{Fate: transport.FateAgain, Delay: time.Minute}, end: Reconsumed, delay: time.Minute},
 		"retried":              {verdict: decision.Verdict{Action: decision.Retry, Delay: time.Second}, end: Retried, delay: time.Second},
-		"retried, told":        {verdict: decision.Verdict{Action: decision.Retry, Delay: time.Second}, res: transport.RetryResult{Fate: transport.FateAgain, Delay: time.Hour}, end: Retried, delay: time.Hour},
+		"retried, result":      {verdict: decision.Verdict{Action: decision.Retry, Delay: time.Second}, res: transport.RetryResult{Fate: transport.FateAgain, Delay: time.Hour}, end: Retried, delay: time.Hour},
 		"instead of a refusal": {verdict: decision.Verdict{Action: decision.Retry, Delay: time.Second}, refused: wish, end: Retried, delay: time.Second, report: wish},
 	} {
 		s := State{Verdict: tt.verdict, Refused: tt.refused}

@@ -27,7 +27,8 @@ func (s *site) receiveAs(id, group, topic string) {
 	}
 }
 
-// The page of clients shows who is connected, and selects. The page of a group has its consumers.
+// The page of clients shows the connected clients and filters them. The page of a group has its
+// consumers.
 func TestClients(t *testing.T) {
 	s := start(t, siteOptions{})
 	s.topic("orders", settings.Topic{})

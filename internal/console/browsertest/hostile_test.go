@@ -14,7 +14,7 @@ import (
 	"github.com/tidegate/tidegate/broker/status"
 )
 
-// hostile are texts of an attacker, and what the page has to show of them.
+// hostile has texts of an attacker, each with the text that the page must show.
 var hostile = []struct{ body, shown string }{
 	{`<img src=x onerror="window.pwned = 1">`, `<img src=x onerror="window.pwned = 1">`},
 	{`</script><script>window.pwned = 1</script>`, `</script><script>window.pwned = 1</script>`},

@@ -52,7 +52,7 @@ func TestFreeDiskIsNearFromAbove(t *testing.T) {
 	}
 }
 
-// The page of a throttled topic says that sends are rejected, until when, and which group is slow.
+// The page of a throttled topic shows that sends are rejected, until when, and the slowest group.
 func TestThrottledTopicNamesTheSlowestGroup(t *testing.T) {
 	s := start(t, siteOptions{})
 	s.topic("orders", settings.Topic{Queues: 1, MaxBacklog: settings.Limit{Messages: 10}})

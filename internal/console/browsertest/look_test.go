@@ -13,7 +13,7 @@ func navigate(url string) chromedp.Action[chromedp.Void] { return chromedp.Navig
 // interactive are the elements that a mouse can use, which a keyboard must reach.
 const interactive = `[...document.querySelectorAll('a[href], button, input, select, textarea, summary')].filter((e) => !e.disabled && e.checkVisibility() && e.tabIndex >= 0 && !e.closest('[inert]'))`
 
-// outlined reports what is wrong with the mark of the focus.
+// outlined reports the faults of the focus mark.
 const outlined = `((e) => { const s = getComputedStyle(e); return s.outlineStyle !== 'none' && parseFloat(s.outlineWidth) >= 1 || s.boxShadow !== 'none'; })(document.activeElement)`
 
 // Every control of every page is reached with the Tab key, in its order in the page, and shows that
@@ -50,8 +50,8 @@ func TestKeyboard(t *testing.T) {
 	b.wait(`document.querySelector('main[data-page=topics-one][data-ready]')`)
 }
 
-// An update of the data keeps the controls of the head line. A new element would close the list of
-// intervals while somebody chooses.
+// An update of the data keeps the controls of the head line. A new element would close the open
+// list of intervals.
 func TestUpdatesKeepControls(t *testing.T) {
 	s := start(t, siteOptions{})
 	s.populate(1)

@@ -59,7 +59,7 @@ func (s *stranger) requests() []string {
 	return slices.Clone(s.seen)
 }
 
-// attempts are what an injected script would try. Each is stopped by one directive of the policy.
+// attempts are actions of an injected script. One directive of the policy stops each of them.
 var attempts = []struct{ directive, script string }{
 	{"script-src-elem", `import(STRANGER + '/x.js').catch(() => {})`},
 	{"style-src-attr", `document.body.setAttribute('style', 'opacity: 0.5')`},

@@ -51,7 +51,7 @@ func TestRedriveGoesOnInAnotherTab(t *testing.T) {
 	var text string
 	b.eval(`document.querySelector('.job').innerText`, &text)
 	if !strings.Contains(strings.NewReplacer(",", "", "\u202f", "", "\u00a0", "").Replace(text), fmt.Sprintf("%d of %d", letters, letters)) {
-		t.Errorf("the job says %q", text)
+		t.Errorf("the job shows %q", text)
 	}
 	if dead, err := s.Topic("%DLQ%g"); err != nil || dead.StoredMessages != 0 {
 		t.Errorf("%d dead letters are left; %v", dead.StoredMessages, err)
@@ -72,8 +72,8 @@ func TestRedriveGoesOnInAnotherTab(t *testing.T) {
 	b.clean()
 }
 
-// An edit that breaks a JSON body is sent only after a second confirmation. The overview
-// says that its count has letters that are no longer there.
+// An edit that breaks a JSON body is sent only after a second confirmation. The overview notes that
+// its count includes removed letters.
 func TestEditThatBreaksJSONAsks(t *testing.T) {
 	s := start(t, siteOptions{})
 	s.topic("orders", settings.Topic{})
@@ -96,7 +96,7 @@ func TestEditThatBreaksJSONAsks(t *testing.T) {
 	if ds := s.take("g", "orders", 1); len(ds) != 1 || string(ds[0].Message.Body) != `{"a":1` {
 		t.Errorf("the group received %d messages after the second confirmation, want the changed one", len(ds))
 	}
-	// What was sent back is not wrong any more.
+	// The overview no longer lists the letters that were sent back.
 	b.visit("#/overview")
 	b.wait(`document.querySelector('.state.ok')`)
 	b.visit("#/audit")

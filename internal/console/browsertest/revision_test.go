@@ -7,8 +7,8 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
-// Of two tabs that change the same settings, the one that comes second overwrites nothing and says
-// so. Its next dialog has the settings of the first one.
+// Two tabs change the same settings. The second change is rejected with a message and overwrites
+// nothing. The next dialog of the second tab has the settings of the first one.
 func TestSecondChangeOverwritesNothing(t *testing.T) {
 	s := start(t, siteOptions{})
 	s.topic("orders", settings.Topic{})

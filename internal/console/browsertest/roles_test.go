@@ -14,7 +14,7 @@ import (
 )
 
 // buttons are all buttons of the console that change something, with the requests that each makes.
-// LETTER stands for the ID of a dead letter.
+// LETTER is replaced by the ID of a dead letter.
 var buttons = []struct {
 	fragment, action string
 	needs            []string

@@ -48,7 +48,8 @@ func (b *tab) beside() *tab {
 	return openIn(b.t, b.ctx, b.origin)
 }
 
-// violations records what the policy of a page stops, before any script of the page runs.
+// violations records the actions that the policy of a page stops. It runs before any script of the
+// page.
 const violations = `window.violations = [];
 document.addEventListener('securitypolicyviolation', e => window.violations.push(e.effectiveDirective + ' ' + e.blockedURI + ' ' + e.sourceFile + ':' + e.lineNumber));`
 
@@ -193,7 +194,7 @@ func (b *tab) is(page string) {
 	}
 }
 
-// recorded returns what the page did and must not do.
+// recorded returns the forbidden actions of the page.
 func (b *tab) recorded() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

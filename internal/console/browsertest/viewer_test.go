@@ -23,7 +23,7 @@ func TestNavigationOfEachKey(t *testing.T) {
 			var fault string
 			b.eval(`document.querySelector('main [role=alert]')?.textContent || ''`, &fault)
 			if fault != "" {
-				t.Errorf("%s: the page %s says %q", k.Name, link, fault)
+				t.Errorf("%s: the page %s shows %q", k.Name, link, fault)
 			}
 		}
 		b.clean()
@@ -32,7 +32,7 @@ func TestNavigationOfEachKey(t *testing.T) {
 }
 
 // A key that may observe sees names, counts and reasons. Bodies, keys and properties need the
-// permission to receive: the page says so, and does not ask for them.
+// permission to receive. The page names this permission, and does not request them.
 func TestViewerSeesNoPayload(t *testing.T) {
 	const secret, reason = "12345678901234567890.10", "no such account"
 	s, letter := guarded(t)
@@ -66,7 +66,7 @@ func TestViewerSeesNoPayload(t *testing.T) {
 	}
 }
 
-// Without access keys there is no login, and every page says that everybody may do everything.
+// Without access keys there is no login, and every page notes that each client may do everything.
 func TestWithoutKeysThePageSaysSo(t *testing.T) {
 	s := start(t, siteOptions{})
 	b := open(t, s.url)
@@ -76,7 +76,7 @@ func TestWithoutKeysThePageSaysSo(t *testing.T) {
 		var says string
 		b.eval(`document.querySelector('[data-session=open]')?.title || ''`, &says)
 		if !strings.Contains(says, "everyone on this machine may do everything") {
-			t.Errorf("%s says %q", p.fragment, says)
+			t.Errorf("%s shows %q", p.fragment, says)
 		}
 	}
 	b.clean()

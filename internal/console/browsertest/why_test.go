@@ -18,8 +18,8 @@ func (s *site) orders(n int, messageGroup string) {
 	}
 }
 
-// A user who asks why a group consumes nothing finds the sentence with the cause, from the first
-// page on and with these clicks.
+// If a group consumes nothing, these clicks lead from the first page to the sentence with the
+// cause.
 func TestWhyNothingIsConsumed(t *testing.T) {
 	const group = `#bar a[href="#/groups"]`
 	billing := []string{group, `main a[href="#/groups/billing"]`}
@@ -116,7 +116,7 @@ func TestWhyNothingIsConsumed(t *testing.T) {
 			}
 			for _, want := range c.want {
 				if !b.becomes(`document.querySelector('main').innerText.replaceAll('\u202f', ' ').includes(`+"`"+want+"`"+`)`, 20*time.Second) {
-					t.Errorf("the page does not say %q:\n%s", want, b.text())
+					t.Errorf("the page does not contain %q:\n%s", want, b.text())
 				}
 			}
 			b.pictures("why-" + strings.ReplaceAll(name, " ", "-"))
@@ -157,7 +157,7 @@ func TestOverviewNamesClientThatHolds(t *testing.T) {
 	b.load("")
 	for _, want := range []string{"billing ← orders", "Client worker-3 holds 16 messages, the first for ", "If its handler hangs, restart it."} {
 		if !b.becomes(`document.querySelector('main').innerText.replaceAll('\u202f', ' ').includes(`+"`"+want+"`"+`)`, 20*time.Second) {
-			t.Errorf("the overview does not say %q:\n%s", want, b.text())
+			t.Errorf("the overview does not contain %q:\n%s", want, b.text())
 		}
 	}
 	b.pictures("why-held-overview")

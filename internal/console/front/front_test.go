@@ -75,8 +75,8 @@ func (p *pair) login() []string {
 	return []string{"Cookie", cookies[0].Name + "=" + cookies[0].Value, "X-Tidegate-Session", got.Token}
 }
 
-// The page's requests reach the broker with the credentials of the context, and without what
-// belongs to the browser.
+// The page's requests reach the broker with the credentials of the context, and without the headers
+// of the browser's connection.
 func TestForwards(t *testing.T) {
 	p := start(t, false)
 	s := p.login()
@@ -98,8 +98,8 @@ func TestForwards(t *testing.T) {
 	}
 }
 
-// Nobody else gets in: no other host name, no other origin, no cookie alone, no second use of the
-// link, and nothing after the end.
+// The program rejects all other requests: another host name, another origin, a cookie alone, a
+// second use of the link, and each request after the end.
 func TestRejectsOthers(t *testing.T) {
 	p := start(t, false)
 	s := p.login()

@@ -17,9 +17,9 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
-// The SDK with keys: a producer and a push consumer do their work for hours,
-// also through a retry and to a dead letter, which the consumer's key may read;
-// with wrong keys or without rights there is one attempt, and the error says why.
+// A producer and a push consumer work with access keys for hours, also through a retry and to a
+// dead letter, which the consumer's key may read. With a wrong key or without the permission the
+// SDK makes one attempt, and the error names the reason.
 func TestAccess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		key := func(name string, r server.Rule) server.Key {

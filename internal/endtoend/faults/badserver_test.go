@@ -138,8 +138,8 @@ func TestServerThatMisbehaves(t *testing.T) {
 	}
 }
 
-// A server that forgets its clients ends their sessions and refuses their requests until they have
-// introduced themselves again: messages are handled all the same, and Run goes on.
+// A server that forgets its clients ends their sessions, and rejects their requests until they send
+// their settings again. The consumer still handles all messages, and Run continues.
 func TestServerThatForgetsItsClients(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		b.CreateTopic("orders", settings.Topic{})
@@ -204,7 +204,7 @@ func TestServerThatForgetsItsClients(t *testing.T) {
 func TestClocksThatDiffer(t *testing.T) {
 	for _, off := range []time.Duration{-10 * time.Minute, -3 * time.Second, 3 * time.Second, 10 * time.Minute} {
 		for _, told := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%v, invisible time told: %v", off, told), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%v, invisible time announced: %v", off, told), func(t *testing.T) {
 				brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 					b.CreateTopic("orders", settings.Topic{})
 					shift := func(at *timestamppb.Timestamp) *timestamppb.Timestamp {

@@ -53,7 +53,7 @@ type faulty struct {
 	rnd     *rand.Rand              // guarded by mu
 	done    map[string]map[int]bool // guarded by mu; by message group and number
 	running map[string]int          // guarded by mu
-	trace   []string                // guarded by mu; what happened, for who looks into a failure
+	trace   []string                // guarded by mu; the events, for the analysis of a failure
 }
 
 func (f *faulty) note(format string, args ...any) {
@@ -169,7 +169,7 @@ func (f *faulty) run() {
 		})
 	}
 	sends.Wait()
-	// The backlog alone does not tell: it is none, too, while nobody has received yet.
+	// An empty backlog alone is no proof: it is also empty before the first receive.
 	for end := time.Now().Add(time.Hour); (f.left() > 0 || b.Stats("billing", "orders").Backlog.Messages > 0) && time.Now().Before(end); {
 		time.Sleep(time.Second)
 	}
@@ -184,7 +184,7 @@ func (f *faulty) run() {
 		}
 	}
 	if s := b.Stats("billing", "orders"); s.Backlog.Messages != 0 || s.DeadLetters != 0 {
-		f.t.Errorf("in the end the broker says %+v", s)
+		f.t.Errorf("in the end the broker reports %+v", s)
 	}
 	if f.t.Failed() {
 		f.t.Log(strings.Join(f.trace, "\n"))

@@ -15,10 +15,10 @@ import (
 	"github.com/tidegate/tidegate/producer"
 )
 
-// A server that answers a send with an internal error may have stored the message: the error of
-// the send says so, whether the code is that of the response or of the message's own result. It
-// does not say so where the code excludes it. The retries carry the same message ID, so the broker
-// stores the message once.
+// A server that responds to a send with an internal error may have stored the message. The error of
+// the send reports this, for a code of the response and for a code of the message's own result. It
+// does not report it for a code that excludes it. The retries carry the same message ID, so the
+// broker stores the message once.
 func TestInternalErrorsMayBeStored(t *testing.T) {
 	for _, tt := range []struct {
 		code     rmqpb.Code

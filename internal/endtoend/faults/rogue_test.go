@@ -138,7 +138,7 @@ func (r *rogue) carry(far *grpc.ClientConn, st grpc.ServerStream) error {
 	}
 }
 
-// visible returns what of a header the client sees.
+// visible returns the part of a header that the client sees.
 func (r *rogue) visible(md metadata.MD) metadata.MD {
 	md = md.Copy()
 	md.Delete("content-type")

@@ -17,8 +17,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A consumer that cancels a receive, repeats it and gives back the messages of both loses
-// none and spends no attempt, whenever the cancellation comes.
+// A consumer cancels a receive, repeats it and releases the messages of both. No message is lost
+// and no attempt counts, at any moment of the cancellation.
 func TestCancelledReceiveIsRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)

@@ -92,7 +92,7 @@ func TestLostAnswersToExtensions(t *testing.T) {
 				}
 				s := b.Stats("billing", "orders")
 				if left := s.Backlog.Messages; (left == 0) != (tt.want == consumer.Acked || tt.want == consumer.DeadLettered) || s.Redelivered != 0 {
-					t.Errorf("%d messages are left, and the broker says %+v", left, s)
+					t.Errorf("%d messages are left, and the broker reports %+v", left, s)
 				}
 			})
 		})

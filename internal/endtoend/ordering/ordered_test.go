@@ -19,7 +19,7 @@ import (
 	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
 )
 
-// A sequence is what handlers saw of FIFO message groups.
+// A sequence has the deliveries of FIFO message groups, in the order of their handlers.
 type sequence struct {
 	mu      sync.Mutex
 	bodies  map[string][]string // message group → bodies of handled messages
@@ -107,8 +107,9 @@ func TestRetriesHoldOnlyTheirMessageGroup(t *testing.T) {
 	})
 }
 
-// After the last attempt a group blocks, becomes a dead letter and goes on, or is parked, and the
-// outcome of the delivery says so. Of 50 groups 5 are poisoned; the others are not delayed.
+// After the last attempt of its head a message group blocks, continues after a dead letter, or is
+// parked. The outcome of the delivery reports which. Of 50 groups 5 are poisoned; the others are
+// not delayed.
 func TestExhaustedMessagesOfAFIFOGroup(t *testing.T) {
 	const groups, each = 50, 4
 	for policy, want := range map[settings.OnExhausted]struct {
@@ -194,8 +195,8 @@ func TestExhaustedMessagesOfAFIFOGroup(t *testing.T) {
 	}
 }
 
-// A handler asks for a dead letter in the last attempt. The outcome says what the broker did
-// instead, also when the response to the request was lost and the request was repeated.
+// A handler asks for a dead letter in the last attempt. The outcome reports the action that the
+// broker took instead, also if the response was lost and the request was repeated.
 func TestOutcomeOfADeadLetterInAFIFOGroup(t *testing.T) {
 	for policy, want := range map[settings.OnExhausted]consumer.Disposition{
 		settings.OnExhaustedBlock: consumer.Retried, settings.OnExhaustedDeadLetter: consumer.DeadLettered, settings.OnExhaustedPark: consumer.Parked,

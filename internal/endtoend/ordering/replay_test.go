@@ -39,7 +39,7 @@ func TestLostReceiveOfAFIFOGroupIsOneDelivery(t *testing.T) {
 		stop := sdktest.Consume(t, b, consumer.Subscription{Group: "billing", Topic: "orders"}, func(ctx context.Context, d *tidegate.Delivery) error {
 			calls.Add(1)
 			if left := time.Until(d.InvisibleUntil); left < time.Second || left > 10*time.Second || d.Attempt != 1 {
-				t.Errorf("attempt %d with %v left, want the first one again with what is left of it", d.Attempt, left)
+				t.Errorf("attempt %d with %v left, want the first one again with the rest of its lease", d.Attempt, left)
 			}
 			select {
 			case <-time.After(time.Minute):

@@ -21,7 +21,7 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
-// A seen delivery is what a handler of a story got, and what became of it.
+// A seenDelivery is a delivery to a handler of a story, with its outcome.
 type seenDelivery struct {
 	consumer.Outcome
 
@@ -232,7 +232,7 @@ func TestReconsumeDelayBoundsThroughTheSDK(t *testing.T) {
 func TestReconsumedUntilDeadThroughTheSDK(t *testing.T) {
 	for naming, want := range map[settings.RetryNaming]struct {
 		retry, dead string // topics
-		maxRetries  int    // of the group; 0 stands for the default
+		maxRetries  int    // of the group; 0 means the default
 		retries     int
 	}{
 		"":                      {"topic1-sub1-RETRY", "topic1-sub1-DLQ", 0, 16},
@@ -426,7 +426,8 @@ func TestNegativeAckThroughTheSDK(t *testing.T) {
 	}
 }
 
-// A simple consumer of the SDK ends deliveries in the same ways, and hears what becomes of them.
+// A simple consumer of the SDK settles deliveries in the same ways, and gets their fates as
+// results.
 func TestSimpleConsumerReconsumes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)

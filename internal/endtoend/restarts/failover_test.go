@@ -178,7 +178,7 @@ func TestConsumerReadsBothEndpoints(t *testing.T) {
 				t.Errorf("%s: %d acknowledged before, then %+v, want %d acknowledged there", name, acked[name], s, total[name])
 			}
 		}
-		// What was in hand when the primary died, and the one that fails once.
+		// The leased messages at the death of the primary, and the one that fails once.
 		t.Log(fmt.Sprint(again, " deliveries repeated, ", dispositions))
 		if again > 4+2+1 {
 			t.Errorf("%d deliveries were repeated", again)

@@ -16,10 +16,10 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
-// How late a consumer comes back after an outage is its ReceiveBackoff's choice,
-// whatever gRPC waits between attempts to connect: by then it waits two minutes.
+// The ReceiveBackoff of a consumer bounds the delay of its return after an outage. The waits of
+// gRPC between attempts to connect, by then two minutes, do not.
 func TestConsumersComeBackAfterAnOutage(t *testing.T) {
-	const atMost = 36*time.Second + time.Second // the default's upper bound, and what connecting is given
+	const atMost = 36*time.Second + time.Second // the default's upper bound, and the time to connect
 	for name, before := range map[string]time.Duration{"while it consumes": time.Minute, "before it has begun": 0} {
 		for _, outage := range []time.Duration{10 * time.Minute, 10*time.Minute + 13*time.Second, 11 * time.Minute} {
 			t.Run(name+" "+outage.String(), func(t *testing.T) {

@@ -20,9 +20,10 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
-// MaxAttempts is the number of deliveries in all, for unordered and FIFO groups, whichever way each
-// fails, and with a retry schedule of the consumer's own too. The broker alone counts and retries:
-// there are as many deliveries as attempts, and the dead letter is there at once after the last.
+// MaxAttempts is the total number of deliveries, for unordered and FIFO groups and each kind of
+// failure. A retry schedule of the consumer does not change it. The broker alone counts and
+// retries: there are as many deliveries as attempts, and the dead letter is there at once after the
+// last.
 func TestMaxAttemptsAreDeliveries(t *testing.T) {
 	ways := map[string]consumer.Handler{
 		"error":   func(context.Context, *tidegate.Delivery) error { return errors.New("out of stock") },
@@ -59,7 +60,8 @@ func TestMaxAttemptsAreDeliveries(t *testing.T) {
 						b.Send(m)
 						l := b.WaitDeadLetter("billing")
 						synctest.Wait()
-						// No request tells the wait of the end of a lease: it looks every second.
+						// No request wakes the receive at the end of a lease: it checks every
+						// second.
 						if took := time.Since(last); took > 50*time.Millisecond && way != "timeout" || took > 2*time.Second {
 							t.Errorf("the dead letter was there %v after the last failure", took)
 						}

@@ -19,8 +19,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// dispositions runs a push consumer whose deliveries fail by fail, for ten minutes,
-// and returns what became of them.
+// dispositions runs a push consumer with the handler fail for ten minutes, and returns the outcomes
+// of its deliveries.
 func dispositions(t *testing.T, b *brokertest.Broker, sub consumer.Subscription, m *tidegate.Message, fail consumer.Handler) (list []consumer.Outcome) {
 	t.Helper()
 	var mu sync.Mutex
@@ -35,7 +35,7 @@ func dispositions(t *testing.T, b *brokertest.Broker, sub consumer.Subscription,
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()
-	<-time.After(time.Second) // it is told the group's settings
+	<-time.After(time.Second) // the consumer gets the group's settings
 	sdktest.MustSend(t, sdktest.NewProducer(t, b, producer.Options{}), m)
 	<-time.After(10 * time.Minute)
 	cancel()
@@ -45,9 +45,9 @@ func dispositions(t *testing.T, b *brokertest.Broker, sub consumer.Subscription,
 	return list
 }
 
-// Whether a message had its last attempt is the broker's to say, at the moment
-// when it failed: what a consumer was told of it may be seconds old, and a dead
-// letter would let its successors go on.
+// The broker decides at the moment of the failure whether it was the last attempt. The consumer's
+// copy of the maximum may be seconds old, and a dead letter would let the later messages of the
+// group continue.
 //
 // RocketMQ: consumption retry: "Specified in the metadata when a consumer group is created"
 func TestMaximumOfTheMomentHolds(t *testing.T) {

@@ -74,7 +74,7 @@ func TestWholeLadderThroughGRPC(t *testing.T) {
 		}
 		o, ok := d.DeadLetter()
 		if !ok || o.Topic != "orders" || o.MessageID != d.ID || o.Group != "billing" || o.Attempts != 17 || o.Reason != "out of stock" {
-			t.Errorf("the dead letter says %+v, %v", o, ok)
+			t.Errorf("the origin of the dead letter is %+v, %v", o, ok)
 		}
 		if string(d.Body) != "poison" || d.Tag != "t" || d.Keys[0] != "k" || d.Properties["a"] != "b" {
 			t.Errorf("the dead letter lost something: %+v", d)
@@ -82,7 +82,7 @@ func TestWholeLadderThroughGRPC(t *testing.T) {
 	})
 }
 
-// A consumer that is told nothing takes the intervals of its group's metadata.
+// A consumer without intervals of its own uses those of its group's metadata.
 //
 // RocketMQ: consumption retry: "Specified in the metadata when a consumer group is created.
 // Unordered messages: incremental Ordered messages: fixed"

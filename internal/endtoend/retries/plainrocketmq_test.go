@@ -21,9 +21,9 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
-// A plainRocketMQ is a server that announces no features and pushes what a
-// RocketMQ 5.2 with default options does. It throttles every send, and has one
-// message, which it delivers again when it was told to.
+// A plainRocketMQ is a server that announces no features and pushes the settings of a RocketMQ 5.2
+// with default options. It throttles every send. It has one message, which it delivers again at the
+// time that the consumer asked for.
 type plainRocketMQ struct {
 	rmqpb.UnimplementedMessagingServiceServer
 
@@ -183,7 +183,7 @@ func TestThrottledByPlainRocketMQ(t *testing.T) {
 		if e, err := p.Effective(t.Context(), "orders"); err != nil || e.BackoffFrom != "default" || e.MaxAttemptsFrom != "server" {
 			t.Errorf("effective settings %+v, %v", e, err)
 		}
-		// Who wants to be faster can.
+		// A producer with a shorter backoff of its own is faster.
 		own, err := producer.New(c, producer.Options{Backoff: backoff.Steps{time.Millisecond}})
 		if err != nil {
 			t.Fatal(err)

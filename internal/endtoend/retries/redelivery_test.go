@@ -18,9 +18,9 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// The delays and the number of deliveries of the seed's example hold for a push
-// consumer that was started before they were set: what it asks for and what it
-// was told, which is 3 attempts, do not count.
+// The delays and the number of deliveries of the manual's example hold for a push consumer that was
+// started before they were set. They override the delays that the consumer asks for and the 3
+// attempts that it was started with.
 //
 // Artemis: undelivered messages: "Both options can be combined for maximum flexibility."
 func TestAddressSettingsThroughGRPC(t *testing.T) {
@@ -65,8 +65,8 @@ func TestAddressSettingsThroughGRPC(t *testing.T) {
 	})
 }
 
-// A consumer that connects is told what holds for its topic, and what became of
-// each delivery: not what its handler asked for.
+// A consumer that connects gets the redelivery settings of its topic. The outcome of a delivery is
+// the broker's decision, not the handler's request.
 func TestAddressSettingsAreTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)

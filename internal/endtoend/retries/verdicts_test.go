@@ -159,8 +159,8 @@ func TestLostWorkerHasTheSameDelay(t *testing.T) {
 	})
 }
 
-// Dead letters at a high rate trip the kill switch: polling stops, and what is in the queue keeps
-// its attempts.
+// Dead letters at a high rate trip the kill switch. Polling stops, and the messages in the queue
+// keep their attempts.
 func TestDeadLetterFloodStopsTheConsumer(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		b.CreateTopic("orders", settings.Topic{})
@@ -183,7 +183,7 @@ func TestDeadLetterFloodStopsTheConsumer(t *testing.T) {
 		<-time.After(5 * time.Second)
 		s := b.Stats("billing", "orders")
 		if s.DeadLetters < 10 || s.DeadLetters > 20 || s.Inflight != 0 {
-			t.Errorf("%d dead letters and %d messages in flight; want the switch tripped by the 10th, and what is unread released", s.DeadLetters, s.Inflight)
+			t.Errorf("%d dead letters and %d messages in flight; want the switch tripped by the 10th, and the unread messages released", s.DeadLetters, s.Inflight)
 		}
 		mu.Lock()
 		healed = true

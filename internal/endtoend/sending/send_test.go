@@ -149,9 +149,9 @@ func TestLostAnswer(t *testing.T) {
 	})
 }
 
-// The node ends while it has a message to answer. The producer sends it again
-// at once, to the node that was started in its place; or, while there is none,
-// as often as it may, and says so.
+// The node ends before it responds to a send. The producer sends the message again at once to the
+// node that replaces it. Without a replacement the producer uses all its attempts and reports the
+// failure.
 //
 // RocketMQ: sending retry and throttling: "The connection is closed because the broker node is shut
 // down or being restarted"

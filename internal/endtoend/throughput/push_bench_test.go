@@ -55,7 +55,7 @@ func BenchmarkPushSDK(b *testing.B) {
 	}
 }
 
-// A countingClient is the SDK's client, which counts what receives bring.
+// A countingClient is the SDK's client, and counts the received messages.
 type countingClient struct {
 	*rocketmq.Client
 	receives, messages atomic.Int64

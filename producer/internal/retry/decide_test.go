@@ -16,7 +16,7 @@ import (
 var ladder = backoff.Steps{1 * time.Second, 2 * time.Second, 4 * time.Second}
 
 func codeError(c tidegate.Code) *tidegate.Error {
-	return &tidegate.Error{Op: "SendMessage", Subject: "orders", Endpoint: "a:1", Code: c, Message: "said the server"}
+	return &tidegate.Error{Op: "SendMessage", Subject: "orders", Endpoint: "a:1", Code: c, Message: "from the server"}
 }
 
 func throttled(after time.Duration) error {
@@ -83,7 +83,7 @@ func TestDecide(t *testing.T) {
 		{"n counts throttles, not attempts", situation{limits: plain, attempts: 3, throttles: 1}, throttled(0), wait(throttledClass, time.Second, FromBackoff)},
 		{"push-back longer", situation{limits: plain, attempts: 1, throttles: 1}, throttled(1500 * ms), wait(throttledClass, 1500*ms, FromPushBack)},
 		{"push-back shorter", situation{limits: plain, attempts: 1, throttles: 1}, throttled(ms), wait(throttledClass, time.Second, FromBackoff)},
-		{"push-back says no", situation{limits: plain, attempts: 1, throttles: 1}, throttled(-1), stop(tidegate.ClassThrottled, PushedBack)},
+		{"push-back forbids it", situation{limits: plain, attempts: 1, throttles: 1}, throttled(-1), stop(tidegate.ClassThrottled, PushedBack)},
 		{"the decision took longer than the delay", situation{limits: plain, attempts: 1, throttles: 1, elapsed: 1100 * ms}, throttled(0),
 			wait(throttledClass, 1100*ms, FromBackoff)},
 		{"throttled counts in MaxAttempts", situation{limits: plain, attempts: 4, throttles: 4}, throttled(0), stop(tidegate.ClassThrottled, Exhausted)},
@@ -112,7 +112,7 @@ func TestDecide(t *testing.T) {
 		{"pacing counts transients only", situation{limits: paced, attempts: 3, throttles: 2}, broken, transient},
 		{"default pacing spares three", situation{limits: many, attempts: 3}, broken, transient},
 		{"transient with push-back", situation{limits: plain, attempts: 1}, pushedBack(tidegate.CodeInternalServerError, time.Second), wait(transient, time.Second, FromPushBack)},
-		{"transient, server says no", situation{limits: plain, attempts: 1}, pushedBack(tidegate.CodeInternalServerError, -1), stop(tidegate.ClassTransient, PushedBack)},
+		{"transient, server forbids it", situation{limits: plain, attempts: 1}, pushedBack(tidegate.CodeInternalServerError, -1), stop(tidegate.ClassTransient, PushedBack)},
 
 		{"topic not found", situation{limits: plain, attempts: 1}, codeError(tidegate.CodeTopicNotFound), stop(tidegate.ClassPermanent, Permanent)},
 		{"topic not found, was good", situation{limits: plain, attempts: 1, routeGood: true}, codeError(tidegate.CodeTopicNotFound), transient},
@@ -122,7 +122,7 @@ func TestDecide(t *testing.T) {
 		{"permanent beats push-back", situation{limits: plain, attempts: 1}, pushedBack(tidegate.CodeMessageBodyTooLarge, time.Second), stop(tidegate.ClassPermanent, Permanent)},
 
 		{"ctx ended", situation{limits: plain, attempts: 1, ended: true}, context.Canceled, stop(tidegate.ClassCancelled, Context)},
-		{"ctx ended, whatever the response", situation{limits: plain, attempts: 1, throttles: 1, ended: true}, throttled(0), stop(tidegate.ClassCancelled, Context)},
+		{"ctx ended, with a response", situation{limits: plain, attempts: 1, throttles: 1, ended: true}, throttled(0), stop(tidegate.ClassCancelled, Context)},
 		{"producer closed", situation{limits: plain, attempts: 1, closed: true}, tidegate.ErrClosed, stop(tidegate.ClassCancelled, Closed)},
 		{"transport closed", situation{limits: plain, attempts: 1}, fmt.Errorf("rocketmq: %w", tidegate.ErrClosed), stop(tidegate.ClassCancelled, Closed)},
 
@@ -191,7 +191,7 @@ func TestMaybeStored(t *testing.T) {
 		want bool
 	}{
 		{nil, false},
-		{errors.New("an error that says nothing"), true},
+		{errors.New("an error without a class"), true},
 		{errTimeout, true},
 		{codeError(0), false},
 		{marked, true},
