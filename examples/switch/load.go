@@ -63,11 +63,11 @@ func (l *load) send(ctx context.Context) {
 	l.changed.Broadcast()
 }
 
-// wait returns after n more messages were accepted, or a send has failed.
-func (l *load) wait(n int) {
+// more returns after 300 more messages were accepted, or a send has failed.
+func (l *load) more() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for goal := len(l.sent) + n; len(l.sent) < goal && l.err == nil; {
+	for goal := len(l.sent) + 300; len(l.sent) < goal && l.err == nil; {
 		l.changed.Wait()
 	}
 }

@@ -35,13 +35,13 @@ func main() {
 	address := flag.String("address", "127.0.0.1:0", "`host:port` of -serve")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
 	var err error
 	if *data != "" {
 		err = serve(ctx, *data, *address)
 	} else {
 		err = run(ctx, os.Stdout)
 	}
+	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "switch:", err)
 		os.Exit(1)
@@ -55,7 +55,7 @@ func run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	begin := time.Now()
 	say := func(format string, args ...any) {
 		fmt.Fprintf(out, "%6.2f s  %s\n", time.Since(begin).Seconds(), fmt.Sprintf(format, args...))
@@ -103,14 +103,13 @@ func run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	const some = 300 // messages
-	l.wait(some)
+	l.more()
 	artemis.kill()
 	say("Artemis is killed")
 	if err := await("tidegate"); err != nil {
 		return err
 	}
-	l.wait(some)
+	l.more()
 	if err := artemis.start(ctx); err != nil {
 		return err
 	}
@@ -118,13 +117,13 @@ func run(ctx context.Context, out io.Writer) error {
 	if err := await("artemis"); err != nil {
 		return err
 	}
-	l.wait(some)
+	l.more()
 	secondary.kill()
 	if err := secondary.start(ctx); err != nil {
 		return err
 	}
 	say("tidegate was killed and started again, with its data")
-	l.wait(some)
+	l.more()
 	sent, err := l.end()
 	if err != nil {
 		return err

@@ -97,7 +97,7 @@ func (n *node) start(ctx context.Context) error {
 		defer close(n.ended)
 		_, _ = io.Copy(io.Discard, lines)
 		_ = cmd.Wait() // the status of a killed process
-		input.Close()
+		_ = input.Close()
 	}()
 	return nil
 }

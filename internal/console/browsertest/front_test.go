@@ -34,7 +34,7 @@ func startLocal(t *testing.T, s *site, readOnly bool) local {
 	}
 	f, token := front.New(broker, port, readOnly)
 	web := &http.Server{Handler: f, ReadHeaderTimeout: time.Minute}
-	go web.Serve(lis) //nolint:errcheck // it ends with Close
+	go web.Serve(lis) // it ends with Close
 	t.Cleanup(func() { web.Close() })
 	url := "http://" + lis.Addr().String()
 	return local{url, url + "/console/#token=" + token}

@@ -46,6 +46,6 @@ func run(m *testing.M) int {
 		fmt.Println("Chromium does not start:", err)
 		return 1
 	}
-	browser = ctx
+	browser = ctx //nolint:fatcontext // of all tests
 	return m.Run()
 }

@@ -42,7 +42,7 @@ func startStranger(t *testing.T) *stranger {
 		}
 		fmt.Fprint(w, "<!doctype html><title>stranger</title>"+s.pages[r.URL.Path])
 	})}
-	go web.Serve(lis) //nolint:errcheck // it ends with Close
+	go web.Serve(lis) // it ends with Close
 	t.Cleanup(func() { web.Close() })
 	return s
 }

@@ -30,7 +30,7 @@ func proxy(t *testing.T, target, prefix, host string) string {
 	mux := http.NewServeMux()
 	mux.Handle(prefix+"/", http.StripPrefix(prefix, forward))
 	web := &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute}
-	go web.Serve(lis) //nolint:errcheck // it ends with Close
+	go web.Serve(lis) // it ends with Close
 	t.Cleanup(func() { web.Close() })
 	return "http://" + lis.Addr().String() + prefix
 }

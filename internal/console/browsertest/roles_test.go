@@ -178,6 +178,10 @@ var harmless = []string{"pause", "copy-command", "copy-body", "download-body", "
 // actions returns the buttons of the page that change something, sorted and each once.
 func (b *tab) actions() (list []string) {
 	b.t.Helper()
-	b.eval(fmt.Sprintf(`[...new Set([...document.querySelectorAll('[data-action]')].map((e) => e.dataset.action))].filter((a) => !["%s"].includes(a)).sort()`, strings.Join(harmless, `","`)), &list)
+	names, err := json.Marshal(harmless)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.eval(fmt.Sprintf(`[...new Set([...document.querySelectorAll('[data-action]')].map((e) => e.dataset.action))].filter((a) => !%s.includes(a)).sort()`, names), &list)
 	return list
 }

@@ -67,7 +67,7 @@ func launch(t testing.TB, o siteOptions) *site {
 		h = o.wrap(h)
 	}
 	s := &site{Broker: b, t: t, server: srv, web: &http.Server{Handler: h, ReadHeaderTimeout: time.Minute, ConnContext: srv.ConnContext}, url: "http://" + lis.Addr().String(), addr: lis.Addr().String()}
-	go s.web.Serve(lis) //nolint:errcheck // it ends with kill
+	go s.web.Serve(lis) // it ends with kill
 	return s
 }
 

@@ -51,7 +51,7 @@ func main() {
 	}
 	if err := run(o); err != nil {
 		fmt.Fprintln(os.Stderr, "artemis:", err)
-		os.Exit(1)
+		os.Exit(1) //nolint:forbidigo // a program
 	}
 }
 
@@ -73,7 +73,7 @@ func run(o artemis.Options) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(os.Stdout, "amqp://%s pid %d\n", s.Address(), s.PID())
+	_, _ = fmt.Fprintf(os.Stdout, "amqp://%s pid %d\n", s.Address(), s.PID())
 	select {
 	case <-ctx.Done():
 		s.Stop()

@@ -201,15 +201,15 @@ func serverCPU(b *testing.B, s *artemis.Server) time.Duration {
 	}
 	_, rest, _ := strings.Cut(string(stat), ") ") // the name of the program can have spaces
 	fields := strings.Fields(rest)
-	var ticks time.Duration
+	ticks := 0
 	for _, f := range fields[11:13] { // utime and stime
 		n, err := strconv.Atoi(f)
 		if err != nil {
 			b.Fatal(err)
 		}
-		ticks += time.Duration(n)
+		ticks += n
 	}
-	return ticks * 10 * time.Millisecond // 100 ticks a second, in every Linux
+	return time.Duration(ticks) * 10 * time.Millisecond // 100 ticks a second, in every Linux
 }
 
 // inTurn makes n calls from all callers.

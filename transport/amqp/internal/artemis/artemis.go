@@ -159,7 +159,7 @@ func (s *Server) Kill() { s.end((*process).kill) }
 // Stop stops the broker in order. After 10 s it kills the process.
 func (s *Server) Stop() {
 	s.end(func(p *process) {
-		p.input.Close()
+		_ = p.input.Close() // the process may have ended
 		t := time.NewTimer(10 * time.Second)
 		defer t.Stop()
 		select {

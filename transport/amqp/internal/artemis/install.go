@@ -61,7 +61,7 @@ func install(ctx context.Context) (installation, error) {
 	if err != nil {
 		return installation{}, err
 	}
-	defer os.RemoveAll(temporary)
+	defer func() { _ = os.RemoveAll(temporary) }()
 	for name, text := range map[string][]byte{"Artemis.java": source, "pom.xml": pom} {
 		if err := os.WriteFile(filepath.Join(temporary, name), text, 0o600); err != nil {
 			return installation{}, err
@@ -100,7 +100,7 @@ func tool(name string) (string, error) {
 	return p, nil
 }
 
-var javaVersion = regexp.MustCompile(`version "([0-9]+)`)
+var javaVersion = regexp.MustCompile(`version "(\d+)`)
 
 func checkJava(ctx context.Context, java string) error {
 	out, err := exec.CommandContext(ctx, java, "-version").CombinedOutput()

@@ -178,7 +178,7 @@ func (s *Supervisor) connect(a *attempt) {
 	o := s.options.AMQP
 	c, err := amqp.NewConn(ctx, written, &o)
 	if err != nil {
-		written.Close()
+		_ = written.Close()
 		a.err = fault.OfDial(err)
 		return
 	}
@@ -186,7 +186,7 @@ func (s *Supervisor) connect(a *attempt) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		go c.Close()
+		go func() { _ = c.Close() }()
 		a.live, a.err = nil, &tidegate.Error{Err: tidegate.ErrClosed}
 		return
 	}

@@ -110,7 +110,7 @@ func (l *Link) Send(ctx context.Context, m *amqp.Message, size int) (Pending, *t
 	case l.queue <- t:
 		return Pending{l, t}, nil
 	case <-l.options.Done:
-		return Pending{}, l.lost(false)
+		return Pending{}, l.lost()
 	case <-ctx.Done():
 		return Pending{}, &tidegate.Error{Err: context.Cause(ctx), Message: "the message was not sent"}
 	}
@@ -127,7 +127,7 @@ func (p Pending) Wait(ctx context.Context) *tidegate.Error {
 		case r = <-p.t.reply:
 		default:
 			if p.t.state.CompareAndSwap(queued, abandoned) {
-				return p.link.lost(false)
+				return p.link.lost()
 			}
 			r = p.settle()
 		}
@@ -172,12 +172,11 @@ func (p Pending) settle() result {
 	}
 }
 
-func (l *Link) lost(written bool) *tidegate.Error {
+// lost is the error of a message that was not written before the link ended.
+func (l *Link) lost() *tidegate.Error {
 	e := fault.OfLink(l.options.Lost())
-	e.MaybeStored = written
-	if !written {
-		e.NotConnected = e.Code == 0 || tidegate.Classify(e) == tidegate.ClassTransient
-	}
+	e.MaybeStored = false
+	e.NotConnected = e.Code == 0 || tidegate.Classify(e) == tidegate.ClassTransient
 	return e
 }
 
@@ -224,7 +223,7 @@ func (l *Link) run() {
 		select {
 		case t = <-l.queue:
 		case <-l.options.Done:
-			l.drop(l.lost(false))
+			l.drop(l.lost())
 			return
 		}
 		if sender == nil && failed != nil && tidegate.Classify(failed) != tidegate.ClassPermanent {
@@ -234,7 +233,7 @@ func (l *Link) run() {
 			continue
 		}
 		if l.ended() {
-			t.reply <- result{err: l.lost(false)}
+			t.reply <- result{err: l.lost()}
 			continue
 		}
 		if sender == nil {
@@ -242,7 +241,7 @@ func (l *Link) run() {
 			if sender, err = l.options.Attach(); err != nil {
 				sender, failed, attached = nil, fault.OfLink(err), time.Now()
 				if l.ended() { // the message was not written
-					failed = l.lost(false)
+					failed = l.lost()
 				}
 				l.drop(failed)
 				e := *failed
@@ -252,7 +251,7 @@ func (l *Link) run() {
 			failed = nil
 		}
 		var r result
-		ctx, r = l.transfer(ctx, sender, t)
+		ctx, r = l.transfer(ctx, sender, t) //nolint:fatcontext // it returns ctx, or a new one without a parent
 		if r.err == nil {
 			t.reply <- r
 			continue

@@ -190,8 +190,8 @@ func TestEndedContextBehindAnother(t *testing.T) {
 		defer close(p.done)
 		l := p.link()
 		var wg sync.WaitGroup
-		for i, d := range []time.Duration{600, 100, 300} {
-			ctx, cancel := context.WithTimeoutCause(t.Context(), d*time.Millisecond, errEnough)
+		for i, d := range []time.Duration{600 * time.Millisecond, 100 * time.Millisecond, 300 * time.Millisecond} {
+			ctx, cancel := context.WithTimeoutCause(t.Context(), d, errEnough)
 			defer cancel()
 			wg.Go(func() {
 				if err := send(ctx, l, fmt.Sprint(i), 1); i > 0 && (!errors.Is(err, errEnough) || err.MaybeStored) {
