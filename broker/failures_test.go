@@ -79,7 +79,7 @@ func TestFailures(t *testing.T) {
 				if got != c.want {
 					t.Errorf("%+v, want %+v", got, c.want)
 				}
-				trace, err := serve(b).Trace("t", status.MessageQuery{MessageFilter: status.MessageFilter{ID: "m"}}, func(string) bool { return true })
+				trace, err := serve(b).Trace("t", status.MessageQuery{MessageFilter: status.MessageFilter{ID: "m"}}, 0, func(string) bool { return true })
 				if err != nil || len(trace.Messages) != 1 {
 					t.Fatalf("%+v, %v", trace, err)
 				}

@@ -35,7 +35,7 @@ func toGroup(t *testing.T, b *broker.Broker, sel status.DeadLetterSelection) sta
 // fateOfGroup returns the fate of the message m of t in a group.
 func fateOfGroup(t *testing.T, b *broker.Broker, group string) status.Fate {
 	t.Helper()
-	trace, err := serve(b).Trace("t", status.MessageQuery{MessageFilter: status.MessageFilter{ID: "m"}}, func(name string) bool { return name == group })
+	trace, err := serve(b).Trace("t", status.MessageQuery{MessageFilter: status.MessageFilter{ID: "m"}}, 0, func(name string) bool { return name == group })
 	if err != nil || len(trace.Messages) != 1 || len(trace.Messages[0].Groups) != 1 {
 		t.Fatalf("%+v, %v", trace, err)
 	}

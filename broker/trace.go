@@ -20,9 +20,10 @@ const maxPending = 10_000
 
 // Trace searches a topic for messages with the query's ID, and returns the fate of each in every
 // group that wanted accepts. It searches like Messages; messages that are in no queue yet are
-// looked for on the first page, the newest 10 000 of each kind. The errors are those of Messages.
-func (b served) Trace(name string, q status.MessageQuery, wanted func(group string) bool) (status.Trace, error) {
-	page, err := b.Messages(name, q, 0)
+// looked for on the first page, the newest 10 000 of each kind. maxBytes and the errors are those
+// of Messages.
+func (b served) Trace(name string, q status.MessageQuery, maxBytes int64, wanted func(group string) bool) (status.Trace, error) {
+	page, err := b.Messages(name, q, maxBytes)
 	if err != nil {
 		return status.Trace{}, err
 	}

@@ -15,7 +15,7 @@ import (
 // fateOf returns the only fate of the only message with an ID.
 func fateOf(t *testing.T, b *broker.Broker, topic, id string) status.Fate {
 	t.Helper()
-	tr, err := serve(b).Trace(topic, status.MessageQuery{MessageFilter: status.MessageFilter{ID: id}}, func(string) bool { return true })
+	tr, err := serve(b).Trace(topic, status.MessageQuery{MessageFilter: status.MessageFilter{ID: id}}, 0, func(string) bool { return true })
 	if err != nil || len(tr.Messages) != 1 || len(tr.Messages[0].Groups) != 1 {
 		t.Fatalf("the trace of %s: %+v, %v", id, tr, err)
 	}
@@ -122,7 +122,7 @@ func TestTracePending(t *testing.T) {
 		handle := send(t, b, &tidegate.Message{Topic: "later", ID: "d", DeliverAt: at, Body: []byte("x")})[0].Receipt.RecallHandle
 		find := func(topic, id string) status.Trace {
 			t.Helper()
-			tr, err := serve(b).Trace(topic, status.MessageQuery{MessageFilter: status.MessageFilter{ID: id}}, func(string) bool { return true })
+			tr, err := serve(b).Trace(topic, status.MessageQuery{MessageFilter: status.MessageFilter{ID: id}}, 0, func(string) bool { return true })
 			if err != nil || len(tr.Messages) != 0 || !tr.Complete {
 				t.Fatalf("%+v, %v", tr, err)
 			}

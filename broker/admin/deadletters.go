@@ -17,6 +17,7 @@ func (c *Client) DeadLetters(ctx context.Context, group string, q status.DeadLet
 	set(v, "after", q.After)
 	setLimit(v, q.Limit)
 	yes(v, "bodies", q.Bodies)
+	yes(v, "text", q.Text)
 	order(v, q.Newest)
 	return get[status.DeadLetterPage](ctx, c, "DeadLetters", group, escaped("groups", group, "dead-letters"), v)
 }

@@ -38,14 +38,15 @@ func (c *Client) Messages(ctx context.Context, topic string, q status.MessageQue
 	set(v, "after", q.After)
 	setLimit(v, q.Limit)
 	yes(v, "contents", q.Contents)
+	yes(v, "text", q.Text)
 	return get[status.MessagePage](ctx, c, "Messages", topic, escaped("topics", topic, "messages"), v)
 }
 
 // Trace returns the stored messages of a topic that have an ID, with their states in each group
 // that the client may observe; a group selects one of them. Of the query it uses ID, Since, Before,
-// After and Limit. Between since and before it reads a bounded number of messages; the last fields
-// of the trace report how far it came. The error matches tidegate.ErrTopicNotFound if there is no
-// such topic.
+// After, Limit, Contents and Text. Between since and before it reads a bounded number of messages;
+// the last fields of the trace report how far it came. The error matches tidegate.ErrTopicNotFound
+// if there is no such topic.
 func (c *Client) Trace(ctx context.Context, topic, group string, q status.MessageQuery) (status.Trace, error) {
 	v := url.Values{}
 	set(v, "group", group)
@@ -53,5 +54,7 @@ func (c *Client) Trace(ctx context.Context, topic, group string, q status.Messag
 	moment(v, "before", q.Before)
 	set(v, "after", q.After)
 	setLimit(v, q.Limit)
+	yes(v, "contents", q.Contents)
+	yes(v, "text", q.Text)
 	return get[status.Trace](ctx, c, "Trace", topic, escaped("topics", topic, "messages", q.ID), v)
 }

@@ -53,7 +53,9 @@ var routeTable = []struct{ route, own, foreign string }{
 	{"GET /v1/topics/{topic}/messages/{id}", "cmao", theServers},
 	{"GET /v1/topics/{topic}/messages/{id}?group=g", "cmao", theServers},
 	{"GET /v1/topics/{topic}/messages/{id}?group=other", "ma", theServers},
-	{"GET /v1/topics/{topic}/messages?contents=true", "c", ""}, // as a receive
+	{"GET /v1/topics/{topic}/messages/{id}?contents=true", "c", ""}, // as a receive
+	{"GET /v1/topics/{topic}/messages/{id}?text=true", "c", ""},
+	{"GET /v1/topics/{topic}/messages?contents=true", "c", ""},
 	{"GET /v1/topics/{topic}/messages?text=true", "c", ""},
 	{"GET /v1/topics/{topic}/messages?key=k", "c", ""},
 	{"GET /v1/topics/{topic}/messages?property=a=b", "c", ""},

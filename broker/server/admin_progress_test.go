@@ -11,9 +11,9 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server"
-	"github.com/tidegate/tidegate/broker/server/internal/admin"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -73,7 +73,7 @@ func TestAdminDeadLetters(t *testing.T) {
 	adminCall(t, e, "GET", "/v1/groups/h/dead-letters", "", 404, "40403")
 	fail(t, e, "normal", "", 3)
 
-	var page admin.DeadLetterPage
+	var page status.DeadLetterPage
 	if err := json.Unmarshal([]byte(adminCall(t, e, "GET", path+"?limit=2&topic=normal&reason=delivery&since=2020-01-01T00:00:00Z", "", 200)), &page); err != nil {
 		t.Fatal(err)
 	}

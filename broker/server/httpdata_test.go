@@ -21,6 +21,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/httpapi"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
 
@@ -35,9 +36,9 @@ func TestHTTPMessage(t *testing.T) {
 			t.Errorf("sent %+v", sent)
 		}
 		d := x.take("normal", `{"invisible_duration":"40s"}`, 1)[0]
-		if d.ID != "m1" || string(*d.Body) != "\x00\xff" || d.Tag != "a" || strings.Join(d.Keys, " ") != "k1 k2" || d.Properties["colour"] != "<red>" ||
+		if d.ID != "m1" || string(d.Body) != "\x00\xff" || d.Tag != "a" || strings.Join(d.Keys, " ") != "k1 k2" || d.Properties["colour"] != "<red>" ||
 			d.TraceContext != "00-1" || d.BornHost != "h" || d.BornAt.Unix() != 946681200 || d.Attempt != 1 || d.Group != "g" || d.Topic != "normal" ||
-			d.StoredAt.IsZero() || time.Until(d.InvisibleUntil) != 40*time.Second || d.InvisibleFor != settings.Duration(40*time.Second) {
+			d.StoredAt.IsZero() || time.Until(d.InvisibleUntil) != 40*time.Second || d.InvisibleFor != httpapi.Duration(40*time.Second) {
 			t.Errorf("received %+v", d)
 		}
 		// A failure, first with the interval of the client, then with the group's.
@@ -65,7 +66,7 @@ func TestHTTPMessage(t *testing.T) {
 		x.take("normal", `{"wait":"20s"}`, 0)
 
 		x.ok("/v1/topics/normal/messages", `{"body_text":"häßlich"}`, &sent)
-		if d = x.take("normal", `{"text":true,"push":true}`, 1)[0]; d.ID != sent.ID || len(sent.ID) != 34 || d.Body != nil || *d.BodyText != "häßlich" {
+		if d = x.take("normal", `{"text":true,"push":true}`, 1)[0]; d.ID != sent.ID || len(sent.ID) != 34 || d.Body != nil || d.BodyText != "häßlich" {
 			t.Errorf("received %+v", d)
 		}
 		settle("dead-letter", `,"reason":"ugly","attempt":5`)
@@ -190,7 +191,7 @@ func TestHTTPRaw(t *testing.T) {
 		t.Fatal(resp.Status)
 	}
 	d := x.take("normal", `{}`, 1)[0]
-	if d.ID != "m" || d.Tag != "a" || strings.Join(d.Keys, " ") != "1 2" || d.Properties["Colour"] != "röt" || string(*d.Body) != "\x00{" || d.BornHost == "" {
+	if d.ID != "m" || d.Tag != "a" || strings.Join(d.Keys, " ") != "1 2" || d.Properties["Colour"] != "röt" || string(d.Body) != "\x00{" || d.BornHost == "" {
 		t.Errorf("received %+v", d)
 	}
 	for query, want := range map[string]int{

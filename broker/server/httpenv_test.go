@@ -16,6 +16,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/httpapi"
 )
 
 // A webEnv is an env with a client over HTTP, on an in-memory network.
@@ -174,11 +175,11 @@ func (x *webEnv) problem(what string, got int, p web.Problem, status, code int, 
 }
 
 type received struct {
-	Messages []web.Delivery `json:"messages"`
+	Messages []httpapi.Delivery `json:"messages"`
 }
 
 // take receives with the group "g" and fails the test unless there are n messages.
-func (x *webEnv) take(topic, body string, n int) []web.Delivery {
+func (x *webEnv) take(topic, body string, n int) []httpapi.Delivery {
 	x.t.Helper()
 	got := x.takeSome(topic, body)
 	if len(got) != n {
@@ -188,7 +189,7 @@ func (x *webEnv) take(topic, body string, n int) []web.Delivery {
 }
 
 // takeSome receives with the group "g".
-func (x *webEnv) takeSome(topic, body string) []web.Delivery {
+func (x *webEnv) takeSome(topic, body string) []httpapi.Delivery {
 	x.t.Helper()
 	var got received
 	x.ok("/v1/groups/g/topics/"+topic+"/receive", body, &got)

@@ -20,6 +20,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/messages"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/httpapi"
 )
 
 // A sendStream is the client's side of a stream of sends.
@@ -248,7 +249,7 @@ func TestHTTPReceiveStream(t *testing.T) {
 				if len(line) == 1 {
 					continue
 				}
-				var d web.Delivery
+				var d httpapi.Delivery
 				decode(t, line, &d)
 				x.ok("/v1/groups/g/acknowledge", `{"handles":["`+d.Handle+`"]}`, nil)
 				break
@@ -449,7 +450,7 @@ func TestHTTPReceiveAgain(t *testing.T) {
 		first := x.take("fifo", `{"attempt_id":"1"}`, 1)[0]
 		time.Sleep(time.Second)
 		again := x.take("fifo", `{"attempt_id":"1"}`, 1)[0]
-		if again.ID != first.ID || again.Handle == first.Handle || again.Attempt != 1 || again.InvisibleFor != settings.Duration(29*time.Second) {
+		if again.ID != first.ID || again.Handle == first.Handle || again.Attempt != 1 || again.InvisibleFor != httpapi.Duration(29*time.Second) {
 			t.Errorf("first %+v, again %+v", first, again)
 		}
 		x.take("fifo", `{"attempt_id":"2"}`, 0)

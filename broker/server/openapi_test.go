@@ -29,6 +29,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/httpapi"
 )
 
 var document = sync.OnceValues(func() (*openapi3.T, error) {
@@ -107,7 +108,7 @@ func TestOpenAPISchemas(t *testing.T) {
 		"TopicConfig": settings.Topic{}, "Topic": status.Topic{}, "GroupConfig": settings.Group{}, "Group": status.Group{},
 		"Subscription": status.Subscription{}, "Backlog": status.Backlog{}, "Limit": settings.Limit{}, "Throttle": status.Throttle{},
 		"LimitState": status.LimitState{}, "Limits": settings.Limits{}, "Rate": settings.Rate{}, "Quota": settings.Quota{}, "Pressure": settings.Pressure{}, "ThrottleState": status.Throttles{},
-		"Problem": web.Problem{}, "Message": web.Message{}, "SendResult": messages.SendResult{}, "Delivery": web.Delivery{},
+		"Problem": web.Problem{}, "Message": web.Message{}, "SendResult": messages.SendResult{}, "Delivery": httpapi.Delivery{},
 		"ReceiveRequest": messages.ReceiveRequest{}, "AcknowledgeRequest": messages.AckRequest{}, "ChangeInvisibleDurationRequest": messages.ChangeRequest{},
 		"ChangeInvisibleDurationResult": messages.ChangeResult{}, "RetryRequest": messages.RetryRequest{}, "DeadLetterRequest": messages.DeadLetterRequest{},
 		"ReconsumeRequest": messages.ReconsumeRequest{}, "Reconsumed": messages.ReconsumeResult{}, "RetryResult": messages.RetryResult{}, "SnoozeRequest": messages.SnoozeRequest{}, "NegativeAckRequest": messages.NegativeAckRequest{},
@@ -124,12 +125,12 @@ func TestOpenAPISchemas(t *testing.T) {
 		"Top": status.Top{}, "Wrong": status.Wrong{}, "FoundGroups": status.Found[status.GroupSummary]{}, "TopicSummary": status.TopicSummary{}, "GroupSummary": status.GroupSummary{},
 		"RewindRequest": admin.RewindRequest{}, "RewindResult": admin.RewindResult{}, "QueueRewind": status.QueueRewind{}, "ParkedPage": status.ParkedPage{},
 		"ParkedGroup": status.ParkedGroup{}, "ParkedSelection": admin.ParkedRedriveRequest{}, "ParkedRedrive": status.ParkedRedrive{},
-		"Topics": admin.TopicList{}, "Groups": admin.GroupList{}, "Trace": status.Trace{}, "TracedMessage": status.TracedMessage{}, "Fate": status.Fate{}, "MessagePage": admin.MessagePage{}, "StoredMessage": admin.StoredMessage{},
+		"Topics": admin.TopicList{}, "Groups": admin.GroupList{}, "Trace": status.Trace{}, "TracedMessage": status.TracedMessage{}, "Fate": status.Fate{}, "MessagePage": status.MessagePage{}, "StoredMessage": status.StoredMessage{},
 		"QueuePage": status.QueuePage{}, "Queue": status.Queue{}, "GroupQueuePage": status.GroupQueuePage{}, "GroupQueue": status.GroupQueue{},
 		"LeasePage": status.LeasePage{}, "Lease": status.Lease{}, "Schedule": status.Schedule{}, "DueBucket": status.DueBucket{},
 		"FailurePage": status.FailurePage{}, "Failure": status.Failure{},
 		"DeadLetterCount": status.DeadLetterCount{}, "DeadLetterClassPage": status.DeadLetterClassPage{}, "DeadLetterClass": status.DeadLetterClass{},
-		"DeadLetterPage": admin.DeadLetterPage{}, "DeadLetter": admin.DeadLetter{}, "DeadLetterOrigin": tidegate.DeadLetter{},
+		"DeadLetterPage": status.DeadLetterPage{}, "DeadLetter": status.DeadLetter{}, "DeadLetterOrigin": tidegate.DeadLetter{},
 		"DeadLetterSelection": status.DeadLetterSelection{}, "DeadLetterRedrive": status.DeadLetterRedrive{}, "DeadLetterPurge": status.DeadLetterPurge{},
 	} {
 		ref := schemas[name]

@@ -20,6 +20,7 @@ type DeadLetter struct {
 	TraceContext string            `json:"trace_context,omitempty"` // W3C traceparent of the send
 	BodySize     int               `json:"body_size"`               // in bytes, also without Body
 	Body         []byte            `json:"body,omitempty"`          // nil unless the query asks for bodies
+	BodyText     string            `json:"body_text,omitempty"`     // instead of Body, if the query asks for text
 	Properties   map[string]string `json:"properties,omitempty"`
 
 	// Origin is the message that became a dead letter, with the reason. It is zero for a message
@@ -47,6 +48,7 @@ type DeadLetterQuery struct {
 	After  string // Next of the previous page; empty means the first page
 	Limit  int    // at most 1000; 0 means 100
 	Bodies bool   // include the bodies
+	Text   bool   // include them, a body in UTF-8 as BodyText
 	Newest bool   // the newest letter of each queue first, and the queues in descending order
 }
 

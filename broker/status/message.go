@@ -17,11 +17,12 @@ type StoredMessage struct {
 	// Offset are -1. Zero for other messages.
 	DeliverAt time.Time `json:"deliver_at,omitzero"`
 
-	// The following fields are empty unless the query asks for contents.
+	// The following fields are empty unless the query asks for Contents or Text.
 
 	Keys       []string          `json:"keys,omitempty"`
 	Properties map[string]string `json:"properties,omitempty"`
 	Body       []byte            `json:"body,omitempty"`
+	BodyText   string            `json:"body_text,omitempty"` // instead of Body, if the query asks for text
 }
 
 // A MessageFilter selects messages that match each field that is not empty.
@@ -53,6 +54,7 @@ type MessageQuery struct {
 
 	Newest   bool   // the newest messages first
 	Contents bool   // include bodies, keys and properties
+	Text     bool   // include them, a body in UTF-8 as BodyText
 	Limit    int    // at most 1000; 0 means 100
 	After    string // Next of the previous page with the same query; empty means the first page
 }

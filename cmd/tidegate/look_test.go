@@ -146,7 +146,7 @@ func TestTopicSetAfterAnotherChange(t *testing.T) {
 type peeked struct {
 	Messages []struct {
 		ID, Tag string
-		Body    []byte
+		Body    string `json:"body_text"`
 		Keys    []string
 	}
 	Scanned  int64
@@ -176,7 +176,7 @@ func TestPeek(t *testing.T) {
 		t.Errorf("peek prints\n%s\nwant\n%s", r.stdout, want)
 	}
 	first := document[peeked](t, tl.must("peek", "orders", "--limit", "2", "-o", "json").stdout)
-	if len(first.Messages) != 2 || first.Complete || first.Left != 1 || string(first.Messages[1].Body) != "two\nlines" {
+	if len(first.Messages) != 2 || first.Complete || first.Left != 1 || first.Messages[1].Body != "two\nlines" {
 		t.Errorf("the first two: %+v", first)
 	}
 	rest := document[peeked](t, tl.must("peek", "orders", "--after", first.Next, "-o", "json").stdout)
@@ -237,6 +237,7 @@ func TestTrace(t *testing.T) {
 		}
 	}
 	expect("no group receives from the topic")
+	expect("its body has 1 B: a\n")
 	tl.must("receive", "billing", "orders", "--max", "1", "--then", "retry=1h")
 	expect("billing retries it at ", "--topic", "orders")
 	expect(", because: by tidegate receive\n    ")
@@ -247,11 +248,13 @@ func TestTrace(t *testing.T) {
 			Topic    string
 			Messages []struct {
 				ID     string
+				Body   string `json:"body_text"`
 				Groups []struct{ Group, State string }
 			}
 		}
 	}](t, tl.must("trace", id, "-o", "json").stdout)
-	if len(traced.Topics) != 1 || traced.Topics[0].Topic != "orders" || len(traced.Topics[0].Messages) != 1 || traced.Topics[0].Messages[0].Groups[0].State != "waiting_retry" {
+	if len(traced.Topics) != 1 || traced.Topics[0].Topic != "orders" || len(traced.Topics[0].Messages) != 1 || traced.Topics[0].Messages[0].Groups[0].State != "waiting_retry" ||
+		traced.Topics[0].Messages[0].Body != "a" {
 		t.Errorf("the trace is %+v", traced)
 	}
 	if r := tl.run("trace", "01"+strings.Repeat("0", 32)); r.code != 3 || r.stdout != "" {

@@ -113,10 +113,10 @@ func TestExportAndWatchLetters(t *testing.T) {
 	tl.must("receive", "billing", "orders", "--then", "dead=timeout", "--max", "1")
 	type letter struct {
 		MessageID string `json:"message_id"`
-		Body      []byte
+		Body      string `json:"body_text"`
 		Origin    struct{ Reason string }
 	}
-	if all := lines[letter](t, tl.must("dead-letters", "export", "billing").stdout); len(all) != 2 || string(all[0].Body)+string(all[1].Body) != "1 EUR2 EUR" && string(all[0].Body)+string(all[1].Body) != "2 EUR1 EUR" {
+	if all := lines[letter](t, tl.must("dead-letters", "export", "billing").stdout); len(all) != 2 || all[0].Body+all[1].Body != "1 EUR2 EUR" && all[0].Body+all[1].Body != "2 EUR1 EUR" {
 		t.Errorf("the export is %+v", all)
 	}
 	if text := lines[struct {

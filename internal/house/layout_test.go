@@ -90,7 +90,7 @@ var importTable = map[string]row{
 	"broker/settings": {imports: []string{"", "backoff"}},
 	"broker/status":   {imports: []string{"", "broker/settings"}},
 	"broker/server": {
-		imports: []string{"", "backoff", "ratelimit", "transport", "transport/rocketmq", "transport/rest", "broker", "broker/admin", "broker/settings", "broker/status", "internal/gzipped", "internal/protomem", "internal/readiness", "internal/rmqpb", "internal/access", "internal/connlimit", "internal/console", "internal/nearest", "internal/rawclient"},
+		imports: []string{"", "backoff", "ratelimit", "transport", "transport/rocketmq", "transport/rest", "broker", "broker/admin", "broker/settings", "broker/status", "internal/gzipped", "internal/httpapi", "internal/protomem", "internal/readiness", "internal/rmqpb", "internal/access", "internal/connlimit", "internal/console", "internal/nearest", "internal/rawclient"},
 	},
 	"broker/brokertest": {
 		imports: []string{"", "broker", "broker/server", "broker/settings", "broker/status", "consumer", "transport", "transport/rocketmq", "transport/rest"},
@@ -99,7 +99,7 @@ var importTable = map[string]row{
 	"internal/endtoend":   {imports: []string{"..."}}, // tests only, and their set-up
 	"internal/simulation": {imports: []string{"..."}}, // tests only
 	"broker/admin":        {imports: []string{"", "backoff", "broker/settings", "broker/status", "internal/httpapi"}, tests: []string{"broker", "broker/server", "transport"}},
-	"internal/httpapi":    {imports: []string{""}}, // under broker/admin and transport/rest
+	"internal/httpapi":    {imports: []string{""}}, // under the clients of HTTP, and its types in the server
 	"internal/address":    {},                      // patterns of broker and consumer
 	"internal/gzipped":    {},                      // bodies of the client and of the server
 	"internal/tally":      {},                      // log lines of broker and consumer

@@ -8,5 +8,7 @@
 //   - a record of whether an attempt had a connection, and
 //   - a [Failure] with the broker's code for every failed request.
 //
+// The server and the clients share the JSON of a [Delivery].
+//
 // Package httpapi imports nothing of the broker, so its users link no storage engine.
 package httpapi

@@ -210,6 +210,9 @@ func retryAfter(h http.Header) time.Duration {
 // A Duration is a time.Duration in the JSON form "1m30s".
 type Duration time.Duration
 
+// MarshalJSON returns the quoted text of d.
+func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(time.Duration(d).String()) }
+
 // UnmarshalJSON parses a JSON string with time.ParseDuration.
 func (d *Duration) UnmarshalJSON(b []byte) error {
 	var s string

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/httpapi"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -32,29 +33,6 @@ type filter struct {
 	Expression string `json:"expression"`
 }
 
-// A delivery is the JSON form of a delivery.
-type delivery struct {
-	ID           string            `json:"id"`
-	Topic        string            `json:"topic"`
-	Body         []byte            `json:"body"`
-	Tag          string            `json:"tag"`
-	Keys         []string          `json:"keys"`
-	Properties   map[string]string `json:"properties"`
-	MessageGroup string            `json:"message_group"`
-	DeliverAt    time.Time         `json:"deliver_at"`
-	TraceContext string            `json:"trace_context"`
-	Handle       string            `json:"handle"`
-	Group        string            `json:"group"`
-	Attempt      int               `json:"attempt"`
-	Queue        int               `json:"queue"`
-	Offset       int64             `json:"offset"`
-	BornAt       time.Time         `json:"born_at"`
-	BornHost     string            `json:"born_host"`
-	StoredAt     time.Time         `json:"stored_at"`
-	StoreHost    string            `json:"store_host"`
-	InvisibleFor string            `json:"invisible_for"`
-}
-
 // Receive implements transport.Receiver. r.Queue must be transport.AnyQueue; any other queue fails
 // with CodeNotImplemented. The broker waits for 20 s at most, unless it is configured otherwise.
 func (c *Client) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
@@ -76,7 +54,7 @@ func (c *Client) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*ti
 		}
 	}
 	var out struct {
-		Messages []delivery `json:"messages"`
+		Messages []httpapi.Delivery `json:"messages"`
 	}
 	f := c.do(ctx, call{
 		op: op, subject: r.Topic, method: "POST", path: []string{"groups", r.Group, "topics", r.Topic, "receive"}, body: req, out: &out, extra: max(r.Wait, 0),
@@ -90,7 +68,7 @@ func (c *Client) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*ti
 	}
 	ds, now := make([]*tidegate.Delivery, len(out.Messages)), time.Now()
 	for i := range out.Messages {
-		ds[i] = c.delivery(&out.Messages[i], now)
+		ds[i] = out.Messages[i].Delivery(c.api.Endpoint(), now)
 	}
 	if ctx.Err() != nil {
 		c.release(ctx, ds)
@@ -109,19 +87,4 @@ func (c *Client) release(ctx context.Context, ds []*tidegate.Delivery) {
 			return
 		}
 	}
-}
-
-func (c *Client) delivery(d *delivery, now time.Time) *tidegate.Delivery {
-	out := &tidegate.Delivery{
-		Message: tidegate.Message{
-			ID: d.ID, Topic: d.Topic, Tag: d.Tag, Keys: d.Keys, MessageGroup: d.MessageGroup, DeliverAt: d.DeliverAt,
-			Properties: d.Properties, TraceContext: d.TraceContext, Body: d.Body,
-		},
-		ConsumerGroup: d.Group, Attempt: d.Attempt, Handle: d.Handle, Endpoint: c.api.Endpoint(), Queue: d.Queue, Offset: d.Offset,
-		BornAt: d.BornAt, BornHost: d.BornHost, StoredAt: d.StoredAt, StoreHost: d.StoreHost,
-	}
-	if left, err := time.ParseDuration(d.InvisibleFor); err == nil {
-		out.InvisibleUntil = now.Add(left)
-	}
-	return out
 }

@@ -40,7 +40,7 @@ type Engine interface {
 	DeadLetterClasses(group string, q status.DeadLetterClassQuery) (status.DeadLetterClassPage, error)
 
 	Messages(topic string, q status.MessageQuery, maxBytes int64) (status.MessagePage, error)
-	Trace(topic string, q status.MessageQuery, wanted func(group string) bool) (status.Trace, error)
+	Trace(topic string, q status.MessageQuery, maxBytes int64, wanted func(group string) bool) (status.Trace, error)
 
 	TopicsPage(after string, limit int, wanted func(name string) bool) (page []status.Topic, more bool)
 	GroupsPage(after string, limit int, wanted func(name string) bool) (page []status.Group, more bool)

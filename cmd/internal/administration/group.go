@@ -123,16 +123,18 @@ func newGroupDelete(a *call.App) *cobra.Command {
 		Example:     "  tidegate group delete billing --yes",
 		Annotations: map[string]string{call.MQAdmin: "deleteSubGroup -g GROUP -c CLUSTER"},
 	}
-	return newRemoval(a, cmd, "GROUP", func(ctx context.Context, c *call.Call, client *admin.Client) (string, func(context.Context) (string, error), error) {
+	return newRemoval(a, cmd, "GROUP", func(ctx context.Context, c *call.Call, client *admin.Client) (removal, error) {
 		g, err := client.Group(ctx, c.Args[0])
 		if err != nil {
-			return "", nil, c.UnknownGroup(ctx, client, err)
+			return removal{}, c.UnknownGroup(ctx, client, err)
 		}
 		var backlog int64
 		for _, s := range g.Topics {
 			backlog += s.Backlog.Messages
 		}
 		what := fmt.Sprintf("group %s with a backlog of %s messages", g.Name, output.Number(backlog))
-		return what, func(ctx context.Context) (string, error) { return "deleted " + what, client.DeleteGroup(ctx, g.Name) }, nil
+		return removal{what, nil, func(ctx context.Context) (string, any, error) {
+			return "deleted " + what, nil, client.DeleteGroup(ctx, g.Name)
+		}}, nil
 	})
 }

@@ -179,14 +179,14 @@ func newAddressDelete(a *call.App) *cobra.Command {
 		Short:   "Remove the settings of a pattern",
 		Example: "  tidegate address delete 'orders.#' --yes",
 	}
-	return newRemoval(a, cmd, "MATCH", func(ctx context.Context, c *call.Call, client *admin.Client) (string, func(context.Context) (string, error), error) {
+	return newRemoval(a, cmd, "MATCH", func(ctx context.Context, c *call.Call, client *admin.Client) (removal, error) {
 		s, err := client.AddressSettings(ctx, c.Args[0])
 		if err != nil {
-			return "", nil, err
+			return removal{}, err
 		}
 		what := "the address settings of " + s.Match
-		return what, func(ctx context.Context) (string, error) {
-			return "removed " + what, client.DeleteAddressSettings(ctx, s.Match)
-		}, nil
+		return removal{what, nil, func(ctx context.Context) (string, any, error) {
+			return "removed " + what, nil, client.DeleteAddressSettings(ctx, s.Match)
+		}}, nil
 	})
 }

@@ -9,8 +9,15 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/call"
 )
 
-// A removing function looks what would be removed, and returns a text about it and the removal.
-type removing func(ctx context.Context, c *call.Call, client *admin.Client) (what string, do func(context.Context) (string, error), err error)
+// A removal is a request that removes a subject.
+type removal struct {
+	what    string // the subject, with what it has
+	removes any    // the response that the request would have; nil if it has none
+	do      func(context.Context) (done string, response any, err error)
+}
+
+// A removing function looks what would be removed.
+type removing func(ctx context.Context, c *call.Call, client *admin.Client) (removal, error)
 
 // newRemoval completes a command that removes the subject of its argument.
 func newRemoval(a *call.App, cmd *cobra.Command, arg string, look removing) *cobra.Command {
@@ -20,24 +27,33 @@ func newRemoval(a *call.App, cmd *cobra.Command, arg string, look removing) *cob
 			return err
 		}
 		bounded, cancel := c.Bounded(ctx)
-		what, do, err := look(bounded, c, client)
+		r, err := look(bounded, c, client)
 		cancel()
 		if err != nil {
 			return err
 		}
 		if c.DryRun {
-			c.Note("would remove %s", what)
-			return nil
+			c.Note("would remove %s", r.what)
+			return respond(c, r.removes)
 		}
-		if err := c.Confirm(cmd.Name()+" "+what+"?", c.Args[0]); err != nil {
+		if err := c.Confirm(cmd.Name()+" "+r.what+"?", c.Args[0]); err != nil {
 			return err
 		}
 		ctx, cancel = c.Bounded(ctx)
 		defer cancel()
-		done, err := do(ctx)
-		if err == nil {
-			c.Note("%s", done)
+		done, response, err := r.do(ctx)
+		if err != nil {
+			return err
 		}
-		return err
+		c.Note("%s", done)
+		return respond(c, response)
 	}).Destructive()
+}
+
+// respond prints the response of a removal as JSON. A person has read it in the note.
+func respond(c *call.Call, response any) error {
+	if response == nil || !c.JSON() {
+		return nil
+	}
+	return c.Show(response, "", nil)
 }

@@ -154,14 +154,21 @@ func newTopicDelete(a *call.App) *cobra.Command {
 		Example:     "  tidegate topic delete orders --yes",
 		Annotations: map[string]string{call.MQAdmin: "deleteTopic -t TOPIC -c CLUSTER"},
 	}
-	return newRemoval(a, cmd, "TOPIC", func(ctx context.Context, c *call.Call, client *admin.Client) (string, func(context.Context) (string, error), error) {
+	return newRemoval(a, cmd, "TOPIC", func(ctx context.Context, c *call.Call, client *admin.Client) (removal, error) {
 		t, err := client.Topic(ctx, c.Args[0])
 		if err != nil {
-			return "", nil, c.UnknownTopic(ctx, client, err)
+			return removal{}, c.UnknownTopic(ctx, client, err)
 		}
 		what := fmt.Sprintf("topic %s with %s stored messages", t.Name, output.Number(t.StoredMessages))
-		return what, func(ctx context.Context) (string, error) { return "deleted " + what, client.DeleteTopic(ctx, t.Name) }, nil
+		return removal{what, nil, func(ctx context.Context) (string, any, error) {
+			return "deleted " + what, nil, client.DeleteTopic(ctx, t.Name)
+		}}, nil
 	})
+}
+
+// A purged is the result of a purge.
+type purged struct {
+	Removed status.Backlog `json:"removed"`
 }
 
 func newTopicPurge(a *call.App) *cobra.Command {
@@ -171,15 +178,15 @@ func newTopicPurge(a *call.App) *cobra.Command {
 		Example: `  tidegate topic purge orders --dry-run
   tidegate topic purge orders --yes`,
 	}
-	return newRemoval(a, cmd, "TOPIC", func(ctx context.Context, c *call.Call, client *admin.Client) (string, func(context.Context) (string, error), error) {
+	return newRemoval(a, cmd, "TOPIC", func(ctx context.Context, c *call.Call, client *admin.Client) (removal, error) {
 		b, err := client.CountPurge(ctx, c.Args[0])
 		if err != nil {
-			return "", nil, c.UnknownTopic(ctx, client, err)
+			return removal{}, c.UnknownTopic(ctx, client, err)
 		}
 		what := fmt.Sprintf("%s of %s, %v", output.Count(b.Messages, "message"), output.Safe(c.Args[0]), output.Bytes(b.Bytes))
-		return what, func(ctx context.Context) (string, error) {
+		return removal{what, purged{b}, func(ctx context.Context) (string, any, error) {
 			b, err := client.PurgeTopic(ctx, c.Args[0])
-			return fmt.Sprintf("removed %s, %v", output.Count(b.Messages, "message"), output.Bytes(b.Bytes)), err
-		}, nil
+			return fmt.Sprintf("removed %s, %v", output.Count(b.Messages, "message"), output.Bytes(b.Bytes)), purged{b}, err
+		}}, nil
 	})
 }

@@ -121,8 +121,9 @@ func newDeadLettersTop(a *call.App) *cobra.Command {
 		Short: "Group the dead letters of a consumer group by their cause",
 		Long: `Groups the dead letters of a consumer group by their cause. Reasons that differ only
 in numbers and quoted texts are one class. EXAMPLE is the message ID of one letter,
-of the 20 largest classes. The classes are those that the broker counted. With a flag that selects letters by more than their topic, and on a
-RocketMQ, the command reads all letters instead.`,
+of the 20 largest classes. The classes are those that the broker counted. With a flag
+that selects letters by more than their topic, and on a RocketMQ, the command reads
+all letters instead.`,
 		Example: `  tidegate dead-letters top billing
   tidegate dead-letters top billing --since -1h`,
 	}
@@ -252,7 +253,7 @@ func newDeadLettersPurge(a *call.App) *cobra.Command {
 		what := output.Count(n, "dead letter") + " of group " + output.Safe(c.Args[0])
 		if n == 0 || c.DryRun {
 			c.Note("would remove %s", what)
-			return nil
+			return printPurge(c, n)
 		}
 		if err := c.Confirm("remove "+what+"?", c.Args[0]); err != nil {
 			return err
@@ -269,12 +270,20 @@ func newDeadLettersPurge(a *call.App) *cobra.Command {
 			}
 			if after = p.Next; after == "" {
 				c.Note("removed %s", output.Count(total, "dead letter"))
-				return nil
+				return printPurge(c, total)
 			}
 		}
 	})
 	s.register(cmd)
 	return c.Destructive()
+}
+
+// printPurge prints the result of a purge as JSON. A person has read it in the note.
+func printPurge(c *call.Call, n int64) error {
+	if !c.JSON() {
+		return nil
+	}
+	return c.Show(status.DeadLetterPurge{Purged: n}, "", nil)
 }
 
 // count counts the dead letters that a query selects, on the broker.

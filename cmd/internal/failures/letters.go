@@ -18,12 +18,13 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/cmd/internal/view"
 	"github.com/tidegate/tidegate/consumer/deadletter"
+	"github.com/tidegate/tidegate/internal/httpapi"
 )
 
 // letters returns the selected dead letters, the oldest of each queue first, or the newest with
 // --newest. Close ends the use of the source. On a RocketMQ or Artemis queue
 // and offset are not known: -1.
-func (s *selection) letters(ctx context.Context, c *call.Call, bodies bool) (all iter.Seq2[view.Letter, error], closing func() error, err error) {
+func (s *selection) letters(ctx context.Context, c *call.Call, bodies bool) (all iter.Seq2[status.DeadLetter, error], closing func() error, err error) {
 	server, err := c.Server()
 	if err != nil {
 		return nil, nil, err
@@ -37,14 +38,14 @@ func (s *selection) letters(ctx context.Context, c *call.Call, bodies bool) (all
 		if err != nil {
 			return nil, nil, err
 		}
-		q := status.DeadLetterQuery{DeadLetterFilter: filter, In: s.in, Bodies: bodies, Newest: s.newest}
-		return texts(client.AllDeadLetters(ctx, c.Args[0], q)), func() error { return nil }, nil
+		q := status.DeadLetterQuery{DeadLetterFilter: filter, In: s.in, Text: bodies, Newest: s.newest}
+		return client.AllDeadLetters(ctx, c.Args[0], q), func() error { return nil }, nil
 	}
 	src, filter, closing, err := s.source(ctx, c)
 	if err != nil {
 		return nil, nil, err
 	}
-	return texts(func(yield func(status.DeadLetter, error) bool) {
+	return func(yield func(status.DeadLetter, error) bool) {
 		for l, err := range deadletter.List(ctx, src, filter, bodies) {
 			if err != nil {
 				yield(status.DeadLetter{}, err)
@@ -54,25 +55,16 @@ func (s *selection) letters(ctx context.Context, c *call.Call, bodies bool) (all
 				return
 			}
 		}
-	}), closing, nil
+	}, closing, nil
 }
 
-// texts adds the texts of the bodies.
-func texts(letters iter.Seq2[status.DeadLetter, error]) iter.Seq2[view.Letter, error] {
-	return func(yield func(view.Letter, error) bool) {
-		for l, err := range letters {
-			if !yield(view.LetterOf(l), err) {
-				return
-			}
-		}
-	}
-}
-
+// letterOf returns a letter as a tidegate broker returns it if the query asks for text.
 func letterOf(l *deadletter.Letter) status.DeadLetter {
 	m := l.Message
+	body, text := httpapi.Text(m.Body)
 	return status.DeadLetter{
 		MessageID: m.ID, Queue: -1, Offset: -1, StoredAt: l.StoredAt, MessageGroup: m.MessageGroup, Tag: m.Tag, Keys: m.Keys,
-		TraceContext: m.TraceContext, BodySize: l.BodySize, Body: m.Body, Properties: m.Properties, Origin: l.Origin,
+		TraceContext: m.TraceContext, BodySize: l.BodySize, Body: body, BodyText: text, Properties: m.Properties, Origin: l.Origin,
 	}
 }
 
@@ -99,7 +91,7 @@ func newDeadLettersList(a *call.App) *cobra.Command {
 		if most == 0 {
 			most = 1000
 		}
-		var letters []view.Letter
+		var letters []status.DeadLetter
 		more := false
 		for l, err := range all {
 			if err != nil {
@@ -113,11 +105,11 @@ func newDeadLettersList(a *call.App) *cobra.Command {
 		if more {
 			c.Note("the %s %s; --limit shows more, and -o jsonl all", map[bool]string{false: "oldest", true: "newest"}[s.newest], output.Number(int64(most)))
 		}
-		return call.PrintList(c, output.List[view.Letter]{
+		return call.PrintList(c, output.List[status.DeadLetter]{
 			Rows:    letters,
 			Columns: view.LetterColumns,
-			Name:    func(l view.Letter) string { return l.MessageID },
-			Document: func(ls []view.Letter) any {
+			Name:    func(l status.DeadLetter) string { return l.MessageID },
+			Document: func(ls []status.DeadLetter) any {
 				return map[string]any{"dead_letters": call.NotNil(ls), "complete": !more}
 			},
 			Empty: noLetters(c.Args[0], s),
@@ -130,7 +122,7 @@ func newDeadLettersList(a *call.App) *cobra.Command {
 }
 
 // eachLetter prints a JSON object for each letter, at most --limit.
-func eachLetter(c *call.Call, all iter.Seq2[view.Letter, error]) error {
+func eachLetter(c *call.Call, all iter.Seq2[status.DeadLetter, error]) error {
 	n := 0
 	for l, err := range all {
 		if err != nil {
@@ -159,8 +151,8 @@ func newDeadLettersExport(a *call.App) *cobra.Command {
 		Use:   "export",
 		Short: "Print dead letters with their bodies, a JSON object a line",
 		Long: `Prints dead letters with their bodies, a JSON object a line: a copy before a purge,
-or the input of another program. The body is base64 in the field body, and also text
-in body_text if it is UTF-8. The dead letters stay.`,
+or the input of another program. The field body_text has the body if it is UTF-8,
+and otherwise the field body has it in base64. The dead letters stay.`,
 		Example: `  tidegate dead-letters export billing > letters.jsonl
   tidegate dead-letters export billing --class 5f1c9a --since -24h > letters.jsonl`,
 	}
@@ -221,7 +213,7 @@ func (w *watchCommand) run(ctx context.Context) error {
 	if err != nil {
 		return w.UnknownGroup(ctx, client, err)
 	}
-	q := status.DeadLetterQuery{In: w.in, Bodies: w.exec != ""}
+	q := status.DeadLetterQuery{In: w.in, Text: w.exec != ""}
 	if q.DeadLetterFilter, err = w.filter(w.Call); err != nil {
 		return err
 	}
@@ -242,7 +234,7 @@ func (w *watchCommand) run(ctx context.Context) error {
 			if l.StoredAt.After(latest) {
 				latest = l.StoredAt
 			}
-			if err := w.letter(ctx, view.LetterOf(l)); err != nil {
+			if err := w.letter(ctx, l); err != nil {
 				return err
 			}
 			if n++; w.Limit > 0 && n >= w.Limit {
@@ -261,7 +253,7 @@ func (w *watchCommand) run(ctx context.Context) error {
 }
 
 // letter prints one dead letter, or runs the program.
-func (w *watchCommand) letter(ctx context.Context, l view.Letter) error {
+func (w *watchCommand) letter(ctx context.Context, l status.DeadLetter) error {
 	if w.exec == "" {
 		if w.JSON() {
 			return output.Line(w.Out, l)

@@ -91,7 +91,7 @@ func (l *look) interrupted(ctx context.Context) bool { return call.Sleep(ctx, l.
 func (l *look) line(m *status.StoredMessage) error {
 	switch {
 	case l.JSON():
-		return output.Line(l.Out, view.MessageOf(*m))
+		return output.Line(l.Out, *m)
 	case l.bodies:
 		_, err := io.WriteString(l.Out, view.Messages([]status.StoredMessage{*m}))
 		return err
@@ -102,7 +102,7 @@ func (l *look) line(m *status.StoredMessage) error {
 	now := time.Now()
 	var cells []string
 	for _, c := range view.MessageColumns(l.query.Delayed) {
-		if text := output.Cell(c.Cell(view.MessageOf(*m)), l.Times.TimeStyle, now); text != "" && !c.Wide {
+		if text := output.Cell(c.Cell(*m), l.Times.TimeStyle, now); text != "" && !c.Wide {
 			cells = append(cells, text)
 		}
 	}

@@ -177,7 +177,7 @@ func (l *look) read(ctx context.Context, topic string) error {
 		return l.Usage(err)
 	}
 	q := l.query
-	q.Contents = true
+	q.Text = true
 	progress := call.NewProgress(l.Call)
 	defer progress.End()
 	l.found.Messages = []status.StoredMessage{}
@@ -185,7 +185,7 @@ func (l *look) read(ctx context.Context, topic string) error {
 		if q.Limit = 1000; l.Limit > 0 {
 			q.Limit = min(q.Limit, l.Limit-len(l.found.Messages))
 		}
-		page, err := l.page(ctx, client, topic, &q)
+		page, err := contents(ctx, l, &q, func(ctx context.Context) (status.MessagePage, error) { return client.Messages(ctx, topic, q) })
 		if err != nil {
 			return unknownIn(ctx, l.Call, client, err)
 		}
@@ -201,14 +201,14 @@ func (l *look) read(ctx context.Context, topic string) error {
 	}
 }
 
-// page reads a page, without contents if these are not permitted.
-func (l *look) page(ctx context.Context, client *admin.Client, topic string, q *status.MessageQuery) (status.MessagePage, error) {
+// contents makes a request with contents, or without them if these are not permitted.
+func contents[T any](ctx context.Context, l *look, q *status.MessageQuery, request func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := l.Bounded(ctx)
 	defer cancel()
-	page, err := client.Messages(ctx, topic, *q)
-	if errors.Is(err, tidegate.ErrForbidden) && q.Contents && q.Key == "" && q.Contains == "" && q.Properties == nil {
-		l.hidden, q.Contents = true, false
-		return client.Messages(ctx, topic, *q)
+	page, err := request(ctx)
+	if errors.Is(err, tidegate.ErrForbidden) && q.Text && q.Key == "" && q.Contains == "" && q.Properties == nil {
+		l.hidden, q.Text = true, false
+		return request(ctx)
 	}
 	return page, err
 }
@@ -268,28 +268,28 @@ func (l *look) print(empty string) error {
 	limit := l.Limit
 	l.Limit = 0 // the messages are within it
 	defer func() { l.Limit = limit }()
-	rows := make([]view.Message, len(l.found.Messages))
-	for i, m := range l.found.Messages {
-		rows[i] = view.MessageOf(m)
-	}
-	return call.PrintList(l.Call, output.List[view.Message]{
-		Rows: rows, Columns: view.MessageColumns(l.query.Delayed),
-		Name: func(m view.Message) string { return m.ID },
-		Document: func(ms []view.Message) any {
-			return struct {
-				status.MessagePage
-				Messages []view.Message `json:"messages"`
-			}{l.found, ms}
+	return call.PrintList(l.Call, output.List[status.StoredMessage]{
+		Rows: l.found.Messages, Columns: view.MessageColumns(l.query.Delayed),
+		Name: func(m status.StoredMessage) string { return m.ID },
+		Document: func(ms []status.StoredMessage) any {
+			page := l.found
+			page.Messages = ms
+			return page
 		},
 		Empty: empty,
 	})
 }
 
-// reached notes what the command did not look at.
-func (l *look) reached() {
+// noteHidden notes that contents are not permitted.
+func (l *look) noteHidden() {
 	if l.hidden {
 		l.Note("bodies, keys and properties are not shown: they need the permission to receive from the topic")
 	}
+}
+
+// reached notes what the command did not look at.
+func (l *look) reached() {
+	l.noteHidden()
 	if l.found.Corrupt > 0 {
 		l.Note("%s cannot be read", output.Count(l.found.Corrupt, "message"))
 	}

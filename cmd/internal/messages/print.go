@@ -10,48 +10,11 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/internal/httpapi"
 )
-
-// A delivery is a Delivery with the JSON names of the HTTP API.
-type delivery struct {
-	ID           string            `json:"id"`
-	Topic        string            `json:"topic"`
-	Body         []byte            `json:"body,omitempty"` // unless it is text
-	BodyText     string            `json:"body_text,omitempty"`
-	Tag          string            `json:"tag,omitempty"`
-	Keys         []string          `json:"keys,omitempty"`
-	Properties   map[string]string `json:"properties,omitempty"`
-	MessageGroup string            `json:"message_group,omitempty"`
-	DeliverAt    time.Time         `json:"deliver_at,omitzero"`
-	TraceContext string            `json:"trace_context,omitempty"`
-	Handle       string            `json:"handle"`
-	Group        string            `json:"group"`
-	Attempt      int               `json:"attempt"`
-	Queue        int               `json:"queue"`
-	Offset       int64             `json:"offset"`
-	BornAt       time.Time         `json:"born_at,omitzero"`
-	BornHost     string            `json:"born_host,omitempty"`
-	StoredAt     time.Time         `json:"stored_at,omitzero"`
-	StoreHost    string            `json:"store_host,omitempty"`
-}
-
-func deliveryOf(d *tidegate.Delivery) delivery {
-	out := delivery{
-		ID: d.ID, Topic: d.Topic, Tag: d.Tag, Keys: d.Keys, Properties: d.Properties, MessageGroup: d.MessageGroup,
-		DeliverAt: d.DeliverAt, TraceContext: d.TraceContext, Handle: d.Handle, Group: d.ConsumerGroup, Attempt: d.Attempt,
-		Queue: d.Queue, Offset: d.Offset, BornAt: d.BornAt, BornHost: d.BornHost, StoredAt: d.StoredAt, StoreHost: d.StoreHost,
-	}
-	if utf8.Valid(d.Body) {
-		out.BodyText = string(d.Body)
-	} else {
-		out.Body = d.Body
-	}
-	return out
-}
 
 // print writes one message, and its body to --dump.
 func (r *receiveCommand) print(out *bufio.Writer, n int, d *tidegate.Delivery) error {
@@ -70,7 +33,7 @@ func (r *receiveCommand) print(out *bufio.Writer, n int, d *tidegate.Delivery) e
 		_, err := fmt.Fprintf(out, "%s\n", d.Body)
 		return err
 	case r.JSON():
-		return output.Line(out, deliveryOf(d))
+		return output.Line(out, httpapi.DeliveryOf(d, true, time.Now()))
 	case r.Format.Format == output.Name:
 		_, err := fmt.Fprintln(out, output.Safe(d.ID))
 		return err

@@ -41,6 +41,8 @@ func newTrace(a *call.App) *cobra.Command {
 		Long: `Finds a message by its ID and prints one sentence for each group that receives from
 its topic: who has it, when it is retried, what it waits for, or why it was given up.
 Below it are the failed deliveries that the broker has in memory, with their reasons.
+It also prints the beginning of the body, and with -o json the whole message, if you
+may receive from the topic.
 Without --topic it looks in all topics. The times to look between are taken from the
 ID, if it has RocketMQ's form and they are not given.
 
@@ -95,6 +97,7 @@ func (tr *tracing) run(ctx context.Context) error {
 		}
 	}
 	if err := tr.printTrace(); err != nil || len(tr.traced) > 0 {
+		tr.noteHidden()
 		return err
 	}
 	if !complete {
@@ -118,10 +121,9 @@ func (tr *tracing) allTopics(ctx context.Context, client *admin.Client) (names [
 // in traces the message in one topic.
 func (tr *tracing) in(ctx context.Context, client *admin.Client, topic string) (all status.Trace, err error) {
 	q, scanned := tr.query, int64(0)
+	q.Text = true
 	for {
-		bounded, cancel := tr.Bounded(ctx)
-		t, err := client.Trace(bounded, topic, tr.group, q)
-		cancel()
+		t, err := contents(ctx, &tr.look, &q, func(ctx context.Context) (status.Trace, error) { return client.Trace(ctx, topic, tr.group, q) })
 		if err != nil {
 			return all, err
 		}

@@ -152,7 +152,8 @@ func (r Redriven) Text(program string) (text string) {
 	return text
 }
 
-// Trace returns the text of a trace in one topic: the messages with a sentence for each group.
+// Trace returns the text of a trace in one topic: the messages, each with the beginning of its body
+// and a sentence for each group.
 func Trace(topic, id string, t *status.Trace, style output.TimeStyle, now time.Time) string {
 	var b strings.Builder
 	name := output.Safe(topic)
@@ -169,6 +170,9 @@ func Trace(topic, id string, t *status.Trace, style output.TimeStyle, now time.T
 			fmt.Fprintf(&b, ", message group %s", output.Safe(m.MessageGroup))
 		}
 		b.WriteString("\n")
+		if body := Body(m.Body, m.BodyText); body != "" {
+			fmt.Fprintf(&b, "  its body has %v: %s\n", output.Bytes(m.BodySize), output.Safe(FirstLine(body)))
+		}
 		for g := range m.Groups {
 			fmt.Fprintf(&b, "  %s\n", Sentence(&m.Groups[g], style, now))
 			for i := range m.Groups[g].Failures {

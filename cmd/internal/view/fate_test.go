@@ -39,7 +39,7 @@ func TestSentenceOfEachState(t *testing.T) {
 func TestTraceScreen(t *testing.T) {
 	in := noon.Add
 	tr := status.Trace{Messages: []status.TracedMessage{
-		{StoredMessage: status.StoredMessage{ID: "01AB", Queue: 3, Offset: 12, StoredAt: in(-time.Minute)}, Groups: []status.Fate{
+		{StoredMessage: status.StoredMessage{ID: "01AB", Queue: 3, Offset: 12, StoredAt: in(-time.Minute), BodySize: 1536, BodyText: "10 EUR\x1b[2J\nand more"}, Groups: []status.Fate{
 			{Group: "audit", State: "done"},
 			{Group: "billing", State: "waiting_retry", Attempt: 2, MaxAttempts: 17, Due: in(10 * time.Minute), Failures: []status.Failure{
 				{Time: in(-50 * time.Second), Attempt: 1, Client: "host@7", Cause: "timeout", Fate: "retry", Delay: settings.Duration(10 * time.Second)},
@@ -49,7 +49,7 @@ func TestTraceScreen(t *testing.T) {
 			{Group: "new", State: "new", Ahead: 1204},
 			{Group: "shipping", State: "dead_letter", Attempt: 3, MaxAttempts: 3, Reason: "no such street", DeadLetter: &status.DeadLetter{MessageID: "01AB", StoredAt: in(-10 * time.Second)}},
 		}},
-		{StoredMessage: status.StoredMessage{ID: "01AB", Offset: 99, StoredAt: in(-time.Second), MessageGroup: "account-7"}, Groups: []status.Fate{
+		{StoredMessage: status.StoredMessage{ID: "01AB", Offset: 99, BodySize: 2, Body: []byte{0xff, 0}, StoredAt: in(-time.Second), MessageGroup: "account-7"}, Groups: []status.Fate{
 			{Group: "ledger", State: "parked", Attempt: 5, MaxAttempts: 5, Due: in(-time.Hour), Reason: "no money"},
 			{Group: "report", State: "held", Behind: &status.StoredMessage{ID: "01AA"}},
 			{Group: "slow", State: "waiting_retry", Blocked: true, Attempt: 40, MaxAttempts: 5, Due: in(time.Second)},

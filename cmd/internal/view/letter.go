@@ -4,44 +4,28 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"unicode/utf8"
 
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/consumer/deadletter"
 )
 
-// A Letter is a dead letter with the JSON names of the HTTP API.
-type Letter struct {
-	status.DeadLetter
-	BodyText string `json:"body_text,omitempty"` // the body, if it is UTF-8
-}
-
-// LetterOf returns a dead letter with its text.
-func LetterOf(l status.DeadLetter) Letter {
-	out := Letter{DeadLetter: l}
-	if utf8.Valid(l.Body) {
-		out.BodyText = string(l.Body)
-	}
-	return out
-}
-
 // LetterColumns are the columns of dead letters.
-var LetterColumns = []output.Column[Letter]{
-	{Name: "ID", Cell: func(l Letter) any { return l.MessageID }},
-	{Name: "TOPIC", Cell: func(l Letter) any { return l.Origin.Topic }},
-	{Name: "DIED", Cell: func(l Letter) any { return l.StoredAt }},
-	{Name: "ATTEMPTS", Cell: func(l Letter) any { return l.Origin.Attempts }},
-	{Name: "REDRIVES", Wide: true, Cell: func(l Letter) any { return l.Origin.Redrives }},
-	{Name: "SIZE", Cell: func(l Letter) any { return output.Bytes(l.BodySize) }},
-	{Name: "TAG", Wide: true, Cell: func(l Letter) any { return l.Tag }},
-	{Name: "KEYS", Wide: true, Cell: func(l Letter) any { return l.Keys }},
-	{Name: "MESSAGE-GROUP", Wide: true, Cell: func(l Letter) any { return l.MessageGroup }},
-	{Name: "REASON", Cell: func(l Letter) any { return l.Origin.Reason }},
+var LetterColumns = []output.Column[status.DeadLetter]{
+	{Name: "ID", Cell: func(l status.DeadLetter) any { return l.MessageID }},
+	{Name: "TOPIC", Cell: func(l status.DeadLetter) any { return l.Origin.Topic }},
+	{Name: "DIED", Cell: func(l status.DeadLetter) any { return l.StoredAt }},
+	{Name: "ATTEMPTS", Cell: func(l status.DeadLetter) any { return l.Origin.Attempts }},
+	{Name: "REDRIVES", Wide: true, Cell: func(l status.DeadLetter) any { return l.Origin.Redrives }},
+	{Name: "SIZE", Cell: func(l status.DeadLetter) any { return output.Bytes(l.BodySize) }},
+	{Name: "TAG", Wide: true, Cell: func(l status.DeadLetter) any { return l.Tag }},
+	{Name: "KEYS", Wide: true, Cell: func(l status.DeadLetter) any { return l.Keys }},
+	{Name: "MESSAGE-GROUP", Wide: true, Cell: func(l status.DeadLetter) any { return l.MessageGroup }},
+	{Name: "REASON", Cell: func(l status.DeadLetter) any { return l.Origin.Reason }},
 }
 
 // LetterFields are the names and values of one dead letter.
-func LetterFields(l Letter) []output.Field {
+func LetterFields(l status.DeadLetter) []output.Field {
 	fields := []output.Field{
 		{Name: "id", Value: l.MessageID},
 		{Name: "reason", Value: l.Origin.Reason},
@@ -57,7 +41,7 @@ func LetterFields(l Letter) []output.Field {
 	for _, name := range slices.Sorted(maps.Keys(l.Properties)) {
 		fields = append(fields, output.Field{Name: output.Safe(name), Value: l.Properties[name]})
 	}
-	return append(fields, output.Field{Name: "body", Value: string(l.Body)})
+	return append(fields, output.Field{Name: "body", Value: Body(l.Body, l.BodyText)})
 }
 
 // A Class is a class of dead letters. Bytes are known if the letters were read, as on a RocketMQ.

@@ -1,6 +1,7 @@
 package view
 
 import (
+	"cmp"
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
@@ -14,52 +15,40 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/output"
 )
 
-// A Message is a stored message with the JSON names of the HTTP API.
-type Message struct {
-	status.StoredMessage
-	BodyText string `json:"body_text,omitempty"` // the body, if it is UTF-8
-}
-
-// MessageOf returns a message with its text.
-func MessageOf(m status.StoredMessage) Message {
-	out := Message{StoredMessage: m}
-	if utf8.Valid(m.Body) {
-		out.BodyText = string(m.Body)
-	}
-	return out
-}
+// Body returns a body that the HTTP API returned as text or as bytes.
+func Body(body []byte, text string) string { return cmp.Or(text, string(body)) }
 
 // MessageColumns returns the columns of peek and find. Delayed messages have their delivery time
 // instead of a place in a queue.
-func MessageColumns(delayed bool) []output.Column[Message] {
+func MessageColumns(delayed bool) []output.Column[status.StoredMessage] {
 	if !delayed {
 		return messageColumns
 	}
-	columns := slices.DeleteFunc(slices.Clone(messageColumns), func(c output.Column[Message]) bool {
+	columns := slices.DeleteFunc(slices.Clone(messageColumns), func(c output.Column[status.StoredMessage]) bool {
 		return c.Name == "QUEUE" || c.Name == "OFFSET"
 	})
-	return slices.Insert(columns, 2, output.Column[Message]{Name: "DELIVER", Cell: func(m Message) any { return m.DeliverAt }})
+	return slices.Insert(columns, 2, output.Column[status.StoredMessage]{Name: "DELIVER", Cell: func(m status.StoredMessage) any { return m.DeliverAt }})
 }
 
-var messageColumns = []output.Column[Message]{
-	{Name: "STORED", Cell: func(m Message) any { return m.StoredAt }},
-	{Name: "ID", Cell: func(m Message) any { return m.ID }},
-	{Name: "QUEUE", Cell: func(m Message) any { return m.Queue }},
-	{Name: "OFFSET", Cell: func(m Message) any { return m.Offset }},
-	{Name: "TAG", Cell: func(m Message) any { return m.Tag }},
-	{Name: "KEYS", Cell: func(m Message) any { return m.Keys }},
-	{Name: "GROUP", Wide: true, Cell: func(m Message) any { return m.MessageGroup }},
-	{Name: "BORN", Wide: true, Cell: func(m Message) any { return m.BornAt }},
-	{Name: "SIZE", Cell: func(m Message) any { return output.Bytes(m.BodySize) }},
-	{Name: "TEXT", Cell: func(m Message) any { return firstLine(m.Body) }},
+var messageColumns = []output.Column[status.StoredMessage]{
+	{Name: "STORED", Cell: func(m status.StoredMessage) any { return m.StoredAt }},
+	{Name: "ID", Cell: func(m status.StoredMessage) any { return m.ID }},
+	{Name: "QUEUE", Cell: func(m status.StoredMessage) any { return m.Queue }},
+	{Name: "OFFSET", Cell: func(m status.StoredMessage) any { return m.Offset }},
+	{Name: "TAG", Cell: func(m status.StoredMessage) any { return m.Tag }},
+	{Name: "KEYS", Cell: func(m status.StoredMessage) any { return m.Keys }},
+	{Name: "GROUP", Wide: true, Cell: func(m status.StoredMessage) any { return m.MessageGroup }},
+	{Name: "BORN", Wide: true, Cell: func(m status.StoredMessage) any { return m.BornAt }},
+	{Name: "SIZE", Cell: func(m status.StoredMessage) any { return output.Bytes(m.BodySize) }},
+	{Name: "TEXT", Cell: func(m status.StoredMessage) any { return FirstLine(Body(m.Body, m.BodyText)) }},
 }
 
-// firstLine is the beginning of a body.
-func firstLine(body []byte) string {
+// FirstLine is the beginning of a body, in hexadecimal digits if it is not text.
+func FirstLine(body string) string {
 	const most = 60
-	line, _, more := strings.Cut(string(body), "\n")
+	line, _, more := strings.Cut(body, "\n")
 	if !utf8.ValidString(line) {
-		line = hex.EncodeToString(body[:min(len(body), most/2)])
+		line = hex.EncodeToString([]byte(body[:min(len(body), most/2)]))
 	}
 	if text := []rune(line); len(text) > most {
 		line, more = string(text[:most]), true
@@ -83,7 +72,7 @@ func Messages(ms []status.StoredMessage) string {
 		for _, name := range slices.Sorted(maps.Keys(m.Properties)) {
 			fmt.Fprintf(&b, "  %s: %s\n", output.Safe(name), output.Safe(m.Properties[name]))
 		}
-		for line := range strings.Lines(string(m.Body)) {
+		for line := range strings.Lines(Body(m.Body, m.BodyText)) {
 			fmt.Fprintf(&b, "    %s\n", output.Safe(strings.TrimSuffix(line, "\n")))
 		}
 	}

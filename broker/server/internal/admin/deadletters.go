@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
-	"unicode/utf8"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
@@ -15,20 +14,8 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/access"
+	"github.com/tidegate/tidegate/internal/httpapi"
 )
-
-// A DeadLetter is a stored dead letter in JSON, as clients read it, with the body as text if the
-// query asks for text.
-type DeadLetter struct {
-	status.DeadLetter
-	BodyText *string `json:"body_text,omitempty"`
-}
-
-// A DeadLetterPage is one page of dead letters.
-type DeadLetterPage struct {
-	DeadLetters []DeadLetter `json:"dead_letters"`
-	Next        string       `json:"next,omitempty"` // cursor after the last of them; empty on the last page
-}
 
 const (
 	// jsonFactor is how many times its size a page of dead letters takes: the letters, the base64
@@ -140,17 +127,17 @@ func (h *Handlers) ListDeadLetters(_ http.ResponseWriter, r *http.Request) (int,
 	if held := held.Resize(sizeOf(&page), true); held != nil && err == nil {
 		err = held
 	}
-	out := DeadLetterPage{DeadLetters: make([]DeadLetter, len(page.DeadLetters)), Next: page.Next}
 	reads := letters.Bodies || h.readsLetters(r, letters.In)
-	for i, d := range page.DeadLetters {
+	for i := range page.DeadLetters {
+		d := &page.DeadLetters[i]
 		if !reads {
 			d.Keys, d.Properties = nil, nil
 		}
-		if out.DeadLetters[i].DeadLetter = d; text && utf8.Valid(d.Body) {
-			out.DeadLetters[i].Body, out.DeadLetters[i].BodyText = nil, new(string(d.Body))
+		if text {
+			d.Body, d.BodyText = httpapi.Text(d.Body)
 		}
 	}
-	return http.StatusOK, out, err
+	return http.StatusOK, page, err
 }
 
 // RedriveDeadLetters responds with 429 only if a throttle rejected the first dead letter. Otherwise

@@ -46,7 +46,7 @@ type Engine interface {
 	CountDeadLetters(group string, q status.DeadLetterQuery) (status.DeadLetterCount, error)
 	DeadLetterClasses(group string, q status.DeadLetterClassQuery) (status.DeadLetterClassPage, error)
 	Messages(topic string, q status.MessageQuery, maxBytes int64) (status.MessagePage, error)
-	Trace(topic string, q status.MessageQuery, wanted func(group string) bool) (status.Trace, error)
+	Trace(topic string, q status.MessageQuery, maxBytes int64, wanted func(group string) bool) (status.Trace, error)
 	RedriveDeadLetters(ctx context.Context, group string, sel status.DeadLetterSelection) (status.DeadLetterRedrive, error)
 	Snapshot(ctx context.Context, dir string) error
 	PurgeDeadLetters(ctx context.Context, group string, sel status.DeadLetterSelection) (status.DeadLetterPurge, error)

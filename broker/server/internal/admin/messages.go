@@ -1,10 +1,10 @@
 package admin
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
@@ -12,19 +12,8 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/access"
+	"github.com/tidegate/tidegate/internal/httpapi"
 )
-
-// A StoredMessage is a stored message in JSON, with the body as text if the query asks for text.
-type StoredMessage struct {
-	status.StoredMessage
-	BodyText *string `json:"body_text,omitempty"`
-}
-
-// A MessagePage is one page of stored messages.
-type MessagePage struct {
-	Messages []StoredMessage `json:"messages"`
-	status.MessagePage
-}
 
 // BrowseMessages returns stored messages of a topic without delivering them. Bodies, keys and
 // properties, and filters by them, need the permission to receive from the topic.
@@ -40,8 +29,7 @@ func (h *Handlers) BrowseMessages(_ http.ResponseWriter, r *http.Request) (int, 
 	if q.Text("offset") != "" {
 		query.Offset = new(int64(q.Number("offset")))
 	}
-	contents, text := q.Yes("contents"), q.Yes("text")
-	query.Contents = contents || text
+	query.Contents, query.Text = q.Yes("contents"), q.Yes("text")
 	order, state := q.Text("order"), q.Text("state")
 	properties := q.List("property")
 	if q.Err != nil {
@@ -68,31 +56,44 @@ func (h *Handlers) BrowseMessages(_ http.ResponseWriter, r *http.Request) (int, 
 		query.Properties[name] = value
 	}
 	topic := r.PathValue("topic")
-	if query.Contents || query.Key != "" || query.Contains != "" || query.Properties != nil {
+	if query.Key != "" || query.Contains != "" || query.Properties != nil {
 		if err := h.gate.Permit(r, access.ToRead(topic)); err != nil {
 			return 0, nil, err
+		}
+	}
+	var page status.MessagePage
+	err := h.withContents(r, &query, func(room int64) (messages []*status.StoredMessage, err error) {
+		page, err = h.engine.Messages(topic, query, room)
+		for i := range page.Messages {
+			messages = append(messages, &page.Messages[i])
+		}
+		return messages, err
+	})
+	return http.StatusOK, page, err
+}
+
+// withContents reads stored messages of the topic of a request, with the memory for a page of their
+// contents, and returns their bodies as text if the query asks for text. Contents need the
+// permission to receive from the topic.
+func (h *Handlers) withContents(r *http.Request, query *status.MessageQuery, read func(room int64) ([]*status.StoredMessage, error)) error {
+	if query.Contents = query.Contents || query.Text; query.Contents {
+		if err := h.gate.Permit(r, access.ToRead(r.PathValue("topic"))); err != nil {
+			return err
 		}
 	}
 	held := transit.Of(r.Context())
 	room := pageBytes(held.Limit())
 	if err := held.Resize(min(jsonFactor*(room+int64(h.maxBody)), held.Largest()), false); err != nil {
-		return 0, nil, err
+		return err
 	}
-	page, err := h.engine.Messages(topic, query, room)
+	messages, err := read(room)
 	size := int64(0)
-	out := MessagePage{Messages: make([]StoredMessage, len(page.Messages)), MessagePage: page}
-	for i := range page.Messages {
-		m := &out.Messages[i]
-		m.StoredMessage = page.Messages[i]
-		size += sizeOfMessage(&m.StoredMessage)
-		if text && utf8.Valid(m.Body) {
-			m.Body, m.BodyText = nil, new(string(m.Body))
+	for _, m := range messages {
+		if size += sizeOfMessage(m); query.Text {
+			m.Body, m.BodyText = httpapi.Text(m.Body)
 		}
 	}
-	if held := held.Resize(jsonFactor*size, true); held != nil && err == nil {
-		err = held
-	}
-	return http.StatusOK, out, err
+	return cmp.Or(err, held.Resize(jsonFactor*size, true))
 }
 
 // sizeOfMessage returns the approximate memory of a message in bytes.

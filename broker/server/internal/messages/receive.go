@@ -17,6 +17,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/httpapi"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -118,7 +119,7 @@ func (h *Handlers) ReceiveMessages(w http.ResponseWriter, r *http.Request) (int,
 		return 0, nil, err
 	}
 	answer, err := json.Marshal(struct {
-		Messages    []web.Delivery     `json:"messages"`
+		Messages    []httpapi.Delivery `json:"messages"`
 		LongestWait *settings.Duration `json:"longest_wait,omitempty"`
 	}{from.json(ds), shortened})
 	if err == nil {
@@ -186,10 +187,10 @@ func (f *receiving) some(r *http.Request) (ds []*tidegate.Delivery, err error) {
 	return ds, nil
 }
 
-func (f *receiving) json(ds []*tidegate.Delivery) []web.Delivery {
-	out, now := make([]web.Delivery, len(ds)), time.Now()
+func (f *receiving) json(ds []*tidegate.Delivery) []httpapi.Delivery {
+	out, now := make([]httpapi.Delivery, len(ds)), time.Now()
 	for i, d := range ds {
-		out[i] = web.DeliveryOf(d, f.text, now)
+		out[i] = httpapi.DeliveryOf(d, f.text, now)
 	}
 	return out
 }

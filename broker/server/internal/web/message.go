@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/serving"
@@ -83,55 +82,6 @@ func (m *Message) Incoming(out *tidegate.Message, client, host string) serving.I
 		in.BornHost = host
 	}
 	return in
-}
-
-// A Delivery is a delivery as it is received over HTTP.
-type Delivery struct {
-	ID           string            `json:"id"`
-	Topic        string            `json:"topic"`
-	Body         *[]byte           `json:"body,omitempty"`
-	BodyText     *string           `json:"body_text,omitempty"`
-	Tag          string            `json:"tag,omitempty"`
-	Keys         []string          `json:"keys,omitempty"`
-	Properties   map[string]string `json:"properties,omitempty"`
-	MessageGroup string            `json:"message_group,omitempty"`
-	DeliverAt    time.Time         `json:"deliver_at,omitzero"`
-	TraceContext string            `json:"trace_context,omitempty"`
-
-	Handle  string `json:"handle"`
-	Group   string `json:"group"`
-	Attempt int    `json:"attempt"`
-	Queue   int    `json:"queue"`
-	Offset  int64  `json:"offset"`
-
-	BornAt    time.Time `json:"born_at,omitzero"`
-	BornHost  string    `json:"born_host,omitempty"`
-	StoredAt  time.Time `json:"stored_at,omitzero"`
-	StoreHost string    `json:"store_host,omitempty"`
-
-	// InvisibleUntil is a time of the server's clock. InvisibleFor is the remaining duration, for
-	// clients with another clock.
-	InvisibleUntil time.Time         `json:"invisible_until,omitzero"`
-	InvisibleFor   settings.Duration `json:"invisible_for"`
-}
-
-// DeliveryOf converts d to JSON. If text is requested, a body in UTF-8 becomes text.
-func DeliveryOf(d *tidegate.Delivery, text bool, now time.Time) Delivery {
-	out := Delivery{
-		ID: d.ID, Topic: d.Topic, Tag: d.Tag, Keys: d.Keys, Properties: d.Properties, MessageGroup: d.MessageGroup,
-		DeliverAt: d.DeliverAt, TraceContext: d.TraceContext, Handle: d.Handle, Group: d.ConsumerGroup, Attempt: d.Attempt,
-		Queue: d.Queue, Offset: d.Offset, BornAt: d.BornAt, BornHost: d.BornHost, StoredAt: d.StoredAt, StoreHost: d.StoreHost,
-		InvisibleUntil: d.InvisibleUntil,
-	}
-	if !d.InvisibleUntil.IsZero() {
-		out.InvisibleFor = settings.Duration(max(d.InvisibleUntil.Sub(now), 0))
-	}
-	if text && utf8.Valid(d.Body) {
-		out.BodyText = new(string(d.Body))
-	} else {
-		out.Body = &d.Body
-	}
-	return out
 }
 
 // MessageOfQuery returns the message of a URL whose request has the body: id, tag, key (several),
