@@ -16,6 +16,11 @@ func letter(id string, generation int) *Letter {
 	}
 }
 
+func from(topic string, l *Letter) *Letter {
+	l.Origin.Topic = topic
+	return l
+}
+
 func in(group string, l *Letter) *Letter {
 	l.Message.MessageGroup = group
 	return l
@@ -62,13 +67,19 @@ func TestPlan(t *testing.T) {
 		"sent before a crash": {plan{sent: map[key]bool{{"orders", "a", 0}: true}}, []step{
 			{letter("a", 0), false, "clean sent before a crash"}, {letter("b", 0), false, go1},
 		}},
-		"sent by another generation only": {plan{sent: map[key]bool{{"orders", "a", 2}: true}}, []step{{letter("a", 0), false, go1}}},
-		"begun before a crash":            {plan{pending: map[key]bool{{"orders", "a", 0}: true}}, []step{{letter("a", 0), false, go1}}},
-		"came back":                       {plan{}, []step{{letter("a", 0), false, go1}, {letter("a", 1), false, "skip became a dead letter again during this job"}}},
-		"came back after a crash":         {plan{pending: map[key]bool{{"orders", "a", 0}: true}}, []step{{letter("a", 1), false, "skip became a dead letter again during this job"}}},
-		"came back under its new ID":      {plan{}, []step{{letter("a", 1), false, go1}, {letter("a.redrive-2", 2), false, "skip became a dead letter again during this job"}}},
-		"of another job":                  {plan{}, []step{{letter("a.redrive-1", 1), false, go1}}},
-		"a name that looks like ours":     {plan{sent: map[key]bool{{"orders", "a", 0}: true}}, []step{{letter("a.redrive-1", 0), false, go1}}},
+		"sent by another generation only":   {plan{sent: map[key]bool{{"orders", "a", 2}: true}}, []step{{letter("a", 0), false, go1}}},
+		"begun before a crash":              {plan{pending: map[key]bool{{"orders", "a", 0}: true}}, []step{{letter("a", 0), false, go1}}},
+		"came back":                         {plan{}, []step{{letter("a", 0), false, go1}, {letter("a", 1), false, "skip became a dead letter again during this job"}}},
+		"came back after a crash":           {plan{pending: map[key]bool{{"orders", "a", 0}: true}}, []step{{letter("a", 1), false, "skip became a dead letter again during this job"}}},
+		"came back under its new ID":        {plan{}, []step{{letter("a", 1), false, go1}, {letter("a.redrive-2", 2), false, "skip became a dead letter again during this job"}}},
+		"came back from another topic":      {plan{to: "repaired"}, []step{{letter("a", 0), false, go1}, {from("repaired", letter("a", 1)), false, "skip became a dead letter again during this job"}}},
+		"of another topic with the same ID": {plan{}, []step{{letter("a", 0), false, go1}, {from("returns", letter("a", 1)), false, go1}}},
+		"an unknown topic tells nothing": {plan{to: "repaired"}, []step{
+			{from("", letter("a", 0)), false, go1}, {from("repaired", letter("a", 1)), false, go1}, {from("", letter("a", 1)), false, "skip became a dead letter again during this job"},
+		}},
+		"no topic is another one":     {plan{}, []step{{letter("a", 0), false, go1}, {from("", letter("a", 1)), false, go1}}},
+		"of another job":              {plan{}, []step{{letter("a.redrive-1", 1), false, go1}}},
+		"a name that looks like ours": {plan{sent: map[key]bool{{"orders", "a", 0}: true}}, []step{{letter("a.redrive-1", 0), false, go1}}},
 		"a message group waits for its failure": {plan{}, []step{
 			{in("g", letter("a", 0)), true, go1}, {in("g", letter("b", 0)), false, "skip an earlier message of its message group failed"},
 			{in("h", letter("c", 0)), false, go1}, {letter("d", 0), false, go1},

@@ -51,24 +51,43 @@ func TestAfterACrash(t *testing.T) {
 	})
 }
 
-// A deaf connection loses the broker's response to a POST.
-type deaf struct {
+// A tapped connection calls a function before each POST, and another one after the response. It
+// loses the response if that one returns true.
+type tapped struct {
 	net.Conn
-	post *atomic.Bool
+	post   *atomic.Bool
+	before func()
+	loses  func() bool
 }
 
-func (d deaf) Write(b []byte) (int, error) {
-	d.post.Store(bytes.HasPrefix(b, []byte("POST")))
-	return d.Conn.Write(b)
+func (c tapped) Write(b []byte) (int, error) {
+	if c.post.Store(bytes.HasPrefix(b, []byte("POST"))); c.post.Load() {
+		c.before()
+	}
+	return c.Conn.Write(b)
 }
 
-func (d deaf) Read(b []byte) (int, error) {
-	n, err := d.Conn.Read(b)
-	if d.post.Load() && err == nil {
-		d.Conn.Close()
+func (c tapped) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.post.Load() && err == nil && c.loses() {
+		c.Conn.Close()
 		return 0, io.ErrUnexpectedEOF
 	}
 	return n, err
+}
+
+// tap returns the place's letters, as a source over tapped connections.
+func (p *place) tap(before func(), loses func() bool) deadletter.Broker {
+	p.t.Helper()
+	c, err := admin.New(p.HTTPAddress(), admin.Options{Dialer: func(ctx context.Context, addr string) (net.Conn, error) {
+		conn, err := p.DialHTTP(ctx, addr)
+		return tapped{conn, new(atomic.Bool), before, loses}, err
+	}})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() { c.Close() })
+	return deadletter.Broker{Client: c, Group: "billing"}
 }
 
 // The response to every redrive is lost. The letters that have left were sent back.
@@ -76,15 +95,7 @@ func TestLostResponses(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		p := newPlace(t, b)
 		p.fail("always", ids("m", 50)...)
-		c, err := admin.New(b.HTTPAddress(), admin.Options{Dialer: func(ctx context.Context, addr string) (net.Conn, error) {
-			conn, err := b.DialHTTP(ctx, addr)
-			return deaf{conn, new(atomic.Bool)}, err
-		}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		report, err := p.redrive(deadletter.Broker{Client: c, Group: "billing"}, deadletter.Options{})
+		report, err := p.redrive(p.tap(func() {}, func() bool { return true }), deadletter.Options{})
 		if err != nil || report.Redriven != 50 || report.Failed != 0 {
 			t.Errorf("%+v, %v, want 50", report, err)
 		}
@@ -92,6 +103,55 @@ func TestLostResponses(t *testing.T) {
 			t.Errorf("%d messages came, want each of 50 once", len(got))
 		}
 	})
+}
+
+// Messages fail again after their redrive, before the job knows its result or even begins it. They
+// are letters of the next generation, which stay for another job.
+func TestNextGenerationStays(t *testing.T) {
+	for _, tt := range []struct {
+		name          string
+		before, loses bool
+	}{
+		{name: "sent back by another job", before: true},
+		{name: "lost response", loses: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+				p := newPlace(t, b)
+				p.fail("always", ids("m", 3)...)
+				posts, responses := 0, 0
+				src := p.tap(func() {
+					if posts++; tt.before && posts == 1 {
+						if _, err := p.c.RedriveDeadLetters(t.Context(), "billing", status.DeadLetterSelection{}); err != nil {
+							t.Error(err)
+						}
+						p.giveUp("still", 3)
+					}
+				}, func() bool {
+					if responses++; tt.loses && responses == 1 {
+						p.giveUp("still", 3)
+						return true
+					}
+					return false
+				})
+				report, err := p.redrive(src, deadletter.Options{})
+				if err != nil || report.Redriven != 3 || report.Failed != 0 {
+					t.Errorf("%+v, %v, want 3 sent back", report, err)
+				}
+				for l, err := range deadletter.List(t.Context(), p.source(), deadletter.Filter{}, false) {
+					if err != nil || l.Generation() != 1 {
+						t.Errorf("%s: generation %d, %v, want 1", l.Message.ID, l.Generation(), err)
+					}
+				}
+				if left := p.left(p.source()); len(left) != 3 {
+					t.Errorf("%q are left, want the 3 that failed again", left)
+				}
+				if got := bodies(p.receive("billing", "orders", 100)); len(got) != 0 {
+					t.Errorf("%q came once more", got)
+				}
+			})
+		})
+	}
 }
 
 // An old connection renames the parameter sent_as, so that the broker rejects it as older ones do.
