@@ -31,7 +31,7 @@ func TestDifferencesAreTested(t *testing.T) {
 	note("*_test.go", "", testFunc)
 	note("../../transporttest/*.go", "Suite/", caseName)
 
-	_, section, _ := strings.Cut(read(t, "../WIRE.md"), "\n## What differs on a real RocketMQ\n")
+	_, section, _ := strings.Cut(read(t, "../WIRE.md"), "\n## Differences on a real RocketMQ\n")
 	_, table, ok := strings.Cut(section, "\n|---|---|---|\n")
 	if !ok {
 		t.Fatal("WIRE.md has no table of differences")
