@@ -40,10 +40,10 @@ them: the parts topics, groups and address_settings of a file for 'tidegate serv
 --config'. A setting that the file does not name keeps its value. --dry-run prints
 the changes.
 
-Nothing is deleted, unless --prune is given: it deletes what the file does not name,
-for each of these parts that the file has, with its messages. It asks before, or
-needs --yes. Groups and topics that the broker created by itself, and topics with
-dead letters or retries, stay unless --prune-auto-created is given too.`,
+Without --prune nothing is deleted. With --prune, each part of the file also deletes
+the subjects that it does not name, with their messages. apply asks before, or needs
+--yes. Auto-created groups and topics, and topics with dead letters or retries, stay
+unless --prune-auto-created is given too.`,
 		Example: `  tidegate apply cluster.yaml --dry-run
   tidegate apply cluster.yaml
   tidegate apply cluster.yaml --prune --dry-run`,
@@ -81,8 +81,8 @@ dead letters or retries, stay unless --prune-auto-created is given too.`,
 		}
 		return prune(ctx, c, extra)
 	})
-	cmd.Flags().BoolVar(&pruning, "prune", false, "delete what the file does not name")
-	cmd.Flags().BoolVar(&automatic, "prune-auto-created", false, "with --prune: also what the broker created by itself")
+	cmd.Flags().BoolVar(&pruning, "prune", false, "delete subjects that the file does not name")
+	cmd.Flags().BoolVar(&automatic, "prune-auto-created", false, "with --prune: also delete auto-created subjects")
 	return c.Destructive()
 }
 

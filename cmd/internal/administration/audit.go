@@ -23,7 +23,7 @@ func newAudit(a *call.App) *cobra.Command {
 	q := &audit{}
 	c := &cobra.Command{
 		Use: "audit", GroupID: call.OperateGroup,
-		Short: "List who changed settings, or removed or moved messages, over HTTP",
+		Short: "List changes of settings, and removed or moved messages, over HTTP, with their principals",
 		Long: `Lists the operations over HTTP that changed settings, copied data, or removed or
 moved messages, the newest first, with those that failed. The broker keeps the latest
 10 000 in memory; its log has the earlier ones. It needs a key that may administer

@@ -101,7 +101,7 @@ func (k *lagCommand) until(ctx context.Context, client *admin.Client) error {
 	}
 }
 
-// trend says when a backlog that fell by some messages in a time is empty.
+// trend returns a text with the time until a backlog is empty that fell by some messages in a time.
 func trend(fell, left int64, in time.Duration) string {
 	if fell <= 0 || in <= 0 {
 		return "it does not fall"

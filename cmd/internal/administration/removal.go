@@ -11,12 +11,12 @@ import (
 
 // A removal is a request that removes a subject.
 type removal struct {
-	what    string // the subject, with what it has
+	what    string // the subject, with its contents
 	removes any    // the response that the request would have; nil if it has none
 	do      func(context.Context) (done string, response any, err error)
 }
 
-// A removing function looks what would be removed.
+// A removing function finds the subject to remove.
 type removing func(ctx context.Context, c *call.Call, client *admin.Client) (removal, error)
 
 // newRemoval completes a command that removes the subject of its argument.

@@ -35,10 +35,10 @@ func newRetryPreview(a *call.App) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "preview",
 		Short: "List the deliveries of a message that always fails, with their times",
-		Long: `Lists the deliveries of a message that always fails, its end, and what is probably
-not intended. The retries are those of GROUP, or without it those of a new group;
---set changes settings for this list alone. With TOPIC it also checks them against
-the topic's retention. On RocketMQ both names are required.
+		Long: `Lists the deliveries of a message that always fails, its end, and the settings that
+are probably wrong. The retries are those of GROUP, or without it those of a new
+group; --set changes settings for this list alone. With TOPIC it also checks them
+against the topic's retention. On RocketMQ both names are required.
 
 ` + output.Wrap("The settings are "+declare.Help[settings.Group]()+"."),
 		Example: `  tidegate retry preview billing orders

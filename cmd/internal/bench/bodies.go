@@ -20,7 +20,7 @@ const leastBody = 16
 type Bodies struct {
 	least, most int64
 	text        []byte // repeated to the size
-	Run         uint32 // tells the messages of this run from others
+	Run         uint32 // distinguishes the messages of this run from others
 }
 
 // ParseBodies reads a size (1KiB), an interval of sizes (uniform:100-4096), or the name of a file

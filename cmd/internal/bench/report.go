@@ -55,8 +55,8 @@ type Round struct {
 	Client   Client           `json:"client"`
 }
 
-// A Second is what was due in one second of a round. A round leaves out the seconds with fewer than
-// ten operations.
+// A Second has the operations that were due in one second of a round. A round leaves out the
+// seconds with fewer than ten operations.
 type Second struct {
 	Second int     `json:"second"` // after the start
 	Done   int64   `json:"done"`

@@ -19,7 +19,7 @@ type Result struct {
 	Broker    *Broker           `json:"broker,omitempty"` // nil if it is not known
 }
 
-// A Broker is what a broker reports about itself and its storage.
+// A Broker is the report of a broker about itself and its storage.
 type Broker struct {
 	Version  string  `json:"version"`
 	Disk     int64   `json:"disk_bytes"` // after the rounds; 0 for a broker in memory

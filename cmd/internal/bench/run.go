@@ -45,8 +45,8 @@ func (o Options) Validate() error {
 	return o.Arrivals.Validate()
 }
 
-// An Operation begins what is measured, and calls done once at its end: before it returns, or with
-// Options.Async later. It ends when ctx does.
+// An Operation begins one measured operation, and calls done once at its end: before it returns, or
+// with Options.Async later. It ends when ctx does.
 type Operation func(ctx context.Context, done func(Outcome))
 
 // An Outcome is the end of an operation.

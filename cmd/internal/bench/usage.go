@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A Client is what the process of the benchmark used in a round.
+// A Client is the usage of the benchmark's process in a round.
 type Client struct {
 	CPU     float64 `json:"cpu_s"`       // processor time in seconds; 0 where the platform does not show it
 	GCs     uint32  `json:"gcs"`         // garbage collections
@@ -13,7 +13,7 @@ type Client struct {
 	Took    float64 `json:"took_s"`
 }
 
-// A used is what the process has used since its start.
+// A used is the usage of the process since its start.
 type used struct {
 	at    time.Time
 	cpu   time.Duration

@@ -31,11 +31,11 @@ type Artemis struct {
 	// Open connects to a server.
 	Open connection.Opener
 
-	// Examine tries what a client needs, for the command doctor.
+	// Examine tests the set-up as a client, for the command doctor.
 	Examine func(context.Context, *doctor.Patient)
 
-	// Instead has Artemis's own way for what a command does, by the words of the command, for those
-	// that need the HTTP API of tidegate.
+	// Instead has Artemis's own command for each command that needs the HTTP API of tidegate, by
+	// the words of that command.
 	Instead map[string]string
 }
 

@@ -15,12 +15,12 @@ func (c *Call) Destructive() *cobra.Command {
 	f := c.Command.Flags()
 	f.StringVar(&c.Yes, "yes", "", "do it without a question; on a protected context --yes=`NAME` with the name of the subject")
 	f.Lookup("yes").NoOptDefVal = "true"
-	f.BoolVar(&c.DryRun, "dry-run", false, "print what would be done, and do nothing")
+	f.BoolVar(&c.DryRun, "dry-run", false, "print the effect, and do nothing")
 	return c.Command
 }
 
-// Confirm asks for what cannot be undone: a question on a terminal, --yes without one, and
-// --yes=NAME on a protected context. It returns nil if the command may go on.
+// Confirm asks before an action that cannot be undone: by a question on a terminal, or else by
+// --yes, and by --yes=NAME on a protected context. It returns nil if the command may go on.
 func (c *Call) Confirm(question, name string) error {
 	s, err := c.Server()
 	if err != nil {
@@ -36,7 +36,7 @@ func (c *Call) Confirm(question, name string) error {
 	case c.Yes != "":
 		return command.Usagef(c.Command, "--yes=%s does not name %s", c.Yes, name)
 	case !c.Terminal:
-		return command.Usagef(c.Command, "without a terminal this needs --yes; --dry-run shows what it would do")
+		return command.Usagef(c.Command, "without a terminal this needs --yes; --dry-run shows the effect")
 	}
 	fmt.Fprintf(c.Err, "%s [y/N] ", question)
 	var answer string

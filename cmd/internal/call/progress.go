@@ -10,7 +10,7 @@ import (
 // A ProgressLine is a line on a terminal that counts. It is for one goroutine.
 type ProgressLine struct {
 	c       *Call
-	N       int64 // what was counted
+	N       int64 // the counted messages
 	started time.Time
 	shown   time.Time
 }

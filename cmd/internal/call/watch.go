@@ -61,7 +61,7 @@ func (c *Call) Watch(ctx context.Context, every time.Duration, show func(context
 	}
 }
 
-// redraw draws what show prints over the screen before.
+// redraw draws the output of show over the previous screen.
 func (c *Call) redraw(ctx context.Context, show func(context.Context) error) error {
 	var b bytes.Buffer
 	app := c.App

@@ -133,7 +133,7 @@ func hint(root *cobra.Command, err error) string {
 	}
 	switch {
 	case errors.Is(err, tidegate.ErrTopicNotFound) && root.Name() != "tidegate":
-		return fmt.Sprintf("'%s doctor --topic NAME' says how to create it.", root.Name())
+		return fmt.Sprintf("'%s doctor --topic NAME' shows how to create it.", root.Name())
 	case errors.Is(err, tidegate.ErrTopicNotFound):
 		return "'tidegate topic list' has all topics; 'tidegate topic create NAME' creates one."
 	case errors.Is(err, tidegate.ErrUnauthorized):

@@ -174,7 +174,7 @@ func (e *otherProgramError) Error() string {
 	return e.address + " is an ActiveMQ Artemis, which needs the program tidegate-amqp"
 }
 
-// Hint says how to install the program.
+// Hint returns how to install the program.
 func (e *otherProgramError) Hint() string {
 	return "It has the same commands and uses the same contexts: go install github.com/tidegate/tidegate/cmd/tidegate-amqp@latest"
 }

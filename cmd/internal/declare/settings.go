@@ -60,7 +60,7 @@ func Merge[T any](settings T, text []byte) (T, error) {
 	return settings, err
 }
 
-// kindText names what a setting takes.
+// kindText returns the kind of value that a setting takes.
 func kindText(e *json.UnmarshalTypeError) string {
 	switch e.Type.Kind() {
 	case reflect.Struct:

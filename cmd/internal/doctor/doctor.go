@@ -1,4 +1,4 @@
-// Package doctor finds out why a server cannot be used: it tries step by step what a client needs.
+// Package doctor finds the fault of a set-up. It tests step by step all that a client needs.
 package doctor
 
 import (
@@ -24,7 +24,7 @@ import (
 type Step struct {
 	Step   string `json:"step"`
 	Result string `json:"result"` // ok, failed or left out
-	What   string `json:"what"`   // what was tried and what came
+	What   string `json:"what"`   // the test and its result
 	Remedy string `json:"remedy,omitempty"`
 	Err    error  `json:"-"` // of a failed step, with its class
 }
@@ -44,7 +44,7 @@ type Patient struct {
 	steps []Step
 }
 
-// Examine tries what a client needs, and returns what it tried.
+// Examine tests the set-up as a client, and returns the steps.
 func (d *Patient) Examine(ctx context.Context) []Step {
 	if d.Server.Kind == connection.AMQP {
 		d.Artemis(ctx, d)
@@ -123,7 +123,7 @@ type classedError struct {
 
 func (e *classedError) Unwrap() []error { return []error{e.error, e.class} }
 
-// The beginnings of what servers answer to a client of another protocol.
+// The first bytes of the responses of servers to a client of another protocol.
 const (
 	tlsAlert  = 0x15
 	tlsRecord = 0x16
@@ -199,7 +199,7 @@ func FirstBytes(ctx context.Context, address, text string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = conn.Close() }() // what came is known
+	defer func() { _ = conn.Close() }() // the response is complete
 	if deadline, ok := ctx.Deadline(); ok {
 		if err := conn.SetDeadline(deadline); err != nil {
 			return nil, err
@@ -213,14 +213,14 @@ func FirstBytes(ctx context.Context, address, text string) ([]byte, error) {
 	return answer[:n], err
 }
 
-// protocol tests what a producer and a consumer would do.
+// protocol tests the requests of a producer and a consumer.
 func (d *Patient) protocol(ctx context.Context, s connection.Server) {
 	t, err := s.Transport(ctx)
 	if err != nil {
 		d.Failed("credentials", command.UsageError{Err: err, Command: d.Command}, "correct the context, or the flags")
 		return
 	}
-	defer func() { _ = t.Close() }() // the steps are what counts
+	defer func() { _ = t.Close() }() // only the steps count
 	var topics []string
 	if d.Topic != "" {
 		topics = []string{d.Topic}
@@ -332,7 +332,7 @@ func (d *Patient) probe(ctx context.Context, t connection.Transport) {
 		d.Failed("send", err, "report this error")
 		return
 	}
-	defer func() { _ = p.Close() }() // the receipt is what counts
+	defer func() { _ = p.Close() }() // only the receipt counts
 	bounded, cancel := d.Bounded(ctx)
 	defer cancel()
 	m := &tidegate.Message{Topic: d.Topic, Body: []byte("a test of tidegate doctor"), Tag: "tidegate-doctor"}
@@ -340,7 +340,7 @@ func (d *Patient) probe(ctx context.Context, t connection.Transport) {
 	if err != nil {
 		remedy := "read the reason; 'tidegate limits show' has the limits of a throttle"
 		if errors.Is(err, tidegate.ErrInvalid) {
-			remedy = "the type of the topic decides what it takes: FIFO needs a message group, DELAY a time, TRANSACTION a transaction; a test message is NORMAL"
+			remedy = "send a message of the topic's type: FIFO needs a message group, DELAY a time, TRANSACTION a transaction; a test message is NORMAL"
 		}
 		d.Failed("send", err, remedy)
 		return
@@ -370,7 +370,7 @@ func (d *Patient) http(ctx context.Context, s connection.Server) {
 	d.OK("ready", "the broker accepts messages")
 }
 
-// httpRemedy returns what to do after a failed request to an address for HTTP.
+// httpRemedy returns the remedy for a failed request to an address for HTTP.
 func httpRemedy(err error, address string) string {
 	text := err.Error()
 	_, rest, _ := strings.Cut(address, "://")
@@ -403,7 +403,7 @@ func (d *Patient) clock(ctx context.Context, s connection.Server) {
 	if err != nil {
 		return
 	}
-	_ = resp.Body.Close() // the header is what counts
+	_ = resp.Body.Close() // only the header counts
 	date, err := http.ParseTime(resp.Header.Get("Date"))
 	if err != nil {
 		return

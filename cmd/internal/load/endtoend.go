@@ -27,7 +27,7 @@ type endToEnd struct {
 }
 
 // EndToEnd returns a load of messages from their send to the begin of their handler, for a consumer
-// group that nobody else uses.
+// group without other consumers.
 func EndToEnd(ctx context.Context, t Transport, o Options) (Load, error) {
 	p, err := producer.New(t, producer.Options{MaxPending: max(o.Limit, 1)})
 	if err != nil {

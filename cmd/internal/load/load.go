@@ -1,5 +1,5 @@
-// Package load has what a benchmark measures: sends, receives, and messages from their send to
-// their handler.
+// Package load has the loads of benchmarks: sends, receives, and messages from their send to their
+// handler.
 package load
 
 import (
@@ -28,7 +28,7 @@ type Options struct {
 
 	Async  bool // send with SendAsync
 	Batch  int  // messages of an operation, at least 1
-	Verify bool // receive what was sent, after the last round
+	Verify bool // receive the sent messages after the last round
 
 	Messages int // received in a round, at most
 }
@@ -110,7 +110,7 @@ type Transport interface {
 	consumer.Transport
 }
 
-// A Load is what a benchmark measures.
+// A Load makes the operations that a benchmark measures.
 type Load interface {
 	// Prepare gets ready for a round. Its time is not measured.
 	Prepare(ctx context.Context) error
@@ -118,7 +118,7 @@ type Load interface {
 	// Operation is one measured operation.
 	Operation(ctx context.Context, done func(bench.Outcome))
 
-	// Truth waits for the last messages and returns what was lost; nil if the load does not verify.
+	// Truth waits for the last messages and returns the lost ones; nil if the load does not verify.
 	Truth(ctx context.Context) (*bench.Truth, error)
 
 	// Close ends the load.

@@ -91,7 +91,7 @@ func (l *receiving) Operation(ctx context.Context, done func(bench.Outcome)) {
 	done(out)
 }
 
-// Truth receives what the last round has left.
+// Truth receives the remaining messages of the last round.
 func (l *receiving) Truth(ctx context.Context) (*bench.Truth, error) {
 	for since := time.Now(); !l.verifier.Complete() && time.Since(since) < patience && ctx.Err() == nil; {
 		l.Operation(ctx, func(out bench.Outcome) {

@@ -120,7 +120,7 @@ func newBenchE2E(a *call.App) *cobra.Command {
 	return cmd
 }
 
-// A newLoad returns what a benchmark measures.
+// A newLoad returns the load of a benchmark.
 type newLoad func(ctx context.Context, t connection.Transport, o load.Options) (load.Load, error)
 
 func sends(_ context.Context, t connection.Transport, o load.Options) (load.Load, error) {
@@ -145,7 +145,7 @@ func (b *benchCommand) register(a *call.App, cmd *cobra.Command, begin newLoad) 
 	f.StringVar(&b.size, "size", "1KiB", "`bytes` of a body, at least 16: a size, uniform:MIN-MAX, or file:PATH for the content of a file, whose first 16 bytes are replaced")
 	f.IntVar(&b.load.Groups, "groups", 0, "message groups; 0 means messages without order")
 	f.StringVar(&b.topic, "topic", "", "use this `topic`; needs --into-existing (default: one of its own)")
-	f.StringVar(&b.group, "group", "", "consumer `group` with --into-existing, which nobody else uses (default bench)")
+	f.StringVar(&b.group, "group", "", "consumer `group` with --into-existing, without other consumers (default bench)")
 	f.BoolVar(&b.intoExisting, "into-existing", false, "use a topic that others use")
 	f.StringVar(&b.file, "json", "", "also write the result to this `file`, for bench compare")
 	f.StringVar(&b.hdr, "hdr", "", "also write the percentiles of all rounds to this `file`, in HdrHistogram's text form")
@@ -212,8 +212,8 @@ func (b *benchCommand) run(ctx context.Context, begin newLoad) (err error) {
 	return errors.Join(b.report(), ctx.Err())
 }
 
-// prepare sets the topic and the group, and returns what removes them at the end, also after
-// Ctrl-C.
+// prepare sets the topic and the group. It returns the function that removes them at the end, also
+// after Ctrl-C.
 func (b *benchCommand) prepare(ctx context.Context) (remove func() error, err error) {
 	if b.topic != "" {
 		b.load.Topic, b.load.Group = b.topic, cmp.Or(b.group, "bench")

@@ -42,7 +42,7 @@ func (b *benchCommand) check() error {
 	if err != nil {
 		return err
 	}
-	bodies.Run = rand.Uint32() //nolint:gosec // tells runs from each other
+	bodies.Run = rand.Uint32() //nolint:gosec // distinguishes runs
 	b.load.Bodies, b.load.Async, b.load.Log = bodies, b.Async, b.Err
 	return nil
 }

@@ -59,7 +59,7 @@ func (b *benchCommand) print(results []bench.Result, document any) error {
 	return results[0].Facts(b.Out)
 }
 
-// verdict returns the error of results that nobody can quote.
+// verdict returns the error of invalid results.
 func (b *benchCommand) verdict(results []bench.Result) error {
 	failed, rounds := 0, 0
 	for _, r := range results {

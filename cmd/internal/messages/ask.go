@@ -11,7 +11,7 @@ import (
 // askingLease is the invisible time of a message with --then ask: a person reads it.
 const askingLease = 5 * time.Minute
 
-// An asker asks a person what happens to each message.
+// An asker asks the user for the fate of each message.
 type asker struct {
 	r     *receiveCommand
 	lines chan string // closed at the end of the input

@@ -111,7 +111,7 @@ func newFind(a *call.App) *cobra.Command {
 	c := &cobra.Command{
 		Use: "find", GroupID: call.MessageGroup,
 		Short: "Find messages of a topic by ID, key, property, tag or text",
-		Long: `Finds messages of a topic, consumed or not, and says how far it looked. There is no
+		Long: `Finds messages of a topic, consumed or not, and notes how far it looked. There is no
 index: it reads the messages between --since and --before. With an ID of RocketMQ's
 form these times are taken from the ID, if they are not given.
 
@@ -140,7 +140,7 @@ func (l *look) find(ctx context.Context) error {
 	}
 	q := &l.query
 	if q.ID == "" && q.Key == "" && q.Tag == "" && q.MessageGroup == "" && q.Contains == "" && len(l.properties) == 0 {
-		return command.Usagef(l.Command, "what to find is missing: give an ID, or --key, --property, --tag, --message-group or --contains; 'tidegate peek' shows all messages")
+		return command.Usagef(l.Command, "no search condition: give an ID, or --key, --property, --tag, --message-group or --contains; 'tidegate peek' shows all messages")
 	}
 	if err := l.read(ctx, l.Args[0]); err != nil {
 		return err
@@ -263,7 +263,7 @@ func (l *look) print(empty string) error {
 		return err
 	}
 	if len(l.found.Messages) == 0 && empty == "" && !l.JSON() {
-		return nil // the error says it
+		return nil // the error has it
 	}
 	limit := l.Limit
 	l.Limit = 0 // the messages are within it

@@ -122,7 +122,7 @@ func (r *receiveCommand) plan() (sub consumer.Subscription, f fate, err error) {
 	case r.workers < 1:
 		return sub, f, fmt.Errorf("--workers is %d; it is at least 1", r.workers)
 	case r.exec != "" && r.then != "":
-		return sub, f, errors.New("--exec and --then exclude each other: the exit code of the program says what happens")
+		return sub, f, errors.New("--exec and --then exclude each other: the exit code of the program decides the fate of a message")
 	case r.exec != "":
 		return sub, f, nil
 	}
@@ -153,7 +153,7 @@ func (r *receiveCommand) look(ctx context.Context, t connection.Transport, sub c
 		return err
 	}
 	if r.then == "" && !t.Capabilities("").Snooze {
-		return command.Usagef(r.Command, "this server counts each delivery as an attempt, also if the message is only looked at: say with --then what happens to it")
+		return command.Usagef(r.Command, "this server counts each delivery as an attempt, also if the message is only looked at: choose the fate of messages with --then")
 	}
 	if f.name == "ask" {
 		if !r.Command.Flags().Changed("lease") {
@@ -246,7 +246,7 @@ func (r *receiveCommand) printAll(ctx context.Context, t connection.Transport, o
 		}
 	}
 	if ferr := out.Flush(); ferr != nil {
-		return ds, false, errors.Join(err, ferr) // perhaps nobody has seen them
+		return ds, false, errors.Join(err, ferr) // the output may have lost them
 	}
 	if f.name == "ask" && n > 0 {
 		f, end = r.asker.ask(ctx)

@@ -40,7 +40,7 @@ func (r *receiveCommand) fate() (fate, error) {
 	return f, nil
 }
 
-// parseFate reads what happens to a message.
+// parseFate reads the fate of a message.
 func parseFate(text string) (fate, error) {
 	const by = "by tidegate receive"
 	name, value, hasValue := strings.Cut(text, "=")

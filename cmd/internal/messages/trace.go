@@ -17,7 +17,7 @@ import (
 	"github.com/tidegate/tidegate/internal/protocol"
 )
 
-// A tracing has the flags of trace and what it found.
+// A tracing has the flags of trace and its findings.
 type tracing struct {
 	look
 	topic, group string

@@ -55,7 +55,7 @@ func (r *receiveCommand) work(ctx context.Context, t connection.Transport, sub c
 	}
 	o := consumer.PushOptions{
 		Concurrency:       r.workers,
-		MaxBuffered:       r.workers, // what is not begun is not worth a lease
+		MaxBuffered:       r.workers, // a message that waits for a worker needs no lease
 		InvisibleDuration: r.lease,
 		Logger:            slog.New(slog.NewTextHandler(r.Err, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}

@@ -107,7 +107,7 @@ func (m *moveCommand) inspect(ctx context.Context, source connection.Server) (*S
 		if source.Kind == connection.AMQP {
 			shows = "'artemis queue stat' shows"
 		}
-		m.Note("the source does not report its backlog: the move ends %v after the last message (--wait); %s other groups and what is left", m.wait, shows)
+		m.Note("the source does not report its backlog: the move ends %v after the last message (--wait); %s other groups and the remaining messages", m.wait, shows)
 		return nil, nil //nolint:nilnil // there is no state
 	}
 	client, err := m.Admin(ctx)
@@ -168,7 +168,7 @@ func (m *moveCommand) between(ctx context.Context, source, target connection.Ser
 	return err
 }
 
-// missing prints how to create what the target does not have.
+// missing prints how to create the topic and the group that the target lacks.
 func (m *moveCommand) missing(ctx context.Context, target connection.Server, state *State, topic bool) {
 	ofTopic, ofGroup := state.Creates(target.Kind, m.to, m.toTopic, m.group)
 	if topic {

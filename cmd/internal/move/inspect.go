@@ -61,7 +61,7 @@ func (s State) Parallel() bool {
 }
 
 // Creates returns the commands that create the topic and the group on the target. On Artemis one
-// command creates both, and stands for the topic.
+// command creates both, and is returned as ofTopic.
 func (s State) Creates(kind, context, topic, group string) (ofTopic, ofGroup string) {
 	t, g := s.Topic.Topic.WithDefaults(), s.Group.Group.WithDefaults()
 	if kind == connection.AMQP {

@@ -9,7 +9,8 @@ import (
 // never are the properties of messages that no move carries.
 const never = "numbers of failed attempts (they begin with 1 again), times of storage and birth, queues and offsets"
 
-// Plan returns what a move would carry and what stays: as a JSON document and as fields.
+// Plan returns the parts of a topic that a move would carry and those that stay, as a JSON document
+// and as fields.
 func (s State) Plan() (document map[string]any, fields []output.Field) {
 	document = map[string]any{
 		"ready": s.Sees.Ready, "inflight": s.Sees.Inflight, "waiting_retry": s.Sees.WaitingRetry, "delayed": s.Topic.DelayedMessages,

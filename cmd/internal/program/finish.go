@@ -1,5 +1,5 @@
-// Package program has what every program of the command line has beside its commands: the version,
-// the topics of the help, and the completion of shells.
+// Package program has the parts of each command-line program besides its commands: the version, the
+// topics of the help, and the completion of shells.
 package program
 
 import (

@@ -29,7 +29,7 @@ type build struct {
 	Platform string `json:"platform"`
 }
 
-// What a release sets with -ldflags -X. Empty means the values that go build stamps.
+// A release sets these with -ldflags -X. Empty means the values that go build stamps.
 var (
 	releaseVersion string // without a leading v
 	releaseCommit  string

@@ -18,10 +18,10 @@ func newDoctor(a *call.App) *cobra.Command {
 	p := &doctor.Patient{}
 	cmd := &cobra.Command{
 		Use: "doctor", GroupID: call.ToolGroup,
-		Short: "Find out why it does not work: address, TLS, clock, credentials, topic, group",
-		Long: `Tries step by step what a client needs: the name of the server, a connection, TLS
+		Short: "Find the fault of a set-up: address, TLS, clock, credentials, topic, group",
+		Long: `Tests a set-up as a client, step by step: the name of the server, a connection, TLS
 or plain text, the protocol, the clocks, the credentials, a topic and a group.
-Each line says what was tried, what came, and what to do. It ends with the exit
+Each line has the step, its result and the remedy. The command ends with the exit
 code of the first failure.`,
 		Example: `  tidegate doctor
   tidegate doctor --grpc proxy.example:8081 --topic orders --group billing`,
@@ -80,7 +80,7 @@ func newContextTest(a *call.App) *cobra.Command {
 	return a.Leaf(&cobra.Command{
 		Use:   "test",
 		Short: "Test a context: address, TLS, protocol, clock and credentials",
-		Long: `Tries step by step what a client with the context needs, as 'tidegate doctor' does:
+		Long: `Tests a context step by step, as 'tidegate doctor' tests a set-up:
 the current context, or the one of the argument.`,
 		Example: `  tidegate context test
   tidegate context test prod`,

@@ -58,7 +58,7 @@ broker with TLS can also check how long its certificate is valid.`,
 	return c
 }
 
-// run prints what is wrong with the arguments itself: for Nagios their exit code is unknown.
+// run prints the errors of arguments itself: their exit code for Nagios is unknown.
 func (k *checkCommand) run(ctx context.Context) error {
 	err := k.checked(ctx)
 	if usage, ok := errors.AsType[command.UsageError](err); ok {
@@ -123,7 +123,7 @@ func (k *checkCommand) find(ctx context.Context, subject string, throttled int, 
 		if err != nil {
 			return err
 		}
-		defer func() { _ = t.Close() }() // the ping is what counts
+		defer func() { _ = t.Close() }() // only the ping counts
 		return t.Ping(ctx)
 	}
 	client, err := k.Admin(ctx)

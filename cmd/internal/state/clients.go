@@ -17,7 +17,7 @@ import (
 type clientList struct{ status.ClientQuery }
 
 func newClients(a *call.App) *cobra.Command {
-	return call.Parent(call.SeeGroup, "clients", "Show who is connected", "  tidegate clients list --group billing", newClientList(a))
+	return call.Parent(call.SeeGroup, "clients", "Show the connected clients", "  tidegate clients list --group billing", newClientList(a))
 }
 
 func newClientList(a *call.App) *cobra.Command {

@@ -1,5 +1,5 @@
-// Package state has the commands that show what a server does: status, top, clients, metrics, check
-// and the console.
+// Package state has the commands that show the state of a server: status, top, clients, metrics,
+// check and the console.
 package state
 
 import (

@@ -19,8 +19,8 @@ func newStatus(a *call.App) *cobra.Command {
 	var every time.Duration
 	c := &cobra.Command{
 		Use: "status", GroupID: call.SeeGroup,
-		Short: "Show whether the server works, and what is wrong now",
-		Long: `Shows whether the server works, its totals, and what is wrong now: throttles,
+		Short: "Show whether the server works, and its present problems",
+		Long: `Shows whether the server works, its totals, and its present problems: throttles,
 parked and blocked message groups, groups with a message that has waited a minute
 or longer for its first delivery, and dead letters that were neither sent back nor
 purged. It exits with 0 also if something is wrong; 'tidegate check' has exit codes for monitoring.

@@ -45,7 +45,7 @@ func (k *topCommand) live(ctx context.Context, f view.TopFrame) error {
 			s.Failed = k.sampled(ctx, &s, &all)
 		case key, ok := <-keys:
 			if !ok {
-				return nil // no more keys, so nobody is there
+				return nil // no more keys: the terminal is gone
 			}
 			topics := k.Topics
 			if k.pressed(key, &s) {

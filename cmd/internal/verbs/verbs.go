@@ -1,5 +1,5 @@
-// Package verbs has texts with verbs, as in printf: "%k: %b\n". What a verb means is up to its
-// user.
+// Package verbs has texts with verbs, as in printf: "%k: %b\n". The caller defines the meaning of a
+// verb.
 package verbs
 
 import (

@@ -67,7 +67,7 @@ func SortClients(rows []status.Client, by string, reverse bool) error {
 	return nil
 }
 
-// A ClientFrame is what top --clients shows.
+// A ClientFrame is the content of a screen of top --clients.
 type ClientFrame struct {
 	At       time.Time              `json:"time"`
 	Interval string                 `json:"interval"`

@@ -10,7 +10,8 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/output"
 )
 
-// Sentence returns one sentence that says why a group has not consumed a message, or that it has.
+// Sentence returns one sentence with the reason why a group has not consumed a message, or that it
+// has consumed it.
 func Sentence(f *status.Fate, style output.TimeStyle, now time.Time) string {
 	text := sentence(f, style, now)
 	if f.Topic != "" {
@@ -86,7 +87,8 @@ func lastReason(f *status.Fate) string {
 	return f.Failures[len(f.Failures)-1].Reason
 }
 
-// Failed returns one sentence about a failed delivery: what happened, why, and what the broker did.
+// Failed returns one sentence about a failed delivery: the failure, its reason, and the action of
+// the broker.
 func Failed(f *status.Failure, style output.TimeStyle, now time.Time) string {
 	what := map[string]string{
 		"failed": "failed", "timeout": "was not settled before its lease ended", "negative_ack": "was returned for a later delivery",

@@ -19,8 +19,8 @@ type Problem struct {
 	Next    string `json:"next"` // a command
 }
 
-// Troubled lists what is wrong with groups, the largest first. Stored has the stored messages of
-// each topic.
+// Troubled lists the problems of groups, the largest first. Stored has the stored messages of each
+// topic.
 func Troubled(groups []status.Group, stored map[string]int64) []Problem {
 	type ranked struct {
 		Problem

@@ -7,7 +7,7 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/output"
 )
 
-// Redelivery has what decides when a failing message is delivered.
+// Redelivery has the settings that decide when a failing message is delivered.
 type Redelivery struct {
 	MaxAttempts int                             // negative means no maximum
 	Wait        func(attempt int) time.Duration // after the failed attempt
@@ -23,7 +23,7 @@ type Redelivery struct {
 type Schedule struct {
 	Attempts []ScheduledAttempt `json:"attempts"`
 	End      string             `json:"end"`
-	Findings []string           `json:"findings"` // what is probably not intended
+	Findings []string           `json:"findings"` // settings that are probably wrong
 }
 
 // A ScheduledAttempt is one delivery.

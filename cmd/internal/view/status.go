@@ -57,7 +57,8 @@ func disk(s status.Storage) string {
 	return text
 }
 
-// Wrong lists what needs an operator: throttles first, then groups by kind, the largest first.
+// Wrong lists the problems that need an operator: throttles first, then groups by kind, the largest
+// first.
 func Wrong(o status.Overview) []Problem {
 	w := o.Wrong
 	out := problems("throttle", "tidegate limits show", w.Throttles, throttled)

@@ -1,4 +1,4 @@
-// Package waiting tells a user why a send has no result yet.
+// Package waiting informs a user why a send has no result yet.
 package waiting
 
 import (

@@ -16,7 +16,7 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Examine tries what a client of an Artemis needs, until the first step that fails.
+// Examine tests the set-up as a client of Artemis, until the first step that fails.
 func Examine(ctx context.Context, d *doctor.Patient) {
 	address := hostPort(d.Server)
 	if !d.Reach(ctx, "amqp", address, "Artemis listens on 5672 for AMQP, and on 61616 for all of its protocols") || !spoken(ctx, d, address) {
@@ -27,7 +27,7 @@ func Examine(ctx context.Context, d *doctor.Patient) {
 		d.Failed("credentials", command.UsageError{Err: err, Command: d.Command}, "correct the context, or the flags")
 		return
 	}
-	defer func() { _ = t.Close() }() // the steps are what counts
+	defer func() { _ = t.Close() }() // only the steps count
 	if !authenticated(ctx, d, t) || d.Topic == "" || !topic(ctx, d, t) {
 		return
 	}
@@ -55,7 +55,7 @@ func hostPort(s connection.Server) string {
 const sasl = "AMQP\x03\x01\x00\x00"
 
 // spoken tests whether the port speaks AMQP, with TLS or without, as the address has it. Each probe
-// has its own time: an Artemis does not answer what it does not expect.
+// has its own timeout, because an Artemis does not respond to unexpected bytes.
 func spoken(ctx context.Context, d *doctor.Patient, address string) bool {
 	probe := func(work func(context.Context) error) error {
 		bounded, cancel := context.WithTimeout(ctx, min(d.Timeout, 3*time.Second))
@@ -90,7 +90,7 @@ func spoken(ctx context.Context, d *doctor.Patient, address string) bool {
 	}
 	err := probe(greeting(sasl))
 	if !strings.HasPrefix(string(first), "AMQP") {
-		_ = probe(handshake) // only its success says something
+		_ = probe(handshake) // only its success is significant
 		if hasTLS {
 			return d.Failed("amqp protocol", fmt.Errorf("the port speaks TLS, and the address has none: %w", tidegate.ErrInvalid),
 				"give the address as amqps://, and --cacert FILE or --tls-skip-verify for a certificate of your own")
@@ -162,7 +162,7 @@ func probe(ctx context.Context, d *doctor.Patient, t connection.Transport) bool 
 	if err != nil {
 		return d.Failed("send", err, "report this error")
 	}
-	defer func() { _ = p.Close() }() // the receipt is what counts
+	defer func() { _ = p.Close() }() // only the receipt counts
 	bounded, cancel := d.Bounded(ctx)
 	defer cancel()
 	receipt, err := p.Send(bounded, &tidegate.Message{Topic: d.Topic, Body: []byte("a test of tidegate doctor"), Tag: "tidegate-doctor"})

@@ -1,7 +1,7 @@
 package artemis
 
-// Instead has Artemis's own way for what a command does over the HTTP API of tidegate, by the words
-// of the command.
+// Instead has Artemis's own command for each command that needs the HTTP API of tidegate, by the
+// words of that command.
 var Instead = map[string]string{
 	"peek":    "artemis browser --destination fqqn://TOPIC::TOPIC.GROUP",
 	"find":    "artemis browser --destination fqqn://TOPIC::TOPIC.GROUP --filter EXPRESSION",

@@ -80,7 +80,7 @@ those of this machine need access keys, --tls-cert and --tls-key.`,
 	}
 	f := c.Flags()
 	f.StringVar(&o.file, "config", "", "YAML `file` with settings, topics and consumer groups")
-	f.BoolVar(&o.acceptLoss, "accept-data-loss", false, "open a data directory in which acknowledged data is missing, and log what is missing")
+	f.BoolVar(&o.acceptLoss, "accept-data-loss", false, "open a data directory in which acknowledged data is missing, and log the loss")
 	f.BoolVar(&printOnly, "print-config", false, "print the configuration in effect, each value with its source, and exit")
 	for _, row := range defaultSettings().table() {
 		name := flagName(row.key)
