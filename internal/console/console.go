@@ -18,8 +18,8 @@
 //   - Each text is in en.js and in zh.js; names of states, limits and causes are in en-terms.js and
 //     zh-terms.js. A page loads the texts of one language.
 //   - Figures of topics and groups follow one stream for all tabs of a browser (follow of live.js).
-//     What it does not have, and the order of a list, are asked for less often. A page that is
-//     hidden or paused asks for nothing.
+//     Other data, and the order of a list, are requested less often. A page that is hidden or
+//     paused asks for nothing.
 //   - A list draws 200 rows at most. A search and an action on everything that matches are a series
 //     of bounded requests.
 //

@@ -40,7 +40,7 @@ export async function request(method, where, {query, body, type, headers, signal
   clock(response.headers.get('Date'));
   if (response.ok) return response;
   let problem = {};
-  try { problem = await response.json(); } catch { /* not from the broker: the status says all */ }
+  try { problem = await response.json(); } catch { /* not from the broker: the status is enough */ }
   if (response.status === 401 && where !== 'session') dispatchEvent(new Event('signedout'));
   throw new Problem(response.status, problem);
 }
@@ -72,10 +72,10 @@ export const get = (where, query, signal) => call('GET', where, {query, signal})
 
 let session = {restricted: true, rules: []};
 
-// who is the session: key, anonymous, restricted, read_only, rules, expires.
+// who returns the session: key, anonymous, restricted, read_only, rules, expires.
 export const who = () => session;
 
-// start asks who the session is; with credentials (an Authorization header) it begins one.
+// start requests the session; with credentials (an Authorization header) it begins one.
 export async function start(authorization) {
   if (authorization) {
     const {token, ...rest} = await call('POST', 'session', {headers: {Authorization: authorization}});
@@ -94,7 +94,7 @@ export async function leave() {
   }
 }
 
-// match is a pattern of the rules: * stands for any text.
+// match compares a name with a pattern of the rules: * matches any text.
 export function match(pattern, name) {
   const [head, ...parts] = pattern.split('*');
   if (!parts.length) return pattern === name;

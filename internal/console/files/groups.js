@@ -225,7 +225,7 @@ function failureTable(data) {
   ]}), data.dropped > 0 && h('p', {class: 'hint'}, t('failures dropped', num(data.dropped)))];
 }
 
-// verdict says in one sentence whether the group makes progress, and what to do.
+// verdict returns one sentence: whether the group makes progress, and the remedy.
 function verdict(s) {
   if (s.parked_groups) return ['bad', t('parked verdict', num(s.parked_groups), num(s.parked))];
   if (s.blocked_groups) return ['warn', t('blocked verdict', num(s.blocked_groups))];
@@ -282,7 +282,7 @@ async function rewind(name, state, page) {
   page.reload();
 }
 
-// moved says what a rewind does, or did.
+// moved returns the effect of a rewind, before it or after it.
 function moved({queues}) {
   const sum = (value) => queues.reduce((total, q) => total + value(q), 0);
   const by = sum((q) => q.from - q.to);

@@ -24,7 +24,7 @@ function write(job) {
 // job is that of a group, running or not; undefined if it has none.
 export const job = (group) => running.get(group)?.job || all()[group];
 
-// active tells whether this tab runs the job of a group.
+// active reports whether this tab runs the job of a group.
 export const active = (group) => running.has(group);
 
 // forget removes a job that does not run.
@@ -71,7 +71,7 @@ export function begin(group, kind, selection, options, total) {
 const alone = (name, run) => (navigator.locks ? navigator.locks.request(name, {ifAvailable: true}, run) : run(true));
 
 // proceed runs the job of a group from its position. Another tab that runs it keeps it. A call whose
-// response was lost is not counted by its response, so the sum after an interruption is what is gone.
+// response was lost is not counted by its response, so the sum after an interruption is the number of removed letters.
 export async function proceed(group) {
   if (running.has(group)) return;
   await alone(`tidegate job ${new URL('..', document.baseURI).pathname} ${group}`, async (lock) => {
@@ -159,14 +159,14 @@ export function deadLetters(page) {
   });
 }
 
-// selectionOf is what the address selects.
+// selectionOf returns the selection of the address.
 function selectionOf(q) {
   const set = {topic: q.topic, reason: q.reason, fingerprint: q.fingerprint, since: q.since, before: q.before,
     dead_letter_topic: q.in};
   return Object.fromEntries(Object.entries(set).filter(([, v]) => v));
 }
 
-// words says what a selection is.
+// words describes a selection.
 export function words(group, s) {
   return [t('all dead letters of', group), s.message_ids && [', ', t('with id', s.message_ids.join(', '))],
     s.topic && [', ', t('sent to topic', s.topic)], s.reason && [', ', t('reason contains', s.reason)],
@@ -279,8 +279,8 @@ function jobView(group, admin) {
         button(t('close'), 'job-close', group, () => forget(group))]));
 }
 
-// ask states the exact selection and its count, and begins the job. It selects what is there now, and
-// nothing that comes later.
+// ask states the exact selection and its count, and begins the job. It selects the present letters, and
+// no later ones.
 export async function ask(group, kind, chosen, done) {
   const selection = {...chosen, before: chosen.before || new Date(now()).toISOString()};
   const ending = new AbortController();
@@ -315,7 +315,7 @@ export async function ask(group, kind, chosen, done) {
   return result;
 }
 
-// The page of one dead letter: why, what, from where, and what to do with it.
+// The page of one dead letter: its reason, its content, its origin, and the actions.
 
 export async function letter(page) {
   const [, group, id] = page.names;
@@ -365,7 +365,7 @@ const sentAs = (l) => {
   return `${l.message_id.endsWith(suffix) ? l.message_id.slice(0, -suffix.length) : l.message_id}.redrive-${l.origin.redrives + 1}`;
 };
 
-// notJSON is what is wrong with a text as JSON, with its position, or empty.
+// notJSON returns the syntax error of a text as JSON, with its position, or an empty text.
 const notJSON = (text) => { try { JSON.parse(text); return ''; } catch (err) { return err.message; } };
 
 // edit sends a changed message and then removes the letter. The ID depends only on the first ID and the

@@ -1,5 +1,5 @@
 // The state of the broker, moment by moment, and its samples for the charts. The tabs of a browser
-// share one stream: the tab that holds the lock reads it and tells the others.
+// share one stream: the tab that holds the lock reads it and informs the others.
 import {Problem, request} from './api.js';
 import {clock, place} from './base.js';
 import {backoff, live} from './page.js';
@@ -48,7 +48,7 @@ let leading = null; // ends the wait for the lock, and the stream
 let restart = () => {};
 
 // follow gives a page the moments of the broker until it ends. While they arrive, every is a long
-// interval for the requests of what they do not have. want names the topics, groups and group/topic
+// interval for the requests of other data. want names the topics, groups and group/topic
 // that the page shows.
 export function follow(page, show) {
   const mine = {show, topics: [], groups: [], seen: 0};

@@ -71,7 +71,7 @@ function drawBar(current) {
 
 const badgeLive = h('span', {class: 'live'});
 const asOf = h('span', {class: 'asof'});
-let controls = ''; // what the controls beside it show
+let controls = ''; // the state that the controls beside it show
 
 // drawLive shows the age of the data. It keeps the controls, because a new element closes an open list.
 function drawLive() {
@@ -142,8 +142,8 @@ async function begin(authorization) {
   show();
 }
 
-// open learns who the session is. A link of the command "tidegate console" has a token, which is
-// exchanged once. A broker that does not answer is asked again.
+// open requests the session. A link of the command "tidegate console" has a token, which is
+// exchanged once. If the broker does not respond, open repeats the request.
 async function open(wait = 1000) {
   const token = /^#token=(.+)$/.exec(location.hash)?.[1];
   if (token) history.replaceState(null, '', location.pathname);

@@ -88,7 +88,7 @@ export function view(topic, m, readable) {
     readable ? body(m, m.id || `${topic}-${m.queue}-${m.offset}`) : h('p', {class: 'empty'}, t('no payload')));
 }
 
-// The page of one message: where it is for each group, and what happens next.
+// The page of one message: its state in each group, and the next step.
 
 const epoch = Date.UTC(2021, 0, 1);
 

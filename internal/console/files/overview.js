@@ -1,4 +1,4 @@
-// The first page: whether the broker is well, what is wrong now, and the largest of each kind.
+// The first page: whether the broker is well, its present problems, and the largest of each kind.
 import {get, may, onRevision} from './api.js';
 import {button, bytes, cap, count, dialog, draw as redraw, duration, field, h, notice, num, parse, rate, since, when} from './base.js';
 import {follow, rates, ring, span, take} from './live.js';
@@ -35,7 +35,7 @@ export function overview(page) {
   }, stream.every);
 }
 
-// A change of these totals is a reason to ask what is wrong at once.
+// A change of these totals is a reason to request the problems at once.
 const news = ['parked_groups', 'blocked_groups', 'dead_letters_hour', 'dead_letters_stored'];
 
 // wrong is one line for each thing that is wrong, with the page that repairs it.

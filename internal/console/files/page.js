@@ -275,7 +275,7 @@ export function subject(l) {
   return l.limit.startsWith('group') ? groupLink(l.subject) : topicLink(l.subject);
 }
 
-// sentence says what a limit does: value, mark, when it accepts again. own is the subject that the
+// sentence describes a limit: value, mark, and the time at which it accepts again. own is the subject that the
 // reader sees already.
 export function sentence(l, own) {
   const least = parse(l.resumes_least);

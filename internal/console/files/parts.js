@@ -46,7 +46,7 @@ export function shape(parts) {
 // Searches that read a part at a time: a series of bounded requests, with progress, stop and go on.
 
 // scan loads parts with load(after) until there are enough rows, the end, or a stop. show draws all
-// rows so far and is told whether the search is complete. It returns the element with the progress.
+// rows so far and learns whether the search is complete. It returns the element with the progress.
 export function scan({load, rows, enough, show, signal, after = ''}) {
   const status = h('div', {class: 'scan', role: 'status'});
   let found = [];

@@ -1,4 +1,4 @@
-// The retry schedule: when each attempt comes, and what is wrong with the settings.
+// The retry schedule: the time of each attempt, and the faults of the settings.
 import {cap, draw, duration, field, h, parse, values} from './base.js';
 import {command, link, table} from './page.js';
 import {shape} from './parts.js';
@@ -35,7 +35,7 @@ export function findings(list, most, retention, lease, work) {
 }
 
 // picture is the schedule as a table whose bars are the time since the first attempt, on a
-// logarithmic scale. then is what happens after the last attempt: a value of on_exhausted.
+// logarithmic scale. then is the action after the last attempt: a value of on_exhausted.
 export function picture(list, most, then = 'dead-letter') {
   const scale = (ms) => Math.log10(1 + ms / 100);
   const full = scale(list.at(-1).at) || 1;

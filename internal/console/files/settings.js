@@ -90,7 +90,7 @@ function parse(kind, value) {
   if (value === '') return undefined;
   if (Array.isArray(kind) && kind.includes('true')) return value === 'true';
   if ((kind === 'number' || kind === 'bytes') && Number.isFinite(Number(value))) return Number(value);
-  return value; // the broker explains what is wrong with another text
+  return value; // the broker explains the fault of another text
 }
 
 // inputs are the fields of a form with the values of o.
@@ -128,7 +128,7 @@ export function merged(fields, o, form) {
   return out;
 }
 
-// change asks for settings and writes them, unless somebody else has changed them since they were
+// change asks for settings and writes them, unless another client has changed them since they were
 // read. A PATCH has the differences, a PUT all settings. The result is false after a cancellation.
 export async function change({title, hint, fields, at, state, method = 'PUT'}) {
   const done = await dialog({

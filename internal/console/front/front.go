@@ -57,7 +57,7 @@ func New(broker http.RoundTripper, port string, readOnly bool) (front *Front, to
 	return f, token
 }
 
-// strip removes what belongs to the browser's connection to this program: the broker would compare
+// strip removes the headers of the browser's connection to this program: the broker would compare
 // the origin with its own host.
 func strip(h http.Header) {
 	for _, name := range []string{"Cookie", "Origin", "Referer", "X-Tidegate-Session", "Authorization"} {
@@ -162,7 +162,7 @@ func (f *Front) describe(w http.ResponseWriter, r *http.Request, half string) {
 	respond(w, http.StatusOK, "application/json", who)
 }
 
-// ask asks the broker who the context's principal is. A broker without that route decides by its
+// ask asks the broker for the context's principal. A broker without that route decides by its
 // responses alone.
 func (f *Front) ask(ctx context.Context) (map[string]any, int, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://broker/v1/session", http.NoBody)
