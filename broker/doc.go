@@ -121,8 +121,8 @@
 // and is not delivered to the group again. Address settings and retry topics use other topics for
 // dead letters; [status.Group].DeadLetterTopics lists all of them.
 //
-// [Broker.RedriveDeadLetters] sends dead letters back: to their topics, and so to all groups of
-// these, or to the failed group alone, through the topic %RETRY%group_topic.
+// [Broker.RedriveDeadLetters] sends dead letters back: to their topics, and therefore to all groups
+// of these topics, or to the failed group alone, through the topic %RETRY%group_topic.
 //
 // # Address settings
 //

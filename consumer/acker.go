@@ -56,7 +56,7 @@ func (r *run) acked(batch []*item, errs []error) {
 	done := batch[:0]
 	for i, it := range batch {
 		if errs[i] != nil {
-			r.told(it, transport.RetryResult{}, errs[i])
+			r.attempted(it, transport.RetryResult{}, errs[i])
 			continue
 		}
 		it.conclude(transport.RetryResult{}, nil)

@@ -25,7 +25,7 @@ import (
 //
 // Its lock is never held together with another one of this package.
 //
-// Who wakes what waits:
+// Wake-ups:
 //   - a delivery in a line waits for removeSettled of the delivery before it;
 //   - a ready delivery is taken by an idle worker, which makeReady signals, by a new worker, which
 //     hire counts, or by a worker whose handler returns; a change of the gate wakes all workers;
@@ -38,10 +38,10 @@ import (
 //     its receive (poll.cancel), which a change of the gate, the removal of the queue and the stop
 //     call, and for the time rewatch.
 //
-// What bounds the steps: maintainLeases checks once for each kick and each due time. Each due entry
-// starts an extension, which lease.Lease bounds, or a settlement attempt, which settlement.State
-// bounds, or ends the lease. Each retry has at most two reminders. gate.Gate bounds its changes. A
-// report causes one receive; after maxEmpty receives without a message they are minPoll apart.
+// Bound on steps: maintainLeases checks once for each kick and each due time. Each due entry starts
+// an extension, which lease.Lease bounds, or a settlement attempt, which settlement.State bounds,
+// or ends the lease. Each retry has at most two reminders. gate.Gate bounds its changes. A report
+// causes one receive; after maxEmpty receives without a message they are minPoll apart.
 type hand struct {
 	opts   *PushOptions
 	mu     sync.Mutex

@@ -42,14 +42,14 @@ func (r *run) carryOut(it *item) {
 		r.settlers.Do(func() {
 			ctx, cancel := r.tryContext(it.grace)
 			defer cancel()
-			res, err := r.tell(ctx, it)
-			r.told(it, res, err)
+			res, err := r.attempt(ctx, it)
+			r.attempted(it, res, err)
 		})
 	}
 }
 
-// tell makes one settlement attempt, except for acknowledgements.
-func (r *run) tell(ctx context.Context, it *item) (res transport.RetryResult, err error) {
+// attempt makes one settlement attempt, except for acknowledgements.
+func (r *run) attempt(ctx context.Context, it *item) (res transport.RetryResult, err error) {
 	v := &it.Verdict
 	switch v.Action {
 	case decision.DeadLetterNow:
@@ -69,9 +69,9 @@ func (r *run) tell(ctx context.Context, it *item) (res transport.RetryResult, er
 	return r.transport.Retry(ctx, &it.current, delay, v.Reason)
 }
 
-// told handles the result of a settlement attempt. Failed attempts are repeated until the lease
-// ends, because a missing acknowledgement causes a redelivery.
-func (r *run) told(it *item, res transport.RetryResult, err error) {
+// attempted handles the result of a settlement attempt. Failed attempts are repeated until the
+// lease ends, because a missing acknowledgement causes a redelivery.
+func (r *run) attempted(it *item, res transport.RetryResult, err error) {
 	harmless := it.Verdict.Action != decision.DeadLetterNow || r.capsOf(it.current.Endpoint).IdempotentDeadLetter
 	r.goOn(it, res, it.After(err, harmless, it.unsure))
 }

@@ -43,7 +43,7 @@ func (e *SendError) Fault() Fault {
 		return MessageFault
 	case StopPermanent:
 		if e.Last == nil {
-			return SetupFault // no attempt is possible, whatever the message is
+			return SetupFault // no attempt is possible for any message
 		}
 		return faultOf(e.Last)
 	}

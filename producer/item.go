@@ -53,7 +53,7 @@ const (
 	halfMessage        // of a transaction; it is in no queue
 )
 
-// A state says where a message is.
+// A state is the place of a message.
 type state uint8
 
 const (

@@ -71,8 +71,8 @@ func (t *topic) silent(outs []outcome) bool {
 		!slices.ContainsFunc(outs, func(o outcome) bool { return o.err != nil })
 }
 
-// finish carries out the decisions about the messages of a request, and begins what they make
-// possible. The lock is held; finish releases it.
+// finish carries out the decisions about the messages of a request, and begins the next job that
+// they make possible. The lock is held; finish releases it.
 func (t *topic) finish(r *request, outs []outcome, charged, worker bool) (ended []*item, next job, ok bool) {
 	now := time.Now()
 	var spooled []string

@@ -33,9 +33,9 @@ type Spool interface {
 
 // A spooler moves messages to Options.Spool, and sends the messages of the spool.
 //
-// Who wakes what waits: spoolWriter has the messages that wait for a write. The messages in the
-// spool are sent by one goroutine, which runs until the producer ends; the spool wakes it. What
-// bounds the steps: after a failure of Drain the goroutine waits for a second or more.
+// Wake-ups: spoolWriter has the messages that wait for a write. The messages in the spool are sent
+// by one goroutine, which runs until the producer ends; the spool wakes it. Bound on steps: after a
+// failure of Drain the goroutine waits for a second or more.
 type spooler struct {
 	spoolWriter
 

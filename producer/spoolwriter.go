@@ -15,9 +15,9 @@ const maxSpooled = 1000
 // A spoolWriter writes messages to Options.Spool, in the order of the calls of add. Messages that
 // arrive during a write share the next one.
 //
-// Who wakes what waits: a goroutine runs while a message waits for a write. add starts it, and a
-// PutBatch that ends it starts the next one. What bounds the steps: each write has at least one
-// message, and maxSpooled of them if so many wait.
+// Wake-ups: a goroutine runs while a message waits for a write. add starts it, and a PutBatch that
+// ends it starts the next one. Bound on steps: each write has at least one message, and maxSpooled
+// of them if so many wait.
 type spoolWriter struct {
 	spool   Spool
 	start   func(func())           // starts a goroutine

@@ -38,8 +38,8 @@ func (c *Client) Whoami(ctx context.Context) (status.Session, error) {
 	return get[status.Session](ctx, c, "Whoami", "", "/v1/session", nil)
 }
 
-// Overview returns the state of the broker as a whole: totals, the highest backlogs, and what is
-// wrong now. The broker computes it at most once a second for all clients.
+// Overview returns the state of the broker as a whole: totals, the highest backlogs, and the
+// present problems. The broker computes it at most once a second for all clients.
 func (c *Client) Overview(ctx context.Context) (status.Overview, error) {
 	return get[status.Overview](ctx, c, "Overview", "", "/v1/overview", nil)
 }

@@ -97,7 +97,7 @@
 //	GET /healthz                                       the process responds
 //	GET /readyz                                        the store works, and the server accepts requests; a throttle or a full disk is no error
 //	POST, GET, DELETE /v1/session                      a session of a page in a browser: login, permissions, logout
-//	GET /v1/overview                                   the state as a whole, the highest backlogs, and what is wrong now
+//	GET /v1/overview                                   the state as a whole, the highest backlogs, and the present problems
 //	GET /v1/clients                                    the connected clients
 //	GET /v1/audit                                      the latest changes, with their principals and results
 //	GET /v1/live                                       the same as a stream of NDJSON, for topics and groups that the request names

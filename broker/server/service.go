@@ -141,7 +141,7 @@ func (s *Server) heartbeat(ctx context.Context, client string, req *rmqpb.Heartb
 	if p.Language == wire.LanguageNode {
 		// RocketMQ's Node client can lose the first settings, and then waits for others.
 		s.sessions.Resend(c)
-	} else if now, err := s.settings(ctx, p); err == nil && !c.Told(now) {
+	} else if now, err := s.settings(ctx, p); err == nil && !c.Sent(now) {
 		s.sessions.Resend(c) // the group was changed since
 	}
 	return &rmqpb.HeartbeatResponse{Status: wire.OK}, nil

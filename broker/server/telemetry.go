@@ -201,6 +201,6 @@ func (s *Server) sendSettings(ctx context.Context, c *session.Client, p *session
 	default:
 		return false, refuseStream(stream, err)
 	}
-	c.Tell(out)
+	c.Sends(out)
 	return true, stream.Send(&rmqpb.TelemetryCommand{Status: wire.OK, Command: &rmqpb.TelemetryCommand_Settings{Settings: out}})
 }

@@ -84,10 +84,10 @@ func memoryLimit() int64 { return debug.SetMemoryLimit(-1) }
 //   - Reading from a connection pauses while too many handlers have not begun, some of them its
 //     own, and while its client cancels too many streams, see sniff.Link.
 //   - A request whose handler begins takes a place of all connections' budget, and is refused if
-//     there is none. It has its place until gRPC has written the response, whether the handler
-//     has returned or not, and what the response takes in the budget of bodies as long. So
-//     responses that no client reads, of which HTTP/2 lets a client have any number, are bounded
-//     by MaxParkedBytes/10 KiB, and their bytes by MaxTransitBytes.
+//     there is none. It has its place until gRPC has written the response, whether the handler has
+//     returned or not, and the bytes of the response stay in the budget of bodies as long. So
+//     responses that no client reads, of which HTTP/2 lets a client have any number, are bounded by
+//     MaxParkedBytes/10 KiB, and their bytes by MaxTransitBytes.
 
 const (
 	// placeSize is the approximate memory of a request over gRPC outside the budgets of bodies and

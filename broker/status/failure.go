@@ -6,7 +6,7 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
-// A Failure is a delivery that failed, and what the broker did with its message.
+// A Failure is a delivery that failed, with the broker's action on its message.
 type Failure struct {
 	Time      time.Time `json:"time"`
 	Topic     string    `json:"topic"`

@@ -101,7 +101,7 @@ type Top struct {
 	Groups map[string][]GroupSummary `json:"groups"` // "backlog", "age", "waiting_retry", "dead_letters" (stored)
 }
 
-// Wrong has what needs an operator.
+// Wrong has the problems that need an operator.
 type Wrong struct {
 	Throttles Found[LimitState]   `json:"throttles"` // limits that reject sends
 	Parked    Found[GroupSummary] `json:"parked"`    // most parked messages first

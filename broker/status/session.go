@@ -6,8 +6,8 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
-// A Session is the principal of a request with its permissions, so that a page can leave out what
-// the broker would reject.
+// A Session is the principal of a request with its permissions, so that a page can leave out
+// actions that the broker would reject.
 type Session struct {
 	Key        string `json:"key,omitempty"` // name of the access key; empty for an anonymous request
 	Restricted bool   `json:"restricted"`    // false if no keys are configured: then everything is allowed

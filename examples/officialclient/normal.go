@@ -98,7 +98,7 @@ func (s scene) checkAttempts(body string, ds []delivery) {
 		step := ladder[min(i, len(ladder))-1]
 		waited := d.at.Sub(ds[i-1].at)
 		s.assert(waited >= step, "%s not before %v: after %v", d, step, waited)
-		s.say("%s came after %.2fs, the schedule says %v", d, waited.Seconds(), step)
+		s.say("%s came after %.2fs, the schedule has %v", d, waited.Seconds(), step)
 	}
 }
 

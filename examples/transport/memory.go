@@ -24,7 +24,7 @@ type memory struct {
 	log     []tidegate.Delivery // all messages, in their order
 	states  map[string][]*state // by group: the state of each message of the log
 	leases  map[string]*state   // by handle
-	repeats map[string][]*state // by group and AttemptID: what the receive returned
+	repeats map[string][]*state // by group and AttemptID: the messages that the receive returned
 	changed chan struct{}       // closed and replaced when a receive has to look again
 	serial  int                 // of the last handle
 }
@@ -103,7 +103,7 @@ func (m *memory) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*ti
 	}
 }
 
-// take delivers what is due, and returns the time of the next message that will be, or end.
+// take delivers the due messages, and returns the time at which the next one is due, or end.
 func (m *memory) take(r transport.ReceiveRequest, now, end time.Time) (ds []*tidegate.Delivery, next time.Time) {
 	var taken []*state
 	for _, s := range m.repeats[r.Group+"/"+r.AttemptID] { // the response of an earlier receive was lost

@@ -1,6 +1,6 @@
 // Package amqppeer is a scripted server of AMQP 1.0, for tests. It keeps the messages of an address
-// in memory for each queue, creates addresses and queues on demand, and can refuse, throttle or
-// break what a client asks for, as Apache ActiveMQ Artemis does.
+// in memory for each queue, creates addresses and queues on demand, and can reject, throttle or
+// break the requests of a client, as Apache ActiveMQ Artemis does.
 package amqppeer
 
 import (

@@ -3,7 +3,7 @@
 //
 // They are those of klauspost/compress. Its BestSpeed takes a seventh of the time of the standard
 // library's default for 1 KiB of JSON, and 2 % more bytes. For bytes that do not shrink it takes a
-// twentieth of the time, so nobody needs to learn which topics have such bodies.
+// twentieth of the time, so no caller needs to know the topics with such bodies.
 package gzipped
 
 import (
@@ -53,8 +53,8 @@ func Unpack(packed []byte, limit int) ([]byte, error) {
 	return ReadAll(r, limit, 4*len(packed))
 }
 
-// ReadAll returns what r has, at most limit bytes, or else ErrTooLong. It expects about so many
-// bytes as guess.
+// ReadAll returns all bytes of r, or ErrTooLong if there are more than limit. It expects about so
+// many bytes as guess.
 func ReadAll(r io.Reader, limit, guess int) ([]byte, error) {
 	var b bytes.Buffer
 	b.Grow(max(0, min(limit, guess)))

@@ -5,9 +5,9 @@ import (
 	"net/url"
 )
 
-// RoundTrip sends a request to the broker, whatever its URL's host is, with the credentials of the
-// client instead of its own. It implements [http.RoundTripper] for programs that forward requests:
-// it repeats nothing, and the body of the response is that of the broker.
+// RoundTrip sends a request to the broker, for any host in its URL. The credentials of the client
+// replace those of the request. RoundTrip implements [http.RoundTripper] for programs that forward
+// requests: it repeats nothing, and the body of the response is that of the broker.
 func (c *Client) RoundTrip(r *http.Request) (*http.Response, error) {
 	out := r.Clone(r.Context())
 	out.URL = &url.URL{Scheme: c.base.Scheme, Host: c.base.Host, Path: c.base.Path + r.URL.Path, RawQuery: r.URL.RawQuery}

@@ -6,11 +6,12 @@ import "math/rand/v2"
 
 var (
 	// NewMemory returns a *broker.Memory that Lose works on. It is slower than others, because it
-	// keeps apart what was synced.
+	// keeps synced and other data apart.
 	NewMemory func() any
 
-	// Lose replaces the content of a *broker.Memory of NewMemory by what a power failure at this
-	// moment leaves: all synced data, and a random part of the rest. The broker that has the memory
-	// open no longer changes it; the caller closes that broker and opens the memory again.
+	// Lose replaces the content of a *broker.Memory of NewMemory by the content after a power
+	// failure at this moment: all synced data, and a random part of the rest. The broker that has
+	// the memory open no longer changes it; the caller closes that broker and opens the memory
+	// again.
 	Lose func(memory any, rnd *rand.Rand)
 )

@@ -14,7 +14,7 @@ import (
 // "watch" get it.
 const readyField = 1000
 
-// A Queue is what a watch is for.
+// A Queue is the subject of a watch.
 type Queue struct {
 	Topic string
 	Queue int32 // -1 for all queues

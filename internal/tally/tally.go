@@ -103,7 +103,7 @@ func (l *Log) armLocked() {
 	})
 }
 
-// flush logs what was counted in an interval, and begins the next one if there was anything.
+// flush logs the counts of an interval. It begins the next interval if there were any.
 func (l *Log) flush() {
 	l.mu.Lock()
 	lines := l.takeLocked()

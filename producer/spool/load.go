@@ -113,7 +113,7 @@ func (l *loader) segments() error {
 	return nil
 }
 
-// readSynced reads the note of what is on disk. It returns false if there is none.
+// readSynced reads the note of the synced bytes. It returns false if there is none.
 func (l *loader) readSynced() (known bool, err error) {
 	f, err := l.log.disk.open(syncedName, false)
 	fresh := errors.Is(err, fs.ErrNotExist)

@@ -40,7 +40,7 @@ type segmentLog struct {
 
 func (l *segmentLog) active() *segment { return l.segments[len(l.segments)-1] }
 
-// create starts the log. The note of what is on disk comes first, so that a crash during the
+// create starts the log. The note of the synced bytes comes first, so that a crash during the
 // creation of the first segment does not look like damage.
 func (l *segmentLog) create() error {
 	if l.synced.turn == 0 {

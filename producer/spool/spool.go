@@ -55,8 +55,8 @@ const (
 // Options configure a [Spool]. The zero value is valid.
 type Options struct {
 	// MaxBytes bounds the entries, bodies and headers, in bytes. With removed entries the files can
-	// have twice as many bytes and four segments more; a segment has 16 MiB or a 64th of MaxBytes,
-	// whichever is more. Each message takes about 100 bytes of memory. Zero means 1 GiB.
+	// have twice as many bytes and four segments more; a segment has the larger of 16 MiB and a
+	// 64th of MaxBytes. Each message takes about 100 bytes of memory. Zero means 1 GiB.
 	MaxBytes int64
 
 	// MaxAge is the longest time that a message may wait to be sent. Older messages are rejected,

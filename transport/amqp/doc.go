@@ -22,7 +22,7 @@
 // Artemis delivers after the delay that the consumer chose, and then acknowledges the message. A
 // dead letter is such a copy to the anycast queue "group.DLQ", with its origin and reason. Artemis
 // detects the repetition of a copy. [Options.Groups] sets the maximum of attempts and the FIFO
-// groups. Package transport/held has the leases, and states what a crash of this process loses.
+// groups. Package transport/held has the leases, and states the losses of a crash of this process.
 //
 // # Throttling
 //

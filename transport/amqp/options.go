@@ -53,7 +53,7 @@ type Options struct {
 
 	// CopyRetries retries a message by a durable copy, which Artemis delivers to the group after
 	// the delay of the retry; the copy records the failed attempts. False retries the message
-	// itself after the redelivery-delay of the address settings, whatever the delay of the retry.
+	// itself after the redelivery-delay of the address settings, not after the delay of the retry.
 	// Artemis then counts the attempts.
 	CopyRetries bool
 

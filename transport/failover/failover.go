@@ -77,13 +77,13 @@ var (
 
 // A Transport sends to the active one of its endpoints. Several goroutines may share it.
 //
-// Who wakes what waits: the probes of the inactive endpoints, each once in ProbeInterval until
-// Close, also while OnSwitch blocks. After every probe, and after every result of a send that
-// changes the health of the active endpoint, the Transport decides where sends go. A switch from a
-// failing endpoint ends the attempts that wait for a connection to it.
+// Wake-ups: the probes of the inactive endpoints, each once in ProbeInterval until Close, also
+// while OnSwitch blocks. After every probe, and after every result of a send that changes the
+// health of the active endpoint, the Transport decides where sends go. A switch from a failing
+// endpoint ends the attempts that wait for a connection to it.
 //
-// What bounds the steps: an endpoint is probed at most once in ProbeInterval, and the active one
-// only after a failed send or a failed probe. A switch needs a failed send, a throttle or a failed
+// Bound on steps: an endpoint is probed at most once in ProbeInterval, and the active one only
+// after a failed send or a failed probe. A switch needs a failed send, a throttle or a failed
 // probe, or an endpoint that has worked for SwitchBack. A receive from any queue sends at most one
 // request to each endpoint and one more to the active one.
 type Transport struct {

@@ -12,7 +12,7 @@ import (
 
 type groupTopic struct{ group, topic string }
 
-// known is what an endpoint has for a group and topic.
+// known has the settings of an endpoint for a group and topic.
 type known struct {
 	queues   []int
 	settings transport.ConsumerSettings

@@ -1,8 +1,8 @@
 // Package held makes a transport's receives and settlements for systems that push messages to a
 // connection, such as ActiveMQ Artemis over AMQP 1.0. Such a system keeps a message until the
-// connection settles it or ends. A [Table] turns that into what [transport.Receiver] and
-// [transport.Settler] promise: leases that end, repeated receives, message groups in order, and
-// receives that wait. It keeps this state in the memory of the process.
+// connection settles it or ends. A [Table] turns that into the contract of [transport.Receiver] and
+// [transport.Settler]: leases that end, repeated receives, message groups in order, and receives
+// that wait. It keeps this state in the memory of the process.
 //
 // A transport implements [System] and [Link], and embeds the Table that [New] returns:
 //
@@ -31,7 +31,7 @@
 // deliveries of push receives and snoozed messages also stay in this process until their time comes
 // or the link is closed.
 //
-// # What a crash loses
+// # Losses of a crash
 //
 // When the process or its connection ends, the system delivers all held messages again at once. It
 // may count a failed attempt of each: Artemis does so if the connection broke off, and not if it

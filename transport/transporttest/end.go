@@ -132,7 +132,7 @@ var endCases = []testCase{
 			}
 		}
 		_, retry := e.Transport.Retry(ctx, ds[1], 0, "")
-		_, dead := e.Transport.DeadLetter(ctx, ds[3], "nobody waits")
+		_, dead := e.Transport.DeadLetter(ctx, ds[3], "no receive waits")
 		handle, change := e.Transport.ChangeInvisibleDuration(ctx, ds[2], 4*e.server.Unit)
 		if handle != "" {
 			e.Errorf("ChangeInvisibleDuration returned the handle %q with a dead context", handle)
@@ -148,7 +148,7 @@ var endCases = []testCase{
 			}
 		}
 		if d := e.oneOf(r); d.ID != last.ID || d.Attempt != 1 {
-			e.Errorf("received %s, want what was sent with a live context", describe([]*tidegate.Delivery{d}))
+			e.Errorf("received %s, want the message that was sent with a live context", describe([]*tidegate.Delivery{d}))
 		}
 		for i, d := range ds { // nothing was done
 			if err := e.ack(d); err != nil {

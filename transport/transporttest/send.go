@@ -29,7 +29,7 @@ var sendCases = []testCase{
 		}
 		unknown := e.lacksPosition(r.Queue, r.Offset) || e.lacksPosition(d.Queue, d.Offset)
 		if !unknown && (r.Queue >= 0 && r.Queue != d.Queue || r.Offset != d.Offset) {
-			e.Errorf("receipt says queue %d, offset %d; delivery says %d, %d", r.Queue, r.Offset, d.Queue, d.Offset)
+			e.Errorf("receipt has queue %d, offset %d; delivery has %d, %d", r.Queue, r.Offset, d.Queue, d.Offset)
 		}
 		e.mustAck(d)
 		e.none(e.request())
@@ -171,7 +171,7 @@ var sendCases = []testCase{
 			e.Errorf("born %v, stored %v; sent between %v and %v", d.BornAt, d.StoredAt, before, after)
 		}
 		if d.BornHost == "" {
-			e.Error("the delivery does not tell the producer's host")
+			e.Error("the delivery does not have the producer's host")
 		}
 	}},
 	{name: "BodyOfEverySize", run: func(e *env) {

@@ -6,9 +6,9 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A Server describes the server of a [Fixture]: what it can do, and which promises of package
-// transport it keeps that no [transport.Capabilities] announce. The zero value is Apache RocketMQ
-// 5.2.0 with its own proxy, in real time; for a real RocketMQ also set Unit to 5 s.
+// A Server describes the server of a [Fixture]: the promises of package transport that it keeps or
+// lacks, and that no [transport.Capabilities] announce. The zero value is Apache RocketMQ 5.2.0
+// with its own proxy, in real time; for a real RocketMQ also set Unit to 5 s.
 //
 // For each promise that the server does not keep, the suite logs the name and checks the behaviour
 // that the comment of the field describes instead, or checks nothing.

@@ -142,7 +142,7 @@ var settleCases = []testCase{
 				want = d.Attempt // it was not handled
 			}
 			if again.Attempt != want {
-				e.Errorf("push %v: given back attempt %d, got attempt %d, want %d", push, d.Attempt, again.Attempt, want)
+				e.Errorf("push %v: released attempt %d, got attempt %d, want %d", push, d.Attempt, again.Attempt, want)
 			}
 			e.stale(d)
 			e.mustAck(again)

@@ -67,7 +67,7 @@ func Page(st *store.Store, t *topic.Topic, q *status.MessageQuery, limit int, ro
 			return s.page, refusal.Store(err)
 		}
 		if h == nil {
-			continue // what was left could not be read
+			continue // the rest could not be read
 		}
 		s.page.Scanned++
 		s.page.Reached = h.StoredAt

@@ -15,7 +15,7 @@ const MaxBytes = 8 << 20
 // besideTexts is the size of a failure without its texts, in bytes.
 const besideTexts = 192
 
-// A Failure is a delivery that failed, and what the engine did with its message.
+// A Failure is a delivery that failed, with the engine's action on its message.
 type Failure struct {
 	At      time.Time
 	Topic   string

@@ -35,7 +35,7 @@ type Selection struct {
 	// For redrives only.
 	MaxRedrives int
 
-	DryRun bool // change nothing, and count what a call without a throttle would do
+	DryRun bool // change nothing, and count the letters that a call without a throttle would send
 }
 
 // Limits are the limits of sends, which also apply to redrives.

@@ -104,7 +104,8 @@ func (r *Round) begin(subs []topic.Subscription) bool {
 }
 
 // Run moves the groups over the messages that are removed, and then removes these from the store.
-// It returns when the removal is on disk. ctx bounds the wait for those who move dead letters.
+// It returns when the removal is on disk. ctx bounds the wait for redrives that are moving dead
+// letters.
 func (r *Round) Run(ctx context.Context) error {
 	if !r.Changes() {
 		return nil

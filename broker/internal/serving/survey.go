@@ -6,8 +6,8 @@ import (
 	"github.com/tidegate/tidegate/broker/status"
 )
 
-// A Survey is the state of all topics and groups at one moment. Goroutines may share it; nobody
-// changes it.
+// A Survey is the state of all topics and groups at one moment. Goroutines may share a Survey,
+// because it never changes.
 type Survey struct {
 	Opened time.Time // when the broker was opened, from which the counters count
 	At     time.Time

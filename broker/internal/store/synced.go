@@ -40,7 +40,7 @@ func (s *Store) accept(o Options, err error) error {
 	return nil
 }
 
-// A syncedFiles is what a database had on disk, by the record of it.
+// A syncedFiles has the synced bytes of a database, by their record.
 type syncedFiles struct {
 	files  []diskfs.SyncedFile
 	number uint64

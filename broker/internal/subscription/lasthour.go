@@ -33,7 +33,7 @@ func (h *lastHour) count(now time.Time) (n int64) {
 	return n
 }
 
-// advance clears the steps that are over. A clock that goes back keeps what is later.
+// advance clears the steps that are over. If the clock goes back, later steps stay.
 func (h *lastHour) advance(step int64) {
 	for from := max(h.newest+1, step-lastHourSteps+1); from <= step; from++ {
 		h.counts[from%lastHourSteps] = 0

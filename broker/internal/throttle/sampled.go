@@ -9,13 +9,13 @@ const (
 	// sampleEvery is the least age of the sample that a later one replaces.
 	sampleEvery = 5 * time.Second
 
-	// maxSampleAge is the age at which a sample tells nothing about the present rate.
+	// maxSampleAge is the age from which a sample does not describe the present rate.
 	maxSampleAge = time.Minute
 )
 
 // A Sampled computes the rate of a counter from its values at the moments of the calls. So a
-// counter that nobody looks at costs nothing. Goroutines may share a Sampled. The zero value is
-// ready for use.
+// counter without readers costs nothing. Goroutines may share a Sampled. The zero value is ready
+// for use.
 type Sampled struct {
 	mu           sync.Mutex
 	older, newer sample // guarded by mu

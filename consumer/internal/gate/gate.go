@@ -95,12 +95,12 @@ func (r *recent) sum() tally {
 
 // A Gate decides how many handlers may run. Create one with [New].
 //
-// Who wakes what waits: in Tripped and Ramping, Wake is the time of the next Tick. In Probing, the
-// result of the probe ends the state; if there is no message, the next arrival is the probe. Pause
-// ends a pause.
+// Wake-ups: in Tripped and Ramping, Wake is the time of the next Tick. In Probing, the result of
+// the probe ends the state; if there is no message, the next arrival is the probe. Pause ends a
+// pause.
 //
-// What bounds the steps: Tripped lasts at least Options.Probe, so there is at most one probe, and
-// one Tick, in that time. A ramp has a Tick each second and ends after as many doublings as the
+// Bound on steps: Tripped lasts at least Options.Probe, so there is at most one probe, and one
+// Tick, in that time. A ramp has a Tick each second and ends after as many doublings as the
 // concurrency has binary digits. [Excuses] bounds the failures of one message that count for
 // nothing.
 type Gate struct {

@@ -10,14 +10,14 @@ import (
 // A Gatherer hands the items of several goroutines to one function in batches. Create one with
 // [New].
 //
-// Who wakes what waits: an item that waits for a batch is woken by the arrival that completes the
-// batch, by the end of a running batch, by Replace, by the hurry of a caller, or by the timer,
-// which is set whenever items wait and fewer than Limits.Batches batches are running. An item in a
-// batch is woken by the end of the batch, also if the function ends its goroutine.
+// Wake-ups: an item that waits for a batch is woken by the arrival that completes the batch, by the
+// end of a running batch, by Replace, by the hurry of a caller, or by the timer, which is set
+// whenever items wait and fewer than Limits.Batches batches are running. An item in a batch is
+// woken by the end of the batch, also if the function ends its goroutine.
 //
-// What bounds the steps: each arrival, departure, end of a batch, Replace, hurry and timer looks
-// for complete batches once, and once more for each batch that it begins. The timer is always set
-// in the future, for the first item that waits, so it fires at most once for each item.
+// Bound on steps: each arrival, departure, end of a batch, Replace, hurry and timer looks for
+// complete batches once, and once more for each batch that it begins. The timer is always set in
+// the future, for the first item that waits, so it fires at most once for each item.
 type Gatherer[T any] struct {
 	handle func(items []T, results []error)
 

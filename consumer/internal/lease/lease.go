@@ -9,12 +9,12 @@ const maxInvisibleDuration = 12 * time.Hour
 
 // A Lease is the time for which a delivery belongs to this consumer, by its own clock.
 //
-// Who wakes what waits: Renewal and Retry return the time of the next extension, or the end of the
-// lease if no extension may begin before it. The consumer keeps a timer for that time.
+// Wake-ups: Renewal and Retry return the time of the next extension, or the end of the lease if no
+// extension may begin before it. The consumer keeps a timer for that time.
 //
-// What bounds the steps: an extension that succeeds is followed by one after more than a quarter of
-// the remaining time, a failed one by one after a hundredth of the invisible duration or later.
-// None begins after the longest time of extensions, so every lease ends.
+// Bound on steps: an extension that succeeds is followed by one after more than a quarter of the
+// remaining time, a failed one by one after a hundredth of the invisible duration or later. None
+// begins after the longest time of extensions, so every lease ends.
 type Lease struct {
 	Until time.Time // the handler's context ends then
 	last  time.Time // no extension begins after that

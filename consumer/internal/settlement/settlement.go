@@ -18,12 +18,12 @@ var ErrPerhaps = errors.New("an earlier attempt, whose response was lost, may ha
 
 // A State is the state of the requests that settle a delivery.
 //
-// Who wakes what waits: the consumer carries out each Step at once, except Again after a failed
-// attempt, for which it sets a timer before the end of the lease, or gives up.
+// Wake-ups: the consumer carries out each Step at once, except Again after a failed attempt, for
+// which it sets a timer before the end of the lease, or gives up.
 //
-// What bounds the steps: an attempt without a delay follows FindHandle, after which the handle is
-// certain, or RetryInstead, which occurs once because it replaces the verdict by a retry. All other
-// attempts are paced by a backoff, and end with the lease.
+// Bound on steps: an attempt without a delay follows FindHandle, after which the handle is certain,
+// or RetryInstead, which occurs once because it replaces the verdict by a retry. All other attempts
+// are paced by a backoff, and end with the lease.
 type State struct {
 	Verdict decision.Verdict
 	Failure *decision.Failure // of the handler, nil for none

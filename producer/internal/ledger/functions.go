@@ -8,9 +8,9 @@ import (
 
 // Functions calls the functions of messages one after the other, in the order of the results.
 //
-// Who wakes what waits: a goroutine runs while a function waits. Add starts it, and a function that
-// ends it starts the next one. What bounds the steps: the goroutine looks at the queue once for
-// each function, and once at its end.
+// Wake-ups: a goroutine runs while a function waits. Add starts it, and a function that ends it
+// starts the next one. Bound on steps: the goroutine looks at the queue once for each function, and
+// once at its end.
 type Functions[T any] struct {
 	ledger *Ledger[T]
 	entry  func(T) *Entry[T]
@@ -35,7 +35,7 @@ func (f *Functions[T]) Add(m T) {
 	f.queue.PushBack(&f.entry(m).Place)
 	if !f.running {
 		f.running = true
-		f.start(f.run) // the message counts in Running until called, so nobody's wait for it has ended
+		f.start(f.run) // the message counts in Running until called, so no wait for it has ended
 	}
 }
 

@@ -15,12 +15,12 @@ import (
 // A Ledger has the messages of one producer, each a T. Goroutines may share it. Its lock is never
 // held while another is acquired.
 //
-// Who wakes what waits: a message that waits for a place is admitted by the Leave of an earlier
-// message, by the call of a function, or by the end of the ctx of the message before it. Close
-// rejects all that wait. The end of the last message of a batch, which is its Leave or the return
-// of its function, wakes each Flush that waits for the batch. The last EndCall wakes AwaitCalls,
-// and the last Leave after Close closes Settled.
-// What bounds the steps: each event looks at the messages that it admits, and at two more.
+// Wake-ups: a message that waits for a place is admitted by the Leave of an earlier message, by the
+// call of a function, or by the end of the ctx of the message before it. Close rejects all that
+// wait. The end of the last message of a batch, which is its Leave or the return of its function,
+// wakes each Flush that waits for the batch. The last EndCall wakes AwaitCalls, and the last Leave
+// after Close closes Settled. Bound on steps: each event looks at the messages that it admits, and
+// at two more.
 type Ledger[T any] struct {
 	maxMessages, maxBytes int
 

@@ -18,15 +18,15 @@ import (
 // Messages are queued in units. The messages of a message group are one unit, which is in one
 // request at a time. A message without a message group is its own unit, a loose one.
 //
-// Who wakes what waits: the user calls Next until it returns no job after each call of Add, Routed,
-// Finished and Remove, and after Wake at the time of WakeAt. If the queue then holds a message, an
-// ask or a request is under way, or WakeAt is in the future. The queue stores no reason to wait: a
-// unit waits because no lane takes it now, and Next looks at the lanes.
+// Wake-ups: the user calls Next until it returns no job after each call of Add, Routed, Finished
+// and Remove, and after Wake at the time of WakeAt. If the queue then holds a message, an ask or a
+// request is under way, or WakeAt is in the future. The queue stores no reason to wait: a unit
+// waits because no lane takes it now, and Next looks at the lanes.
 //
-// What bounds the steps: between two events, Next returns a request only for messages that were
-// not in one, and an ask only if a lane that the transport has takes the unit, or if the last ask
-// of that kind is recheck ago. An ask without use shows that a lane is busy or lost, so that it is
-// not repeated before the next event of that lane.
+// Bound on steps: between two events, Next returns a request only for messages that were not in
+// one, and an ask only if a lane that the transport has takes the unit, or if the last ask of that
+// kind is recheck ago. An ask without use shows that a lane is busy or lost, so that it is not
+// repeated before the next event of that lane.
 type Queue[T Sharer, C any] struct {
 	// Crowded reports that many requests of other topics are under way. A lane that takes several
 	// messages in a request then has one request of this topic at a time. The user may change it

@@ -12,9 +12,9 @@ import (
 // A Set has the watches of the messages of a topic, each a T: one watch for each ctx. The lock of
 // the topic guards it.
 //
-// Who wakes what waits: the end of a ctx ends the messages of its watch. A message that joins a
-// watch later has a watch of its own. What bounds the steps: a watch sets one function at its ctx,
-// and the last of its messages removes that function.
+// Wake-ups: the end of a ctx ends the messages of its watch. A message that joins a watch later has
+// a watch of its own. Bound on steps: a watch sets one function at its ctx, and the last of its
+// messages removes that function.
 type Set[T any] struct {
 	lock    sync.Locker
 	leave   func([]T) // ends messages, without the lock; some may have left their watch meanwhile

@@ -11,7 +11,7 @@ import (
 // The administration of address settings (Artemis: undelivered messages). In a path, the pattern's
 // '#' is %23.
 
-// aPattern is what has address settings, in errors.
+// aPattern is the subject of address settings, in errors.
 const aPattern = "pattern"
 
 // ListAddressSettings returns the address settings of all patterns.

@@ -76,7 +76,7 @@ func (q *ReceiveRequest) poll(group, topic string, least, most time.Duration) (s
 // client accepts that.
 //
 // It releases the messages if the client was gone before the response, or if the response could not
-// be written. The end of a connection after the write says nothing: a client that has read its
+// be written. The end of a connection after the write is not a failure: a client that has read its
 // response may close the connection.
 func (h *Handlers) ReceiveMessages(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	client, err := httpClient(r)

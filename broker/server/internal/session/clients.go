@@ -86,16 +86,16 @@ func (c *Client) Profile() *Profile { return c.profile.Load() }
 // AutoRenews notes that the client received with auto_renew.
 func (c *Client) AutoRenews() { c.renews.Store(true) }
 
-// Tell records the settings that the server is sending to the client.
-func (c *Client) Tell(s *rmqpb.Settings) { c.sent.Store(digest(s)) }
+// Sends records the settings that the server is sending to the client.
+func (c *Client) Sends(s *rmqpb.Settings) { c.sent.Store(digest(s)) }
 
-// Told reports whether these settings are the last that the server sent to the client.
-func (c *Client) Told(s *rmqpb.Settings) bool { return c.sent.Load() == digest(s) }
+// Sent reports whether these settings are the last that the server sent to the client.
+func (c *Client) Sent(s *rmqpb.Settings) bool { return c.sent.Load() == digest(s) }
 
 // Holder counts the deliveries in flight of the client.
 func (c *Client) Holder() *serving.Holder { return c.holder }
 
-// A reception is what a client receives.
+// A reception has the group and the topic of a receive.
 type reception struct{ group, topic string }
 
 // Receives notes the group and the topic of a receive.

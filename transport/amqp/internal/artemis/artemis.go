@@ -127,7 +127,7 @@ func (p *process) watch(output io.Reader, ready chan<- int) {
 			}
 		}
 	}
-	_ = p.cmd.Wait() // the exit status of a killed process says nothing
+	_ = p.cmd.Wait() // the exit status of a killed process has no meaning
 	close(p.ended)
 }
 

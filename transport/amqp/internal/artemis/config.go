@@ -27,7 +27,7 @@ type Options struct {
 	// Acceptor are parameters of the AMQP acceptor, for example "amqpIdleTimeout".
 	Acceptor map[string]string
 
-	// Users are the users that may connect, by name. Nil means that everybody may.
+	// Users are the users that may connect, by name. Nil means that every client may connect.
 	Users map[string]User
 
 	// Certificate is the file of the server's certificate and key, in PEM. Empty means no TLS.

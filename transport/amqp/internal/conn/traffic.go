@@ -23,9 +23,9 @@ const (
 // connection after the first error of a read or write. The close ends a write that hangs. All later
 // errors are the first one.
 //
-// Who wakes what waits: one goroutine writes. Write and Acceptor.Accept signal work to it. It
-// signals progress after each write to the calls of Write that wait for space and to flush; so does
-// the first error, and Close. Each write ends within writeTimeout.
+// Wake-ups: one goroutine writes. Write and Acceptor.Accept signal work to it. It signals progress
+// after each write to the calls of Write that wait for space and to flush; so does the first error,
+// and Close. Each write ends within writeTimeout.
 type traffic struct {
 	net.Conn
 	fault atomic.Pointer[error] // the first

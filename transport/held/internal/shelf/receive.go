@@ -24,7 +24,7 @@ type Request struct {
 
 // A Waiter is a receive that waits.
 type Waiter struct {
-	C chan struct{} // of the caller, who signals it for Out.Wake
+	C chan struct{} // of the caller; closed or signalled for Out.Wake
 
 	source *Source
 	r      Request

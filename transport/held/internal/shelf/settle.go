@@ -168,7 +168,7 @@ func (m *Message) last() bool {
 // TimedOut is the reason of dead letters whose last delivery was not settled.
 const TimedOut = "the invisible duration of the last delivery ended"
 
-// expire ends a lease that nobody settled.
+// expire ends a lease without a settlement.
 func (s *Shelf) expire(m *Message, now time.Time) {
 	s.unlease(m)
 	switch {

@@ -1,6 +1,6 @@
 // Package shelf has the pure decisions of package held: which receive gets which message, how much
-// credit a link needs, and what happens to a message whose lease ends. It has no clock, no lock and
-// no goroutine: its methods get the time as an argument, and Take returns the actions that follow.
+// credit a link needs, and the fate of a message whose lease ends. It has no clock, no lock and no
+// goroutine: its methods get the time as an argument, and Take returns the actions that follow.
 package shelf
 
 import (
@@ -64,7 +64,7 @@ type Out struct {
 // A Shelf has the messages that systems pushed and no one has settled yet, their leases, and the
 // receives that wait.
 //
-// Who wakes what waits:
+// Wake-ups:
 //   - a receive waits for a ready message: update, which runs after each event of its source, wakes
 //     one receive, and each receive that collects wakes the next one. The opening, the failure and
 //     the loss of its link wake it too, and so does Close. Its own timer ends its wait, and its
@@ -79,10 +79,10 @@ type Out struct {
 //     messages, have an entry in alarms. The caller calls Due at Next;
 //   - a message that is being settled waits for Finish or Left, which the caller owes.
 //
-// What bounds the steps: a message in hand has one alarm, a source has one. An alarm ends a lease,
-// makes a message ready, repeats a refused settlement with a growing delay, or releases messages.
-// A receive is woken at most once for each event of its source. Credit is asked for if less than
-// half of the wanted messages are under way.
+// Bound on steps: a message in hand has one alarm, a source has one. An alarm ends a lease, makes a
+// message ready, repeats a refused settlement with a growing delay, or releases messages. A receive
+// is woken at most once for each event of its source. Credit is asked for if less than half of the
+// wanted messages are under way.
 type Shelf struct {
 	limits    Limits
 	prefix    string // of handles, different in each process

@@ -67,7 +67,7 @@ type Combiner struct {
 type ride struct {
 	begun   time.Time
 	aboard  []*passenger
-	boarded bool          // it is being encoded, and nobody can leave without a trace
+	boarded bool          // it is being encoded, and no send can leave without a trace
 	left    int           // passengers that left since
 	encoded chan struct{} // closed when nothing reads the messages any longer
 	cancel  context.CancelFunc
@@ -255,7 +255,7 @@ func (c *Combiner) drive(ctx context.Context, r *ride) {
 	c.mu.Lock()
 	r.boarded = true
 	c.mu.Unlock()
-	for i, one := range divide(out, r.sends()) { // nobody leaves any more
+	for i, one := range divide(out, r.sends()) { // no send leaves any more
 		one.Shared = len(r.aboard)
 		r.aboard[i].out <- one
 	}

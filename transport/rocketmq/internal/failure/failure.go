@@ -106,7 +106,7 @@ func MaybeStored(c tidegate.Code) bool {
 //	PermissionDenied    40300
 //	ResourceExhausted   41300 if a message is larger than one side allows; else code 0: HTTP/2 asks for calm
 //	InvalidArgument     40000, OutOfRange too
-//	Unimplemented       50100 for what not every server has; else code 0: something before the server responds
+//	Unimplemented       50100 for features that some servers lack; else code 0: something before the server responds
 //	all others          code 0
 //
 // Code 0 without a cause of the caller's matches tidegate.ErrUnavailable.

@@ -109,7 +109,7 @@ type Connection struct {
 	Features atomic.Pointer[Features] // announced; nil before the first response
 }
 
-// Features are what a server announces on a connection.
+// Features are the announcements of a server on a connection.
 type Features struct {
 	transport.Capabilities
 
@@ -133,7 +133,7 @@ func (c *Connection) batch() bool { return c.features().Batch }
 // topics reports whether the messages of one request may have different topics on c.
 func (c *Connection) topics() bool { return c.features().Topics }
 
-// features returns what c announced, and none before its first response.
+// features returns the features that c announced, and none before its first response.
 func (c *Connection) features() (none Features) {
 	if c == nil {
 		return none
@@ -207,7 +207,8 @@ type BatchGate struct {
 	Refused *Connection
 }
 
-// GetRequestMetadata rejects the request unless its connection announced what it needs.
+// GetRequestMetadata rejects the request unless its connection announced the features that it
+// needs.
 func (g *BatchGate) GetRequestMetadata(ctx context.Context, _ ...string) (map[string]string, error) {
 	info, _ := credentials.RequestInfoFromContext(ctx)
 	c, _ := info.AuthInfo.(*Connection)

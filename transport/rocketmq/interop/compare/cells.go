@@ -10,7 +10,7 @@ import (
 type cell struct {
 	name   string
 	more   bool    // more is better
-	finest float64 // a difference that the cell cannot tell from zero
+	finest float64 // the smallest difference that the cell can measure
 	value  func(run) float64
 	format func(float64) string
 	// detail replaces format for a single run; nil for none.

@@ -12,7 +12,7 @@ import (
 // A row is one fault with the load under which both sides meet it.
 type row struct {
 	name   string
-	about  string // what happens, in a line
+	about  string // the fault or load, in a line
 	load   spec   // without the names
 	fed    bool   // a sender of the program, beside the relay, feeds the push consumer
 	beside bool   // the row can run at the same time as other such rows: its fault is in the relays
@@ -23,7 +23,7 @@ type row struct {
 	cells []cell
 }
 
-// A stage is what a row's run acts on.
+// A stage has the parts that a row's run acts on.
 type stage struct {
 	relays []*relay.Relay
 	server target

@@ -26,7 +26,8 @@ const (
 )
 
 // judge returns the verdict on ours. It is worse or better if the 95 % interval of the mean of the
-// differences between the rounds excludes zero and all that the cell cannot tell from zero.
+// differences between the rounds excludes zero and all differences below the resolution of the
+// cell.
 func (m measured) judge() verdict {
 	if len(m.ours) < 2 {
 		return unknown

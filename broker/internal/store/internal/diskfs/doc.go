@@ -7,7 +7,7 @@
 //   - [KnownFS] notes the checksum of each manifest after its fsync.
 //   - [SyncedFS] notes how many bytes of each log and manifest are on disk, and [CheckSynced]
 //     compares the files with these notes.
-//   - [LogSyncFS] and [MarkerFS] correct the order and the extent of what Pebble syncs.
+//   - [LogSyncFS] and [MarkerFS] correct the order and the extent of Pebble's syncs.
 //
 // Beside them it has small files that are written whole or not at all, with checksums.
 package diskfs

@@ -137,7 +137,7 @@ func (n *ValueNotes) check(name string, f vfs.File) error {
 	return fmt.Errorf("%w: it is not the file that the broker wrote: size and checksum are %s, not %s", record.ErrCorrupt, line, want)
 }
 
-// Lose notes that an empty file stands for a lost one.
+// Lose notes that an empty file replaces a lost one.
 func (n *ValueNotes) Lose(path string) error { return n.add(path, SumLine(0, 0)) }
 
 // add notes a file that is on disk.
