@@ -287,7 +287,7 @@ func (l *look) noteHidden() {
 	}
 }
 
-// reached notes what the command did not look at.
+// reached notes the messages that the command did not look at.
 func (l *look) reached() {
 	l.noteHidden()
 	if l.found.Corrupt > 0 {
