@@ -195,7 +195,7 @@ func TestAutoCreateDeadLetterResources(t *testing.T) {
 				t.Errorf("%s has %q, want %q", topic, got, want)
 			}
 		}
-		// A dead letter that fails does not come back to where it is.
+		// A dead letter that fails is not sent to its own dead-letter queue again.
 		if n := len(failures(t, b, "g2", "DLQ.stocks")); n != 3 {
 			t.Errorf("%d deliveries of the dead letter", n)
 		}

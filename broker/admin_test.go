@@ -137,8 +137,8 @@ func TestDeleteTopicInUse(t *testing.T) {
 	}
 }
 
-// The process ends in the middle of a deletion that was not answered: a topic
-// or group that is still there has its progress.
+// The process ends during a deletion, before its response. A topic or group that still exists then
+// has its progress.
 func TestDeletionThatIsCutOffKeepsProgress(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

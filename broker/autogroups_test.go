@@ -14,8 +14,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Receives create up to MaxAutoGroups groups. Groups of PutGroup do not count, a deletion makes
-// room, and a restart changes none of this.
+// Receives create up to MaxAutoGroups groups. Groups of PutGroup do not count. A deletion permits a
+// new group. A restart changes none of this.
 func TestMaxAutoGroups(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

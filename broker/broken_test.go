@@ -58,8 +58,8 @@ func (f badFile) Write(p []byte) (int, error) {
 	return f.File.Write(p)
 }
 
-// bounded fails the test if the store goes on trying: it gives every other goroutine many turns to
-// do so.
+// bounded fails the test if the store keeps trying: it gives every other goroutine many turns to do
+// so.
 func (fs *badFS) bounded(t *testing.T) {
 	t.Helper()
 	before := fs.failures.Load()

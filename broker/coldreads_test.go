@@ -98,7 +98,7 @@ func TestColdReadsThrottleSends(t *testing.T) {
 	})
 }
 
-// Consumers that stop while they catch up do not refuse sends for ever.
+// If consumers stop while they catch up, the limit does not reject sends permanently.
 func TestColdReadsThatStop(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -64,7 +64,7 @@ func mustOriginal(rt settings.RetryTopic, topic string) bool {
 	return is
 }
 
-// account finds every message that was answered.
+// account finds every confirmed message.
 func (c *combined) account() {
 	for _, m := range c.messages {
 		t, err := c.b.Parts().Catalog.Topic(m.topic)

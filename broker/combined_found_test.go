@@ -40,8 +40,8 @@ func TestDeadLetterOfALostDelivery(t *testing.T) {
 	})
 }
 
-// A message that is in flight when retention passes it is kept, and also if
-// the power fails at once: then it comes again.
+// A message that is in flight when retention passes it is kept, and also if the power fails at
+// once: then it is redelivered.
 func TestMessageInFlightSurvivesRetentionAndPowerLoss(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -83,7 +83,7 @@ func (c *combined) delivered(d *tidegate.Delivery, began int, owned bool) {
 	c.held = append(c.held, taken{d, key, c.boot, owned})
 }
 
-// settle answers a delivery, or acknowledges several.
+// settle settles one delivery, or acknowledges several.
 func (c *combined) settle(rnd *rand.Rand) {
 	c.mu.Lock()
 	var held []taken

@@ -21,7 +21,7 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A combinedMessage is a message that the broker answered as stored.
+// A combinedMessage is a message that the broker has confirmed.
 type combinedMessage struct {
 	id, topic, tag, body string
 	in                   uint32 // the topic's number
@@ -47,7 +47,7 @@ type combinedCopy struct {
 	how              string
 }
 
-// A taken is a delivery to be answered.
+// A taken is a delivery without a settlement.
 type taken struct {
 	*tidegate.Delivery
 	key   copyOf

@@ -289,8 +289,8 @@ func (v *verifier) delivered(d *tidegate.Delivery, first bool, now time.Time) {
 	}
 }
 
-// contents reads every topic whole: nothing answered is missing, nothing is there twice, no batch
-// is there in part.
+// contents reads every topic whole: no confirmed message is missing, no message is stored twice,
+// and no batch is stored in part.
 func (v *verifier) contents() {
 	there := map[string]int{}
 	for _, topic := range []string{"n", "f", "d", "x"} {
@@ -318,7 +318,8 @@ func (v *verifier) contents() {
 	}
 }
 
-// balance holds that every group had every message once, be it now, before, or as a dead letter.
+// balance checks that every group has every message once: delivered before, deliverable now, or as
+// a dead letter.
 func (v *verifier) balance() {
 	for _, group := range []string{"g", "h", "o"} {
 		if _, err := v.b.Group(group); err != nil || v.e.unsure[group] {

@@ -83,7 +83,8 @@ func (p *powerCut) over(t *testing.T) *vfs.MemFS {
 }
 
 // losePower runs a load on a broker whose power fails after 1 to responses responses, and returns a
-// broker on the content that is left. The load ends by itself, or when p.failed is closed.
+// broker on the content that is left. The load ends after its last operation, or when p.failed is
+// closed.
 func losePower(t *testing.T, rnd *rand.Rand, responses int, load func(b *broker.Broker, p *powerCut)) *broker.Broker {
 	t.Helper()
 	p := newPowerCut(vfs.NewCrashableMem(), rnd, responses)

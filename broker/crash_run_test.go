@@ -17,7 +17,7 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A fact is something that was begun, or answered, in a recorded run.
+// A fact is the begin of an operation, or its response, in a recorded run.
 type fact struct {
 	kind    string
 	answer  bool // or else it was begun
@@ -198,8 +198,8 @@ func (r *recorder) receive() {
 	r.ds = append(r.ds, ds...)
 }
 
-// settle settles one delivery, or acknowledges all at once, each by itself. Invalid ones get an
-// error, which promises nothing.
+// settle settles one delivery, or acknowledges all at the same time, each in its own request.
+// Invalid ones get an error, which promises nothing.
 func (r *recorder) settle() {
 	if len(r.ds) == 0 {
 		return

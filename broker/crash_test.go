@@ -18,9 +18,9 @@ import (
 )
 
 // A file system forgets its unsynced data at a random moment of a load of sends, receives and
-// acknowledgements. Every acknowledged message is there, once, and no acknowledged delivery comes
-// again. RocketMQ: consumption retry: "You can ensure the correct message status when an exception,
-// such as power failure, occurs"
+// acknowledgements. Every acknowledged send is stored once, and no acknowledged delivery is
+// repeated. RocketMQ: consumption retry: "You can ensure the correct message status when an
+// exception, such as power failure, occurs"
 func TestPowerLossKeepsWhatWasAnswered(t *testing.T) {
 	t.Parallel()
 	runSequences(t, "model", *modelSeed, soak(8), loseMessages)

@@ -263,9 +263,9 @@ func cutLog(t *testing.T, fs *vfs.MemFS, left float64) {
 	}
 }
 
-// Damage has removed the end of the message log, and an operator continues without it. Later
-// messages are delivered to the groups that had been further, no offset is used twice, and the
-// leases of the lost messages are forgotten.
+// Damage has removed the end of the message log, and an operator continues without it. Groups that
+// were further receive the later messages. No offset is used twice, and the leases of the lost
+// messages are removed.
 func TestLostEndOfAQueue(t *testing.T) {
 	t.Parallel()
 	for _, fifo := range []bool{false, true} {

@@ -88,7 +88,8 @@ func TestRecall(t *testing.T) {
 		if r.RecallHandle == "" || r.Queue != -1 {
 			t.Fatalf("receipt %+v", r)
 		}
-		// A duplicate is answered with the first receipt, and not stored.
+		// The response to a duplicate has the first receipt. The broker does not store the
+		// duplicate.
 		if again := send(t, b, m)[0]; again.Err != nil || again.Receipt != r {
 			t.Errorf("repeated: %+v, want %+v", again, r)
 		}
@@ -145,8 +146,8 @@ func TestDeletedTopicHasNoDelayedMessages(t *testing.T) {
 	})
 }
 
-// Each message arrives exactly at its time, once, however the times of those
-// that come lie to those that wait. In the end nothing is left to look at.
+// Each message arrives exactly at its time, once, for any order of the times of new and waiting
+// messages. In the end nothing is left to look at.
 func TestDelaysInRandomOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -330,7 +331,7 @@ func TestDelayedMessagesAreCounted(t *testing.T) {
 		}
 		is("purged", 0)
 
-		// One that is damaged waits no longer once its time has come.
+		// A corrupt message stops waiting at its time.
 		send(time.Minute)
 		tp, err := b.Parts().Catalog.Topic("t")
 		if err != nil {

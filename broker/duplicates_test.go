@@ -18,8 +18,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// An ID within the window is answered with the first receipt and stored once,
-// also across restarts and while sends are throttled; after the window it is new.
+// The broker stores an ID once within the window, and responds with the first receipt to its
+// repetitions, also across restarts and while sends are throttled; after the window it is new.
 // RocketMQ: sending retry and throttling: "As a result, duplicate messages may exist on the broker"
 func TestDuplicates(t *testing.T) {
 	t.Parallel()

@@ -49,8 +49,8 @@ func TestSharedRetryTopicWithFilters(t *testing.T) {
 	}
 }
 
-// A filter also applies to messages that are ready again, or whose turn has come: messages that do
-// not match leave the group's backlog.
+// A filter also applies to messages that are ready again, or that become the head of their message
+// group: messages that do not match leave the group's backlog.
 func TestFilterHoldsForRedeliveries(t *testing.T) {
 	t.Parallel()
 	for _, fifo := range []bool{false, true} {
@@ -70,7 +70,7 @@ func TestFilterHoldsForRedeliveries(t *testing.T) {
 					}
 					mustSend(t, b, m)
 				}
-				// All three are passed by the cursor; none is answered.
+				// The cursor has passed all three; the response has none of them.
 				receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, InvisibleDuration: time.Second})
 				ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Filter: tidegate.Filter{Expression: "a"}, Max: 32, Wait: time.Minute})
 				if len(ds) != 1 || ds[0].ID != "2" {

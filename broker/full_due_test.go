@@ -15,8 +15,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Messages that come due on a full disk leave the reserve to the consumers, and are delivered once
-// there is room.
+// Messages that become due on a full disk leave the reserve to the consumers. The broker delivers
+// them once there is space.
 func TestFullDiskPutsDelayedMessagesOff(t *testing.T) {
 	t.Parallel()
 	for _, known := range []bool{false, true} {
@@ -71,8 +71,8 @@ func TestFullDiskPutsDelayedMessagesOff(t *testing.T) {
 	}
 }
 
-// A disk that is short of room takes no commit and gives no transaction up, but
-// rolls back; and all of it goes on when there is room.
+// With too little disk space the broker rejects commits and gives up no transaction, but accepts
+// rollbacks. Once space is free, commits and checks continue.
 func TestShortDiskPutsTransactionsOff(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

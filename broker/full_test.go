@@ -62,8 +62,8 @@ func consumeFailing(t *testing.T, b *broker.Broker, n int) (ids []string) {
 	return ids
 }
 
-// A full disk refuses sends with a throttle, and nothing else; when there is
-// room again sends are taken, without a restart, and nothing was lost.
+// A full disk refuses sends with a throttle, and nothing else; once there is space again, the
+// broker accepts sends without a restart, and no message was lost.
 func TestFullDiskThrottlesSendsAndGoesOn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -135,7 +135,7 @@ func TestFullDiskThrottlesSendsAndGoesOn(t *testing.T) {
 	})
 }
 
-// When even the reserve is used up, consumers wait, and go on when there is room.
+// When even the reserve is used up, consumers wait. They continue once space is free.
 func TestFullDiskWithoutReserveWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -16,8 +16,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Where address settings have no dead-letter-address, a message is removed after its last attempt.
-// A consumer can still make it a dead letter.
+// If the address settings have no dead-letter-address, the message is removed after its last
+// attempt. A consumer can still make it a dead letter.
 func TestAskedDeadLettersAreKept(t *testing.T) {
 	t.Parallel()
 	set := settings.Address{RedeliveryDelay: new(settings.Milliseconds(7))}
@@ -117,8 +117,8 @@ func TestManyDeadLettersAtOnceAreFewInMemory(t *testing.T) {
 	})
 }
 
-// A repeated request for a dead letter is answered when the dead letter is on disk, as the first
-// one is.
+// The response to a repeated request for a dead letter comes when the dead letter is on disk, as
+// for the first request.
 func TestRepeatedDeadLetterWaitsForTheFirst(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

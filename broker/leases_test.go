@@ -14,8 +14,9 @@ import (
 )
 
 // The leases of all groups together are bounded by the memory. At the bound a receive of new
-// messages is rejected with 42900, retries are delivered, and an acknowledgement makes room. A
-// store with twice as many leases is opened and drained. The error of one with more has the remedy.
+// messages is rejected with 42900, retries are delivered, and an acknowledgement permits a new
+// delivery. A store with twice as many leases is opened and drained. The error of one with more has
+// the remedy.
 func TestLeasesAreBoundedByTheMemory(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, testLeases)

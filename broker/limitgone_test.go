@@ -68,7 +68,7 @@ func TestBacklogLimitThatWasTakenAway(t *testing.T) {
 	}
 }
 
-// So is a limit of cold reads.
+// The same holds for a limit of cold reads.
 func TestColdLimitThatWasTakenAway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -112,7 +112,7 @@ func TestPanicBreaksTheBroker(t *testing.T) {
 	}
 }
 
-// A message for which no answer can be encoded costs its receive, and is a dead letter in the end.
+// A message that cannot be encoded fails its receive, and becomes a dead letter in the end.
 func TestPanicInPrepare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, broker.Options{})

@@ -13,9 +13,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Whenever the power fails while message groups are parked, sent on and
-// rewound: afterwards each message group goes on where it was, in order and
-// without a gap, to its end.
+// The power fails while message groups are parked, redriven and rewound. Afterwards each message
+// group continues at its old place, in order and without a gap, to its end.
 func TestParkingAcrossPowerLoss(t *testing.T) {
 	t.Parallel()
 	runSequences(t, "model", *modelSeed, soak(5), loseParked)

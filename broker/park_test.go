@@ -86,9 +86,9 @@ func expectState(t *testing.T, b *broker.Broker, ready, inflight, waiting, parke
 	}
 }
 
-// Parked: the failed message and its successors wait in order, others flow, a
-// restart changes nothing, new ones join the end, and a redrive lets them go
-// in order, the failed one first, with attempts from 1 on.
+// In a parked message group the failed message and its successors wait in order, and new messages
+// join the end. Other message groups continue. A restart changes nothing. A redrive delivers the
+// messages in order, the failed one first, with attempts from 1 on.
 func TestParkedMessageGroup(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -293,8 +293,8 @@ func TestDeadLetterRequestsWhereGroupsPark(t *testing.T) {
 	})
 }
 
-// A parked message group with very many successors neither fills memory nor
-// keeps others waiting, and comes back whole and in order.
+// A parked message group with very many successors neither fills memory nor delays other groups.
+// After a redrive all its messages are delivered in order.
 func TestParkedMessageGroupIsLong(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -180,7 +180,7 @@ func TestOwnedLeaseLastsAsLongAsItsOwner(t *testing.T) {
 		poll("client-1", 0)
 		start := time.Now()
 		serve(b).Forget("client-1")
-		// A push consumer's timeout goes through the ladder: 1 s, then 10 s.
+		// A timeout of a push consumer's delivery follows the retry schedule: 1 s, then 10 s.
 		if ds := poll("client-2", time.Minute); len(ds) != 1 || time.Since(start) != 11*time.Second || ds[0].Attempt != 2 {
 			t.Fatalf("after its owner ended: %d deliveries after %v", len(ds), time.Since(start))
 		}

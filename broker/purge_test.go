@@ -254,7 +254,7 @@ func (quiet) Infof(string, ...any)  {}
 func (quiet) Errorf(string, ...any) {}
 func (quiet) Fatalf(string, ...any) {}
 
-// Everything that a topic or group had is gone from the store when they are deleted.
+// The deletion of a topic or group removes all its records from the store.
 func TestDeletionLeavesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// setStanding has the fsyncs of logs wait from now on, or go on.
+// setStanding makes the fsyncs of logs wait from now on, or continue.
 func (fs *standingFS) setStanding(stand bool) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -81,8 +81,8 @@ func TestReceiveEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// However often a consumer repeats its request for a dead letter while the disk stands, nothing
-// of that is left once it has its answer.
+// A consumer repeats its request for a dead letter while the disk hangs. Once the consumer has its
+// response, no state of the repetitions is left.
 func TestRepeatedDeadLettersLeaveNothingBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := &standingFS{FS: vfs.NewMem()}

@@ -20,8 +20,8 @@ func putAddress(tb testing.TB, b *broker.Broker, match string, s settings.Addres
 	}
 }
 
-// failures receives and fails a message until it does not come within a day, and
-// returns the times between deliveries.
+// failures receives and fails a message until it is not delivered within a day. It returns the
+// times between the deliveries.
 func failures(t *testing.T, b *broker.Broker, group, topic string) (waits []time.Duration) {
 	t.Helper()
 	last := time.Now()

@@ -20,8 +20,8 @@ import (
 )
 
 // The power fails before each write, sync and rename of redrives to one group, with none or a part
-// of the unsynced data. Each letter is among the dead letters or comes to the group, once, and
-// never to another group.
+// of the unsynced data. Each letter is among the dead letters or is delivered to the group, once,
+// and never to another group.
 func TestRedriveToOneGroupAtEveryWrite(t *testing.T) {
 	t.Parallel()
 	const n = 6

@@ -233,7 +233,7 @@ func TestRedriveToOneGroupByAddress(t *testing.T) {
 }
 
 // Whenever the power fails during redrives to one group: each message is among the dead letters or
-// comes to the group once, and never to another group.
+// is delivered to the group once, and never to another group.
 func TestRedriveToOneGroupAcrossPowerLoss(t *testing.T) {
 	t.Parallel()
 	runSequences(t, "model", *modelSeed, soak(5), loseRedriveToGroup)

@@ -122,8 +122,8 @@ func TestDeadLettersAreBrowsed(t *testing.T) {
 	})
 }
 
-// A redriven message is the message that was sent: its ID, although the topic remembers it, body,
-// tag, keys, group, trace and properties, and a count.
+// A redriven message has the content of the sent message: its body, tag, keys, group, trace and
+// properties. It also has the same ID, although the topic remembers that, and a count.
 func TestDeadLettersAreRedriven(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

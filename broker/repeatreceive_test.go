@@ -112,8 +112,8 @@ func TestRepeatedReceiveWhileItWaits(t *testing.T) {
 	})
 }
 
-// All at once, with the store in the way: every repetition is answered the
-// same, and nothing is delivered twice.
+// All repetitions come at the same time, on a slow store. Each gets the same response, and no
+// message is delivered twice.
 func TestRepeatedReceiveAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -58,8 +58,8 @@ func elapse(d time.Duration) {
 	synctest.Wait()
 }
 
-// A message is there until the moment in which its time is over, consumed or
-// not, also after a restart; offsets go on.
+// A message is there until the moment in which its time is over, consumed or not, also after a
+// restart; offsets continue.
 func TestRetentionByTime(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -119,8 +119,8 @@ func TestDeadLetterByTimeThatFails(t *testing.T) {
 	})
 }
 
-// A parked message group whose failed message cannot be made a dead letter
-// stays parked, for the reason that it was, also across a restart.
+// If the failed message of a parked message group cannot become a dead letter, the group stays
+// parked with its reason, also across a restart.
 func TestParkedDeadLetterThatFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -398,7 +398,8 @@ func TestRewindRefuses(t *testing.T) {
 	}
 }
 
-// A rewind in the middle of a receive: the messages that it had read are not delivered out of turn.
+// A rewind in the middle of a receive: the messages that it has read are not delivered out of
+// order.
 func TestRewindMeetsReceives(t *testing.T) {
 	t.Parallel()
 	b := open(t, broker.Options{})

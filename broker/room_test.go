@@ -119,8 +119,8 @@ func TestEndedWaitForRoomKeepsRefusals(t *testing.T) {
 	})
 }
 
-// Commits make room in memory no more than sends do: those that find the next
-// batch full are refused where the store stands, and can be repeated.
+// Commits wait for memory as sends do. A commit that finds the next batch full is rejected while
+// the store hangs, and can be repeated.
 func TestCommitsWaitForRoom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -78,7 +78,8 @@ func TestRepeatedBatchOfAMessageGroup(t *testing.T) {
 	}
 }
 
-// Where one message of a message group is refused for now, those behind it are too.
+// If a message of a message group is rejected temporarily, the later messages of the group are
+// rejected too.
 func TestRefusalKeepsTheOrder(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -112,7 +113,7 @@ func TestRefusalKeepsTheOrder(t *testing.T) {
 				if n := serve(b).Stats().Throttled[c.limit]; n != 2 {
 					t.Errorf("%d are counted, want 2", n)
 				}
-				// Each is refused by itself only as long as one before it is.
+				// A message is rejected only while an earlier message of its group is rejected.
 				time.Sleep(time.Second)
 				if rs := serve(b).Append(t.Context(), in[2:4]); rs[0].Err != nil || rs[1].Err != nil {
 					t.Errorf("a second later: %+v", rs)

@@ -11,7 +11,7 @@ import (
 )
 
 // A snapshot of a broker in use is a data directory: it has all messages that were sent before, and
-// no acknowledged delivery comes from it. Without a directory there is no snapshot.
+// a broker on it repeats no acknowledged delivery. Without a directory there is no snapshot.
 func TestSnapshot(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -13,8 +13,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A snoozed message comes again after its time with the same attempt number, however often,
-// also after a restart and when the maximum of attempts is lower by then.
+// A snoozed message is redelivered after its time with the same attempt number, any number of
+// times. This also holds after a restart, and if the maximum of attempts is lower by then.
 func TestSnooze(t *testing.T) {
 	for _, push := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -71,7 +71,7 @@ func TestSnooze(t *testing.T) {
 	}
 }
 
-// A message group waits for its message that is snoozed; others go on.
+// A message group waits for its message that is snoozed; others continue.
 func TestSnoozeKeepsTheOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, broker.Options{})

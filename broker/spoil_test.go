@@ -38,8 +38,8 @@ func messageKey(p store.Place) []byte {
 	return binary.BigEndian.AppendUint64(k, uint64(p.Offset))
 }
 
-// A damaged message does not keep a group from being rewound to a time: its time is its
-// neighbours'.
+// A damaged message does not keep a group from being rewound to a time: its time is that of its
+// neighbours.
 func TestRewindToATimeBesideDamage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

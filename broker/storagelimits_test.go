@@ -143,8 +143,8 @@ func (fs *stallingFS) hold(on bool) {
 	}
 }
 
-// A store that cannot flush holds up writes: those that come then are
-// refused after a while instead of waiting, and taken again when it goes on.
+// A store that cannot flush blocks writes. The broker rejects sends after a while instead of
+// letting them wait, and accepts sends again once the store flushes.
 //
 // RocketMQ: sending retry and throttling: "When the system capacity usage exceeds the threshold, a
 // Apache RocketMQ broker rejects requests and returns an error to avoid over-burdening the

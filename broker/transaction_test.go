@@ -155,8 +155,8 @@ func TestTransactionsRefused(t *testing.T) {
 	}
 }
 
-// A half message whose ID is known is answered with the same transaction, also
-// after a restart and while sends are throttled; once that has ended, with the message, or anew.
+// The response to a half message with a known ID has the same transaction, also after a restart and
+// while sends are throttled; once that has ended, with the message, or anew.
 func TestTransactionDuplicates(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -177,7 +177,7 @@ func TestTransactionDuplicates(t *testing.T) {
 		if err := endTransaction(t, b, a, transport.Commit); err != nil {
 			t.Fatal(err)
 		}
-		// The topic is throttled now. That is for new half messages, not for commits.
+		// The topic is throttled now. This limit applies to new half messages, not to commits.
 		wantCode(t, "above the limit", serve(b).SendHalf(t.Context(), &tidegate.Message{ID: "d", Topic: "t", Body: []byte("d")}, 0).Err, tidegate.CodeTooManyRequests)
 		if again := sendHalf(t, b, "c"); again != c {
 			t.Errorf("repeated while throttled: %+v, want %+v", again, c)
@@ -204,7 +204,7 @@ func TestTransactionDuplicates(t *testing.T) {
 	})
 }
 
-// Of many ends of one transaction at the same time one wins, also beside its check.
+// If several requests end one transaction at the same time, one of them wins, also during a check.
 func TestTransactionEndsOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -169,9 +169,9 @@ func TestTransactionSettings(t *testing.T) {
 	})
 }
 
-// After a long stop the broker does not check transactions at once: producers need time to come
-// back, also if another check is due before. Missed checks are not made up for, and no transaction
-// is given up before that.
+// After a long stop the broker does not check transactions at once: producers need time to
+// reconnect, also if another check is due before. The broker does not repeat missed checks, and
+// gives up no transaction before that time.
 func TestTransactionChecksAfterALongStop(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

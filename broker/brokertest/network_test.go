@@ -39,8 +39,8 @@ func TestDisconnectAndReconnect(t *testing.T) {
 	})
 }
 
-// After a restart stored messages are there, unacknowledged ones come again, and
-// clients find the broker by themselves.
+// After a restart the broker has all stored messages, redelivers unacknowledged ones, and its
+// clients reconnect.
 func TestRestartKeepsTheData(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		b.CreateTopic("orders", settings.Topic{})

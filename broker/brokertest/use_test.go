@@ -150,7 +150,7 @@ func TestConsumeDeadLettersBeforeTheFirst(t *testing.T) {
 	})
 }
 
-// A handler that waits for ever is in the error of the wait.
+// The error of the wait names a handler that never returns.
 func TestWaitNamesTheRunningHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &failing{TB: t}

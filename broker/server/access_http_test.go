@@ -281,7 +281,7 @@ func TestBodiesNeedRights(t *testing.T) {
 		{"POST", "/v1/groups/g/dead-letters/redrive", `{"topic":"fifo"}`, 200},
 		{"POST", "/v1/groups/g/dead-letters/redrive", `{"topic":"fifo","to":"normal"}`, 403},
 		{"POST", "/v1/groups/g/dead-letters/redrive", `{}`, 403},
-		// Whether there is such a topic is not shown: normal is there, nowhere is not.
+		// The response does not reveal whether the topic exists: normal is there, nowhere is not.
 		{"GET", "/v1/groups/g/dead-letters?dead_letter_topic=%25DLQ%25g", "", 404},
 		{"GET", "/v1/groups/g/dead-letters?dead_letter_topic=again", "", 404},
 		{"GET", "/v1/groups/g/dead-letters?dead_letter_topic=normal", "", 403},

@@ -69,8 +69,8 @@ func TestTelemetryOfARemovedKey(t *testing.T) {
 	}
 }
 
-// A stream belongs to the key that opened it: settings that come when its signature is old are
-// accepted.
+// A stream belongs to the key that opened it: settings that arrive after the end of its signature's
+// validity are accepted.
 func TestTelemetryOutlivesItsSignature(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, server.Options{Access: teams(map[string]string{"old": "*"})})

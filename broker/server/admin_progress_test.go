@@ -18,7 +18,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// adminCall makes a request of the admin and expects its status and words of its answer.
+// adminCall makes a request of the administration, and expects the status and words of the
+// response.
 func adminCall(t *testing.T, e *env, method, path, body string, status int, words ...string) string {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -193,9 +194,9 @@ func TestAdminRewind(t *testing.T) {
 	adminCall(t, e, "GET", path, "", 405)
 }
 
-// RocketMQ's push consumer of a FIFO group retries by itself and then forwards
-// the message: in a group that parks, that parks the message group. Given up
-// before its last attempt, the message alone becomes a dead letter.
+// RocketMQ's push consumer of a FIFO group makes the retries itself and then forwards the message:
+// in a group that parks, that parks the message group. Given up before its last attempt, the
+// message alone becomes a dead letter.
 func TestForwardWhereGroupsPark(t *testing.T) {
 	e := start(t, server.Options{})
 	putGroup(t, e, settings.Group{FIFO: true, MaxAttempts: 3, OnExhausted: settings.OnExhaustedPark})

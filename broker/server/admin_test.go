@@ -102,7 +102,7 @@ func TestAdmin(t *testing.T) {
 		{"PUT", "/v1/topics/rated", `{"max_rate":{"burst":2}}`, 400, []string{"max_rate.burst is 2"}},
 		{"DELETE", "/v1/topics/rated", "", 204, nil},
 
-		// Names with a % come escaped.
+		// Names with a % are escaped in paths.
 		{"PUT", "/v1/topics/%25DLQ%25g", `{"queues":1}`, 201, []string{`"name": "%DLQ%g"`}},
 		{"GET", "/v1/topics/%25DLQ%25g", "", 200, []string{`"name": "%DLQ%g"`}},
 		{"GET", "/v1/topics/a%2Fb", "", 400, []string{`a/b`}},
@@ -183,7 +183,7 @@ func TestReadiness(t *testing.T) {
 	}
 }
 
-// A panic of the engine is an answer and a log line.
+// A panic of the engine becomes an error response and a log line.
 func TestAdminSurvivesTheEngine(t *testing.T) {
 	logger, logged := testLog()
 	e := start(t, server.Options{Logger: logger}, &faulty{})

@@ -11,7 +11,7 @@ import (
 )
 
 // The files of the console have no data: they need no credentials, and any host name will do. Their
-// data comes from the API, which checks both.
+// data is from the API, which checks both.
 func TestConsoleIsOpen(t *testing.T) {
 	for name, o := range map[string]server.Options{"no keys": {}, "keys": {Access: someAccess()}} {
 		e := start(t, o)

@@ -185,7 +185,7 @@ func receiveRequest(topic string, edit ...func(*rmqpb.ReceiveMessageRequest)) *r
 	return r
 }
 
-// frames collects a stream of answers.
+// frames collects a stream of responses.
 func frames(stream grpc.ServerStreamingClient[rmqpb.ReceiveMessageResponse], err error) ([]*rmqpb.ReceiveMessageResponse, error) {
 	if err != nil {
 		return nil, err

@@ -23,7 +23,7 @@ import (
 
 var answerOK = &rmqpb.Status{Code: rmqpb.Code_OK, Message: "OK"}
 
-// echo answers every send and stores nothing: the least that gRPC costs.
+// echo responds to every send and stores nothing: it has the minimal cost of gRPC.
 type echo struct {
 	rmqpb.UnimplementedMessagingServiceServer
 }
@@ -36,8 +36,8 @@ func (echo) SendMessage(_ context.Context, r *rmqpb.SendMessageRequest) (*rmqpb.
 	return out, nil
 }
 
-// wal answers a send when it is in a file and synced; one sync serves all
-// that came while the one before was under way.
+// wal responds to a send once the message is in a file and synced. One sync serves all sends that
+// arrived during the previous sync.
 type wal struct {
 	echo
 	file *os.File
@@ -107,10 +107,10 @@ func (w *wal) write() {
 	}
 }
 
-// A relay is the least durable broker: a message is in a file and synced before its
-// send is answered, and then in memory until a receive takes it; an acknowledgement
-// is in a second file and synced before it is answered. It has no groups, no
-// leases, no retries, no limits, and never reads its files.
+// A relay is the least durable broker: a message is in a file and synced before the response to its
+// send, and then in memory until a receive takes it. An acknowledgement is in a second file and
+// synced before its response. A relay has no groups, no leases, no retries and no limits, and never
+// reads its files.
 type relay struct {
 	*wal
 	acks   *wal
@@ -194,8 +194,8 @@ func digest(body []byte) *rmqpb.Digest {
 	return &rmqpb.Digest{Type: rmqpb.DigestType_MD5, Checksum: fmt.Sprintf("%X", md5.Sum(body))}
 }
 
-// canned answers every receive with the same 32 messages of 1 KiB, whose
-// digests it need not compute, and every acknowledgement with OK.
+// canned responds to every receive with the same 32 messages of 1 KiB, whose digests it need not
+// compute, and to every acknowledgement with OK.
 type canned struct {
 	echo
 	messages []*rmqpb.ReceiveMessageResponse

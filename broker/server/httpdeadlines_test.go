@@ -32,7 +32,7 @@ func (e redrives) RedriveDeadLetters(ctx context.Context, _ string, _ status.Dea
 	}
 }
 
-// A request may work for longer than its client may take to send it, or to read the answer.
+// A request may run for longer than its client may take to send it, or to read the response.
 func TestHTTPWorksAsLongAsItTakes(t *testing.T) {
 	for name, configure := range map[string]func(*http.Protocols){
 		"HTTP/1": func(p *http.Protocols) { p.SetHTTP1(true) },

@@ -121,7 +121,7 @@ func (x *webEnv) request(ctx context.Context, method, path string, body io.Reade
 	return r
 }
 
-// do sends a JSON request and reads the answer into out, if it is not nil.
+// do sends a JSON request and reads the response into out, if out is not nil.
 func (x *webEnv) do(path, body string, out any, header ...string) *http.Response {
 	x.t.Helper()
 	resp, err := x.client.Do(x.request(x.t.Context(), "POST", path, strings.NewReader(body), append([]string{"Content-Type", web.TypeJSON}, header...)...))

@@ -81,7 +81,7 @@ func TestHTTPSendStreamAfterExpect(t *testing.T) {
 	}
 }
 
-// A body that does not come in time can be sent again: its content is not at fault.
+// A body that does not arrive in time can be sent again: its content is not at fault.
 func TestHTTPSlowBody(t *testing.T) {
 	for name, path := range map[string]string{
 		"send": "POST /v1/topics/normal/messages", "administration": "PUT /v1/topics/other",

@@ -15,7 +15,7 @@ import (
 )
 
 // Every JSON body is decoded without loss, or rejected as a bad request with a text. Every stored
-// message comes back.
+// message is received.
 func FuzzHTTPSend(f *testing.F) {
 	for _, s := range []string{
 		``, `{}`, `{"body":"eA=="}`, `{"id":"i","body_text":"é\u00e9","keys":["a"],"properties":{"a":"b"},"message_group":"g"}`,

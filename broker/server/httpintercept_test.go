@@ -87,7 +87,7 @@ func TestHTTPIntercept(t *testing.T) {
 			t.Errorf("a line through a cut cable: %q", s.out.Text())
 		}
 
-		// Stored, but the answer is lost.
+		// The message is stored, but the response is lost.
 		stored := func() int64 {
 			topic, err := x.b.Topic("normal")
 			if err != nil {
@@ -124,7 +124,7 @@ func TestHTTPIntercept(t *testing.T) {
 	})
 }
 
-// A panic of the engine is an answer, or the end of a stream.
+// A panic of the engine becomes an error response, or the end of a stream.
 func TestHTTPSurvivesTheEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		logger, logged := testLog()
@@ -169,7 +169,7 @@ func TestHTTPMetrics(t *testing.T) {
 	})
 }
 
-// Every answer over HTTP is counted with the status that the client got.
+// Every HTTP response is counted with the status that the client got.
 func TestHTTPAnswersAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := make(chan struct{})

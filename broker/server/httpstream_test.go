@@ -56,7 +56,7 @@ func (s *sendStream) write(text string) {
 	}
 }
 
-// next returns the next line of the answer.
+// next returns the next line of the response.
 func (s *sendStream) next() (r messages.SendResult) {
 	s.t.Helper()
 	if !s.out.Scan() {
@@ -66,7 +66,7 @@ func (s *sendStream) next() (r messages.SendResult) {
 	return r
 }
 
-// end checks that the answer ends here, in order.
+// end checks that the response ends here, without an error.
 func (s *sendStream) end() {
 	s.t.Helper()
 	if s.out.Scan() || s.out.Err() != nil {
@@ -74,7 +74,7 @@ func (s *sendStream) end() {
 	}
 }
 
-// Each line is answered when it is stored, while the client goes on.
+// The response to each line comes once the message is stored, while the client sends more lines.
 func TestHTTPSendStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := startWeb(t, server.Options{})
@@ -299,7 +299,7 @@ func TestHTTPReceiveStreamBounds(t *testing.T) {
 		if n, took := read(`{"wait":"25s","invisible_duration":"1h"}`); n != 10 || took != 25*time.Second {
 			t.Errorf("%d in %v, want 10 in 25s", n, took)
 		}
-		// The 40 come back after the 30 s of their invisible duration.
+		// The 40 messages are redelivered after their invisible duration of 30 s.
 		if n, took := read(`{"wait":"0s","invisible_duration":"1h"}`); n != 0 || took != 0 {
 			t.Errorf("%d in %v, want none at once", n, took)
 		}
@@ -384,7 +384,7 @@ func TestHTTPReceiveGone(t *testing.T) {
 	}
 }
 
-// A receive that waits ends when its client goes, and is answered when the server ends.
+// A waiting receive ends when its client disconnects, and returns empty when the server ends.
 func TestHTTPReceiveWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := startWeb(t, server.Options{})
@@ -419,7 +419,7 @@ func TestHTTPReceiveWaits(t *testing.T) {
 	})
 }
 
-// Messages that a client does not read are released when it had time enough for them.
+// Messages that a client does not read in time are released.
 func TestHTTPReceiveStreamStalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := startWeb(t, server.Options{})
@@ -439,7 +439,7 @@ func TestHTTPReceiveStreamStalls(t *testing.T) {
 	})
 }
 
-// A receive whose answer was lost is repeated with its attempt ID.
+// A receive whose response was lost is repeated with its attempt ID.
 func TestHTTPReceiveAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := startWeb(t, server.Options{})

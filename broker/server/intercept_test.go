@@ -66,7 +66,7 @@ func TestIntercept(t *testing.T) {
 			t.Errorf("%d messages stored after a refusal; want 2", n)
 		}
 
-		// Stored, but the answer is lost.
+		// The message is stored, but the response is lost.
 		m = func(ctx context.Context, _ server.Call, next func(context.Context) error) error {
 			if err := next(ctx); err != nil {
 				t.Error(err)
@@ -128,7 +128,7 @@ func TestIntercept(t *testing.T) {
 	})
 }
 
-// Messages whose answer was lost stay in flight until their invisible time ends.
+// Messages whose response was lost stay in flight until their invisible time ends.
 func TestInterceptReceive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m middleware
@@ -170,7 +170,7 @@ func TestInterceptReceive(t *testing.T) {
 	})
 }
 
-// A request that gets no answer does not hold up the end.
+// A request without a response does not delay the end of the server.
 func TestNoAnswerAtShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, server.Options{Intercept: func(context.Context, server.Call, func(context.Context) error) error { return server.ErrNoAnswer }})
@@ -183,8 +183,8 @@ func TestNoAnswerAtShutdown(t *testing.T) {
 	})
 }
 
-// A receive that is held up while the rules change waits by none of them: it is
-// answered as empty, and the next one is asked anew.
+// If the rules change during a delayed receive, the receive does not wait: it returns empty, and
+// the broker checks the next one by the new rules.
 func TestNewRulesWhileAReceiveIsHeldUp(t *testing.T) {
 	for name, rules := range map[string]server.AccessConfig{"without the key": {Keys: someAccess().Keys[:1]}, "as before": someAccess()} {
 		synctest.Test(t, func(t *testing.T) {

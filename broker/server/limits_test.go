@@ -77,7 +77,7 @@ func TestManyEmptyMessagesAreNotDecoded(t *testing.T) {
 	}
 }
 
-// Requests that the headers alone make invalid are rejected although their body never comes.
+// Requests with invalid headers are rejected before their body arrives.
 func TestCredentialsAreCheckedBeforeTheRequest(t *testing.T) {
 	e := start(t, server.Options{Access: someAccess()})
 	for _, d := range append(rmqpb.MessagingService_ServiceDesc.Streams, grpc.StreamDesc{StreamName: "SendMessage"}) {

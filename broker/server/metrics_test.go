@@ -114,7 +114,7 @@ func tellStory(t *testing.T, e *env) {
 			t.Fatalf("send %d: %v, %v; want %v", i, r, err, want)
 		}
 	}
-	// id1 is there already: the answer is its receipt.
+	// id1 is already stored: the response has its receipt.
 	e.send(msg("orders", "id1"))
 	e.SendMessage(e.ctx(), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{msg("nowhere", "x")}})
 	for _, r := range e.b.Send(t.Context(), []*tidegate.Message{{ID: "y", Topic: "orders", MessageGroup: "odd", Body: []byte("b")}}) {

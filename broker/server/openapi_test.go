@@ -186,8 +186,8 @@ func properties(s *openapi3.Schema) map[string]bool {
 	return out
 }
 
-// checkHTTP returns h with every request that it takes, and every answer,
-// compared with openapi.yaml.
+// checkHTTP returns h with a comparison of every accepted request, and of every response, with
+// openapi.yaml.
 func checkHTTP(t testing.TB, h http.Handler) http.Handler {
 	doc := loadDocument(t)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -102,7 +102,7 @@ func TestFrameForgets(t *testing.T) {
 	})
 }
 
-// An empty receive is answered as 40401, at the moment that longPoll decides.
+// An empty receive returns 40401 at the end of the time that longPoll computes.
 func TestReceiveTiming(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, server.Options{})
@@ -254,7 +254,8 @@ func TestReceiveQueue(t *testing.T) {
 	})
 }
 
-// A push consumer's timeout goes through the ladder, a simple consumer's does not.
+// A timeout of a push consumer's delivery follows the retry schedule, one of a simple consumer's
+// does not.
 func TestReceivePushTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, server.Options{})
@@ -272,8 +273,8 @@ func TestReceivePushTimeout(t *testing.T) {
 	})
 }
 
-// With auto_renew the message stays away while its client sends heartbeats, and comes back a second
-// after the termination of its client.
+// With auto_renew the message stays invisible while its client sends heartbeats. It is redelivered
+// a second after the termination of its client.
 func TestReceiveAutoRenew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, server.Options{})
@@ -324,7 +325,8 @@ func TestTerminationEndsPolls(t *testing.T) {
 	})
 }
 
-// The messages of a client that gave up go to the next one, as if they had not been delivered.
+// The messages of a cancelled receive go to the next client, and the cancelled delivery does not
+// count.
 func TestReceiveCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		polled := make(chan struct{})
@@ -347,7 +349,7 @@ func TestReceiveCancelled(t *testing.T) {
 		}
 		e.ack(m)
 
-		// Cancelled between the engine's answer and the first frame.
+		// Cancelled between the engine's result and the first frame.
 		ctx, cancel = context.WithCancel(e.ctx())
 		f.after = func(ds []*tidegate.Delivery) {
 			if len(ds) > 0 {

@@ -16,10 +16,10 @@ import (
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
-// BenchmarkConsume compares receiving 32 messages of 1 KiB and acknowledging them,
-// with a broker on disk, with a server that has one answer for each (echo), and
-// with one that takes messages from memory and syncs acknowledgements to a file (wal), in turns
-// within the same run. echo/ratio and wal/ratio are the broker's rate divided by theirs.
+// BenchmarkConsume compares receiving 32 messages of 1 KiB and acknowledging them, with a broker on
+// disk, with a server that has one response for each (echo), and with one that takes messages from
+// memory and syncs acknowledgements to a file (wal), in turns within the same run. echo/ratio and
+// wal/ratio are the broker's rate divided by theirs.
 func BenchmarkConsume(b *testing.B) {
 	for _, consumers := range []int{1, 16} {
 		b.Run(fmt.Sprintf("consumers=%d", consumers), func(b *testing.B) {

@@ -261,8 +261,8 @@ func TestSendBatch(t *testing.T) {
 	})
 }
 
-// A throttled send has status 42900 without entries, and the time to come back. RocketMQ: sending
-// retry and throttling: "reply-code:530" RocketMQ: sending retry and throttling:
+// The response to a throttled send has status 42900, no entries, and the time of the next attempt.
+// RocketMQ: sending retry and throttling: "reply-code:530" RocketMQ: sending retry and throttling:
 // "reply-text:TOO_MANY_REQUESTS"
 func TestSendThrottled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -326,7 +326,7 @@ func TestSendMixedResults(t *testing.T) {
 	})
 }
 
-// A panic or an unknown failure inside is an answer, not the end of the broker.
+// A panic or an unknown failure inside becomes an error response, not the end of the broker.
 func TestSendSurvivesTheEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		logger, logged := testLog()

@@ -82,7 +82,7 @@ func TestAck(t *testing.T) {
 	})
 }
 
-// To a push consumer ChangeInvisibleDuration means failure, except with suspend.
+// A ChangeInvisibleDuration of a push consumer means failure, except with suspend.
 func TestChangeInvisibleDuration(t *testing.T) {
 	for _, c := range []struct {
 		name    string

@@ -129,8 +129,8 @@ func TestTwoTimesAreRefused(t *testing.T) {
 	}
 }
 
-// A ping finds a client that is gone without a word: it comes after a minute, and the client has
-// 20 s for the answer. A client that answers stays.
+// A ping detects a client that vanished without closing its connection. The server sends it after a
+// minute, and the client has 20 s to respond. A client that responds stays.
 func TestKeepaliveFindsLostClients(t *testing.T) {
 	for name, answers := range map[string]bool{"lost": false, "there": true} {
 		synctest.Test(t, func(t *testing.T) {

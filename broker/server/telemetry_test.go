@@ -60,7 +60,7 @@ func producer(topics ...string) *rmqpb.Settings {
 	return &rmqpb.Settings{ClientType: rmqpb.ClientType_PRODUCER.Enum(), PubSub: &rmqpb.Settings_Publishing{Publishing: pub}}
 }
 
-// telemetry opens a stream, sends settings and returns the answer.
+// telemetry opens a stream, sends settings and returns the response.
 func (e *env) telemetry(ctx context.Context, s *rmqpb.Settings) (stream, *rmqpb.Settings) {
 	e.t.Helper()
 	st, err := e.Telemetry(ctx)
@@ -201,7 +201,7 @@ func TestTelemetryOfOneClientTooMany(t *testing.T) {
 	})
 }
 
-// Settings that cannot be used end the stream; they are answered each time otherwise.
+// Invalid settings end the stream. The server responds to all others, each time.
 func TestTelemetryStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, server.Options{})
@@ -407,7 +407,7 @@ func TestSessionsEnd(t *testing.T) {
 	})
 }
 
-// At shutdown streams end cleanly, parked receives are answered, and then all is over.
+// At shutdown streams end without an error, waiting receives return, and then the server ends.
 func TestShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, server.Options{})

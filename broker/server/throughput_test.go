@@ -22,8 +22,8 @@ import (
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
-// BenchmarkSend compares sends of 1 KiB to a broker that has each on disk before it answers with
-// sends to a server that only writes them to a file, synced (wal), and to one that only answers
+// BenchmarkSend compares sends of 1 KiB to a broker that has each on disk before its response with
+// sends to a server that only writes them to a file, synced (wal), and to one that only responds
 // (echo), over loopback TCP, in turns within the same run. wal/ratio and echo/ratio are the
 // broker's rate divided by theirs; allocs/msg counts client and server.
 func BenchmarkSend(b *testing.B) {

@@ -106,8 +106,9 @@ func (e *env) check(st stream) *rmqpb.RecoverOrphanedTransactionCommand {
 	return cmd.GetRecoverOrphanedTransactionCommand()
 }
 
-// An orphan is asked about on the Telemetry stream of a producer of the topic, with a complete
-// message, after the time that it wished for or 6 s, and each 30 s; the answer ends it.
+// The broker checks an unresolved transaction on the Telemetry stream of a producer of the topic,
+// with the complete message. The first check comes after the time that the message asks for or 6 s,
+// later ones every 30 s. The response ends the transaction.
 func TestOrphanedTransaction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := withTransactions(t, server.Options{})

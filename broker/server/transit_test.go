@@ -125,7 +125,7 @@ func TestHalfSentRequests(t *testing.T) {
 	})
 }
 
-// A small request may not take for ever either.
+// A small request has a time limit too.
 func TestHalfSentSmallRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, server.Options{})
@@ -272,7 +272,8 @@ func TestHTTPBodiesAreBounded(t *testing.T) {
 	}
 }
 
-// A key that may not send to any topic is refused before its body comes.
+// A key without the permission to send to any topic is rejected before the body of its request
+// arrives.
 func TestObserverSendsNoBody(t *testing.T) {
 	e := start(t, server.Options{Access: someAccess()})
 	answer, raw := &rmqpb.SendMessageResponse{}, make([]byte, 16<<20)

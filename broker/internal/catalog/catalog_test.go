@@ -310,7 +310,7 @@ func TestSubscribeIsCompletedAfterItsContext(t *testing.T) {
 	}
 }
 
-// Whether a group is FIFO changes before the group has a subscription, or not at all: a receive can
+// The FIFO setting of a group can change only before the group has a subscription: a receive can
 // begin while PutGroup writes the settings.
 func TestFIFOChangesBeforeTheFirstSubscription(t *testing.T) {
 	t.Parallel()

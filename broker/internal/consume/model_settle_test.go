@@ -230,8 +230,8 @@ func (m *model) rewind() {
 	}
 }
 
-// remove removes messages from the beginning of the queues, as a purge or as retention does. That
-// keeps some messages, and none behind a parked or blocked one is removed.
+// remove removes messages from the beginning of the queues, as a purge or as retention does. Some
+// messages then stay, and no message behind a parked or blocked one is removed.
 func (m *model) remove() {
 	purge := m.rnd.IntN(2) == 0
 	removals := make([]Removal, len(m.messages))

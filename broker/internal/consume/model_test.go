@@ -14,8 +14,8 @@ import (
 
 // The model has the state of each message for a group, by the rules of the doc of package broker
 // and of CONFORMANCE.md. It has no cursors, heaps, message groups or spills: every question looks
-// at all messages. It chooses nothing. It checks that the choice of a Progress was allowed, and
-// that all messages were delivered that had to be.
+// at all messages. It chooses nothing. It checks that each choice of a Progress was legal, and that
+// all due messages were delivered.
 type message struct {
 	queue  int
 	offset int64

@@ -101,7 +101,7 @@ func TestStepRunsAtTheEarliestTime(t *testing.T) {
 	})
 }
 
-// Where the wall clock is set ahead, a step is a minute late at most.
+// If the wall clock is set ahead, a step is at most a minute late.
 func TestClockSetAhead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -131,7 +131,7 @@ func TestLargerFactorLargerVariance(t *testing.T) {
 	}
 }
 
-// A ladder ends with the step that repeats, and is bounded where none does.
+// A retry schedule ends with the step that repeats. Without such a step its length is bounded.
 func TestLadder(t *testing.T) {
 	for _, c := range []struct {
 		rules Rules

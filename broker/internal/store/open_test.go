@@ -18,7 +18,7 @@ func openDir(dir string, fs vfs.FS) (*Store, error) {
 	return Open(Options{Dir: dir, FS: fs, Logger: slog.New(slog.DiscardHandler), CacheBytes: 1 << 20, MemTableBytes: 1 << 20})
 }
 
-// tinyFS has no room.
+// tinyFS has no free space.
 type tinyFS struct{ vfs.FS }
 
 func (tinyFS) GetDiskUsage(string) (vfs.DiskUsage, error) {

@@ -7,7 +7,8 @@ import (
 	"github.com/tidegate/tidegate/internal/access"
 )
 
-// Of one refusal each second, five are logged and then one each two seconds, by reason.
+// With one rejection each second, the log has the first five and then one every two seconds, by
+// reason.
 func TestRefusalLog(t *testing.T) {
 	now := time.Unix(1000, 0)
 	var l refusalLog

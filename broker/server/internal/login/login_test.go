@@ -128,8 +128,8 @@ func TestSessionHalves(t *testing.T) {
 	}
 }
 
-// Five logins of an address can fail at once. After that one attempt a second begins, however many
-// are made at a time, until 10 minutes have passed or one succeeds.
+// Five logins of an address can fail at once. After that one attempt a second begins, for any
+// number of concurrent attempts, until 10 minutes have passed or an attempt succeeds.
 func TestAttempts(t *testing.T) {
 	t.Parallel()
 	var a Attempts

@@ -72,7 +72,7 @@ func TestFill(t *testing.T) {
 	}
 }
 
-// All callers of a second share one survey, also those that come while it is computed; without
+// All calls within a second share one survey, also the calls during its computation; without
 // callers there is none.
 func TestSharedOncePerSecond(t *testing.T) {
 	t.Parallel()

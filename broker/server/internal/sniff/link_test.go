@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Reading pauses while too many handlers have not begun, and goes on when they begin, when their
+// Reading pauses while too many handlers have not begun. It continues when they begin, when their
 // connection ends, or after a while.
 func TestCrowd(t *testing.T) {
 	for _, c := range []struct {

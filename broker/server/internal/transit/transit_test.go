@@ -62,7 +62,8 @@ func TestYields(t *testing.T) {
 	}
 }
 
-// Connections that take all they can and keep it do not shut out one that comes later.
+// Connections that take and keep all the bytes that they can get do not lock out a later
+// connection.
 func TestGreedyConnectionsMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, n := range []int{1, 2, 10, 100, 500} {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// No message may be made of a text that has a key twice. The case of letters counts.
+// A text that has a key twice is not decoded to a message. The case of letters counts.
 func TestDecodeRefusesKeysTwice(t *testing.T) {
 	many := func(last string) string {
 		var b strings.Builder
