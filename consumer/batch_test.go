@@ -215,7 +215,7 @@ func TestBatchLeases(t *testing.T) {
 }
 
 // A batch has one message of a message group. Its successors wait until it was consumed, and so for
-// its retry; other message groups go on.
+// its retry; other message groups continue.
 func TestBatchesOfFIFOGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)

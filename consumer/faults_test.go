@@ -134,9 +134,10 @@ func TestBufferedMessagesKeepTheirLeases(t *testing.T) {
 	})
 }
 
-// Handlers that panic, block, ignore their context or return after the lease, a server that gives a
-// message twice, answers acknowledgements one by one with failures, and forgets half of its
-// responses: everything is consumed, a panic costs its message an attempt, and Run ends.
+// Handlers that panic, block, ignore their context or return after the lease, a server that
+// delivers a message twice, responds to acknowledgements with failures for some messages, and loses
+// half of its responses: all messages are consumed, a panic costs its message an attempt, and Run
+// ends.
 func TestEverythingAtOnce(t *testing.T) {
 	for range 30 {
 		seed := rand.Uint64()

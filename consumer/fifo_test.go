@@ -34,7 +34,7 @@ func (w *orderWatch) begin(d *tidegate.Delivery) {
 	w.working[d.MessageGroup] = true
 	var i int
 	fmt.Sscan(string(d.Body), &i)
-	// At least once: one that was done may come again, none may come early.
+	// At least once: a handled message may be redelivered, none may be delivered early.
 	if i > w.next[d.MessageGroup] {
 		w.t.Errorf("%s: message %d is handled, %d is not done", d.MessageGroup, i, w.next[d.MessageGroup])
 	}

@@ -61,8 +61,8 @@ func TestLimiterDelaysTheFetch(t *testing.T) {
 	}
 }
 
-// A receive that brings nothing keeps its permission: a message that comes to an idle consumer is
-// handled at once.
+// A receive that brings nothing keeps its permission: an idle consumer handles a new message at
+// once.
 func TestLimiterDoesNotDelayAnIdleConsumer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)

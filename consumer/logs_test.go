@@ -13,8 +13,8 @@ import (
 	"github.com/tidegate/tidegate"
 )
 
-// Of 10 000 dead letters within a minute the log has the first one at once, and one line with the
-// number of the others at the end of Run.
+// After 10 000 dead letters within a minute the log has two lines: the first dead letter at once,
+// and the number of the others at the end of Run.
 func TestDeadLettersAreTallied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const letters = 10_000

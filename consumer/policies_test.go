@@ -169,7 +169,7 @@ func TestDiscardInFIFOGroup(t *testing.T) {
 	})
 }
 
-// The consumer reports the values that hold, and where each comes from.
+// The consumer reports the values in effect, with their sources.
 func TestEffectivePolicy(t *testing.T) {
 	s := newServer(t)
 	s.settings = transport.ConsumerSettings{MaxAttempts: 6, Retry: backoff.Steps{time.Minute}}

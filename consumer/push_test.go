@@ -376,7 +376,7 @@ func TestSettingsAreWaitedFor(t *testing.T) {
 	})
 }
 
-// A server that answers empty receives at once is not asked in a hot loop.
+// If a server returns empty receives at once, the consumer does not receive in a hot loop.
 func TestEmptyAnswersArePaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)

@@ -412,7 +412,7 @@ func TestKillSwitchEndsWatches(t *testing.T) {
 }
 
 // A topic whose receive succeeded does not count as rejected, although the watch of the receive
-// goes on. So a consumer does not end because one of its topics remains forbidden.
+// continues. So a consumer does not end because one of its topics remains forbidden.
 func TestReceiveSucceedsBeforeItsWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, names := newWatching(t), topicNames(20)

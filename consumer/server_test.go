@@ -24,7 +24,7 @@ type server struct {
 	deaf           bool                  // as on RocketMQ: retries do not wake a parked receive, and are late
 	ran            time.Duration         // of each invisible time, before the answer came
 
-	// Called without a lock before the server does anything; an error is the answer.
+	// Called without a lock before the server does anything; an error is the response.
 	onReceive, onSettings func() error
 	onTopic               func(topic string) error // of a receive
 	onAck, onRetry        func(d *tidegate.Delivery) error

@@ -90,7 +90,8 @@ func TestShutdownWithoutSuspend(t *testing.T) {
 	})
 }
 
-// The polls under way end by themselves on such a server: a cancelled one may take a message along.
+// The polls under way end without a cancellation on such a server: a cancelled one may take a
+// message along.
 func TestShutdownLetsPollsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
@@ -146,7 +147,7 @@ func TestShutdownKeepsSuccess(t *testing.T) {
 	})
 }
 
-// Where nothing can be settled, Run ends within ShutdownTimeout.
+// If no delivery can be settled, Run ends within ShutdownTimeout.
 func TestShutdownWithoutAServer(t *testing.T) {
 	for _, timeout := range []time.Duration{time.Second, 10 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {

@@ -168,9 +168,8 @@ func TestNewSimpleTellsAllFaults(t *testing.T) {
 	}
 }
 
-// A real RocketMQ makes a second dead letter of a repeated request: after an
-// answer that was lost there is no second attempt, on a server that is known
-// to do better there is.
+// A real RocketMQ makes a second dead letter of a repeated request: after a lost response the
+// consumer makes no second attempt. It makes one on a server that announces IdempotentDeadLetter.
 func TestDeadLetterIsRepeatedOnlyWhereSafe(t *testing.T) {
 	for _, caps := range []transport.Capabilities{{}, {IdempotentDeadLetter: true}} {
 		synctest.Test(t, func(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Every code of the protocol, and how many attempts of three a send makes that
-// is answered with it every time.
+// Every code of the protocol, with the number of attempts, of at most three, that a send makes if
+// each response has the code.
 //
 // Hopeless errors are not retried.
 //

@@ -44,7 +44,7 @@ func TestBlackHoleLeavesTimeForTheNext(t *testing.T) {
 func TestBlackHoleEverywhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{send: func(ctx context.Context, _ int, _ *tidegate.Message) error { return blackHole(ctx) }}
-		// Not even the settings can be had.
+		// Not even a request for the settings gets a response.
 		f.settings = func(ctx context.Context) (transport.ProducerSettings, error) {
 			<-ctx.Done()
 			return transport.ProducerSettings{}, context.Cause(ctx)

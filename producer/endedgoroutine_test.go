@@ -11,7 +11,7 @@ import (
 )
 
 // A message whose request the transport has ended by runtime.Goexit may have been stored; one
-// without a request was certainly not. Both fail, and their functions are called.
+// without a request was not stored. Both fail, and their functions are called.
 func TestEndedGoroutinesOfTheTransport(t *testing.T) {
 	for _, tt := range []struct {
 		name   string

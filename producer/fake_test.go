@@ -70,7 +70,7 @@ func always(err error) *fake {
 	return &fake{send: func(context.Context, int, *tidegate.Message) error { return err }}
 }
 
-// blackHole waits for the end of ctx, as a server that never answers.
+// blackHole waits for the end of ctx, as with a server that never responds.
 func blackHole(ctx context.Context) error {
 	<-ctx.Done()
 	return fmt.Errorf("send at a:1: %w", context.Cause(ctx))

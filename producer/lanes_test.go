@@ -394,7 +394,7 @@ func TestNoLane(t *testing.T) {
 	})
 }
 
-// The only message that waits for a lane leaves, and then the lane cannot be had: no message is
+// The only message that waits for a lane leaves, and then the lane is not available: no message is
 // left to fail, and the next one is sent.
 func TestNoLaneForAMessageThatLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

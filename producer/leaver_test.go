@@ -39,7 +39,7 @@ func TestLeavingAfterTheResponse(t *testing.T) {
 }
 
 // Send does not keep the message after its return, also when the caller leaves and the request
-// goes on for other messages.
+// continues for other messages.
 func TestLeaversMayReuseTheirMessage(t *testing.T) {
 	everyEntry(t, func(t *testing.T, entry string) {
 		var mu sync.Mutex

@@ -19,8 +19,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Accepted = delivered + failed + undelivered in every interleaving, and every
-// result comes exactly once.
+// In every interleaving accepted = delivered + failed + undelivered, and each message has exactly
+// one result.
 //
 // The producer reports the messages that it did not send.
 func TestAccountsAddUp(t *testing.T) {

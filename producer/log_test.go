@@ -34,7 +34,7 @@ func (b *logBuffer) count(text string) (lines, with int) {
 	return strings.Count(b.text.String(), "\n"), strings.Count(b.text.String(), text)
 }
 
-// Events that come with every message, or again and again, are in one line at once and then in one
+// Repeated events, for example of every message, are logged in one line at once and then in one
 // line a minute. The end of the producer logs the last of them.
 func TestLinesAreBounded(t *testing.T) {
 	const messages = 500

@@ -48,8 +48,9 @@ func TestThrottledLaneProbes(t *testing.T) {
 	})
 }
 
-// Pauses that other messages caused end no message without an attempt. A server that throttles for
-// ever does not hold such messages for ever either: after two minutes pauses count like attempts.
+// Pauses that other messages caused end no message without an attempt. A server that throttles
+// permanently does not hold such messages permanently: after two minutes pauses count like
+// attempts.
 func TestThrottledLaneExhaustsAllThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &laneFake{do: func(_ context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
@@ -122,8 +123,8 @@ func TestThrottledLaneOpensSoon(t *testing.T) {
 	})
 }
 
-// Short push-backs have the lane probed often. That does not end the messages
-// behind it sooner than their own backoff would.
+// Short push-backs have the lane probed often. This does not end the later messages before the end
+// of their own backoff.
 func TestShortPushBacksExhaustNobodyEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()

@@ -364,7 +364,7 @@ func TestSendersRacingClose(t *testing.T) {
 	}
 }
 
-// Producers that are refused at the same instant do not come back in lock-step: no 10 ms have more
+// Producers that are throttled at the same instant do not retry in lock-step: no 10 ms have more
 // than a twentieth of the retries. About a fortieth is expected.
 //
 // Clients do not retry in lock-step.

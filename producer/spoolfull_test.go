@@ -21,8 +21,8 @@ func (readySpool) Drain(ctx context.Context, _ func(context.Context, []*tidegate
 	return nil
 }
 
-// Close ends sends that a full producer admits for the spool at the same time. A send without its
-// result would wait for ever.
+// Close ends sends that a full producer admits for the spool at the same time. Without its result a
+// send would never return.
 func TestCloseMeetsSendsForTheSpool(t *testing.T) {
 	for round := range 600 {
 		f := &fake{send: func(ctx context.Context, _ int, _ *tidegate.Message) error { return blackHole(ctx) }}

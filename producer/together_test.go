@@ -13,7 +13,7 @@ import (
 )
 
 // Messages that a server throttled in one request have the same wait, although the backoff has a
-// jitter. So they share their next request too.
+// jitter. They therefore share their next request too.
 func TestThrottledTogetherRetriedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &laneFake{do: func(_ context.Context, n int, _ transport.Lane, msgs []*tidegate.Message) []error {
@@ -58,7 +58,7 @@ func TestThrottledTogetherRetriedTogether(t *testing.T) {
 }
 
 // While many topics have requests under way, the messages of each topic share its next request. A
-// topic by itself begins a second request instead.
+// single topic begins a second request instead.
 func TestManyTopicsSendFewRequests(t *testing.T) {
 	for _, c := range []struct{ topics, requests int }{{1, 3}, {40, 2}} {
 		synctest.Test(t, func(t *testing.T) {

@@ -421,7 +421,7 @@ func TestShutdownWaitsForRecalls(t *testing.T) {
 	})
 }
 
-// ServeChecks goes on over failures that pass, and Close ends it.
+// ServeChecks continues after temporary failures, and Close ends it.
 func TestServeChecks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0

@@ -105,7 +105,7 @@ func TestDoctorOfAnotherPort(t *testing.T) {
 	}
 }
 
-// The address comes from a flag, the environment, a context or the default, in this order.
+// The address is that of a flag, the environment, a context or the default, in this order.
 func TestAddress(t *testing.T) {
 	tl := on(t, "env.example")
 	show := func(want string, args ...string) {

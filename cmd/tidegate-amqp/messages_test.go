@@ -9,8 +9,8 @@ import (
 	"github.com/tidegate/tidegate/internal/amqppeer"
 )
 
-// A message goes to a topic, comes again after a release and a retry, becomes a dead letter, and
-// goes back to the topic.
+// A message is sent to a topic, redelivered after a release and a retry, becomes a dead letter, and
+// is sent back to the topic.
 func TestMessages(t *testing.T) { messages(t, onPeer(t, &amqppeer.Peer{})) }
 
 func messages(t *testing.T, tl *tool) {

@@ -54,7 +54,7 @@ func TestTopicList(t *testing.T) {
 	}
 }
 
-// topic show and group show have the positions in each queue, and when retries come.
+// topic show and group show have the positions in each queue, and the times of retries.
 func TestShowQueuesAndSchedule(t *testing.T) {
 	tl := newTool(t)
 	tl.must("topic", "create", "orders", "queues=1")

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// The program does not speak AMQP. An address of an Artemis, wherever it comes from, ends with 2,
-// and the error names the program that does and how to install it.
+// The program does not speak AMQP. With an address of an Artemis, from any source, a command ends
+// with code 2. The error names the program that supports Artemis and how to install it.
 func TestNamesTheProgramForAMQP(t *testing.T) {
 	tl := newTool(t)
 	tl.env = map[string]string{"XDG_CONFIG_HOME": tl.env["XDG_CONFIG_HOME"], "HOME": tl.home}

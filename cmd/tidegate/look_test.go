@@ -164,7 +164,7 @@ func document[T any](t *testing.T, text string) (v T) {
 }
 
 // peek prints messages in the order of the topic and consumes none; the note has the command that
-// goes on.
+// continues.
 func TestPeek(t *testing.T) {
 	tl := newTool(t)
 	tl.must("topic", "create", "orders", "queues=3")
@@ -301,7 +301,7 @@ func TestMetricsCommand(t *testing.T) {
 	}
 }
 
-// peek --follow prints the messages that exist and those that come, each once.
+// peek --follow prints the stored and the new messages, each once.
 func TestPeekFollow(t *testing.T) {
 	tl := newTool(t)
 	tl.must("topic", "create", "orders", "queues=3")

@@ -359,7 +359,7 @@ func TestRedriveAdvice(t *testing.T) {
 	}
 }
 
-// A worker with --wait ends when no message comes any more.
+// A worker with --wait ends when no more messages arrive.
 func TestWorkerEndsAfterWait(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
 	tl.must("send", "orders", "a", "--count", "5")

@@ -91,7 +91,7 @@ func TestTree(t *testing.T) {
 	}
 }
 
-// A command that needs a server ends with 6 if nothing answers.
+// A command that needs a server ends with code 6 if no server responds.
 func TestTreeWithoutServer(t *testing.T) {
 	tl := newTool(t)
 	tl.env["TIDEGATE_SERVER_GRPC"], tl.env["TIDEGATE_SERVER_HTTP"] = "127.0.0.1:1", "http://127.0.0.1:1"

@@ -155,7 +155,7 @@ func TestExportAndWatchLetters(t *testing.T) {
 	}
 }
 
-// A watch prints a letter that comes while it runs, and no letter twice.
+// A watch prints letters that arrive while it runs, and no letter twice.
 func TestWatchSeesNewLetters(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
 	tl.must("send", "orders", "a", "--count", "3")

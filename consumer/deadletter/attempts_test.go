@@ -16,8 +16,8 @@ import (
 	"github.com/tidegate/tidegate/transport/rest"
 )
 
-// A counting client is one of a RocketMQ: its server goes on counting the attempts that a letter
-// had, and allows most of them.
+// A counting client is one of a RocketMQ: its server continues the count of a letter's attempts,
+// and allows most of them.
 type counting struct {
 	*rest.Client
 	most, had int
@@ -37,8 +37,8 @@ func (c counting) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*t
 	return ds, err
 }
 
-// Where released letters count as attempts, a group with few attempts is refused before it receives
-// a letter. A letter in its last attempt is listed and can be sent back; if it stays, the listing
+// If released letters count as attempts, a group with few attempts is rejected before it receives a
+// letter. A letter in its last attempt is listed and can be sent back; if it stays, the listing
 // ends with an error.
 func TestQueueNeedsAttempts(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {

@@ -90,7 +90,7 @@ func TestEditKeepsIDAndTopic(t *testing.T) {
 	}
 }
 
-// A queue of a group whose topic of dead letters does not exist has no letters. That is no error.
+// A queue of a group whose topic of dead letters does not exist has no letters. This is no error.
 func TestQueueWithoutATopic(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		p := newPlace(t, b)

@@ -9,10 +9,10 @@ import (
 	"testing"
 )
 
-// Each exported name is a promise for ever, so their number is bounded: by maxSDKNames for the
-// packages that a program of producers and consumers imports, by maxBrokerNames for the broker,
-// its server, its settings and their tools. Methods and fields do not count. Support for another
-// system may raise maxSDKNames by its names, at most 60 in all. The 15 of transport/held and
+// Each exported name is a permanent promise, so their number is bounded: by maxSDKNames for the
+// packages that a program of producers and consumers imports, by maxBrokerNames for the broker, its
+// server, its settings and their tools. Methods and fields do not count. Support for another system
+// may raise maxSDKNames by its names, at most 60 in all. The 15 of transport/held and
 // transport/amqp are within the first 270; transport.EndpointConfigurer, for failover between
 // systems, and transport.Watcher, for consumers of many topics, raised the limit by one each. The
 // HTTP API of the command line and the console may raise maxBrokerNames by at most 60 in all: each

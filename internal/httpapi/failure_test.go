@@ -13,7 +13,7 @@ import (
 )
 
 // Retry-After has seconds or a date (RFC 9110). A wait is neither negative nor longer than 24 h, so
-// that a broken proxy cannot stop a client for ever.
+// that a broken proxy cannot stop a client permanently.
 func TestRetryAfterIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		date := func(d time.Duration) string { return time.Now().Add(d).UTC().Format(http.TimeFormat) }

@@ -53,7 +53,7 @@ var classes = map[class][]string{
 	queries:  {"QueryRoute", "QueryAssignment"},
 }
 
-// A fault happens to a broker from a time of the plan on and ends by itself.
+// A fault of a broker begins at a time of the plan and has its own end.
 type fault struct {
 	kind     kind
 	broker   int

@@ -147,8 +147,8 @@ func checkIndex(t *testing.T, x *index) {
 	}
 }
 
-// A drain of many groups with random failures ends, with a bounded number of calls, soon after the
-// last failure, whether messages come from Put or from Requeue.
+// A drain of many groups with random failures ends soon after the last failure, with a bounded
+// number of calls. This holds for messages of Put and of Requeue.
 func TestDrainModel(t *testing.T) {
 	r := seeded(t)
 	for range 10 {

@@ -412,7 +412,7 @@ func TestEveryQueueHasItsTurn(t *testing.T) {
 	})
 }
 
-// A batch is in the spool in its order, each message by itself.
+// The spool has the messages of a batch in their order, as separate entries.
 func TestPutBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSpool(t, Options{MaxBytes: 2000})

@@ -194,7 +194,7 @@ func TestSwitchesAreLogged(t *testing.T) {
 	})
 }
 
-// An hour of faults that come and go, as the pings show or do not: sends do not flap.
+// An hour of temporary faults, which the pings detect or not: sends do not flap.
 func TestAlternatingFaultsDoNotFlap(t *testing.T) {
 	for _, period := range []time.Duration{5 * time.Second, 30 * time.Second, 2 * time.Minute, 10 * time.Minute} {
 		faults := func(now time.Duration) error {
@@ -223,8 +223,8 @@ func TestAlternatingFaultsDoNotFlap(t *testing.T) {
 	}
 }
 
-// Sends that were under way at a switch end with a throttle. That is no news about an endpoint
-// without sends: they return to it like after any other outage.
+// Sends that were under way at a switch end with a throttle. This does not change the health of an
+// endpoint without sends: they return to it like after any other outage.
 func TestLateThrottlesKeepNobodyAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin, well := time.Now(), func() error { return nil }

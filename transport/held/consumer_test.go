@@ -85,7 +85,7 @@ func TestPushConsumers(t *testing.T) {
 }
 
 // A consumer whose handlers all have deliveries of a lost link does not receive. Their settlements
-// open the new link, so that it goes on long before their leases end.
+// open the new link, so that the consumer continues long before their leases end.
 func TestBusyConsumerSurvivesLostLink(t *testing.T) {
 	inBubble(t, 100, held.Options{}, func(t *testing.T, f *fake) {
 		time.AfterFunc(time.Second, func() { f.disconnect(false) })

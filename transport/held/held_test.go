@@ -226,7 +226,7 @@ func TestOpenHangs(t *testing.T) {
 	})
 }
 
-// Messages that come after their receive was cancelled stay for the next one.
+// Messages that arrive after the cancellation of their receive stay for the next receive.
 func TestDeliveryAfterCancel(t *testing.T) {
 	inBubble(t, 2, held.Options{}, func(t *testing.T, f *fake) {
 		f.faults.deliverDelay = 100 * time.Millisecond

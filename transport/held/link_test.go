@@ -95,7 +95,7 @@ func TestCloseDuringOpen(t *testing.T) {
 	})
 }
 
-// A receive that comes while its link closes waits for a new one.
+// A receive that begins while its link closes waits for a new link.
 func TestReceiveDuringClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &eager{closing: 5 * time.Second}
@@ -172,7 +172,7 @@ func TestExcessIsReleased(t *testing.T) {
 	})
 }
 
-// The messages in flight are bounded by number and by bytes, and settlements let further ones come.
+// The messages in flight are bounded by number and by bytes. Settlements admit further messages.
 func TestMemoryIsBounded(t *testing.T) {
 	for name, c := range map[string]struct {
 		opts    held.Options

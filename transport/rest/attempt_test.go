@@ -22,7 +22,7 @@ import (
 	"github.com/tidegate/tidegate/transport/rest"
 )
 
-// A fake is a server that answers every request with one response, on an in-memory network.
+// A fake is a server with one response to every request, on an in-memory network.
 type fake struct {
 	accept chan net.Conn
 	closed chan struct{}
@@ -54,7 +54,7 @@ func (f *fake) count() int {
 	return f.requests
 }
 
-// answering returns a transport to a fake that answers with h.
+// answering returns a transport to a fake that responds by h.
 func answering(t *testing.T, o rest.Options, h http.HandlerFunc) (*rest.Client, *fake) {
 	t.Helper()
 	f := &fake{accept: make(chan net.Conn), closed: make(chan struct{})}

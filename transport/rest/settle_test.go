@@ -59,8 +59,8 @@ func TestReconsume(t *testing.T) {
 	}
 }
 
-// A retry topic that the group has not, and modes that exclude one another, are refused, and the
-// delivery goes on.
+// The broker rejects a retry topic that the group does not have, and modes that exclude each other.
+// The lease of the delivery continues.
 func TestReconsumeIsRefused(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		b.CreateTopic("orders", settings.Topic{})

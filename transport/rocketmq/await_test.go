@@ -49,8 +49,8 @@ func TestAwaitConnection(t *testing.T) {
 					back = time.Now()
 					s.start()
 				})
-				// One caller waits from the start, another comes late, when gRPC's own
-				// backoff is long, and many more are there to see that they share.
+				// One caller waits from the start, another one begins late, when gRPC's own backoff
+				// is long. Many more callers share their attempts.
 				for range 20 {
 					go c.Send(awaiting(t, outage+time.Minute), several(1))
 				}

@@ -71,7 +71,7 @@ func TestBlackHoleIsProbedByOneSend(t *testing.T) {
 			}
 		}
 		most.Store(0)
-		// Ten senders for a minute, while the server goes on to respond to a consumer.
+		// Ten senders for a minute, while the server still responds to a consumer.
 		begin := time.Now()
 		var sent, failed, changed atomic.Int64
 		var wg sync.WaitGroup

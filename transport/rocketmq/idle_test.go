@@ -190,8 +190,8 @@ func TestSessionStaysForReceive(t *testing.T) {
 	})
 }
 
-// A topic for each job: settings forget the earlier ones, and never name more
-// than a tidegate broker takes, however fast they come.
+// A topic for each job: settings forget earlier topics, and never name more topics than a tidegate
+// broker accepts, at any rate of new topics.
 func TestManyTopicsInTurn(t *testing.T) {
 	for name, tt := range map[string]struct {
 		topics, named int // how many, and how many the settings name at most

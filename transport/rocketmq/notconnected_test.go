@@ -68,8 +68,8 @@ func TestNotConnected(t *testing.T) {
 	}
 }
 
-// A request that has a connection is an attempt, also if its response never comes or the server
-// rejects it.
+// A request that has a connection is an attempt, also if it gets no response or the server rejects
+// it.
 func TestConnectedAttemptsAreNotNotConnected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()

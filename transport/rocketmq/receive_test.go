@@ -197,9 +197,9 @@ func TestReceiveOutcomes(t *testing.T) {
 	}
 }
 
-// A receive that is repeated with its attempt ID is answered the same messages, with
-// some servers with the same handles: giving them back, one by one, after it broke off
-// would take them from the handlers that have them by then.
+// A receive that is repeated with its attempt ID returns the same messages, with some servers with
+// the same handles. A release of the messages after the first receive broke off would take them
+// from the handlers that have them by then.
 func TestRepeatedReceiveKeepsWhatBrokeOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()
@@ -399,7 +399,7 @@ func (h *strictHandler) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// A receive whose ctx has ended asks for nothing: the answer would be lost.
+// A receive whose ctx has ended asks for nothing: the response would be lost.
 func TestReceiveWithDeadContextIsNotSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()

@@ -11,7 +11,7 @@ import (
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
-// Behind the first message beyond MaxBytes all messages are released, also those that would fit:
+// After the first message beyond MaxBytes all messages are released, also those that would fit:
 // otherwise a message could overtake an earlier one of its message group.
 func TestReceiveBeyondItsBytesKeepsTheOrder(t *testing.T) {
 	for _, tt := range []struct {

@@ -183,8 +183,8 @@ func TestQueueChoice(t *testing.T) {
 	})
 }
 
-// A server that never answers costs one attempt its share of the time, not
-// every second one: the caller's end of an attempt counts against the server.
+// A server that never responds costs only one attempt its share of the time, not every second one:
+// the caller's end of an attempt counts against the server.
 func TestSilentServerIsAvoided(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()

@@ -82,7 +82,7 @@ type server struct {
 
 var ok = &rmqpb.Status{Code: rmqpb.Code_OK}
 
-// newServer starts a server that answers OK to everything, with one queue.
+// newServer starts a server with one queue that responds to each request with OK.
 func newServer(t *testing.T, n *network, addr string) *server {
 	s := &server{t: t, net: n, addr: addr, began: time.Now()}
 	s.route = func() *rmqpb.QueryRouteResponse {

@@ -208,7 +208,7 @@ func TestForever(t *testing.T) {
 	})
 }
 
-// A server that never answers settings is given 3 s and the request timeout.
+// If a server does not respond to settings, the client waits for 3 s and the request timeout.
 func TestSettingsTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()

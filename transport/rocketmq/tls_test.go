@@ -168,7 +168,7 @@ func TestNoTLSFault(t *testing.T) {
 	})
 }
 
-// Of several addresses the first that can be reached is used.
+// The client uses the first of several addresses that it can reach.
 func TestSeveralAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()

@@ -50,8 +50,8 @@ func TestSendHalf(t *testing.T) {
 	})
 }
 
-// Checks go on over lost sessions and servers that restart, for as long as they are
-// served, also when nothing else uses the client.
+// ServeChecks handles checks across lost sessions and restarts of servers, also if nothing else
+// uses the client.
 func TestServeChecksKeepsTheSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()

@@ -63,7 +63,7 @@ func TestHalfMessagesAreRetriedTransparentlyOnly(t *testing.T) {
 	}
 }
 
-// untilRequest answers a client of HTTP/2 until its first request, and then calls end.
+// untilRequest serves an HTTP/2 client until its first request, and then calls end.
 func untilRequest(c net.Conn, end func(net.Conn)) {
 	defer c.Close()
 	const preface, frameSettings, frameHeaders = 24, 4, 1

@@ -37,8 +37,8 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// stalled is the result of two rounds of 20 s, on a server that answers in 2 ms
-// and stands still for one second in ten.
+// stalled is the result of two rounds of 20 s, on a server that responds in 2 ms and hangs for one
+// second in ten.
 func stalled(t *testing.T, callers int, rate float64) (r Result) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

@@ -169,7 +169,7 @@ func TestPoisson(t *testing.T) {
 	}
 }
 
-// A delivery that comes before its acceptance is not lost, and one whose acceptance was never
+// A delivery before the acceptance of its send is not a loss. A delivery whose acceptance was never
 // reported does not hide a loss.
 func TestVerifier(t *testing.T) {
 	v := NewVerifier()

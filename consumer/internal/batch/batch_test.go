@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Items that come during a request share the next one, within both limits. Each is sent once, and
-// nothing runs afterwards.
+// Items that arrive during a request share the next request, within both limits. Each is sent once,
+// and nothing runs afterwards.
 func TestBatcher(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var goroutines sync.WaitGroup

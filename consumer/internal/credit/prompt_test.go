@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A prompt receive takes a full batch or waits, beside quick handlers. Beside slow ones a topic
-// without a message in hand gets one.
+// A prompt receive takes a full batch or waits, beside quick handlers. While other topics are slow,
+// a topic without a message in hand gets one.
 func TestPromptGrant(t *testing.T) {
 	const concurrency, batch = 20, 32
 	quick, slow := 10*time.Millisecond, time.Minute // a buffer of 400 messages, and none

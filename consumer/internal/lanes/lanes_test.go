@@ -24,8 +24,8 @@ func TestTopicsTakeTurns(t *testing.T) {
 	}
 }
 
-// In any order of pushes and pops, the messages of a topic keep their order and each comes once.
-// No topic has two turns while another topic waits.
+// In any order of pushes and pops, the messages of a topic keep their order, and each is returned
+// once. No topic has two turns while another topic waits.
 func TestLanesProperty(t *testing.T) {
 	type message struct{ topic, n int }
 	for range 100 {

@@ -97,7 +97,7 @@ func TestPrecedence(t *testing.T) {
 	}
 }
 
-// Of two policies that are equally specific the first one in the list holds.
+// If two policies are equally specific, the first one in the list applies.
 func TestTheListDecidesLast(t *testing.T) {
 	m := &tidegate.Message{Topic: "a.b", Properties: map[string]string{"x": "1", "y": "1"}}
 	for _, pair := range [][2]policy.Policy{

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// Entries come in the order of their times, however they were set, changed and removed.
+// Entries are returned in the order of their times, after any sequence of settings, changes and
+// removals.
 func TestOrder(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	var s Schedule[int]

@@ -59,7 +59,7 @@ func TestHostileText(t *testing.T) {
 		}
 		b.clean()
 	}
-	// A download is a file that no program opens by itself.
+	// A download is a file that no program opens without a user.
 	b.visit("#/messages/hostile/0/1")
 	b.eval(`{ const make = URL.createObjectURL; URL.createObjectURL = (blob) => { window.saved = blob; return make.call(URL, blob); }; null }`, nil)
 	b.click("download-body", "")
@@ -123,7 +123,7 @@ func (s *site) fail(group, topic, reason, client string) {
 const taken = `window.pwned !== undefined || ({}).pwned !== undefined || document.querySelectorAll('main img, main script, main iframe, main svg[onload], main [onerror], a[href^="javascript:"]').length > 0`
 
 // The reasons of failures are texts of applications: of dead letters, retries and parked message
-// groups. So are names of message groups and clients. Each page shows them as text.
+// groups. The same holds for names of message groups and clients. Each page shows them as text.
 func TestHostileReasons(t *testing.T) {
 	s := start(t, siteOptions{})
 	s.topic("hostile", settings.Topic{Queues: 1})

@@ -9,7 +9,7 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
-// answer replaces the response to one path of the API.
+// answer sets the response to one path of the API.
 func answer(path, text string) siteOptions {
 	return siteOptions{wrap: func(h http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -29,9 +29,9 @@ func runThrough(t *testing.T, b *brokertest.Broker, r *rogue, h consumer.Handler
 }
 
 // A server that sends frames that are no protobuf, ends streams before their end, with an error or
-// as if they were complete, gives a message twice, or answers acknowledgements with different
-// results: every message is handled, none becomes a dead letter, and where the server gives none
-// twice the retry schedule stays untouched.
+// as if they were complete, delivers a message twice, or responds to acknowledgements with
+// different results: every message is handled and none becomes a dead letter. Without double
+// deliveries no message uses the retry schedule.
 func TestServerThatMisbehaves(t *testing.T) {
 	const messages = 300
 	for name, misbehave := range map[string]func(*testing.T, *rogue, func(percent int) bool){

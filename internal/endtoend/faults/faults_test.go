@@ -23,12 +23,12 @@ import (
 	"github.com/tidegate/tidegate/producer"
 )
 
-// Every sixth request, of any kind, is delayed, refused, throttled, or done
-// without an answer; every tenth handler fails. Nothing may get lost or become
-// a dead letter, and in a FIFO group nothing may overtake or run at the same time.
-// RocketMQ: consumption retry: "You can ensure that every message is processed"
-// RocketMQ: sending retry and throttling: "Apache RocketMQ provides built-in logic in the client
-// SDK to retry failed requests until the requests succeed"
+// Every sixth request, of any kind, is delayed, rejected, throttled, or carried out without a
+// response. Every tenth handler fails. No message may be lost or become a dead letter. In a FIFO
+// group no message may overtake another one, or run at the same time. RocketMQ: consumption retry:
+// "You can ensure that every message is processed" RocketMQ: sending retry and throttling: "Apache
+// RocketMQ provides built-in logic in the client SDK to retry failed requests until the requests
+// succeed"
 func TestNothingIsLostAmongFaults(t *testing.T) {
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

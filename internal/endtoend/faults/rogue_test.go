@@ -38,7 +38,7 @@ func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
 // A rogue is a gRPC proxy before a broker, which passes everything on unless it misbehaves. Its
 // functions are called for each frame by several goroutines; a nil function passes frames on.
 type rogue struct {
-	// request may return another request, or an answer that the broker's takes the place of.
+	// request may return another request, or a response that replaces the broker's.
 	request func(method string, req []byte) (changed, answer []byte)
 
 	// response returns the frames that take the place of one of the broker's. An error ends the

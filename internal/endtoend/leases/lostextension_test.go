@@ -18,9 +18,9 @@ import (
 	"github.com/tidegate/tidegate/producer"
 )
 
-// An extension that is carried out, and whose answer is lost, leaves the consumer
-// with a handle that was replaced: neither the next extension nor the settlement
-// of a handler that returns before it may take that for the loss of the lease.
+// The broker carries out an extension, but its response is lost, so the consumer has a replaced
+// handle. Neither the next extension nor an earlier settlement may treat this as the loss of the
+// lease.
 func TestLostAnswersToExtensions(t *testing.T) {
 	failed := errors.New("out of stock")
 	for name, tt := range map[string]struct {

@@ -85,9 +85,8 @@ func TestSimpleConsumerByHand(t *testing.T) {
 	})
 }
 
-// An acknowledgement, an extension and a dead letter that come too late fail with an error that
-// matches ErrInvalidHandle, names the message, and changes nothing: the next delivery is not
-// touched by them.
+// A late acknowledgement, extension or dead letter changes nothing. Its error matches
+// ErrInvalidHandle and names the message: the next delivery is not touched by them.
 func TestLateCallsOfASimpleConsumer(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		b.CreateTopic("orders", settings.Topic{})
@@ -128,7 +127,7 @@ func TestLateCallsOfASimpleConsumer(t *testing.T) {
 	})
 }
 
-// The iterator goes on after faults, with waits that grow, and ends with ctx.
+// The iterator continues after faults, with growing waits, and ends with ctx.
 func TestIteratorSurvivesRestarts(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		b.CreateTopic("orders", settings.Topic{})

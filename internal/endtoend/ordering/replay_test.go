@@ -17,10 +17,9 @@ import (
 	"github.com/tidegate/tidegate/producer"
 )
 
-// The answer of a FIFO receive is lost. The repeated receive brings the same
-// delivery 24 s later, with 6 s left of its invisible time: the consumer has to
-// extend it before they are over, or the message is handed out a second time while
-// the first handler still works.
+// The response to a FIFO receive is lost. The repeated receive returns the same delivery 24 s
+// later, with 6 s left of its invisible time. The consumer must extend the lease within these 6 s.
+// Otherwise the broker delivers the message again while the first handler still works.
 func TestLostReceiveOfAFIFOGroupIsOneDelivery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)

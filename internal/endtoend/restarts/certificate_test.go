@@ -93,7 +93,8 @@ func certificate(t *testing.T, pool *x509.CertPool, name string) *tls.Certificat
 
 // A certificate that clients do not trust, as in the middle of a renewal, does not end a consumer,
 // however long it lasts: only the operator can know whether it is a mistake. The consumer reports
-// each failure with its remedy, and goes on once the certificate is trusted. A send fails at once.
+// each failure with its remedy, and continues once the certificate is trusted. A send fails at
+// once.
 func TestConsumerSurvivesCertificateRenewal(t *testing.T) {
 	const name = "broker.test"
 	pool := x509.NewCertPool()

@@ -34,8 +34,8 @@ func runBatches(t *testing.T, b *brokertest.Broker, h consumer.BatchHandler, o c
 	}
 }
 
-// Each message of a batch is acknowledged, retried, postponed or a dead letter by its own verdict,
-// and a message that is retried comes in a later batch.
+// Each message of a batch is acknowledged, retried, postponed or a dead letter by its own verdict.
+// A retried message is in a later batch.
 func TestBatchVerdictsOnABroker(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		b.CreateTopic("orders", settings.Topic{})

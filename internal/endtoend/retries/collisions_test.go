@@ -18,9 +18,10 @@ import (
 	"github.com/tidegate/tidegate/producer"
 )
 
-// Messages that fail together in a consumer do not come again together. Each waits for the delay of
-// its failure, which is a second at first and then twice as long each time up to the maximum. The
-// delay is changed at random, by the factor at most. The outcome reports it to the millisecond.
+// Messages that fail at the same time in a consumer are not redelivered at the same time. Each
+// waits for the delay of its failure, which is a second at first and then twice as long each time
+// up to the maximum. The delay is changed at random, by the factor at most. The outcome reports it
+// to the millisecond.
 //
 // Artemis: undelivered messages: "By randomly padding the redelivery-delay by a small, configurable
 // amount", and Artemis: undelivered messages: "the larger `redelivery-collision-avoidance-factor`

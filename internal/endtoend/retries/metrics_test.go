@@ -90,7 +90,7 @@ func TestMetricsCountByReason(t *testing.T) {
 		setAddress("expiring", settings.Address{ExpiryDelay: new(settings.Milliseconds(1000))})
 		send("expiring", 8, none)
 
-		// 10 messages are removed before their group comes back for them, and 1 is acknowledged.
+		// 10 messages are removed before their group receives again, and 1 is acknowledged.
 		b.CreateTopic("fleeting", settings.Topic{
 			DuplicateWindow: -1, Retention: settings.Retention{Time: settings.Duration(10 * time.Minute)},
 		})

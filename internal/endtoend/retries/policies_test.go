@@ -16,8 +16,8 @@ import (
 	"github.com/tidegate/tidegate/consumer/policy"
 )
 
-// The messages of one topic have the schedules, maximums and ends of their policies, and the
-// previews of the consumer are the delays that come true.
+// The messages of one topic have the schedules, maximums and ends of their policies. The actual
+// delays are those of the consumer's previews.
 //
 // Attempts per message, and their sources.
 func TestPoliciesOnABroker(t *testing.T) {

@@ -163,7 +163,7 @@ func TestMessagesStayWhole(t *testing.T) {
 	}
 }
 
-// A message whose consumer does not settle it comes again after its invisible duration as it was.
+// A message without a settlement is redelivered unchanged after its invisible duration.
 func TestMessagesStayWholeAfterATimeout(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		b.CreateTopic("orders", settings.Topic{})

@@ -99,7 +99,7 @@ func (c cutOff) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// twice is a server that answers routes correctly and every send two times.
+// twice is a server that responds correctly to routes and twice to every send.
 func twice(address string) func(c net.Conn) {
 	return func(c net.Conn) {
 		preface := make([]byte, len(http2.ClientPreface))

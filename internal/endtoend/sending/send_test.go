@@ -113,8 +113,8 @@ func TestThrottledProducerBacksOffAndArrives(t *testing.T) {
 	})
 }
 
-// The answer is lost after the message was stored: the producer sends again
-// at once, with the same ID, and its user learns of one message.
+// The response is lost after the message was stored. The producer sends the message again at once
+// with the same ID, and returns one result.
 //
 // A lost response stores the message once.
 //
@@ -213,8 +213,8 @@ func TestSendSurvivesARestart(t *testing.T) {
 	}
 }
 
-// A producer that gives an attempt 10 s gets the answer that comes after 5 s:
-// the attempt is not cut before, and the message not sent again.
+// A producer with an attempt timeout of 10 s gets a response that comes after 5 s. It does not cut
+// the attempt off, and does not send the message again.
 func TestSlowServerGetsTheAttemptsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)

@@ -1,5 +1,5 @@
 // Package throughput measures producers and push consumers on a broker with a disk, beside a server
-// that only answers and beside the generated client.
+// that only responds and beside the generated client.
 package throughput
 
 import (

@@ -136,7 +136,7 @@ func (m *ledgerModel) step() {
 
 func isSpools(x *letter) bool { return x.result == Drained || x.result == LeftInSpool }
 
-// enter lets a message, a half message or a message of the spool come.
+// enter adds a message, a half message or a message of the spool.
 func (m *ledgerModel) enter() {
 	if m.ended {
 		return

@@ -14,7 +14,7 @@ import (
 )
 
 // TestModel drives queues as the producer does, in virtual time and with random events: messages
-// come and leave, servers throttle, time out and fail, the transport gets other servers and has
+// arrive and leave, servers throttle, time out and fail, and the transport has other servers or
 // none. After a while all servers are well. At each step the model checks that
 //   - a queue that holds messages has an ask or a request under way, or a timer in the future;
 //   - no server is idle while the messages that it takes wait;
@@ -167,7 +167,7 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// next returns the job that ends next, or nil if the timer of the queue comes first. The zero time
+// next returns the job that ends next, or nil if the timer of the queue is earlier. The zero time
 // means that there is neither.
 func (m *model) next() (next *job, at time.Time) {
 	at = m.q.WakeAt(m.now)

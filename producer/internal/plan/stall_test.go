@@ -9,7 +9,7 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Units that no lane takes wait. Asking the transport again at once would only repeat the answer,
+// Units that no lane takes wait. Calling the transport again at once would return the same result,
 // in an endless loop.
 func TestNoAskWhileNoLaneTakes(t *testing.T) {
 	for name, change := range map[string]func(l *Lane[numbered, struct{}]){

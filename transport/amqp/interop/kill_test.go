@@ -22,8 +22,8 @@ const (
 )
 
 // A ledger of a server that is killed under load, with and without journal-datasync: no send fails,
-// and every accepted message is received. An acknowledgement has no response, so messages can come
-// again.
+// and every accepted message is received. An acknowledgement has no response, so messages can be
+// redelivered.
 func TestKilledServerLosesNoAcceptedMessage(t *testing.T) {
 	for _, datasync := range []string{"true", "false"} {
 		t.Run("datasync "+datasync, func(t *testing.T) { killUnderLoad(t, datasync) })

@@ -198,7 +198,8 @@ func TestReleasedMessages(t *testing.T) {
 	}
 }
 
-// A failed message of a message group comes after its successors that the server has delivered.
+// A failed message of a message group is redelivered after its successors that the server has
+// delivered.
 func TestFailedMessageLosesItsOrder(t *testing.T) {
 	q := filled(t, "order", 3)
 	r := q.receiver(t, 4)

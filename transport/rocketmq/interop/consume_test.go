@@ -15,12 +15,12 @@ import (
 
 var errHandler = errors.New("no such customer")
 
-// late is how much later than its delay a retry may come on a RocketMQ. A waiting receive does not
-// see it, so the consumer makes another one when the retry is due, whose wait is 5 s at least.
+// late is the maximal lateness of a retry on a RocketMQ. A waiting receive does not see it, so the
+// consumer makes another one when the retry is due, whose wait is 5 s at least.
 const late = 10 * time.Second
 
-// A retry comes after the delay that Outcome.Delay reports, and not before. Only a tidegate broker
-// is exact.
+// A retry is delivered after the delay that Outcome.Delay reports, and not before. Only a tidegate
+// broker is exact.
 func TestRetryAfter(t *testing.T) {
 	on(t, func(x *target) {
 		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topic: x.topic("orders", settings.TopicNormal)}
@@ -102,7 +102,7 @@ func TestExhaustedAttempts(t *testing.T) {
 // wantLetter receives the only dead letter of a group.
 func (x *target) wantLetter(sub consumer.Subscription, id string, want tidegate.DeadLetter) {
 	x.t.Helper()
-	// On a RocketMQ the attempts go on counting, so this group has as many as there can be.
+	// On a RocketMQ the attempts continue to count, so this group has the largest maximum.
 	letters := consumer.Subscription{Group: x.group("undertaker", false, 17), Topic: tidegate.DeadLetterTopic(sub.Group)}
 	d := x.take(letters, 1)[0]
 	if d.ID != id || string(d.Body) != "x" {
@@ -119,8 +119,8 @@ func (x *target) wantLetter(sub consumer.Subscription, id string, want tidegate.
 	}
 }
 
-// A snoozed message comes again with the same attempt number. Where the server cannot do that, it
-// is retried, and the outcome reports that the attempt was spent.
+// A snoozed message is redelivered with the same attempt number. If the server cannot do that, the
+// message is retried, and the outcome reports that the attempt counts.
 func TestSnooze(t *testing.T) {
 	on(t, func(x *target) {
 		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topic: x.topic("orders", settings.TopicNormal)}
@@ -147,7 +147,7 @@ func TestSnooze(t *testing.T) {
 	})
 }
 
-// A failed message of a FIFO group comes again before its successors.
+// A failed message of a FIFO group is redelivered before its successors.
 func TestFIFORetry(t *testing.T) {
 	on(t, func(x *target) {
 		sub := consumer.Subscription{Group: x.group("billing", true, 16), Topic: x.topic("lines", settings.TopicFIFO)}
@@ -240,8 +240,9 @@ func repeat(n int, topic, body string) []*tidegate.Message {
 	return msgs
 }
 
-// A simple consumer extends, acknowledges and gives up deliveries by itself. Only a tidegate broker
-// refuses an acknowledgement with a handle that was replaced; a RocketMQ accepts it without effect.
+// A simple consumer extends, acknowledges and gives up deliveries explicitly. Only a tidegate
+// broker refuses an acknowledgement with a handle that was replaced; a RocketMQ accepts it without
+// effect.
 func TestSimpleConsumer(t *testing.T) {
 	on(t, func(x *target) {
 		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topic: x.topic("orders", settings.TopicNormal)}

@@ -140,8 +140,8 @@ func TestDeadLetterQueue(t *testing.T) {
 	})
 }
 
-// A group with too few attempts is refused before a letter is received: on a RocketMQ, which goes
-// on counting the attempts that a letter had, the letter would move to the dead letters of that
+// A group with too few attempts is refused before a letter is received: on a RocketMQ, which
+// continues the count of a letter's attempts, the letter would move to the dead letters of that
 // group. It is still there for a group with enough attempts.
 func TestDeadLetterQueueNeedsAttempts(t *testing.T) {
 	on(t, func(x *target) {

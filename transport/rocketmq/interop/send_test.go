@@ -107,7 +107,7 @@ func TestSendRefused(t *testing.T) {
 	})
 }
 
-// A delayed message comes at its time. Where the server cannot recall it, the receipt has no
+// A delayed message is delivered at its time. If the server cannot recall it, the receipt has no
 // handle, and Recall fails with CodeNotImplemented.
 func TestDelayAndRecall(t *testing.T) {
 	on(t, func(x *target) {

@@ -14,9 +14,9 @@ import (
 	"github.com/tidegate/tidegate/producer"
 )
 
-// One push consumer receives from several topics, each with its filter. A retry comes from its own
-// topic. A topic that does not exist is reported with its name, does not stop the others, and is
-// received from once it exists.
+// One push consumer receives from several topics, each with its filter. A retry is delivered from
+// its own topic. A topic that does not exist is reported with its name, does not stop the others,
+// and is received from once it exists.
 func TestSeveralTopics(t *testing.T) {
 	on(t, func(x *target) {
 		orders, returns, missing := x.topic("orders", settings.TopicNormal), x.topic("returns", settings.TopicNormal), x.name("missing")

@@ -157,7 +157,7 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// Other machines may come only with keys, over TLS that they can verify.
+// Other machines can connect only with keys, over TLS that they can verify.
 func TestExposed(t *testing.T) {
 	const keys, files, far = "access: {keys: {k: {secret: s}}}\n", "tls: {cert: c, key: k}\n", "grpc: 0.0.0.0:1\nhttp: '[::]:1'\n"
 	for text, want := range map[string]int{
@@ -322,7 +322,7 @@ func TestKeysAreRenewedUnderLoad(t *testing.T) {
 }
 
 // A file that was cut off, wherever, or that has no keys any more, does not open a broker that has
-// keys: it goes on with them.
+// keys: it continues with them.
 func TestReloadKeepsTheKeys(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tidegate.yaml")
 	const whole = "topic: [orders]\naccess:\n  keys:\n    app:\n      secret: sesame\n      allow:\n      - {actions: [send], topics: [orders]}\n"

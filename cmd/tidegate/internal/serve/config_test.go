@@ -139,7 +139,7 @@ func check(name, text string) error {
 	return err
 }
 
-// All faults come at once, those of the file by line and before the others.
+// The error lists all faults: first those of the file by line, then the others.
 func TestAllFaultsAtOnce(t *testing.T) {
 	env, _ := environment([]string{"TIDEGATE_HTTP=y"})
 	_, err := merge("f", []byte("topics:\n  t: {queues: x}\nlog_level: loud\nnope: 1\ngrpc: 12x\nmax_backlog: x\n"), env,

@@ -227,7 +227,7 @@ func TestSilentConnectionsMakeRoom(t *testing.T) {
 	if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	// The preface and empty SETTINGS; the server's SETTINGS come.
+	// The preface and empty SETTINGS; the server sends its SETTINGS.
 	if _, err := io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"); err != nil {
 		t.Fatal(err)
 	}

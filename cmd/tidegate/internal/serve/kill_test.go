@@ -167,7 +167,7 @@ func (l *ledger) receive(t *testing.T, ctx context.Context, c *rocketmq.Client, 
 }
 
 // killed notes the attempts at the end of a process. A first delivery is not on disk at once, so a
-// message that was delivered once and not acknowledged may come as attempt 1 again.
+// message that was delivered once and not acknowledged may be redelivered as attempt 1.
 func (l *ledger) killed() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

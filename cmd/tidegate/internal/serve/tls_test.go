@@ -21,7 +21,7 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
-// writeCertificate makes a certificate for this machine, which is its own CA.
+// writeCertificate creates a self-signed certificate for this machine.
 func writeCertificate(t *testing.T, certFile, keyFile string) *tls.Config {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

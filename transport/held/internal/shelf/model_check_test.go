@@ -124,7 +124,7 @@ func (m *shelfModel) checkMessage(l *Link, msg *Message) {
 	}
 }
 
-// rest ends all receives, lets everything come to rest, and checks that nothing is left.
+// rest ends all receives, completes all pending actions, and checks that no state is left.
 func (m *shelfModel) rest() {
 	m.stopped = true
 	if m.r.IntN(4) == 0 {

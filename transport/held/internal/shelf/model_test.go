@@ -191,7 +191,7 @@ func (m *shelfModel) receive(source int) {
 	}
 }
 
-// collect runs a receive whose signal or timer has come.
+// collect runs a receive after its signal or timer.
 func (m *shelfModel) collect() {
 	var w *Waiter
 	if len(m.signals) > 0 {

@@ -27,7 +27,7 @@ func sendTo(topic string, n int) *wire.Sending {
 	return s
 }
 
-// A line takes requests, each for a time, and answers each message with its ID.
+// A line takes requests, each for a time, and returns the ID of each message.
 type line struct {
 	takes  time.Duration
 	before time.Duration // until the messages are encoded

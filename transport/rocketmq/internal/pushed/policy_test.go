@@ -74,7 +74,7 @@ func TestPushedThrottleBackoff(t *testing.T) {
 	}
 }
 
-// RocketMQ's table is read as RocketMQ's broker reads it; every other ladder as it is.
+// RocketMQ's table is read as RocketMQ's broker reads it; every other schedule does not change.
 func TestPushedLadder(t *testing.T) {
 	whole := wireSteps(17, 1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200) // of RocketMQ 5.2
 	asIs := append(backoff.Steps{time.Second, 5 * time.Second}, backoff.RetryLadder()...)

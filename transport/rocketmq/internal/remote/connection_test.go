@@ -22,7 +22,7 @@ func TestMixedAnnouncementsEndBatches(t *testing.T) {
 	}
 }
 
-// Of two connections that were made at once the newer may be the one that gRPC drops.
+// If gRPC opens two connections at the same time, it may drop the newer one.
 func TestConnectionInUse(t *testing.T) {
 	l := new(Link)
 	first, second := &Connection{number: 1}, &Connection{number: 2}

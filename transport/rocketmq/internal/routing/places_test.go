@@ -11,8 +11,8 @@ import (
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
-// The number of a queue means one broker's for ever; that of a broker that is
-// gone means none.
+// The number of a queue belongs to one broker permanently; that of a broker that is gone means
+// none.
 func TestPlacesAreNotGivenTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l Places
@@ -52,7 +52,7 @@ func TestPlacesAreNotGivenTwice(t *testing.T) {
 	})
 }
 
-// Brokers that come and go, each with a name of its own, do not add up.
+// The memory for brokers that appear and vanish, each with a name of its own, does not grow.
 func TestPlacesAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l Places
