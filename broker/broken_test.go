@@ -71,9 +71,9 @@ func (fs *badFS) bounded(t *testing.T) {
 	}
 }
 
-// A store that cannot write, be it the log or the tables behind it, refuses everything with the
-// reason, ends the receives that wait, neither hangs nor spins, and can be closed. It is in no
-// bubble, as a broken store may leave goroutines of Pebble behind.
+// A store that cannot write its log or its tables rejects all requests with the reason and ends the
+// waiting receives. It neither hangs nor spins, and can be closed. The test runs in no bubble,
+// because a broken store may leave goroutines of Pebble behind.
 func TestBrokenStoreRefusesEverything(t *testing.T) {
 	t.Parallel()
 	for _, suffix := range []string{".log", ".sst"} {

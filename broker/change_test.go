@@ -16,10 +16,9 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A change of the invisible duration whose answer was lost is repeated with the
-// handle that it replaced, also after a restart: it is done again and gives the
-// same handle. Nothing else is done with a handle that was replaced, and a handle
-// of an earlier change or delivery does nothing at all.
+// A change of the invisible duration whose response was lost is repeated with the replaced handle,
+// also after a restart. The repetition takes effect and returns the same new handle. A replaced
+// handle permits no other operation, and a handle of an earlier change or delivery permits none.
 func TestChangeIsRepeatable(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -15,8 +15,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Senders and consumers at once, with failures, filters and batches of several sizes: all messages
-// are consumed without an error, and no receive waits longer than it should.
+// Concurrent senders and consumers, with failures, filters and batches of several sizes. All
+// messages are consumed without an error, and no receive waits longer than its maximum.
 func TestLoadIsConsumedWhole(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []settings.TopicType{settings.TopicNormal, settings.TopicFIFO} {

@@ -218,8 +218,8 @@ func TestMessagesRefusals(t *testing.T) {
 	}
 }
 
-// The delayed messages of a topic have pages in the order of their sends, with their delivery
-// times, and none of them is there any more when it is due or recalled.
+// The pages of the delayed messages of a topic are in the order of the sends, with the delivery
+// times. A message that is due or recalled is no longer in them.
 func TestDelayedMessages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

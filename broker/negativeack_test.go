@@ -118,9 +118,8 @@ func TestNegativeAckMaximum(t *testing.T) {
 	})
 }
 
-// The mark of a negative acknowledgement lasts until the next delivery: a maximum that is lowered
-// while the message waits for that does not end it, and one that is lowered after the next failure
-// does.
+// The mark of a negative acknowledgement lasts until the next delivery. A maximum that is lowered
+// before that delivery does not end the message; one that is lowered after the next failure does.
 func TestNegativeMarkEndsWithTheNextDelivery(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -19,8 +19,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A panicFS panics in reads of tables and of the files of values beside them, once it
-// is on and within panics: in the broker's own goroutines that would end the process.
+// A panicFS panics in reads of tables and of the files of values, once it is on and only within
+// panics: a panic in the broker's own goroutines would end the process.
 type panicFS struct {
 	vfs.FS
 	on atomic.Bool

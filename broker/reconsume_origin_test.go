@@ -27,8 +27,8 @@ func deadAfter(t *testing.T, b *broker.Broker, group, topic string, retries int)
 	}
 }
 
-// A consumed dead letter is retried as a message of its dead letter topic: its retries begin anew,
-// and reach the consumers of that topic, of another group or of the one whose dead letter it is.
+// A consumed dead letter is retried as a message of its dead letter topic. Its retries begin anew,
+// and reach the consumers of that topic: those of another group, or of the group that failed.
 func TestDeadLettersAreReconsumed(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -13,8 +13,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A receive of a group that is no FIFO group can be repeated as well, also one whose
-// messages came from the group's retry topic, and however many receives followed it.
+// A receive of an unordered group can be repeated too, also if its messages were from the group's
+// retry topic, and after any number of later receives.
 func TestRepeatedReceiveOfAnyGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, broker.Options{})

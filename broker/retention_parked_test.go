@@ -67,8 +67,8 @@ func TestRetentionKeepsWhatIsParked(t *testing.T) {
 	})
 }
 
-// A message that was parked for longer than its topic keeps messages, and is redriven, stays until
-// it is consumed, also if that takes long and with any timers set meanwhile.
+// A message was parked for longer than its topic keeps messages, and is then redriven. It stays
+// until it is consumed, also after a long time and with any timers set meanwhile.
 func TestRetentionKeepsWhatWasSentOn(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -19,8 +19,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// deletedMeanwhile has every dead letter of g fail, as if its topic were deleted
-// between finding it and writing to it, until the function that it returns is called.
+// deletedMeanwhile makes every dead letter of g fail until the returned function is called, as if
+// the topic were deleted between the lookup and the write.
 func deletedMeanwhile(t *testing.T, b *broker.Broker) (over func()) {
 	t.Helper()
 	putTopic(t, b, "%DLQ%g", settings.Topic{Queues: 1})

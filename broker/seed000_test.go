@@ -207,9 +207,9 @@ func TestConsumptionIntervalHasAMaximum(t *testing.T) {
 	})
 }
 
-// The maximum is one of the time that a delivery takes, from the moment at which it was handed out,
-// and not of a single request: the Chinese edition of the document has 消费耗时的最大上限, the limit of the
-// time that consuming takes.
+// The maximum bounds the total time of a delivery, from the moment of the delivery, and not a
+// single request. The Chinese edition of the document has 消费耗时的最大上限, the limit of the consumption
+// time.
 //
 // RocketMQ: consumption retry: "The maximum consumption interval is specified by a system parameter
 // on the broker and cannot be exceeded"

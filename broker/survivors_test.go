@@ -16,8 +16,9 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A repeated dead letter request, at any moment of the first one, does not return before the end of
-// the first one is on disk: a power failure would deliver the message again.
+// A dead letter request is repeated at any moment of the first one. It does not return before the
+// end of the first one is on disk; otherwise the message could be redelivered after a power
+// failure.
 func TestRepeatedDeadLetterWaitsForTheDisk(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -324,8 +324,8 @@ func loseTransactions(t *testing.T, seed uint64) {
 	}
 }
 
-// Half messages with all kinds of first checks, sent at all kinds of times,
-// large and small, some ended early, and restarts: each is checked at its moments, and at no other.
+// Half messages have random times, sizes and first checks; some end early, and the broker restarts.
+// Each half message is checked at its own times, and at no others.
 func TestTransactionChecksAtRandom(t *testing.T) {
 	t.Parallel()
 	for range soak(1) {

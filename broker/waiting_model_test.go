@@ -15,8 +15,9 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Random sends, retries, and receives that wait, of any queue and of one, some of them cancelled:
-// no receive waits while a message that it can take is ready, and each one ends at its time.
+// Random sends, retries and waiting receives, of any queue and of one queue, some of them
+// cancelled. No receive waits while a message is ready that it can take, and each receive ends at
+// its time.
 func TestWaitingReceivesModel(t *testing.T) {
 	t.Parallel()
 	runSequences(t, "model", *modelSeed, soak(150), func(t *testing.T, seed uint64) {

@@ -16,9 +16,9 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Random sends and settlements, receives that leave watches, and receives that wait and compete
-// with them: no watch stays asleep while a message that its receive could take is ready, each is
-// woken at most once, and nothing keeps it after its end.
+// Random sends and settlements, receives that leave watches, and waiting receives that compete with
+// them. A watch is woken if a message is ready that its receive could take, and at most once. The
+// broker forgets a watch after its end.
 func TestWatchesModel(t *testing.T) {
 	t.Parallel()
 	runSequences(t, "model", *modelSeed, soak(150), func(t *testing.T, seed uint64) {

@@ -82,8 +82,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// The retry schedule that a deciding server sent may be old, or of another topic than the
-// message's: the consumer asks for the server's schedule, unless the program sets a delay.
+// The consumer's copy of a deciding server's retry schedule may be old, or of another topic. So the
+// consumer asks for a retry by the server's schedule, unless the program sets a delay.
 func TestServerDecidesTheInterval(t *testing.T) {
 	broken := errors.New("no connection")
 	pushed := transport.ConsumerSettings{Retry: backoff.Steps{time.Minute}}

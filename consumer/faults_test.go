@@ -134,9 +134,9 @@ func TestBufferedMessagesKeepTheirLeases(t *testing.T) {
 	})
 }
 
-// Handlers that panic, block, ignore their context or return after the lease, a server that
-// delivers a message twice, responds to acknowledgements with failures for some messages, and loses
-// half of its responses: all messages are consumed, a panic costs its message an attempt, and Run
+// Handlers panic, block, ignore their context or return after the lease. The server delivers a
+// message twice, responds to acknowledgements with failures for some messages, and loses half of
+// its responses. All messages are consumed, a panic counts as an attempt of its message, and Run
 // ends.
 func TestEverythingAtOnce(t *testing.T) {
 	for range 30 {

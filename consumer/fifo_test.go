@@ -51,8 +51,8 @@ func (w *orderWatch) end(d *tidegate.Delivery, done bool) {
 	}
 }
 
-// With failures, losses, panics and slow handlers, the order holds, all messages are consumed or
-// dead letters in the end, and the bounds are kept.
+// With failures, losses, panics and slow handlers the consumer keeps the order and the bounds. In
+// the end each message is consumed or a dead letter.
 func TestFIFOProperty(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

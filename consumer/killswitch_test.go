@@ -12,8 +12,8 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 )
 
-// An outage of a dependency of ten minutes makes no dead letters, spends no attempts but those that
-// it took to see the outage, and full speed is back within 30 s of its end.
+// An outage of a dependency for ten minutes causes no dead letters, and costs only the attempts
+// that detected it. The consumer has its full speed again within 30 s after the outage.
 func TestOutageOfADependency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)

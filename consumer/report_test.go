@@ -13,9 +13,9 @@ import (
 	"github.com/tidegate/tidegate"
 )
 
-// At any time of the stop, with any handlers, and with or without a server: the report counts each
-// delivery that was in hand once, by its outcome, and the released messages are visible to others
-// at once with their attempt unspent.
+// This holds for a stop at any time, with any handlers, and with or without a server. The report
+// counts each delivery in hand once, by its outcome. Released messages are visible to other
+// consumers at once, and their attempts do not count.
 func TestStopReportAddsUp(t *testing.T) {
 	total := StopReport{}
 	for range 300 {

@@ -108,8 +108,8 @@ func TestTopicsShareTheConsumer(t *testing.T) {
 	})
 }
 
-// A topic with a large backlog does not delay the messages of a quiet one: they wait for one or
-// two of the handlers that run, however many queues and messages the other topic has.
+// A topic with a large backlog does not delay the messages of a quiet topic. These wait for one or
+// two running handlers, for any number of queues and messages of the other topic.
 func TestTopicWithBacklogDoesNotStarveAnother(t *testing.T) {
 	for name, tt := range map[string]struct {
 		caps     transport.Capabilities

@@ -13,9 +13,9 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A server that throttles at random, as one does whose queue other clients keep full, accepts
-// nearly as many messages as the backoff of each message allows: the pauses of the lane take little
-// from them.
+// A server throttles at random, for example because other clients keep its queue full. It accepts
+// nearly as many messages as the backoff of each message allows: the pauses of the lane cost
+// little.
 func TestBusyServerAcceptsWhatTheBackoffAllows(t *testing.T) {
 	const (
 		senders = 16

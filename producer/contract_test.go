@@ -219,9 +219,9 @@ func TestContractEnds(t *testing.T) {
 	})
 }
 
-// A send ends by its deadline, wherever the message is then: in an attempt, in a wait for the
+// A send ends by its deadline in each state of the message: in an attempt, in a wait for the
 // connection, behind its message group, before the limiter, or outside a full producer. The server
-// is gone all the time.
+// is down all the time.
 //
 // A send ends by its deadline while the broker is down.
 func TestContractDeadline(t *testing.T) {

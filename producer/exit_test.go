@@ -14,8 +14,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// An OnAttempt that ends its goroutine, as FailNow of package testing does, does not stop the
-// server's other messages: neither on the goroutine of a caller nor on one of the producer.
+// An OnAttempt may end its goroutine, as FailNow of package testing does, on a goroutine of a
+// caller or of the producer. The producer still sends the other messages for the server.
 func TestObserverThatEndsItsGoroutine(t *testing.T) {
 	for name, send := range map[string]func(*testing.T, *Producer) bool{
 		"Send": func(t *testing.T, p *Producer) (returned bool) {

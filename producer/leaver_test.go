@@ -13,9 +13,9 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A caller may leave, or the producer close, between the response and its result: the result of
-// another message of the request is awaited, or a function observes an attempt. The server has
-// stored the message, and the error must not deny it.
+// A caller may leave, or the producer close, between the response and the result: for example while
+// the result of another message of the request is awaited, or while a function observes an attempt.
+// The server has stored the message, so the error must have MaybeStored.
 func TestLeavingAfterTheResponse(t *testing.T) {
 	everyEntry(t, func(t *testing.T, entry string) {
 		f := &laneFake{do: func(context.Context, int, transport.Lane, []*tidegate.Message) []error { return nil }}

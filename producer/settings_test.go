@@ -237,8 +237,8 @@ func TestBodyAboveTheDefaultAsksTheServer(t *testing.T) {
 	}
 }
 
-// A server that is away is no reason to call a message invalid that it may take,
-// nor is a caller or a producer that ends while it is asked.
+// The producer does not reject a message as invalid because the request for the settings fails:
+// because the server is away, or because the caller or the producer ends meanwhile.
 func TestBodyAboveTheDefaultInAnOutage(t *testing.T) {
 	unavailable := &tidegate.Error{Op: "QueryRoute", Err: tidegate.ErrUnavailable}
 	tooLarge := codeError(tidegate.CodeMessageBodyTooLarge)

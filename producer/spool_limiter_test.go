@@ -28,8 +28,8 @@ func (l *refusing) WaitN(context.Context, int) error {
 
 func (*refusing) Observe(error) {}
 
-// The messages of a message group are spooled in their order, although the limiter refuses the
-// newer one while the older one, in the same request, is retried without asking the limiter.
+// The messages of a message group are spooled in their order. Here the limiter rejects the newer
+// message, while the older one in the same request is retried without the limiter.
 func TestSpoolKeepsTheOrderBehindARetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newStore()

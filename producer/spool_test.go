@@ -371,9 +371,8 @@ func TestShutdownDoesNotWaitForTheSpool(t *testing.T) {
 	})
 }
 
-// Over random outages, throttles, deadlines, cancels and restarts: every accepted
-// message is stored, each message group in the order of the calls, and the accounts
-// add up.
+// Across random outages, throttles, deadlines, cancellations and restarts every accepted message is
+// stored, each message group in the order of the calls. The counts of the producer add up.
 func TestSpoolProperties(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

@@ -247,9 +247,9 @@ func TestReconsumeLaterNeedsToSend(t *testing.T) {
 	}
 }
 
-// Names in the body of a request need rights of their own: an administrator of a group can neither
-// send to topics through its dead letters, nor hold up a topic by rewinding the group there, nor
-// read one as the group's retry topic.
+// Names in the body of a request need permissions of their own. An administrator of a group cannot
+// send to other topics through its dead letters, cannot throttle a topic by rewinding the group
+// there, and cannot read a topic as the group's retry topic.
 func TestBodiesNeedRights(t *testing.T) {
 	allow := []server.Rule{
 		{Actions: []server.Action{server.ActionAdmin}, Topics: []string{"fifo"}, Groups: []string{"g"}},

@@ -31,8 +31,9 @@ const (
 	theServers = "ma" // observes the whole broker
 )
 
-// routeTable has, for each route, the keys that may use it on topic normal and group g, and
-// those that may on topic fifo and group other, which only the keys for everything name.
+// routeTable has two lists of keys for each route: those that may use it on topic normal and group
+// g, and those that may use it on topic fifo and group other. Only the keys for everything name the
+// latter two.
 var routeTable = []struct{ route, own, foreign string }{
 	{"POST /v1/topics/{topic}/messages", "p", ""},
 	{"POST /v1/topics/{topic}/recall", "p", ""},

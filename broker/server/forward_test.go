@@ -9,8 +9,8 @@ import (
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
-// A program that sends a message on with all properties of its delivery, among them those
-// that the server added, is not refused, and the server's are those of the new message.
+// A program may forward a message with all properties of its delivery, also those that the server
+// added. The broker accepts the message, and replaces these by the properties of the new message.
 func TestDeliveredMessageIsSentOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, server.Options{})

@@ -138,8 +138,8 @@ func tellStory(t *testing.T, e *env) {
 	begin("waits", time.Hour)
 	begin("orphan", 0)
 
-	// One is acknowledged, one given up, one fails three times, one fails once and waits, one is in
-	// flight.
+	// Five messages: one is acknowledged, one given up, one fails three times, one fails once and
+	// waits, and one is in flight.
 	ds := receive(5, true)
 	must(e.b.Ack(t.Context(), ds[:1])[0])
 	_, err := e.b.DeadLetter(t.Context(), ds[1], "poison")

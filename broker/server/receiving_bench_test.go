@@ -16,10 +16,10 @@ import (
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
-// BenchmarkConsume compares receiving 32 messages of 1 KiB and acknowledging them, with a broker on
-// disk, with a server that has one response for each (echo), and with one that takes messages from
-// memory and syncs acknowledgements to a file (wal), in turns within the same run. echo/ratio and
-// wal/ratio are the broker's rate divided by theirs.
+// BenchmarkConsume compares receiving 32 messages of 1 KiB and acknowledging them, in turns within
+// the same run, on three servers: a broker on disk, a server that has one response for each request
+// (echo), and a server that delivers from memory and syncs acknowledgements to a file (wal).
+// echo/ratio and wal/ratio are the broker's rate divided by theirs.
 func BenchmarkConsume(b *testing.B) {
 	for _, consumers := range []int{1, 16} {
 		b.Run(fmt.Sprintf("consumers=%d", consumers), func(b *testing.B) {
@@ -125,10 +125,10 @@ func receiveOnce(ctx context.Context, c rmqpb.MessagingServiceClient, seen func(
 	return len(ack.Entries), nil
 }
 
-// BenchmarkEndToEnd sends 5 000 messages of 1 KiB a second, five each
-// millisecond by 64 senders, and measures how long after the moment at which it was due each is
-// received by one of 4 consumers, which acknowledge: with a broker on disk and, in turns,
-// with the least durable one (wal). The ratios are the broker's latencies divided by its.
+// BenchmarkEndToEnd sends 5 000 messages of 1 KiB a second, five each millisecond by 64 senders. It
+// measures the time from the due time of each message to its receipt by one of 4 consumers, which
+// acknowledge. It does so with a broker on disk and, in turns, with the least durable one (wal).
+// The ratios are the latencies of the broker divided by those of wal.
 func BenchmarkEndToEnd(b *testing.B) {
 	addresses := [2]string{serveFloor(b, newRelay(b)), serveBroker(b)}
 	var late [2][]float64

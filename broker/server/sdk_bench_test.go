@@ -12,10 +12,10 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
-// BenchmarkConsumeSDK compares receiving 32 messages of 1 KiB and acknowledging them by our
-// SDK's transport, whose deliveries are packed, with the official protocol (raw), in
-// turns within the same run, each with a broker on disk. raw/ratio is the SDK's rate divided
-// by the other; allocs/msg counts client and server.
+// BenchmarkConsumeSDK receives 32 messages of 1 KiB and acknowledges them by our SDK's transport,
+// whose deliveries are packed. It compares this with the official protocol (raw), in turns within
+// the same run, each on a broker with a disk. raw/ratio is the SDK's rate divided by the other;
+// allocs/msg counts client and server.
 func BenchmarkConsumeSDK(b *testing.B) {
 	for _, consumers := range []int{1, 16} {
 		b.Run(fmt.Sprintf("consumers=%d", consumers), func(b *testing.B) {

@@ -71,8 +71,8 @@ func withSecrets(change func(c *server.AccessConfig)) server.AccessConfig {
 	return c
 }
 
-// A session needs the cookie and the header, has the permissions of its key, and ends by a logout,
-// by idleness, and by each change of its key, but not by a change of another one.
+// A session needs the cookie and the header, and has the permissions of its key. A logout, idleness
+// and each change of its key end it; a change of another key does not.
 func TestSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, server.Options{Access: tableAccess()})

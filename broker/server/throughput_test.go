@@ -22,10 +22,10 @@ import (
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
-// BenchmarkSend compares sends of 1 KiB to a broker that has each on disk before its response with
-// sends to a server that only writes them to a file, synced (wal), and to one that only responds
-// (echo), over loopback TCP, in turns within the same run. wal/ratio and echo/ratio are the
-// broker's rate divided by theirs; allocs/msg counts client and server.
+// BenchmarkSend compares sends of 1 KiB over loopback TCP, in turns within the same run, to three
+// servers: a broker that has each message on disk before its response, a server that only writes
+// messages to a file and syncs it (wal), and a server that only responds (echo). wal/ratio and
+// echo/ratio are the broker's rate divided by theirs; allocs/msg counts client and server.
 func BenchmarkSend(b *testing.B) {
 	for _, callers := range []int{1, 64, 256} {
 		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) { benchmarkSend(b, callers, 1) })

@@ -58,8 +58,8 @@ const (
 	rollback = rmqpb.TransactionResolution_ROLLBACK
 )
 
-// The transactions of a producer: only committed messages are delivered, and the codes are those of
-// a real server: 40008 without an ID, 50001 for a transaction that does not exist any more.
+// The broker delivers only the committed messages of a producer's transactions. The codes are those
+// of a real server: 40008 without an ID, 50001 for a transaction that no longer exists.
 func TestEndTransaction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := withTransactions(t, server.Options{})

@@ -46,8 +46,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// mortal returns a dialer for connections that kill the process with the response to the last of so
-// many requests that send messages: they took effect, and the job does not know. 0: never.
+// mortal returns a dialer for connections that kill the process at the response to the n-th request
+// that sends messages. These requests took effect, but the job does not know it. Zero means never.
 func mortal(last int64) func(context.Context, string) (net.Conn, error) {
 	var sends atomic.Int64
 	return func(ctx context.Context, addr string) (net.Conn, error) {

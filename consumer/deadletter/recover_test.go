@@ -20,8 +20,8 @@ import (
 	"github.com/tidegate/tidegate/consumer/deadletter"
 )
 
-// A journal that ends with intents is that of a crash. A letter that is not there any more was sent
-// back, one that is there is sent now, and one that came back meanwhile is not sent again.
+// A journal that ends with intents shows a crash. A letter that no longer exists was sent back. A
+// letter that exists is sent now. One that became a dead letter again meanwhile is not sent again.
 func TestAfterACrash(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		p := newPlace(t, b)

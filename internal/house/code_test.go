@@ -262,8 +262,8 @@ func sleepsOutsideBubbles(list []source) []mention {
 		walk(d.Body, false)
 	})
 
-	// Take every function that is mentioned at all for one that runs in
-	// bubbles only, and strike those that are seen elsewhere, until none is.
+	// Begin with the assumption that every function runs in bubbles only. Remove the functions that
+	// are called elsewhere, until there are no more.
 	virtual := map[string]bool{}
 	for name := range mentions {
 		virtual[name] = true

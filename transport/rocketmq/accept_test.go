@@ -88,8 +88,9 @@ func TestWrongTypeAmongOthers(t *testing.T) {
 	})
 }
 
-// A topic that a server denied, or that has no queue to write to, is asked for again
-// before the next attempt that can wait: attempts at once would all fail by one route.
+// The client requests the route of a topic again if a server denied the topic, or if the topic has
+// no queue to write to. It does so before the next attempt that can wait, because attempts at once
+// would all fail by one route.
 func TestLostRouteIsAskedForBeforeTheNextAttempt(t *testing.T) {
 	for name, denied := range map[string]bool{"denied": true, "no queue": false} {
 		t.Run(name, func(t *testing.T) {

@@ -8,9 +8,9 @@ import (
 	"github.com/tidegate/tidegate"
 )
 
-// Names that the SDK makes of a consumer group belong to that group alone, with any legal
-// characters in the name of the group: the client ID of each kind of consumer, by which servers
-// keep settings, and the topic of its dead letters.
+// The SDK derives two names from a consumer group: the client ID of each kind of consumer, by which
+// servers keep settings, and the topic of its dead letters. Each derived name belongs to that group
+// alone, with any legal characters in the name of the group.
 func TestNamesOfGroupsAreDistinct(t *testing.T) {
 	c := newClient(t, newNetwork(), nil)
 	groups, words := []string{}, []string{"a", "b", "-", "_", "|", "%", "simple", "DLQ", "RETRY"}

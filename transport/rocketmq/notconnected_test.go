@@ -11,8 +11,8 @@ import (
 	"github.com/tidegate/tidegate"
 )
 
-// Only a missing connection sets NotConnected: a host name that DNS does not have needs a change of
-// the configuration, and a request that a server may have read is a failed attempt.
+// Only a missing connection sets NotConnected. A host name that DNS does not have needs a change of
+// the configuration. A request that a server may have read is a failed attempt.
 func TestNotConnected(t *testing.T) {
 	noHost := &net.OpError{Op: "dial", Net: "tcp", Err: &net.DNSError{Err: "no such host", Name: "broker.test", IsNotFound: true}}
 	noDNS := &net.OpError{Op: "dial", Net: "tcp", Err: &net.DNSError{Err: "server misbehaving", Name: "broker.test", IsTemporary: true}}

@@ -31,8 +31,8 @@ func zipped(size int, handle string) func(*rmqpb.Message) {
 	}
 }
 
-// A server that sends more than was asked for, as a malicious one does, fills no memory:
-// the receive ends with the number that it asked for.
+// A server that sends more messages than the receive asked for, for example a malicious one, does
+// not fill the memory: the receive ends with the requested number.
 func TestReceiveEndsAtItsNumber(t *testing.T) {
 	for name, send := range map[string]func(receiveStream, func(*rmqpb.Message)) error{
 		"a message a frame": func(st receiveStream, change func(*rmqpb.Message)) error {

@@ -286,8 +286,9 @@ func TestRegisterDuringDeletion(t *testing.T) {
 	}
 }
 
-// A receive that ends while its subscription is written leaves no record without a subscription:
-// the next Open would create one that nothing consumes, and its backlog could throttle senders.
+// A receive that ends while its subscription is written leaves no record without a subscription.
+// From such a record the next Open would create a subscription without a consumer, whose backlog
+// could throttle senders.
 func TestSubscribeIsCompletedAfterItsContext(t *testing.T) {
 	t.Parallel()
 	for start, name := range map[settings.Start]string{settings.StartEarliest: "earliest", settings.StartLatest: "latest"} {

@@ -48,8 +48,8 @@ func valuesDir(t *testing.T) (fs *vfs.MemFS, file string) {
 	return fs, file
 }
 
-// A file of values with a corrupt footer, or one that vanished, costs its messages:
-// no panic in a read or a compaction, and the store closes in order.
+// A file of values with a corrupt footer, or a missing one, loses its messages only: reads and
+// compactions do not panic, and the store closes in order.
 func TestCorruptFooterOfValues(t *testing.T) {
 	fs, file := valuesDir(t)
 	const footer = 38
@@ -123,9 +123,9 @@ func TestReadingAClosedStoreIsNoDamage(t *testing.T) {
 	}
 }
 
-// Pebble would rewrite a corrupt file of values again and again, and either leave
-// a goroutine behind or panic each time: none is rewritten any more, after a restart
-// too, until the file is gone. It is logged once.
+// Pebble would rewrite a corrupt file of values again and again, and leave a goroutine behind or
+// panic each time. The store therefore lets Pebble rewrite no file of values, also after a restart,
+// until the corrupt file is gone. It logs this once.
 func TestCorruptValuesAreNotRewritten(t *testing.T) {
 	for _, where := range []string{"footer", "body"} {
 		t.Run(where, func(t *testing.T) {

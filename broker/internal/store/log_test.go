@@ -40,8 +40,8 @@ func putLease(offset int64) func(*Batch) {
 	}
 }
 
-// The power fails while lazy writes are partly on disk, in any part of them: the store opens
-// with the first of them, without a gap, and with all that a Wait covered.
+// The power fails while any part of the lazy writes is on disk. The store then opens with the first
+// of these writes, without a gap, and with all writes that a Wait covered.
 func TestPowerFailsAfterLazyWrites(t *testing.T) {
 	for seed := range uint64(20) {
 		rnd := rand.New(rand.NewPCG(seed, 0))

@@ -119,9 +119,9 @@ func wantLost(t *testing.T, fs *vfs.MemFS, path string) {
 	}
 }
 
-// After kill -9, a log of which anything is missing that was on disk is not opened silently: cut
-// anywhere, removed, with zeros at its end, or with a wrong bit in its last chunk. If the loss of
-// the last log's end is accepted, the messages before it remain.
+// After kill -9, Open reports a log that lacks synced data: one that is cut anywhere, removed, with
+// zeros at its end, or with a wrong bit in its last chunk. If the loss of the last log's end is
+// accepted, the messages before it remain.
 func TestShortenedLogIsRefused(t *testing.T) {
 	for _, db := range []string{messagesDir, groupsDir} {
 		for which := range 2 {

@@ -31,8 +31,8 @@ func single(op func(context.Context) (failure string)) Operation {
 	}
 }
 
-// A server that stands still for one second in ten, at 1 000 operations a second: a tenth of the
-// operations is due in the stall, and the one that is due x before its end waits for x. So the p90
+// A server hangs for one second in ten, at 1 000 operations a second. A tenth of the operations is
+// due in the stall. An operation that is due x before the end of the stall waits for x. So the p90
 // is 0, the p95 is half a second and the p99 is 900 ms. A generator that waits for its responses
 // would have measured one slow operation for each caller.
 func TestStallIsMeasuredFromTheDueTime(t *testing.T) {

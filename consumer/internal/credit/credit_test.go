@@ -122,8 +122,9 @@ func TestCreditsOfSeveralQueues(t *testing.T) {
 	}
 }
 
-// With any sizes: a server that keeps to the requests never exceeds the byte bound by more than one
-// body for each receive, reservations end with their receives, and a receive is always possible.
+// For messages of any size, a server that keeps to the requests exceeds the byte bound by at most
+// one body for each receive. Reservations end with their receives, and a receive is always
+// possible.
 func TestCreditsProperty(t *testing.T) {
 	for range 300 {
 		seed := rand.Uint64()

@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// Probe is the time from a trip to the next probe, and a switch that holds messages back does not
-// trip again: dead letters of handlers that began before the trip, of probes and during the return
-// change nothing.
+// Probe is the time from a trip to the next probe. A tripped switch does not trip again: dead
+// letters of handlers that began before the trip, of probes and during the return change nothing.
 func TestDeadLettersWhileTheSwitchHoldsBack(t *testing.T) {
 	begin := time.Unix(0, 0)
 	for _, tt := range []struct {

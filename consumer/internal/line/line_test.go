@@ -109,9 +109,9 @@ func TestLinesWithoutAGroup(t *testing.T) {
 	}
 }
 
-// With any arrivals, failures and departures: at most one delivery of a line is free, lines keep
-// their order, each delivery that joined becomes free or is released once, and empty lines are
-// forgotten.
+// These rules hold for any arrivals, failures and departures: at most one delivery of a line is
+// free, lines keep their order, each delivery of a line becomes free or is released once, and empty
+// lines are removed.
 func TestLinesProperty(t *testing.T) {
 	for range 200 {
 		seed := rand.Uint64()

@@ -33,9 +33,9 @@ const (
 	maxTransfer = 95_000 // bytes of one page: 50 000 for the overview, 40 000 for a list; with headers, and modules that are loaded late
 )
 
-// Each page works on an empty broker and with one topic, 100 and 10 000: within the content
-// security policy, without an error, without a request beyond its origin, and within the bounds of
-// the specification.
+// Each page works on an empty broker and with 1, 100 and 10 000 topics. It keeps the content
+// security policy and the bounds of the specification, has no error, and makes no request to
+// another origin.
 func TestPages(t *testing.T) {
 	for _, n := range []int{0, 1, 100, 10_000} {
 		t.Run(fmt.Sprintf("%d topics", n), func(t *testing.T) {

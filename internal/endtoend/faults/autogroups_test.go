@@ -13,9 +13,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A consumer of a group that does not exist, and that the broker does not create either, gets the
-// error with its settings, and not as if the broker came back. Settings create no group; the first
-// receive does.
+// A consumer of a group beyond the limit of auto-created groups gets ErrNotFound from its settings
+// and its receives, not ErrUnavailable. Settings create no group; the first receive does.
 func TestOneGroupTooManyIsNotFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.NewWith(t, brokertest.Options{Broker: broker.Options{MaxAutoGroups: 1}})

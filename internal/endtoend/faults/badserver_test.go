@@ -28,10 +28,10 @@ func runThrough(t *testing.T, b *brokertest.Broker, r *rogue, h consumer.Handler
 	return sdktest.RunPush(t, r.client(t, b), h, o)
 }
 
-// A server that sends frames that are no protobuf, ends streams before their end, with an error or
-// as if they were complete, delivers a message twice, or responds to acknowledgements with
-// different results: every message is handled and none becomes a dead letter. Without double
-// deliveries no message uses the retry schedule.
+// A server sends frames that are no protobuf, ends streams too early, with an error or as if they
+// were complete, delivers a message twice, or responds to acknowledgements with different results.
+// Every message is handled and none becomes a dead letter. Without double deliveries no message
+// uses the retry schedule.
 func TestServerThatMisbehaves(t *testing.T) {
 	const messages = 300
 	for name, misbehave := range map[string]func(*testing.T, *rogue, func(percent int) bool){
@@ -266,9 +266,8 @@ func TestClocksThatDiffer(t *testing.T) {
 	}
 }
 
-// Handlers that panic, block, ignore their contexts and return after the lease, beside others that
-// work: the messages of the others are handled once and at once, and those of the bad ones are
-// retried.
+// Some handlers panic, block, ignore their contexts or return after the lease. The messages of the
+// other handlers are handled once and at once; those of the bad handlers are retried.
 func TestHandlersThatMisbehave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)

@@ -27,9 +27,8 @@ func newSimple(t *testing.T, b *brokertest.Broker, o consumer.SimpleOptions) *co
 	return s
 }
 
-// A simple consumer's program decides about everything: it extends a lease as often as it likes
-// with one delivery, has a message delivered again at once or later, makes a dead letter, and
-// acknowledges.
+// The program of a simple consumer makes all decisions: it extends the lease of one delivery any
+// number of times, retries a message at once or later, makes a dead letter, and acknowledges.
 //
 // Each call returns an error or nil, and an extension spends no attempt.
 func TestSimpleConsumerByHand(t *testing.T) {

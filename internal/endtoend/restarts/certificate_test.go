@@ -91,8 +91,8 @@ func certificate(t *testing.T, pool *x509.CertPool, name string) *tls.Certificat
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// A certificate that clients do not trust, as in the middle of a renewal, does not end a consumer,
-// however long it lasts: only the operator can know whether it is a mistake. The consumer reports
+// A certificate that clients do not trust, for example during a renewal, does not end a consumer,
+// for any length of time: only the operator knows whether it is a mistake. The consumer reports
 // each failure with its remedy, and continues once the certificate is trusted. A send fails at
 // once.
 func TestConsumerSurvivesCertificateRenewal(t *testing.T) {

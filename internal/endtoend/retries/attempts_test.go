@@ -86,10 +86,10 @@ func TestMaxAttemptsAreDeliveries(t *testing.T) {
 	}
 }
 
-// The broker, with its consumer, is restarted at each attempt: after the attempt failed, or from
-// the second one on while the handler works. (The first attempt is on disk when it has failed.) The
-// message stays the same one with the same place, there is never a second copy of it, and it
-// becomes a dead letter after exactly MaxAttempts deliveries.
+// The broker and its consumer restart at each attempt: after the failure of the attempt, or from
+// the second attempt on while the handler works. (The first attempt is on disk once it has failed.)
+// The message keeps its place and never has a second copy. It becomes a dead letter after exactly
+// MaxAttempts deliveries.
 func TestAttemptsSurviveRestarts(t *testing.T) {
 	const most = 6
 	for _, restartWhile := range []string{"waiting", "handled"} {

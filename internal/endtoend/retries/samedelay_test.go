@@ -16,8 +16,8 @@ import (
 	"github.com/tidegate/tidegate/producer"
 )
 
-// The retry schedule is the same for an error, a panic, a handler that takes longer than its
-// delivery is extended, and a worker that is lost with its lease.
+// The retry schedule is the same for an error, a panic, a handler that outlives the extensions of
+// its lease, and a worker that is lost with its lease.
 func TestEveryFailureHasTheSameDelay(t *testing.T) {
 	const lease = 30 * time.Second
 	for name, tt := range map[string]struct {

@@ -44,8 +44,8 @@ func scaled(n int) int {
 	return max(n/10, 1)
 }
 
-// Clients that send half of their requests, do not read their responses, or wait in large numbers
-// do not make the process larger than its memory, and others are served meanwhile.
+// Clients send half of their requests, do not read their responses, or wait in large numbers. The
+// process stays within its memory, and serves other clients meanwhile.
 func TestAttackedProcessServesOthers(t *testing.T) {
 	for _, attack := range []struct {
 		name string

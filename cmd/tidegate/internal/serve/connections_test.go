@@ -121,9 +121,9 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 	}
 }
 
-// resident opens a connection to the HTTP address that no other one may replace, and returns a
-// function that fails the test if one did: with keys an idle connection of an authenticated
-// client, without keys one with a receive that waits for a message until the function is called.
+// resident opens a connection to the HTTP address that no other connection may replace. With keys
+// it is an idle connection of an authenticated client, without keys one with a receive that waits
+// for a message. The returned function fails the test if the connection was replaced.
 func resident(t *testing.T, p *process, keys bool) (stays func()) {
 	t.Helper()
 	c, err := net.Dial("tcp", p.http)

@@ -20,11 +20,11 @@ import (
 
 var startupMessages = flag.Int("startup.messages", 100_000, "the number of messages of 1 KiB in the directory of BenchmarkStartup")
 
-// BenchmarkStartup launches the program, built as go build does it, and measures until it has
-// accepted a first message from a new client over gRPC: on a fresh directory, on one with old
-// messages that was closed in order, on the same after kill -9, and on one whose messages are all
-// within the duplicate window, so that the index of their IDs is read. 50 ms is the goal for the
-// median, p50-ms; max-ms is the slowest.
+// BenchmarkStartup launches the program, built by go build, and measures the time until it has
+// accepted a first message from a new client over gRPC. It does so on a fresh directory, on one
+// with old messages that was closed in order, on the same after kill -9, and on one whose messages
+// are all within the duplicate window, so that the broker reads the index of their IDs. The goal
+// for the median, p50-ms, is 50 ms; max-ms is the slowest start.
 func BenchmarkStartup(b *testing.B) {
 	program := filepath.Join(b.TempDir(), "tidegate")
 	if out, err := exec.Command("go", "build", "-o", program, "../..").CombinedOutput(); err != nil {
