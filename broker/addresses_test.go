@@ -154,7 +154,7 @@ func TestDeadLetterAddress(t *testing.T) {
 			t.Error("it is still in its queue")
 		}
 		if _, err := b.Topic("DLQ.exampleQueue"); err == nil {
-			t.Error("auto-create-dead-letter-resources is off, and a queue was made")
+			t.Error("auto-create-dead-letter-resources is off, and a queue was created")
 		}
 	})
 }
@@ -227,7 +227,7 @@ func TestAutomaticQueuesAreDeleted(t *testing.T) {
 			<-time.After(2 * time.Minute)
 			synctest.Wait()
 			if topic, err := b.Topic("DLQ.orders"); (err == nil) != there || there && !topic.AutoCreated {
-				t.Fatalf("the queue is there: %t; %+v", err == nil, topic)
+				t.Fatalf("the queue exists: %t; %+v", err == nil, topic)
 			}
 			if _, err := b.Topic("DLA"); err != nil {
 				t.Errorf("the dead-letter-address is gone: %v", err)
@@ -415,7 +415,7 @@ func TestAutomaticQueueIsDeletedAfter30s(t *testing.T) {
 			time.Sleep(time.Until(created.Add(look.after)))
 			synctest.Wait()
 			if _, err := b.Topic("DLQ.orders"); (err == nil) != look.there {
-				t.Errorf("after %v: the queue is there: %t", look.after, err == nil)
+				t.Errorf("after %v: the queue exists: %t", look.after, err == nil)
 			}
 		}
 	})

@@ -44,7 +44,7 @@ func TestAdmit(t *testing.T) {
 				},
 			})
 			if len(ds) != want || (want == 0) != errors.Is(err, full) {
-				t.Fatalf("with room for %d bytes it gets %d messages, %v; want %d", room, len(ds), err, want)
+				t.Fatalf("with space for %d bytes it gets %d messages, %v; want %d", room, len(ds), err, want)
 			}
 			for _, d := range ds {
 				if d.Attempt != attempt {

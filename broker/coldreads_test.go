@@ -93,7 +93,7 @@ func TestColdReadsThrottleSends(t *testing.T) {
 			}
 		}
 		if refused < 50 || ended == 0 || ended > 500 {
-			t.Errorf("%d refused, %d taken, taken again when %d were left; want most refused until about 400 are left", refused, taken, ended)
+			t.Errorf("%d rejected, %d accepted, accepted again when %d were left; want most rejected until about 400 are left", refused, taken, ended)
 		}
 	})
 }
@@ -194,7 +194,7 @@ func TestRewindThrottlesSends(t *testing.T) {
 			}
 		}
 		if refusedAt < stored*3/4 || takenAt == 0 || takenAt > 500 {
-			t.Errorf("refused from %d messages behind on, taken again at %d; want soon after the rewind, and within 500", refusedAt, takenAt)
+			t.Errorf("rejected from a lag of %d messages on, accepted again at %d; want soon after the rewind, and within 500", refusedAt, takenAt)
 		}
 	})
 }

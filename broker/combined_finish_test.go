@@ -80,7 +80,7 @@ func (c *combined) account() {
 				continue // it may have come when others had consumed the message
 			}
 			if !c.done[doneKey(g.ID(), m.id)] && !c.dead[name+" "+m.id] {
-				c.t.Errorf("%s, answered in step %d, never came to %s (%d, since %d)", m.id, m.step, name, g.ID(), c.began[[2]uint32{g.ID(), t.ID()}])
+				c.t.Errorf("%s, confirmed in step %d, was never delivered to %s (%d, since %d)", m.id, m.step, name, g.ID(), c.began[[2]uint32{g.ID(), t.ID()}])
 			}
 		}
 	}

@@ -58,7 +58,7 @@ func TestMessageInFlightSurvivesRetentionAndPowerLoss(t *testing.T) {
 		}
 		elapse(2 * time.Millisecond)
 		if stored(t, b, "t") != 1 || topic.Queues()[0].Low().Offset != 1 {
-			t.Fatal("the message was not passed, or not kept")
+			t.Fatal("the cursor did not pass the message, or the message was not kept")
 		}
 		b = open(t, broker.Options{Dir: "data"}.On(fs.CrashClone(vfs.CrashCloneCfg{})))
 		if s := subscriptionOf(t, b, "g"); s.Backlog.Messages != 1 {
@@ -66,7 +66,7 @@ func TestMessageInFlightSurvivesRetentionAndPowerLoss(t *testing.T) {
 		}
 		elapse(time.Minute)
 		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}); len(ds) != 1 {
-			t.Errorf("the message does not come again: %v", ds)
+			t.Errorf("the message is not redelivered: %v", ds)
 		}
 	})
 }
@@ -190,7 +190,7 @@ func TestDamageHoldsUpNoDelayedOrHalfMessages(t *testing.T) {
 		overwrite(t, b, binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32([]byte{'h'}, first.Topic), first.Number))
 		elapse(10 * time.Second) // the first check is after 6 s
 		if heard != 1 {
-			t.Errorf("%d checks were heard, want that of the message that is not damaged", heard)
+			t.Errorf("%d checks were received, want that of the valid message", heard)
 		}
 	})
 }

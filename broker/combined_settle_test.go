@@ -59,7 +59,7 @@ func (c *combined) delivered(d *tidegate.Delivery, began int, owned bool) {
 	if original {
 		where := placeKey(h.Place.Topic, id)
 		if p, ok := c.places[where]; ok && p != h.Place {
-			c.t.Errorf("%s is there twice: at %+v and %+v", id, p, h.Place)
+			c.t.Errorf("%s is stored twice: at %+v and %+v", id, p, h.Place)
 		}
 		c.places[where] = h.Place
 	}

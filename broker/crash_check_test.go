@@ -279,10 +279,10 @@ func (v *verifier) delivered(d *tidegate.Delivery, first bool, now time.Time) {
 		return
 	}
 	if d.Attempt < p.attempt || p.attempt > 1 && d.Attempt == p.attempt {
-		v.Errorf("%s comes to %s with attempt %d, after %d was answered", d.ID, d.ConsumerGroup, d.Attempt, p.attempt)
+		v.Errorf("%s is delivered to %s with attempt %d, after the failure of attempt %d was confirmed", d.ID, d.ConsumerGroup, d.Attempt, p.attempt)
 	}
 	if p.acked {
-		v.Errorf("%s was acknowledged by %s and comes again", d.ID, d.ConsumerGroup)
+		v.Errorf("%s was acknowledged by %s and is redelivered", d.ID, d.ConsumerGroup)
 	}
 	if first && p.until.After(now) {
 		v.Errorf("%s comes %v too early", d.ID, p.until.Sub(now))
@@ -309,10 +309,10 @@ func (v *verifier) contents() {
 		n, m := there[id], v.e.messages[id]
 		must, may := v.e.presence(id)
 		if n > 1 || n == 0 && must || n > 0 && !may {
-			v.Errorf("%s is there %d times; answered %v, recalled %v", id, n, m.answered, m.recalled)
+			v.Errorf("%s is stored %d times; confirmed %v, recalled %v", id, n, m.answered, m.recalled)
 		}
 		if before, ok := batches[m.batch]; ok && before != (n > 0) {
-			v.Errorf("half of the batch of %s is there", id)
+			v.Errorf("half of the batch of %s is stored", id)
 		}
 		batches[m.batch] = n > 0
 	}

@@ -66,7 +66,7 @@ func loseMessages(t *testing.T, seed uint64) {
 	}
 	for id := range answered {
 		if seen[id] != 1 {
-			t.Errorf("%s was answered and is there %d times", id, seen[id])
+			t.Errorf("%s was confirmed and is stored %d times", id, seen[id])
 		}
 	}
 	for ds := []*tidegate.Delivery{nil}; len(ds) > 0; {

@@ -169,7 +169,7 @@ func (r *damagedRun) verify(t *testing.T, b *broker.Broker) (damaged int64) {
 			}
 			for _, d := range ds {
 				if acked[d.ID] {
-					t.Errorf("%s: %s was acknowledged and comes again", r.what, d.ID)
+					t.Errorf("%s: %s was acknowledged and is redelivered", r.what, d.ID)
 				}
 				if seen[group+d.ID] {
 					t.Errorf("%s: %s comes twice to %s", r.what, d.ID, group)

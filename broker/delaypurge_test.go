@@ -104,7 +104,7 @@ func TestPurgeWhileDelayedMessagesAreSent(t *testing.T) {
 				t.Errorf("purged %+v, %v; want the 3 that were there", r.removed, r.err)
 			}
 		default:
-			t.Error("it goes on as long as messages are sent")
+			t.Error("it continues as long as messages are sent")
 		}
 		for _, h := range before {
 			if id, err := b.Recall(t.Context(), "t", h); err == nil {
@@ -145,7 +145,7 @@ func TestPurgeRemovesWhatDamageLeft(t *testing.T) {
 		elapse(2 * time.Hour)
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x"), DeliverAt: time.Now().Add(time.Hour)})
 		if ds, err = b.Parts().Store.DelayedOf(tp.ID(), store.StoredDelayed{}, 10); err != nil || len(ds) != 2 || !ds[0].Gone || ds[1].Gone {
-			t.Errorf("%+v are there, %v", ds, err)
+			t.Errorf("%+v are stored, %v", ds, err)
 		}
 		if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed != (status.Backlog{Messages: 3, Bytes: 3}) {
 			t.Errorf("purged %+v, %v; want two that came and one that waits", removed, err)

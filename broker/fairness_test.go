@@ -61,7 +61,7 @@ func TestThrottledClientsShare(t *testing.T) {
 			total += n
 		}
 		if want := drained * (seconds - 10); total < want*8/10 || total > want*12/10 {
-			t.Errorf("%d were taken while %d were drained", total, want)
+			t.Errorf("%d were accepted while %d were drained", total, want)
 		}
 		for i, n := range took {
 			if n < total/clients/2 || n > 2*total/clients {

@@ -64,7 +64,7 @@ func TestFullDiskPutsDelayedMessagesOff(t *testing.T) {
 				fs.leave(1 << 30)
 				elapse(5 * time.Second)
 				if moved := stored(t, b, "later"); moved != n-1 {
-					t.Errorf("%d messages came when there was room, want %d", moved, n-1)
+					t.Errorf("%d messages were delivered once there was space, want %d", moved, n-1)
 				}
 			})
 		})
@@ -96,7 +96,7 @@ func TestShortDiskPutsTransactionsOff(t *testing.T) {
 			t.Errorf("commit: %v", err)
 		}
 		if err := end(0, transport.ResolutionUnknown); err != nil {
-			t.Errorf("it is there still: %v", err)
+			t.Errorf("the transaction does not exist: %v", err)
 		}
 		if err := end(1, transport.Rollback); err != nil {
 			t.Errorf("rollback: %v", err)
@@ -108,7 +108,7 @@ func TestShortDiskPutsTransactionsOff(t *testing.T) {
 		fs.leave(1 << 40)
 		time.Sleep(time.Second)
 		if err := end(0, transport.Commit); err != nil {
-			t.Errorf("commit when there is room: %v", err)
+			t.Errorf("commit once there is space: %v", err)
 		}
 		elapse(2 * time.Minute)
 		if got, given := stored(t, b, "t"), stored(t, b, broker.AbandonedTransactions); got != 1 || given != 1 {

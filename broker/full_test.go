@@ -84,7 +84,7 @@ func TestFullDiskThrottlesSendsAndGoesOn(t *testing.T) {
 			}
 			time.Sleep(3 * time.Second)
 			if more := fill(t, b, fmt.Sprint(round, "again")); len(more) > 0 {
-				t.Errorf("%d sends were taken on a full disk", len(more))
+				t.Errorf("%d sends were accepted on a full disk", len(more))
 			}
 			if serve(b).Stats().Throttled[limits.DiskFull] < 2 {
 				t.Error("the refusals were not counted")
@@ -103,7 +103,7 @@ func TestFullDiskThrottlesSendsAndGoesOn(t *testing.T) {
 					t.Fatal(err)
 				}
 				if more := fill(t, b, "restarted"); len(more) > 0 {
-					t.Errorf("%d sends were taken on a full disk after a restart", len(more))
+					t.Errorf("%d sends were accepted on a full disk after a restart", len(more))
 				}
 			}
 			fs.leave(1 << 30)
@@ -121,7 +121,7 @@ func TestFullDiskThrottlesSendsAndGoesOn(t *testing.T) {
 			t.Fatal(err)
 		}
 		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}); len(ds) > 0 {
-			t.Errorf("%s comes again", ds[0].ID)
+			t.Errorf("%s is redelivered", ds[0].ID)
 		}
 		for _, d := range receiveAll(t, b, "t") {
 			delete(all, d.ID)
@@ -155,7 +155,7 @@ func TestFullDiskWithoutReserveWaits(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		select {
 		case err := <-acked:
-			t.Fatalf("acknowledged without room: %v", err)
+			t.Fatalf("acknowledged without space: %v", err)
 		default:
 		}
 		fs.leave(1 << 30)
@@ -212,7 +212,7 @@ func TestFullDiskWithoutReserveCloses(t *testing.T) {
 				<-closed
 			}
 			if waits && <-acked == nil {
-				t.Error("acknowledged without room")
+				t.Error("acknowledged without space")
 			}
 			fs.leave(1 << 30)
 			if b, err = broker.Open(o); err != nil {

@@ -134,7 +134,7 @@ func TestRepeatedDeadLetterWaitsForTheFirst(t *testing.T) {
 			synctest.Wait()
 		}
 		if len(answers) != 0 {
-			t.Errorf("%d of 2 requests were answered before anything was written", len(answers))
+			t.Errorf("%d of 2 requests returned before anything was written", len(answers))
 		}
 		release()
 		for range 2 {

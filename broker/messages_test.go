@@ -176,7 +176,7 @@ func TestMessagesBounds(t *testing.T) {
 		t.Errorf("a page of 3 MiB has %d messages of 1 MiB, %v", len(page.Messages), err)
 	}
 	if page, err = serve(b).Messages("large", status.MessageQuery{Contents: true}, 1); err != nil || len(page.Messages) != 1 {
-		t.Errorf("a page of 1 byte has %d messages, %v; want one, so that a reader goes on", len(page.Messages), err)
+		t.Errorf("a page of 1 byte has %d messages, %v; want one, so that a reader continues", len(page.Messages), err)
 	}
 	page, err = serve(b).Messages("large", status.MessageQuery{MessageFilter: status.MessageFilter{Contains: "none"}}, 0)
 	if err != nil || page.Scanned < 1 {

@@ -136,7 +136,7 @@ func TestPanicInPrepare(t *testing.T) {
 			<-time.After(2 * time.Minute)
 		}
 		if err := poll(); err != nil {
-			t.Errorf("it comes again: %v", err)
+			t.Errorf("the receive afterwards: %v", err)
 		}
 		if n := len(receiveAll(t, b, "%DLQ%g")); n != 1 {
 			t.Errorf("%d dead letters, want 1", n)

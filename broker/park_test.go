@@ -104,7 +104,7 @@ func TestParkedMessageGroup(t *testing.T) {
 		ackDeliveries(t, b, ds[1:])
 		failDeliveries(t, b, ds[:1])
 		if _, err := b.Retry(t.Context(), ds[0], 0, ""); err == nil {
-			t.Error("a parked message's handle is taken")
+			t.Error("the handle of a parked message is accepted")
 		}
 		ackDeliveries(t, b, expectMessages(t, receives(), "b:2/1"))
 		sends("a:4", "b:3")
@@ -147,7 +147,7 @@ func TestParkedMessageGroup(t *testing.T) {
 		}
 		expectState(t, b, 0, 0, 0, 0, 0, 0)
 		if _, err := b.RedriveParked(t.Context(), "g", status.ParkedSelection{Topic: "t", MessageGroup: "a"}); err == nil {
-			t.Error("nothing is parked, and a redrive of it is taken")
+			t.Error("no message is parked, and its redrive is accepted")
 		}
 	})
 }
@@ -286,7 +286,7 @@ func TestDeadLetterRequestsWhereGroupsPark(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := b.DeadLetter(t.Context(), d, "again"); err == nil {
-			t.Error("the handle of before the redrive is taken")
+			t.Error("the handle from before the redrive is accepted")
 		}
 		ackDeliveries(t, b, expectMessages(t, receives(), "a:2/1"))
 		ackDeliveries(t, b, expectMessages(t, receives(), "a:3/1"))

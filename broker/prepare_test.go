@@ -33,7 +33,7 @@ func TestPrepare(t *testing.T) {
 		return prepared, ds
 	}
 	if prepared, ds := poll("0"); len(prepared) != 0 || len(ds) != 0 {
-		t.Errorf("nothing is there: prepared %v, received %v", prepared, ds)
+		t.Errorf("no message is ready: prepared %v, received %v", prepared, ds)
 	}
 	for _, id := range []string{"1", "2"} {
 		mustSend(t, b, &tidegate.Message{ID: id, Topic: "t", MessageGroup: id, Body: []byte(id)})

@@ -113,7 +113,7 @@ func TestMessageSentToARetryTopic(t *testing.T) {
 				}
 			}
 			if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Hour}); len(ds) != 1 {
-				t.Errorf("%s: it does not come back", naming)
+				t.Errorf("%s: it is not redelivered", naming)
 			}
 		})
 	}

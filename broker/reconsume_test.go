@@ -325,7 +325,7 @@ func loseReconsumed(t *testing.T, seed uint64) {
 	for i := range n {
 		id := fmt.Sprint(i)
 		if asItself[id]+asRetry[id] != 1 || moved[id] && asRetry[id] != 1 {
-			t.Errorf("message %s came %d times as itself, %d times as a retry; its retry was answered: %t", id, asItself[id], asRetry[id], moved[id])
+			t.Errorf("message %s was delivered %d times itself, %d times as a retry; its retry was confirmed: %t", id, asItself[id], asRetry[id], moved[id])
 		}
 	}
 }

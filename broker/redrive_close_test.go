@@ -39,7 +39,7 @@ func TestCloseStopsARedrive(t *testing.T) {
 					defer close(ended)
 					moved, next, err := move(t, b)
 					if !errors.Is(err, tidegate.ErrClosed) || moved == 0 || moved == n || next == "" {
-						t.Errorf("%d of %d, go on at %q, %v", moved, n, next, err)
+						t.Errorf("%d of %d, continue at %q, %v", moved, n, next, err)
 					}
 				}()
 				synctest.Wait()

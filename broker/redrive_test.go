@@ -207,7 +207,7 @@ func TestRedriveSelects(t *testing.T) {
 				t.Errorf("%+v leaves %q, want %q", sel, got, left)
 			}
 			if (next != "") != (sel.Limit > 0) {
-				t.Errorf("%+v goes on at %q", sel, next)
+				t.Errorf("%+v continues at %q", sel, next)
 			}
 		}
 		redrive(status.DeadLetterSelection{DeadLetterFilter: status.DeadLetterFilter{MessageIDs: []string{"m2"}}}, status.DeadLetterRedrive{Redriven: 1}, "m0 m1 m3 m4 m5")

@@ -73,7 +73,7 @@ func TestLostAnswerIsReleasedLate(t *testing.T) {
 		expectMessages(t, receive(t, b, once), "")
 		again = expectMessages(t, receive(t, b, r), idsOf(again))
 		if err := b.Ack(t.Context(), lost[:1])[0]; !errors.Is(err, tidegate.ErrInvalidHandle) {
-			t.Errorf("a handle of the lost answer is good: %v", err)
+			t.Errorf("a handle of the lost response is valid: %v", err)
 		}
 		b = reopen(t, b, fs)
 		ackDeliveries(t, b, again)
@@ -99,7 +99,7 @@ func TestRepeatedReceiveWhileItWaits(t *testing.T) {
 		}
 		for i := range n - 1 {
 			if got, want := <-answers, (time.Duration(i+1) * time.Second).String(); got != want {
-				t.Errorf("a receive that was asked again answered %q, want %q", got, want)
+				t.Errorf("a repeated receive returned %q, want %q", got, want)
 			}
 		}
 		sends("a:1")

@@ -88,7 +88,7 @@ func runPowerLoss(t *testing.T, seed uint64) {
 		}
 		for id := range answered {
 			if !seen[id] && !acked[g+id] {
-				t.Errorf("%s was answered, and %s never got it", id, g)
+				t.Errorf("%s was confirmed, and %s never received it", id, g)
 			}
 		}
 		if s := subscriptionOf(t, b, g); s.Backlog != (status.Backlog{}) || s.Overtaken != 0 {
@@ -105,6 +105,6 @@ func runPowerLoss(t *testing.T, seed uint64) {
 	}
 	topic, _ := b.Parts().Catalog.Topic("t")
 	if got := topic.Written().Messages; got < sum {
-		t.Errorf("offsets go on at %d in all, want %d or more", got, sum)
+		t.Errorf("offsets continue at %d in all, want %d or more", got, sum)
 	}
 }

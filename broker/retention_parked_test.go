@@ -195,7 +195,7 @@ func TestPurgeOfAParkedTopic(t *testing.T) {
 		}
 		mustSend(t, b, &tidegate.Message{Topic: "t", MessageGroup: "a", Body: []byte("y")})
 		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}); len(ds) != 1 || string(ds[0].Body) != "y" {
-			t.Errorf("the message group does not go on: %+v", ds)
+			t.Errorf("the message group does not continue: %+v", ds)
 		}
 	})
 }

@@ -172,7 +172,7 @@ func (k *retentionModel) check() {
 		everybody := !slices.ContainsFunc(k.groups, func(g string) bool { return !k.done[g+m.id] })
 		switch {
 		case ok && (m.purged || m.place[1] < low && q.Retention.Leftovers[m.place[1]] == nil):
-			k.t.Fatalf("%+v was removed and is there", m)
+			k.t.Fatalf("%+v was removed and is still stored", m)
 		case ok:
 			total.Messages++
 			total.Bytes += m.size

@@ -61,7 +61,7 @@ func TestDeadLetterThatFails(t *testing.T) {
 					over := deletedMeanwhile(t, b)
 					d.Attempt = 17 // a consumer that retries by itself has counted further
 					if _, err := b.DeadLetter(t.Context(), d, "r"); !errors.Is(err, tidegate.ErrTopicNotFound) {
-						t.Errorf("answered with %v", err)
+						t.Errorf("returned %v", err)
 					}
 					over()
 					if restart {
@@ -83,7 +83,7 @@ func TestDeadLetterThatFails(t *testing.T) {
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: time.Minute})[0]
 		over := deletedMeanwhile(t, b)
 		if _, err := b.DeadLetter(t.Context(), d, "r"); err == nil {
-			t.Error("it was answered, and there is no dead letter")
+			t.Error("it was confirmed, and there is no dead letter")
 		}
 		over()
 		elapse(2 * time.Second)

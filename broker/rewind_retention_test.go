@@ -47,7 +47,7 @@ func TestRewindWhileRetentionPlans(t *testing.T) {
 			got += int64(len(ds))
 		}
 		if s := subscriptionOf(t, b, "g"); len(q) != 1 || q[0].To+got != n || s.Overtaken != 0 {
-			t.Errorf("%d came after %+v; %d were removed before the group had them", got, q, s.Overtaken)
+			t.Errorf("%d were delivered after %+v; %d were removed before their delivery", got, q, s.Overtaken)
 		}
 	})
 }

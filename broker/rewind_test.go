@@ -382,7 +382,7 @@ func TestRewindRefuses(t *testing.T) {
 		}
 	}
 	if g, _ := b.Group("h"); g.Name != "" {
-		t.Error("a rewind made a group")
+		t.Error("a rewind created a group")
 	}
 	// A group that never received begins at the requested position.
 	mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})

@@ -47,7 +47,7 @@ func TestStats(t *testing.T) {
 			}
 		}
 		if err := send(serving.Incoming{Message: &tidegate.Message{ID: ""}}); err == nil {
-			t.Fatal("a message without an ID was taken")
+			t.Fatal("a message without an ID was accepted")
 		}
 		time.Sleep(7 * time.Second)
 		st := serve(b).Stats()

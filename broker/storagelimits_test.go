@@ -75,7 +75,7 @@ func TestFreeDiskThrottlesSends(t *testing.T) {
 		free(5 * gib / 4)
 		time.Sleep(time.Second)
 		if err := send("t"); err != nil {
-			t.Errorf("once there is room: %v", err)
+			t.Errorf("once there is space: %v", err)
 		}
 		// It is changed while in use, and looked at when much is written.
 		free(3 * gib)
@@ -184,7 +184,7 @@ func TestWriteStallThrottlesSends(t *testing.T) {
 		}
 		time.Sleep(20 * time.Millisecond)
 		if err := send0(t, b, 1); err != nil {
-			t.Errorf("when it goes on: %v", err)
+			t.Errorf("once the store continues: %v", err)
 		}
 	})
 }

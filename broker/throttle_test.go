@@ -66,7 +66,7 @@ func TestBacklogThrottlesSends(t *testing.T) {
 		consume(199)
 		r := send(t, b, &tidegate.Message{Topic: "orders", Body: []byte("x")})[0]
 		if !errors.Is(r.Err, tidegate.ErrThrottled) {
-			t.Fatalf("a backlog of 801 is taken: %v", r.Err)
+			t.Fatalf("a send at a backlog of 801: %v", r.Err)
 		}
 		// About 300 messages a second were drained, and one is too many.
 		if e, _ := errors.AsType[*tidegate.Error](r.Err); e.RetryAfter < time.Millisecond || e.RetryAfter > 10*time.Millisecond {

@@ -26,7 +26,7 @@ func sendHalf(tb testing.TB, b *broker.Broker, id string) tidegate.Receipt {
 	tb.Helper()
 	r := serve(b).SendHalf(tb.Context(), &tidegate.Message{ID: id, Topic: "t", Body: []byte(id), Properties: map[string]string{"k": "v"}}, 0)
 	if r.Err != nil || r.Receipt.TransactionID == "" || r.Receipt.Queue != -1 || r.Receipt.MessageID != id {
-		tb.Fatalf("a half message was answered with %+v", r)
+		tb.Fatalf("the response to a half message is %+v", r)
 	}
 	return r.Receipt
 }

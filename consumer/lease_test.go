@@ -60,7 +60,7 @@ func TestLeaseLost(t *testing.T) {
 	}{
 		{"the server reports it", invalid, PushOptions{}, 0, 8 * time.Second, 10 * time.Second, 1},
 		{"the server cannot be reached", lost, PushOptions{}, 0, 29 * time.Second, 30*time.Second - 1, 5},
-		{"nor for the rest of a repeated answer", lost, PushOptions{}, 24 * time.Second, 5500 * time.Millisecond, 6*time.Second - 1, 5},
+		{"nor for the rest of a repeated response", lost, PushOptions{}, 24 * time.Second, 5500 * time.Millisecond, 6*time.Second - 1, 5},
 		{"extended long enough", nil, PushOptions{MaxExtension: 25 * time.Second}, 0, 46 * time.Second, 50 * time.Second, 2},
 		{"never extended", nil, PushOptions{MaxExtension: -1}, 0, 29 * time.Second, 30*time.Second - 1, 0},
 	} {
@@ -222,11 +222,11 @@ func TestAckIsRepeated(t *testing.T) {
 		{"in the end it works", []error{busy, errors.New("lost"), nil}, Acked, 3, 3},
 		{"the handle is gone", []error{gone}, LeaseLost, 1, 1},
 		{"the handle is gone after a refusal", []error{busy, gone}, LeaseLost, 2, 2},
-		{"the handle is gone after an answer was lost", []error{errors.New("lost"), busy, gone},
+		{"the handle is gone after a lost response", []error{errors.New("lost"), busy, gone},
 			PerhapsSettled, 3, 3},
 		{"the handle is gone after a try that may have worked", []error{&tidegate.Error{Err: tidegate.ErrUnavailable, MaybeStored: true}, gone}, PerhapsSettled, 2, 2},
 		{"the handle is gone after a try that reached no server", []error{&tidegate.Error{Err: tidegate.ErrUnavailable}, gone}, LeaseLost, 2, 2},
-		{"the handle is gone after an answered failure", []error{&tidegate.Error{Code: tidegate.CodeInternalServerError}, gone}, LeaseLost, 2, 2},
+		{"the handle is gone after a failure with a response", []error{&tidegate.Error{Code: tidegate.CodeInternalServerError}, gone}, LeaseLost, 2, 2},
 		{"refused", []error{&tidegate.Error{Code: tidegate.CodeForbidden}}, Unsettled, 1, 1},
 		{"never, as long as the lease lasts", []error{errors.New("lost")}, Unsettled, 8, 15},
 	} {

@@ -473,6 +473,6 @@ func TestNewPushTellsAllFaults(t *testing.T) {
 	p, err := NewPush(newServer(t), Subscription{Group: "billing", Topic: "orders"},
 		func(context.Context, *tidegate.Delivery) error { return nil }, PushOptions{Concurrency: math.MaxInt})
 	if p != nil || !errors.Is(err, tidegate.ErrInvalid) || !strings.Contains(err.Error(), "Concurrency") {
-		t.Errorf("a concurrency without a limit: %v, want a fault: Run would count for ever", err)
+		t.Errorf("a concurrency without a limit: %v, want a fault: Run would never stop counting", err)
 	}
 }

@@ -130,7 +130,7 @@ func TestSendAsyncIsBoundedAndCloses(t *testing.T) {
 		}
 		p.Close()
 		if taken != 3 || len(o.errs) != 3 {
-			t.Errorf("%d taken, %d results; want 3", taken, len(o.errs))
+			t.Errorf("%d accepted, %d results; want 3", taken, len(o.errs))
 		}
 		for id, err := range o.errs {
 			if !errors.Is(err, tidegate.ErrClosed) {

@@ -48,7 +48,7 @@ func TestWait(t *testing.T) {
 			is: []error{errStop, context.Canceled}, has: []string{"n=5"}},
 		{name: "cancelled before", limiter: rate.NewLimiter(2, 10), n: 1, cancel: -1, is: []error{errStop}},
 		{name: "nothing, cancelled before", limiter: rate.NewLimiter(2, 10), n: 0, cancel: -1, is: []error{errStop}},
-		{name: "deadline passes in a limiter that does not look", n: 1, timeout: time.Second, waited: time.Second,
+		{name: "deadline passes in a limiter that ignores it", n: 1, timeout: time.Second, waited: time.Second,
 			limiter: limiterFunc(func(ctx context.Context, _ int) error { <-ctx.Done(); return ctx.Err() }),
 			is:      []error{context.DeadlineExceeded}},
 		{name: "an error of the limiter's own", n: 3, timeout: time.Second,

@@ -57,7 +57,7 @@ func TestInterceptDelaysRefusesAndThrottles(t *testing.T) {
 		}
 		took, err := with(func(context.Context, server.Call, func(context.Context) error) error { return brokertest.ErrNoAnswer })
 		if e, ok := errors.AsType[*tidegate.Error](err); !ok || !e.MaybeStored || took != 3*time.Second {
-			t.Errorf("no answer: %v after %v", err, took)
+			t.Errorf("no response: %v after %v", err, took)
 		}
 		if err := send(); err != nil {
 			t.Errorf("after everything was removed: %v", err)

@@ -63,7 +63,7 @@ func TestTelemetryOfARemovedKey(t *testing.T) {
 			}
 			refused(named{t, name}, cmd.GetStatus(), c.code)
 			if _, err := old.Recv(); err != io.EOF {
-				t.Errorf("%s: the stream goes on: %v", name, err)
+				t.Errorf("%s: the stream continues: %v", name, err)
 			}
 		})
 	}
@@ -168,7 +168,7 @@ func TestHTTPStreamsOfARemovedKey(t *testing.T) {
 			in.write(`{"id":"2","body":"eA=="}` + "\n")
 			switch r := in.next(); {
 			case c.status == 0 && r.Error != nil, c.status != 0 && (r.Error == nil || r.Error.Status != c.status || r.Line != 0):
-				t.Errorf("%s: answered with %+v", name, r)
+				t.Errorf("%s: the response is %+v", name, r)
 			case c.status != 0:
 				in.end()
 			default:

@@ -213,7 +213,7 @@ func TestRights(t *testing.T) {
 		st, _ = e.receive(consumer, receiveRequest("normal", group("other")))
 		refused(t, st, tidegate.CodeForbidden)
 		if _, err := e.b.Group("other"); err == nil {
-			t.Error("a refused receive made the group")
+			t.Error("a rejected receive created the group")
 		}
 		st, _ = e.receive(consumer, receiveRequest("fifo"))
 		refused(t, st, tidegate.CodeForbidden)
@@ -302,14 +302,14 @@ func TestTelemetryRights(t *testing.T) {
 		refused(named{t, name}, answer.GetStatus(), c.code)
 		if c.code != protocol.CodeOK {
 			if _, err := s.Recv(); err != io.EOF {
-				t.Errorf("%s: the stream goes on: %v", name, err)
+				t.Errorf("%s: the stream continues: %v", name, err)
 			}
 		} else if err := s.CloseSend(); err != nil {
 			t.Error(err)
 		}
 	}
 	if _, err := e.b.Group("h"); err == nil {
-		t.Error("a refused consumer made its group")
+		t.Error("a rejected consumer created its group")
 	}
 }
 
@@ -368,7 +368,7 @@ func TestClockSkewAndReload(t *testing.T) {
 			refused(t, try(), step.code)
 		}
 		if err := e.s.SetAccess(server.AccessConfig{Keys: []server.Key{{Name: secretMark, Secrets: []server.Secret{server.NewSecret(secretMark)}, Allow: []server.Rule{{}}}}}); err == nil {
-			t.Error("a rule without actions is taken")
+			t.Error("a rule without actions is accepted")
 		}
 		refused(t, try(), protocol.CodeOK) // as before
 	})

@@ -105,7 +105,7 @@ func TestTelemetryOfOneGroupTooMany(t *testing.T) {
 		}
 		refused(t, cmd.GetStatus(), tidegate.CodeConsumerGroupNotFound, "max_auto_groups", "PUT /v1/groups/g")
 		if _, err := st.Recv(); !errors.Is(err, io.EOF) {
-			t.Errorf("the stream goes on with %v", err)
+			t.Errorf("the stream continues with %v", err)
 		}
 		if _, err := e.b.PutGroup(t.Context(), "g", settings.Group{}); err != nil {
 			t.Fatal(err)

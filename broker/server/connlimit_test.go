@@ -26,7 +26,7 @@ func TestIdleGRPCConnectionsMakeRoom(t *testing.T) {
 		stays bool
 	}{
 		{name: "only a hello", first: func(*env, rmqpb.MessagingServiceClient) {}},
-		{name: "had a request answered", first: func(e *env, c rmqpb.MessagingServiceClient) { queried(e.ctx(), e, c) }},
+		{name: "had a request with a response", first: func(e *env, c rmqpb.MessagingServiceClient) { queried(e.ctx(), e, c) }},
 		{name: "has a stream", stays: true, first: func(e *env, c rmqpb.MessagingServiceClient) { converses(e.ctx(), e, c) }},
 		{name: "waits for a message", stays: true, first: func(e *env, c rmqpb.MessagingServiceClient) {
 			if _, err := c.ReceiveMessage(e.ctx(), receiveRequest("normal")); err != nil {

@@ -82,7 +82,7 @@ func TestHTTPWorksAsLongAsItTakes(t *testing.T) {
 						cancel()
 					}()
 					if _, err := ask(ctx, "{}"); err == nil {
-						t.Error("an answer for a client that has gone")
+						t.Error("a response to a client that is gone")
 					}
 					synctest.Wait()
 					if _, text := scrapedBy(t, e.s); time.Since(began) != 35*time.Second || !strings.Contains(text, `{operation="redriveDeadLetters",status="cut"} 1`) {

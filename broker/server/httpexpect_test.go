@@ -74,7 +74,7 @@ func TestHTTPSendStreamAfterExpect(t *testing.T) {
 					t.Error("a stream has a duration: it lasts as long as the client wants")
 				}
 				if strings.Contains(metrics, `"cut"`) {
-					t.Error("a complete answer is counted as cut")
+					t.Error("a complete response is counted as cut off")
 				}
 			})
 		})
@@ -104,7 +104,7 @@ func TestHTTPSlowBody(t *testing.T) {
 				decode(t, text, &p)
 				x.problem(path, resp.StatusCode, p, 408, 40800, "did not arrive within 30s")
 				if took := time.Since(began); took != 30*time.Second {
-					t.Errorf("answered after %v", took)
+					t.Errorf("response after %v", took)
 				}
 			})
 		})

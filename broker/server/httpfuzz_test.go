@@ -31,7 +31,7 @@ func FuzzHTTPSend(f *testing.F) {
 		err := web.Decode(text, &m)
 		var plain map[string]any
 		if err == nil && json.Unmarshal(text, &plain) != nil {
-			t.Errorf("it is not JSON, but taken as %+v", m)
+			t.Errorf("it is not JSON, but decoded to %+v", m)
 		}
 		if err != nil && (refusal.CodeOf(err) != tidegate.CodeBadRequest || len(err.Error()) < 20) {
 			t.Errorf("refused with %v", err)
@@ -46,7 +46,7 @@ func FuzzHTTPSend(f *testing.F) {
 			}
 			for line := range bytes.Lines(w.Body.Bytes()) {
 				if kind == web.TypeNDJSON && json.Unmarshal(line, new(messages.SendResult)) != nil {
-					t.Errorf("answered with %q", line)
+					t.Errorf("the response is %q", line)
 				}
 			}
 		}

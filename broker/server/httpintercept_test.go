@@ -80,7 +80,7 @@ func TestHTTPIntercept(t *testing.T) {
 		// A cut connection, before and in a stream.
 		m = func(context.Context, server.Call, func(context.Context) error) error { return errors.New("cable cut") }
 		if resp, err := post(t.Context(), "/v1/topics/normal/messages", `{"body":"eA=="}`, ""); err == nil {
-			t.Errorf("an answer through a cut cable: %s", resp.Status)
+			t.Errorf("a response through a cut cable: %s", resp.Status)
 		}
 		s.write(`{"body":"eA=="}` + "\n")
 		if s.out.Scan() || s.out.Err() == nil {
@@ -111,7 +111,7 @@ func TestHTTPIntercept(t *testing.T) {
 		// Such messages stay in flight; and the server's end is not held up.
 		go func() {
 			if resp, err := post(t.Context(), "/v1/groups/h/topics/normal/receive", `{"max":32}`, web.TypeNDJSON); err == nil {
-				t.Errorf("an answer: %s", resp.Status)
+				t.Errorf("a response: %s", resp.Status)
 			}
 		}()
 		synctest.Wait()

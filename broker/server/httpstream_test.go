@@ -70,7 +70,7 @@ func (s *sendStream) next() (r messages.SendResult) {
 func (s *sendStream) end() {
 	s.t.Helper()
 	if s.out.Scan() || s.out.Err() != nil {
-		s.t.Errorf("the stream goes on with %q, %v", s.out.Text(), s.out.Err())
+		s.t.Errorf("the stream continues with %q, %v", s.out.Text(), s.out.Err())
 	}
 }
 
@@ -414,7 +414,7 @@ func TestHTTPReceiveWaits(t *testing.T) {
 		began := time.Now()
 		x.take("normal", `{"wait":"20s"}`, 0)
 		if time.Since(began) != 3*time.Second {
-			t.Errorf("answered after %v", time.Since(began))
+			t.Errorf("response after %v", time.Since(began))
 		}
 	})
 }
@@ -469,7 +469,7 @@ func TestHTTPReceiveMaxBytes(t *testing.T) {
 		for _, c := range []struct{ bytes, want int }{{1, 1}, {20, 2}, {100, 1}} {
 			for _, d := range x.take("normal", fmt.Sprintf(`{"max":32,"max_bytes":%d}`, c.bytes), c.want) {
 				if d.Attempt != 1 {
-					t.Errorf("attempt %d, want 1: an earlier receive had taken it", d.Attempt)
+					t.Errorf("attempt %d, want 1: an earlier receive has taken it", d.Attempt)
 				}
 			}
 		}

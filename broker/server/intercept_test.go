@@ -77,10 +77,10 @@ func TestIntercept(t *testing.T) {
 		defer cancel()
 		began = time.Now()
 		if _, err := send(ctx, "lost"); status.Code(err) != codes.DeadlineExceeded || time.Since(began) != 3*time.Second {
-			t.Errorf("no answer: %v after %v", err, time.Since(began))
+			t.Errorf("no response: %v after %v", err, time.Since(began))
 		}
 		if n := stored(); n != 4 {
-			t.Errorf("%d messages stored after a lost answer; want 4", n)
+			t.Errorf("%d messages stored after a lost response; want 4", n)
 		}
 
 		m = func(context.Context, server.Call, func(context.Context) error) error { return errors.New("cable cut") }

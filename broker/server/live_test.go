@@ -131,7 +131,7 @@ func TestLiveOfAKey(t *testing.T) {
 			t.Errorf("after %v, the key is gone and the stream has %s", time.Since(began), text)
 		}
 		if _, text := next(); text != "" {
-			t.Errorf("the stream goes on with %s", text)
+			t.Errorf("the stream continues with %s", text)
 		}
 
 		p := &page{e: e}

@@ -119,7 +119,7 @@ func tellStory(t *testing.T, e *env) {
 	e.SendMessage(e.ctx(), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{msg("nowhere", "x")}})
 	for _, r := range e.b.Send(t.Context(), []*tidegate.Message{{ID: "y", Topic: "orders", MessageGroup: "odd", Body: []byte("b")}}) {
 		if r.Err == nil {
-			t.Fatal("a message with a message group was taken by a NORMAL topic")
+			t.Fatal("a NORMAL topic accepted a message with a message group")
 		}
 	}
 
@@ -265,7 +265,7 @@ func TestMetricsOfAStory(t *testing.T) {
 		got, _ = scraped(t, e.s)
 		for name := range got {
 			if strings.Contains(name, `"orders"`) || strings.Contains(name, `group="g"`) {
-				t.Errorf("%s is there after topic and group were deleted", name)
+				t.Errorf("%s exists after the deletion of topic and group", name)
 			}
 		}
 	})

@@ -111,7 +111,7 @@ func alerts(t *testing.T) []expression {
 	for _, g := range f.Groups {
 		for _, r := range g.Rules {
 			if r.Alert == "" || seen[r.Alert] || g.Name == "" {
-				t.Errorf("alert %q of group %q has no name or one that is there already", r.Alert, g.Name)
+				t.Errorf("alert %q of group %q has no name, or the name of another alert", r.Alert, g.Name)
 			}
 			seen[r.Alert] = true
 			if s := r.Labels["severity"]; s != "critical" && s != "warning" {

@@ -74,7 +74,7 @@ func TestOpenAPIHasAllRoutes(t *testing.T) {
 		delete(missing, key)
 	}
 	for key := range missing {
-		t.Errorf("openapi.yaml has %s, which the server does not answer", key)
+		t.Errorf("openapi.yaml has %s, which the server does not serve", key)
 	}
 }
 

@@ -153,7 +153,7 @@ func TestReceiveIsWoken(t *testing.T) {
 		defer sent.Wait() // its answer may come after the delivery
 		e.one(e.ctx(), receiveRequest("normal"))
 		if d := time.Since(began); d != 7*time.Second {
-			t.Errorf("answered after %v; want 7s", d)
+			t.Errorf("returned after %v; want 7s", d)
 		}
 	})
 }

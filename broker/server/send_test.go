@@ -143,7 +143,7 @@ func TestSendRefusals(t *testing.T) {
 		} {
 			r, err := e.SendMessage(e.ctx(), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{msg("normal", "id", c.edit...)}})
 			if err != nil {
-				t.Errorf("%s: gRPC status %v; want OK and a status in the answer", c.name, err)
+				t.Errorf("%s: gRPC status %v; want OK and a status in the response", c.name, err)
 				continue
 			}
 			if len(r.GetEntries()) != 0 {

@@ -30,7 +30,7 @@ func TestSeriesOfAnIdleBroker(t *testing.T) {
 			}
 		}
 		if byName["tidegate_http_answers_total"] < 30 || byName["tidegate_rpc_answers_total"] != 17 {
-			t.Errorf("%d and %d counters of answers; want one for each operation", byName["tidegate_http_answers_total"], byName["tidegate_rpc_answers_total"])
+			t.Errorf("%d and %d counters of responses; want one for each operation", byName["tidegate_http_answers_total"], byName["tidegate_rpc_answers_total"])
 		}
 	})
 }

@@ -196,7 +196,7 @@ func TestTelemetryOfOneClientTooMany(t *testing.T) {
 		}
 		refused(t, cmd.GetStatus(), tidegate.CodeTooManyRequests, "530 TOO_MANY_REQUESTS", "100000")
 		if _, err := st.Recv(); err != io.EOF {
-			t.Errorf("the stream goes on with %v", err)
+			t.Errorf("the stream continues with %v", err)
 		}
 	})
 }

@@ -48,7 +48,7 @@ func TestThrottleIsTold(t *testing.T) {
 			}
 		}
 		if send() == nil {
-			t.Fatal("the third is taken")
+			t.Fatal("the third is accepted")
 		}
 		since := time.Now()
 		time.Sleep(time.Minute)

@@ -37,7 +37,7 @@ func (e *env) half(id string, edit ...edit) string {
 	edit = append(edit, sys(func(p *rmqpb.SystemProperties) { p.MessageType = rmqpb.MessageType_TRANSACTION }))
 	r := e.send(msg("tx", id, edit...)).GetEntries()[0]
 	if r.GetMessageId() != id || r.GetTransactionId() == "" {
-		e.t.Fatalf("a half message was answered with %v", r)
+		e.t.Fatalf("the response to a half message is %v", r)
 	}
 	return r.GetTransactionId()
 }
@@ -207,7 +207,7 @@ func TestLostAnswerOfEndTransaction(t *testing.T) {
 		defer cancel()
 		req := &rmqpb.EndTransactionRequest{Topic: res("tx"), MessageId: "m", TransactionId: id, Resolution: commit}
 		if _, err := e.EndTransaction(ctx, req); err == nil {
-			t.Error("there was an answer")
+			t.Error("there was a response")
 		}
 		refused(t, e.endTransaction(e.ctx(), "m", id, commit), tidegate.CodeInternalServerError, "ended")
 		e.one(e.ctx(), receiveRequest("tx"))

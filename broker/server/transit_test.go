@@ -182,7 +182,7 @@ func TestUnreadReceive(t *testing.T) {
 		<-c.Closed()
 		e.settled()
 		if _, ms := e.receive(e.ctx(), receiveRequest("normal")); len(ms) != 2 || ms[0].GetSystemProperties().GetDeliveryAttempt() != 1 {
-			t.Errorf("afterwards %d messages are there, the first with attempt %d", len(ms), ms[0].GetSystemProperties().GetDeliveryAttempt())
+			t.Errorf("afterwards %d messages are received, the first with attempt %d", len(ms), ms[0].GetSystemProperties().GetDeliveryAttempt())
 		}
 		e.settled()
 	})
@@ -211,7 +211,7 @@ func TestReceiveGetsWhatThereIsMemoryFor(t *testing.T) {
 		second.Release()
 		for n := len(ms); n < 8; n += len(ms) {
 			if _, ms = e.receive(e.ctx(), receiveRequest("normal")); len(ms) == 0 || ms[0].GetSystemProperties().GetDeliveryAttempt() != 1 {
-				t.Fatalf("%d of 8 messages are there, and then %v", n, ms)
+				t.Fatalf("%d of 8 messages are received, and then %v", n, ms)
 			}
 		}
 	})

@@ -233,7 +233,7 @@ func killAfter(t *testing.T, env, event string, n int) {
 		}
 	}
 	if n > 0 {
-		t.Errorf("the process ended by itself, %d too early", n)
+		t.Errorf("the process ended before its kill, %d too early", n)
 	}
 	if !itself {
 		if err := cmd.Process.Kill(); err != nil {

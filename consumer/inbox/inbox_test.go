@@ -286,7 +286,7 @@ func TestKillKeepsEffectsOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := cmd.Wait(); err == nil || stderr.Len() > 0 {
-			t.Fatalf("the process ended by itself: %v, %s", err, stderr.String())
+			t.Fatalf("the process ended before its kill: %v, %s", err, stderr.String())
 		}
 	}
 	n := count(t, db, "SELECT COUNT(*) FROM accounts")

@@ -170,7 +170,7 @@ func TestCurl(t *testing.T) {
 		answer = curl(t, strings.Replace(line, "http://127.0.0.1:8082", srv.URL, 1))
 	}
 	if !strings.Contains(answer, `"body_text":"3 apples"`) {
-		t.Errorf("the last answer is %s", answer)
+		t.Errorf("the last response is %s", answer)
 	}
 }
 

@@ -320,7 +320,7 @@ func TestConfigFaults(t *testing.T) {
 		TimeZones: []*time.Location{nil},
 	})
 	if err == nil {
-		t.Fatal("it is taken")
+		t.Fatal("it is accepted")
 	}
 	for _, w := range []string{
 		"key 1: invalid name: give letters", "key 2: invalid name: it has 0 bytes", "key 3", `key 4: invalid name: the name "anonymous" is reserved`,
@@ -355,7 +355,7 @@ func TestSecretsAreHidden(t *testing.T) {
 		slog.New(slog.NewJSONHandler(&out, nil)).Info("x", "v", v)
 	}
 	if strings.Contains(out.String(), text) || strings.Contains(out.String(), hex.EncodeToString([]byte(text))) {
-		t.Errorf("it is there:\n%s", out.String())
+		t.Errorf("the output contains the secret:\n%s", out.String())
 	}
 	if s.Reveal() != text || (Secret{}).Reveal() != "" {
 		t.Error("Reveal does not return it")

@@ -101,7 +101,7 @@ func TestKillLosesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := cmd.Wait(); err == nil || stderr.Len() > 0 {
-			t.Fatalf("the process ended by itself: %v, %s", err, stderr.String())
+			t.Fatalf("the process ended before its kill: %v, %s", err, stderr.String())
 		}
 		check(t, dir, round)
 	}

@@ -126,7 +126,7 @@ func TestKilledProducerLosesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := cmd.Wait(); err == nil || stderr.Len() > 0 {
-			t.Fatalf("the process ended by itself: %v, %s", err, stderr.String())
+			t.Fatalf("the process ended before its kill: %v, %s", err, stderr.String())
 		}
 	}
 	s := open(t, filepath.Join(dir, "spool.db"), Options{})

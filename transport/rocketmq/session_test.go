@@ -407,13 +407,13 @@ func TestCommands(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		answers := s.of("command")
 		if len(answers) != 2 {
-			t.Fatalf("%d answers, want 2", len(answers))
+			t.Fatalf("%d responses, want 2", len(answers))
 		}
 		for i, want := range []string{"n1", "n2"} {
 			cmd := answers[i].req.(*rmqpb.TelemetryCommand)
 			nonce := cmd.GetThreadStackTrace().GetNonce() + cmd.GetVerifyMessageResult().GetNonce()
 			if nonce != want || cmd.GetStatus().GetCode() != rmqpb.Code_UNSUPPORTED {
-				t.Errorf("answer %d: %v", i, cmd)
+				t.Errorf("response %d: %v", i, cmd)
 			}
 		}
 		expectTimes(t, "streams", s.of("Telemetry"), 0, 3*time.Second)

@@ -153,7 +153,7 @@ func FuzzSQL(f *testing.F) {
 		}
 		got := q.Match("t", p)
 		if q.Match("t", p) != got {
-			t.Fatalf("%q answers differently", expression)
+			t.Fatalf("%q has another result", expression)
 		}
 		if inverse, err := SQL("NOT (" + expression + ")"); err == nil && got && inverse.Match("t", p) {
 			t.Fatalf("%q and its negation both match", expression)

@@ -192,7 +192,7 @@ func TestCorruptValuesAreNotRewritten(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, err := fs.Stat("data/" + diskfs.DamagedFile); err == nil || s.damage.GarbageRatio() != diskfs.TargetGarbage {
-				t.Errorf("the file is gone, and the note of it is there: %v", err)
+				t.Errorf("the file is gone, and its note exists: %v", err)
 			}
 			if err := s.Close(); err != nil {
 				t.Error(err)

@@ -85,7 +85,7 @@ func TestLogHasABound(t *testing.T) {
 		fs.slow.Store(false)
 		start := time.Now()
 		if err := s.Messages.Room(t.Context(), 0, nil); err != nil || time.Since(start) < 50*time.Minute {
-			t.Errorf("room after %v, %v", time.Since(start), err)
+			t.Errorf("space after %v, %v", time.Since(start), err)
 		}
 		add()
 		if err := s.Messages.Add(func(*Batch) {}, nil).Wait(); err != nil {

@@ -83,7 +83,7 @@ func TestBacklogShares(t *testing.T) {
 			t.Error("a zero value shares")
 		}
 		if set(999, false); b.Sharing() {
-			t.Errorf("%v: with no limit reached yet the room is shared", c.m)
+			t.Errorf("%v: before any limit is reached the space is shared", c.m)
 		}
 		set(1000, true)
 		b.Wait("a", now)
@@ -103,7 +103,7 @@ func TestBacklogShares(t *testing.T) {
 			t.Errorf("%v: at 641 it has %d more", c.m, n)
 		}
 		if set(640, false); b.Sharing() || b.fair.clients != nil {
-			t.Errorf("%v: at 640 the room is shared (%v), and %d clients are known", c.m, b.Sharing(), len(b.fair.clients))
+			t.Errorf("%v: at 640 the space is shared (%v), and %d clients are known", c.m, b.Sharing(), len(b.fair.clients))
 		}
 	}
 }

@@ -16,7 +16,7 @@ func TestFairnessTake(t *testing.T) {
 			}
 		}
 	})
-	t.Run("room, then rate", func(t *testing.T) {
+	t.Run("space, then rate", func(t *testing.T) {
 		var f fairness
 		f.see("a", now)
 		f.see("b", now)
@@ -34,7 +34,7 @@ func TestFairnessTake(t *testing.T) {
 			t.Errorf("%d at once, want 10", n)
 		}
 		if _, ok := f.take("b", 1, 40, 4, now); !ok {
-			t.Error("another one's share was taken")
+			t.Error("the share of another client was used")
 		}
 		if _, ok := f.take("a", 1, 40, 4, now.Add(500*time.Millisecond)); !ok {
 			t.Error("no token after the returned wait")

@@ -13,7 +13,7 @@ func TestFlow(t *testing.T) {
 		var f Flow
 		start := time.Now()
 		if messages, bytes := f.Rate(start); messages != 0 || bytes != 0 {
-			t.Errorf("before anything passed it is %g, %g", messages, bytes)
+			t.Errorf("before the first message it is %g, %g", messages, bytes)
 		}
 		now := start
 		for i := range int(30 * rate) {

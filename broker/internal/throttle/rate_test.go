@@ -61,7 +61,7 @@ func TestRateFill(t *testing.T) {
 				t.Errorf("limited %s, as %s: then a message waits %v (%v)", name, way, wait, m)
 			}
 			if _, wait := r.Take(again, 100, now); wait == 0 {
-				t.Errorf("limited %s, as %s: then two messages are taken", name, way)
+				t.Errorf("limited %s, as %s: then two messages are accepted", name, way)
 			}
 		}
 	}
@@ -78,7 +78,7 @@ func TestRateState(t *testing.T) {
 		t.Errorf("80 bytes more are refused by %v with %+v", m, s)
 	}
 	if s := r.State(ByBytes, limit, now); s.On || !s.Since.IsZero() || s.RetryAfter != 0 || s.Value < 100 || s.Value > 160 {
-		t.Errorf("50 bytes would be taken, and it is %+v", s)
+		t.Errorf("50 bytes would be accepted, and it is %+v", s)
 	}
 	r = Rate{}
 	r.Take(limit, 150, now) // more bytes than the limit of one second: 50 are owed

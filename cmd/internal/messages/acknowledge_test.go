@@ -87,7 +87,7 @@ func TestAcknowledgementsUnderWay(t *testing.T) {
 			t.Errorf("acknowledgements of %d messages are under way", sizes)
 		}
 		if want := 30 + 3*510 + 1050; taken != want { // the first multiple of 30 from maxPrinted on
-			t.Errorf("%d messages are taken, want %d", taken, want)
+			t.Errorf("%d messages are received, want %d", taken, want)
 		}
 		close(answer)
 		if rest, err := a.end(); len(rest) > 0 || err != nil {

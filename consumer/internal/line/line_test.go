@@ -88,7 +88,7 @@ func TestLinesFailureThenRedelivery(t *testing.T) {
 	}
 	l.leave(old[1], false)
 	if next, _ := l.leave(again[0], true); next != again[1] {
-		t.Error("the new line does not go on")
+		t.Error("the new line does not continue")
 	}
 	l.leave(again[1], true)
 	if len(l.Lines) != 0 {

@@ -56,7 +56,7 @@ func TestSessionEnds(t *testing.T) {
 			t.Errorf("%s: %q, %v; want %v", name, key, ok, c.want)
 		}
 		if _, _, again := s.Use(idOf(t, a, b), constant(Digest{1}), start.Add(c.uses[len(c.uses)-1])); again != c.want {
-			t.Errorf("%s: a session that had ended can be used again", name)
+			t.Errorf("%s: an ended session can be used again", name)
 		}
 	}
 	s := New()
@@ -113,7 +113,7 @@ func TestSessionHalves(t *testing.T) {
 	}
 	for _, x := range [][2]string{{"", ""}, {a, ""}, {"", a + b}, {a, b + "A"}, {a, "!"}, {a, b[:10]}} {
 		if _, ok := IDOf(x[0], x[1]); ok {
-			t.Errorf("%q are taken as halves", x)
+			t.Errorf("%q are accepted as halves", x)
 		}
 	}
 	x, _ := base64.RawURLEncoding.DecodeString(a)

@@ -55,7 +55,7 @@ func TestSelectPages(t *testing.T) {
 		}
 	}
 	if _, ok := Select([]status.TopicSummary{{}}, Query[status.TopicSummary]{Name: TopicName, Limit: 1, After: "no cursor"}); ok {
-		t.Error("an invalid cursor was taken")
+		t.Error("an invalid cursor was accepted")
 	}
 }
 

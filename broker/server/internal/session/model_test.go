@@ -245,7 +245,7 @@ func (m *modelRun) check() {
 	defer m.mu.Unlock()
 	for id, n := range m.ended {
 		if m.forgotten[id] < n {
-			m.t.Errorf("the engine heard %d times of the end of %s, want %d", m.forgotten[id], id, n)
+			m.t.Errorf("the engine got %d ends of %s, want %d", m.forgotten[id], id, n)
 		}
 	}
 }

@@ -80,7 +80,7 @@ func TestGreedyConnectionsMakeRoom(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 			late := b.Hold("late", nil)
 			if err := late.Resize(128<<10, false); err != nil {
-				t.Errorf("after %d greedy connections there is no room: %v", n, err)
+				t.Errorf("after %d greedy connections there is no space: %v", n, err)
 			}
 			if b.Held() > b.Limit() {
 				t.Errorf("%d bytes are held, more than %d", b.Held(), b.Limit())

@@ -51,7 +51,7 @@ func idleAttack(t *testing.T, address string, n int, hello string, answered func
 			t.Fatalf("connection %d: %v", i+1, err)
 		}
 		if err := answered(bufio.NewReader(c)); err != nil {
-			t.Fatalf("connection %d was not answered: %v", i+1, err)
+			t.Fatalf("connection %d got no response: %v", i+1, err)
 		}
 	}
 }
@@ -197,7 +197,7 @@ func TestConnectionsBeyondTheLimitWait(t *testing.T) {
 	}
 	select {
 	case err := <-answered:
-		t.Errorf("a third connection was answered beside two with requests under way: %v", err)
+		t.Errorf("a third connection got a response beside two with requests under way: %v", err)
 	default:
 	}
 	if err := conns[0].Close(); err != nil {

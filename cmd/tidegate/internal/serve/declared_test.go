@@ -51,7 +51,7 @@ func TestDeclaredIsNotAutoCreated(t *testing.T) {
 		return [2]bool{topic.AutoCreated, group.AutoCreated}
 	}
 	if got := automatic(); got != [2]bool{true, true} {
-		t.Fatalf("made by themselves: %t", got)
+		t.Fatalf("auto-created: %t", got)
 	}
 	queue, err := b.TopicSettings("DLQ.orders") // as it would be declared
 	if err != nil {
@@ -71,6 +71,6 @@ func TestDeclaredIsNotAutoCreated(t *testing.T) {
 		}
 	}
 	if got := automatic(); got != [2]bool{false, false} {
-		t.Errorf("declared, and still made by themselves: %t", got)
+		t.Errorf("declared, and still auto-created: %t", got)
 	}
 }

@@ -37,10 +37,10 @@ func TestProtect(t *testing.T) {
 		t.Errorf("in memory: %v", err)
 	}
 	if err := protect(filepath.Join(dir, protectedFile), false, false); err == nil {
-		t.Error("a directory that cannot be looked at passes")
+		t.Error("a directory that cannot be read is accepted")
 	}
 	if err := protect(filepath.Join(dir, "none"), true, false); err == nil {
-		t.Error("a mark that cannot be written passes")
+		t.Error("a failed write of the mark has no error")
 	}
 }
 

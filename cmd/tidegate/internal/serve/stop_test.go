@@ -61,7 +61,7 @@ func TestStopEndsBothAtOnce(t *testing.T) {
 	}
 	resp, err := http.ReadResponse(answers, nil)
 	if err != nil {
-		t.Fatalf("a request under way got no answer: %v", err)
+		t.Fatalf("a request under way got no response: %v", err)
 	}
 	defer resp.Body.Close()
 	if text, err := io.ReadAll(resp.Body); resp.StatusCode != 200 || err != nil || !strings.Contains(string(text), `"m"`) {

@@ -139,12 +139,12 @@ func TestUnwrittenBytesAreBounded(t *testing.T) {
 		}()
 		synctest.Wait()
 		if taken*len(frame) > 2*(maxUnwritten+len(frame)) { // one half is in the write that hangs
-			t.Errorf("%d frames of 64 KiB are taken while nothing is written", taken)
+			t.Errorf("%d frames of 64 KiB are accepted while nothing is written", taken)
 		}
 		close(w.free)
 		synctest.Wait()
 		if taken != 100 {
-			t.Errorf("%d of 100 frames are taken after the writes", taken)
+			t.Errorf("%d of 100 frames are accepted after the writes", taken)
 		}
 	})
 }

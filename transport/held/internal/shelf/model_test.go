@@ -221,7 +221,7 @@ func (m *shelfModel) run(w *Waiter) {
 	case !next.IsZero():
 		m.timers[w] = next
 		if !next.After(m.now) {
-			m.t.Errorf("the receive ends %v ago and goes on", m.now.Sub(next))
+			m.t.Errorf("the receive should have ended %v ago and continues", m.now.Sub(next))
 		}
 	}
 }

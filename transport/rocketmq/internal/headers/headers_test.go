@@ -56,7 +56,7 @@ func TestEncodeReason(t *testing.T) {
 			t.Errorf("%.20q: %.40q, want %.40q", in, got, want)
 		}
 		if back, err := url.PathUnescape(got); err != nil || !strings.HasPrefix(in, back) {
-			t.Errorf("%.20q does not come back: %q, %v", in, back, err)
+			t.Errorf("%.20q is decoded to %q, %v", in, back, err)
 		}
 	}
 }
