@@ -73,7 +73,7 @@
 // state: dead-letter, block or park. Block and park apply only to messages with a message group, in
 // FIFO groups. If a consumer requests a dead letter before the last attempt, the message becomes a
 // dead letter with any OnExhausted, and its successors continue. After the last attempt OnExhausted
-// applies to such a request too, because RocketMQ's push consumers of FIFO groups retry by
+// applies to such a request too, because RocketMQ's push consumers of FIFO groups make the retries
 // themselves and report exhausted attempts with this request.
 //
 // [Broker.Rewind] makes messages of any state Ready again, as if they had never been delivered.

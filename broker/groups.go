@@ -18,9 +18,9 @@ func (b *Broker) PutGroup(ctx context.Context, name string, c settings.Group) (s
 }
 
 // PatchGroup changes the settings of a consumer group, and returns when this is on disk. It calls
-// change with a copy of the settings, while no other change of settings is made; change must not
-// wait. An auto-created group becomes permanent. The error is that of change, 40403 if there is no
-// such group, or one of PutGroup; then nothing has changed.
+// change with a copy of the settings, while no other change of settings is under way; change must
+// not wait. An auto-created group becomes permanent. The error is that of change, 40403 if there is
+// no such group, or one of PutGroup; then nothing has changed.
 func (b *Broker) PatchGroup(ctx context.Context, name string, change func(*settings.Group) error) (status.Group, error) {
 	g, err := b.catalog.PatchGroup(ctx, name, change)
 	if err != nil {

@@ -27,8 +27,8 @@ func (b *Broker) SetLimits(ctx context.Context, l settings.Limits) error {
 }
 
 // PatchLimits is SetLimits for a change of the limits that are in effect. It calls change with a
-// copy of them, while no other change of settings is made; change must not wait. An error of change
-// is returned and changes nothing.
+// copy of them, while no other change of settings is under way; change must not wait. An error of
+// change is returned and changes nothing.
 func (b *Broker) PatchLimits(ctx context.Context, change func(*settings.Limits) error) error {
 	return b.changeLimits(ctx, func() error {
 		l := b.limits.Settings()

@@ -52,7 +52,7 @@ func (b *Broker) describeOneGroup(g *topic.Group) status.Group {
 }
 
 // PutTopicIf is PutTopic on a condition. It calls may with the revision of the settings, "" if
-// there is no such topic, while no other change of settings is made; may must not wait. If may
+// there is no such topic, while no other change of settings is under way; may must not wait. If may
 // returns an error, PutTopicIf returns it and changes nothing. Nil means that there is no
 // condition.
 func (b served) PutTopicIf(ctx context.Context, name string, c settings.Topic, may func(revision string) error) (status.Topic, error) {

@@ -8,7 +8,7 @@
 //
 // [Push] calls the handler, extends the invisible time while the handler works, and retries
 // failures by the group's retry schedule. [NewBatch] returns a Push whose handler gets several
-// messages at once. [Simple] has no handler: the program receives and acknowledges by itself.
+// messages at once. [Simple] has no handler: the program itself receives and acknowledges.
 //
 // The invisible time of a delivery is the time for which the server does not deliver the message to
 // another consumer. If it ends before the message is settled, the message is delivered again.

@@ -21,7 +21,7 @@ import (
 // cost no attempt on a tidegate broker: the message is delivered again after 4 × Probe, twice as
 // long after each further failure, and Outcome.Disposition is [Snoozed]. Two kinds of failures are
 // excepted. A consumer excuses 5 failures of one message in this way; the next ones cost attempts,
-// so that a message that always fails becomes a dead letter. Each call of Run counts by itself:
+// so that a message that always fails becomes a dead letter. Each call of Run counts separately:
 // with n consumers in the group a message has up to 5 n excuses, and a new Run begins at 0. The
 // count of a message is also lost after 4096 other messages were excused. [DeadLetterNow] makes a
 // dead letter in any case. If very many messages have failed, or wait for a probe, the delay can be

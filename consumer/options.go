@@ -227,8 +227,8 @@ type PushOptions struct {
 	//     [PerhapsSettled];
 	//   - debug messages: retries and acknowledgements.
 	//
-	// Of the warnings and infos about deliveries, the first of each kind, topic and group is logged
-	// at once. The further ones are counted: one line a minute has their number and the last one.
+	// The first warning or info about deliveries of each kind, topic and group is logged at once.
+	// The further ones are counted: one line a minute has their number and the last one.
 	//
 	// Nil means no logging, with one exception: if OnReceiveFailure is nil too, failed receives
 	// are logged by slog.Default, at most once a minute for each topic.

@@ -177,7 +177,7 @@ func (p *Producer) sendLane(ctx context.Context, l transport.Lane, msgs []*tideg
 
 // abandon ends an ask or a request whose goroutine the transport or the limiter has ended: by a
 // panic that the caller of Send may recover from, or by runtime.Goexit. The messages in it fail.
-// The others go on.
+// The others continue.
 func (t *topic) abandon(a *ask, r *request) {
 	now := time.Now()
 	err := &tidegate.Error{Op: "SendMessage", Subject: t.name, MaybeStored: r != nil, Message: "the transport panicked, or ended its goroutine"}

@@ -43,10 +43,10 @@ func (c *Client) Messages(ctx context.Context, topic string, q status.MessageQue
 }
 
 // Trace returns the stored messages of a topic that have an ID, with their states in each group
-// that the client may observe; a group selects one of them. Of the query it uses ID, Since, Before,
-// After, Limit, Contents and Text. Between since and before it reads a bounded number of messages;
-// the last fields of the trace report how far it came. The error matches tidegate.ErrTopicNotFound
-// if there is no such topic.
+// that the client may observe; a group selects one of them. It uses these fields of the query: ID,
+// Since, Before, After, Limit, Contents and Text. Between since and before it reads a bounded
+// number of messages; the last fields of the trace report how far it came. The error matches
+// tidegate.ErrTopicNotFound if there is no such topic.
 func (c *Client) Trace(ctx context.Context, topic, group string, q status.MessageQuery) (status.Trace, error) {
 	v := url.Values{}
 	set(v, "group", group)

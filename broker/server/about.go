@@ -32,7 +32,8 @@ func (s *Server) healthz(http.ResponseWriter, *http.Request) (int, any, error) {
 }
 
 // unreadyFor is how long GET /readyz responds with 503 after the store failed to read or write. The
-// state ends by itself: a client or load balancer that stays away would otherwise never end it.
+// state ends without a request: a client or load balancer that stays away would otherwise never end
+// it.
 const unreadyFor = 30 * time.Second
 
 // storeFailed records that a request failed because the store could not read or write.

@@ -9,10 +9,10 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 )
 
-// net/http counts its deadlines from a request's header on: an answer that takes
-// longer to make is lost, with the connection or the stream of HTTP/2. They are there for
-// clients that do not send or do not read, so they hold while the body is read and while
-// the answer is written, and not for the work between.
+// net/http counts its deadlines from a request's header on: a response that takes longer is lost,
+// with the connection or the HTTP/2 stream. They protect against clients that do not send or do not
+// read. So they apply while the body is read and while the response is written, and not to the work
+// between.
 
 // untimed returns the request with a body that takes both deadlines off when it has
 // been read; if there is none, they are off already.
@@ -41,8 +41,8 @@ func (b *lastRead) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// off takes the deadlines off the connection. Where there are none, such as in
-// a test, there is none to take off.
+// off takes the deadlines off the connection. If there are no deadlines, for example in a test,
+// there is none to remove.
 func (a *answered) off() {
 	rc := http.NewResponseController(a.ResponseWriter)
 	_ = rc.SetReadDeadline(time.Time{})

@@ -326,7 +326,7 @@ func (a *answered) outcome() int {
 	return a.status
 }
 
-// stream reports whether the answer lasts as long as the client wants.
+// stream reports whether the response lasts until the client ends it.
 func (a *answered) stream() bool { return a.Header().Get("Content-Type") == web.TypeNDJSON }
 
 // WriteHeader implements http.ResponseWriter.

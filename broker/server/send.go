@@ -105,8 +105,8 @@ func oneOf(i, n int, err error) error {
 	return &c
 }
 
-// sent makes the answer. Where all messages, of one topic, failed in the same way there are no
-// entries, as with RocketMQ's proxy: the failure is the request's.
+// sent returns the response. If all messages are of one topic and failed in the same way, there are
+// no entries, as with RocketMQ's proxy: the failure is the request's.
 func (s *Server) sent(ctx context.Context, msgs []tidegate.Message, results []transport.SendResult) (*rmqpb.SendMessageResponse, error) {
 	if !slices.ContainsFunc(msgs, func(m tidegate.Message) bool { return m.Topic != msgs[0].Topic }) {
 		if err := refusal.Common(len(results), func(i int) error { return results[i].Err }); err != nil {

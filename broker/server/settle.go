@@ -176,8 +176,8 @@ func (s *Server) forward(ctx context.Context, client string, req *rmqpb.ForwardM
 	delivery.Attempt = int(req.GetDeliveryAttempt())
 	result, err := s.b.DeadLetter(ctx, &delivery, why)
 	if e, ok := errors.AsType[*tidegate.Error](err); ok && !ours && e.Code == tidegate.CodeInvalidReceiptHandle {
-		// RocketMQ's clients repeat this request for ever on any failure. The
-		// delivery is over, so there is nothing that they could do.
+		// RocketMQ's clients repeat this request without end after any failure. The delivery is
+		// over, so there is nothing that they could do.
 		return &rmqpb.ForwardMessageToDeadLetterQueueResponse{Status: &rmqpb.Status{
 			Code: rmqpb.Code_OK, Message: "no effect: " + refusal.Text(e),
 		}}, nil

@@ -30,7 +30,7 @@ func (s *Server) telemetry(raw grpc.ServerStream) (err error) {
 	defer asStatus(&err)
 	defer s.recovered(wire.RPCTelemetry, &err)
 	stream := telemetryStream(&grpc.GenericServerStream[rmqpb.TelemetryCommand, rmqpb.TelemetryCommand]{ServerStream: raw})
-	// At once: RocketMQ's Rust client waits for the headers before it goes on.
+	// At once: RocketMQ's Rust client waits for the headers before it continues.
 	if err := stream.SendHeader(s.features()); err != nil {
 		return err
 	}

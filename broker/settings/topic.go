@@ -128,9 +128,9 @@ type Retention struct {
 	// removed within about a second, consumed or not. Zero means no bound.
 	Bytes int64 `json:"bytes,omitempty"`
 
-	// Consumed removes messages that every group of the topic has acknowledged, made dead letters
-	// or filtered out, within about a second. A group counts from its first receive on. A topic
-	// without any group keeps everything.
+	// Consumed removes a message within about a second after every group of the topic has
+	// acknowledged it, made it a dead letter or filtered it out. A group counts from its first
+	// receive on. A topic without any group keeps everything.
 	Consumed bool `json:"consumed,omitempty"`
 }
 

@@ -91,8 +91,8 @@ func invalid(subject, text string) error {
 	return &tidegate.Error{Op: "inbox.NewSQL", Subject: subject, Code: tidegate.CodeBadRequest, Message: text}
 }
 
-// CreateTable creates the inbox's table unless it exists. A program that manages its schema by
-// itself creates the same columns instead:
+// CreateTable creates the inbox's table unless it exists. A program that manages its own schema
+// creates the same columns instead:
 //
 //   - consumer_group, topic and message_id, VARCHAR(255), which together are the primary key;
 //   - consumed_at, BIGINT, the time in milliseconds since 1970.

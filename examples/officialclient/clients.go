@@ -45,8 +45,8 @@ func (s scene) config(group string) *rmq.Config {
 	return &rmq.Config{Endpoint: s.endpoint, ConsumerGroup: group, Credentials: &keys}
 }
 
-// starting starts a client. Start takes a second at least, and for ever if the
-// server is silent, so the end of ctx leaves it behind.
+// starting starts a client. Start takes at least a second, and never returns if the server is
+// silent. So the end of ctx leaves it behind.
 func starting(ctx context.Context, who string, start func() error) error {
 	ended := make(chan error, 1)
 	go func() { ended <- start() }()

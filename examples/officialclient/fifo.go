@@ -10,8 +10,8 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
-// The retry interval of the scene fifo, the message that fails once, the one that
-// always fails, and the one that is sent while the first waits for its retry.
+// The scene fifo has a retry interval and three messages: one that fails once, one that always
+// fails, and one that is sent while the first waits for its retry.
 const (
 	interval   = 2 * time.Second
 	fifoFlaky  = "alice 2"
@@ -22,9 +22,9 @@ const (
 // fifo sends FIFO messages in three message groups to a push consumer that
 // fails on some.
 //
-// The official client retries FIFO messages by itself, at the interval that the broker announces.
-// After the last attempt it requests a dead letter. The broker holds the later messages of the
-// message group until then.
+// The official client makes the retries of FIFO messages itself, at the interval that the broker
+// announces. After the last attempt it requests a dead letter. The broker holds the later messages
+// of the message group until then.
 func (s scene) fifo(ctx context.Context) error {
 	topic, err := s.topic(ctx, "tickets", settings.Topic{Type: settings.TopicFIFO, Queues: 2})
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 // default settings takes 10 s or more.
 const invisible = 15 * time.Second
 
-// simple receives NORMAL messages with a simple consumer, which decides for
-// each message by itself how long it stays invisible.
+// simple receives NORMAL messages with a simple consumer, which decides for each message how long
+// it stays invisible.
 func (s scene) simple(ctx context.Context) error {
 	topic, err := s.topic(ctx, "parcels", settings.Topic{Type: settings.TopicNormal, Queues: 2})
 	if err != nil {

@@ -124,7 +124,7 @@ func (s scene) transaction(ctx context.Context) error {
 		waited := d.at.Sub(sent[orphan])
 		s.assert(d.body == orphan && d.id == ids[orphan] && slices.Equal(d.keys, []string{orphan}) && d.properties["currency"] == "EUR" &&
 			d.properties["TRANSACTION_CHECK_TIMES"] == fmt.Sprint(i+1), "check %d of %s with all that it has: %+v", i+1, orphan, d)
-		// The answer to the send arrived a little after the broker began to count.
+		// The response to the send arrived a little after the broker began to count.
 		s.assert(waited > after-500*time.Millisecond, "check %d not before %v: after %v", i+1, after, waited)
 		s.say("asked about %s after %.2fs, for the %d. time", d.body, waited.Seconds(), i+1)
 	}

@@ -16,7 +16,7 @@ type Secret struct{ text *string }
 // NewSecret hides text.
 func NewSecret(text string) Secret { return Secret{&text} }
 
-// Reveal returns the text. Nothing of it may go into a log, an error or an answer.
+// Reveal returns the text. No part of it may be in a log, an error or a response.
 func (s Secret) Reveal() string {
 	if s.text == nil {
 		return ""

@@ -62,7 +62,7 @@ const Path = "/console/"
 // Handler returns the handler of all requests below [Path]. Goroutines may share it.
 //
 // The index, at Path, is never cached. All other files are below a directory whose name is a hash
-// of all files, and are cached for ever. The files refer to each other by relative URLs, so they
+// of all files, and are cached permanently. The files refer to each other by relative URLs, so they
 // also work behind a proxy that adds a prefix to the path.
 func Handler() http.Handler { return shared() }
 

@@ -17,8 +17,8 @@ const (
 )
 
 // Pool has buffers for gRPC's messages. In contrast to gRPC's own pool it does not clear them, and
-// it has a size for each power of two: there a message of more than 32 KiB takes 1 MiB, and clears
-// it.
+// it has a size for each power of two. In gRPC's pool a message of more than 32 KiB takes 1 MiB,
+// which is cleared.
 var Pool mem.BufferPool = &pool{}
 
 type pool struct {

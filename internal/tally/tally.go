@@ -23,8 +23,8 @@ const (
 // noRequest is the context of all lines: a line can be about the events of many requests.
 var noRequest = context.Background() // no request's
 
-// A Log logs the first event of a class at once. Of the further ones it logs one line at the end of
-// each interval, with their number and the last of them. The class is the text and some attributes,
+// A Log logs the first event of a class at once. At the end of each interval it logs one line with
+// the number of the further ones and the last of them. The class is the text and some attributes,
 // for example a group and a topic. Beyond 50 classes of a text at a time, the other events of this
 // text are one class without attributes. Goroutines may share a Log.
 //

@@ -99,9 +99,10 @@ func (f *Feed) Deliver(d *tidegate.Delivery, native any) {
 	t.unlock(now)
 }
 
-// Lost reports that the link has ended by itself: the system has all messages back. The receives of
-// the source fail with err. Settlements of its deliveries fail with NotConnected until there is a
-// new link, which they open in the background, and with [tidegate.ErrInvalidHandle] afterwards.
+// Lost reports that the link has ended without a call of Close: the system has all messages back.
+// The receives of the source fail with err. Settlements of its deliveries fail with NotConnected
+// until there is a new link, which they open in the background, and with
+// [tidegate.ErrInvalidHandle] afterwards.
 func (f *Feed) Lost(err error) {
 	t := f.table
 	now := t.lock()

@@ -79,8 +79,8 @@ func (c *Client) ProducerSettings(ctx context.Context, topicName string) (transp
 // call has used for twice [Options].SettingsSync, once no delivery received in it can still be
 // settled.
 //
-// Where a server without features pushes RocketMQ's table of 18 delays, Retry is that table from
-// its third step on (RocketMQ: consumption retry), and 3 s for a FIFO group.
+// If a server without features pushes RocketMQ's table of 18 delays, Retry is that table from its
+// third step on (RocketMQ: consumption retry), and 3 s for a FIFO group.
 func (c *Client) ConsumerSettings(ctx context.Context, group, topicName string) (transport.ConsumerSettings, error) {
 	if err := tidegate.ValidateGroup(group); err != nil {
 		return transport.ConsumerSettings{}, err

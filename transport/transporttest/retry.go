@@ -192,8 +192,8 @@ func (e *env) letter(r transport.ReceiveRequest) *tidegate.Delivery {
 func (e *env) deadLetter(msg *tidegate.Message, last *tidegate.Delivery, reason string) {
 	e.Helper()
 	undertaker := e.name("undertaker")
-	// On RocketMQ a dead letter goes on counting: a group with fewer attempts than the message had
-	// would make a dead letter of it again before the first delivery.
+	// On RocketMQ a dead letter continues the count of attempts: a group with fewer attempts than
+	// the message had would make a dead letter of it again before the first delivery.
 	e.createGroup(undertaker, transport.ConsumerSettings{MaxAttempts: 17, Retry: backoff.Steps(e.ladder())})
 	r := transport.ReceiveRequest{
 		Group: undertaker, Topic: tidegate.DeadLetterTopic(e.group), Queue: transport.AnyQueue, Max: 1,

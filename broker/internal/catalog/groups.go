@@ -47,8 +47,8 @@ func (c *Catalog) PutGroup(ctx context.Context, name string, s settings.Group, m
 }
 
 // PatchGroup is PutGroup for a change of the settings that a group has. It calls change with a copy
-// of them, while no other change of settings is made; change must not wait. The error is that of
-// change, or 40403 if there is no such group.
+// of them, while no other change of settings is under way; change must not wait. The error is that
+// of change, or 40403 if there is no such group.
 func (c *Catalog) PatchGroup(ctx context.Context, name string, change func(*settings.Group) error) (*topic.Group, error) {
 	if !c.config.Env.Calls.Begin() {
 		return nil, refusal.Closed()

@@ -19,7 +19,8 @@ import (
 // 40000 for invalid settings, another type, or fewer queues than before, or that of may.
 //
 // may, if not nil, gets the settings of the topic, or nil if there is no such topic. It runs while
-// no other change of settings is made, and must not wait. If it returns an error, nothing changes.
+// no other change of settings is under way, and must not wait. If it returns an error, nothing
+// changes.
 func (c *Catalog) PutTopic(ctx context.Context, name string, s settings.Topic, may func(now *settings.Topic) error) (*topic.Topic, error) {
 	if !c.config.Env.Calls.Begin() {
 		return nil, refusal.Closed()

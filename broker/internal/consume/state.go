@@ -117,8 +117,8 @@ var pushTransitions = map[State]map[Event]State{
 	},
 }
 
-// Some consumers retry by themselves, for example RocketMQ's push consumers of FIFO groups. They
-// report exhausted attempts with a request for a dead letter.
+// Some consumers make retries themselves, for example RocketMQ's push consumers of FIFO groups.
+// They report exhausted attempts with a request for a dead letter.
 var exhaustedTransitions = map[Exhaustion]map[State]map[Event]State{
 	ThenDeadLetter: {
 		Inflight: {

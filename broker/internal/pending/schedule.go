@@ -23,7 +23,7 @@ func (s Schedule) First(firstCheck time.Duration, now time.Time) store.HalfState
 
 // Next returns the state of a half message after the check that is due now. giveUp is true if the
 // message has had its last check. A check that is a little late does not delay the checks after it.
-// Missed checks are not made up for.
+// Missed checks are not repeated.
 func (s Schedule) Next(is store.HalfState, now time.Time) (after store.HalfState, giveUp bool) {
 	if s.Max >= 0 && is.Checks >= s.Max {
 		return is, true

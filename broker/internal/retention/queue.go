@@ -62,7 +62,7 @@ type QueuePlan struct {
 	Done    int64      // result of ConsumedBefore; used if Policy.Consumed is set
 	HasGaps bool       // messages after Removed were removed from between others
 
-	// To is where the queue begins from now on.
+	// To is the new beginning of the queue.
 	To store.Mark
 
 	// Gaps counts the messages between Removed and To that were removed before. FindGaps sets it.

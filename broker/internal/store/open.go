@@ -35,9 +35,9 @@ const (
 	defaultCache       = 4 << 20
 	defaultMemoryCache = 1 << 20
 
-	// Of a memtable there are two, since Pebble keeps the last one for the next. With
-	// compactions from 6 tables on instead of 4, tables of 12 MiB cost no more
-	// processor that could be measured than those of 16 MiB, and 8 MiB a tenth of the batches sent.
+	// There are two memtables, because Pebble reuses the last one for the next. With compactions
+	// from 6 tables on instead of 4, tables of 12 MiB cost no more processor that could be measured
+	// than those of 16 MiB, and 8 MiB a tenth of the batches sent.
 	defaultMemTable = 12 << 20
 	groupsMemTable  = 4 // the groups' is that part of it: their records are small
 	compactFrom     = 6
@@ -229,7 +229,7 @@ func (s *Store) options(cache *pebble.Cache, memTable uint64, fs vfs.FS) *pebble
 		Cache:  cache,
 		FS:     &diskfs.PausingFS{FS: diskfs.MarkerFS{FS: diskfs.BlobFS{FS: fs, Found: s.damage.Found, Notes: s.values}}, Broken: s.Broken, Damaged: s.damage.Recent},
 		Logger: pebbleLogger{s},
-		// Pebble tries a failed flush again for ever; the writes behind it would wait as long.
+		// Pebble repeats a failed flush without end; the writes behind it would wait as long.
 		EventListener:         &pebble.EventListener{BackgroundError: s.background, DataCorruption: s.damaged},
 		MemTableSize:          memTable,
 		L0CompactionThreshold: compactFrom,

@@ -5,8 +5,8 @@ import (
 	"errors"
 )
 
-// Wait returns when the batch, and all before it, is on disk, or with the reason why it is not: no
-// power failure takes it back. A nil PendingWrite was rejected: the Log is closed.
+// Wait returns nil once the batch and all earlier ones are on disk, so that no power failure loses
+// them. Otherwise it returns the reason. A nil PendingWrite was rejected: the Log is closed.
 func (w *PendingWrite) Wait() error { return w.waitSynced(nil) }
 
 // WaitContext is Wait, but returns the cause of ctx if ctx ends first. The batch is written in both

@@ -8,7 +8,7 @@ import (
 // maxHeld is how many bytes of writes the Log holds in memory before Room makes callers wait.
 const maxHeld = 64 << 20
 
-// roomLook is how often Room asks whether to go on waiting.
+// roomLook is the interval at which Room checks whether to continue to wait.
 const roomLook = 50 * time.Millisecond
 
 // Full reports whether the Log holds as many bytes as it may: Room would wait.

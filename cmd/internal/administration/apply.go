@@ -225,8 +225,7 @@ func newExport(a *call.App) *cobra.Command {
 	}))
 }
 
-// exported reads all settings. Topics and groups that the broker created by itself are left out: it
-// creates them again.
+// exported reads all settings. Auto-created topics and groups are left out: it creates them again.
 func exported(ctx context.Context, client *admin.Client) (d declaration, err error) {
 	topics, err := client.Topics(ctx)
 	if err != nil {

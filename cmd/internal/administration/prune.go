@@ -20,8 +20,7 @@ type surplus struct {
 }
 
 // undeclared returns the subjects that a file does not declare, of the kinds of which the file
-// declares at least one. Subjects that the broker created by itself are only in the list if
-// automatic is true.
+// declares at least one. Auto-created subjects are only in the list if automatic is true.
 func undeclared(ctx context.Context, client *admin.Client, d declare.File, automatic bool) (all []surplus, err error) {
 	add := func(declared map[string]declare.Subject, s surplus, created bool) {
 		if _, ok := declared[s.name]; !ok && len(declared) > 0 && (automatic || !created) {

@@ -14,7 +14,7 @@ import (
 const completionTime = 300 * time.Millisecond
 
 // complete returns the names that the next argument can have. It has no names, and prints nothing,
-// if the server does not answer in time.
+// if the server does not respond in time.
 func (c *Call) complete(names, given []string, prefix string) []string {
 	if len(given) >= len(names) {
 		return nil

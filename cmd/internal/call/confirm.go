@@ -20,7 +20,7 @@ func (c *Call) Destructive() *cobra.Command {
 }
 
 // Confirm asks before an action that cannot be undone: by a question on a terminal, or else by
-// --yes, and by --yes=NAME on a protected context. It returns nil if the command may go on.
+// --yes, and by --yes=NAME on a protected context. It returns nil if the command may continue.
 func (c *Call) Confirm(question, name string) error {
 	s, err := c.Server()
 	if err != nil {

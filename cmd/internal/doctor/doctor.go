@@ -193,7 +193,7 @@ func SpeaksTLS(ctx context.Context, address string) (bool, error) {
 	return strings.Contains(err.Error(), "remote error: tls"), err
 }
 
-// FirstBytes sends a text and returns the first bytes of the answer.
+// FirstBytes sends a text and returns the first bytes of the response.
 func FirstBytes(ctx context.Context, address, text string) ([]byte, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
 	if err != nil {
@@ -310,7 +310,7 @@ func (d *Patient) lane(ctx context.Context, t connection.Transport) {
 }
 
 // groupKnown reports whether the broker has the group. The error matches tidegate.ErrNotFound if it
-// has not. A server whose HTTP API does not answer leaves it open.
+// has not. If the server's HTTP API does not respond, the result stays open.
 func (d *Patient) groupKnown(ctx context.Context) (bool, error) {
 	if d.Server.WithoutHTTP() || d.Server.HTTP == "" || d.Server.Elsewhere() {
 		return false, nil

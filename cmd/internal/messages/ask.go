@@ -34,7 +34,7 @@ func newAsker(ctx context.Context, r *receiveCommand) *asker {
 }
 
 // ask returns the fate of the message that was printed last. Quit means that it is released, and
-// that the command ends. So does the end of the input.
+// that the command ends. The end of the input has the same effect.
 func (a *asker) ask(ctx context.Context) (f fate, quit bool) {
 	for {
 		fmt.Fprint(a.r.Err, "[a]ck, [r]etry[=TIME], [d]ead[=REASON], [q]uit, or Enter to release: ")

@@ -163,7 +163,7 @@ func (r *receiveCommand) look(ctx context.Context, t connection.Transport, sub c
 		defer stop()
 		r.asker = newAsker(asking, r)
 	}
-	// The server's answer is awaited for a part of --wait, so that the end is in time.
+	// The command waits for the server's response for a part of --wait, so that it ends in time.
 	s, err := consumer.NewSimple(t, sub, consumer.SimpleOptions{InvisibleDuration: r.lease, LongPolling: min(max(r.wait, time.Second), 20*time.Second)})
 	if err != nil {
 		return r.Usage(err)

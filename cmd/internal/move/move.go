@@ -1,7 +1,7 @@
-// Package move carries the messages of a topic, as one consumer group sees them, from one server to
-// another: it receives a message, sends it to the target, records that in a journal, and
-// acknowledges it at the source. A message is carried at least once, with its ID, and the messages
-// of a message group keep their order.
+// Package move carries the backlog of a consumer group in a topic from one server to another. It
+// receives a message, sends it to the target, records that in a journal, and acknowledges the
+// message at the source. A message is carried at least once, with its ID, and the messages of a
+// message group keep their order.
 package move
 
 import (

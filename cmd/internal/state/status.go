@@ -57,8 +57,7 @@ func overview(ctx context.Context, c *call.Call) error {
 	return showStatus(c, client.Endpoint(), o)
 }
 
-// pinged shows that a server without an HTTP API answers, which is all that its protocol has for
-// it.
+// pinged shows that a server without an HTTP API responds. Its protocol has no other status.
 func pinged(ctx context.Context, c *call.Call) error {
 	t, s, err := c.Transport(ctx)
 	if err != nil {

@@ -43,7 +43,7 @@ func (w *Note) Observe(a producer.Attempt) {
 }
 
 // Interrupted calls cut as soon as it is known that no server has a message. Otherwise the sends
-// under way may still be stored, and end by themselves.
+// under way may still be stored, and end with their own results.
 func (w *Note) Interrupted(cut func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

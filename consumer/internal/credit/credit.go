@@ -8,12 +8,12 @@ import "time"
 // received ahead as all handlers consume in that time.
 const prefetch = 200 * time.Millisecond
 
-// Credits decide how many messages and bytes the next receive may ask for. The window of
-// messages in hand is one for each handler, and a buffer that grows with the handlers' speed:
-// slow handlers keep nothing from other consumers, and quick ones never wait for the network.
+// Credits decide how many messages and bytes the next receive may ask for. The window of messages
+// in hand is one for each handler, and a buffer that grows with the handlers' speed: slow handlers
+// do not withhold messages from other consumers, and quick ones never wait for the network.
 //
-// The buffer refills in halves: receives begin when half of it is free and go on until it is full,
-// so that each asks for many messages.
+// The buffer refills in halves: receives begin when half of it is free and continue until it is
+// full, so that each asks for many messages.
 type Credits struct {
 	concurrency int
 	maxBuffered int // messages beyond concurrency

@@ -12,10 +12,10 @@ type Key struct {
 // Lines are the lines of all message groups. The deliveries of one message group stand in one line,
 // and only the first of a line may be handled.
 //
-// When it fails, all that stand behind it are released, and the server delivers the failed one
-// first. Deliveries that come later are not behind it: the server hands out nothing of a message
-// group while an earlier message of it is out, except together with it in one receive. They
-// therefore start a line of their own.
+// When it fails, all deliveries behind it are released, and the server delivers the failed one
+// first. Later deliveries are not behind it: while a message of a message group is in flight, the
+// server delivers a later one only in the same receive. Later deliveries therefore start a line of
+// their own.
 type Lines[T comparable] map[Key]*Line[T]
 
 // A Line is the deliveries of one message group, the first in front.

@@ -142,8 +142,8 @@ func (q *Queue[T, C]) newAsk(head *unit[T, C]) *Ask[T, C] {
 	return a
 }
 
-// Routed passes the lanes of an ask to the queue: one for each unit, except for units without an
-// answer of the transport. It returns a request if one can begin: for Head alone if the ask is.
+// Routed passes the lanes of an ask to the queue: one for each unit, except for units without a
+// lane from the transport. It returns a request if one can begin: for Head alone if the ask is.
 func (q *Queue[T, C]) Routed(a *Ask[T, C], lanes []transport.Lane, now time.Time) *Request[T, C] {
 	q.routing = false
 	if a.of != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/tidegate/tidegate/internal/access"
 )
 
-// RewindRequest asks a group to go on from another position: to is
-// "earliest", "latest" or a time (RFC 3339); offsets are by queue number.
+// A RewindRequest moves a group to another position: to is "earliest", "latest" or a time (RFC
+// 3339); offsets are by queue number.
 type RewindRequest struct {
 	Topic   string           `json:"topic"`
 	To      string           `json:"to"`

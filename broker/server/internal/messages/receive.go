@@ -195,8 +195,8 @@ func (f *receiving) json(ds []*tidegate.Delivery) []httpapi.Delivery {
 	return out
 }
 
-// stream writes deliveries, a line each, as they come: until it has written as
-// many as asked for, none came for as long as asked for, or the client or the server ends.
+// stream writes deliveries as they arrive, one on each line. It ends after the requested number,
+// after the requested time without a delivery, or at the end of the client or the server.
 func (f *receiving) stream(w http.ResponseWriter, r *http.Request, req *ReceiveRequest) (int, any, error) {
 	h, left := f.h, -1
 	switch {

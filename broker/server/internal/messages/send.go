@@ -108,8 +108,8 @@ func (to *sending) one(ctx context.Context, m *web.Message) (int, any, error) {
 	return http.StatusOK, results[0], nil
 }
 
-// all stores messages and returns a result for each, and its failure. The
-// error is that of a request that the middleware took the answer from.
+// all stores messages and returns a result for each, and its failure. The error is that of a
+// request whose response the middleware replaced.
 func (to *sending) all(ctx context.Context, in []web.Message) ([]SendResult, []error, error) {
 	results, errs := make([]SendResult, len(in)), make([]error, len(in))
 	list, at := make([]serving.Incoming, 0, len(in)), make([]int, 0, len(in))

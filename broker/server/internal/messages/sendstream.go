@@ -31,7 +31,7 @@ func (to *sending) stream(w http.ResponseWriter, r *http.Request) (int, any, err
 	if err != nil {
 		return 0, nil, err
 	}
-	// Where a connection cannot do both at once (HTTP/2 always can), the responses come after the
+	// If a connection cannot do both at the same time (HTTP/2 always can), the responses follow the
 	// lines.
 	_ = out.Control.EnableFullDuplex()
 	defer h.endReading(out)()

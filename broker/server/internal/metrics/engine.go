@@ -144,7 +144,7 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	}
 }
 
-// A scrape writes one answer of a collector.
+// A scrape writes one response of a collector.
 type scrape chan<- prometheus.Metric
 
 func (out scrape) gauge(d *prometheus.Desc, v int64, labels ...string) {

@@ -71,8 +71,8 @@ func NewRequests() *Requests {
 	return r
 }
 
-// Observe counts one RPC that began at begin and ended with st or, if err is
-// not nil, without an answer.
+// Observe counts one RPC that began at begin and ended with st or, if err is not nil, without a
+// response.
 func (r *Requests) Observe(op string, begin time.Time, st rmqpb.Code, err error) {
 	q, known := r.byRPC[op]
 	if !known {
@@ -108,7 +108,7 @@ func (r *Requests) ObserveHTTP(op string, begin time.Time, status int, stream bo
 	}
 }
 
-// codeLabel returns one of a fixed set of words: Intercept may answer with any number.
+// codeLabel returns one of a fixed set of words: Intercept may return any number.
 func codeLabel(st rmqpb.Code, err error) string {
 	if err != nil {
 		if c := status.Code(err); c <= codes.Unauthenticated {

@@ -65,9 +65,8 @@ func PushBackOf(err error) time.Duration {
 	return 0
 }
 
-// Common returns the failure of a request about n things, at being that of each,
-// all of which failed with one code: that one which asks for the longest wait.
-// Nil if there is no such.
+// Common returns the failure of a request about n things; at returns that of each. If all failed
+// with one code, it is the failure with the longest wait. Otherwise it is nil.
 func Common(n int, at func(i int) error) error {
 	var worst error
 	for i := range n {

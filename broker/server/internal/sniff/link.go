@@ -120,8 +120,8 @@ const (
 	// ResetTime is how long after its begin a cancelled stream counts as a reset.
 	ResetTime = 100 * time.Millisecond
 
-	// pause is how long reading from a connection pauses at most, and look how often it looks
-	// whether it may go on.
+	// pause is the maximal pause of reading from a connection, and look the interval of checks
+	// whether reading may continue.
 	pause = 50 * time.Millisecond
 	look  = time.Millisecond
 )
@@ -129,7 +129,7 @@ const (
 // A crowd counts the streams of all connections that wait for their handlers.
 type crowd struct{ opened atomic.Int64 }
 
-// wait waits while there are too many, and not for ever.
+// wait waits while there are too many, for a bounded time.
 func (c *crowd) wait() {
 	if c.opened.Load() <= mostOpened {
 		return

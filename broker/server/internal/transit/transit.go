@@ -24,7 +24,7 @@ const (
 //
 // A connection may hold as much as it leaves for others: half of the budget if it is alone. That
 // alone would let many greedy connections take everything, one after the other, and keep it. So
-// when there is no room, the budget closes a connection that waits for its client: one that holds
+// when there is no space, the budget closes a connection that waits for its client: one that holds
 // more than the one that asks, or has waited for longer than the budget's patience.
 type Budget struct {
 	name     string
@@ -54,8 +54,8 @@ type share struct {
 type Conn interface{ End() }
 
 // New returns a budget of limit bytes. The name is the subject of its refusals. patience is how
-// long a connection that waits for its client is preferred to others that hold no less; 0 means
-// for ever.
+// long a connection that waits for its client is preferred to others that hold no less. Zero means
+// no limit.
 func New(name string, limit int64, patience time.Duration) *Budget {
 	return &Budget{name: name, limit: limit, patience: patience, shares: map[any]*share{}}
 }

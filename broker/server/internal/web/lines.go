@@ -12,8 +12,8 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
 )
 
-// AnswerTime is how long writing an answer, or a part of a stream, may take when
-// the client does not read.
+// AnswerTime is the maximal time of writing a response, or a part of a stream, to a client that
+// does not read.
 const AnswerTime = time.Minute
 
 // A LineReader reads lines of bounded length.
@@ -105,7 +105,7 @@ func (l *LineReader) Ready() bool {
 	return bytes.IndexByte(b, '\n') >= 0
 }
 
-// A LineWriter writes the lines of an answer, and each batch of them at once.
+// A LineWriter writes the lines of a response, and each batch of them at once.
 type LineWriter struct {
 	Control *http.ResponseController // of the connection
 
@@ -132,7 +132,7 @@ func (l *LineWriter) Begin() {
 	l.w.WriteHeader(http.StatusOK)
 }
 
-// Begun reports whether the answer is a stream already.
+// Begun reports whether the response is a stream already.
 func (l *LineWriter) Begun() bool { return l.begun }
 
 // Open is Begin that sends it, unless the stream has begun.
@@ -167,12 +167,12 @@ func (l *LineWriter) Alive() error {
 
 // prepare extends the deadline for the client to read the next write.
 func (l *LineWriter) prepare() {
-	// Where there are no deadlines, such as in a test, there is none to move.
+	// If there are no deadlines, for example in a test, there is none to move.
 	_ = l.Control.SetWriteDeadline(time.Now().Add(AnswerTime))
 	l.Begin()
 }
 
-// End writes the last line of a stream that could not go on because of err.
+// End writes the last line of a stream that ended because of err.
 func (l *LineWriter) End(err error) error { return Write(l, lastLine{ProblemOf(err)}) }
 
 type lastLine struct {

@@ -7,7 +7,7 @@ import (
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
-// OK is every successful answer's status. It is shared and never changed.
+// OK is the status of every successful response. It is shared and never changed.
 var OK = &rmqpb.Status{Code: rmqpb.Code_OK, Message: "OK"}
 
 // MultipleResults is the status of a response whose entries have different statuses. It is shared

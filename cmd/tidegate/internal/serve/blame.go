@@ -27,7 +27,7 @@ func (c *config) fromFile() (all []candidate) {
 }
 
 // override reads the values of the environment or of the flags into c and returns them as
-// candidates. Of several values for one setting, a list collects all, and otherwise the last one
+// candidates. If a setting has several values, a list collects all of them; otherwise the last one
 // counts.
 func (c *config) override(layer values) (all []candidate, bad faults) {
 	for i, row := range c.settings.table() {

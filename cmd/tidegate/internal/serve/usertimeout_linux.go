@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pingTimeout is how long the server waits for the answer to a ping.
+// pingTimeout is the time that the server waits for the response to a ping.
 const pingTimeout = 20 * time.Second
 
 // userTimeout lets TCP end a connection whose other side has acknowledged nothing

@@ -1,6 +1,5 @@
-// Command gen makes the Go code of package rmqpb from its .proto files: with a
-// compiler in Go, so that nobody needs protoc, and the two plugins that go.mod
-// pins as tools. It is run by go generate.
+// Command gen makes the Go code of package rmqpb from its .proto files: with a compiler in Go
+// instead of protoc, and the two plugins that go.mod pins as tools. go generate runs it.
 package main
 
 import (

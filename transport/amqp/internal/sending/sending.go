@@ -334,7 +334,7 @@ func (l *Link) transfer(ctx context.Context, s Sender, t *transfer) (context.Con
 	return ctx, result{err: e}
 }
 
-// drop answers all queued transfers.
+// drop ends all queued transfers with an error.
 func (l *Link) drop(e *tidegate.Error) {
 	for {
 		select {

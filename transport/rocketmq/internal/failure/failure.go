@@ -36,12 +36,12 @@ func parsePushback(values []string) time.Duration {
 	return time.Duration(ms) * time.Millisecond
 }
 
-// OfStatus makes the error of a status that is not OK. Of the server's text it
-// keeps the first line: RocketMQ adds links and stacks.
+// OfStatus makes the error of a status that is not OK. It keeps the first line of the server's
+// text: RocketMQ adds links and stacks.
 //
-// ILLEGAL_POLLING_TIME is about the request if its polling time is wrong, but a proxy
-// that was paused also responds with it, to requests whose deadline passed meanwhile.
-// That becomes REQUEST_TIMEOUT, which another attempt may cure.
+// ILLEGAL_POLLING_TIME is about the request if its polling time is wrong, but a proxy that was
+// paused also responds with it, to requests whose deadline passed meanwhile. The code becomes
+// REQUEST_TIMEOUT, because another attempt may succeed.
 func OfStatus(op, subject, endpoint string, st *rmqpb.Status, trailer metadata.MD) *tidegate.Error {
 	e := &tidegate.Error{Op: op, Subject: subject, Endpoint: endpoint, Code: tidegate.Code(st.GetCode()), Message: FirstLine(st.GetMessage())}
 	switch e.Code {

@@ -23,7 +23,7 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/wire"
 )
 
-// A Dialing is how connections to servers are made.
+// A Dialing has the settings of connections to servers.
 type Dialing struct {
 	TLS            *tls.Config                                              // nil: plain text
 	Dialer         func(ctx context.Context, addr string) (net.Conn, error) // nil: TCP

@@ -19,8 +19,8 @@ const (
 	keepaliveTime    = 6 * time.Minute
 	keepaliveTimeout = 20 * time.Second
 
-	// connectWait is how long a consumer's call waits for a connection that is made, and the
-	// least time between two attempts to connect for consumers.
+	// connectWait is the time that a consumer's call waits for a new connection, and the minimal
+	// time between two attempts to connect for consumers.
 	connectWait = time.Second
 )
 
@@ -53,8 +53,8 @@ func New(key string, pb *rmqpb.Endpoints, l *Link, initial time.Duration, trips 
 	return e
 }
 
-// age returns the time since the server was made, in ns, at least 1. The
-// machine's clock may be set back meanwhile; this goes on.
+// age returns the time since the creation of the server, in ns, at least 1. The machine's clock may
+// be set back meanwhile; this goes on.
 func (e *Server) age(now time.Time) int64 { return max(int64(now.Sub(e.born)), 1) }
 
 // API returns the stub over the current link.

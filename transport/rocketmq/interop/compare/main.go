@@ -16,7 +16,7 @@
 // rows, run before the next one begins.
 // Without further options both clients have their defaults.
 //
-// The exit status is 1 if ours is worse in a cell (see verdict), 2 if the program failed. Where no
+// The exit status is 1 if ours is worse in a cell (see verdict), 2 if the program failed. If no
 // RocketMQ can be started, the program prints LEFT OUT and the reason, with exit status 0.
 package main
 

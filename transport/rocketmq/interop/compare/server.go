@@ -38,7 +38,7 @@ func (s *rocketMQ) endpoint() string { return net.JoinHostPort("127.0.0.1", strc
 
 // start starts the server, unless it runs with this setting. A small server has one thread that
 // writes sends, waits for the disk with each, and lets 8 more wait. A failure of the first start
-// means that the server cannot be had here.
+// means that no server is available here.
 func (s *rocketMQ) start(ctx context.Context, small bool) error {
 	if s.started && s.small == small {
 		return nil

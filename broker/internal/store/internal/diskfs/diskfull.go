@@ -119,8 +119,8 @@ func (fs *FullFS) makeBallast() error {
 	if err != nil {
 		return err
 	}
-	// Where files cannot be given room beforehand, there is no ballast, and a
-	// full disk is only waited for.
+	// If the file system cannot allocate space beforehand, there is no ballast, and writes wait
+	// while the disk is full.
 	err = f.Preallocate(0, size)
 	if errors.Is(err, syscall.EOPNOTSUPP) || errors.Is(err, syscall.ENOSYS) || errors.Is(err, syscall.EINVAL) {
 		err = nil
@@ -251,7 +251,7 @@ type fullFile struct {
 	name string
 }
 
-// Write implements vfs.File. A write that was made in part goes on where it stopped.
+// Write implements vfs.File. A partial write continues where it stopped.
 func (f *fullFile) Write(p []byte) (n int, err error) {
 	err = f.fs.try(f.name, func() error {
 		m, err := f.File.Write(p[n:])

@@ -83,8 +83,8 @@ func (f *syncedLog) noted(err error) error {
 	return err
 }
 
-// noteSynced writes into the chunks of p, which is for offset at of a log, how far the
-// log is synced. Where p is not as expected the rest is left as it is.
+// noteSynced writes into the chunks of p, which is for offset at of a log, how far the log is
+// synced. If p does not have the expected form, the rest is not changed.
 func noteSynced(p []byte, at, synced int64) {
 	for len(p) > 0 {
 		left := walBlock - int(at%walBlock) // of the block

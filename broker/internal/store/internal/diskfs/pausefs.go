@@ -9,8 +9,8 @@ import (
 // retryPause is how long a broken store rests before it makes another file.
 const retryPause = 100 * time.Millisecond
 
-// PausingFS keeps Pebble, which tries a failed flush or compaction again at
-// once and for ever, from taking a whole processor for it.
+// PausingFS bounds the processor time of Pebble's retries: Pebble repeats a failed flush or
+// compaction at once and without end.
 type PausingFS struct {
 	vfs.FS
 	Broken  func() error
