@@ -77,8 +77,7 @@ func (b *Broker) describeGroup(g *topic.Group) status.Group {
 	d := status.Group{Name: g.Name(), AutoCreated: g.Automatic(), Group: *g.Settings(), DeadLetterTopics: b.deadLetterTopics(g)}
 	for _, s := range b.catalog.SubscriptionsOf(g) {
 		at := s.Status()
-		d.Topics = append(d.Topics, describeSubscription(s, &at))
-		d.Topics[len(d.Topics)-1].CountsSince = b.opened
+		d.Topics = append(d.Topics, b.describeSubscription(s, &at))
 	}
 	slices.SortFunc(d.Topics, func(x, y status.Subscription) int { return strings.Compare(x.Topic, y.Topic) })
 	return d

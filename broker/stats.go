@@ -87,7 +87,7 @@ func (b served) Stats() serving.Stats {
 	}
 	readable := open && b.store.Broken() == nil
 	for _, sub := range subs {
-		s.Subscriptions = append(s.Subscriptions, subscriptionStats(sub, readable))
+		s.Subscriptions = append(s.Subscriptions, b.subscriptionStats(sub, readable))
 	}
 	slices.SortFunc(s.Subscriptions, func(x, y serving.SubscriptionStats) int {
 		return 2*strings.Compare(x.Topic, y.Topic) + strings.Compare(x.Group, y.Group)
@@ -122,10 +122,10 @@ func (b *Broker) topicStats(t *topic.Topic) serving.TopicStats {
 	return out
 }
 
-func subscriptionStats(s *subscription.Subscription, readable bool) serving.SubscriptionStats {
+func (b *Broker) subscriptionStats(s *subscription.Subscription, readable bool) serving.SubscriptionStats {
 	at := s.Status()
 	d := serving.SubscriptionStats{
-		Group: s.Group().Name(), Subscription: describeSubscription(s, &at),
+		Group: s.Group().Name(), Subscription: b.describeSubscription(s, &at),
 		Waiting: at.Waiting, Deliveries: at.Deliveries, GivenUp: at.GivenUp,
 	}
 	if !readable {

@@ -6,9 +6,9 @@ import (
 	"github.com/tidegate/tidegate/broker/status"
 )
 
-func describeSubscription(s *subscription.Subscription, at *subscription.Status) status.Subscription {
+func (b *Broker) describeSubscription(s *subscription.Subscription, at *subscription.Status) status.Subscription {
 	return status.Subscription{
-		Held:  holdingOf(at.Held),
+		Held: holdingOf(at.Held), CountsSince: b.opened,
 		Topic: s.Topic().Name(),
 		Ready: at.Ready, Inflight: at.Inflight, WaitingRetry: at.WaitingRetry,
 		Parked: at.Parked, ParkedGroups: at.ParkedGroups, BlockedGroups: at.BlockedGroups,

@@ -68,6 +68,13 @@ type Holding struct {
 	Until    time.Time `json:"until"`            // end of the lease of that delivery, unless the client extends it
 }
 
+// long is the time after which a client that holds a message may hang.
+const long = time.Minute
+
+// Long reports whether the client has held its first delivery for a minute or longer, so that its
+// handler may hang. It is false for nil.
+func (h *Holding) Long(now time.Time) bool { return h != nil && now.Sub(h.Since) >= long }
+
 // A Position is a position in a topic, from which a group continues. Exactly one field is set.
 type Position struct {
 	Earliest bool // the oldest stored message

@@ -80,9 +80,6 @@ var GroupColumns = []output.Column[Progress]{
 	{Name: "NOTE", Cell: func(p Progress) any { return progressNote(p.Group, p.ParkedGroups, p.BlockedGroups, p.Held) }},
 }
 
-// heldLong is the time after which a client that holds a message may hang.
-const heldLong = time.Minute
-
 // HeldBy names the client that holds its messages longest.
 func HeldBy(h *status.Holding, now time.Time) string {
 	client := "a client from before the restart of the broker"
@@ -99,7 +96,7 @@ func progressNote(group string, parked, blocked int64, held *status.Holding) str
 		return fmt.Sprintf("%s parked: tidegate parked list %s", output.Count(parked, "message group"), group)
 	case blocked > 0:
 		return output.Count(blocked, "message group") + " blocked by a failing message"
-	case held != nil && time.Since(held.Since) >= heldLong:
+	case held.Long(time.Now()):
 		return HeldBy(held, time.Now())
 	}
 	return ""

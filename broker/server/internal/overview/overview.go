@@ -16,9 +16,6 @@ const (
 
 	// behindAfter is the age of an undelivered message at which its group is behind.
 	behindAfter = time.Minute
-
-	// heldAfter is the age of a delivery in flight at which its client may hang.
-	heldAfter = time.Minute
 )
 
 // A Filler keeps the lists of the last survey. Goroutines may share it. The zero value is ready for
@@ -75,9 +72,10 @@ func wrongOf(s *serving.Survey) status.Wrong {
 	}
 }
 
-// heldFor returns how long a client has held its first delivery of a group, and 0 below heldAfter.
+// heldFor returns how long a client has held its first delivery of a group, and 0 if that is not
+// long.
 func heldFor(g *status.GroupSummary, now time.Time) time.Duration {
-	if g.Held == nil || now.Sub(g.Held.Since) < heldAfter {
+	if !g.Held.Long(now) {
 		return 0
 	}
 	return now.Sub(g.Held.Since)
