@@ -55,7 +55,7 @@ func (fixed) Stats() serving.Stats {
 		Subscriptions: []serving.SubscriptionStats{{
 			Group: "g", Subscription: status.Subscription{
 				Topic: "t", Ready: 201, Inflight: 202, WaitingRetry: 203, Parked: 204, Backlog: status.Backlog{Messages: 205, Bytes: 206},
-				ParkedGroups: 207, BlockedGroups: 208, Acked: 209, Redelivered: 210, DeadLetters: 2110, Overtaken: 212, Discarded: 213, Expired: 214,
+				ParkedGroups: 207, BlockedGroups: 208, Acked: 209, Redelivered: 210, DeadLetters: 2110, Overtaken: 212, Discarded: 213, Expired: 214, Filtered: 224,
 			},
 			Waiting: 215, Deliveries: [...]int64{216, 217, 218, 219, 220}, GivenUp: 221, Oldest: 222 * time.Second, Undelivered: 223500 * time.Millisecond,
 		}},
@@ -88,6 +88,7 @@ tidegate_group_deliveries_total{attempt="4-8",group="g",topic="t"} 219
 tidegate_group_deliveries_total{attempt="9+",group="g",topic="t"} 220
 tidegate_group_discarded_messages_total{group="g",reason="attempts_exhausted",topic="t"} 213
 tidegate_group_discarded_messages_total{group="g",reason="expired",topic="t"} 214
+tidegate_group_filtered_messages_total{group="g",topic="t"} 224
 tidegate_group_in_flight_messages{group="g",topic="t"} 202
 tidegate_group_oldest_age_seconds{group="g",topic="t"} 222
 tidegate_group_oldest_undelivered_age_seconds{group="g",topic="t"} 223.5

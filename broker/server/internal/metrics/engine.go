@@ -96,6 +96,7 @@ var (
 	descGroupWaiting         = desc("group_waiting_receives", "Receives waiting for a message.", groupLabels)
 	descGroupDeliveries      = desc("group_deliveries_total", "Deliveries by delivery attempt.", append(groupLabels, "attempt"))
 	descGroupAcknowledged    = desc("group_acknowledged_messages_total", "Messages that the group acknowledged.", groupLabels)
+	descGroupFiltered        = desc("group_filtered_messages_total", "Messages skipped because the filter of the consumer did not match them.", groupLabels)
 	descGroupOvertaken       = desc("group_overtaken_messages_total", "Messages that retention removed before the group consumed them.", groupLabels)
 	descGroupDeadLetters     = desc("group_dead_letters_total", "Messages that became dead letters of the group, by reason: after their last attempt, or at the request of a consumer.", append(groupLabels, "reason"))
 
@@ -246,6 +247,7 @@ func (out scrape) subscription(s *serving.SubscriptionStats) {
 		out.counter(descGroupDeliveries, n, s.Topic, s.Group, attemptLabels[i])
 	}
 	out.counter(descGroupAcknowledged, s.Acked, s.Topic, s.Group)
+	out.counter(descGroupFiltered, s.Filtered, s.Topic, s.Group)
 	out.counter(descGroupOvertaken, s.Overtaken, s.Topic, s.Group)
 	out.counter(descGroupDeadLetters, s.DeadLetters-s.GivenUp, s.Topic, s.Group, "attempts_exhausted")
 	out.counter(descGroupDeadLetters, s.GivenUp, s.Topic, s.Group, "asked_for")
