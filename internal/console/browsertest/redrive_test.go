@@ -1,6 +1,7 @@
 package browsertest
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -101,6 +102,36 @@ func TestEditThatBreaksJSONAsks(t *testing.T) {
 	b.wait(`document.querySelector('.state.ok')`)
 	b.visit("#/audit")
 	b.wait(`document.querySelector('main').innerText.includes('resendDeadLetter: edited or sent again as ')`)
+	b.clean()
+}
+
+// An edited letter with a long ID gets the hash of the ID in the new one, which would be too long
+// otherwise. The second edit continues the number of the first.
+func TestEditShortensLongIDs(t *testing.T) {
+	s := start(t, siteOptions{})
+	s.topic("orders", settings.Topic{})
+	s.group("g", settings.Group{})
+	long := strings.Repeat("i", 250)
+	s.bury("g", "orders", 1, func(int) string { return "no such account" },
+		func(int) *tidegate.Message { return &tidegate.Message{ID: long, Topic: "orders", Body: []byte("17")} })
+	b := open(t, s.url)
+	first := fmt.Sprintf("%x", sha256.Sum256([]byte(long)))
+	for n := 1; n <= 2; n++ {
+		b.load("#/dead-letters/g")
+		b.eval(`document.querySelector('main td a[href^="#/dead-letters/g/"]').click()`, nil)
+		b.click("edit-redrive", "")
+		b.wait(`document.querySelector('dialog[open] [name=body]')`)
+		b.click("confirm", "")
+		b.wait(`!document.querySelector('dialog')`)
+		want := fmt.Sprintf("%s.redrive-%d", first, n)
+		ds := s.take("g", "orders", 1)
+		if len(ds) != 1 || ds[0].Message.ID != want {
+			t.Fatalf("the group received %d messages after edit %d, want one with the ID %s; the page: %s", len(ds), n, want, b.text())
+		}
+		if _, err := s.DeadLetter(t.Context(), ds[0], "still no account"); err != nil {
+			t.Fatal(err)
+		}
+	}
 	b.clean()
 }
 

@@ -194,6 +194,9 @@ export function bytes(n) {
 
 export const percent = (x) => (known(x) ? (x > 0 && x < 0.01 ? '< 1' : Math.round(100 * x)) + '\u202f%' : unknown);
 
+// hex is bytes in hexadecimal, two digits each.
+export const hex = (data) => [...data].map((n) => n.toString(16).padStart(2, '0')).join('');
+
 // cap begins a text with a capital letter.
 export const cap = (text) => text[0].toUpperCase() + text.slice(1);
 

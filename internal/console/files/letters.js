@@ -2,7 +2,7 @@
 // bounded requests. Each is one write of the broker, so an end at any time loses nothing. The job is
 // kept in the browser with its position, and goes on after a reload, in one tab at a time.
 import {call, get, may, path} from './api.js';
-import {ago, button, bytes, cap, checkbox, count as counted, dialog, draw, field, h, notice, now, num, percent, store, when} from './base.js';
+import {ago, button, bytes, cap, checkbox, count as counted, dialog, draw, field, h, hex, notice, now, num, percent, store, when} from './base.js';
 import {command, facts, filters, groupLink, link, pager, region, table, topicLink} from './page.js';
 import {body, bytesOf} from './body.js';
 import {shape} from './parts.js';
@@ -359,11 +359,17 @@ function one(group, l, readable, inTopic) {
     h('h2', null, t('body')), readable ? body(l, l.message_id) : h('p', {class: 'empty'}, t('no payload')));
 }
 
-// sentAs is the ID of a letter that is sent back. A letter that was sent back before has such an ID.
-const sentAs = (l) => {
+// sentAs is the ID of a letter that is sent back. A letter that was sent back before has such an ID. The
+// hash replaces a long ID, as in the broker; only pages with TLS or from the same machine can compute it.
+async function sentAs(l) {
   const suffix = `.redrive-${l.origin.redrives}`;
-  return `${l.message_id.endsWith(suffix) ? l.message_id.slice(0, -suffix.length) : l.message_id}.redrive-${l.origin.redrives + 1}`;
-};
+  let first = l.message_id.endsWith(suffix) ? l.message_id.slice(0, -suffix.length) : l.message_id;
+  const id = new TextEncoder().encode(first);
+  if (id.length > 236 && crypto.subtle) {
+    first = hex(new Uint8Array(await crypto.subtle.digest('SHA-256', id)));
+  }
+  return `${first}.redrive-${l.origin.redrives + 1}`;
+}
 
 // notJSON returns the syntax error of a text as JSON, with its position, or an empty text.
 const notJSON = (text) => { try { JSON.parse(text); return ''; } catch (err) { return err.message; } };
@@ -382,14 +388,15 @@ async function edit(group, l, inTopic) {
       if (!bytesOf({body_text: form.body}).length) throw new Error(t('empty body'));
       const wrong = form.body !== confirmed && !notJSON(l.body_text) && notJSON(form.body);
       if (wrong) { confirmed = form.body; throw new Error(t('not JSON', wrong)); }
+      const as = await sentAs(l);
       const properties = {...l.properties, DLQ_REDRIVES: String(l.origin.redrives + 1)};
       await call('POST', path`topics/${l.origin.topic}/messages`,
-        {body: {id: sentAs(l), body_text: form.body, tag: l.tag, keys: l.keys,
+        {body: {id: as, body_text: form.body, tag: l.tag, keys: l.keys,
         properties, message_group: l.message_group, trace_context: l.trace_context}});
-      const remove = (as) => call('DELETE', path`groups/${group}/dead-letters`,
-        {query: {message_id: l.message_id, dead_letter_topic: inTopic, ...as}});
+      const remove = (how) => call('DELETE', path`groups/${group}/dead-letters`,
+        {query: {message_id: l.message_id, dead_letter_topic: inTopic, ...how}});
       // An older broker rejects sent_as. The letter must not stay, because its message is sent.
-      await remove({sent_as: sentAs(l)}).catch((err) => (err.status === 400 ? remove() : Promise.reject(err)));
+      await remove({sent_as: as}).catch((err) => (err.status === 400 ? remove() : Promise.reject(err)));
       notice(t('sent back'));
       return true;
     },

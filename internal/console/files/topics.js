@@ -1,6 +1,6 @@
 // The page of all topics.
 import {call, get, may, path} from './api.js';
-import {button, bytes, cap, dialog, duration, field, h, notice, num, rate} from './base.js';
+import {button, bytes, cap, dialog, duration, field, h, hex, notice, num, rate} from './base.js';
 import {follow, keep, ring, span} from './live.js';
 import {badge, bar, command, facts, filters, groupLink, link, pager, queues, region, sentence, table, topicLink} from './page.js';
 import {lines} from './parts.js';
@@ -179,8 +179,7 @@ async function send(name, page) {
 }
 
 // unique returns 128 random bits in hexadecimal.
-const unique = () => [...crypto.getRandomValues(new Uint8Array(16))].map((n) => n.toString(16).padStart(2, '0'))
-  .join('').toUpperCase();
+const unique = () => hex(crypto.getRandomValues(new Uint8Array(16))).toUpperCase();
 
 async function purge(name, at, page) {
   const {removed} = await call('POST', at + '/purge', {query: {dry_run: true}});
