@@ -70,6 +70,9 @@ func (s *Server) Parts() Parts {
 	}
 }
 
+// Survey computes the state of all topics and groups, which requests share for a second.
+func (s *Server) Survey() { s.survey() }
+
 // A Route is an operation over HTTP.
 type Route struct {
 	Op, Method, Path, Pattern string

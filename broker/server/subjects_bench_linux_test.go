@@ -9,16 +9,30 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
 // BenchmarkSubjects prints the bytes and the CPU time of responses about a broker with 10 000
-// topics, 1 000 groups and 10 000 subscriptions.
+// topics, 1 000 groups and 10 000 subscriptions: idle, and with 11 000 clients and one message in
+// flight in each subscription.
 func BenchmarkSubjects(b *testing.B) {
 	e := start(b, server.Options{})
-	for i := range 10_000 {
+	receive := func(client string, i int) {
+		b.Helper()
+		r := httptest.NewRequest("POST", fmt.Sprintf("/v1/groups/group-%04d/topics/topic-%05d/receive", i%1000, i), strings.NewReader(`{"invisible_duration": "1h"}`))
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("X-Mq-Client-Id", client)
+		w := httptest.NewRecorder()
+		e.s.Handler().ServeHTTP(w, r)
+		if w.Code != 200 {
+			b.Fatalf("%d: %s", w.Code, w.Body)
+		}
+	}
+	const topics = 10_000
+	for i := range topics {
 		if _, err := e.b.PutTopic(b.Context(), fmt.Sprintf("topic-%05d", i), settings.Topic{Queues: 1}); err != nil {
 			b.Fatal(err)
 		}
@@ -27,27 +41,40 @@ func BenchmarkSubjects(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	h := e.s.Handler()
-	b.Run("survey", func(b *testing.B) {
-		before := cpu(b)
-		for b.Loop() {
-			e.s.Parts().Engine.Survey()
+	b.Run("idle", e.benchmarkSubjects)
+	for i := range topics {
+		msg := &tidegate.Message{ID: fmt.Sprintf("%032X", i), Topic: fmt.Sprintf("topic-%05d", i), Body: []byte("x")}
+		if r := e.b.Send(b.Context(), []*tidegate.Message{msg}); r[0].Err != nil {
+			b.Fatal(r[0].Err)
 		}
-		b.ReportMetric(float64(cpu(b)-before)/1e6/float64(b.N), "cpu-ms/op")
-	})
-	for _, path := range subjectPaths {
-		b.Run(strings.ReplaceAll(path[1:], "/", "_"), func(b *testing.B) {
-			var bytes int
+		receive(fmt.Sprintf("worker-%04d.example.com@12345@0@3f8k2n9x1q", i%1000), i)
+	}
+	for i := range topics {
+		receive(fmt.Sprintf("idle-%05d.example.com@12345@0@3f8k2n9x1q", i), 0)
+	}
+	b.Run("in flight", e.benchmarkSubjects)
+}
+
+func (e *env) benchmarkSubjects(b *testing.B) {
+	h := e.s.Handler()
+	measure := func(name string, run func(b *testing.B)) {
+		b.Run(name, func(b *testing.B) {
 			before := cpu(b)
 			for b.Loop() {
-				w := httptest.NewRecorder()
-				h.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
-				if bytes = w.Body.Len(); w.Code != 200 {
-					b.Fatalf("%d: %s", w.Code, w.Body)
-				}
+				run(b)
 			}
-			b.ReportMetric(float64(bytes)/1e3, "KB")
 			b.ReportMetric(float64(cpu(b)-before)/1e6/float64(b.N), "cpu-ms/op")
+		})
+	}
+	measure("survey", func(*testing.B) { e.s.Survey() })
+	for _, path := range subjectPaths {
+		measure(strings.ReplaceAll(path[1:], "/", "_"), func(b *testing.B) {
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+			if w.Code != 200 {
+				b.Fatalf("%d: %s", w.Code, w.Body)
+			}
+			b.ReportMetric(float64(w.Body.Len())/1e3, "KB")
 		})
 	}
 }
