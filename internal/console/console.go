@@ -19,7 +19,7 @@
 //     zh-terms.js. A page loads the texts of one language.
 //   - Figures of topics and groups follow one stream for all tabs of a browser (follow of live.js).
 //     Other data, and the order of a list, are requested less often. A page that is hidden or
-//     paused asks for nothing.
+//     paused requests nothing and draws nothing. An update changes only what differs.
 //   - A list draws 200 rows at most. A search and an action on everything that matches are a series
 //     of bounded requests.
 //

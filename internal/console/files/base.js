@@ -37,10 +37,18 @@ export function safe(text, lines = false) {
   return String(text).replace(hidden, (c) => (lines && (c === '\n' || c === '\t') ? c : escape(c)));
 }
 
+const handlers = new WeakMap(); // the functions of an element, by the names of their events
+const handle = (event) => handlers.get(event.currentTarget)[event.type](event);
+
+function listen(e, type, run) {
+  handlers.set(e, {...handlers.get(e), [type]: run});
+  e.addEventListener(type, handle);
+}
+
 function fill(e, props, children) {
   for (const [k, v] of Object.entries(props || {})) {
     if (v === undefined || v === null || v === false) continue;
-    if (typeof v === 'function') e.addEventListener(k, v);
+    if (typeof v === 'function') listen(e, k, v);
     else if (k === 'value' || k === 'checked' || k === 'selected') e[k] = v;
     else e.setAttribute(k, v === true ? '' : safe(v));
   }
@@ -66,18 +74,64 @@ export const svg = (tag, props, ...children) => fill(document.createElementNS(sv
 // draw replaces the children of e. The focus stays on the element with the same data-key, link or
 // action, and a selection of text inside e postpones the change: then draw returns false.
 export function draw(e, ...children) {
+  return change(e, () => {
+    e.textContent = '';
+    add(e, children);
+  });
+}
+
+// update is draw for children that are almost those of the last drawing: it changes only what differs,
+// so the browser lays out and paints only that, and lists keep their scroll position. The children are
+// new elements. Their functions must not refer to other new elements, because the old ones may stay.
+export function update(e, ...children) {
+  return change(e, () => {
+    const fresh = new DocumentFragment();
+    add(fresh, children);
+    match(e, fresh);
+  });
+}
+
+function change(e, run) {
   const selection = getSelection();
   if (e.childNodes.length && !selection.isCollapsed && selection.containsNode(e, true)) return false;
   const focused = e.contains(document.activeElement) ? mark(document.activeElement) : '';
   const open = new Set([...e.querySelectorAll('details[open][data-key]')].map((d) => d.dataset.key));
-  e.textContent = '';
-  add(e, children);
+  run();
   for (const d of e.querySelectorAll('details[data-key]')) if (open.has(d.dataset.key)) d.open = true;
-  if (focused) [...e.querySelectorAll('a,button,input,select,summary')].find((x) => mark(x) === focused)?.focus({preventScroll: true});
+  if (focused && !(e.contains(document.activeElement) && mark(document.activeElement) === focused)) {
+    [...e.querySelectorAll('a,button,input,select,summary')].find((x) => mark(x) === focused)?.focus({preventScroll: true});
+  }
   return true;
 }
 
 const mark = (e) => [e.tagName, e.dataset.key, e.dataset.action, e.dataset.subject, e.getAttribute('href'), e.name].join('|');
+
+// match makes the children of e like those of fresh.
+function match(e, fresh) {
+  const old = [...e.childNodes];
+  const next = [...fresh.childNodes];
+  next.forEach((n, i) => (i < old.length ? patch(old[i], n) : e.append(n)));
+  for (const n of old.slice(next.length)) n.remove();
+}
+
+// patch makes old like fresh, or replaces it. A link or button for something else is a new element, so
+// that a click that began on the old one does not end on it. Details stay open or closed.
+function patch(old, fresh) {
+  const run = handlers.get(fresh);
+  const kinds = (functions) => Object.keys(functions || {}).join();
+  if (old.nodeName !== fresh.nodeName || kinds(run) !== kinds(handlers.get(old))
+    || ((run || fresh.href) && mark(old) !== mark(fresh))) return old.replaceWith(fresh);
+  if (run) handlers.set(old, run);
+  if (!fresh.attributes) {
+    if (old.data !== fresh.data) old.data = fresh.data;
+    return undefined;
+  }
+  for (const {name} of [...old.attributes]) if (!fresh.hasAttribute(name) && name !== 'open') old.removeAttribute(name);
+  for (const {name, value} of fresh.attributes) {
+    if (old.getAttribute(name) !== value && name !== 'open') old.setAttribute(name, value);
+  }
+  return match(old, fresh);
+}
 
 // notice shows a short text at the edge of the page; kind is ok or error.
 export function notice(text, kind = 'ok') {

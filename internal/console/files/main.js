@@ -1,6 +1,6 @@
 // The shell: session, navigation, badges, and the choice of the page.
 import {leave, may, Problem, start, who} from './api.js';
-import {button, dismiss, draw, field, h, store, values} from './base.js';
+import {button, dismiss, draw, field, h, store, update, values} from './base.js';
 import {here, link, live, openPage} from './page.js';
 import {lang, languages, preferred, speak, t} from './text.js';
 
@@ -75,10 +75,11 @@ let controls = ''; // the state that the controls beside it show
 
 // drawLive shows the age of the data. It keeps the controls, because a new element closes an open list.
 function drawLive() {
+  if (document.hidden) return;
   const state = live.state();
   badgeLive.dataset.live = state;
   asOf.title = t('broker time');
-  draw(asOf, live.text(), state === 'late' && ' · ' + t('late'), state === 'paused' && ' · ' + t('paused'));
+  update(asOf, live.text(), state === 'late' && ' · ' + t('late'), state === 'paused' && ' · ' + t('paused'));
   const wanted = [lang, live.paused(), live.interval()].join();
   if (wanted === controls) return;
   controls = wanted;
@@ -93,6 +94,7 @@ function drawLive() {
 }
 addEventListener('fresh', drawLive);
 addEventListener('live', drawLive);
+document.addEventListener('visibilitychange', drawLive);
 setInterval(drawLive, 1000);
 
 function sessionBadge() {

@@ -1,6 +1,6 @@
 // The first page: whether the broker is well, its present problems, and the largest of each kind.
 import {get, may, onRevision} from './api.js';
-import {button, bytes, cap, count, dialog, draw as redraw, duration, field, h, notice, num, parse, rate, since, when} from './base.js';
+import {button, bytes, cap, count, dialog, duration, field, h, notice, num, parse, rate, since, update, when} from './base.js';
 import {follow, rates, ring, span, take} from './live.js';
 import {amount, badge, bar, command, facts, filters, groupLink, link, pager, region, sentence, subject, table, topicLink} from './page.js';
 import {holding, lines} from './parts.js';
@@ -16,7 +16,7 @@ export function overview(page) {
   let data;
   const figures = (moment) => {
     take(moment);
-    redraw(charts, plots(ring('')));
+    update(charts, plots(ring('')));
     state(h('h2', null, t('resources')), resources({...data, totals: moment.totals}));
   };
   const stream = follow(page, (moment) => {

@@ -1,7 +1,7 @@
 // A page: its place in the address, its heading, and the loop that keeps it current. The address is
 // the fragment: #/topics/orders?match=a*.
 import {Problem} from './api.js';
-import {at, button, bytes, cap, draw, duration, h, notice, now, num, parse, rate, store, unknown, when} from './base.js';
+import {at, button, bytes, cap, draw, duration, h, notice, now, num, parse, rate, store, unknown, update, when} from './base.js';
 import {t} from './text.js';
 
 // link is the address of a page: link('topics', name), link('topics', {match: 'a*'}).
@@ -232,7 +232,7 @@ export function filters(page, ...fields) {
 export function region(page, ...classes) {
   const e = h('section', {class: classes.join(' ') || undefined});
   page.body.append(e);
-  return (...children) => draw(e, ...children);
+  return (...children) => update(e, ...children);
 }
 
 // badge is a short state: kind is ok, warn, bad or none.
