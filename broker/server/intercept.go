@@ -266,7 +266,7 @@ func gaveUp(ctx context.Context, err error) bool {
 }
 
 // errClosing ends a request whose connection is closed because another connection replaces it.
-var errClosing = status.Error(codes.Unavailable, "the broker closed this idle connection to make room for another one")
+var errClosing = status.Error(codes.Unavailable, "the broker closed this idle connection to accept another one")
 
 // features returns the header of every response. A server with middleware announces no requests of
 // several topics, because a Call has one.

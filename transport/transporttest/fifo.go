@@ -115,7 +115,7 @@ var fifoCases = []testCase{
 		}
 		r.Wait = 2 * e.server.Unit
 		e.sleep(expires - e.server.Unit - time.Since(start))
-		if d := e.again(r, start, expires, "the first message came again"); d.ID != first.ID || d.Attempt != 2 {
+		if d := e.again(r, start, expires, "the first message was redelivered"); d.ID != first.ID || d.Attempt != 2 {
 			e.Errorf("after the invisible time delivered %s, want the first again", describe([]*tidegate.Delivery{d}))
 		}
 	}},
@@ -138,7 +138,7 @@ var fifoCases = []testCase{
 		}
 		for _, d := range again {
 			if d.Attempt != 1 {
-				e.Errorf("a repeated answer has attempt %d, want 1", d.Attempt)
+				e.Errorf("a repeated response has attempt %d, want 1", d.Attempt)
 			}
 			e.mustAck(d)
 		}
@@ -147,12 +147,12 @@ var fifoCases = []testCase{
 		for _, d := range next {
 			for _, f := range again {
 				if d.ID == f.ID {
-					e.Errorf("%q came again after its acknowledgement", d.ID)
+					e.Errorf("%q was redelivered after its acknowledgement", d.ID)
 				}
 			}
 		}
 		if len(next) == 0 {
-			e.Error("nothing came for another attempt ID")
+			e.Error("no message was delivered for another attempt ID")
 		}
 	}},
 	{name: "FIFODeadLetterLetsTheNextGo", run: func(e *env) {

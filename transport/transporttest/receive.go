@@ -79,7 +79,7 @@ var receiveCases = []testCase{
 			r := e.request()
 			r.Max, r.MaxBytes = 32, c.maxBytes
 			ds := e.receive(r)
-			if len(ds) == 0 && e.lacks(e.server.BoundsBytes, "BoundsBytes", "messages beyond MaxBytes are released and come again") {
+			if len(ds) == 0 && e.lacks(e.server.BoundsBytes, "BoundsBytes", "messages beyond MaxBytes are released and redelivered") {
 				for start := time.Now(); len(ds) == 0 && time.Since(start) < lateness; {
 					ds = e.receive(r)
 				}

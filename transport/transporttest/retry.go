@@ -94,7 +94,7 @@ var retryCases = []testCase{
 			e.sleep(want - e.server.Unit/4)
 			e.none(e.request())
 			d = e.one()
-			e.after(start, want, "the message came again")
+			e.after(start, want, "the message was redelivered")
 		}
 		e.mustAck(d)
 	}},
@@ -109,7 +109,7 @@ var retryCases = []testCase{
 		last := e.oneOf(r)
 		r.Wait = 3 * e.server.Unit // longer than the lease: the redelivery can take a round trip
 		for range attempts - 1 {
-			last = e.again(r, start, 2*e.server.Unit, "the message came again")
+			last = e.again(r, start, 2*e.server.Unit, "the message was redelivered")
 			start = time.Now()
 		}
 		r.Wait = 3 * e.server.Unit // beyond the end of the last lease, when the dead letter is written
@@ -131,7 +131,7 @@ var retryCases = []testCase{
 		if d := e.oneOf(r); d.Attempt != 2 {
 			e.Errorf("attempt %d, want 2", d.Attempt)
 		}
-		e.after(start, 3*e.server.Unit, "after the invisible time and the ladder's first step the message came again")
+		e.after(start, 3*e.server.Unit, "after the invisible time and the retry schedule's first step the message was redelivered")
 	}},
 	{name: "DeadLetter", run: func(e *env) {
 		e.setup(settings.TopicNormal)

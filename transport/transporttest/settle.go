@@ -54,9 +54,9 @@ var settleCases = []testCase{
 		var second *tidegate.Delivery
 		if ds := e.receive(r); len(ds) == 1 {
 			second = ds[0]
-			e.after(start, 2*e.server.Unit, "the message came again")
+			e.after(start, 2*e.server.Unit, "the message was redelivered")
 		} else {
-			second = e.again(e.request(), start, 2*e.server.Unit, "the message came again")
+			second = e.again(e.request(), start, 2*e.server.Unit, "the message was redelivered")
 		}
 		if second.ID != first.ID || second.Attempt != 2 {
 			e.Errorf("delivered %+v", second)
@@ -82,14 +82,14 @@ var settleCases = []testCase{
 		if e.server.Capabilities.RepeatChange {
 			changed = time.Now()
 			if again, err := e.Transport.RepeatChange(e.Context(), first, 3*e.server.Unit); again != handle || err != nil {
-				e.Errorf("repeated, as after a lost answer: %q, %v, want %q as before", again, err, handle)
+				e.Errorf("repeated, as after a lost response: %q, %v, want %q as before", again, err, handle)
 			}
 		}
 		e.sleep(e.server.Unit + e.server.Unit/2) // past the first lease
 		e.none(e.request())
 		r := e.request()
 		r.Wait = 2 * e.server.Unit
-		second := e.again(r, changed, 3*e.server.Unit, "after a change the message came again")
+		second := e.again(r, changed, 3*e.server.Unit, "after a change the message was redelivered")
 		if second.Attempt != 2 {
 			e.Errorf("attempt %d, want 2", second.Attempt)
 		}
@@ -123,7 +123,7 @@ var settleCases = []testCase{
 		if _, err := e.Transport.ChangeInvisibleDuration(e.Context(), d, e.server.Unit/2); err != nil {
 			e.Fatal(err)
 		}
-		e.again(e.request(), start, e.server.Unit/2, "the message came again")
+		e.again(e.request(), start, e.server.Unit/2, "the message was redelivered")
 	}},
 	{name: "GiveBack", run: func(e *env) {
 		e.setup(settings.TopicNormal)
@@ -136,7 +136,7 @@ var settleCases = []testCase{
 			if _, err := e.Transport.ChangeInvisibleDuration(e.Context(), d, 0); err != nil {
 				e.Fatal(err)
 			}
-			again := e.again(r, start, 0, "the released message came again")
+			again := e.again(r, start, 0, "the released message was redelivered")
 			want := d.Attempt + 1
 			if push && e.server.Capabilities.Suspend {
 				want = d.Attempt // it was not handled
@@ -171,7 +171,7 @@ var settleCases = []testCase{
 					e.Errorf("Snooze with an old handle: %v, want ErrInvalidHandle", err)
 				}
 				d = e.oneOf(r)
-				e.after(start, dur, "the snoozed message came again")
+				e.after(start, dur, "the snoozed message was redelivered")
 				if d.Attempt != 2 { // of 3, which is more often than it was snoozed
 					e.Errorf("push %v: attempt %d, want 2: snoozing does not count", push, d.Attempt)
 				}
@@ -197,7 +197,7 @@ var settleCases = []testCase{
 			q := e.request()
 			q.Wait = 2 * e.server.Unit
 			d = e.oneOf(q)
-			e.after(start, e.server.Unit, "the message came again")
+			e.after(start, e.server.Unit, "the message was redelivered")
 			if d.Attempt != attempt {
 				e.Errorf("attempt %d, want %d", d.Attempt, attempt)
 			}
@@ -218,7 +218,7 @@ var settleCases = []testCase{
 		r := e.request()
 		r.Wait = 2 * e.server.Unit
 		d = e.oneOf(r)
-		e.after(start, e.server.Unit, "the snoozed message came again")
+		e.after(start, e.server.Unit, "the snoozed message was redelivered")
 		if d.ID != first.ID || d.Attempt != 1 {
 			e.Errorf("received %s, want attempt 1 of the first", describe([]*tidegate.Delivery{d}))
 		}

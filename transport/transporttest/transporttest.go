@@ -299,7 +299,7 @@ func (e *env) again(r transport.ReceiveRequest, start time.Time, d time.Duration
 func (e *env) retried(r transport.ReceiveRequest, start time.Time, d time.Duration) *tidegate.Delivery {
 	e.Helper()
 	if !e.lacks(!e.server.LacksExactRetries, "LacksExactRetries", "a retry may have another delay") {
-		return e.again(r, start, d, "the retried message came again")
+		return e.again(r, start, d, "the retried message was redelivered")
 	}
 	for time.Since(start) < d+lateness {
 		if ds := e.receive(r); len(ds) > 0 {

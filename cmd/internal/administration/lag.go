@@ -53,7 +53,7 @@ func (k *lagCommand) run(ctx context.Context) error {
 	case k.empty && k.below > 0:
 		return command.Usagef(k.Command, "--until-empty and --until-below exclude each other")
 	case k.every > 0 && (k.empty || k.below > 0):
-		return command.Usagef(k.Command, "--watch goes on until Ctrl-C; it excludes --until-empty and --until-below")
+		return command.Usagef(k.Command, "--watch continues until Ctrl-C; it excludes --until-empty and --until-below")
 	case k.empty:
 		k.below = 1
 	}

@@ -49,7 +49,7 @@ func (a *App) Remote(cmd *cobra.Command, args []string, work Run) *Call {
 	c := a.Local(cmd, args, func(ctx context.Context, c *Call) error { return c.hinted(work(ctx, c)) })
 	f := cmd.Flags()
 	c.Connection.Register(f, a.Artemis != nil)
-	f.DurationVar(&c.Timeout, "timeout", 10*time.Second, "bound of one answer of the server")
+	f.DurationVar(&c.Timeout, "timeout", 10*time.Second, "maximal time for one response of the server")
 	f.BoolVar(&c.noRetry, "no-retry", false, "do not repeat failed requests")
 	for _, name := range []string{"context", "http", "grpc", "amqp", "access-key", "secret-file", "tls", "cacert", "cert", "cert-key", "tls-skip-verify", "timeout", "no-retry"} {
 		_ = f.SetAnnotation(name, command.Section, []string{"Connection"}) // the flag exists

@@ -85,7 +85,7 @@ func (c *Call) Bounded(ctx context.Context) (context.Context, context.CancelFunc
 type timeoutError struct{ after time.Duration }
 
 func (e *timeoutError) Error() string {
-	return fmt.Sprintf("no answer within %v (--timeout)", e.after)
+	return fmt.Sprintf("no response within %v (--timeout)", e.after)
 }
 
 // Is makes the error one of a deadline, for the exit code.

@@ -139,7 +139,7 @@ func hint(root *cobra.Command, err error) string {
 	case errors.Is(err, tidegate.ErrUnauthorized):
 		return fmt.Sprintf("Give --access-key and --secret-file, or a context with them ('%s context add').", root.Name())
 	case ExitCode(err) == ExitNoAnswer:
-		return fmt.Sprintf("'%s doctor' finds out why the server does not answer.", root.Name())
+		return fmt.Sprintf("'%s doctor' finds the reason why the server does not respond.", root.Name())
 	}
 	return ""
 }

@@ -92,7 +92,7 @@ func subjects[T any](path string, part, n *yaml.Node) (map[string]Subject, error
 	for key, value := range entries(n) {
 		s := Subject{file: path, key: key, node: value}
 		if _, twice := all[key.Value]; twice {
-			errs = append(errs, fmt.Errorf("%s:%d: %s %s is there twice; give it once", path, key.Line, part.Value, key.Value))
+			errs = append(errs, fmt.Errorf("%s:%d: %s %s is repeated; give it once", path, key.Line, part.Value, key.Value))
 		}
 		var zero T
 		err := s.read(reflect.TypeFor[T]())

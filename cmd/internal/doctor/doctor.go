@@ -104,7 +104,7 @@ func (d *Patient) Reach(ctx context.Context, name, address, ports string) bool {
 	if err != nil {
 		remedy := "is the server running, and is this its port? " + ports
 		if bounded.Err() != nil || strings.Contains(err.Error(), "timeout") {
-			remedy = "nothing answers: a firewall between here and " + host + " may swallow the packets"
+			remedy = "no response: a firewall between here and " + host + " may swallow the packets"
 		}
 		return d.Failed(name+" connect", Classed(err, tidegate.ErrUnavailable), remedy)
 	}
@@ -236,7 +236,7 @@ func (d *Patient) protocol(ctx context.Context, s connection.Server) {
 	if s.Key != "" {
 		who = "the access key " + s.Key
 	}
-	d.OK("route", "the server answers with %s", who)
+	d.OK("route", "the server responds with %s", who)
 	if d.Topic != "" {
 		d.lane(ctx, t)
 	}
@@ -260,7 +260,7 @@ func (d *Patient) routeRemedy(err error) string {
 	case errors.Is(err, tidegate.ErrForbidden):
 		return "give the key a rule for the topic: send, receive or observe"
 	}
-	return "the port answers, but not as a RocketMQ 5 proxy or a tidegate broker"
+	return "the port responds, but not as a RocketMQ 5 proxy or a tidegate broker"
 }
 
 // lane tests the server that the topic's route names, its type by a send, and the group.
@@ -361,7 +361,7 @@ func (d *Patient) http(ctx context.Context, s connection.Server) {
 		d.Failed("http", err, httpRemedy(err, s.HTTP))
 		return
 	}
-	d.OK("http", "%s answers", s.HTTP)
+	d.OK("http", "%s responds", s.HTTP)
 	d.clock(bounded, s)
 	if err := client.Ready(bounded); err != nil {
 		d.Failed("ready", err, "the log of the broker has the reason")

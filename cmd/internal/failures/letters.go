@@ -187,7 +187,7 @@ func newDeadLettersWatch(a *call.App) *cobra.Command {
 		Short: "Print each new dead letter, or run a program for it",
 		Long: `Prints a line for each dead letter from now on, or from --since on, until Ctrl-C.
 With --exec it runs a program by the shell for each: the dead letter as JSON is its
-standard input. A program that fails is reported, and the watch goes on. --limit
+standard input. A program that fails is reported, and the watch continues. --limit
 ends the watch after a number of dead letters.`,
 		Example: `  tidegate dead-letters watch billing --since -1h --limit 1
   tidegate dead-letters watch billing --since -1h --limit 1 --exec 'cat >> letters.jsonl'`,

@@ -26,9 +26,9 @@ func newDeadLettersRedrive(a *call.App) *cobra.Command {
 		Use:   "redrive",
 		Short: "Send dead letters back to their topics",
 		Long: `Sends dead letters back to their topics, at a limited rate, and removes them. All
-groups of the topic receive them; with --to-group-only no group but GROUP does, which
-must not be FIFO. A message that was sent back three times is
-skipped, and the run stops if too many fail.
+groups of the topic receive them; with --to-group-only only GROUP does, which must
+not be FIFO. A message that was sent back three times is skipped, and the run stops
+if too many fail.
 
 --edit runs a program by the shell for each message: the body is its standard
 input, and its standard output is the new body. A program that fails or that does
@@ -37,7 +37,7 @@ failed. The edited message has a new ID, which is printed: ID.redrive-1. All gro
 of the topic receive it: --edit and --to-group-only exclude each other.
 
 The journal records each message before and after it is sent. After an
-interruption the same command with the same --journal goes on: no message is
+interruption the same command with the same --journal continues: no message is
 sent back twice.`,
 		Example: `  tidegate dead-letters redrive billing --class 5f1c9a --dry-run
   tidegate dead-letters redrive billing --id ID --edit "sed s/EUR/USD/" --yes

@@ -52,7 +52,7 @@ const loops = `Without --rate the callers send as fast as they can (a closed loo
 "how much", and its latency is the service time under that many callers. With
 --rate each message is due at a time (an open loop): this answers "how fast at
 this rate". The response time is counted from the due time, so a message that
-waits because the server stands still counts with its wait. A run that could not
+waits because the server hangs counts with its wait. A run that could not
 keep its rate is marked, and the exit code is 7.
 
 With several values of --callers or --rate each pair of them is measured, in turns,
@@ -67,7 +67,7 @@ func newBenchSend(a *call.App) *cobra.Command {
 
 --async sends with SendAsync on one goroutine, with up to --callers messages under
 way. --batch sends several messages at once. --verify receives all messages after
-the last round, and counts those that were lost, came twice or out of order.`,
+the last round, and counts lost, repeated and disordered messages.`,
 		Example: `  tidegate bench send --callers 64
   tidegate bench send --callers 1,16,64 --duration 2s
   tidegate bench send --rate 1000,5000 --duration 30s --json send.json
@@ -90,7 +90,7 @@ func newBenchReceive(a *call.App) *cobra.Command {
 each round it sends --messages to a topic of its own, which it deletes at the end;
 their sends are not measured. A round ends when all are received, or after
 --duration. The service time is that of a receive of up to --batch messages and of
-their acknowledgement. It counts messages that were lost, came twice or out of order.
+their acknowledgement. It counts lost, repeated and disordered messages.
 
 With --into-existing it consumes the messages of --group in --topic, also those of
 others.
@@ -112,7 +112,7 @@ func newBenchE2E(a *call.App) *cobra.Command {
 	cmd := b.register(a, &cobra.Command{
 		Use:   "e2e",
 		Short: "Measure messages from their send to their handler, and that none is lost",
-		Long:  "Measures messages from their send to the begin of their handler, in a topic of its\nown, which it deletes at the end. It counts messages that were lost, came twice or\nout of order.\n\n" + loops,
+		Long:  "Measures messages from their send to the begin of their handler, in a topic of its\nown, which it deletes at the end. It counts lost, repeated and disordered\nmessages.\n\n" + loops,
 		Example: `  tidegate bench e2e --rate 1000
   tidegate bench e2e --rate 1000 --groups 100`,
 	}, endToEnd)

@@ -74,7 +74,7 @@ func (b *benchCommand) verdict(results []bench.Result) error {
 	truth := results[0].Truth
 	switch {
 	case truth != nil && truth.Lost+truth.OutOfOrder > 0:
-		return fmt.Errorf("%d messages were lost and %d came out of order", truth.Lost, truth.OutOfOrder)
+		return fmt.Errorf("%d messages were lost and %d were out of order", truth.Lost, truth.OutOfOrder)
 	case failed > 0:
 		return fmt.Errorf("%d of %d rounds have no valid figures: %w", failed, rounds, command.ErrPartly)
 	}

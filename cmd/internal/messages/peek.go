@@ -64,7 +64,7 @@ receive from the topic; without it only the other columns are printed.
 With --delayed it prints the messages that wait for their delivery time instead: they
 are in no queue yet.
 
-With --follow it goes on with new messages, until Ctrl-C or --limit; --from last
+With --follow it continues with new messages, until Ctrl-C or --limit; --from last
 then means from now on.`,
 		Example: `  tidegate peek orders
   tidegate peek orders --from last --limit 3 --bodies
@@ -80,7 +80,7 @@ then means from now on.`,
 	f.StringVar(&l.query.ID, "id", "", "only messages with this `ID`")
 	f.StringVar(&l.since, "from", "first", "the first message: `first`, last (the newest first), or a time")
 	f.StringVar(&l.until, "to", "", "only messages stored before this `time`")
-	f.DurationVar(&l.follow, "follow", 0, "go on with new messages, looking for them at each `interval`")
+	f.DurationVar(&l.follow, "follow", 0, "continue with new messages, looking for them at each `interval`")
 	f.Lookup("follow").NoOptDefVal = "1s"
 	f.Lookup("limit").DefValue = "10"
 	l.Limit = 10

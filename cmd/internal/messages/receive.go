@@ -41,19 +41,19 @@ func newReceive(a *call.App) *cobra.Command {
 		Use: "receive", GroupID: call.MessageGroup,
 		Short: "Receive messages: look at them, settle them, or run a program for each",
 		Long: `Receives messages of a consumer group and prints them. It ends after --max
-messages, or when no message came for --wait.
+messages, or when no message arrives for --wait.
 
---then says what happens to a printed message:
+--then is the fate of a printed message:
   release      it is ready again at once, and no attempt is counted (default on a terminal)
   ack          it is consumed
   retry[=5s]   it is retried, by the group's schedule or after a time
   dead[=WHY]   it becomes a dead letter
-  ask          a question after each message, on a terminal; released messages come
-               again when the command ends
+  ask          a question after each message, on a terminal; released messages are
+               redelivered when the command ends
 A RocketMQ counts each delivery as an attempt, so --then is required there, and
-release means that the message comes again after --lease.
+release means that the message is redelivered after --lease.
 
--f prints a text for each message, in which these verbs stand for parts of it:
+-f prints a text for each message, in which these verbs are replaced by parts of it:
 
 ` + verbHelp + `
 
@@ -71,8 +71,8 @@ reason. The lease is extended while it runs.`,
 	r.Call = a.Remote(c, []string{"GROUP", "TOPIC"}, func(ctx context.Context, _ *call.Call) error { return r.run(ctx) })
 	f := c.Flags()
 	f.IntVar(&r.max, "max", 0, "most messages; 0 means 10, and no end with --follow and --exec")
-	f.DurationVar(&r.wait, "wait", 5*time.Second, "end when no message came for this `time`; with --exec only if it is given")
-	f.BoolVar(&r.follow, "follow", false, "go on when there are no messages")
+	f.DurationVar(&r.wait, "wait", 5*time.Second, "end when no message arrives for this `time`; with --exec only if it is given")
+	f.BoolVar(&r.follow, "follow", false, "continue when there are no messages")
 	f.StringVar(&r.tags, "filter", "", "only messages with one of these `tags`, separated by commas")
 	f.StringVar(&r.sql, "sql", "", "only messages that match this SQL92 `expression`")
 	f.StringVar(&r.then, "then", "", "`fate` of a printed message: release, ack, retry[=TIME], dead[=REASON] or ask")
@@ -139,7 +139,7 @@ func (r *receiveCommand) plan() (sub consumer.Subscription, f fate, err error) {
 	}
 	f, err = r.fate()
 	if err == nil && f.name == "release" && (r.follow || r.max > 1000) {
-		err = errors.New("released messages would come again without end: give --then, or --max up to 1000 without --follow")
+		err = errors.New("released messages would be redelivered without end: give --then, or --max up to 1000 without --follow")
 	}
 	return sub, f, err
 }
@@ -230,7 +230,7 @@ func (r *receiveCommand) look(ctx context.Context, t connection.Transport, sub c
 		r.Note("no message of %s for group %s within %v%s", output.Safe(sub.Topic), output.Safe(sub.Group), r.wait, more)
 	}
 	if received < r.expect {
-		return fmt.Errorf("%d of %d expected messages came: %w", received, r.expect, command.ErrPartly)
+		return fmt.Errorf("%d of %d expected messages arrived: %w", received, r.expect, command.ErrPartly)
 	}
 	return nil
 }

@@ -93,7 +93,7 @@ func (r *receiveCommand) release(ctx context.Context, t connection.Transport, ds
 		}
 	}
 	if first != nil {
-		return fmt.Errorf("%d of %d messages come again after %v (--lease) and not at once: %w", failed, len(ds), r.lease, first)
+		return fmt.Errorf("%d of %d messages are redelivered after %v (--lease) and not at once: %w", failed, len(ds), r.lease, first)
 	}
 	return nil
 }

@@ -73,7 +73,7 @@ func (r *receiveCommand) work(ctx context.Context, t connection.Transport, sub c
 	}
 	r.Note("%s handled, %s failed in %s", output.Number(handled.Load()), output.Number(failed.Load()), output.Duration(time.Since(started)))
 	if err == nil && handled.Load() < int64(r.expect) {
-		err = fmt.Errorf("%d of %d expected messages came: %w", handled.Load(), r.expect, command.ErrPartly)
+		err = fmt.Errorf("%d of %d expected messages arrived: %w", handled.Load(), r.expect, command.ErrPartly)
 	}
 	return err
 }

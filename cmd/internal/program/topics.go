@@ -18,8 +18,8 @@ func topics() []*cobra.Command {
   %-4d wrong arguments or configuration, or not supported by this server
   %-4d no topic, group or message of this name
   %-4d not permitted
-  %-4d throttled, or no room; the error has the time to wait
-  %-4d no answer: unreachable or timed out
+  %-4d throttled, or no space; the error has the time to wait
+  %-4d no response: unreachable or timed out
   %-4d partly done
   %-4d interrupted
 

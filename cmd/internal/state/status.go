@@ -71,7 +71,7 @@ func pinged(ctx context.Context, c *call.Call) error {
 		more = "the web console of Artemis and 'artemis queue stat' show its queues"
 	}
 	return c.Show(map[string]any{"server": s.Address(), "ready": true}, s.Address(),
-		[]output.Field{{Name: "server", Value: s.Address()}, {Name: "state", Value: "it answers; " + more}})
+		[]output.Field{{Name: "server", Value: s.Address()}, {Name: "state", Value: "it responds; " + more}})
 }
 
 func showStatus(c *call.Call, server string, o status.Overview) error {

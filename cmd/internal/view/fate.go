@@ -63,9 +63,9 @@ func sentence(f *status.Fate, style output.TimeStyle, now time.Time) string {
 		return fmt.Sprintf("%s retries it %s (%s)%s", group, at(f.Due), again, because)
 	case "parked":
 		if f.Behind != nil {
-			return fmt.Sprintf("%s has parked its message group: it waits for %s%s; 'tidegate parked redrive %s' lets it go on", group, theMessage(f.Behind), because, group)
+			return fmt.Sprintf("%s has parked its message group: it waits for %s%s; 'tidegate parked redrive %s' releases it", group, theMessage(f.Behind), because, group)
 		}
-		return fmt.Sprintf("%s has parked it and its message group %s, after %s%s; 'tidegate parked redrive %s' lets them go on", group, at(f.Due), output.Count(int64(f.Attempt), "attempt"), because, group)
+		return fmt.Sprintf("%s has parked it and its message group %s, after %s%s; 'tidegate parked redrive %s' releases them", group, at(f.Due), output.Count(int64(f.Attempt), "attempt"), because, group)
 	case "leaving":
 		return group + " is writing it to the dead letters"
 	case "dead_letter":

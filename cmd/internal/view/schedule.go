@@ -58,7 +58,7 @@ func ScheduleOf(r Redelivery) Schedule {
 	}
 	end := begin + r.Handler
 	if r.MaxAttempts < 0 {
-		s.End = fmt.Sprintf("no maximum: it goes on every %s", output.Duration(r.Wait(n)))
+		s.End = fmt.Sprintf("no maximum: it is retried every %s", output.Duration(r.Wait(n)))
 	} else {
 		s.End = fmt.Sprintf("%s after %s, %s after the begin of the first one", r.Exhausted, output.Count(int64(n), "attempt"), output.Duration(end))
 	}

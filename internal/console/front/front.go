@@ -51,7 +51,7 @@ func New(broker http.RoundTripper, port string, readOnly bool) (front *Front, to
 		FlushInterval:  -1, // a stream of lines
 		ModifyResponse: func(r *http.Response) error { r.Header.Del("Set-Cookie"); return nil },
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
-			problem(w, http.StatusBadGateway, "the broker does not answer: "+err.Error())
+			problem(w, http.StatusBadGateway, "the broker does not respond: "+err.Error())
 		},
 	}).ServeHTTP))
 	return f, token
@@ -171,7 +171,7 @@ func (f *Front) ask(ctx context.Context) (map[string]any, int, error) {
 	}
 	resp, err := f.broker.RoundTrip(r)
 	if err != nil {
-		return nil, http.StatusBadGateway, fmt.Errorf("the broker does not answer: %w", err)
+		return nil, http.StatusBadGateway, fmt.Errorf("the broker does not respond: %w", err)
 	}
 	defer resp.Body.Close()
 	who := map[string]any{}

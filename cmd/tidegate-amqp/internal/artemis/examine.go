@@ -128,7 +128,7 @@ func authenticated(ctx context.Context, d *doctor.Patient, t connection.Transpor
 		who = "by its certificate (SASL EXTERNAL)"
 	}
 	if err := t.Ping(bounded); err != nil {
-		remedy := "the port answers, but not as an Artemis: read the reason, and the log of the server"
+		remedy := "the port responds, but not as an Artemis: read the reason, and the log of the server"
 		if errors.Is(err, tidegate.ErrUnauthorized) {
 			remedy = "check the user (--access-key) and the password (--secret-file); 'artemis user list' has the users, saslMechanisms of the acceptor has the ways to authenticate"
 		}
@@ -205,12 +205,12 @@ func receive(ctx context.Context, d *doctor.Patient, t connection.Transport) {
 	}
 	d.OK("dead letters", "those of group %s go to the queue %s.DLQ", group, group)
 	if len(ds) == 0 {
-		d.OK("group", "a receiver is attached to the queue %s with credit, and no message came within %v: the queue is empty, or other consumers hold its messages ('artemis queue stat')", queue, patience)
+		d.OK("group", "a receiver is attached to the queue %s with credit, and no message arrived within %v: the queue is empty, or other consumers hold its messages ('artemis queue stat')", queue, patience)
 		return
 	}
 	if _, err := t.ChangeInvisibleDuration(bounded, ds[0], 0); err != nil {
-		d.Failed("group", fmt.Errorf("message %s came, and its release failed: %w", output.Safe(ds[0].ID), err), "the server delivers the message again when the connection has ended")
+		d.Failed("group", fmt.Errorf("message %s arrived, and its release failed: %w", output.Safe(ds[0].ID), err), "the server delivers the message again when the connection has ended")
 		return
 	}
-	d.OK("group", "message %s came from the queue %s and was released, without an attempt", output.Safe(ds[0].ID), queue)
+	d.OK("group", "message %s arrived from the queue %s and was released, without an attempt", output.Safe(ds[0].ID), queue)
 }
