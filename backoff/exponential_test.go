@@ -59,8 +59,8 @@ func TestPublishedBugs(t *testing.T) {
 		}
 	}
 
-	// watermill's retry asks its policy for each report too, and every time
-	// the delay grows: asking must change nothing.
+	// watermill's retry also calls its policy for each report, and each call makes the delay grow.
+	// Here a call changes nothing.
 	for range 5 {
 		if got := double.Delay(1); got != 2*time.Second {
 			t.Fatalf("Delay(1) = %v, want 2s however often it is asked", got)

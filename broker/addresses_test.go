@@ -390,8 +390,7 @@ func TestExpiry(t *testing.T) {
 	})
 }
 
-// An automatic queue is deleted when it was not received from for 30 s. The broker looks every 30
-// s.
+// An auto-created queue is deleted after 30 s without a receive. The broker checks every 30 s.
 func TestAutomaticQueueIsDeletedAfter30s(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

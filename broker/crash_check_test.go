@@ -148,7 +148,8 @@ type crash struct {
 	facts []fact
 }
 
-// check opens the data that is left, at the time of the crash, and compares it with the promises.
+// check opens the data that the crash left, at the time of the crash, and compares it with the
+// promises.
 func (c *crash) check(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Until(c.at))

@@ -34,8 +34,8 @@ type damagedRun struct {
 	what  string
 }
 
-// record fills a data directory: tables, values beside them, logs. It is
-// closed in order, or else the process ends.
+// record fills a data directory with tables, files of values and logs. The directory is closed in
+// order, or else the process ends.
 func record(t *testing.T, rnd *rand.Rand, closed bool) *damagedRun {
 	r := &damagedRun{fs: vfs.NewCrashableMem(), acked: map[string]bool{}}
 	o := crashOptions(r.fs)

@@ -119,8 +119,8 @@ func TestDeadLettersInNoTopic(t *testing.T) {
 	}
 }
 
-// A dead letter's ID is remembered like every other one in its topic: sent
-// there again it is a duplicate, as well before a restart as after it.
+// The topic remembers the ID of a dead letter like any other ID. A send with that ID is a
+// duplicate, before and after a restart.
 func TestDuplicateOfADeadLetter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

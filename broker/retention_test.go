@@ -257,7 +257,7 @@ func TestRetentionKeepsWhatIsUnderWay(t *testing.T) {
 	}
 }
 
-// A topic holds at most its bytes, the youngest ones, to a millisecond.
+// A topic keeps only its youngest messages, up to its maximum of bytes, precisely to a millisecond.
 func TestRetentionByBytes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -41,8 +41,8 @@ func (c *tries) gaps(tag string) (gaps []time.Duration) {
 	return gaps
 }
 
-// Each message has the schedule, the attempts and the end of its policy, with any changes of the
-// delivery by its handler.
+// Each message has the schedule, the attempts and the end of its policy, also if its handler
+// changes the delivery.
 func TestPolicies(t *testing.T) {
 	for name, caps := range map[string]transport.Capabilities{
 		"a server that decides": {Suspend: true, IdempotentDeadLetter: true, RepeatReceive: true, RepeatChange: true, RetryResult: true}, "a RocketMQ": {},

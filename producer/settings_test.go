@@ -160,7 +160,8 @@ func TestAskingLongerThanTheBackoff(t *testing.T) {
 		if _, err := p.Send(t.Context(), message()); err != nil {
 			t.Fatal(err)
 		}
-		// A send waits a second for the settings, and they are not asked for again for five.
+		// A send waits at most a second for the settings. The producer does not request them again
+		// for 5 s.
 		want := []time.Duration{time.Second, 400 * time.Millisecond}
 		if gaps := f.gaps(); !slices.Equal(gaps, want) || !slices.Equal(told, want) {
 			t.Errorf("gaps %v, reported %v; want %v", gaps, told, want)

@@ -91,8 +91,8 @@ func TestManyTopicsSendFewRequests(t *testing.T) {
 	}
 }
 
-// A caller that waits for its message does not wait for a request of others first, however many
-// topics have one under way.
+// A caller that waits for its message does not wait for a request of other callers first, for any
+// number of topics with a request under way.
 func TestManyTopicsDoNotDelaySend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &laneFake{do: func(context.Context, int, transport.Lane, []*tidegate.Message) []error {

@@ -46,8 +46,8 @@ func failAlways(tb testing.TB, b *brokertest.Broker) {
 	}
 }
 
-// The requests are nearly all of the cost of an idle consumer. An interval of 10 s is 1 080 of them
-// in three hours; 540 are the receives, which wait for 20 s as in production.
+// Requests are nearly the whole cost of an idle consumer. In three hours an interval of 10 s causes
+// 1 080 requests, and the receives, which wait for 20 s as in production, are 540.
 func TestIdleConsumerSendsFewRequests(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		n := countRequests(b)

@@ -13,8 +13,8 @@ import (
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
-// A delayed message is delivered at its time with its delivery_timestamp, and
-// one that was recalled is not.
+// A delayed message is delivered at its time with its delivery_timestamp. A recalled message is not
+// delivered.
 func TestDelayAndRecall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, server.Options{MinLongPolling: 1})

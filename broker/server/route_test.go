@@ -74,7 +74,7 @@ func TestRoutes(t *testing.T) {
 	})
 }
 
-// A feature that this broker lacks has a status, and no broken call.
+// The response to a call that this broker does not support is a status, not a broken call.
 func TestMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, server.Options{})

@@ -13,8 +13,8 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
-// The error for a path that resembles a route has that route; any other one has the place of the
-// descriptions.
+// The error for a path that resembles a route names that route. The error for any other path lists
+// the paths of the API.
 func TestNothingAt(t *testing.T) {
 	s := start(t, server.Options{}).s
 	for path, want := range map[string]string{

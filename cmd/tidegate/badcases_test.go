@@ -34,7 +34,7 @@ func TestInterruptedReceive(t *testing.T) {
 	}
 }
 
-// After Ctrl-C a receive that acknowledges has acknowledged all that it printed, and nothing else.
+// After Ctrl-C, receive --then ack has acknowledged exactly the messages that it printed.
 func TestInterruptedAcknowledgements(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
 	tl.must("send", "orders", "a", "--count", "300")

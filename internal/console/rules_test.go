@@ -12,7 +12,7 @@ import (
 	"testing/fstest"
 )
 
-// The bounds of the console: a page that loads fast and that one person can read.
+// The bounds of the console: a page must load fast, and one person must be able to read its code.
 const (
 	maxCompressed = 45_000 // bytes that any page transfers from a cold cache, in each language
 	maxLines      = 500    // of one file

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Failure.Earlier reports that an attempt before the last one may have taken effect, however many
-// harmless ones follow it.
+// Failure.Earlier reports that an attempt before the last one may have taken effect, also if many
+// harmless attempts follow it.
 func TestEarlierAttempts(t *testing.T) {
 	const lost, throttled = 0, 429
 	for _, tt := range []struct {

@@ -74,7 +74,7 @@ func (m *meter) String() string {
 	return m.name + ": " + strings.Join(list, ", ")
 }
 
-// A fullTransport has the methods that all transports of the simulation have.
+// A fullTransport has the common methods of all transports of the simulation.
 type fullTransport interface {
 	transport.Transport
 	transport.Pinger

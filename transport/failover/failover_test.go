@@ -288,7 +288,7 @@ func TestRareSendsLeaveAThrottlingEndpoint(t *testing.T) {
 	}
 }
 
-// Two endpoints that throttle all the time: changing between them is of no use.
+// If two endpoints throttle all the time, sends do not switch between them.
 func TestThrottlesEverywhereDoNotFlap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		well, busy := func() error { return nil }, func() error { return errThrottled }

@@ -61,7 +61,7 @@ func TestLeaseEndsAfterLostSettlement(t *testing.T) {
 		}
 		one(t, f, q, "0", 2)
 		if got := time.Since(start); got != 30*time.Second {
-			t.Errorf("the message came again after %v, want the end of the lease", got)
+			t.Errorf("the message was redelivered after %v, want the end of the lease", got)
 		}
 	})
 }

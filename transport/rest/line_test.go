@@ -139,7 +139,8 @@ func TestConsumerSettings(t *testing.T) {
 	})
 }
 
-// A key that may send and receive, and not observe, is enough.
+// A key with the permissions to send and to receive is enough; the permission to observe is not
+// needed.
 func TestRights(t *testing.T) {
 	o := brokertest.Options{Access: server.AccessConfig{Keys: []server.Key{{
 		Name: "clerk", Secrets: []server.Secret{server.NewSecret("open sesame")},

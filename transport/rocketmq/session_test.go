@@ -93,8 +93,8 @@ func TestSettings(t *testing.T) {
 	})
 }
 
-// Settings are repeated every 5 min; heartbeats come when the session opens
-// and every 10 s.
+// The client repeats its settings every 5 min. It sends heartbeats when the session opens and every
+// 10 s.
 func TestCadence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()

@@ -93,8 +93,8 @@ func TestCorruptFooterOfValues(t *testing.T) {
 	}
 }
 
-// A read from a closed database is a fault of the caller, not damage: as damage, it would move
-// groups past messages.
+// A read from a closed database is a fault of the caller, not damage: damage would move groups past
+// messages.
 func TestReadingAClosedStoreIsNoDamage(t *testing.T) {
 	fs, _ := valuesDir(t)
 	s, err := openDir("data", fs)

@@ -181,8 +181,8 @@ func TestCreditsProperty(t *testing.T) {
 	}
 }
 
-// A topic without a message in hand may receive one however many messages of the others there are,
-// but not beyond the bytes.
+// A topic without a message in hand may receive one, for any number of messages of other topics,
+// but not beyond the bound of bytes.
 func TestSpareGrant(t *testing.T) {
 	c := New(4, 0, 64<<20)
 	for range 10 {

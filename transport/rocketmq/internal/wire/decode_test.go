@@ -17,8 +17,8 @@ import (
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
-// Invariant: any bytes are decoded as protobuf and the generated structs would decode
-// them, or refused as they would be.
+// Invariant: for any bytes, the result or the error is the same as with protobuf and the generated
+// structs.
 func FuzzDecode(f *testing.F) {
 	for _, m := range []*rmqpb.Message{
 		sample(nil), {},
