@@ -82,7 +82,7 @@ func TestNamesFollowThePatterns(t *testing.T) {
 	}
 }
 
-// A delivery can be sent on, also one that is a dead letter.
+// A delivery can be forwarded, also a dead letter.
 func TestForward(t *testing.T) {
 	d := &tidegate.Delivery{Message: tidegate.Message{
 		ID: "1", Topic: "dead", Tag: "tag", Keys: []string{"k"}, MessageGroup: "g", TraceContext: "00-1", Body: []byte("body"), DeliverAt: time.Now(),

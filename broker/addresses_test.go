@@ -102,8 +102,8 @@ func TestAddressSettingsInherit(t *testing.T) {
 	}
 }
 
-// A topic with '.' in its name is this broker's: one that does not exist is
-// refused as RocketMQ refuses it.
+// Only this broker permits a topic with '.' in its name. A request for such a topic that does not
+// exist fails as on RocketMQ.
 func TestTopicNamesOfWords(t *testing.T) {
 	t.Parallel()
 	b := open(t, broker.Options{})

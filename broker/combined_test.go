@@ -169,7 +169,7 @@ func (c *combined) send(rnd *rand.Rand) {
 	}
 }
 
-// wasDeleted reports whether the topic of that number is not there any more.
+// wasDeleted reports whether the topic of that number no longer exists.
 func (c *combined) wasDeleted(in uint32) bool {
 	return c.b.Parts().Catalog.TopicsByID()[in] == nil
 }

@@ -74,7 +74,7 @@ func record(t *testing.T, rnd *rand.Rand, closed bool) *damagedRun {
 			if info, err := r.fs.Stat(dir + "/" + name); err != nil || info.IsDir() || info.Size() == 0 {
 				continue
 			}
-			// After a crash a damaged end of a log looks like one that was never written.
+			// After a crash a damaged end of a log looks like an end that was never written.
 			if !closed && strings.HasSuffix(name, ".log") {
 				continue
 			}

@@ -18,8 +18,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// The process ends after the dead letter is written and before its lease is
-// removed: after the restart there is one dead letter, and nothing else.
+// The process ends after the dead letter is written and before its lease is removed: after the
+// restart the dead letter is stored once, and the message is not delivered again.
 func TestDeadLetterOnceAcrossACrash(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

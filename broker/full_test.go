@@ -62,7 +62,7 @@ func consumeFailing(t *testing.T, b *broker.Broker, n int) (ids []string) {
 	return ids
 }
 
-// A full disk refuses sends with a throttle, and nothing else; once there is space again, the
+// On a full disk the broker throttles sends, and no other requests; once there is space again, the
 // broker accepts sends without a restart, and no message was lost.
 func TestFullDiskThrottlesSendsAndGoesOn(t *testing.T) {
 	t.Parallel()

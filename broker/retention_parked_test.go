@@ -113,7 +113,7 @@ func TestRetentionKeepsWhatWasSentOn(t *testing.T) {
 	}
 }
 
-// The same for messages behind one that was retried without end, and then consumed.
+// The same holds for messages behind a message that was retried without end, and then consumed.
 func TestRetentionKeepsWhatWasBlocked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -26,7 +26,7 @@ func limited(tb testing.TB, most int64) (*broker.Broker, *topic.Topic) {
 	return b, b.Parts().Catalog.FindTopic("t")
 }
 
-// Deciding on a message that is taken allocates nothing, however many limits there are.
+// The decision on an accepted message allocates no memory, for any number of limits.
 func TestThrottlingAllocatesNothing(t *testing.T) {
 	b, topic := limited(t, 1000)
 	if n := testing.AllocsPerRun(100, func() {

@@ -48,7 +48,7 @@ func watch(tb testing.TB, b *broker.Broker, edit ...func(*serving.Poll)) (*watch
 	return w, ds
 }
 
-// Each event after which a receive may find a message wakes the watch, once, and nothing else does.
+// Each event after which a receive may find a message wakes the watch once. No other event does.
 func TestWatchIsWoken(t *testing.T) {
 	t.Parallel()
 	parking := settings.Group{FIFO: true, MaxAttempts: 1, OnExhausted: settings.OnExhaustedPark}

@@ -214,8 +214,8 @@ func TestBatchLeases(t *testing.T) {
 	})
 }
 
-// A batch has one message of a message group. Its successors wait until it was consumed, and so for
-// its retry; other message groups continue.
+// A batch has one message of a message group. Its successors wait until it is consumed, and
+// therefore for its retry; other message groups continue.
 func TestBatchesOfFIFOGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)

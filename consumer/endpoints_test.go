@@ -13,8 +13,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A switched server delivers all messages as another system's, whose settings differ from those
-// that ConsumerSettings returns.
+// A switched server delivers all messages as those of another system, whose settings differ from
+// the result of ConsumerSettings.
 type switched struct {
 	*server
 	other transport.ConsumerSettings

@@ -202,8 +202,8 @@ func TestEverythingAtOnce(t *testing.T) {
 	}
 }
 
-// Bodies of 4 MiB stay within the byte bound on a server that knows it, and within it and one batch
-// on one that does not.
+// With bodies of 4 MiB the consumer stays within its byte bound if the server supports the bound.
+// Otherwise it exceeds the bound by at most one batch.
 func TestLargeBodiesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)

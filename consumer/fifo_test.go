@@ -16,8 +16,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// orderWatch checks the promises for a FIFO group: of one message group one message at a time, and
-// none before its predecessors are finished.
+// orderWatch checks the promises for a FIFO group: a message group has one message in a handler at
+// a time, and no message is handled before its predecessors are finished.
 type orderWatch struct {
 	t       *testing.T
 	mu      sync.Mutex

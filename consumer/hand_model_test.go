@@ -318,7 +318,8 @@ func (m *handModel) Wait()      { m.t.Error("the model waits") }
 func (m *handModel) Signal()    { m.woken = min(m.woken+1, m.idle) }
 func (m *handModel) Broadcast() { m.woken = m.idle }
 
-// behind reports whether a delivery stands in a line with one whose end makes the next one ready.
+// behind reports whether a delivery is in a line with a delivery whose end makes the next one
+// ready.
 func (m *handModel) behind(it *item) bool {
 	for o := range m.in {
 		if o.line == it.line && o.phase != inLine {

@@ -149,7 +149,7 @@ func TestReceivesOverlapWithABacklog(t *testing.T) {
 	})
 }
 
-// A handler that was stuck and has returned leaves its place to the next one that is stuck.
+// When a stuck handler returns, its place is free for the next stuck handler.
 func TestStuckHandlersAreReplacedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)

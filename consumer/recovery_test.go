@@ -48,8 +48,9 @@ func newReachable(t *testing.T) *reachable {
 }
 
 // The first receive after an outage follows at once when the server responds to a ping, and
-// otherwise at most 5 s later. A server that responds to pings only gets a receive every 5 s, and
-// one ping: with one of several servers down, a ping of the others proves nothing about it.
+// otherwise at most 5 s later. A server that responds only to pings gets a receive every 5 s, and
+// one ping. If one of several servers is down, a response of another one to a ping is no proof that
+// the first one works.
 func TestReceivesFollowTheReturnOfAServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReachable(t)

@@ -19,7 +19,7 @@ var (
 	_ transport.Configurer = (*MockConfigurer)(nil)
 )
 
-// The generated file is what the generator makes of the contract as it is now.
+// The generated file is the generator's output for the present contract.
 func TestMocksAreCurrent(t *testing.T) {
 	doc, err := os.ReadFile("doc.go")
 	if err != nil {

@@ -286,8 +286,8 @@ func TestBodyAboveTheDefaultInAnOutage(t *testing.T) {
 	}
 }
 
-// New reports the fault of each field of Options, alone and together with the others. The fields
-// are those that the struct has, so a new one needs a check.
+// New reports the fault of each field of Options, alone and together with the others. The test
+// reads the fields from the struct, so a new field needs a check.
 func TestNewTellsAllFaults(t *testing.T) {
 	var all Options
 	for f, field := range reflect.ValueOf(&all).Elem().Fields() {

@@ -230,7 +230,7 @@ func TestHalfMessageWithoutAServer(t *testing.T) {
 	}
 }
 
-// The wait before the checks are served again is at least the one that the server requests.
+// Before it serves the checks again, the producer waits at least as long as the server requests.
 func TestServeChecksWaitsAsTheServerAsks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()

@@ -20,7 +20,7 @@ func sequences(t *testing.T, f func(t *testing.T, r *rand.Rand)) {
 	})
 }
 
-// A line plays the goroutines of the callers that wait at one bucket: the first one sleeps until
+// A line models the goroutines of the callers that wait at one bucket: the first one sleeps until
 // its timer, or until the limiter wakes it.
 type line struct {
 	waiting []caller

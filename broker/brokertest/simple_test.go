@@ -13,8 +13,8 @@ import (
 	"github.com/tidegate/tidegate/consumer"
 )
 
-// After a ChangeInvisibleDuration whose response was lost, the repetition succeeds, and so do Ack
-// and DeadLetter with the handle from before. When the invisible time is over they do not.
+// After a ChangeInvisibleDuration whose response was lost, the repetition succeeds. Ack and
+// DeadLetter with the earlier handle succeed too. When the invisible time is over they do not.
 func TestSimpleAfterALostChange(t *testing.T) {
 	for name, settle := range map[string]func(context.Context, *consumer.Simple, *tidegate.Delivery) error{
 		"ack": func(ctx context.Context, s *consumer.Simple, d *tidegate.Delivery) error { return s.Ack(ctx, d) },

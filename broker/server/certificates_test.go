@@ -150,7 +150,7 @@ func TestClientCertificates(t *testing.T) {
 	}
 }
 
-// A new certificate is shown without a restart; one that cannot be used is not.
+// A new certificate is shown without a restart; an invalid one is not.
 func TestCertificatesFollowTheirFiles(t *testing.T) {
 	dir, ca := t.TempDir(), newCA(t)
 	cert, key := filepath.Join(dir, "cert"), filepath.Join(dir, "key")

@@ -176,7 +176,7 @@ func TestHTTPRepeatedID(t *testing.T) {
 	x.take("once", `{"max":2}`, 1)
 }
 
-// A body as it is, with the rest in the query.
+// The body of the request is that of the message, and the query has its other fields.
 func TestHTTPRaw(t *testing.T) {
 	x := startWeb(t, server.Options{})
 	raw := func(query, kind, body string) *http.Response {

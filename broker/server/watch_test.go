@@ -254,7 +254,8 @@ func TestWatchesEnd(t *testing.T) {
 	}
 }
 
-// A receive that leaves a watch while the rules change is reported: it may not be allowed any more.
+// If the rules change while a receive leaves a watch, the client gets a report, because the receive
+// may no longer be permitted.
 func TestWatchOfAReceiveUnderOldRules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &faulty{}

@@ -57,8 +57,8 @@ func TestSecrets(t *testing.T) {
 	}
 }
 
-// A broken file of contexts names the file and the place, and one that others can read gets a
-// warning.
+// The error of an invalid file of contexts names the file and the place. A file that other users
+// can read causes a warning.
 func TestContextFile(t *testing.T) {
 	tl := newTool(t)
 	if r := tl.must("context", "add", "one", "--grpc", tl.grpc, "--http", tl.http); !strings.Contains(r.stderr, "one is now the current context") {

@@ -212,8 +212,8 @@ func sendAndFail(t *testing.T, b *broker.Broker, n int) {
 	}
 }
 
-// killAfter runs the job in a process of its own, which it kills when there were so many of an
-// event; 0: it kills itself.
+// killAfter runs the job in a process of its own, and kills the process after a number of events;
+// 0: it kills itself.
 func killAfter(t *testing.T, env, event string, n int) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^$")

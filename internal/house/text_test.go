@@ -77,7 +77,7 @@ func commentViolations(s source) (found []violation) {
 					found = append(found, violation{s.dir, pos.String(), seedRule})
 				}
 			}
-			// Tabs before the comment are its only indentation if nothing else stands on the line.
+			// If the line has only the comment, the tabs before it are its only indentation.
 			alone := !codeBefore(s, c)
 			if width := utf8.RuneCountInString(c.Text) + (pos.Column-1)*tabWidth; alone && !output &&
 				strings.HasPrefix(c.Text, "// ") && width > maxCommentWidth {

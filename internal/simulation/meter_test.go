@@ -12,8 +12,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// maxCallsAtOnce is the number of calls of one method of one transport in one instant that is a
-// spin.
+// maxCallsAtOnce is the number of calls of one method of one transport in one instant from which
+// the test reports a spin.
 const maxCallsAtOnce = 20_000
 
 // A meter counts the calls of a transport.

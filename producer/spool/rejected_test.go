@@ -166,7 +166,7 @@ func TestRequeueRemovesTheRejection(t *testing.T) {
 	})
 }
 
-// A topic that fails holds no other topic, however many of its messages wait.
+// A topic whose sends fail does not delay other topics, for any number of its waiting messages.
 func TestADeadTopicHoldsOnlyItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSpool(t, Options{})

@@ -308,8 +308,8 @@ func TestThrottlesEverywhereDoNotFlap(t *testing.T) {
 	})
 }
 
-// Two brokers, of which the first is away for a while: every message arrives once, and
-// is acknowledged where it came from.
+// The first of two brokers is down for a while. Every message arrives once, and is acknowledged at
+// the broker that delivered it.
 //
 // Sends fail over to another cluster, and back.
 func TestTwoBrokersLoseNothing(t *testing.T) {

@@ -192,7 +192,7 @@ func sequence(t *testing.T, r *rand.Rand) {
 		}
 		time.Sleep(time.Duration(r.Int64N(int64(pick(20*time.Millisecond, time.Second, 40*time.Second)))))
 	}
-	// All faults have ended: nothing waits any more.
+	// After the end of all faults no send waits.
 	for quiet := time.Now(); time.Since(quiet) < 33*o.SwitchBack+10*time.Second; time.Sleep(time.Second) {
 		send()
 		if time.Since(quiet) < 40*time.Second {

@@ -232,7 +232,7 @@ func (l *fakeLink) push() {
 	}
 }
 
-// next returns the next message, or when there is one. fake.mu is held.
+// next returns the next message, or the time at which there is one. fake.mu is held.
 func (l *fakeLink) next(now time.Time) (*entry, time.Time) {
 	var next time.Time
 	if l.credit < 1 {

@@ -113,8 +113,8 @@ func TestAwaitConnectionEnds(t *testing.T) {
 	})
 }
 
-// A request that waits for the server is not one that waits for a connection: it
-// has its own time.
+// A request that waits for the server's response does not wait for a connection, and has its own
+// timeout.
 func TestAwaitConnectionIsNoPatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()

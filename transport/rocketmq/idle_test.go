@@ -278,7 +278,7 @@ func TestChooseTopics(t *testing.T) {
 	}
 }
 
-// The bytes that are counted are at least those that travel.
+// The counted bytes are at least the transmitted bytes.
 func TestNamedSize(t *testing.T) {
 	for _, f := range []*rmqpb.FilterExpression{nil, tagFilter("*"), {Type: rmqpb.FilterType_SQL, Expression: strings.Repeat("x", 20000)}} {
 		for _, topic := range []string{"t", strings.Repeat("t", 127), strings.Repeat("t", 128)} {

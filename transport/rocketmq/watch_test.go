@@ -211,7 +211,7 @@ func TestReportBeforeTheResponse(t *testing.T) {
 	}
 }
 
-// Without a stream there is no watch, although the server would leave one on a stream that it
+// Without a stream the client accepts no watch. The server could leave one on a stream that it
 // believes to be open.
 func TestNoWatchWithoutAStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

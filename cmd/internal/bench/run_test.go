@@ -56,8 +56,8 @@ func TestStallIsMeasuredFromTheDueTime(t *testing.T) {
 	})
 }
 
-// With one caller the operations that come due in the stall wait in turn: the response has the
-// wait, the service time has not.
+// With one caller the operations that become due in the stall wait in turn. The response time
+// includes this wait, the service time does not.
 func TestWaitsForACallerCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first := true

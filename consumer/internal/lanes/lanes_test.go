@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// A topic with many messages gets one turn of those that the others do not use, in both lanes.
+// In both lanes a topic with many messages gets one turn in each round, and the turns that the
+// other topics do not use.
 func TestTopicsTakeTurns(t *testing.T) {
 	for _, retried := range []bool{false, true} {
 		var l Lanes[int]

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// bucket is a limiter that permits so many events without a wait, and then fails.
+// bucket is a limiter that permits a number of events without a wait, and then fails.
 type bucket struct {
 	free int
 	err  error // of a wait; nil permits one event

@@ -18,8 +18,8 @@ import (
 	"github.com/tidegate/tidegate/producer"
 )
 
-// A handler that takes longer than the broker lets a delivery take learns it before the message is
-// delivered again, however long the consumer would extend it.
+// The context of a handler that exceeds the broker's maximum for a delivery ends before the
+// redelivery, however long the consumer would extend the lease.
 //
 // RocketMQ: consumption retry: "The maximum consumption interval is specified by a system parameter
 // on the broker and cannot be exceeded"

@@ -109,7 +109,7 @@ func TestAddressSettingsAreTold(t *testing.T) {
 // TDMQ for Pulsar: retry and dead letters: "Since the consumer automatically subscribes to this
 // topic, the message will be re-consumed based on specific retry rules."
 //
-// A push consumer of the SDK gets retries where it gets everything, through gRPC.
+// A push consumer of the SDK gets retries over gRPC from the same receive as other messages.
 func TestReconsumeLaterThroughGRPC(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)

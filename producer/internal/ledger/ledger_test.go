@@ -169,8 +169,8 @@ func TestFlush(t *testing.T) {
 	})
 }
 
-// Close refuses those that wait, and Settled follows the last result. Messages of the spool count
-// in no bound and are in no account but their own.
+// Close rejects the waiting messages, and Settled follows the last result. Messages of the spool
+// count in no bound and are in no account but their own.
 func TestCloseAndReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New[*note](4, 100)

@@ -179,7 +179,7 @@ func (m *model) next() (next *job, at time.Time) {
 	return next, at
 }
 
-// external makes something happen that the queue has not caused.
+// external causes a random event from outside the queue.
 func (m *model) external() {
 	m.events++
 	switch {

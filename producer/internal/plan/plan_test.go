@@ -105,8 +105,9 @@ func TestWindowAdapts(t *testing.T) {
 	}
 }
 
-// A server that has not responded to a probe after the length of a pause has not throttled it, so
-// the lane sends another one. A success opens the lane for as many requests as were under way.
+// If a server has not responded to a probe after the length of a pause, it has not throttled the
+// probe, so the lane sends another one. A success opens the lane for as many requests as were under
+// way.
 func TestProbesWithoutResponse(t *testing.T) {
 	const pause = 50 * time.Millisecond
 	for _, c := range []struct {

@@ -96,8 +96,8 @@ func TestRetriesAndDeadLetter(t *testing.T) {
 	stop()
 }
 
-// A message that is sent again with the same ID, for example a redriven one, is retried and dies
-// again: its copies are no duplicates of the earlier ones.
+// A message that is sent again with the same ID, for example by a redrive, is retried and becomes a
+// dead letter again: its copies are no duplicates of the earlier copies.
 func TestCopiesOfARepeatedID(t *testing.T) {
 	s, a := server(t)
 	topic := "redriven-" + run

@@ -144,8 +144,8 @@ func TestDelayAndRecall(t *testing.T) {
 	})
 }
 
-// Consumers see committed transactions only, and the server asks for the resolution of one that
-// its producer left open.
+// Consumers receive messages of committed transactions only. The server asks for the resolution of
+// a transaction that its producer left open.
 func TestTransactions(t *testing.T) {
 	on(t, func(x *target) {
 		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topic: x.topic("payments", settings.TopicTransaction)}

@@ -91,7 +91,8 @@ func TestFilters(t *testing.T) {
 	}
 }
 
-// A record that is added between two pages moves nothing, and one that leaves the ring is missing.
+// A record that is added between two pages does not move the other records. A record that leaves
+// the ring is missing.
 func TestPagesWhileRecordsArrive(t *testing.T) {
 	g := filled(10)
 	page, err := g.Page(&status.AuditQuery{Limit: 4})

@@ -71,7 +71,7 @@ func TestSessionEnds(t *testing.T) {
 	}
 }
 
-// A key has at most 20 sessions and the server 1000; those that were not used for longest end.
+// A key has at most 20 sessions and the server 1000; the sessions that were idle longest end.
 func TestSessionBounds(t *testing.T) {
 	t.Parallel()
 	s := New()

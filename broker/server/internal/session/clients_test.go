@@ -191,8 +191,8 @@ func TestUnpark(t *testing.T) {
 	}
 }
 
-// Settings that one origin leaves behind shut out no other: it can use half of the limit, and its
-// clients that are gone make room.
+// Settings that the clients of one origin leave behind do not lock out other origins: an origin can
+// use half of the limit, and its disconnected clients are removed for new ones.
 func TestOneOriginShutsOutNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 4 << 20

@@ -346,7 +346,7 @@ func TestReloadKeepsTheKeys(t *testing.T) {
 	}
 }
 
-// A reload cannot open a broker to other machines: addresses and TLS are those that run.
+// A reload cannot open a broker to other machines, because it changes neither addresses nor TLS.
 func TestReloadKeepsTheAddressesInMind(t *testing.T) {
 	running := defaultSettings()
 	running.grpc = "0.0.0.0:1"

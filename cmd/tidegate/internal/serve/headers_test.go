@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// A client that sends its headers one byte at a time loses its connection after 10 s, and one whose
-// headers have more than 64 KiB after as many.
+// The server closes the connection of a client that sends its headers one byte at a time after 10
+// s. It closes that of a client with larger headers after 64 KiB.
 func TestHeadersAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lis := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}

@@ -126,7 +126,7 @@ func TestDeadLetter(t *testing.T) {
 	}
 }
 
-// A duplicate ID that another message can have would make the server discard the copy of that one.
+// If two messages had one duplicate ID, the server would discard the copy of the second message.
 func TestNoDuplicateIDWithoutTheTimeOfTheSend(t *testing.T) {
 	for _, p := range []*amqp.MessageProperties{nil, {MessageID: "id"}} {
 		foreign := &amqp.Message{Properties: p, ApplicationProperties: map[string]any{"_AMQ_DUPL_ID": "its own"}}

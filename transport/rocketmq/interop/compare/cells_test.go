@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// at returns a time so many milliseconds after the start of a run.
+// at returns the time a number of milliseconds after the start of a run.
 func at(ms int) time.Time {
 	return time.Unix(1_000_000, 0).Add(time.Duration(ms) * time.Millisecond)
 }
