@@ -114,7 +114,7 @@ func TestRecall(t *testing.T) {
 		if _, err := b.Recall(t.Context(), "t", second.Receipt.RecallHandle); !errors.Is(err, tidegate.ErrNotFound) {
 			t.Errorf("recalled after its time: %v", err)
 		}
-		// A duplicate after its time has come is one, too.
+		// A message is a duplicate also after the delivery time of the first one.
 		if again := send(t, b, m)[0]; again.Err != nil || again.Receipt.Queue < 0 {
 			t.Errorf("repeated after its time: %+v", again)
 		}
@@ -202,8 +202,8 @@ func TestDelaysInRandomOrder(t *testing.T) {
 	})
 }
 
-// BenchmarkDelayed moves one message at a time behind as many delivered ones as its name has. The
-// cost may not depend on them.
+// BenchmarkDelayed moves one message at a time, after the number of delivered messages in its name.
+// The cost may not depend on them.
 func BenchmarkDelayed(b *testing.B) {
 	for _, before := range []int{0, 100_000} {
 		b.Run(fmt.Sprintf("before=%d", before), func(b *testing.B) {

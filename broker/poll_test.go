@@ -273,8 +273,8 @@ func TestOwnedLeaseHoldsWhenTheTimerIsLate(t *testing.T) {
 	})
 }
 
-// Two messages and two receives, one of which reads a certain queue: with either choice of the
-// other one, none waits without need.
+// There are two messages and two receives, one of which reads a fixed queue. With either choice of
+// the other receive, neither receive waits without need.
 func TestWokenReceivePassesOnWhatItLeaves(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -352,10 +352,9 @@ func TestQueuesGoOnWhenFewerMessagesAreHeld(t *testing.T) {
 	})
 }
 
-// Messages that fail at once, again and again, do not keep new ones waiting,
-// nor new ones those that are due again.
-// RocketMQ: consumption retry: "you can use the retry mechanism to redeliver the message to avoid
-// blocking the process"
+// Messages that fail repeatedly do not delay new messages, and new messages do not delay due
+// retries. RocketMQ: consumption retry: "you can use the retry mechanism to redeliver the message
+// to avoid blocking the process"
 func TestRetriesAndNewMessagesShare(t *testing.T) {
 	t.Parallel()
 	for _, batch := range []int{1, 3, 8, 32} {

@@ -99,8 +99,8 @@ func steadyDrain(t *testing.T, limit settings.Limit, rate float64, batch, groups
 	}
 	least := 2*step + 200*time.Millisecond
 	if speed := rate/10 - 1; limit.Age > 0 && speed > 0 {
-		// The age of the oldest message falls by so many seconds a second, but in steps of a
-		// message, 100 ms, which bounds the precision.
+		// The age of the oldest message falls by speed seconds a second, but in steps of a message,
+		// 100 ms, which bounds the precision.
 		least += 2 * time.Duration(float64(100*time.Millisecond)/speed)
 	}
 	for _, x := range tolds {

@@ -146,8 +146,8 @@ func TestOpeningReadsTheIndex(t *testing.T) {
 	})
 }
 
-// The index has no more than the records of two windows, and nothing after
-// silence, a purge, a deletion, or when IDs are not remembered any more.
+// The index has at most the records of two windows. It is empty after a window without sends, a
+// purge, a deletion, or the end of deduplication.
 func TestIndexIsForgotten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -355,8 +355,8 @@ func TestIndexOfBeforeAStartIsForgotten(t *testing.T) {
 	}
 }
 
-// The IDs of a topic are forgotten when the window is over, though nothing is
-// sent any more; nothing wakes the broker afterwards.
+// The IDs of a topic are forgotten at the end of the window, also without further sends; nothing
+// wakes the broker afterwards.
 func TestIDsAreForgottenInSilence(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

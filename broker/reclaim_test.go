@@ -160,8 +160,8 @@ func TestReclaimDelaysNoDueMessage(t *testing.T) {
 	})
 }
 
-// Topics that are created and deleted repeatedly leave little behind: one that was empty nothing,
-// any other one a number, until there are many.
+// Topics that are created and deleted repeatedly leave little behind: an empty topic leaves no
+// record, any other topic its number, until there are many.
 func TestDeletedTopicsLeaveLittle(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

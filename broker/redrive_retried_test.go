@@ -48,8 +48,8 @@ func TestPurgedAreNotReadAhead(t *testing.T) {
 	})
 }
 
-// A dead letter that was retried through a retry topic returns to its topic as it was sent, without
-// the delivery time of a retry.
+// A dead letter that was retried through a retry topic returns to its topic with its first content,
+// without the delivery time of a retry.
 func TestRetriedDeadLettersAreRedriven(t *testing.T) {
 	t.Parallel()
 	retries := settings.Group{MaxAttempts: 1, RetryTopic: settings.RetryTopic{Enabled: true, MaxRetries: 1}}

@@ -38,8 +38,8 @@ func (a *asked) of(b *broker.Broker) (remove func()) {
 }
 
 // The producer is asked after 6 s and then each 30 s, 15 times, to the instant; 30 s later the
-// transaction is given up, and its message is where it can be found. A restart in between changes
-// nothing.
+// transaction is given up, and its message is in the topic of abandoned transactions. A restart in
+// between changes nothing.
 func TestTransactionChecks(t *testing.T) {
 	t.Parallel()
 	for _, restart := range []bool{false, true} {

@@ -9,7 +9,7 @@ import (
 	"github.com/tidegate/tidegate"
 )
 
-// MaxBuffered bounds the messages that wait for a handler, however quick the handlers are.
+// MaxBuffered bounds the messages that wait for a handler, for handlers of any speed.
 func TestMaxBufferedBoundsTheMessagesInHand(t *testing.T) {
 	for buffered, want := range map[int][2]int{ // the most messages in hand: at least and at most
 		-1: {1, 1}, 5: {6, 6}, 0: {100, 1 + defaultMaxBuffered},

@@ -136,8 +136,8 @@ func TestOtherLadders(t *testing.T) {
 	}
 }
 
-// A RocketMQ does not wake the parked receive for a retry, and has it ready up to 2.2 s late. The
-// consumer fetches its own when they are ready, also one without a delay.
+// A RocketMQ does not wake the waiting receive for a retry, and makes the retry ready up to 2.2 s
+// late. The consumer fetches its own when they are ready, also one without a delay.
 func TestRetriesAreFetchedWhenDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)

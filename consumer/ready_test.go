@@ -136,8 +136,8 @@ func TestManyTopicsLeaveWatches(t *testing.T) {
 	})
 }
 
-// A consumer of 16 topics uses waiting receives, and so does one whose server leaves no watches: at
-// most two receives for each wait.
+// A consumer of 16 topics uses waiting receives, at most two for each wait. A consumer whose server
+// leaves no watches does the same.
 func TestWaitingReceivesWithoutWatches(t *testing.T) {
 	const wait = 30 * time.Second
 	for name, tt := range map[string]struct {

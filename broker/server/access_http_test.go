@@ -137,8 +137,8 @@ func TestHandlesOverHTTP(t *testing.T) {
 	refused(t, r.GetStatus(), protocol.CodeOK)
 }
 
-// A consumer that is allowed its topic and group alone settles the retries that
-// it was given, however the retry topic is named.
+// A consumer with permissions for its topic and group only can settle the retries that it received,
+// for any name of the retry topic.
 func TestRetriesOverHTTP(t *testing.T) {
 	for name, c := range map[string]settings.RetryTopic{
 		"one for each topic": {},

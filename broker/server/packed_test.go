@@ -96,8 +96,8 @@ func TestDigestByLanguage(t *testing.T) {
 	}
 }
 
-// An acknowledgement that succeeded has no entries in its response for a client that
-// announces that it needs none; one that failed in part has all of them.
+// An acknowledgement that succeeded has no entries in its response for a client that announces that
+// it needs none; a partly failed response has all of them.
 func TestBriefAcknowledgements(t *testing.T) {
 	e := start(t, server.Options{})
 	brief := metadata.AppendToOutgoingContext(e.ctx(), wire.HeaderFeatures, "packed, brief")

@@ -130,7 +130,7 @@ func TestChangeInvisibleDuration(t *testing.T) {
 	}
 }
 
-// A push consumer sends the interval that its settings have, however long that is.
+// A push consumer sends the interval of its settings, for any length.
 func TestLongRetryIntervalOfAPushConsumer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, server.Options{})

@@ -365,7 +365,7 @@ func TestPushConsumerWithoutSettings(t *testing.T) {
 			}
 			refused(t, r.GetStatus(), protocol.CodeUnrecognizedClientType)
 		}
-		// A failure is one: the only attempt is over, and the message is a dead letter at once.
+		// A failure counts as the only attempt, and the message is a dead letter at once.
 		r, err := e.ChangeInvisibleDuration(e.ctx(), &rmqpb.ChangeInvisibleDurationRequest{
 			Group: res("g"), Topic: res("normal"), ReceiptHandle: m.GetSystemProperties().GetReceiptHandle(), MessageId: "1",
 			InvisibleDuration: durationpb.New(time.Hour),

@@ -95,7 +95,7 @@ func TestForeignHandleIsTold(t *testing.T) {
 	}
 }
 
-// For ever is -1s, as it is written, not a nanosecond.
+// The duration "without end" is printed as -1s, as it is written, not as a nanosecond.
 func TestForEverIsReadable(t *testing.T) {
 	e := start(t, server.Options{})
 	c := settings.Topic{DuplicateWindow: -1, Retention: settings.Retention{Time: -1}}

@@ -65,7 +65,7 @@ func (f filling) Release() {
 	}
 }
 
-// fillUp leaves so many bytes of a budget.
+// fillUp uses up a budget except for the given bytes.
 func fillUp(b *transit.Budget, left int64) (f filling) {
 	for free := b.Limit() - b.Held(); free > left && free > 1; free = b.Limit() - b.Held() {
 		h := b.Hold(new(int), nil)

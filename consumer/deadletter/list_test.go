@@ -47,7 +47,7 @@ func TestSummarize(t *testing.T) {
 	})
 }
 
-// Every dead letter is reached, however many there are.
+// A list reaches every dead letter, for any number of them.
 func TestListsAll(t *testing.T) {
 	const n = 100_000
 	b := brokertest.New(t)

@@ -152,7 +152,7 @@ func TestConsumerSettingsEndWithCtx(t *testing.T) {
 	})
 }
 
-// A capability is one of all endpoints.
+// The failover has a capability only if all endpoints have it.
 func TestCapabilitiesOfAllEndpoints(t *testing.T) {
 	for i := range reflect.TypeFor[transport.Capabilities]().NumField() {
 		var one transport.Capabilities

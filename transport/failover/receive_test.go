@@ -149,7 +149,7 @@ func TestNoEndpointStarvesAnother(t *testing.T) {
 	}
 }
 
-// An empty inactive endpoint is queried once in 5 s, however many receives there are.
+// An empty inactive endpoint is queried once in 5 s, for any number of receives.
 func TestEmptyEndpointsAreQueriedRarely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := newStore(), newStore()
@@ -196,7 +196,8 @@ func TestRepeatQueriesAllEndpoints(t *testing.T) {
 	})
 }
 
-// An endpoint that fails to list its queues keeps them; one that lists none loses them.
+// An endpoint that fails to list its queues keeps them; the error that the topic does not exist
+// removes them.
 func TestQueuesOfAnEndpointThatDoesNotSay(t *testing.T) {
 	for name, tt := range map[string]struct {
 		err  error

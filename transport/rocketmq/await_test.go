@@ -21,8 +21,8 @@ func awaiting(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-// A call that waits for a connection has it soon after the server is back, however
-// long that was away, and connections are tried about once a second meanwhile.
+// A call that waits for a connection gets it soon after the return of the server, after an outage
+// of any length. Meanwhile the client tries to connect about once a second.
 func TestAwaitConnection(t *testing.T) {
 	for _, known := range []bool{true, false} {
 		for _, outage := range []time.Duration{2 * time.Second, 18 * time.Second, 168 * time.Second} {

@@ -12,8 +12,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A receive that waits for a connection gets its message soon after the server is back, however
-// long the server was away.
+// A receive that waits for a connection gets its message soon after the return of the server, after
+// an outage of any length.
 func TestReceiveAwaitsConnection(t *testing.T) {
 	for _, outage := range []time.Duration{3 * time.Second, 20 * time.Second, 3 * time.Minute} {
 		synctest.Test(t, func(t *testing.T) {

@@ -165,7 +165,7 @@ func TestLaneToAFailedServer(t *testing.T) {
 				t.Errorf("%+v so soon after a failure", lane)
 			}
 		}
-		// Both fail: the one that failed last is used.
+		// If both servers fail, the client uses the one that failed last.
 		a.stop()
 		synctest.Wait()
 		if err := send(lanes[testAddr], message("4")); !errors.Is(err, tidegate.ErrUnavailable) {

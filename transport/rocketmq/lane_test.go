@@ -73,8 +73,8 @@ func TestLane(t *testing.T) {
 	}
 }
 
-// Lanes take servers in turn, avoid the ones asked for where there are others, and
-// keep a message group where it is.
+// Lanes take servers in turn, avoid the requested servers if there are others, and keep a message
+// group on its server.
 func TestLaneAvoids(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()

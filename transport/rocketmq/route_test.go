@@ -114,8 +114,8 @@ func TestRouteMoves(t *testing.T) {
 	})
 }
 
-// Messages without a group take all writable queues in turn, over the brokers,
-// and pass over one that failed; those of a group stay where they are.
+// Messages without a group take all writable queues in turn, over the brokers, and skip a queue
+// whose server failed; those of a group stay where they are.
 func TestQueueChoice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()

@@ -24,8 +24,8 @@ func (p progress) Unconsumed(_ uint16, begin, end int64) (first, next int64, ok 
 	return first, p.next, !p.noQueue
 }
 
-// Consumed messages are removed before the slowest group. A group that has not finished a few
-// among many messages does not hold the others.
+// Consumed messages are removed before the slowest group. A few unfinished messages of a group do
+// not prevent the removal of the others.
 func TestConsumedBefore(t *testing.T) {
 	t.Parallel()
 	const begin, end = 10, 10_000

@@ -15,7 +15,8 @@ import (
 var noon = time.Date(2026, 11, 24, 12, 3, 4, 0, time.UTC)
 
 // sampled is a broker with two groups, n seconds after noon: orders gets 100 messages a second,
-// billing acknowledges 80 of them and 2 become dead letters; ledger stands with a parked group.
+// billing acknowledges 80 of them and 2 become dead letters; ledger makes no progress, with a
+// parked group.
 func sampled(n int64) *Sample {
 	return &Sample{
 		At: noon.Add(time.Duration(n) * time.Second),

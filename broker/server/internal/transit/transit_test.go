@@ -119,8 +119,8 @@ func TestConnectionsAreClosedInTurn(t *testing.T) {
 	})
 }
 
-// A connection whose requests do not wait for the client is never closed, nor is one that holds no
-// more than the one that asks, until it has waited for a second.
+// A connection whose requests do not wait for the client is never closed. A connection that holds
+// no more than the asking one is closed only after it has waited for a second.
 func TestOnlyConnectionsThatWaitYield(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := New("test", 100, time.Second)

@@ -321,8 +321,8 @@ func TestKeysAreRenewedUnderLoad(t *testing.T) {
 	}
 }
 
-// A file that was cut off, wherever, or that has no keys any more, does not open a broker that has
-// keys: it continues with them.
+// A reload of a file that is cut off at any place, or that no longer has keys, does not open a
+// broker with keys: the broker keeps its keys.
 func TestReloadKeepsTheKeys(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tidegate.yaml")
 	const whole = "topic: [orders]\naccess:\n  keys:\n    app:\n      secret: sesame\n      allow:\n      - {actions: [send], topics: [orders]}\n"

@@ -113,7 +113,7 @@ func dial(t *testing.T, p *process) *rocketmq.Client {
 	return c
 }
 
-// awaitMore waits until so many more messages were sent and acknowledged.
+// awaitMore waits until the given numbers of further messages were sent and acknowledged.
 func (l *ledger) awaitMore(sent, acked int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

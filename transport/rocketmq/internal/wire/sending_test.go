@@ -78,7 +78,7 @@ func TestSendingIsEncodedAsProtobuf(t *testing.T) {
 	}
 }
 
-// A message with several properties is decoded as it was.
+// A message with several properties is decoded without a change.
 func TestSendingWithProperties(t *testing.T) {
 	s := &Sending{Encoder: &Encoder{}, Topic: &rmqpb.Resource{Name: "t"}, Born: time.Now(), Messages: []*tidegate.Message{
 		{ID: "a", Properties: map[string]string{"k": "v", "": "", "l": strings.Repeat("w", 200)}, Body: []byte("b")},
