@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/cmd/internal/call"
 	"github.com/tidegate/tidegate/cmd/internal/declare"
@@ -60,7 +61,9 @@ func newPut[T, S any](a *call.App, s *subject[T, S], verb string) *cobra.Command
 	a.Leaf(cmd, []string{s.arg, "[KEY=VALUE...]"}, asking(func(ctx context.Context, c *call.Call, client *admin.Client) error {
 		name := c.Args[0]
 		old, before, err := s.get(ctx, client, name)
-		switch absent := errors.Is(err, s.absent); {
+		// A topic whose name only RocketMQ does not permit is reported as illegal until it exists.
+		e, answered := errors.AsType[*tidegate.Error](err)
+		switch absent := errors.Is(err, s.absent) || answered && e.Code == tidegate.CodeIllegalTopic; {
 		case err != nil && (!absent || verb == "set"):
 			return s.unknown(c, ctx, client, err)
 		case err == nil && verb == "create":

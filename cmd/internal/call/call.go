@@ -100,6 +100,20 @@ func (a *App) Local(cmd *cobra.Command, args []string, work Run) *Call {
 	return c
 }
 
+// NoLimit rejects --limit, which bounds the rows of a list, for a command whose user may take this
+// flag for a bound of the work. instead names what bounds the work.
+func (c *Call) NoLimit(instead string) {
+	f := c.Command.Flags().Lookup("limit")
+	f.Hidden, f.Value = true, noLimit(instead)
+}
+
+// noLimit is the value of a flag that is not permitted.
+type noLimit string
+
+func (noLimit) Type() string       { return "int" }
+func (noLimit) String() string     { return "0" }
+func (n noLimit) Set(string) error { return errors.New("it bounds the rows of a list; " + string(n)) }
+
 func noArguments(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil

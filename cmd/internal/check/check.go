@@ -22,15 +22,20 @@ const (
 	Unknown
 )
 
+// NoBound is the text of a finding without a reason.
+const NoBound = "no bound is reached"
+
 // Names are those of the levels.
 var Names = []string{"OK", "WARNING", "CRITICAL", "UNKNOWN"}
 
 // A Finding is the result of a check.
 type Finding struct {
-	Level  int     `json:"level"` // the exit code
-	Status string  `json:"status"`
-	Text   string  `json:"text"`
-	Values []Value `json:"values"`
+	Subject string  `json:"subject"`
+	Name    string  `json:"name,omitempty"` // of the subject
+	Level   int     `json:"level"`          // the exit code
+	Status  string  `json:"status"`
+	Text    string  `json:"text"`
+	Values  []Value `json:"values"`
 }
 
 // A Value is one measured value with its bounds; -1 means no bound.
@@ -139,7 +144,7 @@ func (f *Finding) Line(subject string) string {
 		}
 		perf = append(perf, fmt.Sprintf("%s=%d;%s;%s", v.Name, v.Value, edge(v.Warning), edge(v.Critical)))
 	}
-	line := fmt.Sprintf("TIDEGATE %s - %s: %s", f.Status, subject, cmp.Or(output.Safe(f.Text), "no bound is reached"))
+	line := fmt.Sprintf("TIDEGATE %s - %s: %s", f.Status, subject, cmp.Or(output.Safe(f.Text), NoBound))
 	if len(perf) > 0 {
 		line += " | " + strings.Join(perf, " ")
 	}

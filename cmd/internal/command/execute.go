@@ -14,8 +14,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/nearest"
 )
 
 // A UsageError is an argument that a command does not understand.
@@ -57,7 +59,7 @@ func Execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return UsageError{err, c.CommandPath()} })
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return UsageError{similarFlag(c, err), c.CommandPath()} })
 	ran, err := root, mistyped(root, args)
 	if err == nil {
 		ran, err = root.ExecuteContextC(ctx)
@@ -73,7 +75,7 @@ func Execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	}
 	if _, usage := errors.AsType[UsageError](err); !usage {
 		if c, _, ferr := root.Find(args); ferr != nil || c == root {
-			err = UsageError{err, root.CommandPath()} // an unknown command
+			err = UsageError{similarCommand(root, err), root.CommandPath()} // an unknown command
 		}
 	}
 	code := ExitCode(err)
@@ -94,6 +96,43 @@ func Execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 		fmt.Fprintln(stderr, h)
 	}
 	return code
+}
+
+// similarFlag adds the most similar flag to the error of an unknown one.
+func similarFlag(c *cobra.Command, err error) error {
+	unknown, ok := errors.AsType[*pflag.NotExistError](err)
+	if !ok {
+		return err
+	}
+	var names []string
+	c.Flags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			names = append(names, f.Name)
+		}
+	})
+	near, name := nearest.Name(unknown.GetSpecifiedName(), names), unknown.GetSpecifiedName()
+	for _, n := range names {
+		if near == "" && len(name) > 2 && (strings.HasPrefix(n, name) || strings.HasPrefix(name, n)) {
+			near = n
+		}
+	}
+	if near == "" || len(name) < 2 {
+		return err
+	}
+	return fmt.Errorf("%w; did you mean --%s?", err, near)
+}
+
+// similarCommand is the error of an unknown command in one line, as those below the root have it.
+func similarCommand(root *cobra.Command, err error) error {
+	var name string
+	if _, serr := fmt.Sscanf(err.Error(), "unknown command %q", &name); serr != nil {
+		return err
+	}
+	text := fmt.Sprintf("unknown command %q for %q", name, root.Name())
+	if near := root.SuggestionsFor(name); len(near) > 0 {
+		text += fmt.Sprintf("; did you mean '%s %s'?", root.Name(), near[0])
+	}
+	return errors.New(text)
 }
 
 // mistyped returns the error of a command that does not exist below another one, for a request of

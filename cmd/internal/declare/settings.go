@@ -55,7 +55,7 @@ func Merge[T any](settings T, text []byte) (T, error) {
 	d.DisallowUnknownFields()
 	err := d.Decode(&settings)
 	if typ, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return settings, fmt.Errorf("%s is a %s; it is %s", typ.Field, typ.Value, kindText(typ))
+		return settings, fmt.Errorf("%s is not a %s; it is %s", typ.Field, typ.Value, kindText(typ))
 	}
 	return settings, err
 }

@@ -251,7 +251,11 @@ func newDeadLettersPurge(a *call.App) *cobra.Command {
 			return err
 		}
 		what := output.Count(n, "dead letter") + " of group " + output.Safe(c.Args[0])
-		if n == 0 || c.DryRun {
+		switch {
+		case n == 0:
+			c.Note("%s", noLetters(c.Args[0], s))
+			return printPurge(c, 0)
+		case c.DryRun:
 			c.Note("would remove %s", what)
 			return printPurge(c, n)
 		}
@@ -275,6 +279,7 @@ func newDeadLettersPurge(a *call.App) *cobra.Command {
 		}
 	})
 	s.register(cmd)
+	c.NoLimit("this removes all dead letters that the other flags select")
 	return c.Destructive()
 }
 

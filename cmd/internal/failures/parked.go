@@ -100,5 +100,6 @@ func newParkedRedrive(a *call.App) *cobra.Command {
 	f.StringVar(&s.Topic, "topic", "", "only in this `topic`")
 	f.StringVar(&s.MessageGroup, "message-group", "", "only this message group; needs --topic")
 	f.BoolVar(&s.DeadLetter, "dead-letter", false, "make the failed messages dead letters instead of delivering them again")
+	c.NoLimit("--message-group selects one message group")
 	return c.Destructive()
 }

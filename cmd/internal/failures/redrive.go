@@ -66,6 +66,7 @@ sent back twice.`,
 	f.Float64Var(&o.MaxFailureShare, "max-failures", 0.1, "stop if a larger share of the last 50 fails")
 	f.StringVar(&edit, "edit", "", "`program` that changes the body")
 	f.StringVar(&o.Journal, "journal", "", "`file` of this job, new or to be continued (default: a new one in the directory of the user's state)")
+	c.NoLimit("--max bounds the dead letters of this run")
 	return c.Destructive()
 }
 
@@ -169,7 +170,12 @@ const previews = 5
 // previewEdit runs the program of --edit for the first dead letters, and prints the bodies before
 // and after it.
 func previewEdit(ctx context.Context, c *call.Call, src deadletter.Source, o deadletter.Options, program string) error {
-	n := 0
+	n, failed := 0, 0
+	defer func() {
+		if failed > 0 {
+			c.Note("--edit fails for %d of the first %s; dead letters for which it fails are not sent back, and the counts below have them", failed, output.Count(int64(n), "dead letter"))
+		}
+	}()
 	for l, err := range deadletter.List(ctx, src, o.Filter, true) {
 		if err != nil {
 			return err
@@ -177,6 +183,7 @@ func previewEdit(ctx context.Context, c *call.Call, src deadletter.Source, o dea
 		m := l.Message.Clone()
 		var result string
 		if err := edit(ctx, program, m); err != nil {
+			failed++
 			result = "fails: " + err.Error()
 		} else {
 			result = short(string(l.Message.Body)) + " -> " + short(string(m.Body))

@@ -49,7 +49,7 @@ func (l *look) followed(ctx context.Context) error {
 	seen := map[seenKey]time.Time{} // the messages since query.Since
 	for n, first := 0, true; ; first = false {
 		err := l.read(ctx, l.Args[0])
-		l.since = "" // it is in query.Since
+		l.from = "" // it is in query.Since
 		if err != nil && (first || command.ExitCode(err) != command.ExitNoAnswer) {
 			return err
 		}

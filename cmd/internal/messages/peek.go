@@ -27,6 +27,7 @@ type look struct {
 	queue        int
 	offset       int64
 	since, until string
+	from         string // since, without the words of peek
 	properties   []string
 	bodies       bool
 	scan         int64 // most messages to look at
@@ -88,11 +89,11 @@ then means from now on.`,
 }
 
 func (l *look) peek(ctx context.Context) error {
-	switch l.since {
+	switch l.from = l.since; l.from {
 	case "first":
-		l.since = ""
+		l.from = ""
 	case "last":
-		l.since, l.query.Newest = "", true
+		l.from, l.query.Newest = "", true
 	}
 	if l.query.Delayed && (l.query.Newest || l.queue >= 0 || l.offset >= 0) {
 		return command.Usagef(l.Command, "--delayed excludes --from last, --queue and --offset: the messages are in no queue yet, in the order of their sends")
@@ -138,6 +139,7 @@ func (l *look) find(ctx context.Context) error {
 		l.query.ID = l.Args[1]
 		l.byID()
 	}
+	l.from = l.since
 	q := &l.query
 	if q.ID == "" && q.Key == "" && q.Tag == "" && q.MessageGroup == "" && q.Contains == "" && len(l.properties) == 0 {
 		return command.Usagef(l.Command, "no search condition: give an ID, or --key, --property, --tag, --message-group or --contains; 'tidegate peek' shows all messages")
@@ -225,7 +227,7 @@ func (l *look) prepare() (err error) {
 	for _, f := range []struct {
 		name, text string
 		at         *time.Time
-	}{{"--from", l.since, &l.query.Since}, {"--to", l.until, &l.query.Before}} {
+	}{{"--from", l.from, &l.query.Since}, {"--to", l.until, &l.query.Before}} {
 		if f.text == "" {
 			continue
 		}

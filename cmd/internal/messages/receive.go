@@ -83,6 +83,7 @@ reason. The lease is extended while it runs.`,
 	f.StringVarP(&r.form, "format", "f", "", "print this `text` for each message; %b is the body, and the help has all verbs")
 	f.BoolVar(&r.raw, "raw", false, "print only the bodies, as they are")
 	f.StringVar(&r.dump, "dump", "", "write each body to a file in this `directory`")
+	r.NoLimit("--max bounds the messages")
 	return c
 }
 

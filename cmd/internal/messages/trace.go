@@ -1,13 +1,16 @@
 package messages
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/call"
@@ -67,6 +70,7 @@ message names it, and the trace of the new message names the first one.`,
 func (tr *tracing) run(ctx context.Context) error {
 	tr.query.ID, tr.traced = tr.Args[0], nil
 	tr.byID()
+	tr.from = tr.since
 	if err := tr.prepare(); err != nil {
 		return tr.Usage(err)
 	}
@@ -115,7 +119,16 @@ func (tr *tracing) allTopics(ctx context.Context, client *admin.Client) (names [
 			names = append(names, t.Name)
 		}
 	}
+	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(letters(a), letters(b)) })
 	return names, err
+}
+
+// letters is 1 for a dead letter topic, which comes after the topics that have dead letters.
+func letters(topic string) int {
+	if strings.HasPrefix(topic, tidegate.DeadLetterTopic("")) {
+		return 1
+	}
+	return 0
 }
 
 // in traces the message in one topic.

@@ -234,6 +234,7 @@ func (k *checkCommand) printFinding(subject string, f check.Finding) error {
 	name := strings.Join(k.Args[min(1, len(k.Args)):], "")
 	switch {
 	case k.nagios == "json" || k.JSON():
+		f.Subject, f.Name, f.Text, f.Values = subject, name, cmp.Or(f.Text, check.NoBound), call.NotNil(f.Values)
 		return output.Line(k.Out, f)
 	case k.nagios == "prometheus":
 		_, err := fmt.Fprint(k.Out, f.Series(subject, name))

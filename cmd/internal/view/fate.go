@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 )
@@ -181,7 +182,12 @@ func Trace(topic, id string, t *status.Trace, style output.TimeStyle, now time.T
 				fmt.Fprintf(&b, "    %s\n", Failed(&m.Groups[g].Failures[i], style, now))
 			}
 		}
-		if len(m.Groups) == 0 {
+		group, letters := strings.CutPrefix(topic, tidegate.DeadLetterTopic(""))
+		switch {
+		case len(m.Groups) > 0:
+		case letters:
+			fmt.Fprintf(&b, "  it is a dead letter of group %s there\n", output.Safe(group))
+		default:
 			b.WriteString("  no group receives from the topic\n")
 		}
 	}

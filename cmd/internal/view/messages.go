@@ -68,7 +68,13 @@ func Messages(ms []status.StoredMessage) string {
 		if !m.DeliverAt.IsZero() {
 			place = "deliver at " + m.DeliverAt.UTC().Format(time.RFC3339)
 		}
-		fmt.Fprintf(&b, "%s  %s  %s  %s\n", m.StoredAt.UTC().Format(time.RFC3339), output.Safe(m.ID), place, output.Safe(strings.Join(m.Keys, ",")))
+		fmt.Fprintf(&b, "%s  %s  %s", m.StoredAt.UTC().Format(time.RFC3339), output.Safe(m.ID), place)
+		for _, p := range []struct{ name, value string }{{"tag", m.Tag}, {"keys", strings.Join(m.Keys, ",")}, {"group", m.MessageGroup}} {
+			if p.value != "" {
+				fmt.Fprintf(&b, "  %s %s", p.name, output.Safe(p.value))
+			}
+		}
+		b.WriteString("\n")
 		for _, name := range slices.Sorted(maps.Keys(m.Properties)) {
 			fmt.Fprintf(&b, "  %s: %s\n", output.Safe(name), output.Safe(m.Properties[name]))
 		}

@@ -52,7 +52,7 @@ func rates(t status.Totals) string {
 func disk(s status.Storage) string {
 	text := output.Bytes(s.DiskBytes).String()
 	if s.FsyncP99 > 0 {
-		text += fmt.Sprintf(", 99 %% of the fsyncs take at most %s", time.Duration(s.FsyncP99))
+		text += fmt.Sprintf(", 99 %% of the fsyncs take at most %s", roundTo3(time.Duration(s.FsyncP99)))
 	}
 	return text
 }
@@ -116,4 +116,13 @@ var ProblemColumns = []output.Column[Problem]{
 	{Name: "SUBJECT", Cell: func(p Problem) any { return p.Subject }},
 	{Name: "WHAT", Cell: func(p Problem) any { return p.Text }},
 	{Name: "NEXT", Cell: func(p Problem) any { return p.Next }},
+}
+
+// roundTo3 rounds a duration to about three digits: 20.2ms.
+func roundTo3(d time.Duration) time.Duration {
+	unit := time.Duration(1)
+	for d/unit >= 1000 {
+		unit *= 10
+	}
+	return d.Round(unit)
 }

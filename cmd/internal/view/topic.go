@@ -24,6 +24,9 @@ func SettingFields(settings any, except ...string) []output.Field {
 			if name == "" || f.IsZero() || prefix == "" && slices.Contains(except, name) {
 				continue
 			}
+			if f.Kind() == reflect.Pointer {
+				f = f.Elem()
+			}
 			if f.Kind() == reflect.Struct {
 				walk(f, prefix+name+".")
 				continue
@@ -42,7 +45,7 @@ var TopicColumns = []output.Column[status.TopicSummary]{
 	{Name: "QUEUES", Cell: func(t status.TopicSummary) any { return t.Queues }},
 	{Name: "BACKLOG", Cell: func(t status.TopicSummary) any { return t.Backlog.Messages }},
 	{Name: "BYTES", Cell: func(t status.TopicSummary) any { return output.Bytes(t.Backlog.Bytes) }},
-	{Name: "OLDEST", Cell: func(t status.TopicSummary) any { return milliseconds(t.OldestMS) }},
+	{Name: "OLDEST", Cell: oldest},
 	{Name: "IN/S", Cell: func(t status.TopicSummary) any { return knownRate(t.InRate) }},
 	{Name: "OUT/S", Wide: true, Cell: func(t status.TopicSummary) any { return knownRate(t.OutRate) }},
 	{Name: "STORED", Cell: func(t status.TopicSummary) any { return t.Stored.Messages }},
@@ -51,6 +54,15 @@ var TopicColumns = []output.Column[status.TopicSummary]{
 	{Name: "HALF", Wide: true, Cell: func(t status.TopicSummary) any { return t.Half }},
 	{Name: "GROUPS", Cell: func(t status.TopicSummary) any { return t.Groups }},
 	{Name: "THROTTLE", Cell: func(t status.TopicSummary) any { return ThrottleText(t.Throttle) }},
+}
+
+// oldest is the age of the oldest message that a group has not consumed; nil if it is not known
+// because no group consumes.
+func oldest(t status.TopicSummary) any {
+	if t.Groups == 0 && t.OldestMS == 0 {
+		return nil
+	}
+	return milliseconds(t.OldestMS)
 }
 
 // ThrottleText is a throttle in one cell: empty for none.
@@ -79,11 +91,11 @@ func TopicFields(t status.Topic) []output.Field {
 		{Name: "topic", Value: t.Name},
 		{Name: "type", Value: string(t.Type)},
 		{Name: "queues", Value: t.Queues},
-		{Name: "backlog", Value: fmt.Sprintf("%s messages, %v, of the slowest group", output.Number(t.Backlog.Messages), output.Bytes(t.Backlog.Bytes))},
-		{Name: "stored", Value: fmt.Sprintf("%s messages, %v", output.Number(t.StoredMessages), output.Bytes(t.StoredBytes))},
+		{Name: "backlog", Value: fmt.Sprintf("%s, %v, of the slowest group", output.Count(t.Backlog.Messages, "message"), output.Bytes(t.Backlog.Bytes))},
+		{Name: "stored", Value: fmt.Sprintf("%s, %v", output.Count(t.StoredMessages, "message"), output.Bytes(t.StoredBytes))},
 	}
 	if t.DelayedMessages > 0 {
-		fields = append(fields, output.Field{Name: "delayed", Value: fmt.Sprintf("%s messages, %v", output.Number(t.DelayedMessages), output.Bytes(t.DelayedBytes))})
+		fields = append(fields, output.Field{Name: "delayed", Value: fmt.Sprintf("%s, %v", output.Count(t.DelayedMessages, "message"), output.Bytes(t.DelayedBytes))})
 	}
 	if t.HalfMessages > 0 {
 		fields = append(fields, output.Field{Name: "half messages", Value: t.HalfMessages})

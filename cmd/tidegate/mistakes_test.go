@@ -1,0 +1,138 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// A mistyped flag or command leads to the right one, at each level in one line.
+func TestSimilarNames(t *testing.T) {
+	tl := newTool(t)
+	for _, c := range []struct{ args, want string }{
+		{"topics", `unknown command "topics" for "tidegate"; did you mean 'tidegate topic'?`},
+		{"nonsense", `unknown command "nonsense" for "tidegate"` + "\nRun"},
+		{"topic lst", "did you mean 'tidegate topic list'?"},
+		{"check --dead-letters-critical 1", "unknown flag: --dead-letters-critical; did you mean --dead-letters-crit?"},
+		{"peek orders --limits 3", "unknown flag: --limits; did you mean --limit?"},
+		{"peek orders --message g", "unknown flag: --message; did you mean --message-group?"},
+		{"peek orders --nonsense 3", "unknown flag: --nonsense\nRun"},
+	} {
+		if r := tl.run(strings.Fields(c.args)...); !strings.Contains(r.stderr, c.want) || strings.Count(r.stderr, "\n") != 2 {
+			t.Errorf("tidegate %s prints %q, want %q", c.args, r.stderr, c.want)
+		}
+	}
+}
+
+// --limit bounds the rows of lists. Where it could be taken for a bound of the work, it is an error
+// and nothing is done.
+func TestLimitIsNoBoundOfWork(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.must("send", "orders", "a", "--count", "3")
+	tl.must("receive", "billing", "orders", "--then", "dead=x", "--max", "3")
+	tl.must("send", "orders", "b")
+	for _, args := range []string{
+		"dead-letters redrive billing --yes --limit 1", "dead-letters purge billing --yes --limit 1",
+		"parked redrive billing --yes --limit 1", "receive billing orders --then ack --limit 1",
+	} {
+		if r := tl.run(strings.Fields(args)...); r.code != 2 || !strings.Contains(r.stderr, "--limit") || r.stdout != "" {
+			t.Errorf("tidegate %s: exit code %d, %s%s", args, r.code, r.stdout, r.stderr)
+		}
+	}
+	if out := tl.must("dead-letters", "list", "billing", "-o", "name").stdout; strings.Count(out, "\n") != 3 {
+		t.Errorf("the dead letters are %q", out)
+	}
+	if out := tl.must("receive", "--help").stdout; strings.Contains(out, "--limit") {
+		t.Errorf("the help of receive has --limit: %s", out)
+	}
+}
+
+// A topic whose name RocketMQ does not permit, and this broker does, can be created.
+func TestCreateTopicWithDots(t *testing.T) {
+	tl := newTool(t)
+	tl.must("topic", "create", "orders.eu", "queues=2")
+	tl.must("send", "orders.eu", "a")
+	if r := tl.run("topic", "create", "no name"); r.code != 2 || !strings.Contains(r.stderr, "' ' at byte 2") {
+		t.Errorf("an illegal name: exit code %d, %s", r.code, r.stderr)
+	}
+	if r := tl.run("topic", "set", "orders.us", "retention.time=1h"); r.code != 2 || !strings.Contains(r.stderr, "does not exist") {
+		t.Errorf("the settings of a topic that does not exist: exit code %d, %s", r.code, r.stderr)
+	}
+	if r := tl.run("group", "create", "g", "fifo=maybe"); r.code != 2 || !strings.Contains(r.stderr, "fifo is not a string; it is true or false") {
+		t.Errorf("a value of another type: exit code %d, %s", r.code, r.stderr)
+	}
+}
+
+// Address settings are optional values: each command prints the values.
+func TestAddressSettingsAreValues(t *testing.T) {
+	tl := newTool(t)
+	const want = "max-delivery-attempts  4\nauto-delete-queues     false\n"
+	if out := tl.must("address", "set", "orders.#", "max-delivery-attempts=4", "auto-delete-queues=false").stdout; !strings.HasSuffix(out, want) {
+		t.Errorf("address set prints %q", out)
+	}
+	if out := tl.must("address", "show", "orders.#").stdout; !strings.HasSuffix(out, want) {
+		t.Errorf("address show prints %q", out)
+	}
+	if out := tl.must("address", "test", "orders.eu").stdout; !strings.HasSuffix(out, want) {
+		t.Errorf("address test prints %q", out)
+	}
+	if out := tl.must("address", "list").stdout; !strings.Contains(out, "max-delivery-attempts=4") || strings.Contains(out, "0x") {
+		t.Errorf("address list prints %q", out)
+	}
+}
+
+// The command that continues a look at the newest messages works as it is printed.
+func TestPeekContinues(t *testing.T) {
+	tl := newTool(t)
+	tl.must("topic", "create", "orders", "queues=1")
+	tl.must("send", "orders", "m%n", "--template", "--count", "5")
+	var got []string
+	for args := []string{"peek", "orders", "--from", "last", "--limit", "2", "--columns", "text", "--no-headers"}; args != nil; {
+		r := tl.must(args...)
+		got, args = append(got, strings.Fields(r.stdout)...), nil
+		if _, next, ok := strings.Cut(r.stderr, "Continue with: tidegate "); ok {
+			args = strings.Fields(next)
+		}
+	}
+	if strings.Join(got, " ") != "m5 m4 m3 m2 m1" {
+		t.Errorf("the messages are %q", got)
+	}
+	if out := tl.must("peek", "orders", "--limit", "1", "--bodies").stdout; strings.Contains(out, " \n") || !strings.HasSuffix(out, "queue 0 offset 0\n    m1\n") {
+		t.Errorf("peek --bodies prints %q", out)
+	}
+}
+
+// A trace in all topics begins with the topic of the send, and names the copy in the dead letters
+// as such.
+func TestTraceOfDeadLetter(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	id := strings.TrimSpace(tl.must("send", "orders", "a", "-o", "name").stdout)
+	tl.must("receive", "billing", "orders", "--then", "dead=why", "--max", "1")
+	out := tl.must("trace", id).stdout
+	if first, last := strings.Index(out, "in topic orders"), strings.Index(out, "in topic %DLQ%billing"); first < 0 || last < first || !strings.Contains(out, "it is a dead letter of group billing there") {
+		t.Errorf("the trace is\n%s", out)
+	}
+}
+
+// What a command does not find or know it says in words, not as a zero.
+func TestNothingToSay(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.must("send", "orders", "a")
+	if out := tl.must("topic", "show", "orders").stdout; !strings.Contains(out, "  1 message, 1 B\n") {
+		t.Errorf("topic show prints %q", out)
+	}
+	if out := squeezed(tl.must("topic", "list", "--columns", "backlog,oldest", "--no-headers").stdout); out != "1 -\n" {
+		t.Errorf("without a group the age of the oldest message is %q", out)
+	}
+	tl.must("receive", "billing", "orders", "--then", "ack", "--max", "1")
+	if r := tl.must("dead-letters", "purge", "billing", "--yes"); r.stderr != "no dead letters of group billing\n" {
+		t.Errorf("purge without dead letters prints %q", r.stderr)
+	}
+	if out := tl.must("check", "topic", "orders", "-o", "json").stdout; !strings.Contains(out, `"subject":"topic","name":"orders"`) || !strings.Contains(out, `"text":"no bound is reached"`) {
+		t.Errorf("check prints %s", out)
+	}
+	tl.must("send", "orders", "b")
+	tl.must("receive", "billing", "orders", "--then", "dead=x", "--max", "1")
+	if r := tl.must("dead-letters", "redrive", "billing", "--dry-run", "--edit", "cat"); !strings.Contains(r.stderr, "--edit fails for 1 of the first 1 dead letter;") {
+		t.Errorf("a dry run with an edit that fails prints %q", r.stderr)
+	}
+}
