@@ -396,8 +396,8 @@ func dependents(t *testing.T, heavyweights []string, packages ...string) []strin
 
 func under(p, prefix string) bool { return p == prefix || strings.HasPrefix(p, prefix+"/") }
 
-// A replace in go.mod has no effect in the builds of users, who then get other versions than we
-// tested. A nested module may point at the other modules of this repository.
+// A replace in go.mod has no effect in the builds of users. Their builds then have other versions
+// than our tests. A nested module may point at the other modules of this repository.
 func TestNoReplace(t *testing.T) {
 	atRoot(t)
 	for _, name := range load(t, files) {
