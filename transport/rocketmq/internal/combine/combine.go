@@ -5,6 +5,10 @@
 // wait, and share the next request. So a program with one topic sends as without this package, and
 // the number of requests does not grow with the number of topics.
 //
+// The second request waits until it is at least half as large as the recent ones, for at most
+// [gather]. Without this wait, requests of one send alternate with requests of all others, and the
+// server is idle while the client encodes the large ones.
+//
 // Liveness: a send that waits is woken by the end of a request, by the timer that is set while
 // sends wait, or by the end of its ctx. Each request takes at least one of them.
 package combine
@@ -26,6 +30,9 @@ const (
 	// together is the number of requests under way after which sends wait. It is the number of
 	// requests that a producer has under way for one topic.
 	together = 2
+
+	// gather is the longest time for which a second request waits for further sends.
+	gather = 5 * time.Millisecond
 
 	// slow is the age from which on a request does not count. Other topics do not wait for one
 	// whose response is lost.
@@ -59,6 +66,8 @@ type Combiner struct {
 
 	mu      sync.Mutex // guards the rest, and all passengers and rides
 	rides   []*ride    // under way
+	begun   time.Time  // start of the newest ride
+	recent  int        // sends in recent rides: the largest number, reduced by each ride
 	waiting []*passenger
 	timer   *time.Timer // runs while sends wait; nil before the first
 }
@@ -93,7 +102,7 @@ func New(timeout time.Duration, do func(ctx context.Context, req *wire.Sendings)
 func (c *Combiner) Send(ctx context.Context, s *wire.Sending, alone func() Result) Result {
 	now := time.Now()
 	c.mu.Lock()
-	if len(c.waiting) == 0 && c.young(now) < together {
+	if len(c.waiting) == 0 && c.takes(1, now) {
 		r := c.begin(now, nil)
 		c.mu.Unlock()
 		return c.alone(r, alone)
@@ -168,9 +177,18 @@ func (c *Combiner) young(now time.Time) (n int) {
 	return n
 }
 
+// takes reports whether a request of n sends can begin now. A request begins if none is under way;
+// a further one if it is at least half as large as the recent ones, or if the wait for sends is
+// over.
+func (c *Combiner) takes(n int, now time.Time) bool {
+	young := c.young(now)
+	return young == 0 || young < together && (n >= c.recent/2 || now.Sub(c.begun) >= gather)
+}
+
 func (c *Combiner) begin(now time.Time, aboard []*passenger) *ride {
 	r := &ride{begun: now, aboard: aboard}
 	c.rides = append(c.rides, r)
+	c.begun, c.recent = now, max(len(aboard), 1, c.recent*3/4)
 	return r
 }
 
@@ -185,7 +203,7 @@ func (c *Combiner) end(r *ride) {
 // dispatch begins rides for the sends that wait, as many as may be under way, and sets the timer
 // for the others. The lock is held.
 func (c *Combiner) dispatch(now time.Time) {
-	for len(c.waiting) > 0 && c.young(now) < together {
+	for len(c.waiting) > 0 && c.takes(len(c.waiting), now) {
 		n := c.fitting()
 		aboard := slices.Clone(c.waiting[:n])
 		c.waiting = slices.Delete(c.waiting, 0, n)
@@ -207,6 +225,9 @@ func (c *Combiner) dispatch(now time.Time) {
 		return
 	}
 	next := now.Add(slow)
+	if c.young(now) < together {
+		next = c.begun.Add(gather)
+	}
 	for _, r := range c.rides {
 		if at := r.begun.Add(slow); at.After(now) && at.Before(next) {
 			next = at

@@ -31,6 +31,7 @@ func sendTo(topic string, n int) *wire.Sending {
 type line struct {
 	takes  time.Duration
 	before time.Duration // until the messages are encoded
+	vary   *rand.Rand    // if set, a request takes up to takes longer
 
 	mu       sync.Mutex
 	requests [][]string // topics
@@ -38,12 +39,17 @@ type line struct {
 	most     int
 }
 
-func (l *line) enter(topics ...string) {
+// enter begins a request, and returns the time that it takes.
+func (l *line) enter(topics ...string) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.requests = append(l.requests, topics)
 	l.now++
 	l.most = max(l.most, l.now)
+	if l.vary != nil {
+		return l.takes + time.Duration(l.vary.Int64N(int64(l.takes)))
+	}
+	return l.takes
 }
 
 func (l *line) exit() {
@@ -64,9 +70,8 @@ func answer(sends ...*wire.Sending) Result {
 
 func (l *line) alone(s *wire.Sending) func() Result {
 	return func() Result {
-		l.enter(s.Topic.GetName())
 		defer l.exit()
-		time.Sleep(l.takes)
+		time.Sleep(l.enter(s.Topic.GetName()))
 		return answer(s)
 	}
 }
@@ -81,9 +86,8 @@ func (l *line) together(ctx context.Context, req *wire.Sendings) Result {
 	for _, s := range sends {
 		topics = append(topics, s.Topic.GetName())
 	}
-	l.enter(topics...)
 	defer l.exit()
-	if !wait(ctx, l.takes) {
+	if !wait(ctx, l.enter(topics...)) {
 		return Result{Err: &tidegate.Error{Err: context.Cause(ctx), MaybeStored: true}}
 	}
 	return answer(sends...)
@@ -144,6 +148,65 @@ func TestOneTopicGoesAlone(t *testing.T) {
 		if len(l.requests) != 40 {
 			t.Errorf("%d requests; want 40", len(l.requests))
 		}
+	})
+}
+
+// Callers that wait for their results share large requests: a request of one send does not begin
+// beside one of all others.
+func TestSecondRequestGathers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const callers, sends = 60, 50
+		l := &line{takes: 3 * time.Millisecond, vary: rand.New(rand.NewPCG(1, 1))}
+		c := New(time.Second, l.together)
+		var sending sync.WaitGroup
+		for i := range callers {
+			sending.Go(func() {
+				for range sends {
+					s := sendTo(fmt.Sprint("t", i), 1)
+					c.Send(t.Context(), s, l.alone(s))
+				}
+			})
+		}
+		sending.Wait()
+		small := 0
+		for _, topics := range l.requests {
+			if len(topics) < callers/6 {
+				small++
+			}
+		}
+		if small > len(l.requests)/10 {
+			t.Errorf("%d of %d requests have less than a sixth of the callers", small, len(l.requests))
+		}
+	})
+}
+
+// A send that gathers others beside a slow request leaves after 5 ms.
+func TestGatheringEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &line{takes: 30 * time.Millisecond}
+		c := New(time.Second, l.together)
+		var sending sync.WaitGroup
+		send := func(topic int) {
+			sending.Go(func() {
+				s := sendTo(fmt.Sprint("t", topic), 1)
+				c.Send(t.Context(), s, l.alone(s))
+			})
+			synctest.Wait()
+		}
+		for i := range 12 {
+			send(i) // two alone, then ten together
+		}
+		time.Sleep(31 * time.Millisecond) // the ten have begun 1 ms ago
+		send(12)
+		for _, want := range []int{3, 4} {
+			time.Sleep(3 * time.Millisecond)
+			l.mu.Lock()
+			if n := len(l.requests); n != want {
+				t.Errorf("%d requests have begun; want %d", n, want)
+			}
+			l.mu.Unlock()
+		}
+		sending.Wait()
 	})
 }
 
