@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"testing"
@@ -42,7 +43,8 @@ type apartSettings struct {
 }
 
 // serveParent serves a broker until the standard input ends. It prints its address, and for each
-// line that it reads its CPU time in nanoseconds.
+// line that it reads its CPU time in nanoseconds or, for the line "resident", its resident memory
+// in bytes.
 func serveParent(encoded string) error {
 	var s apartSettings
 	if err := json.Unmarshal([]byte(encoded), &s); err != nil {
@@ -62,7 +64,7 @@ func serveParent(encoded string) error {
 			return err
 		}
 	}
-	srv, err := server.New(engine, server.Options{Advertise: lis.Addr().String()})
+	srv, err := server.New(engine, server.Options{Advertise: lis.Addr().String(), MaxParkedBytes: 256 << 20}) // for 5 000 waiting consumers
 	if err != nil {
 		return err
 	}
@@ -70,20 +72,35 @@ func serveParent(encoded string) error {
 	defer srv.Close()
 	fmt.Println(lis.Addr())
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-		spent, err := cpu()
+		figure := cpu
+		if lines.Text() == "resident" {
+			figure = resident
+		}
+		n, err := figure()
 		if err != nil {
 			return err
 		}
-		fmt.Println(int64(spent))
+		fmt.Println(n)
 	}
 	return nil
 }
 
-// cpu returns the CPU time of this process.
-func cpu() (time.Duration, error) {
+// cpu returns the CPU time of this process in nanoseconds.
+func cpu() (int64, error) {
 	var u unix.Rusage
 	err := unix.Getrusage(unix.RUSAGE_SELF, &u)
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), err
+	return u.Utime.Nano() + u.Stime.Nano(), err
+}
+
+// resident returns the resident memory of this process in bytes, without memory that Go has freed.
+func resident() (int64, error) {
+	debug.FreeOSMemory()
+	statm, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0, err
+	}
+	pages, err := strconv.ParseInt(strings.Fields(string(statm))[1], 10, 64)
+	return pages * int64(os.Getpagesize()), err
 }
 
 // A process is a broker in a process of its own.
@@ -136,16 +153,28 @@ func (p *process) line(b *testing.B) string {
 // spent returns the CPU time of this process and of the broker's.
 func (p *process) spent(b *testing.B) (client, broker time.Duration) {
 	b.Helper()
-	client, err := cpu()
+	c, s := p.figures(b, cpu, "cpu")
+	return time.Duration(c), time.Duration(s)
+}
+
+// resident returns the resident memory of this process and of the broker's in bytes.
+func (p *process) resident(b *testing.B) (client, broker int64) {
+	b.Helper()
+	return p.figures(b, resident, "resident")
+}
+
+// figures returns a figure of this process and of the broker's.
+func (p *process) figures(b *testing.B, own func() (int64, error), name string) (client, broker int64) {
+	b.Helper()
+	client, err := own()
 	if err != nil {
 		b.Fatal(err)
 	}
-	if _, err := fmt.Fprintln(p.in); err != nil {
+	if _, err := fmt.Fprintln(p.in, name); err != nil {
 		b.Fatal(err)
 	}
-	ns, err := strconv.ParseInt(p.line(b), 10, 64)
-	if err != nil {
+	if broker, err = strconv.ParseInt(p.line(b), 10, 64); err != nil {
 		b.Fatal(err)
 	}
-	return client, time.Duration(ns)
+	return client, broker
 }

@@ -15,17 +15,37 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
-// BenchmarkIdleSDK prints the share of a core, in percent, that an idle push consumer costs its
-// process and the broker's: with one topic, with 1 000 topics, and with 1 000 consumers of one
-// topic, each of a group of its own. Each op is 20 s, after 30 s in which the consumers begin.
+// BenchmarkIdleSDK prints the share of a core, in percent, that idle clients cost their process and
+// the broker's, and the resident memory of both processes: a push consumer of one topic and of
+// 1 000 topics, 1 000 consumers of one topic, each of a group of its own, a producer that has sent
+// one message to each of 10 000 topics, and 10 000 clients with connections of their own, of which
+// half have sent a message and half are push consumers of one group. Each op is 20 s, after 30 s in
+// which the clients begin.
 func BenchmarkIdleSDK(b *testing.B) {
-	for _, c := range []struct{ topics, groups int }{{1, 1}, {1000, 1}, {1, 1000}} {
-		b.Run(fmt.Sprintf("topics=%d/groups=%d", c.topics, c.groups), func(b *testing.B) {
-			server := serveApart(b, c.topics)
-			t := connect(b, server.address, rocketmq.Options{})
-			for g := range c.groups {
-				run(b, t, consumer.Subscription{Group: fmt.Sprintf("g%d", g), Topics: all(names(c.topics))}, func() {})
+	consumers := func(groups int) func(*testing.B, string, []string) {
+		return func(b *testing.B, address string, topics []string) {
+			t := connect(b, address, rocketmq.Options{})
+			for g := range groups {
+				run(b, t, consumer.Subscription{Group: fmt.Sprintf("g%d", g), Topics: all(topics)}, func() {})
 			}
+		}
+	}
+	for _, c := range []struct {
+		name   string
+		topics int
+		begin  func(b *testing.B, address string, topics []string)
+	}{
+		{"topics=1/groups=1", 1, consumers(1)},
+		{"topics=1000/groups=1", 1000, consumers(1)},
+		{"topics=1/groups=1000", 1, consumers(1000)},
+		{"sent-topics=10000", 10_000, func(b *testing.B, address string, topics []string) {
+			sendOnce(b, produce(b, connect(b, address, rocketmq.Options{})), topics)
+		}},
+		{"clients=10000", 2, idleClients},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			server := serveApart(b, c.topics)
+			c.begin(b, server.address, names(c.topics))
 			time.Sleep(30 * time.Second)
 			client, broker := server.spent(b)
 			start := time.Now()
@@ -36,8 +56,37 @@ func BenchmarkIdleSDK(b *testing.B) {
 			client2, broker2 := server.spent(b)
 			b.ReportMetric(100*(client2-client).Seconds()/took.Seconds(), "client-%")
 			b.ReportMetric(100*(broker2-broker).Seconds()/took.Seconds(), "broker-%")
+			clientMemory, brokerMemory := server.resident(b)
+			b.ReportMetric(float64(clientMemory)/(1<<20), "client-MiB")
+			b.ReportMetric(float64(brokerMemory)/(1<<20), "broker-MiB")
 			b.ReportMetric(0, "ns/op")
 		})
+	}
+}
+
+// sendOnce sends one message to each topic.
+func sendOnce(b *testing.B, p *producer.Producer, topics []string) {
+	for _, topic := range topics {
+		err := p.SendAsync(b.Context(), &tidegate.Message{Topic: topic, Body: []byte("once")}, func(_ tidegate.Receipt, err error) {
+			if err != nil {
+				b.Error(err)
+			}
+		})
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	if err := p.Flush(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// idleClients begins 5 000 producers, each with a message to the first topic, and 5 000 consumers
+// of the second topic.
+func idleClients(b *testing.B, address string, topics []string) {
+	for range 5000 {
+		sendOnce(b, produce(b, connect(b, address, rocketmq.Options{})), topics[:1])
+		run(b, connect(b, address, rocketmq.Options{}), consumer.Subscription{Group: "g", Topic: topics[1]}, func() {})
 	}
 }
 
@@ -97,7 +146,7 @@ func paced(b *testing.B, n int) func() time.Duration {
 
 // BenchmarkCompressedSDK sends 1 KiB of JSON with Send from 256 goroutines to a broker in a process
 // of its own, with and without gzip in turns. client-µs/msg and plain-µs/msg are the CPU time of
-// the client's process for each message.
+// the client's process for each message; plain/ratio: the first divided by the second.
 func BenchmarkCompressedSDK(b *testing.B) {
 	const callers, n = 256, 20_000
 	server := serveApart(b, 1)
@@ -122,6 +171,7 @@ func BenchmarkCompressedSDK(b *testing.B) {
 	}
 	b.ReportMetric(float64(spent[0].Microseconds())/float64(b.N*n), "client-µs/msg")
 	b.ReportMetric(float64(spent[1].Microseconds())/float64(b.N*n), "plain-µs/msg")
+	b.ReportMetric(spent[0].Seconds()/spent[1].Seconds(), "plain/ratio")
 	b.ReportMetric(0, "ns/op")
 }
 
