@@ -125,3 +125,31 @@ func TestHiddenTabRests(t *testing.T) {
 	a.wait(`document.querySelector('[data-live=ok]')`)
 	a.clean()
 }
+
+// The page of a topic or group that does not exist says so, and shows no actions until it exists.
+func TestMissingSubjectHasNoActions(t *testing.T) {
+	s := start(t, siteOptions{})
+	b := open(t, s.url)
+	b.load("")
+	shown := func(fragment string) (actions []string) {
+		b.visit(fragment)
+		b.eval(`[...document.querySelectorAll('main [data-action]')].filter((e) => e.checkVisibility()).map((e) => e.dataset.action).filter((a) => a !== 'copy-command')`, &actions)
+		return actions
+	}
+	for _, fragment := range []string{"#/topics/later", "#/groups/later", "#/dead-letters/later"} {
+		actions := shown(fragment)
+		var fault bool
+		b.eval(`!!document.querySelector('main [role=alert]')`, &fault)
+		if len(actions) > 0 || !fault {
+			t.Errorf("%s shows %q, and a fault: %t", fragment, actions, fault)
+		}
+	}
+	s.topic("later", settings.Topic{})
+	s.group("later", settings.Group{})
+	for fragment, want := range map[string]string{"#/topics/later": "purge-topic", "#/groups/later": "delete-group"} {
+		if actions := shown(fragment); !slices.Contains(actions, want) {
+			t.Errorf("%s shows %q after the creation, want %s among them", fragment, actions, want)
+		}
+	}
+	b.clean()
+}

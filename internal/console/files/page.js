@@ -141,6 +141,7 @@ export function openPage(main, name, run) {
           if (signal.aborted) return;
           page.fail(null);
           failures = 0;
+          head.classList.remove('gone');
           show(data);
           live.fresh();
           page.ready();
@@ -149,6 +150,7 @@ export function openPage(main, name, run) {
           if (signal.aborted) return;
           if (!(err instanceof Problem)) console.error(err);
           page.fail(err);
+          if (err.status === 404) head.classList.add('gone'); // nothing is there for the actions
           page.ready();
           const permanent = err.status >= 400 && err.status < 500 && err.status !== 429;
           if (!permanent || !first) live.late();
