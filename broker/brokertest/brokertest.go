@@ -157,7 +157,7 @@ func (b *Broker) start() error {
 		return err
 	}
 	s, err := server.New(engine, server.Options{
-		Advertise: b.address, Logger: b.opts.Logger, MinLongPolling: max(b.opts.MinLongPolling, 1),
+		Advertise: b.address, Logger: b.opts.Logger, MinLongPolling: max(b.opts.MinLongPolling, 1), MaxLongPolling: quiet,
 		Intercept: b.intercept, Access: b.opts.Access,
 	})
 	if err != nil {
@@ -194,7 +194,10 @@ func (b *Broker) Client() *rocketmq.Client { return b.ClientWith(rocketmq.Option
 
 // ClientWith is Client with options. A nil Dialer means [Broker.Dial]; another Dialer can call
 // Broker.Dial. A zero HeartbeatInterval or RouteRefresh means 5 min, longer than in production, so
-// that hours of virtual time take few requests.
+// that hours of virtual time take few requests. For the same reason a push consumer without
+// LongPolling waits for up to 5 min in a receive. It repeats a receive without a response
+// ([ErrNoAnswer]) only after this time. For the 20 s of production, set
+// [consumer.PushOptions].LongPolling.
 func (b *Broker) ClientWith(o rocketmq.Options) *rocketmq.Client {
 	b.tb.Helper()
 	if o.Dialer == nil {

@@ -14,8 +14,8 @@ import (
 
 const (
 	// quiet is the interval of the requests by which an idle client shows that it is alive and asks
-	// for changes. Inside one process none of them has an effect, and they would be most of the
-	// cost of hours of virtual time.
+	// for changes, and the longest wait of a receive. Inside one process the end of a wait has no
+	// effect, and these requests would be nearly all of the cost of hours of virtual time.
 	quiet = 5 * time.Minute
 
 	// waitLimit bounds WaitIdle and WaitDeadLetter. The longest legal delay of a

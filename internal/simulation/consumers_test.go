@@ -190,6 +190,7 @@ func (r *reader) consume(ctx context.Context, until time.Duration) {
 	}
 	o := consumer.PushOptions{
 		Concurrency: r.concurrency, MaxBuffered: r.buffered, InvisibleDuration: r.invisible, ShutdownTimeout: shutdownTimeout,
+		LongPolling: 20 * time.Second, // as in production: brokertest's default is longer
 		OnDelivery: func(o consumer.Outcome) {
 			r.w.book.note("%s of %s: %s, attempt %d, is %v, delay %v (%v; %v)", r.name, r.group.name, o.Delivery.ID, o.Delivery.Attempt, o.Disposition, o.Delay, o.Err, o.SettleErr)
 		},

@@ -35,7 +35,7 @@ func TestLostReceiveOfAFIFOGroupIsOneDelivery(t *testing.T) {
 			return err
 		})
 		var calls atomic.Int64
-		stop := sdktest.Consume(t, b, consumer.Subscription{Group: "billing", Topic: "orders"}, func(ctx context.Context, d *tidegate.Delivery) error {
+		stop := sdktest.RunPush(t, b.Client(), func(ctx context.Context, d *tidegate.Delivery) error {
 			calls.Add(1)
 			if left := time.Until(d.InvisibleUntil); left < time.Second || left > 10*time.Second || d.Attempt != 1 {
 				t.Errorf("attempt %d with %v left, want the first one again with the rest of its lease", d.Attempt, left)
@@ -47,7 +47,7 @@ func TestLostReceiveOfAFIFOGroupIsOneDelivery(t *testing.T) {
 				t.Errorf("the handler lost its message: %v", context.Cause(ctx))
 				return errors.New("lost")
 			}
-		})
+		}, consumer.PushOptions{LongPolling: 20 * time.Second}) // as in production
 		defer stop()
 		time.Sleep(3 * time.Minute)
 		if calls.Load() != 1 {
