@@ -157,3 +157,15 @@ func TestBenchCompare(t *testing.T) {
 		}
 	}
 }
+
+// A file that cannot be written is an error, after the figures are printed: they took long.
+func TestBenchPrintsBeforeItFails(t *testing.T) {
+	tl := newTool(t)
+	r := tl.run("bench", "send", "--callers", "2", "--rounds", "1", "--duration", "100ms", "--warmup", "0s", "--json", tl.home, "-o", "json")
+	if r.code != 1 || !strings.Contains(r.stderr, tl.home) {
+		t.Errorf("exit code %d, %s", r.code, r.stderr)
+	}
+	if result := document[struct{ Rounds []struct{ Done int64 } }](t, r.stdout); len(result.Rounds) != 1 || result.Rounds[0].Done == 0 {
+		t.Errorf("the result is %s", r.stdout)
+	}
+}

@@ -10,82 +10,91 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/cmd/internal/bench"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
 // BenchmarkBenchSend compares the rate that "bench send" prints with that of the loops of
-// BenchmarkSendSDK: Send of 1 KiB from as many goroutines. They run in turns, for the same time, on
-// one broker with a disk, and each is the first of a pair as often as the other. The ratio is that
-// of "bench send" to the loops: the median of all pairs with the quartiles.
+// BenchmarkSendSDK: Send of 1 KiB from as many goroutines, with a client of their own, the same
+// warm-up and the same topic. They run in turns on one broker with a disk, and each is the first of
+// a pair as often as the other. The ratios are those of "bench send" to the loops: the medians of
+// all pairs. That of the rates has its quartiles beside it. That of the CPU time a message, which
+// has client and broker, varies less.
 func BenchmarkBenchSend(b *testing.B) {
-	const pairs, measured = 40, 300 * time.Millisecond // short, so that another load meets both of a pair
+	const pairs = 40
 	for _, callers := range []int{1, 64, 256} {
 		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) {
 			tl := newTool(b, "--data", b.TempDir(), "--topic", "orders")
-			loops := sdkLoops(b, tl.grpc, callers, measured)
-			command := func() float64 { return printedRate(b, tl, callers, measured) }
-			loops() // connects
-			var rates, ratios []float64
+			command := func() pace { return printedPace(b, tl, callers) }
+			loops := func() pace { return sdkLoops(b, tl.grpc, callers) }
+			var rates, ratios, costs []float64
 			for b.Loop() {
 				for i := range pairs {
-					var ours, theirs float64
+					var ours, theirs pace
 					if i%2 == 0 {
 						ours, theirs = command(), loops()
 					} else {
 						theirs, ours = loops(), command()
 					}
-					rates, ratios = append(rates, ours), append(ratios, ours/theirs)
+					rates, ratios, costs = append(rates, ours.rate), append(ratios, ours.rate/theirs.rate), append(costs, ours.cpu/theirs.cpu)
 				}
 			}
-			slices.Sort(rates)
-			slices.Sort(ratios)
-			b.ReportMetric(rates[len(rates)/2], "msg/s")
-			b.ReportMetric((ratios[(len(ratios)-1)/2]+ratios[len(ratios)/2])/2, "sdk/ratio")
+			for _, all := range [][]float64{rates, ratios, costs} {
+				slices.Sort(all)
+			}
+			median := func(all []float64) float64 { return (all[(len(all)-1)/2] + all[len(all)/2]) / 2 }
+			b.ReportMetric(median(rates), "msg/s")
+			b.ReportMetric(median(ratios), "sdk/ratio")
 			b.ReportMetric(ratios[len(ratios)/4], "sdk-low/ratio")
 			b.ReportMetric(ratios[3*len(ratios)/4], "sdk-high/ratio")
+			if processorTime() > 0 {
+				b.ReportMetric(median(costs), "cpu/ratio")
+			}
 			b.ReportMetric(0, "ns/op") // of all pairs: means nothing
 		})
 	}
 }
 
-// printedRate is the rate that bench send prints.
-func printedRate(b *testing.B, tl *tool, callers int, measured time.Duration) float64 {
+// The times of a measurement: short, so that another load of the machine meets both of a pair.
+const warmup, measured = 200 * time.Millisecond, 300 * time.Millisecond
+
+// A pace is the messages a second, and the CPU time a message of this process in seconds.
+type pace struct{ rate, cpu float64 }
+
+// printedPace is the pace that bench send prints.
+func printedPace(b *testing.B, tl *tool, callers int) pace {
 	b.Helper()
-	r := tl.must("bench", "send", "--callers", fmt.Sprint(callers), "--duration", measured.String(), "--rounds", "1", "--warmup", "200ms", "-o", "json")
-	var result struct {
-		Rounds []struct {
-			Achieved float64
-			Failed   map[string]int64
-		}
-	}
+	r := tl.must("bench", "send", "--topic", "orders", "--into-existing", "--callers", fmt.Sprint(callers), "--duration", measured.String(), "--rounds", "1", "--warmup", warmup.String(), "-o", "json")
+	var result bench.Result
 	if err := json.Unmarshal([]byte(r.stdout), &result); err != nil || len(result.Rounds) != 1 || len(result.Rounds[0].Failed) > 0 {
 		b.Fatalf("%v, %s", err, r.stdout)
 	}
-	return result.Rounds[0].Achieved
+	round := result.Rounds[0]
+	return pace{round.Achieved, round.Client.CPU / float64(round.Done)}
 }
 
-// sdkLoops returns a function that sends from so many goroutines for a time, and returns the rate.
-func sdkLoops(b *testing.B, grpc string, callers int, measured time.Duration) func() float64 {
+// sdkLoops sends from so many goroutines, with a new client.
+func sdkLoops(b *testing.B, grpc string, callers int) pace {
 	b.Helper()
 	t, err := rocketmq.New(grpc, rocketmq.Options{})
 	if err != nil {
 		b.Fatal(err)
 	}
-	b.Cleanup(func() { _ = t.Close() })
+	defer t.Close()
 	p, err := producer.New(t, producer.Options{})
 	if err != nil {
 		b.Fatal(err)
 	}
-	b.Cleanup(func() { _ = p.Close() })
+	defer p.Close()
 	body := make([]byte, 1024)
-	return func() float64 {
+	loops := func(length time.Duration) pace {
 		var sent atomic.Int64
-		var loops sync.WaitGroup
-		began := time.Now()
+		var under sync.WaitGroup
+		before, began := processorTime(), time.Now()
 		for range callers {
-			loops.Go(func() {
-				for time.Since(began) < measured {
+			under.Go(func() {
+				for time.Since(began) < length {
 					if _, err := p.Send(b.Context(), &tidegate.Message{Topic: "orders", Body: body}); err != nil {
 						b.Error(err)
 						return
@@ -94,7 +103,10 @@ func sdkLoops(b *testing.B, grpc string, callers int, measured time.Duration) fu
 				}
 			})
 		}
-		loops.Wait()
-		return float64(sent.Load()) / time.Since(began).Seconds()
+		under.Wait()
+		took, cpu := time.Since(began), processorTime()-before
+		return pace{float64(sent.Load()) / took.Seconds(), cpu.Seconds() / float64(sent.Load())}
 	}
+	loops(warmup)
+	return loops(measured)
 }

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
@@ -19,7 +20,7 @@ const leastBody = 16
 // Bodies makes the bodies of messages. The zero value is not ready.
 type Bodies struct {
 	least, most int64
-	text        []byte // repeated to the size
+	plain       []byte // the longest body, without a number
 	Run         uint32 // distinguishes the messages of this run from others
 }
 
@@ -34,9 +35,9 @@ func ParseBodies(text string) (Bodies, error) {
 		if err != nil {
 			return Bodies{}, fmt.Errorf("--size %s: %w; a body has at least %d bytes", text, err, leastBody)
 		}
-		return Bodies{least: int64(len(content)), most: int64(len(content)), text: content}, nil
+		return Bodies{least: int64(len(content)), most: int64(len(content)), plain: content}, nil
 	}
-	b := Bodies{text: []byte("abcdefghijklmnopqrstuvwxyz")}
+	var b Bodies
 	least, most := text, text
 	if interval, ok := strings.CutPrefix(text, "uniform:"); ok {
 		if least, most, ok = strings.Cut(interval, "-"); !ok {
@@ -53,6 +54,7 @@ func ParseBodies(text string) (Bodies, error) {
 	case b.least < leastBody || b.most < b.least:
 		return Bodies{}, fmt.Errorf("--size is %s; a body has at least %d bytes, and MAX is not below MIN", text, leastBody)
 	}
+	b.plain = bytes.Repeat([]byte("abcdefghijklmnopqrstuvwxyz"), int(b.most/26)+1)
 	return b, nil
 }
 
@@ -67,18 +69,21 @@ func bytesOf(text string) (int64, error) {
 // Body returns the body of a message, which begins with its number. The same number has the same
 // body each time.
 func (b Bodies) Body(number int64) []byte {
-	n := b.least
-	if b.most > b.least {
-		n += rand.New(rand.NewPCG(uint64(number), 0)).Int64N(b.most - b.least + 1) //nolint:gosec // a repeatable load needs no secret
-	}
-	body := make([]byte, n)
-	for at := 0; at < len(body); {
-		at += copy(body[at:], b.text)
-	}
+	body := bytes.Clone(b.Plain(number))
 	binary.BigEndian.PutUint64(body, uint64(number)) //nolint:gosec // numbers are not negative
 	binary.BigEndian.PutUint32(body[8:], b.Run)
 	binary.BigEndian.PutUint32(body[12:], checksum(body))
 	return body
+}
+
+// Plain returns a body of the size of Body without a number, which nobody may change: all messages
+// share it, and it costs a benchmark nothing.
+func (b Bodies) Plain(number int64) []byte {
+	n := b.least
+	if b.most > b.least {
+		n += rand.New(rand.NewPCG(uint64(number), 0)).Int64N(b.most - b.least + 1) //nolint:gosec // a repeatable load needs no secret
+	}
+	return b.plain[:n:n]
 }
 
 // checksum is that of a body without the place of the checksum.

@@ -73,11 +73,10 @@ const (
 
 // round turns the records of a run into a result.
 func (r *recorder) round(o Options, overloaded bool) Round {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	took := max(r.ended.Sub(r.started), time.Microsecond)
-	out := Round{Offered: o.Rate, Done: r.done, Failed: r.failed, Service: latencyOf(r.service)}
-	out.Achieved = float64(r.done) / took.Seconds()
+	all := r.sum()
+	took := max(all.ended.Sub(r.started), time.Microsecond)
+	out := Round{Offered: o.Rate, Done: all.done, Failed: all.failed, Service: latencyOf(all.service)}
+	out.Achieved = float64(all.done) / took.Seconds()
 	for second, h := range r.seconds {
 		if h == nil || h.TotalCount() < 10 {
 			continue
@@ -89,9 +88,9 @@ func (r *recorder) round(o Options, overloaded bool) Round {
 		}
 	}
 	if o.Rate > 0 {
-		response, late := latencyOf(r.response), latencyOf(r.late)
+		response, late := latencyOf(all.response), latencyOf(r.late)
 		out.Response, out.Late = &response, &late
-		out.Invalid = invalid(o, out, time.Duration(r.late.ValueAtQuantile(99)), time.Duration(r.response.ValueAtQuantile(50)), overloaded)
+		out.Invalid = invalid(o, out, time.Duration(r.late.ValueAtQuantile(99)), time.Duration(all.response.ValueAtQuantile(50)), overloaded)
 	}
 	return out
 }

@@ -197,7 +197,11 @@ func TestBodies(t *testing.T) {
 		}
 		sizes := map[int]bool{}
 		for number := range int64(500) {
+			plain := string(b.Plain(number))
 			body := b.Body(number)
+			if string(b.Plain(number)) != plain || len(plain) != len(body) || &b.Plain(number)[0] != &b.Plain(0)[0] {
+				t.Fatalf("%s: the plain body of message %d has %d of %d bytes, was changed, or is not shared", text, number, len(plain), len(body))
+			}
 			if got, ok := b.Number(body); !ok || got != number || len(body) < want[0] || len(body) > want[1] || len(b.Body(number)) != len(body) {
 				t.Fatalf("%s: message %d has %d bytes and the number %d", text, number, len(body), got)
 			}

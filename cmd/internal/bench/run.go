@@ -63,7 +63,8 @@ func Run(ctx context.Context, o Options, op Operation) (Round, error) {
 		return Round{}, err
 	}
 	before := usage()
-	r := &run{Options: o, operation: op, recorder: newRecorder(time.Now())}
+	r := &run{Options: o, operation: op, recorder: newRecorder(o.Callers, o.Rate > 0)}
+	r.recorder.started = time.Now()
 	overloaded := false
 	if o.Rate == 0 {
 		r.closed(ctx)
@@ -83,16 +84,16 @@ type run struct {
 	last      atomic.Bool
 }
 
-// begin begins an operation that is due at a time; the zero time means now. ended is called at its
-// end.
-func (r *run) begin(ctx context.Context, due time.Time, ended func()) {
+// begin begins an operation of a caller that is due at a time; the zero time means now. ended is
+// called at its end.
+func (r *run) begin(ctx context.Context, caller int, due time.Time, ended func()) {
 	begun := time.Now()
 	if due.IsZero() {
 		due = begun
 	}
 	r.operation(ctx, func(out Outcome) {
 		if ctx.Err() == nil || len(out.Failures) == 0 { // else it was cut off
-			r.recorder.record(due, begun, time.Now(), out)
+			r.recorder.record(caller, due, begun, time.Now(), out)
 		}
 		if out.Last {
 			r.last.Store(true)
@@ -108,17 +109,17 @@ func (r *run) closed(ctx context.Context) {
 	}
 	if r.Async {
 		r.limited(func(place func() (free func())) {
-			for goesOn() {
-				r.begin(ctx, time.Time{}, place())
+			for n := 0; goesOn(); n++ {
+				r.begin(ctx, n, time.Time{}, place())
 			}
 		})
 		return
 	}
 	var callers sync.WaitGroup
-	for range r.Callers {
+	for caller := range r.Callers {
 		callers.Go(func() {
 			for goesOn() {
-				r.begin(ctx, time.Time{}, func() {})
+				r.begin(ctx, caller, time.Time{}, func() {})
 			}
 		})
 	}
@@ -133,9 +134,11 @@ func (r *run) open(ctx context.Context) (overloaded bool) {
 	if r.Async {
 		callers.Go(func() {
 			r.limited(func(place func() (free func())) {
+				n := 0
 				for at := range due {
 					if free := place(); ctx.Err() == nil {
-						r.begin(ctx, at, free)
+						r.begin(ctx, n, at, free)
+						n++
 					} else {
 						free()
 					}
@@ -143,11 +146,11 @@ func (r *run) open(ctx context.Context) (overloaded bool) {
 			})
 		})
 	} else {
-		for range r.Callers {
+		for caller := range r.Callers {
 			callers.Go(func() {
 				for at := range due {
 					if ctx.Err() == nil {
-						r.begin(ctx, at, func() {})
+						r.begin(ctx, caller, at, func() {})
 					}
 				}
 			})
@@ -207,7 +210,7 @@ func pace(ctx context.Context, o Options, r *recorder, due chan<- time.Time) err
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		r.lateness(time.Since(at))
+		add(r.late, time.Since(at))
 		select {
 		case due <- at:
 		default:

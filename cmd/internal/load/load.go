@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -31,10 +32,17 @@ type Options struct {
 	Verify bool // receive the sent messages after the last round
 
 	Messages int // received in a round, at most
+
+	unread bool // the load does not receive its messages
 }
 
 func (o *Options) message(number int64) *tidegate.Message {
-	m := &tidegate.Message{Topic: o.Topic, Body: o.Bodies.Body(number)}
+	m := &tidegate.Message{Topic: o.Topic}
+	if o.unread {
+		m.Body = o.Bodies.Plain(number)
+	} else {
+		m.Body = o.Bodies.Body(number)
+	}
 	if o.Groups > 0 {
 		m.MessageGroup = fmt.Sprintf("g%d", number%int64(o.Groups))
 	}
@@ -44,24 +52,18 @@ func (o *Options) message(number int64) *tidegate.Message {
 // A sequence sends messages with numbers. Messages of message groups get their numbers in the order
 // in which the producer gets the messages.
 type sequence struct {
-	mu   sync.Mutex
-	next int64 // guarded by mu
+	next atomic.Int64
+	mu   sync.Mutex // orders the begins
 }
 
 // take returns the first of n numbers.
-func (s *sequence) take(n int) int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.next += int64(n)
-	return s.next - int64(n)
-}
+func (s *sequence) take(n int) int64 { return s.next.Add(int64(n)) - int64(n) }
 
 // begin begins the send of the next message. done is called at its end, unless begin fails.
 func (s *sequence) begin(ctx context.Context, p *producer.Producer, o *Options, done func(number int64, err error)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	number := s.next
-	s.next++
+	number := s.take(1)
 	return p.SendAsync(ctx, o.message(number), func(_ tidegate.Receipt, err error) { done(number, err) })
 }
 

@@ -24,7 +24,7 @@ func Sends(t Transport, o Options) (Load, error) {
 		return nil, err
 	}
 	l := &sending{Options: o, transport: t, p: p}
-	if o.Verify {
+	if l.unread = !o.Verify; o.Verify {
 		l.verifier = bench.NewVerifier()
 	}
 	return l, nil

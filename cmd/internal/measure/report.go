@@ -23,6 +23,7 @@ func (b *benchCommand) report() error {
 	if len(b.configs) > 1 {
 		document = map[string]any{"schema": 1, "results": results}
 	}
+	var fileErr error // the figures are printed in any case
 	for _, f := range []struct {
 		path  string
 		write func(io.Writer) error
@@ -30,14 +31,12 @@ func (b *benchCommand) report() error {
 		{b.file, func(w io.Writer) error { return output.Encode(w, document) }},
 		{b.hdr, results[0].WriteHDR}, {b.chart, results[0].WriteChart},
 	} {
-		if err := writeFile(f.path, f.write); err != nil {
-			return err
-		}
+		fileErr = errors.Join(fileErr, writeFile(f.path, f.write))
 	}
 	if warning := bench.Busy(results[0].System); warning != "" {
 		b.Note("%s", warning)
 	}
-	if err := b.print(results, document); err != nil {
+	if err := errors.Join(fileErr, b.print(results, document)); err != nil {
 		return err
 	}
 	return b.verdict(results)
