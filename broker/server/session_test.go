@@ -177,6 +177,18 @@ func TestLoginIsRejected(t *testing.T) {
 	})
 }
 
+// A login needs credentials also where requests without them are permitted.
+func TestLoginOfNobody(t *testing.T) {
+	e := start(t, server.Options{Access: withSecrets(func(c *server.AccessConfig) {
+		c.Anonymous = []server.Rule{{Actions: []server.Action{server.ActionObserve}, Topics: []string{"*"}, Groups: []string{"*"}}}
+	})})
+	p := &page{e: e}
+	p.expect("a request without credentials", 200)
+	if w := p.do("POST", "/v1/session"); w.Code != 401 || len(w.Result().Cookies()) > 0 {
+		t.Errorf("a login without credentials: %d %s %v, want 401", w.Code, w.Body, w.Result().Cookies())
+	}
+}
+
 // After five failures of an address its logins take a second each, also with the right secret;
 // those of other addresses do not.
 func TestLoginIsDelayed(t *testing.T) {
