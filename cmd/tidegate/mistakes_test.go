@@ -46,6 +46,14 @@ func TestLimitIsNoBoundOfWork(t *testing.T) {
 	}
 }
 
+// A request that the server does not know is not supported by it.
+func TestUnknownPath(t *testing.T) {
+	tl := newTool(t)
+	if r := tl.run("api", "GET", "/v1/topic"); r.code != 2 || !strings.Contains(r.stderr, "did you mean /v1/topics?") {
+		t.Errorf("exit code %d, %s", r.code, r.stderr)
+	}
+}
+
 // A topic whose name RocketMQ does not permit, and this broker does, can be created.
 func TestCreateTopicWithDots(t *testing.T) {
 	tl := newTool(t)

@@ -42,7 +42,7 @@ func ExitCode(err error) int {
 	switch {
 	case err == nil:
 		return ExitDone
-	case usage, invalid, is(ErrUnsupported):
+	case usage, invalid, is(ErrUnsupported), answered && e.Code == tidegate.CodeNotImplemented:
 		return ExitUsage
 	case is(ErrPartly):
 		return ExitPartly
