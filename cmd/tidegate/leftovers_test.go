@@ -230,6 +230,18 @@ func TestFullDisk(t *testing.T) {
 	if out := tl.must("dead-letters", "list", "billing", "-o", "name").stdout; strings.Count(out, "\n") != 1 {
 		t.Errorf("the dead letters are\n%s", out)
 	}
+	const n = 100
+	tl.must("send", "orders", "a", "--count", fmt.Sprint(n))
+	tl.must("receive", "billing", "orders", "--then", "dead=why", "--max", fmt.Sprint(n))
+	later := filepath.Join(dir, "later.jsonl")
+	out, code = limited(20, "dead-letters redrive billing --yes --rate 10000 --journal "+later)
+	if code != 7 || !strings.Contains(out, "of ") || !strings.Contains(out, "were sent back before the error") || !strings.Contains(out, "this continues it: tidegate dead-letters redrive billing") {
+		t.Errorf("a journal that is full in the middle: exit code %d, %s", code, out)
+	}
+	tl.must("dead-letters", "redrive", "billing", "--yes", "--rate", "10000", "--journal", later)
+	if got := tl.bodies("billing", "orders", 2*n); len(got) != n+1 {
+		t.Errorf("%d messages came back, want %d", len(got), n+1)
+	}
 }
 
 // A body on a terminal has no line that is wider than the terminal, and not more lines than fit.

@@ -143,9 +143,13 @@ func redrive(ctx context.Context, c *call.Call, src deadletter.Source, o deadlet
 	if perr := c.Show(document, group, fields); perr != nil {
 		err = errors.Join(err, perr)
 	}
+	again := c.Again(map[string]string{"journal": o.Journal, "yes": "true"})
 	switch {
 	case ctx.Err() != nil:
-		c.Note("interrupted; this continues it: %s", c.Again(map[string]string{"journal": o.Journal, "yes": "true"}))
+		c.Note("interrupted; this continues it: %s", again)
+	case err != nil && report.Redriven > 0 && !c.DryRun:
+		c.Note("this continues it: %s", again)
+		err = fmt.Errorf("%s of %s dead letters were sent back before the error (%w): %w", output.Number(int64(report.Redriven)), output.Number(int64(report.Seen)), command.ErrPartly, err)
 	case err == nil && (report.Failed > 0 || report.Stopped != ""):
 		err = fmt.Errorf("%s of %s dead letters were sent back; the journal is %s: %w", output.Number(int64(report.Redriven)), output.Number(int64(report.Seen)), o.Journal, command.ErrPartly)
 	case err == nil && report.Redriven+report.Failed+report.Returned+report.Recovered+report.Unresolved == 0 && onlyFiltered(report):
