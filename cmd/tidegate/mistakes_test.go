@@ -46,6 +46,49 @@ func TestLimitIsNoBoundOfWork(t *testing.T) {
 	}
 }
 
+// A command that changes settings needs one: an empty change would create an empty pattern.
+func TestSetNeedsASetting(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.must("group", "create", "billing")
+	for _, args := range []string{"topic set orders", "group set billing", "address set orders.#", "limits set --yes"} {
+		if r := tl.run(strings.Fields(args)...); r.code != 2 || !strings.Contains(r.stderr, "nothing to change: give KEY=VALUE") {
+			t.Errorf("tidegate %s: exit code %d, %s%s", args, r.code, r.stdout, r.stderr)
+		}
+	}
+	if out := tl.must("address", "list", "-o", "name").stdout; out != "" {
+		t.Errorf("there are address settings: %s", out)
+	}
+}
+
+// A line of --jsonl has the delivery time as the HTTP API has it, also as a duration.
+func TestLinesWithDeliveryTimes(t *testing.T) {
+	tl := newTool(t)
+	tl.must("topic", "create", "reminders", "type=DELAY")
+	if r := tl.input(`{"body_text":"x","deliver_after":"1h"}`+"\n", "send", "reminders", "--jsonl"); r.code != 0 {
+		t.Fatal(r.stderr)
+	}
+	if out := tl.must("peek", "reminders", "--delayed", "--time", "relative", "--columns", "deliver", "--no-headers").stdout; out != "in 1h 00m\n" && out != "in 59m 59s\n" {
+		t.Errorf("it is delivered %q, want in an hour", out)
+	}
+	for _, line := range []string{`{"body_text":"x","deliver_after":"1h","deliver_at":"2030-01-01T00:00:00Z"}`, `{"body_text":"x","deliver_after":"-1h"}`} {
+		if r := tl.input(line, "send", "reminders", "--jsonl"); r.code != 2 || !strings.Contains(r.stderr, "deliver_after") {
+			t.Errorf("%s: exit code %d, %s", line, r.code, r.stderr)
+		}
+	}
+}
+
+// A receipt has an offset only with its queue, and a bound of a check has its default once.
+func TestTextsWithoutRepetition(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	if out := tl.must("send", "orders", "a").stdout; strings.Contains(out, "offset") && !strings.Contains(out, "queue") {
+		t.Errorf("the receipt is %q", out)
+	}
+	out := tl.must("check", "--help").stdout
+	if !strings.Contains(out, "critical if the oldest message that a group has not consumed is at least this time old\n") || !strings.Contains(out, "warn from N parked messages on (default: never)\n") {
+		t.Errorf("the help of check is\n%s", out)
+	}
+}
+
 // A request that the server does not know is not supported by it.
 func TestUnknownPath(t *testing.T) {
 	tl := newTool(t)

@@ -99,7 +99,11 @@ func newPut[T, S any](a *call.App, s *subject[T, S], verb string) *cobra.Command
 
 // changed returns settings with the changes of a file and of arguments, and the changes alone.
 func changed[T any](c *call.Call, before T, file string, args []string) (wanted T, patch map[string]any, err error) {
-	if patch, err = declare.Patch[T](file, args); err == nil {
+	patch, err = declare.Patch[T](file, args)
+	if err == nil && len(patch) == 0 && c.Command.Name() == "set" {
+		err = errors.New("nothing to change: give KEY=VALUE or --file")
+	}
+	if err == nil {
 		var text []byte
 		if text, err = json.Marshal(patch); err == nil {
 			wanted, err = declare.Merge(before, text)

@@ -60,15 +60,18 @@ func (b *Bound) Register(c *cobra.Command, what string) {
 	if b.Below {
 		from = " at `N` " + what + " or less"
 	}
-	c.Flags().Int64Var(&b.Warning, b.Name+"-warn", -1, "warn"+from+"; -1 means never")
-	c.Flags().Int64Var(&b.Critical, b.Name+"-crit", -1, "critical"+from+"; -1 means never")
+	c.Flags().Int64Var(&b.Warning, b.Name+"-warn", -1, "warn"+from+" (default: never)")
+	c.Flags().Int64Var(&b.Critical, b.Name+"-crit", -1, "critical"+from+" (default: never)")
+	for _, name := range []string{"-warn", "-crit"} {
+		c.Flags().Lookup(b.Name + name).DefValue = "0" // the text has it
+	}
 }
 
 // RegisterTime adds the flags of a time, whose value is in seconds.
 func (b *Bound) RegisterTime(c *cobra.Command, what string) {
 	b.Warning, b.Critical = -1, -1
-	c.Flags().Var((*seconds)(&b.Warning), b.Name+"-warn", "warn from this `time` of "+what+" on")
-	c.Flags().Var((*seconds)(&b.Critical), b.Name+"-crit", "critical from this `time` of "+what+" on")
+	c.Flags().Var((*seconds)(&b.Warning), b.Name+"-warn", "warn if "+what+" is at least this `time` old")
+	c.Flags().Var((*seconds)(&b.Critical), b.Name+"-crit", "critical if "+what+" is at least this `time` old")
 }
 
 // seconds is the flag of a time in whole seconds; -1 means that it is not given.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/httpapi"
 )
 
 // maxLine is the longest line of standard input in bytes.
@@ -56,6 +57,7 @@ func fromJSON(m *tidegate.Message, line []byte) error {
 		Properties   map[string]string `json:"properties"`
 		MessageGroup *string           `json:"message_group"`
 		DeliverAt    time.Time         `json:"deliver_at"`
+		DeliverAfter httpapi.Duration  `json:"deliver_after"`
 		TraceContext string            `json:"trace_context"`
 	}
 	d := json.NewDecoder(bytes.NewReader(line))
@@ -84,7 +86,14 @@ func fromJSON(m *tidegate.Message, line []byte) error {
 	if in.Properties != nil {
 		m.Properties = in.Properties
 	}
-	if !in.DeliverAt.IsZero() {
+	switch {
+	case in.DeliverAfter != 0 && !in.DeliverAt.IsZero():
+		return errors.New("deliver_at and deliver_after exclude each other")
+	case in.DeliverAfter < 0:
+		return errors.New("deliver_after must not be negative")
+	case in.DeliverAfter > 0:
+		m.DeliverAt = time.Now().Add(time.Duration(in.DeliverAfter))
+	case !in.DeliverAt.IsZero():
 		m.DeliverAt = in.DeliverAt
 	}
 	return nil

@@ -52,8 +52,8 @@ input, or @FILE for the content of a file; without it the body is standard input
 
 With --lines each line of standard input is the body of a message. With --jsonl
 each line is a JSON object: body or body_text, and optionally id, tag, keys,
-properties, message_group and deliver_at. A throttled send waits and is tried
-again; --ack-timeout bounds each message.
+properties, message_group, and deliver_at or deliver_after. A throttled send waits
+and is tried again; --ack-timeout bounds each message.
 
 With --template these verbs stand for values in BODY, --key, --tag, --message-group
 and the values of --property:
@@ -402,7 +402,7 @@ func (r *sending) line(from tidegate.Receipt) error {
 	if out.Queue != nil {
 		fields = append(fields, output.Field{Name: "queue", Value: *out.Queue})
 	}
-	if out.Offset != nil {
+	if out.Queue != nil && out.Offset != nil { // gRPC has the offset alone, which says nothing
 		fields = append(fields, output.Field{Name: "offset", Value: *out.Offset})
 	}
 	if out.Spooled {
