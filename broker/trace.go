@@ -3,6 +3,7 @@ package broker
 import (
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // maxPending is the number of delayed or half messages that a trace looks at.
@@ -111,8 +113,29 @@ func (b served) fate(s *subscription.Subscription, m *status.StoredMessage) (sta
 	if to, at := b.redriven(s, m); to != nil {
 		out, err = b.fate(to, at)
 		out.Topic = to.Topic().Name()
+		return out, err
 	}
+	out.RedrivenAs, err = b.redrivenAs(s.Topic().Name(), place, m)
 	return out, err
+}
+
+// redrivenAs returns the ID that the dead letter of a message has in its topic since it was edited
+// and sent back. The ID is empty if a call of Messages does not find a message with it.
+func (b served) redrivenAs(name string, place store.Place, m *status.StoredMessage) (string, error) {
+	whole, ok, err := b.store.Get(place)
+	if !ok || store.IsDamage(err) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	redrives, _ := strconv.Atoi(whole.Properties[protocol.PropertyDeadLetterRedrives]) // 0 without it
+	q := status.MessageQuery{Since: m.StoredAt, Before: time.Now().Add(time.Second), Newest: true, Limit: 1}
+	q.ID = protocol.RedrivenID(m.ID, redrives)
+	if page, err := b.Messages(name, q, 0); err != nil || len(page.Messages) == 0 {
+		return "", nil //nolint:nilerr // the topic was deleted meanwhile, and the trace with it
+	}
+	return q.ID, nil
 }
 
 // redriven returns the newest copy of a message that was redriven to the group of a subscription

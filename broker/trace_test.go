@@ -2,6 +2,7 @@ package broker_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // fateOf returns the only fate of the only message with an ID.
@@ -70,8 +72,40 @@ func TestTraceStates(t *testing.T) {
 		if _, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{}); err != nil {
 			t.Fatal(err)
 		}
-		if f := expect("1", "dead_letter", 0); f.DeadLetter != nil {
-			t.Errorf("the purged dead letter is %+v", f.DeadLetter)
+		if f := expect("1", "dead_letter", 0); f.DeadLetter != nil || f.RedrivenAs != "" {
+			t.Errorf("the purged dead letter is %+v, redriven as %q", f.DeadLetter, f.RedrivenAs)
+		}
+	})
+}
+
+// The trace of a message leads from each redrive with a new ID to the next one.
+func TestTraceRedriven(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, broker.Options{})
+		putTopic(t, b, "t", settings.Topic{})
+		putGroup(t, b, "g", settings.Group{})
+		for i, id := range []string{"1", "1.redrive-1", "1.redrive-2"} {
+			m := &tidegate.Message{Topic: "t", ID: id, Body: []byte("x")}
+			if i > 0 {
+				m.Properties = map[string]string{protocol.PropertyDeadLetterRedrives: fmt.Sprint(i)}
+			}
+			mustSend(t, b, m)
+			if i > 0 {
+				before := []string{"1", "1.redrive-1"}[i-1]
+				if f := fateOf(t, b, "t", before); f.State != "dead_letter" || f.RedrivenAs != id {
+					t.Errorf("the fate of %s is %+v, want a redrive as %s", before, f, id)
+				}
+			}
+			if _, err := b.DeadLetter(t.Context(), one(t, b, "g", "t"), "no such account"); err != nil {
+				t.Fatal(err)
+			}
+			if f := fateOf(t, b, "t", id); f.DeadLetter == nil || f.RedrivenAs != "" {
+				t.Errorf("the fate of %s is %+v, want a dead letter", id, f)
+			}
+			if _, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{}); err != nil {
+				t.Fatal(err)
+			}
 		}
 	})
 }

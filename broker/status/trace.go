@@ -44,6 +44,10 @@ type Fate struct {
 	// DeadLetter is the dead letter, if it was found: a dead letter that was redriven or purged is
 	// gone.
 	DeadLetter *DeadLetter `json:"dead_letter,omitempty"`
+
+	// RedrivenAs is the ID that the dead letter has in the topic since it was edited and sent back,
+	// if a message with it was found.
+	RedrivenAs string `json:"redriven_as,omitempty"`
 }
 
 // A TracedMessage is a stored message with its fate in each group that receives from the topic.

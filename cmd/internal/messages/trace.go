@@ -93,11 +93,7 @@ func (tr *tracing) run(ctx context.Context) error {
 		}
 		complete = complete && t.Complete
 		if len(t.Messages) > 0 || !t.DeliverAt.IsZero() || t.Half {
-			redriven, err := tr.redriven(ctx, client, topic, &t)
-			if err != nil {
-				return err
-			}
-			tr.traced = append(tr.traced, tracedTopic{topic, t, redriven})
+			tr.traced = append(tr.traced, tracedTopic{topic, t, redriven(tr.query.ID, &t)})
 		}
 	}
 	if err := tr.printTrace(); err != nil || len(tr.traced) > 0 {
@@ -152,36 +148,17 @@ func (tr *tracing) in(ctx context.Context, client *admin.Client, topic string) (
 	}
 }
 
-// redriven returns the ID that the message's dead letter was sent back with, if that dead letter is
-// gone, and the ID of the message before its own redrives.
-func (tr *tracing) redriven(ctx context.Context, client *admin.Client, topic string, t *status.Trace) (r view.Redriven, err error) {
-	first, redrives := protocol.CutRedrive(tr.query.ID)
-	if redrives > 0 {
+// redriven returns the IDs of the messages before and after the message's redrives with a new ID.
+func redriven(id string, t *status.Trace) (r view.Redriven) {
+	if first, redrives := protocol.CutRedrive(id); redrives > 0 {
 		r.First = first
 	}
-	gone := func(f status.Fate) bool { return f.State == "dead_letter" && f.DeadLetter == nil }
-	if n := len(t.Messages); n == 0 || !slices.ContainsFunc(t.Messages[n-1].Groups, gone) {
-		return r, nil
-	}
-	last := &t.Messages[len(t.Messages)-1]
-	q := status.MessageQuery{Since: last.StoredAt, Newest: true, Limit: 1}
-	q.ID = protocol.RedrivenID(last.ID, redrives+len(t.Messages)-1)
-	for scanned := int64(0); ; {
-		bounded, cancel := tr.Bounded(ctx)
-		page, err := client.Messages(bounded, topic, q)
-		cancel()
-		scanned += page.Scanned
-		switch {
-		case err != nil:
-			return r, err
-		case len(page.Messages) > 0:
-			r.As = q.ID
-			return r, nil
-		case page.Complete || tr.scan > 0 && scanned >= tr.scan:
-			return r, nil
+	for i := range t.Messages {
+		for _, f := range t.Messages[i].Groups {
+			r.As = cmp.Or(f.RedrivenAs, r.As)
 		}
-		q.After = page.Next
 	}
+	return r
 }
 
 func (tr *tracing) printTrace() error {

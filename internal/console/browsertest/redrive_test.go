@@ -73,14 +73,16 @@ func TestRedriveGoesOnInAnotherTab(t *testing.T) {
 	b.clean()
 }
 
-// An edit that breaks a JSON body is sent only after a second confirmation. The overview notes that
-// its count includes removed letters.
+// An edit that breaks a JSON body is sent only after a second confirmation. Then links lead to the
+// new message and back to the first one, and the overview no longer lists the letter.
 func TestEditThatBreaksJSONAsks(t *testing.T) {
 	s := start(t, siteOptions{})
 	s.topic("orders", settings.Topic{})
 	s.group("g", settings.Group{})
 	s.bury("g", "orders", 1, func(int) string { return "no such account" },
-		func(int) *tidegate.Message { return &tidegate.Message{Topic: "orders", Body: []byte(`{"a":1}`)} })
+		func(int) *tidegate.Message {
+			return &tidegate.Message{ID: "ORDER", Topic: "orders", Body: []byte(`{"a":1}`)}
+		})
 	b := open(t, s.url)
 	b.load("#/dead-letters/g")
 	b.eval(`document.querySelector('main td a[href^="#/dead-letters/g/"]').click()`, nil)
@@ -94,6 +96,13 @@ func TestEditThatBreaksJSONAsks(t *testing.T) {
 	}
 	b.click("confirm", "")
 	b.wait(`!document.querySelector('dialog')`)
+	const anew = `a[href*="id=ORDER.redrive-1"]`
+	b.wait("document.querySelector('#notices " + anew + "')")
+	b.eval("document.querySelector('#notices "+anew+"').click(); null", nil)
+	b.wait(`document.querySelector('main').innerText.includes('It was sent back for the dead letter of message ORDER.')`)
+	b.eval(`document.querySelector('main a[href*="id=ORDER&"], main a[href$="id=ORDER"]').click(); null`, nil)
+	b.wait(`document.querySelector('main').innerText.includes('Its dead letter was edited and sent back as ORDER.redrive-1.')`)
+	b.wait("document.querySelector('main .fates " + anew + "')")
 	if ds := s.take("g", "orders", 1); len(ds) != 1 || string(ds[0].Message.Body) != `{"a":1` {
 		t.Errorf("the group received %d messages after the second confirmation, want the changed one", len(ds))
 	}

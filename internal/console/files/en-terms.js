@@ -14,6 +14,7 @@ export const terms = {
   'fate blocked': 'retries it without end, and its message group waits for it. The next attempt is',
   'fate dead': 'has given it up after {0}. It is a dead letter since',
   'fate done': 'is done with it: it was acknowledged, or a filter, the start position or a rewind skipped it.',
+  'fate redriven': 'has given it up. Its dead letter was edited and sent back as {0}.',
   'fate gone': 'has given it up. Its dead letter was sent back or purged, or it was sent again through a retry topic.',
   'fate held': 'holds it until {0} of its message group is done.',
   'fate inflight': 'has delivered it ({0}). Its lease ends',

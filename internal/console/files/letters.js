@@ -397,7 +397,7 @@ async function edit(group, l, inTopic) {
         {query: {message_id: l.message_id, dead_letter_topic: inTopic, ...how}});
       // An older broker rejects sent_as. The letter must not stay, because its message is sent.
       await remove({sent_as: as}).catch((err) => (err.status === 400 ? remove() : Promise.reject(err)));
-      notice(t('sent back'));
+      notice([t('sent back'), ' ', h('a', {href: link('trace', {id: as, topic: l.origin.topic})}, t('to redriven'))]);
       return true;
     },
   });

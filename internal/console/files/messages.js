@@ -112,6 +112,8 @@ export function trace(page) {
   const born = bornAt(id);
   const bounds = born && !all ? {since: new Date(born - 2000).toISOString(),
     before: new Date(born + 600000).toISOString()} : {};
+  const [, before] = /^(.+)\.redrive-[1-9]\d*$/.exec(id) || [];
+  if (before) draw(out, h('p', null, h('a', {href: link('trace', {id: before, topic})}, t('redriven from', before))));
   const list = h('div');
   const first = {};
   const status = scan({
@@ -132,7 +134,7 @@ export function trace(page) {
       page.ready();
     },
   });
-  draw(out, status, list);
+  out.append(status, list);
 }
 
 function one(topic, m) {
@@ -149,7 +151,8 @@ const kinds = {done: 'ok', dead_letter: 'bad', parked: 'bad', waiting_retry: 'wa
 
 // fate is the sentence for one group, its failures and the next step.
 function fate(topic, m, f) {
-  const next = f.state === 'dead_letter' && f.dead_letter
+  const next = f.redriven_as ? h('a', {class: 'button', href: link('trace', {id: f.redriven_as, topic})}, t('to redriven'))
+    : f.state === 'dead_letter' && f.dead_letter
     ? h('a', {class: 'button', href: link('dead-letters', f.group, f.dead_letter.message_id)}, t('to dead letter'))
     : f.state === 'parked' ? h('a', {class: 'button', href: link('parked', f.group, {topic})}, t('to parked')) : null;
   return h('li', null, h('p', null, groupLink(f.group), ' ', badge(t('state ' + f.state), kinds[f.state]), ' ',
@@ -181,7 +184,7 @@ function sentence(f) {
       : [t('fate parked', count(f.attempt, 'n attempts')), ' ', when(f.due)];
     case 'leaving': return t('fate leaving');
     case 'dead_letter': return f.dead_letter ? [t('fate dead', count(f.attempt, 'n attempts')), ' ',
-      when(f.dead_letter.stored_at)] : t('fate gone');
+      when(f.dead_letter.stored_at)] : f.redriven_as ? t('fate redriven', f.redriven_as) : t('fate gone');
     default: return t('fate done');
   }
 }

@@ -14,6 +14,7 @@ export const terms = {
   'fate blocked': '无限重试，其消息组等待它。下次尝试',
   'fate dead': '{0}后放弃，成为死信于',
   'fate done': '已完成：已确认，或被过滤、起始位点或重置跳过。',
+  'fate redriven': '已放弃。其死信经编辑后重发为 {0}。',
   'fate gone': '已放弃。死信已重发或清除，或已通过重试主题重新发送。',
   'fate held': '等待同一消息组的 {0} 完成。',
   'fate inflight': '已投递（{0}），租约到期',
