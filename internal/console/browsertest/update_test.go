@@ -136,7 +136,7 @@ func TestMissingSubjectHasNoActions(t *testing.T) {
 		b.eval(`[...document.querySelectorAll('main [data-action]')].filter((e) => e.checkVisibility()).map((e) => e.dataset.action).filter((a) => a !== 'copy-command')`, &actions)
 		return actions
 	}
-	for _, fragment := range []string{"#/topics/later", "#/groups/later", "#/dead-letters/later"} {
+	for _, fragment := range []string{"#/topics/later", "#/groups/later", "#/dead-letters/later", "#/messages?topic=later", "#/trace?topic=later&id=01"} {
 		actions := shown(fragment)
 		var fault bool
 		b.eval(`!!document.querySelector('main [role=alert]')`, &fault)

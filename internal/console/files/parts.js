@@ -73,8 +73,9 @@ export function scan({load, rows, enough, show, signal, after = ''}) {
     } catch (err) {
       if (signal.aborted) return;
       if (!(err instanceof Problem)) console.error(err);
-      draw(status, h('p', {class: 'fault', role: 'alert'}, err.message), button(t('go on'), 'scan-on', '', run));
-      show(found, false, {});
+      const gone = err.status === 404; // there is nothing to go on with
+      draw(status, h('p', {class: 'fault', role: 'alert'}, err.message), !gone && button(t('go on'), 'scan-on', '', run));
+      show(found, gone, {});
     }
   }
   function progress(part, complete, going) {
