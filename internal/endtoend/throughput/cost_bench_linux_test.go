@@ -66,19 +66,11 @@ func BenchmarkIdleSDK(b *testing.B) {
 
 // sendOnce sends one message to each topic.
 func sendOnce(b *testing.B, p *producer.Producer, topics []string) {
-	for _, topic := range topics {
-		err := p.SendAsync(b.Context(), &tidegate.Message{Topic: topic, Body: []byte("once")}, func(_ tidegate.Receipt, err error) {
-			if err != nil {
-				b.Error(err)
-			}
-		})
-		if err != nil {
-			b.Fatal(err)
-		}
-	}
-	if err := p.Flush(b.Context()); err != nil {
-		b.Fatal(err)
-	}
+	var next atomic.Int64
+	closedLoops(b, min(64, len(topics)), len(topics), func() error {
+		_, err := p.Send(b.Context(), &tidegate.Message{Topic: topics[next.Add(1)-1], Body: []byte("once")})
+		return err
+	})
 }
 
 // idleClients begins 5 000 producers, each with a message to the first topic, and 5 000 consumers
