@@ -107,7 +107,8 @@ type Wrong struct {
 	Parked    Found[GroupSummary] `json:"parked"`    // most parked messages first
 
 	// Behind are the groups with a message that has waited for its first delivery for a minute or
-	// longer, the longest wait first.
+	// longer, and those with a message as old as that whose ready messages no consumer takes. The
+	// longest wait comes first.
 	Behind Found[GroupSummary] `json:"behind"`
 
 	// Held are the groups with a message that a client has held for a minute or longer, the longest

@@ -71,9 +71,9 @@ has not consumed. OUT/S is - if it is 0 or not known; the broker knows it if it 
 asked in the last minute before.
 
 The states are backlog (has messages), behind (a message has waited a minute for its
-first delivery), retry (messages wait for a retry), parked, held (a client has held
-a message for a minute), dead (has dead letters) and idle (has messages that no
-consumer takes). CLIENTS (-o wide) counts the clients of the group in all its
+first delivery, or is as old as that and no consumer takes the ready ones), retry
+(messages wait for a retry), parked, held (a client has held a message for a minute),
+dead (has dead letters) and idle (has messages that no consumer takes). CLIENTS (-o wide) counts the clients of the group in all its
 topics, and FILTERED the messages that the filter of the consumer skipped since the
 start of the broker.`,
 		Example: `  tidegate group list

@@ -21,9 +21,9 @@ func newStatus(a *call.App) *cobra.Command {
 		Use: "status", GroupID: call.SeeGroup,
 		Short: "Show whether the server works, and its present problems",
 		Long: `Shows whether the server works, its totals, and its present problems: throttles,
-parked and blocked message groups, groups with a message that has waited a minute
-or longer for its first delivery, and dead letters that were neither sent back nor
-purged. It exits with 0 also if something is wrong; 'tidegate check' has exit codes for monitoring.
+parked and blocked message groups, groups whose messages have waited a minute or
+longer for a delivery, and dead letters that were neither sent back nor purged. It
+exits with 0 also if something is wrong; 'tidegate check' has exit codes for monitoring.
 The broker counts at most once a second.`,
 		Example: `  tidegate status
   tidegate status --watch -o jsonl | head -n 2`,

@@ -70,10 +70,9 @@ func Wrong(o status.Overview) []Problem {
 		out = append(out, Problem{"blocked", "broker", output.Count(n, "message group") + " blocked by a message that fails without end", "tidegate group list --state retry"})
 	}
 	out = append(out, problems("behind", "tidegate group list --state behind", w.Behind, func(g status.GroupSummary) Problem {
-		waits := output.Duration(milliseconds(g.UndeliveredMS))
-		text := fmt.Sprintf("a message has waited %s for its first delivery, %s ready", waits, output.Count(g.Ready, "message"))
+		text := fmt.Sprintf("a message has waited %s for its first delivery, %s ready", output.Duration(milliseconds(g.UndeliveredMS)), output.Count(g.Ready, "message"))
 		if g.Inflight == 0 && g.Waiting == 0 {
-			text += " and none in flight: does a consumer run?"
+			text = fmt.Sprintf("%s ready and none in flight, the oldest message is %s old: does a consumer run?", output.Count(g.Ready, "message"), output.Duration(milliseconds(g.OldestMS)))
 		}
 		return Problem{"behind", g.Group + " in " + g.Topic, text, "tidegate group show " + g.Group}
 	})...)

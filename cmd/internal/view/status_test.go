@@ -26,7 +26,7 @@ func TestStatusScreen(t *testing.T) {
 			Parked: status.Found[status.GroupSummary]{Count: 1, First: []status.GroupSummary{{Group: "ledger", Topic: "pays", Parked: 212, ParkedGroups: 3}}},
 			Behind: status.Found[status.GroupSummary]{Count: 2, First: []status.GroupSummary{
 				{Group: "billing", Topic: "orders", Ready: 1204, Inflight: 64, UndeliveredMS: 252_000},
-				{Group: "audit", Topic: "orders", Ready: 1, UndeliveredMS: 60_000},
+				{Group: "audit", Topic: "orders", Ready: 1, OldestMS: 61_000, UndeliveredMS: 60_000},
 			}},
 			Held: status.Found[status.GroupSummary]{Count: 2, First: []status.GroupSummary{
 				{Group: "billing", Topic: "orders", Held: &status.Holding{Client: "web-1", Messages: 16, Since: noon.Add(-3725 * time.Second), Until: noon}},

@@ -349,7 +349,7 @@ export const table = {
   'without receive': 'without a waiting receive',
   'work longer than lease': 'The handler takes {0}, but the lease ends after {1}: the message is delivered twice unless the consumer extends it.',
   'works': '{0} in flight, {1} ready.',
-  'wrong behind': 'Messages of {0} wait for their first delivery:',
+  'wrong behind': 'Messages of {0} wait for a delivery:',
   'wrong dead': '{0}, neither sent back nor purged:',
   'wrong name': 'That is not {0}.',
   'wrong parked': 'Message groups of {0} are parked:',

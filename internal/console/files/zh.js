@@ -434,7 +434,7 @@ export const table = {
   'work longer than lease': '处理需 {0}，而租约 {1} 后到期：除非消费者续租，否则会重复投递。',
   'works': '处理中 {0}，就绪 {1}。',
   'write log': '写日志',
-  'wrong behind': '{0}的消息在等待首次投递：',
+  'wrong behind': '{0}的消息在等待投递：',
   'wrong dead': '{0}，尚未重发或清除：',
   'wrong name': '名称不是 {0}。',
   'wrong parked': '{0}有搁置的消息组：',

@@ -14,7 +14,7 @@ const (
 	// topLength is the length of the lists of an overview.
 	topLength = 10
 
-	// behindAfter is the age of an undelivered message at which its group is behind.
+	// behindAfter is the wait for a delivery from which on a group is behind.
 	behindAfter = time.Minute
 )
 
@@ -63,13 +63,22 @@ func wrongOf(s *serving.Survey) status.Wrong {
 		Parked:      found(s.Groups, func(g *status.GroupSummary) int64 { return g.Parked }),
 		Held:        found(s.Groups, func(g *status.GroupSummary) time.Duration { return heldFor(g, s.At) }),
 		DeadLetters: found(s.Groups, func(g *status.GroupSummary) int64 { return g.DeadLettersStored }),
-		Behind: found(s.Groups, func(g *status.GroupSummary) int64 {
-			if g.UndeliveredMS < behindAfter.Milliseconds() {
-				return 0
-			}
-			return g.UndeliveredMS
-		}),
+		Behind:      found(s.Groups, behindFor),
 	}
+}
+
+// behindFor returns how long a message of a group has waited for its first delivery, in
+// milliseconds. While no consumer takes the ready messages it is the age of the oldest message. It
+// returns 0 if that is not long.
+func behindFor(g *status.GroupSummary) int64 {
+	waited := g.UndeliveredMS
+	if g.Ready > 0 && g.Waiting+g.Inflight == 0 {
+		waited = max(waited, g.OldestMS)
+	}
+	if waited < behindAfter.Milliseconds() {
+		return 0
+	}
+	return waited
 }
 
 // heldFor returns how long a client has held its first delivery of a group, and 0 if that is not

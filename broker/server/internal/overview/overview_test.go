@@ -61,6 +61,15 @@ func TestFill(t *testing.T) {
 	if w.Behind.Count != 18 || w.Behind.First[0].UndeliveredMS != 145_000 { // from 60 s on
 		t.Errorf("behind %+v", w.Behind)
 	}
+	retried := status.GroupSummary{Group: "retried", Ready: 1, OldestMS: 200_000} // its message was delivered before
+	if f.Fill(&o, &serving.Survey{Groups: []status.GroupSummary{retried}}); o.Wrong.Behind.Count != 1 {
+		t.Errorf("without a consumer: behind %+v", o.Wrong.Behind)
+	}
+	waits, works := retried, retried
+	waits.Waiting, works.Inflight = 1, 1
+	if f.Fill(&o, &serving.Survey{Groups: []status.GroupSummary{waits, works, {OldestMS: 200_000}}}); o.Wrong.Behind.Count != 0 {
+		t.Errorf("with a consumer, or without a ready message: behind %+v", o.Wrong.Behind)
+	}
 	if w.Held.Count != 24 || w.Held.First[0].Group != string(rune('a'+29)) { // from 60 s on
 		t.Errorf("held %+v", w.Held)
 	}

@@ -150,7 +150,7 @@ var TopicStates = map[string]func(*status.TopicSummary) bool{
 // GroupStates are the conditions of groups that a list can select.
 var GroupStates = map[string]func(*status.GroupSummary) bool{
 	"backlog": func(g *status.GroupSummary) bool { return g.Backlog.Messages > 0 },
-	"behind":  func(g *status.GroupSummary) bool { return g.UndeliveredMS >= behindAfter.Milliseconds() },
+	"behind":  func(g *status.GroupSummary) bool { return behindFor(g) > 0 },
 	"retry":   func(g *status.GroupSummary) bool { return g.WaitingRetry > 0 },
 	"parked":  func(g *status.GroupSummary) bool { return g.Parked > 0 },
 	"held":    func(g *status.GroupSummary) bool { return heldFor(g, time.Now()) > 0 },
