@@ -23,8 +23,8 @@ func TestSimilarNames(t *testing.T) {
 	}
 }
 
-// --limit bounds the rows of lists. Where it could be taken for a bound of the work, it is an error
-// and nothing is done.
+// --limit bounds the rows of lists. A command whose user could take the flag for a bound of the work
+// rejects it, and does nothing.
 func TestLimitIsNoBoundOfWork(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
 	tl.must("send", "orders", "a", "--count", "3")
@@ -164,7 +164,7 @@ func TestTraceOfDeadLetter(t *testing.T) {
 	}
 }
 
-// What a command does not find or know it says in words, not as a zero.
+// A command that finds or knows nothing reports this in words, not as a zero.
 func TestNothingToSay(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
 	tl.must("send", "orders", "a")

@@ -76,8 +76,8 @@ func (b Bodies) Body(number int64) []byte {
 	return body
 }
 
-// Plain returns a body of the size of Body without a number, which nobody may change: all messages
-// share it, and it costs a benchmark nothing.
+// Plain returns a body of the size of Body without a number. All messages share its memory, so the
+// caller must not change it. It costs no allocation.
 func (b Bodies) Plain(number int64) []byte {
 	n := b.least
 	if b.most > b.least {
