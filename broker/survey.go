@@ -173,7 +173,10 @@ func (b served) countersOf() status.Counters {
 func (b served) storageOf(readable bool) status.Storage {
 	fsync := serving.Histogram(b.store.Messages.Stats().Fsync)
 	at := func(q float64) settings.Duration { return settings.Duration(fsync.Quantile(q) * float64(time.Second)) }
-	s := status.Storage{Fsyncs: int64(fsync.Count()), FsyncP50: at(.5), FsyncP99: at(.99)} //nolint:gosec // a count
+	s := status.Storage{InMemory: b.opts.Dir == ""}
+	if !s.InMemory {
+		s.Fsyncs, s.FsyncP50, s.FsyncP99 = int64(fsync.Count()), at(.5), at(.99) //nolint:gosec // a count
+	}
 	if readable {
 		m, g := b.store.DatabaseStats()
 		s.DiskBytes, s.WALBytes = int64(m.Disk+g.Disk), int64(m.WAL+g.WAL) //nolint:gosec // sizes of files

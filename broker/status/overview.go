@@ -28,8 +28,9 @@ type Overview struct {
 
 // Storage is the state of a broker's databases.
 type Storage struct {
-	DiskBytes int64 `json:"disk_bytes"` // of all files
-	WALBytes  int64 `json:"wal_bytes"`  // of the write-ahead logs, a part of DiskBytes
+	InMemory  bool  `json:"in_memory,omitempty"` // without a disk: DiskBytes are of memory, and there are no fsyncs
+	DiskBytes int64 `json:"disk_bytes"`          // of all files
+	WALBytes  int64 `json:"wal_bytes"`           // of the write-ahead logs, a part of DiskBytes
 
 	// Fsyncs counts the fsyncs of the log of messages since the start. FsyncP50 and FsyncP99 are
 	// upper bounds of their median and 99th percentile. Zero means that there was none.

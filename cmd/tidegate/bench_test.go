@@ -46,7 +46,11 @@ func TestBench(t *testing.T) {
 				Accepted, Delivered, Lost, Twice int64
 				OutOfOrder                       int64 `json:"out_of_order"`
 			}
-			Broker *struct{ Version string }
+			Broker *struct {
+				Version string
+				Disk    int64 `json:"disk_bytes"`
+				Fsyncs  int64
+			}
 		}
 		if err := json.Unmarshal(text, &result); err != nil || result.Schema != 1 || len(result.Rounds) != 2 || result.Rounds[0].Done == 0 || result.Rounds[0].Service.HDR == "" {
 			t.Errorf("%s: %v, %s", name, err, text)
@@ -55,7 +59,7 @@ func TestBench(t *testing.T) {
 		if truth := result.Truth; verified != (truth != nil) || verified && (truth.Accepted == 0 || truth.Delivered != truth.Accepted || truth.Lost+truth.Twice+truth.OutOfOrder != 0) {
 			t.Errorf("%s: the truth is %+v", name, result.Truth)
 		}
-		if result.Broker == nil || result.Broker.Version == "" {
+		if b := result.Broker; b == nil || b.Version == "" || b.Disk+b.Fsyncs != 0 { // a broker in memory
 			t.Errorf("%s: the broker is %+v", name, result.Broker)
 		}
 	}

@@ -23,8 +23,8 @@ func TestSimilarNames(t *testing.T) {
 	}
 }
 
-// --limit bounds the rows of lists. A command whose user could take the flag for a bound of the work
-// rejects it, and does nothing.
+// --limit bounds the rows of lists. A command whose user could take it for a bound of the work
+// rejects the flag, and does nothing.
 func TestLimitIsNoBoundOfWork(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
 	tl.must("send", "orders", "a", "--count", "3")
@@ -161,6 +161,15 @@ func TestTraceOfDeadLetter(t *testing.T) {
 	out := tl.must("trace", id).stdout
 	if first, last := strings.Index(out, "in topic orders"), strings.Index(out, "in topic %DLQ%billing"); first < 0 || last < first || !strings.Contains(out, "it is a dead letter of group billing there") {
 		t.Errorf("the trace is\n%s", out)
+	}
+}
+
+// A broker in memory has no disk, and the status says so.
+func TestStatusInMemory(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.must("send", "orders", "a")
+	if out := tl.must("status").stdout; !strings.Contains(out, "disk     none: ") || strings.Contains(out, "fsync") {
+		t.Errorf("the status is\n%s", out)
 	}
 }
 

@@ -58,7 +58,7 @@ func (r Result) Screen(w io.Writer) error {
 		loop = fmt.Sprintf("open loop %s a second %s", output.Number(int64(r.Rounds[0].Offered)), r.Arguments["arrivals"])
 		rows = append([]latencyRow{{"response", func(r Round) Latency { return *r.Response }}}, rows...)
 	}
-	fmt.Fprintf(&b, "%s  %s, %s, %s × %d rounds\n", r.Benchmark, r.Arguments["size"], loop, r.Arguments["duration"], len(r.Rounds))
+	fmt.Fprintf(&b, "%s  %s, %s, %s × %s\n", r.Benchmark, r.Arguments["size"], loop, r.Arguments["duration"], output.Count(int64(len(r.Rounds)), "round"))
 	r.invalid(&b)
 	fmt.Fprintf(&b, "rate      %s a second (%s to %s)\n", output.Number(int64(Median(r.Rounds, achieved))), output.Number(int64(low)), output.Number(int64(high)))
 	fmt.Fprintf(&b, "%-9s %9s %9s %9s %9s %9s %9s\n", "", "p50", "p90", "p99", "p99.9", "p99.99", "max")
@@ -82,8 +82,11 @@ func (r Result) Screen(w io.Writer) error {
 		fmt.Fprintf(&b, "worst second: p99 %s at second %d of a round\n", Micros(worst.WorstP99), worst.WorstAt)
 	}
 	if open {
-		late := Median(r.Rounds, func(r Round) float64 { return r.Late.P99 })
-		fmt.Fprintf(&b, "generator: late by %s (p99), %.1f %% of the rate achieved\n", Micros(late), 100*Median(r.Rounds, achieved)/r.Rounds[0].Offered)
+		late := Micros(Median(r.Rounds, func(r Round) float64 { return r.Late.P99 })) + " (p99)"
+		if r.Rounds[0].Late.P99 < 0 { // too few for a percentile
+			late = "at most " + Micros(Median(r.Rounds, func(r Round) float64 { return r.Late.Max }))
+		}
+		fmt.Fprintf(&b, "generator: late by %s, %.1f %% of the rate achieved\n", late, 100*Median(r.Rounds, achieved)/r.Rounds[0].Offered)
 	}
 	r.facts(&b)
 	r.outcomes(&b)

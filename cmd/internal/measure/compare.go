@@ -47,7 +47,7 @@ func compare(c *call.Call, most string) error {
 			err = json.Unmarshal(text, &results[i])
 		}
 		if err == nil && len(results[i].Rounds) == 0 {
-			err = errors.New("it has no rounds: it is no result of bench --json")
+			err = errors.New("it has no rounds: it is no result of bench --json, or one of several values of --callers or --rate, which cannot be compared")
 		}
 		if err != nil {
 			return command.Usagef(c.Command, "%s: %v", path, err)

@@ -53,6 +53,9 @@ func (b *benchCommand) broker(ctx context.Context) *bench.Broker {
 		return nil // perhaps not permitted
 	}
 	micros := func(d settings.Duration) float64 { return float64(d) / 1e3 }
+	if o.Storage.InMemory {
+		return &bench.Broker{Version: o.Version}
+	}
 	return &bench.Broker{
 		Version: o.Version, Disk: o.Storage.DiskBytes, Fsyncs: o.Storage.Fsyncs,
 		FsyncP50: micros(o.Storage.FsyncP50), FsyncP99: micros(o.Storage.FsyncP99),

@@ -51,6 +51,9 @@ func rates(t status.Totals) string {
 
 func disk(s status.Storage) string {
 	text := output.Bytes(s.DiskBytes).String()
+	if s.InMemory {
+		return "none: " + text + " in memory, which the end of the broker removes"
+	}
 	if s.FsyncP99 > 0 {
 		text += fmt.Sprintf(", 99 %% of the fsyncs take at most %s", roundTo3(time.Duration(s.FsyncP99)))
 	}
