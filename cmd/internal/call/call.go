@@ -101,7 +101,7 @@ func (a *App) Local(cmd *cobra.Command, args []string, work Run) *Call {
 }
 
 // NoLimit rejects --limit, which bounds the rows of a list, for a command whose user may take this
-// flag for a bound of the work. instead names what bounds the work.
+// flag for a bound of the work. instead is a hint at the right flag.
 func (c *Call) NoLimit(instead string) {
 	f := c.Command.Flags().Lookup("limit")
 	f.Hidden, f.Value = true, noLimit(instead)
