@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/model"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -139,7 +140,7 @@ func TestBufferedMessagesKeepTheirLeases(t *testing.T) {
 // its responses. All messages are consumed, a panic counts as an attempt of its message, and Run
 // ends.
 func TestEverythingAtOnce(t *testing.T) {
-	for range 30 {
+	for range model.Rounds(30) {
 		seed := rand.Uint64()
 		synctest.Test(t, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 1))

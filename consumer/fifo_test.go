@@ -13,6 +13,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/model"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -68,7 +69,7 @@ func TestFIFOProperty(t *testing.T) {
 		defer mu.Unlock()
 		return time.Duration(rnd.Int64N(int64(d)))
 	}
-	for range 40 {
+	for range model.Rounds(40) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newServer(t)
 			if chance(50) {

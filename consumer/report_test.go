@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/model"
 )
 
 // This holds for a stop at any time, with any handlers, and with or without a server. The report
@@ -18,7 +19,7 @@ import (
 // consumers at once, and their attempts do not count.
 func TestStopReportAddsUp(t *testing.T) {
 	total := StopReport{}
-	for range 300 {
+	for range model.Rounds(300) {
 		seed := rand.Uint64()
 		synctest.Test(t, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 4))

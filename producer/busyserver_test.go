@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/model"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -17,11 +18,11 @@ import (
 // nearly as many messages as the backoff of each message allows: the pauses of the lane cost
 // little.
 func TestBusyServerAcceptsWhatTheBackoffAllows(t *testing.T) {
+	length := time.Duration(min(5, 2*model.Rounds(5))) * time.Minute
 	const (
 		senders = 16
 		pause   = 500 * time.Millisecond // of a sender, after each send
-		length  = 5 * time.Minute
-		trip    = 3 * time.Millisecond // of a throttled attempt
+		trip    = 3 * time.Millisecond   // of a throttled attempt
 	)
 	short := backoff.Exponential{Initial: 10 * time.Millisecond, Multiplier: 2, Max: time.Second}
 	for _, c := range []struct {

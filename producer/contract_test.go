@@ -16,6 +16,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/model"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/producer/internal/plan"
 	"github.com/tidegate/tidegate/transport"
@@ -442,7 +443,7 @@ func TestContractGoroutines(t *testing.T) {
 		runtime.ReadMemStats(&before)
 		m := named("of a dead broker")
 		goroutines := runtime.NumGoroutine()
-		for range 1_000_000 {
+		for range model.Rounds(1_000_000) {
 			if p.SendAsync(t.Context(), m, func(tidegate.Receipt, error) {}) == nil {
 				taken++
 			}

@@ -160,7 +160,7 @@ func TestAdaptiveGoodput(t *testing.T) {
 			return errs
 		}}
 		p := newProducer(t, f, Options{Limiter: limiter, MaxThrottles: UntilContextEnds, WhenFull: RejectWhenFull, MaxPending: 2000})
-		const warm, long = 30 * time.Second, 60 * time.Second
+		const warm, long = 10 * time.Second, 20 * time.Second
 		start := time.Now()
 		for time.Since(start) < long {
 			for range 50 {

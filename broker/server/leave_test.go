@@ -17,6 +17,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/model"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -39,7 +40,7 @@ func TestCancelledReceiveSwallowsNothing(t *testing.T) {
 			}
 			e.telemetry(as(t.Context(), "leaver"), consumer(rmqpb.ClientType_PUSH_CONSUMER))
 			unread, repeated := 0, 0
-			for i := range 400 {
+			for i := range model.Rounds(400) {
 				id := fmt.Sprintf("%s-%d", topic, i)
 				attemptID := attempt(strconv.Itoa(i))
 				ctx, cancel := context.WithCancel(as(t.Context(), "leaver"))
@@ -84,7 +85,7 @@ func TestCancelledReceiveSwallowsNothing(t *testing.T) {
 				}
 				e.ack(next[0])
 			}
-			t.Logf("%s: %d receives of 400 ended without their message, %d messages came with a repetition", topic, unread, repeated)
+			t.Logf("%s: %d receives ended without their message, %d messages came with a repetition", topic, unread, repeated)
 		})
 	}
 }

@@ -14,7 +14,7 @@ import (
 func TestBench(t *testing.T) {
 	tl := newTool(t)
 	file := filepath.Join(tl.home, "result.json")
-	short := []string{"--rounds", "2", "--duration", "200ms", "--warmup", "50ms", "--json", file}
+	short := []string{"--rounds", "2", "--duration", "100ms", "--warmup", "20ms", "--json", file}
 	for _, args := range [][]string{
 		{"bench", "send", "--callers", "4"},
 		{"bench", "send", "--rate", "200", "--arrivals", "poisson"},

@@ -9,6 +9,7 @@ import (
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer/deadletter"
+	"github.com/tidegate/tidegate/internal/model"
 )
 
 func TestSummarize(t *testing.T) {
@@ -49,7 +50,7 @@ func TestSummarize(t *testing.T) {
 
 // A list reaches every dead letter, for any number of them.
 func TestListsAll(t *testing.T) {
-	const n = 100_000
+	n := model.Rounds(100_000)
 	b := brokertest.New(t)
 	p := newPlace(t, b)
 	b.CreateTopic(tidegate.DeadLetterTopic("billing"), settings.Topic{})

@@ -21,7 +21,7 @@ func Run(t *testing.T, sequences int, run func(t *testing.T, r *rand.Rand)) {
 	if *seedFlag != 0 {
 		sequences = 1
 	} else {
-		sequences = int(float64(sequences) * *factor)
+		sequences = max(1, int(float64(Rounds(sequences))**factor))
 	}
 	for n := 0; n < sequences && !t.Failed(); n++ {
 		seed := *seedFlag
@@ -31,6 +31,11 @@ func Run(t *testing.T, sequences int, run func(t *testing.T, r *rand.Rand)) {
 		once(t, seed, run)
 	}
 }
+
+// Rounds returns n, or a fifth of it with the race detector: n is the number of rounds of a random
+// test, or the number of messages of a large one. The step "random tests" of .ci/run runs the
+// packages that use it without the race detector, so with all rounds.
+func Rounds(n int) int { return max(1, n/costly) }
 
 func once(t *testing.T, seed uint64, run func(t *testing.T, r *rand.Rand)) {
 	t.Helper()

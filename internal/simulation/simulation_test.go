@@ -20,7 +20,7 @@ import (
 var (
 	oneSeed = flag.Uint64("simulation.seed", 0, "run this seed only, and print its log if it fails")
 	seeds   = flag.Int("simulation.seeds", 60, "run this number of seeds")
-	atMost  = flag.Duration("simulation.time", 20*time.Second, "begin no seed after this time; 0: no limit")
+	atMost  = flag.Duration("simulation.time", 10*time.Second, "begin no seed after this time; 0: no limit")
 	first   = flag.Uint64("simulation.first", 0, "begin with this seed; 0: with 1, and at random with -soak")
 	soak    = flag.Duration("soak", 0, "run seeds for this time instead of a number of seeds")
 	only    = flag.String("simulation.theme", "", "skip the seeds of other themes")

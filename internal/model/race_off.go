@@ -1,0 +1,6 @@
+//go:build !race
+
+package model
+
+// costly is 1 without the race detector.
+const costly = 1
