@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/internal/model"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -22,7 +23,8 @@ import (
 // need little.
 func TestDeadLettersHoldMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const letters, size = 40, 512 << 10
+		const size = 512 << 10
+		letters := model.Rounds(40)
 		e := startWith(t, broker.Options{MaxBodySize: 1 << 20, MinInvisibleDuration: 1}, server.Options{MaxTransitBytes: 28 << 20})
 		body := bytes.Repeat([]byte{1}, size)
 		for i := range letters {
