@@ -20,7 +20,7 @@ var openPercent = flag.Int("open.percent", 1, "the contents of BenchmarkOpenFill
 // BenchmarkOpenFilled opens a directory with many messages, topics, groups or leases, that was
 // closed in order. p50-ms is the median of the opening times, heap-MiB the memory that the open
 // broker has, and tenth/ratio the median divided by that of a directory with a tenth of the
-// contents.
+// contents. OPERATORS.md has its figures.
 func BenchmarkOpenFilled(b *testing.B) {
 	for _, c := range []struct {
 		name string
