@@ -182,7 +182,7 @@ func TestWaitNamesTheRunningHandler(t *testing.T) {
 // A failing records the first fatal failure, and does not fail the test.
 type failing struct {
 	testing.TB
-	ctx     context.Context //nolint:containedctx // of the test, if it is not that of TB
+	ctx     context.Context // of the test, if it is not that of TB
 	mu      sync.Mutex
 	message string // guarded by mu
 }

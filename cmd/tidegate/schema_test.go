@@ -146,7 +146,7 @@ func faults(schema *openapi3.SchemaRef, text string, c documented) (all []string
 		}
 	}
 	for _, o := range objects {
-		for _, key := range strings.Fields(c.beside) {
+		for key := range strings.FieldsSeq(c.beside) {
 			if _, ok := o[key]; !ok {
 				all = append(all, "there is no "+key)
 			}
