@@ -83,8 +83,8 @@ func (s scene) simpleConsumer(ctx context.Context, group, topic string) (rmq.Sim
 	return c, starting(ctx, "simple consumer of "+topic, c.Start)
 }
 
-// receive returns n messages, however many receives that takes.
-func receive(ctx context.Context, c rmq.SimpleConsumer, n int, invisible time.Duration) ([]*rmq.MessageView, error) {
+// receive returns n messages, which may take several receives.
+func receive(ctx context.Context, c rmq.SimpleConsumer, n int) ([]*rmq.MessageView, error) {
 	var all []*rmq.MessageView
 	for len(all) < n {
 		mvs, err := c.Receive(ctx, int32(n-len(all)), invisible)

@@ -115,7 +115,7 @@ func (s scene) readDeadLetter(ctx context.Context, group, body, id string) error
 		return err
 	}
 	defer c.GracefulStop()
-	mvs, err := receive(ctx, c, 1, 15*time.Second)
+	mvs, err := receive(ctx, c, 1)
 	if err != nil {
 		return fmt.Errorf("receiving a dead letter from %s: %w", deadLetters, err)
 	}

@@ -45,7 +45,7 @@ func (s scene) simple(ctx context.Context) error {
 		}
 		sent = append(sent, id)
 	}
-	mvs, err := receive(ctx, c, 3, invisible)
+	mvs, err := receive(ctx, c, 3)
 	if err != nil {
 		return err
 	}
@@ -98,7 +98,7 @@ func (s scene) hurry(ctx context.Context, c rmq.SimpleConsumer, mv *rmq.MessageV
 	if err := c.ChangeInvisibleDuration(mv, soon); err != nil {
 		return fmt.Errorf("giving %s back: %w", mv.GetBody(), err)
 	}
-	again, err := receive(ctx, c, 1, invisible)
+	again, err := receive(ctx, c, 1)
 	if err != nil {
 		return err
 	}

@@ -102,7 +102,7 @@ func (s scene) transaction(ctx context.Context) error {
 
 	var got []string
 	for _, want := range []string{committed, orphan} {
-		mvs, err := receive(ctx, c, 1, 15*time.Second)
+		mvs, err := receive(ctx, c, 1)
 		if err != nil {
 			return fmt.Errorf("%w; so far: %v", err, got)
 		}

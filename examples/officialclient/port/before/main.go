@@ -20,8 +20,9 @@ func main() {
 		log.Fatal("usage: before HOST:PORT, of a server with the topic orders")
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	if err := run(ctx, os.Args[1]); err != nil {
+	err := run(ctx, os.Args[1])
+	cancel()
+	if err != nil {
 		log.Fatal(err)
 	}
 }

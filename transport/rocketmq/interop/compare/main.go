@@ -63,7 +63,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "compare:", err)
 		status = 2
 	}
-	os.Exit(status)
+	os.Exit(status) //nolint:forbidigo // a program
 }
 
 func playSide(ctx context.Context, side, load string) error {
@@ -126,12 +126,13 @@ func compare(ctx context.Context, out io.Writer, s *rocketMQ, names string, roun
 			}
 			n := first
 			for i, r := range batch {
-				line := fmt.Sprintf("round %d, %s (%s), ours / official:", round+1, r.name, r.about)
+				var line strings.Builder
+				fmt.Fprintf(&line, "round %d, %s (%s), ours / official:", round+1, r.name, r.about)
 				for _, c := range r.cells {
-					line += fmt.Sprintf(" %s %s;", c.name, table[n].add(c, runs[i]))
+					fmt.Fprintf(&line, " %s %s;", c.name, table[n].add(c, runs[i]))
 					n++
 				}
-				if _, err := fmt.Fprintln(out, line); err != nil {
+				if _, err := fmt.Fprintln(out, &line); err != nil {
 					return 2, err
 				}
 			}

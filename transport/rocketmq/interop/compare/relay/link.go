@@ -84,7 +84,7 @@ func (l *link) serve() {
 	if _, err := l.relay.current(); err != nil {
 		return
 	}
-	c, err := net.DialTimeout("tcp", l.relay.target, dialTimeout)
+	c, err := (&net.Dialer{Timeout: dialTimeout}).Dial("tcp", l.relay.target)
 	if err != nil {
 		return
 	}
