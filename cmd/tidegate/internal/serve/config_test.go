@@ -191,11 +191,11 @@ func TestPrecedence(t *testing.T) {
 }
 
 func TestExampleFile(t *testing.T) {
-	c, err := load("../../tidegate.example.yaml", nil, nil)
+	c, err := load("tidegate.example.yaml", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	example, err := os.ReadFile("../../tidegate.example.yaml")
+	example, err := os.ReadFile("tidegate.example.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

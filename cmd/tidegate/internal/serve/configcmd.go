@@ -1,6 +1,7 @@
 package serve
 
 import (
+	_ "embed"
 	"errors"
 	"fmt"
 	"io"
@@ -10,15 +11,20 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/command"
 )
 
+// example is a file for serve --config with all settings and their defaults.
+//
+//go:embed tidegate.example.yaml
+var example string
+
 // configCommand is "tidegate config".
 func configCommand(stdout io.Writer) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "config",
-		Short: "Check a configuration file",
+		Short: "Check a configuration file, or print an example",
 		Args:  cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return command.UsageError{Err: fmt.Errorf("config has no command %q; the command is check", args[0]), Command: c.CommandPath()}
+				return command.UsageError{Err: fmt.Errorf("config has no command %q; the commands are check and example", args[0]), Command: c.CommandPath()}
 			}
 			return c.Help()
 		},
@@ -42,6 +48,21 @@ secrets. It starts nothing.`,
 			}
 			fmt.Fprintln(stdout, "ok")
 			return nil
+		},
+	})
+	c.AddCommand(&cobra.Command{
+		Use:   "example",
+		Short: "Print a file for serve --config with all settings and their defaults",
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) != 0 {
+				return command.UsageError{Err: errors.New("config example takes no arguments"), Command: c.CommandPath()}
+			}
+			return nil
+		},
+		Example: `  tidegate config example > tidegate.yaml`,
+		RunE: func(*cobra.Command, []string) error {
+			_, err := io.WriteString(stdout, example)
+			return err
 		},
 	})
 	return c

@@ -147,6 +147,10 @@ func TestConfigCheck(t *testing.T) {
 	bad, good := filepath.Join(dir, "bad.yaml"), filepath.Join(dir, "good.yaml")
 	write(t, bad, "grcp: 1\nhttp: 2\n")
 	write(t, good, "topics: {t: {}}\n")
+	printed, err := os.ReadFile("tidegate.example.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Setenv("TIDEGATE_GRPC", "not looked at")
 	for _, c := range []struct {
 		args         []string
@@ -157,6 +161,9 @@ func TestConfigCheck(t *testing.T) {
 		{[]string{"config", "check", bad}, 2, "", "\n" + bad + ":1: \"grcp\" is unknown; did you mean grpc?\n" + bad + ":2: http is \"2\": give"},
 		{[]string{"config", "check", dir + "/none"}, 2, "", "no such file"},
 		{[]string{"config", "check"}, 2, "", "takes one argument"},
+		{[]string{"config", "check", "tidegate.example.yaml"}, 0, "ok\n", ""},
+		{[]string{"config", "example"}, 0, string(printed), ""},
+		{[]string{"config", "example", "x"}, 2, "", "takes no arguments"},
 		{[]string{"config", "chekc"}, 2, "", `"chekc"`},
 		{[]string{"serve", "--config", bad, "--print-config"}, 2, "", "TIDEGATE_GRPC is \"not looked at\": give"},
 	} {
@@ -171,7 +178,7 @@ func TestConfigCheck(t *testing.T) {
 func TestPrintConfig(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "c.yaml")
 	t.Setenv("TIDEGATE_STOP_TIMEOUT", "7s")
-	t.Setenv("TIDEGATE_CONFIG", "../../tidegate.example.yaml")
+	t.Setenv("TIDEGATE_CONFIG", "tidegate.example.yaml")
 	var first, second, stderr strings.Builder
 	if code := run(t.Context(), []string{"serve", "--print-config", "--max-backlog", "9"}, &first, &stderr); code != 0 {
 		t.Fatalf("code %d: %s", code, stderr.String())

@@ -64,7 +64,7 @@ func TestRoundTrip(t *testing.T) {
 		}
 		roundTrip(t, c)
 	}
-	c, err := load("../../tidegate.example.yaml", nil, nil)
+	c, err := load("tidegate.example.yaml", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
