@@ -122,20 +122,19 @@ func (b served) fate(s *subscription.Subscription, m *status.StoredMessage) (sta
 // redrivenAs returns the ID that the dead letter of a message has in its topic since it was edited
 // and sent back. The ID is empty if a call of Messages does not find a message with it.
 func (b served) redrivenAs(name string, place store.Place, m *status.StoredMessage) (string, error) {
-	whole, ok, err := b.store.Get(place)
-	if !ok || store.IsDamage(err) {
-		return "", nil
+	h, ok, err := b.store.Header(place)
+	if store.IsDamage(err) || err == nil && !ok {
+		return "", nil // it is corrupt, or was removed meanwhile
 	}
 	if err != nil {
 		return "", err
 	}
-	redrives, _ := strconv.Atoi(whole.Properties[protocol.PropertyDeadLetterRedrives]) // 0 without it
-	q := status.MessageQuery{Since: m.StoredAt, Before: time.Now().Add(time.Second), Newest: true, Limit: 1}
-	q.ID = protocol.RedrivenID(m.ID, redrives)
-	if page, err := b.Messages(name, q, 0); err != nil || len(page.Messages) == 0 {
-		return "", nil //nolint:nilerr // the topic was deleted meanwhile, and the trace with it
+	redrives, _ := strconv.Atoi(h.Properties[protocol.PropertyDeadLetterRedrives]) // 0 without it
+	id := protocol.RedrivenID(m.ID, redrives)
+	if b.newest(name, id, m.StoredAt) == nil {
+		return "", nil
 	}
-	return q.ID, nil
+	return id, nil
 }
 
 // redriven returns the newest copy of a message that was redriven to the group of a subscription
@@ -146,13 +145,23 @@ func (b served) redriven(s *subscription.Subscription, m *status.StoredMessage) 
 		return nil, nil
 	}
 	to := b.catalog.Find(s.Group().ID(), t.ID())
-	page, err := b.Messages(t.Name(), status.MessageQuery{
-		MessageFilter: status.MessageFilter{ID: m.ID}, Since: m.StoredAt, Before: time.Now().Add(time.Second), Newest: true, Limit: 1,
-	}, 0)
-	if to == nil || err != nil || len(page.Messages) == 0 {
+	found := b.newest(t.Name(), m.ID, m.StoredAt)
+	if to == nil || found == nil {
 		return nil, nil
 	}
-	return to, &page.Messages[0]
+	return to, found
+}
+
+// newest returns the newest message of a topic with an ID that was stored since a time; nil if a
+// call of Messages does not find one.
+func (b served) newest(name, id string, since time.Time) *status.StoredMessage {
+	page, err := b.Messages(name, status.MessageQuery{
+		MessageFilter: status.MessageFilter{ID: id}, Since: since, Before: time.Now().Add(time.Second), Newest: true, Limit: 1,
+	}, 0)
+	if err != nil || len(page.Messages) == 0 {
+		return nil
+	}
+	return &page.Messages[0]
 }
 
 // letterOf returns the dead letter of a message, and nil if a call of Browse does not find it.

@@ -73,9 +73,9 @@ asked in the last minute before.
 The states are backlog (has messages), behind (a message has waited a minute for its
 first delivery, or is as old as that and no consumer takes the ready ones), retry
 (messages wait for a retry), parked, held (a client has held a message for a minute),
-dead (has dead letters) and idle (has messages that no consumer takes). CLIENTS (-o wide) counts the clients of the group in all its
-topics, and FILTERED the messages that the filter of the consumer skipped since the
-start of the broker.`,
+dead (has dead letters) and idle (has messages that no consumer takes). CLIENTS
+(-o wide) counts the clients of the group in all its topics, and FILTERED the
+messages that the filter of the consumer skipped since the start of the broker.`,
 		Example: `  tidegate group list
   tidegate group list --lagging 1000 --sort -backlog
   tidegate group list --state idle --stuck 5m
