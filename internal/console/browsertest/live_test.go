@@ -13,16 +13,36 @@ import (
 )
 
 // streams counts the live streams of a site. It rejects them while broken, and all requests for
-// data while down.
+// data while the site is down.
 type streams struct {
 	now, most, requests atomic.Int64
-	broken, down        atomic.Bool
-	end                 atomic.Pointer[context.CancelFunc] // ends the latest stream
+	broken              atomic.Bool
+	up                  atomic.Pointer[uptime] // nil while the site is down
 }
+
+// uptime ends with the requests for data that began in it.
+type uptime struct {
+	context.Context
+	end context.CancelFunc
+}
+
+func newStreams() *streams {
+	s := new(streams)
+	s.rise()
+	return s
+}
+
+func (s *streams) rise() {
+	ctx, cancel := context.WithCancel(context.Background())
+	s.up.Store(&uptime{ctx, cancel})
+}
+
+func (s *streams) fall() { s.up.Swap(nil).end() }
 
 func (s *streams) wrap(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if s.down.Load() && strings.HasPrefix(r.URL.Path, "/v1/") {
+		up := s.up.Load()
+		if up == nil && strings.HasPrefix(r.URL.Path, "/v1/") {
 			http.Error(w, "", http.StatusServiceUnavailable)
 			return
 		}
@@ -41,13 +61,10 @@ func (s *streams) wrap(h http.Handler) http.Handler {
 		}
 		ctx, cancel := context.WithCancel(r.Context())
 		defer cancel()
-		s.end.Store(&cancel)
+		defer context.AfterFunc(up, cancel)()
 		h.ServeHTTP(w, r.WithContext(ctx))
 	})
 }
-
-// cut ends the latest stream.
-func (s *streams) cut() { (*s.end.Load())() }
 
 // await waits until there are n streams.
 func (s *streams) await(t *testing.T, n int64) {
@@ -73,7 +90,7 @@ func cell(name, column string) string {
 // The tabs of a browser share one live stream, which shows a change on the pages of both. When the
 // tab that reads it has another page, the other tab reads it.
 func TestTabsShareOneStream(t *testing.T) {
-	var live streams
+	live := newStreams()
 	s := start(t, siteOptions{wrap: live.wrap})
 	for _, name := range []string{"first", "second"} {
 		s.topic(name, settings.Topic{Queues: 1})
@@ -105,7 +122,7 @@ func TestTabsShareOneStream(t *testing.T) {
 
 // A pause holds for all tabs and is kept; it ends the stream, and its end begins a stream.
 func TestPauseEndsTheStream(t *testing.T) {
-	var live streams
+	live := newStreams()
 	s := start(t, siteOptions{wrap: live.wrap})
 	s.topic("first", settings.Topic{Queues: 1})
 	a := open(t, s.url)
@@ -125,7 +142,7 @@ func TestPauseEndsTheStream(t *testing.T) {
 
 // Without a stream the pages ask for their lists; the console asks for a stream again and again.
 func TestPagesWorkWithoutAStream(t *testing.T) {
-	var live streams
+	live := newStreams()
 	s := start(t, siteOptions{wrap: live.wrap})
 	live.broken.Store(true)
 	s.topic("first", settings.Topic{Queues: 1})
@@ -143,17 +160,16 @@ func TestPagesWorkWithoutAStream(t *testing.T) {
 
 // The badge of the page is late after three intervals without data, and recovers.
 func TestBadgeTurnsLate(t *testing.T) {
-	var live streams
+	live := newStreams()
 	s := start(t, siteOptions{wrap: live.wrap})
 	a := open(t, s.url)
 	a.load("#/topics")
 	a.eval(`{const e = document.querySelector('select[name=interval]'); e.value = '1000'; e.dispatchEvent(new Event('change')); null}`, nil)
 	live.await(t, 1)
 	a.wait(`document.querySelector('[data-live=ok]')`)
-	live.down.Store(true)
-	live.cut()
+	live.fall()
 	a.wait(`document.querySelector('[data-live=late]')`)
-	live.down.Store(false)
+	live.rise()
 	a.wait(`document.querySelector('[data-live=ok]')`)
 	live.await(t, 1)
 	a.clean()

@@ -12,7 +12,7 @@ import (
 // A moment of the broker changes only the cells whose values changed. The other elements stay, with
 // the focus, and the table keeps its scroll position.
 func TestUpdatesChangeOnlyWhatDiffers(t *testing.T) {
-	var live streams
+	live := newStreams()
 	s := start(t, siteOptions{wrap: live.wrap})
 	for _, name := range []string{"first", "second"} {
 		s.topic(name, settings.Topic{Queues: 1})
@@ -92,7 +92,7 @@ func TestUpdateOfElements(t *testing.T) {
 // A hidden tab has no stream, requests nothing and draws nothing, while another tab of the browser
 // is up to date. When the hidden tab is shown, it catches up.
 func TestHiddenTabRests(t *testing.T) {
-	var live streams
+	live := newStreams()
 	s := start(t, siteOptions{wrap: live.wrap})
 	s.topic("first", settings.Topic{Queues: 1})
 	a := open(t, s.url)
