@@ -198,6 +198,45 @@ func TestObserverThatEndsTheLeavingOfMany(t *testing.T) {
 	}
 }
 
+// An OnAttempt that ends its goroutine for a message that waited for a throttled server does not
+// keep the caller whose message was throttled.
+func TestObserverThatEndsTheReportOfAWaiter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &laneFake{do: func(ctx context.Context, n int, _ transport.Lane, msgs []*tidegate.Message) []error {
+			if n == 1 {
+				time.Sleep(time.Millisecond)
+				return all(len(msgs), throttled(10*time.Second))
+			}
+			<-ctx.Done()
+			return all(len(msgs), context.Cause(ctx))
+		}}
+		var ends atomic.Int64
+		p := newProducer(t, f, Options{MaxAttempts: 1, OnAttempt: func(a Attempt) {
+			if a.Messages == 0 { // it waited
+				ends.Add(1)
+				runtime.Goexit()
+			}
+		}})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // ends before the pause
+		defer cancel()
+		var returned [3]atomic.Bool
+		for i, m := range numbered(3) { // two requests are under way, and the third message waits
+			of := []context.Context{t.Context(), t.Context(), ctx}[i]
+			go func() {
+				p.SendBatch(of, []*tidegate.Message{m})
+				returned[i].Store(true)
+			}()
+			synctest.Wait()
+		}
+		time.Sleep(2 * time.Millisecond)
+		synctest.Wait()
+		if ends.Load() != 1 || !returned[0].Load() || !returned[2].Load() {
+			t.Errorf("OnAttempt ended %d goroutines, the throttled call returned: %t, the call that waited: %t; want 1, and both",
+				ends.Load(), returned[0].Load(), returned[2].Load())
+		}
+	})
+}
+
 // cancelled returns a ctx that has ended.
 func cancelled() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())

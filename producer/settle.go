@@ -98,7 +98,9 @@ func (t *topic) finish(r *request, outs []outcome, charged, worker bool) (ended 
 	next, ok = t.pump(now, nil, worker && len(waited) == 0)
 	t.mu.Unlock()
 	if len(waited) > 0 {
+		t.p.release(ended) // OnAttempt may end this goroutine
 		t.report(r, waited)
+		return nil, next, ok
 	}
 	return ended, next, ok
 }
