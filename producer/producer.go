@@ -169,27 +169,9 @@ var errNilMessage = &SendError{Reason: StopInvalid, Cause: &tidegate.Error{
 }}
 
 // admit lets a message in, and waits for a place if the producer is full. The producer owns the
-// message until its end.
-func (p *Producer) admit(it *item, blocked func()) *SendError {
-	var err *SendError
-	if it.ctx.Err() != nil {
-		err = it.contextEnded()
-	} else {
-		err = p.enter(it, blocked)
-	}
-	switch {
-	case err != nil:
-		it.topic.release()
-	case p.opts.Budget != nil:
-		p.opts.Budget.Earn(1)
-	}
-	return err
-}
-
-// enter waits until the ledger admits a message. A message without a message group may go to the
-// spool if the producer is full. One with a group may not, because older messages of the group may
-// be in the producer.
-func (p *Producer) enter(it *item, blocked func()) *SendError {
+// message until its end. A message without a message group may go to the spool if the producer is
+// full. One with a group may not, because older messages of the group may be in the producer.
+func (p *Producer) admit(it *item, blocked func()) (err *SendError) {
 	when := ledger.Wait
 	switch {
 	case p.opts.WhenFull == RejectWhenFull:
@@ -198,19 +180,33 @@ func (p *Producer) enter(it *item, blocked func()) *SendError {
 		when = ledger.Spool
 		it.wake = make(chan struct{}) // before Enter, because Close can end the message from then on
 	}
-	admission, full := p.ledger.Enter(it.ctx, it, &it.entry, it.Size, when, blocked)
-	switch admission {
-	case ledger.Closed:
-		return it.fail(StopClosed, errProducerClosed)
-	case ledger.Full:
-		return it.fail(StopFull, fmt.Errorf("%w: %w", ErrFull, full))
-	case ledger.Ended:
-		return it.contextEnded()
-	case ledger.Forced:
-		it.full = true
-	case ledger.Admitted:
+	var place *ledger.Entrant[*item]
+	admission, full := ledger.Ended, error(nil)
+	if it.ctx.Err() == nil {
+		place, admission, full = p.ledger.Enter(it.ctx, it, &it.entry, it.Size, when)
 	}
-	return nil
+	if place != nil {
+		if blocked != nil {
+			blocked()
+		}
+		admission = p.ledger.Await(it.ctx, place)
+	}
+	switch admission {
+	case ledger.Admitted, ledger.Forced:
+		it.full = admission == ledger.Forced
+		if p.opts.Budget != nil {
+			p.opts.Budget.Earn(1)
+		}
+		return nil
+	case ledger.Closed:
+		err = it.fail(StopClosed, errProducerClosed)
+	case ledger.Full:
+		err = it.fail(StopFull, fmt.Errorf("%w: %w", ErrFull, full))
+	case ledger.Ended:
+		err = it.contextEnded()
+	}
+	it.topic.release()
+	return err
 }
 
 // resultOf returns the ledger's class of an item with a result. It also reports whether the item

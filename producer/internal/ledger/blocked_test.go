@@ -11,11 +11,11 @@ func BenchmarkBlockedCallers(b *testing.B) {
 	for _, callers := range []int{50, 5_000, 40_000} {
 		b.Run(fmt.Sprint(callers), func(b *testing.B) {
 			l := New[*Entry[int]](1, 1<<20)
-			blocked := make([]*entrant[*Entry[int]], 0, callers)
+			blocked := make([]*Entrant[*Entry[int]], 0, callers)
 			first := &Entry[*Entry[int]]{}
 			l.admit(first)
 			for range callers {
-				w := &entrant[*Entry[int]]{entry: &Entry[*Entry[int]]{}, granted: make(chan struct{})}
+				w := &Entrant[*Entry[int]]{entry: &Entry[*Entry[int]]{}, granted: make(chan struct{})}
 				w.place.Value, w.spools.Value = w, w
 				l.queue.PushBack(&w.place)
 				blocked = append(blocked, w)

@@ -6,22 +6,19 @@ import (
 	"testing/synctest"
 )
 
-// A message that got its place and its result before its Enter noticed: an Enter whose ctx has
+// A message that got its place and its result before its Await noticed: an Await whose ctx has
 // ended meanwhile still reports that the message was accepted.
 func TestEndedCtxHidesNoAdmission(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for range 200 { // Enter may come before Leave; then the message has ended
+		for range 200 { // Await may come before Leave; then the message has ended
 			l := New[*note](1, 100)
 			first := enter(t, l, 1, Wait, Admitted)
 			ctx, cancel := context.WithCancel(t.Context())
 			n := &note{}
 			got := make(chan Admission, 1)
-			go func() {
-				a, _ := l.Enter(ctx, n, &n.entry, 1, Wait, nil)
-				got <- a
-			}()
+			go func() { got <- enterFull(ctx, t, l, n, 1, Wait) }()
 			synctest.Wait()
-			cancel() // wakes Enter, which waits for the lock while all this happens:
+			cancel() // wakes Await, which waits for the lock while all this happens:
 			l.Leave([]*note{first}, resultOf)
 			l.Close()
 			pending := l.Pending()

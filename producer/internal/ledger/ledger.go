@@ -28,8 +28,8 @@ type Ledger[T any] struct {
 	messages int                    // guarded by mu, as all below: without a result
 	bytes    int                    // of them
 	backlog  int                    // messages with a result, before the call of their function
-	queue    list.List[*entrant[T]] // wait for a place
-	spooling list.List[*entrant[T]] // those of them that may be admitted on their way to the spool
+	queue    list.List[*Entrant[T]] // wait for a place
+	spooling list.List[*Entrant[T]] // those of them that may be admitted on their way to the spool
 	pending  list.List[T]           // without a result
 	closed   bool                   // no further message is accepted
 	settled  chan struct{}          // closed when all messages have a result, after Close
@@ -74,10 +74,10 @@ func (l *Ledger[T]) Admit(message T, e *Entry[T], bytes int) bool {
 	return true
 }
 
-// An entrant waits for a place.
-type entrant[T any] struct {
-	place   list.Link[*entrant[T]] // in Ledger.queue
-	spools  list.Link[*entrant[T]] // in Ledger.spooling
+// An Entrant waits for a place.
+type Entrant[T any] struct {
+	place   list.Link[*Entrant[T]] // in Ledger.queue
+	spools  list.Link[*Entrant[T]] // in Ledger.spooling
 	entry   *Entry[T]
 	granted chan struct{}
 
@@ -100,7 +100,7 @@ const (
 	Spool                  // it is admitted for the spool; it waits while too many functions are to be called
 )
 
-// An Admission is the result of Enter.
+// An Admission is the result of Enter or Await.
 type Admission int
 
 // The results.
@@ -113,26 +113,9 @@ const (
 )
 
 // Enter accepts a message with entry e and a size in bytes. A message larger than the bound of the
-// ledger counts as that bound. If the ledger is full, when decides. If blocked is not nil, Enter
-// calls it before a wait, without a lock. The error explains Full.
-func (l *Ledger[T]) Enter(ctx context.Context, message T, e *Entry[T], bytes int, when WhenFull, blocked func()) (Admission, error) {
-	w, admission, err := l.enter(ctx, message, e, bytes, when)
-	if w == nil {
-		return admission, err
-	}
-	if blocked != nil {
-		blocked()
-	}
-	select {
-	case <-w.granted:
-	case <-ctx.Done():
-		l.stopWaiting(w)
-	}
-	return w.admission, nil
-}
-
-// enter is the part of Enter before a wait. It returns an entrant if the message has to wait.
-func (l *Ledger[T]) enter(ctx context.Context, message T, e *Entry[T], bytes int, when WhenFull) (*entrant[T], Admission, error) {
+// ledger counts as that bound. If the ledger is full, when decides. If Enter returns an entrant,
+// the message waits for a place, and Await must follow. The error explains Full.
+func (l *Ledger[T]) Enter(ctx context.Context, message T, e *Entry[T], bytes int, when WhenFull) (*Entrant[T], Admission, error) {
 	e.Place.Value = message
 	e.bytes = min(bytes, l.maxBytes) // a larger message travels alone
 	l.mu.Lock()
@@ -151,7 +134,7 @@ func (l *Ledger[T]) enter(ctx context.Context, message T, e *Entry[T], bytes int
 	case ctx.Err() != nil:
 		return nil, Ended, nil
 	}
-	w := &entrant[T]{entry: e, granted: make(chan struct{})}
+	w := &Entrant[T]{entry: e, granted: make(chan struct{})}
 	w.place.Value, w.spools.Value = w, w
 	l.queue.PushBack(&w.place)
 	if when == Spool {
@@ -160,9 +143,19 @@ func (l *Ledger[T]) enter(ctx context.Context, message T, e *Entry[T], bytes int
 	return w, Admitted, nil
 }
 
+// Await waits until the message of an entrant has a place, the ledger is closed, or ctx ends.
+func (l *Ledger[T]) Await(ctx context.Context, w *Entrant[T]) Admission {
+	select {
+	case <-w.granted:
+	case <-ctx.Done():
+		l.stopWaiting(w)
+	}
+	return w.admission
+}
+
 // stopWaiting notes the end of the ctx of an entrant. Its message may have been admitted meanwhile,
 // and may even have its result already.
-func (l *Ledger[T]) stopWaiting(w *entrant[T]) {
+func (l *Ledger[T]) stopWaiting(w *Entrant[T]) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	select {
@@ -210,13 +203,13 @@ func (l *Ledger[T]) grant() {
 	}
 }
 
-func (l *Ledger[T]) head(of *list.List[*entrant[T]]) *entrant[T] {
+func (l *Ledger[T]) head(of *list.List[*Entrant[T]]) *Entrant[T] {
 	l.looks++
 	return of.First()
 }
 
 // let ends the wait of an entrant.
-func (w *entrant[T]) let(a Admission) {
+func (w *Entrant[T]) let(a Admission) {
 	w.place.Leave()
 	w.spools.Leave()
 	w.admission = a

@@ -23,10 +23,21 @@ func resultOf(n *note) (*Entry[*note], Result, bool) { return &n.entry, n.result
 func enter(t *testing.T, l *Ledger[*note], bytes int, when WhenFull, want Admission) *note {
 	t.Helper()
 	n := &note{}
-	if got, err := l.Enter(t.Context(), n, &n.entry, bytes, when, nil); got != want || (err != nil) != (want == Full) {
-		t.Fatalf("admission %d, %v, want %d", got, err, want)
+	if w, got, err := l.Enter(t.Context(), n, &n.entry, bytes, when); w != nil || got != want || (err != nil) != (want == Full) {
+		t.Fatalf("admission %d, %v, waits: %t; want %d", got, err, w != nil, want)
 	}
 	return n
+}
+
+// enterFull has a message of some bytes wait for a place, and returns the end of the wait.
+func enterFull(ctx context.Context, t *testing.T, l *Ledger[*note], n *note, bytes int, when WhenFull) Admission {
+	t.Helper()
+	w, got, err := l.Enter(ctx, n, &n.entry, bytes, when)
+	if w == nil {
+		t.Errorf("admission %d, %v; want it to wait", got, err)
+		return got
+	}
+	return l.Await(ctx, w)
 }
 
 // empty fails the test unless the ledger has forgotten all messages and can be waited for.
@@ -45,7 +56,7 @@ func TestBounds(t *testing.T) {
 	enter(t, l, 41, Reject, Full)
 	b := enter(t, l, 40, Reject, Admitted)
 	n := &note{}
-	if _, err := l.Enter(t.Context(), n, &n.entry, 1, Reject, nil); err == nil || !strings.Contains(err.Error(), "2 of 3 messages") || !strings.Contains(err.Error(), "100 of 100 bytes") {
+	if _, _, err := l.Enter(t.Context(), n, &n.entry, 1, Reject); err == nil || !strings.Contains(err.Error(), "2 of 3 messages") || !strings.Contains(err.Error(), "100 of 100 bytes") {
 		t.Errorf("the error is %v", err)
 	}
 	l.Leave([]*note{a, b}, resultOf)
@@ -80,11 +91,9 @@ func TestWaitForAPlace(t *testing.T) {
 		var order []int // guarded by mu
 		wait := func(ctx context.Context, number, bytes int, want Admission) *note {
 			n := &note{}
-			blocked := false
 			go func() {
-				got, _ := l.Enter(ctx, n, &n.entry, bytes, Wait, func() { blocked = true })
-				if got != want || !blocked {
-					t.Errorf("message %d: admission %d, want %d; it waited: %v", number, got, want, blocked)
+				if got := enterFull(ctx, t, l, n, bytes, Wait); got != want {
+					t.Errorf("message %d: admission %d, want %d", number, got, want)
 				}
 				mu.Lock()
 				defer mu.Unlock()
@@ -122,7 +131,7 @@ func TestSpoolWhenFull(t *testing.T) {
 		l.Leave([]*note{b}, resultOf)
 		c := &note{result: Spooled}
 		var got Admission
-		go func() { got, _ = l.Enter(t.Context(), c, &c.entry, 1, Spool, nil) }()
+		go func() { got = enterFull(t.Context(), t, l, c, 1, Spool) }()
 		synctest.Wait()
 		if c.entry.Place.Joined() {
 			t.Error("a message was admitted while a function was not called")
@@ -189,7 +198,7 @@ func TestCloseAndReport(t *testing.T) {
 		}
 		waiting := &note{}
 		go func() {
-			if got, _ := l.Enter(t.Context(), waiting, &waiting.entry, 1, Wait, nil); got != Closed {
+			if got := enterFull(t.Context(), t, l, waiting, 1, Wait); got != Closed {
 				t.Errorf("admission %d of a message that waited, want Closed", got)
 			}
 		}()

@@ -16,7 +16,7 @@ type letter struct {
 	entry  Entry[*letter]
 	bytes  int
 	when   WhenFull
-	wait   *entrant[*letter] // nil if it did not wait
+	wait   *Entrant[*letter] // nil if it did not wait
 	result Result
 	called bool
 	over   bool // it has its result, and its function has returned
@@ -182,7 +182,7 @@ func (m *ledgerModel) enter() {
 	case kind == 2:
 		want = Ended
 	}
-	w, got, err := m.Ledger.enter(ctx, x, &x.entry, size, x.when)
+	w, got, err := m.Ledger.Enter(ctx, x, &x.entry, size, x.when)
 	if got != want || (err != nil) != (want == Full) || (w != nil) != (want == Admitted && !fits) {
 		m.t.Errorf("a message has admission %d (%v) and waits: %v; want admission %d", got, err, w != nil, want)
 	}
