@@ -48,23 +48,24 @@
 //
 // # Life of a message
 //
-// Send, SendAsync and SendBatch prepare a message (producer.go): they validate it and wait for a
-// place (internal/ledger). An item (item.go) has its limits, its history and its state. The topic
-// (topic.go) then has it until its end:
+// An item (item.go) is a message with its limits, its history and its state. Send, SendAsync and
+// SendBatch (send.go) prepare and admit it (producer.go): they validate the message and wait for a
+// place (internal/ledger). The topic (topic.go) then has the item until its end:
 //
 //   - submit queues the item (internal/plan), or moves it to the spool (spool.go);
-//   - pump begins the jobs that are ready: an ask for lanes, or a request. A job has a worker, or
-//     runs on the goroutine of a Send;
-//   - route carries out an ask, and send a request (request.go): limiter, ctx, transport;
-//   - settle records the attempt and decides (settle.go, outcome.go; the policy is
-//     internal/retry). It then ends items, returns others to the queue, and pauses a lane;
+//   - pump begins the jobs that are ready: an ask for lanes, or a request;
+//   - work carries out jobs, on a worker or on the goroutine of a Send: route an ask, and send a
+//     request (request.go): limiter, ctx, transport;
+//   - settle charges the attempt to each item (settle.go) and decides (outcome.go; the policy is
+//     internal/retry). After a throttle it needs the settings of the server (settings.go). finish
+//     then applies the decisions, adapts the lane, and returns the other items to the queue;
 //   - end gives an item its state (end.go). The ledger counts it, and its caller wakes.
 //
 // Transactions and recalls do not use the queue: repeat.go has their loop.
 //
-// A throttled Send is submit, pump, route, send, settle with a pause, a timer (wake), and the same
-// from pump on again, on a worker. The first attempt takes the lock of the topic three times if it
-// succeeds.
+// A throttled Send is submit, pump, work (route, send, settle with a pause), a timer (wake), and
+// the same from pump on again, on a worker. The first attempt takes the lock of the topic three
+// times if it succeeds.
 //
 // # Pauses
 //

@@ -14,9 +14,13 @@ import (
 // returns true, the caller has to call complete for the message afterwards. Otherwise the message
 // moves to the spool. The lock is held.
 func (t *topic) end(it *item, err *SendError, now time.Time) (ended bool) {
-	spools := t.spools(it, err) // before the message leaves its request
-	it.state, it.err = endState(err), err
-	it.unwatch = it.watched.Leave()
+	spools := err != nil && t.spools(it, err) // before the message leaves its request
+	if it.state, it.err = delivered, err; err != nil {
+		it.state = failedState(err)
+	}
+	if it.done != nil {
+		it.unwatch = it.watched.Leave()
+	}
 	if r := t.queue.Remove(&it.Item, now); r != nil {
 		r.Call.cancel()
 	}
@@ -100,7 +104,7 @@ func (t *topic) lateBefore(it *item, now time.Time) *item {
 // older message of its group that is in a request: a server may accept the older one in a moment,
 // so that one cannot move. The lock is held.
 func (t *topic) spools(it *item, err *SendError) bool {
-	if t.p.spooler == nil || it.origin == fromSpool || it.origin == halfMessage || err == nil {
+	if t.p.spooler == nil || it.origin == fromSpool || it.origin == halfMessage {
 		return false
 	}
 	switch err.Reason {
@@ -122,9 +126,6 @@ func (t *topic) spools(it *item, err *SendError) bool {
 // hopeless ends the messages that wait for a pause that leaves no time before their deadline. The
 // lock is held.
 func (t *topic) hopeless(now time.Time, items ...*item) (ended []*item) {
-	if !t.queue.AnyPaused(now) {
-		return nil
-	}
 	for _, it := range items {
 		if it.state != pending || !it.Queued() {
 			continue
@@ -134,10 +135,10 @@ func (t *topic) hopeless(now time.Time, items ...*item) (ended []*item) {
 			continue
 		}
 		needed := retry.Sum(l.PausedUntil.Sub(now), it.limits.Floor)
-		if left, ok := it.left(now); ok && left < needed {
-			if t.endWithGroup(it, it.tooLate(needed, left, l.Throttle), now) {
-				ended = append(ended, it)
-			}
+		deadline, ok := it.ctx.Deadline()
+		left := deadline.Sub(now)
+		if ok && left < needed && t.endWithGroup(it, it.tooLate(needed, left, l.Throttle), now) {
+			ended = append(ended, it)
 		}
 	}
 	return ended
@@ -189,12 +190,13 @@ func (t *topic) leave(it *item, aborted bool) (left bool) {
 	o := outcome{it: it, ended: now, skipped: true}
 	r := it.Request()
 	if r != nil && r.Call.sent {
-		it.record(&tidegate.Error{
+		o.skipped = false
+		o.err = &tidegate.Error{
 			Op: "SendMessage", Subject: t.name, Endpoint: r.Lane.Endpoint, MaybeStored: true,
 			Message: "the call ended before the response", Err: cause,
-		}, r.Call.began, now)
-		o.err, o.skipped, o.in = it.history.Last, false, it.inputs(now, now, t.good.Load())
-		o.in.OfError(o.err)
+		}
+		it.history.Record(o.err, r.Call.began, now, it.ctx.Err() != nil)
+		o.in = it.inputs(o.err, now, t.good.Load())
 		o.in.Closed = aborted
 		o.decision = retry.Decide(o.in)
 	}

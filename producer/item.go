@@ -53,7 +53,7 @@ const (
 	halfMessage        // of a transaction; it is in no queue
 )
 
-// A state is the place of a message.
+// A state is the place of a message. It has its result after spooling.
 type state uint8
 
 const (
@@ -65,15 +65,9 @@ const (
 	aborted // it failed because Close or Shutdown ended the producer
 )
 
-// over reports whether the message has its result.
-func (it *item) over() bool { return it.state > spooling }
-
-// endState returns the state of a message that ends with err, nil if it was accepted.
-func endState(err *SendError) state {
-	switch {
-	case err == nil:
-		return delivered
-	case err.Cause == errProducerClosed: //nolint:errorlint // the producer's own value
+// failedState returns the state of a message that fails with err.
+func failedState(err *SendError) state {
+	if err.Cause == errProducerClosed { //nolint:errorlint // the producer's own value
 		return aborted
 	}
 	return failed
@@ -86,38 +80,18 @@ func newItem(ctx context.Context, msg *tidegate.Message) *item {
 	return it
 }
 
-// queued returns the queue's part of the item, or nil for a nil item.
-func (it *item) queued() *plan.Item[*item, roundTrip] {
-	if it == nil {
-		return nil
-	}
-	return &it.Item
-}
-
-// left returns the time until the deadline; ok is false if there is none.
-func (it *item) left(now time.Time) (left time.Duration, ok bool) {
-	deadline, ok := it.ctx.Deadline()
-	return deadline.Sub(now), ok
-}
-
 // Share implements plan.Sharer.
 func (it *item) Share(now time.Time) time.Duration {
-	left, ok := it.left(now)
-	return it.history.Share(&it.limits, left, ok)
+	deadline, _ := it.ctx.Deadline() // zero if there is none
+	return it.history.Share(&it.limits, now, deadline)
 }
 
-// inputs returns the inputs of a decision made now, except those from the attempt's error.
-func (it *item) inputs(ended, now time.Time, routeGood bool) retry.Inputs {
-	left, ok := it.left(ended)
-	in := it.history.Inputs(&it.limits, ended, left, ok)
-	in.RouteGood, in.ContextEnded, in.Elapsed = routeGood, it.ctx.Err() != nil, now.Sub(ended)
+// inputs returns the inputs of a decision after an attempt that ended then with err.
+func (it *item) inputs(err error, ended time.Time, routeGood bool) retry.Inputs {
+	deadline, _ := it.ctx.Deadline() // zero if there is none
+	in := it.history.Inputs(&it.limits, err, ended, deadline)
+	in.RouteGood, in.ContextEnded = routeGood, it.ctx.Err() != nil
 	return in
-}
-
-// record counts an attempt.
-func (it *item) record(err error, began, ended time.Time) {
-	it.history.Record(err, began, ended, it.ctx.Err() != nil)
-	it.changes = 0
 }
 
 // fail returns the error of the send.
@@ -135,7 +109,7 @@ func (it *item) ended(now time.Time) error {
 	if err := it.ctx.Err(); err != nil {
 		return endCause(err, context.Cause(it.ctx))
 	}
-	if left, ok := it.left(now); ok && left <= 0 {
+	if deadline, ok := it.ctx.Deadline(); ok && !deadline.After(now) {
 		return context.DeadlineExceeded
 	}
 	return nil

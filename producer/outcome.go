@@ -1,6 +1,7 @@
 package producer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -43,7 +44,14 @@ func (t *topic) decide(r *request, outs []outcome) {
 	settings := p.settings(t)
 	switch {
 	case throttled && (p.opts.MaxAttempts == 0 || p.opts.Backoff == nil):
-		settings = p.settingsFor(r, t)
+		ctx := p.life
+		if r.Alone {
+			ctx = r.Items[0].Of.ctx // its caller carries out the request, and waits here
+		}
+		var err error
+		if settings, err = p.awaitedSettings(ctx, t); err != nil { // those before remain in effect
+			p.log.Debug("a throttled send continues without the settings of the server", "topic", t.name, "error", err)
+		}
 	case transient && p.opts.MaxAttempts == 0:
 		// Retries after transient failures are immediate, so the send does not wait for the
 		// settings: the server that failed may be the one to respond.
@@ -59,7 +67,6 @@ func (t *topic) decide(r *request, outs []outcome) {
 		}
 		o.limits = &limits
 		o.in.MaxAttempts, o.in.Elapsed, o.in.ContextEnded = limits.MaxAttempts, now.Sub(o.ended), o.it.ctx.Err() != nil
-		o.in.OfError(o.err)
 		o.in.Closed = p.closed.Load()
 		o.in.Spools = p.spooler != nil && o.it.origin != fromSpool
 		o.in.Draw(&limits, &drawn)
@@ -89,7 +96,12 @@ func (t *topic) apply(o *outcome, l *lane, spooled []string, now time.Time) bool
 	case d.Stop != retry.Continue:
 		return t.end(it, it.stopped(o), now)
 	case d.Class == tidegate.ClassOK:
-		t.keepReceipt(o)
+		t.good.Store(true)
+		t.down = false
+		it.receipt = o.receipt
+		it.receipt.Attempts = it.history.Attempts
+		it.receipt.MessageID = cmp.Or(o.receipt.MessageID, it.Message.ID)
+		it.receipt.Topic = cmp.Or(o.receipt.Topic, it.Message.Topic)
 		return t.end(it, nil, now)
 	case slices.Contains(spooled, it.Message.MessageGroup):
 		return t.end(it, it.fail(StopSpool, errBehind), now)
@@ -110,9 +122,6 @@ func (t *topic) apply(o *outcome, l *lane, spooled []string, now time.Time) bool
 // groupsToSpool returns the message groups with a message that will move to the spool. The later
 // messages of such a group must follow it.
 func (t *topic) groupsToSpool(outs []outcome) (groups []string) {
-	if t.p.spooler == nil {
-		return nil
-	}
 	for i := range outs {
 		o := &outs[i]
 		group := o.it.Message.MessageGroup
@@ -161,21 +170,6 @@ func (it *item) stopped(o *outcome) *SendError {
 // allows with a pause of 10 ms, and 63 % with the delays of the throttled messages
 // (TestBusyServerAcceptsWhatTheBackoffAllows).
 const lanePause = 50 * time.Millisecond
-
-// keepReceipt completes the receipt of an accepted message.
-func (t *topic) keepReceipt(o *outcome) {
-	t.good.Store(true)
-	t.down = false
-	it := o.it
-	it.receipt = o.receipt
-	it.receipt.Attempts = it.history.Attempts
-	if it.receipt.MessageID == "" {
-		it.receipt.MessageID = it.Message.ID
-	}
-	if it.receipt.Topic == "" {
-		it.receipt.Topic = it.Message.Topic
-	}
-}
 
 // endpoint returns the endpoint of the receipt or of the error, or that of the lane if they have
 // none.
@@ -230,8 +224,7 @@ func (t *topic) adapt(r *request, outs []outcome, now time.Time) (ended []outcom
 		if !untried {
 			it.history.Charge(now, &it.limits)
 		}
-		o := outcome{it: it, err: throttle.err, ended: now, waiting: true, in: it.inputs(now, now, true)}
-		o.in.OfError(throttle.err)
+		o := outcome{it: it, err: throttle.err, ended: now, waiting: true, in: it.inputs(throttle.err, now, true)}
 		o.in.PolicyDelay = max(0, l.PausedUntil.Sub(now))
 		o.in.RetryAfter = 0
 		if o.decision = retry.Decide(o.in); o.decision.Stop == retry.Continue || untried && o.decision.Stop != retry.Deadline {

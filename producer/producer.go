@@ -12,6 +12,7 @@ import (
 	"github.com/tidegate/tidegate/internal/tally"
 	"github.com/tidegate/tidegate/producer/internal/ledger"
 	"github.com/tidegate/tidegate/producer/internal/retry"
+	"github.com/tidegate/tidegate/producer/internal/watch"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -122,7 +123,8 @@ func (p *Producer) use(name string) *topic {
 				}
 			}
 		}
-		t = newTopic(p, name)
+		t = &topic{p: p, name: name, requesting: make(chan struct{}, 1)}
+		t.watches = watch.NewSet(&t.mu, func(items []*item) { leaveAll(items, false) })
 		p.topics[name] = t
 	}
 	t.users.Add(1)
@@ -150,7 +152,7 @@ func (p *Producer) prepare(ctx context.Context, msg *tidegate.Message, done func
 	if len(msg.Body) > largest && settings.MaxBodySizeFrom != fromClient {
 		// The server may accept a larger body than the known limit.
 		var err error
-		settings, err = p.awaitedSettings(ctx, it.topic, p.opts.AttemptTimeout)
+		settings, err = p.awaitedSettings(ctx, it.topic)
 		if largest = settings.MaxBodySize; err != nil {
 			largest = math.MaxInt // the server decides at the attempt, if ctx has not ended
 		}
@@ -225,7 +227,7 @@ func resultOf(it *item) (e *ledger.Entry[*item], r ledger.Result, called bool) {
 // complete finishes messages that have ended. No lock is held.
 func (p *Producer) complete(items []*item) {
 	p.conclude(items)
-	p.release(items)
+	p.wakeCallers(items)
 }
 
 // conclude counts the results of messages and queues the functions of SendAsync. The lock of their
@@ -243,8 +245,8 @@ func (p *Producer) conclude(items []*item) {
 	}
 }
 
-// release frees the resources of finished messages and wakes their callers. No lock is held.
-func (p *Producer) release(items []*item) {
+// wakeCallers frees the resources of finished messages and wakes their callers. No lock is held.
+func (p *Producer) wakeCallers(items []*item) {
 	for _, it := range items {
 		it.topic.release()
 		if it.unwatch != nil {

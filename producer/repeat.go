@@ -65,14 +65,13 @@ func (p *Producer) repeat(it *item, op string, call func(ctx context.Context) (e
 			return it.contextEnded()
 		}
 		began := time.Now()
-		a := newScope(ctx, it.history.Attempts > 0, it.Share(began))
+		a := newScope(ctx, true, it.history.Attempts > 0, it.Share(began))
 		o := outcome{it: it, operation: op}
 		o.lane, o.err = call(a.ctx)
 		a.cancel()
 		o.ended = time.Now()
-		it.record(o.err, began, o.ended)
-		o.in = it.inputs(o.ended, o.ended, it.topic.good.Load())
-		o.in.OfError(o.err)
+		it.history.Record(o.err, began, o.ended, it.ctx.Err() != nil)
+		o.in = it.inputs(o.err, o.ended, it.topic.good.Load())
 		o.in.HalfMessage = op == beginOperation && !unsent(o.err)
 		o.in.Closed = p.life.Err() != nil
 		o.in.Draw(&it.limits, new(retry.Draws))

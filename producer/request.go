@@ -45,11 +45,12 @@ type roundTrip struct {
 
 // The plan of a topic.
 type (
-	queue   = plan.Queue[*item, roundTrip]
-	lane    = plan.Lane[*item, roundTrip]
-	ask     = plan.Ask[*item, roundTrip]
-	request = plan.Request[*item, roundTrip]
-	job     = plan.Job[*item, roundTrip]
+	queue     = plan.Queue[*item, roundTrip]
+	queueItem = plan.Item[*item, roundTrip]
+	lane      = plan.Lane[*item, roundTrip]
+	ask       = plan.Ask[*item, roundTrip]
+	request   = plan.Request[*item, roundTrip]
+	job       = plan.Job[*item, roundTrip]
 )
 
 // cancel cancels the call of the transport, if there is one.
@@ -71,12 +72,12 @@ type scope struct {
 // waited for the ask, because none of them has a lane.
 func (t *topic) route(a *ask) (r *request, next job, ok bool) {
 	began := time.Now()
-	lanes, err := t.lanesFor(t.lookup.ctx, a)
+	err := t.lanesFor(t.lookup.ctx, a)
 	now := time.Now()
 	t.mu.Lock()
 	lookup := t.lookup
 	t.lookup = scope{}
-	r = t.queue.Routed(a, lanes, now)
+	r = t.queue.Routed(a, now)
 	var ended []*item
 	var failed *request
 	switch {
@@ -91,8 +92,8 @@ func (t *topic) route(a *ask) (r *request, next job, ok bool) {
 	case len(r.Items) == 1 && r.Items[0] == a.Head:
 		r.Call.scope, lookup.cancel = lookup, nil
 	}
-	if r != nil {
-		t.begin(job{Request: r}, now)
+	if r != nil && t.p.opts.Limiter == nil {
+		t.start(r, now)
 	}
 	worker := r == nil && !a.Alone
 	if failed == nil {
@@ -102,26 +103,27 @@ func (t *topic) route(a *ask) (r *request, next job, ok bool) {
 	if lookup.cancel != nil {
 		lookup.cancel()
 	}
-	t.p.complete(ended)
+	if len(ended) > 0 {
+		t.p.complete(ended)
+	}
 	if failed != nil {
 		ended, next, ok = t.settle(failed, nil, err, worker)
-		t.p.release(ended)
+		t.p.wakeCallers(ended)
 	}
 	return r, next, ok
 }
 
 // lanesFor requests the lanes of a from the transport, until the time of its first message's
-// attempt is over. It returns the lanes so far and the error of the next one. The end of the
-// caller's ctx and Close are not errors of the transport.
-func (t *topic) lanesFor(ctx context.Context, a *ask) (lanes []transport.Lane, err error) {
+// attempt is over. It returns the error for the first lane that is missing. The end of the caller's
+// ctx and Close are not errors of the transport.
+func (t *topic) lanesFor(ctx context.Context, a *ask) (err error) {
 	returned := false
 	defer func() {
 		if !returned {
 			t.abandon(a, nil)
 		}
 	}()
-	lanes = a.Buffer()
-	for r := range a.Lanes {
+	for r := range a.Requests {
 		var l transport.Lane
 		if l, err = t.p.lanes.Lane(ctx, r); err != nil {
 			if a.Alone && a.Head.Of.ctx.Err() != nil || t.p.closed.Load() {
@@ -129,14 +131,14 @@ func (t *topic) lanesFor(ctx context.Context, a *ask) (lanes []transport.Lane, e
 			}
 			break
 		}
-		lanes = append(lanes, l)
+		a.Lanes = append(a.Lanes, l)
 	}
 	returned = true
-	return lanes, err
+	return err
 }
 
-// send carries out a request. It returns the messages that have ended, for release, and the next
-// job of the worker.
+// send carries out a request. It returns the messages that have ended, for wakeCallers, and the
+// next job of the worker.
 func (t *topic) send(r *request) (ended []*item, next job, ok bool) {
 	returned := false
 	defer func() {
@@ -187,14 +189,15 @@ func (t *topic) abandon(a *ask, r *request) {
 		if it.state != pending {
 			return
 		}
-		it.record(err, began, now)
+		it.history.Record(err, began, now, it.ctx.Err() != nil)
 		if t.end(it, it.fail(StopPermanent, nil), now) {
 			ended = append(ended, it)
 		}
 	}
 	if a != nil {
 		t.lookup.cancel()
-		t.queue.Routed(a, nil, now)
+		a.Lanes = nil
+		t.queue.Routed(a, now)
 		fail(a.Head.Of, now)
 	} else {
 		r.Call.sent = false
@@ -233,10 +236,10 @@ func (t *topic) start(r *request, now time.Time) {
 	switch {
 	case c.scope.ctx != nil:
 	case len(c.items) == 1:
-		c.scope = newScope(c.items[0].base(r.Alone), await, shortest)
+		c.scope = newScope(c.items[0].ctx, r.Alone, await, shortest)
 	default:
 		// The request serves several callers. It ends when all of them have left.
-		c.scope = newScope(context.Background(), await, shortest)
+		c.scope = newScope(context.Background(), true, await, shortest)
 	}
 	c.sent, c.began = len(c.items) > 0, now
 	if !r.Alone { // the callers may leave before the end of the request

@@ -34,8 +34,7 @@ func (p *Producer) Send(ctx context.Context, msg *tidegate.Message) (tidegate.Re
 	if err != nil {
 		return tidegate.Receipt{}, err
 	}
-	t := it.topic
-	if j, ok := t.submit(it, it); !ok || !t.carryOut(j.Ask) {
+	if j, ok := it.topic.submit(&it.Item, it); !ok || !it.topic.work(j) {
 		it.await()
 	}
 	if it.err != nil {
@@ -48,7 +47,7 @@ func (p *Producer) Send(ctx context.Context, msg *tidegate.Message) (tidegate.Re
 func (it *item) await() {
 	t := it.topic
 	t.mu.Lock()
-	if it.over() && it.wake == nil {
+	if it.state > spooling && it.wake == nil { // it has its result
 		t.mu.Unlock()
 		return
 	}

@@ -144,31 +144,16 @@ func (p *Producer) requestSettings(ctx context.Context, t *topic) (Settings, err
 	return a.settings, a.err
 }
 
-// awaitedSettings is askedSettings with a timeout: a second, or AttemptTimeout if that is shorter.
-func (p *Producer) awaitedSettings(ctx context.Context, t *topic, attempt time.Duration) (Settings, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, min(attempt, settingsWait), errSettingsWait)
-	defer cancel()
-	return p.askedSettings(ctx, t)
-}
-
-// settingsFor is awaitedSettings for a throttled send. It ends with Close, and with the ctx of
-// the caller that carries out the request. After an error the settings remain in effect.
-func (p *Producer) settingsFor(r *request, t *topic) Settings {
+// awaitedSettings is askedSettings for a send. The send waits for at most a second, or
+// AttemptTimeout if that is shorter, and not longer than until Close.
+func (p *Producer) awaitedSettings(ctx context.Context, t *topic) (Settings, error) {
 	if a := t.fresh(); a != nil {
-		return a.settings
+		return a.settings, a.err
 	}
-	ctx := p.life
-	if r.Alone {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithCancel(r.Items[0].Of.ctx)
-		defer cancel()
-		defer context.AfterFunc(p.life, cancel)()
-	}
-	s, err := p.awaitedSettings(ctx, t, p.opts.AttemptTimeout)
-	if err != nil {
-		p.log.Debug("a throttled send continues without the settings of the server", "topic", t.name, "error", err)
-	}
-	return s
+	ctx, cancel := context.WithTimeoutCause(ctx, min(p.opts.AttemptTimeout, settingsWait), errSettingsWait)
+	defer cancel()
+	defer context.AfterFunc(p.life, cancel)()
+	return p.askedSettings(ctx, t)
 }
 
 // requestSettingsLater requests the settings in another goroutine, which Close waits for. It

@@ -277,7 +277,11 @@ func TestBodyAboveTheDefaultInAnOutage(t *testing.T) {
 					time.AfterFunc(100*time.Millisecond, func() { tt.ends(p, cancel) })
 				}
 				tt.msg.Topic, tt.msg.Body = "orders", make([]byte, 5<<20)
+				began := time.Now()
 				_, err := p.Send(ctx, &tt.msg)
+				if took := time.Since(began); tt.ends != nil && took != 100*time.Millisecond {
+					t.Errorf("Send returned after %v, want it at the end of the caller or the producer", took)
+				}
 				if e := sendError(t, err); e.Reason != tt.reason || e.Attempts != tt.attempts || !errors.Is(err, tt.is) {
 					t.Errorf("%v: reason %v after %d attempts, want %v after %d", err, e.Reason, e.Attempts, tt.reason, tt.attempts)
 				}

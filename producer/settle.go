@@ -14,8 +14,8 @@ import (
 var outcomePool = sync.Pool{New: func() any { return new([]outcome) }}
 
 // settle decides about each message of a request from its result, or from err if that is set. Then
-// it updates the queue. It returns the messages that have ended, for release, and if worker is true
-// the next job.
+// it updates the queue. It returns the messages that have ended, for wakeCallers, and if worker is
+// true the next job.
 func (t *topic) settle(r *request, results []transport.SendResult, err error, worker bool) (ended []*item, next job, ok bool) {
 	c := &r.Call
 	outs := c.oneOutcome[:min(len(c.items), 1)]
@@ -29,19 +29,21 @@ func (t *topic) settle(r *request, results []transport.SendResult, err error, wo
 		}()
 	}
 	now := time.Now()
+	failed := false
 	for i, it := range c.items {
 		outs[i] = outcome{it: it, err: err, ended: now}
 		if err == nil {
 			outs[i].receipt, outs[i].err = results[i].Receipt, results[i].Err
 		}
+		failed = failed || outs[i].err != nil
 		if r.Lane != nil {
 			outs[i].lane = r.Info.Endpoint
 		}
 	}
 	t.mu.Lock()
 	charged := t.charge(r, outs, now)
-	if !charged || t.silent(outs) {
-		return t.finish(r, outs, charged, worker)
+	if !charged || !failed && t.p.opts.OnAttempt == nil && t.p.observer == nil {
+		return t.finish(r, outs, charged, worker) // the zero decision is that of a success
 	}
 	t.mu.Unlock()
 	returned := false
@@ -49,7 +51,7 @@ func (t *topic) settle(r *request, results []transport.SendResult, err error, wo
 		if !returned { // OnAttempt has ended this goroutine
 			t.mu.Lock()
 			ended, _, _ = t.finish(r, outs, true, false)
-			t.p.release(ended)
+			t.p.wakeCallers(ended)
 		}
 	}()
 	t.decide(r, outs)
@@ -64,13 +66,6 @@ func (t *topic) settle(r *request, results []transport.SendResult, err error, wo
 	return t.finish(r, outs, true, worker)
 }
 
-// silent reports whether all messages were accepted, and no function of the user is called for
-// their attempts. Then the zero decision is right.
-func (t *topic) silent(outs []outcome) bool {
-	return t.p.opts.OnAttempt == nil && t.p.observer == nil &&
-		!slices.ContainsFunc(outs, func(o outcome) bool { return o.err != nil })
-}
-
 // finish carries out the decisions about the messages of a request, and begins the next job that
 // they make possible. The lock is held; finish releases it.
 func (t *topic) finish(r *request, outs []outcome, charged, worker bool) (ended []*item, next job, ok bool) {
@@ -79,7 +74,9 @@ func (t *topic) finish(r *request, outs []outcome, charged, worker bool) (ended 
 	var waited []outcome
 	ended = r.Call.oneEnded[:0]
 	if charged {
-		spooled = t.groupsToSpool(outs)
+		if t.p.spooler != nil {
+			spooled = t.groupsToSpool(outs)
+		}
 		for i := range outs {
 			if o := &outs[i]; o.it.state == pending && t.apply(o, r.Lane, spooled, now) {
 				ended = append(ended, o.it)
@@ -98,7 +95,7 @@ func (t *topic) finish(r *request, outs []outcome, charged, worker bool) (ended 
 	next, ok = t.pump(now, nil, worker && len(waited) == 0)
 	t.mu.Unlock()
 	if len(waited) > 0 {
-		t.p.release(ended) // OnAttempt may end this goroutine
+		t.p.wakeCallers(ended) // OnAttempt may end this goroutine
 		t.report(r, waited)
 		return nil, next, ok
 	}
@@ -151,8 +148,9 @@ func (t *topic) charge(r *request, outs []outcome, ended time.Time) bool {
 		if o.skipped = it.state != pending; o.skipped {
 			continue
 		}
-		it.record(o.err, r.Call.began, ended)
-		o.in = it.inputs(ended, ended, t.good.Load())
+		it.history.Record(o.err, r.Call.began, ended, it.ctx.Err() != nil)
+		it.changes = 0
+		o.in = it.inputs(o.err, ended, t.good.Load())
 		if tidegate.Classify(o.err) == tidegate.ClassThrottled && it.ctx.Err() == nil && r.Lane != nil {
 			r.Lane.Deciding = true
 		}

@@ -91,7 +91,7 @@ func (t *topic) spooled(it *item, err error) {
 	if it.err.Cause != nil {
 		cause = fmt.Errorf("%w; %w", it.err.Cause, cause)
 	}
-	it.state, it.err = endState(it.err), it.fail(StopSpool, cause)
+	it.state, it.err = failedState(it.err), it.fail(StopSpool, cause)
 }
 
 // drainGrace bounds the time that Shutdown waits for requests with messages of the spool. Without a
@@ -163,17 +163,16 @@ var errBehind = errors.New("older messages of its message group, or of its topic
 
 // diverts reports whether a new message goes to the spool without an attempt: its message group has
 // older messages in the spool, or the last messages of the topic went there after failed attempts.
-// The lock is held.
+// The producer has a spooler. The lock is held.
 func (t *topic) diverts(it *item) bool {
-	s := t.p.spooler
-	if s == nil || it.origin == fromSpool {
+	if it.origin == fromSpool {
 		return false
 	}
 	group := it.Message.MessageGroup
 	if group == "" {
 		return it.full || t.down
 	}
-	return t.spooling[group] > 0 || s.spool.Holds(t.name, group) || t.down && !t.queue.Has(group)
+	return t.spooling[group] > 0 || t.p.spooler.spool.Holds(t.name, group) || t.down && !t.queue.Has(group)
 }
 
 // spool queues a message that left the topic's queue for a write to the spool. The lock is held.

@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tidegate/tidegate/producer/internal/plan"
 	"github.com/tidegate/tidegate/producer/internal/watch"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -32,30 +31,23 @@ type topic struct {
 	down     bool           // the last messages with a result went to the spool after failed attempts
 
 	queue  queue
-	lookup scope       // of the ask under way: begin sets it, and only the goroutine of the ask uses its ctx
+	lookup scope       // of the ask under way: pump sets it, and only the goroutine of the ask uses its ctx
 	timer  *time.Timer // calls wake at timerAt; nil before its first use
 	wakeAt time.Time   // zero if the timer is stopped
 
 	watches watch.Set[*item] // of the messages of SendAsync
 }
 
-func newTopic(p *Producer, name string) *topic {
-	t := &topic{p: p, name: name, requesting: make(chan struct{}, 1)}
-	t.queue = plan.New[*item, roundTrip]()
-	t.watches = watch.NewSet(&t.mu, func(items []*item) { leaveAll(items, false) })
-	return t
-}
-
-// submit queues messages. If own is among them and can be sent at once, submit returns the ask for
-// it, which the caller has to carry out by carryOut.
-func (t *topic) submit(own *item, items ...*item) (job, bool) {
+// submit queues messages. If own is one of them and can be sent at once, submit returns the ask for
+// it, which the caller has to carry out by work.
+func (t *topic) submit(own *queueItem, items ...*item) (job, bool) {
 	var begun *watch.Watch[*item]
 	now := time.Now()
 	t.mu.Lock()
 	for _, it := range items {
 		switch {
 		case it.state != pending: // Close has aborted it
-		case t.diverts(it):
+		case t.p.spooler != nil && t.diverts(it):
 			t.spool(it, it.fail(StopSpool, nil))
 		default:
 			t.queue.Add(&it.Item, now)
@@ -70,7 +62,9 @@ func (t *topic) submit(own *item, items ...*item) (job, bool) {
 	if begun != nil {
 		begun.Start()
 	}
-	t.p.complete(ended)
+	if len(ended) > 0 {
+		t.p.complete(ended)
+	}
 	return j, ok
 }
 
@@ -78,15 +72,20 @@ func (t *topic) submit(own *item, items ...*item) (job, bool) {
 // instead for the caller to carry out: the ask for own alone or, if worker is true, the first. It
 // begins none while Close aborts the messages. A message whose caller waits does not wait for the
 // request of others in a crowd. The lock is held.
-func (t *topic) pump(now time.Time, own *item, worker bool) (mine job, ok bool) {
+func (t *topic) pump(now time.Time, own *queueItem, worker bool) (mine job, ok bool) {
 	t.queue.Crowded = own == nil && t.p.calls.Load() > crowd
-	t.queue.Wake(now)
 	for !t.p.closed.Load() {
-		j, more := t.queue.Next(now, own.queued())
+		j, more := t.queue.Next(now, own)
 		if !more {
 			break
 		}
-		t.begin(j, now)
+		switch {
+		case j.Ask != nil:
+			head := j.Ask.Head.Of
+			t.lookup = newScope(head.ctx, j.Ask.Alone, head.history.Attempts > 0, head.Share(now))
+		case t.p.opts.Limiter == nil: // otherwise send starts it when the limiter has permitted it
+			t.start(j.Request, now)
+		}
 		if !ok && (worker || j.Ask != nil && j.Ask.Alone) {
 			mine, ok = j, true
 			continue
@@ -95,17 +94,6 @@ func (t *topic) pump(now time.Time, own *item, worker bool) (mine job, ok bool) 
 	}
 	t.schedule(now)
 	return mine, ok
-}
-
-// begin creates the ctx of a job, which the limiter may delay. The lock is held.
-func (t *topic) begin(j job, now time.Time) {
-	switch {
-	case j.Ask != nil:
-		head := j.Ask.Head.Of
-		t.lookup = newScope(head.base(j.Ask.Alone), head.history.Attempts > 0, head.Share(now))
-	case t.p.opts.Limiter == nil:
-		t.start(j.Request, now)
-	}
 }
 
 // schedule sets the timer for the next event of the queue. The lock is held.
@@ -135,9 +123,13 @@ func (t *topic) wake() {
 	t.pump(time.Now(), nil, false)
 }
 
-// work carries out a job and those that are ready after it. Each lane has one worker for each of
-// its requests.
-func (t *topic) work(j job) {
+// work carries out a job and those that are ready after it. It returns true if its last request
+// ended a message. Each lane has one worker for each of its requests.
+//
+// The first attempt of a Send runs on the goroutine of its caller, further ones have a worker. The
+// caller's goroutine saves two switches between goroutines and four of 232 allocations of a message
+// (BenchmarkSendSDK with one caller).
+func (t *topic) work(j job) (over bool) {
 	for ok := true; ok; {
 		r := j.Request
 		if j.Ask != nil {
@@ -147,47 +139,29 @@ func (t *topic) work(j job) {
 			continue
 		}
 		var ended []*item
-		if ended, j, ok = t.send(r); ok && len(ended) > 1 {
+		ended, j, ok = t.send(r)
+		over = len(ended) > 0
+		if ok && len(ended) > 1 {
 			// The next request does not wait for the wake-ups. It needs more stack than they do,
 			// and this goroutine has it already.
-			t.p.ledger.Running.Go(func() { t.p.release(ended) })
+			t.p.ledger.Running.Go(func() { t.p.wakeCallers(ended) })
 		} else {
-			t.p.release(ended)
+			t.p.wakeCallers(ended)
 		}
 	}
+	return over
 }
 
-// carryOut carries out the ask for one message and the request that follows it, on the goroutine of
-// the message's caller. Further attempts have a worker. It returns true if the message has ended.
-//
-// The caller's goroutine saves two switches between goroutines and four of 232 allocations of a
-// message (BenchmarkSendSDK with one caller).
-func (t *topic) carryOut(a *ask) (over bool) {
-	r, _, _ := t.route(a)
-	if r == nil {
-		return false
+// newScope returns a scope that ends after share. On the caller's own goroutine it ends with the
+// caller's ctx too. Otherwise it does not, because the message itself watches the end of that ctx.
+// With await the transport waits for a connection.
+func newScope(ctx context.Context, own, await bool, share time.Duration) (s scope) {
+	if !own {
+		ctx = context.WithoutCancel(ctx) // keeps the values
 	}
-	ended, _, _ := t.send(r)
-	t.p.release(ended)
-	return len(ended) > 0
-}
-
-// base returns the ctx of an attempt for one message. On the caller's goroutine it is the caller's
-// ctx. Otherwise it is one that does not end with the caller's, because the message itself watches
-// the end of that ctx.
-func (it *item) base(own bool) context.Context {
-	if own {
-		return it.ctx
-	}
-	return context.WithoutCancel(it.ctx) // keeps the values
-}
-
-// newScope returns a scope that ends after share, and with base. With await the transport waits for
-// a connection.
-func newScope(base context.Context, await bool, share time.Duration) (s scope) {
 	if await {
-		base = transport.AwaitConnection(base)
+		ctx = transport.AwaitConnection(ctx)
 	}
-	s.ctx, s.cancel = context.WithTimeoutCause(base, share, errAttemptTimeout)
+	s.ctx, s.cancel = context.WithTimeoutCause(ctx, share, errAttemptTimeout)
 	return s
 }

@@ -126,7 +126,9 @@ func (p *Producer) counted(c *item, err *SendError) *SendError {
 	c.topic.mu.Lock()
 	gone := c.state != pending
 	if !gone {
-		c.state, c.err = endState(err), err
+		if c.state, c.err = delivered, err; err != nil {
+			c.state = failedState(err)
+		}
 	}
 	c.topic.mu.Unlock()
 	switch {

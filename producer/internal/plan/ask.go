@@ -18,6 +18,7 @@ type Ask[T Sharer, C any] struct {
 	Request transport.LaneRequest // for the first unit
 	Head    *Item[T, C]           // the first message of the first unit
 	Alone   bool                  // for Head alone, whose caller carries out the ask and its request
+	Lanes   []transport.Lane      // the lanes that the user got so far: one for each of Requests, in order
 
 	of      *Lane[T, C] // of a unit that waits for it and asks again; nil for units without a lane
 	units   []*unit[T, C]
@@ -26,8 +27,8 @@ type Ask[T Sharer, C any] struct {
 	oneLane [1]transport.Lane
 }
 
-// Lanes yields the request for each lane that is asked for, in order.
-func (a *Ask[T, C]) Lanes(yield func(transport.LaneRequest) bool) {
+// Requests yields the request for each lane that is asked for, in order.
+func (a *Ask[T, C]) Requests(yield func(transport.LaneRequest) bool) {
 	for _, u := range a.units {
 		r := a.Request
 		r.MessageGroup = u.group
@@ -36,9 +37,6 @@ func (a *Ask[T, C]) Lanes(yield func(transport.LaneRequest) bool) {
 		}
 	}
 }
-
-// Buffer returns an empty slice for the lanes.
-func (a *Ask[T, C]) Buffer() []transport.Lane { return a.oneLane[:0] }
 
 // maxAsk bounds the message groups of one ask.
 const maxAsk = 128
@@ -67,13 +65,6 @@ func (q *Queue[T, C]) others(it *Item[T, C], now time.Time) (open, known bool) {
 	return open, known
 }
 
-// askLoose begins to ask for the lane of a loose unit.
-func (q *Queue[T, C]) askLoose(head *unit[T, C], now time.Time) *Ask[T, C] {
-	a := q.newAsk(head)
-	a.Request.Avoid = q.avoided(a.Head, now)
-	return a
-}
-
 // avoided returns the endpoints that the lane of a loose message should not have.
 func (q *Queue[T, C]) avoided(it *Item[T, C], now time.Time) (endpoints []string) {
 	if open, known := q.others(it, now); it.Avoid != "" && (open || !known) { // not if all others are paused
@@ -88,9 +79,9 @@ func (q *Queue[T, C]) avoided(it *Item[T, C], now time.Time) (endpoints []string
 }
 
 // askGroups begins to ask for the lanes of message groups.
-func (q *Queue[T, C]) askGroups(head *unit[T, C], own *Item[T, C]) *Ask[T, C] {
-	a := q.newAsk(head)
-	if a.Head == own {
+func (q *Queue[T, C]) askGroups(head *unit[T, C], own *Item[T, C], now time.Time) *Ask[T, C] {
+	a := q.newAsk(head, own, now)
+	if a.Alone {
 		return a
 	}
 	for u := range q.laneless.All {
@@ -124,48 +115,50 @@ func (q *Queue[T, C]) recheck(l *Lane[T, C], now time.Time) *Ask[T, C] {
 			units = append(units, u)
 		}
 	}
-	a := q.newAsk(units[0])
+	a := q.newAsk(units[0], nil, now)
 	a.of, a.units = l, units
-	if a.Request.MessageGroup == "" {
-		a.Request.Avoid = q.avoided(a.Head, now)
-	}
 	return a
 }
 
-func (q *Queue[T, C]) newAsk(head *unit[T, C]) *Ask[T, C] {
+// newAsk begins to ask for the lane of one unit: for own alone if that is its first message.
+func (q *Queue[T, C]) newAsk(head *unit[T, C], own *Item[T, C], now time.Time) *Ask[T, C] {
 	q.routing = true
 	q.asked++
 	it := head.items.First()
-	a := &Ask[T, C]{Head: it, number: q.asked, Request: transport.LaneRequest{Topic: it.Message.Topic, MessageGroup: head.group}}
+	a := &Ask[T, C]{Head: it, Alone: it == own, number: q.asked, Request: transport.LaneRequest{Topic: it.Message.Topic, MessageGroup: head.group}}
+	if head.group == "" {
+		a.Request.Avoid = q.avoided(it, now)
+	}
 	a.oneUnit[0] = head
-	a.units = a.oneUnit[:]
+	a.units, a.Lanes = a.oneUnit[:], a.oneLane[:0]
 	return a
 }
 
-// Routed passes the lanes of an ask to the queue: one for each unit, except for units without a
-// lane from the transport. It returns a request if one can begin: for Head alone if the ask is.
-func (q *Queue[T, C]) Routed(a *Ask[T, C], lanes []transport.Lane, now time.Time) *Request[T, C] {
+// Routed notes the end of an ask: the units have the lanes in a.Lanes, and the last ones have none
+// if the transport returned fewer. It returns a request if one can begin: for Head alone if the ask
+// is.
+func (q *Queue[T, C]) Routed(a *Ask[T, C], now time.Time) *Request[T, C] {
 	q.routing = false
 	if a.of != nil {
 		a.of.recheckAt = now.Add(recheck)
 	}
-	for i, info := range lanes {
+	for i, info := range a.Lanes {
 		if l := q.lane(info, now); a.of != nil && a.of != l && (a.units[i].group != "" || !slices.Contains(a.Request.Avoid, l.Endpoint)) {
-			q.release(a.of) // the others may have another lane too
+			q.unbind(a.of) // the others may have another lane too
 		}
 	}
 	var r *Request[T, C]
-	for i, info := range lanes {
+	for i, info := range a.Lanes {
 		if l := q.lane(info, now); a.units[i].group != "" {
 			q.bind(a.units[i], l, now)
 		} else {
 			r = q.routedLoose(a, l, now)
 		}
 	}
-	if r != nil || !a.Alone || len(lanes) == 0 {
+	if r != nil || !a.Alone || len(a.Lanes) == 0 {
 		return r // Next forms the requests
 	}
-	l := q.lane(lanes[0], now)
+	l := q.lane(a.Lanes[0], now)
 	if l.bound.Len() == 1 && l.bound.First() == a.Head.unit && l.takes(1+q.loose.Len(), q.Crowded, now) {
 		return q.take(l, nil, now, true)
 	}

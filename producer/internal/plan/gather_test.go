@@ -20,7 +20,7 @@ type loop struct {
 }
 
 func newLoop(t *testing.T) *loop {
-	return &loop{t: t, now: time.Unix(1000, 0), q: New[numbered, struct{}]()}
+	return &loop{t: t, now: time.Unix(1000, 0)}
 }
 
 // add queues n messages one after the other.
@@ -33,7 +33,6 @@ func (l *loop) add(n int) {
 }
 
 func (l *loop) pump() {
-	l.q.Wake(l.now)
 	for {
 		j, ok := l.q.Next(l.now, nil)
 		if !ok {
@@ -41,7 +40,8 @@ func (l *loop) pump() {
 		}
 		r := j.Request
 		if j.Ask != nil {
-			r = l.q.Routed(j.Ask, []transport.Lane{{Endpoint: "a", MaxMessages: 256}}, l.now)
+			j.Ask.Lanes = []transport.Lane{{Endpoint: "a", MaxMessages: 256}}
+			r = l.q.Routed(j.Ask, l.now)
 		}
 		if r != nil {
 			l.flying = append(l.flying, r)

@@ -19,7 +19,7 @@ type desk struct {
 }
 
 func newDesk(t *testing.T) *desk {
-	return &desk{t: t, now: time.Unix(1000, 0), q: New[numbered, struct{}]()}
+	return &desk{t: t, now: time.Unix(1000, 0)}
 }
 
 func (d *desk) add(group string) *Item[numbered, struct{}] {
@@ -34,7 +34,6 @@ func (d *desk) add(group string) *Item[numbered, struct{}] {
 func (d *desk) request(endpoint string, most int) *Request[numbered, struct{}] {
 	d.t.Helper()
 	for asks := 0; ; asks++ {
-		d.q.Wake(d.now)
 		j, ok := d.q.Next(d.now, nil)
 		if !ok {
 			return nil
@@ -45,12 +44,11 @@ func (d *desk) request(endpoint string, most int) *Request[numbered, struct{}] {
 		if asks == 10 {
 			d.t.Fatal("the queue asks for lanes again and again, although nothing has changed")
 		}
-		var lanes []transport.Lane
-		for range j.Ask.Lanes {
+		for range j.Ask.Requests {
 			d.lanes++
-			lanes = append(lanes, transport.Lane{Endpoint: endpoint, MaxMessages: most})
+			j.Ask.Lanes = append(j.Ask.Lanes, transport.Lane{Endpoint: endpoint, MaxMessages: most})
 		}
-		if r := d.q.Routed(j.Ask, lanes, d.now); r != nil {
+		if r := d.q.Routed(j.Ask, d.now); r != nil {
 			return r
 		}
 	}
@@ -209,7 +207,7 @@ func TestWithdrawKeepsLaterMessages(t *testing.T) {
 	d := newDesk(t)
 	early := d.add("g")
 	j, _ := d.q.Next(d.now, nil)
-	d.q.Routed(j.Ask, nil, d.now)
+	d.q.Routed(j.Ask, d.now)
 	late := []*Item[numbered, struct{}]{d.add("g"), d.add("")}
 	r := d.q.Withdraw(j.Ask)
 	if len(r.Items) != 1 || r.Items[0] != early {

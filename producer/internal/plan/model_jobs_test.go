@@ -32,18 +32,17 @@ func (m *model) end(j *job) {
 
 // route ends an ask with the lanes of the transport.
 func (m *model) route(j *job) {
-	var lanes []transport.Lane
 	failed := false
 	if !j.ask.Head.Of.gone { // else nothing was asked
-		for r := range j.ask.Lanes {
+		for r := range j.ask.Requests {
 			if failed = len(m.up) == 0 || !m.well && m.chance(2); failed {
 				break
 			}
 			endpoint := m.lane(r)
-			lanes = append(lanes, transport.Lane{Endpoint: endpoint, MaxMessages: m.servers[endpoint].most, MaxBytes: 1000})
+			j.ask.Lanes = append(j.ask.Lanes, transport.Lane{Endpoint: endpoint, MaxMessages: m.servers[endpoint].most, MaxBytes: 1000})
 		}
 	}
-	if r := m.q.Routed(j.ask, lanes, m.now); r != nil {
+	if r := m.q.Routed(j.ask, m.now); r != nil {
 		m.begin(&job{request: r, own: j.own})
 	}
 	if failed {

@@ -93,7 +93,6 @@ func newModel(r *rand.Rand) *model {
 		rnd: r, now: time.Unix(1000, 0), start: time.Unix(1000, 0),
 		servers: map[string]*server{}, stored: map[string][]int{},
 	}
-	m.q = plan.New[*message, struct{}]()
 	m.endpoints = []string{"a", "b", "c"}[:1+m.rnd.IntN(3)]
 	for _, endpoint := range m.endpoints {
 		m.servers[endpoint] = &server{most: []int{1, 3, 100}[m.rnd.IntN(3)]}
@@ -240,7 +239,6 @@ func (m *model) gone(msg *message) {
 
 // pump takes the jobs of the queue, and then checks that those that are missing are not needed.
 func (m *model) pump(own *message) {
-	m.q.Wake(m.now)
 	var item *plan.Item[*message, struct{}]
 	if own != nil {
 		item = &own.Item

@@ -13,15 +13,15 @@ import (
 )
 
 // A Queue has the messages of one topic, each in a T of the user. Its requests have a C, which only
-// the user reads and writes. Create one with [New].
+// the user reads and writes. The zero value is an empty queue.
 //
 // Messages are queued in units. The messages of a message group are one unit, which is in one
 // request at a time. A message without a message group is its own unit, a loose one.
 //
 // Wake-ups: the user calls Next until it returns no job after each call of Add, Routed, Finished
-// and Remove, and after Wake at the time of WakeAt. If the queue then holds a message, an ask or a
-// request is under way, or WakeAt is in the future. The queue stores no reason to wait: a unit
-// waits because no lane takes it now, and Next looks at the lanes.
+// and Remove, and at the time of WakeAt. If the queue then holds a message, an ask or a request is
+// under way, or WakeAt is in the future. The queue stores no reason to wait: a unit waits because
+// no lane takes it now, and Next looks at the lanes.
 //
 // Bound on steps: between two events, Next returns a request only for messages that were not in
 // one, and an ask only if a lane that the transport has takes the unit, or if the last ask of that
@@ -30,7 +30,7 @@ import (
 type Queue[T Sharer, C any] struct {
 	// Crowded reports that many requests of other topics are under way. A lane that takes several
 	// messages in a request then has one request of this topic at a time. The user may change it
-	// before each call of Wake.
+	// before a call of Next.
 	Crowded bool
 
 	loose    list.List[*unit[T, C]] // loose units that can be sent, first come first
@@ -42,11 +42,6 @@ type Queue[T Sharer, C any] struct {
 	routing bool      // a job asks the transport for lanes
 	askAt   time.Time // until then the transport has no lanes for loose units beside the known ones
 	asked   uint64    // number of the last ask; orders messages and asks
-}
-
-// New returns an empty queue.
-func New[T Sharer, C any]() Queue[T, C] {
-	return Queue[T, C]{groups: make(map[string]*unit[T, C])}
 }
 
 // Empty reports whether the queue has no message outside of requests.
@@ -70,32 +65,28 @@ type Job[T Sharer, C any] struct {
 
 // Add puts a message at the end of its message group.
 func (q *Queue[T, C]) Add(it *Item[T, C], now time.Time) {
-	u := q.unitOf(it)
+	u := q.groups[it.Message.MessageGroup] // nil for a new message group, and for a message without one
+	if u == nil {
+		u = &it.alone
+		if group := it.Message.MessageGroup; group != "" {
+			if q.groups == nil {
+				q.groups = make(map[string]*unit[T, C])
+			}
+			u = &unit[T, C]{group: group}
+			q.groups[group] = u
+		}
+		u.heapAt, u.place.Value = -1, u
+	}
 	it.asked = q.asked
 	it.unit, it.place.Value = u, it
 	u.items.PushBack(&it.place)
 	if u.items.Len() == 1 && u.flying == 0 {
-		q.settle(u, now, false)
+		q.enqueue(u, now, false)
 	}
 }
 
-func (q *Queue[T, C]) unitOf(it *Item[T, C]) *unit[T, C] {
-	if group := it.Message.MessageGroup; group != "" {
-		u := q.groups[group]
-		if u == nil {
-			u = &unit[T, C]{group: group, heapAt: -1}
-			u.place.Value = u
-			q.groups[group] = u
-		}
-		return u
-	}
-	u := &it.alone
-	u.heapAt, u.place.Value = -1, u
-	return u
-}
-
-// settle moves a unit that is in no request to the list or heap for its state.
-func (q *Queue[T, C]) settle(u *unit[T, C], now time.Time, first bool) {
+// enqueue moves a unit that is in no request to the list or heap for its state.
+func (q *Queue[T, C]) enqueue(u *unit[T, C], now time.Time, first bool) {
 	u.place.Leave()
 	if u.heapAt >= 0 {
 		heap.Remove(&q.waiting, u.heapAt)
@@ -143,7 +134,7 @@ func (q *Queue[T, C]) Remove(it *Item[T, C], now time.Time) *Request[T, C] {
 		if next := u.items.First(); next != nil && u.heapAt < 0 && !next.Due.After(now) && !now.Before(next.Until) {
 			return nil // the next message takes its place
 		}
-		q.settle(u, now, false)
+		q.enqueue(u, now, false)
 	}
 	return nil
 }
@@ -171,6 +162,12 @@ func (q *Queue[T, C]) Group(group string) []*Item[T, C] {
 // Next returns the next job that can be done now, and false if there is none. If own is set, an ask
 // with own as its first message is for own alone, and so is the request that follows it.
 func (q *Queue[T, C]) Next(now time.Time, own *Item[T, C]) (Job[T, C], bool) {
+	for len(q.waiting) > 0 && !q.waiting[0].at().After(now) { // those that are due can be sent
+		u := q.waiting[0]
+		heap.Pop(&q.waiting)
+		u.place.Leave()
+		q.sendable(u).PushFront(&u.place)
+	}
 	for _, l := range q.lanes {
 		if l.bound.Len() > 0 && l.takes(l.bound.Len()+q.loose.Len(), q.Crowded, now) {
 			return Job[T, C]{Request: q.take(l, nil, now, false)}, true
@@ -179,22 +176,13 @@ func (q *Queue[T, C]) Next(now time.Time, own *Item[T, C]) (Job[T, C], bool) {
 	if q.routing {
 		return Job[T, C]{}, false
 	}
-	if a := q.nextAsk(now, own); a != nil {
-		a.Alone = a.Head == own
-		return Job[T, C]{Ask: a}, true
-	}
-	return Job[T, C]{}, false
-}
-
-// nextAsk begins the ask that is useful now, and returns nil if there is none.
-func (q *Queue[T, C]) nextAsk(now time.Time, own *Item[T, C]) *Ask[T, C] {
 	if head := q.laneless.First(); head != nil {
-		return q.askGroups(head, own)
+		return Job[T, C]{Ask: q.askGroups(head, own, now)}, true
 	}
 	for head := q.loose.First(); head != nil; head = q.loose.First() {
 		it := head.items.First()
 		if !now.Before(q.askAt) || q.open(it, now) {
-			return q.askLoose(head, now)
+			return Job[T, C]{Ask: q.newAsk(head, own, now)}, true
 		}
 		if it.By == nil || it.By.lost || !it.blocked(it.By, now) {
 			break
@@ -203,10 +191,10 @@ func (q *Queue[T, C]) nextAsk(now time.Time, own *Item[T, C]) *Ask[T, C] {
 	}
 	for _, l := range q.lanes {
 		if l.waiting() > 0 && !now.Before(l.recheckAt) {
-			return q.recheck(l, now)
+			return Job[T, C]{Ask: q.recheck(l, now)}, true
 		}
 	}
-	return nil
+	return Job[T, C]{}, false
 }
 
 // hold makes a unit wait until l takes it, as the server of l requested.
@@ -222,8 +210,8 @@ func (q *Queue[T, C]) join(u *unit[T, C], units *list.List[*unit[T, C]], l *Lane
 	units.PushBack(&u.place)
 }
 
-// release makes the units that wait for l ask for a lane again.
-func (q *Queue[T, C]) release(l *Lane[T, C]) {
+// unbind makes the units that wait for l ask for a lane again.
+func (q *Queue[T, C]) unbind(l *Lane[T, C]) {
 	for u := range l.bound.All {
 		u.place.Leave()
 		q.laneless.PushBack(&u.place)
@@ -280,21 +268,11 @@ func (q *Queue[T, C]) giveBack(r *Request[T, C], it *Item[T, C], now time.Time) 
 	}
 	if u.flying == 0 {
 		u.req = nil
-		q.settle(u, now, u.items.Len() > 0 && u.items.First().returned)
+		q.enqueue(u, now, u.items.Len() > 0 && u.items.First().returned)
 	}
 }
 
-// Wake moves the units that are due to where they can be sent.
-func (q *Queue[T, C]) Wake(now time.Time) {
-	for len(q.waiting) > 0 && !q.waiting[0].at().After(now) {
-		u := q.waiting[0]
-		heap.Pop(&q.waiting)
-		u.place.Leave()
-		q.sendable(u).PushFront(&u.place)
-	}
-}
-
-// WakeAt returns when Wake and Next have something to do; the zero time means never.
+// WakeAt returns when Next has something to do; the zero time means never.
 func (q *Queue[T, C]) WakeAt(now time.Time) time.Time {
 	var at time.Time
 	earlier := func(t time.Time) {
@@ -327,11 +305,6 @@ func (q *Queue[T, C]) WakeAt(now time.Time) time.Time {
 		}
 	}
 	return at
-}
-
-// AnyPaused reports whether a lane is paused.
-func (q *Queue[T, C]) AnyPaused(now time.Time) bool {
-	return slices.ContainsFunc(q.lanes, func(l *Lane[T, C]) bool { return l.paused(now) })
 }
 
 // PauseOf returns the paused lane that a queued message waits for: the lane of its message group

@@ -31,7 +31,7 @@ func TestMessagesWithSimilarTimesShareARequest(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			now := time.Unix(1000, 0)
-			q := New[timed, struct{}]()
+			var q Queue[timed, struct{}]
 			for i, s := range tt.shares {
 				q.Add(&Item[timed, struct{}]{Of: timed(s), Size: 100, Message: &tidegate.Message{ID: fmt.Sprint(i), Topic: "t"}}, now)
 			}
@@ -39,7 +39,8 @@ func TestMessagesWithSimilarTimesShareARequest(t *testing.T) {
 			if !ok || j.Ask == nil {
 				t.Fatalf("the first job is %+v, want an ask", j)
 			}
-			r := q.Routed(j.Ask, []transport.Lane{{Endpoint: "a", MaxMessages: 10}}, now)
+			j.Ask.Lanes = []transport.Lane{{Endpoint: "a", MaxMessages: 10}}
+			r := q.Routed(j.Ask, now)
 			if r == nil || len(r.Items) != tt.want {
 				t.Errorf("request %+v, want one with %d messages", r, tt.want)
 			}

@@ -21,19 +21,19 @@ func TestNoAskWhileNoLaneTakes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			now := time.Unix(1000, 0)
-			q := New[numbered, struct{}]()
+			var q Queue[numbered, struct{}]
 			add := func(n int) {
 				for i := range n {
 					q.Add(&Item[numbered, struct{}]{Of: numbered(i), Size: 100, Message: &tidegate.Message{ID: fmt.Sprint(i), Topic: "t"}}, now)
 				}
 			}
 			request := func() *Request[numbered, struct{}] {
-				q.Wake(now)
 				j, ok := q.Next(now, nil)
 				if !ok || j.Ask == nil {
 					return nil
 				}
-				return q.Routed(j.Ask, []transport.Lane{{Endpoint: "a", MaxMessages: 10}}, now)
+				j.Ask.Lanes = []transport.Lane{{Endpoint: "a", MaxMessages: 10}}
+				return q.Routed(j.Ask, now)
 			}
 			add(20)
 			first, second := request(), request()
@@ -50,11 +50,11 @@ func TestNoAskWhileNoLaneTakes(t *testing.T) {
 			if r := request(); r != nil {
 				t.Fatalf("a request of %d messages", len(r.Items))
 			}
-			if q.Wake(now); q.loose.Len() != 1 {
-				t.Fatalf("%d units are ready", q.loose.Len())
-			}
 			if j, ok := q.Next(now, nil); ok {
 				t.Errorf("the next job is %+v, although nothing has changed", j)
+			}
+			if q.loose.Len() != 1 {
+				t.Errorf("%d units are ready", q.loose.Len())
 			}
 		})
 	}

@@ -196,19 +196,6 @@ func (in *Inputs) exhausted(class tidegate.Class, delay time.Duration) Stop {
 	return Continue
 }
 
-// OfError sets the inputs that depend on the attempt's error.
-func (in *Inputs) OfError(err error) {
-	in.Class = tidegate.Classify(err)
-	in.TransportClosed = errors.Is(err, tidegate.ErrClosed)
-	if e, ok := errors.AsType[*tidegate.Error](err); ok {
-		in.RetryAfter, in.NotConnected = e.RetryAfter, e.NotConnected
-		// A cluster returns these errors for the topics of a broker that has just stopped. Without
-		// an endpoint, the transport rejected the message before sending it, and will reject it
-		// again.
-		in.RouteLost = e.Endpoint != "" && (e.Code == tidegate.CodeTopicNotFound || e.Code == tidegate.CodeMessagePropertyConflict)
-	}
-}
-
 // NotConnected reports whether a failed attempt never had a connection.
 func NotConnected(err error) bool {
 	e, ok := errors.AsType[*tidegate.Error](err)

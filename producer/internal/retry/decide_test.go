@@ -40,13 +40,15 @@ type situation struct {
 }
 
 func (s situation) inputs(err error) Inputs {
-	in := Inputs{
-		Attempts: s.attempts, Throttles: s.throttles, Waited: s.waited, MaxAttempts: s.limits.MaxAttempts,
-		MaxThrottles: s.limits.MaxThrottles, MaxThrottleTime: s.limits.MaxThrottleTime, ThrottledFor: s.throttledFor,
-		HalfMessage: s.half, RouteGood: s.routeGood, ContextEnded: s.ended, Closed: s.closed, AtOnce: s.limits.atOnce(),
-		Elapsed: s.elapsed, HasDeadline: s.remaining != 0, Remaining: s.remaining, Floor: s.floor,
+	h := History{Attempts: s.attempts, Throttles: s.throttles, Waited: s.waited}
+	ended := time.Unix(1000, 0)
+	var deadline time.Time
+	if s.remaining != 0 {
+		deadline = ended.Add(s.remaining)
 	}
-	in.OfError(err)
+	in := h.Inputs(&s.limits, err, ended, deadline)
+	in.HalfMessage, in.RouteGood, in.ContextEnded, in.Closed = s.half, s.routeGood, s.ended, s.closed
+	in.ThrottledFor, in.Elapsed, in.Floor = s.throttledFor, s.elapsed, s.floor
 	in.Draw(&s.limits, new(Draws))
 	return in
 }

@@ -1,6 +1,7 @@
 package retry
 
 import (
+	"errors"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -23,14 +24,12 @@ type Bounds struct {
 	Floor           time.Duration  // the shortest
 }
 
-// separate reports whether throttled attempts have limits of their own.
-func (b *Bounds) separate() bool { return b.MaxThrottles != 0 || b.MaxThrottleTime != 0 }
-
 // DefaultPacing is the pacing from the fourth transient failure on.
 var DefaultPacing = backoff.Exponential{Initial: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, Max: 5 * time.Second}
 
 const (
-	// retriesAtOnce is the default number of transient failures with an immediate retry.
+	// retriesAtOnce is the number of transient failures with an immediate retry. With Bounds.Pacing
+	// it is 1.
 	retriesAtOnce = 3
 
 	// unconnectedPacing bounds the default pacing after attempts that never had a connection.
@@ -39,14 +38,6 @@ const (
 	// maxUntried is the time for which pauses do not count for a message without an attempt.
 	maxUntried = 2 * time.Minute
 )
-
-// atOnce returns the number of transient failures with an immediate retry.
-func (b *Bounds) atOnce() int {
-	if b.Pacing == nil {
-		return retriesAtOnce
-	}
-	return 1
-}
 
 // A History is the attempts of one send so far.
 type History struct {
@@ -117,22 +108,27 @@ func (h *History) Charge(now time.Time, l *Limits) {
 	h.charged = now.Add(l.Backoff.Delay(h.Throttles - 1))
 }
 
-// Share returns the time limit of the next attempt.
-func (h *History) Share(l *Limits, left time.Duration, hasDeadline bool) time.Duration {
+// Share returns the time limit of an attempt that begins now. The zero deadline means that there is
+// none.
+func (h *History) Share(l *Limits, now, deadline time.Time) time.Duration {
 	made := h.Attempts - h.Unconnected + h.Waited
-	if l.separate() {
+	if l.MaxThrottles != 0 || l.MaxThrottleTime != 0 { // throttled attempts have limits of their own
 		made -= h.Throttles
 	}
-	return AttemptShare(l.MaxAttempts-made, l.Attempt, l.Floor, left, hasDeadline)
+	return AttemptShare(l.MaxAttempts-made, l.Attempt, l.Floor, deadline.Sub(now), !deadline.IsZero())
 }
 
-// Inputs returns the inputs of a decision after an attempt that ended then, except for those of its
-// error and of the producer. left is the time from the end of the attempt to the deadline.
-func (h *History) Inputs(l *Limits, ended time.Time, left time.Duration, hasDeadline bool) Inputs {
+// Inputs returns the inputs of a decision after an attempt that ended then with err, except for
+// those of the producer. The zero deadline means that there is none.
+func (h *History) Inputs(l *Limits, err error, ended, deadline time.Time) Inputs {
 	in := Inputs{
 		Attempts: h.Attempts, Throttles: h.Throttles, Waited: h.Waited, Unconnected: h.Unconnected,
 		MaxAttempts: l.MaxAttempts, MaxThrottles: l.MaxThrottles, MaxThrottleTime: l.MaxThrottleTime,
-		AtOnce: l.atOnce(), Floor: l.Floor,
+		AtOnce: retriesAtOnce, Floor: l.Floor,
+		Class: tidegate.Classify(err), TransportClosed: errors.Is(err, tidegate.ErrClosed),
+	}
+	if l.Pacing != nil {
+		in.AtOnce = 1
 	}
 	if !h.throttledSince.IsZero() {
 		in.ThrottledFor = ended.Sub(h.throttledSince)
@@ -140,8 +136,15 @@ func (h *History) Inputs(l *Limits, ended time.Time, left time.Duration, hasDead
 	if !h.unconnectedSince.IsZero() {
 		in.UnconnectedFor = ended.Sub(h.unconnectedSince)
 	}
-	if hasDeadline {
-		in.Remaining, in.HasDeadline = left, true
+	if !deadline.IsZero() {
+		in.Remaining, in.HasDeadline = deadline.Sub(ended), true
+	}
+	if e, ok := errors.AsType[*tidegate.Error](err); ok {
+		in.RetryAfter, in.NotConnected = e.RetryAfter, e.NotConnected
+		// A cluster returns these errors for the topics of a broker that has just stopped. Without
+		// an endpoint, the transport rejected the message before sending it, and will reject it
+		// again.
+		in.RouteLost = e.Endpoint != "" && (e.Code == tidegate.CodeTopicNotFound || e.Code == tidegate.CodeMessagePropertyConflict)
 	}
 	return in
 }

@@ -31,6 +31,7 @@ func TestRecordCountsThrottles(t *testing.T) {
 // their own, attempts without a connection and pauses count as the limits count them.
 func TestShareOfTheRemainingTime(t *testing.T) {
 	const left = 3 * time.Second
+	began := time.Unix(1000, 0)
 	together := &Bounds{Attempt: time.Minute, Floor: 100 * time.Millisecond}
 	separate := &Bounds{Attempt: time.Minute, Floor: 100 * time.Millisecond, MaxThrottles: 5}
 	for _, tt := range []struct {
@@ -50,7 +51,7 @@ func TestShareOfTheRemainingTime(t *testing.T) {
 		{"the last of 3", together, History{Attempts: 2}, left - 50*time.Millisecond},
 	} {
 		l := &Limits{Bounds: tt.bounds, MaxAttempts: 3}
-		if got := tt.h.Share(l, left, true); got != tt.want {
+		if got := tt.h.Share(l, began, began.Add(left)); got != tt.want {
 			t.Errorf("%s: %v of %v, want %v", tt.name, got, left, tt.want)
 		}
 	}
