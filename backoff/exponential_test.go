@@ -73,7 +73,7 @@ func TestPublishedBugs(t *testing.T) {
 	}
 }
 
-// TestFirstDelaysSpread: of a thousand clients refused at once no more than 5 %
+// TestFirstDelaysSpread: of a thousand clients rejected at once no more than 5 %
 // may come back within the same 10 ms. It draws for a hundred such crowds, so
 // that chance cannot fail it: a bucket's share is 2.5 % give or take 0.05 %.
 // RocketMQ: sending retry and throttling: "JITTER : specifies the factor by which to randomize
@@ -172,7 +172,7 @@ func TestExponentialValidate(t *testing.T) {
 				t.Errorf("%s: %q, want it to begin with %q", c.name, lines[i], "backoff: Exponential."+want)
 			}
 		}
-		// A value that is refused waits for Max rather than not at all.
+		// A value that is rejected waits for Max rather than not at all.
 		lo, hi := c.e.Range(7)
 		if want := max(c.e.Max, 0); lo != want || hi != want || c.e.Delay(7) != want || c.e.Base(7) != want {
 			t.Errorf("%s: Range = %v, %v, Delay = %v, want %v", c.name, lo, hi, c.e.Delay(7), want)

@@ -48,7 +48,7 @@ func TestColdReadsThrottleSends(t *testing.T) {
 		}
 		receive(t, b, transport.ReceiveRequest{Group: "idle", Topic: "t", InvisibleDuration: time.Hour})
 
-		// A group that lags and reads nothing, or little, refuses nothing.
+		// A group that lags and reads nothing, or little, rejects nothing.
 		time.Sleep(time.Minute)
 		for range 20 {
 			get("late", 20)
@@ -171,7 +171,7 @@ func TestRewindThrottlesSends(t *testing.T) {
 		if _, err := b.Rewind(t.Context(), "g", "t", status.Position{Earliest: true}); err != nil {
 			t.Fatal(err)
 		}
-		refusedAt, takenAt := 0, 0 // how far behind the group was at the first refusal, and when sends were taken again
+		refusedAt, takenAt := 0, 0 // how far behind the group was at the first rejection, and when sends were taken again
 		for left := stored; left > 0; {
 			n := consume(each)
 			left -= n

@@ -17,7 +17,7 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// fill sends messages of 50 kB until one is refused, and returns the IDs of
+// fill sends messages of 50 kB until one is rejected, and returns the IDs of
 // those that were stored.
 func fill(t *testing.T, b *broker.Broker, name string) (stored []string) {
 	t.Helper()

@@ -106,7 +106,7 @@ func TestAgeThrottlesSends(t *testing.T) {
 		time.Sleep(time.Second)
 		refused("t", `topic backlog age of "t" is 11s`, "the limit is 10s", "again at 8s")
 
-		// The oldest is in flight: still refused. Consumed down to 8 s: taken.
+		// The oldest is in flight: still rejected. Consumed down to 8 s: taken.
 		ack := func(ds []*tidegate.Delivery) {
 			t.Helper()
 			if err := errors.Join(b.Ack(t.Context(), ds)...); err != nil {

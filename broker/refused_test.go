@@ -36,7 +36,7 @@ func TestRefusal(t *testing.T) {
 	}
 }
 
-// The counters of refusals cost no allocation for each send.
+// The counters of rejections cost no allocation for each send.
 func TestCountingAllocatesNothing(t *testing.T) {
 	c := counters{}
 	results := make([]transport.SendResult, 64)

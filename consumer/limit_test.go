@@ -81,7 +81,7 @@ func TestLimiterDoesNotDelayAnIdleConsumer(t *testing.T) {
 	})
 }
 
-// brokenLimiter refuses.
+// brokenLimiter rejects.
 type brokenLimiter struct{ asked atomic.Int64 }
 
 var errLimiter = errors.New("the limiter's store is away")

@@ -109,8 +109,8 @@ type run struct {
 	hand   *hand
 
 	// The contexts live as long as the run.
-	running  context.Context         //nolint:containedctx // Run's; ends with it or with a refusal
-	fatal    context.CancelCauseFunc // ends running with a refusal
+	running  context.Context         //nolint:containedctx // Run's; ends with it or with a rejection
+	fatal    context.CancelCauseFunc // ends running with a rejection
 	detached context.Context         //nolint:containedctx // Run's without its end
 	handlers context.Context         //nolint:containedctx // ends with ErrShutdown when the handlers' contexts do
 	polling  context.Context         //nolint:containedctx // parent of the receives'; ends with handlers
@@ -201,7 +201,7 @@ func (p *Push) Run(ctx context.Context) error {
 	r.effects.Wait()
 	r.events.Close()
 	r.reportStop(time.Since(begin))
-	if r, ok := errors.AsType[*refusal](context.Cause(r.running)); ok { // a refusal, not the end of ctx, which may have come later
+	if r, ok := errors.AsType[*refusal](context.Cause(r.running)); ok { // a rejection, not the end of ctx, which may have come later
 		return fmt.Errorf("consume %q for %q: %w", r.topic, p.sub.Group, r.error)
 	}
 	return nil

@@ -230,7 +230,7 @@ func TestDefaultReceiveBackoff(t *testing.T) {
 	})
 }
 
-// Close and bad arguments end Run at once, refused credentials after a minute.
+// Close and bad arguments end Run at once, rejected credentials after a minute.
 func TestWhatEndsRun(t *testing.T) {
 	for _, tt := range []struct {
 		err   error

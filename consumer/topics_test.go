@@ -239,7 +239,7 @@ func TestTopicsShareBatches(t *testing.T) {
 }
 
 // A topic that does not exist, or that the credentials may not read, is reported with its name and
-// does not stop the others. Credentials that are refused for all topics end the consumer after a
+// does not stop the others. Credentials that are rejected for all topics end the consumer after a
 // minute; a filter that the server cannot read ends it at once.
 func TestTopicsThatFail(t *testing.T) {
 	missing, forbidden, illegal := tidegate.CodeTopicNotFound, tidegate.CodeForbidden, tidegate.CodeIllegalFilterExpression

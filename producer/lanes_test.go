@@ -196,7 +196,7 @@ func TestRequestsKeepTheBoundsOfTheLane(t *testing.T) {
 	})
 }
 
-// The server refuses a whole request for the fault of one message. The
+// The server rejects a whole request for the fault of one message. The
 // others are stored, and were not charged an attempt for it.
 //
 // One bad message does not fail its neighbours.

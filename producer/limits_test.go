@@ -134,7 +134,7 @@ func TestBusyBrokerGetsEveryMessage(t *testing.T) {
 }
 
 // A broker that admits 1 000 messages a second and is offered 5 000 stores as many
-// as it admits, and refuses few.
+// as it admits, and rejects few.
 func TestAdaptiveGoodput(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limiter, err := ratelimit.NewAdaptive(ratelimit.AdaptiveOptions{})
@@ -164,7 +164,7 @@ func TestAdaptiveGoodput(t *testing.T) {
 		start := time.Now()
 		for time.Since(start) < long {
 			for range 50 {
-				_ = p.SendAsync(t.Context(), message(), func(tidegate.Receipt, error) {}) // most are refused: the producer is full
+				_ = p.SendAsync(t.Context(), message(), func(tidegate.Receipt, error) {}) // most are rejected: the producer is full
 			}
 			time.Sleep(10 * time.Millisecond)
 			if d := time.Since(start); d >= warm && d < warm+10*time.Millisecond {

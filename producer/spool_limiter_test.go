@@ -11,7 +11,7 @@ import (
 	"github.com/tidegate/tidegate/producer/spool"
 )
 
-// A refusing limiter permits the first event only. It observes, so retries take no tokens.
+// A rejecting limiter permits the first event only. It observes, so retries take no tokens.
 type refusing struct {
 	mu    sync.Mutex
 	asked int

@@ -104,7 +104,7 @@ func TestAdaptiveRecovers(t *testing.T) {
 	})
 }
 
-// A server that refuses everything for a while, at the start or later, is used fully soon after.
+// A server that rejects everything for a while, at the start or later, is used fully soon after.
 func TestAdaptiveReturnsSoon(t *testing.T) {
 	for name, before := range map[string]time.Duration{"at the start": 0, "later": 20 * time.Second, "a little later": 20*time.Second + 20*time.Millisecond} {
 		t.Run(name, func(t *testing.T) {

@@ -62,7 +62,7 @@ func (p pace) throttled(now time.Time, o AdaptiveOptions) pace {
 	if seen > 0 || base == rate.Inf {
 		base = min(base, seen)
 	}
-	// A refusal after a pause measures nothing: one throttle does not take more
+	// A rejection after a pause measures nothing: one throttle does not take more
 	// than half of a limit.
 	if p.limit != rate.Inf {
 		base = max(base, p.limit/2)
@@ -132,8 +132,8 @@ func (p pace) until(tokens float64, o AdaptiveOptions) time.Duration {
 }
 
 // phases returns how the limit changes from now on if no throttle comes. The last phase has no end.
-// Up to the known rate the limit doubles in each second. Otherwise a server that refused everything
-// for some seconds would be sent hardly anything for hours.
+// Up to the known rate the limit doubles in each second. Otherwise a server that rejected all events
+// for some seconds would get hardly any events for hours.
 func (p pace) phases(o AdaptiveOptions) []phase {
 	var list []phase
 	from, step := p.limit, p.step

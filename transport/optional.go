@@ -42,7 +42,7 @@ type Watcher interface {
 	// has [Capabilities].Watch, it can also leave a watch: then it returns a ready that is not nil.
 	// ready is closed once another receive may find a message, or once the server can no longer
 	// report a message; it may be closed already, and may be closed without a message. The watch
-	// ends when ready is closed or ctx ends; ready may then never be closed. The server may refuse
+	// ends when ready is closed or ctx ends; ready may then never be closed. The server may reject
 	// a watch at any time, for example at a limit: then ready is nil.
 	ReceiveOrWatch(ctx context.Context, r ReceiveRequest) (ds []*tidegate.Delivery, ready <-chan struct{}, err error)
 }

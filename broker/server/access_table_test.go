@@ -192,7 +192,7 @@ func (e *env) announce(ctx context.Context, in *rmqpb.Settings) (statused, error
 	if err != nil {
 		return nil, err
 	}
-	_ = s.Send(command(in)) // the refusal may have come before
+	_ = s.Send(command(in)) // the rejection may have come before
 	return s.Recv()
 }
 
@@ -203,7 +203,7 @@ func tableAccess() server.AccessConfig {
 	return c
 }
 
-// wanted returns whether a request is to be allowed, and else with which code it is refused.
+// wanted returns whether a request is to be allowed, and else with which code it is rejected.
 func wanted(allowed string, key rune) tidegate.Code {
 	switch {
 	case strings.ContainsRune(allowed, key):

@@ -264,7 +264,7 @@ func TestRights(t *testing.T) {
 	})
 }
 
-// A refused Telemetry stream gets a command with the status, and ends. It makes no group.
+// A rejected Telemetry stream gets a command with the status, and ends. It makes no group.
 func TestTelemetryRights(t *testing.T) {
 	e := start(t, server.Options{Access: someAccess()})
 	subscribe := func(group string) *rmqpb.TelemetryCommand {
@@ -293,7 +293,7 @@ func TestTelemetryRights(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = s.Send(c.say) // the refusal may have come before
+		_ = s.Send(c.say) // the rejection may have come before
 		answer, err := s.Recv()
 		if err != nil {
 			t.Errorf("%s: %v", name, err)

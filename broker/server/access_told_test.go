@@ -35,7 +35,7 @@ func scrapedBy(t testing.TB, s *server.Server) (map[string]float64, string) {
 	return out, w.Body.String()
 }
 
-// Refusals are logged with key, peer, operation and reason, a few of each kind.
+// Rejections are logged with key, peer, operation and reason, a few of each kind.
 func TestRefusalsAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const logged = 5 // of one reason in 10 s
@@ -124,7 +124,7 @@ func TestNoSecretIsTold(t *testing.T) {
 	}
 }
 
-// A Telemetry stream that was refused is counted as that.
+// A Telemetry stream that was rejected is counted as that.
 func TestRefusedTelemetryIsCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, server.Options{Access: someAccess()})
@@ -136,7 +136,7 @@ func TestRefusedTelemetryIsCounted(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_ = st.Send(command(producer(c.topic))) // the refusal may have come before
+			_ = st.Send(command(producer(c.topic))) // the rejection may have come before
 			if _, err := st.Recv(); err != nil {
 				t.Fatal(err)
 			}

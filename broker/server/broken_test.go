@@ -11,7 +11,7 @@ import (
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
-// A broker that refuses everything logs why, once, and not each request that it refuses.
+// A broker that rejects everything logs why, once, and not each request that it rejects.
 func TestBrokenBrokerLogsOneError(t *testing.T) {
 	log, text := testLog()
 	e := startWith(t, broker.Options{Logger: log}, server.Options{Logger: log})

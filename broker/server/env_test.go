@@ -157,7 +157,7 @@ func msg(topic, id string, edit ...func(*rmqpb.Message)) *rmqpb.Message {
 	return m
 }
 
-// send stores messages and fails the test if one was refused.
+// send stores messages and fails the test if one was rejected.
 func (e *env) send(ms ...*rmqpb.Message) *rmqpb.SendMessageResponse {
 	e.t.Helper()
 	r, err := e.SendMessage(e.ctx(), &rmqpb.SendMessageRequest{Messages: ms})

@@ -132,7 +132,7 @@ func TestHTTPMany(t *testing.T) {
 			len(all.Results) != 2 || all.Results[0].ID != "1" || all.Results[1].ID != "2" {
 			t.Errorf("%d %+v", resp.StatusCode, all)
 		}
-		// One is refused alone.
+		// One is rejected alone.
 		var some web.Results[messages.SendResult]
 		resp := x.do("/v1/topics/normal/messages", `{"messages":[{"id":"3","body":"eA=="},{"id":"4"},{"id":"5","body":"eA==","body_text":"x"},{"id":"6","body":"eA==","tag":"a|b"}]}`, &some)
 		if resp.StatusCode != 207 || len(some.Results) != 4 || some.Results[0].Error != nil || some.Results[0].Offset == nil {

@@ -85,7 +85,7 @@ func TestHTTPSendStream(t *testing.T) {
 				t.Errorf("line %d: %+v", i, r)
 			}
 		}
-		// A line that is wrong is refused alone, and the numbers count every line.
+		// A line that is wrong is rejected alone, and the numbers count every line.
 		s.write("\n{\"body\":1}\r\n{\"id\":\"3\",\"tag\":\"a|b\",\"body\":\"eA==\"}\nnonsense\n{\"id\":\"4\",\"body\":\"eA==\"}\n")
 		for _, want := range []struct{ line, code int }{{5, 40000}, {6, 40004}, {7, 40000}, {8, 0}} {
 			r := s.next()

@@ -100,7 +100,7 @@ func TestCredentialsAreCheckedBeforeTheRequest(t *testing.T) {
 	}
 }
 
-// Counts and sizes that no client needs are refused, with the limit.
+// Counts and sizes that no client needs are rejected, with the limit.
 func TestRequestsAreBounded(t *testing.T) {
 	e := start(t, server.Options{})
 	many := func(n int) *rmqpb.SendMessageRequest {

@@ -235,7 +235,7 @@ func TestMonitoring(t *testing.T) {
 	}
 }
 
-// The alert for a storage that refuses all sends knows every limit that does:
+// The alert for a storage that rejects all sends knows every limit that does:
 // those that are of no topic and no group.
 func TestMonitoringKnowsTheStoragesLimits(t *testing.T) {
 	var told map[string]*dto.MetricFamily

@@ -388,7 +388,7 @@ func TestReceiveSurvivesTheEngine(t *testing.T) {
 	})
 }
 
-// Refused receives under ever new names leave nothing behind.
+// Rejected receives under ever new names leave nothing behind.
 func TestRefusedReceivesAreForgotten(t *testing.T) {
 	e := start(t, server.Options{})
 	for i := range 50 {

@@ -76,7 +76,7 @@ func TestProducersPolicyWithMaxAttemptsAlone(t *testing.T) {
 	})
 }
 
-// A negative wait is refused, over HTTP and by the engine.
+// A negative wait is rejected, over HTTP and by the engine.
 func TestNegativeWait(t *testing.T) {
 	x := startWeb(t, server.Options{})
 	x.failed("/v1/groups/g/topics/normal/receive", `{"wait":"-1s"}`, 400, 40018, "-1s")

@@ -83,7 +83,7 @@ func memoryLimit() int64 { return debug.SetMemoryLimit(-1) }
 //     places.
 //   - Reading from a connection pauses while too many handlers have not begun, some of them its
 //     own, and while its client cancels too many streams, see sniff.Link.
-//   - A request whose handler begins takes a place of all connections' budget, and is refused if
+//   - A request whose handler begins takes a place of all connections' budget, and is rejected if
 //     there is none. It has its place until gRPC has written the response, whether the handler has
 //     returned or not, and the bytes of the response stay in the budget of bodies as long. So
 //     responses that no client reads, of which HTTP/2 lets a client have any number, are bounded by

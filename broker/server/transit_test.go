@@ -188,7 +188,7 @@ func TestUnreadReceive(t *testing.T) {
 	})
 }
 
-// A receive gets as many messages as there is memory for, and is refused where there is none; the
+// A receive gets as many messages as there is memory for, and is rejected where there is none; the
 // messages stay.
 func TestReceiveGetsWhatThereIsMemoryFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

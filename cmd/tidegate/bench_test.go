@@ -127,7 +127,7 @@ func TestBenchTable(t *testing.T) {
 	tl.must("topic", "show", "shared")
 }
 
-// compare refuses results without an interval: too few rounds, rounds without valid figures, and
+// compare rejects results without an interval: too few rounds, rounds without valid figures, and
 // results of different benchmarks.
 func TestBenchCompare(t *testing.T) {
 	tl := newTool(t)

@@ -97,7 +97,7 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// A move refuses a missing target, other groups, a protected source and the journal of another
+// A move rejects a missing target, other groups, a protected source and the journal of another
 // move, and changes nothing then.
 func TestMoveRefuses(t *testing.T) {
 	source, target := newMove(t)

@@ -207,7 +207,7 @@ func TestDryRun(t *testing.T) {
 }
 
 // An edited message is stored under an ID of its own and replaces the dead letter; one that Edit
-// refuses stays.
+// rejects stays.
 func TestEdit(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		p := newPlace(t, b)

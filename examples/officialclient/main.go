@@ -13,7 +13,7 @@
 //     group's retry schedule; it fails on another one until that is a dead
 //     letter, which a simple consumer then reads;
 //   - simple: a simple consumer receives, changes invisible durations, has a
-//     stale receipt handle refused, and acknowledges;
+//     stale receipt handle rejected, and acknowledges;
 //   - fifo: a push consumer sees every message group in order, also while one
 //     of its messages waits for a retry or ends as a dead letter, and the other
 //     message groups do not wait for it;

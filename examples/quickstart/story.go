@@ -92,7 +92,7 @@ func (s *story) throttle(ctx context.Context) error {
 	var draining sync.WaitGroup
 	drainCtx, stop := context.WithCancel(ctx)
 	draining.Go(func() {
-		for range 2 { // the second refusal
+		for range 2 { // the second rejection
 			select {
 			case <-refusals:
 			case <-drainCtx.Done():

@@ -49,7 +49,7 @@ func TestAllow(t *testing.T) {
 		{ToSend("orders"), "all"},
 		{ToSend("audit"), "all producer"},
 		{ToSend("audits"), "all"},
-		{ToSend(""), "all"}, // which the engine refuses
+		{ToSend(""), "all"}, // which the engine rejects
 		{ToSend("%DLQ%billing"), "all"},
 		{ToReceive("orders-eu", "billing"), "all consumer"},
 		{ToReceive("orders-eu", "billing2"), "all"},

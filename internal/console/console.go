@@ -218,7 +218,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // acceptsGzip reports whether a client that sends these headers reads gzip (RFC 9110 §12.5.3). A
-// client that refuses gzip with q=0 gets plain text.
+// client that excludes gzip with q=0 gets plain text.
 func acceptsGzip(headers []string) bool {
 	for _, h := range headers {
 		for entry := range strings.SplitSeq(h, ",") {

@@ -56,7 +56,7 @@ func TestRejectedMessages(t *testing.T) {
 	})
 }
 
-// A fault of the set-up, such as refused credentials, is not the messages' fault: they wait until
+// A fault of the set-up, such as rejected credentials, is not the messages' fault: they wait until
 // it is cured.
 func TestSetUpFaultsRejectNothing(t *testing.T) {
 	for _, code := range []tidegate.Code{

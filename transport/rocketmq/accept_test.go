@@ -22,7 +22,7 @@ func accepting(kinds ...rmqpb.MessageType) *rmqpb.QueryRouteResponse {
 	return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: mqs}
 }
 
-// A message of a type that the topic does not take is refused before the wire; its
+// A message of a type that the topic does not take is rejected before the wire; its
 // neighbours are sent.
 func TestWrongTypeIsRefusedBeforeTheWire(t *testing.T) {
 	const normal, fifo, delay = rmqpb.MessageType_NORMAL, rmqpb.MessageType_FIFO, rmqpb.MessageType_DELAY

@@ -221,7 +221,7 @@ func TestSilentServerIsAvoided(t *testing.T) {
 	})
 }
 
-// A route without a queue is not the server's refusal: a master that is down or
+// A route without a queue is not the server's rejection: a master that is down or
 // starts is left out, while its copies are named.
 func TestBadRoutes(t *testing.T) {
 	copied := queues(testAddr, "b", 1)

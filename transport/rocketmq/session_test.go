@@ -232,7 +232,7 @@ func TestSettingsTimeout(t *testing.T) {
 	})
 }
 
-// A server that refuses the settings is quoted at once.
+// A server that rejects the settings is quoted at once.
 func TestSettingsRefused(t *testing.T) {
 	for name, tt := range map[string]struct {
 		telemetry func(rmqpb.MessagingService_TelemetryServer) error

@@ -252,7 +252,7 @@ var settleCases = []testCase{
 	}},
 }
 
-// stale checks that every settlement refuses d's handle and changes nothing.
+// stale checks that every settlement rejects d's handle and changes nothing.
 func (e *env) stale(d *tidegate.Delivery) {
 	e.Helper()
 	if e.lacks(e.server.RefusesStaleHandles, "RefusesStaleHandles", "an Ack with an old handle may succeed and has no effect") {

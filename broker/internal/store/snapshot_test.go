@@ -127,8 +127,8 @@ func TestSnapshotRefused(t *testing.T) {
 	}
 }
 
-// A copy of the files of a running store is not supported. It is refused, or it happens to have all
-// that was on disk when the copy began and no progress beyond its messages.
+// A copy of the files of a running store is not supported. Either Open rejects it, or it happens to
+// have all that was on disk when the copy began and no progress beyond its messages.
 func TestCopyOfARunningStore(t *testing.T) {
 	mem := vfs.NewMem()
 	s, err := openDir("data", mem)

@@ -181,7 +181,7 @@ func TestShortenedLogIsRefused(t *testing.T) {
 	}
 }
 
-// After kill -9, an older copy of one database is refused, also if all files beside the databases
+// After kill -9, an older copy of one database is rejected, also if all files beside the databases
 // are as old as the copy. An older copy of the whole directory is opened.
 func TestOlderCopyOfADatabaseIsRefused(t *testing.T) {
 	for _, db := range []string{messagesDir, groupsDir} {

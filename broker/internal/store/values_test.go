@@ -46,7 +46,7 @@ func manyValuesDir(t *testing.T, fs *vfs.MemFS, path string, size int) (files []
 }
 
 // A file of values that is missing or of another length while the broker is stopped has opening
-// refused, with the file and the remedy. One of the same length and other content costs its own
+// rejected, with the file and the remedy. One of the same length and other content costs its own
 // messages. Neither ends the process, and after the loss is accepted the other messages are read.
 func TestReplacedValues(t *testing.T) {
 	for name, change := range map[string]func(t *testing.T, fs *vfs.MemFS, files, others []string){

@@ -33,7 +33,7 @@ func (c *Call) job() string {
 	return strings.Join(parts, " ")
 }
 
-// SameJob writes the job into a new journal, and refuses the journal of another job.
+// SameJob writes the job into a new journal, and rejects the journal of another job.
 func (c *Call) SameJob(path string) error {
 	err := job.Begin(path, c.job())
 	if other, ok := errors.AsType[*job.OtherError](err); ok {

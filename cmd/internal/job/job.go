@@ -23,7 +23,7 @@ type entry struct {
 	Why   string    `json:"why"`   // the command
 }
 
-// Begin writes a job into a new journal, and refuses the journal of another job with an
+// Begin writes a job into a new journal, and rejects the journal of another job with an
 // OtherError.
 func Begin(path, job string) (err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)

@@ -97,7 +97,7 @@ func options(t *testing.T, s *fakeSource, f *fakeTarget, journal string) Options
 		Done: func(context.Context, time.Duration) (bool, error) { return true, nil }}
 }
 
-// After a message that the target refuses, no later message of its message group is sent, and
+// After a message that the target rejects, no later message of its message group is sent, and
 // neither is acknowledged. The others are.
 func TestRefusedMessageStopsItsGroup(t *testing.T) {
 	s := &fakeSource{batches: [][]*tidegate.Delivery{{deliver(1, "a"), deliver(2, "a"), deliver(3, "a"), deliver(4, "b"), deliver(5, "")}}}

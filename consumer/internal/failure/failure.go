@@ -44,7 +44,7 @@ func EndingOf(err error) Ending {
 // Refusals decide when failures to receive end a consumer. The zero value is ready. The grace
 // begins anew after a success and after a failure of another kind.
 type Refusals struct {
-	since time.Time // when the credentials were refused first; zero while they are not
+	since time.Time // when the credentials were rejected first; zero while they are not
 }
 
 // Failed notes a failure at now, and reports whether it ends the consumer.
@@ -62,7 +62,7 @@ func (r *Refusals) Failed(err error, now time.Time) (end bool) {
 	return false
 }
 
-// Lasting reports whether the credentials have been refused for longer than the grace.
+// Lasting reports whether the credentials have been rejected for longer than the grace.
 func (r *Refusals) Lasting(now time.Time) bool {
 	return !r.since.IsZero() && now.Sub(r.since) >= CredentialsGrace
 }
@@ -79,7 +79,7 @@ func CanRepeat(err error, harmless bool) bool {
 	}
 	switch tidegate.Classify(err) {
 	case tidegate.ClassThrottled:
-		return true // refused: nothing happened
+		return true // rejected: nothing happened
 	case tidegate.ClassTransient, tidegate.ClassCancelled:
 		return harmless
 	}
@@ -96,7 +96,7 @@ func CanRepeat(err error, harmless bool) bool {
 
 // Perhaps reports whether a request that failed with err may have taken effect nevertheless. A
 // [tidegate.Error] knows: a request that was never sent did nothing, nor did one that was
-// refused, except where MaybeStored is set.
+// rejected, except where MaybeStored is set.
 func Perhaps(err error) bool {
 	if e, ok := errors.AsType[*tidegate.Error](err); ok {
 		return e.MaybeStored

@@ -57,7 +57,7 @@ func TestBehindPrefixProxy(t *testing.T) {
 	b.clean()
 }
 
-// Without the host in http_hosts the broker refuses the data, and the page shows the remedy.
+// Without the host in http_hosts the broker rejects the data, and the page shows the remedy.
 func TestBehindUnknownHost(t *testing.T) {
 	s := start(t, siteOptions{})
 	b := open(t, proxy(t, s.url, "/mq", "mq.example"))

@@ -1,4 +1,4 @@
-// Package faults tests producers and consumers on a broker that delays, refuses, throttles or loses
+// Package faults tests producers and consumers on a broker that delays, rejects, throttles or loses
 // requests, and through a proxy that breaks the protocol.
 package faults
 

@@ -116,7 +116,7 @@ func TestMaximumOfTheRetryTopicHolds(t *testing.T) {
 			func(ctx context.Context, d *tidegate.Delivery) error {
 				if d.Properties["RECONSUMETIMES"] == "" {
 					_, err := b.Broker.Reconsume(ctx, d, transport.ReconsumeMode{})
-					return err // the acknowledgement that follows comes late, and is refused
+					return err // the acknowledgement that follows comes late, and is rejected
 				}
 				return errors.New("the database is away")
 			})

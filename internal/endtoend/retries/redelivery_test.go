@@ -128,7 +128,7 @@ func TestReconsumeLaterThroughGRPC(t *testing.T) {
 				return nil
 			}
 			_, err := b.Broker.Reconsume(ctx, d, transport.ReconsumeMode{})
-			return err // the acknowledgement that follows comes late, and is refused
+			return err // the acknowledgement that follows comes late, and is rejected
 		})
 		sdktest.MustSend(t, sdktest.NewProducer(t, b, producer.Options{}), &tidegate.Message{Topic: "topic1", Body: []byte("x")})
 		<-time.After(5 * time.Minute)

@@ -1,5 +1,5 @@
 // Package ledger bounds and counts the messages that a producer accepted and that have no result
-// yet. A full ledger lets further messages wait for a place, in their order, or refuses them, or
+// yet. A full ledger lets further messages wait for a place, in their order, or rejects them, or
 // admits them on their way to the spool.
 package ledger
 

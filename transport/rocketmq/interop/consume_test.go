@@ -241,7 +241,7 @@ func repeat(n int, topic, body string) []*tidegate.Message {
 }
 
 // A simple consumer extends, acknowledges and gives up deliveries explicitly. Only a tidegate
-// broker refuses an acknowledgement with a handle that was replaced; a RocketMQ accepts it without
+// broker rejects an acknowledgement with a handle that was replaced; a RocketMQ accepts it without
 // effect.
 func TestSimpleConsumer(t *testing.T) {
 	on(t, func(x *target) {

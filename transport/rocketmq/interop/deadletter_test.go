@@ -140,7 +140,7 @@ func TestDeadLetterQueue(t *testing.T) {
 	})
 }
 
-// A group with too few attempts is refused before a letter is received: on a RocketMQ, which
+// A group with too few attempts is rejected before a letter is received: on a RocketMQ, which
 // continues the count of a letter's attempts, the letter would move to the dead letters of that
 // group. It is still there for a group with enough attempts.
 func TestDeadLetterQueueNeedsAttempts(t *testing.T) {

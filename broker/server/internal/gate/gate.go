@@ -45,7 +45,7 @@ func New(log *slog.Logger, needs func(op string, req any) []access.Need, first m
 		Help: "Requests rejected with UNAUTHORIZED or FORBIDDEN, and rejected connections in plain text, by reason.",
 	}, []string{"reason"})}
 	for _, r := range append(slices.Clone(access.Reasons), reasonPlainText, reasonOrigin, reasonHost, reasonSession) {
-		g.refused.WithLabelValues(string(r)) // so that the first refusal is seen as an increase
+		g.refused.WithLabelValues(string(r)) // so that the first rejection is seen as an increase
 	}
 	g.Begin(nil)
 	return g
@@ -80,7 +80,7 @@ func (g *Gate) Refusals() prometheus.Collector { return g.refused }
 
 // Reasons that no rule has a part in.
 const (
-	reasonPlainText access.Reason = "plain_text" // why a connection is refused, not a request
+	reasonPlainText access.Reason = "plain_text" // why a connection is rejected, not a request
 	reasonOrigin    access.Reason = "origin"     // a page of another origin would change something
 	reasonHost      access.Reason = "host"       // for a name that a page may have made up
 	reasonSession   access.Reason = "session"    // which does not exist or has ended

@@ -29,8 +29,8 @@ type refusals struct {
 	other int // that were not logged since the last one that was
 }
 
-// take reports whether a refusal at now is logged, and if so how many were left out since the last
-// one that was.
+// take reports whether a rejection at now is logged, and if so how many were not logged since the
+// last one.
 func (l *refusalLog) take(reason access.Reason, now time.Time) (unlogged int, log bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

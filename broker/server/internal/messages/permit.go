@@ -18,7 +18,7 @@ func (h *Handlers) permitHandle(r *http.Request, d *tidegate.Delivery) error {
 	topic, original, bad := h.Engine.TopicOf(d.Handle)
 	if bad != nil {
 		d.Topic = noTopic
-		return nil //nolint:nilerr // the engine refuses it, each among many by itself
+		return nil //nolint:nilerr // the engine rejects it, each among many by itself
 	}
 	d.Topic = topic
 	if topic != original && h.Gate.Allows(r, access.ToReceive(topic, d.ConsumerGroup)) {

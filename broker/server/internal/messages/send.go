@@ -84,7 +84,7 @@ func (h *Handlers) SendMessages(w http.ResponseWriter, r *http.Request) (int, an
 	if err != nil {
 		return 0, nil, err
 	}
-	if m.Body, err = web.ReadBody(w, r, int64(h.MaxBody)+1); err != nil { // one more is the engine's to refuse
+	if m.Body, err = web.ReadBody(w, r, int64(h.MaxBody)+1); err != nil { // one more is the engine's to reject
 		return 0, nil, err
 	}
 	return to.one(r.Context(), &m)

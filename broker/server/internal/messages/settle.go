@@ -53,7 +53,7 @@ func (h *Handlers) Acknowledge(w http.ResponseWriter, r *http.Request) (int, any
 	list, at := make([]*tidegate.Delivery, 0, len(ds)), make([]int, 0, len(ds))
 	for i, handle := range req.Handles {
 		ds[i].ConsumerGroup, ds[i].Handle = group, handle
-		if errs[i] = h.permitHandle(r, &ds[i]); errs[i] == nil { // a refusal is that handle's own
+		if errs[i] = h.permitHandle(r, &ds[i]); errs[i] == nil { // a rejection is that handle's own
 			list, at = append(list, &ds[i]), append(at, i)
 		}
 	}

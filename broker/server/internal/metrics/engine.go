@@ -189,7 +189,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	}
 	for limit := range st.Throttled {
 		switch limit {
-		case "client quota", "fair share", "other": // which refuse a client, not a topic
+		case "client quota", "fair share", "other": // which reject a client, not a topic
 			continue
 		}
 		out.gauge(descLimitOn, reached[limit], strings.ReplaceAll(limit, " ", "_"))

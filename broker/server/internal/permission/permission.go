@@ -243,7 +243,7 @@ func onGroup(a access.Action) func(*http.Request) []access.Need {
 }
 
 // BeforeBody are needs of RPCs that are known before the request is read: a key that may not send
-// to any topic is refused before its bodies come. RPCs decide in any case.
+// to any topic is rejected before its bodies come. RPCs decide in any case.
 var BeforeBody = map[string]access.Need{"SendMessage": access.ToSendAnywhere()}
 
 // A Engine knows the topics of a delivery and of its group.

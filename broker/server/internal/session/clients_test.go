@@ -74,7 +74,7 @@ func TestSessionsAreBounded(t *testing.T) {
 // of returns the origin of a client.
 func of(origin string) func() string { return func() string { return origin } }
 
-// A client whose receives were all refused is not remembered.
+// A client whose receives were all rejected is not remembered.
 func TestRefusedReceivesLeaveNoSession(t *testing.T) {
 	r := New(MaxSettingsBytes, func(string) {})
 	defer r.Close()

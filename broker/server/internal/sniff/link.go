@@ -109,7 +109,7 @@ const (
 	// mostOpened is how many streams of all connections may wait for their handlers to begin
 	// before reading from connections pauses. gRPC starts a goroutine for each stream as fast as
 	// it reads them, so without a pause a flood of requests would take memory for goroutines
-	// that could do nothing but refuse.
+	// that could do nothing but reject.
 	mostOpened = 1000
 
 	// resetRate is how many streams a second a client may cancel within ResetTime, and resetBurst

@@ -53,7 +53,7 @@ type share struct {
 // A Conn is a connection that can be ended, from any goroutine and without waiting.
 type Conn interface{ End() }
 
-// New returns a budget of limit bytes. The name is the subject of its refusals. patience is how
+// New returns a budget of limit bytes. The name is the subject of its rejections. patience is how
 // long a connection that waits for its client is preferred to others that hold no less. Zero means
 // no limit.
 func New(name string, limit int64, patience time.Duration) *Budget {

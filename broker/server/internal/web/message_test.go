@@ -8,7 +8,7 @@ import (
 	"github.com/tidegate/tidegate"
 )
 
-// However a query is, it is a message or a refusal that names the parameter.
+// However a query is, it is a message or a rejection that names the parameter.
 func FuzzHTTPQuery(f *testing.F) {
 	f.Add("id=a&key=b&key=c&property.x=y&deliver_after=1s")
 	f.Add("tag=a&tag=b")

@@ -56,7 +56,7 @@ func EndpointsFor(asked *rmqpb.Endpoints, local net.Addr) *rmqpb.Endpoints {
 			}
 		}
 		if scheme == rmqpb.AddressScheme_DOMAIN_NAME {
-			usable = usable[:1] // Java and Python refuse more than one name
+			usable = usable[:1] // Java and Python reject more than one name
 		}
 		return &rmqpb.Endpoints{Scheme: scheme, Addresses: usable}
 	case here != nil:

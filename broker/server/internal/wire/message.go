@@ -171,7 +171,7 @@ func checkDigest(d *rmqpb.Digest, body []byte) error {
 // gunzip unpacks a body of at most limit bytes.
 func gunzip(packed []byte, limit int) ([]byte, error) {
 	if len(packed) == 0 {
-		return nil, nil // an empty body, which the engine refuses as such
+		return nil, nil // an empty body, which the engine rejects as such
 	}
 	corrupted := func(err error) error {
 		return refusal.New(protocol.CodeMessageCorrupted, "body", fmt.Sprintf("the body_encoding is GZIP, but the body of %d bytes is not valid GZIP: %v", len(packed), err))

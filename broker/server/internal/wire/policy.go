@@ -21,7 +21,7 @@ const (
 // ladders (and Python nothing else).
 func RetryPolicy(p serving.RetryPolicy, language string) *rmqpb.RetryPolicy {
 	steps := p.Ladder
-	if len(steps) == 0 { // a ladder without steps: every delay is 0; clients refuse an empty list
+	if len(steps) == 0 { // a ladder without steps: every delay is 0; clients reject an empty list
 		steps = []time.Duration{0}
 	}
 	out := &rmqpb.RetryPolicy{MaxAttempts: math.MaxInt32} // for ever

@@ -241,7 +241,7 @@ func (a *acknowledgements) send(ctx context.Context, c *canary) error {
 	return failed
 }
 
-// persist repeats a step that is refused, as clients do.
+// persist repeats a step that is rejected, as clients do.
 func (c *canary) persist(ctx context.Context, step func(context.Context) error) error {
 	began := time.Now()
 	for {

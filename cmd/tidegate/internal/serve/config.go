@@ -119,7 +119,7 @@ func (c *config) refused(section, name string, nameErr, err error) (bad faults) 
 	return bad
 }
 
-// exposed refuses addresses that other machines can use, unless clients need keys, over TLS with a
+// exposed rejects addresses that other machines can use, unless clients need keys, over TLS with a
 // certificate that they can verify.
 func (c *config) exposed(s *configuration) (bad faults) {
 	if s.server.AnyHost || len(c.keys) > 0 && s.tls.cert != "" && !s.tls.allowPlainText {
@@ -160,7 +160,7 @@ func (c *config) openToAll(s *configuration) string {
 	return ""
 }
 
-// checkTLS refuses settings that go only with others.
+// checkTLS rejects settings that go only with others.
 func (c *config) checkTLS() (bad faults) {
 	t, none := c.settings.tls, string(server.ClientCertificatesNone)
 	for _, x := range []struct {

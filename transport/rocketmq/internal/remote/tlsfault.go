@@ -96,7 +96,7 @@ func (n numbering) lookAt(addr string, err error) {
 	case err == nil:
 		n.link.Fault.Store(nil)
 	case n.secure:
-		if f := handshakeFault(err); f != nil { // TLS 1.3 refuses a client's certificate this late
+		if f := handshakeFault(err); f != nil { // TLS 1.3 rejects a client's certificate this late
 			n.link.Fault.Store(f)
 		}
 	case errors.Is(err, errAlert) || hungUp(err) && n.expectsTLS(addr):
