@@ -72,11 +72,7 @@ func TestAddressSettingsInherit(t *testing.T) {
 	putTopic(t, b, "after", settings.Topic{})
 	check := func(topic string, attempts int, matches ...string) {
 		t.Helper()
-		tp, err := b.Parts().Catalog.Topic(topic)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if r := tp.Address().Redelivery; r.MaxAttempts != attempts || r.DeadLetter != "DLA" {
+		if r := topicOf(t, b, topic).Address().Redelivery; r.MaxAttempts != attempts || r.DeadLetter != "DLA" {
 			t.Errorf("%s: %+v", topic, r)
 		}
 		if got := b.TopicAddressSettings(topic).Matches; !slices.Equal(got, matches) {

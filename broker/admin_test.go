@@ -150,7 +150,7 @@ func TestDeletionThatIsCutOffKeepsProgress(t *testing.T) {
 			if err := b.Ack(t.Context(), receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}))[0]; err != nil {
 				t.Fatal(err)
 			}
-			release := hold(b.Parts().Store.Messages)
+			release := holdWrites(b)
 			done := make(chan error)
 			go func() {
 				if what == "topic" {

@@ -133,16 +133,17 @@ func TestFullDiskForTablesCloses(t *testing.T) {
 	}
 	fs.bad.Store(true)
 	done := make(chan error)
-	for n := 0; b.Parts().Store.StalledSince().IsZero(); n++ {
+	calls := b.Parts().Calls
+	for n := 0; !stalled(b); n++ {
 		if n == 100 {
 			t.Fatal("100 writes do not stall it")
 		}
-		b.Parts().Calls.Begin()
+		calls.Begin()
 		go func() {
-			defer b.Parts().Calls.End()
+			defer calls.End()
 			done <- b.Parts().Store.Messages.Add(func(w *store.Batch) { w.PutTopic("t", make([]byte, 50_000)) }, nil).Wait()
 		}()
-		for waits := true; waits && b.Parts().Store.StalledSince().IsZero(); {
+		for waits := true; waits && !stalled(b); {
 			select {
 			case err := <-done:
 				if err != nil || b.Healthy() != nil {

@@ -10,9 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/settings"
-	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -100,48 +98,6 @@ func TestChangeIsRepeatable(t *testing.T) {
 		refused(fourth, true)
 		if err := b.Ack(t.Context(), []*tidegate.Delivery{take()})[0]; err != nil {
 			t.Error(err)
-		}
-	})
-}
-
-// A lease has the mark of a changed handle only while the handle is that of a change, so a dump and
-// a repetition see the same.
-func TestChangedIsOfTheLastSerialNumber(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, broker.Options{})
-		sends, _ := fifo(t, b, settings.OnExhaustedPark)
-		putGroup(t, b, "g", settings.Group{FIFO: true, OnExhausted: settings.OnExhaustedPark, MaxAttempts: 1})
-		sends("a:1")
-		changed := func() (*tidegate.Delivery, *consume.Lease) {
-			t.Helper()
-			d := one(t, b, "g", "t")
-			h, err := b.ChangeInvisibleDuration(t.Context(), d, time.Minute)
-			if err != nil {
-				t.Fatal(err)
-			}
-			d.Handle = h
-			s, r := locate(t, b, d)
-			var l *consume.Lease
-			s.Look(func(p *consume.Progress) { l = p.Lease(int(r.Place.Queue), r.Place.Offset) })
-			if !l.Changed {
-				t.Fatal("the lease has no mark of the change")
-			}
-			return d, l
-		}
-		d, l := changed()
-		if serve(b).Release(t.Context(), []*tidegate.Delivery{d}); l.Changed {
-			t.Error("a changed delivery was released afterwards")
-		}
-		d, l = changed()
-		if out, err := b.Retry(t.Context(), d, 0, ""); err != nil || out.Fate != transport.FateParked {
-			t.Fatal(out, err)
-		}
-		if done, err := b.RedriveParked(t.Context(), "g", status.ParkedSelection{}); err != nil || done != (status.ParkedRedrive{MessageGroups: 1, Messages: 1}) {
-			t.Fatal(done, err)
-		}
-		if l.Changed {
-			t.Error("it was changed, and then sent on")
 		}
 	})
 }

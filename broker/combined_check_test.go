@@ -17,13 +17,8 @@ import (
 func (c *combined) audit() {
 	synctest.Wait()
 	b := c.b
-	release, err := b.Parts().Retention.Task().Hold(c.t.Context())
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	b.Parts().Store.Messages.Add(func(*store.Batch) { // the function changes nothing; it only holds the log
-		c.auditAll(b)
-	}, nil)
+	release := holdRetention(c.t, b)
+	inLog(b, func(*store.Batch) { c.auditAll(b.Parts()) })
 	release()
 	for _, s := range serve(b).Stats().Topics {
 		d, err := b.Topic(s.Topic)
@@ -36,71 +31,71 @@ func (c *combined) audit() {
 	}
 }
 
-func (c *combined) auditAll(b *broker.Broker) {
+func (c *combined) auditAll(p broker.Parts) {
 	var ahead int64
 	leases, cursors, subs := map[copyOf]store.Lease{}, map[copyOf]store.Cursor{}, map[[2]uint32]bool{}
 	halfMessages := map[uint32]int64{}
 	for _, err := range []error{
-		b.Parts().Store.Leases(func(group uint32, p store.Place, l store.Lease) error { leases[copyOf{group, p}] = l; return nil }),
-		b.Parts().Store.Cursors(func(group, topic uint32, queue uint16, at store.Cursor) error {
+		p.Store.Leases(func(group uint32, p store.Place, l store.Lease) error { leases[copyOf{group, p}] = l; return nil }),
+		p.Store.Cursors(func(group, topic uint32, queue uint16, at store.Cursor) error {
 			cursors[copyOf{group, store.Place{Topic: topic, Queue: queue}}] = at
 			return nil
 		}),
-		b.Parts().Store.Subscriptions(func(group, topic uint32) error { subs[[2]uint32{group, topic}] = true; return nil }),
-		b.Parts().Store.HalfMessages(func(id store.HalfID, _ store.HalfState) error { halfMessages[id.Topic]++; return nil }),
+		p.Store.Subscriptions(func(group, topic uint32) error { subs[[2]uint32{group, topic}] = true; return nil }),
+		p.Store.HalfMessages(func(id store.HalfID, _ store.HalfState) error { halfMessages[id.Topic]++; return nil }),
 	} {
 		if err != nil {
 			c.t.Fatal(err)
 		}
 	}
-	topics, all := b.Parts().Catalog.All()
+	topics, all := p.Catalog.All()
 	for _, t := range topics {
-		c.auditTopic(t)
+		c.auditTopic(p.Store, t)
 		if t.Counters().Half.Load() != halfMessages[t.ID()] {
 			c.t.Errorf("%s counts %d half messages; there are %d", t.Name(), t.Counters().Half.Load(), halfMessages[t.ID()])
 		}
 		for _, of := range t.Subscriptions() {
 			s := of.(*subscription.Subscription)
-			if b.Parts().Catalog.Find(s.Group().ID(), t.ID()) != s || b.Parts().Catalog.FindGroup(s.Group().Name()) != s.Group() {
+			if p.Catalog.Find(s.Group().ID(), t.ID()) != s || p.Catalog.FindGroup(s.Group().Name()) != s.Group() {
 				c.t.Errorf("%s has the subscription of %s, which is not there", t.Name(), s.Group().Name())
 			}
 		}
 	}
 	for _, s := range all {
 		k := [2]uint32{s.Group().ID(), s.Topic().ID()}
-		if !slices.Contains(s.Topic().Subscriptions(), topic.Subscription(s)) || b.Parts().Catalog.FindTopic(s.Topic().Name()) != s.Topic() {
+		if !slices.Contains(s.Topic().Subscriptions(), topic.Subscription(s)) || p.Catalog.FindTopic(s.Topic().Name()) != s.Topic() {
 			c.t.Errorf("the subscription of %s to %s is not its topic's", s.Group().Name(), s.Topic().Name())
 		}
 		if !subs[k] {
 			c.t.Errorf("the subscription of %s to %s is not on disk", s.Group().Name(), s.Topic().Name())
 		}
 		delete(subs, k)
-		ahead += c.auditSubscription(s, leases, cursors)
+		ahead += c.auditSubscription(p.Store, s, leases, cursors)
 	}
 	if len(leases) > 0 || len(cursors) > 0 || len(subs) > 0 {
 		c.t.Errorf("left on disk: leases %v, cursors %v, subscriptions %v", leases, cursors, subs)
 	}
-	if got := b.Parts().Env.Reads.Ahead(); got != ahead {
+	if got := p.Env.Reads.Ahead(); got != ahead {
 		c.t.Errorf("%d bytes are counted as read ahead, %d are", got, ahead)
 	}
 }
 
 // auditTopic reads every queue of a topic.
-func (c *combined) auditTopic(t *topic.Topic) {
+func (c *combined) auditTopic(st *store.Store, t *topic.Topic) {
 	var all, low, leftovers status.Backlog
 	for _, q := range t.Queues() {
 		at := q.Low()
-		st, err := c.b.Parts().Store.Queue(t.ID(), q.Number())
+		disk, err := st.Queue(t.ID(), q.Number())
 		if err != nil {
 			c.t.Fatal(err)
 		}
-		if st.First != at || st.End.Offset != q.End() || st.End.Offset != q.Next().Offset || st.End.Bytes != q.Next().Bytes {
-			c.t.Errorf("%s/%d: on disk from %+v to %+v, in memory from %+v to %d (%d bytes)", t.Name(), q.Number(), st.First, st.End, at, q.Next().Offset, q.Next().Bytes)
+		if disk.First != at || disk.End.Offset != q.End() || disk.End.Offset != q.Next().Offset || disk.End.Bytes != q.Next().Bytes {
+			c.t.Errorf("%s/%d: on disk from %+v to %+v, in memory from %+v to %d (%d bytes)", t.Name(), q.Number(), disk.First, disk.End, at, q.Next().Offset, q.Next().Bytes)
 		}
-		if len(st.Leftovers) != len(q.Retention.Leftovers) {
-			c.t.Errorf("%s/%d: %d are kept on disk, %d in memory", t.Name(), q.Number(), len(st.Leftovers), len(q.Retention.Leftovers))
+		if len(disk.Leftovers) != len(q.Retention.Leftovers) {
+			c.t.Errorf("%s/%d: %d are kept on disk, %d in memory", t.Name(), q.Number(), len(disk.Leftovers), len(q.Retention.Leftovers))
 		}
-		for o, m := range st.Leftovers {
+		for o, m := range disk.Leftovers {
 			leftovers.Messages++
 			leftovers.Bytes += m.Size
 			needed := false
@@ -115,7 +110,7 @@ func (c *combined) auditTopic(t *topic.Topic) {
 			}
 		}
 		for o := at.Offset; o < q.Next().Offset; o++ {
-			if _, ok, err := c.b.Parts().Store.Get(store.Place{Topic: t.ID(), Queue: q.Number(), Offset: o}); !ok || err != nil {
+			if _, ok, err := st.Get(store.Place{Topic: t.ID(), Queue: q.Number(), Offset: o}); !ok || err != nil {
 				c.t.Errorf("%s/%d: offset %d of %d to %d is not there: %v", t.Name(), q.Number(), o, at.Offset, q.Next().Offset, err)
 			}
 		}
@@ -126,7 +121,7 @@ func (c *combined) auditTopic(t *topic.Topic) {
 		c.t.Errorf("%s counts %+v in all; it is %+v", t.Name(), got, all)
 	}
 	var delayed status.Backlog
-	waiting, err := c.b.Parts().Store.DelayedOf(t.ID(), store.StoredDelayed{}, 1<<20)
+	waiting, err := st.DelayedOf(t.ID(), store.StoredDelayed{}, 1<<20)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -146,11 +141,11 @@ func (c *combined) auditTopic(t *topic.Topic) {
 
 // auditSubscription removes the records that it finds from those on disk, and returns the bytes
 // that are read ahead.
-func (c *combined) auditSubscription(s *subscription.Subscription, leases map[copyOf]store.Lease, cursors map[copyOf]store.Cursor) (ahead int64) {
+func (c *combined) auditSubscription(st *store.Store, s *subscription.Subscription, leases map[copyOf]store.Lease, cursors map[copyOf]store.Cursor) (ahead int64) {
 	who := s.Group().Name() + " in " + s.Topic().Name()
 	var want status.Backlog
 	var leased int64
-	s.Look(func(p *consume.Progress) { want, leased = c.auditProgress(s, p, leases, cursors) })
+	s.Look(func(p *consume.Progress) { want, leased = c.auditProgress(st, s, p, leases, cursors) })
 	want.Bytes += leased
 	if got := status.Backlog(s.Backlog()); got != want {
 		c.t.Errorf("%s counts a backlog of %+v; it is %+v", who, got, want)
@@ -167,7 +162,7 @@ func (c *combined) auditSubscription(s *subscription.Subscription, leases map[co
 
 // auditProgress is the part of auditSubscription under the lock. It returns the messages after the
 // cursors and under leases, without the bytes of the latter, and these bytes.
-func (c *combined) auditProgress(s *subscription.Subscription, p *consume.Progress, leases map[copyOf]store.Lease, cursors map[copyOf]store.Cursor) (want status.Backlog, leased int64) {
+func (c *combined) auditProgress(st *store.Store, s *subscription.Subscription, p *consume.Progress, leases map[copyOf]store.Lease, cursors map[copyOf]store.Cursor) (want status.Backlog, leased int64) {
 	who := s.Group().Name() + " in " + s.Topic().Name()
 	for i, q := range s.Topic().Queues()[:p.Queues()] {
 		cur := p.Cursor(i)
@@ -192,7 +187,7 @@ func (c *combined) auditProgress(s *subscription.Subscription, p *consume.Progre
 			default:
 				c.t.Errorf("%s: offset %d is %v, and nothing is under way", who, o, l.State())
 			}
-			m, there, err := c.b.Parts().Store.FirstIn(store.Range{Topic: at.place.Topic, Queue: at.place.Queue, From: o, To: o + 1})
+			m, there, err := st.FirstIn(store.Range{Topic: at.place.Topic, Queue: at.place.Queue, From: o, To: o + 1})
 			if err != nil || !there || m.Size != l.Size || m.At.UnixNano() != l.Stored || o >= cur.Next {
 				c.t.Errorf("%s has a lease of offset %d of queue %d, %+v (next is %d): %+v, %v", who, o, q.Number(), l.Lease, cur.Next, m, err)
 			}

@@ -42,7 +42,7 @@ func (c *combined) runDry() {
 				groups = append(slices.Clone(t.Groups), "w")
 			}
 			for _, g := range groups {
-				if rt := c.b.Parts().Catalog.FindGroup("r").Settings().RetryTopic; g == "w" && mustOriginal(rt, t.Name) {
+				if r, _ := c.b.Group("r"); g == "w" && mustOriginal(r.RetryTopic, t.Name) {
 					continue
 				}
 				for c.receive(c.rnd, g, t.Name, 32) > 0 {
@@ -67,20 +67,19 @@ func mustOriginal(rt settings.RetryTopic, topic string) bool {
 // account finds every confirmed message.
 func (c *combined) account() {
 	for _, m := range c.messages {
-		t, err := c.b.Parts().Catalog.Topic(m.topic)
-		if err != nil || t.ID() != m.in || m.gone || m.step <= c.purged[m.in] || c.lossy[m.topic] {
+		if in := c.number(m.topic); in == 0 || in != m.in || m.gone || m.step <= c.purged[m.in] || c.lossy[m.topic] {
 			continue
 		}
 		for name := range combinedFilters {
-			g := c.b.Parts().Catalog.FindGroup(name)
+			of := c.numbers(name, m.topic)
 			if m.tag == "c" && (name == "g" || name == "s") {
 				continue
 			}
-			if began := c.began[[2]uint32{g.ID(), t.ID()}]; began == 0 || began > m.step {
+			if began := c.began[of]; began == 0 || began > m.step {
 				continue // it may have come when others had consumed the message
 			}
-			if !c.done[doneKey(g.ID(), m.id)] && !c.dead[name+" "+m.id] {
-				c.t.Errorf("%s, confirmed in step %d, was never delivered to %s (%d, since %d)", m.id, m.step, name, g.ID(), c.began[[2]uint32{g.ID(), t.ID()}])
+			if !c.done[doneKey(of[0], m.id)] && !c.dead[name+" "+m.id] {
+				c.t.Errorf("%s, confirmed in step %d, was never delivered to %s (%d, since %d)", m.id, m.step, name, of[0], c.began[of])
 			}
 		}
 	}
@@ -93,10 +92,8 @@ func (c *combined) empty() {
 			c.t.Errorf("%s is left with %+v", s.Group, s)
 		}
 	}
-	for _, g := range c.b.Groups() {
-		for _, s := range c.b.Parts().Catalog.SubscriptionsOf(c.b.Parts().Catalog.FindGroup(g.Name)) {
-			c.quiet(s)
-		}
+	for _, s := range subscriptions(c.b) {
+		c.quiet(s)
 	}
 	for _, t := range c.b.Topics() {
 		t.Retention.Consumed = true

@@ -7,14 +7,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/serving"
-	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
@@ -50,7 +48,7 @@ func TestMessageInFlightSurvivesRetentionAndPowerLoss(t *testing.T) {
 		putTopic(t, b, "t", settings.Topic{Queues: 1, DuplicateWindow: -1, Retention: settings.Retention{Time: settings.Duration(time.Minute)}})
 		receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
-		topic, _ := b.Parts().Catalog.Topic("t")
+		topic := topicOf(t, b, "t")
 		due, _ := topic.NextRound()
 		time.Sleep(time.Until(due) - time.Millisecond)
 		if len(receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})) != 1 {
@@ -71,32 +69,6 @@ func TestMessageInFlightSurvivesRetentionAndPowerLoss(t *testing.T) {
 	})
 }
 
-// damage makes the stored record of a message unreadable.
-func damage(t *testing.T, b *broker.Broker, topic string, queue uint16, offset int64) {
-	t.Helper()
-	tp, err := b.Parts().Catalog.Topic(topic)
-	if err != nil {
-		t.Fatal(err)
-	}
-	k := binary.BigEndian.AppendUint32([]byte{'m'}, tp.ID())
-	overwrite(t, b, binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint16(k, queue), uint64(offset)))
-	if _, _, err := b.Parts().Store.Get(store.Place{Topic: tp.ID(), Queue: queue, Offset: offset}); !store.IsDamage(err) {
-		t.Fatalf("offset %d is not damaged: %v", offset, err)
-	}
-}
-
-// overwrite makes a record of the messages database unreadable.
-func overwrite(t *testing.T, b *broker.Broker, key []byte) {
-	t.Helper()
-	if err := b.Parts().Store.Messages.Add(func(w *store.Batch) {
-		if err := (*pebble.Batch)(w).Set(key, []byte{0xff}, nil); err != nil {
-			t.Error(err)
-		}
-	}, nil).Wait(); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // Unreadable messages are removed like others, in every place, and leave nothing in the counters.
 func TestDamagedMessagesAreRemoved(t *testing.T) {
 	t.Parallel()
@@ -113,7 +85,7 @@ func TestDamagedMessagesAreRemoved(t *testing.T) {
 						elapse(time.Millisecond)
 					}
 					for _, o := range offsets {
-						damage(t, b, "t", 0, o)
+						corruptMessage(t, b, "t", 0, o)
 					}
 					switch how {
 					case "time":
@@ -170,13 +142,7 @@ func TestDamageHoldsUpNoDelayedOrHalfMessages(t *testing.T) {
 		for i := range 3 {
 			mustSend(t, b, &tidegate.Message{Topic: "d", Body: []byte("x"), DeliverAt: time.Now().Add(time.Duration(i+1) * time.Second)})
 		}
-		d, _ := b.Parts().Catalog.Topic("d")
-		waiting, err := b.Parts().Store.DelayedOf(d.ID(), store.StoredDelayed{}, 10)
-		if err != nil || len(waiting) != 3 {
-			t.Fatal(waiting, err)
-		}
-		k := binary.BigEndian.AppendUint64([]byte{'y'}, uint64(waiting[1].Due.UnixNano()))
-		overwrite(t, b, binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32(k, d.ID()), waiting[1].Number))
+		corruptDelayed(t, b, "d", 1)
 		elapse(time.Minute)
 		if n := stored(t, b, "d"); n != 2 || serve(b).Stats().Damaged != 1 {
 			t.Errorf("%d delayed messages came, %d were reported as damaged; want 2 and 1", n, serve(b).Stats().Damaged)
@@ -187,7 +153,7 @@ func TestDamageHoldsUpNoDelayedOrHalfMessages(t *testing.T) {
 		first, _ := handle.ParseTransaction(sendHalf(t, b, "a").TransactionID)
 		elapse(time.Millisecond)
 		sendHalf(t, b, "b")
-		overwrite(t, b, binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32([]byte{'h'}, first.Topic), first.Number))
+		corruptRecord(t, b, binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32([]byte{'h'}, first.Topic), first.Number))
 		elapse(10 * time.Second) // the first check is after 6 s
 		if heard != 1 {
 			t.Errorf("%d checks were received, want that of the valid message", heard)

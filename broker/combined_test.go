@@ -95,18 +95,18 @@ func (c *combined) topic(rnd *rand.Rand) string { return string("nfdx"[rnd.IntN(
 
 // number returns a topic's number, 0 if it is not there.
 func (c *combined) number(topic string) uint32 {
-	if t, err := c.b.Parts().Catalog.Topic(topic); err == nil {
-		return t.ID()
-	}
-	return 0
+	return c.numbers("", topic)[1]
 }
 
-// numbers returns those of a group and a topic.
+// numbers returns those of a group and a topic, 0 for each that is not there.
 func (c *combined) numbers(group, topic string) (n [2]uint32) {
-	if g := c.b.Parts().Catalog.FindGroup(group); g != nil {
+	catalog := c.b.Parts().Catalog
+	if g := catalog.FindGroup(group); g != nil {
 		n[0] = g.ID()
 	}
-	n[1] = c.number(topic)
+	if t := catalog.FindTopic(topic); t != nil {
+		n[1] = t.ID()
+	}
 	return n
 }
 

@@ -1,6 +1,7 @@
 package broker_test
 
 import (
+	"encoding/binary"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -13,8 +14,8 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/internal/handle"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
@@ -203,35 +204,6 @@ func (r *damagedRun) verify(t *testing.T, b *broker.Broker) (damaged int64) {
 	return damaged
 }
 
-// A group that retention has moved on while damaged messages were read does not go back to them.
-func TestDamageDoesNotMoveBack(t *testing.T) {
-	t.Parallel()
-	b := open(t, broker.Options{})
-	putTopic(t, b, "t", settings.Topic{Queues: 1})
-	for range 4 {
-		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
-	}
-	for _, d := range receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 3}) {
-		if err := b.Ack(t.Context(), []*tidegate.Delivery{d})[0]; err != nil {
-			t.Fatal(err)
-		}
-	}
-	s, err := b.Parts().Catalog.Subscribe(t.Context(), "g", "t")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []struct{ to, next, backlog int64 }{{2, 3, 1}, {3, 3, 1}, {4, 4, 0}} {
-		var next int64
-		s.Update(func(p *consume.Progress) {
-			p.SkipMissing(&consume.Receive{}, consume.Claim{From: p.Cursor(0).Next}, c.to, store.Mark{})
-			next = p.Cursor(0).Next
-		})
-		if n := s.Backlog().Messages; next != c.next || n != c.backlog {
-			t.Errorf("%+v: the group is at %d, its backlog is %d", c, next, n)
-		}
-	}
-}
-
 // cutLog takes a part of the end of a closed broker's message log.
 func cutLog(t *testing.T, fs *vfs.MemFS, left float64) {
 	t.Helper()
@@ -379,6 +351,111 @@ func TestLostEndOfAQueue(t *testing.T) {
 			}
 			if info, err := b.Topic("t"); err != nil || info.StoredMessages != 0 || info.StoredBytes != 0 || info.Backlog != (status.Backlog{}) {
 				t.Errorf("after it there are %d messages, %d bytes, backlog %v; %v", info.StoredMessages, info.StoredBytes, info.Backlog, err)
+			}
+		})
+	}
+}
+
+// A damaged message does not keep a group from being rewound to a time: its time is that of its
+// neighbours.
+func TestRewindToATimeBesideDamage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, broker.Options{})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
+		putGroup(t, b, "g", settings.Group{})
+		start := time.Now()
+		const n = 15
+		for range n {
+			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+			<-time.After(time.Second)
+		}
+		for damaged := range int64(n) {
+			repair := corruptMessage(t, b, "t", 0, damaged)
+			for want := range int64(n + 1) {
+				at := start.Add(time.Duration(want) * time.Second)
+				done, err := b.Rewind(t.Context(), "g", "t", status.Position{Time: at})
+				if err != nil {
+					t.Fatalf("message %d is damaged, rewound to %v: %v", damaged, at.Sub(start), err)
+				}
+				if got := done[0].To; got != want && (want != damaged+1 || got != damaged) && (want != damaged || got != damaged+1) {
+					t.Errorf("message %d is damaged: rewound to %d, want %d", damaged, got, want)
+				}
+			}
+			repair()
+		}
+	})
+}
+
+// One half or delayed message that is damaged neither keeps the broker from
+// opening nor has others forgotten; sent again it is stored again, and the half message is
+// removed when its producer would be asked.
+func TestOpeningPassesDamagedHalfAndDelayedMessages(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []settings.TopicType{settings.TopicTransaction, settings.TopicDelay} {
+		synctest.Test(t, func(t *testing.T) {
+			fs := vfs.NewCrashableMem()
+			b := open(t, broker.Options{Dir: "data"}.On(fs))
+			putTopic(t, b, "t", settings.Topic{Type: kind})
+			sendOne := func(id string) tidegate.Receipt {
+				m := &tidegate.Message{ID: id, Topic: "t", Body: []byte(id)}
+				if kind == settings.TopicDelay {
+					m.DeliverAt = time.Now().Add(time.Hour)
+				}
+				r := serve(b).Append(t.Context(), []serving.Incoming{{Message: m, Half: kind == settings.TopicTransaction}})[0]
+				if r.Err != nil {
+					t.Fatal(r.Err)
+				}
+				return r.Receipt
+			}
+			receipts := map[string]tidegate.Receipt{}
+			for _, id := range []string{"a", "damaged", "b"} {
+				receipts[id] = sendOne(id)
+			}
+			for _, k := range records(t, fs.CrashClone(vfs.CrashCloneCfg{})) {
+				if k[0] != 'h' && k[0] != 'y' {
+					continue
+				}
+				number := binary.BigEndian.Uint64([]byte(k[len(k)-8:]))
+				if id, err := handle.ParseTransaction(receipts["damaged"].TransactionID); err == nil && id.Number == number {
+					corruptRecord(t, b, []byte(k))
+				} else if d, err := handle.ParseRecall(receipts["damaged"].RecallHandle); err == nil && d.Number == number {
+					corruptRecord(t, b, []byte(k))
+				}
+			}
+			if err := b.Close(); err != nil {
+				t.Fatal(err)
+			}
+			b = open(t, broker.Options{Dir: "data"}.On(fs))
+			for id, r := range receipts {
+				if again := sendOne(id); (again == r) != (id != "damaged") {
+					t.Errorf("%s: %s sent again: %+v, first %+v", kind, id, again, r)
+				}
+			}
+			if kind == settings.TopicTransaction {
+				for id, r := range receipts {
+					if id != "damaged" {
+						if err := endTransaction(t, b, r, transport.Commit); err != nil {
+							t.Errorf("%s: %v", id, err)
+						}
+					}
+				}
+				if err := endTransaction(t, b, sendOne("damaged"), transport.Rollback); err != nil {
+					t.Error(err)
+				}
+				if info, err := b.Topic("t"); err != nil || info.HalfMessages != 1 {
+					t.Errorf("%d half messages, want the damaged one; %v", info.HalfMessages, err)
+				}
+				<-time.After(10 * time.Second)
+				synctest.Wait()
+				if info, err := b.Topic("t"); err != nil || info.HalfMessages != 0 || serve(b).Stats().Damaged != 1 {
+					t.Errorf("%d half messages, %d damaged; %v", info.HalfMessages, serve(b).Stats().Damaged, err)
+				}
+				for _, k := range records(t, fs.CrashClone(vfs.CrashCloneCfg{})) {
+					if c := k[0]; c == 'h' || c == 'i' || c == 'x' {
+						t.Errorf("left is %q", k)
+					}
+				}
 			}
 		})
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/handle"
-	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
@@ -154,9 +153,7 @@ func TestDeadLetterComesLate(t *testing.T) {
 func startOnDisk(t *testing.T, b *broker.Broker, d *subscription.Departure) {
 	t.Helper()
 	d.Start()
-	if err := b.Parts().Store.Messages.Add(func(*store.Batch) {}, nil).Wait(); err != nil {
-		t.Fatal(err)
-	}
+	awaitWrites(t, b)
 }
 
 // departing begins a departure, and leaves it to the caller to write the dead letter.

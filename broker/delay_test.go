@@ -1,7 +1,6 @@
 package broker_test
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -16,7 +15,6 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/pending"
-	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
@@ -140,9 +138,7 @@ func TestDeletedTopicHasNoDelayedMessages(t *testing.T) {
 		if n := len(receiveAll(t, b, "t")); n != 0 {
 			t.Errorf("%d arrived", n)
 		}
-		if _, _, next, err := b.Parts().Store.Due(time.Time{}, time.Time{}, 0, 0); err != nil || !next.IsZero() {
-			t.Errorf("something still waits until %v, %v", next, err)
-		}
+		expectNothingPending(t, b)
 	})
 }
 
@@ -333,17 +329,7 @@ func TestDelayedMessagesAreCounted(t *testing.T) {
 
 		// A corrupt message stops waiting at its time.
 		send(time.Minute)
-		tp, err := b.Parts().Catalog.Topic("t")
-		if err != nil {
-			t.Fatal(err)
-		}
-		ds, err := b.Parts().Store.DelayedOf(tp.ID(), store.StoredDelayed{}, 2)
-		if err != nil || len(ds) != 1 {
-			t.Fatal(ds, err)
-		}
-		k := binary.BigEndian.AppendUint64([]byte{'y'}, uint64(ds[0].Due.UnixNano()))
-		k = binary.BigEndian.AppendUint32(k, tp.ID())
-		overwrite(t, b, binary.BigEndian.AppendUint64(k, ds[0].Number))
+		corruptDelayed(t, b, "t", 0)
 		elapse(2 * time.Minute)
 		is("damaged", 0)
 
@@ -351,12 +337,7 @@ func TestDelayedMessagesAreCounted(t *testing.T) {
 		if err := b.DeleteTopic(t.Context(), "t"); err != nil {
 			t.Fatal(err)
 		}
-		if err := b.Parts().Store.Waiting(func(id uint32, n store.Waiting) error {
-			t.Errorf("of the deleted topic is left: %d, %+v", id, n)
-			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		expectNothingPending(t, b)
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay, Queues: 1})
 		is("made anew", 0)
 	})

@@ -1,7 +1,6 @@
 package broker_test
 
 import (
-	"encoding/binary"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,10 +8,19 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/pending"
-	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 )
+
+// delayed returns the messages of a topic that wait for their delivery time.
+func delayed(t *testing.T, b *broker.Broker, topic string) status.Backlog {
+	t.Helper()
+	info, err := b.Topic(topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return status.Backlog{Messages: info.DelayedMessages, Bytes: info.DelayedBytes}
+}
 
 // The delayed messages of other topics, in any number and with any damage, do not concern a purge
 // or the deletion of a topic. None of its own is left.
@@ -23,7 +31,7 @@ func TestPurgeLooksAtNoOtherTopicsDelayedMessages(t *testing.T) {
 		for _, name := range []string{"a", "b"} {
 			putTopic(t, b, name, settings.Topic{Type: settings.TopicDelay, Queues: 1})
 		}
-		overwrite(t, b, []byte("y, which is no key of a delayed message"))
+		corruptRecord(t, b, []byte("y, which is no key of a delayed message"))
 		later := func(i int) time.Time { return time.Now().Add(time.Duration(1+i%50) * time.Minute) }
 		for i := range pending.DelayedBatch + 5 {
 			mustSend(t, b, &tidegate.Message{Topic: "a", Body: make([]byte, 1+i%7), DeliverAt: later(i)})
@@ -32,11 +40,8 @@ func TestPurgeLooksAtNoOtherTopicsDelayedMessages(t *testing.T) {
 			}
 		}
 		r := send(t, b, &tidegate.Message{ID: "recalled", Topic: "b", Body: []byte("x"), DeliverAt: later(7)})[0]
-		a, err := b.Parts().Catalog.Topic("a")
-		if err != nil {
-			t.Fatal(err)
-		}
-		want := status.Backlog(a.Delayed())
+		a := topicOf(t, b, "a")
+		want := delayed(t, b, "a")
 		if removed, err := b.PurgeTopic(t.Context(), "a"); err != nil || removed != want || want.Messages != pending.DelayedBatch+5 {
 			t.Errorf("purged %+v, %v; want %+v", removed, err, want)
 		}
@@ -44,14 +49,14 @@ func TestPurgeLooksAtNoOtherTopicsDelayedMessages(t *testing.T) {
 		if err := b.DeleteTopic(t.Context(), "a"); err != nil {
 			t.Fatal(err)
 		}
-		if left, err := b.Parts().Store.DelayedOf(a.ID(), store.StoredDelayed{}, 10); err != nil || len(left) > 0 {
-			t.Errorf("%+v are left, %v", left, err)
+		if left := delayedRecords(t, b, a); len(left) > 0 {
+			t.Errorf("%+v are left", left)
 		}
 		if id, err := b.Recall(t.Context(), "b", r.Receipt.RecallHandle); err != nil || id != "recalled" {
 			t.Errorf("recalled %q, %v", id, err)
 		}
-		if other, err := b.Parts().Catalog.Topic("b"); err != nil || status.Backlog(other.Delayed()) != (status.Backlog{Messages: 5, Bytes: 5}) {
-			t.Errorf("%+v wait in the other topic, %v", other.Delayed(), err)
+		if other := delayed(t, b, "b"); other != (status.Backlog{Messages: 5, Bytes: 5}) {
+			t.Errorf("%+v wait in the other topic", other)
 		}
 	})
 }
@@ -76,10 +81,7 @@ func TestPurgeWhileDelayedMessagesAreSent(t *testing.T) {
 		}
 		before := handles
 		handles = nil
-		release, err := b.Parts().Delayed.Task.Hold(t.Context()) // the purge waits for it, once it has begun
-		if err != nil {
-			t.Fatal(err)
-		}
+		release := holdDelayed(t, b) // the purge waits for it, once it has begun
 		type result struct {
 			removed status.Backlog
 			err     error
@@ -116,8 +118,8 @@ func TestPurgeWhileDelayedMessagesAreSent(t *testing.T) {
 				t.Fatalf("of a message that was sent since: %v", err)
 			}
 		}
-		if tp, err := b.Parts().Catalog.Topic("t"); err != nil || status.Backlog(tp.Delayed()) != (status.Backlog{}) {
-			t.Errorf("%+v wait, %v", tp.Delayed(), err)
+		if left := delayed(t, b, "t"); left != (status.Backlog{}) {
+			t.Errorf("%+v wait", left)
 		}
 	})
 }
@@ -132,26 +134,18 @@ func TestPurgeRemovesWhatDamageLeft(t *testing.T) {
 		for range 3 {
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x"), DeliverAt: time.Now().Add(time.Hour)})
 		}
-		tp, err := b.Parts().Catalog.Topic("t")
-		if err != nil {
-			t.Fatal(err)
-		}
-		ds, err := b.Parts().Store.DelayedOf(tp.ID(), store.StoredDelayed{}, 10)
-		if err != nil || len(ds) != 3 {
-			t.Fatal(ds, err)
-		}
-		k := binary.BigEndian.AppendUint64([]byte{'y'}, uint64(ds[1].Due.UnixNano()))
-		overwrite(t, b, binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32(k, tp.ID()), ds[1].Number))
+		corruptDelayed(t, b, "t", 1)
 		elapse(2 * time.Hour)
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x"), DeliverAt: time.Now().Add(time.Hour)})
-		if ds, err = b.Parts().Store.DelayedOf(tp.ID(), store.StoredDelayed{}, 10); err != nil || len(ds) != 2 || !ds[0].Gone || ds[1].Gone {
-			t.Errorf("%+v are stored, %v", ds, err)
+		tp := topicOf(t, b, "t")
+		if ds := delayedRecords(t, b, tp); len(ds) != 2 || !ds[0].Gone || ds[1].Gone {
+			t.Errorf("%+v are stored", ds)
 		}
 		if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed != (status.Backlog{Messages: 3, Bytes: 3}) {
 			t.Errorf("purged %+v, %v; want two that came and one that waits", removed, err)
 		}
-		if ds, err = b.Parts().Store.DelayedOf(tp.ID(), store.StoredDelayed{}, 10); err != nil || len(ds) != 0 || status.Backlog(tp.Delayed()) != (status.Backlog{}) {
-			t.Errorf("%+v are left, %v; %+v wait", ds, err, tp.Delayed())
+		if ds, left := delayedRecords(t, b, tp), delayed(t, b, "t"); len(ds) != 0 || left != (status.Backlog{}) {
+			t.Errorf("%+v are left; %+v wait", ds, left)
 		}
 	})
 }

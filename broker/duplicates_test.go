@@ -13,7 +13,6 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/recent"
-	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -88,13 +87,7 @@ func TestEqualHashesAreNoDuplicates(t *testing.T) {
 	b := open(t, broker.Options{})
 	putTopic(t, b, "t", settings.Topic{Queues: 1})
 	mustSend(t, b, &tidegate.Message{ID: "a", Topic: "t", Body: []byte("1")})
-	topic, err := b.Parts().Catalog.Topic("t")
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.Parts().Store.Messages.Add(func(*store.Batch) {
-		topic.IDs().Remember(&store.Message{Message: tidegate.Message{ID: "b"}}, recent.Location{}, time.Minute, time.Now())
-	}, nil)
+	rememberID(t, b, "t", "b", recent.Location{})
 	rs := b.Send(t.Context(), []*tidegate.Message{
 		{ID: "b", Topic: "t", Body: []byte("2")}, {ID: "a", Topic: "t", Body: []byte("3")}, {ID: "c", Topic: "t", Body: []byte("4")},
 	})

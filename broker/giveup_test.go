@@ -72,15 +72,6 @@ func TestAskedDeadLettersAreKept(t *testing.T) {
 	}
 }
 
-// holdMessages stops the message log after the writes under way, until the returned function is
-// called.
-func holdMessages(b *broker.Broker) (release func()) {
-	held, hold := make(chan struct{}), make(chan struct{})
-	b.Parts().Store.Messages.Add(func(*store.Batch) {}, func(error) { close(held); <-hold })
-	<-held
-	return func() { close(hold) }
-}
-
 // However much is given up at once, memory holds little of it.
 func TestManyDeadLettersAtOnceAreFewInMemory(t *testing.T) {
 	t.Parallel()
@@ -99,10 +90,10 @@ func TestManyDeadLettersAtOnceAreFewInMemory(t *testing.T) {
 			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, InvisibleDuration: time.Minute})
 			taken += len(ds)
 		}
-		release := holdMessages(b)
+		release := holdWrites(b)
 		elapse(2 * time.Minute)
 		gathered := 0
-		b.Parts().Store.Messages.Add(func(w *store.Batch) { gathered = (*pebble.Batch)(w).Len() }, nil)
+		inLog(b, func(w *store.Batch) { gathered = (*pebble.Batch)(w).Len() })
 		if gathered < size || gathered > 12<<20 { // three times the bound of package letters
 			t.Errorf("%d MiB of %d wait in memory to be written", gathered>>20, n)
 		}
@@ -127,7 +118,7 @@ func TestRepeatedDeadLetterWaitsForTheFirst(t *testing.T) {
 		putTopic(t, b, "%DLQ%g", settings.Topic{Queues: 1})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
-		release := holdMessages(b)
+		release := holdWrites(b)
 		answers := make(chan error, 2)
 		for range 2 {
 			go func() { answers <- second(b.DeadLetter(t.Context(), d, "r")) }()
@@ -156,7 +147,7 @@ func TestLostMessageIsNoDeadLetter(t *testing.T) {
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
-		damage(t, b, "t", 0, 0)
+		corruptMessage(t, b, "t", 0, 0)
 		if _, err := b.DeadLetter(t.Context(), d, "r"); err != nil {
 			t.Error(err)
 		}

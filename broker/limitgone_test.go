@@ -101,7 +101,7 @@ func TestColdLimitThatWasTakenAway(t *testing.T) {
 			t.Fatalf("without a limit: %v", err)
 		}
 		// The recent reads are within the new limit, but above the end of a throttle.
-		_, rate := b.Parts().Catalog.FindTopic("t").Subscriptions()[0].Consumed().Cold.Rate(time.Now())
+		_, rate := subscriptions(b)[0].Cold.Rate(time.Now())
 		limit(int64(rate)/size*10/9 + 1)
 		if err := send(); err != nil {
 			t.Errorf("with a limit that was not reached: %v", err)

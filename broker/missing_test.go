@@ -9,7 +9,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
@@ -73,12 +72,8 @@ func TestDamageUpToTheEndIsNoBacklog(t *testing.T) {
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		sendN(t, b, "t", 3, 10)
 		b = reopen(t, b, fs) // the latest messages are in memory too
-		tp, err := b.Parts().Catalog.Topic("t")
-		if err != nil {
-			t.Fatal(err)
-		}
 		for offset := int64(1); offset < 3; offset++ {
-			spoil(t, b, messageKey(store.Place{Topic: tp.ID(), Offset: offset}))
+			corruptMessage(t, b, "t", 0, offset)
 		}
 		ackDeliveries(t, b, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32}))
 		expectMessages(t, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}), "")

@@ -13,7 +13,6 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
@@ -144,7 +143,7 @@ func (m *parkModel) check() {
 	if s.Backlog.Messages != s.Ready+s.Inflight+s.WaitingRetry+s.Parked || s.Backlog.Bytes != s.Backlog.Messages || (s.Parked > 0) != (s.ParkedGroups > 0) {
 		m.t.Fatalf("the counters do not fit: %+v", s)
 	}
-	sub := m.b.Parts().Catalog.FindTopic("t").Subscriptions()[0].(*subscription.Subscription)
+	sub := subscriptions(m.b)[0]
 	fresh := int64(0)
 	sub.Look(func(p *consume.Progress) {
 		for i, q := range sub.Topic().Queues() {

@@ -317,8 +317,7 @@ func TestParkedMessageGroupIsLong(t *testing.T) {
 		ackDeliveries(t, b, expectMessages(t, receives(), "b:1/1"))
 		expectState(t, b, 0, 0, 0, n, 1, 0)
 		leases := func() (sum int) {
-			g, _ := b.Parts().Catalog.Topic("t")
-			for _, s := range subscriptionsTo(b, g) {
+			for _, s := range subscriptions(b) {
 				s.Look(func(p *consume.Progress) {
 					for _, n := range p.Counts() {
 						sum += int(n)

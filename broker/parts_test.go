@@ -1,14 +1,20 @@
 package broker_test
 
 import (
+	"errors"
 	"testing"
+	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/handle"
+	"github.com/tidegate/tidegate/broker/internal/retention"
+	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 )
+
+// The functions of this file read the state of a broker that none of its methods returns.
 
 // subscriptions returns all subscriptions of a broker.
 func subscriptions(b *broker.Broker) []*subscription.Subscription {
@@ -26,6 +32,16 @@ func subscriptionsTo(b *broker.Broker, t *topic.Topic) (to []*subscription.Subsc
 	return to
 }
 
+// topicOf returns a topic of a broker.
+func topicOf(tb testing.TB, b *broker.Broker, name string) *topic.Topic {
+	tb.Helper()
+	t, err := b.Parts().Catalog.Topic(name)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return t
+}
+
 // locate returns the subscription of a delivery, and the content of its receipt handle.
 func locate(t *testing.T, b *broker.Broker, d *tidegate.Delivery) (*subscription.Subscription, handle.Receipt) {
 	t.Helper()
@@ -40,15 +56,80 @@ func locate(t *testing.T, b *broker.Broker, d *tidegate.Delivery) (*subscription
 	return s, r
 }
 
+// isStored reports whether a message is on disk: in its queue, or kept before its beginning.
+func isStored(t *testing.T, b *broker.Broker, tp *topic.Topic, queue uint16, offset int64) bool {
+	t.Helper()
+	_, ok, err := b.Parts().Store.Get(store.Place{Topic: tp.ID(), Queue: queue, Offset: offset})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ok
+}
+
+// delayedRecords returns the records of the messages of a topic that wait for their delivery time,
+// in the order of their sends. The topic may be deleted.
+func delayedRecords(t *testing.T, b *broker.Broker, tp *topic.Topic) []store.StoredDelayed {
+	t.Helper()
+	all, err := b.Parts().Store.DelayedOf(tp.ID(), store.StoredDelayed{}, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// expectNothingPending fails if a delayed message or a half message of any topic, deleted or not,
+// is left on disk, or a count of them.
+func expectNothingPending(t *testing.T, b *broker.Broker) {
+	t.Helper()
+	p := b.Parts()
+	s, topics := p.Store, p.Catalog.TopicsByID()
+	_, _, delayed, err := s.Due(time.Time{}, time.Time{}, 0, 0)
+	_, half, errHalf := s.DueHalfMessages(time.Time{}, time.Time{}, 10)
+	errCounts := s.Waiting(func(id uint32, n store.Waiting) error {
+		if n != (store.Waiting{}) || topics[id] == nil {
+			t.Errorf("topic %d, which exists: %t, counts %+v", id, topics[id] != nil, n)
+		}
+		return nil
+	})
+	errStates := s.HalfMessages(func(id store.HalfID, _ store.HalfState) error {
+		t.Errorf("the half message %+v is left", id)
+		return nil
+	})
+	if err := errors.Join(err, errHalf, errCounts, errStates); err != nil || !delayed.IsZero() || !half.IsZero() {
+		t.Errorf("left are a delayed message of %v, a half message of %v; %v", delayed, half, err)
+	}
+}
+
+// parkedReasons returns the number of parked message groups whose reason is on disk.
+func parkedReasons(t *testing.T, b *broker.Broker) (n int) {
+	t.Helper()
+	if err := b.Parts().Store.AllParked(func(uint32, store.Place, string) error { n++; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// readAheadBytes returns the bytes of all messages that are in memory for later receives.
+func readAheadBytes(b *broker.Broker) int64 { return b.Parts().Env.Reads.Ahead() }
+
 // sent returns the number of messages in a topic, 0 if there is no such topic.
 func sent(t *testing.T, b *broker.Broker, name string) int64 {
 	t.Helper()
-	topic, err := b.Parts().Catalog.Topic(name)
+	topic, err := b.Topic(name)
 	if err != nil {
 		return 0
 	}
-	return topic.Written().Messages
+	return topic.StoredMessages
 }
 
 // second returns the error of a call with two results, for calls inside an expression.
 func second[T any](_ T, err error) error { return err }
+
+// remembers reports whether the heartbeats of a client are recorded.
+func remembers(b *broker.Broker, client string) bool {
+	_, ok := b.Parts().Owners.Last(client)
+	return ok
+}
+
+// freed returns the removed messages whose disk space was not reclaimed yet.
+func freed(b *broker.Broker) *retention.Freed { return b.Parts().Retention.Freed() }

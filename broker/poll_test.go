@@ -12,9 +12,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/serving"
-	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -201,7 +199,7 @@ func TestOnlyOwnersAreRemembered(t *testing.T) {
 		putTopic(t, b, "t", settings.Topic{})
 		putGroup(t, b, "g", settings.Group{})
 		serve(b).Touch("stranger")
-		if _, ok := b.Parts().Owners.Last("stranger"); ok {
+		if remembers(b, "stranger") {
 			t.Error("a client is remembered that received nothing")
 		}
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
@@ -229,8 +227,8 @@ func TestOnlyOwnersAreRemembered(t *testing.T) {
 			t.Error(err)
 		}
 		for owner, want := range map[string]bool{"owner": true, "other": true, "stranger": false} {
-			if _, ok := b.Parts().Owners.Last(owner); ok != want {
-				t.Errorf("%s is remembered: %t, want %t", owner, ok, want)
+			if got := remembers(b, owner); got != want {
+				t.Errorf("%s is remembered: %t, want %t", owner, got, want)
 			}
 		}
 	})
@@ -273,47 +271,6 @@ func TestOwnedLeaseHoldsWhenTheTimerIsLate(t *testing.T) {
 	})
 }
 
-// There are two messages and two receives, one of which reads a fixed queue. With either choice of
-// the other receive, neither receive waits without need.
-func TestWokenReceivePassesOnWhatItLeaves(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, broker.Options{})
-		putTopic(t, b, "t", settings.Topic{Queues: 2})
-		tp, err := b.Parts().Catalog.Topic("t")
-		if err != nil {
-			t.Fatal(err)
-		}
-		tp.RoundRobin.Store(1)
-		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("a")})
-		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
-		start := time.Now()
-		done := make(chan string, 2)
-		for _, queue := range []int{transport.AnyQueue, 1} {
-			go func() {
-				for _, d := range receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Queue: queue, Wait: time.Hour}) {
-					done <- string(d.Body)
-				}
-			}()
-			synctest.Wait()
-		}
-		// "b" comes and wakes the first one; before that one looks, "a" is ready again.
-		s, h := locate(t, b, d)
-		s.Update(func(p *consume.Progress) {
-			write := b.Parts().Store.Messages.Add(func(w *store.Batch) {
-				tp.Put(w, tp.Queues()[1], &store.Message{Message: tidegate.Message{ID: "b", Body: []byte("b")}}, start)
-			}, func(error) { tp.Queues()[1].Publish(tp.Queues()[1].End() + 1) })
-			_ = write.Wait()
-			e := p.Effects()
-			e.Wakes = append(e.Wakes, consume.Wake{Queue: 1, N: 1})
-			p.Release(h, start)
-		})
-		if got := <-done + <-done; got != "ab" && got != "ba" || time.Since(start) != 0 {
-			t.Errorf("%q after %v", got, time.Since(start))
-		}
-	})
-}
-
 // While a subscription holds its maximum of messages, queues wait. They continue when a message
 // group of any queue does.
 func TestQueuesGoOnWhenFewerMessagesAreHeld(t *testing.T) {
@@ -322,14 +279,12 @@ func TestQueuesGoOnWhenFewerMessagesAreHeld(t *testing.T) {
 		b := open(t, broker.Options{}.MaxHeld(1))
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 2})
 		putGroup(t, b, "g", settings.Group{FIFO: true})
-		tp, err := b.Parts().Catalog.Topic("t")
-		if err != nil {
-			t.Fatal(err)
-		}
-		groups := map[uint16]string{}
+		putTopic(t, b, "same-queues", settings.Topic{Type: settings.TopicFIFO, Queues: 2})
+		groups := map[int]string{}
 		for i := 0; len(groups) < 2; i++ {
 			name := fmt.Sprint("mg", i)
-			groups[tp.Pick(name).Number()] = name
+			r := send(t, b, &tidegate.Message{Topic: "same-queues", MessageGroup: name, Body: []byte("x")})[0]
+			groups[r.Receipt.Queue] = name
 		}
 		for range 2 {
 			mustSend(t, b, &tidegate.Message{Topic: "t", MessageGroup: groups[0], Body: []byte("x")})

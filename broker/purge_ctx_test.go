@@ -20,15 +20,8 @@ func TestPurgeEndsWithItsContext(t *testing.T) {
 		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
-		topic, err := b.Parts().Catalog.Topic("t")
-		if err != nil {
-			t.Fatal(err)
-		}
-		topic.ExpectGaps() // as after a redrive from the topic
-		release, err := b.Parts().Letters.Hold(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		topicOf(t, b, "t").ExpectGaps() // as after a redrive from the topic
+		release := holdRedrives(t, b)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() {

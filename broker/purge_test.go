@@ -364,10 +364,7 @@ func TestPurgeMeetsTheEndOfATransaction(t *testing.T) {
 		putTopic(t, b, "purged", settings.Topic{Type: settings.TopicTransaction})
 		sendHalf(t, b, "given up")
 		elapse(6 * time.Second)
-		release, err := b.Parts().Transactions.Task.Hold(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		release := holdTransactions(t, b)
 		elapse(30 * time.Second)
 		if r := serve(b).SendHalf(t.Context(), &tidegate.Message{ID: "p", Topic: "purged", Body: []byte("12")}, 0); r.Err != nil {
 			t.Fatal(r.Err)

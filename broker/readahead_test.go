@@ -74,25 +74,26 @@ func TestReadAhead(t *testing.T) {
 		if len(seen) != c.want {
 			t.Errorf("group %s got %d of %d messages", c.group, len(seen), c.want)
 		}
-		if left := b.Parts().Env.Reads.Ahead(); left != 0 {
+		if left := readAheadBytes(b); left != 0 {
 			t.Errorf("group %s: %d bytes are kept of a queue that is consumed", c.group, left)
 		}
 	}
 	receive(t, b, transport.ReceiveRequest{Group: "slow", Topic: "t", Max: 1, InvisibleDuration: time.Minute})
-	if ahead := b.Parts().Env.Reads.Ahead(); ahead <= 0 || ahead > 2*(aheadBytes+4000) {
+	if ahead := readAheadBytes(b); ahead <= 0 || ahead > 2*(aheadBytes+4000) {
 		t.Errorf("%d bytes are read ahead; want some, at most %d for each queue", ahead, aheadBytes)
 	}
-	b.Parts().Env.Reads.Add(8 << 20)
-	before := b.Parts().Env.Reads.Ahead()
+	reads := b.Parts().Env.Reads
+	reads.Add(8 << 20)
+	before := readAheadBytes(b)
 	receive(t, b, transport.ReceiveRequest{Group: "late", Topic: "t", Max: 1, InvisibleDuration: time.Minute})
-	if b.Parts().Env.Reads.Ahead() != before {
+	if readAheadBytes(b) != before {
 		t.Error("it is read ahead beyond the bound of the whole broker")
 	}
-	b.Parts().Env.Reads.Add(-(8 << 20))
+	reads.Add(-(8 << 20))
 	if err := b.DeleteTopic(t.Context(), "t"); err != nil {
 		t.Fatal(err)
 	}
-	if left := b.Parts().Env.Reads.Ahead(); left != 0 {
+	if left := readAheadBytes(b); left != 0 {
 		t.Errorf("%d bytes are kept of a topic that is deleted", left)
 	}
 }

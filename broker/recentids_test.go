@@ -65,7 +65,7 @@ func TestIDsSurviveRestartsAtRandom(t *testing.T) {
 				case 2:
 					for _, k := range records(t, fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rnd})) {
 						if k[0] == 'q' && rnd.IntN(4) == 0 {
-							spoil(t, b, []byte(k))
+							corruptRecord(t, b, []byte(k))
 						}
 					}
 				case 3:
@@ -106,12 +106,8 @@ func TestOpeningReadsTheIndex(t *testing.T) {
 		for i := range n {
 			mustSend(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: []byte("x")})
 		}
-		tp, err := b.Parts().Catalog.Topic("t")
-		if err != nil {
-			t.Fatal(err)
-		}
 		for i := range int64(3*store.MaxRecentIDs - 1) {
-			spoil(t, b, messageKey(store.Place{Topic: tp.ID(), Offset: i}))
+			corruptMessage(t, b, "t", 0, i)
 		}
 		for _, killed := range []bool{true, false} {
 			again := fs
@@ -125,17 +121,14 @@ func TestOpeningReadsTheIndex(t *testing.T) {
 			if lines := strings.Count(log.String(), "\n"); lines > 1 || lines == 1 && (!killed || !strings.Contains(log.String(), "did not close")) {
 				t.Errorf("killed %t: it logs %s", killed, &log)
 			}
-			tp, err := b.Parts().Catalog.Topic("t")
-			if err != nil {
-				t.Fatal(err)
-			}
-			b.Parts().Store.Messages.Add(func(*store.Batch) {
+			tp := topicOf(t, b, "t")
+			inLog(b, func(*store.Batch) {
 				for i := range n {
 					if l, ok := tp.IDs().Find(tp.IDs().Hash(fmt.Sprint(i)), tp.NextOffset); !ok || l.Offset != int64(i) {
 						t.Errorf("killed %t: %d is at %+v, %v", killed, i, l, ok)
 					}
 				}
-			}, nil)
+			})
 			for _, i := range []int{0, n - 1} { // the first is damaged: sent again it is stored again
 				r := send(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: []byte("x")})[0]
 				if damaged := i == 0; r.Err != nil || (r.Receipt.Offset == int64(i)) == damaged {
@@ -156,9 +149,7 @@ func TestIndexIsForgotten(t *testing.T) {
 		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		config := settings.Topic{Queues: 2, DuplicateWindow: settings.Duration(window)}
 		count := func() (n int) {
-			if err := b.Parts().Store.Messages.Add(func(*store.Batch) {}, nil).Wait(); err != nil {
-				t.Fatal(err)
-			}
+			awaitWrites(t, b)
 			for _, k := range records(t, fs.CrashClone(vfs.CrashCloneCfg{})) {
 				if k[0] == 'q' {
 					n++
@@ -227,8 +218,8 @@ func TestIndexIsForgotten(t *testing.T) {
 			if n := count(); n != 0 {
 				t.Errorf("after %s there are %d records", c.name, n)
 			}
-			if tp, err := b.Parts().Catalog.Topic("t"); err == nil {
-				if n := tp.IDs().State().Unindexed; n != 0 {
+			if _, err := b.Topic("t"); err == nil {
+				if n := topicOf(t, b, "t").IDs().State().Unindexed; n != 0 {
 					t.Errorf("after %s %d IDs are kept for the index", c.name, n)
 				}
 			}
@@ -286,19 +277,15 @@ func TestForgettingIDsCostsFewDeletions(t *testing.T) {
 				mustSend(t, b, msgs...)
 			}
 			elapse(window / topics)
-			all := b.Parts().Catalog.TopicsByID()
-			b.Parts().Store.Messages.Add(func(*store.Batch) {
-				for _, tp := range all {
-					var i int
-					if _, err := fmt.Sscanf(tp.Name(), "t%d", &i); err != nil {
-						t.Error(err)
-					}
-					if from[i] != 0 && from[i] != tp.IDs().State().From {
+			inLog(b, func(*store.Batch) {
+				for i := range from {
+					begin := topicOf(t, b, fmt.Sprint("t", i)).IDs().State().From
+					if from[i] != 0 && from[i] != begin {
 						deletions++
 					}
-					from[i] = tp.IDs().State().From
+					from[i] = begin
 				}
-			}, nil)
+			})
 		}
 		if deletions > 2*topics*windows || deletions < topics {
 			t.Errorf("%d deletions of %d topics in %d windows", deletions, topics, windows)
@@ -364,11 +351,8 @@ func TestIDsAreForgottenInSilence(t *testing.T) {
 		putTopic(t, b, "t", settings.Topic{})
 		putTopic(t, b, "short", settings.Topic{DuplicateWindow: settings.Duration(time.Second)})
 		remembered := func(name string) (n int, watched bool) {
-			tp, err := b.Parts().Catalog.Topic(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			b.Parts().Store.Messages.Add(func(*store.Batch) { n, watched = tp.IDs().State().IDs, tp.IDs().State().Expires }, nil)
+			ids := topicOf(t, b, name).IDs()
+			inLog(b, func(*store.Batch) { n, watched = ids.State().IDs, ids.State().Expires })
 			return n, watched
 		}
 		for _, name := range []string{"t", "short"} {

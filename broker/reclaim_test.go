@@ -11,17 +11,10 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/catalog"
 	"github.com/tidegate/tidegate/broker/internal/retention"
-	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
-
-// freedBytes returns the removed bytes whose disk space was not returned yet.
-func freedBytes(b *broker.Broker) int64 {
-	return b.Parts().Retention.Freed().Bytes()
-}
 
 // The space of single messages that were kept and then removed can be returned.
 func TestDiskOfKeptMessagesIsGivenBack(t *testing.T) {
@@ -35,47 +28,13 @@ func TestDiskOfKeptMessagesIsGivenBack(t *testing.T) {
 		if n := stored(t, b, "t"); n != 1 {
 			t.Fatalf("%d messages are kept", n)
 		}
-		b.Parts().Retention.Freed().Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes-200)
+		nearReclaim(b, 200)
 		if err := b.Ack(t.Context(), d)[0]; err != nil {
 			t.Fatal(err)
 		}
 		elapse(5 * time.Second)
-		if n := freedBytes(b); n != 0 {
+		if n := freed(b).Bytes(); n != 0 {
 			t.Errorf("%d bytes are left to be reclaimed", n)
-		}
-	})
-}
-
-// An automatic queue that is about to be deleted is created explicitly: it stays.
-func TestPutKeepsAnAutomaticQueue(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, broker.Options{})
-		tp, err := b.Parts().Catalog.OwnTopic(t.Context(), "DLQ.t", settings.Topic{Queues: 1}, true)
-		if err != nil {
-			t.Fatal(err)
-		}
-		sendN(t, b, "DLQ.t", 2, 100)
-		ackDeliveries(t, b, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "DLQ.t", Max: 2}))
-		if err := b.Parts().Catalog.LockAdmin(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		elapse(catalog.AutoDeleteDelay)
-		// The broker has found that the queue is not in use.
-		if _, err := b.Parts().Catalog.PutTopicLocked("DLQ.t", settings.Topic{}, false); err != nil {
-			t.Fatal(err)
-		}
-		b.Parts().Catalog.UnlockAdmin()
-		synctest.Wait()
-		if got, err := b.Parts().Catalog.Topic("DLQ.t"); got != tp || err != nil {
-			t.Fatalf("the queue is gone: %v", err)
-		}
-		tp.SetAutomatic(true)
-		if deleted, err := b.Parts().Catalog.DeleteUnused(tp); !deleted || err != nil {
-			t.Errorf("a message that does not exist: %t, %v", deleted, err)
-		}
-		if n := freedBytes(b); n != 200 {
-			t.Errorf("%d bytes can be reclaimed once it is deleted, want 200", n)
 		}
 	})
 }
@@ -87,7 +46,7 @@ func TestDiskOfHalfMessagesIsGivenBack(t *testing.T) {
 		const mb = 1 << 20
 		dir := t.TempDir()
 		b := open(t, broker.Options{Dir: dir}.MemTable(1<<20))
-		b.Parts().Retention.Freed().Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes-8*mb) // as if so much had been removed before
+		nearReclaim(b, 8*mb)
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction})
 		noise := rand.NewChaCha8([32]byte{}) // the written data is compressed
 		for i := range 12 {
@@ -104,7 +63,7 @@ func TestDiskOfHalfMessagesIsGivenBack(t *testing.T) {
 		elapse(time.Minute)
 		after := sizeOf(t, dir)
 		t.Logf("%d KiB before, %d after", before>>10, after>>10)
-		if before < 10*mb || after > 2*mb || freedBytes(b) != 0 {
+		if before < 10*mb || after > 2*mb || freed(b).Bytes() != 0 {
 			t.Errorf("%d bytes on disk before, %d after", before, after)
 		}
 	})
@@ -120,18 +79,18 @@ func TestReclaimGoesOnWithWhatCameMeanwhile(t *testing.T) {
 		for _, name := range []string{"a", "b"} {
 			putTopic(t, b, name, settings.Topic{Queues: 1})
 			sendN(t, b, name, 2, 100)
-			b.Parts().Retention.Freed().Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes)
+			nearReclaim(b, 0)
 			if err := b.DeleteTopic(t.Context(), name); err != nil {
 				t.Fatal(err)
 			}
 			elapse(time.Second)
-			if n := freedBytes(b); (n == 0) != (name == "a") { // the first reclaim has not ended
+			if n := freed(b).Bytes(); (n == 0) != (name == "a") { // the first reclaim has not ended
 				t.Fatalf("after topic %s, %d bytes wait", name, n)
 			}
 		}
 		fs.hold(false)
 		elapse(time.Second)
-		if n := freedBytes(b); n != 0 {
+		if n := freed(b).Bytes(); n != 0 {
 			t.Errorf("%d bytes are left to be reclaimed", n)
 		}
 	})
@@ -148,7 +107,7 @@ func TestReclaimDelaysNoDueMessage(t *testing.T) {
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		sendN(t, b, "t", 2, 100)
 		fs.hold(true)
-		b.Parts().Retention.Freed().Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes)
+		nearReclaim(b, 0)
 		if err := b.DeleteTopic(t.Context(), "t"); err != nil {
 			t.Fatal(err)
 		}
@@ -167,7 +126,7 @@ func TestDeletedTopicsLeaveLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, broker.Options{})
 		for i := range uint32(retention.ReclaimTopics - 5) {
-			b.Parts().Retention.Freed().AddDeleted(1<<31+i, 0, true, 0)
+			freed(b).AddDeleted(1<<31+i, 0, true, 0)
 		}
 		for i := range 20 {
 			putTopic(t, b, "t", settings.Topic{Queues: 16, DuplicateWindow: -1})
@@ -183,12 +142,12 @@ func TestDeletedTopicsLeaveLittle(t *testing.T) {
 				t.Fatal(err)
 			}
 			synctest.Wait()
-			if ranges, topics := b.Parts().Retention.Freed().Remembered(); ranges > 0 || topics > retention.ReclaimTopics {
+			if ranges, topics := freed(b).Remembered(); ranges > 0 || topics > retention.ReclaimTopics {
 				t.Fatalf("%d ranges and %d topics are remembered", ranges, topics)
 			}
 		}
-		if _, topics := b.Parts().Retention.Freed().Remembered(); topics != 5 || freedBytes(b) > 1000 {
-			t.Errorf("%d topics with %d bytes are remembered, want the last 5", topics, freedBytes(b))
+		if _, topics := freed(b).Remembered(); topics != 5 || freed(b).Bytes() > 1000 {
+			t.Errorf("%d topics with %d bytes are remembered, want the last 5", topics, freed(b).Bytes())
 		}
 	})
 }

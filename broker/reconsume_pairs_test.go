@@ -65,10 +65,7 @@ func TestReceiveEndsWhileItsRetryTopicIsMade(t *testing.T) {
 		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{})
 		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}})
-		if err := b.Parts().Catalog.LockAdmin(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		defer b.Parts().Catalog.UnlockAdmin()
+		defer holdSettings(t, b)()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		start := time.Now()

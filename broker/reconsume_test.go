@@ -242,9 +242,9 @@ func TestRetryTopicWakes(t *testing.T) {
 		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Second}); len(ds) != 0 || time.Since(start) != time.Hour+time.Second {
 			t.Errorf("%d deliveries after %v", len(ds), time.Since(start))
 		}
-		for _, s := range subscriptions(b) {
-			if n := s.Status().Waiting; n != 0 {
-				t.Errorf("%d receives are left in line for %s", n, s.Topic().Name())
+		for _, s := range serve(b).Stats().Subscriptions {
+			if s.Waiting != 0 {
+				t.Errorf("%d receives are left in line for %s", s.Waiting, s.Topic)
 			}
 		}
 	})

@@ -8,8 +8,8 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -149,14 +149,13 @@ func TestCollisionsAreAvoided(t *testing.T) {
 		}
 		<-time.After(10 * time.Second)
 		due := func() (times []time.Duration) {
-			s := subscriptions(b)[0]
-			s.Look(func(p *consume.Progress) {
-				for i := range p.Queues() {
-					for _, l := range p.Leases(i) {
-						times = append(times, l.Due.Sub(start))
-					}
-				}
-			})
+			page, err := serve(b).Leases("g", "t", status.LeaseQuery{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, l := range page.Leases {
+				times = append(times, l.Due.Sub(start))
+			}
 			slices.Sort(times)
 			return times
 		}

@@ -33,7 +33,7 @@ func TestCloseStopsARedrive(t *testing.T) {
 				putTopic(t, b, "t", settings.Topic{})
 				putTopic(t, b, "%DLQ%g", settings.Topic{Queues: 1})
 				sendN(t, b, "%DLQ%g", n, 1)
-				release := hold(b.Parts().Store.Messages)
+				release := holdWrites(b)
 				ended := make(chan struct{})
 				go func() {
 					defer close(ended)

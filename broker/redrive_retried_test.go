@@ -35,7 +35,7 @@ func TestPurgedAreNotReadAhead(t *testing.T) {
 			p.Begin(&r, time.Now())
 			c, _ = p.Claim(&r)
 		})
-		if b.Parts().Env.Reads.Ahead() == 0 {
+		if readAheadBytes(b) == 0 {
 			t.Fatal("nothing was read ahead")
 		}
 		if done, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{}); err != nil || done.Purged != 6 {

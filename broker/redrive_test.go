@@ -407,7 +407,7 @@ func TestDamagedDeadLetter(t *testing.T) {
 				for i := range 3 {
 					kill(t, b, &tidegate.Message{Topic: "t", ID: fmt.Sprint(i), Body: []byte("x")})
 				}
-				damage(t, b, "%DLQ%g", 0, 1)
+				corruptMessage(t, b, "%DLQ%g", 0, 1)
 				if err := c.do(t.Context(), b); err != nil {
 					t.Error(err)
 				}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -122,7 +121,7 @@ func TestRepeatedReceiveAtOnce(t *testing.T) {
 		putAddress(t, b, "t", settings.Address{PersistDeliveryCountBeforeDelivery: new(true)}) // deliveries wait for the store
 		sends("a:1", "b:1", "c:1", "d:1")
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", Max: 2, AttemptID: "x"}
-		release := hold(b.Parts().Store.Groups)
+		release := holdProgress(b)
 		answers := make(chan string, 8)
 		for range cap(answers) {
 			go func() { answers <- idsOf(receive(t, b, r)) }()
@@ -146,8 +145,7 @@ func TestRepeatedReceiveAtOnce(t *testing.T) {
 		if rest := receive(t, b, r); len(rest) != 2 {
 			t.Errorf("%d messages are left, want 2", len(rest))
 		}
-		s := b.Parts().Catalog.FindTopic("t").Subscriptions()[0].(*subscription.Subscription)
-		if a, err := s.Audit(); err != nil || a.Receiving != 0 {
+		if a, err := subscriptions(b)[0].Audit(); err != nil || a.Receiving != 0 {
 			t.Errorf("%d receives are left over, %v", a.Receiving, err)
 		}
 	})

@@ -11,8 +11,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/retention"
-	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
@@ -68,8 +66,8 @@ func TestSharedDiskIsGivenBack(t *testing.T) {
 		b := open(t, broker.Options{Dir: dir}.MemTable(1<<20))
 		putTopic(t, b, "t", settings.Topic{})
 		putTopic(t, b, "other", settings.Topic{})
-		fillTopic(t, b, 10, "t", "t", "other")                                                                        // 10 and 5 MiB
-		b.Parts().Retention.Freed().Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes-8*mb) // as if so much had been removed before
+		fillTopic(t, b, 10, "t", "t", "other") // 10 and 5 MiB
+		nearReclaim(b, 8*mb)
 		before := sizeOf(t, dir)
 		if _, err := b.PurgeTopic(t.Context(), "t"); err != nil {
 			t.Fatal(err)
@@ -132,7 +130,7 @@ func TestDiskIsGivenBack(t *testing.T) {
 					}
 					fillTopic(t, b, 4, "other")
 				}
-				b.Parts().Retention.Freed().Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes-8*mb) // as if so much had been removed before
+				nearReclaim(b, 8*mb)
 				before := sizeOf(t, dir)
 				remove(t, b)
 				elapse(time.Minute)

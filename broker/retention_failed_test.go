@@ -10,7 +10,6 @@ import (
 
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/serving"
-	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
@@ -32,43 +31,24 @@ func TestFailedRoundIsRepeated(t *testing.T) {
 				putTopic(t, b, "t", settings.Topic{Queues: 1, DuplicateWindow: -1, Retention: settings.Retention{Time: settings.Duration(time.Minute)}})
 				receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
 				sendN(t, b, "t", 3, 100)
-				tp, err := b.Parts().Catalog.Topic("t")
-				if err != nil {
-					t.Fatal(err)
-				}
-				var originals []store.Message
-				for o := range int64(3) {
-					m, _, err := b.Parts().Store.Get(store.Place{Topic: tp.ID(), Offset: o})
-					if err != nil {
-						t.Fatal(err)
-					}
-					m.Cumulative = (o + 1) * 100
-					originals = append(originals, m)
-				}
 				held := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 1, InvisibleDuration: time.Hour})
-				release, err := b.Parts().Retention.Task().Hold(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				release := holdRetention(t, b)
 				time.Sleep(time.Minute + time.Second)
-				w, err := b.Parts().Retention.Begin(tp, time.Now(), c.purge)
+				w, err := b.Parts().Retention.Begin(topicOf(t, b, "t"), time.Now(), c.purge)
 				if err != nil {
 					t.Fatal(err)
 				}
+				var repairs []func()
 				for o := range int64(3) { // the message to keep cannot be read, nor its neighbour
-					damage(t, b, "t", 0, o)
+					repairs = append(repairs, corruptMessage(t, b, "t", 0, o))
 				}
 				if !c.purge { // which reads nothing, and is left at that
 					if err := w.Run(t.Context()); err == nil {
 						t.Fatal("a round that cannot read the kept messages has no error")
 					}
 				}
-				if err := b.Parts().Store.Messages.Add(func(w *store.Batch) {
-					for o := range originals {
-						w.PutMessage(store.Place{Topic: tp.ID(), Offset: int64(o)}, &originals[o])
-					}
-				}, nil).Wait(); err != nil {
-					t.Fatal(err)
+				for _, repair := range repairs {
+					repair()
 				}
 				if c.restart {
 					b = reopen(t, b, fs)
@@ -86,7 +66,7 @@ func TestFailedRoundIsRepeated(t *testing.T) {
 				if s := subscriptionOf(t, b, "g"); s.Backlog != (status.Backlog{Messages: c.remaining, Bytes: c.remaining * 100}) || s.Inflight != c.remaining {
 					t.Errorf("the group has %+v", s)
 				}
-				if tp, _ = b.Parts().Catalog.Topic("t"); tp.Written().Messages != tp.Before().Messages || tp.Written().Bytes != tp.Before().Bytes {
+				if tp := topicOf(t, b, "t"); tp.Written().Messages != tp.Before().Messages || tp.Written().Bytes != tp.Before().Bytes {
 					t.Errorf("%d of %d messages, %d of %d bytes are counted as removed", tp.Before().Messages, tp.Written().Messages, tp.Before().Bytes, tp.Written().Bytes)
 				}
 				if err := b.Ack(t.Context(), held)[0]; (err == nil) != (c.remaining > 0) {

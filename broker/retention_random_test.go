@@ -13,8 +13,6 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/store"
-	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
@@ -154,19 +152,13 @@ func (k *retentionModel) purge() {
 // stored messages.
 func (k *retentionModel) check() {
 	synctest.Wait()
-	topic, err := k.b.Parts().Catalog.Topic("t")
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	topic := topicOf(k.t, k.b, "t")
 	r, window := k.config.Retention, k.config.IDWindow()
 	there := map[[2]int64]bool{}
 	var total, overtaken status.Backlog
 	for _, m := range k.messages {
 		q := topic.Queues()[m.place[0]]
-		_, ok, err := k.b.Parts().Store.Get(placeOf(topic, m))
-		if err != nil {
-			k.t.Fatal(err)
-		}
+		ok := isStored(k.t, k.b, topic, uint16(m.place[0]), m.place[1])
 		there[m.place] = ok
 		age, low := time.Since(m.sent), q.Low().Offset
 		everybody := !slices.ContainsFunc(k.groups, func(g string) bool { return !k.done[g+m.id] })
@@ -261,8 +253,4 @@ func (k *retentionModel) settleAll(group string) bool {
 		}
 	}
 	return false
-}
-
-func placeOf(t *topic.Topic, m *retentionMessage) store.Place {
-	return store.Place{Topic: t.ID(), Queue: uint16(m.place[0]), Offset: m.place[1]}
 }

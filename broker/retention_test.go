@@ -386,8 +386,10 @@ func TestConsumedStepsOverWhatFails(t *testing.T) {
 			if n := stored(t, b, "t"); n != 1 {
 				t.Fatalf("%d are left, want 1", n)
 			}
-			if _, offsets, err := b.Parts().Store.Read(1, 0, 0, 10000, 10, 1000); err != nil || len(offsets) != 1 || offsets[0] != failed.Offset {
-				t.Errorf("on disk: %v, %v", offsets, err)
+			for offset := range int64(retention.StepOver + 1) {
+				if is := isStored(t, b, topicOf(t, b, "t"), 0, offset); is != (offset == failed.Offset) {
+					t.Errorf("offset %d is on disk: %t", offset, is)
+				}
 			}
 			b = reopen(t, b, fs)
 		}

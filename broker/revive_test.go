@@ -12,8 +12,6 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/store"
-	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
@@ -24,15 +22,12 @@ import (
 func deletedMeanwhile(t *testing.T, b *broker.Broker) (over func()) {
 	t.Helper()
 	putTopic(t, b, "%DLQ%g", settings.Topic{Queues: 1})
-	found, err := b.Parts().Catalog.Topic("%DLQ%g")
-	if err != nil {
-		t.Fatal(err)
-	}
+	catalog, found := b.Parts().Catalog, topicOf(t, b, "%DLQ%g")
 	if err := b.DeleteTopic(t.Context(), found.Name()); err != nil {
 		t.Fatal(err)
 	}
-	b.Parts().Catalog.AddTopic(found)
-	return func() { b.Parts().Catalog.RemoveTopic(found) }
+	catalog.AddTopic(found)
+	return func() { catalog.RemoveTopic(found) }
 }
 
 // A request for a dead letter that fails changes nothing: the lease ends at the same time, and its
@@ -171,9 +166,8 @@ func TestParkedDeadLetterThatFails(t *testing.T) {
 		if err != nil || len(page.DeadLetters) != 1 || page.DeadLetters[0].Origin.Reason != before[0].Reason {
 			t.Errorf("%+v, %v", page, err)
 		}
-		n := 0
-		if err := b.Parts().Store.AllParked(func(uint32, store.Place, string) error { n++; return nil }); err != nil || n != 0 {
-			t.Errorf("%d reasons are left over, %v", n, err)
+		if n := parkedReasons(t, b); n != 0 {
+			t.Errorf("%d reasons are left over", n)
 		}
 	})
 }
@@ -185,17 +179,15 @@ func TestParkedDeadLetterAcrossACrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := parkedTopic(t, fs, settings.Retention{}, 3)
-		s := b.Parts().Catalog.FindTopic("t").Subscriptions()[0].(*subscription.Subscription)
-		d := departing(s, func(p *consume.Progress) { p.Redrive("a", true, time.Now()) })
+		d := departing(subscriptions(b)[0], func(p *consume.Progress) { p.Redrive("a", true, time.Now()) })
 		startOnDisk(t, b, d)
 		b = reopen(t, b, fs)
 		synctest.Wait()
 		for _, want := range []string{"1/1", "2/1"} {
 			ackDeliveries(t, b, expectMessages(t, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}), want))
 		}
-		n := 0
-		if err := b.Parts().Store.AllParked(func(uint32, store.Place, string) error { n++; return nil }); err != nil || n != 0 {
-			t.Errorf("%d reasons are left over, %v", n, err)
+		if n := parkedReasons(t, b); n != 0 {
+			t.Errorf("%d reasons are left over", n)
 		}
 	})
 }

@@ -12,24 +12,12 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/limits"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
-
-// leaveRoom reserves all but n bytes of the room of the next batch.
-func leaveRoom(t *testing.T, b *broker.Broker, n int64) {
-	t.Helper()
-	reserved := int64(0)
-	for ; !b.Parts().Store.Messages.Full(); reserved += n {
-		if err := b.Parts().Store.Messages.Room(t.Context(), n, nil); err != nil {
-			t.Fatal(err)
-		}
-	}
-	b.Parts().Store.Messages.Release(n)
-	t.Cleanup(func() { b.Parts().Store.Messages.Release(reserved - n) })
-}
 
 // fullBatch returns a broker whose store stands, and whose next batch is full.
 // done gets the results of the sends that are in it or before it.
@@ -44,7 +32,7 @@ func fullBatch(t *testing.T) (b *broker.Broker, fs *stallingFS, sent int, done c
 	for ; sent < 100; sent++ {
 		go func() { done <- send0(t, b, 256<<10) }()
 		synctest.Wait()
-		if !b.Parts().Store.StalledSince().IsZero() && b.Parts().Store.Messages.Full() {
+		if stalled(b) && roomIsFull(b) {
 			sent++
 			break
 		}
@@ -150,7 +138,7 @@ func TestCommitsWaitForRoom(t *testing.T) {
 			}()
 			synctest.Wait()
 		}
-		if !b.Parts().Store.Messages.Full() {
+		if !roomIsFull(b) {
 			t.Fatalf("%d commits do not fill it", n)
 		}
 		time.Sleep(2 * time.Second)
@@ -184,6 +172,85 @@ func TestCommitsWaitForRoom(t *testing.T) {
 		}
 		if got := stored(t, b, "t"); got != n {
 			t.Errorf("%d messages are committed, want %d", got, n)
+		}
+	})
+}
+
+// Dead letters that wait for their topic, which cannot be created while settings change, reserve no
+// space that sends need.
+func TestDeadLettersWaitForTheirTopicWithoutRoom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const n, size = 6, 256 << 10 // more than the log has room for below
+		b := open(t, broker.Options{})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
+		for range n {
+			if err := send0(t, b, size); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var ds []*tidegate.Delivery
+		for len(ds) < n {
+			ds = append(ds, one(t, b, "g", "t"))
+		}
+		leaveRoom(t, b, n*size/2)
+		release := holdSettings(t, b)
+		done := make(chan error, n)
+		for _, d := range ds {
+			go func() { done <- second(b.DeadLetter(t.Context(), d, "")) }()
+		}
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if r := b.Send(ctx, []*tidegate.Message{{ID: "a", Topic: "t", Body: []byte("x")}})[0]; r.Err != nil {
+			t.Errorf("a send meanwhile: %v", r.Err)
+		}
+		release()
+		for range n {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+		if got := sent(t, b, tidegate.DeadLetterTopic("g")); got != n {
+			t.Errorf("%d dead letters, want %d", got, n)
+		}
+	})
+}
+
+// A commit that waits for space does not hold its transaction: a purge of the topic and a check of
+// due transactions do not wait for it.
+func TestCommitWaitsForRoomWithoutItsClaim(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, broker.Options{})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction, Queues: 1})
+		r := serve(b).SendHalf(t.Context(), &tidegate.Message{ID: "a", Topic: "t", Body: []byte("x")}, time.Hour)
+		if r.Err != nil {
+			t.Fatal(r.Err)
+		}
+		id, err := handle.ParseTransaction(r.Receipt.TransactionID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		release := reserveRoom(t, b, 1<<30)
+		done := make(chan error)
+		go func() {
+			done <- serve(b).EndTransaction(t.Context(), serving.TransactionEnd{Topic: "t", TransactionID: r.Receipt.TransactionID, Resolution: transport.Commit})
+		}()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if unclaim, err := b.Parts().Transactions.Claim(ctx, id); err != nil {
+			t.Errorf("a request that waits for space holds the claim: %v", err)
+		} else {
+			unclaim()
+		}
+		release()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if got := stored(t, b, "t"); got != 1 {
+			t.Errorf("%d messages are committed, want 1", got)
 		}
 	})
 }

@@ -15,14 +15,6 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// hold stops the commits of a log until the returned function is called.
-func hold(l *store.Log) (release func()) {
-	held, free := make(chan struct{}), make(chan struct{})
-	l.Add(func(*store.Batch) {}, func(error) { close(held); <-free })
-	<-held
-	return func() { close(free) }
-}
-
 // A send that was given up while the disk was waited for is stored all the
 // same, and takes nothing from consumers that was there before it.
 func TestCancelledSendIsStoredAllTheSame(t *testing.T) {
@@ -33,7 +25,7 @@ func TestCancelledSendIsStoredAllTheSame(t *testing.T) {
 		for range 3 {
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		}
-		release := hold(b.Parts().Store.Messages)
+		release := holdWrites(b)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		done := make(chan transport.SendResult)
 		go func() {
@@ -64,20 +56,17 @@ func TestNewQueueWakesReceives(t *testing.T) {
 		got := make(chan int)
 		go func() { got <- len(receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Hour})) }()
 		synctest.Wait()
-		tp, err := b.Parts().Catalog.Topic("t")
-		if err != nil {
-			t.Fatal(err)
-		}
 		start := time.Now()
-		tp.Grow(2) // as PutTopic does it, with a send in between
-		tp.RoundRobin.Store(0)
+		addToGroups := growQueues(t, b, "t", 2)
+		nextQueue(t, b, "t", 1)
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		synctest.Wait()
-		h := handle.Receipt{Group: b.Parts().Catalog.FindGroup("g").ID(), Place: store.Place{Topic: tp.ID(), Queue: 1}}
+		s := subscriptions(b)[0]
+		h := handle.Receipt{Group: s.Group().ID(), Place: store.Place{Topic: s.Topic().ID(), Queue: 1}}
 		if err := b.Ack(t.Context(), []*tidegate.Delivery{{Handle: h.String()}})[0]; !errors.Is(err, tidegate.ErrInvalidHandle) {
 			t.Errorf("a handle of a queue without a cursor: %v", err)
 		}
-		tp.Subscriptions()[0].AddQueues()
+		addToGroups()
 		if n := <-got; n != 1 || time.Since(start) != 0 {
 			t.Errorf("%d deliveries after %v", n, time.Since(start))
 		}

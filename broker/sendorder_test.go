@@ -13,7 +13,6 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/limits"
 	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/serving"
-	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
@@ -157,13 +156,7 @@ func TestRememberedPlaceThatIsEmpty(t *testing.T) {
 		elapse(11 * time.Second)
 
 		// A place that was left without a note, as that of a corrupt message.
-		tp, err := b.Parts().Catalog.Topic("t")
-		if err != nil {
-			t.Fatal(err)
-		}
-		b.Parts().Store.Messages.Add(func(*store.Batch) {
-			tp.IDs().Remember(&store.Message{Message: tidegate.Message{ID: "x"}}, recent.Location{Due: time.Now().UnixNano(), Offset: 7}, time.Minute, time.Now())
-		}, nil)
+		rememberID(t, b, "t", "x", recent.Location{Due: time.Now().UnixNano(), Offset: 7})
 		send()
 		elapse(11 * time.Second)
 		if n := stored(t, b, "t"); n != 3 {

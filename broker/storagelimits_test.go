@@ -160,7 +160,7 @@ func TestWriteStallThrottlesSends(t *testing.T) {
 		fs.hold(true)
 		done := make(chan error, 1000)
 		sent := 0
-		for ; b.Parts().Store.StalledSince().IsZero() && sent < 500; sent++ {
+		for ; !stalled(b) && sent < 500; sent++ {
 			go func() { done <- send0(t, b, 1<<20) }()
 			synctest.Wait()
 		}

@@ -12,9 +12,9 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// limited returns a broker with a topic and group that have every limit, of
-// which a backlog of most messages is the one that is reached.
-func limited(tb testing.TB, most int64) (*broker.Broker, *topic.Topic) {
+// limited returns the limits of a broker, and a topic with a group that have every limit. The one
+// that is reached is a backlog of most messages.
+func limited(tb testing.TB, most int64) (*limits.Limits, *topic.Topic) {
 	b := open(tb, broker.Options{Pressure: settings.Pressure{MaxColdReads: 1 << 40}})
 	all := settings.Limit{Messages: most, Bytes: 1 << 40, Age: settings.Duration(time.Hour)}
 	putTopic(tb, b, "t", settings.Topic{MaxBacklog: all, MaxRate: settings.Rate{MessagesPerSecond: 1e9, BytesPerSecond: 1e12}})
@@ -23,17 +23,17 @@ func limited(tb testing.TB, most int64) (*broker.Broker, *topic.Topic) {
 		tb.Fatal(err)
 	}
 	mustSend(tb, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
-	return b, b.Parts().Catalog.FindTopic("t")
+	return b.Parts().Limits, topicOf(tb, b, "t")
 }
 
 // The decision on an accepted message allocates no memory, for any number of limits.
 func TestThrottlingAllocatesNothing(t *testing.T) {
-	b, topic := limited(t, 1000)
+	l, topic := limited(t, 1000)
 	if n := testing.AllocsPerRun(100, func() {
 		now := time.Now()
-		b.Parts().Limits.Observe(topic, now)
-		if th := b.Parts().Limits.Check(topic, now, &limits.Sender{Client: "client", Size: 100}); th != nil {
-			t.Fatalf("refused by %v", th)
+		l.Observe(topic, now)
+		if th := l.Check(topic, now, &limits.Sender{Client: "client", Size: 100}); th != nil {
+			t.Fatalf("rejected by %v", th)
 		}
 	}); n != 0 {
 		t.Errorf("%g allocations, want 0", n)
@@ -41,25 +41,25 @@ func TestThrottlingAllocatesNothing(t *testing.T) {
 }
 
 // BenchmarkThrottle decides on single messages: taken without a limit, taken
-// with all limits, and refused.
+// with all limits, and rejected.
 func BenchmarkThrottle(b *testing.B) {
 	free := open(b, broker.Options{})
 	putTopic(b, free, "t", settings.Topic{})
-	run := func(name string, br *broker.Broker, t *topic.Topic, refused bool) {
+	run := func(name string, l *limits.Limits, t *topic.Topic, rejected bool) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				now := time.Now()
-				br.Parts().Limits.Observe(t, now)
-				if th := br.Parts().Limits.Check(t, now, &limits.Sender{Client: "client", Size: 100}); (th != nil) != refused {
+				l.Observe(t, now)
+				if th := l.Check(t, now, &limits.Sender{Client: "client", Size: 100}); (th != nil) != rejected {
 					b.Fatalf("%+v", th)
 				}
 			}
 		})
 	}
-	run("no limits", free, free.Parts().Catalog.FindTopic("t"), false)
-	br, t := limited(b, 1000)
-	run("limits", br, t, false)
-	br, t = limited(b, 1)
-	run("refused", br, t, true)
+	run("no limits", free.Parts().Limits, topicOf(b, free, "t"), false)
+	l, t := limited(b, 1000)
+	run("limits", l, t, false)
+	l, t = limited(b, 1)
+	run("rejected", l, t, true)
 }

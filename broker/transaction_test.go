@@ -254,7 +254,7 @@ func TestCancelledEndOfATransaction(t *testing.T) {
 		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction})
 		r := sendHalf(t, b, "m")
-		release := hold(b.Parts().Store.Messages)
+		release := holdWrites(b)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		errs := make(chan error)
 		for _, how := range []transport.Resolution{transport.Commit, transport.Rollback} {
@@ -297,8 +297,6 @@ func TestDeletedTopicHasNoHalfMessages(t *testing.T) {
 		if len(a.all) != 0 {
 			t.Errorf("it was checked: %v", a.all)
 		}
-		if due, next, err := b.Parts().Store.DueHalfMessages(time.Time{}, time.Now(), 10); len(due) != 0 || !next.IsZero() || err != nil {
-			t.Errorf("something is due still: %v %v %v", due, next, err)
-		}
+		expectNothingPending(t, b)
 	})
 }

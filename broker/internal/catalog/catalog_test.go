@@ -15,6 +15,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/heartbeat"
 	"github.com/tidegate/tidegate/broker/internal/histogram"
 	"github.com/tidegate/tidegate/broker/internal/letters"
+	"github.com/tidegate/tidegate/broker/internal/limits"
 	"github.com/tidegate/tidegate/broker/internal/maintain"
 	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/removal"
@@ -44,6 +45,10 @@ func open(t *testing.T, fs vfs.FS) (c *Catalog, closeStore func()) {
 	var times atomic.Pointer[settings.Transaction]
 	times.Store(&settings.Transaction{})
 	owners := &heartbeat.Owners{}
+	l, err := limits.New(limits.Config{Store: st, Logger: logger}, settings.Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	calls := &calls{}
 	c = New(Config{
 		Store: st, Logger: logger, Loop: loop, Delayed: delayed, Transactions: transactions, Owners: owners, Directory: d,
@@ -54,7 +59,7 @@ func open(t *testing.T, fs vfs.FS) (c *Catalog, closeStore func()) {
 		Env: &subscription.Env{
 			Leases: subscription.NewLeases(1 << 30),
 			Store:  st, Logger: logger, Reads: subscription.NewReads(), MaxInvisible: time.Hour, Owners: owners, Events: tally.New(logger),
-			Life: life, Calls: calls, Delayed: delayed, Damaged: &damaged, Lateness: &lateness,
+			Life: life, Calls: calls, Limits: l, Delayed: delayed, Damaged: &damaged, Lateness: &lateness,
 		},
 		Transaction: &times, MaxAutoGroups: 1,
 	})

@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/duplicates"
 	"github.com/tidegate/tidegate/broker/internal/filter"
+	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/heartbeat"
 	"github.com/tidegate/tidegate/broker/internal/histogram"
 	"github.com/tidegate/tidegate/broker/internal/limits"
@@ -107,7 +108,7 @@ func (f *fixture) subscribe(restoring bool) *Subscription {
 	return s
 }
 
-// send adds messages to the topic.
+// send adds messages to the first queue of the topic.
 func (f *fixture) send(ms ...store.Message) {
 	f.t.Helper()
 	q := f.topic.Queues()[0]
@@ -213,6 +214,70 @@ func TestCloseEndsReceives(t *testing.T) {
 			t.Errorf("the receive ended with %v after %v", err, time.Since(start))
 		}
 	})
+}
+
+// There are two messages and two receives, one of which reads a fixed queue. With either choice of
+// the other receive, neither receive waits without need.
+func TestWokenReceivePassesOnWhatItLeaves(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.topic = f.create("two queues", settings.Topic{Queues: 2})
+		s := f.subscribe(false)
+		f.send(message("a", ""))
+		h := f.receive(s)
+		start := time.Now()
+		done := make(chan string, 2)
+		for _, queue := range []int{transport.AnyQueue, 1} {
+			go func() {
+				ds, err := s.Receive(t.Context(), &Request{ReceiveRequest: transport.ReceiveRequest{Queue: queue, Max: 1, InvisibleDuration: time.Minute, Wait: time.Hour}})
+				if err != nil {
+					t.Error(err)
+				}
+				for _, d := range ds {
+					done <- d.ID
+				}
+			}()
+			synctest.Wait()
+		}
+		// "b" comes and wakes the first one; before that one looks, "a" is ready again.
+		second := f.topic.Queues()[1]
+		s.Update(func(p *consume.Progress) {
+			b := message("b", "")
+			write := f.Store.Messages.Add(func(w *store.Batch) { f.topic.Put(w, second, &b, start) }, func(error) { second.Publish(second.End() + 1) })
+			_ = write.Wait()
+			e := p.Effects()
+			e.Wakes = append(e.Wakes, consume.Wake{Queue: 1, N: 1})
+			p.Release(h, start)
+		})
+		if got := <-done + <-done; got != "ab" && got != "ba" || time.Since(start) != 0 {
+			t.Errorf("%q after %v", got, time.Since(start))
+		}
+	})
+}
+
+// A group that retention has moved on while corrupt messages were read does not go back to them.
+func TestMissingMessagesDoNotMoveBack(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.send(message("a", ""), message("b", ""), message("c", ""), message("d", ""))
+	s := f.subscribe(false)
+	for range 3 {
+		errs := make([]error, 1)
+		if s.Ack([]handle.Receipt{f.receive(s)}, errs); errs[0] != nil {
+			t.Fatal(errs[0])
+		}
+	}
+	for _, c := range []struct{ to, next, backlog int64 }{{2, 3, 1}, {3, 3, 1}, {4, 4, 0}} {
+		var next int64
+		s.Update(func(p *consume.Progress) {
+			p.SkipMissing(&consume.Receive{}, consume.Claim{From: p.Cursor(0).Next}, c.to, store.Mark{})
+			next = p.Cursor(0).Next
+		})
+		if n := s.Backlog().Messages; next != c.next || n != c.backlog {
+			t.Errorf("%+v: the group is at %d, its backlog is %d", c, next, n)
+		}
+	}
 }
 
 func TestAttemptClass(t *testing.T) {
