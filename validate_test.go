@@ -14,7 +14,7 @@ import (
 )
 
 // The error for a message that no server accepts names the field, the value and the limit.
-func TestValidateRefuses(t *testing.T) {
+func TestValidateRejects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, tt := range map[string]struct {
 			change func(*tidegate.Message)

@@ -32,7 +32,7 @@ func TestStepsDelay(t *testing.T) {
 // incremental"
 // RocketMQ: consumption retry: "If the number of retries exceeds 16, the interval of each
 // subsequent retry is 2 hours"
-func TestRetryLadderIsSeed000(t *testing.T) {
+func TestRetryLadderIsRocketMQs(t *testing.T) {
 	const want = "10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 	if got := RetryLadder().String(); got != want {
 		t.Errorf("RetryLadder() = %s, want %s", got, want)

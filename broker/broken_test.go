@@ -74,7 +74,7 @@ func (fs *badFS) bounded(t *testing.T) {
 // A store that cannot write its log or its tables rejects all requests with the reason and ends the
 // waiting receives. It neither hangs nor spins, and can be closed. The test runs in no bubble,
 // because a broken store may leave goroutines of Pebble behind.
-func TestBrokenStoreRefusesEverything(t *testing.T) {
+func TestBrokenStoreRejectsEverything(t *testing.T) {
 	t.Parallel()
 	for _, suffix := range []string{".log", ".sst"} {
 		t.Run(suffix, func(t *testing.T) {

@@ -21,7 +21,7 @@ import (
 // acknowledgements. Every acknowledged send is stored once, and no acknowledged delivery is
 // repeated. RocketMQ: consumption retry: "You can ensure the correct message status when an
 // exception, such as power failure, occurs"
-func TestPowerLossKeepsWhatWasAnswered(t *testing.T) {
+func TestPowerLossKeepsAcknowledgedData(t *testing.T) {
 	t.Parallel()
 	runSequences(t, "model", *modelSeed, soak(8), loseMessages)
 }

@@ -120,7 +120,7 @@ func (r *damagedRun) damage(t *testing.T, rnd *rand.Rand) *vfs.MemFS {
 // Any single place of any file is damaged. Either Open names the directory and the fault, or all
 // messages are there except those that are reported as corrupt, and the acknowledgements of a group
 // hold as far as they were confirmed.
-func TestDamageIsToldAndLosesNothingElse(t *testing.T) {
+func TestDamageIsCountedAndLosesNothingElse(t *testing.T) {
 	t.Parallel()
 	seed := *damageSeed
 	if seed == 0 {
@@ -390,7 +390,7 @@ func TestRewindToATimeBesideDamage(t *testing.T) {
 // One half or delayed message that is damaged neither keeps the broker from
 // opening nor has others forgotten; sent again it is stored again, and the half message is
 // removed when its producer would be asked.
-func TestOpeningPassesDamagedHalfAndDelayedMessages(t *testing.T) {
+func TestOpeningSkipsCorruptPendingMessages(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []settings.TopicType{settings.TopicTransaction, settings.TopicDelay} {
 		synctest.Test(t, func(t *testing.T) {

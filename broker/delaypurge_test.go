@@ -126,7 +126,7 @@ func TestPurgeWhileDelayedMessagesAreSent(t *testing.T) {
 
 // A purge removes the rest of a message that was corrupt when it came due, and the counters no
 // longer have it.
-func TestPurgeRemovesWhatDamageLeft(t *testing.T) {
+func TestPurgeRemovesCorruptDelayedMessages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, broker.Options{})

@@ -17,7 +17,7 @@ import (
 
 // Messages that become due on a full disk leave the reserve to the consumers. The broker delivers
 // them once there is space.
-func TestFullDiskPutsDelayedMessagesOff(t *testing.T) {
+func TestFullDiskPostponesDelayedMessages(t *testing.T) {
 	t.Parallel()
 	for _, known := range []bool{false, true} {
 		t.Run(fmt.Sprintf("known=%t", known), func(t *testing.T) {
@@ -73,7 +73,7 @@ func TestFullDiskPutsDelayedMessagesOff(t *testing.T) {
 
 // With too little disk space the broker rejects commits and gives up no transaction, but accepts
 // rollbacks. Once space is free, commits and checks continue.
-func TestShortDiskPutsTransactionsOff(t *testing.T) {
+func TestShortDiskPostponesTransactions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := newQuotaFS()

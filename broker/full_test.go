@@ -64,7 +64,7 @@ func consumeFailing(t *testing.T, b *broker.Broker, n int) (ids []string) {
 
 // On a full disk the broker throttles sends, and no other requests; once there is space again, the
 // broker accepts sends without a restart, and no message was lost.
-func TestFullDiskThrottlesSendsAndGoesOn(t *testing.T) {
+func TestFullDiskThrottlesSendsUntilSpaceIsFree(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := newQuotaFS()

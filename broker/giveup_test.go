@@ -18,7 +18,7 @@ import (
 
 // If the address settings have no dead-letter-address, the message is removed after its last
 // attempt. A consumer can still make it a dead letter.
-func TestAskedDeadLettersAreKept(t *testing.T) {
+func TestRequestedDeadLettersAreKept(t *testing.T) {
 	t.Parallel()
 	set := settings.Address{RedeliveryDelay: new(settings.Milliseconds(7))}
 	for name, c := range map[string]struct {

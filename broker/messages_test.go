@@ -184,7 +184,7 @@ func TestMessagesBounds(t *testing.T) {
 	}
 }
 
-func TestMessagesRefusals(t *testing.T) {
+func TestMessagesRejections(t *testing.T) {
 	t.Parallel()
 	b := open(t, broker.Options{})
 	putTopic(t, b, "t", settings.Topic{Queues: 2})

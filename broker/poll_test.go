@@ -273,7 +273,7 @@ func TestOwnedLeaseHoldsWhenTheTimerIsLate(t *testing.T) {
 
 // While a subscription holds its maximum of messages, queues wait. They continue when a message
 // group of any queue does.
-func TestQueuesGoOnWhenFewerMessagesAreHeld(t *testing.T) {
+func TestQueuesContinueWhenFewerMessagesAreHeld(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, broker.Options{}.MaxHeld(1))

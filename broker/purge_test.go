@@ -141,7 +141,7 @@ func TestPurgeMeetsOthersHalfWay(t *testing.T) {
 	})
 }
 
-func TestPurgeRefused(t *testing.T) {
+func TestPurgeRejected(t *testing.T) {
 	t.Parallel()
 	b := open(t, broker.Options{})
 	if _, err := b.PurgeTopic(t.Context(), "none"); !errors.Is(err, tidegate.ErrTopicNotFound) {

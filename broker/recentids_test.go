@@ -294,7 +294,7 @@ func TestForgettingIDsCostsFewDeletions(t *testing.T) {
 }
 
 // Expired IDs that the index had before a start, and that Open does not read, are removed too.
-func TestIndexOfBeforeAStartIsForgotten(t *testing.T) {
+func TestIndexOfBeforeARestartIsForgotten(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name  string

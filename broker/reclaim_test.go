@@ -17,7 +17,7 @@ import (
 )
 
 // The space of single messages that were kept and then removed can be returned.
-func TestDiskOfKeptMessagesIsGivenBack(t *testing.T) {
+func TestDiskOfKeptMessagesIsReclaimed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, broker.Options{})
@@ -40,7 +40,7 @@ func TestDiskOfKeptMessagesIsGivenBack(t *testing.T) {
 }
 
 // The disk space of half messages that a purge removes is returned.
-func TestDiskOfHalfMessagesIsGivenBack(t *testing.T) {
+func TestDiskOfHalfMessagesIsReclaimed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const mb = 1 << 20
@@ -70,7 +70,7 @@ func TestDiskOfHalfMessagesIsGivenBack(t *testing.T) {
 }
 
 // Disk space that becomes free while other space is returned is returned after it.
-func TestReclaimGoesOnWithWhatCameMeanwhile(t *testing.T) {
+func TestReclaimContinuesWithLaterRemovals(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := &stallingFS{FS: vfs.NewMem()}

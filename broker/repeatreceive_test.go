@@ -53,7 +53,7 @@ func TestRepeatedReceivePartly(t *testing.T) {
 
 // The release of the lost response, by the server or by the client that received a part of it,
 // takes nothing from the receiver of the repetition.
-func TestLostAnswerIsReleasedLate(t *testing.T) {
+func TestLostResponseIsReleasedLate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()

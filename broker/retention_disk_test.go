@@ -58,7 +58,7 @@ func fillTopic(tb testing.TB, b *broker.Broker, n int, topics ...string) {
 
 // Messages of two topics share files. Once those of one are gone, the files are written anew
 // without them.
-func TestSharedDiskIsGivenBack(t *testing.T) {
+func TestSharedDiskIsReclaimed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const mb = 1 << 20
@@ -85,7 +85,7 @@ func TestSharedDiskIsGivenBack(t *testing.T) {
 }
 
 // Each removal of messages returns disk space. Messages that share files with removed ones stay.
-func TestDiskIsGivenBack(t *testing.T) {
+func TestDiskIsReclaimed(t *testing.T) {
 	t.Parallel()
 	const mb = 1 << 20
 	for name, remove := range map[string]func(*testing.T, *broker.Broker){

@@ -39,7 +39,7 @@ func parkedTopic(t *testing.T, fs vfs.FS, r settings.Retention, n int) *broker.B
 }
 
 // Retention does not remove parked messages at any time, until they are redriven.
-func TestRetentionKeepsWhatIsParked(t *testing.T) {
+func TestRetentionKeepsParkedMessages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
@@ -69,7 +69,7 @@ func TestRetentionKeepsWhatIsParked(t *testing.T) {
 
 // A message was parked for longer than its topic keeps messages, and is then redriven. It stays
 // until it is consumed, also after a long time and with any timers set meanwhile.
-func TestRetentionKeepsWhatWasSentOn(t *testing.T) {
+func TestRetentionKeepsRedrivenMessages(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		messages  int
@@ -114,7 +114,7 @@ func TestRetentionKeepsWhatWasSentOn(t *testing.T) {
 }
 
 // The same holds for messages behind a message that was retried without end, and then consumed.
-func TestRetentionKeepsWhatWasBlocked(t *testing.T) {
+func TestRetentionKeepsMessagesThatWereBlocked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, broker.Options{})
@@ -144,7 +144,7 @@ func TestRetentionKeepsWhatWasBlocked(t *testing.T) {
 
 // Retention does not remove the blocked message itself either, also if it is not received for long:
 // its successors would continue without it.
-func TestRetentionKeepsWhatBlocks(t *testing.T) {
+func TestRetentionKeepsBlockingMessages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
@@ -271,7 +271,7 @@ func TestRetentionOfDeadLettersWithHoles(t *testing.T) {
 
 // A message that was parked for longer than it is kept is removed soon after it was redriven and
 // consumed, also if retention does not depend on consumption.
-func TestRetentionComesBackForWhatWasParked(t *testing.T) {
+func TestRetentionRemovesConsumedParkedMessages(t *testing.T) {
 	t.Parallel()
 	for name, r := range map[string]settings.Retention{"time": {Time: settings.Duration(time.Hour)}, "bytes": {Time: -1, Bytes: 1}, "both": {Time: settings.Duration(10 * time.Hour), Bytes: 1}} {
 		t.Run(name, func(t *testing.T) {

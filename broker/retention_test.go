@@ -177,7 +177,7 @@ func TestRetentionOfAStream(t *testing.T) {
 
 // Messages that are in flight, wait for their retry, or were ready again just now are kept.
 // Messages that were never received are not.
-func TestRetentionKeepsWhatIsUnderWay(t *testing.T) {
+func TestRetentionKeepsUnfinishedMessages(t *testing.T) {
 	t.Parallel()
 	for _, fifo := range []bool{false, true} {
 		for _, restart := range []bool{false, true} {
@@ -360,7 +360,7 @@ func TestRetentionOfConsumed(t *testing.T) {
 }
 
 // One message that fails does not keep all behind it on disk: it is left alone.
-func TestConsumedStepsOverWhatFails(t *testing.T) {
+func TestConsumedStepsOverFailedMessages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()

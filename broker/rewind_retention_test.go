@@ -53,7 +53,7 @@ func TestRewindWhileRetentionPlans(t *testing.T) {
 }
 
 // Messages that a rewind skips or drops are removed soon, even if no other event starts retention.
-func TestRewindAheadIsRetentionsBusiness(t *testing.T) {
+func TestRewindAheadStartsRetention(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		retention          settings.Retention

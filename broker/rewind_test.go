@@ -354,7 +354,7 @@ func TestRewindThrottles(t *testing.T) {
 	})
 }
 
-func TestRewindRefuses(t *testing.T) {
+func TestRewindRejects(t *testing.T) {
 	t.Parallel()
 	b := open(t, broker.Options{})
 	putTopic(t, b, "t", settings.Topic{Queues: 2})

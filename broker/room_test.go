@@ -79,7 +79,7 @@ func TestWriteStallEndsTheWaitForRoom(t *testing.T) {
 }
 
 // A sender that gives up waiting for space still gets the fault of each message.
-func TestEndedWaitForRoomKeepsRefusals(t *testing.T) {
+func TestEndedWaitForRoomKeepsRejections(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b, fs, sent, done := fullBatch(t)

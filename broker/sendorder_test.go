@@ -79,7 +79,7 @@ func TestRepeatedBatchOfAMessageGroup(t *testing.T) {
 
 // If a message of a message group is rejected temporarily, the later messages of the group are
 // rejected too.
-func TestRefusalKeepsTheOrder(t *testing.T) {
+func TestRejectionKeepsTheOrder(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		options broker.Options

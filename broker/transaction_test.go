@@ -117,7 +117,7 @@ func TestTransactions(t *testing.T) {
 }
 
 // Package sending has the other rules of half messages.
-func TestTransactionsRefused(t *testing.T) {
+func TestTransactionsRejected(t *testing.T) {
 	t.Parallel()
 	b := open(t, broker.Options{})
 	putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction})

@@ -262,7 +262,7 @@ func TestAckIsRepeated(t *testing.T) {
 }
 
 // A message whose dead letter no server keeps is delivered again.
-func TestDeadLetterRefusedIsRetried(t *testing.T) {
+func TestDeadLetterRejectedIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
 		s.settings = transport.ConsumerSettings{MaxAttempts: 1}
@@ -281,7 +281,7 @@ func TestDeadLetterRefusedIsRetried(t *testing.T) {
 
 // An acknowledgement whose response was lost is repeated, and the server reports an invalid handle:
 // the message was most likely consumed, which needs no warning.
-func TestLostAnswerIsNoWarning(t *testing.T) {
+func TestLostResponseIsNoWarning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
 		s.fill(1)
@@ -309,7 +309,7 @@ func TestLostAnswerIsNoWarning(t *testing.T) {
 
 // The same where an extension was lost too, and every attempt to find the valid handle is: the
 // acknowledgement may still have worked.
-func TestLostAnswerBeforeLostChanges(t *testing.T) {
+func TestLostResponseBeforeLostChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
 		s.fill(1)

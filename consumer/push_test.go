@@ -231,7 +231,7 @@ func TestDefaultReceiveBackoff(t *testing.T) {
 }
 
 // Close and bad arguments end Run at once, rejected credentials after a minute.
-func TestWhatEndsRun(t *testing.T) {
+func TestErrorsThatEndRun(t *testing.T) {
 	for _, tt := range []struct {
 		err   error
 		after time.Duration
@@ -325,7 +325,7 @@ func TestRunSurvives(t *testing.T) {
 }
 
 // Run returns the cause of its end, also if its ctx ends while the handlers finish.
-func TestRefusalOutlivesTheEnd(t *testing.T) {
+func TestRejectionOutlivesTheEnd(t *testing.T) {
 	refused := &tidegate.Error{Code: tidegate.CodeIllegalFilterExpression}
 	for refusedAt, want := range map[time.Duration]error{10 * time.Second: refused, 30 * time.Second: nil} {
 		synctest.Test(t, func(t *testing.T) {
@@ -377,7 +377,7 @@ func TestSettingsAreWaitedFor(t *testing.T) {
 }
 
 // If a server returns empty receives at once, the consumer does not receive in a hot loop.
-func TestEmptyAnswersArePaced(t *testing.T) {
+func TestEmptyResponsesArePaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
 		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
@@ -439,7 +439,7 @@ func TestRunTwice(t *testing.T) {
 	})
 }
 
-func TestNewPushTellsAllFaults(t *testing.T) {
+func TestNewPushReportsAllFaults(t *testing.T) {
 	_, err := NewPush(nil, Subscription{Group: "a b", Topic: "", Retry: backoff.Steps{-1}}, nil, PushOptions{
 		Concurrency: -1, InvisibleDuration: 13 * time.Hour, LongPolling: -1, ShutdownTimeout: -1,
 		ReceiveBackoff: backoff.Exponential{Initial: -1},

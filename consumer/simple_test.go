@@ -155,7 +155,7 @@ func TestSimpleAllEnds(t *testing.T) {
 	}
 }
 
-func TestNewSimpleTellsAllFaults(t *testing.T) {
+func TestNewSimpleReportsAllFaults(t *testing.T) {
 	_, err := consumer.NewSimple(nil, consumer.Subscription{Group: " ", Topic: "a b", Retry: backoff.Steps{1}},
 		consumer.SimpleOptions{InvisibleDuration: -1, LongPolling: -1, BatchSize: 33})
 	if err == nil {

@@ -143,7 +143,7 @@ func TestSendAsyncIsBoundedAndCloses(t *testing.T) {
 	})
 }
 
-func TestSendAsyncRefusesNil(t *testing.T) {
+func TestSendAsyncRejectsNil(t *testing.T) {
 	p := newProducer(t, script(), Options{})
 	if err := p.SendAsync(t.Context(), nil, func(tidegate.Receipt, error) {}); sendError(t, err).Reason != StopInvalid {
 		t.Errorf("nil message: %v", err)

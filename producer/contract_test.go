@@ -131,7 +131,7 @@ func TestContractRetries(t *testing.T) {
 	})
 }
 
-func TestContractRefusesBadInput(t *testing.T) {
+func TestContractRejectsBadInput(t *testing.T) {
 	everyEntry(t, func(t *testing.T, entry string) {
 		f := &fake{}
 		p := newProducer(t, f, Options{MaxBodySize: 4})

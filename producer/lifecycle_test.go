@@ -111,7 +111,7 @@ func TestAccountsAddUp(t *testing.T) {
 }
 
 // Closing flushes. An idle producer stops at once.
-func TestShutdownWaitsForWhatWasAccepted(t *testing.T) {
+func TestShutdownWaitsForAcceptedMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := script(throttled(3 * time.Second))
 		p := newProducer(t, f, Options{})
@@ -204,7 +204,7 @@ func TestShutdownReturnsTheUndelivered(t *testing.T) {
 
 // The log has the number of the messages that Close aborted, without one whose response arrived
 // during Close.
-func TestCloseLogsWhatItAborted(t *testing.T) {
+func TestCloseLogsAbortedMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		respond, delivered := make(chan struct{}), make(chan struct{})
 		f := &fake{send: func(ctx context.Context, _ int, m *tidegate.Message) error {

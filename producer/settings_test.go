@@ -169,7 +169,7 @@ func TestAskingLongerThanTheBackoff(t *testing.T) {
 	})
 }
 
-func TestSettingsAreAskedSeldom(t *testing.T) {
+func TestSettingsAreQueriedRarely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var fail error
 		f := always(codeError(tidegate.CodeInternalServerError))
@@ -214,7 +214,7 @@ func TestSettingsAreAskedSeldom(t *testing.T) {
 	})
 }
 
-func TestBodyAboveTheDefaultAsksTheServer(t *testing.T) {
+func TestBodyAboveTheDefaultQueriesTheSettings(t *testing.T) {
 	f := &fake{settings: func(context.Context) (transport.ProducerSettings, error) {
 		return transport.ProducerSettings{MaxBodySize: 8 << 20}, nil
 	}}
@@ -292,7 +292,7 @@ func TestBodyAboveTheDefaultInAnOutage(t *testing.T) {
 
 // New reports the fault of each field of Options, alone and together with the others. The test
 // reads the fields from the struct, so a new field needs a check.
-func TestNewTellsAllFaults(t *testing.T) {
+func TestNewReportsAllFaults(t *testing.T) {
 	var all Options
 	for f, field := range reflect.ValueOf(&all).Elem().Fields() {
 		var one Options

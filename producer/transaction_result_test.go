@@ -231,7 +231,7 @@ func TestHalfMessageWithoutAServer(t *testing.T) {
 }
 
 // Before it serves the checks again, the producer waits at least as long as the server requests.
-func TestServeChecksWaitsAsTheServerAsks(t *testing.T) {
+func TestServeChecksWaitsAsTheServerRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		var again time.Duration

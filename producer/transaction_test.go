@@ -223,7 +223,7 @@ func TestThrottledStepsFollowTheBackoff(t *testing.T) {
 	})
 }
 
-func TestTransactionsNeedWhatTheyNeed(t *testing.T) {
+func TestTransactionsNeedATransactorAndAChecker(t *testing.T) {
 	_, err := newProducer(t, &fake{}, Options{Checker: committed}).Begin(t.Context(), message())
 	if want := `send to "orders": 50500 UNSUPPORTED: this transport does not support transactions; use one that implements transport.Transactor`; sendError(t, err).Fault() != SetupFault || err.Error() != want {
 		t.Errorf("a transport without transactions: %v\nwant %s", err, want)

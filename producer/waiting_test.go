@@ -65,7 +65,7 @@ func TestLanePausesForTheShortestWait(t *testing.T) {
 
 // The first message of a message group leaves while it waits for its retry. The next one goes at
 // once.
-func TestMessageGroupGoesOnWhenAMessageLeaves(t *testing.T) {
+func TestMessageGroupContinuesWhenAMessageLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &laneFake{do: func(_ context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
 			errs := make([]error, len(msgs))

@@ -23,7 +23,7 @@ func newKeyed[K comparable](t *testing.T, limit rate.Limit, burst int, idle time
 	return k
 }
 
-func TestNewKeyedRefuses(t *testing.T) {
+func TestNewKeyedRejects(t *testing.T) {
 	for _, c := range []struct {
 		limit rate.Limit
 		burst int
@@ -303,9 +303,9 @@ func TestKeyedForgetsOnTheWay(t *testing.T) {
 	})
 }
 
-// TestKeyedKeepsWhoWaits: a key with a caller that waits for long is not
+// TestKeyedKeepsKeysOfWaiters: a key with a caller that waits for long is not
 // forgotten, and does not keep the others from being.
-func TestKeyedKeepsWhoWaits(t *testing.T) {
+func TestKeyedKeepsKeysOfWaiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKeyed[string](t, 0.001, 1, 0)
 		k.AllowN("a", 1)

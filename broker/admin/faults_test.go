@@ -393,7 +393,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-func TestNewRefuses(t *testing.T) {
+func TestNewRejects(t *testing.T) {
 	for name, tt := range map[string]struct {
 		address string
 		o       admin.Options

@@ -17,7 +17,7 @@ import (
 	"github.com/tidegate/tidegate/producer"
 )
 
-func TestInterceptDelaysRefusesAndThrottles(t *testing.T) {
+func TestInterceptDelaysRejectsAndThrottles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)
 		b.CreateTopic("orders", settings.Topic{})

@@ -145,7 +145,7 @@ func TestChaosIsSeeded(t *testing.T) {
 	})
 }
 
-func TestChaosRefusesBadValues(t *testing.T) {
+func TestChaosRejectsBadValues(t *testing.T) {
 	f := &failing{TB: t}
 	b := brokertest.New(f)
 	for want, c := range map[string]brokertest.Chaos{

@@ -97,7 +97,7 @@ func TestTelemetryOutlivesItsSignature(t *testing.T) {
 }
 
 // A receive that waits takes nothing for a key that is gone meanwhile.
-func TestWaitingReceivesAreAskedAgain(t *testing.T) {
+func TestWaitingReceivesAreAuthorizedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, server.Options{Access: teams(map[string]string{"old": "*", "new": "*"})})
 		answers := make(chan *rmqpb.Status, 1)

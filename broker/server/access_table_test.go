@@ -222,7 +222,7 @@ func bodyOf(route string, i int) io.Reader {
 	return nil
 }
 
-func TestWhoMayUseEachRoute(t *testing.T) {
+func TestPermissionsOfEachRoute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, server.Options{Access: tableAccess()})
 		rows := map[string]bool{}
@@ -264,7 +264,7 @@ func TestWhoMayUseEachRoute(t *testing.T) {
 	})
 }
 
-func TestWhoMayCallEachRPC(t *testing.T) {
+func TestPermissionsOfEachRPC(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, server.Options{Access: tableAccess()})
 		rows := map[string]bool{}

@@ -115,7 +115,7 @@ func TestAdminDeadLetters(t *testing.T) {
 }
 
 // A query with an unreadable part is rejected, not read without that part, which would select more.
-func TestAdminRefusesHalfAQuery(t *testing.T) {
+func TestAdminRejectsUnreadableQueries(t *testing.T) {
 	e := start(t, server.Options{})
 	putGroup(t, e, settings.Group{MaxAttempts: 1})
 	fail(t, e, "normal", "", 3)
@@ -130,7 +130,7 @@ func TestAdminRefusesHalfAQuery(t *testing.T) {
 
 // A parameter that a route does not know is rejected: without it the route would select more than
 // intended.
-func TestAdminRefusesWhatItDoesNotTake(t *testing.T) {
+func TestAdminRejectsUnknownParameters(t *testing.T) {
 	e := start(t, server.Options{})
 	putGroup(t, e, settings.Group{FIFO: true, MaxAttempts: 1, OnExhausted: settings.OnExhaustedPark})
 	fail(t, e, "fifo", "mg", 1)

@@ -214,7 +214,7 @@ func TestHTTPRaw(t *testing.T) {
 }
 
 // The error for a wrong request has the path of the field, and the request has no effect.
-func TestHTTPRefusals(t *testing.T) {
+func TestHTTPRejections(t *testing.T) {
 	x := startWeb(t, server.Options{})
 	send, receive, ack := "/v1/topics/normal/messages", "/v1/groups/g/topics/normal/receive", "/v1/groups/g/acknowledge"
 	big := base64.StdEncoding.EncodeToString(make([]byte, 4<<20+1))

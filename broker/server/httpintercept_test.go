@@ -170,7 +170,7 @@ func TestHTTPMetrics(t *testing.T) {
 }
 
 // Every HTTP response is counted with the status that the client got.
-func TestHTTPAnswersAreCounted(t *testing.T) {
+func TestHTTPResponsesAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := make(chan struct{})
 		wait := func(ctx context.Context) error { // as an engine that should wait

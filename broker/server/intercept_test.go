@@ -171,7 +171,7 @@ func TestInterceptReceive(t *testing.T) {
 }
 
 // A request without a response does not delay the end of the server.
-func TestNoAnswerAtShutdown(t *testing.T) {
+func TestNoResponseAtShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, server.Options{Intercept: func(context.Context, server.Call, func(context.Context) error) error { return server.ErrNoAnswer }})
 		go e.QueryRoute(e.ctx(), &rmqpb.QueryRouteRequest{Topic: res("normal")})

@@ -316,7 +316,7 @@ func (w *taped) Write(b []byte) (int, error) {
 func (w *taped) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // The check itself can fail.
-func TestOpenAPIRefusesWhatItDoesNotKnow(t *testing.T) {
+func TestOpenAPICheckFindsUnknownFields(t *testing.T) {
 	schemas := loadDocument(t).Components.Schemas
 	for name, v := range map[string]string{
 		"TopicConfig": `{"queue":1}`, "Topic": `{"name":"a","x":1}`, "Message": `{"topic":"a"}`, "Limit": `{"messages":-1}`,

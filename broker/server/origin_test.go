@@ -13,7 +13,7 @@ import (
 
 // A page whose name resolves to this machine is of the same origin, and can do nothing. Names that
 // the operator configures work.
-func TestNamesThatOthersGiveOut(t *testing.T) {
+func TestHostNamesOfOthers(t *testing.T) {
 	anyone := server.AccessConfig{Anonymous: []server.Rule{{Actions: []server.Action{server.ActionAdmin}, Topics: []string{"*"}, Groups: []string{"*"}}}}
 	loopback := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 8082}
 	other := &net.TCPAddr{IP: net.IPv4(172, 17, 0, 2), Port: 8082}
@@ -88,7 +88,7 @@ func TestKeysAreForAnyName(t *testing.T) {
 }
 
 // Attempts of pages in browsers are counted and logged, by reasons of their own.
-func TestPagesAreToldOf(t *testing.T) {
+func TestRequestsOfForeignPagesAreLogged(t *testing.T) {
 	anyone := []server.Rule{{Actions: []server.Action{server.ActionAdmin}, Topics: []string{"*"}, Groups: []string{"*"}}}
 	for name, access := range map[string]server.AccessConfig{
 		"no keys":             {},

@@ -158,7 +158,7 @@ func TestReceiveIsWoken(t *testing.T) {
 	})
 }
 
-func TestReceiveRefusals(t *testing.T) {
+func TestReceiveRejections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, server.Options{})
 		e.telemetry(as(t.Context(), "push"), consumer(rmqpb.ClientType_PUSH_CONSUMER))
@@ -389,7 +389,7 @@ func TestReceiveSurvivesTheEngine(t *testing.T) {
 }
 
 // Rejected receives under ever new names leave nothing behind.
-func TestRefusedReceivesAreForgotten(t *testing.T) {
+func TestRejectedReceivesAreForgotten(t *testing.T) {
 	e := start(t, server.Options{})
 	for i := range 50 {
 		for topic, edit := range map[string]func(*rmqpb.ReceiveMessageRequest){

@@ -66,7 +66,7 @@ func body(b []byte) edit { return func(m *rmqpb.Message) { m.Body = b } }
 
 // Everything that a sender can get wrong has a code, and a text that names the
 // field, the value and the limit.
-func TestSendRefusals(t *testing.T) {
+func TestSendRejections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, server.Options{})
 		many := func(n int) map[string]string {
@@ -157,7 +157,7 @@ func TestSendRefusals(t *testing.T) {
 	})
 }
 
-func TestSendRefusesRequests(t *testing.T) {
+func TestSendRejectsRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, server.Options{})
 		for _, c := range []struct {

@@ -178,7 +178,7 @@ func TestLoginIsRejected(t *testing.T) {
 }
 
 // A login needs credentials also where requests without them are permitted.
-func TestLoginOfNobody(t *testing.T) {
+func TestLoginNeedsCredentials(t *testing.T) {
 	e := start(t, server.Options{Access: withSecrets(func(c *server.AccessConfig) {
 		c.Anonymous = []server.Rule{{Actions: []server.Action{server.ActionObserve}, Topics: []string{"*"}, Groups: []string{"*"}}}
 	})})

@@ -180,7 +180,7 @@ func TestByScheduleIsNoDurationOfAClient(t *testing.T) {
 	})
 }
 
-func TestChangeInvisibleDurationRefusals(t *testing.T) {
+func TestChangeInvisibleDurationRejections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, server.Options{})
 		e.send(msg("normal", "1"))

@@ -94,7 +94,7 @@ func TestNegativeWait(t *testing.T) {
 
 // Two times in a request, of which a proxy may have looked at the other one, are no credentials,
 // on either wire.
-func TestTwoTimesAreRefused(t *testing.T) {
+func TestTwoTimesAreRejected(t *testing.T) {
 	x := startWeb(t, server.Options{Access: someAccess()})
 	once := signed(t.Context(), "producer")
 	out, _ := metadata.FromOutgoingContext(once)

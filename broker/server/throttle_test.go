@@ -14,7 +14,7 @@ import (
 )
 
 // GET /v1/throttle has the limits that reject sends, with reason and time, and those that are near.
-func TestThrottleIsTold(t *testing.T) {
+func TestThrottleReportsLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, server.Options{})
 		if _, err := e.b.PutTopic(t.Context(), "full", settings.Topic{MaxBacklog: settings.Limit{Messages: 2, Bytes: 1000}}); err != nil {

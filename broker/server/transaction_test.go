@@ -155,7 +155,7 @@ func TestOrphanedTransaction(t *testing.T) {
 
 // A client that sends half messages is asked even if its settings did not name the topic. One that
 // has terminated, or whose stream is gone, is not.
-func TestWhoIsAskedAboutTransactions(t *testing.T) {
+func TestReceiversOfTransactionChecks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := withTransactions(t, server.Options{})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -192,7 +192,7 @@ func TestWhoIsAskedAboutTransactions(t *testing.T) {
 
 // The response to a commit is lost: a repeated one reports that the transaction has ended, and the
 // message is there once.
-func TestLostAnswerOfEndTransaction(t *testing.T) {
+func TestLostResponseOfEndTransaction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var lost atomic.Bool
 		e := withTransactions(t, server.Options{Intercept: func(ctx context.Context, c server.Call, next func(context.Context) error) error {

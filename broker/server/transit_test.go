@@ -190,7 +190,7 @@ func TestUnreadReceive(t *testing.T) {
 
 // A receive gets as many messages as there is memory for, and is rejected where there is none; the
 // messages stay.
-func TestReceiveGetsWhatThereIsMemoryFor(t *testing.T) {
+func TestReceiveIsBoundedByMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, server.Options{MaxTransitBytes: leastMemory})
 		const size = 1 << 20

@@ -31,7 +31,7 @@ func closedPort(t *testing.T) string {
 
 // If no server accepts a message, send prints after two seconds why it waits and how to end it.
 // Ctrl-C then ends it at once, because no server has the message.
-func TestSendSaysWhatItWaitsFor(t *testing.T) {
+func TestSendReportsItsWait(t *testing.T) {
 	address := closedPort(t)
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()

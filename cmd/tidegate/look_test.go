@@ -50,7 +50,7 @@ func TestTop(t *testing.T) {
 	}
 }
 
-func TestTopRefusals(t *testing.T) {
+func TestTopRejections(t *testing.T) {
 	tl := newTool(t)
 	for _, args := range [][]string{{"--by", "size"}, {"--match", "[a"}, {"--every", "1ms"}} {
 		if r := tl.run(append([]string{"top"}, args...)...); r.code != 2 || r.stdout != "" {

@@ -174,7 +174,7 @@ func TestStatusInMemory(t *testing.T) {
 }
 
 // A command that finds or knows nothing reports this in words, not as a zero.
-func TestNothingToSay(t *testing.T) {
+func TestEmptyResultsInWords(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
 	tl.must("send", "orders", "a")
 	if out := tl.must("topic", "show", "orders").stdout; !strings.Contains(out, "  1 message, 1 B\n") {

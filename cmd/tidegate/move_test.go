@@ -99,7 +99,7 @@ func TestMove(t *testing.T) {
 
 // A move rejects a missing target, other groups, a protected source and the journal of another
 // move, and changes nothing then.
-func TestMoveRefuses(t *testing.T) {
+func TestMoveRejects(t *testing.T) {
 	source, target := newMove(t)
 	source.must("topic", "create", "orders", "queues=3")
 	source.must("group", "create", "billing", "max_attempts=4", "retry=1s 5s")

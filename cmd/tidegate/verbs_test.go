@@ -45,7 +45,7 @@ func TestTemplateAndFormat(t *testing.T) {
 
 // receive --then ask settles each message by the user's choice, and releases the other messages
 // when the user quits.
-func TestReceiveAsks(t *testing.T) {
+func TestReceiveThenAsk(t *testing.T) {
 	tl := newTool(t)
 	tl.must("topic", "create", "orders", "queues=1")
 	for i := range 6 {

@@ -192,7 +192,7 @@ func TestEditOnOlderBroker(t *testing.T) {
 	})
 }
 
-func TestRedriveRefuses(t *testing.T) {
+func TestRedriveRejects(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		p := newPlace(t, b)
 		other := filepath.Join(t.TempDir(), "other")

@@ -51,7 +51,7 @@ func TestMatch(t *testing.T) {
 	}
 }
 
-func TestParseRefuses(t *testing.T) {
+func TestParseRejects(t *testing.T) {
 	for pattern, want := range map[string]string{
 		"": "empty", ".": "empty word", "a.": "empty word", ".a": "empty word", "a..b": "empty word", "a*": `"a*"`, "a.b#.c": `"b#"`, "##": `"##"`,
 		"a b": "white space", "a/b": "slash", "a\x00": "control", "\xff": "UTF-8", strings.Repeat("a", 256): "256 bytes",

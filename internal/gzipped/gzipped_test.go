@@ -61,7 +61,7 @@ func TestPackShrinksText(t *testing.T) {
 	}
 }
 
-func TestUnpackRefuses(t *testing.T) {
+func TestUnpackRejects(t *testing.T) {
 	packed := Pack(orders(10_000))
 	bomb := Pack(make([]byte, 64<<20))
 	broken := bytes.Clone(packed)

@@ -53,7 +53,7 @@ func TestCodec(t *testing.T) {
 	}
 }
 
-func TestCodecRejectsWhatIsNoMessage(t *testing.T) {
+func TestCodecRejectsOtherTypes(t *testing.T) {
 	if _, err := (Codec{}).Marshal("text"); err == nil || !strings.Contains(err.Error(), "string") {
 		t.Errorf("Marshal of a string: %v", err)
 	}

@@ -367,7 +367,7 @@ func FuzzLoad(f *testing.F) {
 }
 
 // A file of an earlier version, or any other file, is rejected with the reason and the remedy.
-func TestOpenRefusesAFile(t *testing.T) {
+func TestOpenRejectsAFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "orders.spool")
 	if err := os.WriteFile(path, make([]byte, 32<<10), 0o600); err != nil {
 		t.Fatal(err)

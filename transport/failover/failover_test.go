@@ -429,7 +429,7 @@ func TestAwaitingSendIsNotKeptByADeadEndpoint(t *testing.T) {
 	})
 }
 
-func TestNewRefuses(t *testing.T) {
+func TestNewRejects(t *testing.T) {
 	client := func() transport.Transport {
 		c, err := rocketmq.New("a:1", rocketmq.Options{})
 		if err != nil {

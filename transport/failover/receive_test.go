@@ -198,7 +198,7 @@ func TestRepeatQueriesAllEndpoints(t *testing.T) {
 
 // An endpoint that fails to list its queues keeps them; the error that the topic does not exist
 // removes them.
-func TestQueuesOfAnEndpointThatDoesNotSay(t *testing.T) {
+func TestQueuesOfAnEndpointThatFailsToListThem(t *testing.T) {
 	for name, tt := range map[string]struct {
 		err  error
 		want []int

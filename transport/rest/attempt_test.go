@@ -306,7 +306,7 @@ func TestManyRequests(t *testing.T) {
 
 // The transport rejects three kinds of calls without a request: texts that JSON cannot carry, names
 // that a path cannot carry, and features that HTTP lacks.
-func TestRefusedBeforeTheWire(t *testing.T) {
+func TestRejectedBeforeTheWire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, f := answering(t, rest.Options{}, func(w http.ResponseWriter, _ *http.Request) { problem(w, 500, 50001) })
 		for name, change := range map[string]func(*tidegate.Message){
@@ -342,7 +342,7 @@ func TestRefusedBeforeTheWire(t *testing.T) {
 	})
 }
 
-func TestNewRefuses(t *testing.T) {
+func TestNewRejects(t *testing.T) {
 	for name, tt := range map[string]struct {
 		address string
 		o       rest.Options

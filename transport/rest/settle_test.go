@@ -61,7 +61,7 @@ func TestReconsume(t *testing.T) {
 
 // The broker rejects a retry topic that the group does not have, and modes that exclude each other.
 // The lease of the delivery continues.
-func TestReconsumeIsRefused(t *testing.T) {
+func TestReconsumeIsRejected(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		b.CreateTopic("orders", settings.Topic{})
 		b.CreateGroup("billing", settings.Group{})

@@ -24,7 +24,7 @@ func accepting(kinds ...rmqpb.MessageType) *rmqpb.QueryRouteResponse {
 
 // A message of a type that the topic does not take is rejected before the wire; its
 // neighbours are sent.
-func TestWrongTypeIsRefusedBeforeTheWire(t *testing.T) {
+func TestWrongTypeIsRejectedBeforeTheWire(t *testing.T) {
 	const normal, fifo, delay = rmqpb.MessageType_NORMAL, rmqpb.MessageType_FIFO, rmqpb.MessageType_DELAY
 	late := message("late")
 	late.DeliverAt = time.Date(2000, 1, 1, 1, 0, 0, 0, time.UTC) // an hour ahead in a bubble
@@ -91,7 +91,7 @@ func TestWrongTypeAmongOthers(t *testing.T) {
 // The client requests the route of a topic again if a server denied the topic, or if the topic has
 // no queue to write to. It does so before the next attempt that can wait, because attempts at once
 // would all fail by one route.
-func TestLostRouteIsAskedForBeforeTheNextAttempt(t *testing.T) {
+func TestLostRouteIsQueriedBeforeTheNextAttempt(t *testing.T) {
 	for name, denied := range map[string]bool{"denied": true, "no queue": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -178,7 +178,7 @@ func TestLaneToAFailedServer(t *testing.T) {
 }
 
 // Throttles and messages that are wrong exclude no server.
-func TestRefusalsExcludeNoServer(t *testing.T) {
+func TestRejectionsExcludeNoServer(t *testing.T) {
 	for _, code := range []rmqpb.Code{rmqpb.Code_TOO_MANY_REQUESTS, rmqpb.Code_MESSAGE_BODY_TOO_LARGE, rmqpb.Code_TOPIC_NOT_FOUND} {
 		synctest.Test(t, func(t *testing.T) {
 			c, _, b := pair(t)

@@ -65,7 +65,7 @@ func TestUnusedSessionEnds(t *testing.T) {
 // A server gets another address, and keeps the old one for a while. The session with the old
 // address ends without a good-bye, because that would end the session with the new address too.
 // Later the last session of each role sends the good-bye.
-func TestMovedSessionSaysNoGoodbye(t *testing.T) {
+func TestMovedSessionSendsNoTermination(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()
 		s := newServer(t, n, testAddr)

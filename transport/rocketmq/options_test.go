@@ -11,7 +11,7 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 )
 
-func TestNewRefuses(t *testing.T) {
+func TestNewRejects(t *testing.T) {
 	_, err := New("nowhere", Options{
 		RequestTimeout: -1, HeartbeatInterval: -1, RouteRefresh: -1, SettingsSync: -1, MaxReceiveSize: -1, Compression: -1,
 		Namespace: "a b", ClientID: "ü", Credentials: tidegate.Credentials{AccessKey: "x"},

@@ -200,7 +200,7 @@ func TestReceiveOutcomes(t *testing.T) {
 // A receive that is repeated with its attempt ID returns the same messages, with some servers with
 // the same handles. A release of the messages after the first receive broke off would take them
 // from the handlers that have them by then.
-func TestRepeatedReceiveKeepsWhatBrokeOff(t *testing.T) {
+func TestRepeatedReceiveReleasesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()
 		s := newServer(t, n, testAddr)

@@ -233,7 +233,7 @@ func TestSettingsTimeout(t *testing.T) {
 }
 
 // A server that rejects the settings is quoted at once.
-func TestSettingsRefused(t *testing.T) {
+func TestSettingsRejected(t *testing.T) {
 	for name, tt := range map[string]struct {
 		telemetry func(rmqpb.MessagingService_TelemetryServer) error
 		want      tidegate.Code

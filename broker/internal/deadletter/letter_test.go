@@ -64,7 +64,7 @@ func TestFilter(t *testing.T) {
 }
 
 // Redriven is the inverse of Properties, except for the number of redrives.
-func TestRedrivenIsWhatWasSent(t *testing.T) {
+func TestRedrivenMessageEqualsTheSentOne(t *testing.T) {
 	t.Parallel()
 	sent := &store.Message{Message: tidegate.Message{ID: "a", Properties: map[string]string{"k": "v"}}}
 	death := &Death{Group: "g", Topic: "t", Queue: 3, Offset: 17, Attempts: 5, Reason: "no", SentTo: "t", SentID: "a"}

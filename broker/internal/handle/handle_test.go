@@ -38,7 +38,7 @@ func TestTexts(t *testing.T) {
 	}
 }
 
-func TestRefused(t *testing.T) {
+func TestForeignHandles(t *testing.T) {
 	parsers := map[string]func(string) error{
 		"receipt":     func(s string) error { _, err := ParseReceipt(s); return err },
 		"recall":      func(s string) error { _, err := ParseRecall(s); return err },

@@ -11,7 +11,7 @@ import (
 
 // After a crash, Open fails for one wrong bit anywhere in the synced part of the message log,
 // except in the last blocks, which have no later chunk to check them.
-func TestWrongBitInTheSyncedLogIsRefused(t *testing.T) {
+func TestWrongBitInTheSyncedLogIsRejected(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	s, err := Open(Options{Dir: "data", FS: fs, Logger: slog.New(slog.DiscardHandler), CacheBytes: 1 << 20, MemTableBytes: 32 << 20})
 	if err != nil {

@@ -96,7 +96,7 @@ func copyAll(t *testing.T, fs vfs.FS, from, to string) {
 // After a crash, Open rejects a directory with a part that is missing, swapped or of another
 // directory, or with an incomplete manifest. The error has the remedy, and no file of data is
 // changed.
-func TestIncompleteDirectoryIsRefused(t *testing.T) {
+func TestIncompleteDirectoryIsRejected(t *testing.T) {
 	for _, db := range []string{messagesDir, groupsDir} {
 		dir := "data/" + db
 		other := map[string]string{messagesDir: "data/" + groupsDir, groupsDir: "data/" + messagesDir}[db]
@@ -178,7 +178,7 @@ func wantRefused(t *testing.T, fs *vfs.MemFS, dir string) {
 }
 
 // After a crash, Open fails for every wrong byte of a manifest.
-func TestWrongByteInAManifestIsRefused(t *testing.T) {
+func TestWrongByteInAManifestIsRejected(t *testing.T) {
 	whole := crashedDir(t)
 	for _, db := range []string{messagesDir, groupsDir} {
 		path := fileWith(t, whole, "data/"+db, diskfs.ManifestPrefix)

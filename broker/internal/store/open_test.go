@@ -25,7 +25,7 @@ func (tinyFS) GetDiskUsage(string) (vfs.DiskUsage, error) {
 	return vfs.DiskUsage{AvailBytes: 1 << 20, TotalBytes: 1 << 40}, nil
 }
 
-func TestOpenRefusesBadDirectories(t *testing.T) {
+func TestOpenRejectsBadDirectories(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		prepare func(t *testing.T, dir string) vfs.FS

@@ -99,7 +99,7 @@ func TestLogHasABound(t *testing.T) {
 
 // Any number of waiting calls that are admitted together add no more than the bound and the size of
 // the last of them. A call that gives up leaves its space to the others.
-func TestRoomIsForSome(t *testing.T) {
+func TestRoomIsBoundedForManyWaiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, err := Open(Options{Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {

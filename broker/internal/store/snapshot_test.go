@@ -116,7 +116,7 @@ func checkSnapshot(t *testing.T, fs vfs.FS, dir string, before map[uint16]int64)
 }
 
 // A store in memory, and a directory that exists, have no snapshot.
-func TestSnapshotRefused(t *testing.T) {
+func TestSnapshotRejected(t *testing.T) {
 	s, err := openDir("", nil)
 	if err != nil {
 		t.Fatal(err)

@@ -122,7 +122,7 @@ func wantLost(t *testing.T, fs *vfs.MemFS, path string) {
 // After kill -9, Open reports a log that lacks synced data: one that is cut anywhere, removed, with
 // zeros at its end, or with a wrong bit in its last chunk. If the loss of the last log's end is
 // accepted, the messages before it remain.
-func TestShortenedLogIsRefused(t *testing.T) {
+func TestShortenedLogIsRejected(t *testing.T) {
 	for _, db := range []string{messagesDir, groupsDir} {
 		for which := range 2 {
 			for name, change := range map[string]func([]byte) []byte{
@@ -183,7 +183,7 @@ func TestShortenedLogIsRefused(t *testing.T) {
 
 // After kill -9, an older copy of one database is rejected, also if all files beside the databases
 // are as old as the copy. An older copy of the whole directory is opened.
-func TestOlderCopyOfADatabaseIsRefused(t *testing.T) {
+func TestOlderCopyOfADatabaseIsRejected(t *testing.T) {
 	for _, db := range []string{messagesDir, groupsDir} {
 		for _, others := range []bool{false, true} {
 			for _, flush := range []bool{false, true} {

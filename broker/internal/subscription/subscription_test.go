@@ -218,7 +218,7 @@ func TestCloseEndsReceives(t *testing.T) {
 
 // There are two messages and two receives, one of which reads a fixed queue. With either choice of
 // the other receive, neither receive waits without need.
-func TestWokenReceivePassesOnWhatItLeaves(t *testing.T) {
+func TestWokenReceiveWakesTheNext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)

@@ -99,7 +99,7 @@ func options(t *testing.T, s *fakeSource, f *fakeTarget, journal string) Options
 
 // After a message that the target rejects, no later message of its message group is sent, and
 // neither is acknowledged. The others are.
-func TestRefusedMessageStopsItsGroup(t *testing.T) {
+func TestRejectedMessageStopsItsGroup(t *testing.T) {
 	s := &fakeSource{batches: [][]*tidegate.Delivery{{deliver(1, "a"), deliver(2, "a"), deliver(3, "a"), deliver(4, "b"), deliver(5, "")}}}
 	f := &fakeTarget{refuse: "id2"}
 	r, err := Run(t.Context(), options(t, s, f, filepath.Join(t.TempDir(), "j")))

@@ -15,7 +15,7 @@ import (
 
 // A redrive of many letters survives the end of its tab: half of it is done, and the response of
 // the last request never arrives. Another tab continues it, and each letter goes back once.
-func TestRedriveGoesOnInAnotherTab(t *testing.T) {
+func TestRedriveContinuesInAnotherTab(t *testing.T) {
 	const letters, bound = 100_000, 1000 // bound is that of one request of the page
 	var requests atomic.Int64
 	half := make(chan struct{})

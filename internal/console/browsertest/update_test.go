@@ -11,7 +11,7 @@ import (
 
 // A moment of the broker changes only the cells whose values changed. The other elements stay, with
 // the focus, and the table keeps its scroll position.
-func TestUpdatesChangeOnlyWhatDiffers(t *testing.T) {
+func TestUpdatesChangeOnlyDifferences(t *testing.T) {
 	live := newStreams()
 	s := start(t, siteOptions{wrap: live.wrap})
 	for _, name := range []string{"first", "second"} {

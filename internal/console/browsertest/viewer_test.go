@@ -67,7 +67,7 @@ func TestViewerSeesNoPayload(t *testing.T) {
 }
 
 // Without access keys there is no login, and every page notes that each client may do everything.
-func TestWithoutKeysThePageSaysSo(t *testing.T) {
+func TestPageReportsThatThereAreNoKeys(t *testing.T) {
 	s := start(t, siteOptions{})
 	b := open(t, s.url)
 	b.load("")

@@ -21,7 +21,7 @@ import (
 // The broker carries out an extension, but its response is lost, so the consumer has a replaced
 // handle. Neither the next extension nor an earlier settlement may treat this as the loss of the
 // lease.
-func TestLostAnswersToExtensions(t *testing.T) {
+func TestLostResponsesToExtensions(t *testing.T) {
 	failed := errors.New("out of stock")
 	for name, tt := range map[string]struct {
 		lost  int64 // changes of the invisible duration whose answers are lost

@@ -69,7 +69,7 @@ func TestConsumersComeBackAfterAnOutage(t *testing.T) {
 
 // One message that is too large for a consumer neither ends it nor keeps the
 // others from it.
-func TestTooLargeMessageIsPassedOver(t *testing.T) {
+func TestTooLargeMessageIsSkipped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)
 		b.CreateTopic("orders", settings.Topic{})

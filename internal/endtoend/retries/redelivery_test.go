@@ -67,7 +67,7 @@ func TestAddressSettingsThroughGRPC(t *testing.T) {
 
 // A consumer that connects gets the redelivery settings of its topic. The outcome of a delivery is
 // the broker's decision, not the handler's request.
-func TestAddressSettingsAreTold(t *testing.T) {
+func TestAddressSettingsAreAnnounced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)
 		b.CreateTopic("t", settings.Topic{})

@@ -122,7 +122,7 @@ func TestThrottledProducerBacksOffAndArrives(t *testing.T) {
 // presumably failed message on the broker"
 // RocketMQ: sending retry and throttling: "A network exception causes a connection failure or
 // request timeout"
-func TestLostAnswer(t *testing.T) {
+func TestLostResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)
 		b.CreateTopic("orders", settings.Topic{})

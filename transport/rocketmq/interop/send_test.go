@@ -70,7 +70,7 @@ func TestSend(t *testing.T) {
 
 // The SDK rejects messages that the server would reject or wrongly accept. It sends no request for
 // them, and returns the same code for every server.
-func TestSendRefused(t *testing.T) {
+func TestSendRejected(t *testing.T) {
 	on(t, func(x *target) {
 		p := x.producer(producer.Options{})
 		normal, fifo := x.topic("orders", settings.TopicNormal), x.topic("lines", settings.TopicFIFO)

@@ -9,7 +9,7 @@ import (
 
 // With one rejection each second, the log has the first five and then one every two seconds, by
 // reason.
-func TestRefusalLog(t *testing.T) {
+func TestRejectionLog(t *testing.T) {
 	now := time.Unix(1000, 0)
 	var l refusalLog
 	for _, reason := range []access.Reason{access.NoCredentials, "other"} {

@@ -26,7 +26,7 @@ func (aSource) Serving() bool                  { return true }
 func (aSource) Clients() int                   { return 1 }
 
 // All collected series were described: a registry that checks it accepts them.
-func TestCollectorDescribesWhatItCollects(t *testing.T) {
+func TestCollectorDescribesItsMetrics(t *testing.T) {
 	r := prometheus.NewPedanticRegistry()
 	if err := r.Register(&collector{of: aSource{}}); err != nil {
 		t.Fatal(err)

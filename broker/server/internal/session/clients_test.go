@@ -75,7 +75,7 @@ func TestSessionsAreBounded(t *testing.T) {
 func of(origin string) func() string { return func() string { return origin } }
 
 // A client whose receives were all rejected is not remembered.
-func TestRefusedReceivesLeaveNoSession(t *testing.T) {
+func TestRejectedReceivesLeaveNoSession(t *testing.T) {
 	r := New(MaxSettingsBytes, func(string) {})
 	defer r.Close()
 	var unparks []func(bool)

@@ -104,7 +104,7 @@ func TestEndedConnectionsDoNotCount(t *testing.T) {
 	}
 }
 
-func TestPlacesAreRefused(t *testing.T) {
+func TestPlacesAreRejected(t *testing.T) {
 	b := New("places", 100, 0)
 	if _, err := b.Take(nil, 51); err == nil || b.Refused() != 1 {
 		t.Errorf("more than half of all: %v, %d refused", err, b.Refused())

@@ -149,7 +149,7 @@ func TestOnlyConnectionsThatWaitYield(t *testing.T) {
 	})
 }
 
-func TestRefusalSaysWhatIsHeld(t *testing.T) {
+func TestRejectionReportsHeldMemory(t *testing.T) {
 	b := New("request memory", 100, time.Second)
 	h, other := b.Hold(1, nil), b.Hold(2, nil)
 	if err := other.Resize(30, false); err != nil {

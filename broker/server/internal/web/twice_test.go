@@ -9,7 +9,7 @@ import (
 )
 
 // A text that has a key twice is not decoded to a message. The case of letters counts.
-func TestDecodeRefusesKeysTwice(t *testing.T) {
+func TestDecodeRejectsKeysTwice(t *testing.T) {
 	many := func(last string) string {
 		var b strings.Builder
 		for i := range 40 {

@@ -347,7 +347,7 @@ func TestReloadKeepsTheKeys(t *testing.T) {
 }
 
 // A reload cannot open a broker to other machines, because it changes neither addresses nor TLS.
-func TestReloadKeepsTheAddressesInMind(t *testing.T) {
+func TestReloadChecksTheOpenAddresses(t *testing.T) {
 	running := defaultSettings()
 	running.grpc = "0.0.0.0:1"
 	next, _, _ := change(*running, *defaultSettings())

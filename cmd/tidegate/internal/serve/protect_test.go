@@ -45,7 +45,7 @@ func TestProtect(t *testing.T) {
 }
 
 // The program refuses to start where the keys are gone, whether they came at start or by SIGHUP.
-func TestServeWithoutTheKeysOfBefore(t *testing.T) {
+func TestServeNeedsTheEarlierKeys(t *testing.T) {
 	const keys = "access:\n  keys:\n    app:\n      secret: sesame\n"
 	refused := func(args ...string) {
 		t.Helper()

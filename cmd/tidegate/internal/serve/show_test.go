@@ -71,7 +71,7 @@ func TestRoundTrip(t *testing.T) {
 	roundTrip(t, c)
 }
 
-func TestShowTellsOrigins(t *testing.T) {
+func TestShowPrintsOrigins(t *testing.T) {
 	env, _ := environment([]string{"TIDEGATE_HTTP=127.0.0.1:1"})
 	c, err := merge("f", []byte("data: d\ntopics:\n  t:\n    max_backlog:\n      bytes: 3"), env, values{"insecure": {{"true", origin{name: "--insecure"}}}})
 	if err != nil {

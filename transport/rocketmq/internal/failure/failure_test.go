@@ -94,7 +94,7 @@ func FuzzParsePushback(f *testing.F) {
 
 // The server can report the end of the caller's deadline a moment before the client's clock reaches
 // it.
-func TestDeadlineToldByTheServerFirst(t *testing.T) {
+func TestDeadlineReportedByTheServerFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cause := errors.New("gone")
 		ctx, cancel := context.WithTimeoutCause(t.Context(), 3*time.Millisecond, cause)

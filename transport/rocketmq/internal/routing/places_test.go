@@ -13,7 +13,7 @@ import (
 
 // The number of a queue belongs to one broker permanently; that of a broker that is gone means
 // none.
-func TestPlacesAreNotGivenTwice(t *testing.T) {
+func TestPlacesAreUnique(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l Places
 		var next atomic.Uint64

@@ -92,7 +92,7 @@ func invisibleOf(b []byte) (time.Duration, error) {
 }
 
 // Texts are UTF-8, or the message is rejected: the user's program may rely on it.
-func TestDecodeRefusesOtherTexts(t *testing.T) {
+func TestDecodeRejectsOtherTexts(t *testing.T) {
 	raw := bytes.Replace(encode(t, sample(nil)), []byte("born"), []byte("bo\xffn"), 1)
 	if d, err := decode(raw, 100); !errors.Is(err, errNotUTF8) {
 		t.Errorf("%+v, %v", d, err)

@@ -16,7 +16,7 @@ import (
 
 // A limit that was removed is forgotten: a new one rejects sends from its own mark on, also if the
 // limits were not read meanwhile.
-func TestBacklogLimitThatWasTakenAway(t *testing.T) {
+func TestRemovedBacklogLimitIsForgotten(t *testing.T) {
 	t.Parallel()
 	for _, of := range []string{"topic", "group", "broker"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -69,7 +69,7 @@ func TestBacklogLimitThatWasTakenAway(t *testing.T) {
 }
 
 // The same holds for a limit of cold reads.
-func TestColdLimitThatWasTakenAway(t *testing.T) {
+func TestRemovedColdLimitIsForgotten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const size = 1000
@@ -110,7 +110,7 @@ func TestColdLimitThatWasTakenAway(t *testing.T) {
 }
 
 // A topic reports that it rejects sends while it would do so, also if there are no sends.
-func TestTopicSaysThatThereIsRoom(t *testing.T) {
+func TestTopicReportsFreeSpace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const gib = 1 << 30

@@ -14,7 +14,7 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-func TestRefusal(t *testing.T) {
+func TestReasonsOfRejections(t *testing.T) {
 	t.Parallel()
 	e := func(c tidegate.Code) error { return &tidegate.Error{Code: c} }
 	for _, c := range []struct {

@@ -36,7 +36,7 @@ func scrapedBy(t testing.TB, s *server.Server) (map[string]float64, string) {
 }
 
 // Rejections are logged with key, peer, operation and reason, a few of each kind.
-func TestRefusalsAreLogged(t *testing.T) {
+func TestRejectionsAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const logged = 5 // of one reason in 10 s
 		log, text := testLog()
@@ -75,7 +75,7 @@ func TestRefusalsAreLogged(t *testing.T) {
 
 // With any requests of clients, no secret is in a log, a response, an error or a metric, also if
 // they send it in the wrong place.
-func TestNoSecretIsTold(t *testing.T) {
+func TestNoSecretIsDisclosed(t *testing.T) {
 	log, text := testLog()
 	e := start(t, server.Options{Access: someAccess(), Logger: log})
 	var said strings.Builder
@@ -125,7 +125,7 @@ func TestNoSecretIsTold(t *testing.T) {
 }
 
 // A Telemetry stream that was rejected is counted as that.
-func TestRefusedTelemetryIsCounted(t *testing.T) {
+func TestRejectedTelemetryIsCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, server.Options{Access: someAccess()})
 		for _, c := range []struct {

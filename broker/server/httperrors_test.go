@@ -15,7 +15,7 @@ import (
 
 // The error for a path that resembles a route names that route. The error for any other path lists
 // the paths of the API.
-func TestNothingAt(t *testing.T) {
+func TestUnknownPathNamesTheNearestRoute(t *testing.T) {
 	s := start(t, server.Options{}).s
 	for path, want := range map[string]string{
 		"/":                         "does not exist; the paths are /console, /console/, /healthz, ",
@@ -85,7 +85,7 @@ func TestLongRetryIntervals(t *testing.T) {
 }
 
 // The error for a handle of another group has the name of that group, and no other name.
-func TestForeignHandleIsTold(t *testing.T) {
+func TestForeignHandleErrorNamesItsGroup(t *testing.T) {
 	x := startWeb(t, server.Options{})
 	x.ok("/v1/topics/normal/messages", `{"body":"eA=="}`, nil)
 	d := x.take("normal", `{}`, 1)[0]
