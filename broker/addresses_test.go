@@ -261,7 +261,7 @@ func TestAutomaticQueuesAreDeleted(t *testing.T) {
 		is(true)
 		<-done
 		is(false)
-		fail() // made anew
+		fail() // created again
 		is(true)
 		ack()
 		is(false)

@@ -70,7 +70,7 @@ func TestBlockedAcrossARestart(t *testing.T) {
 				for i := 1; i <= 2; i++ {
 					mustSend(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", MessageGroup: "a", Body: []byte("x")})
 				}
-				receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, InvisibleDuration: time.Second}) // passes over them
+				receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, InvisibleDuration: time.Second}) // skips them
 				elapse(90 * time.Minute)
 				for i := range 3 {
 					d := one(t, b, "g", "t")

@@ -82,7 +82,7 @@ func TestChangeIsRepeatable(t *testing.T) {
 		if again := repeat(first); again != second.Handle {
 			t.Errorf("repeated after a restart, the change gives %q after %q", again, second.Handle)
 		}
-		third := *second // as if a change whose answer was lost had not been carried out
+		third := *second // as if a change whose response was lost had not been carried out
 		third.Handle = repeat(second)
 		refused(first, true)
 		refused(second, false)

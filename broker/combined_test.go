@@ -30,7 +30,7 @@ type combinedMessage struct {
 	half                 tidegate.Receipt
 	handle               string // to recall it
 	gone                 bool   // recalled, rolled back or not committed: no group may receive it again
-	goneIn               int    // the step in which that was answered
+	goneIn               int    // the step of that response
 }
 
 // A copyOf is a group's copy of a message: its number and the place.
@@ -41,7 +41,7 @@ type copyOf struct {
 
 // A combinedCopy has the responses that a group got about its copy.
 type combinedCopy struct {
-	acked            int // the step in which it was answered, 0 if it was not
+	acked            int // the step of its response, 0 without one
 	attempt, earlier int // the highest attempt, and the highest before step
 	step             int
 	how              string
@@ -62,7 +62,7 @@ type combined struct {
 	fs   *vfs.MemFS
 	b    *broker.Broker
 	boot int
-	anew atomic.Int64 // the step in which a group was deleted and made anew last
+	anew atomic.Int64 // the step in which a group was last deleted and created again
 
 	mu           sync.Mutex // of all below
 	step, n      int
@@ -138,7 +138,7 @@ func (c *combined) send(rnd *rand.Rand) {
 		ms, out = append(ms, m), append(out, serving.Incoming{Message: msg, Half: topic == "x"})
 	}
 	results := serve(c.b).Append(c.t.Context(), out)
-	if rnd.IntN(5) == 0 && !c.wasDeleted(in) { // the answer was lost: the same once more
+	if rnd.IntN(5) == 0 && !c.wasDeleted(in) { // the response was lost: the same request again
 		again := serve(c.b).Append(c.t.Context(), out)
 		for i := range results {
 			if results[i].Err != nil {

@@ -38,7 +38,7 @@ func TestThreeRetriesAreFourDeliveries(t *testing.T) {
 				if len(ds) != 1 || ds[0].Attempt != attempt {
 					t.Fatalf("push %v: delivery %d is %+v", push, attempt, ds)
 				}
-			} // none is answered: they time out
+			} // none is settled: they time out
 			if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Push: push, Wait: 5 * time.Hour}); len(ds) != 0 {
 				t.Errorf("push %v: a fifth delivery: %+v", push, ds[0])
 			}

@@ -29,7 +29,7 @@ type sentMessage struct {
 
 // A groupPromise has the promises to a group about one message.
 type groupPromise struct {
-	attempt           int // of the last delivery that was answered, and counts
+	attempt           int // of the last delivery whose response came, and counts
 	acked, maybeAcked bool
 	dead, maybeDead   bool
 	until             time.Time // not to be delivered before
@@ -239,7 +239,7 @@ func (v *verifier) drain(first bool) {
 			continue
 		}
 		if _, err := v.b.Group(group); err != nil {
-			continue // made again it begins anew: nothing was promised of it
+			continue // it was created again, and nothing is promised about it
 		}
 		for {
 			ds := receive(v.T, v.b, transport.ReceiveRequest{Group: group, Topic: topic, Max: 32, InvisibleDuration: time.Hour})

@@ -25,7 +25,7 @@ type fact struct {
 	topic   string
 	ids     []string
 	attempt int
-	at      time.Time // of an answer
+	at      time.Time // of a response
 	until   time.Time // a message may not come before
 	fifo    string    // the message group
 	receipt tidegate.Receipt

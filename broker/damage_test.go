@@ -387,9 +387,9 @@ func TestRewindToATimeBesideDamage(t *testing.T) {
 	})
 }
 
-// One half or delayed message that is damaged neither keeps the broker from
-// opening nor has others forgotten; sent again it is stored again, and the half message is
-// removed when its producer would be asked.
+// A corrupt half message or delayed message does not keep the broker from opening, and no other
+// message is forgotten. A repeated send is stored again. The corrupt half message is removed at the
+// time of its check.
 func TestOpeningSkipsCorruptPendingMessages(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []settings.TopicType{settings.TopicTransaction, settings.TopicDelay} {

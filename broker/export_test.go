@@ -26,7 +26,8 @@ func (o Options) MaxHeld(n int64) Options { o.maxHeld = n; return o }
 func (o Options) ProcessMemory(bytes int64) Options { o.memory = bytes; return o }
 
 // Parts are the parts of a broker. Tests hold one of them, change its content as a fault would, or
-// read a state that no operation returns.
+// read a state that no operation returns. The functions of faults_test.go and parts_test.go do this
+// for several tests.
 type Parts struct {
 	Store        *store.Store
 	Limits       *limits.Limits

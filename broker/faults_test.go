@@ -194,8 +194,8 @@ func nextQueue(t *testing.T, b *broker.Broker, topic string, queue uint32) {
 	tp.RoundRobin.Store(queue + uint32(len(tp.Queues())) - 1)
 }
 
-// nearReclaim removes messages in name, so that bytes more removed bytes have their disk space
-// reclaimed.
+// nearReclaim counts removed messages that never existed, so that the broker reclaims disk space
+// after bytes more removed bytes.
 func nearReclaim(b *broker.Broker, bytes int64) {
 	freed(b).Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes-bytes)
 }

@@ -150,7 +150,7 @@ func (m *model) receive() {
 		}) {
 			m.failf("the same attempt again: %v, %v; want %v", again, err, ds)
 		}
-		serve(m.b).Release(m.t.Context(), ds) // the lost answer's
+		serve(m.b).Release(m.t.Context(), ds) // those of the lost response
 		ds = again
 	}
 	for _, d := range ds {
@@ -178,7 +178,7 @@ func (m *model) receive() {
 	}
 }
 
-// answer settles some delivery, current or not, and expects the same answer as the model.
+// answer settles some delivery, current or not, and expects the response of the model.
 func (m *model) answer() {
 	if len(m.stale) == 0 {
 		return
@@ -203,7 +203,7 @@ func (m *model) answer() {
 		}
 	case 2:
 		do := m.b.ChangeInvisibleDuration
-		if m.rnd.IntN(2) == 0 { // the answer to another one was lost, perhaps
+		if m.rnd.IntN(2) == 0 { // perhaps the response to another one was lost
 			do = m.b.RepeatChange
 			valid = valid || dur > 0 && l.state == consume.Inflight && l.replaced == d.Handle && l.due.After(now)
 		}
@@ -237,7 +237,7 @@ func (m *model) answer() {
 	case 3:
 		serve(m.b).Release(m.t.Context(), []*tidegate.Delivery{d})
 		if want.state, want.attempt, want.handle = consume.Ready, l.attempt-1, ""; !valid {
-			err = tidegate.ErrInvalidHandle // it has no answer
+			err = tidegate.ErrInvalidHandle // it has no response
 		}
 	case 5:
 		err = m.b.Snooze(m.t.Context(), d, dur)
@@ -262,7 +262,7 @@ func (m *model) answer() {
 	*l = want
 }
 
-// deleteGroup makes a group begin anew; its dead letters stay.
+// deleteGroup deletes a group, which a later receive creates again; its dead letters stay.
 func (m *model) deleteGroup() {
 	g := m.groups[m.rnd.IntN(len(m.groups))]
 	if err := m.b.DeleteGroup(m.t.Context(), g.name); err != nil {

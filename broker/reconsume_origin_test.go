@@ -27,7 +27,7 @@ func deadAfter(t *testing.T, b *broker.Broker, group, topic string, retries int)
 	}
 }
 
-// A consumed dead letter is retried as a message of its dead letter topic. Its retries begin anew,
+// A consumed dead letter is retried as a message of its dead letter topic. Its retries begin again,
 // and reach the consumers of that topic: those of another group, or of the group that failed.
 func TestDeadLettersAreReconsumed(t *testing.T) {
 	t.Parallel()

@@ -167,7 +167,7 @@ func TestCollisionsAreAvoided(t *testing.T) {
 			t.Fatal(err)
 		}
 		b = open(t, broker.Options{Dir: "data"}.On(fs))
-		<-time.After(time.Second) // the timeouts are noticed anew
+		<-time.After(time.Second) // the timeouts are noticed again
 		if after := due(); !slices.Equal(before, after) {
 			t.Errorf("after a restart they are due at %v, before at %v", after, before)
 		}

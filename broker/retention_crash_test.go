@@ -57,7 +57,7 @@ func runPowerLoss(t *testing.T, seed uint64) {
 			}
 			g := groups[own.IntN(2)]
 			for _, d := range receive(t, b, transport.ReceiveRequest{Group: g, Topic: "t", Max: 16, InvisibleDuration: time.Second}) {
-				if own.IntN(10) > 0 { // it may be removed before the answer is known
+				if own.IntN(10) > 0 { // it may be removed before the response
 					p.responded(func() { acked[g+d.ID] = true })
 					b.Ack(t.Context(), []*tidegate.Delivery{d})
 				}

@@ -56,7 +56,7 @@ func fillTopic(tb testing.TB, b *broker.Broker, n int, topics ...string) {
 	}
 }
 
-// Messages of two topics share files. Once those of one are gone, the files are written anew
+// Messages of two topics share files. Once those of one are gone, the files are written again
 // without them.
 func TestSharedDiskIsReclaimed(t *testing.T) {
 	t.Parallel()

@@ -212,7 +212,7 @@ func TestRetentionKeepsUnfinishedMessages(t *testing.T) {
 					}
 					req.InvisibleDuration, req.Push = time.Hour, false
 					receive(t, b, req)
-					if fifo { // passes over the last one
+					if fifo { // skips the last one
 						req.Queue, req.Max = transport.AnyQueue, 1
 						serve(b).Release(t.Context(), receive(t, b, req))
 					}

@@ -24,7 +24,7 @@ func TestRewindWhileRetentionPlans(t *testing.T) {
 		for range 4 {
 			ackDeliveries(t, b, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32}))
 		}
-		release := holdWrites(b) // which the plan asks where the queue ends
+		release := holdWrites(b) // for which the plan waits: it needs the end of the queue
 		elapse(2 * retention.Pause)
 		done := make(chan []status.QueueRewind)
 		go func() {

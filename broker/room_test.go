@@ -19,7 +19,7 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// fullBatch returns a broker whose store stands, and whose next batch is full.
+// fullBatch returns a broker whose store is stalled, and whose next batch is full.
 // done gets the results of the sends that are in it or before it.
 func fullBatch(t *testing.T) (b *broker.Broker, fs *stallingFS, sent int, done chan error) {
 	fs = &stallingFS{FS: vfs.NewMem()}

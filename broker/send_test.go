@@ -15,9 +15,9 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A send that was given up while the disk was waited for is stored all the
-// same, and takes nothing from consumers that was there before it.
-func TestCancelledSendIsStoredAllTheSame(t *testing.T) {
+// A send whose context ends during the write is stored nevertheless. Consumers get it and the earlier
+// messages.
+func TestCancelledSendIsStoredNevertheless(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, broker.Options{})

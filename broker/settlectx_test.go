@@ -17,7 +17,7 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A standingFS blocks each fsync of a log while it stands.
+// A standingFS blocks each fsync of a log while it is held.
 type standingFS struct {
 	vfs.FS
 	mu    sync.Mutex

@@ -189,7 +189,7 @@ func TestWriteStallThrottlesSends(t *testing.T) {
 	})
 }
 
-// In memory the storage is not asked, and nothing ticks.
+// A broker in memory has no limits of the disk.
 func TestNoPressureInMemory(t *testing.T) {
 	t.Parallel()
 	b := open(t, broker.Options{Pressure: settings.Pressure{MinFreeDisk: 1 << 60}})

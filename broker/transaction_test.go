@@ -156,7 +156,7 @@ func TestTransactionsRejected(t *testing.T) {
 }
 
 // The response to a half message with a known ID has the same transaction, also after a restart and
-// while sends are throttled; once that has ended, with the message, or anew.
+// while sends are throttled; once that has ended, with the message, or again.
 func TestTransactionDuplicates(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -51,7 +51,7 @@ func (b *batches) add(ds []*tidegate.Delivery) {
 
 var errBroken = errors.New("broken")
 
-// Each message has the end that its verdict asks for, and a single error, a panic and a Goexit are
+// Each message has the end of its verdict, and a single error, a panic and a Goexit are
 // the end of all messages.
 func TestBatchResults(t *testing.T) {
 	acked, retried, dead := Outcome{Disposition: Acked}, Outcome{Disposition: Retried, Delay: time.Second}, Outcome{Disposition: DeadLettered}

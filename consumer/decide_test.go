@@ -83,7 +83,7 @@ func TestJudge(t *testing.T) {
 }
 
 // The consumer's copy of a deciding server's retry schedule may be old, or of another topic. So the
-// consumer asks for a retry by the server's schedule, unless the program sets a delay.
+// consumer requests a retry by the server's schedule, unless the program sets a delay.
 func TestServerDecidesTheInterval(t *testing.T) {
 	broken := errors.New("no connection")
 	pushed := transport.ConsumerSettings{Retry: backoff.Steps{time.Minute}}

@@ -156,7 +156,7 @@ func TestServersMaximumEndsTheLease(t *testing.T) {
 }
 
 // A message that waits for a free handler longer than it is kept is the
-// server's again: it is delivered anew, and the old delivery is never handled.
+// server's again: it is delivered again, and the old delivery is never handled.
 //
 // RocketMQ: consumption retry: "A timeout error occurs or a message stays in a push consumer queue
 // for an excessive period of time"

@@ -67,7 +67,7 @@ func TestPanicsAreFailures(t *testing.T) {
 	}
 }
 
-// An awkward error panics when it is asked for its text, with itself if it has none.
+// An awkward error panics in its Error method, with itself if it has none.
 type awkward struct{ text string }
 
 func (e awkward) Error() string {

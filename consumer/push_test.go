@@ -206,7 +206,7 @@ func TestReceiveFailures(t *testing.T) {
 		for i := range len(errs) {
 			gaps = append(gaps, s.polls[i+1].Sub(s.polls[i]))
 		}
-		// After the success, which is a poll of 20 s, the backoff begins anew.
+		// After the success, which is a poll of 20 s, the backoff begins again.
 		want := []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 20 * time.Second, time.Second, 40 * time.Second}
 		if !reflect.DeepEqual(gaps, want) {
 			t.Errorf("gaps %v, want %v", gaps, want)

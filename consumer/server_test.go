@@ -22,7 +22,7 @@ type server struct {
 	caps           transport.Capabilities
 	result         transport.RetryResult // of every Retry
 	deaf           bool                  // as on RocketMQ: retries do not wake a parked receive, and are late
-	ran            time.Duration         // of each invisible time, before the answer came
+	ran            time.Duration         // of each invisible time, before the response came
 
 	// Called without a lock before the server does anything; an error is the response.
 	onReceive, onSettings func() error
@@ -31,7 +31,7 @@ type server struct {
 	onChange, onDead      func(d *tidegate.Delivery) error
 	onSnooze              func(d *tidegate.Delivery) error
 	onHandOut             func(n int)  // called with the lock held
-	afterAck              func() error // called without a lock; an error is the answer in place of the true one
+	afterAck              func() error // called without a lock; an error replaces the response
 
 	mu       sync.Mutex
 	entries  []*entry

@@ -24,7 +24,7 @@ import (
 // RocketMQ: sending retry and throttling: "Throttling: throttling triggered by excessive traffic"
 func TestAttemptsByCode(t *testing.T) {
 	attempts := map[tidegate.Code]int{
-		0:                                3, // no answer
+		0:                                3, // no response
 		tidegate.CodeRequestTimeout:      3,
 		tidegate.CodeTooManyRequests:     3,
 		protocol.CodeInternalError:       3,

@@ -245,7 +245,7 @@ func TestEndlessPushBack(t *testing.T) {
 	})
 }
 
-// A server throttles all requests and asks to wait for ten minutes. Then the transport switches to
+// A server throttles all requests and announces ten minutes. Then the transport switches to
 // another server. The throttled messages and those behind them follow within seconds.
 func TestThrottledMessagesFollowASwitch(t *testing.T) {
 	for _, group := range []string{"", "g"} {

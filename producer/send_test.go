@@ -181,7 +181,7 @@ func TestDeadlineIsHonouredExactly(t *testing.T) {
 		p := newProducer(t, always(throttled(time.Hour)), Options{})
 		start := time.Now()
 		_, err := p.Send(ctx, message())
-		// The wait that the server asks for is not begun, so the caller still has its time.
+		// The requested wait does not begin, so the caller still has its time.
 		if d := time.Since(start); d != 0 {
 			t.Errorf("returned after %v, want at once", d)
 		}

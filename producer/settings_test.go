@@ -81,7 +81,7 @@ func TestServerSettingsDecide(t *testing.T) {
 	})
 }
 
-// A caller that gives up takes its own error along; the next one asks for itself.
+// A caller that gives up gets an error of its own; the next one queries again.
 func TestCallerThatGivesUpSpoilsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := script()
@@ -190,9 +190,9 @@ func TestSettingsAreQueriedRarely(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			time.Sleep(time.Second) // for the answer
+			time.Sleep(time.Second) // for the response
 		}
-		burst(defaultMaxAttempts) // a failure is no time to wait for an answer
+		burst(defaultMaxAttempts) // after a failure nothing waits for a response
 		burst(2)
 		if n := f.asked.Load(); n != 1 {
 			t.Errorf("asked %d times, want once for all", n)

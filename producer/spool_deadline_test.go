@@ -28,7 +28,7 @@ func TestSpoolAtTheDeadline(t *testing.T) {
 				if n++; n%2 == 1 {
 					return transport.Lane{Endpoint: "a:1", MaxMessages: 1, MaxBytes: 1 << 20}, nil
 				}
-				<-ctx.Done() // and the answer comes in the last moment
+				<-ctx.Done() // and the response comes in the last moment
 				return transport.Lane{Endpoint: "b:2", MaxMessages: 1, MaxBytes: 1 << 20}, nil
 			}
 		}(), do: func(ctx context.Context, _ int, l transport.Lane, msgs []*tidegate.Message) []error {

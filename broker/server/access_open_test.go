@@ -121,7 +121,7 @@ func TestWaitingReceivesAreAuthorizedAgain(t *testing.T) {
 func TestHTTPStreamsOfARemovedKey(t *testing.T) {
 	for name, c := range map[string]struct {
 		after  map[string]string
-		status int // 0: it goes on
+		status int // 0: it continues
 	}{
 		"the key is gone":          {map[string]string{"new": "*"}, 401},
 		"the topic is not its own": {map[string]string{"old": "fifo"}, 403},

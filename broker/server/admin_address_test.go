@@ -23,7 +23,7 @@ func TestAddressSettingsOverHTTP(t *testing.T) {
 	for _, c := range []struct {
 		method, path, body string
 		status             int
-		words              []string // of the answer
+		words              []string // of the response
 	}{
 		{"PUT", "/v1/address-settings/%23", `{"dead-letter-address":"DLA","max-delivery-attempts":3,"auto-create-dead-letter-resources":true,"dead-letter-queue-prefix":"","dead-letter-queue-suffix":".DLQ"}`, 201, []string{`"match": "#"`, `"DLA"`}},
 		{"PUT", "/v1/address-settings/orders.*", `{"redelivery-delay":5000}`, 201, []string{`"redelivery-delay": 5000`}},

@@ -21,7 +21,7 @@ func TestAdmin(t *testing.T) {
 	for _, c := range []struct {
 		method, path, body string
 		status             int
-		words              []string // of the answer
+		words              []string // of the response
 	}{
 		{"GET", "/healthz", "", 200, []string{`"ok"`}},
 		{"GET", "/readyz", "", 200, []string{`"ready"`}},

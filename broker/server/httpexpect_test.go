@@ -30,7 +30,7 @@ func (x *webEnv) rawConn() net.Conn {
 func TestHTTPSendStreamAfterExpect(t *testing.T) {
 	for name, c := range map[string]struct {
 		chunks []string // of the body
-		lines  int      // of the answer
+		lines  int      // of the response
 	}{
 		"lines":   {[]string{`{"id":"1","body":"eA=="}` + "\n", `{"id":"2","body":"eA=="}` + "\n"}, 2},
 		"nothing": {nil, 0},

@@ -351,7 +351,7 @@ func TestHTTPReceiveGone(t *testing.T) {
 					poll: func(ctx context.Context) error { gone = ctx.Done(); return nil },
 					after: func(ds []*tidegate.Delivery) {
 						if len(ds) > 0 && cancel != nil {
-							cancel() // after the lease, before the answer
+							cancel() // after the lease, before the response
 							cancel = nil
 							<-gone
 						}

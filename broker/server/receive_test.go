@@ -150,7 +150,7 @@ func TestReceiveIsWoken(t *testing.T) {
 			time.Sleep(7 * time.Second)
 			e.send(msg("normal", "1"))
 		})
-		defer sent.Wait() // its answer may come after the delivery
+		defer sent.Wait() // its response may come after the delivery
 		e.one(e.ctx(), receiveRequest("normal"))
 		if d := time.Since(began); d != 7*time.Second {
 			t.Errorf("returned after %v; want 7s", d)

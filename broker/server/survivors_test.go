@@ -59,7 +59,7 @@ func TestNoDurationMeansTheBrokersInterval(t *testing.T) {
 			t.Fatal(err)
 		}
 		refused(t, r.GetStatus(), tidegate.CodeIllegalInvisibleTime, "too small")
-		e.ack(m) // the delivery goes on
+		e.ack(m) // the delivery continues
 	})
 }
 

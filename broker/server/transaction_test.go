@@ -107,7 +107,7 @@ func (e *env) check(st stream) *rmqpb.RecoverOrphanedTransactionCommand {
 }
 
 // The broker checks an unresolved transaction on the Telemetry stream of a producer of the topic,
-// with the complete message. The first check comes after the time that the message asks for or 6 s,
+// with the complete message. The first check comes after the time that the message sets or 6 s,
 // later ones every 30 s. The response ends the transaction.
 func TestOrphanedTransaction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

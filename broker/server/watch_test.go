@@ -24,7 +24,7 @@ func announcing(ctx context.Context, features string) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, wire.HeaderFeatures, features)
 }
 
-// watch makes a receive that asks for a watch. It returns the number of messages, and whether the
+// watch makes a receive that requests a watch. It returns the number of messages, and whether the
 // server has left a watch.
 func (e *env) watch(ctx context.Context, r *rmqpb.ReceiveMessageRequest) (messages int, left bool) {
 	e.t.Helper()

@@ -12,7 +12,7 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/call"
 )
 
-// An answer has the status and the header of a response.
+// An answer is the status and the header of a response.
 type answer struct {
 	status int
 	header http.Header

@@ -31,7 +31,7 @@ func TestRequestsAfterCloseHaveEnded(t *testing.T) {
 	}
 }
 
-// A proxy that asks for credentials is a fault of the configuration; a proxy that cannot reach the
+// A proxy that requests credentials is a fault of the configuration; a proxy that cannot reach the
 // broker is an outage.
 func TestNotConnectedThroughAProxy(t *testing.T) {
 	for status, want := range map[string]bool{

@@ -33,7 +33,7 @@ const stuckAfter = 2 * time.Minute
 
 // Random producers, consumers and faults: every promise holds in every seed.
 func TestSimulation(t *testing.T) {
-	// A seed creates its brokers and clients anew and keeps little: without this a third of the
+	// A seed creates new brokers and clients and keeps little: without this a third of the
 	// time goes into the collection of a small heap.
 	defer debug.SetGCPercent(debug.SetGCPercent(800))
 	began, ran, avoided := time.Now(), 0, map[string]int{}

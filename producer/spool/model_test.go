@@ -85,7 +85,7 @@ func runIndexModel(t *testing.T, r *rand.Rand) {
 				if q.paused < 0 || !q.until.After(now) {
 					t.Fatalf("no message of a batch is finished, and queue %q has no pause", q.name)
 				}
-				due++ // it is asked again after the pause
+				due++ // it is due again after the pause
 			}
 		}
 	}

@@ -81,7 +81,7 @@ func TestReconsumeIsRejected(t *testing.T) {
 }
 
 // In the last attempt of a FIFO group, the group's settings decide the fate of a message whose
-// consumer asks for a dead letter. The result has that fate.
+// consumer requests a dead letter. The result has that fate.
 func TestDeadLetterResult(t *testing.T) {
 	for policy, want := range map[settings.OnExhausted]transport.RetryResult{
 		settings.OnExhaustedDeadLetter: {Fate: transport.FateDeadLetter},

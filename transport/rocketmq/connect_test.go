@@ -65,7 +65,7 @@ func TestConnectBackoff(t *testing.T) {
 				if i+1 == len(began) || silent {
 					continue
 				}
-				if gap := began[i+1].Sub(began[i]); gap < lo || gap > hi+5*time.Second { // the next send asks for it
+				if gap := began[i+1].Sub(began[i]); gap < lo || gap > hi+5*time.Second { // the next send requests it
 					t.Errorf("attempt %d came %v after the one before, want %v to %v", i+1, gap, lo, hi)
 				}
 			}

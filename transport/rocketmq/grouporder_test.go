@@ -91,7 +91,7 @@ func TestGroupKeepsItsQueueAfterAFailure(t *testing.T) {
 						if len(used) != 1 {
 							t.Errorf("%s: sent to the queues %v, want one", group, used)
 						}
-						time.Sleep(time.Minute) // the route is asked for again, and the server serves others again
+						time.Sleep(time.Minute) // the route is queried again, and the server serves others again
 					}
 				})
 			})

@@ -22,7 +22,7 @@ func (c *Client) openSessions() int {
 	return len(c.sessions)
 }
 
-// The session of a group without consumers ends with a good-bye, although the server is healthy. A
+// The session of a group without consumers terminates, although the server is healthy. A
 // later consumer gets a new session.
 func TestUnusedSessionEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -63,8 +63,8 @@ func TestUnusedSessionEnds(t *testing.T) {
 }
 
 // A server gets another address, and keeps the old one for a while. The session with the old
-// address ends without a good-bye, because that would end the session with the new address too.
-// Later the last session of each role sends the good-bye.
+// address ends without a termination, because that would end the session with the new address too.
+// Later the last session of each role sends the termination.
 func TestMovedSessionSendsNoTermination(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()
@@ -108,7 +108,7 @@ func TestMovedSessionSendsNoTermination(t *testing.T) {
 	})
 }
 
-// A consumer that starts during the good-bye gets a session that was opened after it.
+// A consumer that starts during the termination gets a session that was opened after it.
 func TestSessionWantedDuringGoodbye(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()

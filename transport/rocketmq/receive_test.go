@@ -318,7 +318,7 @@ func TestCloseBounded(t *testing.T) {
 		n.mu.Lock()
 		n.hang = true
 		n.mu.Unlock()
-		c.reconnect(c.access, c.access.Link.Load()) // so that the good-bye has to connect, and cannot
+		c.reconnect(c.access, c.access.Link.Load()) // so that the termination has to connect, and cannot
 		synctest.Wait()
 		begin := time.Now()
 		c.Close()
@@ -399,7 +399,7 @@ func (h *strictHandler) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// A receive whose ctx has ended asks for nothing: the response would be lost.
+// A receive whose ctx has ended sends no request: the response would be lost.
 func TestReceiveWithDeadContextIsNotSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()

@@ -52,7 +52,7 @@ func TestRouteRefresh(t *testing.T) {
 }
 
 // A route stays in use if its refresh fails. If a request that uses the route fails, the client
-// asks for the route again, at most once a second.
+// queries the route again, at most once a second.
 func TestRouteKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()
@@ -253,7 +253,7 @@ func TestBadRoutes(t *testing.T) {
 }
 
 // A topic that can only be read, or only be written, has a route, which serves
-// one half. The other asks for a new one, at most once a second.
+// one half. The other queries a new one, at most once a second.
 func TestHalfRoutes(t *testing.T) {
 	for _, perm := range []rmqpb.Permission{rmqpb.Permission_READ, rmqpb.Permission_WRITE} {
 		synctest.Test(t, func(t *testing.T) {
@@ -275,7 +275,7 @@ func TestHalfRoutes(t *testing.T) {
 			}
 			mqs = queues(testAddr, "b", 1)
 			time.Sleep(refreshGap)
-			allOf(t, c) // asks
+			allOf(t, c) // queries the route
 			synctest.Wait()
 			expectAll(t, c, perm.String(), func(err error) bool { return err == nil })
 		})

@@ -27,7 +27,7 @@ const testAddr = "127.0.0.1:8081"
 type network struct {
 	mu    sync.Mutex
 	ports map[string]*bufconn.Listener
-	hang  bool // attempts to connect are never answered
+	hang  bool // attempts to connect get no response
 }
 
 func (n *network) dial(ctx context.Context, addr string) (net.Conn, error) {

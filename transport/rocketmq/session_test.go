@@ -282,7 +282,7 @@ func (b *lockedBuffer) String() string {
 	return b.buf.String()
 }
 
-// Lost streams are opened again with the backoff, which starts anew after a
+// Lost streams are opened again with the backoff, which starts again after a
 // stream that worked; a caller that waits has to wait a second at most.
 func TestSessionReopened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -317,7 +317,7 @@ func TestSessionReopened(t *testing.T) {
 		sec := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 		time.Sleep(19 * time.Second)
 		expectTimes(t, "streams", s.of("Telemetry"), 0, sec(11), sec(12.6), sec(15.16)) // 1 s, 1.6 s, 2.56 s, then 4.096 s
-		_, err := c.ConsumerSettings(t.Context(), "g", "t")                             // asks for an attempt now
+		_, err := c.ConsumerSettings(t.Context(), "g", "t")                             // requests an attempt now
 		if !errors.Is(err, tidegate.ErrUnavailable) || time.Since(s.began) != sec(19) {
 			t.Errorf("at %v: %v", time.Since(s.began), err)
 		}

@@ -50,7 +50,7 @@ func newWatched(t *testing.T, change func(*Options)) *watched {
 	return w
 }
 
-// leave is a receive that finds nothing and leaves a watch if the client asks for it.
+// leave is a receive that finds nothing and leaves a watch if the client requests it.
 func (w *watched) leave(r *rmqpb.ReceiveMessageRequest, st receiveStream) error {
 	md, _ := metadata.FromIncomingContext(st.Context())
 	if slices.Contains(announced(md), "watch") {
@@ -235,7 +235,7 @@ func TestNoWatchWithoutAStream(t *testing.T) {
 	})
 }
 
-// No watch is asked for or returned if there is none. Nothing of it stays in the client.
+// No watch is requested or returned if there is none. Nothing of it stays in the client.
 func TestNoWatch(t *testing.T) {
 	two := func(w *watched) {
 		newServer(w.t, w.net, otherAddr)

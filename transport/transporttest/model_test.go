@@ -34,7 +34,7 @@ type model struct {
 	serial     int
 	server     Server
 	letters    map[string][]*tidegate.Message // by group, not yet in its dead letter queue
-	told       bool                           // there was an answer, so that the client knows can
+	told       bool                           // there was a response, so that the client knows can
 	fault      string                         // makes the model break one promise; empty for none
 	cut        bool                           // there is no connection
 	swallowing *transport.ReceiveRequest      // of a receive that was cancelled; see fault

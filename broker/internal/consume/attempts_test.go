@@ -58,7 +58,7 @@ func TestExhaustion(t *testing.T) {
 	}
 }
 
-// Every message has a draw of its own for each failure, the same one whenever it is asked for.
+// Every message has a draw of its own for each failure, which is always the same.
 func TestDraw(t *testing.T) {
 	t.Parallel()
 	p := New(Config{Group: 1, Topic: 2})

@@ -330,7 +330,7 @@ func (m *model) restart() {
 			m.failf("the cursor of queue %d is %+v, and was %+v", q, m.p.Cursor(q), before.Cursor(q))
 		}
 	}
-	m.done, m.leasedBytes, m.waiting, m.woken = Amount{}, 0, nil, nil // they are counted anew
+	m.done, m.leasedBytes, m.waiting, m.woken = Amount{}, 0, nil, nil // they are counted again
 	clear(m.replays)
 	clear(m.replayed)
 	m.apply()

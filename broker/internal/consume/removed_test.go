@@ -19,7 +19,7 @@ func TestNeeded(t *testing.T) {
 		retain  bool // its message group was parked
 		want    bool
 	}{
-		{Inflight, 1, -time.Hour, time.Second, false, true}, // Expire has not come to it yet
+		{Inflight, 1, -time.Hour, time.Second, false, true}, // before Expire
 		{WaitingRetry, 3, time.Hour, time.Second, false, true},
 		{DeadLetter, 17, -time.Hour, time.Second, false, true}, // on its way there
 		{Parked, 17, -time.Hour, time.Second, false, true},

@@ -49,7 +49,7 @@ func TestForeignHandles(t *testing.T) {
 		"AQAAAAMAAAAAAAAACAA":              "it has 19 characters",
 		"AgAAAAEAAAAAAAAAAg":               "", // another version
 		"AQAAAAEAAAAAAAAAA_":               "", // bits after the end
-		"AQAAAAEAAAA\r\r\r\r\r\rg":         "", // the decoder passes over line breaks
+		"AQAAAAEAAAA\r\r\r\r\r\rg":         "", // the decoder skips line breaks
 		"AQAAAAIAAAAB\rAn__________wAAAAA": "", // the same in a receipt handle
 		"AReXnP42KgAB+AAAAwAAAAAAAAAH":     "", // the other base64
 	} {

@@ -82,7 +82,7 @@ func TestWatchLeavesNothingBehind(t *testing.T) {
 	})
 }
 
-// A receive that looks for messages several times decides anew about its watch each time.
+// A receive that looks for messages several times decides each time about its watch.
 func TestWatchOfAReceiveThatLooksAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

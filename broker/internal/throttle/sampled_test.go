@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// The rate is that of the last seconds if it is asked for often, and that since the last look if
-// it is asked for at least once a minute.
+// The rate is that of the last seconds if it is read often, and that since the last look if
+// it is read at least once a minute.
 func TestSampled(t *testing.T) {
 	t.Parallel()
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

@@ -54,7 +54,7 @@ func TestLinesGoOneByOne(t *testing.T) {
 	if next, behind := l.leave(a[0], true); next != a[1] || behind != nil {
 		t.Error("after the first the second may go, and no other")
 	}
-	late := inGroup("a", 1)[0] // stands behind those that are still there
+	late := inGroup("a", 1)[0] // is behind those that are still there
 	if l.join(late) {
 		t.Error("a late one may go before those that were there")
 	}

@@ -41,7 +41,7 @@ func startLocal(t *testing.T, s *site, readOnly bool) local {
 }
 
 // The link of tidegate console works once. The session survives a reload of the page, and ends with
-// the cookie or with the end at the server; then the page asks for credentials and shows no data.
+// the cookie or with the end at the server; then the page requests credentials and shows no data.
 func TestLinkOfTheCommand(t *testing.T) {
 	s := start(t, siteOptions{})
 	s.populate(1)

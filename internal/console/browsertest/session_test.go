@@ -10,7 +10,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server"
 )
 
-// When its session ends, an open page removes its data and asks for credentials. The broker ends a
+// When its session ends, an open page removes its data and requests credentials. The broker ends a
 // session by a logout, by each change of its key, by too many other sessions, and after a time.
 func TestEndOfSession(t *testing.T) {
 	without := func(c server.AccessConfig) server.AccessConfig {

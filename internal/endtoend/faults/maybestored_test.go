@@ -22,7 +22,7 @@ import (
 func TestInternalErrorsMayBeStored(t *testing.T) {
 	for _, tt := range []struct {
 		code     rmqpb.Code
-		stored   bool // by the server that answers so
+		stored   bool // by the server with that response
 		attempts int
 		maybe    bool
 	}{

@@ -24,7 +24,7 @@ import (
 func TestLostResponsesToExtensions(t *testing.T) {
 	failed := errors.New("out of stock")
 	for name, tt := range map[string]struct {
-		lost  int64 // changes of the invisible duration whose answers are lost
+		lost  int64 // changes of the invisible duration whose responses are lost
 		works time.Duration
 		err   error
 		stop  time.Duration // of the consumer; 0: after the settlement

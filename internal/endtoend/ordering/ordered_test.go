@@ -195,7 +195,7 @@ func TestExhaustedMessagesOfAFIFOGroup(t *testing.T) {
 	}
 }
 
-// A handler asks for a dead letter in the last attempt. The outcome reports the action that the
+// A handler requests a dead letter in the last attempt. The outcome reports the action that the
 // broker took instead, also if the response was lost and the request was repeated.
 func TestOutcomeOfADeadLetterInAFIFOGroup(t *testing.T) {
 	for policy, want := range map[settings.OnExhausted]consumer.Disposition{

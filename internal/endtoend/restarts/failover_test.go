@@ -130,7 +130,7 @@ func TestConsumerReadsBothEndpoints(t *testing.T) {
 		time.Sleep(5500 * time.Millisecond)
 		brokers["primary"].Disconnect()
 		send(300, 200*time.Millisecond, "x")                                                      // 5 a second, of which the consumer handles 4
-		acked := map[string]int64{"primary": brokers["primary"].Stats("billing", "orders").Acked} // a restart begins to count anew
+		acked := map[string]int64{"primary": brokers["primary"].Stats("billing", "orders").Acked} // a restart resets the counts
 		brokers["primary"].Restart()
 		back := time.Now()
 		time.Sleep(2 * time.Minute)

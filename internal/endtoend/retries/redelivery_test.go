@@ -19,7 +19,7 @@ import (
 )
 
 // The delays and the number of deliveries of the manual's example hold for a push consumer that was
-// started before they were set. They override the delays that the consumer asks for and the 3
+// started before they were set. They override the delays that the consumer requests and the 3
 // attempts that it was started with.
 //
 // Artemis: undelivered messages: "Both options can be combined for maximum flexibility."

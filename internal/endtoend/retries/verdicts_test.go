@@ -18,7 +18,7 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
-// A verdict is found in wrapped and in joined errors, and the delay that it asks for is exact. Each
+// A verdict is found in wrapped and in joined errors, and its delay is exact. Each
 // is the verdict of the first delivery; the second one succeeds.
 //
 // The delay leaves the process, so one worker is enough.

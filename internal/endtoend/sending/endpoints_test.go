@@ -143,7 +143,7 @@ func twice(address string) func(c net.Conn) {
 			case *http2.DataFrame:
 				id := frame.StreamID
 				if !frame.StreamEnded() {
-					continue // of a stream of commands, which gets no answer
+					continue // of a stream of commands, which gets no response
 				}
 				headers(id, false, ":status", "200", "content-type", "application/grpc")
 				switch paths[id] {

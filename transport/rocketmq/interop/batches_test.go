@@ -27,7 +27,7 @@ func (s *sizes) add(n int) {
 	s.list = append(s.list, n)
 }
 
-// Each message of a batch has the end that its verdict asks for.
+// Each message of a batch has the end of its verdict.
 func TestBatchVerdicts(t *testing.T) {
 	on(t, func(x *target) {
 		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topic: x.topic("orders", settings.TopicNormal)}

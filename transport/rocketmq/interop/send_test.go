@@ -144,7 +144,7 @@ func TestDelayAndRecall(t *testing.T) {
 	})
 }
 
-// Consumers receive messages of committed transactions only. The server asks for the resolution of
+// Consumers receive messages of committed transactions only. The server requests the resolution of
 // a transaction that its producer left open.
 func TestTransactions(t *testing.T) {
 	on(t, func(x *target) {

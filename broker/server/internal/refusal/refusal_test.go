@@ -8,7 +8,7 @@ import (
 	"github.com/tidegate/tidegate"
 )
 
-// The failure of a whole request asks for the longest wait that a message of it has to.
+// The failure of a whole request has the longest wait of its messages.
 func TestCommon(t *testing.T) {
 	throttled := func(wait time.Duration) error {
 		return &tidegate.Error{Code: tidegate.CodeTooManyRequests, RetryAfter: wait}

@@ -361,7 +361,7 @@ func unreadReceives(ctx context.Context, t *testing.T, p *process, groups int) e
 	return within(&wg, time.Minute, "the receives")
 }
 
-// unreadRoutes asks for the route of a topic over and over and reads nothing.
+// unreadRoutes requests the route of a topic again and again and reads nothing.
 func unreadRoutes(ctx context.Context, t *testing.T, p *process, conns, streams int) error {
 	raw, err := proto.Marshal(&rmqpb.QueryRouteRequest{Topic: &rmqpb.Resource{Name: "orders"}})
 	if err != nil {

@@ -123,7 +123,7 @@ func (p *process) kill() {
 	<-p.ended
 }
 
-// stop asks the process to end, and returns its exit code.
+// stop signals the process to end, and returns its exit code.
 func (p *process) stop() int {
 	p.cmd.Process.Signal(syscall.SIGTERM)
 	<-p.ended

@@ -16,7 +16,7 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A reload changes when producers are asked about their transactions, and how often.
+// A reload changes the times and the number of the checks of transactions.
 func TestReloadOfTransactionSettings(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tidegate.yaml")
 	write(t, file, "transaction_timeout: 7s\ntransaction_check_interval: 11s\ntransaction_check_max: 3\n")

@@ -119,7 +119,7 @@ func makeLetters(ctx context.Context, t *testing.T, p *process, n, size int) err
 	return nil
 }
 
-// readLetters asks for all dead letters with their bodies, eight requests at a time, until ctx
+// readLetters requests all dead letters with their bodies, eight requests at a time, until ctx
 // ends.
 func readLetters(ctx context.Context, _ *testing.T, p *process) error {
 	var wg sync.WaitGroup

@@ -229,7 +229,7 @@ func TestEndedContextDuringAWrite(t *testing.T) {
 	})
 }
 
-// The wait for credit begins anew for each message, also on a link that was busy or idle before.
+// The wait for credit begins again for each message, also on a link that was busy or idle before.
 func TestEachMessageWaitsAsLongForCredit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(100)
