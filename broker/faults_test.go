@@ -47,7 +47,8 @@ func writeRecords(tb testing.TB, b *broker.Broker, f func(*store.Batch)) {
 // message IDs do not change meanwhile. The batch is the next one to be written.
 func inLog(b *broker.Broker, f func(*store.Batch)) { b.Parts().Store.Messages.Add(f, nil) }
 
-// holdSettings keeps changes of topics, groups and address settings waiting until release is called.
+// holdSettings keeps changes of topics, groups and address settings waiting until release is
+// called.
 func holdSettings(t *testing.T, b *broker.Broker) (release func()) {
 	t.Helper()
 	catalog := b.Parts().Catalog
@@ -149,8 +150,8 @@ func corruptMessage(t *testing.T, b *broker.Broker, topic string, queue uint16, 
 	}
 }
 
-// corruptDelayed makes the nth of the messages of a topic that wait for their delivery time unreadable,
-// in the order of their sends.
+// corruptDelayed makes one of the messages of a topic that wait for their delivery time unreadable:
+// the nth in the order of their sends, from 0.
 func corruptDelayed(t *testing.T, b *broker.Broker, topic string, n int) {
 	t.Helper()
 	tp := topicOf(t, b, topic)

@@ -15,8 +15,8 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A send whose context ends during the write is stored nevertheless. Consumers get it and the earlier
-// messages.
+// A send whose context ends during the write is stored nevertheless. Consumers get it and the
+// earlier messages.
 func TestCancelledSendIsStoredNevertheless(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -110,9 +110,9 @@ func TestLeaseLost(t *testing.T) {
 	}
 }
 
-// The server has a maximum of its own for the time of a delivery. The consumer requests one extension
-// beyond it: the lease then ends with the last accepted extension, and the handler's context before
-// that.
+// The server has a maximum of its own for the time of a delivery. The consumer requests one
+// extension beyond it: the lease then ends with the last accepted extension, and the handler's
+// context before that.
 func TestServersMaximumEndsTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)

@@ -132,8 +132,8 @@ func (p pace) until(tokens float64, o AdaptiveOptions) time.Duration {
 }
 
 // phases returns how the limit changes from now on if no throttle comes. The last phase has no end.
-// Up to the known rate the limit doubles in each second. Otherwise a server that rejected all events
-// for some seconds would get hardly any events for hours.
+// Up to the known rate the limit doubles in each second. Otherwise a server that rejected all
+// events for some seconds would get hardly any events for hours.
 func (p pace) phases(o AdaptiveOptions) []phase {
 	var list []phase
 	from, step := p.limit, p.step
