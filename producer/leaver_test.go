@@ -60,7 +60,7 @@ func TestLeaversMayReuseTheirMessage(t *testing.T) {
 		}
 		synctest.Wait()
 		ctx, cancel := context.WithCancel(t.Context())
-		time.AfterFunc(3*time.Second, cancel)
+		time.AfterFunc(time.Second, cancel) // the request began after 100 ms
 		msgs := []*tidegate.Message{named("a"), named("b"), named("c")}
 		for _, m := range msgs {
 			fill(m, "old")

@@ -299,7 +299,9 @@ func noLeaseIsLeft(w *world, broken func(string, ...any)) {
 }
 
 // callsAreBounded counts the calls of each transport. The events are messages with their attempts
-// and copies, and the seconds in which consumers poll.
+// and copies, the seconds in which consumers poll, and those in which a server throttles. In these
+// a producer sends another message each 50 ms, as the delays of its messages allow: many messages
+// of a spool do so for minutes if the backlog does not fall.
 func callsAreBounded(w *world, broken func(string, ...any)) {
 	messages := len(w.book.sent)
 	consumers := 0
@@ -308,10 +310,16 @@ func callsAreBounded(w *world, broken func(string, ...any)) {
 	}
 	seconds := int(w.now().Seconds())
 	for i, c := range w.clients {
+		producers := 0
+		for _, p := range w.plan.producers {
+			if p.client == i {
+				producers++
+			}
+		}
 		w.book.note("%v", c.meter)
 		for op, limit := range map[string]int{
 			"Lane":    w.maxLanes(i),
-			"Send":    20*messages + 1000,
+			"Send":    20*messages + 1000 + 20*c.meter.throttledSeconds()*producers,
 			"Receive": consumers * (40*messages + 20*seconds),
 			"Ack":     20 * messages * consumers,
 		} {

@@ -21,11 +21,12 @@ type meter struct {
 	w    *world
 	name string
 
-	mu      sync.Mutex // guards the following fields
-	calls   map[string]int
-	instant time.Time
-	atOnce  map[string]int // calls in this instant
-	spun    bool
+	mu        sync.Mutex // guards the following fields
+	calls     map[string]int
+	throttled map[int64]bool // the seconds in which a send was throttled
+	instant   time.Time
+	atOnce    map[string]int // calls in this instant
+	spun      bool
 }
 
 // add counts a call. A spin, which takes no time, would last forever in virtual time. The call
@@ -61,6 +62,23 @@ func (m *meter) total(op string) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.calls[op]
+}
+
+// throttle notes that a send was throttled now.
+func (m *meter) throttle() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.throttled == nil {
+		m.throttled = map[int64]bool{}
+	}
+	m.throttled[time.Now().Unix()] = true
+}
+
+// throttledSeconds returns the number of seconds in which a send was throttled.
+func (m *meter) throttledSeconds() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.throttled)
 }
 
 func (m *meter) String() string {
@@ -105,7 +123,13 @@ type counted struct {
 
 func (c counted) Send(ctx context.Context, msgs []*tidegate.Message) []transport.SendResult {
 	c.m.add("Send")
-	return c.fullTransport.Send(ctx, msgs)
+	results := c.fullTransport.Send(ctx, msgs)
+	for _, r := range results {
+		if tidegate.Classify(r.Err) == tidegate.ClassThrottled {
+			c.m.throttle()
+		}
+	}
+	return results
 }
 
 func (c counted) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {

@@ -26,6 +26,12 @@ const (
 	FirstWindow = 32
 	maxWindow   = 512
 
+	// A full lane takes another request if none began for patience: the responses to those under
+	// way may be lost. Each success then opens the window. A lane that takes several messages waits
+	// for sharedPatience, because a request for each pause of a disk would make its requests small.
+	patience       = 20 * time.Millisecond
+	sharedPatience = 100 * time.Millisecond
+
 	// maxLanes bounds the lanes that are remembered of one topic.
 	maxLanes = 64
 )
@@ -86,10 +92,23 @@ func (l *Lane[T, C]) free(now time.Time) bool {
 		return false
 	case l.probing:
 		return l.sincePause == 0 || l.probesOn() && now.Sub(l.begun) >= l.pause
-	case l.MaxMessages > 1:
-		return l.flying < sharedWindow
 	}
-	return l.flying < l.window
+	full, _ := l.full()
+	return l.flying < full || l.flying < maxWindow && !now.Before(l.overfilled())
+}
+
+// full returns the number of requests under way from which on the lane is full, and its patience.
+func (l *Lane[T, C]) full() (requests int, wait time.Duration) {
+	if l.MaxMessages > 1 {
+		return sharedWindow, sharedPatience
+	}
+	return l.window, patience
+}
+
+// overfilled returns the time at which the lane takes another request although it is full.
+func (l *Lane[T, C]) overfilled() time.Time {
+	_, wait := l.full()
+	return l.begun.Add(wait)
 }
 
 // probesOn reports whether the lane sends another probe before the server has responded to those

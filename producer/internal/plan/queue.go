@@ -302,6 +302,8 @@ func (q *Queue[T, C]) WakeAt(now time.Time) time.Time {
 			earlier(l.begun.Add(l.pause))
 		case l.free(now) && !l.takes(n, q.Crowded, now):
 			earlier(l.gathered(q.Crowded))
+		case !l.Deciding && !l.probing && !l.free(now) && l.flying < maxWindow:
+			earlier(l.overfilled())
 		}
 	}
 	return at

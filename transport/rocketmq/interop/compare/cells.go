@@ -52,8 +52,11 @@ func share(n, all int) float64 {
 	return float64(n) / float64(all)
 }
 
+// longestSend is the time of one send among thousands, which one pause of the machine lengthens. A
+// difference that the table does not show is none.
 var longestSend = cell{
 	name:   "longest send",
+	finest: 0.1,
 	format: seconds,
 	value: func(r run) float64 {
 		var longest time.Duration
@@ -84,10 +87,12 @@ var longestGap = cell{
 	},
 }
 
-// acceptedRate is the rate of accepted sends during the fault.
+// acceptedRate is the rate of accepted sends during the fault. Its edges cut off a few of some 600
+// sends, so a difference that the table does not show is none.
 var acceptedRate = cell{
 	name:   "accepted a second",
 	more:   true,
+	finest: 0.1,
 	format: oneDigit,
 	value: func(r run) float64 {
 		return float64(r.accepted(r.faultBegan, r.faultEnded)) / r.faultEnded.Sub(r.faultBegan).Seconds()

@@ -12,7 +12,7 @@
 // Each side runs in a process of its own behind a relay of its own (package relay). In rows with a
 // fault both sides run at the same time; the others measure one side after the other, in turns.
 // Rows whose fault is in the relays run at the same time too: each has its own relays, topics and
-// processes, and together they make less than 400 sends a second. All rounds of a row, or of such
+// processes, and together they make at most 640 sends a second. All rounds of a row, or of such
 // rows, run before the next one begins.
 // Without further options both clients have their defaults.
 //
