@@ -47,13 +47,13 @@ func failAlways(tb testing.TB, b *brokertest.Broker) {
 }
 
 // Requests are nearly the whole cost of an idle consumer. Every five minutes it sends a
-// receive, a heartbeat and two requests for changes, which are 144 in three hours.
+// receive, a heartbeat and a request for changes, which are 108 in three hours.
 func TestIdleConsumerSendsFewRequests(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		n := countRequests(b)
 		consumeNothing(t, b)
-		if n := n.Load(); n > 160 {
-			t.Errorf("%d requests in three hours, want at most 160", n)
+		if n := n.Load(); n > 120 {
+			t.Errorf("%d requests in three hours, want at most 120", n)
 		}
 	})
 }

@@ -236,7 +236,7 @@ func TestSendBatch(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := header.Get(wire.HeaderFeatures); len(got) != 1 || got[0] != "batch, pushback, suspend, deadletter, retry, repeat, snooze, reconsume, packed, brief, watch, topics" {
+		if got := header.Get(wire.HeaderFeatures); len(got) != 1 || got[0] != "batch, pushback, suspend, deadletter, retry, repeat, snooze, reconsume, packed, brief, watch, heartbeats, queues, topics" {
 			t.Errorf("%s: %q", wire.HeaderFeatures, got)
 		}
 		if len(r.GetEntries()) != 5 {

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -121,9 +122,13 @@ var (
 	}
 )
 
-// heartbeat records a heartbeat.
+// heartbeat records a heartbeat. If the client announces it, the heartbeat counts for all clients
+// on the connection.
 func (s *Server) heartbeat(ctx context.Context, client string, req *rmqpb.HeartbeatRequest) (*rmqpb.HeartbeatResponse, error) {
 	s.b.Touch(client) // the client is alive, known or not, and keeps its deliveries
+	if wire.Announces(ctx, wire.FeatureHeartbeats) {
+		sniff.InfoOf(ctx).Link.Beat(time.Now())
+	}
 	c := s.sessions.Get(client)
 	if c == nil || c.Profile() == nil {
 		return nil, refusal.New(protocol.CodeUnrecognizedClientType, client,

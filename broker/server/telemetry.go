@@ -15,6 +15,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/gate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
+	"github.com/tidegate/tidegate/broker/server/internal/sniff"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/internal/readiness"
 	"github.com/tidegate/tidegate/internal/rmqpb"
@@ -22,6 +23,9 @@ import (
 
 // maxReported bounds the queues of watches in one command: a client reads commands of up to 4 MiB.
 const maxReported = 1000
+
+// forgotten asks a client for its settings.
+var forgotten = &rmqpb.Status{Code: rmqpb.Code_UNRECOGNIZED_CLIENT_TYPE, Message: "the broker has no settings of this client; send them again"}
 
 type telemetryStream = grpc.BidiStreamingServer[rmqpb.TelemetryCommand, rmqpb.TelemetryCommand]
 
@@ -48,6 +52,9 @@ func (s *Server) telemetry(raw grpc.ServerStream) (err error) {
 	t := session.NewStream(func(topic string) bool { return s.gate.MayStillSend(ctx, began, topic) })
 	if wire.Announces(ctx, wire.FeatureWatch) {
 		t.TakeWatches(s.watches)
+	}
+	if wire.Announces(ctx, wire.FeatureHeartbeats) {
+		t.SharesHeartbeats(sniff.InfoOf(ctx).Link.LastBeat)
 	}
 	defer t.End()
 	defer s.sessions.Detach(id, t)
@@ -148,6 +155,8 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 				if told, err := s.sendSettings(ctx, c, p, stream); !told || err != nil {
 					return err
 				}
+			} else if err := stream.Send(&rmqpb.TelemetryCommand{Status: forgotten}); err != nil {
+				return err
 			}
 		case <-t.Kick():
 			for _, c := range t.Taken() {

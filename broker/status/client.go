@@ -29,10 +29,10 @@ type Client struct {
 
 	Address  string    `json:"address,omitempty"` // host:port; only for keys that may observe the whole broker
 	Since    time.Time `json:"since"`
-	LastSeen time.Time `json:"last_seen"`
-	Online   bool      `json:"online"`   // it has an open stream of commands or a waiting receive
-	Waiting  int64     `json:"waiting"`  // receives
-	Inflight int64     `json:"inflight"` // deliveries that it holds, since the start of the broker
+	LastSeen time.Time `json:"last_seen"` // a request, or a heartbeat that it shares with others of its connection
+	Online   bool      `json:"online"`    // it has an open stream of commands or a waiting receive
+	Waiting  int64     `json:"waiting"`   // receives
+	Inflight int64     `json:"inflight"`  // deliveries that it holds, since the start of the broker
 }
 
 // A ClientQuery selects one page of clients. Fields that are not zero select the clients that match

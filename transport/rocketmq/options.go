@@ -53,7 +53,8 @@ type Options struct {
 	// host:port. Nil means TCP.
 	Dialer func(ctx context.Context, addr string) (net.Conn, error)
 
-	// HeartbeatInterval is how often a session sends a heartbeat. Default: 10 s.
+	// HeartbeatInterval is how often a session sends a heartbeat. On a tidegate broker the sessions
+	// take turns: one of them sends a heartbeat for all. Default: 10 s.
 	HeartbeatInterval time.Duration
 
 	// RouteRefresh is the time between two queries for the route of a topic in use. Default: 30 s.

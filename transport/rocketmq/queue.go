@@ -56,7 +56,8 @@ func (c *Client) Queues(ctx context.Context, group, topicName string) ([]int, er
 	if err != nil {
 		return nil, err
 	}
-	if numbers, ok := t.assigned(group, r); ok {
+	fifo := c.isFIFO(r, group)
+	if numbers, ok := t.assigned(group, r, fifo); ok {
 		return numbers, nil
 	}
 	c.access.Knock(ctx)
@@ -72,36 +73,57 @@ func (c *Client) Queues(ctx context.Context, group, topicName string) ([]int, er
 		c.doubt(t)
 		return nil, noQueue(op, topicName, c.access.Key, "read")
 	}
-	t.assign(group, r, numbers)
+	t.assign(group, assignment{r, fifo, numbers})
 	return numbers, nil
+}
+
+// isFIFO reports whether the group is a FIFO group by the settings that the server pushed last. It
+// returns false if there are none.
+func (c *Client) isFIFO(r *routing.Route, group string) bool {
+	if len(r.Readers) == 0 {
+		return false
+	}
+	c.mu.Lock()
+	s := c.sessions[sessionKey{r.Readers[0].Server.Key, role{group, true}}]
+	c.mu.Unlock()
+	if s == nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.settings.GetSubscription().GetFifo()
 }
 
 // An assignment has the queues of a group, as the server assigned them while the topic had the
 // route.
 type assignment struct {
 	route   *routing.Route
+	fifo    bool // the group was a FIFO group
 	numbers []int
 }
 
-// assigned returns the queues of the group if the server assigned them under this route. Queues
-// and routes change for the same reasons, so both are requested in the same interval.
-func (t *topic) assigned(group string, r *routing.Route) ([]int, bool) {
+// assigned returns the queues of the group if the server assigned them under this route. On
+// RocketMQ each refresh of the route gives another one, so queues are requested as often as routes:
+// both change for the same reasons. A server that keeps the queues has one route for as long as its
+// contents are the same.
+func (t *topic) assigned(group string, r *routing.Route, fifo bool) ([]int, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	a, ok := t.groups[group]
-	return slices.Clone(a.numbers), ok && a.route == r
+	return slices.Clone(a.numbers), ok && a.route == r && a.fifo == fifo
 }
 
 // assign stores the queues of the group. It forgets those of earlier routes, so the map has only
 // groups that asked under this one.
-func (t *topic) assign(group string, r *routing.Route, numbers []int) {
+func (t *topic) assign(group string, a assignment) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.groups == nil {
 		t.groups = map[string]assignment{}
 	}
-	maps.DeleteFunc(t.groups, func(_ string, a assignment) bool { return a.route != r })
-	t.groups[group] = assignment{r, slices.Clone(numbers)}
+	maps.DeleteFunc(t.groups, func(_ string, old assignment) bool { return old.route != a.route })
+	a.numbers = slices.Clone(a.numbers)
+	t.groups[group] = a
 }
 
 // doubtIf refreshes the topic's route if a wrong route may be the cause of the error.

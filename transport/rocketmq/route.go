@@ -170,7 +170,10 @@ func (c *Client) fetch(t *topic) *fetching {
 		t.inflight, t.lost = nil, false
 		moved := false
 		if f.err == nil {
-			moved = t.route != nil && !slices.EqualFunc(t.route.Readers, f.route.Readers, sameServer)
+			if t.route != nil && c.access.KeepsQueues() && t.route.Same(f.route) {
+				f.route = t.route // the assignments that it led to are valid
+			}
+			moved = t.route != nil && !slices.EqualFunc(t.route.Readers, f.route.Readers, routing.Broker.Same)
 			t.route = f.route
 			t.places.Note(f.route, c.opts.RouteRefresh)
 		}
@@ -189,10 +192,6 @@ func (c *Client) fetch(t *topic) *fetching {
 	}
 	t.inflight, t.tried = f, time.Now()
 	return f
-}
-
-func sameServer(a, b routing.Broker) bool {
-	return a.Server == b.Server && a.PB.GetName() == b.PB.GetName()
 }
 
 // doubt queries the topic's route again in the background, because a call that used the route

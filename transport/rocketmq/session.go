@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/readiness"
 	"github.com/tidegate/tidegate/internal/rmqpb"
@@ -324,22 +323,6 @@ func (s *session) pause(d time.Duration) {
 	}
 }
 
-// heartbeats sends a heartbeat when the session opens and then one in every interval.
-func (s *session) heartbeats() {
-	for s.untilReady() {
-		_, _, err := call(s.ctx, s.c, request{ep: s.ep, id: s.id, op: "Heartbeat", subject: s.role.group},
-			rmqpb.MessagingServiceClient.Heartbeat,
-			&rmqpb.HeartbeatRequest{Group: s.groupResource(), ClientType: s.role.clientType()})
-		if err != nil {
-			s.c.opts.Logger.Debug("rocketmq: heartbeat failed", "endpoint", s.ep.Key, "group", s.role.group, "error", err)
-			s.resendIf(err)
-		}
-		if backoff.Sleep(s.ctx, s.c.opts.HeartbeatInterval) != nil {
-			return
-		}
-	}
-}
-
 // resendIf sends the settings again if err means that the server has lost them.
 func (s *session) resendIf(err *tidegate.Error) {
 	if err.Code != protocol.CodeUnrecognizedClientType {
@@ -349,23 +332,6 @@ func (s *session) resendIf(err *tidegate.Error) {
 	s.unsent = true
 	s.mu.Unlock()
 	s.poke()
-}
-
-// untilReady waits until the session is open. It returns false if the session has ended.
-func (s *session) untilReady() bool {
-	for {
-		s.mu.Lock()
-		ready, changed := s.ready, s.changed
-		s.mu.Unlock()
-		if ready {
-			return s.ctx.Err() == nil
-		}
-		select {
-		case <-changed:
-		case <-s.ctx.Done():
-			return false
-		}
-	}
 }
 
 // groupResource returns the group's name, or nil for producers.

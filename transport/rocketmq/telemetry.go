@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/readiness"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/failure"
@@ -51,7 +52,7 @@ func (s *session) stream() *tidegate.Error {
 
 func (s *session) serve(ctx context.Context, cancel context.CancelFunc, patience *time.Timer) *tidegate.Error {
 	on := s.ep.Link.Load()
-	st, err := on.API().Telemetry(s.c.headers.Outgoing(ctx, s.id, remote.FeaturesKey, watchHeader(s.role.group != "")))
+	st, err := on.API().Telemetry(s.c.headers.Outgoing(ctx, s.id, remote.FeaturesKey, watchHeader(s.role.group != "")+", "+heartbeatsFeature))
 	if err != nil {
 		e := s.streamError(err)
 		e.NotConnected = on.Lacked(e, err)
@@ -128,6 +129,10 @@ func (s *session) obey(on *remote.Link, st telemetryStream, cmd *rmqpb.Telemetry
 		err := failure.OfStatus(opTelemetry, s.role.group, s.ep.Key, cmd.GetStatus(), nil)
 		if !s.isReady() {
 			return true, err
+		}
+		if err.Code == protocol.CodeUnrecognizedClientType && s.ep.SharesHeartbeats() {
+			s.resendIf(err) // other servers may respond to the settings with the same code
+			return false, nil
 		}
 		s.c.rejected.log(log, slog.LevelWarn, "rocketmq: the server rejected a command", "error", err)
 		return false, nil

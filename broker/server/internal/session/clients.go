@@ -126,7 +126,17 @@ func (c *Client) group() string {
 	return ""
 }
 
-func (c *Client) lastSeen() time.Time { return time.Unix(0, c.seen.Load()) }
+// lastSeenLocked returns the time of the last request of the client, or of a later heartbeat on the
+// connection of a stream that shares heartbeats. Clients.mu is held.
+func (c *Client) lastSeenLocked() time.Time {
+	at := c.seen.Load()
+	for t := range c.streams {
+		if t.beat != nil {
+			at = max(at, t.beat())
+		}
+	}
+	return time.Unix(0, at)
+}
 
 // kind returns the kind of the client, see status.Client.
 func (c *Client) kind() string {
@@ -347,7 +357,8 @@ func (r *Clients) Park(ctx context.Context, id string, origin func() string) (pa
 }
 
 // Terminate removes the settings of the client, and ends its waiting receives and its watches at
-// once.
+// once. A stream that shares heartbeats asks for the settings, because the client may live on: its
+// termination can arrive late, after the beginning of the stream.
 func (r *Clients) Terminate(id string) {
 	r.mu.Lock()
 	var polls []*poll
@@ -371,6 +382,9 @@ func (r *Clients) Terminate(id string) {
 	}
 	for _, t := range streams {
 		t.WakeWatches()
+		if t.beat != nil {
+			t.resend() // a client that lives on sends no heartbeat that would report the loss
+		}
 	}
 	r.forget(id)
 }

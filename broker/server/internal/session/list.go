@@ -39,6 +39,7 @@ type Listing struct {
 type listed struct {
 	*Client
 	publishes []string
+	seen      time.Time
 	version   version
 }
 
@@ -113,7 +114,7 @@ func (r *Clients) all() []listed {
 	defer r.mu.Unlock()
 	out := make([]listed, 0, len(r.byID))
 	for _, c := range r.byID {
-		out = append(out, listed{Client: c, publishes: c.topics}) // topics only grows, or is replaced
+		out = append(out, listed{Client: c, publishes: c.topics, seen: c.lastSeenLocked()}) // topics only grows, or is replaced
 	}
 	return out
 }
@@ -153,7 +154,7 @@ func (q *Listing) wants(c *listed, now time.Time) bool {
 		(q.ClientQuery.Group == "" || q.ClientQuery.Group == c.group()) &&
 		(q.Language == "" || strings.EqualFold(q.Language, c.version.language)) &&
 		(q.Version == "" || q.Version == c.version.text) &&
-		(q.Idle == 0 || now.Sub(c.lastSeen()) >= q.Idle) &&
+		(q.Idle == 0 || now.Sub(c.seen) >= q.Idle) &&
 		(q.ClientQuery.Topic == "" || c.uses(q.ClientQuery.Topic))
 }
 
@@ -167,7 +168,7 @@ func (r *Clients) describe(c *listed, q *Listing, mayTopic func(string) bool) st
 	r.mu.Unlock()
 	out := status.Client{
 		ID: c.id, Kind: c.kind(), Language: c.version.language, Version: c.version.text, Group: c.group(),
-		Since: c.since, LastSeen: c.lastSeen(), Online: streams+waiting > 0, Waiting: int64(waiting), Inflight: c.holder.Inflight(),
+		Since: c.since, LastSeen: c.seen, Online: streams+waiting > 0, Waiting: int64(waiting), Inflight: c.holder.Inflight(),
 	}
 	if q.Keyed {
 		out.Key, _, _ = strings.Cut(c.id, "/")

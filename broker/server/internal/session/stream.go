@@ -20,6 +20,7 @@ type Stream struct {
 
 	again chan struct{} // capacity 1: a wish for the settings, once more
 	kick  chan struct{} // capacity 1: there are checks or reports to write
+	beat  func() int64  // see SharesHeartbeats; nil if the client sends heartbeats of its own
 	limit *Limit        // of watches; nil if the client does not read them
 
 	mu     sync.Mutex
@@ -40,6 +41,12 @@ type Stream struct {
 func NewStream(maySend func(topic string) bool) *Stream {
 	return &Stream{maySend: maySend, again: make(chan struct{}, 1), kick: make(chan struct{}, 1)}
 }
+
+// SharesHeartbeats notes that the client may share the heartbeats of other clients on its
+// connection. last returns the time of the last one, in nanoseconds since 1970; it must not block.
+// The client does not learn from heartbeats that the server has lost its settings, so the stream
+// has to ask for them. SharesHeartbeats is called before Clients.Attach.
+func (t *Stream) SharesHeartbeats(last func() int64) { t.beat = last }
 
 // Offer has a check of that size written to the stream, and returns false if
 // too many wait already. It never blocks.

@@ -18,6 +18,8 @@ type Link struct {
 	limit *connlimit.Conn // nil: the number of connections has no limit
 	crowd *crowd
 
+	beat atomic.Int64 // the time of the last heartbeat for all clients, in ns since 1970; 0 before
+
 	mu     sync.Mutex
 	opened int           // guarded by mu: streams whose handlers have not begun
 	resets *rate.Limiter // guarded by mu: of Reset; nil before the first
@@ -33,6 +35,21 @@ func (l *Link) Ended() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.ended
+}
+
+// Beat notes a heartbeat for all clients on the connection.
+func (l *Link) Beat(now time.Time) {
+	if l != nil {
+		l.beat.Store(now.UnixNano())
+	}
+}
+
+// LastBeat returns the time of the last Beat, in nanoseconds since 1970, or 0 before the first.
+func (l *Link) LastBeat() int64 {
+	if l == nil {
+		return 0
+	}
+	return l.beat.Load()
 }
 
 // Limit returns the connection as the limit of connections counts it, nil without a limit.

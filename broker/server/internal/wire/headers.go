@@ -63,7 +63,7 @@ var (
 // Watched is the trailer of a receive that has left a watch. It is shared and never changed.
 var Watched = metadata.Pairs(TrailerWatched, "true")
 
-const singleFeatures = "batch, pushback, suspend, deadletter, retry, repeat, snooze, reconsume, packed, brief, watch"
+const singleFeatures = "batch, pushback, suspend, deadletter, retry, repeat, snooze, reconsume, packed, brief, watch, heartbeats, queues"
 
 // Features that a client announces.
 const (
@@ -71,6 +71,11 @@ const (
 	FeatureTopics = "topics" // the messages of its SendMessage can have different topics
 	FeatureWatch  = "watch"  // of Telemetry: it reads the topics of watches; of ReceiveMessage: it asks for a watch
 	FeatureBrief  = "brief"  // an AckMessage whose entries all succeeded needs no entries in the response
+
+	// FeatureHeartbeats of Heartbeat: it counts for all clients with a Telemetry stream on its
+	// connection. Of Telemetry: the client may share such heartbeats, and sends its settings again
+	// when the server asks for them.
+	FeatureHeartbeats = "heartbeats"
 )
 
 // maxReason bounds the reason of a dead letter, in bytes.

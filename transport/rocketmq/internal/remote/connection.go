@@ -115,6 +115,13 @@ type Features struct {
 
 	// Topics: the messages of one request may have different topics.
 	Topics bool
+
+	// Heartbeats: a heartbeat counts for all clients whose Telemetry streams use its connection.
+	Heartbeats bool
+
+	// Queues: the queues of a group change only with the route of the topic, and with the setting
+	// FIFO of the group.
+	Queues bool
 }
 
 // GetCommonAuthInfo implements the optional interface of a credentials.AuthInfo.
@@ -146,12 +153,13 @@ func (c *Connection) features() (none Features) {
 
 // announce notes the features of a response on c. A connection that responded once
 // without batch is never given several messages again, since something on its way
-// leads to different servers.
+// leads to different servers. The same holds for the features that are not capabilities.
 func (c *Connection) announce(f Features) {
 	for {
 		old := c.Features.Load()
 		if old != nil {
 			f.Batch, f.Topics = f.Batch && old.Batch, f.Topics && old.Topics
+			f.Heartbeats, f.Queues = f.Heartbeats && old.Heartbeats, f.Queues && old.Queues
 			if *old == f {
 				return
 			}
@@ -250,6 +258,14 @@ func (e *Server) Batch() bool { return e.Link.Load().current.Load().batch() }
 // The gate has the last word.
 func (e *Server) Topics() bool { return e.Link.Load().current.Load().topics() }
 
+// SharesHeartbeats reports whether a heartbeat on the current connection counts for all clients
+// with a stream on it.
+func (e *Server) SharesHeartbeats() bool { return e.Link.Load().current.Load().features().Heartbeats }
+
+// KeepsQueues reports whether the server assigns a group other queues only with another route or
+// another setting FIFO.
+func (e *Server) KeepsQueues() bool { return e.Link.Load().current.Load().features().Queues }
+
 // Capabilities returns the features that the current connection announced. Before its first
 // response these are the features of the previous connection, except for Batch.
 func (e *Server) Capabilities() transport.Capabilities {
@@ -288,6 +304,10 @@ func parseFeatures(values []string) Features {
 				f.Reconsume = true
 			case "topics":
 				f.Topics = true
+			case "heartbeats":
+				f.Heartbeats = true
+			case "queues":
+				f.Queues = true
 			case "watch":
 				f.Watch = true
 			case "repeat":

@@ -10,15 +10,16 @@ import (
 // gets no batches.
 func TestMixedAnnouncementsEndBatches(t *testing.T) {
 	c := &Connection{}
-	ours := Features{transport.Capabilities{Batch: true, Suspend: true}, true}
+	ours := parseFeatures([]string{"batch, suspend, topics, heartbeats, queues"})
 	c.announce(ours)
-	if !c.batch() || !c.topics() {
-		t.Error("announced, and not noted")
+	if f := *c.Features.Load(); f != ours || !f.Batch || !f.Topics || !f.Heartbeats || !f.Queues {
+		t.Errorf("%+v of %+v", f, ours)
 	}
 	c.announce(Features{})
 	c.announce(ours)
-	if c.batch() || c.topics() || !c.Features.Load().Suspend {
-		t.Errorf("%+v after a response without features", *c.Features.Load())
+	want := Features{Capabilities: transport.Capabilities{Suspend: true}}
+	if f := *c.Features.Load(); f != want {
+		t.Errorf("%+v after a response without features, want %+v", f, want)
 	}
 }
 

@@ -33,10 +33,17 @@ type Server struct {
 	Combiner *combine.Combiner // of the sends to the server
 
 	features atomic.Pointer[transport.Capabilities] // that any connection announced last; nil until the first response
-	born     time.Time
-	Unused   int           // refreshes in a row in which nothing named it; guarded by the client's mutex
-	gap      time.Duration // between knocks for calls that wait for a connection
-	knocked  atomic.Int64  // when the last knock was, by age; 0 before the first
+
+	// Turn has capacity 1. The session that has put a value into it sends the next heartbeat for
+	// all sessions with the server (see SharesHeartbeats). Turn guards Beat, the time of the last
+	// one.
+	Turn chan struct{}
+	Beat time.Time
+
+	born    time.Time
+	Unused  int           // refreshes in a row in which nothing named it; guarded by the client's mutex
+	gap     time.Duration // between knocks for calls that wait for a connection
+	knocked atomic.Int64  // when the last knock was, by age; 0 before the first
 
 	breaker *gobreaker.TwoStepCircuitBreaker[struct{}] // fed by sends only
 	Tripped atomic.Int64                               // the number of the trip by which it is not closed; 0 if it is
@@ -47,7 +54,7 @@ type Server struct {
 // link is l. initial is the first backoff between attempts to connect. trips counts how often the
 // breakers of all servers tripped.
 func New(key string, pb *rmqpb.Endpoints, l *Link, initial time.Duration, trips *atomic.Int64) *Server {
-	e := &Server{Key: key, PB: pb, born: time.Now(), gap: knockGap(initial)}
+	e := &Server{Key: key, PB: pb, Turn: make(chan struct{}, 1), born: time.Now(), gap: knockGap(initial)}
 	e.breaker = newBreaker(e, trips)
 	e.Link.Store(l)
 	return e

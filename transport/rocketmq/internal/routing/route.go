@@ -3,6 +3,7 @@ package routing
 import (
 	"cmp"
 	"hash/fnv"
+	"maps"
 	"slices"
 
 	"github.com/tidegate/tidegate"
@@ -106,6 +107,17 @@ func NewRoute(mqs []*rmqpb.MessageQueue, at func(*rmqpb.Broker) (*remote.Server,
 	}
 	slices.SortFunc(r.Readers, func(a, b Broker) int { return cmp.Compare(a.PB.GetName(), b.PB.GetName()) })
 	return r, nil
+}
+
+// Same reports whether the routes have the same queues on the same servers, and accept messages of
+// the same types.
+func (r *Route) Same(o *Route) bool {
+	return slices.Equal(r.ByGroup, o.ByGroup) && maps.Equal(r.Accepts, o.Accepts) && slices.EqualFunc(r.Readers, o.Readers, Broker.Same)
+}
+
+// Same reports whether both are one broker at one address.
+func (b Broker) Same(o Broker) bool {
+	return b.Server == o.Server && b.PB.GetName() == o.PB.GetName()
 }
 
 // forGroup returns the queue of a message group: always the same as long as

@@ -1,0 +1,78 @@
+package rocketmq
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate/internal/rmqpb"
+)
+
+// A server that keeps the queues of groups is asked for them once for each content of a route and
+// each setting FIFO. Other servers are asked after each refresh of the route.
+func TestQueuesAreKept(t *testing.T) {
+	for features, want := range map[string][4]int{"queues": {2, 2, 4, 5}, "batch": {2, 42, 62, 83}} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNetwork()
+			s := newServer(t, n, testAddr)
+			s.features = features
+			var count atomic.Int64
+			count.Store(1)
+			s.route = func() *rmqpb.QueryRouteResponse {
+				return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: queues(testAddr, "broker-a", int(count.Load()))}
+			}
+			noFIFO := make(chan struct{})
+			s.telemetry = func(st rmqpb.MessagingService_TelemetryServer) error {
+				cmd, err := st.Recv()
+				if err != nil {
+					return nil
+				}
+				st.Send(serverSettings(cmd.GetSettings()))
+				if cmd.GetSettings().GetSubscription().GetGroup().GetName() == "g1" {
+					select {
+					case <-noFIFO:
+					case <-st.Context().Done():
+					}
+					push := serverSettings(cmd.GetSettings())
+					push.GetSettings().GetSubscription().Fifo = new(false)
+					st.Send(push)
+				}
+				<-st.Context().Done()
+				return nil
+			}
+			c := newClient(t, n, nil)
+			ask := func(d time.Duration) {
+				t.Helper()
+				for range d / (10 * time.Second) {
+					openGroups(t, c, 2)
+					for g := range 2 {
+						if _, err := c.Queues(t.Context(), fmt.Sprint("g", g), "t"); err != nil {
+							t.Fatal(err)
+						}
+					}
+					time.Sleep(10 * time.Second)
+				}
+			}
+			expect := func(what string, want int) {
+				t.Helper()
+				if got := len(s.of("QueryAssignment")); got != want {
+					t.Errorf("%s: %s: %d requests, want %d", features, what, got, want)
+				}
+			}
+			time.Sleep(5 * time.Second)
+			ask(20 * time.Second)
+			expect("at first", want[0])
+			ask(10 * time.Minute)
+			expect("while nothing changes", want[1])
+			count.Store(2)
+			ask(5 * time.Minute)
+			expect("after a change of the route", want[2])
+			close(noFIFO)
+			synctest.Wait()
+			ask(5 * time.Minute)
+			expect("after a change of the group", want[3])
+		})
+	}
+}
