@@ -211,7 +211,7 @@ func TestBenchmarkCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The groups of each command are: the names, the directory, a flag.
-	commands := regexp.MustCompile("`go test -run '\\^\\$' -bench '?([\\w\\\\|]+)'?(?: -(?:timeout|benchtime) \\w+)? (\\./\\S+?)(?: -([\\w.]+) \\d+)?`").FindAllStringSubmatch(string(readme), -1)
+	commands := regexp.MustCompile("`go test -run '\\^\\$' -bench '?([\\w\\\\|]+)'?(?: -(?:timeout|benchtime) \\w+)* (\\./\\S+?)(?: -([\\w.]+) \\d+)?`").FindAllStringSubmatch(string(readme), -1)
 	for _, c := range regexp.MustCompile("`go test \\./(\\S+) -(artemis) -run '\\^\\$' -bench (\\w+) -benchtime \\w+`").FindAllStringSubmatch(string(readme), -1) {
 		commands = append(commands, []string{c[0], c[3], "transport/amqp/" + c[1], c[2]})
 	}

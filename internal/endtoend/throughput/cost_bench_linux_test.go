@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -20,13 +21,21 @@ import (
 // 1 000 topics, 1 000 consumers of one topic, each of a group of its own, a producer that has sent
 // one message to each of 10 000 topics, and 10 000 clients with connections of their own, of which
 // half have sent a message and half are push consumers of one group. With failed-receives, the
-// machine was too busy for the clients. Each op is 20 s, after 30 s in which the clients begin.
+// machine was too busy for the clients. Each op is 20 s, after 30 s of rest: the clients have begun
+// before.
 func BenchmarkIdleSDK(b *testing.B) {
 	consumers := func(groups int) func(*testing.B, string, []string) {
 		return func(b *testing.B, address string, topics []string) {
 			t := connect(b, address, rocketmq.Options{})
 			for g := range groups {
-				run(b, t, consumer.Subscription{Group: fmt.Sprintf("g%d", g), Topics: all(topics)}, func() {})
+				group := fmt.Sprintf("g%d", g)
+				run(b, t, consumer.Subscription{Group: group, Topics: all(topics)}, func() {})
+				if err := until(b, func(ctx context.Context) error {
+					_, err := t.ConsumerSettings(ctx, group, topics[0])
+					return err
+				}); err != nil {
+					b.Fatal(err)
+				}
 			}
 		}
 	}
@@ -75,11 +84,69 @@ func sendOnce(b *testing.B, p *producer.Producer, topics []string) {
 }
 
 // idleClients begins 5 000 producers, each with a message to the first topic, and 5 000 consumers
-// of the second topic.
+// of the second topic. Few begin and end at the same time, and none has to in a certain time, so
+// that they do on a busy machine.
 func idleClients(b *testing.B, address string, topics []string) {
-	for range 5000 {
-		sendOnce(b, produce(b, connect(b, address, rocketmq.Options{})), topics[:1])
-		run(b, connect(b, address, rocketmq.Options{}), consumer.Subscription{Group: "g", Topic: topics[1]}, func() {})
+	const half = 5000
+	ctx, stop := context.WithCancel(context.Background())
+	var clients [2 * half]*rocketmq.Client
+	var producers [half]*producer.Producer
+	var consumers sync.WaitGroup
+	b.Cleanup(func() {
+		stop()
+		consumers.Wait()
+		eachOf(b, half, func(i int) error { return producers[i].Close() })
+		eachOf(b, 2*half, func(i int) error { return clients[i].Close() })
+	})
+	for i := range clients {
+		var err error
+		if clients[i], err = rocketmq.New(address, rocketmq.Options{}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for i := range producers {
+		var err error
+		if producers[i], err = producer.New(clients[i], producer.Options{}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	eachOf(b, half, func(i int) error {
+		return until(b, func(ctx context.Context) error {
+			_, err := producers[i].Send(ctx, &tidegate.Message{Topic: topics[0], Body: []byte("once")})
+			return err
+		})
+	})
+	eachOf(b, half, func(i int) error {
+		c := clients[half+i]
+		p, err := newPush(c, consumer.Subscription{Group: "g", Topic: topics[1]}, func() {})
+		if err != nil {
+			return err
+		}
+		consumers.Go(func() {
+			if err := p.Run(ctx); err != nil {
+				b.Error(err)
+			}
+		})
+		return until(b, func(ctx context.Context) error {
+			_, err := c.ConsumerSettings(ctx, "g", topics[1])
+			return err
+		})
+	})
+}
+
+// eachOf calls f with 0 to n-1, few at a time.
+func eachOf(b *testing.B, n int, f func(i int) error) {
+	const atOnce = 16
+	var next atomic.Int64
+	closedLoops(b, atOnce, n, func() error { return f(int(next.Add(1)) - 1) })
+}
+
+// until repeats f until it succeeds: on a busy machine a call can take longer than its timeouts.
+func until(b *testing.B, f func(context.Context) error) error {
+	for {
+		if err := f(b.Context()); err == nil || b.Context().Err() != nil {
+			return err
+		}
 	}
 }
 
@@ -199,16 +266,20 @@ func produce(b *testing.B, c *rocketmq.Client) *producer.Producer {
 	return p
 }
 
+func newPush(t consumer.Transport, sub consumer.Subscription, handled func()) (*consumer.Push, error) {
+	return consumer.NewPush(t, sub, func(context.Context, *tidegate.Delivery) error {
+		handled()
+		return nil
+	}, consumer.PushOptions{Concurrency: 64, OnReceiveFailure: func(consumer.ReceiveFailure) { failedReceives.Add(1) }})
+}
+
 // failedReceives counts the receives of run that failed.
 var failedReceives atomic.Int64
 
 // run runs a push consumer, whose handler calls handled, until the benchmark ends.
 func run(b *testing.B, t consumer.Transport, sub consumer.Subscription, handled func()) {
 	b.Helper()
-	p, err := consumer.NewPush(t, sub, func(context.Context, *tidegate.Delivery) error {
-		handled()
-		return nil
-	}, consumer.PushOptions{Concurrency: 64, OnReceiveFailure: func(consumer.ReceiveFailure) { failedReceives.Add(1) }})
+	p, err := newPush(t, sub, handled)
 	if err != nil {
 		b.Fatal(err)
 	}
