@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -34,7 +36,7 @@ func BenchmarkOpenFilled(b *testing.B) {
 			var dirs [2]string
 			for i, n := range []int{n, n / 10} {
 				dirs[i] = b.TempDir()
-				br := open(b, broker.Options{Dir: dirs[i], MaxAutoGroups: max(n, 1)})
+				br := open(b, broker.Options{Dir: dirs[i], MaxAutoGroups: max(n, 1)}.On(unsyncedFS{vfs.Default}))
 				c.fill(b, br, n)
 				if err := br.Close(); err != nil {
 					b.Fatal(err)
@@ -59,6 +61,37 @@ func BenchmarkOpenFilled(b *testing.B) {
 		})
 	}
 }
+
+// An unsyncedFS leaves the writing to the operating system. Filling a directory needs no fsync for
+// each topic or group, and the broker reads the same files afterwards.
+type unsyncedFS struct{ vfs.FS }
+
+func (fs unsyncedFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	return unsynced(fs.FS.Create(name, c))
+}
+
+func (fs unsyncedFS) OpenReadWrite(name string, c vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
+	return unsynced(fs.FS.OpenReadWrite(name, c, opts...))
+}
+
+func (fs unsyncedFS) ReuseForWrite(from, to string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	return unsynced(fs.FS.ReuseForWrite(from, to, c))
+}
+
+func (fs unsyncedFS) OpenDir(name string) (vfs.File, error) { return unsynced(fs.FS.OpenDir(name)) }
+
+type unsyncedFile struct{ vfs.File }
+
+func unsynced(f vfs.File, err error) (vfs.File, error) {
+	if err != nil {
+		return nil, err
+	}
+	return unsyncedFile{f}, nil
+}
+
+func (unsyncedFile) Sync() error                { return nil }
+func (unsyncedFile) SyncData() error            { return nil }
+func (unsyncedFile) SyncTo(int64) (bool, error) { return false, nil }
 
 // timeOpen opens a directory and closes it. It returns the time of opening and the memory that the
 // broker took.

@@ -154,6 +154,11 @@ func (d *Directory) AllGroups() []*topic.Group {
 	return slices.Collect(maps.Values(d.groups))
 }
 
+// eachGroup is a sequence of all groups.
+func (d *Directory) eachGroup(yield func(*topic.Group) bool) {
+	slices.Values(d.AllGroups())(yield)
+}
+
 // TopicsByID returns all topics by number.
 func (d *Directory) TopicsByID() map[uint32]*topic.Topic {
 	d.mu.RLock()

@@ -3,7 +3,6 @@ package catalog
 import (
 	"context"
 	"reflect"
-	"slices"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -80,7 +79,7 @@ func (c *Catalog) CheckGroup(name string, s settings.Group) error {
 	if err := refusal.Setting("PutGroup", name, s.ValidateFor(name)); err != nil {
 		return err
 	}
-	if err := letters.CheckRetryNames(name, &s.RetryTopic, slices.Values(c.AllGroups())); err != nil {
+	if err := letters.CheckRetryNames(name, &s.RetryTopic, c.eachGroup); err != nil {
 		return err
 	}
 	g := c.FindGroup(name)
