@@ -5,11 +5,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/getkin/kin-openapi/openapi3"
 
 	"github.com/tidegate/tidegate/cmd/internal/call"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/tree"
+	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
 // A documented command prints JSON objects with a schema of the HTTP API.
@@ -98,6 +101,7 @@ func TestJSONIsThatOfTheAPI(t *testing.T) {
 	handle := document[struct {
 		Handle string `json:"recall_handle"`
 	}](t, tl.must("send", "reminders", "later", "--in", "10m", "-o", "json").stdout).Handle
+	tl.consumer("watching", "reminders")
 	names := strings.NewReplacer("DEAD", dead, "HANDLE", handle)
 	for _, c := range documents {
 		args := strings.Fields(names.Replace(c.args))
@@ -121,6 +125,23 @@ func TestJSONIsThatOfTheAPI(t *testing.T) {
 		if tested := slices.ContainsFunc(documents, func(d documented) bool { return strings.HasPrefix(d.args+" ", name+" ") }); tested == listed {
 			t.Errorf("tidegate %s is in both lists of this test, or in none", name)
 		}
+	}
+}
+
+// consumer connects a consumer until the end of the test: the commands forget their own clients.
+func (tl *tool) consumer(group, topic string) {
+	tl.t.Helper()
+	client, err := rocketmq.New(tl.grpc, rocketmq.Options{})
+	if err != nil {
+		tl.t.Fatal(err)
+	}
+	tl.t.Cleanup(func() { client.Close() })
+	c, err := consumer.NewSimple(client, consumer.Subscription{Group: group, Topic: topic}, consumer.SimpleOptions{LongPolling: time.Millisecond})
+	if err != nil {
+		tl.t.Fatal(err)
+	}
+	if ds, err := c.Receive(tl.t.Context(), 1); len(ds) > 0 || err != nil {
+		tl.t.Fatalf("received %d messages, error %v", len(ds), err)
 	}
 }
 
