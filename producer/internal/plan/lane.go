@@ -27,8 +27,10 @@ const (
 	maxWindow   = 512
 
 	// A full lane takes another request if none began for patience: the responses to those under
-	// way may be lost. Each success then opens the window. A lane that takes several messages waits
-	// for sharedPatience, because a request for each pause of a disk would make its requests small.
+	// way may be lost. Each success then opens the window. While the server does not respond at
+	// all, the window remains, so that few messages lose their attempts. A lane that takes several
+	// messages waits for sharedPatience, because a request for each pause of a disk would make its
+	// requests small.
 	patience       = 20 * time.Millisecond
 	sharedPatience = 100 * time.Millisecond
 
@@ -60,6 +62,7 @@ type Lane[T Sharer, C any] struct {
 	begins     int                       // requests so far; each has its own number
 	sincePause int                       // requests under way that began after the last pause; while probing, the probes
 	newest     int                       // largest number of a request that the server has accepted
+	timedOut   int                       // largest number of one to which it did not respond in time
 
 	recheckAt time.Time // when one of the bound and held units asks for its lane again
 }
@@ -94,7 +97,12 @@ func (l *Lane[T, C]) free(now time.Time) bool {
 		return l.sincePause == 0 || l.probesOn() && now.Sub(l.begun) >= l.pause
 	}
 	full, _ := l.full()
-	return l.flying < full || l.flying < maxWindow && !now.Before(l.overfilled())
+	return l.flying < full || l.patient() && !now.Before(l.overfilled())
+}
+
+// patient reports whether the lane takes another request after its patience if it is full.
+func (l *Lane[T, C]) patient() bool {
+	return !l.Deciding && !l.probing && l.flying < maxWindow && l.newest >= l.timedOut
 }
 
 // full returns the number of requests under way from which on the lane is full, and its patience.
@@ -182,6 +190,7 @@ func (l *Lane[T, C]) Succeeded(r *Request[T, C]) {
 // way together halve the window once. A server that has accepted a request that began after r is
 // not slow: the response to r is lost, and the window remains.
 func (l *Lane[T, C]) TimedOut(r *Request[T, C]) {
+	l.timedOut = max(l.timedOut, r.number)
 	if l.newest <= r.number {
 		l.cut(r)
 	}

@@ -87,3 +87,27 @@ func TestPatienceIsBounded(t *testing.T) {
 		t.Error("512 requests do not fill the lane")
 	}
 }
+
+// A server that does not respond at all gets no further requests: each would take an attempt from a
+// message. The next success ends that.
+func TestNoPatienceWithASilentServer(t *testing.T) {
+	l := &Lane[numbered, struct{}]{Lane: transport.Lane{MaxMessages: 1}, window: FirstWindow}
+	now := time.Unix(1000, 0)
+	requests := make([]*Request[numbered, struct{}], 100)
+	for i := range requests {
+		requests[i] = &Request[numbered, struct{}]{}
+		l.begin(requests[i], now)
+	}
+	l.TimedOut(requests[50])
+	if later := now.Add(time.Hour); l.free(later) || l.patient() {
+		t.Error("the lane has patience with a server that responded to nothing")
+	}
+	l.Succeeded(requests[40])
+	if l.patient() {
+		t.Error("the lane has patience although a later request timed out")
+	}
+	l.Succeeded(requests[60])
+	if !l.patient() || !l.free(now.Add(20*time.Millisecond)) {
+		t.Error("the lane has no patience although a later request succeeded")
+	}
+}

@@ -302,7 +302,7 @@ func (q *Queue[T, C]) WakeAt(now time.Time) time.Time {
 			earlier(l.begun.Add(l.pause))
 		case l.free(now) && !l.takes(n, q.Crowded, now):
 			earlier(l.gathered(q.Crowded))
-		case !l.Deciding && !l.probing && !l.free(now) && l.flying < maxWindow:
+		case l.patient() && !l.free(now):
 			earlier(l.overfilled())
 		}
 	}
