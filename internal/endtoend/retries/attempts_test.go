@@ -161,7 +161,7 @@ func TestExpectedFailuresDoNotFloodTheLog(t *testing.T) {
 		b.WaitIdle("billing", "orders")
 		stop()
 		text := log.String()
-		if strings.Contains(text, "429") || strings.Count(text, "level=WARN") != 1 || strings.Count(text, "no such customer") != 1 {
+		if strings.Contains(text, "Too Many Requests") || strings.Count(text, "level=WARN") != 1 || strings.Count(text, "no such customer") != 1 {
 			t.Errorf("a thousand expected failures and a dead letter are logged as %d lines: %.500s", strings.Count(text, "\n"), text)
 		}
 	})
