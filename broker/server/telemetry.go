@@ -155,8 +155,10 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 				if told, err := s.sendSettings(ctx, c, p, stream); !told || err != nil {
 					return err
 				}
-			} else if err := stream.Send(&rmqpb.TelemetryCommand{Status: forgotten}); err != nil {
-				return err
+			} else if wire.Announces(ctx, wire.FeatureHeartbeats) { // the others learn it from their heartbeats
+				if err := stream.Send(&rmqpb.TelemetryCommand{Status: forgotten}); err != nil {
+					return err
+				}
 			}
 		case <-t.Kick():
 			for _, c := range t.Taken() {

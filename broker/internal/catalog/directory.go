@@ -154,7 +154,7 @@ func (d *Directory) AllGroups() []*topic.Group {
 	return slices.Collect(maps.Values(d.groups))
 }
 
-// eachGroup is a sequence of all groups.
+// eachGroup is a sequence of all groups. It copies the list only if it is read.
 func (d *Directory) eachGroup(yield func(*topic.Group) bool) {
 	slices.Values(d.AllGroups())(yield)
 }
