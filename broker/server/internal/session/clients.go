@@ -66,7 +66,7 @@ type Client struct {
 	streams       map[*Stream]struct{}
 	polls         map[*poll]struct{}
 	topics        []string // that it is in Clients.publishers for
-	served        bool     // a receive of it succeeded, or it opened a stream: only then is it remembered
+	served        bool     // a receive of it succeeded, or it opened a stream, and it did not terminate since: only then is it remembered
 	settingsBytes int      // its part of Clients.settingsBytes
 }
 
@@ -307,7 +307,7 @@ func (r *Clients) fitsLocked(c *Client, bytes int) bool {
 	return more <= 0 || r.originBytes[c.origin]+more <= r.settingsLimit-r.settingsBytes-more
 }
 
-// dropLocked forgets a client that has neither a stream nor a receive and was never served.
+// dropLocked forgets a client that has neither a stream nor a receive and is not to be remembered.
 func (r *Clients) dropLocked(c *Client) {
 	if !c.served && len(c.polls) == 0 && len(c.streams) == 0 && r.byID[c.id] == c {
 		delete(r.byID, c.id)
@@ -315,14 +315,15 @@ func (r *Clients) dropLocked(c *Client) {
 	}
 }
 
-// Detach removes a Telemetry stream. The settings of the client stay for a while, because it can
-// open another stream.
+// Detach removes a Telemetry stream. The settings of a client that did not terminate stay for a
+// while, because it can open another stream.
 func (r *Clients) Detach(id string, t *Stream) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if c := r.byID[id]; c != nil {
 		delete(c.streams, t)
 		c.seen.Store(time.Now().UnixNano())
+		r.dropLocked(c)
 	}
 }
 
@@ -349,7 +350,7 @@ func (r *Clients) Park(ctx context.Context, id string, origin func() string) (pa
 		p.cancel(nil)
 		r.mu.Lock()
 		delete(c.polls, p)
-		c.served = c.served || served
+		c.served = c.served || served && !errors.Is(context.Cause(parked), ErrTerminated)
 		r.dropLocked(c)
 		r.mu.Unlock()
 		c.seen.Store(time.Now().UnixNano())
@@ -375,6 +376,7 @@ func (r *Clients) Terminate(id string) {
 		if len(c.streams) == 0 {
 			delete(r.byID, id)
 		}
+		c.served = false // if it says nothing more, its last stream or receive ends it
 	}
 	r.mu.Unlock()
 	for _, p := range polls {

@@ -79,8 +79,10 @@ func runModel(t *testing.T, rnd *rand.Rand) {
 		}
 		for _, w := range c.waits {
 			w.unpark(true)
+			c.served = c.served || !errors.Is(w.ended, ErrTerminated)
 		}
 		c.streams, c.waits, c.seen = nil, nil, time.Now()
+		m.drop(id, c)
 	}
 	time.Sleep(Timeout + 2*expiryInterval)
 	synctest.Wait()
@@ -125,21 +127,21 @@ func (m *modelRun) act() {
 		if c != nil && len(c.streams) > 0 {
 			m.real.Detach(id, c.streams[0])
 			c.streams, c.seen = c.streams[1:], now
+			m.drop(id, c)
 		}
 	case 5:
 		if c != nil && len(c.waits) > 0 {
 			w, served := c.waits[0], m.rnd.IntN(2) == 0
 			w.unpark(served)
-			c.waits, c.seen, c.served = c.waits[1:], now, c.served || served
-			if !c.served && len(c.waits) == 0 && len(c.streams) == 0 {
-				delete(m.clients, id) // it did nothing but fail
-			}
+			c.waits, c.seen, c.served = c.waits[1:], now, c.served || served && !errors.Is(w.ended, ErrTerminated)
+			m.drop(id, c)
 		}
 	case 6:
 		m.real.Terminate(id)
 		m.ended[id]++
 		if c != nil {
 			m.end(c, ErrTerminated)
+			c.served = false
 			if len(c.streams) == 0 {
 				m.leave(c)
 				delete(m.clients, id)
@@ -152,6 +154,13 @@ func (m *modelRun) act() {
 				m.end(c, ErrNewRules)
 			}
 		}
+	}
+}
+
+// drop removes a client without stream and receive that terminated, or did nothing but fail.
+func (m *modelRun) drop(id string, c *modelClient) {
+	if !c.served && len(c.waits) == 0 && len(c.streams) == 0 {
+		delete(m.clients, id)
 	}
 }
 
