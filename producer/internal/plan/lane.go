@@ -96,8 +96,7 @@ func (l *Lane[T, C]) free(now time.Time) bool {
 	case l.probing:
 		return l.sincePause == 0 || l.probesOn() && now.Sub(l.begun) >= l.pause
 	}
-	full, _ := l.full()
-	return l.flying < full || l.patient() && !now.Before(l.overfilled())
+	return l.flying < l.full() || l.patient() && !now.Before(l.overfilled())
 }
 
 // patient reports whether the lane takes another request after its patience if it is full.
@@ -105,18 +104,20 @@ func (l *Lane[T, C]) patient() bool {
 	return !l.Deciding && !l.probing && l.flying < maxWindow && l.newest >= l.timedOut
 }
 
-// full returns the number of requests under way from which on the lane is full, and its patience.
-func (l *Lane[T, C]) full() (requests int, wait time.Duration) {
+// full returns the number of requests under way from which on the lane is full.
+func (l *Lane[T, C]) full() int {
 	if l.MaxMessages > 1 {
-		return sharedWindow, sharedPatience
+		return sharedWindow
 	}
-	return l.window, patience
+	return l.window
 }
 
 // overfilled returns the time at which the lane takes another request although it is full.
 func (l *Lane[T, C]) overfilled() time.Time {
-	_, wait := l.full()
-	return l.begun.Add(wait)
+	if l.MaxMessages > 1 {
+		return l.begun.Add(sharedPatience)
+	}
+	return l.begun.Add(patience)
 }
 
 // probesOn reports whether the lane sends another probe before the server has responded to those
