@@ -162,7 +162,7 @@ func TestVersionFollowsEachFile(t *testing.T) {
 
 // Every address in the embedded index leads to a file.
 func TestIndexNamesFiles(t *testing.T) {
-	h, _ := Handler().(*handler)
+	h := shared()
 	index := body(t, get(t, h, "GET", "/console/").Body)
 	found := versioned.FindAllStringSubmatch(index, -1)
 	for _, m := range found {

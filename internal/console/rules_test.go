@@ -149,7 +149,7 @@ func (n *transfer) load(t *testing.T, name string) {
 // No page transfers more than the bound from a cold cache: the index with its files, the module of
 // the page, and the texts of a language.
 func TestSize(t *testing.T) {
-	h, _ := Handler().(*handler)
+	h := shared()
 	byName, all := map[string]file{}, 0
 	for at, f := range h.files {
 		byName[path.Base(at)] = f
