@@ -46,8 +46,11 @@ const (
 	// all queues. The tables of a small base level soon move down, which rewrites nothing (see
 	// tableEnd). With 4 MiB and 64 instead of Pebble's 64 MiB and 10,
 	// compactions of sent messages cost less than half of the processor time, and rewrite no body.
+	// While 1 000 topics receive messages in turn, each table refers to nearly all files with
+	// bodies. With 256 of them instead of 64, 1.1 million messages of 1 KiB need 13 % less processor
+	// time, and a consumer of all of them 4 % more.
 	baseBytes = 4 << 20
-	blobDepth = 64 // files with bodies that a table refers to before a compaction rewrites the bodies
+	blobDepth = 256 // files with bodies that a table refers to before a compaction rewrites the bodies
 
 	// Each block costs a read of the file, two checksums and an allocation. With blocks of 16 KiB
 	// instead of Pebble's 4 KiB, 16 consumers of messages of 1 KiB take 4 to 8 % less processor
