@@ -147,12 +147,12 @@ func (t *Topic) Grow(n int) {
 }
 
 // Subscriptions returns the subscriptions of all groups. The caller must not change the slice.
-func (t *Topic) Subscriptions() []Subscription { return *t.subs.Load() }
+func (t *Topic) Subscriptions() []Subscription { return slices.Clip(*t.subs.Load()) }
 
 // AddSubscription adds the subscription of a further group. One change of the subscriptions runs at
-// a time.
+// a time. The slices that Subscriptions has returned do not change: they end before the new one.
 func (t *Topic) AddSubscription(s Subscription) {
-	subs := append(slices.Clone(t.Subscriptions()), s)
+	subs := append(*t.subs.Load(), s)
 	t.subs.Store(&subs)
 }
 
