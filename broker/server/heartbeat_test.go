@@ -99,6 +99,8 @@ func TestTerminationAsksForSettings(t *testing.T) {
 		// Other clients learn it from the responses to their heartbeats.
 		old, _ := e.telemetry(as(t.Context(), "old"), consumer(rmqpb.ClientType_PUSH_CONSUMER))
 		end("old")
+		sessions := e.s.Parts().Sessions
+		sessions.Resend(sessions.Get("old")) // as a change of its group does beside the termination
 		read := make(chan *rmqpb.TelemetryCommand, 1)
 		go func() {
 			if cmd, err := old.Recv(); err == nil {

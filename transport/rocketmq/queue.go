@@ -57,7 +57,7 @@ func (c *Client) Queues(ctx context.Context, group, topicName string) ([]int, er
 		return nil, err
 	}
 	fifo := c.isFIFO(r, group)
-	if numbers, ok := t.assigned(group, r, fifo); ok {
+	if numbers, ok := t.assigned(group, r, fifo, c.access.KeepsQueues()); ok {
 		return numbers, nil
 	}
 	c.access.Knock(ctx)
@@ -73,7 +73,7 @@ func (c *Client) Queues(ctx context.Context, group, topicName string) ([]int, er
 		c.doubt(t)
 		return nil, noQueue(op, topicName, c.access.Key, "read")
 	}
-	t.assign(group, assignment{r, fifo, numbers})
+	t.assign(group, assignment{r, fifo, c.access.KeepsQueues(), numbers})
 	return numbers, nil
 }
 
@@ -99,18 +99,20 @@ func (c *Client) isFIFO(r *routing.Route, group string) bool {
 type assignment struct {
 	route   *routing.Route
 	fifo    bool // the group was a FIFO group
+	kept    bool // the server keeps the queues of a group, see remote.Server.KeepsQueues
 	numbers []int
 }
 
 // assigned returns the queues of the group if the server assigned them under this route. On
 // RocketMQ each refresh of the route gives another one, so queues are requested as often as routes:
-// both change for the same reasons. A server that keeps the queues has one route for as long as its
-// contents are the same.
-func (t *topic) assigned(group string, r *routing.Route, fifo bool) ([]int, bool) {
+// both change for the same reasons. A server that keeps the queues (keeps) has one route for as long
+// as its contents are the same. It may follow a RocketMQ with the same route at the address, so the
+// queues that a server assigned without keeping them are not valid.
+func (t *topic) assigned(group string, r *routing.Route, fifo, keeps bool) ([]int, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	a, ok := t.groups[group]
-	return slices.Clone(a.numbers), ok && a.route == r && a.fifo == fifo
+	return slices.Clone(a.numbers), ok && a.route == r && a.fifo == fifo && (a.kept || !keeps)
 }
 
 // assign stores the queues of the group. It forgets those of earlier routes, so the map has only

@@ -76,3 +76,33 @@ func TestQueuesAreKept(t *testing.T) {
 		})
 	}
 }
+
+// Queues that another server assigned at the address are not kept, also if the route remains: a
+// RocketMQ assigns them by the consumers of the group.
+func TestQueuesOfAnotherServerAreNotKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		s.features = ""
+		c := newClient(t, n, nil)
+		ask := func() {
+			t.Helper()
+			openGroups(t, c, 1)
+			if _, err := c.Queues(t.Context(), "g0", "t"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ask()
+		s.stop()
+		synctest.Wait()
+		s.features = "queues"
+		s.start()
+		for range 4 {
+			time.Sleep(time.Minute)
+			ask()
+		}
+		if got := len(s.of("QueryAssignment")); got != 2 {
+			t.Errorf("%d requests for queues, want one to each server", got)
+		}
+	})
+}
