@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/rmqpb"
@@ -73,7 +74,7 @@ func (c *Client) Queues(ctx context.Context, group, topicName string) ([]int, er
 		c.doubt(t)
 		return nil, noQueue(op, topicName, c.access.Key, "read")
 	}
-	t.assign(group, assignment{r, fifo, c.access.KeepsQueues(), numbers})
+	t.assign(group, assignment{r, fifo, c.access.KeepsQueues(), numbers, time.Now()}, 2*c.opts.SettingsSync)
 	return numbers, nil
 }
 
@@ -101,29 +102,37 @@ type assignment struct {
 	fifo    bool // the group was a FIFO group
 	kept    bool // the server keeps the queues of a group, see remote.Server.KeepsQueues
 	numbers []int
+	used    time.Time // the last call of Queues
 }
 
 // assigned returns the queues of the group if the server assigned them under this route. On
 // RocketMQ each refresh of the route gives another one, so queues are requested as often as routes:
-// both change for the same reasons. A server that keeps the queues (keeps) has one route for as long
-// as its contents are the same. It may follow a RocketMQ with the same route at the address, so the
-// queues that a server assigned without keeping them are not valid.
+// both change for the same reasons. A server that keeps the queues (keeps) has one route for as
+// long as its contents are the same. Queues that another server assigned without keeping them, for
+// example a RocketMQ that used the address before, are not valid then.
 func (t *topic) assigned(group string, r *routing.Route, fifo, keeps bool) ([]int, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	a, ok := t.groups[group]
-	return slices.Clone(a.numbers), ok && a.route == r && a.fifo == fifo && (a.kept || !keeps)
+	if !ok || a.route != r || a.fifo != fifo || keeps && !a.kept {
+		return nil, false
+	}
+	a.used = time.Now()
+	t.groups[group] = a
+	return slices.Clone(a.numbers), true
 }
 
-// assign stores the queues of the group. It forgets those of earlier routes, so the map has only
-// groups that asked under this one.
-func (t *topic) assign(group string, a assignment) {
+// assign stores the queues of the group. It forgets those of earlier routes and of groups without a
+// call for the duration idle, so the map has only groups in use.
+func (t *topic) assign(group string, a assignment, idle time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.groups == nil {
 		t.groups = map[string]assignment{}
 	}
-	maps.DeleteFunc(t.groups, func(_ string, old assignment) bool { return old.route != a.route })
+	maps.DeleteFunc(t.groups, func(_ string, old assignment) bool {
+		return old.route != a.route || a.used.Sub(old.used) >= idle
+	})
 	a.numbers = slices.Clone(a.numbers)
 	t.groups[group] = a
 }

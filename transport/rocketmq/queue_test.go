@@ -106,3 +106,32 @@ func TestQueuesOfAnotherServerAreNotKept(t *testing.T) {
 		}
 	})
 }
+
+// A program may use a new group each minute. Those that it does not use any more take no memory.
+func TestQueuesOfOldGroupsAreForgotten(t *testing.T) {
+	for _, features := range []string{"queues", "batch"} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNetwork()
+			newServer(t, n, testAddr).features = features
+			c := newClient(t, n, nil)
+			for g := range 100 {
+				for range 6 {
+					for _, group := range []string{fmt.Sprint("g", g), "always"} {
+						if _, err := c.Queues(t.Context(), group, "t"); err != nil {
+							t.Fatal(err)
+						}
+					}
+					time.Sleep(10 * time.Second)
+				}
+			}
+			c.mu.Lock()
+			tp := c.topics["t"]
+			c.mu.Unlock()
+			tp.mu.Lock()
+			defer tp.mu.Unlock()
+			if _, ok := tp.groups["always"]; !ok || len(tp.groups) > 12 {
+				t.Errorf("%s: queues of %d groups are stored after 100 minutes, want at most 12; of the group in use: %t", features, len(tp.groups), ok)
+			}
+		})
+	}
+}
