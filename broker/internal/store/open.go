@@ -47,8 +47,8 @@ const (
 	// tableEnd). With 4 MiB and 64 instead of Pebble's 64 MiB and 10,
 	// compactions of sent messages cost less than half of the processor time, and rewrite no body.
 	// While 1 000 topics receive messages in turn, each table refers to nearly all files with
-	// bodies. With 256 of them instead of 64, 1.1 million messages of 1 KiB need 13 % less processor
-	// time, and a consumer of all of them 4 % more.
+	// bodies. With 256 of them instead of 64, 1.1 million messages of 1 KiB need 13 % less
+	// processor time, and a consumer of all of them 4 % more.
 	baseBytes = 4 << 20
 	blobDepth = 256 // files with bodies that a table refers to before a compaction rewrites the bodies
 
