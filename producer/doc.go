@@ -41,8 +41,9 @@
 //
 // If the transport supports it ([transport.LaneSender]) and the server announces it, messages of
 // one topic to one server share requests. If no such request is under way, a message is sent at
-// once. At most two requests are under way. A second request waits for up to 5 ms for further
-// messages. Later messages queue, and the next request takes as many of them as the server permits.
+// once. At most two requests are under way, except while responses are late: then another one
+// begins each 100 ms. A second request waits for up to 5 ms for further messages. Later messages
+// queue, and the next request takes as many of them as the server permits.
 // If the server rejects a shared request because of one message, the producer repeats it in halves
 // until only the faulty message is left, and the others are stored.
 //

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// sharedWindow is the number of requests under way in a lane that takes several
-	// messages in one request. Messages that arrive meanwhile share the next request.
+	// sharedWindow is the number of requests under way with which a lane that takes several
+	// messages in one request is full. Messages that arrive meanwhile share the next request.
 	sharedWindow = 2
 
 	// gather is the longest time for which a second request waits for further messages.
@@ -51,7 +51,7 @@ type Lane[T Sharer, C any] struct {
 	flying     int                       // requests under way
 	recent     int                       // units in recent requests: the largest number, reduced by each request
 	begun      time.Time                 // start of the newest request
-	window     int                       // the most of them, where a request takes one message
+	window     int                       // the number of them with which the lane is full, where a request takes one message
 	bound      list.List[*unit[T, C]]    // message groups that wait for this lane
 	held       [2]list.List[*unit[T, C]] // loose units and message groups in Queue.waiting that this lane takes later, as its server requested
 	probing    bool                      // from the pause until a probe succeeded
