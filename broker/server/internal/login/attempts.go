@@ -1,6 +1,7 @@
 package login
 
 import (
+	"maps"
 	"sync"
 	"time"
 )
@@ -20,6 +21,10 @@ const (
 	maxWait = 10 * time.Second
 
 	maxAddresses = 10_000
+
+	// sweepInterval is how often all addresses are looked at, so that failures from ever new
+	// addresses do not cost a walk each.
+	sweepInterval = time.Minute
 )
 
 // Attempts slow down the logins of an address after some have failed. Goroutines may share the
@@ -27,6 +32,7 @@ const (
 type Attempts struct {
 	mu        sync.Mutex
 	addresses map[string]*failures // guarded by mu
+	swept     time.Time            // guarded by mu: when old ones were removed last
 }
 
 // failures are those of one address.
@@ -79,10 +85,9 @@ func (a *Attempts) makeRoom(now time.Time) {
 	if len(a.addresses) < maxAddresses {
 		return
 	}
-	for address, f := range a.addresses {
-		if now.Sub(f.last) >= forgetAfter {
-			delete(a.addresses, address)
-		}
+	if now.Sub(a.swept) >= sweepInterval {
+		a.swept = now
+		maps.DeleteFunc(a.addresses, func(_ string, f *failures) bool { return now.Sub(f.last) >= forgetAfter })
 	}
 	for address := range a.addresses {
 		if len(a.addresses) < maxAddresses {

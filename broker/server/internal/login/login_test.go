@@ -164,4 +164,8 @@ func TestAttempts(t *testing.T) {
 	if n := len(a.addresses); n > maxAddresses {
 		t.Errorf("%d addresses, the limit is %d", n, maxAddresses)
 	}
+	a.Failed("late", start.Add(forgetAfter))
+	if n := len(a.addresses); n != 1 {
+		t.Errorf("%d addresses when all others are old, want one", n)
+	}
 }
