@@ -142,7 +142,7 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 				return refuseStream(stream, err)
 			}
 			c.At(wire.PeerAddress(ctx))
-			if told, err := s.sendSettings(ctx, c, p, stream); !told || err != nil {
+			if told, err := s.sendSettings(ctx, c, p, stream, false); !told || err != nil {
 				return err
 			}
 		case <-t.Again():
@@ -152,7 +152,7 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 				continue
 			}
 			if p := c.Profile(); p != nil {
-				if told, err := s.sendSettings(ctx, c, p, stream); !told || err != nil {
+				if told, err := s.sendSettings(ctx, c, p, stream, true); !told || err != nil {
 					return err
 				}
 			} else if wire.Announces(ctx, wire.FeatureHeartbeats) { // the others learn it from their heartbeats
@@ -199,12 +199,15 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 	}
 }
 
-// sendSettings responds to the client's settings. If it returns false, the stream must end.
-func (s *Server) sendSettings(ctx context.Context, c *session.Client, p *session.Profile, stream telemetryStream) (told bool, err error) {
+// sendSettings responds to the client's settings, or pushes changed ones. If it returns false, the
+// stream must end.
+func (s *Server) sendSettings(ctx context.Context, c *session.Client, p *session.Profile, stream telemetryStream, push bool) (told bool, err error) {
 	out, err := s.settings(ctx, p)
 	e, known := errors.AsType[*tidegate.Error](err)
 	switch {
 	case err == nil:
+	case push && known && e.Code == tidegate.CodeConsumerGroupNotFound:
+		return true, nil // the group was deleted, and the next receive cannot create it and reports that
 	case !known || e.Code == 0 || errors.Is(err, tidegate.ErrUnavailable):
 		return false, status.Error(codes.Unavailable, err.Error()) // it may come back
 	case errors.Is(err, tidegate.ErrInvalid):

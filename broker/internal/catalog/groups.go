@@ -218,6 +218,7 @@ func (c *Catalog) DeleteGroup(ctx context.Context, name string, may func(now *se
 	}
 	c.autoGroups -= toInt(g.Automatic())
 	subs := c.removeGroup(g)
+	defer c.watchers.notify(name)            // the next receive creates the group with other settings
 	defer c.config.Env.Failures.Forget(name) // after the subscriptions are closed
 	for _, s := range subs {
 		s.Close(refusal.GroupNotFound(name))
