@@ -155,7 +155,7 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 				if told, err := s.sendSettings(ctx, c, p, stream, true); !told || err != nil {
 					return err
 				}
-			} else if wire.Announces(ctx, wire.FeatureHeartbeats) { // the others learn it from their heartbeats
+			} else if wire.Announces(ctx, wire.FeatureHeartbeats) { // the heartbeats of the others report it
 				if err := stream.Send(&rmqpb.TelemetryCommand{Status: forgotten}); err != nil {
 					return err
 				}

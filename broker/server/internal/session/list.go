@@ -101,19 +101,26 @@ func (r *Clients) CountGroups() map[string]int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, c := range r.byID {
-		if group := c.group(); group != "" {
+		if group := c.group(); group != "" && !c.goneLocked() {
 			counts[group]++
 		}
 	}
 	return counts
 }
 
-// all returns all clients with the topics that they publish.
+// goneLocked reports whether the client has terminated and said nothing since. RocketMQ's Go client
+// leaves its stream open for as long as the process lives. Clients.mu is held.
+func (c *Client) goneLocked() bool { return !c.served && len(c.polls) == 0 }
+
+// all returns all clients that are not gone, with the topics that they publish.
 func (r *Clients) all() []listed {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := make([]listed, 0, len(r.byID))
 	for _, c := range r.byID {
+		if c.goneLocked() {
+			continue
+		}
 		out = append(out, listed{Client: c, publishes: c.topics, seen: c.lastSeenLocked()}) // topics only grows, or is replaced
 	}
 	return out

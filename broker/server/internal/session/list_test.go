@@ -55,6 +55,32 @@ func everything(q status.ClientQuery) *Listing {
 	return &Listing{ClientQuery: q, All: true, Group: yes, Topic: yes}
 }
 
+// A client that has terminated is not listed, although its stream remains. If it speaks again, it
+// is.
+func TestTerminatedClientIsNotListed(t *testing.T) {
+	r := crowd(t, 4) // 1 and 3 are consumers of one group
+	r.Terminate("host-1@1")
+	group := r.byID["host-3@3"].Profile().Group
+	if got := len(r.Page(everything(status.ClientQuery{})).Clients); got != 3 {
+		t.Errorf("%d clients are listed, want 3", got)
+	}
+	if got := r.CountGroups()[group]; got != 1 {
+		t.Errorf("%d consumers are counted, want 1", got)
+	}
+	_, c, unpark, err := r.Park(t.Context(), "host-1@1", of("here"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Receives(group, "orders")
+	if got, n := len(r.Page(everything(status.ClientQuery{})).Clients), r.CountGroups()[group]; got != 4 || n != 2 {
+		t.Errorf("during its receive %d clients are listed and %d consumers counted, want 4 and 2", got, n)
+	}
+	unpark(true)
+	if got := len(r.Page(everything(status.ClientQuery{})).Clients); got != 4 {
+		t.Errorf("after it %d clients are listed, want 4", got)
+	}
+}
+
 // A page takes memory for the clients in all, and not for their settings.
 func TestPageIsCheap(t *testing.T) {
 	const n = 10_000
