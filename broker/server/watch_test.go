@@ -69,10 +69,14 @@ func (e *env) watcher(ctx context.Context, kind rmqpb.ClientType) stream {
 	return st
 }
 
-// reported reads a command that has to report queues.
+// reported reads the next command besides settings, which has to report queues. A test that deletes
+// a group gets new settings beside the reports.
 func (e *env) reported(st stream) []readiness.Queue {
 	e.t.Helper()
 	cmd, err := st.Recv()
+	for err == nil && cmd.GetSettings() != nil {
+		cmd, err = st.Recv()
+	}
 	if err != nil {
 		e.t.Fatal(err)
 	}
