@@ -64,9 +64,9 @@
 //
 // Transactions and recalls do not use the queue: repeat.go has their loop.
 //
-// A throttled Send is submit, pump, work (route, send, settle with a pause), a timer (wake), and
-// the same from pump on again, on a worker. The first attempt takes the lock of the topic three
-// times if it succeeds.
+// A throttled Send passes through submit, pump and work, which calls route, send and settle. settle
+// pauses the lane and sets a timer. Its function wake continues with pump, on a worker. The first
+// attempt takes the lock of the topic three times if it succeeds.
 //
 // # Pauses
 //

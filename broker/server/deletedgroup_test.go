@@ -19,7 +19,7 @@ func TestDeletedGroupPushesSettings(t *testing.T) {
 	for _, c := range []struct {
 		most   int // auto-created groups
 		pushes int
-	}{{2, 1}, {1, 0}} {
+	}{{most: 2, pushes: 1}, {most: 1, pushes: 0}} {
 		synctest.Test(t, func(t *testing.T) {
 			e := startWith(t, broker.Options{MinInvisibleDuration: 1, MaxAutoGroups: c.most}, server.Options{})
 			if _, err := serving.Of(e.b).EnsureGroup(t.Context(), "other"); err != nil {

@@ -13,7 +13,7 @@ type number struct {
 	n int
 }
 
-// A list of subscriptions that somebody has does not change when others are added or removed.
+// A list of subscriptions does not change for its reader when others are added or removed.
 func TestSubscriptionsOfReaderRemain(t *testing.T) {
 	tp := New(Config{}, settings.Topic{})
 	var lists [][]Subscription
@@ -24,7 +24,7 @@ func TestSubscriptionsOfReaderRemain(t *testing.T) {
 			tp.RemoveSubscription(tp.Subscriptions()[n/7])
 			lists = append(lists, tp.Subscriptions())
 		}
-		_ = append(lists[n/2], &number{n: -1}) // must not be seen by others
+		_ = append(lists[n/2], &number{n: -1}) // in no other list
 	}
 	for i, list := range lists {
 		last := -1

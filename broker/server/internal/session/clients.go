@@ -307,9 +307,14 @@ func (r *Clients) fitsLocked(c *Client, bytes int) bool {
 	return more <= 0 || r.originBytes[c.origin]+more <= r.settingsLimit-r.settingsBytes-more
 }
 
-// dropLocked forgets a client that has neither a stream nor a receive and is not to be remembered.
+// goneLocked reports whether the client has terminated and sent neither settings nor a receive
+// since. Its stream can remain: RocketMQ's Go client closes it with the process. Clients.mu is
+// held.
+func (c *Client) goneLocked() bool { return !c.served && len(c.polls) == 0 }
+
+// dropLocked forgets a client that is gone and has no stream.
 func (r *Clients) dropLocked(c *Client) {
-	if !c.served && len(c.polls) == 0 && len(c.streams) == 0 && r.byID[c.id] == c {
+	if c.goneLocked() && len(c.streams) == 0 && r.byID[c.id] == c {
 		delete(r.byID, c.id)
 		r.retractLocked(c)
 	}
@@ -376,7 +381,7 @@ func (r *Clients) Terminate(id string) {
 		if len(c.streams) == 0 {
 			delete(r.byID, id)
 		}
-		c.served = false // if it says nothing more, its last stream or receive ends it
+		c.served = false // without another request, its last stream or receive ends it
 	}
 	r.mu.Unlock()
 	for _, p := range polls {

@@ -108,10 +108,6 @@ func (r *Clients) CountGroups() map[string]int64 {
 	return counts
 }
 
-// goneLocked reports whether the client has terminated and said nothing since. RocketMQ's Go client
-// leaves its stream open for as long as the process lives. Clients.mu is held.
-func (c *Client) goneLocked() bool { return !c.served && len(c.polls) == 0 }
-
 // all returns all clients that are not gone, with the topics that they publish.
 func (r *Clients) all() []listed {
 	r.mu.Lock()
