@@ -29,11 +29,11 @@ const maxBatchBuffer = 4 << 20
 // A batch is committed when the fsync of the batch before it has ended. A lazy write does not
 // wait for that: its batch is written at once.
 type Log struct {
-	db     *pebble.DB
-	name   string
-	store  *Store // reports whether the database can still write
-	meter  *logMeter
-	before func(*pebble.Batch) // sees each batch that is about to be written; may be nil
+	db    *pebble.DB
+	name  string
+	store *Store // reports whether the database can still write
+	meter *logMeter
+	tail  *tail // of the messages; nil for the log of the groups' progress
 
 	other    atomic.Pointer[Log] // the log of the other database, whose position this one records; nil in memory
 	noted    uint64              // the last recorded position; only run uses it
@@ -82,9 +82,9 @@ var (
 	errLogClosed = errors.New("the store is closed")
 )
 
-func newLog(db *pebble.DB, name string, s *Store, before func(*pebble.Batch)) *Log {
+func newLog(db *pebble.DB, name string, s *Store, t *tail) *Log {
 	l := &Log{
-		db: db, name: name, store: s, meter: newLogMeter(db), before: before,
+		db: db, name: name, store: s, meter: newLogMeter(db), tail: t,
 		syncs: make(chan *PendingWrite, maxSyncing), done: make(chan struct{}), freed: make(chan struct{}, 1),
 	}
 	l.changed.L = &l.mu
@@ -268,8 +268,8 @@ func (l *Log) write(w *PendingWrite) {
 
 func (l *Log) apply(w *PendingWrite) error {
 	l.noteOther(w.batch)
-	if l.before != nil {
-		l.before(w.batch)
+	if l.tail != nil {
+		l.tail.apply(w.batch)
 	}
 	l.meter.countWritten(w.batch)
 	var err error

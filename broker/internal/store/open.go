@@ -83,8 +83,8 @@ type Store struct {
 	broken    atomic.Pointer[error] // set when Pebble has reported a fatal error
 	failed    chan struct{}         // closed then
 	stall     atomic.Int64          // since when writes of messages stall, in nanoseconds since 1970; 0 if they do not
-	abandoned chan struct{}         // closed by abandon
-	abandon   func()
+	abandoned chan struct{}         // closed by Abandon
+	abandon   sync.Once             // closes abandoned
 	lock      *pebble.Lock
 	damage    *diskfs.DamageNotes
 	tail      *tail
@@ -102,7 +102,6 @@ type Store struct {
 // and the remedy.
 func Open(o Options) (*Store, error) {
 	s := &Store{logger: o.Logger, fs: o.FS, dir: o.Dir, failed: make(chan struct{}), tail: newTail(), abandoned: make(chan struct{}), noted: map[string][2]string{}, damage: diskfs.NewDamageNotes(o.Logger)}
-	s.abandon = sync.OnceFunc(func() { close(s.abandoned) })
 	if s.fs == nil {
 		s.fs = vfs.Default
 		if o.Dir == "" {
@@ -188,7 +187,7 @@ func (s *Store) openAll(o Options) (err error) {
 			return err
 		}
 	}
-	s.Messages = newLog(s.messages, "the message log", s, s.tail.apply)
+	s.Messages = newLog(s.messages, "the message log", s, s.tail)
 	s.Groups = newLog(s.groups, "the groups' progress", s, nil)
 	return s.checkPositions(o)
 }
@@ -230,7 +229,7 @@ func (s *Store) openDB(dir string, o *pebble.Options) (*pebble.DB, error) {
 func (s *Store) options(cache *pebble.Cache, memTable uint64, fs vfs.FS) *pebble.Options {
 	o := &pebble.Options{
 		Cache:  cache,
-		FS:     &diskfs.PausingFS{FS: diskfs.MarkerFS{FS: diskfs.BlobFS{FS: fs, Found: s.damage.Found, Notes: s.values}}, Broken: s.Broken, Damaged: s.damage.Recent},
+		FS:     &diskfs.PausingFS{FS: diskfs.MarkerFS{FS: diskfs.BlobFS{FS: fs, Damage: s.damage, Notes: s.values}}, Store: s, Damage: s.damage},
 		Logger: pebbleLogger{s},
 		// Pebble repeats a failed flush without end; the writes behind it would wait as long.
 		EventListener:         &pebble.EventListener{BackgroundError: s.background, DataCorruption: s.damaged},
@@ -277,7 +276,7 @@ func (s *Store) fail(cause error) {
 // Abandon marks the store as broken because of a panic, which may have left the
 // databases half used: Close does not touch them.
 func (s *Store) Abandon(cause error) {
-	s.abandon()
+	s.abandon.Do(func() { close(s.abandoned) })
 	s.fail(cause)
 }
 

@@ -20,8 +20,8 @@ import (
 // panic occurs, and the process continues.
 type BlobFS struct {
 	vfs.FS
-	Found func(file string, err error) // called with each corruption
-	Notes *ValueNotes                  // nil: a replaced file is not found
+	Damage *DamageNotes // gets each corruption
+	Notes  *ValueNotes  // nil: a replaced file is not found
 }
 
 // Create implements vfs.FS.
@@ -51,7 +51,7 @@ func (b BlobFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
 		return f, err
 	case errors.Is(err, fs.ErrNotExist):
 		err = fmt.Errorf("%w: the file %s is missing", record.ErrCorrupt, name)
-		b.Found(name, err)
+		b.Damage.Found(name, err)
 		return nil, err
 	case err != nil:
 		return nil, err
@@ -65,11 +65,11 @@ func (b BlobFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
 	}
 	if err != nil {
 		if IsDamage(err) {
-			b.Found(name, err)
+			b.Damage.Found(name, err)
 		}
 		return nil, errors.Join(fmt.Errorf("the file %s: %w", name, err), f.Close())
 	}
-	return &blobFile{f, name, size, b.Found}, nil
+	return &blobFile{f, name, size, b.Damage}, nil
 }
 
 // Unwrap implements vfs.FS.
@@ -96,9 +96,9 @@ func foreign(err error) error { return fmt.Errorf("%w: %s", record.ErrCorrupt, e
 // A blobFile is a file of values: blocks, and the footer, which is not checked again.
 type blobFile struct {
 	vfs.File
-	name  string
-	size  int64
-	found func(file string, err error)
+	name   string
+	size   int64
+	damage *DamageNotes
 }
 
 // ReadAt implements vfs.File. Pebble reads one block at a time.
@@ -110,7 +110,7 @@ func (f *blobFile) ReadAt(p []byte, off int64) (int, error) {
 	}
 	if err := block.ValidateChecksum(block.ChecksumTypeCRC32c, p, block.Handle{Offset: uint64(off), Length: uint64(length)}); err != nil {
 		err = fmt.Errorf("the file %s: %w", f.name, foreign(err))
-		f.found(f.name, err)
+		f.damage.Found(f.name, err)
 		return 0, err
 	}
 	return n, nil

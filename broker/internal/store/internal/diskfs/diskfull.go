@@ -48,17 +48,15 @@ type FullFS struct {
 	state   atomic.Pointer[DiskFull]
 	taken   atomic.Bool   // the ballast was removed, and a goroutine watches the disk
 	opened  atomic.Bool   // writes wait; before, opening fails instead
-	closing chan struct{} // closed by stop: nothing waits any more
+	closing chan struct{} // closed by StopWaiting: nothing waits any more
+	stop    sync.Once     // closes closing
 	watch   sync.WaitGroup
-
-	stop func() // closes closing; may be called again
 }
 
 // NewFullFS returns a FullFS over fs with its ballast in the directory dir. Before SetOpened no
 // write waits.
 func NewFullFS(fs vfs.FS, dir string, logger *slog.Logger) *FullFS {
-	closing := make(chan struct{})
-	return &FullFS{FS: fs, dir: dir, logger: logger, closing: closing, stop: sync.OnceFunc(func() { close(closing) })}
+	return &FullFS{FS: fs, dir: dir, logger: logger, closing: make(chan struct{})}
 }
 
 // A DiskFull is the state of a full disk.
@@ -73,8 +71,9 @@ func (fs *FullFS) Full() *DiskFull { return fs.state.Load() }
 // SetOpened has writes wait for room from now on. Before, a write that finds none fails.
 func (fs *FullFS) SetOpened() { fs.opened.Store(true) }
 
-// StopWaiting has nothing wait for room any more: a write that finds none fails.
-func (fs *FullFS) StopWaiting() { fs.stop() }
+// StopWaiting has nothing wait for room any more: a write that finds none fails. It may be called
+// again.
+func (fs *FullFS) StopWaiting() { fs.stop.Do(func() { close(fs.closing) }) }
 
 // missing returns how many bytes are not free that should be, at least 1.
 func (fs *FullFS) missing() int64 {
@@ -175,7 +174,7 @@ func (fs *FullFS) Stopped() bool {
 
 // Close ends all waiting.
 func (fs *FullFS) Close() {
-	fs.stop()
+	fs.StopWaiting()
 	fs.watch.Wait()
 }
 

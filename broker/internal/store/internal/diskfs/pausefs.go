@@ -13,17 +13,17 @@ const retryPause = 100 * time.Millisecond
 // compaction at once and without end.
 type PausingFS struct {
 	vfs.FS
-	Broken  func() error
-	Damaged func() bool // a corrupt file was read just now
+	Store  interface{ Broken() error } // Broken returns why the store can write no more; nil while it can
+	Damage *DamageNotes
 }
 
 // Create implements vfs.FS.
 func (fs *PausingFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	if err := fs.Broken(); err != nil {
+	if err := fs.Store.Broken(); err != nil {
 		<-time.After(retryPause)
 		return nil, err
 	}
-	if IsTable(name) && fs.Damaged() {
+	if IsTable(name) && fs.Damage.Recent() {
 		<-time.After(damagePause)
 	}
 	return fs.FS.Create(name, c)
