@@ -53,7 +53,7 @@ type Catalog struct {
 	autoGroups int    // guarded by the token: the number of auto-created groups
 
 	addresses atomic.Pointer[address.Set[settings.Address]] // changed by the holder of the token and of mu
-	idKey     store.IDKey                                   // of the hashes of message IDs
+	idKey     store.IDKey                                   // of the hashes of message IDs; set by Recover, before there are topics
 
 	forgetting *maintain.Task // of message IDs that are older than the duplicate window
 	autoDelete *maintain.Task // of automatic dead letter queues

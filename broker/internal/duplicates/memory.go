@@ -6,6 +6,7 @@ package duplicates
 import (
 	"time"
 
+	"github.com/tidegate/tidegate/broker/internal/maintain"
 	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
@@ -14,9 +15,9 @@ import (
 // log, or during the start, before other goroutines use the topic. Hash and HashID may be called at
 // any time.
 type Memory struct {
-	topic uint32
-	key   func() store.IDKey // of the hashes
-	later func(time.Time)    // schedules a call of Expire at that time or earlier
+	topic  uint32
+	key    store.IDKey    // of the hashes
+	expiry *maintain.Task // calls Expire
 
 	ids     recent.IDs
 	index   recent.Index
@@ -24,14 +25,14 @@ type Memory struct {
 	expires bool         // a call of Expire is scheduled
 }
 
-// NewMemory returns the empty memory of a topic. key returns the key of the hashes. later must
-// schedule a call of Expire at a time or earlier.
-func NewMemory(topic uint32, key func() store.IDKey, later func(time.Time)) *Memory {
-	return &Memory{topic: topic, key: key, later: later}
+// NewMemory returns the empty memory of a topic. key is the key of the hashes. The step of expiry
+// must call Expire.
+func NewMemory(topic uint32, key store.IDKey, expiry *maintain.Task) *Memory {
+	return &Memory{topic: topic, key: key, expiry: expiry}
 }
 
 // Hash returns the hash of an ID, as in the index. It is not 0.
-func (m *Memory) Hash(id string) uint64 { return m.key().Hash(id) }
+func (m *Memory) Hash(id string) uint64 { return m.key.Hash(id) }
 
 // HashID sets the IDHash of a message if it is not set.
 func (m *Memory) HashID(msg *store.Message) {
@@ -73,7 +74,7 @@ func (m *Memory) Remember(msg *store.Message, l recent.Location, window time.Dur
 func (m *Memory) expireLater(window time.Duration, now time.Time) {
 	if !m.expires {
 		m.expires = true
-		m.later(now.Add(window))
+		m.expiry.Wake(now.Add(window))
 	}
 }
 

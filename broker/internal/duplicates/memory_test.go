@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/maintain"
 	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/store"
@@ -26,12 +27,13 @@ type fixture struct {
 	t     *testing.T
 	store *store.Store
 	ends  []int64
-	due   []time.Time // arguments of the calls of later
+	task  *maintain.Task // calls Expire
 }
 
 func open(t *testing.T, fs vfs.FS, ends ...int64) *fixture {
 	t.Helper()
-	s, err := store.Open(store.Options{Dir: "data", FS: fs, Logger: slog.New(slog.DiscardHandler)})
+	logger := slog.New(slog.DiscardHandler)
+	s, err := store.Open(store.Options{Dir: "data", FS: fs, Logger: logger})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,9 +41,9 @@ func open(t *testing.T, fs vfs.FS, ends ...int64) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fixture{t: t, store: s, ends: ends}
-	f.Memory = NewMemory(topic, func() store.IDKey { return key }, func(at time.Time) { f.due = append(f.due, at) })
-	if err := f.Restore(Source{Store: s, Logger: slog.New(slog.DiscardHandler), Topic: "t", Ends: ends, Window: window, Now: time.Now()}); err != nil {
+	f := &fixture{t: t, store: s, ends: ends, task: maintain.New(t.Context(), logger, nil).Add(maintain.TaskConfig{})}
+	f.Memory = NewMemory(topic, key, f.task)
+	if err := f.Restore(Source{Store: s, Logger: logger, Topic: "t", Ends: ends, Window: window, Now: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
 	return f
@@ -159,8 +161,8 @@ func TestPendingMessages(t *testing.T) {
 				f.Remember(m, at, window, time.Now())
 			}
 		})
-		if len(f.due) != 1 {
-			t.Errorf("later was called with %v", f.due)
+		if d := time.Until(f.task.Due()); d != window {
+			t.Errorf("they expire in %v", d)
 		}
 		f.close(true)
 		f = open(t, fs, 0)

@@ -66,7 +66,7 @@ func (f *fixture) create(name string, c settings.Topic, _ bool) error {
 	id := uint32(len(f.topics) + 1)
 	f.topics[name] = topic.New(topic.Config{
 		ID: id, Name: name, Retention: f.retention,
-		IDs: duplicates.NewMemory(id, func() store.IDKey { return store.IDKey{} }, func(time.Time) {}),
+		IDs: duplicates.NewMemory(id, store.IDKey{}, f.retention),
 	}, c.WithDefaults())
 	return nil
 }

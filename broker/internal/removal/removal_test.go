@@ -120,7 +120,7 @@ func TestTopicDeleted(t *testing.T) {
 		if ranges, deleted := r.Freed().Remembered(); ranges != 0 || deleted != 0 {
 			t.Errorf("an unused topic leaves %d ranges and %d topics", ranges, deleted)
 		}
-		ids := duplicates.NewMemory(2, func() store.IDKey { return store.IDKey{} }, func(time.Time) {})
+		ids := duplicates.NewMemory(2, store.IDKey{}, maintain.New(t.Context(), r.Logger, nil).Add(maintain.TaskConfig{}))
 		used := topic.New(topic.Config{ID: 2, Name: "used", IDs: ids}, settings.Topic{Queues: 3, DuplicateWindow: -1})
 		q := used.Queues()[1]
 		if err := r.Store.Messages.Add(func(w *store.Batch) {

@@ -54,9 +54,10 @@ func (f *fixture) CreateOwnTopic(name string, c settings.Topic, _ bool) error {
 
 func (f *fixture) create(name string, c settings.Topic) *topic.Topic {
 	id := uint32(len(f.topics) + 1)
+	loop := maintain.New(f.t.Context(), f.Logger, nil)
 	f.topics[name] = topic.New(topic.Config{
-		ID: id, Name: name, Retention: maintain.New(f.t.Context(), f.Logger, nil).Add(maintain.TaskConfig{}),
-		IDs: duplicates.NewMemory(id, func() store.IDKey { return store.IDKey{} }, func(time.Time) {}),
+		ID: id, Name: name, Retention: loop.Add(maintain.TaskConfig{}),
+		IDs: duplicates.NewMemory(id, store.IDKey{}, loop.Add(maintain.TaskConfig{})),
 	}, c.WithDefaults())
 	return f.topics[name]
 }
