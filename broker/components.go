@@ -39,7 +39,7 @@ type components struct {
 // maintenance is started.
 func (b *Broker) openComponents() {
 	life := b.calls.life
-	b.maintenance = maintain.New(life, b.logger, b.calls.guarded)
+	b.maintenance = maintain.New(life, b.logger, &b.calls)
 	b.events = tally.New(b.logger)
 	directory := catalog.NewDirectory()
 	b.letters = letters.New(letters.Config{Store: b.store, Directory: directory, Logger: b.logger, Life: life, Damaged: &b.counters.damaged})

@@ -67,7 +67,7 @@ func (l *lifetime) Begin() bool {
 func (l *lifetime) End() {
 	p := recover()
 	if p != nil {
-		l.abandon(p)
+		l.Abandon(p)
 	}
 	l.operating.Done()
 	if p != nil {
@@ -75,19 +75,10 @@ func (l *lifetime) End() {
 	}
 }
 
-// guarded runs a step of maintenance. A panic breaks the broker, as in End.
-func (l *lifetime) guarded(step func()) {
-	defer func() {
-		if p := recover(); p != nil {
-			l.abandon(p)
-			panic(p)
-		}
-	}()
-	step()
+// Abandon breaks the broker after a panic, in End or in a step of maintenance.
+func (l *lifetime) Abandon(panicked any) {
+	l.store.Abandon(fmt.Errorf("a panic in the broker: %v", panicked))
 }
-
-// abandon breaks the broker after a panic.
-func (l *lifetime) abandon(p any) { l.store.Abandon(fmt.Errorf("a panic in the broker: %v", p)) }
 
 // beginWith is Begin for a call with a ctx. The error is the cause of a ctx that has ended, or that
 // the broker is closing. Without an error the caller has to call End.

@@ -22,7 +22,7 @@ const lookAgain = time.Minute
 type Loop struct {
 	ctx    context.Context //nolint:containedctx // the life of the loop, not of a request
 	logger *slog.Logger
-	guard  func(step func())
+	panics Panics // nil: nothing more than the panic
 
 	timer   *time.Timer
 	running sync.WaitGroup
@@ -40,14 +40,16 @@ const (
 	stopped
 )
 
+// Panics gets the panics of steps.
+type Panics interface {
+	// Abandon is called with the value of a panic, which then continues.
+	Abandon(panicked any)
+}
+
 // New returns a loop that runs nothing before Start. The steps get ctx; when ctx ends, no further
-// step begins. Failed steps are logged to logger. The loop calls guard with each piece of work, and
-// guard must call it once; nil means that the loop calls it directly.
-func New(ctx context.Context, logger *slog.Logger, guard func(step func())) *Loop {
-	if guard == nil {
-		guard = func(step func()) { step() }
-	}
-	l := &Loop{ctx: ctx, logger: logger, guard: guard}
+// step begins. Failed steps are logged to logger. panics may be nil.
+func New(ctx context.Context, logger *slog.Logger, panics Panics) *Loop {
+	l := &Loop{ctx: ctx, logger: logger, panics: panics}
 	l.timer = time.AfterFunc(time.Hour, l.runDue)
 	l.timer.Stop()
 	return l

@@ -105,16 +105,26 @@ func (t *Task) runOnce() (again bool) {
 	if err != nil { // the loop ends
 		return t.ended(time.Time{}, nil)
 	}
-	var next time.Time
-	t.loop.guard(func() {
-		next, err = t.step(release)
-		if err == nil && t.Follow != nil {
-			if err = t.Follow(t.loop.ctx); err != nil {
-				next = time.Time{}
+	return t.ended(t.work(release))
+}
+
+// work runs the step and the work that follows it. A panic continues.
+func (t *Task) work(release func()) (next time.Time, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			if t.loop.panics != nil {
+				t.loop.panics.Abandon(p)
 			}
+			panic(p)
 		}
-	})
-	return t.ended(next, err)
+	}()
+	if next, err = t.step(release); err != nil || t.Follow == nil {
+		return next, err
+	}
+	if err = t.Follow(t.loop.ctx); err != nil {
+		return time.Time{}, err
+	}
+	return next, nil
 }
 
 func (t *Task) step(release func()) (next time.Time, err error) {
