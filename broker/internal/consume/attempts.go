@@ -3,6 +3,7 @@ package consume
 import (
 	"time"
 
+	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker/internal/redelivery"
 )
 
@@ -19,11 +20,13 @@ type Policy struct {
 	// message without a message group becomes a dead letter.
 	OnExhausted Exhaustion
 
-	// Interval returns the retry interval after the delivery attempt of a push consumer failed.
-	Interval func(attempt int, d redelivery.Draw) time.Duration
+	// Intervals are the retry intervals of the group, for push consumers: after the first failed
+	// delivery attempt, after the second and so on. The last one repeats.
+	Intervals backoff.Steps
 
-	// Override means that Interval applies instead of the delay that a push consumer requests.
-	Override bool
+	// Address has the redelivery settings of the address, which replace Intervals and the delay
+	// that a push consumer requests. Nil means none.
+	Address *redelivery.Rules
 }
 
 // exhaustion applies the maximum of attempts to a message after e. It returns AttemptsLeft if this
@@ -57,7 +60,10 @@ func (s *Policy) LastAttempt(attempt int) bool { return s.MaxAttempts > 0 && att
 // interval returns the retry interval of a message that failed. The random part is derived from the
 // record of the lease, so it is the same after a restart.
 func (p *Progress) interval(l *Lease, s *Policy) time.Duration {
-	return s.Interval(l.Attempt, p.draw(l))
+	if s.Address != nil {
+		return s.Address.After(l.Attempt, p.draw(l))
+	}
+	return s.Intervals.Delay(l.Attempt - 1)
 }
 
 func (p *Progress) draw(l *Lease) redelivery.Draw {

@@ -57,15 +57,28 @@ type modelPolicy struct {
 }
 
 func (p *modelPolicy) rules() *Policy {
-	return &Policy{
-		MaxAttempts: p.attempts, MaxRedeliveries: p.redeliveries, Override: p.override,
+	rules := &Policy{
+		MaxAttempts: p.attempts, MaxRedeliveries: p.redeliveries,
 		OnExhausted: map[string]Exhaustion{"dead-letter": ThenDeadLetter, "park": ThenPark, "block": ThenBlock}[p.onExhausted],
-		Interval:    func(attempt int, _ redelivery.Draw) time.Duration { return p.after(attempt) },
 	}
+	for n := range longestLadder {
+		rules.Intervals = append(rules.Intervals, p.interval*time.Duration(n+1))
+	}
+	if p.override {
+		rules.Address = &redelivery.Rules{Delay: p.interval, Multiplier: 2, Longest: time.Hour}
+	}
+	return rules
 }
 
+// longestLadder is the number of different intervals, of which the last one repeats.
+const longestLadder = 5
+
+// after returns the interval after an attempt. With address settings it doubles.
 func (p *modelPolicy) after(attempt int) time.Duration {
-	return p.interval * time.Duration(attempt)
+	if p.override {
+		return min(p.interval<<min(attempt-1, 16), time.Hour)
+	}
+	return p.interval * time.Duration(min(attempt, longestLadder))
 }
 
 // exhausted returns the end if the attempt was the last one: dead-letter, park, block, or nothing.

@@ -31,7 +31,7 @@ type Settlement struct {
 	// timeout, for a push consumer a release, and the attempt does not count.
 	After time.Duration
 
-	// BySchedule means that Policy.Interval applies instead of After. EventFail only.
+	// BySchedule means that the interval of Policy applies instead of After. EventFail only.
 	BySchedule bool
 
 	Serial  uint32 // of the new receipt handle. EventChange only.
@@ -115,7 +115,7 @@ func (p *Progress) reschedule(l *Lease, s Settlement, policy *Policy, now time.T
 	l.Due = now.Add(s.After)
 	switch s.Event {
 	case EventFail:
-		if s.BySchedule || l.Push && policy.Override {
+		if s.BySchedule || l.Push && policy.Address != nil {
 			l.Due = now.Add(p.interval(l, policy))
 		}
 	case EventNegativeAck:

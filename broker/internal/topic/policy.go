@@ -8,7 +8,6 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/redelivery"
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
@@ -17,14 +16,6 @@ import (
 type Policy struct {
 	Group   *settings.Group
 	Address *AddressPolicy
-}
-
-// interval returns the retry interval after a delivery attempt of a push consumer failed.
-func (p Policy) interval(attempt int, d redelivery.Draw) time.Duration {
-	if r := p.Address.Redelivery; r != nil {
-		return r.After(attempt, d)
-	}
-	return p.Group.Interval(attempt)
 }
 
 // Ladder returns the retry schedule without its random parts.
@@ -48,12 +39,11 @@ func (p Policy) MaxAttempts() int {
 	return p.Group.MaxAttempts
 }
 
-// Rules returns the policy as package consume applies it. Address settings replace the delay that a
-// push consumer requests.
+// Rules returns the policy as package consume applies it.
 func (p Policy) Rules() consume.Policy {
 	return consume.Policy{
 		MaxAttempts: p.MaxAttempts(), MaxRedeliveries: p.Group.NegativeAck.MaxRedeliveries, OnExhausted: p.exhaustion(),
-		Interval: p.interval, Override: p.Address.Redelivery != nil,
+		Intervals: p.Group.Ladder(), Address: p.Address.Redelivery,
 	}
 }
 
