@@ -195,8 +195,7 @@ func (t *topic) leave(it *item, aborted bool) (left bool) {
 			Op: "SendMessage", Subject: t.name, Endpoint: r.Lane.Endpoint, MaybeStored: true,
 			Message: "the call ended before the response", Err: cause,
 		}
-		it.history.Record(o.err, r.Call.began, now, it.ctx.Err() != nil)
-		o.in = it.inputs(o.err, now, t.good.Load())
+		o.in = it.record(o.err, r.Call.began, now)
 		o.in.Closed = aborted
 		o.decision = retry.Decide(o.in)
 	}

@@ -86,11 +86,14 @@ func (it *item) Share(now time.Time) time.Duration {
 	return it.history.Share(&it.limits, now, deadline)
 }
 
-// inputs returns the inputs of a decision after an attempt that ended then with err.
-func (it *item) inputs(err error, ended time.Time, routeGood bool) retry.Inputs {
+// record counts an attempt that ended with err, and returns the inputs of the decision about it.
+func (it *item) record(err error, began, ended time.Time) retry.Inputs {
+	gone := it.ctx.Err() != nil
+	it.history.Record(err, began, ended, gone)
+	it.changes = 0
 	deadline, _ := it.ctx.Deadline() // zero if there is none
 	in := it.history.Inputs(&it.limits, err, ended, deadline)
-	in.RouteGood, in.ContextEnded = routeGood, it.ctx.Err() != nil
+	in.RouteGood, in.ContextEnded = it.topic.good.Load(), gone
 	return in
 }
 

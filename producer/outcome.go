@@ -78,8 +78,7 @@ func (t *topic) decide(r *request, outs []outcome) {
 func (p *Producer) nextStep(in *retry.Inputs) retry.Decision {
 	d := retry.Decide(*in)
 	if d.Stop == retry.Continue && d.Class != tidegate.ClassOK && p.opts.Budget != nil && !p.opts.Budget.Spend(p.opts.Priority) {
-		in.BudgetSpent = true
-		d = retry.Decide(*in)
+		d = retry.Decision{Class: d.Class, Stop: retry.Budget}
 	}
 	return d
 }
@@ -224,7 +223,8 @@ func (t *topic) adapt(r *request, outs []outcome, now time.Time) (ended []outcom
 		if !untried {
 			it.history.Charge(now, &it.limits)
 		}
-		o := outcome{it: it, err: throttle.err, ended: now, waiting: true, in: it.inputs(throttle.err, now, true)}
+		deadline, _ := it.ctx.Deadline() // zero if there is none
+		o := outcome{it: it, err: throttle.err, ended: now, waiting: true, in: it.history.Inputs(&it.limits, throttle.err, now, deadline)}
 		o.in.PolicyDelay = max(0, l.PausedUntil.Sub(now))
 		o.in.RetryAfter = 0
 		if o.decision = retry.Decide(o.in); o.decision.Stop == retry.Continue || untried && o.decision.Stop != retry.Deadline {

@@ -70,8 +70,7 @@ func (p *Producer) repeat(it *item, op string, call func(ctx context.Context) (e
 		o.lane, o.err = call(a.ctx)
 		a.cancel()
 		o.ended = time.Now()
-		it.history.Record(o.err, began, o.ended, it.ctx.Err() != nil)
-		o.in = it.inputs(o.err, o.ended, it.topic.good.Load())
+		o.in = it.record(o.err, began, o.ended)
 		o.in.HalfMessage = op == beginOperation && !unsent(o.err)
 		o.in.Closed = p.life.Err() != nil
 		o.in.Draw(&it.limits, new(retry.Draws))

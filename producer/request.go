@@ -137,9 +137,8 @@ func (t *topic) lanesFor(ctx context.Context, a *ask) (err error) {
 	return err
 }
 
-// send carries out a request. It returns the messages that have ended, for wakeCallers, and the
-// next job of the worker.
-func (t *topic) send(r *request) (ended []*item, next job, ok bool) {
+// send carries out a request. It returns a result for each of Call.items, or an error for all.
+func (t *topic) send(r *request) (results []transport.SendResult, err error) {
 	returned := false
 	defer func() {
 		if !returned {
@@ -153,28 +152,21 @@ func (t *topic) send(r *request) (ended []*item, next job, ok bool) {
 		t.mu.Unlock()
 	}
 	c := &r.Call
-	var results []transport.SendResult
 	if len(c.items) > 0 {
-		results = t.p.sendLane(c.scope.ctx, r.Info, c.messages)
+		t.p.calls.Add(1)
+		defer t.p.calls.Add(-1)
+		results = t.p.lanes.SendLane(c.scope.ctx, r.Info, c.messages)
 	}
 	returned = true
 	c.scope.cancel()
 	c.copies.Free()
-	var err error
 	if len(results) != len(c.items) {
 		err = &tidegate.Error{
 			Op: "SendMessage", Subject: t.name, MaybeStored: true,
 			Message: fmt.Sprintf("the transport returned %d results for %d messages", len(results), len(c.items)),
 		}
 	}
-	return t.settle(r, results, err, !r.Alone)
-}
-
-// sendLane calls the transport, and counts the call while it is under way.
-func (p *Producer) sendLane(ctx context.Context, l transport.Lane, msgs []*tidegate.Message) []transport.SendResult {
-	p.calls.Add(1)
-	defer p.calls.Add(-1)
-	return p.lanes.SendLane(ctx, l, msgs)
+	return results, err
 }
 
 // abandon ends an ask or a request whose goroutine the transport or the limiter has ended: by a
@@ -189,7 +181,7 @@ func (t *topic) abandon(a *ask, r *request) {
 		if it.state != pending {
 			return
 		}
-		it.history.Record(err, began, now, it.ctx.Err() != nil)
+		it.record(err, began, now)
 		if t.end(it, it.fail(StopPermanent, nil), now) {
 			ended = append(ended, it)
 		}

@@ -116,19 +116,6 @@ func (p *Producer) askedSettings(ctx context.Context, t *topic) (Settings, error
 	if a := t.fresh(); a != nil {
 		return a.settings, a.err // another goroutine has requested them in the meantime
 	}
-	return p.requestSettings(ctx, t)
-}
-
-// fresh returns the last result, or nil if it is too old or there is none.
-func (t *topic) fresh() *answer {
-	if a := t.answer.Load(); a != nil && time.Now().Before(a.until) {
-		return a
-	}
-	return nil
-}
-
-// requestSettings sends a settings request. The caller holds the token in t.requesting.
-func (p *Producer) requestSettings(ctx context.Context, t *topic) (Settings, error) {
 	pushed, err := p.transport.ProducerSettings(ctx, t.name)
 	if err != nil && ctx.Err() != nil && !errors.Is(context.Cause(ctx), errSettingsWait) {
 		return p.settings(t), err // the end of the caller's ctx is no failure of the server
@@ -142,6 +129,14 @@ func (p *Producer) requestSettings(ctx context.Context, t *topic) (Settings, err
 	}
 	t.answer.Store(a)
 	return a.settings, a.err
+}
+
+// fresh returns the last result, or nil if it is too old or there is none.
+func (t *topic) fresh() *answer {
+	if a := t.answer.Load(); a != nil && time.Now().Before(a.until) {
+		return a
+	}
+	return nil
 }
 
 // awaitedSettings is askedSettings for a send. The send waits for at most a second, or
@@ -159,24 +154,14 @@ func (p *Producer) awaitedSettings(ctx context.Context, t *topic) (Settings, err
 // requestSettingsLater requests the settings in another goroutine, which Close waits for. It
 // does nothing if the last result is fresh or a request is under way.
 func (p *Producer) requestSettingsLater(t *topic) {
-	if t.fresh() != nil {
-		return
-	}
-	select {
-	case t.requesting <- struct{}{}:
-	default:
-		return
-	}
-	if !p.ledger.Hold() {
-		<-t.requesting
+	if t.fresh() != nil || len(t.requesting) > 0 || !p.ledger.Hold() {
 		return
 	}
 	go func() {
 		defer p.ledger.Running.Done()
-		defer func() { <-t.requesting }()
 		ctx, cancel := context.WithTimeoutCause(p.life, settingsLimit, errSettingsWait)
 		defer cancel()
-		_, _ = p.requestSettings(ctx, t) // the result is stored in t
+		_, _ = p.askedSettings(ctx, t) // the result is stored in t
 	}()
 }
 

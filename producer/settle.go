@@ -148,9 +148,7 @@ func (t *topic) charge(r *request, outs []outcome, ended time.Time) bool {
 		if o.skipped = it.state != pending; o.skipped {
 			continue
 		}
-		it.history.Record(o.err, r.Call.began, ended, it.ctx.Err() != nil)
-		it.changes = 0
-		o.in = it.inputs(o.err, ended, t.good.Load())
+		o.in = it.record(o.err, r.Call.began, ended)
 		if tidegate.Classify(o.err) == tidegate.ClassThrottled && it.ctx.Err() == nil && r.Lane != nil {
 			r.Lane.Deciding = true
 		}

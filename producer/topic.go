@@ -138,8 +138,9 @@ func (t *topic) work(j job) (over bool) {
 		if r == nil {
 			continue
 		}
+		results, err := t.send(r)
 		var ended []*item
-		ended, j, ok = t.send(r)
+		ended, j, ok = t.settle(r, results, err, !r.Alone)
 		over = len(ended) > 0
 		if ok && len(ended) > 1 {
 			// The next request does not wait for the wake-ups. It needs more stack than they do,

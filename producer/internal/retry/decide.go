@@ -47,9 +47,6 @@ type Inputs struct {
 	// is not retried.
 	HalfMessage bool
 
-	// BudgetSpent is true if Options.Budget rejected the retry.
-	BudgetSpent bool
-
 	// RetryAfter is the delay that the server requested; negative means that the server requested
 	// no further attempt. Zero means that the server requested nothing.
 	RetryAfter time.Duration
@@ -115,8 +112,6 @@ func Decide(in Inputs) Decision {
 	switch stop := in.exhausted(d.Class, delay); {
 	case stop != Continue:
 		d.Stop = stop
-	case in.BudgetSpent:
-		d.Stop = Budget
 	case in.HasDeadline && Sum(delay, in.Floor) > in.Remaining:
 		d.Stop, d.Needed = Deadline, Sum(delay, in.Floor)
 	default:

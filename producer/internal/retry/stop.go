@@ -13,7 +13,7 @@ const (
 	Deadline                // the next attempt could not end before the deadline
 	Context                 // the caller's ctx ended
 	Closed                  // the producer or its transport was closed
-	Budget                  // the budget has no retry left
+	Budget                  // the budget has no retry left; only the producer stops for it
 	HalfMessage             // a half message failed that may have reached a server
 )
 
