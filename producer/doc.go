@@ -55,8 +55,8 @@
 //
 //   - submit queues the item (internal/plan), or moves it to the spool (spool.go);
 //   - pump begins the jobs that are ready: an ask for lanes, or a request;
-//   - work carries out jobs, on a worker or on the goroutine of a Send: route an ask, and send a
-//     request (request.go): limiter, ctx, transport;
+//   - work carries out jobs, on a worker or on the goroutine of a Send. It routes an ask, sends the
+//     request (request.go: limiter, ctx, transport), and settles it;
 //   - settle charges the attempt to each item (settle.go) and decides (outcome.go; the policy is
 //     internal/retry). After a throttle it needs the settings of the server (settings.go). finish
 //     then applies the decisions, adapts the lane, and returns the other items to the queue;
@@ -64,9 +64,18 @@
 //
 // Transactions and recalls do not use the queue: repeat.go has their loop.
 //
-// A throttled Send passes through submit, pump and work, which calls route, send and settle. settle
-// pauses the lane and sets a timer. Its function wake continues with pump, on a worker. The first
-// attempt takes the lock of the topic three times if it succeeds.
+// A Send that is throttled once passes through these functions:
+//
+//	Send       prepare, admit, submit: Queue.Add, pump: Queue.Next has an ask
+//	  work     route: Queue.Routed has a request; start; send: throttled
+//	    settle charge; decide: awaitedSettings, retry.Decide has a delay; finish: apply notes the
+//	           delay, adapt pauses the lane, Queue.Finished queues the item, pump sets a timer
+//	  await    until the end
+//	wake       pump: Queue.Next has an ask; a worker begins
+//	  work     route, start, send: accepted
+//	    settle charge; finish: apply calls end, conclude counts; wakeCallers
+//
+// The first attempt takes the lock of the topic three times if it succeeds.
 //
 // # Pauses
 //
