@@ -47,7 +47,15 @@
 // If the server rejects a shared request because of one message, the producer repeats it in halves
 // until only the faulty message is left, and the others are stored.
 //
-// # Life of a message
+// # Pauses
+//
+// After a throttle the producer pauses all sends of the topic to that server. Then it sends one
+// message as a probe. It sends the others once the server has accepted the probe. A server that
+// takes one message a request gets another probe if it has not responded after the length of the
+// pause.
+package producer
+
+// Life of a message, for readers of the code:
 //
 // An item (item.go) is a message with its limits, its history and its state. Send, SendAsync and
 // SendBatch (send.go) prepare and admit it (producer.go): they validate the message and wait for a
@@ -76,11 +84,3 @@
 //	    settle charge; finish: apply calls end, conclude counts; wakeCallers
 //
 // The first attempt takes the lock of the topic three times if it succeeds.
-//
-// # Pauses
-//
-// After a throttle the producer pauses all sends of the topic to that server. Then it sends one
-// message as a probe. It sends the others once the server has accepted the probe. A server that
-// takes one message a request gets another probe if it has not responded after the length of the
-// pause.
-package producer
