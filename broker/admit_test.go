@@ -14,6 +14,18 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
+// A space is memory for the bodies of so many bytes.
+type space int64
+
+var errNoSpace = errors.New("no space")
+
+func (s space) Admit(bytes int64) error {
+	if bytes > int64(s) {
+		return errNoSpace
+	}
+	return nil
+}
+
 // A receive gets the messages that it is admitted, new ones and ones that are due again. The others
 // stay, with the attempts that they had.
 func TestAdmit(t *testing.T) {
@@ -31,19 +43,13 @@ func TestAdmit(t *testing.T) {
 				t.Fatal(r.Err)
 			}
 		}
-		full := errors.New("full")
-		poll := func(room int64, want int, attempt int) {
+		poll := func(room space, want int, attempt int) {
 			t.Helper()
 			ds, err := serve(b).Poll(t.Context(), serving.Poll{
 				ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, Max: 32, InvisibleDuration: time.Second},
-				Admit: func(bytes int64) error {
-					if bytes > room {
-						return full
-					}
-					return nil
-				},
+				Memory:         room,
 			})
-			if len(ds) != want || (want == 0) != errors.Is(err, full) {
+			if len(ds) != want || (want == 0) != errors.Is(err, errNoSpace) {
 				t.Fatalf("with space for %d bytes it gets %d messages, %v; want %d", room, len(ds), err, want)
 			}
 			for _, d := range ds {

@@ -112,6 +112,11 @@ func TestPanicBreaksTheBroker(t *testing.T) {
 	}
 }
 
+// unable cannot encode anything.
+type unable struct{}
+
+func (unable) Prepare([]*tidegate.Delivery) { panic("cannot be encoded") }
+
 // A message that cannot be encoded fails its receive, and becomes a dead letter in the end.
 func TestPanicInPrepare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -122,7 +127,7 @@ func TestPanicInPrepare(t *testing.T) {
 		poll := func() error {
 			_, err := serve(b).Poll(t.Context(), serving.Poll{
 				ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, InvisibleDuration: time.Minute},
-				Prepare:        func([]*tidegate.Delivery) { panic("cannot be encoded") },
+				Encoder:        unable{},
 			})
 			return err
 		}

@@ -103,7 +103,7 @@ func (b *Broker) checkPoll(p serving.Poll) (r subscription.Request, err error) {
 	} else if d := p.InvisibleDuration; d < b.opts.MinInvisibleDuration || d > b.opts.MaxInvisibleDuration {
 		return r, refusal.IllegalInvisibleTime("invisible duration", d, b.opts.MinInvisibleDuration, b.opts.MaxInvisibleDuration)
 	}
-	r = subscription.Request{ReceiveRequest: p.ReceiveRequest, Owner: p.Owner, Holder: p.Holder, Prepare: p.Prepare, Admit: p.Admit, Watch: p.Watch}
+	r = subscription.Request{ReceiveRequest: p.ReceiveRequest, Owner: p.Owner, Holder: p.Holder, Encoder: p.Encoder, Memory: p.Memory, Watch: p.Watch}
 	r.Match, err = compileFilter(p.Filter)
 	return r, err
 }

@@ -12,6 +12,11 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
+// A prepared collects the arguments of Prepare.
+type prepared [][]*tidegate.Delivery
+
+func (p *prepared) Prepare(ds []*tidegate.Delivery) { *p = append(*p, slices.Clone(ds)) }
+
 // Prepare is called once for each receive that returns deliveries, before it
 // returns, with these very deliveries; also for those that are repeated.
 func TestPrepare(t *testing.T) {
@@ -21,27 +26,27 @@ func TestPrepare(t *testing.T) {
 	if _, err := b.PutGroup(t.Context(), "g", settings.Group{FIFO: true}); err != nil {
 		t.Fatal(err)
 	}
-	poll := func(attempt string) (prepared [][]*tidegate.Delivery, ds []*tidegate.Delivery) {
+	poll := func(attempt string) (all prepared, ds []*tidegate.Delivery) {
 		t.Helper()
 		ds, err := serve(b).Poll(t.Context(), serving.Poll{
 			ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, Max: 8, InvisibleDuration: time.Minute, AttemptID: attempt},
-			Prepare:        func(ds []*tidegate.Delivery) { prepared = append(prepared, slices.Clone(ds)) },
+			Encoder:        &all,
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return prepared, ds
+		return all, ds
 	}
-	if prepared, ds := poll("0"); len(prepared) != 0 || len(ds) != 0 {
-		t.Errorf("no message is ready: prepared %v, received %v", prepared, ds)
+	if all, ds := poll("0"); len(all) != 0 || len(ds) != 0 {
+		t.Errorf("no message is ready: prepared %v, received %v", all, ds)
 	}
 	for _, id := range []string{"1", "2"} {
 		mustSend(t, b, &tidegate.Message{ID: id, Topic: "t", MessageGroup: id, Body: []byte(id)})
 	}
 	for _, name := range []string{"first", "repeated"} {
-		prepared, ds := poll("1")
-		if len(ds) != 2 || len(prepared) != 1 || !slices.Equal(prepared[0], ds) {
-			t.Errorf("%s: prepared %v, received %v", name, prepared, ds)
+		all, ds := poll("1")
+		if len(ds) != 2 || len(all) != 1 || !slices.Equal(all[0], ds) {
+			t.Errorf("%s: prepared %v, received %v", name, all, ds)
 		}
 	}
 }

@@ -198,7 +198,6 @@ func TestWatchIsWoken(t *testing.T) {
 // A receive that has not taken all messages that it could take leaves no watch.
 func TestNoWatchIsLeft(t *testing.T) {
 	t.Parallel()
-	full := errors.New("no memory")
 	for name, c := range map[string]struct {
 		edit func(*serving.Poll)
 		want int // messages
@@ -212,16 +211,9 @@ func TestNoWatchIsLeft(t *testing.T) {
 		"another queue":          {func(p *serving.Poll) { p.Queue = 1 }, 0, true, nil},
 		"no such queue":          {func(p *serving.Poll) { p.Queue = 2 }, 0, false, nil},
 		"a filter":               {func(p *serving.Poll) { p.Filter.Expression = "other" }, 0, true, nil},
-		"no memory":              {func(p *serving.Poll) { p.Admit = func(int64) error { return full } }, 0, false, full},
-		"memory for one": {func(p *serving.Poll) {
-			p.Admit = func(bytes int64) error {
-				if bytes > 10 {
-					return full
-				}
-				return nil
-			}
-		}, 1, false, nil},
-		"a repetition": {func(p *serving.Poll) { p.AttemptID, p.Repeat = "a", true }, 0, false, nil},
+		"no memory":              {func(p *serving.Poll) { p.Memory = space(0) }, 0, false, errNoSpace},
+		"memory for one":         {func(p *serving.Poll) { p.Memory = space(10) }, 1, false, nil},
+		"a repetition":           {func(p *serving.Poll) { p.AttemptID, p.Repeat = "a", true }, 0, false, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

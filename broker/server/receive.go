@@ -196,7 +196,7 @@ func (s *Server) poll(ctx context.Context, client string, under *gate.Regime, re
 	if c.Profile() == nil { // else its stream has reported the address
 		c.At(wire.PeerAddress(ctx))
 	}
-	p.Holder, p.Prepare, p.Admit = c.Holder(), f.Prepare, transit.Admit(h, p.Max, 1)
+	p.Holder, p.Encoder, p.Memory = c.Holder(), f, transit.BodiesIn(h, p.Max, 1)
 	s.b.Touch(client)
 	if w := s.watch(ctx, c, p.Topic, req.GetMessageQueue().GetId()); w != nil {
 		p.Watch, p.Wait = w.Watch, 0 // instead of the wait

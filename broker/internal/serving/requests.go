@@ -49,16 +49,16 @@ type Poll struct {
 	// of the group. Nil means that the client is not known.
 	Holder *Holder
 
-	// Prepare, if not nil, is called with the deliveries while their attempts are written, for
-	// example to encode a response. The caller must discard its result unless Poll returns the
-	// deliveries without an error. Prepare must not wait or call the broker. If it panics, Poll
-	// returns an error, and the messages are delivered again after their invisible duration.
-	Prepare func([]*tidegate.Delivery)
+	// Encoder encodes a response while the attempts of its deliveries are written. The caller must
+	// discard the result unless Poll returns the deliveries without an error. Prepare must not wait
+	// or call the broker. If it panics, Poll returns an error, and the messages are delivered again
+	// after their invisible duration. Nil means none.
+	Encoder subscription.Encoder
 
-	// Admit, if not nil, is called with the size in bytes of all bodies that Poll is about to keep
-	// in memory for the caller. If Admit returns an error, Poll returns fewer messages, or the
-	// error if there are none. Admit must not wait or call the broker.
-	Admit func(bytes int64) error
+	// Memory is the memory for the bodies that Poll keeps for the caller. If Admit returns an
+	// error, Poll returns fewer messages, or the error if there are none. Admit must not wait or
+	// call the broker. Nil means that Poll admits all.
+	Memory subscription.Memory
 
 	// Watch stays behind if Poll has taken all messages that it could take; then Watch.Left is
 	// true. The caller ends each watch. Nil means none.

@@ -115,7 +115,7 @@ func (s *Subscription) deliveries(ctx context.Context, p *Request, grants []cons
 	if err := s.expireMessages(ctx, old); err != nil {
 		return nil, admitted, err
 	}
-	if p.Prepare != nil && len(ds) > 0 {
+	if p.Encoder != nil && len(ds) > 0 {
 		if err := prepare(p, ds); err != nil {
 			return nil, admitted, err
 		}
@@ -123,10 +123,10 @@ func (s *Subscription) deliveries(ctx context.Context, p *Request, grants []cons
 	return ds, admitted, nil
 }
 
-// errUnprepared is the error of a receive whose Prepare panicked.
+// errUnprepared is the error of a receive whose Encoder panicked.
 var errUnprepared = errors.New("encoding the response panicked")
 
-// prepare calls Request.Prepare. If that panics it returns an error: a panic over the content of a
+// prepare calls the Encoder. If that panics it returns an error: a panic over the content of a
 // message must not break the broker.
 func prepare(p *Request, ds []*tidegate.Delivery) (err error) {
 	defer func() {
@@ -134,7 +134,7 @@ func prepare(p *Request, ds []*tidegate.Delivery) (err error) {
 			err = &tidegate.Error{Code: tidegate.CodeInternalServerError, Message: fmt.Sprint(v), Err: errUnprepared}
 		}
 	}()
-	p.Prepare(ds)
+	p.Encoder.Prepare(ds)
 	return nil
 }
 

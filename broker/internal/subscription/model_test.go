@@ -128,17 +128,26 @@ func (m *receiveModel) send(n int) {
 
 var errNoMemory = errors.New("no memory for the messages")
 
+// A meanwhile is the memory of a receive, of which there may be none. Others act when it is asked
+// for.
+type meanwhile struct {
+	m    *receiveModel
+	none bool
+}
+
+func (w meanwhile) Admit(int64) error {
+	w.m.meanwhile()
+	if w.none {
+		return errNoMemory
+	}
+	return nil
+}
+
 // receive begins a receive. Others act while it reads, and some find no memory.
 func (m *receiveModel) receive() {
 	x := &receiver{request: &Request{ReceiveRequest: transport.ReceiveRequest{Queue: m.r.IntN(3) - 1, Max: 1 + m.r.IntN(4), InvisibleDuration: time.Hour}}}
 	refuses := m.r.IntN(20) == 0
-	x.request.Admit = func(int64) error {
-		m.meanwhile()
-		if refuses {
-			return errNoMemory
-		}
-		return nil
-	}
+	x.request.Memory = meanwhile{m, refuses}
 	m.events++
 	m.look(x)
 }

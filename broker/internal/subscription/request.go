@@ -16,15 +16,29 @@ const maxReceiveBytes = 16 << 20
 type Request struct {
 	transport.ReceiveRequest
 
-	Owner   string                     // consume.Receive.Owner
-	Holder  *consume.Holder            // consume.Receive.Holder
-	Prepare func([]*tidegate.Delivery) // called with the deliveries while they are written
-	Admit   func(bytes int64) error    // may reject bodies of that size in memory; nil: admits all
-	Watch   *Watch                     // stays behind if there are no further messages; nil for none
-	Match   *filter.Filter             // of ReceiveRequest.Filter; nil matches all messages
+	Owner   string          // consume.Receive.Owner
+	Holder  *consume.Holder // consume.Receive.Holder
+	Encoder Encoder         // nil for none
+	Memory  Memory          // nil: admits all
+	Watch   *Watch          // stays behind if there are no further messages; nil for none
+	Match   *filter.Filter  // of ReceiveRequest.Filter; nil matches all messages
 
 	retry  bool // from the group's retry topic for Topic
 	shared bool // the retry topic is one for other topics too
+}
+
+// An Encoder encodes the response to a receive.
+type Encoder interface {
+	// Prepare is called with the deliveries while they are written, and must not wait. The result
+	// counts only if the receive returns these deliveries.
+	Prepare([]*tidegate.Delivery)
+}
+
+// Memory is the memory for the bodies of a receive.
+type Memory interface {
+	// Admit is called with the size in bytes of all bodies that the receive is about to keep. An
+	// error rejects the last of them. Admit must not wait.
+	Admit(bytes int64) error
 }
 
 // wants reports whether the receive gets a message. The filter applies to messages of its topic. In
@@ -42,10 +56,10 @@ func (p *Request) wants(m *store.Message) bool {
 
 // admit returns an error if the receive may not keep so many bytes of bodies.
 func (p *Request) admit(bytes int64) error {
-	if p.Admit == nil {
+	if p.Memory == nil {
 		return nil
 	}
-	return p.Admit(bytes)
+	return p.Memory.Admit(bytes)
 }
 
 // grantedBytes returns the size of the bodies of grants.

@@ -2,7 +2,6 @@ package subscription
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +11,11 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
+
+// noMemory rejects all bodies.
+type noMemory struct{}
+
+func (noMemory) Admit(int64) error { return errNoMemory }
 
 // retried has retry topics for the group.
 type retried struct {
@@ -106,7 +110,7 @@ func TestWatchOfAReceiveThatLooksAgain(t *testing.T) {
 		if err := look(); err != nil || !w.Left() || len(s.watches) != 1 || *woken != 0 {
 			t.Errorf("a look without messages: error %v, left %t, %d watches, woken %d times", err, w.Left(), len(s.watches), *woken)
 		}
-		p.Admit = func(int64) error { return errors.New("no memory") }
+		p.Memory = noMemory{}
 		f.send(message("b", "this"))
 		if err := look(); err == nil || w.Left() || len(s.watches) != 0 || *woken != 1 {
 			t.Errorf("a look that fails: error %v, left %t, %d watches, woken %d times", err, w.Left(), len(s.watches), *woken)

@@ -169,7 +169,7 @@ func (f *receiving) some(r *http.Request) (ds []*tidegate.Delivery, err error) {
 		defer stop()
 		held := transit.Of(r.Context())
 		held.Release() // of the previous batch
-		f.poll.Admit = transit.Admit(held, f.poll.Max, jsonFactor)
+		f.poll.Memory = transit.BodiesIn(held, f.poll.Max, jsonFactor)
 		f.poll.Holder = holder
 		ds, err = f.h.Engine.Poll(parked, f.poll)
 		if err != nil && ctx.Err() == nil && session.EndedHere(parked) {
