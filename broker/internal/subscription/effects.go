@@ -31,9 +31,9 @@ func (s *Subscription) apply(now time.Time) (out effects) {
 		s.env.Lateness.Observe(max(0, late).Seconds())
 	}
 	if len(e.Writes) > 0 && e.Durable {
-		out.write = s.env.Store.Groups.Add(s.encode, nil)
+		out.write = s.env.Store.Groups.Add(s.progress.Encode, nil)
 	} else if len(e.Writes) > 0 {
-		out.write = s.env.Store.Groups.AddLazy(s.encode)
+		out.write = s.env.Store.Groups.AddLazy(s.progress.Encode)
 	}
 	for i := range e.Departures {
 		out.leaving = append(out.leaving, s.departing(e.Departures[i]))

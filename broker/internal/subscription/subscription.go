@@ -30,10 +30,9 @@ type Subscription struct {
 	gone      error             // guarded by mu, as are all following fields: why receives fail after Close
 	restoring bool              // Open still restores it, so due leases wait
 	progress  *consume.Progress // apply follows each change
-	encode    func(*store.Batch)
-	readers   []*queueReader // by queue number
-	timer     *time.Timer    // fires when the first lease is due
-	armed     time.Time      // due time of timer; zero if it is not set
+	readers   []*queueReader    // by queue number
+	timer     *time.Timer       // fires when the first lease is due
+	armed     time.Time         // due time of timer; zero if it is not set
 	waiters   []*waiter
 	watches   map[*Watch]int                // the queue of each, or transport.AnyQueue
 	lastTake  time.Time                     // when a receive last looked or waited for messages, or had a watch
@@ -147,7 +146,6 @@ func New(env *Env, g *topic.Group, t *topic.Topic, restoring bool) *Subscription
 	s.progress = consume.New(consume.Config{
 		Group: g.ID(), Topic: t.ID(), MaxInvisible: env.MaxInvisible, Owners: env.Owners, MaxHeld: env.MaxHeld,
 	})
-	s.encode = s.progress.Encode
 	s.timer = time.AfterFunc(time.Hour, s.expire)
 	s.timer.Stop()
 	s.AddQueues()
