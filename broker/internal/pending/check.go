@@ -52,7 +52,6 @@ type check struct {
 	after   store.HalfState // after ask or postpone
 	message store.Message
 	givenUp Topic
-	publish func(error)
 }
 
 // checkDue writes one batch of checks. askAll asks the producers after the write. If the process
@@ -115,16 +114,17 @@ func (x *Transactions) writeChecks(ctx context.Context, now time.Time) (batch []
 			return nil, next, errNoTopic
 		}
 	}
+	var published []func(error)
 	write := x.Store.Messages.Add(func(w *store.Batch) {
 		for _, c := range batch {
-			c.write(w, givenUp, time.Now())
+			if publish := c.write(w, givenUp, time.Now()); publish != nil {
+				published = append(published, publish)
+			}
 		}
 	}, func(err error) {
 		claims.release()
-		for _, c := range batch {
-			if c.publish != nil {
-				c.publish(err)
-			}
+		for _, f := range published {
+			f(err)
 		}
 	})
 	if write == nil {
@@ -197,8 +197,10 @@ func (c *check) decide(now time.Time, shortOfDisk bool) {
 	}
 }
 
-// write counts the check, or gives the transaction up. Only called within the message log's Add.
-func (c *check) write(w *store.Batch, givenUp Topic, now time.Time) {
+// write counts the check, or gives the transaction up. The returned function makes the message of a
+// transaction that is given up visible; it is nil otherwise. Only called within the message log's
+// Add.
+func (c *check) write(w *store.Batch, givenUp Topic, now time.Time) (publish func(error)) {
 	if c.action != forget && c.topic.Deleted() {
 		c.action = forget
 	}
@@ -214,14 +216,16 @@ func (c *check) write(w *store.Batch, givenUp Topic, now time.Time) {
 	case giveUp:
 		if givenUp.Deleted() {
 			c.action = repeat
-			return
+			return nil
 		}
 		c.remove(w)
 		c.topic.Counters().GivenUp.Add(1)
 		m := c.message
 		m.Properties = c.properties()
-		c.givenUp, c.publish = givenUp, givenUp.Deliver(w, &m, now)
+		c.givenUp = givenUp
+		return givenUp.Deliver(w, &m, now)
 	}
+	return nil
 }
 
 func (c *check) remove(w *store.Batch) {
