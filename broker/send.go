@@ -45,6 +45,6 @@ func (b served) Append(ctx context.Context, msgs []serving.Incoming) []transport
 		sending.FailAll(results, context.Cause(ctx))
 		return results
 	}
-	b.sender.Append(ctx, func(i int) sending.Message { return sending.Message(msgs[i]) }, results)
+	b.sender.Append(ctx, msgs, results)
 	return results
 }

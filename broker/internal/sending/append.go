@@ -16,16 +16,24 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A Message is a message to store, with the data of its producer. The fields are those of
-// broker.Incoming.
+// A Message is a message to store, with the data of its producer.
 type Message struct {
 	*tidegate.Message
-	BornAt   time.Time
+	BornAt   time.Time // zero for now
 	BornHost string
 
-	Half       bool
+	// Half makes it a half message, for topics of type TRANSACTION. It is not delivered until
+	// EndTransaction commits the transaction in its receipt. Default: false.
+	Half bool
+
+	// FirstCheck is the time from the send of a half message to the first check of its transaction,
+	// at most 1 h (RocketMQ's orphaned_transaction_recovery_duration). Zero means
+	// settings.Transaction.Timeout.
 	FirstCheck time.Duration
-	Client     string
+
+	// Client identifies the sending client for Options.ClientQuota and for fair shares after a
+	// throttle. Messages without it have no quota, and one common share.
+	Client string
 }
 
 // A Config has the parts of the broker that a send needs.
@@ -55,10 +63,10 @@ type Sender struct{ Config }
 // New returns a Sender.
 func New(c Config) *Sender { return &Sender{c} }
 
-// Append stores messages, which at returns by index, and sets the result of each. It returns when
-// the accepted messages are on disk. It keeps no reference to a message.
-func (s *Sender) Append(ctx context.Context, at func(i int) Message, results []transport.SendResult) {
-	a := appending{Sender: s, at: at, topics: make([]*topic.Topic, len(results)), results: results}
+// Append stores messages, and sets the result of each. It returns when the accepted messages are on
+// disk. It keeps no reference to a message.
+func (s *Sender) Append(ctx context.Context, messages []Message, results []transport.SendResult) {
+	a := appending{Sender: s, messages: messages, topics: make([]*topic.Topic, len(results)), results: results}
 	if !a.checkAll() {
 		return
 	}
@@ -91,7 +99,7 @@ func FailAll(results []transport.SendResult, err error) {
 // An appending is one Append within the message log.
 type appending struct {
 	*Sender
-	at       func(i int) Message
+	messages []Message
 	topics   []*topic.Topic // nil for messages that were rejected, found to be duplicates, or written
 	results  []transport.SendResult
 	order    order
@@ -123,7 +131,7 @@ type place struct {
 // if it rejects all of them.
 func (a *appending) checkAll() (accepted bool) {
 	for i := range a.topics {
-		m := a.at(i)
+		m := &a.messages[i]
 		t, err := a.check(m)
 		if err != nil {
 			a.results[i].Err = refusal.WithOp("SendMessage", err)
@@ -154,7 +162,7 @@ func (a *appending) write(w *store.Batch) {
 			a.results[i].Err = refusal.WithOp("SendMessage", refusal.TopicNotFound(t.Name()))
 			continue
 		}
-		m := a.at(i)
+		m := &a.messages[i]
 		window := t.Settings().IDWindow()
 		var hash uint64
 		if window > 0 {

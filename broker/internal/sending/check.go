@@ -17,7 +17,7 @@ const (
 )
 
 // check returns the topic of a message, or the reason why the message is invalid.
-func (s *Sender) check(m Message) (*topic.Topic, error) {
+func (s *Sender) check(m *Message) (*topic.Topic, error) {
 	if err := m.Validate(s.MaxBodySize); err != nil {
 		return nil, err
 	}
@@ -47,7 +47,7 @@ func (s *Sender) check(m Message) (*topic.Topic, error) {
 }
 
 // kind returns the type of topics that accept the message.
-func (m Message) kind() settings.TopicType {
+func (m *Message) kind() settings.TopicType {
 	if m.Half {
 		return settings.TopicTransaction
 	}
@@ -66,7 +66,7 @@ func typeOf(m *tidegate.Message) settings.TopicType {
 }
 
 // checkHalf returns the reason why a message cannot be a half message, or nil.
-func (m Message) checkHalf() error {
+func (m *Message) checkHalf() error {
 	switch {
 	case m.MessageGroup != "":
 		return refusal.New(tidegate.CodeMessagePropertyConflict, "message", "a half message cannot have a message group (%q); leave it out", m.MessageGroup)

@@ -66,7 +66,7 @@ func TestTopicsAcceptTheirType(t *testing.T) {
 				}
 				copied.ID, copied.Topic, copied.Body = "id", to, []byte("x")
 				m.Message = &copied
-				found, err := s.check(m)
+				found, err := s.check(&m)
 				switch want := accepted[[2]string{to, kind}]; {
 				case want && (err != nil || found.Name() != to):
 					t.Errorf("%s message to topic %s: %v", kind, to, err)
@@ -116,7 +116,7 @@ func TestInvalidMessages(t *testing.T) {
 			if c.ahead != 0 {
 				m.DeliverAt = now.Add(c.ahead)
 			}
-			if _, err := s.check(m); codeOf(err) != c.want {
+			if _, err := s.check(&m); codeOf(err) != c.want {
 				t.Errorf("%s: %v, want code %d", name, err, c.want)
 			}
 		}

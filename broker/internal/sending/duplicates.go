@@ -25,7 +25,7 @@ type suspect struct {
 func (a *appending) resolve() []suspect {
 	var innocent []suspect
 	for _, s := range a.suspects {
-		t, m := a.topics[s.index], a.at(s.index)
+		t, m := a.topics[s.index], &a.messages[s.index]
 		first, ok, err := a.first(t, s.at)
 		switch {
 		case err == nil && !ok && s.at.Moves():
@@ -120,7 +120,7 @@ func (a *appending) appendAll(ctx context.Context) error {
 func (a *appending) bytes() (n int64) {
 	for i, t := range a.topics {
 		if t != nil {
-			n += int64(len(a.at(i).Body))
+			n += int64(len(a.messages[i].Body))
 		}
 	}
 	return n

@@ -55,7 +55,7 @@ func (a *appending) reject(i int, t *topic.Topic, err error, limit string) {
 	if limit != "" {
 		a.Throttled.Add(limit)
 	}
-	if name := a.at(i).MessageGroup; name != "" {
+	if name := a.messages[i].MessageGroup; name != "" {
 		if a.order.rejected == nil {
 			a.order.rejected = map[group]rejection{}
 		}
@@ -67,7 +67,7 @@ func (a *appending) reject(i int, t *topic.Topic, err error, limit string) {
 
 // rejectedBefore rejects a message if an earlier one of its message group was rejected for now.
 func (a *appending) rejectedBefore(i int, t *topic.Topic) bool {
-	name := a.at(i).MessageGroup
+	name := a.messages[i].MessageGroup
 	if name == "" {
 		return false
 	}

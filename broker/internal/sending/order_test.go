@@ -15,14 +15,12 @@ import (
 func appendingOf(groups ...string) (*appending, *topic.Topic) {
 	to := newDirectory()["FIFO"]
 	a := &appending{
-		Sender: New(Config{Throttled: new(limits.Counters)}),
-		at: func(i int) Message {
-			return Message{Message: &tidegate.Message{Topic: to.Name(), MessageGroup: groups[i]}}
-		},
+		Sender: New(Config{Throttled: new(limits.Counters)}), messages: make([]Message, len(groups)),
 		topics: make([]*topic.Topic, len(groups)), results: make([]transport.SendResult, len(groups)),
 	}
 	for i := range a.topics {
 		a.topics[i] = to
+		a.messages[i].Message = &tidegate.Message{Topic: to.Name(), MessageGroup: groups[i]}
 	}
 	return a, to
 }

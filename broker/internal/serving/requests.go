@@ -3,32 +3,15 @@ package serving
 import (
 	"time"
 
-	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/sending"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/transport"
 )
 
 // Incoming is a message to store, with the data of its producer.
-type Incoming struct {
-	*tidegate.Message
-	BornAt   time.Time // zero for now
-	BornHost string
-
-	// Half makes it a half message, for topics of type TRANSACTION. It is not delivered until
-	// [Broker.EndTransaction] commits the transaction in its receipt. Default: false.
-	Half bool
-
-	// FirstCheck is the time from the send of a half message to the first check of its transaction,
-	// at most 1 h (RocketMQ's orphaned_transaction_recovery_duration). Zero means
-	// settings.Transaction.Timeout.
-	FirstCheck time.Duration
-
-	// Client identifies the sending client for Options.ClientQuota and for fair shares after a
-	// throttle. Messages without it have no quota, and one common share.
-	Client string
-}
+type Incoming = sending.Message
 
 // A Holder counts the deliveries in flight of a client.
 type Holder = consume.Holder
