@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -50,6 +51,42 @@ func TestSendReportsItsWait(t *testing.T) {
 		if !strings.Contains(stderr.String(), want) {
 			t.Errorf("the note lacks %q: %s", want, stderr)
 		}
+	}
+}
+
+// A command that has no connection prints after a second that it waits, and for how long. Its error
+// has the fault and the remedy. With JSON the error is all that is on stderr.
+func TestConnectionIsReported(t *testing.T) {
+	address := closedPort(t)
+	tl := newTool(t, "--topic", "orders")
+	tl.must("group", "create", "g")
+	tl.must("context", "add", "target", "--grpc", address)
+	for _, args := range []string{
+		"receive g orders --then ack --grpc " + address + " --timeout 1200ms", "topic list --http http://" + address,
+		"move orders --group g --to target --yes",
+	} {
+		ctx, interrupt := context.WithCancel(t.Context())
+		stderr := &watchedBuffer{text: "not connected to " + address, seen: func() {}}
+		if !strings.Contains(args, "--timeout") {
+			stderr.seen = interrupt
+		}
+		code := run(ctx, strings.Fields(args), &call.App{In: strings.NewReader(""), Out: io.Discard, Err: stderr, Env: func(name string) string { return tl.env[name] }})
+		interrupt()
+		text := stderr.String()
+		if !strings.HasPrefix(text, "not connected to "+address+": dial tcp "+address+": connect: connection refused; trying again for ") || strings.Count(text, "not connected") != 1 {
+			t.Errorf("%s prints %q", args, text)
+		}
+		if code == 130 {
+			continue
+		}
+		if code != 6 || !strings.Contains(text, "(--timeout): dial tcp "+address) || !strings.Contains(text, "--grpc, --http or a context") {
+			t.Errorf("%s: exit code %d, %s", args, code, text)
+		}
+	}
+	r := tl.run("receive", "g", "orders", "--then", "ack", "-o", "json", "--grpc", address, "--timeout", "1200ms")
+	var problem map[string]any
+	if err := json.Unmarshal([]byte(r.stderr), &problem); err != nil || problem["title"] != "NO_ANSWER" {
+		t.Errorf("with JSON it prints %q: %v", r.stderr, err)
 	}
 }
 

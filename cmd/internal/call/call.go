@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -31,10 +32,12 @@ type Call struct {
 	Times      output.TimeFlag
 	Timeout    time.Duration
 	noRetry    bool
+	Machine    bool // a program reads the output, also if it is no JSON
 	Yes        string
 	DryRun     bool
 
-	Admins *admin.Client // opened by admin
+	Admins  *admin.Client          // opened by admin
+	address atomic.Pointer[string] // of the server in use
 }
 
 // Leaf completes a command that uses a server: with its arguments, the flags of the output and of

@@ -4,12 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/connection"
+	"github.com/tidegate/tidegate/cmd/internal/terminal"
+	"github.com/tidegate/tidegate/cmd/internal/waiting"
 )
 
 // Server returns the server of the flags, the environment or the context. It is of a kind that the
@@ -61,6 +66,7 @@ func (c *Call) Admin(ctx context.Context) (*admin.Client, error) {
 		return nil, c.Usage(err)
 	}
 	c.Admins = a
+	c.address.Store(new(a.Endpoint()))
 	return a, nil
 }
 
@@ -74,18 +80,59 @@ func (c *Call) Transport(ctx context.Context) (connection.Transport, connection.
 	if err != nil {
 		return nil, s, c.Usage(err)
 	}
+	c.address.Store(new(s.Host()))
 	return t, s, nil
 }
 
-// Bounded returns ctx with the --timeout.
+// Bounded returns ctx with the --timeout, for one response of the server that Admin or Transport
+// connects to. If the response takes long because there is no connection, a note informs the user.
 func (c *Call) Bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, c.Timeout, &timeoutError{c.Timeout})
+	return c.bounded(ctx, func() string {
+		if address := c.address.Load(); address != nil {
+			return *address
+		}
+		return ""
+	})
 }
 
-type timeoutError struct{ after time.Duration }
+// BoundedAt is Bounded for a response of another server.
+func (c *Call) BoundedAt(ctx context.Context, s connection.Server) (context.Context, context.CancelFunc) {
+	return c.bounded(ctx, s.Host)
+}
+
+func (c *Call) bounded(ctx context.Context, address func() string) (context.Context, context.CancelFunc) {
+	e := &timeoutError{after: c.Timeout}
+	ctx, cancel := context.WithTimeoutCause(ctx, c.Timeout, e)
+	look := waiting.Look{Out: c.WaitingNotes(), Address: address, Bound: c.Timeout, Dial: waiting.Dial}
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		if err := look.Watch(ctx); err != nil {
+			e.fault.Store(&err)
+		}
+	})
+	return ctx, func() { cancel(); watching.Wait() }
+}
+
+// WaitingNotes returns the writer for notes about a wait. It drops them if a program reads stderr,
+// for which it has one JSON object or nothing.
+func (c *Call) WaitingNotes() io.Writer {
+	if (c.JSON() || c.Machine) && !terminal.Is(c.Err) {
+		return io.Discard
+	}
+	return c.Err
+}
+
+type timeoutError struct {
+	after time.Duration
+	fault atomic.Pointer[error] // of the connection
+}
 
 func (e *timeoutError) Error() string {
-	return fmt.Sprintf("no response within %v (--timeout)", e.after)
+	text := fmt.Sprintf("no response within %v (--timeout)", e.after)
+	if fault := e.fault.Load(); fault != nil {
+		text += ": " + (*fault).Error()
+	}
+	return text
 }
 
 // Is makes the error one of a deadline, for the exit code.

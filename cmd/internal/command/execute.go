@@ -177,10 +177,20 @@ func hint(root *cobra.Command, err error) string {
 		return "'tidegate topic list' has all topics; 'tidegate topic create NAME' creates one."
 	case errors.Is(err, tidegate.ErrUnauthorized):
 		return fmt.Sprintf("Give --access-key and --secret-file, or a context with them ('%s context add').", root.Name())
+	case ExitCode(err) == ExitNoAnswer && notConnected(err) && root.Name() != "tidegate":
+		return fmt.Sprintf("Does the server run, and is this its address (--amqp, --grpc or a context)? '%s doctor' finds the reason.", root.Name())
+	case ExitCode(err) == ExitNoAnswer && notConnected(err):
+		return "Does the server run, and is this its address (--grpc, --http or a context)? 'tidegate serve' starts one on this machine; 'tidegate doctor' finds the reason."
 	case ExitCode(err) == ExitNoAnswer:
 		return fmt.Sprintf("'%s doctor' finds the reason why the server does not respond.", root.Name())
 	}
 	return ""
+}
+
+// notConnected reports whether a request had no connection to the server.
+func notConnected(err error) bool {
+	e, ok := errors.AsType[*tidegate.Error](err)
+	return ok && e.NotConnected
 }
 
 // A problem is an error as JSON. Its fields are those of the HTTP API's problems, with exit and

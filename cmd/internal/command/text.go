@@ -1,6 +1,9 @@
 package command
 
-import "strings"
+import (
+	"regexp"
+	"strings"
+)
 
 // flagWords are the words of the Go API in errors of the SDK, and the flags that set the same. A
 // phrase stands before the words that it contains.
@@ -13,6 +16,11 @@ var flagWords = strings.NewReplacer(
 	"Options.TLS", "--tls",
 )
 
+// grpcWords are the words of gRPC around the fault of a connection.
+var grpcWords = regexp.MustCompile(`rpc error: code = \w+ desc = connection error: desc = "transport: (?:Error while dialing: )?([^"]*)"`)
+
 // Text returns the text of an error for the users of a command: it names flags and not fields of
-// the Go API.
-func Text(err error) string { return flagWords.Replace(err.Error()) }
+// the Go API, and the fault of a connection alone.
+func Text(err error) string {
+	return flagWords.Replace(grpcWords.ReplaceAllString(err.Error(), "$1"))
+}

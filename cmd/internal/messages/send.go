@@ -106,7 +106,7 @@ func (s *sendCommand) producer(ctx context.Context) (*producer.Producer, func() 
 	if err != nil {
 		return nil, nil, err
 	}
-	s.waiting = &waiting.Note{Out: s.Err, Address: server.Address(), Bound: s.deadline}
+	s.waiting = &waiting.Note{Out: s.WaitingNotes(), Address: server.Address(), Bound: s.deadline}
 	o := producer.Options{OnAttempt: s.waiting.Observe, Logger: slog.New(slog.NewTextHandler(s.Err, &slog.HandlerOptions{Level: slog.LevelError}))}
 	var kept *spool.Spool
 	if s.spoolDir != "" {

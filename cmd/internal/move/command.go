@@ -128,7 +128,7 @@ func (m *moveCommand) inspect(ctx context.Context, source connection.Server) (*S
 }
 
 func (m *moveCommand) between(ctx context.Context, source, target connection.Server, to connection.Transport, state *State) error {
-	bounded, cancel := m.Bounded(ctx)
+	bounded, cancel := m.BoundedAt(ctx, target)
 	err := to.Ping(bounded, m.toTopic)
 	cancel()
 	if err != nil && !errors.Is(err, tidegate.ErrTopicNotFound) {

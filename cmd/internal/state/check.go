@@ -47,6 +47,7 @@ broker with TLS can also check how long its certificate is valid.`,
   tidegate check dead-letters billing --since -1h --dead-letters-warn 1`,
 	}
 	k.Call = a.Remote(c, []string{"[SUBJECT]", "[NAME]"}, func(ctx context.Context, _ *call.Call) error { return k.run(ctx) })
+	k.Machine = true
 	k.backlog.Register(c, "messages of backlog")
 	k.age.RegisterTime(c, "the oldest message that a group has not consumed")
 	k.dead.Register(c, "stored dead letters")

@@ -1,4 +1,4 @@
-// Package waiting informs a user why a send has no result yet.
+// Package waiting informs a user why a send or a request has no result yet.
 package waiting
 
 import (
@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/producer"
 )
@@ -96,16 +98,22 @@ func (w *Note) text() string {
 	return fmt.Sprintf("waiting for %s: %s; each message is tried for %v (--ack-timeout), %s", output.Safe(w.Address), reason, w.Bound, end)
 }
 
-// reasonOf is the text of an attempt's error without the operation and the address.
+// reasonOf is the text of an attempt's error without the operation and the address, or the fault of
+// a connection alone, which is the same for all attempts.
 func reasonOf(err error) string {
 	e, ok := errors.AsType[*tidegate.Error](err)
 	switch {
 	case !ok:
-		return err.Error()
 	case e.Err != nil && e.Message != "":
-		return e.Message + ": " + e.Err.Error()
+		err = fmt.Errorf("%s: %w", e.Message, e.Err)
 	case e.Err != nil:
-		return e.Err.Error()
+		err = e.Err
+	default:
+		return e.Message
 	}
-	return e.Message
+	text := command.Text(err)
+	if i := strings.LastIndex(text, "dial "); i >= 0 && ok && e.NotConnected {
+		return text[i:]
+	}
+	return text
 }
