@@ -192,7 +192,7 @@ func (s *Server) poll(ctx context.Context, client string, under *gate.Regime, re
 		return nil, err
 	}
 	f.Forget()
-	c.Receives(p.Group, p.Topic)
+	c.Receives(p.Group, p.Topic, p.Filter)
 	if c.Profile() == nil { // else its stream has reported the address
 		c.At(wire.PeerAddress(ctx))
 	}

@@ -89,14 +89,14 @@ func (h handling) Through(ctx context.Context, call messages.Call, do func(conte
 func (h handling) Park(r *http.Request) (transit.Hold, error) { return h.s.parkHTTP(r) }
 
 // Enlist implements messages.Server.
-func (h handling) Enlist(ctx context.Context, r *http.Request, client, group, topic string) (context.Context, *serving.Holder, func(bool), error) {
+func (h handling) Enlist(ctx context.Context, r *http.Request, client string, p *serving.Poll) (context.Context, *serving.Holder, func(bool), error) {
 	parked, c, delist, err := h.s.sessions.Park(ctx, client, func() string { return h.s.gate.Origin(client, r.RemoteAddr) })
 	if err != nil {
 		return nil, nil, nil, err
 	}
 	c.OverHTTP()
 	c.At(r.RemoteAddr)
-	c.Receives(group, topic)
+	c.Receives(p.Group, p.Topic, p.Filter)
 	return parked, c.Holder(), delist, nil
 }
 

@@ -29,7 +29,10 @@ func newClientList(a *call.App) *cobra.Command {
 silent for less than two minutes. WAITING are receives that wait, FLIGHT deliveries
 that the client has received and not settled. SEEN is the time since its last request.
 Programs that only send over HTTP are not among them. -o wide has the access key,
-the address, the machine, and whether another client of the same language is newer.`,
+the filters of consumers, the address, the machine, and whether another client of the
+same language is newer. Give all consumers of a group the same filter: if the filter
+of the consumer that receives a message does not match it, the message is skipped for
+the whole group.`,
 		Example: `  tidegate clients list
   tidegate clients list --group billing -o wide
   tidegate clients list --outdated -o json`,

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -24,6 +25,7 @@ func ClientColumns(at time.Time) []output.Column[status.Client] {
 		{Name: "OUTDATED", Wide: true, Cell: func(c status.Client) any { return map[bool]string{true: "yes", false: "no"}[c.Outdated] }},
 		{Name: "GROUP", Cell: func(c status.Client) any { return cmp.Or(c.Group, "-") }},
 		{Name: "TOPICS", Cell: func(c status.Client) any { return topicsOf(&c) }},
+		{Name: "FILTERS", Wide: true, Cell: func(c status.Client) any { return filtersOf(&c) }},
 		{Name: "SEEN", Cell: func(c status.Client) any { return max(at.Sub(c.LastSeen), 0) }},
 		{Name: "SINCE", Wide: true, Cell: func(c status.Client) any { return c.Since }},
 		{Name: "WAITING", Cell: func(c status.Client) any { return c.Waiting }},
@@ -42,6 +44,15 @@ func topicsOf(c *status.Client) string {
 		text += fmt.Sprintf(" +%d", more)
 	}
 	return cmp.Or(strings.TrimSpace(text), "-")
+}
+
+// filtersOf returns the filters of a client with their topics.
+func filtersOf(c *status.Client) string {
+	var all []string
+	for _, topic := range slices.Sorted(maps.Keys(c.Filters)) {
+		all = append(all, topic+": "+c.Filters[topic])
+	}
+	return cmp.Or(strings.Join(all, "; "), "-")
 }
 
 // clientOrders are the values of --by for clients.

@@ -1,6 +1,7 @@
 package browsertest
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -12,7 +13,13 @@ import (
 // receiveAs receives a message over HTTP as a client of this ID.
 func (s *site) receiveAs(id, group, topic string) {
 	s.t.Helper()
-	r, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, s.url+"/v1/groups/"+group+"/topics/"+topic+"/receive", strings.NewReader(`{"max": 1, "invisible_duration": "10m"}`))
+	s.receiveWith(id, group, topic, "*")
+}
+
+// receiveWith is receiveAs with a filter by tags.
+func (s *site) receiveWith(id, group, topic, tags string) {
+	s.t.Helper()
+	r, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, s.url+"/v1/groups/"+group+"/topics/"+topic+"/receive", strings.NewReader(fmt.Sprintf(`{"max": 1, "invisible_duration": "10m", "filter": {"expression": %q}}`, tags)))
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -56,6 +63,29 @@ func TestClients(t *testing.T) {
 	var pwned bool
 	if b.eval(`!!window.pwned`, &pwned); pwned {
 		t.Error("the ID of a client ran as a script")
+	}
+	b.clean()
+}
+
+// The page of a group warns of consumers with different filters for a topic, and shows the filters.
+func TestFiltersDiffer(t *testing.T) {
+	s := start(t, siteOptions{})
+	s.topic("orders", settings.Topic{})
+	s.receiveWith("first", "billing", "orders", "a || b")
+	b := open(t, s.url)
+	b.load("#/groups/billing")
+	if text := b.text(); !strings.Contains(text, "orders: a || b") || strings.Contains(text, "different filters") {
+		t.Errorf("the page of a group with one consumer is\n%s", text)
+	}
+	s.receiveWith("second", "billing", "orders", "*")
+	b.visit("#/groups/billing?again=1")
+	if text := b.text(); !strings.Contains(text, "different filters for orders: a || b / *") {
+		t.Errorf("the page of a group with two consumers is\n%s", text)
+	}
+	b.shoot("group-filters")
+	b.visit("#/clients")
+	if text := b.text(); !strings.Contains(text, "orders: a || b") {
+		t.Errorf("the page of clients is\n%s", text)
 	}
 	b.clean()
 }

@@ -27,6 +27,7 @@ export function clients(page) {
       {label: t('language'), cell: (c) => [c.language, ' ', c.version, ' ', c.outdated && badge(t('outdated'), 'warn')]},
       {label: t('group'), cell: (c) => c.group && groupLink(c.group)},
       {label: t('topics'), wide: true, cell: topics},
+      {label: t('filter'), cell: filterOf},
       {label: t('receives waiting'), num: true, cell: (c) => num(c.waiting)},
       {label: t('state inflight'), num: true, cell: (c) => num(c.inflight)},
       {label: t('latest'), cell: (c) => ago(c.last_seen)},
@@ -40,4 +41,18 @@ function topics(c) {
   const all = c.topics || [];
   const more = Math.max(0, all.length - 3) + (c.hidden_topics || 0);
   return [all.slice(0, 3).map((name) => [topicLink(name), ' ']), more > 0 && t('and more', num(more))];
+}
+
+// filterOf has the filters of a client, a line for each topic.
+export const filterOf = (c) => Object.entries(c.filters || {}).map(([topic, text]) => h('div', null, topic, ': ',
+  h('code', null, text)));
+
+// mixed returns a warning for each topic for which the clients of a group have different filters.
+export function mixed(all) {
+  const topics = [...new Set(all.flatMap((c) => Object.keys(c.filters || {})))].sort();
+  return topics.map((topic) => {
+    const users = all.filter((c) => c.topics?.includes(topic));
+    const texts = [...new Set(users.map((c) => c.filters?.[topic] || '*'))];
+    return texts.length > 1 && h('p', {class: 'state warn'}, t('filters differ', topic, texts.slice(0, 3).join(' / ')));
+  });
 }

@@ -96,6 +96,7 @@ export const table = {
   'failures dropped': '{0} earlier failures are no longer kept.',
   'filtered all': 'No message has matched the filter of the consumer: it skipped all {0} since {1}. Compare the filter with the tags and properties of the messages.',
   'filtered some': 'Acknowledged: {0}, skipped by the filter: {1}.',
+  'filters differ': 'The consumers have different filters for {0}: {1}. If the filter of the consumer that receives a message does not match it, the message is skipped for the whole group. Give all consumers of the group the same filter.',
   'first 200': 'The first 200 of {0}',
   'first hint': 'Without it, the failed message is delivered again first.',
   'first offset': 'First',

@@ -2,6 +2,7 @@
 import {call, get, may, path} from './api.js';
 import {at, button, bytes, cap, checkbox, count, dialog, duration, field, h, notice, now, num, parse, rate, when} from './base.js';
 import {badge, command, filters, groupLink, link, pager, queues, region, sentence, table, topicLink} from './page.js';
+import {filterOf, mixed} from './clients.js';
 import {follow, keep, rates, ring, span} from './live.js';
 import {holding, lines, long, shape} from './parts.js';
 import {attempts, findings, picture, steps} from './schedule.js';
@@ -118,7 +119,7 @@ export function group(page) {
   }
   return page.watch(async (signal) => {
     const [data, failures, clients, topics] = await Promise.all([get(to, {}, signal),
-      get(to + '/failures', {limit: 10}, signal), get('clients', {group: name, limit: 20}, signal),
+      get(to + '/failures', {limit: 10}, signal), get('clients', {group: name, limit: 100}, signal),
       get('topics', {view: 'summary', state: 'throttled', limit: 1000}, signal)]);
     throttled = new Map(topics.topics.map((row) => [row.name, row.throttle]));
     const times = await Promise.all((data.topics || []).slice(0, 20).map((s) =>
@@ -130,8 +131,8 @@ export function group(page) {
     due = times;
     figures(!stream.fresh() && now());
     drawFailures(h('h2', null, t('recent failures')), failureTable(failures));
-    drawClients(h('h2', null, h('a', {href: link('clients', {group: name})}, t('clients')), ` · ${num(clients.total)}`),
-      clientTable(clients.clients));
+    drawClients(h('h2', null, h('a', {href: link('clients', {group: name})}, cap(t('clients'))), ` · ${num(clients.total)}`),
+      mixed(clients.clients), clientTable(clients.clients.slice(0, 20)));
     drawSchedule(schedule(data), h('div', null, h('h2', null, t('settings')),
       h('p', {class: 'hint'}, t('grey is default')), show(groupFields, data)));
   }, stream.every);
@@ -208,6 +209,7 @@ function dueTimes({buckets, next_retry: retry, next_lease_end: lease}) {
 const clientTable = (rows) => table({rows, empty: t('none now'), columns: [
   {label: 'ID', wide: true, cell: (c) => c.id},
   {label: t('language'), cell: (c) => [c.language, ' ', c.version, ' ', c.outdated && badge(t('outdated'), 'warn')]},
+  {label: t('filter'), cell: filterOf},
   {label: t('receives waiting'), num: true, cell: (c) => num(c.waiting)},
   {label: t('state inflight'), num: true, cell: (c) => num(c.inflight)},
 ]});

@@ -122,7 +122,7 @@ func (*fakeServer) Park(*http.Request) (transit.Hold, error) {
 	return transit.New("waiting", 1<<20, 0).Hold("test", nil), nil
 }
 
-func (*fakeServer) Enlist(ctx context.Context, _ *http.Request, _, _, _ string) (context.Context, *serving.Holder, func(bool), error) {
+func (*fakeServer) Enlist(ctx context.Context, _ *http.Request, _ string, _ *serving.Poll) (context.Context, *serving.Holder, func(bool), error) {
 	return ctx, nil, func(bool) {}, nil
 }
 

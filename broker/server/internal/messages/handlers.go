@@ -55,7 +55,7 @@ type Server interface {
 	// Enlist adds a receive to those of its client. The context that it returns ends with ctx, or
 	// when the client or the server ends. The caller calls delist, with whether the receive
 	// succeeded.
-	Enlist(ctx context.Context, r *http.Request, client, group, topic string) (parked context.Context, holder *serving.Holder, delist func(served bool), err error)
+	Enlist(ctx context.Context, r *http.Request, client string, p *serving.Poll) (parked context.Context, holder *serving.Holder, delist func(served bool), err error)
 
 	// Release returns messages to their queues that the client did not get.
 	Release(ctx context.Context, ds []*tidegate.Delivery)

@@ -160,7 +160,7 @@ func (f *receiving) some(r *http.Request) (ds []*tidegate.Delivery, err error) {
 			return err
 		}
 		defer place.Release()
-		listed, holder, delist, err := f.h.Server.Enlist(ctx, r, f.client, f.poll.Group, f.poll.Topic)
+		listed, holder, delist, err := f.h.Server.Enlist(ctx, r, f.client, &f.poll)
 		if err != nil {
 			return err
 		}

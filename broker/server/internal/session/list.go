@@ -16,6 +16,9 @@ const (
 	// maxTopics bounds the topics that a page shows of a client.
 	maxTopics = 16
 
+	// maxFilter bounds the bytes of a filter's expression that a page shows.
+	maxFilter = 256
+
 	// maxVersions bounds the versions of a page, and maxCounted those that a request counts:
 	// clients choose them.
 	maxVersions = 100
@@ -188,6 +191,31 @@ func (r *Clients) describe(c *listed, q *Listing, mayTopic func(string) bool) st
 		default:
 			out.Topics = append(out.Topics, name)
 		}
+	}
+	out.Filters = c.filters(in, out.Topics)
+	return out
+}
+
+// filters returns the filters of a consumer by topic. That of its last receive goes before that of
+// its settings, because clients change their subscriptions while they run.
+func (c *listed) filters(in *rmqpb.Settings, topics []string) map[string]string {
+	out := map[string]string{}
+	note := func(topic, expression string, sql bool) {
+		delete(out, topic)
+		switch expression = strings.TrimSpace(strings.ToValidUTF8(expression[:min(len(expression), maxFilter)], "")); {
+		case expression == "" || expression == "*" || !slices.Contains(topics, topic):
+		case sql:
+			out[topic] = "SQL92: " + expression
+		default:
+			out[topic] = expression
+		}
+	}
+	for _, e := range in.GetSubscription().GetSubscriptions() {
+		f := e.GetExpression()
+		note(e.GetTopic().GetName(), f.GetExpression(), f.GetType() == rmqpb.FilterType_SQL)
+	}
+	if at := c.reception.Load(); at != nil {
+		note(at.topic, at.filter.Expression, at.filter.SQL)
 	}
 	return out
 }

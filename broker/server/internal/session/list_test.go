@@ -2,10 +2,14 @@ package session
 
 import (
 	"fmt"
+	"maps"
 	"runtime"
+	"strings"
 	"testing"
 
+	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
 // A version is newer by its numbers, not by its text.
@@ -71,7 +75,7 @@ func TestTerminatedClientIsNotListed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Receives(group, "orders")
+	c.Receives(group, "orders", tidegate.Filter{})
 	if got, n := len(r.Page(everything(status.ClientQuery{})).Clients), r.CountGroups()[group]; got != 4 || n != 2 {
 		t.Errorf("during its receive %d clients are listed and %d consumers counted, want 4 and 2", got, n)
 	}
@@ -95,6 +99,42 @@ func TestPageIsCheap(t *testing.T) {
 	if bytes := after.TotalAlloc - before.TotalAlloc; bytes > 4<<20 {
 		t.Errorf("a page of %d clients allocates %d bytes", n, bytes)
 	}
+}
+
+// A page shows the filters of consumers: those of their settings, and instead that of the last
+// receive for its topic. A filter for all messages is none.
+func TestFiltersAreListed(t *testing.T) {
+	sub := subscriber("orders", "payments", "logs", "audit")
+	for i, e := range []*rmqpb.FilterExpression{
+		{Type: rmqpb.FilterType_TAG, Expression: "a || b"},
+		{Type: rmqpb.FilterType_SQL, Expression: "price > 15"},
+		{Type: rmqpb.FilterType_TAG, Expression: "*"},
+	} {
+		sub.GetSubscription().GetSubscriptions()[i].Expression = e
+	}
+	p, err := ProfileOf(sub, "GO", "5.1.4", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := New(MaxSettingsBytes, func(string) {})
+	defer r.Close()
+	c, err := r.Attach("c", of("here"), NewStream(func(string) bool { return true }), p, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(when string, want map[string]string) {
+		t.Helper()
+		if got := r.Page(everything(status.ClientQuery{})).Clients[0].Filters; !maps.Equal(got, want) {
+			t.Errorf("%s: the filters are %q, want %q", when, got, want)
+		}
+	}
+	check("with settings", map[string]string{"orders": "a || b", "payments": "SQL92: price > 15"})
+	c.Receives("g", "orders", tidegate.Filter{Expression: "c"})
+	check("after a receive", map[string]string{"orders": "c", "payments": "SQL92: price > 15"})
+	c.Receives("g", "orders", tidegate.Filter{Expression: "*"})
+	check("after a receive of all", map[string]string{"payments": "SQL92: price > 15"})
+	c.Receives("g", "other", tidegate.Filter{Expression: strings.Repeat("ü", maxFilter), SQL: true})
+	check("after a long one", map[string]string{"orders": "a || b", "payments": "SQL92: price > 15", "other": "SQL92: " + strings.Repeat("ü", maxFilter/2)})
 }
 
 // The texts of a page do not grow with the number of versions.
