@@ -89,6 +89,42 @@ func TestTextsWithoutRepetition(t *testing.T) {
 	}
 }
 
+// The lines that commands print of messages are accepted by send --jsonl. The new message has all
+// that a message has, and a place of its own.
+func TestPrintedLinesAreAccepted(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.must("topic", "create", "copies", "duplicate_window=-1s")
+	for name, stdin := range map[string]string{"text": "a\nb", "bytes": "\xff\x00"} {
+		tl.input(stdin, "send", "orders", "--key", name, "--key", "k2", "--tag", "created", "-p", "name=value")
+	}
+	lines := map[string]string{
+		"peek": tl.must("peek", "orders", "-o", "jsonl").stdout, "find": tl.must("find", "orders", "--tag", "created", "-o", "jsonl").stdout,
+		"receive": tl.must("receive", "billing", "orders", "--max", "2", "--then", "dead=x", "-o", "jsonl").stdout,
+		"export":  tl.must("dead-letters", "export", "billing").stdout,
+	}
+	original := tl.must("peek", "orders", "--sort", "keys", "--columns", "id,tag,keys,size,text").stdout
+	for command, text := range lines {
+		if r := tl.input(text, "send", "copies", "--jsonl"); r.code != 0 || !strings.HasPrefix(r.stderr, "2 accepted") {
+			t.Errorf("the lines of %s: exit code %d, %s\n%s", command, r.code, r.stderr, text)
+		}
+		if copies := tl.must("peek", "copies", "--property", "name=value", "--sort", "keys", "--columns", "id,tag,keys,size,text").stdout; copies != original {
+			t.Errorf("%s: the copies are\n%swant\n%s", command, copies, original)
+		}
+		tl.must("topic", "purge", "copies", "--yes")
+	}
+	for line, want := range map[string]string{
+		`{"id":"x","body_size":5}`:     "the body of 5 bytes is missing",
+		`{"body_text":"x","taag":"t"}`: `unknown field "taag"`,
+	} {
+		if r := tl.input(line, "send", "copies", "--jsonl"); r.code != 2 || !strings.Contains(r.stderr, want) {
+			t.Errorf("%s: exit code %d, %s", line, r.code, r.stderr)
+		}
+	}
+	if r := tl.input("one\n", "send", "copies", "--lines"); r.code != 0 || !strings.HasPrefix(r.stderr, "1 accepted, 0 failed") {
+		t.Errorf("one line prints %q", r.stderr)
+	}
+}
+
 // A request that the server does not know is not supported by it.
 func TestUnknownPath(t *testing.T) {
 	tl := newTool(t)

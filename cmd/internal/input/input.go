@@ -4,6 +4,7 @@ package input
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -46,10 +47,33 @@ func Lines(r io.Reader, model *tidegate.Message, asJSON bool) func() (*tidegate.
 	}
 }
 
-// fromJSON sets the fields of a message that a JSON object has, with the names of the HTTP API.
+// read are the fields that messages have when they are read: their place, and the times and the
+// lease of a delivery. A new message has its own.
+type read struct {
+	Topic          json.RawMessage `json:"topic"` // the command has the topic
+	Queue          json.RawMessage `json:"queue"`
+	Offset         json.RawMessage `json:"offset"`
+	BornAt         json.RawMessage `json:"born_at"`
+	BornHost       json.RawMessage `json:"born_host"`
+	StoredAt       json.RawMessage `json:"stored_at"`
+	StoreHost      json.RawMessage `json:"store_host"`
+	Handle         json.RawMessage `json:"handle"`
+	Group          json.RawMessage `json:"group"`
+	Attempt        json.RawMessage `json:"attempt"`
+	InvisibleUntil json.RawMessage `json:"invisible_until"`
+	InvisibleFor   json.RawMessage `json:"invisible_for"`
+	Origin         json.RawMessage `json:"origin"` // of a dead letter
+}
+
+// fromJSON sets the fields of a message that a JSON object has, with the names of the HTTP API. It
+// ignores the fields of read, so that it accepts the lines that peek, find, receive and the export
+// of dead letters print.
 func fromJSON(m *tidegate.Message, line []byte) error {
 	var in struct {
+		read
 		ID           string            `json:"id"`
+		MessageID    string            `json:"message_id"` // the ID of a dead letter
+		BodySize     int64             `json:"body_size"`  // also without the body
 		Body         []byte            `json:"body"`
 		BodyText     *string           `json:"body_text"`
 		Tag          *string           `json:"tag"`
@@ -65,7 +89,10 @@ func fromJSON(m *tidegate.Message, line []byte) error {
 	if err := d.Decode(&in); err != nil {
 		return err
 	}
-	m.ID, m.Body, m.TraceContext = in.ID, in.Body, in.TraceContext
+	if in.BodySize > 0 && in.Body == nil && in.BodyText == nil {
+		return fmt.Errorf("the body of %d bytes is missing; to read it needs the permission to receive, and with dead-letters list the flag --bodies", in.BodySize)
+	}
+	m.ID, m.Body, m.TraceContext = cmp.Or(in.ID, in.MessageID), in.Body, in.TraceContext
 	for _, field := range []struct {
 		at   *string
 		from *string

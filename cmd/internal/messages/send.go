@@ -51,9 +51,14 @@ func newSend(a *call.App) *cobra.Command {
 input, or @FILE for the content of a file; without it the body is standard input.
 
 With --lines each line of standard input is the body of a message. With --jsonl
-each line is a JSON object: body or body_text, and optionally id, tag, keys,
-properties, message_group, and deliver_at or deliver_after. A throttled send waits
-and is tried again; --ack-timeout bounds each message.
+each line is a JSON object: body (in base64) or body_text, and optionally id, tag,
+keys, properties, message_group, trace_context, and deliver_at or deliver_after. A
+throttled send waits and is tried again; --ack-timeout bounds each message.
+
+--jsonl accepts the lines that peek, find, receive and dead-letters export print with
+-o jsonl. The place, the times and the lease of the message that was read are ignored.
+The new message has its id, which a topic stores once within its duplicate window;
+leave out id for a new one.
 
 With --template these verbs stand for values in BODY, --key, --tag, --message-group
 and the values of --property:
@@ -65,7 +70,8 @@ With --lines it then needs a BODY, in which %l is the line.`,
   tidegate send orders @invoice.pdf -p type=pdf
   tidegate send reminders 'remind me' --in 10m
   tidegate send orders '{"order": %n}' --template --key '%n' --count 100
-  seq 1000000 | tidegate send orders --lines`,
+  seq 1000000 | tidegate send orders --lines
+  tidegate peek orders --limit 0 -o jsonl | tidegate send copies --jsonl`,
 	}
 	s.Call = a.Remote(c, []string{"TOPIC", "[BODY]"}, func(ctx context.Context, _ *call.Call) error { return s.run(ctx) })
 	f := c.Flags()
@@ -420,7 +426,7 @@ func (r *sending) result(err error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.outErr = errors.Join(r.outErr, r.out.Flush())
-	if many := r.accepted + r.failed; many != 1 {
+	if !r.single || r.accepted+r.failed != 1 {
 		took := time.Since(r.started)
 		r.Note("%s accepted, %s failed in %s (%s a second)", output.Number(r.accepted), output.Number(r.failed),
 			output.Duration(took), output.Number(int64(float64(r.accepted)/max(took.Seconds(), 1e-3))))
