@@ -287,7 +287,7 @@ func (r *sending) all(ctx context.Context, next func() (*tidegate.Message, error
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
 	var watcher sync.WaitGroup
-	watcher.Go(func() { r.waiting.Watch(watching, r.results) })
+	watcher.Go(func() { r.waiting.Watch(watching, r.progress) })
 	// After Ctrl-C messages under way may still be stored. Without a server there are none.
 	abort, cut := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cut(nil)
@@ -300,11 +300,12 @@ func (r *sending) all(ctx context.Context, next func() (*tidegate.Message, error
 	return r.result(err)
 }
 
-// results is the number of messages with a result.
-func (r *sending) results() int64 {
+// progress returns the number of messages with a result, and of those under way.
+func (r *sending) progress() (results, underWay int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.accepted + r.failed
+	results = r.accepted + r.failed
+	return results, r.read.Load() - results
 }
 
 func (r *sending) feed(ctx, abort context.Context, next func() (*tidegate.Message, error), limit *rate.Limiter, inFlight *sync.WaitGroup) error {

@@ -60,9 +60,10 @@ func (w *Note) decide() {
 	}
 }
 
-// Watch prints a note when there is no result for noteAfter, and again when the reason changes. It
+// Watch prints a note when a message is under way and there is no result for noteAfter, and again
+// when the reason changes. progress returns the results so far and the messages under way. Watch
 // ends with ctx.
-func (w *Note) Watch(ctx context.Context, results func() int64) {
+func (w *Note) Watch(ctx context.Context, progress func() (results, underWay int64)) {
 	printed, seen := "", int64(0)
 	for {
 		select {
@@ -70,7 +71,7 @@ func (w *Note) Watch(ctx context.Context, results func() int64) {
 			return
 		case <-time.After(noteAfter):
 		}
-		if n := results(); n != seen {
+		if n, underWay := progress(); n != seen || underWay == 0 {
 			printed, seen = "", n
 			continue
 		}

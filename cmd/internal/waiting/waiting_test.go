@@ -45,3 +45,25 @@ func TestLook(t *testing.T) {
 		})
 	}
 }
+
+// A note informs about messages under way, not about a wait for input.
+func TestNoteWithoutMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		var out strings.Builder
+		began := time.Now()
+		(&Note{Out: &out, Address: "a:1", Bound: 30 * time.Second}).Watch(ctx, func() (results, underWay int64) {
+			if time.Since(began) < 10*time.Second {
+				if out.Len() > 0 {
+					t.Errorf("without a message it prints %q", out.String())
+				}
+				return 1, 0
+			}
+			return 1, 1
+		})
+		if want := "waiting for a:1: no response yet; each message is tried for 30s (--ack-timeout), Ctrl-C ends it\n"; out.String() != want {
+			t.Errorf("the notes are %q, want %q", out.String(), want)
+		}
+	})
+}
