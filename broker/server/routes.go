@@ -360,7 +360,7 @@ func (s *Server) enter(w http.ResponseWriter, r *http.Request, rt route) (*http.
 	case open:
 		return r, nil
 	}
-	enter := func() (*http.Request, error) { return s.gate.Enter(w, r, rt.pattern(), needs) }
+	enter := func() (*http.Request, error) { return s.gate.Enter(w, r, rt.pattern(), needs(r)) }
 	if rt.op == opLogin {
 		return s.enterLogin(w, r, enter)
 	}

@@ -22,7 +22,6 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/gate"
 	"github.com/tidegate/tidegate/broker/server/internal/metrics"
 	"github.com/tidegate/tidegate/broker/server/internal/overview"
-	"github.com/tidegate/tidegate/broker/server/internal/permission"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/server/internal/sniff"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
@@ -147,7 +146,7 @@ func newServer(b engine, o Options) (*Server, error) {
 		maxBody:   wants.MaxBodySize,
 		draining:  make(chan struct{}),
 		requests:  metrics.NewRequests(),
-		gate:      gate.New(o.Logger, permission.OfRPC, permission.BeforeBody, o.hosts()),
+		gate:      gate.New(o.Logger, o.hosts()),
 		sessions:  session.New(settingsOf(memoryLimit()), b.Forget),
 		watches:   session.NewLimit(o.MaxParkedBytes / session.WatchSize),
 		bodies:    transit.New("memory for requests and responses", o.MaxTransitBytes, patience),

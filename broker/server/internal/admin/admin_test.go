@@ -103,7 +103,7 @@ type handler = func(w http.ResponseWriter, r *http.Request) (int, any, error)
 // newHandlers returns the handlers of a fake engine, with a directory of snapshots or "".
 func newHandlers(snapshots string) (*admin.Handlers, *fakeEngine) {
 	e := &fakeEngine{}
-	g := gate.New(slog.New(slog.DiscardHandler), nil, nil, gate.Hosts{})
+	g := gate.New(slog.New(slog.DiscardHandler), gate.Hosts{})
 	return admin.New(e, g, snapshots, 1<<20, overview.NewShared(func() *serving.Survey { return &serving.Survey{} })), e
 }
 

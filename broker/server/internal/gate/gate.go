@@ -1,6 +1,6 @@
 // Package gate admits requests over gRPC and HTTP. It authenticates the client, rejects requests
 // that the rules of package access do not allow and requests that a page in a browser must not
-// make, and counts and logs the rejections. The caller passes the needs of each request.
+// make, and counts and logs the rejections. Package permission has the needs of each request.
 package gate
 
 import (
@@ -24,8 +24,6 @@ import (
 // A Gate lets requests in. Goroutines share it.
 type Gate struct {
 	log   *slog.Logger
-	needs func(op string, req any) []access.Need
-	first map[string]access.Need // of RPCs, before the request is read
 	hosts Hosts
 
 	current atomic.Pointer[Regime]
@@ -36,11 +34,9 @@ type Gate struct {
 	attempts login.Attempts
 }
 
-// New returns a gate that restricts nothing until [Gate.Begin], except for pages in browsers. needs
-// returns the needs of an RPC from its name and request. first returns, from its name, the needs
-// that are checked before the request is read.
-func New(log *slog.Logger, needs func(op string, req any) []access.Need, first map[string]access.Need, hosts Hosts) *Gate {
-	g := &Gate{log: log, needs: needs, first: first, hosts: hosts, sessions: login.New(), refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+// New returns a gate that restricts nothing until [Gate.Begin], except for pages in browsers.
+func New(log *slog.Logger, hosts Hosts) *Gate {
+	g := &Gate{log: log, hosts: hosts, sessions: login.New(), refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "tidegate_access_refusals_total",
 		Help: "Requests rejected with UNAUTHORIZED or FORBIDDEN, and rejected connections in plain text, by reason.",
 	}, []string{"reason"})}

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
+	"github.com/tidegate/tidegate/broker/server/internal/permission"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/sniff"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
@@ -42,7 +43,7 @@ func (g *Gate) Authenticate(ctx context.Context, began time.Time, op string) (c 
 	who, reason := identify(ctx, c.under.policy, from, began)
 	c.who = who
 	sniff.InfoOf(ctx).Link.Limit().Authenticated(reason == "" && !who.Anonymous())
-	if first, ok := g.first[op]; ok {
+	if first, ok := permission.BeforeBody[op]; ok {
 		return c, g.judge(ctx, op, c, reason, first)
 	}
 	return c, g.judge(ctx, op, c, reason)
@@ -58,7 +59,7 @@ func (g *Gate) Admit(ctx context.Context, op string, c Caller, req any) (client 
 	if c.under.policy == nil {
 		return clientID(ctx, nil)
 	}
-	if err := g.judge(ctx, op, c, "", g.needs(op, req)...); err != nil {
+	if err := g.judge(ctx, op, c, "", permission.OfRPC(op, req)...); err != nil {
 		return "", err
 	}
 	return clientID(ctx, &c.who)

@@ -16,7 +16,7 @@ import (
 
 // Enter returns an admitted HTTP request with its principal. pattern is the route, and needs are
 // its needs. If it rejects the request, the response header names the possible credentials.
-func (g *Gate) Enter(w http.ResponseWriter, r *http.Request, pattern string, needs func(*http.Request) []access.Need) (*http.Request, error) {
+func (g *Gate) Enter(w http.ResponseWriter, r *http.Request, pattern string, needs []access.Need) (*http.Request, error) {
 	if bad := fromPage(r); bad != nil {
 		g.deny(pattern, r.RemoteAddr, claimedBy(g.policy(), r), bad)
 		return nil, bad.answer
@@ -38,7 +38,7 @@ func (g *Gate) Enter(w http.ResponseWriter, r *http.Request, pattern string, nee
 // An admission belongs to one request. Only the goroutine of the request uses it.
 type admission struct {
 	pattern string
-	needs   func(*http.Request) []access.Need
+	needs   []access.Need
 	began   time.Time // when its signature was to be fresh
 
 	under *Regime
@@ -131,12 +131,12 @@ func (g *Gate) Permit(r *http.Request, needs ...access.Need) error {
 }
 
 // admitHTTP returns the principal of an admitted request. It returns nil if nothing is restricted.
-func (g *Gate) admitHTTP(pattern string, r *http.Request, p *access.Policy, began time.Time, needs func(*http.Request) []access.Need) (*access.Identity, *tidegate.Error) {
+func (g *Gate) admitHTTP(pattern string, r *http.Request, p *access.Policy, began time.Time, needs []access.Need) (*access.Identity, *tidegate.Error) {
 	if p == nil {
 		return nil, nil
 	}
 	who, reason := g.identifyHTTP(p, r, began)
-	if err := decide(p, who, reason, needs(r)); err != nil {
+	if err := decide(p, who, reason, needs); err != nil {
 		name := who.String()
 		if err.reason.OfCredentials() {
 			name = claimedBy(p, r)

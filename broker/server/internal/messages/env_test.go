@@ -138,7 +138,7 @@ type env struct {
 func newEnv(t *testing.T) *env {
 	e := &env{engine: &fakeEngine{failing: map[string]error{}}, server: &fakeServer{}}
 	e.Handlers = messages.Handlers{
-		Engine: e.engine, Server: e.server, Gate: gate.New(slog.New(slog.DiscardHandler), nil, nil, gate.Hosts{}),
+		Engine: e.engine, Server: e.server, Gate: gate.New(slog.New(slog.DiscardHandler), gate.Hosts{}),
 		Life: t.Context(), Bodies: transit.New("bodies", 256<<20, 0), MaxBody: 1 << 20, MaxLongPolling: 20 * time.Second,
 	}
 	return e
