@@ -158,11 +158,7 @@ func newServer(b engine, o Options) (*Server, error) {
 	if err := s.SetAccess(o.Access); err != nil {
 		return nil, fmt.Errorf("server options: %w", err)
 	}
-	var refused func(net.Addr)
-	if o.RequireTLS {
-		refused = s.gate.RefusedPlainText
-	}
-	s.sniffer = sniff.New(o.TLS, o.MaxSilentConnections, refused, s.connectionEnded)
+	s.sniffer = sniff.New(o.TLS, o.MaxSilentConnections, o.RequireTLS, connections{s})
 	s.life, s.endLife = context.WithCancel(context.Background()) // the server's own
 	s.grpc = grpc.NewServer(
 		grpc.Creds(s.sniffer),

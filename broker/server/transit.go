@@ -164,10 +164,17 @@ func methodNames(d *grpc.ServiceDesc) map[string]bool {
 	return names
 }
 
-// connectionEnded takes back the memory of responses that gRPC has dropped with their connection.
-func (s *Server) connectionEnded(l *sniff.Link) {
-	s.bodies.Ended(l)
-	s.places.Ended(l)
+// connections is the server as its connections see it.
+type connections struct{ s *Server }
+
+// RefusedPlainText implements sniff.Host.
+func (c connections) RefusedPlainText(at net.Addr) { c.s.gate.RefusedPlainText(at) }
+
+// Ended implements sniff.Host. It takes back the memory of responses that gRPC has dropped with
+// their connection.
+func (c connections) Ended(l *sniff.Link) {
+	c.s.bodies.Ended(l)
+	c.s.places.Ended(l)
 }
 
 // holdForResponse reserves the memory of a request over gRPC for its response, until the response

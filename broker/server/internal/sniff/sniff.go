@@ -31,18 +31,27 @@ const (
 // of its own and with the handshake deadline, so a silent client delays no other client.
 type Credentials struct {
 	tls, plain credentials.TransportCredentials
+	requireTLS bool
 	pending    *pending
-	refuse     func(net.Addr) // nil: plain text is taken
-	ended      func(*Link)
+	host       Host
 	crowd      crowd
 }
 
+// A Host is the server that the connections are for.
+type Host interface {
+	// RefusedPlainText is called with the client's address for each connection in plain text that
+	// is rejected.
+	RefusedPlainText(at net.Addr)
+
+	// Ended is called once for each connection that gRPC closes.
+	Ended(l *Link)
+}
+
 // New returns credentials that use c for TLS. most is the maximum of connections whose clients have
-// not sent enough; a further one closes the connection that has been silent longest. If refuse is
-// not nil, it is called with the client's address for each connection in plain text, which then
-// ends. ended is called once for each connection that gRPC closes.
-func New(c *tls.Config, most int, refuse func(net.Addr), ended func(*Link)) *Credentials {
-	return &Credentials{tls: credentials.NewTLS(c), plain: insecure.NewCredentials(), pending: &pending{most: most}, refuse: refuse, ended: ended}
+// not sent enough; a further one closes the connection that has been silent longest. With
+// requireTLS, connections in plain text are rejected.
+func New(c *tls.Config, most int, requireTLS bool, host Host) *Credentials {
+	return &Credentials{tls: credentials.NewTLS(c), plain: insecure.NewCredentials(), requireTLS: requireTLS, pending: &pending{most: most}, host: host}
 }
 
 // Close closes the connections whose clients have not sent enough, and each new one.
@@ -54,14 +63,14 @@ func (s *Credentials) Pending() int { return s.pending.len() }
 
 // ServerHandshake implements credentials.TransportCredentials.
 func (s *Credentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	settle, err := s.pending.add(raw)
+	silent, err := s.pending.add(raw)
 	if err != nil {
 		raw.Close()
 		return nil, nil, err
 	}
 	conn := &peekedConn{Conn: raw}
 	if _, err := io.ReadFull(raw, conn.first[:]); err != nil {
-		settle()
+		silent.settle()
 		raw.Close()
 		return nil, nil, io.EOF // gRPC's error for a silent connection: not worth a log line
 	}
@@ -69,20 +78,20 @@ func (s *Credentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthI
 	switch {
 	case conn.first[0] == tlsHandshake:
 		creds = s.tls
-	case s.refuse != nil:
-		settle()
-		s.refuse(raw.RemoteAddr())
+	case s.requireTLS:
+		silent.settle()
+		s.host.RefusedPlainText(raw.RemoteAddr())
 		raw.Close()
 		return nil, nil, io.EOF // logged already, and not for each
 	}
 	out, info, err := creds.ServerHandshake(conn)
 	if err != nil {
-		settle()
+		silent.settle()
 		raw.Close()
 		return nil, nil, err
 	}
 	link := &Link{raw: raw, limit: connlimit.Of(raw), crowd: &s.crowd}
-	return &greetedConn{Conn: out, left: prefaceSize, settle: settle, link: link, ended: s.ended}, Info{info, link}, nil
+	return &greetedConn{Conn: out, left: prefaceSize, silent: silent, link: link, host: s.host}, Info{info, link}, nil
 }
 
 // Info is the information about a connection in the context of its requests.
@@ -135,9 +144,9 @@ func (c *peekedConn) Read(b []byte) (int, error) {
 type greetedConn struct {
 	net.Conn
 	left   int
-	settle func()
+	silent silent
 	link   *Link
-	ended  func(*Link)
+	host   Host
 }
 
 func (c *greetedConn) Read(b []byte) (int, error) {
@@ -146,17 +155,17 @@ func (c *greetedConn) Read(b []byte) (int, error) {
 	if c.left > 0 {
 		if c.left -= n; c.left <= 0 || err != nil {
 			c.left = 0
-			c.settle()
+			c.silent.settle()
 		}
 	}
 	return n, err
 }
 
 func (c *greetedConn) Close() error {
-	c.settle()
+	c.silent.settle()
 	err := c.Conn.Close()
 	if c.link.close() {
-		c.ended(c.link)
+		c.host.Ended(c.link)
 	}
 	return err
 }
@@ -171,12 +180,27 @@ type pending struct {
 	closed bool
 }
 
-// add registers c until settle is called, which may be more than once.
-func (p *pending) add(c net.Conn) (settle func(), err error) {
+// A silent is a connection that is pending until settle is called.
+type silent struct {
+	in *pending
+	at *list.Element
+}
+
+// settle can be called more than once.
+func (s silent) settle() {
+	s.in.mu.Lock()
+	defer s.in.mu.Unlock()
+	if !s.in.closed {
+		s.in.conns.Remove(s.at) // no effect if it is not there any more
+	}
+}
+
+// add registers c.
+func (p *pending) add(c net.Conn) (silent, error) {
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()
-		return nil, tidegate.ErrClosed
+		return silent{}, tidegate.ErrClosed
 	}
 	var oldest net.Conn
 	if p.conns.Len() >= p.most {
@@ -187,13 +211,7 @@ func (p *pending) add(c net.Conn) (settle func(), err error) {
 	if oldest != nil {
 		oldest.Close() // its reader fails, and the handshake with it
 	}
-	return func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if !p.closed {
-			p.conns.Remove(e) // no effect if it is not there any more
-		}
-	}, nil
+	return silent{p, e}, nil
 }
 
 // close closes all that are pending, and every one that comes.

@@ -9,6 +9,11 @@ import (
 	"github.com/tidegate/tidegate"
 )
 
+type noHost struct{}
+
+func (noHost) RefusedPlainText(net.Addr) {}
+func (noHost) Ended(*Link)               {}
+
 // Silent connections are bounded: the oldest makes room.
 func TestPendingIsBounded(t *testing.T) {
 	const most = 8
@@ -18,13 +23,13 @@ func TestPendingIsBounded(t *testing.T) {
 	if _, err := p.add(first); err != nil {
 		t.Fatal(err)
 	}
-	var settle func()
+	var last silent
 	for range most {
 		a, b := net.Pipe()
 		defer a.Close()
 		defer b.Close()
 		var err error
-		if settle, err = p.add(a); err != nil {
+		if last, err = p.add(a); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -34,13 +39,13 @@ func TestPendingIsBounded(t *testing.T) {
 	if _, err := other.Read(make([]byte, 1)); err != io.EOF {
 		t.Errorf("the oldest is not closed: %v", err)
 	}
-	settle()
-	settle()
+	last.settle()
+	last.settle()
 	if n := p.len(); n != most-1 {
 		t.Errorf("%d pending after one settled; want %d", n, most-1)
 	}
 	p.close()
-	settle()
+	last.settle()
 	if _, err := p.add(first); !errors.Is(err, tidegate.ErrClosed) {
 		t.Errorf("add after close: %v", err)
 	}
@@ -59,7 +64,7 @@ func FuzzSniff(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		s := New(c, 1, nil, func(*Link) {})
+		s := New(c, 1, false, noHost{})
 		client, server := net.Pipe()
 		done := make(chan struct{})
 		go func() {
