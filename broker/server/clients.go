@@ -13,7 +13,6 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/broker/status"
-	"github.com/tidegate/tidegate/internal/access"
 )
 
 // The sizes of a page of clients.
@@ -28,13 +27,7 @@ func (s *Server) listClients(_ http.ResponseWriter, r *http.Request) (int, any, 
 	if err != nil {
 		return 0, nil, err
 	}
-	page := s.sessions.Page(&session.Listing{
-		ClientQuery: query,
-		All:         s.gate.Allows(r, access.OnServer(access.Observe)),
-		Keyed:       s.gate.Keyed(),
-		Group:       func(name string) bool { return s.gate.Allows(r, access.OnGroup(access.Observe, name)) },
-		Topic:       func(name string) bool { return s.gate.Allows(r, access.OnTopic(access.Observe, name)) },
-	})
+	page := s.sessions.Page(&session.Listing{ClientQuery: query, Keyed: s.gate.Keyed()}, s.gate.Observer(r))
 	return http.StatusOK, web.Compact{Value: page}, nil
 }
 

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"net/http"
 	"time"
 
@@ -71,7 +72,10 @@ func (s *Server) Parts() Parts {
 }
 
 // Survey computes the state of all topics and groups, which requests share for a second.
-func (s *Server) Survey() { s.survey() }
+func (s *Server) Survey() {
+	s.surveys.Expire()
+	_, _ = s.surveys.Get(context.Background())
+}
 
 // A Route is an operation over HTTP.
 type Route struct {

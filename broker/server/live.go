@@ -11,7 +11,6 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/overview"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
-	"github.com/tidegate/tidegate/internal/access"
 )
 
 const (
@@ -67,8 +66,7 @@ func (s *Server) writeLive(r *http.Request, out *web.LineWriter, watch *overview
 	if err != nil {
 		return err
 	}
-	watch.All = s.gate.Allows(r, access.OnServer(access.Observe))
-	return web.Write(out, watch.Lines(survey, time.Now())...)
+	return web.Write(out, watch.Lines(survey, s.gate.Observer(r), time.Now())...)
 }
 
 // awaitTick waits until the next multiple of a duration, or until other rules hold. It returns
@@ -91,10 +89,7 @@ func (s *Server) awaitTick(ctx, rules context.Context, every time.Duration) bool
 // watchOf reads the query.
 func (s *Server) watchOf(r *http.Request) (every time.Duration, w *overview.Watch, err error) {
 	q := web.QueryOf(r, "every", "topics", "groups")
-	w = &overview.Watch{
-		Topic: func(name string) bool { return s.gate.Allows(r, access.OnTopic(access.Observe, name)) },
-		Group: func(name string) bool { return s.gate.Allows(r, access.OnGroup(access.Observe, name)) },
-	}
+	w = &overview.Watch{}
 	every = defaultEvery
 	if text := q.Text("every"); text != "" {
 		if every, err = time.ParseDuration(text); err != nil || every < minEvery || every > maxEvery {

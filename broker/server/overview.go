@@ -7,19 +7,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/broker/status"
 )
-
-// survey returns the state of all topics and groups, with the numbers of clients.
-func (s *Server) survey() *serving.Survey {
-	out, clients := s.b.Survey(), s.sessions.CountGroups()
-	for i := range out.Groups {
-		out.Groups[i].Clients = clients[out.Groups[i].Group]
-	}
-	return out
-}
 
 // overview serves GET /v1/overview.
 func (s *Server) overview(_ http.ResponseWriter, r *http.Request) (int, any, error) {

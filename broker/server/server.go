@@ -147,14 +147,14 @@ func newServer(b engine, o Options) (*Server, error) {
 		draining:  make(chan struct{}),
 		requests:  metrics.NewRequests(),
 		gate:      gate.New(o.Logger, o.hosts()),
-		sessions:  session.New(settingsOf(memoryLimit()), b.Forget),
+		sessions:  session.New(settingsOf(memoryLimit()), b),
 		watches:   session.NewLimit(o.MaxParkedBytes / session.WatchSize),
 		bodies:    transit.New("memory for requests and responses", o.MaxTransitBytes, patience),
 		parked:    transit.New("memory for waiting receives", o.MaxParkedBytes, 0),
 		places:    transit.New("memory for requests under way", placesOf(o.MaxParkedBytes), 0),
 		methods:   methodNames(&description),
 	}
-	s.surveys = overview.NewShared(s.survey)
+	s.surveys = overview.NewShared(b, s.sessions)
 	if err := s.SetAccess(o.Access); err != nil {
 		return nil, fmt.Errorf("server options: %w", err)
 	}

@@ -49,12 +49,12 @@ func (s *Server) telemetry(raw grpc.ServerStream) (err error) {
 		return refuseStream(stream, err)
 	}
 	defer place.Release()
-	t := session.NewStream(func(topic string) bool { return s.gate.MayStillSend(ctx, began, topic) })
+	t := session.NewStream(s.gate.Sender(ctx, began))
 	if wire.Announces(ctx, wire.FeatureWatch) {
 		t.TakeWatches(s.watches)
 	}
 	if wire.Announces(ctx, wire.FeatureHeartbeats) {
-		t.SharesHeartbeats(sniff.InfoOf(ctx).Link.LastBeat)
+		t.SharesHeartbeats(sniff.InfoOf(ctx).Link)
 	}
 	defer t.End()
 	defer s.sessions.Detach(id, t)

@@ -100,11 +100,17 @@ func (e *fakeEngine) RedriveDeadLetters(_ context.Context, group string, sel sta
 
 type handler = func(w http.ResponseWriter, r *http.Request) (int, any, error)
 
+// noSurvey is an engine without topics and clients.
+type noSurvey struct{}
+
+func (noSurvey) Survey() *serving.Survey       { return &serving.Survey{} }
+func (noSurvey) CountGroups() map[string]int64 { return nil }
+
 // newHandlers returns the handlers of a fake engine, with a directory of snapshots or "".
 func newHandlers(snapshots string) (*admin.Handlers, *fakeEngine) {
 	e := &fakeEngine{}
 	g := gate.New(slog.New(slog.DiscardHandler), gate.Hosts{})
-	return admin.New(e, g, snapshots, 1<<20, overview.NewShared(func() *serving.Survey { return &serving.Survey{} })), e
+	return admin.New(e, g, snapshots, 1<<20, overview.NewShared(noSurvey{}, noSurvey{})), e
 }
 
 // call makes a request of a handler. header is "" or the value of If-Match.

@@ -9,7 +9,6 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/broker/status"
-	"github.com/tidegate/tidegate/internal/access"
 )
 
 // The sizes of a page of topics or groups.
@@ -101,8 +100,9 @@ func (h *Handlers) ListTopics(_ http.ResponseWriter, r *http.Request) (int, any,
 	if l.all {
 		return http.StatusOK, TopicList{Topics: notNil(h.engine.Topics())}, nil
 	}
+	observer := h.gate.Observer(r)
 	page, more := h.engine.TopicsPage(l.after, l.limit, func(name string) bool {
-		return l.wants(name) && h.gate.Allows(r, access.OnTopic(access.Observe, name))
+		return l.wants(name) && observer.Topic(name)
 	})
 	out := TopicList{Topics: notNil(page)}
 	if more {
@@ -123,8 +123,9 @@ func (h *Handlers) ListGroups(_ http.ResponseWriter, r *http.Request) (int, any,
 	if l.all {
 		return http.StatusOK, GroupList{Groups: notNil(h.engine.Groups())}, nil
 	}
+	observer := h.gate.Observer(r)
 	page, more := h.engine.GroupsPage(l.after, l.limit, func(name string) bool {
-		return l.wants(name) && h.gate.Allows(r, access.OnGroup(access.Observe, name))
+		return l.wants(name) && observer.Group(name)
 	})
 	out := GroupList{Groups: notNil(page)}
 	if more {

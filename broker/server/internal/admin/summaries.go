@@ -13,7 +13,6 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/broker/status"
-	"github.com/tidegate/tidegate/internal/access"
 )
 
 // viewSummary is the value of view for rows of figures without settings.
@@ -49,12 +48,9 @@ func (h *Handlers) topicSummaries(r *http.Request, l *listing) (int, any, error)
 	if err != nil {
 		return 0, nil, err
 	}
-	page, ok := overview.Select(survey.Topics, overview.Query[status.TopicSummary]{
-		Value: value, Name: overview.TopicName, Descending: l.descending(), After: l.after, Limit: l.limit,
-		Wanted: func(t *status.TopicSummary) bool {
-			return state(t) && l.wants(t.Name) && h.gate.Allows(r, access.OnTopic(access.Observe, t.Name))
-		},
-	})
+	observer := h.gate.Observer(r)
+	wanted := func(t *status.TopicSummary) bool { return state(t) && l.wants(t.Name) && observer.Topic(t.Name) }
+	page, ok := overview.Select(survey.Topics, wanted, value, l.query())
 	if !ok {
 		return 0, nil, badAfter(l)
 	}
@@ -75,19 +71,20 @@ func (h *Handlers) groupSummaries(r *http.Request, l *listing) (int, any, error)
 	if err != nil {
 		return 0, nil, err
 	}
-	page, ok := overview.Select(survey.Groups, overview.Query[status.GroupSummary]{
-		Value: value, Name: overview.GroupName, Descending: l.descending(), After: l.after, Limit: l.limit,
-		Wanted: func(g *status.GroupSummary) bool {
-			return (l.topic == "" || g.Topic == l.topic) && state(g) && l.wants(g.Group) && h.gate.Allows(r, access.OnGroup(access.Observe, g.Group))
-		},
-	})
+	observer := h.gate.Observer(r)
+	wanted := func(g *status.GroupSummary) bool {
+		return (l.topic == "" || g.Topic == l.topic) && state(g) && l.wants(g.Group) && observer.Group(g.Group)
+	}
+	page, ok := overview.Select(survey.Groups, wanted, value, l.query())
 	if !ok {
 		return 0, nil, badAfter(l)
 	}
 	return http.StatusOK, web.Compact{Value: GroupSummaries{page.Rows, page.Total, survey.At, page.Next}}, nil
 }
 
-func (l *listing) descending() bool { return strings.HasPrefix(l.sort, "-") }
+func (l *listing) query() overview.Query {
+	return overview.Query{Descending: strings.HasPrefix(l.sort, "-"), After: l.after, Limit: l.limit}
+}
 
 // orderOf returns the order of a list, nil for that of names.
 func orderOf[T any](l *listing, values map[string]func(*T) float64) (func(*T) float64, error) {

@@ -93,15 +93,24 @@ func (g *Gate) judge(ctx context.Context, op string, c Caller, reason access.Rea
 	return err.answer
 }
 
-// MayStillSend reports whether the client of a stream that began at that time
-// may send to a topic by the rules that hold now.
-func (g *Gate) MayStillSend(ctx context.Context, began time.Time, topic string) bool {
-	p := g.policy()
+// A Sender is the client of a stream.
+type Sender struct {
+	gate  *Gate
+	ctx   context.Context //nolint:containedctx // of the stream, whose headers have the credentials
+	began time.Time
+}
+
+// Sender returns the client of a stream that began at a time.
+func (g *Gate) Sender(ctx context.Context, began time.Time) Sender { return Sender{g, ctx, began} }
+
+// MaySend reports whether the client may send to a topic by the rules that hold now.
+func (s Sender) MaySend(topic string) bool {
+	p := s.gate.policy()
 	if p == nil {
 		return true
 	}
-	from, _ := peer.FromContext(ctx)
-	who, reason := identify(ctx, p, from, began)
+	from, _ := peer.FromContext(s.ctx)
+	who, reason := identify(s.ctx, p, from, s.began)
 	return reason == "" && p.Allows(who, access.ToSend(topic)) == nil
 }
 

@@ -103,6 +103,28 @@ func (g *Gate) Allows(r *http.Request, needs ...access.Need) bool {
 	return who == nil || p == nil || p.Allows(*who, needs...) == nil
 }
 
+// An Observer is the principal of a request as one that observes the broker.
+type Observer struct {
+	gate    *Gate
+	request *http.Request
+}
+
+// Observer returns the principal of an admitted request.
+func (g *Gate) Observer(r *http.Request) Observer { return Observer{g, r} }
+
+// Broker reports whether the principal may observe the whole broker.
+func (o Observer) Broker() bool { return o.gate.Allows(o.request, access.OnServer(access.Observe)) }
+
+// Topic reports whether the principal may observe a topic.
+func (o Observer) Topic(name string) bool {
+	return o.gate.Allows(o.request, access.OnTopic(access.Observe, name))
+}
+
+// Group reports whether the principal may observe a group.
+func (o Observer) Group(name string) bool {
+	return o.gate.Allows(o.request, access.OnGroup(access.Observe, name))
+}
+
 // ClientOf returns the ID of the client that sends a request: the header
 // x-mq-client-id, as over gRPC, or else otherwise; with keys, the key before it.
 func ClientOf(r *http.Request, otherwise string) (string, error) {

@@ -37,32 +37,38 @@ type Live struct {
 	More bool `json:"more,omitempty"` // the next line continues this one
 }
 
-// A Watch is the content of a live stream. Groups has names of groups, for their sums, and
-// group/topic. Only the topics and groups are shown for which Topic and Group return true.
+// A Watch names what a live stream shows besides the highest backlogs. Groups has names of groups,
+// for their sums, and group/topic.
 type Watch struct {
 	Topics, Groups []string
-	All            bool // totals and counters
-	Topic, Group   func(name string) bool
+}
+
+// An Observer is the principal of a request.
+type Observer interface {
+	Broker() bool           // may observe the whole broker
+	Topic(name string) bool // may observe a topic
+	Group(name string) bool // may observe a group
 }
 
 // Lines returns the lines of a live stream at one moment, each of at most MaxLine bytes. The first
 // has the sums and the highest backlogs, as many as fit. Watched topics and groups that do not fit
-// are in the following lines. Names that do not exist are left out.
-func (w *Watch) Lines(s *serving.Survey, now time.Time) []Live {
+// are in the following lines. Names that do not exist, and names that the observer may not observe,
+// are left out.
+func (w *Watch) Lines(s *serving.Survey, o Observer, now time.Time) []Live {
 	l := &liner{now: now, asOf: s.At}
 	l.begin()
-	if w.All {
+	if o.Broker() {
 		l.line().Totals, l.line().Counters = &s.Totals, &s.Counters
 		l.size = size(l.line())
 	}
 	topics := Highest(s.Topics, liveTop, func(t *status.TopicSummary) int64 {
-		if !w.Topic(t.Name) {
+		if !o.Topic(t.Name) {
 			return 0
 		}
 		return t.Backlog.Messages
 	})
 	groups := Highest(s.Groups, liveTop, func(g *status.GroupSummary) int64 {
-		if !w.Group(g.Group) {
+		if !o.Group(g.Group) {
 			return 0
 		}
 		return g.Backlog.Messages
@@ -76,7 +82,7 @@ func (w *Watch) Lines(s *serving.Survey, now time.Time) []Live {
 		}
 	}
 	for _, name := range w.Topics {
-		if t := findTopic(s.Topics, name); t != nil && w.Topic(name) {
+		if t := findTopic(s.Topics, name); t != nil && o.Topic(name) {
 			l.room(t)
 			l.line().Topics = append(l.line().Topics, *t)
 		}
@@ -84,7 +90,7 @@ func (w *Watch) Lines(s *serving.Survey, now time.Time) []Live {
 	for _, name := range w.Groups {
 		group, topic, one := strings.Cut(name, "/")
 		rows := rowsOf(s.Groups, group)
-		if len(rows) == 0 || !w.Group(group) {
+		if len(rows) == 0 || !o.Group(group) {
 			continue
 		}
 		row := sum(rows)

@@ -81,18 +81,43 @@ func TestFill(t *testing.T) {
 	}
 }
 
+// An engine computes surveys.
+type engine func() *serving.Survey
+
+func (e engine) Survey() *serving.Survey { return e() }
+
+// clients have the numbers of clients by group.
+type clients map[string]int64
+
+func (c clients) CountGroups() map[string]int64 { return c }
+
+// A survey has the number of clients of each group.
+func TestSharedCountsClients(t *testing.T) {
+	t.Parallel()
+	s := NewShared(engine(func() *serving.Survey {
+		return &serving.Survey{Groups: []status.GroupSummary{{Group: "a", Topic: "s"}, {Group: "a", Topic: "t"}, {Group: "b", Topic: "t"}}}
+	}), clients{"a": 2, "c": 1})
+	v, err := s.Get(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if g := v.Groups; g[0].Clients != 2 || g[1].Clients != 2 || g[2].Clients != 0 {
+		t.Errorf("the groups are %+v", g)
+	}
+}
+
 // All calls within a second share one survey, also the calls during its computation; without
 // callers there is none.
 func TestSharedOncePerSecond(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
-		s := NewShared(func() *serving.Survey {
+		s := NewShared(engine(func() *serving.Survey {
 			n++
 			at := time.Now()
 			time.Sleep(100 * time.Millisecond)
 			return &serving.Survey{At: at}
-		})
+		}), clients{})
 		for range 50 {
 			go func() {
 				for range 10 {
@@ -123,13 +148,13 @@ func TestSharedOncePerSecond(t *testing.T) {
 func TestSharedAfterPanic(t *testing.T) {
 	t.Parallel()
 	first := true
-	s := NewShared(func() *serving.Survey {
+	s := NewShared(engine(func() *serving.Survey {
 		if first {
 			first = false
 			panic("test")
 		}
 		return &serving.Survey{At: time.Now()}
-	})
+	}), clients{})
 	func() {
 		defer func() { _ = recover() }()
 		_, _ = s.Get(t.Context())
@@ -145,11 +170,11 @@ func TestSharedExpires(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var changes atomic.Int64
-		s := NewShared(func() *serving.Survey {
+		s := NewShared(engine(func() *serving.Survey {
 			seen := changes.Load()
 			time.Sleep(100 * time.Millisecond)
 			return &serving.Survey{At: time.Now(), Totals: status.Totals{Topics: seen}}
-		})
+		}), clients{})
 		expect := func(when string, want int) {
 			t.Helper()
 			if v, err := s.Get(t.Context()); err != nil || v.Totals.Topics != int64(want) {

@@ -10,19 +10,20 @@ import (
 	"github.com/tidegate/tidegate/broker/status"
 )
 
-// A Query selects a page of rows, which are in the order of their names.
-type Query[T any] struct {
-	Wanted func(*T) bool      // nil: all
-	Value  func(*T) float64   // the order; nil: by name
-	Name   func(*T) [2]string // the order of rows with the same value
+// A Row is a row of a survey.
+type Row interface {
+	status.TopicSummary | status.GroupSummary
+}
 
+// A Query selects a page of rows.
+type Query struct {
 	Descending bool
 	After      string // Next of the page before
 	Limit      int
 }
 
 // A Page is a page of rows. Total counts the rows of all pages. Next is empty in the last page.
-type Page[T any] struct {
+type Page[T Row] struct {
 	Rows  []T
 	Total int64
 	Next  string
@@ -46,8 +47,10 @@ func (c cursor) String() string {
 	return base64.RawURLEncoding.EncodeToString(raw)
 }
 
-// Select returns a page of the rows. ok is false if After is not a Next.
-func Select[T any](rows []T, q Query[T]) (page Page[T], ok bool) {
+// Select returns a page of the wanted rows, in the order of a value; nil means all rows, and the
+// order of their names. Rows with the same value are in the order of their names, in which the
+// caller passes them. ok is false if After is not a Next.
+func Select[T Row](rows []T, wanted func(*T) bool, value func(*T) float64, q Query) (page Page[T], ok bool) {
 	var after cursor
 	if q.After != "" {
 		if after, ok = parseCursor(q.After); !ok {
@@ -65,7 +68,7 @@ func Select[T any](rows []T, q Query[T]) (page Page[T], ok bool) {
 		return cmp.Compare(x, y)
 	}
 	byName := 1 // rows with the same value are in the order of names, and reversed if only names count
-	if q.Value == nil && q.Descending {
+	if value == nil && q.Descending {
 		byName = -1
 	}
 	compare := func(x, y place) int { return cmp.Or(order(x.value, y.value), byName*cmp.Compare(x.row, y.row)) }
@@ -73,15 +76,15 @@ func Select[T any](rows []T, q Query[T]) (page Page[T], ok bool) {
 	left, full := 0, false // full: the first Limit of first are sorted
 	for i := range rows {
 		row := &rows[i]
-		if q.Wanted != nil && !q.Wanted(row) {
+		if wanted != nil && !wanted(row) {
 			continue
 		}
 		page.Total++
 		p := place{row: i}
-		if q.Value != nil {
-			p.value = q.Value(row)
+		if value != nil {
+			p.value = value(row)
 		}
-		if name := q.Name(row); q.After != "" && cmp.Or(order(p.value, after.Value), byName*slices.Compare(name[:], after.Name[:])) <= 0 {
+		if name := nameOf(row); q.After != "" && cmp.Or(order(p.value, after.Value), byName*slices.Compare(name[:], after.Name[:])) <= 0 {
 			continue
 		}
 		left++
@@ -100,16 +103,21 @@ func Select[T any](rows []T, q Query[T]) (page Page[T], ok bool) {
 		page.Rows[i] = rows[p.row]
 	}
 	if n := len(first); left > n {
-		page.Next = cursor{first[n-1].value, q.Name(&page.Rows[n-1])}.String()
+		page.Next = cursor{first[n-1].value, nameOf(&page.Rows[n-1])}.String()
 	}
 	return page, true
 }
 
-// TopicName and GroupName are the names of rows, in the order of a survey.
-func TopicName(t *status.TopicSummary) [2]string { return [2]string{t.Name} }
-
-// GroupName is TopicName for groups.
-func GroupName(g *status.GroupSummary) [2]string { return [2]string{g.Group, g.Topic} }
+// nameOf returns the name of a row, in the order of a survey.
+func nameOf[T Row](row *T) (name [2]string) {
+	switch r := any(row).(type) {
+	case *status.TopicSummary:
+		name = [2]string{r.Name}
+	case *status.GroupSummary:
+		name = [2]string{r.Group, r.Topic}
+	}
+	return name
+}
 
 // TopicValues are the orders of topics besides their names.
 var TopicValues = map[string]func(*status.TopicSummary) float64{

@@ -11,10 +11,17 @@ import (
 // MaxAge is the age at which a survey is computed anew.
 const MaxAge = time.Second
 
+// An Engine computes surveys, without the clients.
+type Engine interface{ Survey() *serving.Survey }
+
+// Clients has the number of clients of each group.
+type Clients interface{ CountGroups() map[string]int64 }
+
 // A Shared has the last survey. Goroutines may share it. It has no goroutine and no timer: without
 // callers it costs nothing.
 type Shared struct {
-	survey func() *serving.Survey
+	engine  Engine
+	clients Clients
 
 	mu   sync.Mutex
 	last *serving.Survey // guarded by mu; nil before the first
@@ -22,8 +29,8 @@ type Shared struct {
 	next chan struct{}   // guarded by mu: closed when the survey under way has ended; nil if there is none
 }
 
-// NewShared returns a Shared of a function that computes surveys.
-func NewShared(survey func() *serving.Survey) *Shared { return &Shared{survey: survey} }
+// NewShared returns a Shared of the surveys of an engine.
+func NewShared(e Engine, c Clients) *Shared { return &Shared{engine: e, clients: c} }
 
 // Get returns a survey that is younger than MaxAge. One caller computes it, and the others wait
 // for it. The error is the cause of ctx if ctx ends first.
@@ -79,4 +86,13 @@ func (s *Shared) compute() (computed *serving.Survey) {
 		s.next = nil
 	}()
 	return s.survey()
+}
+
+// survey returns the engine's survey, with the number of clients of each group.
+func (s *Shared) survey() *serving.Survey {
+	out, clients := s.engine.Survey(), s.clients.CountGroups()
+	for i := range out.Groups {
+		out.Groups[i].Clients = clients[out.Groups[i].Group]
+	}
+	return out
 }

@@ -99,9 +99,7 @@ func (c *Client) group() string {
 func (c *Client) lastSeenLocked() time.Time {
 	at := c.seen.Load()
 	for t := range c.streams {
-		if t.beat != nil {
-			at = max(at, t.beat())
-		}
+		at = max(at, t.beats.LastBeat())
 	}
 	return time.Unix(0, at)
 }

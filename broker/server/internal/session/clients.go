@@ -48,6 +48,12 @@ func EndedHere(parked context.Context) bool {
 // A poll is one parked receive.
 type poll struct{ cancel context.CancelCauseFunc }
 
+// An Engine has the deliveries of the clients.
+type Engine interface {
+	// Forget is called, without a lock, with the ID of each client that is removed.
+	Forget(id string)
+}
+
 // Clients are the connected clients: those with a recent request. Goroutines may share
 // the value; after Close no timer runs.
 //
@@ -55,7 +61,7 @@ type poll struct{ cancel context.CancelCauseFunc }
 // can take as many bytes as they leave free for others, so one origin alone gets half of the limit.
 // When there is no room, the clients of the largest origin make it that are gone.
 type Clients struct {
-	forget func(id string) // reports the end of a client to the engine
+	engine Engine
 
 	mu       sync.Mutex
 	byID     map[string]*Client // guarded by mu
@@ -75,11 +81,10 @@ type Clients struct {
 	expiring sync.WaitGroup // the timer, and its function
 }
 
-// New returns an empty set of clients, whose settings may take so many bytes together. forget is
-// called, without a lock, with the ID of each client that is removed.
-func New(settingsLimit int, forget func(id string)) *Clients {
+// New returns an empty set of clients, whose settings may take so many bytes together.
+func New(settingsLimit int, e Engine) *Clients {
 	return &Clients{
-		forget: forget, byID: map[string]*Client{}, publishers: map[string]map[*Client]string{},
+		engine: e, byID: map[string]*Client{}, publishers: map[string]map[*Client]string{},
 		originBytes: map[string]int{}, settingsLimit: settingsLimit,
 	}
 }
@@ -283,11 +288,11 @@ func (r *Clients) Terminate(id string) {
 	}
 	for _, t := range streams {
 		t.WakeWatches()
-		if t.beat != nil {
+		if t.shares {
 			t.resend() // a client that lives on sends no heartbeat that would report the loss
 		}
 	}
-	r.forget(id)
+	r.engine.Forget(id)
 }
 
 // ResendGroup makes the Telemetry streams of a group's consumers send settings
@@ -378,7 +383,7 @@ func (r *Clients) expire(now time.Time) {
 	}
 	r.mu.Unlock()
 	for _, id := range gone {
-		r.forget(id)
+		r.engine.Forget(id)
 	}
 }
 

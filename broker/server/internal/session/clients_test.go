@@ -3,6 +3,7 @@ package session
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,12 +14,32 @@ import (
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
+// An engine counts the calls of Forget by ID.
+type engine struct {
+	mu        sync.Mutex
+	forgotten map[string]int // guarded by mu
+}
+
+func (e *engine) Forget(id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.forgotten == nil {
+		e.forgotten = map[string]int{}
+	}
+	e.forgotten[id]++
+}
+
+// anySender may send to every topic.
+type anySender struct{}
+
+func (anySender) MaySend(string) bool { return true }
+
 // The memory of clients is bounded. Idle clients make room for others, those of the key with the
 // most of them first. Clients with receives do not.
 func TestSessionsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var gone []string
-		r := New(MaxSettingsBytes, func(id string) { gone = append(gone, id) })
+		e := &engine{}
+		r := New(MaxSettingsBytes, e)
 		defer r.Close()
 		park := func(id string) (func(bool), error) {
 			_, _, unpark, err := r.Park(t.Context(), id, of(strings.Split(id, "/")[0]))
@@ -51,8 +72,8 @@ func TestSessionsAreBounded(t *testing.T) {
 				t.Fatalf("client %d was forgotten", i)
 			}
 		}
-		if len(gone) > 0 {
-			t.Errorf("the engine was asked to forget %d clients, which may have deliveries", len(gone))
+		if n := len(e.forgotten); n > 0 {
+			t.Errorf("the engine was asked to forget %d clients, which may have deliveries", n)
 		}
 		for i := r.Len(); i < MaxClients; i++ {
 			unpark, err := park(fmt.Sprintf("more/%d", i))
@@ -76,7 +97,7 @@ func of(origin string) func() string { return func() string { return origin } }
 
 // A client whose receives were all rejected is not remembered.
 func TestRejectedReceivesLeaveNoSession(t *testing.T) {
-	r := New(MaxSettingsBytes, func(string) {})
+	r := New(MaxSettingsBytes, &engine{})
 	defer r.Close()
 	var unparks []func(bool)
 	for range 2 {
@@ -109,7 +130,7 @@ func TestRejectedReceivesLeaveNoSession(t *testing.T) {
 // settings no longer count.
 func TestSettingsOfAllAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := New(MaxSettingsBytes, func(string) {})
+		r := New(MaxSettingsBytes, &engine{})
 		defer r.Close()
 		var leave []func()
 		say := func(id string, in *rmqpb.Settings) tidegate.Code {
@@ -118,7 +139,7 @@ func TestSettingsOfAllAreBounded(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := NewStream(func(string) bool { return true })
+			s := NewStream(anySender{})
 			leave = append(leave, func() { r.Detach(id, s) })
 			if _, err = r.Attach(id, of("here"), s, p, in.GetPublishing().GetTopics()); err == nil {
 				return protocol.CodeOK
@@ -179,7 +200,7 @@ func TestSettingsOfAllAreBounded(t *testing.T) {
 
 // A receive that ended is not remembered.
 func TestUnpark(t *testing.T) {
-	r := New(MaxSettingsBytes, func(string) {})
+	r := New(MaxSettingsBytes, &engine{})
 	defer r.Close()
 	parked, c, unpark, err := r.Park(t.Context(), "a", of("here"))
 	if err != nil || parked.Err() != nil || len(c.polls) != 1 {
@@ -196,7 +217,7 @@ func TestUnpark(t *testing.T) {
 func TestOneOriginShutsOutNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 4 << 20
-		r := New(limit, func(string) {})
+		r := New(limit, &engine{})
 		defer r.Close()
 		large, err := ProfileOf(producer(topicNames(500)...), "GO", "5.1.4", false)
 		if err != nil {
@@ -207,7 +228,7 @@ func TestOneOriginShutsOutNoOther(t *testing.T) {
 			t.Fatal(err)
 		}
 		attach := func(id, origin string, p *Profile) (leave func(), err error) {
-			s := NewStream(func(string) bool { return true })
+			s := NewStream(anySender{})
 			_, err = r.Attach(id, of(origin), s, p, nil)
 			return func() { r.Detach(id, s) }, err
 		}

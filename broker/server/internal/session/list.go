@@ -28,14 +28,47 @@ const (
 // Kinds are the kinds of clients.
 var Kinds = []string{"producer", "push_consumer", "simple_consumer", "pull_consumer", "lite_push_consumer", "http", "consumer"}
 
-// A Listing is a query of clients, with the permissions of its principal.
+// A Listing is a query of clients.
 type Listing struct {
 	status.ClientQuery // its Limit and Match are valid
 
-	All   bool                    // may observe the whole broker
-	Keyed bool                    // an access key precedes the IDs
-	Group func(group string) bool // may observe a group
-	Topic func(topic string) bool // may observe a topic
+	Keyed bool // an access key precedes the IDs
+}
+
+// An Observer is the principal of a request.
+type Observer interface {
+	Broker() bool           // may observe the whole broker
+	Topic(name string) bool // may observe a topic
+	Group(name string) bool // may observe a group
+}
+
+// permissions are the permissions of an observer, each looked up once.
+type permissions struct {
+	of             Observer
+	all            bool            // may observe the whole broker
+	groups, topics map[string]bool // by name: may observe it
+}
+
+func permissionsOf(o Observer) *permissions {
+	return &permissions{of: o, all: o.Broker(), groups: map[string]bool{}, topics: map[string]bool{}}
+}
+
+func (p *permissions) group(name string) bool {
+	may, known := p.groups[name]
+	if !known {
+		may = p.of.Group(name)
+		p.groups[name] = may
+	}
+	return may
+}
+
+func (p *permissions) topic(name string) bool {
+	may, known := p.topics[name]
+	if !known {
+		may = p.of.Topic(name)
+		p.topics[name] = may
+	}
+	return may
 }
 
 // A listed client is one of a page.
@@ -46,13 +79,13 @@ type listed struct {
 	version   version
 }
 
-// Page returns a page of clients. It looks at all clients, but decodes the settings only of those
-// of the page, and of those that may match a topic.
-func (r *Clients) Page(q *Listing) status.ClientPage {
+// Page returns a page of the clients that an observer may know of. It looks at all clients, but
+// decodes the settings only of those of the page, and of those that may match a topic.
+func (r *Clients) Page(q *Listing, o Observer) status.ClientPage {
 	now := time.Now()
-	groups, topics := remembered(q.Group), remembered(q.Topic)
+	may := permissionsOf(o)
 	newest, known := map[string]version{}, versions{}
-	visible := slices.DeleteFunc(r.all(), func(c listed) bool { return !q.sees(&c, groups, topics) })
+	visible := slices.DeleteFunc(r.all(), func(c listed) bool { return !may.see(&c) })
 	for i := range visible {
 		c := &visible[i]
 		c.version = known.of(c.Profile())
@@ -86,7 +119,7 @@ func (r *Clients) Page(q *Listing) status.ClientPage {
 	slices.SortFunc(page, byID)
 	page = page[:min(len(page), q.Limit)]
 	for i := range page {
-		c := r.describe(&page[i], q, topics)
+		c := r.describe(&page[i], q, may)
 		c.Outdated = outdated(&page[i].version)
 		out.Clients = append(out.Clients, c)
 	}
@@ -125,28 +158,15 @@ func (r *Clients) all() []listed {
 	return out
 }
 
-// remembered returns f, which is called once for each name.
-func remembered(f func(string) bool) func(string) bool {
-	known := map[string]bool{}
-	return func(name string) bool {
-		ok, done := known[name]
-		if !done {
-			ok = f(name)
-			known[name] = ok
-		}
-		return ok
-	}
-}
-
-// sees reports whether the principal may know of a client.
-func (q *Listing) sees(c *listed, group, topic func(string) bool) bool {
-	if q.All {
+// see reports whether the observer may know of a client.
+func (p *permissions) see(c *listed) bool {
+	if p.all {
 		return true
 	}
 	if name := c.group(); name != "" {
-		return group(name)
+		return p.group(name)
 	}
-	return slices.ContainsFunc(c.publishes, topic)
+	return slices.ContainsFunc(c.publishes, p.topic)
 }
 
 // wants reports whether the query selects a client.
@@ -157,18 +177,18 @@ func (q *Listing) wants(c *listed, now time.Time) bool {
 		}
 	}
 	return (q.Kind == "" || q.Kind == c.kind()) &&
-		(q.ClientQuery.Group == "" || q.ClientQuery.Group == c.group()) &&
+		(q.Group == "" || q.Group == c.group()) &&
 		(q.Language == "" || strings.EqualFold(q.Language, c.version.language)) &&
 		(q.Version == "" || q.Version == c.version.text) &&
 		(q.Idle == 0 || now.Sub(c.seen) >= q.Idle) &&
-		(q.ClientQuery.Topic == "" || c.uses(q.ClientQuery.Topic))
+		(q.Topic == "" || c.uses(q.Topic))
 }
 
 // noSlash replaces the slash after the access key, which path.Match would not match with *.
 func noSlash(text string) string { return strings.ReplaceAll(text, "/", "\x00") }
 
 // describe returns a client of a page.
-func (r *Clients) describe(c *listed, q *Listing, mayTopic func(string) bool) status.Client {
+func (r *Clients) describe(c *listed, q *Listing, may *permissions) status.Client {
 	r.mu.Lock()
 	streams, waiting := len(c.streams), len(c.polls)
 	r.mu.Unlock()
@@ -179,14 +199,14 @@ func (r *Clients) describe(c *listed, q *Listing, mayTopic func(string) bool) st
 	if q.Keyed {
 		out.Key, _, _ = strings.Cut(c.id, "/")
 	}
-	if at := c.address.Load(); at != nil && q.All {
+	if at := c.address.Load(); at != nil && may.all {
 		out.Address = *at
 	}
 	in, _ := c.Profile().Settings() // it cannot fail
 	out.Host = cut(in.GetUserAgent().GetHostname())
 	for _, name := range c.allTopics(in) {
 		switch {
-		case len(out.Topics) == maxTopics, out.Group == "" && !q.All && !mayTopic(name):
+		case len(out.Topics) == maxTopics, out.Group == "" && !may.all && !may.topic(name):
 			out.Hidden++
 		default:
 			out.Topics = append(out.Topics, name)

@@ -30,7 +30,7 @@ func TestVersions(t *testing.T) {
 
 // crowd returns n clients, half of them consumers with settings.
 func crowd(t testing.TB, n int) *Clients {
-	r := New(MaxSettingsBytes, func(string) {})
+	r := New(MaxSettingsBytes, &engine{})
 	t.Cleanup(r.Close)
 	consumes, err := ProfileOf(subscriber("orders", "payments"), "GO", "5.1.4", false)
 	if err != nil {
@@ -45,18 +45,24 @@ func crowd(t testing.TB, n int) *Clients {
 		if i%2 == 0 {
 			p, topics = sends, producer("orders").GetPublishing().GetTopics()
 		}
-		if _, err := r.Attach(fmt.Sprintf("host-%d@%d", i, i), of("here"), NewStream(func(string) bool { return true }), p, topics); err != nil {
+		if _, err := r.Attach(fmt.Sprintf("host-%d@%d", i, i), of("here"), NewStream(anySender{}), p, topics); err != nil {
 			t.Fatal(err)
 		}
 	}
 	return r
 }
 
-// everything is the query of a page for a principal that may observe the whole broker.
+// all is a principal that may observe the whole broker.
+type all struct{}
+
+func (all) Broker() bool      { return true }
+func (all) Topic(string) bool { return true }
+func (all) Group(string) bool { return true }
+
+// everything is the query of a page.
 func everything(q status.ClientQuery) *Listing {
 	q.Limit = 100
-	yes := func(string) bool { return true }
-	return &Listing{ClientQuery: q, All: true, Group: yes, Topic: yes}
+	return &Listing{ClientQuery: q}
 }
 
 // A client that has terminated is not listed, although its stream remains. If it speaks again, it
@@ -65,7 +71,7 @@ func TestTerminatedClientIsNotListed(t *testing.T) {
 	r := crowd(t, 4) // 1 and 3 are consumers of one group
 	r.Terminate("host-1@1")
 	group := r.byID["host-3@3"].Profile().Group
-	if got := len(r.Page(everything(status.ClientQuery{})).Clients); got != 3 {
+	if got := len(r.Page(everything(status.ClientQuery{}), all{}).Clients); got != 3 {
 		t.Errorf("%d clients are listed, want 3", got)
 	}
 	if got := r.CountGroups()[group]; got != 1 {
@@ -76,11 +82,11 @@ func TestTerminatedClientIsNotListed(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Receives(group, "orders", tidegate.Filter{})
-	if got, n := len(r.Page(everything(status.ClientQuery{})).Clients), r.CountGroups()[group]; got != 4 || n != 2 {
+	if got, n := len(r.Page(everything(status.ClientQuery{}), all{}).Clients), r.CountGroups()[group]; got != 4 || n != 2 {
 		t.Errorf("during its receive %d clients are listed and %d consumers counted, want 4 and 2", got, n)
 	}
 	unpark(true)
-	if got := len(r.Page(everything(status.ClientQuery{})).Clients); got != 4 {
+	if got := len(r.Page(everything(status.ClientQuery{}), all{}).Clients); got != 4 {
 		t.Errorf("after it %d clients are listed, want 4", got)
 	}
 }
@@ -91,7 +97,7 @@ func TestPageIsCheap(t *testing.T) {
 	r := crowd(t, n)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	page := r.Page(everything(status.ClientQuery{}))
+	page := r.Page(everything(status.ClientQuery{}), all{})
 	runtime.ReadMemStats(&after)
 	if page.Total != n || len(page.Clients) != 100 || len(page.Versions) != 2 {
 		t.Fatalf("%d clients, %d on the page, versions %v", page.Total, len(page.Clients), page.Versions)
@@ -116,15 +122,15 @@ func TestFiltersAreListed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := New(MaxSettingsBytes, func(string) {})
+	r := New(MaxSettingsBytes, &engine{})
 	defer r.Close()
-	c, err := r.Attach("c", of("here"), NewStream(func(string) bool { return true }), p, nil)
+	c, err := r.Attach("c", of("here"), NewStream(anySender{}), p, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	check := func(when string, want map[string]string) {
 		t.Helper()
-		if got := r.Page(everything(status.ClientQuery{})).Clients[0].Filters; !maps.Equal(got, want) {
+		if got := r.Page(everything(status.ClientQuery{}), all{}).Clients[0].Filters; !maps.Equal(got, want) {
 			t.Errorf("%s: the filters are %q, want %q", when, got, want)
 		}
 	}
@@ -139,18 +145,18 @@ func TestFiltersAreListed(t *testing.T) {
 
 // The texts of a page do not grow with the number of versions.
 func TestVersionsAreBounded(t *testing.T) {
-	r := New(MaxSettingsBytes, func(string) {})
+	r := New(MaxSettingsBytes, &engine{})
 	defer r.Close()
 	for i := range 2 * maxCounted {
 		p, err := ProfileOf(producer("orders"), fmt.Sprint("L", i), "1.0", false)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := r.Attach(fmt.Sprint("c", i), of("here"), NewStream(func(string) bool { return true }), p, nil); err != nil {
+		if _, err := r.Attach(fmt.Sprint("c", i), of("here"), NewStream(anySender{}), p, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if page := r.Page(everything(status.ClientQuery{})); len(page.Versions) != maxVersions || page.Total != 2*maxCounted {
+	if page := r.Page(everything(status.ClientQuery{}), all{}); len(page.Versions) != maxVersions || page.Total != 2*maxCounted {
 		t.Errorf("%d versions of %d clients", len(page.Versions), page.Total)
 	}
 }
@@ -161,7 +167,7 @@ func BenchmarkPage(b *testing.B) {
 	for name, q := range map[string]status.ClientQuery{"first": {}, "topic": {Topic: "payments"}, "last": {After: "host-9900@9900"}} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				r.Page(everything(q))
+				r.Page(everything(q), all{})
 			}
 		})
 	}

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -50,18 +49,13 @@ type modelRun struct {
 	real    *Clients
 	clients map[string]*modelClient
 
-	mu        sync.Mutex
-	forgotten map[string]int // guarded by mu: calls of forget
-	ended     map[string]int // ends by Terminate
+	engine engine
+	ended  map[string]int // ends by Terminate
 }
 
 func runModel(t *testing.T, rnd *rand.Rand) {
-	m := &modelRun{t: t, rnd: rnd, clients: map[string]*modelClient{}, forgotten: map[string]int{}, ended: map[string]int{}}
-	m.real = New(1<<20, func(id string) {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.forgotten[id]++
-	})
+	m := &modelRun{t: t, rnd: rnd, clients: map[string]*modelClient{}, engine: engine{forgotten: map[string]int{}}, ended: map[string]int{}}
+	m.real = New(1<<20, &m.engine)
 	defer m.real.Close()
 	for range 60 {
 		m.act()
@@ -108,7 +102,7 @@ func (m *modelRun) act() {
 			c.seen = now
 		}
 	case 1:
-		s := NewStream(func(string) bool { return true })
+		s := NewStream(anySender{})
 		p := &Profile{Group: "g", settings: make([]byte, m.rnd.IntN(1000))}
 		if _, err := m.real.Attach(id, origin, s, p, nil); err != nil {
 			m.t.Error(err)
@@ -210,11 +204,11 @@ func (m *modelRun) expire() {
 		if there {
 			m.t.Errorf("%s is known %v after its last request", id, silent)
 		}
-		m.mu.Lock()
-		if m.forgotten[id]--; m.forgotten[id] < 0 {
+		m.engine.mu.Lock()
+		if m.engine.forgotten[id]--; m.engine.forgotten[id] < 0 {
 			m.t.Errorf("the engine did not hear of the end of %s", id)
 		}
-		m.mu.Unlock()
+		m.engine.mu.Unlock()
 		delete(m.clients, id)
 	}
 }
@@ -250,11 +244,11 @@ func (m *modelRun) check() {
 			}
 		}
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.engine.mu.Lock()
+	defer m.engine.mu.Unlock()
 	for id, n := range m.ended {
-		if m.forgotten[id] < n {
-			m.t.Errorf("the engine got %d ends of %s, want %d", m.forgotten[id], id, n)
+		if m.engine.forgotten[id] < n {
+			m.t.Errorf("the engine got %d ends of %s, want %d", m.engine.forgotten[id], id, n)
 		}
 	}
 }

@@ -79,7 +79,7 @@ func (r *Clients) Publishing(topic string) []Publisher {
 			if len(out) == maxAsked {
 				return out
 			}
-			if t.maySend(topic) {
+			if t.client.MaySend(topic) {
 				out = append(out, Publisher{t, &rmqpb.Resource{ResourceNamespace: namespace, Name: topic}})
 			}
 		}

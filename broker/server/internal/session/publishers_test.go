@@ -11,13 +11,13 @@ import (
 // The texts of a request share memory. The name of a topic does not keep it.
 func TestPublishesKeepsNoRequest(t *testing.T) {
 	const topics, request = 16, 1 << 20
-	r := New(MaxSettingsBytes, func(string) {})
+	r := New(MaxSettingsBytes, &engine{})
 	defer r.Close()
 	p, err := ProfileOf(producer(), "GO", "5.1.4", false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := NewStream(func(string) bool { return true })
+	s := NewStream(anySender{})
 	if _, err := r.Attach("a", of("here"), s, p, nil); err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package session
 import (
 	"sync"
 
+	"github.com/tidegate/tidegate/broker/server/internal/sniff"
 	"github.com/tidegate/tidegate/internal/readiness"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
@@ -16,12 +17,14 @@ const (
 // A Stream is the queue of one Telemetry stream. The goroutine of its handler takes from it, other
 // goroutines add to it.
 type Stream struct {
-	maySend func(topic string) bool // whether its client may, now
+	client Sender
 
 	again chan struct{} // capacity 1: a wish for the settings, once more
 	kick  chan struct{} // capacity 1: there are checks or reports to write
-	beat  func() int64  // see SharesHeartbeats; nil if the client sends heartbeats of its own
 	limit *Limit        // of watches; nil if the client does not read them
+
+	shares bool        // see SharesHeartbeats
+	beats  *sniff.Link // has the heartbeats that the client shares; nil without
 
 	mu     sync.Mutex
 	checks []*rmqpb.RecoverOrphanedTransactionCommand // guarded by mu
@@ -36,17 +39,22 @@ type Stream struct {
 	number uint64 // guarded by Clients.mu: later streams have higher ones
 }
 
-// NewStream returns an empty stream. maySend reports whether its client has the permission to send
-// to a topic now; it must not block.
-func NewStream(maySend func(topic string) bool) *Stream {
-	return &Stream{maySend: maySend, again: make(chan struct{}, 1), kick: make(chan struct{}, 1)}
+// A Sender is the client of a stream.
+type Sender interface {
+	// MaySend reports whether the client has the permission to send to a topic now. It must not
+	// block.
+	MaySend(topic string) bool
+}
+
+// NewStream returns an empty stream of a client.
+func NewStream(client Sender) *Stream {
+	return &Stream{client: client, again: make(chan struct{}, 1), kick: make(chan struct{}, 1)}
 }
 
 // SharesHeartbeats notes that the client may share the heartbeats of other clients on its
-// connection. last returns the time of the last one, in nanoseconds since 1970; it must not block.
-// The client does not learn from heartbeats that the server has lost its settings, so the stream
-// has to ask for them. SharesHeartbeats is called before Clients.Attach.
-func (t *Stream) SharesHeartbeats(last func() int64) { t.beat = last }
+// connection. The client does not learn from heartbeats that the server has lost its settings, so
+// the stream has to ask for them. SharesHeartbeats is called before Clients.Attach.
+func (t *Stream) SharesHeartbeats(on *sniff.Link) { t.shares, t.beats = true, on }
 
 // Offer has a check of that size written to the stream, and returns false if
 // too many wait already. It never blocks.

@@ -8,7 +8,7 @@ import (
 
 // The queue of a stream without a reader is bounded.
 func TestChecksOfASlowProducerAreBounded(t *testing.T) {
-	s := NewStream(func(string) bool { return true })
+	s := NewStream(anySender{})
 	c := &rmqpb.RecoverOrphanedTransactionCommand{}
 	if !s.Offer(c, 2*maxCheckBytes) || s.Offer(c, 1) {
 		t.Error("one check of any size fits, and then none")

@@ -37,7 +37,7 @@ func newWatched(t *testing.T, most int64, topics ...string) *watched {
 			t.Fatal(err)
 		}
 	}
-	w := &watched{Stream: NewStream(func(string) bool { return true }), t: t, b: b, limit: NewLimit(most)}
+	w := &watched{Stream: NewStream(anySender{}), t: t, b: b, limit: NewLimit(most)}
 	w.TakeWatches(w.limit)
 	return w
 }
@@ -199,7 +199,7 @@ func TestWatchesAreBounded(t *testing.T) {
 		t.Error("a watch is kept beyond the limit")
 	}
 	s.watch("a")
-	other := NewStream(func(string) bool { return true })
+	other := NewStream(anySender{})
 	if other.TakeWatches(s.limit); other.Watch("c", -1) != nil {
 		t.Error("another stream exceeds the limit of all")
 	}
@@ -208,7 +208,7 @@ func TestWatchesAreBounded(t *testing.T) {
 	s.watch("c")
 	s.want("after a report", 2)
 
-	full := NewStream(func(string) bool { return true })
+	full := NewStream(anySender{})
 	full.TakeWatches(NewLimit(2 * mostWatches))
 	full.watches = map[readiness.Queue]*Watch{}
 	for i := range mostWatches {
@@ -280,7 +280,7 @@ func TestWatchesAtOnce(t *testing.T) {
 // The latest stream of a client takes its watches: an earlier one may have lost its connection.
 func TestWatchingStream(t *testing.T) {
 	t.Parallel()
-	r := New(MaxSettingsBytes, func(string) {})
+	r := New(MaxSettingsBytes, &engine{})
 	defer r.Close()
 	limit := NewLimit(10)
 	streams := make([]*Stream, 12)
@@ -293,7 +293,7 @@ func TestWatchingStream(t *testing.T) {
 		}
 	}
 	for i := range streams {
-		streams[i] = NewStream(func(string) bool { return true })
+		streams[i] = NewStream(anySender{})
 		if i != 11 {
 			streams[i].TakeWatches(limit)
 		}
