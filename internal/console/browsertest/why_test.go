@@ -125,6 +125,32 @@ func TestWhyNothingIsConsumed(t *testing.T) {
 	}
 }
 
+// The page of one message follows its state: a delivery in flight, then the acknowledgement.
+func TestTraceFollowsTheMessage(t *testing.T) {
+	s := start(t, siteOptions{})
+	s.topic("orders", settings.Topic{})
+	s.group("billing", settings.Group{})
+	s.send(&tidegate.Message{Topic: "orders", ID: "watched", Body: []byte("x")})
+	held := s.take("billing", "orders", 1)
+	b := open(t, s.url)
+	b.load("#/trace?topic=orders&id=watched")
+	contains := func(text string) string {
+		return `document.querySelector('main').innerText.includes(` + "`" + text + "`" + `)`
+	}
+	if !b.becomes(contains("In flight"), 20*time.Second) {
+		t.Fatalf("the page of a message in flight is\n%s", b.text())
+	}
+	for _, err := range s.Ack(t.Context(), held) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !b.becomes(contains("Done"), 20*time.Second) {
+		t.Errorf("after the acknowledgement the page is\n%s", b.text())
+	}
+	b.clean()
+}
+
 // pictures makes screenshots in the widths of the specification, dark and in Chinese.
 func (b *tab) pictures(name string) {
 	b.t.Helper()

@@ -1,6 +1,6 @@
 // The page of messages: look at those of a topic, or find some, without receiving them.
 import {get, may, path} from './api.js';
-import {at, bytes, cap, count, draw, field, h, num, when} from './base.js';
+import {at, bytes, cap, count, draw, field, h, num, update, when} from './base.js';
 import {badge, command, facts, filters, groupLink, link, table} from './page.js';
 import {body, line} from './body.js';
 import {scan} from './parts.js';
@@ -116,9 +116,19 @@ export function trace(page) {
   if (before) draw(out, h('p', null, h('a', {href: link('trace', {id: before, topic})}, t('redriven from', before))));
   const list = h('div');
   const first = {};
+  const load = (after, signal) => get(path`topics/${topic}/messages/${id}`, {...bounds, after}, signal);
+  const places = []; // the starts of the parts with the message: its state changes, so the page watches them
+  const watch = () => page.watch((signal) => Promise.all(places.map((after) => load(after, signal))), (parts) => {
+    const found = parts.flatMap((part) => part.messages);
+    update(list, found.length ? found.map((m) => one(topic, m)) : h('p', {class: 'empty'}, t('not found in', topic)));
+  });
   const status = scan({
     signal: page.signal, enough: 1,
-    load: (after, signal) => get(path`topics/${topic}/messages/${id}`, {...bounds, after}, signal),
+    async load(after, signal) {
+      const part = await load(after, signal);
+      if (part.messages.length && places.push(after) === 1) watch();
+      return part;
+    },
     rows: (part) => part.messages,
     show(found, complete, part) {
       Object.assign(first, part.deliver_at && {due: part.deliver_at}, part.half && {half: true});
