@@ -274,7 +274,7 @@ export const table = {
   'running': 'tidegate {0}, running for {1}.',
   'same hint': 'The same on the command line',
   'scan goes on': 'Open the next page to look further.',
-  'scanned all': '{0} messages looked at: all that the query covers.',
+  'scanned all': 'Looked at {0}: all that the query covers.',
   'scanned of': 'looked at {0} of about {1}',
   'schedule hint': 'The waits after each failed attempt.',
   'search all': 'Look at all messages of the topic',

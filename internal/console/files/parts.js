@@ -81,7 +81,7 @@ export function scan({load, rows, enough, show, signal, after = ''}) {
   function progress(part, complete, going) {
     const all = scanned + (part.left || 0);
     draw(status,
-      h('span', null, complete ? t('scanned all', num(scanned)) : t('scanned of', num(scanned), num(all)),
+      h('span', null, complete ? t('scanned all', count(scanned, 'n messages')) : t('scanned of', num(scanned), num(all)),
         part.reached && !complete && ' · ' + t('reached', at(part.reached))),
       !complete && all > 0 && shape([[scanned / all, 'blue']]),
       going ? button(t('stop'), 'scan-stop', '', () => { stopped = true; }, 'quiet')

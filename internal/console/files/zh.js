@@ -343,7 +343,7 @@ export const table = {
   's': '秒',
   'same hint': '等效的命令行',
   'scan goes on': '打开下一页继续查找。',
-  'scanned all': '已查看 {0} 条消息：查询范围已全部覆盖。',
+  'scanned all': '已查看 {0}：查询范围已全部覆盖。',
   'scanned of': '已查看 {0}，共约 {1}',
   'schedule hint': '每次失败后的等待时间。',
   'search all': '查找主题的全部消息',
