@@ -19,7 +19,7 @@ import (
 type Requests struct {
 	seconds *prometheus.HistogramVec
 	total   *prometheus.CounterVec
-	byRPC   map[string]request // not changed
+	byRPC   map[string]*request // not changed
 
 	httpSeconds *prometheus.HistogramVec
 	httpTotal   *prometheus.CounterVec
@@ -27,8 +27,11 @@ type Requests struct {
 
 // A request has the values that are looked up only once for each RPC.
 type request struct {
-	seconds func() prometheus.Observer // its series begin with the first call; nil for Telemetry, because its streams last as long as the clients
-	ok      prometheus.Counter
+	ok    prometheus.Counter
+	timed bool // false for Telemetry, because its streams last as long as the clients
+
+	once    sync.Once
+	seconds prometheus.Observer // set by once, so that its series begin with the first request
 }
 
 // NewRequests returns the counts of a new server.
@@ -44,7 +47,7 @@ func NewRequests() *Requests {
 			Name: "tidegate_rpc_answers_total",
 			Help: "Completed RPCs, by RocketMQ status name. For a failed call, grpc_ and the gRPC status name; OTHER for a status without a name.",
 		}, []string{"rpc", "code"}),
-		byRPC: map[string]request{},
+		byRPC: map[string]*request{},
 		httpSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "tidegate_http_duration_seconds",
 			Help:    "Duration of HTTP requests until the response, except streams. For receiveMessages it includes the wait for a message.",
@@ -56,11 +59,7 @@ func NewRequests() *Requests {
 		}, []string{"operation", "status"}),
 	}
 	add := func(op string) {
-		q := request{ok: r.total.WithLabelValues(op, rmqpb.Code_OK.String())}
-		if op != wire.RPCTelemetry {
-			q.seconds = sync.OnceValue(func() prometheus.Observer { return r.seconds.WithLabelValues(op) })
-		}
-		r.byRPC[op] = q
+		r.byRPC[op] = &request{ok: r.total.WithLabelValues(op, rmqpb.Code_OK.String()), timed: op != wire.RPCTelemetry}
 	}
 	for _, m := range rmqpb.MessagingService_ServiceDesc.Methods {
 		add(m.MethodName)
@@ -78,8 +77,9 @@ func (r *Requests) Observe(op string, begin time.Time, st rmqpb.Code, err error)
 	if !known {
 		return
 	}
-	if q.seconds != nil {
-		q.seconds().Observe(time.Since(begin).Seconds())
+	if q.timed {
+		q.once.Do(func() { q.seconds = r.seconds.WithLabelValues(op) })
+		q.seconds.Observe(time.Since(begin).Seconds())
 	}
 	if err == nil && st == rmqpb.Code_OK {
 		q.ok.Inc()
