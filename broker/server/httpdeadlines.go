@@ -22,21 +22,21 @@ func untimed(r *http.Request, w *answered) *http.Request {
 		return r
 	}
 	out := *r // a handler may not change the one that it got
-	out.Body = &lastRead{r.Body, w.off}
+	out.Body = &lastRead{r.Body, w}
 	return &out
 }
 
-// A lastRead calls off when all was read.
+// A lastRead takes the deadlines off when all was read.
 type lastRead struct {
 	io.ReadCloser
-	off func()
+	response *answered
 }
 
 // Read implements io.Reader.
 func (b *lastRead) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if errors.Is(err, io.EOF) {
-		b.off()
+		b.response.off()
 	}
 	return n, err
 }
