@@ -94,7 +94,7 @@ func (m metered) Clients() int { return m.s.sessions.Len() }
 
 // metricsHandler serves GET /metrics.
 func (s *Server) metricsHandler() http.Handler {
-	return metrics.Handler(metered{s.b, s}, s.log, s.requests, s.gate.Refusals(), metrics.Transit(s.budgets(), s.slow.Load))
+	return metrics.Handler(metered{s.b, s}, s.log, s.requests, s.gate.Refusals(), metrics.Transit(s.budgets()))
 }
 
 // budgets are the bounds of the memory, by use.

@@ -67,7 +67,7 @@ func (s *Server) Parts() Parts {
 	return Parts{
 		Engine: s.b, Options: s.o, Gate: s.gate, Sessions: s.sessions, Watches: s.watches,
 		Bodies: s.bodies, Parked: s.parked, Places: s.places,
-		Slow: s.slow.Load(), Streams: s.streams.Load(), Silent: s.sniffer.Pending(),
+		Slow: s.bodies.Slow(), Streams: s.streams.Load(), Silent: s.sniffer.Pending(),
 	}
 }
 

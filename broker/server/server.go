@@ -94,7 +94,6 @@ type Server struct {
 	bodies *transit.Budget // of requests and responses under way
 	parked *transit.Budget // of receives that wait for messages
 	places *transit.Budget // of requests over gRPC, from their headers on
-	slow   atomic.Int64    // connections closed because their clients were too slow
 
 	surveys *overview.Shared // of all topics and groups
 	filler  overview.Filler  // of overviews

@@ -211,12 +211,7 @@ func hold(ctx context.Context, b *transit.Budget) transit.Hold {
 
 // intake returns how the requests of an RPC are read. The caller has to release its hold.
 func (s *Server) intake(ctx context.Context) *wire.Intake {
-	return &wire.Intake{Hold: hold(ctx, s.bodies), MaxSend: s.o.MaxReceiveSize, Slow: func() {
-		s.slow.Add(1)
-		if link := sniff.InfoOf(ctx).Link; link != nil {
-			link.End()
-		}
-	}}
+	return &wire.Intake{Hold: hold(ctx, s.bodies), MaxSend: s.o.MaxReceiveSize}
 }
 
 // park reserves the memory for a waiting receive. request is the size of its request in bytes.
@@ -240,7 +235,7 @@ func deliver(in *wire.Intake, send func() error) error {
 	if err := in.Hold.Resize(size, true); err != nil {
 		return err
 	}
-	defer in.Watch(size).Stop()
+	defer in.Hold.Watch(size).Stop()
 	return send()
 }
 

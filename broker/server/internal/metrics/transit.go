@@ -7,15 +7,12 @@ import (
 )
 
 // Transit returns the metrics of the memory for requests and responses: one budget by the name of
-// each use, and the number of connections that were closed because their clients were too slow.
-func Transit(budgets map[string]*transit.Budget, slow func() int64) prometheus.Collector {
-	return &transitCollector{budgets, slow}
+// each use.
+func Transit(budgets map[string]*transit.Budget) prometheus.Collector {
+	return transitCollector(budgets)
 }
 
-type transitCollector struct {
-	budgets map[string]*transit.Budget
-	slow    func() int64
-}
+type transitCollector map[string]*transit.Budget
 
 var (
 	useLabels           = []string{"use"} // "requests", "waiting_receives" or "streams"
@@ -26,21 +23,22 @@ var (
 )
 
 // Describe implements prometheus.Collector.
-func (c *transitCollector) Describe(ch chan<- *prometheus.Desc) {
+func (c transitCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descTransitHeld, descTransitLimit, descTransitRefusals, descConnsEnded} {
 		ch <- d
 	}
 }
 
 // Collect implements prometheus.Collector.
-func (c *transitCollector) Collect(ch chan<- prometheus.Metric) {
-	ended := int64(0)
-	for use, b := range c.budgets {
+func (c transitCollector) Collect(ch chan<- prometheus.Metric) {
+	var ended, slow int64
+	for use, b := range c {
 		ch <- prometheus.MustNewConstMetric(descTransitHeld, prometheus.GaugeValue, float64(b.Held()), use)
 		ch <- prometheus.MustNewConstMetric(descTransitLimit, prometheus.GaugeValue, float64(b.Limit()), use)
 		ch <- prometheus.MustNewConstMetric(descTransitRefusals, prometheus.CounterValue, float64(b.Refused()), use)
 		ended += b.Closed()
+		slow += b.Slow()
 	}
 	ch <- prometheus.MustNewConstMetric(descConnsEnded, prometheus.CounterValue, float64(ended), "memory")
-	ch <- prometheus.MustNewConstMetric(descConnsEnded, prometheus.CounterValue, float64(c.slow()), "slow")
+	ch <- prometheus.MustNewConstMetric(descConnsEnded, prometheus.CounterValue, float64(slow), "slow")
 }

@@ -31,7 +31,7 @@ type Budget struct {
 	limit    int64
 	patience time.Duration
 
-	refused, closed atomic.Int64
+	refused, closed, slow atomic.Int64
 
 	mu     sync.Mutex
 	held   int64          // guarded by mu: by all connections
@@ -97,6 +97,9 @@ func (b *Budget) Refused() int64 { return b.refused.Load() }
 // Closed returns how many connections were closed in favour of others.
 func (b *Budget) Closed() int64 { return b.closed.Load() }
 
+// Slow returns how many connections were closed because their clients were too slow.
+func (b *Budget) Slow() int64 { return b.slow.Load() }
+
 // A Hold is the part of a budget that one request has. One goroutine at a time uses it, and the
 // last one must call Release.
 type Hold struct {
@@ -118,6 +121,18 @@ func (h *Hold) Largest() int64 { return h.budget.Largest() }
 
 // Bytes returns the size of the hold.
 func (h *Hold) Bytes() int64 { return h.bytes }
+
+// Watch closes the connection of the hold unless the timer is stopped within the time that n bytes
+// may take (Pace).
+func (h *Hold) Watch(n int64) *time.Timer {
+	b, conn := h.budget, h.conn // the hold is another goroutine's
+	return time.AfterFunc(Pace(n), func() {
+		b.slow.Add(1)
+		if conn != nil {
+			conn.End()
+		}
+	})
+}
 
 // Resize changes the size of the hold to bytes. While it waits for its client, to send or to read,
 // the connection may be closed in favour of others, which leaves the hold empty. Resize returns an

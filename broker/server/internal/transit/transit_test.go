@@ -211,3 +211,28 @@ func TestPace(t *testing.T) {
 		}
 	}
 }
+
+// Watch closes the connection of a client that takes longer than Pace, once its time is over, and
+// counts it. A connection that cannot be closed counts too.
+func TestWatch(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := New("memory", 100, 0)
+		closed := make(chan struct{}, 2)
+		known, unknown := b.Hold(1, ended(func() { closed <- struct{}{} })), b.Hold(2, nil)
+		const size = 1 << 20
+		known.Watch(size)
+		unknown.Watch(size)
+		known.Watch(size).Stop()
+		time.Sleep(Pace(size) - 1)
+		synctest.Wait()
+		if n := b.Slow(); n != 0 || len(closed) != 0 {
+			t.Errorf("before the time is over %d are slow, %d closed", n, len(closed))
+		}
+		time.Sleep(1)
+		synctest.Wait()
+		if n := b.Slow(); n != 2 || len(closed) != 1 {
+			t.Errorf("%d are slow, %d closed; want 2 and 1", n, len(closed))
+		}
+	})
+}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -48,7 +47,6 @@ type messageReader interface {
 type Intake struct {
 	Hold    transit.Hold // the memory for the request; the caller releases it
 	MaxSend int          // bytes of a SendMessage
-	Slow    func()       // called when a client is slower than transit.Pace; it must not block
 	Streams bool         // more requests may follow
 
 	shared mem.Buffer // memory that the bodies of the last request lie in; nil: they have their own
@@ -57,7 +55,7 @@ type Intake struct {
 
 // Read reads the next request of the RPC with the context ctx. refused is the error for a client
 // whose request is too large or gets no memory. err is a gRPC status, or io.EOF after the last
-// request of a stream. Read calls Slow if the request takes longer than transit.Pace.
+// request of a stream. Read closes the connection if the request takes longer than transit.Pace.
 func (in *Intake) Read(ctx context.Context, request proto.Message) (refused, err error) {
 	stream, ok := grpc.ServerTransportStreamFromContext(ctx).(messageReader)
 	if !ok {
@@ -67,7 +65,7 @@ func (in *Intake) Read(ctx context.Context, request proto.Message) (refused, err
 		if err := in.Hold.Resize(firstHold, true); err != nil {
 			return err, nil
 		}
-		defer in.Watch(StreamWindow).Stop()
+		defer in.Hold.Watch(StreamWindow).Stop()
 	}
 	var header [messageHeader]byte
 	if err := stream.ReadMessageHeader(header[:]); err != nil {
@@ -92,7 +90,7 @@ func (in *Intake) body(stream messageReader, request proto.Message, n int64) (ra
 	}
 	inPieces := n > StreamWindow || in.Streams
 	if inPieces {
-		defer in.Watch(n).Stop()
+		defer in.Hold.Watch(n).Stop()
 	}
 	for read := int64(0); read < n; {
 		piece := min(n-read, max(StreamWindow, read))
@@ -151,9 +149,6 @@ func smaller(n, limit int64) error {
 	}
 	return nil
 }
-
-// Watch calls Slow unless the timer is stopped within the time that n bytes may take.
-func (in *Intake) Watch(n int64) *time.Timer { return time.AfterFunc(transit.Pace(n), in.Slow) }
 
 // failure returns the reason for which a request did not arrive.
 func (in *Intake) failure(err error) error {
