@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/messages"
@@ -66,21 +67,54 @@ type Call struct {
 // it or the server ends.
 var ErrNoAnswer = errors.New("no response")
 
-// An rpc has the functions that serve one unary RPC. There is one value for each RPC.
-type rpc[Q proto.Message, R interface {
+// callOf returns the description of a request.
+func callOf(op, client string, req proto.Message) Call {
+	c := Call{Op: op, ClientID: client}
+	switch r := req.(type) {
+	case interface{ GetTopic() *rmqpb.Resource }:
+		c.Topic = r.GetTopic().GetName()
+	case interface{ GetMessageQueue() *rmqpb.MessageQueue }:
+		c.Topic = r.GetMessageQueue().GetTopic().GetName()
+	}
+	if r, ok := req.(interface{ GetGroup() *rmqpb.Resource }); ok {
+		c.Group = r.GetGroup().GetName()
+	}
+	switch r := req.(type) {
+	case *rmqpb.SendMessageRequest:
+		c.Messages = len(r.GetMessages())
+		for _, m := range r.GetMessages() {
+			c.Topic = m.GetTopic().GetName()
+			c.MessageIDs = append(c.MessageIDs, m.GetSystemProperties().GetMessageId())
+		}
+	case *rmqpb.ReceiveMessageRequest:
+		c.Messages = int(r.GetBatchSize())
+	case *rmqpb.AckMessageRequest:
+		c.Messages = len(r.GetEntries())
+		for _, e := range r.GetEntries() {
+			c.MessageIDs = append(c.MessageIDs, e.GetMessageId())
+		}
+	case *rmqpb.ChangeInvisibleDurationRequest:
+		c.Messages, c.MessageIDs = 1, []string{r.GetMessageId()}
+	case *rmqpb.ForwardMessageToDeadLetterQueueRequest:
+		c.Messages, c.MessageIDs = 1, []string{r.GetMessageId()}
+	case *rmqpb.EndTransactionRequest:
+		c.MessageIDs = []string{r.GetMessageId()}
+	}
+	return c
+}
+
+// A response is the response of a unary RPC, and of PullMessage. All of them have a field status.
+type response interface {
 	proto.Message
 	GetStatus() *rmqpb.Status
-}] struct {
-	op string
+}
 
-	// describe sets the fields of a Call other than Op and ClientID.
-	describe func(req Q, c *Call)
+// An rpc serves one RPC.
+type rpc[Q proto.Message, R response] struct {
+	op string
 
 	// do executes the request. Its error applies to the whole request.
 	do func(s *Server, ctx context.Context, client string, req Q) (R, error)
-
-	// fail returns the response to a request that failed as a whole.
-	fail func(req Q, st *rmqpb.Status) R
 }
 
 // serve reads one request and responds to it. It never panics, and its error is a gRPC status.
@@ -128,11 +162,9 @@ func (r *rpc[Q, R]) carryOut(s *Server, ctx context.Context, client string, req 
 	if s.o.Intercept == nil {
 		return r.attempt(s, ctx, client, req, in)
 	}
-	call := Call{Op: r.op, ClientID: client}
-	r.describe(req, &call)
 	var done bool
 	var failure error
-	err = s.intercept(ctx, call, func(ctx context.Context) error {
+	err = s.intercept(ctx, callOf(r.op, client, req), func(ctx context.Context) error {
 		done = true
 		resp, failure = r.attempt(s, ctx, client, req, nil)
 		if failure != nil {
@@ -166,7 +198,21 @@ func (r *rpc[Q, R]) failed(s *Server, ctx context.Context, req Q, err error) (re
 		return resp, gerr
 	}
 	setPushBack(ctx, refusal.PushBackOf(err))
-	return r.fail(req, st), nil
+	resp = statusOnly[R](st)
+	if changed, ok := any(resp).(*rmqpb.ChangeInvisibleDurationResponse); ok {
+		in, _ := any(req).(*rmqpb.ChangeInvisibleDurationRequest)
+		changed.ReceiptHandle = in.GetReceiptHandle() // the client still has this one
+	}
+	return resp, nil
+}
+
+// statusOnly returns the response to a request that failed as a whole.
+func statusOnly[R response](st *rmqpb.Status) R {
+	var none R
+	m := none.ProtoReflect().New()
+	m.Set(m.Descriptor().Fields().ByName("status"), protoreflect.ValueOfMessage(st.ProtoReflect()))
+	resp, _ := m.Interface().(R)
+	return resp
 }
 
 // recovered turns a panic of the calling function into *err.

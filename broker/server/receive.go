@@ -151,13 +151,9 @@ func (s *Server) receive(ctx context.Context, in *wire.Intake, f *wire.Deliverie
 	if s.o.Intercept == nil {
 		return s.poll(ctx, client, from.Under(), req, &in.Hold, f)
 	}
-	call := Call{
-		Op: "ReceiveMessage", ClientID: client, Group: req.GetGroup().GetName(),
-		Topic: req.GetMessageQueue().GetTopic().GetName(), Messages: int(req.GetBatchSize()),
-	}
 	var done bool
 	var failure error
-	err = s.intercept(ctx, call, func(ctx context.Context) error {
+	err = s.intercept(ctx, callOf(wire.RPCReceive, client, req), func(ctx context.Context) error {
 		done = true
 		ds, failure = s.poll(ctx, client, from.Under(), req, &in.Hold, f)
 		return failure

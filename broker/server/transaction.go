@@ -14,17 +14,6 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-var endTransaction = rpc[*rmqpb.EndTransactionRequest, *rmqpb.EndTransactionResponse]{
-	op: "EndTransaction",
-	describe: func(req *rmqpb.EndTransactionRequest, c *Call) {
-		c.Topic, c.MessageIDs = req.GetTopic().GetName(), []string{req.GetMessageId()}
-	},
-	do: (*Server).endTransaction,
-	fail: func(_ *rmqpb.EndTransactionRequest, st *rmqpb.Status) *rmqpb.EndTransactionResponse {
-		return &rmqpb.EndTransactionResponse{Status: st}
-	},
-}
-
 // resolutions are the ends of a transaction that a client can send. RocketMQ's Go client sends
 // UNSPECIFIED if it does not know the end; the broker then checks again.
 var resolutions = map[rmqpb.TransactionResolution]transport.Resolution{
