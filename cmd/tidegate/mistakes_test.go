@@ -1,6 +1,7 @@
 package main
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -138,6 +139,17 @@ func TestCreateTopicWithDots(t *testing.T) {
 	tl := newTool(t)
 	tl.must("topic", "create", "orders.eu", "queues=2")
 	tl.must("send", "orders.eu", "a")
+	if r := tl.must("topic", "create", "orders.us", "queues=2", "--dry-run"); r.stderr != "topic orders.us would be new\n" || !strings.HasPrefix(r.stdout, "queues: ") {
+		t.Errorf("the dry run prints %s%s", r.stdout, r.stderr)
+	}
+	if r := tl.run("topic", "create", "no name", "--dry-run"); r.code != 2 || !strings.Contains(r.stderr, "' ' at byte 2") {
+		t.Errorf("the dry run of an illegal name: exit code %d, %s", r.code, r.stderr)
+	}
+	file := filepath.Join(tl.home, "cluster.yaml")
+	write(t, file, "topics:\n  orders.apac: {queues: 2}\n")
+	if r := tl.must("apply", file); !strings.HasPrefix(r.stdout, "topic orders.apac: new\n") {
+		t.Errorf("apply prints %s%s", r.stdout, r.stderr)
+	}
 	if r := tl.run("topic", "create", "no name"); r.code != 2 || !strings.Contains(r.stderr, "' ' at byte 2") {
 		t.Errorf("an illegal name: exit code %d, %s", r.code, r.stderr)
 	}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
@@ -23,7 +22,7 @@ func newGroups(a *call.App) *cobra.Command {
 }
 
 var groupSubject = &subject[settings.Group, status.Group]{
-	noun: "consumer group", arg: "GROUP", mqadmin: "updateSubGroup -g GROUP -c CLUSTER", absent: tidegate.ErrNotFound,
+	noun: "consumer group", arg: "GROUP", mqadmin: "updateSubGroup -g GROUP -c CLUSTER",
 	examples: map[string]string{
 		"create": "  tidegate group create billing fifo=true max_attempts=5",
 		"set":    "  tidegate group set billing 'retry=1s 10s 1m' max_attempts=8",

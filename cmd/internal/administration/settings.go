@@ -20,7 +20,6 @@ type subject[T, S any] struct {
 	noun     string // as in "topic"
 	arg      string // name of the argument
 	mqadmin  string
-	absent   error             // matched by the error of a subject that does not exist
 	examples map[string]string // by verb
 	forms    string            // of values, below the names of the settings
 
@@ -61,10 +60,8 @@ func newPut[T, S any](a *call.App, s *subject[T, S], verb string) *cobra.Command
 	a.Leaf(cmd, []string{s.arg, "[KEY=VALUE...]"}, asking(func(ctx context.Context, c *call.Call, client *admin.Client) error {
 		name := c.Args[0]
 		old, before, err := s.get(ctx, client, name)
-		// A topic whose name only RocketMQ does not permit is reported as illegal until it exists.
-		e, answered := errors.AsType[*tidegate.Error](err)
-		switch absent := errors.Is(err, s.absent) || answered && e.Code == tidegate.CodeIllegalTopic; {
-		case err != nil && (!absent || verb == "set"):
+		switch {
+		case err != nil && (verb == "set" || !absent(name, err)):
 			return s.unknown(c, ctx, client, err)
 		case err == nil && verb == "create":
 			return fmt.Errorf("%s %q exists; change it with 'tidegate %s set %s KEY=VALUE'", s.noun, name, cmd.Parent().Name(), name)
@@ -77,6 +74,10 @@ func newPut[T, S any](a *call.App, s *subject[T, S], verb string) *cobra.Command
 			if err := s.fixed(before, wanted); err != nil {
 				return c.Usage(err)
 			}
+		}
+		if dryRun && verb == "create" {
+			c.Note("%s %s would be new", s.noun, output.Safe(name))
+			return c.Changes(before, wanted)
 		}
 		if dryRun {
 			return c.Diff(name, before, wanted)
@@ -95,6 +96,16 @@ func newPut[T, S any](a *call.App, s *subject[T, S], verb string) *cobra.Command
 	cmd.Flags().StringVarP(&file, "file", "f", "", "JSON `file` with settings; arguments go before it")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print the changes, and do nothing")
 	return cmd
+}
+
+// absent reports whether err is that of a topic or consumer group which does not exist and can be
+// created. A topic whose name RocketMQ does not permit, and this broker does, is illegal until it
+// exists.
+func absent(name string, err error) bool {
+	if e, ok := errors.AsType[*tidegate.Error](err); ok && e.Code == tidegate.CodeIllegalTopic {
+		return tidegate.ValidateTopic(name) == nil
+	}
+	return errors.Is(err, tidegate.ErrNotFound)
 }
 
 // changed returns settings with the changes of a file and of arguments, and the changes alone.

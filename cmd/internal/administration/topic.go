@@ -6,7 +6,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
@@ -21,7 +20,7 @@ func newTopics(a *call.App) *cobra.Command {
 }
 
 var topicSubject = &subject[settings.Topic, status.Topic]{
-	noun: "topic", arg: "TOPIC", mqadmin: "updateTopic -t TOPIC -n NAMESERVER -c CLUSTER", absent: tidegate.ErrTopicNotFound,
+	noun: "topic", arg: "TOPIC", mqadmin: "updateTopic -t TOPIC -n NAMESERVER -c CLUSTER",
 	examples: map[string]string{
 		"create": "  tidegate topic create orders type=FIFO queues=8 max_backlog.messages=100000",
 		"set":    "  tidegate topic set orders max_rate.messages_per_second=500 retention.time=24h",

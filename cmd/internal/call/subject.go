@@ -55,12 +55,15 @@ func (c *Call) hinted(err error) error {
 
 // Diff prints the settings that differ, the old and the new value.
 func (c *Call) Diff(name string, before, after any) error {
-	changes := view.Changes(before, after)
-	if changes == "" {
+	if view.Changes(before, after) == "" {
 		c.Note("%s: nothing changes", output.Safe(name))
-		return nil
 	}
-	_, err := fmt.Fprint(c.Out, changes)
+	return c.Changes(before, after)
+}
+
+// Changes prints the settings that differ.
+func (c *Call) Changes(before, after any) error {
+	_, err := fmt.Fprint(c.Out, view.Changes(before, after))
 	return err
 }
 
