@@ -50,6 +50,7 @@ type journal struct {
 	file    *os.File
 	sent    map[key]Event // redriven letters
 	pending map[key]Event // letters with an intent and no result
+	failed  error         // of a write, which may have written a part of a line
 }
 
 // openJournal reads a journal, or creates it. It removes a last line that a crash has truncated. It
@@ -102,10 +103,11 @@ func (j *journal) read(group string) error {
 	return err
 }
 
-// write appends events and returns when they are on disk.
+// write appends events and returns when they are on disk. After a failure it writes nothing: an
+// incomplete line must stay the last one, which openJournal removes.
 func (j *journal) write(events ...Event) error {
-	if len(events) == 0 {
-		return nil
+	if len(events) == 0 || j.failed != nil {
+		return j.failed
 	}
 	var b bytes.Buffer
 	for i := range events {
@@ -116,11 +118,12 @@ func (j *journal) write(events ...Event) error {
 		}
 		b.Write(append(line, '\n'))
 	}
-	if _, err := j.file.Write(b.Bytes()); err != nil {
-		return fmt.Errorf("journal: %w", err)
+	_, err := j.file.Write(b.Bytes())
+	if err == nil {
+		err = j.file.Sync()
 	}
-	if err := j.file.Sync(); err != nil {
-		return fmt.Errorf("journal: %w", err)
+	if err != nil {
+		j.failed = fmt.Errorf("journal: %w", err)
 	}
-	return nil
+	return j.failed
 }

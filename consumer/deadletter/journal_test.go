@@ -2,6 +2,7 @@ package deadletter
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -56,5 +57,29 @@ func TestEventsAreSynced(t *testing.T) {
 	j := &journal{file: w}
 	if err := j.write(Event{Event: eventIntent, MessageID: "m"}); err == nil {
 		t.Error("an event is written without a sync")
+	}
+}
+
+// A failed write may have written a part of a line. A later one would complete that line to
+// garbage, for example when the full disk has space again, and the job could not be continued.
+func TestNoEventAfterAFailure(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "journal")
+	j, err := openJournal(name, "billing")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.file.Close()
+	writable := j.file
+	if j.file, err = os.Open(name); err != nil { // its writes fail
+		t.Fatal(err)
+	}
+	defer j.file.Close()
+	first := j.write(Event{Event: eventBegin, Group: "billing"})
+	j.file = writable
+	if again := j.write(Event{Event: eventEnd}); first == nil || !errors.Is(again, first) {
+		t.Errorf("after the failure %v a write returns %v", first, again)
+	}
+	if text, err := os.ReadFile(name); err != nil || len(text) > 0 {
+		t.Errorf("the journal has %q (%v)", text, err)
 	}
 }

@@ -98,6 +98,9 @@ func (r *runner) run(ctx context.Context) error {
 	if err == nil && r.report.Stopped == whyTooManyFail {
 		err = ErrTooManyFailures
 	}
+	if r.journal != nil && r.journal.failed != nil {
+		return err // it is the failure of the journal
+	}
 	why := r.report.Stopped
 	if err != nil {
 		why = err.Error()

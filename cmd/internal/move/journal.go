@@ -26,9 +26,10 @@ type entry struct {
 // A Journal records the messages that the target has and the source still can deliver. Several
 // goroutines may use it.
 type Journal struct {
-	mu   sync.Mutex
-	file *os.File
-	sent map[string]bool // and not acknowledged
+	mu     sync.Mutex
+	file   *os.File
+	sent   map[string]bool // and not acknowledged
+	failed error           // of a write, which may have written a part of a line
 }
 
 // OpenJournal reads a journal. It removes a last line that a crash has cut off.
@@ -81,7 +82,8 @@ func (j *Journal) Sent(id string) bool {
 	return j.sent[id]
 }
 
-// record appends an event and returns when it is on disk, if sync is set.
+// record appends an event and returns when it is on disk, if sync is set. After a failure it writes
+// nothing: an incomplete line must stay the last one, which OpenJournal removes.
 func (j *Journal) record(event string, ids []string, sync bool) error {
 	if len(ids) == 0 {
 		return nil
@@ -92,6 +94,9 @@ func (j *Journal) record(event string, ids []string, sync bool) error {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if j.failed != nil {
+		return j.failed
+	}
 	for _, id := range ids {
 		if event == sentEvent {
 			j.sent[id] = true
@@ -104,9 +109,9 @@ func (j *Journal) record(event string, ids []string, sync bool) error {
 		err = j.file.Sync()
 	}
 	if err != nil {
-		return fmt.Errorf("the journal cannot be written; the messages in hand are delivered and sent again: %w", err)
+		j.failed = fmt.Errorf("the journal cannot be written; the messages in hand are delivered and sent again: %w", err)
 	}
-	return nil
+	return j.failed
 }
 
 // Close ends the journal.
