@@ -167,7 +167,7 @@ type Broker struct {
 	//  5. The lock of the groups log, in which the functions given to Groups.Add run.
 	//  6. All others, which are held for one read or change: those of limits, of the throttling of
 	//     topics and subscriptions, owners, maintenance, retention, transactions, creations,
-	//     watchers, and lifeMu.
+	//     servers, and lifeMu.
 
 	opts   Options
 	logger *slog.Logger
@@ -181,6 +181,7 @@ type Broker struct {
 
 	counters counters
 	limits   *limits.Limits
+	servers  servers
 
 	transactionDefaults atomic.Pointer[settings.Transaction] // Options.Transaction, or of SetTransaction
 }

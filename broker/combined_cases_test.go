@@ -149,7 +149,7 @@ func TestDamageHoldsUpNoDelayedOrHalfMessages(t *testing.T) {
 		}
 
 		heard := 0
-		defer serve(b).OnTransactionCheck(func(serving.TransactionCheck) bool { heard++; return true })()
+		defer onCheck(b, func(serving.TransactionCheck) bool { heard++; return true })()
 		first, _ := handle.ParseTransaction(sendHalf(t, b, "a").TransactionID)
 		elapse(time.Millisecond)
 		sendHalf(t, b, "b")

@@ -64,7 +64,7 @@ func (b *Broker) openComponents() {
 	b.catalog = catalog.New(catalog.Config{
 		Store: b.store, Logger: b.logger, Loop: b.maintenance, Delayed: b.delayed, Transactions: b.transactions,
 		Retention: b.retention, Letters: b.letters, Owners: &b.owners, Directory: directory, Env: b.env,
-		Transaction: &b.transactionDefaults, MaxAutoGroups: b.opts.MaxAutoGroups,
+		Servers: &b.servers, Transaction: &b.transactionDefaults, MaxAutoGroups: b.opts.MaxAutoGroups,
 	})
 }
 
@@ -95,6 +95,9 @@ func (h pendingHost) GivenUp() pending.Topic {
 func (h pendingHost) CreateGivenUp() error {
 	return h.b.catalog.CreateOwnTopic(AbandonedTransactions, settings.Topic{Queues: 1}, false)
 }
+
+// Ask implements pending.Host.
+func (h pendingHost) Ask(c pending.Check) bool { return h.b.servers.check(c) }
 
 // roomOnDisk waits until there is room for so many bytes. While the disk is short of room, or would
 // keep it waiting while all sends are rejected, it returns the throttle.

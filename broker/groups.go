@@ -89,11 +89,3 @@ func (b *Broker) describeGroup(g *topic.Group) status.Group {
 func (b *Broker) DeleteGroup(ctx context.Context, name string) error {
 	return b.catalog.DeleteGroup(ctx, name, nil)
 }
-
-// OnConsumerSettings adds a function that is called after each change of settings that consumers
-// follow: with the name of a changed group, or with "" for address settings, which can concern
-// every group. The change returns after f, so f must not wait and must not change settings. After
-// remove no new call begins; remove does not wait for a call under way.
-func (b served) OnConsumerSettings(f func(group string)) (remove func()) {
-	return b.catalog.OnConsumerSettings(f)
-}

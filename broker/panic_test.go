@@ -158,7 +158,7 @@ func TestCloseBesideABlockedCheck(t *testing.T) {
 		}
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction})
 		asked, over := make(chan struct{}), make(chan struct{})
-		serve(b).OnTransactionCheck(func(serving.TransactionCheck) bool {
+		onCheck(b, func(serving.TransactionCheck) bool {
 			close(asked)
 			<-over
 			return true

@@ -85,15 +85,6 @@ func endError(ctx context.Context, e serving.TransactionEnd, err error) error {
 	return refusal.StoreUnless(ctx, err)
 }
 
-// OnTransactionCheck registers f, which sends a check to a producer of the message's topic and
-// returns false if there is none. The broker calls the registered functions in the order of their
-// registration until one returns true. f can call the broker. Several goroutines can call f at the
-// same time. f must return soon, because other checks wait for it. After remove no new call begins;
-// remove and Close do not wait for a call under way. A panic in f ends the process.
-func (b served) OnTransactionCheck(f func(serving.TransactionCheck) bool) (remove func()) {
-	return b.transactions.OnCheck(func(c pending.Check) bool { return f(serving.TransactionCheck(c)) })
-}
-
 func noTransaction(e serving.TransactionEnd) error {
 	return refusal.New(tidegate.CodeInternalServerError, "transaction ID",
 		"topic %[2]q has no transaction %.64[1]q: it has ended, or never began (TRANSACTION_DATA_NOT_FOUND)", e.TransactionID, e.Topic)

@@ -21,6 +21,22 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
+// A checker is a server that gets checks.
+type checker struct {
+	check func(serving.TransactionCheck) bool
+}
+
+func (c *checker) CheckTransaction(check serving.TransactionCheck) bool { return c.check(check) }
+
+func (*checker) ConsumerSettingsChanged(string) {}
+
+// onCheck has the checks of a broker passed to a function.
+func onCheck(b *broker.Broker, check func(serving.TransactionCheck) bool) (remove func()) {
+	c := &checker{check: check}
+	serve(b).Attach(c)
+	return func() { serve(b).Detach(c) }
+}
+
 // asked collects the checks that a broker makes.
 type asked struct {
 	mu  sync.Mutex
@@ -29,7 +45,7 @@ type asked struct {
 }
 
 func (a *asked) of(b *broker.Broker) (remove func()) {
-	return serve(b).OnTransactionCheck(func(c serving.TransactionCheck) bool {
+	return onCheck(b, func(c serving.TransactionCheck) bool {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.all, a.at = append(a.all, c), append(a.at, time.Now())
@@ -117,7 +133,7 @@ func TestTransactionSettings(t *testing.T) {
 		start := time.Now()
 		var at []time.Duration
 		var last serving.TransactionCheck
-		remove := serve(b).OnTransactionCheck(func(c serving.TransactionCheck) bool { at, last = append(at, time.Since(start)), c; return true })
+		remove := onCheck(b, func(c serving.TransactionCheck) bool { at, last = append(at, time.Since(start)), c; return true })
 		unasked := sendHalf(t, b, "a")
 		if err := endTransaction(t, b, unasked, transport.Commit); err != nil {
 			t.Fatal(err)
@@ -153,8 +169,8 @@ func TestTransactionSettings(t *testing.T) {
 			t.Errorf("counts %+v", *st)
 		}
 		// A checker may end the transaction at once.
-		serve(b).OnTransactionCheck(func(serving.TransactionCheck) bool { return false })
-		serve(b).OnTransactionCheck(func(c serving.TransactionCheck) bool {
+		onCheck(b, func(serving.TransactionCheck) bool { return false })
+		onCheck(b, func(c serving.TransactionCheck) bool {
 			if err := serve(b).EndTransaction(t.Context(), serving.TransactionEnd{Topic: "t", TransactionID: c.TransactionID, Resolution: transport.Rollback}); err != nil {
 				t.Error(err)
 			}
@@ -260,7 +276,7 @@ func loseTransactions(t *testing.T, seed uint64) {
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction, Queues: 3, Transaction: settings.Transaction{
 			Timeout: settings.Duration(time.Millisecond), CheckInterval: settings.Duration(10 * time.Millisecond), CheckMax: -1,
 		}})
-		serve(b).OnTransactionCheck(func(serving.TransactionCheck) bool { return true })
+		onCheck(b, func(serving.TransactionCheck) bool { return true })
 		var wg sync.WaitGroup
 		for c := range 4 {
 			wg.Go(func() {
@@ -308,7 +324,7 @@ func loseTransactions(t *testing.T, seed uint64) {
 		t.Errorf("%d half messages are counted, at least %d wait", n, len(waiting))
 	}
 	var mu sync.Mutex // of waiting
-	serve(b).OnTransactionCheck(func(c serving.TransactionCheck) bool {
+	onCheck(b, func(c serving.TransactionCheck) bool {
 		mu.Lock()
 		defer mu.Unlock()
 		delete(waiting, c.Message.ID)
@@ -336,7 +352,7 @@ func TestTransactionChecksAtRandom(t *testing.T) {
 			var early []string
 			open := func() *broker.Broker {
 				b := open(t, broker.Options{Dir: "data", Transaction: settings.Transaction{CheckInterval: settings.Duration(1000 * time.Second), CheckMax: -1}}.On(fs))
-				serve(b).OnTransactionCheck(func(c serving.TransactionCheck) bool {
+				onCheck(b, func(c serving.TransactionCheck) bool {
 					mu.Lock()
 					defer mu.Unlock()
 					if want := due[c.Message.ID]; !time.Now().Equal(want) {

@@ -11,11 +11,16 @@ import (
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
+// A buggy server panics.
+type buggy struct{ serving.Server }
+
+func (buggy) ConsumerSettingsChanged(string) { panic("a bug") }
+
 // A broker that rejects everything logs why, once, and not each request that it rejects.
 func TestBrokenBrokerLogsOneError(t *testing.T) {
 	log, text := testLog()
 	e := startWith(t, broker.Options{Logger: log}, server.Options{Logger: log})
-	serving.Of(e.b).OnConsumerSettings(func(string) { panic("a bug") })
+	serving.Of(e.b).Attach(buggy{})
 	func() {
 		defer func() { _ = recover() }() // as a server does
 		_, _ = e.b.PutGroup(t.Context(), "g", settings.Group{})

@@ -102,9 +102,6 @@ type Server struct {
 
 	failure atomic.Pointer[storeFailure] // the last; nil: none
 
-	stopChecks   func() // no check comes from the engine any more
-	stopSettings func() // no change of settings likewise
-
 	drainOnce sync.Once
 	draining  chan struct{}   // closed when the server begins to end
 	life      context.Context //nolint:containedctx // the server's own, not a request's: it ends right after draining
@@ -179,8 +176,7 @@ func newServer(b engine, o Options) (*Server, error) {
 	)
 	s.grpc.RegisterService(&description, s)
 	s.http = s.mux()
-	s.stopChecks = b.OnTransactionCheck(s.check)
-	s.stopSettings = b.OnConsumerSettings(s.sessions.ResendGroup)
+	b.Attach(attached{s})
 	return s, nil
 }
 
@@ -241,8 +237,7 @@ func (s *Server) drain() {
 	s.drainOnce.Do(func() {
 		close(s.draining)
 		s.endLife()
-		s.stopChecks()
-		s.stopSettings()
+		s.b.Detach(attached{s})
 		s.sniffer.Close()
 		s.sessions.Drain()
 	})

@@ -37,9 +37,13 @@ func (s *Server) endTransaction(ctx context.Context, client string, req *rmqpb.E
 	return &rmqpb.EndTransactionResponse{Status: wire.OK}, nil
 }
 
-// check passes a check on to a client that publishes its topic.
-func (s *Server) check(c serving.TransactionCheck) bool {
-	for _, p := range s.sessions.Publishing(c.Message.Topic) {
+// attached is the server as its engine sees it.
+type attached struct{ s *Server }
+
+// CheckTransaction implements serving.Server. It passes a check on to a client that publishes its
+// topic.
+func (a attached) CheckTransaction(c serving.TransactionCheck) bool {
+	for _, p := range a.s.sessions.Publishing(c.Message.Topic) {
 		cmd := wire.RecoverCommand(c, p.Topic)
 		if p.Stream.Offer(cmd, proto.Size(cmd)) {
 			return true
@@ -47,3 +51,6 @@ func (s *Server) check(c serving.TransactionCheck) bool {
 	}
 	return false
 }
+
+// ConsumerSettingsChanged implements serving.Server.
+func (a attached) ConsumerSettingsChanged(group string) { a.s.sessions.ResendGroup(group) }

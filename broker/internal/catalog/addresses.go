@@ -144,7 +144,7 @@ func (c *Catalog) changeAddresses(ctx context.Context, change func(address.Set[s
 		t.SetAddress(c.addressPolicy(t.Name()))
 	}
 	c.mu.Unlock()
-	c.watchers.notify("")
+	c.config.Servers.ConsumerSettingsChanged("")
 	return nil
 }
 

@@ -35,8 +35,19 @@ type Config struct {
 	// own.
 	Transaction *atomic.Pointer[settings.Transaction]
 
+	Servers Servers
+
 	// MaxAutoGroups is the maximum number of auto-created groups.
 	MaxAutoGroups int
+}
+
+// Servers push settings to consumers.
+type Servers interface {
+	// ConsumerSettingsChanged is called after each change of settings that consumers follow, with
+	// the name of a changed group, or with "" for address settings, which can concern every group.
+	// The caller holds the token of LockAdmin. ConsumerSettingsChanged must not wait and must not
+	// change settings.
+	ConsumerSettingsChanged(group string)
 }
 
 // A Catalog creates, changes, deletes and restores topics, groups and subscriptions. Several
@@ -61,7 +72,6 @@ type Catalog struct {
 	classes atomic.Int64 // of dead letters, in all topics
 
 	creations creations
-	watchers  watchers
 }
 
 // New returns a catalog, and adds its tasks to the loop.

@@ -61,7 +61,7 @@ func open(t *testing.T, fs vfs.FS) (c *Catalog, closeStore func()) {
 			Store:  st, Logger: logger, Reads: subscription.NewReads(), MaxInvisible: time.Hour, Owners: owners, Events: tally.New(logger),
 			Life: life, Calls: calls, Limits: l, Delayed: delayed, Damaged: &damaged, Lateness: &lateness,
 		},
-		Transaction: &times, MaxAutoGroups: 1,
+		Servers: host{d}, Transaction: &times, MaxAutoGroups: 1,
 	})
 	if err := c.Recover(); err != nil {
 		t.Fatal(err)
@@ -95,6 +95,9 @@ func (host) ShortOfDisk() bool                    { return false }
 func (host) Room(context.Context, int64) error    { return nil }
 func (host) GivenUp() pending.Topic               { return nil }
 func (host) CreateGivenUp() error                 { return nil }
+func (host) Ask(pending.Check) bool               { return false }
+
+func (host) ConsumerSettingsChanged(string) {}
 
 // calls are the calls under way.
 type calls struct {

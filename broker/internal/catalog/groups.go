@@ -41,7 +41,7 @@ func (c *Catalog) PutGroup(ctx context.Context, name string, s settings.Group, m
 	if err != nil {
 		return nil, err
 	}
-	c.watchers.notify(name)
+	c.config.Servers.ConsumerSettingsChanged(name)
 	return g, nil
 }
 
@@ -68,7 +68,7 @@ func (c *Catalog) PatchGroup(ctx context.Context, name string, change func(*sett
 	if g, err = c.putGroupLocked(name, s, false); err != nil {
 		return nil, err
 	}
-	c.watchers.notify(name)
+	c.config.Servers.ConsumerSettingsChanged(name)
 	return g, nil
 }
 
@@ -218,8 +218,8 @@ func (c *Catalog) DeleteGroup(ctx context.Context, name string, may func(now *se
 	}
 	c.autoGroups -= toInt(g.Automatic())
 	subs := c.removeGroup(g)
-	defer c.watchers.notify(name)            // the next receive creates the group with other settings
-	defer c.config.Env.Failures.Forget(name) // after the subscriptions are closed
+	defer c.config.Servers.ConsumerSettingsChanged(name) // the next receive creates the group with other settings
+	defer c.config.Env.Failures.Forget(name)             // after the subscriptions are closed
 	for _, s := range subs {
 		s.Close(refusal.GroupNotFound(name))
 	}

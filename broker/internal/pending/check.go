@@ -70,7 +70,7 @@ func (x *Transactions) checkDue(ctx context.Context, now time.Time) (next time.T
 
 // askAll asks the producers of the last batch, or creates the topic that the batch needs. The task
 // is not held meanwhile, because a purge can wait for the task while the creation waits for the
-// purge, and because functions of OnCheck can purge.
+// purge, and because Host.Ask can purge.
 func (x *Transactions) askAll(ctx context.Context) error {
 	if x.needsGivenUp {
 		return x.CreateGivenUp()
@@ -265,29 +265,20 @@ func (x *Transactions) announce(ctx context.Context, c *check) {
 	}
 }
 
-// ask offers a check to the functions of OnCheck, until one of them passes it on to a producer.
+// ask offers a check to the producers.
 func (x *Transactions) ask(ctx context.Context, c *check) bool {
-	handlers := x.checkHandlers()
+	m := c.message.Message
+	m.Topic = c.topic.Name()
+	check := Check{
+		Message: &m, TransactionID: handle.Transaction(c.due.HalfID), Number: c.after.Checks,
+		BornAt: c.message.BornAt, StoredAt: c.message.StoredAt, BornHost: c.message.BornHost,
+	}
 	asked := make(chan bool, 1)
-	go func() { asked <- c.askFirst(handlers) }() // ends with the functions, which nothing waits for
+	go func() { asked <- x.Ask(check) }() // ends with the host, which nothing waits for
 	select {
 	case took := <-asked:
 		return took
 	case <-ctx.Done():
 		return false
 	}
-}
-
-func (c *check) askFirst(handlers []*func(Check) bool) bool {
-	for _, f := range handlers {
-		m := c.message.Message
-		m.Topic = c.topic.Name()
-		if (*f)(Check{
-			Message: &m, TransactionID: handle.Transaction(c.due.HalfID), Number: c.after.Checks,
-			BornAt: c.message.BornAt, StoredAt: c.message.StoredAt, BornHost: c.message.BornHost,
-		}) {
-			return true
-		}
-	}
-	return false
 }

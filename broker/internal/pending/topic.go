@@ -61,6 +61,9 @@ type Host interface {
 	// topic does not exist. CreateGivenUp creates it.
 	GivenUp() Topic
 	CreateGivenUp() error
+
+	// Ask passes a check on to a producer of the topic. It returns false if there is none.
+	Ask(c Check) bool
 }
 
 // Counters count the pending messages and the transactions of one topic. Delayed and Half change

@@ -2,8 +2,6 @@ package pending
 
 import (
 	"context"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -23,10 +21,8 @@ type Transactions struct {
 	batch        []*check // of the last step, until the producers were asked
 	needsGivenUp bool     // the last step lacked the topic of GivenUp
 
-	mu       sync.Mutex
-	claimed  map[store.HalfID]chan struct{} // guarded by mu: half messages being ended or checked, until the channel is closed
-	handlers map[*func(Check) bool]int      // guarded by mu: with their order
-	handler  int                            // guarded by mu: the last order
+	mu      sync.Mutex
+	claimed map[store.HalfID]chan struct{} // guarded by mu: half messages being ended or checked, until the channel is closed
 
 	from lowerBound
 
@@ -35,7 +31,7 @@ type Transactions struct {
 
 // A Check asks a producer about a transaction.
 type Check struct {
-	Message       *tidegate.Message // with its topic; the receiver's own
+	Message       *tidegate.Message // with its topic; the receiver may change it
 	TransactionID string
 	Number        int // of this check, from 1
 
@@ -46,7 +42,7 @@ type Check struct {
 // NewTransactions returns Transactions with its task.
 func NewTransactions(c Config) *Transactions {
 	x := &Transactions{
-		Config: c, claimed: map[store.HalfID]chan struct{}{}, handlers: map[*func(Check) bool]int{},
+		Config: c, claimed: map[store.HalfID]chan struct{}{},
 		number: uint64(time.Now().UnixNano()),
 	}
 	x.Task = c.Loop.Add(maintain.TaskConfig{
@@ -94,20 +90,6 @@ func (x *Transactions) Recover(topic func(id uint32) Topic, now time.Time) error
 	}
 	x.Task.Wake(first)
 	return nil
-}
-
-// OnCheck registers f for all checks until remove is called. Functions are called in the order of
-// their registration, until one returns true. remove does not wait for a call under way.
-func (x *Transactions) OnCheck(f func(Check) bool) (remove func()) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.handler++
-	x.handlers[&f] = x.handler
-	return func() {
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		delete(x.handlers, &f)
-	}
 }
 
 // Put writes a half message. firstCheck is that of Schedule.First. Only called within the message
@@ -180,11 +162,4 @@ func (c claims) release() {
 	for _, release := range c {
 		release()
 	}
-}
-
-// checkHandlers returns the functions of OnCheck in their order.
-func (x *Transactions) checkHandlers() []*func(Check) bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return slices.SortedFunc(maps.Keys(x.handlers), func(f, g *func(Check) bool) int { return x.handlers[f] - x.handlers[g] })
 }

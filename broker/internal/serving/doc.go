@@ -59,13 +59,32 @@ type Engine interface {
 	Forget(owner string)
 
 	EndTransaction(ctx context.Context, e TransactionEnd) error
-	OnTransactionCheck(f func(TransactionCheck) bool) (remove func())
 
 	EnsureGroup(ctx context.Context, name string) (settings.Group, error)
 	GroupSettings(ctx context.Context, name string) (settings.Group, error)
 	RetryPolicy(c settings.Group, topics ...string) RetryPolicy
-	OnConsumerSettings(f func(group string)) (remove func())
+
+	// Attach adds a server. Detach removes it: after Detach no new call of the server begins, but
+	// one may be under way. A server is comparable.
+	Attach(s Server)
+	Detach(s Server)
 
 	Stats() Stats
 	Survey() *Survey
+}
+
+// A Server serves the clients of an engine.
+type Server interface {
+	// CheckTransaction sends a check to a producer of the message's topic. It returns false if
+	// there is none; the engine then asks the next server, in the order of Attach. Several
+	// goroutines can call it at the same time, and it can call the engine. It must return soon,
+	// because other checks wait for it. Close of the broker does not wait for a call under way. A
+	// panic ends the process.
+	CheckTransaction(c TransactionCheck) bool
+
+	// ConsumerSettingsChanged is called after each change of settings that consumers follow: with
+	// the name of a changed group, or with "" for address settings, which can concern every group.
+	// The change returns after ConsumerSettingsChanged, which must not wait and must not change
+	// settings.
+	ConsumerSettingsChanged(group string)
 }

@@ -1,9 +1,7 @@
 package serving
 
 import (
-	"time"
-
-	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -20,11 +18,4 @@ type TransactionEnd struct {
 
 // A TransactionCheck requests the result of a transaction from a producer, which responds with
 // Broker.EndTransaction.
-type TransactionCheck struct {
-	Message       *tidegate.Message // with its topic; the receiver may change it
-	TransactionID string
-	Number        int // of this check, from 1
-
-	BornAt, StoredAt time.Time
-	BornHost         string
-}
+type TransactionCheck = pending.Check
