@@ -259,6 +259,7 @@ func prepare(t *testing.T, tl *tool, c *cobra.Command, line *string) {
 		return
 	}
 	tl.must("topic", "create", "orders")
+	tl.must("topic", "create", "copies")
 	tl.must("topic", "create", "pays", "type=FIFO")
 	tl.must("topic", "create", "reminders", "type=DELAY")
 	tl.must("group", "create", "billing")
