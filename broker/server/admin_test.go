@@ -198,3 +198,49 @@ func TestAdminSurvivesTheEngine(t *testing.T) {
 type panicking struct{ server.Engine }
 
 func (panicking) Topics() []status.Topic { panic("ouch") }
+
+// The administration takes JSON alone. It rejects the types that a page can send to another server;
+// that of a form, which curl declares for any body, only in a POST.
+func TestAdministrationTypes(t *testing.T) {
+	const form, utf8, merge, ofText = "application/x-www-form-urlencoded", "application/json; charset=utf-8", "application/merge-patch+json", "text/plain;charset=UTF-8"
+	e := start(t, server.Options{})
+	adminCall(t, e, "PUT", "/v1/groups/g", `{}`, 201)
+	for _, c := range []struct {
+		method, path, body string
+		as                 []string
+		status             int
+	}{
+		{"PUT", "/v1/topics/orders", `{"queues":2}`, []string{"", web.TypeJSON, utf8, form}, 200},
+		{"PUT", "/v1/topics/orders", `{"queues":2}`, []string{"text/plain", ofText, "multipart/form-data; boundary=x", "application/yaml", "nonsense/"}, 415},
+		{"PATCH", "/v1/groups/g", `{"max_attempts":3}`, []string{"", web.TypeJSON, merge, form}, 200},
+		{"PATCH", "/v1/groups/g", `{"max_attempts":3}`, []string{"text/plain", web.TypeNDJSON}, 415},
+		{"PUT", "/v1/throttle", `{}`, []string{"", form}, 200},
+		{"PUT", "/v1/address-settings/a.b", `{}`, []string{"", form}, 200},
+		{"PUT", "/v1/address-settings/a.b", `{}`, []string{ofText}, 415},
+		{"POST", "/v1/groups/g/rewind", `{"topic":"normal","to":"earliest"}`, []string{"", utf8}, 200},
+		{"POST", "/v1/groups/g/rewind", `{"topic":"normal","to":"earliest"}`, []string{form, "text/plain", "multipart/form-data"}, 415},
+		{"POST", "/v1/groups/g/parked/redrive", `{}`, []string{form, "text/plain"}, 415},
+		{"POST", "/v1/groups/g/parked/redrive", ``, []string{"", form}, 200},
+		{"POST", "/v1/groups/g/dead-letters/redrive", `{}`, []string{form, ofText}, 415},
+	} {
+		for _, as := range c.as {
+			r := httptest.NewRequestWithContext(t.Context(), c.method, c.path, strings.NewReader(c.body))
+			if as != "" {
+				r.Header.Set("Content-Type", as)
+			}
+			w := httptest.NewRecorder()
+			e.s.Handler().ServeHTTP(w, r)
+			if text := w.Body.String(); w.Code != c.status && (c.status == 415 || w.Code/100 != 2) {
+				t.Errorf("%s %s as %q: %d %s, want %d", c.method, c.path, as, w.Code, text, c.status)
+			} else if c.status == 415 && (!strings.Contains(text, as) || !strings.Contains(text, "-H 'Content-Type: application/json'")) {
+				t.Errorf("%s %s as %q: %s", c.method, c.path, as, text)
+			}
+		}
+	}
+	r := httptest.NewRequestWithContext(t.Context(), "PUT", "/v1/topics/orders", strings.NewReader("x"))
+	r.Header.Set("Content-Encoding", "gzip")
+	w := httptest.NewRecorder()
+	if e.s.Handler().ServeHTTP(w, r); w.Code != 415 || !strings.Contains(w.Body.String(), "gzip") {
+		t.Errorf("with gzip: %d %s", w.Code, w.Body)
+	}
+}

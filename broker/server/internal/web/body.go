@@ -44,6 +44,9 @@ func ReadObject[T any](w http.ResponseWriter, r *http.Request, v *T) (text []byt
 	if err != nil || len(bytes.TrimSpace(raw)) == 0 {
 		return nil, err
 	}
+	if err := declaredJSON(r); err != nil {
+		return nil, err
+	}
 	return raw, Decode(raw, v)
 }
 
@@ -130,6 +133,26 @@ func ReadNothing(w http.ResponseWriter, r *http.Request) error {
 	}
 }
 
+// declaredJSON rejects with 415 the body of a request that declares another type than JSON. A
+// request without a type is accepted. A request other than POST may also have the type of a form,
+// which curl declares for a body without being asked: a page in a browser can send only a POST
+// with it to another server.
+func declaredJSON(r *http.Request) error {
+	given := r.Header.Get("Content-Type")
+	name, _, err := mime.ParseMediaType(given)
+	form := name == "application/x-www-form-urlencoded" && r.Method != http.MethodPost
+	if encoding(r) == "" && (given == "" || err == nil && (form || strings.HasSuffix(name, "+json"))) {
+		return nil
+	}
+	_, err = ContentType(r, TypeJSON)
+	return err
+}
+
+// encoding returns the Content-Encoding of the body; empty for none.
+func encoding(r *http.Request) string {
+	return strings.TrimPrefix(r.Header.Get("Content-Encoding"), "identity")
+}
+
 // ContentType returns the one of the types that the request declares for its body. It rejects with
 // 415 a body without a type, or of a type that a page in a browser can send to any server, unless
 // the type is among those.
@@ -137,7 +160,7 @@ func ContentType(r *http.Request, types ...string) (string, error) {
 	bad := func(format string, args ...any) error {
 		return &withStatus{refusal.New(tidegate.CodeBadRequest, "Content-Type", fmt.Sprintf(format, args...)), http.StatusUnsupportedMediaType}
 	}
-	if e := r.Header.Get("Content-Encoding"); e != "" && e != "identity" {
+	if e := encoding(r); e != "" {
 		return "", bad("the Content-Encoding is %.100q; send the body without encoding", e)
 	}
 	given := r.Header.Get("Content-Type")

@@ -18,6 +18,9 @@ func ReadPatch[T any](w http.ResponseWriter, r *http.Request) (apply func(*T) er
 	if err != nil {
 		return nil, err
 	}
+	if err := declaredJSON(r); err != nil {
+		return nil, err
+	}
 	var checked map[string]jsontext.Value
 	if err := Decode(raw, &checked); err != nil {
 		return nil, err
