@@ -3,7 +3,6 @@ package consume
 import (
 	"time"
 
-	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker/internal/redelivery"
 )
 
@@ -20,13 +19,19 @@ type Policy struct {
 	// message without a message group becomes a dead letter.
 	OnExhausted Exhaustion
 
-	// Intervals are the retry intervals of the group, for push consumers: after the first failed
-	// delivery attempt, after the second and so on. The last one repeats.
-	Intervals backoff.Steps
+	// Schedule has the retry intervals of the group.
+	Schedule Schedule
 
-	// Address has the redelivery settings of the address, which replace Intervals and the delay
-	// that a push consumer requests. Nil means none.
+	// Address has the redelivery settings of the address, which replace Schedule and the delay that
+	// a push consumer requests. Nil means none.
 	Address *redelivery.Rules
+}
+
+// A Schedule has the retry intervals of a group. The settings of the group implement it.
+type Schedule interface {
+	// Interval returns the interval after the failed delivery attempt of a push consumer. The first
+	// attempt is 1.
+	Interval(attempt int) time.Duration
 }
 
 // exhaustion applies the maximum of attempts to a message after e. It returns AttemptsLeft if this
@@ -63,7 +68,7 @@ func (p *Progress) interval(l *Lease, s *Policy) time.Duration {
 	if s.Address != nil {
 		return s.Address.After(l.Attempt, p.draw(l))
 	}
-	return s.Intervals.Delay(l.Attempt - 1)
+	return s.Schedule.Interval(l.Attempt)
 }
 
 func (p *Progress) draw(l *Lease) redelivery.Draw {

@@ -58,11 +58,8 @@ type modelPolicy struct {
 
 func (p *modelPolicy) rules() *Policy {
 	rules := &Policy{
-		MaxAttempts: p.attempts, MaxRedeliveries: p.redeliveries,
+		MaxAttempts: p.attempts, MaxRedeliveries: p.redeliveries, Schedule: p,
 		OnExhausted: map[string]Exhaustion{"dead-letter": ThenDeadLetter, "park": ThenPark, "block": ThenBlock}[p.onExhausted],
-	}
-	for n := range longestLadder {
-		rules.Intervals = append(rules.Intervals, p.interval*time.Duration(n+1))
 	}
 	if p.override {
 		rules.Address = &redelivery.Rules{Delay: p.interval, Multiplier: 2, Longest: time.Hour}
@@ -70,15 +67,15 @@ func (p *modelPolicy) rules() *Policy {
 	return rules
 }
 
-// longestLadder is the number of different intervals, of which the last one repeats.
-const longestLadder = 5
+// Interval implements Schedule.
+func (p *modelPolicy) Interval(attempt int) time.Duration { return p.interval * time.Duration(attempt) }
 
 // after returns the interval after an attempt. With address settings it doubles.
 func (p *modelPolicy) after(attempt int) time.Duration {
 	if p.override {
 		return min(p.interval<<min(attempt-1, 16), time.Hour)
 	}
-	return p.interval * time.Duration(min(attempt, longestLadder))
+	return p.Interval(attempt)
 }
 
 // exhausted returns the end if the attempt was the last one: dead-letter, park, block, or nothing.

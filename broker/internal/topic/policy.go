@@ -43,7 +43,7 @@ func (p Policy) MaxAttempts() int {
 func (p Policy) Rules() consume.Policy {
 	return consume.Policy{
 		MaxAttempts: p.MaxAttempts(), MaxRedeliveries: p.Group.NegativeAck.MaxRedeliveries, OnExhausted: p.exhaustion(),
-		Intervals: p.Group.Ladder(), Address: p.Address.Redelivery,
+		Schedule: p.Group, Address: p.Address.Redelivery,
 	}
 }
 
