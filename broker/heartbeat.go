@@ -13,9 +13,9 @@ func (b served) Forget(owner string) {
 		return
 	}
 	defer b.calls.End()
-	b.owners.Forget(owner)
-	_, subs := b.catalog.All()
-	for _, s := range subs {
-		s.Disown(owner, time.Now().Add(time.Second))
+	for _, p := range b.owners.Forget(owner) {
+		if s := b.catalog.Find(p.Group, p.Topic); s != nil {
+			s.Disown(owner, time.Now().Add(time.Second))
+		}
 	}
 }

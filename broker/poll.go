@@ -6,6 +6,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/heartbeat"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
@@ -67,7 +68,7 @@ func (b *Broker) poll(ctx context.Context, p serving.Poll) ([]*tidegate.Delivery
 		return nil, nil // RocketMQ: nothing is there
 	}
 	if p.Owner != "" {
-		b.owners.Own(p.Owner, time.Now())
+		b.owners.Own(p.Owner, heartbeat.Place{Group: s.Group().ID(), Topic: s.Topic().ID()}, time.Now())
 	}
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/internal/allocated"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
@@ -189,6 +190,28 @@ func TestOwnedLeaseLastsAsLongAsItsOwner(t *testing.T) {
 	})
 }
 
+// The end of a client looks only at the subscriptions from which the client received: the end of n
+// clients of n groups would take n² steps. A list of all subscriptions would take at least 8 bytes
+// for each. The bytes are those of the whole process, so the limit is half of that.
+func TestEndOfAClientConcernsItsGroups(t *testing.T) {
+	const n = 1000
+	b := open(t, broker.Options{})
+	putTopic(t, b, "t", settings.Topic{Queues: 1})
+	for i := range n {
+		p := serving.Poll{ReceiveRequest: transport.ReceiveRequest{Group: fmt.Sprint("g", i), Topic: "t", Queue: -1, Push: true}, Owner: fmt.Sprint("client-", i)}
+		if _, err := serve(b).Poll(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if bytes := allocated.Bytes(func() {
+		for i := range n {
+			serve(b).Forget(fmt.Sprint("client-", i))
+		}
+	}); bytes > n*n*4 {
+		t.Errorf("the end of %d clients of %d groups allocated %d bytes, want at most %d", n, n, bytes, n*n*4)
+	}
+}
+
 // Heartbeats of clients without deliveries leave nothing behind. Those of other clients keep their
 // deliveries, also over a restart of the broker.
 func TestOnlyOwnersAreRemembered(t *testing.T) {
@@ -230,6 +253,17 @@ func TestOnlyOwnersAreRemembered(t *testing.T) {
 			if got := remembers(b, owner); got != want {
 				t.Errorf("%s is remembered: %t, want %t", owner, got, want)
 			}
+		}
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("y")})
+		poll("owner")
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+		b = open(t, broker.Options{Dir: dir})
+		serve(b).Forget("owner")
+		time.Sleep(12 * time.Second) // a second, and the first interval of the retry schedule
+		if ds := poll("other"); len(ds) != 1 {
+			t.Errorf("after the end of its owner %d messages were delivered again, want 1", len(ds))
 		}
 	})
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/internal/allocated"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
@@ -41,16 +41,6 @@ func (e *env) invokeRaw(ctx context.Context, op string, raw []byte, answer proto
 	return e.conn.Invoke(ctx, "/"+rmqpb.MessagingService_ServiceDesc.ServiceName+"/"+op, raw, answer, grpc.ForceCodecV2(wireCodec{encoding.GetCodecV2("proto")}))
 }
 
-// allocated returns how many bytes f allocates, in MiB.
-func allocated(f func()) int {
-	var before, after runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&before)
-	f()
-	runtime.ReadMemStats(&after)
-	return int(after.TotalAlloc-before.TotalAlloc) >> 20
-}
-
 // Half a million empty messages have a megabyte on the wire, and fifty when decoded. A client
 // without credentials is rejected before they are read or decoded.
 func TestManyEmptyMessagesAreNotDecoded(t *testing.T) {
@@ -66,13 +56,13 @@ func TestManyEmptyMessagesAreNotDecoded(t *testing.T) {
 		{"a key", signed(t.Context(), "producer"), tidegate.CodeBadRequest, []string{"1000", "messages"}},
 	} {
 		var answer rmqpb.SendMessageResponse
-		n := allocated(func() {
+		n := allocated.Bytes(func() {
 			if err := e.invokeRaw(c.ctx, "SendMessage", raw, &answer); err != nil {
 				t.Fatal(err)
 			}
 		})
-		if refused(named{t, c.who}, answer.GetStatus(), c.code, c.words...); n > 8 {
-			t.Errorf("the request of %s cost %d MiB", c.who, n)
+		if refused(named{t, c.who}, answer.GetStatus(), c.code, c.words...); n > 8<<20 {
+			t.Errorf("the request of %s cost %d bytes", c.who, n)
 		}
 	}
 }

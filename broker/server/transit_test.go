@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/allocated"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
@@ -277,13 +278,13 @@ func TestHTTPBodiesAreBounded(t *testing.T) {
 func TestObserverSendsNoBody(t *testing.T) {
 	e := start(t, server.Options{Access: someAccess()})
 	answer, raw := &rmqpb.SendMessageResponse{}, make([]byte, 16<<20)
-	n := allocated(func() {
+	n := allocated.Bytes(func() {
 		if err := e.invokeRaw(signed(t.Context(), "consumer"), "SendMessage", raw, answer); err != nil {
 			t.Fatal(err)
 		}
 	})
 	refused(t, answer.GetStatus(), tidegate.CodeForbidden, "consumer is not permitted to send to any topic")
-	if n > 8 {
-		t.Errorf("it cost %d MiB", n)
+	if n > 8<<20 {
+		t.Errorf("it cost %d bytes", n)
 	}
 }

@@ -2,11 +2,11 @@ package catalog
 
 import (
 	"fmt"
-	"runtime"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/tidegate/tidegate/broker/internal/allocated"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/settings"
 )
@@ -24,15 +24,13 @@ func TestCheckGroupIgnoresOtherGroups(t *testing.T) {
 	for i := range uint32(groups) {
 		c.addGroup(topic.NewGroup(fmt.Sprint("other", i), i+1, settings.Group{}.WithDefaults()))
 	}
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	for range checks {
-		if err := c.CheckGroup("g", settings.Group{}); err != nil {
-			t.Fatal(err)
+	if got := allocated.Bytes(func() {
+		for range checks {
+			if err := c.CheckGroup("g", settings.Group{}); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	runtime.ReadMemStats(&after)
-	if got := after.TotalAlloc - before.TotalAlloc; got > limit {
+	}); got > limit {
 		t.Errorf("%d checks beside %d groups allocated %d bytes, want at most %d", checks, groups, got, limit)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/heartbeat"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
 )
@@ -103,7 +104,7 @@ func (r *restoration) lease(s *subscription.Subscription, p store.Place, l store
 	fifo := s.Group().Settings().FIFO
 	s.Update(func(to *consume.Progress) { to.RestoreLease(int(p.Queue), p.Offset, l, fifo) })
 	if l.Owner != "" {
-		r.config.Owners.Own(l.Owner, now) // the client has a minute to reconnect
+		r.config.Owners.Own(l.Owner, heartbeat.Place{Group: group, Topic: s.Topic().ID()}, now) // the client has a minute to reconnect
 	}
 }
 

@@ -1,7 +1,10 @@
-// Package heartbeat remembers when each consumer with leases of its own was last alive.
+// Package heartbeat remembers when each consumer with leases of its own was last alive, and where
+// it received.
 package heartbeat
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"time"
 )
@@ -9,30 +12,51 @@ import (
 // memory is how long a client without heartbeats is remembered.
 const memory = 10 * time.Minute
 
+// A Place is a subscription: the numbers of a group and a topic.
+type Place struct{ Group, Topic uint32 }
+
+// A client is an owner of messages.
+type client struct {
+	at    time.Time      // of its last heartbeat
+	first Place          // where it received first; most clients have no other place
+	more  map[Place]bool // the other places
+}
+
 // Owners has the time of the last heartbeat of each client that received messages as their owner.
 // It does not remember other clients, so its size is bounded by the clients that receive. Several
 // goroutines can call its methods at the same time. Each method takes one lock, for one read or
 // change. The zero value is ready for use.
 type Owners struct {
 	mu       sync.Mutex
-	seen     map[string]time.Time // guarded by mu
-	expireAt time.Time            // guarded by mu: when Own next removes old clients
+	seen     map[string]*client // guarded by mu
+	expireAt time.Time          // guarded by mu: when Own next removes old clients
 }
 
-// Own remembers a client that receives messages as their owner. The receive counts as a heartbeat.
-func (o *Owners) Own(owner string, now time.Time) {
+// Own remembers a client that receives messages at a place as their owner. The receive counts as a
+// heartbeat.
+func (o *Owners) Own(owner string, p Place, now time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.seen == nil {
-		o.seen = map[string]time.Time{}
+		o.seen = map[string]*client{}
 	}
-	o.seen[owner] = now
+	switch c := o.seen[owner]; {
+	case c == nil:
+		o.seen[owner] = &client{at: now, first: p}
+	case c.first == p || c.more[p]:
+		c.at = now
+	default:
+		if c.more == nil {
+			c.more = map[Place]bool{}
+		}
+		c.at, c.more[p] = now, true
+	}
 	if now.Before(o.expireAt) {
 		return
 	}
 	o.expireAt = now.Add(memory)
-	for k, t := range o.seen {
-		if now.Sub(t) > memory {
+	for k, c := range o.seen {
+		if now.Sub(c.at) > memory {
 			delete(o.seen, k)
 		}
 	}
@@ -42,16 +66,22 @@ func (o *Owners) Own(owner string, now time.Time) {
 func (o *Owners) Touch(owner string, now time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if _, ok := o.seen[owner]; ok {
-		o.seen[owner] = now
+	if c := o.seen[owner]; c != nil {
+		c.at = now
 	}
 }
 
-// Forget removes a client.
-func (o *Owners) Forget(owner string) {
+// Forget removes a client, and returns the places at which it received. A client that is not
+// remembered has none: it received nothing, or its leases have ended.
+func (o *Owners) Forget(owner string) []Place {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	c := o.seen[owner]
+	if c == nil {
+		return nil
+	}
 	delete(o.seen, owner)
+	return append(slices.Collect(maps.Keys(c.more)), c.first)
 }
 
 // Last returns the time of the last heartbeat of a client. ok is false if the client is not
@@ -59,6 +89,8 @@ func (o *Owners) Forget(owner string) {
 func (o *Owners) Last(owner string) (at time.Time, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	at, ok = o.seen[owner]
-	return at, ok
+	if c := o.seen[owner]; c != nil {
+		return c.at, true
+	}
+	return time.Time{}, false
 }

@@ -1,6 +1,8 @@
 package heartbeat
 
 import (
+	"cmp"
+	"slices"
 	"testing"
 	"time"
 )
@@ -10,12 +12,12 @@ func TestOwners(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	var o Owners
 	o.Touch("stranger", start)
-	o.Own("a", start)
-	o.Own("b", start)
-	o.Own("c", start)
+	o.Own("a", Place{1, 1}, start)
+	o.Own("b", Place{1, 1}, start)
+	o.Own("c", Place{1, 1}, start)
 	o.Touch("a", start.Add(memory))
 	o.Forget("c")
-	o.Own("d", start.Add(memory+time.Second)) // removes b, whose last heartbeat is too long ago
+	o.Own("d", Place{1, 1}, start.Add(memory+time.Second)) // removes b, whose last heartbeat is too long ago
 	for owner, want := range map[string]time.Time{
 		"stranger": {}, "a": start.Add(memory), "b": {}, "c": {}, "d": start.Add(memory + time.Second),
 	} {
@@ -25,5 +27,28 @@ func TestOwners(t *testing.T) {
 	}
 	if len(o.seen) != 2 {
 		t.Errorf("%d clients are remembered, want 2: %v", len(o.seen), o.seen)
+	}
+}
+
+// The end of a client concerns the places at which it received, each once.
+func TestPlacesOfAClient(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	var o Owners
+	for range 2 {
+		for _, p := range []Place{{1, 1}, {1, 2}, {2, 2}} {
+			o.Own("a", p, now)
+		}
+		o.Own("b", Place{3, 1}, now)
+	}
+	for _, c := range []struct {
+		client string
+		want   []Place
+	}{{"stranger", nil}, {"b", []Place{{3, 1}}}, {"a", []Place{{1, 1}, {1, 2}, {2, 2}}}, {"a", nil}} {
+		got := o.Forget(c.client)
+		slices.SortFunc(got, func(a, b Place) int { return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Topic, b.Topic)) })
+		if !slices.Equal(got, c.want) {
+			t.Errorf("Forget(%q) = %v, want %v", c.client, got, c.want)
+		}
 	}
 }

@@ -1,9 +1,9 @@
 package topic
 
 import (
-	"runtime"
 	"testing"
 
+	"github.com/tidegate/tidegate/broker/internal/allocated"
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
@@ -50,13 +50,11 @@ func TestAddSubscriptionDoesNotCopy(t *testing.T) {
 	)
 	tp := New(Config{}, settings.Topic{})
 	s := &number{}
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	for range n {
-		tp.AddSubscription(s)
-	}
-	runtime.ReadMemStats(&after)
-	if got := after.TotalAlloc - before.TotalAlloc; got > limit {
+	if got := allocated.Bytes(func() {
+		for range n {
+			tp.AddSubscription(s)
+		}
+	}); got > limit {
 		t.Errorf("%d subscriptions took %d bytes, want at most %d", n, got, limit)
 	}
 }

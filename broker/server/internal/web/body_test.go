@@ -3,11 +3,11 @@ package web
 import (
 	"bytes"
 	"encoding/json"
-	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/allocated"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 )
 
@@ -34,12 +34,12 @@ func TestCrowdedJSON(t *testing.T) {
 	}
 	raw := []byte(`{"messages":` + list(5_000_000, "{}") + `}`)
 	var err error
-	if n := allocated(func() {
+	if n := allocated.Bytes(func() {
 		err = Decode(raw, new(struct {
 			Messages []Message `json:"messages"`
 		}))
-	}); n > 1 {
-		t.Errorf("5 000 000 messages cost %d MiB", n)
+	}); n > 1<<20 {
+		t.Errorf("5 000 000 messages cost %d bytes", n)
 	}
 	if refusal.CodeOf(err) != tidegate.CodeBadRequest || !strings.Contains(err.Error(), "16384") || !strings.Contains(err.Error(), "byte 12") {
 		t.Errorf("5 000 000 messages: %v", err)
@@ -72,14 +72,4 @@ func overfull(v any, most int) bool {
 		}
 	}
 	return len(list) > most
-}
-
-// allocated returns how many bytes f allocates, in MiB.
-func allocated(f func()) int {
-	var before, after runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&before)
-	f()
-	runtime.ReadMemStats(&after)
-	return int(after.TotalAlloc-before.TotalAlloc) >> 20
 }
