@@ -23,13 +23,15 @@ const (
 	ClassPermanent
 	// ClassCancelled: the caller's context ended, or the program closed the client.
 	ClassCancelled
+
+	classes // the number of classes
 )
 
 // A new class has to be decided in the packages below. Their tests TestEveryClass fail until then.
 //
 //	consumer/deadletter         stepAfter: a failed send of a dead letter
 //	consumer/internal/failure   the repetition of a settlement
-//	producer                    faultOf, decide, charge, ServeChecks
+//	producer                    faultOf, decide, adapt, charge, ServeChecks
 //	producer/internal/retry     Decide, Draw, Record
 //	transport/failover          verdict, reactionTo
 //	transport/rocketmq/internal/remote   VerdictOf: the circuit breaker

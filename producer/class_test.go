@@ -7,8 +7,8 @@ import (
 	"github.com/tidegate/tidegate"
 )
 
-// Each class of errors has a fault. A new class fails the test until it is decided; decide it in
-// topic.decide, applied and ServeChecks too.
+// Each class of errors has a fault. A new class fails the test until it is decided; the list below
+// the classes names the other functions that decide it.
 func TestEveryClass(t *testing.T) {
 	decided := map[tidegate.Class]struct {
 		err  error

@@ -21,6 +21,8 @@ const (
 	StopBudget                        // Options.Budget has no retry left
 	StopHalfMessage                   // a half message failed that may have reached a server; it is not sent again
 	StopSpool                         // Options.Spool rejected the message
+
+	reasons // the number of reasons
 )
 
 // String returns the reason in words.
@@ -59,7 +61,7 @@ func (r StopReason) String() string {
 }
 
 // stopReasons are the reasons of the decisions.
-var stopReasons = [...]StopReason{
+var stopReasons = [retry.Stops]StopReason{
 	retry.Continue: NotStopped, retry.Permanent: StopPermanent, retry.Exhausted: StopExhausted,
 	retry.Throttled: StopThrottled, retry.PushedBack: StopPushedBack, retry.Deadline: StopDeadline,
 	retry.Context: StopContext, retry.Closed: StopClosed, retry.Budget: StopBudget, retry.HalfMessage: StopHalfMessage,

@@ -15,6 +15,8 @@ const (
 	Closed                  // the producer or its transport was closed
 	Budget                  // the budget has no retry left; only the producer stops for it
 	HalfMessage             // a half message failed that may have reached a server
+
+	Stops // the number of reasons
 )
 
 // A Source is the origin of the wait before the next attempt.
