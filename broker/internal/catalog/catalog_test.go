@@ -120,7 +120,7 @@ func (c *calls) End() {
 func stored(t *testing.T, c *Catalog) map[[2]uint32]bool {
 	t.Helper()
 	out := map[[2]uint32]bool{}
-	if err := c.config.Store.Messages.Add(func(*store.Batch) {}, nil).Wait(); err != nil { // the earlier batches are written
+	if err := c.config.Store.Messages.Barrier().Wait(); err != nil { // the earlier batches are written
 		t.Fatal(err)
 	}
 	if err := c.config.Store.Subscriptions(func(group, topic uint32) error { out[[2]uint32{group, topic}] = true; return nil }); err != nil {

@@ -36,8 +36,8 @@ func (r *Remover) Purge(ctx context.Context, t *topic.Topic) (removed topic.Amou
 	if err := r.RemoveDelayed(ctx, t, lastDelayed, &waiting); err != nil {
 		return removed, err
 	}
-	// All earlier writes are on disk, and visible, after this one.
-	if err := r.Store.Messages.Add(func(*store.Batch) {}, nil).WaitContext(ctx); err != nil {
+	// All earlier writes are on disk, and visible, from then on.
+	if err := r.Store.Messages.Barrier().WaitContext(ctx); err != nil {
 		return removed, refusal.StoreUnless(ctx, err)
 	}
 	before := stored(t)

@@ -120,7 +120,7 @@ func (r *Round) Run(ctx context.Context) error {
 	if r.AddsLeftovers() {
 		// Only the progress of the groups refers to the leftovers, so the progress is on disk
 		// first.
-		if err := r.remover.Store.Groups.Add(func(*store.Batch) {}, nil).Wait(); err != nil {
+		if err := r.remover.Store.Groups.Barrier().Wait(); err != nil {
 			return err
 		}
 	}

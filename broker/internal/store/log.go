@@ -125,6 +125,9 @@ func (l *Log) Add(write func(*Batch), after func(error)) *PendingWrite {
 // that of a later write. WaitWritten waits for no fsync, and Wait requests one.
 func (l *Log) AddLazy(write func(*Batch)) *PendingWrite { return l.add(write, nil, true) }
 
+// Barrier is Add without a write. When it is on disk, so are all earlier writes, lazy ones too.
+func (l *Log) Barrier() *PendingWrite { return l.add(func(*Batch) {}, nil, false) }
+
 func (l *Log) add(write func(*Batch), after func(error), lazy bool) *PendingWrite {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -245,7 +248,7 @@ func (l *Log) needSync(needed bool) {
 	case !needed:
 		l.lazily.Stop()
 	case l.lazily == nil:
-		l.lazily = time.AfterFunc(lazySyncDelay, func() { l.Add(func(*Batch) {}, nil) })
+		l.lazily = time.AfterFunc(lazySyncDelay, func() { l.Barrier() })
 	default:
 		l.lazily.Reset(lazySyncDelay)
 	}

@@ -88,7 +88,7 @@ func TestLogHasABound(t *testing.T) {
 			t.Errorf("space after %v, %v", time.Since(start), err)
 		}
 		add()
-		if err := s.Messages.Add(func(*Batch) {}, nil).Wait(); err != nil {
+		if err := s.Messages.Barrier().Wait(); err != nil {
 			t.Fatal(err)
 		}
 		if n := s.Messages.Committed(); n < offset<<20 {
@@ -152,7 +152,7 @@ func TestRoomIsBoundedForManyWaiters(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if err := <-late; err != nil || s.Messages.Add(func(*Batch) {}, nil) != nil {
+		if err := <-late; err != nil || s.Messages.Barrier() != nil {
 			t.Errorf("a call that waited during the close: %v", err)
 		}
 	})
@@ -176,7 +176,7 @@ func TestPanicWithinAddBreaksTheStore(t *testing.T) {
 			panic("a bug")
 		}, nil)
 	}()
-	if err := s.Messages.Add(func(*Batch) {}, nil).Wait(); err == nil || s.Broken() == nil {
+	if err := s.Messages.Barrier().Wait(); err == nil || s.Broken() == nil {
 		t.Errorf("after it: %v, broken: %v", err, s.Broken())
 	}
 	if n, err := s.LastNumber(); n != 0 || err != nil {

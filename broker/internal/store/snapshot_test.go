@@ -52,7 +52,7 @@ func TestSnapshotUnderLoad(t *testing.T) {
 		snapshots[dir] = before
 		for q := range uint16(4) {
 			for target := written[q].Load() + 30; written[q].Load() < target && !t.Failed(); {
-				if err := s.Groups.Add(func(*Batch) {}, nil).Wait(); err != nil { // until more is written
+				if err := s.Groups.Barrier().Wait(); err != nil { // until more is written
 					t.Fatal(err)
 				}
 			}
@@ -154,7 +154,7 @@ func TestCopyOfARunningStore(t *testing.T) {
 	refused, opened := 0, 0
 	for n, order := range [][]string{{"", messagesDir, groupsDir}, {"", groupsDir, messagesDir}, {messagesDir, groupsDir, ""}, {groupsDir, messagesDir, ""}, {messagesDir, "", groupsDir}, {groupsDir, "", messagesDir}} {
 		for target := written.Load() + 60; written.Load() < target && !t.Failed(); {
-			if err := s.Groups.Add(func(*Batch) {}, nil).Wait(); err != nil {
+			if err := s.Groups.Barrier().Wait(); err != nil {
 				t.Fatal(err)
 			}
 		}

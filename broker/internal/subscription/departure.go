@@ -84,7 +84,7 @@ func (s *Subscription) depart(ds []*Departure) []error {
 // writeChunk first waits until the leases are on disk. Otherwise a power failure could leave the
 // dead letter without the lease, and the message would be delivered again as a new one.
 func (s *Subscription) writeChunk(ds []*Departure) []error {
-	err := s.env.Store.Groups.Add(func(*store.Batch) {}, nil).Wait()
+	err := s.env.Store.Groups.Barrier().Wait()
 	for _, d := range ds {
 		if d.err = err; err == nil {
 			d.Start()
@@ -337,7 +337,7 @@ func (d *Departure) join(ctx context.Context) error {
 	if d.err != nil {
 		return refusal.Store(d.err)
 	}
-	if err := d.sub.env.Store.Groups.Add(func(*store.Batch) {}, nil).WaitContext(ctx); err != nil {
+	if err := d.sub.env.Store.Groups.Barrier().WaitContext(ctx); err != nil {
 		return refusal.Unsettled(ctx, err)
 	}
 	return nil

@@ -66,7 +66,7 @@ func (s *Subscription) Settle(ctx context.Context, h handle.Receipt, e consume.S
 	case len(effects.parked) > 0:
 		return out, s.env.CarryOut(ctx, func() error { return s.awaitParked(effects.parked[0]) })
 	case out.Repeated != nil || out.To == 0: // the writes of the earlier request may not be on disk yet
-		effects.write = s.env.Store.Groups.Add(func(*store.Batch) {}, nil)
+		effects.write = s.env.Store.Groups.Barrier()
 	}
 	if err := effects.write.WaitContext(ctx); err != nil {
 		return out, refusal.Unsettled(ctx, err)
