@@ -76,7 +76,7 @@ package producer
 //
 //	Send       prepare, admit, submit: Queue.Add, pump: Queue.Next has an ask
 //	  work     route: Queue.Routed has a request; start; send: throttled
-//	    settle charge; decide: awaitedSettings, retry.Decide has a delay; finish: apply notes the
+//	    settle charge; decide: askSettings, retry.Decide has a delay; finish: apply notes the
 //	           delay, adapt pauses the lane, Queue.Finished queues the item, pump sets a timer
 //	  await    until the end
 //	wake       pump: Queue.Next has an ask; a worker begins

@@ -123,8 +123,8 @@ func (t *topic) spools(it *item, err *SendError) bool {
 	}
 }
 
-// hopeless ends the messages that wait for a pause that leaves no time before their deadline. The
-// lock is held.
+// hopeless ends the messages that wait for the pause of a lane which leaves no time before their
+// deadline. A message that waits for its own delay is none of them. The lock is held.
 func (t *topic) hopeless(now time.Time, items ...*item) (ended []*item) {
 	for _, it := range items {
 		if it.state != pending || !it.Queued() {

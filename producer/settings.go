@@ -100,12 +100,19 @@ func (p *Producer) settings(t *topic) Settings {
 	return p.assumed
 }
 
-// askedSettings requests the settings if the known ones are old. Only one goroutine sends a request
+// askSettings requests the settings if the known ones are old. Only one goroutine sends a request
 // at a time; the others wait for its result. The settings in effect are returned also with an
-// error.
-func (p *Producer) askedSettings(ctx context.Context, t *topic) (Settings, error) {
+// error. The request of a send ends at Close, and after a second, or AttemptTimeout if that is
+// shorter.
+func (p *Producer) askSettings(ctx context.Context, t *topic, send bool) (Settings, error) {
 	if a := t.fresh(); a != nil {
 		return a.settings, a.err
+	}
+	if send {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, min(p.opts.AttemptTimeout, settingsWait), errSettingsWait)
+		defer cancel()
+		defer context.AfterFunc(p.life, cancel)()
 	}
 	select {
 	case t.requesting <- struct{}{}:
@@ -139,18 +146,6 @@ func (t *topic) fresh() *answer {
 	return nil
 }
 
-// awaitedSettings is askedSettings for a send. The send waits for at most a second, or
-// AttemptTimeout if that is shorter, and not longer than until Close.
-func (p *Producer) awaitedSettings(ctx context.Context, t *topic) (Settings, error) {
-	if a := t.fresh(); a != nil {
-		return a.settings, a.err
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, min(p.opts.AttemptTimeout, settingsWait), errSettingsWait)
-	defer cancel()
-	defer context.AfterFunc(p.life, cancel)()
-	return p.askedSettings(ctx, t)
-}
-
 // requestSettingsLater requests the settings in another goroutine, which Close waits for. It
 // does nothing if the last result is fresh or a request is under way.
 func (p *Producer) requestSettingsLater(t *topic) {
@@ -161,7 +156,7 @@ func (p *Producer) requestSettingsLater(t *topic) {
 		defer p.ledger.Running.Done()
 		ctx, cancel := context.WithTimeoutCause(p.life, settingsLimit, errSettingsWait)
 		defer cancel()
-		_, _ = p.askedSettings(ctx, t) // the result is stored in t
+		_, _ = p.askSettings(ctx, t, false) // the result is stored in t
 	}()
 }
 
@@ -176,5 +171,5 @@ func (p *Producer) Effective(ctx context.Context, topic string) (Settings, error
 	}
 	t := p.use(topic)
 	defer t.release()
-	return p.askedSettings(ctx, t)
+	return p.askSettings(ctx, t, false)
 }

@@ -153,9 +153,10 @@ func (t *topic) work(j job) (over bool) {
 	return over
 }
 
-// newScope returns a scope that ends after share. On the caller's own goroutine it ends with the
-// caller's ctx too. Otherwise it does not, because the message itself watches the end of that ctx.
-// With await the transport waits for a connection.
+// newScope returns the scope of an attempt, which begins with the ask for its lane or, if it shares
+// a request, with the request. The scope ends after share, which is item.Share. On the caller's own
+// goroutine it ends with the caller's ctx too. Otherwise it does not, because the message itself
+// watches the end of that ctx. With await the transport waits for a connection.
 func newScope(ctx context.Context, own, await bool, share time.Duration) (s scope) {
 	if !own {
 		ctx = context.WithoutCancel(ctx) // keeps the values

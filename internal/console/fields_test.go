@@ -19,7 +19,7 @@ func TestSettingsAreShown(t *testing.T) {
 		"addressFields": reflect.TypeFor[settings.Address](),
 	}
 	code := read(t, "files/settings.js")
-	row := regexp.MustCompile(`(?m)^  \['([^']+)', `)
+	row := regexp.MustCompile(`(?m)^ {2}\['([^']+)', `)
 	for name, of := range lists {
 		_, list, found := strings.Cut(code, "export const "+name+" = [\n")
 		list, _, _ = strings.Cut(list, "\n];")

@@ -65,7 +65,8 @@ func (q *Queue[T, C]) others(it *Item[T, C], now time.Time) (open, known bool) {
 	return open, known
 }
 
-// avoided returns the endpoints that the lane of a loose message should not have.
+// avoided returns the endpoints that the lane of a loose message should not have. The transport
+// returns one of them nevertheless if it has no other lane.
 func (q *Queue[T, C]) avoided(it *Item[T, C], now time.Time) (endpoints []string) {
 	if open, known := q.others(it, now); it.Avoid != "" && (open || !known) { // not if all others are paused
 		endpoints = append(endpoints, it.Avoid)

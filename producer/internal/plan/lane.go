@@ -158,6 +158,7 @@ func (l *Lane[T, C]) most() int {
 	return max(1, l.MaxMessages)
 }
 
+// begin notes that r begins.
 func (l *Lane[T, C]) begin(r *Request[T, C], now time.Time) {
 	l.flying++
 	l.begun = now
@@ -167,6 +168,7 @@ func (l *Lane[T, C]) begin(r *Request[T, C], now time.Time) {
 	l.sincePause++
 }
 
+// requestEnded notes that r is not under way any more.
 func (l *Lane[T, C]) requestEnded(r *Request[T, C]) {
 	l.flying--
 	if r.pauses == l.pauses {

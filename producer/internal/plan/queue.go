@@ -225,7 +225,7 @@ func (q *Queue[T, C]) unbind(l *Lane[T, C]) {
 	}
 }
 
-// lane returns the queue's record of a lane, brought up to date.
+// lane returns the queue's record of a lane that the transport has returned now.
 func (q *Queue[T, C]) lane(info transport.Lane, now time.Time) *Lane[T, C] {
 	for _, l := range q.lanes {
 		if l.Endpoint == info.Endpoint {

@@ -38,7 +38,7 @@ func (q *Queue[T, C]) take(l *Lane[T, C], head *unit[T, C], now time.Time, alone
 	if r.Alone = alone; alone {
 		r.limit = 1
 	}
-	avoided := head != nil && head.items.First().Avoid == l.Endpoint // the transport has no other lane
+	onlyLane := head != nil && head.items.First().Avoid == l.Endpoint // the transport has no other one
 	if head == nil {
 		head = l.bound.First()
 	}
@@ -53,7 +53,7 @@ func (q *Queue[T, C]) take(l *Lane[T, C], head *unit[T, C], now time.Time, alone
 		}
 		if u = q.loose.First(); l.bound.Len() > 0 {
 			u = l.bound.First()
-		} else if u != nil && (!avoided && l.Endpoint != "" && u.items.First().Avoid == l.Endpoint || u.items.First().blocked(l, now)) {
+		} else if u != nil && (!onlyLane && l.Endpoint != "" && u.items.First().Avoid == l.Endpoint || u.items.First().blocked(l, now)) {
 			break
 		}
 	}

@@ -72,8 +72,8 @@ type Inputs struct {
 }
 
 // A Decision is the step after an attempt. If Class is tidegate.ClassOK, the send succeeded; if
-// Stop is set, the send failed; otherwise another attempt follows after Delay. The zero value is the
-// decision about a success.
+// Stop is set, the send failed; otherwise another attempt follows after Delay. The zero value is
+// the decision about a success.
 type Decision struct {
 	Class  tidegate.Class
 	Stop   Stop
