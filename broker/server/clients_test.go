@@ -120,6 +120,25 @@ func TestClients(t *testing.T) {
 	})
 }
 
+// Settings that the broker pushes are no sign of life of the client.
+func TestPushedSettingsAreNoRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, server.Options{})
+		begin := time.Now()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		st, _ := e.telemetry(as(ctx, "push"), consumer(rmqpb.ClientType_PUSH_CONSUMER))
+		time.Sleep(time.Minute)
+		adminCall(t, e, "PUT", "/v1/groups/g", `{"max_attempts":3}`, 201)
+		if got := e.settings(st).GetBackoffPolicy().GetMaxAttempts(); got != 3 {
+			t.Errorf("the pushed settings have %d attempts, want 3", got)
+		}
+		if got := e.clients("", "").Clients[0].LastSeen; !got.Equal(begin) {
+			t.Errorf("the last request was %v after the first, want at the same time", got.Sub(begin))
+		}
+	})
+}
+
 // A key sees the clients of the groups and topics that it may observe, and no addresses.
 func TestClientsByPermission(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -147,7 +147,7 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 			}
 		case <-t.Again():
 			t.WakeWatches() // a change of the group can add its retry topics
-			c := s.sessions.Get(id)
+			c := s.sessions.Find(id)
 			if c == nil {
 				continue
 			}

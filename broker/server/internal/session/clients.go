@@ -89,15 +89,20 @@ func New(settingsLimit int, e Engine) *Clients {
 	}
 }
 
-// Get returns the client's session, or nil, and counts the call as a heartbeat.
+// Get returns the client's session, or nil, for a request of the client. It counts as a heartbeat.
 func (r *Clients) Get(id string) *Client {
-	r.mu.Lock()
-	c := r.byID[id]
-	r.mu.Unlock()
+	c := r.Find(id)
 	if c != nil {
 		c.seen.Store(time.Now().UnixNano())
 	}
 	return c
+}
+
+// Find returns the client's session, or nil, for an action of the server.
+func (r *Clients) Find(id string) *Client {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.byID[id]
 }
 
 // IsPush reports whether the client is known to be a push consumer.
