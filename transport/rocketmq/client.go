@@ -31,7 +31,6 @@ type Client struct {
 	dialing remote.Dialing
 	headers *headers.Signer
 	id      headers.Identity // of requests outside consumer sessions
-	ids     sync.Map         // of consumer sessions: role → identity
 	access  *remote.Server
 
 	ctx    context.Context //nolint:containedctx // ends with Close; for goroutines, not for requests

@@ -103,15 +103,11 @@ func (c *Client) identity(as role) headers.Identity {
 	if as.group == "" {
 		return c.id
 	}
-	if id, ok := c.ids.Load(as); ok {
-		return id.(headers.Identity)
-	}
 	clientID := c.opts.ClientID + "@" + as.group
 	if !as.push {
 		clientID += "@simple"
 	}
-	id, _ := c.ids.LoadOrStore(as, headers.NewIdentity(clientID, c.opts.Namespace, c.opts.Credentials.SessionToken))
-	return id.(headers.Identity)
+	return headers.NewIdentity(clientID, c.opts.Namespace, c.opts.Credentials.SessionToken)
 }
 
 // use adds a user of the session. It returns the number of failures so far.
@@ -296,7 +292,6 @@ func (c *Client) forgetLocked(s *session) bool {
 		return false
 	}
 	delete(c.sessions, sessionKey{s.ep.Key, s.role})
-	c.ids.Delete(s.role) // created again when needed
 	return true
 }
 
