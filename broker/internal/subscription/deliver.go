@@ -181,7 +181,7 @@ func (s *Subscription) expireMessages(ctx context.Context, handles []handle.Rece
 	}
 	reason := fmt.Sprintf("not delivered within expiry-delay (%v)", s.Policy().Address.Expiry)
 	expired := s.expireHandles(handles, reason)
-	return s.env.CarryOut(ctx, func() error { return errors.Join(s.depart(expired)...) })
+	return s.env.CarryOut(ctx, func() error { return errors.Join(s.writeDepartures(expired)...) })
 }
 
 func (s *Subscription) expireHandles(handles []handle.Receipt, reason string) []*Departure {

@@ -42,9 +42,9 @@ type Departure struct {
 	ended chan struct{} // closed when the lease is removed, or has its former state
 }
 
-// departing begins a departure as a dead letter, or to the expiry address. Its topics follow from
-// the settings of the group and the topic. mu is held.
-func (s *Subscription) departing(d consume.Departure) *Departure {
+// newDeparture begins a departure as a dead letter, or to the expiry address. Its topics follow
+// from the settings of the group and the topic. mu is held.
+func (s *Subscription) newDeparture(d consume.Departure) *Departure {
 	x := &Departure{Departure: d, sub: s, place: s.progress.Place(d.Lease), ended: make(chan struct{})}
 	s.leaving[d.Lease] = x
 	group, name, p := s.Group().Name(), s.Topic().Name(), s.Policy()
@@ -64,10 +64,10 @@ func (d *Departure) Redirect(to string, r *deadletter.Retry) {
 	d.topics, d.stays, d.retry = []string{to}, false, r
 }
 
-// depart writes messages that leave a subscription, and removes their leases. It returns an error
-// for each message when all of this is on disk. The messages share fsyncs. The caller holds no
-// lock.
-func (s *Subscription) depart(ds []*Departure) []error {
+// writeDepartures writes messages that leave a subscription, and removes their leases. It returns
+// an error for each message when all of this is on disk. The messages share fsyncs. The caller
+// holds no lock.
+func (s *Subscription) writeDepartures(ds []*Departure) []error {
 	errs := make([]error, 0, len(ds))
 	for len(errs) < len(ds) {
 		some := ds[len(errs):]
@@ -104,10 +104,10 @@ func (s *Subscription) writeChunk(ds []*Departure) []error {
 // errNoTopics is the error of write if a topic of the departure does not exist yet.
 var errNoTopics = errors.New("the topic for the dead letter does not exist")
 
-// Start is the first step of depart: it adds the message to the message log, without waiting for
-// the disk. It reserves space in the log only while it reads and writes the message. It releases
-// the space while it creates topics, because that waits for other changes of settings, and sends
-// would wait for the space meanwhile.
+// Start is the first step of writeDepartures: it adds the message to the message log, without
+// waiting for the disk. It reserves space in the log only while it reads and writes the message. It
+// releases the space while it creates topics, because that waits for other changes of settings, and
+// sends would wait for the space meanwhile.
 func (d *Departure) Start() {
 	env := d.sub.env
 	for bytes := d.Lease.Size * int64(len(d.topics)); ; {

@@ -102,7 +102,7 @@ func TestDeadLetterIsWrittenOnce(t *testing.T) {
 	if err := ds[0].put.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.depart(ds)[0]; err != nil {
+	if err := s.writeDepartures(ds)[0]; err != nil {
 		t.Error(err)
 	}
 	if ids, _ := f.letters(); len(ids) != 1 {

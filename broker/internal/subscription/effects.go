@@ -9,17 +9,17 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/topic"
 )
 
-// effects are the work that remains, without the lock, after effects of package consume were
+// remaining is the work that remains, without the lock, after effects of package consume were
 // applied.
-type effects struct {
+type remaining struct {
 	write   *store.PendingWrite // of the writes; nil if there were none
-	leaving []*Departure        // for depart
+	leaving []*Departure        // for writeDepartures
 	parked  []*parking          // for awaitParked
 }
 
 // apply carries out the effects of the caller's changes to s.progress. No other code does. mu is
 // held, so the writes are in the order of the changes.
-func (s *Subscription) apply(now time.Time) (out effects) {
+func (s *Subscription) apply(now time.Time) (out remaining) {
 	e := s.progress.Effects()
 	s.countLeases()
 	s.Done(topic.Amount(e.Done), e.LeasedBytes)
@@ -36,7 +36,7 @@ func (s *Subscription) apply(now time.Time) (out effects) {
 		out.write = s.env.Store.Groups.AddLazy(s.progress.Encode)
 	}
 	for i := range e.Departures {
-		out.leaving = append(out.leaving, s.departing(e.Departures[i]))
+		out.leaving = append(out.leaving, s.newDeparture(e.Departures[i]))
 	}
 	for i := range e.Failures {
 		s.noteFailure(&e.Failures[i])

@@ -8,28 +8,28 @@ func (s *Subscription) expire() {
 		return
 	}
 	defer s.env.Calls.End()
-	effects, gone := s.expireUnsynced()
+	rest, gone := s.expireUnsynced()
 	if gone {
 		return
 	}
-	for i, err := range s.depart(effects.leaving) {
+	for i, err := range s.writeDepartures(rest.leaving) {
 		if err != nil {
 			s.env.Logger.Error("message not moved to the dead letters; retry in a second",
-				"group", s.Group().Name(), "topic", s.Topic().Name(), "offset", effects.leaving[i].place.Offset, "error", err)
+				"group", s.Group().Name(), "topic", s.Topic().Name(), "offset", rest.leaving[i].place.Offset, "error", err)
 		}
 	}
-	for _, p := range effects.parked {
+	for _, p := range rest.parked {
 		_ = s.awaitParked(p) // other calls report a store that fails
 	}
 }
 
-func (s *Subscription) expireUnsynced() (out effects, gone bool) {
+func (s *Subscription) expireUnsynced() (out remaining, gone bool) {
 	policy := s.Policy().Rules()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.armed = time.Time{}
 	if s.gone != nil {
-		return effects{}, true
+		return remaining{}, true
 	}
 	now := time.Now()
 	s.progress.Expire(&policy, now)

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 )
 
@@ -27,7 +26,7 @@ func (s *Subscription) fetchSpilled() {
 		}
 		records, offsets, err := s.env.Store.Spilled(s.Group().ID(), s.Topic().ID(), f.Queue, f.MessageGroup, f.From, f.Limit)
 		if err == nil && len(records) == 0 { // on their way to the disk
-			if err = s.env.Store.Groups.Add(func(*store.Batch) {}, nil).Wait(); err == nil {
+			if err = s.env.Store.Groups.Barrier().Wait(); err == nil {
 				records, offsets, err = s.env.Store.Spilled(s.Group().ID(), s.Topic().ID(), f.Queue, f.MessageGroup, f.From, f.Limit)
 			}
 		}

@@ -5,7 +5,6 @@ import (
 
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
-	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
 // ParkedGroups returns the parked message groups, in no order.
@@ -20,32 +19,32 @@ func (s *Subscription) ParkedGroups() []consume.ParkedGroup {
 // all. It returns the number of message groups and messages when this is on disk. With an error
 // these are the ones that were sent on.
 func (s *Subscription) RedriveParked(messageGroup string, deadLetter bool) (groups, messages int64, err error) {
-	groups, messages, behind, effects := s.redriveUnsynced(messageGroup, deadLetter)
+	groups, messages, behind, rest := s.redriveUnsynced(messageGroup, deadLetter)
 	if groups > 0 {
 		s.Topic().WakeRetention(time.Now()) // it kept the messages of parked message groups
 	}
-	for i, derr := range s.depart(effects.leaving) {
+	for i, derr := range s.writeDepartures(rest.leaving) {
 		if derr != nil { // its message group stays parked
 			err = derr
 			groups--
 			messages -= 1 + behind[i]
 		}
 	}
-	if effects.write == nil {
-		effects.write = s.env.Store.Groups.Add(func(*store.Batch) {}, nil)
+	if rest.write == nil {
+		rest.write = s.env.Store.Groups.Barrier()
 	}
-	if werr := effects.write.Wait(); werr != nil {
+	if werr := rest.write.Wait(); werr != nil {
 		err = refusal.Store(werr)
 	}
 	return groups, messages, err
 }
 
 // redriveUnsynced also returns the number of messages behind each one that leaves.
-func (s *Subscription) redriveUnsynced(messageGroup string, deadLetter bool) (groups, messages int64, behind []int64, out effects) {
+func (s *Subscription) redriveUnsynced(messageGroup string, deadLetter bool) (groups, messages int64, behind []int64, out remaining) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.gone != nil {
-		return 0, 0, nil, effects{}
+		return 0, 0, nil, remaining{}
 	}
 	now := time.Now()
 	groups, messages, behind = s.progress.Redrive(messageGroup, deadLetter, now)

@@ -55,20 +55,20 @@ func (s *Subscription) releaseGrants(grants []consume.Grant) {
 
 // Settle applies a settlement to the delivery of a handle, and returns when this is on disk.
 func (s *Subscription) Settle(ctx context.Context, h handle.Receipt, e consume.Settlement) (consume.Outcome, error) {
-	out, effects, first, err := s.settleUnsynced(h, e)
+	out, rest, first, err := s.settleUnsynced(h, e)
 	switch {
 	case err != nil:
 		return out, asInvalidHandle(err)
 	case first != nil:
 		return out, first.join(ctx)
-	case len(effects.leaving) > 0:
-		return out, s.env.CarryOut(ctx, func() error { return s.depart(effects.leaving)[0] })
-	case len(effects.parked) > 0:
-		return out, s.env.CarryOut(ctx, func() error { return s.awaitParked(effects.parked[0]) })
+	case len(rest.leaving) > 0:
+		return out, s.env.CarryOut(ctx, func() error { return s.writeDepartures(rest.leaving)[0] })
+	case len(rest.parked) > 0:
+		return out, s.env.CarryOut(ctx, func() error { return s.awaitParked(rest.parked[0]) })
 	case out.Repeated != nil || out.To == 0: // the writes of the earlier request may not be on disk yet
-		effects.write = s.env.Store.Groups.Barrier()
+		rest.write = s.env.Store.Groups.Barrier()
 	}
-	if err := effects.write.WaitContext(ctx); err != nil {
+	if err := rest.write.WaitContext(ctx); err != nil {
 		return out, refusal.Unsettled(ctx, err)
 	}
 	return out, nil
@@ -76,7 +76,7 @@ func (s *Subscription) Settle(ctx context.Context, h handle.Receipt, e consume.S
 
 // settleUnsynced also returns the departure of an earlier request that this one repeats, and nil if
 // there is none.
-func (s *Subscription) settleUnsynced(h handle.Receipt, e consume.Settlement) (out consume.Outcome, did effects, first *Departure, err error) {
+func (s *Subscription) settleUnsynced(h handle.Receipt, e consume.Settlement) (out consume.Outcome, did remaining, first *Departure, err error) {
 	policy := s.Policy().Rules()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,7 +130,7 @@ func (s *Subscription) Reconsume(ctx context.Context, h handle.Receipt, r Recons
 	if err != nil {
 		return asInvalidHandle(err)
 	}
-	return s.env.CarryOut(ctx, func() error { return s.depart([]*Departure{d})[0] })
+	return s.env.CarryOut(ctx, func() error { return s.writeDepartures([]*Departure{d})[0] })
 }
 
 func (s *Subscription) reconsumeUnsynced(h handle.Receipt, r Reconsumption) (*Departure, error) {

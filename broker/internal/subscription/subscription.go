@@ -162,8 +162,8 @@ func (s *Subscription) Update(f func(*consume.Progress)) (*store.PendingWrite, [
 		return nil, nil
 	}
 	f(s.progress)
-	effects := s.apply(time.Now())
-	return effects.write, effects.leaving
+	rest := s.apply(time.Now())
+	return rest.write, rest.leaving
 }
 
 // Look reads the progress. f runs under the lock and changes nothing.

@@ -42,13 +42,13 @@ func (p Policy) MaxAttempts() int {
 // Rules returns the policy as package consume applies it.
 func (p Policy) Rules() consume.Policy {
 	return consume.Policy{
-		MaxAttempts: p.MaxAttempts(), MaxRedeliveries: p.Group.NegativeAck.MaxRedeliveries, OnExhausted: p.exhaustion(),
+		MaxAttempts: p.MaxAttempts(), MaxRedeliveries: p.Group.NegativeAck.MaxRedeliveries, OnExhausted: p.onExhausted(),
 		Schedule: p.Group, Address: p.Address.Redelivery,
 	}
 }
 
-// exhaustion returns the action after the last attempt of a message with a message group.
-func (p Policy) exhaustion() consume.Exhaustion {
+// onExhausted returns the action after the last attempt of a message with a message group.
+func (p Policy) onExhausted() consume.Exhaustion {
 	switch {
 	case !p.Group.FIFO:
 		return consume.ThenDeadLetter // no order to keep
