@@ -85,6 +85,29 @@ func TestLinesAreBounded(t *testing.T) {
 	}
 }
 
+// The lines of the debug level about throttled sends are bounded too: a throttled producer sends
+// on, and its server may not have settings for as long.
+func TestThrottledSendsWithoutSettings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{
+			send: func(context.Context, int, *tidegate.Message) error { return throttled(0) },
+			settings: func(context.Context) (transport.ProducerSettings, error) {
+				return transport.ProducerSettings{}, errors.New("none")
+			},
+		}
+		var log logBuffer
+		p := newProducer(t, f, Options{Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+		for range 100 {
+			_, _ = p.Send(t.Context(), message())
+		}
+		_ = p.Close()
+		sends, minutes := len(f.calls), int(time.Since(f.calls[0])/time.Minute)
+		if _, with := log.count("continues without the settings"); with < 2 || with > minutes+2 {
+			t.Errorf("%d lines about %d throttled sends within %d minutes, want one a minute", with, sends, minutes)
+		}
+	})
+}
+
 // A brokenSpool cannot be drained.
 type brokenSpool struct{ readySpool }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -50,7 +51,8 @@ func (t *topic) decide(r *request, outs []outcome) {
 		}
 		var err error
 		if settings, err = p.askSettings(ctx, t, true); err != nil { // those before remain in effect
-			p.log.Debug("a throttled send continues without the settings of the server", "topic", t.name, "error", err)
+			p.events.Note(slog.LevelDebug, "a throttled send continues without the settings of the server",
+				[]slog.Attr{slog.String("topic", t.name)}, []slog.Attr{slog.Any("error", err)})
 		}
 	case transient && p.opts.MaxAttempts == 0:
 		// Retries after transient failures are immediate, so the send does not wait for the

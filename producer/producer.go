@@ -32,7 +32,7 @@ type Producer struct {
 	lanes     transport.LaneSender
 	opts      Options
 	log       *slog.Logger
-	events    *tally.Log    // bounds the lines above the debug level
+	events    *tally.Log    // bounds the lines about events of sends
 	observer  observer      // of Options.Limiter; nil if it has none
 	assumed   Settings      // in effect until the server has responded
 	bounds    *retry.Bounds // of all sends
