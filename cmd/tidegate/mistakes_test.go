@@ -47,6 +47,25 @@ func TestLimitIsNoBoundOfWork(t *testing.T) {
 	}
 }
 
+// The flags for columns and rows, which all commands have, are not ignored in silence by a command
+// without a list.
+func TestColumnsWithoutAList(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.must("send", "orders", "a")
+	for args, want := range map[string]string{
+		"check --columns level":                     "--columns has no effect: this command prints no list\n",
+		"check --sort name":                         "--sort has no effect: this command prints no list\n",
+		"topic show orders --no-headers":            "--no-headers has no effect: this command prints no list\n",
+		"topic list --columns name --sort -backlog": "", "topic list --columns name -o json": "",
+		"peek orders --columns id --no-headers": "", "top --once --sort backlog": "", "group list --sort group": "",
+		"topic show orders --queues --no-headers": "", "check": "",
+	} {
+		if r := tl.must(strings.Fields(args)...); !strings.HasSuffix(r.stderr, want) || want == "" && strings.Contains(r.stderr, "no effect") {
+			t.Errorf("tidegate %s prints %q, want %q", args, r.stderr, want)
+		}
+	}
+}
+
 // A command that changes settings needs one: an empty change would create an empty pattern.
 func TestSetNeedsASetting(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")

@@ -38,6 +38,7 @@ type Call struct {
 
 	Admins  *admin.Client          // opened by admin
 	address atomic.Pointer[string] // of the server in use
+	listed  bool                   // the flags for columns and rows had an effect
 }
 
 // Leaf completes a command that uses a server: with its arguments, the flags of the output and of
@@ -98,7 +99,10 @@ func (a *App) Local(cmd *cobra.Command, args []string, work Run) *Call {
 				err = errors.Join(err, c.Admins.Close())
 			}
 		}()
-		return work(cmd.Context(), c)
+		if err = work(cmd.Context(), c); err == nil {
+			c.noteUnused()
+		}
+		return err
 	}
 	return c
 }

@@ -12,6 +12,22 @@ func (c *Call) Options() output.Options {
 	return output.Options{Format: c.Format.Format, Columns: c.columns, NoHeaders: c.noHeaders, Sort: c.Sort, Limit: c.Limit, Times: c.Times.TimeStyle}
 }
 
+// ListOptions are Options for the table of a list. Without such a table the flags for columns and
+// rows have no effect, of which the user is informed.
+func (c *Call) ListOptions() output.Options {
+	c.listed = true
+	return c.Options()
+}
+
+// noteUnused notes the flags for columns and rows that the command has ignored.
+func (c *Call) noteUnused() {
+	for _, name := range []string{"columns", "no-headers", "sort"} {
+		if f := c.Command.Flags().Lookup(name); f.Changed && !c.listed {
+			c.Note("--%s has no effect: this command prints no list", name)
+		}
+	}
+}
+
 // JSON reports whether the result is JSON.
 func (c *Call) JSON() bool { return c.Format.Format == output.JSON || c.Format.Format == output.JSONL }
 
@@ -38,12 +54,13 @@ func PrintTable[T any](c *Call, l output.List[T]) error {
 	if len(l.Rows) > 0 {
 		fmt.Fprintln(c.Out)
 	}
+	c.listed = true
 	return l.Print(c.Out, c.Err, output.Options{Format: c.Format.Format, NoHeaders: c.noHeaders, Times: c.Times.TimeStyle})
 }
 
 // PrintList prints a list.
 func PrintList[T any](c *Call, l output.List[T]) error {
-	if err := l.Print(c.Out, c.Err, c.Options()); err != nil {
+	if err := l.Print(c.Out, c.Err, c.ListOptions()); err != nil {
 		return c.Usage(err)
 	}
 	return nil

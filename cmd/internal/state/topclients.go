@@ -94,7 +94,7 @@ func (k *topCommand) liveClients(ctx context.Context, f view.ClientFrame) error 
 	for {
 		s.Width, s.Height = terminal.Size(k.Out)
 		var b bytes.Buffer
-		if err := s.Write(&b, k.Options()); err != nil {
+		if err := s.Write(&b, k.ListOptions()); err != nil {
 			return err
 		}
 		if err := terminal.Draw(k.Out, b.String()); err != nil {

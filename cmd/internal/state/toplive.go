@@ -103,7 +103,7 @@ func (k *topCommand) pressed(key byte, s *view.TopScreen) (quit bool) {
 // draw writes the screen over the one before.
 func (k *topCommand) draw(s *view.TopScreen) error {
 	var b bytes.Buffer
-	if err := s.Write(&b, k.Options()); err != nil {
+	if err := s.Write(&b, k.ListOptions()); err != nil {
 		return err
 	}
 	return terminal.Draw(k.Out, b.String())
