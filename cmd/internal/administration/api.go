@@ -22,16 +22,25 @@ import (
 const maxAPIResponse = 1 << 30
 
 func newAPI(a *call.App) *cobra.Command {
-	return a.Leaf(&cobra.Command{
+	var raw, typed []string
+	cmd := &cobra.Command{
 		Use: "api", GroupID: call.OperateGroup,
 		Short: "Make any request of the HTTP API, with the credentials of the context",
 		Long: `Makes a request of the HTTP API with the credentials of the context, and prints
 the response. The body is an argument, - for standard input, or @FILE. The API is
-described by GET /v1/openapi.yaml.`,
+described by GET /v1/openapi.yaml.
+
+The body can also be made of fields, as with 'gh api': -f has texts; -F has numbers,
+true, false, null, the content of a file (@FILE), or texts. A key a[b] is a field of
+the object a, and a[] a further member of the list a. With GET and DELETE the fields
+are parameters of the query.`,
 		Example: `  tidegate api GET /v1/topics
-  tidegate api PUT /v1/topics/invoices '{"type":"FIFO"}'`,
-	}, []string{"METHOD", "PATH", "[BODY]"}, func(ctx context.Context, c *call.Call) error {
-		r, err := apiRequest(c)
+  tidegate api PUT /v1/topics/invoices '{"type":"FIFO"}'
+  tidegate api PUT /v1/topics/invoices -f type=FIFO -F queues=4 -F 'max_backlog[messages]=1000'
+  tidegate api GET /v1/topics -F limit=10`,
+	}
+	a.Leaf(cmd, []string{"METHOD", "PATH", "[BODY]"}, func(ctx context.Context, c *call.Call) error {
+		r, err := apiRequest(c, raw, typed)
 		if err != nil {
 			return c.Usage(err)
 		}
@@ -55,9 +64,12 @@ described by GET /v1/openapi.yaml.`,
 		_, err = c.Out.Write(body)
 		return err
 	})
+	cmd.Flags().StringArrayVarP(&raw, "raw-field", "f", nil, "field of the body as `KEY=VALUE`, a text; may be repeated")
+	cmd.Flags().StringArrayVarP(&typed, "field", "F", nil, "field of the body as `KEY=VALUE`, with a type; may be repeated")
+	return cmd
 }
 
-func apiRequest(c *call.Call) (*httpapi.Request, error) {
+func apiRequest(c *call.Call, raw, typed []string) (*httpapi.Request, error) {
 	method := strings.ToUpper(c.Args[0])
 	if !slices.Contains([]string{"GET", "PUT", "POST", "PATCH", "DELETE"}, method) {
 		return nil, errors.New("the methods are GET, PUT, POST, PATCH and DELETE")
@@ -71,6 +83,9 @@ func apiRequest(c *call.Call) (*httpapi.Request, error) {
 		return nil, err
 	}
 	r := &httpapi.Request{Op: "api " + method, Subject: path, Method: method, Path: path, Query: values, Reads: method == "GET"}
+	if len(raw)+len(typed) > 0 {
+		return r, withFields(r, c, raw, typed)
+	}
 	if len(c.Args) < 3 {
 		return r, nil
 	}
@@ -86,4 +101,24 @@ func apiRequest(c *call.Call) (*httpapi.Request, error) {
 	}
 	r.Body = json.RawMessage(text)
 	return r, err
+}
+
+// withFields adds fields to a request: to the query, or as its body.
+func withFields(r *httpapi.Request, c *call.Call, raw, typed []string) error {
+	if len(c.Args) > 2 {
+		return errors.New("BODY and fields exclude each other")
+	}
+	all, err := fields(raw, typed, c.In)
+	if err != nil {
+		return err
+	}
+	if r.Method != "GET" && r.Method != "DELETE" {
+		r.Body = all
+		return nil
+	}
+	more, err := query(all)
+	for name, values := range more {
+		r.Query[name] = append(r.Query[name], values...)
+	}
+	return err
 }
