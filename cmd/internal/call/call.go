@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -33,12 +34,14 @@ type Call struct {
 	Timeout    time.Duration
 	noRetry    bool
 	Machine    bool // a program reads the output, also if it is no JSON
+	Screen     bool // the output is drawn on the whole screen
 	Yes        string
 	DryRun     bool
 
 	Admins  *admin.Client          // opened by admin
 	address atomic.Pointer[string] // of the server in use
 	listed  bool                   // the flags for columns and rows had an effect
+	noted   sync.Once              // prints the note that the server is not connected
 }
 
 // Leaf completes a command that uses a server: with its arguments, the flags of the output and of

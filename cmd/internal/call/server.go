@@ -48,6 +48,7 @@ func (c *Call) InEffect() (connection.Server, error) {
 // Admin returns the client of the HTTP API. It ends with the command.
 func (c *Call) Admin(ctx context.Context) (*admin.Client, error) {
 	if c.Admins != nil {
+		c.address.Store(new(c.Admins.Endpoint()))
 		return c.Admins, nil
 	}
 	s, err := c.Server()
@@ -85,7 +86,8 @@ func (c *Call) Transport(ctx context.Context) (connection.Transport, connection.
 }
 
 // Bounded returns ctx with the --timeout, for one response of the server that Admin or Transport
-// connects to. If the response takes long because there is no connection, a note informs the user.
+// returned last. If the response takes long because there is no connection, a note informs the
+// user, once in a call.
 func (c *Call) Bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return c.bounded(ctx, func() string {
 		if address := c.address.Load(); address != nil {
@@ -95,15 +97,15 @@ func (c *Call) Bounded(ctx context.Context) (context.Context, context.CancelFunc
 	})
 }
 
-// BoundedAt is Bounded for a response of another server.
-func (c *Call) BoundedAt(ctx context.Context, s connection.Server) (context.Context, context.CancelFunc) {
-	return c.bounded(ctx, s.Host)
+// BoundedAt is Bounded for a response of another server, by its host:port.
+func (c *Call) BoundedAt(ctx context.Context, address string) (context.Context, context.CancelFunc) {
+	return c.bounded(ctx, func() string { return address })
 }
 
 func (c *Call) bounded(ctx context.Context, address func() string) (context.Context, context.CancelFunc) {
 	e := &timeoutError{after: c.Timeout}
 	ctx, cancel := context.WithTimeoutCause(ctx, c.Timeout, e)
-	look := waiting.Look{Out: c.WaitingNotes(), Address: address, Bound: c.Timeout, Dial: waiting.Dial}
+	look := waiting.Look{Out: c.WaitingNotes(), Noted: &c.noted, Address: address, Bound: c.Timeout, Dial: waiting.Dial}
 	var watching sync.WaitGroup
 	watching.Go(func() {
 		if err := look.Watch(ctx); err != nil {
@@ -113,10 +115,10 @@ func (c *Call) bounded(ctx context.Context, address func() string) (context.Cont
 	return ctx, func() { cancel(); watching.Wait() }
 }
 
-// WaitingNotes returns the writer for notes about a wait. It drops them if a program reads stderr,
-// for which it has one JSON object or nothing.
+// WaitingNotes returns the writer for notes about a wait. It drops them while the command draws on
+// the whole screen, and if a program reads stderr, for which it has one JSON object or nothing.
 func (c *Call) WaitingNotes() io.Writer {
-	if (c.JSON() || c.Machine) && !terminal.Is(c.Err) {
+	if c.Screen || (c.JSON() || c.Machine) && !terminal.Is(c.Err) {
 		return io.Discard
 	}
 	return c.Err

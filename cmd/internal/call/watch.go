@@ -34,6 +34,7 @@ func (c *Call) Watch(ctx context.Context, every time.Duration, show func(context
 	}
 	screen := c.Terminal && !c.JSON() && c.Format.Format != output.Name
 	if screen {
+		c.Screen = true
 		if _, err := io.WriteString(c.Out, terminal.Enter); err != nil {
 			return err
 		}

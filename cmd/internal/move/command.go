@@ -128,7 +128,7 @@ func (m *moveCommand) inspect(ctx context.Context, source connection.Server) (*S
 }
 
 func (m *moveCommand) between(ctx context.Context, source, target connection.Server, to connection.Transport, state *State) error {
-	bounded, cancel := m.BoundedAt(ctx, target)
+	bounded, cancel := m.BoundedAt(ctx, target.Host())
 	err := to.Ping(bounded, m.toTopic)
 	cancel()
 	if err != nil && !errors.Is(err, tidegate.ErrTopicNotFound) {
@@ -192,7 +192,7 @@ func (m *moveCommand) targetHasGroup(ctx context.Context, target connection.Serv
 	if err != nil {
 		return false, err
 	}
-	bounded, cancel := m.Bounded(ctx)
+	bounded, cancel := m.BoundedAt(ctx, client.Endpoint())
 	defer cancel()
 	_, err = client.Group(bounded, m.group)
 	if known := err == nil; known || errors.Is(err, tidegate.ErrNotFound) {

@@ -1,8 +1,14 @@
 package state
 
 import (
+	"context"
+	"io"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/tidegate/tidegate/broker/admin"
+	"github.com/tidegate/tidegate/cmd/internal/call"
 	"github.com/tidegate/tidegate/cmd/internal/view"
 )
 
@@ -21,5 +27,33 @@ func TestTopKeys(t *testing.T) {
 		if !k.pressed(key, s) {
 			t.Errorf("the key %q does not end top", key)
 		}
+	}
+}
+
+// While top draws on the whole screen, it prints no notes about a server that is away.
+func TestTopPrintsNoNotes(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, live := range map[string]func(*topCommand) error{
+		"backlogs": func(k *topCommand) error { return k.live(ctx, view.TopFrame{}) },
+		"clients":  func(k *topCommand) error { return k.liveClients(ctx, view.ClientFrame{}) },
+	} {
+		client, err := admin.New("http://127.0.0.1:1", admin.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		notes := new(strings.Builder)
+		app := call.New(strings.NewReader(""), io.Discard, notes)
+		k := &topCommand{Call: &call.Call{App: app}, client: client, every: time.Second}
+		if before := k.WaitingNotes(); before != notes {
+			t.Fatalf("%s: the notes before it are dropped", name)
+		}
+		if err := live(k); err != nil {
+			t.Fatal(err)
+		}
+		if k.WaitingNotes() != io.Discard {
+			t.Errorf("%s: notes would be printed on the screen", name)
+		}
+		_ = client.Close()
 	}
 }

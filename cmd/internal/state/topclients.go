@@ -83,6 +83,7 @@ func (k *topCommand) liveClients(ctx context.Context, f view.ClientFrame) error 
 		return err
 	}
 	defer restore()
+	k.Screen = true
 	if _, err := io.WriteString(k.Out, terminal.Enter); err != nil {
 		return err
 	}

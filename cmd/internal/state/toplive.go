@@ -17,6 +17,7 @@ func (k *topCommand) live(ctx context.Context, f view.TopFrame) error {
 		return err
 	}
 	defer restore()
+	k.Screen = true
 	if _, err := io.WriteString(k.Out, terminal.Enter); err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/tidegate/tidegate/cmd/internal/output"
@@ -24,6 +25,7 @@ const (
 // A Look prints one line if a server that has not responded for a time accepts no connection.
 type Look struct {
 	Out     io.Writer
+	Noted   *sync.Once // prints the line; the looks of a command share it
 	Address func() string
 	Bound   time.Duration // of the request
 	Dial    func(ctx context.Context, address string) error
@@ -51,7 +53,9 @@ func (l *Look) Watch(ctx context.Context) error {
 		}
 		fault = err
 	}
-	fmt.Fprintf(l.Out, "not connected to %s: %s; trying again for %v (--timeout), Ctrl-C ends it\n", output.Safe(all), output.Safe(fault.Error()), l.Bound)
+	l.Noted.Do(func() {
+		fmt.Fprintf(l.Out, "not connected to %s: %s; trying again for %v (--timeout), Ctrl-C ends it\n", output.Safe(all), output.Safe(fault.Error()), l.Bound)
+	})
 	return fault
 }
 

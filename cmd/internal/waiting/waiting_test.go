@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -38,12 +39,30 @@ func TestLook(t *testing.T) {
 			defer cancel()
 			var out strings.Builder
 			began := time.Now()
-			err := (&Look{Out: &out, Address: func() string { return c.addresses }, Bound: 10 * time.Second, Dial: c.dial}).Watch(ctx)
+			err := (&Look{Out: &out, Noted: new(sync.Once), Address: func() string { return c.addresses }, Bound: 10 * time.Second, Dial: c.dial}).Watch(ctx)
 			if out.String() != c.want || (err != nil) != (c.want != "") || time.Since(began) != c.after {
 				t.Errorf("%d: %q and %v after %v, want %q after %v", name, out.String(), err, time.Since(began), c.want, c.after)
 			}
 		})
 	}
+}
+
+// The looks of a command print one line in all. Each returns the fault.
+func TestLooksPrintOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refused := errors.New("connection refused")
+		var out strings.Builder
+		var noted sync.Once
+		for range 3 {
+			look := Look{Out: &out, Noted: &noted, Address: func() string { return "a:1" }, Dial: func(context.Context, string) error { return refused }}
+			if err := look.Watch(t.Context()); !errors.Is(err, refused) {
+				t.Errorf("the fault is %v, want %v", err, refused)
+			}
+		}
+		if n := strings.Count(out.String(), "\n"); n != 1 {
+			t.Errorf("%d lines: %s", n, out.String())
+		}
+	})
 }
 
 // A note informs about messages under way, not about a wait for input.
