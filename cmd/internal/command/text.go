@@ -2,6 +2,7 @@ package command
 
 import (
 	"regexp"
+	"strconv"
 	"strings"
 )
 
@@ -16,11 +17,17 @@ var flagWords = strings.NewReplacer(
 	"Options.TLS", "--tls",
 )
 
-// grpcWords are the words of gRPC around the fault of a connection.
-var grpcWords = regexp.MustCompile(`rpc error: code = \w+ desc = connection error: desc = "transport: (?:Error while dialing: )?([^"]*)"`)
+// grpcWords are the words of gRPC around the fault of a connection, which gRPC quotes.
+var grpcWords = regexp.MustCompile(`rpc error: code = \w+ desc = connection error: desc = ("transport: (?:[^"\\]|\\.)*")`)
 
 // Text returns the text of an error for the users of a command: it names flags and not fields of
 // the Go API, and the fault of a connection alone.
 func Text(err error) string {
-	return flagWords.Replace(grpcWords.ReplaceAllString(err.Error(), "$1"))
+	return flagWords.Replace(grpcWords.ReplaceAllStringFunc(err.Error(), func(words string) string {
+		fault, err := strconv.Unquote(grpcWords.FindStringSubmatch(words)[1])
+		if err != nil {
+			return words // not quoted by gRPC
+		}
+		return strings.TrimPrefix(strings.TrimPrefix(fault, "transport: "), "Error while dialing: ")
+	}))
 }
