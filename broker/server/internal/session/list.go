@@ -212,18 +212,20 @@ func (r *Clients) describe(c *listed, q *Listing, may *permissions) status.Clien
 			out.Topics = append(out.Topics, name)
 		}
 	}
-	out.Filters = c.filters(in, out.Topics)
+	out.Filters = c.filters(in, func(topic string) bool {
+		return slices.Contains(out.Topics, topic) && (may.all || may.topic(topic))
+	})
 	return out
 }
 
-// filters returns the filters of a consumer by topic. That of its last receive goes before that of
-// its settings, because clients change their subscriptions while they run.
-func (c *listed) filters(in *rmqpb.Settings, topics []string) map[string]string {
+// filters returns the filters of a consumer for the shown topics. That of its last receive goes
+// before that of its settings, because clients change their subscriptions while they run.
+func (c *listed) filters(in *rmqpb.Settings, shown func(topic string) bool) map[string]string {
 	out := map[string]string{}
 	note := func(topic, expression string, sql bool) {
 		delete(out, topic)
 		switch expression = strings.TrimSpace(strings.ToValidUTF8(expression[:min(len(expression), maxFilter)], "")); {
-		case expression == "" || expression == "*" || !slices.Contains(topics, topic):
+		case expression == "" || expression == "*" || !shown(topic):
 		case sql:
 			out[topic] = "SQL92: " + expression
 		default:

@@ -141,6 +141,44 @@ func TestFiltersAreListed(t *testing.T) {
 	check("after a long one", map[string]string{"orders": "a || b", "payments": "SQL92: price > 15", "other": "SQL92: " + strings.Repeat("ü", maxFilter/2)})
 }
 
+// ofGroups is a principal that may observe all groups, and the topic orders.
+type ofGroups struct{}
+
+func (ofGroups) Broker() bool           { return false }
+func (ofGroups) Topic(name string) bool { return name == "orders" }
+func (ofGroups) Group(string) bool      { return true }
+
+// A principal that may observe a group does not learn the filters for topics that it may not
+// observe: they have names and values of properties.
+func TestFiltersByPermission(t *testing.T) {
+	sub := subscriber("orders", "payments")
+	for _, e := range sub.GetSubscription().GetSubscriptions() {
+		e.Expression = &rmqpb.FilterExpression{Type: rmqpb.FilterType_TAG, Expression: "a"}
+	}
+	p, err := ProfileOf(sub, "GO", "5.1.4", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := New(MaxSettingsBytes, &engine{})
+	defer r.Close()
+	c, err := r.Attach("c", of("here"), NewStream(anySender{}), p, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Receives("g", "logs", tidegate.Filter{Expression: "b"})
+	for name, c := range map[string]struct {
+		by   Observer
+		want map[string]string
+	}{
+		"all":       {all{}, map[string]string{"orders": "a", "payments": "a", "logs": "b"}},
+		"of groups": {ofGroups{}, map[string]string{"orders": "a"}},
+	} {
+		if got := r.Page(everything(status.ClientQuery{}), c.by).Clients[0].Filters; !maps.Equal(got, c.want) {
+			t.Errorf("%s: the filters are %q, want %q", name, got, c.want)
+		}
+	}
+}
+
 // The texts of a page do not grow with the number of versions.
 func TestVersionsAreBounded(t *testing.T) {
 	r := New(MaxSettingsBytes, &engine{})
