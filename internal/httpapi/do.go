@@ -239,11 +239,21 @@ func (k *call) check(ctx context.Context, resp *http.Response, err error) (bool,
 	a.Throttled = resp != nil && err == nil && throttled(resp.StatusCode)
 	wait, again := k.decide(a)
 	if at, ok := ctx.Deadline(); ok && again && !k.request.WaitOut && time.Until(at) <= wait {
-		k.last.Err.Err = errors.Join(k.last.Err.Err, fmt.Errorf("the next attempt in %v would be after the deadline, which is in %v", wait, time.Until(at).Round(time.Millisecond)))
+		k.last.Err.Err = tooLate(k.last.Err.Err, wait, time.Until(at))
 		again = false
 	}
 	k.wait = wait
 	return again, nil
+}
+
+// tooLate adds to the error of the last attempt, which may be nil, why there is no other one.
+func tooLate(last error, wait, left time.Duration) error {
+	const form = "the next attempt in %v would be after the deadline, which is in %v"
+	wait, left = wait.Round(time.Millisecond), left.Round(time.Millisecond)
+	if last == nil {
+		return fmt.Errorf(form, wait, left)
+	}
+	return fmt.Errorf("%w; "+form, last, wait, left)
 }
 
 // decode reads a successful response.

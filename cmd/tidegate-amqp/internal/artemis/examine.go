@@ -18,7 +18,7 @@ import (
 
 // Examine tests the set-up as a client of Artemis, until the first step that fails.
 func Examine(ctx context.Context, d *doctor.Patient) {
-	address := hostPort(d.Server)
+	address := d.Server.Host()
 	if !d.Reach(ctx, "amqp", address, "Artemis listens on 5672 for AMQP, and on 61616 for all of its protocols") || !spoken(ctx, d, address) {
 		return
 	}
@@ -37,18 +37,6 @@ func Examine(ctx context.Context, d *doctor.Patient) {
 	if d.Group != "" {
 		receive(ctx, d, t)
 	}
-}
-
-// hostPort returns the host and port of the server's address.
-func hostPort(s connection.Server) string {
-	host := s.Host()
-	if strings.Contains(host[strings.LastIndexByte(host, ']')+1:], ":") {
-		return host
-	}
-	if encrypted(s) {
-		return host + ":5671"
-	}
-	return host + ":5672"
 }
 
 // sasl is the header of a client that begins with SASL.
