@@ -133,15 +133,14 @@ func ReadNothing(w http.ResponseWriter, r *http.Request) error {
 	}
 }
 
-// declaredJSON rejects with 415 the body of a request that declares another type than JSON. A
-// request without a type is accepted. A request other than POST may also have the type of a form,
-// which curl declares for a body without being asked: a page in a browser can send only a POST
-// with it to another server.
+// declaredJSON rejects with 415 the body of a request that does not declare JSON. A page in a
+// browser can send a POST without a type, or with the type of a form, to another server, but no PUT
+// or PATCH. So these may have no type, or that of a form, which curl -d sets.
 func declaredJSON(r *http.Request) error {
 	given := r.Header.Get("Content-Type")
 	name, _, err := mime.ParseMediaType(given)
-	form := name == "application/x-www-form-urlencoded" && r.Method != http.MethodPost
-	if encoding(r) == "" && (given == "" || err == nil && (form || strings.HasSuffix(name, "+json"))) {
+	preflight := r.Method != http.MethodPost // a browser requests permission for it
+	if encoding(r) == "" && (preflight && (given == "" || name == "application/x-www-form-urlencoded") || err == nil && strings.HasSuffix(name, "+json")) {
 		return nil
 	}
 	_, err = ContentType(r, TypeJSON)
