@@ -126,7 +126,7 @@ func (it *item) contextEnded() *SendError {
 // tooLate returns the error of a send whose deadline leaves no time for an attempt.
 func (it *item) tooLate(needed, remaining time.Duration, why error) *SendError {
 	remaining = max(remaining, 0)
-	cause := fmt.Errorf("%w: the next attempt needs %v, and %v are left", context.DeadlineExceeded, needed, remaining)
+	cause := fmt.Errorf("%w: the next attempt needs %v, and %v are left", context.DeadlineExceeded, needed.Round(time.Millisecond), remaining.Round(time.Millisecond))
 	if why != nil {
 		cause = fmt.Errorf("%w: %w", cause, why)
 	}

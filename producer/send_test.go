@@ -176,7 +176,7 @@ func TestCancelDuringBackoff(t *testing.T) {
 // number of retries for each call to prevent retries from blocking links"
 func TestDeadlineIsHonouredExactly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second+123*time.Microsecond)
 		defer cancel()
 		p := newProducer(t, always(throttled(time.Hour)), Options{})
 		start := time.Now()
@@ -188,7 +188,7 @@ func TestDeadlineIsHonouredExactly(t *testing.T) {
 		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, tidegate.ErrThrottled) || tidegate.RetryAfter(err) != time.Hour {
 			t.Errorf("got %v", err)
 		}
-		if e := sendError(t, err); e.Reason != StopDeadline || e.Needed != time.Hour+attemptFloor || e.Remaining != 10*time.Second || e.Attempts != 1 {
+		if e := sendError(t, err); e.Reason != StopDeadline || e.Needed != time.Hour+attemptFloor || e.Remaining != 10*time.Second+123*time.Microsecond || e.Attempts != 1 {
 			t.Errorf("got %+v", e)
 		}
 		const want = `send to "orders": context deadline exceeded: the next attempt needs 1h0m0.1s, and 10s are left after attempt 1 of 3 at a:1: 530 TOO_MANY_REQUESTS: from the server`

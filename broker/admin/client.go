@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -201,14 +202,17 @@ type Error struct {
 
 // Error returns the text of Err, the HTTP status and the number of attempts.
 func (e *Error) Error() string {
-	text := e.Err.Error()
+	var notes []string
 	if e.Status != 0 {
-		text += fmt.Sprintf(" (HTTP %d)", e.Status)
+		notes = append(notes, fmt.Sprintf("HTTP %d", e.Status))
 	}
 	if e.Attempts > 1 {
-		text += fmt.Sprintf(" after %d attempts", e.Attempts)
+		notes = append(notes, fmt.Sprintf("after %d attempts", e.Attempts))
 	}
-	return text
+	if len(notes) == 0 {
+		return e.Err.Error()
+	}
+	return e.Err.Error() + " (" + strings.Join(notes, ", ") + ")"
 }
 
 // Unwrap returns Err.

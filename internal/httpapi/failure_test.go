@@ -1,7 +1,9 @@
 package httpapi
 
 import (
+	"context"
 	"errors"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -71,4 +73,24 @@ func TestTextsOfServersAreCut(t *testing.T) {
 			t.Errorf("%s: %d bytes, cut: %t, valid: %t", tt.name, len(text), cut, utf8.ValidString(got))
 		}
 	}
+}
+
+// The error of a call that stops before its deadline is one line, with the last failure and times
+// in milliseconds.
+func TestNoTimeForAnotherAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refused := errors.New("refused")
+		c, err := New("broker.test", Options{Op: "test", Dialer: func(context.Context, string) (net.Conn, error) { return nil, refused }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), 1234567*time.Microsecond)
+		defer cancel()
+		err = c.Do(ctx, &Request{Op: "GetTopic", Method: "GET", Path: "/v1/topics/t"}, func(Attempt) (time.Duration, bool) { return 4567899 * time.Microsecond, true })
+		const want = "refused; the next attempt in 4.568s would be after the deadline, which is in 1.235s"
+		if !errors.Is(err, refused) || !strings.HasSuffix(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("the error is %q, want it to end with %q", err, want)
+		}
+	})
 }

@@ -192,8 +192,14 @@ func (s Server) Supported() error {
 
 // Host returns the host and port of the address for messages.
 func (s Server) Host() string {
-	if u, err := url.Parse(s.AMQP); err == nil && u.Host != "" {
+	u, err := url.Parse(s.AMQP)
+	switch {
+	case err != nil || u.Host == "":
+		return s.GRPC
+	case u.Port() != "":
 		return u.Host
+	case u.Scheme == "amqps":
+		return net.JoinHostPort(u.Hostname(), "5671")
 	}
-	return s.GRPC
+	return net.JoinHostPort(u.Hostname(), "5672")
 }
