@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -89,12 +90,15 @@ func (c *Call) Transport(ctx context.Context) (connection.Transport, connection.
 // returned last. If the response takes long because there is no connection, a note informs the
 // user, once in a call.
 func (c *Call) Bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	return c.bounded(ctx, func() string {
-		if address := c.address.Load(); address != nil {
-			return *address
-		}
-		return ""
-	})
+	return c.bounded(ctx, c.used)
+}
+
+// used returns the address that the command connects to; empty as long as it is not known.
+func (c *Call) used() string {
+	if address := c.address.Load(); address != nil {
+		return *address
+	}
+	return ""
 }
 
 // BoundedAt is Bounded for a response of another server, by its host:port.
@@ -105,14 +109,42 @@ func (c *Call) BoundedAt(ctx context.Context, address string) (context.Context, 
 func (c *Call) bounded(ctx context.Context, address func() string) (context.Context, context.CancelFunc) {
 	e := &timeoutError{after: c.Timeout}
 	ctx, cancel := context.WithTimeoutCause(ctx, c.Timeout, e)
-	look := waiting.Look{Out: c.WaitingNotes(), Noted: &c.noted, Address: address, Bound: c.Timeout, Dial: waiting.Dial}
+	return ctx, c.look(ctx, cancel, address, e)
+}
+
+// Connecting informs the user as Bounded does, in a command whose responses are not bounded. The
+// command calls stop at the first response, and at its end.
+func (c *Call) Connecting(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	return c.look(ctx, cancel, c.used, &timeoutError{})
+}
+
+// Connected is a sequence of which the first element is a response of the server, for which the
+// user may wait.
+func Connected[T any](ctx context.Context, c *Call, all iter.Seq2[T, error]) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		stop := c.Connecting(ctx)
+		defer stop()
+		for v, err := range all {
+			stop()
+			if !yield(v, err) {
+				return
+			}
+		}
+	}
+}
+
+// look begins a look for a request, which notes its result in e. The function that it returns ends
+// both.
+func (c *Call) look(ctx context.Context, end func(), address func() string, e *timeoutError) (stop func()) {
+	look := waiting.Look{Out: c.WaitingNotes(), Noted: &c.noted, Address: address, Bound: e.after, Dial: waiting.Dial}
 	var watching sync.WaitGroup
 	watching.Go(func() {
 		if err := look.Watch(ctx); err != nil {
 			e.fault.Store(&err)
 		}
 	})
-	return ctx, func() { cancel(); watching.Wait() }
+	return func() { end(); watching.Wait() }
 }
 
 // WaitingNotes returns the writer for notes about a wait. It drops them while the command draws on

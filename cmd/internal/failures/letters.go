@@ -39,7 +39,7 @@ func (s *selection) letters(ctx context.Context, c *call.Call, bodies bool) (all
 			return nil, nil, err
 		}
 		q := status.DeadLetterQuery{DeadLetterFilter: filter, In: s.in, Text: bodies, Newest: s.newest}
-		return client.AllDeadLetters(ctx, c.Args[0], q), func() error { return nil }, nil
+		return call.Connected(ctx, c, client.AllDeadLetters(ctx, c.Args[0], q)), func() error { return nil }, nil
 	}
 	src, filter, closing, err := s.source(ctx, c)
 	if err != nil {

@@ -120,8 +120,11 @@ func redrive(ctx context.Context, c *call.Call, src deadletter.Source, o deadlet
 		}
 		c.Note("the journal is %s", o.Journal)
 	}
-	progress := call.NewProgress(c)
+	progress, connected := call.NewProgress(c), c.Connecting(ctx)
 	o.OnEvent = func(e deadletter.Event) {
+		if e.Event != "begin" {
+			connected()
+		}
 		switch {
 		case e.Event == "failed":
 			c.Note("%s failed: %s", output.Safe(e.MessageID), output.Safe(e.Why))
@@ -131,6 +134,7 @@ func redrive(ctx context.Context, c *call.Call, src deadletter.Source, o deadlet
 		progress.Step(e.Event == "redriven")
 	}
 	report, err := deadletter.Redrive(ctx, src, o)
+	connected()
 	progress.End()
 	fields := view.ReportFields(report)
 	if unchanged > 0 {

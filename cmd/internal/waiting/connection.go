@@ -27,7 +27,7 @@ type Look struct {
 	Out     io.Writer
 	Noted   *sync.Once // prints the line; the looks of a command share it
 	Address func() string
-	Bound   time.Duration // of the request
+	Bound   time.Duration // of the request; 0 for none
 	Dial    func(ctx context.Context, address string) error
 }
 
@@ -53,8 +53,12 @@ func (l *Look) Watch(ctx context.Context) error {
 		}
 		fault = err
 	}
+	bound := ""
+	if l.Bound > 0 {
+		bound = fmt.Sprintf(" for %v (--timeout)", l.Bound)
+	}
 	l.Noted.Do(func() {
-		fmt.Fprintf(l.Out, "not connected to %s: %s; trying again for %v (--timeout), Ctrl-C ends it\n", output.Safe(all), output.Safe(fault.Error()), l.Bound)
+		fmt.Fprintf(l.Out, "not connected to %s: %s; trying again%s, Ctrl-C ends it\n", output.Safe(all), output.Safe(fault.Error()), bound)
 	})
 	return fault
 }

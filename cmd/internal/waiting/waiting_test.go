@@ -32,6 +32,7 @@ func TestLook(t *testing.T) {
 			}
 			return refused
 		}, time.Minute, "", time.Second},
+		{"a:1", hangs, time.Minute, "not connected to a:1: i/o timeout; trying again, Ctrl-C ends it\n", 2 * time.Second},
 		{"", func(context.Context, string) error { return refused }, time.Minute, "", time.Second},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -39,7 +40,11 @@ func TestLook(t *testing.T) {
 			defer cancel()
 			var out strings.Builder
 			began := time.Now()
-			err := (&Look{Out: &out, Noted: new(sync.Once), Address: func() string { return c.addresses }, Bound: 10 * time.Second, Dial: c.dial}).Watch(ctx)
+			look := &Look{Out: &out, Noted: new(sync.Once), Address: func() string { return c.addresses }, Bound: 10 * time.Second, Dial: c.dial}
+			if strings.Contains(c.want, "trying again,") {
+				look.Bound = 0
+			}
+			err := look.Watch(ctx)
 			if out.String() != c.want || (err != nil) != (c.want != "") || time.Since(began) != c.after {
 				t.Errorf("%d: %q and %v after %v, want %q after %v", name, out.String(), err, time.Since(began), c.want, c.after)
 			}
