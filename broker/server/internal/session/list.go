@@ -229,7 +229,7 @@ func (c *listed) filters(in *rmqpb.Settings, shown func(topic string) bool) map[
 		case sql:
 			out[topic] = "SQL92: " + expression
 		default:
-			out[topic] = expression
+			out[topic] = tagsOf(expression)
 		}
 	}
 	for _, e := range in.GetSubscription().GetSubscriptions() {
@@ -240,6 +240,16 @@ func (c *listed) filters(in *rmqpb.Settings, shown func(topic string) bool) map[
 		note(at.topic, at.filter.Expression, at.filter.SQL)
 	}
 	return out
+}
+
+// tagsOf returns a filter by tags in the form that all filters for the same tags have.
+func tagsOf(expression string) string {
+	var tags []string
+	for tag := range strings.SplitSeq(expression, "||") {
+		tags = append(tags, strings.TrimSpace(tag))
+	}
+	slices.Sort(tags)
+	return strings.Join(slices.Compact(tags), " || ")
 }
 
 // allTopics returns the topics that a client names in its settings, publishes, or received from.
