@@ -13,9 +13,18 @@ func (b served) Forget(owner string) {
 		return
 	}
 	defer b.calls.End()
-	for _, p := range b.owners.Forget(owner) {
+	until := time.Now().Add(time.Second)
+	places, many := b.owners.Forget(owner)
+	if many {
+		_, subs := b.catalog.All()
+		for _, s := range subs {
+			s.Disown(owner, until)
+		}
+		return
+	}
+	for _, p := range places {
 		if s := b.catalog.Find(p.Group, p.Topic); s != nil {
-			s.Disown(owner, time.Now().Add(time.Second))
+			s.Disown(owner, until)
 		}
 	}
 }

@@ -212,6 +212,36 @@ func TestEndOfAClientConcernsItsGroups(t *testing.T) {
 	}
 }
 
+// The end of a client concerns all of its deliveries, also those of a client with more groups than
+// the broker remembers.
+func TestEndOfAClientOfManyGroups(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const groups = 300
+		b := open(t, broker.Options{})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		received := func(owner string) (n int) {
+			for i := range groups {
+				ds, err := serve(b).Poll(t.Context(), serving.Poll{ReceiveRequest: transport.ReceiveRequest{Group: fmt.Sprint("g", i), Topic: "t", Queue: -1, Push: true}, Owner: owner})
+				if err != nil {
+					t.Fatal(err)
+				}
+				n += len(ds)
+			}
+			return n
+		}
+		if n := received("owner"); n != groups {
+			t.Fatalf("the owner has %d deliveries, want %d", n, groups)
+		}
+		serve(b).Forget("owner")
+		time.Sleep(12 * time.Second) // a second, and the first interval of the retry schedule
+		if n := received("other"); n != groups {
+			t.Errorf("after the end of the owner %d messages were delivered again, want %d", n, groups)
+		}
+	})
+}
+
 // Heartbeats of clients without deliveries leave nothing behind. Those of other clients keep their
 // deliveries, also over a restart of the broker.
 func TestOnlyOwnersAreRemembered(t *testing.T) {

@@ -9,8 +9,13 @@ import (
 	"time"
 )
 
-// memory is how long a client without heartbeats is remembered.
-const memory = 10 * time.Minute
+const (
+	// memory is how long a client without heartbeats is remembered.
+	memory = 10 * time.Minute
+
+	// mostPlaces bounds the places that are remembered of a client.
+	mostPlaces = 256
+)
 
 // A Place is a subscription: the numbers of a group and a topic.
 type Place struct{ Group, Topic uint32 }
@@ -20,6 +25,7 @@ type client struct {
 	at    time.Time      // of its last heartbeat
 	first Place          // where it received first; most clients have no other place
 	more  map[Place]bool // the other places
+	many  bool           // there are more than mostPlaces; more is nil then
 }
 
 // Owners has the time of the last heartbeat of each client that received messages as their owner.
@@ -43,8 +49,10 @@ func (o *Owners) Own(owner string, p Place, now time.Time) {
 	switch c := o.seen[owner]; {
 	case c == nil:
 		o.seen[owner] = &client{at: now, first: p}
-	case c.first == p || c.more[p]:
+	case c.many || c.first == p || c.more[p]:
 		c.at = now
+	case len(c.more) == mostPlaces-1:
+		c.at, c.more, c.many = now, nil, true
 	default:
 		if c.more == nil {
 			c.more = map[Place]bool{}
@@ -71,17 +79,18 @@ func (o *Owners) Touch(owner string, now time.Time) {
 	}
 }
 
-// Forget removes a client, and returns the places at which it received. A client that is not
-// remembered has none: it received nothing, or its leases have ended.
-func (o *Owners) Forget(owner string) []Place {
+// Forget removes a client, and returns the places at which it received; many means that there are
+// too many to remember. A client that is not remembered has no places: it received nothing, or its
+// leases have ended.
+func (o *Owners) Forget(owner string) (places []Place, many bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	c := o.seen[owner]
 	if c == nil {
-		return nil
+		return nil, false
 	}
 	delete(o.seen, owner)
-	return append(slices.Collect(maps.Keys(c.more)), c.first)
+	return append(slices.Collect(maps.Keys(c.more)), c.first), c.many
 }
 
 // Last returns the time of the last heartbeat of a client. ok is false if the client is not

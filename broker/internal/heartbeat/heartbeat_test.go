@@ -45,10 +45,25 @@ func TestPlacesOfAClient(t *testing.T) {
 		client string
 		want   []Place
 	}{{"stranger", nil}, {"b", []Place{{3, 1}}}, {"a", []Place{{1, 1}, {1, 2}, {2, 2}}}, {"a", nil}} {
-		got := o.Forget(c.client)
+		got, many := o.Forget(c.client)
 		slices.SortFunc(got, func(a, b Place) int { return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Topic, b.Topic)) })
-		if !slices.Equal(got, c.want) {
-			t.Errorf("Forget(%q) = %v, want %v", c.client, got, c.want)
+		if !slices.Equal(got, c.want) || many {
+			t.Errorf("Forget(%q) = %v, %t; want %v", c.client, got, many, c.want)
+		}
+	}
+}
+
+// The places of a client are bounded.
+func TestPlacesAreBounded(t *testing.T) {
+	t.Parallel()
+	var o Owners
+	for _, n := range []int{mostPlaces, mostPlaces + 1, 3 * mostPlaces} {
+		for i := range uint32(n) {
+			o.Own("a", Place{Group: i, Topic: 1}, time.Time{})
+		}
+		remembered := len(o.seen["a"].more)
+		if got, many := o.Forget("a"); many != (n > mostPlaces) || !many && len(got) != n || many && remembered > 0 {
+			t.Errorf("of %d places %d are remembered, and Forget returns %d and %t", n, remembered, len(got), many)
 		}
 	}
 }
