@@ -21,8 +21,8 @@ func (b served) Attach(s serving.Server) {
 	b.servers.all = append(slices.Clip(b.servers.all), s)
 }
 
-// Detach removes a server. After it no new call of the server begins. Detach does not wait for a
-// call under way.
+// Detach removes a server. A check or a change that is under way can still call the server, and
+// Detach does not wait for it.
 func (b served) Detach(s serving.Server) {
 	b.servers.mu.Lock()
 	defer b.servers.mu.Unlock()

@@ -64,8 +64,8 @@ type Engine interface {
 	GroupSettings(ctx context.Context, name string) (settings.Group, error)
 	RetryPolicy(c settings.Group, topics ...string) RetryPolicy
 
-	// Attach adds a server. Detach removes it: after Detach no new call of the server begins, but
-	// one may be under way. A server is comparable.
+	// Attach adds a server. Detach removes it, but a check or a change that is under way can still
+	// call it. A server is comparable.
 	Attach(s Server)
 	Detach(s Server)
 

@@ -242,11 +242,14 @@ func (c *listed) filters(in *rmqpb.Settings, shown func(topic string) bool) map[
 	return out
 }
 
-// tagsOf returns a filter by tags in the form that all filters for the same tags have.
+// tagsOf returns a filter by tags in the form that all filters for the same tags have. Empty parts
+// are ignored, as in the engine.
 func tagsOf(expression string) string {
 	var tags []string
 	for tag := range strings.SplitSeq(expression, "||") {
-		tags = append(tags, strings.TrimSpace(tag))
+		if tag = strings.TrimSpace(tag); tag != "" {
+			tags = append(tags, tag)
+		}
 	}
 	slices.Sort(tags)
 	return strings.Join(slices.Compact(tags), " || ")

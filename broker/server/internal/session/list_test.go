@@ -135,7 +135,7 @@ func TestFiltersAreListed(t *testing.T) {
 	check("with settings", map[string]string{"orders": "a || b", "payments": "SQL92: price > 15"})
 	c.Receives("g", "orders", tidegate.Filter{Expression: "c"})
 	check("after a receive", map[string]string{"orders": "c", "payments": "SQL92: price > 15"})
-	c.Receives("g", "orders", tidegate.Filter{Expression: "b||a || b"})
+	c.Receives("g", "orders", tidegate.Filter{Expression: "b||a || b||"})
 	check("after a receive of the same tags", map[string]string{"orders": "a || b", "payments": "SQL92: price > 15"})
 	c.Receives("g", "orders", tidegate.Filter{Expression: "*"})
 	check("after a receive of all", map[string]string{"payments": "SQL92: price > 15"})
