@@ -98,7 +98,7 @@ func TestExamplesParse(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "tidegate-amqp"), []byte(stub), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"invoice.pdf", "cluster.yaml"} {
+	for _, name := range []string{"invoice.pdf", "cluster.yaml", "orders.jsonl"} {
 		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}

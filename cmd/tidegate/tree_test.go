@@ -212,7 +212,7 @@ func (tl *tool) environ(bin string) []string {
 func example(t *testing.T, bin string, c *cobra.Command, line string) {
 	tl := newTool(t)
 	dir := t.TempDir()
-	for name, text := range map[string]string{"invoice.pdf": "%PDF", "charge.sh": "#!/bin/sh\ncat >> charged.txt\n", "cluster.yaml": "topics: {invoices: {queues: 2}}\n"} {
+	for name, text := range map[string]string{"invoice.pdf": "%PDF", "charge.sh": "#!/bin/sh\ncat >> charged.txt\n", "cluster.yaml": "topics: {invoices: {queues: 2}}\n", "orders.jsonl": `{"queue":1,"body_text":"a"}`} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o700); err != nil {
 			t.Fatal(err)
 		}

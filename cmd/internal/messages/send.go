@@ -71,7 +71,7 @@ With --lines it then needs a BODY, in which %l is the line.`,
   tidegate send reminders 'remind me' --in 10m
   tidegate send orders '{"order": %n}' --template --key '%n' --count 100
   seq 1000000 | tidegate send orders --lines
-  tidegate peek orders --limit 0 -o jsonl | tidegate send copies --jsonl`,
+  tidegate send copies --jsonl < orders.jsonl`,
 	}
 	s.Call = a.Remote(c, []string{"TOPIC", "[BODY]"}, func(ctx context.Context, _ *call.Call) error { return s.run(ctx) })
 	f := c.Flags()
