@@ -194,7 +194,10 @@ func (r *Clients) Attach(id string, origin func() string, t *Stream, p *Profile,
 		r.streams++
 		t.number = r.streams
 	}
-	c.streams[t], c.served = struct{}{}, true
+	_, again := c.streams[t]
+	c.streams[t] = struct{}{}
+	// The timer of RocketMQ's Go client can send settings after the termination.
+	c.served = c.served || !again || t.shares
 	c.profile.Store(p)
 	r.retractLocked(c)
 	r.addBytesLocked(c, len(p.settings))
@@ -211,9 +214,10 @@ func (r *Clients) fitsLocked(c *Client, bytes int) bool {
 	return more <= 0 || r.originBytes[c.origin]+more <= r.settingsLimit-r.settingsBytes-more
 }
 
-// goneLocked reports whether the client has terminated and sent neither settings nor a receive
-// since. Its stream can remain: RocketMQ's Go client closes it with the process. Clients.mu is
-// held.
+// goneLocked reports whether the client has terminated and begun neither a stream nor a receive
+// since. Its stream can remain: RocketMQ's Go client closes it with the process. Settings in it do
+// not count, unless it shares heartbeats: then the server asks a client that lives on for them.
+// Clients.mu is held.
 func (c *Client) goneLocked() bool { return !c.served && len(c.polls) == 0 }
 
 // dropLocked forgets a client that is gone and has no stream.

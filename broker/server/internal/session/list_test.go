@@ -65,7 +65,7 @@ func everything(q status.ClientQuery) *Listing {
 	return &Listing{ClientQuery: q}
 }
 
-// A client that has terminated is not listed, although its stream remains. If it speaks again, it
+// A client that has terminated is not listed, although its stream remains. If it receives again, it
 // is.
 func TestTerminatedClientIsNotListed(t *testing.T) {
 	r := crowd(t, 4) // 1 and 3 are consumers of one group
@@ -88,6 +88,46 @@ func TestTerminatedClientIsNotListed(t *testing.T) {
 	unpark(true)
 	if got := len(r.Page(everything(status.ClientQuery{}), all{}).Clients); got != 4 {
 		t.Errorf("after it %d clients are listed, want 4", got)
+	}
+}
+
+// Settings that a client sends after its termination in the stream that it had do not list it: the
+// timer of RocketMQ's Go client can send some. Those in another stream list it, and those in one
+// that shares heartbeats, for which the server asks.
+func TestLateSettingsDoNotListClient(t *testing.T) {
+	t.Parallel()
+	shares := NewStream(anySender{})
+	shares.SharesHeartbeats(nil)
+	for name, test := range map[string]struct {
+		old  *Stream
+		more bool // another stream has the settings
+		want int
+	}{
+		"the same stream":         {NewStream(anySender{}), false, 0},
+		"it shares heartbeats":    {shares, false, 1},
+		"another stream has them": {NewStream(anySender{}), true, 1},
+	} {
+		r := New(MaxSettingsBytes, &engine{})
+		t.Cleanup(r.Close)
+		attach := func(s *Stream) {
+			if _, err := r.Attach("c", of("here"), s, &Profile{Group: "g"}, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		attach(test.old)
+		r.Terminate("c")
+		late := test.old
+		if test.more {
+			late = NewStream(anySender{})
+		}
+		attach(late)
+		if n := len(r.Page(everything(status.ClientQuery{}), all{}).Clients); n != test.want {
+			t.Errorf("%s: %d clients are listed, want %d", name, n, test.want)
+		}
+		r.Detach("c", late)
+		if r.Detach("c", test.old); r.Len() != test.want {
+			t.Errorf("%s: %d clients are known after the end of the streams, want %d", name, r.Len(), test.want)
+		}
 	}
 }
 

@@ -102,13 +102,17 @@ func (m *modelRun) act() {
 			c.seen = now
 		}
 	case 1:
-		s := NewStream(anySender{})
+		s, again := NewStream(anySender{}), c != nil && len(c.streams) > 0 && m.rnd.IntN(2) == 0
+		if again { // more settings in a stream, which after a termination do not count
+			s = c.streams[0]
+		}
 		p := &Profile{Group: "g", settings: make([]byte, m.rnd.IntN(1000))}
 		if _, err := m.real.Attach(id, origin, s, p, nil); err != nil {
 			m.t.Error(err)
 		}
-		c = m.ensure(id)
-		c.streams, c.served = append(c.streams, s), true
+		if c = m.ensure(id); !again {
+			c.streams, c.served = append(c.streams, s), true
+		}
 	case 2, 3:
 		parked, _, unpark, err := m.real.Park(m.t.Context(), id, origin)
 		if err != nil {
