@@ -2,8 +2,10 @@ package main
 
 import (
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 )
 
 // A mistyped flag or command leads to the right one, at each level in one line.
@@ -94,6 +96,25 @@ func TestLinesWithDeliveryTimes(t *testing.T) {
 		if r := tl.input(line, "send", "reminders", "--jsonl"); r.code != 2 || !strings.Contains(r.stderr, "deliver_after") {
 			t.Errorf("%s: exit code %d, %s", line, r.code, r.stderr)
 		}
+	}
+}
+
+// A message that was delivered at its time is copied without that time, which has passed. A later
+// time that a user sets in the line counts.
+func TestLinesOfDelayedMessages(t *testing.T) {
+	tl := newTool(t, "--topic", "copies")
+	tl.must("topic", "create", "reminders", "type=DELAY")
+	tl.must("send", "reminders", "x", "--in", "10ms")
+	line := tl.must("receive", "billing", "reminders", "--then", "ack", "--max", "1", "--wait", "30s", "-o", "jsonl").stdout
+	if !strings.Contains(line, `"deliver_at":`) {
+		t.Fatalf("the line has no time: %s", line)
+	}
+	if r := tl.input(line, "send", "copies", "--jsonl"); r.code != 0 || !strings.HasPrefix(r.stderr, "1 accepted") {
+		t.Errorf("exit code %d, %s", r.code, r.stderr)
+	}
+	later := regexp.MustCompile(`"deliver_at":"[^"]*"`).ReplaceAllString(line, `"deliver_at":"`+time.Now().Add(time.Hour).Format(time.RFC3339)+`"`)
+	if r := tl.input(later, "send", "copies", "--jsonl"); r.code == 0 || !strings.Contains(r.stderr, "DELAY") {
+		t.Errorf("with a later time: exit code %d, %s", r.code, r.stderr)
 	}
 }
 

@@ -113,15 +113,19 @@ func fromJSON(m *tidegate.Message, line []byte) error {
 	if in.Properties != nil {
 		m.Properties = in.Properties
 	}
+	due := in.DeliverAt
+	if in.Offset != nil && !due.After(time.Now()) {
+		due = time.Time{} // the message that was read was delivered then
+	}
 	switch {
-	case in.DeliverAfter != 0 && !in.DeliverAt.IsZero():
+	case in.DeliverAfter != 0 && !due.IsZero():
 		return errors.New("deliver_at and deliver_after exclude each other")
 	case in.DeliverAfter < 0:
 		return errors.New("deliver_after must not be negative")
 	case in.DeliverAfter > 0:
 		m.DeliverAt = time.Now().Add(time.Duration(in.DeliverAfter))
-	case !in.DeliverAt.IsZero():
-		m.DeliverAt = in.DeliverAt
+	case !due.IsZero():
+		m.DeliverAt = due
 	}
 	return nil
 }

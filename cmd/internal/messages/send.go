@@ -56,7 +56,8 @@ keys, properties, message_group, trace_context, and deliver_at or deliver_after.
 throttled send waits and is tried again; --ack-timeout bounds each message.
 
 --jsonl accepts the lines that peek, find, receive and dead-letters export print with
--o jsonl. The place, the times and the lease of the message that was read are ignored.
+-o jsonl. The place, the past times and the lease of the message that was read are
+ignored.
 The new message has its id, which a topic stores once within its duplicate window;
 leave out id for a new one.
 
