@@ -111,7 +111,7 @@ func (s *Server) routes() []route {
 		MaxLongPolling: s.o.MaxLongPolling, IdleTimeout: idleTimeout,
 		Server: handling{s},
 	}
-	return []route{
+	routes := []route{
 		// Data.
 		{"sendMessages", "POST", "/v1/topics/{topic}/messages", http.StatusOK, anyInput, data.SendMessages},
 		{"recallMessage", "POST", "/v1/topics/{topic}/recall", http.StatusOK, bodyInput, data.RecallMessage},
@@ -123,7 +123,8 @@ func (s *Server) routes() []route {
 		{"deadLetter", "POST", "/v1/groups/{group}/dead-letter", http.StatusOK, bodyInput, data.DeadLetter},
 		{"reconsumeLater", "POST", "/v1/groups/{group}/reconsume-later", http.StatusOK, bodyInput, data.ReconsumeLater},
 		{"negativeAcknowledge", "POST", "/v1/groups/{group}/negative-acknowledge", http.StatusOK, bodyInput, data.NegativeAcknowledge},
-
+	}
+	for _, rt := range []route{
 		// Administration.
 		{"listTopics", "GET", "/v1/topics", http.StatusOK, queryInput, admin.ListTopics},
 		{"getTopic", "GET", "/v1/topics/{topic}", http.StatusOK, noInput, admin.GetTopic},
@@ -172,6 +173,26 @@ func (s *Server) routes() []route {
 		{"readiness", "GET", "/readyz", http.StatusOK, anyInput, s.readyz},
 		{"metrics", "GET", "/metrics", http.StatusOK, anyInput, from(s.metricsHandler())},
 		{"openapi", "GET", "/v1/openapi.yaml", http.StatusOK, anyInput, s.openapi},
+	} {
+		rt.serve = rt.serve.reportingAbsentTopics()
+		routes = append(routes, rt)
+	}
+	return routes
+}
+
+// reportingAbsentTopics returns an endpoint that reports a topic as absent, with 40402, if its name
+// is one that this broker permits and RocketMQ does not. The requests about messages fail as on
+// RocketMQ, with 40002.
+func (do endpoint) reportingAbsentTopics() endpoint {
+	return func(w http.ResponseWriter, r *http.Request) (int, any, error) {
+		status, body, err := do(w, r)
+		e, ok := errors.AsType[*tidegate.Error](err)
+		if ok && e.Code == tidegate.CodeIllegalTopic && strings.Contains(e.Subject, ".") && tidegate.ValidateTopic(e.Subject) == nil {
+			absent := *e
+			absent.Code = tidegate.CodeTopicNotFound
+			err = &absent
+		}
+		return status, body, err
 	}
 }
 

@@ -193,7 +193,7 @@ func TestCreateTopicWithDots(t *testing.T) {
 	if r := tl.run("topic", "create", "no name"); r.code != 2 || !strings.Contains(r.stderr, "' ' at byte 2") {
 		t.Errorf("an illegal name: exit code %d, %s", r.code, r.stderr)
 	}
-	if r := tl.run("topic", "set", "orders.us", "retention.time=1h"); r.code != 2 || !strings.Contains(r.stderr, "does not exist") {
+	if r := tl.run("topic", "set", "orders.us", "retention.time=1h"); r.code != 3 || !strings.Contains(r.stderr, "does not exist") {
 		t.Errorf("the settings of a topic that does not exist: exit code %d, %s", r.code, r.stderr)
 	}
 	if r := tl.run("group", "create", "g", "fifo=maybe"); r.code != 2 || !strings.Contains(r.stderr, "fifo is not a string; it is true or false") {

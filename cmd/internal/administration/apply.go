@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v4"
 
+	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/cmd/internal/call"
@@ -165,7 +166,7 @@ func applyOne[T any](ctx context.Context, c *call.Call, k kind[T], name string, 
 	ctx, cancel := c.Bounded(ctx)
 	defer cancel()
 	before, err := k.get(ctx, name)
-	missing := absent(name, err)
+	missing := errors.Is(err, tidegate.ErrNotFound)
 	if err != nil && !missing {
 		return err
 	}

@@ -61,7 +61,7 @@ func newPut[T, S any](a *call.App, s *subject[T, S], verb string) *cobra.Command
 		name := c.Args[0]
 		old, before, err := s.get(ctx, client, name)
 		switch {
-		case err != nil && (verb == "set" || !absent(name, err)):
+		case err != nil && (verb == "set" || !errors.Is(err, tidegate.ErrNotFound)):
 			return s.unknown(c, ctx, client, err)
 		case err == nil && verb == "create":
 			return fmt.Errorf("%s %q exists; change it with 'tidegate %s set %s KEY=VALUE'", s.noun, name, cmd.Parent().Name(), name)
@@ -96,16 +96,6 @@ func newPut[T, S any](a *call.App, s *subject[T, S], verb string) *cobra.Command
 	cmd.Flags().StringVarP(&file, "file", "f", "", "JSON `file` with settings; arguments go before it")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print the changes, and do nothing")
 	return cmd
-}
-
-// absent reports whether err is that of a topic or consumer group which does not exist and can be
-// created. A topic whose name RocketMQ does not permit, and this broker does, is illegal until it
-// exists.
-func absent(name string, err error) bool {
-	if e, ok := errors.AsType[*tidegate.Error](err); ok && e.Code == tidegate.CodeIllegalTopic {
-		return tidegate.ValidateTopic(name) == nil
-	}
-	return errors.Is(err, tidegate.ErrNotFound)
 }
 
 // changed returns settings with the changes of a file and of arguments, and the changes alone.
