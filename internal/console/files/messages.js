@@ -116,11 +116,14 @@ export function trace(page) {
   if (before) draw(out, h('p', null, h('a', {href: link('trace', {id: before, topic})}, t('redriven from', before))));
   const list = h('div');
   const first = {};
+  const hints = () => [
+    first.due && h('p', {class: 'state warn'}, t('waits for delivery time'), ' ', when(first.due)),
+    first.half && h('p', {class: 'state warn'}, t('is half'))];
   const load = (after, signal) => get(path`topics/${topic}/messages/${id}`, {...bounds, after}, signal);
   const places = []; // the starts of the parts with the message: its state changes, so the page watches them
   const watch = () => page.watch((signal) => Promise.all(places.map((after) => load(after, signal))), (parts) => {
     const found = parts.flatMap((part) => part.messages);
-    update(list, found.length ? found.map((m) => one(topic, m)) : h('p', {class: 'empty'}, t('not found in', topic)));
+    update(list, hints(), found.length ? found.map((m) => one(topic, m)) : h('p', {class: 'empty'}, t('not found in', topic)));
   });
   const status = scan({
     signal: page.signal, enough: 1,
@@ -132,10 +135,7 @@ export function trace(page) {
     rows: (part) => part.messages,
     show(found, complete, part) {
       Object.assign(first, part.deliver_at && {due: part.deliver_at}, part.half && {half: true});
-      draw(list,
-        first.due && h('p', {class: 'state warn'}, t('waits for delivery time'), ' ', when(first.due)),
-        first.half && h('p', {class: 'state warn'}, t('is half')),
-        found.map((m) => one(topic, m)),
+      draw(list, hints(), found.map((m) => one(topic, m)),
         !found.length && complete && !first.due && !first.half
           && h('div', {class: 'empty'}, h('p', null,
           bounds.since ? t('not found between', at(bounds.since), at(bounds.before)) : t('not found in', topic)),
