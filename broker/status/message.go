@@ -19,10 +19,11 @@ type StoredMessage struct {
 
 	// The following fields are empty unless the query asks for Contents or Text.
 
-	Keys       []string          `json:"keys,omitempty"`
-	Properties map[string]string `json:"properties,omitempty"`
-	Body       []byte            `json:"body,omitempty"`
-	BodyText   string            `json:"body_text,omitempty"` // instead of Body, if the query asks for text
+	Keys         []string          `json:"keys,omitempty"`
+	Properties   map[string]string `json:"properties,omitempty"`
+	TraceContext string            `json:"trace_context,omitempty"` // W3C traceparent of the send
+	Body         []byte            `json:"body,omitempty"`
+	BodyText     string            `json:"body_text,omitempty"` // instead of Body, if the query asks for text
 }
 
 // A MessageFilter selects messages that match each field that is not empty.

@@ -138,18 +138,23 @@ func TestPrintedLinesAreAccepted(t *testing.T) {
 	for name, stdin := range map[string]string{"text": "a\nb", "bytes": "\xff\x00"} {
 		tl.input(stdin, "send", "orders", "--key", name, "--key", "k2", "--tag", "created", "-p", "name=value")
 	}
+	const traced = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	tl.input(`{"body_text":"c","tag":"created","keys":["traced"],"properties":{"name":"value"},"trace_context":"`+traced+`"}`, "send", "orders", "--jsonl")
 	lines := map[string]string{
 		"peek": tl.must("peek", "orders", "-o", "jsonl").stdout, "find": tl.must("find", "orders", "--tag", "created", "-o", "jsonl").stdout,
-		"receive": tl.must("receive", "billing", "orders", "--max", "2", "--then", "dead=x", "-o", "jsonl").stdout,
+		"receive": tl.must("receive", "billing", "orders", "--max", "3", "--then", "dead=x", "-o", "jsonl").stdout,
 		"export":  tl.must("dead-letters", "export", "billing").stdout,
 	}
 	original := tl.must("peek", "orders", "--sort", "keys", "--columns", "id,tag,keys,size,text").stdout
 	for command, text := range lines {
-		if r := tl.input(text, "send", "copies", "--jsonl"); r.code != 0 || !strings.HasPrefix(r.stderr, "2 accepted") {
+		if r := tl.input(text, "send", "copies", "--jsonl"); r.code != 0 || !strings.HasPrefix(r.stderr, "3 accepted") {
 			t.Errorf("the lines of %s: exit code %d, %s\n%s", command, r.code, r.stderr, text)
 		}
 		if copies := tl.must("peek", "copies", "--property", "name=value", "--sort", "keys", "--columns", "id,tag,keys,size,text").stdout; copies != original {
 			t.Errorf("%s: the copies are\n%swant\n%s", command, copies, original)
+		}
+		if out := tl.must("peek", "copies", "--key", "traced", "-o", "jsonl").stdout; !strings.Contains(out, traced) {
+			t.Errorf("%s: the copy has no trace: %s", command, out)
 		}
 		tl.must("topic", "purge", "copies", "--yes")
 	}

@@ -214,7 +214,7 @@ func (s *scan) consider(h *store.Header, queue int, read func() (store.Message, 
 	}
 	s.kept += besideBody
 	if s.query.Contents {
-		out.Keys, out.Body = h.Keys, body
+		out.Keys, out.TraceContext, out.Body = h.Keys, h.TraceContext, body
 		s.kept += int64(len(body))
 		for k, v := range h.Properties {
 			if tidegate.ReservedProperty(k) {
