@@ -75,9 +75,9 @@ package producer
 // A Send that is throttled once passes through these functions:
 //
 //	Send       prepare, admit, submit: Queue.Add, pump: Queue.Next has an ask
-//	  work     route: Queue.Routed has a request; start; send: throttled
-//	    settle charge; decide: askSettings, retry.Decide has a delay; finish: apply notes the
-//	           delay, adapt pauses the lane, Queue.Finished queues the item, pump sets a timer
+//	  work     route: lanesFor, Queue.Routed has a request; start; send: throttled
+//	    settle charge; decide: askSettings sends a request, retry.Decide has a delay; finish: apply
+//	           notes it, adapt pauses the lane, Queue.Finished queues the item, pump sets a timer
 //	  await    until the end
 //	wake       pump: Queue.Next has an ask; a worker begins
 //	  work     route, start, send: accepted

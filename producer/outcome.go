@@ -46,7 +46,7 @@ func (t *topic) decide(r *request, outs []outcome) {
 	switch {
 	case throttled && (p.opts.MaxAttempts == 0 || p.opts.Backoff == nil):
 		ctx := p.life
-		if r.Alone {
+		if r.Own {
 			ctx = r.Items[0].Of.ctx // its caller carries out the request, and waits here
 		}
 		var err error
@@ -218,12 +218,12 @@ func (t *topic) adapt(r *request, outs []outcome, now time.Time) (ended []outcom
 	for _, queued := range t.queue.Behind(l, now) {
 		it := queued.Of
 		// It followed another one to the spool, is about to leave, or its pause is counted already.
-		if it.state != pending || it.ctx.Err() != nil || it.history.Charged(now) {
+		if it.state != pending || it.ctx.Err() != nil || it.history.PauseCounted(now) {
 			continue
 		}
 		untried := t.p.spooler == nil && it.history.Untried(now) // else nothing else can have the message meanwhile
 		if !untried {
-			it.history.Charge(now, &it.limits)
+			it.history.CountPause(now, &it.limits)
 		}
 		deadline, _ := it.ctx.Deadline() // zero if there is none
 		o := outcome{it: it, err: throttle.err, ended: now, waiting: true, in: it.history.Inputs(&it.limits, throttle.err, now, deadline)}

@@ -95,7 +95,7 @@ func (t *topic) route(a *ask) (r *request, next job, ok bool) {
 	if r != nil && t.p.opts.Limiter == nil {
 		t.start(r, now)
 	}
-	worker := r == nil && !a.Alone
+	worker := r == nil && !a.Own
 	if failed == nil {
 		next, ok = t.pump(now, nil, worker)
 	}
@@ -126,7 +126,7 @@ func (t *topic) lanesFor(ctx context.Context, a *ask) (err error) {
 	for r := range a.Requests {
 		var l transport.Lane
 		if l, err = t.p.lanes.Lane(ctx, r); err != nil {
-			if a.Alone && a.Head.Of.ctx.Err() != nil || t.p.closed.Load() {
+			if a.Own && a.Head.Of.ctx.Err() != nil || t.p.closed.Load() {
 				err = nil
 			}
 			break
@@ -228,13 +228,13 @@ func (t *topic) start(r *request, now time.Time) {
 	switch {
 	case c.scope.ctx != nil:
 	case len(c.items) == 1:
-		c.scope = newScope(c.items[0].ctx, r.Alone, await, shortest)
+		c.scope = newScope(c.items[0].ctx, r.Own, await, shortest)
 	default:
 		// The request serves several callers. It ends when all of them have left.
 		c.scope = newScope(context.Background(), true, await, shortest)
 	}
 	c.sent, c.began = len(c.items) > 0, now
-	if !r.Alone { // the callers may leave before the end of the request
+	if !r.Own { // the callers may leave before the end of the request
 		c.copies = copies.Of(c.messages)
 		c.messages = c.copies.Messages
 	}

@@ -82,11 +82,11 @@ func (t *topic) pump(now time.Time, own *queueItem, worker bool) (mine job, ok b
 		switch {
 		case j.Ask != nil:
 			head := j.Ask.Head.Of
-			t.lookup = newScope(head.ctx, j.Ask.Alone, head.history.Attempts > 0, head.Share(now))
+			t.lookup = newScope(head.ctx, j.Ask.Own, head.history.Attempts > 0, head.Share(now))
 		case t.p.opts.Limiter == nil: // otherwise send starts it when the limiter has permitted it
 			t.start(j.Request, now)
 		}
-		if !ok && (worker || j.Ask != nil && j.Ask.Alone) {
+		if !ok && (worker || j.Ask != nil && j.Ask.Own) {
 			mine, ok = j, true
 			continue
 		}
@@ -140,7 +140,7 @@ func (t *topic) work(j job) (over bool) {
 		}
 		results, err := t.send(r)
 		var ended []*item
-		ended, j, ok = t.settle(r, results, err, !r.Alone)
+		ended, j, ok = t.settle(r, results, err, !r.Own)
 		over = len(ended) > 0
 		if ok && len(ended) > 1 {
 			// The next request does not wait for the wake-ups. It needs more stack than they do,

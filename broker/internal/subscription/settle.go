@@ -76,17 +76,17 @@ func (s *Subscription) Settle(ctx context.Context, h handle.Receipt, e consume.S
 
 // settleUnsynced also returns the departure of an earlier request that this one repeats, and nil if
 // there is none.
-func (s *Subscription) settleUnsynced(h handle.Receipt, e consume.Settlement) (out consume.Outcome, did remaining, first *Departure, err error) {
+func (s *Subscription) settleUnsynced(h handle.Receipt, e consume.Settlement) (out consume.Outcome, rest remaining, first *Departure, err error) {
 	policy := s.Policy().Rules()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.gone != nil {
-		return out, did, nil, consume.ErrNoQueue
+		return out, rest, nil, consume.ErrNoQueue
 	}
 	now := time.Now()
 	out, err = s.progress.Settle(h, e, &policy, now)
-	did = s.apply(now)
-	return out, did, s.leaving[out.Repeated], err
+	rest = s.apply(now)
+	return out, rest, s.leaving[out.Repeated], err
 }
 
 // Attempt returns the attempt of the delivery of a handle. The error is 40013 if the handle is not

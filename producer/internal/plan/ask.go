@@ -17,7 +17,7 @@ const recheck = time.Second
 type Ask[T Sharer, C any] struct {
 	Request transport.LaneRequest // for the first unit
 	Head    *Item[T, C]           // the first message of the first unit
-	Alone   bool                  // for Head alone, whose caller carries out the ask and its request
+	Own     bool                  // for Head alone, whose caller carries out the ask and its request
 	Lanes   []transport.Lane      // the lanes that the user got so far: one for each of Requests, in order
 
 	of      *Lane[T, C] // of a unit that waits for it and asks again; nil for units without a lane
@@ -82,7 +82,7 @@ func (q *Queue[T, C]) avoided(it *Item[T, C], now time.Time) (endpoints []string
 // askGroups begins to ask for the lanes of message groups.
 func (q *Queue[T, C]) askGroups(head *unit[T, C], own *Item[T, C], now time.Time) *Ask[T, C] {
 	a := q.newAsk(head, own, now)
-	if a.Alone {
+	if a.Own {
 		return a
 	}
 	for u := range q.laneless.All {
@@ -126,7 +126,7 @@ func (q *Queue[T, C]) newAsk(head *unit[T, C], own *Item[T, C], now time.Time) *
 	q.routing = true
 	q.asked++
 	it := head.items.First()
-	a := &Ask[T, C]{Head: it, Alone: it == own, number: q.asked, Request: transport.LaneRequest{Topic: it.Message.Topic, MessageGroup: head.group}}
+	a := &Ask[T, C]{Head: it, Own: it == own, number: q.asked, Request: transport.LaneRequest{Topic: it.Message.Topic, MessageGroup: head.group}}
 	if head.group == "" {
 		a.Request.Avoid = q.avoided(it, now)
 	}
@@ -156,7 +156,7 @@ func (q *Queue[T, C]) Routed(a *Ask[T, C], now time.Time) *Request[T, C] {
 			r = q.routedLoose(a, l, now)
 		}
 	}
-	if r != nil || !a.Alone || len(a.Lanes) == 0 {
+	if r != nil || !a.Own || len(a.Lanes) == 0 {
 		return r // Next forms the requests
 	}
 	l := q.lane(a.Lanes[0], now)
@@ -196,7 +196,7 @@ func (q *Queue[T, C]) routedLoose(a *Ask[T, C], l *Lane[T, C], now time.Time) *R
 		return nil // it still waits for its lane
 	}
 	if !head.place.In(&q.loose) { // it left meanwhile
-		if head = q.loose.First(); head == nil || a.Alone {
+		if head = q.loose.First(); head == nil || a.Own {
 			return nil
 		}
 	}
@@ -204,5 +204,5 @@ func (q *Queue[T, C]) routedLoose(a *Ask[T, C], l *Lane[T, C], now time.Time) *R
 		q.hold(head, l, now)
 		return nil
 	}
-	return q.take(l, head, now, a.Alone)
+	return q.take(l, head, now, a.Own)
 }

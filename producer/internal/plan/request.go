@@ -16,7 +16,7 @@ type Request[T Sharer, C any] struct {
 	Info  transport.Lane // as Lane was when the request was formed
 	Items []*Item[T, C]
 	Alive int  // items that are still wanted
-	Alone bool // it has one message, whose caller carries it out
+	Own   bool // it has one message, whose caller carries it out
 
 	units   int
 	bytes   int
@@ -30,12 +30,12 @@ type Request[T Sharer, C any] struct {
 
 // take forms a request for l, which is free: of head if it is set, of the
 // message groups that wait for l, and of units without a message group. If
-// alone is set, it has only the first of these messages.
-func (q *Queue[T, C]) take(l *Lane[T, C], head *unit[T, C], now time.Time, alone bool) *Request[T, C] {
+// own is set, it has only the first of these messages.
+func (q *Queue[T, C]) take(l *Lane[T, C], head *unit[T, C], now time.Time, own bool) *Request[T, C] {
 	r := &Request[T, C]{}
 	r.Lane, r.Info = l, l.Lane
 	r.Items = r.oneItem[:0]
-	if r.Alone = alone; alone {
+	if r.Own = own; own {
 		r.limit = 1
 	}
 	onlyLane := head != nil && head.items.First().Avoid == l.Endpoint // the transport has no other one
@@ -48,7 +48,7 @@ func (q *Queue[T, C]) take(l *Lane[T, C], head *unit[T, C], now time.Time, alone
 		}
 		r.units++
 		u.place.Leave()
-		if alone {
+		if own {
 			break
 		}
 		if u = q.loose.First(); l.bound.Len() > 0 {

@@ -48,7 +48,7 @@ type History struct {
 
 	throttledSince   time.Time
 	unconnectedSince time.Time // start of the first of the last attempts, if they had no connection
-	charged          time.Time // a pause before this time does not count as a further throttle
+	paused           time.Time // a pause before this time does not count as a further throttle
 	pausedSince      time.Time // the first pause that it waited for before its first attempt
 }
 
@@ -68,10 +68,10 @@ func (h *History) Record(err error, began, ended time.Time, ctxEnded bool) {
 		h.Unconnected++
 	}
 	if tidegate.Classify(err) == tidegate.ClassThrottled && !ctxEnded {
-		if ended.Before(h.charged) { // this attempt replaces the counted pause
+		if ended.Before(h.paused) { // this attempt replaces the counted pause
 			h.Waited--
 			h.Throttles--
-			h.charged = time.Time{}
+			h.paused = time.Time{}
 		}
 		h.throttle(ended)
 	}
@@ -85,8 +85,8 @@ func (h *History) throttle(now time.Time) {
 	}
 }
 
-// Charged reports whether a pause that begins now is part of a counted one.
-func (h *History) Charged(now time.Time) bool { return now.Before(h.charged) }
+// PauseCounted reports whether a pause that begins now is part of a counted one.
+func (h *History) PauseCounted(now time.Time) bool { return now.Before(h.paused) }
 
 // Untried reports whether pauses do not count for the message: it has had no attempt in the first
 // two minutes of pauses. Only its deadline can end such a message.
@@ -100,12 +100,12 @@ func (h *History) Untried(now time.Time) bool {
 	return now.Sub(h.pausedSince) < maxUntried
 }
 
-// Charge counts a pause that the message waits for as a throttled attempt, at the pace of its own
-// backoff.
-func (h *History) Charge(now time.Time, l *Limits) {
+// CountPause counts a pause that the message waits for as a throttled attempt, at the pace of its
+// own backoff.
+func (h *History) CountPause(now time.Time, l *Limits) {
 	h.Waited++
 	h.throttle(now)
-	h.charged = now.Add(l.Backoff.Delay(h.Throttles - 1))
+	h.paused = now.Add(l.Backoff.Delay(h.Throttles - 1))
 }
 
 // Share returns the time limit of an attempt that begins now. The zero deadline means that there is
