@@ -418,7 +418,10 @@ func TestStatusAndCheckOfDeadLetters(t *testing.T) {
 // does not change stays, and is counted: a part of the letters was sent back.
 func TestRedriveReportsEdits(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
-	ids := strings.Fields(tl.input("1 EUR\n2 CHF\n", "send", "orders", "--lines", "-o", "name").stdout)
+	var ids []string // in the order of the messages, which the results of one command need not have
+	for _, body := range []string{"1 EUR", "2 CHF"} {
+		ids = append(ids, strings.Fields(tl.must("send", "orders", body, "-o", "name").stdout)...)
+	}
 	tl.must("receive", "billing", "orders", "--then", "dead=unknown currency", "--max", "2")
 	r := tl.run("dead-letters", "redrive", "billing", "--edit", "sed s/EUR/USD/", "--max-failures", "1", "--yes")
 	if r.code != 7 || len(ids) != 2 {

@@ -155,7 +155,7 @@ func TestOneTopicGoesAlone(t *testing.T) {
 // beside one of all others.
 func TestSecondRequestGathers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const callers, sends = 60, 50
+		const callers, sends = 60, 300
 		l := &line{takes: 3 * time.Millisecond, vary: rand.New(rand.NewPCG(1, 1))}
 		c := New(time.Second, l.together)
 		var sending sync.WaitGroup
