@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -220,14 +221,25 @@ func from(h http.Handler) endpoint {
 	}
 }
 
-// mux returns the handler of all routes.
+// mux returns the handler of all routes. The first request builds it: a start need not wait for its
+// patterns.
 func (s *Server) mux() http.Handler {
+	all := append(s.routes(), s.pages()...)
+	for _, rt := range all {
+		s.requests.ExpectHTTP(rt.op, rt.ok)
+	}
+	s.requests.ExpectHTTP(opOther, http.StatusNotFound)
+	built := sync.OnceValue(func() *http.ServeMux { return s.muxOf(all) })
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { built().ServeHTTP(w, r) })
+}
+
+// muxOf builds the handler of routes, with a response for other methods and paths.
+func (s *Server) muxOf(all []route) *http.ServeMux {
 	mux := http.NewServeMux()
 	methods := map[string][]string{}
 	var paths []string
 	add := func(rt route) { mux.HandleFunc(rt.pattern(), s.run(rt)) }
-	for _, rt := range append(s.routes(), s.pages()...) {
-		s.requests.ExpectHTTP(rt.op, rt.ok)
+	for _, rt := range all {
 		add(rt)
 		if methods[rt.path] == nil {
 			paths = append(paths, rt.path)
@@ -235,7 +247,6 @@ func (s *Server) mux() http.Handler {
 		methods[rt.path] = append(methods[rt.path], rt.method)
 	}
 	slices.Sort(paths)
-	s.requests.ExpectHTTP(opOther, http.StatusNotFound)
 	for path, list := range methods {
 		add(route{op: opOther, path: path, takes: anyInput, serve: func(w http.ResponseWriter, r *http.Request) (int, any, error) {
 			web.WriteNotAllowed(w, r, list)
