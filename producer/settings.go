@@ -146,14 +146,19 @@ func (t *topic) fresh() *answer {
 	return nil
 }
 
-// requestSettingsLater requests the settings in another goroutine, which Close waits for. It
-// does nothing if the last result is fresh or a request is under way.
+// requestSettingsLater requests the settings in another goroutine, which Close waits for. It does
+// nothing if the last result is fresh or there is such a goroutine.
 func (p *Producer) requestSettingsLater(t *topic) {
-	if t.fresh() != nil || len(t.requesting) > 0 || !p.ledger.Hold() {
+	if t.fresh() != nil || !t.renewing.CompareAndSwap(false, true) {
+		return
+	}
+	if !p.ledger.Hold() {
+		t.renewing.Store(false)
 		return
 	}
 	go func() {
 		defer p.ledger.Running.Done()
+		defer t.renewing.Store(false)
 		ctx, cancel := context.WithTimeoutCause(p.life, settingsLimit, errSettingsWait)
 		defer cancel()
 		_, _ = p.askSettings(ctx, t, false) // the result is stored in t

@@ -3,6 +3,7 @@ package producer
 import (
 	"context"
 	"errors"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -43,4 +44,34 @@ func TestAgeOfSettings(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Many sends that fail in one moment request the settings in one goroutine.
+func TestOneGoroutineRenewsSettings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		respond := make(chan struct{})
+		f := &fake{}
+		f.settings = func(context.Context) (transport.ProducerSettings, error) {
+			<-respond
+			return transport.ProducerSettings{}, errors.New("connection refused")
+		}
+		p := newProducer(t, f, Options{})
+		topic := p.use("orders")
+		defer topic.release()
+		before := runtime.NumGoroutine()
+		for range 100 {
+			p.requestSettingsLater(topic)
+		}
+		if n := runtime.NumGoroutine() - before; n > 1 {
+			t.Errorf("%d goroutines request the settings, want one", n)
+		}
+		close(respond)
+		synctest.Wait()
+		time.Sleep(settingsRetry)
+		p.requestSettingsLater(topic)
+		synctest.Wait()
+		if n := f.asked.Load(); n != 2 {
+			t.Errorf("%d requests, want a second one after the failure of the first", n)
+		}
+	})
 }
