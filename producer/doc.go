@@ -76,8 +76,9 @@ package producer
 //
 //	Send       prepare, admit, submit: Queue.Add, pump: Queue.Next has an ask
 //	  work     route: lanesFor, Queue.Routed has a request; start; send: throttled
-//	    settle charge; decide: askSettings sends a request, retry.Decide has a delay; finish: apply
-//	           notes it, adapt pauses the lane, Queue.Finished queues the item, pump sets a timer
+//	    settle charge; decide: awaitedSettings sends a request, retry.Decide has a delay;
+//	           finish: apply notes it, adapt pauses the lane, Queue.Finished queues the item,
+//	           pump sets a timer
 //	  await    until the end
 //	wake       pump: Queue.Next has an ask; a worker begins
 //	  work     route, start, send: accepted

@@ -50,7 +50,7 @@ func (t *topic) decide(r *request, outs []outcome) {
 			ctx = r.Items[0].Of.ctx // its caller carries out the request, and waits here
 		}
 		var err error
-		if settings, err = p.askSettings(ctx, t, true); err != nil { // those before remain in effect
+		if settings, err = p.awaitedSettings(ctx, t); err != nil { // those before remain in effect
 			p.events.Note(slog.LevelDebug, "a throttled send continues without the settings of the server",
 				[]slog.Attr{slog.String("topic", t.name)}, []slog.Attr{slog.Any("error", err)})
 		}

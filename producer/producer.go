@@ -152,7 +152,7 @@ func (p *Producer) prepare(ctx context.Context, msg *tidegate.Message, done func
 	if len(msg.Body) > largest && settings.MaxBodySizeFrom != fromClient {
 		// The server may accept a larger body than the known limit.
 		var err error
-		settings, err = p.askSettings(ctx, it.topic, true)
+		settings, err = p.awaitedSettings(ctx, it.topic)
 		if largest = settings.MaxBodySize; err != nil {
 			largest = math.MaxInt // the server decides at the attempt, if ctx has not ended
 		}

@@ -100,19 +100,12 @@ func (p *Producer) settings(t *topic) Settings {
 	return p.assumed
 }
 
-// askSettings requests the settings if the known ones are old. Only one goroutine sends a request
+// askedSettings requests the settings if the known ones are old. Only one goroutine sends a request
 // at a time; the others wait for its result. The settings in effect are returned also with an
-// error. The request of a send ends at Close, and after a second, or AttemptTimeout if that is
-// shorter.
-func (p *Producer) askSettings(ctx context.Context, t *topic, send bool) (Settings, error) {
+// error.
+func (p *Producer) askedSettings(ctx context.Context, t *topic) (Settings, error) {
 	if a := t.fresh(); a != nil {
 		return a.settings, a.err
-	}
-	if send {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, min(p.opts.AttemptTimeout, settingsWait), errSettingsWait)
-		defer cancel()
-		defer context.AfterFunc(p.life, cancel)()
 	}
 	select {
 	case t.requesting <- struct{}{}:
@@ -123,6 +116,19 @@ func (p *Producer) askSettings(ctx context.Context, t *topic, send bool) (Settin
 	if a := t.fresh(); a != nil {
 		return a.settings, a.err // another goroutine has requested them in the meantime
 	}
+	return p.requestSettings(ctx, t)
+}
+
+// fresh returns the last result, or nil if it is too old or there is none.
+func (t *topic) fresh() *answer {
+	if a := t.answer.Load(); a != nil && time.Now().Before(a.until) {
+		return a
+	}
+	return nil
+}
+
+// requestSettings sends a settings request. The caller holds the token in t.requesting.
+func (p *Producer) requestSettings(ctx context.Context, t *topic) (Settings, error) {
 	pushed, err := p.transport.ProducerSettings(ctx, t.name)
 	if err != nil && ctx.Err() != nil && !errors.Is(context.Cause(ctx), errSettingsWait) {
 		return p.settings(t), err // the end of the caller's ctx is no failure of the server
@@ -138,30 +144,39 @@ func (p *Producer) askSettings(ctx context.Context, t *topic, send bool) (Settin
 	return a.settings, a.err
 }
 
-// fresh returns the last result, or nil if it is too old or there is none.
-func (t *topic) fresh() *answer {
-	if a := t.answer.Load(); a != nil && time.Now().Before(a.until) {
-		return a
+// awaitedSettings is askedSettings for a send. The send waits for at most a second, or
+// AttemptTimeout if that is shorter, and not longer than until Close.
+func (p *Producer) awaitedSettings(ctx context.Context, t *topic) (Settings, error) {
+	if a := t.fresh(); a != nil {
+		return a.settings, a.err
 	}
-	return nil
+	ctx, cancel := context.WithTimeoutCause(ctx, min(p.opts.AttemptTimeout, settingsWait), errSettingsWait)
+	defer cancel()
+	defer context.AfterFunc(p.life, cancel)()
+	return p.askedSettings(ctx, t)
 }
 
-// requestSettingsLater requests the settings in another goroutine, which Close waits for. It does
-// nothing if the last result is fresh or there is such a goroutine.
+// requestSettingsLater requests the settings in another goroutine, which Close waits for. It
+// does nothing if the last result is fresh or a request is under way.
 func (p *Producer) requestSettingsLater(t *topic) {
-	if t.fresh() != nil || !t.renewing.CompareAndSwap(false, true) {
+	if t.fresh() != nil {
+		return
+	}
+	select {
+	case t.requesting <- struct{}{}:
+	default:
 		return
 	}
 	if !p.ledger.Hold() {
-		t.renewing.Store(false)
+		<-t.requesting
 		return
 	}
 	go func() {
 		defer p.ledger.Running.Done()
-		defer t.renewing.Store(false)
+		defer func() { <-t.requesting }()
 		ctx, cancel := context.WithTimeoutCause(p.life, settingsLimit, errSettingsWait)
 		defer cancel()
-		_, _ = p.askSettings(ctx, t, false) // the result is stored in t
+		_, _ = p.requestSettings(ctx, t) // the result is stored in t
 	}()
 }
 
@@ -176,5 +191,5 @@ func (p *Producer) Effective(ctx context.Context, topic string) (Settings, error
 	}
 	t := p.use(topic)
 	defer t.release()
-	return p.askSettings(ctx, t, false)
+	return p.askedSettings(ctx, t)
 }

@@ -25,7 +25,6 @@ type topic struct {
 	good       atomic.Bool            // the server accepted a send to the topic
 	answer     atomic.Pointer[answer] // the last response with settings; nil before the first
 	requesting chan struct{}          // holds a token while a goroutine requests the settings
-	renewing   atomic.Bool            // the goroutine of requestSettingsLater runs
 
 	mu       sync.Mutex
 	spooling map[string]int // message groups with messages that wait for a write to the spool

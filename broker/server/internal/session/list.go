@@ -53,20 +53,15 @@ func permissionsOf(o Observer) *permissions {
 	return &permissions{of: o, all: o.Broker(), groups: map[string]bool{}, topics: map[string]bool{}}
 }
 
-func (p *permissions) group(name string) bool {
-	may, known := p.groups[name]
-	if !known {
-		may = p.of.Group(name)
-		p.groups[name] = may
-	}
-	return may
-}
+func (p *permissions) group(name string) bool { return lookedUp(p.groups, name, p.of.Group) }
+func (p *permissions) topic(name string) bool { return lookedUp(p.topics, name, p.of.Topic) }
 
-func (p *permissions) topic(name string) bool {
-	may, known := p.topics[name]
-	if !known {
-		may = p.of.Topic(name)
-		p.topics[name] = may
+// lookedUp returns the permission for a name, and asks for it once.
+func lookedUp(known map[string]bool, name string, ask func(string) bool) bool {
+	may, found := known[name]
+	if !found {
+		may = ask(name)
+		known[name] = may
 	}
 	return may
 }
