@@ -20,7 +20,8 @@ import (
 // it is rolled back: the error is the verdict for all messages that next got. If the error is a
 // BatchResult, each of its errors is the verdict for its message; the messages without an error
 // have lost their effects too, so they are delivered again, as by [consumer.Snooze](0). Recorded
-// messages are acknowledged in any case.
+// messages are acknowledged in any case. A message that the inbox cannot record, see [SQL.Handler],
+// fails alone: next gets the others.
 //
 // A panic of next rolls the transaction back and is passed on. A BatchResult of another length than
 // the batch of next is a failure of all its messages. Within next, ctx is the one of the batch:
@@ -38,7 +39,7 @@ func (s *SQL) BatchHandler(next func(ctx context.Context, tx *sql.Tx, ds []*tide
 			}
 			return err
 		})
-		if err == nil {
+		if err == nil && len(b.refused) == 0 {
 			return nil
 		}
 		return b.verdicts(err)
@@ -47,8 +48,10 @@ func (s *SQL) BatchHandler(next func(ctx context.Context, tx *sql.Tx, ds []*tide
 
 // A batch maps deliveries to those that the handler gets.
 type batch struct {
-	fresh []*tidegate.Delivery
-	of    []int // for each delivery of the consumer's batch the index in fresh; -1 if it was recorded before
+	fresh   []*tidegate.Delivery
+	of      []int         // for each delivery of the consumer's batch the index in fresh; -1 if it is not there
+	refused map[key]error // of messages that cannot be recorded
+	keys    []key         // of the deliveries
 }
 
 // recordAll records the messages in the order of their keys, so that two transactions with the same
@@ -62,24 +65,28 @@ func (s *SQL) recordAll(ctx context.Context, tx *sql.Tx, ds []*tidegate.Delivery
 		a, b := keyOf(ds[i]), keyOf(ds[j])
 		return cmp.Or(cmp.Compare(a.group, b.group), cmp.Compare(a.topic, b.topic), cmp.Compare(a.id, b.id))
 	})
+	b := batch{of: make([]int, len(ds)), keys: make([]key, len(ds)), refused: map[key]error{}}
 	first := map[key]int{} // the delivery that the handler gets
 	for _, i := range order {
 		k := keyOf(ds[i])
 		if _, twice := first[k]; twice {
 			continue
 		}
-		fresh, err := s.record(ctx, tx, k)
+		fresh, refused, err := s.record(ctx, tx, k)
 		if err != nil {
 			return batch{}, err
+		}
+		if refused != nil {
+			b.refused[k] = refused
 		}
 		if first[k] = -1; fresh {
 			first[k] = i
 		}
 	}
-	b := batch{of: make([]int, len(ds))}
 	place := map[key]int{}
 	for i, d := range ds {
 		k := keyOf(d)
+		b.keys[i] = k
 		if first[k] == i {
 			place[k] = len(b.fresh)
 			b.fresh = append(b.fresh, d)
@@ -93,8 +100,8 @@ func (s *SQL) recordAll(ctx context.Context, tx *sql.Tx, ds []*tidegate.Delivery
 	return b, nil
 }
 
-// verdicts returns the verdicts for the consumer's batch after its transaction was rolled back with
-// err.
+// verdicts returns the verdicts for the consumer's batch. err is the error with which its
+// transaction was rolled back, nil if it was committed.
 func (b *batch) verdicts(err error) error {
 	if b.of == nil {
 		return err
@@ -104,7 +111,9 @@ func (b *batch) verdicts(err error) error {
 	r := make(consumer.BatchResult, len(b.of))
 	for i, n := range b.of {
 		switch {
-		case n < 0: // consumed before
+		case n < 0:
+			r[i] = b.refused[b.keys[i]] // or nil: consumed before
+		case err == nil:
 		case !ok:
 			r[i] = err
 		case each[n] == nil:

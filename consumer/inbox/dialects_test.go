@@ -4,19 +4,25 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"errors"
+	"io"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/consumer/inbox"
 )
 
 // A recorder is a database driver that keeps the statements, their arguments and the options of
-// transactions. Each statement changes one row.
+// transactions. Each statement changes one row. A query finds the row of its arguments, in exact if
+// it is set.
 type recorder struct {
 	statements []string
+	exact      []driver.Value
 	args       [][]driver.NamedValue
 	options    []driver.TxOptions
 }
@@ -39,19 +45,47 @@ func (r *recorder) ExecContext(_ context.Context, query string, args []driver.Na
 	return driver.RowsAffected(1), nil
 }
 
+func (r *recorder) QueryContext(_ context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	r.statements = append(r.statements, query)
+	row := &oneRow{r.exact}
+	if r.exact == nil {
+		for _, a := range args {
+			row.values = append(row.values, a.Value)
+		}
+	}
+	return row, nil
+}
+
+// oneRow is a result of one row.
+type oneRow struct{ values []driver.Value }
+
+func (*oneRow) Columns() []string { return []string{"consumer_group", "topic", "message_id"} }
+func (*oneRow) Close() error      { return nil }
+func (r *oneRow) Next(dest []driver.Value) error {
+	if r.values == nil {
+		return io.EOF
+	}
+	copy(dest, r.values)
+	r.values = nil
+	return nil
+}
+
 // Each dialect inserts a record unless it exists, in the syntax of its database: SQLite and
-// PostgreSQL document "ON CONFLICT DO NOTHING", MySQL documents "INSERT IGNORE".
+// PostgreSQL document "ON CONFLICT DO NOTHING", MySQL documents "ON DUPLICATE KEY UPDATE". Where
+// the database may cut a value, the first record is read back.
 func TestDialects(t *testing.T) {
 	for _, tt := range []struct {
-		name           string
-		dialect        inbox.Dialect
-		insert, remove string
+		name                 string
+		dialect              inbox.Dialect
+		insert, read, remove string
 	}{
-		{"SQLite", inbox.SQLite, "INSERT INTO app.inbox (consumer_group, topic, message_id, consumed_at) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+		{"SQLite", inbox.SQLite, "INSERT INTO app.inbox (consumer_group, topic, message_id, consumed_at) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING", "",
 			"DELETE FROM app.inbox WHERE consumed_at < ?"},
 		{"PostgreSQL", inbox.Postgres, "INSERT INTO app.inbox (consumer_group, topic, message_id, consumed_at) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING",
+			"SELECT consumer_group, topic, message_id FROM app.inbox WHERE consumer_group = $1 AND topic = $2 AND message_id = $3\n",
 			"DELETE FROM app.inbox WHERE consumed_at < $1"},
-		{"MySQL", inbox.MySQL, "INSERT IGNORE INTO app.inbox (consumer_group, topic, message_id, consumed_at) VALUES (?, ?, ?, ?)",
+		{"MySQL", inbox.MySQL, "INSERT INTO app.inbox (consumer_group, topic, message_id, consumed_at) VALUES (?, ?, ?, ?) ON DUPLICATE KEY UPDATE consumed_at = consumed_at + 1",
+			"SELECT consumer_group, topic, message_id FROM app.inbox WHERE consumer_group = ? AND topic = ? AND message_id = ? FOR UPDATE\n",
 			"DELETE FROM app.inbox WHERE consumed_at < ?"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -63,13 +97,15 @@ func TestDialects(t *testing.T) {
 				t.Fatal(err)
 			}
 			h := box.Handler(func(context.Context, *sql.Tx, *tidegate.Delivery) error { return nil })
-			if err := h(t.Context(), delivery("g", "1")); err != nil {
-				t.Fatal(err)
+			for _, id := range []string{"1", "2"} {
+				if err := h(t.Context(), delivery("g", id)); err != nil {
+					t.Fatal(err)
+				}
 			}
 			if _, err := box.Purge(t.Context(), time.Now()); err != nil {
 				t.Fatal(err)
 			}
-			if got, want := strings.Join(r.statements, "\n"), tt.insert+"\n"+tt.remove; got != want {
+			if got, want := strings.Join(r.statements, "\n"), tt.insert+"\n"+tt.read+tt.insert+"\n"+tt.remove; got != want {
 				t.Errorf("statements:\n%s\nwant:\n%s", got, want)
 			}
 		})
@@ -129,5 +165,59 @@ func TestBatchIsRecordedInOrder(t *testing.T) {
 	}
 	if want := []string{"orders/1", "orders/2", "returns/1"}; !slices.Equal(got, want) {
 		t.Errorf("recorded %v, want %v", got, want)
+	}
+}
+
+// A record that a database cut or changed is that of another message: the handler does not run.
+func TestRecordOfAnotherMessage(t *testing.T) {
+	for _, d := range []inbox.Dialect{inbox.Postgres, inbox.MySQL} {
+		r := &recorder{exact: []driver.Value{"g", "", "order-"}}
+		db := sql.OpenDB(r)
+		defer db.Close()
+		box, err := inbox.NewSQL(db, inbox.Options{Dialect: d})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := box.Handler(func(context.Context, *sql.Tx, *tidegate.Delivery) error { t.Error("the handler ran"); return nil })
+		if err := h(t.Context(), delivery("g", "order-1")); !errors.Is(err, tidegate.ErrInvalid) || !strings.Contains(err.Error(), "order-1") {
+			t.Errorf("%v, want ErrInvalid with the ID", err)
+		}
+	}
+}
+
+// Columns of SQLite that ignore case do not confuse two messages, alone or in a batch.
+func TestColumnsThatIgnoreCase(t *testing.T) {
+	db := openDB(t, filepath.Join(t.TempDir(), "test.db"))
+	if _, err := db.ExecContext(t.Context(), `CREATE TABLE own (consumer_group TEXT, topic TEXT, message_id TEXT COLLATE NOCASE, consumed_at BIGINT,
+		PRIMARY KEY (consumer_group, topic, message_id))`); err != nil {
+		t.Fatal(err)
+	}
+	box, err := inbox.NewSQL(db, inbox.Options{Table: "own"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	one := box.Handler(func(_ context.Context, _ *sql.Tx, d *tidegate.Delivery) error { got = append(got, d.ID); return nil })
+	if err := one(t.Context(), in("orders", "A")); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := one(t.Context(), in("orders", "a")); !errors.Is(err, tidegate.ErrInvalid) || !strings.Contains(err.Error(), `"A"`) {
+			t.Errorf("%v, want ErrInvalid with the ID of the record", err)
+		}
+	}
+	many := box.BatchHandler(func(_ context.Context, _ *sql.Tx, ds []*tidegate.Delivery) error {
+		for _, d := range ds {
+			got = append(got, d.ID)
+		}
+		return nil
+	})
+	err = many(t.Context(), []*tidegate.Delivery{in("orders", "b"), in("orders", "A"), in("orders", "a"), in("orders", "c")})
+	r, ok := errors.AsType[consumer.BatchResult](err)
+	if !ok || len(r) != 4 || r[0] != nil || r[1] != nil || !errors.Is(r[2], tidegate.ErrInvalid) || r[3] != nil {
+		t.Errorf("%v, want an error of the third message alone", err)
+	}
+	if want := []string{"A", "b", "c"}; !slices.Equal(got, want) {
+		t.Errorf("handled %q, want %q", got, want)
 	}
 }

@@ -27,6 +27,8 @@ type Memory struct {
 // A key names a message for one consumer group.
 type key struct{ group, topic, id string }
 
+func (k key) fields() [3]string { return [...]string{k.group, k.topic, k.id} }
+
 func keyOf(d *tidegate.Delivery) key { return key{d.ConsumerGroup, d.Topic, d.ID} }
 
 // NewMemory returns an inbox that keeps up to capacity records of consumed messages. Zero or less
