@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -160,7 +161,7 @@ func TestPrintedLinesAreAccepted(t *testing.T) {
 	}
 	for line, want := range map[string]string{
 		`{"id":"x","body_size":5}`:     "the body of 5 bytes is missing",
-		`{"body_text":"x","taag":"t"}`: `unknown field "taag"`,
+		`{"body_text":"x","taag":"t"}`: `the name "taag" is unknown`,
 	} {
 		if r := tl.input(line, "send", "copies", "--jsonl"); r.code != 2 || !strings.Contains(r.stderr, want) {
 			t.Errorf("%s: exit code %d, %s", line, r.code, r.stderr)
@@ -168,6 +169,51 @@ func TestPrintedLinesAreAccepted(t *testing.T) {
 	}
 	if r := tl.input("one\n", "send", "copies", "--lines"); r.code != 0 || !strings.HasPrefix(r.stderr, "1 accepted, 0 failed") {
 		t.Errorf("one line prints %q", r.stderr)
+	}
+}
+
+// Input that can only be read in part, or with other characters, ends a command with an error that
+// names the place, and nothing of it is stored.
+func TestInputIsReadWhole(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"twice.json": `{"queues":4,"queues":8}`, "two.json": `{"queues":4}{"queues":8}`, "latin.txt": "caf\xe9", "bom.json": "\xef\xbb\xbf{}",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct{ stdin, args, says string }{
+		{`{"body_text":"1"}{"body_text":"2"}`, "send orders --jsonl", "line 1: another text follows the JSON value at byte 18"},
+		{"{\"body_text\":\"caf\xe9\"}", "send orders --jsonl", "line 1: byte 18 is not UTF-8"},
+		{`{"body_text":"\ud83d"}`, "send orders --jsonl", "half of a surrogate pair"},
+		{"caf\xe9", "send orders --lines x --template --key %l", "UTF-8"},
+		{"caf\xe9", "send orders --lines x --template -p a=%l", "UTF-8"},
+		{"\xff\xfea\x00", "send orders --lines", "the text is UTF-16"},
+		{"", "send orders x -p a=1 -p a=2", "--property a is given twice"},
+		{"", "topic set orders queues=9 queues=10", "queues is given twice"},
+		{"", "topic set orders --file " + dir + "/twice.json", `the name "queues" is repeated`},
+		{"", "topic set orders --file " + dir + "/two.json", "another text follows"},
+		{"", "topic set orders --file " + dir + "/bom.json", "byte order mark"},
+		{"", "api PATCH /v1/topics/orders @" + dir + "/twice.json", `the name "queues" is repeated`},
+		{"", "api PATCH /v1/topics/orders @" + dir + "/two.json", "another text follows"},
+		{`{"type":"caf` + "\xe9" + `"}`, "api PUT /v1/topics/more -", "is not UTF-8"},
+		{"", "api PUT /v1/topics/more -F type=@" + dir + "/latin.txt", "is not UTF-8"},
+		{"", "api PUT /v1/topics/more -f type=caf\xe9", "is not UTF-8"},
+	} {
+		if r := tl.input(c.stdin, strings.Fields(c.args)...); r.code != 2 || !strings.Contains(r.stderr, c.says) {
+			t.Errorf("%s: exit code %d, want 2 and %q: %s%s", c.args, r.code, c.says, r.stdout, r.stderr)
+		}
+	}
+	if r := tl.input("{\"body_text\":\"1\"}\n \n{\"body_text\":\"2\"}\n", "send", "orders", "--jsonl"); r.code != 0 || !strings.HasPrefix(r.stderr, "2 accepted, 0 failed") {
+		t.Errorf("a line of white space: exit code %d, %s", r.code, r.stderr)
+	}
+	if out := tl.must("peek", "orders", "--sort", "text", "--columns", "text", "--no-headers").stdout; strings.Join(strings.Fields(out), " ") != "1 2" {
+		t.Errorf("the topic has %q, want the messages 1 and 2", out)
+	}
+	if out := tl.must("topic", "show", "orders", "-o", "json").stdout; !strings.Contains(out, `"queues": 8`) {
+		t.Errorf("the topic was changed: %s", out)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/url"
 	"os"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/tidegate/tidegate/cmd/internal/call"
 	"github.com/tidegate/tidegate/cmd/internal/connection"
+	"github.com/tidegate/tidegate/cmd/internal/input"
 	"github.com/tidegate/tidegate/internal/httpapi"
 )
 
@@ -96,8 +98,10 @@ func apiRequest(c *call.Call, raw, typed []string) (*httpapi.Request, error) {
 	case c.Args[2] == "-":
 		text, err = io.ReadAll(c.In)
 	}
-	if err == nil && !json.Valid(text) {
-		err = errors.New("the body is not JSON")
+	if err == nil {
+		if err = input.JSON(text, new(any)); err != nil {
+			err = fmt.Errorf("the body: %w", err)
+		}
 	}
 	r.Body = json.RawMessage(text)
 	return r, err

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"unicode/utf8"
 )
 
 // fields returns the object of the flags --raw-field and --field, which have KEY=VALUE. A key is
@@ -32,6 +33,9 @@ func fields(raw, typed []string, in io.Reader) (map[string]any, error) {
 			if err != nil {
 				return nil, err
 			}
+			if content, _ := value.(string); !utf8.ValidString(key) || !utf8.ValidString(content) {
+				return nil, fmt.Errorf("%s %q is not UTF-8, which JSON needs; convert it, or encode it in base64", list.flag, key)
+			}
 			if _, err := put(out, path, value); err != nil {
 				return nil, fmt.Errorf("%s is %q: %w", list.flag, f, err)
 			}
@@ -51,14 +55,14 @@ func typedValue(text string, in io.Reader) (any, error) {
 		return string(content), err
 	}
 	var value any
-	d := json.NewDecoder(strings.NewReader(text))
-	d.UseNumber()
-	if err := d.Decode(&value); err != nil || d.More() {
-		return text, nil //nolint:nilerr // the value is a text
+	if json.Unmarshal([]byte(text), &value) != nil {
+		return text, nil
 	}
 	switch value.(type) {
 	case string, []any, map[string]any: // these are for a body
 		return text, nil
+	case float64:
+		return json.Number(strings.TrimSpace(text)), nil
 	}
 	return value, nil
 }

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -15,6 +16,7 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
+	"github.com/tidegate/tidegate/cmd/internal/input"
 	"github.com/tidegate/tidegate/internal/nearest"
 )
 
@@ -98,7 +100,13 @@ func ReadFile(path string) (f File, readable bool, err error) {
 	}
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	d.KnownFields(true)
-	if err := d.Decode(&f); err != nil && len(bytes.TrimSpace(text)) > 0 {
+	if err = input.Marked(text); err == nil {
+		err = d.Decode(&f)
+	}
+	if err == nil && !errors.Is(d.Decode(new(yaml.Node)), io.EOF) {
+		err = errors.New("a second YAML document begins behind the first")
+	}
+	if err != nil && len(bytes.TrimSpace(text)) > 0 {
 		return File{}, readable, fmt.Errorf("%s is invalid: %w; correct it, or remove it and add the contexts again", path, err)
 	}
 	for name, c := range f.Contexts {

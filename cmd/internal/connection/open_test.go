@@ -1,6 +1,10 @@
 package connection
 
-import "testing"
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
 
 // Host has a port, that of the scheme if the address of an Artemis has none.
 func TestHost(t *testing.T) {
@@ -17,5 +21,28 @@ func TestHost(t *testing.T) {
 	}
 	if got := (Server{Context: Context{GRPC: "a:1;b:2"}}).Host(); got != "a:1;b:2" {
 		t.Errorf("the addresses for gRPC are %s", got)
+	}
+}
+
+// A file of contexts that can only be read in part is invalid: the next change of it would remove
+// the rest.
+func TestContextsAreReadWhole(t *testing.T) {
+	t.Parallel()
+	const one = "contexts:\n  a: {grpc: 127.0.0.1:1}\n"
+	for name, c := range map[string]struct {
+		text string
+		ok   bool
+	}{
+		"one document": {one, true}, "its end is marked": {"---\n" + one + "...\n", true}, "empty": {"", true},
+		"two documents": {one + "---\n" + one, false}, "the same name": {one + "  a: {grpc: 127.0.0.1:2}\n", false}, "the same key": {"contexts:\n  a: {grpc: x, grpc: y}\n", false},
+		"not YAML behind it": {one + "---\n{", false}, "byte order mark": {"\xef\xbb\xbf" + one, false}, "UTF-16": {"\xff\xfea\x00", false},
+	} {
+		path := filepath.Join(t.TempDir(), "contexts.yaml")
+		if err := os.WriteFile(path, []byte(c.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if f, _, err := ReadFile(path); (err == nil) != c.ok || c.ok && c.text != "" && len(f.Contexts) != 1 {
+			t.Errorf("%s: %v, %v", name, f.Contexts, err)
+		}
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+
+	"github.com/tidegate/tidegate/cmd/internal/input"
 )
 
 // The addresses of tidegate serve without settings.
@@ -220,6 +222,9 @@ func (s Server) Secret(ctx context.Context) (string, error) {
 	secret = strings.TrimRight(secret, "\r\n")
 	if secret == "" {
 		return "", errors.New("the secret of key " + s.Key + " is empty")
+	}
+	if err := input.Marked([]byte(secret)); err != nil {
+		return "", fmt.Errorf("the secret of key %q: %w", s.Key, err)
 	}
 	return secret, nil
 }

@@ -11,7 +11,9 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
+	"github.com/tidegate/tidegate/cmd/internal/input"
 	"github.com/tidegate/tidegate/cmd/internal/size"
 	"github.com/tidegate/tidegate/internal/nearest"
 )
@@ -24,7 +26,7 @@ func Patch[T any](file string, args []string) (map[string]any, error) {
 	if file != "" {
 		text, err := os.ReadFile(file)
 		if err == nil {
-			err = json.Unmarshal(text, &patch)
+			err = input.JSON(text, &patch)
 		}
 		if err == nil {
 			err = size.Each(patch)
@@ -33,11 +35,19 @@ func Patch[T any](file string, args []string) (map[string]any, error) {
 			return nil, fmt.Errorf("the settings cannot be read: %w", err)
 		}
 	}
+	given := map[string]bool{}
 	for _, arg := range args {
+		if !utf8.ValidString(arg) {
+			return nil, fmt.Errorf("%q is not UTF-8; convert it", arg)
+		}
 		key, text, ok := strings.Cut(arg, "=")
 		if !ok || key == "" {
 			return nil, fmt.Errorf("%q is no setting; the form is KEY=VALUE, for example %s=VALUE", arg, names(reflect.TypeFor[T]())[0])
 		}
+		if given[key] {
+			return nil, fmt.Errorf("%s is given twice; give it once", key)
+		}
+		given[key] = true
 		digits, err := size.Digits(key, text)
 		if err != nil {
 			return nil, fmt.Errorf("%s is %q: %w", key, text, err)
@@ -106,7 +116,7 @@ func value(t reflect.Type, text string) any {
 	switch kind := t.Kind(); {
 	case kind == reflect.String, marshals && !json.Valid([]byte(text)):
 		return text
-	case json.Unmarshal([]byte(text), &v) != nil:
+	case input.JSON([]byte(text), &v) != nil:
 		return text
 	}
 	return v

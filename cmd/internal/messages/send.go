@@ -50,10 +50,11 @@ func newSend(a *call.App) *cobra.Command {
 		Long: `Sends messages and prints their receipts. The body is an argument, - for standard
 input, or @FILE for the content of a file; without it the body is standard input.
 
-With --lines each line of standard input is the body of a message. With --jsonl
-each line is a JSON object: body (in base64) or body_text, and optionally id, tag,
-keys, properties, message_group, trace_context, and deliver_at or deliver_after. A
-throttled send waits and is tried again; --ack-timeout bounds each message.
+With --lines each line of standard input is the body of a message; empty lines are
+skipped. With --jsonl each line is a JSON object: body (in base64) or body_text, and
+optionally id, tag, keys, properties, message_group, trace_context, and deliver_at or
+deliver_after. The first line that is not one JSON object in UTF-8 ends the command.
+A throttled send waits and is tried again; --ack-timeout bounds each message.
 
 --jsonl accepts the lines that peek, find, receive and dead-letters export print with
 -o jsonl. The place, the past times and the lease of the message that was read are
@@ -218,6 +219,9 @@ func (s *sendCommand) model() (*tidegate.Message, error) {
 		if m.Properties == nil {
 			m.Properties = map[string]string{}
 		}
+		if _, twice := m.Properties[name]; twice {
+			return nil, fmt.Errorf("--property %s is given twice; a property has one value", name)
+		}
 		m.Properties[name] = value
 	}
 	switch {
@@ -312,7 +316,7 @@ func (r *sending) progress() (results, underWay int64) {
 func (r *sending) feed(ctx, abort context.Context, next func() (*tidegate.Message, error), limit *rate.Limiter, inFlight *sync.WaitGroup) error {
 	for {
 		m, err := next()
-		if errors.Is(err, io.EOF) {
+		if err == io.EOF { //nolint:errorlint // the end of the input is io.EOF itself; a wrapped one is a fault
 			return nil
 		}
 		if err != nil {
