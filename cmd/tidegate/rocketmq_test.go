@@ -3,8 +3,6 @@ package main
 import (
 	"flag"
 	"fmt"
-	"net"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,27 +10,29 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport/rocketmq/interop/runner"
 )
 
-var (
-	rocketmqEndpoint = flag.String("rocketmq.endpoint", "", "host:port of a real RocketMQ; empty for a tidegate broker in this process")
-	rocketmqTool     = flag.String("rocketmq.tool", "", "the program that creates topics and groups of that RocketMQ")
-)
+var rocketmqPort = flag.Int("rocketmq", 0, "the `port` of a real RocketMQ that transport/rocketmq/interop/rocketmq started; 0 for a tidegate broker in this process")
 
 // A target is a server for the commands that need no HTTP API.
 type target struct {
 	*tool
 	suffix string
-	real   bool
+	real   *runner.Setup // nil for a tidegate broker
 }
 
 func newTarget(t *testing.T) *target {
 	t.Helper()
-	x := &target{tool: newTool(t), suffix: "-" + strconv.FormatInt(time.Now().UnixNano(), 36), real: *rocketmqEndpoint != ""}
-	if x.real {
+	x := &target{tool: newTool(t), suffix: "-" + strconv.FormatInt(time.Now().UnixNano(), 36)}
+	if *rocketmqPort != 0 {
+		var err error
+		if x.real, err = runner.Open(*rocketmqPort); err != nil {
+			t.Fatal(err)
+		}
 		delete(x.env, "TIDEGATE_SERVER_GRPC")
 		delete(x.env, "TIDEGATE_SERVER_HTTP")
-		x.must("context", "add", "rmq", "--kind", "rocketmq", "--grpc", *rocketmqEndpoint)
+		x.must("context", "add", "rmq", "--kind", "rocketmq", "--grpc", x.endpoints())
 	}
 	return x
 }
@@ -40,8 +40,10 @@ func newTarget(t *testing.T) *target {
 // topic creates a topic of a type.
 func (x *target) topic(base, kind string) string {
 	x.t.Helper()
-	if x.real {
-		x.admin("topic", base+x.suffix, strings.ToLower(kind))
+	if x.real != nil {
+		if err := x.real.Topic(x.t.Context(), base+x.suffix, kind, 0); err != nil {
+			x.t.Fatal(err)
+		}
 	} else {
 		x.must("topic", "create", base+x.suffix, "type="+kind)
 	}
@@ -51,24 +53,18 @@ func (x *target) topic(base, kind string) string {
 // group creates a consumer group with a number of attempts.
 func (x *target) group(base string, attempts int) string {
 	x.t.Helper()
-	if x.real {
-		x.admin("group", base+x.suffix, "--max-retries", strconv.Itoa(attempts-1), "--retry-delays", "1000")
+	if x.real != nil {
+		if err := x.real.Group(x.t.Context(), base+x.suffix, runner.Group{MaxRetries: attempts - 1, Retry: []time.Duration{time.Second}}); err != nil {
+			x.t.Fatal(err)
+		}
 	} else {
 		x.must("group", "create", base+x.suffix, "max_attempts="+strconv.Itoa(attempts), "retry=1s")
 	}
 	return base + x.suffix
 }
 
-func (x *target) admin(args ...string) {
-	x.t.Helper()
-	_, port, err := net.SplitHostPort(*rocketmqEndpoint)
-	if err != nil {
-		x.t.Fatal(err)
-	}
-	if out, err := exec.CommandContext(x.t.Context(), *rocketmqTool, append(args, "--port", port)...).CombinedOutput(); err != nil {
-		x.t.Fatalf("%q: %v: %s", args, err, out)
-	}
-}
+// endpoints returns the addresses of the RocketMQ.
+func (x *target) endpoints() string { return strings.Join(x.real.Endpoints(), ";") }
 
 // The commands for messages and dead letters work on a tidegate broker and on a RocketMQ.
 func TestCommandsForMessages(t *testing.T) {
@@ -100,7 +96,7 @@ func TestCommandsForMessages(t *testing.T) {
 		t.Errorf("the worker: %s", r.stderr)
 	}
 	as := []string{}
-	if x.real {
+	if x.real != nil {
 		as = []string{"--as", x.group("repair", 200)}
 	}
 	top := lines[struct{ Count int }](t, x.must(append([]string{"dead-letters", "top", all, "-o", "jsonl"}, as...)...).stdout)
@@ -132,7 +128,7 @@ func (x *target) looksAtLetter(t *testing.T, group, topic string, as []string) {
 		Origin struct{ Topic string }
 	}
 	list := lines[letter](t, x.must(append([]string{"dead-letters", "list", group, "-o", "jsonl"}, as...)...).stdout)
-	if x.real {
+	if x.real != nil {
 		topic = ""
 	}
 	if len(list) != 1 || list[0].ID == "" || list[0].Origin.Topic != topic || list[0].Body != "" {
@@ -160,13 +156,13 @@ func TestMoveToAndFrom(t *testing.T) {
 	tide := newTool(t)
 	tide.must("topic", "create", topic, "type=FIFO")
 	tide.must("group", "create", group, "fifo=true")
-	if x.real {
-		tide.must("context", "add", "far", "--kind", "rocketmq", "--grpc", *rocketmqEndpoint)
+	if x.real != nil {
+		tide.must("context", "add", "far", "--kind", "rocketmq", "--grpc", x.endpoints())
 	} else {
 		tide.must("context", "add", "far", "--grpc", x.grpc, "--http", x.http)
 	}
 	x.must("context", "add", "near", "--grpc", tide.grpc, "--http", tide.http)
-	if x.real {
+	if x.real != nil {
 		x.must("context", "use", "rmq")
 	}
 	var input strings.Builder

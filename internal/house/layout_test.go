@@ -57,8 +57,8 @@ var importTable = map[string]row{
 		imports: []string{"", "transport", "backoff", "internal/gzipped", "internal/protomem", "internal/readiness", "internal/rmqpb"},
 		tests:   []string{"broker", "broker/server", "producer"}, // the example
 	},
-	"transport/rocketmq/interop":         {tests: []string{"..."}}, // programs of users, on two servers
-	"transport/rocketmq/interop/compare": {imports: []string{"", "backoff", "consumer", "producer", "transport/rocketmq"}, tests: []string{"broker", "broker/server"}},
+	"transport/rocketmq/interop":         {tests: []string{"..."}}, // programs of users, on two servers, and the runner of one of them
+	"transport/rocketmq/interop/compare": {imports: []string{"", "backoff", "consumer", "producer", "transport/rocketmq", "transport/rocketmq/interop"}, tests: []string{"broker", "broker/server"}},
 	"transport/amqp": { // a nested module; it imports no internal package of this one
 		imports: []string{"", "transport", "transport/held", "backoff"},
 		tests:   []string{"producer", "consumer", "internal/amqppeer"}, // on a real server and on a peer

@@ -2,7 +2,6 @@ package interop
 
 import (
 	"testing"
-	"time"
 
 	"github.com/tidegate/tidegate/transport/transporttest"
 )
@@ -14,10 +13,13 @@ func TestSuite(t *testing.T) {
 		x := open(t)
 		return transporttest.Fixture{Transport: x.client, CreateTopic: x.createTopic, CreateGroup: x.createGroup}
 	}
-	if *endpoint != "" {
+	if *port != 0 {
 		t.Parallel()
-		// RocketMQ 5.2 waits 5 s at least, and has invisible durations of 10 s at least.
-		transporttest.Run(t, fixture, transporttest.Server{Unit: 5 * time.Second, Slack: 15 * time.Second})
+		s, err := rocketMQ()
+		if err != nil {
+			t.Fatal(err)
+		}
+		transporttest.Run(t, fixture, realRocketMQ(s.Options()))
 		return
 	}
 	s := tidegateBroker()

@@ -1,19 +1,17 @@
 // Package interop runs the same programs against a tidegate broker and against a real RocketMQ.
 // They use the public API of producer and consumer; where servers differ, they assert how the
 // SDK reports the difference. Without flags the server is a tidegate broker in the same
-// process, and time is virtual. With -rocketmq.endpoint it is a RocketMQ, which must be one
-// that -rocketmq.tool started: a program with the commands "topic NAME TYPE" and
-// "group NAME [--fifo] [--max-retries N] [--retry-delays MS,…]", each with "--port PORT".
+// process, and time is virtual. With -rocketmq it is a RocketMQ that the program rocketmq has
+// started, by the port of its first proxy:
 //
-//	go test ./transport/rocketmq/interop -parallel 100 -v -rocketmq.endpoint 127.0.0.1:8081 -rocketmq.tool /path/rocketmq
+//	go run ./transport/rocketmq/interop/rocketmq up --port 8081
+//	go test ./transport/rocketmq/interop -parallel 100 -timeout 30m -v -rocketmq 8081
+//	go run ./transport/rocketmq/interop/rocketmq down --port 8081
 package interop
 
 import (
 	"context"
 	"flag"
-	"fmt"
-	"net"
-	"os/exec"
 	"strconv"
 	"strings"
 	"sync"
@@ -29,16 +27,22 @@ import (
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq"
+	"github.com/tidegate/tidegate/transport/rocketmq/interop/runner"
 	"github.com/tidegate/tidegate/transport/transporttest"
 )
 
-var (
-	endpoint = flag.String("rocketmq.endpoint", "", "host:port of a real RocketMQ; empty for a tidegate broker in this process")
-	tool     = flag.String("rocketmq.tool", "", "the program that creates topics and groups of that RocketMQ")
-)
+var port = flag.Int("rocketmq", 0, "the `port` of a real RocketMQ that transport/rocketmq/interop/rocketmq started; 0 for a tidegate broker in this process")
 
-// patience bounds every wait of a program.
-const patience = 2 * time.Minute
+// rocketMQ returns that RocketMQ.
+var rocketMQ = sync.OnceValues(func() (*runner.Setup, error) { return runner.Open(*port) })
+
+// patience bounds every wait of a program, so that a test that hangs fails. A real server on a busy
+// machine needs minutes for work of seconds.
+const patience = 10 * time.Minute
+
+// attemptTimeout bounds one request. A RocketMQ shares the machine with the tests: with a shorter
+// time a slow response makes the producer send the message again, and the server stores it twice.
+const attemptTimeout = time.Minute
 
 // run makes the names of this run unique: a RocketMQ keeps those of earlier ones.
 var run = strconv.FormatInt(time.Now().UnixNano(), 36)
@@ -53,11 +57,20 @@ func tidegateBroker() transporttest.Server {
 	return s
 }
 
+// realRocketMQ describes a RocketMQ by its version and its settings.
+func realRocketMQ(o runner.Options) transporttest.Server {
+	return transporttest.Server{
+		Unit: 5 * time.Second, Slack: patience, // its shortest wait is 5 s, its shortest invisible duration 10 s
+		Recall: o.Version != "5.2.0" && o.Broker["recallMessageEnable"] == "true",
+	}
+}
+
 // A target is a server and a client of it.
 type target struct {
 	t      *testing.T
 	ctx    context.Context    // of the test
 	broker *brokertest.Broker // nil for a RocketMQ
+	real   *runner.Setup      // nil for a tidegate broker
 	client *rocketmq.Client
 	suffix string
 
@@ -67,7 +80,7 @@ type target struct {
 // on runs a program against the server that the flags name.
 func on(t *testing.T, program func(x *target)) {
 	t.Helper()
-	if *endpoint == "" {
+	if *port == 0 {
 		synctest.Test(t, func(t *testing.T) { program(open(t)) })
 		return
 	}
@@ -81,12 +94,17 @@ func open(t *testing.T) *target {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
 	x := &target{t: t, ctx: ctx, suffix: "-" + strings.ReplaceAll(t.Name(), "/", "-") + "-" + run}
-	at, o := *endpoint, rocketmq.Options{RequestTimeout: 10 * time.Second} // the server shares the machine with the tests
-	if at == "" {
+	at, o := "", rocketmq.Options{RequestTimeout: attemptTimeout}
+	var err error
+	if *port == 0 {
 		x.broker, x.server = brokertest.New(t), tidegateBroker()
 		at, o.Dialer = x.broker.Address(), x.broker.Dial
+	} else {
+		if x.real, err = rocketMQ(); err != nil {
+			t.Fatal(err)
+		}
+		at, x.server = strings.Join(x.real.Endpoints(), ";"), realRocketMQ(x.real.Options())
 	}
-	var err error
 	if x.client, err = rocketmq.New(at, o); err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +129,7 @@ func (x *target) createTopic(ctx context.Context, name string, kind settings.Top
 		_, err := x.broker.PutTopic(ctx, name, settings.Topic{Type: kind})
 		return err
 	}
-	return admin(ctx, "topic", name, strings.ToLower(string(kind)))
+	return x.real.Topic(ctx, name, string(kind), 0)
 }
 
 // group creates a consumer group and returns its name. Its retry delays are 1 s.
@@ -134,35 +152,14 @@ func (x *target) createGroup(ctx context.Context, name string, s transport.Consu
 		_, err := x.broker.PutGroup(ctx, name, g)
 		return err
 	}
-	args := []string{"group", name, "--max-retries", strconv.Itoa(s.MaxAttempts - 1)}
-	if s.FIFO {
-		args = append(args, "--fifo")
-	}
-	var ms []string
-	for _, d := range s.Retry.(backoff.Steps) {
-		ms = append(ms, strconv.FormatInt(d.Milliseconds(), 10))
-	}
-	return admin(ctx, append(args, "--retry-delays", strings.Join(ms, ","))...)
-}
-
-var administration sync.Mutex
-
-func admin(ctx context.Context, args ...string) error {
-	_, port, err := net.SplitHostPort(*endpoint)
-	if err != nil {
-		return err
-	}
-	administration.Lock() // or the machine is busy with these processes alone
-	defer administration.Unlock()
-	args = append(args, "--port", port)
-	if out, err := exec.CommandContext(ctx, *tool, args...).CombinedOutput(); err != nil {
-		return fmt.Errorf("%s %v: %w: %s", *tool, args, err, out)
-	}
-	return nil
+	return x.real.Group(ctx, name, runner.Group{FIFO: s.FIFO, MaxRetries: s.MaxAttempts - 1, Retry: s.Retry.(backoff.Steps)})
 }
 
 func (x *target) producer(o producer.Options) *producer.Producer {
 	x.t.Helper()
+	if x.real != nil && o.AttemptTimeout == 0 {
+		o.AttemptTimeout = attemptTimeout
+	}
 	p, err := producer.New(x.client, o)
 	if err != nil {
 		x.t.Fatal(err)

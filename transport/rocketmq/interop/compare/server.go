@@ -2,17 +2,14 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"net"
-	"os"
-	"os/exec"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport/rocketmq"
+	"github.com/tidegate/tidegate/transport/rocketmq/interop/runner"
 )
 
 // A target is the server that both sides use.
@@ -24,80 +21,73 @@ type target interface {
 	restart(ctx context.Context) error // the proxy; it returns when the proxy serves
 }
 
-// A rocketMQ is a server that the program starts with the tool. Its proxy is a process of its own,
-// as in production. Only such a proxy can route clients to the address that they used, which is
-// that of the relay.
+// A rocketMQ is a server that the program starts. Its proxy is a process of its own, as in
+// production. Only such a proxy can route clients to the address that they used, which is that of
+// the relay.
 type rocketMQ struct {
-	tool    string
 	port    int
-	started bool
+	version string
+	setup   *runner.Setup // nil: not started
 	small   bool
 }
+
+const (
+	proxy        = "proxy-1"
+	startTimeout = 10 * time.Minute // a busy machine takes minutes
+)
 
 func (s *rocketMQ) endpoint() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
 
 // start starts the server, unless it runs with this setting. A small server has one thread that
-// writes sends, waits for the disk with each, and lets 8 more wait. A failure of the first start
-// means that no server is available here.
+// writes sends, waits for the disk with each, and lets 8 more wait.
 func (s *rocketMQ) start(ctx context.Context, small bool) error {
-	if s.started && s.small == small {
+	if s.setup != nil && s.small == small {
 		return nil
 	}
-	if s.started {
-		if err := s.stop(); err != nil {
-			return err
-		}
+	if err := s.stop(); err != nil {
+		return err
 	}
-	if _, err := os.Stat(s.tool); err != nil {
-		return fmt.Errorf("there is no program %s: %w", s.tool, err)
-	}
-	for _, program := range []string{"java", "mvn"} {
-		if _, err := exec.LookPath(program); err != nil {
-			return fmt.Errorf("%s needs %s, which is not installed", s.tool, program)
-		}
-	}
-	args := []string{"up", "--cluster", "--proxy", "useEndpointPortFromRequest=true", "--timeout", "180"}
-	if small {
-		args = append(args, "--throttle")
-	}
-	s.started, s.small = true, small
-	return s.command(ctx, args...)
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	setup, err := runner.Up(ctx, runner.Options{
+		Port: s.port, Version: s.version, Cluster: true, Throttle: small, Heap: "1g",
+		Proxy: map[string]string{"useEndpointPortFromRequest": "true"},
+	})
+	s.setup, s.small = setup, small
+	return err
 }
 
 // stop ends the server and removes its data.
 func (s *rocketMQ) stop() error {
+	if s.setup == nil {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	s.started = false
-	return s.command(ctx, "down", "--kill", "--wipe")
-}
-
-func (s *rocketMQ) command(ctx context.Context, args ...string) error {
-	args = append(args, "--port", strconv.Itoa(s.port))
-	if out, err := exec.CommandContext(ctx, s.tool, args...).CombinedOutput(); err != nil {
-		return fmt.Errorf("%s %s: %w: %s", s.tool, strings.Join(args, " "), err, out)
-	}
-	return nil
+	err := s.setup.Wipe(ctx)
+	s.setup = nil
+	return err
 }
 
 func (s *rocketMQ) topic(ctx context.Context, name string, fifo bool) error {
+	kind := "NORMAL"
 	if fifo {
-		return s.command(ctx, "topic", name, "fifo")
+		kind = "FIFO"
 	}
-	return s.command(ctx, "topic", name, "normal")
+	return s.setup.Topic(ctx, name, kind, 0)
 }
 
 func (s *rocketMQ) group(ctx context.Context, name string, fifo bool) error {
-	args := []string{"group", name}
-	if fifo {
-		args = append(args, "--fifo")
-	}
-	return s.command(ctx, args...)
+	return s.setup.Group(ctx, name, runner.Group{FIFO: fifo, MaxRetries: 16})
 }
 
-func (s *rocketMQ) kill(ctx context.Context) error { return s.command(ctx, "down", "--kill", "proxy") }
+func (s *rocketMQ) kill(ctx context.Context) error { return s.setup.Kill(ctx, proxy) }
 
-func (s *rocketMQ) restart(ctx context.Context) error { return s.command(ctx, "up") }
+func (s *rocketMQ) restart(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	return s.setup.Start(ctx, proxy)
+}
 
 // A feeder sends messages to the server without a relay and without retries.
 type feeder struct {

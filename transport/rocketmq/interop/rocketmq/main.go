@@ -1,0 +1,323 @@
+// Command rocketmq starts real Apache RocketMQ servers on this machine, for the interop tests and
+// for trying a program on them: a name server, brokers and gRPC proxies in Java processes, which it
+// starts, kills and restarts by name. It needs a Java of version 8 or later and Maven, which
+// downloads each version of RocketMQ once.
+//
+//	go run ./transport/rocketmq/interop/rocketmq up --version 5.5.0 --brokers 2 --proxies 2
+//	go run ./transport/rocketmq/interop/rocketmq kill broker-b
+//	go run ./transport/rocketmq/interop/rocketmq start broker-b
+//	go run ./transport/rocketmq/interop/rocketmq down
+//
+// The processes outlive the program; "down" ends them and removes their data. Each command has
+// --port, which identifies the set-up, and --help. The exit status is 3 if the machine lacks Java
+// or Maven, and 1 for every other error. Package runner has the same for Go programs.
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/tidegate/tidegate/transport/rocketmq/interop/runner"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := commands().ExecuteContext(ctx)
+	stop()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok { // of mqadmin or tail, which has printed why
+		os.Exit(max(exit.ExitCode(), 1)) //nolint:forbidigo // a program
+	}
+	switch {
+	case errors.Is(err, runner.ErrMissing):
+		fmt.Fprintln(os.Stderr, "rocketmq:", err)
+		os.Exit(3) //nolint:forbidigo // a program
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "rocketmq:", err)
+		os.Exit(1) //nolint:forbidigo // a program
+	}
+}
+
+func commands() *cobra.Command {
+	root := &cobra.Command{
+		Use: "rocketmq", Short: "Start real Apache RocketMQ servers for tests",
+		SilenceUsage: true, SilenceErrors: true, CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
+	}
+	port := root.PersistentFlags().Int("port", 8081, "the gRPC port of the first proxy, which identifies the set-up")
+	timeout := root.PersistentFlags().Duration("timeout", 5*time.Minute, "the limit for a command that starts or ends processes")
+	// on runs a function on the set-up, within the limit.
+	on := func(f func(ctx context.Context, s *runner.Setup, cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
+		return func(cmd *cobra.Command, args []string) error {
+			ctx, cancel := context.WithTimeoutCause(cmd.Context(), *timeout, fmt.Errorf("the limit of %v (--timeout) is over", *timeout))
+			defer cancel()
+			s, err := runner.Open(*port)
+			if err != nil {
+				return err
+			}
+			return f(ctx, s, cmd, args)
+		}
+	}
+	root.AddCommand(up(port, timeout), &cobra.Command{
+		Use: "start [NAME]...", Short: "Start processes that do not run, and wait until they serve",
+		Long: "Start the named processes, or all, and wait until they serve. RocketMQ's proxies end at their start while a broker is away.",
+		RunE: on(func(ctx context.Context, s *runner.Setup, _ *cobra.Command, names []string) error {
+			return s.Start(ctx, names...)
+		}),
+	}, &cobra.Command{
+		Use: "kill [NAME]...", Short: "End processes at once, as kill -9 does",
+		RunE: on(func(ctx context.Context, s *runner.Setup, _ *cobra.Command, names []string) error {
+			return s.Kill(ctx, names...)
+		}),
+	}, &cobra.Command{
+		Use: "stop [NAME]...", Short: "End processes in order, which takes about 15 s",
+		RunE: on(func(ctx context.Context, s *runner.Setup, _ *cobra.Command, names []string) error {
+			return s.Stop(ctx, names...)
+		}),
+	}, restart(on), &cobra.Command{
+		Use: "set NAME KEY=VALUE...", Short: "Change settings of a broker or a proxy",
+		Long: "Change settings of a broker or a proxy. A running broker gets them at once; some take effect only when it starts again, as do all those of a proxy.",
+		Args: cobra.MinimumNArgs(2),
+		RunE: on(func(ctx context.Context, s *runner.Setup, _ *cobra.Command, args []string) error {
+			settings, err := pairs(args[1:])
+			if err != nil {
+				return err
+			}
+			return s.Set(ctx, args[0], settings)
+		}),
+	}, topic(on), group(on), &cobra.Command{
+		Use: "env", Short: "Print the addresses and the directory, for eval", Args: cobra.NoArgs,
+		RunE: on(func(_ context.Context, s *runner.Setup, cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "ROCKETMQ_ENDPOINT='%s'\nROCKETMQ_NAMESRV='%s'\nROCKETMQ_DIR='%s'\n",
+				strings.Join(s.Endpoints(), ";"), s.NameServer(), strings.ReplaceAll(s.Dir(), "'", `'\''`))
+			return err
+		}),
+	}, &cobra.Command{
+		Use: "status", Short: "List the processes", Args: cobra.NoArgs,
+		RunE: on(func(_ context.Context, s *runner.Setup, cmd *cobra.Command, _ []string) error {
+			names, pids := s.Processes()
+			for _, name := range names {
+				words := "does not run"
+				if pids[name] != 0 {
+					words = "pid " + strconv.Itoa(pids[name])
+				}
+				if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%-10s %s\n", name, words); err != nil {
+					return err
+				}
+			}
+			return nil
+		}),
+	}, logs(port), &cobra.Command{
+		Use: "admin ARGUMENT...", Short: "Run RocketMQ's own mqadmin, with the name server filled in", DisableFlagParsing: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			at, args, err := portOf(args)
+			if err != nil {
+				return err
+			}
+			s, err := runner.Open(cmp.Or(at, *port))
+			if err != nil {
+				return err
+			}
+			c, err := s.Admin(cmd.Context(), args...)
+			if err != nil {
+				return err
+			}
+			return pipe(c, cmd)
+		},
+	}, down(port, timeout))
+	return root
+}
+
+type onSetup = func(func(context.Context, *runner.Setup, *cobra.Command, []string) error) func(*cobra.Command, []string) error
+
+func up(port *int, timeout *time.Duration) *cobra.Command {
+	var o runner.Options
+	var brokerSettings, proxySettings []string
+	cmd := &cobra.Command{
+		Use: "up", Short: "Start a set-up and wait until it serves", Args: cobra.NoArgs,
+		Long: `Start a name server, brokers and proxies, and wait until they serve. The processes are namesrv, broker-a, broker-b and
+so on, and proxy-1, proxy-2 and so on. The data of an earlier set-up with the same port are still there. If the set-up
+runs already, the processes that are missing are started.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := context.WithTimeoutCause(cmd.Context(), *timeout, fmt.Errorf("the limit of %v (--timeout) is over", *timeout))
+			defer cancel()
+			var err error
+			if o.Broker, err = pairs(brokerSettings); err != nil {
+				return err
+			}
+			if o.Proxy, err = pairs(proxySettings); err != nil {
+				return err
+			}
+			o.Port = *port
+			began := time.Now()
+			s, err := runner.Up(ctx, o)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "RocketMQ %s is up after %v: %s\n",
+				s.Options().Version, time.Since(began).Round(time.Second/10), strings.Join(s.Endpoints(), ";"))
+			return err
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.Version, "version", runner.Versions[0], "the version of RocketMQ: "+strings.Join(runner.Versions, ", "))
+	f.IntVar(&o.Brokers, "brokers", 1, "the number of brokers, without replicas; several set --cluster")
+	f.IntVar(&o.Proxies, "proxies", 1, "the number of proxies, with ports that follow --port; several set --cluster")
+	f.BoolVar(&o.Cluster, "cluster", false, "run the broker in a process of its own, as in production, and not within the proxy")
+	f.BoolVar(&o.Throttle, "throttle", false, "serve one send at a time, let 8 wait, and respond to others with TOO_MANY_REQUESTS (42900); it sets --cluster")
+	f.StringArrayVar(&brokerSettings, "broker", nil, "a `KEY=VALUE` for broker.conf of all brokers; can be repeated")
+	f.StringArrayVar(&proxySettings, "proxy", nil, "a `KEY=VALUE` for rmq-proxy.json of all proxies; can be repeated")
+	f.StringVar(&o.Heap, "heap", "512m", "the largest Java heap of each broker and each proxy")
+	return cmd
+}
+
+func restart(on onSetup) *cobra.Command {
+	var kill bool
+	cmd := &cobra.Command{
+		Use: "restart NAME...", Short: "End processes and start them again", Args: cobra.MinimumNArgs(1),
+		RunE: on(func(ctx context.Context, s *runner.Setup, _ *cobra.Command, names []string) error {
+			end := s.Stop
+			if kill {
+				end = s.Kill
+			}
+			if err := end(ctx, names...); err != nil {
+				return err
+			}
+			return s.Start(ctx, names...)
+		}),
+	}
+	cmd.Flags().BoolVar(&kill, "kill", false, "end them at once, as kill -9 does")
+	return cmd
+}
+
+func topic(on onSetup) *cobra.Command {
+	var queues int
+	cmd := &cobra.Command{
+		Use: "topic NAME TYPE", Short: "Create or change a topic on all brokers", Args: cobra.ExactArgs(2),
+		Long: "Create or change a topic on all brokers. TYPE is normal, fifo, delay, transaction or mixed, and with newer versions priority or lite.",
+		RunE: on(func(ctx context.Context, s *runner.Setup, _ *cobra.Command, args []string) error {
+			return s.Topic(ctx, args[0], args[1], queues)
+		}),
+	}
+	cmd.Flags().IntVar(&queues, "queues", 8, "the number of queues on each broker")
+	return cmd
+}
+
+func group(on onSetup) *cobra.Command {
+	var g runner.Group
+	cmd := &cobra.Command{
+		Use: "group NAME", Short: "Create or change a consumer group on all brokers", Args: cobra.ExactArgs(1),
+		RunE: on(func(ctx context.Context, s *runner.Setup, _ *cobra.Command, args []string) error {
+			return s.Group(ctx, args[0], g)
+		}),
+	}
+	cmd.Flags().BoolVar(&g.FIFO, "fifo", false, "consume in order")
+	cmd.Flags().IntVar(&g.MaxRetries, "max-retries", 16, "the number of deliveries of a message after the first one")
+	cmd.Flags().DurationSliceVar(&g.Retry, "retry-delays", nil, "the delays of retries that the server gives to push consumers, for example 1s,10s; RocketMQ's table without")
+	return cmd
+}
+
+func logs(port *int) *cobra.Command {
+	var follow bool
+	cmd := &cobra.Command{
+		Use: "logs", Short: "Show the end of each log, with times in UTC+8", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, err := runner.Open(*port)
+			if err != nil {
+				return err
+			}
+			files, err := s.Logs()
+			if err != nil {
+				return err
+			}
+			if len(files) == 0 {
+				return fmt.Errorf("there are no logs in %s", s.Dir())
+			}
+			args := []string{"-n", "40"}
+			if follow {
+				args = []string{"-n", "5", "-F"}
+			}
+			return pipe(exec.CommandContext(cmd.Context(), "tail", append(args, files...)...), cmd)
+		},
+	}
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "follow the logs")
+	return cmd
+}
+
+func down(port *int, timeout *time.Duration) *cobra.Command {
+	var keep, all bool
+	cmd := &cobra.Command{
+		Use: "down", Short: "End all processes of a set-up at once and remove its data", Args: cobra.NoArgs,
+		Long: "End all processes of a set-up at once, as kill -9 does, and remove its data. With --keep, end them in order and keep the data for the next up.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := context.WithTimeoutCause(cmd.Context(), *timeout, fmt.Errorf("the limit of %v (--timeout) is over", *timeout))
+			defer cancel()
+			list, err := runner.List()
+			if err != nil {
+				return err
+			}
+			var failed error
+			for _, s := range list {
+				switch {
+				case !all && s.Options().Port != *port:
+				case keep:
+					failed = errors.Join(failed, s.Stop(ctx))
+				default:
+					failed = errors.Join(failed, s.Wipe(ctx))
+				}
+			}
+			return failed
+		},
+	}
+	cmd.Flags().BoolVar(&keep, "keep", false, "keep the data")
+	cmd.Flags().BoolVar(&all, "all", false, "all set-ups of this user")
+	return cmd
+}
+
+// pairs returns the keys and values of a list of KEY=VALUE; nil for none.
+func pairs(list []string) (map[string]string, error) {
+	var all map[string]string
+	for _, s := range list {
+		k, v, ok := strings.Cut(s, "=")
+		if !ok || k == "" {
+			return nil, fmt.Errorf("%q is not KEY=VALUE", s)
+		}
+		if all == nil {
+			all = map[string]string{}
+		}
+		all[k] = v
+	}
+	return all, nil
+}
+
+// portOf takes --port out of arguments, of which all others are those of mqadmin. It returns 0 if
+// there is none.
+func portOf(args []string) (port int, rest []string, err error) {
+	for i, a := range args {
+		value, ok := strings.CutPrefix(a, "--port=")
+		n := 1
+		if a == "--port" && i+1 < len(args) {
+			value, ok, n = args[i+1], true, 2
+		}
+		if ok {
+			port, err := strconv.Atoi(value)
+			return port, slices.Concat(args[:i], args[i+n:]), err
+		}
+	}
+	return 0, args, nil
+}
+
+// pipe runs a program with the output of a command.
+func pipe(c *exec.Cmd, cmd *cobra.Command) error {
+	c.Stdin, c.Stdout, c.Stderr = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
+	return c.Run()
+}

@@ -1,0 +1,164 @@
+package runner
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestDefaults(t *testing.T) {
+	o, err := Options{}.withDefaults()
+	if err != nil || o.Port != 8081 || o.Version != "5.2.0" || o.Brokers != 1 || o.Proxies != 1 || o.Cluster || o.Heap != "512m" {
+		t.Errorf("the defaults are %+v, %v", o, err)
+	}
+	for name, o := range map[string]Options{"brokers": {Brokers: 2}, "proxies": {Proxies: 2}, "throttle": {Throttle: true}} {
+		if o, err := o.withDefaults(); err != nil || !o.Cluster {
+			t.Errorf("%s: %+v, %v, want processes of their own", name, o, err)
+		}
+	}
+}
+
+func TestFaultsOfOptions(t *testing.T) {
+	for want, o := range map[string]Options{
+		`version "5.1.0" is not one of 5.2.0, 5.3.3, 5.4.0, 5.5.0`: {Version: "5.1.0"},
+		"the number of brokers is 9, not 1 to 8":                   {Brokers: 9},
+		"the number of proxies is -1, not 1 to 8":                  {Proxies: -1},
+		"begin at 65535":       {Port: 65535, Proxies: 2},
+		"begin at 19999":       {Port: 19999, Proxies: 2}, // 20000 can be that of a name server
+		"begin at 31999":       {Port: 31999},
+		"begin at -1":          {Port: -1},
+		`heap "512"`:           {Heap: "512"},
+		`setting "a b"="c"`:    {Broker: map[string]string{"a b": "c"}},
+		`setting "a"="b\nc=d"`: {Proxy: map[string]string{"a": "b\nc=d"}},
+	} {
+		if _, err := o.withDefaults(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %q", o, err, want)
+		}
+	}
+	for _, o := range []Options{{Port: 19999}, {Port: 32000}, {Port: 65535}} {
+		if _, err := o.withDefaults(); err != nil {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+}
+
+// The largest set-up has ports of its own, in one block, and a broker also has the two ports below
+// its own: RocketMQ listens on listenPort - 2 too.
+func TestPortsAreDistinct(t *testing.T) {
+	o := Options{Port: 8081, Brokers: maxMembers, Proxies: maxMembers}
+	p, err := o.pickPorts(func(int) bool { return false })
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := append(slices.Clone(p.Proxies), p.NameServer)
+	for _, b := range p.Brokers {
+		all = append(all, b, b-1, b-2)
+	}
+	slices.Sort(all)
+	if n := len(slices.Compact(slices.Clone(all))); n != 1+4*maxMembers || all[n-1]-all[0] >= blockPorts || all[0] < firstPort || all[n-1] > lastPort {
+		t.Errorf("the ports are %v", all)
+	}
+}
+
+func TestPortsInUseAreAvoided(t *testing.T) {
+	o := Options{Port: 8081, Brokers: 1, Proxies: 1}
+	first, err := o.pickPorts(func(int) bool { return false })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, taken := range []int{first.NameServer, first.Brokers[0], first.Brokers[0] - 2, first.Proxies[0]} {
+		other, err := o.pickPorts(func(port int) bool { return port == taken })
+		if err != nil || other.NameServer == first.NameServer {
+			t.Errorf("with port %d in use: %+v, %v, want another block than %+v", taken, other, err, first)
+		}
+	}
+	if _, err := o.pickPorts(func(int) bool { return true }); err == nil {
+		t.Error("no port is free, and there is no error")
+	}
+	near, err := Options{Port: 8082, Brokers: 1, Proxies: 1}.pickPorts(func(int) bool { return false })
+	if err != nil || near.NameServer == first.NameServer {
+		t.Errorf("two set-ups that start at once have the ports %+v and %+v, %v", first, near, err)
+	}
+}
+
+func TestPlanOfCluster(t *testing.T) {
+	o, err := Options{Brokers: 2, Proxies: 2, Version: "5.5.0", Broker: map[string]string{"recallMessageEnable": "true", "flushDiskType": "ASYNC_FLUSH"},
+		Proxy: map[string]string{"useEndpointPortFromRequest": "true"}, Throttle: true}.withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := o.plan("/d", o.portsAt(20000), map[string]map[string]string{"broker-b": {"brokerPermission": "4"}, "proxy-2": {"grpcServerPort": "9"}})
+	var names []string
+	for _, p := range list {
+		names = append(names, p.name)
+	}
+	if want := "[namesrv broker-a broker-b proxy-1 proxy-2]"; fmt.Sprint(names) != want {
+		t.Fatalf("the processes are %v, want %s", names, want)
+	}
+	b := list[2]
+	conf := b.files["conf/broker-b.conf"]
+	for _, line := range []string{
+		"brokerName=broker-b", "brokerId=0", "namesrvAddr=127.0.0.1:20000", "listenPort=20006", "haListenPort=20005", "bindAddress=127.0.0.1", "brokerIP1=127.0.0.1",
+		"storePathRootDir=/d/store/broker-b", "recallMessageEnable=true", "brokerPermission=4", "sendThreadPoolQueueCapacity=8", "flushDiskType=ASYNC_FLUSH",
+	} {
+		if strings.Count("\n"+conf, "\n"+line+"\n") != 1 {
+			t.Errorf("broker.conf has not the line %s once:\n%s", line, conf)
+		}
+	}
+	if strings.Contains(list[1].files["conf/broker-a.conf"], "brokerPermission") {
+		t.Error("a setting of broker-b reached broker-a")
+	}
+	if !slices.Equal(b.args, []string{"-c", "conf/broker-b.conf"}) || !slices.Equal(b.brokers, []int{20006}) || b.heap != "512m" {
+		t.Errorf("broker-b is %+v", b)
+	}
+	x := list[4]
+	want := `{"grpcServerPort":"9","grpcShutdownTimeSeconds":2,"namesrvAddr":"127.0.0.1:20000","remotingListenPort":20008,"rocketMQClusterName":"DefaultCluster","useEndpointPortFromRequest":"true"}` + "\n"
+	if x.files["conf/proxy-2.json"] != want || x.grpc != 8082 || !slices.Equal(x.args, []string{"-pm", "cluster", "-pc", "conf/proxy-2.json"}) || x.brokers != nil {
+		t.Errorf("proxy-2 is %+v, want the configuration %s", x, want)
+	}
+}
+
+// Without a cluster the broker runs within the process of the proxy.
+func TestPlanOfOneProcess(t *testing.T) {
+	o, err := Options{}.withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := o.plan("/d", o.portsAt(20000), nil)
+	if len(list) != 2 || list[0].name != "namesrv" || list[1].name != "proxy-1" {
+		t.Fatalf("the processes are %+v", list)
+	}
+	x := list[1]
+	files := slices.Sorted(maps.Keys(x.files))
+	if fmt.Sprint(files) != "[conf/broker-a.conf conf/proxy-1.json]" || fmt.Sprint(x.args) != "[-pm local -pc conf/proxy-1.json -bc conf/broker-a.conf]" ||
+		!slices.Equal(x.brokers, []int{20003}) || x.grpc != 8081 {
+		t.Errorf("the proxy is %+v", x)
+	}
+}
+
+func TestPropertiesAreEscaped(t *testing.T) {
+	if got, want := properties(map[string]string{"b": `C:\data`, "a": "1=2"}), "a=1=2\nb=C:\\\\data\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestArgumentsOfJava(t *testing.T) {
+	for out, want := range map[string]string{
+		"openjdk version \"17.0.15\" 2025-04-15\nOpenJDK": "--add-opens",
+		`openjdk version "21" 2023-09-19`:                 "--add-opens",
+		`java version "1.8.0_412"`:                        "",
+		`java version "1.7.0_80"`:                         "error: the machine lacks",
+		"no such command":                                 "error: this is not",
+	} {
+		args, err := javaArgs([]byte(out))
+		got := strings.Join(args, " ")
+		if err != nil {
+			got = "error: " + err.Error()
+		}
+		if !strings.HasPrefix(got, want) || want == "" && got != "" {
+			t.Errorf("%q: %s, want %q", out, got, want)
+		}
+	}
+}

@@ -1,0 +1,623 @@
+package runner
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// A Setup is a name server with its brokers and proxies. Its methods act on the processes,
+// whichever program started them. Methods that change processes wait until no other program changes
+// the same set-up. Several goroutines may call its methods.
+type Setup struct {
+	dir   string
+	state state // as at Open or Up; only the settings change later
+}
+
+// A state is the file of a set-up.
+type state struct {
+	Options  Options
+	Ports    ports
+	Settings map[string]map[string]string `json:",omitempty"` // of Set, by process and key
+}
+
+const stateFile = "setup.json"
+
+// directories returns the directory that has those of all set-ups of this user.
+func directories() string {
+	return filepath.Join(os.TempDir(), "tidegate-rocketmq-"+strconv.Itoa(os.Getuid()))
+}
+
+// setupAt returns the set-up of a port without its state.
+func setupAt(port int) *Setup { return &Setup{dir: filepath.Join(directories(), strconv.Itoa(port))} }
+
+// Open returns the set-up that [Up] started with this port.
+func Open(port int) (*Setup, error) {
+	s := setupAt(port)
+	if err := s.read(); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("there is no RocketMQ with the port %d: start one with go run ./transport/rocketmq/interop/rocketmq up --port %d", port, port)
+		}
+		return nil, err
+	}
+	return s, nil
+}
+
+// List returns the set-ups of this user that have a directory.
+func List() ([]*Setup, error) {
+	entries, err := os.ReadDir(directories())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var all []*Setup
+	for _, e := range entries {
+		port, invalid := strconv.Atoi(e.Name())
+		if invalid != nil || !e.IsDir() {
+			continue // a lock
+		}
+		if s, opened := Open(port); opened == nil {
+			all = append(all, s)
+		}
+	}
+	return all, err
+}
+
+// Up starts a set-up and waits until it serves or ctx ends; on a busy machine that takes minutes.
+// The data that an earlier one with the same port has stored are still there. If the set-up runs
+// with the same options, Up starts the processes that are missing. ErrMissing means that the
+// machine cannot run RocketMQ.
+func Up(ctx context.Context, o Options) (*Setup, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	s := setupAt(o.Port)
+	unlock, err := s.lock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	installed, err := install(ctx, o.Version)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.read(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if slices.ContainsFunc(s.plan(), s.runs) {
+		if !reflect.DeepEqual(s.state.Options, o) {
+			return nil, fmt.Errorf("a RocketMQ with other options has the port %d: end it first (down --port %d), or use another port", o.Port, o.Port)
+		}
+	} else {
+		for i := range o.Proxies {
+			if listening(o.Port + i) {
+				return nil, fmt.Errorf("the port %d is in use: end the program that listens on it, or use another port", o.Port+i)
+			}
+		}
+		p, err := o.pickPorts(listening)
+		if err != nil {
+			return nil, err
+		}
+		s.state = state{Options: o, Ports: p}
+		if err := s.write(); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.start(ctx, installed, s.plan()); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Options returns the options of the set-up, with their defaults.
+func (s *Setup) Options() Options { return s.state.Options }
+
+// Dir returns the directory with the data, the configuration and the logs.
+func (s *Setup) Dir() string { return s.dir }
+
+// NameServer returns the address of the name server.
+func (s *Setup) NameServer() string { return local(s.state.Ports.NameServer) }
+
+// Endpoints returns the gRPC addresses of all proxies, in the order of their names.
+func (s *Setup) Endpoints() (all []string) {
+	for i := range s.state.Options.Proxies {
+		all = append(all, local(s.state.Options.Port+i))
+	}
+	return all
+}
+
+// Processes returns the names of the processes in the order of their start, and the ID of each one
+// that runs.
+func (s *Setup) Processes() (names []string, pids map[string]int) {
+	pids = map[string]int{}
+	for _, p := range s.plan() {
+		names = append(names, p.name)
+		if pid := s.pid(p); pid != 0 {
+			pids[p.name] = pid
+		}
+	}
+	return names, pids
+}
+
+// Start starts the named processes, or all without names, and waits until they serve. It does
+// nothing for those that run. RocketMQ: a proxy ends at its start if a broker is away.
+func (s *Setup) Start(ctx context.Context, names ...string) error {
+	chosen, unlock, err := s.choose(ctx, names)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	installed, err := install(ctx, s.state.Options.Version)
+	if err != nil {
+		return err
+	}
+	return s.start(ctx, installed, chosen)
+}
+
+// Kill ends the named processes, or all without names, at once, as kill -9 does.
+func (s *Setup) Kill(ctx context.Context, names ...string) error {
+	return s.endNamed(ctx, 0, names)
+}
+
+// Stop ends the named processes, or all without names, in order. It kills those that still run
+// after 30 s. RocketMQ needs 10 s to 15 s.
+func (s *Setup) Stop(ctx context.Context, names ...string) error {
+	return s.endNamed(ctx, 30*time.Second, names)
+}
+
+func (s *Setup) endNamed(ctx context.Context, grace time.Duration, names []string) error {
+	chosen, unlock, err := s.choose(ctx, names)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return s.end(ctx, grace, chosen)
+}
+
+// Wipe kills all processes and removes the directory of the set-up.
+func (s *Setup) Wipe(ctx context.Context) error {
+	chosen, unlock, err := s.choose(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := s.end(ctx, 0, chosen); err != nil {
+		return err
+	}
+	return os.RemoveAll(s.dir)
+}
+
+// Set changes settings of a broker or a proxy. A running broker gets them at once; some take effect
+// only when it starts again, as do all those of a proxy.
+func (s *Setup) Set(ctx context.Context, name string, settings map[string]string) error {
+	if faults := settingFaults(settings); faults != nil {
+		return fmt.Errorf("%s: %s", name, strings.Join(faults, "; "))
+	}
+	_, unlock, err := s.choose(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	broker := 0 // its port
+	for i, port := range s.state.Ports.Brokers {
+		if name == brokerName(i) {
+			broker = port
+		}
+	}
+	if !strings.HasPrefix(name, "proxy-") && broker == 0 {
+		return fmt.Errorf("%s is neither a broker nor a proxy: it has no settings", name)
+	}
+	if _, err := s.named([]string{name}); err != nil && broker == 0 {
+		return err
+	}
+	all := map[string]string{}
+	maps.Copy(all, s.state.Settings[name])
+	maps.Copy(all, settings)
+	if s.state.Settings == nil {
+		s.state.Settings = map[string]map[string]string{}
+	}
+	s.state.Settings[name] = all
+	if err := s.write(); err != nil || broker == 0 || !listening(broker) {
+		return err
+	}
+	_, err = ask(ctx, broker, request{code: updateBrokerConfig, body: []byte(properties(settings))})
+	return named(name, err)
+}
+
+// Topic creates or changes a topic on all brokers. kind is one of RocketMQ's types, for example
+// "NORMAL", in upper or lower case. queues is their number on each broker; 0 means 8.
+func (s *Setup) Topic(ctx context.Context, name, kind string, queues int) error {
+	r, err := topicRequest(name, kind, queues)
+	if err != nil {
+		return err
+	}
+	return s.all(ctx, "topic "+name, r)
+}
+
+// Group creates or changes a consumer group on all brokers.
+func (s *Setup) Group(ctx context.Context, name string, g Group) error {
+	r, err := groupRequest(name, g)
+	if err != nil {
+		return err
+	}
+	return s.all(ctx, "group "+name, r)
+}
+
+// all sends a request to all brokers.
+func (s *Setup) all(ctx context.Context, subject string, r request) error {
+	for i, port := range s.state.Ports.Brokers {
+		if _, err := ask(ctx, port, r); err != nil {
+			return fmt.Errorf("%s: %s: %w", subject, brokerName(i), err)
+		}
+	}
+	return nil
+}
+
+// Admin returns a command that runs RocketMQ's own mqadmin with the name server filled in.
+func (s *Setup) Admin(ctx context.Context, args ...string) (*exec.Cmd, error) {
+	i, err := install(ctx, s.state.Options.Version)
+	if err != nil {
+		return nil, err
+	}
+	all := slices.Concat(i.args, []string{"-Duser.home=" + filepath.Join(s.dir, "admin"), "-cp", filepath.Join(i.lib, "*"), "org.apache.rocketmq.tools.command.MQAdminStartup"}, args)
+	cmd := exec.CommandContext(ctx, i.java, all...)
+	cmd.Env = append(environment(), "NAMESRV_ADDR="+s.NameServer(), "ROCKETMQ_HOME="+s.dir)
+	return cmd, nil
+}
+
+// Logs returns the files with logs that are not empty. Their times are in UTC+8.
+func (s *Setup) Logs() ([]string, error) {
+	var found []string
+	for _, pattern := range []string{"*.out", "*/logs/rocketmqlogs/*.log"} {
+		files, err := filepath.Glob(filepath.Join(s.dir, pattern))
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range files {
+			if i, err := os.Stat(f); err == nil && i.Size() > 0 {
+				found = append(found, f)
+			}
+		}
+	}
+	return found, nil
+}
+
+// read reads the state; write writes it.
+func (s *Setup) read() error {
+	b, err := os.ReadFile(filepath.Join(s.dir, stateFile))
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(b, &s.state); err != nil {
+		return fmt.Errorf("%s: %w", filepath.Join(s.dir, stateFile), err)
+	}
+	return nil
+}
+
+func (s *Setup) write() error {
+	b, err := json.MarshalIndent(s.state, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(s.dir, stateFile), b, 0o600)
+}
+
+// plan returns the processes; none without a state.
+func (s *Setup) plan() []process {
+	if s.state.Options.Version == "" {
+		return nil
+	}
+	return s.state.Options.plan(s.dir, s.state.Ports, s.state.Settings)
+}
+
+// named returns the processes with the names, or all without names, in the order of their start.
+func (s *Setup) named(names []string) ([]process, error) {
+	list := s.plan()
+	var known []string
+	for _, p := range list {
+		known = append(known, p.name)
+	}
+	for _, name := range names {
+		if !slices.Contains(known, name) {
+			return nil, fmt.Errorf("there is no process %s, only %s; without --cluster the broker runs within %s", name, strings.Join(known, ", "), proxyName(0))
+		}
+	}
+	if len(names) == 0 {
+		return list, nil
+	}
+	return slices.DeleteFunc(list, func(p process) bool { return !slices.Contains(names, p.name) }), nil
+}
+
+// choose locks the set-up and returns the named processes, with the settings of all programs.
+func (s *Setup) choose(ctx context.Context, names []string) (chosen []process, unlock func(), err error) {
+	if unlock, err = s.lock(ctx); err != nil {
+		return nil, nil, err
+	}
+	if err = s.read(); err == nil {
+		chosen, err = s.named(names)
+	}
+	if err != nil {
+		unlock()
+		return nil, nil, err
+	}
+	return chosen, unlock, nil
+}
+
+// lock waits until no other program changes the set-up. The lock is beside the directory, which
+// Wipe removes.
+func (s *Setup) lock(ctx context.Context) (unlock func(), err error) {
+	if err := os.MkdirAll(filepath.Dir(s.dir), 0o700); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(s.dir+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	err = until(ctx, func() (bool, error) { return tryLock(f) })
+	if err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("wait for another program that changes the RocketMQ in %s: %w", s.dir, err)
+	}
+	return func() { _ = f.Close() }, nil
+}
+
+// until calls done every 100 ms until it returns true or an error, or ctx ends.
+func until(ctx context.Context, done func() (bool, error)) error {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if ok, err := done(); ok || err != nil {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// start starts those processes that do not run, and waits until all of them serve. Processes of one
+// kind start at the same time. If one does not serve, start kills those that it has started.
+func (s *Setup) start(ctx context.Context, i installation, list []process) (err error) {
+	var started []process
+	ended := map[string]<-chan struct{}{} // by the names of those in started
+	defer func() {
+		if err != nil {
+			_ = s.end(context.WithoutCancel(ctx), 0, started) // err is the cause
+		}
+	}()
+	for len(list) > 0 {
+		kind := list[0].class
+		n := slices.IndexFunc(list, func(p process) bool { return p.class != kind })
+		if n < 0 {
+			n = len(list)
+		}
+		for _, p := range list[:n] {
+			if s.runs(p) {
+				continue
+			}
+			if ended[p.name], err = s.launch(ctx, i, p); err != nil {
+				return named(p.name, err)
+			}
+			started = append(started, p)
+		}
+		for _, p := range list[:n] {
+			if err := s.await(ctx, p, ended[p.name]); err != nil {
+				return named(p.name, err)
+			}
+		}
+		list = list[n:]
+	}
+	return nil
+}
+
+// launch starts a process. It returns a channel that is closed at the end of the process.
+func (s *Setup) launch(ctx context.Context, i installation, p process) (<-chan struct{}, error) {
+	for name, text := range p.files {
+		file := filepath.Join(s.dir, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+			return nil, err
+		}
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			return nil, err
+		}
+	}
+	out, err := os.Create(s.output(p))
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close()
+	args := slices.Concat(i.args, []string{
+		s.mark(p), "-Xmx" + p.heap, "-XX:MaxDirectMemorySize=1g",
+		"-Duser.home=" + filepath.Join(s.dir, p.name), "-cp", filepath.Join(i.lib, "*"), p.class,
+	}, p.args)
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), i.java, args...) // it outlives ctx
+	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, out, out
+	cmd.Env = append(environment(), "ROCKETMQ_HOME="+s.dir, "RMQ_PROXY_HOME="+s.dir)
+	detach(cmd)
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait() // else the process stays as a zombie; the exit status of a killed one has no meaning
+		close(ended)
+	}()
+	return ended, os.WriteFile(s.pidFile(p), []byte(strconv.Itoa(cmd.Process.Pid)), 0o600)
+}
+
+// environment returns the environment without the variables that change RocketMQ or Java.
+func environment() []string {
+	return slices.DeleteFunc(os.Environ(), func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		return slices.Contains([]string{"NAMESRV_ADDR", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "ROCKETMQ_HOME", "RMQ_PROXY_HOME"}, name)
+	})
+}
+
+// await waits until a process serves. ended is closed when it ends; nil if another program has
+// started it.
+func (s *Setup) await(ctx context.Context, p process, ended <-chan struct{}) error {
+	err := until(ctx, func() (bool, error) {
+		select {
+		case <-ended:
+			return false, errors.New("the process ended")
+		default:
+		}
+		if ended == nil && !s.runs(p) {
+			return false, errors.New("the process ended")
+		}
+		return s.serves(ctx, p), nil
+	})
+	if err == nil {
+		return nil
+	}
+	out, _ := os.ReadFile(s.output(p))
+	return fmt.Errorf("it does not serve: %w; its logs are in %s, and its output ends with:\n%s", err, filepath.Join(s.dir, p.name), out[max(0, len(out)-3000):])
+}
+
+func (s *Setup) serves(ctx context.Context, p process) bool {
+	if p.listens != 0 && !listening(p.listens) || p.grpc != 0 && !speaksHTTP2(p.grpc) {
+		return false
+	}
+	for _, port := range p.brokers {
+		name := brokerName(slices.Index(s.state.Ports.Brokers, port))
+		permission := "6" // read and write
+		for _, m := range []map[string]string{s.state.Options.Broker, s.state.Settings[name]} {
+			if v, ok := m["brokerPermission"]; ok {
+				permission = v
+			}
+		}
+		if !registered(ctx, s.state.Ports.NameServer, port, permission) {
+			return false
+		}
+	}
+	return true
+}
+
+// end sends SIGTERM to the processes and waits until they have ended. After grace it kills them;
+// zero means at once.
+func (s *Setup) end(ctx context.Context, grace time.Duration, list []process) error {
+	// signaled returns a condition for until. It sends a signal once to each process that runs, and
+	// holds when none does.
+	signaled := func(sig os.Signal) func() (bool, error) {
+		sent := map[int]bool{}
+		return func() (ended bool, err error) {
+			ended = true
+			for _, p := range list {
+				pid := s.pid(p)
+				if pid == 0 {
+					continue
+				}
+				ended = false
+				if running, err := os.FindProcess(pid); err == nil && !sent[pid] {
+					_ = running.Signal(sig) // it may have ended before
+					sent[pid] = true
+				}
+			}
+			return ended, nil
+		}
+	}
+	if grace > 0 {
+		within, cancel := context.WithTimeout(ctx, grace)
+		err := until(within, signaled(syscall.SIGTERM))
+		cancel()
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+	}
+	within, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	if err := until(within, signaled(os.Kill)); err != nil {
+		return fmt.Errorf("wait for the end of the processes in %s: %w", s.dir, err)
+	}
+	return nil
+}
+
+func (s *Setup) output(p process) string  { return filepath.Join(s.dir, p.name+".out") }
+func (s *Setup) pidFile(p process) string { return filepath.Join(s.dir, p.name+".pid") }
+
+// mark is an argument of Java that no other process has. A process ID can be that of another
+// program later.
+func (s *Setup) mark(p process) string {
+	return "-Dtidegate.rocketmq=" + filepath.Join(s.dir, p.name)
+}
+
+func (s *Setup) runs(p process) bool { return s.pid(p) != 0 }
+
+// pid returns the ID of a process, or 0 if it does not run.
+func (s *Setup) pid(p process) int {
+	b, err := os.ReadFile(s.pidFile(p))
+	if err != nil {
+		return 0
+	}
+	pid, err := strconv.Atoi(string(b))
+	if err != nil {
+		return 0
+	}
+	if runtime.GOOS == "linux" {
+		line, err := os.ReadFile("/proc/" + string(b) + "/cmdline") // empty for a zombie
+		if err == nil && slices.Contains(strings.Split(string(line), "\x00"), s.mark(p)) {
+			return pid
+		}
+		return 0
+	}
+	// A root context, because ps does not wait.
+	line, err := exec.CommandContext(context.Background(), "ps", "-ww", "-o", "command=", "-p", string(b)).Output()
+	if err == nil && strings.Contains(string(line), s.mark(p)+" ") {
+		return pid
+	}
+	return 0
+}
+
+// listening reports whether a program accepts connections on a port.
+func listening(port int) bool {
+	c, err := net.DialTimeout("tcp", local(port), time.Second)
+	if err != nil {
+		return false
+	}
+	c.Close()
+	return true
+}
+
+// speaksHTTP2 reports whether the program on a port responds to the preface of HTTP/2 with a frame
+// of type SETTINGS.
+func speaksHTTP2(port int) bool {
+	c, err := net.DialTimeout("tcp", local(port), time.Second)
+	if err != nil {
+		return false
+	}
+	defer c.Close()
+	const settings = 4
+	var header [9]byte
+	_ = c.SetDeadline(time.Now().Add(2 * time.Second)) // a failure shows in the read
+	if _, err := c.Write([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")); err != nil {
+		return false
+	}
+	n, _ := c.Read(header[:])
+	return n > 3 && header[3] == settings
+}
+
+func named(name string, err error) error {
+	if err != nil {
+		err = fmt.Errorf("%s: %w", name, err)
+	}
+	return err
+}

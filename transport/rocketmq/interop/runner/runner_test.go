@@ -1,0 +1,413 @@
+package runner
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// The Java of these tests is this test binary. It plays the classes of RocketMQ.
+func TestMain(m *testing.M) {
+	if os.Getenv("TIDEGATE_FAKE_JAVA") != "" {
+		fmt.Fprintln(os.Stderr, fakeJava(os.Args[1:]))
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// fakeJava serves until the process is killed, or returns the error that ends it. A fake broker
+// registers when it is asked to change a setting, as those of RocketMQ do, and the end of its
+// connection removes it from the name server.
+func fakeJava(args []string) error {
+	if slices.Equal(args, []string{"-version"}) {
+		return errors.New(`openjdk version "17.0.1"`) // the exit status is 0 with a real one
+	}
+	option := func(name string) string {
+		if i := slices.Index(args, name); i >= 0 {
+			return args[i+1]
+		}
+		return ""
+	}
+	conf := map[string]string{}
+	for _, name := range []string{"-c", "-bc"} {
+		if file := option(name); file != "" {
+			b, err := os.ReadFile(file)
+			if err != nil {
+				return err
+			}
+			for line := range strings.Lines(string(b)) {
+				k, v, _ := strings.Cut(strings.TrimSpace(line), "=")
+				conf[k] = v
+			}
+		}
+	}
+	if conf["fake"] == "fails" {
+		return errors.New("the store is damaged")
+	}
+	if file := option("-pc"); file != "" {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		var proxy struct{ GRPCServerPort int }
+		if err := json.Unmarshal(b, &proxy); err != nil {
+			return err
+		}
+		l, err := net.Listen("tcp", local(proxy.GRPCServerPort))
+		if err != nil {
+			return err
+		}
+		go accept(l, func(c net.Conn) { c.Write([]byte{0, 0, 0, 4, 0, 0, 0, 0, 0}) })
+		if option("-pm") == "cluster" {
+			select {}
+		}
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:"+conf["listenPort"])
+	if err != nil {
+		return err
+	}
+	var mu sync.Mutex
+	registered := map[string]bool{} // addresses, guarded by mu
+	accept(l, func(c net.Conn) {
+		r := bufio.NewReader(c)
+		for {
+			header, body, err := readRequest(r)
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			response := ""
+			switch {
+			case header.Code == 103: // register
+				address := string(body)
+				registered[address] = true
+				defer func() {
+					mu.Lock()
+					defer mu.Unlock()
+					delete(registered, address)
+				}()
+			case header.Code == clusterInfo:
+				for a := range registered {
+					response += `"` + a + `" `
+				}
+			case header.Code == updateBrokerConfig && !registered["self"]:
+				registered["self"] = true
+				if other, err := net.Dial("tcp", conf["namesrvAddr"]); err == nil { // open until the process ends
+					other.Write(frame(`{"code":103}`, "127.0.0.1:"+conf["listenPort"]))
+				}
+			}
+			if f, err := os.OpenFile(conf["brokerName"]+".requests", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err == nil {
+				fmt.Fprintf(f, "%d %s %s\n", header.Code, header.ExtFields["topic"], body)
+				f.Close()
+			}
+			mu.Unlock()
+			c.Write(frame(`{"code":0}`, response))
+		}
+	})
+	return errors.New("the listener is closed")
+}
+
+func accept(l net.Listener, serve func(net.Conn)) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer c.Close()
+			serve(c)
+		}()
+	}
+}
+
+type requestHeader struct {
+	Code      int
+	ExtFields map[string]string
+}
+
+func readRequest(r io.Reader) (h requestHeader, body []byte, err error) {
+	var sizes [8]byte
+	if _, err := io.ReadFull(r, sizes[:]); err != nil {
+		return h, nil, err
+	}
+	rest := make([]byte, binary.BigEndian.Uint32(sizes[:4])-4)
+	if _, err := io.ReadFull(r, rest); err != nil {
+		return h, nil, err
+	}
+	size := binary.BigEndian.Uint32(sizes[4:])
+	return h, rest[size:], json.Unmarshal(rest[:size], &h)
+}
+
+// machine makes a machine with the fake Java, and with the jars of all versions.
+func machine(t *testing.T) {
+	t.Helper()
+	home := t.TempDir()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(home, "bin"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	script := fmt.Sprintf("#!/bin/sh\n[ \"$1\" != -version ] || { %q -version; exit 0; }\nexec %q \"$@\"\n", self, self)
+	if err := os.WriteFile(filepath.Join(home, "bin", "java"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("TIDEGATE_FAKE_JAVA", "1")
+	t.Setenv("JAVA_HOME", home)
+	t.Setenv("TMPDIR", t.TempDir())
+	t.Setenv("HOME", home)
+	t.Setenv("XDG_CACHE_HOME", filepath.Join(home, "cache"))
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range Versions {
+		if err := os.MkdirAll(installationAt(cache, v), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// freePort returns the first of two free ports for gRPC.
+func freePort(t *testing.T) int {
+	t.Helper()
+	for range 100 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		port := l.Addr().(*net.TCPAddr).Port
+		l.Close()
+		if o := (Options{Port: port, Proxies: 2}); !listening(port + 1) {
+			if _, err := o.withDefaults(); err == nil {
+				return port
+			}
+		}
+	}
+	t.Fatal("no free ports")
+	return 0
+}
+
+func start(t *testing.T, o Options) *Setup {
+	t.Helper()
+	s, err := Up(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Wipe(context.WithoutCancel(t.Context())); err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func running(s *Setup) string {
+	_, pids := s.Processes()
+	return fmt.Sprint(slices.Sorted(maps.Keys(pids)))
+}
+
+const allOfCluster = "[broker-a broker-b namesrv proxy-1 proxy-2]"
+
+// The processes of a cluster are killed, started and restarted by name, by another program too.
+func TestCluster(t *testing.T) {
+	machine(t)
+	o := Options{Port: freePort(t), Brokers: 2, Proxies: 2, Version: "5.5.0"}
+	start(t, o)
+	s, err := Open(o.Port) // as another program
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := running(s); got != allOfCluster {
+		t.Fatalf("%s run", got)
+	}
+	if want := []string{local(o.Port), local(o.Port + 1)}; !slices.Equal(s.Endpoints(), want) || s.Options().Version != "5.5.0" {
+		t.Errorf("the endpoints are %v of version %s, want %v", s.Endpoints(), s.Options().Version, want)
+	}
+	_, before := s.Processes()
+	if err := s.Kill(t.Context(), "broker-b", "proxy-1"); err != nil || running(s) != "[broker-a namesrv proxy-2]" {
+		t.Fatalf("after the kill %s run, %v", running(s), err)
+	}
+	if err := s.Topic(t.Context(), "orders", "NORMAL", 4); err == nil || !strings.Contains(err.Error(), "topic orders: broker-b: ") {
+		t.Errorf("a topic without broker-b: %v", err)
+	}
+	if err := s.Set(t.Context(), "broker-b", map[string]string{"brokerPermission": "4"}); err != nil {
+		t.Error(err)
+	}
+	if err := s.Start(t.Context(), "broker-b", "proxy-1"); err != nil || running(s) != allOfCluster {
+		t.Fatalf("after the start %s run, %v", running(s), err)
+	}
+	if !registered(t.Context(), s.state.Ports.NameServer, s.state.Ports.Brokers[1], "4") {
+		t.Error("broker-b is not registered when Start returns")
+	}
+	_, after := s.Processes()
+	for name, pid := range before {
+		if restarted := name == "broker-b" || name == "proxy-1"; (after[name] != pid) != restarted {
+			t.Errorf("%s has the process IDs %d and %d", name, pid, after[name])
+		}
+	}
+	if b, err := os.ReadFile(filepath.Join(s.Dir(), "conf", "broker-b.conf")); err != nil || !strings.Contains(string(b), "\nbrokerPermission=4\n") {
+		t.Errorf("broker.conf after Set and Start: %s, %v", b, err)
+	}
+	if err := s.Topic(t.Context(), "orders", "FIFO", 4); err != nil {
+		t.Error(err)
+	}
+	if err := s.Group(t.Context(), "billing", Group{}); err != nil {
+		t.Error(err)
+	}
+	if err := s.Set(t.Context(), "broker-a", map[string]string{"recallMessageEnable": "true"}); err != nil {
+		t.Error(err)
+	}
+	for name, want := range map[string][]string{
+		"broker-a": {"17 orders ", "200  {", "25  recallMessageEnable=true\n"}, "broker-b": {"17 orders ", "200  {", "25  brokerPermission=4"},
+	} {
+		b, err := os.ReadFile(filepath.Join(s.Dir(), name+".requests"))
+		for _, w := range want {
+			if !bytes.Contains(b, []byte(w)) {
+				t.Errorf("%s got %s, %v, want %q", name, b, err, w)
+			}
+		}
+	}
+	for _, name := range []string{"broker-c", "proxy", "namesrv"} {
+		if err := s.Set(t.Context(), name, map[string]string{"a": "b"}); err == nil {
+			t.Errorf("%s has settings", name)
+		}
+	}
+	if err := s.Kill(t.Context(), "broker-c"); err == nil || !strings.Contains(err.Error(), "there is no process broker-c, only namesrv, broker-a,") || running(s) != allOfCluster {
+		t.Errorf("Kill of a process that does not exist: %v, and %s run", err, running(s))
+	}
+}
+
+// Up continues a set-up with the same options, rejects others, and keeps data that Stop leaves.
+func TestUpAgain(t *testing.T) {
+	machine(t)
+	o := Options{Port: freePort(t), Broker: map[string]string{"flushDiskType": "SYNC_FLUSH"}}
+	s := start(t, o)
+	if got := running(s); got != "[namesrv proxy-1]" {
+		t.Fatalf("%s run", got)
+	}
+	_, before := s.Processes()
+	var all sync.WaitGroup
+	for range 3 {
+		all.Go(func() {
+			if _, err := Up(t.Context(), o); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if _, after := s.Processes(); !maps.Equal(before, after) {
+		t.Errorf("the processes are %v after %v", after, before)
+	}
+	other := o
+	other.Version = "5.5.0"
+	if _, err := Up(t.Context(), other); err == nil || !strings.Contains(err.Error(), "with other options") {
+		t.Errorf("Up with another version: %v", err)
+	}
+	if _, err := Up(t.Context(), Options{Port: o.Port - 1, Proxies: 2}); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("port %d is in use", o.Port)) {
+		t.Errorf("Up on a port in use: %v", err)
+	}
+	if err := s.Kill(t.Context(), "proxy-1"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Up(t.Context(), o); err != nil || running(s) != "[namesrv proxy-1]" {
+		t.Errorf("Up after the end of the proxy: %v, %s run", err, running(s))
+	}
+	if err := s.Stop(t.Context()); err != nil || running(s) != "[]" {
+		t.Errorf("after Stop %s run, %v", running(s), err)
+	}
+	kept := filepath.Join(s.Dir(), "store", "kept")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(kept), 0o700), os.WriteFile(kept, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Up(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(kept); err != nil {
+		t.Error(err)
+	}
+	if list, err := List(); err != nil || len(list) != 1 || list[0].Dir() != s.Dir() || list[0].Options().Version != "5.5.0" {
+		t.Errorf("List: %+v, %v", list, err)
+	}
+	if err := s.Wipe(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(s.Dir()); !errors.Is(err, os.ErrNotExist) || running(s) != "[]" {
+		t.Errorf("after Wipe: %v, %s run", err, running(s))
+	}
+	if _, err := Open(o.Port); err == nil || !strings.Contains(err.Error(), "up --port") {
+		t.Errorf("Open after Wipe: %v", err)
+	}
+}
+
+// A process that ends at its start ends Up, with its output. Up then kills what it has started.
+func TestStartFails(t *testing.T) {
+	machine(t)
+	o := Options{Port: freePort(t), Broker: map[string]string{"fake": "fails"}}
+	_, err := Up(t.Context(), o)
+	if err == nil || !strings.Contains(err.Error(), "proxy-1: it does not serve: the process ended") || !strings.Contains(err.Error(), "the store is damaged") {
+		t.Errorf("Up: %v", err)
+	}
+	s, err := Open(o.Port) // its logs are still there
+	if err != nil || running(s) != "[]" {
+		t.Fatalf("%v, %s run", err, running(s))
+	}
+	if files, err := s.Logs(); err != nil || len(files) != 1 || filepath.Base(files[0]) != "proxy-1.out" {
+		t.Errorf("the logs are %v, %v", files, err)
+	}
+}
+
+// A process with the recorded ID that is not of the set-up is neither counted nor killed.
+func TestReusedProcessID(t *testing.T) {
+	machine(t)
+	s := start(t, Options{Port: freePort(t)})
+	if err := s.Kill(t.Context(), "proxy-1"); err != nil {
+		t.Fatal(err)
+	}
+	other := exec.CommandContext(t.Context(), "sleep", "600")
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(s.Dir(), "proxy-1.pid"), fmt.Append(nil, other.Process.Pid), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := running(s); got != "[namesrv]" {
+		t.Errorf("%s run", got)
+	}
+	if err := s.Kill(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := other.Process.Kill(); err != nil {
+		t.Errorf("the other process has ended: %v", err)
+	}
+	other.Wait()
+}
+
+func TestMissingPrograms(t *testing.T) {
+	machine(t)
+	t.Setenv("PATH", t.TempDir())
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	t.Setenv("HOME", t.TempDir())
+	if _, err := Up(t.Context(), Options{Port: freePort(t)}); !errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), "install Maven") {
+		t.Errorf("Up without Maven: %v", err)
+	}
+	t.Setenv("JAVA_HOME", "")
+	if _, err := Up(t.Context(), Options{Port: freePort(t)}); !errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), "install a Java of version 8 or later") {
+		t.Errorf("Up without Java: %v", err)
+	}
+}
