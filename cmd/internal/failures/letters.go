@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"iter"
 	"maps"
-	"os"
-	"os/exec"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/call"
 	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/cmd/internal/shell"
 	"github.com/tidegate/tidegate/cmd/internal/view"
 	"github.com/tidegate/tidegate/consumer/deadletter"
 	"github.com/tidegate/tidegate/internal/httpapi"
@@ -269,9 +268,8 @@ func (w *watchCommand) letter(ctx context.Context, l status.DeadLetter) error {
 	if err := output.Line(&text, l); err != nil {
 		return err
 	}
-	p := exec.CommandContext(ctx, "sh", "-c", w.exec)
+	p := shell.New(ctx, w.exec, nil, "TIDEGATE_MESSAGE_ID="+l.MessageID, "TIDEGATE_TOPIC="+l.Origin.Topic)
 	p.Stdin, p.Stdout, p.Stderr = &text, w.Out, w.Err
-	p.Env = append(os.Environ(), "TIDEGATE_MESSAGE_ID="+l.MessageID, "TIDEGATE_TOPIC="+l.Origin.Topic)
 	if err := p.Run(); err != nil && ctx.Err() == nil {
 		w.Note("the program failed for %s: %v", output.Safe(l.MessageID), err)
 	}

@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
 
 	"github.com/spf13/cobra"
 
@@ -14,6 +12,7 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/call"
 	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/cmd/internal/shell"
 	"github.com/tidegate/tidegate/cmd/internal/view"
 	"github.com/tidegate/tidegate/consumer/deadletter"
 )
@@ -219,9 +218,8 @@ var errUnchanged = errors.New("the program of --edit did not change the body; co
 // body.
 func edit(ctx context.Context, program string, m *tidegate.Message) error {
 	var stdout, stderr bytes.Buffer
-	p := exec.CommandContext(ctx, "sh", "-c", program)
+	p := shell.New(ctx, program, nil, "TIDEGATE_MESSAGE_ID="+m.ID)
 	p.Stdin, p.Stdout, p.Stderr = bytes.NewReader(m.Body), &stdout, &stderr
-	p.Env = append(os.Environ(), "TIDEGATE_MESSAGE_ID="+m.ID)
 	if err := p.Run(); err != nil {
 		return fmt.Errorf("the program of --edit failed: %w: %s", err, call.LastLine(stderr.String()))
 	}

@@ -24,7 +24,10 @@ import (
 type receiveCommand struct {
 	*call.Call
 	max, expect, workers int
+	mostInRow            int
+	killSwitch           float64
 	wait, lease          time.Duration
+	stopTimeout          time.Duration
 	follow, raw          bool
 	tags, sql            string
 	then, exec, dump     string
@@ -60,9 +63,23 @@ release means that the message is redelivered after --lease.
 With --exec a program is run by the shell for each message, with the body as its
 standard input and TIDEGATE_MESSAGE_ID, TIDEGATE_TOPIC, TIDEGATE_TAG,
 TIDEGATE_KEYS, TIDEGATE_MESSAGE_GROUP and TIDEGATE_ATTEMPT in its environment.
-It acknowledges the message with exit code 0, asks for a retry with 75, and makes
-it a dead letter with any other code. The last line of its standard error is the
-reason. The lease is extended while it runs.`,
+Its exit code is the fate of the message; the last line of its standard error is the
+reason of a failure. The lease is extended while it runs.
+  0            the message is consumed
+  75           it is retried
+  126, 127     it is retried: the program cannot be executed, or was not found
+  129 to 192   it is retried: a signal has ended the program, also if a shell reports it
+  other        it becomes a dead letter
+If the programs of the first messages, as many as --workers, all end with 126 or
+127, the command ends with an error before it takes more. If a share of --kill-switch
+of the last 20 to 40 messages failed, it stops and tries a single message every 5 s
+until one succeeds. If all messages failed, its exit code is 1.
+
+After Ctrl-C and SIGTERM the command takes no more messages and waits for the
+programs that run. After nine tenths of --stop-timeout, or when a lease is lost, a
+program ends with all of its children, also those in the background; its message is
+redelivered. Programs have no terminal, and Ctrl-C does not reach them. Their output
+is passed on as it is.`,
 		Example: `  tidegate receive billing orders --then release
   tidegate receive billing orders --then ack --max 100 -o jsonl
   tidegate receive billing orders --then release -f '%i %k %b\n'
@@ -78,6 +95,9 @@ reason. The lease is extended while it runs.`,
 	f.StringVar(&r.then, "then", "", "`fate` of a printed message: release, ack, retry[=TIME], dead[=REASON] or ask")
 	f.StringVar(&r.exec, "exec", "", "run this `program` for each message")
 	f.IntVar(&r.workers, "workers", 1, "programs that run at the same time")
+	f.Float64Var(&r.killSwitch, "kill-switch", defaultKillSwitch, "with --exec, pause if this `share` of the last messages failed; 0 means never")
+	f.IntVar(&r.mostInRow, "max-failures-in-row", 0, "with --exec, end with an error after `N` failures in a row; 0 means never")
+	f.DurationVar(&r.stopTimeout, "stop-timeout", defaultStopTimeout, "with --exec, most `time` from Ctrl-C to the end of the command")
 	f.DurationVar(&r.lease, "lease", 30*time.Second, "invisible `time` of a received message")
 	f.IntVar(&r.expect, "expect", 0, "exit with 7 after fewer than `N` messages")
 	f.StringVarP(&r.form, "format", "f", "", "print this `text` for each message; %b is the body, and the help has all verbs")
@@ -124,6 +144,12 @@ func (r *receiveCommand) plan() (sub consumer.Subscription, f fate, err error) {
 		return sub, f, fmt.Errorf("--workers is %d; it is at least 1", r.workers)
 	case r.exec != "" && r.then != "":
 		return sub, f, errors.New("--exec and --then exclude each other: the exit code of the program decides the fate of a message")
+	case r.mostInRow < 0:
+		return sub, f, fmt.Errorf("--max-failures-in-row is %d; it is at least 0", r.mostInRow)
+	case r.stopTimeout <= 0:
+		return sub, f, fmt.Errorf("--stop-timeout is %v; it is above 0", r.stopTimeout)
+	case !(r.killSwitch >= 0 && r.killSwitch <= 1):
+		return sub, f, fmt.Errorf("--kill-switch is %v; it is from 0 to 1", r.killSwitch)
 	case r.exec != "":
 		return sub, f, nil
 	}

@@ -6,9 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
-	"os"
-	"os/exec"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,11 +18,40 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/connection"
 	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/cmd/internal/shell"
 	"github.com/tidegate/tidegate/consumer"
 )
 
-// exitRetry is EX_TEMPFAIL of sysexits.h: the failure is temporary.
-const exitRetry = 75
+const (
+	// exitRetry is EX_TEMPFAIL of sysexits.h: the failure is temporary.
+	exitRetry = 75
+
+	// defaultStopTimeout leaves a program time to end under the grace period of Kubernetes, 30 s.
+	defaultStopTimeout = 25 * time.Second
+
+	// defaultKillSwitch is the share of failures that stops a worker. At this share the program is
+	// at fault, or a system that it uses, rather than the messages.
+	defaultKillSwitch = 0.9
+
+	// killSwitchWindow is so long because programs can take many seconds for a message.
+	killSwitchWindow = 10 * time.Minute
+)
+
+// A worker is one run of receive --exec.
+type worker struct {
+	*receiveCommand
+	running context.Context //nolint:containedctx // of the consumer; ends with stop
+	stop    context.CancelFunc
+	begun   atomic.Int64  // messages that came to a handler
+	active  atomic.Int64  // programs that run
+	proven  chan struct{} // closed when a program of the first messages could be executed
+
+	out sync.Mutex // the outputs of the programs
+
+	mu     sync.Mutex
+	record record
+	fault  error // why the worker has stopped
+}
 
 // work runs the program of --exec for each message until ctx ends, or until --max messages are
 // handled.
@@ -34,90 +62,246 @@ func (r *receiveCommand) work(ctx context.Context, t connection.Transport, sub c
 	if err != nil {
 		return err
 	}
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	running := ctx
-	var begun, handled, failed atomic.Int64
-	var out sync.Mutex // the outputs of the programs
-	handler := func(ctx context.Context, d *tidegate.Delivery) error {
-		if n := begun.Add(1); r.max > 0 && n > int64(r.max) {
-			<-running.Done() // one too many: it is delivered again, with the same attempt
-			return consumer.Snooze(0)
-		}
-		err := r.program(ctx, d, &out)
-		if err != nil {
-			failed.Add(1)
-		}
-		if n := handled.Add(1); r.max > 0 && n >= int64(r.max) {
-			stop()
-		}
-		return err
-	}
+	w := &worker{receiveCommand: r, proven: make(chan struct{}), record: record{workers: r.workers, mostInRow: r.mostInRow}}
+	w.running, w.stop = context.WithCancel(ctx)
+	defer w.stop()
 	o := consumer.PushOptions{
 		Concurrency:       r.workers,
 		MaxBuffered:       r.workers, // a message that waits for a worker needs no lease
 		InvisibleDuration: r.lease,
-		Logger:            slog.New(slog.NewTextHandler(r.Err, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		ShutdownTimeout:   r.stopTimeout,
+		KillSwitch:        consumer.KillSwitch{FailureRatio: r.killSwitch, Window: killSwitchWindow},
+		OnKillSwitch: func(e consumer.KillSwitchEvent) {
+			if !e.Tripped { // the log has the trip
+				r.Note("a message was handled; the kill switch has ended after %s", output.Duration(e.Lasted))
+			}
+		},
+		Logger: slog.New(slog.NewTextHandler(r.Err, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
-	p, err := consumer.NewPush(t, sub, handler, o)
+	p, err := consumer.NewPush(t, sub, w.handle, o)
 	if err != nil {
 		return r.Usage(err)
 	}
 	if r.Command.Flags().Changed("wait") && !r.follow {
-		go stopIdle(ctx, stop, r.wait, &begun, &handled)
+		go w.stopIdle(r.wait)
 	}
+	defer context.AfterFunc(ctx, func() {
+		if n := w.active.Load(); n > 0 {
+			r.Note("stopping: waiting up to %v (--stop-timeout) for %s; Ctrl-C again ends them at once", r.stopTimeout, output.Count(n, "program"))
+		}
+	})()
 	started := time.Now()
-	err = p.Run(ctx)
-	if ctx.Err() != nil {
+	err = p.Run(w.running)
+	if w.running.Err() != nil {
 		err = nil // Ctrl-C or --max: the ordered end of a worker
 	}
-	r.Note("%s handled, %s failed in %s", output.Number(handled.Load()), output.Number(failed.Load()), output.Duration(time.Since(started)))
-	if err == nil && handled.Load() < int64(r.expect) {
-		err = fmt.Errorf("%d of %d expected messages arrived: %w", handled.Load(), r.expect, command.ErrPartly)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r.Note("%s handled, %s failed in %s", output.Number(w.record.handled), output.Number(w.record.failed), output.Duration(time.Since(started)))
+	switch {
+	case err != nil:
+		return err
+	case w.fault != nil:
+		return w.fault
+	case w.record.handled < int64(r.expect):
+		return fmt.Errorf("%d of %d expected messages arrived: %w", w.record.handled, r.expect, command.ErrPartly)
 	}
-	return err
+	return w.record.allFailed()
 }
 
-// stopIdle calls stop when no program has begun for a time and none is running.
-func stopIdle(ctx context.Context, stop func(), wait time.Duration, begun, handled *atomic.Int64) {
+// handle is the handler of the consumer.
+func (w *worker) handle(ctx context.Context, d *tidegate.Delivery) error {
+	n := w.begun.Add(1)
+	if !w.admitted(ctx, n) {
+		return consumer.Snooze(0) // it is delivered again, with the same attempt
+	}
+	w.active.Add(1)
+	e := w.program(ctx, d)
+	w.active.Add(-1)
+	if ctx.Err() != nil && e.err != nil {
+		return context.Cause(ctx) // the program was stopped: the message comes again
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	proven := w.record.proven
+	if fault := w.record.ended(e); fault != nil && w.fault == nil {
+		w.fault = fault
+		w.stop()
+	}
+	if w.record.proven && !proven {
+		close(w.proven)
+	}
+	if w.max > 0 && w.record.handled >= int64(w.max) {
+		w.stop()
+	}
+	return e.verdict()
+}
+
+// admitted waits until message number n may be handled, and reports whether it may. As many
+// messages as there are workers are handled before it is known whether the program can be executed.
+func (w *worker) admitted(ctx context.Context, n int64) bool {
+	switch {
+	case w.max > 0 && n > int64(w.max):
+		<-w.running.Done() // one too many
+		return false
+	case n > int64(w.workers):
+		select {
+		case <-w.proven:
+		case <-w.running.Done():
+			return false
+		case <-ctx.Done():
+			return false
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.fault == nil
+}
+
+// stopIdle stops the worker when no program has begun for a time and none is running.
+func (w *worker) stopIdle(wait time.Duration) {
 	for last := int64(0); ; {
-		if call.Sleep(ctx, wait) != nil {
+		if call.Sleep(w.running, wait) != nil {
 			return
 		}
-		n := begun.Load()
-		if n == last && handled.Load() >= n {
-			stop()
+		n := w.begun.Load()
+		if n == last && w.active.Load() == 0 {
+			w.stop()
 			return
 		}
 		last = n
 	}
 }
 
-// program runs the program for one message and turns its exit code into a verdict.
-func (r *receiveCommand) program(ctx context.Context, d *tidegate.Delivery, out *sync.Mutex) error {
-	var stdout, stderr bytes.Buffer
-	c := exec.CommandContext(ctx, "sh", "-c", r.exec)
-	c.Stdin, c.Stdout, c.Stderr = bytes.NewReader(d.Body), &stdout, &stderr
-	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
-	c.WaitDelay = 5 * time.Second
-	c.Env = append(os.Environ(),
+// program runs the program of --exec for one message.
+func (w *worker) program(ctx context.Context, d *tidegate.Delivery) ended {
+	p := shell.New(ctx, w.exec, consumer.ErrLeaseLost,
 		"TIDEGATE_MESSAGE_ID="+d.ID, "TIDEGATE_TOPIC="+d.Topic, "TIDEGATE_TAG="+d.Tag, "TIDEGATE_KEYS="+strings.Join(d.Keys, ","),
 		"TIDEGATE_MESSAGE_GROUP="+d.MessageGroup, fmt.Sprintf("TIDEGATE_ATTEMPT=%d", d.Attempt))
-	err := c.Run()
-	out.Lock()
-	_, outErr := r.Out.Write(stdout.Bytes())
-	_, errErr := r.Err.Write(stderr.Bytes())
-	out.Unlock()
+	stdout, stderr := &passage{to: w.Out, turn: &w.out}, &passage{to: w.Err, turn: &w.out}
+	p.Stdin, p.Stdout, p.Stderr = bytes.NewReader(d.Body), stdout, stderr
+	err := p.Run()
+	oerr := errors.Join(stdout.flush(), stderr.flush())
 	if err == nil {
-		return errors.Join(outErr, errErr)
+		return ended{err: oerr}
 	}
-	if ctx.Err() != nil {
-		return context.Cause(ctx) // the program was stopped: the message comes again
+	how, code := shell.EndOf(err)
+	reason := cmp.Or(stderr.lastLine(), err.Error())
+	if code >= 0 {
+		reason = fmt.Sprintf("%s (exit code %d)", reason, code)
 	}
-	reason := cmp.Or(call.LastLine(stderr.String()), err.Error())
-	exit, ended := errors.AsType[*exec.ExitError](err)
-	if !ended || exit.ExitCode() == exitRetry || exit.ExitCode() < 0 {
-		return errors.New(reason) // not started, or ended by a signal: perhaps it works later
-	}
-	return consumer.DeadLetterNow(fmt.Errorf("%s (exit code %d)", reason, exit.ExitCode()))
+	return ended{err: errors.New(reason), unusable: how == shell.Unusable, dead: how == shell.Exited && code != exitRetry}
 }
+
+// ended is the result of the program for one message.
+type ended struct {
+	err      error         // why the message is not acknowledged
+	unusable bool          // the program cannot be executed, which is not the fault of the message
+	dead     bool          // the message becomes a dead letter
+	delay    time.Duration // of the retry, if it is set
+	delayed  bool
+}
+
+// verdict returns the result of the handler.
+func (e ended) verdict() error {
+	switch {
+	case e.dead:
+		return consumer.DeadLetterNow(e.err)
+	case e.delayed:
+		return consumer.RetryIn(e.delay, e.err)
+	}
+	return e.err
+}
+
+// A record counts the results of a worker's programs, and decides whether the worker goes on.
+type record struct {
+	workers, mostInRow int
+
+	handled, failed int64
+	proven          bool // a program could be executed
+	unusable        int  // of the first messages
+	inRow           int  // failures since the last success
+	last            error
+}
+
+// ended notes a result, and returns the reason to stop, if there is one.
+func (r *record) ended(e ended) error {
+	r.handled++
+	if e.err == nil {
+		r.proven, r.inRow = true, 0
+		return nil
+	}
+	r.failed++
+	r.inRow++
+	r.last = e.err
+	if !e.unusable {
+		r.proven = true
+	}
+	if !r.proven {
+		r.unusable++
+	}
+	switch {
+	case !r.proven && r.unusable >= r.workers:
+		return fmt.Errorf("the program cannot be executed: %w; the %s returned to the queue", e.err, map[bool]string{true: "message was", false: "messages were"}[r.handled == 1])
+	case r.mostInRow > 0 && r.inRow >= r.mostInRow:
+		return fmt.Errorf("%s failed in a row (--max-failures-in-row), the last with: %w", output.Count(int64(r.inRow), "message"), e.err)
+	}
+	return nil
+}
+
+// allFailed returns an error if no message was handled with success.
+func (r *record) allFailed() error {
+	if r.handled == 0 || r.failed < r.handled {
+		return nil
+	}
+	return fmt.Errorf("no message was handled with success, the last one failed with: %w", r.last)
+}
+
+const (
+	// maxHeld bounds the output of a program that waits for the end of the program.
+	maxHeld = 256 << 10
+
+	// maxReason bounds the last line of the standard error.
+	maxReason = 4 << 10
+)
+
+// A passage passes the output of one program on when the program has ended, so that the lines of
+// several programs do not mix. A long output passes on earlier, in parts. It is for one goroutine.
+type passage struct {
+	to   io.Writer
+	turn *sync.Mutex // of all passages
+	held bytes.Buffer
+	tail []byte // the last bytes
+	err  error
+}
+
+// Write keeps the output. It returns no error, which would end the program.
+func (p *passage) Write(b []byte) (int, error) {
+	p.held.Write(b)
+	p.tail = append(p.tail, b...)
+	p.tail = p.tail[max(0, len(p.tail)-maxReason):]
+	if p.held.Len() >= maxHeld {
+		p.pass()
+	}
+	return len(b), nil
+}
+
+func (p *passage) pass() {
+	p.turn.Lock()
+	defer p.turn.Unlock()
+	if _, err := p.held.WriteTo(p.to); err != nil && p.err == nil {
+		p.err = err
+	}
+	p.held.Reset()
+}
+
+// flush passes the rest on, and returns the first error.
+func (p *passage) flush() error {
+	if p.held.Len() > 0 {
+		p.pass()
+	}
+	return p.err
+}
+
+// lastLine returns the last line that has characters.
+func (p *passage) lastLine() string { return call.LastLine(string(p.tail)) }

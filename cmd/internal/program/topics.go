@@ -24,6 +24,9 @@ func topics() []*cobra.Command {
   %-4d interrupted
 
 tidegate check alone has those of Nagios: 0 OK, 1 warning, 2 critical, 3 unknown.
+tidegate receive --exec ends with 1 if its program cannot be executed, after
+--max-failures-in-row, and if all messages failed. The exit codes of its programs
+are the fates of the messages: 'tidegate help receive'.
 With -o json an error is one JSON object on standard error, with the fields of the
 HTTP API's errors, exit and hint.`,
 			command.ExitDone, command.ExitFailed, command.ExitUsage, command.ExitNotFound, command.ExitNotPermitted,

@@ -1,0 +1,245 @@
+//go:build unix
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/tidegate/tidegate/cmd/internal/call"
+)
+
+// deadLetters returns the number of the dead letters of billing.
+func (tl *tool) deadLetters() int {
+	tl.t.Helper()
+	return strings.Count(tl.must("dead-letters", "list", "billing", "-o", "name").stdout, "\n")
+}
+
+// start runs a command in the background. The function that it returns waits for its end.
+func (tl *tool) start(ctx context.Context, stdout io.Writer, stderr io.Writer, args ...string) (wait func() int) {
+	done := make(chan int, 1)
+	go func() {
+		done <- run(ctx, args, &call.App{In: strings.NewReader(""), Out: stdout, Err: stderr, Env: func(name string) string { return tl.env[name] }})
+	}()
+	return func() int { return <-done }
+}
+
+// await waits until a file has n lines.
+func await(t *testing.T, file string, n int) []string {
+	t.Helper()
+	for {
+		text, err := os.ReadFile(file)
+		if err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+		if lines := strings.Fields(string(text)); len(lines) >= n {
+			return lines
+		}
+	}
+}
+
+// A program that cannot be executed ends the command after as many messages as there are workers.
+// They are retried, and no other message has an attempt.
+func TestExecOfAnUnusableProgram(t *testing.T) {
+	for program, code := range map[string]string{"./chargee.sh": "127", "/etc/passwd": "126", "sh -c ./chargee.sh": "127"} {
+		for _, workers := range []int{1, 4} {
+			t.Run(fmt.Sprint(program, workers), func(t *testing.T) {
+				t.Parallel()
+				tl := newTool(t, "--topic", "orders")
+				tl.must("send", "orders", "a", "--count", "300")
+				r := tl.run("receive", "billing", "orders", "--exec", program, "--workers", fmt.Sprint(workers))
+				if r.code != 1 || !strings.Contains(r.stderr, "the program cannot be executed") || !strings.Contains(r.stderr, "(exit code "+code+")") {
+					t.Errorf("exit code %d, %s", r.code, r.stderr)
+				}
+				if n := tl.deadLetters(); n > 0 {
+					t.Errorf("%d dead letters", n)
+				}
+				got := lines[received](t, tl.must("receive", "billing", "orders", "--then", "ack", "--max", "300", "--wait", "1s", "-o", "jsonl").stdout)
+				if len(got) != 300-workers { // the others wait for their retry
+					t.Errorf("%d messages are ready, want %d", len(got), 300-workers)
+				}
+				for _, m := range got {
+					if m.Attempt != 1 {
+						t.Errorf("a message that no program had is in attempt %d", m.Attempt)
+					}
+				}
+			})
+		}
+	}
+}
+
+// Exit codes 126 and 127, and those of signals, are retries and no dead letters. Others are dead
+// letters at once.
+func TestExecRetries(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.must("group", "create", "billing", "retry=10m", "max_attempts=3")
+	codes := []string{"0", "75", "126", "127", "129", "137", "143", "192", "1", "128", "193", "255"}
+	tl.input(strings.Join(codes, "\n"), "send", "orders", "--lines")
+	tl.must("receive", "billing", "orders", "--exec", `exit "$(cat)"`, "--max", fmt.Sprint(len(codes)), "--kill-switch", "0")
+	var dead []string
+	for _, l := range lines[struct {
+		BodyText string `json:"body_text"`
+	}](t, tl.must("dead-letters", "list", "billing", "--bodies", "-o", "jsonl").stdout) {
+		dead = append(dead, l.BodyText)
+	}
+	if got := strings.Join(dead, " "); len(dead) != 4 || !strings.Contains(got, "128") || !strings.Contains(got, "193") || !strings.Contains(got, "255") {
+		t.Errorf("the dead letters have the exit codes %s, want 1 128 193 255", got)
+	}
+}
+
+// A program that always fails makes few dead letters: the kill switch stops the worker.
+func TestExecKillSwitch(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.must("send", "orders", "a", "--count", "300")
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	stderr := &watchedBuffer{text: "kill switch tripped", seen: stop}
+	code := tl.start(ctx, io.Discard, stderr, "receive", "billing", "orders", "--exec", "echo no database >&2; exit 1", "--workers", "4")()
+	if n := tl.deadLetters(); code != 1 || n < 20 || n > 60 || !strings.Contains(stderr.String(), "the last one failed with: no database (exit code 1)") {
+		t.Errorf("exit code %d, %d dead letters\n%s", code, n, stderr.String())
+	}
+}
+
+// A worker ends after a number of failures in a row. A success begins the count again.
+func TestExecFailuresInRow(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.input("bad\nbad\ngood\nbad\nbad\nbad\nlast\n", "send", "orders", "--lines")
+	seen := filepath.Join(tl.home, "seen")
+	r := tl.run("receive", "billing", "orders", "--exec", `read -r body; echo "$body" >> '`+seen+`'; [ "$body" = good ]`, "--max-failures-in-row", "3", "--max", "7")
+	text, err := os.ReadFile(seen)
+	if got := strings.Join(strings.Fields(string(text)), " "); err != nil || r.code != 1 || got != "bad bad good bad bad bad" || !strings.Contains(r.stderr, "3 messages failed in a row") {
+		t.Errorf("exit code %d after %s (%v): %s", r.code, got, err, r.stderr)
+	}
+	if got := lines[received](t, tl.must("receive", "billing", "orders", "--then", "ack", "--max", "7", "--wait", "1s", "-o", "jsonl").stdout); len(got) != 1 || got[0].BodyText != "last" || got[0].Attempt != 1 {
+		t.Errorf("ready messages: %+v, want the last one in attempt 1", got)
+	}
+}
+
+// The command fails if every message failed, and only then.
+func TestExecAllFailed(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.input("bad\nbad\n", "send", "orders", "--lines")
+	if r := tl.run("receive", "billing", "orders", "--exec", "exit 75", "--max", "2"); r.code != 1 || !strings.Contains(r.stderr, "no message was handled with success") {
+		t.Errorf("exit code %d, %s", r.code, r.stderr)
+	}
+	tl.input("bad\ngood\n", "send", "orders", "--lines")
+	tl.must("receive", "other", "orders", "--exec", "grep -q good", "--max", "4")
+}
+
+// A child in the background that holds the output does not make a failure of exit code 0.
+func TestExecWithAChildInTheBackground(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.must("send", "orders", "a")
+	r := tl.must("receive", "billing", "orders", "--exec", "sleep 1000 & echo done", "--max", "1")
+	if r.stdout != "done\n" || !strings.Contains(r.stderr, "1 handled, 0 failed") {
+		t.Errorf("%s%s", r.stdout, r.stderr)
+	}
+}
+
+// The same holds for the programs of --edit and of dead-letters watch.
+func TestEditWithAChildInTheBackground(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.must("send", "orders", "1 EUR")
+	tl.must("receive", "billing", "orders", "--then", "dead=currency", "--max", "1")
+	r := tl.must("dead-letters", "watch", "billing", "--since", "-1h", "--limit", "1", "--exec", "sleep 1000 & cat")
+	if !strings.Contains(r.stdout, `"1 EUR"`) && !strings.Contains(r.stdout, "message_id") || strings.Contains(r.stderr, "failed") {
+		t.Errorf("the watch printed %s%s", r.stdout, r.stderr)
+	}
+	tl.must("dead-letters", "redrive", "billing", "--edit", "sleep 1000 & sed s/EUR/USD/", "--yes")
+	if got := tl.bodies("billing", "orders", 1); len(got) != 1 || got[0] != "1 USD" {
+		t.Errorf("the message is %q", got)
+	}
+}
+
+// After Ctrl-C the command says what it waits for. Programs that do not end in time are ended with
+// their children, and the attempt of their message does not count.
+func TestExecStops(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.must("send", "orders", "a")
+	pids := filepath.Join(tl.home, "pids")
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var stderr lockedBuffer
+	wait := tl.start(ctx, io.Discard, &stderr, "receive", "billing", "orders", "--exec",
+		`trap "" TERM; (trap "" TERM; sleep 1000) & echo $! >> '`+pids+`'; echo $$ >> '`+pids+`'; wait; sleep 1000`, "--stop-timeout", "2s")
+	all := await(t, pids, 2)
+	stop()
+	if code := wait(); code != 0 || !strings.Contains(stderr.String(), "waiting up to 2s (--stop-timeout) for 1 program;") {
+		t.Errorf("exit code %d, %s", code, stderr.String())
+	}
+	for _, pid := range all {
+		if err := exec.CommandContext(t.Context(), "sh", "-c", "while kill -0 "+pid+" 2> /dev/null && ! grep -q ') Z ' /proc/"+pid+"/stat; do sleep 0.01; done").Run(); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := lines[received](t, tl.must("receive", "billing", "orders", "--then", "ack", "--max", "1", "-o", "jsonl").stdout); len(got) != 1 || got[0].Attempt != 1 {
+		t.Errorf("the next receive got %+v, want the message in attempt 1", got)
+	}
+}
+
+// Ctrl-C on a terminal, a signal to the process group of the command, does not reach the programs:
+// they complete, and their messages are consumed. The second one ends everything at once.
+func TestExecAndCtrlC(t *testing.T) {
+	bin := installed(t)
+	for name, twice := range map[string]bool{"once": false, "twice": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tl := newTool(t, "--topic", "orders")
+			tl.must("send", "orders", "a")
+			begun, end := filepath.Join(tl.home, "begun"), filepath.Join(tl.home, "end")
+			c := exec.CommandContext(t.Context(), filepath.Join(bin, "tidegate"), "receive", "billing", "orders", "--exec",
+				`echo $$ > '`+begun+`'; while ! [ -e '`+end+`' ]; do sleep 0.01; done; echo completed`)
+			c.Env = tl.environ(bin)
+			c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+			var stdout lockedBuffer
+			c.Stdout = &stdout
+			stderr, err := c.StderrPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Start(); err != nil {
+				t.Fatal(err)
+			}
+			pid := await(t, begun, 1)[0]
+			interrupt := func() {
+				if err := syscall.Kill(-c.Process.Pid, syscall.SIGINT); err != nil {
+					t.Fatal(err)
+				}
+			}
+			interrupt()
+			line, err := bufio.NewReader(stderr).ReadString('\n')
+			if err != nil || !strings.Contains(line, "for 1 program; Ctrl-C again") {
+				t.Fatalf("stderr has %q, %v", line, err)
+			}
+			if twice {
+				interrupt()
+				_ = c.Wait()
+				if c.ProcessState.Exited() {
+					t.Errorf("it has ended with %v, want the signal", c.ProcessState)
+				}
+				if err := exec.CommandContext(t.Context(), "sh", "-c", "while kill -0 "+pid+" 2> /dev/null && ! grep -q ') Z ' /proc/"+pid+"/stat; do sleep 0.01; done").Run(); err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			if err := os.WriteFile(end, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			go func() { _, _ = io.Copy(io.Discard, stderr) }()
+			if err := c.Wait(); err != nil || stdout.String() != "completed\n" {
+				t.Errorf("the program printed %q: %v", stdout.String(), err)
+			}
+			if got := lines[struct{ Acked int }](t, tl.must("group", "list", "-o", "jsonl").stdout); len(got) != 1 || got[0].Acked != 1 {
+				t.Errorf("the groups are %+v, want 1 consumed message", got)
+			}
+		})
+	}
+}
