@@ -174,13 +174,13 @@ func TestApplyNamesTheLine(t *testing.T) {
 		want []string
 	}{
 		{"topics:\n  orders:\n    queues: 2\n    retentoin: {time: 1h}\n  pays:\n    queues: [1]\ngroups:\n  billing:\n    retry: 1s\n    max_atempts: 3\n", []string{
-			":4: topics orders: retentoin is no setting; did you mean retention?", ":6: topics pays: queues", ":10: groups billing: max_atempts is no setting; did you mean max_attempts?",
+			`:4: "retentoin" is unknown in topics.orders; did you mean retention?`, ":6: topics.pays.queues is a list", `:10: "max_atempts" is unknown in groups.billing; did you mean max_attempts?`,
 		}},
-		{"topics:\n  orders:\n    max_backlog:\n      messages: 1\n      byte: 1GiB\n", []string{":5: topics orders: max_backlog.byte is no setting; did you mean bytes?"}},
-		{"topics:\n  orders:\n    max_backlog:\n      messages: 1\n      bytes: much\n", []string{":5: topics orders: max_backlog.bytes is \"much\""}},
+		{"topics:\n  orders:\n    max_backlog:\n      messages: 1\n      byte: 1GiB\n", []string{`:5: "byte" is unknown in topics.orders.max_backlog; did you mean bytes?`}},
+		{"topics:\n  orders:\n    max_backlog:\n      messages: 1\n      bytes: much\n", []string{`:5: topics.orders.max_backlog.bytes is "much"`}},
 		{"topics:\n  orders: {}\n  orders: {}\n", []string{":3: "}},
 		{"topics:\n  orders: {}\n bad\n", []string{": this is not YAML"}},
-		{"topcs:\n  orders: {}\n", []string{":1: there is no part \"topcs\"; did you mean topics?"}},
+		{"topcs:\n  orders: {}\n", []string{`:1: "topcs" is unknown; did you mean topics?`}},
 		{"topics:\n  other: {}\n  fixed:\n    queues: 3\n    type: NORMAL\n", []string{":5: topic fixed: type is FIFO"}},
 		{"groups:\n  billing:\n    max_attempts: -5\n", []string{":3: group billing: max_attempts"}},
 	} {

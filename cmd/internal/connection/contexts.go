@@ -16,7 +16,6 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
-	"github.com/tidegate/tidegate/cmd/internal/input"
 	"github.com/tidegate/tidegate/internal/nearest"
 )
 
@@ -100,10 +99,7 @@ func ReadFile(path string) (f File, readable bool, err error) {
 	}
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	d.KnownFields(true)
-	if err = input.Marked(text); err == nil {
-		err = d.Decode(&f)
-	}
-	if err == nil && !errors.Is(d.Decode(new(yaml.Node)), io.EOF) {
+	if err = d.Decode(&f); err == nil && !errors.Is(d.Decode(new(yaml.Node)), io.EOF) {
 		err = errors.New("a second YAML document begins behind the first")
 	}
 	if err != nil && len(bytes.TrimSpace(text)) > 0 {

@@ -35,7 +35,7 @@ func TestContextsAreReadWhole(t *testing.T) {
 	}{
 		"one document": {one, true}, "its end is marked": {"---\n" + one + "...\n", true}, "empty": {"", true},
 		"two documents": {one + "---\n" + one, false}, "the same name": {one + "  a: {grpc: 127.0.0.1:2}\n", false}, "the same key": {"contexts:\n  a: {grpc: x, grpc: y}\n", false},
-		"not YAML behind it": {one + "---\n{", false}, "byte order mark": {"\xef\xbb\xbf" + one, false}, "UTF-16": {"\xff\xfea\x00", false},
+		"not YAML behind it": {one + "---\n{", false}, "byte order mark": {"\xef\xbb\xbf" + one, true},
 	} {
 		path := filepath.Join(t.TempDir(), "contexts.yaml")
 		if err := os.WriteFile(path, []byte(c.text), 0o600); err != nil {

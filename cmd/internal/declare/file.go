@@ -1,20 +1,14 @@
 package declare
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"maps"
 	"reflect"
-	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v4"
 
 	"github.com/tidegate/tidegate/broker/settings"
-	"github.com/tidegate/tidegate/cmd/internal/size"
-	"github.com/tidegate/tidegate/internal/nearest"
 )
 
 // A File is the file of apply: settings with their places.
@@ -30,42 +24,83 @@ type Subject struct {
 	Text json.RawMessage
 }
 
-// Read reads the text of a file; path is its name in errors. The error has a line for each fault,
-// with file and line.
-func Read(path string, text []byte) (d File, err error) {
-	var doc yaml.Node
-	if err := yaml.Unmarshal(text, &doc); err != nil {
-		if e, ok := errors.AsType[*yaml.LoadError](err); ok {
-			return d, fmt.Errorf("%s:%d: this is not YAML: %s", path, min(max(e.Mark.Line, 1), 1+bytes.Count(text, []byte("\n"))), e.Message)
-		}
-		return d, fmt.Errorf("%s: this is not YAML: %w", path, err)
-	}
-	var errs []error
-	if len(doc.Content) > 0 && doc.Content[0].Kind == yaml.MappingNode {
-		for key, node := range entries(doc.Content[0]) {
-			switch key.Value {
-			case "topics":
-				d.Topics, err = subjects[settings.Topic](path, key, node)
-			case "groups":
-				d.Groups, err = subjects[settings.Group](path, key, node)
-			case "address_settings":
-				d.Addresses, err = subjects[settings.Address](path, key, node)
-			default:
-				err = nil // a setting of serve
-				if near := nearest.Name(key.Value, []string{"topics", "groups", "address_settings"}); near != "" && node.Kind == yaml.MappingNode {
-					err = fmt.Errorf("%s:%d: there is no part %q; did you mean %s?", path, key.Line, key.Value, near)
-				}
+// The parts of a file that apply reads.
+const (
+	PartTopics    = "topics"
+	PartGroups    = "groups"
+	PartAddresses = "address_settings"
+)
+
+// OfServe are the other names at the top of a file, which only serve reads.
+var OfServe = strings.Fields(`
+	grpc http data snapshot_dir advertise http_hosts console topic max_backlog max_backlog_bytes
+	max_backlog_age max_client_rate max_client_burst min_free_disk_bytes max_compaction_debt_bytes
+	max_write_stall max_cold_reads_bytes_per_second cold_distance_bytes transaction_timeout
+	transaction_check_interval transaction_check_max min_invisible_duration max_invisible_duration
+	min_long_polling max_long_polling producer_max_attempts producer_backoff_initial
+	producer_backoff_multiplier producer_backoff_max max_auto_groups max_request_bytes
+	max_transit_bytes max_parked_bytes max_connections insecure no_keys log_level log_format
+	stop_timeout tls access
+`)
+
+// Read reads the text of a file; path is its name in errors. The decoder is that of serve, so both
+// reject the same text, names and values. It does not read the values of OfServe. The error has a
+// line for each fault.
+func Read(path string, text []byte) (f File, err error) {
+	d := Decoder{File: path, From: map[string]Origin{}}
+	if root := d.Root(text); root != nil {
+		d.Mapping(root, "", append([]string{PartTopics, PartGroups, PartAddresses}, OfServe...), func(name string, n *yaml.Node) {
+			switch name {
+			case PartTopics:
+				f.Topics = subjects[settings.Topic](&d, name, n)
+			case PartGroups:
+				f.Groups = subjects[settings.Group](&d, name, n)
+			case PartAddresses:
+				f.Addresses = subjects[settings.Address](&d, name, n)
 			}
-			errs = append(errs, err)
+		})
+	}
+	if err := d.Faults.Err(); err != nil {
+		return f, err
+	}
+	if len(f.Topics)+len(f.Groups)+len(f.Addresses) == 0 {
+		return f, fmt.Errorf("%s has no topics, groups or address_settings", path)
+	}
+	return f, nil
+}
+
+// subjects reads one part of a file.
+func subjects[T any](d *Decoder, part string, n *yaml.Node) map[string]Subject {
+	all := map[string]T{}
+	d.Value(n, part, reflect.ValueOf(&all).Elem())
+	if len(d.Faults) > 0 || n.Kind != yaml.MappingNode {
+		return nil
+	}
+	out := map[string]Subject{}
+	for key, node := range entries(n) {
+		given, err := json.Marshal(patch(node, reflect.ValueOf(all[key.Value])))
+		if err != nil {
+			d.Bad(key.Line, "%s: %v", Dotted(Path(part, key.Value)), err)
+		}
+		out[key.Value] = Subject{file: d.File, key: key, node: node, Text: given}
+	}
+	return out
+}
+
+// patch returns the settings that a node gives, with their values of v.
+func patch(n *yaml.Node, v reflect.Value) any {
+	if v.Kind() != reflect.Struct || n.Kind != yaml.MappingNode && !Empty(n) {
+		return v.Interface()
+	}
+	given := map[string]any{}
+	for key, below := range entries(n) {
+		for f, field := range v.Fields() {
+			if Name(f) == key.Value {
+				given[key.Value] = patch(below, field)
+			}
 		}
 	}
-	if err := errors.Join(errs...); err != nil {
-		return d, err
-	}
-	if len(d.Topics)+len(d.Groups)+len(d.Addresses) == 0 {
-		return d, fmt.Errorf("%s has no topics, groups or address_settings", path)
-	}
-	return d, nil
+	return given
 }
 
 // entries yields the keys and values of a mapping.
@@ -77,75 +112,6 @@ func entries(n *yaml.Node) func(yield func(key, value *yaml.Node) bool) {
 			}
 		}
 	}
-}
-
-// subjects reads one part of a file, and checks the names and types of its settings.
-func subjects[T any](path string, part, n *yaml.Node) (map[string]Subject, error) {
-	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" {
-		return nil, nil
-	}
-	if n.Kind != yaml.MappingNode {
-		return nil, fmt.Errorf("%s:%d: %s has no names; give NAME: {SETTING: VALUE}", path, n.Line, part.Value)
-	}
-	all := map[string]Subject{}
-	var errs []error
-	for key, value := range entries(n) {
-		s := Subject{file: path, key: key, node: value}
-		if _, twice := all[key.Value]; twice {
-			errs = append(errs, fmt.Errorf("%s:%d: %s %s is repeated; give it once", path, key.Line, part.Value, key.Value))
-		}
-		var zero T
-		err := s.read(reflect.TypeFor[T]())
-		if err == nil {
-			_, err = Merge(zero, s.Text)
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %s %s: %w", s.Place(err.Error()), part.Value, key.Value, err))
-		}
-		all[key.Value] = s
-	}
-	return all, errors.Join(errs...)
-}
-
-// read turns the node into JSON.
-func (s *Subject) read(t reflect.Type) error {
-	parts := map[string]any{}
-	if s.node.Kind != yaml.ScalarNode || s.node.ShortTag() != "!!null" { // a name alone has every default
-		if err := s.node.Decode(&parts); err != nil {
-			return errors.New("it has no settings; give SETTING: VALUE")
-		}
-	}
-	if err := known(t, parts, ""); err != nil {
-		return err
-	}
-	if err := size.Each(parts); err != nil {
-		return err
-	}
-	var err error
-	s.Text, err = json.Marshal(parts)
-	return err
-}
-
-// known returns an error if a setting does not exist.
-func known(t reflect.Type, parts map[string]any, path string) error {
-	all := names(t)
-	for _, name := range slices.Sorted(maps.Keys(parts)) {
-		v := parts[name]
-		f := fieldOf(t, name)
-		if f.Type == nil {
-			suggestion := "the settings are " + strings.Join(all, ", ")
-			if near := nearest.Name(name, all); near != "" {
-				suggestion = "did you mean " + near + "?"
-			}
-			return fmt.Errorf("%s%s is no setting; %s", path, name, suggestion)
-		}
-		if below, ok := v.(map[string]any); ok && f.Type.Kind() == reflect.Struct {
-			if err := known(f.Type, below, path+name+"."); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // Place returns file:line of the setting that a text begins with, or else of the name.

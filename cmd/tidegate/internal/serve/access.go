@@ -109,8 +109,8 @@ func (c *config) resolve(readFile func(string) ([]byte, error), lookup func(stri
 	}
 	if len(bad) == 0 {
 		if _, err := access.New(out); err != nil {
-			bad = append(bad, faultf(origin{name: "access.keys"}, "are invalid: %v", err))
+			bad = append(bad, faultf(origin{Name: "access.keys"}, "are invalid: %v", err))
 		}
 	}
-	return out, bad.err()
+	return out, bad.Err()
 }

@@ -4,6 +4,7 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/tidegate/tidegate/cmd/internal/declare"
 	"github.com/tidegate/tidegate/cmd/internal/size"
 )
 
@@ -36,7 +37,7 @@ func (c *config) override(layer values) (all []candidate, bad faults) {
 			value := reflect.New(reflect.TypeOf(row.at).Elem())
 			digits, err := size.Digits(row.key, g.text)
 			if err == nil {
-				err = set(value.Elem(), digits)
+				err = declare.Set(value.Elem(), digits)
 			}
 			if err != nil {
 				bad = append(bad, faultf(g.from, "is %q: %v", g.text, err))
@@ -95,7 +96,7 @@ func (c *config) blame(all []candidate) (bad faults) {
 			return append(bad, faultf(at, "is %q: %v", text(row.at), whole))
 		}
 	}
-	return append(bad, faultf(origin{file: c.file, line: 1}, "the settings are invalid in combination: %v", whole))
+	return append(bad, faultf(origin{File: c.file, Line: 1}, "the settings are invalid in combination: %v", whole))
 }
 
 // assign copies the value behind the pointer from to the variable behind the pointer to.

@@ -6,7 +6,7 @@ import "testing"
 func flagged(pairs ...string) values {
 	v := values{}
 	for i := 0; i < len(pairs); i += 2 {
-		v[pairs[i]] = append(v[pairs[i]], given{pairs[i+1], origin{name: "--" + flagName(pairs[i])}})
+		v[pairs[i]] = append(v[pairs[i]], given{pairs[i+1], origin{Name: "--" + flagName(pairs[i])}})
 	}
 	return v
 }

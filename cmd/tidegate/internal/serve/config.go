@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/cmd/internal/connection"
+	"github.com/tidegate/tidegate/cmd/internal/declare"
 	"github.com/tidegate/tidegate/internal/nearest"
 )
 
@@ -63,17 +64,17 @@ func load(file string, env, flags values) (*config, error) {
 // overrides the file. Overridden values are checked too: without the flag they would count.
 func merge(file string, data []byte, env, flags values) (*config, error) {
 	c := &config{file: file, settings: defaultSettings(), from: map[string]origin{}}
-	d := decoder{file: file, from: c.from}
-	if root := d.read(data); root != nil {
-		d.level(root, "", c.table())
+	d := declare.Decoder{File: file, From: c.from}
+	if root := d.Root(data); root != nil {
+		levels(&d, root, "", c.table())
 	}
-	bad, all := d.faults, c.fromFile()
+	bad, all := d.Faults, c.fromFile()
 	for _, layer := range []values{env, flags} {
 		given, faults := c.override(layer)
 		all, bad = append(all, given...), append(bad, faults...)
 	}
 	bad = append(bad, c.blame(all)...)
-	bad = append(bad, c.checkAccess(len(d.faults) == 0)...)
+	bad = append(bad, c.checkAccess(len(d.Faults) == 0)...)
 	bad = append(bad, c.checkTLS()...)
 	bad = append(bad, c.exposed(c.settings)...)
 	if c.settings.noKeys && len(c.keys) > 0 {
@@ -91,10 +92,10 @@ func merge(file string, data []byte, env, flags values) (*config, error) {
 	for _, t := range c.settings.topics {
 		name, kind, _ := strings.Cut(t, ":")
 		if d := c.topics[name]; d.Type != "" && kind != "" && string(d.Type) != kind {
-			bad = append(bad, faultf(c.from["topic"], "is %q, but its type in %s is %s; give the topic one type", t, c.from[path("topics", name, "type")].comment(), d.Type))
+			bad = append(bad, faultf(c.from["topic"], "is %q, but its type in %s is %s; give the topic one type", t, c.from[path("topics", name, "type")].Comment(), d.Type))
 		}
 	}
-	return c, bad.err()
+	return c, bad.Err()
 }
 
 // refused returns the faults of a declaration, one for each line of err, at the field that the line
@@ -154,7 +155,7 @@ func (c *config) openToAll(s *configuration) string {
 	for i, r := range c.anonymous {
 		if slices.Contains(r.Actions, server.ActionAdmin) {
 			at := c.from[path("access", fmt.Sprintf("anonymous[%d]", i+1))]
-			return fmt.Sprintf("%s: access.anonymous lets every client of the network administer the broker without credentials; remove the action admin, or listen on a loopback address", at.comment())
+			return fmt.Sprintf("%s: access.anonymous lets every client of the network administer the broker without credentials; remove the action admin, or listen on a loopback address", at.Comment())
 		}
 	}
 	return ""
@@ -200,7 +201,7 @@ func environment(environ []string) (v values, hints []string) {
 		switch {
 		case text == "" || !strings.HasPrefix(name, "TIDEGATE_"):
 		case key != "":
-			v[key] = []given{{text, origin{name: name}}}
+			v[key] = []given{{text, origin{Name: name}}}
 		case !ok:
 			if n := nearest.Name(name, slices.Sorted(maps.Keys(known))); n != "" {
 				hints = append(hints, name+" is not a setting; did you mean "+n+"?")

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/cmd/internal/declare"
 )
 
 // Each error names the line, the name, the value and the legal values.
@@ -143,7 +144,7 @@ func check(name, text string) error {
 func TestAllFaultsAtOnce(t *testing.T) {
 	env, _ := environment([]string{"TIDEGATE_HTTP=y"})
 	_, err := merge("f", []byte("topics:\n  t: {queues: x}\nlog_level: loud\nnope: 1\ngrpc: 12x\nmax_backlog: x\n"), env,
-		values{"data": {{"\xff", origin{name: "--data"}}}, "max_backlog": {{"1", origin{name: "--max-backlog"}}}})
+		values{"data": {{"\xff", origin{Name: "--data"}}}, "max_backlog": {{"1", origin{Name: "--max-backlog"}}}})
 	got := err.Error()
 	for i, w := range []string{"f:2: topics.t.queues", "f:3: log_level", `f:4: "nope"`, "f:5: grpc", "f:6: max_backlog", "--data is", "TIDEGATE_HTTP is"} {
 		lines := strings.Split(got, "\n")
@@ -181,8 +182,8 @@ func TestPrecedence(t *testing.T) {
 		{"topic", strings.Join(s.topics, " "), "c d:FIFO", "TIDEGATE_TOPIC"},
 		{"max_backlog", fmt.Sprint(s.broker.MaxBacklog.Messages), "8", "--max-backlog"},
 	} {
-		if x.got != x.want || c.from[x.key].comment() != x.from {
-			t.Errorf("%s is %q from %s, want %q from %s", x.key, x.got, c.from[x.key].comment(), x.want, x.from)
+		if x.got != x.want || c.from[x.key].Comment() != x.from {
+			t.Errorf("%s is %q from %s, want %q from %s", x.key, x.got, c.from[x.key].Comment(), x.want, x.from)
 		}
 	}
 	if want := []string{"TIDEGATE_GRCP is not a setting; did you mean TIDEGATE_GRPC?"}; !slices.Equal(hints, want) {
@@ -250,8 +251,8 @@ func TestHelpShowsEverySetting(t *testing.T) {
 
 // leaves returns the names of a struct's fields and of those within it.
 func leaves(typ reflect.Type) (names []string) {
-	for i, name := range fieldsOf(typ) {
-		f := typ.Field(i)
+	for f := range typ.Fields() {
+		name := declare.Name(f)
 		if f.Type.Kind() == reflect.Struct {
 			for _, inner := range leaves(f.Type) {
 				names = append(names, name+"."+inner)
@@ -261,4 +262,23 @@ func leaves(typ reflect.Type) (names []string) {
 		names = append(names, name)
 	}
 	return names
+}
+
+// apply accepts the names at the top of a file that serve reads, and no others.
+func TestApplyKnowsTheNames(t *testing.T) {
+	want := map[string]bool{}
+	for _, row := range (&config{settings: defaultSettings()}).table() {
+		name, _, _ := strings.Cut(row.key, ".")
+		want[name] = true
+	}
+	known := append([]string{declare.PartTopics, declare.PartGroups, declare.PartAddresses}, declare.OfServe...)
+	for _, name := range known {
+		if !want[name] {
+			t.Errorf("serve has no setting %s", name)
+		}
+		delete(want, name)
+	}
+	for name := range want {
+		t.Errorf("add %s to declare.OfServe", name)
+	}
 }

@@ -1,81 +1,59 @@
 package serve
 
 import (
-	"cmp"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/cmd/internal/declare"
 )
 
-// An origin is the source of a value. The zero value means the default.
-type origin struct {
-	name string // of the setting in the source: grpc, --grpc, TIDEGATE_GRPC
-	file string // empty if it is no file
-	line int    // from 1; 0 if it is no file
-}
+// The reader of apply also reads the file of serve.
+type (
+	origin = declare.Origin
+	fault  = declare.Fault
+	faults = declare.Faults
+)
 
-// comment returns the text that follows a printed value.
-func (o origin) comment() string {
-	switch {
-	case o.file != "":
-		return fmt.Sprintf("%s:%d", o.file, o.line)
-	case o.name != "":
-		return o.name
-	}
-	return "default"
-}
+func faultf(o origin, format string, args ...any) fault { return declare.Faultf(o, format, args...) }
 
-// A fault is one fault of the configuration.
-type fault struct {
-	origin
-	text string
-}
+func path(names ...string) string { return declare.Path(names...) }
 
-func faultf(o origin, format string, args ...any) fault {
-	return fault{o, strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")}
-}
+func pathOf(key string) string { return declare.PathOf(key) }
 
-func (f fault) String() string {
-	s := f.text
-	if f.name != "" {
-		s = f.name + " " + s
-	}
-	if f.file != "" {
-		s = fmt.Sprintf("%s:%d: %s", f.file, f.line, s)
-	}
-	return s
-}
-
-// faults are all faults of a configuration. As an error they are a line each, those of the file
-// first.
-type faults []fault
-
-// err returns nil if there are none.
-func (fs faults) err() error {
-	if len(fs) == 0 {
-		return nil
-	}
-	slices.SortStableFunc(fs, func(a, b fault) int {
-		if (a.file == "") != (b.file == "") {
-			return cmp.Compare(b.file, a.file)
+// levels reads the node below prefix: entries of the table, and further levels of nesting.
+func levels(d *declare.Decoder, n *yaml.Node, prefix string, table []setting) {
+	var known []string
+	for _, row := range table {
+		if rest, ok := strings.CutPrefix(row.key, prefix); ok {
+			if first, _, _ := strings.Cut(rest, "."); !slices.Contains(known, first) {
+				known = append(known, first)
+			}
 		}
-		if a.file == "" {
-			return 0 // as they were looked at
+	}
+	d.Mapping(n, pathOf(strings.TrimSuffix(prefix, ".")), known, func(name string, v *yaml.Node) {
+		for _, row := range table {
+			if row.key == prefix+name {
+				d.Value(v, pathOf(row.key), reflect.ValueOf(row.at).Elem())
+				return
+			}
 		}
-		return cmp.Or(cmp.Compare(a.line, b.line), cmp.Compare(a.name, b.name))
+		levels(d, v, prefix+name+".", table)
 	})
-	return fs
 }
 
-// Invalid marks the error for package command.
-func (faults) Invalid() {}
-
-func (fs faults) Error() string { return strings.Join(fs.lines(), "\n") }
-
-func (fs faults) lines() []string {
-	lines := make([]string, len(fs))
-	for i, f := range fs {
-		lines[i] = f.String()
+// text returns the text of a value, in the form that declare.Set reads. at points to the value.
+func text(at any) string {
+	switch x := at.(type) {
+	case *[]string:
+		return strings.Join(*x, ",")
+	case *settings.Duration:
+		return time.Duration(*x).String()
 	}
-	return lines
+	return fmt.Sprint(reflect.ValueOf(at).Elem().Interface())
 }

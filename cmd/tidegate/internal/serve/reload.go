@@ -37,7 +37,7 @@ func refusals(c *config, b *broker.Broker) error {
 			bad = append(bad, faultf(c.from[path("groups", name)], "cannot be applied: %v", err))
 		}
 	}
-	return bad.err()
+	return bad.Err()
 }
 
 // put creates and changes the topics, groups and address settings of a configuration, and returns
@@ -128,10 +128,10 @@ func (r *reloader) reload(ctx context.Context) {
 	}
 	if err == nil {
 		// The running addresses stay in use, even if the file has others now.
-		err = c.exposed(&next).err()
+		err = c.exposed(&next).Err()
 	}
 	if err == nil && r.access.On() && len(c.keys) == 0 {
-		err = faults{faultf(origin{name: "access.keys", file: r.file, line: 1}, "are removed, and without keys every client has all permissions; "+
+		err = faults{faultf(origin{Name: "access.keys", File: r.file, Line: 1}, "are removed, and without keys every client has all permissions; "+
 			"give at least one key, or restart the broker if that is intended")}
 	}
 	if err == nil {
@@ -140,7 +140,7 @@ func (r *reloader) reload(ctx context.Context) {
 	if err != nil {
 		var lines []string
 		if fs, ok := errors.AsType[faults](err); ok {
-			lines = fs.lines()
+			lines = fs.Lines()
 		}
 		r.logger.Error("configuration not reloaded", "file", r.file, "faults", lines)
 		return

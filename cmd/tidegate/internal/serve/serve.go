@@ -104,7 +104,7 @@ type flagValue struct {
 func (v *flagValue) String() string { return v.preset }
 
 func (v *flagValue) Set(text string) error {
-	v.into[v.key] = append(v.into[v.key], given{text, origin{name: "--" + v.flag}})
+	v.into[v.key] = append(v.into[v.key], given{text, origin{Name: "--" + v.flag}})
 	return nil
 }
 

@@ -12,6 +12,8 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/tidegate/tidegate/broker/settings"
+
+	"github.com/tidegate/tidegate/cmd/internal/declare"
 )
 
 // show writes the configuration as a file with the same meaning: every setting, and the fields that
@@ -30,7 +32,7 @@ func (c *config) show(w io.Writer) error {
 		if err != nil {
 			return err
 		}
-		if value.Kind == yaml.MappingNode && len(value.Content) == 0 || value.Kind == yaml.ScalarNode && empty(value) {
+		if value.Kind == yaml.MappingNode && len(value.Content) == 0 || value.Kind == yaml.ScalarNode && declare.Empty(value) {
 			continue // nothing is declared
 		}
 		into, key := root, row.key
@@ -40,7 +42,7 @@ func (c *config) show(w io.Writer) error {
 		c.comment(value, pathOf(row.key))
 		name := &yaml.Node{Kind: yaml.ScalarNode, Value: key}
 		if row.when != "" { // others have a comment at each value
-			value.LineComment = c.from[pathOf(row.key)].comment()
+			value.LineComment = c.from[pathOf(row.key)].Comment()
 		}
 		into.Content = append(into.Content, name, value)
 	}
@@ -100,7 +102,7 @@ func (c *config) comment(n *yaml.Node, at string) {
 	}
 	for i := 0; n.Kind == yaml.MappingNode && i < len(n.Content); i += 2 {
 		k, v := n.Content[i], n.Content[i+1]
-		below := at + sep + k.Value
+		below := at + declare.Sep + k.Value
 		k.Style = 0
 		c.comment(v, below)
 		commented := v
@@ -108,9 +110,9 @@ func (c *config) comment(n *yaml.Node, at string) {
 			commented = k
 		}
 		if o, ok := c.from[below]; ok {
-			commented.LineComment = o.comment()
+			commented.LineComment = o.Comment()
 		}
-		if name, ok := strings.CutPrefix(below, path("access", "keys")+sep); ok && len(c.keys[name].Secret) > 0 {
+		if name, ok := strings.CutPrefix(below, path("access", "keys")+declare.Sep); ok && len(c.keys[name].Secret) > 0 {
 			commented.LineComment += "; the secret is not shown"
 		}
 	}

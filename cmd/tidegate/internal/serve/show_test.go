@@ -73,7 +73,7 @@ func TestRoundTrip(t *testing.T) {
 
 func TestShowPrintsOrigins(t *testing.T) {
 	env, _ := environment([]string{"TIDEGATE_HTTP=127.0.0.1:1"})
-	c, err := merge("f", []byte("data: d\ntopics:\n  t:\n    max_backlog:\n      bytes: 3"), env, values{"insecure": {{"true", origin{name: "--insecure"}}}})
+	c, err := merge("f", []byte("data: d\ntopics:\n  t:\n    max_backlog:\n      bytes: 3"), env, values{"insecure": {{"true", origin{Name: "--insecure"}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,8 +103,8 @@ func FuzzParse(f *testing.F) {
 		c, err := merge("f", []byte(text), nil, nil)
 		bad, _ := errors.AsType[faults](err)
 		for _, x := range bad {
-			if x.file != "f" || x.line < 1 || x.line > 1+strings.Count(text, "\n")+strings.Count(text, "\r") {
-				t.Errorf("%q: the fault has line %d: %s", text, x.line, x.text)
+			if x.File != "f" || x.Line < 1 || x.Line > 1+strings.Count(text, "\n")+strings.Count(text, "\r") {
+				t.Errorf("%q: the fault has line %d: %s", text, x.Line, x.Text)
 			}
 			if s := x.String(); s == "" || strings.Contains(s, "\n") {
 				t.Errorf("%q: the fault is %q", text, s)
