@@ -3,6 +3,11 @@ package interop
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -13,7 +18,7 @@ import (
 	"github.com/tidegate/tidegate/transport/amqp/internal/artemis"
 )
 
-// A delivery time is exact to the clock of the server.
+// A message is not delivered before its delivery time.
 func TestDeliveryTime(t *testing.T) {
 	s, a := server(t)
 	topic := "delayed-" + run
@@ -27,9 +32,11 @@ func TestDeliveryTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	receive(t, c, transport.ReceiveRequest{Group: "billing", Topic: topic, Queue: transport.AnyQueue, InvisibleDuration: time.Minute, Wait: 5 * time.Second})
-	if d := time.Since(m.DeliverAt); d < -2*time.Millisecond || d > 3*time.Second {
-		t.Errorf("the message came %v after its delivery time", d)
+	d := time.Since(m.DeliverAt)
+	if d < -2*time.Millisecond {
+		t.Errorf("the message came %v before its delivery time", -d)
 	}
+	t.Logf("the message came %v after its delivery time", d)
 }
 
 // A server that does not respond: a send may be stored, and a repetition is stored once. An
@@ -52,9 +59,7 @@ func TestUnresponsiveServer(t *testing.T) {
 	if _, err := closing.Receive(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
-	if err := syscall.Kill(s.PID(), syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	suspend(t, s.PID())
 	if errs := c.Ack(t.Context(), []*tidegate.Delivery{got}); errs[0] != nil {
 		t.Errorf("an acknowledgement that was written: %v", errs[0])
 	}
@@ -65,12 +70,8 @@ func TestUnresponsiveServer(t *testing.T) {
 	if e, ok := errors.AsType[*tidegate.Error](err); !ok || !e.MaybeStored || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a send without a response: %v, want MaybeStored", err)
 	}
-	start := time.Now()
-	if err := closing.Close(); err != nil {
+	if err := closing.Close(); err != nil { // it returns although the server never responds
 		t.Error(err)
-	}
-	if d := time.Since(start); d > 4*time.Second {
-		t.Errorf("Close took %v", d)
 	}
 	s.Kill() // which also ends a stopped process
 	if err := s.Restart(t.Context()); err != nil {
@@ -92,6 +93,32 @@ func TestUnresponsiveServer(t *testing.T) {
 	}
 }
 
+// suspend stops a process and waits until all its threads have stopped. Linux gives the signal to
+// one thread, and the others run until that thread is scheduled.
+func suspend(t *testing.T, pid int) {
+	t.Helper()
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	for start := time.Now(); ; wait(t, 10*time.Millisecond) {
+		files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid)) // none on other systems
+		if err != nil {
+			t.Fatal(err)
+		}
+		runs := slices.ContainsFunc(files, func(file string) bool {
+			b, err := os.ReadFile(file)
+			_, state, ok := strings.Cut(string(b), ") ")
+			return err == nil && ok && !strings.HasPrefix(state, "T")
+		})
+		if !runs {
+			return
+		}
+		if time.Since(start) > soon {
+			t.Fatalf("process %d does not stop", pid)
+		}
+	}
+}
+
 // TestAcknowledgementsAtACrash reports the acknowledgements that a crash of the server loses right
 // after they were written.
 func TestAcknowledgementsAtACrash(t *testing.T) {
@@ -103,7 +130,7 @@ func TestAcknowledgementsAtACrash(t *testing.T) {
 		s := start(t, artemis.Options{Properties: map[string]string{
 			"journalDatasync": datasync, `addressSettings."#".autoCreateAddresses`: "true",
 		}})
-		c := client(t, s.Address(), amqp.Options{RequestTimeout: 10 * time.Second})
+		c := client(t, s.Address(), amqp.Options{RequestTimeout: requestTimeout})
 		r := transport.ReceiveRequest{Group: "billing", Topic: "orders", Queue: transport.AnyQueue, Max: 200, InvisibleDuration: time.Hour, Wait: time.Millisecond}
 		if _, err := c.Receive(t.Context(), r); err != nil { // creates the queue
 			t.Fatal(err)

@@ -60,7 +60,7 @@ func TestRetriesAndDeadLetter(t *testing.T) {
 	if err := errors.Join(a.createTopic(t.Context(), topic), a.createGroup(t.Context(), topic, "programs")); err != nil {
 		t.Fatal(err)
 	}
-	c := client(t, s.Address(), amqp.Options{CopyRetries: true, RequestTimeout: 10 * time.Second, Groups: func(string, string) transport.ConsumerSettings {
+	c := client(t, s.Address(), amqp.Options{CopyRetries: true, RequestTimeout: requestTimeout, Groups: func(string, string) transport.ConsumerSettings {
 		return transport.ConsumerSettings{MaxAttempts: 3}
 	}})
 	const delay = 500 * time.Millisecond
@@ -104,7 +104,7 @@ func TestCopiesOfARepeatedID(t *testing.T) {
 	if err := errors.Join(a.createTopic(t.Context(), topic), a.createGroup(t.Context(), topic, "redriven")); err != nil {
 		t.Fatal(err)
 	}
-	c := client(t, s.Address(), amqp.Options{CopyRetries: true, RequestTimeout: 10 * time.Second})
+	c := client(t, s.Address(), amqp.Options{CopyRetries: true, RequestTimeout: requestTimeout})
 	r := transport.ReceiveRequest{Group: "redriven", Topic: topic, Queue: transport.AnyQueue, InvisibleDuration: time.Minute, Wait: time.Second}
 	m := message(topic, 1)
 	for redrives := range 3 {
@@ -137,10 +137,10 @@ func TestProducerWaitsForSpace(t *testing.T) {
 	if err := a.createGroup(t.Context(), topic, "billing"); err != nil {
 		t.Fatal(err)
 	}
-	c := client(t, s.Address(), amqp.Options{RequestTimeout: 10 * time.Second})
+	c := client(t, s.Address(), amqp.Options{RequestTimeout: requestTimeout})
 	var mu sync.Mutex
 	throttled := 0
-	p := sends(t, c, producer.Options{MaxThrottleTime: time.Minute, Backoff: backoff.Steps{100 * time.Millisecond}, OnAttempt: func(at producer.Attempt) {
+	p := sends(t, c, producer.Options{MaxThrottleTime: soon, Backoff: backoff.Steps{100 * time.Millisecond}, OnAttempt: func(at producer.Attempt) {
 		if errors.Is(at.Err, tidegate.ErrThrottled) {
 			mu.Lock()
 			throttled++
@@ -177,7 +177,7 @@ func TestProducerWaitsForSpace(t *testing.T) {
 	wg.Wait()
 	select {
 	case <-enough:
-	case <-time.After(20 * time.Second):
+	case <-time.After(soon):
 		t.Errorf("%d of 100 messages were received", len(seen))
 	}
 	t.Logf("%d attempts were throttled", throttled)

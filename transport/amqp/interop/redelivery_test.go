@@ -19,7 +19,7 @@ func TestRedeliveryDelay(t *testing.T) {
 	p[`addressSettings."#".redeliveryDelay`] = "1000"
 	p[`addressSettings."#".redeliveryMultiplier`] = "2"
 	s := start(t, artemis.Options{Properties: p})
-	c := client(t, s.Address(), amqp.Options{RequestTimeout: 10 * time.Second})
+	c := client(t, s.Address(), amqp.Options{RequestTimeout: requestTimeout})
 	r := transport.ReceiveRequest{
 		Group: "billing", Topic: "orders", Queue: transport.AnyQueue, InvisibleDuration: time.Minute, Wait: time.Millisecond,
 	}
@@ -63,14 +63,14 @@ func TestAcknowledgementsBeforeTheConnectionEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	const messages = 200
-	c := client(t, s.Address(), amqp.Options{RequestTimeout: 10 * time.Second})
+	c := client(t, s.Address(), amqp.Options{RequestTimeout: requestTimeout})
 	for range messages {
 		if err := send(t.Context(), c, message(topic, 1)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var n network
-	ending := client(t, s.Address(), amqp.Options{Dialer: n.dial, RequestTimeout: 10 * time.Second})
+	ending := client(t, s.Address(), amqp.Options{Dialer: n.dial, RequestTimeout: requestTimeout})
 	r := transport.ReceiveRequest{Group: "billing", Topic: topic, Queue: transport.AnyQueue, Max: messages, InvisibleDuration: time.Minute, Wait: time.Second}
 	for acked := 0; acked < messages; {
 		ds, err := ending.Receive(t.Context(), r)
@@ -90,7 +90,7 @@ func TestAcknowledgementsBeforeTheConnectionEnds(t *testing.T) {
 		if err == nil && left == "[0]" {
 			return
 		}
-		if time.Since(start) > 20*time.Second {
+		if time.Since(start) > soon {
 			t.Fatalf("the queue has %s messages, %v; want 0", left, err)
 		}
 		wait(t, 100*time.Millisecond)
@@ -105,7 +105,7 @@ func TestAcknowledgedRanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	const messages = 50
-	c := client(t, s.Address(), amqp.Options{RequestTimeout: 10 * time.Second})
+	c := client(t, s.Address(), amqp.Options{RequestTimeout: requestTimeout})
 	for range messages {
 		if err := send(t.Context(), c, message(topic, 1)); err != nil {
 			t.Fatal(err)
@@ -134,7 +134,7 @@ func TestAcknowledgedRanges(t *testing.T) {
 		}
 	}
 	c.Close() // the server gets the others back
-	c = client(t, s.Address(), amqp.Options{RequestTimeout: 10 * time.Second})
+	c = client(t, s.Address(), amqp.Options{RequestTimeout: requestTimeout})
 	left := map[string]bool{}
 	for start := time.Now(); len(left) < len(kept) && time.Since(start) < soon; {
 		ds, err := c.Receive(t.Context(), r)

@@ -19,7 +19,7 @@ import (
 func TestRestart(t *testing.T) {
 	s := start(t, artemis.Options{Properties: map[string]string{`addressSettings."#".autoCreateAddresses`: "true"}})
 	r := transport.ReceiveRequest{Group: "billing", Topic: "orders", Queue: transport.AnyQueue, InvisibleDuration: time.Minute, Wait: time.Millisecond}
-	c := client(t, s.Address(), amqp.Options{RequestTimeout: 10 * time.Second})
+	c := client(t, s.Address(), amqp.Options{RequestTimeout: requestTimeout})
 	if _, err := c.Receive(t.Context(), r); err != nil { // creates the queue
 		t.Fatal(err)
 	}
@@ -71,9 +71,7 @@ func TestWrittenMessageIsStoredLater(t *testing.T) {
 	if errs := c.Ack(t.Context(), []*tidegate.Delivery{first}); errs[0] != nil {
 		t.Fatal(errs[0])
 	}
-	if err := syscall.Kill(s.PID(), syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	suspend(t, s.PID())
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	late := message("orders", 1)

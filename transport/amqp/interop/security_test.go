@@ -41,7 +41,7 @@ func TestUsersAndPermissions(t *testing.T) {
 		},
 	})
 	as := func(user, password string) *amqp.Client {
-		return client(t, s.Address(), amqp.Options{Credentials: tidegate.Credentials{AccessKey: user, SecretKey: password}, RequestTimeout: 10 * time.Second})
+		return client(t, s.Address(), amqp.Options{Credentials: tidegate.Credentials{AccessKey: user, SecretKey: password}, RequestTimeout: requestTimeout})
 	}
 	admin, sender := as("admin", "a"), as("sender", "s")
 	if err := send(t.Context(), admin, message("orders", 1)); err != nil {
@@ -87,11 +87,11 @@ func TestTLS(t *testing.T) {
 		Users:      map[string]artemis.User{"orders": {DN: "CN=orders", Roles: []string{"all"}}, "p": {Password: "p", Roles: []string{"all"}}},
 	})
 	address := "amqps://" + s.Address()
-	external := client(t, address, amqp.Options{TLS: a.config("orders"), External: true, RequestTimeout: 10 * time.Second})
+	external := client(t, address, amqp.Options{TLS: a.config("orders"), External: true, RequestTimeout: requestTimeout})
 	if err := send(t.Context(), external, message("orders", 1)); err != nil {
 		t.Errorf("with a client certificate: %v", err)
 	}
-	plain := client(t, address, amqp.Options{TLS: a.config("orders"), Credentials: tidegate.Credentials{AccessKey: "p", SecretKey: "p"}, RequestTimeout: 10 * time.Second})
+	plain := client(t, address, amqp.Options{TLS: a.config("orders"), Credentials: tidegate.Credentials{AccessKey: "p", SecretKey: "p"}, RequestTimeout: requestTimeout})
 	if err := send(t.Context(), plain, message("orders", 1)); err != nil {
 		t.Errorf("with a password: %v", err)
 	}
@@ -103,7 +103,7 @@ func TestTLS(t *testing.T) {
 		"no certificate":               {amqp.Options{TLS: a.config(""), External: true}, tidegate.CodeIllegalAccessPoint},
 		"a certificate without a user": {amqp.Options{TLS: a.config("stranger"), External: true}, tidegate.CodeUnauthorized},
 	} {
-		c.o.RequestTimeout = 10 * time.Second
+		c.o.RequestTimeout = requestTimeout
 		err := send(t.Context(), client(t, address, c.o), message("orders", 1))
 		if e, ok := errors.AsType[*tidegate.Error](err); !ok || code(err) != c.code || e.NotConnected || e.MaybeStored {
 			t.Errorf("%s: %v, want %d and NotConnected false", name, err, int(c.code))

@@ -62,11 +62,10 @@ func TestFullAddressThrottles(t *testing.T) {
 			if err := a.createGroup(t.Context(), topic, group); err != nil {
 				t.Fatal(err)
 			}
-			client := client(t, s.Address(), amqp.Options{})
+			client := client(t, s.Address(), amqp.Options{RequestTimeout: requestTimeout})
 			accepted, rejected := 0, 0
-			var slowest time.Duration
-			for range 1001 {
-				start := time.Now()
+			// On a slow machine a link can also be throttled because its first credit comes late.
+			for n, start := 0, time.Now(); n < 1001 || accepted < c.accepted && time.Since(start) < soon; n++ {
 				err := send(t.Context(), client, message(topic, 2048))
 				switch {
 				case err == nil:
@@ -79,39 +78,31 @@ func TestFullAddressThrottles(t *testing.T) {
 				if e, ok := errors.AsType[*tidegate.Error](err); ok && e.MaybeStored {
 					t.Errorf("MaybeStored: %v", err)
 				}
-				slowest = max(slowest, time.Since(start))
 			}
-			if c.rejected != (rejected > 1) || accepted < c.accepted {
+			if c.rejected && rejected < 2 || accepted < c.accepted {
 				t.Errorf("%d accepted, %d rejected; want refusals before the credit ends: %v, and at least %d accepted", accepted, rejected, c.rejected, c.accepted)
 			}
-			if slowest > 1200*time.Millisecond {
-				t.Errorf("the slowest throttle took %v, want at most 1.2 s", slowest)
-			}
-			// A link that is opened now gets no credit.
-			start := time.Now()
+			// A link that is opened now gets no credit. That the transport waits a second for
+			// credit, and not until the end of the request, has tests in virtual time.
 			if err := send(t.Context(), clientOf(t, s.Address()), message(topic, 1)); !errors.Is(err, tidegate.ErrThrottled) {
 				t.Errorf("a new link: %v, want a throttle", err)
-			}
-			if d := time.Since(start); d > 1500*time.Millisecond {
-				t.Errorf("the throttle of a new link took %v", d)
 			}
 			if n, err := a.do(t.Context(), "queue."+topic+"."+group, "countMessages"); err != nil || n != "["+itoa(accepted)+"]" {
 				t.Errorf("the queue has %s messages, %v; %d were accepted", n, err, accepted)
 			}
-			// Once there is space, a send succeeds within a second.
+			// Once there is space, sends succeed.
 			if _, err := a.do(t.Context(), "queue."+topic+"."+group, "removeAllMessages"); err != nil {
 				t.Fatal(err)
 			}
-			start = time.Now()
+			throttled := 0
 			err := send(t.Context(), client, message(topic, 1))
-			for err != nil && time.Since(start) < 5*time.Second {
+			for start := time.Now(); errors.Is(err, tidegate.ErrThrottled) && time.Since(start) < soon; throttled++ {
 				err = send(t.Context(), client, message(topic, 1))
 			}
-			space := time.Since(start)
-			if err != nil || space > time.Second {
-				t.Errorf("after the address was emptied a send took %v: %v", space, err)
+			if err != nil {
+				t.Errorf("after the address was emptied: %v", err)
 			}
-			t.Logf("%d messages accepted; the slowest throttle took %v; with free space a send took %v", accepted, slowest, space)
+			t.Logf("%d messages accepted; with free space %d sends were throttled before one succeeded", accepted, throttled)
 		})
 	}
 }

@@ -20,7 +20,7 @@ var unit = flag.Duration("suite.unit", 2*time.Second, "the unit of times in the 
 // that follow the first.
 func realArtemis() transporttest.Server {
 	s := transporttest.AllGuarantees()
-	s.Unit, s.Slack = *unit, 5*time.Second // the server shares the machine with the tests
+	s.Unit, s.Slack = *unit, soon // the server shares the machine with the tests
 	s.PushesThrottleBackoff, s.TimeoutsTakeTheSchedule, s.Recall = false, false, false
 	s.FullReceives = false
 	s.LacksPositions, s.LacksTopicTypes = true, true
@@ -76,12 +76,12 @@ func fixture(o amqp.Options) func(t *testing.T) transporttest.Fixture {
 
 func TestSuiteWithCopies(t *testing.T) {
 	t.Parallel()
-	transporttest.Run(t, fixture(amqp.Options{CopyRetries: true, RequestTimeout: 10 * time.Second}), realArtemis())
+	transporttest.Run(t, fixture(amqp.Options{CopyRetries: true, RequestTimeout: requestTimeout}), realArtemis())
 }
 
 func TestSuite(t *testing.T) {
 	t.Parallel()
 	s := realArtemis()
 	s.LacksExactRetries = true // the delays are those of the address settings
-	transporttest.Run(t, fixture(amqp.Options{RequestTimeout: 10 * time.Second}), s)
+	transporttest.Run(t, fixture(amqp.Options{RequestTimeout: requestTimeout}), s)
 }
