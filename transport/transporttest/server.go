@@ -111,7 +111,7 @@ type Server struct {
 	LacksMissingTopics bool
 
 	// LacksExactRetries: in groups without an order the server may choose another delay than the
-	// one that Retry asks for, up to 45 s longer, or none.
+	// one that Retry asks for, up to 5 minutes longer, or none.
 	LacksExactRetries bool
 
 	only func(testCase) bool // of the suite's own tests; nil: every case

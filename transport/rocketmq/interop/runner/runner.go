@@ -573,8 +573,11 @@ func (s *Setup) pid(p process) int {
 		return 0
 	}
 	if runtime.GOOS == "linux" {
-		line, err := os.ReadFile("/proc/" + string(b) + "/cmdline") // empty for a zombie
-		if err == nil && slices.Contains(strings.Split(string(line), "\x00"), s.mark(p)) {
+		line, err := os.ReadFile("/proc/" + string(b) + "/cmdline")
+		switch {
+		case err != nil:
+			return 0
+		case slices.Contains(strings.Split(string(line), "\x00"), s.mark(p)), len(line) == 0 && exits(pid):
 			return pid
 		}
 		return 0
@@ -585,6 +588,20 @@ func (s *Setup) pid(p process) int {
 		return pid
 	}
 	return 0
+}
+
+// exits reports whether a process without a command line still has open ports. Linux removes the
+// memory of a process that ends before its files, which takes seconds for Java on a busy machine. A
+// process that its parent has not awaited stays as a zombie with one thread.
+func exits(pid int) bool {
+	dir := "/proc/" + strconv.Itoa(pid)
+	threads, err := os.ReadDir(dir + "/task")
+	if err != nil {
+		return false
+	}
+	stat, err := os.ReadFile(dir + "/stat")
+	_, state, ok := strings.Cut(string(stat), ") ")
+	return err == nil && ok && (len(threads) > 1 || !strings.HasPrefix(state, "Z"))
 }
 
 // listening reports whether a program accepts connections on a port.

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -396,6 +397,31 @@ func TestReusedProcessID(t *testing.T) {
 		t.Errorf("the other process has ended: %v", err)
 	}
 	other.Wait()
+}
+
+// A process that has ended and that its parent has not awaited does not run. One that still has its
+// files, although not its command line, does.
+func TestEndOfProcess(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Log("other systems have no /proc")
+		return
+	}
+	zombie := exec.CommandContext(t.Context(), "true")
+	out, err := zombie.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := zombie.Start(); err != nil {
+		t.Fatal(err)
+	}
+	io.ReadAll(out) // until it ends
+	if err := until(t.Context(), func() (bool, error) { return !exits(zombie.Process.Pid), nil }); err != nil {
+		t.Error(err)
+	}
+	zombie.Wait()
+	if exits(zombie.Process.Pid) || !exits(os.Getpid()) {
+		t.Error("a process that was awaited has open files, or this one has none")
+	}
 }
 
 func TestMissingPrograms(t *testing.T) {
