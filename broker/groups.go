@@ -4,7 +4,9 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
@@ -66,18 +68,25 @@ func (b *Broker) Group(name string) (status.Group, error) {
 func (b *Broker) Groups() []status.Group {
 	gs := b.catalog.AllGroups()
 	out := make([]status.Group, 0, len(gs))
+	looks := new(int64(subscription.MaxLook))
 	for _, g := range gs {
-		out = append(out, b.describeGroup(g))
+		out = append(out, b.describeGroup(g, looks))
 	}
 	slices.SortFunc(out, func(x, y status.Group) int { return strings.Compare(x.Name, y.Name) })
 	return out
 }
 
-func (b *Broker) describeGroup(g *topic.Group) status.Group {
+// describeGroup returns the settings and the state of a group. looks bounds the messages that it
+// reads.
+func (b *Broker) describeGroup(g *topic.Group, looks *int64) status.Group {
 	d := status.Group{Name: g.Name(), AutoCreated: g.Automatic(), Group: *g.Settings(), DeadLetterTopics: b.deadLetterTopics(g)}
+	now := time.Now()
 	for _, s := range b.catalog.SubscriptionsOf(g) {
+		s.LookAhead(looks)
 		at := s.Status()
-		d.Topics = append(d.Topics, b.describeSubscription(s, &at))
+		sub := b.describeSubscription(s, &at)
+		sub.Why = whyOf(&at, sub.Backlog.Messages, b.limits.Check(s.Topic(), now, nil) != nil, now)
+		d.Topics = append(d.Topics, sub)
 	}
 	slices.SortFunc(d.Topics, func(x, y status.Subscription) int { return strings.Compare(x.Topic, y.Topic) })
 	return d

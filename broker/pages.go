@@ -3,6 +3,7 @@ package broker
 import (
 	"slices"
 
+	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/status"
 )
@@ -21,8 +22,9 @@ func (b served) TopicsPage(after string, limit int, wanted func(name string) boo
 // GroupsPage is TopicsPage for consumer groups.
 func (b served) GroupsPage(after string, limit int, wanted func(name string) bool) (page []status.Group, more bool) {
 	first, more := firstNames(b.catalog.AllGroups(), (*topic.Group).Name, after, limit, wanted)
+	looks := new(int64(subscription.MaxLook))
 	for _, g := range first {
-		page = append(page, b.describeGroup(g))
+		page = append(page, b.describeGroup(g, looks))
 	}
 	return page, more
 }

@@ -123,7 +123,7 @@ func (m *parkModel) settle(good bool) {
 
 func (m *parkModel) redrive() {
 	sel := status.ParkedSelection{DeadLetter: m.rnd.IntN(4) == 0}
-	if page, err := m.b.Parked("g", status.ParkedQuery{}); err != nil {
+	if page, err := m.b.Parked("g", status.ParkedQuery{State: "parked"}); err != nil {
 		m.t.Fatal(err)
 	} else if len(page.Groups) > 0 && m.rnd.IntN(3) > 0 {
 		sel.Topic, sel.MessageGroup = "t", page.Groups[m.rnd.IntN(len(page.Groups))].MessageGroup
@@ -140,7 +140,7 @@ func (m *parkModel) check() {
 		return
 	}
 	s := g.Topics[0]
-	if s.Backlog.Messages != s.Ready+s.Inflight+s.WaitingRetry+s.Parked || s.Backlog.Bytes != s.Backlog.Messages || (s.Parked > 0) != (s.ParkedGroups > 0) {
+	if s.Backlog.Messages != s.Ready+s.Inflight+s.WaitingRetry+s.Parked+s.Blocked || s.Backlog.Bytes != s.Backlog.Messages || (s.Parked > 0) != (s.ParkedGroups > 0) {
 		m.t.Fatalf("the counters do not fit: %+v", s)
 	}
 	sub := subscriptions(m.b)[0]
@@ -156,7 +156,7 @@ func (m *parkModel) check() {
 	if n := sub.LeasedBytes(); n != s.Backlog.Bytes-fresh { // a body has one byte
 		m.t.Fatalf("%d bytes are leased, want %d", n, s.Backlog.Bytes-fresh)
 	}
-	page, err := m.b.Parked("g", status.ParkedQuery{})
+	page, err := m.b.Parked("g", status.ParkedQuery{State: "parked"})
 	sum := int64(0)
 	for _, p := range page.Groups {
 		sum += p.Messages

@@ -2,17 +2,22 @@ package broker
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/failures"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
+	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
 
-// Parked returns the parked message groups of a consumer group (OnExhaustedPark). It can read from
-// the store. The error is 40403 if there is no such group, 40402 if the query names a topic that
-// does not exist, and 40000 if Limit is invalid.
+// Parked returns the message groups of a consumer group that wait behind a failed message: parked
+// ones (OnExhaustedPark) and blocked ones (OnExhaustedBlock). It can read from the store. The error
+// is 40403 if there is no such group, 40402 if the query names a topic that does not exist, and
+// 40000 if State or Limit is invalid.
 func (b *Broker) Parked(group string, q status.ParkedQuery) (status.ParkedPage, error) {
 	if !b.calls.Begin() {
 		return status.ParkedPage{}, refusal.Closed()
@@ -22,23 +27,59 @@ func (b *Broker) Parked(group string, q status.ParkedQuery) (status.ParkedPage, 
 	if err != nil {
 		return status.ParkedPage{}, err
 	}
+	if q.State != "" && q.State != stateParked && q.State != stateBlocked {
+		return status.ParkedPage{}, refusal.New(tidegate.CodeBadRequest, "state", "it is %.40q; give %s or %s, or nothing for both", q.State, stateParked, stateBlocked)
+	}
 	subs, err := b.parkers(group, q.Topic)
 	if err != nil {
 		return status.ParkedPage{}, err
 	}
-	found, next, err := b.letters.Parked(subs, q.After, limit)
+	wanted := func(g *consume.ParkedGroup) bool {
+		return q.State == "" || (q.State == stateParked) == (g.State == consume.Parked)
+	}
+	found, next, err := b.letters.Parked(subs, wanted, q.After, limit)
 	if err != nil {
 		return status.ParkedPage{}, err
 	}
 	page := status.ParkedPage{Groups: make([]status.ParkedGroup, len(found)), Next: next}
+	last := map[store.Place]*failures.Failure{}
 	for i := range found {
 		g := &found[i]
 		page.Groups[i] = status.ParkedGroup{
-			Topic: g.Topic.Name(), MessageGroup: g.MessageGroup, Since: g.Since, Reason: g.Reason, MessageID: g.MessageID,
+			Topic: g.Topic.Name(), MessageGroup: g.MessageGroup, State: stateParked, Since: g.Since, Reason: g.Reason, MessageID: g.MessageID,
 			Queue: int(g.Place.Queue), Offset: g.Place.Offset, Attempts: g.Attempts, Messages: g.Messages,
+		}
+		if g.State != consume.Parked {
+			page.Groups[i].State, page.Groups[i].Due = stateBlocked, g.Due
+			last[g.Place] = nil
+		}
+	}
+	if len(last) > 0 {
+		b.env.Failures.Latest(group, last)
+		for i := range found {
+			if f := last[found[i].Place]; f != nil {
+				page.Groups[i].Reason = reasonOfFailure(f)
+			}
 		}
 	}
 	return page, nil
+}
+
+// The values of status.ParkedGroup.State.
+const (
+	stateParked  = "parked"
+	stateBlocked = "blocked"
+)
+
+// reasonOfFailure returns the reason that the consumer gave, or a text for its absence.
+func reasonOfFailure(f *failures.Failure) string {
+	switch {
+	case f.Reason != "":
+		return f.Reason
+	case f.Cause == failures.Timeout:
+		return fmt.Sprintf("delivery %d timed out", f.Attempt)
+	}
+	return fmt.Sprintf("delivery %d failed, no reason given", f.Attempt)
 }
 
 // The bounds of one page.

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 
+	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
@@ -46,7 +47,7 @@ func (b *Broker) describeOne(t *topic.Topic) status.Topic {
 
 // describeOneGroup is describeOne for a group.
 func (b *Broker) describeOneGroup(g *topic.Group) status.Group {
-	d := b.describeGroup(g)
+	d := b.describeGroup(g, new(int64(subscription.MaxLook)))
 	d.Revision = revisionOf(&d.Group)
 	return d
 }

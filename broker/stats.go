@@ -61,7 +61,8 @@ func reasonOf(err error) serving.RefusalReason {
 }
 
 // Stats returns the contents and counters of the broker. Its only I/O is the read of the first
-// undelivered message of each queue and subscription. A closed or broken broker omits the sizes of
+// undelivered message of each queue and subscription, and of the message groups of new messages
+// while message groups are parked or blocked. A closed or broken broker omits the sizes of
 // the databases. It is cheap enough for a call every few seconds.
 func (b served) Stats() serving.Stats {
 	s := serving.Stats{
@@ -85,9 +86,9 @@ func (b served) Stats() serving.Stats {
 	if open {
 		defer b.calls.End()
 	}
-	readable := open && b.store.Broken() == nil
+	readable, looks := open && b.store.Broken() == nil, new(int64(subscription.MaxLook))
 	for _, sub := range subs {
-		s.Subscriptions = append(s.Subscriptions, b.subscriptionStats(sub, readable))
+		s.Subscriptions = append(s.Subscriptions, b.subscriptionStats(sub, readable, looks))
 	}
 	slices.SortFunc(s.Subscriptions, func(x, y serving.SubscriptionStats) int {
 		return 2*strings.Compare(x.Topic, y.Topic) + strings.Compare(x.Group, y.Group)
@@ -122,7 +123,10 @@ func (b *Broker) topicStats(t *topic.Topic) serving.TopicStats {
 	return out
 }
 
-func (b *Broker) subscriptionStats(s *subscription.Subscription, readable bool) serving.SubscriptionStats {
+func (b *Broker) subscriptionStats(s *subscription.Subscription, readable bool, looks *int64) serving.SubscriptionStats {
+	if readable {
+		s.LookAhead(looks)
+	}
 	at := s.Status()
 	d := serving.SubscriptionStats{
 		Group: s.Group().Name(), Subscription: b.describeSubscription(s, &at),

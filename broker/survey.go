@@ -14,8 +14,9 @@ import (
 )
 
 // Survey returns the state of all topics and groups. Its only I/O is the read of the first
-// undelivered message of each queue and subscription that has moved since the last call. A closed
-// or broken broker omits ages and the sizes of the databases.
+// undelivered message of each queue and subscription that has moved since the last call, and of the
+// message groups of new messages while message groups are parked or blocked. A closed or broken
+// broker omits ages and the sizes of the databases.
 func (b served) Survey() *serving.Survey {
 	now := time.Now()
 	open := b.calls.Begin()
@@ -44,14 +45,18 @@ func (b served) Survey() *serving.Survey {
 	for _, n := range stored {
 		s.Totals.DeadLettersStored += n
 	}
-	next := 0
+	next, looks := 0, int64(subscription.MaxLook)
 	for _, g := range all.Groups {
 		first := next
 		for ; next < len(all.Subscriptions) && all.Subscriptions[next].Group() == g; next++ {
 			sub, of := all.Subscriptions[next], &s.Topics[all.TopicOf[next]]
+			if readable {
+				sub.LookAhead(&looks)
+			}
 			at := sub.Status()
 			s.Groups = append(s.Groups, summarizeGroup(sub, &at, of.InRate, readable, now))
 			row := &s.Groups[len(s.Groups)-1]
+			row.Why = whyOf(&at, row.Backlog.Messages, of.Throttle != nil, now)
 			row.DeadLettersStored = stored[classes.Origin{Group: row.Group, Topic: row.Topic}]
 			of.OldestMS = max(of.OldestMS, row.OldestMS)
 			addGroupTotals(s, &at, row)
@@ -93,7 +98,7 @@ func summarizeGroup(s *subscription.Subscription, at *subscription.Status, inRat
 	out, _ := s.Drained(now)
 	row := status.GroupSummary{
 		Group: s.Group().Name(), Topic: s.Topic().Name(),
-		Ready: at.Ready, Inflight: at.Inflight, WaitingRetry: at.WaitingRetry, Parked: at.Parked, ParkedGroups: at.ParkedGroups, BlockedGroups: at.BlockedGroups,
+		Ready: at.Ready, Inflight: at.Inflight, WaitingRetry: at.WaitingRetry, Parked: at.Parked, Blocked: at.Blocked, ParkedGroups: at.ParkedGroups, BlockedGroups: at.BlockedGroups,
 		Backlog: status.Backlog(s.Backlog()), InRate: inRate, OutRate: rounded(out), Waiting: at.Waiting,
 		Acked: at.Acked, Redelivered: at.Redelivered, DeadLetters: at.DeadLetters, DeadLettersHour: at.DeadLettersHour,
 		Filtered: at.Filtered, Held: holdingOf(at.Held),
@@ -133,6 +138,7 @@ func addGroupTotals(s *serving.Survey, at *subscription.Status, row *status.Grou
 	t.Inflight += row.Inflight
 	t.WaitingRetry += row.WaitingRetry
 	t.Parked += row.Parked
+	t.Blocked += row.Blocked
 	t.ParkedGroups += row.ParkedGroups
 	t.BlockedGroups += row.BlockedGroups
 	t.Waiting += row.Waiting

@@ -80,7 +80,7 @@ func TestSurvey(t *testing.T) {
 		s.Groups[0].Held = nil
 		if got, want := s.Groups[0], (status.GroupSummary{
 			Group: "billing", Topic: "orders", Ready: 7, Inflight: 2, WaitingRetry: 1, Backlog: status.Backlog{Messages: 10, Bytes: 50},
-			OldestMS: 4000, UndeliveredMS: 4000, InRate: 3, OutRate: s.Groups[0].OutRate, Acked: 1, DeadLetters: 1, DeadLettersHour: 1, DeadLettersStored: 1,
+			OldestMS: 4000, UndeliveredMS: 4000, InRate: 3, OutRate: s.Groups[0].OutRate, Acked: 1, DeadLetters: 1, DeadLettersHour: 1, DeadLettersStored: 1, Why: "working",
 		}); got != want {
 			t.Errorf("group\n%+v, want\n%+v", got, want)
 		}

@@ -9,10 +9,11 @@ import (
 	"github.com/tidegate/tidegate/broker/status"
 )
 
-// Parked returns a page of the parked message groups of a consumer group.
+// Parked returns a page of the parked and blocked message groups of a consumer group.
 func (c *Client) Parked(ctx context.Context, group string, q status.ParkedQuery) (status.ParkedPage, error) {
 	v := url.Values{}
 	set(v, "topic", q.Topic)
+	set(v, "state", q.State)
 	set(v, "after", q.After)
 	setLimit(v, q.Limit)
 	return get[status.ParkedPage](ctx, c, "Parked", group, escaped("groups", group, "parked"), v)

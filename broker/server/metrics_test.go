@@ -337,8 +337,8 @@ func TestMetricsCardinality(t *testing.T) {
 		}
 		use("c", "g2", 1)
 		third, _ := scraped(t, e.s)
-		if n := more(second, third); n != 23 {
-			t.Errorf("%d series for another group in one topic, want 23", n)
+		if n := more(second, third); n != 24 {
+			t.Errorf("%d series for another group in one topic, want 24", n)
 		}
 	})
 }

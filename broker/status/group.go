@@ -31,20 +31,35 @@ type Group struct {
 // BlockedGroups are message groups.
 type Subscription struct {
 	Topic        string  `json:"topic"`
-	Ready        int64   `json:"ready"`         // undelivered, or due for redelivery
+	Ready        int64   `json:"ready"`         // undelivered, or due for redelivery, and neither Parked nor Blocked
 	Inflight     int64   `json:"inflight"`      // delivered and not settled
 	WaitingRetry int64   `json:"waiting_retry"` // until their retry interval is over
 	Parked       int64   `json:"parked"`        // in parked message groups
+	Blocked      int64   `json:"blocked"`       // behind the failed messages of blocked message groups
 	Backlog      Backlog `json:"backlog"`       // all of these, and their bytes
 
 	// ParkedGroups is the number of parked message groups. BlockedGroups is the number of message
 	// groups whose oldest message is retried without end after its last attempt
-	// (settings.OnExhaustedBlock).
+	// (settings.OnExhaustedBlock). Parked and Blocked include new messages of these message groups
+	// among the first 65 536 of a queue that no receive has reached; later ones count as Ready.
 	ParkedGroups  int64 `json:"parked_groups"`
 	BlockedGroups int64 `json:"blocked_groups"`
 
 	// Held is the client with the delivery in flight that began first. Nil if there is none.
 	Held *Holding `json:"held,omitempty"`
+
+	// Why is the first of these that holds. It answers why the group does not consume:
+	//
+	//	"parked"       message groups are parked
+	//	"blocked"      message groups are blocked
+	//	"held"         a client has held a message for a minute or longer
+	//	"filtered"     no backlog, and the filter has skipped every message since CountsSince
+	//	"throttled"    no backlog, and the broker rejects sends to the topic
+	//	"idle"         no backlog
+	//	"no_consumer"  messages are ready, none is in flight and no receive waits
+	//	"retrying"     no message is ready or in flight: all others wait for their retry
+	//	"working"      none of these
+	Why string `json:"why"`
 
 	// CountsSince is the time when the broker was opened. The following fields count since then.
 	CountsSince time.Time `json:"counts_since,omitzero"`

@@ -61,6 +61,7 @@ type Totals struct {
 	Inflight      int64   `json:"inflight"`
 	WaitingRetry  int64   `json:"waiting_retry"`
 	Parked        int64   `json:"parked"`
+	Blocked       int64   `json:"blocked"`
 	ParkedGroups  int64   `json:"parked_groups"`
 	BlockedGroups int64   `json:"blocked_groups"`
 	Waiting       int64   `json:"waiting"` // receives that wait for a message
@@ -106,6 +107,7 @@ type Top struct {
 type Wrong struct {
 	Throttles Found[LimitState]   `json:"throttles"` // limits that reject sends
 	Parked    Found[GroupSummary] `json:"parked"`    // most parked messages first
+	Blocked   Found[GroupSummary] `json:"blocked"`   // groups with blocked message groups, most of these first
 
 	// Behind are the groups with a message that has waited for its first delivery for a minute or
 	// longer, and those with a message as old as that whose ready messages no consumer takes. The
@@ -158,12 +160,14 @@ type GroupSummary struct {
 	Inflight      int64   `json:"inflight,omitempty"`
 	WaitingRetry  int64   `json:"waiting_retry,omitempty"`
 	Parked        int64   `json:"parked,omitempty"`
+	Blocked       int64   `json:"blocked,omitempty"`
 	ParkedGroups  int64   `json:"parked_groups,omitempty"`
 	BlockedGroups int64   `json:"blocked_groups,omitempty"`
 	Backlog       Backlog `json:"backlog,omitzero"`
 
-	// OldestMS is the age of the oldest message that the group has not consumed, UndeliveredMS that
-	// of the oldest one that was never delivered, in milliseconds.
+	// OldestMS is the age of the oldest message that the group has not consumed, in milliseconds.
+	// UndeliveredMS is that of the oldest one that was never delivered and is neither Parked nor
+	// Blocked.
 	OldestMS      int64 `json:"oldest_ms,omitempty"`
 	UndeliveredMS int64 `json:"undelivered_ms,omitempty"`
 
@@ -193,4 +197,6 @@ type GroupSummary struct {
 
 	// Held is the client with the delivery in flight that began first. Nil if there is none.
 	Held *Holding `json:"held,omitempty"`
+
+	Why string `json:"why,omitempty"` // see Subscription; empty without a topic
 }

@@ -369,3 +369,48 @@ func TestPeekDelayed(t *testing.T) {
 		t.Errorf("another state: exit code %d, %s", r.code, r.stderr)
 	}
 }
+
+// A message group behind a message that fails without end, or that is parked, is listed under its
+// group. Each offered command finds it, with the reason, and READY counts what a receive gets.
+func TestBlockedMessageGroupIsFound(t *testing.T) {
+	for state, then := range map[string]string{"blocked": "block", "parked": "park"} {
+		t.Run(state, func(t *testing.T) {
+			tl := newTool(t)
+			tl.must("topic", "create", "pays", "type=FIFO", "queues=1")
+			tl.must("group", "create", "ledger", "fifo=true", "max_attempts=1", "on_exhausted="+then, "fifo_retry_interval=1h")
+			tl.must("send", "pays", "x", "--count", "17", "--message-group", "account-7")
+			tl.must("receive", "ledger", "pays", "--max", "1", "--then", "dead=no such account")
+			type progress struct {
+				Ready, Parked, Blocked, Inflight int
+				Why                              string
+			}
+			shown := document[struct{ Topics []progress }](t, tl.must("group", "show", "ledger", "-o", "json").stdout).Topics[0]
+			if want := map[string]progress{"blocked": {Blocked: 16, Why: "blocked"}, "parked": {Parked: 17, Why: "parked"}}[state]; shown != want {
+				t.Errorf("the group is %+v, want %+v", shown, want)
+			}
+			if r := tl.run("receive", "ledger", "pays", "--max", "1", "--wait", "10ms"); r.stdout != "" {
+				t.Errorf("a receive got %q", r.stdout)
+			}
+			r := tl.must("status")
+			next := "tidegate parked list ledger"
+			if !strings.Contains(r.stdout, "ledger in pays") || !strings.Contains(r.stdout, next) {
+				t.Errorf("status prints\n%s", r.stdout)
+			}
+			if r = tl.must("group", "show", "ledger"); !strings.Contains(r.stdout, next) || !strings.Contains(r.stdout, map[string]string{"blocked": "Blocked by a message that is retried", "parked": "Parked after the last attempt"}[state]) {
+				t.Errorf("group show prints\n%s", r.stdout)
+			}
+			if r = tl.must("group", "list", "--state", state); !strings.Contains(r.stdout, next) {
+				t.Errorf("group list prints\n%s", r.stdout)
+			}
+			r = tl.must(strings.Fields(next)[1:]...)
+			for _, want := range []string{"account-7", "no such account", state, "17"} {
+				if !strings.Contains(r.stdout, want) {
+					t.Errorf("%s prints\n%s\nwant %s", next, r.stdout, want)
+				}
+			}
+			if r = tl.must("parked", "list", "ledger", "--state", map[string]string{"blocked": "parked", "parked": "blocked"}[state]); r.stdout != "" {
+				t.Errorf("the other state has\n%s", r.stdout)
+			}
+		})
+	}
+}

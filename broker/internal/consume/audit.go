@@ -69,6 +69,7 @@ func (p *Progress) Audit() error {
 // auditGroups compares the message groups with their heads and held messages by the leases.
 func (p *Progress) auditGroups(heads, held map[string]int) error {
 	var spilled spilledCounts
+	ahead := aheadCounts{round: p.ahead.round}
 	for name, mg := range p.groups {
 		if mg.head == nil && mg.spill == nil || mg.head == nil && len(mg.held) > 0 {
 			return fmt.Errorf("message group %q has no head: %+v", name, mg)
@@ -92,12 +93,20 @@ func (p *Progress) auditGroups(heads, held map[string]int) error {
 			return fmt.Errorf("message group %q has %d spilled messages, and counts %d", name, sum, mg.spill.messages)
 		case mg.spill.standstill && mg.spill.reason == "":
 			spilled.blocked++
+			spilled.still++
+			spilled.behind += sum
+			ahead.blocked += p.aheadOf(mg.spill)
 		case mg.spill.standstill:
+			spilled.still++
 			spilled.parked += sum
+			ahead.parked += p.aheadOf(mg.spill)
 		}
 		if mg.spill.standstill && len(mg.held) > 0 {
 			return fmt.Errorf("message group %q stands still, and %d messages are held in memory", name, len(mg.held))
 		}
+	}
+	if ahead != p.ahead {
+		return fmt.Errorf("the new messages behind those are %+v; it counts %+v", ahead, p.ahead)
 	}
 	if spilled != p.spilled {
 		return fmt.Errorf("the spilled messages are %+v; it counts %+v", spilled, p.spilled)

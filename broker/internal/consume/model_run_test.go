@@ -99,6 +99,13 @@ func (m *model) step(nested bool) {
 		m.restart()
 	}
 	m.apply()
+	switch k, ok := m.p.NextLook(1 + m.rnd.Int64N(8)); {
+	case m.look != nil: // others have changed the Progress meanwhile
+		m.looked(*m.look)
+		m.look = nil
+	case ok && m.rnd.IntN(2) == 0:
+		m.look = &k
+	}
 	if nested {
 		return
 	}

@@ -115,6 +115,7 @@ type model struct {
 	waiting   []int // queues that receives wait for
 	woken     []int // likewise, of receives that were woken
 	lossy     bool  // messages can be missing
+	look      *Look // of an earlier step, whose messages are being read
 
 	done        Amount
 	leasedBytes int64
@@ -260,9 +261,12 @@ func (m *model) expire() {
 func (m *model) summarize(msg *message, sum *Summary) {
 	switch msg.state {
 	case Ready:
-		if msg.passed && !m.isHead(msg) && m.stands(msg) == Parked {
+		switch {
+		case !m.isHead(msg) && m.stands(msg) == Parked:
 			sum.Parked++
-		} else {
+		case !m.isHead(msg) && m.isBlocked(msg):
+			sum.Blocked++
+		default:
 			sum.Ready++
 		}
 	case Inflight, DeadLetter:
@@ -323,6 +327,7 @@ func (m *model) check() {
 	if got := m.p.Stats().Filtered; got != m.filtered {
 		m.failf("%d messages were skipped by filters, want %d", got, m.filtered)
 	}
+	m.lookAhead()
 	if got := m.p.Summary(); got != want {
 		m.failf("the summary is %+v, want %+v", got, want)
 	}
@@ -336,6 +341,73 @@ func (m *model) check() {
 		m.failf("the next due time is %v, want %v", due, first)
 	}
 	m.disk.check(m)
+}
+
+// lookAhead looks at all new messages that Summary needs, and checks FirstFree and the message
+// groups that stand still.
+func (m *model) lookAhead() {
+	for {
+		k, ok := m.p.NextLook(1 + m.rnd.Int64N(4))
+		if !ok {
+			break
+		}
+		m.looked(k)
+	}
+	still := map[string]int64{}
+	for q, queue := range m.messages {
+		first := int64(-1)
+		for _, msg := range queue[min(m.p.Cursor(q).Next, int64(len(queue))):] {
+			if msg.missing {
+				continue
+			}
+			if !m.isHead(msg) && (m.stands(msg) == Parked || m.isBlocked(msg)) {
+				continue
+			}
+			first = msg.offset
+			break
+		}
+		if from := m.p.FirstFree(q); first >= 0 && from > first || from < m.p.Cursor(q).Next {
+			m.failf("the first new message of queue %d for a receive is at %d; it is said to be from %d on", q, first, from)
+		}
+	}
+	for _, msg := range m.all() {
+		behind := !m.isHead(msg) && (m.stands(msg) == Parked || m.isBlocked(msg))
+		if name := fmt.Sprint(msg.queue, msg.group); behind && !msg.missing || msg.state == Parked || msg.blocked {
+			still[name]++
+		}
+		if msg.state == DeadLetter { // its message group is not listed
+			still[fmt.Sprint(msg.queue, msg.group)] -= 1 << 30
+		}
+	}
+	listed := 0
+	for _, g := range m.p.ParkedGroups() {
+		if want := still[fmt.Sprint(g.Place.Queue, g.MessageGroup)]; g.Messages != want || (g.State == Parked) == g.Since.IsZero() {
+			m.failf("the message group that stands still is %+v; want %d messages", g, want)
+		}
+		listed++
+	}
+	for name, n := range still {
+		if n > 0 {
+			listed--
+		} else if n < 0 {
+			delete(still, name)
+		}
+	}
+	if listed != 0 {
+		m.failf("%d more message groups are listed than stand still: %v", listed, still)
+	}
+}
+
+// looked passes the messages of a look to the Progress.
+func (m *model) looked(k Look) {
+	var groups []string
+	var offsets []int64
+	for _, msg := range m.messages[k.Queue][k.From:k.To] {
+		if !msg.missing && !msg.removed {
+			groups, offsets = append(groups, msg.group), append(offsets, msg.offset)
+		}
+	}
+	m.p.Looked(k, groups, offsets)
 }
 
 // isBlocked reports whether the message, or the head of its message group, is blocked.

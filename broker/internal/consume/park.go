@@ -6,14 +6,16 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
-// A ParkedGroup is a message group that is parked.
+// A ParkedGroup is a message group that is parked or blocked.
 type ParkedGroup struct {
 	MessageGroup string
 	Place        store.Place // of the failed message
+	State        State       // of the failed message: Parked, or another one if it blocks its message group
 	Attempts     int         // of the failed message
-	Since        time.Time
-	Reason       string
-	Messages     int64 // the failed one, and the later ones that a cursor has passed
+	Since        time.Time   // parked: when it was parked
+	Due          time.Time   // blocked: end of the lease or of the retry interval; zero if it is ready
+	Reason       string      // parked: the reason
+	Messages     int64       // the failed one, and the later ones that a cursor has passed or Looked has counted
 }
 
 // park parks the message group whose head is l. The head is not in the ready heap.
@@ -32,16 +34,24 @@ func (p *Progress) park(l *Lease, reason string, now time.Time) {
 
 func (p *Progress) parkedGroup(name string, l *Lease) ParkedGroup {
 	s := p.groups[name].spill
-	return ParkedGroup{MessageGroup: name, Place: p.Place(l), Attempts: l.Attempt, Since: l.Due, Reason: s.reason, Messages: 1 + s.messages}
+	g := ParkedGroup{MessageGroup: name, Place: p.Place(l), State: l.State(), Attempts: l.Attempt, Reason: s.reason, Messages: 1 + s.messages + p.aheadOf(s)}
+	switch {
+	case g.State == Parked:
+		g.Since = l.Due
+	case l.dueIndex >= 0:
+		g.Due = l.Due
+	}
+	return g
 }
 
-// ParkedGroups returns the parked message groups, in no order.
+// ParkedGroups returns the message groups that are parked or blocked, in no order. Those whose
+// failed message is becoming a dead letter are not among them.
 func (p *Progress) ParkedGroups() (out []ParkedGroup) {
-	if p.counts[Parked] == 0 {
+	if p.spilled.still == 0 {
 		return nil
 	}
 	for name, mg := range p.groups {
-		if l := mg.head; l != nil && l.State() == Parked {
+		if l := mg.head; l != nil && mg.spill != nil && mg.spill.standstill && l.State() != DeadLetter {
 			out = append(out, p.parkedGroup(name, l))
 		}
 	}
@@ -73,9 +83,10 @@ func (p *Progress) Redrive(messageGroup string, deadLetter bool, now time.Time) 
 			continue
 		}
 		groups++
-		messages += 1 + mg.spill.messages
+		later := mg.spill.messages + p.aheadOf(mg.spill)
+		messages += 1 + later
 		if deadLetter {
-			behind = append(behind, mg.spill.messages)
+			behind = append(behind, later)
 			p.depart(l, Departure{Event: EventRedrive, Early: true, Reason: mg.spill.reason})
 			continue
 		}

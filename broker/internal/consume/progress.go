@@ -45,6 +45,7 @@ type Progress struct {
 	counts     Counts
 	groups     map[string]*messageGroup // FIFO groups: message groups with a message that is not done
 	spilled    spilledCounts
+	ahead      aheadCounts
 	fetches    []Fetch // message groups of which spilled messages are to be read back
 	replays    map[string][]Grant
 	replaysCap int // the number of replays at which Remember removes those that are over
@@ -74,11 +75,15 @@ func (a *Amount) add(messages, bytes int64) {
 	a.Bytes += bytes
 }
 
-// A Summary is the unfinished messages by state, in messages. Ready includes held messages, and
-// messages that were never delivered.
+// A Summary is the unfinished messages by state, in messages.
 type Summary struct {
-	Ready, Inflight, WaitingRetry, Parked int64
-	ParkedGroups, BlockedGroups           int64 // message groups
+	// Ready includes held messages, and messages that were never delivered, except for those of
+	// parked and blocked message groups.
+	Ready, Inflight, WaitingRetry int64
+
+	Parked                      int64 // the failed messages of parked message groups, and those behind them
+	Blocked                     int64 // behind the failed messages of blocked message groups
+	ParkedGroups, BlockedGroups int64 // message groups
 }
 
 // New returns a Progress without queues.
@@ -86,7 +91,7 @@ func New(c Config) *Progress {
 	if c.MaxHeld == 0 {
 		c.MaxHeld = MaxHeld
 	}
-	return &Progress{config: c, groups: map[string]*messageGroup{}, replays: map[string][]Grant{}}
+	return &Progress{config: c, groups: map[string]*messageGroup{}, replays: map[string][]Grant{}, ahead: aheadCounts{round: 1}}
 }
 
 // AddQueue adds the next queue. The group begins at first, which is the queue's first offset.
@@ -107,6 +112,7 @@ func (p *Progress) StartAt(queue int, at store.Mark) {
 	c := p.cursors[queue]
 	p.effects.Done.add(at.Offset-c.next, at.Bytes-c.bytes)
 	c.next, c.bytes = at.Offset, at.Bytes
+	p.newRound()
 	p.putCursor(c)
 }
 
@@ -146,13 +152,15 @@ func (p *Progress) Counts() Counts { return p.counts }
 // Stats returns the counts since the process started.
 func (p *Progress) Stats() Stats { return p.stats }
 
-// Summary counts the unfinished messages, up to the ends that Extend noted.
+// Summary counts the unfinished messages, up to the ends that Extend noted. A new message of a
+// parked or blocked message group counts as ready until Looked has counted it.
 func (p *Progress) Summary() Summary {
 	s := Summary{
-		Ready:         p.counts[Ready] + p.counts[Held] + p.spilled.messages - p.spilled.parked,
+		Ready:         p.counts[Ready] + p.counts[Held] + p.spilled.messages - p.spilled.parked - p.spilled.behind - p.ahead.parked - p.ahead.blocked,
 		Inflight:      p.counts[Inflight] + p.counts[DeadLetter],
 		WaitingRetry:  p.counts[WaitingRetry],
-		Parked:        p.counts[Parked] + p.spilled.parked,
+		Parked:        p.counts[Parked] + p.spilled.parked + p.ahead.parked,
+		Blocked:       p.spilled.behind + p.ahead.blocked,
 		ParkedGroups:  p.counts[Parked],
 		BlockedGroups: p.spilled.blocked,
 	}
@@ -184,12 +192,16 @@ func (p *Progress) Available(queue int) int64 {
 // A cursor is how far a group is in a queue.
 type cursor struct {
 	number   uint16
-	end      int64 // of the queue
-	next     int64 // first offset that was never delivered or passed
-	bytes    int64 // of the messages before next
-	rewound  int64 // when the group was last rewound here, in nanoseconds since 1970; 0 for never
-	claimed  bool  // a receive reads from next on
-	outdated bool  // that receive has to read anew; false while there is none
+	end      int64  // of the queue
+	next     int64  // first offset that was never delivered or passed
+	bytes    int64  // of the messages before next
+	rewound  int64  // when the group was last rewound here, in nanoseconds since 1970; 0 for never
+	claimed  bool   // a receive reads from next on
+	outdated bool   // that receive has to read anew; false while there is none
+	round    uint64 // of looked, still and free
+	looked   int64  // the new messages before it are counted, see aheadCounts
+	still    int64  // of the messages from next to looked: those of parked and blocked message groups
+	free     int64  // 1 + the first offset of another message that looks have found; 0 for none
 	leases   map[int64]*Lease
 	ready    offsetHeap    // leases in state Ready
 	ages     throttle.Ages // of leases

@@ -191,7 +191,11 @@ func (p *Progress) Admit(r *Receive, claim Claim, fifo bool, ms []store.Message,
 		}
 		if missing, bytes := offsets[i]-c.next, m.Cumulative-size-c.bytes; missing > 0 || bytes > 0 {
 			p.drained(missing, bytes) // removed meanwhile, or before the cursor and not counted then, or corrupt, see SkipMissing
+			if missing > 0 && c.next < c.looked {
+				p.newRound()
+			}
 		}
+		p.reached(c, offsets[i], m.MessageGroup)
 		c.next, c.bytes = offsets[i]+1, m.Cumulative
 		if !r.Filter.Wants(m) {
 			p.drained(1, size)
@@ -268,5 +272,6 @@ func (p *Progress) SkipMissing(r *Receive, claim Claim, to int64, end store.Mark
 	}
 	p.drained(to-c.next, bytes-c.bytes)
 	c.next, c.bytes = to, bytes
+	p.newRound()
 	p.putCursor(c)
 }

@@ -61,6 +61,7 @@ func (p *Progress) SkipRemoved(removals []Removal, purge bool, gone func(*Lease)
 		if c.next < r.To.Offset {
 			lost.add(r.To.Offset-c.next, r.To.Bytes-c.bytes)
 			c.next, c.bytes = r.To.Offset, r.To.Bytes
+			p.newRound()
 			p.putCursor(c)
 		}
 	}

@@ -38,6 +38,7 @@ func (p *Progress) Rewind(targets []Target, now time.Time) []Rewound {
 		c.rewound = max(now.UnixNano(), c.rewound+1)
 		p.Outdate(t.Queue)
 	}
+	p.newRound()
 	p.effects.Durable, p.effects.WakeRest = true, true
 	return done
 }

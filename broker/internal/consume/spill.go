@@ -21,6 +21,8 @@ type spill struct {
 	reason     string    // why it is parked; empty if it is not
 	segments   []segment // in order
 	messages   int64     // of all segments
+	ahead      int64     // new messages of the message group, see aheadCounts
+	round      uint64    // of ahead
 	fetching   bool      // it is in Progress.fetches
 }
 
@@ -36,6 +38,8 @@ type segment struct {
 type spilledCounts struct {
 	messages int64 // of all spills
 	parked   int64 // of messages: those behind a parked message
+	behind   int64 // of messages: those behind a blocked message
+	still    int64 // message groups that are parked or blocked
 	blocked  int64 // message groups in which the head is retried without end
 }
 
@@ -55,8 +59,11 @@ func (p *Progress) extendSpill(s *spill, c *cursor, offset, size int64) {
 func (p *Progress) countSpilled(s *spill, n int64) {
 	s.messages += n
 	p.spilled.messages += n
-	if s.reason != "" {
+	switch {
+	case s.reason != "":
 		p.spilled.parked += n
+	case s.standstill:
+		p.spilled.behind += n
 	}
 }
 
@@ -89,9 +96,11 @@ func (p *Progress) spillHeld(mg *messageGroup, reason string) {
 		}
 	}
 	mg.spill = s // a new one: a Fetch of the one before is not valid any more
+	p.spilled.still++
 	if reason == "" {
 		p.spilled.blocked++
 	}
+	p.newRound()
 	if full {
 		p.effects.WakeRest = true
 	}
@@ -100,11 +109,17 @@ func (p *Progress) spillHeld(mg *messageGroup, reason string) {
 // endStandstill marks a message group as neither parked nor blocked.
 func (p *Progress) endStandstill(mg *messageGroup) {
 	s := mg.spill
-	switch {
-	case s.standstill && s.reason != "":
-		p.spilled.parked -= s.messages
-	case s.standstill:
-		p.spilled.blocked--
+	if s.standstill {
+		if p.aheadOf(s) > 0 {
+			p.newRound() // receives can get these messages now
+		}
+		p.spilled.still--
+		if s.reason != "" {
+			p.spilled.parked -= s.messages
+		} else {
+			p.spilled.behind -= s.messages
+			p.spilled.blocked--
+		}
 	}
 	s.standstill, s.reason = false, ""
 	if s.messages == 0 {

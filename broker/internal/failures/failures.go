@@ -15,6 +15,9 @@ const MaxBytes = 8 << 20
 // besideTexts is the size of a failure without its texts, in bytes.
 const besideTexts = 192
 
+// Timeout is the Cause of a delivery whose invisible duration ended without a settlement.
+const Timeout = "timeout"
+
 // A Failure is a delivery that failed, with the engine's action on its message.
 type Failure struct {
 	At      time.Time
@@ -126,6 +129,20 @@ func (l *Log) Page(name, topic string, before uint64, limit int) (page []Failure
 		page = append(page, *f)
 	}
 	return page, g.dropped, false
+}
+
+// Latest sets the last failure of each message of last in a group. It leaves out messages without
+// one.
+func (l *Log) Latest(name string, last map[store.Place]*Failure) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if g := l.groups[name]; g != nil {
+		for i := g.first; i < len(g.list); i++ {
+			if _, ok := last[g.list[i].Place]; ok {
+				last[g.list[i].Place] = new(g.list[i])
+			}
+		}
+	}
 }
 
 // Of returns the failures of a message in a group, the oldest first.

@@ -12,7 +12,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/topic"
 )
 
-// A ParkedGroup is a parked message group of a topic.
+// A ParkedGroup is a parked or blocked message group of a topic.
 type ParkedGroup struct {
 	consume.ParkedGroup
 	Topic     *topic.Topic
@@ -23,12 +23,15 @@ func (g *ParkedGroup) compare(topic, messageGroup string) int {
 	return cmp.Or(strings.Compare(g.Topic.Name(), topic), strings.Compare(g.MessageGroup, messageGroup))
 }
 
-// Parked returns up to limit parked message groups after a position, by topic and name, and the
-// position of the next page, which is empty on the last one.
-func (l *Letters) Parked(subs []*subscription.Subscription, after string, limit int) (page []ParkedGroup, next string, err error) {
+// Parked returns up to limit message groups that are parked or blocked and that wanted selects,
+// after a position, by topic and name, and the position of the next page, which is empty on the
+// last one.
+func (l *Letters) Parked(subs []*subscription.Subscription, wanted func(*consume.ParkedGroup) bool, after string, limit int) (page []ParkedGroup, next string, err error) {
 	for _, s := range subs {
 		for _, g := range s.ParkedGroups() {
-			page = append(page, ParkedGroup{ParkedGroup: g, Topic: s.Consumed().Topic()})
+			if wanted(&g) {
+				page = append(page, ParkedGroup{ParkedGroup: g, Topic: s.Consumed().Topic()})
+			}
 		}
 	}
 	slices.SortFunc(page, func(x, y ParkedGroup) int { return x.compare(y.Topic.Name(), y.MessageGroup) })

@@ -9,7 +9,7 @@ import (
 
 // causes are the names of the events that count as failures.
 var causes = map[consume.Event]string{
-	consume.EventFail: "failed", consume.EventTimeout: "timeout", consume.EventNegativeAck: "negative_ack", consume.EventDeadLetter: "dead_letter",
+	consume.EventFail: "failed", consume.EventTimeout: failures.Timeout, consume.EventNegativeAck: "negative_ack", consume.EventDeadLetter: "dead_letter",
 }
 
 // noteFailure adds a failed delivery to the failures of the group. mu is held, after the departures

@@ -7,8 +7,10 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/refusal"
 )
 
-// ParkedGroups returns the parked message groups, in no order.
+// ParkedGroups returns the message groups that are parked or blocked, in no order, after a look
+// ahead.
 func (s *Subscription) ParkedGroups() []consume.ParkedGroup {
+	s.LookAhead(new(int64(MaxLook)))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.progress.ParkedGroups()
@@ -19,6 +21,7 @@ func (s *Subscription) ParkedGroups() []consume.ParkedGroup {
 // all. It returns the number of message groups and messages when this is on disk. With an error
 // these are the ones that were sent on.
 func (s *Subscription) RedriveParked(messageGroup string, deadLetter bool) (groups, messages int64, err error) {
+	s.LookAhead(new(int64(MaxLook)))
 	groups, messages, behind, rest := s.redriveUnsynced(messageGroup, deadLetter)
 	if groups > 0 {
 		s.Topic().WakeRetention(time.Now()) // it kept the messages of parked message groups

@@ -126,6 +126,7 @@ type queueReader struct {
 	queue *topic.Queue
 	ahead readAhead // of the receive that has claimed the queue
 	head  stamp     // of the first message that was never delivered; zero if it is not known
+	free  stamp     // of the first of these that is of no parked or blocked message group
 }
 
 // A waiter is a receive that waits.

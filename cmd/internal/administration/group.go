@@ -55,8 +55,8 @@ type groupSelection struct {
 
 func newGroupList(a *call.App) *cobra.Command {
 	s := &groupSelection{listing: listing[status.GroupSummary]{
-		states: []string{"backlog", "behind", "retry", "parked", "held", "dead", "idle"},
-		orders: []string{"backlog", "bytes", "age", "in", "out", "ready", "inflight", "retry", "parked", "dead", "waiting", "clients"},
+		states: []string{"backlog", "behind", "retry", "parked", "blocked", "held", "dead", "idle"},
+		orders: []string{"backlog", "bytes", "age", "in", "out", "ready", "inflight", "retry", "parked", "blocked", "dead", "waiting", "clients"},
 		page: func(ctx context.Context, c *admin.Client, q admin.ListQuery) ([]status.GroupSummary, string, error) {
 			return c.GroupSummaries(ctx, q)
 		},
@@ -71,9 +71,11 @@ asked in the last minute before.
 
 The states are backlog (has messages), behind (a message has waited a minute for its
 first delivery, or is as old as that and no consumer takes the ready ones), retry
-(messages wait for a retry), parked, held (a client has held a message for a minute),
-dead (has dead letters) and idle (has messages that no consumer takes). CLIENTS
-(-o wide) counts the clients of the group in all its topics, and FILTERED the
+(messages wait for a retry), parked, blocked (behind a message that is retried
+without end), held (a client has held a message for a minute), dead (has dead
+letters) and idle (has messages that no consumer takes). READY counts messages that
+a receive can get: those of parked and blocked message groups are in PARKED and
+BLOCKED. CLIENTS (-o wide) counts the clients of the group in all its topics, and FILTERED the
 messages that the filter of the consumer skipped since the start of the broker.`,
 		Example: `  tidegate group list
   tidegate group list --lagging 1000 --sort -backlog

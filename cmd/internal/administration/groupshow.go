@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -28,7 +29,8 @@ func newGroupShow(a *call.App) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "show",
 		Short: "Show a consumer group's settings, retries and progress",
-		Long: `Shows a consumer group's settings, its retries and its progress in each topic.
+		Long: `Shows a consumer group's settings, its retries and its progress in each topic, with
+one sentence about why it does not consume the topic, and the next command.
 --queues adds the positions in each queue: CURSOR is the next offset to be delivered
 for the first time. --schedule adds when waiting retries come and when leases end,
 and --clients the connected consumers with their versions. FILTERED counts the
@@ -138,7 +140,33 @@ func progressTable(c *call.Call, g status.Group) error {
 	for _, s := range g.Topics {
 		rows = append(rows, view.Progress{Group: g.Name, Subscription: s})
 	}
-	return call.PrintTable(c, output.List[view.Progress]{Rows: rows, Columns: view.GroupColumns[1:], Empty: "The group has not received from a topic yet."})
+	err := call.PrintTable(c, output.List[view.Progress]{Rows: rows, Columns: view.GroupColumns[1:], Empty: "The group has not received from a topic yet."})
+	if err != nil || len(rows) == 0 {
+		return err
+	}
+	if _, err := fmt.Fprintln(c.Out); err != nil {
+		return err
+	}
+	for i := range g.Topics {
+		text, next := view.Why(g.Name, &g.Topics[i], time.Now())
+		if text == "" {
+			continue
+		}
+		if err := printAdvice(c, g.Topics[i].Topic, text, next); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// printAdvice prints a sentence about a topic, and the command that shows more.
+func printAdvice(c *call.Call, topic, text, next string) error {
+	text = output.Wrap(output.Safe(topic) + ": " + output.Safe(text))
+	if next != "" {
+		text += "\n  " + output.Safe(next)
+	}
+	_, err := fmt.Fprintln(c.Out, text)
+	return err
 }
 
 // groupQueues returns the progress of a group in all queues of a topic.

@@ -12,16 +12,23 @@ import (
 )
 
 func newParked(a *call.App) *cobra.Command {
-	return call.Parent(call.FailureGroup, "parked", "Show and release message groups that wait after a failed message", "  tidegate parked list ledger",
+	return call.Parent(call.FailureGroup, "parked", "Show message groups that wait behind a failed message, and release parked ones", "  tidegate parked list ledger",
 		newParkedList(a), newParkedRedrive(a))
 }
 
 func newParkedList(a *call.App) *cobra.Command {
-	var topic string
+	var topic, state string
 	c := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"},
-		Short:   "List the parked message groups of a consumer group",
-		Example: "  tidegate parked list ledger",
+		Short: "List the message groups of a consumer group that wait behind a failed message",
+		Long: `Lists the message groups of a consumer group that wait behind a failed message, with
+its reason. The failed message of a parked message group waits for
+'tidegate parked redrive'. That of a blocked one is retried without end
+(on_exhausted=block): SINCE is empty, DUE is the next delivery or the end of the
+present one, and REASON is that of the last failure since the start of the broker.
+WAITING counts the messages of the message group, with the failed one.`,
+		Example: `  tidegate parked list ledger
+  tidegate parked list ledger --state blocked`,
 	}
 	a.Leaf(c, []string{"GROUP"}, func(ctx context.Context, c *call.Call) error {
 		client, err := c.Admin(ctx)
@@ -29,7 +36,7 @@ func newParkedList(a *call.App) *cobra.Command {
 			return err
 		}
 		var all []status.ParkedGroup
-		for q := (status.ParkedQuery{Topic: topic, Limit: 1000}); ; {
+		for q := (status.ParkedQuery{Topic: topic, State: state, Limit: 1000}); ; {
 			bounded, cancel := c.Bounded(ctx)
 			page, err := client.Parked(bounded, c.Args[0], q)
 			cancel()
@@ -46,18 +53,21 @@ func newParkedList(a *call.App) *cobra.Command {
 			Columns: []output.Column[status.ParkedGroup]{
 				{Name: "MESSAGE-GROUP", Cell: func(p status.ParkedGroup) any { return p.MessageGroup }},
 				{Name: "TOPIC", Cell: func(p status.ParkedGroup) any { return p.Topic }},
+				{Name: "STATE", Cell: func(p status.ParkedGroup) any { return p.State }},
 				{Name: "WAITING", Cell: func(p status.ParkedGroup) any { return p.Messages }},
 				{Name: "SINCE", Cell: func(p status.ParkedGroup) any { return p.Since }},
+				{Name: "DUE", Cell: func(p status.ParkedGroup) any { return p.Due }},
 				{Name: "ATTEMPTS", Cell: func(p status.ParkedGroup) any { return p.Attempts }},
 				{Name: "FAILED-ID", Cell: func(p status.ParkedGroup) any { return p.MessageID }},
 				{Name: "REASON", Cell: func(p status.ParkedGroup) any { return p.Reason }},
 			},
 			Name:     func(p status.ParkedGroup) string { return p.MessageGroup },
 			Document: func(ps []status.ParkedGroup) any { return status.ParkedPage{Groups: call.NotNil(ps)} },
-			Empty:    "no parked message groups of group " + output.Safe(c.Args[0]),
+			Empty:    "no parked or blocked message groups of group " + output.Safe(c.Args[0]),
 		})
 	})
 	c.Flags().StringVar(&topic, "topic", "", "only in this `topic`")
+	c.Flags().StringVar(&state, "state", "", "only in this `state`: parked or blocked")
 	return c
 }
 

@@ -25,6 +25,7 @@ var ListColumns = []output.Column[status.GroupSummary]{
 	{Name: "FLIGHT", Cell: func(g status.GroupSummary) any { return g.Inflight }},
 	{Name: "RETRY", Cell: func(g status.GroupSummary) any { return g.WaitingRetry }},
 	{Name: "PARKED", Cell: func(g status.GroupSummary) any { return g.Parked }},
+	{Name: "BLOCKED", Cell: func(g status.GroupSummary) any { return g.Blocked }},
 	{Name: "BACKLOG", Cell: func(g status.GroupSummary) any { return g.Backlog.Messages }},
 	{Name: "BYTES", Wide: true, Cell: func(g status.GroupSummary) any { return output.Bytes(g.Backlog.Bytes) }},
 	{Name: "OLDEST", Cell: func(g status.GroupSummary) any { return milliseconds(g.OldestMS) }},
@@ -71,13 +72,13 @@ var GroupColumns = []output.Column[Progress]{
 	{Name: "FLIGHT", Cell: func(p Progress) any { return p.Inflight }},
 	{Name: "RETRY", Cell: func(p Progress) any { return p.WaitingRetry }},
 	{Name: "PARKED", Cell: func(p Progress) any { return p.Parked }},
+	{Name: "BLOCKED", Cell: func(p Progress) any { return p.Blocked }},
 	{Name: "BACKLOG", Cell: func(p Progress) any { return p.Backlog.Messages }},
 	{Name: "BYTES", Wide: true, Cell: func(p Progress) any { return output.Bytes(p.Backlog.Bytes) }},
 	{Name: "ACKED", Wide: true, Cell: func(p Progress) any { return p.Acked }},
 	{Name: "FILTERED", Cell: func(p Progress) any { return p.Filtered }},
 	{Name: "REDELIVERED", Wide: true, Cell: func(p Progress) any { return p.Redelivered }},
 	{Name: "DIED", Cell: func(p Progress) any { return p.DeadLetters }},
-	{Name: "NOTE", Cell: func(p Progress) any { return progressNote(p.Group, p.ParkedGroups, p.BlockedGroups, p.Held) }},
 }
 
 // HeldBy names the client that holds its messages longest.
@@ -93,9 +94,9 @@ func HeldBy(h *status.Holding, now time.Time) string {
 func progressNote(group string, parked, blocked int64, held *status.Holding) string {
 	switch {
 	case parked > 0:
-		return fmt.Sprintf("%s parked: tidegate parked list %s", output.Count(parked, "message group"), group)
+		return fmt.Sprintf("%s parked: %s", output.Count(parked, "message group"), parkedCommand(group))
 	case blocked > 0:
-		return output.Count(blocked, "message group") + " blocked by a failing message"
+		return fmt.Sprintf("%s blocked: %s", output.Count(blocked, "message group"), parkedCommand(group))
 	case held.Long(time.Now()):
 		return HeldBy(held, time.Now())
 	}

@@ -32,11 +32,10 @@ func Troubled(groups []status.Group, stored map[string]int64) []Problem {
 			subject := g.Name + " in " + s.Topic
 			if s.ParkedGroups > 0 {
 				out = append(out, ranked{Problem{"parked", subject, fmt.Sprintf("%s with %s wait after a failed message", output.Count(s.ParkedGroups, "message group"), output.Count(s.Parked, "message")),
-					"tidegate parked list " + g.Name}, s.Parked})
+					parkedCommand(g.Name)}, s.Parked})
 			}
 			if s.BlockedGroups > 0 {
-				out = append(out, ranked{Problem{"blocked", subject, output.Count(s.BlockedGroups, "message group") + " blocked by a message that fails without end",
-					"tidegate group show " + g.Name}, s.BlockedGroups})
+				out = append(out, ranked{Problem{"blocked", subject, blockedText(s.BlockedGroups, s.Blocked), parkedCommand(g.Name)}, s.BlockedGroups})
 			}
 			if s.Ready > 0 && s.Inflight == 0 {
 				out = append(out, ranked{Problem{"backlog", subject, output.Count(s.Ready, "message") + " ready and none in flight: does a consumer run?",
@@ -53,6 +52,11 @@ func Troubled(groups []status.Group, stored map[string]int64) []Problem {
 		list[i] = r.Problem
 	}
 	return list
+}
+
+// blockedText describes blocked message groups with the messages that wait in them.
+func blockedText(groups, messages int64) string {
+	return fmt.Sprintf("%s with %s waiting behind a message that is retried without end", output.Count(groups, "message group"), output.Count(messages, "message"))
 }
 
 // DeadLetters returns the number of stored dead letters of a group. Stored has the stored messages

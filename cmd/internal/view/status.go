@@ -67,11 +67,11 @@ func Wrong(o status.Overview) []Problem {
 	out := problems("throttle", "tidegate limits show", w.Throttles, throttled)
 	out = append(out, problems("parked", "tidegate group list --state parked", w.Parked, func(g status.GroupSummary) Problem {
 		return Problem{"parked", g.Group + " in " + g.Topic, fmt.Sprintf("%s with %s wait after a failed message", output.Count(g.ParkedGroups, "message group"), output.Count(g.Parked, "message")),
-			"tidegate parked list " + g.Group}
+			parkedCommand(g.Group)}
 	})...)
-	if n := o.Totals.BlockedGroups; n > 0 {
-		out = append(out, Problem{"blocked", "broker", output.Count(n, "message group") + " blocked by a message that fails without end", "tidegate group list --state retry"})
-	}
+	out = append(out, problems("blocked", "tidegate group list --state blocked", w.Blocked, func(g status.GroupSummary) Problem {
+		return Problem{"blocked", g.Group + " in " + g.Topic, blockedText(g.BlockedGroups, g.Blocked), parkedCommand(g.Group)}
+	})...)
 	out = append(out, problems("behind", "tidegate group list --state behind", w.Behind, func(g status.GroupSummary) Problem {
 		text := fmt.Sprintf("a message has waited %s for its first delivery, %s ready", output.Duration(milliseconds(g.UndeliveredMS)), output.Count(g.Ready, "message"))
 		if g.Inflight == 0 && g.Waiting == 0 {

@@ -17,13 +17,14 @@ func TestStatusScreen(t *testing.T) {
 		Storage: status.Storage{DiskBytes: 7 << 20, Fsyncs: 100, FsyncP99: settings.Duration(2500 * time.Microsecond)},
 		Totals: status.Totals{
 			Topics: 3, Groups: 2, Subscriptions: 2, Stored: status.Backlog{Messages: 5254, Bytes: 5<<20 + 200<<10},
-			Backlog: status.Backlog{Messages: 1799}, WaitingRetry: 319, BlockedGroups: 1, OldestMS: 7_380_000, InRate: 120, OutRate: 87.4, DeadLettersStored: 63, DeadLettersHour: 41,
+			Backlog: status.Backlog{Messages: 1799}, WaitingRetry: 319, BlockedGroups: 3, OldestMS: 7_380_000, InRate: 120, OutRate: 87.4, DeadLettersStored: 63, DeadLettersHour: 41,
 		},
 		Wrong: status.Wrong{
 			Throttles: status.Found[status.LimitState]{Count: 1, First: []status.LimitState{
 				{Throttle: status.Throttle{Limit: "group backlog messages", Subject: "billing", Value: 1586, Mark: 1500, Resume: 1200, Unit: "messages", ResumesLeast: settings.Duration(6 * time.Minute), ResumesMost: settings.Duration(9 * time.Minute)}, On: true},
 			}},
-			Parked: status.Found[status.GroupSummary]{Count: 1, First: []status.GroupSummary{{Group: "ledger", Topic: "pays", Parked: 212, ParkedGroups: 3}}},
+			Parked:  status.Found[status.GroupSummary]{Count: 1, First: []status.GroupSummary{{Group: "ledger", Topic: "pays", Parked: 212, ParkedGroups: 3}}},
+			Blocked: status.Found[status.GroupSummary]{Count: 2, First: []status.GroupSummary{{Group: "ledger", Topic: "pays", Blocked: 16, BlockedGroups: 2}, {Group: "audit", Topic: "pays", Blocked: 1, BlockedGroups: 1}}},
 			Behind: status.Found[status.GroupSummary]{Count: 2, First: []status.GroupSummary{
 				{Group: "billing", Topic: "orders", Ready: 1204, Inflight: 64, UndeliveredMS: 252_000},
 				{Group: "audit", Topic: "orders", Ready: 1, OldestMS: 61_000, UndeliveredMS: 60_000},

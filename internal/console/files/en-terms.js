@@ -66,6 +66,7 @@ export const terms = {
   'memory waiting_receives': 'memory: waiting receives',
   'state dead_letter': 'Dead letter',
   'state done': 'Done',
+  'state blocked': 'Blocked',
   'state held': 'Held',
   'state inflight': 'In flight',
   'state leaving': 'Leaving',

@@ -4,7 +4,7 @@ import {at, button, bytes, cap, checkbox, count, dialog, duration, field, h, not
 import {badge, command, filters, groupLink, link, pager, queues, region, sentence, table, topicLink} from './page.js';
 import {filterOf, mixed} from './clients.js';
 import {follow, keep, rates, ring, span} from './live.js';
-import {holding, lines, long, shape} from './parts.js';
+import {holding, lines, shape} from './parts.js';
 import {attempts, findings, picture, steps} from './schedule.js';
 import {change, groupFields, put, show} from './settings.js';
 import {t} from './text.js';
@@ -19,7 +19,7 @@ export function groups(page) {
     field(cap(t('topic')), {name: 'topic', type: 'search', value: topic}),
     field(cap(t('state')), {name: 'state', value: state},
       [['', t('any')], ['backlog', t('with backlog')], ['behind', t('with behind')], ['retry', t('with retry')],
-      ['parked', t('with parked')], ['held', t('with held')], ['dead', t('with dead')], ['idle', t('without receive')]])));
+      ['parked', t('with parked')], ['blocked', t('with blocked')], ['held', t('with held')], ['dead', t('with dead')], ['idle', t('without receive')]])));
   const draw = region(page);
   const place = (row) => `${row.group}/${row.topic || ''}`;
   let data;
@@ -39,6 +39,8 @@ export function groups(page) {
       {label: t('state waiting_retry'), sort: 'retry', num: true, cell: (row) => num(row.waiting_retry ?? 0)},
       {label: t('parked'), sort: 'parked', num: true,
         cell: (row) => (row.parked ? h('a', {href: link('parked', row.group)}, num(row.parked)) : '0')},
+      {label: t('state blocked'), sort: 'blocked', num: true,
+        cell: (row) => (row.blocked_groups ? h('a', {href: link('parked', row.group)}, num(row.blocked ?? 0)) : '0')},
       {label: t('backlog'), sort: 'backlog', num: true, cell: (row) => num(row.backlog?.messages ?? 0)},
       {label: t('oldest'), sort: 'age', num: true, cell: (row) => duration(row.oldest_ms)},
       {label: t('in per second'), sort: 'in', num: true, cell: (row) => rate(row.in_rate)},
@@ -139,7 +141,7 @@ export function group(page) {
 }
 
 // none are the figures that a moment leaves out if they are 0.
-const none = {ready: 0, inflight: 0, waiting_retry: 0, parked: 0, parked_groups: 0, blocked_groups: 0,
+const none = {ready: 0, inflight: 0, waiting_retry: 0, parked: 0, blocked: 0, parked_groups: 0, blocked_groups: 0,
   backlog: {messages: 0, bytes: 0}, acked: 0, redelivered: 0, dead_letters: 0, filtered: 0, held: undefined};
 
 // plots are the backlog and the rates of a group since its page was opened, for 15 minutes at most.
@@ -180,8 +182,7 @@ function flow(name, s, due, throttle) {
           box('parked', s.parked, 'red', link('parked', name))) : null,
         end(t('exhausted'), box('dead_letter', s.dead_letters, 'red', link('dead-letters', name, {topic: s.topic}))),
         s.blocked_groups ? end(t('retried without end'),
-          h('div', {class: 'box amber'}, h('span', null, t('blocked groups')), h('b', null, num(s.blocked_groups))))
-          : null)), due && dueTimes(due)),
+          box('blocked', s.blocked, 'amber', link('parked', name)), t('blocked groups', num(s.blocked_groups))) : null)), due && dueTimes(due)),
     h('p', {class: 'hint'}, t('counts since', at(s.counts_since)), [['filtered', s.filtered], ['overtaken', s.overtaken], ['discarded', s.discarded],
       ['expired', s.expired], ['redelivered', s.redelivered]]
       .filter(([, n]) => n).map(([key, n], i) => [i ? ' · ' : ' ', t('count ' + key, num(n))])));
@@ -227,22 +228,22 @@ function failureTable(data) {
   ]}), data.dropped > 0 && h('p', {class: 'hint'}, t('failures dropped', num(data.dropped)))];
 }
 
-// verdict returns one sentence: whether the group makes progress, and the remedy.
+// verdict returns the sentence about why the group does not consume, and its kind. The broker decides
+// which one it is: the field why.
 function verdict(s) {
-  if (s.parked_groups) return ['bad', t('parked verdict', num(s.parked_groups), num(s.parked))];
-  if (s.blocked_groups) return ['warn', t('blocked verdict', num(s.blocked_groups))];
-  if (long(s.held)) return ['warn', holding(s.held)];
-  if (!s.backlog.messages) return nothing(s);
-  if (s.ready && !s.inflight) return ['warn', t('nobody receives', num(s.ready))];
-  if (!s.ready && s.waiting_retry && !s.inflight) return ['warn', t('all wait', num(s.waiting_retry))];
-  return ['ok', [t('works', num(s.inflight), num(s.ready)), s.held && [' ', holding(s.held)]]];
-}
-
-// nothing is the verdict on a group without a backlog: whether its filter leaves anything to it.
-function nothing(s) {
-  if (!s.filtered) return ['ok', t('nothing to do')];
-  return s.acked || s.dead_letters ? ['ok', [t('nothing to do'), ' ', t('filtered some', num(s.acked), num(s.filtered))]]
-    : ['warn', t('filtered all', num(s.filtered), at(s.counts_since))];
+  const text = (...args) => t('why ' + s.why, ...args);
+  switch (s.why) {
+    case 'parked': return ['bad', text(num(s.parked_groups), num(s.parked))];
+    case 'blocked': return ['warn', text(num(s.blocked_groups), num(s.blocked))];
+    case 'held': return ['warn', holding(s.held)];
+    case 'filtered': return ['warn', text(num(s.filtered), at(s.counts_since))];
+    case 'throttled': return ['warn', text()];
+    case 'idle': return ['ok', [text(), s.filtered > 0 && [' ', t('filtered some', num(s.acked), num(s.filtered))]]];
+    case 'no_consumer': return ['warn', text(num(s.ready))];
+    case 'retrying': return ['warn', text(num(s.waiting_retry))];
+    case 'working': return ['ok', [text(num(s.inflight), num(s.ready)), s.held && [' ', holding(s.held)]]];
+    default: return ['', ''];
+  }
 }
 
 // schedule is the retry schedule of the group with its sums.

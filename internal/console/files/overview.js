@@ -50,6 +50,10 @@ function wrong(data) {
   if (w.parked?.count) items.push(['bad',
     [h('a', {href: link('parked')}, t('wrong parked', count(w.parked.count, 'n groups'))), ' ', rows(w.parked),
     more(w.parked)]]);
+  if (w.blocked?.count) items.push(['warn',
+    [h('a', {href: link('groups', {state: 'blocked'})}, t('wrong blocked', count(w.blocked.count, 'n groups'))), ' ',
+    w.blocked.first.map((r, i) => [i > 0 && ', ', h('a', {href: link('parked', r.group, {topic: r.topic})}, r.group), ' ← ',
+      topicLink(r.topic)]), more(w.blocked)]]);
   if (w.behind?.count) items.push(['warn',
     [h('a', {href: link('groups', {state: 'behind', sort: '-age'})},
     t('wrong behind', count(w.behind.count, 'n groups'))), ' ', rows(w.behind), more(w.behind)]]);

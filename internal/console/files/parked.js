@@ -1,7 +1,7 @@
 // The pages of parked message groups: which groups have some, and those of one group.
 import {call, get, may, path} from './api.js';
 import {button, cap, checkbox, dialog, duration, field, h, notice, num, when} from './base.js';
-import {command, filters, link, pager, region, table, topicLink} from './page.js';
+import {badge, command, filters, link, pager, region, table, topicLink} from './page.js';
 import {t} from './text.js';
 
 export function allParked(page) {
@@ -50,14 +50,15 @@ export function parked(page) {
     draw(table({rows: data.groups, empty: t('nothing parked', name), columns: [
       {label: t('message group'), wide: true, cell: (p) => p.message_group},
       {label: t('topic'), cell: (p) => topicLink(p.topic)},
-      {label: t('since'), cell: (p) => when(p.since)},
-      {label: t('reason'), wide: true, cell: (p) => p.reason},
+      {label: t('state'), cell: (p) => badge(t('state ' + p.state), p.state === 'parked' ? 'bad' : 'warn')},
+      {label: t('since'), cell: (p) => (p.since ? when(p.since) : p.due ? [t('next attempt'), ' ', when(p.due)] : '')},
+      {label: t('reason'), wide: true, cell: (p) => p.reason || h('small', null, t('no reason now'))},
       {label: t('failed message'), cell: (p) => h('a', {class: 'mono', href: link('trace', {id: p.message_id, topic: p.topic})},
         p.message_id)},
       {label: t('attempt'), num: true, cell: (p) => num(p.attempts)},
       {label: t('messages'), num: true, cell: (p) => num(p.messages)},
-      admin && {label: '', cell: (p) => button(t('release'), 'redrive-parked', p.message_group, () => release(p),
-        'quiet')},
+      admin && {label: '', cell: (p) => p.state === 'parked' && button(t('release'), 'redrive-parked', p.message_group,
+        () => release(p), 'quiet')},
     ]}), pager(page, data.next));
   });
 }

@@ -95,7 +95,7 @@ export function scan({load, rows, enough, show, signal, after = ''}) {
 // Clients that hold messages for long.
 
 // long is the time after which a client that holds a message may hang: that of the overview.
-export const long = (held) => held && since(held.since) >= 60000;
+const long = (held) => held && since(held.since) >= 60000;
 
 // holding is a sentence about the client that holds messages of a group longest, with the advice if it
 // holds them for long.

@@ -66,6 +66,7 @@ export const terms = {
   'memory waiting_receives': '内存：等待的接收',
   'state dead_letter': '死信',
   'state done': '完成',
+  'state blocked': '阻塞',
   'state held': '等待前序',
   'state inflight': '处理中',
   'state leaving': '转为死信中',

@@ -83,10 +83,10 @@ type ParkedRedriveRequest struct {
 	DeadLetter   bool   `json:"dead_letter"`
 }
 
-// ListParked returns the parked message groups of a consumer group.
+// ListParked returns the parked and blocked message groups of a consumer group.
 func (h *Handlers) ListParked(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	q := web.QueryOf(r, "topic", "after", "limit")
-	parked := status.ParkedQuery{Topic: q.Text("topic"), After: q.Text("after"), Limit: q.Number("limit")}
+	q := web.QueryOf(r, "topic", "state", "after", "limit")
+	parked := status.ParkedQuery{Topic: q.Text("topic"), State: q.Text("state"), After: q.Text("after"), Limit: q.Number("limit")}
 	if q.Err != nil {
 		return 0, nil, q.Err
 	}

@@ -54,7 +54,7 @@ func (fixed) Stats() serving.Stats {
 		}, {Topic: "free"}},
 		Subscriptions: []serving.SubscriptionStats{{
 			Group: "g", Subscription: status.Subscription{
-				Topic: "t", Ready: 201, Inflight: 202, WaitingRetry: 203, Parked: 204, Backlog: status.Backlog{Messages: 205, Bytes: 206},
+				Topic: "t", Ready: 201, Inflight: 202, WaitingRetry: 203, Parked: 204, Blocked: 225, Backlog: status.Backlog{Messages: 205, Bytes: 206},
 				ParkedGroups: 207, BlockedGroups: 208, Acked: 209, Redelivered: 210, DeadLetters: 2110, Overtaken: 212, Discarded: 213, Expired: 214, Filtered: 224,
 			},
 			Waiting: 215, Deliveries: [...]int64{216, 217, 218, 219, 220}, GivenUp: 221, Oldest: 222 * time.Second, Undelivered: 223500 * time.Millisecond,
@@ -79,6 +79,7 @@ tidegate_group_acknowledged_messages_total{group="g",topic="t"} 209
 tidegate_group_backlog_bytes{group="g",topic="t"} 206
 tidegate_group_backlog_messages{group="g",topic="t"} 205
 tidegate_group_blocked_message_groups{group="g",topic="t"} 208
+tidegate_group_blocked_messages{group="g",topic="t"} 225
 tidegate_group_dead_letters_total{group="g",reason="asked_for",topic="t"} 221
 tidegate_group_dead_letters_total{group="g",reason="attempts_exhausted",topic="t"} 1889
 tidegate_group_deliveries_total{attempt="1",group="g",topic="t"} 216

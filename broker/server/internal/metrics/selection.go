@@ -87,6 +87,7 @@ func addSubscription(sum, s *serving.SubscriptionStats) {
 	sum.Inflight += s.Inflight
 	sum.WaitingRetry += s.WaitingRetry
 	sum.Parked += s.Parked
+	sum.Blocked += s.Blocked
 	sum.ParkedGroups += s.ParkedGroups
 	sum.BlockedGroups += s.BlockedGroups
 	sum.Acked += s.Acked

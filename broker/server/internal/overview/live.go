@@ -178,6 +178,7 @@ func sum(rows []status.GroupSummary) status.GroupSummary {
 		out.Inflight += g.Inflight
 		out.WaitingRetry += g.WaitingRetry
 		out.Parked += g.Parked
+		out.Blocked += g.Blocked
 		out.ParkedGroups += g.ParkedGroups
 		out.BlockedGroups += g.BlockedGroups
 		out.Backlog.Messages += g.Backlog.Messages

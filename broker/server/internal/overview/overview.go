@@ -61,6 +61,7 @@ func wrongOf(s *serving.Survey) status.Wrong {
 	return status.Wrong{
 		Throttles:   status.Found[status.LimitState]{Count: int64(len(s.Throttles)), First: append([]status.LimitState{}, s.Throttles[:min(len(s.Throttles), topLength)]...)},
 		Parked:      found(s.Groups, func(g *status.GroupSummary) int64 { return g.Parked }),
+		Blocked:     found(s.Groups, func(g *status.GroupSummary) int64 { return g.BlockedGroups }),
 		Held:        found(s.Groups, func(g *status.GroupSummary) time.Duration { return heldFor(g, s.At) }),
 		DeadLetters: found(s.Groups, func(g *status.GroupSummary) int64 { return g.DeadLettersStored }),
 		Behind:      found(s.Groups, behindFor),

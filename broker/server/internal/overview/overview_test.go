@@ -65,6 +65,10 @@ func TestFill(t *testing.T) {
 	if f.Fill(&o, &serving.Survey{Groups: []status.GroupSummary{retried}}); o.Wrong.Behind.Count != 1 {
 		t.Errorf("without a consumer: behind %+v", o.Wrong.Behind)
 	}
+	blocked := status.GroupSummary{Group: "blocked", BlockedGroups: 2, Blocked: 7}
+	if f.Fill(&o, &serving.Survey{Groups: []status.GroupSummary{retried, blocked}}); o.Wrong.Blocked.Count != 1 || o.Wrong.Blocked.First[0] != blocked {
+		t.Errorf("blocked %+v", o.Wrong.Blocked)
+	}
 	waits, works := retried, retried
 	waits.Waiting, works.Inflight = 1, 1
 	if f.Fill(&o, &serving.Survey{Groups: []status.GroupSummary{waits, works, {OldestMS: 200_000}}}); o.Wrong.Behind.Count != 0 {

@@ -140,6 +140,7 @@ var GroupValues = map[string]func(*status.GroupSummary) float64{
 	"inflight": func(g *status.GroupSummary) float64 { return float64(g.Inflight) },
 	"retry":    func(g *status.GroupSummary) float64 { return float64(g.WaitingRetry) },
 	"parked":   func(g *status.GroupSummary) float64 { return float64(g.Parked) },
+	"blocked":  func(g *status.GroupSummary) float64 { return float64(g.Blocked) },
 	"dead":     func(g *status.GroupSummary) float64 { return float64(g.DeadLettersStored) },
 	"waiting":  func(g *status.GroupSummary) float64 { return float64(g.Waiting) },
 	"clients":  func(g *status.GroupSummary) float64 { return float64(g.Clients) },
@@ -161,6 +162,7 @@ var GroupStates = map[string]func(*status.GroupSummary) bool{
 	"behind":  func(g *status.GroupSummary) bool { return behindFor(g) > 0 },
 	"retry":   func(g *status.GroupSummary) bool { return g.WaitingRetry > 0 },
 	"parked":  func(g *status.GroupSummary) bool { return g.Parked > 0 },
+	"blocked": func(g *status.GroupSummary) bool { return g.BlockedGroups > 0 },
 	"held":    func(g *status.GroupSummary) bool { return heldFor(g, time.Now()) > 0 },
 	"dead":    func(g *status.GroupSummary) bool { return g.DeadLettersStored > 0 },
 	"idle": func(g *status.GroupSummary) bool { // it has messages and no consumer takes them

@@ -81,6 +81,7 @@ func TestStates(t *testing.T) {
 		"behind":  {{UndeliveredMS: 60_000}, {UndeliveredMS: 59_999, OldestMS: 1e9}},
 		"retry":   {{WaitingRetry: 1}, {Inflight: 1}},
 		"parked":  {{Parked: 1}, {Backlog: busy}},
+		"blocked": {{BlockedGroups: 1}, {Backlog: busy, Parked: 1}},
 		"held":    {{Held: &status.Holding{Since: time.Now().Add(-time.Minute)}}, {Inflight: 1, Held: &status.Holding{Since: time.Now()}}},
 		"dead":    {{DeadLettersStored: 1}, {DeadLetters: 1, DeadLettersHour: 1}},
 		"idle":    {{Backlog: busy}, {Backlog: busy, Waiting: 1}},
