@@ -30,7 +30,7 @@ func TestBlockedAcrossARestart(t *testing.T) {
 			one(t, b, "g", "t")
 		}, 1},
 		"released": {3 * time.Second, func(t *testing.T, b *broker.Broker) {
-			serve(b).Release(t.Context(), []*tidegate.Delivery{one(t, b, "g", "t")})
+			serve(b).Return(t.Context(), []*tidegate.Delivery{one(t, b, "g", "t")})
 			synctest.Wait()
 		}, 1},
 		"negatively acknowledged": {3 * time.Second, func(t *testing.T, b *broker.Broker) {

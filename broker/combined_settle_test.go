@@ -139,7 +139,7 @@ func (c *combined) settle(rnd *rand.Rand) {
 				c.acked(h, "dead letter")
 			}
 		case 5:
-			serve(c.b).Release(ctx, []*tidegate.Delivery{h.Delivery})
+			serve(c.b).Return(ctx, []*tidegate.Delivery{h.Delivery})
 		default:
 			c.ack([]taken{h})
 		}

@@ -251,7 +251,7 @@ func (r *recorder) answer(d *tidegate.Delivery, how int, dur time.Duration) {
 		if d.ConsumerGroup == "h" {
 			f.kind = "release"
 			r.note(f)
-			serve(r.b).Release(ctx, []*tidegate.Delivery{d})
+			serve(r.b).Return(ctx, []*tidegate.Delivery{d})
 			break
 		}
 		f.kind = "dead letter"

@@ -33,7 +33,7 @@ func FuzzHandle(f *testing.F) {
 				t.Fatalf("%s with handle %q: %v", name, s, err)
 			}
 		}
-		serve(b).Release(t.Context(), []*tidegate.Delivery{d})
+		serve(b).Return(t.Context(), []*tidegate.Delivery{d})
 	})
 }
 

@@ -44,7 +44,7 @@ func TestLeasePages(t *testing.T) {
 			}
 			want[state] = append(want[state], id)
 		}
-		serve(b).Release(t.Context(), released)
+		serve(b).Return(t.Context(), released)
 		for _, ids := range want {
 			slices.Reverse(ids) // later ones are due earlier
 		}

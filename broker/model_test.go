@@ -150,7 +150,7 @@ func (m *model) receive() {
 		}) {
 			m.failf("the same attempt again: %v, %v; want %v", again, err, ds)
 		}
-		serve(m.b).Release(m.t.Context(), ds) // those of the lost response
+		serve(m.b).Return(m.t.Context(), ds) // those of the lost response
 		ds = again
 	}
 	for _, d := range ds {
@@ -235,7 +235,7 @@ func (m *model) answer() {
 			want.state = consume.Ready
 		}
 	case 3:
-		serve(m.b).Release(m.t.Context(), []*tidegate.Delivery{d})
+		serve(m.b).Return(m.t.Context(), []*tidegate.Delivery{d})
 		if want.state, want.attempt, want.handle = consume.Ready, l.attempt-1, ""; !valid {
 			err = tidegate.ErrInvalidHandle // it has no response
 		}

@@ -106,7 +106,7 @@ func (m *parkModel) settle(good bool) {
 		case op < 7:
 			_, err = m.b.Retry(m.t.Context(), d, 0, "")
 		case op < 8:
-			serve(m.b).Release(m.t.Context(), []*tidegate.Delivery{d})
+			serve(m.b).Return(m.t.Context(), []*tidegate.Delivery{d})
 		case op < 9:
 			d.Attempt += m.rnd.IntN(2)
 			_, err = m.b.DeadLetter(m.t.Context(), d, "wanted")

@@ -8,9 +8,9 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
-// Release returns deliveries that did not reach a consumer to the queue: they are ready again at
+// Return returns deliveries that did not reach a consumer to the queue: they are ready again at
 // once, and the attempt does not count. Handles that are not valid any more change nothing.
-func (b served) Release(_ context.Context, ds []*tidegate.Delivery) {
+func (b served) Return(_ context.Context, ds []*tidegate.Delivery) {
 	if !b.calls.Begin() {
 		return
 	}

@@ -34,7 +34,7 @@ func TestRepeatedReceivePartly(t *testing.T) {
 		if _, err := b.ChangeInvisibleDuration(t.Context(), by["b:1"], time.Hour); err != nil {
 			t.Fatal(err)
 		}
-		serve(b).Release(t.Context(), []*tidegate.Delivery{by["c:1"]})
+		serve(b).Return(t.Context(), []*tidegate.Delivery{by["c:1"]})
 		again := expectMessages(t, receive(t, b, r), "d:1/1")
 		if !again[0].InvisibleUntil.Equal(by["d:1"].InvisibleUntil) {
 			t.Errorf("replayed %+v, want %+v", again[0], by["d:1"])
@@ -63,7 +63,7 @@ func TestLostResponseIsReleasedLate(t *testing.T) {
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, AttemptID: "x", InvisibleDuration: time.Minute}
 		lost := expectMessages(t, receive(t, b, r), "a:1/1 b:1/1")
 		again := expectMessages(t, receive(t, b, r), "a:1/1 b:1/1")
-		serve(b).Release(t.Context(), lost[:1])
+		serve(b).Return(t.Context(), lost[:1])
 		if _, err := b.ChangeInvisibleDuration(t.Context(), lost[1], 0); !errors.Is(err, tidegate.ErrInvalidHandle) {
 			t.Errorf("a handle of the lost response is released: %v", err)
 		}

@@ -127,7 +127,7 @@ func (k *retentionModel) settle() {
 		case 0:
 			_, _ = k.b.Retry(k.t.Context(), d, time.Duration(k.rnd.IntN(120))*time.Second, "")
 		case 1:
-			serve(k.b).Release(k.t.Context(), []*tidegate.Delivery{d})
+			serve(k.b).Return(k.t.Context(), []*tidegate.Delivery{d})
 		default:
 			err := k.b.Ack(k.t.Context(), []*tidegate.Delivery{d})[0]
 			if err == nil {

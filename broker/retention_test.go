@@ -214,7 +214,7 @@ func TestRetentionKeepsUnfinishedMessages(t *testing.T) {
 					receive(t, b, req)
 					if fifo { // skips the last one
 						req.Queue, req.Max = transport.AnyQueue, 1
-						serve(b).Release(t.Context(), receive(t, b, req))
+						serve(b).Return(t.Context(), receive(t, b, req))
 					}
 					elapse(90 * time.Minute) // the third is ready for half an hour
 					if n := stored(t, b, "t"); n != 3 {

@@ -105,6 +105,12 @@ func (b *Broker) longestRetry(d *tidegate.Delivery, after time.Duration) time.Du
 	return longest
 }
 
+// Release returns a delivery to the queue, as [Broker.ChangeInvisibleDuration] with 0 does.
+func (b *Broker) Release(ctx context.Context, d *tidegate.Delivery) error {
+	_, err := b.ChangeInvisibleDuration(ctx, d, 0)
+	return err
+}
+
 // ChangeInvisibleDuration keeps the message invisible for dur from now on. It returns the handle
 // that replaces d.Handle, when the change is on disk. A dur of 0 returns the message to the queue:
 // for a simple consumer as a timeout, for a push consumer as a release, and the attempt does not

@@ -86,7 +86,7 @@ func TestWatchIsWoken(t *testing.T) {
 			no(t, err)
 		}},
 		"a release": {sent: []*tidegate.Message{message("1")}, event: func(t *testing.T, b *broker.Broker, d *tidegate.Delivery) {
-			serve(b).Release(t.Context(), []*tidegate.Delivery{d})
+			serve(b).Return(t.Context(), []*tidegate.Delivery{d})
 		}},
 		"the end of the invisible time": {
 			group: settings.Group{MaxAttempts: -1}, sent: []*tidegate.Message{message("1")}, after: time.Minute,

@@ -51,6 +51,8 @@ func (f *free) Retry(context.Context, *tidegate.Delivery, time.Duration, string)
 	return transport.RetryResult{}, nil
 }
 
+func (f *free) Release(context.Context, *tidegate.Delivery) error { return nil }
+
 func (f *free) ChangeInvisibleDuration(context.Context, *tidegate.Delivery, time.Duration) (string, error) {
 	return "", nil
 }

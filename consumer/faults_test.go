@@ -33,6 +33,13 @@ func (d *distant) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*t
 	return ds, err
 }
 
+func (d *distant) Release(ctx context.Context, x *tidegate.Delivery) error {
+	<-time.After(d.there)
+	err := d.server.Release(context.WithoutCancel(ctx), x)
+	<-time.After(d.back)
+	return err
+}
+
 func (d *distant) ChangeInvisibleDuration(ctx context.Context, x *tidegate.Delivery, dur time.Duration) (string, error) {
 	<-time.After(d.there)
 	h, err := d.server.ChangeInvisibleDuration(context.WithoutCancel(ctx), x, dur)

@@ -281,10 +281,6 @@ func (s *server) Retry(ctx context.Context, d *tidegate.Delivery, after time.Dur
 func (s *server) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error) {
 	err = s.settle(ctx, d, s.onChange, func(e *entry) {
 		if dur == 0 {
-			s.released = append(s.released, d.ID)
-			if s.caps.Suspend {
-				e.attempt--
-			}
 			s.end(e, time.Now())
 			return
 		}
@@ -294,6 +290,16 @@ func (s *server) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delive
 		handle = e.handle
 	})
 	return handle, err
+}
+
+func (s *server) Release(ctx context.Context, d *tidegate.Delivery) error {
+	return s.settle(ctx, d, s.onChange, func(e *entry) {
+		s.released = append(s.released, d.ID)
+		if s.caps.Suspend {
+			e.attempt--
+		}
+		s.end(e, time.Now())
+	})
 }
 
 func (s *server) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error) {

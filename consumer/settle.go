@@ -59,8 +59,7 @@ func (r *run) attempt(ctx context.Context, it *item) (res transport.RetryResult,
 	case decision.ReconsumeIn:
 		return r.transport.Reconsume(ctx, &it.current, v.Mode) // likewise
 	case decision.GiveBack:
-		_, err = r.transport.ChangeInvisibleDuration(ctx, &it.current, 0)
-		return res, err
+		return res, r.transport.Release(ctx, &it.current)
 	}
 	delay := v.Delay
 	if v.ByServer {

@@ -28,6 +28,11 @@ func (s silentServer) Retry(ctx context.Context, _ *tidegate.Delivery, _ time.Du
 	return transport.RetryResult{}, context.Cause(ctx)
 }
 
+func (s silentServer) Release(ctx context.Context, _ *tidegate.Delivery) error {
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
 func (s silentServer) ChangeInvisibleDuration(ctx context.Context, _ *tidegate.Delivery, _ time.Duration) (string, error) {
 	<-ctx.Done()
 	return "", context.Cause(ctx)

@@ -322,6 +322,44 @@ func (c *MockSettlerReconsumeCall) DoAndReturn(f func(context.Context, *tidegate
 	return c
 }
 
+// Release mocks base method.
+func (m *MockSettler) Release(ctx context.Context, d *tidegate.Delivery) error {
+	m.ctrl.T.Helper()
+	ret := m.ctrl.Call(m, "Release", ctx, d)
+	ret0, _ := ret[0].(error)
+	return ret0
+}
+
+// Release indicates an expected call of Release.
+func (mr *MockSettlerMockRecorder) Release(ctx, d any) *MockSettlerReleaseCall {
+	mr.mock.ctrl.T.Helper()
+	call := mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Release", reflect.TypeOf((*MockSettler)(nil).Release), ctx, d)
+	return &MockSettlerReleaseCall{Call: call}
+}
+
+// MockSettlerReleaseCall wrap *gomock.Call
+type MockSettlerReleaseCall struct {
+	*gomock.Call
+}
+
+// Return rewrite *gomock.Call.Return
+func (c *MockSettlerReleaseCall) Return(arg0 error) *MockSettlerReleaseCall {
+	c.Call = c.Call.Return(arg0)
+	return c
+}
+
+// Do rewrite *gomock.Call.Do
+func (c *MockSettlerReleaseCall) Do(f func(context.Context, *tidegate.Delivery) error) *MockSettlerReleaseCall {
+	c.Call = c.Call.Do(f)
+	return c
+}
+
+// DoAndReturn rewrite *gomock.Call.DoAndReturn
+func (c *MockSettlerReleaseCall) DoAndReturn(f func(context.Context, *tidegate.Delivery) error) *MockSettlerReleaseCall {
+	c.Call = c.Call.DoAndReturn(f)
+	return c
+}
+
 // RepeatChange mocks base method.
 func (m *MockSettler) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
 	m.ctrl.T.Helper()
@@ -1024,6 +1062,44 @@ func (c *MockTransportReconsumeCall) Do(f func(context.Context, *tidegate.Delive
 
 // DoAndReturn rewrite *gomock.Call.DoAndReturn
 func (c *MockTransportReconsumeCall) DoAndReturn(f func(context.Context, *tidegate.Delivery, transport.ReconsumeMode) (transport.RetryResult, error)) *MockTransportReconsumeCall {
+	c.Call = c.Call.DoAndReturn(f)
+	return c
+}
+
+// Release mocks base method.
+func (m *MockTransport) Release(ctx context.Context, d *tidegate.Delivery) error {
+	m.ctrl.T.Helper()
+	ret := m.ctrl.Call(m, "Release", ctx, d)
+	ret0, _ := ret[0].(error)
+	return ret0
+}
+
+// Release indicates an expected call of Release.
+func (mr *MockTransportMockRecorder) Release(ctx, d any) *MockTransportReleaseCall {
+	mr.mock.ctrl.T.Helper()
+	call := mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Release", reflect.TypeOf((*MockTransport)(nil).Release), ctx, d)
+	return &MockTransportReleaseCall{Call: call}
+}
+
+// MockTransportReleaseCall wrap *gomock.Call
+type MockTransportReleaseCall struct {
+	*gomock.Call
+}
+
+// Return rewrite *gomock.Call.Return
+func (c *MockTransportReleaseCall) Return(arg0 error) *MockTransportReleaseCall {
+	c.Call = c.Call.Return(arg0)
+	return c
+}
+
+// Do rewrite *gomock.Call.Do
+func (c *MockTransportReleaseCall) Do(f func(context.Context, *tidegate.Delivery) error) *MockTransportReleaseCall {
+	c.Call = c.Call.Do(f)
+	return c
+}
+
+// DoAndReturn rewrite *gomock.Call.DoAndReturn
+func (c *MockTransportReleaseCall) DoAndReturn(f func(context.Context, *tidegate.Delivery) error) *MockTransportReleaseCall {
 	c.Call = c.Call.DoAndReturn(f)
 	return c
 }

@@ -22,6 +22,7 @@ func (minimal) Ack(context.Context, []*tidegate.Delivery) []error { return nil }
 func (minimal) Retry(context.Context, *tidegate.Delivery, time.Duration, string) (transport.RetryResult, error) {
 	return transport.RetryResult{}, nil
 }
+func (minimal) Release(context.Context, *tidegate.Delivery) error { return nil }
 func (minimal) ChangeInvisibleDuration(context.Context, *tidegate.Delivery, time.Duration) (string, error) {
 	return "", nil
 }

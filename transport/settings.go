@@ -36,10 +36,11 @@ type Capabilities struct {
 	// PushBack: the response to a throttled request has the time to wait.
 	PushBack bool
 
-	// Suspend: ChangeInvisibleDuration is no failure of a delivery that was received with Push.
-	// With a duration of 0 it releases the message, and the released delivery does not count as an
-	// attempt. Consumers release unhandled messages when they stop or pause. Without Suspend a
-	// release counts as an attempt, and after the last attempt the message is a dead letter.
+	// Suspend: a release ([Settler].Release) of a delivery that was received with Push does not
+	// count as an attempt. Consumers release unhandled messages when they stop or pause. Without
+	// Suspend a release counts as an attempt, and after the last attempt the message is a dead
+	// letter. RocketMQ 5.5 does not count releases either, but does not announce it, so the SDK
+	// treats it like the servers without Suspend.
 	Suspend bool
 
 	// IdempotentDeadLetter: repeating DeadLetter creates no second dead letter.

@@ -152,12 +152,19 @@ type Settler interface {
 	// the result is zero and the reason is lost.
 	Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (RetryResult, error)
 
+	// Release returns a delivery that no handler has seen to the queue: the message is ready at
+	// once, and the handle is not valid afterwards. The released attempt does not count if the
+	// receive had Push set and the server has [Capabilities].Suspend; other servers may count it.
+	Release(ctx context.Context, d *tidegate.Delivery) error
+
 	// ChangeInvisibleDuration makes the message invisible for dur from now, instead of the rest of
 	// its invisible duration. It returns the handle that replaces d.Handle, and reports neither
-	// success nor failure of the consumption.
+	// success nor failure of the consumption. The attempt counts if the delivery is not settled
+	// until then, because a handler may have ended the process.
 	//
-	// A dur of 0 releases an unhandled delivery: the message is ready at once. The released attempt
-	// does not count if the receive had Push set and the server has [Capabilities].Suspend.
+	// A push consumer extends a lease with a dur above 0. A simple consumer can also make the
+	// message ready at once, with a dur of 0; the attempt counts. The effect of 0 on a delivery of
+	// a receive with Push is undefined: use Release or Retry.
 	ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error)
 
 	// DeadLetter makes the message a dead letter of the group at once, and returns the fate of the

@@ -162,7 +162,7 @@ func (c *ChaosClient) Ack(ctx context.Context, ds []*tidegate.Delivery) []error 
 	var at []int
 	for i, d := range ds {
 		if c.duplicate(d) {
-			_, errs[i] = c.Client.ChangeInvisibleDuration(ctx, d, 0)
+			errs[i] = c.Client.Release(ctx, d)
 		} else {
 			rest, at = append(rest, d), append(at, i)
 		}

@@ -126,7 +126,7 @@ func (s *Server) release(ctx context.Context, ds []*tidegate.Delivery) {
 	for _, d := range ds {
 		d.Body = nil // it takes memory, and the engine needs the handle alone
 	}
-	s.b.Release(ctx, ds)
+	s.b.Return(ctx, ds)
 }
 
 // receive reads a request and calls the engine, through the middleware if there is one.

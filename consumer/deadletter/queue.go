@@ -157,7 +157,7 @@ func (q Queue) release(ctx context.Context, held map[heldKey]*Letter) {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveUpAfter)
-		_, err := q.Transport.ChangeInvisibleDuration(ctx, l.delivery, 0)
+		err := q.Transport.Release(ctx, l.delivery)
 		cancel()
 		if errors.Is(err, tidegate.ErrUnavailable) {
 			return // the other releases would wait as long

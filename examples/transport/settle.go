@@ -44,6 +44,12 @@ func (m *memory) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delive
 	return handle, err
 }
 
+// Release counts the attempt, because the server announces no Capabilities.Suspend.
+func (m *memory) Release(ctx context.Context, d *tidegate.Delivery) error {
+	_, err := m.ChangeInvisibleDuration(ctx, d, 0)
+	return err
+}
+
 func (m *memory) DeadLetter(ctx context.Context, d *tidegate.Delivery, _ string) (transport.RetryResult, error) {
 	return transport.RetryResult{}, m.settle(ctx, d, m.bury)
 }

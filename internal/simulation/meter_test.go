@@ -147,6 +147,11 @@ func (c counted) Retry(ctx context.Context, d *tidegate.Delivery, after time.Dur
 	return c.fullTransport.Retry(ctx, d, after, reason)
 }
 
+func (c counted) Release(ctx context.Context, d *tidegate.Delivery) error {
+	c.m.add("Release")
+	return c.fullTransport.Release(ctx, d)
+}
+
 func (c counted) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
 	c.m.add("ChangeInvisibleDuration")
 	return c.fullTransport.ChangeInvisibleDuration(ctx, d, dur)

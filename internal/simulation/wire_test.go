@@ -115,6 +115,10 @@ func (p *inProcessTransport) Retry(ctx context.Context, d *tidegate.Delivery, af
 	return r, err
 }
 
+func (p *inProcessTransport) Release(ctx context.Context, d *tidegate.Delivery) error {
+	return p.call(ctx, "ChangeInvisibleDuration", func(ctx context.Context, b *broker.Broker) error { return b.Release(ctx, d) })
+}
+
 func (p *inProcessTransport) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error) {
 	err = p.call(ctx, "ChangeInvisibleDuration", func(ctx context.Context, b *broker.Broker) (err error) {
 		handle, err = b.ChangeInvisibleDuration(ctx, d, dur)

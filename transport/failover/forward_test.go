@@ -127,6 +127,11 @@ func (r *recorder) Retry(_ context.Context, d *tidegate.Delivery, _ time.Duratio
 	return transport.RetryResult{}, nil
 }
 
+func (r *recorder) Release(_ context.Context, d *tidegate.Delivery) error {
+	r.note("Release", d.Endpoint)
+	return nil
+}
+
 func (r *recorder) ChangeInvisibleDuration(_ context.Context, d *tidegate.Delivery, _ time.Duration) (string, error) {
 	r.note("ChangeInvisibleDuration", d.Endpoint)
 	return "", nil
@@ -259,7 +264,7 @@ func TestEveryMethodIsForwarded(t *testing.T) {
 		if len(got) != 1 || got[0] != "" && got[0] != inner {
 			t.Errorf("%s: the endpoint a received %q, want one call that names %s or no server", method, got, inner)
 		}
-		names := slices.Contains([]string{"Ack", "Retry", "ChangeInvisibleDuration", "RepeatChange", "DeadLetter", "Snooze",
+		names := slices.Contains([]string{"Ack", "Retry", "Release", "ChangeInvisibleDuration", "RepeatChange", "DeadLetter", "Snooze",
 			"Reconsume", "Capabilities", "EndpointSettings", "Lane", "SendLane", "Recall", "EndTransaction"}, method)
 		if len(got) == 1 && names && got[0] != inner {
 			t.Errorf("%s: the call does not name the server: %q", method, got)

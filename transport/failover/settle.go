@@ -56,6 +56,15 @@ func (t *Transport) Retry(ctx context.Context, d *tidegate.Delivery, after time.
 	return r, e.wrap(err)
 }
 
+// Release releases the message at the endpoint of the delivery. Its errors are those of Ack.
+func (t *Transport) Release(ctx context.Context, d *tidegate.Delivery) error {
+	e, inner, err := t.from("ChangeInvisibleDuration", d)
+	if err != nil {
+		return err
+	}
+	return e.wrap(e.Transport.Release(ctx, inner))
+}
+
 // ChangeInvisibleDuration changes the invisible duration at the endpoint of the delivery. Its
 // errors are those of Ack.
 func (t *Transport) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {

@@ -278,7 +278,7 @@ func TestIdleReturnsMessages(t *testing.T) {
 			q.Push = true
 			ds := take(t, f, q, c.first)
 			for _, d := range ds[1:] { // into the buffer
-				if _, err := f.ChangeInvisibleDuration(t.Context(), d, 0); err != nil {
+				if err := f.Release(t.Context(), d); err != nil {
 					t.Fatal(err)
 				}
 			}

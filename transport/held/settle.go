@@ -110,8 +110,24 @@ func (t *Table) finish(ctx context.Context, s shelf.Settlement, bury bool) error
 	return err
 }
 
-// ChangeInvisibleDuration implements [transport.Settler] without a request. A released delivery of
-// a push receive stays in this process, the first for the next receive; another one is [Retried].
+// Release implements [transport.Settler] without a request. A delivery of a push receive stays in
+// this process, the first for the next receive; another one is [Retried].
+func (t *Table) Release(ctx context.Context, d *tidegate.Delivery) error {
+	const op = "ChangeInvisibleDuration"
+	if err := t.refused(ctx, 0); err != nil {
+		return failure(op, d.Topic, err)
+	}
+	now := t.lock()
+	err := t.shelf.Release(d.Handle, now)
+	t.unlock(now)
+	if err != nil {
+		return failure(op, d.Topic, err)
+	}
+	return nil
+}
+
+// ChangeInvisibleDuration implements [transport.Settler] without a request. A dur of 0 ends the
+// lease at once.
 func (t *Table) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
 	const op = "ChangeInvisibleDuration"
 	if err := t.refused(ctx, dur); err != nil {

@@ -126,8 +126,7 @@ func (f *fake) end(ctx context.Context, d *tidegate.Delivery, r *rand.Rand) {
 		case 3:
 			err = f.Snooze(ctx, d, delay)
 		case 4:
-			delay = 0
-			fallthrough
+			err = f.Release(ctx, d)
 		case 5:
 			var handle string
 			if handle, err = f.ChangeInvisibleDuration(ctx, d, delay); err == nil && delay > 0 {

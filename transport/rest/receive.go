@@ -83,7 +83,7 @@ func (c *Client) release(ctx context.Context, ds []*tidegate.Delivery) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
 	for _, d := range ds {
-		if _, err := c.ChangeInvisibleDuration(ctx, d, 0); err != nil && ctx.Err() != nil {
+		if err := c.Release(ctx, d); err != nil && ctx.Err() != nil {
 			return
 		}
 	}

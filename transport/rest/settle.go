@@ -158,6 +158,13 @@ type changeRequest struct {
 	InvisibleDuration string `json:"invisible_duration"`
 }
 
+// Release implements transport.Settler. The HTTP API has no request of its own for it: the broker
+// knows whether the receive had Push set.
+func (c *Client) Release(ctx context.Context, d *tidegate.Delivery) error {
+	_, err := c.ChangeInvisibleDuration(ctx, d, 0)
+	return err
+}
+
 // ChangeInvisibleDuration implements transport.Settler.
 func (c *Client) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error) {
 	var out struct {

@@ -29,8 +29,9 @@
 // A consumer group can have two sessions with a server: one as push consumer and one as simple
 // consumer. The client opens each on first use, with a client ID of its own. RocketMQ does not
 // distinguish them. A tidegate broker accepts reports of failures only from push consumers, so
-// Retry uses the session of the push consumer. ChangeInvisibleDuration sets the flag suspend. A
-// server that supports the flag does not count the change as a failure.
+// Retry uses the session of the push consumer. ChangeInvisibleDuration sets the flag suspend on a
+// tidegate broker, which then does not count the change as a failure. RocketMQ 5.5 does not count
+// an attempt whose last change had the flag, so on RocketMQ only Release sets it.
 //
 // # Errors
 //

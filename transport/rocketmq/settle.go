@@ -239,8 +239,23 @@ func retryResult(values []string) (r transport.RetryResult) {
 // does not report to them that the handle is invalid.
 func reasonHeader(reason string) []string { return []string{reasonKey, headers.EncodeReason(reason)} }
 
-// ChangeInvisibleDuration implements transport.Settler. It sets the flag suspend, so that a server
-// that supports it does not count a failure. With an error the handle is empty.
+// Release implements transport.Settler. It sends a change of the invisible duration to 0 with the
+// flag suspend, which RocketMQ before 5.5 ignores.
+func (c *Client) Release(ctx context.Context, d *tidegate.Delivery) error {
+	r, err := c.settling(ctx, opChange, d, nil)
+	if err != nil {
+		return err
+	}
+	if _, _, err := c.changeInvisible(ctx, r, d, 0, true); err != nil {
+		return err
+	}
+	return nil
+}
+
+// ChangeInvisibleDuration implements transport.Settler. It sets the flag suspend for a tidegate
+// broker only. There the flag distinguishes it from a failure of a push consumer, and the attempt
+// counts when the lease ends. RocketMQ 5.5 would not count the attempt, so that a message whose
+// handler ends the process would return without end. With an error the handle is empty.
 func (c *Client) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
 	return c.extend(ctx, d, dur, nil)
 }
@@ -258,7 +273,7 @@ func (c *Client) extend(ctx context.Context, d *tidegate.Delivery, dur time.Dura
 		return "", err
 	}
 	r.headers = headers
-	handle, _, err := c.changeInvisible(ctx, r, d, dur, true)
+	handle, _, err := c.changeInvisible(ctx, r, d, dur, r.ep.Capabilities().Suspend)
 	if err != nil {
 		return "", err
 	}

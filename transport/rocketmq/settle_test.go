@@ -1,6 +1,7 @@
 package rocketmq
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -194,11 +195,21 @@ func TestChangeRetryDeadLetter(t *testing.T) {
 		if _, err := c.DeadLetter(t.Context(), d, "no such order: 7"); err != nil {
 			t.Error(err)
 		}
+		if err := c.Release(t.Context(), d); !errors.Is(err, tidegate.ErrInvalidHandle) {
+			t.Error(err)
+		}
+		code = rmqpb.Code_OK
+		if err := c.Release(t.Context(), d); err != nil {
+			t.Error(err)
+		}
+		if _, err := c.RepeatChange(t.Context(), d, time.Minute); err != nil {
+			t.Error(err)
+		}
 		calls := s.of("ChangeInvisibleDuration")
 		for i, want := range []struct {
 			suspend bool
 			dur     time.Duration
-		}{{true, time.Minute}, {false, time.Hour}} {
+		}{{false, time.Minute}, {false, time.Hour}, {false, time.Minute}, {true, 0}, {true, 0}, {false, time.Minute}} {
 			r := calls[i].req.(*rmqpb.ChangeInvisibleDurationRequest)
 			if r.Suspend == nil || r.GetSuspend() != want.suspend || r.GetInvisibleDuration().AsDuration() != want.dur ||
 				r.GetReceiptHandle() != "h" || r.GetMessageId() != "m-h" || r.GetGroup().GetName() != "g" || r.GetTopic().GetName() != "t" {
@@ -214,6 +225,90 @@ func TestChangeRetryDeadLetter(t *testing.T) {
 			t.Errorf("%v %v", r, f.md)
 		}
 	})
+}
+
+// RocketMQ 5.5 honours the flag suspend on all topics, without an announcement: an attempt whose
+// last change had the flag does not count. Extended leases and the changes of simple consumers
+// count, so that a message whose handler ends the process becomes a dead letter. Only the release
+// of a delivery that no handler has seen does not. A tidegate broker gets the flag always: without
+// it the change of a push consumer is a failure.
+func TestSuspend(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		features string
+		push     bool
+		change   func(context.Context, *Client, *tidegate.Delivery) error
+		suspend  bool
+	}{
+		{"an extension on RocketMQ", "", true, change(time.Minute), false},
+		{"a change by a simple consumer on RocketMQ", "", false, change(time.Minute), false},
+		{"a change to now by a simple consumer on RocketMQ", "", false, change(0), false},
+		{"a release on RocketMQ", "", true, release, true},
+		{"a release of a simple consumer's delivery on RocketMQ", "", false, release, true},
+		{"an extension on a broker without suspend", "batch, retry", true, change(time.Minute), false},
+		{"an extension on a tidegate broker", "batch, suspend", true, change(time.Minute), true},
+		{"a change by a simple consumer on a tidegate broker", "batch, suspend", false, change(time.Minute), true},
+		{"a release on a tidegate broker", "batch, suspend", true, release, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNetwork()
+				s := newServer(t, n, testAddr)
+				s.features = tt.features
+				const retries = 2
+				attempt, suspended, dead := int32(0), false, false
+				s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
+					if !suspended {
+						attempt++
+					}
+					suspended = false
+					if dead = attempt > retries+1; dead {
+						sendStatus(st, rmqpb.Code_MESSAGE_NOT_FOUND)
+						return nil
+					}
+					sendStatus(st, rmqpb.Code_OK)
+					sendMessage(st, func(m *rmqpb.Message) { m.SystemProperties.DeliveryAttempt = new(attempt) })
+					return nil
+				}
+				s.change = func(r *rmqpb.ChangeInvisibleDurationRequest) *rmqpb.ChangeInvisibleDurationResponse {
+					suspended = r.GetSuspend()
+					return &rmqpb.ChangeInvisibleDurationResponse{Status: ok, ReceiptHandle: "new"}
+				}
+				c := newClient(t, n, nil)
+				var attempts []int
+				for range retries + 2 { // the message is redelivered each time, as after the end of the process
+					r := request1
+					r.Push = tt.push
+					ds, err := c.Receive(t.Context(), r)
+					if err != nil {
+						t.Fatal(err)
+					}
+					for _, d := range ds {
+						attempts = append(attempts, d.Attempt)
+						if err := tt.change(t.Context(), c, d); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				want := []int{1, 2, 3}
+				if tt.suspend {
+					want = []int{1, 1, 1, 1}
+				}
+				if !slices.Equal(attempts, want) || dead == tt.suspend {
+					t.Errorf("attempts %v, dead letter %t; want %v", attempts, dead, want)
+				}
+			})
+		})
+	}
+}
+
+func release(ctx context.Context, c *Client, d *tidegate.Delivery) error { return c.Release(ctx, d) }
+
+func change(dur time.Duration) func(context.Context, *Client, *tidegate.Delivery) error {
+	return func(ctx context.Context, c *Client, d *tidegate.Delivery) error {
+		_, err := c.ChangeInvisibleDuration(ctx, d, dur)
+		return err
+	}
 }
 
 // Retry takes its result from the last trailer, if that is valid.

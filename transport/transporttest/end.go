@@ -93,7 +93,7 @@ var endCases = []testCase{
 				ds = e.receive(r)
 			}
 			for _, d := range ds {
-				if _, err := e.Transport.ChangeInvisibleDuration(e.Context(), d, 0); err != nil {
+				if err := e.Transport.Release(e.Context(), d); err != nil {
 					e.Fatal(err)
 				}
 			}
@@ -139,6 +139,7 @@ var endCases = []testCase{
 		}
 		for name, err := range map[string]error{
 			"Ack":                     e.Transport.Ack(ctx, ds[:1])[0],
+			"Release":                 e.Transport.Release(ctx, ds[0]),
 			"Retry":                   retry,
 			"ChangeInvisibleDuration": change,
 			"DeadLetter":              dead,
@@ -193,6 +194,7 @@ var endCases = []testCase{
 			"Send":                    e.Transport.Send(ctx, []*tidegate.Message{e.message("y")})[0].Err,
 			"Receive":                 receive,
 			"Ack":                     e.ack(d),
+			"Release":                 e.Transport.Release(ctx, d),
 			"Retry":                   retry,
 			"ChangeInvisibleDuration": change,
 			"DeadLetter":              dead,

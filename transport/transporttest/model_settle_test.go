@@ -124,6 +124,19 @@ func (m *model) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Deliver
 	return m.change(ctx, d, dur, false)
 }
 
+func (m *model) Release(ctx context.Context, d *tidegate.Delivery) error {
+	return m.settle(ctx, d, func(_ int, c *subCopy) {
+		free := c.push && m.server.Capabilities.Suspend && m.fault != "suspending counts" || m.server.LacksCountedReleases
+		c.due = time.Now()
+		if c.push || free {
+			c.held, c.handle = false, ""
+		}
+		if free {
+			c.attempt--
+		}
+	})
+}
+
 func (m *model) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error) {
 	now, again := *d, false
 	m.mu.Lock()
@@ -146,12 +159,7 @@ func (m *model) change(ctx context.Context, d *tidegate.Delivery, dur time.Durat
 			c.replaced, c.handle = c.handle, fmt.Sprint(c.handle, "+", m.serial)
 			c.changed = c.handle
 		}
-		if dur == 0 && c.push {
-			c.held, c.handle = false, ""
-			if m.server.Capabilities.Suspend && m.fault != "suspending counts" {
-				c.attempt--
-			}
-		}
+		c.uncounted = dur > 0 && m.fault == "extended leases do not count"
 		handle = c.handle
 	})
 	return handle, err

@@ -46,6 +46,7 @@ type subCopy struct {
 	due               time.Time // when it can be delivered (again)
 	held              bool      // in flight, as opposed to waiting
 	push              bool
+	uncounted         bool // the attempt does not count when the lease ends, by a fault
 	handle            string
 	done              bool
 }
@@ -208,6 +209,9 @@ func (m *model) expire(group string, i int, c *subCopy, now time.Time) {
 	}
 	if c.held {
 		c.held, c.handle = false, ""
+		if c.uncounted {
+			c.attempt--
+		}
 		if c.attempt >= m.groups[group].MaxAttempts {
 			m.bury(group, i, c, "timed out")
 		} else if c.push && m.server.TimeoutsTakeTheSchedule && m.fault != "no ladder for timeouts" {

@@ -114,6 +114,11 @@ type Server struct {
 	// one that Retry asks for, up to 5 minutes longer, or none.
 	LacksExactRetries bool
 
+	// LacksCountedReleases: a released delivery does not count as an attempt, whether or not the
+	// receive had Push set, although the server does not announce Capabilities.Suspend. RocketMQ
+	// 5.5 is such a server.
+	LacksCountedReleases bool
+
 	only func(testCase) bool // of the suite's own tests; nil: every case
 }
 

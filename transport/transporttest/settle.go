@@ -125,6 +125,21 @@ var settleCases = []testCase{
 		}
 		e.again(e.request(), start, e.server.Unit/2, "the message was redelivered")
 	}},
+	{name: "ChangeToNow", run: func(e *env) { // by a simple consumer, whose program has seen the message
+		e.setup(settings.TopicNormal)
+		e.send(e.message("x"))
+		d := e.one()
+		start := time.Now()
+		if _, err := e.Transport.ChangeInvisibleDuration(e.Context(), d, 0); err != nil {
+			e.Fatal(err)
+		}
+		again := e.again(e.request(), start, 0, "the message was redelivered")
+		if again.Attempt != 2 {
+			e.Errorf("attempt %d, want 2", again.Attempt)
+		}
+		e.stale(d)
+		e.mustAck(again)
+	}},
 	{name: "GiveBack", run: func(e *env) {
 		e.setup(settings.TopicNormal)
 		for _, push := range []bool{true, false} {
@@ -133,12 +148,12 @@ var settleCases = []testCase{
 			r.Push = push
 			d := e.oneOf(r)
 			start := time.Now()
-			if _, err := e.Transport.ChangeInvisibleDuration(e.Context(), d, 0); err != nil {
+			if err := e.Transport.Release(e.Context(), d); err != nil {
 				e.Fatal(err)
 			}
 			again := e.again(r, start, 0, "the released message was redelivered")
 			want := d.Attempt + 1
-			if push && e.server.Capabilities.Suspend {
+			if e.lacks(!e.server.LacksCountedReleases, "LacksCountedReleases", "no release counts as an attempt") || push && e.server.Capabilities.Suspend {
 				want = d.Attempt // it was not handled
 			}
 			if again.Attempt != want {
@@ -245,10 +260,37 @@ var settleCases = []testCase{
 				}
 				d.Handle = h
 			}
-			if _, err := e.Transport.ChangeInvisibleDuration(e.Context(), d, 0); err != nil {
+			if err := e.Transport.Release(e.Context(), d); err != nil {
 				e.Fatal(err)
 			}
 		}
+	}},
+	// A handler that ends its process may do so after extensions of its lease.
+	{name: "ExtendedLeaseCounts", run: func(e *env) {
+		e.setup(settings.TopicNormal)
+		e.send(e.message("x"))
+		r := e.request()
+		r.Push = true
+		d := e.oneOf(r)
+		start := time.Now()
+		for range 2 {
+			h, err := e.Transport.ChangeInvisibleDuration(e.Context(), d, 2*e.server.Unit)
+			if err != nil {
+				e.Fatal(err)
+			}
+			d.Handle = h
+		}
+		r.Wait = 2 * e.server.Unit
+		for time.Since(start) < 4*e.server.Unit+lateness { // the retry schedule may delay it
+			if ds := e.receive(r); len(ds) > 0 {
+				if after := time.Since(start); len(ds) > 1 || ds[0].Attempt != 2 || after < 2*e.server.Unit-100*time.Millisecond {
+					e.Errorf("received %s after %v, want attempt 2 after the extended lease of %v", describe(ds), after, 2*e.server.Unit)
+				}
+				e.mustAck(ds[0])
+				return
+			}
+		}
+		e.Errorf("the message was not redelivered after its extended lease")
 	}},
 }
 

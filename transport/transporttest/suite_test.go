@@ -57,6 +57,8 @@ var lacking = map[string][]string{
 	"LacksTopicTypes":    {"SendPartFails", "FIFONeedsAGroup"},
 	"LacksMissingTopics": {"SendRefused", "NoSuchTopic", "Ping"},
 	"LacksExactRetries":  {"RetryAfter", "RetryOutlivesTheLease"},
+
+	"LacksCountedReleases": {"GiveBack"},
 }
 
 // A server that lacks a promise passes the suite if its Server declares that, with and without the
@@ -152,6 +154,7 @@ func TestSuiteFindsFaults(t *testing.T) {
 		"no group needed":                {"FIFONeedsAGroup"},
 		"a failed group locks the queue": {"FIFOFailedGroupWaitsOthersFlow"},
 		"suspending counts":              {"SuspendIsNoFailure"},
+		"extended leases do not count":   {"ExtendedLeaseCounts"},
 		"ignore MaxBytes":                {"ReceiveMaxBytes"},
 		"report no message":              {"Watch"},
 		"report all the time":            {"Watch"},

@@ -24,7 +24,7 @@ type Engine interface {
 	Append(ctx context.Context, msgs []Incoming) []transport.SendResult
 	Poll(ctx context.Context, p Poll) ([]*tidegate.Delivery, error)
 	InvisibleBounds() (least, most time.Duration)
-	Release(ctx context.Context, ds []*tidegate.Delivery)
+	Return(ctx context.Context, ds []*tidegate.Delivery)
 	TopicOf(handle string) (topic, original string, err error)
 	ReconsumeLater(ctx context.Context, d *tidegate.Delivery, m transport.ReconsumeMode) (Reconsumed, error)
 	RetryInterval(d *tidegate.Delivery) (time.Duration, error)

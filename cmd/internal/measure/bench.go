@@ -283,8 +283,7 @@ func (b *benchCommand) createQueue(ctx context.Context, t connection.Transport) 
 		Group: b.load.Group, Topic: b.load.Topic, Queue: transport.AnyQueue, Push: true, Max: 1, InvisibleDuration: time.Minute, Wait: time.Millisecond,
 	})
 	for _, d := range ds {
-		_, rerr := t.ChangeInvisibleDuration(ctx, d, 0)
-		err = errors.Join(err, rerr)
+		err = errors.Join(err, t.Release(ctx, d))
 	}
 	queue := output.Safe(b.load.Topic + "." + b.load.Group)
 	b.Note("the queue %s stays; 'artemis queue delete --name %s' removes it", queue, queue)

@@ -59,7 +59,7 @@ func TestCancelledReceiveIsRepeated(t *testing.T) {
 				}
 			}
 			for _, d := range ds {
-				if _, err := leaver.ChangeInvisibleDuration(t.Context(), d, 0); err != nil {
+				if err := leaver.Release(t.Context(), d); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -196,7 +196,7 @@ func receive(ctx context.Context, d *doctor.Patient, t connection.Transport) {
 		d.OK("group", "a receiver is attached to the queue %s with credit, and no message arrived within %v: the queue is empty, or other consumers hold its messages ('artemis queue stat')", queue, patience)
 		return
 	}
-	if _, err := t.ChangeInvisibleDuration(bounded, ds[0], 0); err != nil {
+	if err := t.Release(bounded, ds[0]); err != nil {
 		d.Failed("group", fmt.Errorf("message %s arrived, and its release failed: %w", output.Safe(ds[0].ID), err), "the server delivers the message again when the connection has ended")
 		return
 	}

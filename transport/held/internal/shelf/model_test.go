@@ -291,7 +291,7 @@ func (m *shelfModel) settle(l *modelLease) {
 	m.Due(m.now)
 	valid := l.until.After(m.now) && m.alive[l.link] && !slices.ContainsFunc(m.finishes, func(s Settlement) bool { return s.handle == l.handle })
 	var err error
-	switch delay := time.Duration(m.r.IntN(4)) * time.Second; m.r.IntN(6) {
+	switch delay := time.Duration(m.r.IntN(4)) * time.Second; m.r.IntN(7) {
 	case 0, 1:
 		var msg *Message
 		if msg, err = m.Begin(l.handle, m.now); err == nil {
@@ -318,6 +318,10 @@ func (m *shelfModel) settle(l *modelLease) {
 	case 5:
 		var ok bool
 		if ok, err = m.Snooze(l.handle, delay, m.now); err == nil && ok {
+			m.end(l)
+		}
+	case 6:
+		if err = m.Release(l.handle, m.now); err == nil {
 			m.end(l)
 		}
 	}

@@ -99,28 +99,37 @@ func (s *Shelf) Buried(handle string) bool {
 	return m != nil && m.state == buried
 }
 
-// Change moves the end of a lease and replaces the handle. A dur of 0 releases the message.
+// Change moves the end of a lease and replaces the handle. A dur of 0 ends the lease.
 func (s *Shelf) Change(handle string, dur time.Duration, now time.Time) (string, error) {
 	m, err := s.find(handle, now)
 	switch {
 	case err != nil:
 		return "", err
-	case dur > 0:
-		delete(s.handles, m.handle)
-		m.handle = s.newHandle()
-		s.handles[m.handle] = m
-		m.until = now.Add(dur)
-		s.wakeAt(&m.alarm, m.until)
-	case m.push: // it was not handled
+	case dur <= 0:
+		s.expire(m, now)
+		return "", nil
+	}
+	delete(s.handles, m.handle)
+	m.handle = s.newHandle()
+	s.handles[m.handle] = m
+	m.until = now.Add(dur)
+	s.wakeAt(&m.alarm, m.until)
+	return m.handle, nil
+}
+
+// Release ends a delivery that was not handled. The attempt of a push receive does not count.
+func (s *Shelf) Release(handle string, now time.Time) error {
+	m, err := s.find(handle, now)
+	switch {
+	case err != nil:
+		return err
+	case m.push:
 		s.unlease(m)
 		s.putBack(m, now)
 	default:
 		s.expire(m, now)
 	}
-	if dur > 0 {
-		return m.handle, nil
-	}
-	return "", nil
+	return nil
 }
 
 // Snooze postpones a message in this process. It returns false if too many messages wait.
