@@ -123,6 +123,7 @@ func TestOneAttempt(t *testing.T) {
 			w.Header().Set("Content-Length", "9")
 			io.WriteString(w, "{")
 		}, tidegate.ClassTransient, 0, true, 0, 0},
+		"an empty result": {func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, `{"results":[{}]}`) }, tidegate.ClassTransient, 50000, true, 0, 0},
 		"too few results": {func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, `{"results":[]}`) }, tidegate.ClassTransient, 50000, true, 0, 0},
 		"a proxy":         {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no upstream", http.StatusBadGateway) }, tidegate.ClassTransient, 50000, true, 0, 0},
 		"another site":    {func(w http.ResponseWriter, r *http.Request) { http.NotFound(w, r) }, tidegate.ClassTransient, 50000, false, 0, 0},

@@ -128,7 +128,7 @@ func (c *Client) send(ctx context.Context, msgs []*tidegate.Message) []transport
 	}
 	for n, i := range at {
 		switch {
-		case n < len(sent) && len(sent) == len(at):
+		case n < len(sent) && len(sent) == len(at) && (sent[n].Error != nil || sent[n].ID != ""):
 			results[i] = c.resultOf(topic, &sent[n])
 		case f != nil:
 			e := *f.Err
@@ -136,7 +136,7 @@ func (c *Client) send(ctx context.Context, msgs []*tidegate.Message) []transport
 		default:
 			results[i].Err = &tidegate.Error{
 				Op: opSend, Subject: topic, Endpoint: c.api.Endpoint(), Code: protocol.CodeInternalError, MaybeStored: true,
-				Message: "the response has a different number of results than the request has messages",
+				Message: "the response has no result for message " + msgs[i].ID + ", which may be stored or not",
 			}
 		}
 	}

@@ -129,7 +129,11 @@ func (c *Client) sendRequest(ctx context.Context, t *topic, q routing.Queue, req
 	begin := time.Now()
 	res, trailer, err := c.exchange(ctx, r, req)
 	if v = remote.Healthy; !slices.ContainsFunc(res.GetEntries(), stored) {
-		v = remote.VerdictOf(err, context.Cause(ctx), time.Since(begin))
+		top := err
+		if top == nil && len(res.GetEntries()) == 0 {
+			top = sendError(t.name, q.Server.Key, res, nil, msgs[0].ID, nil, trailer)
+		}
+		v = remote.VerdictOf(top, context.Cause(ctx), time.Since(begin))
 	}
 	if err != nil {
 		c.doubtIf(t, err)
@@ -176,8 +180,8 @@ func sendError(topic, endpoint string, res *rmqpb.SendMessageResponse, entry *rm
 	case top != nil:
 		e := *top
 		return &e
-	case res.GetStatus().GetCode() == rmqpb.Code_OK && (entry != nil || len(res.GetEntries()) == 0):
-		return nil // without entries the status holds for all messages
+	case res.GetStatus().GetCode() == rmqpb.Code_OK && entry != nil:
+		return nil // the entry has no status of its own
 	}
 	e := failure.OfStatus(opSend, topic, endpoint, &rmqpb.Status{
 		Code:    rmqpb.Code_INTERNAL_SERVER_ERROR,

@@ -22,6 +22,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/failure"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/wire"
 )
@@ -255,7 +256,7 @@ func TestSendEntries(t *testing.T) {
 	}{
 		"all well": {&rmqpb.SendMessageResponse{Status: ok, Entries: []*rmqpb.SendResultEntry{
 			entry("0", rmqpb.Code_OK), entry("1", rmqpb.Code_OK)}}, [2]result{}},
-		"OK without entries": {&rmqpb.SendMessageResponse{Status: ok}, [2]result{}},
+		"OK without entries": {&rmqpb.SendMessageResponse{Status: ok}, [2]result{{50001, true}, {50001, true}}},
 		"mixed": {&rmqpb.SendMessageResponse{Status: st(rmqpb.Code_MULTIPLE_RESULTS), Entries: []*rmqpb.SendResultEntry{
 			entry("0", rmqpb.Code_TOO_MANY_REQUESTS), entry("1", rmqpb.Code_OK)}}, [2]result{{42900, false}, {}}},
 		"one entry missing": {&rmqpb.SendMessageResponse{Status: st(rmqpb.Code_MULTIPLE_RESULTS), Entries: []*rmqpb.SendResultEntry{
@@ -296,6 +297,33 @@ func TestSendEntries(t *testing.T) {
 					}
 				}
 			})
+		})
+	}
+}
+
+// A response without an entry stores no message for certain, whatever its status: a single send, a
+// half message and a send that shares its request fail like a batch.
+func TestSendWithoutEntry(t *testing.T) {
+	for _, features := range []string{"", "batch", "batch, topics"} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNetwork()
+			s := newServer(t, n, testAddr)
+			s.features = features
+			c := newClient(t, n, nil)
+			if _, err := sendOne(t.Context(), c, message("known")); err != nil { // the features are known then
+				t.Fatal(err)
+			}
+			s.send = func(context.Context, *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
+				return &rmqpb.SendMessageResponse{Status: ok}, nil
+			}
+			_, one := sendOne(t.Context(), c, message("m"))
+			half := c.SendHalf(t.Context(), message("half"))
+			lane := c.SendLane(t.Context(), transport.Lane{Endpoint: testAddr, MaxMessages: 1}, []*tidegate.Message{message("lane")})
+			for i, err := range []error{one, half.Err, lane[0].Err} {
+				if e, is := errors.AsType[*tidegate.Error](err); !is || e == nil || e.Code != tidegate.CodeInternalServerError || !e.MaybeStored || !errors.Is(err, tidegate.ErrUnavailable) {
+					t.Errorf("features %q, send %d: %v, want a transient error of a message that may be stored", features, i, err)
+				}
+			}
 		})
 	}
 }
