@@ -79,9 +79,9 @@ func (it *item) await() {
 // The producer calls the functions one after the other, in the order of the results, from its own
 // goroutine and without a lock. Within a message group the results of the stored messages come in
 // the order of the messages. The result of a failed message can come earlier, for example when its
-// ctx ends. A slow function delays the later ones, and the producer fills up. done must not call
-// Close, because Close waits for it. A panic in done is logged and otherwise ignored, and so is the
-// end of its goroutine by runtime.Goexit.
+// ctx ends. A slow function delays the later ones, and the producer fills up. done must call
+// neither Close nor Shutdown, because both wait for it. A panic in done is logged and otherwise
+// ignored, and so is the end of its goroutine by runtime.Goexit.
 func (p *Producer) SendAsync(ctx context.Context, msg *tidegate.Message, done func(tidegate.Receipt, error)) error {
 	if msg != nil && done == nil {
 		return &SendError{Topic: msg.Topic, MessageID: msg.ID, Reason: StopInvalid, Cause: &tidegate.Error{

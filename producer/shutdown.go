@@ -47,8 +47,9 @@ func (p *Producer) Flush(ctx context.Context) error { return p.ledger.Flush(ctx)
 // under way until ctx ends, for at most a second, and then cancels them; their messages stay in the
 // spool. The producer does not use the spool after Shutdown has returned.
 //
-// Shutdown can be called in any state, more than once, and by several goroutines. A function given
-// to SendAsync or Transact that calls Shutdown waits for itself, until ctx ends.
+// Shutdown can be called in any state, more than once, and by several goroutines. It must not be
+// called from Options.OnAttempt or a function given to SendAsync or Transact, because it waits for
+// these: such a call blocks until ctx ends.
 func (p *Producer) Shutdown(ctx context.Context) (Accounts, error) {
 	p.ledger.Close()
 	err := p.ledger.Flush(ctx)

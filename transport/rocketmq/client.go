@@ -50,7 +50,9 @@ type Client struct {
 }
 
 // New returns a client of the server at endpoints. endpoints is host:port, or several of these
-// joined by ";" if the server has several addresses; the client tries the first one first.
+// joined by ";" if the server has several addresses, for example the proxies of a cluster. The
+// client tries them in a random order, so that clients with the same list share the proxies, and
+// keeps to an address while it works. Options.KeepOrder keeps the order of the list.
 //
 // New does not connect. The first call does, and each call after a lost connection. The error joins
 // all faults of endpoints and opts. Each fault is a tidegate.Error, or an error of package backoff.
@@ -72,7 +74,7 @@ func New(endpoints string, opts Options) (*Client, error) {
 		topics:    map[string]*topic{},
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background()) // the client's lifetime, independent of any request
-	c.dialing = remote.Dialing{TLS: opts.TLS, Dialer: opts.Dialer, Backoff: opts.ConnectBackoff, MaxReceiveSize: opts.MaxReceiveSize, Life: c.ctx}
+	c.dialing = remote.Dialing{TLS: opts.TLS, Dialer: opts.Dialer, Backoff: opts.ConnectBackoff, MaxReceiveSize: opts.MaxReceiveSize, KeepOrder: opts.KeepOrder, Life: c.ctx}
 	if c.access, err = c.endpoint(access); err != nil {
 		c.cancel()
 		return nil, err

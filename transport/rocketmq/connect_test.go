@@ -13,6 +13,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
 // Attempts to connect are given MIN_CONNECT_TIMEOUT, and more once the
@@ -117,6 +118,84 @@ func TestConsumersConnectAtTheirOwnPace(t *testing.T) {
 		c.Close()
 		if n, took := attempts.Load(), int64(time.Since(start)/time.Second); n > 2*took+2 {
 			t.Errorf("%d attempts to connect in %d s by 50 consumers", n, took)
+		}
+	})
+}
+
+// Clients with the same list begin with different addresses, and each keeps to its own while that
+// works. After its end the client uses another one. KeepOrder begins with the first.
+func TestOrderOfAddresses(t *testing.T) {
+	const both = testAddr + ";" + otherAddr
+	for _, keep := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNetwork()
+			servers := map[string]*server{testAddr: newServer(t, n, testAddr), otherAddr: newServer(t, n, otherAddr)}
+			for _, s := range servers {
+				s.route = func() *rmqpb.QueryRouteResponse {
+					return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: queues(both, "b", 1)}
+				}
+			}
+			counts := func() map[string]int {
+				c := map[string]int{}
+				for addr, s := range servers {
+					c[addr] = len(s.of("SendMessage"))
+				}
+				return c
+			}
+			const clients = 40 // all at one address by chance: once in 2^39 runs
+			began := map[string]int{}
+			for range clients {
+				before := counts()
+				c, err := New(both, Options{Dialer: n.dial, KeepOrder: keep})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				for range 5 {
+					if _, err := sendOne(t.Context(), c, message("x")); err != nil {
+						t.Fatal(err)
+					}
+				}
+				for addr, now := range counts() {
+					switch now - before[addr] {
+					case 0:
+					case 5:
+						began[addr]++
+					default:
+						t.Errorf("a client sent %d of 5 messages to %s", now-before[addr], addr)
+					}
+				}
+			}
+			if keep && began[testAddr] != clients || !keep && (began[testAddr] == 0 || began[otherAddr] == 0) {
+				t.Errorf("KeepOrder %t: the clients began with %v", keep, began)
+			}
+			servers[testAddr].stop()
+			synctest.Wait()
+			c, err := New(both, Options{Dialer: n.dial, KeepOrder: keep})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			if _, err := sendOne(awaiting(t, time.Minute), c, message("x")); err != nil {
+				t.Errorf("without the first address: %v", err)
+			}
+		})
+	}
+}
+
+// An address with an IPv6 zone reaches the dialer as it was given.
+func TestAddressWithZone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const addr = "[fe80::1%eth0]:8081"
+		n := newNetwork()
+		newServer(t, n, addr)
+		c, err := New(addr, Options{Dialer: n.dial})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if r, err := sendOne(t.Context(), c, message("x")); err != nil || r.Endpoint != addr {
+			t.Errorf("%+v, %v", r, err)
 		}
 	})
 }

@@ -81,6 +81,11 @@ type Options struct {
 	// False means the addresses of the route.
 	FixedEndpoint bool
 
+	// KeepOrder tries several addresses of one server in the order of the list, so that the first
+	// one that works gets the connections of all clients. False means a random order, chosen for
+	// each connection that the client opens to the list.
+	KeepOrder bool
+
 	// Logger receives the events that no call returns, for example lost sessions and corrupt
 	// messages. Nil means no logging.
 	Logger *slog.Logger

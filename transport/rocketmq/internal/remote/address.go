@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/rmqpb"
@@ -16,6 +18,9 @@ func ParseAddresses(text string) (*rmqpb.Endpoints, error) {
 	pb := new(rmqpb.Endpoints)
 	for part := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ';' || r == ',' }) {
 		part = strings.TrimSpace(part)
+		if strings.Contains(part, "://") {
+			return nil, BadAddress(text, "%q is a URL; give host:port without a scheme", part)
+		}
 		host, port, err := net.SplitHostPort(part)
 		if err != nil {
 			return nil, BadAddress(text, "%q: %v; give host:port", part, err)
@@ -25,6 +30,10 @@ func ParseAddresses(text string) (*rmqpb.Endpoints, error) {
 			return nil, BadAddress(text, "%q: give host:port with a port of 1 to 65535", part)
 		}
 		scheme := schemeOf(host)
+		if at := strings.IndexFunc(host, illegal); scheme == rmqpb.AddressScheme_DOMAIN_NAME && at >= 0 {
+			r, _ := utf8.DecodeRuneInString(host[at:])
+			return nil, BadAddress(text, "the host %q has the character %q; give a host name or an IP address", host, r)
+		}
 		if pb.Scheme != 0 && pb.Scheme != scheme {
 			return nil, BadAddress(text, "the addresses of one server must have one kind, but %s and %s are given", pb.Scheme, scheme)
 		}
@@ -35,6 +44,11 @@ func ParseAddresses(text string) (*rmqpb.Endpoints, error) {
 		return nil, BadAddress(text, "the address is empty; give host:port, several joined by ';'")
 	}
 	return pb, nil
+}
+
+// illegal reports whether no host name has the character. Names in other scripts are permitted.
+func illegal(r rune) bool {
+	return r != '-' && r != '.' && r != '_' && !unicode.IsLetter(r) && !unicode.IsMark(r) && !unicode.IsDigit(r)
 }
 
 // BadAddress returns the error of addresses that cannot be, which subject names.

@@ -4,10 +4,12 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 
 	"google.golang.org/grpc"
 	grpcbackoff "google.golang.org/grpc/backoff"
@@ -29,6 +31,7 @@ type Dialing struct {
 	Dialer         func(ctx context.Context, addr string) (net.Conn, error) // nil: TCP
 	Backoff        backoff.Exponential                                      // between attempts to connect
 	MaxReceiveSize int                                                      // bytes of every response but a receive's
+	KeepOrder      bool                                                     // of several addresses of a server
 	Life           context.Context                                          //nolint:containedctx // the client's own: probes of TLS end with it
 }
 
@@ -69,7 +72,12 @@ func (o *Dialing) Dial(addrs []string) (*Link, error) {
 	target := "passthrough:///" + addrs[0]
 	if len(addrs) > 1 {
 		target = "rocketmq:///" + addrs[0]
+		if !o.KeepOrder { // gRPC tries the addresses in this order, and keeps to one that works
+			addrs = slices.Clone(addrs)
+			rand.Shuffle(len(addrs), func(i, j int) { addrs[i], addrs[j] = addrs[j], addrs[i] })
+		}
 	}
+	target = strings.ReplaceAll(target, "%", "%25") // of an IPv6 zone; the target is a URL
 	if _, err := url.Parse(target); err != nil {
 		return nil, err
 	}
