@@ -56,9 +56,10 @@ func (c Class) String() string {
 	return "unknown"
 }
 
-// Classify returns the class of the error of one attempt. It depends on the code, never on the
-// text.
+// Classify returns the class of the error of one attempt. It depends on the code and on
+// [Error].Lapsed, never on the text.
 //
+// Credentials that the server accepted before and rejects now (Lapsed) are ClassTransient.
 // An error without a code is ClassTransient, for example a lost connection. Exceptions are
 // context.Canceled and ErrClosed, which are ClassCancelled, and ErrInvalid, which is
 // ClassPermanent. An expired deadline is ClassTransient: only the caller knows whether it was the
@@ -68,6 +69,9 @@ func Classify(err error) Class {
 		return ClassOK
 	}
 	if e, ok := errors.AsType[*Error](err); ok && e.Code != 0 {
+		if e.Lapsed {
+			return ClassTransient
+		}
 		return classOf(e.Code)
 	}
 	switch {

@@ -72,9 +72,17 @@ type Error struct {
 
 	// NotConnected reports that the attempt never had a connection to the server. The server has
 	// certainly not received the request, and MaybeStored is false. NotConnected is false for
-	// faults that another attempt to connect does not cure: a fault of TLS, a host name that DNS
-	// does not have, and rejected credentials.
+	// faults that another attempt to connect does not cure: a fault of TLS and a host name that DNS
+	// does not have, at an address that has never worked, and rejected credentials.
+	//
+	// NotConnected is also set if a RocketMQ proxy had no connection to the broker of the request.
+	// Code is then the proxy's.
 	NotConnected bool
+
+	// Lapsed reports that the server rejected credentials that it had accepted from this client
+	// before: they have expired or are being replaced. The server did not carry out the request.
+	// The error is ClassTransient and matches ErrUnavailable, and still has CodeUnauthorized.
+	Lapsed bool
 
 	// Message is the text of the server or of this module: the value, the limit and the remedy.
 	Message string
@@ -158,7 +166,7 @@ func (e *Error) Is(target error) bool {
 	case ErrForbidden:
 		return c == CodeForbidden
 	case ErrUnavailable:
-		return c == CodeRequestTimeout || c >= 50000 && c < 50500 && c != CodeNotImplemented
+		return e.Lapsed || c == CodeRequestTimeout || c >= 50000 && c < 50500 && c != CodeNotImplemented
 	}
 	return false
 }

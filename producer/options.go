@@ -51,9 +51,10 @@ type Options struct {
 	// setting after the first failed attempt. A throttled send waits for the response, for at most
 	// a second, and deducts that from its wait. Other sends do not wait.
 	//
-	// Attempts that never had a connection (tidegate.Error.NotConnected) do not count. They repeat
-	// until the deadline of ctx or, without a deadline, for two minutes. With Spool the message
-	// moves there after the first one.
+	// Attempts that never had a connection (tidegate.Error.NotConnected), or whose credentials the
+	// server had accepted before (Lapsed), do not count. They repeat until the deadline of ctx or,
+	// without a deadline, for two minutes. With Spool the message moves there after the first one,
+	// or after MaxAttempts if only a RocketMQ proxy has lost its broker.
 	MaxAttempts int
 
 	// Backoff is the wait after a throttled attempt: Delay(0) after the first throttled one,
@@ -104,7 +105,8 @@ type Options struct {
 	// a topic was spooled, new messages of the topic are spooled without an attempt until a send to
 	// the topic succeeds.
 	//
-	// Permanent errors and the cancellation of ctx fail the send as without a spool. A message at
+	// Permanent errors and the cancellation of ctx fail the send as without a spool, except for a
+	// topic whose permission is gone; package producer/spool lists the errors. A message at
 	// its deadline is spooled, and the call returns after the write; behind a request with an older
 	// message of its group it fails with the deadline. If the spool rejects a message, for example
 	// because it is full, the send fails with [StopSpool], and the error matches the spool's error.
@@ -144,14 +146,14 @@ type Options struct {
 
 	// OnAttempt is called after every attempt and before the backoff wait; its duration is deducted
 	// from that wait. Several goroutines call it at the same time. It delays the other messages of
-	// the request, and must not call Close. A panic in it is logged and otherwise ignored. Nil
-	// means none.
+	// the request, and must call neither Close nor Shutdown. A panic in it is logged and otherwise
+	// ignored. Nil means none.
 	OnAttempt func(Attempt)
 
 	// Logger receives
 	//   - errors: panics of the user's functions, and failures to drain the spool;
-	//   - warnings: aborted messages, transactions without a resolution, and failures to serve
-	//     transaction checks;
+	//   - warnings: aborted messages, transactions without a resolution, failures to serve
+	//     transaction checks, and credentials or permissions that the server accepted before;
 	//   - debug messages: retries.
 	//
 	// The first line of a kind, and of a topic for transactions, is logged at once. Further ones

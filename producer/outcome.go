@@ -71,10 +71,34 @@ func (t *topic) decide(r *request, outs []outcome) {
 		o.in.MaxAttempts, o.in.Elapsed, o.in.ContextEnded = limits.MaxAttempts, now.Sub(o.ended), o.it.ctx.Err() != nil
 		o.in.Closed = p.closed.Load()
 		o.in.Spools = p.spooler != nil && o.it.origin != fromSpool
+		if o.in.Forbidden && o.in.Spools {
+			t.mu.Lock()
+			o.in.Permitted = slices.Contains(t.permits, o.endpoint())
+			t.mu.Unlock()
+		}
 		o.in.Draw(&limits, &drawn)
 		o.decision = p.nextStep(&o.in)
+		t.alert(o)
 	}
 }
+
+// alert logs that the server rejects what it accepted before. No lock is held.
+func (t *topic) alert(o *outcome) {
+	event := ""
+	e, ok := errors.AsType[*tidegate.Error](o.err)
+	switch {
+	case o.decision.Stop == retry.Revoked:
+		event = "the server forbids sends to a topic that it accepted before; they move to the spool"
+	case ok && e.Lapsed:
+		event = "the server rejects credentials that it accepted before; sends are retried"
+	default:
+		return
+	}
+	t.p.events.Note(slog.LevelWarn, event, []slog.Attr{slog.String("topic", t.name)}, []slog.Attr{slog.Any("error", o.err)})
+}
+
+// errRevoked is the cause of messages that move to the spool because of a missing permission.
+var errRevoked = errors.New("the topic's permission, which earlier sends had, is gone")
 
 // nextStep is retry.Decide with the budget, from which it takes the retry.
 func (p *Producer) nextStep(in *retry.Inputs) retry.Decision {
@@ -99,6 +123,9 @@ func (t *topic) apply(o *outcome, l *lane, spooled []string, now time.Time) bool
 	case d.Class == tidegate.ClassOK:
 		t.good.Store(true)
 		t.down = false
+		if from := o.endpoint(); t.p.spooler != nil && !slices.Contains(t.permits, from) {
+			t.permits = append(t.permits, from)
+		}
 		it.receipt = o.receipt
 		it.receipt.Attempts = it.history.Attempts
 		it.receipt.MessageID = cmp.Or(o.receipt.MessageID, it.Message.ID)
@@ -151,9 +178,18 @@ func (it *item) stopped(o *outcome) *SendError {
 	case retry.Exhausted:
 		var cause error
 		if o.in.NotConnected {
-			cause = fmt.Errorf("no connection to the server for %v", o.in.UnconnectedFor.Round(time.Second))
+			what := "no connection to the server"
+			switch {
+			case o.in.ProxyAlone:
+				what = "no connection from the proxy to its broker"
+			case o.in.Lapsed:
+				what = "the credentials are rejected"
+			}
+			cause = fmt.Errorf("%s for %v", what, o.in.UnconnectedFor.Round(time.Second))
 		}
 		return it.fail(StopExhausted, cause)
+	case retry.Revoked:
+		return it.fail(StopSpool, errRevoked)
 	default:
 		return it.fail(stopReasons[d.Stop], nil)
 	}
@@ -198,7 +234,7 @@ func (t *topic) adapt(r *request, outs []outcome, now time.Time) (ended []outcom
 		case o.skipped:
 		case o.err == nil:
 			l.Succeeded(r)
-		case retry.NotConnected(o.err): // the server knows nothing of it
+		case retry.Unreached(o.err): // the server knows nothing of it
 		case errors.Is(o.err, errAttemptTimeout):
 			l.TimedOut(r)
 		case o.decision.Class == tidegate.ClassThrottled:

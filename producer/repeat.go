@@ -13,11 +13,12 @@ import (
 // Recall cancels the delayed message with the recall handle of its receipt, and returns the
 // message's ID. Recall is retried like a send. It fails if the transport is no transport.Recaller.
 // The error, a [*SendError], matches tidegate.ErrNotFound if the message was delivered or recalled
-// before. After a lost response, an earlier attempt of the same call may have recalled it.
+// before. After a lost response, an earlier attempt of the same call may have recalled it. The
+// error's MaybeStored is false.
 func (p *Producer) Recall(ctx context.Context, topic, handle string) (messageID string, err error) {
 	it := newItem(ctx, &tidegate.Message{Topic: topic})
 	failed := func(e *SendError) error {
-		e.op = "recall from"
+		e.op, e.MaybeStored = "recall from", false // a recall stores nothing
 		return e
 	}
 	if err := tidegate.ValidateTopic(topic); err != nil {

@@ -187,6 +187,8 @@ func (t *topic) spool(it *item, err *SendError) {
 	switch err.Reason {
 	case StopExhausted, StopThrottled, StopPushedBack, StopDeadline, StopBudget:
 		t.down = t.down || err.Last != nil
+	case StopSpool:
+		t.down = t.down || err.Cause == errRevoked //nolint:errorlint // the producer's own value
 	default:
 	}
 	t.p.spooler.add(it)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
@@ -473,5 +474,103 @@ func spoolRound(t *testing.T, round uint64, rnd *rand.Rand) {
 		_, number, _ := strings.Cut(m.ID, "-")
 		fmt.Sscanf(number, "%d-%d", &life, &n)
 		return m.MessageGroup, 100*life + n
+	})
+}
+
+// A topic whose permission is gone goes to the spool, and no other does. What was never permitted
+// fails at once, and so does a send without a spool. The end sends the messages.
+func TestLostPermissionIsSpooled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newStore()
+		s := newSpool(t, spool.Options{})
+		var log logBuffer
+		p := newProducer(t, f, Options{Spool: s, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		forbidden := func(topics ...string) func(*tidegate.Message) error {
+			return func(m *tidegate.Message) error {
+				if slices.Contains(topics, m.Topic) {
+					return &tidegate.Error{Op: "SendMessage", Subject: m.Topic, Endpoint: "a:1", Code: tidegate.CodeForbidden}
+				}
+				return nil
+			}
+		}
+		send := func(id, topic string) (tidegate.Receipt, error) {
+			return p.Send(t.Context(), &tidegate.Message{ID: id, Topic: topic, Body: []byte("x")})
+		}
+		for _, topic := range []string{"orders", "bills"} {
+			if _, err := send("first of "+topic, topic); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.set(forbidden("orders", "never"))
+		for i := range 20 {
+			if r, err := send(fmt.Sprint(i), "orders"); err != nil || !r.Spooled {
+				t.Fatalf("message %d: %+v, %v; want it in the spool", i, r, err)
+			}
+		}
+		if r, err := send("other", "bills"); err != nil || r.Spooled {
+			t.Errorf("another topic: %+v, %v", r, err)
+		}
+		_, err := send("wrong", "never")
+		if e := sendError(t, err); e.Reason != StopPermanent || !errors.Is(err, tidegate.ErrForbidden) || e.Attempts != 1 {
+			t.Errorf("a topic without an earlier send: %v (%v)", err, e.Reason)
+		}
+		if lines, events := log.count("the server forbids sends to a topic that it accepted before"); events != 1 {
+			t.Errorf("the log has %d lines, %d of them about the permission; want one", lines, events)
+		}
+		f.set(forbidden("never"))
+		back := time.Now()
+		empty(t, s)
+		if took := time.Since(back); took > 7*time.Second {
+			t.Errorf("the spool was empty %v after the permission was back", took)
+		}
+		if n := len(f.ids()); n != 23 {
+			t.Errorf("%d messages are stored, want 23", n)
+		}
+	})
+}
+
+// Credentials that lapsed are an outage: with a spool no message fails, and without one a send
+// waits for the renewal. Credentials that never worked are an error at once.
+func TestLapsedCredentials(t *testing.T) {
+	rejected := func(lapsed bool) func(*tidegate.Message) error {
+		return func(m *tidegate.Message) error {
+			return &tidegate.Error{Op: "SendMessage", Subject: m.Topic, Endpoint: "a:1", Code: tidegate.CodeUnauthorized, Lapsed: lapsed}
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		f := newStore()
+		s := newSpool(t, spool.Options{})
+		p := newProducer(t, f, Options{Spool: s})
+		f.set(rejected(false))
+		_, err := p.Send(t.Context(), named("never"))
+		if e := sendError(t, err); e.Reason != StopPermanent || !errors.Is(err, tidegate.ErrUnauthorized) {
+			t.Errorf("credentials that never worked: %v (%v)", err, e.Reason)
+		}
+		f.set(rejected(true))
+		for i := range 20 {
+			if r, err := p.Send(t.Context(), named(fmt.Sprint(i))); err != nil || !r.Spooled {
+				t.Fatalf("message %d: %+v, %v; want it in the spool", i, r, err)
+			}
+		}
+		f.set(nil)
+		empty(t, s)
+		if n := len(f.ids()); n != 20 {
+			t.Errorf("%d messages are stored, want 20", n)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		f := newStore()
+		p := newProducer(t, f, Options{})
+		f.set(rejected(true))
+		begin := time.Now()
+		time.AfterFunc(100*time.Second, func() { f.set(nil) })
+		if r, err := p.Send(t.Context(), named("waits")); err != nil || time.Since(begin) > 102*time.Second {
+			t.Errorf("%+v, %v after %v, want it stored soon after 100 s", r, err, time.Since(begin))
+		}
+		f.set(rejected(true))
+		_, err := p.Send(t.Context(), named("two minutes"))
+		if e := sendError(t, err); e.Reason != StopExhausted || e.MaybeStored || !errors.Is(err, tidegate.ErrUnauthorized) || !strings.Contains(err.Error(), "the credentials are rejected for ") {
+			t.Errorf("%v (%v)", err, e.Reason)
+		}
 	})
 }

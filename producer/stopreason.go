@@ -20,7 +20,7 @@ const (
 	StopFull                          // MaxPending or MaxPendingBytes would be exceeded; no attempt was made
 	StopBudget                        // Options.Budget has no retry left
 	StopHalfMessage                   // a half message failed that may have reached a server; it is not sent again
-	StopSpool                         // Options.Spool rejected the message
+	StopSpool                         // Options.Spool rejected the message; of an Attempt: it moves to the spool for a lost permission
 
 	reasons // the number of reasons
 )
@@ -65,4 +65,5 @@ var stopReasons = [retry.Stops]StopReason{
 	retry.Continue: NotStopped, retry.Permanent: StopPermanent, retry.Exhausted: StopExhausted,
 	retry.Throttled: StopThrottled, retry.PushedBack: StopPushedBack, retry.Deadline: StopDeadline,
 	retry.Context: StopContext, retry.Closed: StopClosed, retry.Budget: StopBudget, retry.HalfMessage: StopHalfMessage,
+	retry.Revoked: StopSpool,
 }

@@ -28,6 +28,7 @@ type topic struct {
 
 	mu       sync.Mutex
 	spooling map[string]int // message groups with messages that wait for a write to the spool
+	permits  []string       // endpoints that accepted a send to the topic; with a spool only
 	down     bool           // the last messages with a result went to the spool after failed attempts
 
 	queue  queue

@@ -105,7 +105,7 @@ func (p *Producer) begin(ctx context.Context, msg *tidegate.Message) (*Transacti
 // unsent reports whether a failed attempt certainly did not reach a server.
 func unsent(err error) bool {
 	e, ok := errors.AsType[*tidegate.Error](err)
-	return ok && e.Code == 0 && !e.MaybeStored
+	return ok && (e.Code == 0 && !e.MaybeStored || retry.Unreached(e))
 }
 
 // count enters a half message into the accounts and returns its item there, which has no attempts

@@ -47,6 +47,7 @@ type Client struct {
 	options  Options
 	network  *http.Transport
 	unnamed  atomic.Bool     // the latest attempt to connect failed because DNS does not have the host name
+	worked   atomic.Bool     // the broker has accepted a request of this client
 	life     context.Context //nolint:containedctx // the client's own life, which Close ends
 	end      context.CancelCauseFunc
 }

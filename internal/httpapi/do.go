@@ -232,8 +232,11 @@ func (k *call) check(ctx context.Context, resp *http.Response, err error) (bool,
 		return false, nil //nolint:nilerr // ended reports it, with its cause
 	}
 	curable, _ := retryablehttp.ErrorPropagatedRetryPolicy(ctx, resp, err)
-	if errors.Is(err, errTooLarge) || errors.Is(err, errProxy) || err != nil && isTLS(err) {
+	switch {
+	case errors.Is(err, errTooLarge) || errors.Is(err, errProxy):
 		curable = false
+	case err != nil && isTLS(err):
+		curable = k.client.worked.Load() // the certificate has expired, or is being replaced
 	}
 	a := Attempt{Number: k.attempts, Connected: k.connected, Curable: curable, RetryAfter: max(k.last.Err.RetryAfter, 0)}
 	a.Throttled = resp != nil && err == nil && throttled(resp.StatusCode)

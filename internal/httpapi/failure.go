@@ -107,6 +107,7 @@ func (k *call) failure(resp *http.Response, err error) *Failure {
 		return k.noResponse(err)
 	}
 	if resp.StatusCode/100 == 2 {
+		k.client.worked.Store(true)
 		return nil
 	}
 	text, readErr := io.ReadAll(resp.Body)
@@ -124,6 +125,9 @@ func (k *call) noResponse(err error) *Failure {
 	case errors.Is(err, errTooLarge):
 		f.Unreadable = true
 		e.Code, e.Err = protocol.CodePayloadTooLarge, err
+	case isTLS(err) && k.client.worked.Load():
+		e.MaybeStored = false
+		e.Message = "the connection cannot be encrypted; check the certificate (the address has worked before, so this counts as an outage)"
 	case isTLS(err):
 		e.Code, e.MaybeStored = tidegate.CodeIllegalAccessPoint, false
 		e.Message, e.Err = "the connection cannot be encrypted; check the address, Options.TLS and the certificate", err
@@ -136,14 +140,27 @@ func (k *call) noResponse(err error) *Failure {
 }
 
 // unreached reports whether the attempt failed because it had no connection. It is false for faults
-// that another attempt to connect does not cure: of TLS, of the host name, and of the credentials
-// for a proxy.
+// that another attempt to connect does not cure: of the credentials for a proxy and, at an address
+// that has never worked, of TLS and of the host name.
 func (k *call) unreached(err error) bool {
-	return !k.connected && !isTLS(err) && !k.client.unnamed.Load() && !errors.Is(err, errProxy)
+	if errors.Is(err, errProxy) {
+		return false
+	}
+	if k.client.worked.Load() {
+		return !k.connected || isTLS(err)
+	}
+	return !k.connected && !isTLS(err) && !k.client.unnamed.Load()
 }
 
 // refused returns the error of an attempt that got an error response.
 func (k *call) refused(resp *http.Response, text []byte) *Failure {
+	f := k.read(resp, text)
+	f.Err.Lapsed = f.Err.Code == tidegate.CodeUnauthorized && k.client.worked.Load()
+	return f
+}
+
+// read reads an error response.
+func (k *call) read(resp *http.Response, text []byte) *Failure {
 	var p Problem
 	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	if kind == "application/problem+json" && json.Unmarshal(text, &p) == nil && (p.Code != 0 || p.Detail != "") {

@@ -12,6 +12,21 @@
 // it. A rejected message stays in the spool: [Spool.Discard] removes it, and [Spool.Requeue] makes
 // it pending again.
 //
+// # Which errors the spool takes
+//
+// A producer moves a message to the spool after one of these:
+//
+//   - a lost or missing connection, a timeout, an internal error of the server, or a throttle that
+//     outlasts the attempts, the deadline or the budget of the send;
+//   - a certificate of the server that has expired, or has another name or issuer, and a host name
+//     that DNS has lost, at an address that has worked;
+//   - credentials that the server rejects (UNAUTHORIZED) after it had accepted them;
+//   - a permission that is missing (FORBIDDEN) for a topic that the same server had accepted. Only
+//     the messages of this topic move, and the producer logs an event.
+//
+// The send fails at once, as without a spool, after a fault of the message, for a missing topic,
+// and for an address, credentials or a permission that have never worked in this process.
+//
 // Messages of one message group are sent in the order of their Puts. Only one process can open a
 // spool.
 //

@@ -11,12 +11,14 @@
 //   - two throttles, [Options].ThrottleGrace or longer apart, without an accepted send since the
 //     first of them.
 //
-// Cancelled calls, permanent errors and single throttles do not count, and neither do the results
-// of sends that began before the last switch. Sends switch to the first endpoint in the list that
-// works; if none works, they stay. From an endpoint that throttles they return to an earlier one
-// only after [Options].SwitchBack, because they may have left that one for its throttles. Attempts
-// that wait for a connection to a failing endpoint end with the switch, so that the next attempts
-// use the new one.
+// A certificate or credentials that the endpoint had accepted before count as transient failures.
+// A missing permission for a topic never does. Cancelled calls, permanent errors and single
+// throttles do not count, and neither do the results of sends that began before the last switch.
+//
+// Sends switch to the first endpoint in the list that works; if none works, they stay. From an
+// endpoint that throttles they return to an earlier one only after [Options].SwitchBack, because
+// they may have left that one for its throttles. Attempts that wait for a connection to a failing
+// endpoint end with the switch, so that the next attempts use the new one.
 //
 // The Transport probes the other endpoints with Ping. Sends return to an endpoint that precedes the
 // active one in the list once it has worked for [Options].SwitchBack. If sends leave it again

@@ -2,8 +2,16 @@ package rest_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
+	"io"
+	"log"
 	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -53,6 +61,70 @@ func TestNotConnected(t *testing.T) {
 					t.Errorf("during Close: %#v", e)
 				}
 			})
+		})
+	}
+}
+
+// A certificate that is not trusted, and rejected credentials, are outages at a broker that has
+// accepted requests of the client, and permanent errors at any other.
+func TestBrokerThatHasWorked(t *testing.T) {
+	const accept, reject, distrust = 0, 1, 2
+	for name, steps := range map[string][]int{
+		"never worked":             {reject, distrust},
+		"worked, then rejects":     {accept, reject, accept},
+		"worked, then untrusted":   {accept, distrust, accept},
+		"rejected before it works": {reject, accept, reject},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var step atomic.Int64
+			srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				if step.Load() == reject {
+					problem(w, 401, 40100)
+					return
+				}
+				io.WriteString(w, `{"results":[{"id":"1"}]}`)
+			}))
+			srv.Config.ErrorLog = log.New(io.Discard, "", 0)
+			srv.StartTLS()
+			defer srv.Close()
+			trusted := x509.NewCertPool()
+			trusted.AddCert(srv.Certificate())
+			c, err := rest.New(srv.URL, rest.Options{TLS: &tls.Config{RootCAs: trusted, VerifyConnection: func(tls.ConnectionState) error {
+				if step.Load() == distrust {
+					return &tls.CertificateVerificationError{Err: x509.CertificateInvalidError{Reason: x509.Expired}}
+				}
+				return nil
+			}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			worked := false
+			for i, what := range steps {
+				step.Store(int64(what))
+				srv.CloseClientConnections()
+				var e *tidegate.Error
+				for { // a connection that the server has just closed may still be in use
+					e, _ = errors.AsType[*tidegate.Error](c.Send(t.Context(), []*tidegate.Message{message("1")})[0].Err)
+					if e == nil || !errors.Is(e, io.EOF) && !strings.Contains(e.Error(), "reset") && !strings.Contains(e.Error(), "closed") {
+						break
+					}
+				}
+				ok := e == nil
+				switch {
+				case what == accept:
+				case !worked:
+					ok = !ok && tidegate.Classify(e) == tidegate.ClassPermanent && !e.Lapsed && !e.NotConnected
+				case what == reject:
+					ok = !ok && e.Lapsed && e.Code == tidegate.CodeUnauthorized && tidegate.Classify(e) == tidegate.ClassTransient
+				default:
+					ok = !ok && e.NotConnected && e.Code == 0 && tidegate.Classify(e) == tidegate.ClassTransient && strings.Contains(e.Error(), "expired")
+				}
+				if !ok || e != nil && e.MaybeStored {
+					t.Errorf("step %d: %#v", i, e)
+				}
+				worked = worked || what == accept
+			}
 		})
 	}
 }

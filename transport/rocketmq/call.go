@@ -1,6 +1,7 @@
 package rocketmq
 
 import (
+	"cmp"
 	"context"
 
 	"google.golang.org/grpc"
@@ -28,14 +29,25 @@ type request struct {
 	gate    *remote.BatchGate // set for a request with several messages
 }
 
-// changes reports whether the request can change state on the server. Such a request may have taken
-// effect although it failed.
+// changes reports whether the request can store or settle a message. Such a request may have taken
+// effect although it failed. A recall stores nothing.
 func (r request) changes() bool {
 	switch r.op {
-	case opSend, opAck, opChange, opSnooze, opReconsume, opDeadLetter, opRecall, opEnd:
+	case opSend, opAck, opChange, opSnooze, opReconsume, opDeadLetter, opEnd:
 		return true
 	}
 	return false
+}
+
+// operation returns the bit of the operation for remote.Server.Accepts.
+func (r request) operation() uint32 {
+	switch r.op {
+	case opSend:
+		return remote.Sends
+	case opQueryRoute:
+		return remote.Routes
+	}
+	return remote.Others
 }
 
 type answer interface{ GetStatus() *rmqpb.Status }
@@ -79,7 +91,7 @@ func call[Req any, Res answer](
 			return res, nil, laneChanged(r.subject, r.ep.Key)
 		}
 		if err != nil {
-			if fault := r.ep.Link.Load().Fault.Load(); fault != nil && info.peer.Addr == nil && status.Code(err) == codes.Unavailable {
+			if fault := r.ep.Link.Load().Misconfigured(); fault != nil && info.peer.Addr == nil && status.Code(err) == codes.Unavailable {
 				return res, nil, r.tlsError(fault, err)
 			}
 			if await && info.peer.Addr == nil && ctx.Err() == nil && !c.isClosed() && status.Code(err) == codes.Unavailable {
@@ -89,7 +101,10 @@ func call[Req any, Res answer](
 			// Internal.
 			sent := info.peer.Addr != nil || status.Code(err) == codes.Internal
 			e := failure.OfCall(ctx, r.op, r.subject, r.ep.Key, err, sent && r.changes(), c.isClosed())
-			e.NotConnected = !sent && r.ep.Link.Load().Lacked(e, err)
+			if e.NotConnected = !sent && r.ep.Link.Load().Lacked(e, err); e.NotConnected {
+				e.Message = r.ep.Link.Load().Outage()
+			}
+			r.ep.Lapse(e, r.operation())
 			return res, nil, e
 		}
 		if look {
@@ -97,12 +112,14 @@ func call[Req any, Res answer](
 		}
 		if st := res.GetStatus(); st.GetCode() != rmqpb.Code_OK && st.GetCode() != rmqpb.Code_MULTIPLE_RESULTS {
 			e := failure.OfStatus(r.op, r.subject, r.ep.Key, st, info.trailer)
-			e.MaybeStored = r.changes() && failure.MaybeStored(e.Code)
+			e.MaybeStored = r.changes() && failure.MaybeStored(e)
+			r.ep.Lapse(e, r.operation())
 			if r.session != nil {
 				r.session.resendIf(e)
 			}
 			return res, info.trailer, e
 		}
+		r.ep.Accepts(r.operation())
 		return res, info.trailer, nil
 	}
 }
@@ -131,6 +148,7 @@ func (r request) tlsError(f *remote.TLSFault, err error) *tidegate.Error {
 
 // notConnected returns the error of a call that waited for a connection and got none.
 func (r request) notConnected(cause error) *tidegate.Error {
+	l := r.ep.Link.Load()
 	return &tidegate.Error{Op: r.op, Subject: r.subject, Endpoint: r.ep.Key, Err: cause,
-		NotConnected: r.ep.Link.Load().Missing(), Message: "there was no connection to the server"}
+		NotConnected: l.Missing(), Message: cmp.Or(l.Outage(), "there was no connection to the server")}
 }

@@ -57,7 +57,7 @@ func (c *Client) reconnect(e *remote.Server, old *remote.Link) {
 	if err != nil {
 		return // cannot happen: the same call succeeded before
 	}
-	if !e.Link.CompareAndSwap(old, l) {
+	if !e.Replace(old, l) {
 		l.Close()
 		return
 	}

@@ -20,6 +20,8 @@ const (
 	opSend   = "SendMessage"
 	opRecall = "RecallMessage"
 
+	opQueryRoute = "QueryRoute"
+
 	// maxBatch and maxBatchBytes bound the messages of one request. A tidegate broker accepts as
 	// many messages and, by default, twice as many bytes.
 	maxBatch      = 1000
@@ -131,7 +133,7 @@ func (c *Client) sendRequest(ctx context.Context, t *topic, q routing.Queue, req
 	if v = remote.Healthy; !slices.ContainsFunc(res.GetEntries(), stored) {
 		top := err
 		if top == nil && len(res.GetEntries()) == 0 {
-			top = sendError(t.name, q.Server.Key, res, nil, msgs[0].ID, nil, trailer)
+			top = sendError(t.name, q.Server, res, nil, msgs[0].ID, nil, trailer)
 		}
 		v = remote.VerdictOf(top, context.Cause(ctx), time.Since(begin))
 	}
@@ -146,7 +148,7 @@ func (c *Client) sendRequest(ctx context.Context, t *topic, q routing.Queue, req
 	}
 	for i, m := range msgs {
 		entry := entryOf(res, i, len(msgs), m.ID) // may be nil
-		if e := sendError(t.name, q.Server.Key, res, entry, m.ID, err, trailer); e != nil {
+		if e := sendError(t.name, q.Server, res, entry, m.ID, err, trailer); e != nil {
 			results[i].Err = e
 			continue
 		}
@@ -168,14 +170,15 @@ func receipt(m *tidegate.Message, endpoint string, entry *rmqpb.SendResultEntry,
 
 // sendError returns the error of one message, or nil if it was stored. entry is the message's entry
 // in res, and top the error of the whole response; both may be nil.
-func sendError(topic, endpoint string, res *rmqpb.SendMessageResponse, entry *rmqpb.SendResultEntry, id string, top *tidegate.Error, trailer metadata.MD) *tidegate.Error {
+func sendError(topic string, server *remote.Server, res *rmqpb.SendMessageResponse, entry *rmqpb.SendResultEntry, id string, top *tidegate.Error, trailer metadata.MD) *tidegate.Error {
 	st := entry.GetStatus()
 	switch {
 	case st.GetCode() == rmqpb.Code_OK:
 		return nil
 	case st.GetCode() != 0:
-		e := failure.OfStatus(opSend, topic, endpoint, st, trailer)
-		e.MaybeStored = failure.MaybeStored(e.Code)
+		e := failure.OfStatus(opSend, topic, server.Key, st, trailer)
+		e.MaybeStored = failure.MaybeStored(e)
+		server.Lapse(e, remote.Sends)
 		return e
 	case top != nil:
 		e := *top
@@ -183,7 +186,7 @@ func sendError(topic, endpoint string, res *rmqpb.SendMessageResponse, entry *rm
 	case res.GetStatus().GetCode() == rmqpb.Code_OK && entry != nil:
 		return nil // the entry has no status of its own
 	}
-	e := failure.OfStatus(opSend, topic, endpoint, &rmqpb.Status{
+	e := failure.OfStatus(opSend, topic, server.Key, &rmqpb.Status{
 		Code:    rmqpb.Code_INTERNAL_SERVER_ERROR,
 		Message: "the response has no result for message " + id + ", which may be stored or not",
 	}, nil)

@@ -40,7 +40,7 @@ func (c *Client) Ping(ctx context.Context, topics ...string) error {
 }
 
 func (c *Client) ping(ctx context.Context, topic string) error {
-	_, _, err := call(ctx, c, request{ep: c.access, id: c.id, op: "QueryRoute", subject: topic}, rmqpb.MessagingServiceClient.QueryRoute,
+	_, _, err := call(ctx, c, request{ep: c.access, id: c.id, op: opQueryRoute, subject: topic}, rmqpb.MessagingServiceClient.QueryRoute,
 		&rmqpb.QueryRouteRequest{Topic: c.resource(topic), Endpoints: c.access.PB})
 	if err != nil {
 		return err
@@ -48,8 +48,9 @@ func (c *Client) ping(ctx context.Context, topic string) error {
 	return nil
 }
 
-// Recall implements transport.Recaller. RocketMQ needs the setting recallMessageEnable. RocketMQ
-// 5.2 does not support recalls; the error then has CodeNotImplemented.
+// Recall implements transport.Recaller. RocketMQ 5.2 does not support recalls; the error then has
+// CodeNotImplemented. Later versions need the setting recallMessageEnable, which is false by
+// default, although their receipts have recall handles; without it the error has CodeForbidden.
 func (c *Client) Recall(ctx context.Context, topic, handle string) (messageID string, err error) {
 	if handle == "" {
 		return "", fail(opRecall, topic, tidegate.CodeBadRequest,

@@ -20,7 +20,7 @@ func (c *Client) newRoute(name string, mqs []*rmqpb.MessageQueue) (*routing.Rout
 		return r, nil
 	}
 	if errors.Is(unusable, tidegate.ErrClosed) {
-		return nil, closedError("QueryRoute", name)
+		return nil, closedError(opQueryRoute, name)
 	}
 	text := "written or read"
 	if unusable != nil {

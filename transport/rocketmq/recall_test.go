@@ -10,8 +10,8 @@ import (
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
-// A recall is one attempt. A failed one may have recalled the message if its response is lost, or
-// if the server had an internal error. RocketMQ 5.2 does not support recalls.
+// A recall is one attempt, and stores nothing: MaybeStored is false also if its response is lost.
+// RocketMQ 5.2 does not support recalls; later versions reject them by default.
 func TestRecall(t *testing.T) {
 	status := func(c rmqpb.Code) func(context.Context) (*rmqpb.RecallMessageResponse, error) {
 		return func(context.Context) (*rmqpb.RecallMessageResponse, error) {
@@ -26,11 +26,14 @@ func TestRecall(t *testing.T) {
 	}{
 		{"recalled", status(rmqpb.Code_OK), nil, false},
 		{"delivered before", status(rmqpb.Code_NOT_FOUND), tidegate.ErrNotFound, false},
-		{"an internal error", status(rmqpb.Code_INTERNAL_SERVER_ERROR), tidegate.ErrUnavailable, true},
+		{"an internal error", status(rmqpb.Code_INTERNAL_SERVER_ERROR), tidegate.ErrUnavailable, false},
 		{"a lost response", func(ctx context.Context) (*rmqpb.RecallMessageResponse, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
-		}, tidegate.ErrUnavailable, true},
+		}, tidegate.ErrUnavailable, false},
+		{"switched off, as by default in RocketMQ 5.3 to 5.5", func(context.Context) (*rmqpb.RecallMessageResponse, error) {
+			return &rmqpb.RecallMessageResponse{Status: &rmqpb.Status{Code: rmqpb.Code_INTERNAL_SERVER_ERROR, Message: "recall failed, operation is forbidden"}}, nil
+		}, tidegate.ErrForbidden, false},
 		{"a server without recalls", nil, &tidegate.Error{Code: tidegate.CodeNotImplemented}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -119,7 +119,7 @@ func (c *Client) askRoute(ctx context.Context, op string, t *topic) (*routing.Ro
 
 // noRoute returns the error of a call whose ctx ended while it waited for the topic's route.
 func (c *Client) noRoute(topic string, cause error) *tidegate.Error {
-	return &tidegate.Error{Op: "QueryRoute", Subject: topic, Endpoint: c.access.Key, Err: cause,
+	return &tidegate.Error{Op: opQueryRoute, Subject: topic, Endpoint: c.access.Key, Err: cause,
 		NotConnected: c.access.Link.Load().Missing()}
 }
 
@@ -345,12 +345,12 @@ func (c *Client) dropEndpoints() {
 }
 
 func (c *Client) queryRoute(name string) (*routing.Route, *tidegate.Error) {
-	res, _, err := call(c.ctx, c, request{ep: c.access, id: c.id, op: "QueryRoute", subject: name},
+	res, _, err := call(c.ctx, c, request{ep: c.access, id: c.id, op: opQueryRoute, subject: name},
 		rmqpb.MessagingServiceClient.QueryRoute,
 		&rmqpb.QueryRouteRequest{Topic: c.resource(name), Endpoints: c.access.PB})
 	switch {
 	case err != nil && c.isClosed():
-		return nil, closedError("QueryRoute", name) // the end of c.ctx is not the end of the caller's ctx
+		return nil, closedError(opQueryRoute, name) // the end of c.ctx is not the end of the caller's ctx
 	case err != nil:
 		return nil, err
 	}

@@ -149,7 +149,7 @@ func (c *Client) ack(ctx context.Context, ds []*tidegate.Delivery, indexes []int
 		case st.GetCode() == rmqpb.Code_OK:
 		case st.GetCode() != 0:
 			e := failure.OfStatus(opAck, first.Topic, r.ep.Key, st, trailer)
-			e.MaybeStored = failure.MaybeStored(e.Code)
+			e.MaybeStored = failure.MaybeStored(e)
 			errs[i] = e
 		case err != nil:
 			errs[i] = err

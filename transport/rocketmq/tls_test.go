@@ -18,7 +18,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/tidegate/tidegate"
@@ -28,13 +30,19 @@ import (
 // selfSigned returns a certificate for 127.0.0.1 and a pool that trusts it.
 func selfSigned(t *testing.T) (tls.Certificate, *x509.CertPool) {
 	t.Helper()
+	return certificate(t, net.IPv4(127, 0, 0, 1), time.Now().Add(100*365*24*time.Hour))
+}
+
+// certificate returns a certificate for an address that ends at a time, and a pool that trusts it.
+func certificate(t *testing.T, ip net.IP, until time.Time) (tls.Certificate, *x509.CertPool) {
+	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotBefore: time.Unix(0, 0), NotAfter: time.Now().Add(100 * 365 * 24 * time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+		SerialNumber: big.NewInt(1), NotBefore: time.Unix(0, 0), NotAfter: until,
+		IPAddresses: []net.IP{ip}, IsCA: true, BasicConstraintsValid: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
@@ -103,6 +111,125 @@ func TestTLS(t *testing.T) {
 			})
 		})
 	}
+}
+
+// serveTLS starts the server with a certificate, in place of its listener.
+func (s *server) serveTLS(cert tls.Certificate) {
+	s.stop()
+	l := bufconn.Listen(1 << 20)
+	s.grpc = grpc.NewServer(grpc.Creds(credentials.NewServerTLSFromCert(&cert)), grpc.UnaryInterceptor(s.unary), grpc.StreamInterceptor(s.stream))
+	rmqpb.RegisterMessagingServiceServer(s.grpc, s)
+	s.net.mu.Lock()
+	s.net.ports[s.addr] = l
+	s.net.mu.Unlock()
+	go s.grpc.Serve(l)
+}
+
+// A certificate that has expired, or has another name or issuer, is an outage at an address that
+// has worked: attempts are repeated like those to a port that refuses connections, and the first
+// one after the renewal succeeds as soon. At an address that has never worked it is an error at
+// once.
+func TestCertificateOfAWorkingAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		here, long := net.IPv4(127, 0, 0, 1), time.Now().Add(100*365*24*time.Hour)
+		good, _ := certificate(t, here, long)
+		expired, _ := certificate(t, here, time.Now().Add(time.Minute))
+		other, _ := certificate(t, net.IPv4(127, 0, 0, 9), long)
+		foreign, _ := certificate(t, here, long)
+		<-time.After(2 * time.Minute) // the second one has expired
+		for name, tt := range map[string]struct {
+			cert    tls.Certificate
+			trusted [][]byte // beside the good one
+			text    string
+		}{
+			"expired":       {expired, expired.Certificate, "expired"},
+			"another name":  {other, other.Certificate, "127.0.0.9"},
+			"another owner": {foreign, nil, "unknown authority"},
+		} {
+			n := newNetwork()
+			s := newServer(t, n, testAddr)
+			s.serveTLS(tt.cert)
+			roots := x509.NewCertPool()
+			for _, p := range append([][]byte{good.Certificate[0]}, tt.trusted...) {
+				c, err := x509.ParseCertificate(p)
+				if err != nil {
+					t.Fatal(err)
+				}
+				roots.AddCert(c)
+			}
+			client := func() *Client { return newClient(t, n, func(o *Options) { o.TLS = &tls.Config{RootCAs: roots} }) }
+			fresh := client()
+			if _, err := sendOne(awaiting(t, time.Hour), fresh, message("x")); err == nil || tidegate.Classify(err) != tidegate.ClassPermanent || err.NotConnected {
+				t.Errorf("%s, at an address that never worked: %v", name, err)
+			}
+			fresh.Close()
+			s.serveTLS(good)
+			c := client()
+			if _, err := sendOne(t.Context(), c, message("x")); err != nil {
+				t.Fatal(err)
+			}
+			s.serveTLS(tt.cert)
+			synctest.Wait() // the client has noticed the end of the connection
+			_, err := sendOne(awaiting(t, 4*time.Minute), c, message("x"))
+			if err == nil || !err.NotConnected || err.MaybeStored || err.Code != 0 || tidegate.Classify(err) != tidegate.ClassTransient || !strings.Contains(err.Error(), tt.text) {
+				t.Errorf("%s, while waiting: %v, want an outage whose text has %q", name, err, tt.text)
+			}
+			_, err = sendOne(t.Context(), c, message("x"))
+			if err == nil || !err.NotConnected || err.MaybeStored || tidegate.Classify(err) != tidegate.ClassTransient || !strings.Contains(err.Error(), tt.text) {
+				t.Errorf("%s: %v, want an outage whose text has %q", name, err, tt.text)
+			}
+			s.serveTLS(good)
+			back := time.Now()
+			if _, err := sendOne(awaiting(t, time.Hour), c, message("x")); err != nil || time.Since(back) > 2500*time.Millisecond {
+				t.Errorf("%s, after the renewal: %v after %v", name, err, time.Since(back))
+			}
+			c.Close()
+			s.stop()
+		}
+	})
+}
+
+// Rejected credentials are an outage if the server carried out the same operation with them before.
+func TestLapsedCredentials(t *testing.T) {
+	rejection := &rmqpb.Status{Code: rmqpb.Code_UNAUTHORIZED, Message: "the signature is wrong"}
+	for name, reject := range map[string]func(context.Context, *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error){
+		"by status": func(context.Context, *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
+			return &rmqpb.SendMessageResponse{Status: rejection}, nil
+		},
+		"by entry": func(context.Context, *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
+			return &rmqpb.SendMessageResponse{Status: rejection, Entries: []*rmqpb.SendResultEntry{{Status: rejection}}}, nil
+		},
+		"by gRPC": func(context.Context, *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
+			return nil, status.Error(codes.Unauthenticated, "the signature is wrong")
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNetwork()
+			s := newServer(t, n, testAddr)
+			accept := s.send
+			c := newClient(t, n, nil)
+			try := func(send func(context.Context, *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error), lapsed bool, class tidegate.Class) {
+				t.Helper()
+				s.send = send
+				_, err := sendOne(t.Context(), c, message("x"))
+				if tidegate.Classify(orNil(err)) != class || err != nil && (err.Lapsed != lapsed || !errors.Is(err, tidegate.ErrUnauthorized) || errors.Is(err, tidegate.ErrUnavailable) != lapsed || err.MaybeStored) {
+					t.Errorf("%s: %#v, want %v, lapsed %t", name, err, class, lapsed)
+				}
+			}
+			try(reject, false, tidegate.ClassPermanent) // the route was accepted, a send was not
+			try(accept, false, tidegate.ClassOK)
+			try(reject, true, tidegate.ClassTransient)
+			try(accept, false, tidegate.ClassOK)
+		})
+	}
+}
+
+// orNil returns a nil error for a nil pointer.
+func orNil(e *tidegate.Error) error {
+	if e == nil {
+		return nil
+	}
+	return e
 }
 
 // A resetting connection fails the first write, as TCP does when a TLS port has closed the

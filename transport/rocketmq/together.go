@@ -59,7 +59,7 @@ func (c *Client) exchange(ctx context.Context, r request, req *wire.Sending) (*r
 		case out.Shared > 1 && stoppedByAnother(out):
 			out = alone()
 		}
-		again = await && out.Err != nil && out.Err.NotConnected && ctx.Err() == nil && !c.isClosed()
+		again = await && out.Err != nil && out.Err.NotConnected && out.Err.Code == 0 && ctx.Err() == nil && !c.isClosed()
 	}
 	return out.Response, out.Trailer, out.Err
 }

@@ -77,6 +77,9 @@ func CanRepeat(err error, harmless bool) bool {
 	if errors.Is(err, tidegate.ErrInvalidHandle) || errors.Is(err, tidegate.ErrClosed) {
 		return false
 	}
+	if e, ok := errors.AsType[*tidegate.Error](err); ok && (e.NotConnected || e.Lapsed) {
+		return true // not carried out
+	}
 	switch tidegate.Classify(err) {
 	case tidegate.ClassThrottled:
 		return true // rejected: nothing happened

@@ -17,8 +17,8 @@ type Inputs struct {
 	// number of throttled attempts plus Waited.
 	Attempts, Throttles, Waited int
 
-	// Unconnected is the number of attempts that never had a connection to the server. They do not
-	// count in MaxAttempts.
+	// Unconnected is the number of attempts that reached no server that could store the message
+	// (Unreached). They do not count in MaxAttempts.
 	Unconnected int
 
 	// MaxAttempts, MaxThrottles and MaxThrottleTime are the limits in effect.
@@ -36,12 +36,26 @@ type Inputs struct {
 	// stopped. RouteGood is true if the server accepted an earlier send to the topic.
 	RouteLost, RouteGood bool
 
-	// NotConnected is true if this attempt never had a connection. UnconnectedFor is the time from
-	// the start of the first such attempt to the end of this one, if all attempts between them had
-	// none. Spools is true if a message without a connection moves to Options.Spool.
+	// NotConnected is true if this attempt reached no server that could store the message
+	// (Unreached). UnconnectedFor is the time from the start of the first such attempt to the end
+	// of this one, if all attempts between them were such. Spools is true if such a message moves
+	// to Options.Spool.
 	NotConnected   bool
 	UnconnectedFor time.Duration
 	Spools         bool
+
+	// ProxyAlone is true if the attempt reached a RocketMQ proxy that had no connection to its
+	// broker; NotConnected is true too. The topic may have other brokers, so the message does not
+	// move to Options.Spool before MaxAttempts such attempts.
+	ProxyAlone bool
+
+	// Lapsed is true if the server rejected credentials that it had accepted before; NotConnected
+	// is true too.
+	Lapsed bool
+
+	// Forbidden is true for an error of the permissions of the topic. Permitted is true if the
+	// endpoint accepted an earlier send to the topic.
+	Forbidden, Permitted bool
 
 	// HalfMessage is true for the half message of a transaction that may have reached a server. It
 	// is not retried.
@@ -99,6 +113,9 @@ func Decide(in Inputs) Decision {
 		return d
 	case tidegate.ClassPermanent:
 		d.Stop = Permanent
+		if in.Forbidden && in.Permitted && in.Spools {
+			d.Stop = Revoked
+		}
 		return d
 	}
 	if in.HalfMessage {
@@ -171,7 +188,7 @@ func (in *Inputs) delay(class tidegate.Class) (d time.Duration, source Source) {
 // exhausted returns the limit that forbids another attempt, or Continue.
 func (in *Inputs) exhausted(class tidegate.Class, delay time.Duration) Stop {
 	if in.NotConnected && class == tidegate.ClassTransient {
-		if in.Spools || !in.HasDeadline && Sum(in.UnconnectedFor, delay) >= maxUnconnected {
+		if in.Spools && (!in.ProxyAlone || in.Attempts >= in.MaxAttempts) || !in.HasDeadline && Sum(in.UnconnectedFor, delay) >= maxUnconnected {
 			return Exhausted
 		}
 		return Continue
@@ -192,10 +209,12 @@ func (in *Inputs) exhausted(class tidegate.Class, delay time.Duration) Stop {
 	return Continue
 }
 
-// NotConnected reports whether a failed attempt never had a connection.
-func NotConnected(err error) bool {
+// Unreached reports whether a failed attempt certainly reached no server that could store the
+// message: it never had a connection, or the server rejected credentials that it had accepted
+// before.
+func Unreached(err error) bool {
 	e, ok := errors.AsType[*tidegate.Error](err)
-	return ok && e.NotConnected
+	return ok && (e.NotConnected || e.Lapsed)
 }
 
 // MaybeStored reports whether a failed attempt may have been stored. It is true for an error that

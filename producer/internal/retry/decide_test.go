@@ -264,3 +264,67 @@ func TestOutageDoesNotPaceConnectedAttempts(t *testing.T) {
 		t.Errorf("an attempt without a connection is repeated after %v, want up to 1 s", d)
 	}
 }
+
+// Attempts that reached no server that could store the message: without a connection, through a
+// proxy that lost its broker, and with credentials or permissions that worked before.
+func TestOutages(t *testing.T) {
+	l := Limits{MaxAttempts: 3, Backoff: ladder, Bounds: &Bounds{}}
+	refused := &tidegate.Error{Err: tidegate.ErrUnavailable, NotConnected: true}
+	proxy := &tidegate.Error{Code: tidegate.CodeInternalServerError, NotConnected: true}
+	lapsed := &tidegate.Error{Code: tidegate.CodeUnauthorized, Lapsed: true}
+	wrong := codeError(tidegate.CodeUnauthorized)
+	forbidden := codeError(tidegate.CodeForbidden)
+	transient, permanent := tidegate.ClassTransient, tidegate.ClassPermanent
+	for _, tt := range []struct {
+		name              string
+		err               error
+		attempts          int // all of them ended with err
+		spools, permitted bool
+		spent             time.Duration // since the first attempt
+		class             tidegate.Class
+		stop              Stop
+		delayed           bool
+	}{
+		{"refused, again", refused, 1, false, false, 0, transient, Continue, false},
+		{"refused, far beyond MaxAttempts", refused, 50, false, false, time.Minute, transient, Continue, true},
+		{"refused for two minutes", refused, 50, false, false, 2 * time.Minute, transient, Exhausted, false},
+		{"refused, with a spool", refused, 1, true, false, 0, transient, Exhausted, false},
+
+		{"the proxy has no broker, again", proxy, 1, false, false, 0, transient, Continue, false},
+		{"the proxy has no broker, far beyond MaxAttempts", proxy, 50, false, false, time.Minute, transient, Continue, true},
+		{"the proxy has no broker for two minutes", proxy, 50, false, false, 2 * time.Minute, transient, Exhausted, false},
+		{"the proxy has no broker, with a spool: another broker may have the topic", proxy, 2, true, false, time.Second, transient, Continue, false},
+		{"the proxy has no broker, with a spool, three times", proxy, 3, true, false, time.Second, transient, Exhausted, false},
+
+		{"the credentials lapsed, again", lapsed, 1, false, false, 0, transient, Continue, false},
+		{"the credentials lapsed, far beyond MaxAttempts", lapsed, 50, false, false, time.Minute, transient, Continue, true},
+		{"the credentials lapsed for two minutes", lapsed, 50, false, false, 2 * time.Minute, transient, Exhausted, false},
+		{"the credentials lapsed, with a spool", lapsed, 1, true, false, 0, transient, Exhausted, false},
+		{"the credentials never worked", wrong, 1, true, true, 0, permanent, Permanent, false},
+
+		{"forbidden, never permitted", forbidden, 1, true, false, 0, permanent, Permanent, false},
+		{"forbidden, permitted before, without a spool", forbidden, 1, false, true, 0, permanent, Permanent, false},
+		{"forbidden, permitted before, with a spool", forbidden, 1, true, true, 0, permanent, Revoked, false},
+	} {
+		var h History
+		began := time.Unix(1000, 0)
+		ended := began.Add(tt.spent)
+		for range tt.attempts {
+			h.Record(tt.err, began, ended, false)
+		}
+		in := h.Inputs(&l, tt.err, ended, time.Time{})
+		in.Spools, in.Permitted = tt.spools, tt.permitted
+		in.Draw(&l, new(Draws))
+		got := Decide(in)
+		if got.Class != tt.class || got.Stop != tt.stop || got.Delay > unconnectedPacing || (got.Delay > 0) != tt.delayed || h.Maybe {
+			t.Errorf("%s: %+v, may be stored %t; want %v, stop %v, delayed %t", tt.name, got, h.Maybe, tt.class, tt.stop, tt.delayed)
+		}
+	}
+	// An earlier attempt that may be stored stays so, and counts.
+	var h History
+	h.Record(tidegate.ErrUnavailable, time.Unix(1000, 0), time.Unix(1001, 0), false)
+	h.Record(proxy, time.Unix(1001, 0), time.Unix(1002, 0), false)
+	if in := h.Inputs(&l, proxy, time.Unix(1002, 0), time.Time{}); !h.Maybe || in.Attempts-in.Unconnected != 1 {
+		t.Errorf("after a lost response: may be stored %t, %d attempts count", h.Maybe, in.Attempts-in.Unconnected)
+	}
+}

@@ -59,7 +59,7 @@ func (h *History) Record(err error, began, ended time.Time, ctxEnded bool) {
 	h.Last = err
 	h.Maybe = h.Maybe || err == nil || MaybeStored(err) // a success may be lost if the message leaves at the same time
 	switch {
-	case !NotConnected(err):
+	case !Unreached(err):
 		h.unconnectedSince = time.Time{}
 	case h.unconnectedSince.IsZero():
 		h.unconnectedSince = began
@@ -140,7 +140,10 @@ func (h *History) Inputs(l *Limits, err error, ended, deadline time.Time) Inputs
 		in.Remaining, in.HasDeadline = deadline.Sub(ended), true
 	}
 	if e, ok := errors.AsType[*tidegate.Error](err); ok {
-		in.RetryAfter, in.NotConnected = e.RetryAfter, e.NotConnected
+		in.RetryAfter, in.NotConnected = e.RetryAfter, Unreached(e)
+		in.ProxyAlone = e.NotConnected && e.Code != 0
+		in.Lapsed = e.Lapsed
+		in.Forbidden = e.Code == tidegate.CodeForbidden
 		// A cluster returns these errors for the topics of a broker that has just stopped. Without
 		// an endpoint, the transport rejected the message before sending it, and will reject it
 		// again.

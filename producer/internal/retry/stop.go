@@ -15,6 +15,7 @@ const (
 	Closed                  // the producer or its transport was closed
 	Budget                  // the budget has no retry left; only the producer stops for it
 	HalfMessage             // a half message failed that may have reached a server
+	Revoked                 // the topic's permission is gone; the message moves to Options.Spool
 
 	Stops // the number of reasons
 )

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/Azure/go-amqp"
@@ -40,6 +41,8 @@ type Supervisor struct {
 	options Options
 	life    context.Context //nolint:containedctx // of the goroutines that connect; Close ends it
 	end     context.CancelCauseFunc
+
+	worked atomic.Bool // the server has accepted a connection and the credentials
 
 	mu     sync.Mutex
 	live   *Live
@@ -115,7 +118,7 @@ func (s *Supervisor) get(ctx context.Context, await bool) (*Live, *tidegate.Erro
 			go s.connect(a)
 		}
 		s.mu.Unlock()
-		if wait > 0 && (!await || !last.NotConnected) {
+		if wait > 0 && (!await || !fault.Awaitable(last)) {
 			return nil, last
 		}
 		if err := s.wait(ctx, a, wait, last); err != nil {
@@ -123,7 +126,7 @@ func (s *Supervisor) get(ctx context.Context, await bool) (*Live, *tidegate.Erro
 		}
 		if a.over() && a.err != nil {
 			last = a.err
-			if !await || !last.NotConnected {
+			if !await || !fault.Awaitable(last) {
 				return nil, last
 			}
 		}
@@ -171,7 +174,7 @@ func (s *Supervisor) connect(a *attempt) {
 	defer cancel()
 	raw, err := s.options.Dial(ctx)
 	if err != nil {
-		a.err = fault.OfDial(err)
+		a.err = s.ofDial(err)
 		return
 	}
 	written := newTraffic(raw)
@@ -179,9 +182,10 @@ func (s *Supervisor) connect(a *attempt) {
 	c, err := amqp.NewConn(ctx, written, &o)
 	if err != nil {
 		_ = written.Close()
-		a.err = fault.OfDial(err)
+		a.err = s.ofDial(err)
 		return
 	}
+	s.worked.Store(true)
 	a.live = &Live{Conn: c, life: s.life, traffic: written, sessions: map[any]*session{}, values: map[any]any{}}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,6 +195,15 @@ func (s *Supervisor) connect(a *attempt) {
 		return
 	}
 	s.live = a.live
+}
+
+// ofDial returns the error of a failed attempt.
+func (s *Supervisor) ofDial(err error) *tidegate.Error {
+	e := fault.OfDial(err)
+	if s.worked.Load() {
+		e = fault.OfOutage(e)
+	}
+	return e
 }
 
 // Close closes the connection. Calls under way and later ones fail with tidegate.ErrClosed.

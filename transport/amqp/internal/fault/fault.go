@@ -106,6 +106,25 @@ func OfDial(err error) *tidegate.Error {
 	return &tidegate.Error{Err: join(err), NotConnected: !ok || !dns.IsNotFound}
 }
 
+// OfOutage returns e, the error of an attempt to connect to an address that has worked before with
+// the same credentials: a fault of TLS, of the host name or of the credentials is an outage there.
+func OfOutage(e *tidegate.Error) *tidegate.Error {
+	outage := *e
+	switch {
+	case e.Code == tidegate.CodeIllegalAccessPoint:
+		outage.Code, outage.Err, outage.NotConnected = 0, join(e.Err), true
+		outage.Message += " (the address has worked before, so this counts as an outage)"
+	case e.Code == tidegate.CodeUnauthorized:
+		outage.Lapsed = true
+	case e.Code == 0:
+		outage.NotConnected = true
+	}
+	return &outage
+}
+
+// Awaitable reports whether a later attempt to connect can succeed.
+func Awaitable(e *tidegate.Error) bool { return e.NotConnected || e.Lapsed }
+
 // join adds ErrUnavailable to the tree of err, except if the caller's context ended.
 func join(err error) error {
 	if err == nil {

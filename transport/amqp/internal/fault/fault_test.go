@@ -113,3 +113,27 @@ func TestNoCredit(t *testing.T) {
 		t.Error("only go-amqp's own error means that there was no credit")
 	}
 }
+
+// At an address that has worked, faults of TLS, the host name and the credentials are outages.
+func TestOfOutage(t *testing.T) {
+	for _, c := range []struct {
+		err          error
+		code         tidegate.Code
+		notConnected bool
+		lapsed       bool
+	}{
+		{&net.DNSError{IsNotFound: true}, 0, true, false},
+		{x509.UnknownAuthorityError{}, 0, true, false},
+		{errors.New("SASL PLAIN auth failed with code 0x1: []"), 40100, false, true},
+		{&net.OpError{Op: "dial", Err: errors.New("connection refused")}, 0, true, false},
+	} {
+		e := OfOutage(OfDial(c.err))
+		if e.Code != c.code || e.NotConnected != c.notConnected || e.Lapsed != c.lapsed || e.MaybeStored ||
+			tidegate.Classify(e) != tidegate.ClassTransient || !Awaitable(e) {
+			t.Errorf("%v: %#v, want code %d, NotConnected %v, Lapsed %v", c.err, e, int(c.code), c.notConnected, c.lapsed)
+		}
+	}
+	if e := OfOutage(OfDial(&amqp.ConnError{RemoteErr: &amqp.Error{Condition: "amqp:not-found"}})); Awaitable(e) {
+		t.Errorf("a missing host of the connection: %#v", e)
+	}
+}

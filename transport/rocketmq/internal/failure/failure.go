@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -54,8 +55,39 @@ func OfStatus(op, subject, endpoint string, st *rmqpb.Status, trailer metadata.M
 		if strings.Contains(e.Message, "deadline") {
 			e.Code, e.Message = tidegate.CodeRequestTimeout, "40018 ILLEGAL_POLLING_TIME: "+e.Message
 		}
+	case tidegate.CodeInternalServerError:
+		e.NotConnected = brokerless.MatchString(e.Message)
+		if op == optional {
+			ofRecall(e)
+		}
 	}
 	return e
+}
+
+// brokerless matches the texts of a RocketMQ proxy that has no connection to the broker of a
+// request, or does not know the broker any more. RocketMQ has no code of its own for them. They are
+// those of RemotingConnectException, of ClusterMessageService and of DefaultMQProducerImpl; each is
+// thrown before the request is written to a broker. "send request to … failed" is not one of them:
+// it may be thrown after a part was written.
+var brokerless = regexp.MustCompile(`^(?:[\w.$]+(?:Exception|Error): )*(?:connect to <?[^\s<>]+>? failed(?:$|[\s,.;])|cannot find broker \S|The broker\[[^\]]*\] not exist)`)
+
+// ofRecall corrects the code of a failed recall. RocketMQ responds with 50001 to recalls that can
+// never succeed.
+func ofRecall(e *tidegate.Error) {
+	text := e.Message
+	switch {
+	case strings.Contains(text, "operation is forbidden"):
+		e.Code = tidegate.CodeForbidden
+		e.Message += "; set recallMessageEnable=true in the configuration of the broker"
+	case strings.Contains(text, "recall handle is invalid"), strings.Contains(text, "topic not match"):
+		e.Code = tidegate.CodeBadRequest
+		e.Message += "; give the topic and the Receipt.RecallHandle of a message with a delivery time"
+	case strings.Contains(text, "timestamp invalid"):
+		e.Code = tidegate.CodeNotFound
+		e.Message += "; the delivery time is over, or beyond the maximum of the broker"
+	case strings.Contains(text, "the topic[") && strings.Contains(text, "not exist"):
+		e.Code = tidegate.CodeTopicNotFound
+	}
 }
 
 // maxText bounds a server's text in an error, in bytes.
@@ -85,10 +117,14 @@ func prefixed(prefix, s string) string {
 	return prefix + s
 }
 
-// MaybeStored reports whether a message may be stored, or a delivery settled, although the response
-// has the code: a server with an internal failure may have done it (RocketMQ 5.2: 50401 is stored,
+// MaybeStored reports whether a message may be stored, or a delivery settled, although a status
+// became e: a server with an internal failure may have done it (RocketMQ 5.2: 50401 is stored,
 // 50400 and 50001 may be; a tidegate broker: 50001 if the state of its disk is unknown).
-func MaybeStored(c tidegate.Code) bool {
+func MaybeStored(e *tidegate.Error) bool {
+	if e.NotConnected {
+		return false
+	}
+	c := e.Code
 	switch c {
 	case tidegate.CodeNotImplemented, protocol.CodeUnsupported, protocol.CodeVersionUnsupported, protocol.CodeVerifyFIFOMessageUnsupported:
 		return false
@@ -145,7 +181,7 @@ func causeOf(ctx context.Context, code codes.Code) error {
 	return nil
 }
 
-// optional is the RPC that not every server has.
+// optional is the RPC that not every server has, with the name of the RPC for recalls.
 const optional = "RecallMessage"
 
 func codeOf(op string, st *status.Status) tidegate.Code {

@@ -147,3 +147,66 @@ func TestDeadlineOfAPausedProxy(t *testing.T) {
 		}
 	}
 }
+
+// A proxy without a connection to the broker has certainly stored nothing. The texts are those that
+// RocketMQ 5.2.0 and 5.5.0 sent; a text that a part of the request may precede is none of them.
+func TestProxyWithoutBroker(t *testing.T) {
+	for text, want := range map[string]bool{
+		"connect to 127.0.0.1:26104 failed":                                                              true,
+		"connect to <127.0.0.1:26104> failed":                                                            true,
+		"connect to broker-a.mq:10911 failed, see the log":                                               true,
+		"org.apache.rocketmq.remoting.exception.RemotingConnectException: connect to <a:1> failed\n\tat": true,
+		"cannot find broker broker-a":                                                                    true,
+		"org.apache.rocketmq.proxy.common.ProxyException: cannot find broker broker-a":                   true,
+		"The broker[broker-a] not exist\nSee https://rocketmq.apache.org/docs":                           true,
+
+		"send request to <127.0.0.1:26104> failed":                                               false,
+		"wait response on the channel <127.0.0.1:26104> timeout, 2000(ms)":                       false,
+		"the consumer group[x connect to a:1 failed] not online":                                 false,
+		"connect to a:1 failedover":                                                              false,
+		"service not available now. It may be caused by one of the following reasons":            false,
+		"[PC_SYNCHRONIZED]broker busy, start flow control for a while":                           false,
+		"Cannot invoke \"Settings.getSubscription()\" because \"settings\" is null, cannot find": false,
+		"": false,
+	} {
+		e := OfStatus("SendMessage", "t", "e", &rmqpb.Status{Code: rmqpb.Code_INTERNAL_SERVER_ERROR, Message: text}, nil)
+		if e.NotConnected != want || MaybeStored(e) == want || e.Code != 50001 || tidegate.Classify(e) != tidegate.ClassTransient {
+			t.Errorf("%q: %#v, MaybeStored %t; want NotConnected %t", text, e, MaybeStored(e), want)
+		}
+		e = OfStatus("SendMessage", "t", "e", &rmqpb.Status{Code: rmqpb.Code_PROXY_TIMEOUT, Message: text}, nil)
+		if e.NotConnected || !MaybeStored(e) {
+			t.Errorf("%q with 50400: %#v", text, e)
+		}
+	}
+}
+
+// RocketMQ 5.3 to 5.5 respond with 50001 to recalls that can never succeed. The same texts mean
+// nothing in the response to another request.
+func TestRecallsThatCannotSucceed(t *testing.T) {
+	for text, want := range map[string]struct {
+		code   tidegate.Code
+		remedy string
+	}{
+		"recall failed, operation is forbidden": {tidegate.CodeForbidden, "recallMessageEnable"},
+		"org.apache.rocketmq.client.exception.MQBrokerException: CODE: 16  DESC: recall failed, operation is forbidden": {tidegate.CodeForbidden, "recallMessageEnable"},
+		"recall handle is invalid": {tidegate.CodeBadRequest, "RecallHandle"},
+		"org.apache.commons.codec.DecoderException: recall handle is invalid": {tidegate.CodeBadRequest, "RecallHandle"},
+		"recall failed, topic not match":                                      {tidegate.CodeBadRequest, "topic"},
+		"recall failed, timestamp invalid":                                    {tidegate.CodeNotFound, "delivery time"},
+		"recall failed, the topic[orders] not exist":                          {tidegate.CodeTopicNotFound, ""},
+		"recall failed, broker service not available":                         {tidegate.CodeInternalServerError, ""},
+		"recall failed, execute error":                                        {tidegate.CodeInternalServerError, ""},
+	} {
+		st := &rmqpb.Status{Code: rmqpb.Code_INTERNAL_SERVER_ERROR, Message: text}
+		class := tidegate.ClassPermanent
+		if want.code == tidegate.CodeInternalServerError {
+			class = tidegate.ClassTransient
+		}
+		if e := OfStatus("RecallMessage", "t", "e", st, nil); e.Code != want.code || tidegate.Classify(e) != class || !strings.Contains(e.Message, want.remedy) {
+			t.Errorf("%q: %v, want %v with %q", text, e, want.code, want.remedy)
+		}
+		if e := OfStatus("SendMessage", "t", "e", st, nil); e.Code != tidegate.CodeInternalServerError || e.Message != text {
+			t.Errorf("%q of a send: %v", text, e)
+		}
+	}
+}

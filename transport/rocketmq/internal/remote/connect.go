@@ -49,7 +49,7 @@ func (e *Server) Knock(ctx context.Context) {
 
 // Lacked reports whether the call that failed with e had no connection. The caller knows that the
 // call was written to none; err is gRPC's error. Lacked is false after Close, and for a fault of
-// TLS or of the host name.
+// TLS or of the host name at addresses that have never worked.
 func (l *Link) Lacked(e *tidegate.Error, err error) bool {
 	switch status.Code(err) {
 	case codes.Unavailable:
@@ -64,12 +64,36 @@ func (l *Link) Lacked(e *tidegate.Error, err error) bool {
 }
 
 // Missing reports whether there is no connection, for a reason other than a fault of TLS or of the
-// host name.
+// host name at addresses that have never worked.
 func (l *Link) Missing() bool { return !l.ready() && !l.misconfigured() }
 
 func (l *Link) ready() bool { return l.State() == connectivity.Ready }
 
-func (l *Link) misconfigured() bool { return l.Fault.Load() != nil || l.unnamed.Load() }
+// misconfigured reports a fault of TLS or of the host name that waiting does not cure. At addresses
+// that have worked such a fault is an outage: a certificate has expired or is being replaced, or a
+// name server has lost the name.
+func (l *Link) misconfigured() bool {
+	return !l.worked.Load() && (l.Fault.Load() != nil || l.unnamed.Load())
+}
+
+// Misconfigured returns the fault of Options.TLS of the latest attempt to connect, nil if there is
+// none or if the addresses have worked before.
+func (l *Link) Misconfigured() *TLSFault {
+	if l.worked.Load() {
+		return nil
+	}
+	return l.Fault.Load()
+}
+
+// Outage describes the fault of Options.TLS of the latest attempt to connect to addresses that have
+// worked before; empty if there is none.
+func (l *Link) Outage() string {
+	f := l.Fault.Load()
+	if f == nil || !l.worked.Load() {
+		return ""
+	}
+	return f.Text + " (the address has worked before, so this counts as an outage)"
+}
 
 // Await waits for a connection until ctx ends, and has it tried about once a second
 // meanwhile. The error is the cause of ctx; nil with a channel that was closed, since
@@ -84,7 +108,7 @@ func (e *Server) Await(ctx context.Context) error {
 		case connectivity.Idle:
 			l.channel().conn.Connect()
 		case connectivity.TransientFailure:
-			if l.Fault.Load() != nil {
+			if l.Misconfigured() != nil {
 				return nil // no connection will come; the call that follows reports why
 			}
 			e.knockOnce(l, e.gap)

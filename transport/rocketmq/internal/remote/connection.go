@@ -37,6 +37,7 @@ type Link struct {
 	Fault   atomic.Pointer[TLSFault]   // of the latest attempt to connect; nil if it had none
 	probed  atomic.Int64               // when the server was asked whether it expects TLS
 	unnamed atomic.Bool                // the latest attempt to connect failed because DNS does not have the host name
+	worked  atomic.Bool                // a server responded at the addresses, over this link or one before it
 }
 
 type channel struct {
@@ -238,10 +239,18 @@ func (e *Server) Learn(c *Connection, header metadata.MD) {
 	if old := e.features.Load(); old == nil || *old != f.Capabilities {
 		e.features.Store(&f.Capabilities)
 	}
+	l := e.Link.Load()
+	l.worked.Store(true)
 	if c != nil {
 		c.announce(f)
-		e.Link.Load().Saw(c)
+		l.Saw(c)
 	}
+}
+
+// Replace replaces the link old by l, unless another caller has replaced it.
+func (e *Server) Replace(old, l *Link) bool {
+	l.worked.Store(old.worked.Load())
+	return e.Link.CompareAndSwap(old, l)
 }
 
 // Unknown reports whether the connection in use has announced nothing yet.

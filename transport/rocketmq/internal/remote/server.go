@@ -8,6 +8,7 @@ import (
 	"github.com/sony/gobreaker/v2"
 	"google.golang.org/grpc"
 
+	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/combine"
@@ -31,6 +32,8 @@ type Server struct {
 	Link atomic.Pointer[Link]
 
 	Combiner *combine.Combiner // of the sends to the server
+
+	accepted atomic.Uint32 // the operations, as bits, that the server has carried out with the client's credentials
 
 	features atomic.Pointer[transport.Capabilities] // that any connection announced last; nil until the first response
 
@@ -63,6 +66,28 @@ func New(key string, pb *rmqpb.Endpoints, l *Link, initial time.Duration, trips 
 // age returns the time since the creation of the server, in ns, at least 1. The machine's clock may
 // be set back meanwhile; this goes on.
 func (e *Server) age(now time.Time) int64 { return max(int64(now.Sub(e.born)), 1) }
+
+// The operations whose acceptance is remembered.
+const (
+	Sends  uint32 = 1 << iota // SendMessage
+	Routes                    // QueryRoute
+	Others
+)
+
+// Accepts notes that the server carried out an operation, and so accepted the credentials.
+func (e *Server) Accepts(operation uint32) {
+	if e.accepted.Load()&operation == 0 {
+		e.accepted.Or(operation)
+	}
+}
+
+// Lapse sets Lapsed in an error about the credentials if the server carried out the same operation
+// with them before.
+func (e *Server) Lapse(err *tidegate.Error, operation uint32) {
+	if err.Code == tidegate.CodeUnauthorized && e.accepted.Load()&operation != 0 {
+		err.Lapsed = true
+	}
+}
 
 // API returns the stub over the current link.
 func (e *Server) API() rmqpb.MessagingServiceClient { return e.Link.Load().API() }
