@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate/cmd/internal/call"
+	"github.com/tidegate/tidegate/internal/filelock"
 )
 
 // newMove starts a source and a target broker. Commands of the source know the target as context
@@ -189,6 +191,103 @@ func TestMoveLeavesAPart(t *testing.T) {
 	r := source.run("move", "orders", "--group", "billing", "--to", "target", "--journal", journal, "--wait", "1s", "--yes")
 	if r.code != 7 || !strings.Contains(r.stdout, "left, delayed  1") || !strings.Contains(r.stderr, "tidegate move orders --group=billing") {
 		t.Errorf("exit code %d\n%s%s", r.code, r.stdout, r.stderr)
+	}
+}
+
+// Two messages with one ID, which a topic stores beyond its duplicate window, are both carried to a
+// target that remembers the ID. The report counts the new ID.
+func TestMoveOfTwoMessagesWithOneID(t *testing.T) {
+	source, target := newMove(t)
+	source.must("topic", "create", "orders", "duplicate_window=-1s")
+	target.must("topic", "create", "orders")
+	source.must("group", "create", "billing")
+	source.must("send", "orders", "first", "--id", "17")
+	source.must("send", "orders", "second", "--id", "17")
+	r := source.must("move", "orders", "--group", "billing", "--to", "target", "--yes", "-o", "json")
+	var report struct {
+		Moved  int64
+		NewIDs int64 `json:"new_ids"`
+	}
+	if decode(t, r.stdout, &report); report.Moved != 2 || report.NewIDs != 1 {
+		t.Errorf("the report is %s", r.stdout)
+	}
+	got := messagesOf(target, "billing", "orders", 3)
+	slices.SortFunc(got, func(a, b received) int { return strings.Compare(a.BodyText, b.BodyText) })
+	if len(got) != 2 || got[0].BodyText != "first" || got[1].BodyText != "second" || got[0].ID == got[1].ID || !slices.Equal(got[0].Keys, []string{"17"}) || !slices.Equal(got[1].Keys, []string{"17"}) {
+		t.Errorf("the target has %+v", got)
+	}
+}
+
+// A message that the target cannot store stays, and the others are carried. The command ends with
+// the exit code of a part, and names the command that continues it.
+func TestMoveSetsAside(t *testing.T) {
+	source, target := newMove(t)
+	source.must("topic", "create", "orders")
+	target.must("topic", "create", "orders", "type=NORMAL")
+	source.must("group", "create", "billing")
+	long := strings.Repeat("x", 16<<10-len("name"))
+	source.must("send", "orders", "full", "--property", "name="+long)
+	source.must("send", "orders", "plain")
+	r := source.must("move", "orders", "--group", "billing", "--to", "target", "--yes", "-o", "json")
+	if !strings.Contains(r.stdout, `"moved": 2`) || !strings.Contains(r.stdout, `"without_id_as_key": 1`) {
+		t.Errorf("the report is %s", r.stdout)
+	}
+	target.must("topic", "create", "ordered", "type=FIFO")
+	source.must("send", "orders", "not of a message group")
+	r = source.run("move", "orders", "--group", "billing", "--to", "target", "--to-topic", "ordered", "--wait", "1s", "--yes")
+	if r.code != 7 || !strings.Contains(r.stdout, "they stay  1") || !strings.Contains(r.stderr, "stays: the target rejects it") || !strings.Contains(r.stderr, "tidegate move orders --group=billing") {
+		t.Errorf("exit code %d, %s%s", r.code, r.stdout, r.stderr)
+	}
+	if got := source.bodies("billing", "orders", 2); !slices.Equal(got, []string{"not of a message group"}) {
+		t.Errorf("the source has %q", got)
+	}
+}
+
+// A second command with the journal of one that runs is rejected with the process of that one, and
+// changes nothing. A file of the user is never taken for a journal.
+func TestJournalInUse(t *testing.T) {
+	source, target := newMove(t)
+	for _, tl := range []*tool{source, target} {
+		tl.must("topic", "create", "orders")
+	}
+	source.must("group", "create", "billing")
+	source.must("send", "orders", "a")
+	source.must("receive", "billing", "orders", "--then", "dead=x", "--max", "1")
+	source.must("send", "orders", "b")
+	journal := filepath.Join(source.home, "j.jsonl")
+	f, err := os.OpenFile(journal, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock, err := filelock.Lock(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	commands := [][]string{
+		{"move", "orders", "--group", "billing", "--to", "target", "--journal", journal, "--yes"},
+		{"dead-letters", "redrive", "billing", "--journal", journal, "--yes"},
+	}
+	for _, args := range commands {
+		if r := source.run(args...); r.code == 0 || !strings.Contains(r.stderr, fmt.Sprintf("j.jsonl is in use by this process (%d)", os.Getpid())) {
+			t.Errorf("%q: exit code %d, %s", args, r.code, r.stderr)
+		}
+	}
+	if err := errors.Join(unlock(), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{`{"name":"a file of the user"}`, `{"name":"a file of the user"}` + "\n", "notes"} {
+		write(t, journal, text)
+		for _, args := range commands {
+			if r := source.run(args...); r.code == 0 {
+				t.Errorf("%q with the journal %q: %s", args, text, r.stdout)
+			}
+			if got, err := os.ReadFile(journal); err != nil || string(got) != text {
+				t.Errorf("%q: the file %q has become %q, %v", args, text, got, err)
+			}
+		}
+	}
+	if got := source.bodies("billing", "orders", 2); !slices.Equal(got, []string{"b"}) {
+		t.Errorf("the source has %q", got)
 	}
 }
 

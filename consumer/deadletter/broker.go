@@ -34,7 +34,7 @@ func (b Broker) letters(ctx context.Context, f *Filter, by query) iter.Seq2[*Let
 				return
 			}
 			for i := range page.DeadLetters {
-				if !yield(b.letter(&page.DeadLetters[i], q.After), nil) {
+				if !yield(b.letter(&page.DeadLetters[i], &q), nil) {
 					return
 				}
 			}
@@ -45,7 +45,7 @@ func (b Broker) letters(ctx context.Context, f *Filter, by query) iter.Seq2[*Let
 	}
 }
 
-func (b Broker) letter(d *status.DeadLetter, page string) *Letter {
+func (b Broker) letter(d *status.DeadLetter, q *status.DeadLetterQuery) *Letter {
 	o := d.Origin
 	return &Letter{
 		Message: tidegate.Message{
@@ -54,7 +54,7 @@ func (b Broker) letter(d *status.DeadLetter, page string) *Letter {
 		Origin: tidegate.DeadLetter{
 			Topic: o.Topic, MessageID: d.MessageID, Queue: o.Queue, Offset: o.Offset, Group: o.Group, Attempts: o.Attempts, Reason: o.Reason, Redrives: o.Redrives,
 		},
-		StoredAt: d.StoredAt, BodySize: d.BodySize, page: page,
+		StoredAt: d.StoredAt, BodySize: d.BodySize, page: q.After, filter: &q.DeadLetterFilter, queue: d.Queue, offset: d.Offset,
 	}
 }
 
@@ -65,19 +65,47 @@ func (b Broker) topic() string {
 	return tidegate.DeadLetterTopic(b.Group)
 }
 
-func (b Broker) selection(ls []*Letter) status.DeadLetterSelection {
-	s := status.DeadLetterSelection{DeadLetterFilter: status.DeadLetterFilter{Topic: ls[0].Origin.Topic}, In: b.In, After: ls[0].page, Limit: len(ls)}
+// filter selects letters of one page by their IDs. It keeps the other conditions of the page: a
+// letter that they exclude can have the same ID.
+func (b Broker) filter(ls []*Letter) status.DeadLetterFilter {
+	f := *ls[0].filter
+	f.Topic, f.MessageIDs = ls[0].Origin.Topic, nil
 	for _, l := range ls {
-		s.MessageIDs = append(s.MessageIDs, l.Message.ID)
+		f.MessageIDs = append(f.MessageIDs, l.Message.ID)
 	}
-	return s
+	return f
 }
 
-// remove removes a letter that was sent. An older broker rejects SentAs. It then gets the request
-// without SentAs, because a letter that stays would be sent again.
-func (b Broker) remove(ctx context.Context, l *Letter) error {
+func (b Broker) selection(ls []*Letter) status.DeadLetterSelection {
+	return status.DeadLetterSelection{DeadLetterFilter: b.filter(ls), In: b.In, After: ls[0].page, Limit: len(ls)}
+}
+
+// locate makes page of a letter the start of a page that begins with it, so that a request of one
+// letter selects it and not an earlier one with the same ID.
+func (b Broker) locate(ctx context.Context, l *Letter) error {
+	q := status.DeadLetterQuery{DeadLetterFilter: b.filter([]*Letter{l}), In: b.In, After: l.page, Limit: 1}
+	for {
+		page, err := b.Client.DeadLetters(ctx, b.Group, q)
+		if err != nil {
+			return err
+		}
+		for _, d := range page.DeadLetters {
+			if d.Queue == l.queue && d.Offset == l.offset {
+				l.page = q.After
+				return nil
+			}
+		}
+		if q.After = page.Next; q.After == "" {
+			return nil // it is gone, and no request finds it
+		}
+	}
+}
+
+// remove removes a letter that was sent as id. An older broker rejects SentAs. It then gets the
+// request without SentAs, because a letter that stays would be sent again.
+func (b Broker) remove(ctx context.Context, l *Letter, id string) error {
 	s := b.selection([]*Letter{l})
-	s.SentAs = sentAs(l)
+	s.SentAs = id
 	_, err := b.Client.PurgeDeadLetters(ctx, b.Group, s)
 	if e, ok := errors.AsType[*tidegate.Error](err); ok && e.Code == tidegate.CodeBadRequest {
 		s.SentAs = ""

@@ -78,4 +78,4 @@ type unremovable struct {
 	err error
 }
 
-func (u unremovable) remove(context.Context, *Letter) error { return u.err }
+func (u unremovable) remove(context.Context, *Letter, string) error { return u.err }

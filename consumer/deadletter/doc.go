@@ -27,12 +27,15 @@
 //     letters in one write of the broker.
 //   - An edited message, and every message of a Queue, is sent as a new message. Its ID depends
 //     only on the message's first ID and the number of the redrive. The dead letter is removed
-//     after the send. The journal records the intent before the send and the result after it.
+//     after the send. The journal records the intent before the send and the result after it. If
+//     two letters of a job have one ID, which a topic can store beyond its duplicate window, the ID
+//     of the second one also depends on its place.
 //
 // After a crash between intent and result, the next run repeats the send with the same ID. A
 // tidegate broker drops the repeated message within the duplicate window of the topic, by default 2
 // minutes. A RocketMQ stores the message twice: consumers recognize the duplicate by its ID, for
 // example with package consumer/inbox.
 //
-// Only one redrive of a journal may run at a time.
+// A redrive locks its journal. A second one with the same journal returns an error that names the
+// process of the first.
 package deadletter

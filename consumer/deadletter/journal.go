@@ -9,6 +9,8 @@ import (
 	"io"
 	"os"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/filelock"
 )
 
 // The values of Event.Event.
@@ -19,6 +21,7 @@ const (
 	eventFailed   = "failed"
 	eventSkipped  = "skipped"
 	eventEnd      = "end"
+	eventJob      = "job" // the first line of a journal of the command line
 )
 
 // An Event is one line of a journal. Its Event is one of these:
@@ -37,6 +40,7 @@ type Event struct {
 	MessageID  string    `json:"message_id,omitempty"` // of the dead letter
 	Generation int       `json:"generation"`           // number of earlier redrives
 	Origin     string    `json:"origin"`               // the topic of the original send; empty if it is unknown
+	At         string    `json:"at,omitempty"`         // tells letters with one ID apart
 	SentAs     string    `json:"sent_as,omitempty"`    // the ID of the send, if it differs
 	Topic      string    `json:"topic,omitempty"`      // the topic of the send
 	Edited     bool      `json:"edited,omitempty"`
@@ -48,30 +52,42 @@ type Event struct {
 // A journal is the audit trail of a job.
 type journal struct {
 	file    *os.File
-	sent    map[key]Event // redriven letters
-	pending map[key]Event // letters with an intent and no result
-	failed  error         // of a write, which may have written a part of a line
+	unlock  func() error
+	sent    map[exact]Event // redriven letters
+	pending map[exact]Event // letters with an intent and no result
+	failed  error           // of a write, which may have written a part of a line
 }
 
-// openJournal reads a journal, or creates it. It removes a last line that a crash has truncated. It
-// returns an error if the journal belongs to another group.
+// openJournal reads a journal, or creates it, and locks it. It removes a last line that a crash has
+// truncated. It returns an error if the journal belongs to another group, is in use, or is another
+// file.
 func openJournal(name, group string) (*journal, error) {
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	j := &journal{file: f, sent: map[key]Event{}, pending: map[key]Event{}}
+	unlock, err := filelock.Lock(f)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("journal %w", err), f.Close())
+	}
+	j := &journal{file: f, unlock: unlock, sent: map[exact]Event{}, pending: map[exact]Event{}}
 	if err := j.read(group); err != nil {
-		return nil, errors.Join(fmt.Errorf("journal %s: %w", name, err), f.Close())
+		return nil, errors.Join(fmt.Errorf("journal %s: %w", name, err), j.close())
 	}
 	return j, nil
 }
+
+// close ends the journal and its lock.
+func (j *journal) close() error { return errors.Join(j.unlock(), j.file.Close()) }
 
 func (j *journal) read(group string) error {
 	r, whole := bufio.NewReader(j.file), int64(0)
 	for n := 1; ; n++ {
 		line, err := r.ReadBytes('\n')
 		if errors.Is(err, io.EOF) {
+			if !filelock.Torn(line, `{"time":`, `{"event":`) {
+				return fmt.Errorf("line %d is not a journal entry; give the path of a journal, or of a file that does not exist", n)
+			}
 			break
 		} else if err != nil {
 			return err
@@ -81,7 +97,7 @@ func (j *journal) read(group string) error {
 		if err := json.Unmarshal(line, &e); err != nil {
 			return fmt.Errorf("line %d is not a journal entry: %w; give the path of a journal, or of a file that does not exist", n, err)
 		}
-		k := keyFor(e.Origin, e.MessageID, e.Generation)
+		k := exact{keyFor(e.Origin, e.MessageID, e.Generation), e.At}
 		switch e.Event {
 		case eventBegin:
 			if e.Group != group {
@@ -94,6 +110,9 @@ func (j *journal) read(group string) error {
 			delete(j.pending, k)
 		case eventFailed:
 			delete(j.pending, k)
+		case eventJob, eventSkipped, eventEnd:
+		default:
+			return fmt.Errorf("line %d is not a journal entry: its event is %q; give the path of a journal, or of a file that does not exist", n, e.Event)
 		}
 	}
 	if err := j.file.Truncate(whole); err != nil {

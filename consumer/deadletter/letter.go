@@ -2,6 +2,7 @@ package deadletter
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -23,8 +24,22 @@ type Letter struct {
 	StoredAt time.Time // time at which it became a dead letter
 	BodySize int       // in bytes
 
-	page     string             // of a Broker: start of its page
+	page     string                   // of a Broker: start of its page, or of a page that begins with it
+	filter   *status.DeadLetterFilter // of a Broker: of its page
+	queue    int                      // of a Broker: its place
+	offset   int64
 	delivery *tidegate.Delivery // of a Queue
+	born     time.Time          // of a Queue
+}
+
+// at tells a letter from others with its ID: the place of the original message, and its time if it
+// was received.
+func (l *Letter) at() string {
+	at := strconv.Itoa(l.Origin.Queue) + "/" + strconv.FormatInt(l.Origin.Offset, 10)
+	if !l.born.IsZero() {
+		at += " born " + strconv.FormatInt(l.born.UnixMilli(), 10)
+	}
+	return at
 }
 
 // Generation returns the number of earlier redrives of the message.

@@ -14,8 +14,8 @@ type Source interface {
 	// sequence.
 	letters(ctx context.Context, f *Filter, q query) iter.Seq2[*Letter, error]
 
-	// remove removes a letter from the dead letters.
-	remove(ctx context.Context, l *Letter) error
+	// remove removes a letter that was sent as id from the dead letters.
+	remove(ctx context.Context, l *Letter, id string) error
 
 	// group is the consumer group.
 	group() string

@@ -154,11 +154,12 @@ func (o Options) withDefaults(src Source) (Options, error) {
 
 // A Report counts the results of a run of a redrive.
 type Report struct {
-	Seen     int            `json:"seen"`     // letters read from the source
-	Redriven int            `json:"redriven"` // sent back; with DryRun, to be sent back
-	Failed   int            `json:"failed"`   // not sent back; a later run tries them again
-	Returned int            `json:"returned"` // sent back, and dead letters again during the job
-	Skipped  map[string]int `json:"skipped"`  // the number of letters that each rule skipped
+	Seen     int            `json:"seen"`              // letters read from the source
+	Redriven int            `json:"redriven"`          // sent back; with DryRun, to be sent back
+	Failed   int            `json:"failed"`            // not sent back; a later run tries them again
+	Returned int            `json:"returned"`          // sent back, and dead letters again during the job
+	Renamed  int            `json:"renamed,omitempty"` // of Redriven: another letter of the job has the ID that the message would have
+	Skipped  map[string]int `json:"skipped"`           // the number of letters that each rule skipped
 
 	// Recovered counts letters of a Broker that an earlier run sent back but did not record before
 	// it crashed. Unresolved counts letters of a Queue that a crashed run still leases, or whose

@@ -64,13 +64,13 @@ func TestPlan(t *testing.T) {
 			{letter("a", 1), false, go1}, {letter("b", 2), false, go1}, {letter("c", 3), false, "skip sent back too often"}, {letter("d", 9), false, "skip sent back too often"},
 		}},
 		"one generation": {plan{maxGenerations: 1}, []step{{letter("a", 0), false, go1}, {letter("b", 1), false, "skip sent back too often"}}},
-		"sent before a crash": {plan{sent: map[key]bool{{"orders", "a", 0}: true}}, []step{
+		"sent before a crash": {plan{sent: map[exact]bool{{key: key{"orders", "a", 0}}: true}}, []step{
 			{letter("a", 0), false, "clean sent before a crash"}, {letter("b", 0), false, go1},
 		}},
-		"sent by another generation only":   {plan{sent: map[key]bool{{"orders", "a", 2}: true}}, []step{{letter("a", 0), false, go1}}},
-		"begun before a crash":              {plan{pending: map[key]bool{{"orders", "a", 0}: true}}, []step{{letter("a", 0), false, go1}}},
+		"sent by another generation only":   {plan{sent: map[exact]bool{{key: key{"orders", "a", 2}}: true}}, []step{{letter("a", 0), false, go1}}},
+		"begun before a crash":              {plan{pending: map[exact]bool{{key: key{"orders", "a", 0}}: true}}, []step{{letter("a", 0), false, go1}}},
 		"came back":                         {plan{}, []step{{letter("a", 0), false, go1}, {letter("a", 1), false, "skip became a dead letter again during this job"}}},
-		"came back after a crash":           {plan{pending: map[key]bool{{"orders", "a", 0}: true}}, []step{{letter("a", 1), false, "skip became a dead letter again during this job"}}},
+		"came back after a crash":           {plan{pending: map[exact]bool{{key: key{"orders", "a", 0}}: true}}, []step{{letter("a", 1), false, "skip became a dead letter again during this job"}}},
 		"came back under its new ID":        {plan{}, []step{{letter("a", 1), false, go1}, {letter("a.redrive-2", 2), false, "skip became a dead letter again during this job"}}},
 		"came back from another topic":      {plan{to: "repaired"}, []step{{letter("a", 0), false, go1}, {from("repaired", letter("a", 1)), false, "skip became a dead letter again during this job"}}},
 		"of another topic with the same ID": {plan{}, []step{{letter("a", 0), false, go1}, {from("returns", letter("a", 1)), false, go1}}},
@@ -79,7 +79,7 @@ func TestPlan(t *testing.T) {
 		}},
 		"no topic is another one":     {plan{}, []step{{letter("a", 0), false, go1}, {from("", letter("a", 1)), false, go1}}},
 		"of another job":              {plan{}, []step{{letter("a.redrive-1", 1), false, go1}}},
-		"a name that looks like ours": {plan{sent: map[key]bool{{"orders", "a", 0}: true}}, []step{{letter("a.redrive-1", 0), false, go1}}},
+		"a name that looks like ours": {plan{sent: map[exact]bool{{key: key{"orders", "a", 0}}: true}}, []step{{letter("a.redrive-1", 0), false, go1}}},
 		"a message group waits for its failure": {plan{}, []step{
 			{in("g", letter("a", 0)), true, go1}, {in("g", letter("b", 0)), false, "skip an earlier message of its message group failed"},
 			{in("h", letter("c", 0)), false, go1}, {letter("d", 0), false, go1},
@@ -97,7 +97,7 @@ func TestPlan(t *testing.T) {
 		"a late outage stops soon": {plan{}, join(
 			several(1000, step{letter("a", 0), false, go1}), several(6, step{letter("b", 0), true, go1}), several(1, step{letter("c", 0), false, "stop too many failures"}),
 		)},
-		"returns stop too": {plan{sent: map[key]bool{{"orders", "r-0", 0}: true, {"orders", "r-1", 0}: true}}, join(
+		"returns stop too": {plan{sent: map[exact]bool{{key: key{"orders", "r-0", 0}}: true, {key: key{"orders", "r-1", 0}}: true}}, join(
 			several(8, step{letter("a", 0), false, go1}), []step{
 				{letter("r-0", 1), false, "skip became a dead letter again during this job"}, {letter("r-1", 1), false, "stop too many failures"},
 			},
@@ -122,12 +122,12 @@ func TestPlan(t *testing.T) {
 				p.maxFailureShare = 0
 			}
 			if p.sent == nil {
-				p.sent = map[key]bool{}
+				p.sent = map[exact]bool{}
 			}
 			p.failed, p.away = map[string]bool{}, map[key]bool{}
-			for _, keys := range []map[key]bool{p.sent, p.pending} {
+			for _, keys := range []map[exact]bool{p.sent, p.pending} {
 				for k := range keys {
-					p.leaves(k, "")
+					p.leaves(k.key, "")
 				}
 			}
 			for i, s := range tt.steps {

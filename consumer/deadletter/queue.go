@@ -54,7 +54,7 @@ const (
 )
 
 // A heldKey identifies a leased letter.
-type heldKey struct{ topic, id string }
+type heldKey struct{ topic, id, at string }
 
 func (q Queue) group() string { return q.Group }
 
@@ -97,7 +97,7 @@ func (q Queue) letters(ctx context.Context, _ *Filter, _ query) iter.Seq2[*Lette
 				var more []*Letter
 				for _, d := range ds {
 					l := letterOf(d)
-					k := heldKey{l.Origin.Topic, d.ID}
+					k := heldKey{l.Origin.Topic, d.ID, l.at()}
 					before := held[k]
 					if held[k] = l; before == nil {
 						fresh, more = true, append(more, l)
@@ -143,7 +143,7 @@ func (q Queue) fault(format string, args ...any) error {
 }
 
 func letterOf(d *tidegate.Delivery) *Letter {
-	l := &Letter{Message: d.Message, StoredAt: d.StoredAt, BodySize: len(d.Body), delivery: d}
+	l := &Letter{Message: d.Message, StoredAt: d.StoredAt, BodySize: len(d.Body), delivery: d, born: d.BornAt}
 	l.Origin, _ = d.DeadLetter()
 	l.Origin.Redrives = generationOf(d.Properties)
 	return l
@@ -165,7 +165,7 @@ func (q Queue) release(ctx context.Context, held map[heldKey]*Letter) {
 	}
 }
 
-func (q Queue) remove(ctx context.Context, l *Letter) error {
+func (q Queue) remove(ctx context.Context, l *Letter, _ string) error {
 	err := errors.Join(q.Transport.Ack(ctx, []*tidegate.Delivery{l.delivery})...)
 	if err == nil {
 		l.delivery = nil

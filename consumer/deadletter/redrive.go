@@ -39,7 +39,8 @@ func Redrive(ctx context.Context, src Source, o Options) (Report, error) {
 	r.limiter = rate.NewLimiter(rate.Limit(o.PerSecond), r.batchSize)
 	r.plan = plan{
 		filter: &r.o.Filter, maxGenerations: o.MaxGenerations, maxFailureShare: o.MaxFailureShare, limit: o.Limit,
-		to: o.To, sent: map[key]bool{}, pending: map[key]bool{}, away: map[key]bool{}, failed: map[string]bool{},
+		to: o.To, sent: map[exact]bool{}, pending: map[exact]bool{}, away: map[key]bool{}, failed: map[string]bool{},
+		seen: map[key]bool{},
 	}
 	if b, ok := src.(Broker); ok && o.Edit == nil {
 		r.broker = &b
@@ -50,16 +51,16 @@ func Redrive(ctx context.Context, src Source, o Options) (Report, error) {
 		}
 		for k, e := range r.journal.sent {
 			r.plan.sent[k] = true
-			r.plan.leaves(k, e.Topic)
+			r.plan.gone(k, e)
 		}
 		for k, e := range r.journal.pending {
 			r.plan.pending[k] = true
-			r.plan.leaves(k, e.Topic)
+			r.plan.gone(k, e)
 		}
 	}
 	err = r.run(ctx)
 	if r.journal != nil {
-		err = errors.Join(err, r.journal.file.Close())
+		err = errors.Join(err, r.journal.close())
 	}
 	if err != nil {
 		err = fmt.Errorf("deadletter.Redrive: %w", err)
@@ -118,14 +119,21 @@ func (r *runner) all(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if n := len(r.batch); n == r.batchSize || n > 0 && !sameBatch(r.batch[0], l) {
+		twin := r.plan.again(l)
+		if n := len(r.batch); n == r.batchSize || n > 0 && (twin || !sameBatch(r.batch[0], l)) {
 			if err := r.flush(ctx); err != nil {
+				return err
+			}
+		}
+		if b, ok := r.src.(Broker); ok && twin && !r.o.DryRun {
+			if err := b.locate(ctx, l); err != nil {
 				return err
 			}
 		}
 		r.report.Seen++
 		d := r.plan.decide(l)
-		delete(r.plan.pending, keyOf(l)) // the letter still exists
+		delete(r.plan.pending, exactOf(l)) // the letter still exists
+		delete(r.plan.pending, exactOf(l).legacy())
 		switch d.action {
 		case take:
 			r.batch = append(r.batch, l)
@@ -334,7 +342,7 @@ func (r *runner) sendAnew(ctx context.Context, l *Letter) error {
 // remove removes a letter that was sent. If its lease has ended, the letter is redelivered, and the
 // next run of the job removes it.
 func (r *runner) remove(ctx context.Context, l *Letter) error {
-	err := r.src.remove(ctx, l)
+	err := r.src.remove(ctx, l, r.plan.name(l))
 	if errors.Is(err, tidegate.ErrInvalidHandle) {
 		r.report.Unresolved++
 		return nil
@@ -350,6 +358,9 @@ func (r *runner) done(l *Letter, err error) Event {
 		return r.event(eventFailed, l, err.Error())
 	}
 	r.report.Redriven++
+	if r.broker == nil && r.plan.name(l) != sentAs(l) {
+		r.report.Renamed++
+	}
 	return r.event(eventRedriven, l, "")
 }
 
@@ -360,7 +371,7 @@ func (r *runner) message(l *Letter) (*tidegate.Message, error) {
 	}
 	d := tidegate.Delivery{Message: l.Message}
 	m := d.Forward(r.target(l))
-	m.ID = sentAs(l)
+	m.ID = r.plan.name(l)
 	if r.o.Edit != nil {
 		topic, id := m.Topic, m.ID
 		if err := r.o.Edit(m); err != nil {
@@ -385,9 +396,9 @@ func (r *runner) target(l *Letter) string {
 }
 
 func (r *runner) event(event string, l *Letter, why string) Event {
-	e := Event{Event: event, MessageID: l.Message.ID, Generation: l.Generation(), Origin: l.Origin.Topic, Topic: r.target(l), Reason: l.Origin.Reason, Why: why}
+	e := Event{Event: event, MessageID: l.Message.ID, Generation: l.Generation(), Origin: l.Origin.Topic, At: l.at(), Topic: r.target(l), Reason: l.Origin.Reason, Why: why}
 	if r.broker == nil {
-		e.SentAs, e.Edited = sentAs(l), r.o.Edit != nil
+		e.SentAs, e.Edited = r.plan.name(l), r.o.Edit != nil
 	}
 	return e
 }

@@ -1,9 +1,11 @@
 package deadletter_test
 
 import (
+	"errors"
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/brokertest"
@@ -59,6 +61,83 @@ func TestSameIDInTwoTopics(t *testing.T) {
 				}
 				if left := p.left(tt.source(p)); len(left) != 0 {
 					t.Errorf("%q are left", left)
+				}
+			})
+		})
+	}
+}
+
+// A topic can store two messages with one ID, one after the end of the other's duplicate window.
+// Both dead letters are sent back, also if the target remembers the ID of the first, if the run is
+// interrupted between the two, and if one of them stays or is not selected.
+func TestTwoLettersWithOneID(t *testing.T) {
+	broker := func(p *place) deadletter.Source { return p.source() }
+	queue := func(p *place) deadletter.Source { return p.queue() }
+	edit := func(*tidegate.Message) error { return nil }
+	for _, tt := range []struct {
+		name    string
+		source  func(*place) deadletter.Source
+		runs    []deadletter.Options
+		renamed int
+		left    []string
+	}{
+		{"broker", broker, []deadletter.Options{{}}, 0, nil},
+		{"broker, one letter in each run", broker, []deadletter.Options{{Limit: 1}, {}}, 0, nil},
+		{"broker, one letter in each request", broker, []deadletter.Options{{PerSecond: 1}}, 0, nil},
+		{"broker, edited", broker, []deadletter.Options{{Edit: edit}}, 1, nil},
+		{"broker, edited in two runs", broker, []deadletter.Options{{Edit: edit, Limit: 1}, {Edit: edit}}, 1, nil},
+		{"broker, the second alone", broker, []deadletter.Options{{Filter: deadletter.Filter{Reason: "b"}}}, 0, []string{"a"}},
+		{"broker, the second alone, edited", broker, []deadletter.Options{{Edit: edit, Filter: deadletter.Filter{Reason: "b"}}}, 0, []string{"a"}},
+		{"broker, the second alone, by a function", broker, []deadletter.Options{{Filter: deadletter.Filter{Match: func(l *deadletter.Letter) bool { return l.Origin.Reason == "b" }}}}, 0, []string{"a"}},
+		{"broker, the first fails", broker, []deadletter.Options{{MaxFailureShare: 1, Edit: func(m *tidegate.Message) error {
+			if string(m.Body) == "a" {
+				return errors.New("not this one")
+			}
+			return nil
+		}}}, 1, []string{"a"}},
+		{"queue", queue, []deadletter.Options{{}}, 1, nil},
+		{"queue in two runs", queue, []deadletter.Options{{Limit: 1}, {}}, 1, nil},
+		{"queue, the second alone", queue, []deadletter.Options{{Filter: deadletter.Filter{Reason: "b"}}}, 0, []string{"a"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+				p := newPlace(t, b)
+				p.CreateTopic("short", settings.Topic{DuplicateWindow: settings.Duration(time.Second)})
+				p.CreateTopic("long", settings.Topic{})
+				for _, body := range []string{"a", "b"} {
+					p.Broker.Send(&tidegate.Message{ID: "17", Topic: "short", Body: []byte(body)})
+					for _, d := range p.receive("billing", "short", 1) {
+						if _, err := p.DeadLetter(t.Context(), d, body); err != nil {
+							t.Fatal(err)
+						}
+					}
+					time.Sleep(3 * time.Second)
+				}
+				journal, redriven, renamed := filepath.Join(t.TempDir(), "journal"), 0, 0
+				for _, o := range tt.runs {
+					o.Journal, o.To = journal, "long"
+					report, err := p.redrive(tt.source(p), o)
+					if err != nil || report.Returned+report.Recovered+report.Unresolved != 0 {
+						t.Errorf("%+v, %v", report, err)
+					}
+					redriven, renamed = redriven+report.Redriven, renamed+report.Renamed
+				}
+				if redriven != 2-len(tt.left) || renamed != tt.renamed {
+					t.Errorf("%d letters sent back, %d under a new ID, want %d and %d", redriven, renamed, 2-len(tt.left), tt.renamed)
+				}
+				want := slices.DeleteFunc([]string{"a", "b"}, func(body string) bool { return slices.Contains(tt.left, body) })
+				got := bodies(p.receive("audit", "long", 2))
+				slices.Sort(got)
+				if !slices.Equal(got, want) {
+					t.Errorf("the target has %q, want %q", got, want)
+				}
+				if left := p.left(tt.source(p)); len(left) != len(tt.left) {
+					t.Errorf("%q are left, want %q", left, tt.left)
+				}
+				for l, err := range deadletter.List(t.Context(), tt.source(p), deadletter.Filter{}, true) {
+					if err != nil || !slices.Contains(tt.left, string(l.Message.Body)) {
+						t.Errorf("the letter %q is left (%v), want %q", l.Message.Body, err, tt.left)
+					}
 				}
 			})
 		})

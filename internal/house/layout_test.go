@@ -76,14 +76,14 @@ var importTable = map[string]row{
 		tests:   []string{"backoff", "consumer"}, // over a Table
 	},
 	"transport/transporttest": {imports: []string{"", "transport", "backoff", "broker/settings"}},
-	"producer":                {imports: []string{"", "transport", "backoff", "ratelimit", "internal/tally"}},
+	"producer":                {imports: []string{"", "transport", "backoff", "ratelimit", "internal/filelock", "internal/tally"}},
 	"consumer":                {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address", "internal/tally"}},
 	"oteltidegate": {
 		imports: []string{"", "producer", "consumer", "transport"},
 		tests:   []string{"broker", "broker/server", "broker/brokertest"}, // a trace goes through the broker
 	},
 	"consumer/deadletter": {
-		imports: []string{"", "transport", "backoff", "ratelimit", "broker/admin", "broker/status", "internal/fingerprint"},
+		imports: []string{"", "transport", "backoff", "ratelimit", "broker/admin", "broker/status", "internal/filelock", "internal/fingerprint"},
 		tests:   []string{"broker", "broker/server", "transport/rest"}, // over a broker
 	},
 	"broker":          {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address", "internal/fingerprint", "internal/powerloss", "internal/tally", "broker/settings", "broker/status"}, tests: []string{"producer"}}, // the example
@@ -101,6 +101,7 @@ var importTable = map[string]row{
 	"broker/admin":        {imports: []string{"", "backoff", "broker/settings", "broker/status", "internal/httpapi"}, tests: []string{"broker", "broker/server", "transport"}},
 	"internal/httpapi":    {imports: []string{""}}, // under the clients of HTTP, and its types in the server
 	"internal/address":    {},                      // patterns of broker and consumer
+	"internal/filelock":   {},                      // journals and spools, which one process writes
 	"internal/gzipped":    {},                      // bodies of the client and of the server
 	"internal/tally":      {},                      // log lines of broker and consumer
 	"internal/protomem":   {},                      // under broker/server and transport/rocketmq

@@ -47,6 +47,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/filelock"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
 
@@ -201,7 +202,7 @@ func prepare(path string, sync func(parent string) error) (*os.File, error) {
 		return nil, err
 	}
 	for start := time.Now(); ; {
-		ok, err := tryLock(lock)
+		ok, err := filelock.Try(lock)
 		switch {
 		case ok:
 			return lock, nil

@@ -9,6 +9,8 @@ import (
 	"io"
 	"os"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/filelock"
 )
 
 // An OtherError is the error of a file that is not the journal of a job.
@@ -31,12 +33,17 @@ func Begin(path, job string) (err error) {
 		return fmt.Errorf("the journal cannot be opened: %w", err)
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
+	unlock, err := filelock.Lock(f)
+	if err != nil {
+		return fmt.Errorf("the journal %w", err)
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
 	first, err := bufio.NewReader(f).ReadBytes('\n')
 	switch {
 	case err == nil:
 	case !errors.Is(err, io.EOF):
 		return fmt.Errorf("the journal cannot be read: %w", err)
-	case len(first) > 0 && first[0] != '{':
+	case !filelock.Torn(first, `{"time":`, `{"event":`):
 		return &OtherError{fmt.Sprintf("%s is not a journal; give the path of a journal, or of a file that does not exist", path)}
 	default: // empty, or begun by a run without room for this line
 		if err := f.Truncate(0); err != nil {

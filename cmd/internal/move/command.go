@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -41,13 +42,20 @@ it to the target, records that in the journal and acknowledges it. The target
 topic and group have to exist; if not, the command prints how to create them.
 
 Each message is carried at least once, with its ID, which becomes a key too, and
-its message group, in order. A message that was moved before gets a new ID, because
-a tidegate broker drops an ID that it stored minutes ago; the key stays. Waiting retries and delayed messages are carried when
-they are due: the command waits for them, up to --wait without a message, or
+its message group, in order. A message that was moved before, or that has the ID of
+another one of the job, gets a new ID, because a tidegate broker drops an ID that it
+stored minutes ago; the key stays. Waiting retries and delayed messages are carried
+when they are due: the command waits for them, up to --wait without a message, or
 without end with --follow. Stop the consumers of the group first, and let the
 producers send to the target.
 
-The same command with the same --journal continues after an interruption.
+While a server is away or throttles, the command waits for it and extends the leases
+of the messages in hand. A message that the target rejects stays at the source, with
+the later ones of its message group, and the command ends with the exit code of a
+part; after 100 of them it ends.
+
+The same command with the same --journal continues after an interruption. If the
+interrupted command was killed, it first waits for the end of its leases.
 Dead letters stay unless --dead-letters names a topic of the target for them.`,
 		Example: `  tidegate move orders --group billing --to cluster --dry-run
   tidegate move orders --group billing --to cluster --journal orders.jsonl --yes`,
@@ -162,11 +170,23 @@ func (m *moveCommand) between(ctx context.Context, source, target connection.Ser
 	}
 	m.Note("the journal is %s", m.journalFile)
 	err = m.carry(ctx, source, to, state)
-	if ctx.Err() != nil {
-		m.Note("interrupted; this continues it: %s", m.Again(map[string]string{"journal": m.journalFile, "yes": "true"}))
+	if err != nil && !errors.Is(err, errLeft) {
+		text := "this continues it"
+		if ctx.Err() != nil {
+			text = "interrupted; this continues it"
+		}
+		m.Note("%s: %s", text, m.again())
 	}
 	return err
 }
+
+// again is the command that continues the job.
+func (m *moveCommand) again() string {
+	return m.Again(map[string]string{"journal": m.journalFile, "yes": "true"})
+}
+
+// errLeft is the error of a move that leaves messages at the source.
+var errLeft = fmt.Errorf("not all messages were carried: %w", command.ErrPartly)
 
 // missing prints how to create the topic and the group that the target lacks.
 func (m *moveCommand) missing(ctx context.Context, target connection.Server, state *State, topic bool) {
@@ -222,6 +242,9 @@ func (m *moveCommand) carry(ctx context.Context, source connection.Server, to co
 	if err != nil {
 		return errors.Join(err, p.Close(), from.Close())
 	}
+	if until := j.LeasedUntil(); until.After(time.Now()) {
+		m.Note("an earlier run of this job still leases messages, until %s; this run waits for them", until.Local().Format(time.TimeOnly))
+	}
 	progress := call.NewProgress(m.Call)
 	if m.workers == 0 {
 		m.workers = 4
@@ -231,8 +254,8 @@ func (m *moveCommand) carry(ctx context.Context, source connection.Server, to co
 	}
 	o := Options{
 		Source: from, Target: p, Group: m.group, Topic: m.Args[0], ToTopic: m.toTopic, Workers: m.workers, Lease: m.lease,
-		Wait: time.Second, Journal: j, Delay: m.targetType == "DELAY" || state != nil && state.Topic.Type == "DELAY",
-		OnMoved: func() { progress.Step(true) }, Done: func(ctx context.Context, idle time.Duration) (bool, error) { return m.done(ctx, state, idle) },
+		Wait: time.Second, Journal: j, Places: state != nil, Delay: m.targetType == "DELAY" || state != nil && state.Topic.Type == "DELAY",
+		OnMoved: func() { progress.Step(true) }, Note: func(text string) { m.Note("%s", output.Safe(text)) }, Done: func(ctx context.Context, idle time.Duration) (bool, error) { return m.done(ctx, state, idle) },
 	}
 	if m.rate > 0 {
 		o.Pace = rate.NewLimiter(rate.Limit(m.rate), 32).WaitN
@@ -273,7 +296,10 @@ func (m *moveCommand) letters(ctx context.Context, from, to connection.Transport
 		src = deadletter.Queue{Transport: from, Group: m.group, As: m.as}
 	}
 	keep := func(msg *tidegate.Message) error {
-		msg.Keys = append(msg.Keys, msg.ID)
+		keys := msg.Keys
+		if msg.Keys = append(slices.Clip(keys), msg.ID); msg.Validate(0) != nil {
+			msg.Keys = keys // the ID does not fit
+		}
 		return nil
 	}
 	return deadletter.Redrive(ctx, src, deadletter.Options{To: m.deadTopic, Edit: keep, Sender: to, Journal: m.journalFile + ".dead-letters", PerSecond: 1000, Actor: m.Env("USER")})
@@ -293,8 +319,15 @@ func (m *moveCommand) result(ctx context.Context, r Report, letters deadletter.R
 	if perr := m.Show(document, m.Args[0], fields); perr != nil {
 		return errors.Join(err, perr)
 	}
-	if err == nil && left > 0 {
-		return fmt.Errorf("%s left; this carries them: %s: %w", output.Count(left, "message"), m.Again(map[string]string{"journal": m.journalFile, "yes": "true"}), command.ErrPartly)
+	switch {
+	case err != nil:
+		return err
+	case r.Aside > 0:
+		return fmt.Errorf("the target rejects %s, which stay; correct them or the target, and then this carries them: %s: %w", output.Count(r.Aside, "message"), m.again(), errLeft)
+	case letters.Failed > 0:
+		return fmt.Errorf("%s not carried; the journal %s.dead-letters has the reasons; this carries them: %s: %w", output.Count(int64(letters.Failed), "dead letter"), m.journalFile, m.again(), errLeft)
+	case left > 0:
+		return fmt.Errorf("%s left; this carries them: %s: %w", output.Count(left, "message"), m.again(), errLeft)
 	}
-	return err
+	return nil
 }

@@ -3,53 +3,133 @@ package move
 import (
 	"bufio"
 	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strconv"
 	"sync"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/filelock"
 )
 
 // The events of a journal. Its first line is the job of the command.
 const (
-	sentEvent  = "sent"  // the target has the messages
-	ackedEvent = "acked" // the source has removed them
+	leaseEvent  = "lease"  // receives under way lease messages until a time
+	intentEvent = "intent" // the messages are about to be sent
+	sentEvent   = "sent"   // the target has the messages
+	ackedEvent  = "acked"  // the source has removed them
+	endEvent    = "end"    // the run leases no message
 )
+
+// events are the events of all lines.
+var events = []string{"job", leaseEvent, intentEvent, sentEvent, ackedEvent, endEvent}
+
+// errOther is the error of a line of another program.
+var errOther = errors.New("the event is unknown")
 
 // An entry is one line of a journal.
 type entry struct {
-	Event string   `json:"event"`
-	IDs   []string `json:"ids,omitempty"`
+	Event    string    `json:"event"`
+	Messages []record  `json:"messages,omitempty"`
+	Until    time.Time `json:"until,omitzero"` // of lease
+	IDs      []string  `json:"ids,omitempty"`  // instead of Messages, in journals of version 0.1
 }
+
+// A record identifies a message of an entry.
+type record struct {
+	key
+	As string `json:"as,omitempty"` // of intent: its ID at the target, if it is another one
+}
+
+// A key identifies a message of the source. Two messages with one ID differ in At.
+type key struct {
+	ID string `json:"id"`
+	At string `json:"at,omitempty"`
+}
+
+// keyOf returns the key of a delivery, which is the same for each redelivery. places means that the
+// queue and the offset stay the same; otherwise the time of the send is a part of the key.
+func keyOf(d *tidegate.Delivery, places bool) key {
+	switch {
+	case places && d.Queue >= 0 && d.Offset >= 0:
+		return key{d.ID, strconv.Itoa(d.Queue) + "/" + strconv.FormatInt(d.Offset, 10)}
+	case d.BornAt.IsZero():
+		return key{ID: d.ID}
+	}
+	return key{d.ID, "born " + strconv.FormatInt(d.BornAt.UnixMilli(), 10)}
+}
+
+// newID returns the ID at the target of a message whose own ID another message has there. It
+// depends on the key alone.
+func (k key) newID() string {
+	const suffix, most = ".copy-", tidegate.MaxMessageIDLength
+	sum := sha256.Sum256([]byte(k.ID + "\x00" + k.At))
+	id := k.ID
+	if len(id)+len(suffix)+16 > most {
+		id = hex.EncodeToString(sum[:])
+	}
+	return id + suffix + hex.EncodeToString(sum[:8])
+}
+
+// maxUsed is the number of IDs at the target that a journal remembers. A broker remembers no more
+// of a topic.
+const maxUsed = 262_144
 
 // A Journal records the messages that the target has and the source still can deliver. Several
 // goroutines may use it.
 type Journal struct {
 	mu     sync.Mutex
 	file   *os.File
-	sent   map[string]bool // and not acknowledged
-	failed error           // of a write, which may have written a part of a line
+	unlock func() error
+	sent   map[key]bool      // and not acknowledged
+	names  map[key]string    // IDs at the target of messages that were not acknowledged
+	used   map[string]string // IDs at the target, with key.At of their messages
+	order  []string          // of used, a ring
+	next   int               // in order
+	leased time.Time         // no message of an earlier run is leased after it
+	until  time.Time         // of the last lease entry
+	failed error             // of a write, which may have written a part of a line
 }
 
-// OpenJournal reads a journal. It removes a last line that a crash has cut off.
+// OpenJournal reads a journal and locks it for this process. It removes a last line that a crash
+// has cut off.
 func OpenJournal(path string) (*Journal, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	j := &Journal{file: f, sent: map[string]bool{}}
-	if err := j.read(); err != nil {
-		return nil, errors.Join(fmt.Errorf("journal %s: %w", path, err), f.Close())
+	unlock, err := filelock.Lock(f)
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
 	}
+	j := &Journal{file: f, unlock: unlock, sent: map[key]bool{}, names: map[key]string{}, used: map[string]string{}}
+	if err := j.read(); err != nil {
+		return nil, errors.Join(fmt.Errorf("journal %s: %w", path, err), j.Close())
+	}
+	j.leased, j.until = j.until, time.Time{}
 	return j, nil
 }
+
+// LeasedUntil returns the time until which an earlier run that did not end in order leases
+// messages.
+func (j *Journal) LeasedUntil() time.Time { return j.leased }
 
 func (j *Journal) read() error {
 	r, whole := bufio.NewReader(j.file), int64(0)
 	for n := 1; ; n++ {
 		line, err := r.ReadBytes('\n')
 		if errors.Is(err, io.EOF) {
+			if !filelock.Torn(line, `{"event":`, `{"time":`) {
+				return fmt.Errorf("line %d is not an entry; give the path of a journal, or of a file that does not exist", n)
+			}
 			break
 		}
 		if err != nil {
@@ -57,16 +137,10 @@ func (j *Journal) read() error {
 		}
 		whole += int64(len(line))
 		var e entry
-		if err := json.Unmarshal(line, &e); err != nil {
-			return fmt.Errorf("line %d is not an entry: %w", n, err)
+		if err := json.Unmarshal(line, &e); err != nil || !slices.Contains(events, e.Event) {
+			return fmt.Errorf("line %d is not an entry; give the path of a journal, or of a file that does not exist: %w", n, cmp.Or(err, errOther))
 		}
-		for _, id := range e.IDs {
-			if e.Event == sentEvent {
-				j.sent[id] = true
-			} else {
-				delete(j.sent, id)
-			}
-		}
+		j.apply(e)
 	}
 	if err := j.file.Truncate(whole); err != nil {
 		return err
@@ -75,34 +149,133 @@ func (j *Journal) read() error {
 	return err
 }
 
-// Sent reports whether the target has a message that the source has not removed.
-func (j *Journal) Sent(id string) bool {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.sent[id]
+// apply changes the state by an entry.
+func (j *Journal) apply(e entry) {
+	for _, id := range e.IDs {
+		e.Messages = append(e.Messages, record{key: key{ID: id}})
+	}
+	switch e.Event {
+	case leaseEvent:
+		j.until = e.Until
+	case endEvent:
+		j.until = time.Time{}
+	}
+	for _, m := range e.Messages {
+		switch e.Event {
+		case intentEvent:
+			j.reserve(m.key, m.As)
+		case sentEvent:
+			j.sent[m.key] = true
+			if _, named := j.names[m.key]; !named {
+				j.reserve(m.key, "")
+			}
+		case ackedEvent:
+			delete(j.sent, m.key)
+			delete(j.sent, key{ID: m.ID})
+			delete(j.names, m.key)
+		}
+	}
 }
 
-// record appends an event and returns when it is on disk, if sync is set. After a failure it writes
-// nothing: an incomplete line must stay the last one, which OpenJournal removes.
-func (j *Journal) record(event string, ids []string, sync bool) error {
-	if len(ids) == 0 {
+// reserve gives a message its ID at the target; "" is its own.
+func (j *Journal) reserve(k key, as string) {
+	if as == "" {
+		as = k.ID
+	}
+	j.names[k] = as
+	if _, known := j.used[as]; known {
+		return
+	}
+	j.used[as] = k.At
+	if len(j.order) < maxUsed {
+		j.order = append(j.order, as)
+		return
+	}
+	delete(j.used, j.order[j.next])
+	j.order[j.next] = as
+	j.next = (j.next + 1) % maxUsed
+}
+
+// Sent reports whether the target has a message that the source has not removed.
+func (j *Journal) Sent(k key) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.sent[k] || j.sent[key{ID: k.ID}]
+}
+
+// Name returns the ID at the target of each message, and records it before it is used. A message
+// has its own ID, except if the job has given that to another message, or if again is true. The ID
+// of a message stays the same, also in later runs.
+func (j *Journal) Name(messages []key, again []bool) ([]string, error) {
+	j.mu.Lock()
+	names := make([]string, len(messages))
+	var fresh []record
+	for i, k := range messages {
+		as, known := j.names[k]
+		if !known {
+			as = k.ID
+			if at, taken := j.used[as]; again[i] || taken && at != k.At {
+				as = k.newID()
+			}
+			r := record{key: k}
+			if as != k.ID {
+				r.As = as
+			}
+			fresh = append(fresh, r)
+			j.reserve(k, r.As)
+		}
+		names[i] = as
+	}
+	j.mu.Unlock()
+	return names, j.record(entry{Event: intentEvent, Messages: fresh}, true)
+}
+
+// Lease records that a receive leases messages until a time.
+func (j *Journal) Lease(until time.Time) error {
+	const ahead = 5 * time.Second // a run writes no more than one line in this time
+	j.mu.Lock()
+	covered := !until.After(j.until)
+	if !covered {
+		j.until = until.Add(ahead)
+	}
+	until = j.until
+	j.mu.Unlock()
+	if covered {
+		return nil
+	}
+	return j.record(entry{Event: leaseEvent, Until: until.UTC()}, false)
+}
+
+// End records that the run leases no message.
+func (j *Journal) End() error { return j.record(entry{Event: endEvent}, false) }
+
+// mark records the event sent or acked of messages.
+func (j *Journal) mark(event string, messages []key, sync bool) error {
+	e := entry{Event: event}
+	for _, k := range messages {
+		e.Messages = append(e.Messages, record{key: k})
+	}
+	j.mu.Lock()
+	j.apply(e)
+	j.mu.Unlock()
+	return j.record(e, sync)
+}
+
+// record appends an entry and returns when it is on disk, if sync is set. It writes no entry
+// without messages or a time. After a failure it writes nothing: an incomplete line must stay the
+// last one, which OpenJournal removes.
+func (j *Journal) record(e entry, sync bool) error {
+	if len(e.Messages) == 0 && slices.Contains([]string{intentEvent, sentEvent, ackedEvent}, e.Event) {
 		return nil
 	}
 	var b bytes.Buffer
-	if err := json.NewEncoder(&b).Encode(entry{event, ids}); err != nil {
+	if err := json.NewEncoder(&b).Encode(e); err != nil {
 		return err
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.failed != nil {
 		return j.failed
-	}
-	for _, id := range ids {
-		if event == sentEvent {
-			j.sent[id] = true
-		} else {
-			delete(j.sent, id)
-		}
 	}
 	_, err := j.file.Write(b.Bytes())
 	if err == nil && sync {
@@ -114,5 +287,5 @@ func (j *Journal) record(event string, ids []string, sync bool) error {
 	return j.failed
 }
 
-// Close ends the journal.
-func (j *Journal) Close() error { return j.file.Close() }
+// Close ends the journal and its lock.
+func (j *Journal) Close() error { return errors.Join(j.unlock(), j.file.Close()) }

@@ -20,9 +20,9 @@ func TestNoEntryAfterAFailure(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer j.file.Close()
-	first := j.record(sentEvent, []string{"1"}, true)
+	first := j.mark(sentEvent, []key{{ID: "1"}}, true)
 	j.file = writable
-	if again := j.record(sentEvent, []string{"2"}, true); first == nil || !errors.Is(again, first) {
+	if again := j.mark(sentEvent, []key{{ID: "2"}}, true); first == nil || !errors.Is(again, first) {
 		t.Errorf("after the failure %v an entry returns %v", first, again)
 	}
 	if text, err := os.ReadFile(path); err != nil || len(text) > 0 {

@@ -5,14 +5,17 @@
 package move
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -21,6 +24,7 @@ import (
 type Source interface {
 	transport.Receiver
 	Ack(ctx context.Context, ds []*tidegate.Delivery) []error
+	ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error)
 }
 
 // A Target sends messages; a producer.Producer is one.
@@ -36,8 +40,9 @@ type Options struct {
 	Topic   string // of the source
 	ToTopic string
 	Delay   bool // the target topic has type DELAY: each message needs a time
+	Places  bool // queue and offset of a message are the same for each of its deliveries
 	Workers int
-	Lease   time.Duration // of a received message; each has to be sent within it
+	Lease   time.Duration // of a received message, extended while the target is away
 	Wait    time.Duration // the longest time of one receive without a message
 	Journal *Journal
 
@@ -45,11 +50,16 @@ type Options struct {
 	Pace func(ctx context.Context, n int) error
 
 	// Done reports whether the source has no further message. Run calls it after receives without a
-	// message, and ends when it returns true.
+	// message, and ends when it returns true. idle is the time since the last message, and negative
+	// until the leases of an earlier run have ended.
 	Done func(ctx context.Context, idle time.Duration) (bool, error)
 
 	// OnMoved is called for each acknowledged message by one goroutine at a time.
 	OnMoved func()
+
+	// Note is called with events that a user wants to know at once: a server that is away, a
+	// message that stays. Nil means none.
+	Note func(text string)
 }
 
 // A Report counts the messages of a run.
@@ -58,20 +68,49 @@ type Report struct {
 	Earlier  int64 `json:"sent_by_an_earlier_run"` // and acknowledged by this one
 	Attempts int64 `json:"lost_attempts"`          // messages with failed attempts, which begin with 1 again
 	Unacked  int64 `json:"unacknowledged"`         // sent, and delivered by the source again
+	Renamed  int64 `json:"new_ids"`                // stored under a new ID
+	Keyless  int64 `json:"without_id_as_key"`      // stored without their ID as a key, which did not fit
+	Aside    int64 `json:"set_aside"`              // rejected by the target; they stay at the source
+	Behind   int64 `json:"behind_set_aside"`       // of the same message groups; they stay too
 }
+
+const (
+	// maxAside is the number of rejected messages after which a run ends: the target is not for
+	// messages of this kind.
+	maxAside = 100
+
+	// maxLeft bounds the messages that a run leaves at the source and leases until its end.
+	maxLeft = 10_000
+
+	// asideFor is the invisible duration of a message that stays: each delivery costs an attempt.
+	asideFor = 30 * time.Minute
+
+	// maxPause is the longest pause before a failed request is repeated.
+	maxPause = 10 * time.Second
+)
 
 // A mover is one run. Its workers share it; mu guards the fields below it.
 type mover struct {
 	Options
-	mu     sync.Mutex
-	report Report
-	last   time.Time // of the last message
+	mu      sync.Mutex
+	report  Report
+	last    time.Time            // of the last message
+	leased  int64                // messages that this run has received and neither acknowledged nor released
+	aside   map[key]bool         // messages that the target rejected
+	stuck   map[string]bool      // their message groups
+	left    []*tidegate.Delivery // messages that stay
+	waiting map[string]string    // servers that are away, with the reason
 }
 
-// Run moves messages until Done returns true, ctx ends, or an error. After the end of ctx it waits
-// for the receives under way, Wait at most, and finishes the messages in hand.
+// Run moves messages until Done returns true, ctx ends, or an error that a repetition does not
+// cure. It repeats requests that fail because a server is away or throttles, and meanwhile extends
+// the leases of the messages in hand. After the end of ctx it waits for the receives under way,
+// Wait at most, and finishes the messages in hand, unless their target is away.
 func Run(ctx context.Context, o Options) (Report, error) {
-	m := &mover{Options: o, last: time.Now()}
+	m := &mover{Options: o, last: time.Now(), aside: map[key]bool{}, stuck: map[string]bool{}, waiting: map[string]string{}}
+	if until := o.Journal.LeasedUntil(); until.After(m.last) {
+		m.last = until
+	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var workers sync.WaitGroup
@@ -87,6 +126,10 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	if errors.Is(err, errDone) {
 		err = nil
 	}
+	m.release(context.WithoutCancel(ctx))
+	if m.leased == 0 {
+		err = errors.Join(err, m.Journal.End())
+	}
 	return m.report, err
 }
 
@@ -94,84 +137,297 @@ func Run(ctx context.Context, o Options) (Report, error) {
 var errDone = errors.New("the source has no further message")
 
 func (m *mover) work(ctx context.Context) error {
-	for ctx.Err() == nil {
+	for failures := 0; ctx.Err() == nil; {
+		if err := m.Journal.Lease(time.Now().Add(m.Wait + m.Lease)); err != nil {
+			return err
+		}
 		// The end of ctx does not end a receive: messages on their way would stay leased, and the
 		// next run would wait for them.
 		ds, err := m.Source.Receive(context.WithoutCancel(ctx), transport.ReceiveRequest{
 			Group: m.Group, Topic: m.Topic, Queue: transport.AnyQueue, Max: 32, InvisibleDuration: m.Lease, Wait: m.Wait,
 		})
-		if err != nil {
-			return err
-		}
-		if len(ds) > 0 {
-			if err := m.carry(context.WithoutCancel(ctx), ds); err != nil {
+		done := false
+		switch {
+		case err == nil && len(ds) > 0:
+			m.away("source", nil)
+			failures = 0
+			if err := m.carry(ctx, ds); err != nil {
 				return err
 			}
 			continue
+		case err == nil:
+			m.mu.Lock()
+			idle := time.Since(m.last)
+			m.mu.Unlock()
+			done, err = m.Done(ctx, idle)
 		}
-		m.mu.Lock()
-		idle := time.Since(m.last)
-		m.mu.Unlock()
-		done, err := m.Done(ctx, idle)
-		if err != nil {
+		switch {
+		case err != nil && !again(err):
 			return err
-		}
-		if done {
+		case err != nil:
+			if ctx.Err() == nil {
+				m.away("source", err)
+				_ = pause(ctx, failures, err) // ctx is asked above
+			}
+			failures++
+		case done:
 			return errDone
+		default:
+			m.away("source", nil)
+			failures = 0
 		}
 	}
 	return nil
 }
 
+// again reports whether a repetition can cure an error.
+func again(err error) bool {
+	class := tidegate.Classify(err)
+	return class == tidegate.ClassTransient || class == tidegate.ClassThrottled
+}
+
+// pause waits before the repetition of a request that has failed n times before.
+func pause(ctx context.Context, n int, err error) error {
+	return backoff.Sleep(ctx, min(max(backoff.Default().Delay(n), tidegate.RetryAfter(err)), maxPause))
+}
+
+// away notes that a server is away, or with a nil error that it is back.
+func (m *mover) away(server string, err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	m.mu.Lock()
+	before := m.waiting[server]
+	m.waiting[server] = text
+	m.mu.Unlock()
+	switch {
+	case (before == "") == (text == ""):
+	case text != "":
+		m.note("waiting for the %s: %s", server, text)
+	default:
+		m.note("the %s responds again", server)
+	}
+}
+
+func (m *mover) note(format string, args ...any) {
+	if m.Note != nil {
+		m.Note(fmt.Sprintf(format, args...))
+	}
+}
+
 // carry sends deliveries, records them and acknowledges them. Messages of one message group are
 // sent one after the other, and none after one that failed.
 func (m *mover) carry(ctx context.Context, ds []*tidegate.Delivery) error {
-	// A message that is sent after the end of its lease could pass one that was delivered again.
-	until := time.Now().Add(m.Lease)
-	for _, d := range ds {
-		if !d.InvisibleUntil.IsZero() && d.InvisibleUntil.Before(until) {
-			until = d.InvisibleUntil
-		}
+	m.mu.Lock()
+	m.leased += int64(len(ds))
+	m.mu.Unlock()
+	keys, again := make([]key, len(ds)), make([]bool, len(ds))
+	for i, d := range ds {
+		keys[i], again[i] = keyOf(d, m.Places), slices.Contains(d.Keys, d.ID)
 	}
-	ctx, cancel := context.WithDeadlineCause(ctx, until.Add(-m.Lease/6), fmt.Errorf("the target did not accept the messages within the lease of %v: %w", m.Lease, context.DeadlineExceeded))
-	defer cancel()
-	sent := make([]bool, len(ds))
-	var failed error
+	names, err := m.Journal.Name(keys, again)
+	if err != nil {
+		return err
+	}
+	h := m.hold(ctx, ds)
+	results := make([]error, len(ds))
 	var chains sync.WaitGroup
-	var mu sync.Mutex // guards failed
 	for _, chain := range chainsOf(ds) {
 		chains.Go(func() {
+			var before error // of the message group
 			for _, i := range chain {
-				if m.Journal.Sent(ds[i].ID) {
-					sent[i] = true
-					continue
+				switch {
+				case before != nil:
+				case m.Journal.Sent(keys[i]):
+				case m.stays(ds[i], keys[i]):
+					before = errStays
+				default:
+					before = m.send(ctx, h.ctx, ds[i], names[i])
 				}
-				if err := m.send(ctx, ds[i]); err != nil {
-					mu.Lock()
-					failed = errors.Join(failed, err)
-					mu.Unlock()
-					return
+				results[i] = before
+				if tidegate.IsMessageFault(before) {
+					m.setAside(ds[i], keys[i], before)
+					results[i], before = errStays, errStays
 				}
-				sent[i] = true
 			}
 		})
 	}
 	chains.Wait()
+	until := h.end()
 	var carried []*tidegate.Delivery
-	for i, ok := range sent {
-		if ok {
-			carried = append(carried, ds[i])
+	var carriedKeys []key
+	var failed error
+	for i, err := range results {
+		switch {
+		case err == nil:
+			carried, carriedKeys = append(carried, ds[i]), append(carriedKeys, keys[i])
+		case errors.Is(err, errStays):
+			m.leave(h.outer, ds[i])
+		case failed == nil && !errors.Is(err, errLeaseOver) && ctx.Err() == nil:
+			failed = fmt.Errorf("message %s: %w", ds[i].ID, err)
 		}
 	}
-	return errors.Join(m.settle(ctx, carried), firstLine(failed))
+	settling, cancel := context.WithDeadline(h.outer, until)
+	defer cancel()
+	err = m.settle(settling, carried, carriedKeys)
+	if err == nil && failed == nil {
+		err = m.tooMany()
+	}
+	return errors.Join(err, failed)
 }
 
-// firstLine keeps the first of many errors, which usually have the same cause.
-func firstLine(err error) error {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok && len(joined.Unwrap()) > 0 {
-		return firstLine(joined.Unwrap()[0])
+// errStays is the result of a message that the target rejected, or that comes after one in its
+// message group.
+var errStays = errors.New("the message stays at the source")
+
+// errLeaseOver is the result of a message whose lease could not be extended. The source delivers it
+// again.
+var errLeaseOver = errors.New("the lease of the message has ended before the target accepted it")
+
+// A hold extends the leases of deliveries until it ends.
+type hold struct {
+	outer context.Context // of the settlements
+	ctx   context.Context // of the sends; it ends before the leases do
+	until time.Time       // the end of the leases; after end
+	stop  chan struct{}
+	wait  sync.WaitGroup
+	drop  context.CancelCauseFunc
+}
+
+// graceful is the time for the messages in hand after the end of the run's ctx.
+const graceful = 10 * time.Second
+
+// hold extends the leases of deliveries from half their time on. A message that is sent after the
+// end of its lease could pass one that was delivered again, so the ctx for sends ends before.
+func (m *mover) hold(ctx context.Context, ds []*tidegate.Delivery) *hold {
+	h := &hold{outer: context.WithoutCancel(ctx), until: time.Now().Add(m.Lease), stop: make(chan struct{})}
+	for _, d := range ds {
+		if !d.InvisibleUntil.IsZero() && d.InvisibleUntil.Before(h.until) {
+			h.until = d.InvisibleUntil
+		}
 	}
-	return err
+	h.ctx, h.drop = context.WithCancelCause(h.outer)
+	h.wait.Go(func() {
+		interrupted, grace := ctx.Done(), (<-chan time.Time)(nil)
+		for next := h.until.Add(-m.Lease / 2); ; {
+			select {
+			case <-h.stop:
+				return
+			case <-interrupted:
+				interrupted, grace = nil, time.After(graceful)
+				continue
+			case <-grace:
+				h.drop(fmt.Errorf("interrupted: %w", context.Canceled))
+				grace = nil
+				continue
+			case <-time.After(time.Until(next)):
+			}
+			last := h.until.Add(-m.Lease / 6)
+			if !time.Now().Before(last) {
+				h.drop(errLeaseOver)
+				return
+			}
+			if until, ok := m.extend(h.outer, ds, last); ok {
+				h.until = until
+				next = until.Add(-m.Lease / 2)
+				continue
+			}
+			if next = time.Now().Add(m.Lease / 24); next.After(last) {
+				next = last
+			}
+		}
+	})
+	return h
+}
+
+// end ends the hold and returns the end of the leases.
+func (h *hold) end() time.Time {
+	close(h.stop)
+	h.wait.Wait()
+	h.drop(nil)
+	return h.until
+}
+
+// extend extends the leases of deliveries, and returns their end. It ends at a time at the latest,
+// and at the first failure.
+func (m *mover) extend(ctx context.Context, ds []*tidegate.Delivery, latest time.Time) (time.Time, bool) {
+	ctx, cancel := context.WithDeadline(ctx, latest)
+	defer cancel()
+	began := time.Now()
+	if err := m.Journal.Lease(began.Add(m.Lease)); err != nil {
+		return began, false
+	}
+	for _, d := range ds {
+		handle, err := m.Source.ChangeInvisibleDuration(ctx, d, m.Lease)
+		if err != nil {
+			return began, false
+		}
+		d.Handle = handle
+	}
+	return began.Add(m.Lease), true
+}
+
+// stays reports whether a message stays at the source because the target rejected it, or an earlier
+// one of its message group.
+func (m *mover) stays(d *tidegate.Delivery, k key) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.aside[k] || d.MessageGroup != "" && m.stuck[d.MessageGroup]
+}
+
+// setAside notes a message that the target rejects. It and the later ones of its message group
+// stay.
+func (m *mover) setAside(d *tidegate.Delivery, k key, err error) {
+	m.mu.Lock()
+	m.aside[k] = true
+	if d.MessageGroup != "" {
+		m.stuck[d.MessageGroup] = true
+	}
+	m.report.Aside++
+	m.mu.Unlock()
+	behind := ""
+	if d.MessageGroup != "" {
+		behind = ", as do the later ones of message group " + strconv.Quote(d.MessageGroup)
+	}
+	m.note("message %s stays%s: the target rejects it: %v", d.ID, behind, err)
+}
+
+// leave keeps a message that stays from being delivered again in this run.
+func (m *mover) leave(ctx context.Context, d *tidegate.Delivery) {
+	if handle, err := m.Source.ChangeInvisibleDuration(ctx, d, asideFor); err == nil {
+		d.Handle = handle
+	}
+	d.Body = nil // it is released without it
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.left = append(m.left, d)
+}
+
+// tooMany returns an error if the run leaves too many messages.
+func (m *mover) tooMany() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.report.Aside < maxAside && len(m.left) < maxLeft {
+		return nil
+	}
+	return fmt.Errorf("the target rejected %d messages, and %d stay with them; the limits are %d and %d: correct the target, or remove the messages from the source", m.report.Aside, int64(len(m.left))-m.report.Aside, maxAside, maxLeft)
+}
+
+// release releases the messages that stay, so that consumers of the source get them.
+func (m *mover) release(ctx context.Context) {
+	for _, d := range m.left {
+		ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+		_, err := m.Source.ChangeInvisibleDuration(ctx, d, 0)
+		cancel()
+		if errors.Is(err, tidegate.ErrUnavailable) {
+			return // the other releases would wait as long
+		}
+		if err == nil {
+			m.leased--
+		}
+	}
+	m.report.Behind = int64(len(m.left)) - m.report.Aside
 }
 
 // chainsOf returns the indexes of deliveries: one list for each message group in the order of the
@@ -191,17 +447,15 @@ func chainsOf(ds []*tidegate.Delivery) [][]int {
 	return chains
 }
 
-// Message returns the message that the target gets: with the same ID, which is a key too, and the
-// delivery time of a delayed message.
+// Message returns the message that the target gets: with the ID of the journal, the message's own
+// ID as a key too, and the delivery time of a delayed message.
 //
 // A message that has its ID as a key already was moved before, perhaps from this target. A tidegate
-// broker that stored the ID minutes ago would treat the message as a duplicate and drop it. Such a
-// message gets a new ID and keeps its key.
-func Message(d *tidegate.Delivery, topic string, delay bool) *tidegate.Message {
+// broker that stored the ID minutes ago would treat the message as a duplicate and drop it. The
+// journal gives it a new ID, and it keeps its key.
+func Message(d *tidegate.Delivery, id, topic string, delay bool) *tidegate.Message {
 	out := d.Forward(topic)
-	if out.ID = d.ID; slices.Contains(out.Keys, d.ID) {
-		out.ID = tidegate.NewMessageID()
-	} else {
+	if out.ID = id; !slices.Contains(out.Keys, d.ID) {
 		out.Keys = append(slices.Clone(out.Keys), d.ID)
 	}
 	if delay {
@@ -212,54 +466,94 @@ func Message(d *tidegate.Delivery, topic string, delay bool) *tidegate.Message {
 	return out
 }
 
-func (m *mover) send(ctx context.Context, d *tidegate.Delivery) error {
+// attemptFor bounds a send, with the attempts of the producer. Then the send is repeated.
+const attemptFor = 15 * time.Second
+
+// send sends a message until the target accepts or rejects it, or the ctx of sends or the run ends.
+// If the target rejects the message with its ID as a key, it is sent without that key.
+func (m *mover) send(ctx, sends context.Context, d *tidegate.Delivery, id string) error {
 	if m.Pace != nil {
-		if err := m.Pace(ctx, 1); err != nil {
-			return err
+		if err := m.Pace(sends, 1); err != nil {
+			return cmp.Or(context.Cause(sends), err)
 		}
 	}
+	waits, cancel := context.WithCancel(sends)
+	defer cancel()
+	defer context.AfterFunc(ctx, cancel)()
+	out := Message(d, id, m.ToTopic, m.Delay)
+	keyless := false
+	for n := 0; ; n++ {
+		if sends.Err() != nil {
+			return context.Cause(sends)
+		}
+		err := m.attempt(sends, out)
+		switch {
+		case err == nil:
+			m.away("target", nil)
+			m.stored(d, id, keyless)
+			return nil
+		case sends.Err() != nil:
+			return context.Cause(sends)
+		case tidegate.IsMessageFault(err) && len(out.Keys) > len(d.Keys):
+			out, keyless = out.Clone(), true
+			out.Keys = d.Keys
+			continue
+		case !again(err) || ctx.Err() != nil:
+			return err
+		}
+		m.away("target", err)
+		if pause(waits, n, err) != nil && sends.Err() == nil {
+			return err // the run ends
+		}
+	}
+}
+
+func (m *mover) attempt(ctx context.Context, out *tidegate.Message) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, attemptFor, fmt.Errorf("no response within %v: %w", attemptFor, context.DeadlineExceeded))
+	defer cancel()
 	result := make(chan error, 1)
-	err := m.Target.SendAsync(ctx, Message(d, m.ToTopic, m.Delay), func(_ tidegate.Receipt, err error) { result <- err })
-	if err == nil {
-		err = <-result
+	if err := m.Target.SendAsync(ctx, out, func(_ tidegate.Receipt, err error) { result <- err }); err != nil {
+		return err
 	}
-	if err != nil {
-		return fmt.Errorf("message %s: %w", d.ID, err)
+	return <-result
+}
+
+// stored counts a message that the target has.
+func (m *mover) stored(d *tidegate.Delivery, id string, keyless bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if id != d.ID {
+		m.report.Renamed++
 	}
-	return nil
+	if keyless {
+		m.report.Keyless++
+	}
 }
 
 // settle records sent messages and acknowledges them. A message whose acknowledgement fails is
 // delivered again by the source; the journal then keeps it from a second send.
-func (m *mover) settle(ctx context.Context, ds []*tidegate.Delivery) error {
+func (m *mover) settle(ctx context.Context, ds []*tidegate.Delivery, keys []key) error {
 	if len(ds) == 0 {
 		return nil
 	}
-	earlier := 0
-	var fresh []string
-	for _, d := range ds {
-		if m.Journal.Sent(d.ID) {
-			earlier++
-		} else {
-			fresh = append(fresh, d.ID)
+	var fresh []key
+	for _, k := range keys {
+		if !m.Journal.Sent(k) {
+			fresh = append(fresh, k)
 		}
 	}
-	if err := m.Journal.record(sentEvent, fresh, true); err != nil {
+	if err := m.Journal.mark(sentEvent, fresh, true); err != nil {
 		return err
 	}
-	var acked []string
-	for i, err := range m.Source.Ack(ctx, ds) {
-		if err == nil {
-			acked = append(acked, ds[i].ID)
-		}
-	}
-	err := m.Journal.record(ackedEvent, acked, false)
+	acked := m.acknowledge(ctx, ds, keys)
+	err := m.Journal.mark(ackedEvent, acked, false)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.last = time.Now()
+	m.last = later(m.last, time.Now())
 	m.report.Moved += int64(len(fresh))
-	m.report.Earlier += int64(earlier)
+	m.report.Earlier += int64(len(keys) - len(fresh))
 	m.report.Unacked += int64(len(ds) - len(acked))
+	m.leased -= int64(len(acked))
 	for _, d := range ds {
 		if d.Attempt > 1 {
 			m.report.Attempts++
@@ -269,6 +563,40 @@ func (m *mover) settle(ctx context.Context, ds []*tidegate.Delivery) error {
 		}
 	}
 	return err
+}
+
+// acknowledge acknowledges deliveries, and repeats it until the end of ctx while the source is
+// away. It returns the keys of the acknowledged ones.
+func (m *mover) acknowledge(ctx context.Context, ds []*tidegate.Delivery, keys []key) (acked []key) {
+	for n := 0; len(ds) > 0; n++ {
+		var rest []*tidegate.Delivery
+		var restKeys []key
+		var failed error
+		for i, err := range m.Source.Ack(ctx, ds) {
+			switch {
+			case err == nil:
+				acked = append(acked, keys[i])
+			case again(err):
+				rest, restKeys, failed = append(rest, ds[i]), append(restKeys, keys[i]), err
+			}
+		}
+		ds, keys = rest, restKeys
+		if len(ds) == 0 {
+			break
+		}
+		m.away("source", failed)
+		if pause(ctx, n, failed) != nil {
+			break
+		}
+	}
+	return acked
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 var _ Target = (*producer.Producer)(nil)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -24,15 +25,24 @@ func deliver(n int, group string) *tidegate.Delivery {
 type fakeSource struct {
 	transport.Receiver // nil: only Receive is used
 
-	mu      sync.Mutex
-	batches [][]*tidegate.Delivery
-	acked   []string
-	lose    bool // acknowledgements fail
+	mu       sync.Mutex
+	batches  [][]*tidegate.Delivery
+	failures []error // of the next receives
+	acked    []string
+	lose     bool     // acknowledgements fail
+	ackFails []error  // of the next acknowledgements
+	extends  error    // of each extension
+	changed  []string // ID and duration of each extension
 }
 
-func (s *fakeSource) Receive(context.Context, transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
+func (s *fakeSource) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if len(s.failures) > 0 {
+		err := s.failures[0]
+		s.failures = s.failures[1:]
+		return nil, err
+	}
 	if len(s.batches) == 0 {
 		return nil, nil
 	}
@@ -45,9 +55,16 @@ func (s *fakeSource) Ack(_ context.Context, ds []*tidegate.Delivery) []error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	errs := make([]error, len(ds))
+	if len(s.ackFails) > 0 {
+		for i := range errs {
+			errs[i] = s.ackFails[0]
+		}
+		s.ackFails = s.ackFails[1:]
+		return errs
+	}
 	for i, d := range ds {
 		if s.lose {
-			errs[i] = errors.New("lost")
+			errs[i] = &tidegate.Error{Op: "Ack", Code: tidegate.CodeInvalidReceiptHandle}
 			continue
 		}
 		s.acked = append(s.acked, d.ID)
@@ -55,15 +72,33 @@ func (s *fakeSource) Ack(_ context.Context, ds []*tidegate.Delivery) []error {
 	return errs
 }
 
-// A fakeTarget accepts messages except for those in refuse, or none at all if it is silent.
+func (s *fakeSource) ChangeInvisibleDuration(_ context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.extends != nil {
+		return "", s.extends
+	}
+	s.changed = append(s.changed, fmt.Sprintf("%s %v", d.ID, dur))
+	return d.Handle + "'", nil
+}
+
+// A fakeTarget stores a message once for each ID, as a broker with a duplicate window does. results
+// has the errors of the next sends; a nil one stores the message.
 type fakeTarget struct {
-	mu     sync.Mutex
-	sent   []string
-	refuse string
-	silent bool
+	mu      sync.Mutex
+	stored  map[string]*tidegate.Message
+	sent    []string // IDs of stored messages, in order
+	results []error
+	check   func(*tidegate.Message) error
+	lost    error // the result of a send after the message was stored
+	silent  bool  // no send has a result
+	at      []time.Time
 }
 
 func (f *fakeTarget) SendAsync(ctx context.Context, m *tidegate.Message, done func(tidegate.Receipt, error)) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.at = append(f.at, time.Now())
 	if f.silent {
 		go func() {
 			<-ctx.Done()
@@ -71,16 +106,55 @@ func (f *fakeTarget) SendAsync(ctx context.Context, m *tidegate.Message, done fu
 		}()
 		return nil
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if m.ID == f.refuse {
-		go done(tidegate.Receipt{}, errors.New("too large"))
-		return nil
+	if len(f.results) > 0 {
+		err := f.results[0]
+		f.results = f.results[1:]
+		if err != nil {
+			go done(tidegate.Receipt{}, err)
+			return nil
+		}
 	}
-	f.sent = append(f.sent, m.ID)
-	go done(tidegate.Receipt{}, nil)
+	if f.check != nil {
+		if err := f.check(m); err != nil {
+			go done(tidegate.Receipt{}, err)
+			return nil
+		}
+	}
+	if f.stored == nil {
+		f.stored = map[string]*tidegate.Message{}
+	}
+	if f.stored[m.ID] == nil {
+		f.stored[m.ID] = m.Clone()
+		f.sent = append(f.sent, m.ID)
+	}
+	go done(tidegate.Receipt{}, f.lost)
 	return nil
 }
+
+// bodies are the first bytes of the stored bodies, sorted.
+func (f *fakeTarget) bodies() (all []byte) {
+	for _, m := range f.stored {
+		all = append(all, m.Body[0])
+	}
+	slices.Sort(all)
+	return all
+}
+
+// refuse is the check of a target that rejects one ID.
+func refuse(id string) func(*tidegate.Message) error {
+	return func(m *tidegate.Message) error {
+		if m.ID == id {
+			return tooLarge
+		}
+		return nil
+	}
+}
+
+var (
+	tooLarge = &tidegate.Error{Op: "Send", Subject: "moved", Code: tidegate.CodeBadRequest, Message: "too large"}
+	away     = &tidegate.Error{Op: "Send", Subject: "moved", NotConnected: true, Err: errors.New("connection refused")}
+	lapsed   = &tidegate.Error{Op: "Send", Subject: "moved", Code: 40300, Message: "forbidden"}
+)
 
 func options(t *testing.T, s *fakeSource, f *fakeTarget, journal string) Options {
 	t.Helper()
@@ -88,28 +162,219 @@ func options(t *testing.T, s *fakeSource, f *fakeTarget, journal string) Options
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := j.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { _ = j.Close() }) // some tests have closed it
 	return Options{Source: s, Target: f, Group: "billing", Topic: "orders", ToTopic: "moved", Workers: 1, Lease: time.Minute, Journal: j,
 		Done: func(context.Context, time.Duration) (bool, error) { return true, nil }}
 }
 
-// After a message that the target rejects, no later message of its message group is sent, and
-// neither is acknowledged. The others are.
+// A message that the target rejects stays, with the later ones of its message group. The others are
+// carried, and the run releases what stays at its end.
 func TestRejectedMessageStopsItsGroup(t *testing.T) {
-	s := &fakeSource{batches: [][]*tidegate.Delivery{{deliver(1, "a"), deliver(2, "a"), deliver(3, "a"), deliver(4, "b"), deliver(5, "")}}}
-	f := &fakeTarget{refuse: "id2"}
-	r, err := Run(t.Context(), options(t, s, f, filepath.Join(t.TempDir(), "j")))
-	if err == nil || err.Error() != "message id2: too large" || r.Moved != 3 {
+	s := &fakeSource{batches: [][]*tidegate.Delivery{{deliver(1, "a"), deliver(2, "a"), deliver(3, "a"), deliver(4, "b"), deliver(5, "")}, {deliver(6, "a"), deliver(7, "b")}, {deliver(2, "a")}}}
+	f := &fakeTarget{check: refuse("id2")}
+	o := options(t, s, f, filepath.Join(t.TempDir(), "j"))
+	var notes []string
+	o.Note = func(text string) { notes = append(notes, text) }
+	r, err := Run(t.Context(), o)
+	if err != nil || r.Moved != 4 || r.Aside != 1 || r.Behind != 3 {
 		t.Errorf("%+v, %v", r, err)
 	}
 	slices.Sort(f.sent)
-	if want := []string{"id1", "id4", "id5"}; !slices.Equal(f.sent, want) || !slices.Equal(s.acked, want) {
+	slices.Sort(s.acked)
+	if want := []string{"id1", "id4", "id5", "id7"}; !slices.Equal(f.sent, want) || !slices.Equal(s.acked, want) {
 		t.Errorf("sent %q, acknowledged %q, want %q", f.sent, s.acked, want)
 	}
+	for _, want := range []string{"id2 30m0s", "id3 30m0s", "id6 30m0s", "id2 0s", "id3 0s", "id6 0s"} {
+		if !slices.Contains(s.changed, want) {
+			t.Errorf("the changes of invisible durations are %q, and lack %q", s.changed, want)
+		}
+	}
+	if len(notes) != 1 || !strings.Contains(notes[0], `message id2 stays, as do the later ones of message group "a": the target rejects it`) {
+		t.Errorf("the notes are %q", notes)
+	}
+}
+
+// A target that rejects every message ends the run.
+func TestRejectionOfAllEnds(t *testing.T) {
+	s, f := &fakeSource{}, &fakeTarget{check: func(*tidegate.Message) error { return tooLarge }}
+	for i := range 2 * maxAside {
+		s.batches = append(s.batches, []*tidegate.Delivery{deliver(i, "")})
+	}
+	r, err := Run(t.Context(), options(t, s, f, filepath.Join(t.TempDir(), "j")))
+	if err == nil || !strings.Contains(err.Error(), "the target rejected 100 messages") || r.Aside != maxAside || len(s.acked) > 0 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	s, f = &fakeSource{batches: [][]*tidegate.Delivery{{deliver(1, "")}, {deliver(2, "")}}}, &fakeTarget{results: []error{lapsed}}
+	if r, err := Run(t.Context(), options(t, s, f, filepath.Join(t.TempDir(), "j"))); !errors.Is(err, lapsed) || r.Moved != 0 || len(f.at) != 1 {
+		t.Errorf("a fault of the configuration: %+v, %v after %d sends", r, err, len(f.at))
+	}
+}
+
+// The ID as a further key can make a message too large. It is then carried without that key.
+func TestKeyThatDoesNotFit(t *testing.T) {
+	s, f := &fakeSource{batches: [][]*tidegate.Delivery{{deliver(1, ""), deliver(2, "")}}}, &fakeTarget{check: func(m *tidegate.Message) error { return m.Validate(tidegate.MaxBodySize) }}
+	s.batches[0][0].Properties = map[string]string{"name": strings.Repeat("x", tidegate.MaxPropertiesSize-len("name"))}
+	r, err := Run(t.Context(), options(t, s, f, filepath.Join(t.TempDir(), "j")))
+	if err != nil || r.Moved != 2 || r.Keyless != 1 || r.Aside != 0 || len(f.stored["id1"].Keys) != 0 || !slices.Equal(f.stored["id2"].Keys, []string{"id2"}) {
+		t.Errorf("%+v, %v; stored %+v", r, err, f.stored)
+	}
+}
+
+// twin returns a delivery with an ID of its own, or of another one, and a place.
+func twin(id string, n int, offset int64, born time.Time) *tidegate.Delivery {
+	d := deliver(n, "")
+	d.ID, d.Queue, d.Offset, d.BornAt = id, 3, offset, born
+	return d
+}
+
+// Two messages with one ID are both carried, also to a target that drops duplicates: in one batch,
+// one after the other, in a later run, and by a run after one that was killed with either of them
+// sent. A message that is delivered twice is carried once.
+func TestTwoMessagesWithOneID(t *testing.T) {
+	at := time.Date(2026, 11, 29, 0, 0, 0, 0, time.UTC)
+	for name, places := range map[string]bool{"by place": true, "by time": false} {
+		var a, b func() *tidegate.Delivery
+		if places {
+			a, b = func() *tidegate.Delivery { return twin("x", 1, 10, at) }, func() *tidegate.Delivery { return twin("x", 2, 11, at) }
+		} else { // each delivery has another place
+			var next int64
+			a, b = func() *tidegate.Delivery { next++; return twin("x", 1, next, at) }, func() *tidegate.Delivery { next++; return twin("x", 2, next, at.Add(time.Millisecond)) }
+		}
+		type batches = [][]*tidegate.Delivery
+		for order, runs := range map[string][]batches{
+			"one batch":           {{{a(), b()}}},
+			"two batches":         {{{a()}, {b()}}},
+			"two runs":            {{{a()}}, {{b()}}},
+			"delivered twice":     {{{a()}, {a()}, {b()}, {a()}, {b()}}},
+			"killed, other first": {{{a()}}, {{b()}, {a()}}},
+			"killed, same first":  {{{a()}}, {{a(), b()}}},
+			"killed, both sent":   {{{a(), b()}}, {{b(), a()}}},
+			"killed, other alone": {{{a(), b()}}, {{b()}}, {{a()}}},
+		} {
+			f, journal := &fakeTarget{}, filepath.Join(t.TempDir(), "j")
+			for n, run := range runs {
+				s := &fakeSource{batches: run, lose: order == "delivered twice"}
+				o := options(t, s, f, journal)
+				o.Places = places
+				f.lost = nil
+				if n == 0 && strings.HasPrefix(order, "killed") {
+					f.lost = lapsed // the messages are stored, and the run ends before it records that
+				}
+				if _, err := Run(t.Context(), o); (err != nil) != (f.lost != nil) {
+					t.Errorf("%s, %s: run %d: %v", name, order, n, err)
+				}
+				if err := o.Journal.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+			if got := f.bodies(); !slices.Equal(got, []byte{1, 2}) {
+				t.Errorf("%s, %s: the target has %v, want 1 and 2: %v", name, order, got, f.sent)
+			}
+		}
+	}
+}
+
+// The new ID of a message is the same in every run, and not longer than a broker accepts.
+func TestNewID(t *testing.T) {
+	for _, id := range []string{"x", strings.Repeat("x", 255)} {
+		a, b := key{id, "3/10"}, key{id, "3/11"}
+		if again := (key{id, "3/10"}); len(a.newID()) > tidegate.MaxMessageIDLength || a.newID() != again.newID() || a.newID() == b.newID() || a.newID() == id {
+			t.Errorf("%q: %q and %q", id, a.newID(), b.newID())
+		}
+	}
+}
+
+// A server that is away is waited for: failed receives, sends, looks and acknowledgements are
+// repeated, the leases of the messages in hand are extended, and each message is stored once.
+func TestServersThatAreAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &fakeSource{failures: []error{away, away, errors.New("EOF")}, batches: [][]*tidegate.Delivery{{deliver(1, "a"), deliver(2, "a")}}, ackFails: []error{away}}
+		f := &fakeTarget{results: slices.Repeat([]error{away}, 30)}
+		o := options(t, s, f, filepath.Join(t.TempDir(), "j"))
+		looks := 0
+		o.Done = func(context.Context, time.Duration) (bool, error) {
+			if looks++; looks == 1 {
+				return false, away
+			}
+			return true, nil
+		}
+		var notes []string
+		o.Note = func(text string) { notes = append(notes, text) }
+		began := time.Now()
+		r, err := Run(t.Context(), o)
+		if err != nil || r.Moved != 2 || r.Unacked != 0 || !slices.Equal(f.sent, []string{"id1", "id2"}) || !slices.Equal(s.acked, []string{"id1", "id2"}) {
+			t.Errorf("%+v, %v; sent %q, acknowledged %q", r, err, f.sent, s.acked)
+		}
+		if took := time.Since(began); took < 2*o.Lease || !slices.Contains(s.changed, "id1 1m0s") || !slices.Contains(s.changed, "id2 1m0s") {
+			t.Errorf("the target was away for %v, and the extensions are %q", took, s.changed)
+		}
+		if len(notes) < 4 || !strings.HasPrefix(notes[0], "waiting for the source") || !slices.Contains(notes, "the source responds again") || !slices.Contains(notes, "the target responds again") {
+			t.Errorf("the notes are %q", notes)
+		}
+		if until := reopened(t, o.Journal); !until.IsZero() {
+			t.Errorf("after a run in order the journal has leases until %v", until)
+		}
+	})
+}
+
+// reopened closes a journal, and returns the end of the leases that the next run finds in it.
+func reopened(t *testing.T, j *Journal) time.Time {
+	t.Helper()
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again, err := OpenJournal(j.file.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	return again.LeasedUntil()
+}
+
+// A run that follows a killed one waits until the leases of that one have ended, and says until
+// when they hold.
+func TestLeasesOfAKilledRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		journal := filepath.Join(t.TempDir(), "j")
+		o := options(t, &fakeSource{}, &fakeTarget{}, journal)
+		killed := time.Now()
+		if err := o.Journal.Lease(killed.Add(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		if err := o.Journal.Close(); err != nil { // it writes no end
+			t.Fatal(err)
+		}
+		o = options(t, &fakeSource{}, &fakeTarget{}, journal)
+		until := o.Journal.LeasedUntil()
+		if until.Before(killed.Add(time.Minute)) || until.After(killed.Add(time.Minute+10*time.Second)) {
+			t.Errorf("the leases end %v after the kill, want a minute", until.Sub(killed))
+		}
+		o.Wait = time.Second
+		o.Source = &slowSource{fakeSource: fakeSource{}, from: killed.Add(time.Minute), d: deliver(1, "")}
+		o.Done = func(_ context.Context, idle time.Duration) (bool, error) { return idle >= 30*time.Second, nil }
+		r, err := Run(t.Context(), o)
+		if took := time.Since(killed); err != nil || r.Moved != 1 || took < 90*time.Second || took > 2*time.Minute {
+			t.Errorf("%+v, %v after %v", r, err, took)
+		}
+	})
+}
+
+// A slowSource delivers one message from a time on.
+type slowSource struct {
+	fakeSource
+	from time.Time
+	d    *tidegate.Delivery
+}
+
+func (s *slowSource) Receive(_ context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if d := s.d; d != nil && !time.Now().Before(s.from) {
+		s.d = nil
+		return []*tidegate.Delivery{d}, nil
+	}
+	time.Sleep(r.Wait)
+	return nil, nil
 }
 
 // A message whose acknowledgement was lost is not sent again, also not by a run that continues the
@@ -117,9 +382,13 @@ func TestRejectedMessageStopsItsGroup(t *testing.T) {
 func TestLostAcknowledgement(t *testing.T) {
 	journal := filepath.Join(t.TempDir(), "j")
 	s, f := &fakeSource{batches: [][]*tidegate.Delivery{{deliver(1, "")}, {deliver(1, "")}}, lose: true}, &fakeTarget{}
-	r, err := Run(t.Context(), options(t, s, f, journal))
+	o := options(t, s, f, journal)
+	r, err := Run(t.Context(), o)
 	if err != nil || r.Moved != 1 || r.Earlier != 1 || r.Unacked != 2 {
 		t.Errorf("%+v, %v", r, err)
+	}
+	if err := o.Journal.Close(); err != nil {
+		t.Fatal(err)
 	}
 	file, err := os.OpenFile(journal, os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
@@ -132,27 +401,63 @@ func TestLostAcknowledgement(t *testing.T) {
 		t.Fatal(err)
 	}
 	s = &fakeSource{batches: [][]*tidegate.Delivery{{deliver(1, ""), deliver(2, "")}}}
-	r, err = Run(t.Context(), options(t, s, f, journal))
+	o = options(t, s, f, journal)
+	r, err = Run(t.Context(), o)
 	if err != nil || r.Moved != 1 || r.Earlier != 1 || !slices.Equal(f.sent, []string{"id1", "id2"}) || !slices.Equal(s.acked, []string{"id1", "id2"}) {
 		t.Errorf("%+v, %v; sent %q, acknowledged %q", r, err, f.sent, s.acked)
 	}
-	if err := os.WriteFile(journal, []byte("a note\n"), 0o600); err != nil {
-		t.Fatal(err)
+	if _, err := OpenJournal(journal); err == nil || !strings.Contains(err.Error(), "is in use by this process") {
+		t.Errorf("the journal of a run was opened again: %v", err)
 	}
-	if _, err := OpenJournal(journal); err == nil {
-		t.Error("a file that is no journal was opened")
+	for _, text := range []string{"a note\n", "a note", `{"message_id":"1"}` + "\n", `{"message_id":"1"}`, "{}\n"} {
+		other := filepath.Join(t.TempDir(), "other")
+		if err := os.WriteFile(other, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := OpenJournal(other); err == nil || !strings.Contains(err.Error(), "line 1 is not an entry") {
+			t.Errorf("%q was opened as a journal: %v", text, err)
+		}
+		if got, err := os.ReadFile(other); err != nil || string(got) != text {
+			t.Errorf("%q has become %q, %v", text, got, err)
+		}
 	}
 }
 
-// A target that is silent ends the run before the leases end: a message that is sent later could
-// pass one that was delivered again.
+// No message is sent after the end of its lease: it could pass one that was delivered again. If the
+// source does not extend the leases, the sends end before them, and the run receives again.
 func TestSendEndsBeforeTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &fakeSource{batches: [][]*tidegate.Delivery{{deliver(1, "a")}}}
-		began := time.Now()
-		_, err := Run(t.Context(), options(t, s, &fakeTarget{silent: true}, filepath.Join(t.TempDir(), "j")))
-		if took := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || took != 50*time.Second || len(s.acked) > 0 {
-			t.Errorf("%v after %v, acknowledged %q", err, took, s.acked)
+		for name, f := range map[string]*fakeTarget{"silent": {silent: true}, "away": {results: slices.Repeat([]error{away}, 1000)}} {
+			s := &fakeSource{batches: [][]*tidegate.Delivery{{deliver(1, "a"), deliver(2, "a")}}, extends: tidegate.ErrInvalidHandle}
+			began := time.Now()
+			o := options(t, s, f, filepath.Join(t.TempDir(), "j"))
+			r, err := Run(t.Context(), o)
+			if took := time.Since(began); err != nil || took != 50*time.Second || len(s.acked) > 0 || r.Moved != 0 {
+				t.Errorf("%s: %+v, %v after %v, acknowledged %q", name, r, err, took, s.acked)
+			}
+			if last := f.at[len(f.at)-1].Sub(began); last >= 50*time.Second {
+				t.Errorf("%s: a send began %v after the receive, and the lease is a minute", name, last)
+			}
+			if until := reopened(t, o.Journal); until.IsZero() {
+				t.Errorf("%s: the journal does not have the leases that still hold", name)
+			}
+		}
+	})
+}
+
+// Ctrl-C ends a run whose target is away.
+func TestInterruptedWhileAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, f := range map[string]*fakeTarget{"silent": {silent: true}, "away": {results: slices.Repeat([]error{away}, 1000)}} {
+			s := &fakeSource{batches: [][]*tidegate.Delivery{{deliver(1, "a"), deliver(2, "")}}}
+			ctx, interrupt := context.WithCancel(t.Context())
+			time.AfterFunc(5*time.Second, interrupt)
+			began := time.Now()
+			_, err := Run(ctx, options(t, s, f, filepath.Join(t.TempDir(), "j")))
+			if took := time.Since(began); !errors.Is(err, context.Canceled) || took > 16*time.Second || len(s.acked) > 0 {
+				t.Errorf("%s: %v after %v, acknowledged %q", name, err, took, s.acked)
+			}
+			interrupt()
 		}
 	})
 }
@@ -162,16 +467,16 @@ func TestMessage(t *testing.T) {
 	d := deliver(1, "a")
 	d.Keys, d.Tag, d.StoredAt, d.TraceContext = []string{"k"}, "t", at, "00-x"
 	d.Properties = map[string]string{"color": "red", "DLQ_REASON": "why"}
-	m := Message(d, "moved", false)
+	m := Message(d, d.ID, "moved", false)
 	if m.ID != "id1" || m.Topic != "moved" || !slices.Equal(m.Keys, []string{"k", "id1"}) || m.Tag != "t" || m.MessageGroup != "a" || m.TraceContext != "00-x" ||
 		len(m.Properties) != 1 || !m.DeliverAt.IsZero() || len(d.Keys) != 1 {
 		t.Errorf("the message is %+v", m)
 	}
-	if m := Message(d, "moved", true); !m.DeliverAt.Equal(at) {
+	if m := Message(d, d.ID, "moved", true); !m.DeliverAt.Equal(at) {
 		t.Errorf("a message for a topic with delays is delivered at %v", m.DeliverAt)
 	}
-	d.Keys = []string{"id1"}
-	if m := Message(d, "moved", false); m.ID == "id1" || m.ID == "" || !slices.Equal(m.Keys, []string{"id1"}) {
+	d.Keys = []string{"id1"} // it was moved before
+	if m := Message(d, "id2", "moved", false); m.ID != "id2" || !slices.Equal(m.Keys, []string{"id1"}) {
 		t.Errorf("a message that was moved before is %+v", m)
 	}
 }

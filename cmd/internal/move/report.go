@@ -57,6 +57,10 @@ func (r Report) Print(letters int, now *State) (document map[string]any, fields 
 		}
 	}
 	add("sent by an earlier run", "sent_by_an_earlier_run", r.Earlier)
+	add("stored under a new ID (another message of the job has theirs)", "new_ids", r.Renamed)
+	add("without their ID as a key, which did not fit", "without_id_as_key", r.Keyless)
+	add("rejected by the target, they stay", "set_aside", r.Aside)
+	add("behind those in their message group, they stay", "behind_set_aside", r.Behind)
 	add("dead letters", "dead_letters_moved", int64(letters))
 	add("had failed before (attempts begin with 1 again)", "failed_before", r.Attempts)
 	if now == nil {

@@ -111,7 +111,7 @@ func ReportFields(r deadletter.Report) []output.Field {
 	for _, f := range []struct {
 		name string
 		n    int
-	}{{"failed", r.Failed}, {"dead letters again", r.Returned}, {"sent by an earlier run", r.Recovered}, {"still leased", r.Unresolved}} {
+	}{{"of them under another new ID, because two have one ID", r.Renamed}, {"failed", r.Failed}, {"dead letters again", r.Returned}, {"sent by an earlier run", r.Recovered}, {"still leased", r.Unresolved}} {
 		if f.n > 0 {
 			fields = append(fields, output.Field{Name: f.name, Value: f.n})
 		}

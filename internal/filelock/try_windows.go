@@ -1,4 +1,4 @@
-package spool
+package filelock
 
 import (
 	"errors"
@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// tryLock locks the file for this process. It returns false if another one has the lock. The end of
+// try locks the file for this process. It returns false if another one has the lock. The end of
 // the process, or Close, unlocks it.
-func tryLock(f *os.File) (bool, error) {
+func try(f *os.File) (bool, error) {
 	// A range behind all data, because Windows denies reads of a locked range.
 	err := windows.LockFileEx(windows.Handle(f.Fd()), windows.LOCKFILE_EXCLUSIVE_LOCK|windows.LOCKFILE_FAIL_IMMEDIATELY,
 		0, 1, 0, &windows.Overlapped{Offset: 1 << 30})

@@ -1,6 +1,6 @@
 //go:build unix && !aix && !solaris
 
-package spool
+package filelock
 
 import (
 	"errors"
@@ -8,9 +8,9 @@ import (
 	"syscall"
 )
 
-// tryLock locks the file for this process. It returns false if another one has the lock. The end of
+// try locks the file for this process. It returns false if another one has the lock. The end of
 // the process, or Close, unlocks it.
-func tryLock(f *os.File) (bool, error) {
+func try(f *os.File) (bool, error) {
 	err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
 		return false, nil

@@ -1,0 +1,107 @@
+package filelock
+
+import (
+	"bufio"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// TestMain locks the file of the environment, if there is one, until the end of standard input. It
+// is then the other process of a test.
+func TestMain(m *testing.M) {
+	path := os.Getenv("FILELOCK_TEST_HOLD")
+	if path == "" {
+		os.Exit(m.Run())
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err == nil {
+		_, err = Lock(f)
+	}
+	if err != nil {
+		os.Stdout.WriteString(err.Error() + "\n")
+		os.Exit(1)
+	}
+	os.Stdout.WriteString("locked\n")
+	_, _ = bufio.NewReader(os.Stdin).ReadByte() // the end of the test
+}
+
+// A file that another process has locked is rejected with the ID of that process, is not changed,
+// and can be read. The kill of that process ends the lock.
+func TestOtherProcess(t *testing.T) {
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "journal")
+	if err := os.WriteFile(path, []byte("a line\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	other := exec.CommandContext(t.Context(), program)
+	other.Env = append(os.Environ(), "FILELOCK_TEST_HOLD="+path)
+	if _, err := other.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := other.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "locked\n" {
+		t.Fatalf("the other process printed %q, %v", line, err)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	_, err = Lock(f)
+	if busy, ok := errors.AsType[*BusyError](err); !ok || busy.PID != other.Process.Pid || !strings.Contains(err.Error(), path+" is in use by process "+strconv.Itoa(other.Process.Pid)+";") {
+		t.Errorf("the error is %v, and the process %d", err, other.Process.Pid)
+	}
+	if text, err := os.ReadFile(path); err != nil || string(text) != "a line\n" {
+		t.Errorf("the file has %q, %v", text, err)
+	}
+	if err := other.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = other.Wait() // it was killed
+	unlock, err := Lock(f)
+	if err != nil {
+		t.Fatalf("after the kill: %v", err)
+	}
+	if text, err := os.ReadFile(path + ".pid"); err != nil || string(text) != strconv.Itoa(os.Getpid())+"\n" {
+		t.Errorf("the file beside it has %q, %v", text, err)
+	}
+	again, err := os.OpenFile(path, os.O_RDWR, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if _, err := Lock(again); err == nil || !strings.Contains(err.Error(), "this process") {
+		t.Errorf("a second lock of this process: %v", err)
+	}
+	if err := unlock(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(path + ".pid"); err == nil {
+		t.Error("the file beside it is still there")
+	}
+}
+
+func TestTorn(t *testing.T) {
+	for line, want := range map[string]bool{
+		"": true, "{": true, `{"ti`: true, `{"time":"2026`: true, `{"event":"sent","ids":["i`: true,
+		`{"a":1}`: false, "a note": false, "[1,2": false, `{"message_id":"x"`: false, "{}": false, "\x00": false,
+	} {
+		if got := Torn([]byte(line), `{"time":`, `{"event":`); got != want {
+			t.Errorf("%q: %t, want %t", line, got, want)
+		}
+	}
+}

@@ -1,0 +1,11 @@
+//go:build (!unix && !windows) || aix || solaris
+
+package filelock
+
+import (
+	"errors"
+	"os"
+)
+
+// try fails: without a lock two processes could write one file.
+func try(*os.File) (bool, error) { return false, errors.ErrUnsupported }
