@@ -9,10 +9,13 @@
 // # Responses over gRPC
 //
 // The result of a request is in the status of its response, with RocketMQ's codes; the gRPC status
-// is then OK. Another gRPC status means that there is no response: the broker is closed, the client
-// cancelled the call, or its Telemetry settings are not valid. A throttled response has code 42900
-// and a text that begins with "530 TOO_MANY_REQUESTS". If the engine can estimate the time to wait,
-// the trailer grpc-retry-pushback-ms has it in milliseconds.
+// is then OK. Another gRPC status means that there is no response: the broker is closed, or the
+// client cancelled the call. A Telemetry stream that the broker rejects ends with its reason twice:
+// a command with the status, and a gRPC status with the same text, because official clients show
+// the latter. A client of a type that the broker does not serve, such as one of lite topics, gets
+// NOT_IMPLEMENTED; its receives are rejected until it sends other settings. A throttled response
+// has code 42900 and a text that begins with "530 TOO_MANY_REQUESTS". If the engine can estimate
+// the time to wait, the trailer grpc-retry-pushback-ms has it in milliseconds.
 //
 // # Extensions of the protocol
 //

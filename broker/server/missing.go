@@ -24,8 +24,12 @@ const (
 	opPull = "PullMessage"
 )
 
-func (s *Server) syncLiteSubscription(context.Context, string, *rmqpb.SyncLiteSubscriptionRequest) (*rmqpb.SyncLiteSubscriptionResponse, error) {
-	return nil, notImplemented("SyncLiteSubscription", noLite)
+// syncLiteSubscription rejects the subscriptions of a lite consumer, and its receives, which would
+// take all messages of the parent topic.
+func (s *Server) syncLiteSubscription(ctx context.Context, client string, _ *rmqpb.SyncLiteSubscriptionRequest) (*rmqpb.SyncLiteSubscriptionResponse, error) {
+	err := notImplemented("SyncLiteSubscription", noLite)
+	s.sessions.Refuse(client, s.origin(ctx, client), err, true)
+	return nil, err
 }
 
 func (s *Server) updateOffset(context.Context, string, *rmqpb.UpdateOffsetRequest) (*rmqpb.UpdateOffsetResponse, error) {

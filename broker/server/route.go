@@ -15,7 +15,15 @@ import (
 )
 
 // queryRoute returns the queues of a topic. All of them are on this broker.
-func (s *Server) queryRoute(ctx context.Context, _ string, req *rmqpb.QueryRouteRequest) (*rmqpb.QueryRouteResponse, error) {
+func (s *Server) queryRoute(ctx context.Context, client string, req *rmqpb.QueryRouteRequest) (*rmqpb.QueryRouteResponse, error) {
+	// RocketMQ's Java client tries its start three times, with the stream of the first time, and
+	// reports only the last failure: "Stream is already completed". Each time it asks for a route
+	// before.
+	if wire.Header(ctx, wire.HeaderLanguage) == wire.LanguageJava {
+		if why := s.sessions.Reason(client); why != nil {
+			return nil, why
+		}
+	}
 	if err := shortRoute(req.GetTopic(), req.GetEndpoints()); err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/server/internal/sniff"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
@@ -31,6 +32,10 @@ func (s *Server) heartbeat(ctx context.Context, client string, req *rmqpb.Heartb
 	s.b.Touch(client) // the client is alive, known or not, and keeps its deliveries
 	if wire.Announces(ctx, wire.FeatureHeartbeats) {
 		sniff.InfoOf(ctx).Link.Beat(time.Now())
+	}
+	if err := session.Serves(req.GetClientType()); err != nil {
+		s.sessions.Refuse(client, s.origin(ctx, client), err, true)
+		return nil, err
 	}
 	c := s.sessions.Get(client)
 	if c == nil || c.Profile() == nil {

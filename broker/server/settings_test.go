@@ -6,9 +6,6 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/internal/protocol"
@@ -39,7 +36,7 @@ func subscriber(topics ...string) *rmqpb.Settings {
 // it ever used. All that are published are remembered, for checks of transactions.
 func TestSettingsOfManyTopics(t *testing.T) {
 	e := start(t, server.Options{})
-	for n, want := range map[int]codes.Code{2000: codes.OK, 5500: codes.OK, 10_000: codes.InvalidArgument} {
+	for n, want := range map[int]tidegate.Code{2000: protocol.CodeOK, 5500: protocol.CodeOK, 10_000: protocol.CodePayloadTooLarge} {
 		id := fmt.Sprint("client-", n)
 		st, err := e.Telemetry(as(t.Context(), id))
 		if err != nil {
@@ -49,10 +46,11 @@ func TestSettingsOfManyTopics(t *testing.T) {
 			t.Fatal(err)
 		}
 		cmd, err := st.Recv()
-		if status.Code(err) != want || err == nil && tidegate.Code(cmd.GetStatus().GetCode()) != protocol.CodeOK {
-			t.Fatalf("settings of %d topics: %v, %v; want %v", n, cmd.GetStatus(), err, want)
+		if err != nil {
+			t.Fatal(err)
 		}
-		if want != codes.OK {
+		refused(named{t, id}, cmd.GetStatus(), want)
+		if want != protocol.CodeOK {
 			continue
 		}
 		known := 0

@@ -61,11 +61,18 @@ func (s *Server) telemetry(raw grpc.ServerStream) (err error) {
 	return s.converse(ctx, id, began, under, t, stream)
 }
 
-// refuseStream sends the client the reason for the end of its stream. It does not use gRPC's own
-// codes: ResourceExhausted would mean that a message is too large.
+// refuseStream ends a stream with the reason, as the status of a command and of gRPC: RocketMQ's
+// Node client reads the first, and its Java and Go clients show the second.
 func refuseStream(stream telemetryStream, err error) error {
-	e, _ := errors.AsType[*tidegate.Error](err)
-	return stream.Send(&rmqpb.TelemetryCommand{Status: wire.StatusOf(e)})
+	e, ok := errors.AsType[*tidegate.Error](err)
+	if !ok { // the gRPC status of a broken stream
+		return err
+	}
+	st := wire.StatusOf(e)
+	if err := stream.Send(&rmqpb.TelemetryCommand{Status: st}); err != nil {
+		return err
+	}
+	return wire.EndOf(st)
 }
 
 // admitSettings returns the ID of a client that may have these settings by the
@@ -84,8 +91,6 @@ func receiveCommand(ctx context.Context, in *wire.Intake) (*rmqpb.TelemetryComma
 	err := read(ctx, in, cmd)
 	if g, ok := errors.AsType[*refusal.Cut](err); ok {
 		return nil, g.Status
-	} else if e, ok := errors.AsType[*tidegate.Error](err); ok {
-		return nil, status.Error(codes.InvalidArgument, "settings: "+refusal.Text(e))
 	}
 	return cmd, err
 }
@@ -113,6 +118,12 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 		}
 	})
 	language, version, packed := wire.Header(ctx, wire.HeaderLanguage), wire.Header(ctx, wire.HeaderClientVersion), wire.Announces(ctx, wire.FeaturePacked)
+	refuse := func(err error, unserved bool) error {
+		if _, ok := errors.AsType[*tidegate.Error](err); ok {
+			s.sessions.Refuse(id, s.origin(ctx, id), err, unserved)
+		}
+		return refuseStream(stream, err)
+	}
 	var last *session.Profile // its last command
 	for {
 		select {
@@ -121,7 +132,7 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 			case !ok && errors.Is(readErr, io.EOF):
 				return nil
 			case !ok:
-				return readErr
+				return refuseStream(stream, readErr)
 			}
 			s.b.Touch(id)
 			s.sessions.Get(id)
@@ -130,20 +141,23 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 				continue // an answer to a command that this server never gives, or nothing
 			}
 			if _, err := s.admitSettings(ctx, began, in); err != nil {
-				return refuseStream(stream, err)
+				return refuse(err, false)
+			}
+			if err := session.Serves(in.GetClientType()); err != nil {
+				return refuse(err, true)
 			}
 			p, err := session.ProfileOf(in, language, version, packed)
 			if err != nil {
-				return err
+				return refuse(err, false)
 			}
 			last = p
 			c, err := s.sessions.Attach(id, s.origin(ctx, id), t, p, in.GetPublishing().GetTopics())
 			if err != nil {
-				return refuseStream(stream, err)
+				return refuse(err, false)
 			}
 			c.At(wire.PeerAddress(ctx))
-			if told, err := s.sendSettings(ctx, c, p, stream, false); !told || err != nil {
-				return err
+			if err := s.sendSettings(ctx, c, p, stream, false); err != nil {
+				return refuse(err, false)
 			}
 		case <-t.Again():
 			t.WakeWatches() // a change of the group can add its retry topics
@@ -152,8 +166,8 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 				continue
 			}
 			if p := c.Profile(); p != nil {
-				if told, err := s.sendSettings(ctx, c, p, stream, true); !told || err != nil {
-					return err
+				if err := s.sendSettings(ctx, c, p, stream, true); err != nil {
+					return refuseStream(stream, err)
 				}
 			} else if wire.Announces(ctx, wire.FeatureHeartbeats) { // the heartbeats of the others report it
 				if err := stream.Send(&rmqpb.TelemetryCommand{Status: forgotten}); err != nil {
@@ -199,22 +213,19 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 	}
 }
 
-// sendSettings responds to the client's settings, or pushes changed ones. If it returns false, the
-// stream must end.
-func (s *Server) sendSettings(ctx context.Context, c *session.Client, p *session.Profile, stream telemetryStream, push bool) (told bool, err error) {
+// sendSettings responds to the client's settings, or pushes changed ones. An error ends the stream.
+func (s *Server) sendSettings(ctx context.Context, c *session.Client, p *session.Profile, stream telemetryStream, push bool) error {
 	out, err := s.settings(ctx, p)
 	e, known := errors.AsType[*tidegate.Error](err)
 	switch {
 	case err == nil:
 	case push && known && e.Code == tidegate.CodeConsumerGroupNotFound:
-		return true, nil // the group was deleted, and the next receive cannot create it and reports that
+		return nil // the group was deleted, and the next receive cannot create it and reports that
 	case !known || e.Code == 0 || errors.Is(err, tidegate.ErrUnavailable):
-		return false, status.Error(codes.Unavailable, err.Error()) // it may come back
-	case errors.Is(err, tidegate.ErrInvalid):
-		return false, status.Error(codes.InvalidArgument, refusal.Text(e))
+		return status.Error(codes.Unavailable, err.Error()) // it may come back
 	default:
-		return false, refuseStream(stream, err)
+		return err
 	}
 	c.Sends(out)
-	return true, stream.Send(&rmqpb.TelemetryCommand{Status: wire.OK, Command: &rmqpb.TelemetryCommand_Settings{Settings: out}})
+	return stream.Send(&rmqpb.TelemetryCommand{Status: wire.OK, Command: &rmqpb.TelemetryCommand_Settings{Settings: out}})
 }

@@ -195,8 +195,111 @@ func TestTelemetryOfOneClientTooMany(t *testing.T) {
 			t.Fatal(err)
 		}
 		refused(t, cmd.GetStatus(), tidegate.CodeTooManyRequests, "530 TOO_MANY_REQUESTS", "100000")
-		if _, err := st.Recv(); err != io.EOF {
-			t.Errorf("the stream continues with %v", err)
+		ended(t, st, codes.Unavailable, cmd.GetStatus())
+	})
+}
+
+// ended checks that a stream ends with a gRPC code and the text of its last status. Official
+// clients show the gRPC status; without one, their errors are "EOF" and "Stream is already
+// completed".
+func ended(t testing.TB, st stream, code codes.Code, last *rmqpb.Status) {
+	t.Helper()
+	cmd, err := st.Recv()
+	if got := status.Convert(err); got.Code() != code || got.Message() != last.GetMessage() {
+		t.Errorf("after the status: %v, %v; want %v: %s", cmd, err, code, last.GetMessage())
+	}
+}
+
+// A client of a type that the broker does not serve, or does not know, gets the reason at its
+// start. Its receives take no message: a lite consumer that went on would take all messages of the
+// parent topic.
+func TestUnservedClientTypes(t *testing.T) {
+	const push, lite = rmqpb.ClientType_PUSH_CONSUMER, rmqpb.ClientType_LITE_PUSH_CONSUMER
+	synctest.Test(t, func(t *testing.T) {
+		e := startWeb(t, server.Options{})
+		e.send(msg("normal", "1"))
+		receive := func(ctx context.Context, code tidegate.Code, words ...string) {
+			t.Helper()
+			st, got := e.receive(ctx, receiveRequest("normal", func(r *rmqpb.ReceiveMessageRequest) { r.InvisibleDuration = durationpb.New(time.Second) }))
+			if refused(t, st, code, words...); code != protocol.CodeOK && len(got) > 0 {
+				t.Errorf("a refused client received %v", got)
+			}
+		}
+		open := func(ctx context.Context, in *rmqpb.Settings) stream {
+			ctx, cancel := context.WithTimeout(ctx, time.Hour) // a stream that stays silent fails the test
+			t.Cleanup(cancel)
+			st, err := e.Telemetry(ctx)
+			if err == nil {
+				err = st.Send(command(in))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			return st
+		}
+		for _, c := range []struct {
+			in    *rmqpb.Settings
+			words []string
+		}{
+			{consumer(rmqpb.ClientType_PULL_CONSUMER), []string{"PULL_CONSUMER", "PUSH_CONSUMER"}},
+			{consumer(lite), []string{"LITE_PUSH_CONSUMER", "no lite topics"}},
+			{consumer(rmqpb.ClientType_LITE_SIMPLE_CONSUMER), []string{"LITE_SIMPLE_CONSUMER", "no lite topics"}},
+			{consumer(7), []string{"7", "does not know"}},
+			{consumer(-1), []string{"-1", "does not know"}},
+			{&rmqpb.Settings{ClientType: rmqpb.ClientType(99).Enum(), PubSub: producer("normal").PubSub}, []string{"99", "does not know", "PRODUCER"}},
+		} {
+			ctx := as(t.Context(), c.in.GetClientType().String())
+			parked := make(chan *rmqpb.Status, 1)
+			if c.in.GetClientType() == lite { // a receive that waits before the settings arrive
+				go func() {
+					st, _ := e.receive(ctx, receiveRequest("fifo"))
+					parked <- st
+				}()
+				synctest.Wait()
+			}
+			st := open(ctx, c.in)
+			cmd, err := st.Recv()
+			if err != nil {
+				t.Fatal(err)
+			}
+			refused(t, cmd.GetStatus(), tidegate.CodeNotImplemented, c.words...)
+			ended(t, st, codes.Unimplemented, cmd.GetStatus())
+			receive(ctx, tidegate.CodeNotImplemented, c.words...)
+			if c.in.GetClientType() == lite {
+				began := time.Now()
+				if st := <-parked; st.GetCode() != rmqpb.Code_MESSAGE_NOT_FOUND || time.Since(began) > 0 {
+					t.Errorf("the waiting receive got %v after %v", st, time.Since(began))
+				}
+			}
+			r, err := e.Heartbeat(as(t.Context(), "beat"+c.in.GetClientType().String()), &rmqpb.HeartbeatRequest{Group: res("g"), ClientType: c.in.GetClientType()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			refused(t, r.GetStatus(), tidegate.CodeNotImplemented, c.words...)
+			receive(as(t.Context(), "beat"+c.in.GetClientType().String()), tidegate.CodeNotImplemented, c.words...)
+		}
+		if _, err := e.SyncLiteSubscription(as(t.Context(), "sync"), &rmqpb.SyncLiteSubscriptionRequest{Topic: res("normal"), Group: res("g")}); err != nil {
+			t.Fatal(err)
+		}
+		receive(as(t.Context(), "sync"), tidegate.CodeNotImplemented, "no lite topics")
+		if got := e.clients("", "").Clients; len(got) != 0 {
+			t.Errorf("the list of clients has refused ones: %v", got)
+		}
+
+		// The same ID with another type is served, and so is one whose refusal was forgotten.
+		ctx := as(t.Context(), lite.String())
+		e.settings(open(ctx, consumer(push)))
+		receive(ctx, protocol.CodeOK)
+		time.Sleep(session.Timeout + time.Minute)
+		receive(as(t.Context(), "sync"), protocol.CodeOK)
+
+		// Some official clients leave the type of heartbeats unset.
+		for _, kind := range []rmqpb.ClientType{rmqpb.ClientType_CLIENT_TYPE_UNSPECIFIED, push, rmqpb.ClientType_SIMPLE_CONSUMER, rmqpb.ClientType_PRODUCER} {
+			r, err := e.Heartbeat(ctx, &rmqpb.HeartbeatRequest{Group: res("g"), ClientType: kind})
+			if err != nil {
+				t.Fatal(err)
+			}
+			refused(t, r.GetStatus(), protocol.CodeOK)
 		}
 	})
 }
@@ -208,14 +311,15 @@ func TestTelemetryStreams(t *testing.T) {
 		for _, c := range []struct {
 			name string
 			in   *rmqpb.Settings
+			code tidegate.Code
 			word string
 		}{
-			{"no pub_sub", &rmqpb.Settings{ClientType: rmqpb.ClientType_PRODUCER.Enum()}, "publishing or subscription"},
-			{"illegal topic", producer("a b"), "a b"},
-			{"illegal group", &rmqpb.Settings{PubSub: &rmqpb.Settings_Subscription{Subscription: &rmqpb.Subscription{Group: res("a b")}}}, "a b"},
-			{"no group", &rmqpb.Settings{PubSub: &rmqpb.Settings_Subscription{Subscription: &rmqpb.Subscription{}}}, "empty"},
-			{"not of one kind", &rmqpb.Settings{ClientType: rmqpb.ClientType_PUSH_CONSUMER.Enum(), PubSub: producer().PubSub}, "PUSH_CONSUMER"},
-			{"too large", producer(strings.Repeat("t", 70<<10)), "65536"},
+			{"no pub_sub", &rmqpb.Settings{ClientType: rmqpb.ClientType_PRODUCER.Enum()}, tidegate.CodeBadRequest, "publishing or subscription"},
+			{"illegal topic", producer("a b"), tidegate.CodeIllegalTopic, "a b"},
+			{"illegal group", &rmqpb.Settings{PubSub: &rmqpb.Settings_Subscription{Subscription: &rmqpb.Subscription{Group: res("a b")}}}, tidegate.CodeIllegalConsumerGroup, "a b"},
+			{"no group", &rmqpb.Settings{PubSub: &rmqpb.Settings_Subscription{Subscription: &rmqpb.Subscription{}}}, tidegate.CodeIllegalConsumerGroup, "empty"},
+			{"not of one kind", &rmqpb.Settings{ClientType: rmqpb.ClientType_PUSH_CONSUMER.Enum(), PubSub: producer().PubSub}, tidegate.CodeBadRequest, "PUSH_CONSUMER"},
+			{"too large", producer(strings.Repeat("t", 70<<10)), protocol.CodePayloadTooLarge, "65536"},
 		} {
 			st, err := e.Telemetry(e.ctx())
 			if err != nil {
@@ -224,10 +328,12 @@ func TestTelemetryStreams(t *testing.T) {
 			if err := st.Send(command(c.in)); err != nil {
 				t.Fatal(err)
 			}
-			_, err = st.Recv()
-			if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), c.word) {
-				t.Errorf("%s: %v; want InvalidArgument with %q", c.name, err, c.word)
+			cmd, err := st.Recv()
+			if err != nil {
+				t.Fatalf("%s: %v; want a status first", c.name, err)
 			}
+			refused(named{t, c.name}, cmd.GetStatus(), c.code, c.word)
+			ended(named{t, c.name}, st, codes.InvalidArgument, cmd.GetStatus())
 		}
 
 		st, err := e.Telemetry(t.Context())
@@ -239,6 +345,7 @@ func TestTelemetryStreams(t *testing.T) {
 			t.Fatal(err)
 		}
 		refused(t, cmd.GetStatus(), protocol.CodeClientIDRequired)
+		ended(t, st, codes.InvalidArgument, cmd.GetStatus())
 
 		// Headers come before the first command: Rust waits for them.
 		st, err = e.Telemetry(e.ctx())

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -21,6 +22,7 @@ import (
 	"testing"
 	"time"
 
+	rmq "github.com/apache/rocketmq-clients/golang/v5"
 	"github.com/apache/rocketmq-clients/golang/v5/credentials"
 )
 
@@ -91,7 +93,8 @@ func TestAgainstTidegate(t *testing.T) {
 	}
 }
 
-// keyFile returns a configuration with a key that has the permissions of the program.
+// keyFile returns a configuration with a key that has the permissions of the program, and one that
+// may only send.
 func keyFile(t *testing.T) string {
 	file := filepath.Join(t.TempDir(), "tidegate.yaml")
 	err := os.WriteFile(file, []byte(`
@@ -101,6 +104,10 @@ access:
       secret: open sesame
       allow:
       - {actions: [admin, send, receive], topics: ["officialclient-*", "%DLQ%officialclient-*"], groups: ["officialclient-*"]}
+    sender:
+      secret: open seed
+      allow:
+      - {actions: [send], topics: ["officialclient-*"]}
 `), 0o600)
 	if err != nil {
 		t.Fatal(err)
@@ -158,6 +165,60 @@ func TestWrongKeys(t *testing.T) {
 		t.Errorf("the broker prints a secret:\n%s", &b.stderr)
 	}
 }
+
+// A consumer that the broker rejects gets the reason at its start: one whose key may only send, and
+// one of lite topics, which the broker does not have. It would take all messages of the parent
+// topic.
+func TestRejectedConsumers(t *testing.T) {
+	tidegate := filepath.Join(t.TempDir(), "tidegate")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-C", "../..", "-o", tidegate, "./cmd/tidegate").CombinedOutput(); err != nil {
+		t.Fatalf("building tidegate: %v\n%s", err, out)
+	}
+	const topic = "officialclient-x"
+	b := serve(t, tidegate, "--topic", topic, "--config", keyFile(t))
+	ctx, cancel := context.WithTimeout(t.Context(), timeLimit)
+	defer cancel()
+	if err := logged(func() error {
+		s := scene{&story{endpoint: b.grpc}, "rejected"}
+		listener := rmq.WithPushMessageListener(&rmq.FuncMessageListener{Consume: func(mv *rmq.MessageView) rmq.ConsumerResult {
+			t.Errorf("received %s", mv.GetMessageId())
+			return rmq.SUCCESS
+		}})
+		for name, c := range map[string]struct {
+			key, secret string
+			start       func() (starter, error)
+			want        string
+		}{
+			"push": {"sender", "open seed", func() (starter, error) {
+				return rmq.NewPushConsumer(s.config("officialclient-g"), listener, rmq.WithPushSubscriptionExpressions(map[string]*rmq.FilterExpression{topic: rmq.SUB_ALL}))
+			}, "PermissionDenied desc = access: sender is not permitted to receive as group"},
+			"simple": {"sender", "open seed", func() (starter, error) {
+				return rmq.NewSimpleConsumer(s.config("officialclient-g"), rmq.WithSimpleAwaitDuration(time.Second),
+					rmq.WithSimpleSubscriptionExpressions(map[string]*rmq.FilterExpression{topic: rmq.SUB_ALL}))
+			}, "PermissionDenied desc = access: sender is not permitted to receive as group"},
+			"lite": {"clerk", "open sesame", func() (starter, error) {
+				return rmq.NewLitePushConsumer(s.config("officialclient-g"), rmq.NewLitePushConsumerConfig(topic, 15*time.Second), listener)
+			}, "Unimplemented desc = client_type is LITE_PUSH_CONSUMER, which the broker does not serve, because it has no lite topics"},
+		} {
+			keys = credentials.SessionCredentials{AccessKey: c.key, AccessSecret: c.secret}
+			client, err := c.start()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := starting(ctx, name, client.Start); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s: %v, want %q", name, err, c.want)
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+	keys = credentials.SessionCredentials{}
+	b.stop()
+}
+
+// A starter is a client of any type.
+type starter interface{ Start() error }
 
 // play runs the program and returns its output.
 func play(t *testing.T, b *broker, env, key string) string {

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"errors"
 	"strconv"
 	"sync"
 	"time"
@@ -137,7 +138,11 @@ func (r *Requests) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServer
 	}
 	m := &meteredStream{ServerStream: ss, code: rmqpb.Code_OK}
 	err := handler(srv, m)
-	r.Observe(op, begin, m.code, err)
+	counted := err
+	if _, ok := errors.AsType[*wire.End](err); ok {
+		counted = nil // the last command has the reason
+	}
+	r.Observe(op, begin, m.code, counted)
 	return err
 }
 

@@ -28,9 +28,10 @@ type Client struct {
 	// guarded by Clients.mu
 	streams       map[*Stream]struct{}
 	polls         map[*poll]struct{}
-	topics        []string // that it is in Clients.publishers for
-	served        bool     // a receive of it succeeded, or it opened a stream, and it did not terminate since: only then is it remembered
-	settingsBytes int      // its part of Clients.settingsBytes
+	topics        []string   // that it is in Clients.publishers for
+	served        bool       // a receive of it succeeded, or it opened a stream, and it did not terminate since: only then is it remembered
+	settingsBytes int        // its part of Clients.settingsBytes
+	refused       *rejection // see Clients.Refuse; nil if its settings were not rejected
 }
 
 // IsPush reports whether the client passes messages to handlers. After a restart of the server the

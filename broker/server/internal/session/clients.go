@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -196,6 +197,7 @@ func (r *Clients) Attach(id string, origin func() string, t *Stream, p *Profile,
 	}
 	_, again := c.streams[t]
 	c.streams[t] = struct{}{}
+	c.refused = nil
 	// The timer of RocketMQ's Go client can send settings after the termination.
 	c.served = c.served || !again || t.shares
 	c.profile.Store(p)
@@ -222,7 +224,7 @@ func (c *Client) goneLocked() bool { return !c.served && len(c.polls) == 0 }
 
 // dropLocked forgets a client that is gone and has no stream.
 func (r *Clients) dropLocked(c *Client) {
-	if c.goneLocked() && len(c.streams) == 0 && r.byID[c.id] == c {
+	if c.goneLocked() && len(c.streams) == 0 && c.refused == nil && r.byID[c.id] == c {
 		delete(r.byID, c.id)
 		r.retractLocked(c)
 	}
@@ -248,7 +250,10 @@ func (r *Clients) Park(ctx context.Context, id string, origin func() string) (pa
 	parked, p.cancel = context.WithCancelCause(ctx)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if c, err = r.ensureLocked(id, origin); err != nil {
+	if c, err = r.ensureLocked(id, origin); err == nil && c.refused != nil && c.refused.unserved {
+		err = c.refused.why
+	}
+	if err != nil {
 		p.cancel(nil)
 		return nil, nil, nil, err
 	}
@@ -274,34 +279,82 @@ func (r *Clients) Park(ctx context.Context, id string, origin func() string) (pa
 // once. A stream that shares heartbeats asks for the settings, because the client may live on: its
 // termination can arrive late, after the beginning of the stream.
 func (r *Clients) Terminate(id string) {
-	r.mu.Lock()
 	var polls []*poll
 	var streams []*Stream
+	r.mu.Lock()
 	if c := r.byID[id]; c != nil {
-		c.profile.Store(nil)
-		r.retractLocked(c)
-		for p := range c.polls {
-			polls = append(polls, p)
-		}
-		for t := range c.streams {
-			streams = append(streams, t)
-		}
+		polls, streams = r.endLocked(c)
+		c.refused = nil
 		if len(c.streams) == 0 {
 			delete(r.byID, id)
 		}
-		c.served = false // without another request, its last stream or receive ends it
 	}
 	r.mu.Unlock()
-	for _, p := range polls {
-		p.cancel(ErrTerminated)
-	}
+	wake(polls, streams)
 	for _, t := range streams {
-		t.WakeWatches()
 		if t.shares {
 			t.resend() // a client that lives on sends no heartbeat that would report the loss
 		}
 	}
 	r.engine.Forget(id)
+}
+
+// A rejection is the reason, with a code, for which the settings of a client were rejected.
+type rejection struct {
+	why      error
+	at       time.Time
+	unserved bool // the broker does not serve the type of the client
+}
+
+// Refuse notes for Reason that the settings of a client were rejected. If the broker does not serve
+// the type of the client, its waiting receives end, and the next ones fail with why, until the
+// client sends other settings, terminates, or is silent for Timeout.
+func (r *Clients) Refuse(id string, origin func() string, why error, unserved bool) {
+	var polls []*poll
+	var streams []*Stream
+	r.mu.Lock()
+	if c, err := r.ensureLocked(id, origin); err == nil { // else its receives are rejected too
+		if unserved {
+			polls, streams = r.endLocked(c)
+		}
+		if unserved || c.refused == nil || !c.refused.unserved {
+			c.refused = &rejection{why, time.Now(), unserved}
+		}
+	}
+	r.mu.Unlock()
+	wake(polls, streams)
+}
+
+// reasonTime is how long Reason returns the reason of a rejection.
+const reasonTime = 30 * time.Second
+
+// Reason returns why the settings of a client were rejected within the last 30 s, or why the broker
+// does not serve its type. Otherwise it returns nil.
+func (r *Clients) Reason(id string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c := r.byID[id]; c != nil && c.refused != nil && (c.refused.unserved || time.Since(c.refused.at) < reasonTime) {
+		return c.refused.why
+	}
+	return nil
+}
+
+// endLocked forgets the settings of a client. It returns what the client waits with, for wake.
+func (r *Clients) endLocked(c *Client) (polls []*poll, streams []*Stream) {
+	c.profile.Store(nil)
+	r.retractLocked(c)
+	c.served = false // without another request, its last stream or receive ends it
+	return slices.Collect(maps.Keys(c.polls)), slices.Collect(maps.Keys(c.streams))
+}
+
+// wake ends the receives and the watches of a client that terminated.
+func wake(polls []*poll, streams []*Stream) {
+	for _, p := range polls {
+		p.cancel(ErrTerminated)
+	}
+	for _, t := range streams {
+		t.WakeWatches()
+	}
 }
 
 // ResendGroup makes the Telemetry streams of a group's consumers send settings

@@ -17,8 +17,9 @@ import (
 // Random streams, waiting receives, heartbeats and ends of a few clients. A receive ends when its
 // client terminates or all receives are ended, and not before. A client without stream, receive and
 // heartbeat is removed within Timeout and expiryInterval, and others are not. The engine hears of
-// each removed client that is not merely dropped. With the last client the timer ends, and every
-// byte of settings is returned.
+// each removed client that is not merely dropped. Receives of a client of a refused type fail,
+// until it sends other settings, terminates or is removed. With the last client the timer ends, and
+// every byte of settings is returned.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	model.Run(t, 1000, func(t *testing.T, r *rand.Rand) {
@@ -32,6 +33,9 @@ type modelClient struct {
 	streams []*Stream
 	waits   []*modelWait
 	served  bool
+	refused error // of an unserved type
+
+	rejected bool // its settings were, since it last sent others
 }
 
 // A modelWait is a waiting receive.
@@ -96,7 +100,7 @@ func (m *modelRun) act() {
 	id := fmt.Sprint("c", m.rnd.IntN(4))
 	origin := func() string { return "o" + id[:1] }
 	now, c := time.Now(), m.clients[id]
-	switch m.rnd.IntN(8) {
+	switch m.rnd.IntN(9) {
 	case 0:
 		if (m.real.Get(id) != nil) && c != nil {
 			c.seen = now
@@ -110,16 +114,19 @@ func (m *modelRun) act() {
 		if _, err := m.real.Attach(id, origin, s, p, nil); err != nil {
 			m.t.Error(err)
 		}
-		if c = m.ensure(id); !again {
+		c = m.ensure(id)
+		if c.refused, c.rejected = nil, false; !again {
 			c.streams, c.served = append(c.streams, s), true
 		}
 	case 2, 3:
 		parked, _, unpark, err := m.real.Park(m.t.Context(), id, origin)
+		c = m.ensure(id)
+		if !errors.Is(err, c.refused) || c.refused == nil && err != nil {
+			m.t.Errorf("a receive of %s fails with %v, want %v", id, err, c.refused)
+		}
 		if err != nil {
-			m.t.Error(err)
 			return
 		}
-		c = m.ensure(id)
 		c.waits = append(c.waits, &modelWait{parked: parked, unpark: unpark, of: c})
 	case 4:
 		if c != nil && len(c.streams) > 0 {
@@ -139,11 +146,21 @@ func (m *modelRun) act() {
 		m.ended[id]++
 		if c != nil {
 			m.end(c, ErrTerminated)
-			c.served = false
+			c.served, c.refused, c.rejected = false, nil, false
 			if len(c.streams) == 0 {
 				m.leave(c)
 				delete(m.clients, id)
 			}
+		}
+	case 8:
+		why := fmt.Errorf("refusal %d", m.rnd.Int())
+		unserved := m.rnd.IntN(2) == 0
+		m.real.Refuse(id, origin, why, unserved)
+		c = m.ensure(id)
+		c.rejected = c.rejected || !unserved
+		if unserved {
+			m.end(c, ErrTerminated)
+			c.served, c.refused = false, why
 		}
 	case 7:
 		if m.rnd.IntN(4) == 0 {
@@ -157,7 +174,7 @@ func (m *modelRun) act() {
 
 // drop removes a client without stream and receive that terminated, or did nothing but fail.
 func (m *modelRun) drop(id string, c *modelClient) {
-	if !c.served && len(c.waits) == 0 && len(c.streams) == 0 {
+	if !c.served && c.refused == nil && !c.rejected && len(c.waits) == 0 && len(c.streams) == 0 {
 		delete(m.clients, id)
 	}
 }

@@ -6,11 +6,10 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
@@ -31,7 +30,7 @@ type Profile struct {
 // IsPush reports whether the client takes messages to handlers, so that a
 // message that comes back waits by the group's ladder.
 func (p *Profile) IsPush() bool {
-	return p != nil && (p.clientType == rmqpb.ClientType_PUSH_CONSUMER || p.clientType == rmqpb.ClientType_LITE_PUSH_CONSUMER)
+	return p != nil && p.clientType == rmqpb.ClientType_PUSH_CONSUMER
 }
 
 // kind returns the name of the kind of the client.
@@ -58,12 +57,27 @@ func (p *Profile) RequestTimeout() time.Duration {
 	return 3 * time.Second
 }
 
-// ProfileOf checks a client's settings. Its error is a gRPC status, which ends
-// the stream, as RocketMQ's proxy does.
+// Serves returns nil if the broker serves clients of a type, and otherwise an error with
+// NOT_IMPLEMENTED. Some official clients leave the type unset.
+func Serves(t rmqpb.ClientType) error {
+	why := "the broker does not know; it serves PRODUCER, PUSH_CONSUMER and SIMPLE_CONSUMER"
+	switch t {
+	case rmqpb.ClientType_CLIENT_TYPE_UNSPECIFIED, rmqpb.ClientType_PRODUCER, rmqpb.ClientType_PUSH_CONSUMER, rmqpb.ClientType_SIMPLE_CONSUMER:
+		return nil
+	case rmqpb.ClientType_PULL_CONSUMER:
+		why = "the broker does not serve, because it stores the progress of consumer groups itself; use a PUSH_CONSUMER or a SIMPLE_CONSUMER"
+	case rmqpb.ClientType_LITE_PUSH_CONSUMER, rmqpb.ClientType_LITE_SIMPLE_CONSUMER:
+		why = "the broker does not serve, because it has no lite topics; use a PUSH_CONSUMER or a SIMPLE_CONSUMER"
+	}
+	return refusal.New(tidegate.CodeNotImplemented, "client_type", fmt.Sprintf("client_type is %v, which %s", t, why))
+}
+
+// ProfileOf checks a client's settings, whose type Serves accepts. Its error ends the stream, as
+// RocketMQ's proxy does.
 func ProfileOf(in *rmqpb.Settings, language, version string, packed bool) (*Profile, error) {
 	p := &Profile{clientType: in.GetClientType(), Language: cut(language), Version: cut(version), Packed: packed}
 	bad := func(format string, args ...any) (*Profile, error) {
-		return nil, status.Error(codes.InvalidArgument, fmt.Sprintf("settings: "+format, args...))
+		return nil, refusal.New(tidegate.CodeBadRequest, "settings", fmt.Sprintf("settings: "+format, args...))
 	}
 	var topics []*rmqpb.Resource
 	switch pubSub := in.GetPubSub().(type) {
@@ -84,7 +98,7 @@ func ProfileOf(in *rmqpb.Settings, language, version string, packed bool) (*Prof
 		}
 		p.Group = pubSub.Subscription.GetGroup().GetName()
 		if err := tidegate.ValidateGroup(p.Group); err != nil {
-			return bad("subscription.group: %s", err)
+			return nil, err
 		}
 		for _, e := range pubSub.Subscription.GetSubscriptions() {
 			topics = append(topics, e.GetTopic())
@@ -94,10 +108,10 @@ func ProfileOf(in *rmqpb.Settings, language, version string, packed bool) (*Prof
 	}
 	for _, topic := range topics {
 		if err := tidegate.ValidateTopic(topic.GetName()); err != nil {
-			return bad("topics: %s", err)
+			return nil, err
 		}
 		if err := wire.CheckNamespace(topic); err != nil {
-			return bad("topics: %s", err)
+			return nil, err
 		}
 	}
 	p.timeout = in.GetRequestTimeout().AsDuration()

@@ -5,9 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -23,7 +21,7 @@ func TestSettingsAreBounded(t *testing.T) {
 		"a long namespace": {namespace, "255"},
 	} {
 		_, err := ProfileOf(c.in, "GO", "5.1.4", false)
-		if c.want == "" && err != nil || c.want != "" && (status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), c.want)) {
+		if c.want == "" && err != nil || c.want != "" && (refusal.CodeOf(err) != 40000 || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: %v; want %q", name, err, c.want)
 		}
 	}

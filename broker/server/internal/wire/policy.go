@@ -13,6 +13,7 @@ import (
 // The values of HeaderLanguage.
 const (
 	LanguageNode = "HTTP" // RocketMQ's Node client
+	LanguageJava = "JAVA" // RocketMQ's Java client
 	LanguageGo   = "GO"   // RocketMQ's Go client, and ours
 )
 
