@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/tidegate/tidegate/broker/server/internal/admin"
 	"github.com/tidegate/tidegate/broker/server/internal/gate"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/broker/status"
@@ -13,19 +12,16 @@ import (
 
 // audited are the operations over HTTP that change settings, copy data, or remove or move messages
 // that are not the client's. Each call of them that the gate has admitted is a line of the log and
-// a record of GET /v1/audit, except a dry run, which changes nothing.
+// a record of GET /v1/audit, except a dry run, which changes nothing. A logout is one if it ends a
+// session.
 var audited = map[string]bool{
 	"putTopic": true, "deleteTopic": true, "purgeTopic": true,
 	"putGroup": true, "patchGroup": true, "deleteGroup": true, "rewindGroup": true, "redriveParked": true,
 	"purgeDeadLetters": true, "redriveDeadLetters": true,
 	"putThrottle": true, "patchThrottle": true, "postSnapshot": true,
-	opLogin: true, "logout": true,
+	opLogin:              true,
 	"putAddressSettings": true, "deleteAddressSettings": true,
 }
-
-// opResend is the operation of a record for purgeDeadLetters with sent_as: the client has sent the
-// message again and then removed its dead letter.
-const opResend = "resendDeadLetter"
 
 // audit logs and records an operation with its principal, subject and result.
 func (s *Server) audit(r *http.Request, op string, err error) {
@@ -37,9 +33,6 @@ func (s *Server) audit(r *http.Request, op string, err error) {
 	}
 	if err != nil {
 		result = err.Error()
-	}
-	if op == "purgeDeadLetters" && r.URL.Query().Get(admin.SentAs) != "" {
-		op = opResend
 	}
 	query := r.URL.RawQuery[:min(len(r.URL.RawQuery), 200)]
 	args := []any{"operation", op, "subject", subject, "key", gate.NameOf(r), "peer", r.RemoteAddr, "result", result}

@@ -14,7 +14,8 @@ import (
 // GET /v1/audit has the requests that changed something, or failed to, with their key and address.
 func TestAuditList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, server.Options{Access: someAccess()})
+		logger, log := testLog()
+		e := start(t, server.Options{Access: someAccess(), Logger: logger})
 		h := checkHTTP(t, e.s.Handler())
 		as := func(key, method, path string) *httptest.ResponseRecorder {
 			r := httptest.NewRequest(method, "https://h"+path, nil)
@@ -45,7 +46,7 @@ func TestAuditList(t *testing.T) {
 		as("admin", "DELETE", "/v1/groups/g/dead-letters?all=true")
 		as("admin", "DELETE", "/v1/groups/g/dead-letters?message_id=M1&sent_as=M1.redrive-1")
 		want := []status.AuditRecord{
-			{Time: begin.Add(time.Minute), Operation: "resendDeadLetter", Subject: "g", Query: "message_id=M1&sent_as=M1.redrive-1"},
+			{Time: begin.Add(time.Minute), Operation: "purgeDeadLetters", Subject: "g", Query: "message_id=M1&sent_as=M1.redrive-1"},
 			{Time: begin.Add(time.Minute), Operation: "purgeDeadLetters", Subject: "g", Query: "all=true"},
 			{Time: begin.Add(time.Minute), Operation: "deleteTopic", Subject: "nowhere"},
 			{Time: begin, Operation: "purgeTopic", Subject: "normal", Result: "ok"},
@@ -71,7 +72,7 @@ func TestAuditList(t *testing.T) {
 			}
 		}
 		for query, n := range map[string]int{
-			"?subject=normal": 1, "?operation=deleteTopic": 1, "?operation=purgeDeadLetters": 1, "?key=admin": 4, "?key=monitor": 0,
+			"?subject=normal": 1, "?operation=deleteTopic": 1, "?operation=purgeDeadLetters": 2, "?key=admin": 4, "?key=monitor": 0,
 			"?since=" + url.QueryEscape(begin.Add(time.Second).Format(time.RFC3339)): 3,
 		} {
 			if page := list(query); len(page.Records) != n {
@@ -85,6 +86,25 @@ func TestAuditList(t *testing.T) {
 		}
 		if w := as("monitor", "GET", "/v1/audit"); w.Code != 403 {
 			t.Errorf("by a key that may observe: %d %s", w.Code, w.Body)
+		}
+
+		// A logout is a record if it ends a session; any client can send others.
+		lines := len(log.String())
+		for range 10 {
+			as("producer", "DELETE", "/v1/session")
+		}
+		if n := len(list("?key=producer").Records); n != 0 || len(log.String()) != lines {
+			t.Errorf("%d records and %d bytes of log of logouts without a session", n, len(log.String())-lines)
+		}
+		p := &page{e: e}
+		p.login("producer", secretMark+"producer", 200)
+		for range 2 {
+			if w := p.do("DELETE", "/v1/session"); w.Code != 204 && w.Code != 401 {
+				t.Errorf("logout: %d %s", w.Code, w.Body)
+			}
+		}
+		if got := list("?key=producer").Records; len(got) != 2 || got[0].Operation != "logout" || got[1].Operation != "login" {
+			t.Errorf("the records of a login and a logout are %+v", got)
 		}
 	})
 }

@@ -58,7 +58,7 @@ type Parts struct {
 	Places   *transit.Budget
 
 	Slow    int64 // connections closed because their clients were too slow
-	Streams int64 // live streams under way
+	Streams int   // live streams under way
 	Silent  int   // connections without a handshake
 }
 
@@ -67,7 +67,7 @@ func (s *Server) Parts() Parts {
 	return Parts{
 		Engine: s.b, Options: s.o, Gate: s.gate, Sessions: s.sessions, Watches: s.watches,
 		Bodies: s.bodies, Parked: s.parked, Places: s.places,
-		Slow: s.bodies.Slow(), Streams: s.streams.Load(), Silent: s.sniffer.Pending(),
+		Slow: s.bodies.Slow(), Streams: s.streams.count(), Silent: s.sniffer.Pending(),
 	}
 }
 
@@ -93,7 +93,7 @@ func (s *Server) Pages() []Route { return listed(s.pages()) }
 func listed(routes []route) []Route {
 	out := make([]Route, 0, len(routes))
 	for _, rt := range routes {
-		out = append(out, Route{rt.op, rt.method, rt.path, rt.pattern(), audited[rt.op]})
+		out = append(out, Route{rt.op, rt.method, rt.path, rt.pattern(), audited[rt.op] || rt.op == opLogout})
 	}
 	return out
 }

@@ -5,18 +5,22 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server/internal/gate"
 	"github.com/tidegate/tidegate/broker/server/internal/overview"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 )
 
 const (
-	// maxLive bounds the live streams at a time, and maxWatched the names in one.
-	maxLive    = 32
-	maxWatched = 100
+	// maxLive bounds the live streams at a time. A key can hold as many as it leaves free for
+	// others, which is half of them if no other key has any.
+	maxLive = 64
+
+	maxWatched = 100 // names in one stream
 
 	defaultEvery       = 2 * time.Second
 	minEvery, maxEvery = time.Second, time.Minute
@@ -30,12 +34,11 @@ func (s *Server) live(w http.ResponseWriter, r *http.Request) (int, any, error) 
 	if err != nil {
 		return 0, nil, err
 	}
-	if s.streams.Add(1) > maxLive {
-		s.streams.Add(-1)
-		return 0, nil, &tidegate.Error{Code: tidegate.CodeTooManyRequests, RetryAfter: liveRetryAfter,
-			Message: fmt.Sprintf("there are %d live streams, which is the limit; close one, or read GET /v1/overview from time to time", maxLive)}
+	key := gate.NameOf(r)
+	if err := s.streams.begin(key, s.gate.Restricts(r)); err != nil {
+		return 0, nil, err
 	}
-	defer s.streams.Add(-1)
+	defer s.streams.end(key)
 	place, err := s.parkHTTP(r)
 	if err != nil {
 		return 0, nil, err
@@ -58,6 +61,53 @@ func (s *Server) live(w http.ResponseWriter, r *http.Request) (int, any, error) 
 			return 0, nil, nil
 		}
 	}
+}
+
+// liveStreams counts the live streams of each key. The zero value is empty.
+type liveStreams struct {
+	mu    sync.Mutex
+	total int            // guarded by mu
+	byKey map[string]int // guarded by mu: keys that have any
+}
+
+// begin counts a stream of a key. The error is 42900 if there is no place, or none for the key.
+// Without access rules all clients are one.
+func (l *liveStreams) begin(key string, shares bool) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	text := ""
+	switch own := l.byKey[key]; {
+	case l.total >= maxLive:
+		text = fmt.Sprintf("there are %d live streams, which is the limit", maxLive)
+	case shares && own+1 > maxLive-l.total-1:
+		text = fmt.Sprintf("there are %d live streams, %d of them of this key, which is its share of %d", l.total, own, maxLive)
+	}
+	if text != "" {
+		return &tidegate.Error{Code: tidegate.CodeTooManyRequests, RetryAfter: liveRetryAfter,
+			Message: text + "; close one, or read GET /v1/overview from time to time"}
+	}
+	if l.byKey == nil {
+		l.byKey = map[string]int{}
+	}
+	l.total++
+	l.byKey[key]++
+	return nil
+}
+
+func (l *liveStreams) end(key string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.total--
+	if l.byKey[key]--; l.byKey[key] == 0 {
+		delete(l.byKey, key)
+	}
+}
+
+// count returns the number of streams.
+func (l *liveStreams) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.total
 }
 
 // writeLive writes the lines of one moment.

@@ -158,7 +158,57 @@ func TestLiveOfAKey(t *testing.T) {
 	})
 }
 
-// There are at most 32 streams at a time.
+// There are at most 64 streams at a time, and a key can hold as many as it leaves free for others.
+func TestKeysShareTheLiveStreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, server.Options{Access: tableAccess()})
+		var ends []context.CancelFunc
+		fill := func(key string, want int) {
+			t.Helper()
+			for n := 0; ; n++ {
+				ctx, end := context.WithCancel(t.Context())
+				w, r := httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, "GET", "https://h/v1/live?every=1m", nil)
+				by(key)(r)
+				go func() {
+					defer func() { _ = recover() }() // the handler aborts a response without a reader
+					e.s.Handler().ServeHTTP(w, r)
+				}()
+				synctest.Wait()
+				if w.Code == http.StatusOK && n <= server.MaxLive {
+					ends = append(ends, end)
+					continue
+				}
+				end()
+				if n != want || w.Code != http.StatusTooManyRequests || !strings.Contains(w.Body.String(), "share") {
+					t.Errorf("%s has %d streams, want %d; the next got %d %s", key, n, want, w.Code, w.Body)
+				}
+				return
+			}
+		}
+		fill("producer", 32)
+		fill("monitor", 16)
+		fill("producer", 0)
+		fill("owner", 8)
+		for _, end := range ends[:32] {
+			end()
+		}
+		synctest.Wait()
+		fill("monitor", 12) // 28 with its 16, beside the 8 of the owner: 28 are free
+		for _, end := range ends {
+			end()
+		}
+		synctest.Wait()
+		if n := e.s.Parts().Streams; n != 0 {
+			t.Errorf("%d streams after the clients have gone", n)
+		}
+		fill("admin", 32)
+		for _, end := range ends {
+			end()
+		}
+	})
+}
+
+// There are at most 64 streams at a time.
 func TestLiveIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, server.Options{})

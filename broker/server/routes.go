@@ -69,8 +69,11 @@ func (i input) check(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// opLogin is the op that begins a session.
-const opLogin = "login"
+// opLogin and opLogout are the ops that begin and end a session.
+const (
+	opLogin  = "login"
+	opLogout = "logout"
+)
 
 // opOther is the op of requests that no route takes.
 const opOther = "other"
@@ -165,7 +168,7 @@ func (s *Server) routes() []route {
 		// About the server.
 		{opLogin, "POST", "/v1/session", http.StatusOK, noInput, s.login},
 		{"whoami", "GET", "/v1/session", http.StatusOK, noInput, s.whoami},
-		{"logout", "DELETE", "/v1/session", http.StatusNoContent, noInput, s.logout},
+		{opLogout, "DELETE", "/v1/session", http.StatusNoContent, noInput, s.logout},
 		{"listClients", "GET", "/v1/clients", http.StatusOK, queryInput, s.listClients},
 		{"overview", "GET", "/v1/overview", http.StatusOK, noInput, s.overview},
 		{"listAudit", "GET", "/v1/audit", http.StatusOK, queryInput, s.listAudit},

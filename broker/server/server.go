@@ -97,7 +97,7 @@ type Server struct {
 
 	surveys *overview.Shared // of all topics and groups
 	filler  overview.Filler  // of overviews
-	streams atomic.Int64     // live streams under way
+	streams liveStreams
 	records audit.Ring
 
 	failure atomic.Pointer[storeFailure] // the last; nil: none

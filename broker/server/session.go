@@ -27,9 +27,12 @@ func (s *Server) whoami(_ http.ResponseWriter, r *http.Request) (int, any, error
 	return http.StatusOK, sessionOf(s.gate.Whoami(r)), nil
 }
 
-// logout serves DELETE /v1/session.
+// logout serves DELETE /v1/session. A request without a session changes nothing, so it is no record
+// of the audit.
 func (s *Server) logout(w http.ResponseWriter, r *http.Request) (int, any, error) {
-	s.gate.Logout(w, r)
+	if s.gate.Logout(w, r) {
+		s.audit(r, opLogout, nil)
+	}
 	return http.StatusNoContent, nil, nil
 }
 
@@ -48,15 +51,18 @@ func sessionOf(w gate.Whoami) status.Session {
 	return out
 }
 
-// enterLogin is enter for a login, which waits if earlier ones of its address failed.
+// enterLogin is enter for a login, whose response waits if earlier ones failed.
 func (s *Server) enterLogin(w http.ResponseWriter, r *http.Request, enter func() (*http.Request, error)) (*http.Request, error) {
-	if err := s.gate.AwaitLogin(r); err != nil {
-		return nil, err
-	}
 	in, err := enter()
 	if err == nil && s.gate.Restricts(in) && !gate.Authenticated(in) {
 		_, _, err = s.gate.Login(w, in) // which rejects it
 	}
-	s.gate.EndLogin(r, err)
+	if err := s.gate.PaceLogin(r, err); err != nil {
+		w.Header().Del("Www-Authenticate") // it would reveal that the secret is wrong
+		return nil, err
+	}
+	if err == nil {
+		err = s.gate.StillAllowed(in) // the key may have changed during the wait
+	}
 	return in, err
 }

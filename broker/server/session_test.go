@@ -3,11 +3,14 @@ package server_test
 import (
 	"crypto/tls"
 	"encoding/json"
+	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -189,8 +192,8 @@ func TestLoginNeedsCredentials(t *testing.T) {
 	}
 }
 
-// After five failures of an address its logins take a second each, also with the right secret;
-// those of other addresses do not.
+// After five failures of an address with a name, its logins with this name take a second each, also
+// with the right secret. Those of other addresses and names do not, and change nothing.
 func TestLoginIsDelayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, server.Options{Access: tableAccess()})
@@ -213,12 +216,66 @@ func TestLoginIsDelayed(t *testing.T) {
 		if d := took(func() { p.do("POST", "/v1/session", other) }); d != 0 {
 			t.Errorf("the login of another address took %v", d)
 		}
+		if d := took(func() { p.login("admin", secretMark+"admin", 200) }); d != 0 {
+			t.Errorf("the login with another name took %v", d)
+		}
+		if d := took(func() { p.do("POST", "/v1/session") }); d != 0 {
+			t.Errorf("a request without credentials took %v", d)
+		}
+		// Names that no key has are one, and a signature is a guess too.
+		if d := took(func() {
+			for i := range 5 {
+				p.login(fmt.Sprint("nobody-", i), "wrong", 401)
+			}
+		}); d != 0 {
+			t.Errorf("five failures of unknown names took %v", d)
+		}
+		if d := took(func() { p.login("nobody", "wrong", 401) }); d != time.Second {
+			t.Errorf("another unknown name took %v", d)
+		}
+		signed := func(r *http.Request) {
+			r.Header.Set("Authorization", "MQv2-HMAC-SHA1 Credential=monitor, SignedHeaders=x-mq-date-time, Signature="+strings.Repeat("0", 40))
+			r.Header.Set("X-Mq-Date-Time", time.Now().UTC().Format("20060102T150405Z"))
+		}
+		if d := took(func() { p.do("POST", "/v1/session", signed) }); d != time.Second {
+			t.Errorf("a wrong signature took %v", d)
+		}
+		// Beyond ten seconds of waits the response does not depend on the secret.
+		var wg sync.WaitGroup
+		for range 10 {
+			wg.Go(func() { p.do("POST", "/v1/session", signed) })
+		}
+		synctest.Wait()
+		wrong, right := p.do("POST", "/v1/session", signed), p.do("POST", "/v1/session", func(r *http.Request) { r.SetBasicAuth("monitor", secretMark+"monitor") })
+		if wrong.Code != 429 || right.Code != 429 || wrong.Body.String() != right.Body.String() || !maps.EqualFunc(wrong.Header(), right.Header(), slices.Equal) {
+			t.Errorf("a wrong secret got %d %v %s, a right one %d %v %s", wrong.Code, wrong.Header(), wrong.Body, right.Code, right.Header(), right.Body)
+		}
+		wg.Wait()
 		if d := took(func() { p.login("monitor", secretMark+"monitor", 200) }); d != time.Second {
 			t.Errorf("the right login took %v", d)
 		}
 		if d := took(func() { p.login("monitor", secretMark+"monitor", 200) }); d != 0 {
 			t.Errorf("the login after it took %v", d)
 		}
+	})
+}
+
+// A key that changes while its login waits gets no session.
+func TestLoginOfAKeyThatChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, server.Options{Access: tableAccess()})
+		p := &page{e: e}
+		for range 5 {
+			p.login("monitor", "wrong", 401)
+		}
+		time.AfterFunc(time.Second/2, func() {
+			if err := e.s.SetAccess(withSecrets(func(c *server.AccessConfig) {
+				c.Keys[monitorOf(c)].Secrets = []server.Secret{server.NewSecret("another")}
+			})); err != nil {
+				t.Error(err)
+			}
+		})
+		p.login("monitor", secretMark+"monitor", 401)
 	})
 }
 

@@ -9,7 +9,7 @@ type AuditRecord struct {
 	Time      time.Time `json:"time"`
 	Key       string    `json:"key,omitempty"` // the principal; empty on a broker without access rules
 	Peer      string    `json:"peer"`          // the client's host:port
-	Operation string    `json:"operation"`     // its operationId in openapi.yaml, or resendDeadLetter, see DeadLetterSelection.SentAs
+	Operation string    `json:"operation"`     // its operationId in openapi.yaml
 	Subject   string    `json:"subject"`       // the topic, group or address pattern, or "broker"
 	Query     string    `json:"query,omitempty"`
 

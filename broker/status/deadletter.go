@@ -83,8 +83,8 @@ type DeadLetterSelection struct {
 	MaxRedrives int `json:"max_redrives,omitempty"`
 
 	// SentAs is the ID of the message that the client has sent in place of the one selected letter,
-	// for example with a changed body. The audit then records the removal as resendDeadLetter. For
-	// purges only.
+	// for example with a changed body. The audit has it in the query of the record; the broker does
+	// not check it. For purges only.
 	SentAs string `json:"-"`
 
 	// Newest is that of DeadLetterQuery.

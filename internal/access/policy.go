@@ -230,12 +230,16 @@ func (p *Policy) Claimed(name string) string {
 }
 
 // ClaimedBy is Claimed for the header authorization.
-func (p *Policy) ClaimedBy(authorization string) string {
+func (p *Policy) ClaimedBy(authorization string) string { return p.Claimed(NameIn(authorization)) }
+
+// NameIn returns the name of the key in the header authorization, empty if it has none. The name
+// can be a secret in the wrong place.
+func NameIn(authorization string) string {
 	h, err := parseHeader(authorization)
 	if err != nil {
-		return "unknown"
+		return ""
 	}
-	return p.Claimed(h.key)
+	return h.key
 }
 
 // Certificate returns the key that is equivalent to the names of a verified certificate: the first

@@ -110,7 +110,7 @@ func TestEditThatBreaksJSONAsks(t *testing.T) {
 	b.visit("#/overview")
 	b.wait(`document.querySelector('.state.ok')`)
 	b.visit("#/audit")
-	b.wait(`document.querySelector('main').innerText.includes('resendDeadLetter: edited or sent again as ')`)
+	b.wait(`document.querySelector('main').innerText.includes('purgeDeadLetters: the client reports that it sent the message again as ')`)
 	b.clean()
 }
 

@@ -280,7 +280,7 @@ export const table = {
   'send to': 'Send a message to {0}',
   'sends rejected': 'New messages are rejected, for all groups of the topic:',
   'sent': 'Stored with the ID {0}.',
-  'sent again as': 'resendDeadLetter: edited or sent again as {0}, then removed from the dead letters',
+  'sent again as': 'purgeDeadLetters: the client reports that it sent the message again as {0}',
   'sent back': 'Sent back, and removed from the dead letters.',
   'sent to topic': 'sent to {0}',
   'settings': 'Settings',

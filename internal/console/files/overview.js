@@ -139,7 +139,7 @@ export function audit(page) {
 
 // did is the operation of a record. Queries of records are cut, so the new ID may be missing.
 function did(r) {
-  const as = r.operation === 'resendDeadLetter' && new URLSearchParams(r.query).get('sent_as');
+  const as = r.operation === 'purgeDeadLetters' && new URLSearchParams(r.query).get('sent_as');
   return as ? t('sent again as', as) : r.operation;
 }
 

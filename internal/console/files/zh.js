@@ -350,7 +350,7 @@ export const table = {
   'send to': '向 {0} 发送消息',
   'sends rejected': '新消息被拒绝，影响该主题的所有消费组：',
   'sent': '已存储，ID 为 {0}。',
-  'sent again as': 'resendDeadLetter：修改或重新发送为 {0}，随后从死信中移除',
+  'sent again as': 'purgeDeadLetters：客户端报告已将该消息重新发送为 {0}',
   'sent back': '已重发并从死信移除。',
   'sent to': '发送到',
   'sent to topic': '发送到 {0}',

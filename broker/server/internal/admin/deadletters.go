@@ -175,16 +175,16 @@ func (h *Handlers) RedriveDeadLetters(w http.ResponseWriter, r *http.Request) (i
 // A Plan is the result of a dry run. The server writes the result, and does not log a change.
 type Plan struct{ Result any }
 
-// SentAs is the parameter of PurgeDeadLetters with the ID of the message that the client has sent
-// in place of the letter. The audit records such a request as a resend.
-const SentAs = "sent_as"
+// sentAs is the parameter of PurgeDeadLetters with the ID of the message that the client has sent
+// in place of the letter. It is in the query of the record in the audit, as a claim of the client.
+const sentAs = "sent_as"
 
 // PurgeDeadLetters removes the selected dead letters; all of them only with all=true.
 func (h *Handlers) PurgeDeadLetters(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	q := web.QueryOf(r, "topic", "message_id", "reason", "since", "before", "after", "limit", "all", "dead_letter_topic", "fingerprint", "order", "dry_run", SentAs)
+	q := web.QueryOf(r, "topic", "message_id", "reason", "since", "before", "after", "limit", "all", "dead_letter_topic", "fingerprint", "order", "dry_run", sentAs)
 	sel := status.DeadLetterSelection{DeadLetterFilter: deadLetterFilter(q), In: q.Text("dead_letter_topic"), After: q.Text("after"), Limit: q.Number("limit")}
 	all := q.Yes("all")
-	sel.DryRun, sel.SentAs = q.Yes("dry_run"), q.Text(SentAs)
+	sel.DryRun, sel.SentAs = q.Yes("dry_run"), q.Text(sentAs)
 	var err error
 	if sel.Newest, err = newest(q); err != nil || q.Err != nil {
 		return 0, nil, cmp.Or(q.Err, err)
@@ -194,7 +194,7 @@ func (h *Handlers) PurgeDeadLetters(_ http.ResponseWriter, r *http.Request) (int
 			"removing dead letters is permanent; give either all=true, or a selection by topic, message_id, reason, fingerprint, since or before")
 	}
 	if sel.SentAs != "" && len(sel.MessageIDs) != 1 {
-		return 0, nil, refusal.New(tidegate.CodeBadRequest, SentAs, fmt.Sprintf("%s names the message that replaces one dead letter, and the request selects %d by message_id", SentAs, len(sel.MessageIDs)))
+		return 0, nil, refusal.New(tidegate.CodeBadRequest, sentAs, fmt.Sprintf("%s names the message that replaces one dead letter, and the request selects %d by message_id", sentAs, len(sel.MessageIDs)))
 	}
 	if err := h.permitLettersIn(r, sel.In, access.OnTopic(access.Admin, sel.In)); err != nil {
 		return 0, nil, err

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"container/list"
 	"fmt"
 	"strconv"
 	"strings"
@@ -22,27 +23,62 @@ const (
 	maxPage     = 1000
 )
 
-// A Ring keeps the newest records. The zero value is empty. Several goroutines may share it.
+// A Ring keeps the newest records. When it is full, a new record replaces the oldest one of the key
+// that has the most, so a key with many requests cannot remove the records of the others. The zero
+// value is empty. Several goroutines may share it.
 type Ring struct {
-	mu      sync.Mutex
-	records []status.AuditRecord // guarded by mu: record number n at (n-1) % Capacity
-	added   int64                // guarded by mu: the number of the newest record, from 1
+	mu    sync.Mutex
+	all   list.List             // guarded by mu: *record, the oldest first
+	byKey map[string]*list.List // guarded by mu: the elements of all with each key that has any, the oldest first
+	added int64                 // guarded by mu: the number of the newest record, from 1
+}
+
+// A record has a number that counts all records.
+type record struct {
+	status.AuditRecord
+	number int64
 }
 
 // Add adds a record. Its texts are cut to 256 bytes and copied, because they can be parts of the
 // memory of a request.
 func (g *Ring) Add(r *status.AuditRecord) {
-	c := *r
+	c := &record{AuditRecord: *r}
 	for _, text := range []*string{&c.Key, &c.Peer, &c.Operation, &c.Subject, &c.Query, &c.Result} {
 		*text = cut(*text)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.added++; len(g.records) < Capacity {
-		g.records = append(g.records, c)
-		return
+	if g.all.Len() == Capacity {
+		g.dropLocked(c.Key)
 	}
-	g.records[(g.added-1)%Capacity] = c
+	if g.byKey == nil {
+		g.byKey = map[string]*list.List{}
+	}
+	own := g.byKey[c.Key]
+	if own == nil {
+		own = list.New()
+		g.byKey[c.Key] = own
+	}
+	g.added++
+	c.number = g.added
+	own.PushBack(g.all.PushBack(c))
+}
+
+// dropLocked removes the oldest record of the key with the most records, which is key if no other
+// one has more. There are at most as many keys as records.
+func (g *Ring) dropLocked(key string) {
+	most := g.byKey[key]
+	for k, own := range g.byKey {
+		if most == nil || own.Len() > most.Len() {
+			key, most = k, own
+		}
+	}
+	if e, ok := most.Remove(most.Front()).(*list.Element); ok {
+		g.all.Remove(e)
+	}
+	if most.Len() == 0 {
+		delete(g.byKey, key)
+	}
 }
 
 func cut(text string) string {
@@ -64,27 +100,26 @@ func (g *Ring) Page(q *status.AuditQuery) (status.AuditPage, error) {
 	if limit == 0 {
 		limit = defaultPage
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	next := g.added
+	var after int64 // 0: no limit
 	if q.After != "" {
-		after, err := strconv.ParseInt(q.After, 10, 64)
-		if err != nil || after < 1 {
+		var err error
+		if after, err = strconv.ParseInt(q.After, 10, 64); err != nil || after < 1 {
 			return page, refusal.New(tidegate.CodeBadRequest, "after", fmt.Sprintf("after is %.100q; give next of the page before", q.After))
 		}
-		next = min(next, after-1)
 	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	var last int64 // the number of the last record of the page
-	for n := next; n > g.added-int64(len(g.records)); n-- {
-		r := &g.records[(n-1)%Capacity]
-		if !wanted(q, r) {
+	for e := g.all.Back(); e != nil; e = e.Prev() {
+		r, ok := e.Value.(*record)
+		if !ok || after > 0 && r.number >= after || !wanted(q, &r.AuditRecord) {
 			continue
 		}
 		if len(page.Records) == limit {
 			page.Next = strconv.FormatInt(last, 10)
 			break
 		}
-		page.Records, last = append(page.Records, *r), n
+		page.Records, last = append(page.Records, r.AuditRecord), r.number
 	}
 	return page, nil
 }

@@ -103,11 +103,53 @@ func TestPagesWhileRecordsArrive(t *testing.T) {
 	if got, want := all(t, g, status.AuditQuery{After: page.Next}), numbers(6, 1, 1); !slices.Equal(got, want) {
 		t.Errorf("after a new record the second page has %v, want %v", got, want)
 	}
-	for range Capacity {
-		g.Add(&status.AuditRecord{Subject: "new"})
+	for i := range 2 * Capacity {
+		g.Add(&status.AuditRecord{Key: fmt.Sprint("key-", i%2), Subject: "new"})
 	}
 	if got := all(t, g, status.AuditQuery{After: page.Next}); got != nil {
 		t.Errorf("the ring still has %v", got)
+	}
+}
+
+// A key with many records removes its own ones only, the oldest first.
+func TestKeysHaveShares(t *testing.T) {
+	g := &Ring{}
+	add := func(key string, n int) {
+		for range n {
+			g.Add(&status.AuditRecord{Key: key, Subject: fmt.Sprint(g.added + 1)})
+		}
+	}
+	count := func(key string) int { return len(all(t, g, status.AuditQuery{Key: key, Limit: 1000})) }
+	expect := func(step string, want map[string]int) {
+		t.Helper()
+		sum := 0
+		for key, n := range want {
+			if got := count(key); got != n {
+				t.Errorf("%s: %s has %d records, want %d", step, key, got, n)
+			}
+			sum += n
+		}
+		if n := len(all(t, g, status.AuditQuery{Limit: 1000})); n != sum || n > 10_000 {
+			t.Errorf("%s: %d records, want %d", step, n, sum)
+		}
+	}
+	add("admin", 30)
+	add("attacker", 25_000)
+	expect("an attack", map[string]int{"admin": 30, "attacker": 9970})
+	if got := all(t, g, status.AuditQuery{Key: "attacker", Limit: 1000}); got[0] != "25030" || got[len(got)-1] != "15061" {
+		t.Errorf("the records of the attacker are %s to %s, want the newest", got[0], got[len(got)-1])
+	}
+	if got := all(t, g, status.AuditQuery{Key: "admin"}); !slices.Equal(got, numbers(30, 1, 1)) {
+		t.Errorf("the administrator has %v", got)
+	}
+	add("admin", 6000)
+	expect("work after it", map[string]int{"admin": 5000, "attacker": 5000})
+	add("third", 100)
+	if n := count("third"); n != 100 {
+		t.Errorf("a third key has %d records, want all 100", n)
+	}
+	if n := len(g.byKey); n != 3 {
+		t.Errorf("%d keys", n)
 	}
 }
 

@@ -181,6 +181,21 @@ func claimedBy(p *access.Policy, r *http.Request) string {
 	return p.ClaimedBy(authorization)
 }
 
+// keyNamedBy returns the name of the key in the credentials of a request, empty if no key has it.
+func keyNamedBy(p *access.Policy, r *http.Request) string {
+	if p == nil {
+		return ""
+	}
+	name, _, ok := r.BasicAuth()
+	if !ok {
+		name = access.NameIn(r.Header.Get(wire.HeaderAuthorization))
+	}
+	if _, known := p.Digest(name); !known {
+		return ""
+	}
+	return name
+}
+
 // identifyHTTP returns the principal of an HTTP request: by a session, by a key and its secret in
 // Basic, by the signature of gRPC requests, or by a client certificate. began is the start of the
 // request.

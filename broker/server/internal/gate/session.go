@@ -9,6 +9,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/login"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/internal/access"
 )
 
@@ -117,12 +118,13 @@ func (g *Gate) Login(w http.ResponseWriter, r *http.Request) (kept string, expir
 	return kept, expires, nil
 }
 
-// Logout ends the session of a request, if it has one.
-func (g *Gate) Logout(w http.ResponseWriter, r *http.Request) {
+// Logout ends the session of a request, and returns false if it has none.
+func (g *Gate) Logout(w http.ResponseWriter, r *http.Request) (ended bool) {
 	for _, id := range sessionsOf(r) {
-		g.sessions.End(id)
+		ended = g.sessions.End(id) || ended
 	}
 	g.setCookie(w, r, "", -1)
+	return ended
 }
 
 // setCookie sets the cookie. It has no path, so that it belongs to the directory of the request's
@@ -133,11 +135,16 @@ func (g *Gate) setCookie(w http.ResponseWriter, r *http.Request, value string, a
 	})
 }
 
-// AwaitLogin delays a login after failed ones of its address. The error is 42900 if too many wait.
-func (g *Gate) AwaitLogin(r *http.Request) error {
-	wait, ok := g.attempts.Delay(network(r.RemoteAddr), time.Now())
+// PaceLogin counts a login whose outcome is err, and delays its response after failed logins of the
+// same address and name. The error is 42900 if too many wait. The response must then be the same
+// for a right and a wrong secret.
+func (g *Gate) PaceLogin(r *http.Request, err error) error {
+	if r.Header.Get(wire.HeaderAuthorization) == "" || err != nil && refusal.CodeOf(err) != tidegate.CodeUnauthorized {
+		return nil // it guesses nothing
+	}
+	wait, ok := g.attempts.Judge(network(r.RemoteAddr), keyNamedBy(g.policy(), r), err == nil, time.Now())
 	if !ok {
-		return &tidegate.Error{Code: tidegate.CodeTooManyRequests, RetryAfter: wait, Message: "too many logins of this address have failed; wait before the next one"}
+		return &tidegate.Error{Code: tidegate.CodeTooManyRequests, RetryAfter: wait, Message: "too many logins of this address with this name have failed; wait before the next one"}
 	}
 	if wait == 0 {
 		return nil
@@ -149,16 +156,6 @@ func (g *Gate) AwaitLogin(r *http.Request) error {
 		return nil
 	case <-r.Context().Done():
 		return r.Context().Err()
-	}
-}
-
-// EndLogin counts the outcome of a login.
-func (g *Gate) EndLogin(r *http.Request, err error) {
-	switch at := network(r.RemoteAddr); {
-	case err == nil:
-		g.attempts.Succeeded(at)
-	case refusal.CodeOf(err) == tidegate.CodeUnauthorized:
-		g.attempts.Failed(at, time.Now())
 	}
 }
 

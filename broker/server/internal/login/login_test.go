@@ -128,44 +128,112 @@ func TestSessionHalves(t *testing.T) {
 	}
 }
 
-// Five logins of an address can fail at once. After that one attempt a second begins, for any
-// number of concurrent attempts, until 10 minutes have passed or an attempt succeeds.
+// attempts is one Attempts with the times of its test.
+type attempts struct {
+	Attempts
+	t *testing.T
+}
+
+// judge makes an attempt and checks its wait; -1 means that it is rejected.
+func (a *attempts) judge(address, name string, right bool, at, want time.Duration) {
+	a.t.Helper()
+	got, ok := a.Judge(address, name, right, start.Add(at))
+	if !ok {
+		got = -1
+	}
+	if got != want {
+		a.t.Errorf("%s from %s at %v, right: %t: a wait of %v, want %v", name, address, at, right, got, want)
+	}
+}
+
+const reject = time.Duration(-1)
+
+// Five logins of an address with one name can fail at once. After that one attempt a second
+// begins, for any number of concurrent attempts, until 10 minutes have passed or an attempt
+// succeeds.
 func TestAttempts(t *testing.T) {
 	t.Parallel()
-	var a Attempts
-	fail := func(n int, at time.Duration) {
-		for range n {
-			a.Failed("x", start.Add(at))
-		}
+	a := attempts{t: t}
+	for range 5 {
+		a.judge("x", "admin", false, 0, 0)
 	}
-	delay := func(address string, at, want time.Duration, ok bool) {
-		t.Helper()
-		if got, gotOK := a.Delay(address, start.Add(at)); ok != gotOK || ok && got != want {
-			t.Errorf("the delay of %s at %v is %v, %v; want %v, %v", address, at, got, gotOK, want, ok)
-		}
-	}
-	fail(4, 0)
-	delay("x", 0, 0, true)
-	fail(1, 0)
 	for i := range 10 {
-		delay("x", 0, time.Duration(i+1)*time.Second, true)
+		a.judge("x", "admin", false, 0, time.Duration(i+1)*time.Second)
 	}
-	delay("x", 0, 0, false)
-	delay("x", 5*time.Second, 6*time.Second, true)
-	delay("y", 0, 0, true)
-	delay("x", time.Hour, 0, true)
-	fail(5, 2*time.Hour)
-	delay("x", 2*time.Hour, time.Second, true)
-	a.Succeeded("x")
-	delay("x", 2*time.Hour, 0, true)
-	for i := range 2 * maxAddresses {
-		a.Failed(fmt.Sprint(i), start)
+	a.judge("x", "admin", false, 0, reject)
+	a.judge("x", "admin", true, 0, reject) // a right secret is no exception, or its response would reveal it
+	a.judge("x", "admin", false, 5*time.Second, 6*time.Second)
+	a.judge("x", "monitor", false, 5*time.Second, 0) // another name of the address
+	a.judge("y", "admin", true, 5*time.Second, 0)    // another address
+	a.judge("x", "admin", true, 5*time.Second, 7*time.Second)
+	a.judge("x", "admin", true, 5*time.Second, 0)
+	for range 5 {
+		a.judge("x", "admin", false, 2*time.Hour, 0)
 	}
-	if n := len(a.addresses); n > maxAddresses {
-		t.Errorf("%d addresses, the limit is %d", n, maxAddresses)
+	a.judge("x", "admin", false, 2*time.Hour, time.Second)
+	a.judge("x", "admin", false, 3*time.Hour, 0)
+}
+
+// A right login of another name changes nothing.
+func TestRightLoginOfAnotherName(t *testing.T) {
+	t.Parallel()
+	a := attempts{t: t}
+	for range 5 {
+		a.judge("x", "admin", false, 0, 0)
+		a.judge("x", "own", true, 0, 0)
 	}
-	a.Failed("late", start.Add(forgetAfter))
-	if n := len(a.addresses); n != 1 {
-		t.Errorf("%d addresses when all others are old, want one", n)
+	a.judge("x", "admin", false, 0, time.Second)
+	a.judge("x", "own", true, 0, 0)
+	a.judge("x", "admin", false, 0, 2*time.Second)
+}
+
+// An address that guesses many names is bounded as a whole: each name that has not failed gets one
+// guess, and all others together two a second. It does not delay a name that was not guessed.
+func TestGuessesOfManyNames(t *testing.T) {
+	t.Parallel()
+	a := attempts{t: t}
+	judged := func(name string, at time.Duration) (n int) {
+		for {
+			if wait, ok := a.Judge("x", name, false, start.Add(at)); !ok {
+				return n
+			} else if n++; wait == 0 && n > 1000 {
+				t.Fatalf("%s: the guesses are not bounded", name)
+			}
+		}
+	}
+	total := 0
+	for i := range 1000 {
+		total += judged(fmt.Sprint("key-", i), 0)
+	}
+	// 20 at once, one more for each name, and 10 s of two a second.
+	if most := 20 + 1000 + 20; total > most {
+		t.Errorf("%d guesses at once, want at most %d", total, most)
+	}
+	total = 0
+	for s := range 60 {
+		for i := range 1000 {
+			total += judged(fmt.Sprint("key-", i), time.Minute+time.Duration(s)*time.Second)
+		}
+	}
+	if most := 2*60 + 20; total > most {
+		t.Errorf("%d guesses in a minute, want at most %d", total, most)
+	}
+	a.judge("x", "clean", true, 2*time.Minute, 0)
+	a.judge("y", "key-1", true, 2*time.Minute, 0)
+}
+
+// Names and addresses take bounded memory.
+func TestAttemptsAreBounded(t *testing.T) {
+	t.Parallel()
+	var a Attempts
+	for i := range 2 * maxEntries {
+		a.Judge(fmt.Sprint(i), "", false, start)
+	}
+	if n, m := len(a.names.entries), len(a.addresses.entries); n > 10_000 || m > 10_000 {
+		t.Errorf("%d names and %d addresses, the limit is 10 000", n, m)
+	}
+	a.Judge("late", "", false, start.Add(forgetAfter))
+	if n, m := len(a.names.entries), len(a.addresses.entries); n != 1 || m != 1 {
+		t.Errorf("%d names and %d addresses when all others are old, want one", n, m)
 	}
 }

@@ -116,9 +116,11 @@ func (s *Sessions) Use(id ID, current func(key string) (Digest, bool), now time.
 	return x.key, x.begun.Add(Longest), true
 }
 
-// End ends a session, if there is one.
-func (s *Sessions) End(id ID) {
+// End ends a session, and returns false if there is none.
+func (s *Sessions) End(id ID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	_, ok := s.byID[id]
 	delete(s.byID, id)
+	return ok
 }
