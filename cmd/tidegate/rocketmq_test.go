@@ -1,8 +1,12 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"flag"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/transport/rocketmq/interop/runner"
 )
 
@@ -197,4 +202,80 @@ func TestMoveToAndFrom(t *testing.T) {
 	if len(seen) != 60 {
 		t.Errorf("%d of 60 messages came back", len(seen))
 	}
+}
+
+// A move to a cluster goes on while one of its two brokers is killed and starts again: it ends with
+// 0, and no message is lost. The proxies keep the broker in their routes for a while, and assign
+// messages to it.
+func TestMoveWhileABrokerRestarts(t *testing.T) {
+	x := newTarget(t)
+	if x.real == nil || x.real.Options().Brokers < 2 {
+		t.Log("-rocketmq with the port of several brokers starts it")
+		return
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
+	defer cancel()
+	const messages = 1000
+	topic, group := x.topic("moved", "NORMAL"), x.group("mover", 16)
+	tide := newTool(t)
+	tide.must("topic", "create", topic)
+	tide.must("group", "create", group)
+	tide.must("context", "add", "far", "--kind", "rocketmq", "--grpc", x.endpoints())
+	var input strings.Builder
+	ids := map[string]bool{}
+	for range messages {
+		id := tidegate.NewMessageID()
+		ids[id] = true
+		fmt.Fprintf(&input, `{"id":"%s","body_text":"x"}`+"\n", id)
+	}
+	if r := tide.input(input.String(), "send", topic, "--jsonl"); r.code != 0 {
+		t.Fatal(r.stderr)
+	}
+	journal := filepath.Join(t.TempDir(), "journal")
+	moved := make(chan result, 1)
+	go func() {
+		moved <- tide.run("move", topic, "--group", group, "--to", "far", "--yes", "--rate", "50", "--journal", journal)
+	}()
+	// more waits until the journal has n further lines. It returns false if the move ends before.
+	more := func(n int) bool {
+		for want := journalLines(journal) + n; journalLines(journal) < want; {
+			if backoff.Sleep(ctx, 100*time.Millisecond) != nil || len(moved) > 0 {
+				return false
+			}
+		}
+		return true
+	}
+	if !more(100) {
+		t.Fatalf("the move ended before the kill: %+v", <-moved)
+	}
+	if err := x.real.Kill(ctx, "broker-b"); err != nil {
+		t.Fatal(err)
+	}
+	if !more(100) {
+		t.Errorf("the move ended while broker-b was away")
+	}
+	if err := x.real.Start(ctx, "broker-b"); err != nil {
+		t.Fatal(err)
+	}
+	r := <-moved
+	if r.code != 0 || !strings.Contains(r.stdout, "moved  1000") {
+		t.Errorf("the move ended with %d:\n%s%s", r.code, r.stdout, r.stderr)
+	}
+	x.must("context", "use", "rmq")
+	deliveries := 0
+	for len(ids) > 0 && ctx.Err() == nil {
+		for _, d := range lines[received](t, x.must("receive", group, topic, "--then", "ack", "--max", "500", "--wait", "12s", "-o", "jsonl").stdout) {
+			delete(ids, d.Keys[0])
+			deliveries++
+		}
+	}
+	t.Logf("%d deliveries of %d messages", deliveries, messages)
+	if len(ids) > 0 {
+		t.Errorf("%d of %d messages did not arrive", len(ids), messages)
+	}
+}
+
+func journalLines(file string) int {
+	b, _ := os.ReadFile(file) // it does not exist at first
+	return bytes.Count(b, []byte("\n"))
 }

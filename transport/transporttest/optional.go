@@ -97,11 +97,15 @@ func recall(e *env, r transport.Recaller) {
 	m := e.message("later")
 	m.DeliverAt = time.Now().Add(4 * e.server.Unit)
 	receipt := e.send(m)[0]
-	if e.lacks(e.server.Recall, "Recall", "receipts have no recall handle, and Recall fails with 50100") {
-		_, err := r.Recall(e.Context(), e.topic, "handle")
-		e.wantCode(err, tidegate.CodeNotImplemented)
-		if receipt.RecallHandle != "" || receipt.Offset != -1 {
-			e.Errorf("receipt %+v of a delayed message, want no recall handle and no offset", receipt)
+	if e.lacks(e.server.Recall, "Recall", "Recall fails with 50100, or receipts have a recall handle, and it fails with 40300") {
+		handle, code := "handle", tidegate.CodeNotImplemented
+		if receipt.RecallHandle != "" {
+			handle, code = receipt.RecallHandle, tidegate.CodeForbidden
+		}
+		_, err := r.Recall(e.Context(), e.topic, handle)
+		e.wantCode(err, code)
+		if receipt.Offset != -1 {
+			e.Errorf("receipt %+v of a delayed message, want no offset", receipt)
 		}
 		return
 	}
@@ -112,8 +116,10 @@ func recall(e *env, r transport.Recaller) {
 	if err != nil || id != m.ID {
 		e.Errorf("recalled %q, %v, want %q", id, err, m.ID)
 	}
-	if _, err := r.Recall(e.Context(), e.topic, receipt.RecallHandle); !errors.Is(err, tidegate.ErrNotFound) {
-		e.Errorf("recalled again: %v, want ErrNotFound", err)
+	_, err = r.Recall(e.Context(), e.topic, receipt.RecallHandle)
+	succeeds := e.lacks(e.server.RefusesRepeatedRecalls, "RefusesRepeatedRecalls", "a second Recall succeeds")
+	if succeeds != (err == nil) || !succeeds && !errors.Is(err, tidegate.ErrNotFound) {
+		e.Errorf("recalled again: %v, want success: %v, or ErrNotFound", err, succeeds)
 	}
 	e.sleep(5 * e.server.Unit)
 	e.none(e.request())

@@ -92,7 +92,13 @@ type Server struct {
 
 	// Recall: a [transport.Recaller] can cancel a delayed message. RocketMQ 5.2 has no such
 	// request: receipts have no recall handle, and Recall fails with [tidegate.CodeNotImplemented].
+	// RocketMQ 5.3 to 5.5 without recallMessageEnable return a handle all the same, and Recall
+	// fails with [tidegate.CodeForbidden].
 	Recall bool
+
+	// RefusesRepeatedRecalls: a second Recall of a message fails with [tidegate.ErrNotFound]. It
+	// succeeds on RocketMQ 5.3 to 5.5.
+	RefusesRepeatedRecalls bool
 
 	// RocketMQ 5.2 keeps these promises, and the server does not.
 
@@ -127,7 +133,7 @@ func AllGuarantees() Server {
 	return Server{
 		ExactWaits: true, RetriesWakeReceives: true, FullReceives: true, BoundsBytes: true, CancelledReceivesEnd: true,
 		RefusesStaleHandles: true, RefusesEmptyBodies: true, PushesThrottleBackoff: true,
-		GroupsFlow: true, TimeoutsTakeTheSchedule: true, DeadLettersAtOnce: true, DeadLetterOrigins: true, Recall: true,
+		GroupsFlow: true, TimeoutsTakeTheSchedule: true, DeadLettersAtOnce: true, DeadLetterOrigins: true, Recall: true, RefusesRepeatedRecalls: true,
 	}
 }
 

@@ -61,9 +61,13 @@ func tidegateBroker() transporttest.Server {
 func realRocketMQ(o runner.Options) transporttest.Server {
 	return transporttest.Server{
 		Unit: 5 * time.Second, Slack: patience, // its shortest wait is 5 s, its shortest invisible duration 10 s
-		Recall: o.Version != "5.2.0" && o.Broker["recallMessageEnable"] == "true",
+		Recall: knowsRecall(o) && o.Broker["recallMessageEnable"] == "true",
 	}
 }
+
+// knowsRecall reports whether a RocketMQ returns recall handles. Without recallMessageEnable it
+// forbids their use.
+func knowsRecall(o runner.Options) bool { return o.Version != "5.2.0" }
 
 // A target is a server and a client of it.
 type target struct {
