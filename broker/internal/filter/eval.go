@@ -1,7 +1,6 @@
 package filter
 
 import (
-	"math"
 	"strconv"
 	"strings"
 )
@@ -112,19 +111,68 @@ const (
 type value struct {
 	kind   kind
 	text   string
-	number float64 // of kindNumber
+	number number // of kindNumber
 }
 
 // asNumber returns v as a number. Properties are text, so the text "15" is the number 15.
-func (v value) asNumber() (float64, bool) {
+func (v value) asNumber() (number, bool) {
 	switch v.kind {
 	case kindNumber:
 		return v.number, true
 	case kindText:
-		f, err := strconv.ParseFloat(strings.TrimSpace(v.text), 64)
-		return f, err == nil && !math.IsNaN(f)
+		return readNumber(strings.TrimSpace(v.text))
 	}
-	return 0, false
+	return number{}, false
+}
+
+// A number is an integer of 64 bits, or a decimal number as a float64 (RocketMQ: Long and Double of
+// Java).
+type number struct {
+	kind    numberKind
+	integer int64
+	float   float64 // of all kinds, rounded
+}
+
+type numberKind int8
+
+const (
+	decimal numberKind = iota
+	integer
+	tooLarge // written as an integer, and beyond 64 bits
+)
+
+// readNumber reads a number: digits with an optional sign, fraction and exponent. Other texts that
+// Go or Java reads as numbers are none, for example Infinity, 0x10 and 1_000.
+func readNumber(s string) (number, bool) {
+	end := scanNumber(s, 0)
+	if s == "" || end != len(s) || strings.Trim(s, "+-.eE") == "" {
+		return number{}, false
+	}
+	f, err := strconv.ParseFloat(s, 64)
+	if err != nil { // for example 1.2.3, and 1e999
+		return number{}, false
+	}
+	n := number{float: f}
+	if strings.ContainsAny(s, ".eE") {
+		return n, true
+	}
+	n.kind = integer
+	if n.integer, err = strconv.ParseInt(s, 10, 64); err != nil {
+		n.kind = tooLarge
+	}
+	return n, true
+}
+
+// compareNumbers compares integers exactly, and other numbers as float64. An integer of 64 bits
+// cannot be compared with one that is too large for it; in RocketMQ such a text is no number.
+func compareNumbers(x, y number, op string) truth {
+	switch {
+	case x.kind == integer && y.kind == integer:
+		return truthOf(holds(x.integer, y.integer, op))
+	case x.kind != decimal && y.kind != decimal && x.kind != y.kind:
+		return unknown
+	}
+	return truthOf(holds(x.float, y.float, op))
 }
 
 // An operand is a property or a constant.
@@ -159,7 +207,7 @@ func compare(l, r value, op string) truth {
 		if !ok1 || !ok2 {
 			return unknown
 		}
-		return truthOf(holds(x, y, op))
+		return compareNumbers(x, y, op)
 	case l.kind == kindBool || r.kind == kindBool:
 		x, err1 := strconv.ParseBool(strings.ToLower(l.text))
 		y, err2 := strconv.ParseBool(strings.ToLower(r.text))
@@ -171,7 +219,7 @@ func compare(l, r value, op string) truth {
 	return truthOf((l.text == r.text) == (op == "="))
 }
 
-func holds(x, y float64, op string) bool {
+func holds[T int64 | float64](x, y T, op string) bool {
 	switch op {
 	case "=":
 		return x == y

@@ -71,6 +71,9 @@ func Tags(expression string) (*Filter, error) {
 //   - it compares numbers, and an operand is not a number, or
 //   - it compares booleans, and an operand is not a boolean.
 //
+// Integers of 64 bits are compared exactly. A comparison with a number that has a fraction or an
+// exponent compares rounded numbers (float64).
+//
 // For example, a message without the property a matches neither "a > 1" nor "NOT a > 1".
 func SQL(expression string) (*Filter, error) {
 	if len(expression) > maxLength {

@@ -30,6 +30,46 @@ func TestTags(t *testing.T) {
 	}
 }
 
+// Integers are compared exactly, in each operator (RocketMQ: ConstantExpression.createFromDecimal
+// and ComparisonExpression: Long). Texts that are no decimal numbers are none.
+func TestSQLNumbers(t *testing.T) {
+	properties := map[string]string{
+		"id": "738854974015972075", "next": "738854974015972076", "neg": "-738854974015972075", "least": "-9223372036854775808", "most": "9223372036854775807",
+		"above": "9223372036854775808", "plus": "+5", "zeros": "007", "spaces": " 15 ", "decimal": "738854974015972075.0", "exponent": "1e3",
+		"inf": "Infinity", "short": "inf", "nan": "NaN", "under": "1_000", "hex": "0x10", "octal": "0o7", "huge": "1e999", "point": ".", "sign": "-", "dots": "1.2.3", "java": "15L",
+		"e": "e5", "wide": "１５", "float": "1.5f", "half": ".5", "trailing": "5.",
+	}
+	for expression, want := range map[string]bool{
+		"id = 738854974015972075": true, "id = 738854974015972076": false, "id <> 738854974015972076": true, "id <> 738854974015972075": false,
+		"id < 738854974015972076": true, "id <= 738854974015972074": false, "id > 738854974015972074": true, "id >= 738854974015972076": false,
+		"738854974015972076 = id": false, "next > id": true, "id < next": true, "id >= next": false,
+		"id IN (738854974015972074, 738854974015972076)": false, "id NOT IN (738854974015972076)": true, "id IN (1, 738854974015972075)": true,
+		"id BETWEEN 738854974015972076 AND 738854974015972077": false, "id BETWEEN 738854974015972075 AND 738854974015972075": true,
+		"neg = -738854974015972076": false, "neg = -738854974015972075": true, "neg > -738854974015972076": true,
+		"least = -9223372036854775808": true, "most = 9223372036854775807": true, "most > 9223372036854775806": true, "least < -9223372036854775807": true,
+		"above = 9223372036854775807": false, "NOT above = 9223372036854775807": false, "above > 5": false, "above > 5.0": true,
+		"id = 738854974015972076.0": true, "decimal = 738854974015972075": true, // rounded, as a fraction requests it
+		"plus = 5": true, "zeros = 7": true, "spaces = 15": true, "exponent = 1000": true, "half = 0.5": true, "half < 1": true, "trailing = 5": true,
+		"inf > 1": false, "inf > 1.5": false, "NOT inf > 1": false, "short > 1": false, "nan <> 1": false, "under = 1000": false, "under > 1": false, "NOT under = 1000": false,
+		"hex = 16": false, "octal = 7": false, "huge > 1": false, "point = 0": false, "sign = 0": false, "dots > 1": false, "java = 15": false, "e = 0": false, "wide = 15": false, "float > 1": false,
+		"inf = 'Infinity'": true, "under = '1_000'": true, "inf > under": false,
+	} {
+		f, err := SQL(expression)
+		if err != nil {
+			t.Errorf("%s: %v", expression, err)
+			continue
+		}
+		if got := f.Match("", properties); got != want {
+			t.Errorf("%s: %v, want %v", expression, got, want)
+		}
+	}
+	for _, expression := range []string{"a = 9223372036854775808", "a > -9223372036854775809", "a IN (1, 99999999999999999999)", "a = 1e999", "a = 1.2.3", "a > +."} {
+		if _, err := SQL(expression); err == nil {
+			t.Errorf("%s: no error", expression)
+		}
+	}
+}
+
 func TestSQL(t *testing.T) {
 	properties := map[string]string{
 		"price": "15", "neg": "-3", "half": "0.5", "big": "1e3", "name": "Bob", "quote": "it's", "yes": "true", "no": "FALSE", "odd": "x15", "a.b-c": "1", "empty": "",

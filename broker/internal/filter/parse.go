@@ -189,11 +189,14 @@ func (p *parser) operand() (operand, error) {
 	case t.kind == tokenString:
 		return operand{constant: value{kind: kindString, text: t.text}}, nil
 	case t.kind == tokenNumber:
-		f, err := strconv.ParseFloat(t.text, 64)
-		if err != nil {
+		n, ok := readNumber(t.text)
+		if !ok {
 			return operand{}, &Error{p.expression, t.at, "'" + t.text + "' is not a number"}
 		}
-		return operand{constant: value{kind: kindNumber, text: t.text, number: f}}, nil
+		if n.kind == tooLarge {
+			return operand{}, &Error{p.expression, t.at, "'" + t.text + "' is too large for an integer of 64 bits; write it with a fraction, " + t.text + ".0, to compare rounded numbers"}
+		}
+		return operand{constant: value{kind: kindNumber, text: t.text, number: n}}, nil
 	case t.is("TRUE"), t.is("FALSE"):
 		return operand{constant: value{kind: kindBool, text: strings.ToLower(t.text)}}, nil
 	case t.kind == tokenWord && !reserved[strings.ToUpper(t.text)]:
