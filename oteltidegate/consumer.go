@@ -8,7 +8,6 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/metric"
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/semconv/v1.43.0/messagingconv"
 	"go.opentelemetry.io/otel/trace"
@@ -24,7 +23,7 @@ func (i *Instrumentation) PushOptions(o consumer.PushOptions) consumer.PushOptio
 	o.Middleware = slices.Insert(slices.Clone(o.Middleware), 0, i.Middleware)
 	delivered, failed, switched := o.OnDelivery, o.OnReceiveFailure, o.OnKillSwitch
 	o.OnDelivery = func(out consumer.Outcome) {
-		i.deliveries.Add(context.Background(), 1, metric.WithAttributes( // an event has no context
+		i.deliveries.Add(context.Background(), 1, with( // an event has no context
 			semconv.MessagingDestinationName(out.Delivery.Topic), semconv.MessagingConsumerGroupName(out.Delivery.ConsumerGroup),
 			keyDisposition.String(out.Disposition.String())))
 		if delivered != nil {
@@ -32,7 +31,7 @@ func (i *Instrumentation) PushOptions(o consumer.PushOptions) consumer.PushOptio
 		}
 	}
 	o.OnReceiveFailure = func(f consumer.ReceiveFailure) {
-		i.receiveFailures.Add(context.Background(), 1, metric.WithAttributes( // likewise
+		i.receiveFailures.Add(context.Background(), 1, with( // likewise
 			semconv.MessagingDestinationName(f.Topic), semconv.MessagingConsumerGroupName(f.Group), errorType(f.Err)))
 		if failed != nil {
 			failed(f)
@@ -43,7 +42,7 @@ func (i *Instrumentation) PushOptions(o consumer.PushOptions) consumer.PushOptio
 		if e.Tripped {
 			event = "trip"
 		}
-		i.killSwitches.Add(context.Background(), 1, metric.WithAttributes(semconv.MessagingConsumerGroupName(e.Group), keyEvent.String(event))) // likewise
+		i.killSwitches.Add(context.Background(), 1, with(semconv.MessagingConsumerGroupName(e.Group), keyEvent.String(event))) // likewise
 		if switched != nil {
 			switched(e)
 		}
@@ -58,8 +57,9 @@ func (i *Instrumentation) Middleware(next consumer.Handler) consumer.Handler {
 	return func(ctx context.Context, d *tidegate.Delivery) error {
 		ctx, span := i.start(extract(ctx, d.TraceContext), opProcess, trace.SpanKindConsumer, &d.Message,
 			semconv.MessagingConsumerGroupName(d.ConsumerGroup), keyAttempt.Int(d.Attempt))
-		i.consumed.Add(ctx, 1, opProcess, messagingconv.SystemRocketMQ,
-			semconv.MessagingDestinationName(d.Topic), semconv.MessagingConsumerGroupName(d.ConsumerGroup))
+		i.consumed.Add(ctx, 1, opProcess, messagingconv.SystemRocketMQ, validAll([]attribute.KeyValue{
+			semconv.MessagingDestinationName(d.Topic), semconv.MessagingConsumerGroupName(d.ConsumerGroup),
+		})...)
 		p := processing{i: i, span: span, d: d, began: time.Now()}
 		defer func() { p.end(ctx) }()
 		p.err = next(ctx, d)
@@ -90,12 +90,13 @@ func (p *processing) end(ctx context.Context) {
 		p.span.SetStatus(codes.Error, "the handler panicked")
 	case p.err != nil:
 		failed = errorType(p.err)
-		p.span.SetStatus(codes.Error, fmt.Sprint(p.err))
+		p.span.SetStatus(codes.Error, valid(fmt.Sprint(p.err)))
 	}
 	if failed.Valid() {
 		attrs = append(attrs, failed)
-		p.span.SetAttributes(failed)
+		p.span.SetAttributes(validAll([]attribute.KeyValue{failed})...)
 	}
+	validAll(attrs)
 	p.span.End()
 	p.i.processing.Record(ctx, time.Since(p.began).Seconds(), opProcess, messagingconv.SystemRocketMQ, attrs...)
 }

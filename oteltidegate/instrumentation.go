@@ -6,6 +6,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 
 	"go.opentelemetry.io/otel"
@@ -119,7 +120,7 @@ func (i *Instrumentation) start(ctx context.Context, op string, kind trace.SpanK
 	if !m.DeliverAt.IsZero() {
 		attrs = append(attrs, semconv.MessagingRocketMQMessageDeliveryTimestamp(int(m.DeliverAt.UnixMilli())))
 	}
-	return i.tracer.Start(ctx, op+" "+m.Topic, trace.WithSpanKind(kind), trace.WithAttributes(attrs...))
+	return i.tracer.Start(ctx, valid(op+" "+m.Topic), trace.WithSpanKind(kind), trace.WithAttributes(validAll(attrs)...))
 }
 
 func operationType(op string) attribute.KeyValue {
@@ -155,6 +156,34 @@ func server(endpoint string) []attribute.KeyValue {
 		attrs = append(attrs, semconv.ServerPort(n))
 	}
 	return attrs
+}
+
+// valid returns s with U+FFFD in place of bytes that are not UTF-8. OTLP has only strings of UTF-8:
+// for one other string an exporter drops the whole batch. All strings of spans and metrics that are
+// not constants go through valid or validAll: messages can have names that a producer rejects
+// later, and errors can have any text.
+func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+
+// validAll applies valid to the strings of attributes, in place.
+func validAll(attrs []attribute.KeyValue) []attribute.KeyValue {
+	for n, a := range attrs {
+		switch a.Value.Type() { //nolint:exhaustive // the other types have no strings
+		case attribute.STRING:
+			attrs[n].Value = attribute.StringValue(valid(a.Value.AsString()))
+		case attribute.STRINGSLICE:
+			all := a.Value.AsStringSlice()
+			for i := range all {
+				all[i] = valid(all[i])
+			}
+			attrs[n].Value = attribute.StringSliceValue(all)
+		}
+	}
+	return attrs
+}
+
+// with returns the option of a metric's attributes.
+func with(attrs ...attribute.KeyValue) metric.MeasurementOption {
+	return metric.WithAttributes(validAll(attrs)...)
 }
 
 // traceParent is the header, and so the form of Message.TraceContext, by W3C Trace Context.

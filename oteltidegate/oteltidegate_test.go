@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -357,3 +358,94 @@ func (e *env) series() map[string]string {
 	}
 	return out
 }
+
+// All strings of spans and metrics are UTF-8, whatever messages, errors and servers contain: an
+// exporter of OTLP drops a batch with another string (google.golang.org/protobuf: string field
+// contains invalid UTF-8).
+func TestStringsAreUTF8(t *testing.T) {
+	const bad = "caf\xe9"
+	run(t, func(e *env) {
+		messages := []*tidegate.Message{
+			{ID: bad, Topic: "orders", Body: []byte("x")},
+			{Topic: bad, Body: []byte("x")},
+			{Topic: "orders", Tag: bad, Keys: []string{"k", bad}, Body: []byte("x")},
+			{Topic: "orders", MessageGroup: bad, Body: []byte("x")},
+			{Topic: "orders", TraceContext: bad, Body: []byte("x")},
+		}
+		for _, m := range messages {
+			_, _ = e.p.Send(e.Context(), m)
+			_, _ = e.p.Begin(e.Context(), m)
+			_ = e.p.SendAsync(e.Context(), m, func(tidegate.Receipt, error) {})
+		}
+		e.p.SendBatch(e.Context(), messages)
+		if _, err := e.p.Send(e.Context(), &tidegate.Message{Topic: "orders", Body: []byte("x")}); err != nil {
+			e.Fatal(err)
+		}
+		e.consume(func(context.Context, *tidegate.Delivery) error { return errors.New("no " + bad) })
+		// Deliveries and events of other systems can have any names.
+		failed := &typedError{"no " + bad}
+		d := &tidegate.Delivery{Message: *messages[2], ConsumerGroup: bad}
+		d.Topic, d.ID, d.MessageGroup = bad, bad, bad
+		_ = e.i.Middleware(func(context.Context, *tidegate.Delivery) error { return failed })(e.Context(), d)
+		o := e.i.PushOptions(consumer.PushOptions{})
+		o.OnDelivery(consumer.Outcome{Delivery: d})
+		o.OnReceiveFailure(consumer.ReceiveFailure{Topic: bad, Group: bad, Err: failed})
+		o.OnKillSwitch(consumer.KillSwitchEvent{Group: bad})
+		e.i.ProducerOptions(producer.Options{}).OnAttempt(producer.Attempt{Topic: bad, Operation: bad, MessageID: bad, Endpoint: bad, Err: failed})
+
+		seen := 0
+		check := func(where string, s string) {
+			if seen++; !utf8.ValidString(s) {
+				e.Errorf("%s: %q is not UTF-8", where, s)
+			}
+		}
+		all := func(where string, kvs []attribute.KeyValue) {
+			for _, kv := range kvs {
+				check(where, string(kv.Key))
+				if kv.Value.Type() == attribute.STRINGSLICE {
+					for _, s := range kv.Value.AsStringSlice() {
+						check(where+": "+string(kv.Key), s)
+					}
+				} else if kv.Value.Type() == attribute.STRING {
+					check(where+": "+string(kv.Key), kv.Value.AsString())
+				}
+			}
+		}
+		for _, s := range e.spans.Ended() {
+			check("the name of a span", s.Name())
+			check("the status of a span", s.Status().Description)
+			all("a span", s.Attributes())
+			for _, ev := range s.Events() {
+				check("the name of an event", ev.Name)
+				all("an event", ev.Attributes)
+			}
+		}
+		var rm metricdata.ResourceMetrics
+		if err := e.reader.Collect(e.Context(), &rm); err != nil {
+			e.Fatal(err)
+		}
+		for _, m := range rm.ScopeMetrics[0].Metrics {
+			switch data := m.Data.(type) {
+			case metricdata.Sum[int64]:
+				for _, p := range data.DataPoints {
+					all(m.Name, p.Attributes.ToSlice())
+				}
+			case metricdata.Histogram[float64]:
+				for _, p := range data.DataPoints {
+					all(m.Name, p.Attributes.ToSlice())
+				}
+			default:
+				e.Errorf("%s has the data %T", m.Name, data)
+			}
+		}
+		if seen < 300 {
+			e.Errorf("only %d strings were seen", seen)
+		}
+	})
+}
+
+// A typedError names its own type for telemetry.
+type typedError struct{ text string }
+
+func (e *typedError) Error() string     { return e.text }
+func (e *typedError) ErrorType() string { return e.text }

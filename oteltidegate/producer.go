@@ -6,7 +6,6 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/metric"
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/semconv/v1.43.0/messagingconv"
 	"go.opentelemetry.io/otel/trace"
@@ -35,7 +34,7 @@ func (i *Instrumentation) attempt(a producer.Attempt) {
 		attrs = append(attrs, keyStopReason.String(a.Stop.String()))
 	}
 	i.attempts.Add(context.Background(), 1, // an event has no context
-		metric.WithAttributes(append(attrs, semconv.MessagingDestinationName(a.Topic))...))
+		with(append(attrs, semconv.MessagingDestinationName(a.Topic))...))
 	v, ok := i.sends.Load(sendKey{a.Topic, a.MessageID})
 	if !ok {
 		return
@@ -50,7 +49,7 @@ func (i *Instrumentation) attempt(a producer.Attempt) {
 	if a.Class != tidegate.ClassOK && a.Stop == producer.NotStopped {
 		attrs = append(attrs, keyDelay.Float64(a.Delay.Seconds()))
 	}
-	v.(*sending).span.AddEvent("attempt", trace.WithAttributes(attrs...))
+	v.(*sending).span.AddEvent("attempt", trace.WithAttributes(validAll(attrs)...))
 }
 
 // sendKey identifies a send under way. If two concurrent sends have the same ID, the later one
@@ -101,12 +100,13 @@ func (s *sending) end(r tidegate.Receipt, err error) {
 	attrs := []attribute.KeyValue{semconv.MessagingDestinationName(s.msg.Topic)}
 	if err != nil {
 		attrs = append(attrs, errorType(err))
-		s.span.SetAttributes(errorType(err))
-		s.span.SetStatus(codes.Error, err.Error())
+		s.span.SetAttributes(validAll([]attribute.KeyValue{errorType(err)})...)
+		s.span.SetStatus(codes.Error, valid(err.Error()))
 	} else if r.Endpoint != "" {
-		s.span.SetAttributes(server(r.Endpoint)...)
+		s.span.SetAttributes(validAll(server(r.Endpoint))...)
 	}
 	s.span.End()
+	validAll(attrs)
 	ctx := trace.ContextWithSpan(context.Background(), s.span) // for exemplars; the caller's may have ended
 	s.i.operations.Record(ctx, time.Since(s.began).Seconds(), opSend, messagingconv.SystemRocketMQ,
 		append(attrs, semconv.MessagingOperationTypeSend)...)
