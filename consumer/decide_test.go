@@ -19,7 +19,7 @@ func TestJudge(t *testing.T) {
 	bounded := decision.Rules{MaxAttempts: 3, Schedule: steps}
 	endless := decision.Rules{Schedule: steps}
 	snoozing := decision.Rules{MaxAttempts: 3, Schedule: steps, Snooze: true}
-	policied := decision.Rules{MaxAttempts: 3, OwnAttempts: 2, Schedule: steps}
+	policied := decision.Rules{MaxAttempts: 3, ServerAttempts: 3, OwnAttempts: 2, Schedule: steps}
 	discarding := decision.Rules{OwnAttempts: 2, Discard: true, Schedule: steps}
 	broken := errors.New("no connection")
 	for _, tt := range []struct {
@@ -59,12 +59,18 @@ func TestJudge(t *testing.T) {
 		{"before the policy's last attempt", 1, broken, policied, decision.Verdict{Action: decision.Retry, Delay: time.Second}},
 		{"the policy's last attempt", 2, broken, policied, decision.Verdict{Action: decision.DeadLetterNow, Reason: "no connection"}},
 		{"the policy discards", 2, broken, discarding, decision.Verdict{Action: decision.Discard, Reason: "no connection"}},
-		{"the policy discards, as late as the server", 3, broken, decision.Rules{MaxAttempts: 3, OwnAttempts: 3, Discard: true, Schedule: steps},
+		{"the policy discards, as late as the server", 3, broken, decision.Rules{MaxAttempts: 3, ServerAttempts: 3, OwnAttempts: 3, Discard: true, Schedule: steps},
 			decision.Verdict{Action: decision.Discard, Reason: "no connection"}},
-		{"the policy would discard later than the server", 3, broken, decision.Rules{MaxAttempts: 3, OwnAttempts: 4, Discard: true, Schedule: steps},
+		{"the policy would discard later than the server", 3, broken, decision.Rules{MaxAttempts: 3, ServerAttempts: 3, OwnAttempts: 4, Discard: true, Schedule: steps},
 			decision.Verdict{Action: decision.DeadLetterNow, Reason: "no connection"}},
-		{"after both maximums, the lower one decides", 9, broken, decision.Rules{MaxAttempts: 3, OwnAttempts: 4, Discard: true, Schedule: steps},
+		{"after both maximums, the lower one decides", 9, broken, decision.Rules{MaxAttempts: 3, ServerAttempts: 3, OwnAttempts: 4, Discard: true, Schedule: steps},
 			decision.Verdict{Action: decision.DeadLetterNow, Reason: "no connection"}},
+		{"a server that decides has the lower maximum", 5, broken, decision.Rules{ServerAttempts: 2, OwnAttempts: 5, Discard: true, Schedule: steps},
+			decision.Verdict{Action: decision.Retry, Delay: time.Hour}},
+		{"a server that decides has the lower maximum, without discard", 5, broken, decision.Rules{ServerAttempts: 2, OwnAttempts: 5, Schedule: steps},
+			decision.Verdict{Action: decision.Retry, Delay: time.Hour}},
+		{"a server that decides has the higher maximum", 5, broken, decision.Rules{ServerAttempts: 5, OwnAttempts: 5, Discard: true, Schedule: steps},
+			decision.Verdict{Action: decision.Discard, Reason: "no connection"}},
 		{"discard without a maximum", 9, broken, decision.Rules{Discard: true, Schedule: steps}, decision.Verdict{Action: decision.Retry, Delay: time.Hour}},
 		{"dead letter beats discard", 2, DeadLetterNow(broken), discarding, decision.Verdict{Action: decision.DeadLetterNow, Reason: "no connection"}},
 		{"snooze in the policy's last attempt", 2, Snooze(time.Minute), decision.Rules{OwnAttempts: 2, Snooze: true, Schedule: steps},

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/consumer/internal/decision"
-	"github.com/tidegate/tidegate/consumer/policy"
+	"github.com/tidegate/tidegate/consumer/internal/policies"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -111,10 +111,7 @@ func (r *run) ofSource(s *source) (*transport.ConsumerSettings, transport.Capabi
 // rulesFor returns the rules for a failure of the delivery.
 func (r *run) rulesFor(it *item) decision.Rules {
 	caps := r.capsOf(it.current.Endpoint)
-	rules := decision.NewRules(it.choice.Own(r.sub.Retry), *r.settingsOf(it.source.topic, it.current.Endpoint), caps)
-	rules.OwnAttempts, rules.Discard = it.choice.MaxAttempts, it.choice.Exhausted == policy.Discard
-	rules.Snooze, rules.Reconsume = caps.Snooze, caps.Reconsume
-	return rules
+	return it.choice.Rules(policies.Base{Retry: r.sub.Retry, Server: *r.settingsOf(it.source.topic, it.current.Endpoint), Capabilities: caps})
 }
 
 func (h *hand) endpointOf(s *source) string {

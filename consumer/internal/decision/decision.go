@@ -19,10 +19,15 @@ const MaxDelay = 12 * time.Hour
 // Rules decide about the failures of a delivery.
 type Rules struct {
 	MaxAttempts int // deliveries; 0 means that there is no maximum, or that the server decides
-	Schedule    backoff.Policy
-	ByServer    bool // the server replaces the delay of Schedule by its own
-	Snooze      bool // the server can postpone a delivery without counting its attempt
-	Reconsume   bool // the server has retry topics and negative acknowledgements
+
+	// ServerAttempts is the server's maximum of deliveries as the consumer knows it, also if the
+	// server decides. 0 means that there is no maximum, or that it is not known.
+	ServerAttempts int
+
+	Schedule  backoff.Policy
+	ByServer  bool // the server replaces the delay of Schedule by its own
+	Snooze    bool // the server can postpone a delivery without counting its attempt
+	Reconsume bool // the server has retry topics and negative acknowledgements
 
 	OwnAttempts int  // deliveries that the consumer's policies allow; 0 means that they set no maximum
 	Discard     bool // a message that has used up OwnAttempts is acknowledged
@@ -31,24 +36,34 @@ type Rules struct {
 // NewRules merges the consumer's own schedule, nil for none, with the server's settings and the
 // defaults.
 func NewRules(own backoff.Policy, s transport.ConsumerSettings, c transport.Capabilities) Rules {
-	r := Rules{MaxAttempts: s.MaxAttempts, Schedule: own, ByServer: own == nil && c.RetryResult}
+	r := Rules{ServerAttempts: max(s.MaxAttempts, 0), Schedule: own, ByServer: own == nil && c.RetryResult}
 	if r.Schedule == nil && s.Retry != nil {
 		r.Schedule = s.Retry
 	}
 	if r.Schedule == nil {
 		r.Schedule = backoff.RetryLadder()
 	}
-	switch {
-	case c.RetryResult:
-		r.MaxAttempts = 0 // the pushed maximum may be old, or of another topic than the message's
-	case r.MaxAttempts < 0:
-		r.MaxAttempts = 0
-	case r.MaxAttempts == 0 && c != (transport.Capabilities{}):
+	if s.MaxAttempts == 0 && c != (transport.Capabilities{}) {
 		// A RocketMQ that announces nothing may allow any number: it counts itself then, and makes
 		// the dead letter.
-		r.MaxAttempts = DefaultMaxAttempts
+		r.ServerAttempts = DefaultMaxAttempts
+	}
+	if !c.RetryResult { // a server that decides may have another maximum by now
+		r.MaxAttempts = r.ServerAttempts
 	}
 	return r
+}
+
+// Limit returns the maximum of deliveries, 0 for none, and whether it is that of the consumer's
+// policies. A lower maximum of the server overrides theirs, and then the settings of the server
+// decide about the end of the message. In a FIFO group they can retry it without end, and negative
+// acknowledgements do not count for the server, so a delivery beyond the server's maximum is
+// possible.
+func (r Rules) Limit() (attempts int, own bool) {
+	if r.OwnAttempts > 0 && (r.ServerAttempts == 0 || r.OwnAttempts <= r.ServerAttempts) {
+		return r.OwnAttempts, true
+	}
+	return r.ServerAttempts, false
 }
 
 // A ServerSchedule is the schedule of policy.ServerSchedule: a mark for the server's own one.
@@ -93,7 +108,7 @@ func Judge(attempt int, f *Failure, r Rules) Verdict {
 		return Verdict{Action: ReconsumeIn, Mode: *f.Reconsume, Reason: f.Reason}
 	case f.DeadLetter:
 		return Verdict{Action: DeadLetterNow, Reason: f.Reason}
-	case r.Discard && r.exhausted(attempt) && (r.MaxAttempts == 0 || r.OwnAttempts <= r.MaxAttempts):
+	case r.Discard && r.exhausted(attempt):
 		return Verdict{Action: Discard, Reason: f.Reason}
 	case r.exhausted(attempt), r.MaxAttempts > 0 && attempt >= r.MaxAttempts:
 		return Verdict{Action: DeadLetterNow, Reason: f.Reason}
@@ -102,7 +117,10 @@ func Judge(attempt int, f *Failure, r Rules) Verdict {
 }
 
 // exhausted reports whether the delivery was the last one that the consumer's policies allow.
-func (r Rules) exhausted(attempt int) bool { return r.OwnAttempts > 0 && attempt >= r.OwnAttempts }
+func (r Rules) exhausted(attempt int) bool {
+	limit, own := r.Limit()
+	return own && attempt >= limit
+}
 
 // Again returns the verdict of a retry after delivery number attempt.
 func Again(attempt int, f *Failure, r Rules) Verdict {

@@ -49,6 +49,34 @@ func TestNewRules(t *testing.T) {
 	}
 }
 
+// The lower maximum applies, and it is the server's also if the server decides about each failure.
+func TestLimit(t *testing.T) {
+	decides := transport.Capabilities{RetryResult: true}
+	for _, tt := range []struct {
+		own, server int
+		caps        transport.Capabilities
+		limit       int
+		ours        bool
+	}{
+		{0, 0, transport.Capabilities{}, 0, false},
+		{5, 0, transport.Capabilities{}, 5, true},
+		{5, 2, transport.Capabilities{}, 2, false},
+		{5, 2, decides, 2, false},
+		{2, 5, decides, 2, true},
+		{5, 5, decides, 5, true},
+		{5, -1, decides, 5, true},
+		{18, 0, decides, 17, false},
+		{0, 3, decides, 3, false},
+		{0, -1, decides, 0, false},
+	} {
+		r := NewRules(nil, transport.ConsumerSettings{MaxAttempts: tt.server}, tt.caps)
+		r.OwnAttempts = tt.own
+		if limit, ours := r.Limit(); limit != tt.limit || ours != tt.ours {
+			t.Errorf("%d attempts of the policies, %d of the server: %d, %v; want %d, %v", tt.own, tt.server, limit, ours, tt.limit, tt.ours)
+		}
+	}
+}
+
 // The reason that travels with a dead letter does not grow with the error.
 func TestReasonIsBounded(t *testing.T) {
 	for _, text := range []string{

@@ -40,7 +40,7 @@ func (s *Set) Effective(m *tidegate.Message, b Base) policy.Effective {
 	report := func(format string, args ...any) { e.Findings = append(e.Findings, fmt.Sprintf(format, args...)) }
 
 	own := c.Own(b.Retry)
-	rules := decision.NewRules(own, b.Server, b.Capabilities)
+	rules := c.Rules(b)
 	e.Retry = rules.Schedule
 	switch {
 	case own != nil && c.Retry != nil:
@@ -53,19 +53,20 @@ func (s *Set) Effective(m *tidegate.Message, b Base) policy.Effective {
 		e.RetryFrom = fromDefault
 	}
 
-	server, from := b.Server.MaxAttempts, fromServer
-	if server == 0 && b.Capabilities != (transport.Capabilities{}) {
-		server, from = decision.DefaultMaxAttempts, fromDefault
+	from := fromServer
+	if b.Server.MaxAttempts == 0 && rules.ServerAttempts > 0 {
+		from = fromDefault
 	}
-	e.MaxAttempts, e.MaxAttemptsFrom = max(server, 0), from
-	e.Exhausted, e.ExhaustedFrom = policy.DeadLetter, fromServer
+	e.MaxAttemptsFrom, e.Exhausted, e.ExhaustedFrom = from, policy.DeadLetter, fromServer
+	limit, ours := rules.Limit()
+	e.MaxAttempts = limit
 	switch {
 	case c.MaxAttempts == 0 && c.Exhausted == policy.Discard:
 		report("%s.Exhausted: it has no effect without MaxAttempts, because the server decides about the last attempt", c.exhaustedFrom.name())
-	case c.MaxAttempts > 0 && server > 0 && c.MaxAttempts > server:
-		report("%s.MaxAttempts: %d exceeds the maximum of %d (%s), which applies", c.attemptsFrom.name(), c.MaxAttempts, server, from)
-	case c.MaxAttempts > 0:
-		e.MaxAttempts, e.MaxAttemptsFrom = c.MaxAttempts, c.attemptsFrom.source()
+	case c.MaxAttempts > 0 && !ours:
+		report("%s.MaxAttempts: %d exceeds the maximum of %d (%s), which applies", c.attemptsFrom.name(), c.MaxAttempts, limit, from)
+	case ours:
+		e.MaxAttemptsFrom = c.attemptsFrom.source()
 		e.ExhaustedFrom = fromDefault
 		if c.Exhausted != 0 {
 			e.Exhausted, e.ExhaustedFrom = c.Exhausted, c.exhaustedFrom.source()
@@ -77,6 +78,14 @@ func (s *Set) Effective(m *tidegate.Message, b Base) policy.Effective {
 		}
 	}
 	return e
+}
+
+// Rules returns the rules for a failure of a message of the choice.
+func (c Choice) Rules(b Base) decision.Rules {
+	r := decision.NewRules(c.Own(b.Retry), b.Server, b.Capabilities)
+	r.OwnAttempts, r.Discard = c.MaxAttempts, c.Exhausted == policy.Discard
+	r.Snooze, r.Reconsume = b.Capabilities.Snooze, b.Capabilities.Reconsume
+	return r
 }
 
 // retryField returns the name of the option that sets the schedule, empty if none does.

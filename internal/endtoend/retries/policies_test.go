@@ -87,3 +87,65 @@ func TestPoliciesOnABroker(t *testing.T) {
 		}
 	})
 }
+
+// A policy with more attempts than the server's maximum discards no message, also after deliveries
+// beyond that maximum: in a blocked message group, and after negative acknowledgements.
+func TestLowerMaximumOfTheServer(t *testing.T) {
+	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+		b.CreateTopic("orders", settings.Topic{Type: settings.TopicFIFO})
+		b.CreateTopic("mails", settings.Topic{})
+		b.CreateGroup("fifo", settings.Group{FIFO: true, MaxAttempts: 2, OnExhausted: settings.OnExhaustedBlock, Retry: backoff.Steps{time.Second}})
+		b.CreateGroup("plain", settings.Group{MaxAttempts: 3, Retry: backoff.Steps{time.Second}})
+		failed := errors.New("no connection")
+		policies := []policy.Policy{{MaxAttempts: 5, Exhausted: policy.Discard}}
+		var mu sync.Mutex
+		attempts, ends := map[string]int{}, map[string][]consumer.Disposition{}
+		run := func(group, topic string, fail func(attempt int) error) *consumer.Push {
+			c, err := consumer.NewPush(b.Client(), consumer.Subscription{Group: group, Topic: topic},
+				func(_ context.Context, d *tidegate.Delivery) error {
+					mu.Lock()
+					defer mu.Unlock()
+					attempts[group] = d.Attempt
+					return fail(d.Attempt)
+				}, consumer.PushOptions{Policies: policies, OnDelivery: func(o consumer.Outcome) {
+					mu.Lock()
+					defer mu.Unlock()
+					ends[group] = append(ends[group], o.Disposition)
+				}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- c.Run(ctx) }()
+			t.Cleanup(func() {
+				cancel()
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+			})
+			return c
+		}
+		b.Send(&tidegate.Message{Topic: "orders", MessageGroup: "g", Body: []byte("x")}, &tidegate.Message{Topic: "mails", Body: []byte("x")})
+		fifo := run("fifo", "orders", func(int) error { return failed })
+		run("plain", "mails", func(attempt int) error {
+			if attempt < 5 {
+				return consumer.NegativeAck(failed)
+			}
+			return failed
+		})
+		time.Sleep(20 * time.Minute)
+		mu.Lock()
+		defer mu.Unlock()
+		if n := b.Stats("fifo", "orders"); attempts["fifo"] < 6 || slices.Contains(ends["fifo"], consumer.Discarded) || n.Backlog.Messages != 1 {
+			t.Errorf("the blocked message had %d attempts, the ends %v, and the group has %+v; want it blocked", attempts["fifo"], ends["fifo"], n.Backlog)
+		}
+		if n := b.Stats("plain", "mails"); attempts["plain"] != 5 || n.DeadLetters != 1 || slices.Contains(ends["plain"], consumer.Discarded) {
+			t.Errorf("the message of the other group had %d attempts, the ends %v, and there are %d dead letters; want one", attempts["plain"], ends["plain"], n.DeadLetters)
+		}
+		e, err := fifo.EffectivePolicy(t.Context(), &tidegate.Message{})
+		if err != nil || e.MaxAttempts != 2 || e.Exhausted != policy.DeadLetter || len(e.Findings) != 1 {
+			t.Errorf("the consumer announces %v, %v", e, err)
+		}
+	})
+}
