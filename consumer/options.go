@@ -231,7 +231,7 @@ type PushOptions struct {
 	// The further ones are counted: one line a minute has their number and the last one.
 	//
 	// Nil means no logging, with one exception: if OnReceiveFailure is nil too, failed receives
-	// are logged by slog.Default, at most once a minute for each topic.
+	// are logged by slog.Default, for each topic at growing intervals from a minute to an hour.
 	Logger *slog.Logger
 }
 

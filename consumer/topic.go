@@ -14,12 +14,13 @@ import (
 
 // A topic is one of the topics of a run.
 type topic struct {
-	name     string
-	filter   tidegate.Filter
-	number   int // from 0
-	settings atomic.Pointer[transport.ConsumerSettings]
-	refusals failure.Refusals // guarded by run.mu
-	warned   time.Time        // of the last line in slog's default log; guarded by run.mu
+	name      string
+	filter    tidegate.Filter
+	number    int // from 0
+	settings  atomic.Pointer[transport.ConsumerSettings]
+	refusals  failure.Refusals // guarded by run.mu
+	warned    time.Time        // of the last line in slog's default log; guarded by run.mu
+	warnPause time.Duration    // until the next such line; guarded by run.mu
 
 	// Guarded by hand.mu.
 	inHand    int // messages
@@ -83,17 +84,18 @@ func (r *run) refused(t *topic, err error, now time.Time) (end bool) {
 	return failure.EndingOf(err) == failure.AtOnce || !slices.ContainsFunc(r.topics, func(t *topic) bool { return !t.refusals.Lasting(now) })
 }
 
-// warnPause is the time between two lines in slog's default log about one topic.
-const warnPause = time.Minute
+// warnPause is the time between the first two lines in slog's default log about one topic. It
+// doubles with each further line, up to maxWarnPause, until a receive succeeds.
+const warnPause, maxWarnPause = time.Minute, time.Hour
 
 // warnNow reports whether to write a line to slog's default log, and records it.
 func (r *run) warnNow(t *topic, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !t.warned.IsZero() && now.Sub(t.warned) < warnPause {
+	if !t.warned.IsZero() && now.Sub(t.warned) < t.warnPause {
 		return false
 	}
-	t.warned = now
+	t.warned, t.warnPause = now, min(max(2*t.warnPause, warnPause), maxWarnPause)
 	return true
 }
 
@@ -102,6 +104,7 @@ func (r *run) received(t *topic) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	t.refusals.Succeeded()
+	t.warnPause = min(t.warnPause, warnPause)
 }
 
 // topicNumber returns the number of the subscribed topic of the delivery. The topic of the message

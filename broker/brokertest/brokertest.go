@@ -77,6 +77,9 @@ type Broker struct {
 	middlewares []*Middleware   // guarded by mu; the first is the innermost
 	changed     chan struct{}   // guarded by mu; closed after the next request, nil if no goroutine waits
 	letters     map[string]bool // guarded by mu; the dead letters that WaitDeadLetter returned
+	requests    int             // guarded by mu; requests under way
+	requested   time.Time       // guarded by mu; the end of the last request
+	failed      error           // guarded by mu; of the last request with an error
 	once        sync.Once
 }
 
@@ -110,8 +113,13 @@ func New(tb testing.TB) *Broker {
 // Run runs f in a bubble of testing/synctest, with a broker that has default options. f must use
 // its own t, not that of the outer test: the outer test's context is outside of the bubble, and a
 // wait for it inside the bubble is a fatal error.
+//
+// While it runs, a goroutine outside of the bubble reports on standard error if a handler of
+// [Broker.Consume] does not return for 30 s of real time: such a handler can stop the time of the
+// bubble. It ends with the last Run. Brokers in a bubble of the test's own have no such goroutine.
 func Run(t *testing.T, f func(t *testing.T, b *Broker)) {
 	t.Helper()
+	defer handlers.start()()
 	synctest.Test(t, func(t *testing.T) {
 		t.Helper()
 		f(t, New(t))
@@ -267,11 +275,12 @@ func (b *Broker) Intercept(m Middleware) (remove func()) {
 	}
 }
 
-func (b *Broker) intercept(ctx context.Context, call server.Call, next func(context.Context) error) error {
+func (b *Broker) intercept(ctx context.Context, call server.Call, next func(context.Context) error) (err error) {
 	b.mu.Lock()
 	ms := b.middlewares
 	b.mu.Unlock()
-	defer b.requestServed()
+	b.requestBegun()
+	defer func() { b.requestServed(err) }()
 	for _, m := range ms {
 		inner := next
 		next = func(ctx context.Context) error { return (*m)(ctx, call, inner) }

@@ -46,7 +46,11 @@ func newHTTPNetwork(name string, w *wires) *httpNetwork {
 func (n *httpNetwork) serve(b *Broker) {
 	n.served = make(chan struct{})
 	n.server = &http.Server{ // as the binary has it
-		Handler:     http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { b.server.Handler().ServeHTTP(w, r) }),
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			b.requestBegun()
+			defer b.requestServed(nil)
+			b.server.Handler().ServeHTTP(w, r)
+		}),
 		ReadTimeout: 30 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute,
 	}
 	go func() {

@@ -20,6 +20,7 @@ var errRefused = errors.New("connection refused: the test has cut the network (b
 type wires struct {
 	mu    sync.Mutex // guards the following fields
 	cut   bool
+	last  error // of the last connection that failed; nil after one that succeeded
 	conns map[*wire]struct{}
 }
 
@@ -42,8 +43,10 @@ func (w *wires) add(c net.Conn) (net.Conn, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.cut {
+		w.last = errRefused
 		return nil, errors.Join(errRefused, c.Close())
 	}
+	w.last = nil
 	end := &wire{c, w}
 	w.conns[end] = struct{}{}
 	return end, nil
@@ -52,7 +55,17 @@ func (w *wires) add(c net.Conn) (net.Conn, error) {
 func (w *wires) isCut() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.cut {
+		w.last = errRefused
+	}
 	return w.cut
+}
+
+// fault returns the error of the last connection; nil if it succeeded.
+func (w *wires) fault() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.last
 }
 
 func (w *wires) disconnect() {

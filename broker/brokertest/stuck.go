@@ -31,30 +31,67 @@ func (h *handling) String() string {
 // something outside of it, such as a mutex or a socket, stops the bubble's clock. No timer of the
 // test fires then, and the test ends with the time limit of go test, which names no handler.
 //
-// Begin wakes its goroutine, which ends a round of ticks when no handler runs. The goroutine is
-// outside of all bubbles, because it starts before the first test.
+// Its goroutine runs while there are callers of start, which are outside of all bubbles. begin
+// wakes the goroutine, which ends a round of ticks when no handler runs. Without the goroutine, the
+// watch only lists the handlers that run.
 type watch struct {
 	step, limit time.Duration
 	out         io.Writer
 	wake        chan struct{} // has a signal after the first handler began
 
-	mu      sync.Mutex
+	mu      sync.Mutex // guards the following fields
 	running map[*handling]struct{}
+	users   int           // callers of start that have not called its result
+	quit    chan struct{} // closed to end the goroutine of these users
+	ended   chan struct{} // closed when it has ended
 }
 
-// handlers watches the handlers of all brokers of the program.
+// handlers watches the handlers of all brokers of the program. Its channel is created here, because
+// a channel that is created in a bubble cannot be used outside of it.
 var handlers = newWatch(time.Second, slowHandler, os.Stderr)
 
 func newWatch(step, limit time.Duration, out io.Writer) *watch {
-	w := &watch{step: step, limit: limit, out: out, wake: make(chan struct{}, 1), running: map[*handling]struct{}{}}
-	go func() {
-		for range w.wake {
-			for w.tick() {
-				time.Sleep(w.step)
+	return &watch{step: step, limit: limit, out: out, wake: make(chan struct{}, 1), running: map[*handling]struct{}{}}
+}
+
+// start starts the goroutine of the watch, unless it runs already. stop ends the goroutine, and
+// waits for its end, if no other caller of start needs it.
+func (w *watch) start() (stop func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.users++; w.users == 1 {
+		w.quit, w.ended = make(chan struct{}), make(chan struct{})
+		go w.run(w.quit, w.ended)
+	}
+	return func() {
+		w.mu.Lock()
+		w.users--
+		last, quit, ended := w.users == 0, w.quit, w.ended
+		w.mu.Unlock()
+		if last {
+			close(quit)
+			<-ended
+		}
+	}
+}
+
+// run ticks while handlers run, until quit is closed.
+func (w *watch) run(quit, ended chan struct{}) {
+	defer close(ended)
+	for {
+		for w.tick() {
+			select {
+			case <-time.After(w.step):
+			case <-quit:
+				return
 			}
 		}
-	}()
-	return w
+		select {
+		case <-w.wake:
+		case <-quit:
+			return
+		}
+	}
 }
 
 // begin notes the call of a handler. end has to be called after it.

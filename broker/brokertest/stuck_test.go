@@ -34,8 +34,7 @@ func TestWatchReportsSlowHandlers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out log
 		w := newWatch(time.Second, 30*time.Second, &out)
-		defer close(w.wake)
-		defer time.Sleep(2 * w.step) // the goroutine notices that no handler runs
+		defer w.start()()
 		quick := w.begin("broker", "billing", &tidegate.Delivery{Message: tidegate.Message{ID: "quick", Topic: "orders"}, Attempt: 1})
 		slow := w.begin("broker", "billing", &tidegate.Delivery{Message: tidegate.Message{ID: "slow", Topic: "orders"}, Attempt: 3})
 		time.Sleep(25 * time.Second)
@@ -59,8 +58,7 @@ func TestWatchReportsSlowHandlers(t *testing.T) {
 func TestRunningHandlersAreListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWatch(time.Second, 30*time.Second, &log{})
-		defer close(w.wake)
-		defer time.Sleep(2 * w.step) // the goroutine notices that no handler runs
+		defer w.start()()
 		for _, id := range []string{"1", "2", "3", "4", "5"} {
 			d := &tidegate.Delivery{Message: tidegate.Message{ID: id, Topic: "orders"}, Attempt: 1}
 			defer w.begin("a", "billing", d)()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/protocol"
@@ -21,6 +22,10 @@ const (
 	// waitLimit bounds WaitIdle and WaitDeadLetter. The longest legal delay of a
 	// message is 24 h; the default retry schedule takes less than 5 h.
 	waitLimit = 25 * time.Hour
+
+	// unreachedLimit ends them earlier if no request has reached the broker for so long, and the
+	// state that they wait for has not changed. Each client sends a request every 5 min.
+	unreachedLimit = time.Hour
 
 	// waitPoll is the shortest interval at which they check for changes without a request, such as
 	// the end of an invisible duration.
@@ -113,9 +118,10 @@ func (b *Broker) topicNames() string {
 // WaitIdle waits until the group has received from the topic at least once, and no message is
 // ready, in flight or waiting for a retry in any topic of the group. Parked messages, and delayed
 // messages whose delivery time has not come, do not count. In a bubble this lets the time of all
-// retries pass. It fails the test after 25 h, which are virtual in a bubble. A change without a
-// request, such as the end of an invisible duration, is noticed after up to a second or 1/256 of
-// the wait.
+// retries pass. It fails the test after 25 h, which are virtual in a bubble, or after an hour in
+// which no client has reached the broker and the state of the group has not changed. A change
+// without a request, such as the end of an invisible duration, is noticed after up to a second or
+// 1/256 of the wait.
 func (b *Broker) WaitIdle(group, topic string) {
 	b.tb.Helper()
 	b.wait(func() bool {
@@ -217,6 +223,7 @@ func (b *Broker) returned(key string) (first bool) {
 func (b *Broker) wait(done func() bool, state func() string) {
 	b.tb.Helper()
 	start := time.Now()
+	last, since := "", start // the state, and since when it is so
 	for {
 		changed := b.changes()
 		if done() {
@@ -225,6 +232,12 @@ func (b *Broker) wait(done func() bool, state func() string) {
 		waited := time.Since(start)
 		if waited >= waitLimit {
 			b.tb.Fatalf("brokertest: %s (waited %v)", state(), waited)
+		}
+		if now := state(); now != last {
+			last, since = now, time.Now()
+		}
+		if quiet := b.unreachedFor(since); quiet >= unreachedLimit {
+			b.tb.Fatalf("brokertest: %s (no client has reached the broker for %v%s)", last, quiet.Truncate(time.Minute), b.lastFault())
 		}
 		poll := time.NewTimer(min(max(waitPoll, waited/pollShare), waitLimit-waited))
 		select {
@@ -238,6 +251,44 @@ func (b *Broker) wait(done func() bool, state func() string) {
 	}
 }
 
+// unreachedFor returns how long no request has reached the broker, at most since a time. It is zero
+// while a request is under way, or a receive of the engine waits.
+func (b *Broker) unreachedFor(since time.Time) time.Duration {
+	b.mu.Lock()
+	under, at := b.requests, b.requested
+	b.mu.Unlock()
+	if under > 0 {
+		return 0
+	}
+	if at.Before(since) {
+		at = since
+	}
+	quiet := time.Since(at)
+	if quiet < unreachedLimit {
+		return quiet
+	}
+	for _, g := range serving.Of(b.Broker).Survey().Groups {
+		if g.Waiting > 0 {
+			return 0
+		}
+	}
+	return quiet
+}
+
+// lastFault returns a text about the last connection that failed or request that returned an error.
+// It is empty if there was none.
+func (b *Broker) lastFault() string {
+	if err := b.network.wires.fault(); err != nil {
+		return "; the last connection failed: " + err.Error()
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.failed != nil {
+		return "; the last failed request: " + b.failed.Error()
+	}
+	return ""
+}
+
 // changes returns a channel that is closed after the next request.
 func (b *Broker) changes() <-chan struct{} {
 	b.mu.Lock()
@@ -248,10 +299,22 @@ func (b *Broker) changes() <-chan struct{} {
 	return b.changed
 }
 
-// requestServed wakes the calls that wait for a change.
-func (b *Broker) requestServed() {
+// requestBegun notes a request that has reached the broker.
+func (b *Broker) requestBegun() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.requests++
+}
+
+// requestServed notes the end of a request, and wakes the calls that wait for a change.
+func (b *Broker) requestServed(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.requests--
+	b.requested = time.Now()
+	if err != nil {
+		b.failed = err
+	}
 	if b.changed != nil {
 		close(b.changed)
 		b.changed = nil

@@ -72,7 +72,7 @@ func TestWaitDeadLetterReturnsEachOnce(t *testing.T) {
 // A wait without a consumer fails the test, names the state and ends.
 func TestWaitWithoutAConsumerFails(t *testing.T) {
 	for want, wait := range map[string]func(*brokertest.Broker){
-		"wait until group billing is idle in orders: the group has not received yet; does a consumer run? (waited 25h0m0s)": func(b *brokertest.Broker) {
+		"wait until group billing is idle in orders: the group has not received yet; does a consumer run? (no client has reached the broker for 1h0m0s)": func(b *brokertest.Broker) {
 			b.WaitIdle("billing", "orders")
 		},
 		"it has not received from ordres; the topics are orders": func(b *brokertest.Broker) {
@@ -97,9 +97,9 @@ func TestWaitWithoutAConsumerFails(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			f := &failing{TB: t}
-			if !strings.Contains(want, "25h") { // the end of the test is sooner
+			if !strings.Contains(want, "1h0m0s") { // the end of the test is sooner
 				var cancel context.CancelFunc
-				f.ctx, cancel = context.WithTimeout(t.Context(), time.Hour)
+				f.ctx, cancel = context.WithTimeout(t.Context(), 30*time.Minute)
 				defer cancel()
 			}
 			b := brokertest.New(f)
@@ -214,4 +214,42 @@ func (f *failing) catch(call func()) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.message
+}
+
+// A wait ends after an hour in which no client reaches the broker, with the last error, and not
+// after the 25 h that retries can take.
+func TestWaitIdleWithoutConsumers(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		before func(b *brokertest.Broker)
+		want   []string
+	}{
+		"disconnected": {func(b *brokertest.Broker) {
+			b.Consume("billing", "orders", func(context.Context, *tidegate.Delivery) error { return nil })
+			b.WaitIdle("billing", "orders")
+			b.Disconnect()
+		}, []string{"no client has reached the broker for 1h0m", "the test has cut the network"}},
+		"no consumer": {func(*brokertest.Broker) {}, []string{"no client has reached the broker for 1h0m", "does a consumer run?"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				tb := &failing{TB: t}
+				b := brokertest.New(tb)
+				b.CreateTopic("orders", settings.Topic{})
+				tt.before(b)
+				b.Send(&tidegate.Message{Topic: "orders", Body: []byte("3 apples")})
+				start := time.Now()
+				text := tb.catch(func() { b.WaitIdle("billing", "orders") })
+				if took := time.Since(start); took < time.Hour || took > 70*time.Minute {
+					t.Errorf("the wait took %v", took)
+				}
+				for _, want := range tt.want {
+					if !strings.Contains(text, want) {
+						t.Errorf("the test fails with %q, want %q in it", text, want)
+					}
+				}
+			})
+		})
+	}
 }

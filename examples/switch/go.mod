@@ -10,6 +10,7 @@ replace (
 require (
 	github.com/tidegate/tidegate v0.0.0-00010101000000-000000000000
 	github.com/tidegate/tidegate/transport/amqp v0.0.0-00010101000000-000000000000
+	go.uber.org/goleak v1.3.0
 )
 
 require (

@@ -8,6 +8,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 var (
@@ -64,4 +70,17 @@ func TestMissingJava(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "java") || !strings.Contains(err.Error(), "17") {
 		t.Errorf("got %v, want an error that names java and its version", err)
 	}
+}
+
+// A package whose tests use brokertest can check its goroutines with goleak: neither the import nor
+// a test with a broker leaves one.
+func TestBrokertestLeavesNoGoroutine(t *testing.T) {
+	goleak.VerifyNone(t)
+	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+		b.CreateTopic("orders", settings.Topic{})
+		b.Consume("billing", "orders", func(context.Context, *tidegate.Delivery) error { return nil })
+		b.Send(&tidegate.Message{Topic: "orders", Body: []byte("3 apples")})
+		b.WaitIdle("billing", "orders")
+	})
+	goleak.VerifyNone(t)
 }
