@@ -220,6 +220,11 @@ func Open(o Options) (*Broker, error) {
 	if err := b.catalog.Recover(); err != nil {
 		return nil, errors.Join(fmt.Errorf("reading data directory %q: %w", o.Dir, err), b.Close())
 	}
+	if b.clock != nil {
+		if err := b.compareClock(); err != nil {
+			return nil, errors.Join(fmt.Errorf("reading data directory %q: %w", o.Dir, err), b.Close())
+		}
+	}
 	b.maintenance.Start()
 	b.limits.ShortOfDisk() // logs a limit that rejects sends from the start on
 	if s.Unclean() {
@@ -258,6 +263,9 @@ func (b *Broker) Close() error {
 		s.Stop()
 	}
 	b.catalog.IndexRest()
+	if b.clock != nil && b.store.DiskFull() == nil {
+		b.writeClock()
+	}
 	b.events.Close()
 	b.calls.closeErr = b.store.Close()
 	close(b.calls.closed)

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"sync/atomic"
 
 	"github.com/tidegate/tidegate/broker/internal/catalog"
 	"github.com/tidegate/tidegate/broker/internal/heartbeat"
@@ -15,6 +16,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/tally"
+	"github.com/tidegate/tidegate/internal/wallclock"
 )
 
 // components are the packages below broker, as one broker uses them.
@@ -30,6 +32,10 @@ type components struct {
 	env          *subscription.Env // of all subscriptions
 	owners       heartbeat.Owners
 	events       *tally.Log // of the ends of messages
+
+	clock        *wallclock.Clock // nil for a broker in memory
+	clockTask    *maintain.Task   // looks at clock; nil like it
+	clockStepped atomic.Bool      // the verdict about the clock has changed since clockTask looked
 }
 
 // openComponents prepares all components. Each one gets only parts that are complete, in the order
@@ -41,6 +47,11 @@ func (b *Broker) openComponents() {
 	life := b.calls.life
 	b.maintenance = maintain.New(life, b.logger, &b.calls)
 	b.events = tally.New(b.logger)
+	if b.clock = b.newClock(); b.clock != nil {
+		b.clockTask = b.maintenance.Add(maintain.TaskConfig{
+			Step: b.lookAtClock, Failed: "wall clock not compared", Pause: distrustPause, MaxPause: distrustPause,
+		})
+	}
 	directory := catalog.NewDirectory()
 	b.letters = letters.New(letters.Config{Store: b.store, Directory: directory, Logger: b.logger, Life: life, Damaged: &b.counters.damaged})
 	p := pending.Config{
@@ -49,17 +60,17 @@ func (b *Broker) openComponents() {
 	b.delayed, b.transactions = pending.NewDelayed(p), pending.NewTransactions(p)
 	b.retention = removal.New(removal.Config{
 		Store: b.store, Loop: b.maintenance, Logger: b.logger, Delayed: b.delayed, Transactions: b.transactions,
-		Directory: directory, Subscriptions: directory.Subscriptions(), Letters: b.letters,
+		Directory: directory, Subscriptions: directory.Subscriptions(), Letters: b.letters, Clock: b.clock,
 	})
 	b.sender = sending.New(sending.Config{
 		Store: b.store, Limits: b.limits, Delayed: b.delayed, Transactions: b.transactions, Directory: directory,
-		MaxBodySize: b.opts.MaxBodySize, Endpoint: b.name, Throttled: &b.counters.throttled,
+		MaxBodySize: b.opts.MaxBodySize, Endpoint: b.name, Throttled: &b.counters.throttled, Clock: b.clock,
 	})
 	b.env = &subscription.Env{
 		Store: b.store, Logger: b.logger, Reads: subscription.NewReads(), Endpoint: b.name, Host: b.host,
 		MaxInvisible: b.opts.MaxInvisibleDuration, MaxHeld: b.opts.maxHeld, Leases: subscription.NewLeases(b.opts.memory),
 		Owners: &b.owners, Limits: b.limits, Delayed: b.delayed, Events: b.events, Life: life, Calls: &b.calls,
-		Damaged: &b.counters.damaged, Lateness: &b.counters.lateness,
+		Damaged: &b.counters.damaged, Lateness: &b.counters.lateness, Clock: b.clock,
 	}
 	b.catalog = catalog.New(catalog.Config{
 		Store: b.store, Logger: b.logger, Loop: b.maintenance, Delayed: b.delayed, Transactions: b.transactions,

@@ -51,3 +51,6 @@ func (b *Broker) Parts() Parts {
 		Delayed: b.delayed, Transactions: b.transactions, Env: b.env, Owners: &b.owners, Calls: &b.calls,
 	}
 }
+
+// ClockChanged is called when the verdict about the wall clock has changed.
+func (b *Broker) ClockChanged() { b.clockChanged() }

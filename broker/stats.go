@@ -76,6 +76,7 @@ func (b served) Stats() serving.Stats {
 	for i, l := range limits.Names {
 		s.Throttled[l] = b.counters.throttled[i].Load()
 	}
+	s.Clock = b.clockStatus()
 	s.Throttled["other"] = b.counters.throttled[len(limits.Names)].Load()
 	topics, subs := b.catalog.All()
 	for _, t := range topics {

@@ -27,7 +27,7 @@ func (b served) Survey() *serving.Survey {
 	all := b.catalog.Sorted()
 	s := &serving.Survey{
 		Opened: b.opened, At: now, Topics: make([]status.TopicSummary, len(all.Topics)), Groups: make([]status.GroupSummary, 0, len(all.Subscriptions)),
-		Counters: b.countersOf(), Storage: b.storageOf(readable),
+		Counters: b.countersOf(), Storage: b.storageOf(readable), Clock: b.clockStatus(),
 	}
 	s.Totals.Topics, s.Totals.Groups, s.Totals.Subscriptions = int64(len(all.Topics)), int64(len(all.Groups)), int64(len(all.Subscriptions))
 	var throttled []*topic.Topic

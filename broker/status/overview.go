@@ -16,6 +16,7 @@ type Overview struct {
 	Ready    bool      `json:"ready"`
 	NotReady string    `json:"not_ready,omitempty"` // the reason, empty if Ready
 
+	Clock   *Clock      `json:"clock,omitempty"` // nil while the broker trusts its wall clock
 	Storage Storage     `json:"storage"`
 	Memory  []MemoryUse `json:"memory"`
 	Clients int64       `json:"clients"` // with an open stream, a waiting receive or a recent request
@@ -24,6 +25,21 @@ type Overview struct {
 	Counters Counters `json:"counters"`
 	Top      Top      `json:"top"`
 	Wrong    Wrong    `json:"wrong"`
+}
+
+// A Clock is a wall clock that the broker does not trust, because it was set, or because it differs
+// from the newest time in the data directory. Until AcceptedAt no message is removed by its age.
+type Clock struct {
+	AheadMS    int64     `json:"ahead_ms"`    // how far the clock went ahead, in milliseconds; negative if it went back
+	AtStart    bool      `json:"at_start"`    // AheadMS is the difference to the newest time in the data directory
+	Expected   time.Time `json:"expected"`    // the time without that change
+	AcceptedAt time.Time `json:"accepted_at"` // when the time of the clock is accepted, in that time
+
+	// Kept counts the messages that are older than the retention of their topic by this clock.
+	// Postponed counts those that are older than the expiry-delay of their address: they are
+	// neither delivered nor removed.
+	Kept      int64 `json:"kept"`
+	Postponed int64 `json:"postponed"`
 }
 
 // Storage is the state of a broker's databases.

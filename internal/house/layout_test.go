@@ -76,7 +76,7 @@ var importTable = map[string]row{
 		tests:   []string{"backoff", "consumer"}, // over a Table
 	},
 	"transport/transporttest": {imports: []string{"", "transport", "backoff", "broker/settings"}},
-	"producer":                {imports: []string{"", "transport", "backoff", "ratelimit", "internal/filelock", "internal/tally"}},
+	"producer":                {imports: []string{"", "transport", "backoff", "ratelimit", "internal/filelock", "internal/tally", "internal/wallclock"}},
 	"consumer":                {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address", "internal/tally"}},
 	"oteltidegate": {
 		imports: []string{"", "producer", "consumer", "transport"},
@@ -86,7 +86,7 @@ var importTable = map[string]row{
 		imports: []string{"", "transport", "backoff", "ratelimit", "broker/admin", "broker/status", "internal/filelock", "internal/fingerprint"},
 		tests:   []string{"broker", "broker/server", "transport/rest"}, // over a broker
 	},
-	"broker":          {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address", "internal/fingerprint", "internal/powerloss", "internal/tally", "broker/settings", "broker/status"}, tests: []string{"producer"}}, // the example
+	"broker":          {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address", "internal/fingerprint", "internal/powerloss", "internal/tally", "internal/wallclock", "broker/settings", "broker/status"}, tests: []string{"producer"}}, // the example
 	"broker/settings": {imports: []string{"", "backoff"}},
 	"broker/status":   {imports: []string{"", "broker/settings"}},
 	"broker/server": {
@@ -104,6 +104,7 @@ var importTable = map[string]row{
 	"internal/filelock":   {},                      // journals and spools, which one process writes
 	"internal/gzipped":    {},                      // bodies of the client and of the server
 	"internal/tally":      {},                      // log lines of broker and consumer
+	"internal/wallclock":  {},                      // whether the wall clock can be trusted, for broker and spool
 	"internal/protomem":   {},                      // under broker/server and transport/rocketmq
 	"internal/readiness":  {imports: []string{"internal/rmqpb"}},
 	"internal/rmqpb":      {}, // the generated protocol

@@ -108,7 +108,7 @@ func (s *Spool) next() (batch []item, wakeAt time.Time, err error) {
 
 // sendBatch sends a batch and records the results.
 func (s *Spool) sendBatch(ctx context.Context, batch []item, send func(context.Context, []*tidegate.Message) []error) error {
-	now := time.Now()
+	clock := s.clock.Look()
 	results := make([]error, len(batch))
 	var msgs []*tidegate.Message
 	var sent []int
@@ -116,7 +116,9 @@ func (s *Spool) sendBatch(ctx context.Context, batch []item, send func(context.C
 		switch b := &batch[i]; {
 		case b.corrupt != nil:
 			results[i] = rejection(b.corrupt.Error())
-		case s.opts.MaxAge > 0 && now.Sub(b.header.Accepted) > s.opts.MaxAge:
+		case s.opts.MaxAge > 0 && clock.Now.Sub(b.header.Accepted) > s.opts.MaxAge && clock.Distrusted:
+			results[i] = distrusted(clock.Until.Sub(clock.Now))
+		case s.opts.MaxAge > 0 && clock.Now.Sub(b.header.Accepted) > s.opts.MaxAge:
 			results[i] = rejection(fmt.Sprintf("it waited longer than MaxAge (%v)", s.opts.MaxAge))
 		default:
 			msgs, sent = append(msgs, &b.header.Message), append(sent, i)
@@ -150,6 +152,16 @@ func finished(err error) bool { return err == nil || tidegate.IsMessageFault(err
 
 func rejection(text string) error {
 	return &tidegate.Error{Op: "spool.Drain", Code: tidegate.CodeBadRequest, Message: text}
+}
+
+// distrustPause is the longest pause of a queue while the wall clock is not trusted: it may be
+// corrected earlier.
+const distrustPause = 5 * time.Second
+
+// distrusted is the result of a message that is too old by a wall clock that is not trusted.
+func distrusted(left time.Duration) error {
+	return &tidegate.Error{Op: "spool.Drain", Code: tidegate.CodeTooManyRequests, RetryAfter: min(max(left, 0), distrustPause),
+		Message: "the message is older than MaxAge by a wall clock that was set; it waits until the time is accepted"}
 }
 
 // record removes the sent entries and marks the rejected ones.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/wallclock"
 )
 
 func TestRejectedMessages(t *testing.T) {
@@ -106,6 +107,60 @@ func TestDiscard(t *testing.T) {
 		if n, err := s.Discard(list[0].Sequence, rest[0].Sequence); n != 2 || err != nil || s.Stats() != (Stats{}) {
 			t.Errorf("%d, %v, %+v", n, err, s.Stats())
 		}
+	})
+}
+
+// A wall clock that is not trusted makes no message too old: such messages are neither sent nor
+// rejected until its time is accepted, and others are sent.
+func TestDistrustedClock(t *testing.T) {
+	t.Parallel()
+	t.Run("step", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			s := newSpool(t, Options{MaxAge: time.Minute})
+			put(t, s, message("old", ""), message("first", "g"))
+			time.Sleep(2 * time.Minute)
+			s.clock.Compare(time.Now().Add(-2 * time.Hour)) // as after a step by two hours
+			put(t, s, message("new", ""), message("second", "g"))
+			f := &server{}
+			stop := drain(t, s, f)
+			time.Sleep(wallclock.Pause - time.Second)
+			synctest.Wait()
+			if got := f.ids(); !slices.Equal(got, []string{"new"}) || s.Stats().Pending != 3 || s.Stats().Rejected != 0 {
+				t.Errorf("sent %v, %+v; want the new message without a group, and nothing rejected", got, s.Stats())
+			}
+			time.Sleep(distrustPause + time.Second)
+			synctest.Wait()
+			stop()
+			if got := f.ids(); !slices.Equal(got, []string{"new"}) || s.Stats().Rejected != 3 { // second waited for longer than a minute, too
+				t.Errorf("sent %v, %+v; want the old messages rejected", got, s.Stats())
+			}
+		})
+	})
+	t.Run("start", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "spool.db")
+			s := open(t, dir, Options{MaxAge: time.Minute})
+			put(t, s, message("old", ""))
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(3 * time.Hour)
+			s = open(t, dir, Options{MaxAge: time.Minute})
+			f := &server{}
+			defer drain(t, s, f)()
+			time.Sleep(wallclock.Pause - time.Second)
+			synctest.Wait()
+			if s.Stats().Rejected != 0 {
+				t.Errorf("%+v before the time is accepted", s.Stats())
+			}
+			time.Sleep(distrustPause + time.Second)
+			synctest.Wait()
+			if got := f.ids(); len(got) != 0 || s.Stats().Rejected != 1 {
+				t.Errorf("sent %v, %+v; want the message rejected", got, s.Stats())
+			}
+		})
 	})
 }
 

@@ -49,6 +49,7 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/internal/filelock"
 	"github.com/tidegate/tidegate/internal/protocol"
+	"github.com/tidegate/tidegate/internal/wallclock"
 )
 
 var (
@@ -76,7 +77,10 @@ type Options struct {
 	MaxBytes int64
 
 	// MaxAge is the longest time that a message may wait to be sent. Older messages are rejected,
-	// see [Spool.Entries]. Zero means no limit.
+	// see [Spool.Entries]. After a step of the wall clock by more than a minute, and after an Open
+	// at which the clock differs by more than an hour from the last message of the spool, older
+	// messages are neither sent nor rejected for ten minutes, because the clock may be wrong.
+	// Zero means no limit.
 	MaxAge time.Duration
 
 	// Logger receives damage as errors, rejected messages as warnings and failed drains as debug
@@ -94,7 +98,8 @@ type Options struct {
 type Spool struct {
 	opts    Options
 	log     *slog.Logger
-	wake    chan struct{} // signals a Put to Drain
+	clock   *wallclock.Clock // nil without MaxAge
+	wake    chan struct{}    // signals a Put to Drain
 	lock    *os.File
 	damages []error
 
@@ -162,7 +167,36 @@ func openDisk(d disk, o Options, segment int64) (*Spool, error) {
 	for _, err := range damages {
 		s.reportDamage(err)
 	}
+	if o.MaxAge > 0 {
+		s.clock = wallclock.New(s.clockChanged)
+		if s.clock.Compare(s.newest()).Distrusted {
+			s.clockChanged()
+		}
+	}
 	return s, nil
+}
+
+// newest returns when the last message was accepted or rejected; zero if there is none.
+func (s *Spool) newest() time.Time {
+	for i := len(s.index.all) - 1; i >= 0; i-- {
+		if h, err := s.message(s.index.all[i]); err == nil && !h.Accepted.IsZero() {
+			if h.Rejected.After(h.Accepted) {
+				return h.Rejected
+			}
+			return h.Accepted
+		}
+	}
+	return time.Time{}
+}
+
+// clockChanged logs a step of the wall clock, and that its time is accepted.
+func (s *Spool) clockChanged() {
+	if v := s.clock.At(time.Now()); v.Distrusted {
+		s.log.Warn("the wall clock was set, or differs from the last message of the spool: messages older than MaxAge are neither sent nor rejected until its time is accepted",
+			"time", v.Now, "expected", v.Expected, "until", v.Until, "max_age", s.opts.MaxAge)
+	} else {
+		s.log.Info("the time of the wall clock is accepted: messages older than MaxAge are rejected again", "time", v.Now)
+	}
 }
 
 func (s *Spool) reportDamage(err error) {

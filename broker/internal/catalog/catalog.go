@@ -71,6 +71,8 @@ type Catalog struct {
 
 	classes atomic.Int64 // of dead letters, in all topics
 
+	newest time.Time // see Newest
+
 	creations creations
 }
 

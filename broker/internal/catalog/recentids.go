@@ -46,8 +46,9 @@ func (c *Catalog) ForgetsAt() time.Time { return c.forgetting.Due() }
 // that receive no messages free their memory and disk space in this way.
 func (c *Catalog) forget(context.Context, time.Time) (next time.Time, err error) {
 	topics := c.TopicsByID()
+	clock := c.config.Env.Clock.Look()
+	now := clock.Ages()
 	if err := c.config.Store.Messages.Add(func(w *store.Batch) {
-		now := time.Now()
 		for _, t := range topics {
 			if t.Deleted() {
 				continue
@@ -58,6 +59,9 @@ func (c *Catalog) forget(context.Context, time.Time) (next time.Time, err error)
 		}
 	}, nil).Wait(); err != nil {
 		return time.Time{}, nil //nolint:nilerr // the store is broken: it accepts no message any more
+	}
+	if clock.Distrusted && !next.IsZero() {
+		next = clock.Until // until then no ID is older than it was
 	}
 	return next, nil
 }

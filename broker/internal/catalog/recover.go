@@ -34,7 +34,12 @@ func (c *Catalog) Recover() error {
 	}
 	now := time.Now()
 	for _, t := range topics {
-		if err := errors.Join(t.Restore(st), c.recoverIDs(t, now)); err != nil {
+		newest, err := t.Restore(st)
+		c.noteTime(newest)
+		if err == nil && t.Delayed().Messages > 0 && newest.After(now) {
+			err = c.config.Delayed.AdvanceRetries(t, now)
+		}
+		if err := errors.Join(err, c.recoverIDs(t, now)); err != nil {
 			return fmt.Errorf("topic %q: %w", t.Name(), err)
 		}
 	}
@@ -49,9 +54,11 @@ func (c *Catalog) Recover() error {
 	if err := c.recoverProgress(topics, groups); err != nil {
 		return err
 	}
-	if err := c.config.Transactions.Recover(pendingTopics, now); err != nil {
+	newest, err := c.config.Transactions.Recover(pendingTopics, now)
+	if err != nil {
 		return err
 	}
+	c.noteTime(newest)
 	for _, t := range topics {
 		if t.Written().Messages > t.Before().Messages || t.Leftovers().Messages > 0 {
 			t.WakeRetention(now)
@@ -61,6 +68,31 @@ func (c *Catalog) Recover() error {
 		}
 	}
 	return nil
+}
+
+// noteTime notes a time in the data directory, for Newest.
+func (c *Catalog) noteTime(at time.Time) {
+	if at.After(c.newest) {
+		c.newest = at
+	}
+}
+
+// Newest returns the newest time that Recover has read: of the last messages of queues, of delayed
+// and half messages, and of deliveries that are not settled. Zero means that there is none.
+func (c *Catalog) Newest() time.Time { return c.newest }
+
+// ClockChanged starts the work that the verdict about the wall clock decides: rounds of retention
+// in all topics, and the delivery of postponed messages.
+func (c *Catalog) ClockChanged(now time.Time) {
+	topics, subs := c.All()
+	for _, t := range topics {
+		if t.Written().Messages > t.Before().Messages || t.Leftovers().Messages > 0 {
+			t.WakeRetention(now)
+		}
+	}
+	for _, s := range subs {
+		s.EndPostponed()
+	}
 }
 
 // recoverSettings restores the topics and groups with their settings, and returns them by number.

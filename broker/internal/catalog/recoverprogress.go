@@ -100,9 +100,10 @@ func (r *restoration) lease(s *subscription.Subscription, p store.Place, l store
 		})
 		return
 	}
+	r.noteTime(l.Since)
 	l.Owner, l.Group = r.once(l.Owner), r.once(l.Group)
 	fifo := s.Group().Settings().FIFO
-	s.Update(func(to *consume.Progress) { to.RestoreLease(int(p.Queue), p.Offset, l, fifo) })
+	s.Update(func(to *consume.Progress) { to.RestoreLease(int(p.Queue), p.Offset, l, fifo, now) })
 	if l.Owner != "" {
 		r.config.Owners.Own(l.Owner, heartbeat.Place{Group: group, Topic: s.Topic().ID()}, now) // the client has a minute to reconnect
 	}

@@ -107,7 +107,7 @@ func (p *Progress) Returned(d Departure, now time.Time) bool {
 	l.Attempt = d.attempt
 	if d.From == Inflight || d.From == WaitingRetry {
 		if again := now.Add(time.Second); l.Due.Before(again) {
-			l.Due = again
+			l.setDue(now, time.Second)
 		}
 	}
 	p.set(l, d.From)

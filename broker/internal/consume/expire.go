@@ -26,7 +26,7 @@ func (p *Progress) Expire(policy *Policy, now time.Time) {
 		}
 		switch to {
 		case WaitingRetry:
-			l.Due = l.Due.Add(p.interval(l, policy)) // from the timeout on, even if it is noticed late
+			l.setDue(l.Due, p.interval(l, policy)) // from the timeout on, even if it is noticed late
 			p.set(l, to)
 		case Ready:
 			if e == EventDue {

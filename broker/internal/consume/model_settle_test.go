@@ -311,7 +311,7 @@ func (m *model) restart() {
 	}
 	slices.SortFunc(places, func(a, b store.Place) int { return int(a.Queue)<<20 + int(a.Offset) - int(b.Queue)<<20 - int(b.Offset) })
 	for _, at := range places {
-		m.p.RestoreLease(int(at.Queue), at.Offset, m.disk.leases[at], m.policy.fifo)
+		m.p.RestoreLease(int(at.Queue), at.Offset, m.disk.leases[at], m.policy.fifo, m.now)
 	}
 	for at, reason := range m.disk.parked {
 		m.p.RestoreReason(int(at.Queue), at.Offset, reason)

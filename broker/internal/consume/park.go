@@ -23,7 +23,8 @@ func (p *Progress) park(l *Lease, reason string, now time.Time) {
 	if reason = shortReason(reason); reason == "" {
 		reason = "no reason given"
 	}
-	l.Due, l.Owner, l.Blocked = now, "", false // Due: parked since
+	l.setDue(now, 0) // parked since
+	l.Owner, l.Blocked = "", false
 	p.set(l, Parked)
 	p.putLease(l)
 	p.write(PutParked, l, reason)

@@ -215,6 +215,8 @@ type Lease struct {
 	offset   int64
 	holder   *Holder // of the last delivery; nil if it is not known
 	dueIndex int     // in Progress.due, -1 if it is not there
+
+	postponed bool // by Postpone; since the last delivery
 }
 
 // Queue returns the number of the message's queue.
@@ -222,6 +224,12 @@ func (l *Lease) Queue() uint16 { return l.cursor.number }
 
 // Offset returns the message's offset in its queue.
 func (l *Lease) Offset() int64 { return l.offset }
+
+// setDue sets the due time to a duration after from. The duration is in the record, because from is
+// a time of the wall clock, which can be set before the record is read.
+func (l *Lease) setDue(from time.Time, after time.Duration) {
+	l.Due, l.Span = from.Add(after), max(after, 0)
+}
 
 // State returns the state of the message.
 func (l *Lease) State() State { return State(l.Lease.State) }

@@ -101,7 +101,7 @@ func (p *Progress) renew(l *Lease, now time.Time) bool {
 	if !ok || !until.After(now) {
 		return false
 	}
-	l.Due = until
+	l.setDue(now, until.Sub(now))
 	heap.Fix(&p.due, l.dueIndex)
 	return true
 }
@@ -118,7 +118,7 @@ func renewedUntil(lastSeen, delivered time.Time, longest time.Duration) time.Tim
 }
 
 // Disown stops the renewal of an owner's leases in flight. These leases end at until.
-func (p *Progress) Disown(owner string, until time.Time) {
+func (p *Progress) Disown(owner string, until, now time.Time) {
 	var changed []*Lease
 	for _, l := range p.due {
 		if l.Owner == owner && l.State() == Inflight {
@@ -127,7 +127,7 @@ func (p *Progress) Disown(owner string, until time.Time) {
 	}
 	for _, l := range changed {
 		l.Owner = ""
-		l.Due = until
+		l.setDue(now, until.Sub(now))
 		heap.Fix(&p.due, l.dueIndex)
 		p.putLease(l)
 	}

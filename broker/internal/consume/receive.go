@@ -246,7 +246,8 @@ func (p *Progress) deliver(l *Lease, r *Receive, now time.Time) Grant {
 	l.Attempt++
 	l.renumber()
 	l.Push, l.Negative, l.Owner, l.holder = r.Push, false, r.Owner, r.Holder
-	l.Since, l.Due = now, now.Add(r.Invisible)
+	l.Since, l.postponed = now, false
+	l.setDue(now, r.Invisible)
 	p.set(l, to)
 	return p.grant(l)
 }

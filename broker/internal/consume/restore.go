@@ -1,6 +1,10 @@
 package consume
 
-import "github.com/tidegate/tidegate/broker/internal/store"
+import (
+	"time"
+
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
 
 // RestoreCursor restores a cursor from its record. The record may lie before the first offset of
 // the queue, if messages were removed after it was written, or if a power failure undid a later
@@ -17,7 +21,12 @@ func (p *Progress) RestoreCursor(queue int, at store.Cursor) {
 
 // RestoreLease restores a lease from its record. The caller restores all cursors first. It restores
 // leases in the order of their offsets, so the first lease of a message group is its head.
-func (p *Progress) RestoreLease(queue int, offset int64, record store.Lease, fifo bool) {
+//
+// The due time is never further ahead of now than the duration for which it was set, although the
+// wall clock may be behind that of the record. The times get the monotonic part of now: a later
+// step of the wall clock does not change them.
+func (p *Progress) RestoreLease(queue int, offset int64, record store.Lease, fifo bool, now time.Time) {
+	record.Due, record.Since = restoredTimes(&record, now)
 	l := &Lease{Lease: record, cursor: p.cursors[queue], offset: offset, dueIndex: -1}
 	state := l.State()
 	l.Lease.State = 0
@@ -40,6 +49,26 @@ func (p *Progress) RestoreLease(queue int, offset int64, record store.Lease, fif
 	default: // Ready, or held behind messages that are done
 		p.set(l, Ready)
 	}
+}
+
+// restoredTimes returns the times of a record that is read at now. Records of earlier versions have
+// no Span; their due time is at most as far from the delivery as it was.
+func restoredTimes(r *store.Lease, now time.Time) (due, since time.Time) {
+	due, since = r.Due, r.Since
+	if !since.IsZero() {
+		since = now.Add(min(since.Sub(now), 0))
+	}
+	if due.IsZero() || State(r.State) == Parked { // when it was parked
+		return due, since
+	}
+	ahead, span := due.Sub(now), r.Span
+	if span == 0 && !r.Since.IsZero() {
+		span = max(due.Sub(r.Since), 0)
+	}
+	if span > 0 {
+		ahead = min(ahead, span)
+	}
+	return now.Add(ahead), since
 }
 
 // RestoreReason restores the reason of a parked message group. The caller restores all leases

@@ -112,11 +112,11 @@ func (p *Progress) Settle(h handle.Receipt, s Settlement, policy *Policy, now ti
 
 // reschedule changes the lease as the settlement requires, except for its state.
 func (p *Progress) reschedule(l *Lease, s Settlement, policy *Policy, now time.Time) {
-	l.Due = now.Add(s.After)
+	l.setDue(now, s.After)
 	switch s.Event {
 	case EventFail:
 		if s.BySchedule || l.Push && policy.Address != nil {
-			l.Due = now.Add(p.interval(l, policy))
+			l.setDue(now, p.interval(l, policy))
 		}
 	case EventNegativeAck:
 		l.Negative = true
@@ -173,7 +173,7 @@ func (p *Progress) giveUp(h handle.Receipt, s Settlement, policy *Policy, now ti
 		return Outcome{To: to}, nil
 	}
 	p.block(l) // a blocked message group treats the request as a failure
-	l.Due = now.Add(p.interval(l, policy))
+	l.setDue(now, p.interval(l, policy))
 	p.set(l, to)
 	p.putLease(l)
 	return Outcome{To: to, Wait: max(l.Due.Sub(now), 0)}, nil
@@ -198,10 +198,52 @@ func (p *Progress) Release(h handle.Receipt, now time.Time) {
 	to, _ := l.State().Next(EventRelease, AttemptsLeft, l.Push)
 	l.Attempt--
 	l.renumber()
-	l.Due = now
+	l.setDue(now, 0)
 	p.set(l, to)
 	p.wake(l)
 	p.putLease(l)
+}
+
+// Postpone returns the message of a delivery that is not returned to the queue until a time,
+// because the message looks too old to a wall clock that is not trusted. The delivery does not
+// count as an attempt. A receipt handle that is not valid has no effect.
+func (p *Progress) Postpone(h handle.Receipt, until, now time.Time) {
+	l, err := p.Current(h, now)
+	if err != nil {
+		return
+	}
+	to, _ := l.State().Next(EventSnooze, AttemptsLeft, l.Push)
+	l.Attempt--
+	l.Owner, l.Negative, l.postponed = "", true, true // Negative: the maximum of attempts does not apply to it
+	l.renumber()
+	l.setDue(now, until.Sub(now))
+	p.set(l, to)
+	p.putLease(l)
+}
+
+// Postponed returns the number of postponed messages.
+func (p *Progress) Postponed() (n int64) {
+	for _, l := range p.due {
+		if l.postponed && l.State() == WaitingRetry {
+			n++
+		}
+	}
+	return n
+}
+
+// EndPostponed makes the postponed messages due now, because the wall clock has changed again.
+func (p *Progress) EndPostponed(now time.Time) {
+	var all []*Lease
+	for _, l := range p.due {
+		if l.postponed && l.State() == WaitingRetry && l.Due.After(now) {
+			all = append(all, l)
+		}
+	}
+	for _, l := range all {
+		l.setDue(now, 0)
+		heap.Fix(&p.due, l.dueIndex)
+		p.putLease(l)
+	}
 }
 
 // Skip ends a delivery that is not returned, because the receive does not want the message or the

@@ -191,7 +191,7 @@ func (c *check) decide(now time.Time, shortOfDisk bool) {
 		c.action = ask
 	case shortOfDisk:
 		c.action = postpone
-		c.after.Due = now.Add(giveUpPause)
+		c.after.Due, c.after.Span = now.Add(giveUpPause), giveUpPause
 	default:
 		c.action = giveUp
 	}

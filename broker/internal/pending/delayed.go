@@ -9,6 +9,7 @@ import (
 
 	"github.com/tidegate/tidegate/broker/internal/maintain"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 const (
@@ -61,6 +62,62 @@ func (d *Delayed) Recover(topic func(id uint32) Topic) error {
 		d.Wake(next)
 	}
 	return err
+}
+
+// AdvanceRetries brings the messages of a retry topic forward whose delivery is further ahead than
+// the delay for which the broker stored them, because the wall clock was set back since. Other
+// delayed messages keep their time, which their producers chose. Nothing else runs yet.
+func (d *Delayed) AdvanceRetries(t Topic, now time.Time) error {
+	for from := (store.StoredDelayed{}); ; {
+		page, err := d.Store.DelayedOf(t.ID(), from, DueBatch)
+		if err != nil || len(page) == 0 {
+			return err
+		}
+		from = page[len(page)-1]
+		var changes []func(w *store.Batch)
+		bytes := 0
+		write := func() error {
+			if len(changes) == 0 {
+				return nil
+			}
+			put := d.Store.Messages.Add(func(w *store.Batch) {
+				for _, change := range changes {
+					change(w)
+				}
+			}, nil)
+			err := put.Wait()
+			changes, bytes = nil, 0
+			return err
+		}
+		for _, is := range page {
+			delay := is.Due.Sub(is.Stored)
+			if is.Gone || is.Due.Sub(now) <= delay {
+				continue
+			}
+			m, ok, err := d.Store.GetDelayed(is.Delayed)
+			if store.IsDamage(err) || err == nil && (!ok || m.Properties[protocol.PropertyRetryTopic] != t.Name()) {
+				continue
+			} else if err != nil {
+				return err
+			}
+			before := is
+			is.Due = now.Add(delay)
+			m.StoredAt, m.DeliverAt, m.IDHash = now, is.Due, is.IDHash
+			changes = append(changes, func(w *store.Batch) {
+				w.DeleteDelayed(before.Delayed, before.Stored)
+				w.PutDelayed(is.Delayed, &m)
+			})
+			d.Wake(is.Due)
+			if bytes += len(m.Body); bytes >= dueBytes {
+				if err := write(); err != nil {
+					return err
+				}
+			}
+		}
+		if err := write(); err != nil {
+			return err
+		}
+	}
 }
 
 // Put writes a message with a delivery time. Only called within the message log's Add; Wake follows

@@ -155,7 +155,10 @@ func open(t *testing.T, fs vfs.FS) *fixture {
 		}
 	})
 	find := f.finder()
-	if err := errors.Join(f.delayed.Recover(find), f.x.Recover(find, time.Now())); err != nil {
+	if _, err := f.x.Recover(find, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.delayed.Recover(find); err != nil {
 		t.Fatal(err)
 	}
 	f.loop.Start()
@@ -217,6 +220,51 @@ func (f *fixture) wantDelayed(t *topic, messages int64) {
 	if n, bytes := t.counters.Delayed(); n != messages || bytes != 10*messages {
 		f.t.Errorf("%d messages wait in %s, %d bytes; want %d", n, t.name, bytes, messages)
 	}
+}
+
+// After a start with a clock that is behind, checks of transactions and the retries of the broker
+// come after the duration for which they were set. Other delayed messages keep their time.
+func TestRecoverWithClockBehind(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := open(t, vfs.NewMem())
+		a := f.topics[1]
+		id := f.half(a, "half")
+		was, _, err := f.store.HalfState(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		timeout := time.Until(was.Due)
+		user := f.delay(a, "user", time.Minute)
+		retry := store.Message{Message: tidegate.Message{ID: "retry", Body: make([]byte, 10), DeliverAt: time.Now().Add(10 * time.Second),
+			Properties: map[string]string{"RETRY_TOPIC": a.name}}}
+		if err := f.store.Messages.Add(func(w *store.Batch) { f.delayed.Put(w, a, &retry, time.Now()) }, nil).Wait(); err != nil {
+			t.Fatal(err)
+		}
+		now := time.Now().Add(-time.Hour) // of the next start
+		newest, err := f.x.Recover(f.finder(), now)
+		if err := errors.Join(err, f.delayed.AdvanceRetries(a, now)); err != nil || !newest.Equal(time.Now()) {
+			t.Fatal(newest, err)
+		}
+		if is, _, err := f.store.HalfState(id); err != nil || !is.Due.Equal(now.Add(timeout)) || is.Checks != 0 {
+			t.Errorf("the check is due %v after the start, %v; want %v", is.Due.Sub(now), err, timeout)
+		}
+		all, err := f.store.DelayedOf(a.id, store.StoredDelayed{}, 9)
+		if err != nil || len(all) != 2 {
+			t.Fatal(all, err)
+		}
+		for _, d := range all {
+			m, ok, err := f.store.GetDelayed(d.Delayed)
+			want := map[string]time.Time{"user": user.Due, "retry": now.Add(10 * time.Second)}[m.ID]
+			if !ok || err != nil || !d.Due.Equal(want) || !m.DeliverAt.Equal(want) {
+				t.Errorf("%s is due %v after the start, %v, %v; want %v", m.ID, d.Due.Sub(now), ok, err, want.Sub(now))
+			}
+		}
+		due, _, _, err := f.store.Due(time.Time{}, now.Add(10*time.Second), 9, 99)
+		if err != nil || len(due) != 1 {
+			t.Errorf("%d messages are due, %v; want the retry alone", len(due), err)
+		}
+	})
 }
 
 func TestDelayed(t *testing.T) {

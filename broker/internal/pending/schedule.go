@@ -18,7 +18,7 @@ func (s Schedule) First(firstCheck time.Duration, now time.Time) store.HalfState
 	if firstCheck == 0 {
 		firstCheck = s.Timeout
 	}
-	return store.HalfState{Due: now.Add(firstCheck)}
+	return store.HalfState{Due: now.Add(firstCheck), Span: firstCheck}
 }
 
 // Next returns the state of a half message after the check that is due now. giveUp is true if the
@@ -29,7 +29,7 @@ func (s Schedule) Next(is store.HalfState, now time.Time) (after store.HalfState
 		return is, true
 	}
 	after = is
-	after.Due, after.Checks = is.Due.Add(s.Interval), is.Checks+1
+	after.Due, after.Span, after.Checks = is.Due.Add(s.Interval), s.Interval, is.Checks+1
 	if !after.Due.After(now) {
 		after.Due = now.Add(s.Interval)
 	}

@@ -51,15 +51,18 @@ func NewTransactions(c Config) *Transactions {
 	return x
 }
 
-// Recover counts the half messages and schedules the first check. It postpones an overdue check by
-// another Timeout, on disk, because producers have to reconnect first. Nothing else runs yet.
-func (x *Transactions) Recover(topic func(id uint32) Topic, now time.Time) error {
+// Recover counts the half messages, schedules the first check, and returns when the newest half
+// message was stored; zero if there is none. It changes two kinds of checks, on disk. An overdue
+// check is postponed by another Timeout, because producers have to reconnect first. A check that is
+// further ahead than the duration for which it was set, because the wall clock was set back, comes
+// after that duration. Nothing else runs yet.
+func (x *Transactions) Recover(topic func(id uint32) Topic, now time.Time) (newest time.Time, err error) {
 	var first time.Time
-	type late struct {
+	type change struct {
 		id            store.HalfID
 		before, after store.HalfState
 	}
-	var overdue []late
+	var changes []change
 	if err := x.Store.HalfMessages(func(id store.HalfID, st store.HalfState) error {
 		t := topic(id.Topic)
 		if t == nil {
@@ -67,29 +70,41 @@ func (x *Transactions) Recover(topic func(id uint32) Topic, now time.Time) error
 		}
 		t.Counters().Half.Add(1)
 		x.number = max(x.number, id.Number)
-		if !st.Due.After(now) {
-			before := st
-			st.Due = now.Add(t.Schedule().Timeout)
-			overdue = append(overdue, late{id, before, st})
+		if st.Stored.After(newest) {
+			newest = st.Stored
+		}
+		before := st
+		if wait := st.Due.Sub(now); wait <= 0 {
+			st.Span = t.Schedule().Timeout
+			st.Due = now.Add(st.Span)
+			changes = append(changes, change{id, before, st})
+		} else {
+			if st.Span == 0 { // a record of an earlier version
+				st.Span = st.Due.Sub(st.Stored)
+			}
+			if wait > st.Span {
+				st.Due = now.Add(st.Span)
+				changes = append(changes, change{id, before, st})
+			}
 		}
 		if first.IsZero() || st.Due.Before(first) {
 			first = st.Due
 		}
 		return nil
 	}); err != nil {
-		return err
+		return newest, err
 	}
-	if len(overdue) > 0 {
+	if len(changes) > 0 {
 		if err := x.Store.Messages.Add(func(w *store.Batch) {
-			for _, l := range overdue {
-				w.ChangeHalf(l.id, l.before, l.after)
+			for _, c := range changes {
+				w.ChangeHalf(c.id, c.before, c.after)
 			}
 		}, nil).Wait(); err != nil {
-			return err
+			return newest, err
 		}
 	}
 	x.Task.Wake(first)
-	return nil
+	return newest, nil
 }
 
 // Put writes a half message. firstCheck is that of Schedule.First. Only called within the message

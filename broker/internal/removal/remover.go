@@ -12,6 +12,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/topic"
+	"github.com/tidegate/tidegate/internal/wallclock"
 )
 
 // A Config has the parts of the broker that a Remover needs.
@@ -19,6 +20,7 @@ type Config struct {
 	Store        *store.Store
 	Loop         *maintain.Loop
 	Logger       *slog.Logger
+	Clock        *wallclock.Clock
 	Delayed      *pending.Delayed
 	Transactions *pending.Transactions
 
@@ -105,6 +107,7 @@ func (r *Remover) look(now time.Time) (due []*topic.Topic, next time.Time) {
 // removeDue runs a round of retention, and sets the time of the next one. The caller holds the
 // token.
 func (r *Remover) removeDue(ctx context.Context, t *topic.Topic, now time.Time) error {
+	r.Clock.Look() // Begin has its verdict
 	t.BeginRound(now)
 	round, err := r.Begin(t, now, false)
 	if err == nil {
@@ -114,7 +117,13 @@ func (r *Remover) removeDue(ctx context.Context, t *topic.Topic, now time.Time) 
 		return err
 	}
 	t.Watch()
-	if at, ok, err := round.Next(func(queue uint16) int64 { return round.queues[queue].End() }); err != nil {
+	if kept := t.KeepExpired(round.Kept); round.Kept > 0 && kept == 0 {
+		r.Logger.Warn("messages are older than the retention, but are kept until the time of the wall clock is accepted",
+			"topic", t.Name(), "messages", round.Kept, "until", r.Clock.At(now).Until)
+	}
+	if round.Distrusted {
+		t.WakeRetention(r.Clock.At(now).Until)
+	} else if at, ok, err := round.Next(func(queue uint16) int64 { return round.queues[queue].End() }); err != nil {
 		return err
 	} else if ok {
 		t.WakeRetention(at)

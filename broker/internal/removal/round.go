@@ -40,7 +40,10 @@ func (r *Remover) Begin(t *topic.Topic, now time.Time, purge bool) (*Round, erro
 // plan decides how far each queue is removed.
 func (r *Remover) plan(t *topic.Topic, subs []topic.Subscription, now time.Time, purge bool) (*Round, error) {
 	round := &Round{remover: r, topic: t, queues: t.Queues(), bytes: t.Written().Bytes}
-	p := retention.Plan{Policy: t.RetentionPolicy(), Topic: t.ID(), Now: now, Purge: purge}
+	clock := r.Clock.At(now)
+	p := retention.Plan{
+		Policy: t.RetentionPolicy(), Topic: t.ID(), Now: clock.Ages(), Purge: purge, Distrusted: clock.Distrusted, Wall: now,
+	}
 	for _, q := range round.queues {
 		plan := retention.QueuePlan{Queue: &q.Retention, Number: q.Number(), Begin: q.Low(), End: q.End(), HasGaps: q.Gaps().Messages > 0}
 		if !purge {

@@ -28,6 +28,13 @@ type Plan struct {
 	Purge  bool // removes all messages before End, regardless of Policy
 	Queues []QueuePlan
 
+	// Distrusted means that the wall clock may be wrong. Then no message is removed because of its
+	// age, and New counts in Kept the messages that are older than MaxAge at Wall, the time of the
+	// wall clock. Now is a time at which no message looks older than it is.
+	Distrusted bool
+	Wall       time.Time
+	Kept       int64
+
 	read Messages
 }
 
@@ -70,7 +77,11 @@ func (p *Plan) planQueue(q *QueuePlan) error {
 	if err != nil {
 		return err
 	}
-	if ok && p.MaxAge != Forever && p.Now.Sub(oldest) >= p.MaxAge {
+	if p.Distrusted {
+		if err := p.countKept(q, oldest, ok); err != nil {
+			return err
+		}
+	} else if ok && p.MaxAge != Forever && p.Now.Sub(oldest) >= p.MaxAge {
 		if q.old, err = p.firstAfter(q, q.Begin.Offset, q.End, p.Now.Add(-p.MaxAge)); err != nil {
 			return err
 		}
@@ -85,6 +96,25 @@ func (p *Plan) planQueue(q *QueuePlan) error {
 	}
 	q.many = q.old
 	return nil
+}
+
+// countKept counts the messages of a queue that are too old for a wall clock that is not trusted.
+// Messages that were removed from between others count too.
+func (p *Plan) countKept(q *QueuePlan, oldest time.Time, some bool) error {
+	if p.MaxAge == Forever {
+		return nil
+	}
+	for _, l := range q.Leftovers {
+		if p.Wall.Sub(l.At) >= p.MaxAge {
+			p.Kept++
+		}
+	}
+	if !some || p.Wall.Sub(oldest) < p.MaxAge {
+		return nil
+	}
+	to, err := p.firstAfter(q, q.Begin.Offset, q.End, p.Wall.Add(-p.MaxAge))
+	p.Kept += to - q.Begin.Offset
+	return err
 }
 
 // limitToFloor finds the offset from which the duplicate window keeps messages, and limits the
@@ -137,7 +167,7 @@ func (p *Plan) Expired(q *QueuePlan, offset int64) bool {
 		return offset < max(q.old, q.many)
 	}
 	l := q.Leftovers[offset]
-	return l != nil && p.Now.Sub(l.At) >= p.MaxAge
+	return l != nil && !p.Distrusted && p.Now.Sub(l.At) >= p.MaxAge
 }
 
 // AddsLeftovers reports whether the round turns a message into a leftover.

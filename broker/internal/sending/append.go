@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/topic"
+	"github.com/tidegate/tidegate/internal/wallclock"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -53,6 +54,7 @@ type Config struct {
 
 	// Endpoint is the Endpoint of the receipts.
 	Endpoint string
+	Clock    *wallclock.Clock
 
 	Throttled *limits.Counters // of the messages that a limit rejected
 }
@@ -70,7 +72,7 @@ func (s *Sender) Append(ctx context.Context, messages []Message, results []trans
 	if !a.checkAll() {
 		return
 	}
-	now := time.Now()
+	now := s.Clock.Look().Now
 	for i, t := range a.topics {
 		if t != nil && (i == 0 || t != a.topics[i-1]) {
 			s.Limits.Observe(t, now)

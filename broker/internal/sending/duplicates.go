@@ -24,6 +24,7 @@ type suspect struct {
 // this Append.
 func (a *appending) resolve() []suspect {
 	var innocent []suspect
+	clock := a.Clock.At(time.Now())
 	for _, s := range a.suspects {
 		t, m := a.topics[s.index], &a.messages[s.index]
 		first, ok, err := a.first(t, s.at)
@@ -38,7 +39,7 @@ func (a *appending) resolve() []suspect {
 			innocent = append(innocent, s)
 		case err != nil && !store.IsDamage(err):
 			a.reject(s.index, t, refusal.Store(err), "")
-		case err != nil || !ok || first.ID != m.ID || time.Since(first.StoredAt) >= t.Settings().IDWindow():
+		case err != nil || !ok || first.ID != m.ID || clock.Ages().Sub(first.StoredAt) >= t.Settings().IDWindow():
 			if a.trusted == nil {
 				a.trusted = map[int]bool{}
 			}

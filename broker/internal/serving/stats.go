@@ -33,6 +33,8 @@ type Stats struct {
 	// or purged.
 	Damaged int64
 
+	Clock *status.Clock // nil while the broker trusts its wall clock
+
 	Messages StoreStats // the database of messages and settings
 	Groups   StoreStats // the database of the groups' progress
 

@@ -20,6 +20,7 @@ type Survey struct {
 	Totals    status.Totals
 	Counters  status.Counters
 	Storage   status.Storage
+	Clock     *status.Clock       // nil while the broker trusts its wall clock
 	Throttles []status.LimitState // that reject sends
 }
 

@@ -167,7 +167,7 @@ func TestReopen(t *testing.T) {
 		t.Errorf("message: %+v, %v, %v", got, ok, err)
 	}
 	q, err := s.Queue(3, 1)
-	if want := (QueueState{End: Mark{Offset: 8, Bytes: m.Cumulative}}); err != nil || !reflect.DeepEqual(q, want) {
+	if want := (QueueState{End: Mark{Offset: 8, Bytes: m.Cumulative}, Newest: m.StoredAt}); err != nil || !reflect.DeepEqual(q, want) {
 		t.Errorf("queue: %+v, %v; want %+v", q, err, want)
 	}
 	if dead, err := s.IsDeadLetter(9, p, 5); !dead || err != nil {

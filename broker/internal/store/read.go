@@ -141,6 +141,7 @@ func (r *Reader) Close() {
 type QueueState struct {
 	First     Mark             // where it begins
 	End       Mark             // after its last message; First if it is empty
+	Newest    time.Time        // when its last message was stored; zero if it is empty
 	Leftovers map[int64]Stored // remaining messages before First, by offset
 	Removed   Removed          // of those from First on
 }
@@ -189,6 +190,7 @@ func (s *Store) Queue(topic uint32, queue uint16) (QueueState, error) {
 		if offset >= q.First.Offset {
 			q.End = Mark{Offset: offset + 1, Bytes: m.Cumulative}
 		}
+		q.Newest = m.At
 	}
 	if err := it.Error(); err != nil {
 		return q, err

@@ -15,6 +15,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/internal/protocol"
+	"github.com/tidegate/tidegate/internal/wallclock"
 )
 
 // deliver returns the deliveries of a receive unless ctx has ended. A first delivery does not wait
@@ -72,7 +73,10 @@ func (s *Subscription) countDeliveries(ds []*tidegate.Delivery) {
 func (s *Subscription) deliveries(ctx context.Context, p *Request, grants []consume.Grant) (ds []*tidegate.Delivery, admitted int, err error) {
 	ds = make([]*tidegate.Delivery, 0, len(grants))
 	all := make([]tidegate.Delivery, len(grants))
-	expiry, now := s.Policy().Address.Expiry, time.Now()
+	expiry, clock := s.Policy().Address.Expiry, wallclock.Verdict{}
+	if expiry > 0 {
+		clock = s.env.Clock.Look()
+	}
 	var old, unwanted []handle.Receipt
 	inHand := int64(0)
 	reader := s.env.Store.Reader(s.Topic().ID())
@@ -100,7 +104,7 @@ func (s *Subscription) deliveries(ctx context.Context, p *Request, grants []cons
 			}
 			g.Message = &m
 		}
-		if expiry > 0 && now.Sub(g.Message.StoredAt) >= expiry {
+		if expiry > 0 && clock.Now.Sub(g.Message.StoredAt) >= expiry {
 			old = append(old, g.Receipt)
 			continue
 		}
@@ -112,6 +116,10 @@ func (s *Subscription) deliveries(ctx context.Context, p *Request, grants []cons
 	}
 	reader.Close() // before the wait for the disk, because it keeps obsolete files
 	s.skip(unwanted)
+	if clock.Distrusted {
+		s.postpone(old, clock.Until)
+		old = nil
+	}
 	if err := s.expireMessages(ctx, old); err != nil {
 		return nil, admitted, err
 	}
@@ -168,6 +176,24 @@ func (s *Subscription) skip(handles []handle.Receipt) {
 	now := time.Now()
 	for _, h := range handles {
 		s.progress.Skip(h, now)
+	}
+	s.apply(now)
+}
+
+// postpone ends deliveries that are not returned because their messages are older than expiry-delay
+// by a wall clock that is not trusted. The messages stay until the time is accepted.
+func (s *Subscription) postpone(handles []handle.Receipt, until time.Time) {
+	if len(handles) == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone != nil {
+		return
+	}
+	now := time.Now()
+	for _, h := range handles {
+		s.progress.Postpone(h, until, now)
 	}
 	s.apply(now)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/tally"
+	"github.com/tidegate/tidegate/internal/wallclock"
 )
 
 // An Env has the parts of a broker that all its subscriptions share.
@@ -23,6 +24,8 @@ type Env struct {
 	Store  *store.Store
 	Logger *slog.Logger
 	Reads  *Reads
+
+	Clock *wallclock.Clock // nil: the wall clock is always trusted
 
 	Endpoint, Host string // of deliveries: Endpoint and StoreHost
 

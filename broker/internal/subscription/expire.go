@@ -36,6 +36,25 @@ func (s *Subscription) expireUnsynced() (out remaining, gone bool) {
 	return s.apply(now), false
 }
 
+// EndPostponed makes the messages due that were postponed because the wall clock was not trusted.
+func (s *Subscription) EndPostponed() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone != nil {
+		return
+	}
+	now := time.Now()
+	s.progress.EndPostponed(now)
+	s.apply(now)
+}
+
+// Postponed returns the number of messages that wait because the wall clock is not trusted.
+func (s *Subscription) Postponed() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.progress.Postponed()
+}
+
 // Disown sets the end of the leases that the heartbeats of an owner kept alive.
 func (s *Subscription) Disown(owner string, until time.Time) {
 	s.mu.Lock()
@@ -43,6 +62,7 @@ func (s *Subscription) Disown(owner string, until time.Time) {
 	if s.gone != nil {
 		return
 	}
-	s.progress.Disown(owner, until)
-	s.apply(time.Now())
+	now := time.Now()
+	s.progress.Disown(owner, until, now)
+	s.apply(now)
 }

@@ -182,7 +182,7 @@ func TestNothingExpiresDuringRestore(t *testing.T) {
 		lease := store.Lease{State: uint8(consume.Inflight), Attempt: 1, Size: 1, Due: time.Now().Add(time.Second)}
 		s.Update(func(p *consume.Progress) {
 			p.RestoreCursor(0, store.Cursor{Next: 1, Bytes: 1})
-			p.RestoreLease(0, 0, lease, false)
+			p.RestoreLease(0, 0, lease, false, time.Now())
 		})
 		time.Sleep(2 * time.Second)
 		synctest.Wait()

@@ -117,7 +117,7 @@ func (c *Consumption) CountCold(ms []store.Message, limit throttle.ColdLimit) {
 // Limited returns the amount that backlog limits apply to, with the age at the last look.
 func (c *Consumption) Limited(now time.Time) throttle.Amount {
 	l := c.Backlog()
-	return throttle.Amount{l.Messages, l.Bytes, c.Age.At(now).Milliseconds()}
+	return throttle.Amount{l.Messages, l.Bytes, c.topic.ageOf(&c.Age, now).Milliseconds()}
 }
 
 // Drained returns the drain rate of the group, per second.

@@ -61,14 +61,24 @@ func (t *Topic) Backlog() Amount {
 func (t *Topic) Limited(now time.Time) throttle.Amount {
 	subs := t.Subscriptions()
 	l, waiting := t.Backlog(), t.Delayed()
-	age := t.Throttling.Age.At(now)
+	age := t.ageOf(&t.Throttling.Age, now)
 	if len(subs) > 0 {
 		age = 0
 	}
 	for _, s := range subs {
-		age = max(age, s.Consumed().Age.At(now))
+		age = max(age, t.ageOf(&s.Consumed().Age, now))
 	}
 	return throttle.Amount{l.Messages + waiting.Messages, l.Bytes + waiting.Bytes, age.Milliseconds()}
+}
+
+// ageOf returns an age at now. While the wall clock is not trusted, no message is older than it was
+// by the time before.
+func (t *Topic) ageOf(a *throttle.Age, now time.Time) time.Duration {
+	if a.At(now) == 0 {
+		return 0
+	}
+	clock := t.config.Clock.At(now)
+	return a.At(clock.Ages())
 }
 
 // Drained returns the drain rate, per second, of the group with the largest backlog.

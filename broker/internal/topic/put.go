@@ -30,6 +30,8 @@ func (t *Topic) Put(w *store.Batch, q *Queue, m *store.Message, now time.Time) i
 	offset := q.nextOffset
 	q.nextOffset++
 	q.nextBytes += int64(len(m.Body))
+	clock := t.config.Clock.At(now)
+	now = clock.Stamp()
 	m.Cumulative, m.StoredAt = q.nextBytes, now
 	t.messages.Add(1)
 	t.bytes.Add(int64(len(m.Body)))

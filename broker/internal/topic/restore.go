@@ -2,17 +2,30 @@ package topic
 
 import (
 	"log/slog"
+	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
-// Restore reads the state of the queues from the store. No other goroutine uses the topic yet.
-func (t *Topic) Restore(st *store.Store) error {
+// Restore reads the state of the queues from the store, and returns when the newest message was
+// stored; zero if there is none. No other goroutine uses the topic yet.
+func (t *Topic) Restore(st *store.Store) (newest time.Time, err error) {
+	if waiting, _ := t.pending.Delayed(); waiting > 0 {
+		if err := st.NewestDelayed(t.config.ID, time.Time{}, func(d *store.StoredDelayed) bool {
+			newest = d.Stored
+			return false
+		}); err != nil {
+			return newest, err
+		}
+	}
 	for _, q := range t.Queues() {
 		state, err := st.Queue(t.config.ID, q.number)
 		if err != nil {
-			return err
+			return newest, err
+		}
+		if state.Newest.After(newest) {
+			newest = state.Newest
 		}
 		q.low.Store(&state.First)
 		q.Retention = retention.Restore(state.First, state.Leftovers)
@@ -34,7 +47,7 @@ func (t *Topic) Restore(st *store.Store) error {
 	}
 	t.Watch()
 	t.opened = t.Written()
-	return nil
+	return newest, nil
 }
 
 // LostEnds are queues that are shorter than the progress of groups shows, because the end of the

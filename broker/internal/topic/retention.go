@@ -104,6 +104,13 @@ func (t *Topic) BeginRound(now time.Time) {
 	t.retentionRan.Store(now.UnixNano())
 }
 
+// KeepExpired notes the number of messages that are too old and are kept because the wall clock is
+// not trusted. It returns the number before.
+func (t *Topic) KeepExpired(n int64) (before int64) { return t.kept.Swap(n) }
+
+// KeptExpired returns the number that the last round of retention noted with KeepExpired.
+func (t *Topic) KeptExpired() int64 { return t.kept.Load() }
+
 // Watch determines whether GroupConsumed brings the next round forward.
 func (t *Topic) Watch() { t.watched.Store(t.Settings().Retention.Consumed || t.leftovers.Load() > 0) }
 

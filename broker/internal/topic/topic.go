@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/throttle"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
+	"github.com/tidegate/tidegate/internal/wallclock"
 )
 
 // An Amount is a number of messages, and the size of their bodies in bytes.
@@ -56,6 +57,7 @@ type Topic struct {
 	retentionRan atomic.Int64 // start of the last round
 	watched      atomic.Bool  // a round is due when groups have consumed messages
 	hasGaps      atomic.Bool  // messages may have been removed from the middle of a queue
+	kept         atomic.Int64 // see KeepExpired
 }
 
 // A Config has the fixed parts of a topic.
@@ -72,6 +74,9 @@ type Config struct {
 
 	// Retention is the task that removes messages.
 	Retention *maintain.Task
+
+	// Clock decides whether the wall clock can be trusted. Nil means that it can.
+	Clock *wallclock.Clock
 
 	// Transaction has the broker's times of transaction checks, for zero fields of the settings.
 	Transaction *atomic.Pointer[settings.Transaction]

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/admin"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/connection"
 	"github.com/tidegate/tidegate/cmd/internal/output"
@@ -363,6 +364,7 @@ func (d *Patient) http(ctx context.Context, s connection.Server) {
 	}
 	d.OK("http", "%s responds", s.HTTP)
 	d.clock(bounded, s)
+	d.trustedClock(bounded, client)
 	if err := client.Ready(bounded); err != nil {
 		d.Failed("ready", err, "the log of the broker has the reason")
 		return
@@ -414,4 +416,31 @@ func (d *Patient) clock(ctx context.Context, s connection.Server) {
 		return
 	}
 	d.OK("clock", "the clocks agree within %s", output.Duration(max(skew.Abs(), time.Second)))
+}
+
+// trustedClock reports a broker that does not trust its own wall clock. A key that may not observe
+// the broker leaves the step out.
+func (d *Patient) trustedClock(ctx context.Context, client *admin.Client) {
+	o, err := client.Overview(ctx)
+	if err != nil || o.Clock == nil {
+		return
+	}
+	d.Failed("clock of the broker", fmt.Errorf("%s: %w", distrust(o.Clock, o.Now), tidegate.ErrUnavailable),
+		"if the clock is wrong, synchronise it (NTP) before that time; if it is right, wait")
+}
+
+// distrust describes a wall clock that the broker does not trust.
+func distrust(c *status.Clock, now time.Time) string {
+	ahead := time.Duration(c.AheadMS) * time.Millisecond
+	direction := "ahead"
+	if ahead < 0 {
+		direction = "back"
+	}
+	cause := fmt.Sprintf("the wall clock of the broker was set %s by %s", direction, output.Duration(ahead.Abs()))
+	if c.AtStart {
+		cause = fmt.Sprintf("the wall clock of the broker differs by %s from the newest time in its data directory", output.Duration(ahead.Abs()))
+	}
+	return fmt.Sprintf("%s; its time is accepted in %s. Until then no message is removed by age: "+
+		"retention would remove %d messages, and %d messages are older than the expiry-delay and are neither delivered nor removed",
+		cause, output.Duration(max(c.AcceptedAt.Sub(now), 0)), c.Kept, c.Postponed)
 }

@@ -63,12 +63,16 @@ func (fixed) Stats() serving.Stats {
 			serving.RefusedThrottled: 301, serving.RefusedInvalid: 302, serving.RefusedNoTopic: 303, serving.RefusedUnknown: 304, serving.RefusedOther: 305,
 		},
 		Throttled: map[string]int64{"topic backlog bytes": 401, "group backlog age": 402, "disk full": 403, "free disk": 404, "client quota": 405, "fair share": 406, "other": 407},
+		Clock:     &status.Clock{Kept: 551, Postponed: 552},
 		Damaged:   501, RetryLateness: histogram(502, 4.5), DelayedLateness: histogram(503, 5.5), Messages: store(600), Groups: store(700), CacheHits: 801, CacheMisses: 802,
 	}
 }
 
 // The expected text of /metrics, by hand.
 const fixed1 = `
+tidegate_clock_kept_messages{reason="expiry"} 552
+tidegate_clock_kept_messages{reason="retention"} 551
+tidegate_clock_trusted 0
 tidegate_damaged_messages_total 501
 tidegate_delayed_lateness_seconds_bucket{le="+Inf"} 1512
 tidegate_delayed_lateness_seconds_bucket{le="0.5"} 503

@@ -110,6 +110,9 @@ var (
 	descDelayedLateness = desc("delayed_lateness_seconds", "Time from the delivery time of a delayed message until it was in its queue.", nil)
 	descRetryLateness   = desc("retry_lateness_seconds", "Time from the due time of a retry until the message was ready.", nil)
 
+	descClockTrusted = desc("clock_trusted", "1 while the broker trusts its wall clock. 0 for ten minutes after the clock was set, or after a start with a clock that differs by more than an hour from the newest time in the data directory.", nil)
+	descClockKept    = desc("clock_kept_messages", "Messages that are too old by a wall clock that is not trusted, and are kept, by the reason for which they would be removed: the retention of their topic, or the expiry-delay of their address.", []string{"reason"})
+
 	descHealthy       = desc("store_healthy", "1 while messages can be stored, 0 otherwise.", nil)
 	descCommit        = desc("store_commit_seconds", "Duration of the commit of a batch, including the fsync if the commit waits for it.", storeLabels)
 	descCommitRecords = desc("store_commit_records", "Records in a commit. One fsync covers all of them.", storeLabels)
@@ -202,10 +205,20 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	out.store(&st.Groups, "groups")
 	out.counter(descCacheHits, st.CacheHits)
 	out.counter(descCacheMisses, st.CacheMisses)
+	out.clock(st.Clock)
 	healthy := c.of.Healthy() == nil
 	out.gauge(descHealthy, one(healthy))
 	out.gauge(descReady, one(healthy && c.of.Serving()))
 	out.gauge(descSessions, int64(c.of.Clients()))
+}
+
+func (out scrape) clock(c *status.Clock) {
+	out.gauge(descClockTrusted, one(c == nil))
+	if c == nil {
+		c = &status.Clock{}
+	}
+	out.gauge(descClockKept, c.Kept, "retention")
+	out.gauge(descClockKept, c.Postponed, "expiry")
 }
 
 func (out scrape) topic(t *serving.TopicStats) {

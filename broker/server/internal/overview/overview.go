@@ -32,7 +32,7 @@ type lists struct {
 // Fill sets the parts of an overview that come from a survey. The lists of one survey are selected
 // once; the caller must not change them.
 func (f *Filler) Fill(o *status.Overview, s *serving.Survey) {
-	o.AsOf, o.Storage, o.Totals, o.Counters = s.At, s.Storage, s.Totals, s.Counters
+	o.AsOf, o.Clock, o.Storage, o.Totals, o.Counters = s.At, s.Clock, s.Storage, s.Totals, s.Counters
 	l := f.last.Load()
 	if l == nil || l.of != s {
 		l = &lists{s, topOf(s), wrongOf(s)}

@@ -79,6 +79,16 @@ func (r *reader) string() string {
 	return r.s[r.off-n : r.off]
 }
 
+// span reads a duration that is not negative.
+func (r *reader) span() time.Duration {
+	n := r.uvarint()
+	if n > math.MaxInt64 {
+		r.fail("a duration is too long")
+		return 0
+	}
+	return time.Duration(n)
+}
+
 // Nanos returns the form in which a time is stored: nanoseconds since 1970, 0 for the zero time.
 func Nanos(t time.Time) int64 {
 	if t.IsZero() {

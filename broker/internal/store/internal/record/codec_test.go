@@ -74,11 +74,42 @@ func FuzzDecodeMessage(f *testing.F) {
 	})
 }
 
+// Records without the duration of the due time, as earlier versions wrote them, are still read, and
+// no record is larger than EncodedSize.
+func TestSpans(t *testing.T) {
+	for _, span := range []time.Duration{0, 1, 10 * time.Second, 1<<63 - 1} {
+		l := Lease{State: 2, Push: true, Attempt: 3, Serial: 4, Due: time.Unix(5, 6), Span: span, Since: time.Unix(7, 8), Stored: 10, Size: 9, Owner: "o", Group: "g"}
+		b := l.AppendTo(nil)
+		if span == 0 && !bytes.Equal(b, []byte("\x01\x02\x01\x03\x00\x00\x00\x04\x00\x00\x00\x01\x2a\x05\xf2\x06\x00\x00\x00\x01\xa1\x3b\x86\x08\x00\x00\x00\x00\x00\x00\x00\x0a\x09\x01o\x01g")) {
+			t.Errorf("the record of an earlier version is %x", b)
+		}
+		var got Lease
+		if err := DecodeLease(b, &got); err != nil || got != l || len(b) != l.EncodedSize() {
+			t.Errorf("read back %+v, %v; want %+v; %d bytes, EncodedSize returns %d", got, err, l, len(b), l.EncodedSize())
+		}
+		h := HalfState{Due: time.Unix(5, 6), Span: span, Checks: 3, Stored: time.Unix(1, 2), IDHash: 7, Size: 300}
+		if got, err := DecodeHalfState(h.Encode()); err != nil || got != h {
+			t.Errorf("read back %+v, %v; want %+v", got, err, h)
+		}
+		if size := len(h.Encode()); span == 0 && size != 24+1+2 {
+			t.Errorf("the state of an earlier version has %d bytes", size)
+		}
+	}
+	for _, b := range [][]byte{{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01}, {0x80}} { // above the longest duration, and cut
+		l := Lease{Span: 1}
+		v := l.AppendTo(nil)
+		if err := DecodeLease(append(v[:len(v)-1], b...), &l); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("a span of %x: %v", b, err)
+		}
+	}
+}
+
 // Invariants: as above.
 func FuzzDecodeLease(f *testing.F) {
 	l := Lease{State: 2, Push: true, Retain: true, Blocked: true, Changed: true, Attempt: 3, Serial: 4, Due: time.Unix(5, 6), Since: time.Unix(7, 8), Stored: 10, Size: 9, Owner: "o", Group: "g"}
 	f.Add(l.AppendTo(nil))
 	f.Add((&Lease{}).AppendTo(nil))
+	f.Add((&Lease{State: 1, Due: time.Unix(5, 6), Span: time.Hour}).AppendTo(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var l, again Lease
 		if err := DecodeLease(b, &l); err != nil {

@@ -22,6 +22,7 @@ type HalfID struct {
 // its constant fields.
 type HalfState struct {
 	Due    time.Time
+	Span   time.Duration // from the moment at which Due was set to Due; 0 if it is not known
 	Checks int
 
 	Stored time.Time // when the message was stored
@@ -70,12 +71,16 @@ func SplitDueHalfKey(k []byte) (DueHalf, error) {
 }
 
 // Encode returns the record of a state: Due and Stored in nanoseconds since 1970, IDHash, Checks,
-// Size.
+// Size, and Span unless it is 0. Records of earlier versions have no Span.
 func (s HalfState) Encode() []byte {
-	b := binary.BigEndian.AppendUint64(make([]byte, 0, 30), uint64(Nanos(s.Due)))
+	b := binary.BigEndian.AppendUint64(make([]byte, 0, 40), uint64(Nanos(s.Due)))
 	b = binary.BigEndian.AppendUint64(b, uint64(Nanos(s.Stored)))
 	b = binary.BigEndian.AppendUint64(b, s.IDHash)
-	return binary.AppendUvarint(binary.AppendUvarint(b, uint64(s.Checks)), uint64(s.Size))
+	b = binary.AppendUvarint(binary.AppendUvarint(b, uint64(s.Checks)), uint64(s.Size))
+	if s.Span > 0 {
+		b = binary.AppendUvarint(b, uint64(s.Span))
+	}
+	return b
 }
 
 // DecodeHalfState decodes the result of Encode.
@@ -85,11 +90,15 @@ func DecodeHalfState(v []byte) (HalfState, error) {
 	}
 	r := reader{b: v, off: 24}
 	n, size := r.uvarint(), r.uvarint()
+	var span time.Duration
+	if r.err == nil && r.off < len(v) {
+		span = r.span()
+	}
 	if r.err == nil && (r.off != len(v) || n > math.MaxInt32 || size > math.MaxInt32) {
 		r.fail("the state of a half message is invalid")
 	}
 	return HalfState{
-		Due: fromNanos(binary.BigEndian.Uint64(v)), Checks: int(n),
+		Due: fromNanos(binary.BigEndian.Uint64(v)), Span: span, Checks: int(n),
 		Stored: fromNanos(binary.BigEndian.Uint64(v[8:])), IDHash: binary.BigEndian.Uint64(v[16:]), Size: int64(size),
 	}, r.err
 }

@@ -10,6 +10,7 @@ import "encoding/binary"
 //	a pattern                             the address settings of a pattern
 //	n                                     the last number given to a topic or group
 //	u                                     the limits of the whole broker, if they were changed in use
+//	j                                     the wall clock when it was last trusted
 //	y due(8) topic(4) number(8)           a delayed message
 //	r topic(4) stored(8) number(8)        metadata of a delayed message, by storage time
 //	h topic(4) number(8)                  a half message
@@ -42,6 +43,7 @@ const (
 	PrefixNumber     = 'n'
 	PrefixAddress    = 'a'
 	PrefixLimits     = 'u'
+	PrefixClock      = 'j'
 	PrefixDeadLetter = 'd'
 	PrefixDelayed    = 'y'
 	PrefixMark       = 'f'

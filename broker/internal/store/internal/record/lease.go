@@ -16,6 +16,7 @@ const (
 	leaseRetain   = 4
 	leaseBlocked  = 8
 	leaseChanged  = 16
+	leaseSpan     = 32 // Span follows the message group; records of earlier versions have none
 )
 
 // A Cursor is how far a group is in a queue.
@@ -30,25 +31,30 @@ type Cursor struct {
 
 // A Lease is a group's state of one message that was delivered or skipped and is not finished.
 type Lease struct {
-	State    uint8     // the engine's number for the state
-	Push     bool      // taken by a push consumer
-	Negative bool      // waits after a negative acknowledgement or a snooze: the maximum of attempts does not end it
-	Retain   bool      // retention does not remove the message before it is done: its message group was parked or blocked
-	Blocked  bool      // its message group is blocked by it
-	Changed  bool      // Serial is of a change of the invisible duration: one less is of the handle that it replaced
-	Attempt  int       // deliveries made
-	Serial   uint32    // of the handle that is valid
-	Due      time.Time // when the lease or the wait ends
-	Since    time.Time // of the delivery, for leases that are renewed
-	Stored   int64     // when the message was stored, in nanoseconds since 1970
-	Size     int64     // bytes of the body
-	Owner    string    // the client that keeps the lease alive; empty for none
-	Group    string    // the message group; empty for none
+	State    uint8         // the engine's number for the state
+	Push     bool          // taken by a push consumer
+	Negative bool          // waits after a negative acknowledgement or a snooze: the maximum of attempts does not end it
+	Retain   bool          // retention does not remove the message before it is done: its message group was parked or blocked
+	Blocked  bool          // its message group is blocked by it
+	Changed  bool          // Serial is of a change of the invisible duration: one less is of the handle that it replaced
+	Attempt  int           // deliveries made
+	Serial   uint32        // of the handle that is valid
+	Due      time.Time     // when the lease or the wait ends
+	Span     time.Duration // from the moment at which Due was set to Due; 0 if it is not known
+	Since    time.Time     // of the delivery, for leases that are renewed
+	Stored   int64         // when the message was stored, in nanoseconds since 1970
+	Size     int64         // bytes of the body
+	Owner    string        // the client that keeps the lease alive; empty for none
+	Group    string        // the message group; empty for none
 }
 
 // EncodedSize returns how many bytes AppendTo appends.
 func (l *Lease) EncodedSize() int {
-	return 3 + uvarintLen(uint64(l.Attempt)) + 4 + 24 + uvarintLen(uint64(l.Size)) + stringLen(l.Owner) + stringLen(l.Group)
+	n := 3 + uvarintLen(uint64(l.Attempt)) + 4 + 24 + uvarintLen(uint64(l.Size)) + stringLen(l.Owner) + stringLen(l.Group)
+	if l.Span > 0 {
+		n += uvarintLen(uint64(l.Span))
+	}
+	return n
 }
 
 // AppendTo appends the lease's record to b.
@@ -69,6 +75,9 @@ func (l *Lease) AppendTo(b []byte) []byte {
 	if l.Changed {
 		flags |= leaseChanged
 	}
+	if l.Span > 0 {
+		flags |= leaseSpan
+	}
 	b = append(b, leaseVersion, l.State, flags)
 	b = binary.AppendUvarint(b, uint64(l.Attempt))
 	b = binary.BigEndian.AppendUint32(b, l.Serial)
@@ -77,7 +86,11 @@ func (l *Lease) AppendTo(b []byte) []byte {
 	b = binary.BigEndian.AppendUint64(b, uint64(l.Stored))
 	b = binary.AppendUvarint(b, uint64(l.Size))
 	b = appendString(b, l.Owner)
-	return appendString(b, l.Group)
+	b = appendString(b, l.Group)
+	if l.Span > 0 {
+		b = binary.AppendUvarint(b, uint64(l.Span))
+	}
+	return b
 }
 
 // DecodeLease reads a stored lease into l. It keeps nothing of v.
@@ -88,7 +101,7 @@ func DecodeLease(v []byte, l *Lease) error {
 	}
 	l.State = r.byte()
 	flags := r.byte()
-	if flags&^(leasePush|leaseNegative|leaseRetain|leaseBlocked|leaseChanged) != 0 {
+	if flags&^(leasePush|leaseNegative|leaseRetain|leaseBlocked|leaseChanged|leaseSpan) != 0 {
 		r.fail("it has an unknown flag")
 	}
 	l.Push, l.Negative, l.Retain = flags&leasePush != 0, flags&leaseNegative != 0, flags&leaseRetain != 0
@@ -108,9 +121,12 @@ func DecodeLease(v []byte, l *Lease) error {
 	l.Stored = int64(binary.BigEndian.Uint64(v[r.off+20:]))
 	r.off += 28
 	l.Size = int64(r.uvarint())
-	l.Owner, l.Group = r.string(), r.string()
+	l.Owner, l.Group, l.Span = r.string(), r.string(), 0
+	if flags&leaseSpan != 0 {
+		l.Span = r.span()
+	}
 	if r.err == nil && r.off != len(v) {
-		r.fail("unexpected bytes after the message group")
+		r.fail("unexpected bytes at the end")
 	}
 	return r.err
 }
