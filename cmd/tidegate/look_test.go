@@ -399,6 +399,9 @@ func TestBlockedMessageGroupIsFound(t *testing.T) {
 			if r = tl.must("group", "show", "ledger"); !strings.Contains(r.stdout, next) || !strings.Contains(r.stdout, map[string]string{"blocked": "Blocked by a message that is retried", "parked": "Parked after the last attempt"}[state]) {
 				t.Errorf("group show prints\n%s", r.stdout)
 			}
+			if doctor := tl.must("doctor", "--topic", "pays", "--group", "ledger"); !strings.Contains(doctor.stdout, next) || !strings.Contains(doctor.stdout, map[string]string{"blocked": "Blocked by a message that is retried", "parked": "Parked after the last attempt"}[state]) {
+				t.Errorf("doctor prints\n%s", doctor.stdout)
+			}
 			if r = tl.must("group", "list", "--state", state); !strings.Contains(r.stdout, next) {
 				t.Errorf("group list prints\n%s", r.stdout)
 			}

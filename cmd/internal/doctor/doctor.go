@@ -17,6 +17,7 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/connection"
 	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/cmd/internal/view"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -294,7 +295,7 @@ func (d *Patient) lane(ctx context.Context, t connection.Transport) {
 		d.Failed("group", err, d.create("group create "+d.Group, "updateSubGroup -g "+d.Group))
 		return
 	}
-	known, err := d.groupKnown(bounded)
+	group, err := d.group(bounded)
 	if err != nil {
 		d.Failed("group", err, fmt.Sprintf("check the name ('tidegate group list'), or create it: tidegate group create %s; the first receive creates it too", d.Group))
 		return
@@ -304,27 +305,48 @@ func (d *Patient) lane(ctx context.Context, t connection.Transport) {
 	if settings.MaxAttempts > 0 {
 		attempts = fmt.Sprintf(", with %d attempts for a message", settings.MaxAttempts)
 	}
-	if !known {
+	if group == nil {
 		attempts += "; a group that does not exist yet has the defaults"
 	}
 	d.OK("group", "%s receives %s%s", output.Safe(d.Group), order, attempts)
+	if group != nil {
+		d.consumes(group)
+	}
 }
 
-// groupKnown reports whether the broker has the group. The error matches tidegate.ErrNotFound if it
-// has not. If the server's HTTP API does not respond, the result stays open.
-func (d *Patient) groupKnown(ctx context.Context) (bool, error) {
+// consumes adds the sentence about why the group does not consume the topic.
+func (d *Patient) consumes(g *status.Group) {
+	for i := range g.Topics {
+		if g.Topics[i].Topic != d.Topic {
+			continue
+		}
+		if text, next := view.Why(g.Name, &g.Topics[i], time.Now()); text != "" {
+			d.OK("consumes", "%s", text)
+			d.steps[len(d.steps)-1].Remedy = next
+		}
+		return
+	}
+	d.OK("consumes", "the group has not received from %s yet: no consumer of it has run", output.Safe(d.Topic))
+}
+
+// group returns the group. The error matches tidegate.ErrNotFound if the broker has none. Without a
+// response of the server's HTTP API the group is nil.
+func (d *Patient) group(ctx context.Context) (*status.Group, error) {
 	if d.Server.WithoutHTTP() || d.Server.HTTP == "" || d.Server.Elsewhere() {
-		return false, nil
+		return nil, nil //nolint:nilnil // it is not known
 	}
 	client, err := d.Admin(ctx)
 	if err != nil {
-		return false, nil //nolint:nilerr // the step http reports it
+		return nil, nil //nolint:nilerr,nilnil // the step http reports it
 	}
-	_, err = client.Group(ctx, d.Group)
-	if errors.Is(err, tidegate.ErrNotFound) {
-		return false, err
+	g, err := client.Group(ctx, d.Group)
+	switch {
+	case errors.Is(err, tidegate.ErrNotFound):
+		return nil, err
+	case err != nil:
+		return nil, nil //nolint:nilnil // as above
 	}
-	return err == nil, nil
+	return &g, nil
 }
 
 func (d *Patient) probe(ctx context.Context, t connection.Transport) {
