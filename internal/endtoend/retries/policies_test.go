@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/consumer/policy"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // The messages of one topic have the schedules, maximums and ends of their policies. The actual
@@ -130,7 +131,7 @@ func TestLowerMaximumOfTheServer(t *testing.T) {
 		fifo := run("fifo", "orders", func(int) error { return failed })
 		run("plain", "mails", func(attempt int) error {
 			if attempt < 5 {
-				return consumer.NegativeAck(failed)
+				return consumer.Reconsume(transport.ReconsumeMode{Negative: true}, failed)
 			}
 			return failed
 		})
