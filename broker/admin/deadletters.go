@@ -26,7 +26,8 @@ func (c *Client) DeadLetters(ctx context.Context, group string, q status.DeadLet
 // size of a page. It requests the next page when the loop reaches it. An error ends the sequence.
 func (c *Client) AllDeadLetters(ctx context.Context, group string, q status.DeadLetterQuery) iter.Seq2[status.DeadLetter, error] {
 	return func(yield func(status.DeadLetter, error) bool) {
-		for {
+		for at := (httpapi.Cursor{After: q.After}); ; {
+			q.After = at.After
 			page, err := c.DeadLetters(ctx, group, q)
 			if err != nil {
 				yield(status.DeadLetter{}, err)
@@ -37,7 +38,10 @@ func (c *Client) AllDeadLetters(ctx context.Context, group string, q status.Dead
 					return
 				}
 			}
-			if q.After = page.Next; q.After == "" {
+			if more, err := at.Advance(page.Next); !more {
+				if err != nil {
+					yield(status.DeadLetter{}, err)
+				}
 				return
 			}
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/httpapi"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
 
@@ -27,7 +28,8 @@ func (b Broker) group() string { return b.Group }
 func (b Broker) letters(ctx context.Context, f *Filter, by query) iter.Seq2[*Letter, error] {
 	return func(yield func(*Letter, error) bool) {
 		q := status.DeadLetterQuery{DeadLetterFilter: f.onBroker(), In: b.In, Limit: by.page, Bodies: by.bodies}
-		for {
+		for at := (httpapi.Cursor{}); ; {
+			q.After = at.After
 			page, err := b.Client.DeadLetters(ctx, b.Group, q)
 			if err != nil {
 				yield(nil, err)
@@ -38,7 +40,10 @@ func (b Broker) letters(ctx context.Context, f *Filter, by query) iter.Seq2[*Let
 					return
 				}
 			}
-			if q.After = page.Next; q.After == "" {
+			if more, err := at.Advance(page.Next); !more {
+				if err != nil {
+					yield(nil, err)
+				}
 				return
 			}
 		}

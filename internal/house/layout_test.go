@@ -83,7 +83,7 @@ var importTable = map[string]row{
 		tests:   []string{"broker", "broker/server", "broker/brokertest"}, // a trace goes through the broker
 	},
 	"consumer/deadletter": {
-		imports: []string{"", "transport", "backoff", "ratelimit", "broker/admin", "broker/status", "internal/filelock", "internal/fingerprint"},
+		imports: []string{"", "transport", "backoff", "ratelimit", "broker/admin", "broker/status", "internal/filelock", "internal/fingerprint", "internal/httpapi"},
 		tests:   []string{"broker", "broker/server", "transport/rest"}, // over a broker
 	},
 	"broker":          {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address", "internal/fingerprint", "internal/powerloss", "internal/tally", "internal/wallclock", "broker/settings", "broker/status"}, tests: []string{"producer"}}, // the example

@@ -11,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/cmd/internal/view"
+	"github.com/tidegate/tidegate/internal/httpapi"
 )
 
 // An audit has the flags of audit.
@@ -56,14 +57,19 @@ func (q *audit) run(ctx context.Context, c *call.Call) error {
 	ctx, cancel := c.Bounded(ctx)
 	defer cancel()
 	var records []status.AuditRecord
-	for q.Limit = 1000; ; {
+	q.Limit = 1000
+	for at := (httpapi.Cursor{After: q.After}); ; {
+		q.After = at.After
 		page, err := client.Audit(ctx, q.AuditQuery)
 		if err != nil {
 			return err
 		}
 		records = append(records, page.Records...)
-		q.After = page.Next
-		if enough := c.Limit > 0 && len(records) > c.Limit && c.Sort == ""; enough || q.After == "" {
+		more, err := at.Advance(page.Next)
+		if err != nil {
+			return err
+		}
+		if enough := c.Limit > 0 && len(records) > c.Limit && c.Sort == ""; enough || !more {
 			break
 		}
 	}

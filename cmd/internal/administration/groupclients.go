@@ -8,18 +8,22 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/call"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/cmd/internal/view"
+	"github.com/tidegate/tidegate/internal/httpapi"
 )
 
 // groupClients returns the connected consumers of a group.
 func groupClients(ctx context.Context, client *admin.Client, group string) (all status.ClientPage, err error) {
-	for q := (status.ClientQuery{Group: group, Limit: 1000}); ; {
+	q := status.ClientQuery{Group: group, Limit: 1000}
+	for at := (httpapi.Cursor{}); ; {
+		q.After = at.After
 		page, err := client.Clients(ctx, q)
 		if err != nil {
 			return all, err
 		}
 		page.Clients = append(all.Clients, page.Clients...)
-		if all, q.After = page, page.Next; q.After == "" {
-			return all, nil
+		all = page
+		if more, err := at.Advance(page.Next); !more {
+			return all, err
 		}
 	}
 }

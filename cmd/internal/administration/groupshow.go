@@ -16,6 +16,7 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/call"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/cmd/internal/view"
+	"github.com/tidegate/tidegate/internal/httpapi"
 )
 
 // A groupDetails has the flags of group show.
@@ -171,16 +172,16 @@ func printAdvice(c *call.Call, topic, text, next string) error {
 
 // groupQueues returns the progress of a group in all queues of a topic.
 func groupQueues(ctx context.Context, client *admin.Client, group, topic string) (all []view.GroupQueue, err error) {
-	for after := ""; ; {
-		page, err := client.GroupQueues(ctx, group, topic, after, 1000)
+	for at := (httpapi.Cursor{}); ; {
+		page, err := client.GroupQueues(ctx, group, topic, at.After, 1000)
 		if err != nil {
 			return nil, err
 		}
 		for _, q := range page.Queues {
 			all = append(all, view.GroupQueue{Topic: topic, GroupQueue: q})
 		}
-		if after = page.Next; after == "" {
-			return all, nil
+		if more, err := at.Advance(page.Next); !more {
+			return all, err
 		}
 	}
 }

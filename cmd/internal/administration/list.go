@@ -11,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/call"
 	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/internal/httpapi"
 )
 
 // A listing has the flags of a list of topics or groups. S is the summary of one.
@@ -64,7 +65,9 @@ func (l *listing[S]) read(ctx context.Context, c *call.Call, keep func(S) bool) 
 	if l.top > 0 {
 		q.Sort = "-" + l.by
 	}
-	for q.Limit = 1000; ; {
+	q.Limit = 1000
+	for at := (httpapi.Cursor{After: q.After}); ; {
+		q.After = at.After
 		page, next, err := l.page(ctx, client, q)
 		if err != nil {
 			return nil, err
@@ -77,8 +80,8 @@ func (l *listing[S]) read(ctx context.Context, c *call.Call, keep func(S) bool) 
 				return rows, nil
 			}
 		}
-		if q.After = next; next == "" {
-			return rows, nil
+		if more, err := at.Advance(next); !more {
+			return rows, err
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/call"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/cmd/internal/view"
+	"github.com/tidegate/tidegate/internal/httpapi"
 )
 
 func newTopics(a *call.App) *cobra.Command {
@@ -122,14 +123,14 @@ func newTopicShow(a *call.App) *cobra.Command {
 
 // queuesOf returns the contents of all queues of a topic.
 func queuesOf(ctx context.Context, client *admin.Client, topic string) (all []status.Queue, err error) {
-	for after := ""; ; {
-		page, err := client.Queues(ctx, topic, after, 1000)
+	for at := (httpapi.Cursor{}); ; {
+		page, err := client.Queues(ctx, topic, at.After, 1000)
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, page.Queues...)
-		if after = page.Next; after == "" {
-			return all, nil
+		if more, err := at.Advance(page.Next); !more {
+			return all, err
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/cmd/internal/view"
 	"github.com/tidegate/tidegate/consumer/deadletter"
+	"github.com/tidegate/tidegate/internal/httpapi"
 )
 
 func newDeadLetters(a *call.App) *cobra.Command {
@@ -265,14 +266,18 @@ func newDeadLettersPurge(a *call.App) *cobra.Command {
 		if filter.Before.IsZero() {
 			filter.Before = time.Now() // not those that came after the question
 		}
-		total, after := int64(0), ""
-		for {
-			p, err := client.PurgeDeadLetters(ctx, c.Args[0], status.DeadLetterSelection{DeadLetterFilter: filter, In: s.in, After: after})
+		total := int64(0)
+		for at := (httpapi.Cursor{}); ; {
+			p, err := client.PurgeDeadLetters(ctx, c.Args[0], status.DeadLetterSelection{DeadLetterFilter: filter, In: s.in, After: at.After})
 			total += p.Purged
+			var more bool
+			if err == nil {
+				more, err = at.Advance(p.Next)
+			}
 			if err != nil {
 				return errors.Join(err, fmt.Errorf("%s were removed before it", output.Number(total)))
 			}
-			if after = p.Next; after == "" {
+			if !more {
 				c.Note("removed %s", output.Count(total, "dead letter"))
 				return printPurge(c, total)
 			}
@@ -293,7 +298,8 @@ func printPurge(c *call.Call, n int64) error {
 
 // count counts the dead letters that a query selects, on the broker.
 func count(ctx context.Context, c *call.Call, client *admin.Client, q status.DeadLetterQuery) (total int64, err error) {
-	for {
+	for at := (httpapi.Cursor{After: q.After}); ; {
+		q.After = at.After
 		bounded, cancel := c.Bounded(ctx)
 		page, err := client.CountDeadLetters(bounded, c.Args[0], q)
 		cancel()
@@ -301,8 +307,8 @@ func count(ctx context.Context, c *call.Call, client *admin.Client, q status.Dea
 			return 0, err
 		}
 		total += page.Count
-		if q.After = page.Next; q.After == "" {
-			return total, nil
+		if more, err := at.Advance(page.Next); !more {
+			return total, err
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/call"
 	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/internal/httpapi"
 )
 
 func newParked(a *call.App) *cobra.Command {
@@ -36,7 +37,8 @@ WAITING counts the messages of the message group, with the failed one.`,
 			return err
 		}
 		var all []status.ParkedGroup
-		for q := (status.ParkedQuery{Topic: topic, State: state, Limit: 1000}); ; {
+		for at, more := (httpapi.Cursor{}), true; more; {
+			q := status.ParkedQuery{Topic: topic, State: state, Limit: 1000, After: at.After}
 			bounded, cancel := c.Bounded(ctx)
 			page, err := client.Parked(bounded, c.Args[0], q)
 			cancel()
@@ -44,8 +46,8 @@ WAITING counts the messages of the message group, with the failed one.`,
 				return c.UnknownGroup(ctx, client, err)
 			}
 			all = append(all, page.Groups...)
-			if q.After = page.Next; q.After == "" {
-				break
+			if more, err = at.Advance(page.Next); err != nil {
+				return err
 			}
 		}
 		return call.PrintList(c, output.List[status.ParkedGroup]{

@@ -17,6 +17,7 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/cmd/internal/view"
+	"github.com/tidegate/tidegate/internal/httpapi"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
 
@@ -183,7 +184,8 @@ func (l *look) read(ctx context.Context, topic string) error {
 	progress := call.NewProgress(l.Call)
 	defer progress.End()
 	l.found.Messages = []status.StoredMessage{}
-	for {
+	for at := (httpapi.Cursor{After: q.After}); ; {
+		q.After = at.After
 		if q.Limit = 1000; l.Limit > 0 {
 			q.Limit = min(q.Limit, l.Limit-len(l.found.Messages))
 		}
@@ -193,12 +195,16 @@ func (l *look) read(ctx context.Context, topic string) error {
 		}
 		page.Messages = append(l.found.Messages, page.Messages...)
 		l.scanned += page.Scanned
-		l.found, q.After = page, page.Next
+		l.found = page
 		progress.N = l.scanned
 		progress.Step(false)
 		if page.Complete || l.Limit > 0 && len(page.Messages) >= l.Limit || l.scan > 0 && l.scanned >= l.scan {
 			l.found.Scanned = l.scanned
 			return nil
+		}
+		if more, err := at.Advance(page.Next); !more {
+			l.found.Scanned = l.scanned
+			return err
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/cmd/internal/view"
+	"github.com/tidegate/tidegate/internal/httpapi"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
 
@@ -131,7 +132,8 @@ func letters(topic string) int {
 func (tr *tracing) in(ctx context.Context, client *admin.Client, topic string) (all status.Trace, err error) {
 	q, scanned := tr.query, int64(0)
 	q.Text = true
-	for {
+	for at := (httpapi.Cursor{After: q.After}); ; {
+		q.After = at.After
 		t, err := contents(ctx, &tr.look, &q, func(ctx context.Context) (status.Trace, error) { return client.Trace(ctx, topic, tr.group, q) })
 		if err != nil {
 			return all, err
@@ -142,8 +144,11 @@ func (tr *tracing) in(ctx context.Context, client *admin.Client, topic string) (
 			t.DeliverAt = all.DeliverAt
 		}
 		t.Half, t.Scanned = t.Half || all.Half, scanned
-		if all, q.After = t, t.Next; t.Complete || tr.scan > 0 && scanned >= tr.scan {
+		if all = t; t.Complete || tr.scan > 0 && scanned >= tr.scan {
 			return all, nil
+		}
+		if more, err := at.Advance(t.Next); !more {
+			return all, err
 		}
 	}
 }

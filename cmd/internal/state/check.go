@@ -18,6 +18,7 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/cmd/internal/view"
+	"github.com/tidegate/tidegate/internal/httpapi"
 )
 
 // A checkCommand has the flags of check.
@@ -197,7 +198,8 @@ func (k *checkCommand) group(ctx context.Context, client *admin.Client, f *check
 // the last second.
 func (k *checkCommand) groupAge(ctx context.Context, client *admin.Client, f *check.Finding) error {
 	oldest := int64(0)
-	for q := (admin.ListQuery{Match: k.Args[1], Limit: 1000}); ; {
+	for at := (httpapi.Cursor{}); ; {
+		q := admin.ListQuery{Match: k.Args[1], Limit: 1000, After: at.After}
 		page, next, err := client.GroupSummaries(ctx, q)
 		if err != nil {
 			return err
@@ -205,7 +207,9 @@ func (k *checkCommand) groupAge(ctx context.Context, client *admin.Client, f *ch
 		for _, s := range page {
 			oldest = max(oldest, s.OldestMS)
 		}
-		if q.After = next; next == "" {
+		if more, err := at.Advance(next); err != nil {
+			return err
+		} else if !more {
 			k.age.Judge(f, oldest/1000)
 			return nil
 		}
@@ -218,13 +222,16 @@ func (k *checkCommand) deadLetters(ctx context.Context, client *admin.Client, si
 		return err
 	}
 	n := int64(0)
-	for q := (status.DeadLetterQuery{DeadLetterFilter: status.DeadLetterFilter{Since: since}}); ; {
+	for at := (httpapi.Cursor{}); ; {
+		q := status.DeadLetterQuery{DeadLetterFilter: status.DeadLetterFilter{Since: since}, After: at.After}
 		page, err := client.CountDeadLetters(ctx, k.Args[1], q)
 		if err != nil {
 			return err
 		}
 		n += page.Count
-		if q.After = page.Next; q.After == "" {
+		if more, err := at.Advance(page.Next); err != nil {
+			return err
+		} else if !more {
 			k.dead.Judge(f, n)
 			return nil
 		}

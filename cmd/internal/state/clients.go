@@ -11,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/cmd/internal/view"
+	"github.com/tidegate/tidegate/internal/httpapi"
 )
 
 // A clientList has the flags of clients list.
@@ -84,16 +85,19 @@ func (q *clientList) run(ctx context.Context, c *call.Call) error {
 // means all.
 func allClients(ctx context.Context, client *admin.Client, q status.ClientQuery, enough int) (status.ClientPage, error) {
 	var all status.ClientPage
-	for q.Limit = 1000; ; {
+	q.Limit = 1000
+	for at := (httpapi.Cursor{After: q.After}); ; {
+		q.After = at.After
 		page, err := client.Clients(ctx, q)
 		if err != nil {
 			return all, err
 		}
 		page.Clients = append(all.Clients, page.Clients...)
-		all, q.After = page, page.Next
-		if q.After == "" || enough > 0 && len(all.Clients) > enough {
+		all = page
+		more, err := at.Advance(page.Next)
+		if !more || enough > 0 && len(all.Clients) > enough {
 			all.Next = ""
-			return all, nil
+			return all, err
 		}
 	}
 }

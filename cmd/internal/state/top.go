@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/cmd/internal/view"
+	"github.com/tidegate/tidegate/internal/httpapi"
 )
 
 // A topCommand has the flags of top and its state.
@@ -119,26 +120,29 @@ func (k *topCommand) look(ctx context.Context) (view.TopFrame, error) {
 // ages reads the ages of the oldest messages.
 func (k *topCommand) ages(ctx context.Context) (view.Ages, error) {
 	a := view.Ages{Topics: map[string]int64{}, Groups: map[[2]string]int64{}}
-	q := admin.ListQuery{State: "backlog", Limit: 1000}
-	for more := true; more; more = q.After != "" {
-		page, next, err := k.client.TopicSummaries(ctx, q)
+	for at, more := (httpapi.Cursor{}), true; more; {
+		page, next, err := k.client.TopicSummaries(ctx, admin.ListQuery{State: "backlog", Limit: 1000, After: at.After})
+		if err == nil {
+			more, err = at.Advance(next)
+		}
 		if err != nil {
 			return a, err
 		}
 		for _, t := range page {
 			a.Topics[t.Name] = t.OldestMS
 		}
-		q.After = next
 	}
-	for more := true; more; more = q.After != "" {
-		page, next, err := k.client.GroupSummaries(ctx, q)
+	for at, more := (httpapi.Cursor{}), true; more; {
+		page, next, err := k.client.GroupSummaries(ctx, admin.ListQuery{State: "backlog", Limit: 1000, After: at.After})
+		if err == nil {
+			more, err = at.Advance(next)
+		}
 		if err != nil {
 			return a, err
 		}
 		for _, g := range page {
 			a.Groups[[2]string{g.Group, g.Topic}] = g.OldestMS
 		}
-		q.After = next
 	}
 	return a, nil
 }
