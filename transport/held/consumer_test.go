@@ -3,6 +3,7 @@ package held_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -159,5 +160,97 @@ func runPush(ctx context.Context, t *testing.T, f *fake, handler consumer.Handle
 	}
 	if err := c.Run(ctx); err != nil {
 		t.Error(err)
+	}
+}
+
+// An outage costs no attempt once the kill switch has tripped, however many messages wait and
+// however few of them the Table may hold. The failures before the trip, of fewer than MinMessages,
+// cost one.
+func TestOutageCostsNoAttempt(t *testing.T) {
+	const outage = 10 * time.Minute
+	for _, tt := range []struct {
+		name     string
+		messages int
+		opts     held.Options
+		group    string
+		batch    bool
+	}{
+		{"batches", 3000, held.Options{}, "billing", true},
+		{"batches, few held", 3000, held.Options{MaxHeld: 100}, "billing", true},
+		{"batches, few bytes held", 300, held.Options{MaxHeldBytes: 20}, "billing", true},
+		{"batches in order", 3000, held.Options{}, "ledger", true},
+		{"single messages", 3000, held.Options{}, "billing", false},
+		{"single messages, few held", 300, held.Options{MaxHeld: 100}, "billing", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			inBubble(t, 0, tt.opts, func(t *testing.T, f *fake) {
+				for i := range tt.messages {
+					f.store(&tidegate.Message{ID: fmt.Sprint("id", i), Topic: "orders", MessageGroup: fmt.Sprint("mg", i%200), Body: fmt.Append(nil, i)})
+				}
+				f.groups["billing"] = transport.ConsumerSettings{MaxAttempts: 3}
+				f.groups["ledger"] = transport.ConsumerSettings{MaxAttempts: 3, FIFO: true}
+				f.faults.deliverDelay = time.Millisecond
+				start := time.Now()
+				var mu sync.Mutex
+				handled := map[string][]int{} // in order, by message group
+				total := 0
+				second := map[string]bool{} // messages in their second attempt
+				ctx, stop := context.WithTimeout(t.Context(), 2*time.Hour)
+				defer stop()
+				one := func(_ context.Context, d *tidegate.Delivery) error {
+					mu.Lock()
+					defer mu.Unlock()
+					if d.Attempt > 1 {
+						second[d.ID] = true
+					}
+					if d.Attempt > 2 {
+						t.Errorf("message %s came in attempt %d", d.Body, d.Attempt)
+					}
+					if time.Since(start) < outage {
+						return errors.New("the database is away")
+					}
+					n, _ := strconv.Atoi(string(d.Body))
+					handled[d.MessageGroup] = append(handled[d.MessageGroup], n)
+					if total++; total == tt.messages {
+						stop()
+					}
+					return nil
+				}
+				opts := consumer.PushOptions{KillSwitch: consumer.KillSwitch{FailureRatio: .5}}
+				sub := consumer.Subscription{Group: tt.group, Topic: "orders"}
+				c, err := consumer.NewPush(f, sub, one, opts)
+				if tt.batch {
+					c, err = consumer.NewBatch(f, sub, func(ctx context.Context, ds []*tidegate.Delivery) error {
+						<-time.After(100 * time.Millisecond)
+						r := make(consumer.BatchResult, len(ds))
+						for i, d := range ds {
+							r[i] = one(ctx, d)
+						}
+						return r
+					}, opts)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := c.Run(ctx); err != nil {
+					t.Error(err)
+				}
+				if total != tt.messages {
+					t.Errorf("%d of %d messages were handled", total, tt.messages)
+				}
+				t.Logf("all were handled %v after the outage", time.Since(start)-outage)
+				if len(second) >= 20 {
+					t.Errorf("%d messages came in a second attempt, want fewer than MinMessages", len(second))
+				}
+				if dead := len(f.logs[tidegate.DeadLetterTopic(tt.group)]); dead > 0 {
+					t.Errorf("%d dead letters", dead)
+				}
+				for g, got := range handled {
+					if tt.group == "ledger" && !slices.IsSorted(got) {
+						t.Errorf("the messages of %s were handled in the order %v", g, got)
+					}
+				}
+			})
+		})
 	}
 }

@@ -21,7 +21,9 @@ type Options struct {
 	// MaxHeld bounds the messages that the Table holds before it asks for more, and those that it
 	// has asked for. A source that holds no message may always ask for one. In a FIFO group the
 	// messages behind a first one that waits for its retry count too: MaxHeld of them stop the
-	// source. Default: 1000.
+	// source. Half of MaxHeld bounds the messages that wait after a Snooze, see [Table.Snooze]. The
+	// kill switch of a consumer handles these again and again during an outage, and excuses five
+	// failures of each: with a small MaxHeld a long outage can cost attempts. Default: 1000.
 	MaxHeld int
 
 	// MaxHeldBytes bounds the bodies of these messages in the same way, in bytes. The Table

@@ -142,19 +142,18 @@ func (t *Table) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Deliver
 	return handle, nil
 }
 
-// Snooze implements [transport.Settler] without a request: the message waits in this process. It
-// fails with CodeTooManyRequests if half of Options.MaxHeld messages wait already.
+// Snooze implements [transport.Settler] without a request: the message waits in this process. If
+// half of Options.MaxHeld messages wait already, it returns to the system instead, a second later
+// at the latest: [Released], so that the system delivers it again earlier than after dur, without a
+// failed attempt. In a FIFO group a message always waits here, to keep the order.
 func (t *Table) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
 	const op = "SnoozeMessage"
 	if err := t.refused(ctx, dur); err != nil {
 		return failure(op, d.Topic, err)
 	}
 	now := t.lock()
-	ok, err := t.shelf.Snooze(d.Handle, dur, now)
+	err := t.shelf.Snooze(d.Handle, dur, now)
 	t.unlock(now)
-	if err == nil && !ok {
-		err = &tidegate.Error{Code: tidegate.CodeTooManyRequests, Message: "too many messages wait in this process to snooze another one"}
-	}
 	if err != nil {
 		return failure(op, d.Topic, err)
 	}

@@ -183,24 +183,54 @@ func TestAckOfSeveralLinks(t *testing.T) {
 	})
 }
 
+// Half of MaxHeld messages wait in the process. The next ones return to the system a second later,
+// which delivers them again in the same attempt.
 func TestSnoozesAreBounded(t *testing.T) {
 	inBubble(t, 6, held.Options{MaxHeld: 4}, func(t *testing.T, f *fake) {
 		start := time.Now()
-		for _, body := range []string{"0", "1"} {
-			if err := f.Snooze(t.Context(), one(t, f, request("billing"), body, 1), 15*time.Second); err != nil {
+		snooze := func(body string, d time.Duration) {
+			t.Helper()
+			if err := f.Snooze(t.Context(), one(t, f, request("billing"), body, 1), d); err != nil {
 				t.Error(err)
 			}
 		}
-		d := one(t, f, request("billing"), "2", 1)
-		wantCode(t, "Snooze", f.Snooze(t.Context(), d, time.Minute), tidegate.CodeTooManyRequests)
-		ack(t, f, d)
+		snooze("0", 15*time.Second)
+		snooze("1", 15*time.Second)
+		snooze("2", time.Hour)
 		for _, body := range []string{"3", "4", "5"} {
 			ack(t, f, one(t, f, request("billing"), body, 1))
 		}
 		q := request("billing")
 		q.Wait = time.Minute
+		d := one(t, f, q, "2", 1)
+		if got := time.Since(start); got != time.Second {
+			t.Errorf("the third message returned after %v, want 1 s", got)
+		}
+		ack(t, f, d)
 		if one(t, f, q, "0", 1); time.Since(start) != 15*time.Second {
 			t.Errorf("the snoozed message came after %v", time.Since(start))
+		}
+		if got, want := fmt.Sprint(f.settled), "[{id3 0} {id4 0} {id5 0} {id2 1} {id2 0}]"; got != want {
+			t.Errorf("settled %s, want %s", got, want)
+		}
+	})
+}
+
+// A message that returns to the system for want of places is not asked for again before, and the
+// messages of a FIFO group wait in the process in any number.
+func TestSnoozesOfAFIFOGroupWaitHere(t *testing.T) {
+	inBubble(t, 2, held.Options{MaxHeld: 2}, func(t *testing.T, f *fake) {
+		f.groups["ledger"] = transport.ConsumerSettings{MaxAttempts: -1, FIFO: true}
+		start := time.Now()
+		q := request("ledger")
+		q.Wait = time.Minute
+		for _, body := range []string{"0", "1"} { // of two message groups
+			if err := f.Snooze(t.Context(), one(t, f, q, body, 1), 30*time.Second); err != nil {
+				t.Error(err)
+			}
+		}
+		if one(t, f, q, "0", 1); time.Since(start) != 30*time.Second || len(f.settled) > 0 {
+			t.Errorf("the message came after %v, settled %v", time.Since(start), f.settled)
 		}
 	})
 }

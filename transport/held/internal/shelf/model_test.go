@@ -316,8 +316,7 @@ func (m *shelfModel) settle(l *modelLease) {
 			}
 		}
 	case 5:
-		var ok bool
-		if ok, err = m.Snooze(l.handle, delay, m.now); err == nil && ok {
+		if err = m.Snooze(l.handle, delay, m.now); err == nil {
 			m.end(l)
 		}
 	case 6:

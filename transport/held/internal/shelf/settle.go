@@ -132,18 +132,28 @@ func (s *Shelf) Release(handle string, now time.Time) error {
 	return nil
 }
 
-// Snooze postpones a message in this process. It returns false if too many messages wait.
-func (s *Shelf) Snooze(handle string, dur time.Duration, now time.Time) (bool, error) {
+// Pause is the longest wait of a message that Snooze returns to the system. It bounds the rate of a
+// group whose handlers postpone all messages.
+const Pause = time.Second
+
+// Snooze postpones a message in this process, without a failed attempt. If half of Limits.Messages
+// are postponed, it returns the message to the system after Pause at the latest instead. A message
+// of a line always stays: the next ones of its message group would overtake it.
+func (s *Shelf) Snooze(handle string, dur time.Duration, now time.Time) error {
 	m, err := s.find(handle, now)
 	if err != nil {
-		return false, err
-	}
-	if dur > 0 && s.postponed >= s.limits.Messages/2 {
-		return false, nil
+		return err
 	}
 	s.unlease(m)
-	s.postpone(m, dur, now)
-	return true, nil
+	if m.inLine || s.postponed < s.limits.Messages/2 {
+		s.postpone(m, dur, now)
+		return nil
+	}
+	m.set(leaving)
+	m.leave = Settlement{Message: m, Outcome: Released}
+	s.wakeAt(&m.alarm, now.Add(min(dur, Pause)))
+	s.update(m.Link.Source, now)
+	return nil
 }
 
 // Retry ends a failed delivery. It returns a settlement that the caller carries out and ends with

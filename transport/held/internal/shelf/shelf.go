@@ -75,8 +75,8 @@ type Out struct {
 //   - the settlement of a delivery whose link was lost fails until there is a new link. It asks for
 //     that link itself, because the caller may receive only after its settlements;
 //   - a message behind another one of its message group waits for remove of that one;
-//   - a leased, postponed or refused message, and a source without receives that can return
-//     messages, have an entry in alarms. The caller calls Due at Next;
+//   - a leased, postponed or refused message, one that Snooze returns, and a source without
+//     receives that can return messages, have an entry in alarms. The caller calls Due at Next;
 //   - a message that is being settled waits for Finish or Left, which the caller owes.
 //
 // Bound on steps: a message in hand has one alarm, a source has one. An alarm ends a lease, makes a
@@ -246,7 +246,7 @@ const (
 	leased                 // delivered
 	postponed              // until a time, in this process
 	settling               // by a caller
-	leaving                // settled in the background
+	leaving                // settled in the background, at once or at its alarm
 	lost                   // with the link; only the handle is left
 	buried                 // a dead letter; only the handle is left
 	gone
