@@ -3,11 +3,18 @@
 package convert
 
 import (
+	"bytes"
+	"cmp"
+	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"maps"
+	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/Azure/go-amqp"
 	"github.com/tidegate/tidegate"
@@ -235,14 +242,21 @@ func Duplicate(m *tidegate.Message) string {
 	return m.ID
 }
 
+// body returns the bytes of a body: the data, or the text of a value as that of a JMS TextMessage.
+// Sequences, maps and lists are JSON, for example those of a JMS StreamMessage and MapMessage.
 func body(from *amqp.Message) []byte {
-	if from.Value != nil { // of a JMS TextMessage
+	switch {
+	case from.Sequence != nil:
+		return appendJSON(nil, reflect.ValueOf(slices.Concat([]any{}, slices.Concat(from.Sequence...))))
+	case from.Value != nil:
 		if b, ok := from.Value.([]byte); ok {
 			return append([]byte{}, b...)
 		}
+		if s, ok := from.Value.(string); ok {
+			return []byte(s)
+		}
 		return []byte(text(from.Value))
-	}
-	if len(from.Data) == 1 {
+	case len(from.Data) == 1:
 		return from.Data[0]
 	}
 	var all []byte
@@ -252,14 +266,118 @@ func body(from *amqp.Message) []byte {
 	return all
 }
 
+// text returns a value of AMQP as a text of UTF-8. A value of structure is JSON.
 func text(v any) string {
 	switch v := v.(type) {
 	case string:
 		return v
 	case []byte:
-		return string(v)
+		if utf8.Valid(v) {
+			return string(v)
+		}
 	case nil:
 		return ""
 	}
-	return fmt.Sprint(v)
+	b := appendJSON(nil, reflect.ValueOf(v))
+	if b[0] == '"' {
+		var s string
+		if json.Unmarshal(b, &s) == nil {
+			return s
+		}
+	}
+	return string(b)
+}
+
+// appendJSON appends a value of AMQP as JSON. Integers keep all their digits. A time is RFC 3339.
+// Binary data, and text that is not UTF-8, is base64. A map of which two keys have the same text is
+// an array of its entries.
+func appendJSON(to []byte, v reflect.Value) []byte {
+	for v.IsValid() && (v.Kind() == reflect.Interface || v.Kind() == reflect.Pointer) {
+		v = v.Elem()
+	}
+	if !v.IsValid() {
+		return append(to, "null"...)
+	}
+	switch x := v.Interface().(type) {
+	case time.Time:
+		return appendString(to, x.UTC().Format(time.RFC3339Nano))
+	case amqp.UUID:
+		return appendString(to, x.String())
+	case []byte:
+		return appendString(to, base64.StdEncoding.EncodeToString(x))
+	}
+	switch v.Kind() {
+	case reflect.Bool:
+		return strconv.AppendBool(to, v.Bool())
+	case reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Int:
+		return strconv.AppendInt(to, v.Int(), 10)
+	case reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64, reflect.Uint:
+		return strconv.AppendUint(to, v.Uint(), 10)
+	case reflect.Float32, reflect.Float64:
+		if b, err := json.Marshal(v.Interface()); err == nil {
+			return append(to, b...)
+		}
+		return appendString(to, fmt.Sprint(v.Float())) // NaN, +Inf and -Inf
+	case reflect.String:
+		return appendString(to, v.String())
+	case reflect.Slice, reflect.Array:
+		to = append(to, '[')
+		for i := range v.Len() {
+			if i > 0 {
+				to = append(to, ',')
+			}
+			to = appendJSON(to, v.Index(i))
+		}
+		return append(to, ']')
+	case reflect.Map:
+		return appendMap(to, v)
+	}
+	return appendString(to, fmt.Sprint(v.Interface())) // a described type, which no JMS message has
+}
+
+// appendMap appends a map as an object in the order of its keys.
+func appendMap(to []byte, v reflect.Value) []byte {
+	type entry struct {
+		key   string
+		value reflect.Value
+		exact []byte // the key as JSON
+	}
+	entries := make([]entry, 0, v.Len())
+	for k, value := range v.Seq2() {
+		entries = append(entries, entry{text(k.Interface()), value, appendJSON(nil, k)})
+	}
+	slices.SortFunc(entries, func(a, b entry) int { return cmp.Or(strings.Compare(a.key, b.key), -bytes.Compare(a.exact, b.exact)) })
+	twice := false
+	for i := range entries {
+		twice = twice || i > 0 && entries[i].key == entries[i-1].key
+	}
+	open, end := byte('{'), byte('}')
+	if twice {
+		open, end = '[', ']'
+	}
+	to = append(to, open)
+	for i, e := range entries {
+		if i > 0 {
+			to = append(to, ',')
+		}
+		if twice {
+			to = append(append(append(to, '['), e.exact...), ',')
+			to = append(appendJSON(to, e.value), ']')
+		} else {
+			to = appendJSON(append(appendString(to, e.key), ':'), e.value)
+		}
+	}
+	return append(to, end)
+}
+
+// appendString appends a JSON string.
+func appendString(to []byte, s string) []byte {
+	if !utf8.ValidString(s) {
+		s = base64.StdEncoding.EncodeToString([]byte(s))
+	}
+	b := bytes.NewBuffer(to)
+	e := json.NewEncoder(b)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(s) // a string has no fault, and a buffer fails never
+	return b.Bytes()[:b.Len()-1]
 }

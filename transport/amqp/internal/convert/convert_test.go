@@ -1,6 +1,8 @@
 package convert
 
 import (
+	"encoding/json"
+	"math"
 	"reflect"
 	"testing"
 	"time"
@@ -78,6 +80,77 @@ func TestForeignMessages(t *testing.T) {
 	none := FromAMQP("t", &amqp.Message{Data: [][]byte{[]byte("a"), []byte("b")}})
 	if none.Message.ID == "" || string(none.Message.Body) != "ab" || none.Failed != 0 {
 		t.Errorf("got %+v, want a new ID and the body ab", none)
+	}
+}
+
+// Bodies with a structure arrive as JSON, such as those of JMS: a StreamMessage is a sequence, a
+// MapMessage a map.
+func TestStructuredBodies(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.FixedZone("", 3600))
+	id := amqp.UUID{0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef, 0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef}
+	for _, tt := range []struct {
+		name string
+		m    amqp.Message
+		want string
+	}{
+		{"sequence", amqp.Message{Sequence: [][]any{{"a", int64(9007199254740993), true, nil, 1.5, []byte{0xff, 0}}}}, `["a",9007199254740993,true,null,1.5,"/wA="]`},
+		{"two sequences", amqp.Message{Sequence: [][]any{{"a"}, {"b", int32(-2)}}}, `["a","b",-2]`},
+		{"a sequence without elements", amqp.Message{Sequence: [][]any{{}}}, `[]`},
+		{"sequence of sequences", amqp.Message{Sequence: [][]any{{[]any{"a", []any{}}, map[string]any{"k": []any{int8(1)}}}}}, `[["a",[]],{"k":[1]}]`},
+		{"map", amqp.Message{Value: map[string]any{"b": "x<y", "a": int32(1), "n": nil, "m": map[string]any{"k": 0.25}}}, `{"a":1,"b":"x<y","m":{"k":0.25},"n":null}`},
+		{"a map without entries", amqp.Message{Value: map[string]any{}}, `{}`},
+		{"map of other keys", amqp.Message{Value: map[any]any{int32(7): "x", true: "y"}}, `{"7":"x","true":"y"}`},
+		{"map of keys with one text", amqp.Message{Value: map[any]any{int32(7): "x", "7": "y"}}, `[[7,"x"],["7","y"]]`},
+		{"list", amqp.Message{Value: []any{"a", uint64(18446744073709551615)}}, `["a",18446744073709551615]`},
+		{"array", amqp.Message{Value: []string{"a", "b"}}, `["a","b"]`},
+		{"arrays", amqp.Message{Value: map[string]any{"b": []byte("hi"), "i": []int64{1, 2}, "a": [][]byte{{1}}}}, `{"a":["AQ=="],"b":"aGk=","i":[1,2]}`},
+		{"time, UUID and symbol", amqp.Message{Value: []any{at, id, amqp.Symbol("s")}}, `["2026-01-02T02:04:05.678Z","01234567-89ab-cdef-0123-456789abcdef","s"]`},
+		{"floats without a number", amqp.Message{Value: []any{math.NaN(), math.Inf(-1), float32(0.1)}}, `["NaN","-Inf",0.1]`},
+	} {
+		got := FromAMQP("t", through(t, &tt.m)).Message.Body
+		if string(got) != tt.want || !json.Valid(got) {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
+		}
+	}
+}
+
+// go-amqp decodes text that is not UTF-8, and does not encode it.
+func TestTextThatIsNotUTF8(t *testing.T) {
+	got := FromAMQP("t", &amqp.Message{Value: []any{"caf\xe9", "\u2028é"}}).Message.Body
+	if want := `["Y2Fm6Q==","\u2028é"]`; string(got) != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// Simple values are text, as in the body of a JMS TextMessage.
+func TestSimpleBodies(t *testing.T) {
+	at := time.UnixMilli(1_700_000_000_123)
+	for _, tt := range []struct {
+		value any
+		want  string
+	}{
+		{"text", "text"}, {"", ""}, {[]byte{0xff}, "\xff"}, {int64(-3), "-3"}, {true, "true"}, {2.5, "2.5"},
+		{at, "2023-11-14T22:13:20.123Z"}, {amqp.UUID{15: 1}, "00000000-0000-0000-0000-000000000001"},
+	} {
+		if got := string(FromAMQP("t", through(t, &amqp.Message{Value: tt.value})).Message.Body); got != tt.want {
+			t.Errorf("%v: %q, want %q", tt.value, got, tt.want)
+		}
+	}
+}
+
+// A property of structure is JSON, a time is RFC 3339, and bytes that are no text are base64: no
+// value is in the notation of Go, and none is a text that is not UTF-8.
+func TestForeignProperties(t *testing.T) {
+	m := &amqp.Message{
+		Properties: &amqp.MessageProperties{MessageID: []byte{0xff, 0xfe}},
+		ApplicationProperties: map[string]any{
+			"time": time.UnixMilli(1_700_000_000_123), "map": map[string]any{"k": int32(1)}, "binary": []byte{0xff}, "bytes": []byte("text"), "list": []any{"a"},
+		},
+	}
+	got := FromAMQP("t", through(t, m)).Message
+	want := map[string]string{"time": "2023-11-14T22:13:20.123Z", "map": `{"k":1}`, "binary": "/w==", "bytes": "text", "list": `["a"]`}
+	if !reflect.DeepEqual(got.Properties, want) || got.ID != "//4=" {
+		t.Errorf("ID %q, properties %q, want %q", got.ID, got.Properties, want)
 	}
 }
 
