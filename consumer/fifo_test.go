@@ -13,6 +13,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/consumer/internal/decision"
 	"github.com/tidegate/tidegate/internal/model"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -254,4 +255,51 @@ func TestNoOrderWithoutFIFO(t *testing.T) {
 			t.Errorf("took %v, want all at the same time", d)
 		}
 	})
+}
+
+// From the moment at which a message failed, deliveries that arrive do not wait behind it: the
+// server may deliver the failed message again before the response to its settlement has come. Those
+// that were received behind it are released, and none of them is handled.
+func TestDeliveriesAfterAFailure(t *testing.T) {
+	now := time.Unix(0, 0)
+	o := PushOptions{}.withDefaults()
+	h := newHand(&o)
+	s := &source{topic: &topic{}}
+	h.addSources(1)
+	arrive := func(ids ...string) {
+		var ds []*tidegate.Delivery
+		for _, id := range ids {
+			ds = append(ds, &tidegate.Delivery{Message: tidegate.Message{ID: id, MessageGroup: "g"}, Attempt: 1})
+		}
+		h.arrive(arrival{
+			list: ds, caps: func(string) transport.Capabilities { return transport.Capabilities{Suspend: true} },
+			source: s, sent: now, invisible: time.Minute, fifo: true,
+		}, now)
+	}
+	next := func() string {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if it := h.next(); it != nil {
+			return it.current.ID
+		}
+		return ""
+	}
+	arrive("1", "2")
+	it := h.take(func(error) {})
+	if got := next(); it.current.ID != "1" || got != "" {
+		t.Fatalf("%s and %q are handled, want 1 alone", it.current.ID, got)
+	}
+	h.returned(it, handled{verdict: decision.Verdict{Action: decision.Retry}, failed: true}, now)
+	arrive("1 again")
+	if got := next(); got != "1 again" {
+		t.Errorf("%q is handled after the failure, want the redelivery", got)
+	}
+	it.disposition = Retried
+	var released []string
+	for _, it := range h.removeSettled(now, it).release {
+		released = append(released, it.current.ID)
+	}
+	if got := next(); fmt.Sprint(released) != "[2]" || got != "" {
+		t.Errorf("released %v and handled %q, want 2 released and none handled", released, got)
+	}
 }

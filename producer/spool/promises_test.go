@@ -174,3 +174,29 @@ func TestRecordsBelongToTheirPlace(t *testing.T) {
 		t.Errorf("a record is found at byte %d of the damaged one", at)
 	}
 }
+
+// Messages without a message group pause only if none of them finished: one that fails does not
+// hold the others up.
+func TestPausesOfQueues(t *testing.T) {
+	now := time.Unix(0, 0)
+	away := &tidegate.Error{Err: tidegate.ErrUnavailable}
+	for name, tt := range map[string]struct {
+		results []error
+		paused  bool
+	}{
+		"all failed":        {[]error{away, away, away}, true},
+		"the first failed":  {[]error{away, nil, nil}, false},
+		"the last finished": {[]error{away, away, nil}, false},
+		"all finished":      {[]error{nil, nil, nil}, false},
+	} {
+		x, seg := newIndex(), &segment{}
+		for i := range 4 { // one more than the batch has
+			x.add("orders\x00", &entry{seq: uint64(i + 1), seg: seg, size: 1})
+		}
+		q := x.queues["orders\x00"]
+		x.note([]*queue{q, q, q}, tt.results, now)
+		if paused := q.paused >= 0; paused != tt.paused || paused != (len(x.batch(now)) == 0) {
+			t.Errorf("%s: the queue is in a pause: %t, want %t", name, paused, tt.paused)
+		}
+	}
+}

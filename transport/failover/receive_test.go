@@ -227,3 +227,37 @@ func TestQueuesOfAnEndpointThatFailsToListThem(t *testing.T) {
 		})
 	}
 }
+
+// After the active endpoint had its turn, a receive begins with the inactive one again.
+func TestInactiveEndpointComesFirstAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newStore(), newStore()
+		b.set("t", 1)
+		x := pair(t, a, b, failover.Options{})
+		receive := func() {
+			t.Helper()
+			if ds, err := x.Receive(t.Context(), from("t", time.Second)); err != nil || len(ds) != 1 {
+				t.Fatalf("%v, %v", ds, err)
+			}
+		}
+		receive() // from b
+		calls := 0
+		a.fail = func() error { // a message arrives after the first look
+			if calls++; calls == 1 {
+				a.messages["t"] = 1
+			}
+			return nil
+		}
+		receive()
+		if a.left("t") != 0 || calls != 2 {
+			t.Fatalf("the active endpoint was queried %d times, and has %d messages", calls, a.left("t"))
+		}
+		time.Sleep(6 * time.Second) // the inactive one may be queried again
+		a.set("t", 1)
+		b.set("t", 1)
+		receive()
+		if a.left("t") != 1 || b.left("t") != 0 {
+			t.Errorf("%d and %d messages are left, want the one of the active endpoint", a.left("t"), b.left("t"))
+		}
+	})
+}

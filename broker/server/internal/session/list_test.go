@@ -3,6 +3,7 @@ package session
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -248,5 +249,59 @@ func BenchmarkPage(b *testing.B) {
 				r.Page(everything(q), all{})
 			}
 		})
+	}
+}
+
+// ofOne is a principal that may observe the group billing and the topic orders.
+type ofOne struct{}
+
+func (ofOne) Broker() bool           { return false }
+func (ofOne) Topic(name string) bool { return name == "orders" }
+func (ofOne) Group(name string) bool { return name == "billing" }
+
+// A consumer is shown only to a principal that may observe its group, and a producer only to one
+// that may observe a topic of its.
+func TestClientsByPermission(t *testing.T) {
+	r := New(MaxSettingsBytes, &engine{})
+	defer r.Close()
+	attach := func(id, group string, topics ...string) {
+		t.Helper()
+		settings := producer(topics...)
+		if group != "" {
+			settings = subscriber("orders")
+			settings.GetSubscription().GetGroup().Name = group
+		}
+		p, err := ProfileOf(settings, "GO", "5.1.4", false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var publishes []*rmqpb.Resource
+		if group == "" {
+			publishes = settings.GetPublishing().GetTopics()
+		}
+		if _, err := r.Attach(id, of("here"), NewStream(anySender{}), p, publishes); err != nil {
+			t.Fatal(err)
+		}
+	}
+	attach("own", "billing")
+	attach("foreign", "audit")
+	attach("sends", "", "payments", "orders")
+	attach("sends elsewhere", "", "payments")
+	for name, c := range map[string]struct {
+		by   Observer
+		want []string
+	}{
+		"all":       {all{}, []string{"foreign", "own", "sends", "sends elsewhere"}},
+		"of one":    {ofOne{}, []string{"own", "sends"}},
+		"of groups": {ofGroups{}, []string{"foreign", "own", "sends"}},
+	} {
+		var got []string
+		for _, c := range r.Page(everything(status.ClientQuery{}), c.by).Clients {
+			got = append(got, c.ID)
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: the clients are %q, want %q", name, got, c.want)
+		}
 	}
 }
