@@ -11,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate/consumer/internal/fault"
 	"github.com/tidegate/tidegate/consumer/internal/gate"
 	"github.com/tidegate/tidegate/consumer/policy"
+	"github.com/tidegate/tidegate/internal/guard"
 	"github.com/tidegate/tidegate/ratelimit"
 )
 
@@ -153,8 +154,8 @@ type PushOptions struct {
 	// rate wait at the server, where other consumers can receive them, and cost no attempt. While
 	// there is a backlog, a receive takes as many messages as the limiter's method Allow permits;
 	// without that method it takes one. Several consumers may share a limiter, for example a
-	// [golang.org/x/time/rate.Limiter]. Source: "RocketMQ: consumption retry", usage notes. Nil
-	// means no limit.
+	// [golang.org/x/time/rate.Limiter]. Source: "RocketMQ: consumption retry", usage notes. A panic
+	// in it is logged and counts as a wait of 1 s. Nil means no limit.
 	Limiter ratelimit.Limiter
 
 	// LongPolling is the time for which the server holds a receive while there is no message. On
@@ -165,8 +166,9 @@ type PushOptions struct {
 
 	// ReceiveBackoff is the wait after a failed receive: Delay(n) after n+1 failures in a row. If
 	// no server responds, the wait is at most 5 s, and ends early, once in an outage, when a server
-	// responds to a ping ([transport.Pinger]). Default: 1 s, multiplied by 1.6 after each further
-	// failure up to 30 s, ± 20 %.
+	// responds to a ping ([transport.Pinger]). A panic in it is logged and counts as a wait of 1 s,
+	// as it does for the schedules of Subscription and Policies. Default: 1 s, multiplied by 1.6
+	// after each further failure up to 30 s, ± 20 %.
 	ReceiveBackoff backoff.Policy
 
 	// ShutdownTimeout bounds the time from the end of Run's ctx to the return of Run. After nine
@@ -197,7 +199,8 @@ type PushOptions struct {
 	// hold for a message. At most 1024. Nil means none.
 	Policies []policy.Policy
 
-	// Middleware wraps the handler; the first one is the outermost. Nil means none.
+	// Middleware wraps the handler; the first one is the outermost. The constructor calls it once,
+	// and returns an error if it is nil, panics or returns nil. Nil means none.
 	Middleware []Middleware
 
 	// Classify translates the error of a handler into a verdict, for example sql.ErrNoRows into
@@ -282,6 +285,24 @@ func (f *faults) push(o PushOptions) {
 		f.Add("OnStuck", "it is never called without StuckAfter; set StuckAfter too")
 	}
 	f.Policy("ReceiveBackoff", o.ReceiveBackoff)
+}
+
+// wrap returns next in a middleware, or adds a fault and returns next.
+func (f *faults) wrap(field string, m Middleware, next Handler) Handler {
+	if m == nil {
+		f.Add(field, "it is nil; leave it out")
+		return next
+	}
+	var h Handler
+	if err := guard.Error(field, nil, func() error { h = m(next); return nil }); err != nil {
+		f.Add(field, "%v", err)
+		return next
+	}
+	if h == nil {
+		f.Add(field, "it returned a nil handler; return one that calls next")
+		return next
+	}
+	return h
 }
 
 func (f *faults) subscription(s Subscription) {

@@ -166,6 +166,12 @@ func (r *run) guard(text, messageID string, hook func()) {
 	hook()
 }
 
+// reportPanic tallies a panic of a function that package guard calls.
+func (r *run) reportPanic(function string, value any, stack []byte) {
+	r.events.Note(slog.LevelError, function+" panicked", []slog.Attr{slog.String("group", r.sub.Group)},
+		[]slog.Attr{slog.String("panic", decision.Show(value)), slog.String("stack", string(stack))})
+}
+
 // errorAttr returns an attribute that logs omit if err is nil.
 func errorAttr(key string, err error) slog.Attr {
 	if err == nil {

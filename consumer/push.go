@@ -69,10 +69,13 @@ func newPush(f faults, t Transport, sub Subscription, handler Handler, opts Push
 	if err := f.Err(); err != nil {
 		return nil, err
 	}
-	sub.Topics = maps.Clone(sub.Topics)
-	for _, wrap := range slices.Backward(opts.Middleware) {
-		handler = wrap(handler)
+	for i, wrap := range slices.Backward(opts.Middleware) {
+		handler = f.wrap(fmt.Sprintf("Middleware[%d]", i), wrap, handler)
 	}
+	if err := f.Err(); err != nil {
+		return nil, err
+	}
+	sub.Topics = maps.Clone(sub.Topics)
 	return &Push{transport: t, sub: sub, handler: handler, opts: opts.withDefaults(), policies: set, logsNothing: opts.Logger == nil, runs: map[*run]struct{}{}}, nil
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tidegate/tidegate/consumer/internal/decision"
 	"github.com/tidegate/tidegate/consumer/internal/policies"
+	"github.com/tidegate/tidegate/internal/guard"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -111,7 +112,9 @@ func (r *run) ofSource(s *source) (*transport.ConsumerSettings, transport.Capabi
 // rulesFor returns the rules for a failure of the delivery.
 func (r *run) rulesFor(it *item) decision.Rules {
 	caps := r.capsOf(it.current.Endpoint)
-	return it.choice.Rules(policies.Base{Retry: r.sub.Retry, Server: *r.settingsOf(it.source.topic, it.current.Endpoint), Capabilities: caps})
+	rules := it.choice.Rules(policies.Base{Retry: r.sub.Retry, Server: *r.settingsOf(it.source.topic, it.current.Endpoint), Capabilities: caps})
+	rules.Schedule = guard.Policy("the retry schedule", rules.Schedule, r.reportPanic)
+	return rules
 }
 
 func (h *hand) endpointOf(s *source) string {

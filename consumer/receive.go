@@ -11,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate/consumer/internal/credit"
 	"github.com/tidegate/tidegate/consumer/internal/failure"
 	"github.com/tidegate/tidegate/consumer/internal/permit"
+	"github.com/tidegate/tidegate/internal/guard"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -50,7 +51,7 @@ func (r *run) receive(s *source, helper bool) {
 	failures := 0
 	var outage recovery
 	attemptID := ""
-	permits := permit.Permits{Limiter: r.opts.Limiter}
+	permits := permit.Permits{Limiter: r.opts.Limiter, Report: r.reportPanic}
 	full := helper // there is a backlog
 	empty := 0     // receives in turn without a message
 	unwatched := false
@@ -250,7 +251,7 @@ type ReceiveFailure struct {
 // failure ends the run.
 func (r *run) receiveFailed(t *topic, what string, err error, failures int) (wait time.Duration, end bool) {
 	if end = r.refused(t, err, time.Now()); !end {
-		wait = receiveWait(r.opts.ReceiveBackoff, failures, err)
+		wait = receiveWait(guard.Policy("ReceiveBackoff", r.opts.ReceiveBackoff, r.reportPanic), failures, err)
 	}
 	r.log.Warn(what, "topic", t.name, "group", r.sub.Group, "error", err, "retry_in", wait)
 	switch {

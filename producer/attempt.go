@@ -86,6 +86,11 @@ func (t *topic) observe(messages int, o *outcome, began time.Time) {
 	p.opts.OnAttempt(a)
 }
 
+// reportPanic tallies a panic of a function that package guard calls.
+func (p *Producer) reportPanic(function string, value any, stack []byte) {
+	p.events.Note(slog.LevelError, function+" panicked", nil, []slog.Attr{slog.Any("panic", value), slog.String("stack", string(stack))})
+}
+
 // recovered tallies a panic of a user's function. The caller must defer it.
 func (p *Producer) recovered(event, messageID string) {
 	if v := recover(); v != nil {

@@ -67,22 +67,21 @@ func TestObserverThatEndsItsGoroutine(t *testing.T) {
 	}
 }
 
-// A panic of the transport or the limiter on the goroutine of a Send reaches the caller, which may
-// recover, as HTTP servers do. Its message fails, and keeps no place.
+// A panic of the transport on the goroutine of a Send reaches the caller, which may recover, as
+// HTTP servers do. Its message fails, and keeps no place.
 func TestPanicOnTheCallersGoroutine(t *testing.T) {
 	const panics = 40 // more than the requests that a lane has at the same time
 	for name, tt := range map[string]struct {
-		inLane, inSend, inLimiter bool
-		most                      int
+		inLane, inSend bool
+		most           int
 	}{
 		"Lane":             {inLane: true, most: 100},
 		"SendLane":         {inSend: true, most: 100},
 		"SendLane, single": {inSend: true, most: 1},
-		"limiter":          {inLimiter: true, most: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var lanes, sends, waits atomic.Int64
+				var lanes, sends atomic.Int64
 				f := &laneFake{
 					lane: func(_ context.Context, r transport.LaneRequest) (transport.Lane, error) {
 						if tt.inLane && lanes.Add(1) <= panics {
@@ -97,12 +96,7 @@ func TestPanicOnTheCallersGoroutine(t *testing.T) {
 						return nil
 					},
 				}
-				p := newProducer(t, f, Options{Limiter: limiterFunc(func(context.Context, int) error {
-					if tt.inLimiter && waits.Add(1) <= panics {
-						panic("by the test")
-					}
-					return nil
-				})})
+				p := newProducer(t, f, Options{})
 				for range panics {
 					func() {
 						defer func() {

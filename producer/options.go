@@ -9,6 +9,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/guard"
 	"github.com/tidegate/tidegate/producer/internal/retry"
 	"github.com/tidegate/tidegate/ratelimit"
 	"github.com/tidegate/tidegate/transport"
@@ -126,6 +127,8 @@ type Options struct {
 	// attempts only. Its Observe receives the result of every attempt. Such a limiter lowers the
 	// rate after a throttle itself. The producer then pauses a throttled server only if the server
 	// requests it, for the requested time.
+	//
+	// A panic in a limiter, in Backoff or in Pacing is logged and counts as a wait of 1 s.
 	Limiter ratelimit.Limiter
 
 	// Budget bounds the retries of all producers that share it: each message earns a part of a
@@ -221,7 +224,7 @@ func (o Options) validate() error {
 	}
 	policy := func(field string, p backoff.Policy) {
 		if v, ok := p.(interface{ Validate() error }); ok {
-			if err := v.Validate(); err != nil {
+			if err := guard.Error("Validate", nil, v.Validate); err != nil {
 				faults = append(faults, &tidegate.Error{Subject: field, Code: tidegate.CodeBadRequest, Err: err})
 			}
 		}

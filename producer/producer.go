@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/guard"
 	"github.com/tidegate/tidegate/internal/tally"
 	"github.com/tidegate/tidegate/producer/internal/ledger"
 	"github.com/tidegate/tidegate/producer/internal/retry"
@@ -32,10 +34,11 @@ type Producer struct {
 	lanes     transport.LaneSender
 	opts      Options
 	log       *slog.Logger
-	events    *tally.Log    // bounds the lines about events of sends
-	observer  observer      // of Options.Limiter; nil if it has none
-	assumed   Settings      // in effect until the server has responded
-	bounds    *retry.Bounds // of all sends
+	events    *tally.Log     // bounds the lines about events of sends
+	observer  observer       // of Options.Limiter; nil if it has none
+	backoff   backoff.Policy // Options.Backoff if it is the program's own type, guarded
+	assumed   Settings       // in effect until the server has responded
+	bounds    *retry.Bounds  // of all sends
 
 	ledger    *ledger.Ledger[*item]
 	functions *ledger.Functions[*item] // of SendAsync
@@ -89,6 +92,12 @@ func New(t Transport, opts Options) (*Producer, error) {
 		p.log = slog.New(slog.DiscardHandler)
 	}
 	p.events = tally.New(p.log)
+	p.bounds.Pacing = guard.Policy("Options.Pacing", opts.Pacing, p.reportPanic)
+	switch opts.Backoff.(type) {
+	case nil, backoff.Exponential, backoff.Steps: // they do not panic
+	default:
+		p.backoff = guard.Policy("Options.Backoff", opts.Backoff, p.reportPanic)
+	}
 	if opts.Spool != nil {
 		p.spooler = newSpooler(p)
 		p.spooler.startDrain()
@@ -98,7 +107,11 @@ func New(t Transport, opts Options) (*Producer, error) {
 
 // limits returns the limits of a send.
 func (p *Producer) limits(s Settings) retry.Limits {
-	return retry.Limits{Bounds: p.bounds, MaxAttempts: s.MaxAttempts, Backoff: s.Backoff}
+	b := s.Backoff
+	if p.backoff != nil {
+		b = p.backoff
+	}
+	return retry.Limits{Bounds: p.bounds, MaxAttempts: s.MaxAttempts, Backoff: b}
 }
 
 // use returns the state of a topic. The producer keeps it until release.

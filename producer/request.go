@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/guard"
 	"github.com/tidegate/tidegate/producer/internal/copies"
 	"github.com/tidegate/tidegate/producer/internal/plan"
 	"github.com/tidegate/tidegate/ratelimit"
@@ -264,7 +265,7 @@ func (t *topic) limit(l ratelimit.Limiter, r *request) {
 			joined = joined || !gone // a retry needs no permission; the next message must not overtake it
 			continue
 		}
-		err := ratelimit.Wait(ctx, l, 1)
+		err := guard.Wait(ctx, "Options.Limiter", t.p.reportPanic, func() error { return ratelimit.Wait(ctx, l, 1) })
 		cancel()
 		if err == nil {
 			joined = true

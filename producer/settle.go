@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/guard"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -57,7 +58,7 @@ func (t *topic) settle(r *request, results []transport.SendResult, err error, wo
 	t.decide(r, outs)
 	for i := range outs {
 		if l := t.p.observer; l != nil && !outs[i].skipped && r.Lane != nil {
-			l.Observe(outs[i].err)
+			guard.Call("Options.Limiter", t.p.reportPanic, func() { l.Observe(outs[i].err) })
 		}
 		t.observe(len(r.Items), &outs[i], c.began)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/guard"
 	"github.com/tidegate/tidegate/producer/internal/plan"
 	"github.com/tidegate/tidegate/producer/internal/retry"
 )
@@ -47,7 +48,7 @@ type spooler struct {
 // newSpooler returns the spooler of a producer. The caller must call startDrain.
 func newSpooler(p *Producer) *spooler {
 	s := &spooler{p: p, drained: make(chan struct{})}
-	s.spoolWriter = spoolWriter{spool: p.opts.Spool, start: p.ledger.Running.Go, written: p.written}
+	s.spoolWriter = spoolWriter{spool: p.opts.Spool, start: p.ledger.Running.Go, written: p.written, report: p.reportPanic}
 	return s
 }
 
@@ -94,6 +95,12 @@ func (t *topic) spooled(it *item, err error) {
 	it.state, it.err = failedState(it.err), it.fail(StopSpool, cause)
 }
 
+// holds reports whether the spool has messages of a message group. If the spool panics, it may have
+// some: the message then goes behind them.
+func (s *spooler) holds(topic, group string) (held bool) {
+	return !guard.Call("Options.Spool", s.p.reportPanic, func() { held = s.spool.Holds(topic, group) }) || held
+}
+
 // drainGrace bounds the time that Shutdown waits for requests with messages of the spool. Without a
 // response the messages stay in the spool.
 const drainGrace = time.Second
@@ -113,7 +120,7 @@ func (s *spooler) wait(ctx context.Context) bool {
 // drain sends the messages of the spool until ctx ends.
 func (s *spooler) drain(ctx context.Context) {
 	for failures := 0; ctx.Err() == nil; failures++ {
-		err := s.spool.Drain(ctx, s.send)
+		err := guard.Error("Options.Spool", s.p.reportPanic, func() error { return s.spool.Drain(ctx, s.send) })
 		if ctx.Err() != nil {
 			return
 		}
@@ -172,7 +179,7 @@ func (t *topic) diverts(it *item) bool {
 	if group == "" {
 		return it.full || t.down
 	}
-	return t.spooling[group] > 0 || t.p.spooler.spool.Holds(t.name, group) || t.down && !t.queue.Has(group)
+	return t.spooling[group] > 0 || t.p.spooler.holds(t.name, group) || t.down && !t.queue.Has(group)
 }
 
 // spool queues a message that left the topic's queue for a write to the spool. The lock is held.

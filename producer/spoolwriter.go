@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/guard"
 )
 
 // maxSpooled bounds the messages of one write to the spool.
@@ -22,6 +23,7 @@ type spoolWriter struct {
 	spool   Spool
 	start   func(func())           // starts a goroutine
 	written func([]*item, []error) // is called once for each message; no lock is held
+	report  guard.Report           // of a panic of spool
 
 	mu      sync.Mutex
 	queue   []*item // guarded by mu
@@ -76,8 +78,14 @@ func (w *spoolWriter) write(items []*item) {
 			w.written(items, sameError(len(items), errPutEnded))
 		}
 	}()
-	errs := w.spool.PutBatch(context.Background(), msgs) // the end of the callers' ctxs does not interrupt a write
-	returned = true
+	var errs []error
+	err := guard.Error("Options.Spool", w.report, func() error {
+		errs = w.spool.PutBatch(context.Background(), msgs) // the end of the callers' ctxs does not interrupt a write
+		return nil
+	})
+	if returned = true; err != nil {
+		errs = sameError(len(items), err)
+	}
 	if len(errs) != len(items) {
 		errs = sameError(len(items), fmt.Errorf("the spool returned %d errors for %d messages", len(errs), len(items)))
 	}

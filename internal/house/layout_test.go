@@ -54,7 +54,7 @@ var importTable = map[string]row{
 	"ratelimit": {imports: []string{""}},
 	"transport": {imports: []string{"", "backoff"}},
 	"transport/rocketmq": {
-		imports: []string{"", "transport", "backoff", "internal/gzipped", "internal/protomem", "internal/readiness", "internal/rmqpb"},
+		imports: []string{"", "transport", "backoff", "internal/guard", "internal/gzipped", "internal/protomem", "internal/readiness", "internal/rmqpb"},
 		tests:   []string{"broker", "broker/server", "producer"}, // the example
 	},
 	"transport/rocketmq/interop":         {tests: []string{"..."}}, // programs of users, on two servers, and the runner of one of them
@@ -64,7 +64,7 @@ var importTable = map[string]row{
 		tests:   []string{"producer", "consumer", "internal/amqppeer"}, // on a real server and on a peer
 	},
 	"transport/rest": {
-		imports: []string{"", "transport", "backoff", "internal/httpapi"},
+		imports: []string{"", "transport", "backoff", "internal/guard", "internal/httpapi"},
 		tests:   []string{"broker", "broker/server", "producer", "consumer"}, // over a broker
 	},
 	"transport/failover": {
@@ -72,12 +72,12 @@ var importTable = map[string]row{
 		tests:   []string{"backoff", "broker", "broker/server", "transport/rocketmq"}, // over two brokers
 	},
 	"transport/held": {
-		imports: []string{"", "transport"},
+		imports: []string{"", "transport", "internal/guard"},
 		tests:   []string{"backoff", "consumer"}, // over a Table
 	},
 	"transport/transporttest": {imports: []string{"", "transport", "backoff", "broker/settings"}},
-	"producer":                {imports: []string{"", "transport", "backoff", "ratelimit", "internal/filelock", "internal/tally", "internal/wallclock"}},
-	"consumer":                {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address", "internal/tally"}},
+	"producer":                {imports: []string{"", "transport", "backoff", "ratelimit", "internal/filelock", "internal/guard", "internal/tally", "internal/wallclock"}},
+	"consumer":                {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address", "internal/guard", "internal/tally"}},
 	"oteltidegate": {
 		imports: []string{"", "producer", "consumer", "transport"},
 		tests:   []string{"broker", "broker/server", "broker/brokertest"}, // a trace goes through the broker
@@ -99,13 +99,14 @@ var importTable = map[string]row{
 	"internal/endtoend":   {imports: []string{"..."}}, // tests only, and their set-up
 	"internal/simulation": {imports: []string{"..."}}, // tests only
 	"broker/admin":        {imports: []string{"", "backoff", "broker/settings", "broker/status", "internal/httpapi"}, tests: []string{"broker", "broker/server", "transport"}},
-	"internal/httpapi":    {imports: []string{""}}, // under the clients of HTTP, and its types in the server
-	"internal/address":    {},                      // patterns of broker and consumer
-	"internal/filelock":   {},                      // journals and spools, which one process writes
-	"internal/gzipped":    {},                      // bodies of the client and of the server
-	"internal/tally":      {},                      // log lines of broker and consumer
-	"internal/wallclock":  {},                      // whether the wall clock can be trusted, for broker and spool
-	"internal/protomem":   {},                      // under broker/server and transport/rocketmq
+	"internal/httpapi":    {imports: []string{""}},        // under the clients of HTTP, and its types in the server
+	"internal/address":    {},                             // patterns of broker and consumer
+	"internal/filelock":   {},                             // journals and spools, which one process writes
+	"internal/guard":      {imports: []string{"backoff"}}, // calls of the program's functions
+	"internal/gzipped":    {},                             // bodies of the client and of the server
+	"internal/tally":      {},                             // log lines of broker and consumer
+	"internal/wallclock":  {},                             // whether the wall clock can be trusted, for broker and spool
+	"internal/protomem":   {},                             // under broker/server and transport/rocketmq
 	"internal/readiness":  {imports: []string{"internal/rmqpb"}},
 	"internal/rmqpb":      {}, // the generated protocol
 	"internal/access":     {}, // access keys of broker/server and the program

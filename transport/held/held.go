@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/guard"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/held/internal/shelf"
 )
@@ -15,7 +16,7 @@ import (
 type Options struct {
 	// Settings returns the settings of a group for a topic. A Table uses FIFO and MaxAttempts, from
 	// the opening of a link to its end; MaxAttempts that are not positive mean no maximum. Settings
-	// does not block. Nil means no settings.
+	// does not block. A receive fails if it panics. Nil means no settings.
 	Settings func(group, topic string) transport.ConsumerSettings
 
 	// MaxHeld bounds the messages that the Table holds before it asks for more, and those that it
@@ -135,7 +136,13 @@ func (t *Table) receive(ctx context.Context, r transport.ReceiveRequest) ([]*tid
 	if ctx.Err() != nil {
 		return nil, receiveError(r, context.Cause(ctx))
 	}
-	settings := t.opts.Settings(r.Group, r.Topic)
+	var settings transport.ConsumerSettings
+	if err := guard.Error("Options.Settings", nil, func() error {
+		settings = t.opts.Settings(r.Group, r.Topic)
+		return nil
+	}); err != nil {
+		return nil, receiveError(r, err)
+	}
 	request := shelf.Request{
 		Key:  shelf.Key{Group: r.Group, Topic: r.Topic, Filter: r.Filter},
 		FIFO: settings.FIFO, MaxAttempts: settings.MaxAttempts, Push: r.Push, Max: max(r.Max, 1), MaxBytes: r.MaxBytes,

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/guard"
 	"github.com/tidegate/tidegate/internal/httpapi"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -81,7 +82,7 @@ func New(address string, o Options) (*Client, error) {
 		c.limit = defaultMaxResponse
 	}
 	api, err := httpapi.New(address, httpapi.Options{
-		Op: "rest.New", TLS: o.TLS, Credentials: o.Credentials, ClientID: o.ClientID, Dialer: o.Dialer,
+		Op: "rest.New", TLS: o.TLS, Credentials: o.Credentials, ClientID: o.ClientID, Dialer: guard.Dial("Options.Dialer", o.Dialer, nil),
 	})
 	if err = errors.Join(append(errs, err)...); err != nil {
 		return nil, err

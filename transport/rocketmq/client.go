@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/guard"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/headers"
@@ -74,7 +75,9 @@ func New(endpoints string, opts Options) (*Client, error) {
 		topics:    map[string]*topic{},
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background()) // the client's lifetime, independent of any request
-	c.dialing = remote.Dialing{TLS: opts.TLS, Dialer: opts.Dialer, Backoff: opts.ConnectBackoff, MaxReceiveSize: opts.MaxReceiveSize, KeepOrder: opts.KeepOrder, Life: c.ctx}
+	c.dialing = remote.Dialing{TLS: opts.TLS, Dialer: guard.Dial("Options.Dialer", opts.Dialer, func(f string, v any, stack []byte) {
+		opts.Logger.Error("rocketmq: "+f+" panicked", "panic", v, "stack", string(stack))
+	}), Backoff: opts.ConnectBackoff, MaxReceiveSize: opts.MaxReceiveSize, KeepOrder: opts.KeepOrder, Life: c.ctx}
 	if c.access, err = c.endpoint(access); err != nil {
 		c.cancel()
 		return nil, err

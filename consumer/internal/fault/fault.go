@@ -7,6 +7,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/guard"
 )
 
 // A List is a list of faults. The zero value is empty.
@@ -33,7 +34,7 @@ func (l *List) NotNegative(field string, n int64, value any) {
 // Policy adds a fault if p has a method Validate that returns an error.
 func (l *List) Policy(field string, p backoff.Policy) {
 	if v, ok := p.(interface{ Validate() error }); ok {
-		if err := v.Validate(); err != nil {
+		if err := guard.Error("Validate", nil, v.Validate); err != nil {
 			l.Append(&tidegate.Error{Subject: field, Code: tidegate.CodeBadRequest, Err: err})
 		}
 	}

@@ -4,6 +4,7 @@ package permit
 import (
 	"context"
 
+	"github.com/tidegate/tidegate/internal/guard"
 	"github.com/tidegate/tidegate/ratelimit"
 )
 
@@ -11,6 +12,7 @@ import (
 // permits all.
 type Permits struct {
 	Limiter ratelimit.Limiter // nil permits all
+	Report  guard.Report      // of its panics; may be nil
 
 	left int
 }
@@ -25,14 +27,19 @@ func (p *Permits) Await(ctx context.Context, most int, more, helper bool) (n int
 		return most, nil
 	}
 	a, allows := p.Limiter.(interface{ Allow() bool })
+	allow := func() (ok bool) {
+		guard.Call("Limiter", p.Report, func() { ok = a.Allow() })
+		return ok
+	}
 	if helper && allows && p.left == 0 {
-		if !a.Allow() {
+		if !allow() {
 			return 0, nil
 		}
 		p.left = 1
 	}
 	if p.left == 0 {
-		if err := ratelimit.Wait(ctx, p.Limiter, 1); err != nil {
+		err := guard.Wait(ctx, "Limiter", p.Report, func() error { return ratelimit.Wait(ctx, p.Limiter, 1) })
+		if err != nil {
 			if ctx.Err() != nil {
 				return 0, nil //nolint:nilerr // the end of ctx is no fault of the limiter
 			}
@@ -41,7 +48,7 @@ func (p *Permits) Await(ctx context.Context, most int, more, helper bool) (n int
 		p.left = 1
 	}
 	if allows && more {
-		for p.left < most && a.Allow() {
+		for p.left < most && allow() {
 			p.left++
 		}
 	}
