@@ -73,6 +73,7 @@ const (
 	Responds Reaction = iota
 	Cuts              // closes the connection
 	Hangs             // neither reads nor writes any more
+	Ignores           // does not respond to the frame
 )
 
 var errRefused = &net.OpError{Op: "dial", Net: "pipe", Err: errors.New("connection refused")}
@@ -208,8 +209,11 @@ func (c *conn) read(n int) (hung bool) {
 		}
 		code := byte(performative.code)
 		if c.peer.Script != nil {
-			if r := c.peer.Script(n, code); r != Responds {
+			switch r := c.peer.Script(n, code); r {
+			case Cuts, Hangs:
 				return r == Hangs
+			case Ignores:
+				continue
 			}
 		}
 		list, _ := performative.value.([]any)

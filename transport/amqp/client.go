@@ -112,7 +112,7 @@ func (c *Client) ProducerSettings(ctx context.Context, topic string) (transport.
 	return transport.ProducerSettings{MaxAttempts: 3, MaxBodySize: c.options.MaxBodySize}, nil
 }
 
-// settings returns the settings of a group.
+// settings returns the settings of a group. A panic of Options.Groups is passed on.
 func (c *Client) settings(group, topic string) transport.ConsumerSettings {
 	var s transport.ConsumerSettings
 	if c.options.Groups != nil {
@@ -133,7 +133,24 @@ func (c *Client) ConsumerSettings(ctx context.Context, group, topic string) (tra
 	if err := c.usable(ctx, "ConsumerSettings", group); err != nil {
 		return transport.ConsumerSettings{}, err
 	}
-	return c.settings(group, topic), nil
+	var s transport.ConsumerSettings
+	if err := guarded("Options.Groups", func() { s = c.settings(group, topic) }); err != nil {
+		return s, c.named(&tidegate.Error{Err: err}, "ConsumerSettings", group)
+	}
+	return s, nil
+}
+
+// guarded calls a function of the program. The error describes its panic.
+func guarded(function string, f func()) (err error) {
+	returned := false
+	defer func() {
+		if !returned {
+			err = fmt.Errorf("%s panicked: %v", function, recover())
+		}
+	}()
+	f()
+	returned = true
+	return nil
 }
 
 // Queues checks that the server has or creates the topic, and returns AnyQueue.

@@ -2,13 +2,23 @@ package amqp
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"errors"
+	"net"
 	"os/exec"
+	"reflect"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/amqppeer"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/amqp/internal/conn"
 )
 
 func TestParse(t *testing.T) {
@@ -93,4 +103,226 @@ func TestLinksNoGRPC(t *testing.T) {
 	if !bytes.Contains(out, []byte("github.com/Azure/go-amqp\n")) {
 		t.Error("go list does not name go-amqp: this test sees nothing")
 	}
+}
+
+// A function of the program that panics fails the call that needs it, with an error that names the
+// option. Each option that is a function has a case here.
+func TestFunctionsOfTheProgramPanic(t *testing.T) {
+	const text = "panicked: by the test"
+	receive := func(t *testing.T, c *Client) error {
+		_, err := c.Receive(t.Context(), transport.ReceiveRequest{Group: "billing", Topic: "orders", Queue: transport.AnyQueue, Max: 1, InvisibleDuration: time.Minute})
+		return err
+	}
+	cases := map[string]struct {
+		set  func(*Options)
+		call func(*testing.T, *Client) error
+	}{
+		"Groups": {
+			func(o *Options) {
+				o.Groups = func(string, string) transport.ConsumerSettings { panic("by the test") }
+			}, func(t *testing.T, c *Client) error {
+				if err := receive(t, c); err == nil || !strings.Contains(err.Error(), text) {
+					t.Errorf("Receive: %v, want an error with %q", err, text)
+				}
+				_, err := c.ConsumerSettings(t.Context(), "billing", "orders")
+				return err
+			},
+		},
+		"Queue": {func(o *Options) { o.Queue = func(string, string) string { panic("by the test") } }, receive},
+		"Dialer": {
+			func(o *Options) { o.Dialer = func(context.Context, string) (net.Conn, error) { panic("by the test") } },
+			func(t *testing.T, c *Client) error {
+				return c.Send(t.Context(), []*tidegate.Message{{Topic: "orders", ID: "1", Body: []byte("x")}})[0].Err
+			},
+		},
+	}
+	for f := range reflect.TypeFor[Options]().Fields() {
+		if _, ok := cases[f.Name]; f.Type.Kind() == reflect.Func && !ok {
+			t.Errorf("Options.%s is a function of the program without a case", f.Name)
+		}
+	}
+	for name, tt := range cases {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := &amqppeer.Peer{}
+				o := Options{Dialer: p.Dial}
+				tt.set(&o)
+				c, err := New("orders.example:5672", o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				if err := tt.call(t, c); err == nil || !strings.Contains(err.Error(), "Options."+name+" "+text) {
+					t.Errorf("%v, want an error with %q", err, "Options."+name+" "+text)
+				}
+			})
+		})
+	}
+}
+
+// Callers that need one session, to which the server responds late, wait for their own time each,
+// and not for that of the first one. The last of them gets the session.
+func TestCallersOfASessionWaitForTheirOwnTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &amqppeer.Peer{Script: func(_ int, frame byte) amqppeer.Reaction {
+			if frame == amqppeer.Begin {
+				time.Sleep(6 * time.Second)
+			}
+			return amqppeer.Responds
+		}}
+		c, err := New("orders.example:5672", Options{Dialer: p.Dial})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		live, fail := c.supervisor.Get(t.Context(), true)
+		if fail != nil {
+			t.Fatal(fail)
+		}
+		type key struct{}
+		var wg sync.WaitGroup
+		for _, d := range []time.Duration{5 * time.Second, time.Second, 8 * time.Second} {
+			wg.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), d)
+				defer cancel()
+				start := time.Now()
+				s, err := live.Session(ctx, key{})
+				switch took := time.Since(start); {
+				case d < 6*time.Second && (!errors.Is(err, context.DeadlineExceeded) || took != d):
+					t.Errorf("a caller with %v got %v after %v, want the end of its ctx", d, err, took)
+				case d > 6*time.Second && (err != nil || s == nil || took != 6*time.Second):
+					t.Errorf("a caller with %v got %v after %v, want the session after 6 s", d, err, took)
+				}
+			})
+			synctest.Wait()
+		}
+		wg.Wait()
+	})
+}
+
+// A session that could not be opened is forgotten: a later caller tries again.
+func TestFailedSessionIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var begins atomic.Int64
+		p := &amqppeer.Peer{Script: func(_ int, frame byte) amqppeer.Reaction {
+			if frame == amqppeer.Begin {
+				begins.Add(1)
+				return amqppeer.Ignores
+			}
+			return amqppeer.Responds
+		}}
+		c, err := New("orders.example:5672", Options{Dialer: p.Dial})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		live, fail := c.supervisor.Get(t.Context(), true)
+		if fail != nil {
+			t.Fatal(fail)
+		}
+		type key struct{}
+		for range 2 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			if _, err := live.Session(ctx, key{}); err == nil || ctx.Err() != nil {
+				t.Errorf("got %v, want the error of the opening", err)
+			}
+			cancel()
+			if live.Ended() { // go-amqp ends the connection with some failures
+				return
+			}
+		}
+		if n := begins.Load(); n != 2 {
+			t.Errorf("%d sessions were begun, want a second one", n)
+		}
+	})
+}
+
+// A message is accepted only after the server has accepted its copy: if the copy fails, the message
+// stays in flight, and neither a retry nor a dead letter loses it.
+func TestMessageWhoseCopyFailedIsNotAccepted(t *testing.T) {
+	for name, settle := range map[string]func(context.Context, *Client, *tidegate.Delivery) error{
+		"retry": func(ctx context.Context, c *Client, d *tidegate.Delivery) error {
+			_, err := c.Retry(ctx, d, time.Second, "failed")
+			return err
+		},
+		"dead letter": func(ctx context.Context, c *Client, d *tidegate.Delivery) error {
+			_, err := c.DeadLetter(ctx, d, "failed")
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var full atomic.Bool
+				var copies, outcomes atomic.Int64
+				p := &amqppeer.Peer{
+					Reject: func(string) *amqppeer.Fault {
+						if full.Load() {
+							copies.Add(1)
+							return &amqppeer.Fault{Condition: "amqp:resource-limit-exceeded", Description: "the address is full"}
+						}
+						return nil
+					},
+					Script: func(_ int, frame byte) amqppeer.Reaction {
+						if frame == amqppeer.Disposition {
+							outcomes.Add(1)
+						}
+						return amqppeer.Responds
+					},
+				}
+				c, err := New("orders.example:5672", Options{Dialer: p.Dial, CopyRetries: true})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				request := transport.ReceiveRequest{Group: "billing", Topic: "orders", Queue: transport.AnyQueue, Max: 1, InvisibleDuration: time.Minute, Wait: time.Second}
+				if _, err := c.Receive(t.Context(), request); err != nil { // creates the queue
+					t.Fatal(err)
+				}
+				if err := c.Send(t.Context(), []*tidegate.Message{{Topic: "orders", ID: "1", Body: []byte("x")}})[0].Err; err != nil {
+					t.Fatal(err)
+				}
+				ds, err := c.Receive(t.Context(), request)
+				if err != nil || len(ds) != 1 {
+					t.Fatal(ds, err)
+				}
+				full.Store(true)
+				if err := settle(t.Context(), c, ds[0]); err == nil {
+					t.Error("it succeeded without its copy")
+				}
+				if copies.Load() != 1 || outcomes.Load() != 0 {
+					t.Errorf("%d copies were sent and %d outcomes, want the copy alone", copies.Load(), outcomes.Load())
+				}
+				full.Store(false)
+				if err := c.Ack(t.Context(), ds)[0]; err != nil || outcomes.Load() != 1 {
+					t.Errorf("the delivery cannot be settled again: %v, %d outcomes", err, outcomes.Load())
+				}
+			})
+		})
+	}
+}
+
+// An acknowledgement that was not written had no effect: its error has NotConnected, and not
+// MaybeStored.
+func TestUnwrittenAcknowledgementIsNotConnected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &amqppeer.Peer{}
+		c, err := New("orders.example:5672", Options{Dialer: p.Dial})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		live, fail := c.supervisor.Get(t.Context(), true)
+		if fail != nil {
+			t.Fatal(fail)
+		}
+		l := &link{client: c, live: live}
+		l.life, l.stop = context.WithCancel(t.Context())
+		l.stop() // the link has ended, its connection has not
+		if e := l.accept([]*conn.Delivery{{ID: 1}}); e == nil || !e.NotConnected || e.MaybeStored {
+			t.Errorf("%#v, want NotConnected without MaybeStored", e)
+		}
+		if e := l.accept(nil); e != nil {
+			t.Errorf("nothing to accept: %v", e)
+		}
+	})
 }

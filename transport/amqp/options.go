@@ -178,6 +178,14 @@ func (o Options) dialer(endpoint string, secure bool) func(context.Context) (net
 			var d net.Dialer
 			return d.DialContext(ctx, "tcp", addr)
 		}
+	} else {
+		own := dial
+		dial = func(ctx context.Context, addr string) (c net.Conn, err error) {
+			if fault := guarded("Options.Dialer", func() { c, err = own(ctx, addr) }); fault != nil {
+				return nil, fault
+			}
+			return c, err
+		}
 	}
 	if !secure {
 		return func(ctx context.Context) (net.Conn, error) { return dial(ctx, endpoint) }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"reflect"
-	"sync"
 
 	"github.com/Azure/go-amqp"
 	"github.com/tidegate/tidegate"
@@ -44,9 +43,12 @@ func (s system) Open(ctx context.Context, f *held.Feed) (held.Link, error) {
 		return nil, c.named(c.ofLink(live, err), opReceive, f.Topic)
 	}
 	l := &link{client: c, live: live, feed: f, session: session, jobs: make(chan *job, 64), closed: make(chan struct{})}
-	from := c.queue(f.Topic, f.Group)
-	l.receiver, err = session.NewReceiver(ctx, from.address, &amqp.ReceiverOptions{
-		Credit: -1, SourceCapabilities: []string{from.capability()}, SettlementMode: amqp.ReceiverSettleModeFirst.Ptr(),
+	if err := guarded("Options.Queue", func() { l.from = c.queue(f.Topic, f.Group) }); err != nil {
+		go l.end()
+		return nil, c.named(&tidegate.Error{Err: err}, opReceive, f.Topic)
+	}
+	l.receiver, err = session.NewReceiver(ctx, l.from.address, &amqp.ReceiverOptions{
+		Credit: -1, SourceCapabilities: []string{l.from.capability()}, SettlementMode: amqp.ReceiverSettleModeFirst.Ptr(),
 	})
 	if err != nil {
 		go l.end()
@@ -113,12 +115,12 @@ func (c *Client) probe(ctx context.Context, live *conn.Live, group string) error
 
 func (c *Client) attachProbe(live *conn.Live, at place) error {
 	type probes struct{}
-	session, err := live.Session(probes{})
+	ctx, cancel := live.Attaching()
+	defer cancel()
+	session, err := live.Session(ctx, probes{})
 	if err != nil {
 		return err
 	}
-	ctx, cancel := live.Attaching()
-	defer cancel()
 	_, err = session.NewReceiver(ctx, at.address, &amqp.ReceiverOptions{Credit: -1, SourceCapabilities: []string{at.capability()}})
 	if _, ended := errors.AsType[*amqp.SessionError](err); ended || ctx.Err() != nil {
 		live.Forget(probes{}, session)
@@ -131,13 +133,13 @@ type link struct {
 	client   *Client
 	live     *conn.Live
 	feed     *held.Feed
+	from     place // the queue
 	session  *amqp.Session
 	receiver *amqp.Receiver
 	acceptor *conn.Acceptor // nil: go-amqp accepts the messages
 	jobs     chan *job
 	life     context.Context //nolint:containedctx // of the link's goroutines
 	stop     context.CancelFunc
-	once     sync.Once
 	closed   chan struct{} // closed by Close before the session ends
 }
 
@@ -199,13 +201,12 @@ func (l *link) receive() {
 	}
 }
 
-// Close ends the session: the server gets all messages back that are not settled.
+// Close ends the session: the server gets all messages back that are not settled. The Table calls
+// it once.
 func (l *link) Close() {
-	l.once.Do(func() {
-		close(l.closed)
-		l.end()
-		l.stop()
-	})
+	close(l.closed)
+	l.end()
+	l.stop()
 }
 
 func (l *link) end() {

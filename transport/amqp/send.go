@@ -180,12 +180,12 @@ type senders struct{}
 
 // attach opens a sending link.
 func attach(live *conn.Live, to place) (sending.Sender, error) {
-	session, err := live.Session(senders{})
+	ctx, cancel := live.Attaching()
+	defer cancel()
+	session, err := live.Session(ctx, senders{})
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := live.Attaching()
-	defer cancel()
 	s, err := session.NewSender(ctx, to.address, &amqp.SenderOptions{
 		SettlementMode: amqp.SenderSettleModeUnsettled.Ptr(), TargetCapabilities: []string{to.capability()},
 	})

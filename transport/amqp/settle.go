@@ -221,7 +221,7 @@ func (l *link) copyOf(s held.Settlement) (place, *amqp.Message) {
 	case s.Outcome == held.DeadLettered:
 		return c.deadLetters(l.feed.Group), convert.DeadLetter(native, s.Delivery, l.feed.Group, s.Reason)
 	case s.Outcome == held.Retried && c.options.CopyRetries:
-		return c.queue(l.feed.Topic, l.feed.Group), convert.Retry(native, s.Delivery, l.feed.Group, s.Delay)
+		return l.from, convert.Retry(native, s.Delivery, l.feed.Group, s.Delay)
 	}
 	return place{}, nil
 }

@@ -266,41 +266,59 @@ func (l *Live) Closing() (context.Context, context.CancelFunc) {
 
 // A session is an AMQP session that is opened once.
 type session struct {
-	once sync.Once
-	s    *amqp.Session
-	err  error
+	opened chan struct{} // closed after the attempt to open it; the fields below are valid then
+	s      *amqp.Session
+	err    error
 }
 
-// Session returns the session for a key, which it opens if there is none. Only goroutines that own
-// links call it.
-func (l *Live) Session(key any) (*amqp.Session, error) {
+// Session returns the session for a key, which it opens if there is none. It blocks until the
+// session is open or ctx ends. The opening goes on after the end of ctx, for at most 10 s.
+func (l *Live) Session(ctx context.Context, key any) (*amqp.Session, error) {
 	l.mu.Lock()
 	s := l.sessions[key]
 	if s == nil {
-		s = &session{}
+		s = &session{opened: make(chan struct{})}
 		l.sessions[key] = s
+		go l.openSession(key, s)
 	}
 	l.mu.Unlock()
-	s.once.Do(func() {
-		ctx, cancel := l.Attaching()
-		defer cancel()
-		opened, err := l.NewSession(ctx, nil)
-		l.mu.Lock()
-		s.s, s.err = opened, err
-		l.mu.Unlock()
-	})
-	if s.err != nil {
-		l.Forget(key, s.s)
+	select {
+	case <-s.opened:
+		return s.s, s.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
 	}
-	return s.s, s.err
+}
+
+// openSession opens a session. One that fails is forgotten.
+func (l *Live) openSession(key any, s *session) {
+	ctx, cancel := l.Attaching()
+	defer cancel()
+	s.s, s.err = l.NewSession(ctx, nil)
+	if s.err != nil {
+		l.mu.Lock()
+		if l.sessions[key] == s {
+			delete(l.sessions, key)
+		}
+		l.mu.Unlock()
+	}
+	close(s.opened)
 }
 
 // Forget removes a session that has ended. The next call of Session opens a new one.
 func (l *Live) Forget(key any, ended *amqp.Session) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if s := l.sessions[key]; s != nil && s.s == ended {
-		delete(l.sessions, key)
+	s := l.sessions[key]
+	if s == nil {
+		return
+	}
+	select {
+	case <-s.opened:
+		if s.s == ended {
+			delete(l.sessions, key)
+		}
+	default: // a later one, which is being opened
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	goamqp "github.com/Azure/go-amqp"
 	"github.com/tidegate/tidegate"
 )
 
@@ -133,6 +134,27 @@ func TestClose(t *testing.T) {
 		}
 		if _, err := s.Get(t.Context(), false); !errors.Is(err, tidegate.ErrClosed) || !s.Closed() {
 			t.Errorf("a later call: %v, want ErrClosed", err)
+		}
+	})
+}
+
+// A permanent fault of a connection is not awaited: a call that would wait for a connection fails
+// at once, also within the second after the attempt.
+func TestPermanentFaultIsNotAwaited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, dials := refusing(t, 0, &goamqp.Error{Condition: goamqp.ErrCondUnauthorizedAccess, Description: "wrong password"})
+		start := time.Now()
+		for range 3 {
+			if _, err := s.Get(t.Context(), true); err == nil || err.NotConnected || err.Code != tidegate.CodeUnauthorized {
+				t.Fatalf("got %#v, want Unauthorized without NotConnected", err)
+			}
+		}
+		if took := time.Since(start); took != 0 || dials.Load() != 1 {
+			t.Errorf("three calls took %v and %d attempts, want one attempt without a wait", took, dials.Load())
+		}
+		time.Sleep(time.Second)
+		if _, err := s.Get(t.Context(), true); err == nil || dials.Load() != 2 {
+			t.Errorf("a second later: %v after %d attempts, want a second attempt", err, dials.Load())
 		}
 	})
 }

@@ -61,31 +61,33 @@ func (d *DamageNotes) path() string { return d.fs.PathJoin(d.dir, DamagedFile) }
 
 // Found notes a corrupt file, and logs it once in a while.
 func (d *DamageNotes) Found(file string, err error) {
-	if d.note(file, time.Now()) {
+	report, failed := d.note(file, time.Now())
+	if failed != nil {
+		d.logger.Error("the list of corrupt files was not written", "file", d.path(), "error", failed)
+	}
+	if report {
 		d.logger.Error("corrupt file in the data directory; restore it from a backup, or its messages are skipped", "file", file, "error", err)
 	}
 }
 
-// note reports whether the file is to be logged.
-func (d *DamageNotes) note(file string, now time.Time) bool {
+// note reports whether the file is to be logged, and the failure to record it.
+func (d *DamageNotes) note(file string, now time.Time) (report bool, failed error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.last = now
 	if name := filepath.Base(file); isValues(name) && !slices.Contains(d.values, name) {
 		d.noRewrite.Store(true)
 		d.values = append(d.values, name)
-		if err := d.write(); err != nil {
-			d.logger.Error("the list of corrupt files was not written", "file", d.path(), "error", err)
-		}
+		failed = d.write()
 	}
 	if at, known := d.logged[file]; known && now.Sub(at) < damageQuiet {
-		return false
+		return false, failed
 	}
 	if d.logged == nil {
 		d.logged = map[string]time.Time{}
 	}
 	d.logged[file] = now
-	return true
+	return true, failed
 }
 
 // write writes the known files to DamagedFile. mu is held.

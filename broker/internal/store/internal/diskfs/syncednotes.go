@@ -140,6 +140,13 @@ func (n *SyncedNotes) slot() []byte {
 
 // synced notes that so many bytes of a file are on disk. A failure is logged: the entry then lags.
 func (n *SyncedNotes) synced(name string, bytes int64) {
+	if err := n.record(name, bytes); err != nil {
+		n.logger.Warn("the length of a log was not recorded; after a crash a truncated log may not be found", "file", n.path, "error", err)
+	}
+}
+
+// record changes the entry of a file, and returns the first failure of several in a row.
+func (n *SyncedNotes) record(name string, bytes int64) (first error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	i := slices.IndexFunc(n.files, func(f SyncedFile) bool { return f.Name == name })
@@ -149,10 +156,11 @@ func (n *SyncedNotes) synced(name string, bytes int64) {
 	}
 	n.files[i].Bytes = bytes
 	err := n.write()
-	if err != nil && !n.failed {
-		n.logger.Warn("the length of a log was not recorded; after a crash a truncated log may not be found", "file", n.path, "error", err)
+	if !n.failed {
+		first = err
 	}
 	n.failed = err != nil
+	return first
 }
 
 // write writes the next slot. mu is held.
