@@ -166,7 +166,14 @@ func maybe(err error) bool {
 	return ok && e.MaybeStored
 }
 
-func generationOf(properties map[string]string) int {
-	n, _ := strconv.Atoi(properties[protocol.PropertyDeadLetterRedrives]) // the letter itself counts more than a number
+// generationOf returns the number of earlier redrives of a received letter. The ID has it if the
+// message had no room for the property.
+func generationOf(d *tidegate.Delivery) int {
+	text, has := d.Properties[protocol.PropertyDeadLetterRedrives]
+	if !has {
+		_, n := protocol.CutRedrive(d.ID)
+		return n
+	}
+	n, _ := strconv.Atoi(text) // the letter itself counts more than a number
 	return max(n, 0)
 }

@@ -145,7 +145,7 @@ func (q Queue) fault(format string, args ...any) error {
 func letterOf(d *tidegate.Delivery) *Letter {
 	l := &Letter{Message: d.Message, StoredAt: d.StoredAt, BodySize: len(d.Body), delivery: d, born: d.BornAt}
 	l.Origin, _ = d.DeadLetter()
-	l.Origin.Redrives = generationOf(d.Properties)
+	l.Origin.Redrives = generationOf(d)
 	return l
 }
 

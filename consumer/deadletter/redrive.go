@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/ratelimit"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // Redrive sends dead letters back in the order of the source. It blocks until it has processed all
@@ -77,7 +78,8 @@ type runner struct {
 	limiter *rate.Limiter
 	report  Report
 
-	broker    *Broker // moves letters by itself; nil if messages are sent by Sender
+	forms     map[string]form // by topic, of messages that Sender sends
+	broker    *Broker         // moves letters by itself; nil if messages are sent by Sender
 	batchSize int
 	batch     []*Letter // letters to send back
 }
@@ -312,7 +314,7 @@ func (r *runner) sendAnew(ctx context.Context, l *Letter) error {
 	m, err := r.message(l)
 	for n := 0; err == nil; n++ {
 		attempt, cancel := context.WithTimeout(ctx, attemptTimeout)
-		err = r.o.Sender.Send(attempt, []*tidegate.Message{m})[0].Err
+		err = r.send(attempt, m, l.StoredAt)
 		cancel()
 		if err == nil {
 			break
@@ -337,6 +339,64 @@ func (r *runner) sendAnew(ctx context.Context, l *Letter) error {
 		return err
 	}
 	return r.remove(ctx, l)
+}
+
+// A form is the kind of a sent message. It has to fit the type of the topic.
+type form int
+
+const (
+	plainForm form = iota // for NORMAL, and with a message group for FIFO
+	dueForm               // for DELAY: with a delivery time in the past
+	committed             // for TRANSACTION: a half message that is committed at once
+)
+
+// send sends a message in one attempt, in the form that its topic accepts. The conflict of a
+// message with the type of its topic stores nothing, so the next form is tried then.
+func (r *runner) send(ctx context.Context, m *tidegate.Message, past time.Time) error {
+	f := r.forms[m.Topic]
+	err := r.sendAs(ctx, f, m, past)
+	for first := err; conflicts(err) && m.MessageGroup == "" && f < committed; {
+		f++
+		switch err = r.sendAs(ctx, f, m, past); {
+		case errors.Is(err, errNoTransactions):
+			return first
+		case !conflicts(err):
+			if r.forms == nil {
+				r.forms = map[string]form{}
+			}
+			r.forms[m.Topic] = f
+		}
+	}
+	return err
+}
+
+// conflicts reports whether a message does not fit the type of its topic.
+func conflicts(err error) bool {
+	e, ok := errors.AsType[*tidegate.Error](err)
+	return ok && e.Code == tidegate.CodeMessagePropertyConflict
+}
+
+// errNoTransactions is the error of a Sender that is no transport.Transactor.
+var errNoTransactions = errors.New("the Sender does not send transactional messages")
+
+func (r *runner) sendAs(ctx context.Context, f form, m *tidegate.Message, past time.Time) error {
+	switch f {
+	case dueForm:
+		m = m.Clone()
+		m.DeliverAt = past
+	case committed:
+		t, ok := r.o.Sender.(transport.Transactor)
+		if !ok {
+			return errNoTransactions
+		}
+		half := t.SendHalf(ctx, m)
+		if half.Err != nil {
+			return half.Err
+		}
+		tx := transport.Transaction{ID: half.Receipt.TransactionID, MessageID: m.ID, Topic: m.Topic, Endpoint: half.Receipt.Endpoint}
+		return t.EndTransaction(ctx, tx, transport.Commit) // an unknown one may be discarded
+	}
+	return r.o.Sender.Send(ctx, []*tidegate.Message{m})[0].Err
 }
 
 // remove removes a letter that was sent. If its lease has ended, the letter is redelivered, and the
@@ -384,7 +444,10 @@ func (r *runner) message(l *Letter) (*tidegate.Message, error) {
 	if m.Properties == nil {
 		m.Properties = map[string]string{}
 	}
-	m.Properties[protocol.PropertyDeadLetterRedrives] = strconv.Itoa(l.Generation() + 1)
+	// Without room for the property the ID has the number, see generationOf.
+	if _, has := m.Properties[protocol.PropertyDeadLetterRedrives]; has || len(m.Properties) < tidegate.MaxProperties {
+		m.Properties[protocol.PropertyDeadLetterRedrives] = strconv.Itoa(l.Generation() + 1)
+	}
 	return m, nil
 }
 
