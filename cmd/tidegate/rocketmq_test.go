@@ -215,7 +215,7 @@ func TestMoveWhileABrokerRestarts(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
 	defer cancel()
-	const messages = 1000
+	const messages = 600
 	topic, group := x.topic("moved", "NORMAL"), x.group("mover", 16)
 	tide := newTool(t)
 	tide.must("topic", "create", topic)
@@ -234,9 +234,10 @@ func TestMoveWhileABrokerRestarts(t *testing.T) {
 	journal := filepath.Join(t.TempDir(), "journal")
 	moved := make(chan result, 1)
 	go func() {
-		moved <- tide.run("move", topic, "--group", group, "--to", "far", "--yes", "--rate", "50", "--journal", journal)
+		moved <- tide.run("move", topic, "--group", group, "--to", "far", "--yes", "--rate", "10", "--journal", journal)
 	}()
-	// more waits until the journal has n further lines. It returns false if the move ends before.
+	// more waits until the journal has n further lines, each of up to 32 messages. It returns false if
+	// the move ends before.
 	more := func(n int) bool {
 		for want := journalLines(journal) + n; journalLines(journal) < want; {
 			if backoff.Sleep(ctx, 100*time.Millisecond) != nil || len(moved) > 0 {
@@ -245,20 +246,20 @@ func TestMoveWhileABrokerRestarts(t *testing.T) {
 		}
 		return true
 	}
-	if !more(100) {
+	if !more(3) {
 		t.Fatalf("the move ended before the kill: %+v", <-moved)
 	}
 	if err := x.real.Kill(ctx, "broker-b"); err != nil {
 		t.Fatal(err)
 	}
-	if !more(100) {
+	if !more(3) {
 		t.Errorf("the move ended while broker-b was away")
 	}
 	if err := x.real.Start(ctx, "broker-b"); err != nil {
 		t.Fatal(err)
 	}
 	r := <-moved
-	if r.code != 0 || !strings.Contains(r.stdout, "moved  1000") {
+	if r.code != 0 || !strings.Contains(r.stdout, "moved  600") {
 		t.Errorf("the move ended with %d:\n%s%s", r.code, r.stdout, r.stderr)
 	}
 	x.must("context", "use", "rmq")
