@@ -136,8 +136,8 @@ func (m *Message) Validate(maxBody int) error {
 		return invalid(protocol.CodeMessageBodyEmpty, "body", "the body is empty; give at least one byte")
 	case len(m.Body) > maxBody:
 		return invalid(CodeMessageBodyTooLarge, "body", "the body has %d bytes; the limit is %d", len(m.Body), maxBody)
-	case m.ID != "" && (strings.TrimSpace(m.ID) == "" || !utf8.ValidString(m.ID)):
-		return invalid(protocol.CodeIllegalMessageID, "message ID", "%q is blank, or not UTF-8", m.ID)
+	case m.ID != "" && (strings.TrimSpace(m.ID) == "" || !plain(m.ID)):
+		return invalid(protocol.CodeIllegalMessageID, "message ID", "%q is blank, not UTF-8, or has a control character", m.ID)
 	case len(m.ID) > MaxMessageIDLength:
 		return invalid(protocol.CodeIllegalMessageID, "message ID", "the ID %.20q… has %d bytes; the limit is %d", m.ID, len(m.ID), MaxMessageIDLength)
 	case m.Tag != "" && (strings.TrimSpace(m.Tag) == "" || strings.Contains(m.Tag, "|") || !plain(m.Tag)):

@@ -54,6 +54,8 @@ func TestValidate(t *testing.T) {
 		{"property with a line break", func(m *Message) { m.Properties = map[string]string{"a\nb": ""} }, protocol.CodeIllegalMessagePropertyKey, `a\nb`},
 		// Texts that are not UTF-8 are rejected here, because gRPC would report them as a broken
 		// connection.
+		{"ID with a control character", func(m *Message) { m.ID = "a\x1b]0;x\a" }, protocol.CodeIllegalMessageID, `a\x1b]0;x\a`},
+		{"ID with a control character of C1", func(m *Message) { m.ID = "\u009b1m" }, protocol.CodeIllegalMessageID, `\u009b1m`},
 		{"ID not UTF-8", func(m *Message) { m.ID = "a\xff" }, protocol.CodeIllegalMessageID, "UTF-8"},
 		{"tag not UTF-8", func(m *Message) { m.Tag = "\xff" }, protocol.CodeIllegalMessageTag, "UTF-8"},
 		{"key not UTF-8", func(m *Message) { m.Keys = []string{"\xff"} }, protocol.CodeIllegalMessageKey, "UTF-8"},

@@ -113,6 +113,7 @@ func TestSendRejections(t *testing.T) {
 			{"blank key", []edit{sys(func(p *rmqpb.SystemProperties) { p.Keys = []string{"ok", "\t"} })}, protocol.CodeIllegalMessageKey, []string{"key", `\t`}},
 			{"no message ID", []edit{id("")}, protocol.CodeIllegalMessageID, []string{"message_id", "empty"}},
 			{"blank message ID", []edit{id("  ")}, protocol.CodeIllegalMessageID, []string{"message_id", "blank"}},
+			{"message ID with a control character", []edit{id("a\x1b]0;x\a")}, protocol.CodeIllegalMessageID, []string{"message ID", `a\x1b]0;x\a`}},
 			{"message ID too long", []edit{id(strings.Repeat("x", 256))}, protocol.CodeIllegalMessageID, []string{"256", "255"}},
 			{"no system properties", []edit{func(m *rmqpb.Message) { m.SystemProperties = nil }}, protocol.CodeIllegalMessageID, []string{"message_id"}},
 			{"group too long", []edit{topic("fifo"), group(strings.Repeat("g", 64))}, protocol.CodeIllegalMessageGroup, []string{"group", "64", "63"}},

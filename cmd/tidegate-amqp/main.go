@@ -29,6 +29,7 @@ func main() { os.Exit(program.Process(run)) }
 
 // run is the whole program. It ends when its command does, or in order when ctx ends.
 func run(ctx context.Context, args []string, a *call.App) int {
+	defer a.Guard(ctx)()
 	return command.Execute(ctx, root(a), args, a.Out, a.Err)
 }
 

@@ -243,3 +243,67 @@ func TestExecAndCtrlC(t *testing.T) {
 		})
 	}
 }
+
+// The commands that the command line offers do what they say in a shell, also with IDs and names
+// that are commands, words or flags themselves. -o name gives xargs one word for each name.
+func TestOfferedCommands(t *testing.T) {
+	bin := t.TempDir() // a program that prints its arguments
+	if err := os.WriteFile(filepath.Join(bin, "tidegate"), []byte("#!/bin/sh\nprintf '[%s]' \"$@\"\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	paste := func(line, stdin string) string {
+		c := exec.CommandContext(t.Context(), "sh", "-c", line)
+		c.Dir, c.Env, c.Stdin = dir, append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH")), strings.NewReader(stdin)
+		out, err := c.CombinedOutput()
+		if err != nil {
+			t.Errorf("%s: %v", line, err)
+		}
+		return string(out)
+	}
+	between := func(text, before, after string) string {
+		_, rest, found := strings.Cut(text, before)
+		line, _, end := strings.Cut(rest, after)
+		if !found || !end {
+			t.Errorf("%q and %q are not in\n%s", before, after, text)
+		}
+		return line
+	}
+	for i, id := range []string{"$(touch x)", "`touch x`", "a b; touch x", "it's", `"`, "a'; touch x; '", `\`, "--yes", "-x y", "a|touch x", "注文 1", "plain-1"} {
+		group := fmt.Sprintf("a|touch%d", i) // RocketMQ permits | in names
+		tl := newTool(t, "--topic", "orders")
+		tl.must("send", "orders", "a", "--id", id)
+		tl.must("receive", group, "orders", "--then", "dead=why", "--max", "1")
+		show := tl.must("dead-letters", "show", "--", group, id).stderr
+		class := strings.TrimSpace(tl.must("dead-letters", "top", group, "-o", "name").stdout)
+		top := tl.must("dead-letters", "top", group).stderr
+		trace := tl.must("trace", "--", id).stdout
+		sent := tl.must("dead-letters", "redrive", group, "--edit", "echo b", "--yes").stderr
+		traced := tl.must("trace", "--", id).stdout
+		minus := ""
+		if strings.HasPrefix(id, "-") {
+			minus = "[--]"
+		}
+		for _, c := range []struct{ line, want string }{
+			{between(show, "send it back: ", "; with another body"), "[dead-letters][redrive][" + group + "][--id][" + id + "][--yes]"},
+			{between(top, "one of the largest class: ", "\n"), "[dead-letters][show]" + minus + "[" + group + "][" + id + "]"},
+			{between(top, "send the class back: ", "\n"), "[dead-letters][redrive][" + group + "][--class][" + class + "]"},
+			{between(trace, "because: why; ", " shows it"), "[dead-letters][show]" + minus + "[" + group + "][" + id + "]"},
+			{between(sent, ".redrive-1; ", " shows its deliveries"), "[trace]" + minus + "[" + id + ".redrive-1]"},
+			{between(traced, "was sent back as message "+id+".redrive-1: ", "\n"), "[trace]" + minus + "[" + id + ".redrive-1]"},
+			{"xargs -n 1 tidegate", "[" + id + "]"},
+		} {
+			line := strings.Trim(c.line, "'") // a mention of a command without quotes
+			if strings.HasSuffix(c.line, "'") && !strings.HasPrefix(c.line, "'") {
+				line = c.line
+			}
+			got := paste(line, tl.must("find", "orders", "-o", "name", "--", id).stdout)
+			if strings.ReplaceAll(got, "[--id=", "[--id][") != c.want {
+				t.Errorf("%s runs %s, want %s", c.line, got, c.want)
+			}
+		}
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+		t.Errorf("an ID was executed: %v, %v", entries, err)
+	}
+}

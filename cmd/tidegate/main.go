@@ -22,5 +22,6 @@ func process() int { return program.Process(run) }
 
 // run is the whole program. It ends when its command does, or in order when ctx ends.
 func run(ctx context.Context, args []string, a *call.App) int {
+	defer a.Guard(ctx)()
 	return command.Execute(ctx, tree.For(a, args), args, a.Out, a.Err)
 }

@@ -309,6 +309,56 @@ func TestInterruptedSend(t *testing.T) {
 	}
 }
 
+// Ctrl-C ends a wait for input: for lines, of which those before it are sent, for a body, for a
+// document, and for the answer to a question.
+func TestInterruptedInput(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	for name, c := range map[string]struct {
+		args     []string
+		input    string
+		terminal bool
+		stored   int
+	}{
+		"lines":    {[]string{"send", "orders", "--lines"}, "a\nb\n", false, 2},
+		"JSON":     {[]string{"send", "orders", "--jsonl"}, `{"body_text":"a"}` + "\n", false, 1},
+		"template": {[]string{"send", "orders", "%l", "--lines", "--template"}, "a\n", false, 1},
+		"a body":   {[]string{"send", "orders", "-"}, "a\n", false, 0},
+		"document": {[]string{"apply", "-"}, "topics:\n", false, 0},
+		"request":  {[]string{"api", "PUT", "/v1/topics/x", "-"}, "{", false, 0},
+		"question": {[]string{"topic", "purge", "orders"}, "", true, 0},
+	} {
+		tl.must("topic", "purge", "orders", "--yes")
+		stored := func() int {
+			var topic struct {
+				Stored int `json:"stored_messages"`
+			}
+			decode(t, tl.must("topic", "show", "orders", "-o", "json").stdout, &topic)
+			return topic.Stored
+		}
+		ctx, interrupt := context.WithCancel(t.Context())
+		in, stdin := io.Pipe()
+		var stdout, stderr lockedBuffer
+		done := make(chan int)
+		go func() {
+			done <- run(ctx, c.args, &call.App{In: in, Out: &stdout, Err: &stderr, Terminal: c.terminal, Env: func(name string) string { return tl.env[name] }})
+		}()
+		if c.input != "" {
+			_, _ = stdin.Write([]byte(c.input)) // the command reads it
+		}
+		for stored() < c.stored || c.terminal && !strings.Contains(stderr.String(), "[y/N]") {
+			runtime.Gosched()
+		}
+		interrupt()
+		if code := <-done; code != 130 || !strings.Contains(stderr.String(), "interrupted") || strings.Contains(stderr.String(), "--help") {
+			t.Errorf("%s: exit code %d, %s", name, code, stderr.String())
+		}
+		if got := stored(); got != c.stored {
+			t.Errorf("%s: %d messages are stored, want %d", name, got, c.stored)
+		}
+		_ = stdin.Close()
+	}
+}
+
 // An endless input has lines without end, and calls reached once.
 type endless struct {
 	n, at   int

@@ -170,6 +170,76 @@ func TestNoSkips(t *testing.T) {
 	}
 }
 
+// streams are the files of the command line that have the streams of the process, and the ways past
+// the filter of a terminal.Writer, with the reason.
+var streams = map[string]string{
+	"cmd/internal/program/process.go":       "gives them to the commands",
+	"cmd/internal/program/completion.go":    "cobra's script; cobra writes to the output of the app",
+	"cmd/internal/command/usage.go":         "cobra's help; cobra writes to the output of the app",
+	"cmd/tidegate/internal/release/main.go": "a tool of the release",
+	"cmd/tidegate/internal/release/man.go":  "a tool of the release",
+	"cmd/internal/terminal/terminal.go":     "draws screens, of filtered lines",
+	"cmd/internal/terminal/stream.go":       "the filter itself",
+	"cmd/internal/call/watch.go":            "enters and leaves the screen",
+	"cmd/internal/state/toplive.go":         "enters and leaves the screen",
+	"cmd/internal/state/topclients.go":      "enters and leaves the screen",
+	"cmd/internal/call/progress.go":         "the line of a number that counts",
+	"cmd/internal/administration/lag.go":    "the line of a number that counts",
+	"cmd/internal/messages/receive.go":      "--raw and --format print bodies as they are",
+	"cmd/internal/messages/work.go":         "the outputs of the programs of --exec",
+	"cmd/internal/failures/letters.go":      "the outputs of the programs of --exec",
+}
+
+// Texts of others cannot control the terminal: the commands write to the streams of their app,
+// which are terminal.Writers. Each further way is listed. JSON has one encoder, which escapes the
+// characters that JSON need not escape.
+func TestOneWayToTheTerminal(t *testing.T) {
+	atRoot(t)
+	unused := maps.Clone(streams)
+	for _, s := range load(t, sources) {
+		if s.test() || !strings.HasPrefix(s.path, "cmd/") {
+			continue
+		}
+		for n := range ast.Preorder(s.file) {
+			found := ""
+			for _, way := range [][2]string{
+				{"os", "Stdout"}, {"os", "Stderr"}, {"fmt", "Print"}, {"fmt", "Printf"}, {"fmt", "Println"},
+				{"log", "Print"}, {"log", "Printf"}, {"log", "Println"}, {"log", "Fatal"}, {"log", "Fatalf"}, {"slog", "Default"}, {"slog", "Info"}, {"slog", "Warn"}, {"slog", "Error"},
+				{"terminal", "Unfiltered"}, {"terminal", "Control"},
+			} {
+				if selects(n, way[0], way[1]) {
+					found = way[0] + "." + way[1]
+				}
+			}
+			switch n := n.(type) {
+			case *ast.SelectorExpr:
+				if slices.Contains([]string{"OutOrStdout", "OutOrStderr", "ErrOrStderr", "PrintErr", "PrintErrf", "PrintErrln"}, n.Sel.Name) {
+					found = n.Sel.Name
+				}
+			case *ast.FuncDecl:
+				if n.Name.Name == "Unfiltered" {
+					found = "terminal.Unfiltered"
+				}
+			}
+			if found == "" {
+				continue
+			}
+			if delete(unused, s.path); streams[s.path] == "" {
+				t.Errorf("%s: %s goes around the filter of the terminal: write to the Out or Err of the app (or enter the file in streams with the reason)", fset.Position(n.Pos()), found)
+			}
+		}
+		for n := range ast.Preorder(s.file) {
+			if selects(n, "json", "NewEncoder") && s.path != "cmd/internal/output/table.go" && s.path != "cmd/internal/move/journal.go" {
+				t.Errorf("%s: a JSON encoder that does not escape all characters that control a terminal: use output.Encode or output.Line", fset.Position(n.Pos()))
+			}
+		}
+	}
+	delete(unused, "cmd/internal/terminal/terminal.go") // uses its own Control
+	for path := range unused {
+		t.Errorf("streams names %s, which uses none of them", path)
+	}
+}
+
 // Time passes in bubbles only. A sleep outside one makes a test slow, or
 // wrong on a slow machine; in a library it outlives the caller's context.
 func TestSleepsAreVirtual(t *testing.T) {

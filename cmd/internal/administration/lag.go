@@ -12,6 +12,7 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/call"
 	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/cmd/internal/terminal"
 	"github.com/tidegate/tidegate/cmd/internal/view"
 )
 
@@ -93,7 +94,7 @@ func (k *lagCommand) until(ctx context.Context, client *admin.Client) error {
 				output.Safe(k.Args[0]), output.Number(worst), k.wait, output.Number(first), output.Number(k.below), tidegate.ErrUnavailable)
 		}
 		if k.Terminal {
-			fmt.Fprintf(k.Err, "\rbacklog %s, %s \x1b[K", output.Number(worst), trend(first-worst, worst, waited))
+			_ = terminal.Control(k.Err, fmt.Sprintf("\rbacklog %s, %s \x1b[K", output.Number(worst), trend(first-worst, worst, waited))) // a note
 		}
 		if err := call.Sleep(ctx, min(time.Second, k.wait-waited)); err != nil {
 			return err

@@ -52,6 +52,14 @@ func New(stdin io.Reader, stdout, stderr io.Writer) *App {
 	return &App{In: stdin, Out: stdout, Err: stderr, Env: os.Getenv, Terminal: terminal.Is(stdin) && terminal.Is(stdout), Columns: terminal.Columns(stdout)}
 }
 
+// Guard makes the streams of the app those of a command: its outputs cannot control a terminal, and
+// its reads of the input end with ctx. The function that it returns completes the outputs.
+func (a *App) Guard(ctx context.Context) (end func()) {
+	out, notes := terminal.NewWriter(a.Out), terminal.NewWriter(a.Err)
+	a.In, a.Out, a.Err = terminal.NewReader(ctx, a.In), out, notes
+	return func() { _, _ = out.End(), notes.End() } // the errors before them are returned
+}
+
 // The groups of the help.
 const (
 	SeeGroup     = "see"

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tidegate/tidegate/cmd/internal/command"
+	"github.com/tidegate/tidegate/cmd/internal/shell"
 )
 
 // Destructive adds the flags of a command that cannot be undone.
@@ -30,7 +31,7 @@ func (c *Call) Confirm(question, name string) error {
 	case s.Protect && c.Yes == name:
 		return nil
 	case s.Protect:
-		return command.Usagef(c.Command, "the context %q is protected: repeat the command with --yes=%s", s.Name, name)
+		return command.Usagef(c.Command, "the context %q is protected: repeat the command with --yes=%s", s.Name, shell.Quote(name))
 	case c.Yes == "true" || c.Yes == name:
 		return nil
 	case c.Yes != "":

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/job"
+	"github.com/tidegate/tidegate/cmd/internal/shell"
 )
 
 // job is the command with its arguments and the flags that select and change messages. The other
@@ -22,13 +23,13 @@ func (c *Call) job() string {
 	free := []string{"journal", "yes", "dry-run", "rate", "max", "max-failures", "workers", "wait", "lease", "follow", "dead-letters", "as"}
 	parts := []string{c.Command.CommandPath()}
 	for _, arg := range c.Args {
-		parts = append(parts, quoted(arg))
+		parts = append(parts, shell.Quote(arg))
 	}
 	c.Command.Flags().Visit(func(f *pflag.Flag) {
 		if len(f.Annotations[command.Section]) > 0 || slices.Contains(free, f.Name) {
 			return // the connection and the output
 		}
-		parts = append(parts, "--"+f.Name+"="+quoted(f.Value.String()))
+		parts = append(parts, "--"+f.Name+"="+shell.Quote(f.Value.String()))
 	})
 	return strings.Join(parts, " ")
 }

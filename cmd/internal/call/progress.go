@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/cmd/internal/terminal"
 )
 
 // A ProgressLine is a line on a terminal that counts. It is for one goroutine.
@@ -26,13 +27,13 @@ func (p *ProgressLine) Step(counts bool) {
 	now := time.Now()
 	if p.c.Terminal && now.Sub(p.shown) >= 200*time.Millisecond {
 		p.shown = now
-		fmt.Fprintf(p.c.Err, "\r%s, %s a second ", output.Number(p.N), output.Number(int64(float64(p.N)/max(now.Sub(p.started).Seconds(), 1e-3))))
+		_ = terminal.Control(p.c.Err, fmt.Sprintf("\r%s, %s a second ", output.Number(p.N), output.Number(int64(float64(p.N)/max(now.Sub(p.started).Seconds(), 1e-3))))) // a note
 	}
 }
 
 // End removes the line.
 func (p *ProgressLine) End() {
 	if !p.shown.IsZero() {
-		fmt.Fprint(p.c.Err, "\r\x1b[K")
+		_ = terminal.Control(p.c.Err, "\r\x1b[K") // a note
 	}
 }

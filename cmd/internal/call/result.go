@@ -39,7 +39,7 @@ func (c *Call) Show(document any, name string, fields []output.Field) error {
 	case output.JSONL:
 		return output.Line(c.Out, document)
 	case output.Name:
-		_, err := fmt.Fprintln(c.Out, output.Safe(name))
+		_, err := fmt.Fprintln(c.Out, output.Word(name))
 		return err
 	}
 	return output.Fields(c.Out, c.Options(), fields)
@@ -71,5 +71,8 @@ func (c *Call) Usage(err error) error {
 	return command.UsageError{Err: err, Command: c.Command.CommandPath()}
 }
 
-// Note prints a line to stderr.
-func (c *Call) Note(format string, args ...any) { fmt.Fprintf(c.Err, format+"\n", args...) }
+// Note prints a note to stderr. Its further lines are indented, because they can be those of
+// others.
+func (c *Call) Note(format string, args ...any) {
+	fmt.Fprintln(c.Err, command.Indented(fmt.Sprintf(format, args...)))
+}

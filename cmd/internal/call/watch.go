@@ -3,7 +3,6 @@ package call
 import (
 	"bytes"
 	"context"
-	"io"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -35,10 +34,10 @@ func (c *Call) Watch(ctx context.Context, every time.Duration, show func(context
 	screen := c.Terminal && !c.JSON() && c.Format.Format != output.Name
 	if screen {
 		c.Screen = true
-		if _, err := io.WriteString(c.Out, terminal.Enter); err != nil {
+		if err := terminal.Control(c.Out, terminal.Enter); err != nil {
 			return err
 		}
-		defer func() { _, _ = io.WriteString(c.Out, terminal.Leave) }() // the error before it is returned
+		defer func() { _ = terminal.Control(c.Out, terminal.Leave) }() // the error before it is returned
 	}
 	for first := true; ; first = false {
 		var err error

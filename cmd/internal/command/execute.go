@@ -3,7 +3,6 @@ package command
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/internal/nearest"
 )
 
@@ -78,9 +78,12 @@ func Execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 			err = UsageError{similarCommand(root, err), root.CommandPath()} // an unknown command
 		}
 	}
+	if usage, ok := errors.AsType[UsageError](err); ok && ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		err = usage.Err // a read of the input that Ctrl-C has ended
+	}
 	code := ExitCode(err)
 	if wantsJSON(ran, args) {
-		_ = json.NewEncoder(stderr).Encode(problemOf(root, err, code)) // nothing is left to report a failure to
+		_ = output.Line(stderr, problemOf(root, err, code)) // nothing is left to report a failure to
 		return code
 	}
 	if ctx.Err() != nil && code == ExitInterrupted && !strings.HasPrefix(err.Error(), "interrupted") {
@@ -90,10 +93,10 @@ func Execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	if invalid, ok := errors.AsType[Invalid](err); ok {
 		fmt.Fprintf(stderr, "%s: the configuration is invalid\n%v\n", root.Name(), invalid)
 	} else {
-		fmt.Fprintf(stderr, "%s: %s\n", root.Name(), Text(err))
+		fmt.Fprintf(stderr, "%s: %s\n", root.Name(), Indented(Text(err)))
 	}
 	if h := hint(root, err); h != "" {
-		fmt.Fprintln(stderr, h)
+		fmt.Fprintln(stderr, Indented(h))
 	}
 	return code
 }

@@ -31,3 +31,7 @@ func Text(err error) string {
 		return strings.TrimPrefix(strings.TrimPrefix(fault, "transport: "), "Error while dialing: ")
 	}))
 }
+
+// Indented indents the further lines of a text. It can be a text of others, which is not to look
+// like lines of the command.
+func Indented(text string) string { return strings.ReplaceAll(text, "\n", "\n  ") }

@@ -16,6 +16,7 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
+	"github.com/tidegate/tidegate/cmd/internal/shell"
 	"github.com/tidegate/tidegate/internal/nearest"
 )
 
@@ -61,7 +62,7 @@ func (f File) Get(name string) (Context, error) {
 	case ok:
 		return c, nil
 	case len(names) == 0:
-		return Context{}, fmt.Errorf("there is no context %q, and no other: create one with 'tidegate context add %s --grpc HOST:PORT'", name, name)
+		return Context{}, fmt.Errorf("there is no context %q, and no other: create one with %s", name, shell.Mention(shell.LineFlags("tidegate context add", " --grpc HOST:PORT", name)))
 	default:
 		suggestion := ""
 		if near := nearest.Name(name, names); near != "" {

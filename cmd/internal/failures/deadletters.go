@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/connection"
 	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/cmd/internal/shell"
 	"github.com/tidegate/tidegate/cmd/internal/view"
 	"github.com/tidegate/tidegate/consumer/deadletter"
 	"github.com/tidegate/tidegate/internal/httpapi"
@@ -215,11 +216,11 @@ func nextOfTop(c *call.Call, classes []view.Class) {
 	if len(classes) == 0 || c.JSON() || c.Format.Format == output.Name {
 		return
 	}
-	program, group := c.Command.Root().Name(), output.Safe(c.Args[0])
+	program, group := c.Command.Root().Name(), c.Args[0]
 	if id := classes[0].Example(); id != "" {
-		c.Note("one of the largest class: %s dead-letters show %s %s", program, group, output.Safe(id))
+		c.Note("one of the largest class: %s", shell.Line(program+" dead-letters show", group, id))
 	}
-	c.Note("send the class back: %s dead-letters redrive %s --class %s", program, group, output.Safe(classes[0].Fingerprint))
+	c.Note("send the class back: %s", shell.LineFlags(program+" dead-letters redrive", shell.Flag("class", classes[0].Fingerprint), group))
 }
 
 func noLetters(group string, s *selection) string {

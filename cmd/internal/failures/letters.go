@@ -15,6 +15,7 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/cmd/internal/shell"
+	"github.com/tidegate/tidegate/cmd/internal/terminal"
 	"github.com/tidegate/tidegate/cmd/internal/view"
 	"github.com/tidegate/tidegate/consumer/deadletter"
 	"github.com/tidegate/tidegate/internal/httpapi"
@@ -258,7 +259,7 @@ func (w *watchCommand) letter(ctx context.Context, l status.DeadLetter) error {
 			return output.Line(w.Out, l)
 		}
 		if w.Format.Format == output.Name {
-			_, err := fmt.Fprintln(w.Out, output.Safe(l.MessageID))
+			_, err := fmt.Fprintln(w.Out, output.Word(l.MessageID))
 			return err
 		}
 		_, err := fmt.Fprintf(w.Out, "%s  %s  %s  %s\n", w.Call.Times.Time(l.StoredAt, time.Now()), output.Safe(l.MessageID), output.Safe(l.Origin.Topic), output.Safe(l.Origin.Reason))
@@ -269,7 +270,7 @@ func (w *watchCommand) letter(ctx context.Context, l status.DeadLetter) error {
 		return err
 	}
 	p := shell.New(ctx, w.exec, nil, "TIDEGATE_MESSAGE_ID="+l.MessageID, "TIDEGATE_TOPIC="+l.Origin.Topic)
-	p.Stdin, p.Stdout, p.Stderr = &text, w.Out, w.Err
+	p.Stdin, p.Stdout, p.Stderr = &text, terminal.Unfiltered(w.Out), terminal.Unfiltered(w.Err)
 	if err := p.Run(); err != nil && ctx.Err() == nil {
 		w.Note("the program failed for %s: %v", output.Safe(l.MessageID), err)
 	}
@@ -296,14 +297,11 @@ func newDeadLettersShow(a *call.App) *cobra.Command {
 			}
 			err = c.Show(l, l.MessageID, view.LetterFields(l))
 			if err == nil && !c.JSON() && c.Format.Format != output.Name {
-				flags := " --id " + output.Safe(l.MessageID)
-				if s.as != "" {
-					flags += " --as " + output.Safe(s.as)
-				}
+				flags := shell.Flag("id", l.MessageID) + shell.Flag("as", s.as)
 				if !c.Terminal {
 					flags += " --yes"
 				}
-				c.Note("send it back: %s dead-letters redrive %s%s; with another body: --edit 'sed s/OLD/NEW/'", c.Command.Root().Name(), output.Safe(c.Args[0]), flags)
+				c.Note("send it back: %s; with another body: --edit 'sed s/OLD/NEW/'", shell.LineFlags(c.Command.Root().Name()+" dead-letters redrive", flags, c.Args[0]))
 			}
 			return err
 		}

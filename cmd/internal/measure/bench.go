@@ -17,6 +17,7 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/connection"
 	"github.com/tidegate/tidegate/cmd/internal/load"
 	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/cmd/internal/shell"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -176,7 +177,7 @@ func (b *benchCommand) run(ctx context.Context, begin newLoad) (err error) {
 		return err
 	}
 	if server.Protect && b.Yes != server.Name {
-		return command.Usagef(b.Command, "the context %q is protected, and a benchmark loads its server: repeat the command with --yes=%s", server.Name, server.Name)
+		return command.Usagef(b.Command, "the context %q is protected, and a benchmark loads its server: repeat the command with --yes=%s", server.Name, shell.Quote(server.Name))
 	}
 	remove, err := b.prepare(ctx)
 	if err != nil {

@@ -96,7 +96,7 @@ func (l *look) line(m *status.StoredMessage) error {
 		_, err := io.WriteString(l.Out, view.Messages([]status.StoredMessage{*m}))
 		return err
 	case l.Format.Format == output.Name:
-		_, err := fmt.Fprintln(l.Out, output.Safe(m.ID))
+		_, err := fmt.Fprintln(l.Out, output.Word(m.ID))
 		return err
 	}
 	now := time.Now()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/cmd/internal/terminal"
 	"github.com/tidegate/tidegate/internal/httpapi"
 )
 
@@ -27,7 +28,7 @@ func (r *receiveCommand) print(out *bufio.Writer, n int, d *tidegate.Delivery) e
 	}
 	switch {
 	case r.form != "":
-		_, err := out.WriteString(r.format.Of(shown{d, r.Terminal}))
+		_, err := out.WriteString(r.format.Of(shown{d, r.Terminal || terminal.Is(r.Out)}))
 		return err
 	case r.raw:
 		_, err := fmt.Fprintf(out, "%s\n", d.Body)
@@ -35,7 +36,7 @@ func (r *receiveCommand) print(out *bufio.Writer, n int, d *tidegate.Delivery) e
 	case r.JSON():
 		return output.Line(out, httpapi.DeliveryOf(d, true, time.Now()))
 	case r.Format.Format == output.Name:
-		_, err := fmt.Fprintln(out, output.Safe(d.ID))
+		_, err := fmt.Fprintln(out, output.Word(d.ID))
 		return err
 	}
 	fmt.Fprintf(out, "%s\n", head(d, r.Times.TimeStyle))
@@ -72,7 +73,7 @@ var unsafeInFile = regexp.MustCompile(`[^A-Za-z0-9._-]`)
 // head returns the line above a body: the fields that are set, and the attempt if it is not the
 // first.
 func head(d *tidegate.Delivery, style output.TimeStyle) string {
-	parts := []string{d.ID, fmt.Sprintf("queue %d", d.Queue), fmt.Sprintf("offset %d", d.Offset)}
+	parts := []string{output.Safe(d.ID), fmt.Sprintf("queue %d", d.Queue), fmt.Sprintf("offset %d", d.Offset)}
 	if d.Attempt > 1 {
 		parts = append(parts, fmt.Sprintf("attempt %d", d.Attempt))
 	}

@@ -15,6 +15,8 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/connection"
 	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/cmd/internal/shell"
+	"github.com/tidegate/tidegate/cmd/internal/terminal"
 	"github.com/tidegate/tidegate/cmd/internal/verbs"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/transport"
@@ -56,7 +58,9 @@ messages, or when no message arrives for --wait.
 A RocketMQ counts each delivery as an attempt, so --then is required there, and
 release means that the message is redelivered after --lease.
 
--f prints a text for each message, in which these verbs are replaced by parts of it:
+-f prints a text for each message, in which these verbs are replaced by parts of it.
+On a terminal their control characters are escaped; --raw prints bodies as they are,
+also control characters that a terminal obeys.
 
 ` + verbHelp + `
 
@@ -101,7 +105,7 @@ is passed on as it is.`,
 	f.DurationVar(&r.lease, "lease", 30*time.Second, "invisible `time` of a received message")
 	f.IntVar(&r.expect, "expect", 0, "exit with 7 after fewer than `N` messages")
 	f.StringVarP(&r.form, "format", "f", "", "print this `text` for each message; %b is the body, and the help has all verbs")
-	f.BoolVar(&r.raw, "raw", false, "print only the bodies, as they are")
+	f.BoolVar(&r.raw, "raw", false, "print only the bodies, as they are, also on a terminal")
 	f.StringVar(&r.dump, "dump", "", "write each body to a file in this `directory`")
 	r.NoLimit("--max bounds the messages")
 	return c
@@ -196,6 +200,9 @@ func (r *receiveCommand) look(ctx context.Context, t connection.Transport, sub c
 		return r.Usage(err)
 	}
 	out := bufio.NewWriter(r.Out)
+	if r.raw || r.form != "" {
+		out.Reset(terminal.Unfiltered(r.Out)) // the bodies as they are; a format has escapes for a terminal
+	}
 	var held []*tidegate.Delivery // released at the end, or they would come again
 	receiving, stop := context.WithCancel(ctx)
 	defer stop()
@@ -252,7 +259,7 @@ func (r *receiveCommand) look(ctx context.Context, t connection.Transport, sub c
 	if received == 0 {
 		more := ""
 		if r.progress {
-			more = fmt.Sprintf("; '%s group show %s' shows the group's progress", r.Command.Root().Name(), output.Safe(sub.Group))
+			more = fmt.Sprintf("; %s shows the group's progress", shell.Mention(shell.Line(r.Command.Root().Name()+" group show", sub.Group)))
 		}
 		r.Note("no message of %s for group %s within %v%s", output.Safe(sub.Topic), output.Safe(sub.Group), r.wait, more)
 	}

@@ -319,6 +319,9 @@ func (r *sending) feed(ctx, abort context.Context, next func() (*tidegate.Messag
 		if err == io.EOF { //nolint:errorlint // the end of the input is io.EOF itself; a wrapped one is a fault
 			return nil
 		}
+		if err != nil && ctx.Err() != nil {
+			return r.interrupted() // also a wait for input
+		}
 		if err != nil {
 			return r.Usage(err)
 		}
@@ -407,7 +410,7 @@ func (r *sending) line(from tidegate.Receipt) error {
 	case r.JSON():
 		return output.Line(r.out, out)
 	case r.Format.Format == output.Name:
-		_, err := fmt.Fprintln(r.out, output.Safe(out.ID))
+		_, err := fmt.Fprintln(r.out, output.Word(out.ID))
 		return err
 	}
 	fields := []output.Field{{Name: "id", Value: out.ID}, {Name: "topic", Value: out.Topic}}

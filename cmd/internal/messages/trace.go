@@ -174,7 +174,7 @@ func (tr *tracing) printTrace() error {
 	for _, t := range tr.traced {
 		text := view.Trace(t.Topic, tr.query.ID, &t.Trace, style, now) + t.Redriven.Text(tr.Command.Root().Name())
 		if tr.Format.Format == output.Name {
-			text = output.Safe(t.Topic) + "\n"
+			text = output.Word(t.Topic) + "\n"
 		}
 		if _, err := fmt.Fprint(tr.Out, text); err != nil {
 			return err

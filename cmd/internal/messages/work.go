@@ -19,6 +19,7 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/connection"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/cmd/internal/shell"
+	"github.com/tidegate/tidegate/cmd/internal/terminal"
 	"github.com/tidegate/tidegate/consumer"
 )
 
@@ -178,7 +179,7 @@ func (w *worker) program(ctx context.Context, d *tidegate.Delivery) ended {
 	p := shell.New(ctx, w.exec, consumer.ErrLeaseLost,
 		"TIDEGATE_MESSAGE_ID="+d.ID, "TIDEGATE_TOPIC="+d.Topic, "TIDEGATE_TAG="+d.Tag, "TIDEGATE_KEYS="+strings.Join(d.Keys, ","),
 		"TIDEGATE_MESSAGE_GROUP="+d.MessageGroup, fmt.Sprintf("TIDEGATE_ATTEMPT=%d", d.Attempt))
-	stdout, stderr := &passage{to: w.Out, turn: &w.out}, &passage{to: w.Err, turn: &w.out}
+	stdout, stderr := &passage{to: terminal.Unfiltered(w.Out), turn: &w.out}, &passage{to: terminal.Unfiltered(w.Err), turn: &w.out}
 	p.Stdin, p.Stdout, p.Stderr = bytes.NewReader(d.Body), stdout, stderr
 	err := p.Run()
 	oerr := errors.Join(stdout.flush(), stderr.flush())

@@ -12,6 +12,7 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/connection"
+	"github.com/tidegate/tidegate/cmd/internal/shell"
 )
 
 // A State is a topic of a tidegate broker as one group sees it.
@@ -65,15 +66,15 @@ func (s State) Parallel() bool {
 func (s State) Creates(kind, context, topic, group string) (ofTopic, ofGroup string) {
 	t, g := s.Topic.Topic.WithDefaults(), s.Group.Group.WithDefaults()
 	if kind == connection.AMQP {
-		return fmt.Sprintf("artemis queue create --name %s.%s --address %s --multicast --durable --preserve-on-no-consumers --auto-create-address", topic, group, topic), ""
+		return fmt.Sprintf("artemis queue create --name %s --address %s --multicast --durable --preserve-on-no-consumers --auto-create-address", shell.Quote(topic+"."+group), shell.Quote(topic)), ""
 	}
 	if kind == connection.RocketMQ {
 		order := ""
 		if g.FIFO || t.Type == settings.TopicFIFO {
 			order = " -o true"
 		}
-		return fmt.Sprintf("mqadmin updateTopic -n NAMESERVER -c CLUSTER -t %s -r %d -w %d -a +message.type=%s", topic, t.Queues, t.Queues, t.Type),
-			fmt.Sprintf("mqadmin updateSubGroup -n NAMESERVER -c CLUSTER -g %s -r %d%s", group, max(g.MaxAttempts-1, 0), order)
+		return fmt.Sprintf("mqadmin updateTopic -n NAMESERVER -c CLUSTER -t %s -r %d -w %d -a +message.type=%s", shell.Quote(topic), t.Queues, t.Queues, t.Type),
+			fmt.Sprintf("mqadmin updateSubGroup -n NAMESERVER -c CLUSTER -g %s -r %d%s", shell.Quote(group), max(g.MaxAttempts-1, 0), order)
 	}
 	var retry []string
 	for _, d := range g.Retry {
@@ -84,8 +85,8 @@ func (s State) Creates(kind, context, topic, group string) (ofTopic, ofGroup str
 		set += " fifo=true"
 	}
 	if len(retry) > 0 {
-		set += " 'retry=" + strings.Join(retry, " ") + "'"
+		set += " " + shell.Quote("retry="+strings.Join(retry, " "))
 	}
-	return fmt.Sprintf("tidegate topic create %s type=%s queues=%d --context %s", topic, t.Type, t.Queues, context),
-		fmt.Sprintf("tidegate group create %s %s --context %s", group, set, context)
+	return fmt.Sprintf("tidegate topic create %s type=%s queues=%d --context %s", shell.Quote(topic), t.Type, t.Queues, shell.Quote(context)),
+		fmt.Sprintf("tidegate group create %s %s --context %s", shell.Quote(group), set, shell.Quote(context))
 }

@@ -2,6 +2,8 @@ package output
 
 import (
 	"bytes"
+	"encoding/json"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -61,6 +63,33 @@ func FuzzSafe(f *testing.F) {
 			t.Errorf("Safe of the safe text %q is %q", got, again)
 		}
 	})
+}
+
+// Lines keeps the ends of lines and the meaning of JSON, and leaves the beginning of a character.
+func TestLines(t *testing.T) {
+	for _, c := range []struct{ in, want, rest string }{
+		{"a\n\tb\n", "a\n\tb\n", ""},
+		{"a\r\nb\rc", "a\r\nb\\x0dc", ""},
+		{"a\r", "a", "\r"},
+		{"\x1b[2J\x7f\u009b\u202e\u200f\u2028", `\x1b[2J\u007f\u009b\u202e\u200f\u2028`, ""},
+		{"Łódź 注文 \ufffd", "Łódź 注文 \ufffd", ""},
+		{"a\xffb\x9b", `a\xffb\x9b`, ""},
+		{"注文"[:4], "注", "注文"[3:4]},
+		{"\xe2\x80", "", "\xe2\x80"},
+	} {
+		if got, rest := Lines([]byte(c.in)); string(got) != c.want || string(rest) != c.rest {
+			t.Errorf("Lines(%q) is %q, rest %q; want %q, rest %q", c.in, got, rest, c.want, c.rest)
+		}
+	}
+	var b bytes.Buffer
+	in := map[string]string{"k\u009b": "\x1b\x7f\u0080\u202e\u2028é"}
+	if err := Line(&b, in); err != nil || b.String() != `{"k\u009b":"\u001b\u007f\u0080\u202e\u2028é"}`+"\n" {
+		t.Errorf("JSON is %q, %v", b.String(), err)
+	}
+	var out map[string]string
+	if err := json.Unmarshal(b.Bytes(), &out); err != nil || !maps.Equal(in, out) {
+		t.Errorf("JSON became %q, %v", out, err)
+	}
 }
 
 // Widths are those of Unicode's East Asian Width for the characters that tables have.
@@ -151,7 +180,7 @@ func TestList(t *testing.T) {
 		"sorted":     {Options{Format: Table, Sort: "-people", NoHeaders: true, Columns: []string{"people"}}, "13 960 000\n   128 928\n         7\n", ""},
 		"limit":      {Options{Format: Name, Limit: 1}, "Ulm\n", "1 of 3; --limit shows more\n"},
 		"limit note": {Options{Format: Table, Limit: 1, NoHeaders: true}, "Ulm  128 928\n", "1 of 3; --limit shows more\n"},
-		"names":      {Options{Format: Name, Sort: "name"}, "Ulm\na\\x1bb\n東京\n", ""},
+		"names":      {Options{Format: Name, Sort: "name"}, "Ulm\n\"$(printf -- 'a\\033b')\"\n東京\n", ""},
 		"json lines": {Options{Format: JSONL, Limit: 1}, `{"name":"Ulm","people":128928}` + "\n", "1 of 3; --limit shows more\n"},
 		"json":       {Options{Format: JSON, Limit: 1}, "{\n  \"cities\": [\n    {\n      \"name\": \"Ulm\",\n      \"people\": 128928\n    }\n  ]\n}\n", "1 of 3; --limit shows more\n"},
 	} {

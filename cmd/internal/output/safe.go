@@ -1,10 +1,13 @@
 package output
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/tidegate/tidegate/cmd/internal/shell"
 )
 
 // Safe returns text that a terminal shows and does not obey: control characters, invalid UTF-8 and
@@ -35,9 +38,45 @@ func Safe(text string) string {
 	return b.String()
 }
 
-func unsafe(r rune) bool {
-	return r == utf8.RuneError || unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029'
+func unsafe(r rune) bool { return r == utf8.RuneError || controls(r) }
+
+// controls reports whether a terminal can obey a character instead of showing it.
+func controls(r rune) bool {
+	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029'
 }
+
+// Lines returns text of several lines that a terminal shows and does not obey. It keeps the ends of
+// lines and tabs, and escapes the other characters of [Safe]. Those that JSON may have in a string
+// become \u009b, so that JSON keeps its meaning. rest is the beginning of a character at the end of
+// text, of at most three bytes; it belongs before the next text.
+func Lines(text []byte) (safe, rest []byte) {
+	if !bytes.ContainsFunc(text, func(r rune) bool { return r == utf8.RuneError || r != '\n' && r != '\t' && controls(r) }) {
+		return text, nil
+	}
+	safe = make([]byte, 0, len(text)+16)
+	for i := 0; i < len(text); {
+		r, size := utf8.DecodeRune(text[i:])
+		switch {
+		case r == utf8.RuneError && size == 1 && !utf8.FullRune(text[i:]):
+			return safe, text[i:]
+		case r == utf8.RuneError && size == 1:
+			safe = fmt.Appendf(safe, `\x%02x`, text[i])
+		case r == '\r' && i+1 == len(text):
+			return safe, text[i:]
+		case r == '\n', r == '\t', r == '\r' && text[i+1] == '\n', !controls(r):
+			safe = append(safe, text[i:i+size]...)
+		case r < ' ':
+			safe = fmt.Appendf(safe, `\x%02x`, r)
+		default:
+			safe = fmt.Appendf(safe, `\u%04x`, r)
+		}
+		i += size
+	}
+	return safe, nil
+}
+
+// Word returns a name for -o name: one line, and one word for xargs and for a POSIX shell.
+func Word(name string) string { return strings.ReplaceAll(shell.Quote(name), "\n", `\n`) }
 
 // Cut returns a safe text that takes at most the given columns of a terminal. A longer text ends
 // with "…". Characters and escapes are kept whole.

@@ -3,6 +3,7 @@
 package output
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -78,7 +79,7 @@ func (l List[T]) Print(w, notes io.Writer, o Options) error {
 		return eachLine(w, rows)
 	case Name:
 		for _, r := range rows {
-			if _, err := fmt.Fprintln(w, Safe(l.Name(r))); err != nil {
+			if _, err := fmt.Fprintln(w, Word(l.Name(r))); err != nil {
 				return err
 			}
 		}
@@ -250,19 +251,23 @@ func writeCells(w io.Writer, cells [][]string, right []bool) error {
 	return err
 }
 
-// Encode writes a JSON document with indentation.
-func Encode(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
-}
+// Encode writes a JSON document with indentation. Characters that control a terminal are escaped.
+func Encode(w io.Writer, v any) error { return encode(w, v, "  ") }
 
-// Line writes a JSON object in one line.
-func Line(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
+// Line writes a JSON object in one line, with the escapes of [Encode].
+func Line(w io.Writer, v any) error { return encode(w, v, "") }
+
+func encode(w io.Writer, v any, indent string) error {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
-	return e.Encode(v)
+	e.SetIndent("", indent)
+	if err := e.Encode(v); err != nil {
+		return err
+	}
+	text, _ := Lines(b.Bytes()) // JSON has no invalid UTF-8
+	_, err := w.Write(text)
+	return err
 }
 
 func eachLine[T any](w io.Writer, rows []T) error {

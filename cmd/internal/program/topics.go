@@ -60,7 +60,9 @@ RFC 3339.`},
   wide    all columns
   json    one document, the body of the HTTP API
   jsonl   one JSON object a line
-  name    one name a line, for xargs -n 1
+  name    one name a line, for xargs -n 1. A name with other characters than letters,
+          digits and -_./:,@%+= is quoted, so that xargs and a POSIX shell take it as
+          one word; a name with control characters only a shell
 
 --columns selects columns, --sort sorts by one (-COLUMN descending), --limit bounds
 the rows. Times in tables are relative on a terminal and UTC otherwise (--time).

@@ -11,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/connection"
 	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/cmd/internal/shell"
 )
 
 func newContexts(a *call.App) *cobra.Command {
@@ -133,7 +134,7 @@ they are: in a file, or in the output of a command.`,
 		if err := f.Write(path); err != nil {
 			return err
 		}
-		c.Note("%s has %s; '%s doctor --context %s' tests it", path, output.Safe(c.Args[0]), c.Command.Root().Name(), output.Safe(c.Args[0]))
+		c.Note("%s has %s; %s tests it", path, output.Safe(c.Args[0]), shell.Mention(c.Command.Root().Name()+" doctor"+shell.Flag("context", c.Args[0])))
 		if first {
 			c.Note("%s is now the current context", output.Safe(c.Args[0]))
 		}

@@ -3,7 +3,6 @@ package state
 import (
 	"bytes"
 	"context"
-	"io"
 	"time"
 
 	"github.com/tidegate/tidegate/broker/status"
@@ -84,10 +83,10 @@ func (k *topCommand) liveClients(ctx context.Context, f view.ClientFrame) error 
 	}
 	defer restore()
 	k.Screen = true
-	if _, err := io.WriteString(k.Out, terminal.Enter); err != nil {
+	if err := terminal.Control(k.Out, terminal.Enter); err != nil {
 		return err
 	}
-	defer func() { _, _ = io.WriteString(k.Out, terminal.Leave) }() // the error before it is returned
+	defer func() { _ = terminal.Control(k.Out, terminal.Leave) }() // the error before it is returned
 	keys := terminal.Keys(ctx, k.In)
 	s := view.ClientScreen{Server: k.client.Endpoint(), Frame: f, By: k.By}
 	tick := time.NewTicker(k.every)

@@ -3,7 +3,6 @@ package state
 import (
 	"bytes"
 	"context"
-	"io"
 	"time"
 
 	"github.com/tidegate/tidegate/cmd/internal/terminal"
@@ -18,10 +17,10 @@ func (k *topCommand) live(ctx context.Context, f view.TopFrame) error {
 	}
 	defer restore()
 	k.Screen = true
-	if _, err := io.WriteString(k.Out, terminal.Enter); err != nil {
+	if err := terminal.Control(k.Out, terminal.Enter); err != nil {
 		return err
 	}
-	defer func() { _, _ = io.WriteString(k.Out, terminal.Leave) }() // the error before it is returned
+	defer func() { _ = terminal.Control(k.Out, terminal.Leave) }() // the error before it is returned
 	keys := terminal.Keys(ctx, k.In)
 	s := view.TopScreen{Server: k.client.Endpoint(), Frame: f}
 	all := f.Rows

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/term"
+
+	"github.com/tidegate/tidegate/cmd/internal/output"
 )
 
 // Enter and Leave begin and end the use of the whole screen, without a cursor.
@@ -24,19 +26,32 @@ const (
 
 // Is reports whether a stream is a terminal.
 func Is(stream any) bool {
-	f, ok := stream.(*os.File)
+	f, ok := fileOf(stream)
 	return ok && term.IsTerminal(int(f.Fd())) //nolint:gosec // a descriptor is a small number
+}
+
+// fileOf returns the file behind a stream.
+func fileOf(stream any) (*os.File, bool) {
+	switch s := stream.(type) {
+	case *Writer:
+		stream = s.to
+	case *Reader:
+		stream = s.from
+	}
+	f, ok := stream.(*os.File)
+	return f, ok
 }
 
 // Draw writes the lines of a screen over the one before.
 func Draw(w io.Writer, screen string) error {
-	_, err := io.WriteString(w, homeCursor+strings.ReplaceAll(screen, "\n", clearLine+"\r\n")+clearLine+clearBelow)
-	return err
+	text, rest := output.Lines([]byte(screen))
+	screen = string(text) + output.Safe(string(rest))
+	return Control(w, homeCursor+strings.ReplaceAll(screen, "\n", clearLine+"\r\n")+clearLine+clearBelow)
 }
 
 // Raw lets a terminal deliver each key at once. restore undoes it.
 func Raw(in io.Reader) (restore func(), err error) {
-	f, ok := in.(*os.File)
+	f, ok := fileOf(in)
 	if !ok || !Is(in) {
 		return func() {}, nil
 	}
@@ -63,7 +78,7 @@ func Size(stream any) (width, height int) {
 }
 
 func measure(stream any) (width, height int) {
-	f, ok := stream.(*os.File)
+	f, ok := fileOf(stream)
 	if !ok {
 		return 0, 0
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/cmd/internal/shell"
 )
 
 // Sentence returns one sentence with the reason why a group has not consumed a message, or that it
@@ -63,18 +64,19 @@ func sentence(f *status.Fate, style output.TimeStyle, now time.Time) string {
 		}
 		return fmt.Sprintf("%s retries it %s (%s)%s", group, at(f.Due), again, because)
 	case "parked":
+		redrive := shell.Mention(shell.Line("tidegate parked redrive", f.Group))
 		if f.Behind != nil {
-			return fmt.Sprintf("%s has parked its message group: it waits for %s%s; 'tidegate parked redrive %s' releases it", group, theMessage(f.Behind), because, group)
+			return fmt.Sprintf("%s has parked its message group: it waits for %s%s; %s releases it", group, theMessage(f.Behind), because, redrive)
 		}
-		return fmt.Sprintf("%s has parked it and its message group %s, after %s%s; 'tidegate parked redrive %s' releases them", group, at(f.Due), output.Count(int64(f.Attempt), "attempt"), because, group)
+		return fmt.Sprintf("%s has parked it and its message group %s, after %s%s; %s releases them", group, at(f.Due), output.Count(int64(f.Attempt), "attempt"), because, redrive)
 	case "leaving":
 		return group + " is writing it to the dead letters"
 	case "dead_letter":
 		if f.DeadLetter == nil {
 			return group + " has given it up: its dead letter was sent back or purged, or it was sent again through a retry topic"
 		}
-		return fmt.Sprintf("%s has given it up after %s: it is a dead letter since %s%s; 'tidegate dead-letters show %s %s' shows it",
-			group, output.Count(int64(f.Attempt), "attempt"), style.Time(f.DeadLetter.StoredAt, now), because, group, output.Safe(f.DeadLetter.MessageID))
+		return fmt.Sprintf("%s has given it up after %s: it is a dead letter since %s%s; %s shows it",
+			group, output.Count(int64(f.Attempt), "attempt"), style.Time(f.DeadLetter.StoredAt, now), because, shell.Mention(shell.Line("tidegate dead-letters show", f.Group, f.DeadLetter.MessageID)))
 	}
 	return group + " is done with it: it was acknowledged, or a filter, the start position or a rewind has skipped it"
 }
@@ -147,10 +149,10 @@ type Redriven struct {
 // Text returns a line for each message with the command that traces it.
 func (r Redriven) Text(program string) (text string) {
 	if r.First != "" {
-		text += fmt.Sprintf("  it was sent back for the dead letter of message %s: %s trace %[1]s\n", output.Safe(r.First), program)
+		text += fmt.Sprintf("  it was sent back for the dead letter of message %s: %s\n", output.Safe(r.First), shell.Line(program+" trace", r.First))
 	}
 	if r.As != "" {
-		text += fmt.Sprintf("  its dead letter was sent back as message %s: %s trace %[1]s\n", output.Safe(r.As), program)
+		text += fmt.Sprintf("  its dead letter was sent back as message %s: %s\n", output.Safe(r.As), shell.Line(program+" trace", r.As))
 	}
 	return text
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/cmd/internal/shell"
 )
 
 // A Problem is one thing that is wrong now, with the command that shows more.
@@ -39,11 +40,11 @@ func Troubled(groups []status.Group, stored map[string]int64) []Problem {
 			}
 			if s.Ready > 0 && s.Inflight == 0 {
 				out = append(out, ranked{Problem{"backlog", subject, output.Count(s.Ready, "message") + " ready and none in flight: does a consumer run?",
-					"tidegate group show " + g.Name}, s.Ready})
+					shell.Line("tidegate group show", g.Name)}, s.Ready})
 			}
 		}
 		if n := DeadLetters(g, stored); n > 0 {
-			out = append(out, ranked{Problem{"dead-letters", g.Name, output.Count(n, "dead letter") + " of messages that failed in all attempts", "tidegate dead-letters top " + g.Name}, n})
+			out = append(out, ranked{Problem{"dead-letters", g.Name, output.Count(n, "dead letter") + " of messages that failed in all attempts", shell.Line("tidegate dead-letters top", g.Name)}, n})
 		}
 	}
 	slices.SortStableFunc(out, func(a, b ranked) int { return cmp.Compare(b.weight, a.weight) })

@@ -6,6 +6,7 @@ import (
 
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/cmd/internal/shell"
 )
 
 // StatusFields are the names and values of a server, for the screen above the problems.
@@ -77,13 +78,13 @@ func Wrong(o status.Overview) []Problem {
 		if g.Inflight == 0 && g.Waiting == 0 {
 			text = fmt.Sprintf("%s ready and none in flight, the oldest message is %s old: does a consumer run?", output.Count(g.Ready, "message"), output.Duration(milliseconds(g.OldestMS)))
 		}
-		return Problem{"behind", g.Group + " in " + g.Topic, text, "tidegate group show " + g.Group}
+		return Problem{"behind", g.Group + " in " + g.Topic, text, shell.Line("tidegate group show", g.Group)}
 	})...)
 	out = append(out, problems("held", "tidegate group list --state held", w.Held, func(g status.GroupSummary) Problem {
-		return Problem{"held", g.Group + " in " + g.Topic, HeldBy(g.Held, o.Now) + ": if its handler hangs, restart it", "tidegate group show " + g.Group + " --clients"}
+		return Problem{"held", g.Group + " in " + g.Topic, HeldBy(g.Held, o.Now) + ": if its handler hangs, restart it", shell.LineFlags("tidegate group show", " --clients", g.Group)}
 	})...)
 	return append(out, problems("dead-letters", "tidegate group list --state dead", w.DeadLetters, func(g status.GroupSummary) Problem {
-		return Problem{"dead-letters", g.Group + " in " + g.Topic, fmt.Sprintf("%s; %s came in the last hour", output.Count(g.DeadLettersStored, "dead letter"), output.Number(g.DeadLettersHour)), "tidegate dead-letters top " + g.Group}
+		return Problem{"dead-letters", g.Group + " in " + g.Topic, fmt.Sprintf("%s; %s came in the last hour", output.Count(g.DeadLettersStored, "dead letter"), output.Number(g.DeadLettersHour)), shell.Line("tidegate dead-letters top", g.Group)}
 	})...)
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/cmd/internal/shell"
 )
 
 // sentences are the texts of the values of status.Subscription.Why, and their parts. The web
@@ -37,31 +38,31 @@ func phrase(key string, values ...string) string {
 // more, if there is one.
 func Why(group string, s *status.Subscription, now time.Time) (text, next string) {
 	number, key := output.Number, "why "+s.Why
-	show := "tidegate group show " + group
+	show := func(flags string) string { return shell.LineFlags("tidegate group show", flags, group) }
 	switch s.Why {
 	case "parked":
 		return phrase(key, number(s.ParkedGroups), number(s.Parked)), parkedCommand(group)
 	case "blocked":
 		return phrase(key, number(s.BlockedGroups), number(s.Blocked)), parkedCommand(group)
 	case "held":
-		return holding(s.Held, now), show + " --clients"
+		return holding(s.Held, now), show(" --clients")
 	case "filtered":
-		return phrase(key, number(s.Filtered), output.UTC.Time(s.CountsSince, now)), "tidegate clients list --group " + group + " -o wide"
+		return phrase(key, number(s.Filtered), output.UTC.Time(s.CountsSince, now)), "tidegate clients list" + shell.Flag("group", group) + " -o wide"
 	case "throttled":
 		return phrase(key), "tidegate limits show"
 	case "idle":
 		return phrase(key), ""
 	case "no_consumer":
-		return phrase(key, number(s.Ready)), show + " --clients"
+		return phrase(key, number(s.Ready)), show(" --clients")
 	case "retrying":
-		return phrase(key, number(s.WaitingRetry)), show + " --schedule"
+		return phrase(key, number(s.WaitingRetry)), show(" --schedule")
 	case "working":
 		return phrase(key, number(s.Inflight), number(s.Ready)), ""
 	}
 	return "", "" // an older broker, or a newer one
 }
 
-func parkedCommand(group string) string { return "tidegate parked list " + group }
+func parkedCommand(group string) string { return shell.Line("tidegate parked list", group) }
 
 // holding is the sentence about the client that has held messages longest.
 func holding(h *status.Holding, now time.Time) string {

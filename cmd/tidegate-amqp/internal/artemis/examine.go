@@ -12,6 +12,7 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/connection"
 	"github.com/tidegate/tidegate/cmd/internal/doctor"
 	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/cmd/internal/shell"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -134,7 +135,7 @@ func topic(ctx context.Context, d *doctor.Patient, t connection.Transport) bool 
 		remedy := "read the reason, and the log of the server"
 		switch {
 		case errors.Is(err, tidegate.ErrTopicNotFound):
-			remedy = fmt.Sprintf("create it: artemis address create --name %s --multicast; or set auto-create-addresses in its address settings", d.Topic)
+			remedy = fmt.Sprintf("create it: artemis address create --name %s --multicast; or set auto-create-addresses in its address settings", shell.Quote(d.Topic))
 		case errors.Is(err, tidegate.ErrForbidden):
 			remedy = fmt.Sprintf("give a role of the user the permission send for %s, and createAddress if the address does not exist (security-settings in broker.xml)", d.Topic)
 		}
@@ -179,10 +180,10 @@ func receive(ctx context.Context, d *doctor.Patient, t connection.Transport) {
 	})
 	switch {
 	case errors.Is(err, tidegate.ErrTopicNotFound):
-		d.Failed("group", err, fmt.Sprintf("create the queue: artemis queue create --name %s --address %s --multicast --durable --preserve-on-no-consumers; or set auto-create-queues in the address settings", queue, output.Safe(d.Topic)))
+		d.Failed("group", err, fmt.Sprintf("create the queue: artemis queue create --name %s --address %s --multicast --durable --preserve-on-no-consumers; or set auto-create-queues in the address settings", shell.Quote(queue), shell.Quote(d.Topic)))
 		return
 	case errors.Is(err, tidegate.ErrNotFound):
-		d.Failed("dead letters", err, fmt.Sprintf("create the queue, or Artemis discards dead letters: artemis queue create --name %s.DLQ --address %s.DLQ --anycast --durable --preserve-on-no-consumers --auto-create-address", group, group))
+		d.Failed("dead letters", err, fmt.Sprintf("create the queue, or Artemis discards dead letters: artemis queue create --name %s --address %[1]s --anycast --durable --preserve-on-no-consumers --auto-create-address", shell.Quote(group+".DLQ")))
 		return
 	case errors.Is(err, tidegate.ErrForbidden):
 		d.Failed("group", err, fmt.Sprintf("give a role of the user the permission consume for %s and %s.DLQ, send for %s.DLQ, and createDurableQueue and createAddress if they do not exist (security-settings in broker.xml)", queue, group, group))
