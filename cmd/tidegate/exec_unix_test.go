@@ -10,9 +10,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/tidegate/tidegate/cmd/internal/call"
 )
@@ -103,7 +105,7 @@ func TestExecKillSwitch(t *testing.T) {
 	defer stop()
 	stderr := &watchedBuffer{text: "kill switch tripped", seen: stop}
 	code := tl.start(ctx, io.Discard, stderr, "receive", "billing", "orders", "--exec", "echo no database >&2; exit 1", "--workers", "4")()
-	if n := tl.deadLetters(); code != 1 || n < 20 || n > 60 || !strings.Contains(stderr.String(), "the last one failed with: no database (exit code 1)") {
+	if n := tl.deadLetters(); code != 1 || n < 20 || n > 60 || !strings.Contains(stderr.String(), "the last one with: no database (exit code 1)") {
 		t.Errorf("exit code %d, %d dead letters\n%s", code, n, stderr.String())
 	}
 }
@@ -123,15 +125,20 @@ func TestExecFailuresInRow(t *testing.T) {
 	}
 }
 
-// The command fails if every message failed, and only then.
+// The command fails if 20 or more messages failed and none had success, also without the kill
+// switch. Fewer failures are verdicts.
 func TestExecAllFailed(t *testing.T) {
-	tl := newTool(t, "--topic", "orders")
-	tl.input("bad\nbad\n", "send", "orders", "--lines")
-	if r := tl.run("receive", "billing", "orders", "--exec", "exit 75", "--max", "2"); r.code != 1 || !strings.Contains(r.stderr, "no message was handled with success") {
-		t.Errorf("exit code %d, %s", r.code, r.stderr)
+	for _, c := range []struct{ messages, good, code int }{{19, 0, 0}, {20, 0, 1}, {20, 1, 0}} {
+		tl := newTool(t, "--topic", "orders")
+		tl.must("send", "orders", "bad", "--count", fmt.Sprint(c.messages))
+		if c.good > 0 {
+			tl.must("send", "orders", "good")
+		}
+		r := tl.run("receive", "billing", "orders", "--exec", "grep -q good || exit 75", "--max", fmt.Sprint(c.messages+c.good), "--kill-switch", "0")
+		if r.code != c.code || strings.Contains(r.stderr, "nearly all messages failed") != (c.code == 1) {
+			t.Errorf("%+v: exit code %d, %s", c, r.code, r.stderr)
+		}
 	}
-	tl.input("bad\ngood\n", "send", "orders", "--lines")
-	tl.must("receive", "other", "orders", "--exec", "grep -q good", "--max", "4")
 }
 
 // A child in the background that holds the output does not make a failure of exit code 0.
@@ -306,4 +313,132 @@ func TestOfferedCommands(t *testing.T) {
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
 		t.Errorf("an ID was executed: %v, %v", entries, err)
 	}
+}
+
+// pythonExample returns the program of the help of receive.
+func pythonExample(tl *tool) string {
+	tl.t.Helper()
+	_, text, found := strings.Cut(tl.must("receive", "--help").stdout, "  import json, sys\n")
+	program, _, ended := strings.Cut(text, "\n\n")
+	if !found || !ended {
+		tl.t.Fatal("the help has no example")
+	}
+	path := filepath.Join(tl.home, "worker.py")
+	if err := os.WriteFile(path, []byte(strings.ReplaceAll("\n  import json, sys\n"+program+"\n", "\n  ", "\n")), 0o600); err != nil {
+		tl.t.Fatal(err)
+	}
+	return "python3 " + path
+}
+
+// The example of the help consumes messages, in one process for each worker. A message that fails
+// is retried.
+func TestExecLinesExample(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.must("send", "orders", "hello", "--count", "99")
+	tl.input("\xff", "send", "orders", "-") // has no body_text
+	r := tl.must("receive", "billing", "orders", "--exec-lines", pythonExample(tl), "--max", "100", "--workers", "2")
+	if strings.Count(r.stderr, "body: hello\n") != 99 || !strings.Contains(r.stderr, "100 handled, 1 failed") {
+		t.Errorf("the worker printed %.1000s", r.stderr)
+	}
+	got := lines[struct {
+		Acked        int
+		WaitingRetry int `json:"waiting_retry"`
+	}](t, tl.must("group", "list", "-o", "jsonl").stdout)
+	if len(got) != 1 || got[0].Acked != 99 || got[0].WaitingRetry != 1 {
+		t.Errorf("the groups are %+v", got)
+	}
+}
+
+// The verdicts of a program that stays, and its faults: an answer that is none, for another
+// message, or too much, and an end instead of an answer.
+func TestExecLinesVerdicts(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.must("group", "create", "billing", "retry=10m")
+	starts := filepath.Join(tl.home, "starts")
+	worker := filepath.Join(tl.home, "worker.sh")
+	if err := os.WriteFile(worker, []byte(`echo $$ >> '`+starts+`'
+while read -r line; do
+	id=$(expr "$line" : '{"id":"\([^"]*\)"')
+	case "$id" in
+	garbage) echo hello;;
+	other) echo '{"id":"x","then":"ack"}';;
+	unknown) echo '{"id":"unknown","then":"release"}';;
+	long) head -c 2000000 /dev/zero | tr '\0' x; echo;;
+	dies) echo out of memory >&2; kill -9 $$;;
+	fails) echo no database >&2; exit 1;;
+	ends) echo '{"id":"ends","then":"ack"}'; exit 0;;
+	dead) echo '{"id":"dead","then":"dead","reason":"no such account"}';;
+	why) echo '{"id":"why","then":"dead=why not"}';;
+	later) echo '{"id":"later","then":"retry=20m"}';;
+	*) echo "{\"id\":\"$id\",\"then\":\"ack\"}";;
+	esac
+done
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ids := []string{"a", "garbage", "b", "other", "c", "unknown", "d", "long", "e", "dies", "fails", "ends", "f", "dead", "why", "later", "g"}
+	var in strings.Builder
+	for _, id := range ids {
+		fmt.Fprintf(&in, `{"id":%q,"body_text":"x"}`+"\n", id)
+	}
+	tl.must("topic", "create", "lines", "queues=1")
+	tl.input(in.String(), "send", "lines", "--jsonl")
+	r := tl.must("receive", "billing", "lines", "--exec-lines", "sh "+worker, "--max", fmt.Sprint(len(ids)), "--kill-switch", "0")
+	if !strings.Contains(r.stderr, "17 handled, 9 failed") || !strings.Contains(r.stderr, "out of memory\n") {
+		t.Errorf("the worker printed %s", r.stderr)
+	}
+	if out := tl.must("dead-letters", "list", "billing").stdout; strings.Count(out, "\n") != 3 || !strings.Contains(out, "no such account") || !strings.Contains(out, "why not") {
+		t.Errorf("the dead letters are\n%s", out)
+	}
+	for id, want := range map[string]string{
+		"garbage": `the answer hello is not like {"id": ID, "then": "ack"}`, "other": "is for another message", "unknown": "has none of the verdicts", "long": "the program ended before its answer",
+		"dies": "the program ended before its answer: ", "fails": "no database (exit code 1)", "later": "by tidegate receive",
+	} {
+		if out := tl.must("trace", id, "--topic", "lines").stdout; !strings.Contains(out, want) || !strings.Contains(out, "retries it") {
+			t.Errorf("%s: the trace lacks %q:\n%s", id, want, out)
+		}
+	}
+	for _, id := range []string{"a", "e", "ends", "f", "g"} {
+		if out := tl.must("trace", id, "--topic", "lines").stdout; !strings.Contains(out, "it was acknowledged") {
+			t.Errorf("%s: %s", id, out)
+		}
+	}
+	if n := len(await(t, starts, 1)); n != 8 { // the first one, and after garbage, other, unknown, long, dies, fails and ends
+		t.Errorf("%d programs, want 8", n)
+	}
+}
+
+// A program that ends before its first answer ends the command, as one that is not found.
+func TestExecLinesOfAnUnusableProgram(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.must("send", "orders", "a", "--count", "50")
+	for _, program := range []string{"./no-such-program", "echo no module >&2; exit 1", "true"} {
+		r := tl.run("receive", "g"+fmt.Sprint(len(program)), "orders", "--exec-lines", program, "--workers", "2")
+		if r.code != 1 || !strings.Contains(r.stderr, "ends before its first answer") || !strings.Contains(r.stderr, "2 handled, 2 failed") {
+			t.Errorf("%s: exit code %d, %s", program, r.code, r.stderr)
+		}
+	}
+}
+
+// BenchmarkExec prints the rates of two workers with --exec and with --exec-lines, and their ratio.
+// The program of --exec is the smallest one; that of --exec-lines is the example of the help.
+func BenchmarkExec(b *testing.B) {
+	tl := newTool(b, "--topic", "orders")
+	rate := func(n int, flag, program string) float64 {
+		tl.must("send", "orders", "hello", "--count", fmt.Sprint(n))
+		begin := time.Now()
+		tl.must("receive", "billing", "orders", flag, program, "--max", fmt.Sprint(n), "--workers", "2")
+		return float64(n) / time.Since(begin).Seconds()
+	}
+	var single, lines []float64
+	for b.Loop() {
+		single = append(single, rate(500, "--exec", "cat > /dev/null"))
+		lines = append(lines, rate(20_000, "--exec-lines", pythonExample(tl)))
+	}
+	slices.Sort(single)
+	slices.Sort(lines)
+	b.ReportMetric(single[len(single)/2], "exec-msg/s")
+	b.ReportMetric(lines[len(lines)/2], "lines-msg/s")
+	b.ReportMetric(lines[len(lines)/2]/single[len(single)/2], "lines/ratio")
+	b.ReportMetric(0, "ns/op") // of both: means nothing
 }

@@ -36,9 +36,13 @@ const (
 
 	// killSwitchWindow is so long because programs can take many seconds for a message.
 	killSwitchWindow = 10 * time.Minute
+
+	// fewest is the number of failed messages that make a failure of the command, if none had
+	// success. It is that of the kill switch.
+	fewest = 20
 )
 
-// A worker is one run of receive --exec.
+// A worker is one run of receive --exec or --exec-lines.
 type worker struct {
 	*receiveCommand
 	running context.Context //nolint:containedctx // of the consumer; ends with stop
@@ -47,11 +51,14 @@ type worker struct {
 	active  atomic.Int64  // programs that run
 	proven  chan struct{} // closed when a program of the first messages could be executed
 
+	idle chan *liner // programs of --exec-lines without a message
+
 	out sync.Mutex // the outputs of the programs
 
-	mu     sync.Mutex
-	record record
-	fault  error // why the worker has stopped
+	mu      sync.Mutex
+	tripped bool // the kill switch holds messages back
+	record  record
+	fault   error // why the worker has stopped
 }
 
 // work runs the program of --exec for each message until ctx ends, or until --max messages are
@@ -63,7 +70,7 @@ func (r *receiveCommand) work(ctx context.Context, t connection.Transport, sub c
 	if err != nil {
 		return err
 	}
-	w := &worker{receiveCommand: r, proven: make(chan struct{}), record: record{workers: r.workers, mostInRow: r.mostInRow}}
+	w := &worker{receiveCommand: r, proven: make(chan struct{}), idle: make(chan *liner, r.workers), record: record{workers: r.workers, mostInRow: r.mostInRow}}
 	w.running, w.stop = context.WithCancel(ctx)
 	defer w.stop()
 	o := consumer.PushOptions{
@@ -73,11 +80,17 @@ func (r *receiveCommand) work(ctx context.Context, t connection.Transport, sub c
 		ShutdownTimeout:   r.stopTimeout,
 		KillSwitch:        consumer.KillSwitch{FailureRatio: r.killSwitch, Window: killSwitchWindow},
 		OnKillSwitch: func(e consumer.KillSwitchEvent) {
+			w.mu.Lock()
+			w.tripped = e.Tripped
+			w.mu.Unlock()
 			if !e.Tripped { // the log has the trip
 				r.Note("a message was handled; the kill switch has ended after %s", output.Duration(e.Lasted))
 			}
 		},
 		Logger: slog.New(slog.NewTextHandler(r.Err, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	}
+	if r.execLines != "" {
+		o.MaxBuffered = 0 // its programs are fast: a receive for each message would take longer
 	}
 	p, err := consumer.NewPush(t, sub, w.handle, o)
 	if err != nil {
@@ -93,6 +106,7 @@ func (r *receiveCommand) work(ctx context.Context, t connection.Transport, sub c
 	})()
 	started := time.Now()
 	err = p.Run(w.running)
+	w.finishAll()
 	if w.running.Err() != nil {
 		err = nil // Ctrl-C or --max: the ordered end of a worker
 	}
@@ -107,7 +121,7 @@ func (r *receiveCommand) work(ctx context.Context, t connection.Transport, sub c
 	case w.record.handled < int64(r.expect):
 		return fmt.Errorf("%d of %d expected messages arrived: %w", w.record.handled, r.expect, command.ErrPartly)
 	}
-	return w.record.allFailed()
+	return w.record.allFailed(w.tripped)
 }
 
 // handle is the handler of the consumer.
@@ -117,7 +131,11 @@ func (w *worker) handle(ctx context.Context, d *tidegate.Delivery) error {
 		return consumer.Snooze(0) // it is delivered again, with the same attempt
 	}
 	w.active.Add(1)
-	e := w.program(ctx, d)
+	run := w.program
+	if w.execLines != "" {
+		run = w.line
+	}
+	e := run(ctx, d)
 	w.active.Add(-1)
 	if ctx.Err() != nil && e.err != nil {
 		return context.Cause(ctx) // the program was stopped: the message comes again
@@ -243,19 +261,20 @@ func (r *record) ended(e ended) error {
 	}
 	switch {
 	case !r.proven && r.unusable >= r.workers:
-		return fmt.Errorf("the program cannot be executed: %w; the %s returned to the queue", e.err, map[bool]string{true: "message was", false: "messages were"}[r.handled == 1])
+		return fmt.Errorf("the program cannot be executed, or ends before its first answer: %w; the %s returned to the queue", e.err, map[bool]string{true: "message was", false: "messages were"}[r.handled == 1])
 	case r.mostInRow > 0 && r.inRow >= r.mostInRow:
 		return fmt.Errorf("%s failed in a row (--max-failures-in-row), the last with: %w", output.Count(int64(r.inRow), "message"), e.err)
 	}
 	return nil
 }
 
-// allFailed returns an error if no message was handled with success.
-func (r *record) allFailed() error {
-	if r.handled == 0 || r.failed < r.handled {
+// allFailed returns an error if no message was handled with success, or if the kill switch held
+// messages back at the end. A few failures alone are verdicts.
+func (r *record) allFailed(tripped bool) error {
+	if !tripped && (r.handled < fewest || r.failed < r.handled) {
 		return nil
 	}
-	return fmt.Errorf("no message was handled with success, the last one failed with: %w", r.last)
+	return fmt.Errorf("nearly all messages failed, the last one with: %w", r.last)
 }
 
 const (
@@ -269,11 +288,12 @@ const (
 // A passage passes the output of one program on when the program has ended, so that the lines of
 // several programs do not mix. A long output passes on earlier, in parts. It is for one goroutine.
 type passage struct {
-	to   io.Writer
-	turn *sync.Mutex // of all passages
-	held bytes.Buffer
-	tail []byte // the last bytes
-	err  error
+	to     io.Writer
+	turn   *sync.Mutex // of all passages
+	byLine bool        // it passes each line on when it is complete
+	held   bytes.Buffer
+	tail   []byte // the last bytes
+	err    error
 }
 
 // Write keeps the output. It returns no error, which would end the program.
@@ -281,25 +301,28 @@ func (p *passage) Write(b []byte) (int, error) {
 	p.held.Write(b)
 	p.tail = append(p.tail, b...)
 	p.tail = p.tail[max(0, len(p.tail)-maxReason):]
-	if p.held.Len() >= maxHeld {
-		p.pass()
+	switch end := bytes.LastIndexByte(p.held.Bytes(), '\n'); {
+	case p.byLine && end >= 0:
+		p.pass(end + 1)
+	case p.held.Len() >= maxHeld:
+		p.pass(p.held.Len())
 	}
 	return len(b), nil
 }
 
-func (p *passage) pass() {
+// pass passes the first n bytes on.
+func (p *passage) pass(n int) {
 	p.turn.Lock()
 	defer p.turn.Unlock()
-	if _, err := p.held.WriteTo(p.to); err != nil && p.err == nil {
+	if _, err := p.to.Write(p.held.Next(n)); err != nil && p.err == nil {
 		p.err = err
 	}
-	p.held.Reset()
 }
 
 // flush passes the rest on, and returns the first error.
 func (p *passage) flush() error {
 	if p.held.Len() > 0 {
-		p.pass()
+		p.pass(p.held.Len())
 	}
 	return p.err
 }

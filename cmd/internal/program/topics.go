@@ -25,7 +25,8 @@ func topics() []*cobra.Command {
 
 tidegate check alone has those of Nagios: 0 OK, 1 warning, 2 critical, 3 unknown.
 tidegate receive --exec ends with 1 if its program cannot be executed, after
---max-failures-in-row, and if all messages failed. The exit codes of its programs
+--max-failures-in-row, if its kill switch holds messages back at the end, and if all
+of 20 or more messages failed. The exit codes of its programs
 are the fates of the messages: 'tidegate help receive'.
 With -o json an error is one JSON object on standard error, with the fields of the
 HTTP API's errors, exit and hint.`,
