@@ -373,7 +373,7 @@ func (s *slowSource) Receive(_ context.Context, r transport.ReceiveRequest) ([]*
 		s.d = nil
 		return []*tidegate.Delivery{d}, nil
 	}
-	time.Sleep(r.Wait)
+	<-time.After(r.Wait)
 	return nil, nil
 }
 
@@ -478,5 +478,21 @@ func TestMessage(t *testing.T) {
 	d.Keys = []string{"id1"} // it was moved before
 	if m := Message(d, "id2", "moved", false); m.ID != "id2" || !slices.Equal(m.Keys, []string{"id1"}) {
 		t.Errorf("a message that was moved before is %+v", m)
+	}
+}
+
+// Each class of errors is repeated or ends the run. A new class fails the test until it is decided.
+func TestEveryClass(t *testing.T) {
+	decided := map[tidegate.Class]struct {
+		err   error
+		again bool
+	}{
+		tidegate.ClassOK: {nil, false}, tidegate.ClassThrottled: {&tidegate.Error{Code: tidegate.CodeTooManyRequests}, true},
+		tidegate.ClassTransient: {tidegate.ErrUnavailable, true}, tidegate.ClassPermanent: {tidegate.ErrInvalid, false}, tidegate.ClassCancelled: {context.Canceled, false},
+	}
+	for c := tidegate.ClassOK; c.String() != "unknown"; c++ {
+		if d, ok := decided[c]; !ok || tidegate.Classify(d.err) != c || again(d.err) != d.again {
+			t.Errorf("%v: decided %t, repeated %t", c, ok, again(d.err))
+		}
 	}
 }
