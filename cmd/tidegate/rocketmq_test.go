@@ -236,8 +236,8 @@ func TestMoveWhileABrokerRestarts(t *testing.T) {
 	go func() {
 		moved <- tide.run("move", topic, "--group", group, "--to", "far", "--yes", "--rate", "10", "--journal", journal)
 	}()
-	// more waits until the journal has n further lines, each of up to 32 messages. It returns false if
-	// the move ends before.
+	// more waits until the journal has n further lines, each of up to 32 messages. It returns false
+	// if the move ends before.
 	more := func(n int) bool {
 		for want := journalLines(journal) + n; journalLines(journal) < want; {
 			if backoff.Sleep(ctx, 100*time.Millisecond) != nil || len(moved) > 0 {

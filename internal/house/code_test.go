@@ -186,6 +186,7 @@ var streams = map[string]string{
 	"cmd/internal/call/progress.go":         "the line of a number that counts",
 	"cmd/internal/administration/lag.go":    "the line of a number that counts",
 	"cmd/internal/messages/receive.go":      "--raw and --format print bodies as they are",
+	"cmd/internal/messages/lines.go":        "the standard error of the programs of --exec-lines",
 	"cmd/internal/messages/work.go":         "the outputs of the programs of --exec",
 	"cmd/internal/failures/letters.go":      "the outputs of the programs of --exec",
 }

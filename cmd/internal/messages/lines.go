@@ -52,7 +52,7 @@ type liner struct {
 
 // start starts a program.
 func (w *worker) start() (*liner, error) {
-	ctx, end := context.WithCancelCause(context.Background())
+	ctx, end := context.WithCancelCause(context.Background()) // it lives on after its message
 	l := &liner{
 		program: shell.New(ctx, w.execLines, errKilled), end: end,
 		requests: make(chan []byte), answers: make(chan []byte), exited: make(chan struct{}),
