@@ -120,11 +120,6 @@ func TestPanicOnTheCallersGoroutine(t *testing.T) {
 	}
 }
 
-// A limiterFunc is a ratelimit.Limiter.
-type limiterFunc func(ctx context.Context, n int) error
-
-func (f limiterFunc) WaitN(ctx context.Context, n int) error { return f(ctx, n) }
-
 // An OnAttempt that ends the goroutine of a message at its deadline does not keep the place of the
 // cancelled older message of its group, which leaves first on that goroutine.
 func TestObserverThatEndsALeaver(t *testing.T) {

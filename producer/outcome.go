@@ -84,7 +84,7 @@ func (t *topic) decide(r *request, outs []outcome) {
 
 // alert logs that the server rejects what it accepted before. No lock is held.
 func (t *topic) alert(o *outcome) {
-	event := ""
+	var event string
 	e, ok := errors.AsType[*tidegate.Error](o.err)
 	switch {
 	case o.decision.Stop == retry.Revoked:

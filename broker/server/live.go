@@ -79,7 +79,7 @@ func (l *liveStreams) begin(key string, shares bool) error {
 	switch own := l.byKey[key]; {
 	case l.total >= maxLive:
 		text = fmt.Sprintf("there are %d live streams, which is the limit", maxLive)
-	case shares && own+1 > maxLive-l.total-1:
+	case shares && own >= maxLive-l.total-1:
 		text = fmt.Sprintf("there are %d live streams, %d of them of this key, which is its share of %d", l.total, own, maxLive)
 	}
 	if text != "" {

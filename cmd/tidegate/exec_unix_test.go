@@ -113,11 +113,11 @@ func TestExecKillSwitch(t *testing.T) {
 // A worker ends after a number of failures in a row. A success begins the count again.
 func TestExecFailuresInRow(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
-	tl.input("bad\nbad\ngood\nbad\nbad\nbad\nlast\n", "send", "orders", "--lines")
+	tl.input("bad\nbad\ngood\nbad\nbad\nbad\nlast\n", "send", "orders", "--lines") //nolint:dupword // the messages
 	seen := filepath.Join(tl.home, "seen")
 	r := tl.run("receive", "billing", "orders", "--exec", `read -r body; echo "$body" >> '`+seen+`'; [ "$body" = good ]`, "--max-failures-in-row", "3", "--max", "7")
 	text, err := os.ReadFile(seen)
-	if got := strings.Join(strings.Fields(string(text)), " "); err != nil || r.code != 1 || got != "bad bad good bad bad bad" || !strings.Contains(r.stderr, "3 messages failed in a row") {
+	if got := strings.Join(strings.Fields(string(text)), " "); err != nil || r.code != 1 || got != "bad bad good bad bad bad" || !strings.Contains(r.stderr, "3 messages failed in a row") { //nolint:dupword // the messages
 		t.Errorf("exit code %d after %s (%v): %s", r.code, got, err, r.stderr)
 	}
 	if got := lines[received](t, tl.must("receive", "billing", "orders", "--then", "ack", "--max", "7", "--wait", "1s", "-o", "jsonl").stdout); len(got) != 1 || got[0].BodyText != "last" || got[0].Attempt != 1 {

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -91,9 +92,7 @@ func newHostile(t *testing.T, tl *tool) (*hostile, *tool) {
 	})
 	front := *tl
 	front.grpc, front.http, front.env = listener.Addr().String(), web.URL, map[string]string{}
-	for name, value := range tl.env {
-		front.env[name] = value
-	}
+	maps.Copy(front.env, tl.env)
 	front.env["TIDEGATE_SERVER_GRPC"], front.env["TIDEGATE_SERVER_HTTP"] = front.grpc, front.http
 	return h, &front
 }

@@ -47,7 +47,7 @@ func TestPanics(t *testing.T) {
 		if conn, err := dial(t.Context(), "a:1"); conn != nil || err == nil || !strings.Contains(err.Error(), "Dialer panicked: no network") {
 			t.Errorf("the dialer returned %v, %v", conn, err)
 		}
-		if got := strings.Join(reports, " "); got != "Retry Limiter Limiter Dialer" {
+		if got := strings.Join(reports, " "); got != "Retry Limiter Limiter Dialer" { //nolint:dupword // two reports of the limiter
 			t.Errorf("reported %s", got)
 		}
 		if err := guard.Error("f", nil, func() error { return errors.ErrUnsupported }); !errors.Is(err, errors.ErrUnsupported) {

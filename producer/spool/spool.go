@@ -42,6 +42,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -178,8 +179,8 @@ func openDisk(d disk, o Options, segment int64) (*Spool, error) {
 
 // newest returns when the last message was accepted or rejected; zero if there is none.
 func (s *Spool) newest() time.Time {
-	for i := len(s.index.all) - 1; i >= 0; i-- {
-		if h, err := s.message(s.index.all[i]); err == nil && !h.Accepted.IsZero() {
+	for _, entry := range slices.Backward(s.index.all) {
+		if h, err := s.message(entry); err == nil && !h.Accepted.IsZero() {
 			if h.Rejected.After(h.Accepted) {
 				return h.Rejected
 			}

@@ -54,7 +54,7 @@ func TestRestoredTimesAreMonotonic(t *testing.T) {
 	now := time.Now()
 	due, since := restoredTimes(&store.Lease{State: uint8(Inflight), Due: now.Round(0).Add(time.Second), Since: now.Round(0)}, now)
 	for _, at := range []time.Time{due, since} {
-		if at == at.Round(0) { //nolint:staticcheck // Round(0) removes the monotonic part
+		if at == at.Round(0) { // Round(0) removes the monotonic part
 			t.Errorf("%v has no monotonic part", at)
 		}
 	}

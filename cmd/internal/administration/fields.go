@@ -55,8 +55,8 @@ func typedValue(text string, in io.Reader) (any, error) {
 		return string(content), err
 	}
 	var value any
-	if json.Unmarshal([]byte(text), &value) != nil {
-		return text, nil
+	if !json.Valid([]byte(text)) || json.Unmarshal([]byte(text), &value) != nil {
+		return text, nil //nolint:nilerr // the value is a text
 	}
 	switch value.(type) {
 	case string, []any, map[string]any: // these are for a body

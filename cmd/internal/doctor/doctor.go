@@ -345,7 +345,7 @@ func (d *Patient) group(ctx context.Context) (*status.Group, error) {
 	case errors.Is(err, tidegate.ErrNotFound):
 		return nil, err
 	case err != nil:
-		return nil, nil //nolint:nilnil // as above
+		return nil, nil //nolint:nilerr,nilnil // as above
 	}
 	return &g, nil
 }

@@ -75,7 +75,7 @@ func TestNoLineIsLost(t *testing.T) {
 		"UTF-16BE":        {"\xfe\xff\x00{\x00}\x00\n", 0, "line 1: the text is UTF-16BE"},
 	} {
 		bodies, err := readAll(c.text, true)
-		if len(bodies) != c.n || c.says == "" && err != io.EOF || c.says != "" && (errors.Is(err, io.EOF) || !strings.Contains(err.Error(), c.says)) { //nolint:errorlint // the end is io.EOF itself
+		if len(bodies) != c.n || c.says == "" && err != io.EOF || c.says != "" && (errors.Is(err, io.EOF) || !strings.Contains(err.Error(), c.says)) { // the end is io.EOF itself
 			t.Errorf("%s: %q, %v; want %d messages and %q", name, bodies, err, c.n, c.says)
 		}
 	}
@@ -84,7 +84,7 @@ func TestNoLineIsLost(t *testing.T) {
 // Bodies of lines that are no JSON keep their bytes.
 func TestLinesKeepBytes(t *testing.T) {
 	bodies, err := readAll("caf\xe9\n \n\x00\x1a\nlast", false)
-	if want := "caf\xe9| |\x00\x1a|last"; strings.Join(bodies, "|") != want || err != io.EOF { //nolint:errorlint // the end is io.EOF itself
+	if want := "caf\xe9| |\x00\x1a|last"; strings.Join(bodies, "|") != want || err != io.EOF { // the end is io.EOF itself
 		t.Errorf("%q, %v; want %q", bodies, err, want)
 	}
 	for _, text := range []string{"\xef\xbb\xbfa\n", "\xff\xfea\x00\n\x00", "\xfe\xff\x00a\x00\n"} {

@@ -287,8 +287,8 @@ var errLeaseOver = errors.New("the lease of the message has ended before the tar
 
 // A hold extends the leases of deliveries until it ends.
 type hold struct {
-	outer context.Context // of the settlements
-	ctx   context.Context // of the sends; it ends before the leases do
+	outer context.Context //nolint:containedctx // of the settlements
+	ctx   context.Context //nolint:containedctx // of the sends; it ends before the leases do
 	until time.Time       // the end of the leases; after end
 	stop  chan struct{}
 	wait  sync.WaitGroup
@@ -309,7 +309,8 @@ func (m *mover) hold(ctx context.Context, ds []*tidegate.Delivery) *hold {
 	}
 	h.ctx, h.drop = context.WithCancelCause(h.outer)
 	h.wait.Go(func() {
-		interrupted, grace := ctx.Done(), (<-chan time.Time)(nil)
+		interrupted := ctx.Done()
+		var grace <-chan time.Time
 		for next := h.until.Add(-m.Lease / 2); ; {
 			select {
 			case <-h.stop:

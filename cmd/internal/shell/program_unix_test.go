@@ -23,7 +23,7 @@ func processes(t *testing.T, file string, n int) (pids []int) {
 			t.Fatal(err)
 		}
 		pids = nil
-		for _, line := range strings.Fields(string(text)) {
+		for line := range strings.FieldsSeq(string(text)) {
 			pid, err := strconv.Atoi(line)
 			if err != nil {
 				t.Fatal(err)

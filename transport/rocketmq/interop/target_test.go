@@ -99,7 +99,8 @@ func open(t *testing.T) *target {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
 	x := &target{t: t, ctx: ctx, suffix: "-" + strings.ReplaceAll(t.Name(), "/", "-") + "-" + run}
-	at, o := "", rocketmq.Options{RequestTimeout: attemptTimeout}
+	var at string
+	o := rocketmq.Options{RequestTimeout: attemptTimeout}
 	var err error
 	if *port == 0 {
 		x.broker, x.server = brokertest.New(t), tidegateBroker()

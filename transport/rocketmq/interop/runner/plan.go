@@ -65,7 +65,7 @@ type Options struct {
 	Heap string
 }
 
-var heapSize = regexp.MustCompile(`^[1-9][0-9]*[kmgKMG]$`)
+var heapSize = regexp.MustCompile(`^[1-9]\d*[kmgKMG]$`)
 
 // withDefaults returns o with its defaults, or an error that names all faults.
 func (o Options) withDefaults() (Options, error) {

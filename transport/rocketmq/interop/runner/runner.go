@@ -604,9 +604,15 @@ func exits(pid int) bool {
 	return err == nil && ok && (len(threads) > 1 || !strings.HasPrefix(state, "Z"))
 }
 
+// dial connects to a port within a second.
+func dial(port int) (net.Conn, error) {
+	d := net.Dialer{Timeout: time.Second}
+	return d.DialContext(context.Background(), "tcp", local(port))
+}
+
 // listening reports whether a program accepts connections on a port.
 func listening(port int) bool {
-	c, err := net.DialTimeout("tcp", local(port), time.Second)
+	c, err := dial(port)
 	if err != nil {
 		return false
 	}
@@ -617,7 +623,7 @@ func listening(port int) bool {
 // speaksHTTP2 reports whether the program on a port responds to the preface of HTTP/2 with a frame
 // of type SETTINGS.
 func speaksHTTP2(port int) bool {
-	c, err := net.DialTimeout("tcp", local(port), time.Second)
+	c, err := dial(port)
 	if err != nil {
 		return false
 	}

@@ -150,7 +150,8 @@ func readRequest(r io.Reader) (h requestHeader, body []byte, err error) {
 		return h, nil, err
 	}
 	size := binary.BigEndian.Uint32(sizes[4:])
-	return h, rest[size:], json.Unmarshal(rest[:size], &h)
+	err = json.Unmarshal(rest[:size], &h)
+	return h, rest[size:], err
 }
 
 // machine makes a machine with the fake Java, and with the jars of all versions.
