@@ -35,7 +35,7 @@ func Begin(path, job string) (err error) {
 	defer func() { err = errors.Join(err, f.Close()) }()
 	unlock, err := filelock.Lock(f)
 	if err != nil {
-		return fmt.Errorf("the journal %w", err)
+		return fmt.Errorf("nothing was done: the journal %w", err)
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
 	first, err := bufio.NewReader(f).ReadBytes('\n')
