@@ -101,8 +101,8 @@ func call[Req any, Res answer](
 			// Internal.
 			sent := info.peer.Addr != nil || status.Code(err) == codes.Internal
 			e := failure.OfCall(ctx, r.op, r.subject, r.ep.Key, err, sent && r.changes(), c.isClosed())
-			if e.NotConnected = !sent && r.ep.Link.Load().Lacked(e, err); e.NotConnected {
-				e.Message = r.ep.Link.Load().Outage()
+			if !sent {
+				r.ep.Link.Load().Lack(e, err)
 			}
 			r.ep.Lapse(e, r.operation())
 			return res, nil, e

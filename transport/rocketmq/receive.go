@@ -211,7 +211,7 @@ func (c *Client) receive(ctx context.Context, s *session, watching bool, r *tran
 		grpc.MaxCallRecvMsgSize(frameLimit(c.opts.MaxReceiveSize)))
 	if err != nil {
 		e := failed(err)
-		e.NotConnected = s.ep.Link.Load().Lacked(e, err)
+		s.ep.Link.Load().Lack(e, err)
 		return nil, false, e
 	}
 	for !got.full {

@@ -55,7 +55,7 @@ func (s *session) serve(ctx context.Context, cancel context.CancelFunc, patience
 	st, err := on.API().Telemetry(s.c.headers.Outgoing(ctx, s.id, remote.FeaturesKey, watchHeader(s.role.group != "")+", "+heartbeatsFeature))
 	if err != nil {
 		e := s.streamError(err)
-		e.NotConnected = on.Lacked(e, err)
+		on.Lack(e, err)
 		return e
 	}
 	commands := make(chan *rmqpb.TelemetryCommand)

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -47,10 +48,17 @@ func (e *Server) Knock(ctx context.Context) {
 	l.channel().conn.WaitForStateChange(ctx, connectivity.TransientFailure)
 }
 
-// Lacked reports whether the call that failed with e had no connection. The caller knows that the
-// call was written to none; err is gRPC's error. Lacked is false after Close, and for a fault of
-// TLS or of the host name at addresses that have never worked.
-func (l *Link) Lacked(e *tidegate.Error, err error) bool {
+// Lack completes the error e of a call that was written to no connection: it sets NotConnected if
+// the call had none, and describes the outage. err is gRPC's error.
+func (l *Link) Lack(e *tidegate.Error, err error) {
+	if e.NotConnected = l.lacked(e, err); e.NotConnected {
+		e.Message = cmp.Or(l.Outage(), e.Message)
+	}
+}
+
+// lacked is false after Close, and for a fault of TLS or of the host name at addresses that have
+// never worked.
+func (l *Link) lacked(e *tidegate.Error, err error) bool {
 	switch status.Code(err) {
 	case codes.Unavailable:
 	case codes.Canceled, codes.DeadlineExceeded: // the call may have waited for a free stream
