@@ -607,7 +607,7 @@ func exits(pid int) bool {
 // dial connects to a port within a second.
 func dial(port int) (net.Conn, error) {
 	d := net.Dialer{Timeout: time.Second}
-	return d.DialContext(context.Background(), "tcp", local(port))
+	return d.DialContext(context.Background(), "tcp", local(port)) // its timeout bounds it
 }
 
 // listening reports whether a program accepts connections on a port.
