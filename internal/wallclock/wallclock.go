@@ -194,7 +194,7 @@ func (c *Clock) At(now time.Time) Verdict {
 func (c *Clock) reading(now time.Time) Reading {
 	wall := now.Round(0)
 	monotonic := now.Sub(c.begun)
-	if now == wall { //nolint:staticcheck // compares the monotonic parts, too
+	if now == wall { // compares the monotonic parts, too
 		monotonic = time.Since(c.begun)
 	}
 	return Reading{Wall: wall, Monotonic: monotonic}
