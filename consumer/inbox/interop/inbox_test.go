@@ -299,11 +299,11 @@ func TestTableOfTheVersionBefore(t *testing.T) {
 			for _, table := range []string{"", "other.records"} {
 				t.Run(b.name+"/"+charset+"/"+table, func(t *testing.T) {
 					db := b.open(t)
-					real := "tidegate_inbox"
+					stored := "tidegate_inbox"
 					if table != "" {
 						exec1(t, db, "DROP DATABASE IF EXISTS other")
 						exec1(t, db, "CREATE DATABASE other")
-						real = table
+						stored = table
 					}
 					old := []string{"order-1", "Case", "café", "space ", "x" + repeat("ü", 254)}
 					if charset == "utf8mb4" {
@@ -312,9 +312,9 @@ func TestTableOfTheVersionBefore(t *testing.T) {
 					if charset == "utf16" {
 						old = old[:4]
 					}
-					exec1(t, db, "CREATE TABLE "+real+" "+oldTable+" DEFAULT CHARSET="+charset)
+					exec1(t, db, "CREATE TABLE "+stored+" "+oldTable+" DEFAULT CHARSET="+charset)
 					for _, id := range old {
-						exec1(t, db, "INSERT IGNORE INTO "+real+" (consumer_group, topic, message_id, consumed_at) VALUES ('g', 't', ?, ?)", id, time.Now().UnixMilli())
+						exec1(t, db, "INSERT IGNORE INTO "+stored+" (consumer_group, topic, message_id, consumed_at) VALUES ('g', 't', ?, ?)", id, time.Now().UnixMilli())
 					}
 					s, err := inbox.NewSQL(db, inbox.Options{Dialect: inbox.MySQL, Table: table})
 					if err != nil {
@@ -364,16 +364,16 @@ func TestTableOfTheVersionBefore(t *testing.T) {
 							check(id, 1, false)
 						}
 					}
-					if n := number(t, db, "SELECT COUNT(*) FROM "+real); n != len(old)+20+6 {
+					if n := number(t, db, "SELECT COUNT(*) FROM "+stored); n != len(old)+20+6 {
 						t.Errorf("%d records, want %d", n, len(old)+20+6)
 					}
 					kinds := number(t, db, "SELECT COUNT(*) FROM information_schema.COLUMNS WHERE DATA_TYPE = 'varbinary' AND TABLE_NAME = ? AND TABLE_SCHEMA IN (DATABASE(), 'other')",
-						real[strings.LastIndex(real, ".")+1:])
+						stored[strings.LastIndex(stored, ".")+1:])
 					if kinds != 3 {
 						t.Errorf("%d columns are VARBINARY, want 3", kinds)
 					}
 					// The version before works on the converted table.
-					exec1(t, db, "INSERT IGNORE INTO "+real+" (consumer_group, topic, message_id, consumed_at) VALUES ('g', 't', 'by the old one', 1)")
+					exec1(t, db, "INSERT IGNORE INTO "+stored+" (consumer_group, topic, message_id, consumed_at) VALUES ('g', 't', 'by the old one', 1)")
 					check("by the old one", 0, false)
 				})
 			}
