@@ -34,7 +34,15 @@ func TestSnapshotOverHTTP(t *testing.T) {
 	}
 	dir := t.TempDir()
 	snapshots := filepath.Join(dir, "snapshots")
-	e := startWith(t, broker.Options{Dir: filepath.Join(dir, "data")}, server.Options{SnapshotDir: snapshots})
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	relative, err := filepath.Rel(here, snapshots) // the response names the absolute path
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := startWith(t, broker.Options{Dir: filepath.Join(dir, "data")}, server.Options{SnapshotDir: relative})
 	for range 2 {
 		status, text := post(e)
 		var s struct{ Path string }

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"fmt"
 	"net/http"
 	"path/filepath"
 	"time"
@@ -11,7 +12,7 @@ import (
 
 // A Snapshot is a consistent copy of the data directory.
 type Snapshot struct {
-	Path string `json:"path"`
+	Path string `json:"path"` // absolute
 }
 
 // PostSnapshot writes a snapshot into a new directory below the configured one. The directory is
@@ -20,6 +21,10 @@ func (h *Handlers) PostSnapshot(_ http.ResponseWriter, r *http.Request) (int, an
 	if h.snapshots == "" {
 		return 0, nil, refusal.New(tidegate.CodeBadRequest, "snapshot", "no directory for snapshots is configured; set snapshot_dir (--snapshot-dir) to a directory on the file system of the data")
 	}
-	s := Snapshot{filepath.Join(h.snapshots, "snapshot-"+time.Now().UTC().Format("20060102T150405.000000Z"))}
+	dir, err := filepath.Abs(h.snapshots) // the client has another working directory
+	if err != nil {
+		return 0, nil, fmt.Errorf("the path of the snapshot: %w", err)
+	}
+	s := Snapshot{filepath.Join(dir, "snapshot-"+time.Now().UTC().Format("20060102T150405.000000Z"))}
 	return http.StatusCreated, s, h.engine.Snapshot(r.Context(), s.Path)
 }

@@ -106,7 +106,7 @@ func imageSettings(version string) settings {
 		},
 		StopSignal: "SIGTERM",
 		Healthcheck: healthcheck{
-			Test:     []string{"CMD", "/tidegate", "api", "GET", "/readyz"},
+			Test:     []string{"CMD", "/tidegate", "serve", "--probe"},
 			Interval: 10 * time.Second, Timeout: 3 * time.Second, StartPeriod: 10 * time.Second, Retries: 3,
 		},
 	}

@@ -99,7 +99,7 @@ func (b *container) use(ctx context.Context, stdout io.Reader, c settings) error
 	if _, err := fmt.Sscanf(line, "ready grpc=%s http=%s\n", &grpc, &http); err != nil {
 		return fmt.Errorf("the broker printed %q: %w", line, err)
 	}
-	b.addr = []string{"TIDEGATE_SERVER_GRPC=" + grpc, "TIDEGATE_SERVER_HTTP=http://" + http, "XDG_CONFIG_HOME=/data/config"}
+	b.addr = []string{"TIDEGATE_SERVER_GRPC=" + grpc, "TIDEGATE_SERVER_HTTP=http://" + http, "XDG_CONFIG_HOME=/data/config", "TIDEGATE_HTTP=" + http}
 	for _, args := range [][]string{
 		c.Healthcheck.Test[1:],
 		append(append([]string{}, c.Entrypoint...), "send", "orders", "order 42"),

@@ -23,7 +23,7 @@ import (
 
 func serveCommand(stdout, stderr io.Writer) *cobra.Command {
 	o := serveOptions{flags: values{}, stdout: stdout, stderr: stderr}
-	printOnly := false
+	printOnly, probeOnly := false, false
 	c := &cobra.Command{
 		Use:   "serve",
 		Short: "Run a broker until SIGTERM or Ctrl-C",
@@ -68,6 +68,9 @@ those of this machine need access keys, --tls-cert and --tls-key.`,
 				o.file = os.Getenv(variable("config"))
 			}
 			cfg, err := load(o.file, o.env, o.flags)
+			if probeOnly && cfg != nil { // a probe needs the address only, and not the flags that make it permitted
+				return probe(c.Context(), cfg.settings.http)
+			}
 			if err != nil {
 				return command.UsageError{Err: err, Command: c.CommandPath()}
 			}
@@ -82,6 +85,7 @@ those of this machine need access keys, --tls-cert and --tls-key.`,
 	f.StringVar(&o.file, "config", "", "YAML `file` with settings, topics and consumer groups")
 	f.BoolVar(&o.acceptLoss, "accept-data-loss", false, "open a data directory in which acknowledged data is missing, and log the loss")
 	f.BoolVar(&printOnly, "print-config", false, "print the configuration in effect, each value with its source, and exit")
+	f.BoolVar(&probeOnly, "probe", false, "ask the broker of this configuration on this machine whether it is ready, and exit: with 0 if it is")
 	for _, row := range defaultSettings().table() {
 		name := flagName(row.key)
 		_, boolean := row.at.(*bool)

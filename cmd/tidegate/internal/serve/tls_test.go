@@ -11,6 +11,8 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -49,6 +51,36 @@ func writeCertificate(t *testing.T, certFile, keyFile string) *tls.Config {
 	trust := &tls.Config{RootCAs: x509.NewCertPool()}
 	trust.RootCAs.AddCert(cert)
 	return trust
+}
+
+// The health check of the image finds a broker with TLS and one without, on the port of its
+// configuration. It needs no flag beside those of the environment.
+func TestProbe(t *testing.T) {
+	dir := t.TempDir()
+	cert, key := filepath.Join(dir, "cert"), filepath.Join(dir, "key")
+	writeCertificate(t, cert, key)
+	for name, flags := range map[string][]string{
+		"plain text": nil, "TLS": {"--tls-cert", cert, "--tls-key", key},
+		"client certificates": {"--tls-cert", cert, "--tls-key", key, "--tls-client-ca", cert, "--tls-client-certificates", "require"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := start(t, flags...)
+			run := func(http string) (string, error) {
+				c := exec.CommandContext(t.Context(), os.Args[0], "serve", "--probe")
+				c.Env = append(os.Environ(), asProgram+"=1", "TIDEGATE_HTTP="+http)
+				out, err := c.CombinedOutput()
+				return string(out), err
+			}
+			_, port, _ := net.SplitHostPort(p.http)
+			if out, err := run(":" + port); err != nil {
+				t.Errorf("the probe of a broker that is ready: %v, %s", err, out)
+			}
+			p.kill()
+			if out, err := run(":" + port); err == nil || !strings.Contains(out, "refused") {
+				t.Errorf("the probe of a broker that has ended: %v, %s", err, out)
+			}
+		})
+	}
 }
 
 // With a certificate from files, both ports speak verified TLS and nothing
