@@ -144,8 +144,7 @@ const (
 // readNumber reads a number: digits with an optional sign, fraction and exponent. Other texts that
 // Go or Java reads as numbers are none, for example Infinity, 0x10 and 1_000.
 func readNumber(s string) (number, bool) {
-	end := scanNumber(s, 0)
-	if s == "" || end != len(s) || strings.Trim(s, "+-.eE") == "" {
+	if strings.Trim(s, "+-.eE") == "" || scanNumber(s, 0) != len(s) {
 		return number{}, false
 	}
 	f, err := strconv.ParseFloat(s, 64)

@@ -37,7 +37,7 @@ func TestSQLNumbers(t *testing.T) {
 		"id": "738854974015972075", "next": "738854974015972076", "neg": "-738854974015972075", "least": "-9223372036854775808", "most": "9223372036854775807",
 		"above": "9223372036854775808", "plus": "+5", "zeros": "007", "spaces": " 15 ", "decimal": "738854974015972075.0", "exponent": "1e3",
 		"inf": "Infinity", "short": "inf", "nan": "NaN", "under": "1_000", "hex": "0x10", "octal": "0o7", "huge": "1e999", "point": ".", "sign": "-", "dots": "1.2.3", "java": "15L",
-		"e": "e5", "wide": "１５", "float": "1.5f", "half": ".5", "trailing": "5.",
+		"e": "e5", "wide": "１５", "float": "1.5f", "none": "", "blank": "  ", "half": ".5", "trailing": "5.",
 	}
 	for expression, want := range map[string]bool{
 		"id = 738854974015972075": true, "id = 738854974015972076": false, "id <> 738854974015972076": true, "id <> 738854974015972075": false,
@@ -52,6 +52,7 @@ func TestSQLNumbers(t *testing.T) {
 		"plus = 5": true, "zeros = 7": true, "spaces = 15": true, "exponent = 1000": true, "half = 0.5": true, "half < 1": true, "trailing = 5": true,
 		"inf > 1": false, "inf > 1.5": false, "NOT inf > 1": false, "short > 1": false, "nan <> 1": false, "under = 1000": false, "under > 1": false, "NOT under = 1000": false,
 		"hex = 16": false, "octal = 7": false, "huge > 1": false, "point = 0": false, "sign = 0": false, "dots > 1": false, "java = 15": false, "e = 0": false, "wide = 15": false, "float > 1": false,
+		"none = 0": false, "none > none": false, "none IN (1)": false, "blank BETWEEN 0 AND 1": false, "NOT blank = 0": false,
 		"inf = 'Infinity'": true, "under = '1_000'": true, "inf > under": false,
 	} {
 		f, err := SQL(expression)
@@ -180,6 +181,7 @@ func TestErrorCountsCharacters(t *testing.T) {
 func FuzzSQL(f *testing.F) {
 	for _, s := range []string{"a > 1 AND b = 'x' OR NOT c", "a BETWEEN -1 AND .5e3", "a IN ('x', 1, b) AND TAGS IS NOT NULL", "((", "'", "a!=1"} {
 		f.Add(s, "v")
+		f.Add(s, "")
 	}
 	f.Fuzz(func(t *testing.T, expression, v string) {
 		p := map[string]string{"a": v, "b": "x", "c": "true"}
