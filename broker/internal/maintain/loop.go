@@ -106,19 +106,23 @@ func (l *Loop) setTimer(now time.Time) {
 	if l.state != started {
 		return
 	}
-	var first time.Time
-	for _, t := range l.tasks {
-		if due := t.due(); !t.running && !due.IsZero() && (first.IsZero() || due.Before(first)) {
-			first = due
-		}
-	}
-	if first.IsZero() {
+	wait, some := l.firstWait(now)
+	if !some {
 		l.timer.Stop()
 		return
 	}
-	l.timer.Reset(waitFor(first, now))
+	l.timer.Reset(wait)
 }
 
-// waitFor returns how long to wait for a time before looking at the clock again, because the clock
-// can be set meanwhile.
-func waitFor(at, now time.Time) time.Duration { return min(at.Sub(now), lookAgain) }
+// firstWait returns how long to wait for the first due time before looking at the clock again,
+// because the clock can be set meanwhile. It compares waits: after a step of the wall clock, times
+// with and without a monotonic reading have no common order. mu is held.
+func (l *Loop) firstWait(now time.Time) (wait time.Duration, some bool) {
+	wait = lookAgain
+	for _, t := range l.tasks {
+		if due := t.due(); !t.running && !due.IsZero() {
+			wait, some = min(wait, due.Sub(now)), true
+		}
+	}
+	return wait, some
+}

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 )
 
 // start returns a loop that was started and stops with the test.
@@ -75,7 +76,9 @@ func TestLoopLooksAtTheClockAgain(t *testing.T) {
 	for ahead, want := range map[time.Duration]time.Duration{
 		-time.Hour: -time.Hour, 0: 0, 1: 1, time.Minute: time.Minute, time.Minute + 1: time.Minute, 24 * time.Hour: time.Minute,
 	} {
-		if got := waitFor(now.Add(ahead), now); got != want {
+		l := New(t.Context(), slog.New(slog.DiscardHandler), nil)
+		l.Add(TaskConfig{}).Wake(now.Add(ahead))
+		if got, _ := l.firstWait(now); got != want {
 			t.Errorf("%v ahead: the clock is looked at after %v, want %v", ahead, got, want)
 		}
 	}
@@ -117,6 +120,29 @@ func TestClockSetAhead(t *testing.T) {
 			t.Errorf("it ran at %v, want within a minute after 10m", r.at)
 		}
 	})
+}
+
+// After a step of the wall clock, due times from before it with a monotonic reading and due times of
+// the wall clock still run in the order of their waits.
+func TestOrderAfterAStepOfTheClock(t *testing.T) {
+	now := time.Now()
+	for _, step := range []time.Duration{-time.Hour, -time.Minute, 0, time.Minute, 24 * time.Hour} {
+		after := stepped(now, step)
+		l := New(t.Context(), slog.New(slog.DiscardHandler), nil)
+		l.Add(TaskConfig{}).Wake(after.Round(0).Add(30 * time.Second)) // a stored time
+		l.Add(TaskConfig{}).Wake(now.Add(10 * time.Second))
+		if wait, some := l.firstWait(after); wait != 10*time.Second || !some {
+			t.Errorf("clock set by %v: the timer waits %v, %v; a task is due in 10s", step, wait, some)
+		}
+	}
+}
+
+// stepped returns t as the clock reads it after its wall clock was set by d: a time whose monotonic
+// reading is the same. Package time has no function for it.
+func stepped(t time.Time, d time.Duration) time.Time {
+	wall := (*uint64)(unsafe.Pointer(&t)) // its first field; with a monotonic reading, bits 30 to 62 are seconds
+	*wall += uint64(d/time.Second) << 30
+	return t
 }
 
 func TestNextStep(t *testing.T) {
