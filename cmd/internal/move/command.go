@@ -58,7 +58,7 @@ The same command with the same --journal continues after an interruption. If the
 interrupted command was killed, it first waits for the end of its leases.
 Dead letters stay unless --dead-letters names a topic of the target for them.`,
 		Example: `  tidegate move orders --group billing --to cluster --dry-run
-  tidegate move orders --group billing --to cluster --journal orders.jsonl --yes`,
+  tidegate move orders --group billing --to cluster --journal move-orders.jsonl --yes`,
 	}
 	m.Call = a.Remote(cmd, []string{"TOPIC"}, func(ctx context.Context, _ *call.Call) error { return m.run(ctx) })
 	f := cmd.Flags()
