@@ -263,7 +263,7 @@ func (b *Broker) Close() error {
 		s.Stop()
 	}
 	b.catalog.IndexRest()
-	if b.clock != nil && b.store.DiskFull() == nil {
+	if b.compared && b.store.DiskFull() == nil { // else the next start would trust a wrong clock
 		b.writeClock()
 	}
 	b.events.Close()

@@ -26,7 +26,9 @@ func (b *Broker) compareClock() error {
 	if ok && (last.Distrusted || last.At.After(newest)) {
 		newest = last.At
 	}
-	if v := b.clock.Compare(newest); v.Distrusted || last.Distrusted {
+	v := b.clock.Compare(newest)
+	b.compared = true
+	if v.Distrusted || last.Distrusted {
 		b.clockChanged()
 	}
 	return nil

@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/wallclock"
@@ -121,6 +122,43 @@ func TestDistrustSurvivesRestart(t *testing.T) {
 			t.Errorf("after the time was accepted, the clock is %+v", clockOf(b))
 		}
 		_ = b.Close()
+	})
+}
+
+// An Open that fails writes nothing about the clock, which it has not compared. The next one does.
+func TestFailedStartDoesNotTrustTheClock(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		fs := vfs.NewMem()
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
+		putTopic(t, b, "t", settings.Topic{})
+		sendN(t, b, "t", 3, 1)
+		fault := func(b *store.Store, record []byte) {
+			if err := b.Messages.Add(func(w *store.Batch) { w.PutAddressSettings("#", record) }, nil).Wait(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		fault(b.Parts().Store, []byte("not a record"))
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(80 * time.Hour) // and the clock is wrong
+		if _, err := broker.Open(broker.Options{Dir: "data"}.On(fs)); err == nil {
+			t.Fatal("the broker opens a directory with a faulty record")
+		}
+		s, err := store.Open(store.Options{Dir: "data", FS: fs, Logger: slog.New(slog.DiscardHandler), CacheBytes: 1 << 20, MemTableBytes: 1 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		fault(s, []byte("{}"))
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		b = open(t, broker.Options{Dir: "data"}.On(fs))
+		defer b.Close()
+		if c := clockOf(b); c == nil || !c.AtStart {
+			t.Errorf("the clock is %+v after a start that failed, want one that is not trusted", c)
+		}
 	})
 }
 

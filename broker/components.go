@@ -34,6 +34,7 @@ type components struct {
 	events       *tally.Log // of the ends of messages
 
 	clock        *wallclock.Clock // nil for a broker in memory
+	compared     bool             // clock was compared with the data directory; set by Open
 	clockTask    *maintain.Task   // looks at clock; nil like it
 	clockStepped atomic.Bool      // the verdict about the clock has changed since clockTask looked
 }
