@@ -86,22 +86,24 @@ func (b Broker) selection(ls []*Letter) status.DeadLetterSelection {
 }
 
 // locate makes page of a letter the start of a page that begins with it, so that a request of one
-// letter selects it and not an earlier one with the same ID.
-func (b Broker) locate(ctx context.Context, l *Letter) error {
+// letter selects it and not an earlier one with the same ID. It returns false if the letter is gone:
+// a request could then select an earlier one.
+func (b Broker) locate(ctx context.Context, l *Letter) (found bool, err error) {
 	q := status.DeadLetterQuery{DeadLetterFilter: b.filter([]*Letter{l}), In: b.In, After: l.page, Limit: 1}
-	for {
+	for at := (httpapi.Cursor{After: q.After}); ; {
+		q.After = at.After
 		page, err := b.Client.DeadLetters(ctx, b.Group, q)
 		if err != nil {
-			return err
+			return false, err
 		}
 		for _, d := range page.DeadLetters {
 			if d.Queue == l.queue && d.Offset == l.offset {
 				l.page = q.After
-				return nil
+				return true, nil
 			}
 		}
-		if q.After = page.Next; q.After == "" {
-			return nil // it is gone, and no request finds it
+		if more, err := at.Advance(page.Next); !more {
+			return false, err
 		}
 	}
 }

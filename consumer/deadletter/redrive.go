@@ -128,8 +128,10 @@ func (r *runner) all(ctx context.Context) error {
 			}
 		}
 		if b, ok := r.src.(Broker); ok && twin && !r.o.DryRun {
-			if err := b.locate(ctx, l); err != nil {
+			if found, err := b.locate(ctx, l); err != nil {
 				return err
+			} else if !found {
+				continue // it was removed since the page was read
 			}
 		}
 		r.report.Seen++

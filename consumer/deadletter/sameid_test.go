@@ -2,14 +2,20 @@ package deadletter_test
 
 import (
 	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/consumer/deadletter"
 )
 
@@ -141,5 +147,67 @@ func TestTwoLettersWithOneID(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// A letter that somebody removes during the run is not sent, and its request does not remove an
+// earlier letter with the same ID, which was not sent.
+func TestSecondLetterWithOneIDIsGone(t *testing.T) {
+	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+		p := newPlace(t, b)
+		p.CreateTopic("short", settings.Topic{DuplicateWindow: settings.Duration(time.Second)})
+		for _, body := range []string{"a", "b"} {
+			p.Broker.Send(&tidegate.Message{ID: "17", Topic: "short", Body: []byte(body)})
+			for _, d := range p.receive("billing", "short", 1) {
+				if _, err := p.DeadLetter(t.Context(), d, body); err != nil {
+					t.Fatal(err)
+				}
+			}
+			time.Sleep(3 * time.Second)
+		}
+		report, err := p.redrive(p.source(), deadletter.Options{MaxFailureShare: 1, Edit: func(m *tidegate.Message) error {
+			if string(m.Body) == "b" {
+				return nil
+			}
+			_, err := p.c.PurgeDeadLetters(t.Context(), "billing", status.DeadLetterSelection{DeadLetterFilter: status.DeadLetterFilter{Reason: "b"}})
+			return errors.Join(err, errors.New("not this one"))
+		}})
+		if err != nil || report.Failed != 1 || report.Redriven != 0 {
+			t.Errorf("%+v, %v, want one failed letter", report, err)
+		}
+		if left := p.left(p.source()); len(left) != 1 {
+			t.Errorf("%q are left, want the first letter", left)
+		}
+	})
+}
+
+// The search for the second of two letters with one ID ends if the server repeats a cursor.
+func TestSecondLetterWithOneIDAndRepeatedCursors(t *testing.T) {
+	requests := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if requests++; requests > 100 {
+			t.Error("the search goes on")
+			http.Error(w, "", http.StatusBadRequest)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		letter := `{"message_id":"17","queue":0,"offset":%d,"origin":{"topic":"orders","group":"billing","offset":%d}}`
+		if r.Method != http.MethodGet {
+			fmt.Fprint(w, `{"redriven":1,"count":1}`)
+		} else if r.URL.Query().Get("limit") != "1" {
+			fmt.Fprintf(w, `{"dead_letters":[`+letter+","+letter+`]}`, 1, 1, 2, 2)
+		} else {
+			fmt.Fprintf(w, `{"dead_letters":[`+letter+`],"next":"old"}`, 1, 1)
+		}
+	}))
+	defer server.Close()
+	c, err := admin.New(server.URL, admin.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_, err = deadletter.Redrive(t.Context(), deadletter.Broker{Client: c, Group: "billing"}, deadletter.Options{Journal: filepath.Join(t.TempDir(), "journal")})
+	if err == nil || !strings.Contains(err.Error(), "again") {
+		t.Errorf("the error is %v, want that of a repeated cursor", err)
 	}
 }
