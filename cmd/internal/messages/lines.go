@@ -55,7 +55,7 @@ func (w *worker) start() (*liner, error) {
 	ctx, end := context.WithCancelCause(context.Background()) // it lives on after its message
 	l := &liner{
 		program: shell.New(ctx, w.execLines, errKilled), end: end,
-		requests: make(chan []byte), answers: make(chan []byte), exited: make(chan struct{}),
+		requests: make(chan []byte), answers: make(chan []byte, 1), exited: make(chan struct{}),
 		stderr: &passage{to: terminal.Unfiltered(w.Err), turn: &w.out, byLine: true},
 	}
 	var err error
@@ -76,7 +76,9 @@ func (w *worker) start() (*liner, error) {
 	_ = in.Close() // the program has it
 	go func() {
 		l.err = l.program.Wait()
-		_ = l.stderr.flush() // as the rest of its notes
+		// A process of another session can hold the output. Answers that are written are read.
+		_ = out.SetReadDeadline(time.Now().Add(inputGrace)) // Windows has no deadlines of pipes
+		_ = l.stderr.flush()                                // as the rest of its notes
 		close(l.exited)
 	}()
 	go l.write()
@@ -103,8 +105,14 @@ func (l *liner) read(out *os.File) {
 	in := bufio.NewScanner(out)
 	in.Buffer(nil, maxAnswer)
 	for in.Scan() {
+		answer := bytes.Clone(in.Bytes())
 		select {
-		case l.answers <- bytes.Clone(in.Bytes()):
+		case l.answers <- answer:
+			continue // also the last one of a program that has ended
+		default:
+		}
+		select {
+		case l.answers <- answer:
 		case <-l.exited:
 			return
 		}

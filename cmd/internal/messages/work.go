@@ -50,6 +50,7 @@ type worker struct {
 	begun   atomic.Int64  // messages that came to a handler
 	active  atomic.Int64  // programs that run
 	proven  chan struct{} // closed when a program of the first messages could be executed
+	places  chan struct{} // has a value for each message that counts in --max
 
 	idle chan *liner // programs of --exec-lines without a message
 
@@ -61,6 +62,16 @@ type worker struct {
 	fault   error // why the worker has stopped
 }
 
+// newWork returns a worker that has not begun. The caller ends it by stop.
+func newWork(ctx context.Context, r *receiveCommand) *worker {
+	w := &worker{
+		receiveCommand: r, proven: make(chan struct{}), places: make(chan struct{}, r.max), idle: make(chan *liner, r.workers),
+		record: record{workers: r.workers, mostInRow: r.mostInRow},
+	}
+	w.running, w.stop = context.WithCancel(ctx)
+	return w
+}
+
 // work runs the program of --exec for each message until ctx ends, or until --max messages are
 // handled.
 func (r *receiveCommand) work(ctx context.Context, t connection.Transport, sub consumer.Subscription) error {
@@ -70,8 +81,7 @@ func (r *receiveCommand) work(ctx context.Context, t connection.Transport, sub c
 	if err != nil {
 		return err
 	}
-	w := &worker{receiveCommand: r, proven: make(chan struct{}), idle: make(chan *liner, r.workers), record: record{workers: r.workers, mostInRow: r.mostInRow}}
-	w.running, w.stop = context.WithCancel(ctx)
+	w := newWork(ctx, r)
 	defer w.stop()
 	o := consumer.PushOptions{
 		Concurrency:       r.workers,
@@ -137,18 +147,21 @@ func (w *worker) handle(ctx context.Context, d *tidegate.Delivery) error {
 	}
 	e := run(ctx, d)
 	w.active.Add(-1)
-	if ctx.Err() != nil && e.err != nil {
-		return context.Cause(ctx) // the program was stopped: the message comes again
-	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	proven := w.record.proven
+	if ctx.Err() != nil && e.err != nil {
+		w.prove() // else the next messages would wait for it
+		if w.max > 0 {
+			<-w.places
+		}
+		return context.Cause(ctx) // the program was stopped: the message comes again
+	}
 	if fault := w.record.ended(e); fault != nil && w.fault == nil {
 		w.fault = fault
 		w.stop()
 	}
-	if w.record.proven && !proven {
-		close(w.proven)
+	if w.record.proven {
+		w.prove()
 	}
 	if w.max > 0 && w.record.handled >= int64(w.max) {
 		w.stop()
@@ -156,17 +169,32 @@ func (w *worker) handle(ctx context.Context, d *tidegate.Delivery) error {
 	return e.verdict()
 }
 
+// prove notes that a program could be executed. mu is held.
+func (w *worker) prove() {
+	w.record.proven = true
+	select {
+	case <-w.proven:
+	default:
+		close(w.proven)
+	}
+}
+
 // admitted waits until message number n may be handled, and reports whether it may. As many
 // messages as there are workers are handled before it is known whether the program can be executed.
 func (w *worker) admitted(ctx context.Context, n int64) bool {
-	switch {
-	case w.max > 0 && n > int64(w.max):
-		<-w.running.Done() // one too many
-		return false
-	case n > int64(w.workers):
+	if n > int64(w.workers) {
 		select {
 		case <-w.proven:
 		case <-w.running.Done():
+			return false
+		case <-ctx.Done():
+			return false
+		}
+	}
+	if w.max > 0 {
+		select {
+		case w.places <- struct{}{}:
+		case <-w.running.Done(): // one too many
 			return false
 		case <-ctx.Done():
 			return false
