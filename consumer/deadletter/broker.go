@@ -86,8 +86,8 @@ func (b Broker) selection(ls []*Letter) status.DeadLetterSelection {
 }
 
 // locate makes page of a letter the start of a page that begins with it, so that a request of one
-// letter selects it and not an earlier one with the same ID. It returns false if the letter is gone:
-// a request could then select an earlier one.
+// letter selects it and not an earlier one with the same ID. It returns false if the letter is
+// gone: a request could then select an earlier one.
 func (b Broker) locate(ctx context.Context, l *Letter) (found bool, err error) {
 	q := status.DeadLetterQuery{DeadLetterFilter: b.filter([]*Letter{l}), In: b.In, After: l.page, Limit: 1}
 	for at := (httpapi.Cursor{After: q.After}); ; {

@@ -19,13 +19,16 @@ import (
 // crashDir names the directory of the process that is killed.
 const crashDir = "TIDEGATE_SPOOL_CRASH_DIR"
 
+// lives are the lives of that process that not every system has, by the value of crashMode.
+var lives = map[string]func(dir string){}
+
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(crashDir); dir != "" {
-		switch mode := os.Getenv(crashMode); mode {
-		case "":
+		switch mode := os.Getenv(crashMode); {
+		case mode == "":
 			runUntilKilled(dir)
-		case fullMode:
-			fillTheDisk(dir)
+		case lives[mode] != nil:
+			lives[mode](dir)
 		default:
 			produceUntilKilled(dir, mode)
 		}

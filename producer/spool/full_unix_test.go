@@ -17,6 +17,8 @@ import (
 	"github.com/tidegate/tidegate/producer"
 )
 
+func init() { lives[fullMode] = fillTheDisk }
+
 // fillTheDisk sends messages until the file of the spool cannot grow, then makes
 // space and the server well, and checks that no accepted message is lost.
 func fillTheDisk(dir string) {

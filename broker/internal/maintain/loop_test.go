@@ -122,8 +122,8 @@ func TestClockSetAhead(t *testing.T) {
 	})
 }
 
-// After a step of the wall clock, due times from before it with a monotonic reading and due times of
-// the wall clock still run in the order of their waits.
+// After a step of the wall clock, due times from before it with a monotonic reading and due times
+// of the wall clock still run in the order of their waits.
 func TestOrderAfterAStepOfTheClock(t *testing.T) {
 	now := time.Now()
 	for _, step := range []time.Duration{-time.Hour, -time.Minute, 0, time.Minute, 24 * time.Hour} {

@@ -63,10 +63,11 @@ func TestOneTooManyLosesItsLease(t *testing.T) {
 // A program of --exec-lines that has ended leaves no message waiting, although a child of another
 // session holds its output.
 func TestLinesWithADaemon(t *testing.T) {
-	if _, err := exec.LookPath("setsid"); err != nil {
-		t.Skip("there is no setsid")
+	daemon := "setsid" // of Linux
+	if _, err := exec.LookPath(daemon); err != nil {
+		daemon = "perl -e 'use POSIX; POSIX::setsid(); exec @ARGV'"
 	}
-	w := newWorker(t, receiveCommand{execLines: "read line; setsid sleep 60 & exit 3", workers: 1})
+	w := newWorker(t, receiveCommand{execLines: "read line; " + daemon + " sleep 60 & exit 3", workers: 1})
 	done := make(chan ended, 1)
 	go func() { done <- w.line(t.Context(), &tidegate.Delivery{}) }()
 	select {
