@@ -414,6 +414,11 @@ func TestBlockedMessageGroupIsFound(t *testing.T) {
 			if r = tl.must("parked", "list", "ledger", "--state", map[string]string{"blocked": "parked", "parked": "blocked"}[state]); r.stdout != "" {
 				t.Errorf("the other state has\n%s", r.stdout)
 			}
+			for bound, code := range map[string]int{"17": 2, "18": 0} { // with the failed message
+				if r = tl.run("check", "group", "ledger", "--"+state+"-crit", bound); r.code != code {
+					t.Errorf("check with a bound of %s ends with %d, want %d: %s", bound, r.code, code, r.stdout)
+				}
+			}
 		})
 	}
 }

@@ -25,6 +25,7 @@ import (
 type checkCommand struct {
 	*call.Call
 	backlog, dead, parked check.Bound
+	blocked               check.Bound
 	age                   check.Bound // seconds
 	certificate           check.Bound // days
 	throttled             string
@@ -33,7 +34,7 @@ type checkCommand struct {
 }
 
 func newCheck(a *call.App) *cobra.Command {
-	k := &checkCommand{age: check.Bound{Name: "age", Unit: " s"}, backlog: check.Bound{Name: "backlog"}, dead: check.Bound{Name: "dead-letters"}, parked: check.Bound{Name: "parked"}, certificate: check.Bound{Name: "cert-days", Below: true}}
+	k := &checkCommand{age: check.Bound{Name: "age", Unit: " s"}, backlog: check.Bound{Name: "backlog"}, dead: check.Bound{Name: "dead-letters"}, parked: check.Bound{Name: "parked"}, blocked: check.Bound{Name: "blocked"}, certificate: check.Bound{Name: "cert-days", Below: true}}
 	c := &cobra.Command{
 		Use: "check", GroupID: call.SeeGroup,
 		Short: "Check the broker, a topic or a group for monitoring, with Nagios' exit codes",
@@ -53,6 +54,7 @@ broker with TLS can also check how long its certificate is valid.`,
 	k.age.RegisterTime(c, "the oldest message that a group has not consumed")
 	k.dead.Register(c, "stored dead letters")
 	k.parked.Register(c, "parked messages")
+	k.blocked.Register(c, "messages of blocked message groups")
 	k.certificate.Register(c, "days of validity of the server's certificate")
 	c.Flags().StringVar(&k.since, "since", "-1h", "`time` from which dead-letters GROUP counts")
 	c.Flags().StringVar(&k.throttled, "throttled", "warn", "`level` of a throttle: ok, warn or crit")
@@ -176,10 +178,11 @@ func (k *checkCommand) group(ctx context.Context, client *admin.Client, f *check
 	if err != nil {
 		return err
 	}
-	var backlog, dead, parked int64
+	var backlog, dead, parked, blocked int64
 	for _, s := range g.Topics {
 		backlog += s.Backlog.Messages
 		parked += s.Parked
+		blocked += s.BlockedGroups + s.Blocked // the failed messages, and those behind them
 	}
 	for _, topic := range g.DeadLetterTopics {
 		t, err := client.Topic(ctx, topic)
@@ -191,6 +194,7 @@ func (k *checkCommand) group(ctx context.Context, client *admin.Client, f *check
 	k.backlog.Judge(f, backlog)
 	k.dead.Judge(f, dead)
 	k.parked.Judge(f, parked)
+	k.blocked.Judge(f, blocked)
 	return k.groupAge(ctx, client, f)
 }
 

@@ -23,6 +23,7 @@ type TopRow struct {
 	Inflight int64  `json:"inflight"`
 	Retry    int64  `json:"waiting_retry"`
 	Parked   int64  `json:"parked"`
+	Blocked  int64  `json:"blocked"`          // behind the failed messages of blocked message groups
 	Backlog  int64  `json:"backlog_messages"` // of a topic: that of its slowest group
 	OldestMS int64  `json:"oldest_ms"`        // age of the oldest message that is not consumed
 
@@ -49,6 +50,7 @@ func (r *TopRow) add(g *TopRow) {
 	r.Inflight += g.Inflight
 	r.Retry += g.Retry
 	r.Parked += g.Parked
+	r.Blocked += g.Blocked
 	r.counted.out += g.counted.out
 	r.counted.retries += g.counted.retries
 	r.counted.dead += g.counted.dead
@@ -99,7 +101,7 @@ func (s *Sample) rows() (topics, groups []TopRow, total TopRow) {
 		for _, sub := range s.Groups[i].Topics {
 			g := TopRow{
 				Group: s.Groups[i].Name, Topic: sub.Topic, Ready: sub.Ready, Inflight: sub.Inflight,
-				Retry: sub.WaitingRetry, Parked: sub.Parked, Backlog: sub.Backlog.Messages,
+				Retry: sub.WaitingRetry, Parked: sub.Parked, Blocked: sub.Blocked, Backlog: sub.Backlog.Messages,
 				OldestMS: s.Ages.Groups[[2]string{s.Groups[i].Name, sub.Topic}],
 				counted:  counters{out: sub.Acked, retries: sub.Redelivered, dead: sub.DeadLetters},
 			}

@@ -76,6 +76,21 @@ func TestTopScreens(t *testing.T) {
 	}
 }
 
+// The sum names the messages of blocked message groups if there are any.
+func TestTopBlocked(t *testing.T) {
+	f := frames(t, 1, TopView{By: "backlog"})
+	f.Total.Blocked = 16_000
+	var b strings.Builder
+	if err := (&TopScreen{Frame: f, View: TopView{By: "backlog"}, Width: 120, Height: 24}).Write(&b, output.Options{}); err != nil || !strings.Contains(b.String(), "parked 212, blocked 16 000\n") {
+		t.Errorf("%v, the screen is\n%s", err, b.String())
+	}
+	sample := sampled(1)
+	sample.Groups[1].Topics[0].Blocked = 7
+	if _, groups, total := sample.rows(); groups[1].Blocked != 7 || total.Blocked != 7 {
+		t.Errorf("%d and %d blocked messages, want 7", groups[1].Blocked, total.Blocked)
+	}
+}
+
 // No screen is larger than the terminal, for any size and any number of groups.
 func TestTopFitsTheTerminal(t *testing.T) {
 	f := frames(t, 3, TopView{By: "backlog"})

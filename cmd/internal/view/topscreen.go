@@ -70,11 +70,15 @@ func (s *TopScreen) Write(w io.Writer, o output.Options) error {
 	if s.View.Topics {
 		what = "topic"
 	}
+	blocked := ""
+	if t.Blocked > 0 {
+		blocked = ", blocked " + output.Number(t.Blocked)
+	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s  every %s  %s\n", output.Safe(s.Server), s.Frame.Interval, state)
-	fmt.Fprintf(&b, "%s, %s, %v stored; backlog %s, in flight %s, waiting for a retry %s, parked %s\n",
+	fmt.Fprintf(&b, "%s, %s, %v stored; backlog %s, in flight %s, waiting for a retry %s, parked %s%s\n",
 		output.Count(int64(s.Frame.Topics), "topic"), output.Count(int64(s.Frame.Groups), "group"), output.Bytes(s.Frame.Bytes),
-		output.Number(t.Backlog), output.Number(t.Inflight), output.Number(t.Retry), output.Number(t.Parked))
+		output.Number(t.Backlog), output.Number(t.Inflight), output.Number(t.Retry), output.Number(t.Parked), blocked)
 	fmt.Fprintf(&b, "in %v/s, out %v/s, redelivered %v/s, dead letters %v/s  %s\n",
 		t.In, t.Out, t.Retries, t.Dead, output.Spark(t.past[max(0, len(t.past)-sparkWidth):]))
 	fmt.Fprintf(&b, "wrong now: %s\n\n", kinds(s.Frame.wrong))
