@@ -44,7 +44,10 @@ topic and group have to exist; if not, the command prints how to create them.
 Each message is carried at least once, with its ID, which becomes a key too, and
 its message group, in order. A message that was moved before, or that has the ID of
 another one of the job, gets a new ID, because a tidegate broker drops an ID that it
-stored minutes ago; the key stays. Waiting retries and delayed messages are carried
+stored minutes ago; the key stays. Jobs with different journals give a message the
+same ID, so that a message that both carry is stored once. Two different messages
+with one ID in two jobs are then stored once, too, if the second job follows within
+the duplicate window of the target: wait for its end before it. Waiting retries and delayed messages are carried
 when they are due: the command waits for them, up to --wait without a message, or
 without end with --follow. Stop the consumers of the group first, and let the
 producers send to the target.
