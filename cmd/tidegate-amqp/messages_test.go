@@ -46,6 +46,24 @@ func messages(t *testing.T, tl *tool) {
 	}
 }
 
+// Released messages are received again in their order.
+func TestReleasedMessagesKeepTheirOrder(t *testing.T) {
+	tl := onPeer(t, &amqppeer.Peer{})
+	receive := func(then string) string {
+		t.Helper()
+		return strings.Join(strings.Fields(tl.must("receive", "billing", "orders", "--wait", "1s", "--max", "5", "--then", then, "--raw").stdout), "")
+	}
+	receive("ack")                                           // creates the queue of the group
+	for _, body := range []string{"a", "b", "c", "d", "e"} { // one after the other: --lines has no order
+		tl.must("send", "orders", body)
+	}
+	for _, then := range []string{"release", "release", "ack"} {
+		if got := receive(then); got != "abcde" {
+			t.Errorf("--then %s received %s", then, got)
+		}
+	}
+}
+
 // A program of --exec handles messages by its exit code.
 func TestExec(t *testing.T) { handled(t, onPeer(t, &amqppeer.Peer{})) }
 

@@ -9,6 +9,9 @@ import (
 // A symbol is a string of ASCII characters.
 type symbol string
 
+// A mapping is a map: keys and values in turns.
+type mapping []any
+
 // A described value is a value with the code of its type, for example 0x24 for the outcome
 // accepted.
 type described struct {
@@ -19,7 +22,7 @@ type described struct {
 var errShort = errors.New("the value ends early")
 
 // decode returns the first value of b and the bytes behind it: nil, bool, uint64, []byte, string,
-// symbol, []any or described. Integers of all widths are uint64. It skips maps and arrays.
+// symbol, []any, mapping or described. Integers of all widths are uint64. It skips arrays.
 func decode(b []byte) (value any, rest []byte, err error) {
 	if len(b) == 0 {
 		return nil, nil, errShort
@@ -79,10 +82,13 @@ func decode(b []byte) (value any, rest []byte, err error) {
 		return v, b, err
 	case 0xc0, 0xd0:
 		v := sized()
-		if err != nil || code&0x0f == 1 {
+		if err != nil {
 			return nil, b, err
 		}
 		list, err := decodeList(v, map[bool]int{true: 1, false: 4}[code&0xf0 == 0xc0])
+		if code&0x0f == 1 {
+			return mapping(list), b, err
+		}
 		return list, b, err
 	case 0xe0, 0xf0:
 		sized()

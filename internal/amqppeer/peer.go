@@ -1,6 +1,6 @@
 // Package amqppeer is a scripted server of AMQP 1.0, for tests. It keeps the messages of an address
-// in memory for each queue, creates addresses and queues on demand, and can reject, throttle or
-// break the requests of a client, as Apache ActiveMQ Artemis does.
+// in memory for each queue until their delivery time, creates addresses and queues on demand, and
+// can reject, throttle or break the requests of a client, as Apache ActiveMQ Artemis does.
 package amqppeer
 
 import (
@@ -90,6 +90,14 @@ func (p *Peer) Dial(context.Context, string) (net.Conn, error) {
 	p.conns++
 	go p.serve(p.conns, far)
 	return near, nil
+}
+
+// Create creates a queue of an address: "topic::queue". It gets the messages that are sent to the
+// address from now on.
+func (p *Peer) Create(queue string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.store.queue(queue)
 }
 
 // RefuseNext refuses the next n connections of Dial.
@@ -264,7 +272,7 @@ func (c *conn) respond(channel uint16, code byte, list []any, payload []byte) {
 		id := uint32(field[uint64](list, 1))
 		c.push(frame(0, channel, Disposition, []any{true, id, id, true, state}, nil))
 		if state.code == 0x24 {
-			p.store.add(l.address, payload)
+			p.accept(l.address, payload)
 		}
 	case Disposition: // role, first, last, settled, state
 		first, last := uint32(field[uint64](list, 1)), uint32(field[uint64](list, 1))

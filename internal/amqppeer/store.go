@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"slices"
 	"strings"
+	"time"
 )
 
 // A store has the queues of all addresses. Peer.mu guards it.
@@ -49,6 +50,47 @@ func (s *store) queue(name string) *queue {
 	return s.queues[name]
 }
 
+// accept adds a message when its delivery time comes.
+func (p *Peer) accept(address string, message []byte) {
+	wait := time.Until(due(message, time.Now()))
+	if wait <= 0 {
+		p.store.add(address, message)
+		return
+	}
+	time.AfterFunc(wait, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.store.add(address, message)
+	})
+}
+
+// due returns the delivery time of a message by its annotations x-opt-delivery-time and
+// x-opt-delivery-delay, in milliseconds, as Artemis reads them.
+func due(message []byte, now time.Time) time.Time {
+	for len(message) > 0 {
+		value, rest, err := decode(message)
+		section, ok := value.(described)
+		if err != nil || !ok {
+			break
+		}
+		message = rest
+		annotations, _ := section.value.(mapping)
+		if section.code != 0x72 {
+			continue
+		}
+		for i := 0; i+1 < len(annotations); i += 2 {
+			n, _ := annotations[i+1].(uint64)
+			switch annotations[i] {
+			case symbol("x-opt-delivery-time"):
+				return time.UnixMilli(int64(n))
+			case symbol("x-opt-delivery-delay"):
+				return now.Add(time.Duration(n) * time.Millisecond)
+			}
+		}
+	}
+	return now
+}
+
 // add adds a message to all queues of an address, to the queue that the address names, or without
 // groups to the queue of the address itself.
 func (s *store) add(address string, message []byte) {
@@ -92,13 +134,15 @@ func (s *store) settle(c *conn, channel, first, last uint32, accepted bool) {
 			continue
 		}
 		q := l.queue
+		var back [][]byte // they keep their order, before the later ones
 		q.unended = slices.DeleteFunc(q.unended, func(d delivery) bool {
 			mine := d.link == l && d.id >= first && d.id <= last
 			if mine && !accepted {
-				q.ready = append(q.ready, d.message)
+				back = append(back, d.message)
 			}
 			return mine
 		})
+		q.ready = append(back, q.ready...)
 		s.deliver(q)
 	}
 }
@@ -149,11 +193,13 @@ func (c *conn) detach(key [2]uint32) {
 	}
 	q := l.queue
 	q.links = slices.DeleteFunc(q.links, func(other *link) bool { return other == l })
+	var back [][]byte
 	q.unended = slices.DeleteFunc(q.unended, func(d delivery) bool {
 		if d.link == l {
-			q.ready = append(q.ready, d.message)
+			back = append(back, d.message)
 		}
 		return d.link == l
 	})
+	q.ready = append(back, q.ready...)
 	c.peer.store.deliver(q)
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 	"os/exec"
 	"reflect"
@@ -323,6 +324,89 @@ func TestUnwrittenAcknowledgementIsNotConnected(t *testing.T) {
 		}
 		if e := l.accept(nil); e != nil {
 			t.Errorf("nothing to accept: %v", e)
+		}
+	})
+}
+
+// After a failure that a repetition may cure, no later message of the message group is sent: it
+// could pass the one that failed. A message that the server rejects permanently stops none, and
+// other message groups go on.
+func TestNoMessageOfAGroupPassesAFailedOne(t *testing.T) {
+	for name, c := range map[string]struct {
+		fault amqppeer.Fault
+		sent  int64 // messages that the server saw
+		errs  string
+	}{
+		"transient": {amqppeer.Fault{Condition: "amqp:resource-limit-exceeded", Description: "full"}, 3, "failed not-sent not-sent ok ok"},
+		"permanent": {amqppeer.Fault{Condition: "amqp:decode-error", Description: "odd"}, 5, "failed ok ok ok ok"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var seen atomic.Int64
+				p := &amqppeer.Peer{Reject: func(string) *amqppeer.Fault {
+					if seen.Add(1) == 1 {
+						return &c.fault
+					}
+					return nil
+				}}
+				client, err := New("orders.example:5672", Options{Dialer: p.Dial})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer client.Close()
+				var batch []*tidegate.Message
+				for i, group := range []string{"a", "a", "a", "b", ""} {
+					batch = append(batch, &tidegate.Message{Topic: "orders", ID: fmt.Sprint(i), MessageGroup: group, Body: []byte("x")})
+				}
+				var got []string
+				for _, r := range client.Send(t.Context(), batch) {
+					switch {
+					case r.Err == nil:
+						got = append(got, "ok")
+					case strings.Contains(r.Err.Error(), "an earlier message of its message group failed"):
+						got = append(got, "not-sent")
+					default:
+						got = append(got, "failed")
+					}
+				}
+				if text := strings.Join(got, " "); text != c.errs || seen.Load() != c.sent {
+					t.Errorf("%s, and the server saw %d messages; want %s and %d", text, seen.Load(), c.errs, c.sent)
+				}
+			})
+		})
+	}
+}
+
+// A receive fails before it takes a message if the dead letters of the group have no queue: a dead
+// letter would be lost. It succeeds once the queue exists.
+func TestReceiveNeedsAQueueForDeadLetters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var missing atomic.Bool
+		missing.Store(true)
+		p := &amqppeer.Peer{Refuse: func(address string, _ bool) *amqppeer.Fault {
+			if address == "billing.DLQ" && missing.Load() {
+				return &amqppeer.Fault{Condition: "amqp:not-found", Description: "no such queue"}
+			}
+			return nil
+		}}
+		p.Create("orders::orders.billing")
+		c, err := New("orders.example:5672", Options{Dialer: p.Dial})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if err := c.Send(t.Context(), []*tidegate.Message{{Topic: "orders", ID: "1", Body: []byte("x")}})[0].Err; err != nil {
+			t.Fatal(err)
+		}
+		request := transport.ReceiveRequest{Group: "billing", Topic: "orders", Queue: transport.AnyQueue, Max: 1, InvisibleDuration: time.Minute, Wait: time.Second}
+		ds, err := c.Receive(t.Context(), request)
+		if len(ds) > 0 || !errors.Is(err, tidegate.ErrNotFound) || !strings.Contains(err.Error(), "create the anycast queue billing.DLQ") {
+			t.Errorf("received %d messages, %v", len(ds), err)
+		}
+		missing.Store(false)
+		time.Sleep(time.Minute)
+		if ds, err := c.Receive(t.Context(), request); err != nil || len(ds) != 1 || ds[0].Attempt != 1 {
+			t.Errorf("with the queue: %d messages, %v", len(ds), err)
 		}
 	})
 }
