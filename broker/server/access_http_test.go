@@ -263,10 +263,11 @@ func TestBodiesNeedRights(t *testing.T) {
 	if _, err := e.b.Rewind(t.Context(), "g", "normal", status.Position{Earliest: true}); err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []struct {
+	type request struct {
 		method, path, body string
 		status             int
-	}{
+	}
+	requests := []request{
 		{"POST", "/v1/groups/g/rewind", `{"topic":"fifo","to":"earliest"}`, 200},
 		{"POST", "/v1/groups/g/rewind", `{"topic":"normal","to":"earliest"}`, 403},
 		{"GET", "/v1/groups/g/parked?topic=fifo", "", 200},
@@ -300,7 +301,13 @@ func TestBodiesNeedRights(t *testing.T) {
 		{"PUT", "/v1/groups/g", `{"retry_topic":{"topic":"out"}}`, 403}, // to be enabled later
 		{"PUT", "/v1/groups/g", `{"retry_topic":{"enabled":true,"topic":"normal"}}`, 403},
 		{"PUT", "/v1/groups/g", `{"retry_topic":{"enabled":true,"topic":"again"}}`, 200},
-	} {
+	}
+	for _, c := range requests { // a change needs the same permissions
+		if c.method == "PUT" {
+			requests = append(requests, request{"PATCH", c.path, c.body, c.status})
+		}
+	}
+	for _, c := range requests {
 		r := httptest.NewRequest(c.method, "https://h"+c.path, strings.NewReader(c.body))
 		r.Header.Set("Content-Type", "application/json")
 		r.SetBasicAuth("team", "s")

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -15,8 +16,11 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // The tables of this file list the rights by hand, and do not read the tables that decide. The keys
@@ -298,6 +302,122 @@ func TestPermissionsOfEachRPC(t *testing.T) {
 		for i := range methods.Len() {
 			if name := string(methods.Get(i).Name()); !rows[name] {
 				t.Errorf("%s is not in rpcTable: add the permission that it needs", name)
+			}
+		}
+	})
+}
+
+// A response has only names and contents that its key may see, on every route with GET, and with
+// each view of a list. The topic normal and the group g are the owner's, and hidden-topic and
+// hidden-group belong to others. Two names reach the owner, each on some routes: near-group
+// consumes the topic normal, and a client of g subscribes to near-topic. Bodies, keys and
+// properties begin with "content-", and only keys that may receive see them.
+func TestResponsesHaveOnlyPermittedNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		access := tableAccess()
+		access.Keys = append(access.Keys, server.Key{Name: "all", Secrets: []server.Secret{server.NewSecret(secretMark + "all")},
+			Allow: []server.Rule{{Actions: []server.Action{server.ActionSend, server.ActionReceive}, Topics: []string{"*"}, Groups: []string{"*"}}}})
+		e := start(t, server.Options{Access: access})
+		ctx := t.Context()
+		for _, topic := range []string{"hidden-topic", "near-topic"} {
+			if _, err := e.b.PutTopic(ctx, topic, settings.Topic{Queues: 2}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		groups := map[string][]string{"normal": {"g", "near-group"}, "hidden-topic": {"hidden-group"}}
+		for _, group := range []string{"g", "near-group", "hidden-group"} {
+			if _, err := e.b.PutGroup(ctx, group, settings.Group{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, topic := range []string{"normal", "hidden-topic"} {
+			for i := range 4 {
+				m := &tidegate.Message{ID: fmt.Sprint("m", i), Topic: topic, Body: []byte("content-body"), Keys: []string{"content-key"}, Properties: map[string]string{"p": "content-property"}}
+				if r := e.b.Send(ctx, []*tidegate.Message{m}); r[0].Err != nil {
+					t.Fatal(r[0].Err)
+				}
+			}
+			for _, group := range groups[topic] {
+				ds, err := e.b.Receive(ctx, transport.ReceiveRequest{Group: group, Topic: topic, Queue: -1, Max: 3, InvisibleDuration: time.Hour})
+				if err != nil || len(ds) != 3 {
+					t.Fatal(ds, err)
+				}
+				if _, err := e.b.DeadLetter(ctx, ds[0], "why"); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := e.b.Retry(ctx, ds[1], time.Hour, "why"); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		for client, in := range map[string]*rmqpb.Settings{"hidden-sender": producer("hidden-topic"), "hidden-consumer": subscriber("hidden-topic"), "both": producer("normal", "hidden-topic"), "own": subscriber("normal", "near-topic")} {
+			if sub := in.GetSubscription(); sub != nil {
+				sub.Group = res("hidden-group")
+				if client == "own" {
+					sub.Group = res("g")
+				}
+				for _, s := range sub.GetSubscriptions() {
+					s.Expression = &rmqpb.FilterExpression{Type: rmqpb.FilterType_TAG, Expression: map[string]string{"normal": "own-tag", "hidden-topic": "hidden-tag", "near-topic": "hidden-tag"}[s.GetTopic().GetName()]}
+				}
+			}
+			at := time.Now().UTC().Format("20060102T150405Z")
+			stream, err := e.Telemetry(as(ctx, client, wire.HeaderDateTime, at, wire.HeaderAuthorization, signature("all", secretMark+"all", at)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := stream.Send(command(in)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := stream.Recv(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(2 * time.Second) // the survey of the overview is of the present
+		get := func(key, path string) (int, string) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second) // of a stream
+			defer cancel()
+			r := httptest.NewRequestWithContext(ctx, "GET", "https://h"+path, nil)
+			r.SetBasicAuth(key, secretMark+key)
+			w := httptest.NewRecorder()
+			e.s.Handler().ServeHTTP(w, r)
+			return w.Code, w.Body.String()
+		}
+		paths := []string{
+			"/v1/live?topics=normal,hidden-topic&groups=g,hidden-group,near-group,near-group/normal", "/v1/clients?limit=100", "/v1/clients?topic=normal", "/v1/clients?match=*",
+			"/v1/topics?view=summary&sort=-backlog", "/v1/groups?view=summary&topic=normal", "/v1/topics/normal/messages?order=newest", "/v1/topics/normal/messages/m0", "/v1/topics/normal/messages/m1",
+		}
+		for _, row := range routeTable {
+			if path, ok := strings.CutPrefix(row.route, "GET "); ok {
+				paths = append(paths, strings.NewReplacer("{topic}", "normal", "{group}", "g", "{match}", "normal", "{id}", "m0").Replace(path))
+			}
+		}
+		near := []string{"/v1/topics/normal near-group", "/v1/topics?limit=10 near-group"} // the route with the name
+		seen := map[string]bool{}
+		for _, path := range paths {
+			for key, marks := range map[string][]string{
+				"producer": {"hidden-", "near-", "content-", "bufconn"},
+				"consumer": {"hidden-", "near-", "bufconn"},
+				"owner":    {"hidden-", "near-group", "near-topic", "content-", "bufconn"},
+				"monitor":  {"content-"},
+				"admin":    {"content-"},
+			} {
+				code, text := get(key, path)
+				for _, mark := range marks {
+					if slices.Contains(near, path+" "+mark) || mark == "near-topic" && strings.HasPrefix(path, "/v1/clients") {
+						continue
+					}
+					if i := strings.Index(text, mark); code == http.StatusOK && i >= 0 {
+						t.Errorf("GET %s by %s has %q: …%s…", path, key, mark, text[max(0, i-200):min(len(text), i+60)])
+					}
+				}
+				for _, mark := range []string{"hidden-topic", "hidden-group", "hidden-tag", "hidden-sender", "content-key", "bufconn"} {
+					seen[mark] = seen[mark] || code == http.StatusOK && strings.Contains(text, mark)
+				}
+			}
+		}
+		for _, mark := range []string{"hidden-topic", "hidden-group", "hidden-tag", "hidden-sender", "content-key", "bufconn"} {
+			if !seen[mark] {
+				t.Errorf("no response to any key has %q: this test sees nothing", mark)
 			}
 		}
 	})
