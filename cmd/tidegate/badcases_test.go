@@ -3,11 +3,13 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/tidegate/tidegate/cmd/internal/call"
@@ -102,5 +104,135 @@ func TestTwoRedrivesAtOnce(t *testing.T) {
 				t.Errorf("%d messages came back, %d different ones, want %d", len(got), len(slices.Compact(got)), n)
 			}
 		})
+	}
+}
+
+// A fullOutput is a file on a full disk.
+type fullOutput struct{}
+
+func (fullOutput) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+
+// No message is settled that the output has not: if the disk of the output is full, all of them are
+// ready again, with their attempts, for every fate and form.
+func TestReceiveOnAFullDisk(t *testing.T) {
+	tl := newTool(t)
+	for i, then := range []string{"ack", "retry", "retry=1h", "dead", "release"} {
+		for j, form := range [][]string{{"-o", "jsonl"}, {"-o", "name"}, {"-o", "table"}, {"--raw"}, {"--format", `%b\n`}} {
+			topic := fmt.Sprintf("orders-%d-%d", i, j)
+			tl.must("topic", "create", topic)
+			tl.must("send", topic, "a", "--count", "3")
+			var stderr lockedBuffer
+			code := run(t.Context(), append([]string{"receive", "billing", topic, "--then", then, "--max", "3", "--lease", "10m"}, form...), &call.App{
+				In: strings.NewReader(""), Out: fullOutput{}, Err: &stderr, Env: func(name string) string { return tl.env[name] },
+			})
+			if code != 1 || !strings.Contains(stderr.String(), "no space left on device") {
+				t.Errorf("--then %s %s: exit code %d, %s", then, form, code, stderr.String())
+			}
+			got := lines[received](t, tl.must("receive", "billing", topic, "--then", "ack", "--max", "3", "--wait", "1s", "-o", "jsonl").stdout)
+			if len(got) != 3 || got[0].Attempt+got[1].Attempt+got[2].Attempt != 3 {
+				t.Errorf("--then %s %s: the next receive got %+v, want 3 messages in attempt 1", then, form, got)
+			}
+		}
+	}
+}
+
+// Released messages are received again in their order: after a look, after the end of a command
+// that has not printed them, and by a receive that waited for them.
+func TestReleasedMessagesKeepTheirOrder(t *testing.T) {
+	tl := newTool(t)
+	tl.must("topic", "create", "orders", "queues=1")
+	for _, body := range []string{"a", "b", "c", "d", "e"} { // one after the other: --lines has no order
+		tl.must("send", "orders", body)
+	}
+	look := func(args ...string) string {
+		t.Helper()
+		return strings.Join(strings.Fields(tl.must(append([]string{"receive", "billing", "orders", "--max", "5", "--wait", "1s", "--format", `%b\n`}, args...)...).stdout), "")
+	}
+	for range 2 {
+		if got := look("--then", "release"); got != "abcde" {
+			t.Errorf("a look got %s", got)
+		}
+	}
+	tl.terminal = true
+	if got := tl.input("\n\n\n\n\n", "receive", "billing", "orders", "--max", "5", "--then", "ask"); got.code != 0 {
+		t.Errorf("exit code %d, %s", got.code, got.stderr)
+	}
+	tl.terminal = false
+	run(t.Context(), []string{"receive", "billing", "orders", "--then", "ack", "--max", "5"}, &call.App{
+		In: strings.NewReader(""), Out: fullOutput{}, Err: io.Discard, Env: func(name string) string { return tl.env[name] },
+	})
+	if got := look("--then", "release"); got != "abcde" {
+		t.Errorf("after all of them were released, a receive got %s", got)
+	}
+	var stdout, waited lockedBuffer
+	var stop func() int
+	started := &watchedBuffer{text: "\n", seen: func() {
+		if stop == nil { // the messages are leased: this one waits for them
+			stop = tl.start(t.Context(), &waited, &stdout, "receive", "billing", "orders", "--then", "ack", "--max", "5", "--wait", "1m", "--format", `%b\n`)
+		}
+	}}
+	code := run(t.Context(), []string{"receive", "billing", "orders", "--then", "release", "--max", "6", "--wait", "2s", "-o", "name"}, &call.App{
+		In: strings.NewReader(""), Out: started, Err: io.Discard, Env: func(name string) string { return tl.env[name] },
+	})
+	if ended := stop(); code != 0 || ended != 0 || strings.Join(strings.Fields(waited.String()), "") != "abcde" {
+		t.Errorf("exit codes %d and %d; the receive that waited got %q: %s", code, ended, waited.String(), stdout.String())
+	}
+}
+
+// An answering input calls a function before its answer to a question.
+type answering struct {
+	before func()
+	answer io.Reader
+}
+
+func (a *answering) Read(p []byte) (int, error) {
+	if a.before != nil {
+		a.before()
+		a.before = nil
+	}
+	return a.answer.Read(p)
+}
+
+// A purge removes the dead letters that its question counted, and none that came during it.
+func TestPurgeRemovesWhatItAskedFor(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	letter := func(body string) {
+		tl.must("send", "orders", body)
+		tl.must("receive", "billing", "orders", "--then", "dead=no account", "--max", "1")
+	}
+	letter("asked for")
+	stdin := &answering{func() { letter("later") }, strings.NewReader("y\n")}
+	var stderr lockedBuffer
+	code := run(t.Context(), []string{"dead-letters", "purge", "billing", "--reason", "no account"}, &call.App{
+		In: stdin, Out: io.Discard, Err: &stderr, Terminal: true, Env: func(name string) string { return tl.env[name] },
+	})
+	if code != 0 || !strings.Contains(stderr.String(), "remove 1 dead letter of group billing?") || !strings.Contains(stderr.String(), "removed 1 dead letter") {
+		t.Errorf("exit code %d, %s", code, stderr.String())
+	}
+	if left := tl.must("dead-letters", "list", "billing", "--bodies", "-o", "jsonl").stdout; !strings.Contains(left, "later") || strings.Contains(left, "asked for") {
+		t.Errorf("the dead letters are %s", left)
+	}
+}
+
+// If a part of the messages failed, the exit code is that of a part, and the others are stored. If
+// all failed, it is that of the failure.
+func TestSendOfWhichAPartFails(t *testing.T) {
+	large := strings.Repeat("x", 5<<20) // a broker accepts 4 MiB
+	for _, c := range []struct {
+		in   []string
+		code int
+		text string
+	}{
+		{[]string{"a", large, "b"}, 7, "1 of 3 messages failed, the first with: "},
+		{[]string{large, large, "a"}, 7, "2 of 3 messages failed, the first with: "},
+		{[]string{"a", "b"}, 0, "2 accepted, 0 failed"},
+		{[]string{large, large}, 2, "0 accepted, 2 failed"},
+	} {
+		tl := newTool(t, "--topic", "orders")
+		r := tl.input(strings.Join(c.in, "\n"), "send", "orders", "--lines")
+		stored := strings.Count(tl.must("peek", "orders", "-o", "name").stdout, "\n")
+		if good := len(c.in) - strings.Count(strings.Join(c.in, " "), large); r.code != c.code || !strings.Contains(r.stderr, c.text) || stored != good {
+			t.Errorf("%d of %d messages are good: exit code %d, want %d; %d stored; %s", good, len(c.in), r.code, c.code, stored, r.stderr)
+		}
 	}
 }

@@ -104,6 +104,15 @@ func (tl *tool) must(args ...string) result {
 	return r
 }
 
+// start runs a command in the background. The function that it returns waits for its end.
+func (tl *tool) start(ctx context.Context, stdout io.Writer, stderr io.Writer, args ...string) (wait func() int) {
+	done := make(chan int, 1)
+	go func() {
+		done <- run(ctx, args, &call.App{In: strings.NewReader(""), Out: stdout, Err: stderr, Env: func(name string) string { return tl.env[name] }})
+	}()
+	return func() int { return <-done }
+}
+
 // A lockedBuffer is a buffer that several goroutines may write.
 type lockedBuffer struct {
 	mu   sync.Mutex

@@ -15,23 +15,12 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/tidegate/tidegate/cmd/internal/call"
 )
 
 // deadLetters returns the number of the dead letters of billing.
 func (tl *tool) deadLetters() int {
 	tl.t.Helper()
 	return strings.Count(tl.must("dead-letters", "list", "billing", "-o", "name").stdout, "\n")
-}
-
-// start runs a command in the background. The function that it returns waits for its end.
-func (tl *tool) start(ctx context.Context, stdout io.Writer, stderr io.Writer, args ...string) (wait func() int) {
-	done := make(chan int, 1)
-	go func() {
-		done <- run(ctx, args, &call.App{In: strings.NewReader(""), Out: stdout, Err: stderr, Env: func(name string) string { return tl.env[name] }})
-	}()
-	return func() int { return <-done }
 }
 
 // await waits until a file has n lines.

@@ -248,6 +248,9 @@ func newDeadLettersPurge(a *call.App) *cobra.Command {
 		if err != nil {
 			return err
 		}
+		if filter.Before.IsZero() {
+			filter.Before = time.Now() // the letters that the question counts, and none that come later
+		}
 		n, err := count(ctx, c, client, status.DeadLetterQuery{DeadLetterFilter: filter, In: s.in})
 		if err != nil {
 			return err
@@ -263,9 +266,6 @@ func newDeadLettersPurge(a *call.App) *cobra.Command {
 		}
 		if err := c.Confirm("remove "+what+"?", c.Args[0]); err != nil {
 			return err
-		}
-		if filter.Before.IsZero() {
-			filter.Before = time.Now() // not those that came after the question
 		}
 		total := int64(0)
 		for at := (httpapi.Cursor{}); ; {

@@ -1,6 +1,7 @@
 package messages
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -132,6 +133,58 @@ func TestAcknowledgeFailure(t *testing.T) {
 		}
 		if !slices.Equal(ids(rest), []string{"1000", "2000", "2001"}) || failures != 1 || calls != 2 {
 			t.Errorf("%q are left after %d failures and %d acknowledgements", ids(rest), failures, calls)
+		}
+	})
+}
+
+// After a failure no acknowledgement begins, also none of messages that were printed before the
+// failure was known: they are left, in their order.
+func TestNoAcknowledgementAfterAFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls, failures := 0, 0
+		answer := make(chan struct{})
+		a := acknowledge(func(ds []*tidegate.Delivery) []error {
+			calls++
+			<-answer
+			return []error{errors.New("expired"), errors.New("expired")}
+		}, func() { failures++ })
+		a.printed <- printed(0, 2)
+		synctest.Wait()
+		a.printed <- printed(2, 2)
+		close(answer)
+		synctest.Wait()
+		a.printed <- printed(4, 1)
+		rest, err := a.end()
+		if got := strings.Join(ids(rest), " "); got != "2 3 4" || calls != 1 || failures != 1 {
+			t.Errorf("%s is left after %d acknowledgements and %d failures, want 2 3 4 after 1", got, calls, failures)
+		}
+		if err == nil || !strings.Contains(err.Error(), "message 0 was printed and not settled: expired; 1 more like it") {
+			t.Errorf("the error is %v", err)
+		}
+	})
+}
+
+// --wait ends a worker when nothing has begun for a time, but not while a program runs, however
+// long.
+func TestWaitDoesNotStopAProgram(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &worker{}
+		w.running, w.stop = context.WithCancel(t.Context())
+		w.begun.Store(1)
+		w.active.Store(1) // its program runs
+		go w.stopIdle(5 * time.Second)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if w.running.Err() != nil {
+			t.Error("the worker was stopped while a program ran")
+		}
+		w.begun.Add(1) // another message, at the end of the first program
+		time.Sleep(6 * time.Second)
+		w.active.Store(0)
+		began := time.Now()
+		<-w.running.Done()
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("the worker ended %v after its last program", took)
 		}
 	})
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -77,13 +76,14 @@ func settle(ctx context.Context, t connection.Transport, d *tidegate.Delivery, f
 	return nil
 }
 
-// release makes deliveries ready again without counting an attempt, where the server can.
+// release makes deliveries ready again without counting an attempt, where the server can. The
+// oldest is the first, so that a receive that waits gets them in their order.
 func (r *receiveCommand) release(ctx context.Context, t connection.Transport, ds []*tidegate.Delivery) error {
 	ctx, cancel := r.Bounded(context.WithoutCancel(ctx)) // also after Ctrl-C
 	defer cancel()
 	var first error
 	failed := 0
-	for _, d := range slices.Backward(ds) { // the oldest is ready last, and first in the queue again
+	for _, d := range ds {
 		if !t.Capabilities(d.Endpoint).Snooze {
 			continue // it comes again after the lease
 		}

@@ -87,7 +87,7 @@ const maxUsed = 262_144
 // goroutines may use it.
 type Journal struct {
 	mu     sync.Mutex
-	file   *os.File
+	file   storage
 	unlock func() error
 	sent   map[key]bool      // and not acknowledged
 	names  map[key]string    // IDs at the target of messages that were not acknowledged
@@ -97,6 +97,13 @@ type Journal struct {
 	leased time.Time         // no message of an earlier run is leased after it
 	until  time.Time         // of the last lease entry
 	failed error             // of a write, which may have written a part of a line
+}
+
+// A storage is the file of a journal.
+type storage interface {
+	io.WriteCloser
+	Name() string
+	Sync() error
 }
 
 // OpenJournal reads a journal and locks it for this process. It removes a last line that a crash
@@ -111,7 +118,7 @@ func OpenJournal(path string) (*Journal, error) {
 		return nil, errors.Join(err, f.Close())
 	}
 	j := &Journal{file: f, unlock: unlock, sent: map[key]bool{}, names: map[key]string{}, used: map[string]string{}}
-	if err := j.read(); err != nil {
+	if err := j.read(f); err != nil {
 		return nil, errors.Join(fmt.Errorf("journal %s: %w", path, err), j.Close())
 	}
 	j.leased, j.until = j.until, time.Time{}
@@ -122,8 +129,8 @@ func OpenJournal(path string) (*Journal, error) {
 // messages.
 func (j *Journal) LeasedUntil() time.Time { return j.leased }
 
-func (j *Journal) read() error {
-	r, whole := bufio.NewReader(j.file), int64(0)
+func (j *Journal) read(file *os.File) error {
+	r, whole := bufio.NewReader(file), int64(0)
 	for n := 1; ; n++ {
 		line, err := r.ReadBytes('\n')
 		if errors.Is(err, io.EOF) {
@@ -142,10 +149,10 @@ func (j *Journal) read() error {
 		}
 		j.apply(e)
 	}
-	if err := j.file.Truncate(whole); err != nil {
+	if err := file.Truncate(whole); err != nil {
 		return err
 	}
-	_, err := j.file.Seek(whole, io.SeekStart)
+	_, err := file.Seek(whole, io.SeekStart)
 	return err
 }
 

@@ -29,9 +29,10 @@ type fakeSource struct {
 	batches  [][]*tidegate.Delivery
 	failures []error // of the next receives
 	acked    []string
-	lose     bool     // acknowledgements fail
-	ackFails []error  // of the next acknowledgements
-	extends  error    // of each extension
+	lose     bool    // acknowledgements fail
+	ackFails []error // of the next acknowledgements
+	extends  error   // of each extension
+	onAck    func([]*tidegate.Delivery)
 	changed  []string // ID and duration of each extension
 }
 
@@ -52,6 +53,9 @@ func (s *fakeSource) Receive(ctx context.Context, r transport.ReceiveRequest) ([
 }
 
 func (s *fakeSource) Ack(_ context.Context, ds []*tidegate.Delivery) []error {
+	if s.onAck != nil {
+		s.onAck(ds)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	errs := make([]error, len(ds))
@@ -420,6 +424,69 @@ func TestLostAcknowledgement(t *testing.T) {
 		if got, err := os.ReadFile(other); err != nil || string(got) != text {
 			t.Errorf("%q has become %q, %v", text, got, err)
 		}
+	}
+}
+
+// A cached file keeps what was written since the last sync apart, as the cache of a disk does.
+type cachedFile struct {
+	storage
+	mu     sync.Mutex
+	cache  string
+	onDisk string
+}
+
+func (f *cachedFile) Write(p []byte) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.cache += string(p)
+	return f.storage.Write(p)
+}
+
+func (f *cachedFile) Sync() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.onDisk, f.cache = f.onDisk+f.cache, ""
+	return f.storage.Sync()
+}
+
+// has reports whether the disk has an event of a message.
+func (f *cachedFile) has(event, id string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for line := range strings.Lines(f.onDisk) {
+		if strings.Contains(line, `"event":"`+event+`"`) && strings.Contains(line, `"id":"`+id+`"`) {
+			return true
+		}
+	}
+	return false
+}
+
+// A crash of the machine loses no message and stores none twice: the journal has the ID of each
+// message on the disk before the message is sent, and that it was sent before it is acknowledged.
+func TestJournalIsOnDiskBefore(t *testing.T) {
+	s := &fakeSource{batches: [][]*tidegate.Delivery{{deliver(1, "a"), deliver(2, "a"), deliver(3, "")}, {deliver(4, "a")}}}
+	f := &fakeTarget{}
+	o := options(t, s, f, filepath.Join(t.TempDir(), "j"))
+	disk := &cachedFile{storage: o.Journal.file}
+	o.Journal.file = disk
+	f.check = func(m *tidegate.Message) error {
+		if !disk.has(intentEvent, m.ID) {
+			t.Errorf("%s is sent, and its ID is not on disk", m.ID)
+		}
+		return nil
+	}
+	s.onAck = func(ds []*tidegate.Delivery) {
+		for _, d := range ds {
+			if !disk.has(sentEvent, d.ID) {
+				t.Errorf("%s is acknowledged, and its send is not on disk", d.ID)
+			}
+		}
+	}
+	if r, err := Run(t.Context(), o); err != nil || r.Moved != 4 || len(s.acked) != 4 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if disk.has(sentEvent, "id5") || !strings.Contains(disk.onDisk, "id4") {
+		t.Errorf("the disk has %s", disk.onDisk)
 	}
 }
 
