@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // A flag goes before the environment, and the environment before the context. Each value has its
@@ -200,7 +201,8 @@ func TestDoctor(t *testing.T) {
 		{"another protocol", "--grpc " + silent.Addr().String(), 2, "9876 and 10911"},
 		{"no such topic", "--topic nope", 3, "tidegate topic create nope"},
 		{"no such group", "--topic orders --group nope", 3, "tidegate group create nope"},
-		{"plain text on a port with TLS", "--http " + strings.Replace(secure.URL, "https:", "http:", 1), 6, "--http " + secure.URL},
+		{"plain text on a port with TLS", "--http " + strings.Replace(secure.URL, "https:", "http:", 1), 2, "--http " + secure.URL},
+		{"the HTTP API on the port of gRPC", "--http http://" + tl.grpc, 2, "not the one for gRPC"},
 		{"an unknown authority", "--http " + secure.URL, 2, "--cacert FILE"},
 		{"an address from elsewhere", "--grpc " + tl.grpc, 0, "left out http"},
 		{"a normal message in a FIFO topic", "--topic orders --send", 2, "FIFO needs a message group"},
@@ -228,6 +230,29 @@ func TestDoctor(t *testing.T) {
 	for _, args := range [][]string{{"topic", "list", "--http", secure.URL}, {"topic", "list", "--http", secure.URL, "-o", "json"}} {
 		if r := tl.run(append(args, "--no-retry")...); !strings.Contains(r.stderr, "--cacert") || strings.Contains(r.stderr, "Options.") {
 			t.Errorf("%q: %s", args, r.stderr)
+		}
+	}
+}
+
+// A command whose address leads to a server of another protocol ends at once, with the remedy and
+// without the words of the protocols.
+func TestWrongPort(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	secure := httptest.NewTLSServer(http.NotFoundHandler())
+	defer secure.Close()
+	web, tlsPort := strings.TrimPrefix(tl.http, "http://"), strings.TrimPrefix(secure.URL, "https://")
+	for _, c := range []struct{ args, says string }{
+		{"send orders a --grpc " + web, "it is a port for HTTP"},
+		{"receive billing orders --max 1 --then ack --grpc " + web, "it is a port for HTTP"},
+		{"receive billing orders --follow --then ack --grpc " + web, "it is a port for HTTP"},
+		{"send orders a --grpc " + tlsPort, "give --tls"},
+		{"topic list --http http://" + tl.grpc, "not the one for gRPC"},
+		{"status --http http://" + tlsPort, "give its address as an https URL"},
+	} {
+		begin := time.Now()
+		r := tl.bounded("", strings.Fields(c.args)...)
+		if r.code != 2 || !strings.Contains(r.stderr, c.says) || strings.Contains(r.stderr, "http2:") || strings.Contains(r.stderr, "malformed") {
+			t.Errorf("%s: exit code %d after %v, want 2 with %q: %s", c.args, r.code, time.Since(begin), c.says, r.stderr)
 		}
 	}
 }

@@ -233,7 +233,7 @@ func (k *call) check(ctx context.Context, resp *http.Response, err error) (bool,
 	}
 	curable, _ := retryablehttp.ErrorPropagatedRetryPolicy(ctx, resp, err)
 	switch {
-	case errors.Is(err, errTooLarge) || errors.Is(err, errProxy):
+	case errors.Is(err, errTooLarge), errors.Is(err, errProxy), err != nil && k.otherProtocol(err):
 		curable = false
 	case err != nil && isTLS(err):
 		curable = k.client.worked.Load() // the certificate has expired, or is being replaced

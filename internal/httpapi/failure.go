@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -133,10 +134,28 @@ func (k *call) noResponse(err error) *Failure {
 		e.Message, e.Err = "the connection cannot be encrypted; check the address, Options.TLS and the certificate", err
 	case k.connected && errors.Is(err, io.ErrUnexpectedEOF):
 		f.Unreadable = true
-	case k.connected && strings.Contains(err.Error(), "malformed HTTP response"): // net/http exports no type for it
-		e.Message, e.Err = "the response is not HTTP/1.1; give the address for HTTP, not the one for gRPC", tidegate.ErrUnavailable
+	case k.otherProtocol(err):
+		e.Code, e.MaybeStored = tidegate.CodeIllegalAccessPoint, false
+		e.Message, e.Err = "the response is not HTTP/1.1; give the address for HTTP, not the one for gRPC", nil
+		if strings.Contains(err.Error(), tlsAlert) {
+			e.Message = "the server expects TLS on this port; give its address as an https URL"
+		}
+	case k.connected && malformed(err):
+		e.Message = "the response is not HTTP/1.1 (the address has worked before, so this counts as an outage)"
 	}
 	return f
+}
+
+// tlsAlert are the first bytes of a TLS alert, as net/http quotes them.
+const tlsAlert = `"\x15\x03`
+
+// malformed reports whether the response is not one of HTTP/1; net/http exports no type for it.
+func malformed(err error) bool { return strings.Contains(err.Error(), "malformed HTTP response") }
+
+// otherProtocol reports whether an address that has never worked speaks another protocol. Another
+// attempt does not cure it.
+func (k *call) otherProtocol(err error) bool {
+	return k.connected && malformed(err) && !k.client.worked.Load()
 }
 
 // unreached reports whether the attempt failed because it had no connection. It is false for faults
@@ -184,6 +203,10 @@ func foreign(resp *http.Response, text []byte) *tidegate.Error {
 	e.Message = fmt.Sprintf("HTTP status %s, and the response is not from a tidegate broker", resp.Status)
 	if to := resp.Header.Get("Location"); to != "" && resp.StatusCode/100 == 3 {
 		e.Message += fmt.Sprintf("; it redirects to %.200q; give that address", to)
+	} else if strings.HasPrefix(resp.Header.Get("Content-Type"), "application/grpc") {
+		e.Message += "; give the address for HTTP, not the one for gRPC"
+	} else if resp.StatusCode == http.StatusBadRequest && bytes.Contains(text, []byte("HTTP request to an HTTPS server")) { // of Go's servers
+		e.Code, e.Message = tidegate.CodeIllegalAccessPoint, "the server expects TLS on this port; give its address as an https URL"
 	} else if s := short(string(text)); s != "" {
 		e.Message += ": " + strconv.Quote(s)
 	}

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -93,4 +94,56 @@ func TestNoTimeForAnotherAttempt(t *testing.T) {
 			t.Errorf("the error is %q, want it to end with %q", err, want)
 		}
 	})
+}
+
+// A response of another protocol is permanent at an address that has never worked, and an outage at
+// one that has.
+func TestOtherProtocol(t *testing.T) {
+	for name, tt := range map[string]struct {
+		first, second, says string
+	}{
+		"gRPC":             {"", "\x00\x00\x18\x04\x00\x00\x00\x00\x00", "not the one for gRPC"},
+		"TLS":              {"", "\x15\x03\x01\x00\x02\x02\x46", "as an https URL"},
+		"TLS of Go":        {"", "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n", "as an https URL"},
+		"gRPC over HTTP":   {"", "HTTP/1.1 415 Unsupported\r\nContent-Type: application/grpc\r\nContent-Length: 0\r\n\r\n", "not the one for gRPC"},
+		"after a response": {"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}", "\x00\x00\x18\x04\x00\x00\x00\x00\x00", "counts as an outage"},
+	} {
+		responses := []string{tt.first, tt.second}
+		if tt.first == "" {
+			responses = responses[1:]
+		}
+		attempts := 0
+		c, err := New("broker.test", Options{Dialer: func(context.Context, string) (net.Conn, error) {
+			near, far := net.Pipe()
+			text := responses[min(attempts, len(responses)-1)]
+			attempts++
+			go func() {
+				_, _ = far.Read(make([]byte, 4096))
+				_, _ = io.WriteString(far, text)
+				_ = far.Close()
+			}()
+			return near, nil
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		var last error
+		for range responses {
+			last = c.Do(t.Context(), &Request{Method: "GET", Path: "/v1/topics", MaxResponse: 1 << 10, Reads: true},
+				func(a Attempt) (time.Duration, bool) { return 0, a.Curable && a.Number < 3 })
+		}
+		f, ok := errors.AsType[*Failure](last)
+		if !ok || !strings.Contains(last.Error(), tt.says) {
+			t.Errorf("%s: %v, want %q", name, last, tt.says)
+			continue
+		}
+		want := 1
+		if tt.first != "" {
+			want = 3
+		}
+		if transient := tidegate.Classify(f.Err) == tidegate.ClassTransient; f.Attempts != want || tt.first != "" && !transient {
+			t.Errorf("%s: %d attempts, want %d; %v", name, f.Attempts, want, last)
+		}
+	}
 }

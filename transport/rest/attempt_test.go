@@ -173,8 +173,8 @@ func TestNotHTTP(t *testing.T) {
 			conn.Close()
 		})
 		err := c.Send(t.Context(), []*tidegate.Message{message("a")})[0].Err
-		const want = `SendMessage "orders" at broker.test:80: the response is not HTTP/1.1; give the address for HTTP, not the one for gRPC: unavailable`
-		if err == nil || err.Error() != want || tidegate.Classify(err) != tidegate.ClassTransient || f.count() != 1 {
+		const want = `SendMessage "orders" at broker.test:80: 40001 ILLEGAL_ACCESS_POINT: the response is not HTTP/1.1; give the address for HTTP, not the one for gRPC`
+		if err == nil || err.Error() != want || tidegate.Classify(err) != tidegate.ClassPermanent || f.count() != 1 {
 			t.Errorf("%v after %d requests\nwant %s", err, f.count(), want)
 		}
 	})

@@ -92,7 +92,10 @@ func call[Req any, Res answer](
 		}
 		if err != nil {
 			if fault := r.ep.Link.Load().Misconfigured(); fault != nil && info.peer.Addr == nil && status.Code(err) == codes.Unavailable {
-				return res, nil, r.tlsError(fault, err)
+				return res, nil, r.setupError(fault, err)
+			}
+			if fault := r.ep.Link.Load().WebPage(err); fault != nil {
+				return res, nil, r.setupError(fault, err)
 			}
 			if await && info.peer.Addr == nil && ctx.Err() == nil && !c.isClosed() && status.Code(err) == codes.Unavailable {
 				continue // the connection was lost before the request was written
@@ -139,10 +142,12 @@ func attempt[Req any, Res answer](
 	return method(r.ep.API(), c.headers.Outgoing(ctx, r.id, r.headers...), req, opts...)
 }
 
-// tlsError returns the error of a call that failed because of Options.TLS.
-func (r request) tlsError(f *remote.TLSFault, err error) *tidegate.Error {
+// setupError returns the error of a call that failed because of the address or of Options.TLS.
+func (r request) setupError(f *remote.SetupFault, err error) *tidegate.Error {
 	e := fail(r.op, r.subject, tidegate.CodeIllegalAccessPoint, f.Text)
-	e.Endpoint, e.Err = r.ep.Key, err
+	if e.Endpoint = r.ep.Key; !f.Protocol {
+		e.Err = err
+	}
 	return e
 }
 

@@ -117,7 +117,7 @@ func (s *session) streamError(err error) *tidegate.Error {
 		err = status.Error(codes.Unavailable, "the server ended the Telemetry stream")
 	}
 	if fault := s.ep.Link.Load().Misconfigured(); fault != nil && status.Code(err) == codes.Unavailable {
-		return request{ep: s.ep, op: opTelemetry, subject: s.role.group}.tlsError(fault, err)
+		return request{ep: s.ep, op: opTelemetry, subject: s.role.group}.setupError(fault, err)
 	}
 	return failure.OfCall(s.ctx, opTelemetry, s.role.group, s.ep.Key, err, false, false)
 }

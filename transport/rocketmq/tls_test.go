@@ -8,10 +8,14 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"io"
+	"log"
 	"math/big"
 	"net"
+	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -318,4 +322,146 @@ func TestSeveralAddresses(t *testing.T) {
 			t.Errorf("%d connections, want one: the route names the endpoint of New", len(c.endpoints))
 		}
 	})
+}
+
+// listen answers at the address of the tests with another server until stop, at the latest until
+// the test ends.
+func (n *network) listen(t *testing.T, serve func(net.Listener)) (stop func()) {
+	l := bufconn.Listen(1 << 16)
+	n.mu.Lock()
+	n.ports[testAddr] = l
+	n.mu.Unlock()
+	var done sync.WaitGroup
+	done.Go(func() { serve(l) })
+	stop = func() { l.Close(); done.Wait() }
+	t.Cleanup(stop)
+	return stop
+}
+
+// web serves every request with a status, without HTTP/2 or, with a certificate and over TLS, with
+// it.
+func web(status int, config *tls.Config) func(net.Listener) {
+	return func(l net.Listener) {
+		s := &http.Server{TLSConfig: config.Clone(), ErrorLog: log.New(io.Discard, "", 0), Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "a page", status)
+		})}
+		s.Protocols = new(http.Protocols)
+		s.Protocols.SetHTTP1(true)
+		s.Protocols.SetHTTP2(config != nil && len(config.NextProtos) == 0)
+		if config != nil {
+			_ = s.ServeTLS(l, "", "")
+		} else {
+			_ = s.Serve(l)
+		}
+		_ = s.Close()
+	}
+}
+
+// banner answers each connection with a text, as it connects.
+func banner(text string) func(net.Listener) {
+	return func(l net.Listener) {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Read(make([]byte, 8))
+			_, _ = conn.Write([]byte(text))
+			_ = conn.Close()
+		}
+	}
+}
+
+// An address whose server speaks another protocol fails at once, permanently, with the remedy. A
+// page that a gateway sends while its server is away is an outage.
+func TestOtherProtocol(t *testing.T) {
+	cert, pool := selfSigned(t)
+	secure := &tls.Config{Certificates: []tls.Certificate{cert}}
+	old := &tls.Config{Certificates: []tls.Certificate{cert}, NextProtos: []string{"http/1.1"}}
+	trust := &tls.Config{RootCAs: pool}
+	for name, tt := range map[string]struct {
+		serve  func(net.Listener)
+		config *tls.Config // of the client
+		says   string      // empty: an outage
+	}{
+		"HTTP/1":                    {web(404, nil), nil, "but HTTP/1: it is a port for HTTP"},
+		"HTTP/1 over TLS":           {web(404, old), trust, "but TLS without HTTP/2"},
+		"a page over HTTP/2":        {web(404, secure), trust, "but HTTP (status 404)"},
+		"a login page over HTTP/2":  {web(200, secure), trust, "but HTTP (status 200)"},
+		"AMQP":                      {banner("AMQP\x03\x01\x00\x00"), nil, "but AMQP"},
+		"a gateway without server":  {banner("HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n"), nil, ""},
+		"a gateway that overflows":  {web(503, secure), trust, ""},
+		"a gateway that is limited": {web(429, secure), trust, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNetwork()
+				n.listen(t, tt.serve)
+				c := newClient(t, n, func(o *Options) { o.TLS = tt.config })
+				for _, ctx := range []context.Context{t.Context(), awaiting(t, 30*time.Second)} {
+					begin := time.Now()
+					_, err := sendOne(ctx, c, message("x"))
+					permanent := err != nil && err.Code == tidegate.CodeIllegalAccessPoint && tidegate.Classify(err) == tidegate.ClassPermanent
+					switch {
+					case tt.says == "" && (permanent || err == nil):
+						t.Errorf("%v, want an outage", err)
+					case tt.says != "" && (!permanent || err.MaybeStored || !strings.Contains(err.Error(), tt.says) || time.Since(begin) > 3*time.Second):
+						t.Errorf("%v after %v, want a permanent error at once with %q", err, time.Since(begin), tt.says)
+					}
+				}
+			})
+		})
+	}
+}
+
+// One page of a web server at an address that has worked is an outage, which ends with the return
+// of the server.
+func TestOtherProtocolAfterWork(t *testing.T) {
+	cert, pool := selfSigned(t)
+	for name, tt := range map[string]struct {
+		serve func(net.Listener)
+		tls   bool
+	}{
+		"HTTP/1":             {web(404, nil), false},
+		"a page over HTTP/2": {web(404, &tls.Config{Certificates: []tls.Certificate{cert}}), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNetwork()
+				s := newServer(t, n, testAddr)
+				c := newClient(t, n, func(o *Options) {
+					if tt.tls {
+						o.TLS = &tls.Config{RootCAs: pool}
+					}
+				})
+				start := func() {
+					if tt.tls {
+						s.serveTLS(cert)
+					} else {
+						s.start()
+					}
+				}
+				if tt.tls {
+					start()
+				}
+				if _, err := sendOne(t.Context(), c, message("x")); err != nil {
+					t.Fatal(err)
+				}
+				s.stop()
+				stop := n.listen(t, tt.serve)
+				for range 3 {
+					if _, err := sendOne(t.Context(), c, message("x")); err == nil || tidegate.Classify(err) != tidegate.ClassTransient {
+						t.Errorf("%v of a page at an address that has worked, want an outage", err)
+					}
+					time.Sleep(5 * time.Second)
+				}
+				stop()
+				start()
+				time.Sleep(time.Minute)
+				if _, err := sendOne(awaiting(t, time.Minute), c, message("x")); err != nil {
+					t.Errorf("%v after the return of the server", err)
+				}
+			})
+		})
+	}
 }

@@ -402,7 +402,7 @@ func httpRemedy(err error, address string) string {
 	switch {
 	case strings.Contains(text, "unknown authority"):
 		return "give the certificates to trust with --cacert FILE, or accept any with --tls-skip-verify"
-	case strings.Contains(text, "HTTP request to an HTTPS server"):
+	case strings.Contains(text, "give its address as an https URL"):
 		return "the port expects TLS: give --http https://" + rest
 	case strings.Contains(text, "HTTP response to HTTPS client"):
 		return "the port speaks plain text: give --http http://" + rest

@@ -56,8 +56,8 @@ func (l *Link) Lack(e *tidegate.Error, err error) {
 	}
 }
 
-// lacked is false after Close, and for a fault of TLS or of the host name at addresses that have
-// never worked.
+// lacked is false after Close, and for a fault of the set-up or of the host name at addresses that
+// have never worked.
 func (l *Link) lacked(e *tidegate.Error, err error) bool {
 	switch status.Code(err) {
 	case codes.Unavailable:
@@ -71,29 +71,29 @@ func (l *Link) lacked(e *tidegate.Error, err error) bool {
 	return e.Code == 0 && !errors.Is(e, tidegate.ErrClosed) && !l.misconfigured()
 }
 
-// Missing reports whether there is no connection, for a reason other than a fault of TLS or of the
-// host name at addresses that have never worked.
+// Missing reports whether there is no connection, for a reason other than a fault of the set-up or
+// of the host name at addresses that have never worked.
 func (l *Link) Missing() bool { return !l.ready() && !l.misconfigured() }
 
 func (l *Link) ready() bool { return l.State() == connectivity.Ready }
 
-// misconfigured reports a fault of TLS or of the host name that waiting does not cure. At addresses
-// that have worked such a fault is an outage: a certificate has expired or is being replaced, or a
-// name server has lost the name.
+// misconfigured reports a fault of the set-up or of the host name that waiting does not cure. At
+// addresses that have worked such a fault is an outage: a certificate has expired or is being
+// replaced, a name server has lost the name, or a gateway responds instead of the server.
 func (l *Link) misconfigured() bool {
 	return !l.worked.Load() && (l.Fault.Load() != nil || l.unnamed.Load())
 }
 
-// Misconfigured returns the fault of Options.TLS of the latest attempt to connect, nil if there is
+// Misconfigured returns the fault of the set-up of the latest attempt to connect, nil if there is
 // none or if the addresses have worked before.
-func (l *Link) Misconfigured() *TLSFault {
+func (l *Link) Misconfigured() *SetupFault {
 	if l.worked.Load() {
 		return nil
 	}
 	return l.Fault.Load()
 }
 
-// Outage describes the fault of Options.TLS of the latest attempt to connect to addresses that have
+// Outage describes the fault of the set-up of the latest attempt to connect to addresses that have
 // worked before; empty if there is none.
 func (l *Link) Outage() string {
 	f := l.Fault.Load()

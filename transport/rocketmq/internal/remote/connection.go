@@ -34,7 +34,7 @@ type Link struct {
 
 	count   atomic.Int64               // of connections made
 	current atomic.Pointer[Connection] // the latest that is of use; nil before the first
-	Fault   atomic.Pointer[TLSFault]   // of the latest attempt to connect; nil if it had none
+	Fault   atomic.Pointer[SetupFault] // of the latest attempt to connect; nil if it had none
 	probed  atomic.Int64               // when the server was asked whether it expects TLS
 	unnamed atomic.Bool                // the latest attempt to connect failed because DNS does not have the host name
 	worked  atomic.Bool                // a server responded at the addresses, over this link or one before it
@@ -194,7 +194,7 @@ func (l *Link) Saw(c *Connection) {
 	}
 }
 
-// numbering numbers the connections of a link, and finds faults of Options.TLS.
+// numbering numbers the connections of a link, and finds faults of the set-up.
 type numbering struct {
 	credentials.TransportCredentials
 	link   *Link

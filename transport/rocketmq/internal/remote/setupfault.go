@@ -1,16 +1,22 @@
 package remote
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
 
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/failure"
 )
@@ -22,21 +28,30 @@ const (
 	tlsProbeGap     = 30 * time.Second
 )
 
-// A TLSFault is a mistake in Options.TLS, which no further attempt cures.
-type TLSFault struct{ Text string }
+// A SetupFault is a mistake in the address or in Options.TLS, which no further attempt cures.
+type SetupFault struct {
+	Text     string
+	Protocol bool // the server speaks another protocol: the error of gRPC, with its bytes, adds nothing
+}
 
-// handshakeFault returns the fault of Options.TLS that a failed TLS handshake shows, or nil if it
+// webFault is the text of an address at which a server for web pages or APIs responds.
+const webFault = "the server does not speak gRPC on this port but %s: it is a port for HTTP, or an HTTP proxy; give the gRPC port of the server (tidegate: 8081; RocketMQ: that of its proxy, 8081)"
+
+// handshakeFault returns the fault of the set-up that a failed TLS handshake shows, or nil if it
 // shows none: a connection can also break during a handshake.
-func handshakeFault(err error) *TLSFault {
+func handshakeFault(err error) *SetupFault {
 	if e, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return &TLSFault{"the server's certificate is not trusted: " + failure.FirstLine(e.Err.Error()) +
+		return &SetupFault{Text: "the server's certificate is not trusted: " + failure.FirstLine(e.Err.Error()) +
 			"; set Options.TLS with its issuer in RootCAs, and ServerName if the certificate has another name"}
 	}
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
-		return &TLSFault{"the server speaks plain text on this port; leave Options.TLS nil, or give its TLS port"}
+		return &SetupFault{Text: "the server speaks plain text on this port; leave Options.TLS nil, or give its TLS port"}
+	}
+	if text := err.Error(); strings.Contains(text, "no application protocol") || strings.Contains(text, "missing selected ALPN") {
+		return &SetupFault{fmt.Sprintf(webFault, "TLS without HTTP/2"), true}
 	}
 	if alerted(err) {
-		return &TLSFault{"the server rejected the TLS handshake: " + failure.FirstLine(err.Error()) +
+		return &SetupFault{Text: "the server rejected the TLS handshake: " + failure.FirstLine(err.Error()) +
 			"; set Options.TLS with the certificate and the TLS versions that it requires"}
 	}
 	return nil
@@ -77,30 +92,51 @@ func (c *firstRead) Write(b []byte) (int, error) {
 
 var errAlert = errors.New("the server sent a TLS alert")
 
-// firstFault returns the result of the first read: nil if the server sent data of its own, errAlert
-// if it is a TLS server that could not read the client's data, and err otherwise.
+// A protocolError is the error of a server that speaks another protocol than HTTP/2.
+type protocolError struct{ protocol string }
+
+func (e protocolError) Error() string { return "the server speaks " + e.protocol }
+
+// firstFault returns the result of the first read: nil if the server sent data of HTTP/2, errAlert
+// if it is a TLS server that could not read the client's data, a protocolError if it speaks another
+// protocol, and err otherwise. A page of a gateway without a server behind it (502 to 504) does not
+// show the protocol of that server: nil.
 func firstFault(b []byte, err error) error {
 	switch {
 	case len(b) >= 2 && b[0] == 0x15 && b[1] == 3:
 		return errAlert
+	case bytes.HasPrefix(b, []byte("HTTP/1")):
+		if gateway.Match(b) {
+			return nil
+		}
+		return protocolError{"HTTP/1"}
+	case bytes.HasPrefix(b, []byte("AMQP")):
+		return protocolError{"AMQP"}
 	case len(b) > 0:
 		return nil
 	}
 	return err
 }
 
-// lookAt notes a fault of Options.TLS, or its absence, by the first bytes of a
+// gateway matches the first bytes of the page of a gateway that has no server, or whose server does
+// not respond.
+var gateway = regexp.MustCompile(`^HTTP/1\.[01] 50[234]`)
+
+// lookAt notes a fault of the set-up, or its absence, by the first bytes of a
 // connection to addr.
 func (n numbering) lookAt(addr string, err error) {
+	other, spoken := errors.AsType[protocolError](err)
 	switch {
 	case err == nil:
 		n.link.Fault.Store(nil)
+	case spoken:
+		n.link.Fault.Store(&SetupFault{fmt.Sprintf(webFault, other.protocol), true})
 	case n.secure:
 		if f := handshakeFault(err); f != nil { // TLS 1.3 rejects a client's certificate this late
 			n.link.Fault.Store(f)
 		}
 	case errors.Is(err, errAlert) || hungUp(err) && n.expectsTLS(addr):
-		n.link.Fault.Store(&TLSFault{"the server expects TLS on this port; set Options.TLS, or give its plain-text port"})
+		n.link.Fault.Store(&SetupFault{Text: "the server expects TLS on this port; set Options.TLS, or give its plain-text port"})
 	}
 }
 
@@ -132,6 +168,24 @@ func (n numbering) expectsTLS(addr string) bool {
 	err = tls.Client(raw, &tls.Config{InsecureSkipVerify: true}).HandshakeContext(ctx)
 	return err == nil || alerted(err)
 }
+
+// WebPage returns the fault of an address whose response is that of a web server with HTTP/2, by
+// the error of gRPC. It is nil if the error shows none, or if the address has worked before.
+// Statuses from 500 on and those that ask for another attempt are no faults of the address.
+func (l *Link) WebPage(err error) *SetupFault {
+	m := webStatus.FindStringSubmatch(status.Convert(err).Message())
+	if m == nil || l.worked.Load() {
+		return nil
+	}
+	switch code, _ := strconv.Atoi(m[1]); { // the digits are a number
+	case code >= 500, code == http.StatusRequestTimeout, code == http.StatusTooEarly, code == http.StatusTooManyRequests:
+		return nil
+	}
+	return &SetupFault{fmt.Sprintf(webFault, "HTTP (status "+m[1]+")"), true}
+}
+
+// webStatus matches the text of grpc-go for a response that is not one of gRPC.
+var webStatus = regexp.MustCompile(`^unexpected HTTP status code received from server: (\d{3})\b`)
 
 // ClientHandshake makes the connection of a network connection, and notes faults of
 // Options.TLS.
