@@ -22,6 +22,7 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/producer"
+	"github.com/tidegate/tidegate/transport/failover"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
@@ -189,6 +190,52 @@ func TestConsumerSurvivesCertificateRenewal(t *testing.T) {
 				if o := <-outcomes; o.Disposition != consumer.Acked || o.Delivery.Attempt != 1 {
 					t.Errorf("outcome %+v, want it acknowledged after the renewal", o)
 				}
+			}
+		})
+	}
+}
+
+// A certificate of the first endpoint that is not trusted any more is an outage: sends move to the
+// second endpoint without an error. At an endpoint that has never worked it is an error at once.
+func TestFailoverFromAnUntrustedCertificate(t *testing.T) {
+	const name = "broker.test"
+	pool := x509.NewCertPool()
+	trusted, unknown := certificate(t, pool, name), certificate(t, nil, name)
+	for _, worked := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			first, second := brokertest.New(t), brokertest.New(t)
+			f := &tlsFront{b: first, cert: trusted}
+			x, err := failover.New([]failover.Endpoint{
+				{Name: "first", Transport: first.ClientWith(rocketmq.Options{Dialer: f.dial, TLS: &tls.Config{RootCAs: pool, ServerName: name}})},
+				{Name: "second", Transport: second.Client()},
+			}, failover.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer x.Close()
+			for _, b := range []*brokertest.Broker{first, second} {
+				b.CreateTopic("orders", settings.Topic{})
+			}
+			p, err := producer.New(x, producer.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Close()
+			send := func() (tidegate.Receipt, error) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				return p.Send(ctx, &tidegate.Message{Topic: "orders", Body: []byte("x")})
+			}
+			if worked {
+				if r, err := send(); err != nil || !strings.HasPrefix(r.Endpoint, "first") {
+					t.Fatalf("the first send: %+v, %v", r, err)
+				}
+			}
+			f.renew(unknown)
+			if r, err := send(); worked && (err != nil || !strings.HasPrefix(r.Endpoint, "second")) {
+				t.Errorf("the send after the change: %+v, %v, want the second endpoint", r, err)
+			} else if !worked && !errors.Is(err, tidegate.ErrInvalid) && tidegate.Classify(err) != tidegate.ClassPermanent {
+				t.Errorf("the send to an endpoint that has never worked: %+v, %v, want a permanent error", r, err)
 			}
 		})
 	}

@@ -2,6 +2,8 @@ package conn
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"net"
 	"sync/atomic"
@@ -157,4 +159,29 @@ func TestPermanentFaultIsNotAwaited(t *testing.T) {
 			t.Errorf("a second later: %v after %d attempts, want a second attempt", err, dials.Load())
 		}
 	})
+}
+
+// A fault of the certificate or of the host name is an outage at an address that has worked, and an
+// error at once at another one.
+func TestFaultOfAnAddressThatHasWorked(t *testing.T) {
+	for name, err := range map[string]error{
+		"issuer": &tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}},
+		"name":   &net.DNSError{Err: "no such host", Name: "broker.test", IsNotFound: true},
+	} {
+		for _, worked := range []bool{true, false} {
+			synctest.Test(t, func(t *testing.T) {
+				s, dials := refusing(t, 0, err)
+				s.worked.Store(worked)
+				ctx, cancel := context.WithTimeoutCause(t.Context(), 5500*time.Millisecond, errEnough)
+				defer cancel()
+				_, got := s.Get(ctx, true)
+				if got == nil || got.NotConnected != worked || (dials.Load() > 1) != worked {
+					t.Errorf("%s, worked %t: %#v after %d attempts", name, worked, got, dials.Load())
+				}
+				if transient := tidegate.Classify(got) == tidegate.ClassTransient; name == "issuer" && transient != worked {
+					t.Errorf("%s, worked %t: the class is %v", name, worked, tidegate.Classify(got))
+				}
+			})
+		}
+	}
 }
