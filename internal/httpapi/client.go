@@ -175,6 +175,8 @@ func (c *Client) within(ctx context.Context) (merged context.Context, stop func(
 // responds with an old page; the loop would never end. It keeps one earlier cursor and replaces it
 // after 1, 2, 4 … pages (Brent's algorithm), so a cycle of n cursors is noticed within 3n pages
 // after its begin, with the memory of one cursor.
+//
+// The function cursor of the console (internal/console/files/api.js) follows the same rule.
 type Cursor struct {
 	After string // of the next request; empty means the first page
 

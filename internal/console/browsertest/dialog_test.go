@@ -9,7 +9,8 @@ import (
 	"github.com/tidegate/tidegate/broker/server"
 )
 
-// A dialog belongs to its page: another address cancels it, and so does the end of the session.
+// A dialog belongs to its page: another address cancels it. The end of the session removes it from
+// the page; TestDialogSurvivesTheSession shows when it returns.
 func TestDialogEndsWithItsPage(t *testing.T) {
 	s, _ := guarded(t)
 	b := open(t, s.url)

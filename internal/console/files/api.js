@@ -19,6 +19,22 @@ export class Problem extends Error {
   }
 }
 
+// transient reports whether a request can succeed later: the broker did not respond, or is busy.
+export const transient = (err) => err instanceof Problem && (err.status === 0 || err.status === 429 || err.status >= 500);
+
+// cursor returns a function that gets the cursor next of each page and returns it. It throws if the
+// server repeats a cursor, also in a longer cycle, because the loop over the pages would not end.
+export function cursor(after = '') {
+  let seen = after;
+  let steps = 0;
+  let limit = 1;
+  return (next) => {
+    if (next && next === seen) throw new Problem(undefined, {detail: t('repeated cursor')});
+    if (++steps === limit) [seen, steps, limit] = [next, 0, 2 * limit];
+    return next;
+  };
+}
+
 // request is one HTTP request with the session's header. It fails with a Problem.
 export async function request(method, where, {query, body, type, headers, signal} = {}) {
   const url = new URL(where, base);

@@ -37,6 +37,19 @@ export function safe(text, lines = false) {
   return String(text).replace(hidden, (c) => (lines && (c === '\n' || c === '\t') ? c : escape(c)));
 }
 
+// lined shows a text of several lines, such as a stack trace, in an element that keeps line feeds.
+export const lined = (text) => document.createTextNode(safe(String(text).replace(/\r\n?/g, '\n'), true));
+
+// clip cuts a text for a cell of a table.
+export const clip = (text, most = 100) => (text?.length > most ? text.slice(0, most) + '…' : text);
+
+// firstLine is the first line of a text with a mark if it has more, for a cell of a table.
+export const firstLine = (text) => {
+  const whole = text?.replace(/^[\r\n]+|[\r\n]+$/g, '');
+  const line = whole?.split(/[\r\n]/, 1)[0];
+  return clip(line && line.length < whole.length && line.length <= 300 ? line + ' …' : line, 300);
+};
+
 const handlers = new WeakMap(); // the functions of an element, by the names of their events
 const handle = (event) => handlers.get(event.currentTarget)[event.type](event);
 
@@ -177,6 +190,28 @@ export function values(form) {
 // dismiss cancels the open dialogs.
 export const dismiss = () => { for (const d of document.querySelectorAll('dialog')) d.close(); };
 
+const kept = new Set(); // the dialogs that wait for the next session, with what was typed
+
+// detach removes the open dialogs from the page and keeps them.
+export function detach() {
+  for (const d of document.querySelectorAll('dialog')) {
+    kept.add(d);
+    d.remove();
+    d.removeAttribute('open');
+  }
+}
+
+// attach shows the dialogs that detach kept, or cancels them.
+export function attach(show) {
+  for (const d of [...kept]) {
+    kept.delete(d);
+    if (show) {
+      document.body.append(d);
+      d.showModal();
+    } else d.dispatchEvent(new Event('close'));
+  }
+}
+
 // dialog shows a form. run gets the values and is awaited; its error is shown, and the dialog stays
 // open. The promise is the result of run, or undefined after a cancellation.
 export function dialog({title, body, confirm, cancel, danger, run}) {
@@ -190,9 +225,10 @@ export function dialog({title, body, confirm, cancel, danger, run}) {
       fault.hidden = true;
       try {
         result = await run(values(form));
-        d.close();
+        if (kept.delete(d)) d.dispatchEvent(new Event('close'));
+        else d.close();
       } catch (err) {
-        if (!d.open) notice(err.message, 'error');
+        if (!d.open && !kept.has(d)) notice(err.message, 'error');
         fault.textContent = safe(err.message);
         fault.hidden = false;
       }

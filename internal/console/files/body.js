@@ -4,9 +4,11 @@ import {copy} from './page.js';
 import {t} from './text.js';
 
 const first = 65536;
+const mostPretty = 1 << 24; // indented text; deep nesting makes it quadratic
 
 // pretty indents JSON. It moves the tokens of the text and does not print parsed values, so that
-// numbers keep all their digits. The result is null for other text.
+// numbers keep all their digits. The result is null for other text, and for JSON whose indented text
+// would be too long.
 export function pretty(text) {
   try { JSON.parse(text); } catch { return null; }
   const line = (depth) => '\n' + '  '.repeat(depth);
@@ -20,6 +22,7 @@ export function pretty(text) {
     else if (token === ':') out += ': ';
     else out += (opened || last === ',' ? line(depth) : '') + token;
     if (token === '{' || token === '[') depth++;
+    if (out.length + 2 * depth > mostPretty) return null;
     last = token;
   }
   return out;

@@ -195,6 +195,7 @@ export const table = {
   'none so far': 'None so far.',
   'not found between': 'No message with this ID was stored between {0} and {1}, the time in the ID.',
   'not found in': 'No message with this ID is stored in {0}.',
+  'repeated cursor': 'The server repeats a page of the list, so the list was read up to there only. Check the proxy between the browser and the broker.',
   'not loaded': 'This part of the console could not be loaded. The broker does not respond, or it was upgraded: reload the page.',
   'not JSON': 'The body was JSON, and the changed one is not: {0}. To send it anyway, confirm again.',
   'not permitted': 'The access key has no permission to administer {0}.',

@@ -1,6 +1,6 @@
 // The page of all groups: a row for each group in each topic.
 import {call, get, may, path} from './api.js';
-import {at, button, bytes, cap, checkbox, count, dialog, duration, field, h, notice, now, num, parse, rate, when} from './base.js';
+import {at, button, bytes, cap, checkbox, count, dialog, duration, field, firstLine, h, notice, now, num, parse, rate, when} from './base.js';
 import {badge, command, filters, groupLink, link, pager, queues, region, sentence, table, topicLink} from './page.js';
 import {filterOf, mixed} from './clients.js';
 import {follow, keep, rates, ring, span} from './live.js';
@@ -218,7 +218,7 @@ const clientTable = (rows) => table({rows, empty: t('none now'), columns: [
 function failureTable(data) {
   return [table({rows: data.failures, empty: t('no failures'), columns: [
     {label: t('time'), cell: (f) => when(f.time)},
-    {label: t('reason'), wide: true, cell: (f) => f.reason || t('cause ' + f.cause)},
+    {label: t('reason'), wide: true, cell: (f) => firstLine(f.reason) || t('cause ' + f.cause)},
     {label: t('result'), cell: (f) => [t('fate is ' + f.fate), f.delay && [' ', t('in', duration(parse(f.delay)))]]},
     {label: t('attempt'), num: true, cell: (f) => num(f.attempt)},
     {label: t('message ID'), cell: (f) => f.message_id && h('a',

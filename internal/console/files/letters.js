@@ -1,8 +1,8 @@
 // Jobs on everything that matches a selection: redrive and purge of dead letters. A job is a series of
 // bounded requests. Each is one write of the broker, so an end at any time loses nothing. The job is
 // kept in the browser with its position, and goes on after a reload, in one tab at a time.
-import {call, get, may, path} from './api.js';
-import {ago, button, bytes, cap, checkbox, count as counted, dialog, draw, field, h, hex, notice, now, num, percent, store, when} from './base.js';
+import {call, cursor, get, may, path} from './api.js';
+import {ago, button, bytes, cap, checkbox, count as counted, dialog, draw, field, firstLine, h, hex, lined, notice, now, num, percent, store, when} from './base.js';
 import {command, facts, filters, groupLink, link, pager, region, table, topicLink} from './page.js';
 import {body, bytesOf} from './body.js';
 import {shape} from './parts.js';
@@ -45,12 +45,13 @@ export function stop(group) {
 // count is the number of dead letters of a selection, from the server in bounded calls. progress
 // gets the sum so far.
 export async function count(group, selection, signal, progress = () => {}) {
+  const advance = cursor();
   let sum = 0;
   let after;
   do {
     const part = await get(path`groups/${group}/dead-letters`, {...query(selection), count: true, after}, signal);
     sum += part.count;
-    after = part.next;
+    after = advance(part.next);
     progress(sum);
   } while (after);
   return sum;
@@ -93,6 +94,7 @@ export async function proceed(group) {
 
 async function steps(group, run) {
   const j = run.job;
+  const advance = cursor(j.next);
   for (;;) {
     if (run.stopped) { j.state = 'stopped'; return; }
     j.called = true;
@@ -114,7 +116,7 @@ async function steps(group, run) {
     for (const k of ['no_target', 'too_often']) if (part[k]) j.kept[k] = (j.kept[k] || 0) + part[k];
     j.called = false;
     if (!part.next) { j.state = 'done'; return; }
-    j.next = part.next;
+    if (!part.throttle || part.next !== j.next) j.next = advance(part.next); // else it did not begin
     write(j);
     if (part.throttle) await wait(3000, run);
   }
@@ -240,7 +242,7 @@ function classTable(group, data, q) {
     {label: t('reason'), wide: true,
       cell: (c) => (c.other ? t('other causes') : h('a',
       {href: link('dead-letters', group, {...q, after: undefined, fingerprint: c.fingerprint}),
-      'aria-current': q.fingerprint === c.fingerprint}, c.reason || t('no reason')))},
+      'aria-current': q.fingerprint === c.fingerprint}, firstLine(c.reason) || t('no reason')))},
     {label: t('count'), num: true, cell: (c) => num(c.count)},
     {label: t('share'), num: true, cell: (c) => [shape([[share(c), 'red']]), ' ', percent(share(c))]},
     {label: t('topic'), cell: (c) => c.topic && topicLink(c.topic)},
@@ -256,7 +258,7 @@ function letterTable(group, data, page, q) {
     {label: t('message ID'), cell: (l) => h('a',
       {class: 'mono', href: link('dead-letters', group, l.message_id, {in: q.in})}, l.message_id)},
     {label: t('topic'), cell: (l) => topicLink(l.origin.topic)},
-    {label: t('reason'), wide: true, cell: (l) => l.origin.reason || t('no reason')},
+    {label: t('reason'), wide: true, cell: (l) => firstLine(l.origin.reason) || t('no reason')},
     {label: t('attempts of'), num: true, cell: (l) => num(l.origin.attempts)},
     {label: t('redriven before'), num: true, cell: (l) => num(l.origin.redrives)},
     {label: t('size'), num: true, cell: (l) => bytes(l.body_size)},
@@ -287,10 +289,11 @@ export async function ask(group, kind, chosen, done) {
   const amount = h('p', {class: 'amount', 'data-count': ''}, t('counting'));
   let total;
   let error;
-  const counting = count(group, selection, ending.signal,
+  const add = () => count(group, selection, ending.signal,
     (sum) => { amount.textContent = t('counting so far', num(sum)); })
-    .then((n) => { total = n; amount.textContent = counted(n, 'n letters'); amount.dataset.count = n; },
+    .then((n) => { total = n; error = undefined; amount.textContent = counted(n, 'n letters'); amount.dataset.count = n; },
       (err) => { error = err; amount.textContent = err.message; });
+  let counting = add();
   const redrive = kind === 'redrive';
   const result = await dialog({
     title: t(redrive ? 'redrive title' : 'purge title', group), danger: !redrive,
@@ -302,7 +305,11 @@ export async function ask(group, kind, chosen, done) {
       ) : h('p', null, t('purge hint'))],
     run: async (form) => {
       await counting;
-      if (error) throw error;
+      if (error) { // count again for the next confirmation, which then shows the number first
+        const before = error;
+        counting = add();
+        throw before;
+      }
       if (!total) throw new Error(t('nothing selected'));
       const to = form.to && form.to !== chosen.topic ? form.to : undefined;
       if (to && form.only) throw new Error(`${t('group only', group)} ≠ ${t('to topic')} ${to}`);
@@ -339,7 +346,7 @@ function one(group, l, readable, inTopic) {
   const again = may.redrive(group) ? selection : {...selection, topic: o.topic};
   const back = () => { location.hash = link('dead-letters', group, {in: inTopic}); };
   return h('article', null,
-    h('p', {class: 'state bad reason'}, o.reason || t('no reason')),
+    h('p', {class: 'state bad reason'}, lined(o.reason || t('no reason'))),
     h('div', {class: 'tools'},
       may.redrive(group, again.topic) && button(t('redrive'), 'redrive-one', l.message_id,
         async () => { if (await ask(group, 'redrive', again)) back(); }, 'main'),
@@ -355,7 +362,7 @@ function one(group, l, readable, inTopic) {
       l.message_group && [t('message group'), l.message_group], l.tag && [t('tag'), l.tag],
         l.keys?.length && [t('key'), l.keys.join(' ')], l.trace_context && ['traceparent', l.trace_context]]),
     Object.keys(l.properties || {}).length > 0 && [h('h2', null, t('properties')),
-      facts(Object.entries(l.properties).map(([k, v]) => [h('code', null, k), v]), true)],
+      facts(Object.entries(l.properties).map(([k, v]) => [h('code', null, k), lined(v)]), true)],
     h('h2', null, t('body')), readable ? body(l, l.message_id) : h('p', {class: 'empty'}, t('no payload')));
 }
 

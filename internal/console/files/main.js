@@ -1,7 +1,7 @@
 // The shell: session, navigation, badges, and the choice of the page.
-import {leave, may, Problem, start, who} from './api.js';
-import {button, dismiss, draw, field, h, store, update, values} from './base.js';
-import {here, link, live, openPage} from './page.js';
+import {leave, may, Problem, request, start, transient, who} from './api.js';
+import {attach, button, detach, dismiss, draw, field, h, notice, store, update, values} from './base.js';
+import {backoff, here, link, live, openPage} from './page.js';
 import {lang, languages, preferred, speak, t} from './text.js';
 
 // Pages by the first word of the address: the function of their module that shows them alone, with a
@@ -44,17 +44,45 @@ function show() {
   if (!run) { location.hash = link(home()); return; }
   drawBar(name);
   end = openPage(main, name + suffix, async (page) => {
-    let module;
-    try { module = await entry.from(); } catch { throw new Error(t('not loaded')); }
+    const module = await entry.from().then(loaded, missing);
     if (!page.signal.aborted) await module[run](page);
   });
   scrollTo(0, 0);
 }
 
+// A browser can remember that a module could not be loaded, and an upgrade gives the modules other
+// addresses. So the page is loaded again when the broker responds, but once only: the history keeps
+// that it was.
+const loaded = (module) => {
+  if (history.state?.again) history.replaceState(null, '');
+  return module;
+};
+
+function reload() {
+  if (history.state?.again) throw new Error(t('not loaded'));
+  history.replaceState({again: true}, '');
+  location.reload();
+  return new Promise(() => {}); // until the page has gone
+}
+
+// missing handles a module that could not be loaded. It throws while the broker does not respond.
+async function missing() {
+  try { await request('GET', 'session'); } catch (err) { if (transient(err)) throw err; }
+  return reload();
+}
+
 async function choose(code) {
   store.set('language', code);
-  try { await speak(code); } catch { location.reload(); }
-  show();
+  for (let failures = 0; ; failures++) {
+    try {
+      await speak(code).then(loaded, missing);
+      return show();
+    } catch (err) {
+      notice(err.message, 'error');
+      if (!transient(err)) return;
+    }
+    await new Promise((resolve) => { setTimeout(resolve, backoff(failures)); });
+  }
 }
 
 function drawBar(current) {
@@ -107,9 +135,14 @@ function sessionBadge() {
       'quiet'));
 }
 
-// signIn asks for an access key. The secret goes to the broker once and is kept nowhere.
-function signIn(fault) {
+let held = {}; // whose dialogs wait for the next session, and on which page
+
+// signIn asks for an access key. The secret goes to the broker once and is kept nowhere. With keep,
+// the dialogs of the page return if the same key signs in.
+function signIn(fault, keep) {
   end();
+  held = {key: keep && who().key, at: location.hash};
+  if (keep) detach();
   dismiss();
   end = () => {};
   known = false;
@@ -142,23 +175,24 @@ async function begin(authorization) {
   await start(authorization);
   known = true;
   show();
+  attach(held.key !== undefined && held.key === who().key && held.at === location.hash);
 }
 
 // open requests the session. A link of the command "tidegate console" has a token, which is
 // exchanged once. If the broker does not respond, open repeats the request.
-async function open(wait = 1000) {
-  const token = /^#token=(.+)$/.exec(location.hash)?.[1];
-  if (token) history.replaceState(null, '', location.pathname);
+async function open(wait = 1000, token = /^#token=(.+)$/.exec(location.hash)?.[1]) {
   try {
+    if (!lang) await missing(); // without its texts the console is of no use
+    if (location.hash.startsWith('#token=')) history.replaceState(null, '', location.pathname);
     await begin(token && 'Bearer ' + token);
   } catch (err) {
     if (err.status === 401 || err.status === 403) return signIn((token || err.status === 403) && err.message);
     if (!(err instanceof Problem)) console.error(err);
     draw(main, h('p', {class: 'fault', role: 'alert'}, err.message));
-    setTimeout(() => open(Math.min(30000, 2 * wait)), wait);
+    setTimeout(() => open(Math.min(30000, 2 * wait), token), wait);
   }
 }
 
 addEventListener('hashchange', show);
-addEventListener('signedout', () => known && signIn(t('signed out')));
+addEventListener('signedout', () => known && signIn(t('signed out'), true));
 speak(preferred()).catch(() => speak('en')).catch(() => {}).then(() => open());

@@ -1,6 +1,6 @@
 // The page of messages: look at those of a topic, or find some, without receiving them.
 import {get, may, path} from './api.js';
-import {at, bytes, cap, count, draw, field, h, num, update, when} from './base.js';
+import {at, bytes, cap, clip, count, draw, field, h, lined, num, update, when} from './base.js';
 import {badge, command, facts, filters, groupLink, link, table} from './page.js';
 import {body, line} from './body.js';
 import {scan} from './parts.js';
@@ -51,9 +51,9 @@ export function messages(page) {
         {label: 'ID', cell: (m) => h('a', {href: link('messages', topic, m.queue, m.offset), class: 'mono'},
           m.id || t('no id'))},
         {label: t('queue'), num: true, cell: (m) => `${m.queue} / ${num(m.offset)}`},
-        {label: t('tag'), cell: (m) => m.tag},
-        {label: t('key'), cell: (m) => (m.keys || []).join(' ')},
-        {label: t('message group'), cell: (m) => m.message_group},
+        {label: t('tag'), cell: (m) => clip(m.tag)},
+        {label: t('key'), cell: (m) => clip((m.keys || []).join(' '))},
+        {label: t('message group'), cell: (m) => clip(m.message_group)},
         {label: t('size'), num: true, cell: (m) => bytes(m.body_size)},
         readable && {label: t('body'), wide: true, cell: (m) => h('span', {class: 'mono'}, line(m))},
       ]}));
@@ -83,7 +83,7 @@ export function view(topic, m, readable) {
       [t('born at'), m.born_at], [t('queue'), `${m.queue} / ${m.offset}`], m.tag && [t('tag'), m.tag],
       m.keys?.length && [t('key'), m.keys.join(' ')], m.message_group && [t('message group'), m.message_group]]),
     Object.keys(m.properties || {}).length > 0 && [h('h2', null, t('properties')),
-      facts(Object.entries(m.properties).map(([k, v]) => [h('code', null, k), v]), true)],
+      facts(Object.entries(m.properties).map(([k, v]) => [h('code', null, k), lined(v)]), true)],
     m.id && h('p', null, h('a', {href: link('trace', {id: m.id, topic})}, t('why not consumed'))),
     readable ? body(m, m.id || `${topic}-${m.queue}-${m.offset}`) : h('p', {class: 'empty'}, t('no payload')));
 }
@@ -167,10 +167,10 @@ function fate(topic, m, f) {
     : f.state === 'parked' ? h('a', {class: 'button', href: link('parked', f.group, {topic})}, t('to parked')) : null;
   return h('li', null, h('p', null, groupLink(f.group), ' ', badge(t('state ' + f.state), kinds[f.state]), ' ',
     sentence(f)),
-    f.reason && h('p', {class: 'reason'}, f.reason), next && h('p', null, next),
+    f.reason && h('p', {class: 'reason'}, lined(f.reason)), next && h('p', null, next),
     f.failures?.length > 0 && h('ul', {class: 'failures'},
       f.failures.map((x) => h('li', null, when(x.time), ' · ', t('attempt n', x.attempt), ' · ', t('cause ' + x.cause),
-      x.reason && [': ', h('q', null, x.reason)],
+      x.reason && [': ', h('q', {class: 'reason'}, lined(x.reason))],
       x.client && [' · ', x.client]))));
 }
 

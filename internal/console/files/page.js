@@ -1,6 +1,6 @@
 // A page: its place in the address, its heading, and the loop that keeps it current. The address is
 // the fragment: #/topics/orders?match=a*.
-import {Problem} from './api.js';
+import {Problem, transient} from './api.js';
 import {at, button, bytes, cap, draw, duration, h, notice, now, num, parse, rate, store, unknown, update, when} from './base.js';
 import {t} from './text.js';
 
@@ -98,7 +98,7 @@ export function command(words, flags = {}) {
   return parts.join(' ');
 }
 
-// openPage starts a page in main. The result ends it.
+// openPage starts a page in main, and again if the broker did not respond. The result ends it.
 export function openPage(main, name, run) {
   const ending = new AbortController();
   const signal = ending.signal;
@@ -163,11 +163,24 @@ export function openPage(main, name, run) {
     },
     reload() { for (const wake of again) wake(); },
   };
-  Promise.resolve(run(page)).catch((err) => {
-    if (signal.aborted) return;
-    page.fail(err);
-    page.ready();
-  });
+  (async () => {
+    for (let failures = 0; !signal.aborted; failures++) {
+      try {
+        await run(page);
+        if (failures) page.fail(null);
+        return;
+      } catch (err) {
+        if (signal.aborted) return;
+        page.fail(err);
+        page.ready();
+        if (!transient(err)) return;
+        live.late();
+        await pause(Math.max(err.wait || 0, backoff(failures)), signal, true);
+      }
+      body.textContent = '';
+      again.clear();
+    }
+  })();
   return () => ending.abort();
 }
 

@@ -1,6 +1,6 @@
 // The pages of parked message groups: which groups have some, and those of one group.
 import {call, get, may, path} from './api.js';
-import {button, cap, checkbox, dialog, duration, field, h, notice, num, when} from './base.js';
+import {button, cap, checkbox, dialog, duration, field, firstLine, h, notice, num, when} from './base.js';
 import {badge, command, filters, link, pager, region, table, topicLink} from './page.js';
 import {t} from './text.js';
 
@@ -52,7 +52,7 @@ export function parked(page) {
       {label: t('topic'), cell: (p) => topicLink(p.topic)},
       {label: t('state'), cell: (p) => badge(t('state ' + p.state), p.state === 'parked' ? 'bad' : 'warn')},
       {label: t('since'), cell: (p) => (p.since ? when(p.since) : p.due ? [t('next attempt'), ' ', when(p.due)] : '')},
-      {label: t('reason'), wide: true, cell: (p) => p.reason || h('small', null, t('no reason now'))},
+      {label: t('reason'), wide: true, cell: (p) => firstLine(p.reason) || h('small', null, t('no reason now'))},
       {label: t('failed message'), cell: (p) => h('a', {class: 'mono', href: link('trace', {id: p.message_id, topic: p.topic})},
         p.message_id)},
       {label: t('attempt'), num: true, cell: (p) => num(p.attempts)},

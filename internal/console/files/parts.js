@@ -1,7 +1,7 @@
 // Pictures of numbers. Shapes stretch with the page, so the words around them are ordinary text.
-import {Problem} from './api.js';
+import {cursor, Problem, transient} from './api.js';
 import {at, button, cap, count, draw, duration, h, num, since, svg} from './base.js';
-import {link} from './page.js';
+import {backoff, link} from './page.js';
 import {t} from './text.js';
 
 // lines draws series {label, values, kind} of numbers, undefined where there is none, over the time
@@ -46,23 +46,29 @@ export function shape(parts) {
 // Searches that read a part at a time: a series of bounded requests, with progress, stop and go on.
 
 // scan loads parts with load(after) until there are enough rows, the end, or a stop. show draws all
-// rows so far and learns whether the search is complete. It returns the element with the progress.
+// rows so far and learns whether the search is complete. If the broker does not respond, it goes on
+// when the broker does. It returns the element with the progress.
 export function scan({load, rows, enough, show, signal, after = ''}) {
   const status = h('div', {class: 'scan', role: 'status'});
   let found = [];
   let scanned = 0;
   let next = after;
   let stopped = false;
+  let failures = 0;
+  let timer;
+  const advance = cursor(after);
   async function run() {
+    clearTimeout(timer);
     stopped = false;
     let want = found.length + enough;
     try {
       for (;;) {
         const part = await load(next, signal);
         if (signal.aborted) return;
+        failures = 0;
+        next = advance(part.next);
         found = found.concat(rows(part)).slice(0, 200);
         scanned += part.scanned || 0;
-        next = part.next;
         const complete = !next;
         show(found, complete, part);
         want = Math.min(want, 200);
@@ -73,7 +79,8 @@ export function scan({load, rows, enough, show, signal, after = ''}) {
     } catch (err) {
       if (signal.aborted) return;
       if (!(err instanceof Problem)) console.error(err);
-      const gone = err.status === 404; // there is nothing to go on with
+      const gone = err.status === 404 || err.status === undefined; // there is nothing to go on with
+      if (transient(err)) timer = setTimeout(() => signal.aborted || run(), Math.max(err.wait || 0, backoff(failures++)));
       draw(status, h('p', {class: 'fault', role: 'alert'}, err.message), !gone && button(t('go on'), 'scan-on', '', run));
       show(found, gone, {});
     }

@@ -242,6 +242,7 @@ export const table = {
   'none yet': '暂无',
   'not found between': '在 ID 所含时间 {0} 至 {1} 之间没有存储此 ID 的消息。',
   'not found in': '{0} 中没有此 ID 的消息。',
+  'repeated cursor': '服务器重复返回列表的同一页，因此只读到该处。请检查浏览器与服务器之间的代理。',
   'not loaded': '控制台的这一部分无法加载。服务器无响应或已升级：请刷新页面。',
   'not JSON': '原消息体是 JSON，修改后不是：{0}。仍要发送请再次确认。',
   'not permitted': '该访问密钥无权管理 {0}。',
