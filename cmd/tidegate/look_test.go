@@ -172,7 +172,7 @@ func TestPeek(t *testing.T) {
 		tl.must("send", "orders", body, "--tag", "t"+body[:1], "--key", body[:2], "-p", "shop=5")
 	}
 	r := tl.must("peek", "orders", "--columns", "tag,keys,size,text")
-	if want := "TAG  KEYS  SIZE  TEXT\nto   on     3 B  one\ntt   tw     9 B  two…\ntt   th     9 B  three\\x1b[2J\n"; r.stdout != want {
+	if want := "TAG  KEYS  SIZE  TEXT\nto   on       3  one\ntt   tw       9  two…\ntt   th       9  three\\x1b[2J\n"; r.stdout != want {
 		t.Errorf("peek prints\n%s\nwant\n%s", r.stdout, want)
 	}
 	first := document[peeked](t, tl.must("peek", "orders", "--limit", "2", "-o", "json").stdout)
@@ -329,6 +329,13 @@ func TestPeekFollow(t *testing.T) {
 	}
 	if got := follow("", func() {}, "--tag", "t", "-o", "name", "--limit", "3"); strings.Count(got, "\n") != 3 {
 		t.Errorf("the names of a tag are %q", got)
+	}
+	tl.must("topic", "create", "pays")
+	tl.must("send", "pays", "x", "--tag", "paid", "--key", "4711")
+	tl.must("send", "pays", "x")
+	columns := strings.Split(strings.TrimSpace(tl.bounded("", "peek", "pays", "--follow=100ms", "--limit", "2").stdout), "\n")
+	if len(columns) != 2 || len(strings.Fields(columns[0])) != len(strings.Fields(columns[1])) {
+		t.Errorf("a message without a tag and a key shifts the columns: %q", columns)
 	}
 	for _, args := range [][]string{{"--follow=1ms"}, {"--follow", "--to", "-1s"}, {"--follow", "--after", "x"}} {
 		if r := tl.run(append([]string{"peek", "orders"}, args...)...); r.code != 2 {

@@ -9,7 +9,7 @@ import (
 
 // Options are the flags of the output.
 func (c *Call) Options() output.Options {
-	return output.Options{Format: c.Format.Format, Columns: c.columns, NoHeaders: c.noHeaders, Sort: c.Sort, Limit: c.Limit, Times: c.Times.TimeStyle}
+	return output.Options{Format: c.Format.Format, Columns: c.columns, NoHeaders: c.noHeaders, Sort: c.Sort, Limit: c.Limit, Times: c.Times.TimeStyle, Plain: !c.Terminal}
 }
 
 // ListOptions are Options for the table of a list. Without such a table the flags for columns and
@@ -55,7 +55,7 @@ func PrintTable[T any](c *Call, l output.List[T]) error {
 		fmt.Fprintln(c.Out)
 	}
 	c.listed = true
-	return l.Print(c.Out, c.Err, output.Options{Format: c.Format.Format, NoHeaders: c.noHeaders, Times: c.Times.TimeStyle})
+	return l.Print(c.Out, c.Err, output.Options{Format: c.Format.Format, NoHeaders: c.noHeaders, Times: c.Times.TimeStyle, Plain: !c.Terminal})
 }
 
 // PrintList prints a list.

@@ -1,6 +1,7 @@
 package messages
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -100,12 +101,20 @@ func (l *look) line(m *status.StoredMessage) error {
 		return err
 	}
 	now := time.Now()
-	var cells []string
+	var line strings.Builder
+	i := 0
 	for _, c := range view.MessageColumns(l.query.Delayed) {
-		if text := output.Cell(c.Cell(*m), l.Times.TimeStyle, now); text != "" && !c.Wide {
-			cells = append(cells, text)
+		if c.Wide {
+			continue
 		}
+		text := cmp.Or(l.Options().Cell(c.Cell(*m), now), "-") // an empty cell would shift the others
+		if i == len(l.widths) {
+			l.widths = append(l.widths, 0)
+		}
+		l.widths[i] = max(l.widths[i], output.Width(text))
+		line.WriteString(text + strings.Repeat(" ", l.widths[i]-output.Width(text)+2))
+		i++
 	}
-	_, err := fmt.Fprintln(l.Out, strings.Join(cells, "  "))
+	_, err := fmt.Fprintln(l.Out, strings.TrimRight(line.String(), " "))
 	return err
 }

@@ -37,6 +37,7 @@ type look struct {
 	scanned int64
 	hidden  bool // contents are not permitted
 	follow  time.Duration
+	widths  []int // of the columns that --follow has printed
 }
 
 // filters adds the flags that peek and find share.

@@ -3,6 +3,7 @@ package output
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"maps"
 	"strings"
 	"testing"
@@ -199,5 +200,32 @@ func TestList(t *testing.T) {
 	var out, notes bytes.Buffer
 	if err := empty.Print(&out, &notes, Options{Format: Table}); err != nil || out.Len() > 0 || notes.String() != "no cities\n" {
 		t.Errorf("an empty list: %v, %q, %q", err, out.String(), notes.String())
+	}
+}
+
+// A table that a program reads has each number as one field without a unit.
+func TestPlainNumbers(t *testing.T) {
+	var plain, people strings.Builder
+	type row struct{}
+	l := List[row]{Rows: []row{{}}, Columns: []Column[row]{
+		{Name: "READY", Cell: func(row) any { return 19_999 }},
+		{Name: "OFFSET", Cell: func(row) any { return int64(-1_234_567) }},
+		{Name: "SIZE", Cell: func(row) any { return Bytes(123_456) }},
+		{Name: "IN", Cell: func(row) any { return Rate(1204.26) }},
+		{Name: "OUT", Cell: func(row) any { return Rate(-1) }},
+		{Name: "AGE", Cell: func(row) any { return 2*time.Minute + 3500*time.Millisecond }},
+		{Name: "TAG", Cell: func(row) any { return "10 000" }},
+	}}
+	if err := l.Print(&plain, io.Discard, Options{NoHeaders: true, Plain: true}); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Print(&people, io.Discard, Options{NoHeaders: true}); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := strings.TrimSpace(plain.String()), "19999  -1234567  123456  1204.3  -  123.5  10 000"; got != want {
+		t.Errorf("for programs: %q, want %q", got, want)
+	}
+	if got, want := strings.TrimSpace(people.String()), "19 999  -1 234 567  120.6 KiB  1 204  -  2m 04s  10 000"; got != want {
+		t.Errorf("for people: %q, want %q", got, want)
 	}
 }

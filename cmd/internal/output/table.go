@@ -8,7 +8,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -36,6 +38,7 @@ type Options struct {
 	Sort      string // a column, descending with a leading -; empty keeps the order
 	Limit     int    // most rows; 0 means no limit
 	Times     TimeStyle
+	Plain     bool // numbers for programs: 12345, bytes without a unit, seconds
 }
 
 // A Column is one column of a table.
@@ -182,7 +185,22 @@ func number(cell any) bool {
 }
 
 // Cell returns the text of a value in a table: numbers in groups of digits, times in the style.
-func Cell(v any, style TimeStyle, now time.Time) string {
+// With Plain a number has no spaces, so that programs read it as one field: an integer has digits
+// alone, bytes are a count without a unit, and durations are seconds.
+func (o Options) Cell(v any, now time.Time) string {
+	if o.Plain {
+		switch v := v.(type) {
+		case int, int64, Bytes:
+			return fmt.Sprintf("%d", v)
+		case Rate:
+			if v >= 0 {
+				return strconv.FormatFloat(math.Round(float64(v)*10)/10, 'f', -1, 64)
+			}
+		case time.Duration:
+			return strconv.FormatFloat(v.Seconds(), 'f', -1, 64)
+		}
+	}
+	style := o.Times
 	switch v := v.(type) {
 	case nil:
 		return "-"
@@ -217,7 +235,7 @@ func writeTable[T any](w io.Writer, rows []T, columns []Column[T], o Options) er
 		line := make([]string, len(columns))
 		for i, c := range columns {
 			v := c.Cell(r)
-			line[i], right[i] = Cell(v, o.Times, now), right[i] || number(v)
+			line[i], right[i] = o.Cell(v, now), right[i] || number(v)
 		}
 		cells = append(cells, line)
 	}
@@ -290,7 +308,7 @@ func Fields(w io.Writer, o Options, fields []Field) error {
 	now := time.Now()
 	var cells [][]string
 	for _, f := range fields {
-		if text := Cell(f.Value, o.Times, now); text != "" {
+		if text := o.Cell(f.Value, now); text != "" {
 			cells = append(cells, []string{f.Name, text})
 		}
 	}

@@ -67,6 +67,8 @@ RFC 3339.`},
 
 --columns selects columns, --sort sorts by one (-COLUMN descending), --limit bounds
 the rows. Times in tables are relative on a terminal and UTC otherwise (--time).
+In columns of numbers a table has 19 999, 1.2 GiB and 2m 03s on a terminal, and
+otherwise 19999, bytes and seconds, so that each is one field for awk and sort.
 Arguments take times as RFC 3339, as a duration from now (-15m), or as Unix seconds
 (@1784887200).`},
 	}
