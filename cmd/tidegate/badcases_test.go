@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate/cmd/internal/call"
+	"github.com/tidegate/tidegate/cmd/internal/command"
 )
 
 // After Ctrl-C, receive --then release has released its messages at once, and prints the number of
@@ -33,6 +35,57 @@ func TestInterruptedReceive(t *testing.T) {
 	}
 	if got := lines[received](t, tl.must("receive", "billing", "orders", "--then", "ack", "--max", "3", "--wait", "1s", "-o", "jsonl").stdout); len(got) != 3 || got[0].Attempt != 1 {
 		t.Errorf("the next receive got %+v, want 3 messages with attempt 1", got)
+	}
+}
+
+// A signal is the ordinary end of a command that goes on until then. Another command is cut short:
+// 128 and the number of the signal.
+func TestExitCodesOfSignals(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.must("send", "orders", "a")
+	tl.must("receive", "billing", "orders", "--then", "dead", "--max", "1")
+	tl.must("send", "orders", "a")
+	for _, c := range []struct {
+		args, until             string // the output after which the signal comes
+		interrupted, terminated int
+	}{
+		{"receive shipping orders --follow --then ack -o name", "\n", 0, 0},
+		{"receive %s orders --then ack --max 10 --wait 1m -o name", "\n", 130, 143},
+		{"peek orders --follow", "\n", 0, 0},
+		{"dead-letters watch billing --since -1h", "\n", 0, 0},
+		{"top -o jsonl", "\n", 0, 0},
+		{"top --clients -o jsonl", "\n", 0, 0},
+		{"status --watch", "\n", 0, 0},
+		{"group lag billing --watch", "\n", 0, 0},
+	} {
+		for _, s := range []struct {
+			signal os.Signal
+			code   int
+		}{{os.Interrupt, c.interrupted}, {syscall.SIGTERM, c.terminated}} {
+			ctx, end := context.WithCancelCause(t.Context())
+			out, group := &watchedBuffer{text: c.until, seen: func() { end(command.Signal{Signal: s.signal}) }}, "group-"+s.signal.String()
+			tl.must("send", "orders", "a")
+			var stderr lockedBuffer
+			code := run(ctx, strings.Fields(strings.ReplaceAll(c.args, "%s", group)), &call.App{
+				In: strings.NewReader(""), Out: out, Err: &stderr, Env: func(name string) string { return tl.env[name] },
+			})
+			if code != s.code {
+				t.Errorf("%s, %v: exit code %d, want %d: %s", c.args, s.signal, code, s.code, stderr.String())
+			}
+			end(nil)
+		}
+	}
+}
+
+// A receive for a group that does not exist says that it is new, because a mistyped name is one.
+func TestNewGroupIsAnnounced(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.must("send", "orders", "a")
+	if r := tl.must("receive", "biling", "orders", "--then", "release", "--max", "1"); !strings.Contains(r.stderr, "group biling is new") || !strings.Contains(r.stderr, "tidegate group delete biling") {
+		t.Errorf("a new group: %s", r.stderr)
+	}
+	if r := tl.must("receive", "biling", "orders", "--then", "release", "--max", "1"); strings.Contains(r.stderr, "is new") {
+		t.Errorf("a group that exists: %s", r.stderr)
 	}
 }
 

@@ -82,11 +82,15 @@ func Execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 		err = usage.Err // a read of the input that Ctrl-C has ended
 	}
 	code := ExitCode(err)
+	interrupted := ctx.Err() != nil && code == ExitInterrupted
+	if by, ok := errors.AsType[Signal](context.Cause(ctx)); interrupted && ok && by.Signal == syscall.SIGTERM {
+		code = ExitTerminated
+	}
 	if wantsJSON(ran, args) {
 		_ = output.Line(stderr, problemOf(root, err, code)) // nothing is left to report a failure to
 		return code
 	}
-	if ctx.Err() != nil && code == ExitInterrupted && !strings.HasPrefix(err.Error(), "interrupted") {
+	if interrupted && !strings.HasPrefix(err.Error(), "interrupted") {
 		fmt.Fprintf(stderr, "%s: interrupted\n", root.Name()) // not the call that the interruption met
 		return code
 	}

@@ -3,6 +3,7 @@ package command
 import (
 	"context"
 	"errors"
+	"os"
 
 	"github.com/tidegate/tidegate"
 )
@@ -17,8 +18,26 @@ const (
 	ExitThrottled    = 5   // the server throttles or has no room
 	ExitNoAnswer     = 6   // unreachable or timed out
 	ExitPartly       = 7   // a part was done
-	ExitInterrupted  = 130 // by Ctrl-C
+	ExitInterrupted  = 130 // by Ctrl-C, before the work was done
+	ExitTerminated   = 143 // by SIGTERM, before the work was done
 )
+
+// A Signal is the cause of a context that a signal has ended. It matches context.Canceled.
+type Signal struct{ os.Signal }
+
+func (s Signal) Error() string { return s.String() + " signal received" }
+
+// Is reports whether target is context.Canceled.
+func (s Signal) Is(target error) bool { return target == context.Canceled } //nolint:errorlint // of Is itself
+
+// Ordinary returns nil for the error that the end of ctx caused, and else err. It is for commands
+// that go on until a signal, such as --follow and top: for them it is no interruption.
+func Ordinary(ctx context.Context, err error) error {
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) && ExitCode(err) == ExitInterrupted {
+		return nil
+	}
+	return err
+}
 
 // ErrPartly marks an error after which a part of the work is done.
 var ErrPartly = errors.New("partly done")

@@ -192,7 +192,7 @@ ends the watch after a number of dead letters.`,
 		Example: `  tidegate dead-letters watch billing --since -1h --limit 1
   tidegate dead-letters watch billing --since -1h --limit 1 --exec 'cat >> letters.jsonl'`,
 	}
-	w.Call = a.Remote(c, []string{"GROUP"}, func(ctx context.Context, _ *call.Call) error { return w.run(ctx) })
+	w.Call = a.Remote(c, []string{"GROUP"}, func(ctx context.Context, _ *call.Call) error { return command.Ordinary(ctx, w.run(ctx)) })
 	w.register(c)
 	c.Flags().StringVar(&w.exec, "exec", "", "run this `program` for each dead letter")
 	c.Flags().DurationVar(&w.every, "every", time.Second, "interval of the queries")

@@ -101,7 +101,7 @@ func (l *look) peek(ctx context.Context) error {
 		return command.Usagef(l.Command, "--delayed excludes --from last, --queue and --offset: the messages are in no queue yet, in the order of their sends")
 	}
 	if l.Command.Flags().Changed("follow") {
-		return l.followed(ctx)
+		return command.Ordinary(ctx, l.followed(ctx))
 	}
 	if err := l.read(ctx, l.Args[0]); err != nil {
 		return err

@@ -149,7 +149,25 @@ func (r *receiveCommand) run(ctx context.Context) error {
 	if r.exec+r.execLines != "" {
 		return errors.Join(r.work(ctx, t, sub), t.Close())
 	}
+	if r.progress && !server.Elsewhere() {
+		r.announce(ctx, sub.Group)
+	}
 	return errors.Join(r.look(ctx, t, sub, settle), t.Close())
+}
+
+// announce prints a line if the group does not exist: the first receive creates it, also by a
+// mistyped name. Without a response of the HTTP API it prints nothing.
+func (r *receiveCommand) announce(ctx context.Context, group string) {
+	bounded, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	client, err := r.Admin(bounded)
+	if err != nil {
+		return
+	}
+	if _, err = client.Group(bounded, group); errors.Is(err, tidegate.ErrNotFound) {
+		r.Note("group %s is new, and this receive creates it; if the name is wrong: %s", output.Safe(group),
+			shell.Mention(shell.Line(r.Command.Root().Name()+" group delete", group)))
+	}
 }
 
 // plan checks the flags.
@@ -259,6 +277,9 @@ func (r *receiveCommand) look(ctx context.Context, t connection.Transport, sub c
 			return nil // an acknowledgement failed
 		}
 		if ctx.Err() != nil && len(ds) == 0 {
+			if r.follow {
+				break // the ordinary end
+			}
 			return fmt.Errorf("interrupted after %s: %w", output.Count(int64(received), "message"), context.Canceled)
 		}
 		if err != nil {
@@ -280,7 +301,7 @@ func (r *receiveCommand) look(ctx context.Context, t connection.Transport, sub c
 			break
 		}
 	}
-	if received == 0 {
+	if received == 0 && !r.follow {
 		more := ""
 		if r.progress {
 			more = fmt.Sprintf("; %s shows the group's progress", shell.Mention(shell.Line(r.Command.Root().Name()+" group show", sub.Group)))

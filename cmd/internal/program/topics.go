@@ -21,7 +21,12 @@ func topics() []*cobra.Command {
   %-4d throttled, or no space; the error has the time to wait
   %-4d no response: unreachable or timed out
   %-4d partly done
-  %-4d interrupted
+  %-4d interrupted by Ctrl-C before the work was done
+  %-4d interrupted by SIGTERM before the work was done
+
+A signal is the ordinary end, with 0, of a command that goes on until then: --follow,
+--watch, top, dead-letters watch, console, serve, and receive --exec once its programs
+have ended.
 
 tidegate check alone has those of Nagios: 0 OK, 1 warning, 2 critical, 3 unknown.
 tidegate receive --exec ends with 1 if its program cannot be executed, after
@@ -31,7 +36,7 @@ are the fates of the messages: 'tidegate help receive'.
 With -o json an error is one JSON object on standard error, with the fields of the
 HTTP API's errors, exit and hint.`,
 			command.ExitDone, command.ExitFailed, command.ExitUsage, command.ExitNotFound, command.ExitNotPermitted,
-			command.ExitThrottled, command.ExitNoAnswer, command.ExitPartly, command.ExitInterrupted)},
+			command.ExitThrottled, command.ExitNoAnswer, command.ExitPartly, command.ExitInterrupted, command.ExitTerminated)},
 		{Use: "environment", Short: "The environment variables of client commands", Long: `The environment variables of client commands:
 
   TIDEGATE_CONTEXT       name of a context

@@ -64,9 +64,18 @@ func (k *topCommand) run(ctx context.Context) error {
 	if k.every < 100*time.Millisecond {
 		return command.Usagef(k.Command, "--every is %v; the shortest interval is 100ms", k.every)
 	}
+	run := k.runBacklogs
 	if k.clients {
-		return k.runClients(ctx)
+		run = k.runClients
 	}
+	err := run(ctx)
+	if k.once || k.Format.Format != output.JSONL && !k.Terminal {
+		return err
+	}
+	return command.Ordinary(ctx, err) // it goes on until Ctrl-C
+}
+
+func (k *topCommand) runBacklogs(ctx context.Context) error {
 	if _, err := k.Rows(nil); err != nil {
 		return k.Usage(err)
 	}
