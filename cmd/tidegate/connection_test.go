@@ -172,7 +172,7 @@ func TestHelpIsGrouped(t *testing.T) {
 // doctor names the fault and the remedy of a wrong port, TLS, topic and group.
 func TestDoctor(t *testing.T) {
 	tl := newTool(t, "--topic", "orders:FIFO")
-	if r := tl.must("doctor"); strings.Contains(r.stdout, "failed") || !strings.Contains(r.stdout, "the clocks agree") {
+	if r := tl.must("doctor"); strings.Contains(r.stdout, "failed") || !strings.Contains(r.stdout, "the clocks agree") || !strings.Contains(r.stdout, "messages of orders go to "+tl.grpc) {
 		t.Errorf("a healthy broker:\n%s", r.stdout)
 	}
 	secure := httptest.NewTLSServer(http.NotFoundHandler())
@@ -231,6 +231,18 @@ func TestDoctor(t *testing.T) {
 		if r := tl.run(append(args, "--no-retry")...); !strings.Contains(r.stderr, "--cacert") || strings.Contains(r.stderr, "Options.") {
 			t.Errorf("%q: %s", args, r.stderr)
 		}
+	}
+}
+
+// Without --topic, doctor tests the address that the server advertises by the route of any topic.
+func TestDoctorTestsTheAdvertisedAddress(t *testing.T) {
+	tl := newTool(t, "--advertise", "127.0.0.1:1")
+	if r := tl.must("doctor"); !strings.Contains(r.stdout, "give --topic NAME to test the address") {
+		t.Errorf("without a topic:\n%s", r.stdout)
+	}
+	tl.must("topic", "create", "orders")
+	if r := tl.run("doctor"); r.code != 6 || !strings.Contains(r.stdout, "the route of orders names the server 127.0.0.1:1") || !strings.Contains(r.stdout, "set advertise of tidegate") {
+		t.Errorf("an address that cannot be reached: exit code %d\n%s", r.code, r.stdout)
 	}
 }
 

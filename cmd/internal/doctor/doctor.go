@@ -240,9 +240,11 @@ func (d *Patient) protocol(ctx context.Context, s connection.Server) {
 		who = "the access key " + s.Key
 	}
 	d.OK("route", "the server responds with %s", who)
-	if d.Topic != "" {
-		d.lane(ctx, t)
+	if d.Topic == "" {
+		d.advertised(ctx, t)
+		return
 	}
+	d.lane(ctx, t)
 }
 
 // create returns the remedy for a topic or group that does not exist. RocketMQ has its own command.
@@ -266,6 +268,51 @@ func (d *Patient) routeRemedy(err error) string {
 	return "the port responds, but not as a RocketMQ 5 proxy or a tidegate broker"
 }
 
+// dialed connects to the addresses of a topic's route, in a step. It reports whether all accept
+// connections.
+func (d *Patient) dialed(ctx context.Context, step, topic, endpoint string) bool {
+	for _, address := range strings.FieldsFunc(endpoint, func(r rune) bool { return r == ';' || r == ',' }) {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+		if err != nil {
+			return d.Failed(step, fmt.Errorf("the route of %s names the server %s: %w: %w", output.Safe(topic), address, err, tidegate.ErrUnavailable),
+				"the server advertises an address that this machine cannot reach: set advertise of tidegate, or the proxy's address on RocketMQ (grpcServerPort, and the host name of the machine)")
+		}
+		_ = conn.Close() // the connection was the test
+	}
+	return true
+}
+
+// advertised tests the address that the server advertises, with the route of any topic. Only the
+// HTTP API names topics; without it, and without a topic, the step is left out.
+func (d *Patient) advertised(ctx context.Context, t connection.Transport) {
+	bounded, cancel := d.Bounded(ctx)
+	defer cancel()
+	leftOut := func(why string) {
+		d.steps = append(d.steps, Step{Step: "advertised", Result: "left out", What: why, Remedy: "give --topic NAME to test the address that the server advertises"})
+	}
+	if d.Server.WithoutHTTP() || d.Server.HTTP == "" || d.Server.Elsewhere() {
+		leftOut("no topic is known")
+		return
+	}
+	var topics []status.Topic
+	client, err := d.Admin(bounded)
+	if err == nil {
+		topics, _, err = client.TopicsPage(bounded, "", "", 1)
+	}
+	if err != nil || len(topics) == 0 {
+		leftOut("no topic is known")
+		return
+	}
+	lane, err := t.Lane(bounded, transport.LaneRequest{Topic: topics[0].Name})
+	if err != nil {
+		leftOut(fmt.Sprintf("the route of %s is not known: %s", output.Safe(topics[0].Name), command.Text(err)))
+		return
+	}
+	if d.dialed(bounded, "advertised", topics[0].Name, lane.Endpoint) {
+		d.OK("advertised", "messages of %s go to %s", output.Safe(topics[0].Name), lane.Endpoint)
+	}
+}
+
 // lane tests the server that the topic's route names, its type by a send, and the group.
 func (d *Patient) lane(ctx context.Context, t connection.Transport) {
 	bounded, cancel := d.Bounded(ctx)
@@ -275,14 +322,8 @@ func (d *Patient) lane(ctx context.Context, t connection.Transport) {
 		d.Failed("topic", err, d.routeRemedy(err))
 		return
 	}
-	for _, address := range strings.FieldsFunc(lane.Endpoint, func(r rune) bool { return r == ';' || r == ',' }) {
-		conn, err := (&net.Dialer{}).DialContext(bounded, "tcp", address)
-		if err != nil {
-			d.Failed("topic", fmt.Errorf("the route of %s names the server %s: %w: %w", output.Safe(d.Topic), address, err, tidegate.ErrUnavailable),
-				"the server advertises an address that this machine cannot reach: set advertise of tidegate, or the proxy's address on RocketMQ (grpcServerPort, and the host name of the machine)")
-			return
-		}
-		_ = conn.Close() // the connection was the test
+	if !d.dialed(bounded, "topic", d.Topic, lane.Endpoint) {
+		return
 	}
 	d.OK("topic", "messages of %s go to %s", output.Safe(d.Topic), lane.Endpoint)
 	if d.Send {
