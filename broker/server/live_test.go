@@ -205,6 +205,7 @@ func TestKeysShareTheLiveStreams(t *testing.T) {
 		for _, end := range ends {
 			end()
 		}
+		synctest.Wait()
 	})
 }
 

@@ -192,11 +192,12 @@ func TestSecondLetterWithOneIDAndRepeatedCursors(t *testing.T) {
 		}
 		w.Header().Set("Content-Type", "application/json")
 		letter := `{"message_id":"17","queue":0,"offset":%d,"origin":{"topic":"orders","group":"billing","offset":%d}}`
-		if r.Method != http.MethodGet {
+		switch {
+		case r.Method != http.MethodGet:
 			fmt.Fprint(w, `{"redriven":1,"count":1}`)
-		} else if r.URL.Query().Get("limit") != "1" {
+		case r.URL.Query().Get("limit") != "1":
 			fmt.Fprintf(w, `{"dead_letters":[`+letter+","+letter+`]}`, 1, 1, 2, 2)
-		} else {
+		default:
 			fmt.Fprintf(w, `{"dead_letters":[`+letter+`],"next":"old"}`, 1, 1)
 		}
 	}))
