@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/call"
 	"github.com/tidegate/tidegate/cmd/internal/command"
 )
@@ -74,6 +75,66 @@ func TestExitCodesOfSignals(t *testing.T) {
 			}
 			end(nil)
 		}
+	}
+}
+
+// receive --follow goes on after a restart of the broker, with what it was acknowledging.
+func TestFollowOutlivesARestart(t *testing.T) {
+	data, env := t.TempDir(), map[string]string{"XDG_CONFIG_HOME": t.TempDir()}
+	app := func(out, err io.Writer) *call.App {
+		return &call.App{In: strings.NewReader(""), Out: out, Err: err, Env: func(name string) string { return env[name] }}
+	}
+	serve := func(grpc, http string) (stop func()) {
+		ctx, end := context.WithCancel(t.Context())
+		ready := make(chan struct{})
+		out := &watchedBuffer{text: "\n", seen: sync.OnceFunc(func() { close(ready) })}
+		done := make(chan int, 1)
+		var log lockedBuffer
+		go func() {
+			done <- run(ctx, []string{"serve", "--data", data, "--grpc", grpc, "--http", http, "--topic", "orders", "--min-long-polling", "0s", "--log-level", "error"}, app(out, &log))
+		}()
+		select {
+		case <-ready:
+		case code := <-done:
+			t.Fatalf("the broker ended with %d: %s", code, log.String())
+		}
+		if _, err := fmt.Sscanf(out.String(), "ready grpc=%s http=%s\n", &grpc, &http); err != nil {
+			t.Fatal(err)
+		}
+		env["TIDEGATE_SERVER_GRPC"], env["TIDEGATE_SERVER_HTTP"] = grpc, "http://"+http
+		return func() { end(); <-done }
+	}
+	must := func(args ...string) string {
+		var out, log lockedBuffer
+		if code := run(t.Context(), args, app(&out, &log)); code != 0 {
+			t.Fatalf("%q: exit code %d, %s", args, code, log.String())
+		}
+		return out.String()
+	}
+	stop := serve("127.0.0.1:0", "127.0.0.1:0")
+	must("send", "orders", "before")
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	first := make(chan struct{})
+	begun := &watchedBuffer{text: "before", seen: sync.OnceFunc(func() { close(first) })}
+	second := &watchedBuffer{text: "after", seen: interrupt}
+	away := make(chan struct{})
+	stderr := &watchedBuffer{text: "it goes on when a server responds", seen: sync.OnceFunc(func() { close(away) })}
+	done := make(chan int)
+	go func() {
+		done <- run(ctx, []string{"receive", "billing", "orders", "--follow", "--then", "ack", "--raw"}, app(writers{begun, second}, stderr))
+	}()
+	<-first
+	stop()
+	<-away
+	stop = serve(env["TIDEGATE_SERVER_GRPC"], strings.TrimPrefix(env["TIDEGATE_SERVER_HTTP"], "http://"))
+	defer stop()
+	must("send", "orders", "after")
+	if code := <-done; code != 0 || strings.Count(begun.String(), "before") != 1 {
+		t.Errorf("exit code %d, %q: %s", code, begun.String(), stderr.String())
+	}
+	if got := lines[struct{ Backlog status.Backlog }](t, must("group", "list", "-o", "jsonl")); len(got) != 1 || got[0].Backlog.Messages != 0 {
+		t.Errorf("the groups have %+v, want all messages acknowledged", got)
 	}
 }
 

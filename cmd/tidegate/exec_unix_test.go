@@ -102,7 +102,7 @@ func TestExecKillSwitch(t *testing.T) {
 // A worker ends after a number of failures in a row. A success begins the count again.
 func TestExecFailuresInRow(t *testing.T) {
 	tl := newTool(t)
-	tl.must("topic", "create", "orders", "queues=1") // the messages come in their order
+	tl.must("topic", "create", "orders", "queues=1")                               // the messages come in their order
 	tl.input("bad\nbad\ngood\nbad\nbad\nbad\nlast\n", "send", "orders", "--lines") //nolint:dupword // the messages
 	seen := filepath.Join(tl.home, "seen")
 	r := tl.run("receive", "billing", "orders", "--exec", `read -r body; echo "$body" >> '`+seen+`'; [ "$body" = good ]`, "--max-failures-in-row", "3", "--max", "7")

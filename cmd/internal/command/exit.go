@@ -28,7 +28,7 @@ type Signal struct{ os.Signal }
 func (s Signal) Error() string { return s.String() + " signal received" }
 
 // Is reports whether target is context.Canceled.
-func (s Signal) Is(target error) bool { return target == context.Canceled } //nolint:errorlint // of Is itself
+func (s Signal) Is(target error) bool { return target == context.Canceled }
 
 // Ordinary returns nil for the error that the end of ctx caused, and else err. It is for commands
 // that go on until a signal, such as --follow and top: for them it is no interruption.

@@ -1,10 +1,14 @@
 package messages
 
 import (
+	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/cmd/internal/call"
+	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 )
 
@@ -45,6 +49,31 @@ func acknowledge(ack func([]*tidegate.Delivery) []error, failed func()) *acknowl
 		a.run(failed)
 	}()
 	return a
+}
+
+// persistent returns ack with repetitions: acknowledgements that no server has answered are repeated
+// each second until a lease of the given duration has ended, or ctx.
+func persistent(ctx context.Context, lease time.Duration, ack func([]*tidegate.Delivery) []error) func([]*tidegate.Delivery) []error {
+	return func(ds []*tidegate.Delivery) []error {
+		until := time.Now().Add(lease)
+		errs := ack(ds)
+		for time.Now().Before(until) {
+			var again []*tidegate.Delivery
+			var places []int
+			for i, err := range errs {
+				if err != nil && command.ExitCode(err) == command.ExitNoAnswer {
+					again, places = append(again, ds[i]), append(places, i)
+				}
+			}
+			if len(again) == 0 || call.Sleep(ctx, time.Second) != nil {
+				break
+			}
+			for i, err := range ack(again) {
+				errs[places[i]] = err
+			}
+		}
+		return errs
+	}
 }
 
 // run acknowledges until printed is closed and no acknowledgement is under way.

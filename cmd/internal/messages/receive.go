@@ -249,11 +249,15 @@ func (r *receiveCommand) look(ctx context.Context, t connection.Transport, sub c
 	receiving, stop := context.WithCancel(ctx)
 	defer stop()
 	if f.name == "ack" {
-		r.acks = acknowledge(func(ds []*tidegate.Delivery) []error {
+		ack := func(ds []*tidegate.Delivery) []error {
 			ctx, cancel := r.Bounded(context.WithoutCancel(ctx)) // also after Ctrl-C: they are printed
 			defer cancel()
 			return t.Ack(ctx, ds)
-		}, stop)
+		}
+		if r.follow {
+			ack = persistent(ctx, r.lease, ack)
+		}
+		r.acks = acknowledge(ack, stop)
 	}
 	defer func() {
 		if r.acks != nil {
@@ -262,7 +266,7 @@ func (r *receiveCommand) look(ctx context.Context, t connection.Transport, sub c
 		}
 		err = errors.Join(err, out.Flush(), r.release(ctx, t, held))
 	}()
-	received, last := 0, time.Now()
+	received, last, away := 0, time.Now(), false
 	for r.max == 0 || received < r.max {
 		n := 32
 		if r.max > 0 {
@@ -282,6 +286,15 @@ func (r *receiveCommand) look(ctx context.Context, t connection.Transport, sub c
 			}
 			return fmt.Errorf("interrupted after %s: %w", output.Count(int64(received), "message"), context.Canceled)
 		}
+		if err != nil && r.follow && command.ExitCode(err) == command.ExitNoAnswer {
+			if !away {
+				r.Note("%s: %v; it goes on when a server responds", r.Command.Root().Name(), err)
+			}
+			away = true
+			_ = call.Sleep(ctx, time.Second) // the next round sees the end of ctx
+			continue
+		}
+		away = false
 		if err != nil {
 			return err
 		}
