@@ -175,6 +175,7 @@ func TestInterruptedAcknowledgements(t *testing.T) {
 // that it has not printed.
 func TestClosedPipe(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
+	tl.must("group", "create", "billing")
 	tl.must("send", "orders", strings.Repeat("x", 10_000), "--count", "100")
 	c := exec.CommandContext(t.Context(), "bash", "-c", "tidegate receive billing orders --then release --max 100 --lease 10m -o jsonl | head -c 100; code=${PIPESTATUS[0]}; echo; echo $code")
 	c.Env = tl.environ(installed(t))
