@@ -38,14 +38,13 @@ type Queue struct {
 	// of As. Default: 30 minutes.
 	Lease time.Duration
 
-	// Wait is the time without a further letter after which a queue counts as empty. RocketMQ takes
-	// about 5 s to return the letters that another listing has released. Default: 10 s.
+	// Wait is the time without a further letter after which a queue counts as empty. Default: 5 s.
 	Wait time.Duration
 }
 
 const (
 	defaultLease = 30 * time.Minute
-	defaultWait  = 10 * time.Second
+	defaultWait  = 5 * time.Second
 	maxReceive   = 32
 	giveUpAfter  = 3 * time.Second // for the release of each letter
 
