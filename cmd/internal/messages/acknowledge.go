@@ -51,8 +51,8 @@ func acknowledge(ack func([]*tidegate.Delivery) []error, failed func()) *acknowl
 	return a
 }
 
-// persistent returns ack with repetitions: acknowledgements that no server has answered are repeated
-// each second until a lease of the given duration has ended, or ctx.
+// persistent returns ack with repetitions: acknowledgements that no server has answered are
+// repeated each second until a lease of the given duration has ended, or ctx.
 func persistent(ctx context.Context, lease time.Duration, ack func([]*tidegate.Delivery) []error) func([]*tidegate.Delivery) []error {
 	return func(ds []*tidegate.Delivery) []error {
 		until := time.Now().Add(lease)
