@@ -47,10 +47,10 @@ another one of the job, gets a new ID, because a tidegate broker drops an ID tha
 stored minutes ago; the key stays. Jobs with different journals give a message the
 same ID, so that a message that both carry is stored once. Two different messages
 with one ID in two jobs are then stored once, too, if the second job follows within
-the duplicate window of the target: wait for its end before it. Waiting retries and delayed messages are carried
-when they are due: the command waits for them, up to --wait without a message, or
-without end with --follow. Stop the consumers of the group first, and let the
-producers send to the target.
+the duplicate window of the target: wait for its end before it. Waiting retries and
+delayed messages are carried when they are due: the command waits for them, up to
+--wait without a message, or without end with --follow. Stop the consumers of the
+group first, and let the producers send to the target.
 
 While a server is away or throttles, the command waits for it and extends the leases
 of the messages in hand. A message that the target rejects stays at the source, with

@@ -69,10 +69,10 @@ func (k *topCommand) run(ctx context.Context) error {
 		run = k.runClients
 	}
 	err := run(ctx)
-	if k.once || k.Format.Format != output.JSONL && !k.Terminal {
-		return err
+	if endless := k.Format.Format == output.JSONL || k.Terminal && k.Format.Format == output.Table; endless && !k.once {
+		return command.Ordinary(ctx, err)
 	}
-	return command.Ordinary(ctx, err) // it goes on until Ctrl-C
+	return err
 }
 
 func (k *topCommand) runBacklogs(ctx context.Context) error {
