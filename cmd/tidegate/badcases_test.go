@@ -120,13 +120,20 @@ func TestFollowOutlivesARestart(t *testing.T) {
 	second := &watchedBuffer{text: "after", seen: interrupt}
 	away := make(chan struct{})
 	stderr := &watchedBuffer{text: "it goes on when a server responds", seen: sync.OnceFunc(func() { close(away) })}
-	done := make(chan int)
+	done := make(chan int, 1)
 	go func() {
 		done <- run(ctx, []string{"receive", "billing", "orders", "--follow", "--then", "ack", "--raw"}, app(writers{begun, second}, stderr))
 	}()
-	<-first
+	reached := func(event <-chan struct{}) {
+		select {
+		case <-event:
+		case code := <-done:
+			t.Fatalf("it ended with %d, %q: %s", code, begun.String(), stderr.String())
+		}
+	}
+	reached(first)
 	stop()
-	<-away
+	reached(away)
 	stop = serve(env["TIDEGATE_SERVER_GRPC"], strings.TrimPrefix(env["TIDEGATE_SERVER_HTTP"], "http://"))
 	defer stop()
 	must("send", "orders", "after")

@@ -52,12 +52,13 @@ func acknowledge(ack func([]*tidegate.Delivery) []error, failed func()) *acknowl
 }
 
 // persistent returns ack with repetitions: acknowledgements that no server has answered are
-// repeated each second until a lease of the given duration has ended, or ctx.
+// repeated each second until a lease of the given duration has ended, and once more at the end of
+// ctx, because the server may have come back.
 func persistent(ctx context.Context, lease time.Duration, ack func([]*tidegate.Delivery) []error) func([]*tidegate.Delivery) []error {
 	return func(ds []*tidegate.Delivery) []error {
 		until := time.Now().Add(lease)
 		errs := ack(ds)
-		for time.Now().Before(until) {
+		for ended := false; time.Now().Before(until) && !ended; {
 			var again []*tidegate.Delivery
 			var places []int
 			for i, err := range errs {
@@ -65,9 +66,10 @@ func persistent(ctx context.Context, lease time.Duration, ack func([]*tidegate.D
 					again, places = append(again, ds[i]), append(places, i)
 				}
 			}
-			if len(again) == 0 || call.Sleep(ctx, time.Second) != nil {
+			if len(again) == 0 {
 				break
 			}
+			ended = call.Sleep(ctx, time.Second) != nil
 			for i, err := range ack(again) {
 				errs[places[i]] = err
 			}

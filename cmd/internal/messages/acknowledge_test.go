@@ -188,3 +188,40 @@ func TestWaitDoesNotStopAProgram(t *testing.T) {
 		}
 	})
 }
+
+// An acknowledgement that no server answered is repeated until the lease has ended, and a last time
+// after Ctrl-C: the server may have come back.
+func TestPersistentAcknowledgements(t *testing.T) {
+	for name, c := range map[string]struct {
+		back, interrupted time.Duration
+		calls             int
+		fails             bool
+	}{
+		"the server comes back":              {back: 2500 * time.Millisecond, interrupted: time.Hour, calls: 4},
+		"Ctrl-C after the server came back":  {back: 1200 * time.Millisecond, interrupted: 1500 * time.Millisecond, calls: 3},
+		"Ctrl-C before the server came back": {back: time.Hour, interrupted: 1500 * time.Millisecond, calls: 3, fails: true},
+		"the lease ends":                     {back: time.Hour, interrupted: time.Hour, calls: 11, fails: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), c.interrupted)
+				defer cancel()
+				start, calls := time.Now(), 0
+				errs := persistent(ctx, 10*time.Second, func(ds []*tidegate.Delivery) []error {
+					calls++
+					if calls > 1 && len(ds) != 1 {
+						t.Errorf("call %d is for %v, want the message without an answer", calls, ids(ds))
+					}
+					errs := make([]error, len(ds))
+					if time.Since(start) < c.back {
+						errs[0] = tidegate.ErrUnavailable
+					}
+					return errs
+				})(printed(0, 2))
+				if calls != c.calls || errs[1] != nil || (errs[0] != nil) != c.fails {
+					t.Errorf("%d calls, %v", calls, errs)
+				}
+			})
+		})
+	}
+}

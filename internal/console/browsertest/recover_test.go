@@ -210,7 +210,7 @@ func TestRepeatedCursor(t *testing.T) {
 	var requests atomic.Int64
 	s := start(t, siteOptions{wrap: func(h http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			text := ""
+			var text string
 			switch path := r.URL.Path; {
 			case strings.HasSuffix(path, "/dead-letters") && r.URL.Query().Get("count") != "":
 				text = `{"count":1,"next":"%d"}`
