@@ -76,6 +76,7 @@ type Options struct {
 	memTable uint64
 	maxHeld  int64 // likewise: consume.Config.MaxHeld
 	memory   int64 // likewise: the memory of the process, in bytes; 0 for the limit of Go
+	history  int64 // likewise: the memory of the history of rates, in bytes; 0 for historyBytes
 }
 
 // The defaults of Options.
@@ -103,6 +104,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.memory == 0 {
 		o.memory = debug.SetMemoryLimit(-1)
+	}
+	if o.history == 0 {
+		o.history = historyBytes
 	}
 	o.Transaction = o.Transaction.WithDefaults()
 	return o

@@ -33,10 +33,12 @@ type components struct {
 	owners       heartbeat.Owners
 	events       *tally.Log // of the ends of messages
 
-	clock        *wallclock.Clock // nil for a broker in memory
-	compared     bool             // clock was compared with the data directory; set by Open
-	clockTask    *maintain.Task   // looks at clock; nil like it
-	clockStepped atomic.Bool      // the verdict about the clock has changed since clockTask looked
+	clock   *wallclock.Clock // nil for a broker in memory
+	history *sampler         // of rates and backlogs
+
+	compared     bool           // clock was compared with the data directory; set by Open
+	clockTask    *maintain.Task // looks at clock; nil like it
+	clockStepped atomic.Bool    // the verdict about the clock has changed since clockTask looked
 }
 
 // openComponents prepares all components. Each one gets only parts that are complete, in the order
@@ -53,7 +55,9 @@ func (b *Broker) openComponents() {
 			Step: b.lookAtClock, Failed: "wall clock not compared", Pause: distrustPause, MaxPause: distrustPause,
 		})
 	}
-	directory := catalog.NewDirectory()
+	b.history = newSampler(b.opened, b.opts.history, b.maintenance)
+	directory := catalog.NewDirectory(b.history.activity)
+	b.history.directory = directory
 	b.letters = letters.New(letters.Config{Store: b.store, Directory: directory, Logger: b.logger, Life: life, Damaged: &b.counters.damaged})
 	p := pending.Config{
 		Store: b.store, Loop: b.maintenance, Logger: b.logger, Host: pendingHost{b, directory}, Damaged: &b.counters.damaged, Late: &b.counters.delayed,
@@ -71,7 +75,7 @@ func (b *Broker) openComponents() {
 		Store: b.store, Logger: b.logger, Reads: subscription.NewReads(), Endpoint: b.name, Host: b.host,
 		MaxInvisible: b.opts.MaxInvisibleDuration, MaxHeld: b.opts.maxHeld, Leases: subscription.NewLeases(b.opts.memory),
 		Owners: &b.owners, Limits: b.limits, Delayed: b.delayed, Events: b.events, Life: life, Calls: &b.calls,
-		Damaged: &b.counters.damaged, Lateness: &b.counters.lateness, Clock: b.clock,
+		Damaged: &b.counters.damaged, Lateness: &b.counters.lateness, Clock: b.clock, Activity: b.history.activity,
 	}
 	b.catalog = catalog.New(catalog.Config{
 		Store: b.store, Logger: b.logger, Loop: b.maintenance, Delayed: b.delayed, Transactions: b.transactions,

@@ -1,6 +1,8 @@
 package broker
 
 import (
+	"context"
+
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate/broker/internal/catalog"
@@ -24,6 +26,19 @@ func (o Options) MaxHeld(n int64) Options { o.maxHeld = n; return o }
 
 // ProcessMemory replaces the memory limit of the process.
 func (o Options) ProcessMemory(bytes int64) Options { o.memory = bytes; return o }
+
+// HistoryMemory replaces the memory of the history of rates and backlogs.
+func (o Options) HistoryMemory(bytes int64) Options { o.history = bytes; return o }
+
+// HistoryUse returns how often the history was sampled, and its memory in bytes.
+func (b *Broker) HistoryUse(ctx context.Context) (rounds, bytes int64) {
+	release, err := b.history.task.Hold(ctx)
+	if err != nil {
+		return 0, 0
+	}
+	defer release()
+	return b.history.rounds, b.history.history.Used()
+}
 
 // Parts are the parts of a broker. Tests hold one of them, change its content as a fault would, or
 // read a state that no operation returns. The functions of faults_test.go and parts_test.go do this

@@ -37,7 +37,7 @@ func open(t *testing.T, fs vfs.FS) (c *Catalog, closeStore func()) {
 	}
 	life, end := context.WithCancelCause(t.Context())
 	loop := maintain.New(life, logger, nil)
-	d := NewDirectory()
+	d := NewDirectory(nil)
 	var damaged atomic.Int64
 	lateness := histogram.Durations()
 	waiting := pending.Config{Store: st, Loop: loop, Logger: logger, Host: host{d}, Damaged: &damaged, Late: &lateness}
@@ -258,7 +258,7 @@ func TestRecoverRemovesOrphans(t *testing.T) {
 
 func TestLockAdmin(t *testing.T) {
 	t.Parallel()
-	d := NewDirectory()
+	d := NewDirectory(nil)
 	if err := d.LockAdmin(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/history"
 	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/subscription"
@@ -20,7 +21,8 @@ import (
 // methods at the same time. Each method except LockAdmin takes one lock, and holds it only for one
 // look or change.
 type Directory struct {
-	admin chan struct{} // a token
+	admin    chan struct{} // a token
+	activity *history.Activity
 
 	mu     sync.RWMutex
 	topics map[string]*topic.Topic                  // guarded by mu
@@ -40,10 +42,11 @@ type Sorted struct {
 	TopicOf []int
 }
 
-// NewDirectory returns an empty directory.
-func NewDirectory() *Directory {
+// NewDirectory returns an empty directory. activity gets a note of each new or deleted topic, group
+// and subscription. It may be nil.
+func NewDirectory(activity *history.Activity) *Directory {
 	return &Directory{
-		admin: make(chan struct{}, 1), topics: map[string]*topic.Topic{}, groups: map[string]*topic.Group{},
+		activity: activity, admin: make(chan struct{}, 1), topics: map[string]*topic.Topic{}, groups: map[string]*topic.Group{},
 		subs: map[[2]uint32]*subscription.Subscription{},
 	}
 }
@@ -200,6 +203,7 @@ func (d *Directory) selectLocked(wanted func(group, topic uint32) bool) (out []*
 
 // AddTopic adds a topic.
 func (d *Directory) AddTopic(t *topic.Topic) {
+	defer d.activity.Note()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.sorted.Store(nil)
@@ -208,6 +212,7 @@ func (d *Directory) AddTopic(t *topic.Topic) {
 
 // RemoveTopic removes a topic and its subscriptions, and returns these.
 func (d *Directory) RemoveTopic(t *topic.Topic) []*subscription.Subscription {
+	defer d.activity.Note()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.sorted.Store(nil)
@@ -219,6 +224,7 @@ func (d *Directory) RemoveTopic(t *topic.Topic) []*subscription.Subscription {
 
 // addGroup adds a group.
 func (d *Directory) addGroup(g *topic.Group) {
+	defer d.activity.Note()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.sorted.Store(nil)
@@ -241,6 +247,7 @@ func (d *Directory) setFIFO(g *topic.Group, fifo bool) bool {
 
 // removeGroup removes a group and its subscriptions, also from their topics, and returns these.
 func (d *Directory) removeGroup(g *topic.Group) []*subscription.Subscription {
+	defer d.activity.Note()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.sorted.Store(nil)
@@ -263,6 +270,7 @@ func (d *Directory) removeLocked(subs []*subscription.Subscription) {
 // addSubscription adds a subscription here and to its topic. If the group has one already, it
 // returns that one instead. The error means that the topic or the group was deleted.
 func (d *Directory) addSubscription(s *subscription.Subscription) (*subscription.Subscription, error) {
+	defer d.activity.Note()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.sorted.Store(nil)

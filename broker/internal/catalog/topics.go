@@ -111,7 +111,7 @@ func (c *Catalog) PutTopicLocked(name string, s settings.Topic, automatic bool) 
 func (c *Catalog) newTopic(name string, id uint32, s settings.Topic) *topic.Topic {
 	return topic.New(topic.Config{
 		ID: id, Name: name, Retention: c.config.Retention.Task(), Transaction: c.config.Transaction, Classes: classes.NewTable(id, &c.classes),
-		IDs: duplicates.NewMemory(id, c.idKey, c.forgetting), Clock: c.config.Env.Clock,
+		IDs: duplicates.NewMemory(id, c.idKey, c.forgetting), Clock: c.config.Env.Clock, Activity: c.config.Env.Activity,
 	}, s)
 }
 

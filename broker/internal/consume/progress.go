@@ -170,6 +170,9 @@ func (p *Progress) Summary() Summary {
 	return s
 }
 
+// WaitingRetry returns the messages that wait for a retry, as in Summary.
+func (p *Progress) WaitingRetry() int64 { return p.counts[WaitingRetry] }
+
 // NextDue returns when Expire has something to do, and false if nothing is due at any time.
 func (p *Progress) NextDue() (time.Time, bool) {
 	if len(p.due) == 0 {

@@ -71,6 +71,7 @@ type Engine interface {
 
 	Stats() Stats
 	Survey() *Survey
+	History(ctx context.Context, q HistoryQuery) (*History, error)
 }
 
 // A Server serves the clients of an engine.

@@ -58,6 +58,7 @@ func (s *Subscription) countDeliveries(ds []*tidegate.Delivery) {
 	if len(ds) == 0 {
 		return
 	}
+	defer s.env.Activity.Note()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, d := range ds {

@@ -56,6 +56,9 @@ func (s *Subscription) apply(now time.Time) (out remaining) {
 	if e.Fetch {
 		s.startFetch()
 	}
+	if e.Done != (consume.Amount{}) || len(e.Writes)+len(e.Late)+len(e.Wakes) > 0 {
+		s.env.Activity.Note()
+	}
 	e.Reset()
 	s.arm()
 	return out

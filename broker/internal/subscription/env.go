@@ -9,6 +9,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/failures"
 	"github.com/tidegate/tidegate/broker/internal/heartbeat"
 	"github.com/tidegate/tidegate/broker/internal/histogram"
+	"github.com/tidegate/tidegate/broker/internal/history"
 	"github.com/tidegate/tidegate/broker/internal/limits"
 	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
@@ -25,7 +26,8 @@ type Env struct {
 	Logger *slog.Logger
 	Reads  *Reads
 
-	Clock *wallclock.Clock // nil: the wall clock is always trusted
+	Clock    *wallclock.Clock  // nil: the wall clock is always trusted
+	Activity *history.Activity // for the history of rates and backlogs; nil: there is none
 
 	Endpoint, Host string // of deliveries: Endpoint and StoreHost
 

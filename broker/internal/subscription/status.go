@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/history"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 )
@@ -39,6 +40,20 @@ func (s *Subscription) Status() Status {
 		out.Held = &held
 	}
 	return out
+}
+
+// Recordable returns the counters and gauges that the history of rates and backlogs has.
+func (s *Subscription) Recordable() (c history.Counts, g history.Gauges) {
+	g[history.Backlog] = s.Backlog().Messages
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g[history.Retrying] = s.progress.WaitingRetry()
+	stats := s.progress.Stats()
+	c[history.Acked], c[history.Dead], c[history.Redelivered] = stats.Acked, stats.DeadLetters, s.redelivered
+	for _, n := range s.attempts {
+		c[history.Delivered] += n
+	}
+	return c, g
 }
 
 // MaxLook is the number of new messages that the looks of one survey read, for all subscriptions

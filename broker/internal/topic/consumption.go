@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tidegate/tidegate/broker/internal/history"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/throttle"
@@ -58,6 +59,9 @@ type Consumption struct {
 
 	// Gates are the limits of the group's backlog in the topic.
 	Gates Gates
+
+	// Recorded has the counters as of the last round of the history of rates and backlogs.
+	Recorded history.Meter
 
 	group *Group
 	topic *Topic

@@ -3,9 +3,17 @@ package topic
 import (
 	"time"
 
+	"github.com/tidegate/tidegate/broker/internal/history"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/throttle"
 )
+
+// Recorded is the place of a topic in the history of rates and backlogs, with its counters as of
+// the last round. Only the sampler of package broker uses it.
+type Recorded struct {
+	history.Track
+	history.Meter
+}
 
 // Written returns all messages that were ever written, including those on their way to the disk.
 func (t *Topic) Written() Amount { return Amount{t.messages.Load(), t.bytes.Load()} }
@@ -127,4 +135,5 @@ func (t *Topic) CountRound(c retention.Counts) {
 	for i, n := range c.Removed {
 		t.removed[i].Add(n)
 	}
+	t.config.Activity.Note()
 }

@@ -3,11 +3,15 @@ package topic
 import (
 	"sync/atomic"
 
+	"github.com/tidegate/tidegate/broker/internal/history"
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // A Group is a running consumer group. Several goroutines can call its methods at the same time.
 type Group struct {
+	// Recorded is the place of the group in the history of rates and backlogs.
+	Recorded history.Track
+
 	id        uint32
 	name      string
 	settings  atomic.Pointer[settings.Group]

@@ -35,6 +35,7 @@ func (t *Topic) Put(w *store.Batch, q *Queue, m *store.Message, now time.Time) i
 	m.Cumulative, m.StoredAt = q.nextBytes, now
 	t.messages.Add(1)
 	t.bytes.Add(int64(len(m.Body)))
+	t.config.Activity.Note()
 	w.PutMessage(store.Place{Topic: t.config.ID, Queue: q.number, Offset: offset}, m)
 	t.config.IDs.Put(w, m, q.number, offset, t.Settings().IDWindow(), now)
 	return offset
@@ -78,6 +79,7 @@ func (t *Topic) Remove(w *store.Batch, queue int, offset, size int64) {
 	q.removedBytes.Add(size)
 	w.DeleteMessage(store.Place{Topic: t.config.ID, Queue: q.number, Offset: offset})
 	w.PutRemoved(t.config.ID, q.number, q.Removed())
+	t.config.Activity.Note()
 }
 
 // NextOffset returns the offset of the next message of a queue, and 0 if there is no such queue.

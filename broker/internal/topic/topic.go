@@ -8,6 +8,7 @@ import (
 
 	"github.com/tidegate/tidegate/broker/internal/classes"
 	"github.com/tidegate/tidegate/broker/internal/duplicates"
+	"github.com/tidegate/tidegate/broker/internal/history"
 	"github.com/tidegate/tidegate/broker/internal/maintain"
 	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/retention"
@@ -32,6 +33,9 @@ type Topic struct {
 
 	// Throttling is the state of the limits of sends to the topic.
 	Throttling Throttling
+
+	// Recorded is the place of the topic in the history of rates and backlogs.
+	Recorded Recorded
 
 	settings  atomic.Pointer[settings.Topic]
 	address   atomic.Pointer[AddressPolicy]
@@ -77,6 +81,10 @@ type Config struct {
 
 	// Clock decides whether the wall clock can be trusted. Nil means that it can.
 	Clock *wallclock.Clock
+
+	// Activity gets a note of each change that the history of rates and backlogs has. Nil means
+	// that there is no history.
+	Activity *history.Activity
 
 	// Transaction has the broker's times of transaction checks, for zero fields of the settings.
 	Transaction *atomic.Pointer[settings.Transaction]

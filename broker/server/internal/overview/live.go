@@ -44,11 +44,7 @@ type Watch struct {
 }
 
 // An Observer is the principal of a request.
-type Observer interface {
-	Broker() bool           // may observe the whole broker
-	Topic(name string) bool // may observe a topic
-	Group(name string) bool // may observe a group
-}
+type Observer = serving.Observer
 
 // Lines returns the lines of a live stream at one moment, each of at most MaxLine bytes. The first
 // has the sums and the highest backlogs, as many as fit. Watched topics and groups that do not fit

@@ -1,0 +1,255 @@
+package broker
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/tidegate/tidegate/broker/internal/catalog"
+	"github.com/tidegate/tidegate/broker/internal/history"
+	"github.com/tidegate/tidegate/broker/internal/maintain"
+	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/topic"
+)
+
+const (
+	// historyBytes is the memory of the history of rates and backlogs.
+	historyBytes = 16_000_000
+
+	// historyAge is the age at which a reader has the history sampled anew.
+	historyAge = time.Second
+)
+
+// A sampler records the history of rates and backlogs. It reads the counters that the broker has
+// anyway, in rounds.
+//
+// Liveness: the first change after a round wakes the task for the end of the slot of that change.
+// So there is at most one round in 10 s, and none while nothing changes. Besides, a reader has a
+// round of its own. All times are since the start of the broker by the monotonic clock: a step of
+// the wall clock changes nothing.
+type sampler struct {
+	opened    time.Time
+	directory *catalog.Directory
+	activity  *history.Activity
+	task      *maintain.Task
+	changed   atomic.Int64 // when activity woke the task: a time.Duration since opened
+
+	// Guarded by the token of task.
+	history *history.History
+	at      time.Duration // of the last round
+	rounds  int64
+	acked   []history.Counts // scratch of a round: by the index of the topic
+}
+
+func newSampler(opened time.Time, bytes int64, loop *maintain.Loop) *sampler {
+	s := &sampler{opened: opened, history: history.New(bytes)}
+	s.activity = history.NewActivity(s)
+	s.task = loop.Add(maintain.TaskConfig{
+		Step: func(context.Context, time.Time) (next time.Time, err error) {
+			s.round()
+			return time.Time{}, nil
+		},
+		Failed: "history of rates not sampled", Pause: history.Step, MaxPause: history.Step,
+	})
+	return s
+}
+
+// Wake implements history.Sampler: the task runs at the end of the present slot.
+func (s *sampler) Wake() {
+	now := time.Since(s.opened)
+	s.changed.Store(int64(now))
+	s.task.Wake(s.opened.Add((now/history.Step + 1) * history.Step))
+}
+
+// round samples all counters.
+func (s *sampler) round() {
+	now := time.Since(s.opened)
+	changed := now - history.Step
+	if s.activity.Clear() {
+		changed = time.Duration(s.changed.Load())
+	}
+	s.rounds++
+	s.at = now
+	all := s.directory.Sorted()
+	s.acked = slices.Grow(s.acked[:0], len(all.Topics))[:len(all.Topics)]
+	clear(s.acked)
+	var total history.Counts
+	var gauges history.Gauges
+	s.history.Begin(changed, now)
+	next := 0
+	for _, g := range all.Groups {
+		var counts history.Counts
+		var of history.Gauges
+		for ; next < len(all.Subscriptions) && all.Subscriptions[next].Group() == g; next++ {
+			sub := all.Subscriptions[next]
+			c, level := sub.Recordable()
+			c = sub.Recorded.Read(c)
+			s.acked[all.TopicOf[next]][history.Acked] += c[history.Acked]
+			counts.Add(c)
+			of.Add(level)
+		}
+		s.history.Record(&g.Recorded, counts, of)
+		total.Add(counts)
+		gauges.Add(of)
+	}
+	for i, t := range all.Topics {
+		c := t.Recorded.Read(history.Counts{history.In: t.Accepted().Messages})
+		total.Add(c)
+		c.Add(s.acked[i])
+		s.history.Record(&t.Recorded.Track, c, history.Gauges{history.Backlog: t.Backlog().Messages})
+	}
+	s.history.Record(s.history.Total(), total, gauges)
+	s.history.End()
+}
+
+// History returns the rates and backlogs of the last hour or day. It reads counters, and waits only
+// for a round under way. The error is the cause of ctx if ctx ends first.
+func (b served) History(ctx context.Context, q serving.HistoryQuery) (*serving.History, error) {
+	s := b.history
+	release, err := s.task.Hold(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("history of rates and backlogs: %w", err)
+	}
+	defer release()
+	if s.rounds == 0 || time.Since(s.opened)-s.at >= historyAge {
+		s.round()
+	}
+	now := time.Now()
+	start := now.Add(-now.Sub(s.opened)) // by the present wall clock
+	w := history.Hour
+	if q.Day {
+		w = history.Day
+	}
+	r := historyReader{sampler: s, window: w, start: start}
+	out := &serving.History{Now: now, AsOf: start.Add(s.at), Started: start, StepMS: w.Step.Milliseconds()}
+	if len(q.Topics)+len(q.Groups) == 0 {
+		r.total(out, q)
+	}
+	for _, name := range q.Topics {
+		if t := s.directory.FindTopic(name); t != nil && q.Observer.Topic(name) {
+			out.Topics = append(out.Topics, r.topic(t))
+		}
+	}
+	for _, name := range q.Groups {
+		if g := s.directory.FindGroup(name); g != nil && q.Observer.Group(name) {
+			out.Groups = append(out.Groups, r.group(g))
+		}
+	}
+	return out, nil
+}
+
+// A historyReader reads a history as of one round. The caller holds the task.
+type historyReader struct {
+	*sampler
+	window history.Window
+	start  time.Time // of the broker
+}
+
+func (r historyReader) topic(t *topic.Topic) serving.HistorySeries {
+	p, lost := r.history.Read(&t.Recorded.Track, r.window)
+	out := r.series(p, lost, r.topicCounters(t))
+	out.Name, out.Delivered, out.Redelivered, out.DeadLetters, out.WaitingRetry = t.Name(), nil, nil, nil, nil
+	return out
+}
+
+// topicCounters returns the counters of a topic as of the last round.
+func (r historyReader) topicCounters(t *topic.Topic) history.Counts {
+	c := t.Recorded.Last()
+	for _, sub := range t.Subscriptions() {
+		c[history.Acked] += sub.Consumed().Recorded.Last()[history.Acked]
+	}
+	return c
+}
+
+func (r historyReader) group(g *topic.Group) serving.HistorySeries {
+	p, lost := r.history.Read(&g.Recorded, r.window)
+	out := r.series(p, lost, r.groupCounters(g))
+	out.Name, out.Accepted = g.Name(), nil
+	return out
+}
+
+// groupCounters returns the counters of a group as of the last round.
+func (r historyReader) groupCounters(g *topic.Group) (c history.Counts) {
+	for _, sub := range r.directory.SubscriptionsOf(g) {
+		c.Add(sub.Recorded.Last())
+	}
+	return c
+}
+
+// total sets the sums of what the query permits, and how many topics and groups are left out.
+func (r historyReader) total(out *serving.History, q serving.HistoryQuery) {
+	all := r.directory.Sorted()
+	var sum history.Points
+	var counters history.Counts
+	out.LeftOut = &serving.HistoryLeftOut{}
+	read := func(track *history.Track, of ...int) (lost bool) {
+		p, lost := r.history.Read(track, r.window)
+		for i, c := range p.Counts {
+			p.Counts[i] = history.Counts{}
+			for _, n := range of {
+				p.Counts[i][n] = c[n]
+			}
+		}
+		if len(of) == 1 { // a topic: the sums have the backlogs of groups
+			clear(p.Gauges)
+		}
+		if !q.Observer.Broker() {
+			sum.Add(p)
+		}
+		return lost
+	}
+	for _, t := range all.Topics {
+		if !q.Observer.Topic(t.Name()) {
+			continue
+		}
+		if read(&t.Recorded.Track, history.In) {
+			out.LeftOut.Topics++
+		}
+		counters[history.In] += t.Recorded.Last()[history.In]
+	}
+	next := 0
+	for _, g := range all.Groups {
+		first := next
+		for next < len(all.Subscriptions) && all.Subscriptions[next].Group() == g {
+			next++
+		}
+		if !q.Observer.Group(g.Name()) {
+			continue
+		}
+		if read(&g.Recorded, history.Delivered, history.Acked, history.Redelivered, history.Dead) {
+			out.LeftOut.Groups++
+		}
+		for _, sub := range all.Subscriptions[first:next] {
+			counters.Add(sub.Recorded.Last())
+		}
+	}
+	if q.Observer.Broker() {
+		sum, _ = r.history.Read(r.history.Total(), r.window)
+	}
+	total := r.series(sum, false, counters)
+	out.Total = &total
+}
+
+// series returns the JSON of values.
+func (r historyReader) series(p history.Points, lost bool, counters history.Counts) serving.HistorySeries {
+	first := r.start.Add(time.Duration(p.First) * r.window.Step)
+	out := serving.HistorySeries{From: first, LeftOut: lost, Counters: serving.HistoryCounters{
+		Accepted: counters[history.In], Delivered: counters[history.Delivered], Acked: counters[history.Acked],
+		Redelivered: counters[history.Redelivered], DeadLetters: counters[history.Dead],
+	}}
+	column := func(value func(i int) int64) []int64 {
+		values := make([]int64, len(p.Counts))
+		for i := range values {
+			values[i] = value(i)
+		}
+		return values
+	}
+	count := func(kind int) []int64 { return column(func(i int) int64 { return p.Counts[i][kind] }) }
+	gauge := func(kind int) []int64 { return column(func(i int) int64 { return p.Gauges[i][kind] }) }
+	out.Accepted, out.Delivered, out.Acked = count(history.In), count(history.Delivered), count(history.Acked)
+	out.Redelivered, out.DeadLetters = count(history.Redelivered), count(history.Dead)
+	out.Backlog, out.WaitingRetry = gauge(history.Backlog), gauge(history.Retrying)
+	return out
+}
