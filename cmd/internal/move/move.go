@@ -99,6 +99,7 @@ type mover struct {
 	aside   map[key]bool         // messages that the target rejected
 	stuck   map[string]bool      // their message groups
 	left    []*tidegate.Delivery // messages that stay
+	place   map[key]int          // of a message in left
 	waiting map[string]string    // servers that are away, with the reason
 }
 
@@ -107,7 +108,7 @@ type mover struct {
 // the leases of the messages in hand. After the end of ctx it waits for the receives under way,
 // Wait at most, and finishes the messages in hand, unless their target is away.
 func Run(ctx context.Context, o Options) (Report, error) {
-	m := &mover{Options: o, last: time.Now(), aside: map[key]bool{}, stuck: map[string]bool{}, waiting: map[string]string{}}
+	m := &mover{Options: o, last: time.Now(), aside: map[key]bool{}, stuck: map[string]bool{}, place: map[key]int{}, waiting: map[string]string{}}
 	if until := o.Journal.LeasedUntil(); until.After(m.last) {
 		m.last = until
 	}
@@ -263,7 +264,7 @@ func (m *mover) carry(ctx context.Context, ds []*tidegate.Delivery) error {
 		case err == nil:
 			carried, carriedKeys = append(carried, ds[i]), append(carriedKeys, keys[i])
 		case errors.Is(err, errStays):
-			m.leave(h.outer, ds[i])
+			failed = cmp.Or(failed, m.leave(h.outer, ds[i], keys[i]))
 		case failed == nil && !errors.Is(err, errLeaseOver) && ctx.Err() == nil:
 			failed = fmt.Errorf("message %s: %w", ds[i].ID, err)
 		}
@@ -394,15 +395,26 @@ func (m *mover) setAside(d *tidegate.Delivery, k key, err error) {
 	m.note("message %s stays%s: the target rejects it: %v", d.ID, behind, err)
 }
 
-// leave keeps a message that stays from being delivered again in this run.
-func (m *mover) leave(ctx context.Context, d *tidegate.Delivery) {
+// leave keeps a message that stays from being delivered again in this run. An error is one of the
+// journal.
+func (m *mover) leave(ctx context.Context, d *tidegate.Delivery, k key) error {
+	if err := m.Journal.Lease(time.Now().Add(asideFor)); err != nil {
+		return err
+	}
 	if handle, err := m.Source.ChangeInvisibleDuration(ctx, d, asideFor); err == nil {
 		d.Handle = handle
 	}
 	d.Body = nil // it is released without it
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if i, again := m.place[k]; again { // the lease of the delivery before has ended
+		m.left[i] = d
+		m.leased--
+		return nil
+	}
+	m.place[k] = len(m.left)
 	m.left = append(m.left, d)
+	return nil
 }
 
 // tooMany returns an error if the run leaves too many messages.
@@ -424,7 +436,7 @@ func (m *mover) release(ctx context.Context) {
 		if errors.Is(err, tidegate.ErrUnavailable) {
 			return // the other releases would wait as long
 		}
-		if err == nil {
+		if err == nil || errors.Is(err, tidegate.ErrInvalidHandle) { // the source has delivered it again
 			m.leased--
 		}
 	}
@@ -546,7 +558,7 @@ func (m *mover) settle(ctx context.Context, ds []*tidegate.Delivery, keys []key)
 	if err := m.Journal.mark(sentEvent, fresh, true); err != nil {
 		return err
 	}
-	acked := m.acknowledge(ctx, ds, keys)
+	acked, gone := m.acknowledge(ctx, ds, keys)
 	err := m.Journal.mark(ackedEvent, acked, false)
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -554,7 +566,7 @@ func (m *mover) settle(ctx context.Context, ds []*tidegate.Delivery, keys []key)
 	m.report.Moved += int64(len(fresh))
 	m.report.Earlier += int64(len(keys) - len(fresh))
 	m.report.Unacked += int64(len(ds) - len(acked))
-	m.leased -= int64(len(acked))
+	m.leased -= int64(len(acked) + gone)
 	for _, d := range ds {
 		if d.Attempt > 1 {
 			m.report.Attempts++
@@ -567,8 +579,8 @@ func (m *mover) settle(ctx context.Context, ds []*tidegate.Delivery, keys []key)
 }
 
 // acknowledge acknowledges deliveries, and repeats it until the end of ctx while the source is
-// away. It returns the keys of the acknowledged ones.
-func (m *mover) acknowledge(ctx context.Context, ds []*tidegate.Delivery, keys []key) (acked []key) {
+// away. It returns the keys of the acknowledged ones, and the number of those whose leases had ended.
+func (m *mover) acknowledge(ctx context.Context, ds []*tidegate.Delivery, keys []key) (acked []key, gone int) {
 	for n := 0; len(ds) > 0; n++ {
 		var rest []*tidegate.Delivery
 		var restKeys []key
@@ -577,6 +589,8 @@ func (m *mover) acknowledge(ctx context.Context, ds []*tidegate.Delivery, keys [
 			switch {
 			case err == nil:
 				acked = append(acked, keys[i])
+			case errors.Is(err, tidegate.ErrInvalidHandle):
+				gone++
 			case again(err):
 				rest, restKeys, failed = append(rest, ds[i]), append(restKeys, keys[i]), err
 			}
@@ -590,7 +604,7 @@ func (m *mover) acknowledge(ctx context.Context, ds []*tidegate.Delivery, keys [
 			break
 		}
 	}
-	return acked
+	return acked, gone
 }
 
 func later(a, b time.Time) time.Time {

@@ -2,6 +2,7 @@ package move
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -21,11 +22,17 @@ func deliver(n int, group string) *tidegate.Delivery {
 	return &tidegate.Delivery{Message: tidegate.Message{ID: fmt.Sprintf("id%d", n), Topic: "orders", MessageGroup: group, Body: []byte{byte(n)}}, Attempt: 1}
 }
 
-// A fakeSource delivers batches, one for each receive.
+// A fakeSource delivers batches, one for each receive. Like a server it accepts only the last receipt
+// handle of a message. Each lease that it gives must be in the journal before.
 type fakeSource struct {
 	transport.Receiver // nil: only Receive is used
 
+	journal string // its file; empty: not checked
+	faults  []string
+
 	mu       sync.Mutex
+	receives int
+	handles  map[string]string // by ID
 	batches  [][]*tidegate.Delivery
 	failures []error // of the next receives
 	acked    []string
@@ -36,9 +43,39 @@ type fakeSource struct {
 	changed  []string // ID and duration of each extension
 }
 
+// leases notes a fault if the journal has no lease until a time. mu is held.
+func (s *fakeSource) leases(until time.Time) {
+	if s.journal == "" {
+		return
+	}
+	text, err := os.ReadFile(s.journal)
+	if err != nil {
+		s.faults = append(s.faults, err.Error())
+	}
+	var last struct{ Until time.Time }
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, `{"event":"lease"`) {
+			err = json.Unmarshal([]byte(line), &last)
+		}
+	}
+	if err != nil || last.Until.Before(until) {
+		s.faults = append(s.faults, fmt.Sprintf("the journal has leases until %v, and one until %v begins: %v", last.Until, until, err))
+	}
+}
+
+// valid makes a handle the valid one of a message. mu is held.
+func (s *fakeSource) valid(id, handle string) string {
+	if s.handles == nil {
+		s.handles = map[string]string{}
+	}
+	s.handles[id] = handle
+	return handle
+}
+
 func (s *fakeSource) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.leases(time.Now().Add(r.InvisibleDuration))
 	if len(s.failures) > 0 {
 		err := s.failures[0]
 		s.failures = s.failures[1:]
@@ -49,6 +86,10 @@ func (s *fakeSource) Receive(ctx context.Context, r transport.ReceiveRequest) ([
 	}
 	first := s.batches[0]
 	s.batches = s.batches[1:]
+	for _, d := range first {
+		s.receives++
+		d.Handle = s.valid(d.ID, fmt.Sprintf("%s-%d", d.ID, s.receives))
+	}
 	return first, nil
 }
 
@@ -67,7 +108,7 @@ func (s *fakeSource) Ack(_ context.Context, ds []*tidegate.Delivery) []error {
 		return errs
 	}
 	for i, d := range ds {
-		if s.lose {
+		if valid, ok := s.handles[d.ID]; s.lose || ok && valid != d.Handle {
 			errs[i] = &tidegate.Error{Op: "Ack", Code: tidegate.CodeInvalidReceiptHandle}
 			continue
 		}
@@ -82,8 +123,12 @@ func (s *fakeSource) ChangeInvisibleDuration(_ context.Context, d *tidegate.Deli
 	if s.extends != nil {
 		return "", s.extends
 	}
+	if valid, ok := s.handles[d.ID]; ok && valid != d.Handle {
+		return "", tidegate.ErrInvalidHandle
+	}
+	s.leases(time.Now().Add(dur))
 	s.changed = append(s.changed, fmt.Sprintf("%s %v", d.ID, dur))
-	return d.Handle + "'", nil
+	return s.valid(d.ID, d.Handle+"'"), nil
 }
 
 // A fakeTarget stores a message once for each ID, as a broker with a duplicate window does. results
@@ -166,7 +211,13 @@ func options(t *testing.T, s *fakeSource, f *fakeTarget, journal string) Options
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = j.Close() }) // some tests have closed it
+	t.Cleanup(func() {
+		_ = j.Close() // some tests have closed it
+		for _, fault := range s.faults {
+			t.Error(fault)
+		}
+	})
+	s.journal = journal
 	return Options{Source: s, Target: f, Group: "billing", Topic: "orders", ToTopic: "moved", Workers: 1, Lease: time.Minute, Journal: j,
 		Done: func(context.Context, time.Duration) (bool, error) { return true, nil }}
 }
@@ -174,14 +225,17 @@ func options(t *testing.T, s *fakeSource, f *fakeTarget, journal string) Options
 // A message that the target rejects stays, with the later ones of its message group. The others are
 // carried, and the run releases what stays at its end.
 func TestRejectedMessageStopsItsGroup(t *testing.T) {
-	s := &fakeSource{batches: [][]*tidegate.Delivery{{deliver(1, "a"), deliver(2, "a"), deliver(3, "a"), deliver(4, "b"), deliver(5, "")}, {deliver(6, "a"), deliver(7, "b")}, {deliver(2, "a")}}}
+	s := &fakeSource{batches: [][]*tidegate.Delivery{{deliver(1, "a"), deliver(2, "a"), deliver(3, "a"), deliver(4, "b"), deliver(5, "")}, {deliver(6, "a"), deliver(7, "b")}, {deliver(2, "a")}}} // id2 again
 	f := &fakeTarget{check: refuse("id2")}
 	o := options(t, s, f, filepath.Join(t.TempDir(), "j"))
 	var notes []string
 	o.Note = func(text string) { notes = append(notes, text) }
 	r, err := Run(t.Context(), o)
-	if err != nil || r.Moved != 4 || r.Aside != 1 || r.Behind != 3 {
+	if err != nil || r.Moved != 4 || r.Aside != 1 || r.Behind != 2 {
 		t.Errorf("%+v, %v", r, err)
+	}
+	if until := reopened(t, o.Journal); !until.IsZero() {
+		t.Errorf("all that stays was released, and the journal has a lease until %v", until)
 	}
 	slices.Sort(f.sent)
 	slices.Sort(s.acked)
@@ -391,8 +445,8 @@ func TestLostAcknowledgement(t *testing.T) {
 	if err != nil || r.Moved != 1 || r.Earlier != 1 || r.Unacked != 2 {
 		t.Errorf("%+v, %v", r, err)
 	}
-	if err := o.Journal.Close(); err != nil {
-		t.Fatal(err)
+	if until := reopened(t, o.Journal); !until.IsZero() {
+		t.Errorf("the source delivers the message again, and the journal has a lease until %v", until)
 	}
 	file, err := os.OpenFile(journal, os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
