@@ -166,6 +166,9 @@ func TestPrune(t *testing.T) {
 	if r := tl.must("apply", file, "--prune", "--yes"); !strings.HasSuffix(r.stdout, want) {
 		t.Errorf("it printed\n%s\nwant\n%s", r.stdout, want)
 	}
+	if text := tl.must("export").stdout; strings.Contains(text, "    billing:") || !strings.Contains(text, "other") {
+		t.Errorf("the export has auto-created subjects, or lacks a group:\n%s", text)
+	}
 	exist("after it", map[string]bool{"topic orders": true, "topic old": false, "topic %DLQ%billing": true, "group declared": false, "group billing": true, "group other": true, "address old.#": true})
 	tl.must("apply", file, "--prune", "--prune-auto-created", "--yes")
 	exist("after the second", map[string]bool{"topic orders": true, "topic %DLQ%billing": false, "group billing": false, "group other": true, "address old.#": true})

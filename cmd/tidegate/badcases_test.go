@@ -336,6 +336,27 @@ func TestPurgeRemovesWhatItAskedFor(t *testing.T) {
 	}
 }
 
+// A subject that another operator removes during the question of apply --prune is no error.
+func TestPruneOfWhatIsRemoved(t *testing.T) {
+	tl := newTool(t, "--topic", "orders", "--topic", "old")
+	tl.must("group", "create", "stale")
+	file := filepath.Join(tl.home, "cluster.yaml")
+	if err := os.WriteFile(file, []byte("topics: {orders: {}}\ngroups: {billing: {}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	stdin := &answering{func() {
+		tl.must("topic", "delete", "old", "--yes")
+		tl.must("group", "delete", "stale", "--yes")
+	}, strings.NewReader("y\n")}
+	var stderr lockedBuffer
+	code := run(t.Context(), []string{"apply", file, "--prune"}, &call.App{
+		In: stdin, Out: io.Discard, Err: &stderr, Terminal: true, Env: func(name string) string { return tl.env[name] },
+	})
+	if code != 0 || !strings.Contains(stderr.String(), "remove group stale with a backlog of 0 messages, topic old with 0 messages?") {
+		t.Errorf("exit code %d, %s", code, stderr.String())
+	}
+}
+
 // If a part of the messages failed, the exit code is that of a part, and the others are stored. If
 // all failed, it is that of the failure.
 func TestSendOfWhichAPartFails(t *testing.T) {

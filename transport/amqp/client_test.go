@@ -410,3 +410,21 @@ func TestReceiveNeedsAQueueForDeadLetters(t *testing.T) {
 		}
 	})
 }
+
+// A SQL filter is rejected: the queue of an Artemis group would keep what it does not select.
+func TestSQLFilterIsRejected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &amqppeer.Peer{}
+		p.Create("orders::orders.billing")
+		c, err := New("orders.example:5672", Options{Dialer: p.Dial})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_, err = c.Receive(t.Context(), transport.ReceiveRequest{Group: "billing", Topic: "orders", Queue: transport.AnyQueue, Max: 1,
+			InvisibleDuration: time.Minute, Filter: tidegate.Filter{SQL: true, Expression: "a = 1"}})
+		if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.Code != tidegate.CodeNotImplemented || !strings.Contains(e.Message, "filter by tags") {
+			t.Errorf("got %v, want NOT_IMPLEMENTED with the remedy", err)
+		}
+	})
+}

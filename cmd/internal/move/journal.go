@@ -40,7 +40,6 @@ type entry struct {
 	Event    string    `json:"event"`
 	Messages []record  `json:"messages,omitempty"`
 	Until    time.Time `json:"until,omitzero"` // of lease
-	IDs      []string  `json:"ids,omitempty"`  // instead of Messages, in journals of version 0.1
 }
 
 // A record identifies a message of an entry.
@@ -158,9 +157,6 @@ func (j *Journal) read(file *os.File) error {
 
 // apply changes the state by an entry.
 func (j *Journal) apply(e entry) {
-	for _, id := range e.IDs {
-		e.Messages = append(e.Messages, record{key: key{ID: id}})
-	}
 	switch e.Event {
 	case leaseEvent:
 		j.until = e.Until
@@ -178,7 +174,6 @@ func (j *Journal) apply(e entry) {
 			}
 		case ackedEvent:
 			delete(j.sent, m.key)
-			delete(j.sent, key{ID: m.ID})
 			delete(j.names, m.key)
 		}
 	}
@@ -207,7 +202,7 @@ func (j *Journal) reserve(k key, as string) {
 func (j *Journal) Sent(k key) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.sent[k] || j.sent[key{ID: k.ID}]
+	return j.sent[k]
 }
 
 // Name returns the ID at the target of each message, and records it before it is used. A message

@@ -579,7 +579,8 @@ func (m *mover) settle(ctx context.Context, ds []*tidegate.Delivery, keys []key)
 }
 
 // acknowledge acknowledges deliveries, and repeats it until the end of ctx while the source is
-// away. It returns the keys of the acknowledged ones, and the number of those whose leases had ended.
+// away. It returns the keys of the acknowledged ones, and the number of those whose leases had
+// ended.
 func (m *mover) acknowledge(ctx context.Context, ds []*tidegate.Delivery, keys []key) (acked []key, gone int) {
 	for n := 0; len(ds) > 0; n++ {
 		var rest []*tidegate.Delivery

@@ -22,8 +22,8 @@ func deliver(n int, group string) *tidegate.Delivery {
 	return &tidegate.Delivery{Message: tidegate.Message{ID: fmt.Sprintf("id%d", n), Topic: "orders", MessageGroup: group, Body: []byte{byte(n)}}, Attempt: 1}
 }
 
-// A fakeSource delivers batches, one for each receive. Like a server it accepts only the last receipt
-// handle of a message. Each lease that it gives must be in the journal before.
+// A fakeSource delivers batches, one for each receive. Like a server it accepts only the last
+// receipt handle of a message. Each lease that it gives must be in the journal before.
 type fakeSource struct {
 	transport.Receiver // nil: only Receive is used
 
@@ -452,7 +452,7 @@ func TestLostAcknowledgement(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := file.WriteString(`{"event":"sent","ids":["id`); err != nil {
+	if _, err := file.WriteString(`{"event":"sent","messages":[{"id":"id`); err != nil {
 		t.Fatal(err)
 	}
 	if err := file.Close(); err != nil {

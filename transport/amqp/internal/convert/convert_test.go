@@ -164,6 +164,22 @@ func received(t *testing.T) (*amqp.Message, *tidegate.Delivery) {
 	return native, &tidegate.Delivery{Message: r.Message, Attempt: r.Failed + 1}
 }
 
+// A copy ends when its message would have ended, with the same priority. A retry is never early: a
+// part of a millisecond counts as one.
+func TestCopyKeepsItsHeader(t *testing.T) {
+	native, d := received(t)
+	native.Header.TTL, native.Header.Priority = time.Minute, 7
+	for delay, want := range map[time.Duration]any{0: nil, time.Nanosecond: int64(1), time.Millisecond: int64(1), time.Millisecond + 1: int64(2)} {
+		again := through(t, Retry(native, d, "billing", delay))
+		if again.Header.TTL != time.Minute || again.Header.Priority != 7 || again.Header.DeliveryCount != 0 {
+			t.Errorf("the header is %+v", again.Header)
+		}
+		if got := again.Annotations["x-opt-delivery-delay"]; got != want {
+			t.Errorf("a delay of %v is %v ms, want %v", delay, got, want)
+		}
+	}
+}
+
 func TestRetry(t *testing.T) {
 	native, d := received(t)
 	again := through(t, Retry(native, d, "billing", 1500*time.Millisecond))
