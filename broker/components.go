@@ -58,7 +58,7 @@ func (b *Broker) openComponents() {
 	b.history = newSampler(b.opened, b.opts.history, b.maintenance)
 	directory := catalog.NewDirectory(b.history.activity)
 	b.history.directory = directory
-	b.letters = letters.New(letters.Config{Store: b.store, Directory: directory, Logger: b.logger, Life: life, Damaged: &b.counters.damaged})
+	b.letters = letters.New(letters.Config{Store: b.store, Directory: directory, Logger: b.logger, Life: life, MaxBodySize: b.opts.MaxBodySize, Damaged: &b.counters.damaged})
 	p := pending.Config{
 		Store: b.store, Loop: b.maintenance, Logger: b.logger, Host: pendingHost{b, directory}, Damaged: &b.counters.damaged, Late: &b.counters.delayed,
 	}

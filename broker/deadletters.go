@@ -16,7 +16,7 @@ import (
 func selection(s *status.DeadLetterSelection) letters.Selection {
 	return letters.Selection{
 		Query: letters.Query{DeadLetterFilter: s.DeadLetterFilter, In: s.In, After: s.After, Limit: s.Limit, Newest: s.Newest},
-		To:    s.To, ToGroup: s.ToGroupOnly, MaxRedrives: s.MaxRedrives, DryRun: s.DryRun,
+		To:    s.To, ToGroup: s.ToGroupOnly, MaxRedrives: s.MaxRedrives, Edit: s.Edit, DryRun: s.DryRun,
 	}
 }
 
@@ -80,6 +80,9 @@ func (b served) CountDeadLetters(group string, q status.DeadLetterQuery) (status
 // topic. The delivery has the original topic, and the retry settings are those of the original
 // topic. The error is 40000 if the group is FIFO, and 40403 if it does not exist any more.
 //
+// With sel.Edit the one selected letter is stored with the changes, under a new ID; otherwise the
+// same holds as for an unedited one. The error is that of a send if the changed message is invalid.
+//
 // A throttle of the topic ends the call: the error matches tidegate.ErrThrottled, and the result
 // has the number of redriven messages and Next to continue later. One redrive or purge runs at a
 // time; RedriveDeadLetters waits for the others. If ctx ends or the broker is closed
@@ -97,7 +100,7 @@ func (b *Broker) RedriveDeadLetters(ctx context.Context, group string, sel statu
 	if err == nil && check.throttle != nil {
 		err = limits.Rejected(*check.throttle)
 	}
-	return status.DeadLetterRedrive{Redriven: r.Redriven, NoTarget: r.NoTarget, TooOften: r.TooOften, Next: r.Next, Throttle: check.throttle}, refusal.WithOp(op, err)
+	return status.DeadLetterRedrive{Redriven: r.Redriven, SentAs: r.SentAs, NoTarget: r.NoTarget, TooOften: r.TooOften, Next: r.Next, Throttle: check.throttle}, refusal.WithOp(op, err)
 }
 
 // redriveLimits are the limits of one redrive.

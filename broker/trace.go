@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"strconv"
@@ -110,42 +111,49 @@ func (b served) fate(s *subscription.Subscription, m *status.StoredMessage) (sta
 		out.Reason, out.Attempt = out.DeadLetter.Origin.Reason, out.DeadLetter.Origin.Attempts
 		return out, nil
 	}
-	if to, at := b.redriven(s, m); to != nil {
-		out, err = b.fate(to, at)
-		out.Topic = to.Topic().Name()
+	id, err := b.editedAs(place, m)
+	if err != nil {
 		return out, err
 	}
-	out.RedrivenAs, err = b.redrivenAs(s.Topic().Name(), place, m)
-	return out, err
+	for _, as := range []string{m.ID, id} {
+		if to, at := b.redriven(s, m, as); to != nil {
+			out, err = b.fate(to, at)
+			if out.Topic = to.Topic().Name(); as != m.ID {
+				out.RedrivenAs = cmp.Or(out.RedrivenAs, as)
+			}
+			return out, err
+		}
+	}
+	if id != "" && b.newest(s.Topic().Name(), id, m.StoredAt) != nil {
+		out.RedrivenAs = id
+	}
+	return out, nil
 }
 
-// redrivenAs returns the ID that the dead letter of a message has in its topic since it was edited
-// and sent back. The ID is empty if a call of Messages does not find a message with it.
-func (b served) redrivenAs(name string, place store.Place, m *status.StoredMessage) (string, error) {
+// editedAs returns the ID that the dead letter of a message gets if it is edited and sent back. The
+// ID is empty if the message is corrupt, or was removed meanwhile.
+func (b served) editedAs(place store.Place, m *status.StoredMessage) (string, error) {
 	h, ok, err := b.store.Header(place)
 	if store.IsDamage(err) || err == nil && !ok {
-		return "", nil // it is corrupt, or was removed meanwhile
-	}
-	if err != nil {
-		return "", err
-	}
-	redrives, _ := strconv.Atoi(h.Properties[protocol.PropertyDeadLetterRedrives]) // 0 without it
-	id := protocol.RedrivenID(m.ID, redrives)
-	if b.newest(name, id, m.StoredAt) == nil {
 		return "", nil
 	}
-	return id, nil
+	redrives, _ := strconv.Atoi(h.Properties[protocol.PropertyDeadLetterRedrives]) // 0 without it
+	return protocol.RedrivenID(m.ID, redrives), err
 }
 
-// redriven returns the newest copy of a message that was redriven to the group of a subscription
-// alone, and the subscription that has it; nil if a call of Messages does not find one.
-func (b served) redriven(s *subscription.Subscription, m *status.StoredMessage) (*subscription.Subscription, *status.StoredMessage) {
+// redriven returns the newest message with an ID that was redriven to the group of a subscription
+// alone for a message, and the subscription that has it; nil if a call of Messages does not find
+// one.
+func (b served) redriven(s *subscription.Subscription, m *status.StoredMessage, id string) (*subscription.Subscription, *status.StoredMessage) {
+	if id == "" {
+		return nil, nil
+	}
 	t := b.catalog.FindTopic(s.Group().Settings().RetryTopic.RedriveName(s.Topic().Name(), s.Group().Name()))
 	if t == nil {
 		return nil, nil
 	}
 	to := b.catalog.Find(s.Group().ID(), t.ID())
-	found := b.newest(t.Name(), m.ID, m.StoredAt)
+	found := b.newest(t.Name(), id, m.StoredAt)
 	if to == nil || found == nil {
 		return nil, nil
 	}

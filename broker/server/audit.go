@@ -3,6 +3,7 @@ package server
 import (
 	"log/slog"
 	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/tidegate/tidegate/broker/server/internal/gate"
@@ -23,8 +24,10 @@ var audited = map[string]bool{
 	"putAddressSettings": true, "deleteAddressSettings": true,
 }
 
-// audit logs and records an operation with its principal, subject and result.
-func (s *Server) audit(r *http.Request, op string, err error) {
+// audit logs and records an operation with its principal, subject and result. The record of an
+// edited redrive has the ID of the new message in its query, as that of a purge by a client that
+// sent the message itself.
+func (s *Server) audit(r *http.Request, op string, body any, err error) {
 	subject, result := "broker", "ok"
 	for _, part := range []string{"topic", "group", "match"} {
 		if name := r.PathValue(part); name != "" {
@@ -34,7 +37,11 @@ func (s *Server) audit(r *http.Request, op string, err error) {
 	if err != nil {
 		result = err.Error()
 	}
-	query := r.URL.RawQuery[:min(len(r.URL.RawQuery), 200)]
+	query := r.URL.RawQuery
+	if done, ok := body.(status.DeadLetterRedrive); ok && done.SentAs != "" {
+		query = url.Values{"sent_as": {done.SentAs}}.Encode()
+	}
+	query = query[:min(len(query), 200)]
 	args := []any{"operation", op, "subject", subject, "key", gate.NameOf(r), "peer", r.RemoteAddr, "result", result}
 	if query != "" {
 		args = append(args, "query", query)

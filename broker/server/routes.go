@@ -315,7 +315,7 @@ func (s *Server) run(rt route) http.HandlerFunc {
 				body = plan.Result
 			}
 			if audited[rt.op] && !planned {
-				s.audit(in, rt.op, err)
+				s.audit(in, rt.op, body, err)
 			}
 			return status, body, err
 		}()

@@ -31,7 +31,7 @@ func (s *Server) whoami(_ http.ResponseWriter, r *http.Request) (int, any, error
 // of the audit.
 func (s *Server) logout(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	if s.gate.Logout(w, r) {
-		s.audit(r, opLogout, nil)
+		s.audit(r, opLogout, nil, nil)
 	}
 	return http.StatusNoContent, nil, nil
 }

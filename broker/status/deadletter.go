@@ -82,6 +82,10 @@ type DeadLetterSelection struct {
 	// For redrives only.
 	MaxRedrives int `json:"max_redrives,omitempty"`
 
+	// Edit changes the one letter that MessageIDs selects. After must be empty, and Newest false.
+	// For redrives only. Nil means no change.
+	Edit *DeadLetterEdit `json:"edit,omitempty"`
+
 	// SentAs is the ID of the message that the client has sent in place of the one selected letter,
 	// for example with a changed body. The audit has it in the query of the record; the broker does
 	// not check it. For purges only.
@@ -95,9 +99,35 @@ type DeadLetterSelection struct {
 	DryRun bool `json:"dry_run,omitempty"`
 }
 
+// A DeadLetterEdit changes a dead letter that a redrive sends back. The message group, the trace
+// context and the properties that the edit does not name stay.
+type DeadLetterEdit struct {
+	// Queue and Offset are the place of the dead letter. The redrive has no effect if the dead
+	// letter with this place and the selected ID is gone.
+	Queue  int   `json:"queue"`
+	Offset int64 `json:"offset"`
+
+	// ID is the new ID of the message. Empty means the first ID of the message, followed by
+	// ".redrive-" and the number of the redrive.
+	ID string `json:"id,omitempty"`
+
+	Body     []byte `json:"body,omitempty"`      // empty means the body stays, unless BodyText is set
+	BodyText string `json:"body_text,omitempty"` // instead of Body
+
+	Tag  *string  `json:"tag,omitzero"`  // an empty text removes the tag; nil means that it stays
+	Keys []string `json:"keys,omitzero"` // instead of all keys; nil means that they stay
+
+	// Properties has the new values of properties. Nil removes a property.
+	Properties map[string]*string `json:"properties,omitempty"`
+}
+
 // A DeadLetterRedrive is the result of a redrive of dead letters.
 type DeadLetterRedrive struct {
 	Redriven int64 `json:"redriven"`
+
+	// SentAs is the ID of the message that was stored for an edited dead letter. Empty without an
+	// edit, and if nothing was sent.
+	SentAs string `json:"sent_as,omitempty"`
 
 	// NoTarget and TooOften are the numbers of dead letters that were not sent: because the topic
 	// does not exist or does not accept such a message, and because of MaxRedrives.

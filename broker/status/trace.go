@@ -45,8 +45,9 @@ type Fate struct {
 	// gone.
 	DeadLetter *DeadLetter `json:"dead_letter,omitempty"`
 
-	// RedrivenAs is the ID that the dead letter has in the topic since it was edited and sent back,
-	// if a message with it was found.
+	// RedrivenAs is the ID that the dead letter has since it was edited and sent back, if a message
+	// with it was found: in the topic of the message, or in Topic if it was sent to the group
+	// alone.
 	RedrivenAs string `json:"redriven_as,omitempty"`
 }
 

@@ -1,10 +1,12 @@
 package deadletter
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"strconv"
 	"time"
 
@@ -160,6 +162,61 @@ func (b Broker) sendBack(ctx context.Context, ls []*Letter, o *Options) (stay ma
 		}
 	}
 	return stay, nil
+}
+
+// errGone is the error of a letter that was removed after it was listed.
+var errGone = &tidegate.Error{Op: "RedriveDeadLetters", Code: tidegate.CodeNotFound, Message: "the dead letter was sent back or removed meanwhile"}
+
+// replace sends a letter back to the group alone with the changes that m has, under the ID of m.
+// unsure reports whether an earlier call may have done it; replace updates it. A repetition has no
+// effect, because the letter is gone from its place.
+func (b Broker) replace(ctx context.Context, l *Letter, m *tidegate.Message, unsure *bool) error {
+	f := b.filter([]*Letter{l})
+	s := status.DeadLetterSelection{DeadLetterFilter: f, In: b.In, Limit: 1, ToGroupOnly: true, MaxRedrives: l.Generation() + 1, Edit: editOf(l, m)}
+	done, err := b.Client.RedriveDeadLetters(ctx, b.Group, s)
+	switch {
+	case maybe(err):
+		*unsure = true
+		if found, lookErr := b.locate(ctx, l); found || lookErr != nil {
+			return err
+		}
+		return nil
+	case err != nil:
+		return err
+	case done.Redriven == 1:
+		return nil
+	case done.NoTarget > 0:
+		return &tidegate.Error{Op: "RedriveDeadLetters", Subject: l.Origin.Topic, Code: tidegate.CodeTopicNotFound, Err: errNoTarget}
+	case *unsure:
+		return nil
+	}
+	return errGone
+}
+
+// editOf returns the changes that make m of a letter.
+func editOf(l *Letter, m *tidegate.Message) *status.DeadLetterEdit {
+	e := &status.DeadLetterEdit{Queue: l.queue, Offset: l.offset, ID: m.ID, Properties: map[string]*string{}}
+	if !bytes.Equal(m.Body, l.Message.Body) {
+		e.Body = m.Body
+	}
+	if m.Tag != l.Message.Tag {
+		e.Tag = &m.Tag
+	}
+	if !slices.Equal(m.Keys, l.Message.Keys) {
+		e.Keys = append([]string{}, m.Keys...)
+	}
+	for name := range l.Message.Properties {
+		if _, has := m.Properties[name]; !has {
+			e.Properties[name] = nil
+		}
+	}
+	for name, value := range m.Properties {
+		if before, had := l.Message.Properties[name]; !had || before != value {
+			e.Properties[name] = &value
+		}
+	}
+	delete(e.Properties, protocol.PropertyDeadLetterRedrives) // the broker counts
+	return e
 }
 
 // maybe reports whether a failed request may have taken effect.

@@ -27,11 +27,12 @@
 //     letters in one write of the broker.
 //   - An edited message, and every message of a Queue, is sent as a new message. Its ID depends
 //     only on the message's first ID and the number of the redrive. The dead letter is removed
-//     after the send. The journal records the intent before the send and the result after it. If
-//     two letters of a job have one ID, which a topic can store beyond its duplicate window, the ID
-//     of the second one also depends on its place. The ID does not depend on the job: a letter that
-//     jobs with different journals send is stored once within the duplicate window, and so are two
-//     letters with one ID of two topics that two such jobs send to one.
+//     after the send; with ToGroupOnly a tidegate broker does both in one write. The journal
+//     records the intent before the send and the result after it. If two letters of a job have one
+//     ID, which a topic can store beyond its duplicate window, the ID of the second one also
+//     depends on its place. The ID does not depend on the job: a letter that jobs with different
+//     journals send is stored once within the duplicate window, and so are two letters with one ID
+//     of two topics that two such jobs send to one.
 //
 // After a crash between intent and result, the next run repeats the send with the same ID. A
 // tidegate broker drops the repeated message within the duplicate window of the topic, by default 2

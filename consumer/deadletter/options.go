@@ -23,17 +23,19 @@ type Options struct {
 	To string
 
 	// ToGroupOnly sends each message back to the group of the dead letters alone, so the other
-	// groups of its topic do not receive it again. It requires a Broker, and neither To nor Edit.
+	// groups of its topic do not receive it again. It requires a Broker, and excludes To.
 	// Default: false.
 	ToGroupOnly bool
 
-	// Edit changes a message before it is sent. It must not change ID or Topic. If Edit returns an
-	// error, the message counts as failed and its dead letter stays. Edit requires Sender. Nil
-	// means no change.
+	// Edit changes a message before it is sent: its Body, Tag, Keys and Properties. It must not
+	// change another field. If Edit returns an error, or if the changed message is invalid, the
+	// message counts as failed and its dead letter stays. All groups of the topic receive the
+	// message, unless ToGroupOnly is set. Edit requires Sender or ToGroupOnly. Nil means no change.
 	Edit func(*tidegate.Message) error
 
 	// Sender sends edited messages and all messages of a Queue. A redrive from a Broker without
-	// Edit, and a redrive from a Queue with DryRun, need no Sender. Nil means none.
+	// Edit or with ToGroupOnly, and a redrive from a Queue with DryRun, need no Sender. Nil means
+	// none.
 	Sender transport.Sender
 
 	// Journal is the path of the journal file. Redrive creates the file or continues an existing
@@ -91,8 +93,8 @@ func (o Options) withDefaults(src Source) (Options, error) {
 		if s.Client == nil {
 			fault("Broker.Client", "it is nil; give a client of broker/admin")
 		}
-		if o.Edit != nil && o.Sender == nil {
-			fault("Options.Sender", "it is nil, and Edit needs it; give a transport")
+		if o.Edit != nil && o.Sender == nil && !o.ToGroupOnly {
+			fault("Options.Sender", "it is nil, and Edit needs it; give a transport, or set ToGroupOnly")
 		}
 	case Queue:
 		if s.Transport == nil {
@@ -116,8 +118,8 @@ func (o Options) withDefaults(src Source) (Options, error) {
 			fault("Options.To", "%v", err)
 		}
 	}
-	if _, broker := src.(Broker); o.ToGroupOnly && (!broker || o.To != "" || o.Edit != nil) {
-		fault("Options.ToGroupOnly", "only a tidegate broker sends a message to one group, unchanged and to no other topic; give a Broker, and leave out To and Edit")
+	if _, broker := src.(Broker); o.ToGroupOnly && (!broker || o.To != "") {
+		fault("Options.ToGroupOnly", "only a tidegate broker sends a message to one group, and to no other topic; give a Broker, and leave out To")
 	}
 	if o.Journal == "" && !o.DryRun {
 		fault("Options.Journal", "it is empty; give the path of a file that outlives a crash, or set DryRun")

@@ -43,9 +43,10 @@ func Redrive(ctx context.Context, src Source, o Options) (Report, error) {
 		to: o.To, sent: map[exact]bool{}, pending: map[exact]bool{}, away: map[key]bool{}, failed: map[string]bool{},
 		seen: map[key]bool{},
 	}
-	if b, ok := src.(Broker); ok && o.Edit == nil {
+	if b, ok := src.(Broker); ok && (o.Edit == nil || o.ToGroupOnly) {
 		r.broker = &b
 	}
+	r.anew = r.broker == nil || o.Edit != nil
 	if !o.DryRun {
 		if r.journal, err = openJournal(o.Journal, src.group()); err != nil {
 			return r.report, fmt.Errorf("deadletter.Redrive: %w", err)
@@ -80,6 +81,7 @@ type runner struct {
 
 	forms     map[string]form // by topic, of messages that Sender sends
 	broker    *Broker         // moves letters by itself; nil if messages are sent by Sender
+	anew      bool            // each message is sent alone, under a new ID
 	batchSize int
 	batch     []*Letter // letters to send back
 }
@@ -114,7 +116,7 @@ func (r *runner) run(ctx context.Context) error {
 // all processes the letters until one stops it.
 func (r *runner) all(ctx context.Context) error {
 	by := query{page: redrivePage}
-	if r.broker == nil && !r.o.DryRun {
+	if r.anew && !r.o.DryRun {
 		by = query{page: bodiesPage, bodies: true}
 	}
 	for l, err := range r.src.letters(ctx, &r.o.Filter, by) {
@@ -141,7 +143,7 @@ func (r *runner) all(ctx context.Context) error {
 		switch d.action {
 		case take:
 			r.batch = append(r.batch, l)
-			if r.broker != nil {
+			if !r.anew {
 				continue
 			}
 			if err := r.flush(ctx); err != nil { // before its lease ends
@@ -222,7 +224,7 @@ func (r *runner) flush(ctx context.Context) error {
 	if err := r.note(intents...); err != nil {
 		return err
 	}
-	if r.broker != nil {
+	if !r.anew {
 		return r.sendBack(ctx, batch)
 	}
 	for _, l := range batch {
@@ -311,12 +313,18 @@ func stepAfter(err error, n int) afterSend {
 	return letterFailed
 }
 
-// sendAnew sends a message under an ID that a repetition reuses, and then removes the letter.
+// sendAnew sends a message under an ID that a repetition reuses, and then removes the letter. The
+// broker does both at once if it moves letters by itself.
 func (r *runner) sendAnew(ctx context.Context, l *Letter) error {
 	m, err := r.message(l)
+	unsure := false // an earlier attempt may have moved the letter
 	for n := 0; err == nil; n++ {
 		attempt, cancel := context.WithTimeout(ctx, attemptTimeout)
-		err = r.send(attempt, m, l.StoredAt)
+		if r.broker != nil {
+			err = r.broker.replace(attempt, l, m, &unsure)
+		} else {
+			err = r.send(attempt, m, l.StoredAt)
+		}
 		cancel()
 		if err == nil {
 			break
@@ -337,7 +345,7 @@ func (r *runner) sendAnew(ctx context.Context, l *Letter) error {
 	if err != nil { // error of Edit, or no topic
 		return r.note(r.done(l, err))
 	}
-	if err := r.note(r.done(l, nil)); err != nil {
+	if err := r.note(r.done(l, nil)); err != nil || r.broker != nil {
 		return err
 	}
 	return r.remove(ctx, l)
@@ -420,7 +428,7 @@ func (r *runner) done(l *Letter, err error) Event {
 		return r.event(eventFailed, l, err.Error())
 	}
 	r.report.Redriven++
-	if r.broker == nil && r.plan.name(l) != sentAs(l) {
+	if r.anew && r.plan.name(l) != sentAs(l) {
 		r.report.Renamed++
 	}
 	return r.event(eventRedriven, l, "")
@@ -442,6 +450,11 @@ func (r *runner) message(l *Letter) (*tidegate.Message, error) {
 		if m.Topic != topic || m.ID != id {
 			return nil, errors.New("Options.Edit changed the ID or topic of the message; use Options.To for another topic")
 		}
+		check := *m
+		check.ID = "" // that of the letter, which only the server judges
+		if err := check.Validate(max(len(m.Body), tidegate.MaxBodySize)); err != nil {
+			return nil, fmt.Errorf("edit: %w", err)
+		}
 	}
 	if m.Properties == nil {
 		m.Properties = map[string]string{}
@@ -462,7 +475,7 @@ func (r *runner) target(l *Letter) string {
 
 func (r *runner) event(event string, l *Letter, why string) Event {
 	e := Event{Event: event, MessageID: l.Message.ID, Generation: l.Generation(), Origin: l.Origin.Topic, At: l.at(), Topic: r.target(l), Reason: l.Origin.Reason, Why: why}
-	if r.broker == nil {
+	if r.anew {
 		e.SentAs, e.Edited = r.plan.name(l), r.o.Edit != nil
 	}
 	return e

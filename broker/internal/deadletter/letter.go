@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/fingerprint"
@@ -131,6 +132,47 @@ func (l *Letter) RedrivenToGroup(to string) *store.Message {
 	m := l.Redriven(to)
 	m.Properties[protocol.PropertyRealTopic], m.Properties[protocol.PropertyRetryTopic] = l.Origin.Topic, to
 	return m
+}
+
+// Edited returns the letter with the changes of an edit and its new ID. Bodies have at most maxBody
+// bytes. The error is that of a message which no client could send.
+func (l *Letter) Edited(e *status.DeadLetterEdit, maxBody int) (*Letter, error) {
+	m := *l
+	m.ID = cmp.Or(e.ID, protocol.RedrivenID(l.ID, l.Origin.Redrives))
+	m.Origin.MessageID = m.ID
+	switch {
+	case len(e.Body) > 0 && e.BodyText != "":
+		return nil, refusal.New(tidegate.CodeBadRequest, "edit", "it has body and body_text; give one of the two")
+	case len(e.Body) > 0:
+		m.Body = e.Body
+	case e.BodyText != "":
+		m.Body = []byte(e.BodyText)
+	}
+	if e.Tag != nil {
+		m.Tag = *e.Tag
+	}
+	if e.Keys != nil {
+		m.Keys = e.Keys
+	}
+	m.Properties = maps.Clone(l.Properties)
+	if m.Properties == nil {
+		m.Properties = map[string]string{}
+	}
+	delete(m.Properties, protocol.PropertyOriginMessageID)
+	for name, value := range e.Properties {
+		if name == protocol.PropertyDeadLetterRedrives || tidegate.ReservedProperty(name) {
+			return nil, refusal.New(protocol.CodeIllegalMessagePropertyKey, "property", "%q belongs to the servers, and an edit cannot change it; leave it out", name)
+		}
+		if delete(m.Properties, name); value != nil {
+			m.Properties[name] = *value
+		}
+	}
+	sent := m.Message
+	sent.Topic, sent.DeliverAt, sent.Properties = l.Origin.Topic, time.Time{}, maps.Clone(m.Properties)
+	maps.DeleteFunc(sent.Properties, func(name, _ string) bool {
+		return name == protocol.PropertyDeadLetterRedrives || tidegate.ReservedProperty(name)
+	})
+	return &m, sent.Validate(maxBody)
 }
 
 // A Death describes how a message became a dead letter or expired.

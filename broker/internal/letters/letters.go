@@ -24,6 +24,8 @@ type Config struct {
 	// Redrives creates the topics of messages that are redriven to one group; set by catalog.New.
 	Redrives Redrives
 
+	MaxBodySize int // the maximum size of a body in bytes
+
 	// Damaged counts the corrupt messages that a scan skipped.
 	Damaged *atomic.Int64
 }

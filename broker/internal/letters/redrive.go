@@ -3,6 +3,8 @@ package letters
 import (
 	"cmp"
 	"context"
+	"errors"
+	"math"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -12,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 )
 
 // MaxMoved and DefaultMoved are the bound and the default of the dead letters that one call moves
@@ -35,6 +38,8 @@ type Selection struct {
 	// For redrives only.
 	MaxRedrives int
 
+	Edit *status.DeadLetterEdit // changes the one selected letter; nil: none. For redrives only
+
 	DryRun bool // change nothing, and count the letters that a call without a throttle would send
 }
 
@@ -54,15 +59,22 @@ type Redriven struct {
 	Redriven int64
 	NoTarget int64  // not sent: the topic does not exist or does not accept the message
 	TooOften int64  // not sent because of Selection.MaxRedrives
+	SentAs   string // the ID of the edited message; empty if none was sent
 	Next     string // position to continue at; empty at the end
 }
 
 // Redrive sends dead letters of a group back, the oldest first, and returns when this is on disk.
 // It stops at the first dead letter that a limit rejects. With an error the result has the dead
 // letters that were sent before it. The errors are those of Browse, the cause of ctx, and
-// tidegate.ErrClosed, and 40000 for ToGroup and a FIFO group.
+// tidegate.ErrClosed, 40000 for ToGroup and a FIFO group, and for an edit those of a send.
 func (l *Letters) Redrive(ctx context.Context, group string, sel Selection, limits Limits) (done Redriven, err error) {
 	r := redrive{Letters: l, sel: &sel, limits: limits, done: &done}
+	if sel.Edit != nil {
+		if err := sel.one(); err != nil {
+			return done, err
+		}
+		defer func() { done.Next = "" }()
+	}
 	if sel.ToGroup {
 		if r.group, err = l.ownGroup(group, sel.To); err != nil {
 			return done, err
@@ -81,6 +93,37 @@ func (l *Letters) Redrive(ctx context.Context, group string, sel Selection, limi
 		}
 		sel.After, sel.Limit = done.Next, left-int(done.Redriven+done.NoTarget+done.TooOften)
 	}
+}
+
+// one makes the selection of an edit begin and end with the place of the letter.
+func (s *Selection) one() error {
+	if len(s.MessageIDs) != 1 || s.After != "" || s.Newest || s.Limit > 1 {
+		return refusal.New(tidegate.CodeBadRequest, "edit",
+			"an edit changes one dead letter; give its ID alone in message_ids and its place in the edit, and leave out after, limit and newest")
+	}
+	at := deadletter.Position{Queue: s.Edit.Queue, Offset: s.Edit.Offset}
+	if at.Queue < 0 || at.Queue > math.MaxUint16 || at.Offset < 0 {
+		return refusal.New(tidegate.CodeBadRequest, "edit", "queue %d and offset %d are no place of a dead letter; give those of the list", at.Queue, at.Offset)
+	}
+	s.After, s.Limit = at.String(), 1
+	return nil
+}
+
+// edited returns the letters to send in place of a chunk, and the chunk itself without an edit. The
+// result is empty if the chunk does not have the letter of the edit.
+func (r *redrive) edited(chunk []deadletter.Letter) ([]deadletter.Letter, error) {
+	e := r.sel.Edit
+	if e == nil {
+		return chunk, nil
+	}
+	if at := chunk[0].Position(); at.Queue != e.Queue || at.Offset != e.Offset {
+		return nil, nil
+	}
+	changed, err := chunk[0].Edited(e, r.MaxBodySize)
+	if err != nil {
+		return nil, err
+	}
+	return []deadletter.Letter{*changed}, nil
 }
 
 // Purge removes dead letters of a group permanently, and returns when this is on disk. It returns
@@ -163,7 +206,9 @@ func (l *Letters) move(ctx context.Context, group string, sel Selection, f func(
 		if !sel.DryRun {
 			t.ForgetReadAhead() // receives that begin now do not deliver them
 		}
-		if err != nil {
+		if e, ok := errors.AsType[*tidegate.Error](err); ok && sel.Edit != nil {
+			return before, e // the changed message is invalid
+		} else if err != nil {
 			return before, refusal.Store(err)
 		} else if stop != "" {
 			return stop, nil
@@ -196,8 +241,13 @@ func (r *redrive) stopAt(letter *deadletter.Letter) string {
 // that a limit rejected, or of the first letter if a topic is missing.
 func (r *redrive) chunk(t *topic.Topic, chunk []deadletter.Letter) (stop string, err error) {
 	sel, limits, done := r.sel, r.limits, r.done
+	sent, err := r.edited(chunk)
+	if err != nil || len(sent) == 0 {
+		return "", err
+	}
 	var published []func(error)
 	var redriven, noTarget, tooOften int64
+	var sentAs string
 	targets := make([]*topic.Topic, len(chunk))
 	for i := range chunk {
 		var original *topic.Topic
@@ -228,7 +278,7 @@ func (r *redrive) chunk(t *topic.Topic, chunk []deadletter.Letter) (stop string,
 		}
 		defer counted.subtract(w)
 		for i := range chunk {
-			letter, to := &chunk[i], targets[i]
+			letter, to, anew := &chunk[i], targets[i], &sent[i]
 			switch {
 			case to == nil || to.Deleted():
 				noTarget++
@@ -237,19 +287,22 @@ func (r *redrive) chunk(t *topic.Topic, chunk []deadletter.Letter) (stop string,
 				tooOften++
 				continue
 			}
-			if limits.Rejects(to, int64(len(letter.Body)), now) {
+			if limits.Rejects(to, int64(len(anew.Body)), now) {
 				stop = r.stopAt(letter)
 				return
 			}
-			m := letter.Redriven(to.Name())
+			m := anew.Redriven(to.Name())
 			if sel.ToGroup {
-				m = letter.RedrivenToGroup(to.Name())
+				m = anew.RedrivenToGroup(to.Name())
 			}
 			q := to.Pick(m.MessageGroup)
 			to.Put(w, q, m, now)
 			counted.remove(w, letter)
 			published = append(published, to.Publish(q))
 			redriven++
+			if sel.Edit != nil {
+				sentAs = m.ID
+			}
 		}
 	}, func(err error) {
 		for _, f := range published {
@@ -260,6 +313,7 @@ func (r *redrive) chunk(t *topic.Topic, chunk []deadletter.Letter) (stop string,
 		return "", err
 	}
 	done.Redriven += redriven
+	done.SentAs = sentAs
 	done.NoTarget += noTarget
 	done.TooOften += tooOften
 	return stop, nil

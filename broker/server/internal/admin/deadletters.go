@@ -8,6 +8,8 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/go-json-experiment/json"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
@@ -144,8 +146,12 @@ func (h *Handlers) ListDeadLetters(_ http.ResponseWriter, r *http.Request) (int,
 // the throttle is a part of the result.
 func (h *Handlers) RedriveDeadLetters(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	var req status.DeadLetterSelection
-	if err := web.ReadJSON(w, r, &req); err != nil {
+	raw, err := web.ReadObject(w, r, h.maxEdit(r), &req)
+	if err != nil {
 		return 0, nil, err
+	}
+	if req.Edit != nil && !placed(raw) {
+		return 0, nil, refusal.New(tidegate.CodeBadRequest, "edit", "queue or offset is missing; give the place of the dead letter as the list has it")
 	}
 	if req.MessageIDs != nil && len(req.MessageIDs) == 0 {
 		return 0, nil, refusal.New(tidegate.CodeBadRequest, "message_ids", "message_ids is empty; give the IDs, or leave it out for all dead letters")
@@ -154,7 +160,9 @@ func (h *Handlers) RedriveDeadLetters(w http.ResponseWriter, r *http.Request) (i
 	if to := cmp.Or(req.To, req.Topic); to != "" {
 		needs = access.ToSend(to)
 	}
-	if !req.ToGroupOnly { // else no other group receives them, and the right to administer the group suffices
+	// The right to administer the group suffices to send it what it received before. An edit sends
+	// a new message.
+	if !req.ToGroupOnly || req.Edit != nil {
 		if err := h.gate.Permit(r, needs); err != nil {
 			return 0, nil, err
 		}
@@ -170,6 +178,24 @@ func (h *Handlers) RedriveDeadLetters(w http.ResponseWriter, r *http.Request) (i
 		return http.StatusOK, Plan{done}, err
 	}
 	return http.StatusOK, done, err
+}
+
+// placed reports whether the edit of a request has the place of the letter. Without it, the zero
+// values would select another letter.
+func placed(raw []byte) bool {
+	var req struct {
+		Edit struct {
+			Queue  *int   `json:"queue"`
+			Offset *int64 `json:"offset"`
+		} `json:"edit"`
+	}
+	return json.Unmarshal(raw, &req) == nil && req.Edit.Queue != nil && req.Edit.Offset != nil
+}
+
+// maxEdit bounds a request with an edited body, in bytes: base64 makes four of three.
+func (h *Handlers) maxEdit(r *http.Request) int64 {
+	held := transit.Of(r.Context())
+	return max(web.MaxAdminBody, min(2*int64(h.maxBody)+web.MaxAdminBody, held.Largest()/web.BodyFactor-web.FirstRead))
 }
 
 // A Plan is the result of a dry run. The server writes the result, and does not log a change.

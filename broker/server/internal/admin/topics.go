@@ -23,7 +23,7 @@ func (h *Handlers) GetTopic(w http.ResponseWriter, r *http.Request) (int, any, e
 func (h *Handlers) PutTopic(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	name := r.PathValue("topic")
 	var c settings.Topic
-	raw, err := web.ReadObject(w, r, &c)
+	raw, err := web.ReadObject(w, r, web.MaxAdminBody, &c)
 	if err != nil {
 		return 0, nil, err
 	}

@@ -34,13 +34,13 @@ const (
 // ReadJSON decodes the request's body into v: one JSON object with known keys, of at most
 // MaxAdminBody bytes. No body means an empty object.
 func ReadJSON[T any](w http.ResponseWriter, r *http.Request, v *T) error {
-	_, err := ReadObject(w, r, v)
+	_, err := ReadObject(w, r, MaxAdminBody, v)
 	return err
 }
 
-// ReadObject is ReadJSON, and also returns the text of the object.
-func ReadObject[T any](w http.ResponseWriter, r *http.Request, v *T) (text []byte, err error) {
-	raw, err := ReadBody(w, r, MaxAdminBody)
+// ReadObject is ReadJSON for an object of at most limit bytes, and also returns its text.
+func ReadObject[T any](w http.ResponseWriter, r *http.Request, limit int64, v *T) (text []byte, err error) {
+	raw, err := ReadBody(w, r, limit)
 	if err != nil || len(bytes.TrimSpace(raw)) == 0 {
 		return nil, err
 	}
