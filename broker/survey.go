@@ -59,6 +59,7 @@ func (b served) Survey() *serving.Survey {
 			row.Why = whyOf(&at, row.Backlog.Messages, of.Throttle != nil, now)
 			row.DeadLettersStored = stored[classes.Origin{Group: row.Group, Topic: row.Topic}]
 			of.OldestMS = max(of.OldestMS, row.OldestMS)
+			of.Acked += row.Acked
 			addGroupTotals(s, &at, row)
 		}
 		if next == first {
@@ -79,6 +80,7 @@ func (b served) summarize(t *topic.Topic, row *status.TopicSummary, readable boo
 	c := t.Settings()
 	stored := status.Backlog(t.Stored())
 	row.Name, row.Type, row.Queues, row.Stored, row.Backlog = t.Name(), c.Type, c.Queues, stored, stored
+	row.Accepted = t.Accepted().Messages
 	row.Groups = int64(len(t.Subscriptions()))
 	if row.Groups > 0 {
 		row.Backlog = status.Backlog(t.Backlog())

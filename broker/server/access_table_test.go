@@ -104,6 +104,7 @@ var routeTable = []struct{ route, own, foreign string }{
 	{"GET /v1/topics?view=summary", everyKey, everyKey}, // only the names that the key may observe
 	{"GET /v1/groups?view=summary", everyKey, everyKey},
 	{"GET /v1/live", everyKey, everyKey},
+	{"GET /v1/history", everyKey, everyKey},
 	{"GET /v1/clients", everyKey, everyKey}, // only the clients that the key may observe
 	{"GET /v1/audit", "a", "a"},
 	{"GET /v1/overview", theServers, theServers},
@@ -383,7 +384,7 @@ func TestResponsesHaveOnlyPermittedNames(t *testing.T) {
 			return w.Code, w.Body.String()
 		}
 		paths := []string{
-			"/v1/live?topics=normal,hidden-topic&groups=g,hidden-group,near-group,near-group/normal", "/v1/clients?limit=100", "/v1/clients?topic=normal", "/v1/clients?match=*",
+			"/v1/history?topics=normal,hidden-topic&groups=g,hidden-group,near-group", "/v1/live?topics=normal,hidden-topic&groups=g,hidden-group,near-group,near-group/normal", "/v1/clients?limit=100", "/v1/clients?topic=normal", "/v1/clients?match=*",
 			"/v1/topics?view=summary&sort=-backlog", "/v1/groups?view=summary&topic=normal", "/v1/topics/normal/messages?order=newest", "/v1/topics/normal/messages/m0", "/v1/topics/normal/messages/m1",
 		}
 		for _, row := range routeTable {

@@ -145,7 +145,7 @@ func TestEveryRPCIsGuarded(t *testing.T) {
 // Every HTTP route there is has a row in the table, and the other way around.
 func TestEveryRouteIsGuarded(t *testing.T) {
 	e := start(t, server.Options{Access: someAccess()})
-	forEveryKey := []string{"POST /v1/session", "GET /v1/session", "DELETE /v1/session", "GET /v1/clients"}
+	forEveryKey := []string{"POST /v1/session", "GET /v1/session", "DELETE /v1/session", "GET /v1/clients", "GET /v1/history"}
 	routes := map[string]bool{}
 	for _, rt := range slices.Concat(e.s.Routes(), e.s.Pages()) {
 		pattern := rt.Method + " " + rt.Path

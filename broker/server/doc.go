@@ -104,6 +104,7 @@
 //	GET /v1/clients                                    the connected clients
 //	GET /v1/audit                                      the latest changes, with their principals and results
 //	GET /v1/live                                       the same as a stream of NDJSON, for topics and groups that the request names
+//	GET /v1/history                                    the rates and backlogs of the last hour or day
 //	GET /metrics                                       metrics for Prometheus; see broker/server/monitoring
 //
 // The web console at /console/ is a set of static files that use these routes; [Options].NoConsole

@@ -139,13 +139,19 @@ func (s *Server) awaitTick(ctx, rules context.Context, every time.Duration) bool
 // watchOf reads the query.
 func (s *Server) watchOf(r *http.Request) (every time.Duration, w *overview.Watch, err error) {
 	q := web.QueryOf(r, "every", "topics", "groups")
-	w = &overview.Watch{}
 	every = defaultEvery
 	if text := q.Text("every"); text != "" {
 		if every, err = time.ParseDuration(text); err != nil || every < minEvery || every > maxEvery {
 			return 0, nil, refusal.New(tidegate.CodeBadRequest, "every", fmt.Sprintf("every is %.100q; give a duration from %v to %v, such as 2s", text, minEvery, maxEvery))
 		}
 	}
+	w, err = namesOf(q)
+	return every, w, err
+}
+
+// namesOf reads the topics and groups that a query names.
+func namesOf(q *web.Query) (*overview.Watch, error) {
+	w := &overview.Watch{}
 	for _, list := range []struct {
 		key string
 		to  *[]string
@@ -155,10 +161,10 @@ func (s *Server) watchOf(r *http.Request) (every time.Duration, w *overview.Watc
 		}
 	}
 	if q.Err != nil {
-		return 0, nil, q.Err
+		return nil, q.Err
 	}
 	if n := len(w.Topics) + len(w.Groups); n > maxWatched {
-		return 0, nil, refusal.New(tidegate.CodeBadRequest, "topics", fmt.Sprintf("the request names %d topics and groups; the limit is %d", n, maxWatched))
+		return nil, refusal.New(tidegate.CodeBadRequest, "topics", fmt.Sprintf("the request names %d topics and groups; the limit is %d", n, maxWatched))
 	}
-	return every, w, nil
+	return w, nil
 }

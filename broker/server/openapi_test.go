@@ -118,7 +118,7 @@ func TestOpenAPISchemas(t *testing.T) {
 		"RecallRequest": messages.RecallRequest{}, "RecallResult": messages.RecallResult{}, "Status": struct {
 			Status string `json:"status"`
 		}{},
-		"Live": overview.Live{}, "TopicSummaries": admin.TopicSummaries{}, "GroupSummaries": admin.GroupSummaries{},
+		"Live": overview.Live{}, "History": serving.History{}, "HistorySeries": serving.HistorySeries{}, "HistoryLeftOut": serving.HistoryLeftOut{}, "HistoryCounters": serving.HistoryCounters{}, "TopicSummaries": admin.TopicSummaries{}, "GroupSummaries": admin.GroupSummaries{},
 		"AuditPage": status.AuditPage{}, "AuditRecord": status.AuditRecord{},
 		"ClientPage": status.ClientPage{}, "Client": status.Client{}, "ClientVersion": status.ClientVersion{},
 		"Session": status.Session{}, "Rule": status.Rule{},

@@ -1,12 +1,16 @@
 package server
 
 import (
+	"fmt"
 	"maps"
 	"net/http"
 	"runtime/debug"
 	"slices"
 	"time"
 
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/broker/status"
 )
@@ -28,6 +32,30 @@ func (s *Server) overview(_ http.ResponseWriter, r *http.Request) (int, any, err
 	}
 	s.filler.Fill(&o, survey)
 	return http.StatusOK, web.Compact{Value: o}, nil
+}
+
+// history serves GET /v1/history.
+func (s *Server) history(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	in := web.QueryOf(r, "window", "topics", "groups")
+	q := serving.HistoryQuery{Observer: s.gate.Observer(r)}
+	window := in.Text("window")
+	names, err := namesOf(in)
+	if err != nil {
+		return 0, nil, err
+	}
+	switch window {
+	case "", "hour":
+	case "day":
+		q.Day = true
+	default:
+		return 0, nil, refusal.New(tidegate.CodeBadRequest, "window", fmt.Sprintf("window is %.100q; give hour or day", window))
+	}
+	q.Topics, q.Groups = names.Topics, names.Groups
+	h, err := s.b.History(r.Context(), q)
+	if err != nil {
+		return 0, nil, err
+	}
+	return http.StatusOK, web.Compact{Value: h}, nil
 }
 
 // module is the path of the module of this package.

@@ -103,3 +103,99 @@ func TestOverviewIsBounded(t *testing.T) {
 		}
 	})
 }
+
+// The history has the messages of each slot. Its counters are those of the live stream, so a client
+// can go on with it.
+func TestHistory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, server.Options{})
+		opened := time.Now()
+		time.Sleep(time.Second)
+		e.send(msg("normal", "1"), msg("normal", "2"))
+		e.ack(e.one(e.ctx(), receiveRequest("normal", func(r *rmqpb.ReceiveMessageRequest) { r.BatchSize = 1 })))
+		time.Sleep(14 * time.Second)
+		var h serving.History
+		e.requestJSON("GET", "/v1/history?topics=normal,none&groups=g,none", 200, &h)
+		next, end := e.watchLive("?topics=normal&groups=g")
+		defer end()
+		live, _ := next()
+		if !h.AsOf.Equal(time.Now()) || !h.Started.Equal(opened) || h.StepMS != 10_000 || len(h.Topics) != 1 || len(h.Groups) != 1 {
+			t.Fatalf("%+v", h)
+		}
+		topic, group := h.Topics[0], h.Groups[0]
+		if fmt.Sprint(topic.Accepted, topic.Acked, topic.Backlog, group.Delivered, group.Acked, group.Backlog) != "[2 0] [1 0] [1 1] [1 0] [1 0] [1 1]" {
+			t.Errorf("topic %+v, group %+v", topic, group)
+		}
+		if l := live.Topics[0]; l.Accepted != 2 || l.Accepted != topic.Counters.Accepted || l.Acked != 1 || l.Acked != topic.Counters.Acked || l.Backlog.Messages != topic.Backlog[1] {
+			t.Errorf("the history ends with %+v, the live stream has %+v", topic, l)
+		}
+		if l := live.Groups[0]; l.Acked != 1 || l.Acked != group.Counters.Acked || l.Backlog.Messages != group.Backlog[1] {
+			t.Errorf("the history ends with %+v, the live stream has %+v", group, l)
+		}
+		e.requestJSON("GET", "/v1/history", 200, &h)
+		if c := live.Counters; h.Total.Counters.Accepted != c.Accepted.Messages || h.Total.Counters.Delivered != c.Delivered || h.Total.Counters.Acked != c.Acked {
+			t.Errorf("the history ends with %+v, the live stream has %+v", h.Total.Counters, c)
+		}
+		e.requestJSON("GET", "/v1/history?window=day", 200, &h)
+		if h.StepMS != 300_000 || fmt.Sprint(h.Total.Accepted) != "[2]" {
+			t.Errorf("the day %+v", h.Total)
+		}
+		for _, query := range []string{"window=week", "x=1", "topics=" + strings.Repeat("t,", 100)} {
+			e.requestJSON("GET", "/v1/history?"+query, 400, nil)
+		}
+	})
+}
+
+// A key gets the topics and groups that it may observe, and the sums of these as totals.
+func TestHistoryOfAKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, server.Options{Access: tableAccess()})
+		for i, topic := range []string{"normal", "fifo", "fifo"} {
+			if res := e.b.Send(t.Context(), []*tidegate.Message{{ID: fmt.Sprint(i), Topic: topic, Body: []byte("x"), MessageGroup: map[string]string{"fifo": "m"}[topic]}}); res[0].Err != nil {
+				t.Fatal(res[0].Err)
+			}
+		}
+		for _, g := range []struct{ group, topic string }{{"g", "normal"}, {"other", "fifo"}} {
+			if ds, err := e.b.Receive(t.Context(), transport.ReceiveRequest{Group: g.group, Topic: g.topic, Queue: transport.AnyQueue, Max: 1, InvisibleDuration: time.Minute}); err != nil || len(ds) != 1 {
+				t.Fatal(ds, err)
+			}
+		}
+		time.Sleep(2 * time.Second)
+		for key, want := range map[string]struct{ named, total string }{
+			"admin":    {"normal [1] fifo [2] g [1] other [1]", "[3] [2] [3]"}, // accepted, delivered, backlog
+			"monitor":  {"normal [1] fifo [2] g [1] other [1]", "[3] [2] [3]"},
+			"owner":    {"normal [1] g [1]", "[1] [1] [1]"}, // of norm* and g
+			"producer": {"", "[] [] []"},
+			"consumer": {"", "[] [] []"},
+		} {
+			get := func(query string) (h serving.History) {
+				r := httptest.NewRequest("GET", "https://h/v1/history"+query, nil)
+				by(key)(r)
+				w := httptest.NewRecorder()
+				e.s.Handler().ServeHTTP(w, r)
+				if err := json.Unmarshal(w.Body.Bytes(), &h); err != nil || w.Code != 200 {
+					t.Fatalf("%s: %d %s", key, w.Code, w.Body)
+				}
+				return h
+			}
+			named := get("?topics=normal,fifo&groups=g,other")
+			var got []string
+			for _, s := range named.Topics {
+				got = append(got, fmt.Sprint(s.Name, " ", s.Accepted))
+			}
+			for _, s := range named.Groups {
+				got = append(got, fmt.Sprint(s.Name, " ", s.Delivered))
+			}
+			if text := strings.Join(got, " "); text != want.named {
+				t.Errorf("%s gets %q, want %q", key, text, want.named)
+			}
+			h := get("")
+			if text := fmt.Sprint(h.Total.Accepted, h.Total.Delivered, h.Total.Backlog); text != want.total {
+				t.Errorf("the total of %s is %q, want %q", key, text, want.total)
+			}
+			if *h.LeftOut != (serving.HistoryLeftOut{}) || key == "owner" && h.Total.Counters != (serving.HistoryCounters{Accepted: 1, Delivered: 1}) {
+				t.Errorf("%s gets %+v", key, h)
+			}
+		}
+	})
+}

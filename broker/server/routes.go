@@ -173,6 +173,7 @@ func (s *Server) routes() []route {
 		{"overview", "GET", "/v1/overview", http.StatusOK, noInput, s.overview},
 		{"listAudit", "GET", "/v1/audit", http.StatusOK, queryInput, s.listAudit},
 		{"live", "GET", "/v1/live", http.StatusOK, queryInput, s.live},
+		{"history", "GET", "/v1/history", http.StatusOK, queryInput, s.history},
 		{"health", "GET", "/healthz", http.StatusOK, anyInput, s.healthz},
 		{"readiness", "GET", "/readyz", http.StatusOK, anyInput, s.readyz},
 		{"metrics", "GET", "/metrics", http.StatusOK, anyInput, from(s.metricsHandler())},

@@ -163,6 +163,11 @@ type TopicSummary struct {
 	InRate  float64 `json:"in_rate,omitempty"`
 	OutRate float64 `json:"out_rate,omitempty"`
 
+	// Accepted counts the messages that were stored since the start of the broker, Acked each
+	// acknowledgement of each group.
+	Accepted int64 `json:"accepted,omitempty"`
+	Acked    int64 `json:"acked,omitempty"`
+
 	Groups   int64     `json:"groups,omitempty"`
 	Throttle *Throttle `json:"throttle,omitempty"` // that rejects sends now
 }

@@ -140,6 +140,7 @@ var Routes = map[string]func(r *http.Request) []access.Need{
 	"GET /v1/session":                                anyone,
 	"DELETE /v1/session":                             anyone,
 	"GET /v1/live":                                   anyone, // only names that the key may observe
+	"GET /v1/history":                                anyone, // likewise, and the sums of these
 	"GET /v1/audit":                                  onServer(access.Admin),
 	"GET /v1/clients":                                anyone, // only clients of groups and topics that the key may observe
 	"GET /v1/overview":                               onServer(access.Observe),
