@@ -286,7 +286,7 @@ func (b *benchCommand) createQueue(ctx context.Context, t connection.Transport) 
 	for _, d := range ds {
 		err = errors.Join(err, t.Release(ctx, d))
 	}
-	queue := output.Safe(b.load.Topic + "." + b.load.Group)
-	b.Note("the queue %s stays; 'artemis queue delete --name %s' removes it", queue, queue)
+	queue := b.load.Topic + "." + b.load.Group
+	b.Note("the queue %s stays; %s removes it", output.Safe(queue), shell.Mention("artemis queue delete --name "+shell.Quote(queue)))
 	return err
 }

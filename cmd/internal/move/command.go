@@ -16,6 +16,7 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/connection"
 	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/cmd/internal/shell"
 	"github.com/tidegate/tidegate/consumer/deadletter"
 	"github.com/tidegate/tidegate/producer"
 )
@@ -114,7 +115,7 @@ func (m *moveCommand) run(ctx context.Context) error {
 // inspect returns the state of the source, which a RocketMQ does not report.
 func (m *moveCommand) inspect(ctx context.Context, source connection.Server) (*State, error) {
 	if source.WithoutHTTP() {
-		shows := "'mqadmin consumerProgress -g " + output.Safe(m.group) + "' shows"
+		shows := shell.Mention("mqadmin consumerProgress -g "+shell.Quote(m.group)) + " shows"
 		if source.Kind == connection.AMQP {
 			shows = "'artemis queue stat' shows"
 		}

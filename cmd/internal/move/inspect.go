@@ -80,13 +80,14 @@ func (s State) Creates(kind, context, topic, group string) (ofTopic, ofGroup str
 	for _, d := range g.Retry {
 		retry = append(retry, d.String())
 	}
-	set := fmt.Sprintf("max_attempts=%d", g.MaxAttempts)
+	set := []string{group, fmt.Sprintf("max_attempts=%d", g.MaxAttempts)}
 	if g.FIFO {
-		set += " fifo=true"
+		set = append(set, "fifo=true")
 	}
 	if len(retry) > 0 {
-		set += " " + shell.Quote("retry="+strings.Join(retry, " "))
+		set = append(set, "retry="+strings.Join(retry, " "))
 	}
-	return fmt.Sprintf("tidegate topic create %s type=%s queues=%d --context %s", shell.Quote(topic), t.Type, t.Queues, shell.Quote(context)),
-		fmt.Sprintf("tidegate group create %s %s --context %s", shell.Quote(group), set, shell.Quote(context))
+	at := shell.Flag("context", context)
+	return shell.LineFlags("tidegate topic create", at, topic, fmt.Sprintf("type=%s", t.Type), fmt.Sprintf("queues=%d", t.Queues)),
+		shell.LineFlags("tidegate group create", at, set...)
 }

@@ -25,6 +25,8 @@ type Source interface {
 	transport.Receiver
 	Ack(ctx context.Context, ds []*tidegate.Delivery) []error
 	ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error)
+	Capabilities(endpoint string) transport.Capabilities
+	Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error
 }
 
 // A Target sends messages; a producer.Producer is one.
@@ -50,8 +52,8 @@ type Options struct {
 	Pace func(ctx context.Context, n int) error
 
 	// Done reports whether the source has no further message. Run calls it after receives without a
-	// message, and ends when it returns true. idle is the time since the last message, and negative
-	// until the leases of an earlier run have ended.
+	// message while no message is in hand, and ends when it returns true. idle is the time since the
+	// last message, and negative until the leases of an earlier run have ended.
 	Done func(ctx context.Context, idle time.Duration) (bool, error)
 
 	// OnMoved is called for each acknowledged message by one goroutine at a time.
@@ -95,6 +97,8 @@ type mover struct {
 	mu      sync.Mutex
 	report  Report
 	last    time.Time            // of the last message
+	inHand  int                  // workers that carry messages
+	failed  error                // of a worker
 	leased  int64                // messages that this run has received and neither acknowledged nor released
 	aside   map[key]bool         // messages that the target rejected
 	stuck   map[string]bool      // their message groups
@@ -117,15 +121,20 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	var workers sync.WaitGroup
 	for range o.Workers {
 		workers.Go(func() {
-			if err := m.work(ctx); err != nil {
-				stop(err)
+			err := m.work(ctx)
+			if err == nil {
+				return
 			}
+			if !errors.Is(err, errDone) {
+				m.fail(err)
+			}
+			stop(err)
 		})
 	}
 	workers.Wait()
 	err := context.Cause(ctx)
 	if errors.Is(err, errDone) {
-		err = nil
+		err = m.failed // of a worker that received a message meanwhile
 	}
 	m.release(context.WithoutCancel(ctx))
 	if m.leased == 0 {
@@ -157,10 +166,9 @@ func (m *mover) work(ctx context.Context) error {
 			}
 			continue
 		case err == nil:
-			m.mu.Lock()
-			idle := time.Since(m.last)
-			m.mu.Unlock()
-			done, err = m.Done(ctx, idle)
+			if idle, busy := m.idle(); !busy {
+				done, err = m.Done(ctx, idle)
+			}
 		}
 		switch {
 		case err != nil && !again(err):
@@ -179,6 +187,20 @@ func (m *mover) work(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// idle returns the time since the last message, and whether a worker has messages in hand.
+func (m *mover) idle() (since time.Duration, busy bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return time.Since(m.last), m.inHand > 0
+}
+
+// fail keeps the first error of a worker.
+func (m *mover) fail(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.failed = cmp.Or(m.failed, err)
 }
 
 // again reports whether a repetition can cure an error.
@@ -222,7 +244,14 @@ func (m *mover) note(format string, args ...any) {
 func (m *mover) carry(ctx context.Context, ds []*tidegate.Delivery) error {
 	m.mu.Lock()
 	m.leased += int64(len(ds))
+	m.inHand++
 	m.mu.Unlock()
+	defer func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.inHand--
+		m.last = later(m.last, time.Now())
+	}()
 	keys, again := make([]key, len(ds)), make([]bool, len(ds))
 	for i, d := range ds {
 		keys[i], again[i] = keyOf(d, m.Places), slices.Contains(d.Keys, d.ID)
@@ -265,7 +294,7 @@ func (m *mover) carry(ctx context.Context, ds []*tidegate.Delivery) error {
 			carried, carriedKeys = append(carried, ds[i]), append(carriedKeys, keys[i])
 		case errors.Is(err, errStays):
 			failed = cmp.Or(failed, m.leave(h.outer, ds[i], keys[i]))
-		case failed == nil && !errors.Is(err, errLeaseOver) && ctx.Err() == nil:
+		case failed == nil && !errors.Is(err, errLeaseOver) && (ctx.Err() == nil || errors.Is(context.Cause(ctx), errDone)):
 			failed = fmt.Errorf("message %s: %w", ds[i].ID, err)
 		}
 	}
@@ -427,11 +456,17 @@ func (m *mover) tooMany() error {
 	return fmt.Errorf("the target rejected %d messages, and %d stay with them; the limits are %d and %d: correct the target, or remove the messages from the source", m.report.Aside, int64(len(m.left))-m.report.Aside, maxAside, maxLeft)
 }
 
-// release releases the messages that stay, so that consumers of the source get them.
+// release releases the messages that stay, so that consumers of the source get them. Where the
+// source can, their attempt does not count: else some runs would make them dead letters.
 func (m *mover) release(ctx context.Context) {
 	for _, d := range m.left {
 		ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
-		_, err := m.Source.ChangeInvisibleDuration(ctx, d, 0)
+		var err error
+		if m.Source.Capabilities(d.Endpoint).Snooze {
+			err = m.Source.Snooze(ctx, d, 0)
+		} else {
+			_, err = m.Source.ChangeInvisibleDuration(ctx, d, 0)
+		}
 		cancel()
 		if errors.Is(err, tidegate.ErrUnavailable) {
 			return // the other releases would wait as long
@@ -562,7 +597,6 @@ func (m *mover) settle(ctx context.Context, ds []*tidegate.Delivery, keys []key)
 	err := m.Journal.mark(ackedEvent, acked, false)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.last = later(m.last, time.Now())
 	m.report.Moved += int64(len(fresh))
 	m.report.Earlier += int64(len(keys) - len(fresh))
 	m.report.Unacked += int64(len(ds) - len(acked))

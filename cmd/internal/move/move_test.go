@@ -1,6 +1,7 @@
 package move
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,6 +16,8 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -41,6 +44,19 @@ type fakeSource struct {
 	extends  error   // of each extension
 	onAck    func([]*tidegate.Delivery)
 	changed  []string // ID and duration of each extension
+	snoozes  bool     // it can release messages without an attempt
+	snoozed  []string
+}
+
+func (s *fakeSource) Capabilities(string) transport.Capabilities {
+	return transport.Capabilities{Snooze: s.snoozes}
+}
+
+func (s *fakeSource) Snooze(_ context.Context, d *tidegate.Delivery, dur time.Duration) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.snoozed = append(s.snoozed, fmt.Sprintf("%s %v", d.ID, dur))
+	return nil
 }
 
 // leases notes a fault if the journal has no lease until a time. mu is held.
@@ -252,6 +268,57 @@ func TestRejectedMessageStopsItsGroup(t *testing.T) {
 	}
 }
 
+// A message that stays is released without an attempt where the source can do that: else it would
+// be a dead letter after some runs.
+func TestMessageThatStaysKeepsItsAttempts(t *testing.T) {
+	s := &fakeSource{snoozes: true, batches: [][]*tidegate.Delivery{{deliver(1, "a"), deliver(2, "a")}}}
+	o := options(t, s, &fakeTarget{check: refuse("id1")}, filepath.Join(t.TempDir(), "j"))
+	if r, err := Run(t.Context(), o); err != nil || r.Aside != 1 || r.Behind != 1 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if want := []string{"id1 0s", "id2 0s"}; !slices.Equal(s.snoozed, want) || slices.Contains(s.changed, "id1 0s") {
+		t.Errorf("released %q and %q, want %q", s.snoozed, s.changed, want)
+	}
+}
+
+// The messages of one worker are in hand for longer than the source may be idle, because the target
+// is away or the rate is low. Another worker that gets no message does not end the run.
+func TestIdleWorkerDoesNotEndTheRun(t *testing.T) {
+	for name, c := range map[string]struct {
+		f    *fakeTarget
+		pace time.Duration
+	}{"target away": {&fakeTarget{results: slices.Repeat([]error{away}, 30)}, 0}, "low rate": {&fakeTarget{}, 45 * time.Second}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &slowSource{from: time.Now(), d: deliver(1, "")}
+				o := options(t, nil, c.f, filepath.Join(t.TempDir(), "j"))
+				o.Source, o.Workers, o.Wait = s, 2, time.Second
+				o.Pace = func(ctx context.Context, _ int) error { return backoff.Sleep(ctx, c.pace) }
+				o.Done = func(_ context.Context, idle time.Duration) (bool, error) { return idle >= 30*time.Second, nil }
+				began := time.Now()
+				r, err := Run(t.Context(), o)
+				if took := time.Since(began); err != nil || r.Moved != 1 || !slices.Equal(s.acked, []string{"id1"}) || took < 75*time.Second {
+					t.Errorf("%+v, %v after %v; acknowledged %q", r, err, took, s.acked)
+				}
+			})
+		})
+	}
+}
+
+// A worker can receive a message at the moment in which another one ends the run. If the message
+// cannot be carried, the run fails.
+func TestMessageAtTheEndOfTheRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &slowSource{from: time.Now().Add(1500 * time.Millisecond), d: deliver(1, "")}
+		o := options(t, nil, &fakeTarget{results: slices.Repeat([]error{away}, 1000)}, filepath.Join(t.TempDir(), "j"))
+		o.Source, o.Workers, o.Wait = s, 2, 2*time.Second
+		s.first = time.Second // then the run ends, and the other worker still receives
+		if r, err := Run(t.Context(), o); err == nil || r.Moved != 0 || len(s.acked) > 0 {
+			t.Errorf("%+v, %v; acknowledged %q", r, err, s.acked)
+		}
+	})
+}
+
 // A target that rejects every message ends the run.
 func TestRejectionOfAllEnds(t *testing.T) {
 	s, f := &fakeSource{}, &fakeTarget{check: func(*tidegate.Message) error { return tooLarge }}
@@ -420,8 +487,9 @@ func TestLeasesOfAKilledRun(t *testing.T) {
 // A slowSource delivers one message from a time on.
 type slowSource struct {
 	fakeSource
-	from time.Time
-	d    *tidegate.Delivery
+	from  time.Time
+	d     *tidegate.Delivery
+	first time.Duration // of the first receive, instead of the longest time
 }
 
 func (s *slowSource) Receive(_ context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
@@ -431,7 +499,15 @@ func (s *slowSource) Receive(_ context.Context, r transport.ReceiveRequest) ([]*
 		s.d = nil
 		return []*tidegate.Delivery{d}, nil
 	}
-	<-time.After(r.Wait)
+	wait := cmp.Or(s.first, r.Wait)
+	s.first = 0
+	s.mu.Unlock()
+	<-time.After(wait)
+	s.mu.Lock()
+	if d := s.d; d != nil && !time.Now().Before(s.from) {
+		s.d = nil
+		return []*tidegate.Delivery{d}, nil
+	}
 	return nil, nil
 }
 
@@ -615,5 +691,20 @@ func TestEveryClass(t *testing.T) {
 		if d, ok := decided[c]; !ok || tidegate.Classify(d.err) != c || again(d.err) != d.again {
 			t.Errorf("%v: decided %t, repeated %t", c, ok, again(d.err))
 		}
+	}
+}
+
+// The commands in the plan are whole and quoted: a name can be a flag, or have characters of shells.
+func TestOfferedCommands(t *testing.T) {
+	s := State{Group: status.Group{Name: "-a|b"}, Sees: status.Subscription{Parked: 2}}
+	if got, want := s.stays(), []string{"2 messages parked: ready after tidegate parked redrive -- '-a|b'"}; !slices.Equal(got, want) {
+		t.Errorf("the plan has %q, want %q", got, want)
+	}
+	topic, group := s.Creates("", "there", "-x", "-a|b")
+	if want := "tidegate topic create --context there -- -x type=NORMAL queues="; !strings.HasPrefix(topic, want) {
+		t.Errorf("the topic is created by %s, want %s", topic, want)
+	}
+	if want := "tidegate group create --context there -- '-a|b' max_attempts="; !strings.HasPrefix(group, want) {
+		t.Errorf("the group is created by %s, want %s", group, want)
 	}
 }

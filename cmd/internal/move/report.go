@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/cmd/internal/shell"
 )
 
 // never are the properties of messages that no move carries.
@@ -34,7 +35,7 @@ func (s State) stays() []string {
 		text string
 	}{
 		{s.Topic.HalfMessages, "of unresolved transactions: ready when their producer commits them"},
-		{s.Sees.Parked, "parked: ready after 'tidegate parked redrive'"},
+		{s.Sees.Parked, "parked: ready after " + shell.Mention(shell.Line("tidegate parked redrive", s.Group.Name))},
 	} {
 		if x.n > 0 {
 			lines = append(lines, fmt.Sprintf("%s %s", output.Count(x.n, "message"), x.text))
