@@ -35,17 +35,25 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := commands().ExecuteContext(ctx)
 	stop()
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok { // of mqadmin or tail, which has printed why
-		os.Exit(max(exit.ExitCode(), 1)) //nolint:forbidigo // a program
+	text, code := exit(err)
+	if text != "" {
+		fmt.Fprintln(os.Stderr, "rocketmq:", text)
+	}
+	os.Exit(code) //nolint:forbidigo // a program
+}
+
+// exit returns the text and the exit status of an error.
+func exit(err error) (text string, code int) {
+	if ended, ok := errors.AsType[pipedError](err); ok {
+		return "", max(ended.ExitCode(), 1)
 	}
 	switch {
 	case errors.Is(err, runner.ErrMissing):
-		fmt.Fprintln(os.Stderr, "rocketmq:", err)
-		os.Exit(3) //nolint:forbidigo // a program
+		return err.Error(), 3
 	case err != nil:
-		fmt.Fprintln(os.Stderr, "rocketmq:", err)
-		os.Exit(1) //nolint:forbidigo // a program
+		return err.Error(), 1
 	}
+	return "", 0
 }
 
 func commands() *cobra.Command {
@@ -316,8 +324,15 @@ func portOf(args []string) (port int, rest []string, err error) {
 	return 0, args, nil
 }
 
+// A pipedError is the end of mqadmin or tail, which has printed why.
+type pipedError struct{ *exec.ExitError }
+
 // pipe runs a program with the output of a command.
 func pipe(c *exec.Cmd, cmd *cobra.Command) error {
 	c.Stdin, c.Stdout, c.Stderr = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
-	return c.Run()
+	err := c.Run()
+	if ended, ok := errors.AsType[*exec.ExitError](err); ok {
+		return pipedError{ended}
+	}
+	return err
 }

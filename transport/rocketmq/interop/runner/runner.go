@@ -28,6 +28,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -37,14 +38,17 @@ import (
 // the same set-up. Several goroutines may call its methods.
 type Setup struct {
 	dir   string
-	state state // as at Open or Up; only the settings change later
+	state state // as at Open or Up, without the settings
+
+	mu       sync.Mutex
+	settings map[string]map[string]string // of Set, by process and key; replaced, not changed
 }
 
 // A state is the file of a set-up.
 type state struct {
 	Options  Options
 	Ports    ports
-	Settings map[string]map[string]string `json:",omitempty"` // of Set, by process and key
+	Settings map[string]map[string]string `json:",omitempty"`
 }
 
 const stateFile = "setup.json"
@@ -125,6 +129,7 @@ func Up(ctx context.Context, o Options) (*Setup, error) {
 			return nil, err
 		}
 		s.state = state{Options: o, Ports: p}
+		s.replace(nil)
 		if err := s.write(); err != nil {
 			return nil, err
 		}
@@ -236,13 +241,12 @@ func (s *Setup) Set(ctx context.Context, name string, settings map[string]string
 	if _, err := s.named([]string{name}); err != nil && broker == 0 {
 		return err
 	}
-	all := map[string]string{}
-	maps.Copy(all, s.state.Settings[name])
+	all, every := map[string]string{}, map[string]map[string]string{}
+	maps.Copy(every, s.current())
+	maps.Copy(all, every[name])
 	maps.Copy(all, settings)
-	if s.state.Settings == nil {
-		s.state.Settings = map[string]map[string]string{}
-	}
-	s.state.Settings[name] = all
+	every[name] = all
+	s.replace(every)
 	if err := s.write(); err != nil || broker == 0 || !listening(broker) {
 		return err
 	}
@@ -314,14 +318,34 @@ func (s *Setup) read() error {
 	if err != nil {
 		return err
 	}
-	if err := json.Unmarshal(b, &s.state); err != nil {
+	var on state
+	if err := json.Unmarshal(b, &on); err != nil {
 		return fmt.Errorf("%s: %w", filepath.Join(s.dir, stateFile), err)
+	}
+	s.replace(on.Settings)
+	if on.Settings = nil; s.state.Options.Version == "" {
+		s.state = on
 	}
 	return nil
 }
 
+// current returns the settings of Set, and replace replaces them.
+func (s *Setup) current() map[string]map[string]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.settings
+}
+
+func (s *Setup) replace(settings map[string]map[string]string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.settings = settings
+}
+
 func (s *Setup) write() error {
-	b, err := json.MarshalIndent(s.state, "", "  ")
+	on := s.state
+	on.Settings = s.current()
+	b, err := json.MarshalIndent(on, "", "  ")
 	if err != nil {
 		return err
 	}
@@ -336,7 +360,7 @@ func (s *Setup) plan() []process {
 	if s.state.Options.Version == "" {
 		return nil
 	}
-	return s.state.Options.plan(s.dir, s.state.Ports, s.state.Settings)
+	return s.state.Options.plan(s.dir, s.state.Ports, s.current())
 }
 
 // named returns the processes with the names, or all without names, in the order of their start.
@@ -473,7 +497,11 @@ func (s *Setup) launch(ctx context.Context, i installation, p process) (<-chan s
 		_ = cmd.Wait() // else the process stays as a zombie; the exit status of a killed one has no meaning
 		close(ended)
 	}()
-	return ended, os.WriteFile(s.pidFile(p), []byte(strconv.Itoa(cmd.Process.Pid)), 0o600)
+	if err := os.WriteFile(s.pidFile(p), []byte(strconv.Itoa(cmd.Process.Pid)), 0o600); err != nil {
+		_ = cmd.Process.Kill() // nothing else can find it; err is the cause
+		return nil, err
+	}
+	return ended, nil
 }
 
 // environment returns the environment without the variables that change RocketMQ or Java.
@@ -512,7 +540,7 @@ func (s *Setup) serves(ctx context.Context, p process) bool {
 	for _, port := range p.brokers {
 		name := brokerName(slices.Index(s.state.Ports.Brokers, port))
 		permission := "6" // read and write
-		for _, m := range []map[string]string{s.state.Options.Broker, s.state.Settings[name]} {
+		for _, m := range []map[string]string{s.state.Options.Broker, s.current()[name]} {
 			if v, ok := m["brokerPermission"]; ok {
 				permission = v
 			}

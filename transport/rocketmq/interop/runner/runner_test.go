@@ -438,3 +438,37 @@ func TestMissingPrograms(t *testing.T) {
 		t.Errorf("Up without Java: %v", err)
 	}
 }
+
+// Several goroutines use a set-up: one changes settings while others read its state.
+func TestSetWhileOthersRead(t *testing.T) {
+	machine(t)
+	o, err := Options{Port: freePort(t), Cluster: true}.withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := o.pickPorts(func(int) bool { return false })
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := setupAt(o.Port)
+	if s.state = (state{Options: o, Ports: p}); s.write() != nil {
+		t.Fatal("the state cannot be written")
+	}
+	var reads sync.WaitGroup
+	reads.Go(func() {
+		for range 50 {
+			s.Processes()
+			s.Endpoints()
+		}
+	})
+	for i := range 10 {
+		if err := s.Set(t.Context(), "proxy-1", map[string]string{fmt.Sprint("k", i): "v"}); err != nil {
+			t.Error(err)
+		}
+	}
+	reads.Wait()
+	again, err := Open(o.Port)
+	if err != nil || len(again.current()["proxy-1"]) != 10 {
+		t.Errorf("the settings are %v, %v", again, err)
+	}
+}
