@@ -67,6 +67,19 @@ func TestExecOfAnUnusableProgram(t *testing.T) {
 	}
 }
 
+// The same holds if there are fewer messages than workers.
+func TestExecOfAnUnusableProgramForFewMessages(t *testing.T) {
+	for _, flags := range []string{"--max 2", "--wait 200ms"} {
+		tl := newTool(t, "--topic", "orders")
+		tl.must("group", "create", "billing", "retry=10m")
+		tl.must("send", "orders", "a", "--count", "2")
+		r := tl.bounded("", append([]string{"receive", "billing", "orders", "--exec", "./chargee.sh", "--workers", "4"}, strings.Fields(flags)...)...)
+		if r.code != 1 || !strings.Contains(r.stderr, "the program cannot be executed") || !strings.Contains(r.stderr, "2 handled, 2 failed") {
+			t.Errorf("%s: exit code %d, %s", flags, r.code, r.stderr)
+		}
+	}
+}
+
 // Exit codes 126 and 127, and those of signals, are retries and no dead letters. Others are dead
 // letters at once.
 func TestExecRetries(t *testing.T) {
@@ -398,13 +411,14 @@ done
 	}
 }
 
-// A program that ends before its first answer ends the command, as one that is not found.
+// A program that does not answer its first message ends the command, as one that is not found: it
+// ends, closes its output, prints a greeting, or answers with something else.
 func TestExecLinesOfAnUnusableProgram(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
 	tl.must("send", "orders", "a", "--count", "50")
-	for _, program := range []string{"./no-such-program", "echo no module >&2; exit 1", "true"} {
+	for _, program := range []string{"./no-such-program", "echo no module >&2; exit 1", "true", "read -r x; exec >&-; sleep 1000", "echo ready; cat > /dev/null", "read -r x; echo '{}'; cat > /dev/null"} {
 		r := tl.run("receive", "g"+fmt.Sprint(len(program)), "orders", "--exec-lines", program, "--workers", "2")
-		if r.code != 1 || !strings.Contains(r.stderr, "ends before its first answer") || !strings.Contains(r.stderr, "2 handled, 2 failed") {
+		if r.code != 1 || !strings.Contains(r.stderr, "does not answer its first message") || !strings.Contains(r.stderr, "2 handled, 2 failed") {
 			t.Errorf("%s: exit code %d, %s", program, r.code, r.stderr)
 		}
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -11,7 +12,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/tidegate/tidegate/cmd/internal/call"
 )
@@ -174,6 +177,89 @@ func TestWatchSeesNewLetters(t *testing.T) {
 	tl.must("receive", "billing", "orders", "--then", "dead=second", "--max", "1")
 	if code := <-ended; code != 0 || strings.Count(out.String(), "first") != 1 || strings.Count(out.String(), "second") != 1 {
 		t.Errorf("exit code %d:\n%s", code, out)
+	}
+}
+
+// A follow finds what was stored while a query read, in a queue that the query had passed, and goes
+// on after an outage of the server.
+func TestFollowFindsWhatItPassed(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.must("group", "create", "billing")
+	broker, err := url.Parse(tl.http)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forward := httputil.NewSingleHostReverseProxy(broker)
+	start := time.Now().Add(-time.Minute).UTC()
+	for _, c := range []struct {
+		path, list, id string
+		args           []string
+	}{
+		{"/v1/groups/billing/dead-letters", "dead_letters", "message_id", []string{"dead-letters", "watch", "billing", "--since", "-1h", "--every", "100ms"}},
+		{"/v1/topics/orders/messages", "messages", "id", []string{"peek", "orders", "--follow=100ms"}},
+	} {
+		var queries atomic.Int64
+		front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != c.path {
+				forward.ServeHTTP(w, r)
+				return
+			}
+			n := queries.Add(1)
+			if n == 2 {
+				http.Error(w, "starting", http.StatusServiceUnavailable)
+				return
+			}
+			since, err := time.Parse(time.RFC3339Nano, r.URL.Query().Get("since"))
+			if err != nil {
+				since = time.Time{}
+			}
+			items := []any{}
+			for _, i := range []struct {
+				id            string
+				queue, second int
+				from          int64 // the first query that finds it
+			}{{"first", 0, 0, 1}, {"passed", 0, 10, 3}, {"later", 1, 30, 1}, {"end", 1, 31, 6}} {
+				if at := start.Add(time.Duration(i.second) * time.Second); n >= i.from && !at.Before(since) {
+					items = append(items, map[string]any{c.id: i.id, "queue": i.queue, "offset": i.second, "stored_at": at})
+				}
+			}
+			if err := json.NewEncoder(w).Encode(map[string]any{c.list: items, "complete": true}); err != nil {
+				t.Error(err)
+			}
+		}))
+		r := tl.bounded("", append(c.args, "--http", front.URL, "--no-retry", "--limit", "4", "-o", "name")...)
+		front.Close()
+		if r.code != 0 || r.stdout != "first\nlater\npassed\nend\n" || strings.Count(r.stderr, "it goes on when a server responds") != 1 {
+			t.Errorf("%q: exit code %d, it printed %q and %s", c.args, r.code, r.stdout, r.stderr)
+		}
+	}
+}
+
+// trace --watch goes on with its message after an outage of the server.
+func TestWatchedTraceOutlivesAnOutage(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.must("send", "orders", "a", "--id", "x1")
+	broker, err := url.Parse(tl.http)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forward := httputil.NewSingleHostReverseProxy(broker)
+	var queries atomic.Int64
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/v1/topics/orders/messages/") && queries.Add(1) == 2 {
+			http.Error(w, "starting", http.StatusServiceUnavailable)
+			return
+		}
+		forward.ServeHTTP(w, r)
+	}))
+	defer front.Close()
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	stdout := &countingBuffer{lines: 3, seen: stop}
+	var stderr lockedBuffer
+	code := run(ctx, []string{"trace", "x1", "--watch=100ms", "--http", front.URL, "--no-retry", "-o", "jsonl"}, &call.App{In: strings.NewReader(""), Out: stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
+	if code != 0 || strings.Count(stdout.String(), `"id":"x1"`) < 3 {
+		t.Errorf("exit code %d\n%s%s", code, stdout, stderr.String())
 	}
 }
 

@@ -3,6 +3,7 @@ package call
 import (
 	"bytes"
 	"context"
+	"maps"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -59,6 +60,61 @@ func (c *Call) Watch(ctx context.Context, every time.Duration, show func(context
 			return nil
 		}
 	}
+}
+
+// An Outage is what a command with --follow knows about its server. The zero value has begun.
+type Outage struct{ away bool }
+
+// Outlived reports whether the command goes on after a request, because it succeeded or no server
+// has responded. It notes the begin of each outage.
+func (o *Outage) Outlived(c *Call, err error) bool {
+	if err != nil && command.ExitCode(err) != command.ExitNoAnswer {
+		return false
+	}
+	if err != nil && !o.away {
+		c.Note("%s: %v; it goes on when a server responds", c.Command.Root().Name(), err)
+	}
+	o.away = err != nil
+	return true
+}
+
+// overlap is the time before the last known item from which a command queries again: an item can
+// become visible after one that has a later time.
+const overlap = 5 * time.Second
+
+// A Recent selects the new items of repeated queries. K identifies an item. Each query is for the
+// items from Since on.
+type Recent[K comparable] struct {
+	Since time.Time
+
+	known, latest time.Time // of the items: before the last whole query, and now
+	seen          map[K]time.Time
+}
+
+// New reports whether an item was not in a query before.
+func (r *Recent[K]) New(k K, at time.Time) bool {
+	if _, again := r.seen[k]; again {
+		return false
+	}
+	if r.seen == nil {
+		r.seen = map[K]time.Time{}
+	}
+	r.seen[k] = at
+	if at.After(r.latest) {
+		r.latest = at
+	}
+	return true
+}
+
+// Whole ends a query that has read all items. An item that was stored during the query can be in a
+// part that the query had passed. Therefore the next one begins before the items that were known
+// when this one began.
+func (r *Recent[K]) Whole() {
+	if next := r.known.Add(-overlap); next.After(r.Since) {
+		r.Since = next
+		maps.DeleteFunc(r.seen, func(_ K, at time.Time) bool { return at.Before(next) })
+	}
+	r.known = r.latest
 }
 
 // redraw draws the output of show over the previous screen.

@@ -28,3 +28,42 @@ func TestNotesOfAWatch(t *testing.T) {
 		}
 	}
 }
+
+// An item that is stored while a query reads, in a part that the query has passed, is found by the
+// next one: also if the query took longer than the overlap and has found later items. Each item is
+// found once, and old ones are forgotten.
+func TestRecent(t *testing.T) {
+	start := time.Date(2026, 11, 24, 0, 0, 0, 0, time.UTC)
+	type item struct{ queue, second int }
+	stored := []item{{0, 0}, {1, 1}, {2, 2}}
+	r := Recent[item]{Since: start}
+	found := map[item]int{}
+	clock := 100
+	// query reads the queues one after the other. Each takes a minute, in which messages arrive in all.
+	query := func() {
+		for queue := range 3 {
+			for _, i := range stored {
+				if at := start.Add(time.Duration(i.second) * time.Second); i.queue == queue && !at.Before(r.Since) && r.New(i, at) {
+					found[i]++
+				}
+			}
+			clock += 60
+			for q := range 3 {
+				stored = append(stored, item{q, clock - 30 + q})
+			}
+		}
+		r.Whole()
+	}
+	for range 20 {
+		query()
+	}
+	last := clock - 3*60*2 // the two last queries may have passed them
+	for _, i := range stored {
+		if n := found[i]; n > 1 || n == 0 && i.second < last {
+			t.Errorf("the item at %d s in queue %d was found %d times", i.second, i.queue, n)
+		}
+	}
+	if len(r.seen) > 40 {
+		t.Errorf("%d of %d items are kept", len(r.seen), len(stored))
+	}
+}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"iter"
-	"maps"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -169,9 +168,6 @@ and otherwise the field body has it in base64. The dead letters stay.`,
 	return c
 }
 
-// overlap is the time before the last letter from which a watch queries again.
-const overlap = 5 * time.Second
-
 // A watchCommand has the flags of dead-letters watch.
 type watchCommand struct {
 	*call.Call
@@ -187,8 +183,8 @@ func newDeadLettersWatch(a *call.App) *cobra.Command {
 		Short: "Print each new dead letter, or run a program for it",
 		Long: `Prints a line for each dead letter from now on, or from --since on, until Ctrl-C.
 With --exec it runs a program by the shell for each: the dead letter as JSON is its
-standard input. A program that fails is reported, and the watch continues. --limit
-ends the watch after a number of dead letters.`,
+standard input. A program that fails is reported, and the watch continues, also after
+a restart of the broker. --limit ends the watch after a number of dead letters.`,
 		Example: `  tidegate dead-letters watch billing --since -1h --limit 1
   tidegate dead-letters watch billing --since -1h --limit 1 --exec 'cat >> letters.jsonl'`,
 	}
@@ -220,19 +216,18 @@ func (w *watchCommand) run(ctx context.Context) error {
 	if q.Since.IsZero() {
 		q.Since = time.Now()
 	}
-	seen := map[[2]int64]time.Time{} // by queue and offset: the letters since q.Since
-	for n, latest := 0, q.Since; ; {
+	recent := call.Recent[[2]int64]{Since: q.Since} // by queue and offset
+	var outage call.Outage
+	for n := 0; ; {
+		q.Since = recent.Since
+		var failed error
 		for l, err := range client.AllDeadLetters(ctx, w.Args[0], q) {
 			if err != nil {
-				return err
+				failed = err
+				break
 			}
-			key := [2]int64{int64(l.Queue), l.Offset}
-			if _, again := seen[key]; again {
+			if !recent.New([2]int64{int64(l.Queue), l.Offset}, l.StoredAt) {
 				continue
-			}
-			seen[key] = l.StoredAt
-			if l.StoredAt.After(latest) {
-				latest = l.StoredAt
 			}
 			if err := w.letter(ctx, l); err != nil {
 				return err
@@ -241,10 +236,11 @@ func (w *watchCommand) run(ctx context.Context) error {
 				return nil
 			}
 		}
-		// A letter can become visible after one that has a later time.
-		if next := latest.Add(-overlap); next.After(q.Since) {
-			q.Since = next
-			maps.DeleteFunc(seen, func(_ [2]int64, at time.Time) bool { return at.Before(next) })
+		if !outage.Outlived(w.Call, failed) {
+			return failed
+		}
+		if failed == nil {
+			recent.Whole()
 		}
 		if err := call.Sleep(ctx, w.every); err != nil {
 			return err

@@ -12,6 +12,9 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/cmd/internal/call"
+	"github.com/tidegate/tidegate/cmd/internal/connection"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // printed returns n messages with the IDs from first on.
@@ -187,6 +190,66 @@ func TestWaitDoesNotStopAProgram(t *testing.T) {
 			t.Errorf("the worker ended %v after its last program", took)
 		}
 	})
+}
+
+// A settler has the results of the next settlements.
+type settler struct {
+	connection.Transport // nil: only the methods below are used
+
+	results []error
+	calls   int
+}
+
+func (s *settler) next(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	s.calls++
+	err := s.results[0]
+	s.results = s.results[1:]
+	return err
+}
+
+func (s *settler) Retry(ctx context.Context, _ *tidegate.Delivery, _ time.Duration, _ string) (transport.RetryResult, error) {
+	return transport.RetryResult{}, s.next(ctx)
+}
+
+func (s *settler) DeadLetter(ctx context.Context, _ *tidegate.Delivery, _ string) (transport.RetryResult, error) {
+	return transport.RetryResult{}, s.next(ctx)
+}
+
+// Every fate of a printed message outlives a server that is away with --follow, and is settled after
+// Ctrl-C. A handle that is unknown at a repetition is that of a settlement whose response was lost.
+func TestPersistentFates(t *testing.T) {
+	away := tidegate.ErrUnavailable
+	for _, fate := range []fate{{name: "retry"}, {name: "dead"}} {
+		for name, c := range map[string]struct {
+			follow, interrupted bool
+			results             []error
+			calls               int
+			err                 error
+		}{
+			"without --follow":     {false, false, []error{away, nil}, 1, away},
+			"with --follow":        {true, false, []error{away, away, nil}, 3, nil},
+			"the response is lost": {true, false, []error{away, tidegate.ErrInvalidHandle}, 2, nil},
+			"an unknown handle":    {true, false, []error{tidegate.ErrInvalidHandle}, 1, tidegate.ErrInvalidHandle},
+			"after Ctrl-C":         {false, true, []error{nil}, 1, nil},
+			"both":                 {true, true, []error{away, nil}, 2, nil},
+		} {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, interrupt := context.WithCancel(t.Context())
+				defer interrupt()
+				if c.interrupted {
+					interrupt()
+				}
+				s := &settler{results: c.results}
+				r := &receiveCommand{Call: &call.Call{App: &call.App{}, Timeout: 10 * time.Second}, follow: c.follow, lease: 30 * time.Second}
+				if err := r.settle(ctx, s, printed(1, 1)[0], fate); !errors.Is(err, c.err) || (err == nil) != (c.err == nil) || s.calls != c.calls {
+					t.Errorf("%s, %s: %v after %d calls", fate.name, name, err, s.calls)
+				}
+			})
+		}
+	}
 }
 
 // An acknowledgement that no server answered is repeated until the lease has ended, and a last time

@@ -3,9 +3,9 @@ package messages
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"strings"
 	"time"
 
@@ -15,10 +15,6 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/cmd/internal/view"
 )
-
-// overlap is the time before the last message from which a follow queries again: a message of
-// another queue can become visible after one that has a later time.
-const overlap = 5 * time.Second
 
 // A seenKey identifies a message: by its place, or if it is delayed by its ID.
 type seenKey struct {
@@ -47,43 +43,50 @@ func (l *look) followed(ctx context.Context) error {
 	if l.JSON() {
 		l.Format.Format = output.JSONL
 	}
-	seen := map[seenKey]time.Time{} // the messages since query.Since
-	for n, first := 0, true; ; first = false {
-		err := l.read(ctx, l.Args[0])
-		l.from = "" // it is in query.Since
-		if err != nil && (first || command.ExitCode(err) != command.ExitNoAnswer) {
-			return err
-		}
-		latest := l.query.Since
-		for i := range l.found.Messages {
-			m := &l.found.Messages[i]
+	var recent call.Recent[seenKey]
+	n := 0
+	l.each = func(messages []status.StoredMessage) error {
+		for i := range messages {
+			m := &messages[i]
 			key := seenKey{m.Queue, m.Offset, ""}
 			if l.query.Delayed {
 				key.id = m.ID
 			}
-			if _, again := seen[key]; again {
+			if !recent.New(key, m.StoredAt) {
 				continue
-			}
-			seen[key] = m.StoredAt
-			if m.StoredAt.After(latest) {
-				latest = m.StoredAt
 			}
 			if err := l.line(m); err != nil {
 				return err
 			}
 			if n++; most > 0 && n >= most {
-				return nil
+				return errEnough
 			}
 		}
-		if next := latest.Add(-overlap); next.After(l.query.Since) {
-			l.query.Since = next
-			maps.DeleteFunc(seen, func(_ seenKey, at time.Time) bool { return at.Before(next) })
+		return nil
+	}
+	var outage call.Outage
+	for first := true; ; first = false {
+		err := l.read(ctx, l.Args[0])
+		if first {
+			l.from, recent.Since = "", l.query.Since // of --from
+		}
+		switch {
+		case errors.Is(err, errEnough):
+			return nil
+		case err != nil && (first || ctx.Err() != nil), !outage.Outlived(l.Call, err):
+			return err
+		case err == nil:
+			recent.Whole()
+			l.query.Since = recent.Since
 		}
 		if l.interrupted(ctx) {
 			return nil
 		}
 	}
 }
+
+// errEnough ends a follow after --limit messages.
+var errEnough = errors.New("enough messages")
 
 // interrupted waits before the next look, and reports whether Ctrl-C has ended the wait.
 func (l *look) interrupted(ctx context.Context) bool { return call.Sleep(ctx, l.follow) != nil }

@@ -46,6 +46,7 @@ type liner struct {
 	answers  chan []byte   // closed after the end of the program
 	exited   chan struct{} // closed when the program has ended
 	err      error         // of the program; valid after exited is closed
+	closed   bool          // it was ended because it closed its output; valid after exited is closed
 	stderr   *passage
 	answered bool
 }
@@ -120,7 +121,13 @@ func (l *liner) read(out *os.File) {
 	if in.Err() != nil {
 		l.end(errKilled)
 	}
-	<-l.exited
+	select {
+	case <-l.exited:
+	case <-time.After(inputGrace): // it runs on and cannot answer any more
+		l.closed = true
+		l.end(nil)
+		<-l.exited
+	}
 }
 
 // errEnded is the error of a program that has ended instead of an answer.
@@ -159,7 +166,10 @@ func (l *liner) ending() error {
 	<-l.exited
 	_, code := shell.EndOf(l.err)
 	text := ""
-	if l.err != nil {
+	switch {
+	case l.closed:
+		text = "it closed its output"
+	case l.err != nil:
 		text = l.err.Error()
 	}
 	reason := cmp.Or(l.stderr.lastLine(), text, "without an error")
@@ -211,7 +221,7 @@ func (w *worker) line(ctx context.Context, d *tidegate.Delivery) ended {
 		case errors.Is(err, errOutOfStep) && !l.answered, err != nil && ctx.Err() != nil:
 			l.end(errKilled)
 			<-l.exited // no process works on the message when it is delivered again
-			return ended{err: err}
+			return ended{err: err, unusable: ctx.Err() == nil}
 		case err != nil: // a line too many after the last answer: not the fault of this message
 			w.Note("%v; the program is started again", err)
 			l.end(errKilled)
@@ -222,7 +232,7 @@ func (w *worker) line(ctx context.Context, d *tidegate.Delivery) ended {
 		if err != nil {
 			l.end(errKilled)
 			<-l.exited
-			return ended{err: err}
+			return ended{err: err, unusable: !l.answered}
 		}
 		l.answered = true
 		w.idle <- l

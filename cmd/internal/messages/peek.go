@@ -35,7 +35,8 @@ type look struct {
 
 	found   status.MessagePage // with the messages of all pages
 	scanned int64
-	hidden  bool // contents are not permitted
+	hidden  bool                               // contents are not permitted
+	each    func([]status.StoredMessage) error // of each page, instead of found
 	follow  time.Duration
 	widths  []int // of the columns that --follow has printed
 }
@@ -194,11 +195,18 @@ func (l *look) read(ctx context.Context, topic string) error {
 		if err != nil {
 			return unknownIn(ctx, l.Call, client, err)
 		}
+		if l.each != nil {
+			if err := l.each(page.Messages); err != nil {
+				return err
+			}
+			page.Messages = nil
+		}
 		page.Messages = append(l.found.Messages, page.Messages...)
 		l.scanned += page.Scanned
 		l.found = page
-		progress.N = l.scanned
-		progress.Step(false)
+		if progress.N = l.scanned; l.each == nil {
+			progress.Step(false)
+		}
 		if page.Complete || l.Limit > 0 && len(page.Messages) >= l.Limit || l.scan > 0 && l.scanned >= l.scan {
 			l.found.Scanned = l.scanned
 			return nil

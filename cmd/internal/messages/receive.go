@@ -102,9 +102,11 @@ retry=TIME or dead, and perhaps a reason. It is much faster than --exec. In Pyth
       print(json.dumps(answer), flush=True)
 
 If the program ends, the message is retried and the next one starts a new program. A
-line that is no verdict, or has another id, ends the program in the same way. A lost
-lease ends it at once. A program that ends with 0 between two messages costs no
-attempt. At the end of the command the input of the program ends.`,
+line that is no verdict, or has another id, ends the program in the same way, and so
+does the end of its output. If none of the first programs, as many as --workers, gives
+a verdict, the command ends with an error. A lost lease ends a program at once. A
+program that ends with 0 between two messages costs no attempt. At the end of the
+command the input of the program ends.`,
 		Example: `  tidegate receive billing orders --then release
   tidegate receive billing orders --then ack --max 100 -o jsonl
   tidegate receive billing orders --then release -f '%i %k %b\n'
@@ -266,7 +268,8 @@ func (r *receiveCommand) look(ctx context.Context, t connection.Transport, sub c
 		}
 		err = errors.Join(err, out.Flush(), r.release(ctx, t, held))
 	}()
-	received, last, away := 0, time.Now(), false
+	received, last := 0, time.Now()
+	var outage call.Outage
 	for r.max == 0 || received < r.max {
 		n := 32
 		if r.max > 0 {
@@ -286,16 +289,12 @@ func (r *receiveCommand) look(ctx context.Context, t connection.Transport, sub c
 			}
 			return fmt.Errorf("interrupted after %s: %w", output.Count(int64(received), "message"), context.Canceled)
 		}
-		if err != nil && r.follow && command.ExitCode(err) == command.ExitNoAnswer {
-			if !away {
-				r.Note("%s: %v; it goes on when a server responds", r.Command.Root().Name(), err)
+		if r.follow && outage.Outlived(r.Call, err) {
+			if err != nil {
+				_ = call.Sleep(ctx, time.Second) // the next round sees the end of ctx
+				continue
 			}
-			away = true
-			_ = call.Sleep(ctx, time.Second) // the next round sees the end of ctx
-			continue
-		}
-		away = false
-		if err != nil {
+		} else if err != nil {
 			return err
 		}
 		if len(ds) == 0 && !r.follow && time.Since(last) >= r.wait {
@@ -351,7 +350,7 @@ func (r *receiveCommand) printAll(ctx context.Context, t connection.Transport, o
 		return ds[n:], end, err
 	}
 	for i, d := range ds[:n] {
-		if serr := settle(ctx, t, d, f); serr != nil {
+		if serr := r.settle(ctx, t, d, f); serr != nil {
 			return ds[i+1:], end, errors.Join(err, serr)
 		}
 	}

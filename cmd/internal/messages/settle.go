@@ -60,6 +60,20 @@ func parseFate(text string) (fate, error) {
 	return fate{}, errors.New("it is release, ack, retry[=TIME], dead[=REASON], or ask on a terminal")
 }
 
+// settle settles a printed message, also after Ctrl-C. With --follow it outlives a server that is
+// away.
+func (r *receiveCommand) settle(ctx context.Context, t connection.Transport, d *tidegate.Delivery, f fate) error {
+	once := func(ds []*tidegate.Delivery) []error {
+		ctx, cancel := r.Bounded(context.WithoutCancel(ctx))
+		defer cancel()
+		return []error{settle(ctx, t, ds[0], f)}
+	}
+	if r.follow {
+		once = persistent(ctx, r.lease, once)
+	}
+	return once([]*tidegate.Delivery{d})[0]
+}
+
 func settle(ctx context.Context, t connection.Transport, d *tidegate.Delivery, f fate) error {
 	var err error
 	switch f.name {

@@ -89,6 +89,8 @@ func (tr *tracing) run(ctx context.Context) error {
 	for _, topic := range topics {
 		t, err := tr.in(ctx, client, topic)
 		if err != nil {
+			args := tr.Args
+			defer func() { tr.Args = args }() // --watch goes on with the ID
 			tr.Args = []string{topic}
 			return tr.UnknownTopic(ctx, client, err)
 		}

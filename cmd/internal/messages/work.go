@@ -243,7 +243,7 @@ func (w *worker) program(ctx context.Context, d *tidegate.Delivery) ended {
 // ended is the result of the program for one message.
 type ended struct {
 	err      error         // why the message is not acknowledged
-	unusable bool          // the program cannot be executed, which is not the fault of the message
+	unusable bool          // the program cannot be executed or answers no message, which is not the fault of the message
 	dead     bool          // the message becomes a dead letter
 	delay    time.Duration // of the retry, if it is set
 	delayed  bool
@@ -289,16 +289,24 @@ func (r *record) ended(e ended) error {
 	}
 	switch {
 	case !r.proven && r.unusable >= r.workers:
-		return fmt.Errorf("the program cannot be executed, or ends before its first answer: %w; the %s returned to the queue", e.err, map[bool]string{true: "message was", false: "messages were"}[r.handled == 1])
+		return r.unproven()
 	case r.mostInRow > 0 && r.inRow >= r.mostInRow:
 		return fmt.Errorf("%s failed in a row (--max-failures-in-row), the last with: %w", output.Count(int64(r.inRow), "message"), e.err)
 	}
 	return nil
 }
 
+// unproven is the error of a program that could be executed for no message.
+func (r *record) unproven() error {
+	return fmt.Errorf("the program cannot be executed, or does not answer its first message: %w; the %s returned to the queue", r.last, map[bool]string{true: "message was", false: "messages were"}[r.handled == 1])
+}
+
 // allFailed returns an error if no message was handled with success, or if the kill switch held
 // messages back at the end. A few failures alone are verdicts.
 func (r *record) allFailed(tripped bool) error {
+	if !r.proven && r.unusable > 0 { // there were fewer messages than workers
+		return r.unproven()
+	}
 	if !tripped && (r.handled < fewest || r.failed < r.handled) {
 		return nil
 	}
