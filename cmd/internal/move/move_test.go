@@ -291,7 +291,7 @@ func TestIdleWorkerDoesNotEndTheRun(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &slowSource{from: time.Now(), d: deliver(1, "")}
-				o := options(t, nil, c.f, filepath.Join(t.TempDir(), "j"))
+				o := options(t, &s.fakeSource, c.f, filepath.Join(t.TempDir(), "j"))
 				o.Source, o.Workers, o.Wait = s, 2, time.Second
 				o.Pace = func(ctx context.Context, _ int) error { return backoff.Sleep(ctx, c.pace) }
 				o.Done = func(_ context.Context, idle time.Duration) (bool, error) { return idle >= 30*time.Second, nil }
@@ -310,7 +310,7 @@ func TestIdleWorkerDoesNotEndTheRun(t *testing.T) {
 func TestMessageAtTheEndOfTheRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &slowSource{from: time.Now().Add(1500 * time.Millisecond), d: deliver(1, "")}
-		o := options(t, nil, &fakeTarget{results: slices.Repeat([]error{away}, 1000)}, filepath.Join(t.TempDir(), "j"))
+		o := options(t, &s.fakeSource, &fakeTarget{results: slices.Repeat([]error{away}, 1000)}, filepath.Join(t.TempDir(), "j"))
 		o.Source, o.Workers, o.Wait = s, 2, 2*time.Second
 		s.first = time.Second // then the run ends, and the other worker still receives
 		if r, err := Run(t.Context(), o); err == nil || r.Moved != 0 || len(s.acked) > 0 {
