@@ -23,7 +23,7 @@ import (
 func TestInterruptedReceive(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
 	tl.must("send", "orders", "a", "--count", "3")
-	ctx, interrupt := context.WithCancel(t.Context())
+	ctx, interrupt := context.WithCancel(limited(t))
 	defer interrupt()
 	stdout := &watchedBuffer{text: `"offset"`, seen: interrupt}
 	var stderr lockedBuffer
@@ -63,14 +63,14 @@ func TestExitCodesOfSignals(t *testing.T) {
 			signal os.Signal
 			code   int
 		}{{os.Interrupt, c.interrupted}, {syscall.SIGTERM, c.terminated}} {
-			ctx, end := context.WithCancelCause(t.Context())
+			ctx, end := context.WithCancelCause(limited(t))
 			out, group := &watchedBuffer{text: c.until, seen: func() { end(command.Signal{Signal: s.signal}) }}, "group-"+s.signal.String()
 			tl.must("send", "orders", "a")
 			var stderr lockedBuffer
 			code := run(ctx, strings.Fields(strings.ReplaceAll(c.args, "%s", group)), &call.App{
 				In: strings.NewReader(""), Out: out, Err: &stderr, Env: func(name string) string { return tl.env[name] },
 			})
-			if code != s.code {
+			if code != s.code || !strings.Contains(out.String(), c.until) {
 				t.Errorf("%s, %v: exit code %d, want %d: %s", c.args, s.signal, code, s.code, stderr.String())
 			}
 			end(nil)
@@ -113,7 +113,7 @@ func TestFollowOutlivesARestart(t *testing.T) {
 	}
 	stop := serve("127.0.0.1:0", "127.0.0.1:0")
 	must("send", "orders", "before")
-	ctx, interrupt := context.WithCancel(t.Context())
+	ctx, interrupt := context.WithCancel(limited(t))
 	defer interrupt()
 	first := make(chan struct{})
 	begun := &watchedBuffer{text: "before", seen: sync.OnceFunc(func() { close(first) })}
@@ -161,7 +161,7 @@ func TestNewGroupIsAnnounced(t *testing.T) {
 func TestInterruptedAcknowledgements(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
 	tl.must("send", "orders", "a", "--count", "300")
-	ctx, interrupt := context.WithCancel(t.Context())
+	ctx, interrupt := context.WithCancel(limited(t))
 	defer interrupt()
 	stdout := &watchedBuffer{text: "\n", seen: interrupt}
 	var stderr lockedBuffer
@@ -290,7 +290,7 @@ func TestReleasedMessagesKeepTheirOrder(t *testing.T) {
 	var stop func() int
 	started := &watchedBuffer{text: "\n", seen: func() {
 		if stop == nil { // the messages are leased: this one waits for them
-			stop = tl.start(t.Context(), &waited, &stdout, "receive", "billing", "orders", "--then", "ack", "--max", "5", "--wait", "1m", "--format", `%b\n`)
+			stop = tl.start(limited(t), &waited, &stdout, "receive", "billing", "orders", "--then", "ack", "--max", "5", "--wait", "1m", "--format", `%b\n`)
 		}
 	}}
 	code := run(t.Context(), []string{"receive", "billing", "orders", "--then", "release", "--max", "6", "--wait", "2s", "-o", "name"}, &call.App{

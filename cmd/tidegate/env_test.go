@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/tidegate/tidegate/cmd/internal/call"
 )
@@ -78,14 +79,30 @@ func newTool(t testing.TB, flags ...string) *tool {
 	return tl
 }
 
-// run runs a command with a standard input.
+// hang is far above the time of each command. A command that runs on then ends, and its test fails
+// and names it; else the limit of the whole package would end it.
+const hang = 3 * time.Minute
+
+// limited returns the context of a test, which ends if a command of the test hangs.
+func limited(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeoutCause(t.Context(), hang, fmt.Errorf("it runs for %v", hang))
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// input runs a command with a standard input.
 func (tl *tool) input(stdin string, args ...string) result {
 	tl.t.Helper()
 	var stdout, stderr lockedBuffer
-	code := run(tl.t.Context(), args, &call.App{
+	ctx, cancel := context.WithTimeout(tl.t.Context(), hang)
+	defer cancel()
+	code := run(ctx, args, &call.App{
 		In: strings.NewReader(stdin), Out: &stdout, Err: &stderr, Terminal: tl.terminal,
 		Env: func(name string) string { return tl.env[name] },
 	})
+	if ctx.Err() != nil && tl.t.Context().Err() == nil {
+		tl.t.Errorf("tidegate %s: it runs for %v\n%s%s", strings.Join(args, " "), hang, stdout.String(), stderr.String())
+	}
 	return result{code, stdout.String(), stderr.String()}
 }
 

@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/tidegate/tidegate/cmd/internal/call"
 )
 
 // deadLetters returns the number of the dead letters of billing.
@@ -26,14 +28,27 @@ func (tl *tool) deadLetters() int {
 // await waits until a file has n lines.
 func await(t *testing.T, file string, n int) []string {
 	t.Helper()
-	for {
+	for ctx := limited(t); ; {
 		text, err := os.ReadFile(file)
 		if err != nil && !os.IsNotExist(err) {
 			t.Fatal(err)
 		}
-		if lines := strings.Fields(string(text)); len(lines) >= n {
+		lines := strings.Fields(string(text))
+		if len(lines) >= n {
 			return lines
 		}
+		if call.Sleep(ctx, 5*time.Millisecond) != nil {
+			t.Fatalf("%s has %q, want %d lines", file, lines, n)
+		}
+	}
+}
+
+// ends waits until a process has ended. It may be one that nobody has waited for.
+func ends(t *testing.T, pid string) {
+	t.Helper()
+	const program = `while kill -0 "$0" 2> /dev/null && ! grep -q ') Z ' "/proc/$0/stat"; do sleep 0.01; done`
+	if err := exec.CommandContext(limited(t), "sh", "-c", program, pid).Run(); err != nil {
+		t.Errorf("process %s runs on: %v", pid, err)
 	}
 }
 
@@ -103,7 +118,7 @@ func TestExecRetries(t *testing.T) {
 func TestExecKillSwitch(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
 	tl.must("send", "orders", "a", "--count", "300")
-	ctx, stop := context.WithCancel(t.Context())
+	ctx, stop := context.WithCancel(limited(t))
 	defer stop()
 	stderr := &watchedBuffer{text: "kill switch tripped", seen: stop}
 	code := tl.start(ctx, io.Discard, stderr, "receive", "billing", "orders", "--exec", "echo no database >&2; exit 1", "--workers", "4")()
@@ -175,7 +190,7 @@ func TestExecStops(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
 	tl.must("send", "orders", "a")
 	pids := filepath.Join(tl.home, "pids")
-	ctx, stop := context.WithCancel(t.Context())
+	ctx, stop := context.WithCancel(limited(t))
 	defer stop()
 	var stderr lockedBuffer
 	wait := tl.start(ctx, io.Discard, &stderr, "receive", "billing", "orders", "--exec",
@@ -186,9 +201,7 @@ func TestExecStops(t *testing.T) {
 		t.Errorf("exit code %d, %s", code, stderr.String())
 	}
 	for _, pid := range all {
-		if err := exec.CommandContext(t.Context(), "sh", "-c", "while kill -0 "+pid+" 2> /dev/null && ! grep -q ') Z ' /proc/"+pid+"/stat; do sleep 0.01; done").Run(); err != nil {
-			t.Error(err)
-		}
+		ends(t, pid)
 	}
 	if got := lines[received](t, tl.must("receive", "billing", "orders", "--then", "ack", "--max", "1", "-o", "jsonl").stdout); len(got) != 1 || got[0].Attempt != 1 {
 		t.Errorf("the next receive got %+v, want the message in attempt 1", got)
@@ -205,7 +218,7 @@ func TestExecAndCtrlC(t *testing.T) {
 			tl := newTool(t, "--topic", "orders")
 			tl.must("send", "orders", "a")
 			begun, end := filepath.Join(tl.home, "begun"), filepath.Join(tl.home, "end")
-			c := exec.CommandContext(t.Context(), filepath.Join(bin, "tidegate"), "receive", "billing", "orders", "--exec",
+			c := exec.CommandContext(limited(t), filepath.Join(bin, "tidegate"), "receive", "billing", "orders", "--exec",
 				`echo $$ > '`+begun+`'; while ! [ -e '`+end+`' ]; do sleep 0.01; done; echo completed`)
 			c.Env = tl.environ(bin)
 			c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -235,9 +248,7 @@ func TestExecAndCtrlC(t *testing.T) {
 				if c.ProcessState.Exited() {
 					t.Errorf("it has ended with %v, want the signal", c.ProcessState)
 				}
-				if err := exec.CommandContext(t.Context(), "sh", "-c", "while kill -0 "+pid+" 2> /dev/null && ! grep -q ') Z ' /proc/"+pid+"/stat; do sleep 0.01; done").Run(); err != nil {
-					t.Error(err)
-				}
+				ends(t, pid)
 				return
 			}
 			if err := os.WriteFile(end, nil, 0o600); err != nil {

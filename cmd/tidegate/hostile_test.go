@@ -307,8 +307,15 @@ func TestHostileServer(t *testing.T) {
 	front.must("context", "add", "target", "--grpc", tl.grpc, "--http", tl.http)
 	idle, stop := context.WithCancel(t.Context())
 	defer stop()
-	go run(idle, []string{"receive", "idle", "reminders", "--then", "ack", "--follow"}, &call.App{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard, Env: func(name string) string { return tl.env[name] }})
+	var log lockedBuffer
+	ended := make(chan int, 1)
+	go func() {
+		ended <- run(idle, []string{"receive", "idle", "reminders", "--then", "ack", "--follow"}, &call.App{In: strings.NewReader(""), Out: io.Discard, Err: &log, Env: func(name string) string { return tl.env[name] }})
+	}()
 	for tl.must("clients", "list", "-o", "name").stdout == "" {
+		if len(ended) > 0 {
+			t.Fatalf("the idle client ended with %d: %s", <-ended, log.String())
+		}
 		runtime.Gosched()
 	}
 	quiet := map[string]bool{} // commands that print no text of the server if all goes well

@@ -34,7 +34,7 @@ func closedPort(t *testing.T) string {
 // Ctrl-C then ends it at once, because no server has the message.
 func TestSendReportsItsWait(t *testing.T) {
 	address := closedPort(t)
-	ctx, interrupt := context.WithCancel(t.Context())
+	ctx, interrupt := context.WithCancel(limited(t))
 	defer interrupt()
 	var stdout lockedBuffer
 	stderr := &watchedBuffer{text: "waiting for " + address, seen: interrupt}
@@ -68,7 +68,7 @@ func TestConnectionIsReported(t *testing.T) {
 	} {
 		t.Run(args, func(t *testing.T) {
 			t.Parallel()
-			ctx, interrupt := context.WithCancel(t.Context())
+			ctx, interrupt := context.WithCancel(limited(t))
 			defer interrupt()
 			stderr := &watchedBuffer{text: "not connected to " + address, seen: func() {}}
 			bounded := strings.Contains(args, "--timeout")

@@ -306,7 +306,7 @@ func TestPeekFollow(t *testing.T) {
 	tl := newTool(t)
 	tl.must("topic", "create", "orders", "queues=3")
 	tl.must("send", "orders", "a %n", "--template", "--count", "4", "--tag", "t%n")
-	ctx, stop := context.WithCancel(t.Context())
+	ctx, stop := context.WithCancel(limited(t))
 	defer stop()
 	follow := func(seen string, then func(), args ...string) string {
 		t.Helper()

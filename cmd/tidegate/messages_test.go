@@ -287,7 +287,7 @@ func TestConfirmation(t *testing.T) {
 // input.
 func TestInterruptedSend(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
-	ctx, interrupt := context.WithCancel(t.Context())
+	ctx, interrupt := context.WithCancel(limited(t))
 	in := &endless{at: 5000, reached: interrupt}
 	var stdout, stderr lockedBuffer
 	code := run(ctx, []string{"send", "orders", "--lines"}, &call.App{In: in, Out: &stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
@@ -335,17 +335,18 @@ func TestInterruptedInput(t *testing.T) {
 			decode(t, tl.must("topic", "show", "orders", "-o", "json").stdout, &topic)
 			return topic.Stored
 		}
-		ctx, interrupt := context.WithCancel(t.Context())
+		ctx, interrupt := context.WithCancel(limited(t))
 		in, stdin := io.Pipe()
 		var stdout, stderr lockedBuffer
-		done := make(chan int)
+		done := make(chan int, 1)
 		go func() {
+			defer in.Close() // ends the write
 			done <- run(ctx, c.args, &call.App{In: in, Out: &stdout, Err: &stderr, Terminal: c.terminal, Env: func(name string) string { return tl.env[name] }})
 		}()
 		if c.input != "" {
 			_, _ = stdin.Write([]byte(c.input)) // the command reads it
 		}
-		for stored() < c.stored || c.terminal && !strings.Contains(stderr.String(), "[y/N]") {
+		for (stored() < c.stored || c.terminal && !strings.Contains(stderr.String(), "[y/N]")) && len(done) == 0 {
 			runtime.Gosched()
 		}
 		interrupt()
@@ -387,15 +388,15 @@ func TestRedriveAdvice(t *testing.T) {
 	if r := tl.run("dead-letters", "redrive", "billing", "--class", "none", "--yes"); r.code != 3 {
 		t.Errorf("nothing to send back: exit code %d\n%s%s", r.code, r.stdout, r.stderr)
 	}
-	ctx, interrupt := context.WithCancel(t.Context())
+	ctx, interrupt := context.WithCancel(limited(t))
 	var stdout, stderr lockedBuffer
 	journal := filepath.Join(tl.home, "a journal.jsonl")
 	args := []string{"dead-letters", "redrive", "billing", "--edit", "touch '" + journal + ".begun'; sed s/EUR/USD/", "--rate", "0.1", "--reason", "unknown currency", "--journal", journal, "--yes"}
-	done := make(chan int)
+	done := make(chan int, 1)
 	go func() {
 		done <- run(ctx, args, &call.App{In: strings.NewReader(""), Out: &stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
 	}()
-	for _, err := os.Stat(journal + ".begun"); err != nil; _, err = os.Stat(journal + ".begun") {
+	for _, err := os.Stat(journal + ".begun"); err != nil && len(done) == 0; _, err = os.Stat(journal + ".begun") {
 		runtime.Gosched()
 	}
 	interrupt()

@@ -309,7 +309,7 @@ func TestMoveIsRestartable(t *testing.T) {
 	}
 	args := []string{"move", "orders", "--group", "billing", "--to", "target", "--journal", filepath.Join(source.home, "j.jsonl"), "--yes", "-o", "json"}
 	for round := 1; ; round++ {
-		ctx, interrupt := context.WithCancel(t.Context())
+		ctx, interrupt := context.WithCancel(limited(t))
 		var stdout lockedBuffer
 		stderr := &watchedBuffer{text: "the journal is", seen: sync.OnceFunc(func() { go interruptAfter(source.home, round*60, interrupt) })}
 		code := run(ctx, args, &call.App{In: strings.NewReader(""), Out: &stdout, Err: stderr, Env: func(name string) string { return source.env[name] }})

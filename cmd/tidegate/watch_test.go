@@ -59,7 +59,7 @@ func TestWatch(t *testing.T) {
 	tl.must("send", "orders", "a")
 	tl.must("receive", "billing", "orders", "--then", "release", "--max", "1")
 	for _, args := range [][]string{{"status", "--watch=100ms"}, {"group", "lag", "billing", "--watch=100ms"}} {
-		ctx, stop := context.WithCancel(t.Context())
+		ctx, stop := context.WithCancel(limited(t))
 		stdout := &countingBuffer{lines: 3, seen: stop}
 		var stderr lockedBuffer
 		code := run(ctx, append(args, "-o", "jsonl"), &call.App{In: strings.NewReader(""), Out: stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
@@ -163,14 +163,15 @@ func TestWatchSeesNewLetters(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
 	tl.must("send", "orders", "a", "--count", "3")
 	tl.must("receive", "billing", "orders", "--then", "dead=first", "--max", "1")
-	ctx, stop := context.WithCancel(t.Context())
+	ctx, stop := context.WithCancel(limited(t))
 	defer stop()
 	second := &watchedBuffer{text: "second", seen: stop}
-	begun, begin := context.WithCancel(t.Context())
+	begun, begin := context.WithCancel(limited(t))
 	out := &watchedBuffer{text: "first", seen: begin}
 	both := writers{out, second}
-	ended := make(chan int)
+	ended := make(chan int, 1)
 	go func() {
+		defer begin()
 		ended <- run(ctx, []string{"dead-letters", "watch", "billing", "--since", "-1h", "--every", "100ms"}, &call.App{In: strings.NewReader(""), Out: both, Err: &lockedBuffer{}, Env: func(name string) string { return tl.env[name] }})
 	}()
 	<-begun.Done()
