@@ -39,7 +39,8 @@ func TestRecent(t *testing.T) {
 	r := Recent[item]{Since: start}
 	found := map[item]int{}
 	clock := 100
-	// query reads the queues one after the other. Each takes a minute, in which messages arrive in all.
+	// query reads the queues one after the other. Each takes a minute, in which messages arrive in
+	// all of them.
 	query := func() {
 		for queue := range 3 {
 			for _, i := range stored {

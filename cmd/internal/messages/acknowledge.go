@@ -54,8 +54,8 @@ func acknowledge(ack func([]*tidegate.Delivery) []error, failed func()) *acknowl
 
 // persistent returns ack with repetitions: acknowledgements that no server has answered are
 // repeated each second until a lease of the given duration has ended, and once more at the end of
-// ctx, because the server may have come back. A handle that the server does not know at a repetition
-// is no failure: the first request had success, or the message is delivered again.
+// ctx, because the server may have come back. A handle that the server does not know at a
+// repetition is no failure: the first request had success, or the message is delivered again.
 func persistent(ctx context.Context, lease time.Duration, ack func([]*tidegate.Delivery) []error) func([]*tidegate.Delivery) []error {
 	return func(ds []*tidegate.Delivery) []error {
 		until := time.Now().Add(lease)

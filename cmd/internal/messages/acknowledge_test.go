@@ -218,8 +218,9 @@ func (s *settler) DeadLetter(ctx context.Context, _ *tidegate.Delivery, _ string
 	return transport.RetryResult{}, s.next(ctx)
 }
 
-// Every fate of a printed message outlives a server that is away with --follow, and is settled after
-// Ctrl-C. A handle that is unknown at a repetition is that of a settlement whose response was lost.
+// Every fate of a printed message outlives a server that is away with --follow, and is settled
+// after Ctrl-C. A handle that is unknown at a repetition is that of a settlement whose response was
+// lost.
 func TestPersistentFates(t *testing.T) {
 	away := tidegate.ErrUnavailable
 	for _, fate := range []fate{{name: "retry"}, {name: "dead"}} {

@@ -52,8 +52,8 @@ type Options struct {
 	Pace func(ctx context.Context, n int) error
 
 	// Done reports whether the source has no further message. Run calls it after receives without a
-	// message while no message is in hand, and ends when it returns true. idle is the time since the
-	// last message, and negative until the leases of an earlier run have ended.
+	// message while no message is in hand, and ends when it returns true. idle is the time since
+	// the last message, and negative until the leases of an earlier run have ended.
 	Done func(ctx context.Context, idle time.Duration) (bool, error)
 
 	// OnMoved is called for each acknowledged message by one goroutine at a time.

@@ -694,7 +694,8 @@ func TestEveryClass(t *testing.T) {
 	}
 }
 
-// The commands in the plan are whole and quoted: a name can be a flag, or have characters of shells.
+// The commands in the plan are whole and quoted: a name can be a flag, or have characters of
+// shells.
 func TestOfferedCommands(t *testing.T) {
 	s := State{Group: status.Group{Name: "-a|b"}, Sees: status.Subscription{Parked: 2}}
 	if got, want := s.stays(), []string{"2 messages parked: ready after tidegate parked redrive -- '-a|b'"}; !slices.Equal(got, want) {

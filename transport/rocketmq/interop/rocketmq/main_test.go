@@ -11,8 +11,8 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq/interop/runner"
 )
 
-// Each error has its text and an exit status: 3 is for a machine without Java or Maven alone. Only a
-// program whose output is passed on has printed its own error.
+// Each error has its text and an exit status: 3 is for a machine without Java or Maven alone. Only
+// a program whose output is passed on has printed its own error.
 func TestExit(t *testing.T) {
 	piped := func(program string) error {
 		cmd := &cobra.Command{}
