@@ -181,6 +181,26 @@ func TestWatchSeesNewLetters(t *testing.T) {
 	}
 }
 
+// The commands that dead-letters show and top offer look in the topic that was selected.
+func TestOfferedCommandsKeepTheTopic(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.must("send", "orders", "a", "--id", "x1")
+	tl.must("receive", "billing", "orders", "--then", "dead=why", "--max", "1")
+	const in = "%DLQ%billing"
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"show", "billing", "x1"}, "tidegate dead-letters redrive billing --id x1 --in " + in + " --yes;"},
+		{[]string{"top", "billing"}, "tidegate dead-letters show billing x1 --in " + in + "\n"},
+		{[]string{"top", "billing"}, " --in " + in + "\n"},
+	} {
+		if r := tl.must(append(append([]string{"dead-letters"}, c.args...), "--in", in)...); !strings.Contains(r.stderr, c.want) {
+			t.Errorf("%s offers %s, want %s", c.args, r.stderr, c.want)
+		}
+	}
+}
+
 // A follow finds what was stored while a query read, in a queue that the query had passed, and goes
 // on after an outage of the server.
 func TestFollowFindsWhatItPassed(t *testing.T) {

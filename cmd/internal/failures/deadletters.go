@@ -137,7 +137,7 @@ all letters instead.`,
 		if page.Other != nil {
 			c.Note("%s are of classes above the broker's limit; --since -720h reads them", output.Count(page.Other.Count, "further dead letter"))
 		}
-		defer nextOfTop(c, classes)
+		defer s.nextOfTop(c, classes)
 		return call.PrintList(c, output.List[view.Class]{
 			Rows:    classes,
 			Columns: view.ClassColumns,
@@ -211,16 +211,19 @@ func (s *selection) examples(ctx context.Context, c *call.Call, client *admin.Cl
 	return nil
 }
 
+// place returns the flags that name the source of the letters.
+func (s *selection) place() string { return shell.Flag("in", s.in) + shell.Flag("as", s.as) }
+
 // nextOfTop notes the commands for the largest class.
-func nextOfTop(c *call.Call, classes []view.Class) {
+func (s *selection) nextOfTop(c *call.Call, classes []view.Class) {
 	if len(classes) == 0 || c.JSON() || c.Format.Format == output.Name {
 		return
 	}
 	program, group := c.Command.Root().Name(), c.Args[0]
 	if id := classes[0].Example(); id != "" {
-		c.Note("one of the largest class: %s", shell.Line(program+" dead-letters show", group, id))
+		c.Note("one of the largest class: %s", shell.LineFlags(program+" dead-letters show", s.place(), group, id))
 	}
-	c.Note("send the class back: %s", shell.LineFlags(program+" dead-letters redrive", shell.Flag("class", classes[0].Fingerprint), group))
+	c.Note("send the class back: %s", shell.LineFlags(program+" dead-letters redrive", shell.Flag("class", classes[0].Fingerprint)+s.place(), group))
 }
 
 func noLetters(group string, s *selection) string {

@@ -293,7 +293,7 @@ func newDeadLettersShow(a *call.App) *cobra.Command {
 			}
 			err = c.Show(l, l.MessageID, view.LetterFields(l))
 			if err == nil && !c.JSON() && c.Format.Format != output.Name {
-				flags := shell.Flag("id", l.MessageID) + shell.Flag("as", s.as)
+				flags := shell.Flag("id", l.MessageID) + s.place()
 				if !c.Terminal {
 					flags += " --yes"
 				}
