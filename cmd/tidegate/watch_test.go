@@ -284,6 +284,35 @@ func TestWatchedTraceOutlivesAnOutage(t *testing.T) {
 	}
 }
 
+// top -o jsonl goes on after an outage of the server.
+func TestTopOutlivesAnOutage(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	broker, err := url.Parse(tl.http)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forward := httputil.NewSingleHostReverseProxy(broker)
+	for path, flags := range map[string][]string{"/v1/topics": nil, "/v1/clients": {"--clients"}} {
+		var queries atomic.Int64
+		front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == path && r.URL.Query().Get("view") == "" && queries.Add(1) == 3 {
+				http.Error(w, "starting", http.StatusServiceUnavailable)
+				return
+			}
+			forward.ServeHTTP(w, r)
+		}))
+		ctx, stop := context.WithCancel(limited(t))
+		stdout := &countingBuffer{lines: 4, seen: stop}
+		var stderr lockedBuffer
+		code := run(ctx, append([]string{"top", "--every", "100ms", "--http", front.URL, "--no-retry", "-o", "jsonl"}, flags...), &call.App{In: strings.NewReader(""), Out: stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
+		if code != 0 || strings.Count(stdout.String(), "\n") < 4 || queries.Load() < 3 {
+			t.Errorf("%s: exit code %d after %d queries\n%s%s", path, code, queries.Load(), stdout, stderr.String())
+		}
+		stop()
+		front.Close()
+	}
+}
+
 // writers write to all of them.
 type writers []*watchedBuffer
 

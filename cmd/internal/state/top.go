@@ -89,9 +89,13 @@ func (k *topCommand) runBacklogs(ctx context.Context) error {
 	}
 	switch lines := k.Format.Format == output.JSONL; {
 	case lines:
-		for {
-			if f, err = k.next(ctx); err != nil {
+		for outage := (call.Outage{}); ; {
+			f, err = k.next(ctx)
+			if err != nil && k.once || !outage.Outlived(k.Call, err) {
 				return err
+			}
+			if err != nil {
+				continue
 			}
 			if err := k.line(f); err != nil || k.once {
 				return err

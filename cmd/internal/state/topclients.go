@@ -32,14 +32,16 @@ func (k *topCommand) runClients(ctx context.Context) (err error) {
 	case err != nil:
 		return err
 	case k.Format.Format == output.JSONL:
-		for {
-			if err := output.Line(k.Out, f); err != nil || k.once {
-				return err
+		for outage := (call.Outage{}); ; {
+			if err == nil {
+				if err := output.Line(k.Out, f); err != nil || k.once {
+					return err
+				}
 			}
 			if err := call.Sleep(ctx, k.every); err != nil {
 				return err
 			}
-			if f, err = k.clientFrame(ctx); err != nil {
+			if f, err = k.clientFrame(ctx); !outage.Outlived(k.Call, err) {
 				return err
 			}
 		}
