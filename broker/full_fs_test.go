@@ -1,6 +1,8 @@
 package broker_test
 
 import (
+	"maps"
+	"math/rand/v2"
 	"sync"
 	"syscall"
 
@@ -14,11 +16,34 @@ type quotaFS struct {
 
 	mu    sync.Mutex
 	quota int64            // guarded by mu
+	total int64            // the reported size of the disk
 	sizes map[string]int64 // guarded by mu: the size of each file
+	// before, if not nil, is called before each change of a file, one call after another.
+	before func(name string)
+	order  sync.Mutex // held over before and the change
 }
 
 func newQuotaFS() *quotaFS {
-	return &quotaFS{MemFS: vfs.NewMem(), quota: 1 << 40, sizes: map[string]int64{}}
+	return &quotaFS{MemFS: vfs.NewCrashableMem(), quota: 1 << 40, total: 1 << 40, sizes: map[string]int64{}}
+}
+
+// kill returns the disk after a kill of the process that uses it: the operating system keeps all
+// that was written.
+func (fs *quotaFS) kill() *quotaFS {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	return &quotaFS{MemFS: fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 1))}),
+		quota: fs.quota, total: fs.total, sizes: maps.Clone(fs.sizes)}
+}
+
+// change makes one change. Nothing else changes meanwhile.
+func (fs *quotaFS) change(name string, do func()) {
+	fs.order.Lock()
+	defer fs.order.Unlock()
+	if fs.before != nil {
+		fs.before(name)
+	}
+	do()
 }
 
 // leave sets the quota so that free bytes are left.
@@ -58,29 +83,44 @@ func (fs *quotaFS) GetDiskUsage(string) (vfs.DiskUsage, error) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	used := fs.used()
-	return vfs.DiskUsage{AvailBytes: uint64(max(0, fs.quota-used)), TotalBytes: 1 << 40, UsedBytes: uint64(used)}, nil
+	return vfs.DiskUsage{AvailBytes: uint64(max(0, fs.quota-used)), TotalBytes: uint64(fs.total), UsedBytes: uint64(used)}, nil
 }
 
-func (fs *quotaFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	fs.move(name, "")
-	f, err := fs.MemFS.Create(name, c)
+func (fs *quotaFS) Create(name string, c vfs.DiskWriteCategory) (f vfs.File, err error) {
+	fs.change(name, func() {
+		fs.move(name, "")
+		f, err = fs.MemFS.Create(name, c)
+	})
 	return &quotaFile{File: f, fs: fs, name: name}, err
 }
 
-func (fs *quotaFS) ReuseForWrite(old, name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	fs.move(old, name)
-	f, err := fs.MemFS.ReuseForWrite(old, name, c)
+func (fs *quotaFS) OpenReadWrite(name string, c vfs.DiskWriteCategory, o ...vfs.OpenOption) (f vfs.File, err error) {
+	fs.change(name, func() { f, err = fs.MemFS.OpenReadWrite(name, c, o...) })
 	return &quotaFile{File: f, fs: fs, name: name}, err
 }
 
-func (fs *quotaFS) Rename(old, name string) error {
-	fs.move(old, name)
-	return fs.MemFS.Rename(old, name)
+func (fs *quotaFS) ReuseForWrite(old, name string, c vfs.DiskWriteCategory) (f vfs.File, err error) {
+	fs.change(old, func() {
+		fs.move(old, name)
+		f, err = fs.MemFS.ReuseForWrite(old, name, c)
+	})
+	return &quotaFile{File: f, fs: fs, name: name}, err
 }
 
-func (fs *quotaFS) Remove(name string) error {
-	fs.move(name, "")
-	return fs.MemFS.Remove(name)
+func (fs *quotaFS) Rename(old, name string) (err error) {
+	fs.change(old, func() {
+		fs.move(old, name)
+		err = fs.MemFS.Rename(old, name)
+	})
+	return err
+}
+
+func (fs *quotaFS) Remove(name string) (err error) {
+	fs.change(name, func() {
+		fs.move(name, "")
+		err = fs.MemFS.Remove(name)
+	})
+	return err
 }
 
 type quotaFile struct {
@@ -90,19 +130,34 @@ type quotaFile struct {
 	at   int64
 }
 
-func (f *quotaFile) Write(p []byte) (int, error) {
-	room := f.fs.take(f.name, f.at+int64(len(p))) - f.at
-	n, err := f.File.Write(p[:max(0, room)])
-	f.at += int64(n)
+func (f *quotaFile) Write(p []byte) (n int, err error) {
+	f.fs.change(f.name, func() {
+		room := f.fs.take(f.name, f.at+int64(len(p))) - f.at
+		n, err = f.File.Write(p[:max(0, room)])
+		f.at += int64(n)
+	})
 	if err == nil && n < len(p) {
 		err = syscall.ENOSPC
 	}
 	return n, err
 }
 
-func (f *quotaFile) Preallocate(_, n int64) error {
-	if f.fs.take(f.name, n) < n {
-		return syscall.ENOSPC
+func (f *quotaFile) WriteAt(p []byte, at int64) (n int, err error) {
+	f.fs.change(f.name, func() {
+		room := f.fs.take(f.name, at+int64(len(p))) - at
+		n, err = f.File.WriteAt(p[:max(0, room)], at)
+	})
+	if err == nil && n < len(p) {
+		err = syscall.ENOSPC
 	}
-	return nil
+	return n, err
+}
+
+func (f *quotaFile) Preallocate(at, n int64) (err error) {
+	f.fs.change(f.name, func() {
+		if f.fs.take(f.name, at+n) < at+n {
+			err = syscall.ENOSPC
+		}
+	})
+	return err
 }

@@ -13,8 +13,10 @@ type Pressure struct {
 	// MinFreeDisk is the free space of the disk, in bytes, below which the broker rejects sends and
 	// commits of transactions and does not move delayed messages to their queues. The throttle ends
 	// at 1.25 times this value. The free space is for the progress of consumers and the compaction
-	// of tables. -1 means no limit. Default: 1 GiB, or 5 % of a smaller disk, at least 256 MiB or
-	// an eighth of the disk.
+	// of tables. -1 means no limit: the broker fills the disk, except for 160 MiB that the data
+	// directory reserves, or 3/16 of a disk of less than 768 MiB. Consumers continue in 64 MiB
+	// of it, about a million acknowledgements, and a start after a kill needs the rest.
+	// Default: 1 GiB, or 5 % of a smaller disk, at least 256 MiB or an eighth of the disk.
 	MinFreeDisk int64 `json:"min_free_disk_bytes,omitempty"`
 
 	// MaxCompactionDebt is the compaction debt at which the broker rejects sends: the number of

@@ -123,7 +123,7 @@ var remedies = map[string]string{
 const (
 	remedyBacklog = "add consumers or make them faster, or raise max_backlog"
 	remedyRate    = "send more slowly, or raise the topic's max_rate"
-	remedySpace   = "free or add space on the disk of the data directory; no restart is needed"
+	remedySpace   = "purge messages, or free or add space on the disk of the data directory; no restart is needed"
 	remedyFree    = remedySpace + "; or lower min_free_disk_bytes"
 	remedyDisk    = "the disk is too slow for this load; send more slowly, or use a faster disk"
 )

@@ -29,17 +29,8 @@ func (s *Store) prepare() (err error) {
 			err = errors.Join(err, s.lock.Close())
 		}
 	}()
-	if free, known := s.free(); known && free < minFreeDisk {
-		// The space that consumed messages free can exceed the reserve for their removal.
-		if _, err := s.fs.Stat(s.room.Ballast()); err == nil {
-			s.room.GiveBack()
-		}
-		if free, _ = s.free(); free < minFreeDisk {
-			return fmt.Errorf("the disk is full: %d bytes are free, at least %d are needed; free space", free, minFreeDisk)
-		}
-	}
 	if s.room != nil {
-		if err := s.room.Prepare(); err != nil {
+		if err := s.room.Prepare(s.startRecord()); err != nil {
 			return err
 		}
 	}
@@ -71,21 +62,12 @@ func (s *Store) checkOurs() error {
 	slices.Sort(names)
 	for _, name := range names {
 		switch base, _, _ := strings.Cut(name, "."); base {
-		case "", "LOCK", formatFile, diskfs.BallastFile, cleanFile, "messages", "groups", "lost+found":
+		case "", "LOCK", formatFile, diskfs.BallastFile, diskfs.ReserveFile, diskfs.StartFile, cleanFile, "messages", "groups", "lost+found":
 		default:
 			return fmt.Errorf("it has no file %s, but other files such as %s; give an empty directory, or one that does not exist", formatFile, name)
 		}
 	}
 	return nil
-}
-
-// free returns how many bytes of the disk are free, if that is known. Memory has no disk.
-func (s *Store) free() (bytes uint64, known bool) {
-	if s.room == nil {
-		return 0, false
-	}
-	u, err := s.fs.GetDiskUsage(s.dir)
-	return u.AvailBytes, err == nil && u.TotalBytes > 0
 }
 
 func (s *Store) readFormat() (int, error) {

@@ -1,5 +1,17 @@
 package store
 
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate/broker/internal/store/internal/diskfs"
+)
+
 // DiskFull returns the state of the disk if it is full, and nil otherwise. While it is full,
 // callers should reject writes that can wait, so that the remaining space is available for the
 // progress of groups. The state ends when space is free again.
@@ -16,4 +28,124 @@ func (s *Store) StopWaiting() {
 	if s.room != nil {
 		s.room.StopWaiting()
 	}
+}
+
+// A full disk and the next start: opening a database writes the content of its logs to tables, and
+// removes the logs at its end. If the process is killed in between, each further start would write
+// these tables again, beside those of the start before it, until the reserve is used up. So a start
+// that needs the ballast or the reserve records the state of the directory before it, and the next
+// start removes the tables that no manifest names.
+
+// startRecord returns the content of StartFile: for each database its manifest, the size of the
+// manifest, and the highest number of a file. It is nil if a manifest cannot be read.
+func (s *Store) startRecord() []byte {
+	lines := map[string]string{}
+	for _, db := range []string{messagesDir, groupsDir} {
+		line, _, err := s.manifestState(db)
+		if err != nil {
+			return nil
+		}
+		lines[db] = line
+	}
+	return diskfs.FormatSums(lines)
+}
+
+const startFormat = "%s %d %d"
+
+// manifestState returns the line of a database in StartFile, and its files.
+func (s *Store) manifestState(db string) (line string, names []string, err error) {
+	dir := s.fs.PathJoin(s.dir, db)
+	names, err = s.fs.List(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil, nil
+	}
+	if err != nil {
+		return "", nil, err
+	}
+	manifest := currentManifest(names)
+	if manifest == "" {
+		return "", names, nil
+	}
+	info, err := s.fs.Stat(s.fs.PathJoin(dir, manifest))
+	if err != nil {
+		return "", nil, err
+	}
+	last := int64(0)
+	for _, name := range names {
+		last = max(last, fileNumber(name))
+	}
+	return fmt.Sprintf(startFormat, manifest, info.Size(), last), names, nil
+}
+
+// fileNumber returns the number of a file of a database, 0 if it has none. All files of a database
+// have numbers from one sequence.
+func fileNumber(name string) int64 {
+	name, _, _ = strings.Cut(strings.TrimPrefix(strings.TrimPrefix(name, diskfs.ManifestPrefix), "OPTIONS-"), ".")
+	n, err := strconv.ParseInt(name, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// removeUnfinished removes the tables that an interrupted start has written and no manifest names:
+// the manifest is the one that the start found, and the tables are newer than all files then.
+func (s *Store) removeUnfinished() error {
+	path := s.fs.PathJoin(s.dir, diskfs.StartFile)
+	text, err := diskfs.ReadFile(s.fs, path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	lines, ok := diskfs.ParseSums(text)
+	if !ok {
+		return nil // it was not written whole
+	}
+	for _, db := range []string{messagesDir, groupsDir} {
+		var manifest, current string
+		var size, now, last int64
+		if _, err := fmt.Sscanf(lines[db], startFormat, &manifest, &size, &last); err != nil {
+			continue // the database was new
+		}
+		line, names, err := s.manifestState(db)
+		if err != nil {
+			return err
+		}
+		if _, err := fmt.Sscanf(line, startFormat, &current, &now, new(int64)); err != nil || current != manifest || now != size {
+			continue
+		}
+		var files vfs.FS = s.fs
+		if db == messagesDir {
+			files = diskfs.BlobFS{FS: s.fs, Damage: s.damage, Notes: s.values}
+		}
+		for _, name := range names {
+			if diskfs.IsTable(name) && fileNumber(name) > last {
+				if err := files.Remove(s.fs.PathJoin(s.dir, db, name)); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// explainFull adds the state of the disk and the remedy to an error of a start without space.
+func (s *Store) explainFull(err error) error {
+	need := int64(1 << 20)
+	for _, db := range []string{messagesDir, groupsDir} {
+		names, _ := s.fs.List(s.fs.PathJoin(s.dir, db))
+		for _, name := range names {
+			if info, err := s.fs.Stat(s.fs.PathJoin(s.dir, db, name)); err == nil && strings.HasSuffix(name, ".log") {
+				need += info.Size()
+			}
+		}
+	}
+	state := ""
+	if _, free, known := s.room.Space(); known {
+		state = fmt.Sprintf(": %d bytes are free, and this start needs at most %d", free, need)
+	}
+	return fmt.Errorf("the disk of the directory is full%s; remove other files from the disk, or enlarge it, then start the broker again; "+
+		"remove no file of the directory, because it has the stored messages: %w", state, err)
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -33,18 +34,9 @@ func (s *Store) checkKnown(db string, known bool) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	marker, data := "", ""
-	for _, name := range names {
-		if strings.HasPrefix(name, markerPrefix) && name > marker { // a number of fixed width follows
-			marker = name
-		}
-		if diskfs.IsTable(name) {
-			data = name
-		}
-	}
-	_, manifest, _ := strings.Cut(strings.TrimPrefix(marker, markerPrefix), ".")
+	manifest := currentManifest(names)
 	switch {
-	case manifest == "" && (known || data != ""):
+	case manifest == "" && (known || slices.ContainsFunc(names, diskfs.IsTable)):
 		return fmt.Errorf("%s has no file %s* that names its manifest: a part of it is missing; %s", dir, markerPrefix, restore)
 	case manifest == "": // new
 		return nil
@@ -68,13 +60,26 @@ func (s *Store) checkKnown(db string, known bool) error {
 	return s.checkManifest(dir, manifest, sums[manifest])
 }
 
+// currentManifest returns the manifest that a marker names, by the files of a database; empty if
+// there is no marker.
+func currentManifest(names []string) string {
+	marker := ""
+	for _, name := range names {
+		if strings.HasPrefix(name, markerPrefix) && name > marker { // a number of fixed width follows
+			marker = name
+		}
+	}
+	_, manifest, _ := strings.Cut(strings.TrimPrefix(marker, markerPrefix), ".")
+	return manifest
+}
+
 // unknownTable is a part of Pebble's error about a table that the manifest names and the directory
 // does not have.
 var unknownTable = regexp.MustCompile(`file (\d+) \(type sstable\) unknown`)
 
-// explainOpen returns the error of Pebble's Open. If a file of the database is missing, the error
-// names the file and the remedy.
-func (s *Store) explainOpen(dir string, err error) error {
+// explainMissing returns the error of Pebble's Open. If a file of the database is missing, the
+// error names the file and the remedy.
+func (s *Store) explainMissing(dir string, err error) error {
 	missing := ""
 	if m := unknownTable.FindStringSubmatch(err.Error()); m != nil {
 		missing = m[1] + ".sst"

@@ -8,13 +8,13 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// unneeded are the files without which a directory opens with all its data: locks, the reserve of
+// unneeded are the files without which a directory opens with all its data: locks, the reserves of
 // the disk, copies of the content of another file, and the record of Pebble's options after a
 // crash.
 func unneeded(name string, closed bool) bool {
 	base := path.Base(name)
 	switch {
-	case base == "LOCK", strings.HasPrefix(base, "SYNCED."), base == "VALUES", base == "BALLAST", base == "CLEAN", name == "IDENTITY":
+	case base == "LOCK", strings.HasPrefix(base, "SYNCED."), base == "VALUES", base == "BALLAST", base == "RESERVE", base == "CLEAN", name == "IDENTITY":
 		return true
 	case strings.HasPrefix(base, "OPTIONS-"):
 		return !closed

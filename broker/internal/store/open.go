@@ -26,10 +26,6 @@ const (
 	groupsDir     = "groups"
 	memoryDir     = "memory" // name of the directory of a broker in memory, for errors
 
-	// minFreeDisk is the free space that is necessary to open a directory. Pebble needs it for its
-	// own files.
-	minFreeDisk = 16 << 20
-
 	// The operating system caches the files as well, and groups read each
 	// message about once: a cache of 64 MiB made no difference that could be measured.
 	defaultCache       = 4 << 20
@@ -37,10 +33,10 @@ const (
 
 	// There are two memtables, because Pebble reuses the last one for the next. With compactions
 	// from 6 tables on instead of 4, tables of 12 MiB cost no more processor that could be measured
-	// than those of 16 MiB, and 8 MiB a tenth of the batches sent.
-	defaultMemTable = 12 << 20
-	groupsMemTable  = 4 // the groups' is that part of it: their records are small
-	compactFrom     = 6
+	// than those of 16 MiB, and 8 MiB a tenth of the batches sent. On a small disk they are smaller
+	// (diskfs.Space.MemTable).
+	groupsMemTable = 4 // the groups' is that part of it: their records are small
+	compactFrom    = 6
 
 	// A compaction of new tables rewrites the base level, because new tables have messages of
 	// all queues. The tables of a small base level soon move down, which rewrites nothing (see
@@ -67,7 +63,8 @@ type Options struct {
 	Logger *slog.Logger
 	// CacheBytes is the size of the cache of blocks read. 0: 4 MiB, or 1 MiB in memory.
 	CacheBytes int64
-	// MemTableBytes is how much is written before it is sorted into a table. 0: 12 MiB.
+	// MemTableBytes is how much is written before it is sorted into a table. 0: 12 MiB, or less on
+	// a disk of less than 768 MiB.
 	MemTableBytes uint64
 	// AcceptLoss opens a directory although synced data of its logs is missing, and logs the loss.
 	AcceptLoss bool
@@ -82,6 +79,7 @@ type Store struct {
 	logger    *slog.Logger
 	broken    atomic.Pointer[error] // set when Pebble has reported a fatal error
 	failed    chan struct{}         // closed then
+	short     chan error            // size 1: a flush found no space while the databases are opened
 	stall     atomic.Int64          // since when writes of messages stall, in nanoseconds since 1970; 0 if they do not
 	abandoned chan struct{}         // closed by Abandon
 	abandon   sync.Once             // closes abandoned
@@ -93,6 +91,7 @@ type Store struct {
 	noted     map[string][2]string // by database: its manifest and the record of it, while the store is opened
 	synced    []*diskfs.SyncedNotes
 	values    *diskfs.ValueNotes // nil in memory
+	maxHeld   int64              // see Room
 	dir       string
 	onDisk    bool // false for memory, and for the files of a test
 	unclean   bool // see Unclean; written by Open
@@ -101,7 +100,7 @@ type Store struct {
 // Open opens a directory, and creates it if necessary. Its errors name the fault of the directory
 // and the remedy.
 func Open(o Options) (*Store, error) {
-	s := &Store{logger: o.Logger, fs: o.FS, dir: o.Dir, failed: make(chan struct{}), tail: newTail(), abandoned: make(chan struct{}), noted: map[string][2]string{}, damage: diskfs.NewDamageNotes(o.Logger)}
+	s := &Store{logger: o.Logger, fs: o.FS, dir: o.Dir, failed: make(chan struct{}), short: make(chan error, 1), tail: newTail(), abandoned: make(chan struct{}), noted: map[string][2]string{}, damage: diskfs.NewDamageNotes(o.Logger)}
 	if s.fs == nil {
 		s.fs = vfs.Default
 		if o.Dir == "" {
@@ -115,9 +114,6 @@ func Open(o Options) (*Store, error) {
 			o.CacheBytes = defaultMemoryCache
 		}
 	}
-	if o.MemTableBytes == 0 {
-		o.MemTableBytes = defaultMemTable
-	}
 	if o.Dir == "" {
 		s.dir = memoryDir
 	} else {
@@ -126,18 +122,37 @@ func Open(o Options) (*Store, error) {
 		s.fs = s.room
 	}
 	if err := s.prepare(); err != nil {
+		err = s.explainOpen(err)
 		if s.room != nil {
 			s.room.Close()
 		}
-		return nil, fmt.Errorf("opening data directory %s: %w", s.dir, explain(err))
+		return nil, err
+	}
+	space := diskfs.SpaceOf(0)
+	if s.room != nil {
+		space, _, _ = s.room.Space()
+	}
+	s.maxHeld = space.Held()
+	if o.MemTableBytes == 0 {
+		o.MemTableBytes = space.MemTable()
 	}
 	if err := s.openAll(o); err != nil {
-		return nil, errors.Join(fmt.Errorf("opening data directory %s: %w", s.dir, explain(err)), s.Close())
+		return nil, errors.Join(s.explainOpen(err), s.Close())
 	}
 	if s.room != nil {
 		s.room.SetOpened()
 	}
 	return s, nil
+}
+
+// explainOpen returns the error of Open: with the directory and the remedy.
+func (s *Store) explainOpen(err error) error {
+	if s.room != nil && diskfs.IsFull(err) {
+		err = s.explainFull(err)
+	} else {
+		err = explain(err)
+	}
+	return fmt.Errorf("opening data directory %s: %w", s.dir, err)
 }
 
 func (s *Store) openAll(o Options) (err error) {
@@ -154,6 +169,9 @@ func (s *Store) openAll(o Options) (err error) {
 			return err
 		}
 		if synced, err = s.checkSynced(o); err != nil {
+			return err
+		}
+		if err := s.removeUnfinished(); err != nil {
 			return err
 		}
 		if err := s.removeClean(); err != nil {
@@ -193,7 +211,7 @@ func (s *Store) openAll(o Options) (err error) {
 }
 
 // openDB opens a database. Pebble repeats failed background work without end, and opening waits for
-// it. If the store breaks meanwhile, openDB returns an error.
+// it. If the store breaks meanwhile, or a flush finds no space, openDB returns an error.
 func (s *Store) openDB(dir string, o *pebble.Options) (*pebble.DB, error) {
 	type result struct {
 		db  *pebble.DB
@@ -203,7 +221,7 @@ func (s *Store) openDB(dir string, o *pebble.Options) (*pebble.DB, error) {
 	go func() { // ends with Pebble's own; if it never does, the caller has given up
 		db, err := pebble.Open(dir, o)
 		if err != nil {
-			err = s.explainOpen(dir, err)
+			err = s.explainMissing(dir, err)
 		}
 		done <- result{db, err}
 	}()
@@ -216,6 +234,13 @@ func (s *Store) openDB(dir string, o *pebble.Options) (*pebble.DB, error) {
 	select {
 	case r := <-done:
 		return finish(r)
+	case err := <-s.short:
+		go func() { // ends when there is space for the flush, as does Pebble's lock
+			if r := <-done; r.db != nil {
+				_ = r.db.Close() // nothing was written to it
+			}
+		}()
+		return nil, err
 	case <-s.failed:
 	}
 	select {
@@ -232,7 +257,7 @@ func (s *Store) options(cache *pebble.Cache, memTable uint64, fs vfs.FS) *pebble
 		FS:     &diskfs.PausingFS{FS: diskfs.MarkerFS{FS: diskfs.BlobFS{FS: fs, Damage: s.damage, Notes: s.values}}, Store: s, Damage: s.damage},
 		Logger: pebbleLogger{s},
 		// Pebble repeats a failed flush without end; the writes behind it would wait as long.
-		EventListener:         &pebble.EventListener{BackgroundError: s.background, DataCorruption: s.damaged},
+		EventListener:         &pebble.EventListener{BackgroundError: s.background, DataCorruption: s.damaged, FlushEnd: s.flushed},
 		MemTableSize:          memTable,
 		L0CompactionThreshold: compactFrom,
 		LBaseMaxBytes:         baseBytes,
@@ -297,6 +322,17 @@ func (s *Store) background(err error) {
 	s.fail(err)
 }
 
+// flushed notes that a flush found no space while the databases are opened. Later flushes wait.
+func (s *Store) flushed(info pebble.FlushInfo) {
+	if s.room == nil || s.room.Opened() || !diskfs.IsFull(info.Err) {
+		return
+	}
+	select {
+	case s.short <- info.Err:
+	default:
+	}
+}
+
 // damaged notes a corrupt file that Pebble found. Without such a listener Pebble
 // would end the process.
 func (s *Store) damaged(info pebble.DataCorruptionInfo) { s.damage.Found(info.Path, info.Details) }
@@ -355,8 +391,8 @@ func explain(err error) error {
 		return fmt.Errorf("another process uses the directory; stop that process, or give another directory: %w", err)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("the broker has no permission to use it; check owner and permissions: %w", err)
-	case errors.Is(err, syscall.ENOSPC):
-		return fmt.Errorf("the disk is full; free space: %w", err)
+	case diskfs.IsFull(err):
+		return fmt.Errorf("the disk is full; free or add space: %w", err)
 	}
 	return err
 }

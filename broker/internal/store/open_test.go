@@ -25,6 +25,10 @@ func (tinyFS) GetDiskUsage(string) (vfs.DiskUsage, error) {
 	return vfs.DiskUsage{AvailBytes: 1 << 20, TotalBytes: 1 << 40}, nil
 }
 
+func (tinyFS) Create(name string, _ vfs.DiskWriteCategory) (vfs.File, error) {
+	return nil, &os.PathError{Op: "open", Path: name, Err: syscall.ENOSPC}
+}
+
 func TestOpenRejectsBadDirectories(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -60,7 +64,7 @@ func TestOpenRejectsBadDirectories(t *testing.T) {
 			write(t, filepath.Dir(dir), filepath.Base(dir), "")
 			return nil
 		}, []string{"not a directory"}},
-		{"full", func(*testing.T, string) vfs.FS { return tinyFS{vfs.Default} }, []string{"the disk is full", "1048576 bytes are free", "16777216"}},
+		{"full", func(*testing.T, string) vfs.FS { return tinyFS{vfs.Default} }, []string{"the disk of the directory is full", "1048576 bytes are free", "remove other files from the disk, or enlarge it"}},
 		{"a lock that may not be written", func(*testing.T, string) vfs.FS { return deniedFS{vfs.Default} }, []string{"no permission to open", "LOCK", "check owner and permissions"}},
 		{"a table that may not be read", func(t *testing.T, dir string) vfs.FS {
 			s, err := openDir(dir, nil)

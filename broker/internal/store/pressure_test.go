@@ -72,7 +72,7 @@ func TestLogHasABound(t *testing.T) {
 			defer cancel()
 			return s.Messages.Room(ctx, 0, nil)
 		}
-		for range maxHeld>>20 - 2 {
+		for range s.maxHeld>>20 - 2 {
 			add()
 		}
 		if err := room(); err != nil {
@@ -106,7 +106,7 @@ func TestRoomIsBoundedForManyWaiters(t *testing.T) {
 			t.Fatal(err)
 		}
 		const n, each = 100, 4 << 20
-		if err := s.Messages.Room(t.Context(), maxHeld, nil); err != nil {
+		if err := s.Messages.Room(t.Context(), s.maxHeld, nil); err != nil {
 			t.Fatal(err)
 		}
 		var admitted, given atomic.Int64
@@ -131,10 +131,10 @@ func TestRoomIsBoundedForManyWaiters(t *testing.T) {
 		if k := admitted.Load(); k != 0 {
 			t.Errorf("%d are admitted while there is no space", k)
 		}
-		s.Messages.Release(maxHeld)
+		s.Messages.Release(s.maxHeld)
 		synctest.Wait()
-		if k := admitted.Load(); k != maxHeld/each {
-			t.Errorf("%d are admitted at once, want %d", k, maxHeld/each)
+		if k := admitted.Load(); k != s.maxHeld/each {
+			t.Errorf("%d are admitted at once, want %d", k, s.maxHeld/each)
 		}
 		cancel()
 		close(leave)
@@ -143,7 +143,7 @@ func TestRoomIsBoundedForManyWaiters(t *testing.T) {
 			t.Errorf("%d were admitted and %d have given up, of %d; %d bytes stay reserved", a, g, n, s.Messages.reserved.Load())
 		}
 		// A call that waits when the store closes is admitted, and Add rejects it.
-		if err := s.Messages.Room(t.Context(), maxHeld, nil); err != nil {
+		if err := s.Messages.Room(t.Context(), s.maxHeld, nil); err != nil {
 			t.Fatal(err)
 		}
 		late := make(chan error)

@@ -5,14 +5,12 @@ import (
 	"time"
 )
 
-// maxHeld is how many bytes of writes the Log holds in memory before Room makes callers wait.
-const maxHeld = 64 << 20
-
 // roomLook is the interval at which Room checks whether to continue to wait.
 const roomLook = 50 * time.Millisecond
 
-// Full reports whether the Log holds as many bytes as it may: Room would wait.
-func (l *Log) Full() bool { return l.held.Load()+l.reserved.Load() >= maxHeld }
+// Full reports whether the Log holds as many bytes as it may, 64 MiB or less on a small disk: Room
+// would wait.
+func (l *Log) Full() bool { return l.held.Load()+l.reserved.Load() >= l.store.maxHeld }
 
 // Room waits until the Log can hold more, and reserves n bytes for the caller. The caller calls
 // Release after it has added them, or if it does not add them. The bound can be exceeded by the
@@ -49,7 +47,7 @@ func (l *Log) Room(ctx context.Context, n int64, refused func() error) error {
 func (l *Log) reserve(n int64) bool {
 	for {
 		reserved := l.reserved.Load()
-		if l.held.Load()+reserved >= maxHeld {
+		if l.held.Load()+reserved >= l.store.maxHeld {
 			return false
 		}
 		if l.reserved.CompareAndSwap(reserved, reserved+n) {

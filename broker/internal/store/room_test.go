@@ -15,13 +15,13 @@ func TestRoomIsWokenByACommit(t *testing.T) {
 		}
 		defer s.Close()
 		l := s.Messages
-		l.held.Add(maxHeld)
+		l.held.Add(s.maxHeld)
 		done := make(chan error)
 		go func() { done <- l.Room(t.Context(), 1, nil) }()
 		<-time.After(roomLook + roomLook/2) // between two of its own looks
 		begin := time.Now()
 		m := sampleMessage()
-		l.Add(func(b *Batch) { b.PutMessage(Place{Topic: 1}, &m) }, func(error) { l.held.Add(-maxHeld) })
+		l.Add(func(b *Batch) { b.PutMessage(Place{Topic: 1}, &m) }, func(error) { l.held.Add(-s.maxHeld) })
 		if err := <-done; err != nil {
 			t.Fatal(err)
 		}

@@ -114,7 +114,7 @@ func (s *configuration) table() []setting {
 		{"max_backlog_age", &b.MaxBacklog.Age, live, "throttle sends to a topic if the oldest message of its backlog is older than this `duration` (0s: no limit)"},
 		{"max_client_rate", &b.ClientQuota.MessagesPerSecond, live, "throttle a client that sends more `messages` per second (0: no limit)"},
 		{"max_client_burst", &b.ClientQuota.Burst, live, "number of `messages` that a client can send at once after a pause (0: those of one second); needs max_client_rate"},
-		{"min_free_disk_bytes", &p.MinFreeDisk, live, "throttle all sends if the disk has fewer free `bytes` (0: 1 GiB, or 5 % of a smaller disk, at least 256 MiB or an eighth of the disk; -1: no limit)"},
+		{"min_free_disk_bytes", &p.MinFreeDisk, live, "throttle all sends if the disk has fewer free `bytes` (0: 1 GiB, or 5 % of a smaller disk, at least 256 MiB or an eighth of the disk; -1: none, except for the space that the data directory reserves: 160 MiB, or 3/16 of a small disk)"},
 		{"max_compaction_debt_bytes", &p.MaxCompactionDebt, live, "throttle all sends if this many `bytes` wait for compaction (0: the default; -1: no limit)"},
 		{"max_write_stall", &p.MaxWriteStall, live, "throttle all sends if the store has stalled writes for this `duration` (0s: the default; -1s: no limit)"},
 		{"max_cold_reads_bytes_per_second", &p.MaxColdReads, live, "throttle sends to a topic if lagging groups read this many `bytes` per second from it (0: no limit)"},

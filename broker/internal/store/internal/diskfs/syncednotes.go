@@ -37,7 +37,7 @@ type SyncedNotes struct {
 	path   string
 
 	mu     sync.Mutex // held over writing the file, which the one writer of a log waits for anyway
-	file   vfs.File
+	file   vfs.File   // nil after Close
 	number uint64
 	files  []SyncedFile // the oldest first
 	buf    []byte
@@ -122,11 +122,13 @@ func OpenSynced(fs vfs.FS, path string, files []SyncedFile, number uint64, logge
 	return n, err
 }
 
-// Close closes the file.
+// Close closes the file. Later notes fail: a database whose start was given up can still write.
 func (n *SyncedNotes) Close() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.file.Close()
+	f := n.file
+	n.file = nil
+	return f.Close()
 }
 
 // slot returns the content of a slot. mu is held.
@@ -165,6 +167,9 @@ func (n *SyncedNotes) record(name string, bytes int64) (first error) {
 
 // write writes the next slot. mu is held.
 func (n *SyncedNotes) write() error {
+	if n.file == nil {
+		return fs.ErrClosed
+	}
 	n.number++
 	slot, at := n.slot(), n.number%2
 	used := bytes.IndexByte(slot, 0)
@@ -184,7 +189,10 @@ func (n *SyncedNotes) forget(name string) error {
 	}
 	n.files = slices.Delete(n.files, i, i+1)
 	// Both slots: a power failure may leave either.
-	return errors.Join(n.write(), n.write(), n.file.Sync())
+	if err := errors.Join(n.write(), n.write()); err != nil {
+		return err
+	}
+	return n.file.Sync()
 }
 
 // SyncedFS notes how many bytes of each log and manifest in a directory are on disk.
