@@ -91,3 +91,11 @@ func TestLastAnswerOfAProgram(t *testing.T) {
 		<-(<-w.idle).exited
 	}
 }
+
+// A program that closes its output cannot answer any more, although it runs on. It is ended.
+func TestProgramThatClosesItsOutput(t *testing.T) {
+	w := newWorker(t, receiveCommand{execLines: "read line; exec >&-; sleep 1000", workers: 1})
+	if e := w.line(t.Context(), &tidegate.Delivery{}); e.err == nil || !strings.Contains(e.err.Error(), "it closed its output") || !e.unusable {
+		t.Errorf("the result is %+v", e)
+	}
+}
